@@ -1,10 +1,10 @@
 /* batch_place.h - maps the elements of a tensor to places in the global tensor of all ranks and micro-batches.
-**
-** Random numbers for an element are keyed by its place there, so they do not depend on how a batch is divided. A
-** tensor is [outer, rows, inner], and its middle axis is the rows of the batch that it holds; graph/batch_rows.c
-** finds these sizes. Each axis has its own origin and step, so another axis that is divided over ranks needs no
-** change to kernels.
-*/
+ *
+ * Random numbers for an element are keyed by its place there, so they do not depend on how a batch is divided. A
+ * tensor is [outer, rows, inner], and its middle axis is the rows of the batch that it holds; graph/batch_rows.c
+ * finds these sizes. Each axis has its own origin and step, so another axis that is divided over ranks needs no
+ * change to kernels.
+ */
 #ifndef MS_KERNELS_BATCH_PLACE_H
 #define MS_KERNELS_BATCH_PLACE_H
 
@@ -32,7 +32,7 @@ typedef struct ms_batch_place {
 } ms_batch_place;
 
 /* The place of a tensor of n elements within its micro-batch, from attributes that the builder sets: i1 outer, i2
-** rows or 0, i3 the first of the micro-batch's rows that it holds. */
+ * rows or 0, i3 the first of the micro-batch's rows that it holds. */
 MS_BATCH_PLACE_FUNCTION ms_batch_place ms_batch_place_of(const ms_attrs *attrs, int64_t n) {
   const int has_rows = attrs->i[2] != 0;
   const int64_t outer = has_rows ? attrs->i[1] : 1, rows = has_rows ? attrs->i[2] : 1, inner = n / (outer * rows);

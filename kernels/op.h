@@ -1,9 +1,9 @@
 /* op.h - the contract between plans and kernels.
-**
-** A kernel is prepared once for fixed shapes (it creates its primitives and requests its workspace) and then run any
-** number of times on pointers that the plan has bound. `run` allocates nothing, takes no lock, and produces the same
-** bits for the same inputs and the same number of threads. Tensors are contiguous and row-major.
-*/
+ *
+ * A kernel is prepared once for fixed shapes (it creates its primitives and requests its workspace) and then run any
+ * number of times on pointers that the plan has bound. `run` allocates nothing, takes no lock, and produces the same
+ * bits for the same inputs and the same number of threads. Tensors are contiguous and row-major.
+ */
 #ifndef MS_KERNELS_OP_H
 #define MS_KERNELS_OP_H
 
@@ -12,7 +12,7 @@
 enum ms_activation { MS_ACT_NONE = 0, MS_ACT_RELU = 1, MS_ACT_GELU = 2, MS_ACT_GELU_TANH = 3, MS_ACT_SILU = 4 };
 
 /* Flags of an op's row in ops.def: exactly one of each of the first four groups (graph/op_table.c asserts it), and
-** any of the last group. */
+ * any of the last group. */
 enum {
   /* Who can create a node. */
   MS_OP_PUBLIC = 1 << 0,   /* recipes, by name */
@@ -67,7 +67,7 @@ typedef struct ms_scalars {
 } ms_scalars;
 
 /* A fault found by a kernel that runs asynchronously (on a GPU), for the host to read later. The first fault is kept;
-** all zeros: no fault. */
+ * all zeros: no fault. */
 typedef struct ms_fault {
   int32_t set;          /* 1: the other fields are set */
   int32_t op;           /* enum ms_op_id */
@@ -78,8 +78,8 @@ typedef struct ms_fault {
 #define MS_OVER(o, i) (1u << (MS_MAX_INPUTS * (o) + (i)))
 
 /* One bound use of a kernel: prepare fixes the shapes, binding sets the pointers. On a device with its own memory,
-** all data, the workspace, scalars and fault are in device memory, and run only enqueues work that reads and writes
-** them. */
+ * all data, the workspace, scalars and fault are in device memory, and run only enqueues work that reads and writes
+ * them. */
 typedef struct ms_kernel_call {
   int op; /* enum ms_op_id; kernels shared by several rows branch on it once per call, not per element */
   ms_attrs attrs;
@@ -99,7 +99,7 @@ typedef struct ms_kernel_call {
 } ms_kernel_call;
 
 /* One tensor of a launch that copies, casts or adds several: to = from, or to += from. Both [n], f32 or bf16; sums
-** are f32. */
+ * are f32. */
 typedef struct ms_move {
   const void *from;
   void *to;
@@ -109,7 +109,7 @@ typedef struct ms_move {
 } ms_move;
 
 /* Which implementation computes a call, and why the preferred one does not; both are static texts. because is NULL if
-** `by` is the preferred implementation. */
+ * `by` is the preferred implementation. */
 typedef struct ms_computed {
   const char *by, *because;
 } ms_computed;
@@ -120,7 +120,7 @@ typedef struct ms_kernel {
   void (*release)(void *prepared); /* NULL if prepare is NULL or never sets prepared */
   unsigned in_place;               /* MS_OVER bits: which outputs can overwrite which inputs of the same size */
   /* Called once per bound call, before its first run and with the device open, for decisions that need the device. It
-  ** can allocate, wait and write to `prepared`; it must not touch tensors or workspace. NULL: nothing to do. */
+   * can allocate, wait and write to `prepared`; it must not touch tensors or workspace. NULL: nothing to do. */
   int (*bind)(const ms_kernel_call *call);
   ms_computed (*computed)(const ms_kernel_call *call); /* for profiles; NULL: only one implementation */
 } ms_kernel;

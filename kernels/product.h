@@ -1,5 +1,5 @@
-/* product.h - the matrix product of a matmul call, reduced to a batch and three sizes; shared by all implementations.
-*/
+/* product.h - the matrix product of a matmul call, reduced to a batch and three sizes; shared
+ * by all implementations. */
 #ifndef MS_KERNELS_PRODUCT_H
 #define MS_KERNELS_PRODUCT_H
 
@@ -17,7 +17,7 @@ typedef struct ms_product {
 } ms_product;
 
 /* Leading dimensions of a become rows if b is a single matrix and a is not transposed; otherwise they become the
-** batch. */
+ * batch. */
 int ms_product_of(const ms_kernel_call *call, ms_product *product);
 
 #endif

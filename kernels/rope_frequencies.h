@@ -1,10 +1,10 @@
 /* rope_frequencies.h - the rotation frequency of each pair of a head; the rope kernels of all devices build their
-** tables from it.
-**
-** Computed in single precision and rounded where Hugging Face's models round: at position 100,000 another precision
-** gives another rotation, and weights were trained with this one. Angles are position times frequency, also in single
-** precision.
-*/
+ * tables from it.
+ *
+ * Computed in single precision and rounded where Hugging Face's models round: at position 100,000 another precision
+ * gives another rotation, and weights were trained with this one. Angles are position times frequency, also in single
+ * precision.
+ */
 #ifndef MS_KERNELS_ROPE_FREQUENCIES_H
 #define MS_KERNELS_ROPE_FREQUENCIES_H
 
@@ -19,7 +19,7 @@
 #endif
 
 /* Llama 3.1 (Grattafiori et al. 2024): frequencies with wavelengths above original / low positions are divided by
-** factor, those with wavelengths below original / high are kept, and between the two the result is blended. */
+ * factor, those with wavelengths below original / high are kept, and between the two the result is blended. */
 MS_ROPE_FUNCTION float ms_rope_scaled(float frequency, float original, float factor, float low, float high) {
   const float wave = 6.28318530717958647692f / frequency;
   if (wave > original / low) return frequency / factor;

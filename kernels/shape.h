@@ -1,8 +1,8 @@
 /* shape.h - the two views of shapes that kernels use.
-**
-** An op along one axis sees [outer, n, inner]. A broadcasting op sees its output as runs: stretches in which every
-** input either advances with the output (stride 1) or stays on one element (stride 0).
-*/
+ *
+ * An op along one axis sees [outer, n, inner]. A broadcasting op sees its output as runs: stretches in which every
+ * input either advances with the output (stride 1) or stays on one element (stride 0).
+ */
 #ifndef MS_KERNELS_SHAPE_H
 #define MS_KERNELS_SHAPE_H
 
@@ -47,7 +47,7 @@ static inline int ms_same_dims(const ms_value_info *a, const ms_value_info *b) {
 }
 
 /* The output's dims, merged where all inputs advance uniformly, and each input's strides over them: 0 where the input
-** is repeated. ndim is at least 1, and the last stride is 0 or 1. */
+ * is repeated. ndim is at least 1, and the last stride is 0 or 1. */
 typedef struct ms_broadcast {
   int ndim;
   int64_t dims[MS_MAX_DIMS];

@@ -1,6 +1,6 @@
 /* engine.c - public functions that belong to no single layer: those that join two layers that do not include each
-** other, and those of the lowest layer, in the public header's types.
-*/
+ * other, and those of the lowest layer, in the public header's types.
+ */
 #include "base/hash.h"
 #include "graph/graph.h"
 #include "shard/model.h"

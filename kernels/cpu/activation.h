@@ -1,6 +1,6 @@
 /* activation.h - activations and their gradients, one element at a time, for loops that the compiler vectorises. NaN
-** in gives NaN out. Each gradient is d act / dx as a function of what its op saves: y for relu, tanh and sigmoid, x
-** for the others. */
+ * in gives NaN out. Each gradient is d act / dx as a function of what its op saves: y for relu, tanh and sigmoid, x
+ * for the others. */
 #ifndef MS_KERNELS_CPU_ACTIVATION_H
 #define MS_KERNELS_CPU_ACTIVATION_H
 
@@ -38,8 +38,8 @@ MS_INLINE float ms_gelu_tanh(float x) { return x * ms_gate(ms_gelu_tanh_argument
 MS_INLINE float ms_bell(float x) { return ms_exp_nonpositive(-0.5f * x * x); }
 
 /* Phi(x) to 1e-7, bell = ms_bell(x): the tail Phi(-|x|) is the bell times a smooth function (half the scaled
-** complementary error function), here a polynomial fitted on [0, 6] so that the error of the product is least.
-*/
+ * complementary error function), here a polynomial fitted on [0, 6] so that the error of the product is least.
+ */
 MS_INLINE float ms_normal_cdf(float x, float bell) {
   float a = __builtin_fabsf(x);
   a = a > 6.0f ? 6.0f : a;

@@ -1,9 +1,10 @@
-/* activation_backward_bias.c - dx = dy act'(a), and the bias gradient, the sum of dx over all rows, in one pass. a is the
-** activation's output for relu, its input for the others. Each part adds up its rows in f32; the parts are added in order.
-**
-** Two rows also give the activation's result once more, as their last output, so that nobody had to keep it: it is made of
-** what the gradient needs anyway, with the bits that forward's kernel gives.
-*/
+/* activation_backward_bias.c - dx = dy act'(a), and the bias gradient, the sum of dx over all rows, in one pass. a is
+ * the activation's output for relu, its input for the others. Each part adds up its rows in f32; the parts are added in
+ * order.
+ *
+ * Two rows also give the activation's result once more, as their last output, so that nobody had to keep it: it is made
+ * of what the gradient needs anyway, with the bits that forward's kernel gives.
+ */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/activation.h"

@@ -1,16 +1,16 @@
 /* adamw.c - AdamW with decoupled weight decay (Loshchilov & Hutter 2019), as PyTorch computes it, in one pass over a
-** chunk: each of gradient, master weights and both moments crosses memory once.
-**
-**   g = gradient * factor                       factor: the step norm's third number (mean and clipping)
-**   step: how many updates the parameter has had, with this one
-**   p = p (1 - lr wd)
-**   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
-**   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
-**
-** Moments in bf16 are rounded at random when they are written, after the step was taken with them as they are: x becomes one of
-** its two neighbours, the upper with the probability of what lies below x in the gap between them. The 16 bits that decide
-** are the low half of element's Philox word for the first moment, the high half for the second.
-*/
+ * chunk: each of gradient, master weights and both moments crosses memory once.
+ *
+ *   g = gradient * factor                       factor: the step norm's third number (mean and clipping)
+ *   step: how many updates the parameter has had, with this one
+ *   p = p (1 - lr wd)
+ *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
+ *   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
+ *
+ * Moments in bf16 are rounded at random when they are written, after the step was taken with them as they are: x
+ * becomes one of its two neighbours, the upper with the probability of what lies below x in the gap between them. The
+ * 16 bits that decide are the low half of element's Philox word for the first moment, the high half for the second.
+ */
 #include "kernels/cpu/block.h"
 
 #include <math.h>

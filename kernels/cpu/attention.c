@@ -1,7 +1,7 @@
 /* attention.c - softmax(q k' scale) v without a tensor of scores: reads the call, chooses the code that suits the
-** processor, and cuts the blocks of queries for threads. The computation is told in attention_f32.h (Dao et al.
-** 2022).
-*/
+ * processor, and cuts the blocks of queries for threads. The computation is told in attention_f32.h (Dao et al.
+ * 2022).
+ */
 #include "kernels/cpu/attention.h"
 
 #include <math.h>

@@ -1,10 +1,10 @@
 /* attention.h - what the parts of attention share: the shape of a call, and the code that suits the processor.
-**
-**   attention.c, attention_backward.c   read the call, cut it for threads
-**   attention_f32_*.c                   one instruction set each, of attention_f32.h: f32 products
-**   attention_split.c   f32 on the bf16 matrix unit, in three parts
-**   attention_bf16.c, attention_bf16_backward.c   bf16 products, where the processor has them
-*/
+ *
+ *   attention.c, attention_backward.c   read the call, cut it for threads
+ *   attention_f32_*.c                   one instruction set each, of attention_f32.h: f32 products
+ *   attention_split.c   f32 on the bf16 matrix unit, in three parts
+ *   attention_bf16.c, attention_bf16_backward.c   bf16 products, where the processor has them
+ */
 #ifndef MS_KERNELS_CPU_ATTENTION_H
 #define MS_KERNELS_CPU_ATTENTION_H
 
@@ -21,15 +21,15 @@ typedef struct ms_attention {
 /* Queries are taken MS_QUERIES at a time: the block that stays in L1 while keys pass by. */
 enum { MS_QUERIES = 32 };
 
-/* Computes one range of items and writes to the call's tensors; scratch belongs to the thread and is 64-byte aligned.
-*/
+/* Computes one range of items and writes to the call's tensors; scratch belongs to the thread and
+ * is 64-byte aligned. */
 typedef struct ms_attention_part {
   int64_t (*scratch_bytes)(const ms_attention *a);
   void (*run)(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *scratch);
 } ms_attention_part;
 
 /* Forward items are blocks of queries: (b heads + h) blocks + i, i < blocks = ms_query_blocks(a). Backward items are
-** key heads, b groups + g: all queries of a key head add to its gradients in a fixed order. */
+ * key heads, b groups + g: all queries of a key head add to its gradients in a fixed order. */
 typedef struct ms_attention_code {
   ms_attention_part forward, backward;
 } ms_attention_code;

@@ -1,6 +1,6 @@
 /* attention_backward.c - the gradients of q, k and v from the log-sum of each query, with scores computed again.
-** Threads take whole key heads, so that every sum has one order whatever their number.
-*/
+ * Threads take whole key heads, so that every sum has one order whatever their number.
+ */
 #include "kernels/cpu/attention.h"
 
 #include "base/error.h"

@@ -1,10 +1,10 @@
 /* attention_bf16.c - attention of bf16 tensors on processors that multiply bf16, forward.
-**
-** Scores [queries][keys] are f32 sums of bf16 products; their softmax, by rows, is f32, and the weights are rounded
-** to bf16 for the product with the values, as on every device that multiplies bf16. Keys are laid out once for each
-** key head (transposed, in pairs), values in pairs; queries and results need no transposing. The scale enters with
-** the exponent's.
-*/
+ *
+ * Scores [queries][keys] are f32 sums of bf16 products; their softmax, by rows, is f32, and the weights are rounded
+ * to bf16 for the product with the values, as on every device that multiplies bf16. Keys are laid out once for each
+ * key head (transposed, in pairs), values in pairs; queries and results need no transposing. The scale enters with
+ * the exponent's.
+ */
 #if defined(__x86_64__)
   #include "kernels/cpu/target.h"
 
@@ -58,7 +58,7 @@ static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, 
   }
 }
 
-/* ---- softmax of rows --------------------------------------------------------------------------------------------- */
+/* ---- softmax of rows -------------------------------------------------------------------------------------------- */
 
 static inline __mmask16 lanes_of(int64_t left) { return left < 16 ? (__mmask16)((1u << left) - 1) : 0xffff; }
 
@@ -130,7 +130,7 @@ static void weigh_keys(const ms_attention *a, scratch *s, int64_t q0, int64_t fi
   }
 }
 
-/* ---- blocks of queries ------------------------------------------------------------------------------------------- */
+/* ---- blocks of queries ------------------------------------------------------------------------------------------ */
 
 static void write_outputs(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h,
                           int64_t q0) {
@@ -161,7 +161,7 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
 }
 
 /* Blocks of a head in the order first, last, second, ...: any stretch of items is then about as much work as
-** another. */
+ * another. */
 static int64_t balanced(int64_t i, int64_t blocks) { return i & 1 ? blocks - 1 - i / 2 : i / 2; }
 
 static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {

@@ -1,5 +1,5 @@
 /* attention_bf16.h - shared by forward and backward of attention with bf16 products: padding, powers of 2,
-** visibility. */
+ * visibility. */
 #ifndef MS_KERNELS_CPU_ATTENTION_BF16_H
 #define MS_KERNELS_CPU_ATTENTION_BF16_H
 

@@ -1,9 +1,9 @@
 /* attention_bf16_backward.c - the gradients of attention of bf16 tensors on processors that multiply bf16.
-**
-** As in attention_f32.h scores are computed again transposed, [keys][queries]: probabilities and their gradients,
-** rounded to bf16, are then the left operands that the gradients of values and keys want, and key rows in pairs are
-** the right operand of the gradient of q (which comes out transposed). Sums are f32 throughout.
-*/
+ *
+ * As in attention_f32.h scores are computed again transposed, [keys][queries]: probabilities and their gradients,
+ * rounded to bf16, are then the left operands that the gradients of values and keys want, and key rows in pairs are
+ * the right operand of the gradient of q (which comes out transposed). Sums are f32 throughout.
+ */
 #if defined(__x86_64__)
   #include "kernels/cpu/target.h"
 
@@ -61,7 +61,7 @@ static int64_t scratch_bytes(const ms_attention *a) {
   return lay_out(a, nothing, &s);
 }
 
-/* ---- operands ---------------------------------------------------------------------------------------------------- */
+/* ---- operands --------------------------------------------------------------------------------------------------- */
 
 /* q_pairs serves as a buffer for the pairs of keys on their way to rows of d. */
 static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b,
@@ -113,7 +113,7 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
   ms_bf16_pair_rows(s->dout_pairs, columns, s->dout, columns, MS_QUERIES, columns);
 }
 
-/* ---- scores ------------------------------------------------------------------------------------------------------ */
+/* ---- scores ----------------------------------------------------------------------------------------------------- */
 
 /* The queries of the block, a bit each, that see a key. */
 static uint32_t queries_that_see(const ms_attention *a, int64_t key, int64_t q0) {
@@ -158,7 +158,7 @@ static void score_gradients(const ms_attention *a, const scratch *s, int64_t q0,
   }
 }
 
-/* ---- blocks of queries ------------------------------------------------------------------------------------------- */
+/* ---- blocks of queries ------------------------------------------------------------------------------------------ */
 
 static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms_bf16_product *product,
                            const scratch *s, int64_t b, int64_t h, int64_t q0) {

@@ -1,19 +1,19 @@
 /* attention_f32.h - attention in f32 arithmetic for one instruction set: included by a file that has set
-**
-**   MS_TARGET_CODE   the name of the ms_attention_code it defines
-**   MS_VECTOR_BYTES  bytes of a vector register
-**   MS_TILE_ROWS     rows of a register tile; 2 vectors wide, and it must leave registers for the operands
-**   ms_vector_max    (a, b): elementwise maximum, b where either is NaN
-**
-** Everything but the softmax (attention_vector.h) is products of register tiles, c[r][n] += sum_k
-** a(r,k) b[k][n], in which b is read by vectors and a element by element, along rows or columns alike; so keys and
-** values are never transposed:
-**
-**   forward   s'[key][q] = k q'   o[q][d] += p v              (p = p'[key][q] read by columns)
-**   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][d] += p' do, dk += ds' q, dq[q][d] += ds k
-**
-** q is scaled by scale / ln 2 on packing: probabilities are powers of 2.
-*/
+ *
+ *   MS_TARGET_CODE   the name of the ms_attention_code it defines
+ *   MS_VECTOR_BYTES  bytes of a vector register
+ *   MS_TILE_ROWS     rows of a register tile; 2 vectors wide, and it must leave registers for the operands
+ *   ms_vector_max    (a, b): elementwise maximum, b where either is NaN
+ *
+ * Everything but the softmax (attention_vector.h) is products of register tiles, c[r][n] += sum_k
+ * a(r,k) b[k][n], in which b is read by vectors and a element by element, along rows or columns alike; so keys and
+ * values are never transposed:
+ *
+ *   forward   s'[key][q] = k q'   o[q][d] += p v              (p = p'[key][q] read by columns)
+ *   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][d] += p' do, dk += ds' q, dq[q][d] += ds k
+ *
+ * q is scaled by scale / ln 2 on packing: probabilities are powers of 2.
+ */
 #include "kernels/cpu/attention_vector.h"
 
 enum {
@@ -28,12 +28,12 @@ static int64_t padded_columns(const ms_attention *a) { return round_up(a->d, COL
 
 static int64_t padded_keys(const ms_attention *a) { return round_up(a->s, TILE_ROWS); }
 
-/* ---- register tiles ---------------------------------------------------------------------------------------------- */
+/* ---- register tiles --------------------------------------------------------------------------------------------- */
 
 typedef enum tile_start { FROM_ZERO, ADD, SCALE_AND_ADD } tile_start;
 
 /* c[r][n] = start + sum over i < k of a[r a_row + i a_k] b[i b_stride + n], for a tile of rows and columns. With
-** SCALE_AND_ADD, start is c[r][n] factor[r]. */
+ * SCALE_AND_ADD, start is c[r][n] factor[r]. */
 MS_INLINE void tile(float *c, int64_t c_stride, const float *a, int64_t a_row, int64_t a_k, const float *b,
                     int64_t b_stride, int64_t k, tile_start start, const float *factor) {
   vector sum[TILE_ROWS][2];
@@ -68,7 +68,7 @@ static void score_keys(float *scores, const float *x, int64_t x_stride, const fl
       tile(scores + r * QUERIES + q, QUERIES, x + r * x_stride, x_stride, 1, panel + q, QUERIES, d, FROM_ZERO, NULL);
 }
 
-/* ---- packing ----------------------------------------------------------------------------------------------------- */
+/* ---- packing ---------------------------------------------------------------------------------------------------- */
 
 /* y [padded_rows][padded columns] = scale x in f32, padded with zeros; x is [rows][d], rows `stride` elements apart. */
 static void pack_rows(float *y, int64_t y_stride, const void *x, int dtype, int64_t stride, int64_t rows,

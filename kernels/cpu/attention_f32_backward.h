@@ -1,5 +1,5 @@
 /* attention_f32_backward.h - the gradients of one key head: recomputes probabilities from scores and the saved
-** log-sums, one block of queries at a time. Included by attention_f32.h. */
+ * log-sums, one block of queries at a time. Included by attention_f32.h. */
 typedef struct backward_scratch {
   float *keys, *values, *dkeys, *dvalues;      /* [padded keys][padded columns] of one key head */
   float *q, *q_panel, *dout, *dout_panel, *dq; /* [QUERIES][padded columns], panels transposed */

@@ -1,5 +1,5 @@
 /* attention_f32_forward.h - blocks of queries against all visible keys, FORWARD_KEYS keys at a time: scores, the
-** running softmax (Milakov & Gimelshein 2018), and the weighted values. Included by attention_f32.h. */
+ * running softmax (Milakov & Gimelshein 2018), and the weighted values. Included by attention_f32.h. */
 typedef struct forward_scratch {
   float *keys, *values; /* [padded keys][padded columns] of one key head */
   float *rows, *panel;  /* q [QUERIES][padded columns] and transposed */

@@ -1,13 +1,13 @@
 /* attention_split.c - attention in f32 on the bf16 matrix unit, in three parts (split_panel.h), with AVX-512 between.
-**
-** As in attention_f32.h, scores are transposed and q is scaled by scale / ln 2. The left operands of products are keys,
-** values, probabilities and their gradients; each is packed where it is made, in L1 mostly:
-**
-**   forward   s'[key][q] = k q'   o[q][d] += p v
-**   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][d] += p' do, dk += ds' q, dq[q][d] += ds k
-**
-** Blocks of 32 x 32 scores that no query sees are not computed.
-*/
+ *
+ * As in attention_f32.h, scores are transposed and q is scaled by scale / ln 2. The left operands of products are keys,
+ * values, probabilities and their gradients; each is packed where it is made, in L1 mostly:
+ *
+ *   forward   s'[key][q] = k q'   o[q][d] += p v
+ *   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][d] += p' do, dk += ds' q, dq[q][d] += ds k
+ *
+ * Blocks of 32 x 32 scores that no query sees are not computed.
+ */
 #if defined(__x86_64__)
   #include "kernels/cpu/target.h"
 
@@ -82,7 +82,7 @@ static float dot(const float *x, const float *y, int64_t n) {
   return _mm512_reduce_add_ps(sum);
 }
 
-/* ---- forward ----------------------------------------------------------------------------------------------------- */
+/* ---- forward ---------------------------------------------------------------------------------------------------- */
 
 typedef struct forward_scratch {
   char *keys, *values;   /* of one key head: k for sums over d, v for sums over keys */
@@ -180,7 +180,7 @@ static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t b
   ms_split_end();
 }
 
-/* ---- backward ---------------------------------------------------------------------------------------------------- */
+/* ---- backward --------------------------------------------------------------------------------------------------- */
 
 typedef struct backward_scratch {
   char *keys, *values, *keys_over_keys; /* of one key head: k and v for sums over d, k for sums over keys */
@@ -273,7 +273,7 @@ static void add_over_queries(const ms_attention *a, const backward_scratch *s, f
 }
 
 /* 32 keys from `key` against the queries of a block that see any of them, `rows` from q0; ds goes to the panels of the
-** stretch from `first`. */
+ * stretch from `first`. */
 static void backward_keys(const ms_attention *a, const backward_scratch *s, int64_t key, int64_t first,
                           int64_t stretch_keys, int64_t q0, int64_t rows) {
   const int64_t ahead = a->causal ? key - (a->s - a->t) - q0 : 0, begin = ahead > 0 ? ahead / GRAIN * GRAIN : 0,

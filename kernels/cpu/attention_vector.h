@@ -1,12 +1,12 @@
 /* attention_vector.h - what the f32 codes of attention share: exponentials and softmax by vectors over queries, rows of
-** tensors. Included by a file that has set
-**
-**   MS_VECTOR_BYTES  bytes of a vector register
-**   ms_vector_max    (a, b): elementwise maximum, b where either is NaN
-**
-** Scores are kept transposed, [keys][queries]: a vector holds one key's scores for as many queries, so that the
-** softmax over keys needs no sums within a vector.
-*/
+ * tensors. Included by a file that has set
+ *
+ *   MS_VECTOR_BYTES  bytes of a vector register
+ *   ms_vector_max    (a, b): elementwise maximum, b where either is NaN
+ *
+ * Scores are kept transposed, [keys][queries]: a vector holds one key's scores for as many queries, so that the
+ * softmax over keys needs no sums within a vector.
+ */
 #include "kernels/cpu/simd.h"
 
 #include <immintrin.h>
@@ -30,7 +30,7 @@ static int64_t take(int64_t *used, int64_t floats) {
   return at;
 }
 
-/* ---- rows of tensors --------------------------------------------------------------------------------------------- */
+/* ---- rows of tensors -------------------------------------------------------------------------------------------- */
 
 static void unpack_row(void *y, int dtype, int64_t first, const float *x, float scale, int64_t d) {
   if (dtype == MS_BF16)
@@ -46,7 +46,7 @@ static const void *row_of(const void *x, int dtype, int64_t rows, int64_t heads,
 }
 
 /* Prefetches rows [first, first + rows) of head h of x [batch,length,heads,d] to L2 for writing. A head's rows are
-** short and far apart, so the hardware does not predict them, and a store would wait for each. */
+ * short and far apart, so the hardware does not predict them, and a store would wait for each. */
 static void expect_writes(const ms_attention *a, const void *x, int64_t length, int64_t heads, int64_t b, int64_t first,
                           int64_t rows, int64_t h) {
   const int64_t row_bytes = a->d * ms_dtype_size(a->dtype);
@@ -56,8 +56,8 @@ static void expect_writes(const ms_attention *a, const void *x, int64_t length, 
   }
 }
 
-/* dk and dv of a key head are written after its last queries; each block of queries prefetches its share of the rows.
-*/
+/* dk and dv of a key head are written after its last queries; each block of queries prefetches its share
+ * of the rows. */
 MS_INLINE void expect_key_gradients(const ms_attention *a, const ms_kernel_call *call, int64_t b, int64_t g, int64_t q0,
                                     int64_t queries) {
   const int64_t first = a->s * q0 / a->t, last = q0 + queries < a->t ? q0 + queries : a->t,
@@ -69,7 +69,7 @@ MS_INLINE void expect_key_gradients(const ms_attention *a, const ms_kernel_call 
 /* Orders the blocks of a head as first, last, second, ...: any range of items is then about the same amount of work. */
 static int64_t balanced_block(int64_t i, int64_t blocks) { return i & 1 ? blocks - 1 - i / 2 : i / 2; }
 
-/* ---- softmax ----------------------------------------------------------------------------------------------------- */
+/* ---- softmax ---------------------------------------------------------------------------------------------------- */
 
 /* 2^x for x <= 0 to 1.5 ulp, 0 below -126.5, NaN for NaN: like ms_exp_nonpositive with one term less. */
 MS_INLINE vector power_of_two(vector x) {
@@ -85,7 +85,7 @@ MS_INLINE vector power_of_two(vector x) {
 }
 
 /* The running softmax of QUERIES queries: the largest score, the sum of 2^(score - largest), and the factor by which
-** the latest keys rescaled earlier results. */
+ * the latest keys rescaled earlier results. */
 typedef struct running_softmax {
   float largest[QUERIES], sum[QUERIES], factor[QUERIES];
 } __attribute__((aligned(64))) running_softmax;

@@ -1,9 +1,9 @@
 /* bf16_block.h - products of small bf16 blocks with f32 sums, on the matrix unit (AMX) or with AVX512_BF16, and the
-** layouts that they need.
-**
-** The right operand is stored in pairs: elements (k, n) and (k + 1, n), k even, share 32 bits, so that one
-** instruction multiplies two steps of k. Blocks are padded with zeros to multiples of 32 in every dimension.
-*/
+ * layouts that they need.
+ *
+ * The right operand is stored in pairs: elements (k, n) and (k + 1, n), k even, share 32 bits, so that one
+ * instruction multiplies two steps of k. Blocks are padded with zeros to multiples of 32 in every dimension.
+ */
 #ifndef MS_KERNELS_CPU_BF16_BLOCK_H
 #define MS_KERNELS_CPU_BF16_BLOCK_H
 
@@ -14,7 +14,7 @@
 enum { MS_BF16_GRAIN = 32 };
 
 /* c[m][n] = (add ? c : 0) + sum_k a[m][k] b[k][n]; a and c row-major, b in pairs [k/2][n]. Strides are in elements
-** (for b in pairs). */
+ * (for b in pairs). */
 typedef void ms_bf16_product(float *c, int64_t c_stride, const ms_bf16 *a, int64_t a_stride, const uint32_t *b,
                              int64_t b_stride, int64_t m, int64_t n, int64_t k, int add);
 
@@ -34,7 +34,7 @@ const ms_bf16_unit *ms_bf16_dots_of_cpu(void);
 void ms_bf16_pair_rows(uint32_t *y, int64_t y_stride, const ms_bf16 *x, int64_t x_stride, int64_t rows,
                        int64_t columns);
 /* y[c][r] = x[r][c]; rows and columns are multiples of 16. To transpose a bf16 matrix into pairs, transpose its rows
-** viewed as 32-bit words. */
+ * viewed as 32-bit words. */
 void ms_transpose_32_bits(uint32_t *y, int64_t y_stride, const uint32_t *x, int64_t x_stride, int64_t rows,
                           int64_t columns);
 

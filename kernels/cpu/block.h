@@ -1,11 +1,11 @@
 /* block.h - elementwise kernels written once for f32 and bf16.
-**
-** A kernel processes its range in blocks of MS_BLOCK elements that stay in L1. A block of f32 is used in place; a
-** block of bf16 is widened to a buffer on the stack, and results are narrowed from one. The inner loop therefore sees
-** plain f32 arrays, each kernel is compiled once per instruction set instead of once per combination of dtypes, and
-** memory is still read and written only once. Loops over blocks carry `omp simd`, because an output block can be an
-** input block (in place).
-*/
+ *
+ * A kernel processes its range in blocks of MS_BLOCK elements that stay in L1. A block of f32 is used in place; a
+ * block of bf16 is widened to a buffer on the stack, and results are narrowed from one. The inner loop therefore sees
+ * plain f32 arrays, each kernel is compiled once per instruction set instead of once per combination of dtypes, and
+ * memory is still read and written only once. Loops over blocks carry `omp simd`, because an output block can be an
+ * input block (in place).
+ */
 #ifndef MS_KERNELS_CPU_BLOCK_H
 #define MS_KERNELS_CPU_BLOCK_H
 

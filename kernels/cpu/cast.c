@@ -1,6 +1,6 @@
 /* cast.c - x in another dtype: f32, bf16, i32 or a u8 mask in, f32, bf16 or i32 out. Between floats and integers blocks
-** pass through f32, which holds bf16 and u8 exactly; i32 above 2^24 is rounded to it.
-*/
+ * pass through f32, which holds bf16 and u8 exactly; i32 above 2^24 is rounded to it.
+ */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"

@@ -1,7 +1,7 @@
-/* compare.c - comparisons, which make u8 masks, where, which uses one, and the gradient of maximum and minimum, which is a
-** comparison too. All broadcast; an input that stands still along a run is spread over a block first, so that one loop
-** serves every combination. Floats are compared as f32, integers (i32, u8) as i32.
-*/
+/* compare.c - comparisons, which make u8 masks, where, which uses one, and the gradient of maximum and minimum, which
+ * is a comparison too. All broadcast; an input that stands still along a run is spread over a block first, so that one
+ * loop serves every combination. Floats are compared as f32, integers (i32, u8) as i32.
+ */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"

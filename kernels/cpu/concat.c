@@ -1,6 +1,6 @@
 /* concat.c - tensors joined on one axis: for each index of the axes before it, the inputs' stretches of bytes one after
-** the other. Elements of any dtype.
-*/
+ * the other. Elements of any dtype.
+ */
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"

@@ -1,9 +1,9 @@
 /* cross_entropy.c - the mean loss of a classifier, and its gradient, without a tensor of probabilities.
-**
-** Forward reads each row of logits once: a block of it is widened to f32 in L1, its largest element raises the
-** running maximum, and the running sum of exponentials is scaled to match (Milakov & Gimelshein 2018). What is kept
-** for backward is one number a row, the log of the sum. Losses are added up in double, part by part in order.
-*/
+ *
+ * Forward reads each row of logits once: a block of it is widened to f32 in L1, its largest element raises the
+ * running maximum, and the running sum of exponentials is scaled to match (Milakov & Gimelshein 2018). What is kept
+ * for backward is one number a row, the log of the sum. Losses are added up in double, part by part in order.
+ */
 #include "kernels/cpu/block.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ static int fail_on_target(const ms_kernel_call *call, int64_t row) {
                  (long long)call->attrs.i[0]);
 }
 
-/* ---- forward ----------------------------------------------------------------------------------------------------- */
+/* ---- forward ---------------------------------------------------------------------------------------------------- */
 
 MS_INLINE float block_max(const float *x, int64_t n) {
   float largest = -INFINITY;
@@ -118,7 +118,7 @@ static int run_forward(const ms_kernel_call *call) {
 
 const ms_kernel ms_cpu_cross_entropy = {.prepare = prepare_forward, .run = run_forward};
 
-/* ---- backward ---------------------------------------------------------------------------------------------------- */
+/* ---- backward --------------------------------------------------------------------------------------------------- */
 
 /* y = scale e^(x - lse); y may be x */
 MS_INLINE void backward_block(float *y, const float *x, float lse, float scale, int64_t n) {
@@ -127,7 +127,7 @@ MS_INLINE void backward_block(float *y, const float *x, float lse, float scale, 
 }
 
 /* One row of dlogits, of which the first `classes` stand for something; target -1: the row is ignored. Its own logit is
-** read before the row is written: they may be one. */
+ * read before the row is written: they may be one. */
 MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n, int64_t classes, float lse,
                             float scale, int64_t target) {
   MS_BLOCK_BUFFER(widened);

@@ -1,10 +1,10 @@
 /* document_attention.c - causal attention that does not look beyond the beginning of its document.
-**
-** Documents lie one after the other, so what they see of each other is nothing: each is a causal attention of its own, on
-** its part of the tensors. The code that does it is that of attention.c; here the parts are found and their blocks are cut
-** for threads. The log-sums of a row of the batch lie document after document, [heads][length] each: nobody but backward
-** reads them.
-*/
+ *
+ * Documents lie one after the other, so what they see of each other is nothing: each is a causal attention of its own,
+ * on its part of the tensors. The code that does it is that of attention.c; here the parts are found and their blocks
+ * are cut for threads. The log-sums of a row of the batch lie document after document, [heads][length] each: nobody but
+ * backward reads them.
+ */
 #include "kernels/cpu/attention.h"
 
 #include "base/error.h"

@@ -1,7 +1,7 @@
-/* draw.c - Philox for a block of elements at once. Compilers do not find the one instruction that multiplies 32 by 32 bits in
-** each 64-bit lane, so the ten rounds are written with it, for AVX2 and AVX-512; other machines draw with base/philox.h,
-** which gives the same bits.
-*/
+/* draw.c - Philox for a block of elements at once. Compilers do not find the one instruction that multiplies 32 by 32
+ * bits in each 64-bit lane, so the ten rounds are written with it, for AVX2 and AVX-512; other machines draw with
+ * base/philox.h, which gives the same bits.
+ */
 #include "kernels/cpu/draw.h"
 
 #include <string.h>
@@ -16,8 +16,8 @@ static void draw_portably(uint64_t seed, uint64_t stream, uint64_t block, uint32
   #include <immintrin.h>
 
   /* Each lane is one block; the counters c0 to c3 stand in the low halves, what is in the high halves does not matter.
-** Lane 2k holds block k and lane 2k + 1 block lanes/2 + k: then two unpackings bring the words into their order.
-*/
+   * Lane 2k holds block k and lane 2k + 1 block lanes/2 + k: then two unpackings bring the words into their order.
+   */
   #define DRAW(isa, features, vector, lanes, multiply, unpack_low, unpack_high)                                   \
     __attribute__((target(features))) static void draw_with_##isa(uint64_t seed, uint64_t stream, uint64_t block, \
                                                                   uint32_t *words) {                              \

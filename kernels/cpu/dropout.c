@@ -1,7 +1,7 @@
-/* dropout.c - y = x mask / (1 - p). An element is kept when the uniform number that Philox gives for (step seed, stream, its
-** place in the global batch) is at least p. Backward is the same kernel on dy: it draws the same mask, which so is never
-** stored.
-*/
+/* dropout.c - y = x mask / (1 - p). An element is kept when the uniform number that Philox gives for (step seed,
+ * stream, its place in the global batch) is at least p. Backward is the same kernel on dy: it draws the same mask,
+ * which so is never stored.
+ */
 #include "kernels/cpu/block.h"
 
 #include "base/philox.h"

@@ -1,11 +1,11 @@
 /* ema.c - the exponential moving average of master weights, after the optimizer's pass over the same chunk:
-**
-**   a = p                       in the first step
-**   a = a + (1 - d) (p - a)     then; d = decay, or min(decay, (1 + step) / (10 + step)) while it warms up
-**
-** The first line and the order of the second are those of torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn; the
-** warm-up is that of TensorFlow's ExponentialMovingAverage with the step as num_updates.
-*/
+ *
+ *   a = p                       in the first step
+ *   a = a + (1 - d) (p - a)     then; d = decay, or min(decay, (1 + step) / (10 + step)) while it warms up
+ *
+ * The first line and the order of the second are those of torch.optim.swa_utils.AveragedModel with
+ * get_ema_multi_avg_fn; the warm-up is that of TensorFlow's ExponentialMovingAverage with the step as num_updates.
+ */
 #include "kernels/cpu/block.h"
 
 #include <math.h>

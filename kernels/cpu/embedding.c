@@ -1,10 +1,10 @@
 /* embedding.c - rows of a table by token, and the gradient of the table.
-**
-** Backward sorts the positions by token (a counting sort keeps their order), then each row of the result is written
-** once: zeros, or the sum of its tokens' gradients in token order, in f32 whatever the dtypes. So the result does
-** not depend on how rows are cut for threads, and the cut may follow the load. Where there is another gradient of the table,
-** rows that have tokens are added to it, which mostly lies where the result does: then no other row is touched.
-*/
+ *
+ * Backward sorts the positions by token (a counting sort keeps their order), then each row of the result is written
+ * once: zeros, or the sum of its tokens' gradients in token order, in f32 whatever the dtypes. So the result does
+ * not depend on how rows are cut for threads, and the cut may follow the load. Where there is another gradient of the
+ * table, rows that have tokens are added to it, which mostly lies where the result does: then no other row is touched.
+ */
 #include "kernels/cpu/block.h"
 
 #include "base/error.h"
@@ -23,7 +23,7 @@ static int check_tokens(const int32_t *tokens, int64_t n, int64_t rows) {
   return MS_OK;
 }
 
-/* ---- forward ----------------------------------------------------------------------------------------------------- */
+/* ---- forward ---------------------------------------------------------------------------------------------------- */
 
 /* w [V,D], tokens i32 [n] -> y [n,D] */
 static void forward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
@@ -44,7 +44,7 @@ static int run_forward(const ms_kernel_call *call) {
 
 const ms_kernel ms_cpu_embedding = {.run = run_forward};
 
-/* ---- backward ---------------------------------------------------------------------------------------------------- */
+/* ---- backward --------------------------------------------------------------------------------------------------- */
 
 /* The workspace: where each row's positions start, the positions by row, and a row of f32 for each part. */
 typedef struct sorted_tokens {

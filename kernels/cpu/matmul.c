@@ -1,10 +1,10 @@
 /* matmul.c - the matrix product: reads the shapes and chooses who computes it. MOONSHARD_MATMUL says
-**
-**   auto     f32 on the bf16 matrix unit (split) where there is one and the product is large enough; else oneDNN
-**   onednn   always oneDNN: f32 arithmetic for f32
-**   split    f32 on the matrix unit whatever the size, for tests
-**   plain    own loops: for the thread sanitizer, which cannot look into oneDNN, and as a reference
-*/
+ *
+ *   auto     f32 on the bf16 matrix unit (split) where there is one and the product is large enough; else oneDNN
+ *   onednn   always oneDNN: f32 arithmetic for f32
+ *   split    f32 on the matrix unit whatever the size, for tests
+ *   plain    own loops: for the thread sanitizer, which cannot look into oneDNN, and as a reference
+ */
 #include "kernels/cpu/matmul.h"
 
 #include <stdlib.h>

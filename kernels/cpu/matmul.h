@@ -10,7 +10,7 @@ int ms_onednn_run(const ms_kernel_call *call, void *prepared);
 void ms_onednn_release(void *prepared);
 
 /* f32 products on the bf16 matrix unit, in three parts (matmul_split.c): whether it supports a product, and whether
-** it is the fastest choice. */
+ * it is the fastest choice. */
 int ms_split_takes(const ms_product *product);
 int ms_split_suits(const ms_product *product);
 int64_t ms_split_workspace(const ms_product *product, int threads);

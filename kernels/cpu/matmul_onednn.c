@@ -1,13 +1,14 @@
 /* matmul_onednn.c - matrix products by oneDNN, on tensors as they lie: row-major, transposed by strides.
-**
-** The team (team.h) computes a product: each thread runs a primitive of its own for one rectangle of the result, and oneDNN's
-** OpenMP threads are never started. They spin while they wait and cannot be stopped from it, which makes two jobs that share
-** cores hundreds of times slower. A primitive is made in prepare for fixed shapes and shared by all plans that want the same
-** (shared.h); what points at tensors is each call's own. Scratch memory is the caller's workspace.
-**
-** bf16 goes to the matrix units as it is where the processor multiplies bf16 (AVX512_BF16, AMX). Elsewhere, and
-** where f32 operands have a bf16 result or bias, what oneDNN does not take is widened to f32 in the workspace.
-*/
+ *
+ * The team (team.h) computes a product: each thread runs a primitive of its own for one rectangle of the result, and
+ * oneDNN's OpenMP threads are never started. They spin while they wait and cannot be stopped from it, which makes two
+ * jobs that share cores hundreds of times slower. A primitive is made in prepare for fixed shapes and shared by all
+ * plans that want the same (shared.h); what points at tensors is each call's own. Scratch memory is the caller's
+ * workspace.
+ *
+ * bf16 goes to the matrix units as it is where the processor multiplies bf16 (AVX512_BF16, AMX). Elsewhere, and
+ * where f32 operands have a bf16 result or bias, what oneDNN does not take is widened to f32 in the workspace.
+ */
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/matmul.h"
 
@@ -82,11 +83,11 @@ static int multiplies_bf16(void) {
 
 static dnnl_data_type_t data_type(int dtype) { return dtype == MS_BF16 ? dnnl_bf16 : dnnl_f32; }
 
-/* ---- the primitive ----------------------------------------------------------------------------------------------- */
+/* ---- the primitive ---------------------------------------------------------------------------------------------- */
 
 /* relu by two leaky ones: oneDNN's own relu turns NaN into 0, which would hide a broken step. The slopes multiply to
-** 1e-60, so what is negative underflows to -0; each alone keeps clear of subnormal numbers, which are slow. They are
-** equal because version 2.6 gives the first one's slope to both. */
+ * 1e-60, so what is negative underflows to -0; each alone keeps clear of subnormal numbers, which are slow. They are
+ * equal because version 2.6 gives the first one's slope to both. */
 static dnnl_status_t append_relu(dnnl_post_ops_t ops) {
   dnnl_status_t status = ms_append_eltwise(ops, dnnl_eltwise_relu, 1e-30f);
   return status ? status : ms_append_eltwise(ops, dnnl_eltwise_relu, 1e-30f);
@@ -199,7 +200,7 @@ static void free_piece(piece *made) {
   ms_shared_drop(made->shared);
 }
 
-/* ---- the kernel -------------------------------------------------------------------------------------------------- */
+/* ---- the kernel ------------------------------------------------------------------------------------------------- */
 
 static int64_t reserve(int64_t *workspace, int64_t bytes) {
   int64_t offset = *workspace;
@@ -221,8 +222,8 @@ static void choose_types(product_primitive *made, const ms_product *p, dnnl_data
   }
 }
 
-/* A matrix of one row or one column has the same bytes transposed. oneDNN takes both descriptions for one and gives out again
-** what it made of the first, so scratch would depend on what was made before. */
+/* A matrix of one row or one column has the same bytes transposed. oneDNN takes both descriptions for one and gives out
+ * again what it made of the first, so scratch would depend on what was made before. */
 static void drop_idle_transposes(ms_product *p) {
   p->trans_a &= p->m > 1 && p->k > 1;
   p->trans_b &= p->k > 1 && p->n > 1;

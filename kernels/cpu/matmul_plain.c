@@ -1,8 +1,8 @@
 /* matmul_plain.c - the matrix product in own loops, for builds that must see every access, and to check oneDNN by.
-**
-** op(b) is widened to f32 rows [k,n] in the workspace; each thread widens MS_ROWS rows of op(a) and adds k scaled
-** rows of b to as many rows of results at once. About a tenth of oneDNN's speed.
-*/
+ *
+ * op(b) is widened to f32 rows [k,n] in the workspace; each thread widens MS_ROWS rows of op(a) and adds k scaled
+ * rows of b to as many rows of results at once. About a tenth of oneDNN's speed.
+ */
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/matmul.h"

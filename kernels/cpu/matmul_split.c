@@ -1,9 +1,9 @@
 /* matmul_split.c - f32 products by the bf16 matrix unit (split_panel.h): blocks, threads, bias and activation.
-**
-** The usual nest: for stretches of k, columns of b are packed once for all rows; BLOCK_ROWS rows of a at a time are
-** packed into L2 and meet one panel of b after the other. A sum over k has one order, whatever the blocks and the
-** threads: threads take rectangles of c and pack what they need themselves.
-*/
+ *
+ * The usual nest: for stretches of k, columns of b are packed once for all rows; BLOCK_ROWS rows of a at a time are
+ * packed into L2 and meet one panel of b after the other. A sum over k has one order, whatever the blocks and the
+ * threads: threads take rectangles of c and pack what they need themselves.
+ */
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/matmul.h"
@@ -21,7 +21,7 @@ static int64_t stretch_of(int64_t size, int64_t most) {
   return ms_round_up((size + stretches - 1) / stretches, GRAIN);
 }
 
-/* ---- workspace --------------------------------------------------------------------------------------------------- */
+/* ---- workspace -------------------------------------------------------------------------------------------------- */
 
 static int64_t largest_part(int64_t size, int64_t parts) {
   const int64_t grains = (size + GRAIN - 1) / GRAIN;
@@ -42,7 +42,7 @@ static layout layout_of(const ms_product *p, const ms_cut *parts) {
   return l;
 }
 
-/* ---- results ----------------------------------------------------------------------------------------------------- */
+/* ---- results ---------------------------------------------------------------------------------------------------- */
 
 #define ACTIVATE(name, function)                                                                 \
   MS_CLONES static void name(float *restrict c, int64_t stride, int64_t rows, int64_t columns) { \
@@ -83,7 +83,7 @@ typedef struct stage {
 } stage;
 
 /* rows x columns of c, at most 32 each, of two panels. Stretches of k are summed on their own and then added, which
-** keeps long sums accurate. */
+ * keeps long sums accurate. */
 static void block_product(float *c, int64_t stride, int64_t rows, int64_t columns, const char *a, const char *b,
                           const stage *s) {
   float block[GRAIN * GRAIN] __attribute__((aligned(64)));
@@ -97,7 +97,7 @@ static void block_product(float *c, int64_t stride, int64_t rows, int64_t column
   activate(c, stride, rows, columns, s->activation);
 }
 
-/* ---- the nest ---------------------------------------------------------------------------------------------------- */
+/* ---- the nest --------------------------------------------------------------------------------------------------- */
 
 /* A thread's rectangle of one product, with its operands. */
 typedef struct block {
@@ -193,7 +193,7 @@ int ms_split_takes(const ms_product *p) {
 }
 
 /* Nanoseconds on a Sapphire Rapids with everything in L2: 150 multiply-adds in one for whole panels, a quarter for an
-** element packed; f32 arithmetic does 60 multiply-adds in one. */
+ * element packed; f32 arithmetic does 60 multiply-adds in one. */
 int ms_split_suits(const ms_product *p) {
   const double m = (double)ms_round_up(p->m, GRAIN), n = (double)ms_round_up(p->n, GRAIN),
                k = (double)ms_round_up(p->k, GRAIN);

@@ -1,6 +1,6 @@
-/* max_backward.c - the gradient of max and min: dy at the elements that equal the result y (or are NaN, when y is), of several
-** an equal share of it, as PyTorch's amax and amin have it; 0 elsewhere.
-*/
+/* max_backward.c - the gradient of max and min: dy at the elements that equal the result y (or are NaN, when y is), of
+ * several an equal share of it, as PyTorch's amax and amin have it; 0 elsewhere.
+ */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"

@@ -1,8 +1,8 @@
-/* norm.c - layer_norm (Ba et al. 2016) and rms_norm (Zhang & Sennrich 2019) over the last axis, alone or of a sum a + b,
-** which is then an output too. A row is read from memory once; the passes over it find it in L1. The statistics that
-** backward needs are written beside y: mean and rstd, or rstd alone. A sum is normalised as it was stored, so that the
-** fused op gives the bits of add followed by the norm.
-*/
+/* norm.c - layer_norm (Ba et al. 2016) and rms_norm (Zhang & Sennrich 2019) over the last axis, alone or of a sum a +
+ * b, which is then an output too. A row is read from memory once; the passes over it find it in L1. The statistics that
+ * backward needs are written beside y: mean and rstd, or rstd alone. A sum is normalised as it was stored, so that the
+ * fused op gives the bits of add followed by the norm.
+ */
 #include "kernels/cpu/block.h"
 
 #include <math.h>

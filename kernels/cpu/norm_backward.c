@@ -1,13 +1,13 @@
 /* norm_backward.c - the gradients of layer_norm and rms_norm in one pass over x and dy.
-**
-** With h = (x - mean) rstd (mean is 0 for rms_norm) and g = dy gain:
-**   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional fifth input
-**   dgain = sum over rows of dy h,  dbias = sum over rows of dy
-** Each part adds up dgain and dbias of its rows in f32 in its scratch; the parts are added in order.
-**
-** Two rows also give the norm's result once more, h gain + bias, so that nobody had to keep it: with the bits that
-** forward's kernel gives.
-*/
+ *
+ * With h = (x - mean) rstd (mean is 0 for rms_norm) and g = dy gain:
+ *   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional fifth input
+ *   dgain = sum over rows of dy h,  dbias = sum over rows of dy
+ * Each part adds up dgain and dbias of its rows in f32 in its scratch; the parts are added in order.
+ *
+ * Two rows also give the norm's result once more, h gain + bias, so that nobody had to keep it: with the bits that
+ * forward's kernel gives.
+ */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"

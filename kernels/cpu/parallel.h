@@ -1,9 +1,9 @@
 /* parallel.h - divides a kernel's work among the threads of a rank.
-**
-** Every kernel passes its range of elements or rows to ms_run_parts. Small ranges stay on the calling thread, because
-** waking the team costs a few microseconds. The division depends only on shapes and call->threads, so sums over parts
-** are reproducible bit for bit.
-*/
+ *
+ * Every kernel passes its range of elements or rows to ms_run_parts. Small ranges stay on the calling thread, because
+ * waking the team costs a few microseconds. The division depends only on shapes and call->threads, so sums over parts
+ * are reproducible bit for bit.
+ */
 #ifndef MS_KERNELS_CPU_PARALLEL_H
 #define MS_KERNELS_CPU_PARALLEL_H
 
@@ -13,7 +13,7 @@
 typedef void ms_part_fn(const ms_kernel_call *call, int part, int64_t begin, int64_t end);
 
 /* The number of parts worth creating, 1 to call->threads, for `count` items (elements, rows) that touch `bytes` in
-** total. */
+ * total. */
 int ms_part_count(const ms_kernel_call *call, int64_t count, int64_t bytes);
 /* Divides [0, count) into `parts` ranges with bounds at multiples of grain, and runs each on its own thread. */
 void ms_run_parts(const ms_kernel_call *call, int parts, int64_t count, int64_t grain, ms_part_fn *run);

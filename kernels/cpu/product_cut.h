@@ -1,9 +1,9 @@
 /* product_cut.h - divides the result of a matrix product into rectangles, one per thread.
-**
-** Batches are divided first. If there are fewer batches than threads, every thread computes the same rectangle of
-** each product, on the grid that reads the fewest rows of a and columns of b. Bounds are multiples of a grain, so
-** that vectors stay whole and no two threads write to one cache line; a rectangle can be empty.
-*/
+ *
+ * Batches are divided first. If there are fewer batches than threads, every thread computes the same rectangle of
+ * each product, on the grid that reads the fewest rows of a and columns of b. Bounds are multiples of a grain, so
+ * that vectors stay whole and no two threads write to one cache line; a rectangle can be empty.
+ */
 #ifndef MS_KERNELS_CPU_PRODUCT_CUT_H
 #define MS_KERNELS_CPU_PRODUCT_CUT_H
 

@@ -1,10 +1,10 @@
 /* reduce.c - sum, mean, max and min over one axis or all. The smallest is minus the largest of -x.
-**
-** The tensor is seen as [outer, n, inner]. With inner > 1 whole rows of `inner` are added to a row of f32 sums, four at a
-** time: the reads are sequential and the sums stay in cache, so this runs at memory bandwidth. With inner = 1 each sum
-** is one stretch. Threads share the outer axis, or n when there is no outer axis; then each has sums of its own, which
-** are added in order.
-*/
+ *
+ * The tensor is seen as [outer, n, inner]. With inner > 1 whole rows of `inner` are added to a row of f32 sums, four at
+ * a time: the reads are sequential and the sums stay in cache, so this runs at memory bandwidth. With inner = 1 each
+ * sum is one stretch. Threads share the outer axis, or n when there is no outer axis; then each has sums of its own,
+ * which are added in order.
+ */
 #include "kernels/cpu/block.h"
 
 #include <math.h>

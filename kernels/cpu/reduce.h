@@ -7,7 +7,7 @@
 /* Workspace of ms_reduce_run in bytes, for a view. */
 int64_t ms_reduce_workspace(const ms_kernel_call *call, ms_axis_view view);
 /* out[o, i] = reduction (enum ms_reduction) over n of in[o, n, i]. Sums are f32 and are divided by divisor, which
-** must be 1 for other reductions. A NaN in the input gives NaN. */
+ * must be 1 for other reductions. A NaN in the input gives NaN. */
 int ms_reduce_run(const ms_kernel_call *call, ms_axis_view view, int reduction, double divisor);
 
 #endif

@@ -1,7 +1,8 @@
-/* rope.c - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D), or
-** that of Llama 3.1's scaled frequencies. Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved. The gradient is the
-** turn back (inverse). Cosines and sines are made when the first call of their shape is prepared, and shared by all.
-*/
+/* rope.c - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D),
+ * or that of Llama 3.1's scaled frequencies. Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved. The gradient is
+ * the turn back (inverse). Cosines and sines are made when the first call of their shape is prepared, and shared by
+ * all.
+ */
 #include "kernels/cpu/block.h"
 
 #include <math.h>

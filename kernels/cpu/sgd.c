@@ -1,9 +1,9 @@
 /* sgd.c - SGD as PyTorch computes it, in one pass over a chunk.
-**
-**   g = gradient * factor + wd p                factor: the step norm's third number (mean and clipping)
-**   b = g in the parameter's first update, then momentum b + (1 - dampening) g
-**   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
-*/
+ *
+ *   g = gradient * factor + wd p                factor: the step norm's third number (mean and clipping)
+ *   b = g in the parameter's first update, then momentum b + (1 - dampening) g
+ *   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
+ */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"

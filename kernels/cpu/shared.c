@@ -1,6 +1,6 @@
-/* shared.c - a list of what is shared, with counts, under one lock: it is looked at when plans are compiled and freed, and
-** holds a few dozen objects.
-*/
+/* shared.c - a list of what is shared, with counts, under one lock: it is looked at when plans are compiled and freed,
+ * and holds a few dozen objects.
+ */
 #include "kernels/cpu/shared.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* shared.h - primitives and tables that depend only on shapes, shared by all plans of a process: created once, read
-** by many calls, and freed with the last reference. */
+ * by many calls, and freed with the last reference. */
 #ifndef MS_KERNELS_CPU_SHARED_H
 #define MS_KERNELS_CPU_SHARED_H
 
@@ -11,7 +11,7 @@ typedef int (*ms_shared_make)(const void *key, void **object);
 typedef void (*ms_shared_free)(void *object);
 
 /* Returns the object of `make` for this key, creating it on the first call. Keys are compared byte by byte, so zero
-** the padding between their fields. Several threads can use an object at once; treat it as read-only. */
+ * the padding between their fields. Several threads can use an object at once; treat it as read-only. */
 int ms_shared_take(ms_shared_make make, ms_shared_free release, const void *key, size_t key_bytes, void **object);
 /* Releases one reference; safe on NULL. */
 void ms_shared_drop(void *object);

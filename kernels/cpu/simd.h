@@ -1,20 +1,20 @@
 /* simd.h - elementary functions and bf16 conversions, written so that gcc vectorises plain loops over them.
-**
-** Kernels are ordinary C loops. Three things make them fast on every x86-64: this header compiles the code after it
-** at -O3 with fused multiply-adds; MS_CLONES makes the loader choose between an SSE2, an AVX2 and an AVX-512 copy;
-** and the functions below contain no branch and no call, so a loop over ms_exp(x[i]) processes 16 elements at a time.
-**
-** Include it before other headers with inline code. How to write a kernel with it:
-**
-**   - put MS_CLONES on a static function that works on a range, with `restrict` pointers, and pass that function to
-**     ms_run_parts;
-**   - write a sum as `#pragma omp simd reduction(+ : s)`, which permits the use of vector lanes in a fixed order;
-**   - implement both dtypes by one always-inline body with a constant `int bf16` argument, ms_simd_load and
-**     ms_simd_store.
-**
-** Sanitizers start after the loader resolves clones, so with them MS_CLONES is empty (build with -march=native to
-** check the wide code).
-*/
+ *
+ * Kernels are ordinary C loops. Three things make them fast on every x86-64: this header compiles the code after it
+ * at -O3 with fused multiply-adds; MS_CLONES makes the loader choose between an SSE2, an AVX2 and an AVX-512 copy;
+ * and the functions below contain no branch and no call, so a loop over ms_exp(x[i]) processes 16 elements at a time.
+ *
+ * Include it before other headers with inline code. How to write a kernel with it:
+ *
+ *   - put MS_CLONES on a static function that works on a range, with `restrict` pointers, and pass that function to
+ *     ms_run_parts;
+ *   - write a sum as `#pragma omp simd reduction(+ : s)`, which permits the use of vector lanes in a fixed order;
+ *   - implement both dtypes by one always-inline body with a constant `int bf16` argument, ms_simd_load and
+ *     ms_simd_store.
+ *
+ * Sanitizers start after the loader resolves clones, so with them MS_CLONES is empty (build with -march=native to
+ * check the wide code).
+ */
 #ifndef MS_KERNELS_CPU_SIMD_H
 #define MS_KERNELS_CPU_SIMD_H
 
@@ -48,7 +48,7 @@ MS_INLINE uint32_t ms_bits_of_float(float f) {
   return bits;
 }
 
-/* ---- elements of either dtype ------------------------------------------------------------------------------------ */
+/* ---- elements of either dtype ----------------------------------------------------------------------------------- */
 
 MS_INLINE float ms_from_bf16(ms_bf16 x) { return ms_float_of_bits((uint32_t)x << 16); }
 
@@ -70,7 +70,7 @@ MS_INLINE void ms_simd_store(void *y, int64_t i, float value, int bf16) {
   else ((float *)y)[i] = value;
 }
 
-/* ---- elementary functions ---------------------------------------------------------------------------------------- */
+/* ---- elementary functions --------------------------------------------------------------------------------------- */
 
 /* Adding and subtracting 1.5 * 2^23 rounds to an integer, which is in the low bits of the intermediate sum. */
 #define MS_ROUND_MAGIC 12582912.0f
@@ -82,7 +82,7 @@ MS_INLINE float ms_scale_by_power(float p, int32_t n) {
 }
 
 /* e^x to 1 ulp; 0 below -104, inf above 88.73, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2, and e^r a minimax
-** polynomial. NaN passes both clamps (each comparison is false), and every later operation preserves it. */
+ * polynomial. NaN passes both clamps (each comparison is false), and every later operation preserves it. */
 MS_INLINE float ms_exp(float x) {
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
@@ -119,7 +119,7 @@ MS_INLINE float ms_exp_nonpositive(float x) {
 }
 
 /* ln x to 2 ulp, subnormal x too; -inf for 0, NaN for x < 0 and NaN, inf for inf. x = 2^n (1 + m), m in [-0.293,
-** 0.414]. */
+ * 0.414]. */
 MS_INLINE float ms_log(float x) {
   int subnormal = x < 1.17549435e-38f;
   float scaled = subnormal ? x * 8388608.0f : x;
@@ -145,7 +145,7 @@ MS_INLINE float ms_log(float x) {
 }
 
 /* ln(1 + e^x) to 4 ulp, as max(x, 0) + ln(1 + e^-|x|). The factor e / ((1 + e) - 1) corrects the rounding of 1 + e
-** for a small e; NaN stays NaN. */
+ * for a small e; NaN stays NaN. */
 MS_INLINE float ms_softplus(float x) {
   float e = ms_exp(-ms_float_of_bits(ms_bits_of_float(x) & 0x7fffffffu));
   float sum = 1.0f + e, kept = sum - 1.0f;

@@ -1,6 +1,6 @@
-/* slice.c - slice and pad: one axis cut or widened. For each index of the axes before it, one stretch of bytes is copied;
-** pad also clears what lies around it. Elements of any dtype.
-*/
+/* slice.c - slice and pad: one axis cut or widened. For each index of the axes before it, one stretch of bytes is
+ * copied; pad also clears what lies around it. Elements of any dtype.
+ */
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"

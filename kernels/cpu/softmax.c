@@ -1,6 +1,6 @@
-/* softmax.c - softmax and log_softmax over the last axis, and their gradients. A row is read from memory once: the passes
-** over it (largest, exponentials, scaling) find it in cache.
-*/
+/* softmax.c - softmax and log_softmax over the last axis, and their gradients. A row is read from memory once: the
+ * passes over it (largest, exponentials, scaling) find it in cache.
+ */
 #include "kernels/cpu/block.h"
 
 #include <math.h>

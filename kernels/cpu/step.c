@@ -1,6 +1,6 @@
 /* step.c - the three small kernels between gradients and optimizer: squares of each chunk, one rank's totals, and, from
-** the totals of all ranks, the mean loss, the gradient norm and the factor that the optimizer applies.
-*/
+ * the totals of all ranks, the mean loss, the gradient norm and the factor that the optimizer applies.
+ */
 #include "kernels/cpu/block.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* sum_to.c - x summed to a shape that broadcasts to x's: the gradient of broadcasting, bias gradients among them.
-**
-** Neighbouring axes that are all summed, or all kept, are merged. What is then [kept, summed, kept] (any of them may be
-** missing) is a plain reduction; longer alternations are rare and walk the runs of x on one thread.
-*/
+ *
+ * Neighbouring axes that are all summed, or all kept, are merged. What is then [kept, summed, kept] (any of them may be
+ * missing) is a plain reduction; longer alternations are rare and walk the runs of x on one thread.
+ */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"

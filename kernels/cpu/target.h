@@ -1,10 +1,10 @@
 /* target.h - code for instruction sets beyond baseline x86-64: functions between MS_TARGET_BEGIN and MS_TARGET_END
-** are compiled for the named features, and run only if ms_cpu_is_v3 and its siblings report that the processor has
-** them.
-**
-** GCC and clang use different pragmas for it. Include intrinsics headers, which set targets themselves, before the
-** macros.
-*/
+ * are compiled for the named features, and run only if ms_cpu_is_v3 and its siblings report that the processor has
+ * them.
+ *
+ * GCC and clang use different pragmas for it. Include intrinsics headers, which set targets themselves, before the
+ * macros.
+ */
 #ifndef MS_KERNELS_CPU_TARGET_H
 #define MS_KERNELS_CPU_TARGET_H
 
@@ -30,7 +30,7 @@ static inline int ms_cpu_bit(unsigned leaf, int which, int bit) {
 }
 
 /* The psABI levels. __builtin_cpu_supports also checks that the operating system enables the wide registers; clang 14
-** does not know the levels by name, nor their small instructions. */
+ * does not know the levels by name, nor their small instructions. */
 static inline int ms_cpu_is_v3(void) {
   enum { LEAF = 1, MOVBE = 22, F16C = 29, EXTENDED_LEAF = 0x80000001, LZCNT = 5, ECX = 2 };
   __builtin_cpu_init();

@@ -1,6 +1,6 @@
-/* team.c - one team a process. A dispatch is one store to the futex word `turn`, which also says how many parts there are;
-** a worker that missed a turn was not part of it, since its caller would still be waiting.
-*/
+/* team.c - one team a process. A dispatch is one store to the futex word `turn`, which also says how many parts there
+ * are; a worker that missed a turn was not part of it, since its caller would still be waiting.
+ */
 #include "kernels/cpu/team.h"
 
 #include <limits.h>
@@ -54,7 +54,8 @@ static uint32_t wait_change(_Atomic uint32_t *word, uint32_t seen, _Atomic int *
   return value;
 }
 
-/* After a store to the word. Stores and counts are in one order, so who is not counted yet sees the new word and stays up. */
+/* After a store to the word. Stores and counts are in one order, so who is not counted yet sees the new word and stays
+ * up. */
 static void wake(_Atomic uint32_t *word, _Atomic int *sleepers) {
   if (atomic_load(sleepers)) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }

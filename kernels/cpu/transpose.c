@@ -1,7 +1,7 @@
 /* transpose.c - axes permuted. Axes that stay neighbours are merged first. Where the last axis stays last, stretches of
-** bytes are copied; otherwise the plane of the input's and the output's last axes is turned in tiles that fit in L1, so
-** that neither side is read or written across its lines more than once.
-*/
+ * bytes are copied; otherwise the plane of the input's and the output's last axes is turned in tiles that fit in L1, so
+ * that neither side is read or written across its lines more than once.
+ */
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"

@@ -1,6 +1,6 @@
 /* unary_backward.c - dx = dy f'(x), element by element; f' from y or from x as the op says. May write over its first
-** input.
-*/
+ * input.
+ */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/activation.h"

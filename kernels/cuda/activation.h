@@ -1,7 +1,7 @@
 /* activation.h - activations and their gradients, one element at a time; NaN in gives NaN out. Each gradient is d act
-** / dx as a function of what its op saves: y for relu, tanh and sigmoid, x for the others. Exponentials use the
-** hardware's instruction (relative error about 1e-7 times 1 + |x|): these kernels are memory-bound only up to about
-** twenty instructions per element. */
+ * / dx as a function of what its op saves: y for relu, tanh and sigmoid, x for the others. Exponentials use the
+ * hardware's instruction (relative error about 1e-7 times 1 + |x|): these kernels are memory-bound only up to about
+ * twenty instructions per element. */
 #ifndef MS_KERNELS_CUDA_ACTIVATION_H
 #define MS_KERNELS_CUDA_ACTIVATION_H
 

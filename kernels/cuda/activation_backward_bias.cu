@@ -1,7 +1,8 @@
-/* activation_backward_bias.cu - dx = dy act'(a), and the bias gradient, the sum of dx over all rows in f32, in one pass:
-** 3 s bytes an element of s bytes. a is the activation's output for relu, its input for the others. Columns: columns.h.
-** Two rows also give the activation's result once more, as their last output (4 s bytes). May write over a and dy.
-*/
+/* activation_backward_bias.cu - dx = dy act'(a), and the bias gradient, the sum of dx over all rows in f32, in one
+ * pass: 3 s bytes an element of s bytes. a is the activation's output for relu, its input for the others. Columns:
+ * columns.h. Two rows also give the activation's result once more, as their last output (4 s bytes). May write over a
+ * and dy.
+ */
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/columns.h"
 

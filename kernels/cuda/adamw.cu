@@ -1,18 +1,19 @@
-/* adamw.cu - AdamW with decoupled weight decay (Loshchilov & Hutter 2019), as PyTorch computes it, in one pass over a chunk:
-** 28 bytes an element, for gradient, weights and both moments are read and the last three written; 20 with moments in bf16.
-**
-**   g = gradient * factor                       factor: the step norm's third number (mean and clipping)
-**   step: how many updates the parameter has had, with this one
-**   p = p (1 - lr wd)
-**   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
-**   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
-**
-** Learning rate and step are read on the device, so that a captured graph sees new ones. One thread of a block makes the
-** factors in double while the block's first loads are under way; 64 blocks an SM of 132 walk over a large chunk.
-**
-** Moments in bf16 are rounded at random, as kernels/cpu/adamw.c tells, by the same words of Philox. Chunks that begin within a
-** group of four elements, or off alignment, are walked element by element.
-*/
+/* adamw.cu - AdamW with decoupled weight decay (Loshchilov & Hutter 2019), as PyTorch computes it, in one pass over a
+ * chunk: 28 bytes an element, for gradient, weights and both moments are read and the last three written; 20 with
+ * moments in bf16.
+ *
+ *   g = gradient * factor                       factor: the step norm's third number (mean and clipping)
+ *   step: how many updates the parameter has had, with this one
+ *   p = p (1 - lr wd)
+ *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
+ *   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
+ *
+ * Learning rate and step are read on the device, so that a captured graph sees new ones. One thread of a block makes
+ * the factors in double while the block's first loads are under way; 64 blocks an SM of 132 walk over a large chunk.
+ *
+ * Moments in bf16 are rounded at random, as kernels/cpu/adamw.c tells, by the same words of Philox. Chunks that begin
+ * within a group of four elements, or off alignment, are walked element by element.
+ */
 #include "kernels/cuda/philox.h"
 #include "kernels/cuda/vector.h"
 

@@ -1,11 +1,11 @@
 /* attention.cu - softmax(q k' scale) v and its gradients: who computes a call. MOONSHARD_ATTENTION says
-**
-**   auto    cuDNN where it knows the call and is found, which is noted for the user where it is not; else own kernels
-**   cudnn   cuDNN, or an error
-**   flash   own kernels (flash.h)
-**
-** Row sums of o do, which own gradients want first, read both tensors: 2 s bytes an element, and write 4 a row.
-*/
+ *
+ *   auto    cuDNN where it knows the call and is found, which is noted for the user where it is not; else own kernels
+ *   cudnn   cuDNN, or an error
+ *   flash   own kernels (flash.h)
+ *
+ * Row sums of o do, which own gradients want first, read both tensors: 2 s bytes an element, and write 4 a row.
+ */
 #include "kernels/cuda/attention.h"
 
 #include <cstdlib>

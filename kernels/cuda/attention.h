@@ -1,11 +1,11 @@
 /* attention.h - the shape of an attention call, which keys a query sees, and the implementations:
-**
-**   attention.cu           reads the call and chooses
-**   attention_cudnn.c      cuDNN, if available (cudnn_graph.h)
-**   attention_flash.cu     own kernels for all other calls (flash.h, tiles.h)
-**   attention_flash_backward.cu
-**   document_attention.cu  finds the document boundaries, then uses attention.cu
-*/
+ *
+ *   attention.cu           reads the call and chooses
+ *   attention_cudnn.c      cuDNN, if available (cudnn_graph.h)
+ *   attention_flash.cu     own kernels for all other calls (flash.h, tiles.h)
+ *   attention_flash_backward.cu
+ *   document_attention.cu  finds the document boundaries, then uses attention.cu
+ */
 #ifndef MS_KERNELS_CUDA_ATTENTION_H
 #define MS_KERNELS_CUDA_ATTENTION_H
 
@@ -17,7 +17,7 @@ struct ms_cuda_attention {
   int causal; /* query i sees keys 0 to i + s - t */
   float scale;
   /* Documents, with causal and t = s: begin and end of the document of each position, [batch,t] each; NULL: each row
-  ** is one document. */
+   * is one document. */
   const int32_t *begin, *end;
 };
 
@@ -47,15 +47,15 @@ static __device__ __forceinline__ ms_cuda_range ms_cuda_seeing(const ms_cuda_att
 }
 
 /* Forward writes o and lse. Backward reads delta[b,h,i] = sum over d of o do, the term that the softmax gradient
-** subtracts. f32 operands of products are rounded to TF32 if that is allowed. whole: tensors and heads are aligned to
-** 16 bytes. */
+ * subtracts. f32 operands of products are rounded to TF32 if that is allowed. whole: tensors and heads are aligned to
+ * 16 bytes. */
 int ms_cuda_attention_flash(const ms_kernel_call *call, const ms_cuda_attention &a, int tf32, int whole);
 int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta,
                                      int tf32, int whole);
 
 /* Shared by both ops. prepare checks the call, reserves workspace with `own` bytes for the op itself, and takes the
-** reason not to use cuDNN (NULL: use it); run's `workspace` begins after those bytes; release frees what prepare
-** created. */
+ * reason not to use cuDNN (NULL: use it); run's `workspace` begins after those bytes; release frees what prepare
+ * created. */
 int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own, const char *because);
 int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, int backward, void *workspace);
 void ms_cuda_attention_release(void *prepared);

@@ -1,8 +1,8 @@
 /* attention_cudnn.c - attention by a plan of cuDNN's (cudnn_graph.h).
-**
-** The workspace is asked for without a GPU, so that a plan of a step is the same wherever it is made: it is what the library's first
-** choice is known to need, and backward's sums of dq. A plan that wants more is passed over.
-*/
+ *
+ * The workspace is asked for without a GPU, so that a plan of a step is the same wherever it is made: it is what the
+ * library's first choice is known to need, and backward's sums of dq. A plan that wants more is passed over.
+ */
 #include "kernels/cuda/attention_cudnn.h"
 
 #include <float.h>

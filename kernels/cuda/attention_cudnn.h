@@ -1,5 +1,5 @@
 /* attention_cudnn.h - attention by cuDNN, for attention.cu: created by prepare, bound once the device is open, then
-** run. */
+ * run. */
 #ifndef MS_KERNELS_CUDA_ATTENTION_CUDNN_H
 #define MS_KERNELS_CUDA_ATTENTION_CUDNN_H
 

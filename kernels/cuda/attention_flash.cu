@@ -1,7 +1,8 @@
-/* attention_flash.cu - softmax(q k' scale) v: flash.h tells how a block walks. A running maximum and sum a row (Milakov & Gimelshein
-** 2018); probabilities are rounded as their product with v wants them, and their sum is of those not rounded. Bytes: q, o and lse once;
-** k and v once for each block of queries that sees them and each head of their group, most of it from L2.
-*/
+/* attention_flash.cu - softmax(q k' scale) v: flash.h tells how a block walks. A running maximum and sum a row (Milakov
+ * & Gimelshein 2018); probabilities are rounded as their product with v wants them, and their sum is of those not
+ * rounded. Bytes: q, o and lse once; k and v once for each block of queries that sees them and each head of their
+ * group, most of it from L2.
+ */
 #include "kernels/cuda/flash.h"
 
 namespace {
@@ -29,7 +30,8 @@ __device__ __forceinline__ void hide(float (&score)[M][N][4], const ms_cuda_atte
     }
 }
 
-/* Scores become powers of the largest so far; what was summed with another largest is scaled. `scale` is for powers of 2. */
+/* Scores become powers of the largest so far; what was summed with another largest is scaled. `scale` is for powers
+ * of 2. */
 template <int M, int N, int D>
 __device__ __forceinline__ void soften(float (&score)[M][N][4], float (&o)[M][D][4], running<M> &row, float scale) {
 #pragma unroll

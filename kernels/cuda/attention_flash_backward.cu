@@ -1,11 +1,11 @@
 /* attention_flash_backward.cu - the gradients of softmax(q k' scale) v: flash.h tells how blocks walk.
-**
-** Scores are made again and their powers taken against the saved log-sums: p = e^(s - lse), ds = p (do v' - delta), then
-** dv = p' do, dk = ds' q scale, dq = ds k scale. Blocks of keys make their scores transposed, so that p' and ds' are left
-** operands as they are; they add up all heads of a group, in order. Of heads beyond 128, whose dk and dv together want more
-** registers than a thread has, two passes make one each. Bytes: of the own side, tensors and gradients once; of the other, two tensors
-** for each block that meets them, most of it from L2.
-*/
+ *
+ * Scores are made again and their powers taken against the saved log-sums: p = e^(s - lse), ds = p (do v' - delta),
+ * then dv = p' do, dk = ds' q scale, dq = ds k scale. Blocks of keys make their scores transposed, so that p' and ds'
+ * are left operands as they are; they add up all heads of a group, in order. Of heads beyond 128, whose dk and dv
+ * together want more registers than a thread has, two passes make one each. Bytes: of the own side, tensors and
+ * gradients once; of the other, two tensors for each block that meets them, most of it from L2.
+ */
 #include "kernels/cuda/flash.h"
 
 namespace {
@@ -22,7 +22,7 @@ template <int M> __device__ __forceinline__ void fill(float (&factor)[M][2], flo
   for (int m = 0; m < M; m++) factor[m][0] = factor[m][1] = value;
 }
 
-/* ---- queries --------------------------------------------------------------------------------------------------------------- */
+/* ---- queries ---------------------------------------------------------------------------------------------------- */
 
 template <class A, int DIM>
 __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
                      factor);
 }
 
-/* ---- keys and values --------------------------------------------------------------------------------------------------------- */
+/* ---- keys and values -------------------------------------------------------------------------------------------- */
 
 /* What a pass makes. */
 enum { DK = 1, DV = 2 };

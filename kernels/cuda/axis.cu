@@ -1,9 +1,9 @@
-/* axis.cu - sums, means, maxima and minima over one axis: s bytes an element of s bytes. f32 accumulation; the order of additions
-** depends on shapes alone.
-**
-** Over the last axis (inner = 1) a row has 32 or 256 threads (rows.h); long rows that are few are cut into parts of at
-** least 16384 elements, which a second kernel joins. Over another axis the sums go down columns (columns.h).
-*/
+/* axis.cu - sums, means, maxima and minima over one axis: s bytes an element of s bytes. f32 accumulation; the order of
+ * additions depends on shapes alone.
+ *
+ * Over the last axis (inner = 1) a row has 32 or 256 threads (rows.h); long rows that are few are cut into parts of at
+ * least 16384 elements, which a second kernel joins. Over another axis the sums go down columns (columns.h).
+ */
 #include "kernels/cuda/axis.h"
 
 #include "kernels/cuda/columns.h"

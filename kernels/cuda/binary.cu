@@ -1,6 +1,7 @@
-/* binary.cu - a + b, a - b, a b, a / b, the larger and the smaller of both, with broadcasting: bytes of the operands that are not repeated and of the result.
-** Shape: broadcast.h. May write over a where a has the output's size, for each element is read before it is written.
-*/
+/* binary.cu - a + b, a - b, a b, a / b, the larger and the smaller of both, with broadcasting: bytes of the operands
+ * that are not repeated and of the result. Shape: broadcast.h. May write over a where a has the output's size, for each
+ * element is read before it is written.
+ */
 #include "kernels/cuda/broadcast.h"
 
 namespace {

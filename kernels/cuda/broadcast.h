@@ -1,10 +1,10 @@
 /* broadcast.h - locates the operands of a broadcasting kernel: the device side of ms_broadcast (kernels/shape.h).
-**
-** A thread computes a vector of V adjacent output elements; V > 1 if rows of the last axis consist of whole vectors,
-** so that along it an operand is either a vector too or a single repeated number. Finding its position costs one
-** division per axis except the outermost, in 32 bits while the output has fewer than 2^32 elements; tensors of equal
-** shape have one axis.
-*/
+ *
+ * A thread computes a vector of V adjacent output elements; V > 1 if rows of the last axis consist of whole vectors,
+ * so that along it an operand is either a vector too or a single repeated number. Finding its position costs one
+ * division per axis except the outermost, in 32 bits while the output has fewer than 2^32 elements; tensors of equal
+ * shape have one axis.
+ */
 #ifndef MS_KERNELS_CUDA_BROADCAST_H
 #define MS_KERNELS_CUDA_BROADCAST_H
 

@@ -1,6 +1,6 @@
-/* cast.cu - x in another dtype: bytes of both. Between f32 and bf16 it is a part that is moved (parts.h); where i32 or u8 is
-** read or i32 written, a thread has one element.
-*/
+/* cast.cu - x in another dtype: bytes of both. Between f32 and bf16 it is a part that is moved (parts.h); where i32 or
+ * u8 is read or i32 written, a thread has one element.
+ */
 #include "kernels/cuda/parts.h"
 #include "kernels/cuda/vector.h"
 

@@ -1,16 +1,16 @@
 /* columns.h - sums (or maxima) down the columns of [outer, rows, columns], used for sums over an axis other than the
-** last and for the gradients of bias and gain.
-**
-** A block of 32 x 8 threads covers 32 vectors of columns and a part of the rows; each thread processes every eighth
-** row of its column, the eight sums are combined in shared memory in order, and a second kernel combines the parts in
-** order. There are enough parts to keep about 1000 blocks busy, with at least 64 rows each. The sums of parts are f32
-** in the workspace, [sums][outer][parts][columns]: at most 1/64 of the bytes read.
-**
-** F defines what is summed:
-**
-**   static constexpr int SUMS, typename Join (ms_column_sum or a similar type)
-**   template <int V> add(outer, row, column, float (&sum)[SUMS][V])    combines the elements of V columns with sum
-*/
+ * last and for the gradients of bias and gain.
+ *
+ * A block of 32 x 8 threads covers 32 vectors of columns and a part of the rows; each thread processes every eighth
+ * row of its column, the eight sums are combined in shared memory in order, and a second kernel combines the parts in
+ * order. There are enough parts to keep about 1000 blocks busy, with at least 64 rows each. The sums of parts are f32
+ * in the workspace, [sums][outer][parts][columns]: at most 1/64 of the bytes read.
+ *
+ * F defines what is summed:
+ *
+ *   static constexpr int SUMS, typename Join (ms_column_sum or a similar type)
+ *   template <int V> add(outer, row, column, float (&sum)[SUMS][V])    combines the elements of V columns with sum
+ */
 #ifndef MS_KERNELS_CUDA_COLUMNS_H
 #define MS_KERNELS_CUDA_COLUMNS_H
 

@@ -1,7 +1,7 @@
-/* compare.cu - comparisons, which make u8 masks, where, which uses one, and the gradient of maximum and minimum, which is a
-** comparison too, with broadcasting: bytes of the operands that are not repeated and of the result. Shape: broadcast.h;
-** of integers a thread has one element.
-*/
+/* compare.cu - comparisons, which make u8 masks, where, which uses one, and the gradient of maximum and minimum, which
+ * is a comparison too, with broadcasting: bytes of the operands that are not repeated and of the result. Shape:
+ * broadcast.h; of integers a thread has one element.
+ */
 #include "kernels/cuda/broadcast.h"
 
 namespace {

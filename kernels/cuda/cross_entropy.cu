@@ -1,10 +1,10 @@
 /* cross_entropy.cu - the mean loss of a classifier, and its gradient, without a tensor of probabilities.
-**
-** Forward reads each logit once, s bytes: a block has a row, each thread a running maximum and the sum of exponentials
-** scaled to match (Milakov & Gimelshein 2018), which are then joined. What is kept for backward is one number a row, the
-** log of the sum. Losses of rows are added up in double by one block in a fixed order. Backward reads and writes each
-** logit once, 2 s bytes, and may write over the logits. Rows need not be aligned: vocabularies are odd.
-*/
+ *
+ * Forward reads each logit once, s bytes: a block has a row, each thread a running maximum and the sum of exponentials
+ * scaled to match (Milakov & Gimelshein 2018), which are then joined. What is kept for backward is one number a row,
+ * the log of the sum. Losses of rows are added up in double by one block in a fixed order. Backward reads and writes
+ * each logit once, 2 s bytes, and may write over the logits. Rows need not be aligned: vocabularies are odd.
+ */
 #include "kernels/cuda/rows.h"
 
 namespace {
@@ -12,8 +12,8 @@ namespace {
 enum { LOGITS, TARGETS, LSE, COUNT, DLOSS };
 constexpr int THREADS = 256, LAST_THREADS = 1024;
 
-/* A row has `stride` logits, of which the first `classes` stand for something; the others are padding, and have no part in
-** the loss. */
+/* A row has `stride` logits, of which the first `classes` stand for something; the others are padding, and have no part
+ * in the loss. */
 struct shape {
   int64_t rows, classes, stride, ignored;
 };

@@ -1,6 +1,6 @@
 /* cublaslt.h - the part of cuBLASLt that Moonshard uses, loaded at run time. Names are the library's without
-** prefixes; values and layouts are those of versions 12 and 13, and cublaslt_check.c compares them with the toolkit's
-** header if there is one. */
+ * prefixes; values and layouts are those of versions 12 and 13, and cublaslt_check.c compares them with the toolkit's
+ * header if there is one. */
 #ifndef MS_KERNELS_CUDA_CUBLASLT_H
 #define MS_KERNELS_CUDA_CUBLASLT_H
 
@@ -88,7 +88,7 @@ typedef struct ms_cublaslt {
 } ms_cublaslt;
 
 /* File names to try unless MOONSHARD_CUBLASLT_LIBRARY names a file: those of the dynamic linker, and the toolkit's
-** folder. */
+ * folder. */
 #define MS_CUBLASLT_NAMES "libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13"
 extern const ms_library ms_cublaslt_library;
 

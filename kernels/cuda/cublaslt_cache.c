@@ -1,13 +1,13 @@
 /* cublaslt_cache.c - algorithms on disk. A file holds the key, the algorithm's 64 bytes and a checksum, as text:
-**
-**   moonshard cublaslt 1
-**   cublaslt 130100 gpu "NVIDIA H200" 9.0 132 ...
-**   algo 0000000000000017 ... (eight numbers)
-**   check 5f2b...
-**
-** It appears under its name whole, by a link that fails where the name is taken; so the first writer wins. What cannot be read back
-** as it would be written is not used.
-*/
+ *
+ *   moonshard cublaslt 1
+ *   cublaslt 130100 gpu "NVIDIA H200" 9.0 132 ...
+ *   algo 0000000000000017 ... (eight numbers)
+ *   check 5f2b...
+ *
+ * It appears under its name whole, by a link that fails where the name is taken; so the first writer wins. What cannot
+ * be read back as it would be written is not used.
+ */
 #include "kernels/cuda/cublaslt_cache.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* cublaslt_cache.h - the fastest algorithms, stored on disk in $XDG_CACHE_HOME/moonshard/cublaslt, otherwise
-** ~/.cache/...; one file per product, and the first one written is kept. All ranks of a host and all later runs
-** therefore use the same algorithm, and produce the same bits. */
+ * ~/.cache/...; one file per product, and the first one written is kept. All ranks of a host and all later runs
+ * therefore use the same algorithm, and produce the same bits. */
 #ifndef MS_KERNELS_CUDA_CUBLASLT_CACHE_H
 #define MS_KERNELS_CUDA_CUBLASLT_CACHE_H
 

@@ -1,10 +1,11 @@
-/* cublaslt_choice.c - which algorithm computes a product: the one that is kept on disk for this product, GPU and version; else the
-** fastest of the library's candidates on tensors of the same sizes, which is then kept; else the library's first.
-**
-** Timing may tell two runs different winners, and other algorithms give other bits. So it only happens where the winner can be kept:
-** whatever comes later, or at the same time on other ranks of the host, takes what stands on disk. A candidate beats an earlier one
-** by 3 % or not at all.
-*/
+/* cublaslt_choice.c - which algorithm computes a product: the one that is kept on disk for this product, GPU and
+ * version; else the fastest of the library's candidates on tensors of the same sizes, which is then kept; else the
+ * library's first.
+ *
+ * Timing may tell two runs different winners, and other algorithms give other bits. So it only happens where the winner
+ * can be kept: whatever comes later, or at the same time on other ranks of the host, takes what stands on disk. A
+ * candidate beats an earlier one by 3 % or not at all.
+ */
 #include "kernels/cuda/cublaslt_product.h"
 
 #include <inttypes.h>

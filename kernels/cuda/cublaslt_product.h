@@ -1,13 +1,13 @@
 /* cublaslt_product.h - one matrix product for cuBLASLt: the key that selects its algorithm, its descriptors, the
-** choice of the algorithm, and the run.
-**
-** cuBLASLt's matrices are column-major, ours are row-major. It computes c' = op(b)' op(a)': its A is our b and its B
-** our a, neither copied nor transposed, and rows of its D are our columns, along which a bias applies.
-**
-** Results are reproducible bit for bit: an algorithm that splits a sum along k combines the parts in f32 in a
-** separate step (the mask of reduction schemes), so the same algorithm gives the same bits, and the choice is
-** permanent (cublaslt_choice.c).
-*/
+ * choice of the algorithm, and the run.
+ *
+ * cuBLASLt's matrices are column-major, ours are row-major. It computes c' = op(b)' op(a)': its A is our b and its B
+ * our a, neither copied nor transposed, and rows of its D are our columns, along which a bias applies.
+ *
+ * Results are reproducible bit for bit: an algorithm that splits a sum along k combines the parts in f32 in a
+ * separate step (the mask of reduction schemes), so the same algorithm gives the same bits, and the choice is
+ * permanent (cublaslt_choice.c).
+ */
 #ifndef MS_KERNELS_CUDA_CUBLASLT_PRODUCT_H
 #define MS_KERNELS_CUDA_CUBLASLT_PRODUCT_H
 
@@ -15,7 +15,7 @@
 #include "kernels/product.h"
 
 /* Everything that determines the fastest algorithm. Padding between fields must be zero, because keys are compared as
-** bytes. */
+ * bytes. */
 typedef struct ms_lt_problem {
   ms_product product;      /* c_dtype is D's; activation and bias are those that `epilogue` includes */
   int64_t workspace_bytes; /* limit for the algorithm */
@@ -50,8 +50,8 @@ int ms_lt_candidates(const ms_lt_product *product, int most, ms_lt_result *resul
 /* 1 if the algorithm can compute the product within its workspace. */
 int ms_lt_usable(const ms_lt_product *product, const ms_lt_algo *algo);
 /* Sets product->algo: the one stored on disk; otherwise the fastest candidate, which is timed and stored; otherwise
-** (MOONSHARD_CUDA_MATMUL_TUNE=0, or no place to store it) the library's first candidate. *found 0: the library has
-** none. */
+ * (MOONSHARD_CUDA_MATMUL_TUNE=0, or no place to store it) the library's first candidate. *found 0: the library has
+ * none. */
 int ms_lt_choose(ms_lt_product *product, int *found);
 /* Enqueues the product with the chosen algorithm. */
 int ms_lt_run(const ms_lt_product *product, const ms_lt_algo *algo, const ms_lt_operands *on, void *stream);

@@ -1,10 +1,10 @@
 /* cudnn.h - the part of cuDNN's backend API that attention uses, in our own declarations: a graph of small operations
-** on descriptors, a plan that runs it, and the plan's arguments. cudnn_check.c compares them with NVIDIA's header if
-** there is one.
-**
-** A descriptor has a type and numbered attributes, each an array of values of some type; it must be finalized before
-** use.
-*/
+ * on descriptors, a plan that runs it, and the plan's arguments. cudnn_check.c compares them with NVIDIA's header if
+ * there is one.
+ *
+ * A descriptor has a type and numbered attributes, each an array of values of some type; it must be finalized before
+ * use.
+ */
 #ifndef MS_KERNELS_CUDA_CUDNN_H
 #define MS_KERNELS_CUDA_CUDNN_H
 
@@ -128,7 +128,7 @@ typedef struct ms_cudnn {
 } ms_cudnn;
 
 /* File names to try unless MOONSHARD_CUDNN_LIBRARY names a file: those of the dynamic linker, and the toolkit's
-** folder. */
+ * folder. */
 #define MS_CUDNN_NAMES "libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9"
 extern const ms_library ms_cudnn_library;
 

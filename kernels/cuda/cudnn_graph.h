@@ -1,23 +1,23 @@
 /* cudnn_graph.h - attention as a graph of cuDNN operations, and the plan that computes it.
-**
-** The library recognises the whole graph and has kernels for it that do not store intermediate results. It recognises
-** only the form that NVIDIA's own frontend produces, so this graph follows it operation by operation (14 forward, 22
-** backward, 24 with grouped queries; two more if there are fewer causal queries than keys).
-*/
+ *
+ * The library recognises the whole graph and has kernels for it that do not store intermediate results. It recognises
+ * only the form that NVIDIA's own frontend produces, so this graph follows it operation by operation (14 forward, 22
+ * backward, 24 with grouped queries; two more if there are fewer causal queries than keys).
+ */
 #ifndef MS_KERNELS_CUDA_CUDNN_GRAPH_H
 #define MS_KERNELS_CUDA_CUDNN_GRAPH_H
 
 #include "kernels/cuda/cudnn.h"
 
 /* q, o, do, dq [batch,t,heads,d]; k, v, dk, dv [batch,s,groups,d], bf16; lse, delta f32 [batch,heads,t]; sums f32
-** [batch,heads,t,d]. Causal: query i sees keys 0 to i + s - t, and t <= s. */
+ * [batch,heads,t,d]. Causal: query i sees keys 0 to i + s - t, and t <= s. */
 typedef struct ms_dnn_attention {
   int64_t batch, t, s, heads, groups, d;
   int causal, backward;
 } ms_dnn_attention;
 
 /* Numbers of a plan's arguments: device tensors, then host numbers (f32, except the lengths). Forward: q, k, v, o,
-** lse. */
+ * lse. */
 enum {
   MS_DNN_Q = 1,
   MS_DNN_K,
@@ -49,11 +49,11 @@ typedef struct ms_dnn_graph {
   int64_t workspace_bytes;
 } ms_dnn_graph;
 
-/* Creates only the operations, without a GPU or a handle. After a failure, ms_dnn_close still frees what was created.
-*/
+/* Creates only the operations, without a GPU or a handle. After a failure, ms_dnn_close still frees
+ * what was created. */
 int ms_dnn_build(const ms_cudnn *dnn, const ms_dnn_attention *attention, ms_dnn_graph *graph);
 /* The first plan, in the library's order, that fits in the given workspace. *found 0: none for this GPU, and nothing
-** is open. */
+ * is open. */
 int ms_dnn_open(const ms_cudnn *dnn, ms_dnn_handle handle, const ms_dnn_attention *attention, int64_t most_workspace,
                 ms_dnn_graph *graph, int *found);
 void ms_dnn_close(ms_dnn_graph *graph);

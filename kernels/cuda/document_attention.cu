@@ -1,6 +1,7 @@
-/* document_attention.cu - causal attention that does not look beyond the beginning of its document, and its gradients: where the
-** document of a position begins and ends is found first, and attention (attention.cu) is then told: 16 bytes a position.
-*/
+/* document_attention.cu - causal attention that does not look beyond the beginning of its document, and its gradients:
+ * where the document of a position begins and ends is found first, and attention (attention.cu) is then told: 16 bytes
+ * a position.
+ */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/reduce.h"
 
@@ -9,8 +10,8 @@ namespace {
 constexpr int THREADS = 256;
 enum { TOKENS_FORWARD = 3, TOKENS_BACKWARD = 6 };
 
-/* A block has one row of the batch, and each of its threads a part of that, which it reads twice: for the first and the last
-** border in it, and, once those of all parts are known, to tell every position its document. */
+/* A block has one row of the batch, and each of its threads a part of that, which it reads twice: for the first and the
+ * last border in it, and, once those of all parts are known, to tell every position its document. */
 __global__ void __launch_bounds__(THREADS)
     find_borders(const int32_t *tokens, int32_t start, int64_t t, int32_t *begin, int32_t *end) {
   __shared__ int last_of[THREADS], first_of[THREADS]; /* -1 and t: no border */

@@ -1,9 +1,10 @@
-/* dropout.cu - y = x mask / (1 - p): 2 s bytes an element of s bytes. An element is kept when the uniform number that Philox
-** gives for (step seed, stream, its place in the global batch) is at least p: the bits of base/philox.h, so the mask is the
-** CPU's. Backward is the same kernel on dy. A thread draws for its whole vector: ten rounds of two multiplications for four
-** elements, about 25 instructions an element, nearly what memory leaves time for in bf16; where the four do not lie in one
-** group of the generator (rows of a length that 4 does not divide) each is drawn for itself. May write over x.
-*/
+/* dropout.cu - y = x mask / (1 - p): 2 s bytes an element of s bytes. An element is kept when the uniform number that
+ * Philox gives for (step seed, stream, its place in the global batch) is at least p: the bits of base/philox.h, so the
+ * mask is the CPU's. Backward is the same kernel on dy. A thread draws for its whole vector: ten rounds of two
+ * multiplications for four elements, about 25 instructions an element, nearly what memory leaves time for in bf16;
+ * where the four do not lie in one group of the generator (rows of a length that 4 does not divide) each is drawn for
+ * itself. May write over x.
+ */
 #include "kernels/cuda/philox.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/batch_place.h"

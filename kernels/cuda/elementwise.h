@@ -1,10 +1,10 @@
 /* elementwise.h - y = f(x), element by element, for tensors of equal shape: the kernel and its launch.
-**
-** A block has 256 threads; each processes 2 vectors (vector.h), a block's width apart. All loads are issued before
-** the first store, so an SM with 2048 threads has 64 KiB in flight per input, twice what is needed to hide the memory
-** latency. Elements after the last whole vector, or all elements if a pointer is not aligned, are processed one at a
-** time. Every thread reads its elements before it writes them, so outputs can overwrite inputs of the same size.
-*/
+ *
+ * A block has 256 threads; each processes 2 vectors (vector.h), a block's width apart. All loads are issued before
+ * the first store, so an SM with 2048 threads has 64 KiB in flight per input, twice what is needed to hide the memory
+ * latency. Elements after the last whole vector, or all elements if a pointer is not aligned, are processed one at a
+ * time. Every thread reads its elements before it writes them, so outputs can overwrite inputs of the same size.
+ */
 #ifndef MS_KERNELS_CUDA_ELEMENTWISE_H
 #define MS_KERNELS_CUDA_ELEMENTWISE_H
 

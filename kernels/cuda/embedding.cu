@@ -1,6 +1,6 @@
-/* embedding.cu - rows of a table by token: 2 s bytes an element of s bytes of the result. A thread moves one unit (units.h).
-** A token that is no row leaves zeros and is noted as the step's fault. The gradient: embedding_backward.cu.
-*/
+/* embedding.cu - rows of a table by token: 2 s bytes an element of s bytes of the result. A thread moves one unit
+ * (units.h). A token that is no row leaves zeros and is noted as the step's fault. The gradient: embedding_backward.cu.
+ */
 #include "kernels/cuda/units.h"
 
 namespace {

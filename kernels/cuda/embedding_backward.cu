@@ -1,12 +1,12 @@
 /* embedding_backward.cu - the gradient of an embedding's table: s bytes an element of dy, and twice the table's (it is
-** cleared, and rows that have tokens are written). Where there is another gradient of the table, rows that have tokens are
-** added to it, and the others are left. No atomic additions: the same bits in every run.
-**
-** Positions are sorted by token (sort.h). A block has 32 neighbours of that order and a strip of columns, and sums runs of
-** equal tokens in f32, in token order. A run inside of its 32 is a row of the result. Runs that go on leave their parts in
-** the workspace, f32 [blocks][2][D] (of a run that began before, of one that goes on), and the block where a run begins adds
-** them up in order: a frequent token is summed by many blocks.
-*/
+ * cleared, and rows that have tokens are written). Where there is another gradient of the table, rows that have tokens
+ * are added to it, and the others are left. No atomic additions: the same bits in every run.
+ *
+ * Positions are sorted by token (sort.h). A block has 32 neighbours of that order and a strip of columns, and sums runs
+ * of equal tokens in f32, in token order. A run inside of its 32 is a row of the result. Runs that go on leave their
+ * parts in the workspace, f32 [blocks][2][D] (of a run that began before, of one that goes on), and the block where a
+ * run begins adds them up in order: a frequent token is summed by many blocks.
+ */
 #include "kernels/cuda/sort.h"
 #include "kernels/cuda/vector.h"
 

@@ -1,6 +1,6 @@
-/* fill.cu - a constant in any dtype, s bytes an element of s bytes, written 16 bytes a thread; and copy, the driver's: the
-** same bytes at another place, 2 s bytes.
-*/
+/* fill.cu - a constant in any dtype, s bytes an element of s bytes, written 16 bytes a thread; and copy, the driver's:
+ * the same bytes at another place, 2 s bytes.
+ */
 #include "kernels/cuda/launch.h"
 
 #include <string.h>

@@ -1,18 +1,18 @@
 /* flash.h - what both directions of our own attention kernels share (FlashAttention-2, Dao 2023, arXiv:2307.08691).
-**
-** A block owns up to 128 rows of one head: queries, or keys when it computes their gradients. It iterates over the
-** other side in tiles of up to 64 rows loaded with cp.async, loading the next tile while it computes with the current
-** one, with one barrier per tile. A warp has its own 16 or 32 rows, so warps exchange nothing, and scores never leave
-** the registers. Tiles, and a warp's part of a tile, that are fully masked are skipped; in the others, visibility is
-** checked row by row.
-**
-** The product is a parameter (tiles.h): bf16 on tensor cores; f32 on tensor cores if TF32 is allowed, otherwise f32
-** arithmetic. Heads are padded with zeros to 64, 128 or 256 columns. The longer the rows, the fewer of them are in a
-** block and a tile: no block uses more than the 163 KiB of shared memory of an A100.
-**
-** Every gradient is summed by one warp in a fixed order: dq by blocks of queries, dk and dv by blocks of keys. This
-** computes the scores twice (7 products where atomic sums would need 5), but gives the same bits in every run.
-*/
+ *
+ * A block owns up to 128 rows of one head: queries, or keys when it computes their gradients. It iterates over the
+ * other side in tiles of up to 64 rows loaded with cp.async, loading the next tile while it computes with the current
+ * one, with one barrier per tile. A warp has its own 16 or 32 rows, so warps exchange nothing, and scores never leave
+ * the registers. Tiles, and a warp's part of a tile, that are fully masked are skipped; in the others, visibility is
+ * checked row by row.
+ *
+ * The product is a parameter (tiles.h): bf16 on tensor cores; f32 on tensor cores if TF32 is allowed, otherwise f32
+ * arithmetic. Heads are padded with zeros to 64, 128 or 256 columns. The longer the rows, the fewer of them are in a
+ * block and a tile: no block uses more than the 163 KiB of shared memory of an A100.
+ *
+ * Every gradient is summed by one warp in a fixed order: dq by blocks of queries, dk and dv by blocks of keys. This
+ * computes the scores twice (7 products where atomic sums would need 5), but gives the same bits in every run.
+ */
 #ifndef MS_KERNELS_CUDA_FLASH_H
 #define MS_KERNELS_CUDA_FLASH_H
 

@@ -26,7 +26,7 @@ typedef struct ms_handles {
 } ms_handles;
 
 /* Returns the table; the first call loads the library. NULL: it is missing, too old or too new; `why` says which, and
-** where it was searched. */
+ * where it was searched. */
 const void *ms_handles_load(ms_handles *handles, char why[MS_LIBRARY_WHY_BYTES]);
 /* MS_OK, or an error that begins with the function's name. its_table is a const its_type *. */
 #define MS_HANDLES_CALL(handles, its_table, its_type, function, ...) \

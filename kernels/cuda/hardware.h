@@ -1,5 +1,5 @@
 /* hardware.h - code that only nvcc can compile: small functions for instructions without a CUDA C++ equivalent. The
-** emulation in the tests has its own version with the same meaning. */
+ * emulation in the tests has its own version with the same meaning. */
 #ifndef MS_KERNELS_CUDA_HARDWARE_H
 #define MS_KERNELS_CUDA_HARDWARE_H
 
@@ -32,8 +32,8 @@ inline void ms_commit_copies() { emulated::commit_copies(); }
 template <int LEFT> inline void ms_wait_copies() { emulated::wait_copies(LEFT); }
 
 /* Loads four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8 i to 8 i + 7 provide the addresses of the
-** rows of matrix i, 16 bytes each; each lane receives elements 2 (lane % 4) and the next of row lane / 4 of each
-** matrix. */
+ * rows of matrix i, 16 bytes each; each lane receives elements 2 (lane % 4) and the next of row lane / 4 of each
+ * matrix. */
 inline void ms_load_matrices(unsigned (&matrices)[4], ms_shared row) {
   emulated::load_matrices(matrices, reinterpret_cast<const void *>(row), false);
 }
@@ -43,8 +43,8 @@ inline void ms_load_transposed(unsigned (&matrices)[4], ms_shared row) {
 }
 
 /* c [16,8] += a [16,16] b [16,8] by a warp, bf16 operands and f32 sums. With g = lane / 4 and t = lane % 4, pairs of
-** a are at (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8), those of b in column g at rows 2 t and 2 t + 8,
-** those of c at (g, 2 t) and (g + 8, 2 t) (PTX ISA 9.0, 9.7.14.5.8). */
+ * a are at (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8), those of b in column g at rows 2 t and 2 t + 8,
+ * those of c at (g, 2 t) and (g + 8, 2 t) (PTX ISA 9.0, 9.7.14.5.8). */
 inline void ms_multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_low, unsigned b_high) {
   emulated::multiply_tiles(c, a, b_low, b_high);
 }
@@ -53,8 +53,8 @@ inline void ms_multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_
 inline unsigned ms_round_tf32(float x) { return emulated::round_tf32(x); }
 
 /* c [16,8] += a [16,8] b [8,8] by a warp, TF32 operands and f32 sums: elements of a are at (g, t), (g + 8, t), (g, t
-** + 4), (g + 8, t + 4), those of b in column g at rows t and t + 4, those of c as above (PTX ISA 9.0, 9.7.14.5.7).
-** Bits beyond TF32's are dropped. */
+ * + 4), (g + 8, t + 4), those of b in column g at rows t and t + 4, those of c as above (PTX ISA 9.0, 9.7.14.5.7).
+ * Bits beyond TF32's are dropped. */
 inline void ms_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b_low, unsigned b_high) {
   emulated::multiply_tf32(c, a, b_low, b_high);
 }

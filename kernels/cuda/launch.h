@@ -1,6 +1,6 @@
 /* launch.h - included first by every file of kernels/cuda: launches a kernel, with nvcc's syntax or the emulation's,
-** and returns its status. A launch only enqueues; a failure of the kernel itself appears when the host next
-** synchronises. */
+ * and returns its status. A launch only enqueues; a failure of the kernel itself appears when the host next
+ * synchronises. */
 #ifndef MS_KERNELS_CUDA_LAUNCH_H
 #define MS_KERNELS_CUDA_LAUNCH_H
 
@@ -41,7 +41,7 @@ static cudaError_t launch_kernel(const char *, void (*kernel)(Parameters...), di
 #endif
 
 /* Evaluates to an int status. Put a kernel with template arguments in parentheses: MS_CUDA_LAUNCH((scale<float, 4>),
-** ...). */
+ * ...). */
 #define MS_CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                          \
   ms_cuda_status(launch_kernel(#kernel, kernel, grid, block, static_cast<size_t>(shared_bytes), \
                                static_cast<cudaStream_t>(stream), __VA_ARGS__),                 \

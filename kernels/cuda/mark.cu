@@ -1,4 +1,5 @@
-/* mark.cu - see mark.h. One thread: 8 bytes over the bus, a few microseconds on a stream that has nothing else to do meanwhile. */
+/* mark.cu - see mark.h. One thread: 8 bytes over the bus, a few microseconds on a stream that has nothing else to do
+ * meanwhile. */
 #include "kernels/cuda/mark.h"
 
 #include "kernels/cuda/launch.h"

@@ -1,11 +1,10 @@
 /* matmul.cu - the matrix product: who computes it. MOONSHARD_CUDA_MATMUL says
-**
-**   auto      cuBLASLt; own kernels where it is not found, which is noted for the user, and for products without elements
-**   cublaslt  cuBLASLt, or an error
-**   plain     own kernels in f32 arithmetic
-**
-** MOONSHARD_CUDA_MATMUL_TF32=1 lets cuBLASLt round f32 operands to TF32 (10 bits of mantissa); without it f32 is f32.
-*/
+ *
+ *   auto      cuBLASLt; own kernels where it is not found, which is noted for the user, and for products without
+ * elements cublaslt  cuBLASLt, or an error plain     own kernels in f32 arithmetic
+ *
+ * MOONSHARD_CUDA_MATMUL_TF32=1 lets cuBLASLt round f32 operands to TF32 (10 bits of mantissa); without it f32 is f32.
+ */
 #include "kernels/cuda/launch.h"
 
 #include <stdlib.h>

@@ -28,7 +28,7 @@ int ms_matmul_cublaslt_run(const ms_matmul_cublaslt *matmul, const ms_kernel_cal
 int ms_matmul_plain_run(const ms_kernel_call *call, const ms_product *product);
 
 /* c = act(x + bias) for cases that the library's epilogue does not support (matmul_finish.cu): x f32 [batch,m,n];
-** NULL: c itself. */
+ * NULL: c itself. */
 int ms_matmul_finish_run(const ms_kernel_call *call, const ms_product *product, const float *x);
 
 #endif

@@ -1,10 +1,11 @@
-/* matmul_cublaslt.c - matmul by cuBLASLt: which part of the op its epilogue takes, and what is left for a pass of our own.
-**
-** The library adds a bias of the result's dtype and applies the tanh form of gelu; the pass does all else: biases of another dtype,
-** other activations (its relu is not known to keep NaN), and bf16 results of f32 operands, which it cannot write: they are
-** computed in f32 in the workspace, and rounded on their way out. Elsewhere the pass works on the result in place, which in bf16
-** is then rounded twice, as by two ops.
-*/
+/* matmul_cublaslt.c - matmul by cuBLASLt: which part of the op its epilogue takes, and what is left for a pass of our
+ * own.
+ *
+ * The library adds a bias of the result's dtype and applies the tanh form of gelu; the pass does all else: biases of
+ * another dtype, other activations (its relu is not known to keep NaN), and bf16 results of f32 operands, which it
+ * cannot write: they are computed in f32 in the workspace, and rounded on their way out. Elsewhere the pass works on
+ * the result in place, which in bf16 is then rounded twice, as by two ops.
+ */
 #include "kernels/cuda/matmul.h"
 
 #include <stdint.h>

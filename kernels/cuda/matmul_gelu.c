@@ -1,14 +1,15 @@
-/* matmul_gelu.c - a product with gelu (its tanh form) or gelu's gradient behind it: by one epilogue of cuBLASLt, or the product and a
-** kernel behind it. MOONSHARD_CUDA_EPILOGUES says
-**
-**   auto    the epilogue from compute capability 9.0 on, where the library has it; two kernels elsewhere
-**   fused   the epilogue on every GPU
-**   apart   two kernels
-**
-** matmul_gelu is GELU_AUX_BIAS: the auxiliary matrix is the product before gelu. The gradients are DGELU and DGELU_BGRAD, which read
-** it. The library takes auxiliary matrices whose rows are whole groups of 8 elements; all tensors are aligned to 16 bytes,
-** or it is two kernels. Where the library has no algorithm a note says so, and it is two kernels as well.
-*/
+/* matmul_gelu.c - a product with gelu (its tanh form) or gelu's gradient behind it: by one epilogue of cuBLASLt, or the
+ * product and a kernel behind it. MOONSHARD_CUDA_EPILOGUES says
+ *
+ *   auto    the epilogue from compute capability 9.0 on, where the library has it; two kernels elsewhere
+ *   fused   the epilogue on every GPU
+ *   apart   two kernels
+ *
+ * matmul_gelu is GELU_AUX_BIAS: the auxiliary matrix is the product before gelu. The gradients are DGELU and
+ * DGELU_BGRAD, which read it. The library takes auxiliary matrices whose rows are whole groups of 8 elements; all
+ * tensors are aligned to 16 bytes, or it is two kernels. Where the library has no algorithm a note says so, and it is
+ * two kernels as well.
+ */
 #include "kernels/matmul_gelu.h"
 
 #include <inttypes.h>

@@ -1,7 +1,8 @@
-/* matmul_plain.cu - the matrix product without a library or tensor cores: f32 arithmetic on tiles of 64 x 64 x 16 in shared
-** memory, by 256 threads with 4 x 4 results each. Every transpose, batch, bias, activation and dtype of the op. Arithmetic
-** bounds it, at a fraction of f32 peak: it is the reference for faster ones and what trains where they are not.
-*/
+/* matmul_plain.cu - the matrix product without a library or tensor cores: f32 arithmetic on tiles of 64 x 64 x 16 in
+ * shared memory, by 256 threads with 4 x 4 results each. Every transpose, batch, bias, activation and dtype of the op.
+ * Arithmetic bounds it, at a fraction of f32 peak: it is the reference for faster ones and what trains where they are
+ * not.
+ */
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/vector.h"
 
@@ -24,8 +25,8 @@ struct task {
   int activation, bias_dtype, accumulate;
 };
 
-/* tile[j][i] = op(x)[first + i, depth + j]: rows of a, columns of b; zero outside. Neighbouring threads take neighbouring
-** addresses. */
+/* tile[j][i] = op(x)[first + i, depth + j]: rows of a, columns of b; zero outside. Neighbouring threads take
+ * neighbouring addresses. */
 template <class T>
 __device__ __forceinline__ void load_tile(float (*tile)[TILE + 1], const T *x, int64_t first, int64_t count,
                                           int64_t stride, int64_t depth, int64_t k, int64_t k_stride) {

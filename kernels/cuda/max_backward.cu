@@ -1,7 +1,7 @@
-/* max_backward.cu - the gradient of max: dy at the elements that equal the largest (or are NaN, when that is what max gave), of
-** several an equal share of it; 0 elsewhere: 3 s bytes an element of s bytes. Over the last axis a block counts them and then
-** writes the row; over another one each thread goes down a column. May write over x.
-*/
+/* max_backward.cu - the gradient of max: dy at the elements that equal the largest (or are NaN, when that is what max
+ * gave), of several an equal share of it; 0 elsewhere: 3 s bytes an element of s bytes. Over the last axis a block
+ * counts them and then writes the row; over another one each thread goes down a column. May write over x.
+ */
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 

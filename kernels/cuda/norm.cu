@@ -1,8 +1,8 @@
-/* norm.cu - layer_norm (Ba et al. 2016) and rms_norm (Zhang & Sennrich 2019) over the last axis, alone or of a sum a + b,
-** which is then an output too: 2 s bytes an element of s bytes, or 4 s. Gain and bias stay in cache; the statistics that
-** backward needs are 4 or 8 bytes a row. Rows are held or streamed (rows.h). A sum is normalised as it was stored, so the
-** fused op gives the bits of add followed by the norm. May write over a and b.
-*/
+/* norm.cu - layer_norm (Ba et al. 2016) and rms_norm (Zhang & Sennrich 2019) over the last axis, alone or of a sum a +
+ * b, which is then an output too: 2 s bytes an element of s bytes, or 4 s. Gain and bias stay in cache; the statistics
+ * that backward needs are 4 or 8 bytes a row. Rows are held or streamed (rows.h). A sum is normalised as it was stored,
+ * so the fused op gives the bits of add followed by the norm. May write over a and b.
+ */
 #include "kernels/cuda/rows.h"
 
 namespace {

@@ -1,14 +1,14 @@
-/* norm_backward.cu - the gradients of layer_norm and rms_norm in one pass over x and dy: 3 s bytes an element of s bytes, 4 s
-** with a gradient to add; s more where the norm's result is given once more.
-**
-** With h = (x - mean) rstd (mean is 0 for rms_norm) and g = dy gain:
-**   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional fifth input
-**   dgain = sum over rows of dy h,  dbias = sum over rows of dy
-** Held: two blocks an SM of 132 walk over the rows, some side by side in a block, x and dy in registers, the sums of their
-** columns too; in the end a block joins its own in shared memory and writes them to the workspace, f32 [2][blocks][n], and
-** columns.h joins the blocks' in order. Streamed (rows.h says when): a pass for the sums and one for dx. May write over
-** all inputs of its size.
-*/
+/* norm_backward.cu - the gradients of layer_norm and rms_norm in one pass over x and dy: 3 s bytes an element of s
+ * bytes, 4 s with a gradient to add; s more where the norm's result is given once more.
+ *
+ * With h = (x - mean) rstd (mean is 0 for rms_norm) and g = dy gain:
+ *   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional fifth input
+ *   dgain = sum over rows of dy h,  dbias = sum over rows of dy
+ * Held: two blocks an SM of 132 walk over the rows, some side by side in a block, x and dy in registers, the sums of
+ * their columns too; in the end a block joins its own in shared memory and writes them to the workspace, f32
+ * [2][blocks][n], and columns.h joins the blocks' in order. Streamed (rows.h says when): a pass for the sums and one
+ * for dx. May write over all inputs of its size.
+ */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/rows.h"
 

@@ -1,7 +1,7 @@
-/* parts.cu - see parts.h. Bytes an element: of both dtypes, and 4 more to add. Blocks of 256 threads have 4096 elements of
-** one part each; a block finds its part, and what is to be done with it, in a list that comes with the launch. So a unit
-** whose segments differ in dtype is still one launch.
-*/
+/* parts.cu - see parts.h. Bytes an element: of both dtypes, and 4 more to add. Blocks of 256 threads have 4096 elements
+ * of one part each; a block finds its part, and what is to be done with it, in a list that comes with the launch. So a
+ * unit whose segments differ in dtype is still one launch.
+ */
 #include "kernels/cuda/parts.h"
 
 #include "kernels/cuda/vector.h"

@@ -1,5 +1,5 @@
 /* reduce.h - combines one value per thread across a warp or a block; all threads receive the same result, and it is
-** the same in every run: lanes are combined by a butterfly, warps in order. */
+ * the same in every run: lanes are combined by a butterfly, warps in order. */
 #ifndef MS_KERNELS_CUDA_REDUCE_H
 #define MS_KERNELS_CUDA_REDUCE_H
 
@@ -28,7 +28,7 @@ template <class T, class Join> __device__ __forceinline__ T ms_warp_reduce(T val
 }
 
 /* Combines threads with equal threadIdx.y; blockDim.x is a multiple of 32. Every thread of the block must call it. A
-** block whose rows are single warps needs no barrier. */
+ * block whose rows are single warps needs no barrier. */
 template <class T, class Join> __device__ __forceinline__ T ms_row_reduce(T value, T neutral, Join join) {
   __shared__ T of_warp[MS_MAX_WARPS];
   value = ms_warp_reduce(value, join);

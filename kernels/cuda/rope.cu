@@ -1,8 +1,8 @@
-/* rope.cu - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D), 2 s
-** bytes an element of s bytes. Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved; the gradient is the turn back
-** (inverse). A block has one position of some sequences: it makes the cosines and sines of that position once, in shared
-** memory, from the frequencies that all devices share, and turns all heads by them. May write over x.
-*/
+/* rope.cu - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D),
+ * 2 s bytes an element of s bytes. Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved; the gradient is the turn
+ * back (inverse). A block has one position of some sequences: it makes the cosines and sines of that position once, in
+ * shared memory, from the frequencies that all devices share, and turns all heads by them. May write over x.
+ */
 #include "kernels/cuda/vector.h"
 #include "kernels/rope_frequencies.h"
 

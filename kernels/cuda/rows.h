@@ -1,12 +1,12 @@
 /* rows.h - kernels that work on rows [..., n]: how threads share a row.
-**
-** Held: the row stays in registers between passes, MS_ROW_VECTORS vectors per thread, so memory is read once. A row
-** that fits one warp shares its block with three others, and sums over it need no barrier; a longer row has a block
-** to itself.
-**
-** Streamed, for rows that are too long for that or cannot be read as vectors (n is not a multiple, or a pointer is
-** not aligned): each pass reads the row again, mostly from cache.
-*/
+ *
+ * Held: the row stays in registers between passes, MS_ROW_VECTORS vectors per thread, so memory is read once. A row
+ * that fits one warp shares its block with three others, and sums over it need no barrier; a longer row has a block
+ * to itself.
+ *
+ * Streamed, for rows that are too long for that or cannot be read as vectors (n is not a multiple, or a pointer is
+ * not aligned): each pass reads the row again, mostly from cache.
+ */
 #ifndef MS_KERNELS_CUDA_ROWS_H
 #define MS_KERNELS_CUDA_ROWS_H
 

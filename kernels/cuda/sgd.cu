@@ -1,11 +1,11 @@
 /* sgd.cu - SGD as PyTorch computes it, in one pass over a chunk: 12 bytes an element, 20 with momentum.
-**
-**   g = gradient * factor + wd p                factor: the step norm's third number (mean and clipping)
-**   b = g in the parameter's first update, then momentum b + (1 - dampening) g
-**   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
-**
-** Learning rate and step are read on the device, so that a captured graph sees new ones.
-*/
+ *
+ *   g = gradient * factor + wd p                factor: the step norm's third number (mean and clipping)
+ *   b = g in the parameter's first update, then momentum b + (1 - dampening) g
+ *   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
+ *
+ * Learning rate and step are read on the device, so that a captured graph sees new ones.
+ */
 #include "kernels/cuda/vector.h"
 
 namespace {

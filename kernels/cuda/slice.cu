@@ -1,6 +1,6 @@
-/* slice.cu - slice, pad and concat: one axis cut, widened or joined, seen as rows of units (units.h). 2 s bytes an element
-** of s bytes of the result; a thread has one unit of it.
-*/
+/* slice.cu - slice, pad and concat: one axis cut, widened or joined, seen as rows of units (units.h). 2 s bytes an
+ * element of s bytes of the result; a thread has one unit of it.
+ */
 #include "kernels/cuda/units.h"
 
 namespace {

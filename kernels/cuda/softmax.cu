@@ -1,6 +1,6 @@
-/* softmax.cu - softmax and log_softmax over the last axis, 2 s bytes an element of s bytes, and their gradients, 3 s bytes.
-** Rows are held or streamed (rows.h). May write over the first input.
-*/
+/* softmax.cu - softmax and log_softmax over the last axis, 2 s bytes an element of s bytes, and their gradients, 3 s
+ * bytes. Rows are held or streamed (rows.h). May write over the first input.
+ */
 #include "kernels/cuda/rows.h"
 
 namespace {

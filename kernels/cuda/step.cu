@@ -1,7 +1,7 @@
-/* step.cu - the small kernels between gradients and optimizer: squares of each chunk (4 bytes an element, summed in double,
-** by up to 512 blocks whose sums another one adds in order), one rank's totals, and, from the totals of all ranks, the mean
-** loss, the gradient norm and the factor that the optimizer applies.
-*/
+/* step.cu - the small kernels between gradients and optimizer: squares of each chunk (4 bytes an element, summed in
+ * double, by up to 512 blocks whose sums another one adds in order), one rank's totals, and, from the totals of all
+ * ranks, the mean loss, the gradient norm and the factor that the optimizer applies.
+ */
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 

@@ -1,8 +1,8 @@
 /* sum_to.cu - x summed to a shape that broadcasts to x's: the gradient of broadcasting. s bytes an element of s bytes.
-**
-** Neighbouring axes that are all summed, or all kept, are merged; [kept, summed, kept] is a reduction over one axis
-** (axis.cu). Longer alternations are rare: there a warp sums what one element of the result gathers from all over x.
-*/
+ *
+ * Neighbouring axes that are all summed, or all kept, are merged; [kept, summed, kept] is a reduction over one axis
+ * (axis.cu). Longer alternations are rare: there a warp sums what one element of the result gathers from all over x.
+ */
 #include "kernels/cuda/axis.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"

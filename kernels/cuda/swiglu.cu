@@ -1,6 +1,6 @@
-/* swiglu.cu - the gated unit silu(a) b (Shazeer 2020), 3 s bytes an element of s bytes, and its gradient, 5 s bytes, or 6
-** with the result once more. Each may write over its inputs. Shape: elementwise.h.
-*/
+/* swiglu.cu - the gated unit silu(a) b (Shazeer 2020), 3 s bytes an element of s bytes, and its gradient, 5 s bytes, or
+ * 6 with the result once more. Each may write over its inputs. Shape: elementwise.h.
+ */
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/elementwise.h"
 

@@ -1,14 +1,14 @@
 /* tiles.h - tiles in shared memory, and products of them by one warp with f32 sums: bf16 on tensor cores, f32 on
-** tensor cores that round operands to TF32, or f32 arithmetic.
-**
-** A tile has rows of DIM elements in units of 16 bytes; unit u of row r is stored at position u xor (r mod 8), so
-** that the same unit of eight rows, which ldmatrix reads at once, is in different banks. Results stay in registers in
-** mma's layout: in c[m][n] lane l holds rows 16 m + l / 4 (elements 0, 1) and 8 below (2, 3), columns 8 n + 2 (l mod
-** 4) and the next. The next product uses them in this layout, so no result goes through memory. Two adjacent n,
-** rounded to bf16, form a left operand; one n, rounded to TF32, forms one with columns in the order 0 2 4 6 1 3 5 7,
-** and the rows of the right operand are then read in that order; f32 arithmetic fetches elements from the lanes that
-** hold them.
-*/
+ * tensor cores that round operands to TF32, or f32 arithmetic.
+ *
+ * A tile has rows of DIM elements in units of 16 bytes; unit u of row r is stored at position u xor (r mod 8), so
+ * that the same unit of eight rows, which ldmatrix reads at once, is in different banks. Results stay in registers in
+ * mma's layout: in c[m][n] lane l holds rows 16 m + l / 4 (elements 0, 1) and 8 below (2, 3), columns 8 n + 2 (l mod
+ * 4) and the next. The next product uses them in this layout, so no result goes through memory. Two adjacent n,
+ * rounded to bf16, form a left operand; one n, rounded to TF32, forms one with columns in the order 0 2 4 6 1 3 5 7,
+ * and the rows of the right operand are then read in that order; f32 arithmetic fetches elements from the lanes that
+ * hold them.
+ */
 #ifndef MS_KERNELS_CUDA_TILES_H
 #define MS_KERNELS_CUDA_TILES_H
 
@@ -40,8 +40,8 @@ template <int DIM, class T> __device__ __forceinline__ T *ms_tile_at(T *tile, in
 }
 
 /* Starts copying rows [first, first + ROWS) of x, `stride` elements apart and d long, with THREADS threads; writes
-** zeros from row `count` and column d on. `whole`: rows are 16-byte aligned and consist of whole units; otherwise
-** elements are copied one by one. */
+ * zeros from row `count` and column d on. `whole`: rows are 16-byte aligned and consist of whole units; otherwise
+ * elements are copied one by one. */
 template <int DIM, int ROWS, int THREADS, class T>
 __device__ __forceinline__ void ms_load_tile(T *tile, const T *x, int first, int count, int64_t stride, int d,
                                              bool whole) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void ms_load_tile(T *tile, const T *x, int first, int
 }
 
 /* The address from which the calling lane reads unit `unit` of its row of a tile with DIM elements per row; the same
-** for unit ^ `other` (even). Rows 8 n below are n * 8 rows' bytes further. */
+ * for unit ^ `other` (even). Rows 8 n below are n * 8 rows' bytes further. */
 template <int DIM, class T> __device__ __forceinline__ ms_shared ms_lane_at(T *tile, int row, int unit) {
   return ms_shared_at(ms_tile_at<DIM>(tile, row, unit));
 }
@@ -74,7 +74,7 @@ static __device__ __forceinline__ ms_shared ms_other_unit(ms_shared at, unsigned
   return (at ^ other % 8 * 16) + other / 8 * 128;
 }
 
-/* ---- on tensor cores ----------------------------------------------------------------------------------------------------- */
+/* ---- on tensor cores -------------------------------------------------------------------------------------------- */
 
 /* 16 rows by 8 rows of 32 bytes: the operands of one instruction. */
 static __device__ __forceinline__ void ms_multiply_part(ms_bf16_cores, float (&c)[4], const unsigned (&a)[4],
@@ -124,8 +124,8 @@ __device__ __forceinline__ void ms_multiply_rows(Cores cores, float (&c)[M][N][4
 }
 
 /* c += a b: a [16 M, 8 N] as a product leaves it, b the 8 N rows of a tile from `row` on, a multiple of 8. Parts of
-** 16 rows (f32: 8) outside of [begin, end) are skipped: a is zero there, and the rows of b can hold anything, even
-** NaN. */
+ * 16 rows (f32: 8) outside of [begin, end) are skipped: a is zero there, and the rows of b can hold anything, even
+ * NaN. */
 template <int DIM, int M, int N>
 __device__ __forceinline__ void ms_multiply_columns(ms_bf16_cores, float (&c)[M][DIM / 8][4], const float (&a)[M][N][4],
                                                     ms_b16 *b, int row, int begin, int end) {
@@ -184,7 +184,7 @@ __device__ __forceinline__ void ms_multiply_columns(ms_tf32_cores, float (&c)[M]
   }
 }
 
-/* ---- in f32 arithmetic --------------------------------------------------------------------------------------------------------- */
+/* ---- in f32 arithmetic ------------------------------------------------------------------------------------------ */
 
 template <int DIM> __device__ __forceinline__ float4 ms_four_at(float *tile, int row, int unit) {
   return *reinterpret_cast<const float4 *>(ms_tile_at<DIM>(tile, row, unit));
@@ -252,7 +252,7 @@ __device__ __forceinline__ void ms_multiply_columns(ms_f32_arithmetic, float (&c
   }
 }
 
-/* ---- back to memory ------------------------------------------------------------------------------------------------------------- */
+/* ---- back to memory --------------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ void ms_store_pair(ms_b16 *at, float first, float second) {
   *reinterpret_cast<unsigned *>(at) = ms_pack_bf16(first, second);
@@ -262,7 +262,7 @@ static __device__ __forceinline__ void ms_store_pair(float *at, float first, flo
 }
 
 /* Writes the warp's 16 M rows of c factor[m][half] to rows [first, first + 16 M) of x, up to row `count`, through as
-** many rows of a tile from `row` on, which no other warp can use. */
+ * many rows of a tile from `row` on, which no other warp can use. */
 template <int DIM, int M, class T>
 __device__ __forceinline__ void ms_store_rows(T *x, int first, int count, int64_t stride, int d, bool whole, T *tile,
                                               int row, const float (&c)[M][DIM / 8][4], const float (&factor)[M][2]) {

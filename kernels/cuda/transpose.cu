@@ -1,9 +1,10 @@
-/* transpose.cu - axes permuted, and broadcast_to: 2 s bytes an element of s bytes of the result (broadcast_to reads less).
-**
-** Axes that stay neighbours are merged. Where the last axis stays last, or is repeated, a thread gathers one unit
-** (units.h) of the result. Else the plane of the input's and the output's last axes is turned in tiles of 32 x 32 in shared
-** memory, by blocks of 32 x 8 threads: both sides are whole sectors; a column of padding keeps the banks apart.
-*/
+/* transpose.cu - axes permuted, and broadcast_to: 2 s bytes an element of s bytes of the result (broadcast_to reads
+ * less).
+ *
+ * Axes that stay neighbours are merged. Where the last axis stays last, or is repeated, a thread gathers one unit
+ * (units.h) of the result. Else the plane of the input's and the output's last axes is turned in tiles of 32 x 32 in
+ * shared memory, by blocks of 32 x 8 threads: both sides are whole sectors; a column of padding keeps the banks apart.
+ */
 #include "kernels/cuda/broadcast.h"
 #include "kernels/cuda/units.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 constexpr int THREADS = 256, TILE = 32, TILE_ROWS = 8;
 
-/* ---- gathering units ---------------------------------------------------------------------------------------------- */
+/* ---- gathering units -------------------------------------------------------------------------------------------- */
 
 template <class U> __global__ void __launch_bounds__(THREADS) gather(const U *x, U *y, ms_broadcast shape, int64_t n) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
@@ -47,7 +48,7 @@ int run_broadcast_to(const ms_kernel_call *call) {
   return run_gather(call, ms_broadcast_of(&call->out[0], 1, call->in));
 }
 
-/* ---- turning planes ------------------------------------------------------------------------------------------------- */
+/* ---- turning planes --------------------------------------------------------------------------------------------- */
 
 /* The axes besides the plane's, and the plane: y[r * y_stride + c] = x[c * x_stride + r], r < rows, c < columns. */
 struct turn {

@@ -1,6 +1,6 @@
 /* unary_backward.cu - dx = dy f'(x), element by element, f' from y or from x as the op says: 3 s bytes an element of s
-** bytes. May write over its first input. Shape: elementwise.h.
-*/
+ * bytes. May write over its first input. Shape: elementwise.h.
+ */
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/elementwise.h"
 

@@ -1,5 +1,5 @@
 /* units.h - kernels that only move bytes: they copy units of 16, 8, 4, 2 or 1 bytes, the largest that divides every
-** length and address. */
+ * length and address. */
 #ifndef MS_KERNELS_CUDA_UNITS_H
 #define MS_KERNELS_CUDA_UNITS_H
 

@@ -1,9 +1,9 @@
 /* vector.h - elements of f32 and bf16 tensors as floats in registers, up to 16 bytes per load or store.
-**
-** A kernel works on V elements at a time, with V = ms_lanes of the widest type it touches: 16 bytes of that type, and
-** 8 of bf16 next to f32. A warp thus reads and writes whole lines. Pointers must be aligned to the access; the
-** remainder at the ends of a tensor is processed one element at a time by the same code with V = 1.
-*/
+ *
+ * A kernel works on V elements at a time, with V = ms_lanes of the widest type it touches: 16 bytes of that type, and
+ * 8 of bf16 next to f32. A warp thus reads and writes whole lines. Pointers must be aligned to the access; the
+ * remainder at the ends of a tensor is processed one element at a time by the same code with V = 1.
+ */
 #ifndef MS_KERNELS_CUDA_VECTOR_H
 #define MS_KERNELS_CUDA_VECTOR_H
 

@@ -1,5 +1,5 @@
 /* workspace.h - workspaces for NVIDIA's libraries, which require 256-byte alignment; kernel workspaces are aligned to
-** 64 bytes. Callers request extra space, and the library's part begins within it. */
+ * 64 bytes. Callers request extra space, and the library's part begins within it. */
 #ifndef MS_KERNELS_CUDA_WORKSPACE_H
 #define MS_KERNELS_CUDA_WORKSPACE_H
 

@@ -5,7 +5,7 @@
 #include <time.h>
 
 /* Factor on fixed waits that no caller can configure, such as the launcher's grace periods. 1 by default; tests set
-** it before they start the code that waits. */
+ * it before they start the code that waits. */
 extern double ms_wait_scale;
 
 static inline double ms_clock(void) {

@@ -1,8 +1,9 @@
 /* config.h - config structs of callers that were compiled with an older or a newer header.
-**
-** Every config struct begins with `int struct_size`, what the caller's compiler made of sizeof. The engine never reads a
-** caller's struct directly: it copies what is there over the defaults of its own. Fields are only ever added at the end.
-*/
+ *
+ * Every config struct begins with `int struct_size`, what the caller's compiler made of sizeof. The engine never reads
+ * a caller's struct directly: it copies what is there over the defaults of its own. Fields are only ever added at the
+ * end.
+ */
 #ifndef MS_BASE_CONFIG_H
 #define MS_BASE_CONFIG_H
 

@@ -1,5 +1,5 @@
 /* cores.h - the cores that this process can use: the kernel's affinity mask (which includes a container's cpuset),
-** the physical cores behind it, and the processor time that control groups grant. */
+ * the physical cores behind it, and the processor time that control groups grant. */
 #ifndef MS_BASE_CORES_H
 #define MS_BASE_CORES_H
 

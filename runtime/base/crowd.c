@@ -1,5 +1,5 @@
 /* crowd.c - counts involuntary context switches: a process that has its cores to itself has almost none, one that
-** shares them has one every few milliseconds. */
+ * shares them has one every few milliseconds. */
 #include "base/crowd.h"
 
 #include <stdatomic.h>
@@ -8,7 +8,7 @@
 #include "base/clock.h"
 
 /* Seconds between two samples; switches between samples that count as competition; seconds for which that result is
-** used. */
+ * used. */
 static const double LOOK_SECONDS = 0.02, BELIEF_SECONDS = 0.2;
 enum { SWITCHES = 2 };
 

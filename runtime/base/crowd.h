@@ -1,10 +1,10 @@
 /* crowd.h - whether other processes compete for this process's cores. A waiting thread spins as long as it has its
-** core to itself, and otherwise sleeps at once, because spinning would keep the core from the thread it waits for. */
+ * core to itself, and otherwise sleeps at once, because spinning would keep the core from the thread it waits for. */
 #ifndef MS_BASE_CROWD_H
 #define MS_BASE_CROWD_H
 
 /* 1 if the system has recently preempted this process's threads, and for a while afterwards. Takes a few nanoseconds;
-** any thread can call it. */
+ * any thread can call it. */
 int ms_crowded(void);
 
 /* Pauses between two polls of a spin loop, which gives the core's other hardware thread more resources. */

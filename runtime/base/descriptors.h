@@ -1,8 +1,8 @@
 /* descriptors.h - standard descriptors that were closed before the program started (`2>&-`, a careless daemon).
-**
-** The next files opened would get their numbers, and printed text would end up in them: in shared memory, or in a
-** checkpoint.
-*/
+ *
+ * The next files opened would get their numbers, and printed text would end up in them: in shared memory, or in a
+ * checkpoint.
+ */
 #ifndef MS_BASE_DESCRIPTORS_H
 #define MS_BASE_DESCRIPTORS_H
 

@@ -31,7 +31,7 @@ static void narrow_bf16(const float *from, int64_t n, void *to) {
   }
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------------- */
+/* ---- the table -------------------------------------------------------------------------------------------------- */
 
 #define BF16_MAX 0x1.fep127
 enum {
@@ -85,7 +85,7 @@ int ms_dtype_parse(const char *name, int *dtype) {
   return MS_FAIL(MS_EDTYPE, "unknown element type \"%s\": it must be %s", name, ms_dtype_list(0, known));
 }
 
-/* ---- where it may be used ------------------------------------------------------------------------------------------ */
+/* ---- where it may be used --------------------------------------------------------------------------------------- */
 
 int ms_dtype_may(int dtype, int uses) {
   const ms_dtype_row *row = ms_dtype_row_of(dtype);

@@ -1,8 +1,8 @@
 /* dtype.h - the table of element types: their properties, and where each can be used.
-**
-** A new dtype needs a row in dtype.c, a number in moonshard.h, its NCCL number (device/cuda/nccl.c), and kernels that
-** read and write it. Code that accepts a dtype looks it up here and rejects unsupported ones with MS_EDTYPE.
-*/
+ *
+ * A new dtype needs a row in dtype.c, a number in moonshard.h, its NCCL number (device/cuda/nccl.c), and kernels that
+ * read and write it. Code that accepts a dtype looks it up here and rejects unsupported ones with MS_EDTYPE.
+ */
 #ifndef MS_BASE_DTYPE_H
 #define MS_BASE_DTYPE_H
 
@@ -23,7 +23,7 @@ typedef struct ms_dtype_row {
   int uses; /* flags of enum ms_dtype_use */
   int wire; /* the dtype that collectives send: itself, until a narrower dtype with scales replaces it */
   /* Convert n elements to f32, and back to the nearest value. widen's `from` can be the last bytes of `to`. NULL:
-  ** only kernels cast this dtype. */
+   * only kernels cast this dtype. */
   void (*widen)(const void *from, int64_t n, float *to);
   void (*narrow)(const float *from, int64_t n, void *to);
 } ms_dtype_row;

@@ -1,5 +1,5 @@
 /* env.h - typed settings from environment variables. A value that does not parse is MS_EINVAL, and the message names
-** it. */
+ * it. */
 #ifndef MS_BASE_ENV_H
 #define MS_BASE_ENV_H
 

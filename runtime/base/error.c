@@ -1,8 +1,8 @@
 /* error.c - the thread-local error record and what the public header says about it.
-**
-** The record has a fixed size, so raising an error never allocates: it works when memory is what ran out. Text that
-** does not fit ends in "...", cut between characters, never inside a UTF-8 sequence.
-*/
+ *
+ * The record has a fixed size, so raising an error never allocates: it works when memory is what ran out. Text that
+ * does not fit ends in "...", cut between characters, never inside a UTF-8 sequence.
+ */
 #include "base/error.h"
 
 #include <stdarg.h>

@@ -1,11 +1,11 @@
 /* error.h - the thread-local error record, and the macros that pass a status up.
-**
-** The latest error wins: after a public function has failed, the record holds what its status stands for, whatever failed
-** before. So code that goes on after a failure saves the record and restores it: a probe that may fail restores what the
-** caller had, a clean-up that may fail restores the cause. Nothing in the engine clears the caller's record.
-** Messages say what, where in the user's terms, and what would be right. C code never exits and never prints an error:
-** it returns the status.
-*/
+ *
+ * The latest error wins: after a public function has failed, the record holds what its status stands for, whatever
+ * failed before. So code that goes on after a failure saves the record and restores it: a probe that may fail restores
+ * what the caller had, a clean-up that may fail restores the cause. Nothing in the engine clears the caller's record.
+ * Messages say what, where in the user's terms, and what would be right. C code never exits and never prints an error:
+ * it returns the status.
+ */
 #ifndef MS_BASE_ERROR_H
 #define MS_BASE_ERROR_H
 
@@ -64,7 +64,8 @@ int ms_error_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)
 /* calloc that records MS_ENOMEM; NULL on failure. n == 0 gives a valid pointer. */
 void *ms_calloc(int64_t n, int64_t size);
 int ms_grow_more(void **items, int *capacity, int need, int64_t size);
-/* Grows an array to hold at least `need` elements, doubling; *items and *capacity are updated. What is new is not zeroed. */
+/* Grows an array to hold at least `need` elements, doubling; *items and *capacity are updated. What is new is not
+ * zeroed. */
 static inline int ms_grow(void **items, int *capacity, int need, int64_t size) {
   return need <= *capacity ? MS_OK : ms_grow_more(items, capacity, need, size);
 }

@@ -1,12 +1,12 @@
-/* handle.h - what every object that the public header hands out begins with: who still uses it, and whether its owner has
-** released it.
-**
-** Handles may be released in any order, so an object that works with others keeps them: what it was given stays in memory
-** until the last that keeps it is gone. The memory of an object that has ended stays its kind's: a call with a handle that
-** was released reads a header that says so, however long ago that was, and never what malloc has made of the place since.
-** MS_HANDLES_KEPT ended objects of a kind wait before the oldest is used for a new one, so a stale handle is refused for
-** at least so many releases. Counts are atomic; otherwise one thread uses a handle at a time.
-*/
+/* handle.h - what every object that the public header hands out begins with: who still uses it, and whether its owner
+ * has released it.
+ *
+ * Handles may be released in any order, so an object that works with others keeps them: what it was given stays in
+ * memory until the last that keeps it is gone. The memory of an object that has ended stays its kind's: a call with a
+ * handle that was released reads a header that says so, however long ago that was, and never what malloc has made of
+ * the place since. MS_HANDLES_KEPT ended objects of a kind wait before the oldest is used for a new one, so a stale
+ * handle is refused for at least so many releases. Counts are atomic; otherwise one thread uses a handle at a time.
+ */
 #ifndef MS_BASE_HANDLE_H
 #define MS_BASE_HANDLE_H
 
@@ -47,10 +47,11 @@ typedef struct ms_handle {
   struct ms_handle *next;  /* of the ended ones of its kind */
 } ms_handle;
 
-/* A zero-filled object with one use, its owner's; NULL: MS_ENOMEM. destroy gives back what it holds, but not the object. */
+/* A zero-filled object with one use, its owner's; NULL: MS_ENOMEM. destroy gives back what it holds, but not the
+ * object. */
 void *ms_handle_new(enum ms_handle_kind kind, int64_t bytes, void (*destroy)(void *object));
 /* What an object works on, and what it works with; once each, right after ms_handle_new. Objects in const pointers are
-** counted all the same. */
+ * counted all the same. */
 void ms_handle_set_on(void *object, const void *on);
 void ms_handle_set_keeps(void *object, const void *kept);
 /* One use more, one less. The last one destroys the object. NULL: nothing. */

@@ -1,7 +1,7 @@
 /* hash.c - the hash: words of eight bytes, read little-endian, each folded in by a bijective mix, so that two inputs
-** that differ in one word only can never collide. The length goes in last: "ab" then "c" differs from "a" then "bc".
-** The mix is a xor-shift-multiply finaliser; its constants are those of splitmix64 (Steele, Lea & Flood, OOPSLA 2014).
-*/
+ * that differ in one word only can never collide. The length goes in last: "ab" then "c" differs from "a" then "bc".
+ * The mix is a xor-shift-multiply finaliser; its constants are those of splitmix64 (Steele, Lea & Flood, OOPSLA 2014).
+ */
 #include "base/hash.h"
 
 #include <endian.h>

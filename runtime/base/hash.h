@@ -1,5 +1,5 @@
 /* hash.h - a 64-bit streaming hash for fingerprints and generator keys. Not cryptographic; identical on every
-** machine. */
+ * machine. */
 #ifndef MS_BASE_HASH_H
 #define MS_BASE_HASH_H
 

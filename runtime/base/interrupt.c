@@ -1,15 +1,16 @@
 /* interrupt.c - Ctrl-C and SIGTERM as flags.
-**
-** Ctrl-C is polled by loops and waits.
-**
-** The handler is installed without SA_RESTART: a blocked system call returns, and its caller looks at the flag. A
-** second Ctrl-C while the flag still stands means that nobody polls; it ends the process the ordinary way.
-** Installing again clears the flag, so a program can start its next task afresh. While interrupts are deferred the flag
-** is kept, and seen later: what ranks must do together or not at all is not torn apart.
-**
-** SIGTERM is caught where a program saves before it ends, and asks when it suits. Its handler restarts system calls. One that
-** comes again shortly after is no second request: programs send it to a process, and to the group that it is in.
-*/
+ *
+ * Ctrl-C is polled by loops and waits.
+ *
+ * The handler is installed without SA_RESTART: a blocked system call returns, and its caller looks at the flag. A
+ * second Ctrl-C while the flag still stands means that nobody polls; it ends the process the ordinary way.
+ * Installing again clears the flag, so a program can start its next task afresh. While interrupts are deferred the flag
+ * is kept, and seen later: what ranks must do together or not at all is not torn apart.
+ *
+ * SIGTERM is caught where a program saves before it ends, and asks when it suits. Its handler restarts system calls.
+ * One that comes again shortly after is no second request: programs send it to a process, and to the group that it is
+ * in.
+ */
 #include "base/interrupt.h"
 
 #include "base/clock.h"

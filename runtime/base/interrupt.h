@@ -10,7 +10,7 @@
 
 int ms_interrupts_deferred(void);
 /* From now on SIGTERM sets a flag, and a second request ends the process. If `where` is not NULL, SIGTERM ends the
-** process as usual while *where is 0. */
+ * process as usual while *where is 0. */
 void ms_termination_catch(const _Atomic uint32_t *where);
 /* Call before `where` is unmapped: if SIGTERM was caught for it, SIGTERM ends the process as usual again. */
 void ms_termination_forget(const _Atomic uint32_t *where);

@@ -1,5 +1,5 @@
 /* library.h - third-party libraries loaded at run time: from the file that an environment variable names, otherwise
-** the first of several names that the dynamic linker finds. The build needs nothing of them. */
+ * the first of several names that the dynamic linker finds. The build needs nothing of them. */
 #ifndef MS_BASE_LIBRARY_H
 #define MS_BASE_LIBRARY_H
 
@@ -21,15 +21,15 @@ typedef struct ms_library {
 enum { MS_LIBRARY_WHY_BYTES = 768 };
 
 /* Opens the library and fills the table with its functions. Returns a handle for dlclose (for a library whose version
-** turns out to be unsuitable). NULL: the library is missing or lacks a function; `why` says which, and how to name
-** another file. */
+ * turns out to be unsuitable). NULL: the library is missing or lacks a function; `why` says which, and how to name
+ * another file. */
 void *ms_library_open(const ms_library *library, void *table, char why[MS_LIBRARY_WHY_BYTES]);
 /* The name of the function whose pointer is at this offset of the table. */
 const char *ms_library_symbol(const ms_library *library, size_t at);
 /* For messages: the file that the variable names, otherwise the first name. */
 const char *ms_library_path(const ms_library *library);
 /* Looks up one function, e.g. to read the version before ms_library_open; NULL if there is none. *handle: for
-** dlclose, or NULL. */
+ * dlclose, or NULL. */
 void *ms_library_ask(const ms_library *library, const char *symbol, void **handle);
 
 #endif

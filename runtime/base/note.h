@@ -1,5 +1,5 @@
 /* note.h - notes to the user: something works, but not as well as it could, and how to improve it. Each note appears
-** once. Failures are errors, not notes. */
+ * once. Failures are errors, not notes. */
 #ifndef MS_BASE_NOTE_H
 #define MS_BASE_NOTE_H
 

@@ -1,11 +1,11 @@
 /* philox.c - Philox4x32-10 and the laws drawn from it.
-**
-** Word j of block b of a stream gives element 4b + j. Blocks are made LANES at a time by loops of a fixed trip count
-** that the compiler turns into vector code, in clones for the wider instruction sets, picked at run time.
-** The same bits come out on every machine: only additions, multiplications and divisions that IEEE 754 rounds, with
-** contraction into fused multiply-adds off, and no call into libm (whose sqrtf, for errno,
-** would also keep the loops scalar).
-*/
+ *
+ * Word j of block b of a stream gives element 4b + j. Blocks are made LANES at a time by loops of a fixed trip count
+ * that the compiler turns into vector code, in clones for the wider instruction sets, picked at run time.
+ * The same bits come out on every machine: only additions, multiplications and divisions that IEEE 754 rounds, with
+ * contraction into fused multiply-adds off, and no call into libm (whose sqrtf, for errno,
+ * would also keep the loops scalar).
+ */
 #include "base/philox.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* philox.h - a counter-based random generator: element i of stream s with seed k is a pure function of (k, s, i), so
-** any rank can draw any part of a tensor. Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2,
-** 3", SC 2011. */
+ * any rank can draw any part of a tensor. Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2,
+ * 3", SC 2011. */
 #ifndef MS_BASE_PHILOX_H
 #define MS_BASE_PHILOX_H
 

@@ -1,9 +1,9 @@
 /* regex.c - patterns with PCRE2 in UTF mode; bytes of a name that are not UTF-8 match nothing instead of causing an
-** error.
-**
-** The limits bound the cost of a runaway pattern to about ten milliseconds per name. JIT code is used if PCRE2 can
-** generate it; if that runs out of its small stack, the interpreter takes over with the same limits.
-*/
+ * error.
+ *
+ * The limits bound the cost of a runaway pattern to about ten milliseconds per name. JIT code is used if PCRE2 can
+ * generate it; if that runs out of its small stack, the interpreter takes over with the same limits.
+ */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "base/regex.h"
 

@@ -1,5 +1,5 @@
 /* slice.h - divides n elements among ranks that share the work on them: equal slices of whole cache lines, so that no
-** two ranks write to the same line of an aligned array. The last slices are shorter, or empty. */
+ * two ranks write to the same line of an aligned array. The last slices are shorter, or empty. */
 #ifndef MS_BASE_SLICE_H
 #define MS_BASE_SLICE_H
 

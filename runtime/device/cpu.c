@@ -1,8 +1,8 @@
 /* cpu.c - the CPU as a device: private memory of this process.
-**
-** Memory is mapped, not malloc'ed: pages are committed on first touch, so an arena uses no more than its plan says.
-** Arenas that peers read are not allocated here, but as regions that ranks map together (comm/regions/region.h).
-*/
+ *
+ * Memory is mapped, not malloc'ed: pages are committed on first touch, so an arena uses no more than its plan says.
+ * Arenas that peers read are not allocated here, but as regions that ranks map together (comm/regions/region.h).
+ */
 #include <string.h>
 #include <sys/mman.h>
 

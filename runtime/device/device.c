@@ -1,8 +1,8 @@
 /* device.c - the kinds of device: the CPU, and CUDA, whose library is loaded on first use.
-**
-** The library is the file named by MOONSHARD_CUDA_LIBRARY, or libmoonshard_cuda.so in the engine's folder, in one of
-** the library folders relative to it, or on the dynamic linker's path. No other part of the engine refers to CUDA.
-*/
+ *
+ * The library is the file named by MOONSHARD_CUDA_LIBRARY, or libmoonshard_cuda.so in the engine's folder, in one of
+ * the library folders relative to it, or on the dynamic linker's path. No other part of the engine refers to CUDA.
+ */
 #include "device/device.h"
 
 #include <dlfcn.h>
@@ -31,7 +31,7 @@ static void note(const char *text) { ms_note("%s", text); }
 static const ms_device_host host = {.version = MS_DEVICE_VERSION, .raise = raise_message, .note = note};
 
 /* The folder of the file that contains this code: of the library, or of the executable, whose name has no folder if the
-** shell found it in PATH. */
+ * shell found it in PATH. */
 static int own_folder(char *folder, size_t bytes) {
   char file[PATH_MAX];
   Dl_info info;

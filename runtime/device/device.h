@@ -1,13 +1,13 @@
 /* device.h - where tensors live and kernels run: the functions that a device offers to the rest of the engine.
-**
-** A device has a set of capabilities; code outside this folder tests capabilities, never the kind of device. A device
-** whose memory is the host's (the CPU) has no streams here: the executor runs its plans on host threads, and its ranks
-** exchange data in shared memory. An asynchronous device has memory that the host reaches only by copies, streams that
-** execute work in order, events that order streams and report their progress, and its own collectives. Its functions
-** enqueue work and return, unless their comment says that they wait.
-**
-** Functions return enum ms_status unless they say otherwise.
-*/
+ *
+ * A device has a set of capabilities; code outside this folder tests capabilities, never the kind of device. A device
+ * whose memory is the host's (the CPU) has no streams here: the executor runs its plans on host threads, and its ranks
+ * exchange data in shared memory. An asynchronous device has memory that the host reaches only by copies, streams that
+ * execute work in order, events that order streams and report their progress, and its own collectives. Its functions
+ * enqueue work and return, unless their comment says that they wait.
+ *
+ * Functions return enum ms_status unless they say otherwise.
+ */
 #ifndef MS_DEVICE_DEVICE_H
 #define MS_DEVICE_DEVICE_H
 
@@ -45,8 +45,8 @@ typedef struct ms_device_usage {
 enum ms_device_coll { MS_DEVICE_ALL_GATHER, MS_DEVICE_REDUCE_SCATTER, MS_DEVICE_ALL_REDUCE };
 
 /* One buffer of a grouped collective. count: elements per rank, or of the whole buffer for all_reduce. Sums are
-** computed in dtype. In place: all_gather's `from` is the rank's chunk of `to`; reduce_scatter's `to` is its chunk of
-** `from`. */
+ * computed in dtype. In place: all_gather's `from` is the rank's chunk of `to`; reduce_scatter's `to` is its chunk of
+ * `from`. */
 typedef struct ms_device_part {
   const void *from;
   void *to;
@@ -65,11 +65,11 @@ typedef struct ms_device_api {
   int (*open)(int local_rank, int nccl, ms_device **device);
   void (*close)(ms_device *device);
   /* *base: zero-filled memory, 4096-byte aligned. label: its purpose, for messages. communicated: collectives read and
-  ** write it. Can wait for the device. */
+   * write it. Can wait for the device. */
   int (*allocate)(ms_device *device, int64_t bytes, int communicated, const char *label, void **base);
   void (*release)(ms_device *device, void *base, int64_t bytes, int communicated);
   /* Copy between the host and an arena, and wait until the copy is done. The caller has waited for the streams that use
-  ** those bytes. */
+   * those bytes. */
   int (*read)(ms_device *device, void *host, const void *at, int64_t bytes);
   int (*write)(ms_device *device, void *at, const void *host, int64_t bytes);
 
@@ -102,30 +102,30 @@ typedef struct ms_device_api {
   /* Enqueues *pinned = *value, also inside a graph. value: in device memory. */
   int (*mark)(ms_device *device, ms_device_stream *stream, int64_t *pinned, const int64_t *value);
   /* What is enqueued on the stream, and on streams that wait for it, from begin to end becomes a graph and does not
-  ** run. */
+   * run. */
   int (*capture_begin)(ms_device *device, ms_device_stream *stream);
   int (*capture_end)(ms_device *device, ms_device_stream *stream, ms_device_graph **graph); /* NULL: gives up */
   int (*graph_run)(ms_device *device, ms_device_graph *graph, ms_device_stream *stream);
   void (*graph_close)(ms_device *device, ms_device_graph *graph);
 
   /* Communicators. One rank makes an id and sends it to the others. comm_open and comm_split only begin: comm_ready
-  ** reports when they are done. All ranks of the parent split together; those with the same color form a communicator,
-  ** ordered by key. */
+   * reports when they are done. All ranks of the parent split together; those with the same color form a communicator,
+   * ordered by key. */
   int (*comm_id)(ms_device *device, void *id); /* [MS_DEVICE_ID_BYTES]; NULL: only checks that communicators work */
   int (*comm_open)(ms_device *device, const void *id, int size, int rank, ms_device_comm **comm);
   int (*comm_split)(ms_device *device, ms_device_comm *parent, int color, int key, ms_device_comm **comm);
   /* *ready: nothing is pending on the host side. Returns the communicator's first error, including those of
-  ** collectives. */
+   * collectives. */
   int (*comm_ready)(ms_device *device, ms_device_comm *comm, int *ready);
   /* Registers communicated memory. Collective over the communicator, with the same size on all ranks. Close the window
-  ** before the memory is released; closing the communicator closes it too. */
+   * before the memory is released; closing the communicator closes it too. */
   int (*window_open)(ms_device *device, ms_device_comm *comm, void *base, int64_t bytes, ms_device_window **window);
   void (*window_close)(ms_device *device, ms_device_comm *comm, ms_device_window *window);
   /* Enqueues all parts as one operation. Call comm_ready until it reports *ready before the next collective. */
   int (*collective)(ms_device *device, ms_device_comm *comm, ms_device_stream *stream, int kind, int parts,
                     const ms_device_part *part);
   /* Aborts collectives in flight and frees the communicator, without the other ranks; waits for that at most `seconds`
-  ** (rounded up). */
+   * (rounded up). */
   void (*comm_close)(ms_device *device, ms_device_comm *comm, double seconds);
 
   /* For `moonshard doctor`; these do not open a device. */
@@ -152,7 +152,7 @@ typedef const ms_device_api *(*ms_device_entry)(const ms_device_host *host);
 #define MS_DEVICE_ENTRY "ms_device_table"
 
 /* *api: the functions of a kind of device. The first call loads its library; MS_EUNSUPPORTED without one.
-** Thread-safe. */
+ * Thread-safe. */
 int ms_device_find(int kind, const ms_device_api **api);
 /* The kernel of an op; NULL for an alias. ms_device_find has found this kind before. */
 const ms_kernel *ms_device_kernel(int kind, int op);

@@ -1,7 +1,7 @@
 /* arenas.c - the memory of a state: mapping arenas, finding this rank's and its peers' blocks, copying to the host.
-**
-** Arenas that peers read in place are mapped by all ranks that train the model; all others are private device memory.
-*/
+ *
+ * Arenas that peers read in place are mapped by all ranks that train the model; all others are private device memory.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/sysinfo.h>
@@ -55,7 +55,7 @@ void ms_state_free_arena(ms_state *state, int arena) {
 }
 
 /* Pages are committed on first touch, so mapping more memory than the machine has succeeds, and the kernel would kill
-** the rank while it fills the pages. */
+ * the rank while it fills the pages. */
 static int check_host_memory(const ms_state *state, int arena, int64_t bytes) {
   static const double GIB = 1024.0 * 1024 * 1024;
   struct sysinfo host;

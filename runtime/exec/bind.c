@@ -1,8 +1,8 @@
 /* bind.c - prepares a plan to run: sorts its instructions by stream and resolves their pointers.
-**
-** Binding has two halves. Sorting allocates and copies, once. Resolving writes pointers, and is repeated when the
-** state's arenas have moved; it allocates nothing, so it can happen before a run.
-*/
+ *
+ * Binding has two halves. Sorting allocates and copies, once. Resolving writes pointers, and is repeated when the
+ * state's arenas have moved; it allocates nothing, so it can happen before a run.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 /* ---- pointers ---- */
 
 /* Offset of a persistent buffer in the state's layout. The plan's can differ: a plan that only evaluates has fewer
-** buffers. */
+ * buffers. */
 static int64_t state_offset(const ms_exec *exec, int buffer) {
   const ms_state_layout *layout = &exec->state->layout;
   const ms_plan *plan = exec->plan;

@@ -1,5 +1,5 @@
 /* checkpoint_load.c - loads a state from files: reads the ranges of a tensor that this rank owns, and verifies
-** checksums block by block while it reads. */
+ * checksums block by block while it reads. */
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@ typedef struct loading {
 } loading;
 
 /* Reads bytes [from, to) of the tensor to *at, and stores the wanted elements in the state; directly, if all of them
-** are wanted and the state is in host memory. */
+ * are wanted and the state is in host memory. */
 static int read_round(loading *l, int64_t from, int64_t to, const void **at) {
   int64_t first = l->begin + from / 4, last = l->begin + to / 4;
   int64_t wanted = first > l->first ? first : l->first, end = last < l->last ? last : l->last;

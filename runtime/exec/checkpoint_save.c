@@ -1,8 +1,8 @@
 /* checkpoint_save.c - saves this rank's part of a state: synchronously, or from a copy by a separate thread.
-**
-** The thread uses neither the state nor other ranks: it reads the copy and writes files, so training can continue, fail
-** or end at the same time. ms_save_wait reports its error. The copy's memory is kept for the next save.
-*/
+ *
+ * The thread uses neither the state nor other ranks: it reads the copy and writes files, so training can continue, fail
+ * or end at the same time. ms_save_wait reports its error. The copy's memory is kept for the next save.
+ */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>

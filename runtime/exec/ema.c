@@ -1,6 +1,6 @@
 /* ema.c - swaps the master weights with their averages, so that everything that reads parameters reads the averages;
-** and restarts the averages from the weights.
-*/
+ * and restarts the averages from the weights.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ static int restart(ms_state *state, float *master, float *ema, int64_t n, float 
 }
 
 /* Calls `by` for every owned element of every trainable parameter. sliced: where replicas share one copy, only for this
-** rank's slice. */
+ * rank's slice. */
 static int move_all(ms_state *state, move *by, int sliced) {
   const ms_model *model = state->model;
   float *room = NULL;

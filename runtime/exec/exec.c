@@ -16,7 +16,7 @@
 /* ---- making ---- */
 
 /* MOONSHARD_STREAMS: "inline" runs all streams on one thread; "threads" uses one thread per stream, so that a thread
-** sanitizer detects a missing wait in a plan. */
+ * sanitizer detects a missing wait in a plan. */
 static int choose_runner(ms_exec *exec) {
   const char *mode = ms_env_string("MOONSHARD_STREAMS", "inline");
   if (ms_device_has(exec->state->device, MS_DEVICE_ASYNCHRONOUS)) exec->runner = &ms_async_runner;

@@ -1,9 +1,9 @@
 /* exec.h - a plan bound to a state: per stream, a compact list of instructions whose pointers are resolved.
-**
-** bind.c makes it. A runner executes the streams of a phase: inline.c on the calling thread, threads.c with one thread
-** per stream, async/ on an asynchronous device. A hook after each kernel lets nonfinite.c inspect values. A run looks
-** nothing up by name and allocates nothing.
-*/
+ *
+ * bind.c makes it. A runner executes the streams of a phase: inline.c on the calling thread, threads.c with one thread
+ * per stream, async/ on an asynchronous device. A hook after each kernel lets nonfinite.c inspect values. A run looks
+ * nothing up by name and allocates nothing.
+ */
 #ifndef MS_EXEC_EXEC_H
 #define MS_EXEC_EXEC_H
 
@@ -60,7 +60,7 @@ typedef struct ms_exec_threads ms_exec_threads;
 typedef struct ms_exec_finder ms_exec_finder;
 
 /* How an exec runs its phases. Every member but run can be NULL: without input and output, the host reads and writes
-** the plan's buffers directly; without the others, there is nothing to do. */
+ * the plan's buffers directly; without the others, there is nothing to do. */
 typedef struct ms_runner {
   int (*open)(ms_exec *exec);    /* called when instructions are sorted, before pointers are resolved */
   void (*close)(ms_exec *exec);  /* also called when open failed */
@@ -114,7 +114,7 @@ void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs);
 /* Where the host writes an input. */
 void *ms_exec_input_at(ms_exec *exec, int input);
 /* 1 when the collective at the head of a stream is free to start: no delay was injected before it, or the delay has
-** passed. The first call starts the delay. */
+ * passed. The first call starts the delay. */
 int ms_exec_may_start(ms_exec *exec, int stream);
 /* Notes the next kernel for reports, and takes the delay after forward. now: when the kernel begins, as ms_clock. */
 void ms_exec_enter_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);

@@ -1,9 +1,9 @@
 /* inline.c - runs a phase on one thread: the compute stream's kernels in order, and collectives between them.
-**
-** A collective is a state machine that never blocks, so one thread can advance all streams: after each kernel it checks
-** the heads of the other streams, starts collectives that are ready and tests those in flight. It sleeps only when
-** compute must wait and no stream can advance.
-*/
+ *
+ * A collective is a state machine that never blocks, so one thread can advance all streams: after each kernel it checks
+ * the heads of the other streams, starts collectives that are ready and tests those in flight. It sleeps only when
+ * compute must wait and no stream can advance.
+ */
 #include <math.h>
 
 #include "base/clock.h"
@@ -75,7 +75,7 @@ static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, double 
 }
 
 /* Sleeps until the collective that blocks compute may have advanced. Follows the waits from stream to stream to find
-** it. */
+ * it. */
 static int pause(ms_exec *exec, int phase, unsigned seen) {
   const ms_exec_stream *stream = exec->phase[phase].stream;
   int s = MS_STREAM_COMPUTE;

@@ -1,6 +1,6 @@
 /* nonfinite.c - finds the first value that is not finite: in parameters and inputs, then in every kernel's output
-** during phase FIRST, then in the summed gradients. The ranks agree on the earliest finding, so all report the same.
-*/
+ * during phase FIRST, then in the summed gradients. The ranks agree on the earliest finding, so all report the same.
+ */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* params.c - access to the elements of parameters that this rank owns: initial values, reads, writes, update counts.
-**
-** An initial value is a pure function of the model's seed, the parameter's name and the element's index, so every mesh
-** shape starts from the same bits.
-*/
+ *
+ * An initial value is a pure function of the model's seed, the parameter's name and the element's index, so every mesh
+ * shape starts from the same bits.
+ */
 #include "exec/params.h"
 
 #include <stdlib.h>

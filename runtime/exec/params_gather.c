@@ -1,8 +1,8 @@
 /* params_gather.c - whole parameters: gathers elements from the ranks that own them to all ranks, and scatters them
-** back.
-**
-** Elements pass through a window of shared memory that all ranks of the group map, one window's worth per round.
-*/
+ * back.
+ *
+ * Elements pass through a window of shared memory that all ranks of the group map, one window's worth per round.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +92,7 @@ int ms_state_gather(ms_state *state, int param, int what, float *full) {
 }
 
 /* Every rank copies the elements it owns from each window. The window's first barrier ensures that no peer reads the
-** parameter any more. */
+ * parameter any more. */
 static int scatter(ms_state *state, const ms_param *p, int from, const float *full, const ms_elements *mine) {
   ms_region window;
   int rc = MS_OK;

@@ -1,6 +1,6 @@
 /* profile.c - records what runs. Every stream has its own list, so streams on different threads record without a lock;
-** room is allocated before a run, never during it. Texts stay flight recorder numbers until the trace is written.
-*/
+ * room is allocated before a run, never during it. Texts stay flight recorder numbers until the trace is written.
+ */
 #include "exec/profile.h"
 
 #include <stdlib.h>

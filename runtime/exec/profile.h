@@ -1,7 +1,7 @@
 /* profile.h - what ran on each stream of a rank, and when: recorded while an exec runs phases (profile.c), and written
-** for all ranks as one Chrome trace (profile_write.c). Without a profile, the cost is one test of a pointer per
-** instruction.
-*/
+ * for all ranks as one Chrome trace (profile_write.c). Without a profile, the cost is one test of a pointer per
+ * instruction.
+ */
 #ifndef MS_EXEC_PROFILE_H
 #define MS_EXEC_PROFILE_H
 

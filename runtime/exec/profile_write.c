@@ -1,14 +1,14 @@
 /* profile_write.c - writes a profile as one Chrome trace file (JSON) for ui.perfetto.dev and chrome://tracing: a
-** process per rank, a thread per stream and one for the program itself, arrows where a stream waited for another.
-**
-** Every rank writes its part into shared memory, and rank 0 writes the file. Times are microseconds since the first
-** event of all ranks; the ranks of a host have the same clock.
-**
-** Perfetto identifies threads by tid alone and treats tid 0 as an idle processor, so numbers are unique across ranks:
-** process (rank + 1) * 100, and its threads counted from there. It reads ids of arrows as integers only. It closes
-** slices with equal times in the order of the file, so a thread's slices are written in order of their beginning, and
-** the longest first.
-*/
+ * process per rank, a thread per stream and one for the program itself, arrows where a stream waited for another.
+ *
+ * Every rank writes its part into shared memory, and rank 0 writes the file. Times are microseconds since the first
+ * event of all ranks; the ranks of a host have the same clock.
+ *
+ * Perfetto identifies threads by tid alone and treats tid 0 as an idle processor, so numbers are unique across ranks:
+ * process (rank + 1) * 100, and its threads counted from there. It reads ids of arrows as integers only. It closes
+ * slices with equal times in the order of the file, so a thread's slices are written in order of their beginning, and
+ * the longest first.
+ */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

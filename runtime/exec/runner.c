@@ -1,5 +1,5 @@
 /* runner.c - shared by all runners: calling a kernel (with notes, profile and error text), injected delays of
-** collectives, and counts. */
+ * collectives, and counts. */
 #include <string.h>
 
 #include "base/clock.h"

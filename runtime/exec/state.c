@@ -1,5 +1,5 @@
 /* state.c - the training state of a rank: creating and freeing it, and the communicators that its plans' collectives
-** use. */
+ * use. */
 #include "exec/state.h"
 
 #include <stdlib.h>

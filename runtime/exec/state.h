@@ -1,10 +1,10 @@
 /* state.h - everything that lives as long as training: the STATE arena, the transient arenas of phases, and the
-** communicators.
-**
-** The transient arenas belong to the state because its execs run one at a time and can share them. They grow when a
-** plan that needs more is bound. Their addresses then change, and so does `generation`, by which execs that were bound
-** before notice it.
-*/
+ * communicators.
+ *
+ * The transient arenas belong to the state because its execs run one at a time and can share them. They grow when a
+ * plan that needs more is bound. Their addresses then change, and so does `generation`, by which execs that were bound
+ * before notice it.
+ */
 #ifndef MS_EXEC_STATE_H
 #define MS_EXEC_STATE_H
 
@@ -23,8 +23,8 @@ struct ms_state {
   int nccl;          /* enum ms_nccl_option */
   ms_state_layout layout;
   /* The whole mapping of each arena: COMM and GROUPED [group size * stride], GATHERED and MASTERS
-  ** [replicate_size * stride]; where replicas share one copy, GATHERED and MASTERS [stride], REPLICATED
-  ** [shard_size * stride]. */
+   * [replicate_size * stride]; where replicas share one copy, GATHERED and MASTERS [stride], REPLICATED
+   * [shard_size * stride]. */
   ms_region arena[MS_ARENAS];
   int blocks[MS_ARENAS]; /* blocks mapped together, noted when mapped as the model can be freed first; 0: private */
   int64_t arena_bytes[MS_ARENAS]; /* size of this rank's block, as plans requested it */
@@ -49,17 +49,17 @@ struct ms_state {
 /* ---- arenas.c ---- */
 
 /* Maps an arena of `bytes` and then releases its old memory, so a failure leaves everything unchanged. Collective where
-** peers map it too. */
+ * peers map it too. */
 int ms_state_map_arena(ms_state *state, int arena, int64_t bytes);
 void ms_state_free_arena(ms_state *state, int arena);
 /* Grows every transient arena to at least bytes[arena] ([MS_ARENAS]); persistent arenas are left alone. Collective,
-** with the same sizes on all ranks. */
+ * with the same sizes on all ranks. */
 int ms_state_reserve(ms_state *state, const int64_t *bytes);
 /* Notes that a phase failed part-way: until all ranks have recovered, some can still be inside a collective. */
 void ms_state_set_interrupted(ms_state *state);
 int ms_state_interrupted(const ms_state *state);
 /* *view: bytes of an arena that the host can read: the arena itself in host memory, else a copy that is valid until the
-** next view. */
+ * next view. */
 int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view);
 /* *room: host memory of `bytes` that the state owns, valid until the next view. */
 int ms_state_room(ms_state *state, int64_t bytes, void **room);
@@ -67,7 +67,7 @@ int ms_state_room(ms_state *state, int64_t bytes, void **room);
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes);
 int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes);
 /* ranks [group size]: the model's ranks, replica by replica, each in the order of its shards: the order of collectives
-** that include replicas. Returns their number. */
+ * that include replicas. Returns their number. */
 int ms_state_grid(const ms_state *state, int *ranks);
 /* First byte of this rank's block of an arena. */
 char *ms_state_block(const ms_state *state, int arena);
@@ -88,7 +88,7 @@ static inline ms_dim_group ms_model_group(const ms_model *m, int dim) {
   return (ms_dim_group){m->replicate_dim, m->replicate_size, m->replicate_rank, m->shard_rank, m->replicate_group};
 }
 /* A stream's communicator among `ranks` neighbours of its dimension's group or, if `ranks` exceeds the group's size,
-** among all replicas. ms_state_open_group or ms_state_open_replicas opens it, unless it is the whole group's. */
+ * among all replicas. ms_state_open_group or ms_state_open_replicas opens it, unless it is the whole group's. */
 ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks);
 /* Open the communicator that ms_state_comm returns, if it is not open yet. Collective over the group. */
 int ms_state_open_replicas(ms_state *state, int stream);

@@ -1,9 +1,9 @@
 /* threads.c - runs each stream on its own thread, as an accelerator does. Slower than one thread, and meant for checks:
-** only the plan's events order the streams, so a thread sanitizer detects a missing wait.
-**
-** The compute stream runs on the caller's thread, the others on threads that sleep between phases. An event is a futex
-** word: sleeping on it orders threads no further than the event itself. The first error stops all streams.
-*/
+ * only the plan's events order the streams, so a thread sanitizer detects a missing wait.
+ *
+ * The compute stream runs on the caller's thread, the others on threads that sleep between phases. An event is a futex
+ * word: sleeping on it orders threads no further than the event itself. The first error stops all streams.
+ */
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>

@@ -1,11 +1,11 @@
 /* autodiff.c - reverse mode over the node list: processes nodes from last to first, and turns the gradients of each
-** node's outputs into those of its inputs by the rule of its row. Several gradients of one value are added.
-**
-** Only paths from a trainable parameter to the loss are followed. A gradient is converted to the dtype that its value
-** requires (for a parameter: grad_dtype) before anything is added to it: by changing the output dtype of the node
-** that produces it (out_dtype), so that a bf16 matmul writes its weight gradient directly in f32, or otherwise by a
-** cast.
-*/
+ * node's outputs into those of its inputs by the rule of its row. Several gradients of one value are added.
+ *
+ * Only paths from a trainable parameter to the loss are followed. A gradient is converted to the dtype that its value
+ * requires (for a parameter: grad_dtype) before anything is added to it: by changing the output dtype of the node
+ * that produces it (out_dtype), so that a bf16 matmul writes its weight gradient directly in f32, or otherwise by a
+ * cast.
+ */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -40,7 +40,7 @@ static int count_new_nodes(tape *t) {
 }
 
 /* The value that owns v's bytes, found through reshapes as long as nothing but the next reshape reads them. -1 if
-** anything else reads or holds v's bytes, or if the backward pass did not produce them. */
+ * anything else reads or holds v's bytes, or if the backward pass did not produce them. */
 static int exclusive_root(const tape *t, int v) {
   const ms_graph *graph = t->graph;
   for (int readers = 0;; readers = 1) {
@@ -148,8 +148,8 @@ static int mark_wanted(tape *t) {
   return MS_OK;
 }
 
-/* Fills param_grads. A gradient shared with anything else is copied, because its storage will be the reduced segment.
-*/
+/* Fills param_grads. A gradient shared with anything else is copied, because its storage will be
+ * the reduced segment. */
 static int settle_param_gradients(tape *t) {
   ms_graph *graph = t->graph;
   int dtype;

@@ -1,12 +1,12 @@
 /* batch_rows.c - which elements of a value belong to which row of the batch, propagated from the inputs through the
-** ops.
-**
-** A value's elements are viewed as [outer, rows, inner], so reshaping changes nothing, nor does merging rows with
-** other axes (to [rows * positions, D]). Other ops move axes: the axis with the rows is found in the input, and the
-** op's row of the table gives the corresponding output axis, or reports that it ends (a sum over rows belongs to no
-** row). If rows are scattered in a way that three sizes cannot describe, the value is marked, and dropout rejects it:
-** a mask that follows the rank instead of the row would differ on another mesh.
-*/
+ * ops.
+ *
+ * A value's elements are viewed as [outer, rows, inner], so reshaping changes nothing, nor does merging rows with
+ * other axes (to [rows * positions, D]). Other ops move axes: the axis with the rows is found in the input, and the
+ * op's row of the table gives the corresponding output axis, or reports that it ends (a sum over rows belongs to no
+ * row). If rows are scattered in a way that three sizes cannot describe, the value is marked, and dropout rejects it:
+ * a mask that follows the rank instead of the row would differ on another mesh.
+ */
 #include <stddef.h>
 
 #include "graph/batch_rows.h"
@@ -42,10 +42,10 @@ static ms_batch_rows at_axis(const ms_value_info *out, int to, row_axis from, co
   return (ms_batch_rows){product(out->dims, 0, to) * from.outer, rows->rows, rows->first};
 }
 
-/* ---- the column `axes` of the op table: which axis of output 0 an input's axis becomes --------------------------- */
+/* ---- the column `axes` of the op table: which axis of output 0 an input's axis becomes -------------------------- */
 
 /* Aligned at the last axis. A repeated axis does not contain rows, except for a single row, where another axis is
-** used. */
+ * used. */
 int ms_axes_aligned(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
   (void)node;
   int to = out->ndim - in[input].ndim + axis;
@@ -110,7 +110,7 @@ int ms_axes_kept(const ms_node *node, const ms_value_info *in, const ms_value_in
   return axis;
 }
 
-/* ---- along the rows ----------------------------------------------------------------------------------------------- */
+/* ---- along the rows --------------------------------------------------------------------------------------------- */
 
 /* The result contains some of the rows. */
 static ms_batch_rows sliced(const ms_node *node, const ms_value_info *out, row_axis from, const ms_batch_rows *rows) {

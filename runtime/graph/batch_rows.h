@@ -5,7 +5,7 @@
 #include "graph/graph.h"
 
 /* In place of an axis number. ENDS: the axis does not appear in the output (it was reduced or contracted). TORN: its
-** indices appear, but no longer along one output axis. */
+ * indices appear, but no longer along one output axis. */
 enum ms_axis_end { MS_AXIS_ENDS = -1, MS_AXIS_TORN = -2 };
 
 #define MS_OP(name, low, high, outputs, attrs, rule, axes, ...) \

@@ -1,5 +1,5 @@
 /* builder.c - builds a graph: inputs, parameters, nodes. Every node is checked when it is created, so an error names
-** the module path (scope) of the recipe's call. graph.c contains creation, copying and release of graphs. */
+ * the module path (scope) of the recipe's call. graph.c contains creation, copying and release of graphs. */
 #include <string.h>
 
 #include "graph/batch_rows.h"
@@ -110,7 +110,7 @@ int ms_graph_param(ms_graph *graph, int param, int *value) {
 }
 
 /* Writes values that a rule resolved back to the attributes: non-negative axes, sizes without -1. Kernels and dumps
-** then see one normal form of each node. */
+ * then see one normal form of each node. */
 static void settle_attrs(ms_node *node, const ms_value_info *in, const ms_value_info *out) {
   if (ms_op_has(node->op, "d0:i0"))
     for (int d = 0; d < out[0].ndim; d++) node->attrs.i[d] = out[0].dims[d];
@@ -134,7 +134,7 @@ static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs,
 }
 
 /* Replaces stream 0 by a new stream, because two dropouts must not drop the same elements, and sets the rows that key
-** the mask. */
+ * the mask. */
 static int settle_mask(const ms_graph *graph, const char *op, const ms_value *x, ms_attrs *attrs) {
   if (x->rows.rows < 0)
     return MS_FAIL(MS_EUNSUPPORTED,

@@ -1,5 +1,5 @@
 /* cost.c - the cost of an op: floating-point operations, and bytes read and written if each tensor is touched once.
-** The column `work` of the op table names the function here, and the column `flops` is its factor. */
+ * The column `work` of the op table names the function here, and the column `flops` is its factor. */
 #include "graph/infer.h"
 
 static double elements(const ms_value_info *info) { return (double)ms_numel(info); }
@@ -17,7 +17,7 @@ static double bytes_once(const ms_cost_case *c) {
 
 static int flops_of(const ms_cost_case *c) { return ms_op_row_of(c->op)->flops; }
 
-/* ---- the column `work` of the op table --------------------------------------------------------------------------- */
+/* ---- the column `work` of the op table -------------------------------------------------------------------------- */
 
 /* `flops` per element of the first output */
 ms_work ms_work_each(const ms_cost_case *c) { return (ms_work){flops_of(c) * elements(&c->out[0]), bytes_once(c)}; }
@@ -58,7 +58,7 @@ ms_work ms_work_part(const ms_cost_case *c) {
   return (ms_work){flops_of(c) * elements(&c->out[0]), 2 * tensor_bytes(&c->out[0])};
 }
 
-/* ---- of nodes and calls ------------------------------------------------------------------------------------------ */
+/* ---- of nodes and calls ----------------------------------------------------------------------------------------- */
 
 static ms_work work_of(const ms_cost_case *c) {
   const ms_op_row *row = ms_op_row_of(c->op);

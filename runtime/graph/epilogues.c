@@ -1,24 +1,24 @@
 /* epilogues.c - fuses gelu into the matrix product before it, and its gradient into the product that computes the
-** gradient of its result, for devices whose library has such epilogues (cuBLASLt's GELU_AUX_BIAS, DGELU,
-** DGELU_BGRAD). These are the last rewrites of a training graph. They run only where fewer bytes move, and never
-** increase memory. In tensors of gelu's size:
-**
-**                                     separate                         fused
-**   gelu                              u written and read, h written    u and h written                  3 -> 2
-**   its gradient                      dh written; u, dh read, du       u read, du written               4 -> 2
-**     and an f32 bias gradient        the same                         and du read                      4 -> 3
-**   its gradient, h recomputed        and h written                    and u read, h written            5 -> 4
-**     and an f32 bias gradient        the same                         and du read                      5 -> 5
-**
-** The last case is therefore not fused. Keeping h instead of recomputing it would save 2 more, but cost four more
-** tensors of the model's width per block, where rematerialize.c keeps ten. Backward keeps u anyway. The epilogue sums
-** a bias gradient in f32 but returns it in the product's dtype; an f32 bias gradient is summed by a separate op.
-**
-** The epilogue applies gelu to u before rounding, so a recomputed h differs from forward's by one bf16 rounding.
-** Nodes of recomputed regions are not fused, because their copies must have the bits of forward. Other forms of gelu
-** than tanh, which the library does not have, are not fused, nor are products whose rows are not multiples of 8
-** elements, as it requires.
-*/
+ * gradient of its result, for devices whose library has such epilogues (cuBLASLt's GELU_AUX_BIAS, DGELU,
+ * DGELU_BGRAD). These are the last rewrites of a training graph. They run only where fewer bytes move, and never
+ * increase memory. In tensors of gelu's size:
+ *
+ *                                     separate                         fused
+ *   gelu                              u written and read, h written    u and h written                  3 -> 2
+ *   its gradient                      dh written; u, dh read, du       u read, du written               4 -> 2
+ *     and an f32 bias gradient        the same                         and du read                      4 -> 3
+ *   its gradient, h recomputed        and h written                    and u read, h written            5 -> 4
+ *     and an f32 bias gradient        the same                         and du read                      5 -> 5
+ *
+ * The last case is therefore not fused. Keeping h instead of recomputing it would save 2 more, but cost four more
+ * tensors of the model's width per block, where rematerialize.c keeps ten. Backward keeps u anyway. The epilogue sums
+ * a bias gradient in f32 but returns it in the product's dtype; an f32 bias gradient is summed by a separate op.
+ *
+ * The epilogue applies gelu to u before rounding, so a recomputed h differs from forward's by one bf16 rounding.
+ * Nodes of recomputed regions are not fused, because their copies must have the bits of forward. Other forms of gelu
+ * than tanh, which the library does not have, are not fused, nor are products whose rows are not multiples of 8
+ * elements, as it requires.
+ */
 #include <stddef.h>
 
 #include "base/error.h"

@@ -1,10 +1,10 @@
 /* grad.h - gradient rules: each appends the nodes that compute the gradients of a node's inputs from those of its
-** outputs.
-**
-** A rule copies its node before it emits anything, because emitting can reallocate graph->nodes. It can ignore the
-** dtype of the gradients that it returns (autodiff casts each to its value's dtype) and sharing (it can return dy
-** itself, several times). The vector-Jacobian products are the textbook ones; each rule states its formula.
-*/
+ * outputs.
+ *
+ * A rule copies its node before it emits anything, because emitting can reallocate graph->nodes. It can ignore the
+ * dtype of the gradients that it returns (autodiff casts each to its value's dtype) and sharing (it can return dy
+ * itself, several times). The vector-Jacobian products are the textbook ones; each rule states its formula.
+ */
 #ifndef MS_GRAPH_GRAD_H
 #define MS_GRAPH_GRAD_H
 

@@ -52,7 +52,7 @@ int ms_grad_div(ms_graph *graph, int node, const int *dy, const int *needs, int 
 }
 
 /* The share of dy that goes to input `i`: all of it where the input was selected, half where both are equal.
-** `larger`: the larger input is selected. */
+ * `larger`: the larger input is selected. */
 static int share_of_taken(ms_graph *graph, int node, int i, int larger, int dy, int *dx) {
   const ms_node n = graph->nodes[node];
   int above = larger ? i : 1 - i, in[3] = {n.in[above], n.in[1 - above], dy};

@@ -40,7 +40,7 @@ static int before_activation(ms_graph *graph, const ms_node *n, int dy, int *dz)
 }
 
 /* db, the gradient of b in C = A B, where A is a or its transpose and B is b or its transpose:
-** B = b: db = A' dC; B = b': db = dC' A. */
+ * B = b: db = A' dC; B = b': db = dC' A. */
 static int right_gradient(ms_graph *graph, int a, int trans_a, int trans_b, int dc, int *db) {
   if (trans_b) return emit_matmul(graph, dc, 1, a, trans_a, db);
   return emit_matmul(graph, a, !trans_a, dc, 0, db);

@@ -1,5 +1,5 @@
 /* grad_norm.c - gradients of layer_norm and rms_norm, fused with an addition or not. One kernel writes dx and the
-** gradients of gain and bias, which are sums over all rows, in the dtype of the parameters' gradients. */
+ * gradients of gain and bias, which are sums over all rows, in the dtype of the parameters' gradients. */
 #include "base/error.h"
 #include "graph/grad.h"
 
@@ -12,7 +12,7 @@ typedef struct norm_form {
 } norm_form;
 
 /* Emits dx of the normalised value and the channel gradients in dx_channels, which can stay unused. residual: a
-** gradient to add to dx, or -1. */
+ * gradient to add to dx, or -1. */
 static int normalized_gradient(ms_graph *graph, const ms_node *n, const norm_form *form, int dy, int residual, int *dx,
                                int *dx_channels) {
   int in[5] = {form->summed ? n->out[2] : n->in[0], n->in[form->gain], n->out[1], dy, residual};

@@ -1,7 +1,7 @@
 /* graph.c - creation, copying and release of a graph, and its table of names.
-**
-** Scopes and names are interned: nodes of one module share one text, so comparing pointers compares names.
-*/
+ *
+ * Scopes and names are interned: nodes of one module share one text, so comparing pointers compares names.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* graph.h - the traced computation: values and nodes, in the order in which they were created.
-**
-** A graph is built once per shape (builder.c), rewritten (rewrite.c), differentiated (autodiff.c) and then lowered to
-** a plan. Values are contiguous tensors; a node applies one row of the op table. Nodes are in program order: every
-** node comes after the nodes that produce its inputs. Autodiff appends the backward nodes to the same graph, so one
-** list describes the whole micro-batch. A graph belongs to one thread at a time.
-*/
+ *
+ * A graph is built once per shape (builder.c), rewritten (rewrite.c), differentiated (autodiff.c) and then lowered to
+ * a plan. Values are contiguous tensors; a node applies one row of the op table. Nodes are in program order: every
+ * node comes after the nodes that produce its inputs. Autodiff appends the backward nodes to the same graph, so one
+ * list describes the whole micro-batch. A graph belongs to one thread at a time.
+ */
 #ifndef MS_GRAPH_GRAPH_H
 #define MS_GRAPH_GRAPH_H
 
@@ -15,7 +15,7 @@
 enum ms_value_kind { MS_VALUE_NODE = 0, MS_VALUE_INPUT = 1, MS_VALUE_PARAM = 2 };
 
 /* A value seen as [outer, rows, inner]: axis 1 holds rows [first, first + rows) of the micro-batch. rows 0: the value
-** does not depend on a row; -1: its rows can no longer be told apart. */
+ * does not depend on a row; -1: its rows can no longer be told apart. */
 typedef struct ms_batch_rows {
   int64_t outer, rows, first;
 } ms_batch_rows;
@@ -47,7 +47,7 @@ typedef struct ms_named_value {
 } ms_named_value;
 
 /* The facts about a parameter that the builder needs; a small interface, so that this floor does not depend on
-** sharding. */
+ * sharding. */
 typedef struct ms_param_info {
   const char *name;
   ms_value_info info; /* its dtype is the one that kernels read */
@@ -87,7 +87,7 @@ struct ms_graph {
 /* The functions of an op's row. First the shape rule: fills out[outputs] from in[inputs]. */
 typedef int (*ms_infer_fn)(const ms_node *node, const ms_value_info *in, ms_value_info *out);
 /* Gradient rule: appends the nodes that compute d loss / d inputs. dy: [outputs], gradient values, -1 if an output
-** has none. dx: [inputs], all -1 on entry; the rule sets each input with needs[i]. */
+ * has none. dx: [inputs], all -1 on entry; the rule sets each input with needs[i]. */
 typedef int (*ms_grad_fn)(ms_graph *graph, int node, const int *dy, const int *needs, int *dx);
 /* The axis of output 0 to which an axis of an input corresponds: 0 or more, or a value of enum ms_axis_end. */
 typedef int (*ms_axes_fn)(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis);
@@ -134,36 +134,36 @@ int ms_graph_in_scope(const ms_graph *graph, int rc);
 const char *ms_graph_intern(ms_graph *graph, const char *text);
 
 /* Fuses matmul + add of a vector into matmul with bias, add + norm into add_norm, silu * x into swiglu, and matmul +
-** relu into a matmul with activation. With evaluate = 1 it also fuses matmul + gelu/silu and bypasses dropout.
-** Removes unused nodes. Value ids do not change; a value that no node produces any more has node -1. */
+ * relu into a matmul with activation. With evaluate = 1 it also fuses matmul + gelu/silu and bypasses dropout.
+ * Removes unused nodes. Value ids do not change; a value that no node produces any more has node -1. */
 int ms_graph_rewrite(ms_graph *graph, int evaluate);
 /* The part of ms_graph_rewrite that evaluate phases need even without fusion: bypasses ops that are the identity in
-** evaluation (dropout). ms_graph_rewrite with evaluate = 1 includes it. */
+ * evaluation (dropout). ms_graph_rewrite with evaluate = 1 includes it. */
 int ms_graph_pass_identities(ms_graph *graph, int evaluate);
 /* Runs after autodiff. Fuses activation backward + bias gradient into activation_backward_bias, makes the other
-** addend of a norm's gradient its fifth input, and turns a sum of pads that tile an axis (the gradient of slices)
-** into concat. Removes unused nodes. */
+ * addend of a norm's gradient its fifth input, and turns a sum of pads that tile an axis (the gradient of slices)
+ * into concat. Removes unused nodes. */
 int ms_graph_rewrite_backward(ms_graph *graph);
 /* Runs after both rewrites. Results that only weight gradients read are recomputed by the gradient's kernel instead
-** of stored. Appends new values and reorders nodes within backward. */
+ * of stored. Appends new values and reorders nodes within backward. */
 int ms_graph_rematerialize(ms_graph *graph);
 /* Removes nodes whose outputs reach neither the loss, a named output nor a parameter gradient; keeps the order. */
 int ms_graph_prune(ms_graph *graph);
 /* Appends the backward pass and fills param_grads, each in the parameter's grad_dtype. A parameter's gradient is a
-** separate value (or a reshape of one): no other node reads it and no other parameter shares it, so the caller can
-** bind its storage freely. */
+ * separate value (or a reshape of one): no other node reads it and no other parameter shares it, so the caller can
+ * bind its storage freely. */
 int ms_graph_differentiate(ms_graph *graph);
 
 /* Recomputes in backward what the regions of the trace do not keep (recompute.c). Runs after autodiff and its
-** rewrites. */
+ * rewrites. */
 int ms_graph_insert_recomputation(ms_graph *graph);
 
 /* Runs last, for devices that support it: moves gelu and its gradient into the epilogues of adjacent products
-** (epilogues.c). */
+ * (epilogues.c). */
 int ms_graph_fuse_epilogues(ms_graph *graph);
 
 /* FLOPs of one call: 2 M N K for a matmul, 4 B H T S D for attention (not halved if causal), 2.5 times that for its
-** gradient. */
+ * gradient. */
 double ms_op_flops(const ms_cost_case *c);
 double ms_op_bytes(const ms_cost_case *c);
 double ms_node_flops(const ms_graph *graph, const ms_node *node);

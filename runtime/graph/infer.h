@@ -1,10 +1,10 @@
 /* infer.h - shape rules: they compute the shapes and dtypes of a node's outputs from its inputs, or report what would
-** fit.
-**
-** A rule writes every output of the row and reads no other node. Messages start with the op's name; the builder
-** prepends the module path. This header also declares the checks that many rules share; `what` is the input's name in
-** the op's formula.
-*/
+ * fit.
+ *
+ * A rule writes every output of the row and reads no other node. Messages start with the op's name; the builder
+ * prepends the module path. This header also declares the checks that many rules share; `what` is the input's name in
+ * the op's formula.
+ */
 #ifndef MS_GRAPH_INFER_H
 #define MS_GRAPH_INFER_H
 

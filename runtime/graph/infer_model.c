@@ -1,4 +1,5 @@
-/* infer_model.c - shape rules of the ops a transformer is made of: matmul, embedding, rope, attention, cross entropy. */
+/* infer_model.c - shape rules of the ops a transformer is made of: matmul, embedding, rope,
+ * attention, cross entropy. */
 #include <inttypes.h>
 #include <stdio.h>
 

@@ -58,7 +58,7 @@ int ms_infer_add_rms_norm(const ms_node *node, const ms_value_info *in, ms_value
 }
 
 /* Inputs x, gain, stats, dy and optionally a gradient to add to dx; outputs dx and the channels' gradients. With
-** `again` the norm's result is the last output, and if there are two channels the bias follows dy. */
+ * `again` the norm's result is the last output, and if there are two channels the bias follows dy. */
 static int infer_norm_backward(const ms_node *node, const ms_value_info *in, ms_value_info stats, int channels,
                                int again, ms_value_info *out) {
   static const char *const what[] = {"x", "the gain", "the statistics", "dy", "the gradient to add"};

@@ -1,5 +1,5 @@
 /* infer_step.c - shape rules of the ops that a sharded step runs on chunks: accumulation, norms, optimizers. All are
-** in f32, and a chunk can be empty on ranks that own nothing. */
+ * in f32, and a chunk can be empty on ranks that own nothing. */
 #include <stdio.h>
 
 #include "graph/infer.h"

@@ -1,8 +1,8 @@
 /* op_table.c - the rows of kernels/ops.def and their report through the public header.
-**
-** A row's attributes are a text ("axis:i0=-1 keepdim:i1=0"), so that the Lua layer, dumps and the defaults below read
-** the same words. Claims of a row are asserted at compile time where possible.
-*/
+ *
+ * A row's attributes are a text ("axis:i0=-1 keepdim:i1=0"), so that the Lua layer, dumps and the defaults below read
+ * the same words. Claims of a row are asserted at compile time where possible.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,19 +1,19 @@
 /* recompute.c - activations that backward recomputes instead of keeping (activation checkpointing, Chen et al. 2016,
-** "Training deep nets with sublinear memory cost").
-**
-** The trace divides forward into regions, one per call of a module selected by a rule; ms_graph_recompute marks where
-** one begins. A region's values are kept for backward only if they leave the region. All other values that backward
-** reads are recomputed by copies of their nodes, placed before the first backward node that needs one of them. The
-** peak therefore contains the inside of one region at a time, and gathering, keeping and freeing follow from
-** lifetimes as for any other node. Copies draw the same dropout masks, which depend only on attributes.
-*/
+ * "Training deep nets with sublinear memory cost").
+ *
+ * The trace divides forward into regions, one per call of a module selected by a rule; ms_graph_recompute marks where
+ * one begins. A region's values are kept for backward only if they leave the region. All other values that backward
+ * reads are recomputed by copies of their nodes, placed before the first backward node that needs one of them. The
+ * peak therefore contains the inside of one region at a time, and gathering, keeping and freeing follow from
+ * lifetimes as for any other node. Copies draw the same dropout masks, which depend only on attributes.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "graph/graph.h"
 
-/* ---- what the trace says ------------------------------------------------------------------------------------------- */
+/* ---- what the trace says ---------------------------------------------------------------------------------------- */
 
 static int choose_op(ms_graph *graph, const char *name, size_t length) {
   for (int op = 0; op < MS_OP_COUNT; op++) {
@@ -39,7 +39,7 @@ int ms_graph_recompute(ms_graph *graph, int region, const char *ops) {
   return MS_OK;
 }
 
-/* ---- after autodiff -------------------------------------------------------------------------------------------------- */
+/* ---- after autodiff --------------------------------------------------------------------------------------------- */
 
 typedef struct recomputer {
   ms_graph *graph;

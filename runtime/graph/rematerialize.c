@@ -1,12 +1,12 @@
 /* rematerialize.c - results that need not be kept, because the kernel of their gradient can produce them again.
-**
-** Backward reads the result of a gelu, silu, swiglu or normalisation only for the gradients of the weights that
-** multiplied it. The inputs for recomputing it, the op's own input and a few numbers per row, are kept for the op's
-** gradient anyway, and that gradient's kernel computes all but the last step of the result. The gradient node
-** therefore returns it as one more output, with the bits of forward, and its readers run after the gradient node
-** instead of before: by then the input is no longer needed, and the result reuses its bytes. A block of GPT-2 thus
-** keeps 10 tensors of its width instead of 16.
-*/
+ *
+ * Backward reads the result of a gelu, silu, swiglu or normalisation only for the gradients of the weights that
+ * multiplied it. The inputs for recomputing it, the op's own input and a few numbers per row, are kept for the op's
+ * gradient anyway, and that gradient's kernel computes all but the last step of the result. The gradient node
+ * therefore returns it as one more output, with the bits of forward, and its readers run after the gradient node
+ * instead of before: by then the input is no longer needed, and the result reuses its bytes. A block of GPT-2 thus
+ * keeps 10 tensors of its width instead of 16.
+ */
 #include <stdlib.h>
 
 #include "base/error.h"

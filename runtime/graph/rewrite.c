@@ -1,9 +1,9 @@
 /* rewrite.c - fusions of the forward graph, before autodiff: each saves passes over activations, and stored
-** activations.
-**
-** The rules run in the order of the list at the end. They only look at producers and uses of values, so each is a
-** single walk over the nodes.
-*/
+ * activations.
+ *
+ * The rules run in the order of the list at the end. They only look at producers and uses of values, so each is a
+ * single walk over the nodes.
+ */
 #include "graph/rewrite.h"
 
 #include <stdlib.h>
@@ -93,7 +93,7 @@ static void fuse_activation(rewriter *r, int index) {
 }
 
 /* norm(a + b) -> add_norm(a, b) in the norm's place; its third output is the sum, for all other readers. Therefore no
-** node before the norm can read the sum. */
+ * node before the norm can read the sum. */
 static void fuse_add_norm(rewriter *r, int index) {
   ms_graph *graph = r->graph;
   ms_node *norm = &graph->nodes[index];
@@ -121,7 +121,7 @@ static void fuse_add_norm(rewriter *r, int index) {
 }
 
 /* cross_entropy(x[..., 0:n]) -> cross_entropy(x) of n classes: avoids copies of a padded vocabulary's logits and of
-** their gradient */
+ * their gradient */
 static void fuse_classes(rewriter *r, int index) {
   ms_node *loss = &r->graph->nodes[index];
   if (loss->op != MS_OP_cross_entropy || loss->attrs.i[1]) return;
@@ -135,7 +135,7 @@ static void fuse_classes(rewriter *r, int index) {
 }
 
 /* One walk. Uses are counted before it and stay valid for the same rule: nodes change only into ops that the rule
-** does not match, and counts of surviving values do not change. */
+ * does not match, and counts of surviving values do not change. */
 static int walk(ms_graph *graph, int evaluate, void (*rule)(rewriter *, int)) {
   rewriter r = {.graph = graph, .evaluate = evaluate};
   MS_TRY(ms_uses_count(graph, &r.uses));

@@ -1,9 +1,9 @@
 /* rewrite.h - helpers for passes over the node list.
-**
-** A pass walks the nodes in order, changes some in place and marks others as removed; ms_compact then closes the
-** gaps. The list stays in program order: a pass must place a fused node after the producers of its inputs and before
-** any reader of its outputs.
-*/
+ *
+ * A pass walks the nodes in order, changes some in place and marks others as removed; ms_compact then closes the
+ * gaps. The list stays in program order: a pass must place a fused node after the producers of its inputs and before
+ * any reader of its outputs.
+ */
 #ifndef MS_GRAPH_REWRITE_H
 #define MS_GRAPH_REWRITE_H
 

@@ -1,7 +1,7 @@
 /* rewrite_backward.c - fusions of the backward graph, after autodiff. A bias gradient is summed while the
-** activation's gradient is computed; a residual gradient is added in the normalisation's kernel, and the other
-** gradient of a tied table in the embedding's; and the gradient of slices that partition a tensor, a sum of
-** zero-padded pieces, is assembled in one pass. */
+ * activation's gradient is computed; a residual gradient is added in the normalisation's kernel, and the other
+ * gradient of a tied table in the embedding's; and the gradient of slices that partition a tensor, a sum of
+ * zero-padded pieces, is assembled in one pass. */
 #include <stdlib.h>
 
 #include "base/error.h"

@@ -1,8 +1,8 @@
 /* embedded.h - the Lua sources inside the executable.
-**
-** The build writes every file of lua/ and the generated moonshard.cdef into one C file, so that the executable needs no
-** Lua files. The host adds a searcher for these modules to package.loaders.
-*/
+ *
+ * The build writes every file of lua/ and the generated moonshard.cdef into one C file, so that the executable needs no
+ * Lua files. The host adds a searcher for these modules to package.loaders.
+ */
 #ifndef MS_HOST_EMBEDDED_H
 #define MS_HOST_EMBEDDED_H
 

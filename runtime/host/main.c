@@ -1,9 +1,9 @@
 /* main.c - the executable: a Lua state with the embedded modules, and the command line, which is written in Lua.
-**
-** The module moonshard.host gives Lua what only the host can do, such as starting ranks. A rank is a fork of this
-** process: it starts with a copy of the Lua state and runs a Lua function in it. This process must not start threads,
-** because forked ranks would inherit locks that are never released.
-*/
+ *
+ * The module moonshard.host gives Lua what only the host can do, such as starting ranks. A rank is a fork of this
+ * process: it starts with a copy of the Lua state and runs a Lua function in it. This process must not start threads,
+ * because forked ranks would inherit locks that are never released.
+ */
 #include <errno.h>
 #include <lauxlib.h>
 #include <lua.h>
@@ -50,7 +50,7 @@ static int search_embedded(lua_State *L) {
 }
 
 /* Inserts the searcher second in package.loaders: after package.preload, before files, so that files on the path cannot
-** replace the program's modules. */
+ * replace the program's modules. */
 static void add_searcher(lua_State *L) {
   lua_getglobal(L, "package");
   lua_getfield(L, -1, "loaders");
@@ -83,9 +83,9 @@ static const char *text_field(lua_State *L, const char *name) {
 }
 
 /* launch{ ranks =, log_all =, log_dir =, pin =, interactive =, nodes =, node_rank =, rendezvous =, joins =, grace =,
-** main = function } -> exit status, or nil and a message. The fields are those of ms_launch_config, except that grace
-** sets grace_to_save. main runs in every rank and returns the rank's exit status. After an interactive run, the
-** terminal's settings are restored, as rank 0 can change them. */
+ * main = function } -> exit status, or nil and a message. The fields are those of ms_launch_config, except that grace
+ * sets grace_to_save. main runs in every rank and returns the rank's exit status. After an interactive run, the
+ * terminal's settings are restored, as rank 0 can change them. */
 static int host_launch(lua_State *L) {
   ms_launch_config config = {.rank_main = run_rank, .context = L};
   luaL_checktype(L, 1, LUA_TTABLE);
@@ -147,7 +147,7 @@ static int host_cores(lua_State *L) {
 }
 
 /* source(path) -> the text of an embedded Lua file, or nil. path: as in debug information, for example
-** "lua/moonshard/nn/loss.lua". */
+ * "lua/moonshard/nn/loss.lua". */
 static int host_source(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
   for (int i = 0; i < ms_embedded_module_count; i++) {
@@ -166,8 +166,8 @@ static int host_inject_delay(lua_State *L) {
   return 1;
 }
 
-/* task() -> { rank =, size =, source = }: which rank other launchers say that this process is; size 1 when none does. Or nil
-** and a message. */
+/* task() -> { rank =, size =, source = }: which rank other launchers say that this process is; size 1 when none does.
+ * Or nil and a message. */
 static int host_task(lua_State *L) {
   ms_task task;
   if (ms_environment_task(&task)) {
@@ -227,7 +227,7 @@ static int run_command_line(lua_State *L, int count, char **arguments) {
 }
 
 /* Turns a failed write of standard output to a file (a full disk) into a failed run. A reader of a pipe or terminal can
-** close it at any time; these are recognised because they cannot seek. */
+ * close it at any time; these are recognised because they cannot seek. */
 static int check_printed(int status) {
   int failed = fflush(stdout) != 0;
   int why = errno;

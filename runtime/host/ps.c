@@ -1,9 +1,9 @@
 /* ps.c - the runs on this host, for `moonshard ps`: found through /proc, and read from their flight recorders without
-** any effect on them.
-**
-** A run has no file and no name, but each of its processes has the control segment open, and /proc shows the targets of
-** descriptors. Users can read only the descriptors of their own processes, so they see their own runs; root sees all.
-*/
+ * any effect on them.
+ *
+ * A run has no file and no name, but each of its processes has the control segment open, and /proc shows the targets of
+ * descriptors. Users can read only the descriptors of their own processes, so they see their own runs; root sees all.
+ */
 #include "host/ps.h"
 
 #include <ctype.h>

@@ -5,7 +5,7 @@
 #include <lua.h>
 
 /* runs() -> list of { pid =, command =, seconds =, ranks = { { rank =, pid =, state =, ... }, ... } }; a run
-** of another build of the program has `unreadable`, a text with the reason, instead of ranks. */
+ * of another build of the program has `unreadable`, a text with the reason, instead of ranks. */
 int ms_host_runs(lua_State *L);
 
 #endif

@@ -1,8 +1,8 @@
 /* repl.c - the Lua module moonshard.host.repl: input, Ctrl-C, and texts that ranks exchange between lines.
-**
-** A user can think for any length of time between lines, so exchanges have no deadline. Functions take a world as the
-** cdata pointer that moonshard.world keeps.
-*/
+ *
+ * A user can think for any length of time between lines, so exchanges have no deadline. Functions take a world as the
+ * cdata pointer that moonshard.world keeps.
+ */
 #include "host/repl.h"
 
 #include <lauxlib.h>
@@ -53,7 +53,7 @@ static int count_presses(lua_State *L) {
 }
 
 /* stoppable(function, handler, presses) -> true and a result, or false and the handler's result, like xpcall; but
-** Ctrl-C stops the function, and only the function. presses: the number of presses when the line was sent. */
+ * Ctrl-C stops the function, and only the function. presses: the number of presses when the line was sent. */
 static int stoppable(lua_State *L) {
   int presses = (int)luaL_checkinteger(L, 3);
   lua_settop(L, 2);

@@ -1,8 +1,8 @@
 /* repl.h - the C part of the REPL: Ctrl-C stops a line, input from a terminal or a pipe, texts exchanged between ranks.
-**
-** repl.c exports it to Lua as the module moonshard.host.repl; repl_stop.c handles signals, repl_input.c waits for
-** bytes, repl_editor.c edits lines. All functions are for the one thread that runs Lua.
-*/
+ *
+ * repl.c exports it to Lua as the module moonshard.host.repl; repl_stop.c handles signals, repl_input.c waits for
+ * bytes, repl_editor.c edits lines. All functions are for the one thread that runs Lua.
+ */
 #ifndef MS_HOST_REPL_H
 #define MS_HOST_REPL_H
 
@@ -21,8 +21,8 @@ void ms_repl_stop_install(lua_State *L);
 /* The number of Ctrl-C presses so far: the same on all ranks, since the terminal signals all of them. */
 int ms_repl_stop_presses(void);
 /* Between begin and end, Ctrl-C stops the running Lua code and the engine's waits. Outside, it is only noted.
-** presses: the number of presses when rank 0 sent the line. Later presses stop the line even if it has not begun
-** here. */
+ * presses: the number of presses when rank 0 sent the line. Later presses stop the line even if it has not begun
+ * here. */
 void ms_repl_stop_begin(int presses);
 void ms_repl_stop_end(void);
 /* 1 when Ctrl-C was pressed outside begin and end; clears the note. */
@@ -47,11 +47,11 @@ enum ms_repl_got ms_repl_input_line(const ms_world *world, char **line);
 /* ---- repl_editor.c ---- */
 
 /* Opens the editor on the terminal. history: the history file, which is read now and need not exist; NULL: keep no
-** file. size: number of lines in the history. Fails with MS_EIO. */
+ * file. size: number of lines in the history. Fails with MS_EIO. */
 int ms_repl_editor_open(const char *history, int size);
 void ms_repl_editor_close(void);
 /* Edits a line; *line is valid until the next call. Tab calls the Lua function at stack index `completer` with the text
-** before the cursor; it returns the text to insert ("" for none), and the text to show below the line, or nil. */
+ * before the cursor; it returns the text to insert ("" for none), and the text to show below the line, or nil. */
 enum ms_repl_got ms_repl_editor_read(lua_State *L, const ms_world *world, const char *prompt, int completer,
                                      const char **line);
 /* Adds a line to the history and its file. Fails with MS_EIO if the file cannot be written. */

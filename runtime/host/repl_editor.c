@@ -1,8 +1,8 @@
 /* repl_editor.c - edits lines in a terminal with libedit: emacs keys (or those of ~/.editrc), history, completion.
-**
-** libedit reads characters through repl_input.c, so a waiting prompt notices Ctrl-C and the death of a rank. The
-** history file is rewritten after every line, so nothing is lost when the session is killed.
-*/
+ *
+ * libedit reads characters through repl_input.c, so a waiting prompt notices Ctrl-C and the death of a rank. The
+ * history file is rewritten after every line, so nothing is lost when the session is killed.
+ */
 #include <errno.h>
 #include <histedit.h>
 #include <locale.h>

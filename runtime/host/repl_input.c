@@ -1,8 +1,8 @@
 /* repl_input.c - waits for bytes of standard input without a deadline, and notices Ctrl-C and the death of another rank
-** within a tenth of a second.
-**
-** Bytes are read one at a time, so that in a pipe the text after a line remains for a line that reads standard input.
-*/
+ * within a tenth of a second.
+ *
+ * Bytes are read one at a time, so that in a pipe the text after a line remains for a line that reads standard input.
+ */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* repl_stop.c - Ctrl-C stops a line, not the session.
-**
-** The handler sets the engine's interrupt flag, which ends waits for other ranks, and a hook that raises an error at
-** the next instruction of interpreted Lua code. The hook stays set until the line has ended, so that a pcall in a loop
-** cannot swallow it. While the engine defers interrupts, the hook does nothing.
-*/
+ *
+ * The handler sets the engine's interrupt flag, which ends waits for other ranks, and a hook that raises an error at
+ * the next instruction of interpreted Lua code. The hook stays set until the line has ended, so that a pcall in a loop
+ * cannot swallow it. While the engine defers interrupts, the hook does nothing.
+ */
 #include <lauxlib.h>
 #include <signal.h>
 
@@ -63,7 +63,7 @@ void ms_repl_stop_install(lua_State *L) {
 
 void ms_repl_stop_begin(int presses_before) {
   /* Signals can merge, so this rank's count can differ from rank 0's by a constant. Only presses beyond the difference
-  ** known from the previous line are new. */
+   * known from the previous line are new. */
   int ahead = presses - presses_before;
   before = presses;
   listening = 1;

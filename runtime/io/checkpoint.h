@@ -1,9 +1,9 @@
 /* checkpoint.h - a checkpoint as files: one rank's part, and the commit that turns all parts into a checkpoint.
-**
-** Writer N creates rank-N.safetensors in the folder and then rank-N.json, its part of the manifest. The existence of
-** the .json file means that the data file is complete and on disk. The commit joins these parts, so ranks need no
-** other channel to report what they wrote.
-*/
+ *
+ * Writer N creates rank-N.safetensors in the folder and then rank-N.json, its part of the manifest. The existence of
+ * the .json file means that the data file is complete and on disk. The commit joins these parts, so ranks need no
+ * other channel to report what they wrote.
+ */
 #ifndef MS_IO_CHECKPOINT_H
 #define MS_IO_CHECKPOINT_H
 
@@ -14,7 +14,7 @@
 #define MS_MANIFEST "manifest.json"
 
 /* Returns elements [first, first + count) as f32; `first` counts from the start of the piece. *values points to them;
-** `room` has space for count elements, and *values can point to it. */
+ * `room` has space for count elements, and *values can point to it. */
 typedef int ms_piece_read(void *context, int piece, int64_t first, int64_t count, float *room, const float **values);
 
 typedef struct ms_part {
@@ -22,7 +22,7 @@ typedef struct ms_part {
   int writer, n;
   const ms_save_piece *piece;
   /* Either the data of all pieces as stored in the file, at a page boundary of memory; piece i begins at element
-  ** at[i]. It is written past the page cache. */
+   * at[i]. It is written past the page cache. */
   const float *copy;
   const int64_t *at;
   /* Or, if copy is NULL, a function that reads the pieces. */
@@ -46,7 +46,7 @@ typedef struct ms_commit {
 } ms_commit;
 
 /* Waits for all parts, writes the manifest, renames the folder to its final name, and removes the retired
-** checkpoints. */
+ * checkpoints. */
 int ms_commit_run(const ms_commit *commit);
 
 #endif

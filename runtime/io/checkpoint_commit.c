@@ -1,9 +1,9 @@
 /* checkpoint_commit.c - turns parts into a checkpoint: the manifest, then one rename; and removes checkpoints.
-**
-** A folder with a checkpoint's name is complete and on disk, whenever the process or the machine stops: files and
-** manifest are synced before the rename, folders after it. For the same reason a checkpoint is renamed before it is
-** removed.
-*/
+ *
+ * A folder with a checkpoint's name is complete and on disk, whenever the process or the machine stops: files and
+ * manifest are synced before the rename, folders after it. For the same reason a checkpoint is renamed before it is
+ * removed.
+ */
 #include "io/checkpoint.h"
 
 #include <dirent.h>

@@ -1,9 +1,9 @@
 /* checkpoint_part.c - writes one rank's part of a checkpoint: its file, block by block with checksums, and its list
-** of pieces.
-**
-** Data read from a state is written while it is hashed and still in the cache. A copy in memory is hashed first and
-** then written past the page cache: while training continues, processor time matters most, and this takes the least.
-*/
+ * of pieces.
+ *
+ * Data read from a state is written while it is hashed and still in the cache. A copy in memory is hashed first and
+ * then written past the page cache: while training continues, processor time matters most, and this takes the least.
+ */
 #include "io/checkpoint.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* file.h - the calls that write files, with fault injection for tests.
-**
-** All disk operations of a checkpoint go through these calls, so that a test can make any single call fail, write
-** less than requested, or kill the process. Without injection (ms_inject_io) a call costs one extra load.
-*/
+ *
+ * All disk operations of a checkpoint go through these calls, so that a test can make any single call fail, write
+ * less than requested, or kill the process. Without injection (ms_inject_io) a call costs one extra load.
+ */
 #ifndef MS_IO_FILE_H
 #define MS_IO_FILE_H
 
@@ -14,7 +14,7 @@ int ms_file_open(const char *path, int flags, int mode);
 ssize_t ms_file_pwrite(int fd, const void *data, size_t bytes, int64_t at);
 int ms_file_sync(int fd);
 /* Starts writing dirty pages to disk, so that the fsync that must follow finds little left to do; this halves the
-** time of both. Only a hint: that fsync reports any failure. */
+ * time of both. Only a hint: that fsync reports any failure. */
 void ms_file_begin_sync(int fd);
 int ms_file_rename(const char *from, const char *to);
 int ms_file_mkdir(const char *path);
@@ -24,8 +24,8 @@ int ms_file_rmdir(const char *path);
 /* Writes all bytes at offset `at`, even if the system accepts fewer per call. MS_EIO names the path. */
 int ms_file_write_at(const char *path, int fd, int64_t at, int64_t bytes, const void *data);
 /* The same, bypassing the page cache, which saves the processor a copy and leaves the cache to other files. Only
-** ranges at multiples of MS_FILE_PAGE, in memory and in the file, can bypass it, and not on every file system (not on
-** tmpfs); the rest goes through the cache. An fsync must follow in both cases. */
+ * ranges at multiples of MS_FILE_PAGE, in memory and in the file, can bypass it, and not on every file system (not on
+ * tmpfs); the rest goes through the cache. An fsync must follow in both cases. */
 enum { MS_FILE_PAGE = 4096 };
 int ms_file_write_direct(const char *path, int fd, int64_t at, int64_t bytes, const void *data);
 /* fsync of a folder: files created, renamed or removed in it survive a power failure. */

@@ -1,8 +1,8 @@
 /* file_read.h - the only calls that open files for reading in this folder.
-**
-** They accept regular files only: opening a pipe without a writer would block for ever, a device can be endless, and
-** a folder would fail later with a less helpful message.
-*/
+ *
+ * They accept regular files only: opening a pipe without a writer would block for ever, a device can be endless, and
+ * a folder would fail later with a less helpful message.
+ */
 #ifndef MS_IO_FILE_READ_H
 #define MS_IO_FILE_READ_H
 

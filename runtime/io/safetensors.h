@@ -1,8 +1,8 @@
 /* safetensors.h - facts of the format, and what its reader and its writer share.
-**
-** A file consists of 8 bytes (N, little-endian), N bytes of JSON (the header), and the tensors' data without gaps.
-** Files are untrusted: every value of a header is checked before use, and every sum and product for overflow.
-*/
+ *
+ * A file consists of 8 bytes (N, little-endian), N bytes of JSON (the header), and the tensors' data without gaps.
+ * Files are untrusted: every value of a header is checked before use, and every sum and product for overflow.
+ */
 #ifndef MS_IO_SAFETENSORS_H
 #define MS_IO_SAFETENSORS_H
 
@@ -21,14 +21,14 @@ typedef struct ms_st_dtype {
 } ms_st_dtype;
 
 /* Element types in the reference library's order, by ascending alignment. ms_st_dtype_find returns -1 for an unknown
-** name. */
+ * name. */
 const ms_st_dtype *ms_st_dtype_row(int dtype);
 int ms_st_dtype_find(const char *name);
 /* All type names, for messages. */
 const char *ms_st_dtype_names(void);
 
 /* Computes the elements and bytes of a shape. MS_EINVAL contains neither file nor name; the caller adds them with
-** ms_error_prefix. */
+ * ms_error_prefix. */
 int ms_st_measure(int dtype, int ndim, const int64_t *dims, int64_t *elements, int64_t *bytes);
 
 /* A checked header. `root` owns names and metadata. */
@@ -70,7 +70,7 @@ int ms_st_declared(const ms_safetensors_writer *writer, int i, ms_safetensors_te
 /* The offset of tensor i in bytes from the start of the data section. */
 int64_t ms_st_offset(const ms_safetensors_writer *writer, int i);
 /* Writes bytes [first, first + bytes) of the data section as stored in the file; ms_safetensors_put does the same for
-** one tensor. Bypasses the page cache if possible: see ms_file_write_direct. */
+ * one tensor. Bypasses the page cache if possible: see ms_file_write_direct. */
 int ms_st_put_data(ms_safetensors_writer *writer, int64_t first, int64_t bytes, const void *data);
 
 #endif

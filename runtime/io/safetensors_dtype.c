@@ -27,7 +27,7 @@ const char *ms_st_dtype_names(void) {
 }
 
 /* Products are checked from the first dimension on, as in the reference library: an overflowing shape is rejected
-** even if a later dimension is 0. */
+ * even if a later dimension is 0. */
 int ms_st_measure(int dtype, int ndim, const int64_t *dims, int64_t *elements, int64_t *bytes) {
   int64_t count = 1, bits;
   for (int d = 0; d < ndim; d++) {

@@ -1,10 +1,10 @@
 /* safetensors_elements.c - reads and writes stored tensors as f32 through a view: in stored order, or a transposed
-** matrix.
-**
-** Parameters are f32 in memory and of any floating type in a file, where a weight can be transposed, or adjacent to
-** others in one tensor. Both directions move only the requested elements: a transposed view is one run of the file
-** per column, and sixteen columns are processed at a time, so that both sides are accessed in whole cache lines.
-*/
+ * matrix.
+ *
+ * Parameters are f32 in memory and of any floating type in a file, where a weight can be transposed, or adjacent to
+ * others in one tensor. Both directions move only the requested elements: a transposed view is one run of the file
+ * per column, and sixteen columns are processed at a time, so that both sides are accessed in whole cache lines.
+ */
 #include "base/bf16.h"
 #include "base/error.h"
 #include "base/handle.h"
@@ -138,8 +138,8 @@ static int move_rows(stream *s, const span *p) {
   return MS_OK;
 }
 
-/* Columns c to c + n of part of a transposed view, each one run of the file; tile: [n][rows], rows from row `base` on
-*/
+/* Columns c to c + n of part of a transposed view, each one run of the file; tile: [n][rows], rows from
+ * row `base` on */
 static int move_columns(stream *s, const span *p, int64_t c, int64_t n, float *tile, int64_t rows, int64_t base) {
   for (int64_t k = 0; k < n; k++) {
     const int64_t begin = row_at(p->view, p->first, c + k), end = row_at(p->view, p->first + p->count, c + k);

@@ -1,10 +1,10 @@
 /* safetensors_header.c - the header of a safetensors file, every rule of the format checked.
-**
-** Rules: N within the file and at most 100,000,000; UTF-8 JSON that begins with "{"; no duplicate key; integers written
-** as integers and not negative; known element types; a shape's product checked, and equal to the bytes it was given; data
-** that covers the file's rest exactly, without hole or overlap; __metadata__ of strings. Fields beyond dtype, shape and
-** data_offsets are passed over, as the reference library does.
-*/
+ *
+ * Rules: N within the file and at most 100,000,000; UTF-8 JSON that begins with "{"; no duplicate key; integers written
+ * as integers and not negative; known element types; a shape's product checked, and equal to the bytes it was given;
+ * data that covers the file's rest exactly, without hole or overlap; __metadata__ of strings. Fields beyond dtype,
+ * shape and data_offsets are passed over, as the reference library does.
+ */
 #include "base/error.h"
 #include "base/text.h"
 #include "io/safetensors.h"
@@ -155,7 +155,7 @@ static int by_offset(const void *a, const void *b) {
 }
 
 /* Sorted by offset, the tensors cover the data from its first byte to its last. Ends cannot wrap: they were read as
-** integers. */
+ * integers. */
 static int check_coverage(const char *path, const ms_st_header *header, int64_t data_bytes) {
   const ms_safetensors_tensor **sorted = ms_calloc(header->n, sizeof *sorted);
   char one[MS_ST_QUOTED], other[MS_ST_QUOTED];

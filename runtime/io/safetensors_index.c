@@ -1,8 +1,8 @@
 /* safetensors_index.c - models in several files: finds the file to open in a folder, and reads indexes.
-**
-** An index is JSON: weight_map contains the file of every tensor, as a plain name in the index's folder. A name that
-** leads out of the folder is rejected.
-*/
+ *
+ * An index is JSON: weight_map contains the file of every tensor, as a plain name in the index's folder. A name that
+ * leads out of the folder is rejected.
+ */
 #include "base/error.h"
 #include "io/file_read.h"
 #include "io/safetensors.h"

@@ -1,8 +1,8 @@
 /* safetensors_read.c - open files: reads and checks headers, and maps data, which only the caller's reads touch.
-**
-** The header is copied out of the file before it is parsed, so that checked values cannot change. The tensors of all
-** files of a model form one list, sorted by name.
-*/
+ *
+ * The header is copied out of the file before it is parsed, so that checked values cannot change. The tensors of all
+ * files of a model form one list, sorted by name.
+ */
 #include "base/error.h"
 #include "base/handle.h"
 #include "base/xxh3.h"

@@ -1,10 +1,10 @@
 /* safetensors_write.c - the writer: writes the header from the declared tensors first, then data at its offset in any
-** order.
-**
-** The layout is the reference library's: by descending alignment, then by name, with a header padded with spaces to a
-** multiple of 8, or of a page if data bypasses the page cache. Files appear complete or not at all: data is written
-** to a temporary name in the same folder, and the file is renamed when it is complete.
-*/
+ * order.
+ *
+ * The layout is the reference library's: by descending alignment, then by name, with a header padded with spaces to a
+ * multiple of 8, or of a page if data bypasses the page cache. Files appear complete or not at all: data is written
+ * to a temporary name in the same folder, and the file is renamed when it is complete.
+ */
 #include "base/config.h"
 #include "base/error.h"
 #include "base/handle.h"

@@ -1,9 +1,9 @@
 /* token_file.h - llm.c's token files: 256 little-endian 32-bit integers (magic, version, number of tokens, zeros),
-** then the tokens with 16 or 32 bits each.
-**
-** If 32 bits cannot hold the number of tokens, that field is -1 and the next two integers hold the number, lower half
-** first. llm.c rejects such a file.
-*/
+ * then the tokens with 16 or 32 bits each.
+ *
+ * If 32 bits cannot hold the number of tokens, that field is -1 and the next two integers hold the number, lower half
+ * first. llm.c rejects such a file.
+ */
 #ifndef MS_IO_TOKEN_FILE_H
 #define MS_IO_TOKEN_FILE_H
 
@@ -21,7 +21,7 @@ typedef struct ms_token_format {
 /* The format for tokens of 2 or 4 bytes. */
 const ms_token_format *ms_token_format_of_width(int width);
 /* Checks a header (the part that exists, at most MS_TOKEN_HEADER_BYTES) against the file's size. MS_EINVAL names the
-** file and the wrong field. */
+ * file and the wrong field. */
 int ms_token_header_check(const char *path, const void *header, int64_t file_bytes, int *width, int64_t *tokens);
 void ms_token_header_fill(void *header, int width, int64_t tokens);
 

@@ -1,8 +1,8 @@
 /* token_reader.c - batches of tokens that a thread reads ahead, while the previous steps compute.
-**
-** A ring of slots, one batch each: batches are requested, filled by the thread, and taken in the same order. The
-** thread knows only the ring and the mapped files; the caller decides which samples a batch contains.
-*/
+ *
+ * A ring of slots, one batch each: batches are requested, filled by the thread, and taken in the same order. The
+ * thread knows only the ring and the mapped files; the caller decides which samples a batch contains.
+ */
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/handle.h"

@@ -1,11 +1,11 @@
 /* tokenize.c - converts text files to one token file, with several threads.
-**
-** A file is split into stretches at lines that begin with something other than a blank, which no piece of the usual
-** patterns crosses. Threads tokenize several stretches at a time, which are then written in order. Each thread
-** reports the end of its stretch's last piece; if that is not the start of the next stretch, the next one is
-** tokenized again from there. The result is therefore the tokens of the whole file, for any pattern and any number of
-** threads.
-*/
+ *
+ * A file is split into stretches at lines that begin with something other than a blank, which no piece of the usual
+ * patterns crosses. Threads tokenize several stretches at a time, which are then written in order. Each thread
+ * reports the end of its stretch's last piece; if that is not the start of the next stretch, the next one is
+ * tokenized again from there. The result is therefore the tokens of the whole file, for any pattern and any number of
+ * threads.
+ */
 #include "base/config.h"
 #include "base/cores.h"
 #include "base/error.h"

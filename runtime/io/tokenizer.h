@@ -1,9 +1,9 @@
 /* tokenizer.h - byte-level BPE as described by a tokenizer.json: what its reader, encoder and decoder share.
-**
-** Text is split in three steps: at added tokens, which are matched literally; then by a pattern into pieces (words,
-** numbers, blanks); and within a piece, starting from its bytes, neighbouring tokens merge, the pair with the lowest
-** rank first (Sennrich et al. 2016; bytes as the alphabet: Radford et al. 2019).
-*/
+ *
+ * Text is split in three steps: at added tokens, which are matched literally; then by a pattern into pieces (words,
+ * numbers, blanks); and within a piece, starting from its bytes, neighbouring tokens merge, the pair with the lowest
+ * rank first (Sennrich et al. 2016; bytes as the alphabet: Radford et al. 2019).
+ */
 #ifndef MS_IO_TOKENIZER_H
 #define MS_IO_TOKENIZER_H
 
@@ -18,7 +18,7 @@ typedef struct ms_span {
   int64_t bytes;
 } ms_span;
 
-/* ---- the pattern: what pieces are --------------------------------------------------------------------------------- */
+/* ---- the pattern: what pieces are ------------------------------------------------------------------------------- */
 
 typedef struct ms_pieces ms_pieces;               /* a compiled pattern; read-only, any thread can use it */
 typedef struct ms_piece_matcher ms_piece_matcher; /* one thread's working memory for matching */
@@ -29,15 +29,15 @@ void ms_pieces_free(ms_pieces *pieces);
 int ms_piece_matcher_new(const ms_pieces *pieces, ms_piece_matcher **matcher);
 void ms_piece_matcher_free(ms_piece_matcher *matcher);
 /* The end of the piece that begins at `from`; the text must be valid UTF-8. A stretch that the pattern does not match
-** is a piece too. */
+ * is a piece too. */
 int ms_piece_next(ms_piece_matcher *matcher, ms_span text, int64_t from, int64_t *end);
 
-/* ---- bytes as characters: the printable ones stand for themselves, the others for U+0100 and up -------------------- */
+/* ---- bytes as characters: the printable ones stand for themselves, the others for U+0100 and up ----------------- */
 
 /* Converts a token's characters to bytes; returns 0 if a character does not represent a byte. out: [strlen(token)]. */
 int ms_bytes_of_token(const char *token, uint8_t *out, int64_t *bytes);
 
-/* ---- merges --------------------------------------------------------------------------------------------------------- */
+/* ---- merges ----------------------------------------------------------------------------------------------------- */
 
 typedef struct ms_merge {
   int32_t left, right; /* -1: empty slot */
@@ -61,11 +61,11 @@ typedef struct ms_bpe_memory {
   int nodes, pairs;
 } ms_bpe_memory;
 
-/* Merges ids [count] in place, from the tokens of single bytes. Returns the number of tokens left, or -1 (MS_ENOMEM).
-*/
+/* Merges ids [count] in place, from the tokens of single bytes. Returns the number of tokens left,
+ * or -1 (MS_ENOMEM). */
 int64_t ms_bpe_merge(const ms_merges *merges, ms_bpe_memory *memory, int32_t *ids, int64_t count);
 
-/* ---- the tokenizer -------------------------------------------------------------------------------------------------- */
+/* ---- the tokenizer ---------------------------------------------------------------------------------------------- */
 
 typedef struct ms_added_token {
   char *content;
@@ -120,13 +120,13 @@ typedef struct ms_encoder ms_encoder;
 int ms_encoder_new(const ms_tokenizer *tokenizer, ms_encoder **encoder);
 void ms_encoder_free(ms_encoder *encoder);
 /* Appends the tokens of the pieces and added tokens that begin in [begin, end); the text must be valid UTF-8, and one
-** of them must begin at `begin`. *stop: where the next one begins, at or after `end`. */
+ * of them must begin at `begin`. *stop: where the next one begins, at or after `end`. */
 int ms_encoder_run(ms_encoder *encoder, ms_span text, int64_t begin, int64_t end, ms_id_list *ids, int64_t *stop);
 
 /* The offset of the first byte that is not valid UTF-8; text.bytes if there is none. */
 int64_t ms_utf8_invalid(ms_span text);
 /* Copies the text with U+FFFD in place of each invalid sequence (the Unicode standard's "maximal subpart" practice).
-** The caller frees *clean. */
+ * The caller frees *clean. */
 int ms_utf8_replace(ms_span text, uint8_t **clean, int64_t *bytes);
 
 #endif

@@ -1,9 +1,9 @@
-/* tokenizer_bytes.c - bytes as printable characters, as GPT-2's vocabulary writes them; what is valid UTF-8; and tokens found by
-** their bytes.
-**
-** The 188 bytes that are printable in Latin-1 stand for themselves (as code points); the others, in rising order, for
-** U+0100 to U+0143.
-*/
+/* tokenizer_bytes.c - bytes as printable characters, as GPT-2's vocabulary writes them; what is valid UTF-8; and tokens
+ * found by their bytes.
+ *
+ * The 188 bytes that are printable in Latin-1 stand for themselves (as code points); the others, in rising order, for
+ * U+0100 to U+0143.
+ */
 #include "base/error.h"
 #include "io/tokenizer.h"
 

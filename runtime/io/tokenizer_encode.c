@@ -1,9 +1,9 @@
 /* tokenizer_encode.c - text to tokens: cuts out added tokens, and encodes the rest piece by piece through a cache of
-** words.
-**
-** Of several added tokens that begin at the same place the longest wins, and of overlapping ones the leftmost. Early
-** ones are cut out of the text, late ones out of the remainder.
-*/
+ * words.
+ *
+ * Of several added tokens that begin at the same place the longest wins, and of overlapping ones the leftmost. Early
+ * ones are cut out of the text, late ones out of the remainder.
+ */
 #include "base/error.h"
 #include "io/tokenizer.h"
 

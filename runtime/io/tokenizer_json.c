@@ -1,9 +1,9 @@
 /* tokenizer_json.c - reads a tokenizer.json. Every field that affects the result is checked: an unsupported feature
-** is an error that names it, so that the tokens equal the reference library's.
-**
-** Fields that do not matter for byte-level BPE of whole texts are ignored: unk_token and byte_fallback (every byte is
-** a token), decoder and post_processor (nothing is added around a text unless requested).
-*/
+ * is an error that names it, so that the tokens equal the reference library's.
+ *
+ * Fields that do not matter for byte-level BPE of whole texts are ignored: unk_token and byte_fallback (every byte is
+ * a token), decoder and post_processor (nothing is added around a text unless requested).
+ */
 #include "base/error.h"
 #include "io/file_read.h"
 #include "io/safetensors.h"
@@ -68,8 +68,8 @@ static int measure_vocab(const json_t *vocab, const json_t *added, int *ids, int
   return MS_OK;
 }
 
-/* Converts the model's tokens to bytes; a token with characters outside of the byte alphabet represents its own text.
-*/
+/* Converts the model's tokens to bytes; a token with characters outside of the byte alphabet represents
+ * its own text. */
 static int read_vocab(ms_tokenizer *t, const json_t *vocab, int64_t *used) {
   char quoted[MS_ST_QUOTED];
   const char *token;

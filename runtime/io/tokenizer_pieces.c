@@ -1,9 +1,9 @@
 /* tokenizer_pieces.c - the pattern that splits text into pieces, compiled by PCRE2.
-**
-** Patterns are written for other engines, whose \s is Unicode's White_Space; PCRE2's also includes U+180E. \s and \S
-** are therefore rewritten as explicit sets. Patterns with lookbehind would see where a text was split, and are
-** rejected.
-*/
+ *
+ * Patterns are written for other engines, whose \s is Unicode's White_Space; PCRE2's also includes U+180E. \s and \S
+ * are therefore rewritten as explicit sets. Patterns with lookbehind would see where a text was split, and are
+ * rejected.
+ */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "base/error.h"
 #include "base/text.h"

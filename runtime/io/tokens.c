@@ -1,9 +1,9 @@
 /* tokens.c - files of tokens, or of bytes, as one stream: mapped as a whole, so that the ranks of a host share pages,
-** and data larger than memory costs nothing until it is used.
-**
-** Reading past the end of a mapped file that was truncated kills the process, so the file's size is checked before
-** each read. Replacing a file by another of the same name is harmless: the mapping keeps the old one.
-*/
+ * and data larger than memory costs nothing until it is used.
+ *
+ * Reading past the end of a mapped file that was truncated kills the process, so the file's size is checked before
+ * each read. Replacing a file by another of the same name is harmless: the mapping keeps the old one.
+ */
 #include "base/error.h"
 #include "base/handle.h"
 #include "io/file_read.h"

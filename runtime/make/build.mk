@@ -241,7 +241,7 @@ $(OUT)/include/moonshard.h: runtime/moonshard.h
 # The program at the top of the header, which tests/c/embed_manual.c is made of.
 $(OUT)/include/manual_program.h: runtime/moonshard.h
 	@mkdir -p $(@D)
-	@sed -n '/^\*\*   #include/,/^\*\*   }/s/^\*\*  \{0,1\} \{0,1\}//p' $< > $@
+	@sed -n '/^ \* \{2,3\}#include/,/^ \* \{2,3\}}/s/^ \* \{0,3\}//p' $< > $@
 
 $(OUT)/tests/embed_%: tests/c/embed_%.c $(OUT)/include/moonshard.h $(OUT)/include/manual_program.h $(LIBRARY)
 	@mkdir -p $(@D)

@@ -46,7 +46,7 @@ ms_axis ms_axis_join(const ms_axis *outer, const ms_axis *inner) {
 }
 
 /* Takes the outermost `size` steps from the list mode[*at, modes), whose head shrinks. Returns 0 if they do not
-** divide it. */
+ * divide it. */
 static int take(ms_mode *mode, int *at, int modes, int size, ms_axis *part) {
   part->modes = 0;
   while (size > 1) {

@@ -1,10 +1,10 @@
 /* mesh.h - meshes: named axes over the positions of a root, and the ranks at those positions.
-**
-** A root is created once, over the whole world or over a list of ranks; slicing, flattening and unflattening create
-** further meshes over the same root, with axes computed from its axes. A slice stands for all its copies at once:
-** the shard slice of a 2x4 mesh is {0,1,2,3} for rank 2 and {4,5,6,7} for rank 6. No function needs a device or
-** another rank, so the place of any rank in a mesh of thousands can be computed anywhere.
-*/
+ *
+ * A root is created once, over the whole world or over a list of ranks; slicing, flattening and unflattening create
+ * further meshes over the same root, with axes computed from its axes. A slice stands for all its copies at once:
+ * the shard slice of a 2x4 mesh is {0,1,2,3} for rank 2 and {4,5,6,7} for rank 6. No function needs a device or
+ * another rank, so the place of any rank in a mesh of thousands can be computed anywhere.
+ */
 #ifndef MS_MESH_MESH_H
 #define MS_MESH_MESH_H
 
@@ -47,12 +47,12 @@ struct ms_mesh {
 /* Creates a mesh over a root and adds a reference to the root; names may contain NULL. */
 int ms_mesh_over(ms_mesh_root *root, int ndim, const ms_axis *axes, const char *const *names, ms_mesh **mesh);
 /* Writes "2x-1 (replicate, shard)" from sizes and names as the caller gave them. Truncates with "..." if it does not
-** fit. */
+ * fit. */
 void ms_mesh_write_label(char *label, int ndim, const int *sizes, const char *const *names);
 /* Checks names for ndim dimensions: all of them or, with one dimension, none; no empty names, no duplicates. */
 int ms_mesh_check_names(const char *label, int ndim, const char *const *names);
 /* Fills `resolved` with the sizes, and infers the one that is -1 from `total`. `holder` says what `total` counts:
-** "the world"; `startable`: the user can start a different number of ranks, which the error then suggests. */
+ * "the world"; `startable`: the user can start a different number of ranks, which the error then suggests. */
 int ms_mesh_resolve_sizes(const char *label, int ndim, const int *sizes, int total, const char *holder, bool startable,
                           int *resolved);
 int ms_mesh_check_dim(const ms_mesh *mesh, int dim);

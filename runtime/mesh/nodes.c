@@ -1,9 +1,9 @@
 /* nodes.c - checks whether the groups of a dimension fit the nodes.
-**
-** A shard group that spans nodes is slow in every collective, so users expect all groups to span nodes in the same
-** way. If nodes have different numbers of ranks, groups of one size start at different offsets within the nodes, and
-** some straddle a border by accident.
-*/
+ *
+ * A shard group that spans nodes is slow in every collective, so users expect all groups to span nodes in the same
+ * way. If nodes have different numbers of ranks, groups of one size start at different offsets within the nodes, and
+ * some straddle a border by accident.
+ */
 #include "base/error.h"
 #include "base/text.h"
 #include "base/topology.h"
@@ -37,7 +37,7 @@ static int find_straddler(const ms_mesh *mesh, int dim, const nodes *nodes, int 
 }
 
 /* 1 when group and nodes are runs of consecutive ranks. A smaller size helps only then: a group whose size divides
-** every node fits into one. */
+ * every node fits into one. */
 static int runs_of_ranks(const nodes *nodes, const int *group, int size) {
   for (int i = 1; i < size; i++)
     if (group[i] != group[0] + i) return 0;

@@ -1,5 +1,5 @@
 /* slice.c - meshes made from meshes: slices of named dimensions, flattening several dimensions into one, and
-** unflattening one into several. */
+ * unflattening one into several. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +52,7 @@ static int find_axis(const ms_mesh *mesh, const char *name, ms_axis *axis) {
 }
 
 /* A name means the same in all meshes of a root: repeating the same definition is allowed (*known is 1), a different
-** one is an error. */
+ * one is an error. */
 static int check_meaning(const ms_mesh *mesh, const char *doing, const char *name, const ms_axis *axis, int *known) {
   const ms_mesh_root *root = mesh->root;
   *known = 1;
@@ -107,7 +107,7 @@ int ms_mesh_copies(const ms_mesh *mesh, const char *name) {
 /* ---- slice ---- */
 
 /* Names must be in the order of the mesh's dimensions. Derived dimensions have no place in that order, so their strides
-** decide. */
+ * decide. */
 static int check_order(const ms_mesh *mesh, const ms_axis *axes, const char *const *names, int d) {
   const char *left = names[d - 1], *right = names[d];
   int a = dim_named(mesh, left), b = dim_named(mesh, right);

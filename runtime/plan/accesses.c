@@ -1,12 +1,12 @@
 /* accesses.c - the byte ranges that a phase's instructions touch, and what is known to be done when each instruction
-** starts. Synchronisation and verification both use this file, and no other source.
-*/
+ * starts. Synchronisation and verification both use this file, and no other source.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/lower.h"
 
-/* ---- bytes: those in a row, such as the parts of a collective, are one access ------------------------------------ */
+/* ---- bytes: those in a row, such as the parts of a collective, are one access ----------------------------------- */
 
 static inline int add_bytes(const ms_plan *plan, ms_place at, int64_t bytes, int write, ms_access *access, int n,
                             int capacity) {
@@ -29,7 +29,7 @@ static int add(const ms_plan *plan, const ms_ref *ref, int write, ms_access *acc
 }
 
 /* An all-gather writes the shared buffer. An all-reduce can leave sums in its own source for other ranks to copy.
-** Collectives of a device's library sum in place. */
+ * Collectives of a device's library sum in place. */
 static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *access, int capacity) {
   int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE ||
                              ms_device_can(plan->config.device, MS_DEVICE_SUMS_IN_PLACE);
@@ -71,7 +71,7 @@ ms_ref ms_instr_output(const ms_instr *instr, int i) {
   return (ms_ref){instr->out[i].buffer, instr->out[i].offset, instr->call->out[i]};
 }
 
-/* ---- order: vector clocks along a program (Fidge 1988, Mattern 1989), from streams and events alone -------------- */
+/* ---- order: vector clocks along a program (Fidge 1988, Mattern 1989), from streams and events alone ------------- */
 
 static int check_event(const ms_plan_phase *phase, int phase_id, int i, const char *recorded) {
   const ms_instr *instr = &phase->instr[i];
@@ -112,10 +112,10 @@ fail:
   return rc;
 }
 
-/* ---- gradient chunks: since when they hold anything -------------------------------------------------------------- */
+/* ---- gradient chunks: since when they hold anything ------------------------------------------------------------- */
 
 /* Between a step's update and the first gradient sums of the next step, nothing reads the gradient chunks. Forward
-** keeps most activations during just that time, so layout.c also places activations there. */
+ * keeps most activations during just that time, so layout.c also places activations there. */
 int ms_instr_needs(const ms_instr *instr, int buffer) {
   if (instr->kind == MS_INSTR_COLLECTIVE) {
     for (int i = 0; i < instr->coll->parts; i++) {

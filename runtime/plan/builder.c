@@ -1,7 +1,7 @@
 /* builder.c - appends buffers and instructions to a plan under construction.
-**
-** The lifetime of a buffer is the range of the instructions that name it; it is never computed separately.
-*/
+ *
+ * The lifetime of a buffer is the range of the instructions that name it; it is never computed separately.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +46,7 @@ static int append(ms_plan *plan, int phase, ms_instr **instr) {
 }
 
 /* Returns the slot of a scope, or the empty slot where it belongs. slots is a power of two, and the table is never
-** full. Scopes are compared by address: the caller has one string per scope, which lives as long as compilation. */
+ * full. Scopes are compared by address: the caller has one string per scope, which lives as long as compilation. */
 static ms_scope *slot_of(ms_scope *scope, int slots, const char *from) {
   int slot = (int)(ms_hash_int(MS_HASH_INIT, (intptr_t)from) & (uint64_t)(slots - 1));
   while (scope[slot].from && scope[slot].from != from) slot = (slot + 1) & (slots - 1);
@@ -197,7 +197,7 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
 }
 
 /* The collective itself also runs the all_reduce over the replicas: the phase lists it for reports, but it is not a
-** separate instruction. */
+ * separate instruction. */
 int ms_plan_take_replicas(ms_plan *plan, int phase) {
   ms_plan_phase *p = &plan->phase[phase];
   ms_plan_coll *coll = p->instr[p->n - 1].coll, *also;

@@ -1,15 +1,15 @@
 /* comm_arena_size.c - sizes of the communication arena at which a large activation fits between communication
-** buffers.
-**
-** An activation can fail to fit by a few bytes, and then takes all of its bytes in another arena. layout.c enlarges
-** the communication arena where that saves more than it costs; this file lists the candidates.
-*/
+ * buffers.
+ *
+ * An activation can fail to fit by a few bytes, and then takes all of its bytes in another arena. layout.c enlarges
+ * the communication arena where that saves more than it costs; this file lists the candidates.
+ */
 #include "plan/comm_arena_size.h"
 
 #include <stdlib.h>
 
 /* A size of activations, and for each phase the smallest arena in which one of that size fits beside the
-** communication buffers in use during its lifetime; 0 in a phase without one. All in bytes. */
+ * communication buffers in use during its lifetime; 0 in a phase without one. All in bytes. */
 typedef struct room {
   int64_t bytes, needed[MS_PHASES];
 } room;
@@ -41,7 +41,7 @@ static int64_t end_between(const ms_buffer *const *taken, int n, int64_t base, c
   for (int i = 0; i < n; i++) {
     const ms_buffer *other = taken[i];
     int lives_on = !other->computed || other->last >= b->first; /* buffers that only collectives touch stay in use
-                                                                ** until the end of the phase */
+                                                                 * until the end of the phase */
     if (!lives_on || other->first > b->last || other->offset + aligned(other) <= at) continue;
     if (at + aligned(b) <= other->offset) break;
     at = other->offset + aligned(other);

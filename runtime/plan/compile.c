@@ -1,9 +1,9 @@
 /* compile.c - ms_plan_compile: the passes from a traced graph to a verified plan, in order.
-**
-** The caller's graph is not modified: training and evaluation each rewrite their own copy. The passes over graphs
-** depend only on the traced graph and on what is fused, so the graph caches their results (compile_cache.h), and the
-** next plan of the same graph starts with lowering.
-*/
+ *
+ * The caller's graph is not modified: training and evaluation each rewrite their own copy. The passes over graphs
+ * depend only on the traced graph and on what is fused, so the graph caches their results (compile_cache.h), and the
+ * next plan of the same graph starts with lowering.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static int is_made(const program *p) { return p->wanted && !p->cached; }
 static ms_graph *graph_of(const program *p) { return is_made(p) ? p->graph : NULL; }
 static int fuses(const program *p) { return p->fusing != MS_FUSE_NOTHING; }
 
-/* ---- passes over graphs ------------------------------------------------------------------------------------------ */
+/* ---- passes over graphs ----------------------------------------------------------------------------------------- */
 
 static int copy_traced(compilation *c) {
   if (is_made(&c->training)) MS_TRY(ms_graph_copy(c->traced, &c->training.graph));
@@ -92,7 +92,7 @@ static int fuse_epilogues(compilation *c) {
   return graph && c->training.fusing == MS_FUSE_EPILOGUES ? ms_graph_fuse_epilogues(graph) : MS_OK;
 }
 
-/* ---- passes over the plan ---------------------------------------------------------------------------------------- */
+/* ---- passes over the plan --------------------------------------------------------------------------------------- */
 
 static int lower_training(ms_plan *plan, const ms_graph *graph) {
   for (int p = 0; p < plan->model->params; p++) plan->has_gradient[p] = graph->param_grads[p] >= 0;
@@ -142,7 +142,7 @@ static int verify(compilation *c) {
 
 static int fingerprint(compilation *c) { return ms_plan_fingerprint(c->plan); }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------- */
+/* ---- all of them ------------------------------------------------------------------------------------------------ */
 
 static const struct {
   const char *name;

@@ -49,7 +49,7 @@ static cache *find(const ms_graph *graph) {
   return place->data;
 }
 
-/* ---- graphs ------------------------------------------------------------------------------------------------------ */
+/* ---- graphs ----------------------------------------------------------------------------------------------------- */
 
 static int has_grown(const cache *c, const ms_graph *g) {
   return c->values != g->n_values || c->nodes != g->n_nodes || c->outputs != g->n_outputs || c->loss != g->loss ||
@@ -74,7 +74,7 @@ int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, 
   return MS_OK;
 }
 
-/* ---- packings ---------------------------------------------------------------------------------------------------- */
+/* ---- packings --------------------------------------------------------------------------------------------------- */
 
 static int same(const packing *p, const ms_packing_item *item, int n, const int64_t *room) {
   if (!p->before || p->n != n || memcmp(p->room, room, sizeof p->room)) return 0;

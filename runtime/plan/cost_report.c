@@ -1,9 +1,9 @@
 /* cost_report.c - what the decisions behind a plan cost: a unit's gathers and kept bytes, the activations that a
-** module keeps for backward, the buffers in use when memory use peaks, and the peak of each category.
-**
-** All numbers come from the finished plan, its collectives and the lifetimes of its buffers, so they describe what
-** runs.
-*/
+ * module keeps for backward, the buffers in use when memory use peaks, and the peak of each category.
+ *
+ * All numbers come from the finished plan, its collectives and the lifetimes of its buffers, so they describe what
+ * runs.
+ */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static int check_phase(const ms_plan *plan, int phase) {
   return MS_OK;
 }
 
-/* ---- a unit ------------------------------------------------------------------------------------------------------ */
+/* ---- a unit ----------------------------------------------------------------------------------------------------- */
 
 static void add_collectives(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
   const ms_plan_phase *p = &plan->phase[phase];
@@ -136,7 +136,7 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   return MS_OK;
 }
 
-/* ---- activations of a module ------------------------------------------------------------------------------------- */
+/* ---- activations of a module ------------------------------------------------------------------------------------ */
 
 static int is_inside(const char *scope, const char *module) {
   size_t length = strlen(module);
@@ -172,11 +172,11 @@ fail:
   return rc;
 }
 
-/* ---- where most bytes are in use --------------------------------------------------------------------------------- */
+/* ---- where most bytes are in use -------------------------------------------------------------------------------- */
 
 /* Kinds of memory: only buffers of the same kind can share bytes, because the set of ranks that shares each kind
-** differs. LENT is the part of a rank's own memory that gradient chunks lend until they are written; buffers that
-** peers read, and buffers larger than all chunks together, cannot use it. */
+ * differs. LENT is the part of a rank's own memory that gradient chunks lend until they are written; buffers that
+ * peers read, and buffers larger than all chunks together, cannot use it. */
 enum { OWN = 1, LENT = 2, OF_GROUP = 4, OF_SMALLER_GROUP = 8, ANY = 15 };
 
 static int64_t bytes_of_chunks(const ms_plan *plan) {
@@ -194,7 +194,7 @@ static int memory_of(const ms_buffer *b, int64_t chunks) {
 }
 
 /* Returns 1 and the positions between which a buffer holds data in a phase, or 0 when it holds none. begin: from
-** ms_gradients_begin. */
+ * ms_gradients_begin. */
 static int in_use_of(const ms_plan *plan, int buffer, int phase, const int *begin, int *first, int *last) {
   const ms_buffer *b = &plan->buffer[buffer];
   if (b->phase >= 0 && (b->phase != phase || b->first < 0)) return 0;
@@ -204,7 +204,7 @@ static int in_use_of(const ms_plan *plan, int buffer, int phase, const int *begi
 }
 
 /* Finds the first position of a phase at which the most bytes of these memories are in use; LENT counts at least
-** `chunks` bytes. change: [2 (n + 1)] scratch, zero before and after. */
+ * `chunks` bytes. change: [2 (n + 1)] scratch, zero before and after. */
 static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories, int64_t chunks, const int *begin,
                             int64_t *change, int *position) {
   const int64_t all_chunks = bytes_of_chunks(plan);
@@ -231,7 +231,7 @@ static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories,
 }
 
 /* Adds the state that is always in use: the bytes of the categories, without gradients and without arenas that
-** phases reuse. */
+ * phases reuse. */
 static void add_state(const ms_plan *plan, ms_peak *peak) {
   peak->bytes[MS_CAT_PARAMETERS] = (double)plan->category_bytes[MS_CAT_PARAMETERS];
   peak->bytes[MS_CAT_OPTIMIZER] = (double)plan->category_bytes[MS_CAT_OPTIMIZER];
@@ -240,7 +240,7 @@ static void add_state(const ms_plan *plan, ms_peak *peak) {
 }
 
 /* Raises *most to the largest number of bytes of a category, excluding permanent state, that a phase uses at one
-** time. change: [n + 1] scratch, zero before and after. */
+ * time. change: [n + 1] scratch, zero before and after. */
 static void find_most(const ms_plan *plan, int phase, int n, int category, const int *begin, int64_t *change,
                       int64_t *most) {
   for (int i = 0; i < plan->buffers; i++) {
@@ -286,7 +286,7 @@ static const char *maker_of(const program *p, const ms_buffer *b) {
 }
 
 /* Finds the phase and position at which the most bytes are in use. least: sum of the peaks of each kind of memory by
-** itself. */
+ * itself. */
 static int find_peak_phase(const ms_plan *plan, int *begin, int *phase, int *position, double *least) {
   static const int memories[] = {OWN | LENT, OF_GROUP, OF_SMALLER_GROUP};
   int64_t most = -1, of_memory[3] = {0};

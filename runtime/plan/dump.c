@@ -1,12 +1,12 @@
 /* dump.c - reports on a finished plan: a summary in numbers, a text for people (costs, then what runs in each
-** phase), and the same facts as one JSON object for programs.
-*/
+ * phase), and the same facts as one JSON object for programs.
+ */
 #include <stdlib.h>
 
 #include "plan/plan.h"
 
 /* comm_bytes leaves out NEXT, which a step runs any number of times. The fingerprint is split because a double holds
-** only 53 bits exactly. */
+ * only 53 bits exactly. */
 int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(s);
@@ -30,7 +30,7 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
   return MS_OK;
 }
 
-/* ---- text -------------------------------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------------------------- */
 
 static void categories(const char *what, const double *bytes, ms_text *text) {
   ms_text_append(text, "\n  %s:", what);
@@ -120,7 +120,7 @@ static int text_of_plan(const ms_plan *plan, ms_text *text) {
   return ms_text_status(text);
 }
 
-/* ---- JSON -------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------------------------- */
 
 static void json_bytes(ms_text *text, const char *name, int64_t bytes, int first) {
   ms_text_append(text, "%s\"%s\":%lld", first ? "" : ",", name, (long long)bytes);

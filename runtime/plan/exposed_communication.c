@@ -1,9 +1,9 @@
 /* exposed_communication.c - finds the collectives of a phase that no computation can overlap, from the order of the
-** instructions rather than from timing.
-**
-** A kernel can overlap a collective when no chain of events orders the two. A collective without such a kernel is
-** exposed: this rank only waits while it runs. Kernels that merely move or add data do not count as computation.
-*/
+ * instructions rather than from timing.
+ *
+ * A kernel can overlap a collective when no chain of events orders the two. A collective without such a kernel is
+ * exposed: this rank only waits while it runs. Kernels that merely move or add data do not count as computation.
+ */
 #include <stdlib.h>
 
 #include "plan/plan.h"

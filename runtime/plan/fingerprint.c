@@ -1,9 +1,9 @@
 /* fingerprint.c - describes, in readable lines, everything that all ranks must agree on, and hashes these lines.
-**
-** Ranks compare the hash at start. If it differs, they compare the lines, and the first different line names the
-** mistake. The lines are therefore ordered from cause to effect: mesh, precision and units, parameters, inputs, and
-** then what follows from these.
-*/
+ *
+ * Ranks compare the hash at start. If it differs, they compare the lines, and the first different line names the
+ * mistake. The lines are therefore ordered from cause to effect: mesh, precision and units, parameters, inputs, and
+ * then what follows from these.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -108,7 +108,7 @@ static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
 }
 
 /* 1 for kernels that differ from rank to rank, because they work on the parameters that the rank owns or on its
-** slice of a shared copy. The lines about the model already determine them. */
+ * slice of a shared copy. The lines about the model already determine them. */
 static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
   const int flags = ms_op_row_of(instr->call->op)->flags;
   if (flags & MS_OP_RANK_LOCAL) return 1;

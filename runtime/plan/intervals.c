@@ -6,7 +6,7 @@
 #include "base/error.h"
 
 /* Ends of ranges, each packed into one number: the byte offset in the high bits, and in the `low` low bits which end
-** it is: 2i for the beginning of range i, 2i + 1 for its end. */
+ * it is: 2i for the beginning of range i, 2i + 1 for its end. */
 typedef struct ends {
   uint64_t *list, *space;
   int n, low;

@@ -9,8 +9,8 @@ typedef struct ms_range {
 } ms_range;
 
 /* Cuts at both ends of every range, then replaces begin and end (bytes) by interval numbers, which increase with the
-** address: the first interval of the range, and the one after its last. *byte: first byte of each interval; the
-** caller frees it. */
+ * address: the first interval of the range, and the one after its last. *byte: first byte of each interval; the
+ * caller frees it. */
 int ms_cut_intervals(ms_range *range, int n, int64_t **byte, int *intervals);
 
 #endif

@@ -1,14 +1,14 @@
 /* layout.c - assigns every buffer a place in an arena, so that buffers in use at the same time do not overlap.
-**
-** Lifetimes are ranges in program order; where two buffers used on different streams share bytes, sync.c adds the
-** events that enforce program order. pack.c finds the places, unless the cache has them from an earlier plan of the
-** same graph.
-**
-** Arenas are fullest at different times, so private buffers also use bytes of other arenas: activations use the
-** communication arena between its own buffers, and the gradient chunks until these are written; workspace uses the
-** activations arena. Buffers that peers read are placed first, independently of private ones, because their offsets
-** must be equal on all ranks.
-*/
+ *
+ * Lifetimes are ranges in program order; where two buffers used on different streams share bytes, sync.c adds the
+ * events that enforce program order. pack.c finds the places, unless the cache has them from an earlier plan of the
+ * same graph.
+ *
+ * Arenas are fullest at different times, so private buffers also use bytes of other arenas: activations use the
+ * communication arena between its own buffers, and the gradient chunks until these are written; workspace uses the
+ * activations arena. Buffers that peers read are placed first, independently of private ones, because their offsets
+ * must be equal on all ranks.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,18 +39,18 @@ typedef struct layout {
   const ms_graph *traced;
   int *order;                     /* buffers sorted by phase */
   int from[MS_PHASES + 2];        /* order[from[1 + p]] is the first buffer of phase p; order[from[0]] the first one
-                                  ** of all phases */
+                                   * of all phases */
   int *member;                    /* buffers that are packed together */
   ms_packing_item *item, *packed; /* one for each member */
   int *rank;                      /* [most_positions + 1] scratch: rank of a position among those where members begin
-                                  ** or end */
+                                   * or end */
   int positions, most_positions;  /* instructions of the phase; the most of any phase */
   int64_t base[MS_ARENAS];        /* start of the part that phases reuse; in STATE: start of the gradients */
   int64_t gradients;              /* size of the gradients from there on, in bytes */
   int *begin;                     /* [phases][units] when gradients start to hold data (accesses.c) */
   int64_t communicated;           /* bytes of the communication arena that communication itself needs */
   int64_t enough;                 /* size of that arena plus activations that is good enough: slightly above the
-                                  ** lower bound */
+                                   * lower bound */
 } layout;
 
 static int sort_by_phase(layout *l) {
@@ -68,15 +68,15 @@ static int sort_by_phase(layout *l) {
 }
 
 /* The last position at which a buffer's bytes are unavailable to private buffers: its last use, or the end of the
-** phase for buffers that only collectives touch, such as chunks between the sums over shards and over replicas.
-** Compute would otherwise wait for the last of those collectives. */
+ * phase for buffers that only collectives touch, such as chunks between the sums over shards and over replicas.
+ * Compute would otherwise wait for the last of those collectives. */
 static int end_of(const layout *l, const ms_buffer *b, const ms_packing_item *item) {
   int never = item->arena >= 0 && !b->computed;
   return never || b->last > l->positions ? l->positions : b->last;
 }
 
 /* Replaces positions by their ranks, so that programs that differ only in instructions outside these lifetimes get
-** the same numbers and find the same cached packing. */
+ * the same numbers and find the same cached packing. */
 static void number_positions(layout *l, int n) {
   memset(l->rank, 0, (size_t)(l->positions + 1) * sizeof *l->rank);
   for (int i = 0; i < n; i++) l->rank[l->item[i].first] = l->rank[l->item[i].last] = 1;
@@ -108,7 +108,7 @@ static int uses(int kind, int arena) {
 }
 
 /* Adds the gradient chunks, in use from their first write on. Returns the number of bytes of STATE that are free
-** before. */
+ * before. */
 static int64_t collect_gradients(layout *l, int phase, int kind, int *members) {
   const ms_plan *plan = l->plan;
   const int *begin = begin_in(l, phase);
@@ -131,7 +131,7 @@ static int64_t collect_gradients(layout *l, int phase, int kind, int *members) {
 }
 
 /* Lists the buffers of a phase that are in, or will be placed in, one of the kind's arenas. Returns the number to
-** place. */
+ * place. */
 static int collect(layout *l, int phase, int kind, int *members) {
   int n = 0, wanting = 0;
   for (int i = l->from[1 + phase]; i < l->from[2 + phase]; i++) {
@@ -154,7 +154,7 @@ static int collect(layout *l, int phase, int kind, int *members) {
 }
 
 /* Size of the kind's last arena that needs no search for a smaller one; a phase never needs to be smaller than
-** another. */
+ * another. */
 static int64_t enough_of(const layout *l, int kind) {
   const int64_t *arena = l->plan->arena_bytes;
   if (kind != ACTIVATIONS) return INT64_MAX;
@@ -194,7 +194,7 @@ static int layout_phase(layout *l, int phase, int kind) {
 }
 
 /* Places the buffers that outlive a phase at the front of their arena: inputs, and what is kept between
-** micro-batches. */
+ * micro-batches. */
 static int64_t layout_lasting(const layout *l, int arena) {
   int64_t end = 0;
   for (int i = l->from[0]; i < l->from[1]; i++) {
@@ -213,10 +213,10 @@ static int layout_kind(layout *l, int kind) {
   return MS_OK;
 }
 
-/* ---- how large the communicated arena is ------------------------------------------------------------------------- */
+/* ---- how large the communicated arena is ------------------------------------------------------------------------ */
 
 /* Lower bound on the size of communication and activations together, less what gradients lend. live: [positions of
-** any phase + 2] scratch. */
+ * any phase + 2] scratch. */
 static int64_t least_together(layout *l, int64_t *live) {
   int64_t most = 0;
   for (int phase = 0; phase < MS_PHASES; phase++) {
@@ -246,7 +246,7 @@ static int64_t together(const layout *l) {
 }
 
 /* A large activation may not fit into any gap between communication buffers. A larger communication arena costs the
-** difference but saves the activation's bytes elsewhere: tries the sizes, and keeps the one with the smallest total. */
+ * difference but saves the activation's bytes elsewhere: tries the sizes, and keeps the one with the smallest total. */
 static int layout_activations(layout *l) {
   int64_t *arena = l->plan->arena_bytes, best = l->communicated;
   int64_t *live = ms_calloc(l->most_positions + 2, sizeof *live);

@@ -1,10 +1,10 @@
 /* lower.c - turns a graph into the program of one phase: unshards before the nodes that need them, kernels, and the
-** reduction of a unit's gradients as soon as the last one is written.
-**
-** Values are placed, not copied: a parameter is read at its offset in the gathered (or master) buffer, its gradient
-** is written at its offset in the unit's reduce buffer, and a reshape is its input with another shape. sync.c adds
-** synchronisation later.
-*/
+ * reduction of a unit's gradients as soon as the last one is written.
+ *
+ * Values are placed, not copied: a parameter is read at its offset in the gathered (or master) buffer, its gradient
+ * is written at its offset in the unit's reduce buffer, and a reshape is its input with another shape. sync.c adds
+ * synchronisation later.
+ */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 static int is_alias(const ms_node *node) { return ms_op_row_of(node->op)->flags & MS_OP_ALIAS; }
 
 /* Follows aliases to the values that own bytes, and finds the last reader of each. Outputs, gradients and the loss are
-** kept until the end of the phase. */
+ * kept until the end of the phase. */
 static void find_roots(ms_lowering *l) {
   const ms_graph *g = l->graph;
   for (int v = 0; v < g->n_values; v++) {
@@ -107,7 +107,7 @@ static void finish(ms_lowering *l) {
 
 static int64_t value_bytes(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
 
-/* ---- values ------------------------------------------------------------------------------------------------------ */
+/* ---- values ----------------------------------------------------------------------------------------------------- */
 
 static int place_param(ms_lowering *l, int param, ms_place *at) {
   const ms_param *p = &l->model->param[param];
@@ -180,7 +180,7 @@ static int place_outputs(ms_lowering *l, int node) {
   return MS_OK;
 }
 
-/* ---- the program ------------------------------------------------------------------------------------------------- */
+/* ---- the program ------------------------------------------------------------------------------------------------ */
 
 static int lower_node(ms_lowering *l, int node) {
   const ms_node *n = &l->graph->nodes[node];
@@ -246,7 +246,7 @@ static int keep_outputs(ms_lowering *l) {
 }
 
 /* Marks the values at which a unit's gradients are opened: a parameter's gradient and, if it is at least half of the
-** unit's gradients, its first summands, which are written where the sum will be. */
+ * unit's gradients, its first summands, which are written where the sum will be. */
 static void mark_gradient(const ms_lowering *l, int param, int *grad_unit) {
   int unit = l->model->param[param].unit, gradient = l->root[l->graph->param_grads[param]];
   grad_unit[gradient] = unit;

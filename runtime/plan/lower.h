@@ -1,8 +1,8 @@
 /* lower.h - from graph and sharding to instructions: declarations shared by the files that build a plan.
-**
-** unshard_schedule.c decides when units are gathered, builder.c appends buffers and instructions, lower.c builds the
-** phases that have a graph, lower_step.c the phases that have none.
-*/
+ *
+ * unshard_schedule.c decides when units are gathered, builder.c appends buffers and instructions, lower.c builds the
+ * phases that have a graph, lower_step.c the phases that have none.
+ */
 #ifndef MS_PLAN_LOWER_H
 #define MS_PLAN_LOWER_H
 
@@ -20,11 +20,11 @@ typedef struct ms_unshard {
   int rank; /* order among the unshards issued before the same node */
 } ms_unshard;
 /* use: [units]. boundary: the first backward node, or the number of nodes. keep_all: do not reshard any unit after
-** forward. */
+ * forward. */
 int ms_unit_uses(const ms_model *model, const ms_plan_config *config, const ms_graph *graph, const int *root,
                  int keep_all, ms_unit_use *use, int *boundary);
 /* Fills `list` with the unshards of a phase in order of issue, at most 2*units; returns their number, or -1 without
-** memory. */
+ * memory. */
 int ms_unshard_schedule(const ms_model *model, const ms_unit_use *use, int boundary, int prefetch, ms_unshard *list);
 /* 1 when kernels read the master chunk directly: one shard, f32. */
 int ms_unit_is_direct(const ms_model *model, int unit);
@@ -35,7 +35,7 @@ int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t by
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                    const ms_ref *out, const char *scope, int backward);
 /* Gives an instruction its prepared call, which the plan owns and all equal instructions share, with its hash and
-** sizes (prepare.c). */
+ * sizes (prepare.c). */
 int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                     const ms_ref *out, ms_instr *instr);
 void ms_plan_release_prepared(ms_plan *plan);
@@ -43,7 +43,7 @@ void ms_plan_release_prepared(ms_plan *plan);
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
                        const ms_plan_part *part);
 /* Adds the replicas of a node to the phase's last collective over the shards, which is a copying all_gather or a
-** sum. */
+ * sum. */
 int ms_plan_take_replicas(ms_plan *plan, int phase);
 /* Where replicas share a copy on each of several nodes: sums the results of the nodes. */
 int ms_plan_sum_between_nodes(ms_plan *plan, int phase, int unit, const ms_plan_part *part);
@@ -51,7 +51,7 @@ int ms_plan_sum_between_nodes(ms_plan *plan, int phase, int unit, const ms_plan_
 void ms_plan_slice_sum(ms_plan *plan, int phase);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);
 /* The buffers of the training state come first in a plan: these for each unit, then the step's scalars. A buffer that
-** a unit does not need is empty. */
+ * a unit does not need is empty. */
 enum ms_state_buffer {
   MS_STATE_MASTER = 0,
   MS_STATE_GRADIENT = 1,
@@ -81,7 +81,7 @@ typedef struct ms_lowering {
   ms_place *at;        /* [values] place of each root */
   char *read;          /* [values] 1 for roots that a node or the caller reads */
   char *added;         /* [values] 1 for roots that are gradients which the matrix product itself adds to the sums of
-                       ** earlier micro-batches */
+                        * earlier micro-batches */
   ms_unit_use *use;    /* [units] */
   char *ends;          /* [nodes] 1: the node ends a unit's forward pass or completes its gradients */
   ms_unshard *unshard; /* [2 units] in order of issue */
@@ -94,7 +94,7 @@ typedef struct ms_lowering {
 } ms_lowering;
 
 /* Issue the unshards that are scheduled before a node; keep slices of the units whose forward pass ends with it
-** (lower_unshards.c). */
+ * (lower_unshards.c). */
 int ms_lower_unshards(ms_lowering *l, int node);
 int ms_lower_keep_slices(ms_lowering *l, int node);
 
@@ -110,7 +110,7 @@ int ms_lower_communicates(const ms_lowering *l);
 /* The effective enum ms_sync on this mesh. */
 int ms_lower_sync(const ms_lowering *l);
 /* 1 when unsharded gradients wait for the last micro-batch; 1 when kernels write them directly to the waiting
-** buffer. */
+ * buffer. */
 int ms_lower_defers_unsharded(const ms_lowering *l);
 int ms_lower_writes_deferred(const ms_lowering *l, int unit);
 /* Returns the unit's buffer of f32 elements that wait for the last micro-batch; the first micro-batch creates it. */

@@ -1,14 +1,14 @@
 /* lower_gradients.c - where gradients are written, and how they are accumulated when no other rank takes part.
-**
-** With other ranks, kernels write gradients to a buffer that peers read. They are reduced over the shards, then over
-** the replicas, into the state's chunk. Where replicas share a copy (ms_replicas_together), one reduction covers
-** both, and each replica receives the sums of the slice that it updates; with such replicas on several nodes, slices
-** are then summed between the nodes. Without other ranks, kernels write directly to the chunk, or add to it after
-** the first micro-batch.
-**
-** Gradients can wait for the last micro-batch (enum ms_sync): unsharded ones in an f32 copy of the reduce buffer, or
-** the sums over the shards in an f32 copy of the chunk. Only the last phase then completes the reduction, in f32.
-*/
+ *
+ * With other ranks, kernels write gradients to a buffer that peers read. They are reduced over the shards, then over
+ * the replicas, into the state's chunk. Where replicas share a copy (ms_replicas_together), one reduction covers
+ * both, and each replica receives the sums of the slice that it updates; with such replicas on several nodes, slices
+ * are then summed between the nodes. Without other ranks, kernels write directly to the chunk, or add to it after
+ * the first micro-batch.
+ *
+ * Gradients can wait for the last micro-batch (enum ms_sync): unsharded ones in an f32 copy of the reduce buffer, or
+ * the sums over the shards in an f32 copy of the chunk. Only the last phase then completes the reduction, in f32.
+ */
 #include <stdlib.h>
 
 #include "plan/lower.h"
@@ -16,7 +16,7 @@
 int ms_lower_communicates(const ms_lowering *l) { return l->model->shard_size > 1 || l->model->replicate_size > 1; }
 
 /* The effective enum ms_sync on this mesh. Without replicas, SHARD is the same as EVERY: the sum over the shards is
-** complete. Without shards, SHARD is the same as LAST: there are only replicas to sum over. */
+ * complete. Without shards, SHARD is the same as LAST: there are only replicas to sum over. */
 int ms_lower_sync(const ms_lowering *l) {
   int sync = l->plan->config.sync;
   if (!ms_lower_communicates(l)) return MS_SYNC_EVERY;
@@ -91,7 +91,7 @@ static int adds_alone(ms_lowering *l, int unit, ms_gradients *to) {
 }
 
 /* 1 when the matrix product that computes a gradient can also add it: on devices whose library accumulates in the
-** same pass. */
+ * same pass. */
 static int product_adds(const ms_lowering *l, int grad) {
   const ms_value *value = &l->graph->values[l->root[grad]];
   if (!ms_device_can(l->plan->config.device, MS_DEVICE_PRODUCT_ADDS) || value->kind != MS_VALUE_NODE ||
@@ -115,7 +115,7 @@ static void place_gradient(ms_lowering *l, int unit, int param, int to_state) {
 }
 
 /* A weight used more than once has a gradient that is a sum. Returns the summand that is computed first, if the sum
-** can overwrite it and nothing reads it later, or -1. */
+ * can overwrite it and nothing reads it later, or -1. */
 int ms_lower_first_summand(const ms_lowering *l, int value) {
   const ms_graph *g = l->graph;
   int maker = g->values[value].node, first = -1;
@@ -133,8 +133,8 @@ int ms_lower_first_summand(const ms_lowering *l, int value) {
 }
 
 /* Places the first summand of a parameter's gradient where the sum will be. Any other summand that is not
-** accumulated in place is as large as the parameter, and is needed at the end of backward, when the communication
-** arena has free space: it is packed there. */
+ * accumulated in place is as large as the parameter, and is needed at the end of backward, when the communication
+ * arena has free space: it is packed there. */
 static int place_summands(ms_lowering *l, int sum, int peers_read) {
   const ms_place at = l->at[sum];
   for (int first = ms_lower_first_summand(l, sum); first >= 0 && l->at[first].buffer < 0;

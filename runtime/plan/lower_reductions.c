@@ -1,7 +1,7 @@
 /* lower_reductions.c - reduces a unit's gradients once the last one is written: sums over the shards, the replicas
-** and the nodes, as far as the phase requires. The result goes to the state's chunk, or to a buffer that waits for
-** the last micro-batch.
-*/
+ * and the nodes, as far as the phase requires. The result goes to the state's chunk, or to a buffer that waits for
+ * the last micro-batch.
+ */
 #include "plan/lower.h"
 
 /* The elements of a unit's chunks for which this rank holds the sums over all ranks. */
@@ -40,7 +40,7 @@ static int reduce_parts(ms_lowering *l, int unit, const ms_gradients *from, cons
 }
 
 /* Keeps the buffer that peers read until the next collective in this dimension starts, so that compute does not wait
-** for this one immediately. The cost is one more buffer. */
+ * for this one immediately. The cost is one more buffer. */
 static int send(ms_lowering *l, int unit, int stream, int kind, int dim, int parts) {
   MS_TRY(ms_plan_collective(l->plan, l->phase, stream, kind, dim, 0, unit, parts, l->part));
   ms_plan_touch(l->plan, l->sending[dim], l->plan->phase[l->phase].n - 1);
@@ -155,7 +155,7 @@ static int reduce_between_nodes(ms_lowering *l, int unit, const ms_gradients *fr
 }
 
 /* In a phase that overwrites gradients, activations may have used the chunk until now (accesses.c). No other kernel
-** writes the bytes between the segments, but the kernels that sum a whole chunk read them. */
+ * writes the bytes between the segments, but the kernels that sum a whole chunk read them. */
 static int zero_between_segments(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
   int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT);

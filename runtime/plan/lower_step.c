@@ -1,13 +1,13 @@
 /* lower_step.c - the phases without a graph: the step totals (loss and gradient norm over the mesh), and the update.
-**
-** Replicas of a node that share one copy of the state divide the work: each updates the slice of a unit's chunks
-** whose gradients it holds. The update ends with a barrier among them, so that all of the state is updated when a
-** rank continues.
-**
-** The norm is the norm of the gradient of the mean loss. Sums over ranks and micro-batches are divided once, here,
-** by the number of terms or by the sum of their weights. The optimizer's pass applies this factor together with
-** clipping, so no kernel scales gradients in memory.
-*/
+ *
+ * Replicas of a node that share one copy of the state divide the work: each updates the slice of a unit's chunks
+ * whose gradients it holds. The update ends with a barrier among them, so that all of the state is updated when a
+ * rank continues.
+ *
+ * The norm is the norm of the gradient of the mean loss. Sums over ranks and micro-batches are divided once, here,
+ * by the number of terms or by the sum of their weights. The optimizer's pass applies this factor together with
+ * clipping, so no kernel scales gradients in memory.
+ */
 #include <string.h>
 
 #include "base/hash.h"
@@ -77,7 +77,7 @@ int ms_lower_norm(ms_plan *plan, int weighted) {
                   ms_ref_vector(ms_loss_sum_buffer(plan), 0, MS_F32, numbers)};
   ms_ref totals = ms_ref_vector(buffer, 0, MS_F32, 1 + numbers);
   ms_attrs attrs = {.i = {model->replicate_size / plan->replicas}}; /* how many times the sum over the mesh counts
-                                                                    ** each square */
+                                                                     * each square */
   MS_TRY(ms_plan_kernel(plan, phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "step totals", 0));
   MS_TRY(ms_lower_totals(plan, phase, totals));
   plan->norm = ms_ref_vector(ms_norm_buffer(plan), 0, MS_F32, 4);
@@ -86,8 +86,8 @@ int ms_lower_norm(ms_plan *plan, int weighted) {
 }
 
 /* One fused pass over the elements of a parameter that this rank updates. Each parameter has its own count of
-** updates, and its own random numbers for rounding bf16 moments: these depend on an element's index in the
-** parameter, not on the rank, so every mesh draws the same. */
+ * updates, and its own random numbers for rounding bf16 moments: these depend on an element's index in the
+ * parameter, not on the rank, so every mesh draws the same. */
 static int update_parameter(ms_plan *plan, int param) {
   const ms_model *model = plan->model;
   const ms_param *p = &model->param[param];
@@ -119,7 +119,7 @@ static int update_parameter(ms_plan *plan, int param) {
 }
 
 /* A parameter without a gradient in this step keeps its value and its optimizer state, and its count of updates does
-** not increase. Every rank counts for all parameters, including those of which it owns nothing. */
+ * not increase. Every rank counts for all parameters, including those of which it owns nothing. */
 static int count_updates(ms_plan *plan) {
   const ms_attrs one_more = {.f = {1, 1}};
   for (int first = 0, end; first < plan->model->params; first = end) {
@@ -142,7 +142,7 @@ static int update_unit(ms_plan *plan, int unit) {
 }
 
 /* Updates the averages of a unit's weights after all of them are updated: in one pass, unless the segments of the
-** masters are separate. */
+ * masters are separate. */
 static int average(ms_plan *plan, int unit, int apart) {
   const ms_unit *u = &plan->model->unit[unit];
   const ms_attrs attrs = {.i = {plan->config.ema_warmup}, .f = {plan->config.ema_decay}};

@@ -1,10 +1,10 @@
 /* lower_unshards.c - makes a unit's weights available to kernels when the schedule says so. They are gathered over
-** the shards, cast (one shard), gathered among neighbours from slices kept for that, or read in place.
-*/
+ * the shards, cast (one shard), gathered among neighbours from slices kept for that, or read in place.
+ */
 #include "plan/lower.h"
 
 /* Returns the end of the run of segments from `first` on with the same dtype. With one shard these are contiguous,
-** at the same element offsets in all buffers. */
+ * at the same element offsets in all buffers. */
 static int same_dtype_run(const ms_unit *u, int first) {
   int end = first + 1;
   while (end < u->segments && u->segment[end].param_dtype == u->segment[first].param_dtype) end++;

@@ -1,9 +1,9 @@
 /* nodes.c - which ranks of a plan are on one node and can share one copy of the state.
-**
-** A plan can be made for ranks that do not exist, so the caller passes their topology (ms_plan_config.node_of): the
-** number of ranks alone does not determine it. Ranks map memory together within a node, never between nodes: a shard
-** group that spans nodes copies what it gathers, and replicas on different nodes have their own copies of the state.
-*/
+ *
+ * A plan can be made for ranks that do not exist, so the caller passes their topology (ms_plan_config.node_of): the
+ * number of ranks alone does not determine it. Ranks map memory together within a node, never between nodes: a shard
+ * group that spans nodes copies what it gathers, and replicas on different nodes have their own copies of the state.
+ */
 #include "moonshard.h"
 #include "plan/plan.h"
 

@@ -1,12 +1,12 @@
 /* pack.c - greedy packing: one buffer after another, each at the lowest offset that is free during its lifetime,
-** largest first (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference"). A buffer that
-** fits into a gap of an arena that exists anyway goes there.
-**
-** If the result is larger than necessary, a second attempt places the longest lifetimes first. Buffers that stay in
-** use while gaps close, as when gradient chunks are written, are then below the others. A large short-lived buffer
-** that no longer finds a gap in that order is placed before all others in the next attempt, at the top, where gaps
-** close first.
-*/
+ * largest first (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference"). A buffer that
+ * fits into a gap of an arena that exists anyway goes there.
+ *
+ * If the result is larger than necessary, a second attempt places the longest lifetimes first. Buffers that stay in
+ * use while gaps close, as when gradient chunks are written, are then below the others. A large short-lived buffer
+ * that no longer finds a gap in that order is placed before all others in the next attempt, at the top, where gaps
+ * close first.
+ */
 #include "plan/pack.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static int by_size(const void *a, const void *b, void *items) {
 }
 
 /* Among equal sizes, the last one made first: buffers used at the end of a phase are then lowest, and the arena
-** above them is free when the gradient of an embedding, the last one, needs space. */
+ * above them is free when the gradient of an embedding, the last one, needs space. */
 static int by_size_from_the_end(const void *a, const void *b, void *items) {
   const ms_packing_item *item = items;
   int x = *(const int *)a, y = *(const int *)b;
@@ -55,7 +55,7 @@ typedef struct placed {
 } placed;
 
 /* 1 when buffers must not share bytes. Groups of different sizes do not wait for each other, so buffers gathered by
-** different groups never share bytes. */
+ * different groups never share bytes. */
 static int live_together(const ms_packing_item *b, const spot *other) {
   return b->ranks != other->ranks || (b->first <= other->last && other->first <= b->last);
 }
@@ -120,7 +120,7 @@ static void place(packing *p, ms_packing_item *b, int high) {
 }
 
 /* Finds out whether the items to place are never in use together, as scratch of kernels, which run one after
-** another. */
+ * another. */
 static int find_apart(packing *p) {
   int end = 0;
   for (int i = 0; i < p->wanting; i++)
@@ -141,7 +141,7 @@ static int find_apart(packing *p) {
 }
 
 /* Places all items and returns the one that ends highest in the last arena, or -1 when it has none. If the items are
-** never in use together, the first one in the last arena makes that arena large enough for all others. */
+ * never in use together, the first one in the last arena makes that arena large enough for all others. */
 static int place_all(packing *p) {
   const int own = p->arenas - 1;
   int highest = -1;

@@ -1,6 +1,6 @@
 /* plan.c - the plan object: its memory, its total size, and the names that plans, reports and errors use for its
-** parts.
-*/
+ * parts.
+ */
 #include <stdlib.h>
 
 #include "plan/lower.h"

@@ -1,16 +1,16 @@
 /* plan.h - one rank's compiled step: instructions on streams, bound to byte ranges of arenas.
-**
-** Compilation runs these passes, one file each. lower.c turns the graph and the sharding into instructions in
-** program order, with buffers that have sizes but no addresses. layout.c assigns every buffer an arena offset by its
-** lifetime. sync.c inserts the events that order conflicting accesses on different streams. verify.c proves,
-** independently of how the plan was made, that no two conflicting accesses can run unordered. fingerprint.c hashes
-** everything that ranks must agree on. dump.c prints the plan.
-**
-** Phases run one after another, and all streams have finished at the end of a phase. Within a phase, only program
-** order on a stream and events order instructions. A collective counts as an access to the whole shared buffer: a
-** rank enters it only after its own earlier accesses have finished, so the local order also proves the order across
-** ranks.
-*/
+ *
+ * Compilation runs these passes, one file each. lower.c turns the graph and the sharding into instructions in
+ * program order, with buffers that have sizes but no addresses. layout.c assigns every buffer an arena offset by its
+ * lifetime. sync.c inserts the events that order conflicting accesses on different streams. verify.c proves,
+ * independently of how the plan was made, that no two conflicting accesses can run unordered. fingerprint.c hashes
+ * everything that ranks must agree on. dump.c prints the plan.
+ *
+ * Phases run one after another, and all streams have finished at the end of a phase. Within a phase, only program
+ * order on a stream and events order instructions. A collective counts as an access to the whole shared buffer: a
+ * rank enters it only after its own earlier accesses have finished, so the local order also proves the order across
+ * ranks.
+ */
 #ifndef MS_PLAN_PLAN_H
 #define MS_PLAN_PLAN_H
 
@@ -31,21 +31,20 @@ enum ms_stream {
 };
 
 /* Arenas. STATE, MASTERS and REPLICATED live as long as the training state; every phase reuses the others. Where
-** replicas share masters and optimizer state, STATE has only slices of the gradient chunks. In a phase that overwrites
-** the gradients, activations can also use the gradient chunks until the first gradient is written there. */
+ * replicas share masters and optimizer state, STATE has only slices of the gradient chunks. In a phase that overwrites
+ * the gradients, activations can also use the gradient chunks until the first gradient is written there. */
 enum ms_arena {
   MS_ARENA_STATE = 0,       /* masters, optimizer state, gradient chunks, step scalars; private */
   MS_ARENA_MASTERS = 1,     /* whole units whose masters peers read in place; one copy per shard group. Each rank
-                            ** owns, writes and counts its chunks, or slices of them where replicas share the copy */
+                             * owns, writes and counts its chunks, or slices of them where replicas share the copy */
   MS_ARENA_REPLICATED = 2,  /* other masters, and optimizer state, that the replicas of a host share; each replica
-                            ** updates and counts its slice */
+                             * updates and counts its slice */
   MS_ARENA_ACTIVATIONS = 3, /* inputs and results of kernels; private */
   MS_ARENA_WORKSPACE = 4,   /* scratch of one kernel at a time; private */
   MS_ARENA_COMM = 5,        /* unsharded gradients and chunks between two sums; peers read it at the same offsets */
   MS_ARENA_GATHERED = 6,    /* unsharded weights; one copy per host for the ranks of a shard group and their replicas */
-  MS_ARENA_GROUPED =
-      7, /* shards kept for gathering in smaller groups, and the gathered result; stored in the block of the group's
-         ** first rank */
+  MS_ARENA_GROUPED = 7, /* shards kept for gathering in smaller groups, and the gathered result; stored in the block of
+                         * the group's first rank */
   MS_ARENAS = 8
 };
 
@@ -54,9 +53,9 @@ typedef struct ms_buffer {
   int64_t bytes;
   int64_t offset;  /* bytes from the start of the arena; -1 until laid out */
   int phase;       /* phase in which it is used; -1: all phases (STATE, inputs, and buffers kept between
-                   ** micro-batches) */
+                    * micro-batches) */
   int ranks;       /* GROUPED: number of ranks that gather it; 0: not gathered. Buffers with different values never
-                   ** share bytes */
+                    * share bytes */
   int computed;    /* 1: a kernel reads or writes it; 0: only collectives do */
   int first, last; /* program positions (before synchronisation) of its first and last use in that phase */
   const char *label;
@@ -83,7 +82,7 @@ typedef struct ms_plan_part {
   ms_ref src;    /* all_gather: this rank's master chunk (buffer -1: in place). Otherwise unused */
   ms_ref shared; /* all_gather: the result. Otherwise this rank's source; the offset is the same on every rank */
   int64_t first; /* sliced sums: index in this rank's chunk (all_reduce: in the whole part) of the first element
-                 ** stored in dst */
+                  * stored in dst */
   ms_ref dst;    /* reduce_scatter, all_reduce */
 } ms_plan_part;
 
@@ -95,7 +94,7 @@ typedef struct ms_plan_coll {
   /* 1: the ranks are one replica from every node, each holding the sum of its node. 0: they are neighbours. */
   int between_nodes;
   /* If not 0, this many replicas of a node also take part, each with its slice (comm.h). A sum then includes the
-  ** all_reduce over the replicas, which the phase lists after it. 0: no other replicas. */
+   * all_reduce over the replicas, which the phase lists after it. 0: no other replicas. */
   int replicas;
   int sliced; /* each rank receives only its slice of the sum */
   int parts;
@@ -186,7 +185,7 @@ struct ms_plan {
   int *deferred_gradients; /* [units] buffer of gradients that wait for the last micro-batch, or -1 */
   char *has_gradient;      /* [params] 1: the loss depends on it; the update skips the others */
   /* EVALUATE: f32 [2], with the loss summed over the ranks at [1], or f32 [3] with the sum of its weights at [2];
-  ** buffer -1 without a loss */
+   * buffer -1 without a loss */
   ms_ref evaluated;
   ms_ref norm; /* NORM: f32 [4], the output of step_norm */
   uint64_t fingerprint;
@@ -214,9 +213,9 @@ typedef struct ms_state_layout {
   int64_t loss_sum;         /* f32 [2]: sum of the step's losses, and of their weights */
   int64_t norm;             /* f32 [4] */
   int64_t updates;          /* f32 [params] updates so far per parameter; steps without a gradient for it do not
-                            ** count */
+                             * count */
   int replicas;             /* number of replicas that share masters and optimizer state; 1: every replica has its
-                            ** own */
+                             * own */
   int64_t bytes[MS_ARENAS]; /* sizes of the arenas STATE, MASTERS and REPLICATED */
   int64_t peers[MS_ARENAS]; /* the share of them that other ranks count */
   int64_t category_bytes[MS_CATEGORIES];
@@ -227,18 +226,18 @@ void ms_state_layout_free(ms_state_layout *layout);
 int ms_state_master_arena(const ms_state_layout *layout, int unit);
 int ms_state_optimizer_arena(const ms_state_layout *layout);
 /* The node of each rank in the model's world, from the plan's config (nodes.c). The caller frees *topology, after an
-** error as well. */
+ * error as well. */
 int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_topology *topology);
 /* The number of neighbouring replicas that are on one node and therefore share one copy of masters and optimizer
-** state, and the work of updating it: the largest divisor of the number of replicas for which every such block is on
-** one node. 1 where each replica has its own copy. */
+ * state, and the work of updating it: the largest divisor of the number of replicas for which every such block is on
+ * one node. 1 where each replica has its own copy. */
 int ms_replicas_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
 /* 1 when there are several shards and the ranks of each shard group can map memory together. */
 int ms_shards_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
 /* Appends, for example, "4 ranks on 1 node: 2 replicas share one copy of the state". */
 void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text);
 /* The elements [*first, *first + n) of a unit's trainable chunks whose gradients this rank holds and which it
-** updates. Returns n: all of them, or a slice where `replicas` share one copy. */
+ * updates. Returns n: all of them, or a slice where `replicas` share one copy. */
 int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first);
 /* Elements reserved per rank for such a slice; the same on all ranks. */
 int64_t ms_unit_slice_room(const ms_unit *unit, int replicas);
@@ -249,7 +248,7 @@ int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared,
 /* Bytes that this rank counts in all arenas. */
 int64_t ms_plan_peak(const ms_plan *plan);
 /* The most bytes of each category, [MS_CATEGORIES], in use at one time; each category reaches its maximum at a
-** different instruction (cost_report.c). */
+ * different instruction (cost_report.c). */
 int ms_plan_category_peaks(const ms_plan *plan, double *bytes);
 
 /* Creates an empty plan of a model (plan.c). */
@@ -265,14 +264,14 @@ typedef struct ms_access {
   int write;
 } ms_access;
 /* Lists an instruction's accesses, at most `capacity`, and returns their number. An output that is also read
-** (accumulate, optimizers) counts as a write. */
+ * (accumulate, optimizers) counts as a write. */
 int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *access, int capacity);
 /* 1 when an instruction reads the previous contents of a buffer or adds to them; 0 when it overwrites the buffer or
-** does not touch it (accesses.c). */
+ * does not touch it (accesses.c). */
 int ms_instr_needs(const ms_instr *instr, int buffer);
 /* Finds when each unit's gradient chunk starts to hold data in a phase. begin: [units] the program position (not
-** counting events) of the first write, if no instruction of the phase needs the previous contents; otherwise 0,
-** which means from the start of the phase. */
+ * counting events) of the first write, if no instruction of the phase needs the previous contents; otherwise 0,
+ * which means from the start of the phase. */
 void ms_gradients_begin(const ms_plan *plan, int phase, int *begin);
 /* Upper bound on the number of accesses of an instruction, and of all instructions of a phase. */
 int ms_instr_access_limit(const ms_instr *instr);
@@ -282,19 +281,19 @@ ms_ref ms_instr_input(const ms_instr *instr, int i);
 ms_ref ms_instr_output(const ms_instr *instr, int i);
 
 /* Assigns offsets to all buffers except those in STATE; fills arena_bytes (layout.c). traced: the graph that caches
-** the packings. */
+ * the packings. */
 int ms_plan_layout(ms_plan *plan, const ms_graph *traced);
 /* Inserts the RECORD and WAIT instructions that are needed, and no others (sync.c). */
 int ms_plan_synchronize(ms_plan *plan, int phase);
 /* Fills clock[i * streams + s] with the number of instructions of stream s that are known to be done when
-** instruction i starts. Returns MS_ERACE when an instruction waits for an event that no earlier one records
-** (accesses.c). */
+ * instruction i starts. Returns MS_ERACE when an instruction waits for an event that no earlier one records
+ * (accesses.c). */
 int ms_plan_clocks(const ms_plan *plan, int phase, int *clock);
 /* Returns MS_ERACE, naming the instructions, when conflicting accesses can run unordered, when an event is awaited
-** before it is recorded in program order, or when an access is outside its arena (verify.c). */
+ * before it is recorded in program order, or when an access is outside its arena (verify.c). */
 int ms_plan_verify(const ms_plan *plan, int phase);
 /* Appends the lines that ranks sharing a state must agree on: mesh, seed, units, parameters, optimizer
-** (fingerprint.c). */
+ * (fingerprint.c). */
 void ms_plan_describe_state(const ms_model *model, const ms_plan_config *config, ms_text *text);
 /* Fills manifest and fingerprint (fingerprint.c). */
 int ms_plan_fingerprint(ms_plan *plan);

@@ -6,7 +6,7 @@
 #include "plan/lower.h"
 
 /* The key of a call: op, attributes and all shapes, in a row. Calls are equal when their keys and numbers of inputs
-** are. */
+ * are. */
 enum { ATTRIBUTES = sizeof(ms_attrs) / 8, KEY = 1 + ATTRIBUTES + (MS_MAX_INPUTS + MS_MAX_OUTPUTS) * (1 + MS_MAX_DIMS) };
 
 struct ms_prepared_call {

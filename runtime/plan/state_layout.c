@@ -1,11 +1,11 @@
 /* state_layout.c - the arenas STATE, MASTERS and REPLICATED, which live as long as training. Their layout is the
-** same for every plan of a model and optimizer; masters and scalars come first, so that a plan that only evaluates
-** can read the state of one that trains.
-**
-** Ranks of one node do not copy what a peer keeps in f32 anyway. Masters that kernels read in f32 are in memory of
-** the whole shard group, in the layout of the gathered unit; gathering them only means to wait until every owner has
-** updated its chunks. Replicas of a node also share one copy of their state: each maps it, holds the gradients of a
-** slice of every unit's chunks, and updates that slice. */
+ * same for every plan of a model and optimizer; masters and scalars come first, so that a plan that only evaluates
+ * can read the state of one that trains.
+ *
+ * Ranks of one node do not copy what a peer keeps in f32 anyway. Masters that kernels read in f32 are in memory of
+ * the whole shard group, in the layout of the gathered unit; gathering them only means to wait until every owner has
+ * updated its chunks. Replicas of a node also share one copy of their state: each maps it, holds the gradients of a
+ * slice of every unit's chunks, and updates that slice. */
 #include <stdlib.h>
 
 #include "base/slice.h"
@@ -46,7 +46,7 @@ int ms_state_master_arena(const ms_state_layout *layout, int unit) {
 }
 
 /* 1 when the shard group reads a unit's masters in place: kernels read every segment in f32, and the ranks share
-** memory. */
+ * memory. */
 static int shares_masters(const ms_unit *u, int shards_together) {
   for (int s = 0; s < u->segments; s++)
     if (u->segment[s].param_dtype != MS_F32) return 0;

@@ -1,10 +1,10 @@
 /* sync.c - inserts the events that order conflicting accesses on different streams, and no unnecessary ones.
-**
-** It walks the program with a vector clock per stream (Fidge 1988, Mattern 1989): clock[t] is the number of
-** instructions of stream t known to be done. An instruction that conflicts with an earlier one on another stream
-** waits for its event, unless its clock, or the clock gained from another of its waits, already covers it. Every
-** remaining wait therefore orders something.
-*/
+ *
+ * It walks the program with a vector clock per stream (Fidge 1988, Mattern 1989): clock[t] is the number of
+ * instructions of stream t known to be done. An instruction that conflicts with an earlier one on another stream
+ * waits for its event, unless its clock, or the clock gained from another of its waits, already covers it. Every
+ * remaining wait therefore orders something.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ typedef struct past {
 } past;
 
 /* The earlier reads, or writes, of one stream in one arena, in program order. All are inside [begin, end), which
-** lets most searches stop immediately. */
+ * lets most searches stop immediately. */
 typedef struct history {
   past *list; /* a part of synchroniser.pasts */
   int n;
@@ -60,7 +60,7 @@ static void extend(reach *r, const ms_access *access) {
 }
 
 /* Returns the latest conflicting access in a history that is not known to be done, or NULL. Accesses known to be
-** done need no wait. */
+ * done need no wait. */
 static const past *find_latest(const history *h, int arena, int kind, const ms_access *access, int n, const reach *all,
                                int known) {
   if (!h->n || all->end <= h->begin || h->end <= all->begin) return NULL;
@@ -73,7 +73,7 @@ static const past *find_latest(const history *h, int arena, int kind, const ms_a
 }
 
 /* Writes the latest conflicting instruction of each other stream to `need`. Returns the number of streams that have
-** one. */
+ * one. */
 static int find_conflicts(const synchroniser *s, int stream, const ms_access *access, int n, int *need) {
   reach all[MS_ARENAS][2] = {{{0}}}; /* by kind, as in `past`: earlier reads conflict only with writes */
   int *known = s->known, found = 0;
@@ -155,7 +155,7 @@ static int collect_accesses(synchroniser *s) {
 }
 
 /* How streams use an arena, or a buffer that never shares bytes with another one. stream: 1 + the latest stream; 0:
-** none. */
+ * none. */
 typedef struct usage {
   int stream, several, written;
 } usage;

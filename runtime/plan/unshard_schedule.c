@@ -1,10 +1,10 @@
 /* unshard_schedule.c - when a phase needs each unit's weights, and when it gathers them.
-**
-** The graph determines the order in which units are needed, so prefetching only chooses where each gather is issued:
-** unit k is issued when the unit `prefetch` places earlier in the same direction is first needed, or when the first
-** unit whose own rule names unit k is. Gathers for forward are never delayed in favour of backward, and gathers for
-** backward never start before backward, so the two peaks of memory do not add up.
-*/
+ *
+ * The graph determines the order in which units are needed, so prefetching only chooses where each gather is issued:
+ * unit k is issued when the unit `prefetch` places earlier in the same direction is first needed, or when the first
+ * unit whose own rule names unit k is. Gathers for forward are never delayed in favour of backward, and gathers for
+ * backward never start before backward, so the two peaks of memory do not add up.
+ */
 #include <stdlib.h>
 
 #include "plan/lower.h"
@@ -22,8 +22,8 @@ static void extend(int *first, int *last, int node) {
 }
 
 /* Decides whether units stay gathered from forward to backward; this is the only definition of MS_RESHARD_DEFAULT.
-** Backward would gather the root and the last unit before it again right after forward, so these two are kept. A
-** pipeline stage would gather again for every micro-batch, so there all units are kept. */
+ * Backward would gather the root and the last unit before it again right after forward, so these two are kept. A
+ * pipeline stage would gather again for every micro-batch, so there all units are kept. */
 static void decide_keep(const ms_model *model, const ms_plan_config *config, int keep_all, ms_unit_use *use) {
   int last = -1;
   for (int u = 0; u < model->units; u++)
@@ -72,7 +72,7 @@ static int by_need(const void *a, const void *b) {
 }
 
 /* 1 when `unit`, as it starts, gathers `wanted`, which is needed `distance` units later. *rank: position of `wanted`
-** among the units that it gathers. */
+ * among the units that it gathers. */
 static int gathers_ahead(const ms_unit *unit, int backward, int wanted, int distance, int prefetch, int *rank) {
   int n = unit->ahead[backward].n;
   *rank = distance;

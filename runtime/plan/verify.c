@@ -1,11 +1,11 @@
 /* verify.c - rejects a plan that can race. It uses only instructions, streams, events and byte ranges; it ignores
-** how the plan was made.
-**
-** It proves three properties of every phase. Bounds: every access is inside its buffer's place in the arena. Order:
-** two accesses of the same byte on different streams, at least one of them a write, are ordered through events
-** (vector clocks). Reuse: two buffers that share bytes are not in use at the same time in program order, which the
-** second proof makes the order of execution.
-*/
+ * how the plan was made.
+ *
+ * It proves three properties of every phase. Bounds: every access is inside its buffer's place in the arena. Order:
+ * two accesses of the same byte on different streams, at least one of them a write, are ordered through events
+ * (vector clocks). Reuse: two buffers that share bytes are not in use at the same time in program order, which the
+ * second proof makes the order of execution.
+ */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static int check_bounds(const verifier *v, int i, const ms_access *a) {
 }
 
 /* A buffer of all phases is in use from the start of a phase, unless the phase overwrites it: then no instruction
-** needs the previous contents. */
+ * needs the previous contents. */
 static void extend_span(const verifier *v, int i, int buffer) {
   span *s = &v->span[buffer];
   if (s->first < 0) s->first = i;
@@ -98,7 +98,7 @@ fail:
 }
 
 /* Extends the buffers that outlive the phase: buffers of all phases (the host writes inputs between phases), and
-** outputs, which the host reads. */
+ * outputs, which the host reads. */
 static void hold_lasting(verifier *v) {
   for (int b = 0; b < v->plan->buffers; b++) {
     if (v->plan->buffer[b].phase >= 0) continue;
@@ -111,16 +111,16 @@ static void hold_lasting(verifier *v) {
   }
 }
 
-/* ---- order ------------------------------------------------------------------------------------------------------- */
+/* ---- order ------------------------------------------------------------------------------------------------------ */
 
 /* For every interval of bytes that several streams share: who touched it last, as a row of ints. The row holds the
-** writer's stream, the writer, and for each stream its latest reader since that write. Instructions are numbered by
-** their position on their stream from 1; 0: none. Earlier accesses need no check: they were checked against that
-** writer. */
+ * writer's stream, the writer, and for each stream its latest reader since that write. Instructions are numbered by
+ * their position on their stream from 1; 0: none. Earlier accesses need no check: they were checked against that
+ * writer. */
 enum { WRITER_STREAM, WRITER, READERS };
 
 /* Accesses on one stream are ordered anyway, and reads do not conflict: keeps only the accesses to arenas that
-** several streams use and one of them writes. */
+ * several streams use and one of them writes. */
 static void keep_shared(verifier *v) {
   struct {
     int stream, several, written; /* stream: 1 + the first stream that touches the arena */
@@ -200,14 +200,14 @@ static int check_order(verifier *v) {
   return rc;
 }
 
-/* ---- reuse ------------------------------------------------------------------------------------------------------- */
+/* ---- reuse ------------------------------------------------------------------------------------------------------ */
 
 /* Two buffers that share bytes must not be in use at the same time in program order. Across ranks, program order is
-** the order of execution only if the same ranks gather into both buffers: ranks of different groups do not wait for
-** each other, so buffers gathered by different groups must never share bytes at all.
-**
-** Buffers are checked in the order in which they begin, so only the latest earlier user of an interval can still be
-** in use. */
+ * the order of execution only if the same ranks gather into both buffers: ranks of different groups do not wait for
+ * each other, so buffers gathered by different groups must never share bytes at all.
+ *
+ * Buffers are checked in the order in which they begin, so only the latest earlier user of an interval can still be
+ * in use. */
 static int share_bytes(const verifier *v, const span *x, const span *y) {
   const ms_buffer *first = &v->plan->buffer[x->buffer], *second = &v->plan->buffer[y->buffer];
   return MS_FAIL(
@@ -223,7 +223,7 @@ static int check_place(const verifier *v, const ms_buffer *b, int buffer) {
 }
 
 /* Sorts the spans that have bytes by their beginning: a counting sort over the program. count: [instructions + 2],
-** of zeros. Returns the number of spans. */
+ * of zeros. Returns the number of spans. */
 static int sort_spans(const verifier *v, int *count, const span **sorted) {
   int used = 0;
   for (int b = 0; b < v->plan->buffers; b++)

@@ -1,7 +1,7 @@
 /* initial_values.c - initial values. Every mesh shape starts from the same bits, because an element depends only on
-** the seed, the parameter's name, its distribution and its index. Tensors that are not parameters use the same
-** function.
-*/
+ * the seed, the parameter's name, its distribution and its index. Tensors that are not parameters use the same
+ * function.
+ */
 #include "shard/initial_values.h"
 
 #include <math.h>

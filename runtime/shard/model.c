@@ -1,8 +1,8 @@
 /* model.c - builds a model: its units, its parameters, and the mesh over which it is sharded.
-**
-** This is bookkeeping by name and shape; it allocates no memory of the parameters' size, so a model of any size can
-** be described, sharded and planned on any machine.
-*/
+ *
+ * This is bookkeeping by name and shape; it allocates no memory of the parameters' size, so a model of any size can
+ * be described, sharded and planned on any machine.
+ */
 #include "base/config.h"
 #include "shard/model.h"
 

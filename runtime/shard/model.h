@@ -1,19 +1,19 @@
 /* model.h - parameters, the units that gather them, and the part of them that one rank owns.
-**
-** A unit's parameters are stored in segments. A segment is one contiguous buffer cut into W equal chunks; rank r of
-** the shard group owns chunk r. Layout `rows` gives each parameter its own segment with chunk = ceil(d0/W) rows
-** (PyTorch FSDP2's dim-0 sharding); `ragged` puts all parameters of one dtype, trainability and optimizer group into
-** one segment (Megatron-FSDP, veScale). A unit has several kinds of buffers, all with the segments in the same
-** order:
-**
-**   master           f32 [chunk elements of all segments]        this rank's chunks; trainable segments first
-**   gradient         f32 [chunk elements of trainable segments]  at the same offsets as master
-**   optimizer state  like gradient
-**   gathered         param_dtype, [W*chunk] per segment          what kernels read
-**   reduce           reduce_dtype, [W*chunk] per trainable segment; what weight-gradient kernels write
-**
-** The padding of every segment is zero in all of them. Offsets are multiples of MS_SEGMENT_ALIGN elements.
-*/
+ *
+ * A unit's parameters are stored in segments. A segment is one contiguous buffer cut into W equal chunks; rank r of
+ * the shard group owns chunk r. Layout `rows` gives each parameter its own segment with chunk = ceil(d0/W) rows
+ * (PyTorch FSDP2's dim-0 sharding); `ragged` puts all parameters of one dtype, trainability and optimizer group into
+ * one segment (Megatron-FSDP, veScale). A unit has several kinds of buffers, all with the segments in the same
+ * order:
+ *
+ *   master           f32 [chunk elements of all segments]        this rank's chunks; trainable segments first
+ *   gradient         f32 [chunk elements of trainable segments]  at the same offsets as master
+ *   optimizer state  like gradient
+ *   gathered         param_dtype, [W*chunk] per segment          what kernels read
+ *   reduce           reduce_dtype, [W*chunk] per trainable segment; what weight-gradient kernels write
+ *
+ * The padding of every segment is zero in all of them. Offsets are multiples of MS_SEGMENT_ALIGN elements.
+ */
 #ifndef MS_SHARD_MODEL_H
 #define MS_SHARD_MODEL_H
 
@@ -35,14 +35,14 @@ typedef struct ms_param {
   int segment;    /* index in its unit */
   int64_t offset; /* elements from the start of the segment */
   /* This rank owns elements [first, first + owned) of the flattened parameter, stored `local` elements into the
-  ** unit's master buffer. owned can be 0. */
+   * unit's master buffer. owned can be 0. */
   int64_t first, owned, local;
 } ms_param;
 
 typedef struct ms_segment {
   int frozen, param_dtype, reduce_dtype;
   double lr_scale, weight_decay; /* `rows`: those of its parameter; `ragged`: all parameters of the segment have the
-                                 ** same */
+                                  * same */
   int first_param, params;       /* range of ms_unit.order */
   int64_t chunk;                 /* elements per rank */
   int64_t local;                 /* offset in elements in master (and gradient, optimizer state) */
@@ -79,7 +79,7 @@ struct ms_model {
   int shard_size, shard_rank, replicate_size, replicate_rank;
   int *shard_group, *replicate_group; /* world ranks, [shard_size] and [replicate_size] */
   int members, member;                /* number of ranks that train this model together, and this rank's index among
-                                      ** them */
+                                       * them */
   int *member_rank;                   /* their world ranks, row-major in the mesh */
   int mesh_ndim;
   char mesh_text[MS_MESH_LABEL_BYTES]; /* "2x2 (replicate, shard)" */
@@ -88,7 +88,7 @@ struct ms_model {
 /* Checks whether a unit of a sharded model can keep shards of 1/size with this enum ms_reshard. */
 int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size);
 /* Number of ranks that gather a unit for backward: the shard group, or neighbours in it; 1 when the unit stays
-** gathered (model.c). */
+ * gathered (model.c). */
 int ms_unit_backward_ranks(const ms_model *model, int unit);
 /* Checks the range of a parameter's optimizer settings (model.c). */
 int ms_model_check_group(const char *name, double lr_scale, double weight_decay);

@@ -1,5 +1,5 @@
 /* name_suggestions.c - edit distance from a pattern to names (Sellers 1980: approximate matching of a pattern inside
-** a text). */
+ * a text). */
 #include "shard/name_suggestions.h"
 
 #include "base/error.h"
@@ -42,7 +42,7 @@ static int alike(char a, char b) {
 }
 
 /* The smallest distance of literal to a dotted prefix of name or (prefix = 0) to any part of it. row: [strlen(name)
-** + 1] scratch. */
+ * + 1] scratch. */
 static candidate nearest_part(const char *literal, int prefix, const char *name, int *row) {
   int columns = (int)strlen(name);
   for (int j = 0; j <= columns; j++) row[j] = prefix ? j : 0;

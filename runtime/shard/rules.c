@@ -1,9 +1,9 @@
 /* rules.c - decides names by ordered patterns.
-**
-** Every rule is expected to have an effect: a rule that matches no name is an error, and a rule whose matches are
-** all taken by earlier rules causes a warning. For both, each rule must also be tried on names that are already
-** decided, but only until its first match, so a long list of rules over many names stays cheap.
-*/
+ *
+ * Every rule is expected to have an effect: a rule that matches no name is an error, and a rule whose matches are
+ * all taken by earlier rules causes a warning. For both, each rule must also be tried on names that are already
+ * decided, but only until its first match, so a long list of rules over many names stays cheap.
+ */
 #include "shard/rules.h"
 
 #include "base/error.h"

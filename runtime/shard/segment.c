@@ -1,9 +1,9 @@
 /* segment.c - divides a unit's parameters into segments, and each segment into one chunk per rank.
-**
-** Parameters are ordered trainable before frozen, then by optimizer group, then in the order of addition. Gradients
-** and optimizer state therefore cover a prefix of the master buffer, and an optimizer pass over a unit needs one
-** kernel per group.
-*/
+ *
+ * Parameters are ordered trainable before frozen, then by optimizer group, then in the order of addition. Gradients
+ * and optimizer state therefore cover a prefix of the master buffer, and an optimizer pass over a unit needs one
+ * kernel per group.
+ */
 #include <stdlib.h>
 
 #include "shard/model.h"

@@ -1,7 +1,7 @@
 /* update_rules.c - rules of a sharded model that can change during training: when units are resharded and gathered,
-** and the optimizer's groups. They affect what plans do, but not where state is stored, so the state stays valid.
-** ms_model_shard fixes everything else.
-*/
+ * and the optimizer's groups. They affect what plans do, but not where state is stored, so the state stays valid.
+ * ms_model_shard fixes everything else.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,12 +1,12 @@
 /* bench_collectives.c - what our collectives over shared memory take on this host, for 2 and 4 ranks.
-**
-** Measured like the peer, mpi_collectives.c. bytes is the full buffer of a rank: what an all-gather leaves on every rank,
-** what a reduce-scatter reads on every rank (each keeps 1/ranks of the sum), what an all-reduce reads and leaves. f32.
-** As in a training step, an all-gather's result is one buffer shared by all ranks; its source is this rank's private
-** chunk, or lies in the result already (in place). One JSON line a size and collective, from rank 0:
-**   {"name":"all_gather","ranks":2,"bytes":65536,"us":12.3}
-** us: median over repetitions of the slowest rank's time, each repetition started by a barrier.
-*/
+ *
+ * Measured like the peer, mpi_collectives.c. bytes is the full buffer of a rank: what an all-gather leaves on every
+ * rank, what a reduce-scatter reads on every rank (each keeps 1/ranks of the sum), what an all-reduce reads and leaves.
+ * f32. As in a training step, an all-gather's result is one buffer shared by all ranks; its source is this rank's
+ * private chunk, or lies in the result already (in place). One JSON line a size and collective, from rank 0:
+ *   {"name":"all_gather","ranks":2,"bytes":65536,"us":12.3}
+ * us: median over repetitions of the slowest rank's time, each repetition started by a barrier.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,9 @@
-/* bench_elementwise.c - the kernels that are bound by memory, against memcpy of as many bytes in the same run, one thread.
-**
-** One JSON line a kernel: {"name", "unit", "ours", "peer", "ratio"}; ours and peer are GB/s of bytes read and written.
-** bench_elementwise [WORD [ROWS]]: only what has WORD in its name; ROWS instead of 2048, few of them stay in cache.
-*/
+/* bench_elementwise.c - the kernels that are bound by memory, against memcpy of as many bytes in the same run, one
+ * thread.
+ *
+ * One JSON line a kernel: {"name", "unit", "ours", "peer", "ratio"}; ours and peer are GB/s of bytes read and written.
+ * bench_elementwise [WORD [ROWS]]: only what has WORD in its name; ROWS instead of 2048, few of them stay in cache.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

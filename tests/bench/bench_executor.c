@@ -1,8 +1,8 @@
 /* bench_executor.c - what the executor costs beyond the kernels: a plan of many tiny kernels against the same kernels
-** called in a loop, and the same with a second rank, whose collectives are polled between the kernels.
-**
-** One JSON line a figure: {"name", "ns"}; nanoseconds an instruction, the best of many runs.
-*/
+ * called in a loop, and the same with a second rank, whose collectives are polled between the kernels.
+ *
+ * One JSON line a figure: {"name", "ns"}; nanoseconds an instruction, the best of many runs.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>

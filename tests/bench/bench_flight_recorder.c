@@ -1,8 +1,8 @@
 /* bench_flight_recorder.c - what the flight recorder costs: the records of a collective, the mark of a kernel, an
-** activity (a phase, a meeting).
-**
-** One JSON line a figure: {"name", "ns"}; nanoseconds each, the best of many rounds.
-*/
+ * activity (a phase, a meeting).
+ *
+ * One JSON line a figure: {"name", "ns"}; nanoseconds each, the best of many rounds.
+ */
 #include <stdio.h>
 #include <sys/mman.h>
 

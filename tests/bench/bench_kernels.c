@@ -1,12 +1,12 @@
 /* bench_kernels.c - the kernels that are bound by arithmetic, on the shapes of a GPT: 8 sequences of 256 tokens, 384
-** wide, 6 heads of 64, a vocabulary of 256. For what memory bounds see bench_elementwise.c.
-**
-**   bench_kernels [WORD] [THREADS]    rows whose name contains WORD (default all), on THREADS (default 1)
-**
-** Prints a JSON line a row: GFLOP/s, best of several runs, and microseconds. Attention counts the products of the
-** visible half of the scores alone: 2 B H T^2 D forward, 5 B H T^2 D backward; what has no products counts bytes
-** instead (GB/s read and written).
-*/
+ * wide, 6 heads of 64, a vocabulary of 256. For what memory bounds see bench_elementwise.c.
+ *
+ *   bench_kernels [WORD] [THREADS]    rows whose name contains WORD (default all), on THREADS (default 1)
+ *
+ * Prints a JSON line a row: GFLOP/s, best of several runs, and microseconds. Attention counts the products of the
+ * visible half of the scores alone: 2 B H T^2 D forward, 5 B H T^2 D backward; what has no products counts bytes
+ * instead (GB/s read and written).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +94,7 @@ static void measure(const char *name, bench *b) {
   free(b->call.workspace);
 }
 
-/* ---- matrix products --------------------------------------------------------------------------------------------- */
+/* ---- matrix products -------------------------------------------------------------------------------------------- */
 
 typedef struct product {
   const char *name;
@@ -131,7 +131,7 @@ static void make_product(bench *b, const product *p, int dtype) {
   b->unit = "GFLOP/s";
 }
 
-/* ---- attention, loss, embedding ---------------------------------------------------------------------------------- */
+/* ---- attention, loss, embedding --------------------------------------------------------------------------------- */
 
 static void make_attention(bench *b, int dtype, int sequences, int heads, int backward) {
   ms_value_info x = TENSOR(dtype, sequences, LENGTH, heads, HEAD), lse = TENSOR(MS_F32, sequences, heads, LENGTH);
@@ -182,7 +182,7 @@ static void make_embedding(bench *b, int dtype, int backward) {
   if (!backward) b->work = 2.0 * (double)bytes_of(&rows);
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------------- */
+/* ---- the table -------------------------------------------------------------------------------------------------- */
 
 static const char *wanted = "";
 static int threads = 1;

@@ -1,4 +1,5 @@
-/* bench_mesh.c - how long the layout of a mesh of 4,096 ranks takes: made, every slice of it, every group of every dimension. */
+/* bench_mesh.c - how long the layout of a mesh of 4,096 ranks takes: made, every slice of it, every group of every
+ * dimension. */
 #include <stdio.h>
 
 #include "base/clock.h"

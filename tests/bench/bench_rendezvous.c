@@ -1,8 +1,8 @@
-/* bench_rendezvous.c - how long ranks that another launcher started take to find each other: from the fork of the first to
-** the moment at which the last one has joined, over a socket of the host and over TCP.
-**
-** One JSON line a figure: {"name", "unit", "ours"}; milliseconds, the best of many meetings.
-*/
+/* bench_rendezvous.c - how long ranks that another launcher started take to find each other: from the fork of the first
+ * to the moment at which the last one has joined, over a socket of the host and over TCP.
+ *
+ * One JSON line a figure: {"name", "unit", "ours"}; milliseconds, the best of many meetings.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>

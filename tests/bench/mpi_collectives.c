@@ -1,11 +1,12 @@
 /* mpi_collectives.c - what Open MPI's collectives take on this host: mpirun -n RANKS mpi_collectives.
-**
-** The peer of our collectives over shared memory. bytes is the full buffer of a rank: what an all-gather leaves on every
-** rank, what a reduce-scatter reads on every rank (each keeps 1/ranks of the sum), what an all-reduce reads and leaves.
-** f32, sums; the all-gather both from a buffer of its own and in place. One JSON line a size and collective, from rank 0:
-**   {"name":"all_gather","ranks":2,"bytes":65536,"us":12.3}
-** us: median over repetitions of the slowest rank's time, each repetition started by a barrier.
-*/
+ *
+ * The peer of our collectives over shared memory. bytes is the full buffer of a rank: what an all-gather leaves on
+ * every rank, what a reduce-scatter reads on every rank (each keeps 1/ranks of the sum), what an all-reduce reads and
+ * leaves. f32, sums; the all-gather both from a buffer of its own and in place. One JSON line a size and collective,
+ * from rank 0:
+ *   {"name":"all_gather","ranks":2,"bytes":65536,"us":12.3}
+ * us: median over repetitions of the slowest rank's time, each repetition started by a barrier.
+ */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* no_sync.c - loaded before the C library (LD_PRELOAD) it lets a program end in the page cache: what is asked to be on disk is
-** said to be. For comparing saves with a peer's that do not ask; a run of anybody's own must not have it.
-*/
+/* no_sync.c - loaded before the C library (LD_PRELOAD) it lets a program end in the page cache: what is asked to be on
+ * disk is said to be. For comparing saves with a peer's that do not ask; a run of anybody's own must not have it.
+ */
 #include <stdint.h>
 
 int fsync(int file);

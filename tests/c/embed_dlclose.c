@@ -1,7 +1,7 @@
-/* embed_dlclose.c - a program that loads the library at run time (a plugin host, an interpreter), trains nothing, closes it
-** and goes on. What the library leaves behind (threads of kernels, handlers for the end of the process) must not point to
-** code that is gone. No function is called by its name, so the linker leaves the library out.
-*/
+/* embed_dlclose.c - a program that loads the library at run time (a plugin host, an interpreter), trains nothing,
+ * closes it and goes on. What the library leaves behind (threads of kernels, handlers for the end of the process) must
+ * not point to code that is gone. No function is called by its name, so the linker leaves the library out.
+ */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

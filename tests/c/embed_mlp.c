@@ -1,7 +1,7 @@
 /* embed_mlp.c - a C99 program that embeds the engine: moonshard.h and libmoonshard.so, nothing else.
-**
-** Learns the exclusive or of two bits with a two-layer network on one rank, and checks that it did.
-*/
+ *
+ * Learns the exclusive or of two bits with a two-layer network on one rank, and checks that it did.
+ */
 #include <moonshard.h>
 
 #include <math.h>

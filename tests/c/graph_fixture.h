@@ -1,6 +1,6 @@
-/* graph_fixture.h - a small model for graph tests: parameters named p0, p1, ... whose shapes and dtypes the test declares,
-** and short ways to make nodes that fail the test when the engine refuses them.
-*/
+/* graph_fixture.h - a small model for graph tests: parameters named p0, p1, ... whose shapes and dtypes the test
+ * declares, and short ways to make nodes that fail the test when the engine refuses them.
+ */
 #ifndef MS_TESTS_GRAPH_FIXTURE_H
 #define MS_TESTS_GRAPH_FIXTURE_H
 

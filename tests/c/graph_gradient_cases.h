@@ -1,6 +1,6 @@
 /* graph_gradient_cases.h - for every differentiable row of the op table, graphs that use it on small parameters: with
-** broadcasting, transposed operands, several outputs, and whatever else takes another path through its gradient.
-*/
+ * broadcasting, transposed operands, several outputs, and whatever else takes another path through its gradient.
+ */
 #ifndef MS_TESTS_GRAPH_GRADIENT_CASES_H
 #define MS_TESTS_GRAPH_GRADIENT_CASES_H
 
@@ -18,7 +18,7 @@ typedef struct gradient_case {
   int (*build)(fixture *f, int op, int dtype);
 } gradient_case;
 
-/* ---- cases ------------------------------------------------------------------------------------------------------------ */
+/* ---- cases ------------------------------------------------------------------------------------------------------ */
 
 static int build_unary(fixture *f, int op, int dtype) { return op1(f, op, param(f, dtype, SHAPE(3, 5)), NULL); }
 

@@ -1,6 +1,6 @@
-/* graph_interpreter.h - runs a graph's nodes in order by the CPU kernels, every value in a buffer of its own. What a plan
-** does with arenas, streams and events, done in the plainest way.
-*/
+/* graph_interpreter.h - runs a graph's nodes in order by the CPU kernels, every value in a buffer of its own. What a
+ * plan does with arenas, streams and events, done in the plainest way.
+ */
 #ifndef MS_TESTS_GRAPH_INTERPRETER_H
 #define MS_TESTS_GRAPH_INTERPRETER_H
 

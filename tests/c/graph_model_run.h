@@ -1,6 +1,6 @@
 /* graph_model_run.h - a small model's graph with numbers in it, so that two ways to make a graph can be compared: the
-** parameters depend on their index alone.
-*/
+ * parameters depend on their index alone.
+ */
 #ifndef MS_TESTS_GRAPH_MODEL_RUN_H
 #define MS_TESTS_GRAPH_MODEL_RUN_H
 

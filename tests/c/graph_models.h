@@ -1,6 +1,6 @@
-/* graph_models.h - GPT-2-like and Llama-like language models, written op by op as the recipes' layers do: linear layers as
-** x w' + b, additions and activations apart, so that every rewrite has something to find.
-*/
+/* graph_models.h - GPT-2-like and Llama-like language models, written op by op as the recipes' layers do: linear layers
+ * as x w' + b, additions and activations apart, so that every rewrite has something to find.
+ */
 #ifndef MS_TESTS_GRAPH_MODELS_H
 #define MS_TESTS_GRAPH_MODELS_H
 

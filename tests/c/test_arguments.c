@@ -1,6 +1,6 @@
-/* test_arguments.c - numbers out of range are refused where they are given, and the message names the argument and its value:
-** of a step, an optimizer, parameters, and what a checkpoint writes.
-*/
+/* test_arguments.c - numbers out of range are refused where they are given, and the message names the argument and its
+ * value: of a step, an optimizer, parameters, and what a checkpoint writes.
+ */
 #include "tests/c/support/mlp.h"
 
 #include <math.h>

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- errors ------------------------------------------------------------------------------------------------------ */
+/* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 static void the_latest_error_is_recorded_until_it_is_cleared(void **state) {
   (void)state;
@@ -135,7 +135,7 @@ static void error_status_names_and_versions(void **state) {
   assert_int_equal(sscanf(ms_version(), "%d.%d.%d", &major, &minor, &patch), 3);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
 
 static void memory_is_zeroed_and_failures_are_recorded(void **state) {
   (void)state;
@@ -171,7 +171,7 @@ static void memory_grows_and_keeps(void **state) {
   free(copy);
 }
 
-/* ---- text -------------------------------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------------------------- */
 
 static void text_appends_past_its_first_room(void **state) {
   (void)state;
@@ -247,7 +247,7 @@ static void text_bytes_have_three_digits(void **state) {
   }
 }
 
-/* ---- hash -------------------------------------------------------------------------------------------------------- */
+/* ---- hash ------------------------------------------------------------------------------------------------------- */
 
 static void hash_is_stable_and_separates(void **state) {
   (void)state;
@@ -272,7 +272,7 @@ static void hash_is_stable_and_separates(void **state) {
   free(seen);
 }
 
-/* ---- environment ------------------------------------------------------------------------------------------------- */
+/* ---- environment ------------------------------------------------------------------------------------------------ */
 
 static void env_values_are_typed(void **state) {
   (void)state;
@@ -318,7 +318,7 @@ static void env_bad_values_name_the_variable(void **state) {
   unsetenv(name);
 }
 
-/* ---- element types ----------------------------------------------------------------------------------------------- */
+/* ---- element types ---------------------------------------------------------------------------------------------- */
 
 static void dtype_table(void **state) {
   (void)state;
@@ -375,7 +375,7 @@ static void bf16_rounds_to_nearest_even(void **state) {
   }
 }
 
-/* ---- Ctrl-C ------------------------------------------------------------------------------------------------------ */
+/* ---- Ctrl-C ----------------------------------------------------------------------------------------------------- */
 
 static void L7_interrupt_sets_a_flag_and_twice_ends(void **state) {
   (void)state;

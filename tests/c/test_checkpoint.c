@@ -1,5 +1,5 @@
-/* test_checkpoint.c - saving and loading a state through the public header: blocks and their checksums, copies past the page
-** cache, every call that may fail, and no memory or file left when one did. */
+/* test_checkpoint.c - saving and loading a state through the public header: blocks and their checksums, copies past the
+ * page cache, every call that may fail, and no memory or file left when one did. */
 #include "base/testing.h"
 #include "tests/c/support/check.h"
 #include "tests/c/support/mlp.h"

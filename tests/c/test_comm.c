@@ -1,8 +1,8 @@
 /* test_comm.c - every collective against a plain reference, bit for bit, with ranks as threads and as processes.
-**
-** Sources are overwritten with the next round's values as soon as an operation says it is done, and ranks pause at random:
-** a peer that still reads, or reads too early, gets wrong numbers.
-*/
+ *
+ * Sources are overwritten with the next round's values as soon as an operation says it is done, and ranks pause at
+ * random: a peer that still reads, or reads too early, gets wrong numbers.
+ */
 #include "tests/c/support/check.h"
 #include "tests/c/support/collective.h"
 

@@ -1,5 +1,5 @@
 /* test_comm_groups.c - several buffers in one operation, several channels in one rank, several groups in one world, and
-** what is refused. */
+ * what is refused. */
 #include "tests/c/support/check.h"
 #include "tests/c/support/collective.h"
 

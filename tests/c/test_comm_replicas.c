@@ -1,6 +1,6 @@
 /* test_comm_replicas.c - collectives that replicas do together: a rank moves its slice of the result that its shard
-** would have had by itself. Bit for bit against a plain reference, with ranks as threads and as processes.
-*/
+ * would have had by itself. Bit for bit against a plain reference, with ranks as threads and as processes.
+ */
 #include "tests/c/support/check.h"
 #include "tests/c/support/collective.h"
 
@@ -39,7 +39,8 @@ static int gather_once(grid *g) {
   return MS_OK;
 }
 
-/* A reduce-scatter over the grid, or an all-reduce of everything: each rank has a slice, a third of what there is or the rest. */
+/* A reduce-scatter over the grid, or an all-reduce of everything: each rank has a slice, a third of what there is or
+ * the rest. */
 static int reduce_once(grid *g, int kind) {
   const replicas_case *c = g->c;
   int scatters = kind == MS_COLL_REDUCE_SCATTER, slices = scatters ? c->replicas : g->ranks;

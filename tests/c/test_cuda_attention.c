@@ -1,7 +1,7 @@
-/* test_cuda_attention.c - attention by cuDNN, whose graphs an emulated one computes (tests/emulated_cuda): the numbers of the CPU's
-** kernels, forward and backward; who computes where it cannot; plans that want too much; failures of every call, after which
-** nothing is left.
-*/
+/* test_cuda_attention.c - attention by cuDNN, whose graphs an emulated one computes (tests/emulated_cuda): the numbers
+ * of the CPU's kernels, forward and backward; who computes where it cannot; plans that want too much; failures of every
+ * call, after which nothing is left.
+ */
 #include "tests/c/support/emulated_cuda.h"
 #include "support/check.h"
 
@@ -215,7 +215,8 @@ static void own_kernels_compute_what_it_is_not_asked_for(void **state) {
   free_case(&whole);
 }
 
-/* A plan that needs more than the workspace has is passed over; without any plan, own kernels compute, and it is told. */
+/* A plan that needs more than the workspace has is passed over; without any plan, own kernels compute, and
+ * it is told. */
 static void plans_are_chosen_by_their_workspace(void **state) {
   (void)state;
   const attention_size a = {1, 33, 33, 4, 2, 16, 1};

@@ -1,6 +1,6 @@
-/* test_cuda_faults.c - every call that the CUDA device makes of the runtime and of NCCL fails in turn: each time the run ends with an
-** error that names the call, at once, and nothing is left behind.
-*/
+/* test_cuda_faults.c - every call that the CUDA device makes of the runtime and of NCCL fails in turn: each time the
+ * run ends with an error that names the call, at once, and nothing is left behind.
+ */
 #include "tests/c/support/emulated_cuda.h"
 #include "tests/c/support/mlp_training.h"
 

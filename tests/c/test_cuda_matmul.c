@@ -1,6 +1,7 @@
-/* test_cuda_matmul.c - how a matrix product on CUDA finds its algorithm: timed once, kept on disk, taken from there by whoever comes
-** later; damaged files, folders that cannot be written, and failures of every call of cuBLASLt. Emulated (tests/emulated_cuda).
-*/
+/* test_cuda_matmul.c - how a matrix product on CUDA finds its algorithm: timed once, kept on disk, taken from there by
+ * whoever comes later; damaged files, folders that cannot be written, and failures of every call of cuBLASLt. Emulated
+ * (tests/emulated_cuda).
+ */
 #include "tests/c/support/emulated_cuda.h"
 #include "support/check.h"
 

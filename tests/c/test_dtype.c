@@ -1,6 +1,6 @@
-/* test_dtype.c - the table of element types: every dtype goes through every function that takes one, which takes it or refuses
-** it as the table says, and a number that is no dtype is refused everywhere.
-*/
+/* test_dtype.c - the table of element types: every dtype goes through every function that takes one, which takes it or
+ * refuses it as the table says, and a number that is no dtype is refused everywhere.
+ */
 #include "tests/c/graph_fixture.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* test_environment.c - what launchers say through the environment: who is believed, who contradicts whom, where ranks meet. */
+/* test_environment.c - what launchers say through the environment: who is believed, who contradicts whom, where ranks
+ * meet. */
 #include "tests/c/support/check.h"
 
 #include <fcntl.h>

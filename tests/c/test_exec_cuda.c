@@ -1,6 +1,7 @@
-/* test_exec_cuda.c - whole training runs through the host code of the CUDA device: over an emulated runtime and NCCL, with the CPU's
-** kernels, and with streams that are threads, so that what was not waited for shows. The CPU device gives the numbers.
-*/
+/* test_exec_cuda.c - whole training runs through the host code of the CUDA device: over an emulated runtime and NCCL,
+ * with the CPU's kernels, and with streams that are threads, so that what was not waited for shows. The CPU device
+ * gives the numbers.
+ */
 #include "tests/c/support/emulated_cuda.h"
 #include "tests/c/support/mlp_training.h"
 
@@ -28,8 +29,8 @@ static void assert_same_training(const training_result *cpu, const training_resu
   for (int64_t i = 0; i < n; i++) assert_near(cuda->final[i], cpu->final[i], 100 * tolerance, "parameter element");
 }
 
-/* Numbers as on the CPU; collectives and bytes as the CPU counts them without masters in shared memory; memory as planned, and
-** nothing allocated after that. */
+/* Numbers as on the CPU; collectives and bytes as the CPU counts them without masters in shared memory; memory as
+ * planned, and nothing allocated after that. */
 static void check_parity(const training_config *config, double tolerance) {
   training_config cpu = *config, cuda = *config;
   cpu.plan.shared_masters = 0;

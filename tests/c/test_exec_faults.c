@@ -1,6 +1,6 @@
 /* test_exec_faults.c - what a run does when something is wrong, and what it promises besides numbers: no allocation, no
-** hang, the same message on every rank.
-*/
+ * hang, the same message on every rank.
+ */
 #include "tests/c/support/mlp_training.h"
 
 #include <malloc.h>

@@ -1,4 +1,5 @@
-/* test_flight_recorder.c - the flight recorder itself: texts, where a rank is, rings of records; and what is read from them. */
+/* test_flight_recorder.c - the flight recorder itself: texts, where a rank is, rings of records; and what is read from
+ * them. */
 #include "comm/diagnose/report.h"
 #include "tests/c/support/check.h"
 #include "tests/c/support/collective.h"

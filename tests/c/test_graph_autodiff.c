@@ -1,6 +1,6 @@
-/* test_graph_autodiff.c - what the backward pass is made of: which gradients there are, in which dtype, and that each has
-** storage of its own. What the numbers are is tested in test_graph_gradients.c.
-*/
+/* test_graph_autodiff.c - what the backward pass is made of: which gradients there are, in which dtype, and that each
+ * has storage of its own. What the numbers are is tested in test_graph_gradients.c.
+ */
 #include <time.h>
 
 #include "tests/c/graph_case.h"
@@ -219,7 +219,8 @@ static double processor_seconds(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* What a chain of residual blocks, three nodes each, takes from the first node to the last rewrite; the best of five. */
+/* What a chain of residual blocks, three nodes each, takes from the first node to the last rewrite; the
+ * best of five. */
 static double time_of_chain(int blocks) {
   double best = 1e9;
   for (int repeat = 0; repeat < 5; repeat++) {

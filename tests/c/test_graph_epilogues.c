@@ -1,6 +1,6 @@
-/* test_graph_epilogues.c - which products take gelu and its gradient into their epilogues, which are left as they are, and that
-** gradients stay what they were.
-*/
+/* test_graph_epilogues.c - which products take gelu and its gradient into their epilogues, which are left as they are,
+ * and that gradients stay what they were.
+ */
 #include "tests/c/graph_case.h"
 #include "tests/c/graph_interpreter.h"
 

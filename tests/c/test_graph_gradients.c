@@ -1,15 +1,16 @@
 /* test_graph_gradients.c - every differentiable row of the op table against central differences.
-**
-** A case builds a value from f32 parameters; the scalar that is differentiated is the sum of its elements times fixed random
-** numbers. Along random directions d of each parameter, (L(x + h d) - L(x - h d)) / 2h must equal <gradient, d>; L is summed
-** in double outside the graph. The same case in bf16 must then give nearly the f32 gradient at the same (rounded) point.
-*/
+ *
+ * A case builds a value from f32 parameters; the scalar that is differentiated is the sum of its elements times fixed
+ * random numbers. Along random directions d of each parameter, (L(x + h d) - L(x - h d)) / 2h must equal <gradient, d>;
+ * L is summed in double outside the graph. The same case in bf16 must then give nearly the f32 gradient at the same
+ * (rounded) point.
+ */
 #include "tests/c/graph_gradient_cases.h"
 #include "tests/c/graph_interpreter.h"
 
 enum { DIRECTIONS = 4 };
 
-/* ---- harness ------------------------------------------------------------------------------------------------------------ */
+/* ---- harness ---------------------------------------------------------------------------------------------------- */
 
 typedef struct trial {
   fixture f;

@@ -1,6 +1,6 @@
-/* test_graph_infer.c - the op table as the public header tells it, the builder, and every shape rule: what it gives, what it
-** refuses, and in which words.
-*/
+/* test_graph_infer.c - the op table as the public header tells it, the builder, and every shape rule: what it gives,
+ * what it refuses, and in which words.
+ */
 #include "tests/c/graph_case.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ static void assert_value(int value, int dtype, const char *shape) {
   assert_string_equal(shape_of(&f, value), shape);
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------------- */
+/* ---- the table -------------------------------------------------------------------------------------------------- */
 
 static void table_describes_every_row(void **state) {
   (void)state;
@@ -59,7 +59,7 @@ static void defaults_come_from_the_row(void **state) {
   assert_fails(ms_op_defaults("sofmax", &attrs), MS_ENAME, "sofmax");
 }
 
-/* ---- the builder --------------------------------------------------------------------------------------------------- */
+/* ---- the builder ------------------------------------------------------------------------------------------------ */
 
 static void errors_carry_the_module_path(void **state) {
   (void)state;
@@ -164,7 +164,7 @@ static void a_copy_stands_alone(void **state) {
   assert_int_equal(f.graph->nodes[301].scope == f.graph->nodes[299].scope, 1);
 }
 
-/* ---- shape rules --------------------------------------------------------------------------------------------------------- */
+/* ---- shape rules ------------------------------------------------------------------------------------------------ */
 
 static void matmul_shapes(void **state) {
   (void)state;

@@ -1,6 +1,6 @@
-/* test_graph_rematerialize.c - which results backward makes again, which it must leave, and that gradients keep their bits
-** although nothing of the results is left when backward begins.
-*/
+/* test_graph_rematerialize.c - which results backward makes again, which it must leave, and that gradients keep their
+ * bits although nothing of the results is left when backward begins.
+ */
 #include "tests/c/graph_case.h"
 #include "tests/c/graph_model_run.h"
 
@@ -82,7 +82,7 @@ static void nothing_is_made_that_nobody_reads(void **state) {
   assert_int_equal(count_op(&f, MS_OP_activation_backward_recompute), 0);
 }
 
-/* ---- whole models ------------------------------------------------------------------------------------------------ */
+/* ---- whole models ----------------------------------------------------------------------------------------------- */
 
 static void run_start(run *r, model_fn model, const model_shape *shape, int again, int regions) {
   fixture_start(&r->f);

@@ -1,6 +1,6 @@
-/* test_graph_rewrite.c - which nodes the rewrites fuse, which they must leave, and that a fused model computes the same loss
-** and gradients as the model as written.
-*/
+/* test_graph_rewrite.c - which nodes the rewrites fuse, which they must leave, and that a fused model computes the same
+ * loss and gradients as the model as written.
+ */
 #include "tests/c/graph_case.h"
 #include "tests/c/graph_model_run.h"
 
@@ -14,7 +14,7 @@ static void keep(const char *name, int value) { must(ms_graph_output(f.graph, na
 
 static int f32(int ndim, const int64_t *dims) { return param(&f, MS_F32, ndim, dims); }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------------- */
+/* ---- forward ---------------------------------------------------------------------------------------------------- */
 
 static void bias_and_relu_join_the_matmul(void **state) {
   (void)state;
@@ -176,7 +176,7 @@ static void what_nothing_needs_is_removed(void **state) {
   assert_int_equal(maker(out[0])->op, MS_OP_rms_norm);
 }
 
-/* ---- backward ------------------------------------------------------------------------------------------------------------ */
+/* ---- backward --------------------------------------------------------------------------------------------------- */
 
 static void train(int loss) {
   must(ms_graph_set_loss(f.graph, loss));
@@ -244,7 +244,7 @@ static void slices_that_overlap_or_leave_gaps_are_added(void **state) {
   assert_int_equal(count_op(&f, MS_OP_pad), 2);
 }
 
-/* ---- fused and unfused agree ------------------------------------------------------------------------------------------- */
+/* ---- fused and unfused agree ------------------------------------------------------------------------------------ */
 
 enum { AS_WRITTEN = 0, FUSED = 1 };
 

@@ -1,6 +1,6 @@
-/* test_handles.c - handles are released in any order: what works with another one keeps it, and what works on one that is
-** gone says so. Under the address sanitizer nothing is used after it ended, and nothing leaks.
-*/
+/* test_handles.c - handles are released in any order: what works with another one keeps it, and what works on one that
+ * is gone says so. Under the address sanitizer nothing is used after it ended, and nothing leaks.
+ */
 #include "base/handle.h"
 #include "tests/c/support/mlp.h"
 

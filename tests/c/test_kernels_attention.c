@@ -1,6 +1,6 @@
 /* test_kernels_attention.c - attention forward and backward against the definition in double: causal or not, grouped
-** heads, more keys than queries, ragged edges, both dtypes.
-*/
+ * heads, more keys than queries, ragged edges, both dtypes.
+ */
 #include "support/kernel_case.h"
 
 #include "base/error.h"
@@ -79,7 +79,7 @@ static double probabilities(const kernel_case *c, const attention_shape *a, int6
 }
 
 /* |x - reference| over |reference|, norms over the whole tensor; a tensor that should be 0 may round as if its
-** elements were 0.2. */
+ * elements were 0.2. */
 static void assert_close(const kernel_case *c, int output, const double *reference, double tolerance,
                          const char *what) {
   double difference = 0, size = 0;
@@ -250,7 +250,7 @@ static void large_scores(void **state) {
 }
 
 #ifndef MS_TEST_CUDA
-/* ---- code for other processors than this one's best -------------------------------------------------------------- */
+/* ---- code for other processors than this one's best ------------------------------------------------------------- */
 
 static void run_part_of(kernel_case *c, const ms_attention_part *part, int backward) {
   const ms_attention a = ms_attention_of(&c->call);
@@ -325,7 +325,7 @@ static void bf16_units_multiply(void **state) {
 #endif
 
 #ifdef MS_TEST_CUDA
-/* ---- who computes -------------------------------------------------------------------------------------------------------- */
+/* ---- who computes ----------------------------------------------------------------------------------------------- */
 
 /* Whether rounding f32 operands to TF32 is what MOONSHARD_CUDA_MATMUL_TF32=1 does: other bits, within its 10 bits. */
 static void tf32_is_used_where_it_is_allowed(void **state) {
@@ -382,7 +382,8 @@ static void choices_are_checked(void **state) {
   free_case(&c);
 }
 
-/* NVIDIA's library, where it is installed: it has all that is asked of it, and takes our operations and graphs. That needs no GPU. */
+/* NVIDIA's library, where it is installed: it has all that is asked of it, and takes our operations and graphs. That
+ * needs no GPU. */
 static void the_library_of_the_toolkit_takes_the_graphs(void **state) {
   (void)state;
   char why[MS_LIBRARY_WHY_BYTES];

@@ -1,6 +1,6 @@
 /* test_kernels_compare.c - comparisons and choices: of floats, of i32 and of u8 masks, maximum and minimum with their
-** shared gradient, and casts that read or write integers. Against plain loops.
-*/
+ * shared gradient, and casts that read or write integers. Against plain loops.
+ */
 #include <limits.h>
 
 #include "tests/c/support/kernel_case.h"

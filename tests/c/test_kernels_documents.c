@@ -1,7 +1,7 @@
 /* test_kernels_documents.c - attention within documents against attention of each document by itself, and against
-** plain loops in double: its results, its gradients, its bits for any number of threads, and that nothing of another document
-** comes through.
-*/
+ * plain loops in double: its results, its gradients, its bits for any number of threads, and that nothing of another
+ * document comes through.
+ */
 #include "support/kernel_case.h"
 
 #include "base/error.h"
@@ -120,7 +120,8 @@ static double dot(const kernel_case *c, int x, int64_t x_at, int y, int64_t y_at
   return sum;
 }
 
-/* Attention of one query in plain loops: weight[j] of the positions from `begin`, which its document begins with, to itself. */
+/* Attention of one query in plain loops: weight[j] of the positions from `begin`, which its document begins with, to
+ * itself. */
 static void weigh(const kernel_case *c, int row, int head, int i, int begin, double *weight) {
   double largest = -INFINITY, sum = 0.0;
   for (int j = begin; j <= i; j++) {
@@ -193,7 +194,8 @@ static void threads_change_nothing(void **state) {
     }
 }
 
-/* Without a border it is attention: bit for bit where both are made by kernels of our own; a library rounds in its own way. */
+/* Without a border it is attention: bit for bit where both are made by kernels of our own; a library rounds in its own
+ * way. */
 static void one_document_is_attention(void **state) {
   (void)state;
   setenv("MOONSHARD_ATTENTION", "flash", 1);
@@ -215,7 +217,8 @@ static void one_document_is_attention(void **state) {
   unsetenv("MOONSHARD_ATTENTION");
 }
 
-/* On GPUs what is hidden is multiplied by zero: NaN may reach rows that are computed together with those that see it. */
+/* On GPUs what is hidden is multiplied by zero: NaN may reach rows that are computed together with those
+ * that see it. */
 static int computed_together(int64_t i, int64_t first, int64_t last) {
 #ifdef MS_TEST_CUDA
   enum { TOGETHER = 32 };

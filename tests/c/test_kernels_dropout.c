@@ -1,4 +1,5 @@
-/* test_kernels_dropout.c - which elements dropout keeps: the share that was asked for, by the generator's numbers alone. */
+/* test_kernels_dropout.c - which elements dropout keeps: the share that was asked for, by the generator's numbers
+ * alone. */
 #include "tests/c/support/kernel_case.h"
 
 /* Runs dropout on ones; the caller frees. */
@@ -45,7 +46,7 @@ static void dropout_follows_philox(void **state) {
 }
 
 /* The mask depends on seed, stream and element alone where no rows are given: not on dtype or on how long the
-** tensor is. */
+ * tensor is. */
 static void dropout_mask_is_keyed(void **state) {
   (void)state;
   int64_t n = 5003, differ_by_seed = 0, differ_by_stream = 0;
@@ -64,7 +65,8 @@ static void dropout_mask_is_keyed(void **state) {
   free_case(&stream);
 }
 
-/* A part of a batch of `rows` rows of [outer, rows, inner], whose places are first, first + step, ...: what the whole has there. */
+/* A part of a batch of `rows` rows of [outer, rows, inner], whose places are first, first + step, ...: what the whole
+ * has there. */
 static void check_part(int64_t outer, int64_t rows, int64_t inner, int64_t first, int64_t step, int64_t skipped) {
   const int64_t whole_rows = first + step * (skipped + rows) + 1, wide = outer * inner;
   float *uniform = malloc((size_t)(whole_rows * wide) * sizeof *uniform);

@@ -2,7 +2,7 @@
 #include "tests/c/support/kernel_case.h"
 
 static const int64_t sizes[] = {1, 3, 17, 1000, 70001};
-/* ---- references ---------------------------------------------------------------------------------------------------- */
+/* ---- references ------------------------------------------------------------------------------------------------- */
 
 static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 static double normal_cdf(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
@@ -63,7 +63,7 @@ static void set_numbers(kernel_case *c, double first, double second) {
 
 static int wants_positive(int op) { return op == MS_OP_log || op == MS_OP_sqrt || op == MS_OP_rsqrt; }
 
-/* ---- tests ------------------------------------------------------------------------------------------------------------ */
+/* ---- tests ------------------------------------------------------------------------------------------------------ */
 
 static void unary_matches(void **state) {
   (void)state;

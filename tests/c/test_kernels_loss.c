@@ -8,7 +8,7 @@ static const int64_t class_counts[] = {1, 2, 17, 256, 1300};
 
 enum { IGNORED = -100, LOGITS = 0, TARGETS = 1 };
 
-/* ---- cross entropy ----------------------------------------------------------------------------------------------- */
+/* ---- cross entropy ---------------------------------------------------------------------------------------------- */
 
 static kernel_case forward_case(int dtype, int64_t rows, int64_t classes) {
   kernel_case c = case_of(MS_OP_cross_entropy);
@@ -132,7 +132,8 @@ static void nan_reaches_the_loss(void **state) {
   }
 }
 
-/* What the kernel of an op wants beside its outputs for so many rows and classes, and what the op's row says of the outputs. */
+/* What the kernel of an op wants beside its outputs for so many rows and classes, and what the op's row says of the
+ * outputs. */
 static int64_t wants(int op, int dtype, int64_t rows, int64_t classes, int64_t *outputs) {
   kernel_case forward = forward_case(dtype, rows, classes);
   kernel_case c = op == MS_OP_cross_entropy ? forward : backward_case(&forward, rows, classes, 1.0);
@@ -232,7 +233,7 @@ static void wrong_targets_are_told(void **state) {
   }
 }
 
-/* ---- embedding --------------------------------------------------------------------------------------------------- */
+/* ---- embedding -------------------------------------------------------------------------------------------------- */
 
 /* Tokens in [0, rows), some rows often, some never. */
 static void draw_tokens(kernel_case *c, int input, int64_t n, int64_t rows) {

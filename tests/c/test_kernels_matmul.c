@@ -1,6 +1,6 @@
 /* test_kernels_matmul.c - matrix products against sums in double: transposes, batches, biases, activations, both
-** dtypes, by oneDNN, by the plain loops, and f32 by the bf16 matrix unit where the processor has one.
-*/
+ * dtypes, by oneDNN, by the plain loops, and f32 by the bf16 matrix unit where the processor has one.
+ */
 #include "support/kernel_case.h"
 
 #include "base/error.h"
@@ -67,7 +67,7 @@ static double reference(const kernel_case *c, const product *p, int64_t batch, i
 }
 
 /* Rounding of a bf16 result beyond the one that assert_output allows: CUDA may add a bias of another dtype, or apply an
-** activation, to a product that is rounded already. */
+ * activation, to a product that is rounded already. */
 static double rounded_before(const product *p) {
 #ifdef MS_TEST_CUDA
   const int passes = (p->bias && p->bias_dtype != p->out_dtype) || p->activation != MS_ACT_NONE;
@@ -287,7 +287,8 @@ static void a_library_that_is_not_found_is_told(void **state) {
   free_case(&c);
 }
 
-/* NVIDIA's library, where it is installed: it has all that is asked of it, and takes our attributes. That needs no GPU. */
+/* NVIDIA's library, where it is installed: it has all that is asked of it, and takes our attributes. That
+ * needs no GPU. */
 static void the_library_of_the_toolkit_is_as_declared(void **state) {
   (void)state;
   char why[MS_LIBRARY_WHY_BYTES];
@@ -366,7 +367,7 @@ static void choice_is_checked(void **state) {
   free_case(&c);
 }
 
-/* ---- f32 on the bf16 matrix unit ---------------------------------------------------------------------------------- */
+/* ---- f32 on the bf16 matrix unit -------------------------------------------------------------------------------- */
 
 /* More than a block of rows (128), columns (768) and k (512), none a multiple of a panel. */
 static void blocks(void **state) {

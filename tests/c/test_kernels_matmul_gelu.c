@@ -1,6 +1,6 @@
-/* test_kernels_matmul_gelu.c - products with gelu or its gradient behind them, against sums in double: transposes, rows of a
-** batch, both dtypes; on CUDA by the library's epilogue and by two kernels.
-*/
+/* test_kernels_matmul_gelu.c - products with gelu or its gradient behind them, against sums in double: transposes, rows
+ * of a batch, both dtypes; on CUDA by the library's epilogue and by two kernels.
+ */
 #include "support/kernel_case.h"
 
 #ifdef MS_TEST_CUDA

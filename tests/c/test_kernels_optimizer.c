@@ -1,13 +1,14 @@
 /* test_kernels_optimizer.c - the step's small kernels and the optimizers over several steps, against PyTorch's formulas
-** written out in double.
-*/
+ * written out in double.
+ */
 #include "tests/c/support/kernel_case.h"
 
 enum { STEPS = 3 };
 
 static const int64_t sizes[] = {0, 1, 3, 17, 1000, 70001};
 
-/* Gradient [n], step norm [4] and the count of updates in; n_states + 1 arrays in and out, the first of random weights, the others zero. */
+/* Gradient [n], step norm [4] and the count of updates in; n_states + 1 arrays in and out, the first of random weights,
+ * the others zero. */
 static kernel_case optimizer_case(int op, int64_t n, int states, int64_t state_size) {
   kernel_case c = case_of(op);
   add_input(&c, SHAPE(MS_F32, n));

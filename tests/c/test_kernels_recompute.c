@@ -1,6 +1,6 @@
 /* test_kernels_recompute.c - the gradients that give the forward op's result once more: the result has the bits of the
-** forward kernel, everything else those of the gradient without it, on any device.
-*/
+ * forward kernel, everything else those of the gradient without it, on any device.
+ */
 #include "tests/c/support/kernel_case.h"
 
 typedef struct matrix {

@@ -1,4 +1,5 @@
-/* test_kernels_reduce.c - sums, means, maxima and minima, the sums of broadcasting's gradient, and what is fused with them. */
+/* test_kernels_reduce.c - sums, means, maxima and minima, the sums of broadcasting's gradient, and what is fused with
+ * them. */
 #include "tests/c/support/kernel_case.h"
 
 typedef struct axis_case {

@@ -227,8 +227,8 @@ static void rope_turns_pairs(void **state) {
     }
 }
 
-/* Frequencies of Llama 3.1 as PyTorch computes them (Hugging Face's rope type llama3): heads of 16, theta 500, waves of 8 and
-** 64 positions as borders, factor 8. */
+/* Frequencies of Llama 3.1 as PyTorch computes them (Hugging Face's rope type llama3): heads of 16, theta 500, waves of
+ * 8 and 64 positions as borders, factor 8. */
 static void rope_scales_frequencies(void **state) {
   (void)state;
   static const float frequency[8] = {1.0f,           0.269257367f,  0.0569409989f,  0.0121561559f,

@@ -1,6 +1,6 @@
-/* test_kernels_table.c - every op of the table on small odd shapes and both dtypes: the device has a kernel of it, which gives
-** what the CPU's gives, wherever in memory its tensors begin. An op without a case here fails.
-*/
+/* test_kernels_table.c - every op of the table on small odd shapes and both dtypes: the device has a kernel of it,
+ * which gives what the CPU's gives, wherever in memory its tensors begin. An op without a case here fails.
+ */
 #include "tests/c/support/kernel_case.h"
 
 #include "graph/graph.h"
@@ -147,7 +147,8 @@ static void read_attrs(const char *text, ms_attrs *attrs) {
   }
 }
 
-/* Tokens and targets are classes of 11; norms and counts are positive; the log-sums of attention are larger than scores. */
+/* Tokens and targets are classes of 11; norms and counts are positive; the log-sums of attention are larger than
+ * scores. */
 static void make_sensible(kernel_case *c) {
   const int op = c->call.op;
   for (int i = 0; i < c->call.inputs; i++)

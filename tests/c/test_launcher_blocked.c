@@ -1,6 +1,6 @@
-/* test_launcher_blocked.c - output without a reader, or without room on its disk: the launcher hears signals, sees deaths,
-** and loses nothing of what a slow reader takes in the end.
-*/
+/* test_launcher_blocked.c - output without a reader, or without room on its disk: the launcher hears signals, sees
+ * deaths, and loses nothing of what a slow reader takes in the end.
+ */
 #include "tests/c/support/launched.h"
 
 #include <signal.h>

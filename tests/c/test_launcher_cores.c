@@ -1,6 +1,6 @@
 /* test_launcher_cores.c - what of a machine a run may use, how ranks divide it, and that ranks and their threads stay
-** where they were put.
-*/
+ * where they were put.
+ */
 #include "tests/c/support/launched.h"
 
 #include <fcntl.h>

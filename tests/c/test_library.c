@@ -1,4 +1,5 @@
-/* test_library.c - libraries of others: found by a variable or by names, complete or not; and the notes of what is not found. */
+/* test_library.c - libraries of others: found by a variable or by names, complete or not; and the notes of what is not
+ * found. */
 #include "support/check.h"
 
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
-/* test_matmul_memory.c - the scratch of a product does not depend on which products the process made before: a plan made
-** in another process has to be the same to the byte. Every order of making them has a process of its own, since oneDNN
-** keeps what it made.
-*/
+/* test_matmul_memory.c - the scratch of a product does not depend on which products the process made before: a plan
+ * made in another process has to be the same to the byte. Every order of making them has a process of its own, since
+ * oneDNN keeps what it made.
+ */
 #include "support/kernel_case.h"
 
 #include <sys/mman.h>

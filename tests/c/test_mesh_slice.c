@@ -1,5 +1,5 @@
-/* test_mesh_slice.c - slices, flattened and unflattened dimensions, ranks chosen by hand, hosts: each compared with loops
-** over coordinates that know nothing of strides, and every refusal with its text. */
+/* test_mesh_slice.c - slices, flattened and unflattened dimensions, ranks chosen by hand, hosts: each compared with
+ * loops over coordinates that know nothing of strides, and every refusal with its text. */
 #include "mesh/mesh.h"
 
 #include "base/clock.h"

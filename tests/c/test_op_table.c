@@ -1,4 +1,5 @@
-/* test_op_table.c - what rows of the op table claim in words that the compiler cannot check, and what passes read of them. */
+/* test_op_table.c - what rows of the op table claim in words that the compiler cannot check, and what passes read of
+ * them. */
 #include "tests/c/support/check.h"
 
 #include <stdio.h>

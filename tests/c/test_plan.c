@@ -1,4 +1,5 @@
-/* test_plan.c - what a plan promises without running it: how many collectives, how many bytes, which waits, one fingerprint. */
+/* test_plan.c - what a plan promises without running it: how many collectives, how many bytes, which waits, one
+ * fingerprint. */
 #include "tests/c/support/planned.h"
 
 #include <math.h>
@@ -220,7 +221,8 @@ static int is_last_of_its_kind(const ms_plan_phase *phase, int instruction) {
 }
 
 /* What a phase may wait for with nothing to compute: [0] gathers of forward, [1] of backward, [2] reduce-scatters, [3]
-** all-reduces. Returns how many are neither the first gather of their direction nor the last reduction of their kind. */
+ * all-reduces. Returns how many are neither the first gather of their direction nor the last reduction of their kind.
+ */
 static int tell_exposed(const ms_plan *plan, int phase, int *by_kind) {
   ms_exposed list[16];
   int n, other = 0;
@@ -237,8 +239,8 @@ static int tell_exposed(const ms_plan *plan, int phase, int *by_kind) {
   return other;
 }
 
-/* From the order of the plan's events: with depth 1 only the first gather of each direction and the last reduction have no
-** kernel that could run beside them. */
+/* From the order of the plan's events: with depth 1 only the first gather of each direction and the last reduction have
+ * no kernel that could run beside them. */
 static void M5_only_first_gathers_and_the_last_reduction_are_exposed(void **state) {
   (void)state;
   static const int meshes[][2] = {{1, 2}, {1, 4}, {2, 2}, {2, 1}};

@@ -1,6 +1,6 @@
 /* test_plan_intervals.c - bytes as the planner counts them: ranges cut into intervals, parts in a row that are one
-** access, and the orders in which buffers get their places.
-*/
+ * access, and the orders in which buffers get their places.
+ */
 #include "tests/c/support/planned.h"
 
 #include <stdlib.h>
@@ -112,7 +112,8 @@ static void parts_in_a_row_are_one_access(void **state) {
   drop(&p);
 }
 
-/* What is never in use at once makes the last arena as large as the largest that finds no room elsewhere, and no larger. */
+/* What is never in use at once makes the last arena as large as the largest that finds no room elsewhere, and no
+ * larger. */
 static void scratch_shares_one_place(void **state) {
   (void)state;
   enum { TIMES = 30, ITEMS = TIMES + 2 };
@@ -137,8 +138,8 @@ static void scratch_shares_one_place(void **state) {
 }
 
 /* A gap of ten closes from above, six, two and two at a time. Three items that live while it does, and a large one of a
-** moment. The largest first would leave two of them outside (4), the longest lived first the large one (6); ahead of the
-** others at the top, it leaves one outside. */
+ * moment. The largest first would leave two of them outside (4), the longest lived first the large one (6); ahead of
+ * the others at the top, it leaves one outside. */
 static void what_lives_on_lies_beneath_gaps_that_close(void **state) {
   (void)state;
   enum { ITEMS = 7, LARGE = 5 };

@@ -4,8 +4,8 @@
 #include "tests/c/support/emulated_cuda.h"
 #include "tests/c/support/planned.h"
 
-/* Sizes of a planned model in bytes of f32, as PyTorch's FSDP2 states its bounds: what a rank owns of the parameters, all
-** of them, the largest block unsharded, the root unsharded. */
+/* Sizes of a planned model in bytes of f32, as PyTorch's FSDP2 states its bounds: what a rank owns of the parameters,
+ * all of them, the largest block unsharded, the root unsharded. */
 typedef struct sizes {
   int64_t sharded, unsharded, block, root;
 } sizes;
@@ -22,7 +22,8 @@ static sizes sizes_of(const ms_model *model) {
   return s;
 }
 
-/* Instructions of a phase as lifetimes count them, before synchronisation: events are none. boundary: the first of backward. */
+/* Instructions of a phase as lifetimes count them, before synchronisation: events are none. boundary: the first of
+ * backward. */
 static int positions_of(const ms_plan *plan, int phase, int *boundary) {
   const ms_plan_phase *p = &plan->phase[phase];
   int n = 0;
@@ -47,7 +48,7 @@ static int64_t live_gradients(const ms_plan *plan, int phase, int at) {
 }
 
 /* The most bytes of gathered weights, of gradients on their way and of gradient chunks that hold something, at one
-** instruction of forward, or of backward. */
+ * instruction of forward, or of backward. */
 static int64_t most_transient(const ms_plan *plan, int backward) {
   int boundary, positions = positions_of(plan, MS_PHASE_FIRST, &boundary);
   int64_t most = 0;
@@ -78,8 +79,8 @@ static planned plan_of_six(int shards, int reshard, int shared_masters, int batc
   return plan_with(&c, &config);
 }
 
-/* The bounds are those of FSDP2 for f32 and AdamW. One thing is ours: a gradient that is being reduced is held until the next
-** reduction starts, so that compute need not wait for it. */
+/* The bounds are those of FSDP2 for f32 and AdamW. One thing is ours: a gradient that is being reduced is held until
+ * the next reduction starts, so that compute need not wait for it. */
 static void check_bounds(int shards, int reshard, int shared_masters, int64_t held) {
   planned p = plan_of_six(shards, reshard, shared_masters, 8);
   sizes s = sizes_of(p.net.model);

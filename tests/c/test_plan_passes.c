@@ -1,6 +1,6 @@
 /* test_plan_passes.c - the passes of the compiler, what they report of a plan that grows, what a second plan of the
-** same graph takes from the first, and streams as many as a plan has.
-*/
+ * same graph takes from the first, and streams as many as a plan has.
+ */
 #include "tests/c/support/planned.h"
 
 #include <string.h>
@@ -78,7 +78,7 @@ static void a_second_plan_takes_the_graphs_of_the_first_and_is_the_same(void **s
   drop(&p);
 }
 
-/* ---- streams --------------------------------------------------------------------------------------------------------- */
+/* ---- streams ---------------------------------------------------------------------------------------------------- */
 
 static void a_plan_has_the_streams_that_it_uses(void **state) {
   (void)state;

@@ -1,5 +1,6 @@
-/* test_plan_reuse.c - what plans of one graph, and of one process, have in common: it is made once, and it changes no plan.
-*/
+/* test_plan_reuse.c - what plans of one graph, and of one process, have in common: it is made once, and it changes no
+ * plan.
+ */
 #include "tests/c/support/planned.h"
 
 #include <stdlib.h>
@@ -313,7 +314,7 @@ static void expect_refused_in_written_gradients(planned *p, ms_buffer *buffer, c
 }
 
 /* What forward keeps lies in gradient chunks as long as nothing is written there; gradients that are added to hold
-** something all the time. */
+ * something all the time. */
 static void gradient_chunks_lend_their_bytes(void **state) {
   (void)state;
   for (int accumulate = 0; accumulate < 2; accumulate++) {

@@ -1,6 +1,6 @@
-/* test_plan_sync.c - plans whose gradients wait for the last micro-batch, or whose weights stay from one to the next or are
-** kept for smaller groups: what each phase communicates, and what it costs.
-*/
+/* test_plan_sync.c - plans whose gradients wait for the last micro-batch, or whose weights stay from one to the next or
+ * are kept for smaller groups: what each phase communicates, and what it costs.
+ */
 #include "tests/c/support/planned.h"
 
 static planned with_sync(const mlp_config *c, int sync) {

@@ -1,6 +1,6 @@
-/* test_plan_verify.c - the verifier against mutants: a plan that lacks any one of its waits, or whose buffers share bytes
-** while both are in use, is refused; the plan as it was made is accepted.
-*/
+/* test_plan_verify.c - the verifier against mutants: a plan that lacks any one of its waits, or whose buffers share
+ * bytes while both are in use, is refused; the plan as it was made is accepted.
+ */
 #include "tests/c/support/planned.h"
 
 /* What a plan is made of: one of the lines below. */
@@ -160,8 +160,8 @@ static void M4_every_wait_is_needed_whatever_the_policies(void **state) {
       }
 }
 
-/* A phase that communicates with nobody has one stream, and so nothing to wait for; replicas that update slices of one copy
-** meet behind the last. */
+/* A phase that communicates with nobody has one stream, and so nothing to wait for; replicas that update slices of one
+ * copy meet behind the last. */
 static void M4_the_update_waits_once_for_replicas_with_one_copy(void **state) {
   (void)state;
   static const struct {

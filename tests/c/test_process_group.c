@@ -1,5 +1,5 @@
-/* test_process_group.c - ranks that meet, exchange and share memory: all of the world, and two halves of it side by side; and those
-** that do not agree whom to meet. */
+/* test_process_group.c - ranks that meet, exchange and share memory: all of the world, and two halves of it side by
+ * side; and those that do not agree whom to meet. */
 #include "comm/group/group.h"
 #include "comm/regions/region.h"
 

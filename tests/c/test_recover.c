@@ -1,4 +1,5 @@
-/* test_recover.c - after some ranks failed in the middle of something, all start afresh: barriers, collectives, training. */
+/* test_recover.c - after some ranks failed in the middle of something, all start afresh: barriers, collectives,
+ * training. */
 #include "tests/c/support/check.h"
 #include "tests/c/support/collective.h"
 #include "tests/c/support/mlp_training.h"
@@ -59,7 +60,8 @@ static void I1_a_wait_for_ranks_that_have_gone_on_ends(void **state) {
 
 enum { MEETINGS = 300 };
 
-/* A rank gives up as soon as it is through: the others, which may not have noticed that all have come, go through too. */
+/* A rank gives up as soon as it is through: the others, which may not have noticed that all have come,
+ * go through too. */
 static int give_up_afterwards(ms_world *world, void *context) {
   (void)context;
   int rank = ms_world_rank(world);
@@ -81,8 +83,9 @@ static void I1_what_all_have_come_to_is_done_on_all(void **state) {
   run_ranks_as_processes(3, give_up_afterwards, NULL);
 }
 
-/* As a step ends on a mesh: along one dimension, then along the other. A rank that is through gives up at once, when others
-** have not even begun the second: they complete it all the same. Every third time a rank stays away: nobody completes. */
+/* As a step ends on a mesh: along one dimension, then along the other. A rank that is through gives up at once, when
+ * others have not even begun the second: they complete it all the same. Every third time a rank stays away: nobody
+ * completes. */
 static int give_up_behind_held_collectives(ms_world *world, void *context) {
   (void)context;
   int rank = ms_world_rank(world), rows[2] = {rank & ~1, rank | 1}, columns[2] = {rank & 1, (rank & 1) + 2};

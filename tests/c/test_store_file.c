@@ -1,4 +1,5 @@
-/* test_store_file.c - ranks of a host that find each other through a file; and every file that does not lead anywhere. */
+/* test_store_file.c - ranks of a host that find each other through a file; and every file that does
+ * not lead anywhere. */
 #include "tests/c/support/callers.h"
 #include "tests/c/support/check.h"
 

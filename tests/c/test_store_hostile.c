@@ -1,5 +1,5 @@
-/* test_store_hostile.c - what comes to a store and is no rank: nothing of it holds up the ranks, or ends the server. Beside it,
-** what is as odd and is a rank: it is let in. */
+/* test_store_hostile.c - what comes to a store and is no rank: nothing of it holds up the ranks, or ends the server.
+ * Beside it, what is as odd and is a rank: it is let in. */
 #include "tests/c/support/callers.h"
 #include "tests/c/support/check.h"
 
@@ -217,7 +217,8 @@ static int take_nothing(void *context, ms_store_peer *peer, uint32_t kind, const
   return 0;
 }
 
-/* What all are sent exists once, and goes out in pieces where a rank takes it in pieces; what was told since comes after it. */
+/* What all are sent exists once, and goes out in pieces where a rank takes it in pieces; what was told since comes
+ * after it. */
 static void L1_a_rank_that_reads_slowly_gets_all_and_then_the_news(void **state) {
   (void)state;
   enum { BYTES = 1 << 20, BEFORE = MS_WIRE_GREETING + MS_WIRE_HEADER, NEWS = MS_WIRE_HEADER + 4 + 3 };
@@ -251,7 +252,8 @@ static void L1_a_rank_that_reads_slowly_gets_all_and_then_the_news(void **state)
 
 /* ---- limits ---- */
 
-/* As another user: connects to the abstract socket of a place, and tells whether the store greeted. Exit status 1: it did. */
+/* As another user: connects to the abstract socket of a place, and tells whether the store greeted. Exit status 1: it
+ * did. */
 static int is_greeted_as_another_user(const ms_store_place *place) {
   int fd, status;
   char why[128], byte;

@@ -1,7 +1,7 @@
 /* test_store_resolve.c - names of hosts that no name server tells: waits for them obey deadlines and Ctrl-C.
-**
-** getaddrinfo is the one below instead of the system's: names that end in ".silent" are answered when a test lets them.
-*/
+ *
+ * getaddrinfo is the one below instead of the system's: names that end in ".silent" are answered when a test lets them.
+ */
 #include "tests/c/support/callers.h"
 #include "tests/c/support/check.h"
 

@@ -1,7 +1,7 @@
-/* test_store_user.c - whose process is at the other end: known on both loopbacks, refused where it is not known, and what a store
-** and a rank make of it where there is no token. Sockets of another user are made as root, with that user's fsuid: the
-** kernel gives a socket to the one who made it, and fsuid is a thread's own.
-*/
+/* test_store_user.c - whose process is at the other end: known on both loopbacks, refused where it is not known, and
+ * what a store and a rank make of it where there is no token. Sockets of another user are made as root, with that
+ * user's fsuid: the kernel gives a socket to the one who made it, and fsuid is a thread's own.
+ */
 #include "tests/c/support/callers.h"
 #include "tests/c/support/check.h"
 
@@ -85,7 +85,8 @@ static void know_both_ends(int family) {
   disconnect(&c);
 }
 
-/* What has left, or has not come yet, belongs to root in the kernel's table: that must not let it in where ranks are root's. */
+/* What has left, or has not come yet, belongs to root in the kernel's table: that must not let it in where ranks are
+ * root's. */
 static void L3_ends_that_no_process_holds_belong_to_no_user(void **state) {
   (void)state;
   know_both_ends(AF_INET);
@@ -114,7 +115,8 @@ static void L3_ends_of_another_user_are_known(void **state) {
   disconnect(&c);
 }
 
-/* In a user namespace that gives root no number, root and the own user are both called by the number of those without one. */
+/* In a user namespace that gives root no number, root and the own user are both called by the number of those without
+ * one. */
 static void L3_a_number_that_several_users_have_belongs_to_none(void **state) {
   (void)state;
   connection c;

@@ -1,7 +1,7 @@
 /* test_sum.c - the sums and casts of collectives, for every instruction set that this processor has, against the
-** formulas element by element: all types, odd counts, every alignment, short arrays and ones long enough to be stored
-** past the caches.
-*/
+ * formulas element by element: all types, odd counts, every alignment, short arrays and ones long enough to be stored
+ * past the caches.
+ */
 #include "tests/c/support/check.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* test_team.c - the threads that share a kernel's work: every part runs once, whatever other threads and forks do, and a
-** team on cores that others use as well costs little more than one thread.
-*/
+/* test_team.c - the threads that share a kernel's work: every part runs once, whatever other threads and forks do, and
+ * a team on cores that others use as well costs little more than one thread.
+ */
 #include "tests/c/support/check.h"
 
 #include <pthread.h>
@@ -79,7 +79,8 @@ static double seconds_of(int parts, int turns) {
   return ms_clock() - began;
 }
 
-/* OpenMP's threads wait 5 ms and more by spinning, each on the core that the others need: 1,000 turns took over 10 s. */
+/* OpenMP's threads wait 5 ms and more by spinning, each on the core that the others need: 1,000 turns took
+ * over 10 s. */
 static void four_threads_on_one_core_do_not_spin_for_long(void **state) {
   (void)state;
   cpu_set_t all, one;

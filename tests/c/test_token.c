@@ -1,6 +1,6 @@
-/* test_token.c - the job's secret: where it comes from, what is refused, and that nobody sees it. Each test is a process of
-** its own, since a process keeps its token.
-*/
+/* test_token.c - the job's secret: where it comes from, what is refused, and that nobody sees it. Each test is a
+ * process of its own, since a process keeps its token.
+ */
 #include "tests/c/support/check.h"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-/* test_tokenizer.c - a tokenizer made by hand: merges against a plain search, pieces of any length, threads, file errors. */
+/* test_tokenizer.c - a tokenizer made by hand: merges against a plain search, pieces of any length, threads, file
+ * errors. */
 #include "base/error.h"
 #include "io/token_file.h"
 #include "io/tokenizer.h"

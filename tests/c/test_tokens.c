@@ -1,4 +1,5 @@
-/* test_tokens.c - token files: what is refused and how it is named, reading across files and beyond 4 GiB, reading ahead. */
+/* test_tokens.c - token files: what is refused and how it is named, reading across files and beyond 4 GiB, reading
+ * ahead. */
 #include "io/token_file.h"
 #include "tests/c/support/check.h"
 

@@ -1,6 +1,6 @@
-/* test_transport.c - a second transport, to show that the table is enough: the threads of one process hand each other the
-** addresses of what they send, through memory of the test instead of the control segment's tickets.
-*/
+/* test_transport.c - a second transport, to show that the table is enough: the threads of one process hand each other
+ * the addresses of what they send, through memory of the test instead of the control segment's tickets.
+ */
 #include "comm/collectives/transport.h"
 
 #include "tests/c/support/check.h"

@@ -1,5 +1,5 @@
-/* test_update_rules.c - rules that change over one state, what a plan would add to it, the law of drawn values, and a world
-** of one inside of any job. */
+/* test_update_rules.c - rules that change over one state, what a plan would add to it, the law of drawn values, and a
+ * world of one inside of any job. */
 #include "tests/c/support/mlp.h"
 
 #include <stdlib.h>
@@ -206,7 +206,7 @@ static void R4_rules_of_a_model_that_is_not_sharded_are_not_changed(void **state
 }
 
 /* Units of the all-gathers of a direction, in the order of their issue: r for the root, 0, 1, 2 for the layers;
-** '.' where a kernel that reads weights comes between. */
+ * '.' where a kernel that reads weights comes between. */
 static const char *gather_order(const ms_plan *plan, int backward) {
   static char text[256];
   int n = 0, in_backward = 0;

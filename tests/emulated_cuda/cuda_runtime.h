@@ -1,7 +1,7 @@
-/* cuda_runtime.h - what CUDA C++ has and C++ has not, for kernels that g++ compiles: qualifiers, the built-in variables,
-** warp operations, atomics and intrinsics. Kernels run as emulated_block.h tells. Intrinsics that a GPU approximates give
-** the exact function here.
-*/
+/* cuda_runtime.h - what CUDA C++ has and C++ has not, for kernels that g++ compiles: qualifiers, the built-in
+ * variables, warp operations, atomics and intrinsics. Kernels run as emulated_block.h tells. Intrinsics that a GPU
+ * approximates give the exact function here.
+ */
 #ifndef EMULATED_CUDA_RUNTIME_H
 #define EMULATED_CUDA_RUNTIME_H
 
@@ -58,7 +58,7 @@ cudaError_t launch_kernel(const char *name, void (*kernel)(Parameters...), dim3 
 
 } // namespace emulated
 
-/* ---- barriers and warps: as functions, each with the place that it is called from -------------------------------------- */
+/* ---- barriers and warps: as functions, each with the place that it is called from ------------------------------- */
 
 #define EMULATED_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
@@ -96,7 +96,7 @@ template <class T> inline unsigned __match_any_sync(unsigned mask, T value, EMUL
   return static_cast<unsigned>(emulated::collective(emulated::Collective::match, mask, bits, {file, line}));
 }
 
-/* ---- atomics: the old value ------------------------------------------------------------------------------------------ */
+/* ---- atomics: the old value ------------------------------------------------------------------------------------- */
 
 template <class T> inline T atomicCAS(T *at, T expected, T desired) {
   __atomic_compare_exchange_n(at, &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
@@ -123,7 +123,7 @@ template <class T> inline T atomicMin(T *at, T value) {
   return emulated::update(at, [value](T old) { return value < old ? value : old; });
 }
 
-/* ---- intrinsics --------------------------------------------------------------------------------------------------------- */
+/* ---- intrinsics ------------------------------------------------------------------------------------------------- */
 
 using std::max;
 using std::min;

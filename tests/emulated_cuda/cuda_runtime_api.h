@@ -1,6 +1,6 @@
 /* cuda_runtime_api.h - the part of CUDA's runtime API that Moonshard uses, for C and C++, as emulated_runtime.cpp
-** implements it in host memory. Names, values and meanings are the toolkit's.
-*/
+ * implements it in host memory. Names, values and meanings are the toolkit's.
+ */
 #ifndef EMULATED_CUDA_RUNTIME_API_H
 #define EMULATED_CUDA_RUNTIME_API_H
 

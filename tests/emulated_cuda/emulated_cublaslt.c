@@ -1,15 +1,16 @@
-/* emulated_cublaslt.c - cuBLASLt's functions that Moonshard uses: plain loops over column-major matrices in the emulated device's memory,
-** done by the emulated streams. What the real library refuses is refused: attributes of another size, types that do not go together,
-** pointers that an algorithm's alignment forbids, workspaces that are too small, algorithms that it did not make.
-**
-** Its algorithms differ in the order of their sums, so their bits differ: the first needs tensors aligned to 16 bytes and a
-** kilobyte of workspace.
-**
-** MOONSHARD_EMULATE_FAIL takes the names of all functions; further settings:
-**   MOONSHARD_EMULATE_CUBLASLT_VERSION=110000   what version it says it is (130100)
-**   MOONSHARD_EMULATE_CUBLASLT_SLOW=5           algorithms 0 and 2 take 2 ms longer
-**   MOONSHARD_EMULATE_CUBLASLT_NONE=32          no algorithm has an epilogue with one of these bits
-*/
+/* emulated_cublaslt.c - cuBLASLt's functions that Moonshard uses: plain loops over column-major matrices in the
+ * emulated device's memory, done by the emulated streams. What the real library refuses is refused: attributes of
+ * another size, types that do not go together, pointers that an algorithm's alignment forbids, workspaces that are too
+ * small, algorithms that it did not make.
+ *
+ * Its algorithms differ in the order of their sums, so their bits differ: the first needs tensors aligned to 16 bytes
+ * and a kilobyte of workspace.
+ *
+ * MOONSHARD_EMULATE_FAIL takes the names of all functions; further settings:
+ *   MOONSHARD_EMULATE_CUBLASLT_VERSION=110000   what version it says it is (130100)
+ *   MOONSHARD_EMULATE_CUBLASLT_SLOW=5           algorithms 0 and 2 take 2 ms longer
+ *   MOONSHARD_EMULATE_CUBLASLT_NONE=32          no algorithm has an epilogue with one of these bits
+ */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -189,7 +190,7 @@ int cublasLtMatmulPreferenceSetAttribute(ms_lt_preference *preference, int attri
   return matrix >= 0 && matrix < 4 ? STORE(preference->alignment[matrix]) : MS_LT_INVALID_VALUE;
 }
 
-/* ---- what it can do ------------------------------------------------------------------------------------------------ */
+/* ---- what it can do --------------------------------------------------------------------------------------------- */
 
 static size_t element_bytes(int type) { return type == MS_LT_R_16BF ? 2 : 4; }
 

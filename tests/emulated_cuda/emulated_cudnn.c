@@ -1,13 +1,14 @@
-/* emulated_cudnn.c - cuDNN's functions that Moonshard uses: descriptors, and which graphs have a plan; emulated_cudnn_run.c computes
-** them. What the real library refuses is refused: attributes that a descriptor has not, of
-** another kind or count, descriptors that are not finalized or not complete, shapes that do not go together, pointers off the
-** device or not aligned. As there, a graph has a plan only when its operations are those of attention, in their order.
-**
-** MOONSHARD_EMULATE_FAIL takes the names of all functions; further settings:
-**   MOONSHARD_EMULATE_CUDNN_VERSION=80900     what version it says it is (91900)
-**   MOONSHARD_EMULATE_CUDNN_WORKSPACE=100000  what its first plan needs beyond the others
-**   MOONSHARD_EMULATE_CUDNN_NONE=1            no graph has a plan
-*/
+/* emulated_cudnn.c - cuDNN's functions that Moonshard uses: descriptors, and which graphs have a plan;
+ * emulated_cudnn_run.c computes them. What the real library refuses is refused: attributes that a descriptor has not,
+ * of another kind or count, descriptors that are not finalized or not complete, shapes that do not go together,
+ * pointers off the device or not aligned. As there, a graph has a plan only when its operations are those of attention,
+ * in their order.
+ *
+ * MOONSHARD_EMULATE_FAIL takes the names of all functions; further settings:
+ *   MOONSHARD_EMULATE_CUDNN_VERSION=80900     what version it says it is (91900)
+ *   MOONSHARD_EMULATE_CUDNN_WORKSPACE=100000  what its first plan needs beyond the others
+ *   MOONSHARD_EMULATE_CUDNN_NONE=1            no graph has a plan
+ */
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -47,7 +48,7 @@ static int64_t setting(const char *name, int64_t fallback) {
   return text && *text ? atoll(text) : fallback;
 }
 
-/* ---- what attributes there are ------------------------------------------------------------------------------------- */
+/* ---- what attributes there are ---------------------------------------------------------------------------------- */
 
 static const struct rule {
   int type, name, kind, least, most; /* least 0: it may be left out */
@@ -129,7 +130,7 @@ descriptor *one_of(const descriptor *d, int name) {
   return value;
 }
 
-/* ---- the library's functions: descriptors ----------------------------------------------------------------------------- */
+/* ---- the library's functions: descriptors ----------------------------------------------------------------------- */
 
 size_t cudnnGetVersion(void);
 size_t cudnnGetVersion(void) { return (size_t)setting("MOONSHARD_EMULATE_CUDNN_VERSION", 91900); }
@@ -214,7 +215,7 @@ int cudnnBackendSetAttribute(ms_dnn_descriptor given, int name, int kind, int64_
   return MS_DNN_SUCCESS;
 }
 
-/* ---- shapes -------------------------------------------------------------------------------------------------------------- */
+/* ---- shapes ----------------------------------------------------------------------------------------------------- */
 
 static int check_tensor(const descriptor *t) {
   const int64_t *dims = longs_of(t, MS_DNN_TENSOR_DIMENSIONS), *strides = longs_of(t, MS_DNN_TENSOR_STRIDES);
@@ -298,7 +299,7 @@ int cudnnBackendFinalize(ms_dnn_descriptor given) {
   return status;
 }
 
-/* ---- graphs -------------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ----------------------------------------------------------------------------------------------------- */
 
 descriptor *const *operations_of(const descriptor *graph, int *count) {
   const attribute *list = find_attribute(graph, MS_DNN_GRAPH_OPERATIONS);

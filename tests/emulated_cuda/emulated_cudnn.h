@@ -1,6 +1,6 @@
-/* emulated_cudnn.h - what the two halves of the emulated cuDNN share: descriptors and their attributes (emulated_cudnn.c), and the
-** computing of graphs (emulated_cudnn_run.c).
-*/
+/* emulated_cudnn.h - what the two halves of the emulated cuDNN share: descriptors and their attributes
+ * (emulated_cudnn.c), and the computing of graphs (emulated_cudnn_run.c).
+ */
 #ifndef EMULATED_CUDNN_H
 #define EMULATED_CUDNN_H
 

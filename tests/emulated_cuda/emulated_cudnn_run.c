@@ -1,6 +1,6 @@
-/* emulated_cudnn_run.c - graphs of attention on the emulated device, operation by operation, in f32 and plain loops, by the emulated
-** streams. A graph is computed from what the pack held when it was given.
-*/
+/* emulated_cudnn_run.c - graphs of attention on the emulated device, operation by operation, in f32 and plain loops, by
+ * the emulated streams. A graph is computed from what the pack held when it was given.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { TENSORS = 64, WORKSPACE_ALIGNMENT = 256 };
 
-/* ---- computing ----------------------------------------------------------------------------------------------------------- */
+/* ---- computing -------------------------------------------------------------------------------------------------- */
 
 /* A tensor while a graph is computed: all elements, row after row, rounded to its dtype. */
 typedef struct value {
@@ -200,7 +200,7 @@ static void release(void *given) {
   free(t);
 }
 
-/* ---- executing -------------------------------------------------------------------------------------------------------------- */
+/* ---- executing -------------------------------------------------------------------------------------------------- */
 
 static int64_t bytes_of(const descriptor *tensor) {
   const int64_t *dims = longs_of(tensor, MS_DNN_TENSOR_DIMENSIONS), *strides = longs_of(tensor, MS_DNN_TENSOR_STRIDES);

@@ -1,15 +1,13 @@
-/* emulated_log.h - what the host gave to the device, line by line in the order in which it gave it, for tests that count launches
-** or ask what orders two streams.
-**
-** MOONSHARD_EMULATE_LOG=FOLDER: every process writes FOLDER/PID. Its lines are
-**
-**   work STREAM NAME [r|w ADDRESS BYTES]...   a kernel, a copy or a collective, with what it reads and writes where that is known
-**   record STREAM EVENT
-**   wait STREAM EVENT
-**   stream STREAM PRIORITY                    one that is made
-**
-** Streams and events are numbers. What is captured is not logged; a graph that is launched is one piece of work.
-*/
+/* emulated_log.h - what the host gave to the device, line by line in the order in which it gave it, for tests that
+ * count launches or ask what orders two streams.
+ *
+ * MOONSHARD_EMULATE_LOG=FOLDER: every process writes FOLDER/PID. Its lines are
+ *
+ *   work STREAM NAME [r|w ADDRESS BYTES]...   a kernel, a copy or a collective, with what it reads and writes where
+ * that is known record STREAM EVENT wait STREAM EVENT stream STREAM PRIORITY                    one that is made
+ *
+ * Streams and events are numbers. What is captured is not logged; a graph that is launched is one piece of work.
+ */
 #ifndef EMULATED_LOG_H
 #define EMULATED_LOG_H
 

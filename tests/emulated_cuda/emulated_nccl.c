@@ -1,11 +1,11 @@
-/* emulated_nccl.c - NCCL's functions that Moonshard uses, among processes of one host: every rank copies what it gives into memory that
-** all of the communicator map, in rounds, and adds up or copies out what it gets.
-**
-** Memory is a memfd of the lowest rank, which the others open through /proc: an id is its process and descriptor. Work is enqueued on
-** emulated streams; a stream sleeps in a collective until all ranks are there. MOONSHARD_EMULATE_FAIL also takes
-** "asynchronous:3" (the third collective never ends, and its communicator tells of an error), "lost:3" (it never ends, and nothing
-** is told) and "abort:1" (the first ncclCommAbort never returns).
-*/
+/* emulated_nccl.c - NCCL's functions that Moonshard uses, among processes of one host: every rank copies what it gives
+ * into memory that all of the communicator map, in rounds, and adds up or copies out what it gets.
+ *
+ * Memory is a memfd of the lowest rank, which the others open through /proc: an id is its process and descriptor. Work
+ * is enqueued on emulated streams; a stream sleeps in a collective until all ranks are there. MOONSHARD_EMULATE_FAIL
+ * also takes "asynchronous:3" (the third collective never ends, and its communicator tells of an error), "lost:3" (it
+ * never ends, and nothing is told) and "abort:1" (the first ncclCommAbort never returns).
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -60,7 +60,7 @@ struct ncclComm {
 
 static char last_error[256] = "";
 
-/* ---- meeting ---------------------------------------------------------------------------------------------------------- */
+/* ---- meeting ---------------------------------------------------------------------------------------------------- */
 
 static void nap(int turn) {
   struct timespec t = {0, turn < 1000 ? 2000 : 200000};
@@ -106,7 +106,7 @@ static int join(struct ncclComm *comm, told id) {
   return rc;
 }
 
-/* ---- opening ---------------------------------------------------------------------------------------------------------- */
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
 
 static void *open_on_thread(void *argument) {
   struct ncclComm *comm = argument;
@@ -256,7 +256,7 @@ const char *ncclGetLastError(ms_nccl_comm comm) {
   return last_error;
 }
 
-/* ---- collectives ------------------------------------------------------------------------------------------------------ */
+/* ---- collectives ------------------------------------------------------------------------------------------------ */
 
 typedef struct work {
   struct ncclComm *comm;

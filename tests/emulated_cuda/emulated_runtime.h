@@ -1,12 +1,12 @@
 /* emulated_runtime.h - what the files of the emulated runtime share, and what the emulated NCCL asks of it.
-**
-** One host process is one device. With MOONSHARD_EMULATE_STREAMS=threads every stream is a thread that does in order what it was
-** given, so that whatever a program forgot to wait for shows; MOONSHARD_EMULATE_JITTER=MICROSECONDS lets each piece of work start up
-** to that much later. Otherwise work is done when it is given, before the call returns.
-**
-** MOONSHARD_EMULATE_FAIL="cudaMalloc:3,ncclAllGather:1" lets the third cudaMalloc of the process and the first ncclAllGather fail.
-** MOONSHARD_EMULATE_DEVICES says how many devices there seem to be (8).
-*/
+ *
+ * One host process is one device. With MOONSHARD_EMULATE_STREAMS=threads every stream is a thread that does in order
+ * what it was given, so that whatever a program forgot to wait for shows; MOONSHARD_EMULATE_JITTER=MICROSECONDS lets
+ * each piece of work start up to that much later. Otherwise work is done when it is given, before the call returns.
+ *
+ * MOONSHARD_EMULATE_FAIL="cudaMalloc:3,ncclAllGather:1" lets the third cudaMalloc of the process and the first
+ * ncclAllGather fail. MOONSHARD_EMULATE_DEVICES says how many devices there seem to be (8).
+ */
 #ifndef EMULATED_RUNTIME_H
 #define EMULATED_RUNTIME_H
 
@@ -17,7 +17,8 @@
 extern "C" {
 #endif
 
-/* Gives a stream work of any kind. It is freed with `drop` where the stream, or a graph that captured it, is done with it. */
+/* Gives a stream work of any kind. It is freed with `drop` where the stream, or a graph that captured it, is done with
+ * it. */
 cudaError_t emulated_submit(cudaStream_t stream, void (*run)(void *), void *argument, void (*drop)(void *));
 /* 1 when this call of a function is to fail. */
 int emulated_fails(const char *function);

@@ -22,9 +22,11 @@ bool is_captured(cudaStream_t stream);
 cudaError_t give(cudaStream_t stream, std::function<cudaError_t()> work);
 /* Waits until all streams have done what they were given. */
 void drain_all();
-/* Whether both sides of a copy lie where its kind says; and what the host has of one that it does not wait for, in pinned memory. */
+/* Whether both sides of a copy lie where its kind says; and what the host has of one that it does not wait for, in
+ * pinned memory. */
 cudaError_t check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind, bool asynchronous);
-/* An error for calls that wait, allocate or use the default stream, while the calling thread captures: what it captures is lost then. */
+/* An error for calls that wait, allocate or use the default stream, while the calling thread captures: what it captures
+ * is lost then. */
 cudaError_t check_capture(const char *function);
 /* Whether what is set lies in one allocation of the device's memory. */
 cudaError_t check_set(const void *to, size_t bytes);

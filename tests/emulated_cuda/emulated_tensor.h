@@ -1,8 +1,8 @@
-/* emulated_tensor.h - what a warp does on matrices (ldmatrix, mma), and copies to shared memory that are under way (cp.async), as
-** kernels/cuda/hardware.h gives them to kernels.
-**
-** A copy lands when its group is waited for, and not before: a kernel that reads too early reads what was there.
-*/
+/* emulated_tensor.h - what a warp does on matrices (ldmatrix, mma), and copies to shared memory that are under way
+ * (cp.async), as kernels/cuda/hardware.h gives them to kernels.
+ *
+ * A copy lands when its group is waited for, and not before: a kernel that reads too early reads what was there.
+ */
 #ifndef EMULATED_TENSOR_H
 #define EMULATED_TENSOR_H
 

@@ -1,6 +1,7 @@
-/* emulated_window.c - NCCL's own memory and windows, emulated: what is registered must have been allocated by ncclMemAlloc. Once a
-** communicator has a window, all that it reads and writes must lie in one, at equal offsets on all ranks (emulated_nccl.c asks).
-*/
+/* emulated_window.c - NCCL's own memory and windows, emulated: what is registered must have been allocated by
+ * ncclMemAlloc. Once a communicator has a window, all that it reads and writes must lie in one, at equal offsets on all
+ * ranks (emulated_nccl.c asks).
+ */
 #include "emulated_window.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
-/* host_kernels.c - the CPU's kernels as those of the emulated device: enqueued on its streams, on its memory. With them the host code
-** of the CUDA device is tested alone and fast, and must give the CPU's own bits.
-*/
+/* host_kernels.c - the CPU's kernels as those of the emulated device: enqueued on its streams, on its memory. With them
+ * the host code of the CUDA device is tested alone and fast, and must give the CPU's own bits.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,9 @@
-/* fuzz_safetensors.c - arbitrary bytes as a safetensors file, and as an index: refused with a reason, or kept to the rules.
-**
-** What is accepted is checked again in other words: every tensor lies inside the file, its bytes are what shape and type
-** need, and together they are the file's rest.
-*/
+/* fuzz_safetensors.c - arbitrary bytes as a safetensors file, and as an index: refused with a reason, or kept to the
+ * rules.
+ *
+ * What is accepted is checked again in other words: every tensor lies inside the file, its bytes are what shape and
+ * type need, and together they are the file's rest.
+ */
 #include "base/error.h"
 #include "io/safetensors.h"
 

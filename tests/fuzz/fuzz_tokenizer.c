@@ -1,6 +1,6 @@
-/* fuzz_tokenizer.c - arbitrary bytes as a tokenizer.json, as the header of a token file, and as text: refused with a reason,
-** or the text's tokens give the text again.
-*/
+/* fuzz_tokenizer.c - arbitrary bytes as a tokenizer.json, as the header of a token file, and as text: refused with a
+ * reason, or the text's tokens give the text again.
+ */
 #include "base/error.h"
 #include "io/token_file.h"
 #include "io/tokenizer.h"

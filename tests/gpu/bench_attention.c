@@ -1,11 +1,12 @@
-/* bench_attention.c - attention on the device cuda, forward and backward, bf16 and causal: GPT-2 124M (12 heads of 64, 1024 positions), a
-** Llama of 1B (32 heads of 64 over 8, 4096 positions), and the same with heads of 128.
-**
-**   bench_attention [POSITIONS]     so many positions of one sequence, and two heads: a look at whether it works
-**
-** Prints a JSON line a direction: TFLOP/s of the median of 20 runs, of the visible half of the scores alone: 2 B H T^2 D forward,
-** 5 B H T^2 D backward. MOONSHARD_ATTENTION decides who computes; NAME in the environment is the line's name.
-*/
+/* bench_attention.c - attention on the device cuda, forward and backward, bf16 and causal: GPT-2 124M (12 heads of 64,
+ * 1024 positions), a Llama of 1B (32 heads of 64 over 8, 4096 positions), and the same with heads of 128.
+ *
+ *   bench_attention [POSITIONS]     so many positions of one sequence, and two heads: a look at whether it works
+ *
+ * Prints a JSON line a direction: TFLOP/s of the median of 20 runs, of the visible half of the scores alone: 2 B H T^2
+ * D forward, 5 B H T^2 D backward. MOONSHARD_ATTENTION decides who computes; NAME in the environment is the line's
+ * name.
+ */
 #include "tests/gpu/device_bench.h"
 
 typedef struct shape {

@@ -1,13 +1,14 @@
-/* bench_matmul.c - matrix products on the device cuda, on the shapes of GPT-2 124M (32 x 1024 tokens) and of a Llama of 1B (4 x 4096):
-** forward, the gradient of what went in, and that of the weight, which is f32. Of GPT-2's gelu also the product before it with gelu
-** and a bias, and the one that makes the gradient of its result with gelu's gradient and the bias's: MOONSHARD_CUDA_EPILOGUES=apart has
-** them done by two kernels.
-**
-**   bench_matmul [TOKENS]     so many tokens, and layers of a 256th of their size: a look at whether it works
-**
-** Prints a JSON line a product: TFLOP/s of the median of 20 runs. Algorithms are chosen as a training chooses them, so
-** MOONSHARD_CUDA_MATMUL and MOONSHARD_CUDA_MATMUL_TUNE decide what is measured; NAME in the environment is the line's name.
-*/
+/* bench_matmul.c - matrix products on the device cuda, on the shapes of GPT-2 124M (32 x 1024 tokens) and of a Llama of
+ * 1B (4 x 4096): forward, the gradient of what went in, and that of the weight, which is f32. Of GPT-2's gelu also the
+ * product before it with gelu and a bias, and the one that makes the gradient of its result with gelu's gradient and
+ * the bias's: MOONSHARD_CUDA_EPILOGUES=apart has them done by two kernels.
+ *
+ *   bench_matmul [TOKENS]     so many tokens, and layers of a 256th of their size: a look at whether it works
+ *
+ * Prints a JSON line a product: TFLOP/s of the median of 20 runs. Algorithms are chosen as a training chooses them, so
+ * MOONSHARD_CUDA_MATMUL and MOONSHARD_CUDA_MATMUL_TUNE decide what is measured; NAME in the environment is the line's
+ * name.
+ */
 #include "tests/gpu/device_bench.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* device_bench.h - what the benchmarks of kernels on the device cuda share: a stream, tensors of random numbers, and the median time
-** of a call.
-*/
+/* device_bench.h - what the benchmarks of kernels on the device cuda share: a stream, tensors of random numbers, and
+ * the median time of a call.
+ */
 #ifndef MS_TESTS_GPU_DEVICE_BENCH_H
 #define MS_TESTS_GPU_DEVICE_BENCH_H
 

@@ -1,9 +1,9 @@
 /* luajit.c - a luajit with a sanitizer's runtime linked in: luajit SCRIPT [ARGUMENT...].
-**
-** A sanitized library can be loaded only into a process whose program brought the sanitizer's runtime. Preloading that
-** runtime into the system's luajit would work too, but every child would inherit it, and /bin/sh crashes under the
-** thread sanitizer's.
-*/
+ *
+ * A sanitized library can be loaded only into a process whose program brought the sanitizer's runtime. Preloading that
+ * runtime into the system's luajit would work too, but every child would inherit it, and /bin/sh crashes under the
+ * thread sanitizer's.
+ */
 #include <stdio.h>
 
 #include <lauxlib.h>

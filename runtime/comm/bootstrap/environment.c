@@ -1,8 +1,8 @@
 /* environment.c - the variables of torchrun, Open MPI, MPICH and its derivatives, and Slurm.
-**
-** A process that a launcher started as one of several must never train alone. Variables that are known to name a rank,
-** but are not supported here, are therefore an error that names them.
-*/
+ *
+ * A process that a launcher started as one of several must never train alone. Variables that are known to name a rank,
+ * but are not supported here, are therefore an error that names them.
+ */
 #include "comm/bootstrap/environment.h"
 
 #include <inttypes.h>
@@ -71,7 +71,7 @@ static int read_launcher(const launcher *l, ms_task *task, int *found) {
 }
 
 /* Fails when two launchers contradict each other; the variables of an outer one can also describe its task that started
-** the inner one. */
+ * the inner one. */
 static int check_agreement(const launcher *l, const ms_task *inner, const ms_task *outer) {
   if (outer->size == 1 || (inner->size == outer->size && inner->rank == outer->rank)) return MS_OK;
   if (get(l->mark) && outer->size < inner->size) return MS_OK;
@@ -159,7 +159,7 @@ static int place_by_open_mpi(const launcher *self, ms_task *task) {
 }
 
 /* hydra has no variable for the run that all its versions set; on one host, the process that started the ranks
-** identifies it. */
+ * identifies it. */
 static int place_by_starter(const launcher *self, ms_task *task) {
   char key[64], text[64];
   uint64_t start;
@@ -242,7 +242,7 @@ static const launcher launchers[] = {
      .mark = "PMI_RANK",
      .place = place_by_starter},
     /* A batch script also has a rank and a size, but only processes started by srun have a step. srun --mpi=pmi2 also
-    ** sets PMI's variables; Slurm's say which hosts. */
+     * sets PMI's variables; Slurm's say which hosts. */
     {.name = "Slurm: SLURM_PROCID, SLURM_NTASKS",
      .rank = "SLURM_PROCID",
      .size = "SLURM_NTASKS",

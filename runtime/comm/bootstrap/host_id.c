@@ -60,7 +60,7 @@ static int read_stat(int pid, int *parent, uint64_t *start) {
   if (n <= 0) return 0;
   text[n] = '\0';
   /* Field 2, the name, can contain spaces and parentheses, so fields are counted from its last parenthesis. Field 3 is
-  ** the state. */
+   * the state. */
   const char *after = strrchr(text, ')');
   char state = 'Z';
   if (!after || sscanf(after + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,

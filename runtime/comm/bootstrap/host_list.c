@@ -14,7 +14,7 @@ static int fail_list(const char *list) {
 }
 
 /* End of the name that begins at `text`: a comma outside brackets, or the end of the list. NULL: unbalanced
-** brackets. */
+ * brackets. */
 static const char *end_of_name(const char *text) {
   int inside = 0;
   for (; *text && (inside || *text != ','); text++) {

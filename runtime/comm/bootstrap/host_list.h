@@ -5,8 +5,8 @@
 #include <stddef.h>
 
 /* Counts the hosts in the list, and writes the name of host `index` (from 0) to name [bytes]. Several brackets in one
-** name multiply, the last one varying fastest; leading zeros are kept. Fails with MS_EINVAL on a malformed list, a name
-** that does not fit, or an index past the end. */
+ * name multiply, the last one varying fastest; leading zeros are kept. Fails with MS_EINVAL on a malformed list, a name
+ * that does not fit, or an index past the end. */
 int ms_host_list_find(const char *list, int index, char *name, size_t bytes, int *hosts);
 
 #endif

@@ -1,6 +1,6 @@
 /* join.c - joins a process to its world, and leaves it: as a rank forked by the launcher, as a rank of another
-** launcher, on one node or several, or alone.
-*/
+ * launcher, on one node or several, or alone.
+ */
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,7 +134,7 @@ static int join_by_environment(ms_world *world) {
 }
 
 /* Ranks of one node's launcher in a job of several nodes: the node's segment exists, and the ranks of other nodes are
-** met at the store. The launcher reports the cause of a failure. */
+ * met at the store. The launcher reports the cause of a failure. */
 static int join_nodes(ms_world *world) {
   ms_task task;
   int row = 0, rc = ms_environment_read(&task);

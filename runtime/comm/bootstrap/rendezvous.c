@@ -1,5 +1,5 @@
 /* rendezvous.c - forms a world with three gathers: the ranks' identities, the makers of the control segments, and
-** whether every rank has mapped its segment. */
+ * whether every rank has mapped its segment. */
 #include "comm/bootstrap/rendezvous.h"
 
 #include <sched.h>
@@ -23,7 +23,7 @@ typedef struct member {
 } member;
 
 /* Second gather: the descriptor of the control segment, from the first rank of each node. Third gather: fd is
-** unused. */
+ * unused. */
 typedef struct report {
   int32_t status, fd;
   char text[256]; /* of an error */
@@ -80,7 +80,7 @@ static int name_nodes(attempt *a) {
 }
 
 /* Checks that the ranks found on this node match what its launcher said, so that ranks of one host that cannot share
-** memory fail here rather than later. */
+ * memory fail here rather than later. */
 static int check_node(const attempt *a, const ms_control *inherited) {
   const char *host = a->all[a->task->rank].name;
   if (a->task->local_size > a->local)
@@ -150,7 +150,7 @@ fail:
 }
 
 /* The ranks of a node share the cores of all their masks, as far as a quota or a batch system allows; a rank that its
-** launcher bound to fewer cores uses only those. */
+ * launcher bound to fewer cores uses only those. */
 static int take_threads(const attempt *a) {
   ms_cores cores;
   ms_grant grant;

@@ -1,9 +1,9 @@
 /* rendezvous.h - forms a world of ranks that were not forked by one launcher. Internal to comm.
-**
-** The ranks connect to a store, exchange their identities, and find their nodes: the ranks that can share memory. The
-** first rank of each node creates the control segment, which the launcher does otherwise, and the others map it. The
-** connections to the store stay open: they detect a rank's death where no launcher watches.
-*/
+ *
+ * The ranks connect to a store, exchange their identities, and find their nodes: the ranks that can share memory. The
+ * first rank of each node creates the control segment, which the launcher does otherwise, and the others map it. The
+ * connections to the store stay open: they detect a rank's death where no launcher watches.
+ */
 #ifndef MS_COMM_BOOTSTRAP_RENDEZVOUS_H
 #define MS_COMM_BOOTSTRAP_RENDEZVOUS_H
 
@@ -20,7 +20,7 @@ typedef struct ms_rendezvous_result {
 } ms_rendezvous_result;
 
 /* Meets the other ranks of task at task->place. inherited: the control segment that a launcher made for this node, or
-** NULL. timeout: seconds. Collective: a failure in one rank fails every rank that has connected. */
+ * NULL. timeout: seconds. Collective: a failure in one rank fails every rank that has connected. */
 int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms_rendezvous_result *result);
 /* Leaves the store and frees the tables; accepts zero-filled ones. Does not unmap the control segment. */
 void ms_rendezvous_end(ms_store **store, ms_topology *topology);

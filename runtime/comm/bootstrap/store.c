@@ -222,7 +222,7 @@ static int receive_all(ms_store *store, void *all, size_t expected, double deadl
 }
 
 /* Reports to the server that this rank's time is over, and receives the list of missing ranks, with the same text as
-** all others. */
+ * all others. */
 static int give_up(ms_store *store, void *all, size_t expected) {
   char seconds[32];
   double deadline = ms_clock() + LAST_WORD_SECONDS;

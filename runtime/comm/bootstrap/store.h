@@ -1,12 +1,12 @@
 /* store.h - the meeting point of ranks that moonshard's launcher did not start: a small server in a thread of rank 0,
-** and the client side that every rank runs.
-**
-** The store gathers bytes from every rank and sends all of them to every rank. It knows which ranks have connected, so
-** a timeout is reported to all with the missing ranks. Every rank keeps its connection while it runs, so the store
-** detects a rank that dies and reports it to the others. The store refuses ranks with the wrong token, protocol version
-** or job, and drops connections that are no ranks at all (garbage, silence, floods, oversized frames), which delay no
-** rank.
-*/
+ * and the client side that every rank runs.
+ *
+ * The store gathers bytes from every rank and sends all of them to every rank. It knows which ranks have connected, so
+ * a timeout is reported to all with the missing ranks. Every rank keeps its connection while it runs, so the store
+ * detects a rank that dies and reports it to the others. The store refuses ranks with the wrong token, protocol version
+ * or job, and drops connections that are no ranks at all (garbage, silence, floods, oversized frames), which delay no
+ * rank.
+ */
 #ifndef MS_COMM_BOOTSTRAP_STORE_H
 #define MS_COMM_BOOTSTRAP_STORE_H
 
@@ -55,19 +55,19 @@ typedef struct ms_store_config {
 typedef struct ms_store ms_store;
 
 /* Rank 0 opens the store, the others connect to it. Fails with MS_ETIMEOUT when nothing answers there, MS_EMISMATCH
-** when the store refuses this rank (token, version, job, size, or a rank that is already connected), MS_EIO when rank 0
-** cannot listen (port in use). */
+ * when the store refuses this rank (token, version, job, size, or a rank that is already connected), MS_EIO when rank 0
+ * cannot listen (port in use). */
 int ms_store_open(const ms_store_config *config, ms_store **store);
 /* Gathers `bytes` bytes (1 to MS_STORE_ROUND, the same on every rank) from every rank into all [size][bytes] on every
-** rank. Collective. Fails with MS_ETIMEOUT on every connected rank, naming the missing ones, or with MS_EPEER when a
-** rank died. */
+ * rank. Collective. Fails with MS_ETIMEOUT on every connected rank, naming the missing ones, or with MS_EPEER when a
+ * rank died. */
 int ms_store_gather(ms_store *store, const void *mine, int bytes, void *all);
 /* Starts a thread that reads the store's reports and calls `failed` once if a rank dies or gives up. */
 int ms_store_watch(ms_store *store, void (*failed)(void *context, const char *why), void *context);
 /* Reports to all other ranks that this rank gives up. */
 void ms_store_abort(ms_store *store, const char *why);
 /* Leaves from an exit handler: the store is unusable afterwards, but is not freed, since other threads may still read
-** it. */
+ * it. */
 void ms_store_leave_at_exit(ms_store *store);
 /* Leaves; rank 0 also stops the server. NULL is allowed. */
 void ms_store_close(ms_store *store);

@@ -137,7 +137,7 @@ static int take_frames(ms_store_peer *peer, ms_store_take *take, void *context) 
 }
 
 /* 0: the connection was closed, or a frame is invalid. Reads one buffer at a time, so a peer that sends without pause
-** does not delay the others. */
+ * does not delay the others. */
 static int receive_some(ms_store_peer *peer, ms_store_take *take, void *context) {
   ssize_t n = recv(peer->fd, peer->in + peer->in_used, sizeof peer->in - peer->in_used, MSG_DONTWAIT);
   if (n < 0) return errno == EAGAIN || errno == EINTR;

@@ -1,12 +1,12 @@
 /* store_peer.h - a connection on the store's server side, with its partial input frame and its unsent output. Internal
-** to comm. */
+ * to comm. */
 #ifndef MS_COMM_BOOTSTRAP_STORE_PEER_H
 #define MS_COMM_BOOTSTRAP_STORE_PEER_H
 
 #include "comm/bootstrap/store_wire.h"
 
 /* Body sizes in bytes: the longest frame of a client, a text; and that of a stranger, a HELLO, perhaps of another
-** version. */
+ * version. */
 enum { MS_PEER_LONGEST = MS_STORE_TEXT, MS_STRANGER_LONGEST = 512 };
 
 /* A body sent to many peers: stored once, freed by its last holder. */
@@ -44,13 +44,13 @@ void ms_store_peer_free(ms_store_peer *peer);
 /* Queues a frame. */
 void ms_store_peer_send(ms_store_peer *peer, uint32_t kind, const void *body, size_t bytes);
 /* Queues a frame with a shared body. Marks the peer as broken if it has not yet read the previous shared frame: it
-** requests more than it reads. */
+ * requests more than it reads. */
 void ms_store_peer_share(ms_store_peer *peer, uint32_t kind, ms_store_shared *body);
 void ms_store_peer_tell(ms_store_peer *peer, uint32_t kind, int status, const char *text);
 /* The events to poll for. */
 short ms_store_peer_events(const ms_store_peer *peer);
 /* Sends and receives as much as possible without blocking, and passes whole frames to `take`; returns 0 when the
-** connection is over. */
+ * connection is over. */
 int ms_store_peer_move(ms_store_peer *peer, short ready, ms_store_take *take, void *context);
 
 #endif

@@ -1,8 +1,8 @@
 /* store_resolve.h - resolves a host name with a deadline.
-**
-** The system's resolver has no deadline: without an answer it repeats its query for as long as resolv.conf says, and no
-** signal interrupts it. It therefore runs in a thread, which is abandoned when the deadline passes.
-*/
+ *
+ * The system's resolver has no deadline: without an answer it repeats its query for as long as resolv.conf says, and no
+ * signal interrupts it. It therefore runs in a thread, which is abandoned when the deadline passes.
+ */
 #ifndef MS_COMM_BOOTSTRAP_STORE_RESOLVE_H
 #define MS_COMM_BOOTSTRAP_STORE_RESOLVE_H
 
@@ -10,8 +10,8 @@
 #include <stddef.h>
 
 /* Finds addresses for TCP until `deadline` (ms_clock). *found belongs to the caller (freeaddrinfo). Without an answer
-** it is NULL and `why` has the reason; the caller can try again. Fails only with MS_EINTERRUPT, or when no thread can
-** start. */
+ * it is NULL and `why` has the reason; the caller can try again. Fails only with MS_EINTERRUPT, or when no thread can
+ * start. */
 int ms_resolve(const char *host, int port, double deadline, struct addrinfo **found, char *why, size_t bytes);
 
 #endif

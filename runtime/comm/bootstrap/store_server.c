@@ -1,12 +1,12 @@
 /* store_server.c - one thread, one poll loop. All input from outside is bounded.
-**
-** A connection is a stranger until its HELLO is accepted. The number of strangers is limited (the oldest makes room for
-** the newest; all ranks at once fit), and each has a few seconds and can send one small frame, so silence, garbage and
-** floods occupy a slot only briefly. With a local socket, processes of other users do not even become strangers; over
-** TCP without a token they stay strangers, whatever they send. A member is a rank: it can send frames of a few hundred
-** bytes, one ROUND per gather. Output to a member is bounded as well: the last gather, stored once for all, and one
-** failure.
-*/
+ *
+ * A connection is a stranger until its HELLO is accepted. The number of strangers is limited (the oldest makes room for
+ * the newest; all ranks at once fit), and each has a few seconds and can send one small frame, so silence, garbage and
+ * floods occupy a slot only briefly. With a local socket, processes of other users do not even become strangers; over
+ * TCP without a token they stay strangers, whatever they send. A member is a rank: it can send frames of a few hundred
+ * bytes, one ROUND per gather. Output to a member is bounded as well: the last gather, stored once for all, and one
+ * failure.
+ */
 #include "comm/bootstrap/store_server.h"
 
 #include <errno.h>
@@ -145,7 +145,7 @@ static void drop_late_strangers(ms_store_server *server, double now) {
 /* ---- frames ---- */
 
 /* Ports have no permissions either: without a token, the kernel must confirm that the peer is a process of this user.
-** Only a whole HELLO justifies that search, so a crowd of strangers does not cause any. */
+ * Only a whole HELLO justifies that search, so a crowd of strangers does not cause any. */
 static int is_of_another_user(const ms_store_server *server, const ms_store_peer *peer, char *text, size_t bytes) {
   if (server->kind != MS_STORE_TCP || *server->token || !ms_wire_check_user(peer->fd)) return 0;
   snprintf(text, bytes, "%s", ms_error_message());

@@ -1,6 +1,6 @@
 /* store_user.c - finds the user of the process at the other end of a connection within this host. A local socket knows
-** it; for TCP the kernel's table of connections has a row with the user of the other end. An unknown user is refused.
-*/
+ * it; for TCP the kernel's table of connections has a row with the user of the other end. An unknown user is refused.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -53,7 +53,7 @@ static int get_ends(int fd, ends *found) {
 }
 
 /* 1: the row of the other end names its user. 0: there is no row, or no process holds that socket: it was closed, or
-** not yet accepted, in which case the kernel names root. */
+ * not yet accepted, in which case the kernel names root. */
 static int find_user(const ends *of, unsigned *user) {
   char line[512], local[END_BYTES], remote[END_BYTES];
   unsigned state;
@@ -69,7 +69,7 @@ static int find_user(const ends *of, unsigned *user) {
 }
 
 /* All users without a number in this user namespace share one number, so a user with that number cannot be
-** distinguished from them. Also returns 1 when the system does not say. */
+ * distinguished from them. Also returns 1 when the system does not say. */
 static int is_of_several_users(unsigned user) {
   unsigned of_several = user, first = 0, outside, count = 0;
   FILE *number = fopen("/proc/sys/kernel/overflowuid", "re"), *map = fopen("/proc/self/uid_map", "re");

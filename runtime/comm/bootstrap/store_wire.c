@@ -21,7 +21,7 @@
 #include "comm/bootstrap/store_resolve.h"
 
 /* Seconds per attempt: an unrouted address never answers, and another attempt can find a network that has come up
-** since. */
+ * since. */
 static const double LONGEST_CONNECT = 5.0;
 static const double PORT_PATIENCE = 0.2;
 enum { PORT_PAUSE_US = 5000, BACKLOG = 1024, KEEP_IDLE = 10, KEEP_INTERVAL = 5, KEEP_COUNT = 4 };
@@ -86,7 +86,7 @@ static int find_own(const ms_store_place *place, int flags, struct addrinfo **fo
 }
 
 /* Listens on an address as given. What a name resolves to differs between hosts (many map their own name to a loopback
-** address), so for a name rank 0 listens on all its addresses; only localhost is taken literally. */
+ * address), so for a name rank 0 listens on all its addresses; only localhost is taken literally. */
 static int listen_tcp(const ms_store_place *place, int *fd) {
   struct addrinfo *found = NULL;
   const char *why;
@@ -151,9 +151,9 @@ static void take_a_port(int fd, int family, int *port, int *why) {
 }
 
 /* A socket for an outgoing connection. A process that connects to a port of its own host before anything listens there
-** can be assigned that very port as its local end: it then connects to itself (TCP's simultaneous open), again and
-** again, and rank 0 cannot listen there. The local port is therefore bound first, and replaced if it is the
-** destination. */
+ * can be assigned that very port as its local end: it then connects to itself (TCP's simultaneous open), again and
+ * again, and rank 0 cannot listen there. The local port is therefore bound first, and replaced if it is the
+ * destination. */
 static int make_caller(int family, int called, int *fd, int *why) {
   int same, port;
   MS_TRY(make_socket(family, fd));

@@ -1,10 +1,10 @@
 /* store_wire.h - the protocol of a connection to the store: places, sockets, frames. Internal to comm.
-**
-** A server greets with 40 bytes: magic, version, a nonce. Then both sides send frames: an 8-byte header (length of the
-** body, kind) and the body; all integers are little-endian. A client's first frame is HELLO, with an HMAC over both
-** nonces that proves that it knows the job's token; the server answers WELCOME, with its own proof, or REFUSED. The
-** token itself is never sent.
-*/
+ *
+ * A server greets with 40 bytes: magic, version, a nonce. Then both sides send frames: an 8-byte header (length of the
+ * body, kind) and the body; all integers are little-endian. A client's first frame is HELLO, with an HMAC over both
+ * nonces that proves that it knows the job's token; the server answers WELCOME, with its own proof, or REFUSED. The
+ * token itself is never sent.
+ */
 #ifndef MS_COMM_BOOTSTRAP_STORE_WIRE_H
 #define MS_COMM_BOOTSTRAP_STORE_WIRE_H
 
@@ -47,11 +47,11 @@ enum { MS_WIRE_HELLO_BYTES = 16 + MS_WIRE_NONCE + MS_WIRE_PROOF + MS_STORE_JOB +
 /* Listens at a place. */
 int ms_wire_listen(const ms_store_place *place, int *fd);
 /* Tries once to connect, until `deadline` (ms_clock). When nothing answers, *fd is -1 and `why` has the reason: the
-** caller can try again. An error is final. */
+ * caller can try again. An error is final. */
 int ms_wire_connect(const ms_store_place *place, double deadline, int *fd, char *why, size_t bytes);
 /* MS_OK when the other end of a connection within this host belongs to a process of this user; MS_EMISMATCH when it
-** belongs to another user or the owner is unknown; MS_EIO when the connection is closed. Over TCP the other side must
-** have accepted its end and not closed it. */
+ * belongs to another user or the owner is unknown; MS_EIO when the connection is closed. Over TCP the other side must
+ * have accepted its end and not closed it. */
 int ms_wire_check_user(int fd);
 /* "10.0.0.7:4242", or "this host". */
 void ms_wire_peer_name(int fd, char *text, size_t bytes);
@@ -73,7 +73,7 @@ int ms_wire_get_greeting(const uint8_t greeting[MS_WIRE_GREETING], uint32_t *ver
 void ms_wire_put_hello(uint8_t body[MS_WIRE_HELLO_BYTES], const ms_wire_hello *hello);
 void ms_wire_get_hello(const uint8_t body[MS_WIRE_HELLO_BYTES], ms_wire_hello *hello);
 /* Proofs of the token: the client's covers the server's nonce and its whole HELLO (which has its own nonce), the
-** server's covers both nonces. */
+ * server's covers both nonces. */
 void ms_wire_client_proof(const char *token, const uint8_t server_nonce[MS_WIRE_NONCE], const ms_wire_hello *hello,
                           uint8_t proof[MS_WIRE_PROOF]);
 void ms_wire_server_proof(const char *token, const uint8_t server_nonce[MS_WIRE_NONCE],

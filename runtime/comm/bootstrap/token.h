@@ -1,20 +1,20 @@
 /* token.h - the secret that the ranks of a job share. Internal to comm and the launcher.
-**
-** It is read from the environment variable MOONSHARD_TOKEN or from the file named by MOONSHARD_TOKEN_FILE, or is
-** generated. It exists only in memory, in one copy that core dumps exclude (base/secret.h). The variable is erased at
-** once, so neither `ps` nor a program started by a rank sees it, and it is never printed. Ranks that the launcher forks
-** inherit it. It is kept for the life of the process, which can join again.
-*/
+ *
+ * It is read from the environment variable MOONSHARD_TOKEN or from the file named by MOONSHARD_TOKEN_FILE, or is
+ * generated. It exists only in memory, in one copy that core dumps exclude (base/secret.h). The variable is erased at
+ * once, so neither `ps` nor a program started by a rank sees it, and it is never printed. Ranks that the launcher forks
+ * inherit it. It is kept for the life of the process, which can join again.
+ */
 #ifndef MS_COMM_BOOTSTRAP_TOKEN_H
 #define MS_COMM_BOOTSTRAP_TOKEN_H
 
 #include "comm/bootstrap/store.h"
 
 /* Moves MOONSHARD_TOKEN from the environment to memory, for ms_token_get. Called first in a process. Fails with
-** MS_ENOMEM and keeps the variable: a job that was given a token does not run without it. */
+ * MS_ENOMEM and keeps the variable: a job that was given a token does not run without it. */
 int ms_token_hide(void);
 /* This process's token, "" without one; belongs to this module. Fails with MS_EINVAL on a token that is too short, or a
-** file that other users can read. */
+ * file that other users can read. */
 int ms_token_get(const char **token);
 /* Generates a random token, unless the process already has one. */
 int ms_token_make(void);

@@ -141,7 +141,7 @@ static int advance(ms_comm *comm, int *done, ms_rank_set *missing) {
 }
 
 /* A rank that has finished the operation can give up afterwards for another reason. Testing once more after the check
-** ensures that an operation that all ranks entered completes on all of them, or on none. */
+ * ensures that an operation that all ranks entered completes on all of them, or on none. */
 int ms_comm_test(ms_comm *comm, int *done) {
   MS_TRY(advance(comm, done, NULL));
   if (*done) return MS_OK;

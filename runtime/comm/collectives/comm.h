@@ -1,23 +1,23 @@
 /* comm.h - collectives among the ranks of a group, as state machines that never block by themselves.
-**
-** A communicator is one ordered channel: all its ranks issue the same operations in the same order. An operation is
-** started, then tested until it is done; ms_comm_wait tests and sleeps on the doorbell with a deadline. One thread can
-** therefore keep several channels moving while it computes. Sums are taken in rank order of the group with f32
-** accumulation, so results are reproducible bit for bit. Buffers that peers read are in shared regions: the caller
-** passes each peer's address.
-**
-** Steps of an operation over shared memory:
-**   all_gather      enter; when all have entered: cast own chunk into the shared result, finish; done when all have
-**                   finished. In place (src NULL): done when all have entered
-**   reduce_scatter  enter; when all have entered: sum own chunk over the peers' sources into dst, finish; done when all
-**                   have finished
-**   all_reduce      as reduce_scatter, over the whole buffer (in place, or small); or sum own slice, then copy the
-**                   others' slices, finish
-**   broadcast       root enters; the others copy, finish
-**   send, recv      pairwise: the receiver reads the sender's buffer in place
-** Sources can be overwritten as soon as an operation is done. The shared result of an all_gather stays valid until this
-** rank enters the next all_gather into it. An all_reduce can overwrite the sources itself.
-*/
+ *
+ * A communicator is one ordered channel: all its ranks issue the same operations in the same order. An operation is
+ * started, then tested until it is done; ms_comm_wait tests and sleeps on the doorbell with a deadline. One thread can
+ * therefore keep several channels moving while it computes. Sums are taken in rank order of the group with f32
+ * accumulation, so results are reproducible bit for bit. Buffers that peers read are in shared regions: the caller
+ * passes each peer's address.
+ *
+ * Steps of an operation over shared memory:
+ *   all_gather      enter; when all have entered: cast own chunk into the shared result, finish; done when all have
+ *                   finished. In place (src NULL): done when all have entered
+ *   reduce_scatter  enter; when all have entered: sum own chunk over the peers' sources into dst, finish; done when all
+ *                   have finished
+ *   all_reduce      as reduce_scatter, over the whole buffer (in place, or small); or sum own slice, then copy the
+ *                   others' slices, finish
+ *   broadcast       root enters; the others copy, finish
+ *   send, recv      pairwise: the receiver reads the sender's buffer in place
+ * Sources can be overwritten as soon as an operation is done. The shared result of an all_gather stays valid until this
+ * rank enters the next all_gather into it. An all_reduce can overwrite the sources itself.
+ */
 #ifndef MS_COMM_COLLECTIVES_COMM_H
 #define MS_COMM_COLLECTIVES_COMM_H
 
@@ -27,24 +27,24 @@
 typedef struct ms_comm ms_comm;
 
 /* One buffer of a grouped collective. count is in elements:
-**   all_gather      count: each rank's chunk. src [count] is private to this rank, f32 or bf16; shared [ranks*count] is
-**                   the single result that all ranks of the group map (shared[0]: its address in this process); rank r
-**                   fills chunk r
-**   reduce_scatter  count: each rank's chunk. shared[p] [ranks*count] is rank p's source as mapped here; dst [count]
-**                   receives the sum of chunk `me`
-**   all_reduce      count: the whole buffer. shared[p] [count] is rank p's source as mapped here; dst [count], can
-**                   equal shared[me]
-**   broadcast       shared[root] [count] is the source; dst [count] (unused on root)
-**   send/recv       shared[sender] [count] is the source as mapped here; dst [count] on the receiver
-** src NULL in all_gather: this rank's chunk is already in place.
-**
-** With R replicas the group consists of R copies of the same n shards, replica by replica. A collective is that of the
-** n shards, and all R*n ranks share the work: a rank moves its slice of its shard's chunk on behalf of all ranks with
-** the same shard.
-**   all_gather      the replicas have one result [n*count], with one copy of each chunk
-**   reduce_scatter, all_reduce   sum over the sources of all ranks
-** Sums can be sliced: each rank receives only elements [first, first + n) of its chunk, or of the whole buffer, in dst
-** [n]. */
+ *   all_gather      count: each rank's chunk. src [count] is private to this rank, f32 or bf16; shared [ranks*count] is
+ *                   the single result that all ranks of the group map (shared[0]: its address in this process); rank r
+ *                   fills chunk r
+ *   reduce_scatter  count: each rank's chunk. shared[p] [ranks*count] is rank p's source as mapped here; dst [count]
+ *                   receives the sum of chunk `me`
+ *   all_reduce      count: the whole buffer. shared[p] [count] is rank p's source as mapped here; dst [count], can
+ *                   equal shared[me]
+ *   broadcast       shared[root] [count] is the source; dst [count] (unused on root)
+ *   send/recv       shared[sender] [count] is the source as mapped here; dst [count] on the receiver
+ * src NULL in all_gather: this rank's chunk is already in place.
+ *
+ * With R replicas the group consists of R copies of the same n shards, replica by replica. A collective is that of the
+ * n shards, and all R*n ranks share the work: a rank moves its slice of its shard's chunk on behalf of all ranks with
+ * the same shard.
+ *   all_gather      the replicas have one result [n*count], with one copy of each chunk
+ *   reduce_scatter, all_reduce   sum over the sources of all ranks
+ * Sums can be sliced: each rank receives only elements [first, first + n) of its chunk, or of the whole buffer, in dst
+ * [n]. */
 typedef struct ms_coll_part {
   int64_t count;
   int src_dtype;  /* all_gather: type of src. Others: of shared */
@@ -68,8 +68,8 @@ typedef struct ms_coll {
 } ms_coll;
 
 /* Opens channel `channel` (0 to 15) among `ranks` (world ranks in group order, including this one); collective over
-** them. Opening the same (ranks, channel) again shares the counters, so the two must not be in flight at the same
-** time. */
+ * them. Opening the same (ranks, channel) again shares the counters, so the two must not be in flight at the same
+ * time. */
 int ms_comm_open(ms_world *world, int n, const int *ranks, int channel, ms_comm **comm);
 void ms_comm_close(ms_comm *comm);
 int ms_comm_size(const ms_comm *comm);
@@ -82,21 +82,21 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll);
 /* Advances as far as possible without waiting; *done = 1 when the operation is complete. */
 int ms_comm_test(ms_comm *comm, int *done);
 /* Sleeps once until the operation in flight may have advanced; for callers that keep several channels moving: read the
-** doorbell (seen), test every channel, and pause on one when none advanced. `wait` is zero-filled when the operation
-** starts. Fails as ms_comm_wait does. */
+ * doorbell (seen), test every channel, and pause on one when none advanced. `wait` is zero-filled when the operation
+ * starts. Fails as ms_comm_wait does. */
 int ms_comm_pause(ms_comm *comm, ms_wait *wait, unsigned seen);
 /* For a collective that runs on a device, the communicator only keeps the count and the flight record: call these as
-** soon as the host knows that this rank's device has entered it, and has left it. `coll` lives until then. */
+ * soon as the host knows that this rank's device has entered it, and has left it. `coll` lives until then. */
 void ms_comm_entered(ms_comm *comm, const ms_coll *coll);
 void ms_comm_left(ms_comm *comm);
 /* Checks on such a collective between the two calls: fails as ms_comm_wait does when the others do not enter. `wait` is
-** zero-filled when it was entered. */
+ * zero-filled when it was entered. */
 int ms_comm_watch(ms_comm *comm, ms_wait *wait);
 /* Waits until the operation is done. Fails with MS_ETIMEOUT (naming operation, label and the missing ranks), MS_EPEER
-** or MS_EINTERRUPT. */
+ * or MS_EINTERRUPT. */
 int ms_comm_wait(ms_comm *comm);
 /* Bytes that this rank reads from or writes for others in one such operation, by the closed forms of a ring: (n-1)/n of
-** the full buffer for all_gather (in dst_dtype) and reduce_scatter (in src_dtype), twice that for all_reduce. */
+ * the full buffer for all_gather (in dst_dtype) and reduce_scatter (in src_dtype), twice that for all_reduce. */
 double ms_coll_bytes(int kind, int ranks, const ms_coll_part *part, int parts);
 
 #endif

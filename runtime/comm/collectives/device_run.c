@@ -1,6 +1,6 @@
 /* device_run.c - collectives that run on a device: the communicator keeps only their count and their records, so
-** deadlines, reports and comparisons work as for the collectives of this process.
-*/
+ * deadlines, reports and comparisons work as for the collectives of this process.
+ */
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/collectives/comm_state.h"

@@ -1,11 +1,11 @@
 /* move.h - decides which rank moves which bytes in a collective, and moves them; comm.c decides when. Internal to comm.
-**
-** An all-reduce has four ways, chosen per part from facts that all ranks share:
-**   sliced: each rank sums only the elements that it receives;
-**   in place: each rank sums its own slice of every source and stores it into every rank's buffer, in one pass;
-**   few ranks, few bytes, or a sum that the source's type would round: each rank reads all sources;
-**   otherwise each rank sums its slice into its own source, and then copies the slices of the others.
-*/
+ *
+ * An all-reduce has four ways, chosen per part from facts that all ranks share:
+ *   sliced: each rank sums only the elements that it receives;
+ *   in place: each rank sums its own slice of every source and stores it into every rank's buffer, in one pass;
+ *   few ranks, few bytes, or a sum that the source's type would round: each rank reads all sources;
+ *   otherwise each rank sums its slice into its own source, and then copies the slices of the others.
+ */
 #ifndef MS_COMM_COLLECTIVES_MOVE_H
 #define MS_COMM_COLLECTIVES_MOVE_H
 

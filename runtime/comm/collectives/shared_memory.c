@@ -1,6 +1,6 @@
 /* shared_memory.c - the transport within one host: peers' buffers are mapped here, so each rank moves its share of the
-** data by itself as soon as the others have entered. Most operations need no step between entered and finished.
-*/
+ * data by itself as soon as the others have entered. Most operations need no step between entered and finished.
+ */
 #include <stdlib.h>
 
 #include "base/error.h"

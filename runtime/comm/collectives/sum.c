@@ -1,9 +1,9 @@
 /* sum.c - sums and casts for collectives, for the best available instruction set.
-**
-** A copy is a sum of one array, so one loop (sum_lanes.h) does all the work. It is compiled for AVX-512, AVX2 and plain
-** vectors; the first one that the processor supports is used. Elements that do not fill whole vectors are computed one
-** by one with the same formulas, so results do not depend on alignment or instruction set.
-*/
+ *
+ * A copy is a sum of one array, so one loop (sum_lanes.h) does all the work. It is compiled for AVX-512, AVX2 and plain
+ * vectors; the first one that the processor supports is used. Elements that do not fill whole vectors are computed one
+ * by one with the same formulas, so results do not depend on alignment or instruction set.
+ */
 #include "comm/collectives/sum.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
 /* sum.h - the data movement of collectives over shared memory. Internal to comm.
-**
-** Both functions write whole results in one pass over memory. Large results bypass the caches (non-temporal stores),
-** which saves reading the destination first; a store fence ends such a call, so the result can be published safely
-** afterwards.
-*/
+ *
+ * Both functions write whole results in one pass over memory. Large results bypass the caches (non-temporal stores),
+ * which saves reading the destination first; a store fence ends such a call, so the result can be published safely
+ * afterwards.
+ */
 #ifndef MS_COMM_COLLECTIVES_SUM_H
 #define MS_COMM_COLLECTIVES_SUM_H
 
@@ -14,7 +14,7 @@
 void ms_copy_arrays(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n);
 
 /* Sums n_src arrays [n] of f32 or bf16 in the order of src, in f32, and stores the sum in (accumulate: adds it to) each
-** of the n_dst arrays [n] of f32 or bf16. A dst can be one of the src arrays, but must not overlap them otherwise. */
+ * of the n_dst arrays [n] of f32 or bf16. A dst can be one of the src arrays, but must not overlap them otherwise. */
 void ms_sum_arrays(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype,
                    int64_t n, int accumulate);
 

@@ -1,7 +1,7 @@
 /* sum_lanes.h - sums with vectors of LANES floats for one instruction set; included once per set, with LANES,
-** LANE(name), LANE_TARGET and the two LANE_STREAM_ stores defined. Vectors are passed only by pointer, since passing
-** them by value has no stable ABI.
-*/
+ * LANE(name), LANE_TARGET and the two LANE_STREAM_ stores defined. Vectors are passed only by pointer, since passing
+ * them by value has no stable ABI.
+ */
 typedef float LANE(f32v) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t LANE(u32v) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint16_t LANE(u16v) __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
@@ -37,7 +37,7 @@ LANE_INLINE void LANE(store)(void *dst, int is_bf16, int stream, int64_t i, cons
 }
 
 /* Sums whole blocks of 4 * stride elements in [first, end); returns the first element not summed. A step takes 4
-** vectors, stride elements apart: with a page between them, a core keeps more memory accesses in flight. */
+ * vectors, stride elements apart: with a page between them, a core keeps more memory accesses in flight. */
 LANE_INLINE int64_t LANE(sum_as)(const summands *s, int dst_bf16, int src_bf16, int stream, int64_t first, int64_t end,
                                  int64_t stride) {
   void *const *dst = s->dst;

@@ -12,7 +12,7 @@ int ms_coll_is_pairwise(int kind) { return kind == MS_COLL_SEND || kind == MS_CO
 /* ---- signatures ---- */
 
 /* What a rank entered, for its peers: kind, number of parts, the sum over the parts' ways of an all-reduce,
-** elements. */
+ * elements. */
 enum { SIGN_KIND = 60, SIGN_PARTS = 52, SIGN_WAYS = 44 };
 static const uint64_t SIGN_ELEMENTS = (1ull << SIGN_WAYS) - 1;
 
@@ -33,7 +33,7 @@ void ms_tickets_sign(ms_tickets *t) {
 }
 
 /* "all_gather layers.3 (phase first of step 5) of 4 parts, 12 elements": the flight recorder knows the part that the
-** signature does not contain. */
+ * signature does not contain. */
 static void describe_entered(const ms_tickets *t, int p, uint64_t signature, char *text, size_t bytes) {
   char named[192];
   const ms_world *world = t->config.world;
@@ -57,7 +57,7 @@ static int report_mismatch(const ms_tickets *t, int p, uint64_t mine, uint64_t t
 }
 
 /* The signature of a peer that has finished can already belong to its next operation. Comparing it is then unnecessary:
-** the peer has compared itself with this rank, whose signature is unchanged. */
+ * the peer has compared itself with this rank, whose signature is unchanged. */
 int ms_tickets_compare(const ms_tickets *t) {
   const ms_group_ticket *ticket = t->config.entry->ticket;
   uint64_t mine = atomic_load_explicit(&ticket[t->config.me].signature[0], memory_order_relaxed);

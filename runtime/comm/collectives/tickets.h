@@ -1,10 +1,10 @@
 /* tickets.h - counts how far each rank of a group has come in its sequence of collectives, in words that all of them
-** map.
-**
-** Every rank counts three steps per operation in its ticket: entered, shared (peers can read its part of a result),
-** finished. Send and recv are counted separately per pair, because the other ranks of the group take no part. A
-** signature says what was entered, for comparison by the peers. Internal to collectives.
-*/
+ * map.
+ *
+ * Every rank counts three steps per operation in its ticket: entered, shared (peers can read its part of a result),
+ * finished. Send and recv are counted separately per pair, because the other ranks of the group take no part. A
+ * signature says what was entered, for comparison by the peers. Internal to collectives.
+ */
 #ifndef MS_COMM_COLLECTIVES_TICKETS_H
 #define MS_COMM_COLLECTIVES_TICKETS_H
 
@@ -27,7 +27,7 @@ uint64_t ms_tickets_next(const ms_tickets *tickets, const ms_coll *coll);
 /* Begins an operation: takes this rank's ticket as its base. */
 void ms_tickets_begin(ms_tickets *tickets, const ms_coll *coll);
 /* Publishes the signature of what this rank enters; then the step that it has reached, and rings the others'
-** doorbells. */
+ * doorbells. */
 void ms_tickets_sign(ms_tickets *tickets);
 void ms_tickets_publish(ms_tickets *tickets, enum ms_ticket_step step);
 /* The same for a send or recv; count: the pair's. */

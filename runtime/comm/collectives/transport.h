@@ -1,12 +1,12 @@
 /* transport.h - the table of functions through which a communicator's operations reach the other ranks. Communicators
-** (comm.c) know only this table; shared_memory.c is the first implementation. NCCL belongs to the device
-** (ms_device_api), which runs whole collectives.
-**
-** A channel is one ordered sequence of operations among `size` ranks. No function blocks: an operation is started, and
-** tested until it is done. The transport itself finds out which ranks share memory with this one and which are on other
-** hosts: it has the world, which knows the nodes, and the buffers of an operation as ms_coll_part describes them. One
-** thread at a time uses a channel.
-*/
+ * (comm.c) know only this table; shared_memory.c is the first implementation. NCCL belongs to the device
+ * (ms_device_api), which runs whole collectives.
+ *
+ * A channel is one ordered sequence of operations among `size` ranks. No function blocks: an operation is started, and
+ * tested until it is done. The transport itself finds out which ranks share memory with this one and which are on other
+ * hosts: it has the world, which knows the nodes, and the buffers of an operation as ms_coll_part describes them. One
+ * thread at a time uses a channel.
+ */
 #ifndef MS_COMM_COLLECTIVES_TRANSPORT_H
 #define MS_COMM_COLLECTIVES_TRANSPORT_H
 
@@ -38,7 +38,7 @@ typedef struct ms_transport {
   /* Starts an operation; the previous one must be done. coll lives until the operation is done or aborted. */
   int (*start)(ms_channel *channel, const ms_coll *coll);
   /* Advances as far as possible without waiting. missing: can be NULL; receives the world ranks that the operation
-  ** waits for if it is not done. Fails with MS_EMISMATCH when ranks entered different operations. */
+   * waits for if it is not done. Fails with MS_EMISMATCH when ranks entered different operations. */
   int (*test)(ms_channel *channel, enum ms_progress *progress, ms_rank_set *missing);
   /* Gives up the operation in flight, if any: this rank does not touch its buffers any more. */
   void (*abort)(ms_channel *channel);

@@ -1,10 +1,10 @@
 /* control.c - the control segment, which the launcher makes and the ranks map; doorbells and the abort record.
-**
-** A doorbell is a futex word that only counts up. A waiter reads it, tests its condition, and sleeps only while the
-** word still has that value; a rank that changes a condition increments the word and then checks for sleepers. Both
-** sides use sequentially consistent operations, so either the ringer sees the sleeper or the sleeper sees the ring: no
-** wake-up is lost.
-*/
+ *
+ * A doorbell is a futex word that only counts up. A waiter reads it, tests its condition, and sleeps only while the
+ * word still has that value; a rank that changes a condition increments the word and then checks for sleepers. Both
+ * sides use sequentially consistent operations, so either the ringer sees the sleeper or the sleeper sees the ring: no
+ * wake-up is lost.
+ */
 #include "comm/control/control.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* control.h - the layout of a job's control segment, and its primitives: doorbells and the abort word. Internal to
-** comm, the launcher and `moonshard ps`.
-**
-** The segment is one memfd, mapped whole by the launcher and by every rank. Untouched pages cost nothing, so the tables
-** have their largest possible size. Each word has one writer, or is changed only by atomic operations. Words that
-** several ranks poll have their own cache line.
-*/
+ * comm, the launcher and `moonshard ps`.
+ *
+ * The segment is one memfd, mapped whole by the launcher and by every rank. Untouched pages cost nothing, so the tables
+ * have their largest possible size. Each word has one writer, or is changed only by atomic operations. Words that
+ * several ranks poll have their own cache line.
+ */
 #ifndef MS_COMM_CONTROL_CONTROL_H
 #define MS_COMM_CONTROL_CONTROL_H
 
@@ -74,7 +74,7 @@ const char *ms_control_text(const ms_control *control, int row);
 /* Writes row `row`'s text (once), publishes it as the job's abort unless there is one, and wakes every rank. */
 void ms_control_give_up(ms_control *control, int row, int blame, const char *why);
 /* Text of the first abort, or NULL. row: the row that wrote it (MS_CONTROL_LAUNCHER or a rank); blame: the rank at
-** fault, -1 for none. */
+ * fault, -1 for none. */
 const char *ms_control_aborted(ms_control *control, int *row, int *blame);
 
 #endif

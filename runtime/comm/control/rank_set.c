@@ -1,5 +1,5 @@
 /* rank_set.c - writes sets of ranks as runs of ranks. A text that does not fit is never cut within a number, since a
-** wrong rank is worse than a missing one. */
+ * wrong rank is worse than a missing one. */
 #include "comm/control/rank_set.h"
 
 #include <stdio.h>

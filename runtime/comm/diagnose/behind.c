@@ -1,9 +1,9 @@
 /* behind.c - writes reports from the flight recorders: which ranks hold up the others, and where each rank is.
-**
-** A rank is behind if others wait for it while it waits for none. Following the waits from the rank whose deadline
-** passed leads to it; if they form a circle, the ranks disagree about what to do next. Ranks are read several times,
-** because a waiting rank is awake for a moment now and then.
-*/
+ *
+ * A rank is behind if others wait for it while it waits for none. Following the waits from the rank whose deadline
+ * passed leads to it; if they form a circle, the ranks disagree about what to do next. Ranks are read several times,
+ * because a waiting rank is awake for a moment now and then.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -59,7 +59,7 @@ static int has_entered(const ms_recorder *recorder, const ms_rank_op *op) {
 }
 
 /* Appends the collective that the rank did not enter; if it is the gather between steps, also the first one of its
-** plan. */
+ * plan. */
 static void append_missed(ms_text *text, const ms_control *control, const ms_rank_op *missed, int rank, int now) {
   const ms_recorder *recorder = ms_recorder_in(control, rank);
   const char *opening = ms_recorder_text(recorder, atomic_load_explicit(&recorder->opening, memory_order_relaxed));

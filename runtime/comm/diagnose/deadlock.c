@@ -1,9 +1,9 @@
 /* deadlock.c - finds ranks that wait for each other, from their flight recorders and tickets.
-**
-** A sleeping rank is in one or more collectives, each of which lacks some ranks. At first all sleeping ranks count as
-** stuck. Then a rank is released if one of its collectives lacks no stuck rank, because that one can still complete.
-** This is repeated until nothing changes: the remaining ranks wait only for ranks that are stuck as well.
-*/
+ *
+ * A sleeping rank is in one or more collectives, each of which lacks some ranks. At first all sleeping ranks count as
+ * stuck. Then a rank is released if one of its collectives lacks no stuck rank, because that one can still complete.
+ * This is repeated until nothing changes: the remaining ranks wait only for ranks that are stuck as well.
+ */
 #include "base/hash.h"
 #include "comm/diagnose/report.h"
 
@@ -29,7 +29,7 @@ static ms_rank_set members_of(const ms_control *control, uint32_t group) {
 }
 
 /* For each collective that a sleeping rank has entered and not left, the ranks that it lacks. Returns the number of
-** collectives; 0 when the rank is awake or its state is unknown. */
+ * collectives; 0 when the rank is awake or its state is unknown. */
 static int read_lacks(const ms_control *control, int rank, ms_rank_set *lacks, uint64_t *state) {
   const ms_recorder *recorder = ms_recorder_in(control, rank);
   const ms_rank_set world = ms_rank_set_all(control->size);

@@ -1,5 +1,5 @@
 /* launcher_view.h - the launcher's access to the control segment: what it reports to the ranks, and what it reads about
-** them. */
+ * them. */
 #ifndef MS_COMM_DIAGNOSE_LAUNCHER_VIEW_H
 #define MS_COMM_DIAGNOSE_LAUNCHER_VIEW_H
 
@@ -14,7 +14,7 @@ void ms_control_set_process(ms_control_view *view, int row, int rank, int pid);
 /* Records that the rank's process has ended: ranks that wait for it fail now instead of at the deadline. */
 void ms_control_set_ended(ms_control_view *view, int rank);
 /* Sets the abort flag with its reason ("rank 2 died: ...") and wakes every rank. rank: the rank at fault, or -1. The
-** first reason is kept. */
+ * first reason is kept. */
 void ms_control_abort(ms_control_view *view, int rank, const char *why);
 /* The reason of the first abort and the rank at fault (-1: none); NULL when there was none. */
 const char *ms_control_abort_reason(ms_control_view *view, int *rank);
@@ -26,7 +26,7 @@ int ms_control_saves(const ms_control_view *view);
 /* Describes in a few lines which ranks hold up the others, and where each rank is. Only while they run. */
 void ms_control_stuck(const ms_control_view *view, char *text, size_t bytes);
 /* "rank 2 was in ...": describes in a few lines where a dead rank was, and what the others waited for. Only after all
-** have ended. */
+ * have ended. */
 void ms_control_death(ms_control_view *view, int rank, char *text, size_t bytes);
 
 #endif

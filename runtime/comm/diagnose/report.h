@@ -1,5 +1,5 @@
 /* report.h - reads the flight recorders of a job: where each rank is, which ranks hold up the others, where a rank was
-** when it died. */
+ * when it died. */
 #ifndef MS_COMM_DIAGNOSE_REPORT_H
 #define MS_COMM_DIAGNOSE_REPORT_H
 
@@ -32,7 +32,7 @@ typedef struct ms_rank_status {
 
 void ms_report_status(const ms_control *control, int rank, ms_rank_status *status);
 /* Reads all ranks `looks` times. A rank that waits in any one of them counts as waiting, since between two sleeps it is
-** briefly awake. */
+ * briefly awake. */
 void ms_report_look(const ms_control *control, int looks, ms_rank_status *all);
 
 /* The answers that waits and comparisons need (comm/group/diagnosis.h), read from the flight recorders. */
@@ -44,19 +44,19 @@ uint64_t ms_report_count(const ms_control *control, uint32_t group, int rank);
 int ms_report_read(const ms_recorder *recorder, const ms_recorder_record *record, ms_rank_op *op);
 ms_rank_set ms_report_deadlock(const ms_control *control, uint64_t *state);
 /* The suffix for the error of rank `me` that waited for the world ranks in `missing`: which ranks are behind, where
-** they are, what they did not enter, and a line per kind of rank for what the others wait for. */
+ * they are, what they did not enter, and a line per kind of rank for what the others wait for. */
 void ms_report_behind(const ms_control *control, int me, const ms_rank_set *missing, char *text, size_t bytes);
 /* The same while all ranks run: the ranks at the end of the chain of waits that starts at the first waiting rank; then
-** the place of each. */
+ * the place of each. */
 void ms_report_stuck(const ms_control *control, char *text, size_t bytes);
 /* Where a dead rank was, and what the others waited for; "" when its flight recorder is empty. */
 void ms_report_death(const ms_control *control, int rank, char *text, size_t bytes);
 /* "phase evaluate of step 3", "barrier after step 3", ... for the record with this sequence number in a group; "" when
-** it is overwritten. */
+ * it is overwritten. */
 void ms_report_entered(const ms_control *control, int rank, uint32_t group, uint64_t sequence, char *text,
                        size_t bytes);
 /* For errors about ranks that disagree: the failure of a rank whose program caught it and continued; "" when there is
-** none. */
+ * none. */
 void ms_report_noted(const ms_control *control, char *text, size_t bytes);
 
 #endif

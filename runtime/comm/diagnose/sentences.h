@@ -12,7 +12,7 @@ void ms_append_op(ms_text *text, const ms_rank_op *op);
 /* "1.2-3.4 ms"; one number when both are about equal. */
 void ms_append_seconds(ms_text *text, double least, double most);
 /* Where a rank is that waits for no other, after the verb ("is ", "was ", ""). now: the report is about the present,
-** not about an end. */
+ * not about an end. */
 void ms_append_place(ms_text *text, const ms_rank_status *status, const char *verb, int now);
 
 #endif

@@ -80,8 +80,8 @@ static int is_stopped(int pid) {
 }
 
 /* Whether the process's main thread is blocked in a write to standard output or standard error, whose reader does not
-** read. The kernel shows system calls only to processes that can trace this one; where it sleeps is visible to others
-** as well. */
+ * read. The kernel shows system calls only to processes that can trace this one; where it sleeps is visible to others
+ * as well. */
 static int is_printing(int pid) {
   char path[64], where[128] = "";
   long call = -1;

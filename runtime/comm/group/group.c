@@ -1,10 +1,10 @@
 /* group.c - the operations of a process group: the barrier and the all-gather of bytes; also those of the world, which
-** use group 0.
-**
-** Each operation is one step of the members' tickets. A rank publishes what it enters (its signature), increments its
-** ticket, waits until all have, and compares. A group of one has no entry in the control segment: its operations are
-** copies.
-*/
+ * use group 0.
+ *
+ * Each operation is one step of the members' tickets. A rank publishes what it enters (its signature), increments its
+ * ticket, waits until all have, and compares. A group of one has no entry in the control segment: its operations are
+ * copies.
+ */
 #include "comm/group/group.h"
 
 #include <stdio.h>
@@ -61,7 +61,7 @@ static void describe_entered(const step *s, int place, char *text, size_t bytes)
 }
 
 /* For an operation that some ranks entered as the end of the run: which ranks left the loop earlier than the others; ""
-** when that is not the cause. */
+ * when that is not the cause. */
 static void describe_early_end(const step *s, char *text, size_t bytes) {
   char entered[160], who[512];
   ms_rank_set ended = {{0}}, others = {{0}};

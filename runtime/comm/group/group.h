@@ -1,7 +1,7 @@
 /* group.h - process groups: ranks of one host that wait for each other and gather bytes, either the whole world (group
-** 0) or a submesh. The operations of a group do not involve other ranks of the world, which can run the same operations
-** in other groups at the same time.
-*/
+ * 0) or a submesh. The operations of a group do not involve other ranks of the world, which can run the same operations
+ * in other groups at the same time.
+ */
 #ifndef MS_COMM_GROUP_GROUP_H
 #define MS_COMM_GROUP_GROUP_H
 
@@ -18,9 +18,9 @@ typedef struct ms_group {
 } ms_group;
 
 /* Opens a group. ranks: world ranks in order, including this one; NULL: all n of the world. label: for reports of
-** waits; lives as long as the group. Collective over the ranks: all must pass the same ranks in the same order and the
-** same label, otherwise MS_EMISMATCH says which rank passed what, also when a named rank opens a different group. A
-** rank's k-th opening matches the k-th of the others. */
+ * waits; lives as long as the group. Collective over the ranks: all must pass the same ranks in the same order and the
+ * same label, otherwise MS_EMISMATCH says which rank passed what, also when a named rank opens a different group. A
+ * rank's k-th opening matches the k-th of the others. */
 int ms_group_open(ms_world *world, int n, const int *ranks, const char *label, ms_group *group);
 /* Opens group 0 when a rank joins; communicates with no other rank. */
 int ms_group_open_world(ms_world *world, ms_group *group);
@@ -32,7 +32,7 @@ int ms_group_finish(ms_group *group);
 /* Gathers `bytes` bytes, at most 4096, from every member into all [size][bytes] on every member, in group order. */
 int ms_group_all_gather_bytes(ms_group *group, const void *mine, int bytes, void *all);
 /* Gathers every member's text (up to 1 MiB); for comparing plans. texts [size]: each is malloc'd and belongs to the
-** caller. */
+ * caller. */
 int ms_group_all_gather_text(ms_group *group, const char *mine, char **texts);
 
 /* The entry and the ring of these ranks and channel, made at first use; waits briefly while another rank makes them. */

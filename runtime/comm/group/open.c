@@ -1,7 +1,7 @@
 /* open.c - opens a process group. Each rank first announces the ranks of its group where all can read it without
-** waiting, and reads the announcements of these ranks. Without this, a rank could wait forever for ranks that do not
-** wait for it; now a difference is an immediate error.
-*/
+ * waiting, and reads the announcements of these ranks. Without this, a rank could wait forever for ranks that do not
+ * wait for it; now a difference is an immediate error.
+ */
 #include <string.h>
 
 #include "base/error.h"
@@ -66,7 +66,7 @@ static uint32_t announce(ms_world *world, const char *text) {
   ms_group_announcement *mine = announcement_of(world, ms_world_rank(world));
   uint32_t number = atomic_load(&mine->number) + 1;
   /* Ranks that formed a group with this one before have read the text that is overwritten here; other ranks can only
-  ** detect that it changed. */
+   * detect that it changed. */
   strcpy(mine->text, text);
   atomic_store(&mine->number, number);
   for (int rank = 0; rank < ms_world_size(world); rank++)

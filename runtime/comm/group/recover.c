@@ -1,10 +1,10 @@
 /* recover.c - a clean start for all ranks after some of them aborted a common operation.
-**
-** The ranks wait for each other twice, on a counter with no other use. After the first wait no rank is inside a
-** collective any more, so each resets what it has written into the control segment: its tickets, and its text about
-** giving up. After the second wait the job is in its initial state. Communicators and states detect this by the epoch,
-** the number of these waits. The launcher's text is kept: a rank that died does not come back.
-*/
+ *
+ * The ranks wait for each other twice, on a counter with no other use. After the first wait no rank is inside a
+ * collective any more, so each resets what it has written into the control segment: its tickets, and its text about
+ * giving up. After the second wait the job is in its initial state. Communicators and states detect this by the epoch,
+ * the number of these waits. The launcher's text is kept: a rank that died does not come back.
+ */
 #include "base/error.h"
 #include "comm/group/wait.h"
 #include "comm/group/world_state.h"

@@ -1,9 +1,9 @@
 /* table.h - the table of groups in a job's control segment: one entry per list of ranks and channel, which all its
-** ranks find, with the tickets that show how far each has come.
-**
-** Entry 0 is the world's. The others form an open-addressing hash table that only grows, so an entry stays valid once
-** found. Ranks are world ranks of one host, since groups that span hosts have no entry yet.
-*/
+ * ranks find, with the tickets that show how far each has come.
+ *
+ * Entry 0 is the world's. The others form an open-addressing hash table that only grows, so an entry stays valid once
+ * found. Ranks are world ranks of one host, since groups that span hosts have no entry yet.
+ */
 #ifndef MS_COMM_GROUP_TABLE_H
 #define MS_COMM_GROUP_TABLE_H
 
@@ -22,7 +22,7 @@ enum {
 enum ms_group_entry_state { MS_GROUP_FREE = 0, MS_GROUP_FILLING = 1, MS_GROUP_READY = 2 };
 
 /* How far a rank has come in the sequence of operations that its whole group issues: process groups count one step per
-** operation, communicators three. The two signatures, used alternately, say what was entered. */
+ * operation, communicators three. The two signatures, used alternately, say what was entered. */
 typedef struct ms_group_ticket {
   _Alignas(64) _Atomic uint64_t count;
   _Atomic uint64_t signature[2];
@@ -50,7 +50,7 @@ typedef struct ms_group_table {
   ms_group_entry entry[MS_GROUP_ENTRIES];
   _Alignas(64) _Atomic int32_t slots; /* slots assigned to entries */
   /* Two sets, used alternately: a rank writes for all-gather k + 2 only after all have reached k + 1, so all have read
-  ** k. */
+   * k. */
   _Alignas(4096) char slot[2][MS_GROUP_SLOTS][MS_GROUP_SLOT];
 } ms_group_table;
 
@@ -59,10 +59,10 @@ static inline ms_group_table *ms_group_table_in(const ms_control *control) { ret
 /* The group number that a flight recorder's ring stores for an entry. */
 uint32_t ms_group_number(const ms_control *control, const ms_group_entry *entry);
 /* The entry of a ring's group, and its number of ranks; NULL when the ring has none. `number` is untrusted: any rank
-** can have overwritten it, so it is checked. */
+ * can have overwritten it, so it is checked. */
 const ms_group_entry *ms_group_by_number(const ms_control *control, uint32_t number, int *size);
 /* Finds or makes the entry of these ranks and channel. *found NULL: another rank is filling an entry at the moment; try
-** again. */
+ * again. */
 int ms_group_entry_find(ms_control *control, int n, const int *ranks, int channel, ms_group_entry **found);
 /* Resets the counts of `rank` in every group, as if it had begun nothing. */
 void ms_group_table_reset(ms_control *control, int rank);

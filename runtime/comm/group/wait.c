@@ -1,5 +1,5 @@
 /* wait.c - the wait loop. Every wait of a rank for others uses it, so deadline, abort, Ctrl-C, ranks that left and
-** deadlocks are handled in one place. */
+ * deadlocks are handled in one place. */
 #include "comm/group/wait.h"
 
 #include <math.h>
@@ -59,7 +59,7 @@ void ms_world_ring(ms_world *world, const int *ranks, int n) {
 /* ---- what ends a wait ---- */
 
 /* Turns are at most LONGEST_SLEEP apart. A longer gap means that this process was stopped (Ctrl-Z), as were the others,
-** so it does not count as waiting. */
+ * so it does not count as waiting. */
 static void leave_out_stops(ms_wait *wait, double now) {
   if (wait->started == 0) wait->started = now;
   else if (now - wait->turned_at > SHORTEST_STOP) wait->started += now - wait->turned_at;
@@ -75,7 +75,7 @@ static ms_rank_set find_left(const ms_control *control, const ms_rank_set *missi
 }
 
 /* The ranks of `missing` that are in ms_world_recover while this rank is not: they enter nothing else before they
-** return. */
+ * return. */
 static ms_rank_set find_recovering(const ms_world *world, const ms_rank_set *missing) {
   ms_rank_set recovering = {{0}};
   MS_EACH_RANK(rank, missing)
@@ -172,7 +172,7 @@ int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, 
   int rc = ms_world_watch(world, wait, what, &missing, &rest);
   if (!rc) ms_world_sleep(world, seen, rest);
   /* A missing rank may have arrived and then given up for another reason: an operation that all have entered completes
-  ** on all of them. */
+   * on all of them. */
   if (rc && what->find(what->context, &missing)) return ms_error_code();
   if (rc && !ms_rank_set_is_empty(&missing)) return rc;
   if (rc) ms_error_restore(&before);

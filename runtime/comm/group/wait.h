@@ -1,13 +1,13 @@
 /* wait.h - the only loop in which a rank waits for others. It sleeps on the rank's doorbell, and ends at the deadline,
-** when the job is aborted, when a missing rank has left, or when ranks wait for each other.
-*/
+ * when the job is aborted, when a missing rank has left, or when ranks wait for each other.
+ */
 #ifndef MS_COMM_GROUP_WAIT_H
 #define MS_COMM_GROUP_WAIT_H
 
 #include "comm/group/world.h"
 
 /* A wait in turns: test the condition, take a turn, test again. Zero-filled before the first turn. Times are of
-** ms_clock. */
+ * ms_clock. */
 typedef struct ms_wait {
   double started; /* start of the wait, moved forward by the time for which the process was stopped */
   double turned_at;
@@ -27,8 +27,8 @@ typedef struct ms_wait_for {
 } ms_wait_for;
 
 /* Waits until `find` finds no missing rank. Fails with MS_ETIMEOUT after the world's deadline, naming kind, label, the
-** missing ranks and the ranks that are behind; MS_EPEER when the job was aborted or a missing rank has left;
-** MS_EMISMATCH when ranks wait for each other; MS_EINTERRUPT. */
+ * missing ranks and the ranks that are behind; MS_EPEER when the job was aborted or a missing rank has left;
+ * MS_EMISMATCH when ranks wait for each other; MS_EINTERRUPT. */
 int ms_world_wait(ms_world *world, const ms_wait_for *what);
 /* One turn of the loop: sleeps once, unless no rank is missing. seen: the doorbell before the condition was tested. */
 int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, unsigned seen);

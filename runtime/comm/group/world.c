@@ -1,5 +1,5 @@
 /* world.c - a rank's view of its job: its rank and nodes, what its program reports, whether the job continues, and
-** SIGTERM. */
+ * SIGTERM. */
 #include "comm/group/world.h"
 
 #include <math.h>
@@ -113,8 +113,8 @@ void ms_world_doing(ms_world *world, const char *what) {
 }
 
 /* A program that catches an error and continues leaves the others waiting in an operation that it skipped. They fail
-** later, in another place, where the cause does not show. Each rank's first failure is therefore kept in its row, for
-** reports to quote. */
+ * later, in another place, where the cause does not show. Each rank's first failure is therefore kept in its row, for
+ * reports to quote. */
 void ms_world_note_failure(ms_world *world, const char *why) {
   MS_HANDLE_OR(, world, WORLD);
   if (!world->control) return;
@@ -128,7 +128,7 @@ void ms_world_note_failure(ms_world *world, const char *why) {
 /* ---- whether the job continues ---- */
 
 /* While interrupts are deferred, a rank that gave up only stops this one if this one waits for it: it may have
-** completed a common operation, or not begun it, before it failed elsewhere. Ranks that died always stop this one. */
+ * completed a common operation, or not begun it, before it failed elsewhere. Ranks that died always stop this one. */
 static int check_what_must_be_done(const ms_world *world) {
   const ms_control_rank *launcher = &world->control->rank[MS_CONTROL_LAUNCHER];
   return atomic_load(&launcher->told) == 2 ? MS_FAIL(MS_EPEER, "%s", launcher->text) : MS_OK;
@@ -155,10 +155,10 @@ unsigned ms_world_epoch(const ms_world *world) {
 }
 
 /* ---- SIGTERM ----
-**
-** Schedulers send it to every process of a job, to one, or only to the launcher, which forwards it. A word in the
-** control segment shows it to all ranks of a host. The word stays set, since a run that was asked to end does not
-** continue. If some rank saves, no rank ends before the save is done. */
+ *
+ * Schedulers send it to every process of a job, to one, or only to the launcher, which forwards it. A word in the
+ * control segment shows it to all ranks of a host. The word stays set, since a run that was asked to end does not
+ * continue. If some rank saves, no rank ends before the save is done. */
 
 void ms_world_catch_termination(ms_world *world) {
   MS_HANDLE_OR(, world, WORLD);

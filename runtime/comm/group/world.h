@@ -1,11 +1,11 @@
 /* world.h - a rank's view of its job: its rank, the nodes of all ranks, its flight recorder, and whether the job
-** continues. Implements moonshard.h's ms_world; bootstrap joins it.
-**
-** Ranks of one host share a control segment (comm/control). The launcher makes it before it starts the ranks, which
-** inherit it as file descriptor MOONSHARD_JOB_FD (with RANK, WORLD_SIZE, LOCAL_RANK). Ranks started by another launcher
-** meet at a store, and the first rank of each node makes the segment. Nothing has a name in the file system, so nothing
-** can be left behind.
-*/
+ * continues. Implements moonshard.h's ms_world; bootstrap joins it.
+ *
+ * Ranks of one host share a control segment (comm/control). The launcher makes it before it starts the ranks, which
+ * inherit it as file descriptor MOONSHARD_JOB_FD (with RANK, WORLD_SIZE, LOCAL_RANK). Ranks started by another launcher
+ * meet at a store, and the first rank of each node makes the segment. Nothing has a name in the file system, so nothing
+ * can be left behind.
+ */
 #ifndef MS_COMM_GROUP_WORLD_H
 #define MS_COMM_GROUP_WORLD_H
 
@@ -16,7 +16,7 @@ double ms_world_timeout(const ms_world *world);
 /* The control segment; NULL in a world of one without a launcher. */
 ms_control *ms_world_control(const ms_world *world);
 /* This rank's flight recorder: in the control segment, or in private memory in a world of one without a launcher. Never
-** NULL. */
+ * NULL. */
 ms_recorder *ms_world_recorder(const ms_world *world);
 /* MS_OK; or MS_EPEER with the rank that gave up or died and the reason; or MS_EINTERRUPT. Cheap: one load each. */
 int ms_world_check(const ms_world *world);
@@ -27,8 +27,8 @@ int ms_world_check_one_node(const ms_world *world);
 /* Rings the doorbells of `n` ranks. */
 void ms_world_ring(ms_world *world, const int *ranks, int n);
 /* Sleep until this rank's doorbell rings, or `seconds` pass. `seen` is the doorbell's value (ms_world_doorbell) read
-** before the condition was tested, so no ring is lost. Spins briefly first when every rank has its own core, otherwise
-** yields once. */
+ * before the condition was tested, so no ring is lost. Spins briefly first when every rank has its own core, otherwise
+ * yields once. */
 unsigned ms_world_doorbell(const ms_world *world);
 void ms_world_sleep(ms_world *world, unsigned seen, double seconds);
 

@@ -30,7 +30,7 @@ struct ms_world {
   ms_topology topology;
   ms_group everyone; /* group 0: all ranks; unused when they are on several nodes */
   /* Bootstrap's connection to ranks that were not forked by one launcher, and its function that passes an abort to the
-  ** other nodes. */
+   * other nodes. */
   struct ms_store *store;
   void (*tell_other_nodes)(struct ms_store *store, const char *why);
 };

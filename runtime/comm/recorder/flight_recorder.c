@@ -1,8 +1,8 @@
 /* flight_recorder.c - writes a rank's flight recorder.
-**
-** A record's sequence number is cleared first when the record is reused, and written last. A reader that sees the same
-** number before and after has therefore read one whole record.
-*/
+ *
+ * A record's sequence number is cleared first when the record is reused, and written last. A reader that sees the same
+ * number before and after has therefore read one whole record.
+ */
 #include "comm/recorder/flight_recorder.h"
 
 #include <string.h>

@@ -1,14 +1,14 @@
 /* flight_recorder.h - records what every rank of a host has entered and left, in memory that all of them and `moonshard
-** ps` can read.
-**
-** A rank's flight recorder says where the rank is now (in which phase of which step, at which unit, or since when
-** outside the engine), and has a ring of records per communicator: which collective it entered, when all ranks had
-** entered it, when it left. A ring has one writer, the thread that drives its communicator; the rank's place also has
-** one writer, the thread that calls the engine. Writers only store: they take no lock and never wait, so a write costs
-** tens of nanoseconds. Readers can be late by a record; its sequence number shows whether a record was overwritten.
-**
-** Texts (phases, units) are numbered once, when a plan is bound, by the rank that uses them.
-*/
+ * ps` can read.
+ *
+ * A rank's flight recorder says where the rank is now (in which phase of which step, at which unit, or since when
+ * outside the engine), and has a ring of records per communicator: which collective it entered, when all ranks had
+ * entered it, when it left. A ring has one writer, the thread that drives its communicator; the rank's place also has
+ * one writer, the thread that calls the engine. Writers only store: they take no lock and never wait, so a write costs
+ * tens of nanoseconds. Readers can be late by a record; its sequence number shows whether a record was overwritten.
+ *
+ * Texts (phases, units) are numbered once, when a plan is bound, by the rank that uses them.
+ */
 #ifndef MS_COMM_RECORDER_FLIGHT_RECORDER_H
 #define MS_COMM_RECORDER_FLIGHT_RECORDER_H
 
@@ -28,7 +28,7 @@ enum {
 };
 
 /* Group of a ring: MS_RECORDER_OPENING, for ranks that compare the group that they open; or MS_RECORDER_GROUP + the
-** index of the group's entry in the control segment (comm/group/table.h), of which the first is the world's. */
+ * index of the group's entry in the control segment (comm/group/table.h), of which the first is the world's. */
 enum { MS_RECORDER_FREE = 0, MS_RECORDER_OPENING = 1, MS_RECORDER_GROUP = 2, MS_RECORDER_WORLD = MS_RECORDER_GROUP };
 
 /* Kinds of records: collectives, the all-gather of bytes of a process group, and the opening of a group. */
@@ -99,13 +99,13 @@ static inline uint64_t ms_recorder_now(void) {
 }
 
 /* The number of a text, from 1; 0 for an empty text, and for a new one when the table is full. A long text is cut at
-** its beginning, since the end of a path says more. */
+ * its beginning, since the end of a path says more. */
 int ms_recorder_number(ms_recorder *recorder, const char *text);
 /* "" for 0. */
 const char *ms_recorder_text(const ms_recorder *recorder, uint32_t number);
 
 /* The rank enters the engine for `activity`, or an activity nested in the current one. Every enter needs a leave. rc:
-** the status with which it ended. */
+ * the status with which it ended. */
 void ms_recorder_enter(ms_recorder *recorder, int activity);
 void ms_recorder_leave(ms_recorder *recorder, int rc);
 

@@ -1,10 +1,10 @@
 /* region.c - memory that the ranks of a group map together. The first member makes a memfd, the others open it through
-** /proc, and then every descriptor is closed: only the mappings keep the memory, so it is freed when the last rank
-** ends, however it ends.
-**
-** Pages are small: a region commits exactly the pages that were touched, so resident memory matches the plan. (Huge
-** pages would round small regions up, and most kernels refuse them for memfds anyway.)
-*/
+ * /proc, and then every descriptor is closed: only the mappings keep the memory, so it is freed when the last rank
+ * ends, however it ends.
+ *
+ * Pages are small: a region commits exactly the pages that were touched, so resident memory matches the plan. (Huge
+ * pages would round small regions up, and most kernels refuse them for memfds anyway.)
+ */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -1,9 +1,9 @@
 /* communicator.c - collectives among GPUs, by NCCL.
-**
-** Communicators are non-blocking: slow operations (opening, the first collective) continue in NCCL's own threads, and
-** ms_cuda_comm_ready reports when they are done. Only non-blocking communicators allow ncclCommAbort while an operation
-** hangs. ncclCommAbort itself can hang, so it runs on a separate thread, which is abandoned after the given time.
-*/
+ *
+ * Communicators are non-blocking: slow operations (opening, the first collective) continue in NCCL's own threads, and
+ * ms_cuda_comm_ready reports when they are done. Only non-blocking communicators allow ncclCommAbort while an operation
+ * hangs. ncclCommAbort itself can hang, so it runs on a separate thread, which is abandoned after the given time.
+ */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

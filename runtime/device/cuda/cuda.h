@@ -1,5 +1,5 @@
 /* cuda.h - declarations that the files of the CUDA device share. They are plain C over CUDA's runtime API; the kernels
-** are in kernels/cuda. */
+ * are in kernels/cuda. */
 #ifndef MS_DEVICE_CUDA_CUDA_H
 #define MS_DEVICE_CUDA_CUDA_H
 
@@ -20,7 +20,7 @@ typedef struct ms_cuda_device {
 /* error.c: sends errors and notes to this engine from now on. */
 void ms_cuda_report_to(const ms_device_host *host);
 /* Returns MS_OK, or raises an error that names the function:
-** "cudaMalloc: out of memory (cudaErrorMemoryAllocation)". */
+ * "cudaMalloc: out of memory (cudaErrorMemoryAllocation)". */
 #define MS_CUDA(call) ms_cuda_check((call), #call, __FILE__, __LINE__)
 int ms_cuda_check(cudaError_t error, const char *call, const char *file, int line);
 /* For calls that free something: an earlier error has been reported already. */

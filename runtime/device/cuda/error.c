@@ -1,7 +1,7 @@
 /* error.c - passes errors and notes to the engine that loaded the library.
-**
-** The library has no error record of its own: errors and notes of its code and kernels go to the engine's.
-*/
+ *
+ * The library has no error record of its own: errors and notes of its code and kernels go to the engine's.
+ */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* library.c - the only exported symbol of libmoonshard_cuda.so: the function table of CUDA devices, for the engine that
-** loads the library. */
+ * loads the library. */
 #include "device/cuda/cuda.h"
 
 const ms_device_api ms_cuda_api = {

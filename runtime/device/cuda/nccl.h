@@ -1,6 +1,6 @@
 /* nccl.h - the part of NCCL that Moonshard uses, loaded at run time. Names, values and layouts match NCCL 2.18 and
-** later; nccl_check.c compares them with NCCL's header if the toolkit has it.
-*/
+ * later; nccl_check.c compares them with NCCL's header if the toolkit has it.
+ */
 #ifndef MS_DEVICE_CUDA_NCCL_H
 #define MS_DEVICE_CUDA_NCCL_H
 
@@ -21,7 +21,7 @@ enum { MS_NCCL_SUM = 0 };
 enum { MS_NCCL_UINT8 = 1, MS_NCCL_INT32 = 2, MS_NCCL_FLOAT32 = 7, MS_NCCL_BFLOAT16 = 9 };
 
 /* ncclConfig_t of NCCL 2.28. The library learns from size and version which fields are present; those of 2.18.5 end
-** before comm_name. */
+ * before comm_name. */
 typedef struct ms_nccl_config {
   size_t size;
   unsigned magic, version;
@@ -67,7 +67,7 @@ int ms_nccl_load(const ms_nccl **nccl);
 /* Fails with MS_EUNSUPPORTED if the installed library lacks one of these enum ms_nccl_option. */
 int ms_nccl_require(int options);
 /* *version: as ncclGetVersion returns it (22809 is 2.28.9). Without a library, returns non-zero and raises
-** no error. */
+ * no error. */
 int ms_nccl_version(int *version);
 
 #endif

@@ -1,9 +1,9 @@
 /* open.c - selects the GPU of a process, and describes GPUs and CUDA libraries for `moonshard doctor`.
-**
-** A process uses the GPU whose index is its local rank (LOCAL_RANK), one rank per GPU. With MOONSHARD_CUDA_SHARE=1,
-** local ranks beyond the last GPU start again at the first: for tests with several ranks on one GPU, which are not
-** faster.
-*/
+ *
+ * A process uses the GPU whose index is its local rank (LOCAL_RANK), one rank per GPU. With MOONSHARD_CUDA_SHARE=1,
+ * local ranks beyond the last GPU start again at the first: for tests with several ranks on one GPU, which are not
+ * faster.
+ */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* async.h - states and execs on an asynchronous device (a GPU): its streams and communicators, and the work that was
-** enqueued and has not finished.
-**
-** The host enqueues whole phases and continues. It waits where it reads a result (the norm, an evaluation's loss,
-** parameters) and when MS_ASYNC_RUNS phases are already in flight. Every wait also watches the collectives in flight:
-** it notes in the flight recorder when the device enters and leaves each one, and fails, like a wait on the CPU, when
-** peers do not arrive. Everything here is called by the thread that runs the exec.
-*/
+ * enqueued and has not finished.
+ *
+ * The host enqueues whole phases and continues. It waits where it reads a result (the norm, an evaluation's loss,
+ * parameters) and when MS_ASYNC_RUNS phases are already in flight. Every wait also watches the collectives in flight:
+ * it notes in the flight recorder when the device enters and leaves each one, and fails, like a wait on the CPU, when
+ * peers do not arrive. Everything here is called by the thread that runs the exec.
+ */
 #ifndef MS_EXEC_ASYNC_ASYNC_H
 #define MS_EXEC_ASYNC_ASYNC_H
 
@@ -35,7 +35,7 @@ typedef struct ms_async_run {
 } ms_async_run;
 
 /* A collective that was enqueued on a stream. Inside a graph its events cannot be queried: there the stream writes the
-** number of the run to pinned memory (`marks`) when the collective begins, and again when it ends. */
+ * number of the run to pinned memory (`marks`) when the collective begins, and again when it ends. */
 typedef struct ms_async_coll {
   const ms_coll *coll; /* NULL: finished, the entry is free */
   ms_comm *comm;       /* whose flight recorder ring gets the entry */
@@ -111,7 +111,7 @@ struct ms_async_exec {
 /* Opens streams, events and control words; does nothing on a device that is not asynchronous. */
 int ms_async_open(ms_state *state);
 /* Waits for work in flight, at most MS_ASYNC_CLOSE_SECONDS, and frees everything. The state's execs must be
-** freed already. */
+ * freed already. */
 void ms_async_close(ms_state *state);
 /* Opens the communicators at the first call and after each recovery. Collective over the process group. */
 int ms_async_connect(ms_state *state);
@@ -122,7 +122,7 @@ int ms_async_open_group(ms_state *state, int stream, int ranks);
 /* The communicator of `ranks` neighbours on a stream, or the stream's own when no smaller one was opened. */
 ms_device_comm *ms_async_comm(const ms_state *state, int stream, int ranks);
 /* Waits until the communicator has nothing pending on the host side; fails with MS_ETIMEOUT after the world's
-** timeout. */
+ * timeout. */
 int ms_async_comm_ready(ms_state *state, ms_device_comm *comm);
 /* Closes an arena's windows; call it before the arena's memory is released. */
 void ms_async_close_windows(ms_state *state, int arena);
@@ -136,7 +136,7 @@ int ms_async_reserve(ms_state *state, int colls);
 /* Waits until the device has reached the event. */
 int ms_async_wait(const ms_state *state, ms_device_event *event);
 /* Waits for work in flight, at most MS_ASYNC_CLOSE_SECONDS, without checking peers and without raising an error. For
-** clean-up: safe in any order, and after the world was left. */
+ * clean-up: safe in any order, and after the world was left. */
 void ms_async_settle(const ms_state *state);
 /* Waits until everything that was enqueued has finished. */
 int ms_async_drain(const ms_state *state);

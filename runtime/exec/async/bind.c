@@ -1,10 +1,10 @@
 /* bind.c - completes an exec for an asynchronous device, after exec/bind.c: instructions in program order, events,
-** staging of inputs and outputs, and conversions between the buffers of a collective.
-**
-** A collective library neither casts nor accumulates. Before an in-place all-gather, the master chunk is therefore cast
-** into its place in the gathered segment. After a reduction, the sums in the shared buffer are cast or added to their
-** destination, unless the library can write them there itself.
-*/
+ * staging of inputs and outputs, and conversions between the buffers of a collective.
+ *
+ * A collective library neither casts nor accumulates. Before an in-place all-gather, the master chunk is therefore cast
+ * into its place in the gathered segment. After a reduction, the sums in the shared buffer are cast or added to their
+ * destination, unless the library can write them there itself.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static int64_t align_up(int64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * AL
 /* ---- conversions ---- */
 
 /* Whether a conversion is needed: from the source of an all-gather, or into the destination of a reduction. With
-** windows, reductions always convert, because the destination is not registered. */
+ * windows, reductions always convert, because the destination is not registered. */
 static int converts(const ms_state *state, const ms_coll *coll, const ms_coll_part *part, int from_is_null) {
   if (coll->kind == MS_COLL_ALL_GATHER) return !from_is_null;
   return state->nccl || part->accumulate || part->src_dtype != part->dst_dtype;
@@ -103,8 +103,8 @@ static void extend(reach *to, const reach *by) {
 }
 
 /* A stream that begins with a wait needs no fork: the wait, or an earlier one, orders it after compute. A stream needs
-** no join if compute already waits for its last instruction, directly or through another stream. The last stream is
-** checked first, because it waits for the others. */
+ * no join if compute already waits for its last instruction, directly or through another stream. The last stream is
+ * checked first, because it waits for the others. */
 static int find_forks(ms_exec *exec, int index) {
   reach before[MS_STREAMS] = {0}, *event = ms_calloc(exec->plan->phase[index].events, sizeof *event);
   int *forks = exec->async->phase[index].forks, *joins = exec->async->phase[index].joins;

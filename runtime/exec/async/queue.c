@@ -1,7 +1,7 @@
 /* queue.c - work in flight on the device: runs of phases, and a ring of collectives.
-**
-** The host waits for the device here, and watches the collectives while it waits.
-*/
+ *
+ * The host waits for the device here, and watches the collectives while it waits.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "exec/async/async.h"
 
 /* In seconds. The host polls without sleeping for EAGER, then between naps, which get longer after LONG_AFTER: it
-** notices the end of short waits at once. */
+ * notices the end of short waits at once. */
 static const double EAGER = 2e-4, SHORT_NAP = 2e-5, LONG_NAP = 5e-4, LONG_AFTER = 0.05;
 /* Seconds between checks of peers and communicators. */
 static const double LOOK = 2e-3;

@@ -1,10 +1,10 @@
 /* run.c - runs a phase on an asynchronous device: enqueues all instructions in program order and returns.
-**
-** The plan's events become device events. Phases are ordered as on the CPU: other streams wait for compute at the
-** beginning of a phase (fork), and compute waits for them at its end (join), unless the plan's own events already
-** ensure that. The host waits for the norm and for evaluations, and then also reads the fault that kernels have
-** reported since it last waited.
-*/
+ *
+ * The plan's events become device events. Phases are ordered as on the CPU: other streams wait for compute at the
+ * beginning of a phase (fork), and compute waits for them at its end (join), unless the plan's own events already
+ * ensure that. The host waits for the norm and for evaluations, and then also reads the fault that kernels have
+ * reported since it last waited.
+ */
 #include <string.h>
 
 #include "base/clock.h"
@@ -21,7 +21,7 @@ static int convert(const ms_exec *exec, int phase, const ms_coll *coll, int stre
 }
 
 /* The buffers of a collective: in place in the shared buffer, unless the library can write the result to its
-** destination directly. */
+ * destination directly. */
 static ms_device_part part_of(const ms_exec *exec, int phase, const ms_exec_instr *instr, const ms_coll_part *part) {
   const ms_move *move = &exec->async->phase[phase].convert[part - exec->phase[phase].part];
   int gathers = instr->coll->kind == MS_COLL_ALL_GATHER;
@@ -269,7 +269,7 @@ static ms_device_event *zero(const ms_exec *exec, int phase) {
 }
 
 /* Records the zero on an idle device, which reaches it at once. The host spins, since after a sleep it would see it
-** late. */
+ * late. */
 static int start_timers(ms_exec *exec, int phase) {
   ms_state *state = exec->state;
   int come = 0;

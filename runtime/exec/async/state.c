@@ -1,8 +1,8 @@
 /* state.c - a state's resources on an asynchronous device: streams, events, control words and communicators.
-**
-** One communicator spans the process group; each stream has its own, split from it, because a communicator serialises
-** its operations. A failure aborts them, and the first phase after the ranks have recovered opens them again.
-*/
+ *
+ * One communicator spans the process group; each stream has its own, split from it, because a communicator serialises
+ * its operations. A failure aborts them, and the first phase after the ranks have recovered opens them again.
+ */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -92,7 +92,7 @@ static int open_window(ms_state *state, ms_device_comm *comm, int arena) {
 }
 
 /* An arena has the same size on every rank (plans are compared) and grows on all of them together, so all ranks call
-** this for the same windows. */
+ * this for the same windows. */
 static int open_windows(ms_state *state) {
   const ms_async *async = state->async;
   if (!state->nccl) return MS_OK;

@@ -1,8 +1,8 @@
 /* launch.c - a launch from its beginning to its end.
-**
-** The launcher has one thread with one poll loop over a signal descriptor and the ranks' output. It leaves nothing
-** behind: the control segment is an unnamed memfd, and the kernel kills the ranks when the launcher dies.
-*/
+ *
+ * The launcher has one thread with one poll loop over a signal descriptor and the ranks' output. It leaves nothing
+ * behind: the control segment is an unnamed memfd, and the kernel kills the ranks when the launcher dies.
+ */
 #include "host/launcher/launch.h"
 
 #include <omp.h>

@@ -1,5 +1,5 @@
 /* launch.h - the state of a running launch, shared by its parts: starting ranks, watching them, reporting how they
-** ended. All of it runs on the launcher's one thread. */
+ * ended. All of it runs on the launcher's one thread. */
 #ifndef MS_HOST_LAUNCH_H
 #define MS_HOST_LAUNCH_H
 
@@ -57,18 +57,18 @@ int ms_take_signals(ms_running *run);
 void ms_give_signals_back(ms_running *run);
 void ms_watch(ms_running *run);
 /* After all ranks have ended: waits until their output has been read, as for any program that prints; but only briefly
-** if the run failed or was asked to end, and not after a signal. */
+ * if the run failed or was asked to end, and not after a signal. */
 void ms_finish_output(ms_running *run);
 /* Sends SIGKILL to every running rank. */
 void ms_kill_ranks(ms_running *run);
 
 /* report.c. ms_asked_to_save: SIGTERM ended the run, and the ranks save before they end. ms_report prints on stderr why
-** the run failed. */
+ * the run failed. */
 int ms_asked_to_save(const ms_running *run);
 int ms_choose_status(const ms_running *run);
 void ms_report(const ms_running *run, int exit_status);
 /* text: "rank 2" or "ranks 1, 3": the ranks that run (running 1), or that the launcher killed (0). Returns their
-** number. */
+ * number. */
 int ms_name_ranks(const ms_running *run, int running, char *text, size_t bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /* leftovers.h - programs that ranks started and that still run after a failed run.
-**
-** While it runs, the launcher is the subreaper of its descendants: it becomes the parent of orphans and can kill them.
-*/
+ *
+ * While it runs, the launcher is the subreaper of its descendants: it becomes the parent of orphans and can kill them.
+ */
 #ifndef MS_HOST_LEFTOVERS_H
 #define MS_HOST_LEFTOVERS_H
 

@@ -1,9 +1,9 @@
 /* outlet.c - writes without blocking.
-**
-** O_NONBLOCK on the descriptor would affect every process that shares it, including the user's shell. Opening the file
-** again through /proc gives this process its own flags. Where that is not permitted (another user's terminal, under
-** sudo), the outlet calls poll before every write, and keeps writes small.
-*/
+ *
+ * O_NONBLOCK on the descriptor would affect every process that shares it, including the user's shell. Opening the file
+ * again through /proc gives this process its own flags. Where that is not permitted (another user's terminal, under
+ * sudo), the outlet calls poll before every write, and keeps writes small.
+ */
 #include "host/launcher/outlet.h"
 
 #include <errno.h>

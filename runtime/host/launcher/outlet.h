@@ -1,9 +1,9 @@
 /* outlet.h - a descriptor that the launcher writes to without ever blocking: an unread pipe, or a terminal stopped with
-** Ctrl-S, must not delay signals, ends of ranks or deadlines.
-**
-** Text that the descriptor does not accept now is buffered. While the buffer is nearly full, the launcher stops reading
-** the output that ranks print there. Their prints then block, as with any slow reader, and nothing is lost.
-*/
+ * Ctrl-S, must not delay signals, ends of ranks or deadlines.
+ *
+ * Text that the descriptor does not accept now is buffered. While the buffer is nearly full, the launcher stops reading
+ * the output that ranks print there. Their prints then block, as with any slow reader, and nothing is lost.
+ */
 #ifndef MS_HOST_OUTLET_H
 #define MS_HOST_OUTLET_H
 
@@ -11,7 +11,7 @@
 
 enum {
   /* The largest size of a rank's full text (MS_RANK_LOG_KEEPS) with prefixes: each of its lines can be one byte
-  ** long. */
+   * long. */
   MS_OUTLET_ROOM = 256 * 1024,
   MS_OUTLET_BYTES = 2 * MS_OUTLET_ROOM
 };
@@ -31,7 +31,7 @@ void ms_outlet_close(ms_outlet *outlet);
 /* 1 when there is room for a rank's full text (MS_OUTLET_ROOM bytes). */
 int ms_outlet_has_room(const ms_outlet *outlet);
 /* Buffers a whole piece, or counts it as dropped if it does not fit; then writes as much as possible without
-** blocking. */
+ * blocking. */
 void ms_outlet_put(ms_outlet *outlet, const char *text, size_t bytes);
 /* The same for formatted text. */
 void ms_outlet_say(ms_outlet *outlet, const char *format, ...) __attribute__((format(printf, 2, 3)));

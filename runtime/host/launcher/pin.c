@@ -1,6 +1,6 @@
 /* pin.c - divides the cores among the ranks. Ranks get whole physical cores if there are enough, in the order of the
-** topology, and one thread per core: two threads of a matrix product on the same core only compete for its units.
-*/
+ * topology, and one thread per core: two threads of a matrix product on the same core only compete for its units.
+ */
 #include "host/launcher/pin.h"
 
 #include <errno.h>

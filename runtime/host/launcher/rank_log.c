@@ -1,8 +1,8 @@
 /* rank_log.c - reads a rank's stream. Lines are written whole, so lines of different ranks never mix.
-**
-** `text` holds the end of the stream, including finished lines; the unfinished line begins at `begin`. When it is full,
-** its older half is dropped; a line that fills it is split in two.
-*/
+ *
+ * `text` holds the end of the stream, including finished lines; the unfinished line begins at `begin`. When it is full,
+ * its older half is dropped; a line that fills it is split in two.
+ */
 #include "host/launcher/rank_log.h"
 
 #include <errno.h>
@@ -85,7 +85,7 @@ static void write_all(ms_rank_log *log, const char *text, size_t bytes) {
 }
 
 /* The last version of a redrawn line: the text after the last carriage return, without the code that clears the
-** rest. */
+ * rest. */
 static const char *last_drawing(const char *line, size_t *bytes) {
   static const char clear[] = "\33[K";
   size_t end = *bytes, begin = end;

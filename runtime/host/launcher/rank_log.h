@@ -1,7 +1,7 @@
 /* rank_log.h - one output stream of a rank, which the launcher reads through a pipe or a pseudo-terminal. It passes the
-** stream on, unchanged or line by line with a prefix, writes it to the rank's log file with timestamps, and keeps its
-** end for the report of a failure.
-*/
+ * stream on, unchanged or line by line with a prefix, writes it to the rank's log file with timestamps, and keeps its
+ * end for the report of a failure.
+ */
 #ifndef MS_HOST_RANK_LOG_H
 #define MS_HOST_RANK_LOG_H
 
@@ -24,11 +24,11 @@ typedef struct ms_rank_log {
 } ms_rank_log;
 
 /* Opens both ends of the stream and sets fd, begin and used; the caller sets the other fields before. The rank writes
-** to *write_end. If bytes are passed unchanged to a terminal, the rank gets a pseudo-terminal of the same size, so that
-** it behaves as on the terminal itself. */
+ * to *write_end. If bytes are passed unchanged to a terminal, the rank gets a pseudo-terminal of the same size, so that
+ * it behaves as on the terminal itself. */
 int ms_rank_log_open(ms_rank_log *log, int *write_end);
 /* Reads what is available without blocking, and closes the log at the end of the stream. Returns 1 if it stopped
-** because the target has no room. */
+ * because the target has no room. */
 int ms_rank_log_read(ms_rank_log *log);
 /* Sets the size of the rank's pseudo-terminal to the terminal's, after a change. */
 void ms_rank_log_resize(const ms_rank_log *log);

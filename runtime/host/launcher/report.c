@@ -56,7 +56,7 @@ int ms_name_ranks(const ms_running *run, int running, char *text, size_t bytes) 
 }
 
 /* The rank that failed first. The record of the first abort is more reliable than the order in which processes
-** ended. */
+ * ended. */
 static int find_culprit(const ms_running *run) {
   int blamed;
   const char *why = ms_control_abort_reason(run->view, &blamed);
@@ -78,7 +78,7 @@ static int failed_to_save(const ms_running *run, int rank) {
 }
 
 /* Passes on the statuses that this program defines, and any status of an interactive run, which the user chose. Other
-** statuses would mean nothing to the caller. */
+ * statuses would mean nothing to the caller. */
 int ms_choose_status(const ms_running *run) {
   if (*run->lost) return MS_STATUS_FAILED_RUN;
   if (run->unread) return 128 + run->asked_to_end;

@@ -23,7 +23,7 @@ static void connect_output(int rank, const int *write_end) {
   if (rank) redirect(STDIN_FILENO, nowhere);
   if (rank || write_end[0] >= 0) redirect(STDOUT_FILENO, write_end[0] >= 0 ? write_end[0] : nowhere);
   /* Line-buffered even into a file, so that output before a kill is not lost. A separate buffer, because one that the
-  ** C library already uses would keep its old mode. */
+   * C library already uses would keep its old mode. */
   setvbuf(stdout, line, _IOLBF, sizeof line);
   redirect(STDERR_FILENO, write_end[1]);
   if (nowhere >= 0) close(nowhere);
@@ -48,7 +48,7 @@ static void drop_launcher(ms_running *run, const int *write_end) {
 static _Noreturn void become_rank(ms_running *run, int rank, const int *write_end, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   /* Where ptrace is restricted to ancestors: lets other ranks check whether this one blocks in print
-  ** (comm/diagnose/report.c). */
+   * (comm/diagnose/report.c). */
   prctl(PR_SET_PTRACER, (unsigned long)launcher, 0, 0, 0);
   if (getppid() != launcher) _exit(MS_STATUS_FAILED_RUN); /* the launcher died before prctl */
   const ms_launch_config *config = run->config;
@@ -80,7 +80,7 @@ static int open_log_file(ms_running *run, int rank) {
 }
 
 /* Without log_all and a log file, rank 0 uses the launcher's own streams; the other ranks' stdout is dropped, and the
-** end of their stderr is kept. */
+ * end of their stderr is kept. */
 static int open_logs(ms_running *run, int rank, int *write_end) {
   ms_child *child = &run->ranks[rank];
   int all = run->config->log_all;

@@ -1,8 +1,8 @@
 /* watch.c - the launcher's loop: signals, ends of ranks, and output of ranks.
-**
-** A failure or a request to end starts a grace time, after which ranks that still run are killed: a rank that computes
-** in Lua or sleeps never calls the engine, and so does not notice that it should end.
-*/
+ *
+ * A failure or a request to end starts a grace time, after which ranks that still run are killed: a rank that computes
+ * in Lua or sleeps never calls the engine, and so does not notice that it should end.
+ */
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
@@ -28,7 +28,7 @@ enum { STUCK_BYTES = 2048 };
 /* ---- signals ---- */
 
 /* Blocks signals and receives them through a descriptor; ranks start with the previous mask. A SIGHUP that was ignored
-** (nohup) stays ignored: the descriptor would deliver it if it were blocked. */
+ * (nohup) stays ignored: the descriptor would deliver it if it were blocked. */
 int ms_take_signals(ms_running *run) {
   struct sigaction hang_up;
   sigset_t mask;
@@ -81,7 +81,7 @@ static void give_grace(ms_running *run, double seconds) {
 }
 
 /* Stops the ranks and this process with SIGTSTP, so that the shell notices; returns after SIGCONT. ranks_know: the
-** ranks have received the signal too. */
+ * ranks have received the signal too. */
 static void stop_with_ranks(const ms_running *run, int ranks_know) {
   sigset_t stop;
   if (!ranks_know) signal_all(run, SIGTSTP);
@@ -99,7 +99,7 @@ static void resize_terminals(const ms_running *run) {
 }
 
 /* The first request is forwarded and starts the grace time; a second one, or one while a failed run ends, kills the
-** ranks. */
+ * ranks. */
 static void end_on_request(ms_running *run, int number, int ranks_know) {
   if (number == SIGINT && run->config->interactive) {
     if (!ranks_know) signal_all(run, number);
@@ -126,7 +126,7 @@ static void end_on_request(ms_running *run, int number, int ranks_know) {
 }
 
 /* A terminal sends signals to every process of the foreground group, so the ranks have received them (SI_KERNEL); a
-** signal from another process reached only the launcher. */
+ * signal from another process reached only the launcher. */
 static void read_signals(ms_running *run) {
   struct signalfd_siginfo info;
   while (read(run->signals, &info, sizeof info) == (ssize_t)sizeof info) {
@@ -140,7 +140,7 @@ static void read_signals(ms_running *run) {
 /* ---- ends ---- */
 
 /* A failed rank aborts the others, unless all were asked to end: then each ends by itself. Ranks that save need all of
-** them, so they are aborted if one ended without having saved. */
+ * them, so they are aborted if one ended without having saved. */
 static void handle_end(ms_running *run, int rank, int status) {
   char why[128];
   run->ranks[rank].running = 0;

@@ -1,6 +1,6 @@
-/* cuda_case.h - one run of a CUDA kernel on tensors that lie on the host: everything the call points to is copied to the
-** device, with the guard bytes behind it, and back. Pointers that are one on the host are one on the device.
-*/
+/* cuda_case.h - one run of a CUDA kernel on tensors that lie on the host: everything the call points to is copied to
+ * the device, with the guard bytes behind it, and back. Pointers that are one on the host are one on the device.
+ */
 #ifndef MS_TESTS_CUDA_CASE_H
 #define MS_TESTS_CUDA_CASE_H
 
@@ -14,8 +14,8 @@ const ms_kernel *ms_cuda_kernel(int op);
 
 static inline const ms_kernel *kernel_of(int op) { return ms_cuda_kernel(op); }
 
-/* Algorithms are not timed, so that nothing is kept on disk; on the emulated device cuBLASLt and cuDNN are the emulated ones beside
-** the test. */
+/* Algorithms are not timed, so that nothing is kept on disk; on the emulated device cuBLASLt and cuDNN are the emulated
+ * ones beside the test. */
 static __attribute__((constructor)) void choose_libraries(void) {
   setenv("MOONSHARD_CUDA_MATMUL_TUNE", "0", 1);
 #ifdef EMULATED_CUDA
@@ -28,8 +28,8 @@ static __attribute__((constructor)) void choose_libraries(void) {
 #endif
 }
 
-/* How many bytes behind the start of an allocation tensors lie; scalars and fault are always aligned, the workspace no better than it
-** is promised. */
+/* How many bytes behind the start of an allocation tensors lie; scalars and fault are always aligned, the workspace no
+ * better than it is promised. */
 static int device_shift;
 enum { WORKSPACE_SHIFT = 64 };
 

@@ -1,4 +1,5 @@
-/* emulated_cuda.h - lets this process, and those that it forks, take emulated libraries for CUDA's (tests/emulated_cuda). */
+/* emulated_cuda.h - lets this process, and those that it forks, take emulated libraries for CUDA's
+ * (tests/emulated_cuda). */
 #ifndef MS_TESTS_EMULATED_CUDA_H
 #define MS_TESTS_EMULATED_CUDA_H
 

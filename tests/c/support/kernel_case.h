@@ -1,13 +1,13 @@
 /* kernel_case.h - one kernel on random tensors, against a reference in double.
-**
-** Inputs are read back as the doubles that their dtype holds, so a reference sees what the kernel sees. Outputs and
-** workspace start as NaN everywhere and end in guard bytes. Running a case also runs it again with the same bits asked for:
-** a second time, over its first input where the kernel says it may, and on three threads (within a tolerance, for sums
-** are cut differently).
-**
-** The same cases are compiled once more with MS_TEST_CUDA for the kernels of CUDA, emulated or on a GPU: tensors are then
-** copied to the device and back around each run (cuda_case.h).
-*/
+ *
+ * Inputs are read back as the doubles that their dtype holds, so a reference sees what the kernel sees. Outputs and
+ * workspace start as NaN everywhere and end in guard bytes. Running a case also runs it again with the same bits asked
+ * for: a second time, over its first input where the kernel says it may, and on three threads (within a tolerance, for
+ * sums are cut differently).
+ *
+ * The same cases are compiled once more with MS_TEST_CUDA for the kernels of CUDA, emulated or on a GPU: tensors are
+ * then copied to the device and back around each run (cuda_case.h).
+ */
 #ifndef MS_TESTS_KERNEL_CASE_H
 #define MS_TESTS_KERNEL_CASE_H
 
@@ -37,7 +37,8 @@ enum { TEAM = 1 };
 enum { TEAM = 3 };
 #endif
 
-/* Whether a case of so many elements (or multiplications, by the ten) is left to real devices: an emulated one is slow. */
+/* Whether a case of so many elements (or multiplications, by the ten) is left to real devices: an emulated
+ * one is slow. */
 #ifdef EMULATED_CUDA
   #ifdef __SANITIZE_ADDRESS__
 enum { MOST_EMULATED = 30000 };
@@ -190,7 +191,7 @@ static inline void assert_same_outputs(const kernel_case *c, void *const *other,
 }
 
 /* With each output over each input that the kernel lets it lie over, and as many outputs over inputs as there can be at
-** once. `again` has outputs of its own. */
+ * once. `again` has outputs of its own. */
 static inline void run_in_place(const kernel_case *c, const ms_kernel_call *again) {
   const unsigned in_place = kernel_of(c->call.op)->in_place;
   for (int shift = 0; shift < again->outputs * again->inputs; shift++) {

@@ -1,6 +1,6 @@
-/* launched.h - runs of ms_launch, each in a process of its own, so that signals can be sent to a launcher and its standard
-** streams can be read; what ranks tell the test; and that nothing of them is left.
-*/
+/* launched.h - runs of ms_launch, each in a process of its own, so that signals can be sent to a launcher and its
+ * standard streams can be read; what ranks tell the test; and that nothing of them is left.
+ */
 #ifndef MS_TESTS_LAUNCHED_H
 #define MS_TESTS_LAUNCHED_H
 

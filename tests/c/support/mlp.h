@@ -1,9 +1,10 @@
-/* mlp.h - a small residual network through the public header: n blocks and a root, as units. For tests of plans and runs.
-**
-**   h = x in'          x f32 [batch, inputs], in.weight [width, inputs]
-**   h = h + relu(h fc1' + b1) fc2' + b2     for each block; fc1.weight [hidden, width], fc2.weight [width, hidden]
-**   loss = cross_entropy(h out', y)         out.weight [classes, width], y i32 [batch]
-*/
+/* mlp.h - a small residual network through the public header: n blocks and a root, as units. For tests of plans and
+ * runs.
+ *
+ *   h = x in'          x f32 [batch, inputs], in.weight [width, inputs]
+ *   h = h + relu(h fc1' + b1) fc2' + b2     for each block; fc1.weight [hidden, width], fc2.weight [width, hidden]
+ *   loss = cross_entropy(h out', y)         out.weight [classes, width], y i32 [batch]
+ */
 #ifndef MS_TESTS_MLP_H
 #define MS_TESTS_MLP_H
 

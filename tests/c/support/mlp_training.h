@@ -1,8 +1,8 @@
 /* mlp_training.h - the network of mlp.h trained for some steps on made-up data, on any mesh: what tests of runs
-** compare.
-**
-** The global batch is the same whatever the mesh: every rank takes its slice, and micro-batches slice that again.
-*/
+ * compare.
+ *
+ * The global batch is the same whatever the mesh: every rank takes its slice, and micro-batches slice that again.
+ */
 #ifndef MS_TESTS_MLP_TRAINING_H
 #define MS_TESTS_MLP_TRAINING_H
 

@@ -1,4 +1,5 @@
-/* ranks.c - ranks for tests. No assertion is made outside the test's own thread and process: cmocka leaves by longjmp. */
+/* ranks.c - ranks for tests. No assertion is made outside the test's own thread and process: cmocka
+ * leaves by longjmp. */
 #include "tests/c/support/ranks.h"
 
 #include "tests/c/support/check.h"

@@ -1,5 +1,5 @@
-/* ranks.h - runs a function as the ranks of a job: as threads of this process, where the thread sanitizer sees what ranks do
-** to each other, or as forked processes, which is what a user runs. */
+/* ranks.h - runs a function as the ranks of a job: as threads of this process, where the thread sanitizer sees what
+ * ranks do to each other, or as forked processes, which is what a user runs. */
 #ifndef MS_TESTS_RANKS_H
 #define MS_TESTS_RANKS_H
 
@@ -27,7 +27,8 @@
 /* What a rank does; returns a status. */
 typedef int rank_body(ms_world *world, void *context);
 
-/* Both fail the test, with the rank and its message, when a rank's status is not MS_OK; the other ranks are aborted then. */
+/* Both fail the test, with the rank and its message, when a rank's status is not MS_OK; the other ranks are aborted
+ * then. */
 void run_ranks_as_threads(int ranks, rank_body *body, void *context);
 void run_ranks_as_processes(int ranks, rank_body *body, void *context);
 /* Zero-filled memory that threads and forked processes share. */
