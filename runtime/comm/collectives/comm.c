@@ -1,4 +1,4 @@
-/* comm.c - communicators: argument checks, records and waits around the operations of a transport. */
+/* comm.c - communicators: argument checks, records and waits around the operations of a channel. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ static int check_members(const ms_world *world, int n, const int *ranks, int cha
   return MS_FAIL(MS_EINVAL, "a communicator without rank %d, which opens it", ms_world_rank(world));
 }
 
-int ms_comm_open_over(const ms_transport *transport, ms_world *world, int n, const int *ranks, int channel,
+int ms_comm_open_over(const ms_channel_api *api, ms_world *world, int n, const int *ranks, int channel,
                       ms_comm **comm) {
   int rc, me = -1;
   ms_group_entry *entry = NULL;
@@ -43,8 +43,8 @@ int ms_comm_open_over(const ms_transport *transport, ms_world *world, int n, con
   memcpy(opened->rank, ranks, sizeof *ranks * (size_t)n);
   opened->tickets.config = (ms_channel_config){
       .world = world, .size = n, .me = me, .rank = opened->rank, .entry = entry, .ring = opened->ring};
-  opened->transport = transport;
-  MS_GOTO(transport->open(&opened->tickets.config, &opened->channel));
+  opened->api = api;
+  MS_GOTO(api->open(&opened->tickets.config, &opened->channel));
   *comm = opened;
   return MS_OK;
 fail:
@@ -53,13 +53,13 @@ fail:
 }
 
 int ms_comm_open(ms_world *world, int n, const int *ranks, int channel, ms_comm **comm) {
-  return ms_comm_open_over(&ms_transport_shared_memory, world, n, ranks, channel, comm);
+  return ms_comm_open_over(&ms_channel_shared_memory, world, n, ranks, channel, comm);
 }
 
 void ms_comm_close(ms_comm *comm) {
   if (!comm) return;
-  if (comm->in_flight) comm->transport->abort(comm->channel);
-  comm->transport->close(comm->channel);
+  if (comm->in_flight) comm->api->abort(comm->channel);
+  comm->api->close(comm->channel);
   free(comm);
 }
 
@@ -116,11 +116,11 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
   if (rooted && (coll->root < 0 || coll->root >= comm->size || (pairwise && coll->root == comm->me)))
     return MS_FAIL(MS_EINVAL, "%s: invalid peer or root %d in a group of %d", kind, coll->root, comm->size);
   for (int i = 0; i < coll->parts; i++) MS_TRY(check_part(comm, coll, &coll->part[i]));
-  if (comm->in_flight) comm->transport->abort(comm->channel); /* aborted before a recovery */
+  if (comm->in_flight) comm->api->abort(comm->channel); /* aborted before a recovery */
   comm->coll = coll;
   comm->epoch = epoch;
-  ms_comm_record(comm, coll, comm->transport->next(comm->channel, coll));
-  MS_TRY(comm->transport->start(comm->channel, coll));
+  ms_comm_record(comm, coll, comm->api->next(comm->channel, coll));
+  MS_TRY(comm->api->start(comm->channel, coll));
   comm->in_flight = 1;
   return MS_OK;
 }
@@ -131,7 +131,7 @@ static int advance(ms_comm *comm, int *done, ms_rank_set *missing) {
   enum ms_progress progress = MS_PROGRESS_DONE;
   *done = !comm->in_flight;
   if (*done) return MS_OK;
-  MS_TRY(comm->transport->test(comm->channel, &progress, missing));
+  MS_TRY(comm->api->test(comm->channel, &progress, missing));
   if (progress != MS_PROGRESS_WAITS && !comm->met++) ms_recorder_met(comm->ring);
   *done = progress == MS_PROGRESS_DONE;
   if (!*done) return MS_OK;

@@ -3,7 +3,7 @@
 #define MS_COMM_COLLECTIVES_COMM_STATE_H
 
 #include "comm/collectives/tickets.h"
-#include "comm/collectives/transport.h"
+#include "comm/collectives/channel.h"
 
 struct ms_comm {
   ms_world *world;
@@ -11,7 +11,7 @@ struct ms_comm {
   ms_recorder_ring *ring;
   int size, me; /* me: the group rank */
   int rank[MS_MAX_LOCAL_RANKS];
-  const ms_transport *transport;
+  const ms_channel_api *api;
   ms_channel *channel;
   ms_tickets tickets; /* of collectives that run on a device */
   const ms_coll *coll;

@@ -1,4 +1,4 @@
-/* shared_memory.c - the transport within one host: peers' buffers are mapped here, so each rank moves its share of the
+/* shared_memory.c - channels within one host: peers' buffers are mapped here, so each rank moves its share of the
  * data by itself as soon as the others have entered. Most operations need no step between entered and finished.
  */
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "comm/collectives/move.h"
 #include "comm/collectives/tickets.h"
-#include "comm/collectives/transport.h"
+#include "comm/collectives/channel.h"
 
 struct ms_channel {
   ms_tickets tickets;
@@ -91,7 +91,7 @@ static void abort_operation(ms_channel *channel) { channel->tickets.phase = MS_T
 
 static void close_channel(ms_channel *channel) { free(channel); }
 
-const ms_transport ms_transport_shared_memory = {.name = "shared memory",
+const ms_channel_api ms_channel_shared_memory = {.name = "shared memory",
                                                  .open = open_channel,
                                                  .next = next,
                                                  .start = start,

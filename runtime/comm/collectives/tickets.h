@@ -8,7 +8,7 @@
 #ifndef MS_COMM_COLLECTIVES_TICKETS_H
 #define MS_COMM_COLLECTIVES_TICKETS_H
 
-#include "comm/collectives/transport.h"
+#include "comm/collectives/channel.h"
 
 /* The step that an operation waits for; the value is added to the ticket's base. */
 enum ms_ticket_step { MS_TICKET_IDLE = 0, MS_TICKET_ENTERED = 1, MS_TICKET_SHARED = 2, MS_TICKET_FINISHED = 3 };

@@ -1,7 +1,7 @@
-/* test_transport.c - a second transport, to show that the table is enough: the threads of one process hand each other
- * the addresses of what they send, through memory of the test instead of the control segment's tickets.
+/* test_channel.c - a second implementation of channels, to show that the table is enough: the threads of one process
+ * hand each other the addresses of what they send, through memory of the test instead of the control segment's tickets.
  */
-#include "comm/collectives/transport.h"
+#include "comm/collectives/channel.h"
 
 #include "tests/c/support/check.h"
 #include "tests/c/support/ranks.h"
@@ -97,13 +97,13 @@ static void close_loop(ms_channel *channel) {
   closed++;
 }
 
-static const ms_transport loop = {.name = "loop",
-                                  .open = open_loop,
-                                  .next = next_loop,
-                                  .start = start_loop,
-                                  .test = test_loop,
-                                  .abort = abort_loop,
-                                  .close = close_loop};
+static const ms_channel_api loop = {.name = "loop",
+                                    .open = open_loop,
+                                    .next = next_loop,
+                                    .start = start_loop,
+                                    .test = test_loop,
+                                    .abort = abort_loop,
+                                    .close = close_loop};
 
 static void reset(void) {
   memset(posts, 0, sizeof posts);
@@ -138,7 +138,7 @@ static int reduce_over_loop(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void communicators_work_over_another_transport(void **state) {
+static void communicators_work_over_other_channels(void **state) {
   (void)state;
   reset();
   run_ranks_as_threads(RANKS, reduce_over_loop, NULL);
@@ -147,7 +147,7 @@ static void communicators_work_over_another_transport(void **state) {
   assert_int_equal(aborted, 0);
 }
 
-/* Rank 2 never comes: the deadline and its report are the communicator's, whatever the transport. */
+/* Rank 2 never comes: the deadline and its report are the communicator's, whatever the channel. */
 static int wait_for_rank_2(ms_world *world, void *context) {
   (void)context;
   ms_comm *comm;
@@ -172,8 +172,8 @@ static void an_operation_in_flight_is_aborted_when_its_communicator_closes(void 
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(communicators_work_over_another_transport),
+      TEST(communicators_work_over_other_channels),
       TEST(an_operation_in_flight_is_aborted_when_its_communicator_closes),
   };
-  return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("channel", tests, NULL, NULL);
 }

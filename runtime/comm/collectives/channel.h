@@ -1,18 +1,18 @@
-/* transport.h - the table of functions through which a communicator's operations reach the other ranks. Communicators
+/* channel.h - the table of functions through which a communicator's operations reach the other ranks. Communicators
  * (comm.c) know only this table; shared_memory.c is the first implementation. NCCL belongs to the device
  * (ms_device_api), which runs whole collectives.
  *
  * A channel is one ordered sequence of operations among `size` ranks. No function blocks: an operation is started, and
- * tested until it is done. The transport itself finds out which ranks share memory with this one and which are on other
- * hosts: it has the world, which knows the nodes, and the buffers of an operation as ms_coll_part describes them. One
- * thread at a time uses a channel.
+ * tested until it is done. The implementation itself finds out which ranks share memory with this one and which are on
+ * other hosts: it has the world, which knows the nodes, and the buffers of an operation as ms_coll_part describes them.
+ * One thread at a time uses a channel.
  */
-#ifndef MS_COMM_COLLECTIVES_TRANSPORT_H
-#define MS_COMM_COLLECTIVES_TRANSPORT_H
+#ifndef MS_COMM_COLLECTIVES_CHANNEL_H
+#define MS_COMM_COLLECTIVES_CHANNEL_H
 
 #include "comm/collectives/comm.h"
 
-/* Defined by each transport. */
+/* Defined by each implementation. */
 typedef struct ms_channel ms_channel;
 
 typedef struct ms_channel_config {
@@ -20,7 +20,7 @@ typedef struct ms_channel_config {
   int size, me;           /* me: the group rank */
   const int *rank;        /* [size]: world ranks in group order; lives as long as the channel */
   ms_group_entry *entry;  /* entry of these ranks and this channel in the control segment */
-  ms_recorder_ring *ring; /* a transport with tickets that others can read sets the ring's target */
+  ms_recorder_ring *ring; /* an implementation with tickets that others can read sets the ring's target */
 } ms_channel_config;
 
 /* Progress of an operation. */
@@ -30,7 +30,7 @@ enum ms_progress {
   MS_PROGRESS_DONE = 2   /* this rank's part is done, and its buffers are free again */
 };
 
-typedef struct ms_transport {
+typedef struct ms_channel_api {
   const char *name;
   int (*open)(const ms_channel_config *config, ms_channel **channel);
   /* Number of the operation that would start next, the same on all ranks that take part, from 1. */
@@ -44,12 +44,11 @@ typedef struct ms_transport {
   void (*abort)(ms_channel *channel);
   /* Requires that nothing is in flight. */
   void (*close)(ms_channel *channel);
-} ms_transport;
+} ms_channel_api;
 
-extern const ms_transport ms_transport_shared_memory;
+extern const ms_channel_api ms_channel_shared_memory;
 
-/* Like ms_comm_open, over the caller's transport. */
-int ms_comm_open_over(const ms_transport *transport, ms_world *world, int n, const int *ranks, int channel,
-                      ms_comm **comm);
+/* Like ms_comm_open, over the caller's channels. */
+int ms_comm_open_over(const ms_channel_api *api, ms_world *world, int n, const int *ranks, int channel, ms_comm **comm);
 
 #endif
