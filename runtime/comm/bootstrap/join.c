@@ -55,10 +55,20 @@ static int take_row(ms_world *world, ms_control *control, int row) {
   return MS_OK;
 }
 
-static int take_place(ms_world *world, ms_control *control, int rank) {
+static int be_on_one_node(ms_world *world, int rank, int size) {
   world->rank = rank;
-  world->size = control->size;
+  world->size = size;
+  return ms_topology_make(size, 0, NULL, &world->topology);
+}
+
+static int take_place(ms_world *world, ms_control *control, int rank) {
+  MS_TRY(be_on_one_node(world, rank, control->size));
   return take_row(world, control, rank);
+}
+
+static int be_alone(ms_world *world) {
+  MS_TRY(be_on_one_node(world, 0, 1));
+  return open_private_recorder(world);
 }
 
 static void destroy_world(void *object) {
@@ -66,15 +76,15 @@ static void destroy_world(void *object) {
   if (!world->control && world->recorder) munmap(world->recorder, sizeof *world->recorder);
   if (world->maps) ms_control_unmap(world->control);
   if (world->owns_fd) close(world->fd);
+  ms_topology_free(&world->topology);
+  free(world->node_name);
 }
 
-/* A world of one, not yet with a flight recorder. */
+/* Not yet with ranks or a flight recorder. */
 static int make_world(ms_world **world) {
   ms_world *made = ms_handle_new(MS_HANDLE_WORLD, sizeof *made, destroy_world);
   if (!made) return MS_ENOMEM;
   made->fd = -1;
-  made->size = 1;
-  made->topology.nodes = 1;
   made->diagnosis = &ms_report_diagnosis;
   ms_host_name(made->host, sizeof made->host);
   int rc = read_timeout(made);
@@ -108,6 +118,7 @@ static int come_together(ms_world *world, const ms_task *task, ms_control *inher
   world->store = result.store;
   world->tell_other_nodes = ms_store_abort;
   world->topology = result.topology;
+  world->node_name = result.node_name;
   if (!inherited) {
     world->fd = result.fd;
     world->owns_fd = world->fd >= 0;
@@ -176,7 +187,7 @@ int ms_world_alone(ms_world **world) {
   MS_GIVEN(world);
   ms_world *alone;
   MS_TRY(make_world(&alone));
-  int rc = open_private_recorder(alone);
+  int rc = be_alone(alone);
   if (rc) ms_handle_release(alone, MS_HANDLE_WORLD);
   else *world = alone;
   return rc;
@@ -190,11 +201,11 @@ int ms_world_join(ms_world **world) {
   MS_TRY(make_world(&joined));
   if (launched) MS_GOTO(join_launched(joined));
   else MS_GOTO(join_by_environment(joined));
-  if (!joined->control) MS_GOTO(open_private_recorder(joined));
+  if (!joined->control) MS_GOTO(be_alone(joined));
   *world = joined;
   return MS_OK;
 fail:
-  ms_rendezvous_end(&joined->store, &joined->topology);
+  ms_store_close(joined->store);
   ms_handle_release(joined, MS_HANDLE_WORLD);
   return rc;
 }
@@ -208,7 +219,8 @@ void ms_world_leave(ms_world *world) {
     atomic_store(&world->control->rank[world->row].state, MS_CONTROL_LEFT);
     for (int row = 0; row < world->control->size; row++)
       if (row != world->row) ms_control_ring(world->control, row);
-    ms_rendezvous_end(&world->store, &world->topology); /* the store's thread uses the segment */
+    ms_store_close(world->store); /* its thread uses the segment */
+    world->store = NULL;
   }
   ms_handle_release(world, MS_HANDLE_WORLD); /* running work keeps the segment until it is released as well */
 }

@@ -50,32 +50,36 @@ static int fill_member(const ms_task *task, const ms_control *inherited, member 
 static int same_host(const member *a, const member *b) { return !memcmp(a->host, b->host, sizeof a->host); }
 
 /* Nodes are numbered in the order of their lowest ranks. */
-static void number_nodes(attempt *a) {
-  int *node_of = a->result->topology.node_of;
-  int nodes = 0, *lowest = node_of + a->task->size; /* scratch: node_of has room for [2 * size] */
-  for (int rank = 0; rank < a->task->size; rank++) {
+static int number_nodes(attempt *a) {
+  ms_rendezvous_result *result = a->result;
+  const int size = a->task->size;
+  int rc = MS_OK, nodes = 0, mine, *lowest; /* lowest: [nodes], the first rank of each */
+  int *node_of = ms_calloc(2 * (int64_t)size, sizeof *node_of);
+  if (!node_of) return MS_ENOMEM;
+  lowest = node_of + size;
+  for (int rank = 0; rank < size; rank++) {
     int node = 0;
     while (node < nodes && !same_host(&a->all[rank], &a->all[lowest[node]])) node++;
     if (node == nodes) lowest[nodes++] = rank;
     node_of[rank] = node;
   }
-  int mine = node_of[a->task->rank];
-  a->result->topology.nodes = nodes;
+  MS_GOTO(ms_topology_make(size, nodes, node_of, &result->topology));
+  mine = node_of[a->task->rank];
   a->first = lowest[mine];
-  for (int rank = 0; rank < a->task->size; rank++) {
-    if (node_of[rank] != mine) continue;
-    a->local++;
-    if (rank < a->task->rank) a->result->row++;
-  }
+  a->local = result->topology.node_ranks[mine];
+  for (int rank = 0; rank < a->task->rank; rank++) result->row += node_of[rank] == mine;
+fail:
+  free(node_of);
+  return rc;
 }
 
 static int name_nodes(attempt *a) {
   ms_rendezvous_result *result = a->result;
-  result->topology.name = ms_calloc(result->topology.nodes, sizeof *result->topology.name);
-  if (!result->topology.name) return MS_ENOMEM;
+  result->node_name = ms_calloc(result->topology.nodes, sizeof *result->node_name);
+  if (!result->node_name) return MS_ENOMEM;
   for (int rank = a->task->size - 1; rank >= 0; rank--)
     ms_wire_get_text((const uint8_t *)a->all[rank].name, MS_WIRE_NAME,
-                     result->topology.name[result->topology.node_of[rank]], MS_WIRE_NAME);
+                     result->node_name[result->topology.node_of[rank]], sizeof *result->node_name);
   return MS_OK;
 }
 
@@ -171,11 +175,10 @@ static int come_together(attempt *a, const ms_store_config *config, ms_control *
   member mine;
   MS_TRY(fill_member(a->task, inherited, &mine));
   a->all = ms_calloc(a->task->size, sizeof *a->all);
-  result->topology.node_of = ms_calloc(2 * (int64_t)a->task->size, sizeof *result->topology.node_of);
-  if (!a->all || !result->topology.node_of) return MS_ENOMEM;
+  if (!a->all) return MS_ENOMEM;
   MS_TRY(ms_store_open(config, &result->store));
   MS_TRY(ms_store_gather(result->store, &mine, sizeof mine, a->all));
-  number_nodes(a);
+  MS_TRY(number_nodes(a));
   MS_TRY(name_nodes(a));
   MS_TRY(share_segment(a, inherited));
   return inherited ? MS_OK : take_threads(a);
@@ -192,23 +195,17 @@ int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms
                             .rank = task->rank,
                             .size = task->size,
                             .timeout = timeout};
-  *result = (ms_rendezvous_result){.fd = -1, .topology = {.nodes = 1}};
+  *result = (ms_rendezvous_result){.fd = -1};
   attempt a = {.task = task, .result = result};
   int rc = come_together(&a, &config, inherited);
   if (rc) {
     if (result->store) ms_store_abort(result->store, ms_error_message());
     if (result->control && result->control != inherited) ms_control_unmap(result->control);
     if (result->fd >= 0) close(result->fd);
-    ms_rendezvous_end(&result->store, &result->topology);
+    ms_store_close(result->store);
+    ms_topology_free(&result->topology);
+    free(result->node_name);
   }
   free(a.all);
   return rc;
-}
-
-void ms_rendezvous_end(ms_store **store, ms_topology *topology) {
-  ms_store_close(*store);
-  *store = NULL;
-  free(topology->node_of);
-  free(topology->name);
-  *topology = (ms_topology){.nodes = 1};
 }

@@ -12,17 +12,16 @@
 #include "comm/bootstrap/store_wire.h"
 
 typedef struct ms_rendezvous_result {
-  ms_store *store;     /* NULL: a world of one rank */
-  ms_control *control; /* of this node; owned by the caller, and so is fd */
-  int fd;              /* descriptor of control; -1: it was inherited */
-  int row;             /* this rank's index among the ranks of its node */
-  ms_topology topology;
+  ms_store *store;                 /* NULL: a world of one rank */
+  ms_control *control;             /* of this node; owned by the caller, and so is fd */
+  int fd;                          /* descriptor of control; -1: it was inherited */
+  int row;                         /* this rank's index among the ranks of its node */
+  ms_topology topology;            /* owned by the caller, and so is node_name */
+  char (*node_name)[MS_HOST_NAME]; /* [topology.nodes] */
 } ms_rendezvous_result;
 
 /* Meets the other ranks of task at task->place. inherited: the control segment that a launcher made for this node, or
  * NULL. timeout: seconds. Collective: a failure in one rank fails every rank that has connected. */
 int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms_rendezvous_result *result);
-/* Leaves the store and frees the tables; accepts zero-filled ones. Does not unmap the control segment. */
-void ms_rendezvous_end(ms_store **store, ms_topology *topology);
 
 #endif

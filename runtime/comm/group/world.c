@@ -31,20 +31,18 @@ int ms_world_nodes(const ms_world *world) {
 int ms_world_node_of(const ms_world *world, int rank) {
   MS_HANDLE_OR(-1, world, WORLD);
   if (rank < 0 || rank >= world->size) return -1;
-  return world->topology.node_of ? world->topology.node_of[rank] : 0;
+  return world->topology.node_of[rank];
 }
 
 int ms_world_node_ranks(const ms_world *world, int node) {
   MS_HANDLE_OR(0, world, WORLD);
-  int ranks = 0;
-  for (int rank = 0; rank < world->size; rank++) ranks += ms_world_node_of(world, rank) == node;
-  return ranks;
+  return node >= 0 && node < world->topology.nodes ? world->topology.node_ranks[node] : 0;
 }
 
 const char *ms_world_node_name(const ms_world *world, int node) {
   MS_HANDLE_OR("", world, WORLD);
   if (node < 0 || node >= ms_world_nodes(world)) return "";
-  return world->topology.name ? world->topology.name[node] : world->host;
+  return world->node_name ? world->node_name[node] : world->host;
 }
 
 int ms_world_local_rank(const ms_world *world) {
@@ -53,24 +51,27 @@ int ms_world_local_rank(const ms_world *world) {
 }
 
 int ms_world_rank_of_row(const ms_world *world, int row) {
+  const int *node_of = world->topology.node_of;
   int rank = 0;
-  for (int node = ms_world_node_of(world, world->rank), seen = -1; rank < world->size; rank++) {
-    seen += ms_world_node_of(world, rank) == node;
+  for (int seen = -1; rank < world->size; rank++) {
+    seen += node_of[rank] == node_of[world->rank];
     if (seen == row) break;
   }
   return rank;
 }
 
-void ms_topology_text(const ms_topology *topology, int size, char *text, size_t bytes) {
+/* "a (ranks 0-3) and b (ranks 4-7)". */
+static void name_hosts(const ms_world *world, char *text, size_t bytes) {
+  const ms_topology *topology = &world->topology;
   size_t used = 0;
-  uint8_t *here = calloc((size_t)size, 1);
+  uint8_t *here = calloc((size_t)topology->ranks, 1);
   char ranks[256];
   text[0] = '\0';
   for (int node = 0; here && node < topology->nodes && used < bytes; node++) {
     const char *before = !node ? "" : node == topology->nodes - 1 ? " and " : ", ";
-    for (int rank = 0; rank < size; rank++) here[rank] = topology->node_of[rank] == node;
-    int count = ms_rank_list(here, size, ranks, sizeof ranks);
-    used += (size_t)snprintf(text + used, bytes - used, "%s%s (rank%s %s)", before, topology->name[node],
+    for (int rank = 0; rank < topology->ranks; rank++) here[rank] = topology->node_of[rank] == node;
+    int count = ms_rank_list(here, topology->ranks, ranks, sizeof ranks);
+    used += (size_t)snprintf(text + used, bytes - used, "%s%s (rank%s %s)", before, world->node_name[node],
                              count == 1 ? "" : "s", ranks);
   }
   free(here);
@@ -79,7 +80,7 @@ void ms_topology_text(const ms_topology *topology, int size, char *text, size_t 
 int ms_world_check_one_node(const ms_world *world) {
   char hosts[1024];
   if (ms_world_nodes(world) == 1) return MS_OK;
-  ms_topology_text(&world->topology, world->size, hosts, sizeof hosts);
+  name_hosts(world, hosts, sizeof hosts);
   return MS_FAIL(MS_EUNSUPPORTED,
                  "this build has no CPU collectives between hosts, but the %d ranks are on %d hosts: %s", world->size,
                  ms_world_nodes(world), hosts);

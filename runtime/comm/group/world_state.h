@@ -3,32 +3,27 @@
 #define MS_COMM_GROUP_WORLD_STATE_H
 
 #include "base/handle.h"
+#include "base/topology.h"
 #include "comm/group/diagnosis.h"
 #include "comm/group/group.h"
 
 enum { MS_HOST_NAME = 64 };
 
-/* The nodes (hosts) of a world, and the node of each rank. */
-typedef struct ms_topology {
-  int nodes;
-  int *node_of;               /* [size]; NULL: all ranks are on one node */
-  char (*name)[MS_HOST_NAME]; /* [nodes]: host names */
-} ms_topology;
-
 struct ms_world {
   ms_handle handle;
-  int rank, size, fd; /* fd: the control segment's, kept open so that `moonshard ps` finds it; -1: none */
-  int row;            /* this rank's row in the control segment: its index among the ranks of its node */
-  int spin;           /* every rank has its own core */
-  int maps;           /* this world mapped the control segment and unmaps it */
-  int owns_fd;        /* fd is closed with the world; the launcher's stays open for the life of the process */
-  char host[MS_HOST_NAME];
+  int rank, size, fd;      /* fd: the control segment's, kept open so that `moonshard ps` finds it; -1: none */
+  int row;                 /* this rank's row in the control segment: its index among the ranks of its node */
+  int spin;                /* every rank has its own core */
+  int maps;                /* this world mapped the control segment and unmaps it */
+  int owns_fd;             /* fd is closed with the world; the launcher's stays open for the life of the process */
+  char host[MS_HOST_NAME]; /* of this rank */
   double timeout;
   ms_control *control; /* NULL: a world of one */
   ms_recorder *recorder;
   const ms_diagnosis *diagnosis;
-  ms_topology topology;
-  ms_group everyone; /* group 0: all ranks; unused when they are on several nodes */
+  ms_topology topology;            /* of all ranks */
+  char (*node_name)[MS_HOST_NAME]; /* [topology.nodes]; NULL: all ranks are on `host` */
+  ms_group everyone;               /* group 0: all ranks; unused when they are on several nodes */
   /* Bootstrap's connection to ranks that were not forked by one launcher, and its function that passes an abort to the
    * other nodes. */
   struct ms_store *store;
@@ -37,7 +32,5 @@ struct ms_world {
 
 /* The rank of a row in the control segment. */
 int ms_world_rank_of_row(const ms_world *world, int row);
-/* "a (ranks 0-3) and b (ranks 4-7)". */
-void ms_topology_text(const ms_topology *topology, int size, char *text, size_t bytes);
 
 #endif
