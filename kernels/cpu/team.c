@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/crowd.h"
 
 enum { MOST_PARTS = 1 << 10, TURN = MOST_PARTS, CACHE_LINE = 64 };
 

@@ -7,7 +7,6 @@
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "base/crowd.h"
 #include "base/error.h"
 #include "comm/group/world_state.h"
 
