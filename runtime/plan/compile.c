@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
-#include "base/thread_count.h"
+#include "base/cores.h"
 #include "plan/compile_cache.h"
 #include "plan/lower.h"
 

@@ -10,7 +10,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "base/thread_count.h"
+#include "base/cores.h"
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/token.h"
 
