@@ -1,11 +1,15 @@
-/* env.c - typed environment variables. Unset and empty mean the same: the fallback. */
+/* env.c - typed environment variables, of which unset and empty mean the same: the fallback; and closed standard
+ * descriptors, filled with /dev/null. */
 #include "base/env.h"
 
 #include "base/error.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 const char *ms_env_string(const char *name, const char *fallback) {
   const char *text = getenv(name);
@@ -39,5 +43,16 @@ int ms_env_double(const char *name, double fallback, double *value) {
   if (end == text || *end || !isfinite(number))
     return MS_FAIL(MS_EINVAL, "environment variable %s=\"%s\": it must be a finite number", name, text);
   *value = number;
+  return MS_OK;
+}
+
+int ms_descriptors_fill(void) {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    /* open returns the lowest free number, which is this one; child programs inherit it like
+     * any standard descriptor. */
+    if (open("/dev/null", O_RDWR) != fd)
+      return MS_FAIL(MS_EIO, "descriptor %d is closed, and /dev/null cannot take its place: %s", fd, strerror(errno));
+  }
   return MS_OK;
 }

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/cores.h"
-#include "base/descriptors.h"
+#include "base/env.h"
 #include "base/testing.h"
 #include "comm/bootstrap/environment.h"
 #include "comm/bootstrap/token.h"

@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/descriptors.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/interrupt.h"
