@@ -13,7 +13,7 @@
 
 extern "C" {
 #include "base/env.h"
-#include "base/note.h"
+#include "base/error.h"
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/matmul.h"
 }

@@ -11,7 +11,7 @@
 
 extern "C" {
 #include "base/library.h"
-#include "base/note.h"
+#include "base/error.h"
 #include "kernels/cuda/matmul.h"
 }
 

@@ -19,7 +19,6 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "base/note.h"
 #include "kernels/cuda/cublaslt_product.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/table.h"

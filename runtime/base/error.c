@@ -1,10 +1,11 @@
-/* error.c - the thread-local error record and what the public header says about it.
+/* error.c - the thread-local error record and what the public header says about it; the notes of a process.
  *
  * The record has a fixed size, so raising an error never allocates: it works when memory is what ran out. Text that
  * does not fit ends in "...", cut between characters, never inside a UTF-8 sequence.
  */
 #include "base/error.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -104,3 +105,35 @@ const char *ms_status_name(int status) {
 int ms_abi_version(void) { return MS_ABI_VERSION; }
 
 const char *ms_version(void) { return "0.1.0"; }
+
+/* ---- notes, in the order in which they came; there are few ---- */
+
+enum { NOTES = 16, NOTE_BYTES = 1024 };
+
+static char note[NOTES][NOTE_BYTES];
+static int notes, told;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int known(const char *text) {
+  for (int i = 0; i < notes; i++)
+    if (!strcmp(note[i], text)) return 1;
+  return 0;
+}
+
+void ms_note(const char *format, ...) {
+  char text[NOTE_BYTES];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  pthread_mutex_lock(&lock);
+  if (notes < NOTES && !known(text)) memcpy(note[notes++], text, sizeof text);
+  pthread_mutex_unlock(&lock);
+}
+
+const char *ms_note_next(void) {
+  pthread_mutex_lock(&lock);
+  const char *next = told < notes ? note[told++] : NULL;
+  pthread_mutex_unlock(&lock);
+  return next;
+}

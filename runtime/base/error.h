@@ -1,4 +1,4 @@
-/* error.h - the thread-local error record, and the macros that pass a status up.
+/* error.h - what the engine reports: the thread-local error record, the macros that pass a status up, and notes.
  *
  * The latest error wins: after a public function has failed, the record holds what its status stands for, whatever
  * failed before. So code that goes on after a failure saves the record and restores it: a probe that may fail restores
@@ -60,6 +60,10 @@ int ms_error_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)
     if ((count) < 0)                                                                                           \
       return MS_FAIL(MS_EINVAL, "%s: %s is %lld; it must be 0 or more", __func__, #count, (long long)(count)); \
   } while (0)
+
+/* Queues a note until ms_note_next (moonshard.h) returns it: something works, but not as well as it could, and how to
+ * improve it. Failures are errors, not notes. Each text is queued once per process. */
+void ms_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* calloc that records MS_ENOMEM; NULL on failure. n == 0 gives a valid pointer. */
 void *ms_calloc(int64_t n, int64_t size);

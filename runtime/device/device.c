@@ -14,7 +14,6 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "base/note.h"
 
 enum { KINDS = 2 };
 

@@ -12,7 +12,6 @@
 
 #include "base/bf16.h"
 #include "base/error.h"
-#include "base/note.h"
 #include "base/philox.h"
 #include "device/device.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/library.h"
-#include "base/note.h"
+#include "base/error.h"
 
 typedef struct functions {
   double (*cosine)(double);

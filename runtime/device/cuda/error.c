@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/note.h"
+#include "base/error.h"
 #include "device/cuda/cuda.h"
 
 static const ms_device_host *engine;
