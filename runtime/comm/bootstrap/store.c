@@ -20,6 +20,7 @@
 #include "comm/bootstrap/store_file.h"
 #include "comm/bootstrap/store_server.h"
 #include "comm/bootstrap/store_wire.h"
+#include "comm/bootstrap/token.h"
 
 /* Seconds; a server greets as soon as its thread gets a core. */
 static const double GREETING_SECONDS = 10.0;
@@ -104,7 +105,7 @@ static int introduce(ms_store *store, const ms_store_config *config, double dead
   /* Over TCP, rank 0's end belongs to a process only after it has accepted, which the greeting shows. */
   if (store->place.kind == MS_STORE_TCP && !*config->token) MS_TRY(ms_wire_check_user(store->fd));
   fill_hello(config, &hello);
-  MS_TRY(ms_wire_random(hello.nonce, sizeof hello.nonce));
+  MS_TRY(ms_secret_random(hello.nonce, sizeof hello.nonce));
   ms_wire_client_proof(config->token, nonce, &hello, hello.proof);
   ms_wire_put_hello(body, &hello);
   MS_TRY(send_frame(store, MS_WIRE_HELLO, body, sizeof body, deadline));
@@ -177,7 +178,7 @@ static int serve(ms_store *store, const ms_store_config *config, const ms_store_
 static int make_socket_place(const ms_store_place *file, ms_store_place *place) {
   uint64_t random;
   char key[64];
-  MS_TRY(ms_wire_random(&random, sizeof random));
+  MS_TRY(ms_secret_random(&random, sizeof random));
   snprintf(key, sizeof key, "file %llx", (unsigned long long)random);
   ms_store_place_local(key, file->text, place);
   return MS_OK;

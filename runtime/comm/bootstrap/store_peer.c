@@ -1,5 +1,6 @@
 /* store_peer.c - buffers of one connection. */
 #include "comm/bootstrap/store_peer.h"
+#include "comm/bootstrap/token.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -44,7 +45,7 @@ ms_store_peer *ms_store_peer_new(int fd) {
     peer->fd = fd;
     peer->rank = -1;
     peer->since = ms_clock();
-    if (!ms_wire_random(peer->nonce, sizeof peer->nonce)) {
+    if (!ms_secret_random(peer->nonce, sizeof peer->nonce)) {
       ms_wire_put_greeting(greeting, peer->nonce);
       if (append(peer, greeting, sizeof greeting)) return peer;
     }

@@ -17,7 +17,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/secret.h"
 #include "comm/bootstrap/store_resolve.h"
 
 /* Seconds per attempt: an unrouted address never answers, and another attempt can find a network that has come up
@@ -258,11 +257,5 @@ int ms_wire_receive(int fd, void *data, size_t bytes, double deadline) {
     MS_TRY(ms_wire_wait(fd, POLLIN, deadline, &ready));
     if (!ready) return MS_FAIL(MS_ETIMEOUT, "no answer from the other side");
   }
-  return MS_OK;
-}
-
-int ms_wire_random(void *bytes, size_t n) {
-  MS_TRY(ms_secret_start());
-  randombytes_buf(bytes, n);
   return MS_OK;
 }

@@ -82,6 +82,5 @@ void ms_wire_server_proof(const char *token, const uint8_t server_nonce[MS_WIRE_
 void ms_wire_get_text(const uint8_t *body, size_t bytes, char *text, size_t capacity);
 /* 1 when both proofs are equal; takes constant time. */
 int ms_wire_same_proof(const uint8_t a[MS_WIRE_PROOF], const uint8_t b[MS_WIRE_PROOF]);
-int ms_wire_random(void *bytes, size_t n);
 
 #endif

@@ -12,8 +12,33 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "base/secret.h"
-#include "comm/bootstrap/store_wire.h"
+
+/* ---- memory and random bytes for secrets ---- */
+
+/* libsodium needs it before it draws random bytes or maps memory, but not for its hash functions; cheap after the first
+ * call. */
+static int start_sodium(void) {
+  return sodium_init() >= 0 ? MS_OK : MS_FAIL(MS_EIO, "libsodium cannot start: the system provides no random bytes");
+}
+
+char *ms_secret_copy(const char *text) {
+  size_t bytes = strlen(text) + 1;
+  if (start_sodium()) return NULL;
+  char *copy = sodium_malloc(bytes);
+  if (copy) memcpy(copy, text, bytes);
+  else MS_FAIL(MS_ENOMEM, "out of memory: %zu bytes for a secret", bytes);
+  return copy;
+}
+
+void ms_secret_free(char *secret) { sodium_free(secret); }
+
+int ms_secret_random(void *bytes, size_t n) {
+  MS_TRY(start_sodium());
+  randombytes_buf(bytes, n);
+  return MS_OK;
+}
+
+/* ---- the token ---- */
 
 /* An attacker who sees a proof can guess its token offline, so short tokens are refused. */
 enum { SHORTEST = 16, LONGEST = 256, RANDOM_BYTES = 16 };
@@ -97,7 +122,7 @@ int ms_token_make(void) {
   char text[2 * RANDOM_BYTES + 1];
   MS_TRY(ms_token_get(&token));
   if (*token) return MS_OK;
-  MS_TRY(ms_wire_random(random, sizeof random));
+  MS_TRY(ms_secret_random(random, sizeof random));
   for (int i = 0; i < RANDOM_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", random[i]);
   int rc = keep(text, "a random token");
   sodium_memzero(random, sizeof random);

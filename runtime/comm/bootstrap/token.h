@@ -1,7 +1,8 @@
-/* token.h - the secret that the ranks of a job share. Internal to comm and the launcher.
+/* token.h - the secret that the ranks of a job share, and the memory and random bytes for secrets. Internal to comm and
+ * the launcher.
  *
  * It is read from the environment variable MOONSHARD_TOKEN or from the file named by MOONSHARD_TOKEN_FILE, or is
- * generated. It exists only in memory, in one copy that core dumps exclude (base/secret.h). The variable is erased at
+ * generated. It exists only in memory, in one copy that core dumps exclude. The variable is erased at
  * once, so neither `ps` nor a program started by a rank sees it, and it is never printed. Ranks that the launcher forks
  * inherit it. It is kept for the life of the process, which can join again.
  */
@@ -20,5 +21,12 @@ int ms_token_get(const char **token);
 int ms_token_make(void);
 /* Fails with MS_EINVAL, and says what to do, when other hosts can reach the place and there is no token. */
 int ms_token_check(const ms_store_place *place, const char *token);
+
+/* A copy in libsodium's memory: excluded from core dumps, locked against swapping if the system allows it, and wiped
+ * when freed, by ms_secret_free. NULL: MS_ENOMEM. */
+char *ms_secret_copy(const char *text);
+/* Wipes the text and frees it; safe on NULL. */
+void ms_secret_free(char *secret);
+int ms_secret_random(void *bytes, size_t n);
 
 #endif
