@@ -19,6 +19,7 @@
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/store_file.h"
 #include "comm/bootstrap/store_server.h"
+#include "comm/bootstrap/store_wait.h"
 #include "comm/bootstrap/store_wire.h"
 #include "comm/bootstrap/token.h"
 

@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/bootstrap/store_resolve.h"
+#include "comm/bootstrap/store_wait.h"
 
 /* Seconds per attempt: an unrouted address never answers, and another attempt can find a network that has come up
  * since. */

@@ -57,8 +57,6 @@ int ms_wire_check_user(int fd);
 void ms_wire_peer_name(int fd, char *text, size_t bytes);
 /* Makes connections that die silently (a host that lost power) fail after about half a minute. */
 void ms_wire_keep_alive(int fd);
-/* Waits for poll events until `deadline`. *ready 0: the deadline passed. Fails with MS_EINTERRUPT. */
-int ms_wire_wait(int fd, short events, double deadline, int *ready);
 /* Send or receive everything, or fail: MS_ETIMEOUT at the deadline, MS_EIO when the connection closed. */
 int ms_wire_send(int fd, const void *data, size_t bytes, double deadline);
 int ms_wire_receive(int fd, void *data, size_t bytes, double deadline);
