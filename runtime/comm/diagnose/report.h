@@ -3,7 +3,7 @@
 #ifndef MS_COMM_DIAGNOSE_REPORT_H
 #define MS_COMM_DIAGNOSE_REPORT_H
 
-#include "comm/group/diagnosis.h"
+#include "comm/group/wait.h"
 #include "comm/group/table.h"
 
 /* A collective as read from its record, with its texts. */
@@ -35,7 +35,7 @@ void ms_report_status(const ms_control *control, int rank, ms_rank_status *statu
  * briefly awake. */
 void ms_report_look(const ms_control *control, int looks, ms_rank_status *all);
 
-/* The answers that waits and comparisons need (comm/group/diagnosis.h), read from the flight recorders. */
+/* The answers that waits and comparisons need (comm/group/wait.h), read from the flight recorders. */
 extern const ms_diagnosis ms_report_diagnosis;
 
 /* How far a rank has come in the operations of a ring's group, by its ticket. */

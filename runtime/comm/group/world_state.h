@@ -4,7 +4,7 @@
 
 #include "base/handle.h"
 #include "base/topology.h"
-#include "comm/group/diagnosis.h"
+#include "comm/group/wait.h"
 #include "comm/group/group.h"
 
 enum { MS_HOST_NAME = 64 };
