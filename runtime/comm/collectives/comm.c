@@ -2,9 +2,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/error.h"
-#include "comm/collectives/comm_state.h"
+#include "comm/collectives/tickets.h"
+#include "comm/collectives/channel.h"
+#include "comm/group/world_state.h"
+
+struct ms_comm {
+  ms_world *world;
+  ms_recorder *recorder;
+  ms_recorder_ring *ring;
+  int size, me; /* me: the group rank */
+  int rank[MS_MAX_LOCAL_RANKS];
+  const ms_channel_api *api;
+  ms_channel *channel;
+  ms_tickets tickets; /* of collectives that run on a device */
+  const ms_coll *coll;
+  unsigned epoch; /* the world's epoch when coll was started */
+  int in_flight;  /* coll was started and is not done */
+  int met;        /* all ranks have entered coll, and this is recorded */
+};
 
 /* ---- opening ---- */
 
@@ -101,7 +119,8 @@ static double bytes_of(const ms_comm *comm, const ms_coll *coll) {
   return bytes;
 }
 
-void ms_comm_record(ms_comm *comm, const ms_coll *coll, uint64_t sequence) {
+/* Records that this rank enters coll, operation number `sequence` of its group. */
+static void record(ms_comm *comm, const ms_coll *coll, uint64_t sequence) {
   int label = coll->label_number ? coll->label_number : ms_recorder_number(comm->recorder, coll->label);
   comm->met = 0;
   ms_recorder_entered(comm->recorder, comm->ring, sequence, coll->kind, label, bytes_of(comm, coll));
@@ -119,7 +138,7 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
   if (comm->in_flight) comm->api->abort(comm->channel); /* aborted before a recovery */
   comm->coll = coll;
   comm->epoch = epoch;
-  ms_comm_record(comm, coll, comm->api->next(comm->channel, coll));
+  record(comm, coll, comm->api->next(comm->channel, coll));
   MS_TRY(comm->api->start(comm->channel, coll));
   comm->in_flight = 1;
   return MS_OK;
@@ -184,6 +203,54 @@ int ms_comm_wait(ms_comm *comm) {
     if (done) return MS_OK;
     MS_TRY(ms_comm_pause(comm, &wait, seen));
   }
+}
+
+/* ---- collectives that run on a device ----
+ *
+ * The communicator keeps only their count and their records, so deadlines, reports and comparisons work as for the
+ * collectives of this process. */
+
+static void record_met(ms_comm *comm) {
+  if (!comm->met++) ms_recorder_met(comm->ring);
+}
+
+void ms_comm_entered(ms_comm *comm, const ms_coll *coll) {
+  comm->coll = coll;
+  comm->epoch = ms_world_epoch(comm->world);
+  record(comm, coll, ms_tickets_next(&comm->tickets, coll));
+  ms_tickets_begin(&comm->tickets, coll);
+  ms_tickets_sign(&comm->tickets);
+  ms_tickets_publish(&comm->tickets, MS_TICKET_ENTERED);
+  ms_tickets_await(&comm->tickets, MS_TICKET_ENTERED);
+}
+
+void ms_comm_left(ms_comm *comm) {
+  record_met(comm);
+  ms_recorder_misses(comm->recorder, comm->ring, NULL);
+  ms_tickets_publish(&comm->tickets, MS_TICKET_FINISHED);
+  comm->tickets.phase = MS_TICKET_IDLE;
+  ms_recorder_left(comm->ring);
+}
+
+int ms_comm_watch(ms_comm *comm, ms_wait *wait) {
+  double rest;
+  const char *kind = ms_coll_kind_name(comm->coll->kind), *label = comm->coll->label ? comm->coll->label : "";
+  const ms_world *world = comm->world;
+  ms_rank_set missing = ms_tickets_missing(&comm->tickets);
+  int all_came = ms_rank_set_is_empty(&missing);
+  ms_recorder_misses(comm->recorder, comm->ring, all_came ? NULL : &missing);
+  if (!all_came)
+    return ms_world_watch(comm->world, wait, &(ms_wait_for){.kind = kind, .label = label}, &missing, &rest);
+  record_met(comm);
+  MS_TRY(ms_tickets_compare(&comm->tickets));
+  double now = ms_clock();
+  if (wait->left_at == 0) wait->left_at = now;
+  if (now < wait->left_at + world->timeout) return ms_world_check(world);
+  char behind[MS_CONTROL_TEXT];
+  ms_rank_set unfinished = ms_tickets_unfinished(&comm->tickets);
+  world->diagnosis->behind(world->control, world->rank, &unfinished, behind, sizeof behind);
+  return MS_FAIL(MS_ETIMEOUT, "%s %s: all ranks have entered it, but rank %d has not finished it within %g s%s", kind,
+                 label, comm->rank[comm->me], world->timeout, behind);
 }
 
 double ms_coll_bytes(int kind, int ranks, const ms_coll_part *part, int parts) {
