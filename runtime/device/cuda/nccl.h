@@ -1,5 +1,5 @@
 /* nccl.h - the part of NCCL that Moonshard uses, loaded at run time. Names, values and layouts match NCCL 2.18 and
- * later; nccl_check.c compares them with NCCL's header if the toolkit has it.
+ * later; nccl.c compares them with NCCL's header if the toolkit has it.
  */
 #ifndef MS_DEVICE_CUDA_NCCL_H
 #define MS_DEVICE_CUDA_NCCL_H
