@@ -9,7 +9,6 @@
 #include "comm/diagnose/launcher_view.h"
 #include "host/launcher.h"
 #include "host/launcher/leftovers.h"
-#include "host/launcher/nodes.h"
 #include "host/launcher/outlet.h"
 #include "host/launcher/pin.h"
 #include "host/launcher/rank_log.h"
@@ -49,7 +48,12 @@ typedef struct ms_running {
   double tell_to_wait; /* when to print that ranks have not ended yet; 0: never */
 } ms_running;
 
-/* spawn.c: forks one rank and connects its output. */
+/* spawn.c. ms_nodes_prepare reads the job's token before the ranks are forked, so that they inherit it in memory; on a
+ * single node, it makes a random token. Fails with MS_EINVAL if the rendezvous is malformed, or if other hosts can
+ * reach it and there is no token. ms_nodes_rank: the global rank of a local rank; node 0's ranks come first, then node
+ * 1's. ms_start_rank forks one rank and connects its output. */
+int ms_nodes_prepare(const ms_launch_config *config);
+int ms_nodes_rank(const ms_launch_config *config, int local_rank);
 int ms_start_rank(ms_running *run, int rank);
 
 /* watch.c: handles signals by a signalfd and restores them; ms_watch loops until no rank runs. */

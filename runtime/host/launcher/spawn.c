@@ -1,4 +1,6 @@
-/* spawn.c - forks a rank and sets up its streams, environment and cores, and its death with the launcher. */
+/* spawn.c - forks a rank and sets up its streams, environment and cores, and its death with the launcher. On one of
+ * several nodes each has a launcher, and the ranks of all nodes form one world.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,7 +10,25 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "comm/bootstrap/store.h"
+#include "comm/bootstrap/token.h"
 #include "host/launcher/launch.h"
+
+/* ---- nodes ---- */
+
+int ms_nodes_prepare(const ms_launch_config *config) {
+  const char *token;
+  ms_store_place place;
+  if (!config->rendezvous) return MS_OK;
+  if (strcmp(config->rendezvous, "env://")) MS_TRY(ms_store_place_parse(config->rendezvous, &place));
+  if (config->nodes == 1) return ms_token_make();
+  MS_TRY(ms_token_get(&token));
+  return strcmp(config->rendezvous, "env://") ? ms_token_check(&place, token) : MS_OK;
+}
+
+int ms_nodes_rank(const ms_launch_config *config, int local_rank) {
+  return config->node_rank * config->ranks + local_rank;
+}
 
 /* ---- in the rank, before its program starts ---- */
 
@@ -45,6 +65,23 @@ static void drop_launcher(ms_running *run, const int *write_end) {
   free(run->outlet);
 }
 
+static void set_variable(const char *name, int value) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", value);
+  setenv(name, text, 1);
+}
+
+/* From which the rank learns who it is, and where to connect to other nodes. */
+static void set_variables(const ms_launch_config *config, int local_rank) {
+  set_variable("RANK", ms_nodes_rank(config, local_rank));
+  set_variable("WORLD_SIZE", config->ranks * (config->nodes ? config->nodes : 1));
+  set_variable("LOCAL_RANK", local_rank);
+  set_variable("LOCAL_WORLD_SIZE", config->ranks);
+  if (config->nodes) set_variable("MOONSHARD_NODE", config->node_rank);
+  if (config->rendezvous) setenv("MOONSHARD_RENDEZVOUS", config->rendezvous, 1);
+  else unsetenv("MOONSHARD_RENDEZVOUS"); /* it was meant for this launcher, not for its ranks */
+}
+
 static _Noreturn void become_rank(ms_running *run, int rank, const int *write_end, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   /* Where ptrace is restricted to ancestors: lets other ranks check whether this one blocks in print
@@ -61,7 +98,7 @@ static _Noreturn void become_rank(ms_running *run, int rank, const int *write_en
   if (!config->joins) ms_pinning_take(&run->pinning, rank);
   drop_launcher(run, write_end);
   if (!config->joins) {
-    ms_nodes_set_variables(config, rank);
+    set_variables(config, rank);
     snprintf(job, sizeof job, "%d", control_fd);
     setenv("MOONSHARD_JOB_FD", job, 1);
   }
