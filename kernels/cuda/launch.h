@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 extern "C" {
+#include "base/dtype.h"
 #include "base/error.h"
 #include "kernels/cuda/table.h"
 #include "kernels/op.h"

@@ -67,6 +67,8 @@ int ms_cuda_move(const ms_move *move, int moves, void *stream) {
       const int64_t more = ms_cuda_ceil(move[next].n, TILE);
       if (!more) continue;
       if (blocks && blocks + more > INT32_MAX) break; /* a grid has no more; of one part they are 8 T elements */
+      const int dtypes[] = {move[next].from_dtype, move[next].to_dtype};
+      for (const int dtype : dtypes) MS_TRY(ms_dtype_check(dtype, MS_DTYPE_FLOAT | MS_DTYPE_LOOPS, "cuda: a part"));
       if (move[next].add && move[next].to_dtype != MS_F32)
         return MS_FAIL(MS_EDTYPE, "cuda: parts are added in f32, not in %s", ms_dtype_name(move[next].to_dtype));
       list.part[list.parts] = move[next];

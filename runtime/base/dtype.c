@@ -41,14 +41,18 @@ enum {
 /* name, PyTorch's name, C type, bytes, is_float, lowest, largest; uses; wire; casts */
 static const ms_dtype_row rows[] = {
     [MS_F32] = {{"f32", "float32", "float", 4, 1, -FLT_MAX, FLT_MAX},
-                MODEL_FLOAT | MS_DTYPE_SUM,
+                MODEL_FLOAT | MS_DTYPE_SUM | MS_DTYPE_LOOPS,
                 MS_F32,
                 widen_f32,
                 narrow_f32},
-    [MS_BF16] =
-        {{"bf16", "bfloat16", "uint16_t", 2, 1, -BF16_MAX, BF16_MAX}, MODEL_FLOAT, MS_BF16, widen_bf16, narrow_bf16},
-    [MS_I32] = {{"i32", "int32", "int32_t", 4, 0, INT32_MIN, INT32_MAX}, MS_DTYPE_CAST, MS_I32, NULL, NULL},
-    [MS_U8] = {{"u8", "uint8", "uint8_t", 1, 0, 0, UINT8_MAX}, 0, MS_U8, NULL, NULL},
+    [MS_BF16] = {{"bf16", "bfloat16", "uint16_t", 2, 1, -BF16_MAX, BF16_MAX},
+                 MODEL_FLOAT | MS_DTYPE_LOOPS,
+                 MS_BF16,
+                 widen_bf16,
+                 narrow_bf16},
+    [MS_I32] =
+        {{"i32", "int32", "int32_t", 4, 0, INT32_MIN, INT32_MAX}, MS_DTYPE_CAST | MS_DTYPE_LOOPS, MS_I32, NULL, NULL},
+    [MS_U8] = {{"u8", "uint8", "uint8_t", 1, 0, 0, UINT8_MAX}, MS_DTYPE_LOOPS, MS_U8, NULL, NULL},
 };
 
 _Static_assert(sizeof rows / sizeof *rows == MS_DTYPES, "every dtype of moonshard.h has a row");

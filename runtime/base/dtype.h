@@ -1,7 +1,8 @@
 /* dtype.h - the table of element types: their properties, and where each can be used.
  *
- * A new dtype needs a row in dtype.c, a number in moonshard.h, its NCCL number (device/cuda/nccl.c), and kernels that
- * read and write it. Code that accepts a dtype looks it up here and rejects unsupported ones with MS_EDTYPE.
+ * A new dtype needs a row in dtype.c, a number in moonshard.h, and its NCCL number (device/cuda/nccl.c). Code that
+ * accepts a dtype looks it up here and rejects unsupported ones with MS_EDTYPE. Without MS_DTYPE_LOOPS every kernel and
+ * every sum refuses it.
  */
 #ifndef MS_BASE_DTYPE_H
 #define MS_BASE_DTYPE_H
@@ -15,7 +16,10 @@ enum ms_dtype_use {
   MS_DTYPE_PARAM = 1 << 2,  /* parameters as kernels read them */
   MS_DTYPE_REDUCE = 1 << 3, /* reductions over ranks; each addition is in f32 */
   MS_DTYPE_SUM = 1 << 4,    /* sums of micro-batches */
-  MS_DTYPE_MOMENT = 1 << 5  /* AdamW's moments */
+  MS_DTYPE_MOMENT = 1 << 5, /* AdamW's moments */
+  /* Kernels, sums and casts read and write it. Their loops over floats exist for f32 and bf16: what is not the one is
+   * the other. So nothing else may reach them, and every call is checked for this flag before it is prepared. */
+  MS_DTYPE_LOOPS = 1 << 6
 };
 
 typedef struct ms_dtype_row {

@@ -1,7 +1,9 @@
 /* prepare.c - prepares a kernel once for all equal calls in a plan: layers repeat, and calls run one after another. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/xxh3.h"
 #include "plan/lower.h"
 
@@ -52,9 +54,22 @@ static int grow(ms_prepared *p) {
 
 static int64_t bytes_of(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
 
+/* Kernels tell bf16 from f32 and ask no further, so what they have no loops for ends here. */
+static int check_dtypes(int op, const char *kind, int n, const ms_ref *ref) {
+  for (int i = 0; i < n; i++) {
+    char what[64];
+    if (ms_dtype_may(ref[i].info.dtype, MS_DTYPE_LOOPS)) continue;
+    snprintf(what, sizeof what, "%s: %s %d", ms_op_row_of(op)->name, kind, i);
+    return ms_dtype_check(ref[i].info.dtype, MS_DTYPE_LOOPS, what);
+  }
+  return MS_OK;
+}
+
 /* Fills made->bytes and prepares made->call; the caller sets the hash and the key. */
 static int prepare(const ms_plan *plan, const ms_kernel *kernel, int op, const ms_attrs *attrs, int inputs,
                    const ms_ref *in, int outputs, const ms_ref *out, struct ms_prepared_call *made) {
+  MS_TRY(check_dtypes(op, "input", inputs, in));
+  MS_TRY(check_dtypes(op, "output", outputs, out));
   made->call = (ms_kernel_call){
       .op = op, .attrs = *attrs, .inputs = inputs, .outputs = outputs, .threads = plan->config.threads};
   for (int i = 0; i < inputs; i++) {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/dtype.h"
-#include "plan/plan.h"
+#include "plan/lower.h"
 
 static const int unknown[] = {-1, MS_DTYPES, 17};
 enum { UNKNOWN = sizeof unknown / sizeof *unknown };
@@ -121,6 +121,24 @@ static void graphs_ask_the_table(void **state) {
   fixture_end(&f);
 }
 
+/* Kernels and sums dispatch on bf16 or not, so what else there may be must never reach them. */
+static void kernels_are_prepared_only_for_what_they_have_loops_for(void **state) {
+  (void)state;
+  ms_plan plan = {.config = {.device = MS_DEVICE_CPU, .threads = 1}};
+  const ms_attrs attrs = {0};
+  ms_instr instr = {0};
+  for (int i = 0; i < UNKNOWN; i++) {
+    ms_ref ref[2] = {{.info = {.dtype = MS_F32, .ndim = 1, .dims = {4}}},
+                     {.info = {.dtype = unknown[i], .ndim = 1, .dims = {4}}}};
+    assert_fails(ms_plan_prepare(&plan, MS_OP_relu, &attrs, 1, &ref[1], 1, &ref[0], &instr), MS_EDTYPE,
+                 "relu | input 0 | f32 | bf16");
+    assert_fails(ms_plan_prepare(&plan, MS_OP_relu, &attrs, 1, &ref[0], 1, &ref[1], &instr), MS_EDTYPE,
+                 "relu | output 0 | f32 | bf16");
+    must(ms_plan_prepare(&plan, MS_OP_relu, &attrs, 1, &ref[0], 1, &ref[0], &instr));
+  }
+  ms_plan_release_prepared(&plan);
+}
+
 static void what_is_no_dtype_is_refused(void **state) {
   (void)state;
   for (int i = 0; i < UNKNOWN; i++) {
@@ -146,6 +164,7 @@ int main(void) {
       TEST(floats_widen_in_place_and_narrow_to_the_nearest),
       TEST(models_and_plans_ask_the_table),
       TEST(graphs_ask_the_table),
+      TEST(kernels_are_prepared_only_for_what_they_have_loops_for),
       TEST(what_is_no_dtype_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
