@@ -155,6 +155,48 @@ static void A4_every_call_of_nccl_may_fail(void **state) {
   for (size_t i = 0; i < sizeof lost / sizeof *lost; i++) run_ranks_as_processes(2, lose_a_call, &lost[i]);
 }
 
+/* A communicator of one rank. */
+static void open_communicator(const ms_device_api *api, ms_device *device, ms_device_comm **comm) {
+  char id[MS_DEVICE_ID_BYTES];
+  must(api->comm_id(device, id));
+  must(api->comm_open(device, id, 1, 0, comm));
+  for (int ready = 0; !ready;) must(api->comm_ready(device, *comm, &ready));
+}
+
+static void a_collective_of_an_unknown_dtype_is_refused(void **state) {
+  (void)state;
+  const ms_device_api *api;
+  ms_device *device;
+  ms_device_comm *comm;
+  ms_device_stream *stream;
+  void *memory;
+  float two[2] = {1, 2}, same[2];
+  emulate_failure("");
+  must(ms_device_find(MS_DEVICE_CUDA, &api));
+  must(api->open(0, 0, &device));
+  must(api->allocate(device, 4096, 1, "a test", &memory));
+  must(api->stream_open(device, 0, &stream));
+  open_communicator(api, device, &comm);
+  must(api->write(device, memory, two, sizeof two));
+  ms_device_part part = {.from = memory, .to = memory, .count = 2};
+  for (int kind = MS_DEVICE_ALL_GATHER; kind <= MS_DEVICE_ALL_REDUCE; kind++) {
+    for (int unknown = -1; unknown <= MS_DTYPES; unknown += 1 + MS_DTYPES) {
+      part.dtype = unknown;
+      assert_fails(api->collective(device, comm, stream, kind, 1, &part), MS_EDTYPE, "nccl: | dtype");
+    }
+    part.dtype = MS_F32; /* nothing of the refused one is left in the library */
+    must(api->collective(device, comm, stream, kind, 1, &part));
+    for (int ready = 0; !ready;) must(api->comm_ready(device, comm, &ready));
+  }
+  api->comm_close(device, comm, 5);
+  api->stream_close(device, stream);
+  must(api->read(device, same, memory, sizeof same));
+  assert_memory_equal(same, two, sizeof two);
+  api->release(device, memory, 4096, 1);
+  api->close(device);
+  assert_null(emulated_left());
+}
+
 /* ---- what doctor asks ---- */
 
 static void A4_every_call_that_describes_a_gpu_may_fail(void **state) {
@@ -215,7 +257,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(A4_every_call_of_the_runtime_may_fail),       TEST(A4_every_call_of_nccl_may_fail),
       TEST(A4_every_call_that_describes_a_gpu_may_fail), TEST(A4_what_a_kernel_finds_is_told_with_the_norm),
-      TEST(D9_a_plan_and_its_state_are_of_one_device),
+      TEST(a_collective_of_an_unknown_dtype_is_refused), TEST(D9_a_plan_and_its_state_are_of_one_device),
   };
   emulate_cuda("threads");
   setenv("MOONSHARD_EMULATE_JITTER", "0", 1);

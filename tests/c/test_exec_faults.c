@@ -156,7 +156,8 @@ enum fault { NAN_PARAMETER, INF_INPUT, OVERFLOW };
 typedef struct fault_case {
   training_config config;
   enum fault fault;
-  char *messages; /* [ranks][512], shared memory */
+  const char *streams; /* MOONSHARD_STREAMS: the runner */
+  char *messages;      /* [ranks][512], shared memory */
 } fault_case;
 
 static void spoil_parameter(rank_engine *engine, float value) {
@@ -178,6 +179,7 @@ static int run_into_fault(ms_world *world, void *context) {
   int64_t first, count;
   int rank = ms_world_rank(world);
   abort_on_failed_checks();
+  setenv("MOONSHARD_STREAMS", fault->streams, 1);
   engine_open(world, &fault->config, &engine);
   if (fault->fault == NAN_PARAMETER) spoil_parameter(&engine, NAN);
   if (fault->fault == OVERFLOW) spoil_parameter(&engine, 3e38f);
@@ -198,14 +200,17 @@ static int run_into_fault(ms_world *world, void *context) {
 }
 
 static void check_fault(int replicate, int shard, enum fault kind, const char *wanted) {
+  static const char *const runners[] = {"inline", "threads"};
   int ranks = replicate * shard;
-  fault_case fault = {training_default(replicate, shard), kind, share_memory(4 * 512)};
-  run_ranks_as_processes(ranks, run_into_fault, &fault);
-  for (int rank = 0; rank < ranks; rank++) {
-    assert_has(fault.messages + 512 * rank, wanted);
-    assert_string_equal(fault.messages + 512 * rank, fault.messages);
+  for (int r = 0; r < 2; r++) {
+    fault_case fault = {training_default(replicate, shard), kind, runners[r], share_memory(4 * 512)};
+    run_ranks_as_processes(ranks, run_into_fault, &fault);
+    for (int rank = 0; rank < ranks; rank++) {
+      assert_has(fault.messages + 512 * rank, wanted);
+      assert_string_equal(fault.messages + 512 * rank, fault.messages);
+    }
+    unshare_memory(fault.messages, 4 * 512);
   }
-  unshare_memory(fault.messages, 4 * 512);
 }
 
 static void nonfinite_values_are_traced_to_their_source(void **state) {
