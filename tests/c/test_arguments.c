@@ -47,41 +47,56 @@ static void betas_eps_and_rates_are_refused(void **state) {
   ms_world_leave(world);
 }
 
+/* An exec in a world of one. */
+typedef struct bound {
+  ms_world *world;
+  ms_plan *plan;
+  ms_state *state;
+  ms_exec *exec;
+} bound;
+
+/* An error of before may be on record. */
+static bound bind_one(const mlp *m) {
+  bound b;
+  ms_plan_config config;
+  ms_plan_config_default(&config, sizeof config);
+  assert_int_equal(ms_world_join(&b.world), MS_OK);
+  assert_int_equal(ms_plan_compile(m->graph, &config, &b.plan), MS_OK);
+  assert_int_equal(ms_state_new(b.world, m->model, &config, &b.state), MS_OK);
+  assert_int_equal(ms_exec_new(b.state, b.plan, &b.exec), MS_OK);
+  return b;
+}
+
+static void unbind(bound *b) {
+  ms_exec_free(b->exec);
+  ms_state_free(b->state);
+  ms_plan_free(b->plan);
+  ms_world_leave(b->world);
+}
+
 static void a_step_is_refused(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
-  ms_world *world;
-  ms_plan_config config;
-  ms_plan *plan;
-  ms_state *made;
-  ms_exec *exec;
-  ms_plan_config_default(&config, sizeof config);
-  must(ms_world_alone(&world));
-  must(ms_plan_compile(m.graph, &config, &plan));
-  must(ms_state_new(world, m.model, &config, &made));
-  must(ms_exec_new(made, plan, &exec));
+  bound b = bind_one(&m);
   const ms_step_inputs right = {.lr = 0, .step = 1, .micro_batches = 1};
   ms_step_inputs inputs = right;
   inputs.lr = -1e-3;
-  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "lr | 0 | -0.001");
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "lr | 0 | -0.001");
   inputs.lr = NAN;
-  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "lr | 0");
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "lr | 0");
   inputs = right;
   inputs.step = 0;
-  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "step | 1 | 0");
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "step | 1 | 0");
   inputs = right;
   inputs.rows.first = -1;
-  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "rows.first | -1");
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "rows.first | -1");
   inputs = right;
   inputs.micro_batches = 0;
-  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "micro_batches | 1 | 0");
-  must(ms_exec_run(exec, MS_PHASE_FIRST, &right, NULL)); /* nothing is left half-way */
-  ms_exec_free(exec);
-  ms_state_free(made);
-  ms_plan_free(plan);
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "micro_batches | 1 | 0");
+  must(ms_exec_run(b.exec, MS_PHASE_FIRST, &right, NULL)); /* nothing is left half-way */
+  unbind(&b);
   mlp_free(&m);
-  ms_world_leave(world);
 }
 
 /* Whatever a call that succeeds tries on its way, the record of an earlier failure stays as it is. */
@@ -89,39 +104,28 @@ static void a_success_leaves_the_record_as_it_is(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
-  ms_world *world;
-  ms_plan_config config;
-  ms_plan *plan;
-  ms_state *made;
-  ms_exec *exec;
   ms_attrs attrs;
   float one;
   const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 1};
-  ms_plan_config_default(&config, sizeof config);
   assert_int_equal(ms_op_defaults("no such op", &attrs), MS_ENAME);
   char message[256], where[64];
   snprintf(message, sizeof message, "%s", ms_error_message());
   snprintf(where, sizeof where, "%s", ms_error_where());
-  assert_int_equal(ms_world_join(&world), MS_OK);
-  assert_int_equal(ms_plan_compile(m.graph, &config, &plan), MS_OK);
-  assert_int_equal(ms_state_new(world, m.model, &config, &made), MS_OK);
-  assert_int_equal(ms_exec_new(made, plan, &exec), MS_OK);
+  bound b = bind_one(&m);
   for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++)
     if (phase != MS_PHASE_NEXT && phase != MS_PHASE_LAST)
-      assert_int_equal(ms_exec_run(exec, phase, &step, NULL), MS_OK);
-  assert_int_equal(ms_state_read(made, 0, MS_TENSOR_PARAM, 0, 1, &one), MS_OK);
-  assert_int_equal(ms_world_barrier(world), MS_OK);
+      assert_int_equal(ms_exec_run(b.exec, phase, &step, NULL), MS_OK);
+  assert_int_equal(ms_state_read(b.state, 0, MS_TENSOR_PARAM, 0, 1, &one), MS_OK);
+  assert_int_equal(ms_world_barrier(b.world), MS_OK);
   assert_int_equal(ms_error_code(), MS_ENAME);
   assert_string_equal(ms_error_message(), message);
   assert_string_equal(ms_error_where(), where);
-  assert_int_equal(ms_state_read(made, -1, MS_TENSOR_PARAM, 0, 1, &one), MS_EINVAL); /* the next failure replaces it */
+  assert_int_equal(ms_state_read(b.state, -1, MS_TENSOR_PARAM, 0, 1, &one),
+                   MS_EINVAL); /* the next failure replaces it */
   assert_int_equal(ms_error_code(), MS_EINVAL);
   assert_string_not_equal(ms_error_message(), message);
-  ms_exec_free(exec);
-  ms_state_free(made);
-  ms_plan_free(plan);
+  unbind(&b);
   mlp_free(&m);
-  ms_world_leave(world);
   ms_error_clear();
 }
 

@@ -21,18 +21,14 @@ for line in io.lines(CATALOGUE) do
   end
 end
 
-local wrong = 0
-local function report(...)
-  print(string.format(...))
-  wrong = wrong + 1
-end
+local findings = dofile((arg[0]:gsub("[^/]*$", "")) .. "findings.lua")
 
 local function count(ids, path, number)
   for id in ids:gmatch("%u%d+") do
     if known[id] then
       known[id].tests = known[id].tests + 1
     else
-      report("%s:%d: a name begins with %s, which %s does not have", path, number, id, CATALOGUE)
+      findings.report("%s:%d: a name begins with %s, which %s does not have", path, number, id, CATALOGUE)
     end
   end
 end
@@ -72,7 +68,7 @@ for _, path in ipairs(arg) do
 end
 
 for _, id in ipairs(order) do
-  if known[id].tests == 0 then report("%s: %s has no test", CATALOGUE, id) end
+  if known[id].tests == 0 then findings.report("%s: %s has no test", CATALOGUE, id) end
 end
-if #order == 0 then report("%s: no ids", CATALOGUE) end
-os.exit(wrong == 0 and 0 or 1)
+if #order == 0 then findings.report("%s: no ids", CATALOGUE) end
+findings.finish()

@@ -7,6 +7,7 @@
 -- file. Names that begin with ms_ are unique in the tree, so plain text shows it and no build is needed. What must look
 -- up goes through a pointer that the upper floor hands down. Declaring, as the public header does, is not calling.
 
+local findings = dofile((arg[0]:gsub("[^/]*$", "")) .. "findings.lua")
 local floors = dofile((arg[0]:gsub("[^/]*$", "")) .. "floor_table.lua")
 
 -- The text without comments and strings, with as many lines.
@@ -73,16 +74,10 @@ for _, path in ipairs(order) do
   uses[path] = own
 end
 
-local wrong = 0
-local function report(...)
-  print((...):format(select(2, ...)))
-  wrong = wrong + 1
-end
-
 for _, path in ipairs(order) do
   for other, where in pairs(uses[path]) do
     if not floors.may_use(path, other) then
-      report("%s (%s) calls %s of %s (%s)", path, floors.name_of(path), where, other, floors.name_of(other))
+      findings.report("%s (%s) calls %s of %s (%s)", path, floors.name_of(path), where, other, floors.name_of(other))
     end
   end
 end
@@ -129,11 +124,11 @@ local function visit(path)
         end
       end
       table.sort(lines)
-      report("a circle of %d files:\n%s", #circle, table.concat(lines, "\n"))
+      findings.report("a circle of %d files:\n%s", #circle, table.concat(lines, "\n"))
     end
   end
 end
 for _, path in ipairs(order) do
   if not index[path] then visit(path) end
 end
-os.exit(wrong == 0 and 0 or 1)
+findings.finish()

@@ -5,6 +5,7 @@
 --
 -- The public header moonshard.h is on no floor: its types are everyone's.
 
+local findings = dofile((arg[0]:gsub("[^/]*$", "")) .. "findings.lua")
 local floors = dofile((arg[0]:gsub("[^/]*$", "")) .. "floor_table.lua")
 
 -- The path below the root that an include written in a file of `folder` names, or nil when it is not ours.
@@ -15,25 +16,20 @@ local function resolve(include, path)
   return path:match("^(.*)/[^/]*$") .. "/" .. include
 end
 
-local wrong = 0
-local function report(...)
-  print((...):format(select(2, ...)))
-  wrong = wrong + 1
-end
-
 for _, path in ipairs(arg) do
   local in_tree = path:find("^runtime/") or path:find("^kernels/")
   if in_tree and path ~= "runtime/moonshard.h" then
-    if not floors.folder_of(path) then report("%s: its folder is on no floor", path) end
+    if not floors.folder_of(path) then findings.report("%s: its folder is on no floor", path) end
     local number = 0
     for line in io.lines(path) do
       number = number + 1
       local include = line:match('^%s*#%s*include%s+"([^"]+)"')
       local target = include and resolve(include, path)
       if target and floors.folder_of(path) and floors.folder_of(target) and not floors.may_use(path, target) then
-        report('%s:%d: %s includes "%s" of %s', path, number, floors.name_of(path), include, floors.name_of(target))
+        findings.report('%s:%d: %s includes "%s" of %s', path, number, floors.name_of(path), include,
+          floors.name_of(target))
       end
     end
   end
 end
-os.exit(wrong == 0 and 0 or 1)
+findings.finish()

@@ -48,24 +48,21 @@ local function read_requires(name)
   end
 end
 
-local wrong = 0
-local function report(...)
-  print(string.format(...))
-  wrong = wrong + 1
-end
+local findings = dofile((arg[0]:gsub("[^/]*$", "")) .. "findings.lua")
 
 local function check_floors(name)
   local module = modules[name]
   local floor = floor_of[module.folder]
   if not floor then
-    report("%s: folder %s has no floor: give it one in tests/lint/requires.lua", module.path, shown(module.folder))
+    findings.report("%s: folder %s has no floor: give it one in tests/lint/requires.lua", module.path,
+      shown(module.folder))
     return
   end
   for _, required in ipairs(module.requires) do
     local below = modules[required.name].folder
     if (floor_of[below] or 0) > floor then
-      report("%s:%d: %s requires %s of %s, which is above it", module.path, required.line, shown(module.folder),
-        required.name, shown(below))
+      findings.report("%s:%d: %s requires %s of %s, which is above it", module.path, required.line,
+        shown(module.folder), required.name, shown(below))
     end
   end
 end
@@ -82,7 +79,7 @@ local function report_circle(first)
   for i = from, #way do
     steps[#steps + 1] = ("  %s:%d requires %s"):format(modules[way[i].name].path, way[i].line, way[i].required)
   end
-  report("a circle of %d modules:\n%s", #steps, table.concat(steps, "\n"))
+  findings.report("a circle of %d modules:\n%s", #steps, table.concat(steps, "\n"))
 end
 
 local function visit(name)
@@ -103,4 +100,4 @@ for _, name in ipairs(names) do check_floors(name) end
 for _, name in ipairs(names) do
   if not state[name] then visit(name) end
 end
-os.exit(wrong == 0 and 0 or 1)
+findings.finish()
