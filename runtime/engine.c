@@ -1,5 +1,5 @@
-/* engine.c - public functions that belong to no single layer: those that join two layers that do not include each
- * other, and those of the lowest layer, in the public header's types.
+/* engine.c - public functions that belong to no single floor: those that join two floors that do not include each
+ * other, and those of the lowest floor, in the public header's types.
  */
 #include "base/hash.h"
 #include "graph/graph.h"

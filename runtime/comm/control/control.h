@@ -17,7 +17,7 @@ enum {
   MS_CONTROL_TEXT = 2048,                   /* bytes of an error message */
   MS_CONTROL_FAILURE = 512,                 /* bytes of an error that the program caught */
   MS_CONTROL_LAUNCHER = MS_MAX_LOCAL_RANKS, /* the launcher's row in the table of ranks */
-  /* Bytes of the tables of the layers above; each asserts that its tables fit. */
+  /* Bytes of the tables of the floors above; each asserts that its tables fit. */
   MS_CONTROL_RECORDER_BYTES = 408 << 10, /* per rank */
   MS_CONTROL_GROUP_BYTES = 33 << 20
 };
@@ -51,7 +51,7 @@ typedef struct ms_control {
   _Atomic uint32_t saves;       /* some rank saves its state before it ends on SIGTERM */
   _Atomic uint32_t terminating; /* some rank received SIGTERM */
   ms_control_rank rank[MS_MAX_LOCAL_RANKS + 1];
-  /* Memory of the layers above, initially zero: see ms_recorder_in and ms_group_table. */
+  /* Memory of the floors above, initially zero: see ms_recorder_in and ms_group_table. */
   _Alignas(4096) char recorder[MS_MAX_LOCAL_RANKS][MS_CONTROL_RECORDER_BYTES];
   _Alignas(4096) char group[MS_CONTROL_GROUP_BYTES];
 } ms_control;

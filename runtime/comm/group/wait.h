@@ -7,7 +7,7 @@
 #include "comm/group/world.h"
 
 /* What a failing wait or comparison needs to know: which ranks are behind, which wait for each other, what a rank
- * entered. The layer above (comm/diagnose) reads the answers from the flight recorders, and passes this table to each
+ * entered. The floor above (comm/diagnose) reads the answers from the flight recorders, and passes this table to each
  * world when a rank joins. */
 typedef struct ms_diagnosis {
   /* The suffix for the error of rank `me` that waited for `missing`: "; rank 1 is outside the engine ...". */

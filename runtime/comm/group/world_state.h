@@ -1,4 +1,4 @@
-/* world_state.h - the state of a world, for the files of this layer and for bootstrap, which fills it. */
+/* world_state.h - the state of a world, for the files of this floor and for bootstrap, which fills it. */
 #ifndef MS_COMM_GROUP_WORLD_STATE_H
 #define MS_COMM_GROUP_WORLD_STATE_H
 
