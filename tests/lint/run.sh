@@ -64,6 +64,7 @@ check "floors of the Lua layer" luajit tests/lint/requires.lua "${lua_files[@]}"
 check "behaviours and their tests" luajit tests/lint/behaviours.lua "${test_files[@]}"
 check "no lists of ops outside of the op table" op_lists
 check "no prose in tests" luajit tests/lint/prose.lua "${compared[@]}"
+check "documents name files that are there, and all of a table" luajit tests/lint/file_tables.lua "${all[@]}"
 check "wording" bash tests/lint/wording.sh "${all[@]}"
 check "shell scripts parse" every_script_parses
 check "lists of test files" every_list_is_true
