@@ -84,7 +84,7 @@ static void resolve_collective(ms_exec *exec, const ms_exec_phase *phase, const 
 }
 
 static void resolve_phase(ms_exec *exec, const ms_plan_phase *plan, const ms_exec_phase *phase) {
-  for (int s = 0; s < MS_STREAMS; s++) {
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     for (int i = 0; i < phase->stream[s].n; i++) {
       const ms_exec_instr *instr = &phase->stream[s].instr[i];
       const ms_instr *source = &plan->instr[instr->source];
@@ -117,7 +117,7 @@ void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
 static int ranks_of(const ms_plan_coll *coll) { return coll->replicas ? coll->ranks * coll->replicas : coll->ranks; }
 
 static int allocate_phase(const ms_plan_phase *source, ms_exec_phase *phase) {
-  int n[MS_STREAMS] = {0}, kernels = 0, colls = 0, parts = 0, shares = 0;
+  int n[MS_NAMED_STREAMS] = {0}, kernels = 0, colls = 0, parts = 0, shares = 0;
   for (int i = 0; i < source->n; i++) {
     const ms_instr *instr = &source->instr[i];
     n[instr->stream]++;
@@ -127,7 +127,7 @@ static int allocate_phase(const ms_plan_phase *source, ms_exec_phase *phase) {
     parts += instr->coll->parts;
     shares += instr->coll->parts * ranks_of(instr->coll);
   }
-  for (int s = 0; s < MS_STREAMS; s++) {
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     phase->stream[s].instr = ms_calloc(n[s], sizeof *phase->stream[s].instr);
     if (!phase->stream[s].instr) return MS_ENOMEM;
   }
@@ -254,7 +254,7 @@ fail:
 void ms_exec_unsort(ms_exec *exec) {
   for (int p = 0; p < MS_PHASES; p++) {
     ms_exec_phase *phase = &exec->phase[p];
-    for (int s = 0; s < MS_STREAMS; s++) free(phase->stream[s].instr);
+    for (int s = 0; s < MS_NAMED_STREAMS; s++) free(phase->stream[s].instr);
     free(phase->call);
     free(phase->coll);
     free(phase->part);

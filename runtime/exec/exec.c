@@ -136,7 +136,7 @@ static int check_inputs(int phase, const ms_step_inputs *inputs) {
 
 static void count(ms_exec *exec, int phase) {
   ms_exec_counters *total = &exec->counters;
-  for (int s = 0; s < MS_STREAMS; s++) {
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     const ms_exec_cursor *c = &exec->cursor[s];
     total->collectives[phase] += c->collectives;
     total->instructions += c->instructions;

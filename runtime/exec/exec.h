@@ -36,7 +36,7 @@ typedef struct ms_exec_stream {
 } ms_exec_stream;
 
 typedef struct ms_exec_phase {
-  ms_exec_stream stream[MS_STREAMS];
+  ms_exec_stream stream[MS_NAMED_STREAMS];
   ms_kernel_call *call; /* [kernels] */
   ms_coll *coll;        /* [collectives] */
   ms_coll_part *part;   /* [parts]: of all collectives, in their order */
@@ -84,7 +84,7 @@ struct ms_exec {
   ms_scalars scalars;
   _Atomic uint32_t *event; /* [events of the largest phase]: recorded when equal to epoch */
   uint32_t epoch;          /* counts the runs of phases */
-  ms_exec_cursor cursor[MS_STREAMS];
+  ms_exec_cursor cursor[MS_NAMED_STREAMS];
   int graph_phase; /* the last of FIRST, NEXT and EVALUATE that ran: it wrote the named outputs */
   ms_exec_counters counters;
   ms_delays delays;

@@ -6,10 +6,10 @@
 
 /* In seconds; 0: no delay. */
 typedef struct ms_delays {
-  double before[MS_STREAMS]; /* before each collective of that stream */
-  double forward;            /* between forward and the first kernel of backward */
-  double update;             /* before the optimizer */
-  int any;                   /* at least one is not 0 */
+  double before[MS_NAMED_STREAMS]; /* before each collective of that stream */
+  double forward;                  /* between forward and the first kernel of backward */
+  double update;                   /* before the optimizer */
+  int any;                         /* at least one is not 0 */
 } ms_delays;
 
 /* The delays that ms_inject_delay set for this rank. */

@@ -79,8 +79,8 @@ static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, double 
 static int pause(ms_exec *exec, int phase, unsigned seen) {
   const ms_exec_stream *stream = exec->phase[phase].stream;
   int s = MS_STREAM_COMPUTE;
-  while (s < MS_STREAMS - 1 && exec->cursor[s].at == stream[s].n) s++;
-  for (int hops = 0; hops < MS_STREAMS; hops++) {
+  while (s < MS_NAMED_STREAMS - 1 && exec->cursor[s].at == stream[s].n) s++;
+  for (int hops = 0; hops < MS_NAMED_STREAMS; hops++) {
     const ms_exec_instr *head = &stream[s].instr[exec->cursor[s].at];
     if (exec->cursor[s].in_flight) return ms_comm_pause(head->comm, &exec->cursor[s].wait, seen);
     if (exec->cursor[s].ready_at > 0) {
@@ -100,7 +100,7 @@ static int run_inline(ms_exec *exec, int phase) {
   for (;;) {
     unsigned seen = blocked ? ms_world_doorbell(exec->state->world) : 0;
     int moved = 0, ran = 0, open = 0;
-    for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
+    for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++) {
       if (cursor[s].at == stream[s].n) continue;
       open = 1;
       MS_TRY(poll(exec, phase, &stream[s], s, &moved));

@@ -9,7 +9,7 @@
 
 static void destroy_profile(void *object) {
   ms_profile *profile = object;
-  for (int s = 0; s < MS_STREAMS; s++) free(profile->stream[s].event);
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) free(profile->stream[s].event);
   free(profile->span);
 }
 
@@ -40,7 +40,7 @@ void ms_exec_set_profile(ms_exec *exec, ms_profile *profile) {
 /* ---- events of streams ---- */
 
 int ms_profile_reserve(ms_profile *profile, const ms_exec_phase *phase) {
-  for (int s = 0; s < MS_STREAMS; s++) {
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     ms_profile_list *list = &profile->stream[s];
     list->before = list->n;
     MS_TRY(ms_grow((void **)&list->event, &list->capacity, list->n + phase->stream[s].n, sizeof *list->event));
@@ -104,7 +104,7 @@ static void complete(const ms_exec *exec, int phase, ms_profile_event *event) {
 }
 
 void ms_profile_drop(ms_profile *profile) {
-  for (int s = 0; s < MS_STREAMS; s++) profile->stream[s].n = profile->stream[s].before;
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) profile->stream[s].n = profile->stream[s].before;
 }
 
 /* ---- spans of the calling thread ---- */
@@ -117,7 +117,7 @@ static int add_span(ms_profile *profile, const ms_profile_span *span) {
 
 int ms_profile_finish_phase(ms_profile *profile, const ms_exec *exec, int phase, uint64_t began) {
   double flops = 0, bytes = 0;
-  for (int s = 0; s < MS_STREAMS; s++) {
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     ms_profile_list *list = &profile->stream[s];
     for (int i = list->before; i < list->n; i++) {
       complete(exec, phase, &list->event[i]);

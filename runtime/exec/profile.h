@@ -41,7 +41,7 @@ struct ms_profile {
   ms_handle handle;
   ms_world *world;
   ms_recorder *recorder;
-  ms_profile_list stream[MS_STREAMS];
+  ms_profile_list stream[MS_NAMED_STREAMS];
   ms_profile_span *span;
   int spans, spans_capacity;
   int runs;          /* counts the runs of phases */

@@ -23,7 +23,7 @@
 #include "exec/profile.h"
 
 enum { PROGRAM_LANE = 0, FIRST_STREAM_LANE = 1, PROCESS_STEP = 100 };
-_Static_assert(FIRST_STREAM_LANE + MS_STREAMS <= PROCESS_STEP,
+_Static_assert(FIRST_STREAM_LANE + MS_NAMED_STREAMS <= PROCESS_STEP,
                "the lanes of a rank reach into the next rank's numbers");
 
 typedef struct writer {
@@ -70,7 +70,7 @@ static void name_lanes(writer *w) {
   open_event(w, "M", PROGRAM_LANE, w->base);
   ms_text_append(&w->text, ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%d}}", w->rank);
   name_lane(w, PROGRAM_LANE, "program");
-  for (int s = 0; s < MS_STREAMS; s++)
+  for (int s = 0; s < MS_NAMED_STREAMS; s++)
     if (w->profile->stream[s].n) name_lane(w, FIRST_STREAM_LANE + s, ms_stream_name(s));
 }
 
@@ -153,10 +153,10 @@ static int by_run_and_event(const void *left, const void *right) {
 /* Gives each RECORD the times of the slice before it in its stream, and the stream's lane as op. */
 static int collect_records(writer *w) {
   int n = 0;
-  for (int s = 0; s < MS_STREAMS; s++) n += w->profile->stream[s].n;
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) n += w->profile->stream[s].n;
   w->record = ms_calloc(n, sizeof *w->record);
   if (!w->record) return MS_ENOMEM;
-  for (int s = 0; s < MS_STREAMS; s++) {
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     const ms_profile_event *before = NULL;
     for (int i = 0; i < w->profile->stream[s].n; i++) {
       ms_profile_event *event = &w->profile->stream[s].event[i];
@@ -207,7 +207,7 @@ static uint64_t first_moment(const ms_profile *profile) {
   uint64_t first = UINT64_MAX;
   for (int i = 0; i < profile->spans; i++)
     if (profile->span[i].begin < first) first = profile->span[i].begin;
-  for (int s = 0; s < MS_STREAMS; s++)
+  for (int s = 0; s < MS_NAMED_STREAMS; s++)
     for (int i = 0; i < profile->stream[s].n; i++)
       if (is_slice(&profile->stream[s].event[i]) && profile->stream[s].event[i].begin < first)
         first = profile->stream[s].event[i].begin;
@@ -227,7 +227,7 @@ static int write_own(writer *w) {
   MS_TRY(collect_records(w));
   name_lanes(w);
   write_spans(w);
-  for (int s = 0; s < MS_STREAMS; s++) write_stream(w, s);
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) write_stream(w, s);
   return ms_text_status(&w->text);
 }
 

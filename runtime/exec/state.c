@@ -65,7 +65,7 @@ int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int ra
 }
 
 static int open_communicators(ms_state *state) {
-  for (int stream = MS_STREAM_COMPUTE + 1; stream < MS_STREAMS; stream++) {
+  for (int stream = MS_STREAM_COMPUTE + 1; stream < MS_NAMED_STREAMS; stream++) {
     const ms_dim_group group = ms_model_group(state->model, ms_stream_dim(stream));
     if (group.size > 1) MS_TRY(ms_comm_open(state->world, group.size, group.ranks, stream, &state->comm[stream]));
   }
@@ -94,7 +94,7 @@ static void destroy_state(void *object) {
   ms_async_close(state);
   for (int i = 0; i < state->groups; i++) ms_comm_close(state->group[i].comm);
   free(state->group);
-  for (int stream = 0; stream < MS_STREAMS; stream++) ms_comm_close(state->comm[stream]);
+  for (int stream = 0; stream < MS_NAMED_STREAMS; stream++) ms_comm_close(state->comm[stream]);
   for (int arena = 0; arena < MS_ARENAS; arena++) ms_state_free_arena(state, arena);
   ms_group_close(&state->process_group);
   if (state->device) state->device->api->close(state->device);

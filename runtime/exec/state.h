@@ -36,12 +36,12 @@ struct ms_state {
     ms_comm *comm;
   } * group; /* communicators of smaller groups */
   int groups, group_capacity;
-  ms_comm *comm[MS_STREAMS]; /* one per stream; NULL for compute, and for a dimension of size 1 */
-  struct ms_async *async;    /* streams etc. of an asynchronous device; NULL: the host computes */
-  int norm_ran_last;         /* NORM was the last phase, so no peer reads the weights any more */
-  int ema_swapped;           /* averages and masters are swapped: see ms_state_swap_ema */
-  int replicas_must_meet;    /* this rank swapped its slice back alone: replicas must synchronise before a run */
-  void *view;                /* ms_state_view's last copy; the state owns it */
+  ms_comm *comm[MS_NAMED_STREAMS]; /* one per stream; NULL for compute, and for a dimension of size 1 */
+  struct ms_async *async;          /* streams etc. of an asynchronous device; NULL: the host computes */
+  int norm_ran_last;               /* NORM was the last phase, so no peer reads the weights any more */
+  int ema_swapped;                 /* averages and masters are swapped: see ms_state_swap_ema */
+  int replicas_must_meet;          /* this rank swapped its slice back alone: replicas must synchronise before a run */
+  void *view;                      /* ms_state_view's last copy; the state owns it */
   int64_t view_bytes;
   unsigned interrupted; /* 1 + the world's epoch in which a phase failed part-way; 0: none failed */
 };

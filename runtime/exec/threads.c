@@ -28,7 +28,7 @@ typedef struct worker {
 
 struct ms_exec_threads {
   ms_exec *exec;
-  worker worker[MS_STREAMS]; /* compute's entry is unused: it runs on the caller's thread */
+  worker worker[MS_NAMED_STREAMS]; /* compute's entry is unused: it runs on the caller's thread */
   pthread_mutex_t lock;
   pthread_cond_t start, finish;
   int phase, running, leaving; /* guarded by lock */
@@ -138,7 +138,7 @@ static int run_threads(ms_exec *exec, int phase) {
   atomic_store(&pool->failed, NOT_FAILED);
   pthread_mutex_lock(&pool->lock);
   pool->phase = phase;
-  pool->running = MS_STREAMS - 1;
+  pool->running = MS_NAMED_STREAMS - 1;
   pool->run++;
   pthread_cond_broadcast(&pool->start);
   pthread_mutex_unlock(&pool->lock);
@@ -159,7 +159,7 @@ static int start_threads(ms_exec *exec) {
   pthread_mutex_init(&pool->lock, NULL);
   pthread_cond_init(&pool->start, NULL);
   pthread_cond_init(&pool->finish, NULL);
-  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++) {
     worker *w = &pool->worker[s];
     *w = (worker){.pool = pool, .stream = s};
     int error = pthread_create(&w->thread, NULL, work, w);
@@ -176,7 +176,7 @@ static void end_threads(ms_exec *exec) {
   pool->leaving = 1;
   pthread_cond_broadcast(&pool->start);
   pthread_mutex_unlock(&pool->lock);
-  for (int s = 0; s < MS_STREAMS; s++)
+  for (int s = 0; s < MS_NAMED_STREAMS; s++)
     if (pool->worker[s].started) pthread_join(pool->worker[s].thread, NULL);
   pthread_cond_destroy(&pool->finish);
   pthread_cond_destroy(&pool->start);

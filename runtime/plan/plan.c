@@ -75,8 +75,8 @@ int64_t ms_plan_peak(const ms_plan *plan) {
 }
 
 const char *ms_stream_name(int stream) {
-  static const char *const names[MS_STREAMS] = {"compute", "gather", "reduce", "replicate"};
-  return stream < MS_STREAMS ? names[stream] : "further";
+  static const char *const names[MS_NAMED_STREAMS] = {"compute", "gather", "reduce", "replicate"};
+  return stream < MS_NAMED_STREAMS ? names[stream] : "further";
 }
 
 const char *ms_phase_name(int phase) {

@@ -27,7 +27,7 @@ enum ms_stream {
   MS_STREAM_GATHER = 1,
   MS_STREAM_REDUCE = 2,
   MS_STREAM_REPLICATE = 3,
-  MS_STREAMS = 4
+  MS_NAMED_STREAMS = 4 /* those that lowering uses and an exec runs; the passes behind it take any number */
 };
 
 /* Arenas. STATE, MASTERS and REPLICATED live as long as the training state; every phase reuses the others. Where

@@ -95,7 +95,7 @@ static void measure(ms_world *world, const char *name) {
   double best_run = 1e9, best_loop = 1e9;
   build(&b, world);
   int instructions = 0;
-  for (int s = 0; s < MS_STREAMS; s++) instructions += b.exec->phase[MS_PHASE_EVALUATE].stream[s].n;
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) instructions += b.exec->phase[MS_PHASE_EVALUATE].stream[s].n;
   for (int i = 0; i < REPEATS; i++) {
     double began = ms_clock();
     must(ms_exec_run(b.exec, MS_PHASE_EVALUATE, NULL, NULL));

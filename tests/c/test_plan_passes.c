@@ -120,7 +120,7 @@ static void any_number_of_streams_is_ordered_and_proved(void **state) {
   ms_plan_phase *first = &p.plan->phase[MS_PHASE_FIRST];
   p.plan->streams = 1;
   scatter_over_streams(p.plan, first);
-  assert_true(p.plan->streams > MS_STREAMS + 3);
+  assert_true(p.plan->streams > MS_NAMED_STREAMS + 3);
   assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "phase first | both touch");
   must(ms_plan_synchronize(p.plan, MS_PHASE_FIRST));
   must(ms_plan_verify(p.plan, MS_PHASE_FIRST));
@@ -134,7 +134,7 @@ static void any_number_of_streams_is_ordered_and_proved(void **state) {
     assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "phase first | both touch");
     first->instr[i].kind = MS_INSTR_WAIT;
   }
-  assert_true(waits > MS_STREAMS);
+  assert_true(waits > MS_NAMED_STREAMS);
   drop(&p);
 }
 

@@ -51,8 +51,9 @@ typedef struct ms_async_coll {
 /* One per state, which owns it. */
 typedef struct ms_async {
   struct ms_async_exec *execs; /* the state's execs: their captured graphs use its communicators */
-  ms_device_stream *stream[MS_STREAMS];
-  ms_device_comm *all, *comm[MS_STREAMS]; /* all: the process group's; comm[s]: split from it, NULL without peers */
+  ms_device_stream *stream[MS_NAMED_STREAMS];
+  ms_device_comm *all,
+      *comm[MS_NAMED_STREAMS]; /* all: the process group's; comm[s]: split from it, NULL without peers */
   struct {
     int stream, ranks;
     ms_device_comm *comm;
@@ -66,7 +67,7 @@ typedef struct ms_async {
   int windows, window_capacity;
   int open;       /* the communicators are open */
   unsigned epoch; /* the world's epoch when they were opened */
-  ms_device_event *fork, *join[MS_STREAMS];
+  ms_device_event *fork, *join[MS_NAMED_STREAMS];
   void *control;       /* device memory that holds args and fault */
   ms_async_args *args; /* in control */
   ms_fault *fault;     /* in control */
@@ -85,8 +86,8 @@ struct ms_async_exec {
   struct {
     ms_exec_instr **order; /* [n] in program order */
     int n;
-    int forks[MS_STREAMS];  /* no event of the plan orders the stream's beginning after compute: fork it */
-    int joins[MS_STREAMS];  /* no event of the plan makes compute wait for the stream's end: join it */
+    int forks[MS_NAMED_STREAMS]; /* no event of the plan orders the stream's beginning after compute: fork it */
+    int joins[MS_NAMED_STREAMS]; /* no event of the plan makes compute wait for the stream's end: join it */
     ms_move *convert;       /* [parts of all collectives]: from or to the shared buffer; n = 0: no conversion needed */
     int64_t *marks;         /* pinned, [2 * collectives]; NULL: the phase is not captured */
     ms_device_graph *graph; /* captured from the phase; NULL: not captured yet */

@@ -28,7 +28,7 @@ static int describe_conversions(ms_exec *exec, int index) {
   ms_exec_phase *phase = &exec->phase[index];
   ms_move *move = exec->async->phase[index].convert = ms_calloc(phase->parts, sizeof *move);
   if (!move) return MS_ENOMEM;
-  for (int s = 0; s < MS_STREAMS; s++) {
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     for (int k = 0; k < phase->stream[s].n; k++) {
       const ms_exec_instr *instr = &phase->stream[s].instr[k];
       if (instr->kind != MS_INSTR_COLLECTIVE) continue;
@@ -56,7 +56,7 @@ static char *own_chunk(const ms_exec_instr *instr, const ms_coll_part *part) {
 
 void ms_async_exec_rebind(ms_exec *exec) {
   for (int p = 0; p < MS_PHASES; p++) {
-    for (int s = 0; s < MS_STREAMS; s++) {
+    for (int s = 0; s < MS_NAMED_STREAMS; s++) {
       for (int k = 0; k < exec->phase[p].stream[s].n; k++) {
         const ms_exec_instr *instr = &exec->phase[p].stream[s].instr[k];
         for (int i = 0; instr->kind == MS_INSTR_COLLECTIVE && i < instr->coll->parts; i++) {
@@ -76,8 +76,8 @@ void ms_async_exec_rebind(ms_exec *exec) {
 
 static int sort_order(ms_exec *exec, int index) {
   ms_exec_phase *phase = &exec->phase[index];
-  int at[MS_STREAMS] = {0}, n = 0;
-  for (int s = 0; s < MS_STREAMS; s++) n += phase->stream[s].n;
+  int at[MS_NAMED_STREAMS] = {0}, n = 0;
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) n += phase->stream[s].n;
   exec->async->phase[index].order = ms_calloc(n, sizeof *exec->async->phase[index].order);
   if (!exec->async->phase[index].order) return MS_ENOMEM;
   exec->async->phase[index].n = n;
@@ -94,11 +94,11 @@ static int sort_order(ms_exec *exec, int index) {
 }
 
 typedef struct reach {
-  int of[MS_STREAMS]; /* the number of instructions of each stream that are ordered before a point */
+  int of[MS_NAMED_STREAMS]; /* the number of instructions of each stream that are ordered before a point */
 } reach;
 
 static void extend(reach *to, const reach *by) {
-  for (int s = 0; s < MS_STREAMS; s++)
+  for (int s = 0; s < MS_NAMED_STREAMS; s++)
     if (by->of[s] > to->of[s]) to->of[s] = by->of[s];
 }
 
@@ -106,10 +106,10 @@ static void extend(reach *to, const reach *by) {
  * no join if compute already waits for its last instruction, directly or through another stream. The last stream is
  * checked first, because it waits for the others. */
 static int find_forks(ms_exec *exec, int index) {
-  reach before[MS_STREAMS] = {0}, *event = ms_calloc(exec->plan->phase[index].events, sizeof *event);
+  reach before[MS_NAMED_STREAMS] = {0}, *event = ms_calloc(exec->plan->phase[index].events, sizeof *event);
   int *forks = exec->async->phase[index].forks, *joins = exec->async->phase[index].joins;
   if (!event) return MS_ENOMEM;
-  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++) {
     const ms_exec_stream *stream = &exec->phase[index].stream[s];
     forks[s] = stream->n && stream->instr[0].kind != MS_INSTR_WAIT;
   }
@@ -120,7 +120,7 @@ static int find_forks(ms_exec *exec, int index) {
     else if (instr->kind == MS_INSTR_WAIT) extend(&before[s], &event[instr->event]);
     else before[s].of[s]++;
   }
-  for (int s = MS_STREAMS - 1; s > MS_STREAM_COMPUTE; s--) {
+  for (int s = MS_NAMED_STREAMS - 1; s > MS_STREAM_COMPUTE; s--) {
     joins[s] = before[MS_STREAM_COMPUTE].of[s] < before[s].of[s];
     if (joins[s]) extend(&before[MS_STREAM_COMPUTE], &before[s]);
   }

@@ -38,7 +38,7 @@ static void enter(ms_async_coll *pending) {
 /* Updates the flight recorder: which collectives each stream has entered and left. */
 static int follow(const ms_state *state) {
   ms_async *async = state->async;
-  int blocked[MS_STREAMS] = {0};
+  int blocked[MS_NAMED_STREAMS] = {0};
   for (int64_t i = async->done; i < async->issued; i++) {
     ms_async_coll *pending = &async->ring[i % async->ring_size];
     int past = 0;
@@ -62,7 +62,7 @@ static int follow(const ms_state *state) {
 /* Checks the first collective in flight of each stream: peers that do not arrive, errors of the library. */
 static int look(const ms_state *state) {
   ms_async *async = state->async;
-  int seen[MS_STREAMS] = {0}, ready;
+  int seen[MS_NAMED_STREAMS] = {0}, ready;
   for (int64_t i = async->done; i < async->issued; i++) {
     ms_async_coll *pending = &async->ring[i % async->ring_size];
     if (!pending->coll || seen[pending->stream]++) continue;

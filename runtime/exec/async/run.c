@@ -128,7 +128,7 @@ static int issue(ms_exec *exec, int phase, const ms_exec_instr *instr, int captu
 static int fork_streams(const ms_exec *exec, int phase) {
   const ms_async *async = exec->state->async;
   MS_TRY(record(exec, async->fork, MS_STREAM_COMPUTE));
-  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++)
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++)
     if (exec->async->phase[phase].forks[s]) MS_TRY(wait(exec, s, async->fork));
   return MS_OK;
 }
@@ -136,7 +136,7 @@ static int fork_streams(const ms_exec *exec, int phase) {
 /* all: also streams that the plan joins itself, as a failed phase might not have reached that. */
 static int join_streams(const ms_exec *exec, int phase, int all) {
   const ms_async *async = exec->state->async;
-  for (int s = MS_STREAMS - 1; s > MS_STREAM_COMPUTE; s--) {
+  for (int s = MS_NAMED_STREAMS - 1; s > MS_STREAM_COMPUTE; s--) {
     if (!all && !exec->async->phase[phase].joins[s]) continue;
     MS_TRY(record(exec, async->join[s], s));
     MS_TRY(wait(exec, MS_STREAM_COMPUTE, async->join[s]));
@@ -171,7 +171,7 @@ static int issue_all(ms_exec *exec, int phase, ms_async_run *run, int captures) 
 
 /* Counts what was enqueued. */
 static void count(ms_exec *exec, int phase) {
-  for (int s = 0; s < MS_STREAMS; s++) {
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     ms_exec_cursor *cursor = &exec->cursor[s];
     const ms_exec_stream *stream = &exec->phase[phase].stream[s];
     cursor->instructions = stream->n;
@@ -293,9 +293,9 @@ static int read_timer(const ms_exec *exec, int phase, int timer, uint64_t least,
 
 static int read_timers(ms_exec *exec, int phase) {
   ms_device *device = exec->state->device;
-  int at[MS_STREAMS];
-  uint64_t ended[MS_STREAMS], now = ms_recorder_now();
-  for (int s = 0; s < MS_STREAMS; s++) {
+  int at[MS_NAMED_STREAMS];
+  uint64_t ended[MS_NAMED_STREAMS], now = ms_recorder_now();
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     at[s] = exec->profile->stream[s].before;
     ended[s] = exec->async->zero_at;
   }

@@ -52,7 +52,7 @@ static int open_all(ms_state *state) {
 }
 
 static int open_parts(ms_state *state) {
-  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++) {
     const ms_dim_group group = ms_model_group(state->model, ms_stream_dim(s));
     if (group.size > 1) MS_TRY(split(state, state->async->all, group.number, group.place, &state->async->comm[s]));
   }
@@ -96,7 +96,7 @@ static int open_window(ms_state *state, ms_device_comm *comm, int arena) {
 static int open_windows(ms_state *state) {
   const ms_async *async = state->async;
   if (!state->nccl) return MS_OK;
-  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++) {
     int arena = s == MS_STREAM_GATHER ? MS_ARENA_GATHERED : MS_ARENA_COMM;
     MS_TRY(open_window(state, async->comm[s], arena));
   }
@@ -153,7 +153,7 @@ void ms_async_disconnect(ms_state *state) {
   for (struct ms_async_exec *exec = async->execs; exec; exec = exec->next) ms_async_exec_drop_graphs(state, exec);
   async->windows = 0; /* closing a communicator closes its windows */
   for (int i = 0; i < async->groups; i++) end(state, &async->group[i].comm);
-  for (int s = 0; s < MS_STREAMS; s++) end(state, &async->comm[s]);
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) end(state, &async->comm[s]);
   end(state, &async->all);
   ms_async_settle(state); /* aborted collectives no longer block enqueued work */
   async->open = 0;
@@ -184,7 +184,7 @@ enum { CONTROL_BYTES = 4096, FAULT_AT = 256 };
 
 static int open_streams(ms_device *d, ms_async *async) {
   const ms_device_api *api = d->api;
-  for (int s = 0; s < MS_STREAMS; s++) {
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     MS_TRY(api->stream_open(d, s != MS_STREAM_COMPUTE, &async->stream[s]));
     if (s != MS_STREAM_COMPUTE) MS_TRY(api->event_open(d, 0, &async->join[s]));
   }
@@ -230,7 +230,7 @@ void ms_async_close(ms_state *state) {
     close_event(device, async->run[r].end);
   }
   close_event(device, async->fork);
-  for (int s = 0; s < MS_STREAMS; s++) {
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     close_event(device, async->join[s]);
     if (async->stream[s]) device->api->stream_close(device, async->stream[s]);
   }
