@@ -1,9 +1,9 @@
-/* batch_place.h - maps the elements of a tensor to places in the global tensor of all ranks and micro-batches.
+/* batch_place.h - maps the elements of a tensor to positions in the global tensor of all ranks and micro-batches.
  *
- * Random numbers for an element are keyed by its place there, so they do not depend on how a batch is divided. A
- * tensor is [outer, rows, inner], and its middle axis is the rows of the batch that it holds; graph/batch_rows.c
- * finds these sizes. Each axis has its own origin and step, so another axis that is divided over ranks needs no
- * change to kernels.
+ * The random number of an element is keyed by its position there, so it does not depend on how the batch is divided. A
+ * tensor is viewed as [outer][rows][inner], where `rows` are the rows of the batch that it holds; graph/batch_rows.c
+ * finds these sizes. Each axis has its own origin and step, so dividing another axis over ranks would not change the
+ * kernels.
  */
 #ifndef MS_KERNELS_BATCH_PLACE_H
 #define MS_KERNELS_BATCH_PLACE_H
@@ -26,13 +26,13 @@ typedef struct ms_batch_place_axis {
 typedef struct ms_batch_place {
   ms_batch_place_axis axis[MS_BATCH_PLACE_AXES];
   int64_t elements;
-  int has_rows;   /* 0: the tensor does not depend on a row; the keys are the same on every rank */
+  int has_rows;   /* 0: the tensor has no batch axis, so the keys are the same on every rank */
   int whole;      /* 1: the keys of all elements are consecutive */
   uint64_t first; /* the key of element 0 */
 } ms_batch_place;
 
-/* The place of a tensor of n elements within its micro-batch, from attributes that the builder sets: i1 outer, i2
- * rows or 0, i3 the first of the micro-batch's rows that it holds. */
+/* The position of a tensor of n elements within its micro-batch, from attributes that the builder sets: i1 outer, i2
+ * rows or 0, i3 the first row of the micro-batch that the tensor holds. */
 MS_BATCH_PLACE_FUNCTION ms_batch_place ms_batch_place_of(const ms_attrs *attrs, int64_t n) {
   const int has_rows = attrs->i[2] != 0;
   const int64_t outer = has_rows ? attrs->i[1] : 1, rows = has_rows ? attrs->i[2] : 1, inner = n / (outer * rows);
@@ -45,7 +45,7 @@ MS_BATCH_PLACE_FUNCTION ms_batch_place ms_batch_place_of(const ms_attrs *attrs, 
   return place;
 }
 
-/* The same place in the global batch, where `rows` locates the micro-batch's rows. */
+/* The same position in the global batch; `rows` locates the micro-batch's rows. */
 MS_BATCH_PLACE_FUNCTION ms_batch_place ms_batch_place_at(ms_batch_place place, const ms_axis_part *rows) {
   ms_batch_place_axis *axis = &place.axis[MS_BATCH_PLACE_ROWS];
   if (!place.has_rows) return place;
@@ -67,7 +67,7 @@ MS_BATCH_PLACE_FUNCTION uint64_t ms_batch_place_key(const ms_batch_place *place,
   return key;
 }
 
-/* The number of elements from this one on whose keys are consecutive. */
+/* The number of elements, from this one on, whose keys are consecutive. */
 MS_BATCH_PLACE_FUNCTION int64_t ms_batch_place_run(const ms_batch_place *place, int64_t element) {
   const int64_t inner = place->axis[MS_BATCH_PLACE_INNER].count;
   return place->whole ? place->elements - element : inner - element % inner;

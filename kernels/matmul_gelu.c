@@ -1,4 +1,4 @@
-/* matmul_gelu.c - the two calls that make one of a product and gelu, or of a product and gelu's gradient. */
+/* matmul_gelu.c - splits a fused call into two: a product, then gelu or its gradient. */
 #include "kernels/matmul_gelu.h"
 
 #include <string.h>

@@ -11,18 +11,18 @@
 
 enum ms_activation { MS_ACT_NONE = 0, MS_ACT_RELU = 1, MS_ACT_GELU = 2, MS_ACT_GELU_TANH = 3, MS_ACT_SILU = 4 };
 
-/* Flags of an op's row in ops.def: exactly one of each of the first four groups (graph/op_table.c asserts it), and
- * any of the last group. */
+/* Flags of an op's row in ops.def: exactly one flag from each of the first four groups (graph/op_table.c asserts it),
+ * and any number from the last group. */
 enum {
   /* Who can create a node. */
   MS_OP_PUBLIC = 1 << 0,   /* recipes, by name */
   MS_OP_INTERNAL = 1 << 1, /* autodiff, rewrites and lowering only */
   MS_OP_MAKERS = MS_OP_PUBLIC | MS_OP_INTERNAL,
 
-  /* What the kernel does. */
-  MS_OP_COMPUTES = 1 << 2, /* work that a collective can hide behind */
-  MS_OP_MOVES = 1 << 3,    /* only casts, fills or adds: it does not count as work that hides a collective */
-  MS_OP_ALIAS = 1 << 4,    /* no kernel runs: output 0 is input 0's bytes with another shape */
+  /* What the op does. */
+  MS_OP_COMPUTES = 1 << 2, /* computes: a collective can hide behind it */
+  MS_OP_MOVES = 1 << 3,    /* only casts, fills or adds: too short to hide a collective behind */
+  MS_OP_ALIAS = 1 << 4,    /* no kernel runs: output 0 is the memory of input 0 with another shape */
   MS_OP_WORK = MS_OP_COMPUTES | MS_OP_MOVES | MS_OP_ALIAS,
 
   /* How it uses the previous contents of its outputs. */
@@ -34,7 +34,7 @@ enum {
   /* Whether all ranks run the same calls. */
   MS_OP_ALIKE = 1 << 8,          /* yes; calls are part of the plan's fingerprint */
   MS_OP_RANK_LOCAL = 1 << 9,     /* no: each rank processes the parameters whose chunks it owns */
-  MS_OP_REPLICA_LOCAL = 1 << 10, /* no: replicas that share one copy of the state process a slice each */
+  MS_OP_REPLICA_LOCAL = 1 << 10, /* no: replicas that share one copy of the state each process a slice */
   MS_OP_RANKS = MS_OP_ALIKE | MS_OP_RANK_LOCAL | MS_OP_REPLICA_LOCAL,
 
   /* Other properties. */
@@ -66,8 +66,8 @@ typedef struct ms_scalars {
   ms_axis_part rows;
 } ms_scalars;
 
-/* A fault found by a kernel that runs asynchronously (on a GPU), for the host to read later. The first fault is kept;
- * all zeros: no fault. */
+/* A fault found by a kernel that runs asynchronously (on a GPU); the host reads it later. Only the first fault is kept.
+ * All zeros: no fault. */
 typedef struct ms_fault {
   int32_t set;          /* 1: the other fields are set */
   int32_t op;           /* enum ms_op_id */
@@ -86,7 +86,7 @@ typedef struct ms_kernel_call {
   int inputs, outputs;
   ms_value_info in[MS_MAX_INPUTS];
   ms_value_info out[MS_MAX_OUTPUTS];
-  int threads;             /* most parts that can run in parallel, at least 1 (cpu/team.h) */
+  int threads;             /* upper limit of parts that run in parallel, at least 1 (cpu/team.h) */
   int64_t workspace_bytes; /* set by prepare; run receives 64-byte aligned scratch memory of this size */
   void *prepared;          /* set by prepare; equal calls that never run concurrently can share it */
 
@@ -98,8 +98,8 @@ typedef struct ms_kernel_call {
   ms_fault *fault; /* NULL on the CPU, where run returns the error */
 } ms_kernel_call;
 
-/* One tensor of a launch that copies, casts or adds several: to = from, or to += from. Both [n], f32 or bf16; sums
- * are f32. */
+/* One tensor of a launch that copies, casts or adds several tensors: to = from, or to += from. Both are [n], f32 or
+ * bf16; the target of a sum is f32. */
 typedef struct ms_move {
   const void *from;
   void *to;
@@ -108,8 +108,8 @@ typedef struct ms_move {
   int add; /* 1: add to `to`, whose dtype must be f32 */
 } ms_move;
 
-/* Which implementation computes a call, and why the preferred one does not; both are static texts. because is NULL if
- * `by` is the preferred implementation. */
+/* The implementation that computes a call, and the reason why it is not the preferred one: NULL if it is. Both are
+ * static strings. */
 typedef struct ms_computed {
   const char *by, *because;
 } ms_computed;
@@ -119,8 +119,8 @@ typedef struct ms_kernel {
   int (*run)(const ms_kernel_call *call);
   void (*release)(void *prepared); /* NULL if prepare is NULL or never sets prepared */
   unsigned in_place;               /* MS_OVER bits: which outputs can overwrite which inputs of the same size */
-  /* Called once per bound call, before its first run and with the device open, for decisions that need the device. It
-   * can allocate, wait and write to `prepared`; it must not touch tensors or workspace. NULL: nothing to do. */
+  /* Runs once per bound call, before its first run and with the device open, for decisions that need the device. It can
+   * allocate, wait and write to `prepared`, but must not touch tensors or workspace. NULL: nothing to do. */
   int (*bind)(const ms_kernel_call *call);
   ms_computed (*computed)(const ms_kernel_call *call); /* for profiles; NULL: only one implementation */
 } ms_kernel;

@@ -1,4 +1,4 @@
-/* product.c - a matmul's call read: dtypes checked, leading dimensions made rows or a batch. */
+/* product.c - reads a matmul call: checks the dtypes and turns leading dimensions into rows or a batch. */
 #include "kernels/product.h"
 
 #include <string.h>

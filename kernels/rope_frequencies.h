@@ -1,9 +1,9 @@
-/* rope_frequencies.h - the rotation frequency of each pair of a head; the rope kernels of all devices build their
- * tables from it.
+/* rope_frequencies.h - the rotation frequency of each pair of a head, from which the rope kernels of all devices build
+ * their tables.
  *
- * Computed in single precision and rounded where Hugging Face's models round: at position 100,000 another precision
- * gives another rotation, and weights were trained with this one. Angles are position times frequency, also in single
- * precision.
+ * It is computed in single precision and rounded at the same points as in Hugging Face's models, because pretrained
+ * weights expect exactly these rotations: at position 100,000 a different rounding turns a pair by a visibly different
+ * angle. Angles are position times frequency, also in single precision.
  */
 #ifndef MS_KERNELS_ROPE_FREQUENCIES_H
 #define MS_KERNELS_ROPE_FREQUENCIES_H

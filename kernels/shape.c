@@ -1,7 +1,8 @@
-/* shape.c - broadcasting reduced to runs. */
+/* shape.c - reduces broadcasting to runs. */
 #include "kernels/shape.h"
 
-/* Row-major strides of an input lined up with the output's dims from the last one backwards. */
+/* Aligns an input with the output from the last dim backwards, and stores its row-major strides: 0 where the input is
+ * repeated. */
 static void line_up(const ms_value_info *out, const ms_value_info *in, int64_t *strides) {
   int64_t stride = 1;
   for (int d = out->ndim - 1; d >= 0; d--) {
@@ -12,7 +13,8 @@ static void line_up(const ms_value_info *out, const ms_value_info *in, int64_t *
   }
 }
 
-/* Dim d of the output is dim 1 outwards of the last one kept: true when all inputs walk both as one. */
+/* Whether dim d of the output can merge with the last kept dim, its inner neighbour: for every input one stride must
+ * cover both. */
 static int merges(const ms_broadcast *kept, int inputs, int64_t strides[][MS_MAX_DIMS], int d) {
   int first = kept->ndim - 1;
   for (int i = 0; i < inputs; i++)
@@ -24,7 +26,7 @@ ms_broadcast ms_broadcast_of(const ms_value_info *out, int inputs, const ms_valu
   int64_t strides[MS_MAX_BROADCAST_INPUTS][MS_MAX_DIMS];
   for (int i = 0; i < inputs; i++) line_up(out, &in[i], strides[i]);
 
-  ms_broadcast kept = {0}; /* innermost first while it grows */
+  ms_broadcast kept = {0}; /* innermost dim first while it is built */
   for (int d = out->ndim - 1; d >= 0; d--) {
     if (out->dims[d] == 1) continue;
     if (kept.ndim && merges(&kept, inputs, strides, d)) {

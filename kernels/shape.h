@@ -1,7 +1,7 @@
-/* shape.h - the two views of shapes that kernels use.
+/* shape.h - the two ways in which kernels view shapes.
  *
- * An op along one axis sees [outer, n, inner]. A broadcasting op sees its output as runs: stretches in which every
- * input either advances with the output (stride 1) or stays on one element (stride 0).
+ * An op along one axis views its tensor as [outer][n][inner]. A broadcasting op views its output as runs: ranges in
+ * which every input either advances with the output (stride 1) or repeats one element (stride 0).
  */
 #ifndef MS_KERNELS_SHAPE_H
 #define MS_KERNELS_SHAPE_H
@@ -14,7 +14,7 @@ typedef struct ms_axis_view {
   int64_t outer, n, inner;
 } ms_axis_view;
 
-/* How the axis n of a view is reduced. */
+/* How to reduce the axis n of a view. */
 enum ms_reduction { MS_REDUCE_SUM, MS_REDUCE_LARGEST, MS_REDUCE_SMALLEST };
 
 /* A negative axis counts from the end. */
@@ -30,7 +30,7 @@ static inline ms_axis_view ms_view_axis(const ms_value_info *info, int64_t axis)
   return view;
 }
 
-/* Columns and rows of [..., D]; a scalar is one row with one column. */
+/* The row length D and the number of rows of [..., D]; a scalar is one row of length 1. */
 static inline int64_t ms_row_length(const ms_value_info *info) { return info->ndim ? info->dims[info->ndim - 1] : 1; }
 
 static inline int64_t ms_row_count(const ms_value_info *info) {
@@ -55,7 +55,8 @@ typedef struct ms_broadcast {
 } ms_broadcast;
 
 ms_broadcast ms_broadcast_of(const ms_value_info *out, int inputs, const ms_value_info *in);
-/* The run that starts at output element `element`: its length, limited by `end`, and the offset of each input. */
+/* Finds the run that starts at output element `element`: returns its length, at most end - element, and stores the
+ * offset of each input in offsets[inputs]. */
 int64_t ms_broadcast_run(const ms_broadcast *broadcast, int inputs, int64_t element, int64_t end, int64_t *offsets);
 
 #endif

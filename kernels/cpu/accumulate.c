@@ -1,4 +1,4 @@
-/* accumulate.c - a gradient written to, or added to, its f32 accumulator: y = x, or y += x. */
+/* accumulate.c - writes a gradient x [n] (f32 or bf16) to its f32 accumulator y [n], or adds it: y = x, or y += x. */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"

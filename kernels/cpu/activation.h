@@ -1,19 +1,20 @@
-/* activation.h - activations and their gradients, one element at a time, for loops that the compiler vectorises. NaN
- * in gives NaN out. Each gradient is d act / dx as a function of what its op saves: y for relu, tanh and sigmoid, x
+/* activation.h - activations and their gradients for one element, for loops that the compiler vectorises. NaN in gives
+ * NaN out. Each gradient is d act / dx as a function of the value that the op saves: y for relu, tanh and sigmoid, x
  * for the others. */
 #ifndef MS_KERNELS_CPU_ACTIVATION_H
 #define MS_KERNELS_CPU_ACTIVATION_H
 
 #include "kernels/cpu/simd.h"
 
-/* 1/sqrt(2 pi), sqrt(2/pi), and the cubic term of the tanh form. */
+/* 1/sqrt(2 pi), sqrt(2/pi), and the coefficient of x^3 in the tanh form of gelu. */
 #define MS_NORMAL_PEAK 0.39894228040143268f
 #define MS_SQRT_2_OVER_PI 0.79788456080286536f
 #define MS_GELU_CUBIC 0.044715f
 
 MS_INLINE float ms_relu(float x) { return x < 0.0f ? 0.0f : x; }
 
-/* sigmoid(x) and its slope sigmoid(x) (1 - sigmoid(x)), computed from e^-|x|, which can neither overflow nor cancel. */
+/* sigmoid(x) and its slope sigmoid(x) (1 - sigmoid(x)), computed from e^-|x|, which avoids overflow and
+ * cancellation. */
 typedef struct ms_gate_value {
   float gate, slope;
 } ms_gate_value;
@@ -27,7 +28,7 @@ MS_INLINE float ms_gate(float x) { return ms_gate_and_slope(x).gate; }
 
 MS_INLINE float ms_silu(float x) { return x * ms_gate(x); }
 
-/* (1 + tanh u) / 2 is sigmoid(2u): 2u here, with u = sqrt(2/pi) (x + 0.044715 x^3). */
+/* 2u, where u = sqrt(2/pi) (x + 0.044715 x^3): gelu_tanh needs (1 + tanh u) / 2, which is sigmoid(2u). */
 MS_INLINE float ms_gelu_tanh_argument(float x) {
   return x * (2.0f * MS_SQRT_2_OVER_PI + 2.0f * MS_SQRT_2_OVER_PI * MS_GELU_CUBIC * (x * x));
 }
@@ -37,9 +38,9 @@ MS_INLINE float ms_gelu_tanh(float x) { return x * ms_gate(ms_gelu_tanh_argument
 /* e^(-x^2 / 2), from which the normal distribution and its density are computed. */
 MS_INLINE float ms_bell(float x) { return ms_exp_nonpositive(-0.5f * x * x); }
 
-/* Phi(x) to 1e-7, bell = ms_bell(x): the tail Phi(-|x|) is the bell times a smooth function (half the scaled
- * complementary error function), here a polynomial fitted on [0, 6] so that the error of the product is least.
- */
+/* Phi(x) to 1e-7; bell = ms_bell(x). The tail Phi(-|x|) is the bell times a smooth function (half the scaled
+ * complementary error function). The polynomial approximates that function on [0, 6] and minimises the error of the
+ * product. */
 MS_INLINE float ms_normal_cdf(float x, float bell) {
   float a = __builtin_fabsf(x);
   a = a > 6.0f ? 6.0f : a;
@@ -67,19 +68,19 @@ MS_INLINE float ms_tanh_grad(float y) { return 1.0f - y * y; }
 
 MS_INLINE float ms_sigmoid_grad(float y) { return y * (1.0f - y); }
 
-/* Phi(x) + x phi(x), the standard normal's distribution and density. */
+/* Phi(x) + x phi(x), with the cumulative distribution Phi and the density phi of the standard normal. */
 MS_INLINE float ms_gelu_grad(float x) {
   float bell = ms_bell(x);
   return ms_normal_cdf(x, bell) + x * MS_NORMAL_PEAK * bell;
 }
 
-/* s + x s (1 - s) 2u', s the gate of 2u, u' = sqrt(2/pi) (1 + 3 0.044715 x^2) */
+/* s + x s (1 - s) 2u', where s = sigmoid(2u) and u' = sqrt(2/pi) (1 + 3 0.044715 x^2) */
 MS_INLINE float ms_gelu_tanh_grad(float x) {
   ms_gate_value s = ms_gate_and_slope(ms_gelu_tanh_argument(x));
   return s.gate + x * s.slope * (2.0f * MS_SQRT_2_OVER_PI + 6.0f * MS_SQRT_2_OVER_PI * MS_GELU_CUBIC * (x * x));
 }
 
-/* s + x s (1 - s), s = sigmoid(x) */
+/* s + x s (1 - s), where s = sigmoid(x) */
 MS_INLINE float ms_silu_grad(float x) {
   ms_gate_value s = ms_gate_and_slope(x);
   return s.gate + x * s.slope;

@@ -1,9 +1,10 @@
-/* activation_backward_bias.c - dx = dy act'(a), and the bias gradient, the sum of dx over all rows, in one pass. a is
- * the activation's output for relu, its input for the others. Each part adds up its rows in f32; the parts are added in
- * order.
+/* activation_backward_bias.c - dx = dy act'(a) and the bias gradient (the sum of dx over all rows) in one pass.
  *
- * Two rows also give the activation's result once more, as their last output, so that nobody had to keep it: it is made
- * of what the gradient needs anyway, with the bits that forward's kernel gives.
+ * a, dy, dx [rows][columns] f32 or bf16; bias gradient [columns]. a is the activation's output for relu and its input
+ * for the others. Each part sums its rows in f32 in its scratch row; the parts are then added in order.
+ *
+ * The two recompute ops also write the activation's result y [rows][columns], as their last output, so that the plan
+ * does not have to keep it from forward to backward. It has the same bits as the result of the forward kernel.
  */
 #include "kernels/cpu/block.h"
 
@@ -29,7 +30,7 @@ MS_INLINE float gradient(int activation, float a, float dy) {
   }
 }
 
-/* activation and again are constants where this is inlined. */
+/* Inlined with constant `activation` and `again` (1: also write y). */
 MS_INLINE void backward_rows(const ms_kernel_call *call, int part, int64_t begin, int64_t end, int activation,
                              int again) {
   const int64_t columns = ms_row_length(&call->in[0]);
@@ -106,7 +107,7 @@ static int run(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* The bias gradient is written when all has been read. */
+/* Every row is read before the bias gradient is written, so outputs 1 and 2 can overwrite inputs as well. */
 const ms_kernel ms_cpu_activation_backward_bias = {.prepare = prepare,
                                                    .run = run,
                                                    .in_place = MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(1, 0) |

@@ -1,15 +1,16 @@
 /* adamw.c - AdamW with decoupled weight decay (Loshchilov & Hutter 2019), as PyTorch computes it, in one pass over a
- * chunk: each of gradient, master weights and both moments crosses memory once.
+ * chunk: reads the gradient once, reads and writes the master weights and both moments once.
  *
- *   g = gradient * factor                       factor: the step norm's third number (mean and clipping)
- *   step: how many updates the parameter has had, with this one
+ *   g = gradient * factor                       factor: element 2 of step_norm's output (mean and clipping)
  *   p = p (1 - lr wd)
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
  *   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
  *
- * Moments in bf16 are rounded at random when they are written, after the step was taken with them as they are: x
- * becomes one of its two neighbours, the upper with the probability of what lies below x in the gap between them. The
- * 16 bits that decide are the low half of element's Philox word for the first moment, the high half for the second.
+ * gradient, p [n] f32; m, v [n] f32 or bf16; step f32 [1] counts the updates of the parameter, including this one.
+ *
+ * bf16 moments are rounded stochastically (Gupta et al. 2015) when they are stored; the step itself uses the unrounded
+ * values. With the neighbours lo <= |x| <= hi in bf16, the probability of hi is (|x| - lo) / (hi - lo). Each element
+ * has one 32-bit Philox word: the low half rounds m, the high half v.
  */
 #include "kernels/cpu/block.h"
 
@@ -41,7 +42,7 @@ MS_INLINE setting setting_of(const ms_kernel_call *call) {
                    .factor = ((const float *)call->in_data[1])[2]};
 }
 
-/* One element; the new moments are left in *m and *v. */
+/* Updates one element: stores the new moments in *m and *v and returns the new weight. */
 MS_INLINE float update(const setting *s, float gradient, float p, float *m, float *v) {
   const float g = gradient * s->factor;
   *m = s->beta1 * *m + s->rest1 * g;
@@ -63,7 +64,8 @@ MS_CLONES static void adamw_part(const ms_kernel_call *call, int part, int64_t b
   }
 }
 
-/* The upper 16 bits of x, after `random`, which has 16 bits, was added below them; infinities and NaN stay. */
+/* Stochastic rounding: adds 16 random bits below the bits that bf16 keeps, then truncates. Infinity and NaN are
+ * kept. */
 MS_INLINE ms_bf16 round_at_random(float x, uint32_t random) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
@@ -71,7 +73,8 @@ MS_INLINE ms_bf16 round_at_random(float x, uint32_t random) {
   return (ms_bf16)(added >> 16);
 }
 
-/* Words are drawn for groups of four elements of the parameter, of which the chunk may begin within one. */
+/* Philox gives words in groups of four consecutive elements of the parameter. A chunk can begin inside a group, so the
+ * first `skipped` words are not used. */
 MS_CLONES static void adamw_part_of_bf16(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const setting s = setting_of(call);

@@ -1,7 +1,6 @@
-/* attention.c - softmax(q k' scale) v without a tensor of scores: reads the call, chooses the code that suits the
- * processor, and cuts the blocks of queries for threads. The computation is told in attention_f32.h (Dao et al.
- * 2022).
- */
+/* attention.c - softmax(q k' scale) v without a tensor of scores (Dao et al. 2022): reads the call, chooses the
+ * implementation for the processor, and divides the blocks of queries among threads. attention_f32.h describes the
+ * computation. */
 #include "kernels/cpu/attention.h"
 
 #include <math.h>
@@ -32,7 +31,7 @@ ms_attention ms_attention_of(const ms_kernel_call *call) {
   return a;
 }
 
-/* Panels have 32 rows and steps of 32: below that the matrix unit multiplies padding. */
+/* Panels have 32 rows and steps of 32; with smaller sizes the matrix unit would mostly multiply padding. */
 static int fills_panels(const ms_attention *a) {
   return a->d >= MS_SPLIT_GRAIN && a->t >= MS_SPLIT_GRAIN && a->s >= MS_SPLIT_GRAIN;
 }

@@ -1,6 +1,5 @@
-/* attention_backward.c - the gradients of q, k and v from the log-sum of each query, with scores computed again.
- * Threads take whole key heads, so that every sum has one order whatever their number.
- */
+/* attention_backward.c - the gradients of q, k and v: recomputes the scores and normalises them with the saved log-sum
+ * of each query. A thread takes whole key heads, so the order of every sum is the same for any number of threads. */
 #include "kernels/cpu/attention.h"
 
 #include "base/error.h"

@@ -1,9 +1,9 @@
-/* attention_bf16.c - attention of bf16 tensors on processors that multiply bf16, forward.
+/* attention_bf16.c - forward attention of bf16 tensors on processors that multiply bf16.
  *
- * Scores [queries][keys] are f32 sums of bf16 products; their softmax, by rows, is f32, and the weights are rounded
- * to bf16 for the product with the values, as on every device that multiplies bf16. Keys are laid out once for each
- * key head (transposed, in pairs), values in pairs; queries and results need no transposing. The scale enters with
- * the exponent's.
+ * Scores [queries][keys] are f32 sums of bf16 products. The softmax over a row is f32; its weights are rounded to bf16
+ * for the product with the values, as on every device that multiplies bf16. The keys of a key head are packed once
+ * (transposed, in pairs), and so are its values (in pairs); queries and results need no transposing. One multiplication
+ * by scale / ln 2 applies the scale and changes e^x to 2^x.
  */
 #if defined(__x86_64__)
   #include "kernels/cpu/target.h"
@@ -19,10 +19,10 @@ enum { KEYS_AT_ONCE = 256 };
 typedef struct scratch {
   uint32_t *keys;   /* [S / 32][D / 2][32]: blocks of 32 keys, transposed, in pairs of d */
   uint32_t *values; /* [S / 2][D]: pairs of keys */
-  ms_bf16 *rows;    /* [32][D]: q, or 32 keys being laid out */
+  ms_bf16 *rows;    /* [32][D]: q, or 32 rows of keys or values while they are packed */
   float *scores;    /* [32][KEYS_AT_ONCE] */
   ms_bf16 *weights; /* [32][KEYS_AT_ONCE] */
-  float *sums;      /* [32][D] */
+  float *sums;      /* [32][D]: o before division by the denominator */
   float largest[MS_QUERIES], denominator[MS_QUERIES];
 } scratch;
 
@@ -62,7 +62,8 @@ static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, 
 
 static inline __mmask16 lanes_of(int64_t left) { return left < 16 ? (__mmask16)((1u << left) - 1) : 0xffff; }
 
-/* The maximum is a's where either is NaN: a NaN score is passed over here and comes back with its own weight. */
+/* Ignores NaN scores: _mm512_max_ps returns its second operand if either is NaN. The NaN still reaches the result,
+ * through its own weight. */
 static inline float row_max(const float *scores, int64_t keys, __m512 scale) {
   const int64_t whole = keys / 16 * 16;
   __m512 largest = _mm512_set1_ps(-INFINITY), other = largest;
@@ -82,7 +83,7 @@ static inline __m512 weight(const float *scores, __m512 scale, __m512 largest) {
   return ms_bf16_power_of_two(_mm512_fmsub_ps(_mm512_load_ps(scores), scale, largest));
 }
 
-/* weights[keys] = 2^(scale scores - largest), zeros up to `padded`; returns their sum before rounding. */
+/* weights[keys] = 2^(scale scores - largest), zeros up to `padded`; returns their sum before rounding to bf16. */
 static inline float weigh_row(ms_bf16 *weights, const float *scores, int64_t keys, int64_t padded, __m512 scale,
                               float largest) {
   const __m512 shift = _mm512_set1_ps(largest);
@@ -107,7 +108,8 @@ static void scale_row(float *x, float factor, int64_t n) {
     _mm512_store_ps(x + i, _mm512_mul_ps(_mm512_load_ps(x + i), _mm512_set1_ps(factor)));
 }
 
-/* Takes `count` keys from `first` into the softmax of every row; sums so far are scaled to the new largest score. */
+/* Adds `count` keys from `first` to the softmax of every row, and rescales earlier sums if the largest score has
+ * grown. */
 static void weigh_keys(const ms_attention *a, scratch *s, int64_t q0, int64_t first, int64_t count) {
   const __m512 scale = _mm512_set1_ps((float)(a->scale / MS_LN_2));
   const int64_t padded = ms_bf16_round_up(count), columns = ms_bf16_round_up(a->d);
@@ -160,8 +162,8 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
   write_outputs(a, call, s, b, h, q0);
 }
 
-/* Blocks of a head in the order first, last, second, ...: any stretch of items is then about as much work as
- * another. */
+/* Orders the blocks of a head as first, last, second, ..., so that any range of items is about the same amount of work
+ * under a causal mask. */
 static int64_t balanced(int64_t i, int64_t blocks) { return i & 1 ? blocks - 1 - i / 2 : i / 2; }
 
 static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {

@@ -1,5 +1,5 @@
-/* attention_bf16.h - shared by forward and backward of attention with bf16 products: padding, powers of 2,
- * visibility. */
+/* attention_bf16.h - shared by forward and backward of attention with bf16 products: padding, packing and powers of
+ * 2. */
 #ifndef MS_KERNELS_CPU_ATTENTION_BF16_H
 #define MS_KERNELS_CPU_ATTENTION_BF16_H
 
@@ -13,14 +13,14 @@
 
 static inline int64_t ms_bf16_round_up(int64_t n) { return (n + MS_BF16_GRAIN - 1) / MS_BF16_GRAIN * MS_BF16_GRAIN; }
 
-/* Allocates scratch bytes in whole cache lines. */
+/* Takes `bytes` of scratch from memory + *used, rounded up to whole cache lines. */
 static inline void *ms_bf16_take(char *memory, int64_t *used, int64_t bytes) {
   void *at = memory + *used;
   *used += (bytes + 63) / 64 * 64;
   return at;
 }
 
-/* 2^x for x <= 0, relative error 3e-6, below bf16's precision; 0 on underflow, NaN for NaN. */
+/* 2^x for x <= 0 with relative error 3e-6, less than bf16's rounding error; 0 on underflow, NaN for NaN. */
 static inline __m512 ms_bf16_power_of_two(__m512 x) {
   const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = _mm512_sub_ps(x, n);
   __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(9.582868777e-03f), r, _mm512_set1_ps(5.590641499e-02f));
@@ -30,7 +30,7 @@ static inline __m512 ms_bf16_power_of_two(__m512 x) {
   return _mm512_scalef_ps(p, n);
 }
 
-/* y [padded_rows][y_stride] = x [rows][d], rows `stride` elements apart, padded with zeros. */
+/* y [padded_rows][y_stride] = x [rows][d], padded with zeros; the rows of x are `stride` elements apart. */
 static inline void ms_bf16_pack(ms_bf16 *y, int64_t y_stride, const ms_bf16 *x, int64_t stride, int64_t rows,
                                 int64_t padded_rows, int64_t d) {
   for (int64_t r = 0; r < rows; r++) {
@@ -40,7 +40,7 @@ static inline void ms_bf16_pack(ms_bf16 *y, int64_t y_stride, const ms_bf16 *x, 
   memset(y + rows * y_stride, 0, (size_t)((padded_rows - rows) * y_stride) * sizeof *y);
 }
 
-/* y = scale x, [d] */
+/* y [d] bf16 = scale x [d] f32 */
 static inline void ms_bf16_unpack(ms_bf16 *y, const float *x, float scale, int64_t d) {
   for (int64_t i = 0; i < d; i += 16) {
     const __mmask16 lanes = d - i < 16 ? (__mmask16)((1u << (d - i)) - 1) : 0xffff;

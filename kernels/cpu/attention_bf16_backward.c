@@ -1,8 +1,8 @@
 /* attention_bf16_backward.c - the gradients of attention of bf16 tensors on processors that multiply bf16.
  *
- * As in attention_f32.h scores are computed again transposed, [keys][queries]: probabilities and their gradients,
- * rounded to bf16, are then the left operands that the gradients of values and keys want, and key rows in pairs are
- * the right operand of the gradient of q (which comes out transposed). Sums are f32 throughout.
+ * As in attention_f32.h, scores are recomputed transposed, [keys][queries]. Rounded to bf16, the probabilities and
+ * their gradients are then in the layout that the left operands of dv and dk need. dq is computed transposed,
+ * [d][queries], from transposed keys and ds in pairs of keys. All sums are f32.
  */
 #if defined(__x86_64__)
   #include "kernels/cpu/target.h"
@@ -20,7 +20,7 @@ typedef struct scratch {
   ms_bf16 *q, *dout;              /* [32][D] of a block of queries */
   uint32_t *q_panel, *dout_panel; /* [D / 2][32]: transposed, in pairs of d */
   uint32_t *q_pairs, *dout_pairs; /* [16][D]: pairs of queries */
-  float *scores, *dp;             /* [KEYS_AT_ONCE][32] */
+  float *scores, *dp;             /* [KEYS_AT_ONCE][32]: s = k q', dp = v do' */
   ms_bf16 *p, *ds;                /* [KEYS_AT_ONCE][32] */
   uint32_t *ds_pairs;             /* [KEYS_AT_ONCE / 2][32] */
   float *dq_transposed, *dq;      /* [D][32], [32][D] */
@@ -63,7 +63,7 @@ static int64_t scratch_bytes(const ms_attention *a) {
 
 /* ---- operands --------------------------------------------------------------------------------------------------- */
 
-/* q_pairs serves as a buffer for the pairs of keys on their way to rows of d. */
+/* q_pairs is free at this point and holds the pairs of keys before they are transposed. */
 static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b,
                              int64_t g) {
   const int64_t columns = ms_bf16_round_up(a->d), padded = ms_bf16_round_up(a->s), stride = a->groups * a->d;
@@ -85,7 +85,8 @@ static float dot(const ms_bf16 *x, const ms_bf16 *y, int64_t n) {
   return _mm512_reduce_add_ps(sum);
 }
 
-/* delta[q] = sum_d do o, and lse in powers of 2; both 0 beyond the last query, where q and do are 0 too. */
+/* delta[q] = sum over d of do o, and lse converted to base 2. Both are 0 after the last query, where q and do are 0
+ * too. */
 static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h,
                             int64_t q0, int64_t rows) {
   const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->t + q0;
@@ -115,7 +116,7 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
 
 /* ---- scores ----------------------------------------------------------------------------------------------------- */
 
-/* The queries of the block, a bit each, that see a key. */
+/* The queries of the block that see a key, one bit per query. */
 static uint32_t queries_that_see(const ms_attention *a, int64_t key, int64_t q0) {
   const int64_t blind = a->causal ? key - (a->s - a->t) - q0 : 0;
   if (key >= a->s || blind >= MS_QUERIES) return 0;
@@ -126,7 +127,7 @@ typedef struct gradient_row {
   __m512 ds[2];
 } gradient_row;
 
-/* Row `key` of p and ds from row `row` of scores and dp. */
+/* Computes row `row` of p and ds from the same row of scores and dp. */
 static inline gradient_row gradient_of_key(const scratch *s, int64_t row, uint32_t seeing, __m512 scale) {
   gradient_row result;
   __m512 p[2];
@@ -142,7 +143,8 @@ static inline gradient_row gradient_of_key(const scratch *s, int64_t row, uint32
   return result;
 }
 
-/* p = 2^(scale scores - lse), ds = p (dp - delta), as rows and (ds) as pairs of rows; 0 where a query does not see. */
+/* p = 2^(scale scores - lse) and ds = p (dp - delta), also packed in pairs of keys (ds_pairs); 0 where the query does
+ * not see the key. */
 static void score_gradients(const ms_attention *a, const scratch *s, int64_t q0, int64_t first, int64_t padded) {
   static const uint16_t interleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};

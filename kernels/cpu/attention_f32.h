@@ -1,18 +1,17 @@
-/* attention_f32.h - attention in f32 arithmetic for one instruction set: included by a file that has set
+/* attention_f32.h - attention in f32 arithmetic for one instruction set. The including file defines
  *
- *   MS_TARGET_CODE   the name of the ms_attention_code it defines
+ *   MS_TARGET_CODE   the name of the ms_attention_code to define
  *   MS_VECTOR_BYTES  bytes of a vector register
- *   MS_TILE_ROWS     rows of a register tile; 2 vectors wide, and it must leave registers for the operands
+ *   MS_TILE_ROWS     rows of a register tile, which is 2 vectors wide and must leave registers for the operands
  *   ms_vector_max    (a, b): elementwise maximum, b where either is NaN
  *
- * Everything but the softmax (attention_vector.h) is products of register tiles, c[r][n] += sum_k
- * a(r,k) b[k][n], in which b is read by vectors and a element by element, along rows or columns alike; so keys and
- * values are never transposed:
+ * Everything except the softmax (attention_vector.h) is products of register tiles, c[r][n] += sum_k a(r,k) b[k][n].
+ * They read b by vectors and a by single elements, along rows or columns, so keys and values are never transposed:
  *
- *   forward   s'[key][q] = k q'   o[q][d] += p v              (p = p'[key][q] read by columns)
+ *   forward   s'[key][q] = k q'   o[q][d] += p v               (p reads p'[key][q] by columns)
  *   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][d] += p' do, dk += ds' q, dq[q][d] += ds k
  *
- * q is scaled by scale / ln 2 on packing: probabilities are powers of 2.
+ * Packing multiplies q by scale / ln 2, so that probabilities are powers of 2.
  */
 #include "kernels/cpu/attention_vector.h"
 
@@ -21,7 +20,7 @@ enum {
   TILE_COLUMNS = 2 * LANES,
   FORWARD_KEYS = 128, /* keys at a time: their scores [keys][QUERIES] stay in L1 */
   BACKWARD_KEYS = 64,
-  COLUMN_GRAIN = 32 /* rows of d elements are padded to a multiple of this: whole tiles for every instruction set */
+  COLUMN_GRAIN = 32 /* rows are padded to a multiple of this: whole tiles for every instruction set */
 };
 
 static int64_t padded_columns(const ms_attention *a) { return round_up(a->d, COLUMN_GRAIN); }
@@ -32,8 +31,8 @@ static int64_t padded_keys(const ms_attention *a) { return round_up(a->s, TILE_R
 
 typedef enum tile_start { FROM_ZERO, ADD, SCALE_AND_ADD } tile_start;
 
-/* c[r][n] = start + sum over i < k of a[r a_row + i a_k] b[i b_stride + n], for a tile of rows and columns. With
- * SCALE_AND_ADD, start is c[r][n] factor[r]. */
+/* c[r][n] = start + sum over i < k of a[r a_row + i a_k] b[i b_stride + n], for one tile of TILE_ROWS x TILE_COLUMNS.
+ * start is 0, c[r][n], or (SCALE_AND_ADD) c[r][n] factor[r]. */
 MS_INLINE void tile(float *c, int64_t c_stride, const float *a, int64_t a_row, int64_t a_k, const float *b,
                     int64_t b_stride, int64_t k, tile_start start, const float *factor) {
   vector sum[TILE_ROWS][2];
@@ -70,7 +69,7 @@ static void score_keys(float *scores, const float *x, int64_t x_stride, const fl
 
 /* ---- packing ---------------------------------------------------------------------------------------------------- */
 
-/* y [padded_rows][padded columns] = scale x in f32, padded with zeros; x is [rows][d], rows `stride` elements apart. */
+/* y [padded_rows][y_stride] f32 = scale x [rows][d], padded with zeros; the rows of x are `stride` elements apart. */
 static void pack_rows(float *y, int64_t y_stride, const void *x, int dtype, int64_t stride, int64_t rows,
                       int64_t padded_rows, int64_t d, float scale) {
   for (int64_t r = 0; r < padded_rows; r++) {
@@ -109,7 +108,7 @@ static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, flo
             padded_keys(a), a->d, 1.0f);
 }
 
-/* Sets scores of keys that a query cannot see to -inf: keys from `first` on, QUERIES queries from q0. */
+/* Sets scores[key][q] to -inf where a query cannot see the key: `keys` keys from `first`, QUERIES queries from q0. */
 static void hide_keys(const ms_attention *a, float *scores, int64_t first, int64_t keys, int64_t q0) {
   int64_t from = ms_visible_keys(a, q0); /* the first query sees the fewest keys */
   for (int64_t key = from > first ? from : first; key < first + keys; key++) {

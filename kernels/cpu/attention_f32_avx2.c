@@ -1,4 +1,4 @@
-/* attention_f32_avx2.c - attention in f32 for AVX2 with FMA: tiles of 4 x 16. */
+/* attention_f32_avx2.c - attention in f32 for AVX2 with FMA: register tiles of 4 x 16. */
 #if defined(__x86_64__)
   #include "kernels/cpu/target.h"
 

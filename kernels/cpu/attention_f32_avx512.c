@@ -1,4 +1,4 @@
-/* attention_f32_avx512.c - attention in f32 for AVX-512: tiles of 8 x 32. */
+/* attention_f32_avx512.c - attention in f32 for AVX-512: register tiles of 8 x 32. */
 #if defined(__x86_64__)
   #include "kernels/cpu/target.h"
 

@@ -1,8 +1,8 @@
-/* attention_f32_backward.h - the gradients of one key head: recomputes probabilities from scores and the saved
+/* attention_f32_backward.h - the gradients of one key head: recomputes the probabilities from scores and the saved
  * log-sums, one block of queries at a time. Included by attention_f32.h. */
 typedef struct backward_scratch {
   float *keys, *values, *dkeys, *dvalues;      /* [padded keys][padded columns] of one key head */
-  float *q, *q_panel, *dout, *dout_panel, *dq; /* [QUERIES][padded columns], panels transposed */
+  float *q, *q_panel, *dout, *dout_panel, *dq; /* [QUERIES][padded columns]; the panels are transposed */
   float *p, *ds;                               /* [BACKWARD_KEYS][QUERIES] */
   float *lse, *delta;                          /* [QUERIES] */
 } backward_scratch;
@@ -28,7 +28,8 @@ static int64_t backward_scratch_bytes(const ms_attention *a) {
   return lay_out_backward(a, nothing, &scratch);
 }
 
-/* delta[q] = sum_d do o, and lse converted to base 2; both are 0 after the last query, where q and do are 0 too. */
+/* delta[q] = sum over d of do o, and lse converted to base 2. Both are 0 after the last query, where q and do are 0
+ * too. */
 static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
                             int64_t h, int64_t q0) {
   const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->t + q0;
@@ -58,7 +59,7 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
   memset(s->dq, 0, (size_t)(QUERIES * columns) * sizeof(float));
 }
 
-/* p: scores become probabilities; ds: dp becomes p (dp - delta). Padding rows of the last tile become 0. */
+/* p: replaces scores by probabilities; ds: replaces dp by p (dp - delta). Padding rows of the last tile become 0. */
 static void score_gradients(const backward_scratch *s, int64_t keys, int64_t padded) {
   for (int q = 0; q < QUERIES; q += LANES) {
     const vector lse = *(const vector *)(s->lse + q), delta = *(const vector *)(s->delta + q);
@@ -72,7 +73,7 @@ static void score_gradients(const backward_scratch *s, int64_t keys, int64_t pad
   memset(s->ds + keys * QUERIES, 0, (size_t)((padded - keys) * QUERIES) * sizeof(float));
 }
 
-/* dv += p' do and dk += ds' q for `padded` keys from `first`: a tile of keys starts at the first query that sees it. */
+/* dv += p' do and dk += ds' q for `padded` keys from `first`. A tile of keys starts at the first query that sees it. */
 static void add_key_gradients(const ms_attention *a, const backward_scratch *s, int64_t q0, int64_t first,
                               int64_t padded) {
   const int64_t columns = padded_columns(a);

@@ -1,10 +1,10 @@
-/* attention_f32_forward.h - blocks of queries against all visible keys, FORWARD_KEYS keys at a time: scores, the
- * running softmax (Milakov & Gimelshein 2018), and the weighted values. Included by attention_f32.h. */
+/* attention_f32_forward.h - multiplies blocks of queries with all keys they see, FORWARD_KEYS keys at a time: scores,
+ * running softmax (Milakov & Gimelshein 2018), weighted values. Included by attention_f32.h. */
 typedef struct forward_scratch {
   float *keys, *values; /* [padded keys][padded columns] of one key head */
-  float *rows, *panel;  /* q [QUERIES][padded columns] and transposed */
+  float *rows, *panel;  /* q [QUERIES][padded columns], and its transpose */
   float *scores;        /* [FORWARD_KEYS][QUERIES] */
-  float *sums;          /* o before division [QUERIES][padded columns] */
+  float *sums;          /* [QUERIES][padded columns]: o before division by the denominator */
 } forward_scratch;
 
 static int64_t lay_out_forward(const ms_attention *a, float *memory, forward_scratch *s) {
@@ -25,7 +25,7 @@ static int64_t forward_scratch_bytes(const ms_attention *a) {
   return lay_out_forward(a, nothing, &scratch);
 }
 
-/* o[q][d] = o factor[q] + p v for keys [first, first + keys); each tile of queries stops at its last visible key. */
+/* o[q][d] = o factor[q] + p v for keys [first, first + keys). Each tile of queries stops at its last visible key. */
 static void weigh_values(const ms_attention *a, const forward_scratch *s, const running_softmax *state, int64_t q0,
                          int64_t first, int64_t keys) {
   const int64_t columns = padded_columns(a);

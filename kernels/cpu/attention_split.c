@@ -1,12 +1,14 @@
-/* attention_split.c - attention in f32 on the bf16 matrix unit, in three parts (split_panel.h), with AVX-512 between.
+/* attention_split.c - f32 attention with products on the bf16 matrix unit, in three parts (split_panel.h), and AVX-512
+ * for the rest.
  *
- * As in attention_f32.h, scores are transposed and q is scaled by scale / ln 2. The left operands of products are keys,
- * values, probabilities and their gradients; each is packed where it is made, in L1 mostly:
+ * As in attention_f32.h, scores are transposed and q is multiplied by scale / ln 2. The left operands of the products
+ * are keys, values, probabilities and their gradients. Each is packed right after it is computed, mostly while it is in
+ * L1:
  *
  *   forward   s'[key][q] = k q'   o[q][d] += p v
  *   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][d] += p' do, dk += ds' q, dq[q][d] += ds k
  *
- * Blocks of 32 x 32 scores that no query sees are not computed.
+ * Blocks of 32 x 32 scores that no query sees are skipped.
  */
 #if defined(__x86_64__)
   #include "kernels/cpu/target.h"
@@ -21,8 +23,8 @@ MS_TARGET_BEGIN("arch=x86-64-v4")
 
 enum {
   GRAIN = MS_SPLIT_GRAIN,
-  KEYS = 512,                   /* at a time, for which a block's probabilities are held */
-  BACKWARD_QUERIES = 2 * GRAIN, /* at a time: a longer sum in dk and dv for each addition to them */
+  KEYS = 512, /* keys per stretch: the probabilities of one block of queries and one stretch are held at a time */
+  BACKWARD_QUERIES = 2 * GRAIN, /* queries per block: longer sums, so fewer additions to dk and dv */
   STEP_FLOATS = MS_SPLIT_STEP_BYTES / 4
 };
 
@@ -30,31 +32,31 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t padded(int64_t n) { return round_up(n, GRAIN); }
 
-/* Bytes of all panels of an operand of rows x k. */
+/* Bytes of all panels of an operand [rows][k]. */
 static int64_t panels_bytes(int64_t rows, int64_t k) { return ms_split_steps(rows) * ms_split_panel_bytes(k); }
 
 static char *take_panels(float *memory, int64_t *used, int64_t rows, int64_t k) {
   return (char *)(memory + take(used, panels_bytes(rows, k) / 4));
 }
 
-/* Head h of a tensor [batch,length,heads,d] as an operand whose sums run over d, or over rows. */
+/* Head h of a tensor [batch][length][heads][d] as an operand, for sums over d (k_inside) or over rows. */
 static ms_split_operand head_of(const ms_attention *a, const void *x, int64_t length, int64_t heads, int64_t b,
                                 int64_t first, int64_t h, int over_d) {
   return (ms_split_operand){row_of(x, MS_F32, length, heads, a->d, b, first, h), heads * a->d, over_d};
 }
 
-/* Keys or values for sums over keys: panels of d, stretch of KEYS after stretch. */
+/* Packs keys or values for sums over keys: panels of d, one stretch of KEYS keys after the other. */
 static void pack_over_keys(const ms_attention *a, char *panels, const ms_split_operand *x) {
   for (int64_t first = 0; first < a->s; first += KEYS)
     ms_split_pack_b(panels + panels_bytes(a->d, first), x, 0, a->d, first, least(KEYS, a->s - first));
 }
 
-/* Panel j of the stretch from `first`. */
+/* Panel j of the stretch that begins at key `first`. */
 static const char *stretch_panel(const ms_attention *a, const char *panels, int64_t first, int64_t j) {
   return panels + panels_bytes(a->d, first) + j * ms_split_panel_bytes(least(KEYS, a->s - first));
 }
 
-/* y[rows][padded d] = scale x */
+/* y [rows][padded d] = scale x [rows][d]; the rows of x are `stride` elements apart. */
 static void scale_rows(float *y, const float *x, int64_t stride, int64_t rows, int64_t d, float scale) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t i = 0; i < d; i++) y[r * padded(d) + i] = scale * x[r * stride + i];
@@ -62,7 +64,7 @@ static void scale_rows(float *y, const float *x, int64_t stride, int64_t rows, i
 
 static __mmask16 first_lanes(int64_t count) { return (__mmask16)((1u << (count < LANES ? count : LANES)) - 1); }
 
-/* Scores of queries from q0, [keys][stride], that do not see their key become -inf; so do keys that do not exist. */
+/* Sets scores [keys][stride] of queries from q0 to -inf where the query does not see the key, or the key is padding. */
 static void hide(const ms_attention *a, float *scores, int64_t stride, int64_t first, int64_t keys, int64_t q0,
                  int64_t queries) {
   for (int64_t key = first; key < first + keys; key++) {
@@ -85,11 +87,11 @@ static float dot(const float *x, const float *y, int64_t n) {
 /* ---- forward ---------------------------------------------------------------------------------------------------- */
 
 typedef struct forward_scratch {
-  char *keys, *values;   /* of one key head: k for sums over d, v for sums over keys */
-  char *query, *weights; /* panels of a block: q, and its probabilities */
+  char *keys, *values;   /* panels of one key head: k for sums over d, v for sums over keys */
+  char *query, *weights; /* panels of a block of queries: q, and its probabilities */
   float *rows;           /* q [QUERIES][padded d] */
   float *scores;         /* [KEYS][QUERIES] */
-  float *sums;           /* o before division [QUERIES][padded d] */
+  float *sums;           /* [QUERIES][padded d]: o before division by the denominator */
 } forward_scratch;
 
 static int64_t lay_out_forward(const ms_attention *a, float *memory, forward_scratch *s) {
@@ -110,7 +112,7 @@ static int64_t forward_scratch_bytes(const ms_attention *a) {
   return lay_out_forward(a, nothing, &scratch);
 }
 
-/* sums = sums factor + p v for a stretch of keys. */
+/* sums = sums factor + p v for one stretch of keys. */
 static void weigh_values(const ms_attention *a, const forward_scratch *s, const running_softmax *state, int64_t first,
                          int64_t keys) {
   const ms_split_operand p = {s->scores, QUERIES, 0};
@@ -183,13 +185,13 @@ static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t b
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
 typedef struct backward_scratch {
-  char *keys, *values, *keys_over_keys; /* of one key head: k and v for sums over d, k for sums over keys */
+  char *keys, *values, *keys_over_keys; /* panels of one key head: k and v for sums over d, k for sums over keys */
   float *dkeys, *dvalues;               /* [padded keys][padded d] */
-  float *rows, *dq;                     /* [BACKWARD_QUERIES][padded d], q scaled */
+  float *rows, *dq;                     /* [BACKWARD_QUERIES][padded d]: q scaled, and dq */
   char *query, *dout;                   /* panels for sums over d */
-  char *query_over, *dout_over;         /* and over queries */
-  char *left;                           /* a row of blocks of p or ds, for sums over queries */
-  char *scores;                         /* ds of a stretch, for sums over keys */
+  char *query_over, *dout_over;         /* the same for sums over queries */
+  char *left;                           /* panels of 32 keys of p or ds, for sums over queries */
+  char *scores;                         /* panels of ds for one stretch, for sums over keys */
   float *p, *ds;                        /* [GRAIN][BACKWARD_QUERIES] */
   float *lse, *delta;                   /* [BACKWARD_QUERIES] */
 } backward_scratch;
@@ -223,7 +225,8 @@ static int64_t backward_scratch_bytes(const ms_attention *a) {
   return lay_out_backward(a, nothing, &scratch);
 }
 
-/* delta[q] = sum_d do o, and lse in powers of 2; both 0 beyond the last query, where q and do are 0 too. */
+/* delta[q] = sum over d of do o, and lse converted to base 2. Both are 0 after the last query, where q and do are 0
+ * too. */
 static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
                             int64_t h, int64_t q0) {
   const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->t + q0;
@@ -250,7 +253,7 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
   load_statistics(a, call, s, b, h, q0);
 }
 
-/* p: scores become probabilities; ds: dp becomes p (dp - delta). Queries [begin, end) of the block. */
+/* p: replaces scores by probabilities; ds: replaces dp by p (dp - delta). For queries [begin, end) of the block. */
 static void score_gradients(const backward_scratch *s, int64_t begin, int64_t end) {
   for (int64_t q = begin; q < end; q += LANES) {
     const vector lse = *(const vector *)(s->lse + q), delta = *(const vector *)(s->delta + q);
@@ -262,7 +265,8 @@ static void score_gradients(const backward_scratch *s, int64_t begin, int64_t en
   }
 }
 
-/* gradient[GRAIN][padded d] += x' y: x [GRAIN keys][queries] from query `begin` to `end`, y packed over queries. */
+/* gradient [GRAIN][padded d] += x' y over queries [begin, end): x [GRAIN keys][queries], y packed for sums over
+ * queries. */
 static void add_over_queries(const ms_attention *a, const backward_scratch *s, float *gradient, const float *x,
                              const char *y, int64_t begin, int64_t end, int64_t block_rows) {
   const ms_split_operand left = {x, BACKWARD_QUERIES, 1};
@@ -272,8 +276,8 @@ static void add_over_queries(const ms_attention *a, const backward_scratch *s, f
                      ms_split_steps(end - begin), gradient + j, padded(a->d));
 }
 
-/* 32 keys from `key` against the queries of a block that see any of them, `rows` from q0; ds goes to the panels of the
- * stretch from `first`. */
+/* Processes 32 keys from `key` with those of the `rows` queries from q0 that see any of them: adds to dv and dk, and
+ * packs ds into the panels of the stretch that begins at `first`. */
 static void backward_keys(const ms_attention *a, const backward_scratch *s, int64_t key, int64_t first,
                           int64_t stretch_keys, int64_t q0, int64_t rows) {
   const int64_t ahead = a->causal ? key - (a->s - a->t) - q0 : 0, begin = ahead > 0 ? ahead / GRAIN * GRAIN : 0,

@@ -1,11 +1,11 @@
-/* attention_vector.h - what the f32 codes of attention share: exponentials and softmax by vectors over queries, rows of
- * tensors. Included by a file that has set
+/* attention_vector.h - shared by the f32 implementations of attention: exponentials, the softmax, rows of tensors. The
+ * including file defines
  *
  *   MS_VECTOR_BYTES  bytes of a vector register
  *   ms_vector_max    (a, b): elementwise maximum, b where either is NaN
  *
- * Scores are kept transposed, [keys][queries]: a vector holds one key's scores for as many queries, so that the
- * softmax over keys needs no sums within a vector.
+ * Scores are transposed, [keys][queries]: a vector holds the scores of one key with LANES queries, so that the softmax
+ * over keys needs no sums within a vector.
  */
 #include "kernels/cpu/simd.h"
 
@@ -23,7 +23,7 @@ static const double LN_2 = 0.69314718055994530942;
 
 static int64_t round_up(int64_t n, int64_t grain) { return (n + grain - 1) / grain * grain; }
 
-/* Allocates scratch in whole cache lines. */
+/* Takes `floats` of scratch, rounded up to whole cache lines; returns their offset. */
 static int64_t take(int64_t *used, int64_t floats) {
   int64_t at = *used;
   *used += round_up(floats, 16);
@@ -39,14 +39,14 @@ static void unpack_row(void *y, int dtype, int64_t first, const float *x, float 
     for (int64_t i = 0; i < d; i++) ((float *)y)[first + i] = scale * x[i];
 }
 
-/* The address of element [b,i,h,0] of a tensor [batch,rows,heads,d]. */
+/* The address of element [b][i][h][0] of a tensor [batch][rows][heads][d]. */
 static const void *row_of(const void *x, int dtype, int64_t rows, int64_t heads, int64_t d, int64_t b, int64_t i,
                           int64_t h) {
   return (const char *)x + ((b * rows + i) * heads + h) * d * ms_dtype_size(dtype);
 }
 
-/* Prefetches rows [first, first + rows) of head h of x [batch,length,heads,d] to L2 for writing. A head's rows are
- * short and far apart, so the hardware does not predict them, and a store would wait for each. */
+/* Prefetches rows [first, first + rows) of head h of x [batch][length][heads][d] into L2 for writing. A head's rows are
+ * short and far apart, so the hardware does not prefetch them, and stores would wait for memory. */
 static void expect_writes(const ms_attention *a, const void *x, int64_t length, int64_t heads, int64_t b, int64_t first,
                           int64_t rows, int64_t h) {
   const int64_t row_bytes = a->d * ms_dtype_size(a->dtype);
@@ -56,8 +56,8 @@ static void expect_writes(const ms_attention *a, const void *x, int64_t length, 
   }
 }
 
-/* dk and dv of a key head are written after its last queries; each block of queries prefetches its share
- * of the rows. */
+/* dk and dv of a key head are written after its last queries; each block of queries prefetches a share of their
+ * rows. */
 MS_INLINE void expect_key_gradients(const ms_attention *a, const ms_kernel_call *call, int64_t b, int64_t g, int64_t q0,
                                     int64_t queries) {
   const int64_t first = a->s * q0 / a->t, last = q0 + queries < a->t ? q0 + queries : a->t,
@@ -66,12 +66,13 @@ MS_INLINE void expect_key_gradients(const ms_attention *a, const ms_kernel_call 
   expect_writes(a, call->out_data[2], a->s, a->groups, b, first, rows, g);
 }
 
-/* Orders the blocks of a head as first, last, second, ...: any range of items is then about the same amount of work. */
+/* Orders the blocks of a head as first, last, second, ..., so that any range of items is about the same amount of work
+ * under a causal mask. */
 static int64_t balanced_block(int64_t i, int64_t blocks) { return i & 1 ? blocks - 1 - i / 2 : i / 2; }
 
 /* ---- softmax ---------------------------------------------------------------------------------------------------- */
 
-/* 2^x for x <= 0 to 1.5 ulp, 0 below -126.5, NaN for NaN: like ms_exp_nonpositive with one term less. */
+/* 2^x for x <= 0 to 1.5 ulp, 0 below -126.5, NaN for NaN: like ms_exp_nonpositive, with one term less. */
 MS_INLINE vector power_of_two(vector x) {
   x = ms_vector_max((vector){0} - 127.0f, x);
   vector shifted = x + MS_ROUND_MAGIC;
@@ -85,11 +86,12 @@ MS_INLINE vector power_of_two(vector x) {
 }
 
 /* The running softmax of QUERIES queries: the largest score, the sum of 2^(score - largest), and the factor by which
- * the latest keys rescaled earlier results. */
+ * the last keys rescaled earlier results. */
 typedef struct running_softmax {
   float largest[QUERIES], sum[QUERIES], factor[QUERIES];
 } __attribute__((aligned(64))) running_softmax;
 
+/* The maximum over scores [keys][QUERIES] of LANES queries, and of `largest`. */
 MS_INLINE vector column_max(const float *scores, int64_t keys, vector largest) {
   vector m0 = largest, m1 = largest, m2 = largest, m3 = largest;
   int64_t key = 0;

@@ -14,8 +14,8 @@ MS_TARGET_BEGIN("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")
 
 /* ---- AMX: tiles of 16 x 16 sums, four at a time ----------------------------------------------------------------- */
 
-/* Every tile register has 16 rows of 64 bytes. Constant, because the intrinsic tells the compiler of its first bytes
- * alone. */
+/* Every tile register has 16 rows of 64 bytes. Constant, because the intrinsic declares only a read of the first bytes,
+ * and the compiler could drop stores to the rest. */
 static const struct {
   uint8_t palette, start_row, reserved[14];
   uint16_t row_bytes[16];
@@ -27,7 +27,8 @@ static void begin_tiles(void) { _tile_loadconfig(&tile_shapes); }
 
 static void end_tiles(void) { _tile_release(); }
 
-/* A 32 x 32 block of c. The tile intrinsics do not tell the compiler that they read and write memory: the fences do. */
+/* A 32 x 32 block of c. The tile intrinsics do not declare their reads and writes of memory; the fences in
+ * product_by_tiles order them. */
 static inline void product_tile(float *c, int64_t c_stride, const ms_bf16 *a, int64_t a_stride, const uint32_t *b,
                                 int64_t b_stride, int64_t k, int add) {
   float *lower = c + 16 * c_stride;
@@ -129,7 +130,7 @@ static inline __m512i gather_quarter(const uint32_t *x, int64_t x_stride, int i,
   return _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(at + 12 * x_stride)), 3);
 }
 
-/* 16 x 16: what crosses 128 bits is done by the loads, which leaves half of the shuffles. */
+/* 16 x 16 words. The loads do the exchange across 128-bit lanes, which halves the number of shuffles. */
 static inline void transpose_16(uint32_t *y, int64_t y_stride, const uint32_t *x, int64_t x_stride) {
   #pragma GCC unroll 4
   for (int part = 0; part < 4; part++) {
@@ -154,14 +155,14 @@ void ms_transpose_32_bits(uint32_t *y, int64_t y_stride, const uint32_t *x, int6
 
 MS_TARGET_END
 
-/* ---- which ------------------------------------------------------------------------------------------------------ */
+/* ---- choice of the unit ----------------------------------------------------------------------------------------- */
 
 static const ms_bf16_unit tile_unit = {begin_tiles, end_tiles, product_by_tiles};
 static const ms_bf16_unit dot_unit = {NULL, NULL, product_by_dots};
 static const ms_bf16_unit *tiles, *dots;
 static pthread_once_t unit_once = PTHREAD_ONCE_INIT;
 
-/* Linux lets a process use tiles only after it has asked: their state makes signal frames 8 KiB larger. */
+/* Linux permits the use of tiles only on request, because their state makes signal frames 8 KiB larger. */
 static int may_use_tiles(void) {
   enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
   return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
@@ -190,7 +191,7 @@ const ms_bf16_unit *ms_bf16_dots_of_cpu(void) { return NULL; }
 
 #endif
 
-/* Intel's dot products take as long as two f32 multiplications, so only AMD's are worth their packing. */
+/* Intel's bf16 dot products take as long as two f32 multiply-adds, so packing for them pays off only on AMD. */
 const ms_bf16_unit *ms_bf16_unit_of_cpu(void) {
   const ms_bf16_unit *unit = ms_bf16_tiles_of_cpu();
 #if defined(__x86_64__)

@@ -1,8 +1,8 @@
 /* bf16_block.h - products of small bf16 blocks with f32 sums, on the matrix unit (AMX) or with AVX512_BF16, and the
  * layouts that they need.
  *
- * The right operand is stored in pairs: elements (k, n) and (k + 1, n), k even, share 32 bits, so that one
- * instruction multiplies two steps of k. Blocks are padded with zeros to multiples of 32 in every dimension.
+ * The right operand is stored in pairs: elements (k, n) and (k + 1, n), k even, share 32 bits, because one instruction
+ * multiplies two steps of k. Blocks are padded with zeros to multiples of 32 in every dimension.
  */
 #ifndef MS_KERNELS_CPU_BF16_BLOCK_H
 #define MS_KERNELS_CPU_BF16_BLOCK_H
@@ -13,8 +13,8 @@
 
 enum { MS_BF16_GRAIN = 32 };
 
-/* c[m][n] = (add ? c : 0) + sum_k a[m][k] b[k][n]; a and c row-major, b in pairs [k/2][n]. Strides are in elements
- * (for b in pairs). */
+/* c[m][n] = (add ? c : 0) + sum_k a[m][k] b[k][n]. a and c are row-major, b is [k/2][n] pairs. Strides are in elements,
+ * for b in pairs. */
 typedef void ms_bf16_product(float *c, int64_t c_stride, const ms_bf16 *a, int64_t a_stride, const uint32_t *b,
                              int64_t b_stride, int64_t m, int64_t n, int64_t k, int add);
 
@@ -24,9 +24,9 @@ typedef struct ms_bf16_unit {
   ms_bf16_product *product;
 } ms_bf16_unit;
 
-/* The unit of this processor that is faster than f32 arithmetic, or NULL. */
+/* The fastest unit of this processor; NULL if none is faster than f32 arithmetic. */
 const ms_bf16_unit *ms_bf16_unit_of_cpu(void);
-/* Each specific unit, or NULL if the processor lacks it. */
+/* Each specific unit; NULL if the processor lacks it. */
 const ms_bf16_unit *ms_bf16_tiles_of_cpu(void);
 const ms_bf16_unit *ms_bf16_dots_of_cpu(void);
 

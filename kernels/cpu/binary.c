@@ -1,14 +1,13 @@
-/* binary.c - a + b, a - b, a b, a / b, the larger and the smaller of both, with broadcasting: runs along which each
- * input either walks or is one number. May write over a where a has the output's size, for each element is read before
- * it is written.
- */
+/* binary.c - a + b, a - b, a b, a / b, maximum and minimum, with broadcasting: processes runs in which each input
+ * either advances or repeats one element. The result can overwrite a or b if that has the output's size, because each
+ * element is read before it is written. */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 
-/* One loop an op: `value` is an expression of p and q, an element of a and one of b. Along one run of n elements; a and
- * b are f32 [n], or one number where the walk is 0; y f32 [n]. */
+/* Defines the loop of one op: `value` is an expression of p and q, an element of a and of b. The loop computes one run
+ * of n elements: a and b are f32 [n], or one number where walk is 0; y is f32 [n]. */
 #define BINARY(name, value)                                                                                    \
   MS_INLINE void name##_block(const float *a, int a_walks, const float *b, int b_walks, float *y, int64_t n) { \
     if (a_walks && b_walks) {                                                                                  \

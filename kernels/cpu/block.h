@@ -35,7 +35,7 @@ MS_INLINE const float *ms_block_in(const void *data, int dtype, int64_t first, i
   return buffer;
 }
 
-/* Where to write elements from `first` on: into data, or to buffer, which ms_block_done then narrows. */
+/* Where to write elements from `first` on: in data, or in buffer, which ms_block_done then narrows. */
 MS_INLINE float *ms_block_out(void *data, int dtype, int64_t first, float *buffer) {
   return dtype == MS_F32 ? (float *)data + first : buffer;
 }
@@ -55,7 +55,7 @@ MS_INLINE void ms_block_fill(float *buffer, float value, int64_t n) {
   for (int64_t i = 0; i < n; i++) buffer[i] = value;
 }
 
-/* One element of either dtype; for use outside of hot loops. */
+/* One element of either dtype, as f32; for use outside hot loops. */
 MS_INLINE float ms_scalar_at(const void *data, int dtype, int64_t i) { return ms_simd_load(data, i, dtype == MS_BF16); }
 
 MS_INLINE int64_t ms_block_length(int64_t first, int64_t end) {

@@ -1,10 +1,10 @@
-/* broadcast_to.c - a tensor repeated to a shape, as NumPy does. Elements of any dtype. */
+/* broadcast_to.c - repeats a tensor to a larger shape, with NumPy's rules. Elements of any dtype. */
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 
-/* y[0..n) = the element at x; fills by doubling what is there already. y [n * size bytes] */
+/* Fills y [n][size bytes] with the element at x, doubling the filled part with each copy. */
 static void repeat(char *y, const char *x, int64_t n, int64_t size) {
   memcpy(y, x, (size_t)size);
   for (int64_t done = 1; done < n; done *= 2) {

@@ -1,6 +1,5 @@
-/* cast.c - x in another dtype: f32, bf16, i32 or a u8 mask in, f32, bf16 or i32 out. Between floats and integers blocks
- * pass through f32, which holds bf16 and u8 exactly; i32 above 2^24 is rounded to it.
- */
+/* cast.c - converts x [n] from f32, bf16, i32 or u8 (masks) to f32, bf16 or i32. Between floats and integers, blocks
+ * pass through f32, which represents bf16 and u8 exactly and rounds i32 above 2^24. */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
@@ -18,12 +17,12 @@ MS_CLONES static void floats_part(const ms_kernel_call *call, int part, int64_t 
            (size_t)(end - begin) * sizeof(ms_bf16));
 }
 
-/* x cut off towards zero; the ends of i32 beyond them, 0 for NaN. */
+/* Truncates x towards zero; saturates beyond the range of i32, and gives 0 for NaN. */
 MS_INLINE int32_t integer_of(float x) {
   return x != x ? 0 : x >= 0x1p31f ? INT32_MAX : x <= -0x1p31f ? INT32_MIN : (int32_t)x;
 }
 
-/* data[first .. first + n) as f32: where it lies, or in buffer. */
+/* data[first .. first + n) as f32: a pointer into data, or to buffer after conversion. */
 MS_INLINE const float *block_as_f32(const void *data, int dtype, int64_t first, int64_t n, float *buffer) {
   if (dtype != MS_I32 && dtype != MS_U8) return ms_block_in(data, dtype, first, n, buffer);
   for (int64_t i = 0; i < n; i++)
@@ -49,7 +48,7 @@ MS_CLONES static void integers_part(const ms_kernel_call *call, int part, int64_
   }
 }
 
-/* i32 to i32, which f32 would round. */
+/* i32 to i32 without the rounding of f32. */
 static void copy_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const int32_t *x = call->in_data[0];

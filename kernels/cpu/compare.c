@@ -1,13 +1,12 @@
-/* compare.c - comparisons, which make u8 masks, where, which uses one, and the gradient of maximum and minimum, which
- * is a comparison too. All broadcast; an input that stands still along a run is spread over a block first, so that one
- * loop serves every combination. Floats are compared as f32, integers (i32, u8) as i32.
- */
+/* compare.c - comparisons, which give u8 masks, `where`, which reads one, and the gradient of maximum and minimum. All
+ * broadcast: an input that repeats one element along a run is first spread over a block, so one loop serves every
+ * combination. Floats are compared as f32, integers (i32, u8) as i32. */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 
-/* Input i of the run at `from`, n elements of f32. */
+/* n elements of input i from element `from`, as f32 [n]: a pointer into the tensor or to buffer. */
 MS_INLINE const float *operand(const ms_kernel_call *call, const ms_broadcast *broadcast, int i, int64_t from,
                                int64_t n, float *buffer) {
   if (broadcast->strides[i][broadcast->ndim - 1] == 1)
@@ -16,7 +15,7 @@ MS_INLINE const float *operand(const ms_kernel_call *call, const ms_broadcast *b
   return buffer;
 }
 
-/* The same of an input of integers. */
+/* The same for an input of integers, as i32 [n]. */
 MS_INLINE const int32_t *integers(const ms_kernel_call *call, const ms_broadcast *broadcast, int i, int64_t from,
                                   int64_t n, int32_t *buffer) {
   const int64_t walk = broadcast->strides[i][broadcast->ndim - 1];
@@ -27,7 +26,7 @@ MS_INLINE const int32_t *integers(const ms_kernel_call *call, const ms_broadcast
   return buffer;
 }
 
-/* One loop a relation: of f32 or int32_t, brought by `load`. */
+/* Defines the loop of one comparison for f32 or int32_t; `load` fetches an input. */
 #define COMPARE(name, type, load, relation)                                                             \
   MS_CLONES static void name##_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \
     (void)part;                                                                                         \
@@ -52,7 +51,7 @@ COMPARE(less_equal_integers, int32_t, integers, <=)
 COMPARE(equal_integers, int32_t, integers, ==)
 COMPARE(not_equal_integers, int32_t, integers, !=)
 
-/* The mask of the run at `from`. */
+/* n elements of the mask from element `from`: u8 [n], a pointer into the tensor or to buffer. */
 MS_INLINE const uint8_t *mask_of(const ms_kernel_call *call, const ms_broadcast *broadcast, int64_t from, int64_t n,
                                  uint8_t *buffer) {
   const uint8_t *mask = (const uint8_t *)call->in_data[0] + from;
@@ -100,6 +99,7 @@ MS_CLONES static void where_integers_part(const ms_kernel_call *call, int part, 
   }
 }
 
+/* dx = dy where a > b (or either is NaN), half of dy where a == b, else 0; a and b broadcast to dy's shape. */
 MS_CLONES static void maximum_backward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   ms_broadcast broadcast = ms_broadcast_of(&call->out[0], 3, call->in);

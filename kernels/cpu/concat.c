@@ -1,6 +1,5 @@
-/* concat.c - tensors joined on one axis: for each index of the axes before it, the inputs' stretches of bytes one after
- * the other. Elements of any dtype.
- */
+/* concat.c - joins tensors along one axis: for each index of the axes before it, copies the bytes of the inputs one
+ * after the other. Elements of any dtype. */
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"

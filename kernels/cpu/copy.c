@@ -1,4 +1,4 @@
-/* copy.c - the same bytes at another place: reshape where its alias must stand on its own. */
+/* copy.c - copies bytes unchanged: computes reshape where its output cannot be an alias of its input. */
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"

@@ -1,8 +1,11 @@
 /* cross_entropy.c - the mean loss of a classifier, and its gradient, without a tensor of probabilities.
  *
- * Forward reads each row of logits once: a block of it is widened to f32 in L1, its largest element raises the
- * running maximum, and the running sum of exponentials is scaled to match (Milakov & Gimelshein 2018). What is kept
- * for backward is one number a row, the log of the sum. Losses are added up in double, part by part in order.
+ * Forward reads each row of logits once: it widens a block to f32 in L1, updates the running maximum with the block's
+ * largest element, and rescales the running sum of exponentials to it (Milakov & Gimelshein 2018). For backward it
+ * keeps one number per row, the log of that sum. Losses are summed in double, and the parts in order.
+ *
+ * logits, dlogits [rows][stride] f32 or bf16, of which the first `classes` columns count and the rest is padding;
+ * targets i32 [rows]; lse f32 [rows]; loss, count, dloss f32 [1].
  */
 #include "kernels/cpu/block.h"
 
@@ -12,11 +15,11 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 
-/* One part's share, in the workspace on a cache line of its own. */
+/* The result of one part, in the workspace, on its own cache line. */
 typedef struct partial {
   double loss;
   int64_t counted;
-  int64_t bad_row; /* the first with a target that is no class; -1: none */
+  int64_t bad_row; /* the first row with an invalid target; -1: none */
   char padding[64 - 24];
 } partial;
 
@@ -24,7 +27,7 @@ enum { LOGITS, TARGETS, LSE, COUNT, DLOSS };
 
 static int is_class(int32_t target, int64_t classes) { return target >= 0 && target < classes; }
 
-/* Of a row of logits; what follows them in the row is padding, which has no part in the loss. */
+/* The number of classes. Logits after them are padding and do not contribute to the loss. */
 static int64_t classes_of(const ms_kernel_call *call) {
   return call->attrs.i[1] ? call->attrs.i[1] : ms_row_length(&call->in[LOGITS]);
 }
@@ -70,7 +73,7 @@ MS_INLINE float row_lse(const void *logits, int dtype, int64_t first, int64_t n)
     }
     sum += block_sum(x, largest > -INFINITY ? largest : 0.0f, length, exponentials);
   }
-  return largest > -INFINITY ? largest + logf(sum) : logf(sum); /* a row of -inf and NaN has no largest */
+  return largest > -INFINITY ? largest + logf(sum) : logf(sum); /* a row of only -inf and NaN has no largest element */
 }
 
 MS_CLONES static void forward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
@@ -120,14 +123,14 @@ const ms_kernel ms_cpu_cross_entropy = {.prepare = prepare_forward, .run = run_f
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
-/* y = scale e^(x - lse); y may be x */
+/* y = scale e^(x - lse); x, y [n]; y can be x. */
 MS_INLINE void backward_block(float *y, const float *x, float lse, float scale, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) y[i] = scale * ms_exp_nonpositive(x[i] - lse);
 }
 
-/* One row of dlogits, of which the first `classes` stand for something; target -1: the row is ignored. Its own logit is
- * read before the row is written: they may be one. */
+/* One row of dlogits [n]; columns from `classes` on become 0. target -1: the row is ignored. The target's logit is read
+ * before the row is written, because dlogits can overwrite logits. */
 MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n, int64_t classes, float lse,
                             float scale, int64_t target) {
   MS_BLOCK_BUFFER(widened);
@@ -146,7 +149,7 @@ MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n
     ms_simd_store(call->out_data[0], first + target, scale * (ms_exp_nonpositive(own - lse) - 1.0f), out == MS_BF16);
 }
 
-/* Forward has checked the targets; one that is no class is skipped as if ignored, so that nothing is written astray. */
+/* Forward has checked the targets. Invalid ones are treated as ignored, so that nothing is written out of bounds. */
 MS_CLONES static void backward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   const int64_t classes = classes_of(call), stride = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
   const int32_t *targets = call->in_data[TARGETS];

@@ -1,8 +1,8 @@
-/* document_attention.c - causal attention that does not look beyond the beginning of its document.
+/* document_attention.c - causal attention in which no query sees keys before the beginning of its document.
  *
- * Documents lie one after the other, so what they see of each other is nothing: each is a causal attention of its own,
- * on its part of the tensors. The code that does it is that of attention.c; here the parts are found and their blocks
- * are cut for threads. The log-sums of a row of the batch lie document after document, [heads][length] each: nobody but
+ * Documents are contiguous and do not see each other, so each is an independent causal attention on a part of the
+ * tensors. attention.c's code computes it; this file finds the documents and divides their blocks among threads. The
+ * log-sums of a row of the batch are stored per document, [heads][length] each, one document after the other; only
  * backward reads them.
  */
 #include "kernels/cpu/attention.h"
@@ -13,9 +13,9 @@
 enum { TOKENS_FORWARD = 3, TOKENS_BACKWARD = 6, LSE = 4 };
 
 typedef struct documents {
-  ms_attention whole; /* of the call: [batch, t] */
+  ms_attention whole; /* the sizes of the whole call */
   const int32_t *tokens;
-  int32_t start; /* the token that begins a document */
+  int32_t start; /* the token that begins each document */
   int backward;
 } documents;
 
@@ -27,7 +27,7 @@ static documents documents_of(const ms_kernel_call *call) {
   return d;
 }
 
-/* The call of attention for one document: its row of the batch, and its positions [first, first + a->t). */
+/* The attention call of one document: row `row` of the batch, positions [first, first + a->t). */
 static ms_kernel_call call_of_document(const ms_kernel_call *call, const documents *d, const ms_attention *a,
                                        int64_t row, int64_t first) {
   ms_kernel_call part = *call;
@@ -44,7 +44,7 @@ static int64_t items_of(const documents *d, const ms_attention *a) {
   return d->backward ? a->groups : a->heads * ms_query_blocks(a);
 }
 
-/* The document that begins at `first`, as an attention of its own. */
+/* The sizes of the document that begins at position `first`. */
 static ms_attention document_at(const documents *d, int64_t row, int64_t first) {
   ms_attention a = d->whole;
   int64_t end = first + 1;

@@ -1,7 +1,6 @@
-/* draw.c - Philox for a block of elements at once. Compilers do not find the one instruction that multiplies 32 by 32
- * bits in each 64-bit lane, so the ten rounds are written with it, for AVX2 and AVX-512; other machines draw with
- * base/philox.h, which gives the same bits.
- */
+/* draw.c - Philox for a block of elements at once. Compilers do not find the instruction that multiplies 32 by 32 bits
+ * in each 64-bit lane, so intrinsics for AVX2 and AVX-512 compute the ten rounds. Other machines use base/philox.h; the
+ * bits are the same. */
 #include "kernels/cpu/draw.h"
 
 #include <string.h>
@@ -15,9 +14,9 @@ static void draw_portably(uint64_t seed, uint64_t stream, uint64_t block, uint32
 #ifdef __x86_64__
   #include <immintrin.h>
 
-  /* Each lane is one block; the counters c0 to c3 stand in the low halves, what is in the high halves does not matter.
-   * Lane 2k holds block k and lane 2k + 1 block lanes/2 + k: then two unpackings bring the words into their order.
-   */
+  /* Each lane computes one block. The counters c0 to c3 are in the low halves of the lanes; the high halves are
+   * ignored. Lane 2k computes block k and lane 2k + 1 computes block lanes/2 + k, so that two unpack instructions put
+   * the words in order. */
   #define DRAW(isa, features, vector, lanes, multiply, unpack_low, unpack_high)                                   \
     __attribute__((target(features))) static void draw_with_##isa(uint64_t seed, uint64_t stream, uint64_t block, \
                                                                   uint32_t *words) {                              \

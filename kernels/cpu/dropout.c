@@ -1,7 +1,6 @@
-/* dropout.c - y = x mask / (1 - p). An element is kept when the uniform number that Philox gives for (step seed,
- * stream, its place in the global batch) is at least p. Backward is the same kernel on dy: it draws the same mask,
- * which so is never stored.
- */
+/* dropout.c - y = x mask / (1 - p), x and y [n]. An element is kept if its uniform random number is at least p. Philox
+ * computes that number from (step seed, stream, position in the global batch), so backward, the same kernel applied to
+ * dy, draws the same mask again, and no mask is stored. */
 #include "kernels/cpu/block.h"
 
 #include "base/philox.h"
@@ -9,7 +8,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/batch_place.h"
 
-/* Below so many words in a row, drawing a whole block for them costs more than drawing them four by four. */
+/* For shorter runs, drawing a whole block costs more than drawing four words at a time. */
 enum { FEW = 64 };
 
 typedef struct mask {

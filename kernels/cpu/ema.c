@@ -1,10 +1,11 @@
-/* ema.c - the exponential moving average of master weights, after the optimizer's pass over the same chunk:
+/* ema.c - the exponential moving average a of the master weights p, both f32 [n], after the optimizer's pass over the
+ * same chunk:
  *
  *   a = p                       in the first step
- *   a = a + (1 - d) (p - a)     then; d = decay, or min(decay, (1 + step) / (10 + step)) while it warms up
+ *   a = a + (1 - d) (p - a)     afterwards; d = decay, or min(decay, (1 + step) / (10 + step)) during the warm-up
  *
- * The first line and the order of the second are those of torch.optim.swa_utils.AveragedModel with
- * get_ema_multi_avg_fn; the warm-up is that of TensorFlow's ExponentialMovingAverage with the step as num_updates.
+ * The first line and the order of operations in the second match torch.optim.swa_utils.AveragedModel with
+ * get_ema_multi_avg_fn; the warm-up matches TensorFlow's ExponentialMovingAverage with the step as num_updates.
  */
 #include "kernels/cpu/block.h"
 

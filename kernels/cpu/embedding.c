@@ -1,9 +1,10 @@
-/* embedding.c - rows of a table by token, and the gradient of the table.
+/* embedding.c - looks up rows of a table by token, and computes the gradient of the table.
  *
- * Backward sorts the positions by token (a counting sort keeps their order), then each row of the result is written
- * once: zeros, or the sum of its tokens' gradients in token order, in f32 whatever the dtypes. So the result does
- * not depend on how rows are cut for threads, and the cut may follow the load. Where there is another gradient of the
- * table, rows that have tokens are added to it, which mostly lies where the result does: then no other row is touched.
+ * Backward sorts the positions by token (a counting sort, which keeps their order), then writes each row of the result
+ * once: zeros, or the f32 sum of the row's gradients in the order of positions. The result therefore does not depend on
+ * how rows are divided among threads, and the division can follow the load. If there is another gradient of the table
+ * (a tied table), rows that have tokens are added to it; it usually shares the result's memory, and then no other row
+ * is touched.
  */
 #include "kernels/cpu/block.h"
 
@@ -46,7 +47,7 @@ const ms_kernel ms_cpu_embedding = {.run = run_forward};
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
-/* The workspace: where each row's positions start, the positions by row, and a row of f32 for each part. */
+/* In the workspace: the first position of each row, the positions sorted by row, and an f32 row per part. */
 typedef struct sorted_tokens {
   int64_t *start;    /* [rows + 1] */
   int64_t *position; /* [n] */
@@ -72,7 +73,7 @@ static int prepare_backward(ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* Counting sort; start[r] ends as the first of row r's positions. */
+/* Counting sort. At the end start[r] is the index in position[] of row r's first position. */
 static void sort_positions(const sorted_tokens *sorted, const int32_t *tokens, int64_t n, int64_t rows) {
   memset(sorted->start, 0, (size_t)(rows + 1) * sizeof *sorted->start);
   for (int64_t i = 0; i < n; i++) sorted->start[tokens[i] + 1]++;
@@ -82,6 +83,7 @@ static void sort_positions(const sorted_tokens *sorted, const int32_t *tokens, i
   sorted->start[0] = 0;
 }
 
+/* sum[n] += dy[first .. first + n) */
 MS_INLINE void add_row(float *restrict sum, const void *dy, int bf16, int64_t first, int64_t n) {
   if (bf16) {
 #pragma omp simd
@@ -92,7 +94,7 @@ MS_INLINE void add_row(float *restrict sum, const void *dy, int bf16, int64_t fi
   }
 }
 
-/* y += x, as if x had been in y's dtype; both [n]. */
+/* y[first .. first + n) += x[n], with x first rounded to y's dtype. */
 MS_INLINE void add_to_row(void *y, int dtype, int64_t first, int64_t n, const float *x) {
   if (dtype == MS_BF16) {
     ms_bf16 *row = (ms_bf16 *)y + first;
@@ -129,7 +131,7 @@ MS_CLONES static void sum_rows(const ms_kernel_call *call, const sorted_tokens *
   }
 }
 
-/* The first row of part `part` when rows and tokens together are shared out evenly. */
+/* The first row of part `part`: parts have about equal numbers of rows plus tokens. */
 static int64_t cut(const sorted_tokens *sorted, int64_t rows, int64_t n, int part, int parts) {
   int64_t low = 0, high = rows, share = (rows + n) * part / parts;
   while (low < high) {

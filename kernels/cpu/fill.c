@@ -1,4 +1,4 @@
-/* fill.c - a constant, in any dtype. */
+/* fill.c - fills a tensor [n] of any dtype with a constant. */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"

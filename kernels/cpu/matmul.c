@@ -1,9 +1,9 @@
-/* matmul.c - the matrix product: reads the shapes and chooses who computes it. MOONSHARD_MATMUL says
+/* matmul.c - the matrix product: reads the shapes and chooses the implementation. MOONSHARD_MATMUL selects it:
  *
- *   auto     f32 on the bf16 matrix unit (split) where there is one and the product is large enough; else oneDNN
- *   onednn   always oneDNN: f32 arithmetic for f32
- *   split    f32 on the matrix unit whatever the size, for tests
- *   plain    own loops: for the thread sanitizer, which cannot look into oneDNN, and as a reference
+ *   auto     f32 on the bf16 matrix unit (split), if there is one and the product is large enough; otherwise oneDNN
+ *   onednn   always oneDNN, so f32 products use f32 arithmetic
+ *   split    f32 on the matrix unit for products of any size, for tests
+ *   plain    our own loops, as a reference and for the thread sanitizer, which cannot instrument oneDNN
  */
 #include "kernels/cpu/matmul.h"
 
@@ -18,7 +18,7 @@ typedef enum implementation { ONEDNN, SPLIT, PLAIN } implementation;
 typedef struct prepared_product {
   ms_product product;
   implementation by;
-  void *onednn; /* NULL unless by ONEDNN */
+  void *onednn; /* NULL unless `by` is ONEDNN */
 } prepared_product;
 
 static int choose(const ms_product *product, implementation *by) {

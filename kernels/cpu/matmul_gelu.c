@@ -1,4 +1,4 @@
-/* matmul_gelu.c - a product with gelu or its gradient behind it: the CPU's two kernels, one after the other. */
+/* matmul_gelu.c - a product followed by gelu or its gradient, computed by two CPU kernels in sequence. */
 #include "kernels/matmul_gelu.h"
 
 #include <stdlib.h>

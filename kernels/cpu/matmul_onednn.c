@@ -1,13 +1,13 @@
-/* matmul_onednn.c - matrix products by oneDNN, on tensors as they lie: row-major, transposed by strides.
+/* matmul_onednn.c - matrix products by oneDNN on tensors as stored: row-major, with transposes expressed as strides.
  *
- * The team (team.h) computes a product: each thread runs a primitive of its own for one rectangle of the result, and
- * oneDNN's OpenMP threads are never started. They spin while they wait and cannot be stopped from it, which makes two
- * jobs that share cores hundreds of times slower. A primitive is made in prepare for fixed shapes and shared by all
- * plans that want the same (shared.h); what points at tensors is each call's own. Scratch memory is the caller's
- * workspace.
+ * The team (team.h) computes a product: each thread runs a single-threaded primitive for one rectangle of the result,
+ * so oneDNN's own OpenMP threads are never started. They spin while they wait, which cannot be turned off from here and
+ * slows two jobs that share cores down by a factor of hundreds. prepare creates a primitive for fixed shapes, and all
+ * plans with the same shapes share it (shared.h); memory objects, which point to tensors, belong to the call. Scratch
+ * memory is part of the call's workspace.
  *
- * bf16 goes to the matrix units as it is where the processor multiplies bf16 (AVX512_BF16, AMX). Elsewhere, and
- * where f32 operands have a bf16 result or bias, what oneDNN does not take is widened to f32 in the workspace.
+ * On processors that multiply bf16 (AVX512_BF16, AMX), oneDNN gets bf16 tensors directly. On others, and if f32
+ * operands have a bf16 result or bias, bf16 tensors are converted to and from f32 in the workspace.
  */
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/matmul.h"
@@ -29,14 +29,14 @@ enum { A, B, BIAS, C, SCRATCH, OPERANDS };
 static const int argument_of[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST,
                                           DNNL_ARG_SCRATCHPAD};
 
-/* Rectangles of equal sizes of one product share a primitive, wherever they lie. */
+/* Key of a shared primitive: rectangles of equal size of equal products share one, wherever they are in the result. */
 typedef struct primitive_key {
-  ms_product product; /* its sizes give the strides */
+  ms_product product; /* its sizes determine the strides */
   int64_t batches, rows, columns;
   dnnl_data_type_t types[SCRATCH];
 } primitive_key;
 
-/* Read only once it is made. */
+/* Read-only after creation, because threads share it. */
 typedef struct shared_primitive {
   dnnl_primitive_t primitive;
   dnnl_primitive_desc_t desc;
@@ -48,16 +48,16 @@ typedef struct shared_primitive {
 typedef struct piece {
   shared_primitive *shared; /* NULL: the rectangle is empty */
   dnnl_stream_t stream;
-  dnnl_memory_t memory[OPERANDS]; /* NULL: not there */
-  int64_t first[SCRATCH];         /* element of the operand at which the rectangle's part of it begins */
-  int64_t scratch;                /* offset in the workspace */
+  dnnl_memory_t memory[OPERANDS]; /* NULL: the product has no such operand */
+  int64_t first[SCRATCH];         /* where the rectangle's part of the operand begins, in elements */
+  int64_t scratch;                /* byte offset in the workspace */
   dnnl_exec_arg_t arguments[OPERANDS];
   int argument_count;
 } piece;
 
 typedef struct product_primitive {
-  int64_t offset[SCRATCH];   /* in the workspace; -1: the tensor itself is the operand */
-  int64_t elements[SCRATCH]; /* of what is widened or narrowed */
+  int64_t offset[SCRATCH];   /* of the converted operand, in bytes of the workspace; -1: no conversion needed */
+  int64_t elements[SCRATCH]; /* number of elements of the operand */
   int64_t element_bytes[SCRATCH];
   int parts;
   piece piece[]; /* [parts] */
@@ -85,9 +85,9 @@ static dnnl_data_type_t data_type(int dtype) { return dtype == MS_BF16 ? dnnl_bf
 
 /* ---- the primitive ---------------------------------------------------------------------------------------------- */
 
-/* relu by two leaky ones: oneDNN's own relu turns NaN into 0, which would hide a broken step. The slopes multiply to
- * 1e-60, so what is negative underflows to -0; each alone keeps clear of subnormal numbers, which are slow. They are
- * equal because version 2.6 gives the first one's slope to both. */
+/* Two leaky relus, because oneDNN's relu turns NaN into 0, which would hide a broken step. The slopes multiply to
+ * 1e-60, so negative numbers underflow to -0, while each slope alone gives no subnormal numbers, which are slow. The
+ * slopes are equal because oneDNN 2.6 applies the first one's slope twice. */
 static dnnl_status_t append_relu(dnnl_post_ops_t ops) {
   dnnl_status_t status = ms_append_eltwise(ops, dnnl_eltwise_relu, 1e-30f);
   return status ? status : ms_append_eltwise(ops, dnnl_eltwise_relu, 1e-30f);
@@ -121,7 +121,8 @@ fail:
   return rc;
 }
 
-/* Sizes of a matrix of a batch, and of the whole that it is a rectangle of; 2-D when the product has no batch. */
+/* The sizes of a rectangle's matrix and of the matrix that contains it, per batch entry; 2-D if the product has no
+ * batch. */
 typedef struct matrix {
   int64_t batches, rows, columns, whole_rows, whole_columns;
   int transposed;
@@ -164,7 +165,7 @@ static int make_primitive(const void *data, void **object) {
   int rc = MS_OK, outer_threads = omp_get_max_threads();
   shared_primitive *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;
-  omp_set_num_threads(1); /* a primitive keeps the number that was set when it was made */
+  omp_set_num_threads(1); /* a primitive keeps the number of threads set at its creation */
   MS_GOTO(describe_all(key, made->descs));
   MS_GOTO(make_attributes(p, &attributes));
   MS_GOTO(check(ms_matmul_desc_create(&made->desc, engine, &made->descs[A], &made->descs[B],
@@ -180,7 +181,7 @@ fail:
   return rc;
 }
 
-/* A memory object without data for each operand. */
+/* Creates a memory object without data for each operand. */
 static int make_memory(piece *made, const ms_product *p) {
   const shared_primitive *shared = made->shared;
   for (int i = 0; i < SCRATCH; i++)
@@ -208,7 +209,7 @@ static int64_t reserve(int64_t *workspace, int64_t bytes) {
   return offset;
 }
 
-/* Decides what oneDNN computes in, and reserves workspace for what is converted on the way. */
+/* Chooses the dtypes for oneDNN, and reserves workspace for operands that need conversion. */
 static void choose_types(product_primitive *made, const ms_product *p, dnnl_data_type_t *types, int64_t *workspace) {
   const int narrow = p->dtype == MS_BF16 && multiplies_bf16();
   const int dtypes[SCRATCH] = {p->dtype, p->dtype, p->bias_dtype, p->c_dtype};
@@ -222,14 +223,15 @@ static void choose_types(product_primitive *made, const ms_product *p, dnnl_data
   }
 }
 
-/* A matrix of one row or one column has the same bytes transposed. oneDNN takes both descriptions for one and gives out
- * again what it made of the first, so scratch would depend on what was made before. */
+/* Drops the transposes of matrices with one row or one column, whose bytes are the same either way. oneDNN treats both
+ * descriptions as equal and returns from its cache the primitive that it created first, whose scratch size may differ:
+ * the workspace would depend on earlier products. */
 static void drop_idle_transposes(ms_product *p) {
   p->trans_a &= p->m > 1 && p->k > 1;
   p->trans_b &= p->k > 1 && p->n > 1;
 }
 
-/* Below this a thread costs more than it saves: about 10 us of multiplications, or of reading. */
+/* Smaller parts cost more than they save: about 10 us of multiplications or of reading. */
 enum { OPERATIONS_PER_PART = 1 << 20, BYTES_PER_PART = 1 << 17, GRAIN = 32 };
 
 static int count_parts(const product_primitive *made, const ms_product *p, int threads) {
@@ -244,7 +246,7 @@ static int make_piece(piece *made, const primitive_key *product, const ms_rectan
   primitive_key key;
   void *shared;
   if (!r->batches || !r->rows || !r->columns) return MS_OK;
-  memcpy(&key, product, sizeof key); /* with its padding, which is zero */
+  memcpy(&key, product, sizeof key); /* including its padding, which is zero */
   key.batches = r->batches;
   key.rows = r->rows;
   key.columns = r->columns;
@@ -289,7 +291,7 @@ MS_CLONES static void narrow(ms_bf16 *restrict y, const float *restrict x, int64
 
 enum { CONVERTED_AT_ONCE = 1 << 15 };
 
-/* [n] bf16 to f32 or back, in stretches of CONVERTED_AT_ONCE. */
+/* Conversion of [n] elements from bf16 to f32 or back, in pieces of CONVERTED_AT_ONCE. */
 typedef struct conversion {
   void *to;
   const void *from;
@@ -316,7 +318,7 @@ typedef struct execution {
   const ms_kernel_call *call;
   product_primitive *made;
   char *operand[SCRATCH];
-  _Atomic int status; /* of dnnl_status_t: the last failure */
+  _Atomic int status; /* a dnnl_status_t: the last failure of any thread */
 } execution;
 
 static void run_piece(void *context, int part) {
@@ -330,7 +332,7 @@ static void run_piece(void *context, int part) {
                               : all->operand[i] + mine->first[i] * all->made->element_bytes[i];
     status = dnnl_memory_set_data_handle(mine->memory[i], data);
   }
-  if (omp_get_max_threads() != 1) omp_set_num_threads(1); /* of this thread alone */
+  if (omp_get_max_threads() != 1) omp_set_num_threads(1); /* this thread's setting only */
   if (!status)
     status = dnnl_primitive_execute(mine->shared->primitive, mine->stream, mine->argument_count, mine->arguments);
   if (!status) status = dnnl_stream_wait(mine->stream);
@@ -340,7 +342,7 @@ static void run_piece(void *context, int part) {
 int ms_onednn_run(const ms_kernel_call *call, void *prepared) {
   product_primitive *made = prepared;
   const void *tensor[SCRATCH] = {call->in_data[0], call->in_data[1], call->in_data[2], call->out_data[0]};
-  const int outer_threads = omp_get_max_threads(); /* the program's own choice, for its own OpenMP */
+  const int outer_threads = omp_get_max_threads(); /* the application's setting, restored below */
   execution all = {.call = call, .made = made};
   for (int i = 0; i < SCRATCH; i++) {
     const int converted = made->offset[i] >= 0;

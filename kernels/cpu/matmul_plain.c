@@ -1,7 +1,8 @@
-/* matmul_plain.c - the matrix product in own loops, for builds that must see every access, and to check oneDNN by.
+/* matmul_plain.c - the matrix product in plain loops, for builds in which a sanitizer must see every access, and as a
+ * reference for oneDNN.
  *
- * op(b) is widened to f32 rows [k,n] in the workspace; each thread widens MS_ROWS rows of op(a) and adds k scaled
- * rows of b to as many rows of results at once. About a tenth of oneDNN's speed.
+ * op(b) is widened to f32 rows [k][n] in the workspace. Each thread widens MS_ROWS rows of op(a) and adds k scaled rows
+ * of b to MS_ROWS rows of results at once. About a tenth of oneDNN's speed.
  */
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/block.h"
@@ -18,7 +19,7 @@ int64_t ms_plain_workspace(const ms_product *product, int threads) {
   return (round_up(product->k * product->n) + threads * thread_floats(product)) * (int64_t)sizeof(float);
 }
 
-/* y[r][c] = x[r * row_stride + c * column_stride] */
+/* y[r][c] = x[r * row_stride + c * column_stride] as f32 */
 MS_INLINE void widen_matrix(float *restrict y, int64_t y_stride, const void *restrict x, int bf16, int64_t rows,
                             int64_t columns, int64_t row_stride, int64_t column_stride) {
   for (int64_t r = 0; r < rows; r++)
@@ -53,7 +54,7 @@ static float activate(float x, int activation) {
   }
 }
 
-/* Rows [first, first + rows) of matrix `batch`; scratch [thread_floats]. */
+/* Computes rows [first, first + rows) of matrix `batch`; scratch is f32 [thread_floats]. */
 static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t batch, int64_t first, int64_t rows,
                      const float *b, float *scratch) {
   const int64_t a_stride = round_up(p->k), c_stride = round_up(p->n);
@@ -74,13 +75,13 @@ static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t ba
     }
 }
 
-/* One product of the batch, b widened. */
+/* One product of the batch; b is already widened to f32 [k][n]. */
 typedef struct plain_product {
   const ms_kernel_call *call;
   const ms_product *product;
   int64_t batch;
   const float *b;
-  float *scratch; /* of all threads */
+  float *scratch; /* [threads][thread_floats] */
   int threads;
 } plain_product;
 

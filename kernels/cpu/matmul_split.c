@@ -1,8 +1,8 @@
-/* matmul_split.c - f32 products by the bf16 matrix unit (split_panel.h): blocks, threads, bias and activation.
+/* matmul_split.c - f32 products on the bf16 matrix unit (split_panel.h): blocks, threads, bias and activation.
  *
- * The usual nest: for stretches of k, columns of b are packed once for all rows; BLOCK_ROWS rows of a at a time are
- * packed into L2 and meet one panel of b after the other. A sum over k has one order, whatever the blocks and the
- * threads: threads take rectangles of c and pack what they need themselves.
+ * The loops are blocked as usual. For each stretch of k, columns of b are packed once for all rows; then BLOCK_ROWS
+ * rows of a at a time are packed into L2 and multiplied with one panel of b after the other. Each thread computes a
+ * rectangle of c and packs its own operands. The order of a sum over k depends only on k, not on blocks or threads.
  */
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/block.h"
@@ -15,7 +15,7 @@ enum { BLOCK_ROWS = 128, BLOCK_COLUMNS = 768, BLOCK_K = 512, GRAIN = MS_SPLIT_GR
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* [0, size) in equal stretches of at most `most`, whole grains each. */
+/* Divides [0, size) into equal stretches of at most `most`, each a multiple of GRAIN; returns their length. */
 static int64_t stretch_of(int64_t size, int64_t most) {
   const int64_t stretches = (size + most - 1) / most;
   return ms_round_up((size + stretches - 1) / stretches, GRAIN);
@@ -28,7 +28,7 @@ static int64_t largest_part(int64_t size, int64_t parts) {
   return (grains + parts - 1) / parts * GRAIN;
 }
 
-/* Workspace of a thread: panels of b, panels of a, the bias padded to whole panels. */
+/* A thread's workspace: panels of b, panels of a, and the bias padded to whole panels. */
 typedef struct layout {
   int64_t b_bytes, a_bytes, bytes;
 } layout;
@@ -74,16 +74,16 @@ static void copy_block(float *c, int64_t stride, const float *x, int64_t rows, i
   for (int64_t r = 0; r < rows; r++) memcpy(c + r * stride, x + r * GRAIN, (size_t)columns * sizeof *c);
 }
 
-/* What a block of c begins with and how it ends. */
+/* How a block of c starts and ends for one stretch of k. */
 typedef struct stage {
   int64_t steps;
-  int first;         /* c holds nothing yet */
-  const float *bias; /* of the block's first column; NULL: none, or added already */
-  int activation;    /* after the last stretch of k; MS_ACT_NONE before */
+  int first;         /* 1: first stretch, c has no values yet */
+  const float *bias; /* from the block's first column on; NULL: none, or already added */
+  int activation;    /* set for the last stretch of k, otherwise MS_ACT_NONE */
 } stage;
 
-/* rows x columns of c, at most 32 each, of two panels. Stretches of k are summed on their own and then added, which
- * keeps long sums accurate. */
+/* Multiplies two panels into rows x columns of c, at most 32 each. Stretches of k are summed separately and then added,
+ * which keeps long sums accurate. */
 static void block_product(float *c, int64_t stride, int64_t rows, int64_t columns, const char *a, const char *b,
                           const stage *s) {
   float block[GRAIN * GRAIN] __attribute__((aligned(64)));
@@ -99,7 +99,7 @@ static void block_product(float *c, int64_t stride, int64_t rows, int64_t column
 
 /* ---- the nest --------------------------------------------------------------------------------------------------- */
 
-/* A thread's rectangle of one product, with its operands. */
+/* A thread's rectangle of one product, with its operands: c [m][n], op(a) [m][k], op(b) [k][n]. */
 typedef struct block {
   ms_split_operand a, b;
   float *c;
@@ -114,7 +114,7 @@ static void pad_bias(const block *r, const ms_product *p, int64_t column, int64_
     r->padded_bias[i] = i < columns ? ms_scalar_at(r->bias, p->bias_dtype, column + i) : 0.0f;
 }
 
-/* Rows [row, row + rows) of c, columns [column, column + columns), with the panels of b in place. */
+/* Computes rows [row, row + rows) and columns [column, column + columns) of c; the panels of b are already packed. */
 static void multiply_rows(const ms_product *p, const block *r, int64_t row, int64_t rows, int64_t column,
                           int64_t columns, int64_t k_first, int64_t k) {
   const int64_t panel = ms_split_panel_bytes(k);
@@ -192,8 +192,8 @@ int ms_split_takes(const ms_product *p) {
   return p->dtype == MS_F32 && p->c_dtype == MS_F32 && !p->accumulate && ms_split_available();
 }
 
-/* Nanoseconds on a Sapphire Rapids with everything in L2: 150 multiply-adds in one for whole panels, a quarter for an
- * element packed; f32 arithmetic does 60 multiply-adds in one. */
+/* Compares estimated nanoseconds on a Sapphire Rapids with all data in L2: 150 multiply-adds per ns on whole panels
+ * plus 1/4 ns per packed element, against 60 multiply-adds per ns in f32 arithmetic. */
 int ms_split_suits(const ms_product *p) {
   const double m = (double)ms_round_up(p->m, GRAIN), n = (double)ms_round_up(p->n, GRAIN),
                k = (double)ms_round_up(p->k, GRAIN);

@@ -1,6 +1,6 @@
-/* max_backward.c - the gradient of max and min: dy at the elements that equal the result y (or are NaN, when y is), of
- * several an equal share of it, as PyTorch's amax and amin have it; 0 elsewhere.
- */
+/* max_backward.c - the gradient of max and min: dy goes to the element of x [outer][n][inner] that equals the result y
+ * [outer][inner] (or is NaN if y is NaN); several such elements share it equally, as in PyTorch's amax and amin. 0
+ * elsewhere. */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
@@ -15,7 +15,7 @@ static ms_axis_view view_of(const ms_kernel_call *call) {
 
 static int is_largest(float x, float y) { return x == y || (x != x && y != y); }
 
-/* Positions [begin, end) of y, which is [outer, inner]. */
+/* Positions [begin, end) of y [outer][inner]. */
 static void backward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const ms_axis_view view = view_of(call);

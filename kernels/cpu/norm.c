@@ -1,7 +1,9 @@
-/* norm.c - layer_norm (Ba et al. 2016) and rms_norm (Zhang & Sennrich 2019) over the last axis, alone or of a sum a +
- * b, which is then an output too. A row is read from memory once; the passes over it find it in L1. The statistics that
- * backward needs are written beside y: mean and rstd, or rstd alone. A sum is normalised as it was stored, so that the
- * fused op gives the bits of add followed by the norm.
+/* norm.c - layer_norm (Ba et al. 2016) and rms_norm (Zhang & Sennrich 2019) over the last axis of x, or of the sum a +
+ * b, which is then an output too.
+ *
+ * x, a, b, y [rows][D]; gain, bias [D]; stats f32 [rows][2] = mean, rstd, or [rows] = rstd for rms_norm, saved for
+ * backward. A row is read from memory once; further passes over it hit L1. A sum is rounded to its dtype before it is
+ * normalised, so the fused op has the same bits as add followed by the norm.
  */
 #include "kernels/cpu/block.h"
 
@@ -10,10 +12,10 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 
-/* Scratch rows of a part: gain and bias in f32. */
+/* Scratch rows per part: gain and bias in f32. */
 enum { GAIN, BIAS, SCRATCH };
 
-/* The sum of x[first .. first + n): two chains of additions, because one alone waits for its adder. */
+/* The sum of x[first .. first + n), in two chains of additions to hide the latency of an addition. */
 MS_INLINE float row_sum(const void *x, int bf16, int64_t first, int64_t n) {
   float low = 0.0f, high = 0.0f;
   const int64_t half = n / 2, middle = first + half;
@@ -39,7 +41,7 @@ MS_INLINE float row_squares(const void *x, int bf16, int64_t first, float centre
   return low + high + last * last;
 }
 
-/* sum = a + b, rounded to their dtype; each [first .. first + n) */
+/* sum = a + b, rounded to their dtype; elements [first, first + n) of each. */
 MS_INLINE void add_row(const void *a, const void *b, void *sum, int bf16, int64_t first, int64_t n) {
 #pragma omp simd
   for (int64_t i = first; i < first + n; i++)
@@ -104,7 +106,7 @@ static int run_rms_norm(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* A row's sum is written before its result, which reads the sum: both may lie over either summand. */
+/* The sum of a row is written before its result, which reads the sum, so both outputs can overwrite either summand. */
 #define OVER_SUMMANDS (MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(2, 0) | MS_OVER(2, 1))
 
 const ms_kernel ms_cpu_layer_norm = {.prepare = prepare, .run = run_layer_norm, .in_place = MS_OVER(0, 0)};

@@ -1,28 +1,30 @@
 /* norm_backward.c - the gradients of layer_norm and rms_norm in one pass over x and dy.
  *
  * With h = (x - mean) rstd (mean is 0 for rms_norm) and g = dy gain:
- *   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional fifth input
+ *   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional last input
  *   dgain = sum over rows of dy h,  dbias = sum over rows of dy
- * Each part adds up dgain and dbias of its rows in f32 in its scratch; the parts are added in order.
  *
- * Two rows also give the norm's result once more, h gain + bias, so that nobody had to keep it: with the bits that
- * forward's kernel gives.
+ * x, dy, dx [rows][D]; gain, bias, dgain, dbias [D]; stats f32 [rows][2] = mean, rstd, or [rows] = rstd for rms_norm.
+ * Each part sums dgain and dbias of its rows in f32 in its scratch; the parts are then added in order.
+ *
+ * The recompute ops also write the norm's result y = h gain + bias, with the same bits as the forward kernel, so that
+ * the plan does not have to keep it from forward to backward.
  */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 
-enum { X, GAIN, STATS, DY, LATER }; /* then the bias, where the result is made again, and the gradient to add */
+enum { X, GAIN, STATS, DY, LATER }; /* then the bias (recompute of layer_norm only), then the gradient to add to dx */
 enum { DX, DGAIN, DBIAS };
-/* Scratch rows of a part. */
+/* Scratch rows per part. */
 enum { GAIN_SUM, BIAS_SUM, GAIN_ROW, BIAS_ROW, SCRATCH };
 
-/* Which inputs and outputs a row of the op table has behind those that all have. */
+/* Numbers of the optional inputs and outputs of an op. */
 typedef struct form {
   int centred;
-  int bias, more; /* inputs, or -1 */
-  int result;     /* output, or -1 */
+  int bias, more; /* inputs; -1: none */
+  int result;     /* output; -1: none */
 } form;
 
 static form form_of(const ms_kernel_call *call) {
@@ -35,10 +37,10 @@ static form form_of(const ms_kernel_call *call) {
   return f;
 }
 
-/* x, dy, more and dx are of one dtype; each row is a place in them. */
+/* A row of the tensors; x, dy, more and dx have one dtype. */
 typedef struct row {
-  const void *x, *dy, *more; /* [columns] from `first` on; more NULL for none */
-  void *dx, *y;              /* may be any of them; y NULL for none */
+  const void *x, *dy, *more; /* [columns] from element `first` on; more: gradient to add, or NULL */
+  void *dx, *y;              /* can share memory with any of them; y NULL: not wanted */
   int64_t first, columns;
   float mean, rstd;
 } row;
@@ -47,7 +49,7 @@ typedef struct averages {
   float g, gh;
 } averages;
 
-/* Adds the row to the sums and takes the averages that dx needs. gain, dgain, dbias [columns] */
+/* Adds the row to the sums dgain, dbias [columns], and returns the averages that dx needs. gain [columns]. */
 MS_INLINE averages first_pass(const row *r, int bf16, int centred, const float *gain, float *dgain, float *dbias) {
   const int64_t n = r->columns, first = r->first;
   const float mean = r->mean, rstd = r->rstd;
@@ -66,7 +68,7 @@ MS_INLINE averages first_pass(const row *r, int bf16, int centred, const float *
   return (averages){g_sum / (float)n, gh_sum / (float)n};
 }
 
-/* adds: more is there; again: y is. */
+/* Writes dx and optionally y. adds: r->more is set; again: r->y is set. gain, bias [columns]. */
 MS_INLINE void second_pass(const row *r, int bf16, int centred, int adds, int again, const float *gain,
                            const float *bias, averages average) {
   const int64_t n = r->columns, first = r->first;
@@ -81,7 +83,7 @@ MS_INLINE void second_pass(const row *r, int bf16, int centred, int adds, int ag
   }
 }
 
-/* A channel vector in f32, widened into a scratch row of the part where it is not. */
+/* A channel vector [D] as f32: the tensor itself, or a scratch row of the part after widening. */
 MS_INLINE const float *channels(const ms_kernel_call *call, int input, int part, int scratch) {
   const int64_t n = ms_row_length(&call->in[X]);
   return ms_block_in(call->in_data[input], call->in[input].dtype, 0, n,
@@ -128,7 +130,7 @@ BACKWARD(layer_norm_bf16, 1, 1)
 BACKWARD(rms_norm_f32, 0, 0)
 BACKWARD(rms_norm_bf16, 1, 0)
 
-/* Output = the parts' sums, in order. */
+/* Writes the parts' sums, added in order, to an output [D]. */
 static void store_sum(const ms_kernel_call *call, int parts, int sum, int output) {
   const int64_t n = ms_row_length(&call->in[X]);
   const int bf16 = call->out[output].dtype == MS_BF16;
@@ -164,7 +166,8 @@ static int run_rms_norm(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* dx and the result over x, dy or what is added, but not over channels, which every row reads. */
+/* dx and the recomputed result can overwrite x, dy or the gradient to add, but not gain and bias, which every row
+ * reads. */
 #define DX_OVER (MS_OVER(0, X) | MS_OVER(0, DY))
 
 const ms_kernel ms_cpu_layer_norm_backward = {

@@ -1,4 +1,4 @@
-/* onednn_api.h - common names for the few calls that differ between oneDNN 2 and 3. */
+/* onednn_api.h - one name for each of the few calls that differ between oneDNN 2 and 3. */
 #ifndef MS_KERNELS_CPU_ONEDNN_API_H
 #define MS_KERNELS_CPU_ONEDNN_API_H
 
@@ -33,7 +33,7 @@ static inline dnnl_status_t ms_matmul_desc_create(dnnl_primitive_desc_t *desc, d
                                            attributes);
 }
 
-/* Add the result to the destination. */
+/* Adds the product to the destination instead of replacing it. */
 static inline dnnl_status_t ms_append_sum(dnnl_post_ops_t ops) {
   return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
 }

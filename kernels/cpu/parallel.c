@@ -1,12 +1,12 @@
-/* parallel.c - cuts a range into parts for the threads of a rank. */
+/* parallel.c - divides a range into parts for the threads of a rank. */
 #include "kernels/cpu/parallel.h"
 
 #include "kernels/cpu/team.h"
 
-/* Below this a team costs more than it saves: 64 KiB are copied in about 5 us. */
+/* Smaller parts cost more than they save: a thread copies 64 KiB in about 5 us. */
 enum { BYTES_PER_PART = 1 << 16 };
 
-/* Elements of a bf16 cache line: bounds at multiples of it keep two threads off one line. */
+/* Two cache lines of bf16: bounds at multiples of it keep two threads from writing to one cache line. */
 enum { ELEMENT_GRAIN = 64 };
 
 int ms_part_count(const ms_kernel_call *call, int64_t count, int64_t bytes) {
@@ -51,7 +51,7 @@ int ms_run_elements(const ms_kernel_call *call, int64_t count, ms_part_fn *run) 
   return MS_OK;
 }
 
-/* f32 of a row rounded up to whole cache lines. */
+/* The length of an f32 row, rounded up to whole cache lines. */
 static int64_t scratch_stride(int64_t columns) { return (columns + 15) / 16 * 16; }
 
 int64_t ms_scratch_bytes(int parts, int rows, int64_t columns) {

@@ -1,8 +1,8 @@
 /* product_cut.h - divides the result of a matrix product into rectangles, one per thread.
  *
- * Batches are divided first. If there are fewer batches than threads, every thread computes the same rectangle of
- * each product, on the grid that reads the fewest rows of a and columns of b. Bounds are multiples of a grain, so
- * that vectors stay whole and no two threads write to one cache line; a rectangle can be empty.
+ * It divides the batch first. If there are fewer products than threads, every product is divided by the grid of
+ * rectangles that reads the fewest rows of a and columns of b. Bounds are multiples of a grain, so that vectors are
+ * whole and no two threads write to one cache line; a rectangle can be empty.
  */
 #ifndef MS_KERNELS_CPU_PRODUCT_CUT_H
 #define MS_KERNELS_CPU_PRODUCT_CUT_H
@@ -14,7 +14,7 @@ typedef struct ms_cut {
   int batch, rows, columns;
 } ms_cut;
 
-/* For each product in [batch, batch + batches): rows of c from `row` on, columns from `column` on. */
+/* For each product in [batch, batch + batches): `rows` rows of c from `row` on, `columns` columns from `column` on. */
 typedef struct ms_rectangle {
   int64_t batch, batches, row, rows, column, columns;
 } ms_rectangle;

@@ -1,9 +1,9 @@
-/* reduce.c - sum, mean, max and min over one axis or all. The smallest is minus the largest of -x.
+/* reduce.c - sum, mean, max and min over one axis or all axes. min is computed as minus the maximum of -x.
  *
- * The tensor is seen as [outer, n, inner]. With inner > 1 whole rows of `inner` are added to a row of f32 sums, four at
- * a time: the reads are sequential and the sums stay in cache, so this runs at memory bandwidth. With inner = 1 each
- * sum is one stretch. Threads share the outer axis, or n when there is no outer axis; then each has sums of its own,
- * which are added in order.
+ * The tensor is viewed as [outer][n][inner]. For inner > 1, rows of `inner` elements are added to a row of f32 sums,
+ * four at a time: reads are sequential and the sums stay in cache, so memory bandwidth bounds it. For inner = 1, each
+ * result is the sum of one contiguous range. Threads divide the outer axis; if outer is 1, they divide n, and their
+ * sums are added in order.
  */
 #include "kernels/cpu/block.h"
 
@@ -12,13 +12,13 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduce.h"
 
-/* Rows narrower than NARROW are taken several at a time as one row of at most WIDE. */
+/* Several rows narrower than NARROW are treated as one row of at most WIDE elements. */
 enum { NARROW = 64, WIDE = 256, LANES = 32 };
 
-/* The larger; NaN when either is. */
+/* The larger number; NaN if either is NaN. */
 MS_INLINE float larger(float a, float b) { return b > a || b != b ? b : a; }
 
-/* sums[i] += x[r, i]; x f32 or bf16 [rows, inner], sums f32 [inner] */
+/* sums[i] += x[r][i] over all rows; x f32 or bf16 [rows][inner], sums f32 [inner]. */
 MS_INLINE void add_rows(const void *x, int bf16, int64_t rows, int64_t inner, float *sums) {
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4) {
@@ -35,7 +35,7 @@ MS_INLINE void add_rows(const void *x, int bf16, int64_t rows, int64_t inner, fl
   }
 }
 
-/* The same for narrow rows: k of them side by side are one wide row, whose sums are folded at the end. */
+/* The same for narrow rows: k adjacent rows form one wide row, whose sums are added up at the end. */
 MS_INLINE void add_narrow_rows(const void *x, int bf16, int64_t rows, int64_t inner, float *sums) {
   const int64_t k = WIDE / inner, wide = k * inner, wide_rows = rows / k;
   float wide_sums[WIDE] = {0};
@@ -44,14 +44,14 @@ MS_INLINE void add_narrow_rows(const void *x, int bf16, int64_t rows, int64_t in
   add_rows((const char *)x + wide_rows * wide * (bf16 ? 2 : 4), bf16, rows - wide_rows * k, inner, sums);
 }
 
-/* The largest of sign x; sign is 1 or -1. */
+/* largest[i] = max(largest[i], sign x[r][i]) over all rows; sign is 1 or -1. */
 MS_INLINE void keep_largest(const void *x, int bf16, int64_t rows, int64_t inner, float sign, float *largest) {
   for (int64_t r = 0; r < rows; r++)
 #pragma omp simd
     for (int64_t i = 0; i < inner; i++) largest[i] = larger(largest[i], sign * ms_simd_load(x, r * inner + i, bf16));
 }
 
-/* One stretch x [n]: blocks are summed in f32 lanes, and the blocks in double. */
+/* The sum of x [n]: each block is summed in f32 lanes, the blocks in double. */
 MS_INLINE double sum_stretch(const void *x, int bf16, int64_t n) {
   double total = 0.0;
   for (int64_t first = 0; first < n; first += MS_BLOCK) {
@@ -77,7 +77,7 @@ MS_INLINE float largest_of_stretch(const void *x, int bf16, int64_t n, float sig
   return largest;
 }
 
-/* x [n, inner] to result f32 [inner]; of the smallest, minus it. */
+/* Reduces x [n][inner] to f32 [inner]; for the minimum, to minus the minimum. */
 MS_INLINE void reduce_rows(const void *x, int bf16, int64_t n, int64_t inner, int reduction, float *result) {
   const float sign = reduction == MS_REDUCE_SMALLEST ? -1.0f : 1.0f;
   if (inner == 1) {
@@ -105,13 +105,13 @@ static void reduce_from(const ms_kernel_call *call, int64_t element, int64_t n, 
   else reduce_f32((const float *)call->in_data[0] + element, n, inner, reduction, result);
 }
 
-/* out[first .. first + n) = x / divisor */
+/* out[first .. first + n) = x [n] / divisor */
 static void store(const ms_kernel_call *call, int64_t first, const float *x, int64_t n, double divisor) {
   const int bf16 = call->out[0].dtype == MS_BF16;
   for (int64_t i = 0; i < n; i++) ms_simd_store(call->out_data[0], first + i, (float)(x[i] / divisor), bf16);
 }
 
-/* What the parts need beside the call, and the first thing in the workspace; sums of each part follow. */
+/* The arguments of all parts, at the beginning of the workspace; the sums of the parts follow. */
 typedef struct job {
   ms_axis_view view;
   double divisor;

@@ -1,8 +1,6 @@
-/* rope.c - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D),
- * or that of Llama 3.1's scaled frequencies. Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved. The gradient is
- * the turn back (inverse). Cosines and sines are made when the first call of their shape is prepared, and shared by
- * all.
- */
+/* rope.c - rotary positions (Su et al. 2021): rotates pair p of a head at position t by the angle t theta^(-2p / D), or
+ * with Llama 3.1's scaled frequencies. Pairs are (p, p + D/2), or (2p, 2p + 1) if interleaved. The gradient is the
+ * inverse rotation. prepare computes cosines and sines once per shape, and all calls share them. */
 #include "kernels/cpu/block.h"
 
 #include <math.h>
@@ -13,16 +11,16 @@
 #include "kernels/cpu/shared.h"
 #include "kernels/rope_frequencies.h"
 
-/* x [B,T,H,D] */
+/* Axes of x and y [B][T][H][D]. */
 enum { TIME = 1, HEAD = 2, DEPTH = 3 };
 
-/* What decides a table; compared byte by byte, and without padding. */
+/* Determines a table. Compared byte by byte, so it must not contain padding. */
 typedef struct table_key {
   int64_t times, half;
   ms_attrs attrs;
 } table_key;
 
-/* [T, 2, D/2]: cosines and sines of each position; then the frequencies [D/2]. */
+/* Creates [T][2][D/2]: cosines and sines of each position; then the frequencies [D/2]. */
 static int make_table(const void *data, void **object) {
   const table_key *key = data;
   const int64_t times = key->times, half = key->half;
@@ -43,11 +41,11 @@ static int make_table(const void *data, void **object) {
 
 static int prepare(ms_kernel_call *call) {
   table_key key = {call->in[0].dims[TIME], call->in[0].dims[DEPTH] / 2, call->attrs};
-  key.attrs.i[1] = 0; /* interleaved or not, the angles are the same */
+  key.attrs.i[1] = 0; /* the angles are the same for both kinds of pairs */
   return ms_shared_take(make_table, free, &key, sizeof key, &call->prepared);
 }
 
-/* One head; c, s [half]; x, y [2 half], y may be x */
+/* Rotates one head; c, s [half]; x, y [2 half] from element `first`; y can be x. */
 MS_INLINE void turn_head(const void *x, void *y, int64_t first, int bf16, int interleaved, const float *c,
                          const float *s, int64_t half) {
 #pragma omp simd

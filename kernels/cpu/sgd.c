@@ -1,6 +1,6 @@
-/* sgd.c - SGD as PyTorch computes it, in one pass over a chunk.
+/* sgd.c - SGD as PyTorch computes it, in one pass over a chunk of f32 gradient, weights p and momentum b, all [n].
  *
- *   g = gradient * factor + wd p                factor: the step norm's third number (mean and clipping)
+ *   g = gradient * factor + wd p                factor: element 2 of step_norm's output (mean and clipping)
  *   b = g in the parameter's first update, then momentum b + (1 - dampening) g
  *   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
  */
@@ -24,7 +24,7 @@ MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_
   const float lr = (float)(call->scalars->lr * call->attrs.f[0]), decay = (float)call->attrs.f[1];
   const float momentum = (float)call->attrs.f[2], rest = first ? 1.0f : (float)(1.0 - call->attrs.f[3]);
   const float factor = ((const float *)call->in_data[1])[2];
-  /* The step is own g + carried b. */
+  /* p changes by -lr (own g + carried b). */
   const float own = nesterov ? 1.0f : 0.0f, carried = nesterov ? momentum : 1.0f;
   const float *restrict gradient = call->in_data[0];
   float *restrict p = call->out_data[0], *restrict buffer = call->out_data[1];

@@ -1,6 +1,5 @@
-/* shared.c - a list of what is shared, with counts, under one lock: it is looked at when plans are compiled and freed,
- * and holds a few dozen objects.
- */
+/* shared.c - a list of shared objects with reference counts, under one lock. It is searched when plans are compiled or
+ * freed, and has a few dozen entries. */
 #include "kernels/cpu/shared.h"
 
 #include <pthread.h>

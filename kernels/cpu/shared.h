@@ -1,5 +1,5 @@
-/* shared.h - primitives and tables that depend only on shapes, shared by all plans of a process: created once, read
- * by many calls, and freed with the last reference. */
+/* shared.h - primitives and tables that depend only on shapes. All plans of a process share them: the first user
+ * creates an object, calls only read it, and the last user frees it. */
 #ifndef MS_KERNELS_CPU_SHARED_H
 #define MS_KERNELS_CPU_SHARED_H
 

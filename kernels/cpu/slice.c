@@ -1,6 +1,5 @@
-/* slice.c - slice and pad: one axis cut or widened. For each index of the axes before it, one stretch of bytes is
- * copied; pad also clears what lies around it. Elements of any dtype.
- */
+/* slice.c - slice and pad on one axis: for each index of the axes before it, copies one contiguous range of bytes; pad
+ * also zeroes the bytes around it. Elements of any dtype. */
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"

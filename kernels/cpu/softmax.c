@@ -1,6 +1,5 @@
-/* softmax.c - softmax and log_softmax over the last axis, and their gradients. A row is read from memory once: the
- * passes over it (largest, exponentials, scaling) find it in cache.
- */
+/* softmax.c - softmax and log_softmax over the last axis of [rows][n], and their gradients. A row is read from memory
+ * once; the passes over it (maximum, exponentials, scaling) find it in cache. */
 #include "kernels/cpu/block.h"
 
 #include <math.h>
@@ -8,10 +7,10 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 
-/* Scratch rows of a part, for what is not f32 in memory. */
+/* Scratch rows per part, for tensors that are not f32. */
 enum { FIRST_IN, SECOND_IN, RESULT, SCRATCH };
 
-/* NaN is passed over here and comes back with its own exponential. */
+/* Ignores NaN; the NaN still reaches the result, through its own exponential. */
 MS_INLINE float row_max(const float *x, int64_t n) {
   float largest = -INFINITY;
 #pragma omp simd reduction(max : largest)
@@ -19,7 +18,7 @@ MS_INLINE float row_max(const float *x, int64_t n) {
   return largest;
 }
 
-/* y = e^(x - max) / sum; x, y [n], y may be x */
+/* y = e^(x - max) / sum; x, y [n]; y can be x. */
 MS_INLINE void softmax_row(const float *x, float *y, int64_t n) {
   const float largest = row_max(x, n);
   float sum = 0.0f;
@@ -34,7 +33,7 @@ MS_INLINE void softmax_row(const float *x, float *y, int64_t n) {
   for (int64_t i = 0; i < n; i++) y[i] *= scale;
 }
 
-/* y = (x - max) - ln sum e^(x - max); x, y [n], y may be x */
+/* y = (x - max) - ln sum e^(x - max); x, y [n]; y can be x. */
 MS_INLINE void log_softmax_row(const float *x, float *y, int64_t n) {
   const float largest = row_max(x, n);
   float sum = 0.0f;
@@ -45,7 +44,7 @@ MS_INLINE void log_softmax_row(const float *x, float *y, int64_t n) {
   for (int64_t i = 0; i < n; i++) y[i] = (x[i] - largest) - log_sum;
 }
 
-/* dx = y (dy - sum y dy); all [n], dx may be y */
+/* dx = y (dy - sum y dy); all [n]; dx can be y. */
 MS_INLINE void softmax_backward_row(const float *y, const float *dy, float *dx, int64_t n) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
@@ -54,7 +53,7 @@ MS_INLINE void softmax_backward_row(const float *y, const float *dy, float *dx, 
   for (int64_t i = 0; i < n; i++) dx[i] = y[i] * (dy[i] - sum);
 }
 
-/* dx = dy - e^y sum dy; all [n], dx may be y */
+/* dx = dy - e^y sum dy; all [n]; dx can be y. */
 MS_INLINE void log_softmax_backward_row(const float *y, const float *dy, float *dx, int64_t n) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)

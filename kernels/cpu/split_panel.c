@@ -24,7 +24,7 @@ MS_INLINE __m512i pairs_of(__m512 x, __m512 y) {
   return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(y, x));
 }
 
-/* The same of numbers that are bf16 already. */
+/* The same for numbers that bf16 represents exactly. */
 MS_INLINE __m512i upper_pairs_of(__m512 x, __m512 y) {
   const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(x), 16);
   return _mm512_ternarylogic_epi32(low, _mm512_castps_si512(y), _mm512_set1_epi32((int)0xffff0000u), 0xf8);
@@ -36,7 +36,7 @@ MS_INLINE __m512 high_of(__m512i pairs) {
   return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000u)));
 }
 
-/* One row of 16 pairs in each of the three parts' tiles. */
+/* Splits 16 pairs and writes one row in each of the three parts' tiles. */
 MS_INLINE void split_row(char *row, __m512 x, __m512 y) {
   const __m512i first = pairs_of(x, y);
   x = _mm512_sub_ps(x, low_of(first)), y = _mm512_sub_ps(y, high_of(first));
@@ -51,12 +51,12 @@ MS_INLINE __mmask16 first_lanes(int64_t count) {
   return count >= TILE ? (__mmask16)0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
 }
 
-/* Row i of a block of which rows x columns are there, zeros around. */
+/* Row i of a block with `rows` rows and the columns of the mask; zeros outside. */
 MS_INLINE __m512 load_row(const float *x, int64_t stride, int64_t i, int64_t rows, __mmask16 columns) {
   return i < rows ? _mm512_maskz_loadu_ps(columns, x + i * stride) : _mm512_setzero_ps();
 }
 
-/* y[i] = column i of the block. */
+/* x[i] = column i of the block data [16][16], of which `rows` rows and the masked columns exist. */
 MS_INLINE void load_transposed(__m512 *x, const float *data, int64_t stride, int64_t rows, __mmask16 columns) {
   __m512 y[TILE];
   #pragma GCC unroll 16
@@ -84,8 +84,8 @@ MS_INLINE void load_transposed(__m512 *x, const float *data, int64_t stride, int
   }
 }
 
-/* The tiles of one half of a step, from x (elements of k from 0) and y (from 16), blocks of which x_rows and y_rows
- * rows are there, x_columns and y_columns columns. */
+/* Packs the tiles of one half of a step: x holds elements 0 to 15 of k, y elements 16 to 31. Of each block, x_rows or
+ * y_rows rows and x_columns or y_columns columns exist. */
 MS_INLINE void pack_tiles(char *tiles, const float *x, const float *y, int64_t stride, int64_t x_rows, int64_t y_rows,
                           __mmask16 x_columns, __mmask16 y_columns, int transpose) {
   if (transpose) {
@@ -119,7 +119,7 @@ MS_INLINE void pack_step(char *step, const ms_split_operand *x, int64_t row, int
   pack_half(step + TILE_BYTES, x, row + TILE, rows - TILE, k_first, k, transpose);
 }
 
-/* Along memory: panel by panel where k is inside, else step by step. */
+/* Reads the operand in the order of its memory: panel by panel if k is the inner dimension, otherwise step by step. */
 MS_INLINE void pack(char *panels, const ms_split_operand *x, int64_t first, int64_t rows, int64_t k_first, int64_t k,
                     int transpose) {
   const int64_t panel_bytes = ms_split_panel_bytes(k);
@@ -168,7 +168,7 @@ MS_INLINE void multiply(void) {
   _tile_dpbf16ps(3, 5, 7);
 }
 
-/* The tile intrinsics do not tell the compiler that they read and write memory: the fences do. */
+/* The tile intrinsics do not declare their reads and writes of memory; the fences order them. */
 void ms_split_product(float *c, int64_t c_stride, const char *a, const char *b, int64_t steps, const float *start,
                       int64_t start_stride) {
   __asm__ volatile("" : : : "memory");

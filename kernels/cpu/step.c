@@ -1,13 +1,14 @@
-/* step.c - the three small kernels between gradients and optimizer: squares of each chunk, one rank's totals, and, from
- * the totals of all ranks, the mean loss, the gradient norm and the factor that the optimizer applies.
- */
+/* step.c - three small kernels between gradients and optimizer. sum_squares: the sum of squares of each chunk;
+ * step_totals: the totals of a rank; step_norm: from the totals of all ranks the mean loss, the gradient norm, and the
+ * factor that the optimizer applies to gradients. */
 #include "kernels/cpu/block.h"
 
 #include <math.h>
 
 #include "kernels/cpu/parallel.h"
 
-/* Squares are summed in runs of this many elements, and the runs in order: the same bits with any number of threads. */
+/* Squares are summed in runs of this many elements, and the runs in order, so the bits do not depend on the number of
+ * threads. */
 enum { RUN = 1 << 14 };
 
 MS_INLINE double run_of_squares(const float *x, int64_t n) {

@@ -1,17 +1,17 @@
-/* sum_to.c - x summed to a shape that broadcasts to x's: the gradient of broadcasting, bias gradients among them.
+/* sum_to.c - sums x to a shape that broadcasts to x's: the gradient of broadcasting, for example of a bias.
  *
- * Neighbouring axes that are all summed, or all kept, are merged. What is then [kept, summed, kept] (any of them may be
- * missing) is a plain reduction; longer alternations are rare and walk the runs of x on one thread.
+ * Adjacent axes that are all summed, or all kept, are merged. If at most [kept][summed][kept] remain, it is a plain
+ * reduction; longer alternations are rare and iterate over the runs of x on one thread.
  */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduce.h"
 
-/* The output seen as broadcast to x: strides are 0 on summed axes. */
+/* The output broadcast to x: strides are 0 on summed axes. */
 static ms_broadcast runs_of(const ms_kernel_call *call) { return ms_broadcast_of(&call->in[0], 1, &call->out[0]); }
 
-/* 1 and the view when the axes are at most [kept, summed, kept]. */
+/* Returns 1 and sets the view if the merged axes are at most [kept][summed][kept]. */
 static int is_reduction(const ms_broadcast *runs, ms_axis_view *view) {
   int d = 0;
   *view = (ms_axis_view){1, 1, 1};

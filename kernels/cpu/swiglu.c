@@ -1,4 +1,4 @@
-/* swiglu.c - the gated unit silu(a) b (Shazeer 2020), and its gradient. */
+/* swiglu.c - the gated unit silu(a) b (Shazeer 2020), and its gradient; all tensors [n]. */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/activation.h"
@@ -20,7 +20,8 @@ MS_CLONES static void forward_part(const ms_kernel_call *call, int part, int64_t
   }
 }
 
-/* da = dy b silu'(a), db = dy silu(a), and with `again` silu(a) b as forward gave it. Each may lie over any input. */
+/* da = dy b silu'(a), db = dy silu(a); with `again` also y = silu(a) b, with the bits of forward. Each output can
+ * overwrite any input. */
 MS_INLINE void backward(const ms_kernel_call *call, int64_t begin, int64_t end, int again) {
   const int dtype = call->in[0].dtype;
   MS_BLOCK_BUFFER(a_buffer);

@@ -1,9 +1,9 @@
-/* table.c - which kernel computes which op on the CPU, from the rows of ops.def. */
+/* table.c - maps each op to its CPU kernel, from the rows of ops.def. */
 #include "kernels/op.h"
 
 #include <stddef.h>
 
-/* Rows share kernels, so a declaration may come twice: C allows that. */
+/* Several rows can share a kernel; C allows the repeated declarations. */
 #define MS_OP(name, min, max, outputs, attrs, shape, axes, gradient, flops, work, kernel, ...) \
   extern const ms_kernel ms_cpu_##kernel;
 #include "kernels/ops.def"

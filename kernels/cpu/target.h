@@ -1,9 +1,7 @@
-/* target.h - code for instruction sets beyond baseline x86-64: functions between MS_TARGET_BEGIN and MS_TARGET_END
- * are compiled for the named features, and run only if ms_cpu_is_v3 and its siblings report that the processor has
- * them.
+/* target.h - code for instruction sets beyond baseline x86-64. Functions between MS_TARGET_BEGIN and MS_TARGET_END are
+ * compiled for the named features; callers must check ms_cpu_is_v3 or its siblings before they run them.
  *
- * GCC and clang use different pragmas for it. Include intrinsics headers, which set targets themselves, before the
- * macros.
+ * GCC and clang use different pragmas. Include intrinsics headers, which set targets themselves, before the macros.
  */
 #ifndef MS_KERNELS_CPU_TARGET_H
 #define MS_KERNELS_CPU_TARGET_H
@@ -22,15 +20,15 @@
     #define MS_TARGET_END MS_TARGET_PRAGMA(GCC pop_options)
   #endif
 
-/* One bit of a register that CPUID fills; `which` 0 to 3 selects EAX, EBX, ECX or EDX. */
+/* One bit of a register that CPUID sets; `which` 0 to 3 selects EAX, EBX, ECX or EDX. */
 static inline int ms_cpu_bit(unsigned leaf, int which, int bit) {
   unsigned registers[4] = {0, 0, 0, 0};
   return __get_cpuid_count(leaf, 0, &registers[0], &registers[1], &registers[2], &registers[3]) &&
          (registers[which] >> bit & 1);
 }
 
-/* The psABI levels. __builtin_cpu_supports also checks that the operating system enables the wide registers; clang 14
- * does not know the levels by name, nor their small instructions. */
+/* The psABI levels. __builtin_cpu_supports also checks that the operating system enables the wide registers. clang 14
+ * knows neither the level names nor some of their instructions. */
 static inline int ms_cpu_is_v3(void) {
   enum { LEAF = 1, MOVBE = 22, F16C = 29, EXTENDED_LEAF = 0x80000001, LZCNT = 5, ECX = 2 };
   __builtin_cpu_init();
@@ -46,7 +44,7 @@ static inline int ms_cpu_is_v4(void) {
 
 static inline int ms_cpu_multiplies_bf16(void) { return ms_cpu_is_v4() && __builtin_cpu_supports("avx512bf16"); }
 
-/* Whether the processor has the tiles; Linux must also permit their use. */
+/* Whether the processor has AMX tiles; Linux must also permit their use. */
 static inline int ms_cpu_has_bf16_tiles(void) {
   enum { LEAF = 7, AMX_BF16 = 22, AMX_TILE = 24, EDX = 3 };
   return ms_cpu_bit(LEAF, EDX, AMX_TILE) && ms_cpu_bit(LEAF, EDX, AMX_BF16);

@@ -1,6 +1,6 @@
-/* team.c - one team a process. A dispatch is one store to the futex word `turn`, which also says how many parts there
- * are; a worker that missed a turn was not part of it, since its caller would still be waiting.
- */
+/* team.c - the worker threads of a process. To dispatch a turn, the caller stores one futex word, `turn`, which also
+ * contains the number of parts. A worker can only miss turns that have no part for it, because otherwise the caller
+ * would still be waiting. */
 #include "kernels/cpu/team.h"
 
 #include <limits.h>
@@ -17,16 +17,16 @@
 
 enum { MOST_PARTS = 1 << 10, TURN = MOST_PARTS, CACHE_LINE = 64 };
 
-/* Longer than kernels of one step are apart, shorter than a sleep and a wake-up cost. */
+/* Longer than the time between two kernels of a step, and shorter than the cost of a sleep and a wake-up. */
 static const double SPIN_SECONDS = 50e-6;
 
 static struct team {
-  _Atomic uint32_t turn __attribute__((aligned(CACHE_LINE))); /* counted in steps of TURN; the rest: parts - 1 */
-  _Atomic uint32_t left __attribute__((aligned(CACHE_LINE))); /* parts of this turn that workers have not finished */
+  _Atomic uint32_t turn __attribute__((aligned(CACHE_LINE))); /* number of the turn times TURN, plus parts - 1 */
+  _Atomic uint32_t left __attribute__((aligned(CACHE_LINE))); /* parts of this turn that workers have to finish */
   _Atomic int sleepers,
-      caller_sleeps __attribute__((aligned(CACHE_LINE))); /* threads in a futex call, or about to be */
-  _Atomic int busy;                                       /* 1 while a caller has the team */
-  ms_team_fn *run; /* this and what follows: written by the caller that has the team */
+      caller_sleeps __attribute__((aligned(CACHE_LINE))); /* threads in a futex call or about to enter it */
+  _Atomic int busy;                                       /* 1 while a caller uses the team */
+  ms_team_fn *run; /* this and the following fields: written by the caller that uses the team */
   void *context;
   int workers;
 } team;
@@ -53,15 +53,15 @@ static uint32_t wait_change(_Atomic uint32_t *word, uint32_t seen, _Atomic int *
   return value;
 }
 
-/* After a store to the word. Stores and counts are in one order, so who is not counted yet sees the new word and stays
- * up. */
+/* Call after a store to the word. Stores and counters are sequentially consistent: a thread that is not counted yet
+ * will see the new word and not sleep. */
 static void wake(_Atomic uint32_t *word, _Atomic int *sleepers) {
   if (atomic_load(sleepers)) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 /* ---- threads ---- */
 
-/* `place` is the worker's part, from 1 on, and the turn that it starts after. */
+/* A worker's part, from 1 on, and the last turn before it started. */
 typedef struct place {
   int part;
   uint32_t turn;
@@ -89,7 +89,8 @@ static void forget_workers(void) {
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_workers); }
 
-/* Detached, deaf to signals (handlers run on the program's own threads), and asleep until the process ends. */
+/* Starts a detached worker that blocks all signals (handlers run on the application's threads) and sleeps until the
+ * process exits. Returns 0 on failure. */
 static int start_worker(int part) {
   sigset_t all, before;
   pthread_attr_t attributes;
@@ -113,6 +114,7 @@ static int start_worker(int part) {
 
 /* ---- a turn ---- */
 
+/* Returns 1 if the caller now owns the team and it has parts - 1 workers, otherwise 0. */
 static int take_team(int parts) {
   int free_team = 0;
   if (parts > MOST_PARTS || !atomic_compare_exchange_strong(&team.busy, &free_team, 1)) return 0;

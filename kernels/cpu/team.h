@@ -1,9 +1,9 @@
-/* team.h - the threads of a rank that share one kernel's work.
+/* team.h - the threads of a rank that compute one kernel together.
  *
- * The caller runs part 0, sleeping threads of the process run the other parts, and the call returns when all parts
- * are done. Waits spin for some microseconds and then sleep; if other processes compete for the same cores they sleep
- * at once, because spinning would keep the core that another part needs. Threads start on first use, so a process can
- * fork before that; a process whose kernels use one thread never starts any.
+ * The caller runs part 0 and worker threads of the process run the others; the call returns when all parts are done. A
+ * waiting thread spins for some microseconds and then sleeps. If other processes compete for the same cores it sleeps
+ * at once, because spinning would occupy the core that another part needs. Workers start on first use, so a process can
+ * fork before that; if all kernels use one thread, none is ever started.
  */
 #ifndef MS_KERNELS_CPU_TEAM_H
 #define MS_KERNELS_CPU_TEAM_H

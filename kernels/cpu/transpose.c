@@ -1,7 +1,6 @@
-/* transpose.c - axes permuted. Axes that stay neighbours are merged first. Where the last axis stays last, stretches of
- * bytes are copied; otherwise the plane of the input's and the output's last axes is turned in tiles that fit in L1, so
- * that neither side is read or written across its lines more than once.
- */
+/* transpose.c - permutes axes. Axes that stay adjacent are merged first. If the last axis stays last, contiguous bytes
+ * are copied. Otherwise the plane of the input's last axis and the output's last axis is transposed in tiles that fit
+ * in L1, so that every cache line is read or written only once. */
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"
@@ -10,7 +9,7 @@
 /* A tile of 32 x 32 f32 is 4 KiB on each side. */
 enum { TILE = 32 };
 
-/* The output's axes, outermost first, and how far the input moves along each; in elements. */
+/* The output's axes, outermost first, and the input's stride along each, in elements. */
 typedef struct turn {
   int ndim;
   int64_t dims[MS_MAX_DIMS], from[MS_MAX_DIMS];
@@ -39,7 +38,7 @@ static turn turn_of(const ms_kernel_call *call) {
   return t;
 }
 
-/* Where index `at` over the axes that are not in `inner` lies in input and output. */
+/* Computes the offsets in input and output of index `at` over the axes that are not in the bit mask `inner`. */
 static void locate(const turn *t, unsigned inner, int64_t at, int64_t *from, int64_t *to) {
   int64_t stride = 1;
   *from = *to = 0;
@@ -78,14 +77,14 @@ static void copy_part(const ms_kernel_call *call, int part, int64_t begin, int64
   }
 }
 
-/* The output's axis on which the input walks element by element. */
+/* The output's axis along which the input has stride 1. */
 static int unit_axis(const turn *t) {
   int axis = 0;
   while (t->from[axis] != 1) axis++;
   return axis;
 }
 
-/* Planes, each cut in strips of TILE rows so that one large matrix also feeds every thread. */
+/* Transposes planes, each divided into strips of TILE rows, so that one large matrix also has work for all threads. */
 static void turn_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   turn t = turn_of(call);

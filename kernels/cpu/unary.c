@@ -1,4 +1,4 @@
-/* unary.c - y = f(x), element by element. */
+/* unary.c - y = f(x) for each element; x, y [n], and y can be x. */
 #include "kernels/cpu/block.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/parallel.h"
 
-/* One loop an op: `value` is an expression of x, alpha and beta. */
+/* Defines the loop of one op: `value` is an expression of x, alpha and beta. */
 #define UNARY(name, value)                                                                              \
   MS_CLONES static void name##_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \
     (void)part;                                                                                         \

@@ -1,12 +1,11 @@
-/* unary_backward.c - dx = dy f'(x), element by element; f' from y or from x as the op says. May write over its first
- * input.
- */
+/* unary_backward.c - dx = dy f'(x) for each element, with f' computed from y or x as the op requires. All [n]; dx can
+ * overwrite either input. */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/parallel.h"
 
-/* One loop an op: `value` is an expression of a (the first input, x or y), dy, and clamp's low and high. */
+/* Defines the loop of one op: `value` is an expression of a (the first input, x or y), dy, and clamp's low and high. */
 #define UNARY_BACKWARD(name, value)                                                                     \
   MS_CLONES static void name##_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \
     (void)part;                                                                                         \
@@ -29,7 +28,8 @@
     }                                                                                                   \
   }
 
-/* What clamp gave a bound for, or what is equal to it, as 0 is for relu. Not a NaN: its gradient is not lost. */
+/* Whether clamp returned a bound, or a equals one (the gradient is 0 there, as for relu at 0). False for NaN, whose
+ * gradient must not be lost. */
 MS_INLINE int bounded(float a, float low, float high) { return a <= low || a >= high; }
 
 UNARY_BACKWARD(tanh, dy *ms_tanh_grad(a))
