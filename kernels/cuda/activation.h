@@ -1,13 +1,13 @@
-/* activation.h - activations and their gradients, one element at a time; NaN in gives NaN out. Each gradient is d act
- * / dx as a function of what its op saves: y for relu, tanh and sigmoid, x for the others. Exponentials use the
- * hardware's instruction (relative error about 1e-7 times 1 + |x|): these kernels are memory-bound only up to about
- * twenty instructions per element. */
+/* activation.h - activations and their gradients for one element; NaN in gives NaN out. Each gradient is d act / dx as
+ * a function of the value that the op saves: y for relu, tanh and sigmoid, x for the others. Exponentials use the
+ * hardware's instruction (relative error about 1e-7 times 1 + |x|), because memory bounds these kernels only up to
+ * about twenty instructions per element. */
 #ifndef MS_KERNELS_CUDA_ACTIVATION_H
 #define MS_KERNELS_CUDA_ACTIVATION_H
 
 #include "kernels/cuda/launch.h"
 
-/* 1/sqrt(2), 1/sqrt(2 pi), sqrt(2/pi), and the cubic term of the tanh form. */
+/* 1/sqrt(2), 1/sqrt(2 pi), sqrt(2/pi), and the coefficient of x^3 in the tanh form of gelu. */
 #define MS_SQRT_HALF 0.70710678118654752f
 #define MS_NORMAL_PEAK 0.39894228040143268f
 #define MS_SQRT_2_OVER_PI 0.79788456080286536f
@@ -15,13 +15,14 @@
 
 static __device__ __forceinline__ float ms_relu(float x) { return x < 0.0f ? 0.0f : x; }
 
-/* sigmoid(x) and its slope sigmoid(x) (1 - sigmoid(x)), computed from e^-|x|, which can neither overflow nor cancel. */
+/* sigmoid(x) and its slope sigmoid(x) (1 - sigmoid(x)), computed from e^-|x|, which avoids overflow and
+ * cancellation. */
 struct ms_gate_value {
   float gate, slope;
 };
 
 static __device__ __forceinline__ ms_gate_value ms_gate_and_slope(float x) {
-  const float e = __expf(-fabsf(x)), r = __fdividef(1.0f, 1.0f + e); /* divisor between 1 and 2: 2 ulp */
+  const float e = __expf(-fabsf(x)), r = __fdividef(1.0f, 1.0f + e); /* the divisor is between 1 and 2: 2 ulp */
   return {(x < 0.0f ? e : 1.0f) * r, e * r * r};
 }
 
@@ -29,7 +30,7 @@ static __device__ __forceinline__ float ms_gate(float x) { return ms_gate_and_sl
 
 static __device__ __forceinline__ float ms_silu(float x) { return x * ms_gate(x); }
 
-/* (1 + tanh u) / 2 is sigmoid(2u): 2u here, with u = sqrt(2/pi) (x + 0.044715 x^3). */
+/* 2u, where u = sqrt(2/pi) (x + 0.044715 x^3): gelu_tanh needs (1 + tanh u) / 2, which is sigmoid(2u). */
 static __device__ __forceinline__ float ms_gelu_tanh_argument(float x) {
   return x * (2.0f * MS_SQRT_2_OVER_PI + 2.0f * MS_SQRT_2_OVER_PI * MS_GELU_CUBIC * (x * x));
 }
@@ -44,19 +45,19 @@ static __device__ __forceinline__ float ms_gelu_grad(float x) {
   return ms_normal_cdf(x) + x * MS_NORMAL_PEAK * __expf(-0.5f * x * x);
 }
 
-/* s + x s (1 - s) 2u', s the gate of 2u, u' = sqrt(2/pi) (1 + 3 0.044715 x^2) */
+/* s + x s (1 - s) 2u', where s = sigmoid(2u) and u' = sqrt(2/pi) (1 + 3 0.044715 x^2) */
 static __device__ __forceinline__ float ms_gelu_tanh_grad(float x) {
   const ms_gate_value s = ms_gate_and_slope(ms_gelu_tanh_argument(x));
   return s.gate + x * s.slope * (2.0f * MS_SQRT_2_OVER_PI + 6.0f * MS_SQRT_2_OVER_PI * MS_GELU_CUBIC * (x * x));
 }
 
-/* s + x s (1 - s), s = sigmoid(x) */
+/* s + x s (1 - s), where s = sigmoid(x) */
 static __device__ __forceinline__ float ms_silu_grad(float x) {
   const ms_gate_value s = ms_gate_and_slope(x);
   return s.gate + x * s.slope;
 }
 
-/* The activation named by an attribute; the switch costs nothing compared with memory access. */
+/* Applies an activation (enum ms_activation); the switch costs nothing compared with memory access. */
 static __device__ __forceinline__ float ms_activate(float x, int activation) {
   switch (activation) {
     case MS_ACT_RELU: return ms_relu(x);

@@ -1,8 +1,8 @@
-/* attention.h - the shape of an attention call, which keys a query sees, and the implementations:
+/* attention.h - the sizes of an attention call, the keys that a query sees, and the implementations:
  *
- *   attention.cu           reads the call and chooses
+ *   attention.cu           reads the call and chooses an implementation
  *   attention_cudnn.c      cuDNN, if available (cudnn_graph.h)
- *   attention_flash.cu     own kernels for all other calls (flash.h, tiles.h)
+ *   attention_flash.cu     our own kernels for all other calls (flash.h, tiles.h)
  *   attention_flash_backward.cu
  *   document_attention.cu  finds the document boundaries, then uses attention.cu
  */
@@ -11,17 +11,17 @@
 
 #include "kernels/cuda/launch.h"
 
-/* q, o [batch,t,heads,d]; k, v [batch,s,groups,d]; lse [batch,heads,t] */
+/* q, o [batch][t][heads][d]; k, v [batch][s][groups][d]; lse [batch][heads][t]. */
 struct ms_cuda_attention {
   int64_t batch, t, s, heads, groups, d;
   int causal; /* query i sees keys 0 to i + s - t */
   float scale;
-  /* Documents, with causal and t = s: begin and end of the document of each position, [batch,t] each; NULL: each row
-   * is one document. */
+  /* For document_attention (causal, t = s): begin and end of the document of each position, i32 [batch][t] each. NULL:
+   * each row of the batch is one document. */
   const int32_t *begin, *end;
 };
 
-/* Input numbers of both directions; document_attention appends tokens to them. */
+/* Input indices of attention_backward, the first three also of attention; document_attention appends tokens to them. */
 enum { MS_ATTENTION_Q, MS_ATTENTION_K, MS_ATTENTION_V, MS_ATTENTION_O, MS_ATTENTION_LSE, MS_ATTENTION_DO };
 
 static inline ms_cuda_attention ms_cuda_attention_of(const ms_kernel_call *call) {
@@ -35,7 +35,7 @@ struct ms_cuda_range {
   int64_t begin, end; /* empty if end <= begin */
 };
 
-/* The keys that query i < t of a row of the batch sees; both ends are non-decreasing in i. */
+/* The keys that query i < t of a row of the batch sees; neither end decreases with i. */
 static __device__ __forceinline__ ms_cuda_range ms_cuda_seen(const ms_cuda_attention &a, int64_t row, int64_t i) {
   return {a.begin ? a.begin[row * a.t + i] : 0, a.causal ? min(i + a.s - a.t + 1, a.s) : a.s};
 }
@@ -46,16 +46,15 @@ static __device__ __forceinline__ ms_cuda_range ms_cuda_seeing(const ms_cuda_att
   return {a.causal ? max(j + a.t - a.s, zero) : zero, a.end ? a.end[row * a.t + j] : a.t};
 }
 
-/* Forward writes o and lse. Backward reads delta[b,h,i] = sum over d of o do, the term that the softmax gradient
- * subtracts. f32 operands of products are rounded to TF32 if that is allowed. whole: tensors and heads are aligned to
- * 16 bytes. */
+/* Forward writes o and lse. Backward reads delta [batch][heads][t] = sum over d of do o, which the gradient of the
+ * softmax subtracts. tf32: round f32 operands of products to TF32. whole: tensors and heads are aligned to 16 bytes. */
 int ms_cuda_attention_flash(const ms_kernel_call *call, const ms_cuda_attention &a, int tf32, int whole);
 int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta,
                                      int tf32, int whole);
 
-/* Shared by both ops. prepare checks the call, reserves workspace with `own` bytes for the op itself, and takes the
- * reason not to use cuDNN (NULL: use it); run's `workspace` begins after those bytes; release frees what prepare
- * created. */
+/* Shared by both ops. prepare checks the call and reserves workspace, including `own` bytes for the op itself;
+ * `because` is the reason not to use cuDNN (NULL: use it). run's `workspace` begins after the `own` bytes. release
+ * frees what prepare created. */
 int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own, const char *because);
 int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, int backward, void *workspace);
 void ms_cuda_attention_release(void *prepared);

@@ -1,7 +1,8 @@
-/* attention_cudnn.c - attention by a plan of cuDNN's (cudnn_graph.h).
+/* attention_cudnn.c - attention by a plan of cuDNN (cudnn_graph.h).
  *
- * The workspace is asked for without a GPU, so that a plan of a step is the same wherever it is made: it is what the
- * library's first choice is known to need, and backward's sums of dq. A plan that wants more is passed over.
+ * prepare requests the workspace without a GPU, so that an execution plan is the same wherever it is compiled: the sums
+ * of dq for backward, plus the size that the library's preferred plan is known to need. cuDNN plans that need more are
+ * skipped.
  */
 #include "kernels/cuda/attention_cudnn.h"
 
@@ -34,7 +35,7 @@ struct ms_attention_cudnn {
 
 static int64_t rounded(int64_t bytes) { return (bytes + BLOCK - 1) / BLOCK * BLOCK; }
 
-/* What the plan itself may have. With grouped queries, backward keeps the gradients of keys of all heads. */
+/* The limit for the cuDNN plan. With grouped queries, its backward stores dk and dv of all query heads. */
 static int64_t library_workspace(const ms_dnn_attention *a) {
   const int grouped = a->backward && a->heads != a->groups;
   return OWN_BYTES + (grouped ? 2 * rounded(a->batch * a->heads * a->s * a->d * BF16) : 0);
@@ -52,7 +53,7 @@ int64_t ms_attention_cudnn_workspace(const ms_dnn_attention *attention) {
   return delta_bytes(attention) + sums_bytes(attention) + library_workspace(attention) + MS_LIBRARY_SLACK;
 }
 
-/* A single query is the last one: it sees all keys. */
+/* A single query is the last position and sees all keys, so no mask is needed. */
 ms_dnn_attention ms_attention_cudnn_of(const ms_kernel_call *call, int backward) {
   const int64_t *q = call->in[0].dims, *k = call->in[1].dims;
   return (ms_dnn_attention){.batch = q[0],
@@ -73,7 +74,7 @@ const char *ms_attention_cudnn_refuses(const ms_kernel_call *call, const ms_dnn_
   return a->batch > 0 && a->t > 0 && a->s > 0 ? NULL : "tensors without elements";
 }
 
-/* What versions until 9.15.0 get wrong is not asked of them. */
+/* Rejects backward calls that cuDNN up to 9.15.0 computes wrongly. */
 static int is_right(const ms_cudnn *dnn, const ms_dnn_attention *a, char why[MS_LIBRARY_WHY_BYTES]) {
   const size_t version = dnn->get_version();
   if (!a->backward || a->s % WRONG_KEYS == 0 || version > WRONG_UNTIL) return 1;

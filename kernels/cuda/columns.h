@@ -1,10 +1,10 @@
-/* columns.h - sums (or maxima) down the columns of [outer, rows, columns], used for sums over an axis other than the
- * last and for the gradients of bias and gain.
+/* columns.h - sums (or maxima) down the columns of [outer][rows][columns], for sums over an axis other than the last
+ * and for the gradients of bias and gain.
  *
- * A block of 32 x 8 threads covers 32 vectors of columns and a part of the rows; each thread processes every eighth
- * row of its column, the eight sums are combined in shared memory in order, and a second kernel combines the parts in
- * order. There are enough parts to keep about 1000 blocks busy, with at least 64 rows each. The sums of parts are f32
- * in the workspace, [sums][outer][parts][columns]: at most 1/64 of the bytes read.
+ * A block of 32 x 8 threads covers 32 vectors of columns and a part of the rows. Each thread processes every eighth row
+ * of its columns, the eight sums are combined in shared memory in order, and a second kernel combines the parts in
+ * order. There are enough parts to keep about 1000 blocks busy, with at least 64 rows each. The sums of the parts are
+ * f32 in the workspace, [sums][outer][parts][columns]: at most 1/64 of the bytes read.
  *
  * F defines what is summed:
  *
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(MS_COLUMN_LANES *MS_COLUMN_ROWS) ms_sum_column
   }
 }
 
-/* to[o, column] = the combined parts divided by divisor; partial is one of the sums: [outer, parts, columns] */
+/* to[o][column] = the combined parts, divided by divisor; partial is one of the sums: [outer][parts][columns]. */
 template <class Y, class Join> __global__ void ms_join_parts(const float *partial, Y *to, ms_columns c, float divisor) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= c.outer * c.columns) return;
@@ -95,7 +95,7 @@ static int ms_join_to(const ms_kernel_call *call, int output, const float *parti
                                        static_cast<Y *>(call->out_data[output]), c, divisor));
 }
 
-/* Runs f over all elements, `lanes` columns at a time if every pointer is aligned; partial as above. */
+/* Runs f over all elements, LANES columns at a time if every pointer is aligned. partial is described above. */
 template <int LANES, class F>
 static int ms_run_columns(const ms_kernel_call *call, F f, ms_columns c, int aligned, float *partial) {
   const dim3 block(MS_COLUMN_LANES, MS_COLUMN_ROWS);

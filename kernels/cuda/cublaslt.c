@@ -1,4 +1,4 @@
-/* cublaslt.c - finding cuBLASLt. */
+/* cublaslt.c - loads cuBLASLt and checks its version. */
 #include "kernels/cuda/cublaslt.h"
 
 #include <stdio.h>

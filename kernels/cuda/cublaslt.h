@@ -1,6 +1,6 @@
-/* cublaslt.h - the part of cuBLASLt that Moonshard uses, loaded at run time. Names are the library's without
- * prefixes; values and layouts are those of versions 12 and 13, and cublaslt_check.c compares them with the toolkit's
- * header if there is one. */
+/* cublaslt.h - the part of cuBLASLt that Moonshard uses, loaded at run time. Names are the library's without prefixes.
+ * Values and layouts match versions 12 and 13; cublaslt_check.c compares them with the toolkit's header if there is
+ * one. */
 #ifndef MS_KERNELS_CUDA_CUBLASLT_H
 #define MS_KERNELS_CUDA_CUBLASLT_H
 
@@ -12,7 +12,7 @@
 #include "kernels/cuda/handles.h"
 
 typedef struct cublasLtContext *ms_lt_handle;
-/* Opaque handles: a product's description, a matrix, and limits for algorithms. */
+/* Opaque handles: the description of a product, a matrix layout, and limits for algorithms. */
 typedef struct ms_lt_desc ms_lt_desc;
 typedef struct ms_lt_layout ms_lt_layout;
 typedef struct ms_lt_preference ms_lt_preference;
@@ -20,7 +20,7 @@ typedef struct ms_lt_preference ms_lt_preference;
 enum { MS_LT_SUCCESS = 0, MS_LT_ALLOC_FAILED = 3, MS_LT_INVALID_VALUE = 7, MS_LT_NOT_SUPPORTED = 15 };
 enum { MS_LT_R_32F = 0, MS_LT_R_16BF = 14 };
 enum { MS_LT_OP_N = 0, MS_LT_OP_T = 1 };
-/* f32 sums of f32 or bf16 products; or of f32 operands rounded to TF32 (10 bits of mantissa). */
+/* f32 sums of f32 or bf16 products, or of f32 operands rounded to TF32 (10 bits of mantissa). */
 enum { MS_LT_COMPUTE_32F = 68, MS_LT_COMPUTE_32F_FAST_TF32 = 77 };
 enum { MS_LT_LAYOUT_BATCH_COUNT = 5, MS_LT_LAYOUT_STRIDED_BATCH_OFFSET = 6 };
 enum {
@@ -38,7 +38,7 @@ enum {
   MS_LT_EPILOGUE_GELU_BIAS = 36,
   MS_LT_EPILOGUE_GELU_AUX_BIAS = 164, /* also stores the input of gelu */
   MS_LT_EPILOGUE_DGELU = 192,         /* the product times gelu' of the auxiliary matrix */
-  MS_LT_EPILOGUE_DGELU_BGRAD = 208    /* and its column sums, in the result's dtype */
+  MS_LT_EPILOGUE_DGELU_BGRAD = 208    /* and its column sums, in the dtype of the result */
 };
 enum {
   MS_LT_PREF_MAX_WORKSPACE_BYTES = 1,
@@ -46,10 +46,10 @@ enum {
   MS_LT_PREF_MIN_ALIGNMENT_A_BYTES = 5, /* B, C and D are the next numbers */
   MS_LT_PREF_MIN_ALIGNMENT_D_BYTES = 8
 };
-/* How partial sums along k are combined: here in f32, in the workspace, by a separate step; never in place. */
+/* How partial sums along k are combined: in f32, in the workspace, by a separate step, never in place. */
 enum { MS_LT_REDUCTION_COMPUTE_TYPE = 2 };
 
-/* An algorithm; can be stored and reused with the same version of the library. */
+/* An algorithm. It can be stored and reused with the same version of the library. */
 typedef struct ms_lt_algo {
   uint64_t data[8];
 } ms_lt_algo;
@@ -87,7 +87,7 @@ typedef struct ms_cublaslt {
                 cudaStream_t stream);
 } ms_cublaslt;
 
-/* File names to try unless MOONSHARD_CUBLASLT_LIBRARY names a file: those of the dynamic linker, and the toolkit's
+/* File names to try unless MOONSHARD_CUBLASLT_LIBRARY names a file: names for the dynamic linker, then the toolkit's
  * folder. */
 #define MS_CUBLASLT_NAMES "libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13"
 extern const ms_library ms_cublaslt_library;

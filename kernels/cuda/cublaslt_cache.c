@@ -1,12 +1,12 @@
-/* cublaslt_cache.c - algorithms on disk. A file holds the key, the algorithm's 64 bytes and a checksum, as text:
+/* cublaslt_cache.c - stores algorithms on disk. A text file contains the key, the algorithm's 64 bytes and a checksum:
  *
  *   moonshard cublaslt 1
  *   cublaslt 130100 gpu "NVIDIA H200" 9.0 132 ...
  *   algo 0000000000000017 ... (eight numbers)
  *   check 5f2b...
  *
- * It appears under its name whole, by a link that fails where the name is taken; so the first writer wins. What cannot
- * be read back as it would be written is not used.
+ * A complete draft is linked to its final name, which fails if the name exists: readers never see partial files, and
+ * the first writer wins. A file is used only if it equals, byte for byte, what would be written for its content.
  */
 #include "kernels/cuda/cublaslt_cache.h"
 
@@ -24,7 +24,7 @@
 
 enum { FILE_BYTES = 1536, FOLDER_BYTES = 3800 };
 
-/* The cache's folder; 0: there is no place for one. */
+/* The cache's folder. Returns 0 if neither XDG_CACHE_HOME nor HOME gives one. */
 static int folder_of(char folder[FOLDER_BYTES]) {
   const char *cache = ms_env_string("XDG_CACHE_HOME", NULL), *home = ms_env_string("HOME", NULL);
   if (!cache && !home) return 0;
@@ -49,7 +49,7 @@ static int make_folders(char *path) {
   return !mkdir(path, 0700) || errno == EEXIST;
 }
 
-/* The file's text; its length. */
+/* Writes the file's text and returns its length. */
 static int compose(const ms_lt_key *key, const ms_lt_algo *algo, char text[FILE_BYTES]) {
   int n = snprintf(text, FILE_BYTES, "moonshard cublaslt 1\n%s\nalgo", key->text);
   for (int i = 0; i < 8; i++) n += snprintf(text + n, FILE_BYTES - (size_t)n, " %016" PRIx64, algo->data[i]);
@@ -66,7 +66,7 @@ static int read_file(const char *path, char text[FILE_BYTES]) {
   return (int)n;
 }
 
-/* The eight numbers behind "algo"; the rest is compared as a whole. */
+/* Reads the eight numbers after "algo"; recall_from compares the rest as a whole. */
 static int parse(const char *text, ms_lt_algo *algo) {
   const char *at = strstr(text, "\nalgo ");
   if (!at) return 0;
@@ -118,7 +118,7 @@ static int write_draft(const ms_lt_key *key, const ms_lt_algo *algo, const ms_lt
 int ms_lt_keep(const ms_lt_key *key, ms_lt_draft *draft, ms_lt_algo *algo) {
   int kept = write_draft(key, algo, draft);
   if (kept && link(draft->path, draft->final)) {
-    /* Somebody was first; what cannot be used makes room. */
+    /* Another process was first: use its file, or replace it if it is unusable. */
     kept = errno == EEXIST && (recall_from(draft->final, key, algo) || !rename(draft->path, draft->final));
   }
   ms_lt_discard(draft);

@@ -1,6 +1,6 @@
-/* cublaslt_cache.h - the fastest algorithms, stored on disk in $XDG_CACHE_HOME/moonshard/cublaslt, otherwise
- * ~/.cache/...; one file per product, and the first one written is kept. All ranks of a host and all later runs
- * therefore use the same algorithm, and produce the same bits. */
+/* cublaslt_cache.h - stores the fastest algorithms on disk, in $XDG_CACHE_HOME/moonshard/cublaslt, otherwise in
+ * ~/.cache/moonshard/cublaslt. There is one file per product, and the first one written is kept. All ranks of a host
+ * and all later runs therefore use the same algorithm and produce the same bits. */
 #ifndef MS_KERNELS_CUDA_CUBLASLT_CACHE_H
 #define MS_KERNELS_CUDA_CUBLASLT_CACHE_H
 
@@ -19,11 +19,11 @@ typedef struct ms_lt_draft {
   char path[4096], final[4096];
 } ms_lt_draft;
 
-/* 1 if an algorithm is stored for the key; a damaged file, or one of another key, counts as missing. */
+/* Returns 1 if an algorithm is stored for the key; a damaged file, or one with another key, counts as missing. */
 int ms_lt_recall(const ms_lt_key *key, ms_lt_algo *algo);
-/* 1 if an algorithm can be stored; ms_lt_keep or ms_lt_discard must follow. */
+/* Returns 1 if an algorithm can be stored; the caller must then call ms_lt_keep or ms_lt_discard. */
 int ms_lt_draft_open(const ms_lt_key *key, ms_lt_draft *draft);
-/* 1: stored. *algo is then the algorithm on disk, which another process may have written in the meantime. */
+/* Returns 1 if stored; *algo is then the algorithm on disk, which another process may have written in the meantime. */
 int ms_lt_keep(const ms_lt_key *key, ms_lt_draft *draft, ms_lt_algo *algo);
 void ms_lt_discard(ms_lt_draft *draft);
 

@@ -1,4 +1,5 @@
-/* cublaslt_check.c - compares our declarations of cuBLASLt with its own header, where the toolkit brings one. */
+/* cublaslt_check.c - compares our declarations of cuBLASLt with NVIDIA's header at compile time, if the toolkit has
+ * it. */
 #include "kernels/cuda/cublaslt.h"
 
 #if !defined(EMULATED_CUDA) && __has_include(<cublasLt.h>)
@@ -45,5 +46,5 @@ SAME(offsetof(cublasLtMatmulHeuristicResult_t, wavesCount), offsetof(ms_lt_resul
 
 #endif
 
-/* ISO C wants a translation unit to declare something. */
+/* ISO C requires a translation unit to declare something. */
 typedef int ms_cublaslt_is_checked;

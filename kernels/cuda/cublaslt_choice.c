@@ -1,10 +1,10 @@
-/* cublaslt_choice.c - which algorithm computes a product: the one that is kept on disk for this product, GPU and
- * version; else the fastest of the library's candidates on tensors of the same sizes, which is then kept; else the
- * library's first.
+/* cublaslt_choice.c - chooses the algorithm of a product: the one stored on disk for this product, GPU and version;
+ * otherwise the fastest of the library's candidates on tensors of the same sizes, which is then stored; otherwise the
+ * library's first candidate.
  *
- * Timing may tell two runs different winners, and other algorithms give other bits. So it only happens where the winner
- * can be kept: whatever comes later, or at the same time on other ranks of the host, takes what stands on disk. A
- * candidate beats an earlier one by 3 % or not at all.
+ * Two runs can measure different winners, and different algorithms give different bits. Candidates are therefore timed
+ * only if the winner can be stored: later runs and other ranks of the host read it from disk. A candidate must beat the
+ * best earlier one by at least 3 %.
  */
 #include "kernels/cuda/cublaslt_product.h"
 
@@ -44,7 +44,7 @@ static int write_key(const ms_lt_product *p, ms_lt_key *key) {
 
 /* ---- timing ---- */
 
-/* Memory, a stream and events for as long as candidates are timed. */
+/* Memory, a stream and events for timing candidates. */
 typedef struct bench {
   char *memory;
   cudaStream_t stream;
@@ -54,7 +54,8 @@ typedef struct bench {
 
 static int64_t align_up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/* Tensors one behind the other, all off alignment where the product's are. MS_ENOMEM is not raised: *room is 0 then. */
+/* Allocates the tensors in one block, all misaligned if the product's are. Sets *room to 0 if there is not enough
+ * memory. */
 static int open_bench(const ms_lt_problem *of, bench *b, int *room) {
   const ms_product *c = &of->product;
   const int64_t in = ms_dtype_size(c->dtype), out = ms_dtype_size(c->c_dtype), widest = 4;
@@ -88,7 +89,7 @@ static void close_bench(bench *b) {
   if (b->memory) (void)cudaFree(b->memory);
 }
 
-/* Milliseconds of so many runs. */
+/* Sets *ms to the milliseconds that `runs` runs take in total. */
 static int time_runs(const ms_lt_product *p, const ms_lt_algo *algo, const bench *b, int runs, double *ms) {
   float elapsed = 0;
   MS_TRY(check_cuda(cudaEventRecord(b->begin, b->stream), "cudaEventRecord"));
@@ -100,7 +101,8 @@ static int time_runs(const ms_lt_product *p, const ms_lt_algo *algo, const bench
   return MS_OK;
 }
 
-/* The best round, of as many runs as take about ROUND_MS; the first run, which loads code, does not count. */
+/* Sets *ms to the fastest milliseconds per run. A round has as many runs as fit in about ROUND_MS; the first run, which
+ * loads code, is not counted. */
 static int time_candidate(const ms_lt_product *p, const ms_lt_algo *algo, const bench *b, double *ms) {
   double once, round;
   MS_TRY(time_runs(p, algo, b, 1, &once));
@@ -129,7 +131,7 @@ static int time_candidates(const ms_lt_product *p, const bench *b, int count, co
 
 /* ---- the choice ---- */
 
-/* The fastest, once it is kept; the library's first where it cannot be. */
+/* Uses the fastest candidate if it can be stored, otherwise the library's first. */
 static int choose_fastest(ms_lt_product *p, const ms_lt_key *key, int count, const ms_lt_result *result) {
   ms_lt_draft draft;
   bench b = {0};

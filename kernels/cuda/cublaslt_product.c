@@ -1,4 +1,4 @@
-/* cublaslt_product.c - descriptors of one product, and its run. */
+/* cublaslt_product.c - creates the descriptors of one product, and runs it. */
 #include "kernels/cuda/cublaslt_product.h"
 
 #include <string.h>
@@ -15,7 +15,8 @@ static int set_int(const ms_lt_product *p, int attribute, int32_t value) {
   return set(p, attribute, &value, sizeof value);
 }
 
-/* A row-major matrix, or a batch of them, as cuBLASLt sees it: columns down. stride 0: one for the whole batch. */
+/* A row-major matrix, or a batch of them, as a column-major cuBLASLt layout. stride 0: one matrix for the whole
+ * batch. */
 static int make_layout(const ms_lt_product *p, int dtype, int64_t rows, int64_t columns, int64_t stride,
                        ms_lt_layout **layout) {
   const ms_cublaslt *lt = p->lt;
@@ -101,7 +102,7 @@ int ms_lt_candidates(const ms_lt_product *p, int most, ms_lt_result *result, int
   MS_GOTO(set_preference(p, preference));
   const int status =
       p->lt->algo_get_heuristic(p->handle, p->desc, p->b, p->a, p->d, p->d, preference, most, result, count);
-  /* An epilogue that it does not know may be a wrong value to it. */
+  /* Old versions may report an unknown epilogue as an invalid value. */
   const int epilogue = p->problem.epilogue != MS_LT_EPILOGUE_DEFAULT;
   if (status == MS_LT_NOT_SUPPORTED || (epilogue && status == MS_LT_INVALID_VALUE)) *count = 0;
   else MS_GOTO(ms_cublaslt_handles.check(p->lt, status, "cublasLtMatmulAlgoGetHeuristic"));

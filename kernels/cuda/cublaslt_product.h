@@ -1,11 +1,11 @@
-/* cublaslt_product.h - one matrix product for cuBLASLt: the key that selects its algorithm, its descriptors, the
- * choice of the algorithm, and the run.
+/* cublaslt_product.h - one matrix product for cuBLASLt: the key that selects its algorithm, its descriptors, the choice
+ * of the algorithm, and the run.
  *
- * cuBLASLt's matrices are column-major, ours are row-major. It computes c' = op(b)' op(a)': its A is our b and its B
- * our a, neither copied nor transposed, and rows of its D are our columns, along which a bias applies.
+ * cuBLASLt's matrices are column-major and ours are row-major, so it computes c' = op(b)' op(a)'. Its A is our b and
+ * its B is our a, without copying or transposing. The rows of its D are our columns, along which a bias applies.
  *
- * Results are reproducible bit for bit: an algorithm that splits a sum along k combines the parts in f32 in a
- * separate step (the mask of reduction schemes), so the same algorithm gives the same bits, and the choice is
+ * Results are reproducible bit for bit. An algorithm that splits a sum along k combines the parts in f32 in a separate
+ * step (the mask of reduction schemes), so the same algorithm gives the same bits; and the choice of the algorithm is
  * permanent (cublaslt_choice.c).
  */
 #ifndef MS_KERNELS_CUDA_CUBLASLT_PRODUCT_H
@@ -17,7 +17,7 @@
 /* Everything that determines the fastest algorithm. Padding between fields must be zero, because keys are compared as
  * bytes. */
 typedef struct ms_lt_problem {
-  ms_product product;      /* c_dtype is D's; activation and bias are those that `epilogue` includes */
+  ms_product product;      /* c_dtype is D's dtype; activation and bias are those that `epilogue` includes */
   int64_t workspace_bytes; /* limit for the algorithm */
   int epilogue;
   int accumulate; /* D += product */
@@ -34,24 +34,25 @@ typedef struct ms_lt_product {
   ms_lt_algo algo;
 } ms_lt_product;
 
-/* Pointers of one run, on the device. aux: of epilogues that have one; bias: [n], or the gradient of one. */
+/* Device pointers of one run: a, b, d as the product's a, b, c. aux: for epilogues that have one; bias: [n], or its
+ * gradient. */
 typedef struct ms_lt_operands {
   const void *a, *b;
   void *d, *bias, *aux, *workspace;
 } ms_lt_operands;
 
-/* Creates the descriptors; needs the library and a GPU for its handle. On an error nothing stays open. */
+/* Creates the descriptors; needs the library and a GPU. If it fails, nothing stays open. */
 int ms_lt_open(const ms_cublaslt *lt, const ms_lt_problem *problem, ms_lt_product *product);
 void ms_lt_close(ms_lt_product *product);
-/* Sets the addresses of bias and auxiliary matrix; their alignment matters for the choice of algorithms. */
+/* Sets the addresses of bias and auxiliary matrix, because their alignment affects the choice of algorithms. */
 int ms_lt_expect(ms_lt_product *product, const void *bias, const void *aux);
-/* The library's candidates, most promising first; *count 0: it has none for this product. */
+/* The library's candidates, most promising first. *count 0: it has none for this product. */
 int ms_lt_candidates(const ms_lt_product *product, int most, ms_lt_result *result, int *count);
 /* 1 if the algorithm can compute the product within its workspace. */
 int ms_lt_usable(const ms_lt_product *product, const ms_lt_algo *algo);
-/* Sets product->algo: the one stored on disk; otherwise the fastest candidate, which is timed and stored; otherwise
- * (MOONSHARD_CUDA_MATMUL_TUNE=0, or no place to store it) the library's first candidate. *found 0: the library has
- * none. */
+/* Sets product->algo to the algorithm stored on disk; otherwise to the fastest candidate, which is timed and stored;
+ * otherwise (MOONSHARD_CUDA_MATMUL_TUNE=0, or it cannot be stored) to the library's first candidate. *found 0: the
+ * library has none. */
 int ms_lt_choose(ms_lt_product *product, int *found);
 /* Enqueues the product with the chosen algorithm. */
 int ms_lt_run(const ms_lt_product *product, const ms_lt_algo *algo, const ms_lt_operands *on, void *stream);

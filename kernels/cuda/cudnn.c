@@ -1,4 +1,4 @@
-/* cudnn.c - finding cuDNN, and running its plans. */
+/* cudnn.c - loads cuDNN, checks its version, and runs its plans. */
 #include "kernels/cuda/cudnn.h"
 
 #include <pthread.h>
@@ -20,8 +20,7 @@ static const ms_library_entry entries[] = {ENTRY(get_version, "cudnnGetVersion")
                                            ENTRY(descriptor_set, "cudnnBackendSetAttribute"),
                                            ENTRY(descriptor_get, "cudnnBackendGetAttribute"),
                                            ENTRY(execute, "cudnnBackendExecute")};
-/* 9.10.0 and 9.10.1 are known for wrong attention. 9.6: before it, the caller had to clear the f32 sums of the
- * gradients of queries. */
+/* 9.10.0 and 9.10.1 compute wrong attention. Before 9.6 the caller had to zero the f32 sums of dq. */
 enum { ENTRIES = sizeof entries / sizeof *entries, OLDEST = 90600, MAJOR = 9, WRONG = 91000, RIGHT_AGAIN = 91002 };
 
 static const char *const names[] = {MS_CUDNN_NAMES, NULL};

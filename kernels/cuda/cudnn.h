@@ -2,8 +2,8 @@
  * on descriptors, a plan that runs it, and the plan's arguments. cudnn_check.c compares them with NVIDIA's header if
  * there is one.
  *
- * A descriptor has a type and numbered attributes, each an array of values of some type; it must be finalized before
- * use.
+ * A descriptor has a type and numbered attributes. Each attribute is an array of values of one type. A descriptor must
+ * be finalized before use.
  */
 #ifndef MS_KERNELS_CUDA_CUDNN_H
 #define MS_KERNELS_CUDA_CUDNN_H
@@ -127,13 +127,13 @@ typedef struct ms_cudnn {
   int (*execute)(ms_dnn_handle handle, ms_dnn_descriptor plan, ms_dnn_descriptor pack);
 } ms_cudnn;
 
-/* File names to try unless MOONSHARD_CUDNN_LIBRARY names a file: those of the dynamic linker, and the toolkit's
+/* File names to try unless MOONSHARD_CUDNN_LIBRARY names a file: names for the dynamic linker, then the toolkit's
  * folder. */
 #define MS_CUDNN_NAMES "libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9"
 extern const ms_library ms_cudnn_library;
 
 extern ms_handles ms_cudnn_handles; /* handles are ms_dnn_handle, the table is an ms_cudnn */
-/* Runs a plan on a stream; threads that share a handle wait for one another. */
+/* Runs a plan on a stream. Threads that share a handle take turns. */
 int ms_cudnn_execute(ms_dnn_handle handle, void *stream, ms_dnn_descriptor plan, ms_dnn_descriptor pack);
 /* MS_OK, or an error with the library's last message: "cudnnBackendFinalize: CUDNN_STATUS_BAD_PARAM: ...". */
 #define MS_CUDNN(dnn, function, ...) MS_HANDLES_CALL(ms_cudnn_handles, dnn, ms_cudnn, function, __VA_ARGS__)

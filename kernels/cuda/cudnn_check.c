@@ -1,4 +1,4 @@
-/* cudnn_check.c - compares our declarations of cuDNN with its own header, where the toolkit brings one. */
+/* cudnn_check.c - compares our declarations of cuDNN with NVIDIA's header at compile time, if the toolkit has it. */
 #include "kernels/cuda/cudnn.h"
 
 #if !defined(EMULATED_CUDA) && __has_include(<cudnn.h>)
@@ -85,12 +85,12 @@ SAME(CUDNN_REDUCE_TENSOR_ADD, MS_DNN_REDUCE_ADD);
 SAME(CUDNN_REDUCE_TENSOR_MAX, MS_DNN_REDUCE_MAX);
 SAME(CUDNN_HEUR_MODE_A, MS_DNN_HEURISTIC_A);
 
-  /* Old names of two attributes that are still right to give, and that the header warns of. */
+  /* The header deprecates the names of two attributes that are still valid. */
   #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 SAME(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, MS_DNN_PLAN_HANDLE);
 SAME(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, MS_DNN_GRAPH_HANDLE);
 
 #endif
 
-/* ISO C wants a translation unit to declare something. */
+/* ISO C requires a translation unit to declare something. */
 typedef int ms_cudnn_is_checked;

@@ -1,4 +1,4 @@
-/* cudnn_graph.c - attention as a graph of cuDNN's operations: see cudnn_graph.h. */
+/* cudnn_graph.c - builds attention as a graph of cuDNN operations (see cudnn_graph.h), and finds a plan for it. */
 #include "kernels/cuda/cudnn_graph.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ typedef struct shape {
 
 enum { ALIGNMENT = 16, CONFIGURATIONS = 8 };
 
-/* ---- descriptors: after a failure nothing is done, and all are NULL ---- */
+/* ---- descriptors: after a failure, calls do nothing and return NULL ---- */
 
 static descriptor make(ms_dnn_graph *g, int type) {
   descriptor made = NULL;
@@ -40,7 +40,7 @@ static void add_operation(ms_dnn_graph *g, descriptor operation) {
   if (!g->rc) g->operation[g->operations++] = operation;
 }
 
-/* ---- tensors: id 0 is one that is never stored ---- */
+/* ---- tensors: those with id 0 are intermediate and never stored ---- */
 
 static descriptor tensor(ms_dnn_graph *g, int64_t id, int dtype, const shape *shape, int by_value) {
   const descriptor t = make(g, MS_DNN_TENSOR);
@@ -57,18 +57,18 @@ static descriptor tensor(ms_dnn_graph *g, int64_t id, int dtype, const shape *sh
   return t;
 }
 
-/* [batch,heads,rows,columns], row after row. */
+/* Row-major [batch][heads][rows][columns]. */
 static shape packed(int64_t batch, int64_t heads, int64_t rows, int64_t columns) {
   return (shape){{batch, heads, rows, columns}, {heads * rows * columns, rows * columns, columns, 1}};
 }
 
-/* The same shape with rows for columns, of the same elements. */
+/* The same elements with the last two axes swapped. */
 static shape turned(shape s) {
   return (shape){{s.dims[0], s.dims[1], s.dims[3], s.dims[2]},
                  {s.strides[0], s.strides[1], s.strides[3], s.strides[2]}};
 }
 
-/* [batch,rows,heads,d] as it lies, seen as [batch,heads,rows,d]. */
+/* A tensor [batch][rows][heads][d] viewed as [batch][heads][rows][d]. */
 static shape heads_of(const ms_dnn_attention *a, int64_t rows, int64_t heads) {
   return (shape){{a->batch, heads, rows, a->d}, {rows * heads * a->d, a->d, heads * a->d, 1}};
 }
@@ -88,7 +88,7 @@ static descriptor turned_keys(ms_dnn_graph *g, const ms_dnn_attention *a, int64_
   return tensor(g, id, MS_DNN_BF16, &s, 0);
 }
 
-/* One number a query and key, a query, or a call. */
+/* Scores have one number per query and key, rows one per query; a number is passed by value. */
 static descriptor scores(ms_dnn_graph *g, const ms_dnn_attention *a, int dtype) {
   const shape s = packed(a->batch, a->heads, a->t, a->s);
   return tensor(g, 0, dtype, &s, 0);
@@ -113,7 +113,7 @@ static descriptor number(ms_dnn_graph *g, int64_t id) { return number_of(g, id, 
 
 /* ---- operations ---- */
 
-/* y = mode(x, b), or t ? x : b. The axis is that of an index. */
+/* y = mode(x, b); MS_DNN_SELECT: t ? x : b. axis is used by MS_DNN_INDEX only. */
 static descriptor pointwise(ms_dnn_graph *g, int mode, int precision, int64_t axis, descriptor x, descriptor b,
                             descriptor t, descriptor y) {
   const descriptor how = make(g, MS_DNN_POINTWISE);
@@ -139,7 +139,7 @@ static descriptor binary(ms_dnn_graph *g, int mode, descriptor x, descriptor b, 
   return pointwise(g, mode, MS_DNN_F32, 0, x, b, NULL, y);
 }
 
-/* c = a b for every head; those of b serve as many of a. */
+/* c = a b for each head; each head of b serves heads / groups consecutive heads of a. */
 static descriptor multiply(ms_dnn_graph *g, descriptor a, descriptor b, descriptor c) {
   const int precision = MS_DNN_F32;
   const descriptor how = make(g, MS_DNN_MATMUL);
@@ -154,7 +154,7 @@ static descriptor multiply(ms_dnn_graph *g, descriptor a, descriptor b, descript
   return c;
 }
 
-/* Over the axes on which y has less than x. */
+/* Reduces x over the axes on which y has size 1 (or fewer heads). */
 static descriptor reduce(ms_dnn_graph *g, int by, descriptor x, descriptor y) {
   const int precision = MS_DNN_F32;
   const descriptor how = make(g, MS_DNN_REDUCTION);
@@ -169,7 +169,7 @@ static descriptor reduce(ms_dnn_graph *g, int by, descriptor x, descriptor y) {
   return y;
 }
 
-/* Rows for columns. */
+/* Swaps the last two axes of x. */
 static descriptor turn(ms_dnn_graph *g, descriptor x, descriptor y) {
   const descriptor operation = make(g, MS_DNN_OPERATION_RESHAPE);
   set_descriptor(g, operation, MS_DNN_OPERATION_RESHAPE_X, x);
@@ -180,7 +180,7 @@ static descriptor turn(ms_dnn_graph *g, descriptor x, descriptor y) {
 
 /* ---- attention ---- */
 
-/* i32 positions that are moved on by s - t: the last query is the last key's. */
+/* Query positions, i32, plus s - t: the last query is aligned with the last key. */
 static descriptor moved(ms_dnn_graph *g, const ms_dnn_attention *a, descriptor query) {
   if (a->t == a->s) return query;
   const descriptor behind = pointwise(g, MS_DNN_ADD, MS_DNN_I32, 0, query, number_of(g, MS_DNN_KEYS, MS_DNN_I32), NULL,
@@ -189,7 +189,7 @@ static descriptor moved(ms_dnn_graph *g, const ms_dnn_attention *a, descriptor q
                    scores(g, a, MS_DNN_I32));
 }
 
-/* Scores where the query is not before the key, and `hidden` elsewhere. */
+/* The score where the query's position is at least the key's, otherwise `hidden`. */
 static descriptor masked(ms_dnn_graph *g, const ms_dnn_attention *a, descriptor x) {
   if (!a->causal) return x;
   const descriptor hidden = number(g, MS_DNN_HIDDEN);
@@ -215,7 +215,8 @@ static void build_forward(ms_dnn_graph *g, const ms_dnn_attention *a) {
   multiply(g, p, keys(g, a, MS_DNN_V), queries(g, a, MS_DNN_O));
 }
 
-/* The product of one side's scores and queries is a gradient of keys, summed over the heads of a group. */
+/* Adds the product of transposed scores [s][t] and queries [t][d], a gradient of keys [s][d], summed over the heads of
+ * a group. */
 static void add_key_gradient(ms_dnn_graph *g, const ms_dnn_attention *a, descriptor left, descriptor right,
                              int64_t id) {
   const shape whole = packed(a->batch, a->heads, a->s, a->d);
@@ -260,7 +261,8 @@ static descriptor graph_of(ms_dnn_graph *g, ms_dnn_handle handle) {
   return graph;
 }
 
-/* What the library would run the graph with, best first. One that has no kernel for it fails, or gives none. */
+/* The library's configurations for the graph, best first. Without a kernel for it, the library fails or returns
+ * none. */
 static int64_t configurations_of(ms_dnn_graph *g, descriptor graph, descriptor configuration[CONFIGURATIONS]) {
   const int mode = MS_DNN_HEURISTIC_A;
   const descriptor heuristic = make(g, MS_DNN_HEURISTIC);
@@ -274,7 +276,7 @@ static int64_t configurations_of(ms_dnn_graph *g, descriptor graph, descriptor c
   return g->rc ? 0 : count;
 }
 
-/* Takes the plan of a configuration if there is one, and it needs no more workspace. */
+/* Uses the plan of a configuration if there is one and it fits in the workspace. */
 static void try_plan(ms_dnn_graph *g, ms_dnn_handle handle, descriptor configuration, int64_t most_workspace) {
   const descriptor plan = make(g, MS_DNN_PLAN);
   int64_t count = 0, bytes = 0;
@@ -298,7 +300,7 @@ int ms_dnn_build(const ms_cudnn *dnn, const ms_dnn_attention *attention, ms_dnn_
 int ms_dnn_open(const ms_cudnn *dnn, ms_dnn_handle handle, const ms_dnn_attention *attention, int64_t most_workspace,
                 ms_dnn_graph *graph, int *found) {
   descriptor configuration[CONFIGURATIONS];
-  (void)ms_dnn_build(dnn, attention, graph); /* a failure stays in the graph */
+  (void)ms_dnn_build(dnn, attention, graph); /* graph->rc keeps a failure */
   const int64_t count = configurations_of(graph, graph_of(graph, handle), configuration);
   for (int64_t i = 0; i < count && !graph->plan && !graph->rc; i++)
     try_plan(graph, handle, configuration[i], most_workspace);

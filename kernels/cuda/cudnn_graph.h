@@ -1,22 +1,22 @@
 /* cudnn_graph.h - attention as a graph of cuDNN operations, and the plan that computes it.
  *
- * The library recognises the whole graph and has kernels for it that do not store intermediate results. It recognises
- * only the form that NVIDIA's own frontend produces, so this graph follows it operation by operation (14 forward, 22
- * backward, 24 with grouped queries; two more if there are fewer causal queries than keys).
+ * The library has kernels for the whole graph that do not store intermediate results. It recognises only the form that
+ * NVIDIA's own frontend produces, so this graph follows it operation by operation (14 forward, 22 backward, 24 with
+ * grouped queries; two more if there are fewer causal queries than keys).
  */
 #ifndef MS_KERNELS_CUDA_CUDNN_GRAPH_H
 #define MS_KERNELS_CUDA_CUDNN_GRAPH_H
 
 #include "kernels/cuda/cudnn.h"
 
-/* q, o, do, dq [batch,t,heads,d]; k, v, dk, dv [batch,s,groups,d], bf16; lse, delta f32 [batch,heads,t]; sums f32
- * [batch,heads,t,d]. Causal: query i sees keys 0 to i + s - t, and t <= s. */
+/* q, o, do, dq [batch][t][heads][d]; k, v, dk, dv [batch][s][groups][d], bf16; lse, delta f32 [batch][heads][t]; sums
+ * f32 [batch][heads][t][d]. Causal: query i sees keys 0 to i + s - t, and t <= s. */
 typedef struct ms_dnn_attention {
   int64_t batch, t, s, heads, groups, d;
   int causal, backward;
 } ms_dnn_attention;
 
-/* Numbers of a plan's arguments: device tensors, then host numbers (f32, except the lengths). Forward: q, k, v, o,
+/* Ids of a plan's arguments: device tensors, then host numbers (f32, except the lengths). Forward uses q, k, v, o and
  * lse. */
 enum {
   MS_DNN_Q = 1,
@@ -28,8 +28,8 @@ enum {
   MS_DNN_DQ,
   MS_DNN_DK,
   MS_DNN_DV,
-  MS_DNN_DELTA, /* written first, then read */
-  MS_DNN_SUMS,  /* sums of dq, in any order */
+  MS_DNN_DELTA, /* written, then read */
+  MS_DNN_SUMS,  /* sums of dq, added in any order */
   MS_DNN_SCALE,
   MS_DNN_HIDDEN, /* score of a masked key; causal only */
   MS_DNN_ONE,    /* 1; backward only */
@@ -43,17 +43,16 @@ enum { MS_DNN_DESCRIPTORS = 160, MS_DNN_OPERATIONS = 32 };
 typedef struct ms_dnn_graph {
   const ms_cudnn *dnn;
   ms_dnn_descriptor made[MS_DNN_DESCRIPTORS], operation[MS_DNN_OPERATIONS];
-  int made_count, operations, rc; /* rc: first failure; after it, calls do nothing */
+  int made_count, operations, rc; /* rc: the first failure, after which calls do nothing */
   int64_t next_id;
   ms_dnn_descriptor plan;
   int64_t workspace_bytes;
 } ms_dnn_graph;
 
-/* Creates only the operations, without a GPU or a handle. After a failure, ms_dnn_close still frees
- * what was created. */
+/* Creates only the operations, without a GPU or a handle. If it fails, ms_dnn_close still frees what was created. */
 int ms_dnn_build(const ms_cudnn *dnn, const ms_dnn_attention *attention, ms_dnn_graph *graph);
-/* The first plan, in the library's order, that fits in the given workspace. *found 0: none for this GPU, and nothing
- * is open. */
+/* Opens the first plan, in the library's order, that needs at most most_workspace bytes. *found 0: there is none for
+ * this GPU, and nothing is open. */
 int ms_dnn_open(const ms_cudnn *dnn, ms_dnn_handle handle, const ms_dnn_attention *attention, int64_t most_workspace,
                 ms_dnn_graph *graph, int *found);
 void ms_dnn_close(ms_dnn_graph *graph);

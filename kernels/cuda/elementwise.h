@@ -1,7 +1,7 @@
-/* elementwise.h - y = f(x), element by element, for tensors of equal shape: the kernel and its launch.
+/* elementwise.h - y = f(x) for each element of tensors of equal shape: the kernel and its launch.
  *
- * A block has 256 threads; each processes 2 vectors (vector.h), a block's width apart. All loads are issued before
- * the first store, so an SM with 2048 threads has 64 KiB in flight per input, twice what is needed to hide the memory
+ * A block has 256 threads; each processes 2 vectors (vector.h), a block's width apart. All loads are issued before the
+ * first store, so an SM with 2048 threads has 64 KiB in flight per input, twice what is needed to hide the memory
  * latency. Elements after the last whole vector, or all elements if a pointer is not aligned, are processed one at a
  * time. Every thread reads its elements before it writes them, so outputs can overwrite inputs of the same size.
  */
@@ -14,7 +14,8 @@ constexpr int MS_ELEMENT_THREADS = 256, MS_ELEMENT_VECTORS = 2;
 
 template <class T, int N> struct ms_tensors { T *data[N]; };
 
-/* f(x, y): x float [INPUTS], y float [OUTPUTS]. n elements, of which the first vectors * V are in whole vectors. */
+/* Calls f(x, y) for n elements: x float [INPUTS], y float [OUTPUTS]. The first vectors * V elements are in whole
+ * vectors. */
 template <class X, class Y, int INPUTS, int OUTPUTS, class F>
 __global__ void __launch_bounds__(MS_ELEMENT_THREADS)
     ms_elementwise(ms_tensors<const X, INPUTS> in, ms_tensors<Y, OUTPUTS> out, int64_t n, int64_t vectors, F f) {
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(MS_ELEMENT_THREADS)
   }
 }
 
-/* Launches f over the call's tensors: inputs of type X, outputs of type Y. */
+/* Launches f on the call's tensors: inputs of type X, outputs of type Y, all [n]. */
 template <class X, class Y, int INPUTS, int OUTPUTS, class F> int ms_run_elementwise(const ms_kernel_call *call, F f) {
   constexpr int V = ms_lanes<X, Y>;
   const int64_t n = ms_numel(&call->out[0]);

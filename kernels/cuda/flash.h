@@ -1,17 +1,17 @@
-/* flash.h - what both directions of our own attention kernels share (FlashAttention-2, Dao 2023, arXiv:2307.08691).
+/* flash.h - shared by both directions of our own attention kernels (FlashAttention-2, Dao 2023, arXiv:2307.08691).
  *
  * A block owns up to 128 rows of one head: queries, or keys when it computes their gradients. It iterates over the
  * other side in tiles of up to 64 rows loaded with cp.async, loading the next tile while it computes with the current
- * one, with one barrier per tile. A warp has its own 16 or 32 rows, so warps exchange nothing, and scores never leave
- * the registers. Tiles, and a warp's part of a tile, that are fully masked are skipped; in the others, visibility is
- * checked row by row.
+ * one, with one barrier per tile. Each warp owns 16 or 32 of the rows, so warps exchange nothing, and scores never
+ * leave the registers. Tiles, and a warp's part of a tile, are skipped if they are fully masked; in partly masked ones,
+ * visibility is checked row by row.
  *
  * The product is a parameter (tiles.h): bf16 on tensor cores; f32 on tensor cores if TF32 is allowed, otherwise f32
- * arithmetic. Heads are padded with zeros to 64, 128 or 256 columns. The longer the rows, the fewer of them are in a
- * block and a tile: no block uses more than the 163 KiB of shared memory of an A100.
+ * arithmetic. Heads are padded with zeros to 64, 128 or 256 columns. Longer rows mean fewer rows per block and tile: no
+ * block uses more than the 163 KiB of shared memory of an A100.
  *
- * Every gradient is summed by one warp in a fixed order: dq by blocks of queries, dk and dv by blocks of keys. This
- * computes the scores twice (7 products where atomic sums would need 5), but gives the same bits in every run.
+ * One warp sums each gradient in a fixed order: dq in blocks of queries, dk and dv in blocks of keys. This computes the
+ * scores twice (7 products, where atomic sums would need 5), but gives the same bits in every run.
  */
 #ifndef MS_KERNELS_CUDA_FLASH_H
 #define MS_KERNELS_CUDA_FLASH_H
@@ -23,6 +23,8 @@
 
 constexpr float MS_LOG2E = 1.44269504088896340736f;
 
+/* The tensors of both directions: q, o, gradient (of o), dq [batch][t][heads][d]; k, v, dk, dv [batch][s][groups][d];
+ * lse, to_lse, delta f32 [batch][heads][t]. */
 template <class T> struct ms_flash_tensors {
   const T *q, *k, *v, *gradient;
   const float *lse, *delta; /* backward only */
@@ -31,13 +33,14 @@ template <class T> struct ms_flash_tensors {
   bool whole; /* rows of all tensors are aligned to 16 bytes and consist of whole 16-byte units */
 };
 
-/* Rows of a block, warps of a block, 16-row tiles of a warp, and rows of an incoming tile, processed STEP at a time. */
+/* Rows owned by a block, warps per block, 16-row tiles per warp (M), and rows of an incoming tile, of which STEP are
+ * processed at a time. */
 template <int OWN_ROWS, int WARPS_OF_BLOCK, int TILE_ROWS, int MOST_AT_ONCE> struct ms_flash_shape {
   static constexpr int OWN = OWN_ROWS, WARPS = WARPS_OF_BLOCK, THREADS = WARPS * MS_WARP, M = OWN / WARPS / 16;
   static constexpr int TILE = TILE_ROWS, STEP = TILE < MOST_AT_ONCE ? TILE : MOST_AT_ONCE, N = STEP / 8;
 };
 
-/* Chosen by the bytes of a row. Two results of 128 columns leave a warp enough registers for 16 rows. */
+/* The shapes by bytes per row. With two results of 128 columns (dk and dv), a warp has registers for 16 rows. */
 template <int ROW>
 using ms_flash_forward =
     std::conditional_t<ROW <= 256, ms_flash_shape<128, 4, 64, 64>,
@@ -48,7 +51,7 @@ using ms_flash_backward =
                        std::conditional_t<ROW <= 128, ms_flash_shape<128, 4, 64, 32>, ms_flash_shape<128, 8, 64, 64>>,
                        std::conditional_t<ROW <= 512, ms_flash_shape<64, 4, 32, 32>, ms_flash_shape<32, 2, 16, 16>>>;
 
-/* Positions fit an int. */
+/* Like ms_cuda_range, in int: positions are below 2^30. */
 struct ms_flash_range {
   int begin, end;
 };
@@ -64,7 +67,7 @@ static __device__ __forceinline__ ms_flash_range ms_flash_part(const ms_flash_ra
   return {begin, max(begin, end)};
 }
 
-/* Visibility of a range of own rows: the union of what they see, and the intersection. */
+/* What a range of own rows sees: the union and the intersection over its rows, from those of its first and last row. */
 struct ms_flash_view {
   ms_flash_range any, every;
 };
@@ -75,13 +78,14 @@ static __device__ __forceinline__ ms_flash_view ms_flash_view_of(const ms_cuda_r
   return {{a.begin, max(b.end, a.begin)}, {b.begin, a.end}};
 }
 
+/* The first row of a head: x [batch][rows][heads][d] at batch entry `row`. */
 template <class T>
 __device__ __forceinline__ const T *ms_flash_head(const T *x, int64_t row, int64_t rows, int64_t heads, int64_t head,
                                                   int64_t d) {
   return x + (row * rows * heads + head) * d;
 }
 
-/* Allows a kernel to use more dynamic shared memory than the default limit. */
+/* Launches a kernel that needs more dynamic shared memory than the default limit. */
 #define MS_FLASH_LAUNCH(kernel, grid, threads, shared, call, tensors, attention)                                     \
   [&] {                                                                                                              \
     MS_TRY(ms_cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),                               \
@@ -90,7 +94,7 @@ __device__ __forceinline__ const T *ms_flash_head(const T *x, int64_t row, int64
     return MS_CUDA_LAUNCH(kernel, static_cast<unsigned>(grid), threads, shared, (call)->stream, tensors, attention); \
   }()
 
-/* Calls function<arithmetic, columns>(...) for a call's dtype, head size and choice of TF32. */
+/* Calls function<arithmetic, columns>(...) for the call's dtype, head size and TF32 setting. */
 template <class Arithmetic, class Function> static int ms_flash_by_columns(int64_t d, const Function &function) {
   if (d <= 64) return function(Arithmetic{}, std::integral_constant<int, 64>{});
   if (d <= 128) return function(Arithmetic{}, std::integral_constant<int, 128>{});

@@ -1,4 +1,4 @@
-/* handles.c - see the header. */
+/* handles.c - loads an NVIDIA library and counts the users of its handles; see handles.h. */
 #include "kernels/cuda/handles.h"
 
 #include <dlfcn.h>

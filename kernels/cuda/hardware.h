@@ -1,5 +1,5 @@
-/* hardware.h - code that only nvcc can compile: small functions for instructions without a CUDA C++ equivalent. The
- * emulation in the tests has its own version with the same meaning. */
+/* hardware.h - small functions for instructions without a CUDA C++ equivalent, in a form that only nvcc can compile.
+ * The emulation of the tests has its own versions with the same results. */
 #ifndef MS_KERNELS_CUDA_HARDWARE_H
 #define MS_KERNELS_CUDA_HARDWARE_H
 
@@ -22,18 +22,18 @@ inline float ms_exp2(float x) { return std::exp2(x); }
 typedef uintptr_t ms_shared;
 inline ms_shared ms_shared_at(const void *at) { return reinterpret_cast<uintptr_t>(at); }
 
-/* Starts an asynchronous copy of BYTES (4 or 16, aligned) to shared memory; writes zeros if not `there`. */
+/* Starts an asynchronous copy of BYTES (4 or 16, aligned) to shared memory; writes zeros if `there` is false. */
 template <int BYTES> inline void ms_copy_async(ms_shared to, const void *global, bool there) {
   emulated::copy_later(reinterpret_cast<void *>(to), global, BYTES, there);
 }
-/* Makes the thread's copies since the last commit a group. */
+/* Makes a group of the thread's copies since the last commit. */
 inline void ms_commit_copies() { emulated::commit_copies(); }
 /* Waits until at most LEFT of the thread's groups are in flight; other threads see the copies after a barrier. */
 template <int LEFT> inline void ms_wait_copies() { emulated::wait_copies(LEFT); }
 
-/* Loads four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8 i to 8 i + 7 provide the addresses of the
- * rows of matrix i, 16 bytes each; each lane receives elements 2 (lane % 4) and the next of row lane / 4 of each
- * matrix. */
+/* Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lanes 8 i to 8 i + 7 provide the addresses of the
+ * rows of matrix i, 16 bytes each. Of each matrix, a lane receives two elements: row lane / 4, columns 2 (lane % 4) and
+ * the next. */
 inline void ms_load_matrices(unsigned (&matrices)[4], ms_shared row) {
   emulated::load_matrices(matrices, reinterpret_cast<const void *>(row), false);
 }
@@ -42,9 +42,9 @@ inline void ms_load_transposed(unsigned (&matrices)[4], ms_shared row) {
   emulated::load_matrices(matrices, reinterpret_cast<const void *>(row), true);
 }
 
-/* c [16,8] += a [16,16] b [16,8] by a warp, bf16 operands and f32 sums. With g = lane / 4 and t = lane % 4, pairs of
- * a are at (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8), those of b in column g at rows 2 t and 2 t + 8,
- * those of c at (g, 2 t) and (g + 8, 2 t) (PTX ISA 9.0, 9.7.14.5.8). */
+/* c [16][8] += a [16][16] b [16][8] by a warp, bf16 operands and f32 sums. With g = lane / 4 and t = lane % 4, a lane
+ * holds the pairs of a at (g, 2 t), (g + 8, 2 t), (g, 2 t + 8) and (g + 8, 2 t + 8), those of b in column g at rows 2 t
+ * and 2 t + 8, and those of c at (g, 2 t) and (g + 8, 2 t) (PTX ISA 9.0, 9.7.14.5.8). */
 inline void ms_multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_low, unsigned b_high) {
   emulated::multiply_tiles(c, a, b_low, b_high);
 }
@@ -52,9 +52,9 @@ inline void ms_multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_
 /* The bits of a number rounded to TF32: 10 bits of mantissa, ties away from zero. */
 inline unsigned ms_round_tf32(float x) { return emulated::round_tf32(x); }
 
-/* c [16,8] += a [16,8] b [8,8] by a warp, TF32 operands and f32 sums: elements of a are at (g, t), (g + 8, t), (g, t
- * + 4), (g + 8, t + 4), those of b in column g at rows t and t + 4, those of c as above (PTX ISA 9.0, 9.7.14.5.7).
- * Bits beyond TF32's are dropped. */
+/* c [16][8] += a [16][8] b [8][8] by a warp, TF32 operands and f32 sums. A lane holds the elements of a at (g, t), (g +
+ * 8, t), (g, t + 4) and (g + 8, t + 4), those of b in column g at rows t and t + 4, and those of c as above (PTX ISA
+ * 9.0, 9.7.14.5.7). Bits beyond TF32's are dropped. */
 inline void ms_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b_low, unsigned b_high) {
   emulated::multiply_tf32(c, a, b_low, b_high);
 }
@@ -104,7 +104,7 @@ static __device__ __forceinline__ void ms_load_transposed(unsigned (&matrices)[4
                : "memory");
 }
 
-/* volatile: a warp-wide instruction must not move into code that only part of the warp runs. */
+/* volatile, because a warp-wide instruction must not move into code that only part of the warp runs. */
 static __device__ __forceinline__ void ms_multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_low,
                                                          unsigned b_high) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

@@ -1,5 +1,5 @@
-/* launch.h - included first by every file of kernels/cuda: launches a kernel, with nvcc's syntax or the emulation's,
- * and returns its status. A launch only enqueues; a failure of the kernel itself appears when the host next
+/* launch.h - launches a kernel, with nvcc's syntax or the emulation's, and returns its status. Every file of
+ * kernels/cuda includes it first. A launch only enqueues; a failure inside the kernel appears when the host next
  * synchronises. */
 #ifndef MS_KERNELS_CUDA_LAUNCH_H
 #define MS_KERNELS_CUDA_LAUNCH_H
@@ -17,7 +17,8 @@ extern "C" {
 
 #include "kernels/cuda/hardware.h"
 
-/* Clears the runtime's record of the error: libraries that check it after their own launches would report ours. */
+/* Turns a CUDA status into ours. Clears the runtime's last error, because libraries check it after their own launches
+ * and would report our error as theirs. */
 static inline int ms_cuda_status(cudaError_t error, const char *what) {
   if (error == cudaSuccess) return MS_OK;
   static_cast<void>(cudaGetLastError());
@@ -28,7 +29,7 @@ static inline int ms_cuda_status(cudaError_t error, const char *what) {
 #ifdef EMULATED_CUDA
 using emulated::launch_kernel;
 #else
-/* The toolkit's launch function instead of chevrons. */
+/* nvcc's launch without chevrons, by the toolkit's launch function. */
 template <class... Parameters, class... Arguments>
 static cudaError_t launch_kernel(const char *, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
                                  cudaStream_t stream, Arguments... arguments) {
@@ -41,8 +42,8 @@ static cudaError_t launch_kernel(const char *, void (*kernel)(Parameters...), di
 }
 #endif
 
-/* Evaluates to an int status. Put a kernel with template arguments in parentheses: MS_CUDA_LAUNCH((scale<float, 4>),
- * ...). */
+/* Launches a kernel and evaluates to an int status. Put a kernel with template arguments in parentheses:
+ * MS_CUDA_LAUNCH((scale<float, 4>), ...). */
 #define MS_CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                          \
   ms_cuda_status(launch_kernel(#kernel, kernel, grid, block, static_cast<size_t>(shared_bytes), \
                                static_cast<cudaStream_t>(stream), __VA_ARGS__),                 \
@@ -57,7 +58,7 @@ template <class T> struct ms_element;
 template <> struct ms_element<float> { static constexpr int dtype = MS_F32; };
 template <> struct ms_element<ms_b16> { static constexpr int dtype = MS_BF16; };
 
-/* Evaluates expression with T the element type of a float tensor. */
+/* Evaluates an expression with T as the element type of a float tensor. */
 #define MS_CUDA_FLOATS(dtype, T, ...) \
   ((dtype) == MS_BF16 ? [&] { using T = ms_b16; return __VA_ARGS__; }() : [&] { using T = float; return __VA_ARGS__; }())
 

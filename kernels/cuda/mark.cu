@@ -1,5 +1,5 @@
-/* mark.cu - see mark.h. One thread: 8 bytes over the bus, a few microseconds on a stream that has nothing else to do
- * meanwhile. */
+/* mark.cu - writes a mark (see mark.h). One thread writes 8 bytes over the bus: a few microseconds on a stream that
+ * would otherwise be idle. */
 #include "kernels/cuda/mark.h"
 
 #include "kernels/cuda/launch.h"

@@ -1,5 +1,5 @@
-/* mark.h - reports a stream's progress to the host while a graph runs: the events of a graph cannot be queried, but
- * the host can read pinned memory that the graph writes. */
+/* mark.h - reports a stream's progress to the host while a graph runs. Events of a graph cannot be queried, but the
+ * host can read pinned memory that the graph writes. */
 #ifndef MS_KERNELS_CUDA_MARK_H
 #define MS_KERNELS_CUDA_MARK_H
 

@@ -1,10 +1,9 @@
-/* matmul_cublaslt.c - matmul by cuBLASLt: which part of the op its epilogue takes, and what is left for a pass of our
- * own.
+/* matmul_cublaslt.c - matmul by cuBLASLt: divides an op between the library's epilogue and a pass of our own.
  *
- * The library adds a bias of the result's dtype and applies the tanh form of gelu; the pass does all else: biases of
- * another dtype, other activations (its relu is not known to keep NaN), and bf16 results of f32 operands, which it
- * cannot write: they are computed in f32 in the workspace, and rounded on their way out. Elsewhere the pass works on
- * the result in place, which in bf16 is then rounded twice, as by two ops.
+ * The library adds a bias in the result's dtype and applies the tanh form of gelu. Our pass handles the rest: biases of
+ * another dtype, other activations (the library's relu may lose NaN), and bf16 results of f32 operands, which the
+ * library cannot write: it computes them in f32 in the workspace and our pass rounds them. In the other cases the pass
+ * works on the result in place, so a bf16 result is rounded twice, as by two separate ops.
  */
 #include "kernels/cuda/matmul.h"
 
@@ -17,16 +16,17 @@
 #include "kernels/cuda/cublaslt_product.h"
 #include "kernels/cuda/workspace.h"
 
-/* For sums cut along k: so many f32 parts of the result at most, and never more than what NVIDIA advises for Hopper. */
+/* Workspace for sums split along k: at most PARTS f32 parts of the result, and no more than NVIDIA recommends for
+ * Hopper. */
 enum { PARTS = 16, MOST_WORKSPACE = 32 << 20 };
 
-/* Tensors all aligned to 16 bytes, or not: the library has other algorithms for each. */
+/* Whether all tensors are aligned to 16 bytes; the library has different algorithms for each case. */
 enum { ALIGNED, UNALIGNED, VARIANTS };
 
 typedef struct variant {
   ms_lt_product lt;
   int bound;
-  ms_product left; /* the product with the bias and activation that its epilogue did not take */
+  ms_product left; /* the bias and activation that the epilogue does not compute */
 } variant;
 
 struct ms_matmul_cublaslt {
@@ -36,7 +36,7 @@ struct ms_matmul_cublaslt {
   variant variant[VARIANTS];
 };
 
-/* f32 operands, bf16 result: bytes of the f32 result in the workspace. */
+/* Size of the f32 result in the workspace, in bytes, if f32 operands have a bf16 result; otherwise 0. */
 static int64_t scratch_bytes(const ms_product *p) {
   if (p->dtype != MS_F32 || p->c_dtype != MS_BF16) return 0;
   return (p->batch * p->m * p->n * 4 + 255) / 256 * 256;
@@ -51,7 +51,7 @@ int64_t ms_matmul_cublaslt_workspace(const ms_product *p) {
   return scratch_bytes(p) + ms_matmul_cublaslt_own(p) + MS_LIBRARY_SLACK;
 }
 
-/* The most that an epilogue takes. */
+/* The epilogue that computes as much of the op as the library supports. */
 static int epilogue_of(const ms_product *p) {
   const int biased = p->bias_dtype >= 0, gelu = p->activation == MS_ACT_GELU_TANH;
   if (scratch_bytes(p) || (biased && p->bias_dtype != p->c_dtype)) return MS_LT_EPILOGUE_DEFAULT;
@@ -104,7 +104,7 @@ static int variant_of(const ms_kernel_call *call) {
   return all % 16 ? UNALIGNED : ALIGNED;
 }
 
-/* The product with the epilogue, or with all of it left to the pass. *found 0: the library has no algorithm. */
+/* Binds the product with the given epilogue; our pass does the rest. *found 0: the library has no algorithm. */
 static int try_epilogue(ms_matmul_cublaslt *matmul, int which, int epilogue, const ms_kernel_call *call, int *found) {
   variant *v = &matmul->variant[which];
   ms_lt_problem problem;

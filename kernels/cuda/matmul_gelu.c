@@ -1,14 +1,14 @@
-/* matmul_gelu.c - a product with gelu (its tanh form) or gelu's gradient behind it: by one epilogue of cuBLASLt, or the
- * product and a kernel behind it. MOONSHARD_CUDA_EPILOGUES says
+/* matmul_gelu.c - a product followed by gelu (tanh form) or gelu's gradient: one cuBLASLt call with an epilogue, or two
+ * kernels. MOONSHARD_CUDA_EPILOGUES selects:
  *
- *   auto    the epilogue from compute capability 9.0 on, where the library has it; two kernels elsewhere
+ *   auto    the epilogue from compute capability 9.0 on, if the library has it; otherwise two kernels
  *   fused   the epilogue on every GPU
  *   apart   two kernels
  *
- * matmul_gelu is GELU_AUX_BIAS: the auxiliary matrix is the product before gelu. The gradients are DGELU and
- * DGELU_BGRAD, which read it. The library takes auxiliary matrices whose rows are whole groups of 8 elements; all
- * tensors are aligned to 16 bytes, or it is two kernels. Where the library has no algorithm a note says so, and it is
- * two kernels as well.
+ * matmul_gelu uses GELU_AUX_BIAS, whose auxiliary matrix is the product before gelu. The gradients use DGELU and
+ * DGELU_BGRAD, which read it. The epilogue needs auxiliary matrices with rows of a multiple of 8 elements and tensors
+ * aligned to 16 bytes; other calls run two kernels. If the library has no algorithm, a note reports it and two kernels
+ * run.
  */
 #include "kernels/matmul_gelu.h"
 
@@ -31,7 +31,7 @@ typedef struct prepared_gelu {
   ms_gelu_steps steps;
   ms_product product;
   enum state state;
-  ms_lt_product lt; /* where FUSED */
+  ms_lt_product lt; /* set if state is FUSED */
 } prepared_gelu;
 
 static int epilogue_of(int op) {
@@ -42,7 +42,7 @@ static int epilogue_of(int op) {
   }
 }
 
-/* What is an auxiliary matrix, and what is a bias or its gradient, for the library. */
+/* Assigns the call's tensors to the library's operands, auxiliary matrix and bias (or bias gradient). */
 static ms_lt_operands operands_of(const ms_kernel_call *call) {
   const int forward = call->op == MS_OP_matmul_gelu;
   return (ms_lt_operands){.a = call->in_data[0],
@@ -53,7 +53,7 @@ static ms_lt_operands operands_of(const ms_kernel_call *call) {
                           .workspace = ms_library_workspace(call->workspace)};
 }
 
-/* One bf16 product, not a batch of them, whose bias is of its dtype. */
+/* The epilogue supports a single bf16 product, not a batch, with a bf16 bias. */
 static int suits(const ms_kernel_call *call, const ms_product *p) {
   const int biased = call->op != MS_OP_matmul_gelu || p->bias_dtype == MS_BF16;
   return biased && p->dtype == MS_BF16 && p->c_dtype == MS_BF16 && p->batch == 1 && p->n % ROW_UNIT == 0 &&
@@ -81,7 +81,7 @@ static int prepare(ms_kernel_call *call) {
   return rc;
 }
 
-/* Whether the user, or the GPU, wants it done by two kernels. */
+/* Whether the user or the GPU requires two kernels. */
 static int wants_apart(const ms_product *product, int *apart) {
   const char *choice = ms_env_string("MOONSHARD_CUDA_EPILOGUES", "auto");
   const int fused = !strcmp(choice, "fused");

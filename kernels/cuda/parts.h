@@ -1,4 +1,4 @@
-/* parts.h - copies, casts or adds several tensors in one launch: a unit's chunks into the segments to be gathered,
+/* parts.h - copies, casts or adds several tensors in one launch: the chunks of a unit into the segments to be gathered,
  * and reduced gradients into the f32 accumulators. cast.cu uses it for a single tensor. */
 #ifndef MS_KERNELS_CUDA_PARTS_H
 #define MS_KERNELS_CUDA_PARTS_H
@@ -12,7 +12,7 @@ enum { MS_CUDA_PARTS = 64 };
 extern "C" {
 #endif
 
-/* Any number of tensors, with any mix of dtypes, enqueued on the stream. */
+/* Moves any number of tensors, with any mix of dtypes; enqueued on the stream. */
 int ms_cuda_move(const ms_move *move, int moves, void *stream);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* reduce.h - combines one value per thread across a warp or a block; all threads receive the same result, and it is
- * the same in every run: lanes are combined by a butterfly, warps in order. */
+/* reduce.h - combines one value per thread across a warp or a block. All threads receive the result, which is the same
+ * in every run: lanes are combined by a butterfly, warps in order. */
 #ifndef MS_KERNELS_CUDA_REDUCE_H
 #define MS_KERNELS_CUDA_REDUCE_H
 
@@ -27,8 +27,8 @@ template <class T, class Join> __device__ __forceinline__ T ms_warp_reduce(T val
   return value;
 }
 
-/* Combines threads with equal threadIdx.y; blockDim.x is a multiple of 32. Every thread of the block must call it. A
- * block whose rows are single warps needs no barrier. */
+/* Combines the threads with equal threadIdx.y; blockDim.x is a multiple of 32. Every thread of the block must call it.
+ * If a row is a single warp, no barrier is needed. */
 template <class T, class Join> __device__ __forceinline__ T ms_row_reduce(T value, T neutral, Join join) {
   __shared__ T of_warp[MS_MAX_WARPS];
   value = ms_warp_reduce(value, join);
@@ -41,7 +41,7 @@ template <class T, class Join> __device__ __forceinline__ T ms_row_reduce(T valu
   return ms_warp_reduce(value, join);
 }
 
-/* Two sums with the barriers of one. */
+/* Two sums, with the barriers of one. */
 __device__ __forceinline__ float2 ms_row_sums(float a, float b) {
   __shared__ float2 of_warp[MS_MAX_WARPS];
   a = ms_warp_reduce(a, ms_add());

@@ -1,10 +1,9 @@
-/* rows.h - kernels that work on rows [..., n]: how threads share a row.
+/* rows.h - distributes rows [rows][n] over threads.
  *
- * Held: the row stays in registers between passes, MS_ROW_VECTORS vectors per thread, so memory is read once. A row
- * that fits one warp shares its block with three others, and sums over it need no barrier; a longer row has a block
- * to itself.
+ * Held rows stay in registers between passes, MS_ROW_VECTORS vectors per thread, so memory is read once. Four rows that
+ * each fit one warp share a block, and their sums need no barrier; a longer row has its own block.
  *
- * Streamed, for rows that are too long for that or cannot be read as vectors (n is not a multiple, or a pointer is
+ * Streamed rows are too long for that, or cannot be read as vectors (n is not a multiple of the vector, or a pointer is
  * not aligned): each pass reads the row again, mostly from cache.
  */
 #ifndef MS_KERNELS_CUDA_ROWS_H
@@ -18,10 +17,11 @@ constexpr int MS_ROW_VECTORS = 4, MS_ROWS_OF_WARPS = 4, MS_STREAM_THREADS = 256;
 struct ms_row_shape {
   int held;
   unsigned blocks;
-  dim3 block; /* x: threads of a row; y: rows */
+  dim3 block; /* x: threads per row; y: rows */
 };
 
-/* For `rows` rows of n elements in vectors of `lanes`, with at most `most` threads that hold `vectors` each. */
+/* For `rows` rows of n elements in vectors of `lanes`, with at most `most` threads per row that hold `vectors` vectors
+ * each. */
 static inline ms_row_shape ms_row_shape_of(int64_t rows, int64_t n, int aligned, int lanes, int vectors, int most) {
   ms_row_shape shape;
   const int64_t wanted = ms_cuda_ceil(ms_cuda_ceil(n, static_cast<int64_t>(lanes) * vectors), MS_WARP) * MS_WARP;
@@ -35,7 +35,8 @@ static inline ms_row_shape ms_row_shape_of(int64_t rows, int64_t n, int aligned,
 /* The row of this thread; threads after the last row recompute it and store nothing. */
 __device__ __forceinline__ int64_t ms_own_row() { return static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; }
 
-/* f(first, x): x float [V] from element `first`, V constant, for the thread's share of row [n] with any alignment. */
+/* Calls f(first, x) for the thread's elements of row [n]: x is float [V] from element `first`, V a constant. Any
+ * alignment. */
 template <class T, class F> __device__ __forceinline__ void ms_for_row(const T *row, int64_t n, F &&f) {
   constexpr int V = ms_lanes<T>;
   const int64_t misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(T));
@@ -56,7 +57,7 @@ template <class T, class F> __device__ __forceinline__ void ms_for_row(const T *
   }
 }
 
-/* The same, and stores x after f to `to`, which can be the row itself. */
+/* The same, and stores x after f to `to` [n], which can be the row itself. */
 template <class T, class F> __device__ __forceinline__ void ms_map_row(const T *row, T *to, int64_t n, F &&f) {
   const bool alike = reinterpret_cast<uintptr_t>(row) % 16 == reinterpret_cast<uintptr_t>(to) % 16;
   if (alike) {

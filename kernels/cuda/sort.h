@@ -1,8 +1,8 @@
-/* sort.h - sorts positions by a small key, stable: a radix sort with 9 bits per pass, the same in every run.
+/* sort.h - sorts positions by a small key: a stable radix sort with 9 bits per pass, with the same result in every run.
  *
- * A pass is three kernels: each chunk of 1024 positions counts its digits; one block turns the counts into the start
- * of each (digit, chunk); each chunk then scatters its positions, ranked among equal digits by warp matches and by
- * the order of warps. A pass moves 16 bytes per position, and 4 KiB of counts per chunk; a vocabulary up to 2^18
+ * A pass has three kernels: each chunk of 1024 positions counts its digits; one block turns the counts into the start
+ * of each (digit, chunk); each chunk then scatters its positions, ranked among equal digits by warp matches and by the
+ * order of warps. A pass moves 16 bytes per position, and 4 KiB of counts per chunk. A vocabulary of up to 2^18 tokens
  * takes two passes.
  */
 #ifndef MS_KERNELS_CUDA_SORT_H
@@ -18,7 +18,7 @@ typedef struct ms_sorted {
   const uint32_t *position; /* [n] */
 } ms_sorted;
 
-/* Sorts positions 0 .. n - 1 by tokens [n]. A token outside of [0, rows) gets the key `rows` and is recorded as a
+/* Sorts positions 0 .. n - 1 by tokens i32 [n]. A token outside [0, rows) gets the key `rows` and is recorded as a
  * fault of `op`. The result points into the workspace. */
 int ms_sort_positions(const int32_t *tokens, int64_t n, int64_t rows, void *workspace, int op, ms_fault *fault,
                       void *stream, ms_sorted *sorted);

@@ -1,13 +1,12 @@
-/* tiles.h - tiles in shared memory, and products of them by one warp with f32 sums: bf16 on tensor cores, f32 on
- * tensor cores that round operands to TF32, or f32 arithmetic.
+/* tiles.h - tiles in shared memory, and their products by one warp with f32 sums: bf16 on tensor cores, f32 on tensor
+ * cores that round operands to TF32, or f32 arithmetic.
  *
- * A tile has rows of DIM elements in units of 16 bytes; unit u of row r is stored at position u xor (r mod 8), so
- * that the same unit of eight rows, which ldmatrix reads at once, is in different banks. Results stay in registers in
- * mma's layout: in c[m][n] lane l holds rows 16 m + l / 4 (elements 0, 1) and 8 below (2, 3), columns 8 n + 2 (l mod
- * 4) and the next. The next product uses them in this layout, so no result goes through memory. Two adjacent n,
- * rounded to bf16, form a left operand; one n, rounded to TF32, forms one with columns in the order 0 2 4 6 1 3 5 7,
- * and the rows of the right operand are then read in that order; f32 arithmetic fetches elements from the lanes that
- * hold them.
+ * A tile has rows of DIM elements in units of 16 bytes. Unit u of row r is stored at position u xor (r mod 8), so that
+ * the same unit of eight rows, which ldmatrix reads at once, is in different banks. Results stay in registers in mma's
+ * layout: of c[m][n], lane l holds rows 16 m + l / 4 (elements 0, 1) and 8 below (2, 3), columns 8 n + 2 (l mod 4) and
+ * the next. The next product uses them in this layout, so no result passes through memory. Two adjacent n, rounded to
+ * bf16, form a left operand. One n, rounded to TF32, forms one with columns in the order 0 2 4 6 1 3 5 7, and the rows
+ * of the right operand are read in that order; f32 arithmetic fetches elements from the lanes that hold them.
  */
 #ifndef MS_KERNELS_CUDA_TILES_H
 #define MS_KERNELS_CUDA_TILES_H
@@ -31,7 +30,7 @@ template <class T> constexpr int ms_unit = 16 / static_cast<int>(sizeof(T));
 
 static __device__ __forceinline__ int ms_lane() { return static_cast<int>(threadIdx.x) % MS_WARP; }
 
-/* Row of element `half` (0 or 1: which pair), and column of the first pair, within c[0][0]. */
+/* The row of element pair `half` (0 or 1), and the column of the first pair, within c[0][0]. */
 static __device__ __forceinline__ int ms_own_row_of_tile(int half) { return ms_lane() / 4 + half * 8; }
 static __device__ __forceinline__ int ms_own_column() { return ms_lane() % 4 * 2; }
 
@@ -39,13 +38,13 @@ template <int DIM, class T> __device__ __forceinline__ T *ms_tile_at(T *tile, in
   return tile + row * DIM + (unit ^ row % 8) * ms_unit<T>;
 }
 
-/* Starts copying rows [first, first + ROWS) of x, `stride` elements apart and d long, with THREADS threads; writes
- * zeros from row `count` and column d on. `whole`: rows are 16-byte aligned and consist of whole units; otherwise
- * elements are copied one by one. */
+/* Starts copying rows [first, first + ROWS) of x to a tile, with THREADS threads. Rows of x are `stride` elements apart
+ * and d long; the tile is zero from row `count` and from column d on. whole: rows are 16-byte aligned and consist of
+ * whole units; otherwise elements are copied one by one. */
 template <int DIM, int ROWS, int THREADS, class T>
 __device__ __forceinline__ void ms_load_tile(T *tile, const T *x, int first, int count, int64_t stride, int d,
                                              bool whole) {
-  constexpr int UNIT = ms_unit<T>, UNITS = DIM / UNIT, STEP = THREADS / UNITS; /* rows at a time */
+  constexpr int UNIT = ms_unit<T>, UNITS = DIM / UNIT, STEP = THREADS / UNITS; /* rows copied at a time */
   static_assert(THREADS % UNITS == 0 && ROWS % STEP == 0, "a thread copies one unit of some rows");
   const int row = static_cast<int>(threadIdx.x) / UNITS, unit = static_cast<int>(threadIdx.x) % UNITS;
   const int rows = unit * UNIT < d ? count - first - row : 0;
@@ -65,8 +64,8 @@ __device__ __forceinline__ void ms_load_tile(T *tile, const T *x, int first, int
     }
 }
 
-/* The address from which the calling lane reads unit `unit` of its row of a tile with DIM elements per row; the same
- * for unit ^ `other` (even). Rows 8 n below are n * 8 rows' bytes further. */
+/* The shared address from which the calling lane reads unit `unit` of its row of a tile with DIM elements per row.
+ * ms_other_unit gives that of unit ^ other (other even); the address 8 n rows below is 8 n rows' bytes further. */
 template <int DIM, class T> __device__ __forceinline__ ms_shared ms_lane_at(T *tile, int row, int unit) {
   return ms_shared_at(ms_tile_at<DIM>(tile, row, unit));
 }
@@ -76,7 +75,7 @@ static __device__ __forceinline__ ms_shared ms_other_unit(ms_shared at, unsigned
 
 /* ---- on tensor cores -------------------------------------------------------------------------------------------- */
 
-/* 16 rows by 8 rows of 32 bytes: the operands of one instruction. */
+/* Multiplies 16 rows by 8 rows of 32 bytes: the operands of one instruction. */
 static __device__ __forceinline__ void ms_multiply_part(ms_bf16_cores, float (&c)[4], const unsigned (&a)[4],
                                                         unsigned b_low, unsigned b_high) {
   ms_multiply_tiles(c, a, b_low, b_high);
@@ -92,7 +91,7 @@ static __device__ __forceinline__ void ms_round_operand(ms_tf32_cores, unsigned 
   for (unsigned &element : operand) element = ms_round_tf32(__uint_as_float(element));
 }
 
-/* c += a b': a is the 16 M rows of one tile from `row` on, b the 8 N rows of another from `other` on. */
+/* c += a b': a is the 16 M rows of one tile from `row` on, b the 8 N rows of another tile from `other` on. */
 template <int DIM, class Cores, int M, int N>
 __device__ __forceinline__ void ms_multiply_rows(Cores cores, float (&c)[M][N][4], typename Cores::T *a, int row,
                                                  typename Cores::T *b, int other) {
@@ -123,9 +122,9 @@ __device__ __forceinline__ void ms_multiply_rows(Cores cores, float (&c)[M][N][4
   }
 }
 
-/* c += a b: a [16 M, 8 N] as a product leaves it, b the 8 N rows of a tile from `row` on, a multiple of 8. Parts of
- * 16 rows (f32: 8) outside of [begin, end) are skipped: a is zero there, and the rows of b can hold anything, even
- * NaN. */
+/* c += a b: a [16 M][8 N] in the layout of a product's result, b the 8 N rows of a tile from `row` on, a multiple of 8.
+ * Parts of 16 rows (f32: 8) outside [begin, end) are skipped: a is zero there, and the rows of b can contain anything,
+ * even NaN. */
 template <int DIM, int M, int N>
 __device__ __forceinline__ void ms_multiply_columns(ms_bf16_cores, float (&c)[M][DIM / 8][4], const float (&a)[M][N][4],
                                                     ms_b16 *b, int row, int begin, int end) {
@@ -157,7 +156,7 @@ __device__ __forceinline__ void ms_multiply_columns(ms_bf16_cores, float (&c)[M]
   }
 }
 
-/* An element of an f32 tile in column 8 n + `column`; `at` is its position for n = 0. */
+/* The position of an f32 element in column 8 n + `column` of a tile row; `at` is its position for n = 0. */
 static __device__ __forceinline__ int ms_other_column(int at, int n) { return (at ^ n % 4 * 8) + n / 4 * 32; }
 
 template <int DIM, int M, int N>
@@ -226,7 +225,7 @@ __device__ __forceinline__ void ms_multiply_columns(ms_f32_arithmetic, float (&c
   for (int k = 0; k < N; k++) {
     if (k * 8 >= end || k * 8 + 8 <= begin) continue;
 #pragma unroll 1
-    for (int other = 0; other < 4; other++) /* the lane among four that has the factors of two rows of b */
+    for (int other = 0; other < 4; other++) /* the lane, of four, that holds the factors of two rows of b */
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         float left[M][2];
@@ -252,7 +251,7 @@ __device__ __forceinline__ void ms_multiply_columns(ms_f32_arithmetic, float (&c
   }
 }
 
-/* ---- back to memory --------------------------------------------------------------------------------------------- */
+/* ---- stores ----------------------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ void ms_store_pair(ms_b16 *at, float first, float second) {
   *reinterpret_cast<unsigned *>(at) = ms_pack_bf16(first, second);
@@ -261,8 +260,8 @@ static __device__ __forceinline__ void ms_store_pair(float *at, float first, flo
   *reinterpret_cast<float2 *>(at) = make_float2(first, second);
 }
 
-/* Writes the warp's 16 M rows of c factor[m][half] to rows [first, first + 16 M) of x, up to row `count`, through as
- * many rows of a tile from `row` on, which no other warp can use. */
+/* Writes the warp's 16 M rows of c, times factor[m][half], to rows [first, first + 16 M) of x, up to row `count`. The
+ * rows pass through as many rows of a tile from `row` on, which no other warp may use. */
 template <int DIM, int M, class T>
 __device__ __forceinline__ void ms_store_rows(T *x, int first, int count, int64_t stride, int d, bool whole, T *tile,
                                               int row, const float (&c)[M][DIM / 8][4], const float (&factor)[M][2]) {

@@ -1,8 +1,8 @@
-/* vector.h - elements of f32 and bf16 tensors as floats in registers, up to 16 bytes per load or store.
+/* vector.h - loads and stores elements of f32 and bf16 tensors as floats in registers, up to 16 bytes at a time.
  *
- * A kernel works on V elements at a time, with V = ms_lanes of the widest type it touches: 16 bytes of that type, and
- * 8 of bf16 next to f32. A warp thus reads and writes whole lines. Pointers must be aligned to the access; the
- * remainder at the ends of a tensor is processed one element at a time by the same code with V = 1.
+ * A kernel processes V elements at a time, V = ms_lanes of the widest type it accesses: 16 bytes of that type, or 8
+ * bytes of bf16 next to 16 of f32. A warp thus reads and writes whole cache lines. Pointers must be aligned to the
+ * access; the elements at the ends of a tensor are processed one at a time by the same code with V = 1.
  */
 #ifndef MS_KERNELS_CUDA_VECTOR_H
 #define MS_KERNELS_CUDA_VECTOR_H
@@ -69,7 +69,7 @@ template <class T> __device__ __forceinline__ void ms_element_store(T *at, float
   ms_vector_store<1>(at, x);
 }
 
-/* x after a store to T and a load. */
+/* x rounded to T, as after a store and a load. */
 template <class T> __device__ __forceinline__ float ms_rounded(float x) {
   if constexpr (sizeof(T) == 2) return ms_low_bf16(ms_pack_bf16(x, 0.0f));
   return x;

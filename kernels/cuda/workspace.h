@@ -1,5 +1,5 @@
-/* workspace.h - workspaces for NVIDIA's libraries, which require 256-byte alignment; kernel workspaces are aligned to
- * 64 bytes. Callers request extra space, and the library's part begins within it. */
+/* workspace.h - workspaces for NVIDIA's libraries, which require 256-byte alignment, while kernel workspaces have 64.
+ * Callers request MS_LIBRARY_SLACK extra bytes, and the library's part begins at the first suitable address. */
 #ifndef MS_KERNELS_CUDA_WORKSPACE_H
 #define MS_KERNELS_CUDA_WORKSPACE_H
 
@@ -7,7 +7,7 @@
 
 enum { MS_LIBRARY_ALIGNMENT = 256, MS_LIBRARY_SLACK = MS_LIBRARY_ALIGNMENT - 64 };
 
-/* The first address in a workspace that a library can use; request MS_LIBRARY_SLACK bytes more than it needs. */
+/* The first address in a workspace that a library can use. */
 static inline char *ms_library_workspace(void *workspace) {
   const uintptr_t beyond = (uintptr_t)workspace % MS_LIBRARY_ALIGNMENT;
   return (char *)workspace + (beyond ? MS_LIBRARY_ALIGNMENT - beyond : 0);
