@@ -1,7 +1,9 @@
-/* activation_backward_bias.cu - dx = dy act'(a), and the bias gradient, the sum of dx over all rows in f32, in one
- * pass: 3 s bytes an element of s bytes. a is the activation's output for relu, its input for the others. Columns:
- * columns.h. Two rows also give the activation's result once more, as their last output (4 s bytes). May write over a
- * and dy.
+/* activation_backward_bias.cu - dx = dy act'(a), and the bias gradient (the sum of dx over all rows, in f32) in one
+ * pass (columns.h).
+ *
+ * a, dy, dx [rows][columns]; bias gradient [columns]. a is the activation's output for relu and its input for the
+ * others. The recompute ops also write the activation's result y [rows][columns], as their last output. Memory traffic:
+ * 3 s bytes per element of s bytes, 4 s with y. dx and y can overwrite a or dy.
  */
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/columns.h"
@@ -90,7 +92,7 @@ int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[0].dtype, T
 
 } // namespace
 
-/* The bias gradient is written when all has been read. */
+/* Every row is read before the bias gradient is written, so outputs 1 and 2 can overwrite inputs as well. */
 extern const ms_kernel ms_cuda_activation_backward_bias = {prepare, run, nullptr,
                                                            MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(1, 0) |
                                                                MS_OVER(1, 1) | MS_OVER(2, 0) | MS_OVER(2, 1)};

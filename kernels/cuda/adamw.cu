@@ -1,18 +1,20 @@
 /* adamw.cu - AdamW with decoupled weight decay (Loshchilov & Hutter 2019), as PyTorch computes it, in one pass over a
- * chunk: 28 bytes an element, for gradient, weights and both moments are read and the last three written; 20 with
- * moments in bf16.
+ * chunk.
  *
- *   g = gradient * factor                       factor: the step norm's third number (mean and clipping)
- *   step: how many updates the parameter has had, with this one
+ *   g = gradient * factor                       factor: element 2 of step_norm's output (mean and clipping)
  *   p = p (1 - lr wd)
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
  *   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
  *
- * Learning rate and step are read on the device, so that a captured graph sees new ones. One thread of a block makes
- * the factors in double while the block's first loads are under way; 64 blocks an SM of 132 walk over a large chunk.
+ * gradient, p [n] f32; m, v [n] f32 or bf16; step counts the updates of the parameter, including this one. Memory
+ * traffic: 28 bytes per element (gradient, p, m and v are read; p, m and v are written), 20 with bf16 moments.
  *
- * Moments in bf16 are rounded at random, as kernels/cpu/adamw.c tells, by the same words of Philox. Chunks that begin
- * within a group of four elements, or off alignment, are walked element by element.
+ * Learning rate and step are read on the device, so that a captured graph sees new values. One thread per block
+ * computes the factors in double while the block's first loads are in flight. Large chunks use 64 blocks for each of
+ * 132 SMs, which stride over the chunk.
+ *
+ * bf16 moments are rounded stochastically with the Philox words of kernels/cpu/adamw.c. Chunks that begin inside a
+ * group of four elements, or that are not aligned, are processed element by element.
  */
 #include "kernels/cuda/philox.h"
 #include "kernels/cuda/vector.h"
@@ -53,19 +55,20 @@ struct update {
   }
 };
 
+/* All [n]. */
 template <class M> struct arrays {
   const float *gradient;
   float *p;
   M *m, *v;
 };
 
-/* The random words of elements, and where in the parameter the chunk's first is. */
+/* The Philox stream, and the index in the parameter of the chunk's first element. */
 struct rounding {
   uint64_t stream;
   int64_t first;
 };
 
-/* x as a bf16 number: one of its two neighbours, by 16 random bits; infinities and NaN stay. */
+/* Stochastic rounding to bf16 with 16 random bits. Infinity and NaN are kept. */
 __device__ __forceinline__ float round_at_random(float x, unsigned random) {
   const unsigned bits = __float_as_uint(x);
   return (bits & 0x7f800000u) == 0x7f800000u ? x : __uint_as_float((bits + random) & 0xffff0000u);
@@ -82,7 +85,7 @@ __device__ __forceinline__ ms_words draw_for(const ms_b16 *, const rounding &r, 
   return ms_draw(r.stream, static_cast<uint64_t>(*updates), static_cast<uint64_t>(r.first + i) / 4);
 }
 
-/* A thread's vector of all four. */
+/* One vector of V elements per array, in a thread's registers. */
 template <class M> struct vectors_of {
   float g[V], p[V], m[V], v[V];
   __device__ __forceinline__ void load(const arrays<M> &a, int64_t i) {
@@ -98,6 +101,7 @@ template <class M> struct vectors_of {
   }
 };
 
+/* Updates a chunk of n elements, of which the first vectors * V are in whole vectors. norm f32 [4], updates f32 [1]. */
 template <class M>
 __global__ void __launch_bounds__(THREADS) adamw(arrays<M> a, int64_t n, int64_t vectors, setting s, rounding r,
                                                  const ms_scalars *now, const float *norm, const float *updates) {

@@ -1,10 +1,11 @@
-/* attention.cu - softmax(q k' scale) v and its gradients: who computes a call. MOONSHARD_ATTENTION says
+/* attention.cu - softmax(q k' scale) v and its gradients: chooses the implementation. MOONSHARD_ATTENTION selects:
  *
- *   auto    cuDNN where it knows the call and is found, which is noted for the user where it is not; else own kernels
+ *   auto    cuDNN if it supports the call and is found; otherwise our own kernels, with a note if cuDNN is missing
  *   cudnn   cuDNN, or an error
- *   flash   own kernels (flash.h)
+ *   flash   our own kernels (flash.h)
  *
- * Row sums of o do, which own gradients want first, read both tensors: 2 s bytes an element, and write 4 a row.
+ * Our own backward first computes the row sums of o do. Memory traffic: 2 s bytes per element of o, plus 4 bytes per
+ * row.
  */
 #include "kernels/cuda/attention.h"
 
@@ -25,7 +26,7 @@ namespace {
 
 constexpr int WARPS = 4, MOST = 256;
 
-/* A warp has one row of o. */
+/* delta [batch][heads][t] = sum over d of o do; o, gradient [batch][t][heads][d]. One warp per row. */
 template <class T>
 __global__ void __launch_bounds__(WARPS *MS_WARP)
     row_deltas(const T *o, const T *gradient, float *delta, ms_cuda_attention a) {
@@ -61,9 +62,9 @@ int choose(choice *chosen) {
 }
 
 struct prepared_attention {
-  const char *own; /* why own kernels compute it, a static text; NULL: cuDNN does */
+  const char *own; /* why our own kernels compute it, a static string; NULL: cuDNN does */
   int demanded, tf32;
-  ms_attention_cudnn *cudnn; /* NULL until it is bound, and where own kernels compute */
+  ms_attention_cudnn *cudnn; /* NULL before bind, or if our own kernels compute the call */
 };
 
 int is_backward(const ms_kernel_call *call) { return call->op == MS_OP_attention_backward; }
@@ -88,7 +89,7 @@ int prepare(ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* Where cuDNN is looked for: nothing but the device's machine needs it. */
+/* Looks for cuDNN, which only the machine with the device needs to have. */
 int bind(const ms_kernel_call *call) {
   prepared_attention *prepared = static_cast<prepared_attention *>(call->prepared);
   if (prepared->own || prepared->cudnn) return MS_OK;
@@ -102,7 +103,7 @@ int bind(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* Why own kernels compute a bound call; NULL: cuDNN does. */
+/* Why our own kernels compute a bound call; NULL: cuDNN does. */
 const char *own_because(const ms_kernel_call *call) {
   const prepared_attention *prepared = static_cast<const prepared_attention *>(call->prepared);
   if (prepared->own) return prepared->own;

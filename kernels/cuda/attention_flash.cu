@@ -1,16 +1,15 @@
-/* attention_flash.cu - softmax(q k' scale) v: flash.h tells how a block walks. A running maximum and sum a row (Milakov
- * & Gimelshein 2018); probabilities are rounded as their product with v wants them, and their sum is of those not
- * rounded. Bytes: q, o and lse once; k and v once for each block of queries that sees them and each head of their
- * group, most of it from L2.
- */
+/* attention_flash.cu - softmax(q k' scale) v; flash.h describes how blocks iterate. Each row has a running maximum and
+ * sum (Milakov & Gimelshein 2018). Probabilities are rounded as the product with v requires, and their sum is of the
+ * unrounded ones. Memory traffic: q, o and lse once; k and v once per block of queries that sees them and per head of
+ * their group, mostly from L2. */
 #include "kernels/cuda/flash.h"
 
 namespace {
 
-/* What a lane keeps of its rows: the largest score, and its own share of the sum of powers of it. */
+/* A lane's state of its rows: the largest score, and the lane's share of the sum of 2^(score - largest). */
 template <int M> struct running { float largest[M][2], sum[M][2]; };
 
-/* Scores that their row does not see become -infinity. */
+/* Sets scores that their row does not see to -infinity. */
 template <int M, int N>
 __device__ __forceinline__ void hide(float (&score)[M][N][4], const ms_cuda_attention &a, int64_t b, int query,
                                      int key) {
@@ -30,8 +29,8 @@ __device__ __forceinline__ void hide(float (&score)[M][N][4], const ms_cuda_atte
     }
 }
 
-/* Scores become powers of the largest so far; what was summed with another largest is scaled. `scale` is for powers
- * of 2. */
+/* Replaces scores by 2^(score scale - base) for the largest score so far, and rescales earlier sums if it has grown.
+ * `scale` includes 1 / ln 2. */
 template <int M, int N, int D>
 __device__ __forceinline__ void soften(float (&score)[M][N][4], float (&o)[M][D][4], running<M> &row, float scale) {
 #pragma unroll
@@ -71,11 +70,12 @@ template <int M, int N> __device__ __forceinline__ void negate(float (&score)[M]
 
 template <class A, int DIM> struct shape : ms_flash_forward<DIM *static_cast<int>(sizeof(typename A::T))> {
   using T = typename A::T;
-  /* own queries; tiles of keys and of values, two of each */
+  /* own queries; two tiles each of keys and values */
   static constexpr int BYTES = (shape::OWN + 4 * shape::TILE) * DIM * static_cast<int>(sizeof(T));
-  static constexpr int BLOCKS = 2 * BYTES <= 200 * 1024 ? 2 : 1; /* that an SM should hold */
+  static constexpr int BLOCKS = 2 * BYTES <= 200 * 1024 ? 2 : 1; /* blocks that an SM should hold */
 };
 
+/* A block computes OWN rows of o [batch][t][heads][d] and lse [batch][heads][t] of one head. */
 template <class A, int DIM>
 __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
     forward(ms_flash_tensors<typename A::T> x, ms_cuda_attention a) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
   MS_CUDA_DYNAMIC_SHARED(T, shared);
   constexpr int M = S::M, N = S::N, TILE = S::TILE * DIM;
   T *queries = shared, *keys = queries + S::OWN * DIM, *values = keys + 2 * TILE;
-  /* Blocks that see the most begin first. */
+  /* Blocks that see the most keys start first. */
   const int64_t heads = a.batch * a.heads, blocks = ms_cuda_ceil(a.t, S::OWN);
   const int first = static_cast<int>(blocks - 1 - blockIdx.x / heads) * S::OWN, d = static_cast<int>(a.d);
   const int64_t b = blockIdx.x % heads / a.heads, h = blockIdx.x % a.heads, g = h / (a.heads / a.groups);
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
   const ms_flash_range block = ms_flash_view_of(ms_cuda_seen(a, b, first), ms_cuda_seen(a, b, last)).any;
 
   const int row = static_cast<int>(threadIdx.x) / MS_WARP * (16 * M), query = first + row;
-  ms_flash_view own = {{0, 0}, {0, 0}}; /* of a warp beyond the last query: nothing */
+  ms_flash_view own = {{0, 0}, {0, 0}}; /* empty for a warp after the last query */
   if (query <= last)
     own = ms_flash_view_of(ms_cuda_seen(a, b, query),
                            ms_cuda_seen(a, b, min(static_cast<int64_t>(query) + 16 * M - 1, last)));
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
                                            x.whole);
     ms_commit_copies();
   };
-  const float size = fabsf(a.scale), scale = size * MS_LOG2E; /* of scores of its sign */
+  const float size = fabsf(a.scale), scale = size * MS_LOG2E; /* scores are multiplied by the sign of a.scale below */
   float o[M][DIM / 8][4] = {};
   running<M> state;
 #pragma unroll
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
   int stage = 0;
   for (int key = block.begin; key < block.end; key += S::TILE, stage ^= 1) {
     ms_wait_copies<0>();
-    __syncthreads(); /* the tile is there for all, and nobody reads the other one any more */
+    __syncthreads(); /* the tile is complete, and no thread still reads the other one */
     if (key + S::TILE < block.end) load(key + S::TILE, stage ^ 1);
     const ms_flash_range part = ms_flash_part(own.any, key, S::TILE);
     if (part.begin == part.end) continue;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
     ms_multiply_columns<DIM>(A{}, o, score, values + stage * TILE, 0, part.begin, part.end);
   }
   ms_wait_copies<0>();
-  __syncthreads(); /* also where there was no tile: the rows of queries are written over now */
+  __syncthreads(); /* needed even without tiles: the rows of queries are overwritten below */
 
   float factor[M][2];
 #pragma unroll

@@ -1,10 +1,10 @@
-/* attention_flash_backward.cu - the gradients of softmax(q k' scale) v: flash.h tells how blocks walk.
+/* attention_flash_backward.cu - the gradients of softmax(q k' scale) v; flash.h describes how blocks iterate.
  *
- * Scores are made again and their powers taken against the saved log-sums: p = e^(s - lse), ds = p (do v' - delta),
- * then dv = p' do, dk = ds' q scale, dq = ds k scale. Blocks of keys make their scores transposed, so that p' and ds'
- * are left operands as they are; they add up all heads of a group, in order. Of heads beyond 128, whose dk and dv
- * together want more registers than a thread has, two passes make one each. Bytes: of the own side, tensors and
- * gradients once; of the other, two tensors for each block that meets them, most of it from L2.
+ * Scores are recomputed and normalised with the saved log-sums: p = e^(s - lse), ds = p (do v' - delta); then dv = p'
+ * do, dk = ds' q scale, dq = ds k scale. Blocks of keys compute their scores transposed, so that p' and ds' can be left
+ * operands directly; they sum over all heads of a group, in order. For heads above 128, whose dk and dv need more
+ * registers than a thread has, two passes compute one gradient each. Memory traffic: tensors and gradients of the own
+ * side once; of the other side, two tensors per block that sees them, mostly from L2.
  */
 #include "kernels/cuda/flash.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 template <class A, int DIM> struct shape : ms_flash_backward<DIM *static_cast<int>(sizeof(typename A::T))> {
   using T = typename A::T;
-  /* two tensors of own rows; two of tiles, and two numbers for each row of them, twice */
+  /* two tensors of own rows; two stages of two tiles, with two numbers per row of a tile */
   static constexpr int BYTES = (2 * shape::OWN + 4 * shape::TILE) * DIM * static_cast<int>(sizeof(T)) +
                                4 * shape::TILE * static_cast<int>(sizeof(float));
 };
@@ -24,6 +24,7 @@ template <int M> __device__ __forceinline__ void fill(float (&factor)[M][2], flo
 
 /* ---- queries ---------------------------------------------------------------------------------------------------- */
 
+/* A block computes OWN rows of dq [batch][t][heads][d] of one head. */
 template <class A, int DIM>
 __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
     query_gradients(ms_flash_tensors<typename A::T> x, ms_cuda_attention a) {
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   constexpr int M = S::M, N = S::N, TILE = S::TILE * DIM;
   T *queries = shared, *gradients = queries + S::OWN * DIM, *keys = gradients + S::OWN * DIM;
   T *values = keys + 2 * TILE;
-  /* Blocks that see the most begin first. */
+  /* Blocks that see the most keys start first. */
   const int64_t heads = a.batch * a.heads, blocks = ms_cuda_ceil(a.t, S::OWN);
   const int first = static_cast<int>(blocks - 1 - blockIdx.x / heads) * S::OWN, d = static_cast<int>(a.d);
   const int64_t b = blockIdx.x % heads / a.heads, h = blockIdx.x % a.heads, g = h / (a.heads / a.groups);
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   if (query <= last)
     own = ms_flash_view_of(ms_cuda_seen(a, b, query),
                            ms_cuda_seen(a, b, min(static_cast<int64_t>(query) + 16 * M - 1, last)));
-  float lse[M][2], delta[M][2]; /* lse for powers of 2 */
+  float lse[M][2], delta[M][2]; /* lse converted to base 2 */
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   int stage = 0;
   for (int tile = block.begin; tile < block.end; tile += S::TILE, stage ^= 1) {
     ms_wait_copies<0>();
-    __syncthreads(); /* the tile is there for all, and nobody reads the other one any more */
+    __syncthreads(); /* the tile is complete, and no thread still reads the other one */
     if (tile + S::TILE < block.end) load(tile + S::TILE, stage ^ 1);
     for (int at = 0; at < S::TILE; at += S::STEP) {
       const int key = tile + at;
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
     }
   }
   ms_wait_copies<0>();
-  __syncthreads(); /* also where there was no tile: the rows of queries are written over now */
+  __syncthreads(); /* needed even without tiles: the rows of queries are overwritten below */
   float factor[M][2];
   fill(factor, a.scale);
   ms_store_rows<DIM>(x.dq + (q - x.q), query, static_cast<int>(a.t), a.heads * a.d, d, x.whole, queries, row, dq,
@@ -114,9 +115,10 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
 
 /* ---- keys and values -------------------------------------------------------------------------------------------- */
 
-/* What a pass makes. */
+/* The gradients that a pass computes. */
 enum { DK = 1, DV = 2 };
 
+/* A block computes OWN rows of dk and dv [batch][s][groups][d] of one key head. */
 template <class A, int DIM, int MADE>
 __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
     key_gradients(ms_flash_tensors<typename A::T> x, ms_cuda_attention a) {
@@ -127,7 +129,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   T *keys = shared, *values = keys + S::OWN * DIM, *queries = values + S::OWN * DIM;
   T *gradients = queries + 2 * TILE;
   float *sums = reinterpret_cast<float *>(gradients + 2 * TILE), *deltas = sums + 2 * S::TILE;
-  /* The first keys are seen by the most queries. */
+  /* Blocks start in the order of keys, because the first keys are seen by the most queries. */
   const int64_t groups = a.batch * a.groups, heads = a.heads / a.groups;
   const int first = static_cast<int>(blockIdx.x / groups) * S::OWN, d = static_cast<int>(a.d);
   const int64_t b = blockIdx.x % groups / a.groups, g = blockIdx.x % a.groups;
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   load(g * heads, tile, 0);
   for (; h < (g + 1) * heads; stage ^= 1) {
     ms_wait_copies<0>();
-    __syncthreads(); /* the tile is there for all, and nobody reads the other one any more */
+    __syncthreads(); /* the tile is complete, and no thread still reads the other one */
     const int now = tile;
     tile += S::TILE;
     if (tile >= block.end) tile = block.begin, h++;
@@ -205,7 +207,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
     }
   }
   ms_wait_copies<0>();
-  __syncthreads(); /* also where there was no tile: the own rows are written over now */
+  __syncthreads(); /* needed even without tiles: the own rows are overwritten below */
   const auto store = [&](T *gradient, T *through, const float(&sum)[M][DIM / 8][4], float times) {
     float factor[M][2];
     fill(factor, times);

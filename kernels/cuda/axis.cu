@@ -1,8 +1,9 @@
-/* axis.cu - sums, means, maxima and minima over one axis: s bytes an element of s bytes. f32 accumulation; the order of
- * additions depends on shapes alone.
+/* axis.cu - sums, means, maxima and minima over one axis of [outer][n][inner], accumulated in f32. The order of
+ * additions depends only on shapes. Memory traffic: s bytes per element of s bytes.
  *
- * Over the last axis (inner = 1) a row has 32 or 256 threads (rows.h); long rows that are few are cut into parts of at
- * least 16384 elements, which a second kernel joins. Over another axis the sums go down columns (columns.h).
+ * Over the last axis (inner = 1) 32 or 256 threads share a row (rows.h). If there are few, long rows, each is divided
+ * into parts of at least 16384 elements, which a second kernel combines. Over another axis the sums run down columns
+ * (columns.h).
  */
 #include "kernels/cuda/axis.h"
 
@@ -41,7 +42,7 @@ template <class T, class J> struct column_of {
   }
 };
 
-/* partial[row, part] of x [rows, n]; blocks have one or several (row, part). */
+/* partial[row][part] = the combined elements of a part of a row of x [rows][n]. A block has one or more (row, part). */
 template <class T, class J>
 __global__ void join_rows(const T *x, float *partial, int64_t rows, int64_t n, int64_t parts) {
   const int64_t own = ms_own_row(), at = min(own, rows * parts - 1), row = at / parts, part = at % parts;
@@ -54,7 +55,7 @@ __global__ void join_rows(const T *x, float *partial, int64_t rows, int64_t n, i
   if (threadIdx.x == 0 && own < rows * parts) partial[own] = total;
 }
 
-/* Rows as a matrix of one column, whose parts are joined. */
+/* Rows as matrices of one column, whose parts are combined. */
 ms_columns row_parts(ms_axis_view view) {
   ms_columns c = {view.outer, view.n, 1, 1, 1};
   const int64_t wanted = ms_cuda_ceil(ROW_BLOCKS, view.outer > 0 ? view.outer : 1),

@@ -1,7 +1,6 @@
-/* binary.cu - a + b, a - b, a b, a / b, the larger and the smaller of both, with broadcasting: bytes of the operands
- * that are not repeated and of the result. Shape: broadcast.h. May write over a where a has the output's size, for each
- * element is read before it is written.
- */
+/* binary.cu - a + b, a - b, a b, a / b, maximum and minimum, with broadcasting (broadcast.h). Memory traffic: the
+ * operands that are not repeated, and the result. The result can overwrite a or b if that has the output's size,
+ * because each element is read before it is written. */
 #include "kernels/cuda/broadcast.h"
 
 namespace {
@@ -43,7 +42,7 @@ template <class A, class B, class Y> int run_typed(const ms_kernel_call *call) {
                         shape, n, call->op);
 }
 
-/* bf16 with bf16 gives bf16; else f32. */
+/* bf16 with bf16 must give bf16; other combinations give f32. */
 int prepare(ms_kernel_call *call) {
   const int both = call->in[0].dtype == MS_BF16 && call->in[1].dtype == MS_BF16;
   if (call->out[0].dtype == (both ? MS_BF16 : MS_F32)) return MS_OK;

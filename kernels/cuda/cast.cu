@@ -1,6 +1,5 @@
-/* cast.cu - x in another dtype: bytes of both. Between f32 and bf16 it is a part that is moved (parts.h); where i32 or
- * u8 is read or i32 written, a thread has one element.
- */
+/* cast.cu - converts x [n] to another dtype. Memory traffic: the bytes of both tensors. Between f32 and bf16 it is a
+ * move of one part (parts.h); if i32 or u8 is read, or i32 written, each thread converts one element. */
 #include "kernels/cuda/parts.h"
 #include "kernels/cuda/vector.h"
 
@@ -15,13 +14,13 @@ __device__ __forceinline__ float as_float(const unsigned char *x) { return stati
 
 __device__ __forceinline__ void put(float *y, float x) { *y = x; }
 __device__ __forceinline__ void put(ms_b16 *y, float x) { ms_element_store(y, x); }
-/* Cut off towards zero; the ends of i32 beyond them, 0 for NaN. */
+/* Truncates towards zero; saturates beyond the range of i32, and gives 0 for NaN. */
 __device__ __forceinline__ void put(int32_t *y, float x) {
   *y = x != x ? 0 : x >= 2147483648.0f ? INT32_MAX : x <= -2147483648.0f ? INT32_MIN : static_cast<int32_t>(x);
 }
 
 template <class X, class Y> __device__ __forceinline__ void convert(const X *x, Y *y) { put(y, as_float(x)); }
-/* Not through f32, which would round it. */
+/* Directly, because f32 would round it. */
 __device__ __forceinline__ void convert(const int32_t *x, int32_t *y) { *y = *x; }
 
 template <class X, class Y> __global__ void __launch_bounds__(THREADS) convert_all(const X *x, Y *y, int64_t n) {

@@ -1,7 +1,6 @@
-/* compare.cu - comparisons, which make u8 masks, where, which uses one, and the gradient of maximum and minimum, which
- * is a comparison too, with broadcasting: bytes of the operands that are not repeated and of the result. Shape:
- * broadcast.h; of integers a thread has one element.
- */
+/* compare.cu - comparisons, which give u8 masks, `where`, which reads one, and the gradient of maximum and minimum, all
+ * with broadcasting (broadcast.h). Memory traffic: the operands that are not repeated, and the result. For integers a
+ * thread computes one element. */
 #include "kernels/cuda/broadcast.h"
 
 namespace {
@@ -171,7 +170,7 @@ int run_where(const ms_kernel_call *call) {
   return run_where_typed<float, float, float>(call);
 }
 
-/* dy has the dtype of maximum's result, which dx has too. */
+/* dy must have the dtype of maximum's result, which dx has too. */
 int prepare_share(ms_kernel_call *call) {
   if (call->in[2].dtype == call->out[0].dtype) return MS_OK;
   return MS_FAIL(MS_EDTYPE, "cuda: maximum_backward of dy %s; it must be %s", ms_dtype_name(call->in[2].dtype),

@@ -1,9 +1,12 @@
 /* cross_entropy.cu - the mean loss of a classifier, and its gradient, without a tensor of probabilities.
  *
- * Forward reads each logit once, s bytes: a block has a row, each thread a running maximum and the sum of exponentials
- * scaled to match (Milakov & Gimelshein 2018), which are then joined. What is kept for backward is one number a row,
- * the log of the sum. Losses of rows are added up in double by one block in a fixed order. Backward reads and writes
- * each logit once, 2 s bytes, and may write over the logits. Rows need not be aligned: vocabularies are odd.
+ * Forward reads each logit once: s bytes per logit of s bytes. A block computes one row; each thread keeps a running
+ * maximum and the sum of exponentials relative to it (Milakov & Gimelshein 2018), which are combined at the end. For
+ * backward it keeps one number per row, the log of the sum. One block sums the losses of all rows in double, in a fixed
+ * order. Backward reads and writes each logit once, 2 s bytes, and can overwrite the logits. Rows need not be aligned,
+ * because vocabularies often have odd sizes.
+ *
+ * logits, dlogits [rows][stride]; targets i32 [rows]; lse f32 [rows]; loss, count, dloss f32 [1].
  */
 #include "kernels/cuda/rows.h"
 
@@ -12,8 +15,8 @@ namespace {
 enum { LOGITS, TARGETS, LSE, COUNT, DLOSS };
 constexpr int THREADS = 256, LAST_THREADS = 1024;
 
-/* A row has `stride` logits, of which the first `classes` stand for something; the others are padding, and have no part
- * in the loss. */
+/* A row has `stride` logits, of which the first `classes` count; the rest is padding and does not contribute to the
+ * loss. */
 struct shape {
   int64_t rows, classes, stride, ignored;
 };
@@ -27,7 +30,7 @@ __device__ __forceinline__ bool counts(int32_t target, const shape &s) {
   return target != s.ignored && target >= 0 && target < s.classes;
 }
 
-/* Largest so far and the sum of e^(x - largest), e^x while the largest is -inf. */
+/* The running maximum and the sum of e^(x - largest), or of e^x while the largest is -inf. */
 struct running {
   float largest, sum;
   template <int V> __device__ __forceinline__ void add(const float (&x)[V]) {
@@ -44,6 +47,7 @@ struct running {
   }
 };
 
+/* lse [rows] and losses double [rows] of logits [rows][stride] and targets [rows]. One block per row. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     forward_rows(const T *logits, const int32_t *targets, float *lse, double *losses, ms_fault *fault, shape s) {
@@ -54,7 +58,7 @@ __global__ void __launch_bounds__(THREADS)
   if (own.largest > -INFINITY) own.sum *= __expf(own.largest - largest);
   const float sum = ms_row_sum(own.sum);
   if (threadIdx.x != 0) return;
-  const float value = largest > -INFINITY ? largest + logf(sum) : logf(sum); /* -inf and NaN have no largest */
+  const float value = largest > -INFINITY ? largest + logf(sum) : logf(sum); /* largest: -inf for -inf and NaN only */
   const int32_t target = targets[row];
   lse[row] = value;
   losses[row] = 0.0;
@@ -63,6 +67,7 @@ __global__ void __launch_bounds__(THREADS)
   else if (target != s.ignored) ms_note_fault(fault, MS_OP_cross_entropy, target, s.classes);
 }
 
+/* loss [1] = the mean of losses [rows] over the targets that count, whose number is count [1]. One block. */
 __global__ void __launch_bounds__(LAST_THREADS)
     forward_mean(const double *losses, const int32_t *targets, float *loss, float *count, shape s) {
   double sum = 0.0, counted = 0.0;
@@ -77,6 +82,7 @@ __global__ void __launch_bounds__(LAST_THREADS)
   *count = static_cast<float>(counted);
 }
 
+/* dlogits [rows][stride] = (softmax - onehot) dloss / count. One block per row. */
 template <class T>
 __global__ void __launch_bounds__(THREADS) backward_rows(const T *logits, const int32_t *targets, const float *lse,
                                                          const float *count, const float *dloss, T *dlogits, shape s) {

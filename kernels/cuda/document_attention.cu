@@ -1,7 +1,6 @@
-/* document_attention.cu - causal attention that does not look beyond the beginning of its document, and its gradients:
- * where the document of a position begins and ends is found first, and attention (attention.cu) is then told: 16 bytes
- * a position.
- */
+/* document_attention.cu - causal attention in which no query sees keys before the beginning of its document, and its
+ * gradients. It first finds the begin and end of the document of each position and then runs attention.cu with them.
+ * Memory traffic of the search: 16 bytes per position. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/reduce.h"
 
@@ -10,11 +9,12 @@ namespace {
 constexpr int THREADS = 256;
 enum { TOKENS_FORWARD = 3, TOKENS_BACKWARD = 6 };
 
-/* A block has one row of the batch, and each of its threads a part of that, which it reads twice: for the first and the
- * last border in it, and, once those of all parts are known, to tell every position its document. */
+/* begin[i], end[i] = the bounds of the document of position i; tokens, begin, end i32 [batch][t]. A block processes one
+ * row of the batch, and each thread a part of it, which it reads twice: first for the first and last start token in it,
+ * then, with those of all parts, to store the bounds of each position. */
 __global__ void __launch_bounds__(THREADS)
     find_borders(const int32_t *tokens, int32_t start, int64_t t, int32_t *begin, int32_t *end) {
-  __shared__ int last_of[THREADS], first_of[THREADS]; /* -1 and t: no border */
+  __shared__ int last_of[THREADS], first_of[THREADS]; /* -1 and t: no start token in the part */
   const int length = static_cast<int>(t), own = static_cast<int>(threadIdx.x);
   const int part = (length + THREADS - 1) / THREADS, from = min(own * part, length), to = min(from + part, length);
   tokens += blockIdx.x * t, begin += blockIdx.x * t, end += blockIdx.x * t;
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(THREADS)
     if (tokens[i] == start) last = i, first = min(first, i);
   first_of[own] = first, last_of[own] = last;
   __syncthreads();
-  int begins = 0, ends = length; /* of a document that reaches into this part from before, and that leaves it */
+  int begins = 0, ends = length; /* of documents that extend into this part from before and beyond it */
   for (int i = 0; i < own; i++) begins = max(begins, last_of[i]);
   for (int i = own + 1; i < THREADS; i++) ends = min(ends, first_of[i]);
   for (int i = from; i < to; i++) {

@@ -1,9 +1,11 @@
-/* dropout.cu - y = x mask / (1 - p): 2 s bytes an element of s bytes. An element is kept when the uniform number that
- * Philox gives for (step seed, stream, its place in the global batch) is at least p: the bits of base/philox.h, so the
- * mask is the CPU's. Backward is the same kernel on dy. A thread draws for its whole vector: ten rounds of two
- * multiplications for four elements, about 25 instructions an element, nearly what memory leaves time for in bf16;
- * where the four do not lie in one group of the generator (rows of a length that 4 does not divide) each is drawn for
- * itself. May write over x.
+/* dropout.cu - y = x mask / (1 - p), x and y [n]. Memory traffic: 2 s bytes per element of s bytes. An element is kept
+ * if its uniform random number is at least p. Philox computes that number from (step seed, stream, position in the
+ * global batch) with the bits of base/philox.h, so the mask equals the CPU's. Backward is the same kernel applied to
+ * dy.
+ *
+ * A thread draws four words at a time: ten rounds of two multiplications, about 25 instructions per element, which in
+ * bf16 takes nearly as long as the memory access. If the four elements are not in one group of the generator (row
+ * lengths that are not a multiple of 4), each word is drawn separately. y can overwrite x.
  */
 #include "kernels/cuda/philox.h"
 #include "kernels/cuda/vector.h"
@@ -15,8 +17,8 @@ constexpr int THREADS = 256;
 
 struct mask {
   uint64_t stream;
-  ms_batch_place place; /* as of the first micro-batch */
-  unsigned limit;       /* words below it drop their element */
+  ms_batch_place place; /* in the first micro-batch */
+  unsigned limit;       /* elements with words below it are dropped */
   float scale;
 };
 

@@ -1,10 +1,11 @@
-/* ema.cu - the exponential moving average of master weights, in one pass over a chunk: 12 bytes an element.
+/* ema.cu - the exponential moving average a of the master weights p, both f32 [n], in one pass over a chunk. Memory
+ * traffic: 12 bytes per element.
  *
  *   a = p                       in the first step
- *   a = a + (1 - d) (p - a)     then; d = decay, or min(decay, (1 + step) / (10 + step)) while it warms up
+ *   a = a + (1 - d) (p - a)     afterwards; d = decay, or min(decay, (1 + step) / (10 + step)) during the warm-up
  *
  * As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn; the warm-up is that of TensorFlow's
- * ExponentialMovingAverage. The step is read on the device, so that a captured graph sees new ones.
+ * ExponentialMovingAverage. The step is read on the device, so that a captured graph sees new values.
  */
 #include "kernels/cuda/vector.h"
 

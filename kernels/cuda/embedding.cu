@@ -1,16 +1,16 @@
-/* embedding.cu - rows of a table by token: 2 s bytes an element of s bytes of the result. A thread moves one unit
- * (units.h). A token that is no row leaves zeros and is noted as the step's fault. The gradient: embedding_backward.cu.
- */
+/* embedding.cu - looks up rows of a table by token. Memory traffic: 2 s bytes per element of the result. A thread
+ * copies one unit (units.h). An invalid token gives a row of zeros and is recorded as the step's fault. The gradient is
+ * in embedding_backward.cu. */
 #include "kernels/cuda/units.h"
 
 namespace {
 
 constexpr int THREADS = 256;
 
-/* Rows of w that stand for tokens. */
+/* The number of rows that tokens may select. */
 int64_t rows_of(const ms_kernel_call *call) { return call->attrs.i[0] ? call->attrs.i[0] : call->in[0].dims[0]; }
 
-/* w [rows, row_units], tokens [n] -> y [n, row_units] */
+/* y [n][row_units] = rows of w [rows][row_units] selected by tokens [n]. */
 template <class U>
 __global__ void __launch_bounds__(THREADS)
     embedding(const U *w, const int32_t *tokens, U *y, int64_t n, int64_t row_units, int64_t rows, ms_fault *fault) {

@@ -1,11 +1,12 @@
-/* embedding_backward.cu - the gradient of an embedding's table: s bytes an element of dy, and twice the table's (it is
- * cleared, and rows that have tokens are written). Where there is another gradient of the table, rows that have tokens
- * are added to it, and the others are left. No atomic additions: the same bits in every run.
+/* embedding_backward.cu - the gradient of an embedding's table. Memory traffic: s bytes per element of dy, and twice
+ * the table, which is zeroed before rows that have tokens are written. If there is another gradient of the table, rows
+ * that have tokens are added to it and the others are left alone. There are no atomic additions, so the bits are the
+ * same in every run.
  *
- * Positions are sorted by token (sort.h). A block has 32 neighbours of that order and a strip of columns, and sums runs
- * of equal tokens in f32, in token order. A run inside of its 32 is a row of the result. Runs that go on leave their
- * parts in the workspace, f32 [blocks][2][D] (of a run that began before, of one that goes on), and the block where a
- * run begins adds them up in order: a frequent token is summed by many blocks.
+ * Positions are sorted by token (sort.h). A block processes 32 consecutive sorted positions and a strip of columns, and
+ * sums runs of equal tokens in f32, in the order of positions. A run that is complete within the block is a row of the
+ * result. For other runs the block stores its part in the workspace, f32 [blocks][2][D] (the run that began before, the
+ * run that continues), and the block where a run begins adds the parts in order: many blocks sum a frequent token.
  */
 #include "kernels/cuda/sort.h"
 #include "kernels/cuda/vector.h"
@@ -17,9 +18,9 @@ constexpr int THREADS = 128, RUN = 32;
 struct gradient {
   ms_sorted sorted;
   int64_t n, rows, columns;
-  int adds; /* 1: to what is in dw */
+  int adds; /* 1: add to the contents of dw */
   float *partial;
-  /* Whether sorted position i and the one before it have one token. */
+  /* Whether sorted position i and the one before it have the same token. */
   __device__ __forceinline__ bool continues(int64_t i) const {
     return i > 0 && i < n && sorted.key[i - 1] == sorted.key[i];
   }
@@ -28,7 +29,7 @@ struct gradient {
   }
 };
 
-/* A row's sum, which one thread has for each of its columns. */
+/* Writes a row's sum to dw [rows][columns], or adds it; each thread has V of its columns. */
 template <int V, class Y>
 __device__ __forceinline__ void put_row(const gradient &g, Y *dw, int64_t row, int64_t column, float (&sum)[V]) {
   Y *at = dw + row * g.columns + column;
@@ -41,6 +42,7 @@ __device__ __forceinline__ void put_row(const gradient &g, Y *dw, int64_t row, i
   ms_vector_store<V>(at, sum);
 }
 
+/* dw [rows][columns] = sums of dy [n][columns] for the runs that are complete in a block; parts of other runs. */
 template <int V, class T, class Y> __global__ void __launch_bounds__(THREADS) sum_runs(gradient g, const T *dy, Y *dw) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * THREADS + threadIdx.x) * V;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * RUN, end = min(g.n, begin + RUN);
@@ -66,7 +68,7 @@ template <int V, class T, class Y> __global__ void __launch_bounds__(THREADS) su
   }
 }
 
-/* The row of the run that begins in this block and goes on in others. */
+/* Adds up the run that begins in this block and continues in others. */
 template <int V, class Y> __global__ void __launch_bounds__(THREADS) join_runs(gradient g, Y *dw) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * THREADS + threadIdx.x) * V;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * RUN, end = begin + RUN;

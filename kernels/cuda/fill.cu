@@ -1,6 +1,5 @@
-/* fill.cu - a constant in any dtype, s bytes an element of s bytes, written 16 bytes a thread; and copy, the driver's:
- * the same bytes at another place, 2 s bytes.
- */
+/* fill.cu - fills a tensor of any dtype with a constant, 16 bytes per thread; memory traffic: s bytes per element of s
+ * bytes. Also copy, by the driver: 2 s bytes per element. */
 #include "kernels/cuda/launch.h"
 
 #include <string.h>
@@ -9,7 +8,7 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* `pattern` is 4 bytes of the repeated element. */
+/* y [bytes]; `pattern` is 4 bytes of the repeated element. */
 __global__ void __launch_bounds__(THREADS) fill(unsigned char *y, int64_t bytes, int64_t vectors, unsigned pattern) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
   if (thread < vectors) reinterpret_cast<uint4 *>(y)[thread] = make_uint4(pattern, pattern, pattern, pattern);

@@ -1,9 +1,10 @@
-/* matmul.cu - the matrix product: who computes it. MOONSHARD_CUDA_MATMUL says
+/* matmul.cu - the matrix product: chooses the implementation. MOONSHARD_CUDA_MATMUL selects:
  *
- *   auto      cuBLASLt; own kernels where it is not found, which is noted for the user, and for products without
- * elements cublaslt  cuBLASLt, or an error plain     own kernels in f32 arithmetic
+ *   auto      cuBLASLt; our own kernels for empty products, or, with a note, if cuBLASLt is not found
+ *   cublaslt  cuBLASLt, or an error
+ *   plain     our own kernels in f32 arithmetic
  *
- * MOONSHARD_CUDA_MATMUL_TF32=1 lets cuBLASLt round f32 operands to TF32 (10 bits of mantissa); without it f32 is f32.
+ * MOONSHARD_CUDA_MATMUL_TF32=1 lets cuBLASLt round f32 operands to TF32 (10 bits of mantissa); by default it does not.
  */
 #include "kernels/cuda/launch.h"
 
@@ -20,8 +21,8 @@ namespace {
 struct prepared_product {
   ms_product product;
   int plain;
-  const char *because;          /* it is plain: a static text */
-  ms_matmul_cublaslt *cublaslt; /* NULL until it is bound, and where it is plain */
+  const char *because;          /* why `plain` is set, a static string */
+  ms_matmul_cublaslt *cublaslt; /* NULL before bind, or if `plain` is set */
 };
 
 int prepare(ms_kernel_call *call) {
@@ -39,7 +40,7 @@ int prepare(ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* Where cuBLASLt is looked for: nothing but the device's machine needs it. */
+/* Looks for cuBLASLt, which only the machine with the device needs to have. */
 int find_library(prepared_product *prepared) {
   char why[MS_LIBRARY_WHY_BYTES];
   int plain, demanded;

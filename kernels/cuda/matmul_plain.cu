@@ -1,8 +1,7 @@
 /* matmul_plain.cu - the matrix product without a library or tensor cores: f32 arithmetic on tiles of 64 x 64 x 16 in
- * shared memory, by 256 threads with 4 x 4 results each. Every transpose, batch, bias, activation and dtype of the op.
- * Arithmetic bounds it, at a fraction of f32 peak: it is the reference for faster ones and what trains where they are
- * not.
- */
+ * shared memory, by 256 threads that compute 4 x 4 results each. It supports every transpose, batch, bias, activation
+ * and dtype of the op. Arithmetic bounds it, at a fraction of f32 peak. It is the reference for faster implementations,
+ * and the fallback for machines without them. */
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/vector.h"
 
@@ -14,7 +13,7 @@ namespace {
 
 constexpr int TILE = 64, DEPTH = 16, SIDE = 4, THREADS = 256, ACROSS = TILE / SIDE;
 
-/* Where element (row, column) of one operand's matrix lies, and how far matrices of a batch are apart. */
+/* The strides of an operand in elements, along rows and columns and from one matrix of the batch to the next. */
 struct operand {
   int64_t row, column, matrix;
 };
@@ -25,8 +24,8 @@ struct task {
   int activation, bias_dtype, accumulate;
 };
 
-/* tile[j][i] = op(x)[first + i, depth + j]: rows of a, columns of b; zero outside. Neighbouring threads take
- * neighbouring addresses. */
+/* tile[j][i] = op(x)[first + i][depth + j]: rows of a, or columns of b; zero outside. Adjacent threads read adjacent
+ * addresses. */
 template <class T>
 __device__ __forceinline__ void load_tile(float (*tile)[TILE + 1], const T *x, int64_t first, int64_t count,
                                           int64_t stride, int64_t depth, int64_t k, int64_t k_stride) {
@@ -44,6 +43,8 @@ __device__ __forceinline__ float bias_at(const void *bias, int dtype, int64_t co
   return static_cast<const float *>(bias)[column];
 }
 
+/* c [batch][m][n] = act(op(a) op(b) + bias), or c += it; op(a) [m][k], op(b) [k][n], bias [n]. One block per tile of
+ * c. */
 template <class T, class Y>
 __global__ void __launch_bounds__(THREADS) matmul(const T *a, const T *b, const void *bias, Y *c, task t) {
   __shared__ float as[DEPTH][TILE + 1], bs[DEPTH][TILE + 1];

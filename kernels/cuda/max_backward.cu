@@ -1,7 +1,7 @@
-/* max_backward.cu - the gradient of max: dy at the elements that equal the largest (or are NaN, when that is what max
- * gave), of several an equal share of it; 0 elsewhere: 3 s bytes an element of s bytes. Over the last axis a block
- * counts them and then writes the row; over another one each thread goes down a column. May write over x.
- */
+/* max_backward.cu - the gradient of max and min: dy goes to the element of x that equals the result y (or is NaN if y
+ * is NaN); several such elements share it equally; 0 elsewhere. Memory traffic: 3 s bytes per element of s bytes. Over
+ * the last axis a block counts the elements of a row and then writes it; over another axis each thread processes one
+ * column. dx can overwrite x. */
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 
@@ -16,6 +16,7 @@ struct sum_of {
   __device__ __forceinline__ int64_t operator()(int64_t a, int64_t b) const { return a + b; }
 };
 
+/* x, dx [rows][n]; y, dy [rows]. One block per row. */
 template <class T>
 __global__ void __launch_bounds__(THREADS) mark_rows(const T *x, const T *y, const T *dy, T *dx, int64_t n) {
   const int64_t row = blockIdx.x, from = row * n;
@@ -28,6 +29,7 @@ __global__ void __launch_bounds__(THREADS) mark_rows(const T *x, const T *y, con
     ms_element_store(dx + from + i, is_largest(ms_element_load(x + from + i), largest) ? share : 0.0f);
 }
 
+/* x, dx [outer][n][inner]; y, dy [outer][inner]. One thread per column. */
 template <class T>
 __global__ void __launch_bounds__(THREADS) mark_columns(const T *x, const T *y, const T *dy, T *dx, ms_axis_view view) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
@@ -57,7 +59,7 @@ template <class T> int run_typed(const ms_kernel_call *call) {
                         0, call->stream, x, y, dy, dx, view);
 }
 
-/* x, y and dy are of one dtype: y is max's result, dy its gradient. */
+/* x, y and dy must have one dtype. */
 int prepare(ms_kernel_call *call) {
   if (call->in[Y].dtype == call->in[X].dtype && call->in[DY].dtype == call->in[X].dtype) return MS_OK;
   return MS_FAIL(MS_EDTYPE, "cuda: max_backward of %s, %s and %s; all must have the same dtype",

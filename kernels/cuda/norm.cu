@@ -1,7 +1,9 @@
-/* norm.cu - layer_norm (Ba et al. 2016) and rms_norm (Zhang & Sennrich 2019) over the last axis, alone or of a sum a +
- * b, which is then an output too: 2 s bytes an element of s bytes, or 4 s. Gain and bias stay in cache; the statistics
- * that backward needs are 4 or 8 bytes a row. Rows are held or streamed (rows.h). A sum is normalised as it was stored,
- * so the fused op gives the bits of add followed by the norm. May write over a and b.
+/* norm.cu - layer_norm (Ba et al. 2016) and rms_norm (Zhang & Sennrich 2019) over the last axis of a, or of the sum a +
+ * b, which is then an output too. Rows are held or streamed (rows.h). A sum is rounded to its dtype before it is
+ * normalised, so the fused op has the same bits as add followed by the norm. Results can overwrite a and b.
+ *
+ * Memory traffic: 2 s bytes per element of s bytes, or 4 s for a sum. Gain and bias stay in cache; the statistics for
+ * backward are 4 or 8 bytes per row.
  */
 #include "kernels/cuda/rows.h"
 
@@ -9,14 +11,15 @@ namespace {
 
 constexpr int THREADS = 1024;
 
+/* a, b, y, sum [rows][n]; gain, bias [n]; stats f32 [rows][2] = mean, rstd, or [rows] = rstd for rms_norm. */
 template <class T, class G> struct arguments {
-  const T *a, *b; /* b NULL: the norm of a alone */
+  const T *a, *b; /* b NULL: the norm of a */
   const G *gain, *bias;
   T *y, *sum;
   float *stats;
   int64_t rows, n;
   float eps;
-  int centred; /* layer_norm */
+  int centred; /* 1: layer_norm */
 };
 
 template <class T, class G>
@@ -129,7 +132,7 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-/* Each thread writes where it alone has read: both results may lie over either summand. */
+/* A thread writes only elements that no other thread reads, so both results can overwrite either summand. */
 constexpr unsigned OVER_SUMMANDS = MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(2, 0) | MS_OVER(2, 1);
 
 extern const ms_kernel ms_cuda_layer_norm = {nullptr, run, nullptr, MS_OVER(0, 0)};

@@ -1,34 +1,37 @@
-/* norm_backward.cu - the gradients of layer_norm and rms_norm in one pass over x and dy: 3 s bytes an element of s
- * bytes, 4 s with a gradient to add; s more where the norm's result is given once more.
+/* norm_backward.cu - the gradients of layer_norm and rms_norm in one pass over x and dy. Memory traffic: 3 s bytes per
+ * element of s bytes, s more with a gradient to add, s more if the norm's result is recomputed.
  *
  * With h = (x - mean) rstd (mean is 0 for rms_norm) and g = dy gain:
- *   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional fifth input
+ *   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional last input
  *   dgain = sum over rows of dy h,  dbias = sum over rows of dy
- * Held: two blocks an SM of 132 walk over the rows, some side by side in a block, x and dy in registers, the sums of
- * their columns too; in the end a block joins its own in shared memory and writes them to the workspace, f32
- * [2][blocks][n], and columns.h joins the blocks' in order. Streamed (rows.h says when): a pass for the sums and one
- * for dx. May write over all inputs of its size.
+ *
+ * Held (rows.h): two blocks for each of 132 SMs stride over the rows, some side by side in a block. x, dy and the sums
+ * of their columns are in registers. At the end a block combines its sums in shared memory and writes them to the
+ * workspace, f32 [2][blocks][n], and columns.h combines the blocks' sums in order. Streamed: one pass for the sums and
+ * one for dx. Outputs can overwrite all inputs of their size.
  */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/rows.h"
 
 namespace {
 
-enum { X, GAIN, STATS, DY, LATER }; /* then the bias, where the result is made again, and the gradient to add */
+enum { X, GAIN, STATS, DY, LATER }; /* then the bias (recompute of layer_norm only), then the gradient to add to dx */
 constexpr int THREADS = 512, VECTORS = 2, ROW_THREADS = 256;
 constexpr int64_t BLOCKS = 264;
 
+/* x, dy, more, dx, y [rows][n]; gain, bias [n]; stats f32 [rows][2] = mean, rstd, or [rows] = rstd for rms_norm. */
 template <class T, class G> struct arguments {
-  const T *x, *dy, *more; /* more NULL: nothing to add */
-  const G *gain, *bias;   /* bias NULL: none, or y is */
+  const T *x, *dy, *more; /* more: gradient to add to dx, or NULL */
+  const G *gain, *bias;   /* bias NULL: not needed for y */
   const float *stats;
-  T *dx, *y; /* y, the norm's result, NULL: not wanted */
+  T *dx, *y; /* y: the norm's result; NULL: not wanted */
   int64_t rows, n;
-  int centred; /* layer_norm */
+  int centred; /* 1: layer_norm */
   __device__ __forceinline__ float mean(int64_t row) const { return centred ? stats[2 * row] : 0.0f; }
   __device__ __forceinline__ float rstd(int64_t row) const { return stats[centred ? 2 * row + 1 : row]; }
 };
 
+/* partial f32 [2][parts][n]: each block's sums of dgain and dbias. One block per part. */
 template <class T, class G>
 __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partial, int64_t parts) {
   constexpr int V = ms_lanes<T>;
@@ -41,7 +44,7 @@ __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partia
 #pragma unroll
     for (int l = 0; l < V; l++) dgain[k][l] = dbias[k][l] = 0.0f;
   }
-  /* All rows of a block take part in its barriers, so they go on together to the end. */
+  /* All rows of a block must reach its barriers, so they iterate together to the end. */
   const int64_t together = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t base = static_cast<int64_t>(blockIdx.x) * blockDim.y; base < a.rows; base += together) {
     const int64_t row = base + threadIdx.y, from = row * a.n;
@@ -155,7 +158,7 @@ template <class T, class G> struct column_of {
 
 ms_columns streamed_columns(int64_t rows, int64_t n) { return ms_columns_of(1, rows, n, 1); }
 
-/* The same with the blocks of the held kernel for parts. */
+/* The same for the held kernel: one part per block. */
 ms_columns held_columns(int64_t rows, int64_t n) {
   const ms_columns c = {1, rows, n, rows < BLOCKS ? (rows > 0 ? rows : 1) : BLOCKS, 1};
   return c;
@@ -213,7 +216,8 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-/* dx and the result over x, dy or what is added, but not over channels, which every row reads. */
+/* dx and the recomputed result can overwrite x, dy or the gradient to add, but not gain and bias, which every row
+ * reads. */
 constexpr unsigned DX_OVER = MS_OVER(0, X) | MS_OVER(0, DY);
 
 extern const ms_kernel ms_cuda_layer_norm_backward = {prepare, run, nullptr, DX_OVER | MS_OVER(0, LATER)};

@@ -1,7 +1,7 @@
-/* parts.cu - see parts.h. Bytes an element: of both dtypes, and 4 more to add. Blocks of 256 threads have 4096 elements
- * of one part each; a block finds its part, and what is to be done with it, in a list that comes with the launch. So a
- * unit whose segments differ in dtype is still one launch.
- */
+/* parts.cu - copies, casts or adds several tensors in one launch (see parts.h). Memory traffic per element: the sizes
+ * of both dtypes, and 4 bytes more to add. A block of 256 threads processes 4096 elements of one part; it finds its
+ * part and the operation in a list that is an argument of the launch, so a unit whose segments differ in dtype needs
+ * only one launch. */
 #include "kernels/cuda/parts.h"
 
 #include "kernels/cuda/vector.h"
@@ -13,7 +13,7 @@ constexpr int64_t TILE = 4096;
 
 struct part_list {
   ms_move part[MS_CUDA_PARTS];
-  uint32_t first_block[MS_CUDA_PARTS]; /* of each part */
+  uint32_t first_block[MS_CUDA_PARTS]; /* the first block of each part */
   int parts;
 };
 
@@ -66,7 +66,7 @@ int ms_cuda_move(const ms_move *move, int moves, void *stream) {
     for (; next < moves && list.parts < MS_CUDA_PARTS; next++) {
       const int64_t more = ms_cuda_ceil(move[next].n, TILE);
       if (!more) continue;
-      if (blocks && blocks + more > INT32_MAX) break; /* a grid has no more; of one part they are 8 T elements */
+      if (blocks && blocks + more > INT32_MAX) break; /* the limit of a grid */
       const int dtypes[] = {move[next].from_dtype, move[next].to_dtype};
       for (const int dtype : dtypes) MS_TRY(ms_dtype_check(dtype, MS_DTYPE_FLOAT | MS_DTYPE_LOOPS, "cuda: a part"));
       if (move[next].add && move[next].to_dtype != MS_F32)

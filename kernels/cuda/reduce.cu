@@ -1,4 +1,4 @@
-/* reduce.cu - sum, mean, max and min over one axis or all: axis.cu on the call's view. */
+/* reduce.cu - sum, mean, max and min over one axis or all axes: axis.cu on the call's view. */
 #include "kernels/cuda/axis.h"
 
 namespace {

@@ -1,27 +1,28 @@
-/* rope.cu - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D),
- * 2 s bytes an element of s bytes. Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved; the gradient is the turn
- * back (inverse). A block has one position of some sequences: it makes the cosines and sines of that position once, in
- * shared memory, from the frequencies that all devices share, and turns all heads by them. May write over x.
- */
+/* rope.cu - rotary positions (Su et al. 2021): rotates pair p of a head at position t by the angle t theta^(-2p / D).
+ * Pairs are (p, p + D/2), or (2p, 2p + 1) if interleaved; the gradient is the inverse rotation. Memory traffic: 2 s
+ * bytes per element of s bytes. A block processes one position of several sequences: it computes the cosines and sines
+ * of that position once, in shared memory, from the frequencies that all devices share, and rotates all heads by them.
+ * y can overwrite x. */
 #include "kernels/cuda/vector.h"
 #include "kernels/rope_frequencies.h"
 
 namespace {
 
-enum { BATCH, TIME, HEAD, DEPTH }; /* x [B,T,H,D] */
+enum { BATCH, TIME, HEAD, DEPTH }; /* axes of x and y [B][T][H][D] */
 constexpr int THREADS = 256;
 constexpr int64_t BLOCKS = 2112;
 
 struct rotation {
-  int64_t batch, times, heads, half, offset, per_block; /* per_block: sequences */
+  int64_t batch, times, heads, half, offset, per_block; /* per_block: sequences per block */
   double sign;
   ms_attrs attrs;
 };
 
-/* V elements at a time: of both halves of a head, or of its interleaved pairs. */
+/* x, y [batch][times][heads][2 half]. Rotates V elements at a time: of both halves of a head, or of its interleaved
+ * pairs. */
 template <int V, class T, bool INTERLEAVED>
 __global__ void __launch_bounds__(THREADS) turn(const T *x, T *y, rotation r) {
-  MS_CUDA_DYNAMIC_SHARED(float, cosine); /* [half], and the sines behind them */
+  MS_CUDA_DYNAMIC_SHARED(float, cosine); /* [half], followed by the sines [half] */
   float *sine = cosine + r.half;
   const int64_t t = blockIdx.x;
   for (int64_t p = threadIdx.x; p < r.half; p += THREADS) {

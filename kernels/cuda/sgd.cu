@@ -1,10 +1,11 @@
-/* sgd.cu - SGD as PyTorch computes it, in one pass over a chunk: 12 bytes an element, 20 with momentum.
+/* sgd.cu - SGD as PyTorch computes it, in one pass over a chunk of f32 gradient, weights p and momentum b, all [n].
+ * Memory traffic: 12 bytes per element, 20 with momentum.
  *
- *   g = gradient * factor + wd p                factor: the step norm's third number (mean and clipping)
+ *   g = gradient * factor + wd p                factor: element 2 of step_norm's output (mean and clipping)
  *   b = g in the parameter's first update, then momentum b + (1 - dampening) g
  *   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
  *
- * Learning rate and step are read on the device, so that a captured graph sees new ones.
+ * Learning rate and step are read on the device, so that a captured graph sees new values.
  */
 #include "kernels/cuda/vector.h"
 
@@ -21,7 +22,7 @@ struct setting {
 struct update {
   float factor, lr, decay, momentum, rest, own, carried;
   bool first;
-  /* The step is own g + carried b. */
+  /* p changes by -lr (own g + carried b). */
   __device__ __forceinline__ void operator()(float gradient, float &p, float &b) const {
     const float g = gradient * factor + decay * p;
     b = (first ? 0.0f : momentum * b) + rest * g;

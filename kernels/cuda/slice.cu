@@ -1,13 +1,12 @@
-/* slice.cu - slice, pad and concat: one axis cut, widened or joined, seen as rows of units (units.h). 2 s bytes an
- * element of s bytes of the result; a thread has one unit of it.
- */
+/* slice.cu - slice, pad and concat on one axis, viewed as rows of units (units.h). Memory traffic: 2 s bytes per
+ * element of the result. A thread copies one unit. */
 #include "kernels/cuda/units.h"
 
 namespace {
 
 constexpr int THREADS = 256;
 
-/* In units: y[o][y_first + j] = x[o][j - shift], zero where that is no unit of x's row, for o < rows and j < length. */
+/* In units: y[o][y_first + j] = x[o][j - shift] for o < rows and j < length; zero if j - shift is outside x's row. */
 struct cut {
   int64_t rows, length, y_row, y_first, x_row, shift;
 };

@@ -1,6 +1,6 @@
-/* softmax.cu - softmax and log_softmax over the last axis, 2 s bytes an element of s bytes, and their gradients, 3 s
- * bytes. Rows are held or streamed (rows.h). May write over the first input.
- */
+/* softmax.cu - softmax and log_softmax over the last axis of [rows][n], and their gradients. Memory traffic: 2 s bytes
+ * per element of s bytes, 3 s for the gradients. Rows are held or streamed (rows.h). Results can overwrite the first
+ * input. */
 #include "kernels/cuda/rows.h"
 
 namespace {
@@ -9,10 +9,10 @@ constexpr int THREADS = 1024, BACKWARD_THREADS = 512;
 
 struct shape {
   int64_t rows, n;
-  int log; /* the logarithm's variant */
+  int log; /* 1: log_softmax */
 };
 
-/* The number that takes x to the result: softmax multiplies e^(x - largest) by it, log_softmax takes it off. */
+/* The normalisation of a row: softmax multiplies e^(x - largest) by it, log_softmax subtracts it. */
 __device__ __forceinline__ float norm_of(float sum, int log) { return log ? logf(sum) : 1.0f / sum; }
 
 __device__ __forceinline__ float result_of(float x, float largest, float norm, int log) {

@@ -1,4 +1,4 @@
-/* sort.cu - see sort.h. */
+/* sort.cu - the kernels of the radix sort; see sort.h. */
 #include "kernels/cuda/sort.h"
 
 #include "kernels/cuda/reduce.h"
@@ -7,6 +7,7 @@ namespace {
 
 constexpr int CHUNK = 1024, BITS = 9, DIGITS = 1 << BITS, WARPS = CHUNK / MS_WARP;
 
+/* key[i] = tokens[i], or `rows` for an invalid token; position[i] = i; all [n]. */
 __global__ void __launch_bounds__(CHUNK) make_keys(const int32_t *tokens, int64_t n, int64_t rows, uint32_t *key,
                                                    uint32_t *position, int op, ms_fault *fault) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * CHUNK + threadIdx.x;
@@ -18,7 +19,7 @@ __global__ void __launch_bounds__(CHUNK) make_keys(const int32_t *tokens, int64_
   position[i] = static_cast<uint32_t>(i);
 }
 
-/* counts [DIGITS, chunks] */
+/* counts [DIGITS][chunks]: how often each digit occurs in each chunk of key [n]. */
 __global__ void __launch_bounds__(CHUNK) count_digits(const uint32_t *key, int64_t n, int shift, uint32_t *counts) {
   __shared__ unsigned count[DIGITS];
   if (threadIdx.x < DIGITS) count[threadIdx.x] = 0;
@@ -39,7 +40,7 @@ __device__ __forceinline__ unsigned warp_prefix(unsigned value) {
   return value;
 }
 
-/* counts become the sums of what stands before them; one block. */
+/* Replaces counts [n] by their exclusive prefix sums. One block. */
 __global__ void __launch_bounds__(CHUNK) begin_digits(uint32_t *counts, int64_t n) {
   __shared__ unsigned of_warp[WARPS];
   const int warp = threadIdx.x / MS_WARP, lane = threadIdx.x % MS_WARP;
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(CHUNK) begin_digits(uint32_t *counts, int64_t 
   const unsigned within = warp_prefix(own);
   if (lane == MS_WARP - 1) of_warp[warp] = within;
   __syncthreads();
-  unsigned before = warp_prefix(of_warp[lane]); /* every warp makes the sums of all */
+  unsigned before = warp_prefix(of_warp[lane]); /* every warp computes the sums of all */
   before = warp > 0 ? __shfl_sync(0xffffffffu, before, warp - 1) : 0;
   unsigned at = before + within - own;
   for (int64_t i = begin; i < end; i++) {
@@ -59,9 +60,10 @@ __global__ void __launch_bounds__(CHUNK) begin_digits(uint32_t *counts, int64_t 
   }
 }
 
+/* Moves key and position [n] to their places in digit order; counts [DIGITS][chunks] are the prefix sums. */
 __global__ void __launch_bounds__(CHUNK) scatter(const uint32_t *key, const uint32_t *position, uint32_t *to_key,
                                                  uint32_t *to_position, int64_t n, int shift, const uint32_t *counts) {
-  __shared__ unsigned short before[WARPS][DIGITS]; /* how many of a digit warps have, then how many before a warp */
+  __shared__ unsigned short before[WARPS][DIGITS]; /* a warp's count of a digit, then the count in earlier warps */
   const int warp = threadIdx.x / MS_WARP, lane = threadIdx.x % MS_WARP;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * CHUNK + threadIdx.x;
   for (int d = lane; d < DIGITS; d += MS_WARP) before[warp][d] = 0;

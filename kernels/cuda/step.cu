@@ -1,7 +1,7 @@
-/* step.cu - the small kernels between gradients and optimizer: squares of each chunk (4 bytes an element, summed in
- * double, by up to 512 blocks whose sums another one adds in order), one rank's totals, and, from the totals of all
- * ranks, the mean loss, the gradient norm and the factor that the optimizer applies.
- */
+/* step.cu - three small kernels between gradients and optimizer. sum_squares: the sum of squares of each chunk, in
+ * double, by up to 512 blocks whose sums one more block adds in order; memory traffic: 4 bytes per element.
+ * step_totals: the totals of a rank. step_norm: from the totals of all ranks the mean loss, the gradient norm, and the
+ * factor that the optimizer applies to gradients. */
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 
@@ -12,6 +12,7 @@ constexpr int64_t PART = 16384, PARTS = 512;
 
 __device__ __forceinline__ double square(float x) { return static_cast<double>(x) * static_cast<double>(x); }
 
+/* sums [gridDim.x] = the sum of squares of each block's part of x [n]. */
 __global__ void __launch_bounds__(THREADS) squares_of_parts(const float *x, double *sums, int64_t n, int aligned) {
   const int64_t per_block = ms_cuda_ceil(ms_cuda_ceil(n, gridDim.x), V) * V;
   const int64_t begin = min(n, blockIdx.x * per_block), end = min(n, begin + per_block);
@@ -28,6 +29,7 @@ __global__ void __launch_bounds__(THREADS) squares_of_parts(const float *x, doub
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
+/* to [1] = the sum of sums [parts]. One block. */
 __global__ void __launch_bounds__(LAST_THREADS) add_parts(const double *sums, int64_t parts, float *to) {
   double sum = 0.0;
   for (int64_t i = threadIdx.x; i < parts; i += LAST_THREADS) sum += sums[i];
@@ -35,6 +37,7 @@ __global__ void __launch_bounds__(LAST_THREADS) add_parts(const double *sums, in
   if (threadIdx.x == 0) *to = static_cast<float>(sum);
 }
 
+/* totals [1 + numbers] = the sum of squares [units] / replicas, then loss [numbers]. One warp. */
 __global__ void totals_of(const float *squares, int64_t units, const float *loss, int64_t numbers, float *totals,
                           double replicas) {
   double sum = 0.0;
@@ -45,6 +48,7 @@ __global__ void totals_of(const float *squares, int64_t units, const float *loss
   for (int64_t i = 0; i < numbers; i++) totals[1 + i] = loss[i];
 }
 
+/* to [4] = mean loss, gradient norm, factor for gradients, divisor; totals [2], or [3] if weighted. One thread. */
 __global__ void norm_of(const float *totals, int weighted, float *to, double ranks, double max_norm,
                         const ms_scalars *scalars) {
   const double divisor = weighted ? static_cast<double>(totals[2]) : ranks * scalars->micro_batches;

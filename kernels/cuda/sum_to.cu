@@ -1,7 +1,8 @@
-/* sum_to.cu - x summed to a shape that broadcasts to x's: the gradient of broadcasting. s bytes an element of s bytes.
+/* sum_to.cu - sums x to a shape that broadcasts to x's: the gradient of broadcasting. Memory traffic: s bytes per
+ * element of s bytes.
  *
- * Neighbouring axes that are all summed, or all kept, are merged; [kept, summed, kept] is a reduction over one axis
- * (axis.cu). Longer alternations are rare: there a warp sums what one element of the result gathers from all over x.
+ * Adjacent axes that are all summed, or all kept, are merged; [kept][summed][kept] is a reduction over one axis
+ * (axis.cu). Longer alternations are rare: a warp computes one element of the result from elements scattered over x.
  */
 #include "kernels/cuda/axis.h"
 #include "kernels/cuda/reduce.h"
@@ -11,7 +12,7 @@ namespace {
 
 constexpr int WARPS = 8;
 
-/* Axes of x with their strides, kept ones and summed ones, innermost last. */
+/* Either the kept or the summed axes of x, with their strides, innermost last. */
 struct axes {
   int ndim;
   int64_t dims[MS_MAX_DIMS], strides[MS_MAX_DIMS];
@@ -40,10 +41,10 @@ template <class T, class Y> __global__ void sum_scattered(const T *x, Y *y, scat
   if (threadIdx.x == 0 && own < s.results) ms_element_store(y + own, sum);
 }
 
-/* The output seen as broadcast to x: strides are 0 on summed axes. */
+/* The output broadcast to x: strides are 0 on summed axes. */
 ms_broadcast runs_of(const ms_kernel_call *call) { return ms_broadcast_of(&call->in[0], 1, &call->out[0]); }
 
-/* 1 and the view when the axes are at most [kept, summed, kept]. */
+/* Returns 1 and sets the view if the merged axes are at most [kept][summed][kept]. */
 int is_reduction(const ms_broadcast &runs, ms_axis_view *view) {
   int d = 0;
   *view = ms_axis_view{1, 1, 1};

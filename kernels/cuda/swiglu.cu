@@ -1,6 +1,6 @@
-/* swiglu.cu - the gated unit silu(a) b (Shazeer 2020), 3 s bytes an element of s bytes, and its gradient, 5 s bytes, or
- * 6 with the result once more. Each may write over its inputs. Shape: elementwise.h.
- */
+/* swiglu.cu - the gated unit silu(a) b (Shazeer 2020), and its gradient; all tensors [n] (elementwise.h). Memory
+ * traffic: 3 s bytes per element of s bytes; 5 s for the gradient, 6 s if it also recomputes the result. Outputs can
+ * overwrite inputs. */
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/elementwise.h"
 
@@ -10,7 +10,7 @@ struct forward_of {
   __device__ __forceinline__ void operator()(const float *from, float *to) const { to[0] = ms_silu(from[0]) * from[1]; }
 };
 
-/* da = dy b silu'(a), db = dy silu(a), and with `again` silu(a) b as forward gave it */
+/* da = dy b silu'(a), db = dy silu(a); with `again` also silu(a) b, with the bits of forward. */
 template <bool again> struct backward_of {
   __device__ __forceinline__ void operator()(const float *from, float *to) const {
     const float a = from[0], b = from[1], dy = from[2];

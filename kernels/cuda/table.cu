@@ -1,7 +1,7 @@
-/* table.cu - which kernel computes which op on CUDA, from the rows of ops.def. */
+/* table.cu - maps each op to its CUDA kernel, from the rows of ops.def. */
 #include "kernels/cuda/launch.h"
 
-/* Rows share kernels, so a declaration may come twice. */
+/* Several rows can share a kernel; repeated declarations are allowed. */
 #define MS_OP(name, min, max, outputs, attrs, shape, axes, gradient, flops, work, kernel, ...) \
   extern const ms_kernel ms_cuda_##kernel;
 #include "kernels/ops.def"

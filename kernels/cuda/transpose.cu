@@ -1,9 +1,10 @@
-/* transpose.cu - axes permuted, and broadcast_to: 2 s bytes an element of s bytes of the result (broadcast_to reads
- * less).
+/* transpose.cu - permutes axes; also broadcast_to. Memory traffic: 2 s bytes per element of the result (broadcast_to
+ * reads less).
  *
- * Axes that stay neighbours are merged. Where the last axis stays last, or is repeated, a thread gathers one unit
- * (units.h) of the result. Else the plane of the input's and the output's last axes is turned in tiles of 32 x 32 in
- * shared memory, by blocks of 32 x 8 threads: both sides are whole sectors; a column of padding keeps the banks apart.
+ * Axes that stay adjacent are merged. If the last axis stays last, or is repeated, a thread copies one unit (units.h)
+ * of the result. Otherwise the plane of the input's last axis and the output's last axis is transposed in tiles of 32 x
+ * 32 in shared memory, by blocks of 32 x 8 threads: both sides access whole sectors, and a column of padding avoids
+ * bank conflicts.
  */
 #include "kernels/cuda/broadcast.h"
 #include "kernels/cuda/units.h"
@@ -27,7 +28,7 @@ template <class U> int launch_gather(const ms_kernel_call *call, const ms_broadc
                         static_cast<const U *>(call->in_data[0]), static_cast<U *>(call->out_data[0]), shape, n);
 }
 
-/* shape: the output's axes and the input's strides, in elements; the last stride is 0 or 1. */
+/* shape: the output's axes and the input's strides along them, in elements; the last stride is 0 or 1. */
 int run_gather(const ms_kernel_call *call, ms_broadcast shape) {
   const int64_t size = ms_dtype_size(call->out[0].dtype), bytes = ms_numel(&call->out[0]) * size;
   const int last = shape.ndim - 1;
@@ -48,9 +49,9 @@ int run_broadcast_to(const ms_kernel_call *call) {
   return run_gather(call, ms_broadcast_of(&call->out[0], 1, call->in));
 }
 
-/* ---- turning planes --------------------------------------------------------------------------------------------- */
+/* ---- transposing planes ----------------------------------------------------------------------------------------- */
 
-/* The axes besides the plane's, and the plane: y[r * y_stride + c] = x[c * x_stride + r], r < rows, c < columns. */
+/* The plane, y[r * y_stride + c] = x[c * x_stride + r], r < rows, c < columns, and the axes outside it. */
 struct turn {
   int ndim;
   int64_t dims[MS_MAX_DIMS], from[MS_MAX_DIMS], to[MS_MAX_DIMS];
@@ -83,7 +84,7 @@ template <class U> int launch_turn(const ms_kernel_call *call, const turn &t, in
                         static_cast<const U *>(call->in_data[0]), static_cast<U *>(call->out_data[0]), t);
 }
 
-/* The last axis of the input is some other one of the output: where its stride is 1. */
+/* For an input whose last axis, with stride 1, is not the output's last one. */
 int run_turn(const ms_kernel_call *call, const ms_broadcast &shape) {
   turn t = {};
   int64_t stride = 1, blocks;
@@ -112,7 +113,7 @@ int run_turn(const ms_kernel_call *call, const ms_broadcast &shape) {
   }
 }
 
-/* The output's axes, outermost first, those that stay neighbours merged, and how far the input moves along each. */
+/* The output's axes, outermost first, with adjacent ones merged, and the input's stride along each. */
 ms_broadcast axes_of(const ms_kernel_call *call) {
   const ms_value_info *x = &call->in[0];
   int64_t strides[MS_MAX_DIMS], stride = 1;

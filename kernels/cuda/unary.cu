@@ -1,4 +1,5 @@
-/* unary.cu - y = f(x), element by element: 2 s bytes an element of s bytes. May write over x. Shape: elementwise.h. */
+/* unary.cu - y = f(x) for each element; x, y [n] (elementwise.h), and y can be x. Memory traffic: 2 s bytes per element
+ * of s bytes. */
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/elementwise.h"
 

@@ -1,6 +1,5 @@
-/* unary_backward.cu - dx = dy f'(x), element by element, f' from y or from x as the op says: 3 s bytes an element of s
- * bytes. May write over its first input. Shape: elementwise.h.
- */
+/* unary_backward.cu - dx = dy f'(x) for each element, with f' computed from y or x as the op requires; all [n]
+ * (elementwise.h). Memory traffic: 3 s bytes per element of s bytes. dx can overwrite either input. */
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/elementwise.h"
 
