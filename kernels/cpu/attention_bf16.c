@@ -58,7 +58,7 @@ static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, 
   }
 }
 
-/* ---- softmax of rows -------------------------------------------------------------------------------------------- */
+/* ---- softmax of rows --------------------------------------------------------------------------------------------- */
 
 static inline __mmask16 lanes_of(int64_t left) { return left < 16 ? (__mmask16)((1u << left) - 1) : 0xffff; }
 
@@ -132,7 +132,7 @@ static void weigh_keys(const ms_attention *a, scratch *s, int64_t q0, int64_t fi
   }
 }
 
-/* ---- blocks of queries ------------------------------------------------------------------------------------------ */
+/* ---- blocks of queries ------------------------------------------------------------------------------------------- */
 
 static void write_outputs(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h,
                           int64_t q0) {

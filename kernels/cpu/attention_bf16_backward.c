@@ -61,7 +61,7 @@ static int64_t scratch_bytes(const ms_attention *a) {
   return lay_out(a, nothing, &s);
 }
 
-/* ---- operands --------------------------------------------------------------------------------------------------- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 /* q_pairs is free at this point and holds the pairs of keys before they are transposed. */
 static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b,
@@ -114,7 +114,7 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
   ms_bf16_pair_rows(s->dout_pairs, columns, s->dout, columns, MS_QUERIES, columns);
 }
 
-/* ---- scores ----------------------------------------------------------------------------------------------------- */
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
 
 /* The queries of the block that see a key, one bit per query. */
 static uint32_t queries_that_see(const ms_attention *a, int64_t key, int64_t q0) {
@@ -160,7 +160,7 @@ static void score_gradients(const ms_attention *a, const scratch *s, int64_t q0,
   }
 }
 
-/* ---- blocks of queries ------------------------------------------------------------------------------------------ */
+/* ---- blocks of queries ------------------------------------------------------------------------------------------- */
 
 static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms_bf16_product *product,
                            const scratch *s, int64_t b, int64_t h, int64_t q0) {

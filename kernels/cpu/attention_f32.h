@@ -27,7 +27,7 @@ static int64_t padded_columns(const ms_attention *a) { return round_up(a->d, COL
 
 static int64_t padded_keys(const ms_attention *a) { return round_up(a->s, TILE_ROWS); }
 
-/* ---- register tiles --------------------------------------------------------------------------------------------- */
+/* ---- register tiles ---------------------------------------------------------------------------------------------- */
 
 typedef enum tile_start { FROM_ZERO, ADD, SCALE_AND_ADD } tile_start;
 
@@ -67,7 +67,7 @@ static void score_keys(float *scores, const float *x, int64_t x_stride, const fl
       tile(scores + r * QUERIES + q, QUERIES, x + r * x_stride, x_stride, 1, panel + q, QUERIES, d, FROM_ZERO, NULL);
 }
 
-/* ---- packing ---------------------------------------------------------------------------------------------------- */
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 /* y [padded_rows][y_stride] f32 = scale x [rows][d], padded with zeros; the rows of x are `stride` elements apart. */
 static void pack_rows(float *y, int64_t y_stride, const void *x, int dtype, int64_t stride, int64_t rows,

@@ -84,7 +84,7 @@ static float dot(const float *x, const float *y, int64_t n) {
   return _mm512_reduce_add_ps(sum);
 }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 typedef struct forward_scratch {
   char *keys, *values;   /* panels of one key head: k for sums over d, v for sums over keys */
@@ -182,7 +182,7 @@ static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t b
   ms_split_end();
 }
 
-/* ---- backward --------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 typedef struct backward_scratch {
   char *keys, *values, *keys_over_keys; /* panels of one key head: k and v for sums over d, k for sums over keys */

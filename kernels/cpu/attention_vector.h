@@ -30,7 +30,7 @@ static int64_t take(int64_t *used, int64_t floats) {
   return at;
 }
 
-/* ---- rows of tensors -------------------------------------------------------------------------------------------- */
+/* ---- rows of tensors --------------------------------------------------------------------------------------------- */
 
 static void unpack_row(void *y, int dtype, int64_t first, const float *x, float scale, int64_t d) {
   if (dtype == MS_BF16)
@@ -70,7 +70,7 @@ MS_INLINE void expect_key_gradients(const ms_attention *a, const ms_kernel_call 
  * under a causal mask. */
 static int64_t balanced_block(int64_t i, int64_t blocks) { return i & 1 ? blocks - 1 - i / 2 : i / 2; }
 
-/* ---- softmax ---------------------------------------------------------------------------------------------------- */
+/* ---- softmax ----------------------------------------------------------------------------------------------------- */
 
 /* 2^x for x <= 0 to 1.5 ulp, 0 below -126.5, NaN for NaN: like ms_exp_nonpositive, with one term less. */
 MS_INLINE vector power_of_two(vector x) {

@@ -12,7 +12,7 @@
 
 MS_TARGET_BEGIN("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")
 
-/* ---- AMX: tiles of 16 x 16 sums, four at a time ----------------------------------------------------------------- */
+/* ---- AMX: tiles of 16 x 16 sums, four at a time ------------------------------------------------------------------ */
 
 /* Every tile register has 16 rows of 64 bytes. Constant, because the intrinsic declares only a read of the first bytes,
  * and the compiler could drop stores to the rest. */
@@ -70,7 +70,7 @@ static void product_by_tiles(float *c, int64_t c_stride, const ms_bf16 *a, int64
   __asm__ volatile("" : : : "memory");
 }
 
-/* ---- AVX512_BF16: register tiles of 8 x 32 sums ----------------------------------------------------------------- */
+/* ---- AVX512_BF16: register tiles of 8 x 32 sums ------------------------------------------------------------------ */
 
 enum { DOT_ROWS = 8 };
 
@@ -108,7 +108,7 @@ static void product_by_dots(float *c, int64_t c_stride, const ms_bf16 *a, int64_
       dot_tile(c + i * c_stride + j, c_stride, a + i * a_stride, a_stride, b + j, b_stride, k, add);
 }
 
-/* ---- layouts ---------------------------------------------------------------------------------------------------- */
+/* ---- layouts ----------------------------------------------------------------------------------------------------- */
 
 void ms_bf16_pair_rows(uint32_t *y, int64_t y_stride, const ms_bf16 *x, int64_t x_stride, int64_t rows,
                        int64_t columns) {
@@ -155,7 +155,7 @@ void ms_transpose_32_bits(uint32_t *y, int64_t y_stride, const uint32_t *x, int6
 
 MS_TARGET_END
 
-/* ---- choice of the unit ----------------------------------------------------------------------------------------- */
+/* ---- choice of the unit ------------------------------------------------------------------------------------------ */
 
 static const ms_bf16_unit tile_unit = {begin_tiles, end_tiles, product_by_tiles};
 static const ms_bf16_unit dot_unit = {NULL, NULL, product_by_dots};

@@ -39,7 +39,7 @@ static int fail_on_target(const ms_kernel_call *call, int64_t row) {
                  (long long)call->attrs.i[0]);
 }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 MS_INLINE float block_max(const float *x, int64_t n) {
   float largest = -INFINITY;
@@ -121,7 +121,7 @@ static int run_forward(const ms_kernel_call *call) {
 
 const ms_kernel ms_cpu_cross_entropy = {.prepare = prepare_forward, .run = run_forward};
 
-/* ---- backward --------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* y = scale e^(x - lse); x, y [n]; y can be x. */
 MS_INLINE void backward_block(float *y, const float *x, float lse, float scale, int64_t n) {

@@ -24,7 +24,7 @@ static int check_tokens(const int32_t *tokens, int64_t n, int64_t rows) {
   return MS_OK;
 }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* w [V,D], tokens i32 [n] -> y [n,D] */
 static void forward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
@@ -45,7 +45,7 @@ static int run_forward(const ms_kernel_call *call) {
 
 const ms_kernel ms_cpu_embedding = {.run = run_forward};
 
-/* ---- backward --------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* In the workspace: the first position of each row, the positions sorted by row, and an f32 row per part. */
 typedef struct sorted_tokens {

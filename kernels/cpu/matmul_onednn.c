@@ -83,7 +83,7 @@ static int multiplies_bf16(void) {
 
 static dnnl_data_type_t data_type(int dtype) { return dtype == MS_BF16 ? dnnl_bf16 : dnnl_f32; }
 
-/* ---- the primitive ---------------------------------------------------------------------------------------------- */
+/* ---- the primitive ----------------------------------------------------------------------------------------------- */
 
 /* Two leaky relus, because oneDNN's relu turns NaN into 0, which would hide a broken step. The slopes multiply to
  * 1e-60, so negative numbers underflow to -0, while each slope alone gives no subnormal numbers, which are slow. The
@@ -201,7 +201,7 @@ static void free_piece(piece *made) {
   ms_shared_drop(made->shared);
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------------------------- */
+/* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 static int64_t reserve(int64_t *workspace, int64_t bytes) {
   int64_t offset = *workspace;

@@ -21,7 +21,7 @@ static int64_t stretch_of(int64_t size, int64_t most) {
   return ms_round_up((size + stretches - 1) / stretches, GRAIN);
 }
 
-/* ---- workspace -------------------------------------------------------------------------------------------------- */
+/* ---- workspace --------------------------------------------------------------------------------------------------- */
 
 static int64_t largest_part(int64_t size, int64_t parts) {
   const int64_t grains = (size + GRAIN - 1) / GRAIN;
@@ -42,7 +42,7 @@ static layout layout_of(const ms_product *p, const ms_cut *parts) {
   return l;
 }
 
-/* ---- results ---------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 #define ACTIVATE(name, function)                                                                 \
   MS_CLONES static void name(float *restrict c, int64_t stride, int64_t rows, int64_t columns) { \
@@ -97,7 +97,7 @@ static void block_product(float *c, int64_t stride, int64_t rows, int64_t column
   activate(c, stride, rows, columns, s->activation);
 }
 
-/* ---- the nest --------------------------------------------------------------------------------------------------- */
+/* ---- the nest ---------------------------------------------------------------------------------------------------- */
 
 /* A thread's rectangle of one product, with its operands: c [m][n], op(a) [m][k], op(b) [k][n]. */
 typedef struct block {

@@ -48,7 +48,7 @@ MS_INLINE uint32_t ms_bits_of_float(float f) {
   return bits;
 }
 
-/* ---- elements of either dtype ----------------------------------------------------------------------------------- */
+/* ---- elements of either dtype ------------------------------------------------------------------------------------ */
 
 MS_INLINE float ms_from_bf16(ms_bf16 x) { return ms_float_of_bits((uint32_t)x << 16); }
 
@@ -70,7 +70,7 @@ MS_INLINE void ms_simd_store(void *y, int64_t i, float value, int bf16) {
   else ((float *)y)[i] = value;
 }
 
-/* ---- elementary functions --------------------------------------------------------------------------------------- */
+/* ---- elementary functions ---------------------------------------------------------------------------------------- */
 
 /* Adding and subtracting 1.5 * 2^23 rounds to an integer, which is in the low bits of the intermediate sum. */
 #define MS_ROUND_MAGIC 12582912.0f

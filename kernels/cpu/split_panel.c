@@ -15,7 +15,7 @@ MS_TARGET_BEGIN("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")
 
 enum { TILE = 16, TILE_BYTES = 1024, PARTS = 3, HALVES = 2 };
 
-/* ---- packing ---------------------------------------------------------------------------------------------------- */
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 /* Pairs of bf16(x), bf16(y): x in the low half of each 32 bits. */
 MS_INLINE __m512i pairs_of(__m512 x, __m512 y) {
@@ -146,7 +146,7 @@ void ms_split_pack_b(char *panels, const ms_split_operand *x, int64_t first, int
   else pack(panels, x, first, rows, k_first, k, 0);
 }
 
-/* ---- the product ------------------------------------------------------------------------------------------------ */
+/* ---- the product ------------------------------------------------------------------------------------------------- */
 
   #define LOAD(tile, step, part, half) \
     _tile_loadd(tile, (step) + ((part)*HALVES + (half)) * TILE_BYTES, TILE_BYTES / TILE)

@@ -22,7 +22,7 @@ template <int M> __device__ __forceinline__ void fill(float (&factor)[M][2], flo
   for (int m = 0; m < M; m++) factor[m][0] = factor[m][1] = value;
 }
 
-/* ---- queries ---------------------------------------------------------------------------------------------------- */
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 /* A block computes OWN rows of dq [batch][t][heads][d] of one head. */
 template <class A, int DIM>
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
                      factor);
 }
 
-/* ---- keys and values -------------------------------------------------------------------------------------------- */
+/* ---- keys and values --------------------------------------------------------------------------------------------- */
 
 /* The gradients that a pass computes. */
 enum { DK = 1, DV = 2 };

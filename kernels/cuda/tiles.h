@@ -73,7 +73,7 @@ static __device__ __forceinline__ ms_shared ms_other_unit(ms_shared at, unsigned
   return (at ^ other % 8 * 16) + other / 8 * 128;
 }
 
-/* ---- on tensor cores -------------------------------------------------------------------------------------------- */
+/* ---- on tensor cores --------------------------------------------------------------------------------------------- */
 
 /* Multiplies 16 rows by 8 rows of 32 bytes: the operands of one instruction. */
 static __device__ __forceinline__ void ms_multiply_part(ms_bf16_cores, float (&c)[4], const unsigned (&a)[4],
@@ -183,7 +183,7 @@ __device__ __forceinline__ void ms_multiply_columns(ms_tf32_cores, float (&c)[M]
   }
 }
 
-/* ---- in f32 arithmetic ------------------------------------------------------------------------------------------ */
+/* ---- in f32 arithmetic ------------------------------------------------------------------------------------------- */
 
 template <int DIM> __device__ __forceinline__ float4 ms_four_at(float *tile, int row, int unit) {
   return *reinterpret_cast<const float4 *>(ms_tile_at<DIM>(tile, row, unit));
@@ -251,7 +251,7 @@ __device__ __forceinline__ void ms_multiply_columns(ms_f32_arithmetic, float (&c
   }
 }
 
-/* ---- stores ----------------------------------------------------------------------------------------------------- */
+/* ---- stores ------------------------------------------------------------------------------------------------------ */
 
 static __device__ __forceinline__ void ms_store_pair(ms_b16 *at, float first, float second) {
   *reinterpret_cast<unsigned *>(at) = ms_pack_bf16(first, second);

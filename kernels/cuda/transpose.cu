@@ -13,7 +13,7 @@ namespace {
 
 constexpr int THREADS = 256, TILE = 32, TILE_ROWS = 8;
 
-/* ---- gathering units -------------------------------------------------------------------------------------------- */
+/* ---- gathering units --------------------------------------------------------------------------------------------- */
 
 template <class U> __global__ void __launch_bounds__(THREADS) gather(const U *x, U *y, ms_broadcast shape, int64_t n) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
@@ -49,7 +49,7 @@ int run_broadcast_to(const ms_kernel_call *call) {
   return run_gather(call, ms_broadcast_of(&call->out[0], 1, call->in));
 }
 
-/* ---- transposing planes ----------------------------------------------------------------------------------------- */
+/* ---- transposing planes ------------------------------------------------------------------------------------------ */
 
 /* The plane, y[r * y_stride + c] = x[c * x_stride + r], r < rows, c < columns, and the axes outside it. */
 struct turn {

@@ -1,4 +1,4 @@
-/* cuda_bf16.h - bfloat16 as the hardware converts it: to nearest even, and one NaN. */
+/* cuda_bf16.h - bfloat16 with the hardware's conversion: round to nearest even, and a single NaN. */
 #ifndef EMULATED_CUDA_BF16_H
 #define EMULATED_CUDA_BF16_H
 

@@ -1,7 +1,6 @@
-/* cuda_runtime.h - what CUDA C++ has and C++ has not, for kernels that g++ compiles: qualifiers, the built-in
- * variables, warp operations, atomics and intrinsics. Kernels run as emulated_block.h tells. Intrinsics that a GPU
- * approximates give the exact function here.
- */
+/* cuda_runtime.h - CUDA's extensions of C++ for kernels that g++ compiles: qualifiers, built-in variables, warp
+ * operations, atomics and intrinsics. emulated_block.h describes how kernels run. Intrinsics that a GPU approximates
+ * return the exact function here. */
 #ifndef EMULATED_CUDA_RUNTIME_H
 #define EMULATED_CUDA_RUNTIME_H
 
@@ -18,7 +17,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-/* One block at a time runs on a host thread. */
+/* Each host thread runs one block at a time. */
 #define __shared__ static thread_local
 
 #define threadIdx (::emulated::here.thread)
@@ -45,10 +44,10 @@ template <class T> inline T shuffle(unsigned mask, T value, int source, Site sit
   return value;
 }
 
-/* The lane itself where the other one lies outside of its segment of `width` lanes. */
+/* The lane itself if the other lane is outside its segment of `width` lanes. */
 inline int within(int other, int width) { return other / width == lane() / width && other >= 0 ? other : lane(); }
 
-/* Launches with the arguments converted to what the kernel takes, as the toolkit does. */
+/* Launches a kernel with the arguments converted to its parameter types, as the toolkit does. */
 template <class... Parameters, class... Arguments>
 cudaError_t launch_kernel(const char *name, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
                           cudaStream_t stream, Arguments... arguments) {
@@ -58,7 +57,7 @@ cudaError_t launch_kernel(const char *name, void (*kernel)(Parameters...), dim3 
 
 } // namespace emulated
 
-/* ---- barriers and warps: as functions, each with the place that it is called from ------------------------------- */
+/* ---- barriers and warp operations: functions that also receive the line of the caller ---------------------------- */
 
 #define EMULATED_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
@@ -96,7 +95,7 @@ template <class T> inline unsigned __match_any_sync(unsigned mask, T value, EMUL
   return static_cast<unsigned>(emulated::collective(emulated::Collective::match, mask, bits, {file, line}));
 }
 
-/* ---- atomics: the old value ------------------------------------------------------------------------------------- */
+/* ---- atomics: return the old value ------------------------------------------------------------------------------- */
 
 template <class T> inline T atomicCAS(T *at, T expected, T desired) {
   __atomic_compare_exchange_n(at, &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
@@ -123,7 +122,7 @@ template <class T> inline T atomicMin(T *at, T value) {
   return emulated::update(at, [value](T old) { return value < old ? value : old; });
 }
 
-/* ---- intrinsics ------------------------------------------------------------------------------------------------- */
+/* ---- intrinsics -------------------------------------------------------------------------------------------------- */
 
 using std::max;
 using std::min;

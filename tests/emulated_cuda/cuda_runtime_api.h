@@ -1,6 +1,5 @@
-/* cuda_runtime_api.h - the part of CUDA's runtime API that Moonshard uses, for C and C++, as emulated_runtime.cpp
- * implements it in host memory. Names, values and meanings are the toolkit's.
- */
+/* cuda_runtime_api.h - the part of CUDA's runtime API that Moonshard uses, for C and C++. emulated_runtime.cpp
+ * implements it in host memory. Names, values and meanings are the toolkit's. */
 #ifndef EMULATED_CUDA_RUNTIME_API_H
 #define EMULATED_CUDA_RUNTIME_API_H
 
@@ -9,7 +8,7 @@
 
 #include "vector_types.h"
 
-/* Tells apart from the toolkit at compile time. */
+/* Distinguishes the emulation from the toolkit at compile time. */
 #define EMULATED_CUDA 1
 #define CUDART_VERSION 13000
 

@@ -1,4 +1,4 @@
-/* emulated_block.cpp - fibers, barriers and warp operations: see emulated_block.h. */
+/* emulated_block.cpp - fibers, barriers and warp operations; see emulated_block.h. */
 #include "emulated_tensor.h"
 
 #include <cstdarg>
@@ -21,7 +21,7 @@ namespace emulated {
 
 __thread Place here;
 
-/* ---- switching stacks --------------------------------------------------------------------------------------------- */
+/* ---- switching stacks -------------------------------------------------------------------------------------------- */
 
 #if defined(__SANITIZE_ADDRESS__)
 enum { STACK_BYTES = 128 * 1024 };
@@ -29,7 +29,7 @@ enum { STACK_BYTES = 128 * 1024 };
 enum { STACK_BYTES = 64 * 1024 };
 #endif
 
-/* Where a suspended fiber goes on. */
+/* Where a suspended fiber continues. */
 #if defined(__x86_64__)
 typedef void *Context;
 #else
@@ -37,13 +37,13 @@ typedef ucontext_t Context;
 #endif
 
 struct Stack {
-  char *bottom; /* NULL: the host thread's own, until it has been left once */
+  char *bottom; /* NULL: the host thread's own stack, before the first switch away from it */
   size_t bytes;
 };
 
 #if defined(__x86_64__)
-/* Saves what a called function must keep, changes stacks, and returns on the other one. swapcontext would do it with two
-** system calls. */
+/* Saves the registers that a called function must preserve, changes stacks, and returns on the other one. swapcontext
+ * would need two system calls. */
 extern "C" void emulated_switch(Context *from, Context to);
 asm(R"(
 .text
@@ -90,14 +90,14 @@ static Context fresh_context(const Stack &stack, size_t color, void (*entry)()) 
 static void switch_context(Context *from, Context *to) { swapcontext(from, to); }
 #endif
 
-/* ---- a block ------------------------------------------------------------------------------------------------------- */
+/* ---- a block ----------------------------------------------------------------------------------------------------- */
 
 enum class State : unsigned char { fresh, ready, at_barrier, in_warp, done };
 
 struct Thread {
   uint3 index;
   State state;
-  int stack; /* of the stacks below; -1: none */
+  int stack; /* index of its stack in Machine; -1: none */
   Context context;
   Collective kind;
   unsigned mask;
@@ -106,7 +106,7 @@ struct Thread {
   uint64_t value, result;
 };
 
-/* What a host thread needs to run blocks; made once. */
+/* A host thread's state for running blocks; created once. */
 struct Machine {
   Thread thread[MAX_THREADS];
   Stack stack[MAX_THREADS];
@@ -119,9 +119,9 @@ struct Machine {
   const std::function<void()> *run;
   char *shared;
   size_t shared_capacity;
-  int threads, current, step; /* step: 1 or -1, which thread is next */
+  int threads, current, step; /* step: 1 or -1, the order of threads */
   int arrived, done;
-  Site meeting; /* of the first that arrived */
+  Site meeting; /* the line where the first thread arrived */
   int in_warp[MAX_THREADS / WARP], done_in_warp[MAX_THREADS / WARP];
   bool failed;
 
@@ -152,7 +152,7 @@ Machine::~Machine() {
 }
 
 static void fail_with(Machine *m, const char *format, va_list list) {
-  if (m->failed) return; /* the first error tells it */
+  if (m->failed) return; /* only the first error is printed */
   fprintf(stderr, "emulated_cuda: kernel %s, block (%u,%u,%u): ", m->name, here.block.x, here.block.y, here.block.z);
   vfprintf(stderr, format, list);
   fputc('\n', stderr);
@@ -173,10 +173,10 @@ void refuse(const char *format, ...) {
   va_end(list);
 }
 
-/* On functions that leave a stack for good: their frames would stay forbidden to whoever uses it next. */
+/* For functions that leave a stack for good: their poisoned frames would trap the stack's next user. */
 #define NO_REDZONES __attribute__((no_sanitize_address))
 
-/* Leaves `from` (NULL: for good) for `to`, which stands on `stack`. */
+/* Switches from `from` (NULL: for good) to `to`, which runs on `stack`. */
 NO_REDZONES static void leave(Machine *m, Context *from, Context *to, const Stack &stack) {
   Context nowhere;
 #if defined(__SANITIZE_ADDRESS__)
@@ -192,7 +192,7 @@ NO_REDZONES static void leave(Machine *m, Context *from, Context *to, const Stac
 #endif
 }
 
-/* The first thing on a new stack, or back on an old one. */
+/* Call first on a new stack, and after returning to an old one. */
 static void arrived_on_new_stack(Machine *m) {
 #if defined(__SANITIZE_ADDRESS__)
   const void *bottom;
@@ -204,7 +204,7 @@ static void arrived_on_new_stack(Machine *m) {
 #endif
 }
 
-/* The next thread that can run, after the current one in this launch's direction; -1: none. */
+/* The next thread that can run, in this launch's order; -1: none. */
 static int next_thread(const Machine *m) {
   for (int i = 0, t = m->current; i < m->threads; i++) {
     t += m->step;
@@ -230,14 +230,14 @@ static void tell_deadlock(Machine *m) {
     at_barrier += m->thread[t].state == State::at_barrier;
     in_warp += m->thread[t].state == State::in_warp;
   }
-  fail(m,
-       "%d of %d threads wait at a barrier and %d in a warp operation, and %d have left the kernel: nobody can go on",
-       at_barrier, m->threads, in_warp, m->done);
+  fail(m, "deadlock: of %d threads, %d wait at a barrier, %d wait in a warp operation and %d have left the kernel",
+       m->threads, at_barrier, in_warp, m->done);
 }
 
 static void finish_collective(Machine *m, int warp);
 
-/* Runs threads until there is none left to begin, each from its start; goes on with those that wait. */
+/* Runs threads that have not started, one after the other, on this stack; if there is none, continues a suspended
+ * one. */
 NO_REDZONES static void fiber_main() {
   Machine *m = machine.get();
   arrived_on_new_stack(m);
@@ -248,7 +248,7 @@ NO_REDZONES static void fiber_main() {
     m->done++;
     m->done_in_warp[m->current / WARP]++;
     if (m->in_warp[m->current / WARP])
-      finish_collective(m, m->current / WARP); /* the others wait no longer for this lane */
+      finish_collective(m, m->current / WARP); /* the other lanes no longer wait for this one */
     const int next = m->failed ? -1 : next_thread(m), own = self->stack;
     if (next < 0) {
       if (m->done < m->threads && !m->failed) tell_deadlock(m);
@@ -269,11 +269,11 @@ NO_REDZONES static void fiber_main() {
 static void begin_on_new_stack(Machine *m, int t) {
   const int stack = m->free_stack[--m->free_stacks];
   m->thread[t].stack = stack;
-  /* Tops at equal offsets would all fall into the same few lines of the cache. */
+  /* Different offsets, because equal ones would map the tops of all stacks to the same few cache lines. */
   m->thread[t].context = fresh_context(m->stack[stack], static_cast<size_t>(stack % 61) * 64, fiber_main);
 }
 
-/* The current thread waits, others go on; returns when it may go on itself. */
+/* Suspends the current thread and runs others; returns when the thread can continue. */
 static void suspend(Machine *m) {
   const int next = m->failed ? -1 : next_thread(m), own = m->current;
   if (next < 0) {
@@ -285,7 +285,7 @@ static void suspend(Machine *m) {
   leave(m, &m->thread[own].context, &m->thread[next].context, m->stack[m->thread[next].stack]);
 }
 
-/* ---- barriers and warps ---------------------------------------------------------------------------------------------- */
+/* ---- barriers and warps ------------------------------------------------------------------------------------------ */
 
 static bool same(const Site &a, const Site &b) { return a.line == b.line && !strcmp(a.file, b.file); }
 
@@ -293,7 +293,7 @@ void barrier(Site site) {
   Machine *m = machine.get();
   if (m->arrived == 0) m->meeting = site;
   if (!same(m->meeting, site)) {
-    fail(m, "threads meet at different barriers: %s:%d and %s:%d", m->meeting.file, m->meeting.line, site.file,
+    fail(m, "threads wait at different barriers: %s:%d and %s:%d", m->meeting.file, m->meeting.line, site.file,
          site.line);
     suspend(m);
   }
@@ -321,7 +321,7 @@ static uint64_t result_of(Machine *m, Thread *warp, int lanes, unsigned present,
     case Collective::synchronize: break;
     case Collective::shuffle:
       if (self->source < lanes && (present >> self->source & 1u)) return warp[self->source].value;
-      fail(m, "a shuffle reads lane %d, which takes no part in it (mask %08x)", self->source, self->mask);
+      fail(m, "a shuffle reads lane %d, which is not part of it (mask %08x)", self->source, self->mask);
       break;
     case Collective::ballot:
     case Collective::any:
@@ -342,10 +342,10 @@ static uint64_t result_of(Machine *m, Thread *warp, int lanes, unsigned present,
   return result;
 }
 
-/* The operations on matrices, which give every lane its part in place. */
+/* Operations on matrices; they store each lane's result directly. */
 static void work_on_matrices(Machine *m, Thread *warp, unsigned present) {
   if (warp[0].kind < Collective::multiply) return;
-  if (present != 0xffffffffu) return fail(m, "an operation on matrices wants the whole warp (lanes %08x)", present);
+  if (present != 0xffffffffu) return fail(m, "an operation on matrices requires the whole warp (lanes %08x)", present);
   void *lanes[WARP];
   for (int l = 0; l < WARP; l++) lanes[l] = reinterpret_cast<void *>(warp[l].value);
   if (warp[0].kind == Collective::multiply) multiply_lanes(lanes);
@@ -353,7 +353,7 @@ static void work_on_matrices(Machine *m, Thread *warp, unsigned present) {
   else load_lanes(lanes, warp[0].kind == Collective::load_transposed);
 }
 
-/* Lanes of a warp that all wait for one another get their results and may go on. */
+/* Completes the operations of a warp whose lanes have all arrived, and lets these lanes continue. */
 static void finish_collective(Machine *m, int number) {
   Thread *warp = &m->thread[number * WARP];
   const int lanes = lanes_of(m, number);
@@ -367,10 +367,10 @@ static void finish_collective(Machine *m, int number) {
       complete = warp[l].state == State::in_warp;
       if (!complete) break;
       if (warp[l].mask != mask || warp[l].kind != warp[first].kind)
-        return fail(m, "lanes %d and %d of warp %d meet in different warp operations (masks %08x, %08x)", first, l,
+        return fail(m, "lanes %d and %d of warp %d are in different warp operations (masks %08x, %08x)", first, l,
                     number, mask, warp[l].mask);
       if (!same(warp[l].site, warp[first].site))
-        return fail(m, "lanes %d and %d of warp %d meet from different places: %s:%d and %s:%d", first, l, number,
+        return fail(m, "lanes %d and %d of warp %d call it from different lines: %s:%d and %s:%d", first, l, number,
                     warp[first].site.file, warp[first].site.line, warp[l].site.file, warp[l].site.line);
       present |= 1u << l;
     }
@@ -397,7 +397,7 @@ uint64_t collective(Collective kind, unsigned mask, uint64_t value, Site site, i
   const int number = own / WARP, lanes = lanes_of(m, number);
   const bool whole = mask == 0xffffffffu, all_here = ++m->in_warp[number] + m->done_in_warp[number] == lanes;
   if (!(mask >> own % WARP & 1u))
-    fail(m, "lane %d calls a warp operation whose mask %08x leaves it out", own % WARP, mask);
+    fail(m, "lane %d calls a warp operation with mask %08x, which does not include it", own % WARP, mask);
   else if (!whole || all_here) finish_collective(m, number);
   if (m->failed || self->state != State::ready) suspend(m);
   return self->result;
@@ -405,7 +405,7 @@ uint64_t collective(Collective kind, unsigned mask, uint64_t value, Site site, i
 
 void *dynamic_shared() { return machine->shared; }
 
-/* ---- a grid -------------------------------------------------------------------------------------------------------------- */
+/* ---- a grid ------------------------------------------------------------------------------------------------------ */
 
 static void prepare_shared(Machine *m, size_t bytes) {
   if (bytes > m->shared_capacity) {

@@ -1,15 +1,15 @@
-/* emulated_cublaslt.c - cuBLASLt's functions that Moonshard uses: plain loops over column-major matrices in the
- * emulated device's memory, done by the emulated streams. What the real library refuses is refused: attributes of
- * another size, types that do not go together, pointers that an algorithm's alignment forbids, workspaces that are too
- * small, algorithms that it did not make.
+/* emulated_cublaslt.c - the functions of cuBLASLt that Moonshard uses: plain loops over column-major matrices in the
+ * emulated device's memory, run by the emulated streams. It refuses what the real library refuses: attributes of the
+ * wrong size, incompatible types, pointers that are not aligned as the algorithm requires, workspaces that are too
+ * small, algorithms that it did not return.
  *
- * Its algorithms differ in the order of their sums, so their bits differ: the first needs tensors aligned to 16 bytes
- * and a kilobyte of workspace.
+ * Its algorithms add in different orders, so their bits differ. The first needs tensors aligned to 16 bytes and a
+ * kilobyte of workspace.
  *
- * MOONSHARD_EMULATE_FAIL takes the names of all functions; further settings:
- *   MOONSHARD_EMULATE_CUBLASLT_VERSION=110000   what version it says it is (130100)
+ * MOONSHARD_EMULATE_FAIL accepts the names of all functions. Other settings:
+ *   MOONSHARD_EMULATE_CUBLASLT_VERSION=110000   reported version (130100)
  *   MOONSHARD_EMULATE_CUBLASLT_SLOW=5           algorithms 0 and 2 take 2 ms longer
- *   MOONSHARD_EMULATE_CUBLASLT_NONE=32          no algorithm has an epilogue with one of these bits
+ *   MOONSHARD_EMULATE_CUBLASLT_NONE=32          no algorithm supports an epilogue with one of these bits
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -63,7 +63,7 @@ typedef struct task {
 
 static _Atomic long long alive;
 
-/* What was not given back; NULL: nothing. */
+/* Describes the objects that were not freed; NULL: none. */
 const char *emulated_cublaslt_left(void);
 const char *emulated_cublaslt_left(void) {
   static char text[64];
@@ -93,7 +93,7 @@ static int drop(void *object) {
 #define FAIL_ON_DEMAND(function) \
   if (emulated_fails(function)) return INTERNAL_ERROR
 
-/* ---- objects ---------------------------------------------------------------------------------------------------- */
+/* ---- objects ----------------------------------------------------------------------------------------------------- */
 
 size_t cublasLtGetVersion(void);
 size_t cublasLtGetVersion(void) { return (size_t)setting("MOONSHARD_EMULATE_CUBLASLT_VERSION", 130100); }
@@ -190,11 +190,11 @@ int cublasLtMatmulPreferenceSetAttribute(ms_lt_preference *preference, int attri
   return matrix >= 0 && matrix < 4 ? STORE(preference->alignment[matrix]) : MS_LT_INVALID_VALUE;
 }
 
-/* ---- what it can do --------------------------------------------------------------------------------------------- */
+/* ---- supported products ------------------------------------------------------------------------------------------ */
 
 static size_t element_bytes(int type) { return type == MS_LT_R_16BF ? 2 : 4; }
 
-/* Status of a product: whether it is one, and one that has an algorithm. */
+/* The status of a product: success, invalid, or without an algorithm. */
 static int judge(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_lt_layout *b, const ms_lt_layout *d) {
   const int64_t rows = desc->trans_a ? a->columns : a->rows, depth = desc->trans_a ? a->rows : a->columns;
   const int64_t columns = desc->trans_b ? b->rows : b->columns, other = desc->trans_b ? b->columns : b->rows;
@@ -203,13 +203,13 @@ static int judge(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_lt_layo
   const int types = a->type == b->type && (d->type == MS_LT_R_32F || (d->type == MS_LT_R_16BF && a->type == d->type));
   if (!types || (desc->compute != MS_LT_COMPUTE_32F && a->type != MS_LT_R_32F)) return MS_LT_NOT_SUPPORTED;
   if ((desc->epilogue & AUX) && (desc->aux_ld % 8 || desc->aux_ld < d->rows)) return MS_LT_INVALID_VALUE;
-  if ((desc->epilogue & (AUX | BGRAD)) && d->batch > 1) return MS_LT_NOT_SUPPORTED; /* their strides are never set */
-  if (setting("MOONSHARD_EMULATE_CUBLASLT_NONE", 0) & desc->epilogue)               /* versions tell it by either */
+  if ((desc->epilogue & (AUX | BGRAD)) && d->batch > 1) return MS_LT_NOT_SUPPORTED; /* aux and bias have no strides */
+  if (setting("MOONSHARD_EMULATE_CUBLASLT_NONE", 0) & desc->epilogue) /* real versions report either status */
     return desc->epilogue & AUX ? MS_LT_INVALID_VALUE : MS_LT_NOT_SUPPORTED;
   return MS_LT_SUCCESS;
 }
 
-/* All bits of what the epilogue reads and writes, whose alignment counts. */
+/* The bitwise or of the pointers of the epilogue, for checking their alignment. */
 static uintptr_t epilogue_pointers(const struct ms_lt_desc *desc) {
   return (desc->epilogue & (BIAS | BGRAD) ? (uintptr_t)desc->bias : 0) |
          (desc->epilogue & AUX ? (uintptr_t)desc->aux : 0);
@@ -249,7 +249,7 @@ int cublasLtMatmulAlgoCheck(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_layout 
   return judge(desc, a, b, d);
 }
 
-/* ---- the product ------------------------------------------------------------------------------------------------ */
+/* ---- the product ------------------------------------------------------------------------------------------------- */
 
 static float load(const void *data, int type, int64_t i) {
   return type == MS_LT_R_16BF ? ms_bf16_to_f32(((const ms_bf16 *)data)[i]) : ((const float *)data)[i];
@@ -260,7 +260,7 @@ static void put(void *data, int type, int64_t i, float value) {
   else ((float *)data)[i] = value;
 }
 
-/* Ten bits of mantissa, to nearest. */
+/* Rounds to TF32: 10 bits of mantissa, to nearest. */
 static float to_tf32(float x) {
   uint32_t bits;
   if (!isfinite(x)) return x;
@@ -339,7 +339,7 @@ static int overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_byte
   return (const char *)a < (const char *)b + b_bytes && (const char *)b < (const char *)a + a_bytes;
 }
 
-/* The auxiliary matrix, and a bias's gradient, are tensors of their own. */
+/* Whether the auxiliary matrix and the bias gradient are on the device and do not overlap other tensors. */
 static int epilogue_is_apart(const task *t, int64_t vector) {
   const int64_t d = bytes_of(&t->d),
                 aux = ((t->d.columns - 1) * t->desc.aux_ld + t->d.rows) * (int64_t)element_bytes(t->d.type);
@@ -351,7 +351,7 @@ static int epilogue_is_apart(const task *t, int64_t vector) {
   return !has_sums || !overlap(t->desc.bias, vector, t->d_data, d);
 }
 
-/* Pointers lie where they must, aligned as the algorithm wants. */
+/* Whether all pointers are on the device and aligned as the algorithm requires. */
 static int check_pointers(const task *t, int algorithm) {
   const uintptr_t all =
       (uintptr_t)t->a_data | (uintptr_t)t->b_data | (uintptr_t)t->d_data | epilogue_pointers(&t->desc);

@@ -1,12 +1,12 @@
-/* emulated_cudnn.c - cuDNN's functions that Moonshard uses: descriptors, and which graphs have a plan;
- * emulated_cudnn_run.c computes them. What the real library refuses is refused: attributes that a descriptor has not,
- * of another kind or count, descriptors that are not finalized or not complete, shapes that do not go together,
- * pointers off the device or not aligned. As there, a graph has a plan only when its operations are those of attention,
- * in their order.
+/* emulated_cudnn.c - the functions of cuDNN that Moonshard uses: descriptors, and which graphs have a plan;
+ * emulated_cudnn_run.c computes them. It refuses what the real library refuses: attributes that a descriptor does not
+ * have, or of another kind or count; incomplete descriptors, or values that are not finalized; incompatible shapes;
+ * pointers that are not on the device or not aligned. As in the real library, a graph has a plan only if its operations
+ * are those of attention, in their order.
  *
- * MOONSHARD_EMULATE_FAIL takes the names of all functions; further settings:
- *   MOONSHARD_EMULATE_CUDNN_VERSION=80900     what version it says it is (91900)
- *   MOONSHARD_EMULATE_CUDNN_WORKSPACE=100000  what its first plan needs beyond the others
+ * MOONSHARD_EMULATE_FAIL accepts the names of all functions. Other settings:
+ *   MOONSHARD_EMULATE_CUDNN_VERSION=80900     reported version (91900)
+ *   MOONSHARD_EMULATE_CUDNN_WORKSPACE=100000  additional workspace of its first plan in bytes
  *   MOONSHARD_EMULATE_CUDNN_NONE=1            no graph has a plan
  */
 #include <stdarg.h>
@@ -23,7 +23,7 @@ enum { PLANS = 2, WORKSPACE = 256 };
 static _Atomic long long alive;
 static _Thread_local char last_error[256];
 
-/* What was not given back; NULL: nothing. */
+/* Describes the objects that were not freed; NULL: none. */
 const char *emulated_cudnn_left(void);
 const char *emulated_cudnn_left(void) {
   static char text[64];
@@ -48,10 +48,10 @@ static int64_t setting(const char *name, int64_t fallback) {
   return text && *text ? atoll(text) : fallback;
 }
 
-/* ---- what attributes there are ---------------------------------------------------------------------------------- */
+/* ---- attributes of descriptors ----------------------------------------------------------------------------------- */
 
 static const struct rule {
-  int type, name, kind, least, most; /* least 0: it may be left out */
+  int type, name, kind, least, most; /* least 0: optional */
 } rules[] = {
     {MS_DNN_POINTWISE, MS_DNN_POINTWISE_MODE, MS_DNN_OF_POINTWISE_MODE, 1, 1},
     {MS_DNN_POINTWISE, MS_DNN_POINTWISE_PRECISION, MS_DNN_OF_DATA_TYPE, 1, 1},
@@ -130,7 +130,7 @@ descriptor *one_of(const descriptor *d, int name) {
   return value;
 }
 
-/* ---- the library's functions: descriptors ----------------------------------------------------------------------- */
+/* ---- the library's functions: descriptors ------------------------------------------------------------------------ */
 
 size_t cudnnGetVersion(void);
 size_t cudnnGetVersion(void) { return (size_t)setting("MOONSHARD_EMULATE_CUDNN_VERSION", 91900); }
@@ -203,7 +203,7 @@ int cudnnBackendSetAttribute(ms_dnn_descriptor given, int name, int kind, int64_
   if (rule->kind != kind) return refuse(BAD_PARAM, "attribute %d is of kind %d, not %d", name, rule->kind, kind);
   if (count < (rule->least ? rule->least : 1) || count > rule->most)
     return refuse(BAD_PARAM, "attribute %d with %lld values", name, (long long)count);
-  if (d->finalized) return refuse(BAD_PARAM, "attribute %d comes after finalizing", name);
+  if (d->finalized) return refuse(BAD_PARAM, "attribute %d is set after finalizing", name);
   if (find_attribute(d, name)) return refuse(BAD_PARAM, "attribute %d is set already", name);
   if (kind == MS_DNN_OF_DESCRIPTOR)
     for (int64_t i = 0; i < count; i++)
@@ -215,7 +215,7 @@ int cudnnBackendSetAttribute(ms_dnn_descriptor given, int name, int kind, int64_
   return MS_DNN_SUCCESS;
 }
 
-/* ---- shapes ----------------------------------------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
 static int check_tensor(const descriptor *t) {
   const int64_t *dims = longs_of(t, MS_DNN_TENSOR_DIMENSIONS), *strides = longs_of(t, MS_DNN_TENSOR_STRIDES);
@@ -231,7 +231,7 @@ static const int64_t *dims_of(const descriptor *d, int name) {
   return longs_of(one_of(d, name), MS_DNN_TENSOR_DIMENSIONS);
 }
 
-/* x may be repeated along axes of y where it has 1. */
+/* Whether x can be repeated to y: every axis has the same size or 1. */
 static int repeats(const int64_t *x, const int64_t *y) {
   for (int i = 0; i < 4; i++)
     if (x[i] != y[i] && x[i] != 1) return 0;
@@ -299,7 +299,7 @@ int cudnnBackendFinalize(ms_dnn_descriptor given) {
   return status;
 }
 
-/* ---- graphs ----------------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 descriptor *const *operations_of(const descriptor *graph, int *count) {
   const attribute *list = find_attribute(graph, MS_DNN_GRAPH_OPERATIONS);
@@ -307,7 +307,7 @@ descriptor *const *operations_of(const descriptor *graph, int *count) {
   return (descriptor *const *)(const void *)list->value;
 }
 
-/* An operation as a letter. */
+/* One letter per kind of operation. */
 static char letter_of(const descriptor *operation) {
   const descriptor *by;
   switch (operation->type) {
@@ -334,7 +334,7 @@ static char letter_of(const descriptor *operation) {
   }
 }
 
-/* Forward and backward, causal (with as many queries as keys, or fewer) or not, grouped or not. */
+/* Forward and backward, causal (with as many queries as keys, or fewer) or not, with grouped queries or not. */
 static int is_attention(const descriptor *graph) {
   static const char *const known[] = {"M*23>?x-e+la/M",           "M*23a->?x-e+la/M",           "M*x-e+la/M",
                                       "*+*M*-23>?eTMM-**TMTM=",   "*+*M*-23a->?eTMM-**TMTM=",   "*+*M*-eTMM-**TMTM=",
@@ -348,7 +348,7 @@ static int is_attention(const descriptor *graph) {
   return 0;
 }
 
-/* Bytes that the gradients of keys of all heads take, as the real library keeps them. */
+/* Like the real library, with grouped queries it needs room for the gradients of keys of all heads. */
 int64_t workspace_of(const descriptor *graph, int choice) {
   int count;
   descriptor *const *operation = operations_of(graph, &count);

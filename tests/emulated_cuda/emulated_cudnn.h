@@ -1,6 +1,5 @@
-/* emulated_cudnn.h - what the two halves of the emulated cuDNN share: descriptors and their attributes
- * (emulated_cudnn.c), and the computing of graphs (emulated_cudnn_run.c).
- */
+/* emulated_cudnn.h - shared by the two files of the emulated cuDNN: descriptors and attributes (emulated_cudnn.c), and
+ * the computation of graphs (emulated_cudnn_run.c). */
 #ifndef EMULATED_CUDNN_H
 #define EMULATED_CUDNN_H
 
@@ -18,28 +17,28 @@ typedef struct attribute {
 } attribute;
 
 typedef struct descriptor {
-  int type, finalized, attributes, choice; /* choice: of a configuration, which plan */
+  int type, finalized, attributes, choice; /* choice: the plan of a configuration */
   attribute attribute[ATTRIBUTES];
-  struct descriptor *graph; /* of a configuration */
+  struct descriptor *graph; /* of a configuration or plan */
 } descriptor;
 
 struct context {
   cudaStream_t stream;
 };
 
-/* The status, and what the library last said. */
+/* Returns the status and stores the message for cudnnGetLastErrorString. */
 __attribute__((format(printf, 2, 3))) int refuse(int status, const char *format, ...);
 
-/* An attribute of a descriptor, NULL: it is not set; and the values of one that is. */
+/* An attribute of a descriptor (NULL: not set), and the values of one that is set. */
 const attribute *find_attribute(const descriptor *d, int name);
 int int_of(const descriptor *d, int name);
 const int64_t *longs_of(const descriptor *d, int name);
 int flag_of(const descriptor *d, int name);
-/* NULL when it is not set. */
+/* NULL if the attribute is not set. */
 descriptor *one_of(const descriptor *d, int name);
 
 descriptor *const *operations_of(const descriptor *graph, int *count);
-/* Bytes that a plan of the graph needs. */
+/* The workspace of a plan of the graph in bytes. */
 int64_t workspace_of(const descriptor *graph, int choice);
 
 #endif

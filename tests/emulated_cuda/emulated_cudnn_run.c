@@ -1,6 +1,5 @@
-/* emulated_cudnn_run.c - graphs of attention on the emulated device, operation by operation, in f32 and plain loops, by
- * the emulated streams. A graph is computed from what the pack held when it was given.
- */
+/* emulated_cudnn_run.c - computes attention graphs on the emulated device, operation by operation, in f32 and plain
+ * loops, run by the emulated streams. It uses the pointers that the pack contained at execution. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +10,12 @@
 
 enum { TENSORS = 64, WORKSPACE_ALIGNMENT = 256 };
 
-/* ---- computing -------------------------------------------------------------------------------------------------- */
+/* ---- computing --------------------------------------------------------------------------------------------------- */
 
-/* A tensor while a graph is computed: all elements, row after row, rounded to its dtype. */
+/* A tensor of a graph: all elements in f32, row-major, rounded to its dtype. */
 typedef struct value {
   const descriptor *tensor;
-  void *data; /* NULL: virtual */
+  void *data; /* NULL: virtual, not in device memory */
   float number;
   float *element;
 } value;
@@ -31,7 +30,7 @@ typedef struct task {
 
 static int64_t elements_of(const int64_t *dims) { return dims[0] * dims[1] * dims[2] * dims[3]; }
 
-/* Element i of a tensor, by its strides; of axis with 1, the same for all when repeated along `dims`. */
+/* The offset of element i of a result with `dims` in an operand with sizes `own`; axes of size 1 are repeated. */
 static int64_t at(const int64_t *dims, const int64_t *own, const int64_t *strides, int64_t i) {
   int64_t place = 0;
   for (int axis = 3; axis >= 0; axis--) {
@@ -55,7 +54,7 @@ static value *value_of(task *t, const descriptor *tensor) {
   return NULL;
 }
 
-/* The operand's elements: read from the device where nothing computed them. */
+/* The operand's elements, read from the device if no operation of the graph computed them. */
 static const float *read_value(task *t, const descriptor *tensor) {
   value *v = value_of(t, tensor);
   const int64_t *dims = longs_of(v->tensor, MS_DNN_TENSOR_DIMENSIONS), n = elements_of(dims);
@@ -77,7 +76,7 @@ static float *new_value(task *t, const descriptor *tensor) {
   return v->element = calloc((size_t)elements_of(longs_of(tensor, MS_DNN_TENSOR_DIMENSIONS)), sizeof(float));
 }
 
-/* Rounds what was computed, and stores it where it is to be seen. */
+/* Rounds a computed tensor to its dtype, and writes it to the device unless it is virtual. */
 static void write_value(task *t, const descriptor *tensor) {
   value *v = value_of(t, tensor);
   const int64_t *dims = longs_of(tensor, MS_DNN_TENSOR_DIMENSIONS), n = elements_of(dims);
@@ -104,7 +103,7 @@ static float apply(int mode, float x, float b, float t) {
   }
 }
 
-/* The operand's element for element i of a result of these dims. */
+/* The operand's value for element i of a result with these dims. */
 static float operand(task *t, const descriptor *tensor, const int64_t *dims, int64_t i) {
   int64_t strides[4];
   if (!tensor) return 0;
@@ -200,7 +199,7 @@ static void release(void *given) {
   free(t);
 }
 
-/* ---- executing -------------------------------------------------------------------------------------------------- */
+/* ---- executing --------------------------------------------------------------------------------------------------- */
 
 static int64_t bytes_of(const descriptor *tensor) {
   const int64_t *dims = longs_of(tensor, MS_DNN_TENSOR_DIMENSIONS), *strides = longs_of(tensor, MS_DNN_TENSOR_STRIDES);
@@ -209,7 +208,7 @@ static int64_t bytes_of(const descriptor *tensor) {
   return (last + 1) * (int_of(tensor, MS_DNN_TENSOR_DATA_TYPE) == MS_DNN_BF16 ? 2 : 4);
 }
 
-/* The tensor, with the pointer that the pack has for it. */
+/* Adds a tensor to the task, with its pointer from the pack. */
 static int add_value(task *t, const descriptor *tensor, const descriptor *pack) {
   const int64_t id = longs_of(tensor, MS_DNN_TENSOR_ID)[0], *ids = longs_of(pack, MS_DNN_PACK_IDS);
   const attribute *pointers = find_attribute(pack, MS_DNN_PACK_POINTERS);

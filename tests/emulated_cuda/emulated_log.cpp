@@ -1,4 +1,4 @@
-/* emulated_log.cpp - see emulated_log.h. */
+/* emulated_log.cpp - writes the log of device work; see emulated_log.h. */
 #include "emulated_log.h"
 
 #include <cstdio>
@@ -14,10 +14,10 @@ namespace {
 
 std::mutex lock;
 FILE *file;
-int owner; /* the process that opened it: a forked one opens its own */
+int owner; /* the process that opened the file: a forked child opens its own */
 std::map<const void *, int> streams, events;
 
-/* With the lock held. */
+/* The caller holds the lock. */
 FILE *log_of_process() {
   const char *folder = getenv("MOONSHARD_EMULATE_LOG");
   if (!folder) return nullptr;

@@ -1,12 +1,14 @@
-/* emulated_log.h - what the host gave to the device, line by line in the order in which it gave it, for tests that
- * count launches or ask what orders two streams.
+/* emulated_log.h - logs the work that the host gives to the device, in order, for tests that count launches or check
+ * what orders two streams.
  *
- * MOONSHARD_EMULATE_LOG=FOLDER: every process writes FOLDER/PID. Its lines are
+ * With MOONSHARD_EMULATE_LOG=FOLDER every process writes FOLDER/PID with the lines
  *
- *   work STREAM NAME [r|w ADDRESS BYTES]...   a kernel, a copy or a collective, with what it reads and writes where
- * that is known record STREAM EVENT wait STREAM EVENT stream STREAM PRIORITY                    one that is made
+ *   work STREAM NAME [r|w ADDRESS BYTES]...   a kernel, copy or collective, with what it reads and writes if known
+ *   record STREAM EVENT
+ *   wait STREAM EVENT
+ *   stream STREAM PRIORITY                    a new stream
  *
- * Streams and events are numbers. What is captured is not logged; a graph that is launched is one piece of work.
+ * Streams and events are numbers. Captured work is not logged; the launch of a graph is one piece of work.
  */
 #ifndef EMULATED_LOG_H
 #define EMULATED_LOG_H
@@ -19,12 +21,12 @@ extern "C" {
 #endif
 
 typedef struct emulated_range {
-  char kind; /* 'r': it is read, 'w': written */
+  char kind; /* 'r': read, 'w': written */
   const void *at;
   size_t bytes;
 } emulated_range;
 
-/* All do nothing unless a log is asked for. */
+/* These do nothing unless MOONSHARD_EMULATE_LOG is set. */
 void emulated_log_work(cudaStream_t stream, const char *name, int ranges, const emulated_range *range);
 void emulated_log_event(const char *what, cudaStream_t stream, cudaEvent_t event);
 void emulated_log_stream(cudaStream_t stream, int priority);

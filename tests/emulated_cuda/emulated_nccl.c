@@ -1,10 +1,10 @@
-/* emulated_nccl.c - NCCL's functions that Moonshard uses, among processes of one host: every rank copies what it gives
- * into memory that all of the communicator map, in rounds, and adds up or copies out what it gets.
+/* emulated_nccl.c - the functions of NCCL that Moonshard uses, among processes of one host. In rounds, every rank
+ * copies its contribution to memory that all ranks of the communicator map, and sums or copies its result from there.
  *
- * Memory is a memfd of the lowest rank, which the others open through /proc: an id is its process and descriptor. Work
- * is enqueued on emulated streams; a stream sleeps in a collective until all ranks are there. MOONSHARD_EMULATE_FAIL
- * also takes "asynchronous:3" (the third collective never ends, and its communicator tells of an error), "lost:3" (it
- * never ends, and nothing is told) and "abort:1" (the first ncclCommAbort never returns).
+ * The memory is a memfd of the lowest rank, which the others open through /proc: an id is its process and descriptor.
+ * Work is enqueued on emulated streams; a stream sleeps in a collective until all ranks have arrived.
+ * MOONSHARD_EMULATE_FAIL also accepts "asynchronous:3" (the third collective never ends, and its communicator reports
+ * an error), "lost:3" (it never ends, and no error is reported) and "abort:1" (the first ncclCommAbort never returns).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@ enum { ALL_GATHER = 1, REDUCE_SCATTER, ALL_REDUCE };
 enum { UNHANDLED = 1, SYSTEM_ERROR = 2, INTERNAL = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
 
 typedef struct shared {
-  _Atomic uint32_t arrived[2]; /* of two barriers in turn */
+  _Atomic uint32_t arrived[2]; /* for even and odd barriers */
   _Atomic uint32_t generation;
   struct {
     int32_t pid, fd, color, key;
@@ -43,31 +43,31 @@ typedef struct told {
 struct ncclComm {
   int size, rank, fd;
   shared *memory;
-  _Atomic int state;   /* enum ncclResult: in progress, success, or what went wrong */
-  _Atomic int aborted; /* streams leave their collectives */
-  _Atomic int pending; /* collectives that a stream has not done */
-  _Atomic int issuing; /* collectives that a thread is about to give to a stream */
-  int windowed;        /* copy engines reach windows alone */
-  uint32_t generation; /* barriers passed: of whoever works for the communicator, one after another */
+  _Atomic int state;   /* enum ncclResult: in progress, success, or an error */
+  _Atomic int aborted; /* 1: streams leave their collectives */
+  _Atomic int pending; /* collectives that a stream has not finished */
+  _Atomic int issuing; /* collectives that a thread is about to submit to a stream */
+  int windowed;        /* 1: copy engines can access only windows */
+  uint32_t generation; /* barriers passed; used by one thread at a time */
   pthread_t opening;
   int opens;
-  /* while it is opened */
+  /* used while the communicator is created */
   told id;
   struct ncclComm *parent;
-  ms_nccl_comm *out; /* of a split: where it appears when it is there */
+  ms_nccl_comm *out; /* of a split: where to store the new communicator */
   int color, key;
 };
 
 static char last_error[256] = "";
 
-/* ---- meeting ---------------------------------------------------------------------------------------------------- */
+/* ---- barriers and shared memory ---------------------------------------------------------------------------------- */
 
 static void nap(int turn) {
   struct timespec t = {0, turn < 1000 ? 2000 : 200000};
   nanosleep(&t, NULL);
 }
 
-/* 0: all have come; else the communicator was aborted. */
+/* Returns 0 when all ranks have arrived, or 1 if the communicator was aborted. */
 static int barrier(struct ncclComm *comm) {
   shared *m = comm->memory;
   uint32_t mine = comm->generation++;
@@ -106,7 +106,7 @@ static int join(struct ncclComm *comm, told id) {
   return rc;
 }
 
-/* ---- opening ---------------------------------------------------------------------------------------------------- */
+/* ---- creating communicators -------------------------------------------------------------------------------------- */
 
 static void *open_on_thread(void *argument) {
   struct ncclComm *comm = argument;
@@ -117,7 +117,7 @@ static void *open_on_thread(void *argument) {
   return NULL;
 }
 
-/* A thread of the communicator's, which is in progress until the thread says otherwise. */
+/* Runs a thread for the communicator, which is in progress until the thread sets its state. */
 static int start(struct ncclComm *comm, void *(*run)(void *), void *argument) {
   atomic_store(&comm->state, MS_NCCL_IN_PROGRESS);
   comm->opens = !pthread_create(&comm->opening, NULL, run, argument);
@@ -130,7 +130,7 @@ int ncclGetVersion(int *version) {
   return MS_NCCL_SUCCESS;
 }
 
-static int ids[256], id_count; /* descriptors kept for ranks that join */
+static int ids[256], id_count; /* descriptors kept open for ranks that join */
 
 int ncclGetUniqueId(ms_nccl_id *out) {
   told id;
@@ -163,7 +163,7 @@ int ncclCommInitRankConfig(ms_nccl_comm *out, int size, ms_nccl_id id, int rank,
   return start(comm, open_on_thread, comm);
 }
 
-/* The lowest key of each color offers the memory; all of the parent take part. */
+/* The rank with the lowest key of each color provides the memory. All ranks of the parent take part. */
 static void *split_on_thread(void *argument) {
   struct ncclComm *comm = argument, *parent = comm->parent;
   shared *m = parent->memory;
@@ -201,7 +201,7 @@ static void finish_opening(struct ncclComm *comm) {
   comm->opens = 0;
 }
 
-/* It is the parent that is busy meanwhile, and that tells of an error. */
+/* Meanwhile the parent is in progress, and it also reports errors of the split. */
 int ncclCommSplit(ms_nccl_comm parent, int color, int key, ms_nccl_comm *out, ms_nccl_config *config) {
   if (emulated_fails("ncclCommSplit")) return INTERNAL;
   if (config->blocking != 0 || atomic_load(&parent->state)) return INVALID_USAGE;
@@ -256,7 +256,7 @@ const char *ncclGetLastError(ms_nccl_comm comm) {
   return last_error;
 }
 
-/* ---- collectives ------------------------------------------------------------------------------------------------ */
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 typedef struct work {
   struct ncclComm *comm;
@@ -265,7 +265,7 @@ typedef struct work {
   const char *from;
   char *to;
   size_t count;
-  size_t at; /* in the window, for what must be equal on all ranks */
+  size_t at; /* offset in the window, which must be equal on all ranks */
   int lost, fails;
   struct work *next;
 } work;
@@ -291,7 +291,7 @@ static void write_element(char *data, int dtype, size_t i, float value) {
   ((uint16_t *)(void *)data)[i] = (uint16_t)(bits >> 16);
 }
 
-/* Adds up, rank after rank, elements [0, n) of what all have put into the round, from byte `at` on. */
+/* Sums elements [0, n) of all ranks' contributions to the round, from byte `at` on, in the order of ranks. */
 static void sum(const struct ncclComm *comm, size_t at, char *to, int dtype, size_t n) {
   for (size_t i = 0; i < n; i++) {
     float total = 0;
@@ -300,7 +300,7 @@ static void sum(const struct ncclComm *comm, size_t at, char *to, int dtype, siz
   }
 }
 
-/* Elements [first, first + n) of every rank's chunk, or of everything. */
+/* Elements [first, first + n) of every rank's chunk, or for all_reduce of the whole tensor. */
 static int do_round(const work *w, size_t first, size_t n) {
   struct ncclComm *comm = w->comm;
   size_t size = size_of(w->dtype);
@@ -317,7 +317,7 @@ static int do_round(const work *w, size_t first, size_t n) {
   return barrier(comm);
 }
 
-/* Ranks that issue different collectives would hang on GPUs; here they are told. */
+/* Ranks that issue different collectives would hang on GPUs; here they get an error. */
 static int agree(const work *w) {
   struct ncclComm *comm = w->comm;
   uint64_t mine = ((uint64_t)w->kind << 56 | (uint64_t)w->dtype << 48 | w->count) ^ (uint64_t)w->at << 20;
@@ -341,7 +341,7 @@ static void run(void *argument) {
 }
 
 static _Thread_local int depth;
-static _Thread_local work *first, **last; /* of a group; last NULL: it is empty */
+static _Thread_local work *first, **last; /* of the current group; last NULL: empty */
 static _Thread_local int group_size;
 
 static void drop(void *argument) {
@@ -365,7 +365,8 @@ static int comes_again(struct ncclComm *const *comm, int i, int n) {
   return 0;
 }
 
-/* Gives streams a group's work, some time after the group has ended: until then its communicators are in progress. */
+/* Submits a group's work to streams, some time after the group has ended; until then its communicators are in
+ * progress. */
 static void *submit_on_thread(void *argument) {
   struct ncclComm *comm[MAX_GROUP];
   int n = 0, rc = MS_NCCL_SUCCESS;
@@ -378,7 +379,7 @@ static void *submit_on_thread(void *argument) {
   }
   for (int i = 0; i < n; i++) {
     int in_progress = MS_NCCL_IN_PROGRESS;
-    /* Once each: the next group may have begun with the communicator as soon as it is ready. */
+    /* Once per communicator, because as soon as it is ready the next group may use it. */
     if (!comes_again(comm, i, n)) atomic_compare_exchange_strong(&comm[i]->state, &in_progress, rc);
     atomic_fetch_sub(&comm[i]->issuing, 1);
   }
@@ -401,7 +402,7 @@ static int submit(void) {
   return MS_NCCL_IN_PROGRESS;
 }
 
-/* With windows everything lies in one, and what all ranks have, at the same place. */
+/* With windows, all buffers must be in one; the buffer that all ranks share must be at equal offsets. */
 static int find_in_windows(work *w) {
   size_t bytes = w->count * size_of(w->dtype), all = bytes * (size_t)w->comm->size, part;
   if (!w->comm->windowed && !emulated_window_any(w->comm)) return MS_NCCL_SUCCESS;
@@ -412,7 +413,7 @@ static int find_in_windows(work *w) {
 }
 
 static int add(work given) {
-  int before = atomic_load(&given.comm->state); /* an error that nobody has asked for is told by the next call */
+  int before = atomic_load(&given.comm->state); /* the next call reports an error that nothing has queried */
   if (before && before != MS_NCCL_IN_PROGRESS) return before;
   if (before || find_in_windows(&given) || group_size == MAX_GROUP) return INVALID_USAGE;
   work *w = malloc(sizeof *w);

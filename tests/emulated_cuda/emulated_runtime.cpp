@@ -1,6 +1,5 @@
-/* emulated_runtime.cpp - CUDA's runtime API on the host: the device, its memory, failures on demand. Streams, events and graphs are in
-** emulated_stream.cpp.
-*/
+/* emulated_runtime.cpp - CUDA's runtime API on the host: the device, its memory, injected failures. Streams, events and
+ * graphs are in emulated_stream.cpp. */
 #include "emulated_runtime.h"
 
 #include <atomic>
@@ -37,7 +36,7 @@ using emulated::finish;
 
 namespace {
 
-/* What GPUs promise of an allocation, and no more; and what a context takes. */
+/* The alignment that GPUs guarantee for an allocation, and the memory that a context uses. */
 enum { ALIGNMENT = 256, PAGE = 4096 };
 const size_t DEVICE_BYTES = size_t(4) << 30, CONTEXT_BYTES = size_t(300) << 20;
 
@@ -48,12 +47,13 @@ std::map<void *, size_t> allocated; /* device memory */
 std::map<void *, size_t> pinned;
 size_t allocated_bytes;
 long long taken_bytes;
-std::map<const void *, int> shared_limit; /* of kernels that asked for more */
+std::map<const void *, int> shared_limit; /* of kernels that requested more */
 std::map<std::string, int> calls;
 
 void *aligned(size_t bytes) { return aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE); }
 
-/* Nothing promises zeros, nor more than the alignment. It ends where it was asked to end, as the address sanitizer sees it. */
+/* Not zeroed, and aligned to exactly ALIGNMENT, as GPUs guarantee no more. Ends at the requested size, where the
+ * address sanitizer checks it. */
 void *device_memory(size_t bytes) {
   void *memory = nullptr;
   if (posix_memalign(&memory, 2 * ALIGNMENT, ALIGNMENT + bytes)) return nullptr;
@@ -74,7 +74,7 @@ int devices() {
   return text ? atoi(text) : 8;
 }
 
-/* 1 when [data, data + bytes) lies in one allocation of a table. */
+/* Whether [data, data + bytes) is inside one allocation of a table. */
 bool lies_in(const std::map<void *, size_t> &table, const void *data, size_t bytes) {
   auto next = table.upper_bound(const_cast<void *>(data));
   if (next == table.begin()) return false;
@@ -105,19 +105,19 @@ cudaError_t emulated::check_copy(const void *to, const void *from, size_t bytes,
   if (lies_in(allocated, to, bytes) == to_device && lies_in(allocated, from, bytes) == from_device && hosts)
     return cudaSuccess;
   fprintf(stderr, "emulated_cuda: a copy of %zu bytes of kind %d %s\n", bytes, static_cast<int>(kind),
-          hosts ? "leaves its memory" : "is not waited for, and its host memory is not pinned");
+          hosts ? "exceeds an allocation, or its kind is wrong" : "is asynchronous, but its host memory is not pinned");
   return cudaErrorInvalidValue;
 }
 
 cudaError_t emulated::check_set(const void *to, size_t bytes) {
   std::lock_guard<std::mutex> guard(lock);
   if (bytes == 0 || lies_in(allocated, to, bytes)) return cudaSuccess;
-  fprintf(stderr, "emulated_cuda: a memset of %zu bytes leaves its memory\n", bytes);
+  fprintf(stderr, "emulated_cuda: a memset of %zu bytes exceeds an allocation\n", bytes);
   return cudaErrorInvalidValue;
 }
 
-cudaError_t emulated::launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                             std::function<void()> thread) {
+cudaError_t emulated::launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared,
+                             cudaStream_t stream, std::function<void()> thread) {
   FAIL_ON_DEMAND("cudaLaunchKernel", cudaErrorLaunchFailure);
   const uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
   const bool fits = threads > 0 && threads <= MAX_THREADS && block.z <= 64 && grid.x > 0 && grid.x <= 0x7fffffffu &&
@@ -168,7 +168,7 @@ void emulated_take(long long bytes) {
   taken_bytes += bytes;
 }
 
-/* ---- errors ------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 const char *cudaGetErrorName(cudaError_t error) {
   static const std::map<int, const char *> names = {
@@ -214,7 +214,7 @@ cudaError_t cudaGetLastError(void) {
 
 cudaError_t cudaPeekAtLastError(void) { return emulated::last_error; }
 
-/* ---- the device ----------------------------------------------------------------------------------------------------- */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaDriverGetVersion(int *version) {
   FAIL_ON_DEMAND("cudaDriverGetVersion", cudaErrorUnknown);
@@ -301,7 +301,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
   return cudaSuccess;
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 cudaError_t cudaMalloc(void **data, size_t bytes) {
   *data = nullptr;
@@ -321,7 +321,7 @@ cudaError_t cudaMalloc(void **data, size_t bytes) {
 cudaError_t cudaFree(void *data) {
   if (!data) return cudaSuccess;
   REFUSE_IN_CAPTURE("cudaFree");
-  emulated::drain_all(); /* as the driver does before memory goes */
+  emulated::drain_all(); /* as the driver does before it frees memory */
   std::lock_guard<std::mutex> guard(lock);
   const auto found = allocated.find(data);
   if (found == allocated.end()) return finish(cudaErrorInvalidValue);

@@ -22,18 +22,18 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-/* How much of the work of each stream comes before something. */
+/* For each stream, how much of its work comes before a point. */
 using View = std::map<cudaStream_t, size_t>;
 
-/* What is captured of a stream, and of those that came to wait for it. */
+/* The captured work of a stream and of those that joined by waiting for it. */
 struct Capture {
   cudaStream_t origin;
   std::vector<Work> work;
-  std::map<cudaStream_t, View> view; /* before what each stream is given next */
+  std::map<cudaStream_t, View> view; /* the work before each stream's next */
   bool broken = false;
 };
 
-/* Lives until its thread has ended, which may be after the stream was destroyed. */
+/* Owned by the stream and its thread, because the thread can outlive the stream. */
 struct Queue {
   std::mutex lock;
   std::condition_variable changed;
@@ -89,21 +89,22 @@ struct CUstream_st {
   std::shared_ptr<Capture> capture;
 };
 
-/* How often it was recorded, and how far streams have come with that. */
+/* How often an event was recorded, and how many of these records streams have passed. */
 struct Moments {
   std::mutex lock;
   std::condition_variable changed;
   long long recorded = 0, passed = 0;
   Clock::time_point at;
 
-  /* After the stream that came here last: what orders the two is in libstdc++, where a sanitizer does not look. */
+  /* Waits for the last stream that held the lock. Their order is established inside libstdc++, where a thread sanitizer
+   * does not see it. */
   ~Moments() { std::lock_guard<std::mutex> guard(lock); }
 };
 
 struct CUevent_st {
   std::shared_ptr<Moments> moments = std::make_shared<Moments>();
   bool timed;
-  std::shared_ptr<Capture> capture; /* it was recorded in, after this work */
+  std::shared_ptr<Capture> capture; /* the capture in which it was recorded, or NULL; view: the work before it */
   View view;
 };
 
@@ -120,7 +121,7 @@ namespace {
 std::mutex alive_lock;
 std::set<cudaStream_t> alive;
 
-/* What this thread captures. */
+/* The captures that this thread has begun. */
 thread_local std::vector<std::shared_ptr<Capture>> capturing;
 
 cudaError_t enqueue(cudaStream_t stream, Work work) {
@@ -180,7 +181,7 @@ cudaError_t emulated_submit(cudaStream_t stream, void (*call)(void *), void *arg
   });
 }
 
-/* ---- streams ---------------------------------------------------------------------------------------------------------- */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int, int priority) {
   static std::atomic<unsigned> made;
@@ -239,7 +240,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return finish(stream->queue->work.empty() && !stream->queue->busy ? cudaSuccess : cudaErrorNotReady);
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags) {
   FAIL_ON_DEMAND("cudaEventCreateWithFlags");
@@ -280,7 +281,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   });
 }
 
-/* A stream that waits for a captured event is captured too, until the origin has waited for it. */
+/* A stream that waits for a captured event joins the capture, until the origin has waited for it. */
 static cudaError_t wait_in_capture(cudaStream_t stream, cudaEvent_t event) {
   if (!event->capture || (stream->capture && stream->capture != event->capture)) {
     stream->capture->broken = true;
@@ -331,7 +332,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end) {
   FAIL_ON_DEMAND("cudaEventElapsedTime");
   if (!begin || !end || !begin->timed || !end->timed) return finish(cudaErrorInvalidResourceHandle);
-  std::unique_lock<std::mutex> first(begin->moments->lock, std::defer_lock), second(end->moments->lock, std::defer_lock);
+  std::unique_lock<std::mutex> first(begin->moments->lock, std::defer_lock);
+  std::unique_lock<std::mutex> second(end->moments->lock, std::defer_lock);
   std::lock(first, second);
   if (begin->moments->passed != begin->moments->recorded || end->moments->passed != end->moments->recorded)
     return finish(cudaErrorNotReady);
@@ -339,7 +341,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end) 
   return finish(cudaSuccess);
 }
 
-/* ---- graphs ------------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode) {
   FAIL_ON_DEMAND("cudaStreamBeginCapture");
@@ -388,7 +390,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
   return cudaSuccess;
 }
 
-/* In the order of capture, which is one of those that its events allow. */
+/* Runs the work in the order of capture, one of the orders that its events allow. */
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   FAIL_ON_DEMAND("cudaGraphLaunch");
   std::shared_ptr<std::vector<Work>> work = graph->work;

@@ -1,6 +1,6 @@
-/* emulated_tensor.cpp - ldmatrix, mma and cp.async on the host: see emulated_tensor.h. Where the elements of a matrix lie among the
-** lanes is what the PTX ISA 9.0 tells: 9.7.14.5.15 of ldmatrix, 9.7.14.5.7 of mma.m16n8k8, 9.7.14.5.8 of mma.m16n8k16.
-*/
+/* emulated_tensor.cpp - ldmatrix, mma and cp.async on the host; see emulated_tensor.h. The PTX ISA 9.0 defines how
+ * matrix elements are distributed over lanes: 9.7.14.5.15 (ldmatrix), 9.7.14.5.7 (mma.m16n8k8), 9.7.14.5.8
+ * (mma.m16n8k16). */
 #include "emulated_tensor.h"
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace emulated {
 
-/* ---- copies under way ------------------------------------------------------------------------------------------------- */
+/* ---- asynchronous copies ----------------------------------------------------------------------------------------- */
 
 namespace {
 
@@ -20,7 +20,7 @@ struct Copy {
   bool there;
 };
 
-/* Of one thread of the block: groups in order, the last one open. */
+/* The copies of one thread of the block: groups in order, the last one still open. */
 using Groups = std::vector<std::vector<Copy>>;
 
 thread_local std::vector<Groups> of_thread;
@@ -61,7 +61,7 @@ void forget_copies() {
   any = false;
 }
 
-/* ---- matrices ------------------------------------------------------------------------------------------------------------ */
+/* ---- matrices ---------------------------------------------------------------------------------------------------- */
 
 namespace {
 
@@ -92,8 +92,9 @@ float kept_of_tf32(unsigned bits) {
   return x;
 }
 
-/* c [16,8] = a b, added to what the lanes have of it. */
-template <int K> void add_product(void *const *lanes, const float (&a)[16][K], const float (&b)[K][8], float (&c)[16][8]) {
+/* c [16][8] = a b; each lane adds its elements of c to its results. */
+template <int K>
+void add_product(void *const *lanes, const float (&a)[16][K], const float (&b)[K][8], float (&c)[16][8]) {
   for (int row = 0; row < 16; row++)
     for (int k = 0; k < K; k++)
       for (int column = 0; column < 8; column++) c[row][column] += a[row][k] * b[k][column];
@@ -113,7 +114,7 @@ void load_lanes(void *const *lanes, bool transposed) {
   unsigned short element[4][8][8];
   for (int l = 0; l < WARP; l++) {
     const void *row = static_cast<Load *>(lanes[l])->row;
-    if (reinterpret_cast<uintptr_t>(row) % 16) return refuse("lane %d loads a row of a matrix from %p", l, row);
+    if (reinterpret_cast<uintptr_t>(row) % 16) return refuse("lane %d loads a matrix row from unaligned %p", l, row);
     memcpy(element[l / 8][l % 8], row, sizeof element[0][0]);
   }
   for (int l = 0; l < WARP; l++)
@@ -148,7 +149,7 @@ void multiply_lanes(void *const *lanes) {
   add_product<16>(lanes, a, b, c);
 }
 
-/* To nearest, halves away from zero; infinities and what is no number stay so. */
+/* Rounds to nearest, halves away from zero; infinity and NaN are kept. */
 unsigned round_tf32(float x) {
   constexpr unsigned DROPPED = 0x1fff, HALF = 0x1000, QUIET = 0x400000;
   unsigned bits;

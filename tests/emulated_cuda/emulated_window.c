@@ -1,7 +1,6 @@
-/* emulated_window.c - NCCL's own memory and windows, emulated: what is registered must have been allocated by
- * ncclMemAlloc. Once a communicator has a window, all that it reads and writes must lie in one, at equal offsets on all
- * ranks (emulated_nccl.c asks).
- */
+/* emulated_window.c - NCCL's memory and windows. Registered memory must come from ncclMemAlloc. Once a communicator has
+ * a window, everything that it reads and writes must be in one, at equal offsets on all ranks (emulated_nccl.c checks
+ * it). */
 #include "emulated_window.h"
 
 #include <pthread.h>
@@ -47,7 +46,7 @@ int ncclMemFree(void *data) {
   found = *at;
   if (found) *at = found->next;
   for (ms_nccl_window w = windows; w && found; w = w->next)
-    if (w->base == found->base) fprintf(stderr, "emulated NCCL: memory is freed that is still registered\n");
+    if (w->base == found->base) fprintf(stderr, "emulated NCCL: ncclMemFree of memory that is still registered\n");
   pthread_mutex_unlock(&lock);
   if (!found) return INVALID_ARGUMENT;
   free(found);
@@ -69,7 +68,7 @@ int ncclCommWindowRegister(ms_nccl_comm comm, void *base, size_t bytes, ms_nccl_
   return made ? MS_NCCL_SUCCESS : INVALID_ARGUMENT;
 }
 
-/* Removes those of a communicator, or one window. */
+/* Removes one window of a communicator, or all of them (NULL); returns their number. */
 static int take_off(ms_nccl_comm comm, ms_nccl_window window) {
   int n = 0;
   pthread_mutex_lock(&lock);
@@ -111,6 +110,6 @@ int emulated_window_has(ms_nccl_comm comm, const void *at, size_t bytes, size_t 
     found = 1;
   }
   pthread_mutex_unlock(&lock);
-  if (!found) fprintf(stderr, "emulated NCCL: %zu bytes are communicated that no window has\n", bytes);
+  if (!found) fprintf(stderr, "emulated NCCL: a collective uses %zu bytes that are not in a window\n", bytes);
   return found;
 }

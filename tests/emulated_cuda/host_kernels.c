@@ -1,6 +1,5 @@
-/* host_kernels.c - the CPU's kernels as those of the emulated device: enqueued on its streams, on its memory. With them
- * the host code of the CUDA device is tested alone and fast, and must give the CPU's own bits.
- */
+/* host_kernels.c - the CPU kernels in place of the CUDA kernels: enqueued on the emulated streams, on the emulated
+ * memory. With them, the host code of the CUDA device is tested alone and quickly, and must produce the CPU's bits. */
 #include <stdlib.h>
 #include <string.h>
 

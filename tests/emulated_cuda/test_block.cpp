@@ -1,4 +1,5 @@
-/* test_block.cpp - the emulation itself: what it runs as a GPU would, and what it refuses that no GPU would survive. */
+/* test_block.cpp - tests the emulation itself: it runs kernels as a GPU would, and refuses what a GPU would not
+ * survive. */
 #include "cuda_bf16.h"
 #include "emulated_state.h"
 
@@ -34,7 +35,7 @@ static void blocks_of_any_size_run(void **) {
 
 static void vote(unsigned *results) {
   const int lane = static_cast<int>(threadIdx.x);
-  if (lane >= 24) return; /* those who have left are not waited for */
+  if (lane >= 24) return; /* the others do not wait for lanes that have left */
   const unsigned odd = __ballot_sync(0xffffffffu, lane % 2), equal = __match_any_sync(0xffffffffu, lane / 8);
   const int any = __any_sync(0xffffffffu, lane == 3), all = __all_sync(0xffffffffu, lane < 24);
   const int up = __shfl_up_sync(0xffffffffu, lane, 1), other = __shfl_sync(0xffffffffu, lane, 5, 8);
@@ -55,7 +56,7 @@ static void warps_vote_match_and_shuffle(void **) {
   assert_memory_equal(results, expected, sizeof expected);
 }
 
-/* What a kernel did wrong stays with the device, as it does with a real one; the next test wants another. */
+/* A kernel's error persists on the device, as on a real one; the next test needs a working device. */
 static void mend_device() {
   emulated::device_error = cudaSuccess;
   cudaGetLastError();
@@ -71,7 +72,7 @@ static void a_barrier_that_some_never_reach_is_told(void **) {
   assert_int_equal(cudaGetLastError(), cudaSuccess);
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
   mend_device();
-  blocks_of_any_size_run(nullptr); /* and the next launch runs as ever */
+  blocks_of_any_size_run(nullptr); /* the next launch works again */
 }
 
 static void two_barriers(int) {
@@ -116,7 +117,7 @@ static void warp_operations_that_do_not_fit_are_told(void **) {
   cudaGetLastError();
 }
 
-/* Each thread reads what its neighbour writes, and nothing orders the two. */
+/* Each thread reads the value that its neighbour writes, with no barrier in between. */
 static void unordered(int *to) {
   int *shared = static_cast<int *>(emulated::dynamic_shared());
   shared[threadIdx.x] = static_cast<int>(threadIdx.x);
@@ -143,7 +144,7 @@ static void launches_are_checked(void **) {
   cudaGetLastError();
 }
 
-/* Each of them would spoil the capture of a GPU's stream. */
+/* Each of these calls would invalidate a capture on a GPU. */
 static void calls_that_wait_or_allocate_are_refused_in_a_capture(void **) {
   cudaStream_t stream;
   cudaEvent_t event;
@@ -187,7 +188,7 @@ static void what_leaves_its_memory_is_refused(void **) {
   void *memory, *pinned;
   assert_int_equal(cudaMalloc(&memory, 64), cudaSuccess);
   assert_int_equal(cudaHostAlloc(&pinned, 64, cudaHostAllocDefault), cudaSuccess);
-  assert_int_equal(reinterpret_cast<uintptr_t>(memory) % 512, 256); /* no better aligned than a GPU promises */
+  assert_int_equal(reinterpret_cast<uintptr_t>(memory) % 512, 256); /* aligned no better than a GPU guarantees */
   assert_int_equal(cudaMemcpy(memory, pageable, 64, cudaMemcpyHostToDevice), cudaSuccess);
   assert_int_equal(cudaMemcpyAsync(memory, pinned, 64, cudaMemcpyHostToDevice, nullptr), cudaSuccess);
   assert_int_equal(cudaMemcpyAsync(memory, pageable, 64, cudaMemcpyHostToDevice, nullptr), cudaErrorInvalidValue);

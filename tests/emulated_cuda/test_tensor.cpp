@@ -1,6 +1,6 @@
-/* test_tensor.cpp - operations on matrices and copies under way, against plain loops. Where elements lie is written here as the PTX
-** ISA 9.0 gives it, element by element (9.7.14.5.7 for mma.m16n8k8, 9.7.14.5.8 for m16n8k16, 9.7.14.5.15 for ldmatrix), not as the emulation has it.
-*/
+/* test_tensor.cpp - matrix operations and asynchronous copies, compared with plain loops. The positions of elements are
+ * written here as in the PTX ISA 9.0, element by element (9.7.14.5.7 for mma.m16n8k8, 9.7.14.5.8 for m16n8k16,
+ * 9.7.14.5.15 for ldmatrix), independently of the emulation. */
 #include "emulated_state.h"
 #include "kernels/cuda/hardware.h"
 
@@ -16,14 +16,14 @@ using emulated::launch_kernel;
 
 static unsigned short bf16_of(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
 
-/* Two elements in one register: the first in the low half. */
+/* Two elements in one register, the first in the low half. */
 static unsigned pair(float first, float second) {
   return bf16_of(first) | static_cast<unsigned>(bf16_of(second)) << 16;
 }
 
-/* ---- mma -------------------------------------------------------------------------------------------------------------- */
+/* ---- mma --------------------------------------------------------------------------------------------------------- */
 
-/* a[row][k], b[k][column], c[row][column], whole numbers that bf16 and f32 hold exactly. */
+/* a[row][k], b[k][column], c[row][column]: integers that bf16 and f32 represent exactly. */
 struct product {
   float a[16][16], b[16][8], c[16][8];
 };
@@ -64,7 +64,7 @@ static void tiles_multiply(void **) {
   for (int i = 0; i < 16; i++)
     for (int j = 0; j < 8; j++)
       for (int k = 0; k < 16; k++) expected.c[i][j] += expected.a[i][k] * expected.b[k][j];
-  for (product &one : p) { /* lanes forwards, then backwards */
+  for (product &one : p) { /* once with lanes in order, once in reverse */
     assert_int_equal(launch_kernel("multiply", multiply_a_tile, 1, 32, 0, nullptr, &one), cudaSuccess);
     assert_memory_equal(one.c, expected.c, sizeof expected.c);
   }
@@ -94,7 +94,7 @@ static void tf32_tiles_multiply(void **) {
   assert_memory_equal(p.c, expected.c, sizeof expected.c);
 }
 
-/* 10 bits of mantissa, halves away from zero; what is no number stays none. */
+/* 10 bits of mantissa, halves away from zero; NaN is kept. */
 static void numbers_are_rounded_to_tf32(void **) {
   const float step = 1.0f / 1024, inputs[] = {1 + step / 2, 1 + step * 0.499f, -1 - step / 2, 3.5f, INFINITY};
   const float rounded[] = {1 + step, 1, -1 - step, 3.5f, INFINITY};
@@ -102,13 +102,14 @@ static void numbers_are_rounded_to_tf32(void **) {
   assert_true(std::isnan(__uint_as_float(ms_round_tf32(__uint_as_float(0x7f800001)) & ~0x1fffu)));
 }
 
-/* ---- ldmatrix ----------------------------------------------------------------------------------------------------------- */
+/* ---- ldmatrix ---------------------------------------------------------------------------------------------------- */
 
 struct loaded {
   unsigned straight[32][4], transposed[32][4];
 };
 
-/* Element (r, c) of matrix i is 64 i + 8 r + c; its rows lie in another order, so that addresses must be the lanes'. */
+/* Element (r, c) of matrix i is 64 i + 8 r + c. The rows are stored in another order, to check that each lane's address
+ * is used. */
 static void load_four(loaded *to) {
   unsigned short *shared = static_cast<unsigned short *>(emulated::dynamic_shared());
   const int lane = static_cast<int>(threadIdx.x);
@@ -132,7 +133,7 @@ static void four_matrices_load(void **) {
     }
 }
 
-/* ---- cp.async ----------------------------------------------------------------------------------------------------------- */
+/* ---- cp.async ---------------------------------------------------------------------------------------------------- */
 
 static void copy_two_groups(const int *from, int *seen) {
   int *shared = static_cast<int *>(emulated::dynamic_shared());
@@ -142,7 +143,7 @@ static void copy_two_groups(const int *from, int *seen) {
   ms_copy_async<4>(ms_shared_at(shared + 4), from + 4, true);
   ms_copy_async<4>(ms_shared_at(shared + 5), from, false);
   ms_commit_copies();
-  ms_copy_async<16>(ms_shared_at(shared + 8), from + 8, true); /* of no group yet */
+  ms_copy_async<16>(ms_shared_at(shared + 8), from + 8, true); /* not in a group yet */
   const auto look = [&] {
     for (int i = 0; i < 12; i++) *seen++ = shared[i];
   };
@@ -159,13 +160,13 @@ static void copies_land_when_they_are_waited_for(void **) {
   for (int i = 0; i < 12; i++) from[i] = 10 + i;
   const int expected[36] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 10, 11, 12, 13, -1, -1,
                             -1, -1, -1, -1, -1, -1, 10, 11, 12, 13, 14, 0,  -1, -1, -1, -1, -1, -1};
-  for (int i = 0; i < 2; i++) { /* what the first left under way is not the second's */
+  for (int i = 0; i < 2; i++) { /* the second launch must not see copies that the first left pending */
     assert_int_equal(launch_kernel("copy", copy_two_groups, 1, 1, 64, nullptr, from, seen), cudaSuccess);
     assert_memory_equal(seen, expected, sizeof expected);
   }
 }
 
-/* ---- what no GPU would survive --------------------------------------------------------------------------------------- */
+/* ---- errors that a GPU would not survive ------------------------------------------------------------------------- */
 
 static void mend_device() {
   emulated::device_error = cudaSuccess;
