@@ -100,40 +100,6 @@ void ms_exec_free(ms_exec *exec) { ms_handle_release(exec, MS_HANDLE_EXEC); }
 
 /* ---- running ---- */
 
-static int check_run(const ms_exec *exec, int phase) {
-  if (phase < 0 || phase >= MS_PHASES) return MS_FAIL(MS_EINVAL, "phase %d does not exist", phase);
-  if (!exec->plan->phase[phase].present)
-    return MS_FAIL(MS_EINVAL, "this plan has no phase %s: compile it with%s", ms_phase_name(phase),
-                   phase == MS_PHASE_NEXT     ? " accumulate = 1"
-                   : phase == MS_PHASE_LAST   ? " sync other than every"
-                   : phase == MS_PHASE_UPDATE ? " train = 1 and an optimizer"
-                                              : " train = 1");
-  if (ms_state_interrupted(exec->state))
-    return MS_FAIL(
-        MS_EINVAL,
-        "an earlier phase failed part-way, and other ranks can still be inside it: before this state can run again, "
-        "all "
-        "ranks must call ms_world_recover (the prompt does so after every line; a recipe should let the error end it)");
-  if (phase != MS_PHASE_EVALUATE && exec->state->ema_swapped) return ms_ema_refuse("train");
-  if (phase == MS_PHASE_UPDATE && !exec->state->norm_ran_last)
-    return MS_FAIL(MS_EINVAL,
-                   "update must run right after norm: it needs the norm, and peers that no longer read weights");
-  return MS_OK;
-}
-
-/* Refuses values that an optimizer would turn into NaNs. */
-static int check_inputs(int phase, const ms_step_inputs *inputs) {
-  if (!inputs || phase == MS_PHASE_EVALUATE) return MS_OK;
-  if (!(inputs->lr >= 0 && isfinite(inputs->lr))) return MS_FAIL(MS_EINVAL, "lr must be 0 or more, not %g", inputs->lr);
-  if (inputs->step < 1) return MS_FAIL(MS_EINVAL, "step must be 1 or more, not %lld", (long long)inputs->step);
-  if (inputs->micro_batches < 1)
-    return MS_FAIL(MS_EINVAL, "micro_batches must be 1 or more, not %d", inputs->micro_batches);
-  if (inputs->rows.first < 0 || inputs->rows.step < 0)
-    return MS_FAIL(MS_EINVAL, "rows.first and rows.step must be 0 or more, not %lld and %lld",
-                   (long long)inputs->rows.first, (long long)inputs->rows.step);
-  return MS_OK;
-}
-
 static void count(ms_exec *exec, int phase) {
   ms_exec_counters *total = &exec->counters;
   for (int s = 0; s < MS_NAMED_STREAMS; s++) {
@@ -189,18 +155,9 @@ static int64_t count_allocations(const ms_exec *exec) {
   return ms_allocations() + exec->state->mapped + (api->allocations ? api->allocations() : 0);
 }
 
-/* Waits until all replicas have swapped their slices back, before anything reads them. */
-static int meet_replicas(ms_state *state) {
-  if (!state->replicas_must_meet) return MS_OK;
-  state->replicas_must_meet = 0;
-  return ms_group_barrier(&state->process_group);
-}
-
 int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
   MS_HANDLE(exec, EXEC);
-  MS_TRY(check_run(exec, phase));
-  MS_TRY(check_inputs(phase, inputs));
-  MS_TRY(meet_replicas(exec->state));
+  MS_TRY(ms_exec_admit(exec, phase, inputs));
   if (exec->profile) MS_TRY(ms_profile_reserve(exec->profile, &exec->phase[phase]));
   if (exec->profile && exec->runner->reserve_profile) MS_TRY(exec->runner->reserve_profile(exec, phase));
   exec->state->norm_ran_last = 0;

@@ -111,6 +111,10 @@ void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs);
 
 /* ---- shared by runners: runner.c ---- */
 
+/* Refuses a phase that must not run now, and step inputs that an optimizer would turn into NaNs; then waits until
+ * replicas have swapped their slices back. Every run of a phase begins with it. */
+int ms_exec_admit(ms_exec *exec, int phase, const ms_step_inputs *inputs);
+
 /* Where the host writes an input. */
 void *ms_exec_input_at(ms_exec *exec, int input);
 /* 1 when the collective at the head of a stream is free to start: no delay was injected before it, or the delay has

@@ -121,15 +121,26 @@ fail:
   return rc;
 }
 
-static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *finder) {
-  ms_exec_begin(exec, inputs);
-  MS_TRY(find_in_parameters(exec, finder, MS_TENSOR_PARAM, AT_PARAMETERS));
-  find_in_inputs(exec, finder);
+/* Runs FIRST again with every kernel's output inspected. The run is not a part of the step, so no profile records it,
+ * and it overwrites the gradients, so no update may follow it. */
+static int run_inspected(ms_exec *exec, ms_exec_finder *finder) {
+  ms_profile *profile = exec->profile;
+  exec->state->norm_ran_last = 0;
+  exec->profile = NULL;
   exec->finder = finder;
   exec->after_kernel = inspect;
   int rc = exec->runner->run(exec, MS_PHASE_FIRST);
   exec->after_kernel = NULL;
   exec->finder = NULL;
+  exec->profile = profile;
+  return rc;
+}
+
+static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *finder) {
+  ms_exec_begin(exec, inputs);
+  MS_TRY(find_in_parameters(exec, finder, MS_TENSOR_PARAM, AT_PARAMETERS));
+  find_in_inputs(exec, finder);
+  int rc = run_inspected(exec, finder);
   if (rc) {
     ms_state_set_interrupted(exec->state);
     return rc;
@@ -142,8 +153,7 @@ int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const ch
   MS_HANDLE(exec, EXEC);
   MS_GIVEN(inputs);
   MS_GIVEN(message);
-  if (!exec->plan->phase[MS_PHASE_FIRST].present)
-    return MS_FAIL(MS_EINVAL, "this plan has no phase first: compile it with train = 1");
+  MS_TRY(ms_exec_admit(exec, MS_PHASE_FIRST, inputs));
   ms_exec_finder finder = {.position = NOWHERE};
   ms_recorder_enter(exec->recorder, ms_recorder_number(exec->recorder, "searching for the first non-finite value"));
   int rc = find(exec, inputs, &finder);

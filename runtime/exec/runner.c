@@ -1,10 +1,61 @@
-/* runner.c - shared by all runners: calling a kernel (with notes, profile and error text), injected delays of
- * collectives, and counts. */
+/* runner.c - shared by all runners: whether a phase may run, calling a kernel (with notes, profile and error text),
+ * injected delays of collectives, and counts. */
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "exec/params.h"
 #include "exec/profile.h"
+
+/* ---- admission ---- */
+
+static int check_run(const ms_exec *exec, int phase) {
+  if (phase < 0 || phase >= MS_PHASES) return MS_FAIL(MS_EINVAL, "phase %d does not exist", phase);
+  if (!exec->plan->phase[phase].present)
+    return MS_FAIL(MS_EINVAL, "this plan has no phase %s: compile it with%s", ms_phase_name(phase),
+                   phase == MS_PHASE_NEXT     ? " accumulate = 1"
+                   : phase == MS_PHASE_LAST   ? " sync other than every"
+                   : phase == MS_PHASE_UPDATE ? " train = 1 and an optimizer"
+                                              : " train = 1");
+  if (ms_state_interrupted(exec->state))
+    return MS_FAIL(
+        MS_EINVAL,
+        "an earlier phase failed part-way, and other ranks can still be inside it: before this state can run again, "
+        "all "
+        "ranks must call ms_world_recover (the prompt does so after every line; a recipe should let the error end it)");
+  if (phase != MS_PHASE_EVALUATE && exec->state->ema_swapped) return ms_ema_refuse("train");
+  if (phase == MS_PHASE_UPDATE && !exec->state->norm_ran_last)
+    return MS_FAIL(MS_EINVAL,
+                   "update must run right after norm: it needs the norm, and peers that no longer read weights");
+  return MS_OK;
+}
+
+/* Refuses values that an optimizer would turn into NaNs. */
+static int check_inputs(int phase, const ms_step_inputs *inputs) {
+  if (!inputs || phase == MS_PHASE_EVALUATE) return MS_OK;
+  if (!(inputs->lr >= 0 && isfinite(inputs->lr))) return MS_FAIL(MS_EINVAL, "lr must be 0 or more, not %g", inputs->lr);
+  if (inputs->step < 1) return MS_FAIL(MS_EINVAL, "step must be 1 or more, not %lld", (long long)inputs->step);
+  if (inputs->micro_batches < 1)
+    return MS_FAIL(MS_EINVAL, "micro_batches must be 1 or more, not %d", inputs->micro_batches);
+  if (inputs->rows.first < 0 || inputs->rows.step < 0)
+    return MS_FAIL(MS_EINVAL, "rows.first and rows.step must be 0 or more, not %lld and %lld",
+                   (long long)inputs->rows.first, (long long)inputs->rows.step);
+  return MS_OK;
+}
+
+/* Waits until all replicas have swapped their slices back, before anything reads them. */
+static int meet_replicas(ms_state *state) {
+  if (!state->replicas_must_meet) return MS_OK;
+  state->replicas_must_meet = 0;
+  return ms_group_barrier(&state->process_group);
+}
+
+int ms_exec_admit(ms_exec *exec, int phase, const ms_step_inputs *inputs) {
+  MS_TRY(check_run(exec, phase));
+  MS_TRY(check_inputs(phase, inputs));
+  return meet_replicas(exec->state);
+}
 
 /* ---- kernels ---- */
 

@@ -192,7 +192,16 @@ static int run_into_fault(ms_world *world, void *context) {
   must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL));
   assert_fails(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, &out), MS_ENONFINITE, "step 12");
   assert_true(!isfinite(out.loss) || !isfinite(out.grad_norm));
+  /* The search is no part of the step: no profile records it, and no update may follow it. */
+  ms_profile *profile;
+  must(ms_profile_new(world, &profile));
+  ms_exec_set_profile(engine.exec, profile);
+  inputs.rows.first = -1;
+  assert_fails(ms_exec_find_nonfinite(engine.exec, &inputs, &message), MS_EINVAL, "rows.first | -1");
+  inputs.rows.first = 0;
   must(ms_exec_find_nonfinite(engine.exec, &inputs, &message));
+  ms_profile_free(profile);
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL, "update | norm");
   snprintf(fault->messages + 512 * rank, 512, "%s", message);
   assert_memory_equal(before, mine, sizeof before);
   engine_close(&engine);
