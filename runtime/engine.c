@@ -14,6 +14,13 @@ int ms_graph_new(const ms_model *model, ms_graph **graph) {
 }
 
 void ms_hash(const void *data, int64_t bytes, uint32_t *hash) {
+  MS_GIVEN_OR(, hash);
+  hash[0] = hash[1] = 0;
+  if (bytes != 0) MS_GIVEN_OR(, data);
+  if (bytes < 0) {
+    MS_FAIL(MS_EINVAL, "ms_hash: bytes is %lld; it must be 0 or more", (long long)bytes);
+    return;
+  }
   uint64_t of_all = ms_hash_bytes(MS_HASH_INIT, data, (size_t)bytes);
   hash[0] = (uint32_t)(of_all >> 32);
   hash[1] = (uint32_t)of_all;

@@ -91,6 +91,8 @@ int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t c
   MS_HANDLE(state, STATE);
   MS_HANDLE(file, SAFETENSORS);
   MS_GIVEN(bytes);
+  float *owned;
+  MS_TRY(ms_state_owned(state, param, what, first, count, &owned)); /* so first + count is a number */
   loading l = {.state = state,
                .param = param,
                .what = what,
@@ -99,11 +101,11 @@ int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t c
                .begin = begin,
                .first = first,
                .last = first + count,
+               .owned = owned,
                .bytes = bytes};
   int rc;
   MS_TRY(ms_safetensors_describe(file, i, &l.tensor));
   MS_TRY(check(&l, checksums));
-  MS_TRY(ms_state_owned(state, param, what, first, count, &l.owned));
   l.round = malloc(ROUND); /* not cleared: that would take longer than to load a small tensor */
   l.hash = XXH3_createState();
   if (!l.round || !l.hash) rc = MS_FAIL(MS_ENOMEM, "out of memory: loading %s", l.tensor.name);

@@ -60,16 +60,15 @@ static int check_shape(const ms_save_piece *piece) {
 }
 
 static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_piece *from) {
+  MS_GIVEN(from->name);
   MS_TRY(check_shape(from));
   *to = *from;
   to->name = to->parameter = to->kind = NULL;
   MS_TRY(copy_text(&to->name, from->name));
   MS_TRY(copy_text(&to->parameter, from->parameter));
   MS_TRY(copy_text(&to->kind, from->kind));
-  float none;
-  /* Reads of 0 elements at both ends fail unless this rank owns the range. */
-  MS_TRY(ms_state_read(state, from->param, from->what, from->first + from->count, 0, &none));
-  return ms_state_read(state, from->param, from->what, from->first, 0, &none);
+  float *owned;
+  return ms_state_owned(state, from->param, from->what, from->first, from->count, &owned);
 }
 
 typedef struct place {

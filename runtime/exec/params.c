@@ -177,8 +177,10 @@ static int find_owned(const ms_state *state, int param, int what, int64_t first,
   MS_TRY(ms_params_find(state, param, what, at));
   const ms_param *p = &state->model->param[param];
   if (first < at->first || count < 0 || first > at->first + at->count || count > at->first + at->count - first)
-    return MS_FAIL(MS_EINVAL, "this rank does not have elements %lld to %lld of parameter '%s': it owns %lld from %lld",
-                   (long long)first, (long long)(first + count), p->name, (long long)at->count, (long long)at->first);
+    return MS_FAIL(MS_EINVAL,
+                   "this rank does not have %lld elements from element %lld on of parameter '%s': it owns %lld from "
+                   "%lld on",
+                   (long long)count, (long long)first, p->name, (long long)at->count, (long long)at->first);
   at->data = element(at, first - at->first);
   return MS_OK;
 }

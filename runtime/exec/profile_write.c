@@ -89,7 +89,8 @@ static int by_begin_longest_first(const void *left, const void *right) {
 }
 
 static void write_spans(writer *w) {
-  qsort(w->profile->span, (size_t)w->profile->spans, sizeof *w->profile->span, by_begin_longest_first);
+  if (w->profile->spans > 1)
+    qsort(w->profile->span, (size_t)w->profile->spans, sizeof *w->profile->span, by_begin_longest_first);
   for (int i = 0; i < w->profile->spans; i++) {
     const ms_profile_span *span = &w->profile->span[i];
     const char *name = text_of(w, span->name), *label = text_of(w, span->label);
@@ -168,7 +169,7 @@ static int collect_records(writer *w) {
       w->record[w->records++] = event;
     }
   }
-  qsort(w->record, (size_t)w->records, sizeof *w->record, by_run_and_event);
+  if (w->records > 1) qsort(w->record, (size_t)w->records, sizeof *w->record, by_run_and_event);
   return MS_OK;
 }
 

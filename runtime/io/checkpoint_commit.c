@@ -171,6 +171,7 @@ static int make_one(const char *path, int fresh) {
 
 int ms_checkpoint_make_folder(const char *path, int fresh) {
   MS_GIVEN(path);
+  if (!*path) return MS_FAIL(MS_EINVAL, "ms_checkpoint_make_folder: path is empty");
   char *upto = ms_strdup(path);
   if (!upto) return MS_ENOMEM;
   int rc = MS_OK;

@@ -54,6 +54,8 @@ static int declare(declared *to, const ms_safetensors_tensor *from, int64_t *ele
   if (to->dtype < 0)
     return MS_FAIL(MS_EINVAL, "dtype: %s is unknown: it must be %s",
                    ms_st_quote(from->dtype ? from->dtype : "", quoted), ms_st_dtype_names());
+  if (from->ndim < 0) return MS_FAIL(MS_EINVAL, "shape: ndim is %d; it must be 0 or more", from->ndim);
+  if (from->ndim > 0 && !from->dims) return MS_FAIL(MS_EINVAL, "shape: dims is NULL, but ndim is %d", from->ndim);
   return ms_st_measure(to->dtype, from->ndim, from->dims, elements, &to->bytes);
 }
 

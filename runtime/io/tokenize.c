@@ -232,6 +232,7 @@ int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *cons
   ms_tokenize_config_default(&own, sizeof own);
   if (given) MS_TRY(ms_config_take(&own, sizeof own, given, "ms_tokenize_config"));
   MS_TRY(check_config(tokenizer, config));
+  for (int i = 0; i < files; i++) MS_GIVEN(paths[i]);
   *result = (ms_tokenize_result){.width = tokenizer->vocab <= 1 << 16 ? 2 : 4};
   work w = {.tokenizer = tokenizer, .threads = config->threads ? config->threads : all_cores(), .result = result};
   MS_GOTO(prepare(&w, out));

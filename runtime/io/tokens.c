@@ -150,8 +150,8 @@ static void widen(const mapped *file, int64_t at, int64_t count, int32_t *out) {
 int ms_tokens_copy(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out) {
   const int64_t all = tokens->files ? tokens->file[tokens->files - 1].after : 0;
   if (first < 0 || count < 0 || first > all || count > all - first)
-    return MS_FAIL(MS_EINVAL, "tokens %lld to %lld are asked for, and there are %lld", (long long)first,
-                   (long long)(first + count), (long long)all);
+    return MS_FAIL(MS_EINVAL, "cannot read %lld tokens from token %lld on: there are %lld", (long long)count,
+                   (long long)first, (long long)all);
   for (int i = file_of(tokens, first); count > 0; i++) {
     const mapped *file = &tokens->file[i];
     const int64_t left = file->after - first, n = left < count ? left : count;

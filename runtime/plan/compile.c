@@ -258,6 +258,7 @@ fail:
 int ms_plan_passes(const ms_plan *plan, int capacity, ms_plan_pass *list, int *n) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(n);
+  if (capacity > 0) MS_GIVEN(list);
   for (int i = 0; i < MS_PLAN_PASSES && i < capacity; i++) list[i] = plan->pass[i];
   *n = MS_PLAN_PASSES;
   return MS_OK;

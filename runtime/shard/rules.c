@@ -152,6 +152,7 @@ int ms_rules_resolve(ms_rules *rules, int n, const char *const *names, int *deci
   MS_NOT_NEGATIVE(n);
   if (n > 0) MS_GIVEN(names);
   if (n > 0) MS_GIVEN(decided);
+  for (int i = 0; i < n; i++) MS_GIVEN(names[i]);
   int rc = MS_OK;
   clear_warnings(rules);
   tally *tallies = ms_calloc(rules->count, sizeof *tallies);

@@ -194,6 +194,7 @@ static void counts_and_kinds_out_of_range_are_refused(void **state) {
   must(ms_rules_new("test", &rules));
   assert_fails(ms_rules_resolve(rules, -1, names, decided), MS_EINVAL, "n | -1");
   assert_fails(ms_rules_resolve(rules, 1, NULL, decided), MS_EINVAL, "names is NULL");
+  assert_fails(ms_rules_resolve(rules, 2, names, decided), MS_EINVAL, "NULL");
   assert_fails(ms_mesh_slice(m.mesh, 1, names, &mesh), MS_EINVAL, "NULL");
   assert_fails(ms_mesh_new(7, 1, (int[]){1}, NULL, 1, &mesh), MS_EINVAL, "ms_device_kind | 7");
   assert_fails(ms_model_set_prefetch_order(m.model, 0, 7, 0, NULL), MS_EINVAL, "backward | 7");
@@ -209,9 +210,34 @@ static void counts_and_kinds_out_of_range_are_refused(void **state) {
   assert_fails(ms_safetensors_create("/nowhere/w", 0, NULL, &file, &writer), MS_EINVAL, "metadata | -1");
   file.metadata = 1;
   assert_fails(ms_safetensors_create("/nowhere/w", 0, NULL, &file, &writer), MS_EINVAL, "metadata_text | NULL");
+  const ms_safetensors_tensor shapeless = {.name = "w", .dtype = "F32", .ndim = 1};
+  assert_fails(ms_safetensors_create("/nowhere/w", 1, &shapeless, NULL, &writer), MS_EINVAL, "dims | NULL");
+  const ms_safetensors_tensor negative = {.name = "w", .dtype = "F32", .ndim = -1};
+  assert_fails(ms_safetensors_create("/nowhere/w", 1, &negative, NULL, &writer), MS_EINVAL, "ndim | -1");
+  assert_fails(ms_checkpoint_make_folder("", 0), MS_EINVAL, "path");
   assert_fails(ms_device_library(MS_DEVICE_CUDA, MS_LIBRARIES, version, 8), MS_EINVAL, "ms_gpu_library | 7");
   ms_rules_free(rules);
   mlp_free(&m);
+}
+
+/* A hash has no status: what it cannot compute is 0, and leaves the record. */
+static void a_hash_of_nothing_is_zero(void **state) {
+  (void)state;
+  uint32_t hash[2] = {1, 1};
+  ms_hash(NULL, 8, hash);
+  assert_int_equal(hash[0] | hash[1], 0);
+  assert_has(ms_error_message(), "data is NULL");
+  hash[0] = 1;
+  ms_hash("x", -1, hash);
+  assert_int_equal(hash[0] | hash[1], 0);
+  assert_has(ms_error_message(), "bytes | -1");
+  ms_error_clear();
+  ms_hash("x", 1, NULL);
+  assert_has(ms_error_message(), "hash is NULL");
+  ms_error_clear();
+  ms_hash(NULL, 0, hash);
+  assert_int_equal(ms_error_code(), MS_OK);
+  assert_true(hash[0] | hash[1]);
 }
 
 static void what_parameters_are_given_is_refused(void **state) {
@@ -274,6 +300,11 @@ static void shapes_of_what_is_saved_are_refused(void **state) {
   piece.dims[0] = -4;
   assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "tensor w | dims[0] | -4");
   assert_fails(ms_save_new(made, -1, &piece, &save), MS_EINVAL, "ms_save_new | n | -1");
+  piece.dims[0] = 4, piece.first = 1, piece.name = NULL;
+  assert_fails(ms_save_new(made, 1, &piece, &save), MS_EINVAL, "name is NULL");
+  piece.name = "w", piece.first = INT64_MAX;
+  assert_fails(ms_save_new(made, 1, &piece, &save), MS_EINVAL, "owns | 9223372036854775807");
+  piece.first = 0;
   piece.dims[0] = 4;
   must(ms_save_new(made, 1, &piece, &save));
   assert_fails(
@@ -307,15 +338,11 @@ static void times_of_a_profile_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(betas_eps_and_rates_are_refused),
-      TEST(a_step_is_refused),
-      TEST(a_success_leaves_the_record_as_it_is),
-      TEST(older_and_newer_programs_are_understood),
-      TEST(counts_and_kinds_out_of_range_are_refused),
-      TEST(what_parameters_are_given_is_refused),
-      TEST(rates_of_a_sharded_model_are_refused),
-      TEST(shapes_of_what_is_saved_are_refused),
-      TEST(times_of_a_profile_are_refused),
+      TEST(betas_eps_and_rates_are_refused),           TEST(a_step_is_refused),
+      TEST(a_success_leaves_the_record_as_it_is),      TEST(older_and_newer_programs_are_understood),
+      TEST(counts_and_kinds_out_of_range_are_refused), TEST(a_hash_of_nothing_is_zero),
+      TEST(what_parameters_are_given_is_refused),      TEST(rates_of_a_sharded_model_are_refused),
+      TEST(shapes_of_what_is_saved_are_refused),       TEST(times_of_a_profile_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

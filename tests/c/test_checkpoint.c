@@ -157,6 +157,8 @@ static void goes_there_and_back(int asynchronous) {
   assert_fails(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, some, file, i, 0, digits, &bytes), MS_EINVAL, "3 | 48");
   assert_fails(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, count, file, i, 5, NULL, &bytes), MS_EINVAL, "holds");
   assert_fails(ms_state_load(r.state, 1, MS_TENSOR_PARAM, 0, count, file, i, 0, NULL, &bytes), MS_EINVAL, "owns");
+  assert_fails(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 1, INT64_MAX, file, i, 0, NULL, &bytes), MS_EINVAL,
+               "9223372036854775807 elements | owns");
   ms_safetensors_close(file);
   ms_file_text_free(manifest);
   must(ms_checkpoint_remove(r.target));

@@ -50,6 +50,7 @@ static void every_pass_is_named_and_begins_where_the_last_one_ended(void **state
   int n;
   ms_plan_pass one;
   must(ms_plan_passes(p.plan, 1, &one, &n));
+  assert_fails(ms_plan_passes(p.plan, 1, NULL, &n), MS_EINVAL, "list is NULL");
   assert_string_equal(one.name, "trace");
   assert_int_equal(n, MS_PLAN_PASSES);
   drop(&p);

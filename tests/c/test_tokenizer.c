@@ -165,6 +165,8 @@ static void threads_change_nothing_even_where_pieces_cross_their_cuts(void **unu
   ms_tokenize_result result;
   assert_fails(ms_tokenize_files(tokenizer, 1, &path, "/dev/null/t.bin", NULL, &result), MS_EIO,
                "/dev/null/t.bin: | Not a directory");
+  const char *const none[2] = {text_path, NULL};
+  assert_fails(ms_tokenize_files(tokenizer, 2, none, out_path, NULL, &result), MS_EINVAL, "paths[i] is NULL");
   ms_tokenizer_close(tokenizer);
   free(text);
   assert_int_equal(unlink(text_path), 0);
