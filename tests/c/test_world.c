@@ -212,6 +212,25 @@ static void L6_a_program_ends_with_those_that_are_there(void **state) {
   run_ranks_as_processes(3, finish_without_rank_0, NULL);
 }
 
+/* Rank 0 gives up and has left before the others reach the end of the run, one after the other. */
+static int finish_after_rank_0_gave_up(ms_world *world, void *context) {
+  (void)context;
+  MS_TRY(ms_world_barrier(world));
+  if (ms_world_rank(world) == 0) {
+    ms_world_abort(world, "no such file");
+    return MS_OK;
+  }
+  usleep(50000 * (unsigned)ms_world_rank(world));
+  EXPECT_FAILS(ms_world_finish(world), MS_EPEER, "rank 0 | no such file");
+  return MS_OK;
+}
+
+static void L6_a_run_does_not_end_well_after_a_rank_gave_up(void **state) {
+  (void)state;
+  run_ranks_as_threads(3, finish_after_rank_0_gave_up, NULL);
+  run_ranks_as_processes(3, finish_after_rank_0_gave_up, NULL);
+}
+
 static int wait_until_interrupted(ms_world *world, void *context) {
   (void)context;
   ms_interrupt_install();
@@ -304,6 +323,7 @@ int main(void) {
       TEST(L5_giving_up_wakes_who_waits_with_the_reason),
       TEST(L5_a_rank_that_left_is_not_waited_for),
       TEST(L6_a_program_ends_with_those_that_are_there),
+      TEST(L6_a_run_does_not_end_well_after_a_rank_gave_up),
       TEST(L7_an_interrupt_ends_a_wait),
       TEST(L5_the_launchers_reason_reaches_the_ranks),
       TEST(L5_what_stands_in_the_control_segment_is_checked),

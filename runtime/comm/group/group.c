@@ -33,15 +33,19 @@ static int has_come(const step *s, int place) {
   return atomic_load_explicit(&s->group->entry->ticket[place].count, memory_order_acquire) >= s->target;
 }
 
+/* A rank that left after its work was done does not have to enter the end of the run. One that gave up does: it never
+ * will, so the wait fails with its reason. */
+static int has_ended(const step *s, int place) {
+  const ms_control_rank *row = &s->group->world->control->rank[s->group->rank[place]];
+  return s->operation == END && atomic_load(&row->state) == MS_CONTROL_LEFT && !atomic_load(&row->told);
+}
+
 static int find_missing(void *context, ms_rank_set *missing) {
   const step *s = context;
   const ms_group *group = s->group;
   *missing = (ms_rank_set){{0}};
-  for (int i = 0; i < group->size; i++) {
-    if (has_come(s, i)) continue;
-    int left = atomic_load(&group->world->control->rank[group->rank[i]].state) == MS_CONTROL_LEFT;
-    if (!(s->operation == END && left)) ms_rank_set_add(missing, group->rank[i]);
-  }
+  for (int i = 0; i < group->size; i++)
+    if (!has_come(s, i) && !has_ended(s, i)) ms_rank_set_add(missing, group->rank[i]);
   return MS_OK;
 }
 
