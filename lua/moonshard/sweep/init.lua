@@ -241,6 +241,11 @@ function sweep.run(given)
     line:print("\n" .. report.text(current, terminal.columns()))
     line:print(("\nwritten: %s/ index.html, results.csv, results.json, results.jsonl"):format(job.out))
   end
+  local unsorted = report.unsorted(current)
+  if unsorted then
+    errors.raise("MS_ENAME", "ms.sweep: %s: correct sort; --resume then sorts these results and runs nothing again",
+      unsorted)
+  end
   return current
 end
 

@@ -87,22 +87,23 @@ local function warn_of_spread(self)
     .. "would tell them apart"):format(others, others == 1 and "" or "s", fastest.key, report.spread(fastest))
 end
 
--- A metric that no point has orders nothing.
-local function warn_of_sort(self)
+---Why the points cannot be sorted, if no point that ran has logged the metric by which `sort` orders them.
+---@param self moonshard.SweepReport
+---@return string? why nil if they are sorted
+function report.unsorted(self)
   local name = self.header.sort:gsub("^%-", "")
   if SORTS[name] or self.count.ok == 0 then return nil end
   for _, metric in ipairs(self.metrics) do
     if metric == name then return nil end
   end
-  return ("no point logged the metric %s, which sort asks for; there is %s"):format(name,
-    #self.metrics > 0 and table.concat(self.metrics, ", ") or "none besides loss and speed")
+  return ("sort %q: no point logged a metric %s; %s"):format(self.header.sort, name, #self.metrics > 0
+    and "the recipe logs " .. table.concat(self.metrics, ", ") or "the recipe logs no metrics of its own")
 end
 
 function warnings_of(self)
   local list = {}
   list[1] = report.warn_of_load(self.header)
   list[#list + 1] = warn_of_spread(self)
-  list[#list + 1] = warn_of_sort(self)
   return list
 end
 
