@@ -16,19 +16,17 @@ local command_line = {}
 ---@field files string[]? for commands that take any number of files
 ---@field [string] any options by name
 
-local function whole(number, least)
-  return number and number >= least and number % 1 == 0 and number < 2 ^ 31
+local LARGEST = 2 ^ 31 - 1 -- the engine counts in int32_t
+
+local function read_whole(text, least)
+  local number = tonumber(text)
+  local fits = number and number >= least and number <= LARGEST and number % 1 == 0
+  return fits and number or nil, ("a whole number from %d to %d"):format(least, LARGEST)
 end
 
 local READERS = {
-  count = function(text)
-    local number = tonumber(text)
-    return whole(number, 1) and number or nil, "a whole number of at least 1"
-  end,
-  index = function(text)
-    local number = tonumber(text)
-    return whole(number, 0) and number or nil, "a whole number of at least 0"
-  end,
+  count = function(text) return read_whole(text, 1) end,
+  index = function(text) return read_whole(text, 0) end,
   seconds = function(text)
     local number = tonumber(text)
     return number and number > 0 and number < math.huge and number or nil, "a number of seconds above 0"
