@@ -73,6 +73,19 @@ describe("the metrics file", function()
     end
   end)
 
+  it("never replaces a file that contains something else", function()
+    for _, text in ipairs({ "hello\n", "{}", "\n", " " .. line(1), '{"steps":[' }) do
+      write(path, text)
+      local ok, raised = pcall(metrics_file.open, path)
+      assert.is_false(ok)
+      has(tostring(raised), path .. " | metrics | another name | delete")
+      assert.equal(text, read(path))
+    end
+    write(path, '{"st') -- cut off by a crash
+    metrics_file.open(path):add(1, { loss = 2 })
+    assert.equal(line(1, 2), read(path))
+  end)
+
   it("has whole lines or none of them on a disk that is full", function()
     local limit, old = ffi.new("ms_spec_rlimit"), ffi.new("ms_spec_rlimit")
     local file = metrics_file.open(path)

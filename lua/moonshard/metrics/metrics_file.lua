@@ -41,13 +41,28 @@ local function fail(self, why) errors.raise("MS_EIO", "metrics file %s: %s", sel
 -- Returns false for files that cannot be truncated: pipes and devices.
 local function cut(self, bytes) return ffi.C.ftruncate(ffi.C.fileno(self.file), bytes) == 0 end
 
+local FIRST = '{"step":' -- every line begins with it
+
+-- A slip in the command line must not overwrite a file of another kind. A crash can have cut the first line short.
+local function check_content(path)
+  local file, why = io.open(path, "rb")
+  if not file then errors.raise("MS_EINVAL", "metrics file %s", why) end
+  local text = file:read(#FIRST) or ""
+  file:close()
+  if text ~= FIRST:sub(1, #text) then
+    errors.invalid("metrics file %s: this file exists, but does not contain metrics: use another name, or delete it",
+      path)
+  end
+end
+
 ---Opens a file for the steps of a run. Its content stays until the first step is written, or until the run is known to
----resume.
+---resume. Raises MS_EINVAL if the file exists and contains something other than metrics.
 ---@param path string
 ---@return moonshard.MetricsFile
 function metrics_file.open(path)
   local file, why = output_file.open_lines(path, "ae")
   if not file then errors.raise("MS_EINVAL", "metrics file %s", why) end
+  if (file:seek("end") or 0) > 0 then check_content(path) end -- pipes and devices have no end
   return setmetatable({ path = path, file = file }, MetricsFile)
 end
 
