@@ -194,7 +194,7 @@ describe("moonshard", function()
       local ms = require "moonshard"
       if ms.world().rank == 1 then error("this rank does not like it", 0) end
       require("moonshard.distributed.world").barrier()
-    ]==], function(path) refused(2, { "run", path, "-n", "3" }, "this rank does not like it") end)
+    ]==], function(path) refused(2, { "run", path, "-n", "3" }, "rank 1 | this rank does not like it") end)
   end)
 
   it("L5 says where a recipe called os.exit, and gives a status of its own", function()

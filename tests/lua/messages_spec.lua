@@ -137,8 +137,8 @@ local net = Net()
 end)
 
 describe("a rank that fails alone", function()
-  it("before training is bad input", function()
-    at_head("no", 2, "if rank == 1 then error('no') end step()", 2)
+  it("before training is named, and the status is that of bad input", function()
+    line_has(at_head("no", 2, "if rank == 1 then error('no') end step()", 2), "moonshard: | rank 1 | RECIPE:8: no\n")
   end)
 
   it("after training began is named, and the status is 3", function()

@@ -113,6 +113,17 @@ static void report_place(const ms_running *run, int rank) {
   if (*place) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", place);
 }
 
+/* 1 when other ranks quote this rank's reason, and none has the same one: only this rank met the bad input. */
+static int failed_alone(const ms_running *run, int culprit, const char *why) {
+  int quoted = 0;
+  for (int rank = 0; rank < run->config->ranks; rank++) {
+    const char *other = rank == culprit ? NULL : ms_control_rank_reason(run->view, rank);
+    if (other && !strcmp(other, why)) return 0;
+    quoted |= other && strstr(other, why);
+  }
+  return quoted;
+}
+
 static void report_failure(const ms_running *run, int culprit, int exit_status) {
   const ms_child *rank = &run->ranks[culprit];
   const char *why = ms_control_rank_reason(run->view, culprit);
@@ -127,7 +138,8 @@ static void report_failure(const ms_running *run, int culprit, int exit_status) 
     ms_outlet_say(&run->outlet[1],
                   "moonshard: rank %d ended with exit status %d without a reason: something in it called exit(%d)\n",
                   number, WEXITSTATUS(rank->status), WEXITSTATUS(rank->status));
-  else if (run->config->ranks == 1 || exit_status == MS_STATUS_BAD_INPUT || exit_status == MS_STATUS_TERMINATED)
+  else if (run->config->ranks == 1 || exit_status == MS_STATUS_TERMINATED ||
+           (exit_status == MS_STATUS_BAD_INPUT && !failed_alone(run, culprit, why)))
     ms_outlet_say(&run->outlet[1], "moonshard: %s\n", why);
   else ms_outlet_say(&run->outlet[1], "moonshard: rank %d failed: %s\n", number, why);
   if (!why || WIFSIGNALED(rank->status)) report_place(run, culprit);
