@@ -46,7 +46,7 @@ end
 ---@field set_rules fun(model: moonshard.Module, rules: moonshard.NewRules): moonshard.Plan?
 ---@field with_full_params fun(model: moonshard.Module, block: function, o: moonshard.FullParamsOptions?): ...
 ---@field show fun(value: any) prints a tensor with its values
-require("moonshard.base.iteration") -- replaces ipairs in recipes
+require("moonshard.base.strict") -- replaces ipairs in recipes
 local advice = require("moonshard.base.advice")
 
 local ms = {}
@@ -122,7 +122,7 @@ local function load_part(name)
   if not part then
     local valid = { world = true, version = true }
     for known in pairs(PARTS) do valid[known] = true end
-    require("moonshard.base.unknown_name").raise("ms", name, valid)
+    require("moonshard.base.strict").unknown_field("ms", name, valid)
   end
   if MAKES_MODULES[name] then require("moonshard.engine.module_methods") end
   local loaded = require(part[1])

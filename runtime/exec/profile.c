@@ -22,7 +22,7 @@ int ms_profile_new(ms_world *world, ms_profile **out) {
   ms_handle_set_on(profile, world);
   profile->recorder = ms_world_recorder(world);
   const ms_recorder_record *last = ms_recorder_last(&profile->recorder->ring[0]);
-  profile->meetings = last ? atomic_load(&last->sequence) : 0;
+  profile->synced = last ? atomic_load(&last->sequence) : 0;
   *out = profile;
   return MS_OK;
 }
@@ -134,12 +134,12 @@ int ms_profile_finish_phase(ms_profile *profile, const ms_exec *exec, int phase,
 }
 
 /* Adds barriers and all-gathers of bytes that are still in the flight recorder's ring. */
-static int add_meetings(ms_profile *profile) {
-  uint64_t newest = profile->meetings;
+static int add_synchronization(ms_profile *profile) {
+  uint64_t newest = profile->synced;
   for (int i = 0; i < MS_RECORDER_RECORDS; i++) {
     const ms_recorder_record *record = &profile->recorder->ring[0].record[i];
     uint64_t sequence = atomic_load(&record->sequence), left = atomic_load(&record->left);
-    if (sequence <= profile->meetings || !left) continue;
+    if (sequence <= profile->synced || !left) continue;
     if (sequence > newest) newest = sequence;
     const char *kind = ms_coll_kind_name((int)atomic_load(&record->kind));
     MS_TRY(add_span(profile, &(ms_profile_span){.begin = atomic_load(&record->entered),
@@ -149,7 +149,7 @@ static int add_meetings(ms_profile *profile) {
                                                 .step = atomic_load(&record->step),
                                                 .bytes = (double)atomic_load(&record->bytes)}));
   }
-  profile->meetings = newest;
+  profile->synced = newest;
   return MS_OK;
 }
 
@@ -159,7 +159,7 @@ int ms_profile_mark(ms_profile *profile, const char *name, double began) {
   if (!(began >= 0 && began <= 1e-9 * (double)ms_recorder_now()))
     return MS_FAIL(MS_EINVAL, "ms_profile_mark: began is %g; it must be 0 to now, in seconds of CLOCK_MONOTONIC",
                    began);
-  MS_TRY(add_meetings(profile));
+  MS_TRY(add_synchronization(profile));
   return add_span(profile, &(ms_profile_span){.begin = (uint64_t)(1e9 * began),
                                               .end = ms_recorder_now(),
                                               .name = ms_recorder_number(profile->recorder, name),

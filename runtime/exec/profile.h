@@ -44,8 +44,8 @@ struct ms_profile {
   ms_profile_list stream[MS_NAMED_STREAMS];
   ms_profile_span *span;
   int spans, spans_capacity;
-  int runs;          /* counts the runs of phases */
-  uint64_t meetings; /* barriers and all-gathers of bytes up to this sequence number are in span */
+  int runs;        /* counts the runs of phases */
+  uint64_t synced; /* barriers and all-gathers of bytes up to this sequence number are in span */
 };
 
 /* Before a run of a phase: allocates room for its events. */

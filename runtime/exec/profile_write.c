@@ -79,7 +79,7 @@ static void name_lanes(writer *w) {
 static const char *category_of(const char *name) {
   if (!strncmp(name, "phase ", 6)) return "phase";
   if (!strncmp(name, "step ", 5)) return "step";
-  return !strcmp(name, "barrier") || !strcmp(name, "all_gather_bytes") ? "meeting" : "program";
+  return !strcmp(name, "barrier") || !strcmp(name, "all_gather_bytes") ? "sync" : "program";
 }
 
 static int by_begin_longest_first(const void *left, const void *right) {

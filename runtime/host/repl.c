@@ -112,7 +112,7 @@ static int read_line(lua_State *L) {
   return 1;
 }
 
-/* join_ranks(world) -> true, or nil and a message: opens the group of all ranks, which exchange needs. Collective. */
+/* join_ranks(world) -> true, or nil and a message: opens the group of all ranks for all_gather_texts. Collective. */
 static int join_ranks(lua_State *L) {
   ms_world *world = check_world(L, 1);
   if (ms_group_open(world, ms_world_size(world), NULL, "session", &everyone)) return push_failure(L);
@@ -120,8 +120,8 @@ static int join_ranks(lua_State *L) {
   return 1;
 }
 
-/* exchange(world, text) -> every rank's text, rank 0's first; or nil and a message. Collective. */
-static int exchange(lua_State *L) {
+/* all_gather_texts(world, text) -> every rank's text, rank 0's first; or nil and a message. Collective. */
+static int all_gather_texts(lua_State *L) {
   ms_world *world = check_world(L, 1);
   char *texts[MS_MAX_LOCAL_RANKS];
   double deadline = ms_world_timeout(world);
@@ -160,7 +160,7 @@ int ms_repl_open(lua_State *L) {
                                        {"remember", remember},
                                        {"close_editor", close_editor},
                                        {"read", read_line},
-                                       {"exchange", exchange},
+                                       {"all_gather_texts", all_gather_texts},
                                        {"recover", recover},
                                        {"join_ranks", join_ranks},
                                        {NULL, NULL}};

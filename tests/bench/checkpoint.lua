@@ -55,11 +55,11 @@ local batch = { tokens = array, targets = array }
 
 -- And seconds of this rank's processor.
 local function timed(call)
-  train.session:gather(0)
+  train.session:gather_numbers(0)
   local began, worked = clock.now(), os.clock()
   call()
   worked = os.clock() - worked
-  train.session:gather(0)
+  train.session:gather_numbers(0)
   return clock.now() - began, worked
 end
 
@@ -135,7 +135,7 @@ for round = 1, cfg.rounds do
   evict(plain)
   for _, from in ipairs({ "read_cold", "read" }) do measure(from, function() plain_read(plain, bytes) end) end
   os.remove(plain)
-  train.session:gather(0)
+  train.session:gather_numbers(0)
   if world.rank == 0 then os.execute("rm -r " .. path) end
 end
 
@@ -189,7 +189,7 @@ end
 table.remove(held, 1)
 table.remove(save_cpu, 1)
 local total = 0
-for _, mine in ipairs(train.session:gather(bytes)) do total = total + mine end
+for _, mine in ipairs(train.session:gather_numbers(bytes)) do total = total + mine end
 if world.rank == 0 then
   os.execute("rm -rf " .. cfg.dir)
   local result = { bytes = total }

@@ -44,11 +44,11 @@ end
 
 -- Milliseconds of a step of a window, and those of all ranks' processors.
 local function window(train)
-  train.session:gather(0)
+  train.session:gather_numbers(0)
   local began, worked = clock.now(), os.clock()
   for _ = 1, cfg.window do train:step(batch) end
   worked = os.clock() - worked
-  local cpu = sum(train.session:gather(worked))
+  local cpu = sum(train.session:gather_numbers(worked))
   return 1e3 * (clock.now() - began) / cfg.window, 1e3 * cpu / cfg.window
 end
 

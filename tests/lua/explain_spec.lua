@@ -4,7 +4,7 @@ local explain = require("moonshard.explain")
 local fixture = require("lua.fixture")
 local json = require("moonshard.base.json")
 local ms = require("moonshard")
-local price = require("moonshard.explain.price")
+local plan_costs = require("moonshard.explain.plan_costs")
 local has = require("lua.message").has
 local program = require("lua.program")
 local re, message = ms.re, fixture.message
@@ -207,7 +207,7 @@ describe("explain", function()
       assert(row.kept.gathered > 0)
     end
     local freed = compiled({ mesh = mesh:slice { "replicate", "shard" }, reshard_after_forward = true })
-    assert(price.total(freed, 5, price.phases(freed, 1)).gathered == 2 * told.total.gathered)
+    assert(plan_costs.total(freed, 5, plan_costs.phases(freed, 1)).gathered == 2 * told.total.gathered)
   end)
 
   it("R3 what is kept adds up to the plan's state, and frozen parameters keep none", function()
@@ -226,13 +226,13 @@ describe("explain", function()
   it("R3 activations that a module keeps fall to its input when it is made again", function()
     local plan = compiled({ recompute = { { "2", true } } })
     -- What the block writes last is the next one's input: rows x dim of f32 or less.
-    assert.is_true(price.activations(plan, "2") <= 4 * 16 * 32)
-    assert.is_true(price.activations(plan, "1") > 4 * 16 * 32 * 2)
+    assert.is_true(plan_costs.activations(plan, "2") <= 4 * 16 * 32)
+    assert.is_true(plan_costs.activations(plan, "1") > 4 * 16 * 32 * 2)
     local sum = 0
-    for _, module in ipairs({ "0", "1", "2", "3", "4" }) do sum = sum + price.activations(plan, module) end
-    assert.is_true(sum <= price.activations(plan, ""))
+    for _, module in ipairs({ "0", "1", "2", "3", "4" }) do sum = sum + plan_costs.activations(plan, module) end
+    assert.is_true(sum <= plan_costs.activations(plan, ""))
     local bytes = plan:summary().bytes -- activations lie in communicated memory too, and where gradients will be
-    assert.is_true(price.activations(plan, "") <= bytes.activations + bytes.communication + bytes.gradients)
+    assert.is_true(plan_costs.activations(plan, "") <= bytes.activations + bytes.communication + bytes.gradients)
   end)
 
   it("R3 the peak is an instruction of the plan, with the buffers in use there", function()
@@ -262,9 +262,9 @@ describe("explain", function()
 
   it("R3 refuses units and phases that a plan does not have", function()
     local plan = compiled({})
-    has(message(price.unit, plan, 5, { [0] = 1 }), "unit 5 | 0 to 4")
-    has(message(price.unit, plan, 0, { [1] = 1 }), "phase 1")
-    has(message(price.owned, plan.graph.sharding:handle(), 99), "parameter 99")
+    has(message(plan_costs.unit, plan, 5, { [0] = 1 }), "unit 5 | 0 to 4")
+    has(message(plan_costs.unit, plan, 0, { [1] = 1 }), "phase 1")
+    has(message(plan_costs.owned, plan.graph.sharding:handle(), 99), "parameter 99")
   end)
 end)
 

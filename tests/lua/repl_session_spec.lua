@@ -61,7 +61,7 @@ describe("a value at the prompt", function()
 
   it("I3 that is a plan is compared with one of other rules", function()
     local out = repl(2, training("train:step(batch);", "a = train:set_rules { reshard_after_forward = true };",
-      "b = train:set_rules { reshard_after_forward = false };", "a:beside(b)"))
+      "b = train:set_rules { reshard_after_forward = false };", "a:compare(b)"))
     local rows = {}
     for name, before, after in out:gmatch("\n([%l ]-)  +(%d[%d.]* %a+)  (%d[%d.]* %a+)") do
       rows[name] = { before, after }

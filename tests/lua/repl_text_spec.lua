@@ -86,16 +86,16 @@ describe("values at the prompt", function()
     local function failed(text) return { kind = "error", text = text, output = "" } end
     local stopped = { kind = "stopped", text = "rank 1 gave up: x", output = "" }
     local interrupted = { kind = "interrupted", text = "interrupted", output = "" }
-    assert.same({ "1" }, results.tell({ ok("1"), ok("1") }).lines)
-    assert.same({ "rank 0: 1", "rank 1: 1" }, results.tell({ ok("1"), ok("1") }, true).lines)
-    assert.same({ "ranks 0, 2: 1", "rank 1: 2" }, results.tell({ ok("1"), ok("2"), ok("1") }).lines)
-    assert.same({ "rank 1 printed: b" }, results.tell({ ok("", "a\n"), ok("", "b\n"), ok("", "a\n") }).lines)
-    assert.same({ "bad" }, results.tell({ failed("bad"), failed("bad") }).failures)
-    local failures = results.tell({ stopped, failed("x"), stopped }).failures
+    assert.same({ "1" }, results.summarize({ ok("1"), ok("1") }).lines)
+    assert.same({ "rank 0: 1", "rank 1: 1" }, results.summarize({ ok("1"), ok("1") }, true).lines)
+    assert.same({ "ranks 0, 2: 1", "rank 1: 2" }, results.summarize({ ok("1"), ok("2"), ok("1") }).lines)
+    assert.same({ "rank 1 printed: b" }, results.summarize({ ok("", "a\n"), ok("", "b\n"), ok("", "a\n") }).lines)
+    assert.same({ "bad" }, results.summarize({ failed("bad"), failed("bad") }).failures)
+    local failures = results.summarize({ stopped, failed("x"), stopped }).failures
     assert.equal(2, #failures)
     assert.equal("rank 1: x", failures[1])
     has(failures[2], "ranks 0, 2")
-    assert.same({ "interrupted" }, results.tell({ stopped, interrupted }).failures)
+    assert.same({ "interrupted" }, results.summarize({ stopped, interrupted }).failures)
     local outcome = { kind = "quit", code = 3, text = "a\0b\n", output = "c\nd" }
     assert.same({ kind = "quit", code = 3, text = "a\\0b\n", output = "c\nd" }, results.decode(results.encode(outcome)))
   end)

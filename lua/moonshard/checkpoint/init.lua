@@ -117,4 +117,4 @@ function checkpoint.open(path)
   return require("moonshard.checkpoint.reader").open(folder.find("ms.checkpoint.open", path))
 end
 
-return require("moonshard.base.unknown_name").strict("ms.checkpoint", checkpoint)
+return require("moonshard.base.strict").fields("ms.checkpoint", checkpoint)

@@ -7,7 +7,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local manifest = require("moonshard.checkpoint.manifest")
-local owned_parts = require("moonshard.engine.owned_parts")
+local owned_ranges = require("moonshard.engine.owned_ranges")
 local reader = require("moonshard.checkpoint.reader")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -16,12 +16,12 @@ local load = {}
 -- The pieces that this rank has to read, in file order.
 local function plan(checkpoint, session, wanted)
   local list, ema = {}, wanted.optimizer and checkpoint.manifest.ema and session.ema
-  for _, owned in ipairs(owned_parts.owned(session, wanted.optimizer, ema)) do
+  for _, owned in ipairs(owned_ranges.owned(session, wanted.optimizer, ema)) do
     if owned.count > 0 then
       local kind = wanted.averages and checkpoint:kind_of_average(owned.param.fqn) or owned.kind
-      for _, part in ipairs(checkpoint:cover(kind, owned.param.fqn, owned.first, owned.count)) do
-        part.owned, part.tensor = owned, checkpoint:file(part.piece.file):tensor(part.piece.tensor)
-        list[#list + 1] = part
+      for _, range in ipairs(checkpoint:cover(kind, owned.param.fqn, owned.first, owned.count)) do
+        range.owned, range.tensor = owned, checkpoint:file(range.piece.file):tensor(range.piece.tensor)
+        list[#list + 1] = range
       end
     end
   end
@@ -45,10 +45,10 @@ end
 
 local function read_all(checkpoint, session, list, verify)
   local bytes = ffi.new("int64_t[1]")
-  for _, part in ipairs(list) do
-    check(C.ms_state_load(session.state, part.owned.index, part.owned.what, part.first, part.count,
-      checkpoint:file(part.piece.file).handle, part.tensor.index, part.piece.first,
-      verify and part.piece.xxh3 or nil, bytes))
+  for _, range in ipairs(list) do
+    check(C.ms_state_load(session.state, range.owned.index, range.owned.what, range.first, range.count,
+      checkpoint:file(range.piece.file).handle, range.tensor.index, range.piece.first,
+      verify and range.piece.xxh3 or nil, bytes))
   end
   return tonumber(bytes[0])
 end

@@ -5,7 +5,7 @@ local args = require("moonshard.recipe.args")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.json")
-local owned_parts = require("moonshard.engine.owned_parts")
+local owned_ranges = require("moonshard.engine.owned_ranges")
 local schema = require("moonshard.checkpoint.schema")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -38,7 +38,7 @@ end
 local function optimizer_of(optimizer)
   if not optimizer then return nil end
   local kinds = {}
-  for i, state in ipairs(owned_parts.states(optimizer)) do kinds[i] = state.kind end
+  for i, state in ipairs(owned_ranges.states(optimizer)) do kinds[i] = state.kind end
   return {
     kind = optimizer.kind, betas = optimizer.betas, eps = optimizer.eps, weight_decay = optimizer.weight_decay,
     momentum = optimizer.momentum, dampening = optimizer.dampening, nesterov = optimizer.nesterov,
@@ -181,7 +181,7 @@ function manifest.check_optimizer(read, path, optimizer)
       path)
   end
   local mine, theirs = {}, saved.states or {}
-  for i, state in ipairs(owned_parts.states(optimizer)) do mine[i] = state.kind end
+  for i, state in ipairs(owned_ranges.states(optimizer)) do mine[i] = state.kind end
   if saved.kind ~= optimizer.kind or table.concat(mine, ", ") ~= table.concat(theirs, ", ") then
     errors.invalid("checkpoint %s is from optimizer %s (state %s), the trainer has %s (%s): load only the model, "
       .. "ms.checkpoint.load(model, path), or use the same optimizer", path, saved.kind,

@@ -5,7 +5,7 @@ local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local options = require("moonshard.base.options")
-local owned_parts = require("moonshard.engine.owned_parts")
+local owned_ranges = require("moonshard.engine.owned_ranges")
 local termination = require("moonshard.checkpoint.termination")
 local world = require("moonshard.distributed.world")
 
@@ -84,7 +84,7 @@ function policy.new(train, given)
   local path = source(self)
   if self.resume ~= "" then resume(self, path) end
   if self.dir == "" then return nil end
-  termination.attend(self)
+  termination.register(self)
   return self
 end
 
@@ -140,7 +140,7 @@ end
 function policy.snapshot_bytes(train, o)
   if not o or not o.dir or o.dir == "" or o.async == false then return 0 end
   local bytes = 0
-  for _, part in ipairs(owned_parts.written(train.session)) do bytes = bytes + 4 * part.count end
+  for _, range in ipairs(owned_ranges.written(train.session)) do bytes = bytes + 4 * range.count end
   return bytes
 end
 

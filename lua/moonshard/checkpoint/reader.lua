@@ -3,7 +3,7 @@
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local manifest = require("moonshard.checkpoint.manifest")
-local owned_parts = require("moonshard.engine.owned_parts")
+local owned_ranges = require("moonshard.engine.owned_ranges")
 local safetensors = require("moonshard.base.safetensors")
 
 ---@class moonshard.SavedPiece elements of a parameter in one file
@@ -27,7 +27,7 @@ local function index(read)
   local by_name = {}
   for _, file in ipairs(read.files) do
     for _, tensor in ipairs(file.tensors) do
-      local name = owned_parts.tensor_name(tensor.kind, tensor.parameter)
+      local name = owned_ranges.tensor_name(tensor.kind, tensor.parameter)
       by_name[name] = by_name[name] or {}
       table.insert(by_name[name], {
         file = file.file, tensor = tensor.name, first = tensor.first, count = tensor.count, xxh3 = tensor.xxh3,
@@ -71,7 +71,7 @@ end
 ---@return { piece: moonshard.SavedPiece, first: number, count: number }[]
 function Checkpoint:cover(kind, fqn, first, count)
   local list, at, last = {}, first, first + count
-  for _, piece in ipairs(self.pieces[owned_parts.tensor_name(kind, fqn)] or {}) do
+  for _, piece in ipairs(self.pieces[owned_ranges.tensor_name(kind, fqn)] or {}) do
     if at < last and piece.first <= at and piece.first + piece.count > at then
       local stop = math.min(last, piece.first + piece.count)
       list[#list + 1] = { piece = piece, first = at, count = stop - at }
@@ -95,7 +95,7 @@ end
 ---@param fqn string
 ---@return string kind
 function Checkpoint:kind_of_average(fqn)
-  return self.pieces[owned_parts.tensor_name("ema", fqn)] and "ema" or "param"
+  return self.pieces[owned_ranges.tensor_name("ema", fqn)] and "ema" or "param"
 end
 
 ---Copies elements of a parameter, f32, without verifying checksums (see verify).
@@ -106,9 +106,9 @@ end
 ---@param out ffi.cdata* float[count]
 function Checkpoint:read(kind, fqn, first, count, out)
   local at = engine.ffi.cast("float *", out)
-  for _, part in ipairs(self:cover(kind, fqn, first, count)) do
-    self:file(part.piece.file):read(part.piece.tensor, 4 * (part.first - part.piece.first), 4 * part.count, at)
-    at = at + part.count
+  for _, range in ipairs(self:cover(kind, fqn, first, count)) do
+    self:file(range.piece.file):read(range.piece.tensor, 4 * (range.first - range.piece.first), 4 * range.count, at)
+    at = at + range.count
   end
 end
 

@@ -1,4 +1,4 @@
--- Saving: every rank writes its part, and the first rank commits when all parts are complete. An asynchronous save
+-- Saving: every rank writes its ranges, and the first rank commits when all ranks have finished. An asynchronous save
 -- leaves the writing to threads; the ranks learn its outcome at the next save, or when they finish.
 
 local agreement = require("moonshard.distributed.agreement")
@@ -10,23 +10,23 @@ local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local hash = require("moonshard.base.hash")
 local manifest = require("moonshard.checkpoint.manifest")
-local owned_parts = require("moonshard.engine.owned_parts")
+local owned_ranges = require("moonshard.engine.owned_ranges")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local save = {}
 
 ---@class moonshard.Saver the state of a session's saves
 ---@field handle ffi.cdata* ms_save*
----@field bytes number size of this rank's part
+---@field bytes number that this rank writes
 ---@field unfinished string? folder of the save in progress
 ---@field target string? its final path
 
-local function fill(list, kept, i, part)
-  local piece, shape = list[i - 1], owned_parts.shape(part.param.shape, part.param.numel, part.first, part.count)
-  local name = owned_parts.tensor_name(part.kind, part.param.fqn)
+local function fill(list, kept, i, range)
+  local piece, shape = list[i - 1], owned_ranges.shape(range.param.shape, range.param.numel, range.first, range.count)
+  local name = owned_ranges.tensor_name(range.kind, range.param.fqn)
   kept[#kept + 1] = name
-  piece.name, piece.parameter, piece.kind, piece.what = name, part.param.fqn, part.kind, part.what
-  piece.param, piece.first, piece.count, piece.ndim = part.index, part.first, part.count, #shape
+  piece.name, piece.parameter, piece.kind, piece.what = name, range.param.fqn, range.kind, range.what
+  piece.param, piece.first, piece.count, piece.ndim = range.index, range.first, range.count, #shape
   for d, size in ipairs(shape) do piece.dims[d - 1] = size end
 end
 
@@ -34,17 +34,17 @@ local function saver_of(session)
   local state = session:ensure_state()
   local saver = session.saver
   if saver and saver.state == state then return saver end
-  local parts, kept, bytes = owned_parts.written(session), {}, 0
+  local ranges, kept, bytes = owned_ranges.written(session), {}, 0
   -- Sorted like the names in a file, so that the file is written sequentially.
-  table.sort(parts, function(a, b)
-    return owned_parts.tensor_name(a.kind, a.param.fqn) < owned_parts.tensor_name(b.kind, b.param.fqn)
+  table.sort(ranges, function(a, b)
+    return owned_ranges.tensor_name(a.kind, a.param.fqn) < owned_ranges.tensor_name(b.kind, b.param.fqn)
   end)
-  local list, out = ffi.new("ms_save_piece[?]", #parts), ffi.new("ms_save *[1]")
-  for i, part in ipairs(parts) do
-    fill(list, kept, i, part)
-    bytes = bytes + 4 * part.count
+  local list, out = ffi.new("ms_save_piece[?]", #ranges), ffi.new("ms_save *[1]")
+  for i, range in ipairs(ranges) do
+    fill(list, kept, i, range)
+    bytes = bytes + 4 * range.count
   end
-  check(C.ms_save_new(state, #parts, list, out))
+  check(C.ms_save_new(state, #ranges, list, out))
   session.saver = { handle = ffi.gc(out[0], C.ms_save_free), state = state, bytes = bytes }
   return session.saver
 end
@@ -65,7 +65,7 @@ local function give_up(session, saver)
   if unfinished and is_first(session) then pcall(folder.discard, unfinished) end
 end
 
--- Runs one part of a save on every rank; if a rank fails, removes the unfinished save.
+-- Runs one stage of a save on every rank; if a rank fails, removes the unfinished save.
 local function all_do(session, saver, what, call, ...)
   local ok, raised = pcall(call, ...)
   local agreed, other = pcall(agreement.raise_first_failure, session, what, ok, raised)
@@ -142,10 +142,10 @@ function save.run(train, o)
   local session = train.session
   save.finish(session)
   local saver, step = saver_of(session), train.steps_done
-  ema.settle(train)
+  ema.initialize(train)
   compare(session, step, "the saved step", "ms.checkpoint.save: after step %d", step)
   compare(session, hash.of_text(o.root), "the checkpoint's folder", "ms.checkpoint.save: into folder %s", o.root)
-  local nonce = session:gather(is_first(session) and folder.nonce() or 0, "of the save")[1]
+  local nonce = session:gather_numbers(is_first(session) and folder.nonce() or 0, "of the save")[1]
   saver.target, saver.unfinished = folder.of(o.root, step), folder.unfinished(o.root, step, nonce)
   all_do(session, saver, "of the checkpoint's folder", function()
     if is_first(session) then prepare(o.root, saver.target, saver.unfinished) end

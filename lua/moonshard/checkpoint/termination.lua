@@ -25,7 +25,7 @@ local termination = {
 
 ---Registers a policy, and from now on catches SIGTERM if `exit_rank` can end this process.
 ---@param policy moonshard.CheckpointPolicy
-function termination.attend(policy)
+function termination.register(policy)
   table.insert(termination.policies, policy)
   if termination.exit_rank then C.ms_world_catch_termination(world.handle) end
 end
@@ -38,14 +38,14 @@ end
 
 ---The word that a rank sends with a number that the ranks exchange anyway.
 ---@return integer bit 0: this rank knows that the run should end; bit 1: something saves on this rank
-function termination.word()
+function termination.status()
   return (termination.wanted() and 1 or 0) + (termination.policies[1] and 2 or 0)
 end
 
 ---Whether one of the ranks knows that the run should end.
 ---@param words integer[] of all ranks
 ---@return boolean
-function termination.any(words)
+function termination.any_wants(words)
   for _, word in ipairs(words) do
     if word % 2 == 1 then return true end
   end
@@ -55,11 +55,11 @@ end
 ---Whether the run should end and nothing saves on any of these ranks, so that they can end immediately.
 ---@param words integer[] of all ranks
 ---@return boolean
-function termination.of_others(words)
+function termination.wanted_without_save(words)
   for _, word in ipairs(words) do
     if word >= 2 then return false end
   end
-  return termination.any(words)
+  return termination.any_wants(words)
 end
 
 ---Whether all policies have made their last save.

@@ -7,21 +7,11 @@ local refuse = status.refuse
 
 local cli = {}
 
-local COMMANDS = {
-  run = "moonshard.cli.run",
-  plan = "moonshard.cli.plan",
-  explain = "moonshard.cli.explain",
-  check = "moonshard.cli.check",
-  sweep = "moonshard.cli.sweep",
-  repl = "moonshard.cli.repl",
-  inspect = "moonshard.cli.inspect",
-  export = "moonshard.cli.export",
-  generate = "moonshard.cli.generate",
-  tokenize = "moonshard.cli.tokenize",
-  doctor = "moonshard.cli.doctor",
-  ps = "moonshard.cli.ps",
-  trace = "moonshard.cli.trace",
-}
+-- Each has a module moonshard.cli.NAME, loaded when the command runs.
+local COMMANDS = {}
+for name in ("run plan explain check sweep repl inspect export generate tokenize doctor ps trace"):gmatch("%S+") do
+  COMMANDS[name] = true
+end
 
 local function print_help(command)
   io.write(command and help.of(command) or help.text)
@@ -65,7 +55,7 @@ local function dispatch(arguments)
   for _, argument in ipairs(rest) do
     if argument == "--help" or argument == "-h" then return print_help(command) end
   end
-  return require(COMMANDS[command]).main(rest)
+  return require("moonshard.cli." .. command).main(rest)
 end
 
 ---Runs a command; prints an error as one line on standard error.

@@ -37,7 +37,7 @@ function plan.of_recipe(command, arguments, options, render)
     refuse("MS_EINVAL", "--rank %d: the ranks of -n %d are 0 to %d", rank, ranks, ranks - 1)
   end
   world.describe(rank, ranks, line.ranks_per_node)
-  require("moonshard.distributed.device").take(line)
+  require("moonshard.distributed.device").apply_options(line)
   plan_mode.render = function(compiled, trainer, batch) return render(compiled, line, trainer, batch) end
   local chunk = recipe.load(line.recipe)
   plan_mode.out = recipe.print_to_stderr()

@@ -35,7 +35,7 @@ end
 function repl.main(arguments)
   local line = command_line.parse("moonshard repl", arguments, { recipe = true, optional = true, options = OPTIONS })
   if line.recipe then recipe.load(line.recipe) end -- refuses a recipe that does not parse
-  require("moonshard.distributed.device").take(line) -- forked ranks inherit it
+  require("moonshard.distributed.device").apply_options(line) -- forked ranks inherit it
   for _, name in ipairs(COMMON) do require(name) end
   local ended, why = require("moonshard.host").launch {
     ranks = line.ranks or 1, interactive = true, main = function() return rank_main(line) end,

@@ -153,7 +153,7 @@ local function read_steps(text)
 end
 
 local function check(line)
-  require("moonshard.distributed.device").take(line) -- forked ranks inherit it
+  require("moonshard.distributed.device").apply_options(line) -- forked ranks inherit it
   if line.trace_steps and not line.trace then
     refuse("MS_EINVAL", "--trace-steps %s: give --trace FILE too", line.trace_steps)
   elseif line.trace then

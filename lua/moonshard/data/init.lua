@@ -4,7 +4,7 @@
 ---@field tokens fun(o: moonshard.TokenOptions): moonshard.TokenData
 ---@field random fun(o: moonshard.RandomOptions): moonshard.RandomData
 ---@field sampler fun(o: moonshard.SamplerOptions): moonshard.Sampler
-return require("moonshard.base.unknown_name").strict("ms.data", {
+return require("moonshard.base.strict").fields("ms.data", {
   text = require("moonshard.data.text"),
   tokens = require("moonshard.data.tokens"),
   random = require("moonshard.data.random"),

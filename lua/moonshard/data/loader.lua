@@ -8,7 +8,7 @@
 
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
-local iteration = require("moonshard.base.iteration")
+local strict = require("moonshard.base.strict")
 local meshes = require("moonshard.distributed.mesh")
 local permutation = require("moonshard.base.permutation")
 local progress = require("moonshard.base.progress")
@@ -35,7 +35,7 @@ local ffi = require("moonshard.base.ffi").ffi
 ---@field counted integer? steps that were made before the next call of batches
 local Loader = { __name = "a data loader" }
 Loader.__index = Loader
-iteration.refuse_ipairs(Loader, "for step, batch in data:batches(steps) do")
+strict.refuse_ipairs(Loader, "for step, batch in data:batches(steps) do")
 
 local loader = {}
 
@@ -99,13 +99,13 @@ local function read_batch(self, position, last)
   local numel, shape = self.batch * self.seq, { self.batch, self.seq }
   local tokens, targets = ffi.new("int32_t[?]", numel), ffi.new("int32_t[?]", numel)
   if not world.plan_only then
-    world.doing("data")
+    world.set_activity("data")
     self.reader = self.reader or self.stream:reader(self.batch, self.seq)
     self.reader:read(position, function(at, row)
       return self.first(sample_at(self, at + self.share.index * self.batch + row))
     end, self.batch * self.share.ranks, last, tokens, targets)
-    world.doing(nil)
-    profile.did("data", began)
+    world.set_activity(nil)
+    profile.mark("data", began)
   end
   return {
     tokens = { data = tokens, dtype = "i32", shape = shape },

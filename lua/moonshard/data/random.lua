@@ -6,7 +6,7 @@
 local ffi = require("ffi")
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
-local iteration = require("moonshard.base.iteration")
+local strict = require("moonshard.base.strict")
 local options = require("moonshard.base.options")
 local permutation = require("moonshard.base.permutation")
 local saved = require("moonshard.data.saved")
@@ -21,7 +21,7 @@ local TEACHER = 2 ^ 32 -- a sample's number that no sample has
 ---@field targets integer numbers a target
 local RandomData = { __name = "random data" }
 RandomData.__index = RandomData
-iteration.refuse_ipairs(RandomData, "for step, batch in data:batches(sampler, batch) do")
+strict.refuse_ipairs(RandomData, "for step, batch in data:batches(sampler, batch) do")
 
 -- Uniform in (0, 1) from 32 bits.
 local function uniform(word)
@@ -84,15 +84,15 @@ function RandomData:read(samples)
   local n = #samples
   local inputs, targets = ffi.new("float[?]", n * self.inputs), ffi.new("float[?]", n * self.targets)
   if not world.plan_only then
-    world.doing("data")
+    world.set_activity("data")
     for row, sample in ipairs(samples) do
       if sample < 0 or sample >= self.length then
         errors.invalid("data:read: sample %s is outside 0 to %d", tostring(sample), self.length - 1)
       end
       read(self, sample, row - 1, inputs, targets)
     end
-    world.doing(nil)
-    profile.did("data", began)
+    world.set_activity(nil)
+    profile.mark("data", began)
   end
   return {
     inputs = { data = inputs, dtype = "f32", shape = { n, self.inputs } },

@@ -5,7 +5,7 @@
 -- elements r, r + W, r + 2W, ... All ranks are data-parallel.
 
 local errors = require("moonshard.base.error")
-local iteration = require("moonshard.base.iteration")
+local strict = require("moonshard.base.strict")
 local loader = require("moonshard.data.loader")
 local options = require("moonshard.base.options")
 local permutation = require("moonshard.base.permutation")
@@ -17,7 +17,7 @@ local saved = require("moonshard.data.saved")
 ---@field position integer samples of the epoch that all ranks together have visited
 local Sampler = { __name = "a sampler" }
 Sampler.__index = Sampler
-iteration.refuse_ipairs(Sampler, "for _, sample in sampler:samples() do")
+strict.refuse_ipairs(Sampler, "for _, sample in sampler:samples() do")
 
 function Sampler:__tostring()
   return ("sampler: %d samples, %d a rank and epoch, seed %d%s, epoch %d, position %d"):format(self.length,

@@ -75,9 +75,9 @@ function agreement.raise_first_failure(session, what, ok, raised)
     ffi.copy(mine.text, text:sub(1, TEXT_BYTES - 1))
   end
   local state = session:ensure_state()
-  world.doing(what)
+  world.set_activity(what)
   local status = C.ms_state_all_gather_bytes(state, mine, ffi.sizeof(mine), all)
-  world.doing(nil)
+  world.set_activity(nil)
   if not ok then error(raised, 0) end
   check(status)
   for place, rank in ipairs(ranks) do

@@ -49,7 +49,7 @@ end
 
 ---Applies --device, --cuda-graph, --nccl-windows and --nccl-copy-engines of a command line.
 ---@param line { device: string?, cuda_graph: boolean?, nccl_windows: boolean?, nccl_copy_engines: boolean? }
-function device.take(line)
+function device.apply_options(line)
   if line.device and not KINDS[line.device] then device.kind(line.device, "--device") end
   device.default = line.device or device.default
   device.graphs = line.cuda_graph or device.graphs

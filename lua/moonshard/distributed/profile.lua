@@ -61,13 +61,13 @@ end
 ---Records work outside the engine, such as preparing data.
 ---@param what string
 ---@param began number clock.now() at its start
-function profile.did(what, began)
+function profile.mark(what, began)
   if wanted and recorder then engine.check(C.ms_profile_mark(recorder, what, began)) end
 end
 
 ---Called before an exec runs: attaches the recorder, or detaches it.
 ---@param exec moonshard.Exec
-function profile.attend(exec)
+function profile.attach_recorder(exec)
   local now = wanted and recorder or nil
   if exec.recorder ~= now then
     C.ms_exec_set_profile(exec.handle, now)

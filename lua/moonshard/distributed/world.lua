@@ -145,7 +145,7 @@ end
 
 ---Names this rank's work outside the engine, for reports and `moonshard ps`: "data"; nil ends it.
 ---@param what string?
-function world.doing(what)
+function world.set_activity(what)
   if not world.plan_only then C.ms_world_doing(world.handle, what) end
 end
 
@@ -153,9 +153,9 @@ end
 ---@param what string? the reason, for reports
 function world.barrier(what)
   if world.plan_only then return end
-  world.doing(what)
+  world.set_activity(what)
   local status = C.ms_world_barrier(world.handle)
-  world.doing(nil)
+  world.set_activity(nil)
   engine.check(status)
 end
 

@@ -55,7 +55,7 @@ end
 
 ---Before the first step the averages are the weights, whatever became of these since they were made.
 ---@param train moonshard.Trainer
-function ema.settle(train)
+function ema.initialize(train)
   local session = train.session
   if session.ema and train.steps_done == 0 and not session.averaged then
     check(C.ms_state_restart_ema(session:ensure_state()))
@@ -84,16 +84,16 @@ end
 ---@param call function
 ---@param ... any its arguments
 ---@return ... what it returns
-function ema.with(who, train, call, ...)
+function ema.with_averages(who, train, call, ...)
   local session = train.session
   if not session.ema then
     errors.invalid("%s: the trainer keeps no averages of its weights: give ms.trainer ema = 0.999", who)
   end
   if type(call) ~= "function" then errors.invalid("%s: give a function, not %s", who, options.describe(call)) end
   if world.plan_only or session.averaged then return call(...) end
-  if session.lent then errors.invalid("%s: it cannot run inside ms.with_full_params", who) end
+  if session.in_full_params then errors.invalid("%s: it cannot run inside ms.with_full_params", who) end
   session:ensure_state()
-  agreement.uninterrupted(ema.settle, train)
+  agreement.uninterrupted(ema.initialize, train)
   agreement.uninterrupted(swap, session, false)
   return put_back(session, pcall(call, ...))
 end

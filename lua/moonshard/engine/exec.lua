@@ -83,7 +83,7 @@ end
 ---@return integer status
 function Exec:try(phase)
   if READS_INPUTS[phase] then write_constants(self) end
-  profile.attend(self)
+  profile.attach_recorder(self)
   return C.ms_exec_run(self.handle, PHASE[phase], self.step_inputs, self.step_outputs)
 end
 

@@ -1,12 +1,12 @@
 -- Looking into a model that lives on many ranks: parameters, gradients and optimizer state as eager tensors, in full or
--- the part that this rank owns; and setting parameters.
+-- the shard that this rank owns; and setting parameters.
 
 local create = require("moonshard.tensor.create")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local nearest = require("moonshard.base.nearest")
-local owned_parts = require("moonshard.engine.owned_parts")
+local owned_ranges = require("moonshard.engine.owned_ranges")
 local session = require("moonshard.engine.session")
 local tensor = require("moonshard.tensor")
 local tree = require("moonshard.nn.tree")
@@ -72,9 +72,9 @@ local function read_part(around, index, param, what, factor)
     shape[1] = owned / row
   end
   local placement = not around.sharding.single_rank and describe_part(around.sharding, param, begin, owned, row) or nil
-  local part = values.copy("f32", shape, data[0], placement)
-  if factor then values.scale(part.data, owned, factor) end
-  return part
+  local shard = values.copy("f32", shape, data[0], placement)
+  if factor then values.scale(shard.data, owned, factor) end
+  return shard
 end
 
 ---A parameter in full. Collective if the model is sharded.
@@ -87,7 +87,7 @@ function inspect.parameter(module, name)
   return unsharded and unsharded[index] or read_full(around, index, param, C.MS_TENSOR_PARAM)
 end
 
----The part of a parameter that this rank owns.
+---The shard of a parameter that this rank owns.
 ---@param module moonshard.Module
 ---@param name string
 ---@return moonshard.Tensor
@@ -107,7 +107,7 @@ end
 ---The gradient of the last step's mean loss, before clipping. Collective unless `own`.
 ---@param trainer moonshard.Trainer
 ---@param name string
----@param own boolean? only the part of this rank
+---@param own boolean? only the shard of this rank
 ---@return moonshard.Tensor
 function inspect.gradient(trainer, name, own)
   local around, index, param = find(trainer.model, name)
@@ -127,12 +127,12 @@ end
 ---@param name string
 ---@param what string "step": how many updated it; AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; averages of the
 ---  weights: "ema"
----@param own boolean? only the part of this rank
+---@param own boolean? only the shard of this rank
 ---@return moonshard.Tensor
 function inspect.optimizer_state(trainer, name, what, own)
   if what == "step" then return updates_of(trainer, name) end
   local states = {}
-  for _, state in ipairs(owned_parts.states(trainer.optimizer, trainer.session.ema)) do
+  for _, state in ipairs(owned_ranges.states(trainer.optimizer, trainer.session.ema)) do
     states[state.kind] = state.what
   end
   if not states[what] then
@@ -145,18 +145,18 @@ end
 
 -- ---- writing ----------------------------------------------------------------------------------------------------
 
--- Each rank writes its own part, so different values would produce a mixture of them.
+-- Each rank writes its own shard, so different values would produce a mixture of them.
 local function check_equal(around, index, name, data, count)
   local values_hash = hash.of_bytes(data, 4 * count)
-  if not around:differing(hash.of_text(("%d %.0f"):format(index, values_hash)), "of values to set") then return end
-  local other = around:differing(index, "of parameters to set")
+  if not around:find_mismatch(hash.of_text(("%d %.0f"):format(index, values_hash)), "of values to set") then return end
+  local other = around:find_mismatch(index, "of parameters to set")
   if other then
     errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d sets a different parameter than rank %d; all ranks must "
       .. "set the same ones in the same order (pairs differs between ranks, named_parameters does not)", name, other,
       world.rank)
   end
   errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d was given different values than rank %d; all ranks "
-    .. "must pass the same", name, around:differing(values_hash, "of values to set"), world.rank)
+    .. "must pass the same", name, around:find_mismatch(values_hash, "of values to set"), world.rank)
 end
 
 ---Overwrites a parameter. Collective.

@@ -44,8 +44,8 @@ end
 -- Whether every host has what its ranks need more together, or every GPU with the free bytes given. Collective.
 local function check_there(session, who, growth, free_on_gpu)
   local ranks, needed = session:ranks(), {}
-  local growths, available = session:gather(growth, "of memory needs"),
-    session:gather(free_on_gpu or memory.available(), "of memory there is")
+  local growths, available = session:gather_numbers(growth, "of memory needs"),
+    session:gather_numbers(free_on_gpu or memory.available(), "of memory there is")
   if free_on_gpu then return check_gpus(who, ranks, growths, available) end
   for place, more in ipairs(growths) do
     local node = session.sharding.single_rank and 0 or C.ms_world_node_of(world.handle, ranks[place])
@@ -64,7 +64,7 @@ end
 function memory.check(session, state, plan)
   local ranks = session:ranks()
   local peak, limit = plan:summary().peak_bytes, plan.memory_limit or math.huge
-  for place, over in ipairs(session:gather(math.max(0, peak - limit), "of memory needs")) do
+  for place, over in ipairs(session:gather_numbers(math.max(0, peak - limit), "of memory needs")) do
     if over > 0 then
       errors.raise("MS_ENOMEM", "the plan of rank %d needs %s more than memory_limit allows (here: a peak of %s, "
         .. "memory_limit %s)", ranks[place], size(over), size(peak), size(limit))
@@ -84,7 +84,8 @@ function memory.check_unsharded(session, who, bytes)
   for _, by_index in pairs(session.unsharded) do
     for _, value in pairs(by_index) do unsharded = unsharded + 4 * value:numel() end
   end
-  for place, over in ipairs(session:gather(math.max(0, arenas + unsharded + bytes - limit), "of memory needs")) do
+  local missing = math.max(0, arenas + unsharded + bytes - limit)
+  for place, over in ipairs(session:gather_numbers(missing, "of memory needs")) do
     if over > 0 then
       errors.raise("MS_ENOMEM", "%s: rank %d would need %s more than memory_limit allows (here: arenas %s, unsharded "
         .. "%s, and %s more; memory_limit %s)", who, session:ranks()[place], size(over), size(arenas), size(unsharded),

@@ -12,18 +12,18 @@ local Module = module.base
 ---@return moonshard.Tensor
 function Module:parameter(name) return require("moonshard.engine.inspect").parameter(self, name) end
 
----The part of a parameter that this rank owns.
+---The shard of a parameter that this rank owns.
 ---@param name string its FQN in this module
 ---@return moonshard.Tensor
 function Module:local_parameter(name) return require("moonshard.engine.inspect").local_parameter(self, name) end
 
----The parameters by name: the parts that this rank owns, without communication; or with full = true all of them in
+---The parameters by name: the shards that this rank owns, without communication; or with full = true all of them in
 ---full, on the first rank (collective; other ranks get an empty table).
 ---@param o { full: boolean? }?
 ---@return table<string, moonshard.Tensor>
 function Module:state_dict(o) return require("moonshard.engine.state_dict").get(self, o) end
 
----Overwrites the parameters: each rank's part from its state_dict, or with full = true, on any mesh, from the first
+---Overwrites the parameters: each rank's shards from its state_dict, or with full = true, on any mesh, from the first
 ---rank's. Missing, extra and misshapen entries raise an error that lists them, and nothing changes. Collective.
 ---@param dict table<string, moonshard.Tensor>
 ---@param o { full: boolean? }?

@@ -115,9 +115,9 @@ end
 ---Two plans side by side, as text: memory of a rank by category, bytes by mesh dimension. This one is the first.
 ---@param after moonshard.Plan of other rules, as train:set_rules gives it
 ---@return string
-function Plan:beside(after)
+function Plan:compare(after)
   if getmetatable(after) ~= Plan then
-    errors.invalid("plan:beside takes a plan, as train:plan() and train:set_rules return")
+    errors.invalid("plan:compare takes a plan, as train:plan() and train:set_rules return")
   end
   local rows, lines, width, first = rows_of(self:summary(), after:summary()), {}, 0, #"before"
   for _, row in ipairs(rows) do width, first = math.max(width, #row[1]), math.max(first, #row[2]) end

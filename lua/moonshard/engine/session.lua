@@ -41,7 +41,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field gradient_scale number? of the last step: what sums of gradients are multiplied by to be the mean
 ---@field memory_limit number? of the last trainer: bytes that this rank's arenas, and copies beside them, may have
 ---@field unsharded table<moonshard.Unit, table<integer, moonshard.Tensor>> parameters in full, by unshard
----@field lent boolean ms.with_full_params is under way
+---@field in_full_params boolean ms.with_full_params is under way
 ---@field loaded { bytes: number, seconds: number }? what this rank read from files for its first values
 local Session = {}
 Session.__index = Session
@@ -50,7 +50,7 @@ local session = {}
 
 local function new(model, sharding, optimizer)
   return setmetatable({ model = model, sharding = sharding, optimizer = optimizer, execs = {}, graphs = {}, rules = "",
-    kept_rules = {}, owners = 0, unsharded = {}, lent = false }, Session)
+    kept_rules = {}, owners = 0, unsharded = {}, in_full_params = false }, Session)
 end
 
 ---The session of a model, made at the first call. A model trains with one optimizer.
@@ -69,7 +69,7 @@ function session.of(model, settings)
   if existing and existing.optimizer then
     errors.invalid("the model has a trainer with a different optimizer; a model trains with one")
   end
-  if existing then return existing:take_optimizer(optimizer, settings.ema) end
+  if existing then return existing:set_optimizer(optimizer, settings.ema) end
   local sharding = shardings.of(model)
   sharding:handle(optimizer)
   model.session = new(model, sharding, optimizer)
@@ -193,14 +193,14 @@ end
 
 -- A model that was called or looked at before its trainer was made: the engine's model is made anew, with the
 -- optimizer's groups, and the parameters move over. Collective when there is a state.
-function Session:take_optimizer(optimizer, averages)
-  if self.state then return agreement.uninterrupted(self.exchange_optimizer, self, optimizer, averages) end
-  return self:exchange_optimizer(optimizer, averages)
+function Session:set_optimizer(optimizer, averages)
+  if self.state then return agreement.uninterrupted(self.rebuild_with_optimizer, self, optimizer, averages) end
+  return self:rebuild_with_optimizer(optimizer, averages)
 end
 
-function Session:exchange_optimizer(optimizer, averages)
+function Session:rebuild_with_optimizer(optimizer, averages)
   local before = self.state
-  if before then self:gather(0, "of the new optimizer") end
+  if before then self:gather_numbers(0, "of the new optimizer") end
   self.sharding:handle(optimizer)
   self.optimizer, self.ema, self.state, self.execs, self.graphs = optimizer, averages, nil, {}, {}
   if not before then return self end
@@ -219,14 +219,14 @@ end
 ---@return number[] by place, from 1
 ---@param more number? a second one
 ---@return number[]? of the second one
-function Session:gather(number, what, more)
+function Session:gather_numbers(number, what, more)
   if world.plan_only and not self.sharding.single_rank then return { number }, more and { more } end
   local n, list, second = self.sharding.mesh:size(), {}, more and {}
   local mine, all = ffi.new("double[2]", number, more or 0), ffi.new("double[?]", 2 * n)
   local state = self:ensure_state()
-  world.doing(what)
+  world.set_activity(what)
   local status = C.ms_state_all_gather_bytes(state, mine, 16, all)
-  world.doing(nil)
+  world.set_activity(nil)
   check(status)
   for place = 1, n do
     list[place] = all[2 * place - 2]
@@ -242,8 +242,8 @@ end
 ---@return integer? rank nil when all agree
 ---@return number? other that rank's
 ---@return number[]? seconds of all ranks
-function Session:differing(number, what, more)
-  local numbers, seconds = self:gather(number, what, more)
+function Session:find_mismatch(number, what, more)
+  local numbers, seconds = self:gather_numbers(number, what, more)
   for place, other in ipairs(numbers) do
     if other ~= number then return self:ranks()[place], other, seconds end
   end
@@ -257,7 +257,7 @@ end
 ---@param more number? a second number, which may differ
 ---@return number[]? seconds of all ranks
 function Session:require_same(number, what, message, more)
-  local rank, other, seconds = self:differing(number, what, more)
+  local rank, other, seconds = self:find_mismatch(number, what, more)
   if rank then errors.raise("MS_EMISMATCH", "%s", message(rank, other)) end
   return seconds
 end
@@ -270,7 +270,7 @@ end
 ---@return table results of pcall, here
 function Session:attempt(what, call, ...)
   local results, failed = { pcall(call, ...) }, nil
-  for place, bad in ipairs(self:gather(results[1] and 0 or 1, what)) do
+  for place, bad in ipairs(self:gather_numbers(results[1] and 0 or 1, what)) do
     if bad ~= 0 then failed = failed or self:ranks()[place] end
   end
   return failed, results
@@ -313,7 +313,7 @@ end
 ---@param settings table moonshard.PlanSettings, and owner: who asks, because others compute something else by this name
 ---@return moonshard.Exec
 function Session:exec(name, inputs, forward, settings)
-  if self.lent then
+  if self.in_full_params then
     errors.invalid("the model cannot run inside ms.with_full_params, which changes its weights: run it after that "
       .. "returns")
   end

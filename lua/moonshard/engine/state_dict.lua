@@ -1,4 +1,4 @@
--- A model's parameters as a table by name: sharded, every rank its own parts, or in full on the first rank.
+-- A model's parameters as a table by name: each rank its own shards, or in full on the first rank.
 
 local agreement = require("moonshard.distributed.agreement")
 local engine = require("moonshard.base.ffi")

@@ -62,7 +62,7 @@ local function choose_together(around, module, which, who)
   local names = {}
   for i, unit in ipairs(units) do names[i] = unit.name end
   local text = table.concat(names, "\n")
-  local other = around:differing(hash.of_text(text), "of units to unshard")
+  local other = around:find_mismatch(hash.of_text(text), "of units to unshard")
   if other then
     errors.raise("MS_EMISMATCH", "%s: rank %d named different units than rank %d (here %s); all ranks must agree", who,
       other, world.rank, table.concat(names, ", "))
@@ -169,7 +169,7 @@ end
 -- ---- with full parameters ---------------------------------------------------------------------------------------
 
 local function check_may_lend(around, o)
-  if around.lent then errors.invalid("ms.with_full_params cannot be nested on the same model") end
+  if around.in_full_params then errors.invalid("ms.with_full_params cannot be nested on the same model") end
   if o.writeback and around.sharding.single_rank then
     errors.invalid("ms.with_full_params: shard the model first (ms.fully_shard); until then it has no values of its "
       .. "own to write to")
@@ -223,16 +223,16 @@ local function changes_of(around, module, lent)
   return changes
 end
 
--- Each rank writes its own part, so different values would produce a mixture of them.
+-- Each rank writes its own shard, so different values would produce a mixture of them.
 local function check_equal(around, changes)
   local text = {}
   for i, change in ipairs(changes) do text[i] = ("%d %.0f"):format(change.index, change.hash) end
   text = table.concat(text, " ")
-  if not around:differing(hash.of_text(text), "of changed parameters") then return end
+  if not around:find_mismatch(hash.of_text(text), "of changed parameters") then return end
   local by_index = {}
   for _, change in ipairs(changes) do by_index[change.index] = change.hash end
   for i, param in ipairs(around.sharding.params) do
-    local other = around:differing(by_index[i - 1] or -1, "of changed parameters")
+    local other = around:find_mismatch(by_index[i - 1] or -1, "of changed parameters")
     if other then
       errors.raise("MS_EMISMATCH", "ms.with_full_params: rank %d gave %s different values than rank %d, so nothing is "
         .. "written back; all ranks must give the same", other, param.fqn, world.rank)
@@ -287,9 +287,9 @@ function unshard.with_full_params(model, block, o)
   local around = session.around(model)
   if world.plan_only and not around.sharding.single_rank then return end
   local lent = agreement.uninterrupted(lend, around, model, o)
-  around.lent = true
+  around.in_full_params = true
   local returned = pack(pcall(block, lent.params, lent.grads))
-  around.lent = false
+  around.in_full_params = false
   agreement.uninterrupted(give_back, around, model, lent, returned, o)
   return unpack(returned, 2, returned.n)
 end

@@ -6,7 +6,7 @@
 -- middle and the last are tried individually, and then all of them together.
 
 local engine_model = require("moonshard.shard.engine_model")
-local price = require("moonshard.explain.price")
+local plan_costs = require("moonshard.explain.plan_costs")
 local units = require("moonshard.shard.units")
 
 local advice = {}
@@ -24,7 +24,7 @@ local advice = {}
 ---@field sharding moonshard.Sharding
 ---@field plan moonshard.Plan
 ---@field costs moonshard.UnitCost[] in the order of units
----@field times table<integer, integer> of price.phases
+---@field times table<integer, integer> of plan_costs.phases
 ---@field retrace fun(): moonshard.Plan traces and compiles again under the current rules
 ---@field modules moonshard.NamedModule[] of the model
 ---@field all boolean try every unit of a run, not just three
@@ -141,7 +141,7 @@ local function try(context, candidate, now)
     candidate.peak, candidate.gathered, candidate.refused = 0, 0, tostring(compiled)
     return
   end
-  local total = price.total(compiled, #context.sharding.units, context.times)
+  local total = plan_costs.total(compiled, #context.sharding.units, context.times)
   candidate.peak, candidate.gathered = total.peak - now.peak, total.gathered - now.gathered
   compiled:free()
 end
@@ -182,7 +182,7 @@ end
 ---@param context moonshard.AdviceContext
 ---@return moonshard.Candidate[] in the order of units
 function advice.of(context)
-  local now = price.total(context.plan, #context.sharding.units, context.times)
+  local now = plan_costs.total(context.plan, #context.sharding.units, context.times)
   local candidates = candidates_of(context)
   for _, candidate in ipairs(candidates) do try(context, candidate, now) end
   return candidates

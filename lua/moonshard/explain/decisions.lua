@@ -1,6 +1,6 @@
 -- Every decision of every policy as a row: name, value, rule, and cost.
 
-local price = require("moonshard.explain.price")
+local plan_costs = require("moonshard.explain.plan_costs")
 local prefetch = require("moonshard.shard.prefetch")
 local rules = require("moonshard.shard.rules")
 local units = require("moonshard.shard.units")
@@ -98,7 +98,7 @@ local function of_recompute(self, plan, order)
       local value = decision.value
       local text = not value and "default: no" or not value.on and "no" or value.ops or "all"
       rows[#rows + 1] = row(entry.name, text, value and value.on and (value.ops or true) or false, decision,
-        { kept = { activations = price.activations(plan, entry.name) } })
+        { kept = { activations = plan_costs.activations(plan, entry.name) } })
     end
   end
   return rows
@@ -114,7 +114,7 @@ local function costs_of_parameters(self, costs, handle)
   local function read_bytes(param) return param.numel * SIZE[param.dtype or param.unit.param_dtype] end
   for _, param in ipairs(self.params) do read[param.unit] = read[param.unit] + read_bytes(param) end
   for i, param in ipairs(self.params) do
-    local cost, owned = unit_cost[param.unit], price.owned(handle, i - 1)
+    local cost, owned = unit_cost[param.unit], plan_costs.owned(handle, i - 1)
     local states = cost.gradients > 0 and cost.optimizer / cost.gradients or 0
     by_param[param] = {
       gathered = math.floor(cost.gathered * read_bytes(param) / read[param.unit] + 0.5),

@@ -4,7 +4,7 @@
 local advice = require("moonshard.explain.advice")
 local decisions = require("moonshard.explain.decisions")
 local json = require("moonshard.base.json")
-local price = require("moonshard.explain.price")
+local plan_costs = require("moonshard.explain.plan_costs")
 local session = require("moonshard.engine.session")
 local show = require("moonshard.explain.show")
 local tree = require("moonshard.nn.tree")
@@ -54,7 +54,7 @@ local function root_names(sharding, modules)
 end
 
 local function peak_of(plan, sharding, names)
-  local peak = price.peak(plan)
+  local peak = plan_costs.peak(plan)
   local place = { units = sharding.units, root_names = names }
   peak.unit = unit_of(place, peak.scope)
   for _, buffer in ipairs(peak.buffers) do
@@ -73,14 +73,15 @@ function explain.plan(plan, trainer, batch, options)
   local model = trainer.model
   local of_model = session.of(model)
   local sharding, modules = of_model.sharding, tree.inventory(model).modules
-  local times, costs = price.phases(plan, trainer.micro_batches), {}
-  for i = 1, #sharding.units do costs[i] = price.unit(plan, i - 1, times) end
+  local times, costs = plan_costs.phases(plan, trainer.micro_batches), {}
+  for i = 1, #sharding.units do costs[i] = plan_costs.unit(plan, i - 1, times) end
   local found = {
     rank = sharding.rank, world = world.size, mesh = sharding.mesh:label(),
     nodes = plan:nodes(),
     micro_batches = trainer.micro_batches, peak_bytes = plan:summary().peak_bytes, bytes = plan:summary().bytes,
-    peak = peak_of(plan, sharding, root_names(sharding, modules)), total = price.total(plan, #sharding.units, times),
-    exposed = price.exposed(plan, times), all = options.all, folder = options.folder,
+    peak = peak_of(plan, sharding, root_names(sharding, modules)),
+    total = plan_costs.total(plan, #sharding.units, times),
+    exposed = plan_costs.exposed(plan, times), all = options.all, folder = options.folder,
   }
   found.decisions, found.shadowed, found.unmatched = decisions.of(sharding, plan, costs, trainer.optimizer, modules)
   found.advice = advice.of({ session = of_model, sharding = sharding, plan = plan, costs = costs, times = times,
@@ -137,7 +138,7 @@ function explain.json(found)
     reduced_bytes = found.total.reduced, decisions = by_policy, shadowed = shadowed, unmatched = unmatched,
     peak = { phase = peak.phase, instruction = peak.instruction, op = peak.op, scope = peak.scope,
       backward = peak.backward, unit = peak.unit, in_use_bytes = peak.in_use, bytes = peak.bytes,
-      units = price.shares(peak) },
+      units = plan_costs.shares(peak) },
     collectives = found.exposed.collectives, exposed = found.exposed.exposed, advice = candidates_as_json(found.advice),
   })
 end

@@ -3,7 +3,7 @@
 local advice = require("moonshard.explain.advice")
 local decisions = require("moonshard.explain.decisions")
 local plans = require("moonshard.engine.plan")
-local price = require("moonshard.explain.price")
+local plan_costs = require("moonshard.explain.plan_costs")
 local size = require("moonshard.base.progress").size
 local text_lines = require("moonshard.base.text_lines")
 
@@ -133,7 +133,7 @@ local function add_peak(lines, found)
     size(found.peak_bytes), size(peak.in_use), peak.instruction, peak.phase)
   local scope = peak.scope ~= "" and (" of %s"):format(peak.scope) or ""
   lines[#lines + 1] = ("  %s%s%s, unit %s"):format(peak.op, scope, peak.backward and " (backward)" or "", peak.unit)
-  local cells, shares = {}, price.shares(peak)
+  local cells, shares = {}, plan_costs.shares(peak)
   for _, category in ipairs(plans.CATEGORIES) do
     if peak.bytes[category] > 0 then
       local of_units = largest_first(shares[category])

@@ -12,7 +12,7 @@ local FAMILIES = { gpt2 = "moonshard.huggingface.gpt2", llama = "moonshard.huggi
 ---@class moonshard.HuggingFaceTensor a stored tensor and the parameters in it
 ---@field name string without the family's prefix
 ---@field shape integer[]
----@field parts { parameter: string, column: integer?, columns: integer?, transposed: boolean? }[] our parameters: all
+---@field slices { parameter: string, column: integer?, columns: integer?, transposed: boolean? }[] our parameters: all
 ---  of the tensor, or some of its columns (elements of a vector); transposed: stored as [columns, rows]
 
 ---@class moonshard.HuggingFaceFamily

@@ -70,7 +70,7 @@ end
 function gpt2.tensors(o)
   local list, dim, ffn = {}, o.dim, o.ffn
   local function plain(name, shape, parameter)
-    list[#list + 1] = { name = name, shape = shape, parts = { { parameter = parameter } } }
+    list[#list + 1] = { name = name, shape = shape, slices = { { parameter = parameter } } }
   end
   local function norm(name, parameter)
     plain(name .. ".weight", { dim }, parameter .. ".weight")
@@ -84,8 +84,8 @@ function gpt2.tensors(o)
         transposed = true }
       bias[i] = { parameter = parameter .. ".bias", column = (i - 1) * outputs, columns = outputs }
     end
-    list[#list + 1] = { name = name .. ".weight", shape = { inputs, #parameters * outputs }, parts = weight }
-    list[#list + 1] = { name = name .. ".bias", shape = { #parameters * outputs }, parts = bias }
+    list[#list + 1] = { name = name .. ".weight", shape = { inputs, #parameters * outputs }, slices = weight }
+    list[#list + 1] = { name = name .. ".bias", shape = { #parameters * outputs }, slices = bias }
   end
   plain("wte.weight", { o.vocab, dim }, "embed.weight")
   plain("wpe.weight", { o.seq, dim }, "pos.weight")

@@ -122,7 +122,7 @@ local function save(model, folder, given)
   local written = writing.write(folder, {
     config = whole, parameters = parameters_of(model, around, writes), writes = writes,
   }, given)
-  around:gather(0, "of a saved model") -- the folder is complete before any rank continues
+  around:gather_numbers(0, "of a saved model") -- the folder is complete before any rank continues
   return written
 end
 
@@ -141,4 +141,4 @@ function huggingface.save(model, folder, given)
   return trainer:with_ema(save, model, folder, given)
 end
 
-return require("moonshard.base.unknown_name").strict("ms.huggingface", huggingface)
+return require("moonshard.base.strict").fields("ms.huggingface", huggingface)

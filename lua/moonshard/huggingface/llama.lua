@@ -116,7 +116,7 @@ end
 function llama.tensors(o)
   local list = {}
   local function plain(name, shape, parameter)
-    list[#list + 1] = { name = name .. ".weight", shape = shape, parts = { { parameter = parameter .. ".weight" } } }
+    list[#list + 1] = { name = name .. ".weight", shape = shape, slices = { { parameter = parameter .. ".weight" } } }
   end
   plain("embed_tokens", { o.vocab, o.dim }, "embed")
   local queries, keys = o.heads * o.head_dim, o.kv_heads * o.head_dim

@@ -19,19 +19,19 @@ local function shape_text(shape)
   return "[" .. table.concat(shape, ",") .. "]"
 end
 
----The location of a part in its tensor, for reading and writing in the order of our parameter.
+---The location of a slice in its tensor, for reading and writing in the order of our parameter.
 ---@param tensor moonshard.HuggingFaceTensor
----@param part table
+---@param slice table
 ---@return moonshard.TensorView? nil: the whole tensor as stored
 ---@return integer elements
-function weights.view(tensor, part)
-  if not part.column then return nil, numel(tensor.shape) end
-  if not part.transposed then
-    return { rows = 1, columns = part.columns, first = part.column, row_stride = 1, column_stride = 1 }, part.columns
+function weights.view(tensor, slice)
+  if not slice.column then return nil, numel(tensor.shape) end
+  if not slice.transposed then
+    return { rows = 1, columns = slice.columns, first = slice.column, row_stride = 1, column_stride = 1 }, slice.columns
   end
   local inputs, width = tensor.shape[1], tensor.shape[2]
-  return { rows = part.columns, columns = inputs, first = part.column, row_stride = 1, column_stride = width },
-    part.columns * inputs
+  return { rows = slice.columns, columns = inputs, first = slice.column, row_stride = 1, column_stride = width },
+    slice.columns * inputs
 end
 
 -- ---- missing, extra, misshapen ----------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ local function check_twin(file, twin, name, first, count, values)
   return bytes
 end
 
-local function source_of(file, tensor, part, identity, twin)
-  local view, elements = weights.view(tensor, part)
+local function source_of(file, tensor, slice, identity, twin)
+  local view, elements = weights.view(tensor, slice)
   local function read(first, count, out)
     local stored = math.max(0, math.min(count, elements - first)) -- the rest is padding of the vocabulary
     if stored < count then ffi.fill(out + stored, (count - stored) * 4) end
@@ -150,9 +150,9 @@ function weights.open(folder, family, options)
   local identity, sources = identity_of(file), {}
   local head = options.tied and file.by_name[family.head] and family.head or nil
   for _, tensor in ipairs(list) do
-    for _, part in ipairs(tensor.parts) do
-      local twin = part.parameter == "embed.weight" and head or nil
-      sources[part.parameter] = source_of(file, tensor, part, identity, twin)
+    for _, slice in ipairs(tensor.slices) do
+      local twin = slice.parameter == "embed.weight" and head or nil
+      sources[slice.parameter] = source_of(file, tensor, slice, identity, twin)
     end
   end
   return sources

@@ -25,7 +25,7 @@ local UNITS = {
 ---@field config table contents of config.json: as read from a file, or as returned by huggingface.config
 ---@field parameters fun(): string?, integer[]?, function? yields name, dims and read(first, count), which returns
 ---  elements [first, first + count) of the flattened parameter as const float *, valid until the next read
----@field writes boolean? false: only take part in collective reads, write nothing; default true
+---@field writes boolean? false: only take slice in collective reads, write nothing; default true
 
 -- "5GB" as in the reference library: powers of ten, or of two for GiB.
 local function read_size(given)
@@ -56,7 +56,7 @@ local function collect(source)
 end
 
 local function holds_vocabulary(tensor, model)
-  return #tensor.shape == 2 and tensor.shape[1] == model.vocab and not tensor.parts[1].column
+  return #tensor.shape == 2 and tensor.shape[1] == model.vocab and not tensor.slices[1].column
 end
 
 -- Checks that every part of every tensor has a parameter of its size, apart from vocabulary padding.
@@ -64,18 +64,18 @@ local function check_parameters(found, tensors, model)
   local left = {}
   for name in pairs(found) do left[name] = true end
   for _, tensor in ipairs(tensors) do
-    for _, part in ipairs(tensor.parts) do
-      local parameter = found[part.parameter]
-      local _, elements = weights.view(tensor, part)
-      if not parameter then errors.raise("MS_EMISMATCH", "parameter %s is missing", part.parameter) end
+    for _, slice in ipairs(tensor.slices) do
+      local parameter = found[slice.parameter]
+      local _, elements = weights.view(tensor, slice)
+      if not parameter then errors.raise("MS_EMISMATCH", "parameter %s is missing", slice.parameter) end
       local size, first = weights.numel(parameter.dims), tensor.shape[1]
       local padded = holds_vocabulary(tensor, model) and parameter.dims[1] > first
         and elements / first == size / parameter.dims[1]
       if size ~= elements and not padded then
-        errors.raise("MS_EMISMATCH", "parameter %s is [%s], but tensor %s contains %d elements of it", part.parameter,
+        errors.raise("MS_EMISMATCH", "parameter %s is [%s], but tensor %s contains %d elements of it", slice.parameter,
           table.concat(parameter.dims, ","), tensor.name, elements)
       end
-      left[part.parameter] = nil
+      left[slice.parameter] = nil
     end
   end
   local extra = next(left)
@@ -100,8 +100,8 @@ local function divide(tensors, dtype, limit)
   return files
 end
 
-local function copy_part(writer, tensor, part, parameter)
-  local view, elements = weights.view(tensor, part)
+local function copy_slice(writer, tensor, slice, parameter)
+  local view, elements = weights.view(tensor, slice)
   for first = 0, elements - 1, PIECE do
     local count = math.min(PIECE, elements - first)
     local values = parameter.read(first, count)
@@ -119,7 +119,7 @@ local function write_file(folder, file, found, dtype, writes)
   end
   local ok, problem = pcall(function()
     for _, tensor in ipairs(file) do
-      for _, part in ipairs(tensor.parts) do copy_part(writer, tensor, part, found[part.parameter]) end
+      for _, slice in ipairs(tensor.slices) do copy_slice(writer, tensor, slice, found[slice.parameter]) end
     end
     if writer then writer:finish() end
   end)
@@ -194,7 +194,7 @@ local function vocabulary_shapes(layout)
   local family, model = config.parse(layout, "config.json")
   local found = {}
   for _, tensor in ipairs(family.tensors(model)) do
-    if holds_vocabulary(tensor, model) then found[tensor.parts[1].parameter] = tensor.shape end
+    if holds_vocabulary(tensor, model) then found[tensor.slices[1].parameter] = tensor.shape end
   end
   return found
 end

@@ -51,7 +51,7 @@ local function write(step, m)
   if metrics.file then metrics.file:add(step, m) end
   if metrics.events then metrics.events:add(step, m) end
   progress.show(step, m)
-  local spike = watch.spikes and watch.spikes:see(step, m)
+  local spike = watch.spikes and watch.spikes:check(step, m)
   if spike then log.print(spike) end
 end
 

@@ -50,7 +50,7 @@ end
 ---@param step integer
 ---@param m { grad_norm: number?, loss: number }
 ---@return string? told "step 812: gradient norm 14.2 is 9.1 times the median of 64 steps"
-function Spikes:see(step, m)
+function Spikes:check(step, m)
   local told = {}
   self.at = self.at % self.options.window + 1
   for _, watched in ipairs(WATCHED) do

@@ -8,7 +8,7 @@
 return setmetatable({}, {
   __index = function(self, name)
     local known = { gpt2 = "moonshard.models.gpt2", llama = "moonshard.models.llama" }
-    if not known[name] then require("moonshard.base.unknown_name").raise("ms.models", name, known) end
+    if not known[name] then require("moonshard.base.strict").unknown_field("ms.models", name, known) end
     self[name] = require(known[name])
     return self[name]
   end,

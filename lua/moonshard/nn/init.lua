@@ -243,4 +243,4 @@ end
 ---@return moonshard.Module
 function nn.sequential(layers) return Sequential(layers) end
 
-return require("moonshard.base.unknown_name").strict("ms.nn", nn)
+return require("moonshard.base.strict").fields("ms.nn", nn)

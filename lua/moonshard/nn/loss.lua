@@ -55,4 +55,4 @@ function loss.mse(prediction, target)
   return ops.mean(ops.mul(difference, difference), { all = true })
 end
 
-return require("moonshard.base.unknown_name").strict("ms.loss", loss)
+return require("moonshard.base.strict").fields("ms.loss", loss)

@@ -122,15 +122,15 @@ local function failures(outcomes)
   return merged
 end
 
----@class moonshard.Told
+---@class moonshard.OutcomeSummary
 ---@field lines string[] of standard output
 ---@field failures string[] of standard error
 ---@field quit integer? exit status, when a rank asked for the end of the session
 
 ---@param outcomes moonshard.Outcome[] rank 0's first
 ---@param apart boolean? show every rank separately
----@return moonshard.Told
-function results.tell(outcomes, apart)
+---@return moonshard.OutcomeSummary
+function results.summarize(outcomes, apart)
   local merged = { lines = hidden_output(outcomes), failures = {} }
   for _, outcome in ipairs(outcomes) do
     if outcome.kind == "quit" then

@@ -53,8 +53,8 @@ local function lose(message)
   error(setmetatable({ message = message }, Lost), 0)
 end
 
-function Session:exchange(text)
-  local texts, why = self.host.exchange(self.world.handle, text)
+function Session:all_gather(text)
+  local texts, why = self.host.all_gather_texts(self.world.handle, text)
   return texts or lose(why)
 end
 
@@ -71,11 +71,11 @@ function Session:evaluate(request)
   return outcome
 end
 
-function Session:tell(texts, request, began)
+function Session:print_outcomes(texts, request, began)
   require("moonshard.base.progress").finish()
   local outcomes = {}
   for i, text in ipairs(texts) do outcomes[i] = results.decode(text) end
-  local merged = results.tell(outcomes, request.apart)
+  local merged = results.summarize(outcomes, request.apart)
   local write = function(line) io.stdout:write(line, "\n") end
   -- After an unfinished line of output, or the terminal's own ^C.
   local interrupted = merged.failures[1] == results.INTERRUPTED
@@ -93,14 +93,14 @@ end
 function Session:carry_out(asked, finish)
   local began = clock.now()
   if asked then asked.presses = self.host.presses() end
-  local request = decode(self:exchange(asked and encode(asked) or "")[1])
+  local request = decode(self:all_gather(asked and encode(asked) or "")[1])
   if request.kind == "quit" then return tonumber(request.text) or status.OK end
   request.finish = finish
   local outcome = self:evaluate(request)
   local recovered, why = self.host.recover(self.world.handle)
   if not recovered then lose(why) end
-  local texts = self:exchange(results.encode(outcome))
-  if self.prompt then return self:tell(texts, request, began) end
+  local texts = self:all_gather(results.encode(outcome))
+  if self.prompt then return self:print_outcomes(texts, request, began) end
   for _, text in ipairs(texts) do
     local other = results.decode(text)
     if other.kind == "quit" then return other.code end

@@ -25,7 +25,7 @@ end
 
 ---Makes a sharding over many ranks, whose rules were read and checked, one over this rank.
 ---@param self moonshard.Sharding
-function reference.take_over(self)
+function reference.replace_sharding(self)
   self.reference_ranks = self.mesh:ranks()
   self.reference_mesh = self.mesh
   self.mesh, self.replicate_dim, self.shard_dim = single_rank.mesh(), -1, 0
@@ -38,7 +38,7 @@ end
 
 ---A trainer's micro-batches are those of all ranks.
 ---@param trainer moonshard.Trainer
-function reference.adopt(trainer)
+function reference.replace_settings(trainer)
   trainer.micro_batches = trainer.micro_batches * #trainer.session.sharding.reference_ranks
   trainer.gradient_sync, trainer.reshard_after_backward, trainer.memory_limit = "every", true, nil
 end

@@ -270,7 +270,7 @@ function sharding.fully_shard(model, config)
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   assign_units(self, inventory, config.units)
   policies.decide(self, config, inventory)
-  if reference.active then reference.take_over(self) end
+  if reference.active then reference.replace_sharding(self) end
   rawset(model, "sharding", self)
   for _, param in ipairs(self.params) do param.parameter.frozen = param.frozen end
   claim_parameters(self)

@@ -40,7 +40,7 @@ end
 ---@param wanted fun(record: table): boolean|number|nil whether it has a row
 ---@param row_of fun(record: table): moonshard.BarRow
 ---@return { title: string?, rows: moonshard.BarRow[] }[]
-function charts.grouped(self, wanted, row_of)
+function charts.group_rows(self, wanted, row_of)
   local key, groups, by_value = group_key(self), {}, {}
   local several = #self.columns > 1
   for number, record in ipairs(self.records) do
@@ -105,7 +105,7 @@ end
 ---@param entries { class: string, name: string }[]? what its colours mean
 ---@return string
 function charts.figure(title, about, chart, entries) return framed(title, about, bars.svg(chart), entries) end
-local figure, grouped, label_of = charts.figure, charts.grouped, charts.label_of
+local figure, grouped, label_of = charts.figure, charts.group_rows, charts.label_of
 
 -- ---- the charts -------------------------------------------------------------------------------------------------
 

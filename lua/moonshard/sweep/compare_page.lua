@@ -15,7 +15,7 @@ local escape, peak_of = bars.escape, charts.peak_of
 local COLOURS = { faster = "c5", slower = "c4", ["within noise"] = "c6", ["one run"] = "c1" }
 
 local function ratios(self, title, about, row_of, entries)
-  local groups = charts.grouped(self, function() return true end, function(pair)
+  local groups = charts.group_rows(self, function() return true end, function(pair)
     local row = row_of(pair)
     row.label = charts.label_of(self, pair)
     return row

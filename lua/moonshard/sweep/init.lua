@@ -7,7 +7,6 @@ local grid = require("moonshard.sweep.grid")
 local input_file = require("moonshard.base.input_file")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
-local order = require("moonshard.sweep.order")
 local output_file = require("moonshard.base.output_file")
 local report = require("moonshard.sweep.report")
 local results = require("moonshard.sweep.results")
@@ -167,7 +166,7 @@ local function write_files(job, current)
   output_file.write("sweep", job.out .. "/index.html", require("moonshard.sweep.html").page(current))
 end
 
-local function tell_resumed(line, points, records)
+local function report_resumed(line, points, records)
   local known, ended = {}, 0
   for _, point in ipairs(points) do
     known[point.key] = true
@@ -196,7 +195,7 @@ local function run_points(job, points, kept, line)
   local ahead = {}
   for _, point in ipairs(points) do
     if not kept.records[point.key] then
-      local record = kept.begun[point.key] or running.plan(job, point)
+      local record = kept.started[point.key] or running.plan(job, point)
       if record.status then keep(kept, line, record) else ahead[#ahead + 1] = { point = point, record = record } end
     end
   end
@@ -205,7 +204,7 @@ local function run_points(job, points, kept, line)
     line:ran()
     keep(kept, line, record)
   end
-  for round, list in ipairs(order.rounds(#ahead, job.repeats, job.order == "shuffled" and job.seed or nil)) do
+  for round, list in ipairs(grid.rounds(#ahead, job.repeats, job.order == "shuffled" and job.seed or nil)) do
     for _, i in ipairs(list) do
       local one = ahead[i]
       if not one.record.status and #one.record.runs < round then run(one.point, one.record) end
@@ -221,7 +220,7 @@ function sweep.run(given)
   local job, points, left_out = read_job(given)
   local kept = results.open(job.out .. "/results.jsonl", new_header(job), sweep.mode.resume)
   local line = status_line.new(#points, count_ended(points, kept.records), job, sweep.mode.json)
-  if sweep.mode.resume then tell_resumed(line, points, kept.records) end
+  if sweep.mode.resume then report_resumed(line, points, kept.records) end
   local ok, raised = pcall(run_points, job, points, kept, line)
   kept:close()
   local current = report.new(kept.header, points, kept.records, left_out)

@@ -11,7 +11,7 @@ local text_lines = require("moonshard.base.text_lines")
 ---@field path string
 ---@field header table what all points have in common
 ---@field records table<string, moonshard.SweepRecord> by the point's key; the last of a point counts
----@field begun table<string, moonshard.SweepRecord> of points with runs ahead: their plan and the runs that ended
+---@field started table<string, moonshard.SweepRecord> of points with runs ahead: their plan and the runs that ended
 local Results = {}
 Results.__index = Results
 
@@ -86,13 +86,13 @@ end
 -- The records of the file that go on: those that ended well, or were skipped, and those with runs ahead. What failed is
 -- tried again.
 local function kept_records(list)
-  local records, begun = {}, {}
+  local records, started = {}, {}
   for i = 2, #list do
     local record = list[i]
-    begun[record.key] = record.status == nil and record or nil
+    started[record.key] = record.status == nil and record or nil
     records[record.key] = record.status ~= nil and record.status ~= "failed" and record or nil
   end
-  return records, begun
+  return records, started
 end
 
 ---Opens the results of a sweep for appending.
@@ -101,12 +101,12 @@ end
 ---@param resume boolean go on with what is there; else what is there is kept beside it as NAME.previous.jsonl
 ---@return moonshard.SweepResults
 function results.open(path, header, resume)
-  local self = setmetatable({ path = path, header = header, records = {}, begun = {} }, Results)
+  local self = setmetatable({ path = path, header = header, records = {}, started = {} }, Results)
   local lock = open_locked(path)
   local list = lock:seek("end") > 0 and (resume and read_lines(path) or {}) or nil
   if resume and list and list[1] then
     check_same(path, list[1], header)
-    self.records, self.begun = kept_records(list)
+    self.records, self.started = kept_records(list)
     self.header.started = list[1].started
   end
   if list and not resume then
@@ -117,7 +117,7 @@ function results.open(path, header, resume)
   os.remove(fresh)
   self.file = open_locked(fresh)
   write(self, self.header)
-  for _, kept in ipairs({ self.records, self.begun }) do
+  for _, kept in ipairs({ self.records, self.started }) do
     for _, record in pairs(kept) do write(self, record) end
   end
   os.rename(fresh, path)

@@ -4,8 +4,7 @@
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local iteration = require("moonshard.base.iteration")
-local unknown_name = require("moonshard.base.unknown_name")
+local strict = require("moonshard.base.strict")
 local C, ffi = engine.C, engine.ffi
 
 ---@class moonshard.Tensor
@@ -14,7 +13,7 @@ local C, ffi = engine.C, engine.ffi
 ---@field trace moonshard.Trace? only symbols
 ---@field id integer? only symbols: value of the graph
 ---@field data ffi.cdata*? only eager tensors: array of the dtype's C type, row-major
----@field placement string? only eager tensors: "replicated", or the part of a sharded tensor; nil if unknown
+---@field placement string? only eager tensors: "replicated", or the shard that this tensor holds; nil if unknown
 ---@operator add(moonshard.Tensor|number): moonshard.Tensor
 ---@operator sub(moonshard.Tensor|number): moonshard.Tensor
 ---@operator mul(moonshard.Tensor|number): moonshard.Tensor
@@ -32,7 +31,7 @@ function Tensor:__index(key)
   if type(key) == "number" then return methods.index(self, key) end
   local method = methods[key]
   if method == nil and type(key) == "string" and not OPTIONAL[key] then
-    unknown_name.method("a tensor", key, methods)
+    strict.unknown_method("a tensor", key, methods)
   end
   return method
 end
@@ -46,7 +45,7 @@ function Tensor:__newindex(key, value)
   rawset(self, key, value)
 end
 
-iteration.refuse_ipairs(Tensor, "x:tolist() returns one, and x:size(0) is its length")
+strict.refuse_ipairs(Tensor, "x:tolist() returns one, and x:size(0) is its length")
 
 local tensor = { class = Tensor, methods = methods }
 
@@ -67,7 +66,7 @@ end
 ---@param dtype string
 ---@param shape integer[]
 ---@param data ffi.cdata* array of the dtype's C type
----@param placement string? "replicated", or the part of a sharded tensor
+---@param placement string? "replicated", or the shard that this tensor holds
 ---@return moonshard.Tensor
 function tensor.eager(dtype, shape, data, placement)
   return setmetatable({ dtype = dtype, shape = shape, data = data, placement = placement }, Tensor)

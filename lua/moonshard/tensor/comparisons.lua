@@ -91,7 +91,7 @@ methods.clamp = ops.clamp
 -- ---- operators of Lua -------------------------------------------------------------------------------------------
 
 -- LuaJIT calls these if both operands are tensors. With a number as one operand `<` raises Lua's own error, which
--- unknown_name.explain completes, and `==` is false.
+-- advice.explain completes, and `==` is false.
 local function refuse(operator, method)
   return function()
     errors.invalid("x %s y on tensors: Lua's operators return true or false, not a tensor: write x:%s(y)", operator,

@@ -15,7 +15,7 @@ local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
 local show = require("moonshard.tensor.show")
 local tensor = require("moonshard.tensor.class")
-local unknown_name = require("moonshard.base.unknown_name")
+local strict = require("moonshard.base.strict")
 local values = require("moonshard.tensor.values")
 
 local Tensor, methods = tensor.class, tensor.methods
@@ -153,7 +153,7 @@ end
 ---@param ... integer from 0; negative numbers count from the end
 ---@return moonshard.Tensor
 function methods:index(...)
-  local rest, part = {}, self
+  local rest, indexed = {}, self
   for axis = 0, select("#", ...) - 1 do
     local i, size = select(axis + 1, ...), self.shape[axis + 1]
     if not size or type(i) ~= "number" or i % 1 ~= 0 or i < -size or i >= size then
@@ -161,10 +161,10 @@ function methods:index(...)
         tensor.shape_text(self.shape), size and ("it is 0 to %d, or negative from the end"):format(size - 1)
           or ("it has %d axes"):format(#self.shape))
     end
-    part = ops.slice(part, { axis = axis, start = i % size, stop = i % size + 1 })
+    indexed = ops.slice(indexed, { axis = axis, start = i % size, stop = i % size + 1 })
   end
   for axis = select("#", ...) + 1, #self.shape do rest[#rest + 1] = self.shape[axis] end
-  return ops.reshape(part, { shape = rest })
+  return ops.reshape(indexed, { shape = rest })
 end
 
 ---Converts the tensor to another element type; returns the tensor itself if it already has it.
@@ -257,7 +257,7 @@ end
 -- Only parameters read from a file have a source.
 parameter.class.__index = setmetatable(forwarded, {
   __index = function(_, key)
-    if type(key) == "string" and key ~= "source" then unknown_name.method("a parameter", key, forwarded) end
+    if type(key) == "string" and key ~= "source" then strict.unknown_method("a parameter", key, forwarded) end
   end,
 })
 

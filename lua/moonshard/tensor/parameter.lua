@@ -1,5 +1,5 @@
 -- Parameters as modules declare them: a shape and the distribution of the initial values. They own no memory; the
--- engine draws each rank's part, keyed by seed and name, so the initial bits do not depend on the mesh.
+-- engine draws each rank's shard, keyed by seed and name, so the initial bits do not depend on the mesh.
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")

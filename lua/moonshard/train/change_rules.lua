@@ -163,13 +163,13 @@ local function agree(self, compiled)
   local high = summary and tonumber(summary.fingerprint:sub(1, 8), 16) or -1
   local low = summary and tonumber(summary.fingerprint:sub(9), 16) or -1
   for _, mine in ipairs({ high, low }) do
-    if self:differing(mine, "of rules") then return false end
+    if self:find_mismatch(mine, "of rules") then return false end
   end
   return true
 end
 
 local function change(self, given)
-  self:gather(0, "of new rules") -- no rank changes anything before all have arrived
+  self:gather_numbers(0, "of new rules") -- no rank changes anything before all have arrived
   name_rules(self)
   local before = remember(self)
   local compiled, bound = carry_out(self, before, "take them", take, self, given)

@@ -95,7 +95,7 @@ local function continue(model, o)
     exec:write("tokens", array, 0, window)
     exec:run("evaluate")
     local logits = exec:output("logits", "f32") + (used - 1) * vocab
-    local token = running:gather(sampling.choose(logits, vocab, o, draw), "of the next token")[1]
+    local token = running:gather_numbers(sampling.choose(logits, vocab, o, draw), "of the next token")[1]
     if token == stop then break end
     made[i], ids[#ids + 1] = token, token
   end

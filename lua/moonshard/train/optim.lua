@@ -150,4 +150,4 @@ function optim.sgd(o)
   return setmetatable(o, Optimizer)
 end
 
-return require("moonshard.base.unknown_name").strict("ms.optim", optim)
+return require("moonshard.base.strict").fields("ms.optim", optim)

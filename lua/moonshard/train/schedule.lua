@@ -112,4 +112,4 @@ function schedule.of(lr)
   return lr
 end
 
-return require("moonshard.base.unknown_name").strict("ms.schedule", schedule)
+return require("moonshard.base.strict").fields("ms.schedule", schedule)

@@ -99,7 +99,7 @@ local function trainer(o)
   o.session = session.of(o.model, { optimizer = o.optimizer, ema = o.ema })
   o.owner = o.session:new_owner()
   o.steps_done = 0
-  if reference.active then reference.adopt(o) end
+  if reference.active then reference.replace_settings(o) end
   o.session.memory_limit = o.memory_limit
   local self = setmetatable(o, Trainer)
   if self.checkpoint then self.policy = require("moonshard.checkpoint.policy").new(self, self.checkpoint) end
@@ -143,7 +143,7 @@ end
 ---@param call function
 ---@param ... any its arguments
 ---@return ... its results
-function Trainer:with_ema(call, ...) return ema.with("train:with_ema", self, call, ...) end
+function Trainer:with_ema(call, ...) return ema.with_averages("train:with_ema", self, call, ...) end
 
 local EVALUATE = { ema = { "boolean", default = false } }
 
@@ -162,7 +162,7 @@ function Trainer:evaluate(batches, o)
   local within = self.session.averaged
   if self.policy and not within then self.policy:before_evaluation() end
   local mean_loss, noting = step.mean_loss, agreement.noting_failure
-  local loss = averages and noting(ema.with, "train:evaluate", self, mean_loss, self, batches, within)
+  local loss = averages and noting(ema.with_averages, "train:evaluate", self, mean_loss, self, batches, within)
     or not averages and noting(mean_loss, self, batches, within)
   if not loss and self.policy then self.policy:terminate_now() end
   if not loss then termination.exit_rank() end

@@ -65,8 +65,9 @@ end
 result.parts = {}
 for name in model:named_parameters() do
   local part, count, total = train:local_gradient(name), 0, 0
-  for _, numel in ipairs(train.session:gather(part:numel())) do count = count + numel end
-  for _, sum in ipairs(train.session:gather(part:numel() > 0 and part:sum():item() or 0)) do total = total + sum end
+  for _, numel in ipairs(train.session:gather_numbers(part:numel())) do count = count + numel end
+  local mine = part:numel() > 0 and part:sum():item() or 0
+  for _, sum in ipairs(train.session:gather_numbers(mine)) do total = total + sum end
   result.parts[name] = { count = count, total = total }
 end
 result.collectives = train:plan():summary().collectives

@@ -299,7 +299,7 @@ local counters = train.session:counters("train")
 result.plan = summary
 result.bytes_by_rank = {}
 for category, bytes in pairs(summary.bytes) do
-  result.bytes_by_rank[category] = train.session:gather(bytes, "of bytes")
+  result.bytes_by_rank[category] = train.session:gather_numbers(bytes, "of bytes")
 end
 result.collectives, result.allocations = counters.collectives, counters.allocations
 result.evaluated = train:evaluate(coroutine.wrap(function() coroutine.yield(1, batch_of(1)) end))

@@ -51,7 +51,7 @@ for victim = 0, ms.world().size - 1 do
         inject_io(rank == victim and ("%s:%d:%s"):format(call, number, failure) or nil)
         local ok, raised = pcall(save)
         inject_io(nil)
-        train.session:gather(0) -- the first rank has cleared away what was written
+        train.session:gather_numbers(0) -- the first rank has cleared away what was written
         if ok then
           if rank == 0 then engine.check(C.ms_checkpoint_remove(folder.of(cfg.dir, 2))) end
           break

@@ -95,9 +95,9 @@ if cfg.evaluated then evaluate() end
 local _, batch = data:batches(sampler, cfg.rows)()
 for step = 1, cfg.steps do
   if step == TROUBLED_STEP then
-    world.doing("data")
+    world.set_activity("data")
     trouble("data")
-    world.doing(nil)
+    world.set_activity(nil)
     trouble("middle")
     trouble("inside")
     if at("middle") and cfg.how == "quit" then break end

@@ -4,7 +4,7 @@ local engine = require("moonshard.base.ffi")
 local plans = require("moonshard.engine.plan")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
-local price = {}
+local plan_costs = {}
 
 ---@class moonshard.UnitCost of one rank and one step
 ---@field gathers integer
@@ -21,7 +21,7 @@ local price = {}
 ---@param plan moonshard.Plan
 ---@param micro_batches integer
 ---@return table<integer, integer> times by phase
-function price.phases(plan, micro_batches)
+function plan_costs.phases(plan, micro_batches)
   local last = plan.config.sync ~= C.MS_SYNC_EVERY and micro_batches > 1 and 1 or 0
   local times = { [tonumber(C.MS_PHASE_FIRST)] = 1 }
   if micro_batches - 1 - last > 0 then times[tonumber(C.MS_PHASE_NEXT)] = micro_batches - 1 - last end
@@ -33,9 +33,9 @@ local cost = ffi.new("ms_unit_cost")
 
 ---@param plan moonshard.Plan
 ---@param unit integer the engine's index, from 0
----@param times table<integer, integer> of price.phases
+---@param times table<integer, integer> of plan_costs.phases
 ---@return moonshard.UnitCost
-function price.unit(plan, unit, times)
+function plan_costs.unit(plan, unit, times)
   local sum = { gathers = 0, gathered = 0, again = 0, reduced = 0 }
   for phase, count in pairs(times) do
     check(C.ms_plan_unit_cost(plan.handle, phase, unit, cost))
@@ -53,12 +53,12 @@ end
 ---The cost of all units and the peak, by which alternatives are compared.
 ---@param plan moonshard.Plan
 ---@param units integer number of units
----@param times table<integer, integer> of price.phases
+---@param times table<integer, integer> of plan_costs.phases
 ---@return { peak: number, gathered: number, reduced: number }
-function price.total(plan, units, times)
+function plan_costs.total(plan, units, times)
   local total = { peak = plan:summary().peak_bytes, gathered = 0, reduced = 0 }
   for unit = 0, units - 1 do
-    local one = price.unit(plan, unit, times)
+    local one = plan_costs.unit(plan, unit, times)
     total.gathered, total.reduced = total.gathered + one.gathered, total.reduced + one.reduced
   end
   return total
@@ -68,7 +68,7 @@ end
 ---@param plan moonshard.Plan
 ---@param module string FQN
 ---@return number
-function price.activations(plan, module)
+function plan_costs.activations(plan, module)
   local bytes = ffi.new("int64_t[1]")
   check(C.ms_plan_kept_activations(plan.handle, module, bytes))
   return tonumber(bytes[0])
@@ -78,7 +78,7 @@ end
 ---@param handle ffi.cdata* ms_model*
 ---@param param integer the engine's index, from 0
 ---@return number
-function price.owned(handle, param)
+function plan_costs.owned(handle, param)
   local first, count = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
   check(C.ms_model_owned(handle, param, first, count))
   return tonumber(count[0])
@@ -97,7 +97,7 @@ end
 ---The instruction with the most bytes in use.
 ---@param plan moonshard.Plan
 ---@return moonshard.Peak
-function price.peak(plan)
+function plan_costs.peak(plan)
   local peak = ffi.new("ms_peak")
   check(C.ms_plan_peak_use(plan.handle, peak, 0, nil))
   local list = ffi.new("ms_peak_buffer[?]", peak.buffers + 1)
@@ -124,9 +124,9 @@ end
 
 ---The collectives of a step without overlapping computation, and the total number of collectives in its phases.
 ---@param plan moonshard.Plan
----@param times table<integer, integer> of price.phases
+---@param times table<integer, integer> of plan_costs.phases
 ---@return { collectives: integer, exposed: moonshard.Exposed[] }
-function price.exposed(plan, times)
+function plan_costs.exposed(plan, times)
   local result, collectives, n = { collectives = 0, exposed = {} }, plan:summary().collectives, ffi.new("int[1]")
   for phase, name in ipairs(plans.PHASES) do
     if times[phase - 1] then
@@ -146,7 +146,7 @@ end
 ---Bytes in use at the peak, without state: by category, then by unit.
 ---@param peak moonshard.Peak
 ---@return table<string, table<string, number>>
-function price.shares(peak)
+function plan_costs.shares(peak)
   local by = {}
   for _, buffer in ipairs(peak.buffers) do
     local of_category = by[buffer.category] or {}
@@ -156,4 +156,4 @@ function price.shares(peak)
   return by
 end
 
-return price
+return plan_costs

@@ -1,0 +1,62 @@
+-- Mistakes that plain Lua passes over, as errors.
+--
+-- An unknown field (ms.nn.liner) would be a nil that is called later, or dropped from a list. LuaJIT's ipairs sees only
+-- the array part of a table, so a loop over a loader or a tensor would do nothing; the one below reads the metatable
+-- first, as Lua 5.2 does.
+
+local advice = require("moonshard.base.advice")
+local errors = require("moonshard.base.error")
+
+local strict = {}
+
+-- ---- names ----------------------------------------------------------------------------------------------------------
+
+---Raises that a field does not exist.
+---@param holder string "ms.nn"
+---@param name any
+---@param valid table<string, any> keys: the names that exist
+function strict.unknown_field(holder, name, valid)
+  name = tostring(name)
+  errors.raise("MS_ENAME", "%s.%s does not exist: %s", holder, name, advice.for_field(name, valid))
+end
+
+---Raises that a method does not exist, with the nearest names.
+---@param holder string "a tensor"
+---@param name string
+---@param valid table<string, any> keys: the methods that exist
+function strict.unknown_method(holder, name, valid)
+  errors.raise("MS_ENAME", "%s has no method %s: %s", holder, name, advice.for_method(name, valid))
+end
+
+---Makes reading an unknown field an error.
+---@generic T: table
+---@param holder string "ms.nn"
+---@param fields T
+---@return T fields
+function strict.fields(holder, fields)
+  return setmetatable(fields, { __index = function(_, name) strict.unknown_field(holder, name, fields) end })
+end
+
+-- ---- ipairs ---------------------------------------------------------------------------------------------------------
+
+local plain = ipairs
+
+-- luacheck: push ignore 121
+ipairs = function(list)
+  local meta = type(list) == "table" and getmetatable(list)
+  local own = type(meta) == "table" and rawget(meta, "__ipairs")
+  if own then return own(list) end
+  return plain(list)
+end
+-- luacheck: pop
+
+---Makes ipairs over objects of a class an error.
+---@param class table their metatable
+---@param instead string what to write instead
+function strict.refuse_ipairs(class, instead)
+  function class.__ipairs()
+    errors.invalid("ipairs over %s, which is not a list: %s", rawget(class, "__name"), instead)
+  end
+end
+
+return strict
