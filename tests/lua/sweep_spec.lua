@@ -197,7 +197,7 @@ describe("moonshard sweep", function()
       ]]):format(sweep.trace))
       local ended = sweep.run()
       assert.equal(130, ended.status, ended.err)
-      assert.equal("moonshard: interrupted after 1 of 3 points; --resume goes on\n", ended.err)
+      assert.equal("moonshard: interrupted after 1 of 3 points; --resume continues\n", ended.err)
       assert.equal(2, #lines_of(sweep.read("results.jsonl")))
       assert.equal(1, sweep.results().count.ok)
       for _, line in ipairs(sweep.traced()) do
@@ -335,7 +335,7 @@ describe("moonshard sweep", function()
         [ [[over = {}, points = {}, ranks = 2]] ] = "nothing to sweep",
         [ [[over = { steps = { 1, 2 }, mesh = { "1x1" } }, steps = 3]] ] = "steps | varies",
         [ [[over = { batch = { 1, 2 } }, ranks = 2, settings = { batch = 3 }]] ] = "batch | settings | varies",
-        [ [[over = { mesh = { "1x2" } }, steps = 2, warmup = 2]] ] = "of 2 steps 2 are warm-up",
+        [ [[over = { mesh = { "1x2" } }, steps = 2, warmup = 2]] ] = "2 steps | warm-up of 2",
         [ [[over = { mesh = { "1x2" } }, memory_limit = "much"]] ] = '"2GiB"',
         [ [[over = { mesh = { "1x2" } }, where = function() return false end]] ] = "every point",
         [ [[over = { mesh = { "1x2" } }, where = function(p) return p.bach.x end]] ] = "attempt to index",

@@ -1,7 +1,7 @@
--- Horizontal bars as SVG for a page: groups of rows, a row a label with a bar of one or more parts below it.
+-- A bar chart as SVG for a page: groups of rows, each with a label and, below it, a bar of one or more segments.
 --
--- Lengths are per cent of the width and texts have their own size, so the same drawing is read on a phone, on a wide
--- screen and on paper. Colours are classes (c1, c2, ...) that the page's style sheet defines, for light and dark.
+-- Lengths are percentages of the width and text has a fixed size, so the same drawing is readable on a phone, a wide
+-- screen and paper. Colours are classes (c1, c2, ...) that the page's style sheet defines, for light and dark.
 
 local axis = require("moonshard.metrics.axis")
 
@@ -9,22 +9,22 @@ local bars = {}
 
 ---@class moonshard.BarRow
 ---@field label string
----@field number integer? of the point, for scripts
----@field parts { value: number, class: string, title: string }[] one after the other
----@field text string what stands behind the bar
----@field low number? of a range that is marked on the bar
----@field high number?
----@field faint boolean? of a row that was not measured
+---@field number integer? the point's number in the table, for the script
+---@field segments { value: number, class: string, title: string }[] from left to right
+---@field text string to the right of the bar
+---@field low number? start of a range that is marked on the bar
+---@field high number? its end
+---@field faint boolean? draw the row faintly, because it was not measured
 
 ---@class moonshard.BarChart
----@field title string what it shows, for those who do not see it
+---@field title string description for screen readers
 ---@field groups { title: string?, rows: moonshard.BarRow[] }[]
 ---@field limit { value: number, text: string }? a line across all rows
 
-local LONGEST = 68 -- per cent of the width that the largest value takes: the rest is for the text behind it
-local LABEL, BAR, ROW, GROUP, AXIS, TOP = 14, 14, 42, 30, 24, 6 -- heights
+local LONGEST = 68 -- length of the largest value in per cent of the width; the rest is for the text after the bar
+local LABEL, BAR, ROW, GROUP, AXIS, TOP = 14, 14, 42, 30, 24, 6 -- heights in pixels
 
----Heights of a row, of a group's title and of the axis below, for those who move rows.
+---Heights in pixels of a row, a group's title and the axis, for the script that moves rows.
 bars.LAYOUT = { row = ROW, group = GROUP, axis = AXIS }
 
 ---@param text any
@@ -36,7 +36,7 @@ local escape = bars.escape
 
 local function total(row)
   local sum = 0
-  for _, part in ipairs(row.parts) do sum = sum + part.value end
+  for _, segment in ipairs(row.segments) do sum = sum + segment.value end
   return sum
 end
 
@@ -48,16 +48,16 @@ local function largest_value(chart)
   return largest > 0 and largest or 1
 end
 
--- Each row is drawn at 0 and moved to its place, where a script may move it again.
+-- Each row is drawn at 0 and translated to its position, so that the script can move it.
 local function draw_row(out, row, y, to_x)
   out[#out + 1] = ('<g class="row%s" data-point="%d" transform="translate(0 %d)"><text class="label" x="0" y="%d">%s'
     .. '</text>'):format(row.faint and " faint" or "", row.number or 0, y, LABEL - 3, escape(row.label))
   local from, top = 0, LABEL + 3
-  for _, part in ipairs(row.parts) do
-    if part.value > 0 then
+  for _, segment in ipairs(row.segments) do
+    if segment.value > 0 then
       out[#out + 1] = ('<rect class="%s" x="%.3f%%" y="%d" width="%.3f%%" height="%d"><title>%s</title></rect>')
-        :format(part.class, to_x(from), top, to_x(part.value), BAR, escape(part.title))
-      from = from + part.value
+        :format(segment.class, to_x(from), top, to_x(segment.value), BAR, escape(segment.title))
+      from = from + segment.value
     end
   end
   if row.low then
@@ -85,7 +85,7 @@ end
 
 local function draw_limit(out, limit, bottom, to_x)
   local x = to_x(limit.value)
-  local left = x > 50 -- the text goes to the side that has more room
+  local left = x > 50 -- the side with more room for the text
   out[#out + 1] = ('<line class="limit" x1="%.3f%%" x2="%.3f%%" y1="%d" y2="%d"/>'):format(x, x, TOP, bottom)
   out[#out + 1] = ('<text class="limit-text" x="%.3f%%" dx="%d" y="%d" text-anchor="%s">%s</text>'):format(x,
     left and -5 or 5, TOP + 11, left and "end" or "start", escape(limit.text))

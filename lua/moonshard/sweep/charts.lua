@@ -1,7 +1,7 @@
--- The charts of a sweep's page: speed, loss, memory, bytes and where the time of a step goes, a row a point.
+-- The charts of a sweep's page: speed, loss, memory, bytes, and the time of a step. Each row is a point.
 --
--- Rows carry their point's number in the table of all points, so that the page's script can order and group them as the
--- reader likes; without it they are as the sweep orders them, grouped by the first setting.
+-- Rows have their point's number in the table of all points, so that the page's script can sort and group them. Without
+-- scripts they are in the sweep's order, grouped by the first setting.
 
 local bars = require("moonshard.sweep.bars")
 local grid = require("moonshard.sweep.grid")
@@ -17,10 +17,10 @@ local charts = {}
 local escape = bars.escape
 local MEBIBYTE = 2 ^ 20
 
--- Points are grouped by mesh, or by the first setting where the mesh does not vary.
+-- The mesh, or the first setting if the mesh does not vary.
 local function group_key(self) return self.columns[1] end
 
----What tells a record from the others of its group.
+---What distinguishes a record from the others of its group.
 ---@param self { columns: string[] }
 ---@param record { key: string, point: table<string, any> }
 ---@return string
@@ -34,10 +34,10 @@ function charts.label_of(self, record)
   return #parts > 0 and table.concat(parts, "  ") or record.key
 end
 
----Groups in the order in which their first record comes: of measured ones, the fastest. Where points differ in one
----setting alone, each would be a group, so there is one without a title.
+---Rows in groups, in the order of each group's first record. If the points differ in only one setting, each would be a
+---group, so all are in one group without a title.
 ---@param self { columns: string[], records: { point: table<string, any> }[] }
----@param wanted fun(record: table): boolean|number|nil whether it has a row
+---@param wanted fun(record: table): boolean|number|nil whether the record has a row
 ---@param row_of fun(record: table): moonshard.BarRow
 ---@return { title: string?, rows: moonshard.BarRow[] }[]
 function charts.group_rows(self, wanted, row_of)
@@ -60,7 +60,7 @@ end
 
 local function is_measured(record) return record.status == "ok" end
 
----Bytes of a rank: what it held, or was planned to hold.
+---Peak bytes of rank 0: measured, or else planned.
 ---@param record moonshard.SweepRecord
 ---@return number
 function charts.peak_of(record) return record.peak_bytes or record.planned.peak_bytes end
@@ -74,17 +74,17 @@ local function legend(entries)
   return '<ul class="legend">' .. table.concat(out) .. "</ul>"
 end
 
--- The drawing as a file of its own, which brings its colours along.
+-- The drawing as a separate file, which includes its colours.
 local function as_file(svg)
   return (svg:gsub('^<svg width="100%%"', '<svg xmlns="http://www.w3.org/2000/svg" width="860"')
     :gsub("^(<svg[^>]*>)", function(opening) return opening .. "<style>" .. style.drawing .. "</style>" end))
 end
 
----A link to a file that is in the page itself, so that it needs no network.
----@param name string of the file
+---A link to a file whose content is in the link itself, so that it needs no network.
+---@param name string name of the file
 ---@param kind string MIME type
 ---@param content string
----@param text string of the link
+---@param text string text of the link
 ---@return string
 function charts.download(name, kind, content, text)
   local data = content:gsub("[^%w%-._~]", function(c) return ("%%%02X"):format(c:byte()) end)
@@ -98,11 +98,11 @@ local function framed(title, about, svg, entries)
     "image/svg+xml", as_file(svg), "SVG"), escape(title), escape(about), entries and legend(entries) or "", svg)
 end
 
----A chart of bars with its title, what it shows, and a link to it as a file.
+---A bar chart with its title, a description, and a link that downloads it as a file.
 ---@param title string
----@param about string
+---@param about string description below the title
 ---@param chart moonshard.BarChart
----@param entries { class: string, name: string }[]? what its colours mean
+---@param entries { class: string, name: string }[]? legend of its colours
 ---@return string
 function charts.figure(title, about, chart, entries) return framed(title, about, bars.svg(chart), entries) end
 local figure, grouped, label_of = charts.figure, charts.group_rows, charts.label_of
@@ -122,7 +122,7 @@ local function speed(self)
       label = label_of(self, record), low = several and record.tokens_per_s_min or nil,
       high = several and record.tokens_per_s_max or nil,
       text = short_rate(record.tokens_per_s) .. (several and (" ±%.0f%%"):format(report.spread(record)) or ""),
-      parts = { { value = record.tokens_per_s, class = "c1", title = ("%s: %s, %.2f ms a step"):format(record.key,
+      segments = { { value = record.tokens_per_s, class = "c1", title = ("%s: %s, %.2f ms a step"):format(record.key,
         progress.rate(record.tokens_per_s), record.step_ms) } },
     }
   end)
@@ -135,13 +135,13 @@ local function loss(self)
   local groups = grouped(self, is_measured, function(record)
     local text = ("%.4f"):format(record.loss)
     return { label = label_of(self, record), text = text,
-      parts = { { value = record.loss, class = "c1", title = record.key .. ": " .. text } } }
+      segments = { { value = record.loss, class = "c1", title = record.key .. ": " .. text } } }
   end)
   return figure("Loss", "Mean over the last tenth of the steps.",
     { title = "Loss", groups = groups })
 end
 
--- Of points that differ in one positive number, as learning rates do: the curve, and where it is lowest.
+-- For points that differ in one positive number, such as a learning rate: the curve of the loss and its minimum.
 local function loss_curve(self)
   local key, chart = self.columns[1], { title = "Loss over " .. self.columns[1], points = {}, joined = true }
   local list = minimum.measured(self, key)
@@ -175,7 +175,7 @@ local function peaks_differ(self)
   return false
 end
 
--- What a point's speed costs: up and left is better.
+-- Speed over memory: points further up and left are better.
 local function speed_against_memory(self)
   local chart = { title = "Speed against memory", points = {} }
   local best = -1
@@ -186,7 +186,7 @@ local function speed_against_memory(self)
           progress.size(peak_of(record))) })
     end
   end
-  -- Named are those that no other point beats in both.
+  -- Labels the points that no other point beats in both.
   table.sort(chart.points, function(a, b)
     if a.x ~= b.x then return a.x < b.x end
     return a.y > b.y
@@ -196,7 +196,7 @@ local function speed_against_memory(self)
       best, point.text = point.y, point.key
     end
   end
-  return framed(chart.title, "Tokens per second over MiB of a rank; named are points that no other beats in both.",
+  return framed(chart.title, "Tokens per second over MiB per rank. No other point is better than a named one in both.",
     points.svg(chart))
 end
 
@@ -206,17 +206,17 @@ local function memory(self)
   for i, name in ipairs(plans.CATEGORIES) do entries[i] = { class = "c" .. i, name = name } end
   local groups = grouped(self, function(record) return is_measured(record) or record.status == "skipped" end,
     function(record)
-      local parts = {}
+      local segments = {}
       for i, name in ipairs(plans.CATEGORIES) do
         local bytes = record.planned.bytes[name]
-        parts[i] = { value = bytes / MEBIBYTE, class = "c" .. i,
+        segments[i] = { value = bytes / MEBIBYTE, class = "c" .. i,
           title = ("%s: %s %s"):format(record.key, name, progress.size(bytes)) }
       end
       local skipped = record.status == "skipped"
-      return { label = label_of(self, record) .. (skipped and "  (skipped)" or ""), parts = parts, faint = skipped,
-        text = progress.size(record.planned.peak_bytes) }
+      return { label = label_of(self, record) .. (skipped and "  (skipped)" or ""), segments = segments,
+        faint = skipped, text = progress.size(record.planned.peak_bytes) }
     end)
-  return figure("Peak memory by category", "MiB of rank 0, as planned before the first step.", {
+  return figure("Peak memory by category", "MiB on rank 0, known before the first step.", {
     title = "Peak memory by category", groups = groups,
     limit = limit and { value = limit / MEBIBYTE, text = "limit " .. progress.size(limit) } or nil,
   }, entries)
@@ -226,39 +226,39 @@ local function communication(self)
   local entries = {}
   for i, dim in ipairs(self.dims) do entries[i] = { class = "d" .. (i - 1) % 4 + 1, name = dim } end
   local groups = grouped(self, is_measured, function(record)
-    local parts, sum = {}, 0
+    local segments, sum = {}, 0
     for i, dim in ipairs(self.dims) do
       local bytes = record.comm_bytes[dim] or 0
       sum = sum + bytes
-      parts[i] = { value = bytes / MEBIBYTE, class = entries[i].class,
+      segments[i] = { value = bytes / MEBIBYTE, class = entries[i].class,
         title = ("%s: %s over %s"):format(record.key, progress.size(bytes), dim) }
     end
-    return { label = label_of(self, record), parts = parts, text = progress.size(sum) }
+    return { label = label_of(self, record), segments = segments, text = progress.size(sum) }
   end)
   return figure("Bytes per mesh dimension", "MiB that rank 0 reads and writes for others in a step.",
     { title = "Bytes per mesh dimension", groups = groups }, entries)
 end
 
--- Where a step's time goes, of the points that measure it: GPUs do only while they are traced.
+-- Compute and exposed communication in a step, for points that measured it. On a GPU only a trace measures it.
 local function step_time(self)
   local entries = { { class = "c1", name = "compute" }, { class = "c4", name = "exposed communication" } }
   local groups = grouped(self, function(record) return is_measured(record) and record.exposed_ms end, function(record)
     local exposed = math.min(record.exposed_ms, record.step_ms)
-    local parts = {}
+    local segments = {}
     for i, ms in ipairs({ record.step_ms - exposed, exposed }) do
-      parts[i] = { value = ms, class = entries[i].class,
+      segments[i] = { value = ms, class = entries[i].class,
         title = ("%s: %.2f ms of %s"):format(record.key, ms, entries[i].name) }
     end
-    return { label = label_of(self, record), parts = parts,
+    return { label = label_of(self, record), segments = segments,
       text = ("%.2f ms (%.0f%%)"):format(record.step_ms, 100 * exposed / record.step_ms) }
   end)
   if #groups == 0 then return nil end
-  local about = "Milliseconds of rank 0, medians: kernels, and in brackets the share of the time in which none ran "
-    .. "because it waited for other ranks or moved their bytes."
+  local about = "Milliseconds on rank 0, medians; in brackets the share of the time in which no kernel ran, because "
+    .. "rank 0 waited for other ranks or moved their bytes."
   return figure("Time of a step", about, { title = "Time of a step", groups = groups }, entries)
 end
 
----All charts that the sweep's points have something to show in.
+---All charts for which the sweep has data.
 ---@param self moonshard.SweepReport
 ---@return string[]
 function charts.figures(self)

@@ -1,4 +1,4 @@
--- Columns of a table for the terminal: settings, numbers, and bytes in one unit, a row a record of a sweep.
+-- Columns of a table for the terminal: settings, numbers, and bytes in a common unit. Each row is a record of a sweep.
 
 local grid = require("moonshard.sweep.grid")
 local text_lines = require("moonshard.base.text_lines")
@@ -7,8 +7,8 @@ local columns = {}
 
 ---@class moonshard.TextColumn
 ---@field title string
----@field left boolean? aligned to the left
----@field [integer] string a cell each row
+---@field left boolean? align to the left
+---@field [integer] string the cell of each row
 
 -- The largest unit in which the largest value is at least 1.
 local function unit_of(largest)
@@ -19,7 +19,7 @@ local function unit_of(largest)
   return names[i], 1024 ^ (i - 1)
 end
 
----Their settings, aligned to the left.
+---One column per setting, aligned to the left.
 ---@param records { point: table<string, any> }[]
 ---@param keys string[]
 ---@return moonshard.TextColumn[]
@@ -50,9 +50,9 @@ end
 ---Columns of bytes in one unit, the largest in which the largest value is at least 1.
 ---@generic T
 ---@param records T[]
----@param names string[] a column each
----@param titles table<string, string> of the names that have another
----@param value_of fun(record: T, name: string): number bytes
+---@param names string[] one column per name
+---@param titles table<string, string> titles that differ from the names
+---@param value_of fun(record: T, name: string): number returns bytes
 ---@return moonshard.TextColumn[]
 ---@return string unit
 function columns.bytes(records, names, titles, value_of)
@@ -69,9 +69,9 @@ function columns.bytes(records, names, titles, value_of)
   return list, unit
 end
 
----The table's lines, its titles first.
+---The lines of a table; the first one has the titles.
 ---@param list moonshard.TextColumn[]
----@param count integer rows
+---@param count integer number of rows
 ---@return string[]
 function columns.lines(list, count)
   local lines = {}

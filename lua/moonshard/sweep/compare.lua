@@ -1,6 +1,6 @@
--- Two finished sweeps point by point: what became faster or slower, and whether by more than the runs differ.
+-- Compares two finished sweeps point by point: which points became faster or slower by more than their runs vary.
 --
--- Points match by their settings. The sweeps can differ in anything else, since that is what a comparison is for; the
+-- Points match by their settings. The sweeps can differ in everything else, which is what a comparison is for; these
 -- differences are printed first.
 
 local columns = require("moonshard.sweep.columns")
@@ -16,18 +16,18 @@ local compare = {}
 ---@alias moonshard.SweepVerdict
 ---| "faster"
 ---| "slower"
----| "within noise" the ranges of both points' runs meet
----| "one run" of either sweep: how much runs differ is not known
+---| "within noise" the ranges of the old and the new runs overlap
+---| "one run" one of the sweeps ran each point once, so the variation is unknown
 
 ---@class moonshard.SweepPair a point that both sweeps have measured, or planned
 ---@field key string
 ---@field point table<string, any>
 ---@field old moonshard.SweepRecord
 ---@field new moonshard.SweepRecord
----@field ratio number? speed, new to old; nil where either sweep only planned
----@field low number? of the slowest new run to the fastest old one
----@field high number? of the fastest new run to the slowest old one
----@field verdict moonshard.SweepVerdict? nil where there is no ratio
+---@field ratio number? new speed / old speed; nil if one of the sweeps only planned
+---@field low number? slowest new run / fastest old run
+---@field high number? fastest new run / slowest old run
+---@field verdict moonshard.SweepVerdict? nil if there is no ratio
 
 ---@class moonshard.SweepComparison
 ---@field old moonshard.FinishedSweep
@@ -35,10 +35,10 @@ local compare = {}
 ---@field columns string[] the settings that points differ in
 ---@field records moonshard.SweepPair[] in the order of the new sweep
 ---@field timed boolean whether pairs have a ratio of speeds
----@field metrics string[] what either sweep is ordered by, besides speed and memory
+---@field metrics string[] the sort keys of both sweeps, except speed and memory
 ---@field only_old string[] keys of points
 ---@field only_new string[]
----@field unequal string[] points that one or both of the sweeps could not measure, and why
+---@field unequal string[] points that one or both sweeps did not measure, with the reasons
 ---@field warnings string[]
 
 local function verdict_of(self, low, high)
@@ -101,14 +101,14 @@ local function warnings_of(self)
     local busy, unfinished = report.warn_of_load(self[name].header), self[name].unfinished
     if busy then list[#list + 1] = name .. ": " .. busy end
     if unfinished > 0 then
-      list[#list + 1] = ("%s: %s is not finished: %d point%s missing; --resume continues it"):format(name,
+      list[#list + 1] = ("%s: %s is unfinished: %d point%s missing; --resume continues it"):format(name,
         self[name].path, unfinished, unfinished == 1 and "" or "s")
     end
   end
   return list
 end
 
----Reads two sweeps and compares them. MS_EINVAL where a file is not that of a sweep.
+---Reads two sweeps and compares them. Raises MS_EINVAL if a file does not contain a sweep's results.
 ---@param old_path string folder, results.json or results.jsonl
 ---@param new_path string
 ---@return moonshard.SweepComparison
@@ -125,7 +125,7 @@ function compare.read(old_path, new_path)
   return self
 end
 
----A metric of a record, if it has it.
+---A metric of a record; nil if it has none of this name.
 ---@param record moonshard.SweepRecord
 ---@param name string "loss", or one of the recipe's
 ---@return number?
@@ -178,9 +178,9 @@ local function table_of(self)
     self.timed and "old, new: tokens/s; " or "", unit)
 end
 
----How many points are faster, slower and neither, and the geometric mean of their ratios.
+---The number of points with each verdict, and the geometric mean of the ratios.
 ---@param self moonshard.SweepComparison
----@return string? nil where no speeds were compared
+---@return string? nil if no speeds were compared
 function compare.summary(self)
   if not self.timed or #self.records == 0 then return nil end
   local count, order, sum = {}, { "faster", "slower", "within noise", "one run" }, 0
@@ -200,7 +200,7 @@ local function listed(lines, title, list)
   lines[#lines + 1] = ("\n%d %s:\n  %s"):format(#list, title, table.concat(list, "\n  "))
 end
 
----What the lists below the table are called.
+---Titles of the lists below the table.
 compare.LISTS = {
   { "only_old", "only in the old sweep" }, { "only_new", "only in the new sweep" },
   { "unequal", "not measured by both" },
@@ -211,7 +211,7 @@ compare.LISTS = {
 function compare.text(self)
   local lines = { ("old: %s\nnew: %s"):format(self.old.path, self.new.path) }
   for _, warning in ipairs(self.warnings) do lines[#lines + 1] = "warning: " .. warning end
-  lines[#lines + 1] = "\n" .. (#self.records > 0 and table_of(self) or "no point was measured by both")
+  lines[#lines + 1] = "\n" .. (#self.records > 0 and table_of(self) or "no point was measured in both sweeps")
   local summary = compare.summary(self)
   if summary then lines[#lines + 1] = "\n" .. summary end
   for _, row in ipairs(compare.LISTS) do listed(lines, row[2], self[row[1]]) end

@@ -1,4 +1,4 @@
--- The self-contained page of two compared sweeps: the change in speed and peak of each point, and the table.
+-- The self-contained page of two compared sweeps: the change of each point's speed and peak, and the table.
 
 local bars = require("moonshard.sweep.bars")
 local charts = require("moonshard.sweep.charts")
@@ -30,25 +30,26 @@ local function speed(self)
     if not seen[pair.verdict] then table.insert(entries, { class = COLOURS[pair.verdict], name = pair.verdict }) end
     seen[pair.verdict] = true
   end
-  local about = "Tokens per second: ratio of the medians, and the range from the slowest new run over the fastest old "
-    .. "one to the fastest over the slowest."
+  local about = "Tokens per second: ratio of the medians, and its range, from the slowest new run over the fastest old "
+    .. "one to the fastest new run over the slowest old one."
   return ratios(self, "Speed, new to old", about, function(pair)
     local known = pair.verdict ~= "one run"
     return { low = known and pair.low or nil, high = known and pair.high or nil, text = ("%.3f"):format(pair.ratio),
-      parts = { { value = pair.ratio, class = COLOURS[pair.verdict], title = ("%s: %s, before %s: %s"):format(pair.key,
-        progress.rate(pair.new.tokens_per_s), progress.rate(pair.old.tokens_per_s), pair.verdict) } } }
+      segments = { { value = pair.ratio, class = COLOURS[pair.verdict],
+        title = ("%s: %s, before %s: %s"):format(pair.key, progress.rate(pair.new.tokens_per_s),
+          progress.rate(pair.old.tokens_per_s), pair.verdict) } } }
   end, entries)
 end
 
 local function peak(self)
   return ratios(self, "Peak memory, new to old", "Bytes of rank 0.", function(pair)
     local old, new = peak_of(pair.old), peak_of(pair.new)
-    return { text = ("%.3f"):format(new / old), parts = { { value = new / old, class = "c2",
+    return { text = ("%.3f"):format(new / old), segments = { { value = new / old, class = "c2",
       title = ("%s: %s, before %s"):format(pair.key, progress.size(new), progress.size(old)) } } }
   end)
 end
 
--- The columns of numbers: title, value of a pair if it has one, its text.
+-- The columns of numbers: the title, the value of a pair (nil if it has none), and its text.
 local function number_columns(self)
   local numbers = {}
   local function add(title, value_of, text_of)

@@ -1,6 +1,6 @@
--- ms.find_lr: which learning rate? A sweep over rates, evenly spaced in their logarithm, of short runs with the
--- recipe's own schedule, model and mesh. The lowest loss wins, and a parabola through it and its neighbours says where
--- between them the lowest point should be. A rate at which training diverges is a point that failed, with its reason.
+-- ms.find_lr: finds a learning rate by a sweep of short runs over rates that are evenly spaced on a logarithmic scale,
+-- with the recipe's own schedule, model and mesh. A parabola through the rate with the lowest loss and its two
+-- neighbours estimates the best rate. A rate at which training diverges is a failed point, with its reason.
 
 local errors = require("moonshard.base.error")
 local minimum = require("moonshard.sweep.minimum")
@@ -8,17 +8,17 @@ local options = require("moonshard.base.options")
 local sweep = require("moonshard.sweep")
 
 ---@class moonshard.FindLrOptions
----@field recipe string path, beside the sweep's file or from the working directory
----@field from number? lowest rate; 1e-5
----@field to number? highest rate; 1e-1
----@field points integer? how many rates, at least 3; 9
----@field setting string? what the recipe calls its learning rate; "lr"
----@field settings table<string, any>? of every run
----@field steps integer? of a run
----@field repeats integer? runs of every rate; 1
----@field ranks integer?
----@field memory_limit string|number?
----@field timeout number? seconds that a run may take
+---@field recipe string path, relative to the sweep's file or to the working directory
+---@field from number? lowest rate; default 1e-5
+---@field to number? highest rate; default 1e-1
+---@field points integer? number of rates, at least 3; default 9
+---@field setting string? the recipe's setting for the learning rate; default "lr"
+---@field settings table<string, any>? settings of every run
+---@field steps integer? steps per run
+---@field repeats integer? runs per rate; default 1
+---@field ranks integer? as for ms.sweep
+---@field memory_limit string|number? as for ms.sweep
+---@field timeout number? time limit of a run, in seconds
 ---@field out string? folder for the results
 ---@field title string?
 
@@ -52,8 +52,8 @@ local function check(o)
   if o.points < 3 then errors.invalid("ms.find_lr: points must be at least 3, not %d", o.points) end
 end
 
----Runs the sweep, prints its table by loss and the advice (not with --json), and gives the advised rate; nil when no
----rate could be measured. Works under `moonshard sweep FILE.lua`.
+---Runs the sweep, prints its table sorted by loss and the suggested rate (not with --json), and returns this rate; nil
+---if no rate could be measured. Works only under `moonshard sweep FILE.lua`.
 ---@param given moonshard.FindLrOptions
 ---@return number?
 local function find_lr(given)

@@ -15,9 +15,11 @@ local HEADER = { recipe = "string", settings = "table", repeats = "number", mach
   version = "string" }
 local MEASURED = { "tokens_per_s", "tokens_per_s_min", "tokens_per_s_max", "peak_bytes", "loss" }
 
-local function refuse(path, why) errors.invalid("%s is not the results of a sweep: %s: %s", path, why, NEEDED) end
+local function refuse(path, why)
+  errors.invalid("%s does not contain the results of a sweep: %s: %s", path, why, NEEDED)
+end
 
--- A folder's results.jsonl is the newer one where a sweep was killed before it wrote results.json.
+-- results.jsonl first: it is newer if a sweep was killed before it wrote results.json.
 local function file_of(path)
   local folder = path:gsub("/+$", "")
   for _, name in ipairs({ "results.jsonl", "results.json" }) do
@@ -36,7 +38,7 @@ local function check_header(path, header)
   end
 end
 
--- Whether it is an object of numbers, or left out.
+-- Whether it is nil or an object that contains only numbers.
 local function is_numbers(object)
   if object ~= nil and type(object) ~= "table" then return false end
   for key, value in pairs(object or {}) do
@@ -45,7 +47,7 @@ local function is_numbers(object)
   return true
 end
 
--- Whether it has what a point of its status has.
+-- Whether it has all fields of a point with its status.
 local function is_record(record, header)
   if type(record) ~= "table" or type(record.key) ~= "string" or type(record.point) ~= "table" then return false end
   for key, value in pairs(record.point) do
@@ -55,13 +57,14 @@ local function is_record(record, header)
   if record.status ~= "ok" then return record.status == nil or STATUSES[record.status] ~= nil end
   if header.plan then return type(record.planned) == "table" and (tonumber(record.planned.peak_bytes) or 0) > 0 end
   for _, key in ipairs(MEASURED) do
-    -- A loss that is no number any more is null.
+    -- JSON has null for a loss that became NaN.
     if type(record[key]) ~= "number" and (key ~= "loss" or record[key] ~= nil) then return false end
   end
   return record.tokens_per_s_min > 0 and record.peak_bytes > 0
 end
 
--- The header, then a record a line; the last one of a point counts. What a killed sweep left half written is dropped.
+-- The header, then one record per line; a point's last record counts. An incomplete last line, left by a killed sweep,
+-- is dropped.
 local function read_lines(path, text)
   local list = {}
   for line in text_lines.whole(text) do
@@ -74,7 +77,7 @@ local function read_lines(path, text)
   return header, list
 end
 
--- One object with the points in it.
+-- One object that contains the points.
 local function read_object(path, text)
   local object, why = json.decode(text)
   if object == nil then refuse(path, why) end
@@ -85,12 +88,12 @@ end
 
 ---@class moonshard.FinishedSweep
 ---@field path string of the file
----@field header table what all points have in common
----@field report moonshard.SweepReport its records in order
+---@field header table what all points share
+---@field report moonshard.SweepReport the sorted records
 ---@field by_key table<string, moonshard.SweepRecord>
----@field unfinished integer points of which runs are missing
+---@field unfinished integer number of points that have not finished
 
----Reads a sweep. MS_EINVAL where it is none.
+---Reads a sweep. Raises MS_EINVAL if the path does not contain one.
 ---@param path string
 ---@return moonshard.FinishedSweep
 function finished.read(path)

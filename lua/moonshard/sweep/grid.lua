@@ -1,7 +1,8 @@
--- The points of a sweep: every combination of the values in `over`, then the explicit ones, less what `where` refuses.
+-- The points of a sweep: every combination of the values in `over`, then the explicit ones, except those that `where`
+-- leaves out; and the order in which they run.
 --
--- A point is what the recipe gets as key=value, in a fixed order (mesh first, then by name), and the number of ranks
--- that it runs on: `ranks` of the sweep, of the point, or the product of the sizes of its mesh.
+-- A point consists of the settings that the recipe receives as key=value, in a fixed order (mesh first, then by name),
+-- and the number of ranks that it runs on: `ranks` of the point or the sweep, or the product of its mesh's sizes.
 
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.json")
@@ -10,15 +11,15 @@ local options = require("moonshard.base.options")
 local grid = {}
 
 ---@class moonshard.SweepPoint
----@field key string "mesh=1x4 batch=8": what identifies it
+---@field key string identifies the point: "mesh=1x4 batch=8"
 ---@field values table<string, string|number|boolean> by setting, lists as text
----@field order string[] the settings in their order
+---@field order string[] names of the settings, in order
 ---@field ranks integer
----@field index integer its place in the list, from 1
+---@field index integer in the list, from 1
 
 local MOST_POINTS = 10000
 
--- Mesh first: it is what a sweep is mostly about.
+-- Mesh first, because most sweeps are about it.
 local function in_order(keys)
   table.sort(keys, function(a, b)
     if (a == "mesh") ~= (b == "mesh") then return a == "mesh" end
@@ -35,7 +36,7 @@ local function check_key(key, who)
   end
 end
 
--- Lists become text as the command line has it: "1x4" for a mesh, "0.9,0.95" for others.
+-- Converts lists to the notation of the command line: "1x4" for a mesh, "0.9,0.95" for others.
 local function read_value(key, value, who)
   local kind = type(value)
   if kind == "string" or kind == "boolean" then return value end
@@ -49,14 +50,14 @@ local function read_value(key, value, who)
   return table.concat(texts, key == "mesh" and "x" or ",")
 end
 
----A value as the command line takes it.
+---A value in the notation of the command line.
 ---@param value string|number|boolean
 ---@return string
 function grid.text(value)
   return type(value) == "number" and json.encode(value) or tostring(value)
 end
 
----Settings as a point has them: names and values checked, lists as text.
+---Checks the names and values of settings, and converts lists to text.
 ---@param given table<string, any>
 ---@param who string for messages
 ---@return table<string, string|number|boolean>
@@ -75,8 +76,8 @@ local function sizes_product(point, mesh)
     local size = tonumber(part)
     if not size or size % 1 ~= 0 then return nil end
     if size < 1 then
-      errors.invalid("ms.sweep: point %s leaves the number of ranks open: give ranks, or a mesh without %s", point.key,
-        part)
+      errors.invalid("ms.sweep: point %s: %s in the mesh leaves the number of ranks unknown: give ranks, or a mesh of "
+        .. "positive sizes", point.key, part)
     end
     product = product * size
   end
@@ -114,7 +115,7 @@ local function check_over(over)
     end
     keys[#keys + 1], count = key, count * #list
   end
-  if count > MOST_POINTS then errors.invalid("ms.sweep: %d points are more than %d", count, MOST_POINTS) end
+  if count > MOST_POINTS then errors.invalid("ms.sweep: %d points exceed the limit of %d", count, MOST_POINTS) end
   return in_order(keys)
 end
 
@@ -138,10 +139,10 @@ local function admits(where, point)
   return where(copy)
 end
 
----The points that a sweep has, each once.
+---The points of a sweep, without duplicates.
 ---@param sweep { over: table?, points: table[]?, where: function?, ranks: integer? }
 ---@return moonshard.SweepPoint[] points
----@return integer left_out by `where`
+---@return integer left_out number of points that `where` left out
 function grid.points(sweep)
   local points, known, left_out = {}, {}, 0
   local function add(values)
@@ -166,7 +167,7 @@ function grid.points(sweep)
   return points, left_out
 end
 
----The settings that any of the points has, in their order.
+---All settings that appear in any point, in order.
 ---@param points moonshard.SweepPoint[]
 ---@return string[]
 function grid.columns(points)
@@ -182,7 +183,7 @@ function grid.columns(points)
   return in_order(keys)
 end
 
----The arguments that give a point's settings to the recipe.
+---The command-line arguments that pass a point's settings to the recipe.
 ---@param settings table<string, any> of every point
 ---@param point moonshard.SweepPoint
 ---@return string[]
@@ -198,7 +199,7 @@ end
 
 -- ---- order ----------------------------------------------------------------------------------------------------------
 
--- Park and Miller's generator: the same on every machine, and good enough to shuffle by.
+-- Park and Miller's generator: reproducible on every machine, and good enough for shuffling.
 local function draw(state)
   state.value = state.value * 16807 % 2147483647
   return state.value

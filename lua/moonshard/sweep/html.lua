@@ -40,7 +40,7 @@ local function table_row(self, record)
     cells[#cells + 1] = ("<td%s>%s</td>"):format(type(value) == "number" and (' data-v="%.17g"'):format(value) or "",
       value == nil and "" or escape(grid.text(value)))
   end
-  -- Without a value the text says why, or nothing.
+  -- If there is no value, the text is the reason, or empty.
   local function number(value, text)
     cells[#cells + 1] = value and ('<td class="n" data-v="%.17g">%s</td>'):format(value, text)
       or ('<td class="n">%s</td>'):format(text or "")
@@ -91,7 +91,7 @@ end
 
 ---@param name string
 ---@param value string
----@param about string smaller, below it
+---@param about string small text below the value
 ---@return string
 function html.tile(name, value, about)
   return ("<div><dt>%s</dt><dd>%s<small>%s</small></dd></div>"):format(name, escape(value), escape(about))
@@ -99,7 +99,7 @@ end
 
 local tile = html.tile
 
--- The fastest point, the one with the smallest peak, and how many there are.
+-- The fastest point, the one with the smallest peak, and the number of points.
 local function tiles(self)
   local out, fastest, smallest = {}, nil, nil
   for _, record in ipairs(self.records) do
@@ -127,9 +127,9 @@ local function about(self)
     escape(header.version), escape(header.started))
 end
 
----A whole page; its script is that of a sweep's page.
+---A whole page, with the style sheets and the script of sweeps.
 ---@param title string
----@param body string HTML, behind the title
+---@param body string HTML that follows the title
 ---@return string
 function html.document(title, body)
   return table.concat({

@@ -1,5 +1,5 @@
--- ms.sweep: runs one recipe over a grid of settings, each point on fresh ranks, and reports the results as a table,
--- CSV, JSON and a page of charts. Works only under `moonshard sweep FILE`, because points are children of the
+-- ms.sweep: runs one recipe over a grid of settings, each point on new ranks, and reports the results as a table, CSV,
+-- JSON and a page of charts. Works only under `moonshard sweep FILE`, because points run as child processes of the
 -- executable.
 
 local errors = require("moonshard.base.error")
@@ -15,34 +15,34 @@ local status_line = require("moonshard.sweep.status_line")
 local terminal = require("moonshard.base.terminal")
 
 local sweep = {
-  ---What the command says: file (of the sweep; nil outside of the command), resume, json, plan.
+  ---Options of the command: file (the sweep's; nil outside the command), resume, json, plan.
   mode = { file = nil, resume = false, json = false, plan = false },
   ---Whether any point of any sweep failed.
   failed = false,
-  ---How many sweeps were run.
+  ---Number of sweeps that ran.
   ran = 0,
 }
 
 ---@class moonshard.SweepOptions
----@field recipe string path, beside the sweep's file or from the working directory
+---@field recipe string path, relative to the sweep's file or to the working directory
 ---@field over table<string, any[]>? values by setting: every combination is a point; `ranks` is the number of ranks
----@field points table<string, any>[]? further points, one by one
----@field where fun(point: table): boolean? a point for which it gives false is left out; point.ranks is there too
----@field settings table<string, any>? of every point
----@field steps integer? of a run: the setting `steps` of the recipe
----@field warmup integer? first steps of a run that do not count; 1, or 0 where steps is 1
----@field repeats integer? runs of every point; 1
----@field ranks integer? of every point; without it the sizes of the mesh are multiplied
----@field memory_limit string|number? of a rank: "2GiB" or bytes; points whose plan needs more are skipped
----@field timeout number? seconds that a plan or a run may take
----@field out string? folder for the results; build/sweep/NAME, where NAME is that of the sweep's file
----@field title string? of the page
----@field sort string? what stands first: "speed" (the fastest point, the default), "memory" (the smallest peak; the
----  default of plans), "loss", or the name of a metric of the recipe (the lowest first; with a - before it the highest)
----@field plan boolean? only plans the points, of any number of ranks, and runs none; `--plan` says so too
----@field ranks_per_node integer? of plans: how many ranks each node has; `--ranks-per-node` goes before it
----@field order string? of runs: "shuffled" (by seed, the default) or "given"; a round has each point once
----@field seed integer? of the order; 1
+---@field points table<string, any>[]? further points
+---@field where fun(point: table): boolean? receives a point's settings and `ranks`; returns false to leave it out
+---@field settings table<string, any>? settings of every point
+---@field steps integer? steps per run, passed as the recipe's setting `steps`
+---@field warmup integer? first steps of a run that do not count; default 1, or 0 if steps is 1
+---@field repeats integer? runs per point; default 1
+---@field ranks integer? ranks of every point; default: the product of the mesh's sizes
+---@field memory_limit string|number? limit per rank, "2GiB" or bytes; points whose plan exceeds it are skipped
+---@field timeout number? time limit of a plan or a run, in seconds
+---@field out string? folder for the results; default build/sweep/ and the name of the sweep's file
+---@field title string? title of the page
+---@field sort string? "speed" (fastest first; the default), "memory" (smallest peak first; the default of plans),
+---  "loss", or a metric of the recipe (lowest first; with a leading "-" highest first)
+---@field plan boolean? only plan the points, of any number of ranks, and run none; also set by `--plan`
+---@field ranks_per_node integer? ranks per node in plans; `--ranks-per-node` overrides it
+---@field order string? order of the runs: "shuffled" (by seed; the default) or "given"; each round has every point once
+---@field seed integer? seed of the order; default 1
 
 local SPECS = {
   recipe = { "string", required = true }, over = { "table" }, points = { "table" }, where = { "function" },
@@ -84,21 +84,25 @@ local function check_conflicts(o, points)
   local given = { steps = o.steps, ranks = o.ranks }
   for _, key in ipairs(grid.columns(points)) do
     if given[key] then
-      errors.invalid("ms.sweep: %s is fixed for all points and varies over them: remove one", key)
+      errors.invalid("ms.sweep: %s is given for all points and also varies over them: remove one of the two", key)
     end
     if o.settings[key] ~= nil then
-      errors.invalid("ms.sweep: %s is in settings and varies over points: remove one", key)
+      errors.invalid("ms.sweep: %s is in settings and also varies over points: remove one of the two", key)
     end
   end
-  if o.settings.ranks then errors.invalid("ms.sweep: ranks is an option of the sweep, not one of settings") end
-  if o.settings.steps and o.steps then errors.invalid("ms.sweep: steps is given twice, once in settings") end
+  if o.settings.ranks then
+    errors.invalid("ms.sweep: ranks is an option of the sweep, not a setting: move it out of settings")
+  end
+  if o.settings.steps and o.steps then
+    errors.invalid("ms.sweep: steps is an option and also in settings: remove one of the two")
+  end
 end
 
 local function read_warmup(o)
   local warmup = o.warmup or (o.steps == 1 and 0 or 1)
   if warmup < 0 then errors.invalid("ms.sweep: warmup must be at least 0, not %d", warmup) end
   if o.steps and o.steps <= warmup then
-    errors.invalid("ms.sweep: of %d step%s %d are warm-up: nothing is left to measure", o.steps,
+    errors.invalid("ms.sweep: %d step%s with a warm-up of %d: no step is left to measure: raise steps", o.steps,
       o.steps == 1 and "" or "s", warmup)
   end
   return warmup
@@ -108,7 +112,7 @@ local function name_of_file()
   return (sweep.mode.file:match("([^/]*)$"):gsub("%.lua$", ""))
 end
 
--- What all points have in common; part of the results.
+-- What all points share; saved with the results.
 local function new_header(job)
   local cpu = require("moonshard.base.machine").cpu()
   return {
@@ -120,11 +124,12 @@ local function new_header(job)
   }
 end
 
--- A name that is none of ours is a metric's, which only runs will show; one that is nearly ours is a slip.
+-- Other names are metrics, which only runs can confirm; a name close to one of ours is taken for a typing mistake.
 local function check_sort(o)
   if SORTS[o.sort] then
     if o.plan and o.sort ~= "memory" then
-      errors.invalid("ms.sweep: sort %q: points that are only planned have no %s: sort = \"memory\"", o.sort, o.sort)
+      errors.invalid("ms.sweep: sort %q: points that are only planned have no %s: use sort = \"memory\"", o.sort,
+        o.sort)
     end
     return
   end
@@ -136,7 +141,7 @@ end
 local function read_job(given)
   local o = options.parse("ms.sweep", given, SPECS)
   if not (o.over and next(o.over)) and not (o.points and next(o.points)) then
-    errors.invalid("ms.sweep: nothing to sweep: give over = { mesh = { \"1x4\", \"2x2\" } }, or points")
+    errors.invalid("ms.sweep: there is nothing to sweep: give over = { mesh = { \"1x4\", \"2x2\" } }, or points")
   end
   o.plan, o.ranks_per_node = o.plan or sweep.mode.plan, sweep.mode.ranks_per_node or o.ranks_per_node
   o.sort = o.sort or (o.plan and "memory" or "speed")
@@ -145,7 +150,7 @@ local function read_job(given)
     errors.raise("MS_ENAME", "ms.sweep: order %q: %s", o.order, nearest.advice(o.order, ORDERS))
   end
   if o.ranks_per_node and not o.plan then
-    errors.invalid("ms.sweep: ranks_per_node is for sweeps that only plan (plan = true): points run on this machine")
+    errors.invalid("ms.sweep: ranks_per_node needs plan = true, because points that run use this machine")
   end
   o.settings = grid.settings(o.settings, "settings")
   local points, left_out = grid.points(o)
@@ -174,8 +179,8 @@ local function report_resumed(line, points, records)
   end
   local gone = 0
   for key in pairs(records) do gone = gone + (known[key] and 0 or 1) end
-  line:print(("going on: %d of %d points have ended%s"):format(ended, #points, gone > 0
-    and (", %d that are no longer asked for are left aside"):format(gone) or ""))
+  line:print(("resuming: %d of %d points have finished%s"):format(ended, #points, gone > 0
+    and ("; the results of %d points that the sweep no longer has are ignored"):format(gone) or ""))
 end
 
 local function count_ended(points, records)
@@ -189,8 +194,8 @@ local function keep(kept, line, record)
   if record.status then line:ended(record) end
 end
 
--- Every point that has not ended yet: first their plans, then their runs in rounds. Stops at Ctrl-C, which is raised
--- once the files are written.
+-- Plans all points that have not finished yet, then runs them in rounds. Ctrl-C raises; the caller writes the files
+-- before it passes the error on.
 local function run_points(job, points, kept, line)
   local ahead = {}
   for _, point in ipairs(points) do
@@ -212,11 +217,11 @@ local function run_points(job, points, kept, line)
   end
 end
 
----Runs a sweep to its end. A point that fails is told and the others go on; the command then ends with status 3.
+---Runs a sweep. A failed point is reported and the others continue; the command then ends with status 3.
 ---@param given moonshard.SweepOptions
 ---@return moonshard.SweepReport
 function sweep.run(given)
-  if not sweep.mode.file then errors.invalid("ms.sweep works under the command: moonshard sweep FILE.lua") end
+  if not sweep.mode.file then errors.invalid("ms.sweep works only under moonshard sweep FILE.lua") end
   local job, points, left_out = read_job(given)
   local kept = results.open(job.out .. "/results.jsonl", new_header(job), sweep.mode.resume)
   local line = status_line.new(#points, count_ended(points, kept.records), job, sweep.mode.json)
@@ -230,7 +235,7 @@ function sweep.run(given)
   if not ok then
     line:print("")
     if errors.is(raised) and raised.status == "MS_EINTERRUPT" then
-      raised.message = ("interrupted after %d of %d points; --resume goes on"):format(#current.records, #points)
+      raised.message = ("interrupted after %d of %d points; --resume continues"):format(#current.records, #points)
     end
     error(raised, 0)
   end

@@ -4,14 +4,14 @@ local grid = require("moonshard.sweep.grid")
 
 local minimum = {}
 
----Two digits are enough to set a rate by, and read better in a table.
+---Rounds a rate to two digits, which are enough for a learning rate and easier to read.
 ---@param rate number
 ---@return number
 function minimum.rounded(rate) return tonumber(("%.1e"):format(rate)) end
 
----The points that ended well, by rate.
+---The measured points, sorted by rate.
 ---@param report moonshard.SweepReport
----@param setting string whose values are rates
+---@param setting string the setting that contains the rate
 ---@return { rate: number, loss: number }[]
 function minimum.measured(report, setting)
   local list = {}
@@ -22,7 +22,7 @@ function minimum.measured(report, setting)
   return list
 end
 
--- Abscissa of the lowest point of the parabola through three points of which the middle one is lowest.
+-- The x at which the parabola through three points is lowest; the middle point is the lowest of the three.
 local function lowest_of_parabola(x, y)
   local left, right = x[2] - x[1], x[2] - x[3]
   local to_left, to_right = y[2] - y[1], y[2] - y[3]
@@ -32,7 +32,7 @@ local function lowest_of_parabola(x, y)
 end
 
 ---The rate with the lowest loss, refined by its neighbours, and a sentence that states it.
----@param list { rate: number, loss: number }[] by rate
+---@param list { rate: number, loss: number }[] sorted by rate
 ---@return number?, string
 function minimum.advise(list)
   if #list == 0 then return nil, "no rate was measured" end
@@ -42,8 +42,8 @@ function minimum.advise(list)
   end
   local rate, text = list[best].rate, ("lowest loss %.4f at %s"):format(list[best].loss, grid.text(list[best].rate))
   if best == #list or best == 1 then
-    return rate, ("%s, the %s rate that was measured: look further %s"):format(text,
-      best == 1 and "lowest" or "highest", best == 1 and "down, or between it and the next" or "up")
+    return rate, ("%s, the %s rate of the sweep: try rates %s"):format(text,
+      best == 1 and "lowest" or "highest", best == 1 and "below it, or between it and the next one" or "above it")
   end
   local x, y = {}, {}
   for i = 1, 3 do

@@ -1,7 +1,7 @@
--- Points in two dimensions as SVG for a page: joined by a line, or each for itself; an axis may be logarithmic.
+-- A scatter plot or curve as SVG for a page; the x axis can be logarithmic.
 --
--- As in bars.lua places along x are per cent of the width and texts have their own size, so that one drawing is read on
--- a phone, on a wide screen and on paper.
+-- As in bars.lua, x positions are percentages of the width and text has a fixed size, so the same drawing is readable
+-- on a phone, a wide screen and paper.
 
 local axis = require("moonshard.metrics.axis")
 local escape = require("moonshard.sweep.bars").escape
@@ -9,14 +9,14 @@ local escape = require("moonshard.sweep.bars").escape
 local points = {}
 
 ---@class moonshard.PointChart
----@field title string what it shows, for those who do not see it
+---@field title string description for screen readers
 ---@field points { x: number, y: number, title: string, text: string? }[]
----@field x_log boolean? x is drawn by its logarithm
----@field joined boolean? by a line, in their order
----@field mark { x: number, text: string }? a line at some x
+---@field x_log boolean? draw x on a logarithmic scale
+---@field joined boolean? connect the points by a line, in order
+---@field mark { x: number, text: string }? a vertical line at x
 
 local HEIGHT, TOP, BOTTOM = 280, 20, 28
-local LEFT, RIGHT = 9, 91 -- per cent
+local LEFT, RIGHT = 9, 91 -- per cent of the width; HEIGHT, TOP and BOTTOM are pixels
 
 local function range_of(list, key, to_number)
   local low, high = math.huge, -math.huge
@@ -53,7 +53,7 @@ local function draw_mark(out, mark, x)
     x > 50 and -5 or 5, TOP - 6, x > 50 and "end" or "start", escape(mark.text))
 end
 
--- Whether a text would lie on one that is there: as wide as a name is on a phone, as high as a line.
+-- Whether a text would overlap an earlier one, taking the width of a name on a phone and the height of a line.
 local function is_covered(texts, x, y)
   for _, text in ipairs(texts) do
     if math.abs(text.x - x) < 45 and math.abs(text.y - y) < 16 then return true end
@@ -83,7 +83,7 @@ local function draw_points(out, chart, place)
   end
 end
 
----@param chart moonshard.PointChart at least one point
+---@param chart moonshard.PointChart has at least one point
 ---@return string
 function points.svg(chart)
   local function as_x(value) return chart.x_log and math.log10(value) or value end

@@ -1,6 +1,6 @@
 -- Child processes of a sweep: this executable with other arguments, in a separate process group.
 --
--- A child does not receive the terminal's Ctrl-C, because the sweep ends it in an orderly way; the kernel kills it when
+-- A child does not receive the terminal's Ctrl-C, because the sweep ends it in an orderly way; the kernel kills it if
 -- the sweep dies. Its standard output goes to a file, its standard error is returned as text. Linux only.
 
 local clock = require("moonshard.base.clock")
@@ -36,17 +36,17 @@ local SIGINT, SIGKILL, SIGTERM = 2, 9, 15
 local CANNOT_START = 127
 
 local TICK_MS = 100
--- How long a child that was asked to end may take: the launcher gives its ranks 5 s.
+-- Time that a child has to end after it was asked to. The launcher gives its ranks 5 s.
 local GRACE_SECONDS = 8
 local MOST_KEPT = 2 ^ 20 -- bytes of standard error
 
 ---@class moonshard.EndedProcess
 ---@field status integer? exit status
----@field signal integer? that ended it
+---@field signal integer? the signal that ended it
 ---@field err string its standard error
 ---@field seconds number
----@field interrupted boolean it was ended because of Ctrl-C
----@field timed_out boolean it was ended because it took too long
+---@field interrupted boolean whether Ctrl-C ended it
+---@field timed_out boolean whether the time limit ended it
 
 local function become_child(arguments, output, error_end, parent)
   C.setpgid(0, 0)
@@ -78,11 +78,11 @@ local function start(words, output)
     C.close(ends[0])
     errors.raise("MS_EIO", "sweep: cannot start a process (errno %d)", number)
   end
-  C.setpgid(pid, pid) -- the child does it too: whoever comes first
+  C.setpgid(pid, pid) -- the child does the same: either can be first
   return pid, ends[0]
 end
 
--- One read of what the child wrote; false at its end.
+-- Reads once what the child wrote; returns false at the end of the stream.
 local function read_some(descriptor, buffer, child)
   local n = tonumber(C.read(descriptor, buffer, ffi.sizeof(buffer)))
   if n > 0 and child.kept < MOST_KEPT then
@@ -92,7 +92,7 @@ local function read_some(descriptor, buffer, child)
   return n ~= 0
 end
 
--- Asks the child to end once, and kills its group when it does not.
+-- Asks the child to end, once, after Ctrl-C or the time limit; kills its group if it does not end in time.
 local function end_in_time(child, deadline)
   local now = clock.now()
   if not child.kill_at then
@@ -107,13 +107,13 @@ local function end_in_time(child, deadline)
   end
 end
 
--- Until the child has ended and nobody holds its standard error any more.
+-- Waits until the child has ended, and reads its standard error.
 local function watch(child, descriptor, deadline, tick)
   local wanted, buffer, status = ffi.new("ms_lua_pollfd[1]"), ffi.new("char[4096]"), ffi.new("int[1]")
   wanted[0].descriptor, wanted[0].events = descriptor, POLLIN
   local open, running = true, true
   while running do
-    -- Without a writer poll returns at once, so the end is not waited for in ticks.
+    -- After the last writer has closed the pipe, poll returns at once, so the end is noticed before the next tick.
     local ready = C.poll(wanted, open and 1 or 0, open and TICK_MS or 1)
     if ready > 0 then open = read_some(descriptor, buffer, child) end
     if ready <= 0 or not open then
@@ -128,8 +128,8 @@ end
 
 ---Runs the executable and waits for it. Ctrl-C and the time limit end it.
 ---@param words string[] arguments
----@param o { output: string, timeout: number?, tick: fun()? } output: the file for standard output; tick: called about
----ten times a second
+---@param o { output: string, timeout: number?, tick: fun()? } output: file for standard output; timeout: in seconds;
+---  tick: called about ten times a second
 ---@return moonshard.EndedProcess
 function process.run(words, o)
   local began = clock.now()

@@ -1,4 +1,4 @@
--- A sweep's records in order, as text for the terminal, as CSV and as one table for JSON.
+-- Sorts a sweep's records and formats them: as text for the terminal, as CSV and as JSON.
 
 local columns = require("moonshard.sweep.columns")
 local grid = require("moonshard.sweep.grid")
@@ -9,19 +9,19 @@ local progress = require("moonshard.base.progress")
 local report = {}
 
 ---@class moonshard.SweepReport
----@field header table what all points have in common
+---@field header table what all points share
 ---@field columns string[] the settings that points differ in
 ---@field dims string[] mesh dimensions that any point has
----@field metrics string[] what recipes logged of their own, by name
----@field warnings string[] why the numbers may say less than they seem to
----@field records moonshard.SweepRecord[] what header.sort wants first, then skipped, then failed
----@field count table<string, integer> points by status; left_out: by `where`; missing: that did not run yet
+---@field metrics string[] names of the metrics that recipes logged themselves
+---@field warnings string[] reasons why the numbers may be unreliable
+---@field records moonshard.SweepRecord[] measured points sorted by header.sort, then skipped ones, then failed ones
+---@field count table<string, integer> points by status; also left_out (by `where`) and missing (not run yet)
 
 local RANK = { ok = 1, skipped = 2, failed = 3 }
 
 local warnings_of
 
--- What points are ordered by, the lowest first.
+-- Sort keys; the lowest comes first.
 local SORTS = {
   speed = function(record) return -record.tokens_per_s end,
   memory = function(record) return record.peak_bytes or record.planned.peak_bytes end,
@@ -38,7 +38,7 @@ local function value_by(sort)
   end
 end
 
--- A point without the value comes behind those that have it.
+-- Points without the value come last.
 local function comes_first(x, y)
   if x == nil or y == nil then return x ~= nil end
   return x < y
@@ -49,7 +49,7 @@ end
 ---@return boolean
 function report.is_planned(self) return self.header.plan == true end
 
--- Adds the keys of a table that were not seen before.
+-- Appends the keys of a table that are new to `names`.
 local function collect(seen, names, from)
   for name in pairs(from or {}) do
     if not seen[name] then
@@ -59,19 +59,19 @@ local function collect(seen, names, from)
   end
 end
 
-local BUSY = 0.5 -- processes that wanted a core before the sweep began, of each core
+local BUSY = 0.5 -- load average per core from which a machine counts as busy
 
----Why the speeds of a sweep may be those of a busy machine.
----@param header table what all points have in common
+---A warning if the machine was busy when the sweep began.
+---@param header table what all points share
 ---@return string?
 function report.warn_of_load(header)
   local cores = header.machine.cores
   if not header.load or not cores or header.plan or header.load < BUSY * cores then return nil end
-  return ("the machine was busy when the sweep began: a load of %.1f on %d core%s; speeds are those of what it left")
+  return ("the machine was busy when the sweep began: a load of %.1f on %d core%s; the speeds are too low")
     :format(header.load, cores, cores == 1 and "" or "s")
 end
 
--- Points whose runs reach into the range of the fastest one's: their order says nothing.
+-- A warning if the runs of other points overlap with the range of the fastest point, so that their order means little.
 local function warn_of_spread(self)
   local fastest, others = nil, 0
   if self.header.plan or self.header.repeats == 1 then return nil end
@@ -83,8 +83,8 @@ local function warn_of_spread(self)
     if reaches and record.tokens_per_s_max >= fastest.tokens_per_s_min then others = others + 1 end
   end
   if others == 0 then return nil end
-  return ("the runs of %d other point%s reach into the range of the fastest's (%s, +-%.0f %%): more repeats or steps "
-    .. "would tell them apart"):format(others, others == 1 and "" or "s", fastest.key, report.spread(fastest))
+  return ("the runs of %d other point%s overlap with the range of the fastest one (%s, +-%.0f %%): use more repeats or "
+    .. "steps to separate them"):format(others, others == 1 and "" or "s", fastest.key, report.spread(fastest))
 end
 
 ---Why the points cannot be sorted, if no point that ran has logged the metric by which `sort` orders them.
@@ -139,8 +139,8 @@ function report.new(header, points, by_key, left_out)
   return self
 end
 
----Half of the range of a point's runs, in per cent of its median.
----@param record moonshard.SweepRecord of status "ok"
+---Half of the range of a point's runs, in per cent of their median.
+---@param record moonshard.SweepRecord has status "ok"
 ---@return number
 function report.spread(record)
   return 50 * (record.tokens_per_s_max - record.tokens_per_s_min) / record.tokens_per_s
@@ -164,7 +164,7 @@ local function append(list, more)
   return list
 end
 
--- A metric that this point did not log is an empty cell.
+-- The cell of a metric that a point did not log is empty.
 local function metric_columns(self, records)
   local list = {}
   for i, name in ipairs(self.metrics) do
@@ -195,7 +195,7 @@ local function speed_columns(self, records)
   return append(list, metric_columns(self, records))
 end
 
--- One table where the terminal is wide enough, else one of speed and one of memory.
+-- One table if the terminal is wide enough, or else one for speed and one for memory.
 local function tables(self, records, columns_of_terminal)
   local settings = columns.settings(records, self.columns)
   local speed = speed_columns(self, records)
@@ -205,7 +205,7 @@ local function tables(self, records, columns_of_terminal)
   local note_comm = #self.dims > 0 and ("%s: %s a step"):format(table.concat(self.dims, ", "), comm_unit) or nil
   local note_memory = ("peak and its parts: %s a rank"):format(memory_unit)
   if report.is_planned(self) then
-    note_memory = note_memory .. "; sharing: replicas on one node that keep one copy of the state"
+    note_memory = note_memory .. "; sharing: replicas on a node that share one copy of the state"
   end
   local wide = columns.lines(append(append(append(append({}, settings), speed), memory), comm), #records)
   local longest = 0
@@ -219,7 +219,7 @@ local function tables(self, records, columns_of_terminal)
   return append(lines, { "(" .. note_memory .. ")" })
 end
 
--- "activations 2.1 GiB, optimizer 0.9 GiB, ...": largest first.
+-- "activations 2.1 GiB, optimizer 0.9 GiB, ...", largest first.
 local function by_category(bytes)
   local names, parts = append({}, plans.CATEGORIES), {}
   table.sort(names, function(a, b) return bytes[a] > bytes[b] end)
@@ -234,7 +234,7 @@ local function reason_of(record)
   return record.reason .. ": " .. by_category(record.planned.bytes)
 end
 
--- Points of a status of which the same is to be said are listed in one line.
+-- Lists the points of a status; points with the same text share a line.
 local function listed(self, status, title, text_of)
   local order, by_text = {}, {}
   for _, record in ipairs(self.records) do
@@ -260,7 +260,7 @@ local function reasons(self, status)
   return listed(self, status, ("%d %s:"):format(self.count[status], status), reason_of)
 end
 
--- Of points that ran; those that were only planned have columns of it.
+-- For points that ran; planned points have columns for it.
 local function nodes(self)
   return listed(self, "ok", "nodes:", function(record)
     return record.planned and record.planned.nodes or "not known"
@@ -273,7 +273,7 @@ local function overhead(self)
   return sum / #self.records
 end
 
----The records as lines of text.
+---The tables, warnings and lists as text.
 ---@param self moonshard.SweepReport
 ---@param columns_of_terminal integer
 ---@return string
@@ -307,7 +307,7 @@ local PLAIN = {
   "loss", "peak_bytes",
 }
 
----The records as CSV (RFC 4180, lines ended by a line feed), a header line first.
+---The records as CSV (RFC 4180, but lines end with a line feed), with a header line.
 ---@param self moonshard.SweepReport
 ---@return string
 function report.csv(self)
@@ -336,7 +336,7 @@ function report.csv(self)
   return table.concat(lines, "\n") .. "\n"
 end
 
----The sweep as one JSON object: what all points have in common, and `points` in order.
+---The sweep as one JSON object: what all points share, and `points` in order.
 ---@param self moonshard.SweepReport
 ---@return string
 function report.json(self)

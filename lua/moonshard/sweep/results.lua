@@ -9,17 +9,17 @@ local text_lines = require("moonshard.base.text_lines")
 
 ---@class moonshard.SweepResults
 ---@field path string
----@field header table what all points have in common
----@field records table<string, moonshard.SweepRecord> by the point's key; the last of a point counts
----@field started table<string, moonshard.SweepRecord> of points with runs ahead: their plan and the runs that ended
+---@field header table what all points share
+---@field records table<string, moonshard.SweepRecord> finished points by key; the last line of a point counts
+---@field started table<string, moonshard.SweepRecord> unfinished points by key: their plan and finished runs
 local Results = {}
 Results.__index = Results
 
 local results = {}
 
--- What numbers of one sweep must share, and how messages call it.
+-- What must be equal for the numbers of one sweep, and its name in messages.
 local SHARED = {
-  { "recipe", "the recipe" }, { "source", "the recipe's text" }, { "settings", "settings" }, { "steps", "steps" },
+  { "recipe", "the recipe" }, { "source", "the text of the recipe" }, { "settings", "settings" }, { "steps", "steps" },
   { "warmup", "warmup" }, { "repeats", "repeats" }, { "memory_limit", "memory_limit" },
   { "plan", "whether points are only planned" }, { "ranks_per_node", "ranks_per_node" },
   { "version", "the version of moonshard" }, { "machine", "the machine" },
@@ -30,7 +30,7 @@ local function shown(value)
   return #text > 60 and "another" or text
 end
 
----In what two sweeps differ that the numbers of one share.
+---The differences between two sweeps, because of which their numbers do not belong together.
 ---@param old table header
 ---@param new table header
 ---@return string[] "steps was 3 and is 4 now"
@@ -49,10 +49,12 @@ end
 -- Refuses to resume, naming the first difference between two sweeps.
 local function check_same(path, old, new)
   local first = results.differences(old, new)[1]
-  if first then errors.invalid("ms.sweep: %s cannot go on: %s; omit --resume to start the sweep again", path, first) end
+  if first then
+    errors.invalid("ms.sweep: %s cannot be resumed: %s; omit --resume to start the sweep again", path, first)
+  end
 end
 
--- Whole lines; one without its end was being written when the sweep was killed, and is dropped.
+-- Reads the complete lines. An incomplete last line, left by a killed sweep, is dropped.
 local function read_lines(path)
   local text, why = input_file.text(path)
   if not text then return nil, why end
@@ -60,8 +62,8 @@ local function read_lines(path)
   for line in text_lines.whole(text) do
     local value, wrong = json.decode(line)
     if type(value) ~= "table" then
-      errors.invalid("ms.sweep: %s cannot go on: line %d: %s; omit --resume to start the sweep again", path, #list + 1,
-        wrong or "not an object")
+      errors.invalid("ms.sweep: %s cannot be resumed: line %d: %s; omit --resume to start the sweep again", path,
+        #list + 1, wrong or "not an object")
     end
     list[#list + 1] = value
   end
@@ -78,13 +80,12 @@ local function open_locked(path)
   local file, why = output_file.open_lines(path, "ae") -- children do not inherit the lock
   if not file then errors.raise("MS_EIO", "ms.sweep: out: %s", why) end
   if not output_file.lock(file) then
-    errors.invalid("ms.sweep: %s is being written by another sweep: wait for it, or give another out", path)
+    errors.invalid("ms.sweep: another sweep is writing %s: wait for it, or choose another folder with out", path)
   end
   return file
 end
 
--- The records of the file that go on: those that ended well, or were skipped, and those with runs ahead. What failed is
--- tried again.
+-- The records that a resumed sweep keeps: measured, skipped and unfinished points. Failed points run again.
 local function kept_records(list)
   local records, started = {}, {}
   for i = 2, #list do
@@ -97,8 +98,8 @@ end
 
 ---Opens the results of a sweep for appending.
 ---@param path string
----@param header table what all points have in common
----@param resume boolean go on with what is there; else what is there is kept beside it as NAME.previous.jsonl
+---@param header table what all points share
+---@param resume boolean continue with the existing results; otherwise they are renamed to NAME.previous.jsonl
 ---@return moonshard.SweepResults
 function results.open(path, header, resume)
   local self = setmetatable({ path = path, header = header, records = {}, started = {} }, Results)
@@ -125,7 +126,7 @@ function results.open(path, header, resume)
   return self
 end
 
----Keeps a record and writes it; one without a status has runs ahead.
+---Adds a record and writes it. A record without a status is unfinished.
 ---@param record moonshard.SweepRecord
 function Results:add(record)
   if record.status then self.records[record.key] = record end

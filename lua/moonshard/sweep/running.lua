@@ -1,8 +1,9 @@
--- Runs points: plans them, refuses those that would not fit, then trains them `repeats` times, each on fresh ranks.
+-- Runs the points of a sweep: plans each, skips it if it would exceed the memory limit, and otherwise trains it
+-- `repeats` times, each time on new ranks.
 --
--- A plan and a run are children (process.lua) with the command line that a user would type: `moonshard plan RECIPE
--- -n N --json key=value ...` and `moonshard run RECIPE -n N --metrics FILE key=value ...`. What they say on standard
--- error is the reason of a point that failed.
+-- Plans and runs are child processes (process.lua) with the command line that a user would type: `moonshard plan RECIPE
+-- -n N --json key=value ...` and `moonshard run RECIPE -n N --metrics FILE key=value ...`. If a child fails, its error
+-- message becomes the reason of the failed point.
 
 local clock = require("moonshard.base.clock")
 local grid = require("moonshard.sweep.grid")
@@ -13,28 +14,26 @@ local process = require("moonshard.sweep.process")
 local progress = require("moonshard.base.progress")
 local world = require("moonshard.distributed.world")
 
-local running = {
-  ---In the order of a plan's output.
-}
+local running = {}
 
 ---@class moonshard.SweepRun
 ---@field tokens_per_s number median over the steps that count
 ---@field step_ms number median over the steps that count
----@field exposed_ms number? of step_ms, when rank 0 ran no kernel: median; nil where that is not measured, as on a GPU
----@field loss number mean over the last tenth of the steps, and at least the last
----@field metrics table<string, number> what else the recipe logged: the last value of each
----@field steps integer that count
----@field seconds number of the whole run
----@field steps_seconds number of all its steps, their data included
+---@field exposed_ms number? median time per step in which rank 0 ran no kernel; nil on a GPU
+---@field loss number mean over the last tenth of the steps (at least one step)
+---@field metrics table<string, number> further metrics that the recipe logged: the last value of each
+---@field steps integer number of steps that count
+---@field seconds number duration of the whole run
+---@field steps_seconds number duration of all its steps, including waiting for data
 
 ---@class moonshard.SweepPlan
 ---@field peak_bytes number
----@field bytes table<string, number> the peak's, by category
----@field fullest table<string, number> the most of each category at once
+---@field bytes table<string, number> bytes at the peak, by category
+---@field fullest table<string, number> peak bytes of each category
 ---@field comm_bytes table<string, number> by mesh dimension, in a step of one micro-batch
----@field nodes string on which nodes the ranks are, and what replicas share
+---@field nodes string where the ranks are, and what replicas share: "4 ranks on 1 node: ..."
 ---@field ranks_per_node integer
----@field replicas_together integer how many replicas keep one copy of the state
+---@field replicas_together integer number of replicas that share one copy of the state
 ---@field fingerprint string
 
 ---@class moonshard.SweepRecord
@@ -49,15 +48,15 @@ local running = {
 ---@field tokens_per_s_min number?
 ---@field tokens_per_s_max number?
 ---@field step_ms number? median over runs
----@field exposed_ms number? of step_ms, when rank 0 ran no kernel; median over runs
----@field peak_bytes number? of rank 0's arenas while it ran
----@field comm_bytes table<string, number>? by mesh dimension, of rank 0 in a step
----@field loss number? mean over the last tenth of the first run's steps, and at least the last
----@field metrics table<string, number>? what else the recipe logged: the last value of the first run
+---@field exposed_ms number? as in SweepRun; median over runs
+---@field peak_bytes number? size of rank 0's arenas
+---@field comm_bytes table<string, number>? bytes per step of rank 0, by mesh dimension
+---@field loss number? the first run's
+---@field metrics table<string, number>? the first run's
 ---@field seconds number duration of the plan and all runs
----@field overhead_seconds number of those, what was no step
+---@field overhead_seconds number of `seconds`, the time outside steps
 
----How many processes wanted a core on average of the last minute: what other programs take, before a sweep begins.
+---The load average of the last minute. Before a sweep begins it shows how busy other programs keep the machine.
 ---@return number?
 function running.machine_load()
   local file = io.open("/proc/loadavg", "rb")
@@ -66,7 +65,7 @@ function running.machine_load()
   return load
 end
 
----The middle value; of an even number of values the mean of the two in the middle; nil of none.
+---The median; nil if there are no values.
 ---@param values number[]
 ---@return number?
 function running.median(values)
@@ -78,14 +77,14 @@ function running.median(values)
   return #sorted % 2 == 1 and sorted[half + 1] or (sorted[half] + sorted[half + 1]) / 2
 end
 
--- A value that rows lack is left out.
+-- The values of a key; rows without it are left out.
 local function column(rows, key)
   local values = {}
   for _, row in ipairs(rows) do values[#values + 1] = row[key] end
   return values
 end
 
--- "moonshard: " lines tell the error first; a recipe may print anything after or before it.
+-- The first "moonshard: " line is the error; a recipe can print anything before or after it.
 local function reason_of(ended, timeout)
   if ended.timed_out then return ("timed out after %g s"):format(timeout) end
   local last
@@ -98,12 +97,12 @@ local function reason_of(ended, timeout)
     or ("ended with exit status %d"):format(ended.status)
 end
 
--- Files that a point writes begin with this.
+-- The files of a point begin with this path.
 local function stem(job, point)
   return ("%s/points/%03d-%s"):format(job.out, point.index, (point.key:gsub("[^%w=.-]+", "_"):sub(1, 120)))
 end
 
--- What it prints goes to a file, and what it says on standard error, if anything, to one beside it.
+-- Runs a child with its standard output and its standard error (if any) in files.
 local function child(job, point, words, files, tick)
   for _, argument in ipairs(grid.arguments(job.settings, point)) do words[#words + 1] = argument end
   os.remove(files .. ".err")
@@ -113,7 +112,7 @@ local function child(job, point, words, files, tick)
   return ended
 end
 
--- Fills record.planned; gives the reason why the point cannot be planned, if it cannot.
+-- Fills record.planned, or returns the reason why the point cannot be planned.
 local function plan(job, point, record)
   local files = stem(job, point) .. ".plan"
   local words = { "plan", job.recipe, "-n", tostring(point.ranks), "--summary", "--json" }
@@ -125,13 +124,13 @@ local function plan(job, point, record)
   os.remove(files .. ".out")
   if ended.status ~= 0 then return reason_of(ended, job.timeout) end
   local planned, why = json.decode(text)
-  if not planned then return "its plan is not JSON: " .. why end
+  if not planned then return "the output of moonshard plan is not JSON: " .. why end
   record.planned = { peak_bytes = planned.peak_bytes, bytes = planned.bytes, fingerprint = planned.fingerprint,
     comm_bytes = planned.comm_bytes, fullest = planned.fullest, nodes = planned.nodes,
     ranks_per_node = planned.ranks_per_node, replicas_together = planned.replicas_together }
 end
 
--- Counts the lines of a file that grows.
+-- Returns a function that counts the lines of a growing file.
 local function line_counter(path)
   local file, lines = nil, 0
   return function()
@@ -144,12 +143,12 @@ end
 
 local NEEDED = { "loss", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes" }
 
--- What every step has, and what is reported elsewhere.
+-- Metrics that are not the recipe's own.
 local OWN = { step = true, grad_norm = true, lr = true, tokens = true, exposed_ms = true, save_ms = true,
   snapshot_bytes = true, outside_bytes = true }
 for _, key in ipairs(NEEDED) do OWN[key] = true end
 
--- What a recipe put into its metrics, of each the last: not every step has it.
+-- The metrics that a recipe added: the last value of each, because not every step has all of them.
 local function own_metrics(rows)
   local found = {}
   for _, row in ipairs(rows) do
@@ -166,27 +165,28 @@ local function read_metrics(path)
     local row, why = json.decode(line)
     if not row then return nil, ("%s: line %d: %s"):format(path, #rows + 1, why) end
     for _, key in ipairs(NEEDED) do
-      if row[key] == nil then return nil, ("its metrics lack %s: log what train:step returns"):format(key) end
+      if row[key] == nil then return nil, ("the metrics have no %s: log what train:step returns"):format(key) end
     end
     rows[#rows + 1] = row
   end
   return rows
 end
 
--- One step's loss says little: batches differ.
+-- A mean over several steps, because the loss of one step depends on its batch.
 local function final_loss(rows)
   local sum, counted = 0, math.max(1, math.floor(#rows / 10))
   for i = #rows - counted + 1, #rows do sum = sum + rows[i].loss end
   return sum / counted
 end
 
--- What a run's metrics come to; or nil and why they say nothing.
+-- Summarizes the metrics of a run; or returns nil and why this is impossible.
 local function summarize(path, warmup, record)
   local rows, why = read_metrics(path)
   if not rows then return nil, why end
-  if #rows == 0 then return nil, "no step was logged: the recipe must call ms.log" end
+  if #rows == 0 then return nil, "the recipe logged no step: it must call ms.log" end
   if #rows <= warmup then
-    return nil, ("it logged %d step%s, of which %d are warm-up"):format(#rows, #rows == 1 and "" or "s", warmup)
+    return nil, ("the recipe logged %d step%s, which is not more than the warm-up of %d"):format(#rows,
+      #rows == 1 and "" or "s", warmup)
   end
   local counted, seconds = {}, 0
   for i, row in ipairs(rows) do
@@ -204,7 +204,7 @@ local function summarize(path, warmup, record)
   }
 end
 
--- One run of the point; gives the reason when it fails.
+-- Runs the point once; returns the reason if it fails.
 local function train(job, point, record, number, on_step)
   local files = ("%s.%d"):format(stem(job, point), number)
   local metrics = files .. ".jsonl"
@@ -227,7 +227,7 @@ local function combine(record)
   record.loss, record.metrics = record.runs[1].loss, record.runs[1].metrics
 end
 
--- Adds what something took to what a point took.
+-- Calls a function and adds its duration to the record.
 local function timed(record, action, ...)
   local began = clock.now()
   local reason = action(...)
@@ -235,11 +235,11 @@ local function timed(record, action, ...)
   return reason
 end
 
----A point before its first run: planned, and refused where it cannot be, or would need too much. Raises MS_EINTERRUPT
----after Ctrl-C, as `run` does; whatever the point itself meets is in the record.
+---Plans a point before its first run. A point that cannot be planned has failed, and one over the memory limit is
+---skipped. Errors of the point are in the record; only Ctrl-C raises (MS_EINTERRUPT), as in `run`.
 ---@param job table recipe, settings, repeats, warmup, memory_limit, timeout, out, plan, ranks_per_node
 ---@param point moonshard.SweepPoint
----@return moonshard.SweepRecord its status is nil when it has runs ahead
+---@return moonshard.SweepRecord record its status is nil if the point is to run
 function running.plan(job, point)
   local record = { key = point.key, point = point.values, ranks = point.ranks, runs = {}, seconds = 0 }
   output_file.make_folders(job.out .. "/points/")
@@ -257,11 +257,11 @@ function running.plan(job, point)
   return record
 end
 
----One more run of a point; the last one decides its status, and one that fails does at once.
+---Runs a point once more. A failure, or the last run, sets its status.
 ---@param job table
 ---@param point moonshard.SweepPoint
 ---@param record moonshard.SweepRecord
----@param on_step fun(run: integer, steps: integer) called about ten times a second while the run goes on
+---@param on_step fun(run: integer, steps: integer) called about ten times a second during the run
 function running.run(job, point, record, on_step)
   local number = #record.runs + 1
   record.reason = timed(record, train, job, point, record, number, on_step)

@@ -1,8 +1,9 @@
--- The script of a sweep's page: a click on a column, or a choice above, orders and groups the table and the charts.
+-- The script of a sweep's page: sorts and groups the table and the charts when the reader clicks a column, or uses the
+-- controls above the charts.
 --
--- It is in the page itself and asks nothing of a network. Without it the page says the same in the sweep's own order,
--- so the script makes its controls. All it knows of points is in the table: cells with a number carry it as data-v, and
--- the rows of charts carry their point's number.
+-- The script is inline, so the page needs no network. Without scripts the page shows the same numbers in the sweep's
+-- own order; the script therefore creates the controls itself. It reads the points from the table: a cell with a number
+-- has it in data-v, and each row of a chart has its point's number in data-point.
 
 local layout = require("moonshard.sweep.bars").LAYOUT
 

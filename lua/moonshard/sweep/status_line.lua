@@ -6,8 +6,8 @@ local terminal = require("moonshard.base.terminal")
 
 ---@class moonshard.SweepStatusLine
 ---@field total integer points
----@field done integer points that ended, before this start too
----@field runs integer that ended since this start
+---@field done integer finished points, including those before a --resume
+---@field runs integer runs that have ended since this start
 local StatusLine = {}
 StatusLine.__index = StatusLine
 
@@ -16,9 +16,9 @@ local status_line = {}
 local REDRAW_SECONDS = 0.1
 
 ---@param total integer points
----@param done integer of those, that ended before
+---@param done integer points that an earlier start finished
 ---@param job { repeats: integer, steps: integer? }
----@param quiet boolean shows nothing
+---@param quiet boolean print nothing
 ---@return moonshard.SweepStatusLine
 function status_line.new(total, done, job, quiet)
   return setmetatable({
@@ -27,9 +27,9 @@ function status_line.new(total, done, job, quiet)
   }, StatusLine)
 end
 
--- Runs of one sweep take about as long as each other, and every point has so many; part: of the run that goes on.
-local function time_left(self, part)
-  local ended = self.runs + part
+-- Assumes that all runs take equally long. fraction: how much of the current run is done.
+local function time_left(self, fraction)
+  local ended = self.runs + fraction
   local ahead = (self.total - self.before) * self.job.repeats - ended
   if ended <= 0 then return nil end
   return progress.duration((clock.now() - self.began) / ended * math.max(0, ahead)) .. " left"
@@ -39,18 +39,18 @@ local function clear(self)
   if self.interactive then io.write("\r\27[K") end
 end
 
----Redraws the line of the point that runs.
+---Redraws the line about the current run.
 ---@param key string of the point
----@param run integer which of its runs, 1 first
----@param steps integer that the run has done
+---@param run integer number of the run of this point, from 1
+---@param steps integer steps that the run has completed
 function StatusLine:show(key, run, steps)
   if not self.interactive or clock.now() - self.drawn_at < REDRAW_SECONDS then return end
   self.drawn_at = clock.now()
-  local part = self.job.steps and math.min(1, steps / self.job.steps) or 0
+  local fraction = self.job.steps and math.min(1, steps / self.job.steps) or 0
   local parts = {
     ("%d of %d points"):format(self.done, self.total),
-    progress.bar((self.before * self.job.repeats + self.runs + part) / (self.total * self.job.repeats)), key,
-    time_left(self, part) or "",
+    progress.bar((self.before * self.job.repeats + self.runs + fraction) / (self.total * self.job.repeats)), key,
+    time_left(self, fraction) or "",
     self.job.repeats > 1 and ("run %d/%d"):format(run, self.job.repeats) or "", ("step %d"):format(steps),
   }
   local line, columns = "", terminal.columns() - 1
@@ -73,7 +73,7 @@ local function outcome(record)
     progress.size(record.peak_bytes))
 end
 
----Prints a line about a point that ended.
+---Prints a line about a finished point.
 ---@param record moonshard.SweepRecord
 function StatusLine:ended(record)
   self.done = self.done + 1
@@ -85,7 +85,7 @@ function StatusLine:ended(record)
   io.flush()
 end
 
----Prints a line of its own.
+---Prints a separate line.
 ---@param text string
 function StatusLine:print(text)
   if self.quiet then return end

@@ -1,8 +1,8 @@
--- The style sheet of a sweep's page: light and dark as the reader's system is, narrow and wide, screen and paper.
+-- The style sheets of a sweep's page: light or dark like the reader's system, for narrow and wide screens and paper.
 
 local style = {}
 
----Of drawings, in the page and as files: light.
+---For charts, in the page and as separate files. Light.
 style.drawing = [[
 :root {
   --back: #ffffff; --card: #f6f7f9; --ink: #1c2330; --soft: #5c6675; --line: #dde1e7; --warn: #b42318;
@@ -30,7 +30,7 @@ svg .faint { opacity: 0.45; }
 .c7 { fill: var(--c7); background: var(--c7); }
 ]]
 
----Of the page around them; dark where the reader's system is.
+---For the page around the charts. Dark if the reader's system is.
 style.page = [[
 @media screen and (prefers-color-scheme: dark) {
   :root {
