@@ -220,7 +220,7 @@ typedef struct ms_device_info {
   char name[256];
   int major, minor; /* compute capability */
   int processors;   /* streaming multiprocessors */
-  double memory_bytes;
+  int64_t memory_bytes;
   int peer[64]; /* 1: it reads the memory of that GPU directly */
 } ms_device_info;
 
@@ -573,13 +573,13 @@ typedef struct ms_plan_config {
 typedef struct ms_plan_summary {
   int instructions;
   int collectives[6]; /* by phase */
-  double bytes[7];    /* the peak's bytes by category: what the arenas hold for each, once */
+  int64_t bytes[7];   /* the peak's bytes by category: what the arenas hold for each, once */
   /* The most bytes of each category in use at once. Each has an instruction of its own where that is, and buffers of
    * one category lie where another leaves room, so these add up to more than the peak. */
-  double fullest[7];
-  double peak_bytes;                        /* total of all arenas */
-  double fingerprint_high, fingerprint_low; /* the 64-bit fingerprint, 32 bits each */
-  double flops;                             /* of one micro-batch, forward and backward, recomputation not counted */
+  int64_t fullest[7];
+  int64_t peak_bytes; /* total of all arenas */
+  uint64_t fingerprint;
+  double flops;         /* of one micro-batch, forward and backward, recomputation not counted */
   double comm_bytes[6]; /* by mesh dimension: sent and received by this rank in FIRST + LAST + NORM + UPDATE */
   double compile_ms;
 } ms_plan_summary;
@@ -598,7 +598,7 @@ typedef struct ms_plan_pass {
   int cached;       /* 1: what it makes was kept from an earlier plan of the same graph */
   double ms;
   int nodes[2], instructions[2], events[2], buffers[2];
-  double bytes[2];
+  int64_t bytes[2];
 } ms_plan_pass;
 /* The passes that made a plan, in order: at most `capacity`; *n: how many there are. */
 MS_API int ms_plan_passes(const ms_plan *plan, int capacity, ms_plan_pass *list, int *n);
@@ -607,12 +607,12 @@ MS_API int ms_plan_dump(ms_plan *plan, int json, const char **text);
 
 /* What a unit costs this rank: in one phase, and in state. */
 typedef struct ms_unit_cost {
-  int gathers, gathers_again;                  /* all_gathers of its weights; those of them after the phase's first */
-  double gathered_bytes, gathered_again_bytes; /* received in them */
-  double reduced_bytes;                        /* sent and received while its gradients are summed over ranks */
-  double kept_bytes;                           /* gathered weights, or a shard of them, that stay for backward */
-  double ahead_bytes;                          /* later units' weights, gathered while this one computes: the most */
-  double parameter_bytes, gradient_bytes, optimizer_bytes;
+  int gathers, gathers_again;                   /* all_gathers of its weights; those of them after the phase's first */
+  int64_t gathered_bytes, gathered_again_bytes; /* received in them */
+  double reduced_bytes;                         /* sent and received while its gradients are summed over ranks */
+  int64_t kept_bytes;                           /* gathered weights, or a shard of them, that stay for backward */
+  int64_t ahead_bytes;                          /* later units' weights, gathered while this one computes: the most */
+  int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
 } ms_unit_cost;
 /* MS_EINVAL when the plan has no such phase (enum ms_phase) or the model no such unit. */
 MS_API int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost);
@@ -636,16 +636,16 @@ MS_API int ms_plan_exposed(const ms_plan *plan, int phase, int capacity, ms_expo
 typedef struct ms_peak {
   int phase, instruction, backward; /* instruction: as ms_plan_dump counts them */
   const char *op, *scope;           /* scope: the module, or the unit of a collective */
-  double bytes[7], total_bytes;     /* in use there, by category */
+  int64_t bytes[7], total_bytes;    /* in use there, by category */
   /* No places of buffers could need less: state, and of a rank's own memory, of what its group gathers, and of what
    * smaller groups do, each the most that is in use at one instruction. Gradient chunks are there always; until they
    * are written, activations that are not larger than all of them may lie there, and count beyond them alone. */
-  double least_bytes;
+  int64_t least_bytes;
   int buffers; /* of gradient chunks and those that are not state: how many are in use there */
 } ms_peak;
 typedef struct ms_peak_buffer {
   int category; /* enum ms_category */
-  double bytes;
+  int64_t bytes;
   const char *label, *scope; /* label: its op or unit; scope: what wrote it first */
 } ms_peak_buffer;
 /* buffer: [capacity], gets the first ones of peak->buffers. */
@@ -693,20 +693,20 @@ typedef struct ms_exec_counters {
 MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
 /* Its memory is given back once its execs and saves are released as well. */
 MS_API void ms_state_free(ms_state *state);
-/* Bytes of all its arenas on this rank: with a plan bound to it, those of ms_exec_arena_bytes. */
-MS_API double ms_state_bytes(const ms_state *state);
+/* Bytes of all its arenas on this rank. They grow when a plan that needs more is bound. */
+MS_API int ms_state_arena_bytes(const ms_state *state, int64_t *bytes);
 
 /* The memory of a device beside the arenas; all zeros on the CPU. Bytes. */
 typedef struct ms_device_memory {
-  double total, free;   /* of the device, now */
-  double arenas;        /* of all states of this process, with a few control words */
-  double context;       /* in use, by whomever, when this process had made its context */
-  double communicators; /* taken while communicators were opened */
-  double pinned;        /* of the host: staging of inputs and outputs */
+  int64_t total, free;   /* of the device, now */
+  int64_t arenas;        /* of all states of this process, with a few control words */
+  int64_t context;       /* in use, by whomever, when this process had made its context */
+  int64_t communicators; /* taken while communicators were opened */
+  int64_t pinned;        /* of the host: staging of inputs and outputs */
 } ms_device_memory;
 MS_API int ms_state_memory(const ms_state *state, ms_device_memory *memory);
 /* Bytes that binding a plan to this state would add to the memory of the host, this rank's share. */
-MS_API double ms_state_growth(const ms_state *state, const ms_plan *plan);
+MS_API int ms_state_growth(const ms_state *state, const ms_plan *plan, int64_t *bytes);
 /* Every rank's `bytes` bytes to every rank that trains this model: all is [ranks][bytes], in the order of
  * ms_mesh_ranks; at most 4096 bytes a rank. Collective over them. */
 MS_API int ms_state_all_gather_bytes(ms_state *state, const void *mine, int bytes, void *all);
@@ -732,7 +732,6 @@ MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, m
  * names the first op or parameter that holds a NaN or an infinity. Collective. */
 MS_API int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message);
 MS_API int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters);
-MS_API double ms_exec_arena_bytes(const ms_exec *exec);
 
 /* ---- profiles --------------------------------------------------------------------------------------------------- */
 

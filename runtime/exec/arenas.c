@@ -98,24 +98,28 @@ int ms_state_reserve(ms_state *state, const int64_t *bytes) {
   return MS_OK;
 }
 
-double ms_state_bytes(const ms_state *state) {
-  MS_HANDLE_OR(0, state, STATE);
-  double bytes = 0;
-  for (int arena = 0; arena < MS_ARENAS; arena++)
-    bytes += (double)(state->arena_bytes[arena] - state->layout.peers[arena]);
-  return bytes;
+int ms_state_arena_bytes(const ms_state *state, int64_t *bytes) {
+  MS_HANDLE(state, STATE);
+  MS_GIVEN(bytes);
+  *bytes = 0;
+  for (int arena = 0; arena < MS_ARENAS; arena++) *bytes += state->arena_bytes[arena] - state->layout.peers[arena];
+  return MS_OK;
 }
 
-double ms_state_growth(const ms_state *state, const ms_plan *plan) {
-  MS_HANDLE_OR(0, state, STATE);
-  MS_HANDLE_OR(0, plan, PLAN);
-  double growth = 0;
+/* The share of one of `ranks` ranks, rounded up. */
+static int64_t share_of(int64_t bytes, int ranks) { return (bytes + ranks - 1) / ranks; }
+
+int ms_state_growth(const ms_state *state, const ms_plan *plan, int64_t *bytes) {
+  MS_HANDLE(state, STATE);
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(bytes);
+  *bytes = 0;
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {
-    double more = (double)(plan->arena_bytes[arena] - state->arena_bytes[arena]);
+    int64_t more = plan->arena_bytes[arena] - state->arena_bytes[arena];
     int blocks = arena == MS_ARENA_GATHERED ? shared_blocks(state, arena) : 0;
-    if (more > 0) growth += blocks ? more * blocks / state->process_group.size : more;
+    if (more > 0) *bytes += blocks ? share_of(more * blocks, state->process_group.size) : more;
   }
-  return growth;
+  return MS_OK;
 }
 
 int ms_state_memory(const ms_state *state, ms_device_memory *memory) {
@@ -125,12 +129,12 @@ int ms_state_memory(const ms_state *state, ms_device_memory *memory) {
   *memory = (ms_device_memory){0};
   if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return MS_OK;
   MS_TRY(state->device->api->usage(state->device, &usage));
-  *memory = (ms_device_memory){.total = (double)usage.total,
-                               .free = (double)usage.free,
-                               .arenas = (double)usage.arenas,
-                               .context = (double)usage.context,
-                               .communicators = (double)usage.communicators,
-                               .pinned = (double)usage.pinned};
+  *memory = (ms_device_memory){.total = usage.total,
+                               .free = usage.free,
+                               .arenas = usage.arenas,
+                               .context = usage.context,
+                               .communicators = usage.communicators,
+                               .pinned = usage.pinned};
   return MS_OK;
 }
 

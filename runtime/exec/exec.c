@@ -223,8 +223,3 @@ int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters) {
   *counters = exec->counters;
   return MS_OK;
 }
-
-double ms_exec_arena_bytes(const ms_exec *exec) {
-  MS_HANDLE_OR(0, exec, EXEC);
-  return ms_state_bytes(exec->state);
-}

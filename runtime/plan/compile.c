@@ -173,8 +173,8 @@ static void measure(const compilation *c, ms_plan_pass *pass, int when) {
     pass->events[when] += plan->phase[phase].events;
   }
   pass->buffers[when] = plan->buffers;
-  if (c->laid_out) pass->bytes[when] = (double)ms_plan_peak(plan);
-  for (int b = 0; b < plan->buffers && !c->laid_out; b++) pass->bytes[when] += (double)plan->buffer[b].bytes;
+  if (c->laid_out) pass->bytes[when] = ms_plan_peak(plan);
+  for (int b = 0; b < plan->buffers && !c->laid_out; b++) pass->bytes[when] += plan->buffer[b].bytes;
 }
 
 /* Runs the passes [first, end). */

@@ -56,10 +56,10 @@ static void add_collectives(const ms_plan *plan, int phase, int unit, ms_unit_co
     }
     int again = cost->gathers > 0;
     cost->gathers++;
-    cost->gathered_bytes += coll->bytes;
+    cost->gathered_bytes += (int64_t)coll->bytes;
     if (!again) continue;
     cost->gathers_again++;
-    cost->gathered_again_bytes += coll->bytes;
+    cost->gathered_again_bytes += (int64_t)coll->bytes;
   }
 }
 
@@ -80,17 +80,17 @@ static void find_needs(const program *p, int *need) {
   }
 }
 
-static double gathered_ahead(const ms_plan *plan, int phase, int unit, int position, const int *need) {
-  double bytes = 0;
+static int64_t gathered_ahead(const ms_plan *plan, int phase, int unit, int position, const int *need) {
+  int64_t bytes = 0;
   for (int b = 0; b < plan->buffers; b++) {
     const ms_buffer *buffer = &plan->buffer[b];
     if (buffer->category != MS_CAT_GATHERED || buffer->phase != phase || is_weights_of(plan, b, unit)) continue;
-    if (buffer->first < position && position < need[b]) bytes += (double)buffer->bytes;
+    if (buffer->first < position && position < need[b]) bytes += buffer->bytes;
   }
   return bytes;
 }
 
-static int price_prefetch(const ms_plan *plan, int phase, int unit, const program *p, double *most) {
+static int price_prefetch(const ms_plan *plan, int phase, int unit, const program *p, int64_t *most) {
   int *need = ms_calloc(plan->buffers, sizeof *need);
   if (!need) return MS_ENOMEM;
   find_needs(p, need);
@@ -99,12 +99,15 @@ static int price_prefetch(const ms_plan *plan, int phase, int unit, const progra
     int reads = 0;
     for (int k = 0; instr->kind == MS_INSTR_KERNEL && k < instr->call->inputs; k++)
       reads |= is_weights_of(plan, instr->in[k].buffer, unit);
-    double bytes = reads ? gathered_ahead(plan, phase, unit, i, need) : 0;
+    int64_t bytes = reads ? gathered_ahead(plan, phase, unit, i, need) : 0;
     if (bytes > *most) *most = bytes;
   }
   free(need);
   return MS_OK;
 }
+
+/* Bytes that the replicas of a node keep once: the part that each counts, rounded up as in state_layout.c. */
+static int64_t share_of(const ms_plan *plan, int64_t bytes) { return (bytes + plan->replicas - 1) / plan->replicas; }
 
 int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
   MS_HANDLE(plan, PLAN);
@@ -120,19 +123,17 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
     if (b->category != MS_CAT_GATHERED || b->label != model->unit[unit].name) continue;
-    if (b->phase < 0 || (b->phase == phase && stays_for_backward(&p, b))) cost->kept_bytes += (double)b->bytes;
+    if (b->phase < 0 || (b->phase == phase && stays_for_backward(&p, b))) cost->kept_bytes += b->bytes;
   }
   int rc = price_prefetch(plan, phase, unit, &p, &cost->ahead_bytes);
   free(p.at);
   if (rc) return rc;
   const ms_unit *u = &model->unit[unit];
-  const double counted_by = plan->replicas;
-  cost->parameter_bytes = 4.0 * (double)u->master_count / counted_by;
-  cost->gradient_bytes = (double)plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
-  cost->optimizer_bytes = ((double)plan->buffer[ms_state_buffer(unit, MS_STATE_EXP_AVG)].bytes +
-                           (double)plan->buffer[ms_state_buffer(unit, MS_STATE_EXP_AVG_SQ)].bytes +
-                           (double)plan->buffer[ms_state_buffer(unit, MS_STATE_EMA)].bytes) /
-                          counted_by;
+  cost->parameter_bytes = share_of(plan, 4 * u->master_count);
+  cost->gradient_bytes = plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
+  cost->optimizer_bytes = share_of(plan, plan->buffer[ms_state_buffer(unit, MS_STATE_EXP_AVG)].bytes) +
+                          share_of(plan, plan->buffer[ms_state_buffer(unit, MS_STATE_EXP_AVG_SQ)].bytes) +
+                          share_of(plan, plan->buffer[ms_state_buffer(unit, MS_STATE_EMA)].bytes);
   return MS_OK;
 }
 
@@ -233,10 +234,9 @@ static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories,
 /* Adds the state that is always in use: the bytes of the categories, without gradients and without arenas that
  * phases reuse. */
 static void add_state(const ms_plan *plan, ms_peak *peak) {
-  peak->bytes[MS_CAT_PARAMETERS] = (double)plan->category_bytes[MS_CAT_PARAMETERS];
-  peak->bytes[MS_CAT_OPTIMIZER] = (double)plan->category_bytes[MS_CAT_OPTIMIZER];
-  peak->bytes[MS_CAT_WORKSPACE] =
-      (double)(plan->category_bytes[MS_CAT_WORKSPACE] - plan->arena_bytes[MS_ARENA_WORKSPACE]);
+  peak->bytes[MS_CAT_PARAMETERS] = plan->category_bytes[MS_CAT_PARAMETERS];
+  peak->bytes[MS_CAT_OPTIMIZER] = plan->category_bytes[MS_CAT_OPTIMIZER];
+  peak->bytes[MS_CAT_WORKSPACE] = plan->category_bytes[MS_CAT_WORKSPACE] - plan->arena_bytes[MS_ARENA_WORKSPACE];
 }
 
 /* Raises *most to the largest number of bytes of a category, excluding permanent state, that a phase uses at one
@@ -258,7 +258,7 @@ static void find_most(const ms_plan *plan, int phase, int n, int category, const
   }
 }
 
-int ms_plan_category_peaks(const ms_plan *plan, double *bytes) {
+int ms_plan_category_peaks(const ms_plan *plan, int64_t *bytes) {
   int64_t most[MS_CATEGORIES] = {0};
   int rc = MS_OK, *begin = ms_calloc(plan->model->units, sizeof *begin);
   if (!begin) return MS_ENOMEM;
@@ -275,7 +275,7 @@ int ms_plan_category_peaks(const ms_plan *plan, double *bytes) {
   }
   ms_peak state = {0};
   add_state(plan, &state);
-  for (int c = 0; c < MS_CATEGORIES; c++) bytes[c] = state.bytes[c] + (double)most[c];
+  for (int c = 0; c < MS_CATEGORIES; c++) bytes[c] = state.bytes[c] + most[c];
   free(begin);
   return rc;
 }
@@ -287,7 +287,7 @@ static const char *maker_of(const program *p, const ms_buffer *b) {
 
 /* Finds the phase and position at which the most bytes are in use. least: sum of the peaks of each kind of memory by
  * itself. */
-static int find_peak_phase(const ms_plan *plan, int *begin, int *phase, int *position, double *least) {
+static int find_peak_phase(const ms_plan *plan, int *begin, int *phase, int *position, int64_t *least) {
   static const int memories[] = {OWN | LENT, OF_GROUP, OF_SMALLER_GROUP};
   int64_t most = -1, of_memory[3] = {0};
   for (int i = 0; i < MS_PHASES; i++) {
@@ -313,7 +313,7 @@ static int find_peak_phase(const ms_plan *plan, int *begin, int *phase, int *pos
     *position = at;
   }
   if (most < 0) return MS_FAIL(MS_EINVAL, "the plan has no instructions");
-  *least = (double)(of_memory[0] + of_memory[1] + of_memory[2]);
+  *least = of_memory[0] + of_memory[1] + of_memory[2];
   return MS_OK;
 }
 
@@ -331,9 +331,9 @@ static void describe_peak(const ms_plan *plan, const program *p, int position, c
     int first, last;
     if (!memory_of(b, 0) || !b->bytes || !in_use_of(plan, i, peak->phase, begin, &first, &last)) continue;
     if (position < first || position > last) continue;
-    peak->bytes[b->category] += (double)b->bytes;
+    peak->bytes[b->category] += b->bytes;
     if (peak->buffers < capacity)
-      buffer[peak->buffers] = (ms_peak_buffer){b->category, (double)b->bytes, b->label, maker_of(p, b)};
+      buffer[peak->buffers] = (ms_peak_buffer){b->category, b->bytes, b->label, maker_of(p, b)};
     peak->buffers++;
   }
   for (int c = 0; c < MS_CATEGORIES; c++) peak->total_bytes += peak->bytes[c];

@@ -5,8 +5,7 @@
 
 #include "plan/plan.h"
 
-/* comm_bytes leaves out NEXT, which a step runs any number of times. The fingerprint is split because a double holds
- * only 53 bits exactly. */
+/* comm_bytes leaves out NEXT, which a step runs any number of times. */
 int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(s);
@@ -20,11 +19,10 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
       s->comm_bytes[dim] += phase->coll[i]->bytes;
     }
   }
-  for (int c = 0; c < MS_CATEGORIES; c++) s->bytes[c] = (double)plan->category_bytes[c];
+  for (int c = 0; c < MS_CATEGORIES; c++) s->bytes[c] = plan->category_bytes[c];
   MS_TRY(ms_plan_category_peaks(plan, s->fullest));
-  s->peak_bytes = (double)ms_plan_peak(plan);
-  s->fingerprint_high = (double)(plan->fingerprint >> 32);
-  s->fingerprint_low = (double)(plan->fingerprint & 0xffffffffu);
+  s->peak_bytes = ms_plan_peak(plan);
+  s->fingerprint = plan->fingerprint;
   s->flops = plan->phase[plan->phase[MS_PHASE_FIRST].present ? MS_PHASE_FIRST : MS_PHASE_EVALUATE].flops;
   s->compile_ms = 1e3 * plan->compile_seconds;
   return MS_OK;
@@ -32,11 +30,11 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
 
 /* ---- text ------------------------------------------------------------------------------------------------------- */
 
-static void categories(const char *what, const double *bytes, ms_text *text) {
+static void categories(const char *what, const int64_t *bytes, ms_text *text) {
   ms_text_append(text, "\n  %s:", what);
   for (int c = 0; c < MS_CATEGORIES; c++) {
     ms_text_append(text, " %s ", ms_category_name(c));
-    ms_text_bytes(text, bytes[c]);
+    ms_text_bytes(text, (double)bytes[c]);
   }
 }
 
@@ -177,7 +175,7 @@ static void json_phase(const ms_plan *plan, int id, ms_text *text) {
 
 static int json_of_plan(const ms_plan *plan, ms_text *text) {
   const ms_model *model = plan->model;
-  double fullest[MS_CATEGORIES];
+  int64_t fullest[MS_CATEGORIES];
   MS_TRY(ms_plan_category_peaks(plan, fullest));
   ms_text_append(text, "{\"rank\":%d,\"world\":%d,\"mesh\":", model->rank, model->world);
   ms_text_json_string(text, model->mesh_text);
@@ -191,7 +189,7 @@ static int json_of_plan(const ms_plan *plan, ms_text *text) {
   ms_text_append(text, ",\"fingerprint\":\"%016llx\",\"bytes\":{", (unsigned long long)plan->fingerprint);
   for (int c = 0; c < MS_CATEGORIES; c++) json_bytes(text, ms_category_name(c), plan->category_bytes[c], c == 0);
   ms_text_append(text, "},\"fullest\":{");
-  for (int c = 0; c < MS_CATEGORIES; c++) json_bytes(text, ms_category_name(c), (int64_t)fullest[c], c == 0);
+  for (int c = 0; c < MS_CATEGORIES; c++) json_bytes(text, ms_category_name(c), fullest[c], c == 0);
   ms_text_append(text, "},\"arenas\":{");
   for (int a = 0; a < MS_ARENAS; a++)
     json_bytes(text, ms_arena_name(a), plan->arena_bytes[a] - plan->peers_bytes[a], a == 0);

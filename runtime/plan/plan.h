@@ -249,7 +249,7 @@ int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared,
 int64_t ms_plan_peak(const ms_plan *plan);
 /* The most bytes of each category, [MS_CATEGORIES], in use at one time; each category reaches its maximum at a
  * different instruction (cost_report.c). */
-int ms_plan_category_peaks(const ms_plan *plan, double *bytes);
+int ms_plan_category_peaks(const ms_plan *plan, int64_t *bytes);
 
 /* Creates an empty plan of a model (plan.c). */
 int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **plan);

@@ -116,6 +116,7 @@ int main(void) {
   ms_exec *exec;
   const int sizes[1] = {-1};
   double first = 0, last = 0;
+  int64_t bytes = 0;
   int param[4], ok;
   if (ms_abi_version() != MS_ABI_VERSION) return 1;
   CHECK(ms_world_join(&world));
@@ -131,8 +132,9 @@ int main(void) {
   CHECK(ms_state_new(world, model, &config, &state));
   CHECK(ms_exec_new(state, plan, &exec));
   ok = !write_inputs(exec) && !train(exec, &first, &last) && answers_right(exec) && last < 0.1 * first &&
-       ms_exec_arena_bytes(exec) == summary.peak_bytes;
-  printf("%s: loss %.4f -> %.4f, peak %.0f bytes\n", ok ? "learned" : "failed", first, last, summary.peak_bytes);
+       !ms_state_arena_bytes(state, &bytes) && bytes == summary.peak_bytes;
+  printf("%s: loss %.4f -> %.4f, peak %lld bytes\n", ok ? "learned" : "failed", first, last,
+         (long long)summary.peak_bytes);
   ms_exec_free(exec);
   ms_state_free(state);
   ms_plan_free(plan);

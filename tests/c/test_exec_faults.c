@@ -76,7 +76,8 @@ static int grow_between_runs(ms_world *world, void *context) {
   engine_open(world, small, &engine);
   engine_feed(&engine, small, rank, 7, 0);
   must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, &before));
-  double bytes = ms_exec_arena_bytes(engine.exec);
+  int64_t bytes, grown;
+  must(ms_state_arena_bytes(engine.state, &bytes));
 
   /* A plan that only evaluates, for three times the rows. */
   training_config large = *small;
@@ -89,7 +90,8 @@ static int grow_between_runs(ms_world *world, void *context) {
   mlp_trace(&wide.net, &net, 2, 0, 1);
   must(ms_plan_compile(wide.net.graph, &large.plan, &wide.plan));
   must(ms_exec_new(engine.state, wide.plan, &wide.exec));
-  assert_true(ms_exec_arena_bytes(engine.exec) > bytes);
+  must(ms_state_arena_bytes(engine.state, &grown));
+  assert_true(grown > bytes);
   engine_feed(&wide, &large, rank, 7, 0);
   must(ms_exec_run(wide.exec, MS_PHASE_EVALUATE, NULL, &evaluated));
   assert_true(evaluated.loss != before.loss && isfinite(evaluated.loss));

@@ -172,13 +172,13 @@ static void M1_categories_add_up_to_the_arenas(void **state) {
   for (int k = 0; k < MS_CATEGORIES; k++) categories += p.plan->category_bytes[k];
   assert_true(arenas == categories);
   assert_true(arenas == ms_plan_peak(p.plan));
-  double optimizer = 0;
+  int64_t optimizer = 0;
   for (int u = 0; u < p.net.model->units; u++) {
     ms_unit_cost cost;
     assert_int_equal(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, u, &cost), MS_OK);
     optimizer += cost.optimizer_bytes;
   }
-  assert_true(optimizer > 0 && fabs(optimizer - (double)p.plan->category_bytes[MS_CAT_OPTIMIZER]) < 64);
+  assert_true(optimizer > 0 && llabs(optimizer - p.plan->category_bytes[MS_CAT_OPTIMIZER]) < 64);
   drop(&p);
 }
 

@@ -276,8 +276,8 @@ static void private_buffers_use_communicated_memory(void **state) {
   ms_peak peak;
   must(ms_plan_peak_use(p.plan, &peak, 0, NULL));
   assert_true(peak.total_bytes <= peak.least_bytes);
-  assert_true(peak.least_bytes <= (double)ms_plan_peak(p.plan));
-  assert_true((double)ms_plan_peak(p.plan) <= 1.05 * peak.least_bytes);
+  assert_true(peak.least_bytes <= ms_plan_peak(p.plan));
+  assert_true((double)ms_plan_peak(p.plan) <= 1.05 * (double)peak.least_bytes);
   drop(&p);
 }
 
@@ -336,7 +336,7 @@ static void gradient_chunks_lend_their_bytes(void **state) {
     }
     ms_peak peak;
     must(ms_plan_peak_use(p.plan, &peak, 0, NULL));
-    assert_true(peak.total_bytes <= peak.least_bytes && peak.least_bytes <= (double)ms_plan_peak(p.plan));
+    assert_true(peak.total_bytes <= peak.least_bytes && peak.least_bytes <= ms_plan_peak(p.plan));
     free(begin);
     drop(&p);
   }

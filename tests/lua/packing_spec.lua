@@ -30,7 +30,7 @@ end
 local function bytes_of(plan)
   local peak, list = ffi.new("ms_peak"), ffi.new("ms_peak_buffer[1]")
   engine.check(C.ms_plan_peak_use(plan.handle, peak, 0, list))
-  return plan:summary().peak_bytes, peak.least_bytes, peak.total_bytes
+  return plan:summary().peak_bytes, tonumber(peak.least_bytes), tonumber(peak.total_bytes)
 end
 
 -- Instructions of a phase, in order.

@@ -110,7 +110,7 @@ local function inspect_gpus()
     end
     gpus[i + 1] = {
       name = ffi.string(info.name), capability = ("%d.%d"):format(info.major, info.minor),
-      processors = info.processors, memory_bytes = info.memory_bytes, peers = peers,
+      processors = info.processors, memory_bytes = tonumber(info.memory_bytes), peers = peers,
     }
   end
   return gpus

@@ -4,6 +4,7 @@ local device = require("moonshard.distributed.device")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local memory = require("moonshard.engine.memory")
 local profile = require("moonshard.distributed.profile")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -126,7 +127,7 @@ end
 
 ---Bytes that the arenas hold, state and all plans of this model together.
 ---@return number
-function Exec:arena_bytes() return C.ms_exec_arena_bytes(self.handle) end
+function Exec:arena_bytes() return memory.arena_bytes(self.state) end
 
 ---The first op or parameter that holds a NaN or an infinity. Collective.
 ---@return string

@@ -7,7 +7,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local world = require("moonshard.distributed.world")
-local C = engine.C
+local C, ffi, check = engine.C, engine.ffi, engine.check
 local size = require("moonshard.base.progress").size
 
 local memory = {}
@@ -57,6 +57,22 @@ local function check_there(session, who, growth, free_on_gpu)
   end
 end
 
+---Bytes of a state's arenas on this rank.
+---@param state ffi.cdata* ms_state*
+---@return number
+function memory.arena_bytes(state)
+  local bytes = ffi.new("int64_t[1]")
+  check(C.ms_state_arena_bytes(state, bytes))
+  return tonumber(bytes[0])
+end
+
+-- Bytes that binding a plan to a state would add on this rank.
+local function growth(state, plan)
+  local bytes = ffi.new("int64_t[1]")
+  check(C.ms_state_growth(state, plan.handle, bytes))
+  return tonumber(bytes[0])
+end
+
 ---Refuses a plan that exceeds the available memory or its own limit. Collective.
 ---@param session moonshard.Session
 ---@param state ffi.cdata* ms_state*
@@ -71,7 +87,7 @@ function memory.check(session, state, plan)
     end
   end
   local on_gpu = session:device_memory()
-  check_there(session, "the plan", C.ms_state_growth(state, plan.handle), on_gpu and on_gpu.free)
+  check_there(session, "the plan", growth(state, plan), on_gpu and on_gpu.free)
 end
 
 ---Refuses copies of parameters outside the arenas that exceed the available memory or memory_limit.
@@ -80,7 +96,7 @@ end
 ---@param who string who wants them: "unshard"
 ---@param bytes number on this rank, more than are held already
 function memory.check_unsharded(session, who, bytes)
-  local arenas, limit, unsharded = C.ms_state_bytes(session:ensure_state()), session.memory_limit or math.huge, 0
+  local arenas, limit, unsharded = memory.arena_bytes(session:ensure_state()), session.memory_limit or math.huge, 0
   for _, by_index in pairs(session.unsharded) do
     for _, value in pairs(by_index) do unsharded = unsharded + 4 * value:numel() end
   end

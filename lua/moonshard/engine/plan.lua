@@ -1,5 +1,6 @@
 -- A compiled plan, and how one is made from a model and a batch's shapes.
 
+local bit = require("bit")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -52,12 +53,12 @@ function Plan:summary()
   local s = ffi.new("ms_plan_summary")
   check(C.ms_plan_summarize(self.handle, s))
   local result = {
-    instructions = s.instructions, peak_bytes = s.peak_bytes, flops = s.flops, compile_ms = s.compile_ms,
-    fingerprint = ("%08x%08x"):format(s.fingerprint_high, s.fingerprint_low),
+    instructions = s.instructions, peak_bytes = tonumber(s.peak_bytes), flops = s.flops, compile_ms = s.compile_ms,
+    fingerprint = bit.tohex(s.fingerprint, 16),
     collectives = {}, bytes = {}, fullest = {}, comm_bytes = self.mesh:by_dimension(s.comm_bytes),
   }
   for i, name in ipairs(plan.CATEGORIES) do
-    result.bytes[name], result.fullest[name] = s.bytes[i - 1], s.fullest[i - 1]
+    result.bytes[name], result.fullest[name] = tonumber(s.bytes[i - 1]), tonumber(s.fullest[i - 1])
   end
   for i, name in ipairs(plan.PHASES) do result.collectives[name] = s.collectives[i - 1] end
   return result
@@ -80,7 +81,7 @@ end
 
 local function size_at(pass, when)
   return { nodes = pass.nodes[when], instructions = pass.instructions[when], events = pass.events[when],
-    buffers = pass.buffers[when], bytes = pass.bytes[when] }
+    buffers = pass.buffers[when], bytes = tonumber(pass.bytes[when]) }
 end
 
 ---The passes of the compiler that made the plan, in order.

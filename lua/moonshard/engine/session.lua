@@ -352,10 +352,11 @@ function Session:device_memory()
   if self.sharding.mesh.device == "cpu" then return nil end
   local m = ffi.new("ms_device_memory")
   check(C.ms_state_memory(self:ensure_state(), m))
-  return {
-    total = m.total, free = m.free, arenas = m.arenas, context = m.context, communicators = m.communicators,
-    pinned = m.pinned,
-  }
+  local bytes = {}
+  for _, name in ipairs({ "total", "free", "arenas", "context", "communicators", "pinned" }) do
+    bytes[name] = tonumber(m[name])
+  end
+  return bytes
 end
 
 ---What the exec of a name ran since it was made.

@@ -29,24 +29,34 @@ function plan_costs.phases(plan, micro_batches)
   return times
 end
 
-local cost = ffi.new("ms_unit_cost")
+-- What every phase adds to; the rest of a cost is the same in all phases, or that of FIRST.
+local PER_PHASE = { "gathers", "gathered", "again", "reduced" }
+
+local engine_cost = ffi.new("ms_unit_cost")
+
+-- An ms_unit_cost of a phase as Lua numbers, under the names of moonshard.UnitCost.
+local function cost_of(plan, phase, unit)
+  local c = engine_cost
+  check(C.ms_plan_unit_cost(plan.handle, phase, unit, c))
+  return {
+    gathers = c.gathers, gathered = tonumber(c.gathered_bytes), again = tonumber(c.gathered_again_bytes),
+    reduced = c.reduced_bytes, kept = tonumber(c.kept_bytes), ahead = tonumber(c.ahead_bytes),
+    parameters = tonumber(c.parameter_bytes), gradients = tonumber(c.gradient_bytes),
+    optimizer = tonumber(c.optimizer_bytes),
+  }
+end
 
 ---@param plan moonshard.Plan
 ---@param unit integer the engine's index, from 0
 ---@param times table<integer, integer> of plan_costs.phases
 ---@return moonshard.UnitCost
 function plan_costs.unit(plan, unit, times)
-  local sum = { gathers = 0, gathered = 0, again = 0, reduced = 0 }
+  local sum = cost_of(plan, C.MS_PHASE_FIRST, unit)
+  for _, name in ipairs(PER_PHASE) do sum[name] = 0 end
   for phase, count in pairs(times) do
-    check(C.ms_plan_unit_cost(plan.handle, phase, unit, cost))
-    sum.gathers = sum.gathers + count * cost.gathers
-    sum.gathered = sum.gathered + count * cost.gathered_bytes
-    sum.again = sum.again + count * cost.gathered_again_bytes
-    sum.reduced = sum.reduced + count * cost.reduced_bytes
+    local cost = cost_of(plan, phase, unit)
+    for _, name in ipairs(PER_PHASE) do sum[name] = sum[name] + count * cost[name] end
   end
-  check(C.ms_plan_unit_cost(plan.handle, C.MS_PHASE_FIRST, unit, cost))
-  sum.kept, sum.ahead, sum.parameters = cost.kept_bytes, cost.ahead_bytes, cost.parameter_bytes
-  sum.gradients, sum.optimizer = cost.gradient_bytes, cost.optimizer_bytes
   return sum
 end
 
@@ -104,13 +114,14 @@ function plan_costs.peak(plan)
   check(C.ms_plan_peak_use(plan.handle, peak, peak.buffers, list))
   local result = {
     phase = plans.PHASES[peak.phase + 1], instruction = peak.instruction, op = ffi.string(peak.op),
-    scope = ffi.string(peak.scope), backward = peak.backward ~= 0, in_use = peak.total_bytes, bytes = {}, buffers = {},
+    scope = ffi.string(peak.scope), backward = peak.backward ~= 0, in_use = tonumber(peak.total_bytes),
+    bytes = {}, buffers = {},
   }
-  for i, category in ipairs(plans.CATEGORIES) do result.bytes[category] = peak.bytes[i - 1] end
+  for i, category in ipairs(plans.CATEGORIES) do result.bytes[category] = tonumber(peak.bytes[i - 1]) end
   for i = 1, peak.buffers do
     local b = list[i - 1]
-    result.buffers[i] = { category = plans.CATEGORIES[b.category + 1], bytes = b.bytes, label = ffi.string(b.label),
-      scope = ffi.string(b.scope) }
+    result.buffers[i] = { category = plans.CATEGORIES[b.category + 1], bytes = tonumber(b.bytes),
+      label = ffi.string(b.label), scope = ffi.string(b.scope) }
   end
   return result
 end

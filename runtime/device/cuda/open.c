@@ -89,7 +89,7 @@ int ms_cuda_describe(int index, ms_device_info *info) {
   MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, index)));
   *info = (ms_device_info){.major = major, .minor = minor, .processors = processors};
   snprintf(info->name, sizeof info->name, "%s", properties.name);
-  info->memory_bytes = (double)properties.totalGlobalMem;
+  info->memory_bytes = (int64_t)properties.totalGlobalMem;
   for (int peer = 0; peer < devices && peer < MS_DEVICE_PEERS; peer++) {
     if (peer == index) continue;
     MS_TRY(MS_CUDA(cudaDeviceCanAccessPeer(&info->peer[peer], index, peer)));

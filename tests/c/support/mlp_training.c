@@ -136,7 +136,7 @@ static int train_rank(ms_world *world, void *context) {
     must(ms_exec_counters_get(engine.exec, &counters));
     result->counters.allocations = counters.allocations;
     must(ms_plan_summarize(engine.plan, &result->summary));
-    result->arena_bytes = ms_exec_arena_bytes(engine.exec);
+    must(ms_state_arena_bytes(engine.state, &result->arena_bytes));
   }
   engine_close(&engine);
   return MS_OK;

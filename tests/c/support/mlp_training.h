@@ -27,7 +27,7 @@ typedef struct training_result {
       gradient[TRAINING_ELEMENTS]; /* one parameter after another */
   ms_exec_counters counters;
   ms_plan_summary summary;
-  double arena_bytes;
+  int64_t arena_bytes;
 } training_result;
 
 /* A rank's engine objects. */
