@@ -225,8 +225,8 @@ typedef struct ms_device_info {
 } ms_device_info;
 
 /* GPUs that this process may use. */
-MS_API int ms_device_count(int kind, int *count);
-MS_API int ms_device_describe(int kind, int index, ms_device_info *info);
+MS_API int ms_device_count(int device, int *count);
+MS_API int ms_device_describe(int device, int index, ms_device_info *info);
 /* A library of a device; the last two: NCCL where it has them (enum ms_nccl_option). */
 enum ms_gpu_library {
   MS_LIBRARY_DRIVER = 0,
@@ -239,7 +239,7 @@ enum ms_gpu_library {
   MS_LIBRARIES = 7
 };
 /* Its version as text; "" where it is not found. version is [bytes]. */
-MS_API int ms_device_library(int kind, int library, char *version, int bytes);
+MS_API int ms_device_library(int device, int library, char *version, int bytes);
 
 /* The next thing that a user should be told once: that something works, but not as well as it could (a library that a
  * device's kernels would be faster with is not found). NULL: nothing. Binding a plan may add some. The text stays. */
@@ -256,7 +256,7 @@ typedef struct ms_world ms_world;
  * /dev/null, or what a program prints would go into the ranks' shared memory. */
 MS_API int ms_world_join(ms_world **world);
 /* A world of one, whatever launched this process: for work in which no other rank takes part. */
-MS_API int ms_world_alone(ms_world **world);
+MS_API int ms_world_join_alone(ms_world **world);
 /* Leaves without communicating. Safe to call twice and on NULL. What works on the world can only be
  * released after it. */
 MS_API void ms_world_leave(ms_world *world);
@@ -293,8 +293,8 @@ MS_API void ms_world_set_timeout(ms_world *world, double seconds);
 /* For reports and `moonshard ps`: the steps done so far and their speed; and what the program does while it is outside
  * of the engine ("data"), NULL when that ends: ranks that meet in a barrier or an all-gather of bytes must say the same
  * of it then, or ** nothing. Both store a few words and cannot fail. */
-MS_API void ms_world_progress(ms_world *world, int64_t step, double tokens_per_s);
-MS_API void ms_world_doing(ms_world *world, const char *what);
+MS_API void ms_world_set_progress(ms_world *world, int64_t step, double tokens_per_s);
+MS_API void ms_world_set_activity(ms_world *world, const char *what);
 
 /* Ctrl-C: installs a handler; the flag is 1 once SIGINT came. Compiled Lua loops poll it. Installing
  * again clears it. */
@@ -328,8 +328,8 @@ typedef struct ms_mesh ms_mesh;
 MS_API int ms_mesh_new(int device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh);
 /* The same over ranks chosen by hand: ranks is [n], row-major, each from 0 to world - 1 and there once. Other ranks of
  * the world have no place in it. */
-MS_API int ms_mesh_from_ranks(int device, int ndim, const int *sizes, const char *const *names, int n, const int *ranks,
-                              int world, ms_mesh **mesh);
+MS_API int ms_mesh_new_from_ranks(int device, int ndim, const int *sizes, const char *const *names, int n,
+                                  const int *ranks, int world, ms_mesh **mesh);
 MS_API void ms_mesh_free(ms_mesh *mesh);
 MS_API int ms_mesh_ndim(const ms_mesh *mesh);
 MS_API int ms_mesh_world(const ms_mesh *mesh);
@@ -459,18 +459,18 @@ typedef struct ms_value_info {
 MS_API int ms_graph_new(const ms_model *model, ms_graph **graph);
 MS_API void ms_graph_free(ms_graph *graph);
 /* Module path given to the nodes made from here on ("layers.3.attn"); "" for none. */
-MS_API int ms_graph_scope(ms_graph *graph, const char *path);
+MS_API int ms_graph_set_scope(ms_graph *graph, const char *path);
 /* Activation checkpointing. Nodes made from here on belong to recompute region `region` (0: to none, what they make is
  * kept for backward). Of what a region makes, only what leaves it is kept; backward makes the rest again. ops: the
  * names, with spaces between, of the ops that are made again while all others are kept; NULL: every op. */
-MS_API int ms_graph_recompute(ms_graph *graph, int region, const char *ops);
+MS_API int ms_graph_set_recompute(ms_graph *graph, int region, const char *ops);
 /* What a step reads from outside, bound by name at run time (tokens, targets, ...). */
 MS_API int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *value);
 /* How many rows of the batch an input has along its first axis, each of size / rows indices: sizes[0] unless told; 0:
  * it is the same for all rows and ranks. What comes of an input has its rows as far as ops keep them apart, and dropout
  * draws by them: the same for a row of the global batch wherever it is computed. What has no rows has one mask
  * everywhere. */
-MS_API int ms_graph_input_rows(ms_graph *graph, int value, int64_t rows);
+MS_API int ms_graph_set_input_rows(ms_graph *graph, int value, int64_t rows);
 /* The unsharded parameter in its unit's param_dtype. The same parameter gives the same value. */
 MS_API int ms_graph_param(ms_graph *graph, int param, int *value);
 /* A node of the op table; outputs is [ms_op_info.outputs]. attrs NULL: the row's defaults. */
@@ -478,7 +478,7 @@ MS_API int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int 
                        int *outputs);
 /* The row's default attributes. */
 MS_API int ms_op_defaults(const char *op, ms_attrs *attrs);
-MS_API int ms_graph_value(const ms_graph *graph, int value, ms_value_info *info);
+MS_API int ms_graph_describe(const ms_graph *graph, int value, ms_value_info *info);
 /* The scalar f32 value to differentiate. Without one, the plan has only the evaluate phase. */
 MS_API int ms_graph_set_loss(ms_graph *graph, int value);
 /* Names what the loss counts among those of all ranks and micro-batches: an f32 scalar, not negative, which gradients
@@ -731,7 +731,7 @@ MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, m
 /* After MS_ENONFINITE: runs FIRST again on the inputs as they are, checking what every instruction writes; the message
  * names the first op or parameter that holds a NaN or an infinity. Collective. */
 MS_API int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message);
-MS_API int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters);
+MS_API int ms_exec_counts(const ms_exec *exec, ms_exec_counters *counters);
 
 /* ---- profiles --------------------------------------------------------------------------------------------------- */
 
@@ -782,7 +782,7 @@ MS_API int ms_state_gather(ms_state *state, int param, int what, float *full);
 MS_API int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, int64_t count, float *out);
 /* Overwrites this rank's part of a parameter from the full f32 array. Collective: peers may be reading
  * the old values. */
-MS_API int ms_state_set(ms_state *state, int param, const float *full);
+MS_API int ms_state_write_full(ms_state *state, int param, const float *full);
 /* The same from an array that rank `from` of the model's ranks has (their place in ms_mesh_ranks); full is NULL on
  * others. */
 MS_API int ms_state_scatter(ms_state *state, int param, int from, const float *full);
@@ -824,7 +824,7 @@ typedef struct ms_safetensors_tensor {
 
 /* All of a regular file, and a zero behind it. MS_EINVAL when it is not there, or a folder, a pipe or a device: none is
  * waited for. The caller gives the text to ms_file_text_free. */
-MS_API int ms_file_text(const char *path, char **text, int64_t *bytes);
+MS_API int ms_file_read_text(const char *path, char **text, int64_t *bytes);
 MS_API void ms_file_text_free(char *text);
 
 /* Opens one file, an index (a path that ends in ".index.json"), or a folder: its model.safetensors, the files that its
@@ -876,10 +876,10 @@ MS_API void ms_safetensors_config_default(ms_safetensors_config *config, int siz
 MS_API int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *tensors,
                                  const ms_safetensors_config *config, ms_safetensors_writer **writer);
 /* Bytes [first, first + bytes) of the i-th declared tensor; in any order, each byte once. */
-MS_API int ms_safetensors_put(ms_safetensors_writer *writer, int i, int64_t first, int64_t bytes, const void *data);
+MS_API int ms_safetensors_write(ms_safetensors_writer *writer, int i, int64_t first, int64_t bytes, const void *data);
 /* Elements [first, first + count) of a view of the i-th declared tensor from f32, rounded to its type. */
-MS_API int ms_safetensors_put_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, int64_t first,
-                                  int64_t count, const float *data);
+MS_API int ms_safetensors_write_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view,
+                                    int64_t first, int64_t count, const float *data);
 /* MS_EINVAL, naming a tensor, when bytes are missing. Releases the writer, also when it fails: nothing is left then. */
 MS_API int ms_safetensors_finish(ms_safetensors_writer *writer);
 /* Gives up and removes what was written; safe on NULL. */
@@ -908,13 +908,13 @@ MS_API int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count,
 MS_API int ms_token_reader_new(ms_tokens *tokens, int rows, int columns, int slots, ms_token_reader **reader);
 MS_API void ms_token_reader_free(ms_token_reader *reader);
 /* first: [rows], where each sample begins. Returns at once; MS_EINVAL when no slot is free. */
-MS_API int ms_token_reader_ask(ms_token_reader *reader, const int64_t *first);
+MS_API int ms_token_reader_request(ms_token_reader *reader, const int64_t *first);
 /* The oldest batch that was asked for: tokens [rows][columns], and targets, the same moved by one. Waits at most
  * `seconds` (MS_ETIMEOUT) and tells what reading failed with; MS_EINTERRUPT after Ctrl-C leaves the batch to be taken.
  */
 MS_API int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *tokens, int32_t *targets);
 /* Drops what was asked for and not taken. Waits for it like a take. */
-MS_API int ms_token_reader_forget(ms_token_reader *reader, double seconds);
+MS_API int ms_token_reader_discard(ms_token_reader *reader, double seconds);
 
 /* ---- tokenizers ------------------------------------------------------------------------------------------------- */
 
@@ -1013,7 +1013,7 @@ MS_API int ms_checkpoint_make_folder(const char *path, int fresh);
  * removed loses its name first, so that no part of a checkpoint passes for one. */
 MS_API int ms_checkpoint_remove(const char *path);
 /* The text of a manifest, checked against the checksum at its end. The caller gives it to ms_file_text_free. */
-MS_API int ms_checkpoint_manifest(const char *folder, char **text);
+MS_API int ms_checkpoint_read_manifest(const char *folder, char **text);
 /* Reads elements [first, first + count) of a parameter, which this rank owns, from the i-th tensor of a file, which
  * holds [begin, ...) of it as F32. checksums: 16 hexadecimal digits for each MS_CHECKPOINT_BLOCK bytes of the tensor,
  * of which all that are touched are read whole and checked; NULL: neither. Adds the bytes read to *bytes. MS_EIO when a

@@ -116,22 +116,22 @@ static int find_gpus(int kind, const ms_device_api **api) {
   return (*api)->count ? MS_OK : MS_FAIL(MS_EINVAL, "devices of kind %s cannot be listed", ms_device_name(kind));
 }
 
-int ms_device_count(int kind, int *count) {
+int ms_device_count(int device, int *count) {
   MS_GIVEN(count);
   const ms_device_api *api;
-  MS_TRY(find_gpus(kind, &api));
+  MS_TRY(find_gpus(device, &api));
   return api->count(count);
 }
 
-int ms_device_describe(int kind, int index, ms_device_info *info) {
+int ms_device_describe(int device, int index, ms_device_info *info) {
   MS_GIVEN(info);
   MS_NOT_NEGATIVE(index);
   const ms_device_api *api;
-  MS_TRY(find_gpus(kind, &api));
+  MS_TRY(find_gpus(device, &api));
   return api->describe(index, info);
 }
 
-int ms_device_library(int kind, int library, char *version, int bytes) {
+int ms_device_library(int device, int library, char *version, int bytes) {
   MS_GIVEN(version);
   static const char *const libraries[MS_LIBRARIES] = {"driver", "runtime",      "cublasLt",         "cudnn",
                                                       "nccl",   "nccl_windows", "nccl_copy_engines"};
@@ -139,6 +139,6 @@ int ms_device_library(int kind, int library, char *version, int bytes) {
   if (library < 0 || library >= MS_LIBRARIES)
     return MS_FAIL(MS_EINVAL, "library must be one of enum ms_gpu_library, not %d", library);
   if (bytes < 1) return MS_FAIL(MS_EINVAL, "a version of %d bytes: give room for some", bytes);
-  MS_TRY(find_gpus(kind, &api));
+  MS_TRY(find_gpus(device, &api));
   return api->library(libraries[library], version, bytes);
 }

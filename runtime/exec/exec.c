@@ -217,7 +217,7 @@ int ms_exec_set_graph(ms_exec *exec, int on) {
             : MS_OK;
 }
 
-int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters) {
+int ms_exec_counts(const ms_exec *exec, ms_exec_counters *counters) {
   MS_HANDLE(exec, EXEC);
   MS_GIVEN(counters);
   *counters = exec->counters;

@@ -130,7 +130,7 @@ int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
   return rc;
 }
 
-int ms_state_set(ms_state *state, int param, const float *full) {
+int ms_state_write_full(ms_state *state, int param, const float *full) {
   MS_HANDLE(state, STATE);
   MS_GIVEN(full);
   ms_elements mine;

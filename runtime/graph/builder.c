@@ -10,7 +10,7 @@ int ms_graph_in_scope(const ms_graph *graph, int rc) {
   return rc;
 }
 
-int ms_graph_scope(ms_graph *graph, const char *path) {
+int ms_graph_set_scope(ms_graph *graph, const char *path) {
   MS_HANDLE(graph, GRAPH);
   const char *scope = ms_graph_intern(graph, path ? path : "");
   if (!scope) return MS_ENOMEM;
@@ -74,10 +74,10 @@ int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const
   return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
 }
 
-int ms_graph_input_rows(ms_graph *graph, int value, int64_t rows) {
+int ms_graph_set_input_rows(ms_graph *graph, int value, int64_t rows) {
   MS_HANDLE(graph, GRAPH);
   if (value < 0 || value >= graph->n_values || graph->values[value].kind != MS_VALUE_INPUT)
-    return MS_FAIL(MS_EINVAL, "ms_graph_input_rows: value %d is not an input", value);
+    return MS_FAIL(MS_EINVAL, "ms_graph_set_input_rows: value %d is not an input", value);
   ms_value *input = &graph->values[value];
   if (rows < 0 || (rows > 0 && (input->info.ndim == 0 || input->info.dims[0] % rows)))
     return MS_FAIL(MS_ESHAPE, "input %s: %lld rows do not divide its first axis, which has %lld indices", input->name,
@@ -213,10 +213,10 @@ static int check_value(const ms_graph *graph, int value) {
   return MS_FAIL(MS_EINVAL, "there is no value %d; the graph has %d values", value, graph->n_values);
 }
 
-int ms_graph_value(const ms_graph *graph, int value, ms_value_info *info) {
+int ms_graph_describe(const ms_graph *graph, int value, ms_value_info *info) {
   MS_HANDLE(graph, GRAPH);
   MS_GIVEN(info);
-  if (!info) return MS_FAIL(MS_EINVAL, "ms_graph_value: nowhere to put the description");
+  if (!info) return MS_FAIL(MS_EINVAL, "ms_graph_describe: nowhere to put the description");
   MS_TRY(check_value(graph, value));
   *info = graph->values[value].info;
   return MS_OK;

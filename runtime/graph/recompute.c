@@ -1,10 +1,10 @@
 /* recompute.c - activations that backward recomputes instead of keeping (activation checkpointing, Chen et al. 2016,
  * "Training deep nets with sublinear memory cost").
  *
- * The trace divides forward into regions, one per call of a module selected by a rule; ms_graph_recompute marks where
- * one begins. A region's values are kept for backward only if they leave the region. All other values that backward
- * reads are recomputed by copies of their nodes, placed before the first backward node that needs one of them. The
- * peak therefore contains the inside of one region at a time, and gathering, keeping and freeing follow from
+ * The trace divides forward into regions, one per call of a module selected by a rule; ms_graph_set_recompute marks
+ * where one begins. A region's values are kept for backward only if they leave the region. All other values that
+ * backward reads are recomputed by copies of their nodes, placed before the first backward node that needs one of them.
+ * The peak therefore contains the inside of one region at a time, and gathering, keeping and freeing follow from
  * lifetimes as for any other node. Copies draw the same dropout masks, which depend only on attributes.
  */
 #include <stdlib.h>
@@ -25,9 +25,9 @@ static int choose_op(ms_graph *graph, const char *name, size_t length) {
   return ms_graph_in_scope(graph, MS_FAIL(MS_ENAME, "recompute: there is no op named \"%.*s\"", (int)length, name));
 }
 
-int ms_graph_recompute(ms_graph *graph, int region, const char *ops) {
+int ms_graph_set_recompute(ms_graph *graph, int region, const char *ops) {
   MS_HANDLE(graph, GRAPH);
-  if (region < 0) return MS_FAIL(MS_EINVAL, "ms_graph_recompute: region is %d; regions are 0 or more", region);
+  if (region < 0) return MS_FAIL(MS_EINVAL, "ms_graph_set_recompute: region is %d; regions are 0 or more", region);
   graph->region = region;
   memset(graph->recompute_op, !ops, sizeof graph->recompute_op);
   for (const char *word = ops; word && *word;) {

@@ -140,7 +140,7 @@ int ms_commit_run(const ms_commit *c) {
   return MS_OK;
 }
 
-int ms_checkpoint_manifest(const char *folder, char **out) {
+int ms_checkpoint_read_manifest(const char *folder, char **out) {
   MS_GIVEN(folder);
   MS_GIVEN(out);
   char *path = join(folder, MS_MANIFEST);

@@ -76,7 +76,7 @@ static int hash_round(writing *w, int i, int64_t at, int64_t n) {
   }
   MS_TRY(part->read(part->context, i, at, n, w->round, &values));
   XXH3_64bits_update(w->hash, values, bytes);
-  return ms_safetensors_put(w->file, i, at * (int64_t)sizeof(float), (int64_t)bytes, values);
+  return ms_safetensors_write(w->file, i, at * (int64_t)sizeof(float), (int64_t)bytes, values);
 }
 
 static int write_piece(writing *w, int i) {

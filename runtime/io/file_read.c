@@ -59,7 +59,7 @@ int ms_file_read_whole(const char *path, char **text, int64_t *bytes) {
   return rc;
 }
 
-int ms_file_text(const char *path, char **text, int64_t *bytes) {
+int ms_file_read_text(const char *path, char **text, int64_t *bytes) {
   MS_GIVEN(path);
   MS_GIVEN(text);
   MS_GIVEN(bytes);

@@ -69,7 +69,7 @@ int ms_st_declared(const ms_safetensors_writer *writer, int i, ms_safetensors_te
 
 /* The offset of tensor i in bytes from the start of the data section. */
 int64_t ms_st_offset(const ms_safetensors_writer *writer, int i);
-/* Writes bytes [first, first + bytes) of the data section as stored in the file; ms_safetensors_put does the same for
+/* Writes bytes [first, first + bytes) of the data section as stored in the file; ms_safetensors_write does the same for
  * one tensor. Bypasses the page cache if possible: see ms_file_write_direct. */
 int ms_st_put_data(ms_safetensors_writer *writer, int64_t first, int64_t bytes, const void *data);
 

@@ -97,7 +97,7 @@ static int move_run(stream *s, int64_t at, int64_t n, float *memory) {
   s->bytes += n * size;
   if (s->kind == F32)
     return s->file ? ms_safetensors_read(s->file, s->tensor, at * size, n * size, memory)
-                   : ms_safetensors_put(s->writer, s->tensor, at * size, n * size, memory);
+                   : ms_safetensors_write(s->writer, s->tensor, at * size, n * size, memory);
   for (int64_t done = 0; done < n; done += PIECE) {
     const int64_t length = n - done < PIECE ? n - done : PIECE;
     if (s->file) {
@@ -105,7 +105,7 @@ static int move_run(stream *s, int64_t at, int64_t n, float *memory) {
       widen(s->kind, s->piece, length, memory + done);
     } else {
       narrow(s->kind, memory + done, length, s->piece);
-      MS_TRY(ms_safetensors_put(s->writer, s->tensor, (at + done) * size, length * size, s->piece));
+      MS_TRY(ms_safetensors_write(s->writer, s->tensor, (at + done) * size, length * size, s->piece));
     }
   }
   return MS_OK;
@@ -239,8 +239,8 @@ int ms_safetensors_read_f32(const ms_safetensors *st, int i, const ms_safetensor
 }
 
 /* Memory of a span that is written to a file is only read. */
-int ms_safetensors_put_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, int64_t first,
-                           int64_t count, const float *data) {
+int ms_safetensors_write_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, int64_t first,
+                             int64_t count, const float *data) {
   MS_HANDLE(writer, SAFETENSORS_WRITER);
   if (count > 0) MS_GIVEN(data);
   ms_safetensors_tensor t;

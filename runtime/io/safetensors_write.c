@@ -294,7 +294,7 @@ static void begin_sync(ms_safetensors_writer *w, int64_t bytes) {
   w->waiting = 0;
 }
 
-int ms_safetensors_put(ms_safetensors_writer *w, int i, int64_t first, int64_t bytes, const void *data) {
+int ms_safetensors_write(ms_safetensors_writer *w, int i, int64_t first, int64_t bytes, const void *data) {
   MS_HANDLE(w, SAFETENSORS_WRITER);
   if (bytes > 0) MS_GIVEN(data);
   char quoted[MS_ST_QUOTED];

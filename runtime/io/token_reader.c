@@ -137,13 +137,13 @@ int ms_token_reader_new(ms_tokens *tokens, int rows, int columns, int slots, ms_
 
 void ms_token_reader_free(ms_token_reader *reader) { ms_handle_release(reader, MS_HANDLE_TOKEN_READER); }
 
-int ms_token_reader_ask(ms_token_reader *reader, const int64_t *first) {
+int ms_token_reader_request(ms_token_reader *reader, const int64_t *first) {
   MS_HANDLE(reader, TOKEN_READER);
   MS_GIVEN(first);
   int rc = MS_OK;
   pthread_mutex_lock(&reader->lock);
   if (reader->asked - reader->taken == reader->slots) {
-    rc = MS_FAIL(MS_EINVAL, "ms_token_reader_ask: %d batches were asked for and not taken: take one first",
+    rc = MS_FAIL(MS_EINVAL, "ms_token_reader_request: %d batches are requested and not taken: take one first",
                  reader->slots);
   } else {
     memcpy(reader->slot[reader->asked % reader->slots].first, first, (size_t)reader->rows * sizeof *first);
@@ -210,7 +210,7 @@ int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *token
   return rc;
 }
 
-int ms_token_reader_forget(ms_token_reader *reader, double seconds) {
+int ms_token_reader_discard(ms_token_reader *reader, double seconds) {
   MS_HANDLE(reader, TOKEN_READER);
   pthread_mutex_lock(&reader->lock);
   int rc = wait_filled(reader, reader->asked, seconds);

@@ -134,8 +134,8 @@ int ms_mesh_new(int device, int ndim, const int *sizes, const char *const *names
   return make_mesh(device, ndim, sizes, names, world, NULL, world, mesh);
 }
 
-int ms_mesh_from_ranks(int device, int ndim, const int *sizes, const char *const *names, int n, const int *ranks,
-                       int world, ms_mesh **mesh) {
+int ms_mesh_new_from_ranks(int device, int ndim, const int *sizes, const char *const *names, int n, const int *ranks,
+                           int world, ms_mesh **mesh) {
   MS_GIVEN(sizes);
   MS_GIVEN(ranks);
   MS_GIVEN(mesh);

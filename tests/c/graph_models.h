@@ -92,10 +92,10 @@ static inline void gpt_model(fixture *f, const model_shape *m) {
   for (int i = 0; i < m->layers; i++) {
     char scope[32];
     snprintf(scope, sizeof scope, "layers.%d", i);
-    must(ms_graph_scope(f->graph, scope));
+    must(ms_graph_set_scope(f->graph, scope));
     x = gpt_block(f, m, x);
   }
-  must(ms_graph_scope(f->graph, ""));
+  must(ms_graph_set_scope(f->graph, ""));
   language_model_loss(f, m, layer_norm(f, m, x), embed);
 }
 

@@ -12,7 +12,7 @@ static void betas_eps_and_rates_are_refused(void **state) {
   ms_world *world;
   ms_state *made;
   ms_plan *plan;
-  must(ms_world_alone(&world));
+  must(ms_world_join_alone(&world));
   const struct {
     int optimizer;
     size_t field;
@@ -290,7 +290,7 @@ static void shapes_of_what_is_saved_are_refused(void **state) {
   ms_state *made;
   ms_save *save;
   ms_plan_config_default(&config, sizeof config);
-  must(ms_world_alone(&world));
+  must(ms_world_join_alone(&world));
   must(ms_state_new(world, m.model, &config, &made));
   ms_save_piece piece = {
       .name = "w", .parameter = "w", .kind = "param", .what = MS_TENSOR_PARAM, .count = 4, .ndim = 9};
@@ -326,7 +326,7 @@ static void times_of_a_profile_are_refused(void **state) {
   (void)state;
   ms_world *world;
   ms_profile *profile;
-  must(ms_world_alone(&world));
+  must(ms_world_join_alone(&world));
   must(ms_profile_new(world, &profile));
   const double wrong[] = {NAN, -1, INFINITY, 1e300};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)

@@ -41,7 +41,7 @@ static rig make_rig(int wide) {
   ms_plan_config plan;
   ms_plan_config_default(&plan, sizeof plan);
   plan.optimizer = MS_OPT_ADAMW;
-  must(ms_world_alone(&r.world));
+  must(ms_world_join_alone(&r.world));
   r.net = mlp_make(&config);
   must(ms_state_new(r.world, r.net.model, &plan, &r.state));
   for (int kind = 0; kind < 3; kind++)
@@ -122,7 +122,7 @@ static void goes_there_and_back(int asynchronous) {
   must(ms_save_snapshot_bytes(r.save, &copied));
   assert_int_equal(copied > 0, asynchronous);
   assert_false(ms_save_running(r.save));
-  must(ms_checkpoint_manifest(r.target, &manifest));
+  must(ms_checkpoint_read_manifest(r.target, &manifest));
   assert_has(manifest, "{\"head\":1,\"files\":[{\"file\":\"rank-00000.safetensors\",\"tensors\":[{\"name\":\"param.0\","
                        "\"parameter\":\"a \\\"name\\\"\",\"kind\":\"param\",\"first\":0,");
   find_checksums(manifest, "param.0", digits, sizeof digits);
@@ -317,7 +317,7 @@ static void K4_what_is_no_checkpoint_is_refused(void **state) {
   (void)state;
   rig r = make_rig(0);
   char *manifest;
-  assert_fails(ms_checkpoint_manifest(r.folder, &manifest), MS_EINVAL, "manifest.json");
+  assert_fails(ms_checkpoint_read_manifest(r.folder, &manifest), MS_EINVAL, "manifest.json");
   assert_fails(ms_checkpoint_remove(r.folder), MS_EINVAL, "checkpoint");
   must(save(&r, 0));
   assert_fails(ms_checkpoint_make_folder(r.target, 1), MS_EIO, "File exists");

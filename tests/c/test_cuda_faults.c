@@ -88,7 +88,7 @@ static void A4_every_call_of_the_runtime_may_fail(void **state) {
                                           "cudaGraphInstantiate",
                                           "cudaGraphLaunch"};
   ms_world *world;
-  must(ms_world_alone(&world));
+  must(ms_world_join_alone(&world));
   for (size_t f = 0; f < sizeof functions / sizeof *functions; f++) {
     int call = 1, next = 2, failed = 0;
     while (fails_at(world, functions[f], call)) { /* 1, 2, 3, 5, 8, ...: until it is called less often */
@@ -224,7 +224,7 @@ static void A4_what_a_kernel_finds_is_told_with_the_norm(void **state) {
   ms_step_inputs inputs = {.lr = 0.02, .step = 1, .micro_batches = 1};
   emulate_failure("");
   config.plan.device = MS_DEVICE_CUDA;
-  must(ms_world_alone(&world));
+  must(ms_world_join_alone(&world));
   engine_open(world, &config, &engine);
   engine_feed(&engine, &config, 0, 0, 0);
   ((int32_t *)ms_exec_input(engine.exec, "y"))[3] = 1000;
@@ -242,7 +242,7 @@ static void D9_a_plan_and_its_state_are_of_one_device(void **state) {
   ms_world *world;
   ms_exec *exec;
   ms_plan *plan;
-  must(ms_world_alone(&world));
+  must(ms_world_join_alone(&world));
   engine_open(world, &config, &engine);
   assert_fails(ms_exec_set_graph(engine.exec, 1), MS_EUNSUPPORTED, "captured | cuda");
   config.plan.device = MS_DEVICE_CUDA;

@@ -49,7 +49,7 @@ static int count_allocations(ms_world *world, void *context) {
   long before = allocator_calls;
   for (int step = 1; step < 4; step++) engine_step(&engine, context, rank, step, &out);
   assert_int_equal(allocator_calls, before);
-  must(ms_exec_counters_get(engine.exec, &counters));
+  must(ms_exec_counts(engine.exec, &counters));
   assert_int_equal(counters.allocations, 0);
   assert_true(counters.kernel_seconds > 0 && counters.total_seconds >= counters.kernel_seconds);
   engine_close(&engine);
@@ -167,7 +167,7 @@ static void spoil_parameter(rank_engine *engine, float value) {
   float *full = malloc((size_t)n * sizeof *full);
   must(ms_state_gather(engine->state, 6, MS_TENSOR_PARAM, full)); /* layers.1.fc1.weight [32,16] */
   full[200] = value;
-  must(ms_state_set(engine->state, 6, full));
+  must(ms_state_write_full(engine->state, 6, full));
   free(full);
 }
 

@@ -115,13 +115,13 @@ static int tell_places(ms_world *world, void *context) {
   ms_recorder *recorder = ms_world_recorder(world);
   int rank = ms_world_rank(world);
   ms_rank_status s;
-  ms_world_progress(world, 12, 3500.5);
-  ms_world_doing(world, "data");
+  ms_world_set_progress(world, 12, 3500.5);
+  ms_world_set_activity(world, "data");
   ms_report_status(control, rank, &s);
   EXPECT(s.state == MS_CONTROL_JOINED && s.pid == getpid(), "state %d, process %d", s.state, s.pid);
   EXPECT(s.done == 12 && s.tokens_per_s > 3500 && s.tokens_per_s < 3501, "step %d, %g", (int)s.done, s.tokens_per_s);
   EXPECT(!*s.activity && !strcmp(s.doing, "data") && s.since >= 0 && s.since < 60, "'%s', '%s'", s.activity, s.doing);
-  ms_world_doing(world, NULL);
+  ms_world_set_activity(world, NULL);
   usleep(20000);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "phase first"));
   ms_recorder_at(recorder, (uint32_t)ms_recorder_number(recorder, "layers.3.wq"), ms_clock());

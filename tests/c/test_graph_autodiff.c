@@ -171,9 +171,9 @@ static void integers_and_comparisons_stop_gradients(void **state) {
 static void what_cannot_be_differentiated_is_named(void **state) {
   (void)state;
   int x = param(&f, MS_F32, SHAPE(5, 4)), g = param(&f, MS_F32, SHAPE(4)), out[MS_MAX_OUTPUTS];
-  must(ms_graph_scope(f.graph, "layers.1.norm"));
+  must(ms_graph_set_scope(f.graph, "layers.1.norm"));
   apply(&f, MS_OP_rms_norm, 2, (int[]){x, g}, NULL, out);
-  must(ms_graph_scope(f.graph, ""));
+  must(ms_graph_set_scope(f.graph, ""));
   must(ms_graph_set_loss(f.graph, sum_all(&f, out[1])));
   assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "layers.1.norm | rms_norm | output 2 | gradient");
 }
@@ -203,9 +203,9 @@ static void needs_a_loss_and_runs_once(void **state) {
 static void backward_nodes_carry_scope_and_mark(void **state) {
   (void)state;
   int x = input(&f, "x", MS_F32, SHAPE(5, 4)), w = param(&f, MS_F32, SHAPE(3, 4));
-  must(ms_graph_scope(f.graph, "head"));
+  must(ms_graph_set_scope(f.graph, "head"));
   x = linear(&f, x, w, -1);
-  must(ms_graph_scope(f.graph, "end"));
+  must(ms_graph_set_scope(f.graph, "end"));
   differentiate(sum_all(&f, x));
   assert_string_equal(f.graph->scope, "end");
   assert_true(maker(gradient(0))->backward);

@@ -25,7 +25,7 @@ static int weight(int64_t rows, int64_t columns, const setting *s) {
 
 /* Blocks whose hidden width, activation and bias may be others; everything that a training graph goes through. */
 static void train_blocks(const setting *s, int activation, int64_t hidden, int biased) {
-  if (s->regions) must(ms_graph_recompute(f.graph, 1, NULL));
+  if (s->regions) must(ms_graph_set_recompute(f.graph, 1, NULL));
   int x = input(&f, "x", MS_BF16, SHAPE(ROWS, WIDTH));
   for (int layer = 0; layer < LAYERS; layer++) {
     const int u = linear(&f, x, weight(hidden, WIDTH, s), biased ? weight(hidden, 0, s) : -1);

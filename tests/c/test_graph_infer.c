@@ -64,13 +64,13 @@ static void defaults_come_from_the_row(void **state) {
 static void errors_carry_the_module_path(void **state) {
   (void)state;
   int out[MS_MAX_OUTPUTS], x = tensor(SHAPE(8, 256, 128)), w = tensor(SHAPE(64, 512));
-  must(ms_graph_scope(f.graph, "layers.3.attn.wq"));
+  must(ms_graph_set_scope(f.graph, "layers.3.attn.wq"));
   assert_fails(ms_graph_op(f.graph, "matmul", 2, (int[]){x, w}, NULL, out), MS_ESHAPE,
                "layers.3.attn.wq | matmul | [8,256,128] | [64,512]");
   assert_fails(ms_graph_op(f.graph, "matmull", 2, (int[]){x, w}, NULL, out), MS_ENAME, "layers.3.attn.wq | matmull");
   assert_fails(ms_graph_param(f.graph, 99, out), MS_EINVAL, "layers.3.attn.wq | parameter 99");
   assert_fails(ms_graph_input(f.graph, "x", MS_F32, SHAPE(2, 0), out), MS_ESHAPE, "layers.3.attn.wq | input x | 0");
-  must(ms_graph_scope(f.graph, ""));
+  must(ms_graph_set_scope(f.graph, ""));
   ms_graph_op(f.graph, "matmul", 2, (int[]){x, w}, NULL, out);
   assert_has(ms_error_message(), "matmul | [8,256,128] | [64,512]");
   ms_error_clear();
@@ -83,7 +83,7 @@ static void inputs_and_parameters(void **state) {
   int x = ints("tokens", SHAPE(2, 5));
   must(ms_graph_param(f.graph, 0, &again));
   assert_int_equal(again, w);
-  must(ms_graph_value(f.graph, x, &info));
+  must(ms_graph_describe(f.graph, x, &info));
   assert_int_equal(info.dtype, MS_I32);
   assert_int_equal(info.dims[1], 5);
   assert_fails(ms_graph_input(f.graph, "tokens", MS_I32, SHAPE(2, 5), out), MS_ENAME, "input | tokens");
@@ -92,7 +92,7 @@ static void inputs_and_parameters(void **state) {
   assert_fails(ms_graph_input(f.graph, "y", MS_F32, 7, (int64_t[7]){0}, out), MS_ESHAPE, "7 | 0 | 6");
   assert_fails(ms_graph_input(f.graph, "y", MS_F32, SHAPE((int64_t)1 << 40, (int64_t)1 << 40), out), MS_ESHAPE,
                "y | 2^60");
-  assert_fails(ms_graph_value(f.graph, 1000, &info), MS_EINVAL, "value 1000");
+  assert_fails(ms_graph_describe(f.graph, 1000, &info), MS_EINVAL, "value 1000");
 }
 
 static void arity_and_value_ids(void **state) {
@@ -145,7 +145,7 @@ static void a_copy_stands_alone(void **state) {
   char scope[32];
   for (int i = 0; i < 300; i++) {
     snprintf(scope, sizeof scope, "layers.%d.norm", i);
-    must(ms_graph_scope(f.graph, scope));
+    must(ms_graph_set_scope(f.graph, scope));
     x = op1(&f, MS_OP_relu, x, NULL);
   }
   must(ms_graph_set_loss(f.graph, sum_all(&f, x)));

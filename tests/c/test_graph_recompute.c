@@ -7,14 +7,14 @@ static int block(int h) {
   return op2(&f, MS_OP_add, h, op1(&f, MS_OP_gelu, linear(&f, h, w, -1), NULL), NULL);
 }
 
-/* Two blocks, each a region; ops as ms_graph_recompute takes them. Differentiated and recomputed. */
+/* Two blocks, each a region; ops as ms_graph_set_recompute takes them. Differentiated and recomputed. */
 static void two_blocks(const char *ops) {
   int h = linear(&f, input(&f, "x", MS_F32, SHAPE(5, 4)), param(&f, MS_F32, SHAPE(4, 4)), -1);
   for (int region = 1; region <= 2; region++) {
-    must(ms_graph_recompute(f.graph, region, ops));
+    must(ms_graph_set_recompute(f.graph, region, ops));
     h = block(h);
   }
-  must(ms_graph_recompute(f.graph, 0, NULL));
+  must(ms_graph_set_recompute(f.graph, 0, NULL));
   must(ms_graph_set_loss(f.graph, sum_all(&f, h)));
   must(ms_graph_rewrite(f.graph, 0));
   must(ms_graph_differentiate(f.graph));
@@ -72,7 +72,7 @@ static void a_list_of_ops_keeps_the_others(void **state) {
 static void named_outputs_are_kept(void **state) {
   (void)state;
   int h = input(&f, "x", MS_F32, SHAPE(5, 4));
-  must(ms_graph_recompute(f.graph, 1, NULL));
+  must(ms_graph_set_recompute(f.graph, 1, NULL));
   int product = linear(&f, h, param(&f, MS_F32, SHAPE(4, 4)), -1);
   must(ms_graph_output(f.graph, "product", product));
   int loss = sum_all(&f, op1(&f, MS_OP_gelu, product, NULL));
@@ -86,9 +86,9 @@ static void named_outputs_are_kept(void **state) {
 static void nodes_of_different_regions_are_not_fused(void **state) {
   (void)state;
   int h = input(&f, "x", MS_F32, SHAPE(5, 4)), gain = param(&f, MS_F32, SHAPE(4)), shift = param(&f, MS_F32, SHAPE(4));
-  must(ms_graph_recompute(f.graph, 1, NULL));
+  must(ms_graph_set_recompute(f.graph, 1, NULL));
   h = op2(&f, MS_OP_add, h, h, NULL);
-  must(ms_graph_recompute(f.graph, 2, NULL));
+  must(ms_graph_set_recompute(f.graph, 2, NULL));
   must(ms_graph_set_loss(f.graph, sum_all(&f, op3(&f, MS_OP_layer_norm, h, gain, shift, NULL))));
   must(ms_graph_rewrite(f.graph, 0));
   assert_int_equal(count_op(&f, MS_OP_add_layer_norm), 0);
@@ -97,8 +97,8 @@ static void nodes_of_different_regions_are_not_fused(void **state) {
 
 static void unknown_ops_are_an_error(void **state) {
   (void)state;
-  assert_fails(ms_graph_recompute(f.graph, 1, "gelu gellu"), MS_ENAME, "gellu");
-  assert_fails(ms_graph_recompute(f.graph, -1, NULL), MS_EINVAL, "region | -1 | 0");
+  assert_fails(ms_graph_set_recompute(f.graph, 1, "gelu gellu"), MS_ENAME, "gellu");
+  assert_fails(ms_graph_set_recompute(f.graph, -1, NULL), MS_EINVAL, "region | -1 | 0");
 }
 
 int main(void) {

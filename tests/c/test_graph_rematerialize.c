@@ -87,7 +87,7 @@ static void nothing_is_made_that_nobody_reads(void **state) {
 static void run_start(run *r, model_fn model, const model_shape *shape, int again, int regions) {
   fixture_start(&r->f);
   ms_graph *g = r->f.graph;
-  if (regions) must(ms_graph_recompute(g, 1, NULL));
+  if (regions) must(ms_graph_set_recompute(g, 1, NULL));
   model(&r->f, shape);
   must(ms_graph_rewrite(g, 0));
   must(ms_graph_differentiate(g));

@@ -32,7 +32,7 @@ static void make(everything *e) {
   ms_plan_config config;
   memset(e, 0, sizeof *e);
   ms_plan_config_default(&config, sizeof config);
-  must(ms_world_alone(&e->world));
+  must(ms_world_join_alone(&e->world));
   mlp m = mlp_make(&c);
   e->mesh = m.mesh;
   e->model = m.model;
@@ -94,7 +94,7 @@ static void use_descriptions(everything *e) {
 static void use_tokens(everything *e) {
   int32_t tokens[8], targets[8];
   expect(!e->released[TOKENS], ms_tokens_read(e->tokens, 3, 8, tokens));
-  expect(!e->released[READER], ms_token_reader_ask(e->reader, (const int64_t[]){5}));
+  expect(!e->released[READER], ms_token_reader_request(e->reader, (const int64_t[]){5}));
   expect(!e->released[READER], ms_token_reader_take(e->reader, 10, tokens, targets));
 }
 

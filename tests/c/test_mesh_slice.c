@@ -241,8 +241,8 @@ static void D5_unflatten(void **state) {
 static void D6_ranks_chosen_by_hand(void **state) {
   (void)state;
   ms_mesh *bad, *mesh;
-  must(ms_mesh_from_ranks(MS_DEVICE_CPU, 2, SIZES(2, -1), NAMES("replicate", "shard"), 6, SIZES(7, 1, 3, 2, 6, 0), 8,
-                          &mesh));
+  must(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 2, SIZES(2, -1), NAMES("replicate", "shard"), 6, SIZES(7, 1, 3, 2, 6, 0),
+                              8, &mesh));
   int ranks[6], coordinate[2];
   must(ms_mesh_group(mesh, 1, 6, ranks));
   assert_memory_equal(ranks, SIZES(2, 6, 0), 3 * sizeof(int));
@@ -258,11 +258,11 @@ static void D6_ranks_chosen_by_hand(void **state) {
   assert_fails(ms_mesh_coordinate(mesh, 4, coordinate), MS_EINVAL,
                "rank 4 | mesh 2x3 (replicate, shard) | 7, 1, 3, 2, 6, 0");
   ms_mesh_free(mesh);
-  assert_fails(ms_mesh_from_ranks(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, SIZES(1, 1), 2, &bad), MS_EINVAL,
+  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, SIZES(1, 1), 2, &bad), MS_EINVAL,
                "mesh 2 | rank 1 | twice");
-  assert_fails(ms_mesh_from_ranks(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, SIZES(0, 2), 2, &bad), MS_EINVAL,
+  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, SIZES(0, 2), 2, &bad), MS_EINVAL,
                "mesh 2 | rank 2 | world | 0 to 1");
-  assert_fails(ms_mesh_from_ranks(MS_DEVICE_CPU, 1, SIZES(3), NULL, 2, SIZES(0, 1), 2, &bad), MS_EINVAL,
+  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 1, SIZES(3), NULL, 2, SIZES(0, 1), 2, &bad), MS_EINVAL,
                "mesh 3 | 3 ranks | 2");
 }
 

@@ -161,7 +161,7 @@ static void K5_a_file_that_was_cut_later_is_an_error(void **state) {
   const ms_safetensors_tensor tensor = {.name = "t", .dtype = "U8", .ndim = 1, .dims = dims};
   char *data = calloc(1 << 16, 1), hex[17];
   must(ms_safetensors_create(path, 1, &tensor, NULL, &w));
-  must(ms_safetensors_put(w, 0, 0, 1 << 16, data));
+  must(ms_safetensors_write(w, 0, 0, 1 << 16, data));
   must(ms_safetensors_finish(w));
   must(ms_safetensors_open(path, &st));
   assert_int_equal(truncate(path, 1000), 0);
@@ -247,13 +247,13 @@ static ms_safetensors_writer *start(const char *name, const ms_safetensors_confi
 static void put_all(ms_safetensors_writer *w) {
   const double scalar = 2.5;
   const float a[] = {1, 2, 3, 4, 5, 6}, b[] = {-1, -2, -3, -4, -5, -6};
-  must(ms_safetensors_put(w, 1, 8, 16, b + 2));
-  must(ms_safetensors_put(w, 0, 2, 1, "3"));
-  must(ms_safetensors_put(w, 2, 0, 8, &scalar));
-  must(ms_safetensors_put(w, 0, 0, 2, "12"));
-  must(ms_safetensors_put(w, 3, 0, 24, a));
-  must(ms_safetensors_put(w, 1, 0, 8, b));
-  must(ms_safetensors_put(w, 4, 0, 0, NULL));
+  must(ms_safetensors_write(w, 1, 8, 16, b + 2));
+  must(ms_safetensors_write(w, 0, 2, 1, "3"));
+  must(ms_safetensors_write(w, 2, 0, 8, &scalar));
+  must(ms_safetensors_write(w, 0, 0, 2, "12"));
+  must(ms_safetensors_write(w, 3, 0, 24, a));
+  must(ms_safetensors_write(w, 1, 0, 8, b));
+  must(ms_safetensors_write(w, 4, 0, 0, NULL));
 }
 
 static void K5_what_is_written_in_any_order_is_read_back(void **state) {
@@ -297,9 +297,9 @@ static void K5_an_unfinished_file_leaves_nothing(void **state) {
   ms_safetensors_abort(w);
   ms_safetensors_abort(NULL);
   w = start("not_whole", NULL);
-  must(ms_safetensors_put(w, 0, 0, 3, "123"));
-  must(ms_safetensors_put(w, 2, 0, 8, "12345678"));
-  must(ms_safetensors_put(w, 3, 0, 23, "12345678901234567890123"));
+  must(ms_safetensors_write(w, 0, 0, 3, "123"));
+  must(ms_safetensors_write(w, 2, 0, 8, "12345678"));
+  must(ms_safetensors_write(w, 3, 0, 23, "12345678901234567890123"));
   assert_fails(ms_safetensors_finish(w), MS_EINVAL, "\"a.weight\" | 23 to 24");
   must(mkdir(in_folder("taken"), 0700));
   w = start("taken", NULL);
@@ -331,12 +331,12 @@ static void K5_a_file_that_stands_there_stays_until_the_new_one_is_whole(void **
 static void K5_the_writer_refuses_what_no_file_can_hold(void **state) {
   (void)state;
   ms_safetensors_writer *w = start("w", NULL);
-  assert_fails(ms_safetensors_put(w, 5, 0, 1, "1"), MS_EINVAL, "tensor number 5 | 0");
-  assert_fails(ms_safetensors_put(w, 0, 2, 2, "12"), MS_EINVAL, "2 bytes | byte 2 | 3");
-  assert_fails(ms_safetensors_put(w, 0, -1, 1, "1"), MS_EINVAL, "byte -1");
-  assert_fails(ms_safetensors_put(w, 0, INT64_MAX, INT64_MAX, "1"), MS_EINVAL, "3");
-  must(ms_safetensors_put(w, 0, 0, 2, "12"));
-  assert_fails(ms_safetensors_put(w, 0, 1, 2, "23"), MS_EINVAL, "\"z\" | 1 to 3");
+  assert_fails(ms_safetensors_write(w, 5, 0, 1, "1"), MS_EINVAL, "tensor number 5 | 0");
+  assert_fails(ms_safetensors_write(w, 0, 2, 2, "12"), MS_EINVAL, "2 bytes | byte 2 | 3");
+  assert_fails(ms_safetensors_write(w, 0, -1, 1, "1"), MS_EINVAL, "byte -1");
+  assert_fails(ms_safetensors_write(w, 0, INT64_MAX, INT64_MAX, "1"), MS_EINVAL, "3");
+  must(ms_safetensors_write(w, 0, 0, 2, "12"));
+  assert_fails(ms_safetensors_write(w, 0, 1, 2, "23"), MS_EINVAL, "\"z\" | 1 to 3");
   ms_safetensors_abort(w);
 
   const int64_t huge[] = {INT64_C(1) << 40, INT64_C(1) << 40}, wide[] = {INT64_C(1) << 62}, minus[] = {-1};
@@ -384,7 +384,7 @@ static void K5_a_failed_write_is_an_error_that_stays(void **state) {
   small = (struct rlimit){.rlim_cur = 16, .rlim_max = before.rlim_max};
   signal(SIGXFSZ, SIG_IGN);
   must(setrlimit(RLIMIT_FSIZE, &small));
-  int rc = ms_safetensors_put(w, 0, 0, 3, "123");
+  int rc = ms_safetensors_write(w, 0, 0, 3, "123");
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
   assert_int_equal(rc, MS_EIO);
   assert_has(ms_error_message(), "File too large");

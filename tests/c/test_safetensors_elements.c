@@ -30,7 +30,7 @@ static ms_safetensors *file_of(const char *dtype, int64_t n, const void *data, i
   ms_safetensors *st;
   must(ms_safetensors_create(path, 1, &(ms_safetensors_tensor){.name = "t", .dtype = dtype, .ndim = 1, .dims = &n},
                              NULL, &w));
-  must(ms_safetensors_put(w, 0, 0, bytes, data));
+  must(ms_safetensors_write(w, 0, 0, bytes, data));
   must(ms_safetensors_finish(w));
   must(ms_safetensors_open(path, &st));
   return st;
@@ -56,7 +56,7 @@ static void K5_every_f16_is_read_and_written(void **state) {
   ms_safetensors_writer *w;
   must(ms_safetensors_create(
       path, 1, &(ms_safetensors_tensor){.name = "t", .dtype = "F16", .ndim = 1, .dims = &(int64_t){ALL}}, NULL, &w));
-  must(ms_safetensors_put_f32(w, 0, NULL, 0, ALL, wide));
+  must(ms_safetensors_write_f32(w, 0, NULL, 0, ALL, wide));
   must(ms_safetensors_finish(w));
   must(ms_safetensors_open(path, &st));
   must(ms_safetensors_read(st, 0, 0, sizeof again, again));
@@ -77,7 +77,7 @@ static void K5_f16_is_rounded_to_nearest_even(void **state) {
   ms_safetensors_writer *w;
   must(ms_safetensors_create(
       path, 1, &(ms_safetensors_tensor){.name = "t", .dtype = "F16", .ndim = 1, .dims = &(int64_t){N}}, NULL, &w));
-  must(ms_safetensors_put_f32(w, 0, NULL, 0, N, values));
+  must(ms_safetensors_write_f32(w, 0, NULL, 0, N, values));
   must(ms_safetensors_finish(w));
   must(ms_safetensors_open(path, &st));
   must(ms_safetensors_read(st, 0, 0, sizeof stored, stored));
@@ -167,10 +167,10 @@ static void K5_views_write_where_they_read(void **state) {
     const ms_safetensors_view v = {parts[p + 1] - parts[p], ROWS, parts[p], 1, COLUMNS};
     const int64_t n = v.rows * v.columns, cut = n / 2 + 5;
     for (int64_t i = 0; i < n; i++) memory[i] = (float)place(&v, i);
-    must(ms_safetensors_put_f32(w, 0, &v, cut, n - cut, memory + cut));
-    must(ms_safetensors_put_f32(w, 0, &v, 0, cut, memory));
+    must(ms_safetensors_write_f32(w, 0, &v, cut, n - cut, memory + cut));
+    must(ms_safetensors_write_f32(w, 0, &v, 0, cut, memory));
   }
-  assert_fails(ms_safetensors_put_f32(w, 0, &views[1], 0, 1, memory), MS_EINVAL, "once");
+  assert_fails(ms_safetensors_write_f32(w, 0, &views[1], 0, 1, memory), MS_EINVAL, "once");
   must(ms_safetensors_finish(w));
   must(ms_safetensors_open(path, &st));
   must(ms_safetensors_read_f32(st, 0, NULL, 0, ELEMENTS, again, NULL));

@@ -193,7 +193,7 @@ static void the_reader_gives_what_was_asked_for_in_order(void **state) {
   assert_fails(ms_token_reader_take(reader, 1, got, targets), MS_EINVAL, "batch");
   for (int batch = 0; batch < BATCHES; batch++) {
     for (int row = 0; row < ROWS; row++) first[row] = (batch * 131 + row * 17) % (5000 - COLUMNS);
-    must(ms_token_reader_ask(reader, first));
+    must(ms_token_reader_request(reader, first));
     if (!batch) continue; /* one ahead */
     must(ms_token_reader_take(reader, 60, got, targets));
     for (int i = 0; i < ROWS * COLUMNS; i++) {
@@ -202,14 +202,14 @@ static void the_reader_gives_what_was_asked_for_in_order(void **state) {
       assert_int_equal(targets[i], token + 1);
     }
   }
-  must(ms_token_reader_ask(reader, first));
-  assert_fails(ms_token_reader_ask(reader, first), MS_EINVAL, "first");
-  must(ms_token_reader_forget(reader, 60));
+  must(ms_token_reader_request(reader, first));
+  assert_fails(ms_token_reader_request(reader, first), MS_EINVAL, "first");
+  must(ms_token_reader_discard(reader, 60));
   first[0] = 7;
-  must(ms_token_reader_ask(reader, first));
+  must(ms_token_reader_request(reader, first));
   must(ms_token_reader_take(reader, 60, got, targets));
   assert_int_equal(got[0], 7);
-  must(ms_token_reader_ask(reader, first)); /* freed with a batch under way */
+  must(ms_token_reader_request(reader, first)); /* freed with a batch under way */
   ms_token_reader_free(reader);
   remove_files(1);
 }
@@ -223,13 +223,13 @@ static void the_reader_tells_why_it_failed_and_goes_on(void **state) {
   ms_tokens *tokens = open_files(1);
   assert_fails(ms_token_reader_new(tokens, 1, 0, 1, &reader), MS_EINVAL, "1");
   must(ms_token_reader_new(tokens, 1, 7, 2, &reader));
-  must(ms_token_reader_ask(reader, &outside));
-  must(ms_token_reader_ask(reader, &inside));
+  must(ms_token_reader_request(reader, &outside));
+  must(ms_token_reader_request(reader, &inside));
   assert_fails(ms_token_reader_take(reader, 60, got, targets), MS_EINVAL, "8 tokens | 93 | 100");
   must(ms_token_reader_take(reader, 60, got, targets));
   assert_int_equal(targets[6], 99);
   assert_int_equal(truncate(path_of(0), 1100), 0);
-  must(ms_token_reader_ask(reader, &begin));
+  must(ms_token_reader_request(reader, &begin));
   assert_fails(ms_token_reader_take(reader, 60, got, targets), MS_EIO, "1100 | 1224");
   ms_token_reader_free(reader);
   ms_tokens_close(tokens);

@@ -15,7 +15,7 @@ static void a_world_of_one_asks_nobody(void **state) {
   setenv("RANK", "1", 1);
   setenv("WORLD_SIZE", "2", 1);
   setenv("MOONSHARD_JOB_FD", "4095", 1);
-  must(ms_world_alone(&world));
+  must(ms_world_join_alone(&world));
   assert_int_equal(ms_world_rank(world), 0);
   assert_int_equal(ms_world_size(world), 1);
   must(ms_world_barrier(world));
@@ -61,7 +61,7 @@ static void a_model_without_parameters_computes(void **state) {
   ms_plan_config_default(&config, sizeof config);
   config.optimizer = MS_OPT_NONE;
   config.train = 0;
-  must(ms_world_alone(&world));
+  must(ms_world_join_alone(&world));
   must(ms_mesh_new(MS_DEVICE_CPU, 1, (int[]){1}, NULL, 1, &mesh));
   must(ms_model_new(0, &model));
   must(ms_model_shard(model, mesh, 0, -1, -1));
@@ -120,7 +120,7 @@ static void a_parameter_starts_from_the_law(void **state) {
   ms_plan_config plan;
   float first[16 * 12], drawn[16 * 12];
   ms_plan_config_default(&plan, sizeof plan);
-  must(ms_world_alone(&world));
+  must(ms_world_join_alone(&world));
   must(ms_state_new(world, net.model, &plan, &training));
   must(ms_state_gather(training, 0, MS_TENSOR_PARAM, first));
   must(ms_initial_values(1234, "in.weight", MS_INIT_NORMAL, 0, 0.2, 0, 16 * 12, drawn));

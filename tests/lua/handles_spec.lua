@@ -35,15 +35,15 @@ local may_be_null = { ms_exec_set_profile = 2 }
 
 -- Other pointers that may be NULL, always or where their count is 0.
 local optional = {
-  ms_mesh_new = "names", ms_mesh_from_ranks = "names", ms_mesh_unflatten = "names", ms_mesh_check_nodes = "names",
+  ms_mesh_new = "names", ms_mesh_new_from_ranks = "names", ms_mesh_unflatten = "names", ms_mesh_check_nodes = "names",
   ms_rules_new = "policy", ms_rules_add = "where", ms_rules_resolve = "names decided",
-  ms_model_set_reshard = "reshard_size", ms_model_set_prefetch_order = "units", ms_graph_scope = "path",
-  ms_graph_recompute = "ops", ms_graph_op = "attrs inputs", ms_graph_input = "dims", ms_plan_exposed = "list",
+  ms_model_set_reshard = "reshard_size", ms_model_set_prefetch_order = "units", ms_graph_set_scope = "path",
+  ms_graph_set_recompute = "ops", ms_graph_op = "attrs inputs", ms_graph_input = "dims", ms_plan_exposed = "list",
   ms_plan_passes = "list",
   ms_plan_peak_use = "buffer", ms_exec_run = "inputs outputs", ms_state_gather = "full",
   ms_state_gather_range = "out", ms_state_scatter = "full", ms_state_read = "out", ms_state_write = "values",
-  ms_safetensors_read = "out", ms_safetensors_read_f32 = "view out bytes", ms_safetensors_put = "data",
-  ms_safetensors_put_f32 = "view data", ms_safetensors_create = "tensors config", ms_tokens_read = "out",
+  ms_safetensors_read = "out", ms_safetensors_read_f32 = "view out bytes", ms_safetensors_write = "data",
+  ms_safetensors_write_f32 = "view data", ms_safetensors_create = "tensors config", ms_tokens_read = "out",
   ms_tokenizer_encode = "text", ms_tokenizer_decode = "ids", ms_tokenize_files = "config", ms_save_new = "pieces",
   ms_state_load = "checksums", ms_initial_values = "out", ms_mesh_slice = "names",
 }
@@ -117,7 +117,7 @@ local function make_all()
   C.ms_plan_config_default(config, ffi.sizeof(config))
   config.train, config.optimizer = 0, C.MS_OPT_NONE
   write_file(scratch_path, ("x"):rep(64))
-  live.ms_world = new("ms_world", "ms_world_alone")
+  live.ms_world = new("ms_world", "ms_world_join_alone")
   live.ms_mesh = new("ms_mesh", "ms_mesh_new", C.MS_DEVICE_CPU, 1, ffi.new("int[1]", 1), nil, 1)
   live.ms_rules = new("ms_rules", "ms_rules_new", "test")
   live.ms_model = make_model(live)

@@ -33,7 +33,7 @@ end
 ---@return string
 function input_file.read(path, needed)
   local text, bytes = ffi.new("char *[1]"), ffi.new("int64_t[1]")
-  local status = C.ms_file_text(path, text, bytes)
+  local status = C.ms_file_read_text(path, text, bytes)
   if status ~= 0 then
     local message = ffi.string(C.ms_error_message())
     C.ms_error_clear()

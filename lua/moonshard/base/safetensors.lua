@@ -239,7 +239,7 @@ function Writer:put(name, data, bytes, first)
   local number = number_of(self, name)
   if type(data) == "string" and bytes == nil then bytes = #data end
   if type(bytes) ~= "number" then errors.invalid("safetensors %s: put %s: say how many bytes", self.path, name) end
-  check(C.ms_safetensors_put(self.handle, number, first or 0, bytes, data))
+  check(C.ms_safetensors_write(self.handle, number, first or 0, bytes, data))
 end
 
 ---Writes f32 elements to a declared tensor of type F32, BF16, F16 or F64, rounded to it, in row order of a view.
@@ -250,7 +250,7 @@ end
 ---@param data ffi.cdata* const float *
 function Writer:put_f32(name, view, first, count, data)
   local number = number_of(self, name)
-  check(C.ms_safetensors_put_f32(self.handle, number, view_of(view), first, count, data))
+  check(C.ms_safetensors_write_f32(self.handle, number, view_of(view), first, count, data))
 end
 
 ---Completes the file. MS_EINVAL if bytes are missing; after any error no file is left.

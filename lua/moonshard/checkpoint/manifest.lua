@@ -90,7 +90,7 @@ end
 ---@return moonshard.Manifest
 function manifest.read(path)
   local out = ffi.new("char *[1]")
-  check(C.ms_checkpoint_manifest(path, out))
+  check(C.ms_checkpoint_read_manifest(path, out))
   local text = ffi.string(out[0])
   C.ms_file_text_free(out[0])
   local read, why = json.decode(text)

@@ -62,7 +62,7 @@ end
 -- Asks for the batch at a position, whose samples begin where `place` tells for each row.
 local function ask(self, position, place)
   for row = 0, self.rows - 1 do self.first[row] = place(position, row) end
-  check(C.ms_token_reader_ask(self.handle, self.first))
+  check(C.ms_token_reader_request(self.handle, self.first))
   self.asked[#self.asked + 1] = position
 end
 
@@ -75,7 +75,7 @@ end
 ---@param targets ffi.cdata* int32_t [rows * columns]
 function Reader:read(position, place, step, last, tokens, targets)
   if self.asked[1] and self.asked[1] ~= position then
-    check(C.ms_token_reader_forget(self.handle, READ_SECONDS))
+    check(C.ms_token_reader_discard(self.handle, READ_SECONDS))
     self.asked = {}
   end
   if not self.asked[1] then ask(self, position, place) end

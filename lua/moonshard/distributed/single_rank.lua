@@ -12,7 +12,7 @@ local world, mesh
 function single_rank.world()
   if not world then
     local out = ffi.new("ms_world *[1]")
-    check(C.ms_world_alone(out))
+    check(C.ms_world_join_alone(out))
     world = ffi.gc(out[0], C.ms_world_leave)
   end
   return world

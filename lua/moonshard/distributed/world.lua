@@ -146,7 +146,7 @@ end
 ---Names this rank's work outside the engine, for reports and `moonshard ps`: "data"; nil ends it.
 ---@param what string?
 function world.set_activity(what)
-  if not world.plan_only then C.ms_world_doing(world.handle, what) end
+  if not world.plan_only then C.ms_world_set_activity(world.handle, what) end
 end
 
 ---Waits for every rank. Collective.

@@ -62,7 +62,7 @@ end
 local function add_input(self, name, dtype, shape, rows)
   local dims = ffi.new("int64_t[?]", #shape + 1, shape)
   engine.check(C.ms_graph_input(self.handle, name, (dtypes.id(dtype)), #shape, dims, value))
-  if rows then engine.check(C.ms_graph_input_rows(self.handle, value[0], rows)) end
+  if rows then engine.check(C.ms_graph_set_input_rows(self.handle, value[0], rows)) end
   return tensor.new(self, value[0])
 end
 
@@ -84,7 +84,7 @@ end
 function Trace:enter(path)
   if path == context.path then return end
   context.path = path
-  engine.check(C.ms_graph_scope(self.handle, path))
+  engine.check(C.ms_graph_set_scope(self.handle, path))
 end
 
 ---The tensor of a parameter in the trace that is being made.

@@ -105,7 +105,7 @@ end
 ---@return ffi.cdata* counters ms_exec_counters
 function Exec:counters()
   local counters = ffi.new("ms_exec_counters")
-  check(C.ms_exec_counters_get(self.handle, counters))
+  check(C.ms_exec_counts(self.handle, counters))
   return counters
 end
 

@@ -176,7 +176,7 @@ function inspect.set_parameter(module, name, given)
   end
   new = new:cast("f32")
   check_equal(around, index, name, new.data, param.numel)
-  check(C.ms_state_set(around:ensure_state(), index, new.data))
+  check(C.ms_state_write_full(around:ensure_state(), index, new.data))
   if around.unsharded[param.unit] then around.unsharded[param.unit][index] = new end
 end
 

@@ -208,7 +208,7 @@ function Session:rebuild_with_optimizer(optimizer, averages)
   for i, param in ipairs(self.sharding.params) do
     local values = ffi.new("float[?]", param.numel)
     check(C.ms_state_gather(before, i - 1, C.MS_TENSOR_PARAM, values))
-    check(C.ms_state_set(self.state, i - 1, values))
+    check(C.ms_state_write_full(self.state, i - 1, values))
   end
   return self
 end

@@ -247,7 +247,7 @@ local function give_back(around, module, lent, returned, o)
   end)
   check_equal(around, changes)
   for _, change in ipairs(changes) do
-    check(C.ms_state_set(around:ensure_state(), change.index, change.new.data))
+    check(C.ms_state_write_full(around:ensure_state(), change.index, change.new.data))
     local unsharded = around.unsharded[around.sharding.params[change.index + 1].unit]
     if unsharded then unsharded[change.index] = change.new end
   end

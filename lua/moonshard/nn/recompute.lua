@@ -71,7 +71,7 @@ local NONE = { id = 0 }
 local function set(trace, region)
   if trace.region == region then return end
   trace.region = region
-  engine.check(C.ms_graph_recompute(trace.handle, region.id, region.ops))
+  engine.check(C.ms_graph_set_recompute(trace.handle, region.id, region.ops))
 end
 
 ---The region outside of all modules.

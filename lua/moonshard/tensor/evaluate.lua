@@ -53,7 +53,7 @@ local function add_outputs(graph, row, results)
   local outputs = {}
   for i = 1, row.outputs do
     check(C.ms_graph_output(graph, output_names[i], results[i - 1]))
-    check(C.ms_graph_value(graph, results[i - 1], info))
+    check(C.ms_graph_describe(graph, results[i - 1], info))
     local shape = {}
     for d = 1, info.ndim do shape[d] = tonumber(info.dims[d - 1]) end
     outputs[i] = { dtype = dtypes.names[info.dtype], shape = shape }

@@ -177,7 +177,7 @@ function step.run(self, batch, places)
   self.outside_bytes = self.outside_bytes or outside_bytes(self)
   local exposed = exposed_ms(exec, before)
   local tokens = batch_of.numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
-  C.ms_world_progress(world.handle, number, tokens / seconds)
+  C.ms_world_set_progress(world.handle, number, tokens / seconds)
   profile.step_ends(number, begin)
   return {
     loss = exec.step_outputs.loss,

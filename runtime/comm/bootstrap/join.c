@@ -182,7 +182,7 @@ int ms_world_attach(ms_control *control, int rank, ms_world **world) {
   return rc;
 }
 
-int ms_world_alone(ms_world **world) {
+int ms_world_join_alone(ms_world **world) {
   MS_GIVEN(world);
   ms_world *alone;
   MS_TRY(make_world(&alone));

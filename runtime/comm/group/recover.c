@@ -51,7 +51,7 @@ int ms_world_recover(ms_world *world) {
   ms_group_table_reset(control, world->rank);
   atomic_store(&control->rank[world->rank].told, 0);
   atomic_store(&control->rank[world->rank].failed, 0);
-  ms_world_doing(world, NULL);
+  ms_world_set_activity(world, NULL);
   if (world->rank == 0) reset_abort(control);
   return come_to(world, before + 2);
 }

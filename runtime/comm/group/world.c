@@ -102,13 +102,13 @@ void ms_world_set_timeout(ms_world *world, double seconds) {
 
 /* ---- what the program reports ---- */
 
-void ms_world_progress(ms_world *world, int64_t step, double tokens_per_s) {
+void ms_world_set_progress(ms_world *world, int64_t step, double tokens_per_s) {
   MS_HANDLE_OR(, world, WORLD);
   atomic_store(&world->recorder->done, step);
   atomic_store(&world->recorder->speed, tokens_per_s > 0 && tokens_per_s < 1e15 ? (uint64_t)(1e3 * tokens_per_s) : 0);
 }
 
-void ms_world_doing(ms_world *world, const char *what) {
+void ms_world_set_activity(ms_world *world, const char *what) {
   MS_HANDLE_OR(, world, WORLD);
   atomic_store(&world->recorder->doing, (uint32_t)ms_recorder_number(world->recorder, what));
 }

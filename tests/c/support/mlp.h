@@ -96,13 +96,13 @@ static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param,
     char scope[32];
     int p = first_block_param + 4 * b;
     snprintf(scope, sizeof scope, "layers.%d", b);
-    must(ms_graph_scope(m->graph, scope));
-    if (c->recompute) must(ms_graph_recompute(m->graph, b + 1, NULL));
+    must(ms_graph_set_scope(m->graph, scope));
+    if (c->recompute) must(ms_graph_set_recompute(m->graph, b + 1, NULL));
     int inner = mlp_op(m->graph, "relu", 1, (int[]){mlp_linear(m->graph, h, p, p + 1)}, NULL);
     h = mlp_op(m->graph, "add", 2, (int[]){h, mlp_linear(m->graph, inner, p + 2, p + 3)}, NULL);
   }
-  must(ms_graph_scope(m->graph, "head"));
-  if (c->recompute) must(ms_graph_recompute(m->graph, 0, NULL));
+  must(ms_graph_set_scope(m->graph, "head"));
+  if (c->recompute) must(ms_graph_set_recompute(m->graph, 0, NULL));
   int logits = mlp_linear(m->graph, h, out_weight, -1);
   if (!c->private_logits) must(ms_graph_output(m->graph, "logits", logits));
   must(ms_graph_set_loss(m->graph, mlp_op(m->graph, "cross_entropy", 2, (int[]){logits, y}, NULL)));

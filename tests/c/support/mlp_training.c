@@ -85,7 +85,7 @@ static void gather_all(const rank_engine *engine, int rank, int what, training_r
     ms_value_info info;
     int value;
     must(ms_graph_param(engine->net.graph, p, &value));
-    must(ms_graph_value(engine->net.graph, value, &info));
+    must(ms_graph_describe(engine->net.graph, value, &info));
     int64_t n = 1;
     for (int d = 0; d < info.ndim; d++) n *= info.dims[d];
     assert_true(at + n <= TRAINING_ELEMENTS);
@@ -120,7 +120,7 @@ static int train_rank(ms_world *world, void *context) {
       result->loss[step] = out.loss;
       result->grad_norm[step] = out.grad_norm;
     }
-    if (step == 0 && rank == 0) must(ms_exec_counters_get(engine.exec, &result->counters));
+    if (step == 0 && rank == 0) must(ms_exec_counts(engine.exec, &result->counters));
   }
   if (config->net.frozen_block < 0) gather_all(&engine, rank, MS_TENSOR_GRAD, result, result->gradient);
   gather_all(&engine, rank, MS_TENSOR_PARAM, result, result->final);
@@ -133,7 +133,7 @@ static int train_rank(ms_world *world, void *context) {
   if (rank == 0) {
     ms_exec_counters counters;
     result->evaluated = evaluated;
-    must(ms_exec_counters_get(engine.exec, &counters));
+    must(ms_exec_counts(engine.exec, &counters));
     result->counters.allocations = counters.allocations;
     must(ms_plan_summarize(engine.plan, &result->summary));
     must(ms_state_arena_bytes(engine.state, &result->arena_bytes));

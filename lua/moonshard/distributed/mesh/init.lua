@@ -101,7 +101,7 @@ end
 local function over_ranks(sizes, names, ranks)
   local kind = devices.kind(devices.default)
   local out = ffi.new("ms_mesh *[1]")
-  check(C.ms_mesh_from_ranks(kind, #sizes, ffi.new("int[?]", #sizes, sizes), c_strings(names), #ranks,
+  check(C.ms_mesh_new_from_ranks(kind, #sizes, ffi.new("int[?]", #sizes, sizes), c_strings(names), #ranks,
     ffi.new("int[?]", #ranks, ranks), world.size, out))
   return adopt(devices.default, out)
 end
