@@ -64,11 +64,13 @@ static void resolve_kernel(ms_exec *exec, const ms_instr *source, ms_kernel_call
   call->workspace = ms_exec_pointer(exec, &scratch);
 }
 
+static int ranks_of(const ms_plan_coll *coll) { return coll->replicas ? coll->ranks * coll->replicas : coll->ranks; }
+
 static void resolve_collective(ms_exec *exec, const ms_exec_phase *phase, const ms_plan_coll *source,
                                const ms_coll *coll) {
   const int *group = ms_model_group(exec->plan->model, source->dim).ranks;
-  int ranks = source->ranks, grid[MS_MAX_LOCAL_RANKS];
-  if (source->replicas) ranks = ms_state_grid(exec->state, grid);
+  const int ranks = ranks_of(source);
+  if (source->replicas) group = exec->state->grid;
   else group += ms_plan_group_start(exec->plan, source->dim, source->ranks);
   for (int i = 0; i < coll->parts; i++) {
     const ms_plan_part *from = &source->part[i];
@@ -77,9 +79,8 @@ static void resolve_collective(ms_exec *exec, const ms_exec_phase *phase, const 
     part->src = ms_exec_pointer(exec, &from->src);
     part->dst = ms_exec_pointer(exec, &from->dst);
     for (int p = 0; p < ranks; p++)
-      shared[p] = coll->kind == MS_COLL_ALL_GATHER
-                      ? ms_exec_pointer(exec, &from->shared)
-                      : peer_pointer(exec, &from->shared, source->replicas ? grid[p] : group[p]);
+      shared[p] = coll->kind == MS_COLL_ALL_GATHER ? ms_exec_pointer(exec, &from->shared)
+                                                   : peer_pointer(exec, &from->shared, group[p]);
   }
 }
 
@@ -114,8 +115,6 @@ void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
 /* ---- sorting ---- */
 
 /* The number of ranks in a collective. */
-static int ranks_of(const ms_plan_coll *coll) { return coll->replicas ? coll->ranks * coll->replicas : coll->ranks; }
-
 static int allocate_phase(const ms_plan_phase *source, ms_exec_phase *phase) {
   int n[MS_NAMED_STREAMS] = {0}, kernels = 0, colls = 0, parts = 0, shares = 0;
   for (int i = 0; i < source->n; i++) {

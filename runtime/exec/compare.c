@@ -29,24 +29,26 @@ static int report(const ms_group *group, const char *what, int place, const char
 }
 
 static int compare_texts(ms_group *group, const char *what, const char *text, int place) {
-  char *texts[MS_MAX_LOCAL_RANKS];
+  char **texts;
   char *mine = ms_strdup(text);
   if (!mine) return MS_ENOMEM;
   if (strlen(mine) > LONGEST_TEXT) mine[LONGEST_TEXT] = '\0';
-  int rc = ms_group_all_gather_text(group, mine, texts);
+  int rc = ms_group_all_gather_text(group, mine, &texts);
   free(mine);
   if (rc) return rc;
   rc = report(group, what, place, texts[0], texts[place]);
-  for (int i = 0; i < group->size; i++) free(texts[i]);
+  ms_group_free_texts(group, texts);
   return rc;
 }
 
 static int agree(ms_group *group, const char *what, uint64_t fingerprint, const char *text) {
-  uint64_t fingerprints[MS_MAX_LOCAL_RANKS];
-  MS_TRY(ms_group_all_gather_bytes(group, &fingerprint, sizeof fingerprint, fingerprints));
-  for (int i = 1; i < group->size; i++)
-    if (fingerprints[i] != fingerprints[0]) return compare_texts(group, what, text, i);
-  return MS_OK;
+  uint64_t *fingerprints = ms_calloc(group->size, sizeof *fingerprints);
+  if (!fingerprints) return MS_ENOMEM;
+  int rc = ms_group_all_gather_bytes(group, &fingerprint, sizeof fingerprint, fingerprints);
+  for (int i = 1; i < group->size && !rc; i++)
+    if (fingerprints[i] != fingerprints[0]) rc = compare_texts(group, what, text, i);
+  free(fingerprints);
+  return rc;
 }
 
 int ms_compare_models(ms_group *group, const ms_model *model, const ms_plan_config *config) {

@@ -216,12 +216,15 @@ static uint64_t first_moment(const ms_profile *profile) {
 }
 
 static int agree_on_base(writer *w) {
-  uint64_t mine = first_moment(w->profile), all[MS_MAX_LOCAL_RANKS];
-  MS_TRY(ms_world_all_gather_bytes(w->profile->world, &mine, sizeof mine, all));
+  const int ranks = ms_world_size(w->profile->world);
+  uint64_t mine = first_moment(w->profile), *all = ms_calloc(ranks, sizeof *all);
+  if (!all) return MS_ENOMEM;
+  int rc = ms_world_all_gather_bytes(w->profile->world, &mine, sizeof mine, all);
   w->base = UINT64_MAX;
-  for (int rank = 0; rank < ms_world_size(w->profile->world); rank++)
+  for (int rank = 0; rank < ranks && !rc; rank++)
     if (all[rank] < w->base) w->base = all[rank];
-  return MS_OK;
+  free(all);
+  return rc;
 }
 
 static int write_own(writer *w) {
@@ -250,11 +253,12 @@ static int save(const char *path, const char *parts, const double *bytes, int ra
 /* Copies this rank's text into shared memory; rank 0 writes the file, and all ranks return its result. */
 static int combine(const writer *w, const char *path) {
   ms_world *world = w->profile->world;
-  int rc = MS_OK, ranks = ms_world_size(world), all_failed[MS_MAX_LOCAL_RANKS];
-  double mine = (double)w->text.length, bytes[MS_MAX_LOCAL_RANKS], before = 0, total = 0;
+  int rc = MS_OK, ranks = ms_world_size(world), *all_failed = ms_calloc(ranks, sizeof *all_failed);
+  double mine = (double)w->text.length, *bytes = ms_calloc(ranks, sizeof *bytes), before = 0, total = 0;
   ms_region region = {0};
   ms_group everybody = {0};
-  MS_TRY(ms_world_all_gather_bytes(world, &mine, sizeof mine, bytes));
+  if (!all_failed || !bytes) MS_GOTO(MS_ENOMEM);
+  MS_GOTO(ms_world_all_gather_bytes(world, &mine, sizeof mine, bytes));
   for (int rank = 0; rank < ranks; rank++) {
     if (rank < w->rank) before += bytes[rank];
     total += bytes[rank];
@@ -269,6 +273,8 @@ static int combine(const writer *w, const char *path) {
 fail:
   ms_region_unmap(&region);
   ms_group_close(&everybody);
+  free(bytes);
+  free(all_failed);
   return rc;
 }
 

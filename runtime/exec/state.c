@@ -25,12 +25,15 @@ ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks) {
   return NULL;
 }
 
-int ms_state_grid(const ms_state *state, int *ranks) {
+static int make_grid(ms_state *state) {
   const ms_model *m = state->model;
+  state->grid = ms_calloc(m->replicate_size * m->shard_size, sizeof *state->grid);
+  if (!state->grid) return MS_ENOMEM;
   for (int r = 0, n = 0; r < m->replicate_size; r++)
     for (int s = 0; s < m->shard_size; s++)
-      ranks[n++] = m->member_rank[m->replicate_dim < m->shard_dim ? r * m->shard_size + s : s * m->replicate_size + r];
-  return m->replicate_size * m->shard_size;
+      state->grid[n++] =
+          m->member_rank[m->replicate_dim < m->shard_dim ? r * m->shard_size + s : s * m->replicate_size + r];
+  return MS_OK;
 }
 
 /* Opens another communicator of a stream; *opened NULL: it is already open. */
@@ -46,10 +49,9 @@ static int open_group(ms_state *state, int stream, int ranks, const int *members
 }
 
 int ms_state_open_replicas(ms_state *state, int stream) {
-  int ranks[MS_MAX_LOCAL_RANKS];
-  int n = ms_state_grid(state, ranks);
+  const ms_model *m = state->model;
   ms_comm *opened;
-  return open_group(state, stream, n, ranks, &opened);
+  return open_group(state, stream, m->replicate_size * m->shard_size, state->grid, &opened);
 }
 
 int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int ranks) {
@@ -99,6 +101,7 @@ static void destroy_state(void *object) {
   ms_group_close(&state->process_group);
   if (state->device) state->device->api->close(state->device);
   free(state->view);
+  free(state->grid);
   ms_state_layout_free(&state->layout);
 }
 
@@ -127,6 +130,7 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *g
   MS_GOTO(ms_compare_models(&state->process_group, model, config));
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));
   MS_GOTO(check_nodes(state));
+  MS_GOTO(make_grid(state));
   for (int arena = MS_ARENA_STATE; arena < MS_ARENA_ACTIVATIONS; arena++)
     if (state->layout.bytes[arena]) MS_GOTO(ms_state_map_arena(state, arena, state->layout.bytes[arena]));
   MS_GOTO(ms_params_init(state));

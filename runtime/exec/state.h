@@ -41,7 +41,9 @@ struct ms_state {
   int norm_ran_last;               /* NORM was the last phase, so no peer reads the weights any more */
   int ema_swapped;                 /* averages and masters are swapped: see ms_state_swap_ema */
   int replicas_must_meet;          /* this rank swapped its slice back alone: replicas must synchronise before a run */
-  void *view;                      /* ms_state_view's last copy; the state owns it */
+  int *grid;  /* the model's ranks, replica by replica, each in the order of its shards: the order of collectives that
+               * include replicas */
+  void *view; /* ms_state_view's last copy; the state owns it */
   int64_t view_bytes;
   unsigned interrupted; /* 1 + the world's epoch in which a phase failed part-way; 0: none failed */
 };
@@ -66,9 +68,6 @@ int ms_state_room(ms_state *state, int64_t bytes, void **room);
 /* Copy bytes from and to an arena, after all work in flight has finished. */
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes);
 int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes);
-/* ranks [group size]: the model's ranks, replica by replica, each in the order of its shards: the order of collectives
- * that include replicas. Returns their number. */
-int ms_state_grid(const ms_state *state, int *ranks);
 /* First byte of this rank's block of an arena. */
 char *ms_state_block(const ms_state *state, int arena);
 /* First byte of the block of a world rank, as mapped in this process; of the arena where it is private. */

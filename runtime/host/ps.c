@@ -95,7 +95,7 @@ static void push_rank(lua_State *L, const ms_control *control, int rank) {
   ms_rank_status s;
   ms_report_status(control, rank, &s);
   lua_newtable(L);
-  set_number(L, "rank", atomic_load(&control->rank[rank].number));
+  set_number(L, "rank", rank);
   set_number(L, "pid", s.pid);
   set_text(L, "state", states[s.state >= 0 && s.state <= MS_CONTROL_LEFT ? s.state : 0]);
   set_number(L, "step", (double)s.done);
@@ -114,9 +114,10 @@ static void push_run(lua_State *L, const ms_control *control) {
   set_number(L, "seconds", 1e-9 * (double)(ms_recorder_now() - control->made));
   set_command(L, control->maker);
   lua_newtable(L);
-  for (int rank = 0; rank < control->size; rank++) {
+  for (int rank = 0, listed = 0; rank < control->size; rank++) {
+    if (!atomic_load(&control->rank[rank].pid)) continue; /* of another host, or not started yet */
     push_rank(L, control, rank);
-    lua_rawseti(L, -2, rank + 1);
+    lua_rawseti(L, -2, ++listed);
   }
   lua_setfield(L, -2, "ranks");
 }

@@ -123,18 +123,18 @@ static int join_ranks(lua_State *L) {
 /* all_gather_texts(world, text) -> every rank's text, rank 0's first; or nil and a message. Collective. */
 static int all_gather_texts(lua_State *L) {
   ms_world *world = check_world(L, 1);
-  char *texts[MS_MAX_LOCAL_RANKS];
+  char **texts;
   double deadline = ms_world_timeout(world);
   ms_world_set_timeout(world, INFINITY);
-  int failed = ms_group_all_gather_text(&everyone, luaL_checkstring(L, 2), texts);
+  int failed = ms_group_all_gather_text(&everyone, luaL_checkstring(L, 2), &texts);
   ms_world_set_timeout(world, deadline);
   if (failed) return push_failure(L);
   lua_createtable(L, ms_world_size(world), 0);
   for (int rank = 0; rank < ms_world_size(world); rank++) {
     lua_pushstring(L, texts[rank]);
     lua_rawseti(L, -2, rank + 1);
-    free(texts[rank]);
   }
+  ms_group_free_texts(&everyone, texts);
   return 1;
 }
 

@@ -128,7 +128,7 @@ static void measure_as_rank(int rank, int fd) {
 int main(void) {
   int fd, status, failed = 0;
   ms_world *world;
-  must(ms_control_create(2, &fd));
+  must(ms_job_create(2, 2, 0, &fd));
   for (int rank = 0; rank < 2; rank++) {
     if (fork()) continue;
     measure_as_rank(rank, fd);

@@ -78,14 +78,14 @@ static void a_ring_keeps_the_last_records(void **state) {
 
 static void ranks_are_listed_as_ranges(void **state) {
   (void)state;
-  enum { LAST = MS_MAX_LOCAL_RANKS - 1 };
+  enum { LAST = MS_MAX_RANKS - 1 };
   static const struct {
     int rank[8]; /* up to the first -1 */
     const char *text;
   } cases[] = {{{5, -1}, "rank 5"},
                {{0, 2, -1}, "ranks 0, 2"},
                {{0, 2, 3, 4, 5, 6, 7, -1}, "ranks 0, 2-7"},
-               {{0, LAST, -1}, "ranks 0, 63"}};
+               {{0, LAST, -1}, "ranks 0, 4095"}};
   char text[256];
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ms_rank_set set = {{0}};
@@ -93,9 +93,9 @@ static void ranks_are_listed_as_ranges(void **state) {
     ms_rank_set_text(&set, text, sizeof text);
     assert_string_equal(text, cases[i].text);
   }
-  ms_rank_set all = ms_rank_set_all(MS_MAX_LOCAL_RANKS), last = {{0}};
+  ms_rank_set all = ms_rank_set_all(MS_MAX_RANKS), last = {{0}};
   ms_rank_set_text(&all, text, sizeof text);
-  assert_string_equal(text, "ranks 0-63");
+  assert_string_equal(text, "ranks 0-4095");
   ms_rank_set_add(&last, LAST);
   assert_int_equal(ms_rank_set_next(&last, 0), LAST);
   assert_int_equal(ms_rank_set_next(&last, LAST), LAST);

@@ -212,7 +212,11 @@ static void a_job_of_no_ranks_is_refused(void **state) {
   (void)state;
   int status;
   ms_launch_config config = {.ranks = 0, .rank_main = succeed};
-  assert_fails(ms_launch(&config, &status), MS_EINVAL, "1 | 64");
+  assert_fails(ms_launch(&config, &status), MS_EINVAL, "1 | 4096");
+  config.ranks = 65;
+  assert_fails(ms_launch(&config, &status), MS_EINVAL, "65 | 64");
+  config = (ms_launch_config){.ranks = 8, .nodes = 1 << 30, .rank_main = succeed};
+  assert_fails(ms_launch(&config, &status), MS_EINVAL, "4096");
 }
 
 int main(void) {

@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "comm/control/control.h"
@@ -56,20 +57,20 @@ static int exchange_long_texts(ms_world *world, void *context) {
   (void)context;
   static const int lengths[] = {0, 1, 4095, 4096, 1 << 20, 5000};
   int me = ms_world_rank(world), rc = MS_OK;
-  char *texts[MS_MAX_LOCAL_RANKS] = {NULL};
+  char **texts = NULL;
   char *mine = calloc((1 << 20) + 2, 1);
   ms_group group = {0};
   EXPECT(mine, "no memory");
   MS_GOTO(open_group_of_half(world, &group));
   memset(mine, 'a' + me, (size_t)lengths[me]);
-  MS_GOTO(ms_group_all_gather_text(&group, mine, texts));
+  MS_GOTO(ms_group_all_gather_text(&group, mine, &texts));
   for (int i = 0; i < group.size; i++) {
     int r = group.rank[i];
     size_t length = strlen(texts[i]);
     if (length != (size_t)lengths[r] || (length && (texts[i][0] != 'a' + r || texts[i][length - 1] != 'a' + r)))
       rc = MS_FAIL(MS_EINTERNAL, "the text of rank %d came with %zu bytes", r, length);
-    free(texts[i]);
   }
+  ms_group_free_texts(&group, texts);
 fail:
   ms_group_close(&group);
   free(mine);
@@ -85,13 +86,14 @@ static void texts_of_any_length_are_exchanged(void **state) {
 
 static int exchange_too_long_a_text(ms_world *world, void *context) {
   (void)context;
-  char *texts[MS_MAX_LOCAL_RANKS], *mine = malloc((1 << 20) + 2);
+  char **texts, *mine = malloc((1 << 20) + 2);
   ms_group group;
   EXPECT(mine, "no memory");
   memset(mine, 'x', (1 << 20) + 1);
   mine[(1 << 20) + 1] = 0;
   int rc = open_group_of_half(world, &group);
-  if (!rc) rc = ms_group_all_gather_text(&group, mine, texts);
+  if (!rc) rc = ms_group_all_gather_text(&group, mine, &texts);
+  ms_group_close(&group);
   free(mine);
   EXPECT_FAILS(rc, MS_EINVAL, "1048576");
   return MS_OK;
@@ -206,8 +208,48 @@ static void regions_keep_no_descriptor(void **state) {
 static int count_channels(ms_world *world) {
   int used = 0;
   for (int i = 1; i < MS_GROUP_ENTRIES; i++) /* the first is the world's */
-    used += atomic_load(&ms_group_table_in(ms_world_control(world))->entry[i].state) != MS_GROUP_FREE;
+    used += atomic_load(&ms_group_entry_at(ms_world_control(world), i)->state) != MS_GROUP_FREE;
   return used;
+}
+
+/* A world of many hosts: its segment has a row, a flight recorder and tickets for each rank, and costs only what is
+ * used. */
+static void H8_a_control_segment_has_room_for_4096_ranks(void **state) {
+  (void)state;
+  enum { ALL = MS_MAX_RANKS, LAST = ALL - 1 };
+  int fd, *ranks = malloc(sizeof *ranks * ALL);
+  struct stat info;
+  ms_control *control;
+  ms_group_entry *world, *half;
+  assert_non_null(ranks);
+  for (int i = 0; i < ALL; i++) ranks[i] = i;
+  assert_int_equal(ms_job_create(ALL, 8, 0, &fd), MS_OK);
+  assert_int_equal(ms_control_map(fd, &control), MS_OK);
+  assert_int_equal(ms_group_entry_find(control, ALL, ranks, MS_GROUP_CHANNEL, &world), MS_OK);
+  assert_int_equal(ms_group_entry_find(control, ALL / 2, ranks + ALL / 2, MS_GROUP_CHANNEL, &half), MS_OK);
+  assert_int_equal(ms_group_number(control, world), MS_RECORDER_WORLD);
+  assert_int_equal(ms_group_ranks(control, half)[ALL / 2 - 1], LAST);
+  atomic_store(&world->ticket[LAST].count, 7);
+  atomic_store(&half->ticket[ALL / 2 - 1].count, 9);
+  assert_int_equal(ms_group_ranks(control, world)[LAST], LAST); /* tickets and ranks do not overlap */
+  assert_int_equal(ms_group_ranks(control, half)[0], ALL / 2);
+  for (int turn = 0; turn < 2; turn++)
+    memset(ms_group_slot(control, half, turn, ALL / 2 - 1), 'a' + turn, MS_GROUP_SLOT);
+  assert_int_equal(*ms_group_slot(control, half, 0, ALL / 2 - 1), 'a');
+  atomic_store(&ms_recorder_in(control, LAST)->doing, 1);
+  atomic_store(&ms_group_announcement_of(control, LAST)->number, 3);
+  assert_int_equal(atomic_load(&control->rank[LAST].pid), 0);
+  int size;
+  assert_ptr_equal(ms_group_by_number(control, ms_group_number(control, half), &size), half);
+  assert_int_equal(size, ALL / 2);
+  ms_group_table_reset(control, LAST);
+  assert_int_equal(atomic_load(&world->ticket[LAST].count), 0);
+  assert_int_equal(atomic_load(&half->ticket[ALL / 2 - 1].count), 0);
+  assert_int_equal(fstat(fd, &info), 0);
+  assert_true(info.st_blocks * 512 < 4 << 20); /* resident: the pages that were touched */
+  ms_control_unmap(control);
+  close(fd);
+  free(ranks);
 }
 
 static int count_what_members_cost(ms_world *world, void *context) {
@@ -302,6 +344,7 @@ int main(void) {
       TEST(D8_all_of_the_world_and_one_rank_have_no_channel_of_their_own),
       TEST(D10_ranks_that_want_to_meet_others_are_told),
       TEST(D10_ranks_with_another_order_or_another_shape_are_told),
+      TEST(H8_a_control_segment_has_room_for_4096_ranks),
       TEST(D10_a_rank_that_never_comes_is_not_waited_for),
   };
   return cmocka_run_group_tests_name("process group", tests, NULL, NULL);

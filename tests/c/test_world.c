@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "comm/collectives/comm.h"
 #include "comm/bootstrap/join.h"
+#include "comm/group/table.h"
 #include "comm/diagnose/launcher_view.h"
 
 /* ---- joining ---- */
@@ -78,7 +79,7 @@ static void what_the_environment_says_is_checked(void **state) {
   setenv("MOONSHARD_JOB_FD", text, 1);
   assert_fails(ms_world_join(&world), MS_EINVAL, "control segment");
   close(fd);
-  assert_int_equal(ms_control_create(2, &fd), MS_OK);
+  assert_int_equal(ms_job_create(2, 2, 0, &fd), MS_OK);
   snprintf(text, sizeof text, "%d", fd);
   setenv("MOONSHARD_JOB_FD", text, 1);
   assert_fails(ms_world_join(&world), MS_EINVAL, "2 ranks");
@@ -90,8 +91,10 @@ static void what_the_environment_says_is_checked(void **state) {
   setenv("MOONSHARD_TIMEOUT", "-3", 1);
   assert_fails(ms_world_join(&world), MS_EINVAL, "MOONSHARD_TIMEOUT");
   clear_variables();
-  assert_fails(ms_control_create(0, &fd), MS_EINVAL, "1 | 64");
-  assert_fails(ms_control_create(65, &fd), MS_EINVAL, "not 65");
+  assert_fails(ms_job_create(0, 0, 0, &fd), MS_EINVAL, "1 | 4096");
+  assert_fails(ms_job_create(4097, 8, 0, &fd), MS_EINVAL, "not 4097");
+  assert_fails(ms_job_create(65, 65, 0, &fd), MS_EINVAL, "64 | not 65");
+  assert_fails(ms_job_create(4, 5, 0, &fd), MS_EINVAL, "4 | not 5");
 }
 
 /* ---- meeting ---- */
@@ -258,7 +261,7 @@ static void L5_the_launchers_reason_reaches_the_ranks(void **state) {
   ms_control *control;
   ms_control_view *view;
   ms_world *world;
-  assert_int_equal(ms_control_create(2, &fd), MS_OK);
+  assert_int_equal(ms_job_create(2, 2, 0, &fd), MS_OK);
   assert_int_equal(ms_control_map(fd, &control), MS_OK);
   assert_int_equal(ms_control_view_open(fd, &view), MS_OK);
   assert_int_equal(ms_world_attach(control, 0, &world), MS_OK);
@@ -284,7 +287,7 @@ static void L5_what_stands_in_the_control_segment_is_checked(void **state) {
   ms_control_view *view;
   ms_world *world;
   char text[4096];
-  assert_int_equal(ms_control_create(2, &fd), MS_OK);
+  assert_int_equal(ms_job_create(2, 2, 0, &fd), MS_OK);
   assert_int_equal(ms_control_map(fd, &control), MS_OK);
   assert_int_equal(ms_control_view_open(fd, &view), MS_OK);
   assert_int_equal(ms_world_attach(control, 0, &world), MS_OK);
@@ -298,16 +301,22 @@ static void L5_what_stands_in_the_control_segment_is_checked(void **state) {
   assert_has(ms_control_rank_reason(view, 1), "control segment | overwritten");
   atomic_store(&control->rank[1].pid, (int32_t)getpid());
   memset(ms_recorder_in(control, 1), 0x7f, sizeof(ms_recorder));
-  memset(ms_group_table_in(control)->entry, 0x7f, sizeof ms_group_table_in(control)->entry);
+  char *entries = (char *)ms_group_entry_at(control, 0);
+  memset(entries, 0x7f, (size_t)((char *)ms_group_entry_at(control, MS_GROUP_ENTRIES) - entries));
   ms_control_stuck(view, text, sizeof text);
   assert_has(text, "rank");
   ms_control_death(view, 1, text, sizeof text);
   assert_has(text, "rank 1");
   ms_world_leave(world);
-  control->size = MS_MAX_LOCAL_RANKS + 1;
-  ms_control *again;
+  ms_control header, *again;
+  assert_int_equal(pread(fd, &header, sizeof header, 0), sizeof header);
+  header.size = MS_MAX_RANKS + 1;
+  assert_int_equal(pwrite(fd, &header, sizeof header, 0), sizeof header);
   assert_fails(ms_control_map(fd, &again), MS_EINVAL, "control segment");
-  control->size = 2;
+  header.size = 2;
+  header.recorders_at += MS_CONTROL_PAGE;
+  assert_int_equal(pwrite(fd, &header, sizeof header, 0), sizeof header);
+  assert_fails(ms_control_map(fd, &again), MS_EINVAL, "control segment");
   ms_control_view_close(view);
   ms_control_unmap(control);
   close(fd);

@@ -43,14 +43,14 @@ static int open_private_recorder(ms_world *world) {
   return open_recorder(world, memory);
 }
 
-static int take_row(ms_world *world, ms_control *control, int row) {
+/* The world's topology is already known. */
+static int take_row(ms_world *world, ms_control *control) {
+  ms_control_rank *row = &control->rank[world->rank];
   world->control = control;
-  world->row = row;
-  world->spin = control->size <= control->cores;
-  atomic_store(&control->rank[row].number, world->rank);
-  atomic_store(&control->rank[row].pid, (int32_t)getpid());
-  MS_TRY(open_recorder(world, ms_recorder_in(control, row)));
-  atomic_store(&control->rank[row].state, MS_CONTROL_JOINED);
+  world->spin = control->local <= control->cores;
+  atomic_store(&row->pid, (int32_t)getpid());
+  MS_TRY(open_recorder(world, ms_recorder_in(control, world->rank)));
+  atomic_store(&row->state, MS_CONTROL_JOINED);
   return MS_OK;
 }
 
@@ -62,7 +62,7 @@ static int be_on_one_node(ms_world *world, int rank, int size) {
 
 static int take_place(ms_world *world, ms_control *control, int rank) {
   MS_TRY(be_on_one_node(world, rank, control->size));
-  return take_row(world, control, rank);
+  return take_row(world, control);
 }
 
 static int be_alone(ms_world *world) {
@@ -72,6 +72,7 @@ static int be_alone(ms_world *world) {
 
 static void destroy_world(void *object) {
   ms_world *world = object;
+  ms_group_close(&world->everyone);
   if (!world->control && world->recorder) munmap(world->recorder, sizeof *world->recorder);
   if (world->maps) ms_control_unmap(world->control);
   if (world->owns_fd) close(world->fd);
@@ -105,8 +106,8 @@ static _Atomic(ms_world *) joined_world;
 static void leave_at_exit(void) {
   ms_world *world = atomic_exchange(&joined_world, NULL);
   /* A child forked by the program is not the rank. */
-  if (!world || atomic_load(&world->control->rank[world->row].pid) != (int32_t)getpid()) return;
-  atomic_store(&world->control->rank[world->row].state, MS_CONTROL_LEFT);
+  if (!world || atomic_load(&world->control->rank[world->rank].pid) != (int32_t)getpid()) return;
+  atomic_store(&world->control->rank[world->rank].state, MS_CONTROL_LEFT);
   ms_store_leave_at_exit(world->store);
 }
 
@@ -125,7 +126,7 @@ static int come_together(ms_world *world, const ms_task *task, ms_control *inher
   world->maps = 1;
   world->rank = task->rank;
   world->size = task->size;
-  MS_TRY(take_row(world, result.control, result.row));
+  MS_TRY(take_row(world, result.control));
   MS_TRY(ms_store_watch(world->store, hear_failure, world));
   if (!atomic_flag_test_and_set(&registered)) atexit(leave_at_exit);
   atomic_store(&joined_world, world);
@@ -147,11 +148,11 @@ static int join_by_environment(ms_world *world) {
  * met at the store. The launcher reports the cause of a failure. */
 static int join_nodes(ms_world *world) {
   ms_task task;
-  int row = 0, rc = ms_environment_read(&task);
+  int rank = 0, rc = ms_environment_read(&task);
   if (!rc) rc = come_together(world, &task, world->control);
   sodium_memzero(task.token, sizeof task.token);
-  if (rc && !ms_env_int("LOCAL_RANK", 0, 0, world->control->size - 1, &row))
-    ms_control_give_up(world->control, row, row, ms_error_message());
+  if (rc && !ms_env_int("RANK", 0, 0, world->control->size - 1, &rank))
+    ms_control_give_up(world->control, rank, rank, ms_error_message());
   return rc;
 }
 
@@ -165,7 +166,7 @@ static int join_launched(ms_world *world) {
   }
   world->maps = 1;
   if (ms_env_string("MOONSHARD_RENDEZVOUS", NULL)) return join_nodes(world);
-  MS_TRY(ms_env_int("WORLD_SIZE", world->control->size, 1, MS_MAX_LOCAL_RANKS, &size));
+  MS_TRY(ms_env_int("WORLD_SIZE", world->control->size, 1, MS_MAX_RANKS, &size));
   MS_TRY(ms_env_int("RANK", 0, 0, world->control->size - 1, &rank));
   if (size != world->control->size)
     return MS_FAIL(MS_EINVAL, "WORLD_SIZE is %d, but the launcher started a job of %d ranks", size,
@@ -215,9 +216,9 @@ void ms_world_leave(ms_world *world) {
   atomic_compare_exchange_strong(&joined_world, &left, NULL);
   if (world->control) {
     ms_termination_forget(&world->control->saves);
-    atomic_store(&world->control->rank[world->row].state, MS_CONTROL_LEFT);
-    for (int row = 0; row < world->control->size; row++)
-      if (row != world->row) ms_control_ring(world->control, row);
+    atomic_store(&world->control->rank[world->rank].state, MS_CONTROL_LEFT);
+    for (int rank = 0; rank < world->size; rank++)
+      if (rank != world->rank) ms_control_ring(world->control, rank);
     ms_store_close(world->store); /* its thread uses the segment */
     world->store = NULL;
   }

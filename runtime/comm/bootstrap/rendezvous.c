@@ -67,7 +67,6 @@ static int number_nodes(attempt *a) {
   mine = node_of[a->task->rank];
   a->first = lowest[mine];
   a->local = result->topology.node_ranks[mine];
-  for (int rank = 0; rank < a->task->rank; rank++) result->row += node_of[rank] == mine;
 fail:
   free(node_of);
   return rc;
@@ -97,11 +96,11 @@ static int check_node(const attempt *a, const ms_control *inherited) {
     if (same_host(&a->all[rank], &a->all[a->task->rank]) && a->all[rank].inherits != (inherited != NULL))
       return MS_FAIL(MS_EMISMATCH, "of ranks %d and %d on %s, only one was started by `moonshard run --nodes`",
                      a->task->rank, rank, host);
-  if (inherited && inherited->size != a->local)
+  if (inherited && inherited->local != a->local)
     return MS_FAIL(
         MS_EMISMATCH,
         "on %s %d ranks connected, but the launcher of rank %d started %d: do two nodes have the same --node-rank?",
-        host, a->local, a->task->rank, inherited->size);
+        host, a->local, a->task->rank, inherited->local);
   return MS_OK;
 }
 
@@ -117,10 +116,8 @@ static int count_cores(const attempt *a) {
 }
 
 static int make_segment(attempt *a) {
-  MS_TRY(ms_control_create(a->local, &a->result->fd));
-  MS_TRY(ms_control_map(a->result->fd, &a->result->control));
-  a->result->control->cores = count_cores(a);
-  return MS_OK;
+  MS_TRY(ms_job_create(a->task->size, a->local, count_cores(a), &a->result->fd));
+  return ms_control_map(a->result->fd, &a->result->control);
 }
 
 static int map_segment(attempt *a, int fd_there) {

@@ -15,7 +15,6 @@ typedef struct ms_rendezvous_result {
   ms_store *store;                 /* NULL: a world of one rank */
   ms_control *control;             /* of this node; owned by the caller, and so is fd */
   int fd;                          /* descriptor of control; -1: it was inherited */
-  int row;                         /* this rank's index among the ranks of its node */
   ms_topology topology;            /* owned by the caller, and so is node_name */
   char (*node_name)[MS_HOST_NAME]; /* [topology.nodes] */
 } ms_rendezvous_result;

@@ -14,7 +14,7 @@ struct ms_comm {
   ms_recorder *recorder;
   ms_recorder_ring *ring;
   int size, me; /* me: the group rank */
-  int rank[MS_MAX_LOCAL_RANKS];
+  int *rank;    /* [size] world ranks */
   const ms_channel_api *api;
   ms_channel *channel;
   ms_tickets tickets; /* of collectives that run on a device */
@@ -58,6 +58,8 @@ int ms_comm_open_over(const ms_channel_api *api, ms_world *world, int n, const i
   opened->recorder = ms_world_recorder(world);
   opened->size = n;
   opened->me = me;
+  opened->rank = ms_calloc(n, sizeof *ranks);
+  if (!opened->rank) MS_GOTO(MS_ENOMEM);
   memcpy(opened->rank, ranks, sizeof *ranks * (size_t)n);
   opened->tickets.config = (ms_channel_config){
       .world = world, .size = n, .me = me, .rank = opened->rank, .entry = entry, .ring = opened->ring};
@@ -66,6 +68,7 @@ int ms_comm_open_over(const ms_channel_api *api, ms_world *world, int n, const i
   *comm = opened;
   return MS_OK;
 fail:
+  free(opened->rank);
   free(opened);
   return rc;
 }
@@ -78,6 +81,7 @@ void ms_comm_close(ms_comm *comm) {
   if (!comm) return;
   if (comm->in_flight) comm->api->abort(comm->channel);
   comm->api->close(comm->channel);
+  free(comm->rank);
   free(comm);
 }
 

@@ -28,7 +28,7 @@ static int start(ms_channel *channel, const ms_coll *coll) {
   ms_tickets *t = &channel->tickets;
   ms_tickets_begin(t, coll);
   if (ms_coll_is_pairwise(coll->kind)) {
-    if (coll->kind == MS_COLL_SEND) ms_tickets_publish_pair(t, &t->config.entry->sent[t->config.me][coll->root]);
+    if (coll->kind == MS_COLL_SEND) ms_tickets_publish_pair(t, ms_tickets_sent(t, t->config.me, coll->root));
     ms_tickets_await(t, coll->kind == MS_COLL_SEND ? MS_TICKET_FINISHED : MS_TICKET_ENTERED);
     return MS_OK;
   }
@@ -69,7 +69,7 @@ static int advance(ms_tickets *t) {
   }
   if (kind != MS_COLL_RECV) MS_TRY(ms_tickets_compare(t));
   ms_move_share(c->size, c->me, t->coll);
-  if (kind == MS_COLL_RECV) ms_tickets_publish_pair(t, &c->entry->received[c->me][t->coll->root]);
+  if (kind == MS_COLL_RECV) ms_tickets_publish_pair(t, ms_tickets_received(t, c->me, t->coll->root));
   else share_or_finish(t, ms_move_pulls(c->size, c->me, t->coll) ? MS_TICKET_SHARED : MS_TICKET_FINISHED);
   if (kind == MS_COLL_RECV || kind == MS_COLL_BROADCAST || is_in_place_gather(t->coll)) t->phase = MS_TICKET_IDLE;
   return MS_OK;

@@ -72,11 +72,19 @@ int ms_tickets_compare(const ms_tickets *t) {
 
 /* ---- counting ---- */
 
+_Atomic uint32_t *ms_tickets_sent(const ms_tickets *t, int from, int to) {
+  return ms_group_sent(ms_world_control(t->config.world), t->config.entry, from, to);
+}
+
+_Atomic uint32_t *ms_tickets_received(const ms_tickets *t, int by, int from) {
+  return ms_group_received(ms_world_control(t->config.world), t->config.entry, by, from);
+}
+
 uint64_t ms_tickets_next(const ms_tickets *t, const ms_coll *coll) {
   const ms_group_entry *entry = t->config.entry;
   int me = t->config.me;
-  if (coll->kind == MS_COLL_SEND) return atomic_load(&entry->sent[me][coll->root]) + 1ull;
-  if (coll->kind == MS_COLL_RECV) return atomic_load(&entry->received[me][coll->root]) + 1ull;
+  if (coll->kind == MS_COLL_SEND) return atomic_load(ms_tickets_sent(t, me, coll->root)) + 1ull;
+  if (coll->kind == MS_COLL_RECV) return atomic_load(ms_tickets_received(t, me, coll->root)) + 1ull;
   return atomic_load_explicit(&entry->ticket[me].count, memory_order_relaxed) / MS_TICKET_FINISHED + 1;
 }
 
@@ -113,10 +121,10 @@ static int has_come(const ms_tickets *t, int p) {
   if (ms_coll_is_pairwise(coll->kind)) {
     if (p != coll->root) return 1;
     if (coll->kind == MS_COLL_SEND)
-      return atomic_load_explicit(&entry->received[p][me], memory_order_acquire) ==
-             atomic_load_explicit(&entry->sent[me][p], memory_order_relaxed);
-    return atomic_load_explicit(&entry->sent[p][me], memory_order_acquire) !=
-           atomic_load_explicit(&entry->received[me][p], memory_order_relaxed);
+      return atomic_load_explicit(ms_tickets_received(t, p, me), memory_order_acquire) ==
+             atomic_load_explicit(ms_tickets_sent(t, me, p), memory_order_relaxed);
+    return atomic_load_explicit(ms_tickets_sent(t, p, me), memory_order_acquire) !=
+           atomic_load_explicit(ms_tickets_received(t, me, p), memory_order_relaxed);
   }
   if (coll->kind == MS_COLL_BROADCAST && coll->root != me && p != coll->root) return 1;
   return atomic_load_explicit(&entry->ticket[p].count, memory_order_acquire) >= t->base + (uint64_t)t->phase;

@@ -32,6 +32,9 @@ void ms_tickets_sign(ms_tickets *tickets);
 void ms_tickets_publish(ms_tickets *tickets, enum ms_ticket_step step);
 /* The same for a send or recv; count: the pair's. */
 void ms_tickets_publish_pair(ms_tickets *tickets, _Atomic uint32_t *count);
+/* Counts of sends from group rank `from` to `to`, and of receives by `by` from `from`. */
+_Atomic uint32_t *ms_tickets_sent(const ms_tickets *tickets, int from, int to);
+_Atomic uint32_t *ms_tickets_received(const ms_tickets *tickets, int by, int from);
 /* Makes the operation wait until the others reach `phase`. */
 void ms_tickets_await(ms_tickets *tickets, enum ms_ticket_step phase);
 int ms_tickets_all_have_come(ms_tickets *tickets);

@@ -31,26 +31,40 @@ static int usable_cores(void) {
   return ms_cores_usable(&cores);
 }
 
-int ms_control_create(int size, int *fd) {
-  if (size < 1 || size > MS_MAX_LOCAL_RANKS)
-    return MS_FAIL(MS_EINVAL, "a job has 1 to %d ranks per host, not %d", MS_MAX_LOCAL_RANKS, size);
+static uint64_t whole_pages(uint64_t bytes) {
+  return (bytes + MS_CONTROL_PAGE - 1) / MS_CONTROL_PAGE * MS_CONTROL_PAGE;
+}
+
+static ms_control layout_of(int size, int local, uint64_t group_bytes) {
+  ms_control c = {.version = MS_CONTROL_VERSION, .size = size, .local = local};
+  c.recorders_at = whole_pages(sizeof c + sizeof *c.rank * (uint64_t)size);
+  c.groups_at = c.recorders_at + MS_CONTROL_RECORDER_BYTES * (uint64_t)size;
+  c.bytes = c.groups_at + whole_pages(group_bytes);
+  return c;
+}
+
+int ms_control_create(int size, int local, int cores, uint64_t group_bytes, int *fd) {
+  if (size < 1 || size > MS_MAX_RANKS) return MS_FAIL(MS_EINVAL, "a job has 1 to %d ranks, not %d", MS_MAX_RANKS, size);
+  if (local < 1 || local > MS_MAX_LOCAL_RANKS || local > size)
+    return MS_FAIL(MS_EINVAL, "a host of a job with %d ranks has 1 to %d of them, not %d", size,
+                   size < MS_MAX_LOCAL_RANKS ? size : MS_MAX_LOCAL_RANKS, local);
+  const ms_control layout = layout_of(size, local, group_bytes);
   int made = memfd_create(MS_CONTROL_NAME, MFD_CLOEXEC);
   if (made < 0) return MS_FAIL(MS_EIO, "cannot make the control segment: memfd_create: %s", strerror(errno));
-  if (ftruncate(made, sizeof(ms_control))) {
+  if (ftruncate(made, (off_t)layout.bytes)) {
     int why = errno;
     close(made);
-    return MS_FAIL(MS_EIO, "cannot resize the control segment to %zu bytes: %s%s", sizeof(ms_control), strerror(why),
-                   why == EFBIG ? " (memory shared by ranks counts towards ulimit -f)" : "");
+    return MS_FAIL(MS_EIO, "cannot resize the control segment to %llu bytes: %s%s", (unsigned long long)layout.bytes,
+                   strerror(why), why == EFBIG ? " (memory shared by ranks counts towards ulimit -f)" : "");
   }
-  ms_control *control = mmap(NULL, sizeof *control, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+  ms_control *control = mmap(NULL, layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
   if (control == MAP_FAILED) {
     int why = errno;
     close(made);
     return MS_FAIL(MS_EIO, "cannot map the control segment: %s", strerror(why));
   }
-  control->version = MS_CONTROL_VERSION;
-  control->size = size;
-  control->cores = usable_cores();
+  memcpy(control, &layout, sizeof layout);
+  control->cores = cores ? cores : usable_cores();
   control->maker = (int32_t)getpid();
   control->made = (uint64_t)(1e9 * ms_clock());
   control->magic = CONTROL_MAGIC;
@@ -59,16 +73,29 @@ int ms_control_create(int size, int *fd) {
   return MS_OK;
 }
 
+/* The header is read before anything is mapped: it says how large the segment is. */
+static int is_segment(int fd) {
+  struct stat info;
+  ms_control header;
+  if (fstat(fd, &info) || info.st_size < (off_t)sizeof header || pread(fd, &header, sizeof header, 0) != sizeof header)
+    return 0;
+  if (header.magic != CONTROL_MAGIC || header.version != MS_CONTROL_VERSION || header.size < 1 ||
+      header.size > MS_MAX_RANKS || header.bytes != (uint64_t)info.st_size || header.groups_at > header.bytes)
+    return 0;
+  const ms_control layout = layout_of(header.size, header.local, header.bytes - header.groups_at);
+  return header.recorders_at == layout.recorders_at && header.groups_at == layout.groups_at;
+}
+
 static int map_checked(int fd, int protection, ms_control **control) {
   struct stat info;
-  if (fstat(fd, &info) || (size_t)info.st_size != sizeof(ms_control))
+  if (fstat(fd, &info) || !is_segment(fd))
     return MS_FAIL(MS_EINVAL, "descriptor %d is not a control segment of this build", fd);
-  ms_control *mapped = mmap(NULL, sizeof *mapped, protection, MAP_SHARED, fd, 0);
+  ms_control *mapped = mmap(NULL, (size_t)info.st_size, protection, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) return MS_FAIL(MS_EIO, "cannot map the control segment: %s", strerror(errno));
-  if (mapped->magic != CONTROL_MAGIC || mapped->version != MS_CONTROL_VERSION || mapped->size < 1 ||
-      mapped->size > MS_MAX_LOCAL_RANKS) {
-    ms_control_unmap(mapped);
-    return MS_FAIL(MS_EINVAL, "descriptor %d is not a control segment of this build", fd);
+  if (protection & PROT_WRITE && mprotect(mapped, MS_CONTROL_PAGE, PROT_READ)) {
+    int why = errno;
+    munmap(mapped, (size_t)info.st_size);
+    return MS_FAIL(MS_EIO, "cannot protect the control segment: %s", strerror(why));
   }
   *control = mapped;
   return MS_OK;
@@ -83,7 +110,7 @@ int ms_control_peek(int fd, const ms_control **control) {
   return MS_OK;
 }
 
-void ms_control_unmap(const ms_control *control) { munmap((void *)control, sizeof *control); }
+void ms_control_unmap(const ms_control *control) { munmap((void *)control, control->bytes); }
 
 int ms_memory_open(int rank, int owner, int pid, int fd_there, int *fd) {
   char path[64];
@@ -112,7 +139,7 @@ void ms_control_sleep(ms_control *control, int rank, uint32_t seen, double secon
 }
 
 void ms_control_give_up(ms_control *control, int row, int blame, const char *why) {
-  ms_control_rank *mine = &control->rank[row];
+  ms_control_rank *mine = ms_control_row(control, row);
   uint32_t untold = 0;
   if (!atomic_compare_exchange_strong(&mine->told, &untold, 1)) return;
   strncpy(mine->text, why, MS_CONTROL_TEXT - 1);
@@ -125,9 +152,8 @@ void ms_control_give_up(ms_control *control, int row, int blame, const char *why
 static const char OVERWRITTEN[] = "the control segment of the run was overwritten";
 
 /* Does not write: other ranks read it at the same time. */
-const char *ms_control_text(const ms_control *control, int row) {
-  const char *text = control->rank[row].text;
-  return memchr(text, '\0', MS_CONTROL_TEXT) ? text : OVERWRITTEN;
+const char *ms_control_text(const ms_control_rank *row) {
+  return memchr(row->text, '\0', MS_CONTROL_TEXT) ? row->text : OVERWRITTEN;
 }
 
 const char *ms_control_aborted(ms_control *control, int *row, int *blame) {
@@ -136,10 +162,10 @@ const char *ms_control_aborted(ms_control *control, int *row, int *blame) {
   *row = (int)(word & 0xffffu) - 1;
   *blame = (int)(word >> 16) - 1;
   /* Every rank can write here, even a recipe through ffi, so the contents are checked before use. */
-  if (*row < 0 || *row > MS_CONTROL_LAUNCHER || *blame >= control->size) {
+  if (*row < 0 || (*row >= control->size && *row != MS_CONTROL_LAUNCHER) || *blame >= control->size) {
     *row = MS_CONTROL_LAUNCHER;
     *blame = -1;
     return OVERWRITTEN;
   }
-  return ms_control_text(control, *row);
+  return ms_control_text(ms_control_row(control, *row));
 }

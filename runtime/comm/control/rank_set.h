@@ -1,7 +1,7 @@
-/* rank_set.h - a set of ranks of this host, and its notation in messages.
+/* rank_set.h - a set of ranks of the world, and its notation in messages.
  *
- * A set has room for MS_MAX_LOCAL_RANKS ranks, in words of 64 bits: no other limit applies to the number of ranks that
- * can wait for each other.
+ * A set has room for MS_MAX_RANKS ranks, in words of 64 bits: no other limit applies to the number of ranks that can
+ * wait for each other.
  */
 #ifndef MS_COMM_CONTROL_RANK_SET_H
 #define MS_COMM_CONTROL_RANK_SET_H
@@ -11,7 +11,7 @@
 
 #include "moonshard.h"
 
-enum { MS_RANK_SET_WORDS = (MS_MAX_LOCAL_RANKS + 63) / 64 };
+enum { MS_RANK_SET_WORDS = (MS_MAX_RANKS + 63) / 64 };
 
 typedef struct ms_rank_set {
   uint64_t word[MS_RANK_SET_WORDS];
@@ -56,7 +56,7 @@ int ms_rank_set_count(const ms_rank_set *set);
 /* "rank 2", "ranks 0, 2-5". */
 void ms_rank_set_text(const ms_rank_set *set, char *text, size_t bytes);
 
-/* Writes "0, 2-5" for the ranks with chosen[rank] set, out of `size` ranks of the whole world, on any host. A list that
+/* Writes "0, 2-5" for the ranks with chosen[rank] set, out of `size` ranks. A list that
  * does not fit ends in ", ...", never within a number. Returns the number of chosen ranks. */
 int ms_rank_list(const uint8_t *chosen, int size, char *text, size_t bytes);
 

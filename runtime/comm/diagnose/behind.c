@@ -5,6 +5,7 @@
  * because a waiting rank is awake for a moment now and then.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -122,13 +123,18 @@ static void append_line(ms_text *text, const ms_rank_status *all, const ms_rank_
   ms_append_seconds(text, outside.least, outside.most);
 }
 
+/* A rank of another host, of which this one knows nothing. */
+static int is_unknown(const ms_control *control, int rank) {
+  return control->local < control->size && !atomic_load(&control->rank[rank].pid);
+}
+
 static void append_lines(ms_text *text, const ms_control *control, const ms_rank_status *all, const ms_rank_set *skip,
                          int now) {
   ms_rank_set done = skip ? *skip : (ms_rank_set){{0}};
   int lines = 0;
   for (int rank = 0; rank < control->size; rank++) {
     ms_rank_set same = {{0}};
-    if (ms_rank_set_has(&done, rank)) continue;
+    if (ms_rank_set_has(&done, rank) || is_unknown(control, rank)) continue;
     for (int other = rank; other < control->size; other++) {
       if (ms_rank_set_has(&done, other) || !alike(&all[rank], &all[other])) continue;
       ms_rank_set_add(&same, other);
@@ -146,11 +152,19 @@ static void hand_over(ms_text *text, char *to, size_t bytes) {
 
 /* ---- reports ---- */
 
+/* [ranks of the world]; the caller frees it. NULL: there is no memory for a report. */
+static ms_rank_status *look(const ms_control *control, int looks) {
+  ms_rank_status *all = calloc((size_t)control->size, sizeof *all);
+  if (all) ms_report_look(control, looks, all);
+  return all;
+}
+
 void ms_report_behind(const ms_control *control, int me, const ms_rank_set *missing, char *to, size_t bytes) {
-  ms_rank_status all[MS_MAX_LOCAL_RANKS];
+  ms_rank_status *all = look(control, LOOKS);
   ms_text text = {0};
   ms_rank_set seen;
-  ms_report_look(control, LOOKS, all);
+  snprintf(to, bytes, "%s", "");
+  if (!all) return;
   ms_rank_set behind = follow_waits(all, missing, &seen);
   MS_EACH_RANK(rank, &behind) append_behind(&text, "; ", control, all, rank);
   if (ms_rank_set_is_empty(&behind)) {
@@ -162,14 +176,16 @@ void ms_report_behind(const ms_control *control, int me, const ms_rank_set *miss
   ms_report_noted(control, to, bytes);
   ms_text_append(&text, "%s%s", *to ? "; " : "", to);
   append_lines(&text, control, all, NULL, 1);
+  free(all);
   hand_over(&text, to, bytes);
 }
 
 void ms_report_stuck(const ms_control *control, char *to, size_t bytes) {
-  ms_rank_status all[MS_MAX_LOCAL_RANKS];
+  ms_rank_status *all = look(control, LOOKS);
   ms_text text = {0};
   ms_rank_set seen, behind = {{0}};
-  ms_report_look(control, LOOKS, all);
+  snprintf(to, bytes, "%s", "");
+  if (!all) return;
   for (int rank = 0; rank < control->size && ms_rank_set_is_empty(&behind); rank++) {
     ms_rank_set from = {{0}};
     ms_rank_set_add(&from, rank);
@@ -182,18 +198,16 @@ void ms_report_stuck(const ms_control *control, char *to, size_t bytes) {
     separator = "; ";
   }
   append_lines(&text, control, all, &behind, 1);
+  free(all);
   hand_over(&text, to, bytes);
 }
 
 void ms_report_death(const ms_control *control, int rank, char *to, size_t bytes) {
-  ms_rank_status all[MS_MAX_LOCAL_RANKS];
   ms_text text = {0};
-  ms_report_look(control, 1, all);
+  snprintf(to, bytes, "%s", "");
+  ms_rank_status *all = atomic_load(&control->rank[rank].pid) ? look(control, 1) : NULL;
+  if (!all) return;
   const ms_rank_status *dead = &all[rank];
-  if (dead->pid == 0) {
-    snprintf(to, bytes, "%s", "");
-    return;
-  }
   ms_text_append(&text, "rank %d ", rank);
   if (dead->wait.kind) {
     ms_text_append(&text, "waited in ");
@@ -210,6 +224,7 @@ void ms_report_death(const ms_control *control, int rank, char *to, size_t bytes
   ms_rank_set itself = {{0}};
   ms_rank_set_add(&itself, rank);
   append_lines(&text, control, all, &itself, 0);
+  free(all);
   hand_over(&text, to, bytes);
 }
 

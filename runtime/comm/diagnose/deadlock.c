@@ -4,6 +4,9 @@
  * stuck. Then a rank is released if one of its collectives lacks no stuck rank, because that one can still complete.
  * This is repeated until nothing changes: the remaining ranks wait only for ranks that are stuck as well.
  */
+#include <stdlib.h>
+
+#include "base/error.h"
 #include "base/hash.h"
 #include "comm/diagnose/report.h"
 
@@ -11,11 +14,12 @@ static uint64_t load(const _Atomic uint64_t *word) { return atomic_load_explicit
 
 uint64_t ms_report_count(const ms_control *control, uint32_t group, int rank) {
   if (group == MS_RECORDER_OPENING)
-    return atomic_load_explicit(&ms_group_table_in(control)->announcement[rank].number, memory_order_acquire);
+    return atomic_load_explicit(&ms_group_announcement_of(control, rank)->number, memory_order_acquire);
   int size;
   const ms_group_entry *entry = ms_group_by_number(control, group, &size);
   for (int i = 0; i < size; i++)
-    if (entry->rank[i] == rank) return atomic_load_explicit(&entry->ticket[i].count, memory_order_acquire);
+    if (ms_group_ranks(control, entry)[i] == rank)
+      return atomic_load_explicit(&entry->ticket[i].count, memory_order_acquire);
   return 0;
 }
 
@@ -23,13 +27,22 @@ static ms_rank_set members_of(const ms_control *control, uint32_t group) {
   ms_rank_set ranks = {{0}};
   int size;
   const ms_group_entry *entry = ms_group_by_number(control, group, &size);
-  for (int i = 0; i < size; i++)
-    if (entry->rank[i] >= 0 && entry->rank[i] < control->size) ms_rank_set_add(&ranks, entry->rank[i]);
+  for (int i = 0; i < size; i++) {
+    const int rank = ms_group_ranks(control, entry)[i];
+    if (rank >= 0 && rank < control->size) ms_rank_set_add(&ranks, rank);
+  }
   return ranks;
 }
 
-/* For each collective that a sleeping rank has entered and not left, the ranks that it lacks. Returns the number of
- * collectives; 0 when the rank is awake or its state is unknown. */
+/* What the ranks wait for: those of rank r are set[first[r]] to set[first[r + 1] - 1], one set per collective. */
+typedef struct waits {
+  ms_rank_set *set;
+  int *first; /* [ranks + 1] */
+  uint64_t *state;
+} waits;
+
+/* For each collective that a sleeping rank has entered and not left, the ranks that it lacks, [MS_RECORDER_RINGS].
+ * Returns the number of collectives; 0 when the rank is awake or its state is unknown. */
 static int read_lacks(const ms_control *control, int rank, ms_rank_set *lacks, uint64_t *state) {
   const ms_recorder *recorder = ms_recorder_in(control, rank);
   const ms_rank_set world = ms_rank_set_all(control->size);
@@ -67,20 +80,50 @@ static int is_stuck(const ms_rank_set *lacks, int n, const ms_rank_set *stuck) {
   return n > 0;
 }
 
-ms_rank_set ms_report_deadlock(const ms_control *control, uint64_t *state) {
-  ms_rank_set lacks[MS_MAX_LOCAL_RANKS][MS_RECORDER_RINGS], stuck = {{0}}, before;
-  uint64_t states[MS_MAX_LOCAL_RANKS];
-  int n[MS_MAX_LOCAL_RANKS];
+static int make_waits(int ranks, waits *w) {
+  *w = (waits){.first = ms_calloc(ranks + 1, sizeof *w->first), .state = ms_calloc(ranks, sizeof *w->state)};
+  return w->first && w->state;
+}
+
+static void free_waits(waits *w) {
+  free(w->set);
+  free(w->first);
+  free(w->state);
+}
+
+/* 0 when memory is short. */
+static int read_waits(const ms_control *control, waits *w) {
+  int capacity = 0, used = 0;
   for (int rank = 0; rank < control->size; rank++) {
-    n[rank] = read_lacks(control, rank, lacks[rank], &states[rank]);
-    if (n[rank]) ms_rank_set_add(&stuck, rank);
+    w->first[rank] = used;
+    if (ms_grow((void **)&w->set, &capacity, used + MS_RECORDER_RINGS, sizeof *w->set)) return 0;
+    used += read_lacks(control, rank, w->set + used, &w->state[rank]);
   }
+  w->first[control->size] = used;
+  return 1;
+}
+
+/* The ranks of which every collective lacks one of them. */
+static ms_rank_set find_stuck(const waits *w, int ranks) {
+  ms_rank_set stuck = {{0}}, before;
+  for (int rank = 0; rank < ranks; rank++)
+    if (w->first[rank + 1] > w->first[rank]) ms_rank_set_add(&stuck, rank);
   do {
     before = stuck;
     MS_EACH_RANK(rank, &before)
-    if (!is_stuck(lacks[rank], n[rank], &stuck)) ms_rank_set_remove(&stuck, rank);
+    if (!is_stuck(w->set + w->first[rank], w->first[rank + 1] - w->first[rank], &stuck))
+      ms_rank_set_remove(&stuck, rank);
   } while (!ms_rank_set_equal(&stuck, &before));
+  return stuck;
+}
+
+/* Without memory for the search, no rank counts as stuck: the deadline ends the wait. */
+ms_rank_set ms_report_deadlock(const ms_control *control, uint64_t *state) {
+  waits w;
+  ms_rank_set stuck = {{0}};
+  if (make_waits(control->size, &w) && read_waits(control, &w)) stuck = find_stuck(&w, control->size);
   *state = MS_HASH_INIT;
-  MS_EACH_RANK(rank, &stuck) *state = ms_hash_int(*state, (int64_t)states[rank]);
+  MS_EACH_RANK(rank, &stuck) *state = ms_hash_int(*state, (int64_t)w.state[rank]);
+  free_waits(&w);
   return stuck;
 }

@@ -28,9 +28,8 @@ void ms_control_view_close(ms_control_view *view) {
   free(view);
 }
 
-void ms_control_set_process(ms_control_view *view, int row, int rank, int pid) {
-  atomic_store(&view->control->rank[row].number, rank);
-  atomic_store(&view->control->rank[row].pid, pid);
+void ms_control_set_process(ms_control_view *view, int rank, int pid) {
+  atomic_store(&view->control->rank[rank].pid, pid);
 }
 
 void ms_control_set_ended(ms_control_view *view, int rank) {
@@ -48,7 +47,7 @@ const char *ms_control_abort_reason(ms_control_view *view, int *rank) {
 }
 
 const char *ms_control_rank_reason(ms_control_view *view, int rank) {
-  return atomic_load(&view->control->rank[rank].told) == 2 ? ms_control_text(view->control, rank) : NULL;
+  return atomic_load(&view->control->rank[rank].told) == 2 ? ms_control_text(&view->control->rank[rank]) : NULL;
 }
 
 int ms_control_saves(const ms_control_view *view) { return atomic_load(&view->control->saves) != 0; }

@@ -9,8 +9,8 @@
 typedef struct ms_control_view ms_control_view;
 int ms_control_view_open(int fd, ms_control_view **view);
 void ms_control_view_close(ms_control_view *view);
-/* Records the process of a row and its rank in the world: `moonshard ps` shows them before the rank has joined. */
-void ms_control_set_process(ms_control_view *view, int row, int rank, int pid);
+/* Records the process of a rank: `moonshard ps` shows it before the rank has joined. */
+void ms_control_set_process(ms_control_view *view, int rank, int pid);
 /* Records that the rank's process has ended: ranks that wait for it fail now instead of at the deadline. */
 void ms_control_set_ended(ms_control_view *view, int rank);
 /* Sets the abort flag with its reason ("rank 2 died: ...") and wakes every rank. rank: the rank at fault, or -1. The

@@ -155,10 +155,12 @@ int ms_group_all_gather_bytes(ms_group *group, const void *mine, int bytes, void
     return ms_world_check(group->world);
   }
   step s = next_step(group, GATHER);
-  char(*slot)[MS_GROUP_SLOT] = &ms_group_table_in(group->world->control)->slot[s.target & 1][group->entry->slot];
-  memcpy(slot[group->me], mine, (size_t)bytes);
+  const ms_control *control = group->world->control;
+  const int turn = (int)(s.target & 1);
+  memcpy(ms_group_slot(control, group->entry, turn, group->me), mine, (size_t)bytes);
   MS_TRY(take_step(&s, bytes));
-  for (int i = 0; i < group->size; i++) memcpy((char *)all + (size_t)i * (size_t)bytes, slot[i], (size_t)bytes);
+  for (int i = 0; i < group->size; i++)
+    memcpy((char *)all + (size_t)i * (size_t)bytes, ms_group_slot(control, group->entry, turn, i), (size_t)bytes);
   return MS_OK;
 }
 
@@ -176,13 +178,18 @@ static int gather_piece(ms_group *group, const char *mine, const int *length, in
   return MS_OK;
 }
 
-int ms_group_all_gather_text(ms_group *group, const char *mine, char **texts) {
+void ms_group_free_texts(const ms_group *group, char **texts) {
+  for (int i = 0; texts && i < group->size; i++) free(texts[i]);
+  free(texts);
+}
+
+int ms_group_all_gather_text(ms_group *group, const char *mine, char ***gathered) {
   enum { LONGEST = 1 << 20 };
-  int rc = MS_OK, longest = 0, length[MS_MAX_LOCAL_RANKS];
+  int rc = MS_OK, longest = 0;
   size_t bytes = strlen(mine);
-  for (int i = 0; i < group->size; i++) texts[i] = NULL;
-  char *pieces = ms_calloc(group->size, MS_GROUP_SLOT);
-  if (!pieces) return MS_ENOMEM;
+  char *pieces = ms_calloc(group->size, MS_GROUP_SLOT), **texts = ms_calloc(group->size, sizeof *texts);
+  int *length = ms_calloc(group->size, sizeof *length);
+  if (!pieces || !texts || !length) MS_GOTO(MS_ENOMEM);
   if (bytes > LONGEST)
     MS_GOTO(MS_FAIL(MS_EINVAL, "all_gather_text: the text has %zu bytes, but at most %d fit", bytes, LONGEST));
   int mine_bytes = (int)bytes;
@@ -194,14 +201,12 @@ int ms_group_all_gather_text(ms_group *group, const char *mine, char **texts) {
   }
   for (int first = 0; first < longest; first += MS_GROUP_SLOT)
     MS_GOTO(gather_piece(group, mine, length, first, pieces, texts));
-  free(pieces);
-  return MS_OK;
+  *gathered = texts;
+  texts = NULL;
 fail:
+  ms_group_free_texts(group, texts);
+  free(length);
   free(pieces);
-  for (int i = 0; i < group->size; i++) {
-    free(texts[i]);
-    texts[i] = NULL;
-  }
   return rc;
 }
 

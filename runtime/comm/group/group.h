@@ -1,4 +1,4 @@
-/* group.h - process groups: ranks of one host that wait for each other and gather bytes, either the whole world (group
+/* group.h - process groups: ranks that wait for each other and gather bytes, either the whole world (group
  * 0) or a submesh. The operations of a group do not involve other ranks of the world, which can run the same operations
  * in other groups at the same time.
  */
@@ -10,8 +10,8 @@
 
 typedef struct ms_group {
   ms_world *world;
-  int size, me; /* me: this rank's index */
-  int rank[MS_MAX_LOCAL_RANKS];
+  int size, me;           /* me: this rank's index */
+  int *rank;              /* [size] world ranks; belongs to the group */
   const char *label;      /* for reports of waits; NULL: what the program is doing (the whole world) */
   ms_group_entry *entry;  /* NULL: this rank alone */
   ms_recorder_ring *ring; /* NULL: this rank alone */
@@ -31,9 +31,10 @@ int ms_group_barrier(ms_group *group);
 int ms_group_finish(ms_group *group);
 /* Gathers `bytes` bytes, at most 4096, from every member into all [size][bytes] on every member, in group order. */
 int ms_group_all_gather_bytes(ms_group *group, const void *mine, int bytes, void *all);
-/* Gathers every member's text (up to 1 MiB); for comparing plans. texts [size]: each is malloc'd and belongs to the
- * caller. */
-int ms_group_all_gather_text(ms_group *group, const char *mine, char **texts);
+/* Gathers every member's text (up to 1 MiB); for comparing plans. *texts [size] and each text are malloc'd and belong
+ * to the caller (ms_group_free_texts). */
+int ms_group_all_gather_text(ms_group *group, const char *mine, char ***texts);
+void ms_group_free_texts(const ms_group *group, char **texts);
 
 /* The entry and the ring of these ranks and channel, made at first use; waits briefly while another rank makes them. */
 int ms_group_enter(ms_world *world, int n, const int *ranks, int channel, ms_group_entry **entry,

@@ -2,6 +2,7 @@
  * waiting, and reads the announcements of these ranks. Without this, a rank could wait forever for ranks that do not
  * wait for it; now a difference is an immediate error.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -27,6 +28,8 @@ int ms_group_enter(ms_world *world, int n, const int *ranks, int channel, ms_gro
 
 static int take_place(ms_group *group, const int *ranks) {
   group->me = -1;
+  group->rank = ms_calloc(group->size, sizeof *group->rank);
+  if (!group->rank) return MS_ENOMEM;
   for (int i = 0; i < group->size; i++) {
     group->rank[i] = ranks ? ranks[i] : i;
     if (group->rank[i] < 0 || group->rank[i] >= ms_world_size(group->world))
@@ -59,7 +62,7 @@ static int describe(const ms_group *group, const char *label, ms_text *text) {
 }
 
 static ms_group_announcement *announcement_of(const ms_world *world, int rank) {
-  return &ms_group_table_in(ms_world_control(world))->announcement[rank];
+  return ms_group_announcement_of(ms_world_control(world), rank);
 }
 
 static uint32_t announce(ms_world *world, const char *text) {
@@ -133,24 +136,33 @@ static int is_the_world(const ms_group *group) {
 
 int ms_group_open(ms_world *world, int n, const int *ranks, const char *label, ms_group *group) {
   MS_TRY(ms_world_check_one_node(world));
-  if (n < 1 || n > ms_world_size(world) || n > MS_MAX_LOCAL_RANKS)
+  if (n < 1 || n > ms_world_size(world))
     return MS_FAIL(MS_EINVAL, "a process group of %d ranks in a world of %d", n, ms_world_size(world));
   *group = (ms_group){.world = world, .size = n};
-  MS_TRY(take_place(group, ranks));
+  int rc = take_place(group, ranks);
+  if (rc) goto fail;
   if (!is_the_world(group)) group->label = label;
-  if (ms_world_control(world)) MS_TRY(find_each_other(group, label));
-  if (n > 1) MS_TRY(ms_group_enter(world, n, group->rank, MS_GROUP_CHANNEL, &group->entry, &group->ring));
+  if (ms_world_control(world)) MS_GOTO(find_each_other(group, label));
+  if (n > 1) MS_GOTO(ms_group_enter(world, n, group->rank, MS_GROUP_CHANNEL, &group->entry, &group->ring));
   /* No rank publishes its next announcement before all have read this one. */
-  int rc = ms_group_barrier(group);
-  if (rc) ms_group_close(group);
+  MS_GOTO(ms_group_barrier(group));
+  return MS_OK;
+fail:
+  ms_group_close(group);
   return rc;
 }
 
 int ms_group_open_world(ms_world *world, ms_group *group) {
   *group = (ms_group){.world = world, .size = ms_world_size(world)};
-  MS_TRY(take_place(group, NULL));
-  if (group->size == 1) return MS_OK;
-  return ms_group_enter(world, group->size, group->rank, MS_GROUP_CHANNEL, &group->entry, &group->ring);
+  int rc = take_place(group, NULL);
+  if (!rc && group->size > 1)
+    rc = ms_group_enter(world, group->size, group->rank, MS_GROUP_CHANNEL, &group->entry, &group->ring);
+  if (rc) ms_group_close(group);
+  return rc;
 }
 
-void ms_group_close(ms_group *group) { group->entry = NULL; }
+void ms_group_close(ms_group *group) {
+  free(group->rank);
+  group->rank = NULL;
+  group->entry = NULL;
+}

@@ -37,7 +37,7 @@ static int come_to(ms_world *world, uint32_t step) {
 static void reset_abort(ms_control *control) {
   uint32_t none = 0;
   atomic_store(&control->aborted, 0);
-  if (atomic_load(&control->rank[MS_CONTROL_LAUNCHER].told))
+  if (atomic_load(&control->launcher.told))
     atomic_compare_exchange_strong(&control->aborted, &none, MS_CONTROL_LAUNCHER + 1);
 }
 

@@ -1,8 +1,8 @@
-/* table.h - the table of groups in a job's control segment: one entry per list of ranks and channel, which all its
- * ranks find, with the tickets that show how far each has come.
+/* table.h - the table of groups in a control segment: one entry per list of ranks and channel, which all its ranks
+ * find, with the tickets that show how far each has come.
  *
  * Entry 0 is the world's. The others form an open-addressing hash table that only grows, so an entry stays valid once
- * found. Ranks are world ranks of one host, since groups that span hosts have no entry yet.
+ * found. All sizes follow from the number of ranks in the world, which is also the most that an entry can have.
  */
 #ifndef MS_COMM_GROUP_TABLE_H
 #define MS_COMM_GROUP_TABLE_H
@@ -13,7 +13,7 @@ enum {
   MS_GROUP_CHANNELS = 16,       /* of one list of ranks: below MS_GROUP_CHANNEL those of communicators */
   MS_GROUP_CHANNEL = 15,        /* of process groups: barrier, all-gather of bytes */
   MS_GROUP_ENTRIES = 512,       /* that a job can have */
-  MS_GROUP_SLOTS = 1536,        /* of the all-gather of bytes: one for each rank of each process group */
+  MS_GROUP_SLOTS_A_RANK = 24,   /* of the all-gather of bytes: one for each rank of each process group */
   MS_GROUP_SLOT = 4096,         /* bytes of an all-gather of bytes */
   MS_GROUP_ANNOUNCEMENT = 1024, /* bytes of what ms_group_open compares */
   MS_GROUP_NO_SLOT = -1
@@ -29,14 +29,11 @@ typedef struct ms_group_ticket {
 } ms_group_ticket;
 
 typedef struct ms_group_entry {
-  _Alignas(4096) _Atomic uint32_t state; /* enum ms_group_entry_state */
+  _Alignas(64) _Atomic uint32_t state; /* enum ms_group_entry_state */
   int32_t channel, size;
   int32_t slot; /* MS_GROUP_CHANNEL: the first of its slots; otherwise MS_GROUP_NO_SLOT */
-  int32_t rank[MS_MAX_LOCAL_RANKS];
-  ms_group_ticket ticket[MS_MAX_LOCAL_RANKS];
-  /* send and recv are counted separately, since only two ranks take part: [sender][receiver] and [receiver][sender] */
-  _Atomic uint32_t sent[MS_MAX_LOCAL_RANKS][MS_MAX_LOCAL_RANKS];
-  _Atomic uint32_t received[MS_MAX_LOCAL_RANKS][MS_MAX_LOCAL_RANKS];
+  /* [ranks of the world]; behind them the group's ranks (ms_group_ranks), and counts of pairs (ms_group_sent). */
+  ms_group_ticket ticket[];
 } ms_group_entry;
 
 /* The ranks with which a rank wants to form a group, from its latest ms_group_open. */
@@ -45,16 +42,21 @@ typedef struct ms_group_announcement {
   char text[MS_GROUP_ANNOUNCEMENT];
 } ms_group_announcement;
 
-typedef struct ms_group_table {
-  ms_group_announcement announcement[MS_MAX_LOCAL_RANKS];
-  ms_group_entry entry[MS_GROUP_ENTRIES];
-  _Alignas(64) _Atomic int32_t slots; /* slots assigned to entries */
-  /* Two sets, used alternately: a rank writes for all-gather k + 2 only after all have reached k + 1, so all have read
-   * k. */
-  _Alignas(4096) char slot[2][MS_GROUP_SLOTS][MS_GROUP_SLOT];
-} ms_group_table;
+/* Makes the control segment of a job, with the table of groups (see ms_control_create). */
+int ms_job_create(int size, int local, int cores, int *fd);
 
-static inline ms_group_table *ms_group_table_in(const ms_control *control) { return (ms_group_table *)control->group; }
+ms_group_announcement *ms_group_announcement_of(const ms_control *control, int rank);
+/* Entry i, 0 to MS_GROUP_ENTRIES - 1. */
+ms_group_entry *ms_group_entry_at(const ms_control *control, int i);
+/* [entry->size]: the world ranks of a group. */
+int32_t *ms_group_ranks(const ms_control *control, const ms_group_entry *entry);
+/* Numbers of sends from one group rank to another, and of receives by one from another; counted separately, since only
+ * two ranks take part. Only for groups of worlds with at most MS_MAX_LOCAL_RANKS ranks. */
+_Atomic uint32_t *ms_group_sent(const ms_control *control, ms_group_entry *entry, int from, int to);
+_Atomic uint32_t *ms_group_received(const ms_control *control, ms_group_entry *entry, int by, int from);
+/* The slot of a group rank for an all-gather of bytes. There are two sets, used alternately (turn 0 or 1): a rank
+ * writes for all-gather k + 2 only after all have reached k + 1, so all have read k. */
+char *ms_group_slot(const ms_control *control, const ms_group_entry *entry, int turn, int place);
 
 /* The group number that a flight recorder's ring stores for an entry. */
 uint32_t ms_group_number(const ms_control *control, const ms_group_entry *entry);

@@ -23,7 +23,7 @@ static const double SPIN_SECONDS = 200e-6;
 /* ---- sleeping ---- */
 
 unsigned ms_world_doorbell(const ms_world *world) {
-  return world->control ? atomic_load(&world->control->rank[world->row].doorbell) : 0;
+  return world->control ? atomic_load(&world->control->rank[world->rank].doorbell) : 0;
 }
 
 /* 1 when the doorbell rang within SPIN_SECONDS. */
@@ -47,7 +47,7 @@ void ms_world_sleep(ms_world *world, unsigned seen, double seconds) {
     sched_yield();
     if (ms_world_doorbell(world) != seen) return;
   }
-  ms_control_sleep(world->control, world->row, seen, fmin(seconds, LONGEST_SLEEP));
+  ms_control_sleep(world->control, world->rank, seen, fmin(seconds, LONGEST_SLEEP));
 }
 
 void ms_world_ring(ms_world *world, const int *ranks, int n) {
@@ -84,7 +84,7 @@ static ms_rank_set find_recovering(const ms_world *world, const ms_rank_set *mis
 
 /* MS_EPEER when the launcher reported the end of the job: a rank that died does not come back. */
 static int check_launcher(const ms_control *control) {
-  const ms_control_rank *launcher = &control->rank[MS_CONTROL_LAUNCHER];
+  const ms_control_rank *launcher = &control->launcher;
   return atomic_load(&launcher->told) == 2 ? MS_FAIL(MS_EPEER, "%s", launcher->text) : MS_OK;
 }
 

@@ -47,17 +47,10 @@ const char *ms_world_node_name(const ms_world *world, int node) {
 
 int ms_world_local_rank(const ms_world *world) {
   MS_HANDLE_OR(-1, world, WORLD);
-  return world->row;
-}
-
-int ms_world_rank_of_row(const ms_world *world, int row) {
-  const int *node_of = world->topology.node_of;
-  int rank = 0;
-  for (int seen = -1; rank < world->size; rank++) {
-    seen += node_of[rank] == node_of[world->rank];
-    if (seen == row) break;
-  }
-  return rank;
+  int local = 0;
+  for (int rank = 0; rank < world->rank; rank++)
+    local += ms_world_node_of(world, rank) == ms_world_node_of(world, world->rank);
+  return local;
 }
 
 /* "a (ranks 0-3) and b (ranks 4-7)". */
@@ -119,7 +112,7 @@ void ms_world_set_activity(ms_world *world, const char *what) {
 void ms_world_note_failure(ms_world *world, const char *why) {
   MS_HANDLE_OR(, world, WORLD);
   if (!world->control) return;
-  ms_control_rank *row = &world->control->rank[world->row];
+  ms_control_rank *row = &world->control->rank[world->rank];
   uint32_t untold = 0;
   if (!atomic_compare_exchange_strong(&row->failed, &untold, 1)) return;
   strncpy(row->failure, why, MS_CONTROL_FAILURE - 1);
@@ -131,7 +124,7 @@ void ms_world_note_failure(ms_world *world, const char *why) {
 /* While interrupts are deferred, a rank that gave up only stops this one if this one waits for it: it may have
  * completed a common operation, or not begun it, before it failed elsewhere. Ranks that died always stop this one. */
 static int check_what_must_be_done(const ms_world *world) {
-  const ms_control_rank *launcher = &world->control->rank[MS_CONTROL_LAUNCHER];
+  const ms_control_rank *launcher = &world->control->launcher;
   return atomic_load(&launcher->told) == 2 ? MS_FAIL(MS_EPEER, "%s", launcher->text) : MS_OK;
 }
 
@@ -142,17 +135,17 @@ int ms_world_check(const ms_world *world) {
   if (!why) return MS_OK;
   if (ms_interrupts_deferred()) return check_what_must_be_done(world);
   if (row == MS_CONTROL_LAUNCHER) return MS_FAIL(MS_EPEER, "%s", why);
-  return MS_FAIL(MS_EPEER, "rank %d gave up: %s", ms_world_rank_of_row(world, blame), why);
+  return MS_FAIL(MS_EPEER, "rank %d gave up: %s", blame, why);
 }
 
 void ms_world_abort(ms_world *world, const char *why) {
   MS_HANDLE_OR(, world, WORLD);
-  if (world->control) ms_control_give_up(world->control, world->row, world->row, why);
+  if (world->control) ms_control_give_up(world->control, world->rank, world->rank, why);
   if (ms_world_nodes(world) > 1) world->tell_other_nodes(world->store, why);
 }
 
 unsigned ms_world_epoch(const ms_world *world) {
-  return world->control ? atomic_load(&world->control->rank[world->row].recovery) : 0;
+  return world->control ? atomic_load(&world->control->rank[world->rank].recovery) : 0;
 }
 
 /* ---- SIGTERM ----

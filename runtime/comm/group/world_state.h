@@ -12,7 +12,6 @@ enum { MS_HOST_NAME = 64 };
 struct ms_world {
   ms_handle handle;
   int rank, size, fd;      /* fd: the control segment's, kept open so that `moonshard ps` finds it; -1: none */
-  int row;                 /* this rank's row in the control segment: its index among the ranks of its node */
   int spin;                /* every rank has its own core */
   int maps;                /* this world mapped the control segment and unmaps it */
   int owns_fd;             /* fd is closed with the world; the launcher's stays open for the life of the process */
@@ -29,8 +28,5 @@ struct ms_world {
   struct ms_store *store;
   void (*tell_other_nodes)(struct ms_store *store, const char *why);
 };
-
-/* The rank of a row in the control segment. */
-int ms_world_rank_of_row(const ms_world *world, int row);
 
 #endif

@@ -15,7 +15,9 @@ static uint64_t load(const _Atomic uint64_t *word) { return atomic_load_explicit
 
 _Static_assert(sizeof(ms_recorder) <= MS_CONTROL_RECORDER_BYTES, "the control segment has room for a flight recorder");
 
-ms_recorder *ms_recorder_in(const ms_control *control, int rank) { return (ms_recorder *)control->recorder[rank]; }
+ms_recorder *ms_recorder_in(const ms_control *control, int rank) {
+  return (ms_recorder *)((char *)control + control->recorders_at + (uint64_t)rank * MS_CONTROL_RECORDER_BYTES);
+}
 
 const char *ms_coll_kind_name(int kind) {
   static const char *const names[MS_RECORDER_KINDS] = {

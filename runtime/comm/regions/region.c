@@ -6,6 +6,7 @@
  * pages would round small regions up, and most kernels refuse them for memfds anyway.)
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -70,8 +71,9 @@ int ms_region_map(ms_group *group, size_t bytes, ms_region *region) {
   *region = (ms_region){NULL, 0};
   if (!bytes) return MS_OK;
   if (group->size == 1) return map_private(bytes, region);
-  int rc = MS_OK, failed = 0, all_failed[MS_MAX_LOCAL_RANKS];
-  offer mine = make_offer(group->me, bytes), offers[MS_MAX_LOCAL_RANKS];
+  int rc = MS_OK, failed = 0, *all_failed = ms_calloc(group->size, sizeof *all_failed);
+  offer mine = make_offer(group->me, bytes), *offers = ms_calloc(group->size, sizeof *offers);
+  if (!all_failed || !offers) MS_GOTO(MS_ENOMEM);
   MS_GOTO(ms_group_all_gather_bytes(group, &mine, sizeof mine, offers));
   MS_GOTO(check_offers(group, offers));
   if (group->me == 0) failed = map_shared(mine.fd, bytes, region);
@@ -83,11 +85,11 @@ int ms_region_map(ms_group *group, size_t bytes, ms_region *region) {
     if (all_failed[i])
       MS_GOTO(MS_FAIL(MS_EPEER, "rank %d could not map %zu bytes of shared memory: %s", group->rank[i], bytes,
                       ms_status_name(all_failed[i])));
-  if (mine.fd >= 0) close(mine.fd);
-  return MS_OK;
 fail:
   if (mine.fd >= 0) close(mine.fd);
-  ms_region_unmap(region);
+  if (rc) ms_region_unmap(region);
+  free(offers);
+  free(all_failed);
   return rc;
 }
 

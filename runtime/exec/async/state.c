@@ -37,18 +37,23 @@ static int split(ms_state *state, ms_device_comm *parent, int color, int key, ms
 static int open_all(ms_state *state) {
   ms_async *async = state->async;
   ms_device *device = state->device;
-  struct {
+  struct id {
     int rc;
     char id[MS_DEVICE_ID_BYTES];
-  } mine = {0}, all[MS_MAX_LOCAL_RANKS];
+  } mine = {0}, *all = ms_calloc(state->process_group.size, sizeof *all);
+  if (!all) return MS_ENOMEM;
+  int rc = MS_OK;
   mine.rc = device->api->comm_id(device, state->process_group.me == 0 ? mine.id : NULL);
-  MS_TRY(ms_group_all_gather_bytes(&state->process_group, &mine, sizeof mine, all));
-  if (mine.rc) return mine.rc;
+  MS_GOTO(ms_group_all_gather_bytes(&state->process_group, &mine, sizeof mine, all));
+  MS_GOTO(mine.rc);
   if (all[0].rc)
-    return MS_FAIL(all[0].rc, "rank %d could not create the id of the device's communicators",
-                   state->process_group.rank[0]);
-  MS_TRY(device->api->comm_open(device, all[0].id, state->process_group.size, state->process_group.me, &async->all));
-  return ms_async_comm_ready(state, async->all);
+    MS_GOTO(MS_FAIL(all[0].rc, "rank %d could not create the id of the device's communicators",
+                    state->process_group.rank[0]));
+  MS_GOTO(device->api->comm_open(device, all[0].id, state->process_group.size, state->process_group.me, &async->all));
+  MS_GOTO(ms_async_comm_ready(state, async->all));
+fail:
+  free(all);
+  return rc;
 }
 
 static int open_parts(ms_state *state) {

@@ -12,6 +12,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "comm/group/table.h"
 
 static int plan_pinning(ms_running *run) {
   ms_cores cores;
@@ -26,9 +27,17 @@ static int plan_pinning(ms_running *run) {
                          run->config->ranks, &run->pinning);
 }
 
+static int make_segment(ms_running *run) {
+  const int ranks = run->config->ranks, nodes = run->config->nodes ? run->config->nodes : 1;
+  if (nodes > MS_MAX_RANKS || ranks > MS_MAX_LOCAL_RANKS)
+    return MS_FAIL(MS_EINVAL, "%d nodes of %d ranks: a job has at most %d ranks, and a node %d", nodes, ranks,
+                   MS_MAX_RANKS, MS_MAX_LOCAL_RANKS);
+  return ms_job_create(ranks * nodes, ranks, 0, &run->control_fd);
+}
+
 static int prepare(ms_running *run) {
   MS_TRY(ms_nodes_prepare(run->config));
-  MS_TRY(ms_control_create(run->config->ranks, &run->control_fd));
+  MS_TRY(make_segment(run));
   MS_TRY(ms_control_view_open(run->control_fd, &run->view));
   MS_TRY(plan_pinning(run));
   run->ranks = ms_calloc(run->config->ranks, sizeof *run->ranks);

@@ -60,7 +60,8 @@ int ms_name_ranks(const ms_running *run, int running, char *text, size_t bytes) 
 static int find_culprit(const ms_running *run) {
   int blamed;
   const char *why = ms_control_abort_reason(run->view, &blamed);
-  if (why && blamed >= 0 && blamed < run->config->ranks && run->ranks[blamed].status != 0) return blamed;
+  const int local = blamed - ms_nodes_rank(run->config, 0);
+  if (why && local >= 0 && local < run->config->ranks && run->ranks[local].status != 0) return local;
   /* With a store, surviving ranks can learn of a death before this process does, and abort without a rank to blame. */
   for (int rank = 0; why && blamed < 0 && rank < run->config->ranks; rank++)
     if (WIFSIGNALED(run->ranks[rank].status) && !run->ranks[rank].ended_by_us) return rank;
@@ -96,7 +97,8 @@ int ms_choose_status(const ms_running *run) {
 static void report_request(const ms_running *run) {
   char names[256];
   const char *what = run->asked_to_end == SIGINT ? "interrupted" : "terminated";
-  const char *told = ms_asked_to_save(run) ? ms_control_rank_reason(run->view, find_culprit(run)) : NULL;
+  const char *told =
+      ms_asked_to_save(run) ? ms_control_rank_reason(run->view, ms_nodes_rank(run->config, find_culprit(run))) : NULL;
   int killed = ms_name_ranks(run, 0, names, sizeof names);
   if (!killed) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", told ? told : what);
   else if (run->asked_twice) ms_outlet_say(&run->outlet[1], "moonshard: %s twice: %s killed at once\n", what, names);
@@ -109,7 +111,7 @@ static void report_request(const ms_running *run) {
 /* For a rank that reported no reason: prints where it was, and what the other ranks waited for. */
 static void report_place(const ms_running *run, int rank) {
   char place[2048];
-  ms_control_death(run->view, rank, place, sizeof place);
+  ms_control_death(run->view, ms_nodes_rank(run->config, rank), place, sizeof place);
   if (*place) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", place);
 }
 
@@ -126,7 +128,7 @@ static int failed_alone(const ms_running *run, int culprit, const char *why) {
 
 static void report_failure(const ms_running *run, int culprit, int exit_status) {
   const ms_child *rank = &run->ranks[culprit];
-  const char *why = ms_control_rank_reason(run->view, culprit);
+  const char *why = ms_control_rank_reason(run->view, ms_nodes_rank(run->config, culprit));
   int number = ms_nodes_rank(run->config, culprit);
   if (run->config->interactive && WIFEXITED(rank->status) && !why) return;
   if (WIFSIGNALED(rank->status)) {

@@ -149,7 +149,7 @@ int ms_start_rank(ms_running *run, int rank) {
       run->ranks[rank].pid = pid;
       run->ranks[rank].running = 1;
       run->running++;
-      if (!run->config->joins) ms_control_set_process(run->view, rank, ms_nodes_rank(run->config, rank), (int)pid);
+      if (!run->config->joins) ms_control_set_process(run->view, ms_nodes_rank(run->config, rank), (int)pid);
     }
   }
   for (int i = 0; i < 2; i++)

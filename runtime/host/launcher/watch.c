@@ -147,7 +147,7 @@ static void handle_end(ms_running *run, int rank, int status) {
   run->ranks[rank].status = status;
   run->running--;
   if (status == 0) {
-    ms_control_set_ended(run->view, rank);
+    ms_control_set_ended(run->view, ms_nodes_rank(run->config, rank));
     return;
   }
   if (run->first_failed < 0) run->first_failed = rank;
@@ -159,7 +159,8 @@ static void handle_end(ms_running *run, int rank, int status) {
     snprintf(why, sizeof why, "rank %d ended with exit status %d", ms_nodes_rank(run->config, rank),
              WEXITSTATUS(status));
   int saved = WIFEXITED(status) && WEXITSTATUS(status) == MS_STATUS_TERMINATED;
-  if (!run->asked_to_end || (ms_asked_to_save(run) && !saved)) ms_control_abort(run->view, rank, why);
+  if (!run->asked_to_end || (ms_asked_to_save(run) && !saved))
+    ms_control_abort(run->view, ms_nodes_rank(run->config, rank), why);
 }
 
 static void reap(ms_running *run) {

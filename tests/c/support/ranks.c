@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "comm/bootstrap/join.h"
+#include "comm/group/table.h"
 #include "comm/diagnose/launcher_view.h"
 
 typedef struct thread_rank {
@@ -42,7 +43,7 @@ void run_ranks_as_threads(int ranks, rank_body *body, void *context) {
   pthread_t thread[MS_MAX_LOCAL_RANKS];
   thread_rank *rank = calloc((size_t)ranks, sizeof *rank);
   assert_non_null(rank);
-  assert_int_equal(ms_control_create(ranks, &fd), MS_OK);
+  assert_int_equal(ms_job_create(ranks, ranks, 0, &fd), MS_OK);
   assert_int_equal(ms_control_map(fd, &control), MS_OK);
   close(fd);
   for (int r = 0; r < ranks; r++) {
@@ -80,7 +81,7 @@ void run_ranks_as_processes(int ranks, rank_body *body, void *context) {
   int fd, status;
   pid_t pid[MS_MAX_LOCAL_RANKS];
   ms_control_view *view;
-  assert_int_equal(ms_control_create(ranks, &fd), MS_OK);
+  assert_int_equal(ms_job_create(ranks, ranks, 0, &fd), MS_OK);
   assert_int_equal(ms_control_view_open(fd, &view), MS_OK);
   for (int r = 0; r < ranks; r++) {
     pid[r] = fork();
