@@ -1,10 +1,10 @@
--- Our side of `make bench-gpu`, the twin of peer_torch.py: a GPT-2 or a Llama on random tokens, in bf16.
+-- The Moonshard side of `make bench-gpu`: trains a GPT-2 or a Llama on random tokens, in bf16, like peer_torch.py.
 --
 --   moonshard run tests/gpu/bench.lua device=cuda model=gpt2 batch=32
 --
 -- Rank 0 prints one JSON line: tokens_per_s and step_ms (median after the warm-up), flops_per_token (6 parameters + 12
--- layers dim seq, the causal half not left out, recomputation not counted), the bytes of the arenas and those beside
--- them, and the losses of the first and the last step.
+-- layers dim seq: counts masked scores, but no recomputation), the bytes inside and outside the arenas, and the losses
+-- of the first and the last step.
 
 local ffi = require("ffi")
 local ms = require("moonshard")

@@ -1,14 +1,13 @@
 #!/bin/bash
-# Training on one GPU beside PyTorch in the same run: a GPT-2 of 124M and a Llama of 1B, bf16; and their matrix products
-# and attention alone. Ends with 2 where there is no GPU.
+# Compares training on one GPU with PyTorch in the same run: GPT-2 124M and Llama 1B in bf16, and their matrix products
+# and attention separately. Exits with 2 if there is no GPU.
 #
 #   tests/gpu/bench.sh --build build/release [--models "gpt2 llama"] [--peak TFLOPS] [--seconds 560] [--dry]
 #
-# It needs the driver, what `make all` and its target gpu-bench built, and a Python with PyTorch for CUDA: PYTHON, else python3.
-# Without PyTorch our side is measured alone, and the table says so. --peak: what the GPU's bf16 products can do at most (989
-# TFLOP/s: H100 and H200), for MFU.
-# --seconds: when that time is over, what is left is not measured, and the table comes. --dry: tiny models, on whatever device there
-# is, emulated too, and PyTorch on the CPU: shows that all of this runs, and no speed.
+# It needs the driver, the results of `make all` and its target gpu-bench, and a Python with PyTorch for CUDA: PYTHON,
+# otherwise python3. Without PyTorch it measures only Moonshard, and reports that. --peak: the GPU's bf16 peak, for MFU
+# (989 TFLOP/s: H100 and H200). --seconds: after this time the remaining measurements are skipped and the tables are
+# printed. --dry: tiny models on any device, even an emulated one, and PyTorch on the CPU, to check that all runs.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 build=build/release models="gpt2 llama" peak=989 seconds=560 dry=
@@ -34,19 +33,23 @@ lines=$work/lines products=$work/products attention=$work/attention
 : >"$attention"
 
 if ! "$bin" doctor --json | grep -q '"devices":\[{'; then
-  echo "tests/gpu: there is no GPU that this build can use:" >&2
+  echo "tests/gpu: no GPU that this build can use:" >&2
   "$bin" doctor | grep -A2 '^gpu' >&2
   exit 2
 fi
 torch='import torch; assert torch.cuda.is_available()'
 [ -n "$dry" ] && torch='import torch'
-"$python" -c "$torch" 2>"$work/why" || { tail -1 "$work/why"; echo "$python has no PyTorch for CUDA: our side alone"; python=; }
+if ! "$python" -c "$torch" 2>"$work/why"; then
+  tail -1 "$work/why"
+  echo "$python has no PyTorch for CUDA: measuring Moonshard alone"
+  python=
+fi
 
-# try FILE COMMAND...: what the time that is left allows; what it prints as JSON is added to the file. Says so when it fails.
+# try FILE COMMAND...: runs a command within the remaining time, appends its JSON lines to the file, reports failures.
 try() {
   local left=$((seconds - SECONDS)) status into=$1
   shift
-  [ "$left" -gt 5 ] || { echo "no time is left for: $*"; return; }
+  [ "$left" -gt 5 ] || { echo "no time left for: $*"; return; }
   timeout -k 5 "$left" "$@" >"$work/out" 2>"$work/err"
   status=$?
   [ "$status" -eq 0 ] || { echo "status $status: $*"; tail -n 5 "$work/err"; }
@@ -66,12 +69,13 @@ for model in $models; do
   shape=(model="$model" batch="${batches[$model]}" seq="${seqs[$model]}")
   try "$lines" "$bin" run tests/gpu/bench.lua device=cuda "${shape[@]}" "${ours[@]}"
   try "$lines" "$bin" run tests/gpu/bench.lua device=cuda "${shape[@]}" "${ours[@]}" name=moonshard_graphs --cuda-graph
-  # Steps that are traced take longer, since every kernel is timed: they are for the kernels' times alone.
+  # Traced steps are slower, because every kernel is timed, so they serve only for the times of kernels.
   try "$lines" "$bin" run tests/gpu/bench.lua device=cuda "${shape[@]}" "${ours[@]}" name=traced steps=5 warmup=2 \
     --trace "$work/trace" --trace-steps 4-5
   "$bin" trace "$work/trace" --json >"$work/summary-$model" || rm -f "$work/summary-$model"
   [ -n "$python" ] || continue
-  peer=("$python" tests/gpu/peer_torch.py --model "$model" --batch "${batches[$model]}" --seq "${seqs[$model]}" "${theirs[@]}")
+  peer=("$python" tests/gpu/peer_torch.py --model "$model" --batch "${batches[$model]}" --seq "${seqs[$model]}")
+  peer+=("${theirs[@]}")
   try "$lines" "${peer[@]}"
   try "$lines" "${peer[@]}" --attention cudnn
   [ -n "$dry" ] || try "$lines" "${peer[@]}" --compile
@@ -87,9 +91,9 @@ if [ -z "$dry" ]; then
   NAME=auto try "$attention" "$build/bench/gpu_attention"
   NAME=flash MOONSHARD_ATTENTION=flash try "$attention" "$build/bench/gpu_attention"
   [ -z "$python" ] || try "$attention" "$python" tests/gpu/peer_attention.py
-  printf '\nAttention: cuDNN where it is found, and own kernels, beside torch by cuDNN and by FlashAttention-2\n'
+  printf '\nAttention: cuDNN (auto) and our own kernels (flash), and torch with cuDNN and FlashAttention-2\n'
   luajit tests/gpu/matmul_table.lua "$attention" auto "torch cuDNN"
-  printf '\nMatrix products: algorithms of cuBLASLt that were timed, with gelu apart, and its first proposals, beside torch.matmul\n'
+  printf '\nMatrix products: cuBLASLt (timed, with separate gelu, first candidates) and torch.matmul\n'
   luajit tests/gpu/matmul_table.lua "$products"
 fi
 luajit tests/gpu/bench_table.lua "$lines" "$peak" "$work"

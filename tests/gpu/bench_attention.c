@@ -1,11 +1,11 @@
-/* bench_attention.c - attention on the device cuda, forward and backward, bf16 and causal: GPT-2 124M (12 heads of 64,
- * 1024 positions), a Llama of 1B (32 heads of 64 over 8, 4096 positions), and the same with heads of 128.
+/* bench_attention.c - measures attention on the device cuda, forward and backward, bf16 and causal: GPT-2 124M (12
+ * heads of 64, 1024 positions), Llama 1B (32 heads of 64 over 8, 4096 positions), and the latter with heads of 128.
  *
- *   bench_attention [POSITIONS]     so many positions of one sequence, and two heads: a look at whether it works
+ *   bench_attention [POSITIONS]     one sequence of POSITIONS with two heads, to check that it works
  *
- * Prints a JSON line a direction: TFLOP/s of the median of 20 runs, of the visible half of the scores alone: 2 B H T^2
- * D forward, 5 B H T^2 D backward. MOONSHARD_ATTENTION decides who computes; NAME in the environment is the line's
- * name.
+ * Prints a JSON line per direction: TFLOP/s of the median of 20 runs, counting only the visible half of the scores: 2 B
+ * H T^2 D forward, 5 B H T^2 D backward. MOONSHARD_ATTENTION selects the implementation; the environment variable NAME
+ * sets the name in the line.
  */
 #include "tests/gpu/device_bench.h"
 

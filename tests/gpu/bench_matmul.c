@@ -1,13 +1,12 @@
-/* bench_matmul.c - matrix products on the device cuda, on the shapes of GPT-2 124M (32 x 1024 tokens) and of a Llama of
- * 1B (4 x 4096): forward, the gradient of what went in, and that of the weight, which is f32. Of GPT-2's gelu also the
- * product before it with gelu and a bias, and the one that makes the gradient of its result with gelu's gradient and
- * the bias's: MOONSHARD_CUDA_EPILOGUES=apart has them done by two kernels.
+/* bench_matmul.c - measures matrix products on the device cuda, in the shapes of GPT-2 124M (32 x 1024 tokens) and
+ * Llama 1B (4 x 4096): forward, the gradient of the input, and the gradient of the weight, which is f32. For GPT-2's
+ * gelu also the product followed by bias and gelu, and the product followed by the gradients of gelu and bias;
+ * MOONSHARD_CUDA_EPILOGUES=apart computes them by two kernels.
  *
- *   bench_matmul [TOKENS]     so many tokens, and layers of a 256th of their size: a look at whether it works
+ *   bench_matmul [TOKENS]     TOKENS tokens, and layers of 1/256 of their size, to check that it works
  *
- * Prints a JSON line a product: TFLOP/s of the median of 20 runs. Algorithms are chosen as a training chooses them, so
- * MOONSHARD_CUDA_MATMUL and MOONSHARD_CUDA_MATMUL_TUNE decide what is measured; NAME in the environment is the line's
- * name.
+ * Prints a JSON line per product: TFLOP/s of the median of 20 runs. Algorithms are chosen as in training, so
+ * MOONSHARD_CUDA_MATMUL and MOONSHARD_CUDA_MATMUL_TUNE apply; the environment variable NAME sets the name in the line.
  */
 #include "tests/gpu/device_bench.h"
 
@@ -35,7 +34,9 @@ static ms_value_info matrix(int dtype, int64_t rows, int64_t columns) {
   return (ms_value_info){.dtype = dtype, .ndim = 2, .dims = {rows, columns}};
 }
 
-/* y = x w' + b and gelu(y); du = dy w times gelu'(u) and its sums: x, u [tokens,in], w [out,in]. */
+/* y = x w' + b and gelu(y); du = (dy w) gelu'(u) and its column sums: x, u [tokens][in], y, dy [tokens][out], w
+ * [out][in].
+ */
 static ms_kernel_call gelu_call_of(const layer *l, int way) {
   ms_kernel_call call = {.op = MS_OP_matmul_gelu, .inputs = 3, .outputs = 2, .threads = 1};
   const ms_value_info x = matrix(MS_BF16, l->tokens, l->in), y = matrix(MS_BF16, l->tokens, l->out);
@@ -51,7 +52,7 @@ static ms_kernel_call gelu_call_of(const layer *l, int way) {
   return call;
 }
 
-/* y = x w'; dx = dy w; dw = dy' x: x [tokens,in], w [out,in]. */
+/* y = x w'; dx = dy w; dw = dy' x: x [tokens][in], y [tokens][out], w [out][in]. */
 static ms_kernel_call call_of(const layer *l, int way) {
   if (way == GELU || way == GELU_GRADIENT) return gelu_call_of(l, way);
   ms_kernel_call call = {.op = MS_OP_matmul, .inputs = 2, .outputs = 1, .threads = 1};

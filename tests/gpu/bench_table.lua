@@ -1,9 +1,10 @@
--- The tables of `make bench-gpu`: trainings, each beside the first of its model; our kernels beside the GPU's best.
+-- Prints the tables of `make bench-gpu`: trainings, compared with the first one of the model, and our kernels, compared
+-- with the speed of copies.
 --
 --   luajit tests/gpu/bench_table.lua LINES TFLOPS FOLDER
 --
 -- LINES: JSON lines of bench.lua, peer_torch.py and peer_copy.py. TFLOPS: the GPU's peak, for MFU.
--- FOLDER/summary-MODEL: what `moonshard trace --json` tells of our traced steps.
+-- FOLDER/summary-MODEL: the output of `moonshard trace --json` for our traced steps.
 
 local json = require("moonshard.base.json")
 
@@ -23,7 +24,7 @@ for line in io.lines(path) do
   end
 end
 
--- Nothing here runs at the speed of copies: products, and attention.
+-- Arithmetic bounds these kernels, so comparing them with copies would be meaningless.
 local BY_ARITHMETIC = {
   matmul = true, matmul_accumulate = true, attention = true, attention_backward = true, document_attention = true,
   document_attention_backward = true,
@@ -35,10 +36,10 @@ local function print_kernels(model, step_ms)
   if file then file:close() end
   if not summary then return end
   local steps = summary.steps[2] - summary.steps[1] + 1
-  print(("\n%s: kernels take %.2f ms of a step of %.2f ms: %.1f %% are gaps"):format(model, summary.kernel_ms / steps,
-    step_ms, math.max(0, 100 * (1 - summary.kernel_ms / steps / step_ms))))
+  print(("\n%s: kernels take %.2f ms of a step of %.2f ms; no kernel runs for %.1f %% of it"):format(model,
+    summary.kernel_ms / steps, step_ms, math.max(0, 100 * (1 - summary.kernel_ms / steps / step_ms))))
   local row = "%-26s %7s %9s %9s %9s"
-  print(row:format("kernel", "a step", "ms", "GB/s", "of copy"))
+  print(row:format("kernel, per step", "calls", "ms", "GB/s", "of copy"))
   for i, op in ipairs(summary.ops) do
     if i > 16 then break end
     local rate = op.bytes / op.ms * 1e-6
@@ -48,10 +49,10 @@ local function print_kernels(model, step_ms)
 end
 
 for _, model in ipairs(order) do print_kernels(model, runs[model][1].step_ms) end
-if copy then print(("\ncopies: %.0f GB/s, read and written"):format(copy)) end
+if copy then print(("\ncopies read and write %.0f GB/s"):format(copy)) end
 
 local row = "%-8s %-26s %12s %10s %7s %12s %8s %8s"
-print("\n" .. row:format("model", "who", "tokens/s", "step ms", "MFU", "peak MiB", "speed", "memory"))
+print("\n" .. row:format("model", "name", "tokens/s", "step ms", "MFU", "peak MiB", "speed", "memory"))
 for _, model in ipairs(order) do
   local ours = runs[model][1]
   for _, m in ipairs(runs[model]) do
@@ -61,4 +62,4 @@ for _, model in ipairs(order) do
       m.peak_bytes > 0 and ("%.2fx"):format(ours.peak_bytes / m.peak_bytes) or "-"))
   end
 end
-print("speed, memory: the first line of a model beside this one; MFU: 6 N + 12 layers dim seq a token, of the peak")
+print("speed, memory: relative to the first line of the model; MFU: 6 N + 12 layers dim seq per token, over the peak")

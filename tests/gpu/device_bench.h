@@ -1,5 +1,5 @@
-/* device_bench.h - what the benchmarks of kernels on the device cuda share: a stream, tensors of random numbers, and
- * the median time of a call.
+/* device_bench.h - shared by the benchmarks of kernels on the device cuda: a stream, random tensors, and the median
+ * time of a call.
  */
 #ifndef MS_TESTS_GPU_DEVICE_BENCH_H
 #define MS_TESTS_GPU_DEVICE_BENCH_H
@@ -21,7 +21,8 @@ typedef struct bench {
 
 static inline int64_t bytes_of(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
 
-/* Numbers between -1 and 1 whose bits are as mixed as in a training: power, and with it the clock, depends on them. */
+/* Writes random bf16 numbers between -1 and 1. Power, and with it the clock, depends on the data, so zeros would be
+ * faster than training. */
 static inline int fill(const bench *b, void *data, int64_t bytes) {
   static uint16_t piece[PIECE / 2];
   static int drawn;
@@ -53,7 +54,7 @@ static inline int time_runs(const bench *b, const ms_kernel *kernel, const ms_ke
   return MS_OK;
 }
 
-/* Runs a call of in, out and workspace on the device: memory for all, its inputs random, then the median. */
+/* Allocates the tensors and workspace of a call, fills its inputs, and measures the median time in seconds. */
 static inline int measure_call(const bench *b, ms_kernel_call *call, double *seconds) {
   enum { MOST = MS_MAX_INPUTS + MS_MAX_OUTPUTS + 1 };
   const ms_kernel *kernel = b->api->kernel(call->op);
@@ -78,7 +79,7 @@ static inline int measure_call(const bench *b, ms_kernel_call *call, double *sec
   return rc;
 }
 
-/* The process's GPU, for as long as the process lives. */
+/* Opens the first GPU; the process never closes it. */
 static inline int open_bench(bench *b) {
   MS_TRY(ms_device_find(MS_DEVICE_CUDA, &b->api));
   MS_TRY(b->api->open(0, 0, &b->device));
@@ -87,7 +88,7 @@ static inline int open_bench(bench *b) {
   return b->api->event_open(b->device, 1, &b->end);
 }
 
-/* The program's status, once it has said what went wrong, or not as well as it could. */
+/* Prints the error and notes, and returns the exit status. */
 static inline int end_bench(const char *name, int rc) {
   if (rc) fprintf(stderr, "%s: %s\n", name, ms_error_message());
   for (const char *note = ms_note_next(); note; note = ms_note_next()) fprintf(stderr, "%s: %s\n", name, note);

@@ -1,10 +1,10 @@
-# NVIDIA's libraries for scripts that source this: where the dynamic linker does not find them, those that PyTorch's packages brought.
-# PYTHON, else python3, knows where those lie. What a MOONSHARD_..._LIBRARY names already stays.
+# Source this file to find NVIDIA's libraries. If the dynamic linker does not find one, it uses the one in PyTorch's
+# packages, in the folders that PYTHON (otherwise python3) reports. A MOONSHARD_..._LIBRARY that is set is kept.
 #
-# The parts that such a library loads by name in its turn (cuDNN's engines, NVRTC) lie in folders of their own, which
-# LD_LIBRARY_PATH then names behind what it named before.
+# Such a library loads further parts by name (cuDNN's engines, NVRTC), which are in other folders; these are appended to
+# LD_LIBRARY_PATH.
 
-# list_packaged: their files, one a line
+# list_packaged: prints the paths of packaged libraries, one per line
 list_packaged() {
   "${PYTHON:-python3}" -c '
 import site, sys
@@ -14,7 +14,7 @@ print(*dict.fromkeys([*site.getsitepackages(), site.getusersitepackages(), *sys.
     done
 }
 
-# find_library VARIABLE NAME...: the first of the names that is found, newest version first
+# find_library VARIABLE NAME...: sets VARIABLE to the first name that exists; names are ordered from the newest version
 find_library() {
   local variable=$1 name found
   shift

@@ -1,9 +1,9 @@
--- The table of products of `make bench-gpu`, and of attention: a row a product, TFLOP/s of everybody who measured it.
+-- Prints a table of matrix products or attention for `make bench-gpu`: a row per product, TFLOP/s per implementation.
 --
 --   luajit tests/gpu/matmul_table.lua LINES [OURS THEIRS]
 --
--- LINES: what bench_matmul and peer_matmul.py printed, or bench_attention and peer_attention.py; OURS and THEIRS: the
--- names whose times are compared.
+-- LINES: the output of bench_matmul and peer_matmul.py, or of bench_attention and peer_attention.py. OURS and THEIRS:
+-- the names to compare in the last column.
 
 local json = require("moonshard.base.json")
 
@@ -28,7 +28,7 @@ end
 
 local head = { ("%-32s"):format("TFLOP/s") }
 for _, name in ipairs(names) do head[#head + 1] = ("%12s"):format(name) end
-print(table.concat(head) .. (names[THEIRS] and "  of " .. THEIRS or ""))
+print(table.concat(head) .. (names[THEIRS] and "  vs " .. THEIRS or ""))
 for _, product in ipairs(products) do
   local row = { ("%-32s"):format(product) }
   for _, name in ipairs(names) do

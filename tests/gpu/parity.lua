@@ -1,6 +1,6 @@
--- Trains tests/lua/recipes/parity.lua on the CPU and on CUDA with the same settings, and compares what came out.
+-- Trains tests/lua/recipes/parity.lua on the CPU and on CUDA with the same settings, and compares the results.
 --
---   luajit tests/gpu/parity.lua MOONSHARD FOLDER RANKS TOLERANCE SETTING...      ends with 1 where they differ
+--   luajit tests/gpu/parity.lua MOONSHARD FOLDER RANKS TOLERANCE SETTING...      exits with 1 if they differ
 
 local compare = require("moonshard.check.tolerance")
 local json = require("moonshard.base.json")
@@ -23,7 +23,7 @@ local function train(device)
   end
   local status = os.execute("'" .. table.concat(words, "' '") .. "'")
   if status ~= 0 and status ~= true then
-    print(("the run on %s ended with status %s"):format(device, tostring(status)))
+    print(("the run on %s exited with status %s"):format(device, tostring(status)))
     os.exit(1)
   end
   return read(out)
@@ -34,7 +34,8 @@ local cpu, cuda, wrong = train("cpu"), train("cuda"), 0
 local function check(what, expected, got, allowed)
   local worst = compare.arrays(expected, got, { count = #expected, tolerance = allowed })
   if worst and worst.differs then
-    print(("%s: %.9g beside %.9g on the CPU, %g is allowed"):format(what, worst.got, worst.expected, worst.allowed))
+    print(("%s: %.9g on CUDA, %.9g on the CPU; the allowed difference is %g"):format(what, worst.got, worst.expected,
+      worst.allowed))
     wrong = wrong + 1
   end
 end
@@ -44,7 +45,7 @@ check("gradient norms", cpu.norms, cuda.norms, 10 * tolerance)
 check("evaluated loss", { cpu.evaluated }, { cuda.evaluated }, tolerance)
 for name, values in pairs(cpu.params) do check(name, values, cuda.params[name], compare.PARAMETERS * tolerance) end
 if cuda.peak_bytes ~= cuda.plan.peak_bytes then
-  print(("arenas of %d bytes, %d were planned"):format(cuda.peak_bytes, cuda.plan.peak_bytes))
+  print(("the arenas use %d bytes; the plan predicted %d"):format(cuda.peak_bytes, cuda.plan.peak_bytes))
   wrong = wrong + 1
 end
 os.exit(wrong == 0 and 0 or 1)

@@ -1,9 +1,9 @@
-"""The peer of bench_attention.c: torch's scaled_dot_product_attention on the same shapes, in bf16, by cuDNN and by its own
+"""Measures torch's scaled_dot_product_attention on the shapes of bench_attention.c, in bf16, by cuDNN and by PyTorch's
 FlashAttention-2.
 
     python3 tests/gpu/peer_attention.py
 
-It prints a JSON line a direction and implementation: TFLOP/s of the median of 20 runs, counted as there.
+Prints a JSON line per direction and implementation: TFLOP/s of the median of 20 runs, counted as in bench_attention.c.
 """
 
 import json

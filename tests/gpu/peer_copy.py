@@ -1,8 +1,8 @@
-"""What a GPU's memory does at best, beside which `make bench-gpu` puts kernels that move bytes.
+"""Measures the memory bandwidth of a copy, with which `make bench-gpu` compares kernels that move bytes.
 
     python3 tests/gpu/peer_copy.py
 
-Prints one JSON line: copy_gb_s, bytes read and written a second by a copy of 2 GiB (median of 20).
+Prints one JSON line: copy_gb_s, GB per second read and written by a copy of 2 GiB (median of 20).
 """
 
 import argparse

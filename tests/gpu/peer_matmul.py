@@ -1,8 +1,8 @@
-"""The peer of bench_matmul.c: torch.matmul on the same shapes, in bf16.
+"""Measures torch.matmul on the shapes of bench_matmul.c, in bf16.
 
     python3 tests/gpu/peer_matmul.py
 
-It prints a JSON line a product: TFLOP/s of the median of 20 runs. The gradient of a weight is bf16 here, f32 in ours.
+Prints a JSON line per product: TFLOP/s of the median of 20 runs. Weight gradients are bf16 here and f32 in ours.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""The peer of `make bench-gpu`: the same GPT-2 or Llama under PyTorch, FSDP2 at world size 1, bf16, fused AdamW.
+"""The PyTorch side of `make bench-gpu`: the same GPT-2 or Llama with FSDP2 at world size 1, bf16, fused AdamW.
 
     python3 tests/gpu/peer_torch.py --model gpt2 --batch 32 --compile
 
-It prints one JSON line: tokens_per_s and step_ms (median after the warm-up), flops_per_token as bench.lua counts them,
-peak_bytes (the allocator's), and the losses of the first and the last step. Attention is what PyTorch chooses for
-scaled_dot_product_attention, or with --attention cudnn cuDNN's; tokens are random.
+Prints one JSON line: tokens_per_s and step_ms (median after the warm-up), flops_per_token counted as in bench.lua,
+peak_bytes (the allocator's), and the losses of the first and the last step. Attention is PyTorch's choice for
+scaled_dot_product_attention, or cuDNN with --attention cudnn. Tokens are random.
 """
 
 import argparse
@@ -103,7 +103,7 @@ class Model(nn.Module):
 
 
 def backends(choice, device):
-    """cuDNN's attention first, where it is asked for: PyTorch itself prefers another."""
+    """Prefers cuDNN's attention if requested; by default PyTorch prefers another backend."""
     if choice == "default" or device == "cpu":
         return contextlib.nullcontext()
     return sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True)
@@ -153,7 +153,8 @@ def main():
             times.append(time.perf_counter() - begin)
     seconds = statistics.median(times)
     print(json.dumps({
-        "name": f"pytorch_{'compiled' if a.compile else 'eager'}{'_cudnn' if a.attention == 'cudnn' else ''}", "model": a.model,
+        "name": f"pytorch_{'compiled' if a.compile else 'eager'}{'_cudnn' if a.attention == 'cudnn' else ''}",
+        "model": a.model,
         "tokens_per_s": a.batch * a.seq / seconds, "step_ms": 1e3 * seconds,
         "flops_per_token": 6 * parameters + 12 * size["layers"] * size["dim"] * a.seq,
         "peak_bytes": torch.cuda.max_memory_allocated() if a.device == "cuda" else 0,

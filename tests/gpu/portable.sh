@@ -1,10 +1,11 @@
 #!/bin/bash
-# Packs what `make test-gpu` and `make bench-gpu` need that is built, for a machine that has a GPU, its driver and PyTorch, and none
-# of the rest: the executable, the libraries that it is linked with, LuaJIT, CUDA's library and the kernels' tests.
+# Packs the build results that `make test-gpu` and `make bench-gpu` need, for a machine with a GPU, its driver and
+# PyTorch, but no compilers: the executable and the libraries that it links, LuaJIT, the CUDA kernels and their tests.
 #
 #   tests/gpu/portable.sh --build build/release --out build/gpu
 #
-# With a tree of the sources and OUT there, `OUT/run test` and `OUT/run bench` are the two commands. glibc there must be as new as here.
+# Copy the source tree and OUT to that machine, then use `OUT/run test` and `OUT/run bench`. Its glibc must be at least
+# as new as the one of the build machine.
 set -eu
 shopt -s nullglob
 cd "$(dirname "$0")/../.."
@@ -22,7 +23,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/lib" "$work/bin" "$work/release/engine" "$work/release/tests/gpu" "$work/release/bench"
 
-# What a linked file needs, but for what every machine has: the C and C++ libraries, which must not be older than there.
+# Lists the libraries that linked files need, except the C and C++ libraries, which every machine has.
 needed() {
   ldd "$@" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
     grep -vE '/(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|ld-linux[^/]*)\.so'
@@ -40,13 +41,16 @@ done
 for program in "$build"/bench/gpu_*; do
   [ -x "$program" ] && cp "$program" "$work/release/bench/$(basename "$program").real"
 done
-needed "$build/moonshard" "$luajit" "$work"/release/*/*.real "$work"/release/tests/gpu/*.real | while read -r library; do cp -L "$library" "$work/lib/"; done
-strip --strip-debug "$work"/release/*/*.real "$work"/release/engine/* "$work"/release/tests/gpu/*.real 2>/dev/null || true
+needed "$build/moonshard" "$luajit" "$work"/release/*/*.real "$work"/release/tests/gpu/*.real |
+  while read -r library; do cp -L "$library" "$work/lib/"; done
+strip --strip-debug "$work"/release/*/*.real "$work"/release/engine/* "$work"/release/tests/gpu/*.real 2>/dev/null ||
+  true
 
-# A program that finds its libraries: FROM the root of what is packed, TO the program.
+# wrap SCRIPT ROOT PROGRAM: creates a script that runs a program with the packed libraries. ROOT: the relative path from
+# the script to the root of the package; PROGRAM: its path from there.
 wrap() {
-  printf '#!/bin/sh\nroot=$(dirname "$(readlink -f "$0")")/%s\nLD_LIBRARY_PATH=$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec "$root/%s" "$@"\n' \
-    "$2" "$3" >"$work/$1"
+  printf '#!/bin/sh\nroot=$(dirname "$(readlink -f "$0")")/%s\n%s exec "$root/%s" "$@"\n' \
+    "$2" 'LD_LIBRARY_PATH=$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}' "$3" >"$work/$1"
   chmod +x "$work/$1"
 }
 wrap release/moonshard .. release/engine/moonshard
@@ -63,8 +67,8 @@ for program in "$work"/release/bench/*.real; do
   wrap "release/bench/$name" ../.. "release/bench/$name.real"
 done
 
-# One file, long matches: the kernels' tests hold the same kernels.
+# One file with a large dictionary, because all test programs contain the same kernels.
 tar -C "$work" --sort=name -cf - . | xz -T0 -6 --lzma2=preset=6,dict=96MiB >"$out/files.tar.xz"
 cp tests/gpu/portable_run.sh "$out/run"
 chmod +x "$out/run"
-du -sk "$out" | awk '{ printf "%s: %.1f MiB; there: %s/run test, %s/run bench\n", $2, $1 / 1024, $2, $2 }'
+du -sk "$out" | awk '{ printf "%s: %.1f MiB; on the GPU machine: %s/run test, %s/run bench\n", $2, $1 / 1024, $2, $2 }'

@@ -1,13 +1,14 @@
 #!/bin/bash
-# On a machine with a GPU: `make test-gpu` and `make bench-gpu`, with what tests/gpu/portable.sh packed beside this file.
+# Runs `make test-gpu` and `make bench-gpu` on a machine with a GPU, from the package of tests/gpu/portable.sh.
 #
-#   build/gpu/run kernels [--only WORD]      the kernels' tests
-#   build/gpu/run trainings                  trainings beside the CPU's, NCCL
+#   build/gpu/run kernels [--only WORD]      the tests of the kernels
+#   build/gpu/run trainings                  trainings compared with the CPU's, NCCL
 #   build/gpu/run test                       both
 #   build/gpu/run bench [options of tests/gpu/bench.sh]
-#   build/gpu/run unpack                     nothing but that
+#   build/gpu/run unpack                     only unpacks
 #
-# It lies in a folder of a folder of the tree of sources, unpacks itself into build/portable there, and needs bash, xz or python3.
+# It must be two folders below the root of the source tree. It unpacks its package into build/portable there, and needs
+# bash, and xz or python3.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
@@ -16,7 +17,8 @@ mkdir -p build/portable
 if command -v xz >/dev/null; then
   tar -C build/portable -xJf "$here/files.tar.xz"
 else
-  python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$here/files.tar.xz" build/portable
+  python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
+    "$here/files.tar.xz" build/portable
 fi
 export PATH=$PWD/build/portable/bin:$PATH
 command=${1:-}
@@ -32,5 +34,5 @@ case $command in
     ;;
   bench) exec tests/gpu/bench.sh --build build/portable/release "$@" ;;
   unpack) ;;
-  *) echo "$0: kernels, trainings, test, bench or unpack" >&2; exit 2 ;;
+  *) echo "$0: the command must be kernels, trainings, test, bench or unpack" >&2; exit 2 ;;
 esac

@@ -1,12 +1,13 @@
 #!/bin/bash
-# What only a GPU can tell, and ends with a short table. Ends with 2 where there is no GPU, having said so.
+# Runs the checks that need a GPU, and prints a table of the results. Exits with 2 if there is no GPU.
 #
 #   tests/gpu/run.sh --build build/release [--seconds 560] [--dry]
 #
-# Recipes: whole trainings beside the CPU's, on streams and as graphs. NCCL: two ranks that share the first GPU, each as a host of
-# its own over sockets, which shows order, sizes and numbers, and no speed. Memory: NVIDIA's compute-sanitizer over a short training
-# and over the kernels' tests, where it is installed. It needs the driver, NCCL, and what `make all` and `make test-gpu` built. What is
-# not done when --seconds are over has failed. --dry: the kernels' tests are those on the emulated GPU.
+# Recipes: trains on the GPU, on streams and as captured graphs, and compares the results with the CPU's. NCCL: two
+# ranks share the first GPU, each as a separate host over sockets; this checks order, sizes and numbers, not speed.
+# Memory: NVIDIA's compute-sanitizer, if installed, on a short training and on the tests of the kernels. It needs the
+# driver, NCCL, and the results of `make all` and `make test-gpu`. Checks that have not finished after --seconds fail.
+# --dry: uses the kernel tests of the emulated GPU.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 build=build/release seconds=560 dry=0
@@ -25,14 +26,14 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 if ! "$bin" doctor --json | grep -q '"devices":\[{'; then
-  echo "tests/gpu: there is no GPU that this build can use:" >&2
+  echo "tests/gpu: no GPU that this build can use:" >&2
   "$bin" doctor | grep -A2 '^gpu' >&2
   exit 2
 fi
 
 failed=0
 table=()
-# note NAME STATUS SECONDS: a line of the table; the end of the log where it failed.
+# note NAME STATUS SECONDS: adds a line to the table, and prints the end of the log after a failure.
 note() {
   if [ "$2" -eq 0 ]; then
     table+=("$(printf 'pass  %-52s %6.1f s' "$1" "$3")")
@@ -42,7 +43,7 @@ note() {
     tail -n 25 "$work/log" | sed 's/^/      /'
   fi
 }
-# try NAME LIMIT COMMAND...
+# try NAME LIMIT COMMAND...: runs a command for at most LIMIT seconds and notes the result.
 try() {
   local name=$1 limit=$2 began status left=$((seconds - SECONDS))
   shift 2
@@ -55,18 +56,18 @@ try() {
   note "$name" "$status" "$(echo "$(date +%s.%N) $began" | awk '{ print $1 - $2 }')"
 }
 
-# parity NAME LIMIT RANKS TOLERANCE ENVIRONMENT SETTING...
+# parity NAME LIMIT RANKS TOLERANCE ENVIRONMENT SETTING...: tries parity.lua with these arguments.
 parity() {
   local name=$1 limit=$2 ranks=$3 tolerance=$4 environment=$5
   shift 5
-  # shellcheck disable=SC2086 # assignments, one a word
+  # shellcheck disable=SC2086 # one assignment per word
   try "$name" "$limit" env $environment luajit tests/gpu/parity.lua "$bin" "$work" "$ranks" "$tolerance" "$@"
 }
 export LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;$PWD/${build%/*}/gen/?.lua;$PWD/tests/?.lua;;"
 export MOONSHARD_LIB=$PWD/$build/libmoonshard.so
 alone=CUDA_MODULE_LOADING=LAZY
-shared="MOONSHARD_CUDA_SHARE=1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=1 NCCL_ALGO=Ring NCCL_PROTO=Simple \
-CUDA_MODULE_LOADING=EAGER"
+shared="MOONSHARD_CUDA_SHARE=1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=1 NCCL_ALGO=Ring \
+NCCL_PROTO=Simple CUDA_MODULE_LOADING=EAGER"
 parity "training, f32" 120 1 1e-4 "$alone" mesh=1x1 micro=2 dropout=true
 parity "training, bf16" 120 1 2e-2 "$alone" mesh=1x1 dtype=bf16
 parity "training, recomputation" 120 1 1e-4 "$alone" mesh=1x1 recompute=blocks
@@ -77,8 +78,8 @@ parity "NCCL, two replicas on one GPU" 180 2 1e-4 "$shared" mesh=2x1
 parity "NCCL, two shards, captured" 180 2 1e-4 "$shared" mesh=1x2 micro=3 --cuda-graph
 sanitizer=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
 if [ -x "$sanitizer" ]; then
-  try "compute-sanitizer, memory, a short training" 600 "$sanitizer" --tool memcheck --target-processes all --error-exitcode 9 \
-    "$bin" run tests/lua/recipes/parity.lua device=cuda steps=2 "out=$work/sanitized.json"
+  try "compute-sanitizer, memory, a short training" 600 "$sanitizer" --tool memcheck --target-processes all \
+    --error-exitcode 9 "$bin" run tests/lua/recipes/parity.lua device=cuda steps=2 "out=$work/sanitized.json"
   kernels=$build/tests/gpu
   [ "$dry" -eq 0 ] || kernels=$build/tests/emulated
   for tool in memcheck racecheck synccheck; do

@@ -1,10 +1,11 @@
 #!/bin/bash
-# The kernels' own tests under one tool of NVIDIA's compute-sanitizer, which finds accesses out of bounds (memcheck), races on shared
-# memory (racecheck) and barriers that not all threads reach (synccheck).
+# Runs the tests of the kernels under one tool of NVIDIA's compute-sanitizer: memcheck finds accesses out of bounds,
+# racecheck finds races on shared memory, and synccheck finds barriers that not all threads reach.
 #
 #   tests/gpu/sanitize.sh SANITIZER TOOL FOLDER
 #
-# FOLDER holds the programs test_kernels_*. Cases of more than MOONSHARD_TEST_MOST elements are left out: they would take hours.
+# FOLDER contains the programs test_kernels_*. Cases of more than MOONSHARD_TEST_MOST elements are skipped, because they
+# would take hours.
 set -u
 sanitizer=$1 tool=$2 folder=$3
 export MOONSHARD_TEST_MOST=${MOONSHARD_TEST_MOST:-20000} CMOCKA_MESSAGE_OUTPUT=TAP
@@ -18,6 +19,6 @@ for program in "$folder"/test_kernels_*; do
     printf '%s under %s:\n%s\n' "$(basename "$program")" "$tool" "$(tail -n 40 <<<"$text")"
   fi
 done
-[ "$ran" -gt 0 ] || echo "$folder has no test_kernels_*"
+[ "$ran" -gt 0 ] || echo "$folder contains no test_kernels_*"
 echo "$tool: $ran programs, $failed failed"
 [ "$ran" -gt 0 ] && [ "$failed" -eq 0 ]

@@ -35,13 +35,13 @@ end
 describe("the benchmarks of kernels", function()
   it("run every product of both models, and tell who was how fast", function()
     local head, rows = table_of("matmul", 8, "timed", "torch")
-    assert.truthy(head:find("^TFLOP/s +timed +torch  of torch$"), head)
+    assert.truthy(head:find("^TFLOP/s +timed +torch  vs torch$"), head)
     assert.equal(9 * 3 + 2, rows) -- and gelu within its products
   end)
 
   it("run attention of both models, and of heads of 128", function()
     local head, rows = table_of("attention", 20, "auto", "torch cuDNN")
-    assert.truthy(head:find("^TFLOP/s +auto +torch cuDNN  of torch cuDNN$"), head)
+    assert.truthy(head:find("^TFLOP/s +auto +torch cuDNN  vs torch cuDNN$"), head)
     assert.equal(3 * 2, rows)
   end)
 end)
