@@ -4,7 +4,7 @@
 
 #include "kernels/op.h"
 
-/* c[i] = act(op(a[i]) op(b[i]) + bias) for i < batch: op(a) [m,k], op(b) [k,n], c [m,n], bias [n]. */
+/* c[i] = act(op(a[i]) op(b[i]) + bias) for i < batch: op(a) [m][k], op(b) [k][n], c [m][n], bias [n]. */
 typedef struct ms_product {
   int64_t batch, m, n, k;
   int trans_a, trans_b;

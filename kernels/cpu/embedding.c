@@ -26,7 +26,7 @@ static int check_tokens(const int32_t *tokens, int64_t n, int64_t rows) {
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* w [V,D], tokens i32 [n] -> y [n,D] */
+/* y [n][D] = rows of w [V][D] selected by tokens i32 [n]. */
 static void forward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   const int32_t *tokens = call->in_data[1];
   const int64_t row_bytes = ms_row_length(&call->in[0]) * ms_dtype_size(call->in[0].dtype);
@@ -113,7 +113,7 @@ static void copy_rows(const ms_kernel_call *call, int64_t begin, int64_t end) {
          (size_t)((end - begin) * row_bytes));
 }
 
-/* Rows [begin, end) of dw [rows, D] from dy [n, D] */
+/* Computes rows [begin, end) of dw [rows][D] from dy [n][D]. */
 MS_CLONES static void sum_rows(const ms_kernel_call *call, const sorted_tokens *sorted, int part, int64_t begin,
                                int64_t end) {
   const int64_t columns = call->out[0].dims[1];

@@ -27,7 +27,7 @@ MS_INLINE void widen_matrix(float *restrict y, int64_t y_stride, const void *res
       y[r * y_stride + c] = ms_simd_load(x, r * row_stride + c * column_stride, bf16);
 }
 
-/* c[MS_ROWS][n] += a[MS_ROWS][k] b [k,n] */
+/* c[MS_ROWS][n] += a[MS_ROWS][k] b[k][n] */
 MS_CLONES static void add_products(float *restrict c, const float *restrict a, const float *restrict b, int64_t n,
                                    int64_t k, int64_t a_stride, int64_t c_stride) {
   float *c0 = c, *c1 = c + c_stride, *c2 = c + 2 * c_stride, *c3 = c + 3 * c_stride;
