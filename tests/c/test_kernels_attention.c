@@ -1,6 +1,5 @@
-/* test_kernels_attention.c - attention forward and backward against the definition in double: causal or not, grouped
- * heads, more keys than queries, ragged edges, both dtypes.
- */
+/* test_kernels_attention.c - compares attention, forward and backward, with its definition in double: causal or not,
+ * grouped heads, more keys than queries, ragged edges, both dtypes. */
 #include "support/kernel_case.h"
 
 #include "base/error.h"
@@ -59,7 +58,7 @@ static kernel_case forward_case(const attention_shape *a, int dtype) {
   return c;
 }
 
-/* p[j] = softmax over the keys that query i sees; returns the log of its denominator */
+/* Computes p[j], the softmax over the keys that query i sees; returns the log of its denominator. */
 static double probabilities(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h,
                             double *p) {
   double largest = -INFINITY, sum = 0;
@@ -78,8 +77,8 @@ static double probabilities(const kernel_case *c, const attention_shape *a, int6
   return largest + log(sum);
 }
 
-/* |x - reference| over |reference|, norms over the whole tensor; a tensor that should be 0 may round as if its
- * elements were 0.2. */
+/* Relative error |x - reference| / |reference|, with norms over the whole tensor. For a tensor that should be 0, the
+ * error is relative to elements of 0.2. */
 static void assert_close(const kernel_case *c, int output, const double *reference, double tolerance,
                          const char *what) {
   double difference = 0, size = 0;
@@ -127,7 +126,7 @@ static void forward_matches(void **state) {
       if (!too_large(products_of(&shapes[i]) / 10)) check_forward(&shapes[i], dtype);
 }
 
-/* Forward's inputs, its results, and a random gradient of o. */
+/* Forward's inputs and results, and a random gradient of o. */
 static kernel_case backward_case(const attention_shape *a, int dtype) {
   kernel_case forward = forward_case(a, dtype), c = case_of(MS_OP_attention_backward);
   run_once(&forward, forward.call, 1);
@@ -191,7 +190,7 @@ static void backward_matches(void **state) {
       if (!too_large(products_of(&shapes[i]) / 10)) check_backward(&shapes[i], dtype);
 }
 
-/* The same bits for any number of threads. */
+/* The bits do not depend on the number of threads. */
 static void threads_change_nothing(void **state) {
   (void)state;
   attention_shape a = {2, 100, 100, 6, 3, 64, 1, 0};
@@ -208,7 +207,8 @@ static void threads_change_nothing(void **state) {
     }
 }
 
-/* What a query does not see does not reach it, be it NaN in a later block, or any number in its own. */
+/* Keys that a query does not see do not affect it, whether they are NaN in a later block or any number in its own
+ * block. */
 static void the_future_is_hidden(void **state) {
   (void)state;
   attention_shape a = {1, 128, 128, 1, 1, 64, 1, 0};
@@ -228,7 +228,7 @@ static void the_future_is_hidden(void **state) {
   }
 }
 
-/* Scores far apart: one key takes all, and nothing overflows. */
+/* Widely spaced scores: one key gets all the weight, and nothing overflows. */
 static void large_scores(void **state) {
   (void)state;
   attention_shape a = {1, 50, 50, 1, 1, 32, 1, 0};
@@ -250,7 +250,7 @@ static void large_scores(void **state) {
 }
 
 #ifndef MS_TEST_CUDA
-/* ---- code for other processors than this one's best ------------------------------------------------------------- */
+/* ---- implementations for other processors ------------------------------------------------------------------------ */
 
 static void run_part_of(kernel_case *c, const ms_attention_part *part, int backward) {
   const ms_attention a = ms_attention_of(&c->call);
@@ -325,9 +325,9 @@ static void bf16_units_multiply(void **state) {
 #endif
 
 #ifdef MS_TEST_CUDA
-/* ---- who computes ----------------------------------------------------------------------------------------------- */
+/* ---- choice of the implementation -------------------------------------------------------------------------------- */
 
-/* Whether rounding f32 operands to TF32 is what MOONSHARD_CUDA_MATMUL_TF32=1 does: other bits, within its 10 bits. */
+/* MOONSHARD_CUDA_MATMUL_TF32=1 rounds f32 operands to TF32: the bits change, within the accuracy of 10 bits. */
 static void tf32_is_used_where_it_is_allowed(void **state) {
   (void)state;
   const attention_shape a = {1, 40, 70, 2, 1, 72, 1, 0};
@@ -351,7 +351,7 @@ static void tf32_is_used_where_it_is_allowed(void **state) {
   }
 }
 
-/* Tensors that begin anywhere: the same bits. */
+/* Unaligned tensors give the same bits. */
 static void alignment_changes_nothing(void **state) {
   (void)state;
   const attention_shape a = {1, 20, 33, 2, 1, 64, 1, 0};
@@ -382,8 +382,8 @@ static void choices_are_checked(void **state) {
   free_case(&c);
 }
 
-/* NVIDIA's library, where it is installed: it has all that is asked of it, and takes our operations and graphs. That
- * needs no GPU. */
+/* NVIDIA's library, if installed, has all required functions and accepts our operations and graphs. This needs no
+ * GPU. */
 static void the_library_of_the_toolkit_takes_the_graphs(void **state) {
   (void)state;
   char why[MS_LIBRARY_WHY_BYTES];
@@ -422,7 +422,7 @@ static void nan_propagates(void **state) {
       run_case(&c);
       for (int64_t i = 0; i < a.t; i++) {
         int nan = isnan(output_at(&c, 0, query_at(&a, 0, i, 1) + 5)) != 0;
-        if (i < 32) assert_false(nan); /* blocks before the NaN's */
+        if (i < 32) assert_false(nan); /* blocks before the one with the NaN */
         if (i == 37 || (input != Q && i > 37)) assert_true(nan);
       }
       free_case(&c);

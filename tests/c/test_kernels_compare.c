@@ -1,6 +1,5 @@
-/* test_kernels_compare.c - comparisons and choices: of floats, of i32 and of u8 masks, maximum and minimum with their
- * shared gradient, and casts that read or write integers. Against plain loops.
- */
+/* test_kernels_compare.c - compares comparisons and `where` of floats, i32 and u8 masks, maximum and minimum with their
+ * shared gradient, and casts to and from integers, with plain loops. */
 #include <limits.h>
 
 #include "tests/c/support/kernel_case.h"
@@ -18,7 +17,7 @@ static int holds(int op, double a, double b) {
   }
 }
 
-/* Neighbours that f32 cannot tell apart, and equal numbers. */
+/* Adjacent integers that f32 cannot distinguish, and equal numbers. */
 static void draw_integers(kernel_case *c, int i) {
   for (int64_t e = 0; e < ms_numel(&c->call.in[i]); e++) {
     int64_t value = (7 * e + 3 * i) % 5;
@@ -61,7 +60,7 @@ static void integers_broadcast(void **state) {
   }
 }
 
-/* A NaN is neither less than anything nor equal to it. */
+/* A NaN is neither less than nor equal to any number. */
 static void comparisons_with_nan(void **state) {
   (void)state;
   FOR_EACH(op, compare_ops)
@@ -125,7 +124,7 @@ static void maximum_keeps_nan(void **state) {
   }
 }
 
-/* Of a [rows, 1], b [columns] and dy [rows, columns]. */
+/* For a [rows][1], b [columns] and dy [rows][columns]. */
 static void maximum_backward_shares_ties(void **state) {
   (void)state;
   enum { ROWS = 13 };

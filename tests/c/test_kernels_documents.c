@@ -1,14 +1,12 @@
-/* test_kernels_documents.c - attention within documents against attention of each document by itself, and against
- * plain loops in double: its results, its gradients, its bits for any number of threads, and that nothing of another
- * document comes through.
- */
+/* test_kernels_documents.c - compares attention within documents with attention on each document alone, and with plain
+ * loops in double: results, gradients, the same bits for any number of threads, and isolation between documents. */
 #include "support/kernel_case.h"
 
 #include "base/error.h"
 
 enum { Q, K, V, TOKENS, B = 2, T = 150, H = 4, G = 2, D = 40, START = 7 };
 
-/* Documents of 1, 2, 30, 31, 32, 33 and more positions; the first row begins within one. */
+/* Documents of 1, 2, 30, 31, 32, 33 and more positions; the first row begins inside a document. */
 static void set_tokens(kernel_case *c, int input) {
   static const int first[] = {1, 3, 33, 64}, second[] = {0, 32, 65, 66, 149};
   int32_t *tokens = (int32_t *)c->call.in_data[input];
@@ -48,14 +46,15 @@ static kernel_case backward_case(int dtype) {
   return c;
 }
 
-/* Copies positions [first, first + t) of a row of [B,T,n,D] tensors. */
+/* Copies positions [first, first + t) of a row of [B][T][n][D] tensors. */
 static void take(kernel_case *to, int input, const kernel_case *from, int from_input, int row, int first, int t) {
   const int64_t bytes = from->call.in[from_input].dims[2] * D * ms_dtype_size(from->call.in[from_input].dtype);
   memcpy((void *)to->call.in_data[input], (const char *)from->call.in_data[from_input] + (row * T + first) * bytes,
          (size_t)(t * bytes));
 }
 
-/* One output's part against a document's own, whose numbers other code may have made. */
+/* Compares a part of an output with the same output of a document's own call, which another implementation may
+ * compute. */
 static void assert_part(const kernel_case *c, int output, const kernel_case *own, int row, int first, int t) {
   const int64_t n = c->call.out[output].dims[2] * D;
   for (int64_t i = 0; i < t * n; i++) {
@@ -111,7 +110,7 @@ static void documents_are_attentions_of_their_own(void **state) {
     }
 }
 
-/* Where element [row, t, head, 0] of a [B,T,heads,D] tensor is. */
+/* The offset of element [row][t][head][0] of a [B][T][heads][D] tensor. */
 static int64_t at(int row, int t, int heads, int head) { return ((int64_t)(row * T + t) * heads + head) * D; }
 
 static double dot(const kernel_case *c, int x, int64_t x_at, int y, int64_t y_at) {
@@ -120,7 +119,7 @@ static double dot(const kernel_case *c, int x, int64_t x_at, int y, int64_t y_at
   return sum;
 }
 
-/* Attention of one query in plain loops: weight[j] of the positions from `begin`, which its document begins with, to
+/* Attention of one query in plain loops: weight[j] of positions `begin`, where its document begins, to the query
  * itself. */
 static void weigh(const kernel_case *c, int row, int head, int i, int begin, double *weight) {
   double largest = -INFINITY, sum = 0.0;
@@ -132,7 +131,7 @@ static void weigh(const kernel_case *c, int row, int head, int i, int begin, dou
   for (int j = begin; j <= i; j++) weight[j] = exp(weight[j] - largest) / sum;
 }
 
-/* dq, dk, dv gets what query i adds: with p the weights, dp = do v, ds = p (dp - do o). */
+/* Adds query i's contribution to dq, dk and dv, with the weights p and dp = do v, ds = p (dp - do o). */
 static void add_gradients(const kernel_case *c, int row, int head, int i, int begin, const double *weight,
                           double **sum) {
   enum { O = 3, DO = 5 };
@@ -149,7 +148,7 @@ static void add_gradients(const kernel_case *c, int row, int head, int i, int be
   }
 }
 
-/* Where log-sums lie is a kernel's own affair: backward reads them. */
+/* A kernel chooses the layout of its log-sums, which only backward reads. */
 static void check_loops(int dtype, int backward) {
   const double tolerance = dtype == MS_F32 ? 2e-5 : backward ? 0.06 : 0.02; /* weights are rounded to bf16 */
   kernel_case c = backward ? backward_case(dtype) : forward_case(dtype);
@@ -194,8 +193,8 @@ static void threads_change_nothing(void **state) {
     }
 }
 
-/* Without a border it is attention: bit for bit where both are made by kernels of our own; a library rounds in its own
- * way. */
+/* Without document borders it equals attention, bit for bit if our own kernels compute both; a library rounds
+ * differently. */
 static void one_document_is_attention(void **state) {
   (void)state;
   setenv("MOONSHARD_ATTENTION", "flash", 1);
@@ -217,8 +216,8 @@ static void one_document_is_attention(void **state) {
   unsetenv("MOONSHARD_ATTENTION");
 }
 
-/* On GPUs what is hidden is multiplied by zero: NaN may reach rows that are computed together with those
- * that see it. */
+/* On GPUs hidden values are multiplied by zero: a NaN may reach rows that are computed together with rows that see
+ * it. */
 static int computed_together(int64_t i, int64_t first, int64_t last) {
 #ifdef MS_TEST_CUDA
   enum { TOGETHER = 32 };
@@ -229,7 +228,7 @@ static int computed_together(int64_t i, int64_t first, int64_t last) {
 #endif
 }
 
-/* NaN in one document stays there. */
+/* A NaN in one document does not leave it. */
 static void documents_are_hidden_from_each_other(void **state) {
   (void)state;
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {

@@ -1,5 +1,5 @@
-/* test_kernels_dropout.c - which elements dropout keeps: the share that was asked for, by the generator's numbers
- * alone. */
+/* test_kernels_dropout.c - checks which elements dropout keeps: the requested share, determined only by the generator's
+ * numbers. */
 #include "tests/c/support/kernel_case.h"
 
 /* Runs dropout on ones; the caller frees. */
@@ -32,7 +32,7 @@ static void dropout_keeps_the_mean(void **state) {
   }
 }
 
-/* Element by element the mask is that of the generator's uniform numbers. */
+/* Each element of the mask follows from the generator's uniform number. */
 static void dropout_follows_philox(void **state) {
   (void)state;
   int64_t n = 70001;
@@ -45,8 +45,7 @@ static void dropout_follows_philox(void **state) {
   free_case(&c);
 }
 
-/* The mask depends on seed, stream and element alone where no rows are given: not on dtype or on how long the
- * tensor is. */
+/* Without rows, the mask depends only on seed, stream and element, not on the dtype or the length of the tensor. */
 static void dropout_mask_is_keyed(void **state) {
   (void)state;
   int64_t n = 5003, differ_by_seed = 0, differ_by_stream = 0;
@@ -65,8 +64,8 @@ static void dropout_mask_is_keyed(void **state) {
   free_case(&stream);
 }
 
-/* A part of a batch of `rows` rows of [outer, rows, inner], whose places are first, first + step, ...: what the whole
- * has there. */
+/* A part of a batch with `rows` rows of [outer][rows][inner], at positions first, first + step, ..., must have the mask
+ * that the whole batch has there. */
 static void check_part(int64_t outer, int64_t rows, int64_t inner, int64_t first, int64_t step, int64_t skipped) {
   const int64_t whole_rows = first + step * (skipped + rows) + 1, wide = outer * inner;
   float *uniform = malloc((size_t)(whole_rows * wide) * sizeof *uniform);
@@ -91,16 +90,16 @@ static void check_part(int64_t outer, int64_t rows, int64_t inner, int64_t first
   free(uniform);
 }
 
-/* Wherever a row is computed its mask is what the global batch has for it, row after row from the generator. */
+/* Wherever a row is computed, it has the mask of the global batch. */
 static void dropout_is_keyed_by_row(void **state) {
   (void)state;
   check_part(1, 6, 32, 0, 1, 0);
   check_part(1, 6, 32, 18, 1, 0);
-  check_part(1, 5, 1001, 7, 1, 0); /* rows that begin within a group of the generator */
-  check_part(1, 5, 1024, 2, 3, 0); /* dealt out */
-  check_part(1, 40, 3, 1, 4, 0);   /* short ones */
-  check_part(12, 7, 1, 14, 1, 0);  /* [columns, rows] */
-  check_part(3, 4, 250, 8, 2, 0);  /* [heads, rows, ...] */
+  check_part(1, 5, 1001, 7, 1, 0); /* rows that begin inside a group of the generator */
+  check_part(1, 5, 1024, 2, 3, 0); /* distributed round robin */
+  check_part(1, 40, 3, 1, 4, 0);   /* short rows */
+  check_part(12, 7, 1, 14, 1, 0);  /* [columns][rows] */
+  check_part(3, 4, 250, 8, 2, 0);  /* [heads][rows][...] */
   check_part(3, 1, 250, 9, 1, 0);  /* a single row */
   check_part(1, 3, 64, 8, 1, 2);   /* the last rows of a micro-batch */
   check_part(2, 3, 10, 8, 2, 1);

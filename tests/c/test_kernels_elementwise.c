@@ -1,4 +1,4 @@
-/* test_kernels_elementwise.c - elementwise kernels, forward and backward, against formulas in double. */
+/* test_kernels_elementwise.c - compares elementwise kernels, forward and backward, with formulas in double. */
 #include "tests/c/support/kernel_case.h"
 
 static const int64_t sizes[] = {1, 3, 17, 1000, 70001};
@@ -27,7 +27,7 @@ static double unary_reference(int op, double x) {
   }
 }
 
-/* d f / dx, from y for tanh, sigmoid and relu, else from x. */
+/* d f / dx, computed from y for tanh, sigmoid and relu, otherwise from x. */
 static double gradient_reference(int op, double a) {
   switch (op) {
     case MS_OP_tanh_backward: return 1.0 - a * a;
@@ -121,7 +121,7 @@ static void unary_special_values(void **state) {
 
 static void unary_backward_matches(void **state) {
   (void)state;
-  static const double special[] = {60.0, -60.0, 0.0, -0.25, 1.5}; /* large, and where clamp and others have a kink */
+  static const double special[] = {60.0, -60.0, 0.0, -0.25, 1.5}; /* large numbers, and the kinks of clamp and others */
   FOR_EACH(op, gradient_ops)
   FOR_EACH(dtype, dtypes)
   FOR_EACH(n, sizes) {
@@ -138,7 +138,7 @@ static void unary_backward_matches(void **state) {
   }
 }
 
-/* Element of a broadcast input that output element e reads. */
+/* The element of a broadcast input that output element e reads. */
 static int64_t broadcast_index(const ms_value_info *in, const ms_value_info *out, int64_t e) {
   int64_t index = 0, stride = 1;
   for (int d = in->ndim - 1, o = out->ndim - 1; d >= 0; d--, o--) {
@@ -238,7 +238,7 @@ static void binary_keeps_nonfinite(void **state) {
   free_case(&c);
 }
 
-/* The input added to itself: both inputs are one tensor, and the output lies over it. */
+/* The input added to itself: both inputs are one tensor, and the output overwrites it. */
 static void binary_of_one_tensor_in_place(void **state) {
   (void)state;
   kernel_case c = case_of(MS_OP_add);
@@ -257,7 +257,7 @@ static void binary_of_one_tensor_in_place(void **state) {
 
 static void where_chooses(void **state) {
   (void)state;
-  /* Which of mask, a and b are scalars, as bits. */
+  /* Bits: which of mask, a and b are scalars. */
   for (int scalars = 0; scalars < 8; scalars++) FOR_EACH(dtype, dtypes)
   FOR_EACH(n, sizes) {
     kernel_case c = case_of(MS_OP_where);
@@ -357,7 +357,7 @@ static void fill_writes_every_dtype(void **state) {
     }
 }
 
-/* A rank may own nothing: kernels take empty tensors, whose pointers are NULL. */
+/* A rank can own nothing, so kernels accept empty tensors with NULL pointers. */
 static void empty_tensors_are_legal(void **state) {
   (void)state;
   static const int ops[] = {MS_OP_scale, MS_OP_relu, MS_OP_cast, MS_OP_accumulate, MS_OP_fill, MS_OP_dropout};

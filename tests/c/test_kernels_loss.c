@@ -1,4 +1,4 @@
-/* test_kernels_loss.c - cross entropy and embedding, forward and backward, against definitions in double. */
+/* test_kernels_loss.c - compares cross entropy and embedding, forward and backward, with definitions in double. */
 #include "support/kernel_case.h"
 
 #include "base/error.h"
@@ -30,7 +30,7 @@ static double reference_lse(const kernel_case *c, int64_t row, int64_t classes) 
   return largest + log(sum);
 }
 
-/* A case of the gradient with forward's inputs and results. */
+/* A case of the gradient, with forward's inputs and results. */
 static kernel_case backward_case(const kernel_case *forward, int64_t rows, int64_t classes, double dloss) {
   kernel_case c = case_of(MS_OP_cross_entropy_backward);
   c.call.attrs.i[0] = IGNORED;
@@ -69,7 +69,7 @@ static void check_cross_entropy(int dtype, int64_t rows, int64_t classes) {
       double p = exp(input_at(&c, LOGITS, r * classes + i) - lse);
       double expected = target == IGNORED ? 0 : 1.5 / count * (p - (i == (int64_t)target));
       double actual = output_at(&b, 0, r * classes + i);
-      double size = i == (int64_t)target ? 1 : p + 1e-3; /* what f32 rounds before 1 is taken away */
+      double size = i == (int64_t)target ? 1 : p + 1e-3; /* the magnitude that f32 rounds before 1 is subtracted */
       if (fabs(actual - expected) > (dtype == MS_BF16 ? 4e-3 : 0) * fabs(expected) + 1e-5 * size / count)
         fail_msg("row %d, class %d: %.9g instead of %.9g", (int)r, (int)i, actual, expected);
     }
@@ -132,8 +132,7 @@ static void nan_reaches_the_loss(void **state) {
   }
 }
 
-/* What the kernel of an op wants beside its outputs for so many rows and classes, and what the op's row says of the
- * outputs. */
+/* The workspace of an op's kernel for these rows and classes, and the outputs that its row in the op table declares. */
 static int64_t wants(int op, int dtype, int64_t rows, int64_t classes, int64_t *outputs) {
   kernel_case forward = forward_case(dtype, rows, classes);
   kernel_case c = op == MS_OP_cross_entropy ? forward : backward_case(&forward, rows, classes, 1.0);
@@ -151,7 +150,7 @@ static int64_t wants(int op, int dtype, int64_t rows, int64_t classes, int64_t *
   return workspace;
 }
 
-/* Nothing but the gradient of the logits grows with the classes, and that one may lie over them. */
+/* Only the gradient of the logits grows with the number of classes, and it can overwrite the logits. */
 static void probabilities_are_never_stored(void **state) {
   (void)state;
   enum { ROWS = 16, FEW = 40, MANY = 5000 };
@@ -167,14 +166,14 @@ static void probabilities_are_never_stored(void **state) {
   }
 }
 
-/* A GPU tells the number and the limit, and not where it stood. */
+/* A GPU reports the value and the limit, but not the position. */
 #ifdef MS_TEST_CUDA
   #define TOLD(text, fault) fault
 #else
   #define TOLD(text, fault) text
 #endif
 
-/* What run says of a case as it is, on so many threads. */
+/* Returns run's status for the case, on this many threads. */
 static int run_status(kernel_case *c, int threads) {
   const ms_kernel *kernel = kernel_of(c->call.op);
   c->call.threads = threads;
@@ -185,7 +184,7 @@ static int run_status(kernel_case *c, int threads) {
   return rc;
 }
 
-/* The same rows with padding behind them, of NaN: nothing reads it, and its gradient is zero. */
+/* The same rows followed by padding of NaN: nothing reads it, and its gradient is zero. */
 static void padding_has_no_part(void **state) {
   (void)state;
   enum { ROWS = 33, PADDED = 1300 };
@@ -235,7 +234,7 @@ static void wrong_targets_are_told(void **state) {
 
 /* ---- embedding -------------------------------------------------------------------------------------------------- */
 
-/* Tokens in [0, rows), some rows often, some never. */
+/* Tokens in [0, rows), some of them frequent, some absent. */
 static void draw_tokens(kernel_case *c, int input, int64_t n, int64_t rows) {
   for (int64_t i = 0; i < n; i++) set_input(c, input, i, (double)(i * i % 7 == 0 ? 0 : i * 37 % rows / 2 * 2));
 }
@@ -257,7 +256,7 @@ static void embedding_matches(void **state) {
   }
 }
 
-/* Another gradient plus what the case gave, bit by bit. */
+/* Another gradient plus the result of the case, bit by bit. */
 static void check_embedding_backward_onto(const kernel_case *alone) {
   const ms_value_info *dy = &alone->call.in[1], *dw = &alone->call.out[0];
   kernel_case c = case_of(MS_OP_embedding_backward);
@@ -289,7 +288,7 @@ static void check_embedding_backward(int dtype, int out_dtype, int64_t rows, int
   for (int64_t i = 0; i < n; i++)
     for (int64_t j = 0; j < columns; j++)
       sum[(int64_t)input_at(&c, 0, i) * columns + j] += input_at(&c, 1, i * columns + j);
-  /* Hundreds of terms in a row, in f32. */
+  /* Hundreds of terms added in sequence, in f32. */
   for (int64_t i = 0; i < rows * columns; i++) assert_output(&c, 0, i, sum[i], 1e-4);
   free(sum);
   check_embedding_backward_onto(&c);
@@ -319,7 +318,7 @@ static void wrong_tokens_are_told(void **state) {
   set_input(&c, 1, 4, 1);
   set_input(&c, 1, 2, -3);
   assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token -3 | position 2 | [0,10)", "-3 | [0,10)"));
-  c.call.attrs.i[0] = 8; /* the last two rows stand for no token */
+  c.call.attrs.i[0] = 8; /* tokens must not select the last two rows */
   set_input(&c, 1, 2, 8);
   assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token 8 | position 2 | [0,8)", "8 | [0,8)"));
   free_case(&c);

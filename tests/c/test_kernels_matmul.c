@@ -1,6 +1,5 @@
-/* test_kernels_matmul.c - matrix products against sums in double: transposes, batches, biases, activations, both
- * dtypes, by oneDNN, by the plain loops, and f32 by the bf16 matrix unit where the processor has one.
- */
+/* test_kernels_matmul.c - compares matrix products with sums in double: transposes, batches, biases, activations, both
+ * dtypes; by oneDNN, by the plain loops, and for f32 by the bf16 matrix unit if the processor has one. */
 #include "support/kernel_case.h"
 
 #include "base/error.h"
@@ -50,7 +49,7 @@ static double activate(double x, int activation) {
   }
 }
 
-/* Element (row, column) of matrix `batch`, and the sum of the absolute products: what rounding is relative to. */
+/* Element (row, column) of matrix `batch`, and the sum of absolute products, to which rounding errors are relative. */
 static double reference(const kernel_case *c, const product *p, int64_t batch, int64_t row, int64_t column,
                         double *size) {
   int64_t a = batch * p->m * p->k, b = p->batched_b ? batch * p->k * p->n : 0;
@@ -66,8 +65,8 @@ static double reference(const kernel_case *c, const product *p, int64_t batch, i
   return sum;
 }
 
-/* Rounding of a bf16 result beyond the one that assert_output allows: CUDA may add a bias of another dtype, or apply an
- * activation, to a product that is rounded already. */
+/* Additional rounding of a bf16 result beyond assert_output's: CUDA may add a bias of another dtype, or apply an
+ * activation, to a product that is already rounded. */
 static double rounded_before(const product *p) {
 #ifdef MS_TEST_CUDA
   const int passes = (p->bias && p->bias_dtype != p->out_dtype) || p->activation != MS_ACT_NONE;
@@ -118,7 +117,7 @@ static void matrices(void **state) {
   check_shapes(shapes, sizeof shapes / sizeof *shapes);
 }
 
-/* Large enough for blocks: ragged in every dimension, or deeper than one pass over k. */
+/* Large enough for several blocks: ragged in every dimension, or deeper than one pass over k. */
 static void large_matrices(void **state) {
   (void)state;
   static const product shapes[] = {{.m = 64, .n = 32, .k = 32, .bias = 1},
@@ -158,7 +157,7 @@ static void activations(void **state) {
     }
 }
 
-/* c += the product, in f32, whatever the operands are. */
+/* c += the product, in f32, for operands of any dtype. */
 static void adds_to_what_is_there(void **state) {
   (void)state;
   for (int bits = 0; bits < 8; bits++) {
@@ -178,7 +177,7 @@ static void adds_to_what_is_there(void **state) {
   }
 }
 
-/* relu of what is negative is exactly 0, however large. */
+/* relu of a negative number is exactly 0, however large the number. */
 static void relu_is_exact(void **state) {
   (void)state;
   product p = {.m = 40, .n = 40, .k = 1, .activation = MS_ACT_RELU, .dtype = MS_F32, .out_dtype = MS_F32};
@@ -190,7 +189,7 @@ static void relu_is_exact(void **state) {
   free_case(&c);
 }
 
-/* A NaN in row r of a makes row r of the result NaN, and no other; so does infinity where products cancel. */
+/* A NaN in row r of a makes only row r of the result NaN; so does an infinity whose products cancel. */
 static void nan_propagates(void **state) {
   (void)state;
   for (int activation = MS_ACT_NONE; activation <= MS_ACT_SILU; activation++)
@@ -223,7 +222,7 @@ static void dtypes_are_checked(void **state) {
 }
 
 #ifdef MS_TEST_CUDA
-/* Tensors off 16 bytes: the library has other algorithms for them. */
+/* For tensors that are not aligned to 16 bytes the library has different algorithms. */
 static void unaligned(void **state) {
   (void)state;
   for (int bits = 0; bits < 8; bits++) {
@@ -235,7 +234,7 @@ static void unaligned(void **state) {
   }
 }
 
-/* The whole of f32 unless TF32 is asked for: 1 + 2^-12 is itself in the one and 1 in the other. */
+/* Full f32 precision unless TF32 is requested: 1 + 2^-12 is exact in f32 and becomes 1 in TF32. */
 static void tf32_is_a_choice(void **state) {
   (void)state;
   for (int tf32 = 0; tf32 < 2; tf32++) {
@@ -260,7 +259,7 @@ static void choice_is_checked(void **state) {
   free_case(&c);
 }
 
-/* Before the library is found, which then stays. */
+/* Runs before the library is loaded, because it then stays loaded. */
 static void a_library_that_is_not_found_is_told(void **state) {
   (void)state;
   product p = {.m = 20, .n = 12, .k = 16};
@@ -287,8 +286,7 @@ static void a_library_that_is_not_found_is_told(void **state) {
   free_case(&c);
 }
 
-/* NVIDIA's library, where it is installed: it has all that is asked of it, and takes our attributes. That
- * needs no GPU. */
+/* NVIDIA's library, if installed, has all required functions and accepts our attributes. This needs no GPU. */
 static void the_library_of_the_toolkit_is_as_declared(void **state) {
   (void)state;
   char why[MS_LIBRARY_WHY_BYTES];
@@ -369,7 +367,7 @@ static void choice_is_checked(void **state) {
 
 /* ---- f32 on the bf16 matrix unit -------------------------------------------------------------------------------- */
 
-/* More than a block of rows (128), columns (768) and k (512), none a multiple of a panel. */
+/* More than one block of rows (128), columns (768) and k (512), none of them a multiple of a panel. */
 static void blocks(void **state) {
   (void)state;
   static const product shapes[] = {{.m = 301, .n = 97, .k = 1100, .bias = 1},
@@ -385,7 +383,7 @@ static void blocks(void **state) {
     }
 }
 
-/* Threads cut rows, columns or batches; every sum keeps its order. */
+/* Threads divide rows, columns or batches; every sum keeps its order. */
 static void threads_change_no_bit(void **state) {
   (void)state;
   static const product shapes[] = {{.m = 300, .n = 100, .k = 600, .bias = 1},
@@ -425,7 +423,7 @@ static double error_of(const product *p, const char *by, double shift, double sp
   return sqrt(squares / scale);
 }
 
-/* Sums of either sign and of one sign, short and long, numbers of like and of very different size. */
+/* Sums of mixed signs and of one sign, short and long, of numbers of similar and of very different size. */
 static void three_parts_are_as_accurate_as_f32(void **state) {
   (void)state;
   static const int64_t depths[] = {32, 64, 384, 3000};

@@ -1,6 +1,5 @@
-/* test_kernels_matmul_gelu.c - products with gelu or its gradient behind them, against sums in double: transposes, rows
- * of a batch, both dtypes; on CUDA by the library's epilogue and by two kernels.
- */
+/* test_kernels_matmul_gelu.c - compares products followed by gelu or its gradient with sums in double: transposes, rows
+ * of a batch, both dtypes; on CUDA by the library's epilogue and by two kernels. */
 #include "support/kernel_case.h"
 
 #ifdef MS_TEST_CUDA
@@ -47,7 +46,7 @@ static double slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * ROOT * (1 + 3 * CUBIC * x * x);
 }
 
-/* What is behind the product may find it rounded to bf16. */
+/* The second kernel may read the product rounded to bf16. */
 static double tolerance_of(const product *p) { return p->dtype == MS_BF16 ? 1.0 / 128 : 2e-5; }
 
 static void check_forward(const product *p) {
@@ -119,7 +118,7 @@ static void tensors_may_begin_anywhere(void **state) {
   device_shift = 0;
 }
 
-/* Where gelu is applied to the product before it is rounded, some element tells: that is the epilogue. */
+/* If gelu is applied to the unrounded product, at least one element shows it: the epilogue ran. */
 static int rounds_first(void) {
   const product p = {0, 33, 24, 40, .dtype = MS_BF16};
   kernel_case c = case_of_product(MS_OP_matmul_gelu, &p);
@@ -155,7 +154,7 @@ static void the_setting_says_who_computes(void **state) {
 #endif
 
 #ifdef EMULATED_CUDA
-/* A library that has no algorithm with the epilogue: two kernels, and a note. */
+/* If the library has no algorithm with the epilogue, two kernels run and a note reports it. */
 static void what_the_library_refuses_is_two_kernels(void **state) {
   (void)state;
   setenv("MOONSHARD_EMULATE_CUBLASLT_NONE", "96", 1);

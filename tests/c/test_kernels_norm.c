@@ -1,4 +1,4 @@
-/* test_kernels_norm.c - layer_norm, rms_norm and softmax, forward and backward, against formulas in double. */
+/* test_kernels_norm.c - compares layer_norm, rms_norm and softmax, forward and backward, with formulas in double. */
 #include "tests/c/support/kernel_case.h"
 
 typedef struct matrix {
@@ -12,7 +12,7 @@ typedef struct moments {
   double mean, rstd;
 } moments;
 
-/* Of row r of an input; mean is 0 for rms_norm. */
+/* Statistics of row r of an input; mean is 0 for rms_norm. */
 static moments moments_of(const kernel_case *c, int input, int64_t r, int64_t n, int centred) {
   moments m = {0.0, 0.0};
   for (int64_t i = 0; i < n && centred; i++) m.mean += input_at(c, input, r * n + i) / (double)n;
@@ -58,7 +58,7 @@ static void norms_match(void **state) {
   }
 }
 
-/* add followed by the norm gives the fused op's bits. */
+/* add followed by the norm has the same bits as the fused op. */
 static void fused_sum_gives_the_bits_of_both(void **state) {
   (void)state;
   static const int ops[] = {MS_OP_add_layer_norm, MS_OP_add_rms_norm};
@@ -120,7 +120,7 @@ static void norm_keeps_nan_in_its_row(void **state) {
   free_case(&c);
 }
 
-/* x, gain, stats (from x), dy and, when `more`, a gradient to add; the outputs of the row. */
+/* x, gain, stats (from x), dy and, with `more`, a gradient to add; the op's outputs. */
 static kernel_case backward_case(int op, int dtype, int gradient_dtype, matrix m, int more) {
   int centred = is_centred(op);
   kernel_case c = case_of(op);
@@ -193,7 +193,7 @@ static void softmax_matches(void **state) {
     for (int64_t i = 0; i < m.rows * m.columns; i++) set_input(&c, 0, i, 100.0 + 5.0 * input_at(&c, 0, i));
     if (m.columns > 2) set_input(&c, 0, 1, -INFINITY);
     run_case(&c);
-    /* A sum of n terms in a row, as builds without vectors take it, is off by about sqrt(n) roundings of 2^-24. */
+    /* n terms added in sequence, as in builds without vectors, have an error of about sqrt(n) roundings of 2^-24. */
     const double tolerance = 2e-6 + sqrt((double)m.columns) * 0x1p-24;
     for (int64_t r = 0; r < m.rows; r++) {
       double largest = -INFINITY, sum = 0.0;

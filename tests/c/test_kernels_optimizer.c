@@ -1,14 +1,13 @@
-/* test_kernels_optimizer.c - the step's small kernels and the optimizers over several steps, against PyTorch's formulas
- * written out in double.
- */
+/* test_kernels_optimizer.c - compares the small kernels of a step and several steps of the optimizers with PyTorch's
+ * formulas, written out in double. */
 #include "tests/c/support/kernel_case.h"
 
 enum { STEPS = 3 };
 
 static const int64_t sizes[] = {0, 1, 3, 17, 1000, 70001};
 
-/* Gradient [n], step norm [4] and the count of updates in; n_states + 1 arrays in and out, the first of random weights,
- * the others zero. */
+/* Inputs: gradient [n], step norm [4] and the number of updates. In and out: n_states + 1 arrays [n], the first with
+ * random weights, the others zero. */
 static kernel_case optimizer_case(int op, int64_t n, int states, int64_t state_size) {
   kernel_case c = case_of(op);
   add_input(&c, SHAPE(MS_F32, n));
@@ -62,7 +61,7 @@ static void adamw_matches(void **state) {
 
 /* ---- moments in bf16 ---- */
 
-/* Of elements `first` on of a parameter: gradient [n], weights, and moments that are all m and v. */
+/* Elements from `first` on of a parameter: gradient [n], weights, and moments that all equal m and v. */
 static kernel_case rounded_case(int64_t n, int64_t first, double beta1, double beta2, double m, double v) {
   kernel_case c = optimizer_case(MS_OP_adamw, n, 0, 0);
   const double eps = 1e-8;
@@ -76,7 +75,7 @@ static kernel_case rounded_case(int64_t n, int64_t first, double beta1, double b
   return c;
 }
 
-/* x rounded by the element's random bits, as the op says it is. */
+/* x rounded with the element's random bits, as the op's documentation defines it. */
 static double rounded(float x, const kernel_case *c, int64_t element, int shift) {
   uint32_t words[4], bits;
   ms_philox4x32((uint64_t)c->call.attrs.i[1], (uint64_t)input_at(c, 2, 0), (uint64_t)element / 4, words);
@@ -84,7 +83,7 @@ static double rounded(float x, const kernel_case *c, int64_t element, int shift)
   return ms_bf16_to_f32((ms_bf16)((bits + (words[element % 4] >> shift & 0xffff)) >> 16));
 }
 
-/* Gradients and decays of few bits, so that f32 is exact: then every bit is known, wherever the chunk begins. */
+/* Gradients and decays of few bits, so that f32 is exact and every bit is known, wherever the chunk begins. */
 static void moments_are_rounded_by_their_own_bits(void **state) {
   (void)state;
   static const int64_t firsts[] = {0, 1, 6, 1000003};
@@ -112,7 +111,7 @@ static void means(const kernel_case *c, double mean[2]) {
     for (int k = 0; k < 2; k++) mean[k] += output_at(c, 1 + k, i) / (double)n;
 }
 
-/* 1 + 1/1024 lies an eighth of the gap of 1/128 above 1: an eighth of all go up, and the mean is what was computed. */
+/* 1 + 1/1024 is 1/8 of the gap (1/128) above 1: an eighth of the elements is rounded up, and the mean is preserved. */
 static void rounding_has_no_bias(void **state) {
   (void)state;
   enum { N = 20000 };
@@ -133,7 +132,8 @@ static void rounding_has_no_bias(void **state) {
   free_case(&c);
 }
 
-/* A second moment that nears 2 from 1 by a thousandth of the rest a step: to nearest, 1.001 is 1 again, for ever. */
+/* A second moment that approaches 2 from 1 by a thousandth of the difference per step; rounding to nearest would turn
+ * 1.001 into 1 forever. */
 static void what_is_smaller_than_a_step_of_bf16_arrives(void **state) {
   (void)state;
   enum { N = 1024, MANY = 60 };
@@ -173,7 +173,7 @@ static void sgd_matches(void **state) {
   for (int nesterov = 0; nesterov < 2; nesterov++) {
     kernel_case c = optimizer_case(MS_OP_sgd, n, 1, momentum == 0.0 ? 0 : n);
     c.call.attrs = (ms_attrs){.i = {nesterov}, .f = {lr_scale, decay, momentum, dampening}};
-    /* The first step writes the buffer without reading it. */
+    /* The first step must write the buffer without reading it. */
     for (int64_t i = 0; i < ms_numel(&c.call.out[1]); i++) ((float *)c.call.out_data[1])[i] = NAN;
     double *p = calloc((size_t)(2 * n + 1), sizeof *p), *b = p + n;
     for (int64_t i = 0; i < n; i++) p[i] = output_at(&c, 0, i);
@@ -207,7 +207,7 @@ static void ema_matches(void **state) {
     c.call.attrs = (ms_attrs){.i = {warmup}, .f = {decay}};
     add_input(&c, SHAPE(MS_F32, n));
     add_output(&c, SHAPE(MS_F32, n));
-    /* The first step writes the average without reading it. */
+    /* The first step must write the average without reading it. */
     for (int64_t i = 0; i < n; i++) ((float *)c.call.out_data[0])[i] = NAN;
     double *average = calloc((size_t)n + 1, sizeof *average);
     for (int step = 1; step <= STEPS; step++) {

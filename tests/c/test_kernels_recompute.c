@@ -1,6 +1,5 @@
-/* test_kernels_recompute.c - the gradients that give the forward op's result once more: the result has the bits of the
- * forward kernel, everything else those of the gradient without it, on any device.
- */
+/* test_kernels_recompute.c - tests gradients that recompute the forward op's result: the result has the bits of the
+ * forward kernel, everything else those of the gradient without it, on any device. */
 #include "tests/c/support/kernel_case.h"
 
 typedef struct matrix {
@@ -10,7 +9,7 @@ typedef struct matrix {
 static const matrix matrices[] = {{1, 1}, {3, 17}, {139, 96}, {2, 2051}, {33, 300}};
 static const double eps = 1e-5;
 
-/* An input with the same numbers as one of another case. */
+/* An input with the same numbers as an input of another case. */
 static void copy_input(kernel_case *c, const kernel_case *from, int input) {
   add_input(c, from->call.in[input]);
   memcpy((void *)c->call.in_data[c->call.inputs - 1], from->call.in_data[input],

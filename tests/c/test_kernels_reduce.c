@@ -1,11 +1,11 @@
-/* test_kernels_reduce.c - sums, means, maxima and minima, the sums of broadcasting's gradient, and what is fused with
- * them. */
+/* test_kernels_reduce.c - tests sums, means, maxima and minima, the sums of broadcasting's gradient, and fused ops with
+ * such sums. */
 #include "tests/c/support/kernel_case.h"
 
 typedef struct axis_case {
   int ndim;
   int64_t dims[4];
-  int axis; /* ALL: over everything */
+  int axis; /* ALL: over all axes */
 } axis_case;
 
 enum { ALL = 99 };
@@ -17,7 +17,7 @@ static const axis_case axis_cases[] = {
     {1, {1}, ALL},        {3, {4, 33, 7}, ALL}, {2, {1, 200003}, ALL}, {4, {2, 3, 4, 5}, 2}, {2, {2, 64}, 0},
 };
 
-/* out [outer, inner] of in [outer, n, inner]. */
+/* out [outer][inner] from in [outer][n][inner]. */
 typedef struct view {
   int64_t outer, n, inner;
 } view;
@@ -212,7 +212,7 @@ static void activation_backward_bias_matches(void **state) {
   }
 }
 
-/* The sum of squares has the same bits on any number of threads. */
+/* The bits of the sum of squares do not depend on the number of threads. */
 static void sum_squares_is_exact_in_double(void **state) {
   (void)state;
   static const int64_t sizes[] = {0, 1, 17, 1000, 16384, 300001};

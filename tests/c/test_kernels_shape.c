@@ -1,9 +1,10 @@
-/* test_kernels_shape.c - kernels that move elements: transpose, slice, pad, concat, broadcast_to, copy, and rope. */
+/* test_kernels_shape.c - tests kernels that move elements: transpose, slice, pad, concat, broadcast_to, copy, and
+ * rope. */
 #include "tests/c/support/kernel_case.h"
 
 static const int all_dtypes[] = {MS_F32, MS_BF16, MS_I32, MS_U8};
 
-/* Numbers that tell the elements apart as far as the dtype can. */
+/* Numbers that are distinct as far as the dtype allows. */
 static void number_input(kernel_case *c, int input) {
   for (int64_t i = 0, n = ms_numel(&c->call.in[input]); i < n; i++)
     set_input(c, input, i, (double)((input * 77 + i) % 251));
@@ -197,7 +198,7 @@ static kernel_case rope_case(int dtype, const int64_t *dims, int64_t offset, int
   return c;
 }
 
-/* Pair p of each head turned by position times frequency[p] (radians, single precision, as the angle is). */
+/* Pair p of each head rotated by position times frequency[p] (radians, in single precision like the kernel's angle). */
 static void assert_turned(const kernel_case *c, const float *frequency) {
   const int64_t *dims = c->call.in[0].dims, depth = dims[3], half = depth / 2;
   for (int64_t head = 0, heads = ms_numel(&c->call.in[0]) / depth; head < heads; head++)
@@ -227,8 +228,8 @@ static void rope_turns_pairs(void **state) {
     }
 }
 
-/* Frequencies of Llama 3.1 as PyTorch computes them (Hugging Face's rope type llama3): heads of 16, theta 500, waves of
- * 8 and 64 positions as borders, factor 8. */
+/* Frequencies of Llama 3.1 as computed by PyTorch (Hugging Face's rope type llama3): heads of 16, theta 500, limits at
+ * wavelengths of 8 and 64 positions, factor 8. */
 static void rope_scales_frequencies(void **state) {
   (void)state;
   static const float frequency[8] = {1.0f,           0.269257367f,  0.0569409989f,  0.0121561559f,

@@ -1,6 +1,5 @@
-/* test_kernels_table.c - every op of the table on small odd shapes and both dtypes: the device has a kernel of it,
- * which gives what the CPU's gives, wherever in memory its tensors begin. An op without a case here fails.
- */
+/* test_kernels_table.c - runs every op of the table on small odd shapes and both dtypes: the device has a kernel for
+ * it, which gives the CPU's results for tensors at any address. An op without a case here fails. */
 #include "tests/c/support/kernel_case.h"
 
 #include "graph/graph.h"
@@ -12,7 +11,7 @@
   #include <emulated_runtime.h>
 #endif
 
-/* Inputs as letters with dims: x the dtype under test, f f32, i i32, u u8; attributes as slot=value. */
+/* Inputs as letters with dims: x has the tested dtype, f is f32, i is i32, u is u8. Attributes as slot=value. */
 typedef struct op_case {
   const char *op, *inputs, *attrs;
 } op_case;
@@ -185,7 +184,7 @@ static kernel_case build(const op_case *of, int dtype) {
   return c;
 }
 
-/* What the CPU gives, in buffers of its own. */
+/* Computes the CPU's results in separate buffers. */
 static void run_on_cpu(const kernel_case *c, void **out) {
   ms_kernel_call call = c->call;
   const ms_kernel *kernel = ms_cpu_kernel(call.op);
@@ -244,7 +243,7 @@ static void every_op_has_a_case_and_a_kernel(void **state) {
 }
 
 #ifdef MS_TEST_CUDA
-/* Tensors that begin 4 bytes behind a whole vector: no kernel may read or write them 16 bytes at a time. */
+/* Tensors that begin 4 bytes after a 16-byte boundary: no kernel may read or write them 16 bytes at a time. */
 static void tensors_may_begin_anywhere(void **state) {
   (void)state;
   device_shift = 4;
@@ -252,7 +251,7 @@ static void tensors_may_begin_anywhere(void **state) {
   device_shift = 0;
 }
 
-/* More parts than a launch takes, empty ones among them, cast or added: what lies between them stays. */
+/* More parts than fit in one launch, some of them empty, cast or added; the gaps between them stay unchanged. */
 static void parts_move_in_one_call(void **state) {
   (void)state;
   enum { PARTS = 75, SPACE = 6000 };
@@ -270,7 +269,7 @@ static void parts_move_in_one_call(void **state) {
     for (int p = 0; p < PARTS; p++) {
       const int64_t n = p == 7 ? 4500 : p % 5 * 4 + p % 3;
       part[p] = (ms_move){x + at * ms_dtype_size(from), y + at * ms_dtype_size(to), n, from, to, add};
-      at += part[p].n + 4 - part[p].n % 4; /* every part begins at a whole vector of f32, and leaves a gap */
+      at += part[p].n + 4 - part[p].n % 4; /* every part begins at a whole vector of f32 and leaves a gap */
     }
     assert_in_range(at, 1, SPACE);
     if (add && to == MS_BF16) {
@@ -292,7 +291,7 @@ static void parts_move_in_one_call(void **state) {
   }
 }
 
-/* Each is moved as its own dtypes say, whatever stands beside it in the launch. */
+/* Each part is moved with its own dtypes, whatever the other parts of the launch have. */
 static void parts_of_several_dtypes_move_in_one_call(void **state) {
   (void)state;
   enum { N = 37 };
@@ -325,7 +324,7 @@ static void parts_of_several_dtypes_move_in_one_call(void **state) {
 }
 
   #ifdef EMULATED_CUDA
-/* 1 when the case's n-th call of the function failed, and was told. */
+/* Returns 1 if the n-th call of the function by the case failed and the failure was reported. */
 static int fails_at(const op_case *of, const char *function, const char *told, int n) {
   kernel_case c = build(of, MS_BF16);
   const ms_kernel *kernel = kernel_of(c.call.op);
@@ -340,7 +339,7 @@ static int fails_at(const op_case *of, const char *function, const char *told, i
   unsetenv("MOONSHARD_EMULATE_FAIL");
   if (rc && (rc != MS_EDEVICE || !strstr(ms_error_message(), told)))
     fail_msg("%s, %s: %s: %s", of->op, spec, ms_status_name(rc), ms_error_message());
-  if (rc) assert_int_equal(cudaPeekAtLastError(), cudaSuccess); /* a library would take it for its own */
+  if (rc) assert_int_equal(cudaPeekAtLastError(), cudaSuccess); /* libraries would report it as their own error */
   if (emulated_left()) fail_msg("%s, %s: left behind: %s", of->op, spec, emulated_left());
   ms_error_clear();
   free(c.call.workspace);
@@ -377,7 +376,7 @@ static void too_much_is_refused(void **state) {
 
 int main(void) {
 #ifdef MS_TEST_CUDA
-  setenv("MOONSHARD_ATTENTION", "flash", 1); /* what cuDNN gives is test_cuda_attention.c's */
+  setenv("MOONSHARD_ATTENTION", "flash", 1); /* test_cuda_attention.c tests cuDNN */
 #endif
   const struct CMUnitTest tests[] = {
       TEST(every_case_matches_the_cpu),

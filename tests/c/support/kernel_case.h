@@ -1,12 +1,12 @@
-/* kernel_case.h - one kernel on random tensors, against a reference in double.
+/* kernel_case.h - runs one kernel on random tensors and compares it with a reference in double.
  *
- * Inputs are read back as the doubles that their dtype holds, so a reference sees what the kernel sees. Outputs and
- * workspace start as NaN everywhere and end in guard bytes. Running a case also runs it again with the same bits asked
- * for: a second time, over its first input where the kernel says it may, and on three threads (within a tolerance, for
- * sums are cut differently).
+ * Inputs are read back as the doubles that their dtype represents, so a reference sees the kernel's inputs. Outputs and
+ * workspace start as NaN everywhere and end with guard bytes. After its first run a case must give the same bits a
+ * second time and, where the kernel allows it, over its first input; on three threads it must agree within a tolerance,
+ * because sums are divided differently.
  *
- * The same cases are compiled once more with MS_TEST_CUDA for the kernels of CUDA, emulated or on a GPU: tensors are
- * then copied to the device and back around each run (cuda_case.h).
+ * The same cases are compiled again with MS_TEST_CUDA for the CUDA kernels, emulated or on a GPU: tensors are then
+ * copied to the device and back around each run (cuda_case.h).
  */
 #ifndef MS_TESTS_KERNEL_CASE_H
 #define MS_TESTS_KERNEL_CASE_H
@@ -30,15 +30,15 @@ static inline const ms_kernel *kernel_of(int op) { return ms_cpu_kernel(op); }
 static inline int run_kernel(const ms_kernel *kernel, const ms_kernel_call *call) { return kernel->run(call); }
 #endif
 
-/* libgomp is not instrumented: the thread sanitizer cannot follow a team, only slow it down. GPUs have no team. */
+/* The thread sanitizer cannot follow libgomp, which is not instrumented. GPUs have no team. */
 #if defined(__SANITIZE_THREAD__) || defined(MS_TEST_CUDA)
 enum { TEAM = 1 };
 #else
 enum { TEAM = 3 };
 #endif
 
-/* Whether a case of so many elements (or multiplications, by the ten) is left to real devices: an emulated
- * one is slow. */
+/* Whether a case of this many elements (or multiplications / 10) is only for real devices, because emulation is
+ * slow. */
 #ifdef EMULATED_CUDA
   #ifdef __SANITIZE_ADDRESS__
 enum { MOST_EMULATED = 30000 };
@@ -47,7 +47,7 @@ enum { MOST_EMULATED = 120000 };
   #endif
 static inline int too_large(int64_t elements) { return elements > MOST_EMULATED; }
 #else
-/* MOONSHARD_TEST_MOST: for tools that are slow on a GPU too. */
+/* MOONSHARD_TEST_MOST limits the size of cases, for tools that are slow on GPUs too. */
 static inline int too_large(int64_t elements) {
   const char *most = getenv("MOONSHARD_TEST_MOST");
   return most && elements > atoll(most);
@@ -110,7 +110,7 @@ static inline ms_value_info shape(int dtype, int ndim, const int64_t *dims) {
   shape((dtype), (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
 #define SCALAR(dtype) shape((dtype), 0, NULL)
 
-/* NaN bytes, then guard bytes. */
+/* Fills with NaN bytes, followed by guard bytes. */
 static inline void *poisoned(int64_t bytes) {
   char *data = aligned_alloc(64, (size_t)((bytes + GUARD_BYTES + 63) / 64 * 64));
   assert_non_null(data);
@@ -128,7 +128,7 @@ static inline kernel_case case_of(int op) {
   return c;
 }
 
-/* A further input of normal numbers (u8: 0 or 1); returns its index. */
+/* Adds an input of normally distributed numbers (u8: 0 or 1); returns its index. */
 static inline int add_input(kernel_case *c, ms_value_info info) {
   int i = c->call.inputs++;
   int64_t n = ms_numel(&info);
@@ -154,7 +154,7 @@ static inline void free_case(kernel_case *c) {
   for (int i = 0; i < c->call.outputs; i++) free(c->call.out_data[i]);
 }
 
-/* One run on `threads` threads, its own workspace poisoned. */
+/* One run on `threads` threads with a poisoned workspace. */
 static inline void run_once(kernel_case *c, ms_kernel_call call, int threads) {
   const ms_kernel *kernel = kernel_of(call.op);
   assert_non_null(kernel);
@@ -175,7 +175,7 @@ static inline int same_number(double a, double b, double tolerance) {
   return fabs(a - b) <= tolerance * (1.0 + fabs(b));
 }
 
-/* Compares every output with what c holds: bit for bit, or as sums of another order. */
+/* Compares every output with c's: bit for bit, or with the tolerance of reordered sums. */
 static inline void assert_same_outputs(const kernel_case *c, void *const *other, int reordered, const char *what) {
   for (int i = 0; i < c->call.outputs; i++) {
     int64_t n = ms_numel(&c->call.out[i]);
@@ -190,13 +190,13 @@ static inline void assert_same_outputs(const kernel_case *c, void *const *other,
   }
 }
 
-/* With each output over each input that the kernel lets it lie over, and as many outputs over inputs as there can be at
- * once. `again` has outputs of its own. */
+/* Runs with each output over each input that it can overwrite, and with as many such pairs at once as possible. `again`
+ * has its own outputs. */
 static inline void run_in_place(const kernel_case *c, const ms_kernel_call *again) {
   const unsigned in_place = kernel_of(c->call.op)->in_place;
   for (int shift = 0; shift < again->outputs * again->inputs; shift++) {
     ms_kernel_call call = *again;
-    unsigned inputs = 0, outputs = 0; /* that lie over another */
+    unsigned inputs = 0, outputs = 0; /* already in such a pair */
     for (int n = 0; n < again->outputs * again->inputs; n++) {
       const int pair = (n + shift) % (again->outputs * again->inputs);
       const int o = pair / again->inputs, i = pair % again->inputs;
@@ -213,7 +213,7 @@ static inline void run_in_place(const kernel_case *c, const ms_kernel_call *agai
   }
 }
 
-/* Runs the case and its repetitions. Outputs stay in c. Kernels that update outputs (optimizers) use run_once. */
+/* Runs the case and its repetitions. Outputs stay in c. For kernels that update outputs (optimizers) use run_once. */
 static inline void run_case(kernel_case *c) {
   ms_kernel_call again = c->call;
   run_once(c, c->call, 1);
@@ -228,7 +228,7 @@ static inline void run_case(kernel_case *c) {
   for (int i = 0; i < again.outputs; i++) free(again.out_data[i]);
 }
 
-/* |actual - expected| <= tolerance (scale + |expected|); bf16 allows for its rounding as well. */
+/* |actual - expected| <= tolerance (scale + |expected|); for bf16 also its rounding error. */
 static inline void assert_output(const kernel_case *c, int output, int64_t element, double expected, double tolerance) {
   double actual = output_at(c, output, element);
   if (c->call.out[output].dtype == MS_BF16) tolerance += 1.0 / 256;
