@@ -1,7 +1,6 @@
-/* test_cuda_attention.c - attention by cuDNN, whose graphs an emulated one computes (tests/emulated_cuda): the numbers
- * of the CPU's kernels, forward and backward; who computes where it cannot; plans that want too much; failures of every
- * call, after which nothing is left.
- */
+/* test_cuda_attention.c - tests attention by cuDNN, whose graphs an emulated library computes (tests/emulated_cuda):
+ * the results equal those of the CPU kernels, forward and backward; the fallback for calls that cuDNN does not support;
+ * plans that need too much workspace; failures of every call, after which nothing must be left allocated. */
 #include "tests/c/support/emulated_cuda.h"
 #include "support/check.h"
 
@@ -24,7 +23,7 @@ enum { OPERANDS = 9, GUARD = 64 };
 
 static const ms_device_api *api;
 
-/* A call of either direction on tensors of the host. */
+/* A call in either direction on host tensors. */
 typedef struct attention_case {
   ms_kernel_call call;
   void *tensor[OPERANDS]; /* inputs, then outputs */
@@ -57,7 +56,7 @@ static void run_on_cpu(ms_kernel_call call) {
   if (kernel->release) kernel->release(call.prepared);
 }
 
-/* Inputs, and the outputs as the CPU computes them. */
+/* The inputs, and the outputs as computed by the CPU. */
 static attention_case case_of(const attention_size *a, int backward) {
   attention_case c = {.call = {.op = MS_OP_attention, .inputs = 3, .outputs = 2, .threads = 1}};
   const ms_value_info q = shape4(MS_BF16, a->b, a->t, a->h, a->d), k = shape4(MS_BF16, a->b, a->s, a->g, a->d);
@@ -93,7 +92,8 @@ static void free_case(attention_case *c) {
   for (int i = 0; i < OPERANDS; i++) free(c->tensor[i]);
 }
 
-/* The call's kernel on the device, results into `out`; tensors begin `shift` bytes behind 16. */
+/* Runs the call's kernel on the device and stores results in `out`. Tensors begin `shift` bytes after a 16-byte
+ * boundary. */
 static int run_on_device(ms_device *device, const attention_case *c, int shift, char *out[3]) {
   const ms_kernel *kernel = api->kernel(c->call.op);
   ms_kernel_call call = c->call;
@@ -112,9 +112,9 @@ static int run_on_device(ms_device *device, const attention_case *c, int shift, 
     rc = api->write(device, memory + at[i], c->call.in_data[i], (int64_t)bytes_of(&call.in[i]));
   for (int i = 0; i < call.inputs; i++) call.in_data[i] = memory + at[i];
   for (int i = 0; i < call.outputs; i++) call.out_data[i] = memory + at[call.inputs + i];
-  call.workspace = workspace + GUARD; /* aligned to that and no more */
+  call.workspace = workspace + GUARD; /* aligned to exactly this */
   if (!rc) rc = kernel->bind(&call);
-  if (!rc) rc = kernel->bind(&call); /* by another instruction that shares it */
+  if (!rc) rc = kernel->bind(&call); /* a second bind, by another instruction that shares the call */
   if (!rc) rc = kernel->run(&call);
   for (int i = 0; i < call.outputs && !rc; i++)
     rc = api->read(device, out[i], call.out_data[i], (int64_t)bytes_of(&call.out[i]));
@@ -156,7 +156,7 @@ static void assert_close(const attention_case *c, char *out[3]) {
   }
 }
 
-/* 1 when the results are own kernels' to the bit. */
+/* Returns 1 if the results equal those of our own kernels bit for bit. */
 static int by_own_kernels(const attention_case *c, char *out[3]) {
   char *own[3];
   int same = 1;
@@ -214,8 +214,7 @@ static void own_kernels_compute_what_it_is_not_asked_for(void **state) {
   free_case(&whole);
 }
 
-/* A plan that needs more than the workspace has is passed over; without any plan, own kernels compute, and
- * it is told. */
+/* A plan that needs more than the workspace is skipped; without any plan our own kernels run, and a note reports it. */
 static void plans_are_chosen_by_their_workspace(void **state) {
   (void)state;
   const attention_size a = {1, 33, 33, 4, 2, 16, 1};
@@ -241,7 +240,7 @@ static void plans_are_chosen_by_their_workspace(void **state) {
   free_case(&c);
 }
 
-/* Before the library is found, which then stays. */
+/* Runs before the library is loaded, because it then stays loaded. */
 static void a_library_that_is_not_found_or_too_old_is_told(void **state) {
   (void)state;
   const attention_size a = {1, 12, 12, 1, 1, 8, 1};
@@ -271,7 +270,8 @@ static void a_library_that_is_not_found_or_too_old_is_told(void **state) {
   free_case(&c);
 }
 
-/* Until 9.15.0, gradients of keys in no multiple of 128 were wrong: what it says of itself is read at every call. */
+/* Until 9.15.0, gradients were wrong unless the number of keys was a multiple of 128. The version is read at every
+ * call. */
 static void what_old_versions_get_wrong_is_not_asked_of_them(void **state) {
   (void)state;
   const attention_size odd = {1, 8, 130, 1, 1, 8, 0}, even = {1, 8, 128, 1, 1, 8, 0};
@@ -318,7 +318,7 @@ static void failures_are_told_and_leave_nothing(void **state) {
   free_case(&c);
 }
 
-/* Where a kernel is allowed the shared memory that it wants. */
+/* A kernel cannot get the shared memory it needs: the error reports it. */
 static void what_own_kernels_cannot_have_is_told(void **state) {
   (void)state;
   const attention_size a = {1, 9, 9, 2, 1, 8, 1};
@@ -338,7 +338,7 @@ static void what_own_kernels_cannot_have_is_told(void **state) {
   emulate_failure("");
 }
 
-/* The 37th thing that is finalized is the plan of the best configuration. */
+/* The 37th finalized descriptor is the plan of the best configuration. */
 static void a_plan_that_fails_is_passed_over(void **state) {
   (void)state;
   const attention_size a = {1, 9, 9, 1, 1, 8, 0};

@@ -1,6 +1,5 @@
-/* test_cuda_faults.c - every call that the CUDA device makes of the runtime and of NCCL fails in turn: each time the
- * run ends with an error that names the call, at once, and nothing is left behind.
- */
+/* test_cuda_faults.c - lets every call of the CUDA device to the runtime and to NCCL fail in turn: the run must end at
+ * once with an error that names the call, and leave nothing allocated. */
 #include "tests/c/support/emulated_cuda.h"
 #include "tests/c/support/mlp_training.h"
 
@@ -30,7 +29,7 @@ static int run_steps(ms_exec *exec, rank_engine *engine, const training_config *
   return rc;
 }
 
-/* A short training with graphs, from the device's opening to its closing. nccl: enum ms_nccl_option. */
+/* A short training with graphs, from opening to closing the device. nccl: enum ms_nccl_option. */
 static int train_shortly(ms_world *world, int rank, int nccl) {
   training_config config = training_default(1, ms_world_size(world));
   rank_engine engine = {0};
@@ -49,7 +48,7 @@ static int train_shortly(ms_world *world, int rank, int nccl) {
   return rc;
 }
 
-/* 1 when the call was failed; it then has been told. */
+/* Returns 1 if the call failed and the failure was reported. */
 static int fails_at(ms_world *world, const char *function, int call) {
   char spec[128];
   const char *name = strcmp(function, "cudaLaunchKernel") ? function : "";
@@ -91,7 +90,7 @@ static void A4_every_call_of_the_runtime_may_fail(void **state) {
   must(ms_world_join_alone(&world));
   for (size_t f = 0; f < sizeof functions / sizeof *functions; f++) {
     int call = 1, next = 2, failed = 0;
-    while (fails_at(world, functions[f], call)) { /* 1, 2, 3, 5, 8, ...: until it is called less often */
+    while (fails_at(world, functions[f], call)) { /* 1, 2, 3, 5, 8, ...: until there are fewer calls */
       int sum = call + next;
       call = next;
       next = sum;
@@ -106,10 +105,10 @@ static void A4_every_call_of_the_runtime_may_fail(void **state) {
 
 typedef struct lost_call {
   const char *spec;
-  int rank, nccl; /* whose call it is; enum ms_nccl_option */
+  int rank, nccl; /* the rank whose call fails; enum ms_nccl_option */
 } lost_call;
 
-/* One rank's call fails: it tells which, and the other hears of it instead of waiting. */
+/* One rank's call fails: that rank reports the call, and the other gets an error instead of waiting. */
 static int lose_a_call(ms_world *world, void *context) {
   const lost_call *lost = context;
   const char *spec = lost->spec;
@@ -123,7 +122,7 @@ static int lose_a_call(ms_world *world, void *context) {
   EXPECT(!emulated_left(), "%s: left behind: %s", spec, emulated_left());
   if (rank == lost->rank) {
     const char *end = strchr(spec, ':'), *told = ms_error_message();
-    const int memory = !strncmp(spec, "ncclMemAlloc", 12); /* its failure is told as what it means */
+    const int memory = !strncmp(spec, "ncclMemAlloc", 12); /* its failure is reported as lack of memory */
     const char *name = memory ? "GPU" : !strncmp(spec, "asynchronous", 12) ? "" : spec;
     const size_t length = name == spec ? (size_t)(end - spec) : strlen(name);
     EXPECT(memmem(told, strlen(told), name, length) && rc == (memory ? MS_ENOMEM : MS_EDEVICE), "%s: %s: %s", spec,
@@ -230,7 +229,7 @@ static void A4_what_a_kernel_finds_is_told_with_the_norm(void **state) {
   ((int32_t *)ms_exec_input(engine.exec, "y"))[3] = 1000;
   must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL));
   assert_fails(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, NULL), MS_EINVAL, "cross_entropy: ");
-  engine_step(&engine, &config, 0, 0, &(ms_step_outputs){0}); /* told once */
+  engine_step(&engine, &config, 0, 0, &(ms_step_outputs){0}); /* reported once */
   engine_close(&engine);
   ms_world_leave(world);
 }

@@ -1,7 +1,6 @@
-/* test_cuda_matmul.c - how a matrix product on CUDA finds its algorithm: timed once, kept on disk, taken from there by
- * whoever comes later; damaged files, folders that cannot be written, and failures of every call of cuBLASLt. Emulated
- * (tests/emulated_cuda).
- */
+/* test_cuda_matmul.c - tests how a matrix product on CUDA finds its algorithm: timed once, stored on disk, and read
+ * from there by later runs; damaged files, folders that are not writable, and failures of every call of cuBLASLt.
+ * Emulated (tests/emulated_cuda). */
 #include "tests/c/support/emulated_cuda.h"
 #include "support/check.h"
 
@@ -18,7 +17,7 @@
 #include "device/device.h"
 
 enum { M = 24, N = 16, K = 40 };
-enum { FORWARDS, BACKWARDS }; /* the order in which the emulated algorithms 0 and 2, and 1, sum */
+enum { FORWARDS, BACKWARDS }; /* the order in which emulated algorithms 0 and 2 add, and that of algorithm 1 */
 
 static const ms_device_api *api;
 static char cache[] = "/tmp/moonshard_test_XXXXXX", folder[128];
@@ -34,12 +33,12 @@ static ms_kernel_call product_call(void) {
 
 static float value_at(int i) { return (float)(sin(i) * pow(10, i % 5)); }
 
-/* One product on the device: the status, and the result. */
+/* Runs one product on the device; returns the status and stores the result. */
 static int multiply(ms_device *device, float *c) {
   const ms_kernel *kernel = api->kernel(MS_OP_matmul);
   ms_kernel_call call = product_call();
   void *memory = NULL;
-  char *workspace = NULL; /* begins at 64 bytes, and no more */
+  char *workspace = NULL; /* aligned to exactly 64 bytes */
   float operands[M * K + K * N];
   for (int i = 0; i < M * K + K * N; i++) operands[i] = value_at(i);
   int rc = kernel->prepare(&call);
@@ -51,7 +50,7 @@ static int multiply(ms_device *device, float *c) {
   call.out_data[0] = (float *)memory + M * K + K * N;
   call.workspace = workspace + 64;
   if (!rc) rc = kernel->bind(&call);
-  if (!rc) rc = kernel->bind(&call); /* by another instruction that shares it */
+  if (!rc) rc = kernel->bind(&call); /* a second bind, by another instruction that shares the call */
   if (!rc) rc = kernel->run(&call);
   if (!rc) rc = api->read(device, c, call.out_data[0], M * N * sizeof *c);
   if (workspace) api->release(device, workspace, call.workspace_bytes + 64, 0);
@@ -68,7 +67,7 @@ static int multiply_alone(float *c) {
   return rc;
 }
 
-/* The order in which the product that was just computed was summed. */
+/* The order of additions in the last product. */
 static int order_of(const float *c) {
   int like[2] = {1, 1};
   for (int row = 0; row < M; row++)
@@ -93,7 +92,7 @@ static int order_now(void) {
 
 /* ---- the cache ---- */
 
-/* The one file that is kept, or how many there are. */
+/* Finds the only stored file; returns the number of files. */
 static int kept_files(char path[512]) {
   int files = 0;
   DIR *opened = opendir(folder);
@@ -111,7 +110,7 @@ static void forget(void) {
   while (kept_files(path)) assert_int_equal(unlink(path), 0);
 }
 
-/* slow: a bit for each of the emulated algorithms. */
+/* slow: a bit per emulated algorithm. */
 static void tune(const char *slow) {
   setenv("MOONSHARD_CUDA_MATMUL_TUNE", "1", 1);
   setenv("MOONSHARD_EMULATE_CUBLASLT_SLOW", slow, 1);
@@ -142,7 +141,7 @@ static void A3_the_fastest_algorithm_is_kept_and_taken_again(void **state) {
   tune("5");
   assert_int_equal(order_now(), BACKWARDS);
   assert_int_equal(kept_files(path), 1);
-  tune("2"); /* now it would lose */
+  tune("2"); /* it would lose now */
   assert_int_equal(order_now(), BACKWARDS);
   assert_int_equal(kept_files(path), 1);
   forget();
@@ -160,7 +159,7 @@ static void A3_without_timing_the_first_algorithm_is_taken(void **state) {
   setenv("XDG_CACHE_HOME", "/proc/nowhere", 1);
   assert_int_equal(order_now(), FORWARDS);
   setenv("XDG_CACHE_HOME", cache, 1);
-  emulate_failure("cudaMalloc:3"); /* the operands, the workspace; no room for timing */
+  emulate_failure("cudaMalloc:3"); /* after operands and workspace: there is no memory for timing */
   assert_int_equal(order_now(), FORWARDS);
   emulate_failure("");
   assert_int_equal(kept_files(path), 0);
@@ -172,7 +171,7 @@ static void write_file(const char *path, const char *text, size_t bytes) {
   close(fd);
 }
 
-/* Cut, changed, of another key, of another kind: each is as if it were not there, and makes room for a good one. */
+/* A truncated or modified file, or one with another key or format, counts as missing and is replaced. */
 static void A3_damaged_and_foreign_files_do_no_harm(void **state) {
   (void)state;
   char path[512], good[2048], text[2048];
@@ -200,7 +199,7 @@ static void A3_damaged_and_foreign_files_do_no_harm(void **state) {
     assert_int_equal(kept_files(path), 1);
   }
   unlink(path);
-  assert_int_equal(mkdir(path, 0700), 0); /* not even a file: nothing can be kept, and nothing is timed for long */
+  assert_int_equal(mkdir(path, 0700), 0); /* cannot be replaced, so the first candidate is used */
   assert_int_equal(order_now(), FORWARDS);
   assert_int_equal(rmdir(path), 0);
 }
@@ -211,7 +210,7 @@ static void A3_an_algorithm_that_does_not_suit_is_not_used(void **state) {
   tune("5");
   assert_int_equal(order_now(), BACKWARDS);
   assert_int_equal(kept_files(path), 1);
-  setenv("MOONSHARD_EMULATE_CUBLASLT_VERSION", "130200", 1); /* another version has its own files */
+  setenv("MOONSHARD_EMULATE_CUBLASLT_VERSION", "130200", 1); /* each version has its own files */
   tune("2");
   assert_int_equal(order_now(), FORWARDS);
   assert_int_equal(kept_files(path), 2);

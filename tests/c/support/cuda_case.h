@@ -1,6 +1,5 @@
-/* cuda_case.h - one run of a CUDA kernel on tensors that lie on the host: everything the call points to is copied to
- * the device, with the guard bytes behind it, and back. Pointers that are one on the host are one on the device.
- */
+/* cuda_case.h - runs a CUDA kernel on host tensors: copies everything that the call points to to the device, including
+ * the guard bytes after it, and back. Pointers that are equal on the host are equal on the device. */
 #ifndef MS_TESTS_CUDA_CASE_H
 #define MS_TESTS_CUDA_CASE_H
 
@@ -14,8 +13,8 @@ const ms_kernel *ms_cuda_kernel(int op);
 
 static inline const ms_kernel *kernel_of(int op) { return ms_cuda_kernel(op); }
 
-/* Algorithms are not timed, so that nothing is kept on disk; on the emulated device cuBLASLt and cuDNN are the emulated
- * ones beside the test. */
+/* Algorithms are not timed, so nothing is stored on disk. On the emulated device, cuBLASLt and cuDNN are the emulated
+ * libraries next to the test. */
 static __attribute__((constructor)) void choose_libraries(void) {
   setenv("MOONSHARD_CUDA_MATMUL_TUNE", "0", 1);
 #ifdef EMULATED_CUDA
@@ -28,8 +27,8 @@ static __attribute__((constructor)) void choose_libraries(void) {
 #endif
 }
 
-/* How many bytes behind the start of an allocation tensors lie; scalars and fault are always aligned, the workspace no
- * better than it is promised. */
+/* The offset of tensors from an allocation's start, in bytes. Scalars and fault are always aligned; the workspace is
+ * aligned no better than guaranteed. */
 static int device_shift;
 enum { WORKSPACE_SHIFT = 64 };
 
@@ -47,7 +46,7 @@ static inline void check_cuda(cudaError_t error) {
   if (error != cudaSuccess) fail_msg("%s", cudaGetErrorString(error));
 }
 
-/* The device's copy of so many bytes at `host`, guard included; NULL for NULL. */
+/* The device's copy of the bytes at `host`, including guard bytes; NULL for NULL. */
 static inline void *mirrored(mirrors *m, const void *host, int64_t bytes, int shift) {
   if (!host) return NULL;
   for (int i = 0; i < m->count; i++)
@@ -61,7 +60,7 @@ static inline void *mirrored(mirrors *m, const void *host, int64_t bytes, int sh
   return new->device;
 }
 
-/* MS_EINVAL with the fault's numbers when the kernel noted one. */
+/* Returns MS_EINVAL with the fault's numbers if the kernel recorded a fault. */
 static inline int run_kernel(const ms_kernel *kernel, const ms_kernel_call *host) {
   ms_kernel_call call = *host;
   ms_fault fault = {0};
