@@ -24,7 +24,7 @@ local METHODS = {
   bmm = "matmul", ["repeat"] = "broadcast_to", select = "index", narrow = "slice", clip = "clamp",
   parameters = "named_parameters", modules = "named_modules", children = "named_modules",
 }
-local TOLD = {
+local EXPLAINED = {
   backward = STEP, zero_grad = STEP, step = STEP, train = MODE, eval = MODE,
   to = DEVICE, cuda = DEVICE, cpu = DEVICE, half = DTYPE, bfloat16 = DTYPE,
   detach = "loss, gradients and update are one graph; the freeze option of ms.fully_shard freezes parameters",
@@ -58,7 +58,7 @@ end
 -- A PyTorch name: its counterpart here, or why there is none.
 local function of_pytorch(name)
   local here = METHODS[name]
-  return here and ("PyTorch's %s is %s here"):format(name, here) or TOLD[name]
+  return here and ("PyTorch's %s is %s here"):format(name, here) or EXPLAINED[name]
 end
 
 ---Suggests what to write instead of an unknown method.

@@ -1,6 +1,6 @@
 -- SIGTERM, which clusters send some time before they kill: the ranks agree on a last step, save after it, and end.
 --
--- The signal reaches ranks at different times, or only one of them. At the start of each step all ranks exchange the
+-- The signal reaches ranks at different times, or only one of them. At the start of each step all ranks compare the
 -- learning rate; with it each reports whether it has seen the signal, and that step becomes the last one on all ranks.
 -- It is saved and returned to the recipe as usual, which can log it; the run ends when the recipe calls the next step
 -- or evaluates.
@@ -36,30 +36,30 @@ function termination.wanted()
   return termination.exit_rank ~= nil and C.ms_world_terminating(world.handle) ~= 0
 end
 
----The word that a rank sends with a number that the ranks exchange anyway.
+---The flags that a rank sends along with a number that the ranks gather anyway.
 ---@return integer bit 0: this rank knows that the run should end; bit 1: something saves on this rank
 function termination.status()
   return (termination.wanted() and 1 or 0) + (termination.policies[1] and 2 or 0)
 end
 
 ---Whether one of the ranks knows that the run should end.
----@param words integer[] of all ranks
+---@param statuses integer[] of all ranks
 ---@return boolean
-function termination.any_wants(words)
-  for _, word in ipairs(words) do
-    if word % 2 == 1 then return true end
+function termination.any_wants(statuses)
+  for _, status in ipairs(statuses) do
+    if status % 2 == 1 then return true end
   end
   return false
 end
 
 ---Whether the run should end and nothing saves on any of these ranks, so that they can end immediately.
----@param words integer[] of all ranks
+---@param statuses integer[] of all ranks
 ---@return boolean
-function termination.wanted_without_save(words)
-  for _, word in ipairs(words) do
-    if word >= 2 then return false end
+function termination.wanted_without_save(statuses)
+  for _, status in ipairs(statuses) do
+    if status >= 2 then return false end
   end
-  return termination.any_wants(words)
+  return termination.any_wants(statuses)
 end
 
 ---Whether all policies have made their last save.

@@ -56,7 +56,7 @@ local WORST = { { "loss", "losses" }, { "grad_norm", "gradient norms" }, { "para
 
 local function print_text(found, of_ranks, line)
   local trainer = of_ranks.trainers[1]
-  io.write(("%s: mesh %s beside one rank, %s, the same global batches\n"):format(line.recipe, trainer.mesh,
+  io.write(("%s: mesh %s compared with one rank, %s, the same global batches\n"):format(line.recipe, trainer.mesh,
     plural(found.steps, "step")))
   for _, row in ipairs(WORST) do
     local worst = found.worst[row[1]]

@@ -1,7 +1,7 @@
--- Which files a data source reads: named files, comma lists, patterns ("texts/*.txt") and folders.
+-- Finds the files of a data source: named files, lists separated by commas, patterns ("texts/*.txt") and folders.
 --
--- Of a folder or a pattern only what `wanted` accepts counts; hidden files, sub-folders, empty files and further names
--- of the same file (links) are passed over. A file that is named itself is taken as it is.
+-- Folders and patterns only contribute files that `wanted` accepts, without hidden files, sub-folders, empty files and
+-- additional names (links) of a file. A file that is named explicitly is always included.
 
 local ffi = require "ffi"
 local errors = require "moonshard.base.error"
@@ -32,25 +32,25 @@ local files = {}
 
 local about = ffi.new("ms_lua_statx")
 
--- The type bits of what a path leads to, and its bytes; nil when it leads nowhere.
+-- The type bits and the size in bytes of a file, following links; nil if it does not exist.
 local function look_at(path)
   if C.statx(AT_FDCWD, path, 0, STATX_TYPE_AND_SIZE, about) ~= 0 then return nil end
   return bit.band(about.mode, TYPE), tonumber(about.bytes)
 end
 
----Whether a path leads to something, of whatever kind; that is not opened.
+---Whether a path exists, as any kind of file. Does not open it.
 ---@param path string
 ---@return boolean
 function files.exists(path) return look_at(path) ~= nil end
 
 ---@param path string
----@return number? bytes of a regular file; nil for anything else
+---@return number? bytes size of a regular file; nil for other kinds
 function files.bytes(path)
   local kind, bytes = look_at(path)
   return kind == REGULAR and bytes or nil
 end
 
----A path without links and dots; nil where it leads nowhere.
+---A path without links and dots; nil if it does not exist.
 ---@param path string
 ---@return string?
 function files.real_path(path)
@@ -61,7 +61,7 @@ function files.real_path(path)
   return text
 end
 
--- Paths that match, sorted by their bytes whatever the locale.
+-- Matching paths, sorted by bytes in every locale.
 local function match(pattern)
   local found = ffi.new("ms_lua_glob")
   local paths = {}
@@ -86,7 +86,7 @@ function files.is_text(path)
   return not beginning:find("\0", 1, true)
 end
 
--- Those of the paths of a folder or pattern that are wanted.
+-- The wanted paths of a folder or pattern.
 local function add_found(list, paths, wanted)
   for _, path in ipairs(paths) do
     local real, kind, bytes = files.real_path(path), look_at(path)
@@ -101,20 +101,20 @@ local function add_entry(list, entry, wanted, what)
   if look_at(entry) == FOLDER then
     local before = #list
     add_found(list, match(entry:gsub("[%[%]*?\\]", "\\%0") .. "/*"), wanted)
-    if #list == before then errors.invalid("folder %s: it has no %s files", entry, what) end
+    if #list == before then errors.invalid("folder %s contains no %s files", entry, what) end
   elseif entry:find("[*?%[]") and not files.real_path(entry) then
     local paths = match(entry)
-    if #paths == 0 then errors.invalid("files %s: nothing matches", entry) end
+    if #paths == 0 then errors.invalid("files %s: no file matches", entry) end
     add_found(list, paths, wanted)
   else
     list[#list + 1] = entry
   end
 end
 
----The files of a specification, in the order they are named; a folder's and a pattern's in the order of names.
----@param spec string|string[] paths, folders or patterns; a string may list several, separated by commas or blanks
----@param wanted fun(path: string): boolean of a folder's or a pattern's files
----@param what string they are, for messages: "text"
+---The files of a specification, in the given order; files of a folder or pattern are sorted by name.
+---@param spec string|string[] paths, folders or patterns; a string can list several, separated by commas or blanks
+---@param wanted fun(path: string): boolean selects files of folders and patterns
+---@param what string kind of the files, for messages: "text"
 ---@return string[]
 function files.find(spec, wanted, what)
   local entries = {}

@@ -1,10 +1,10 @@
--- Batches out of a dataset: which samples, in which order, for which rank.
+-- Batches of a dataset: selects the samples of each step and each rank.
 --
 -- Samples are numbered 0..n-1. Epoch e visits them in the order of a permutation keyed by seed and epoch; position p of
--- the run is sample p mod n of epoch floor(p / n). A step takes the next `global batch` positions, rank r the r-th
--- equal share of them. So the samples of a step depend on seed and global batch alone, never on how many ranks share
--- them or on the shape of their mesh. All ranks of a mesh are data-parallel: shard and replicate dimensions both split
--- the batch. Without a mesh all ranks of the world are.
+-- the run is sample p mod n of epoch floor(p / n). A step uses the next `global batch` positions, of which rank r gets
+-- the r-th equal share. The samples of a step therefore depend only on the seed and the global batch, not on the number
+-- of ranks or the shape of the mesh. All ranks of a mesh are data-parallel: shard and replicate dimensions both divide
+-- the batch. Without a mesh, all ranks of the world share it.
 
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
@@ -18,32 +18,32 @@ local world = require("moonshard.distributed.world")
 local ffi = require("moonshard.base.ffi").ffi
 
 ---@class moonshard.LoaderOptions
----@field stream moonshard.TokenStream? what is read; nil: a world is described
+---@field stream moonshard.TokenStream? nil when only planning: nothing is read
 ---@field n integer samples
----@field first fun(sample: integer): number the token of the stream that a sample begins with
----@field seq integer tokens a sample
----@field batch integer samples a rank and step
+---@field first fun(sample: integer): number index in the stream of a sample's first token
+---@field seq integer tokens per sample
+---@field batch integer samples per rank and step
 ---@field share moonshard.Share
 ---@field seed integer
 ---@field shuffle boolean
----@field restart boolean every call of batches begins at position 0 (validation), instead of going on
+---@field restart boolean start every call of batches at position 0 (validation), instead of continuing
 
 ---@class moonshard.Loader
 ---@field n integer samples
----@field batch integer samples a rank and step
----@field position number samples of all ranks that the run has used
----@field counted integer? steps that were made before the next call of batches
+---@field batch integer samples per rank and step
+---@field position number samples that the run has used, on all ranks
+---@field counted integer? steps before the next call of batches (count_from)
 local Loader = { __name = "a data loader" }
 Loader.__index = Loader
 strict.refuse_ipairs(Loader, "for step, batch in data:batches(steps) do")
 
 local loader = {}
 
----@class moonshard.Share which part of a step's samples a rank takes
+---@class moonshard.Share a rank's share of the samples of a step
 ---@field index integer from 0
----@field ranks integer
+---@field ranks integer number of ranks that share
 
----This rank's share: among the ranks of a mesh, else of the world.
+---This rank's share among the ranks of a mesh, or of the world.
 ---@param who string for messages
 ---@param mesh moonshard.Mesh?
 ---@return moonshard.Share
@@ -53,7 +53,7 @@ function loader.share(who, mesh)
   return { index = mesh:get_index(), ranks = mesh:size() }
 end
 
----How many samples a rank takes a step, from `batch` (a rank's) or `global_batch` (all ranks').
+---Samples per rank and step, from `batch` (per rank) or `global_batch` (all ranks).
 ---@param who string for messages
 ---@param share moonshard.Share
 ---@param batch integer?
@@ -65,7 +65,8 @@ function loader.batch_of_rank(who, share, batch, global_batch)
   elseif not global_batch then
     return batch or 8
   elseif global_batch % share.ranks ~= 0 then
-    errors.invalid("%s: %d ranks do not divide global_batch=%d", who, share.ranks, global_batch)
+    errors.invalid("%s: global_batch=%d must be a multiple of the %d ranks that share it", who, global_batch,
+      share.ranks)
   end
   return global_batch / share.ranks
 end
@@ -93,7 +94,7 @@ local function sample_at(self, position)
   return self.order(position % self.n)
 end
 
--- This rank's batch of the step that begins at a position of the run; no batch after `last` will be asked for.
+-- This rank's batch of the step that begins at a position of the run. `last` is the position of the last batch.
 local function read_batch(self, position, last)
   local began = clock.now()
   local numel, shape = self.batch * self.seq, { self.batch, self.seq }
@@ -115,10 +116,10 @@ local function read_batch(self, position, last)
   }
 end
 
----Iterates over `steps` batches, going on where the last call ended. A batch has tokens and targets, i32 [batch, seq]
----as { data, dtype, shape }, first_row and row_step, which say where its rows lie in the step's global batch, and
----data_ms, the milliseconds that the step waited for it. While a step computes, a thread reads the next batches.
----@param steps integer? how many; the default is one epoch, without a tail that would not fill a step
+---Iterates over `steps` batches, continuing where the last call ended. A batch has tokens and targets, i32 [batch, seq]
+---as { data, dtype, shape }; first_row and row_step, the places of its rows in the step's global batch; and data_ms,
+---the milliseconds that the step waited for it. While a step computes, a thread reads the next batches.
+---@param steps integer? default: one epoch, without an incomplete last step
 ---@return fun(): integer?, table? step from 1 (see count_from), and its batch
 function Loader:batches(steps)
   local per_step = self.batch * self.share.ranks
@@ -151,8 +152,8 @@ function Loader:count_from(step)
   self.counted = step
 end
 
----Where the run stands: enough to go on from here, on any number of ranks. Inside of the loop over batches that is
----after the batch at hand. Plain numbers and booleans, so it can be kept as JSON.
+---The position of the run, from which it can continue on any number of ranks. Inside the loop over batches, it is the
+---position after the current batch. Contains only numbers and booleans, so it can be saved as JSON.
 ---@return moonshard.LoaderState
 function Loader:state()
   return {
@@ -166,9 +167,9 @@ end
 
 ---@class moonshard.LoaderState
 ---@field seed number
----@field epoch integer that the next batch begins in
----@field position number samples of all ranks that the run has used
----@field samples integer of the data
+---@field epoch integer epoch in which the next batch begins
+---@field position number samples that the run has used, on all ranks
+---@field samples integer samples of the dataset
 ---@field shuffle boolean
 
 ---Restores a state of the same data, seed and order: the next call of batches starts there.

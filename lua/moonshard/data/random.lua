@@ -1,7 +1,7 @@
--- A dataset of random numbers, for recipes that show or measure something and need no real data.
+-- A dataset of random numbers, for examples and measurements that need no real data.
 --
--- Inputs are standard normal. Targets come from a hidden linear teacher, y = x A with A normal of variance 1/fan-in, so
--- there is something to learn. Sample i is a function of seed and i alone: every rank can make any sample.
+-- Inputs are standard normal. Targets are linear, y = x A with A normal of variance 1/fan-in, so a model can learn
+-- them. Sample i depends only on the seed and i, so every rank can compute any sample.
 
 local ffi = require("ffi")
 local clock = require("moonshard.base.clock")
@@ -17,8 +17,8 @@ local TEACHER = 2 ^ 32 -- a sample's number that no sample has
 
 ---@class moonshard.RandomData
 ---@field length integer samples
----@field inputs integer numbers an input
----@field targets integer numbers a target
+---@field inputs integer numbers per input
+---@field targets integer numbers per target
 local RandomData = { __name = "random data" }
 RandomData.__index = RandomData
 strict.refuse_ipairs(RandomData, "for step, batch in data:batches(sampler, batch) do")
@@ -45,10 +45,10 @@ function RandomData:__tostring()
 end
 
 ---@class moonshard.RandomOptions
----@field length? integer samples; 2048
----@field inputs integer numbers an input
----@field targets integer numbers a target
----@field seed? integer 0
+---@field length? integer samples; default 2048
+---@field inputs integer numbers per input
+---@field targets integer numbers per target
+---@field seed? integer default 0
 
 ---@param o moonshard.RandomOptions
 ---@return moonshard.RandomData
@@ -101,16 +101,16 @@ function RandomData:read(samples)
   }
 end
 
----Iterates over one epoch of a sampler in batches of full size; a tail that does not fill one is left out.
+---Iterates over one epoch of a sampler in full batches; the samples of an incomplete last batch are left out.
 ---@param sampler moonshard.Sampler
----@param batch integer samples a batch
+---@param batch integer samples per batch
 ---@return fun(): integer?, table? position from 1, and the batch
 function RandomData:batches(sampler, batch)
   if type(batch) ~= "number" or batch < 1 or batch % 1 ~= 0 then
     errors.invalid("data:batches: a batch must be a whole number of at least 1, not %s", tostring(batch))
   end
   if sampler:count() < batch then
-    errors.invalid("data:batches: a batch of %d is more than the %d samples of a rank", batch, sampler:count())
+    errors.invalid("data:batches: a batch of %d exceeds the %d samples per rank", batch, sampler:count())
   end
   if self.loaded then
     sampler:load_state(self.loaded)
@@ -132,8 +132,8 @@ function RandomData:batches(sampler, batch)
   end
 end
 
----Where the run stands: this data, and the sampler that its batches were last drawn by (nil before the first). Inside
----of the loop over batches that is after the batch at hand.
+---The position of the run: the settings of this data, and the state of the sampler that was last used (nil before the
+---first batch). Inside the loop over batches, it is the position after the current batch.
 ---@return { seed: number, inputs: integer, targets: integer, sampler: moonshard.SamplerState? }
 function RandomData:state()
   return {
@@ -144,7 +144,7 @@ function RandomData:state()
   }
 end
 
----Goes on from a state of the same data: the next call of batches begins there, with the sampler that it is given.
+---Restores a state of the same data: the next call of batches starts there, and loads the state into its sampler.
 ---@param state { seed: number, inputs: integer, targets: integer, sampler: moonshard.SamplerState? }
 function RandomData:load_state(state)
   saved.check("data:load_state", state, { seed = self.seed, inputs = self.inputs, targets = self.targets })

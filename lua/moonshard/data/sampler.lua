@@ -1,8 +1,7 @@
--- Divides the samples of a dataset over the data-parallel ranks, anew every epoch.
+-- Distributes the samples of a dataset over the data-parallel ranks, differently in every epoch.
 --
--- As PyTorch's DistributedSampler divides them: the epoch's order is a permutation keyed by seed and epoch, made as
--- long as a multiple of the ranks needs (padded with its own beginning, or its tail dropped), and rank r takes its
--- elements r, r + W, r + 2W, ... All ranks are data-parallel.
+-- Like PyTorch's DistributedSampler: the order of an epoch is a permutation keyed by seed and epoch. It is padded with
+-- its own beginning, or truncated, to a multiple of the number of ranks W. Rank r visits elements r, r + W, r + 2W, ...
 
 local errors = require("moonshard.base.error")
 local strict = require("moonshard.base.strict")
@@ -26,12 +25,12 @@ end
 
 ---@class moonshard.SamplerOptions
 ---@field length integer samples of the dataset
----@field seed? integer 0
----@field shuffle? boolean true; false: 0, 1, 2, ...
----@field drop_last? boolean false: pad with the order's beginning so that every rank has as many; true: drop the tail
----@field mesh? moonshard.Mesh whose ranks share the samples; all ranks of the world
----@field rank? integer instead: this rank's place
----@field world? integer and number of ranks
+---@field seed? integer default 0
+---@field shuffle? boolean default true; false: 0, 1, 2, ...
+---@field drop_last? boolean false (default): pad so that all ranks have equally many samples; true: truncate
+---@field mesh? moonshard.Mesh its ranks share the samples; default: all ranks of the world
+---@field rank? integer instead of mesh: the index of this rank
+---@field world? integer instead of mesh: the number of ranks
 
 ---@param o moonshard.SamplerOptions
 ---@return moonshard.Sampler
@@ -51,7 +50,7 @@ local function sampler(o)
     errors.invalid("ms.data.sampler: rank %d is outside a world of %d ranks", o.rank, o.world)
   end
   if o.drop_last and o.length < o.world then
-    errors.invalid("ms.data.sampler: %d samples over %d ranks with drop_last leave none for any rank", o.length,
+    errors.invalid("ms.data.sampler: %d samples are fewer than %d ranks, so drop_last leaves none", o.length,
       o.world)
   end
   o.epoch, o.position, o.resume_at = 0, 0, 0
@@ -64,8 +63,8 @@ function Sampler:count()
   return (self.drop_last and math.floor or math.ceil)(self.length / self.world)
 end
 
----Chooses the order of the samples from here on. Without it every epoch has the order of the first.
----@param epoch integer 0 first
+---Sets the epoch, which determines the order of the samples. Without a call, every epoch has the order of epoch 0.
+---@param epoch integer from 0
 function Sampler:set_epoch(epoch)
   if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then
     errors.invalid("sampler:set_epoch: the epoch must be a whole number of at least 0, not %s", tostring(epoch))
@@ -74,7 +73,7 @@ function Sampler:set_epoch(epoch)
   self.epoch, self.epoch_was_set = epoch, true
 end
 
----This rank's samples of the epoch, in order: from its beginning, or once from where a loaded state stood.
+---This rank's samples of the epoch, in order. The first call after load_state continues at the loaded position.
 ---@return fun(): integer?, integer? position from 1, and the sample, 0 to length - 1
 function Sampler:samples()
   local order = self.shuffle and permutation.new(self.length, self.seed, self.epoch) or function(i) return i end
@@ -97,7 +96,7 @@ end
 ---@field length integer
 ---@field shuffle boolean
 
----Where the epoch stands: enough to go on from here, on any number of ranks. Plain numbers and booleans.
+---The position in the epoch, from which a run can continue on any number of ranks. Only numbers and booleans.
 ---@return moonshard.SamplerState
 function Sampler:state()
   return {
@@ -109,7 +108,7 @@ function Sampler:state()
   }
 end
 
----Goes on from a state of the same dataset, seed and order: the next call of samples begins there, in its epoch.
+---Restores a state of the same dataset, seed and order: the next call of samples continues there, in its epoch.
 ---@param state moonshard.SamplerState
 function Sampler:load_state(state)
   local who = "sampler:load_state"

@@ -1,18 +1,17 @@
 -- Checks that a saved state of a data source belongs to the same data before a run resumes from it.
 --
--- A position is only meaningful in the same data in the same order. A state of other data is refused, so that a run
--- never resumes at a different place than it stopped.
+-- A position is only meaningful for the same data in the same order. The state of other data is refused.
 
 local errors = require("moonshard.base.error")
 
 local saved = {}
 
----Compares a state with what the source itself has.
+---Compares a state with the data source; raises if they differ.
 ---@param who string for messages: "data:load_state"
 ---@param state table
----@param own table<string, number|boolean> by the state's field
+---@param own table<string, number|boolean> the data source's values, by field of the state
 function saved.check(who, state, own)
-  if type(state) ~= "table" then errors.invalid("%s: a state is a table, not %s", who, tostring(state)) end
+  if type(state) ~= "table" then errors.invalid("%s: a state must be a table, not %s", who, tostring(state)) end
   local names = {}
   for name in pairs(own) do names[#names + 1] = name end
   table.sort(names)
@@ -25,7 +24,7 @@ function saved.check(who, state, own)
   end
 end
 
----A field that counts something.
+---Reads a field that must be a count.
 ---@param who string for messages
 ---@param state table
 ---@param name string

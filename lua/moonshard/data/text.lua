@@ -7,7 +7,7 @@ local windows = require("moonshard.data.windows")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.TextOptions
----@field files string|string[] paths, folders or patterns; a string may list several, separated by commas or blanks
+---@field files string|string[] paths, folders or patterns; a string can list several, separated by commas or blanks
 ---@field seq? integer bytes a sequence; 256
 ---@field batch? integer sequences a rank and step; 8
 ---@field global_batch? integer sequences of all ranks a step, instead of batch
@@ -18,7 +18,7 @@ local world = require("moonshard.distributed.world")
 
 ---@class moonshard.TextData: moonshard.Loader
 ---@field bytes number of the text
----@field valid moonshard.Loader? the windows held out; every batches() of it begins anew with the same samples
+---@field valid moonshard.Loader? the validation data; every call of its batches starts with the same samples
 
 ---Batches { tokens, targets } of text: i32 [batch, seq] each, targets the tokens moved by one byte.
 ---@param o moonshard.TextOptions

@@ -26,7 +26,7 @@ function tokenizer.open(path)
   if status ~= 0 and not files.exists(path) then
     local message = ffi.string(C.ms_error_message())
     C.ms_error_clear()
-    errors.invalid('%s: take the tokenizer.json of a model, or make one (recipes/README.md, "Bring your data")',
+    errors.invalid('%s: take the tokenizer.json of a model, or train one (recipes/README.md, "Bring your data")',
       message)
   end
   check(status)
@@ -34,7 +34,7 @@ function tokenizer.open(path)
   return setmetatable({ path = path, handle = handle, vocab = C.ms_tokenizer_vocab(handle) }, Tokenizer)
 end
 
----The ids of a text. Added tokens in it ("<|endoftext|>") stand for themselves; none are put around it.
+---The ids of a text. Added tokens in the text ("<|endoftext|>") are recognised; none are added to it.
 ---@param text string UTF-8
 ---@return integer[]
 function Tokenizer:encode(text)
@@ -45,7 +45,7 @@ function Tokenizer:encode(text)
   return list
 end
 
----The text of ids, special tokens too. The last may end within a character.
+---The text of ids, including special tokens. It can end within a character.
 ---@param ids integer[]
 ---@return string
 function Tokenizer:decode(ids)
@@ -67,12 +67,12 @@ function Tokenizer:id(token)
 end
 
 ---@class moonshard.TokenizeOptions
----@field begin? string token put before each file
----@field finish? string token put after each file
----@field threads? integer all cores
----@field replace_invalid? boolean what is not UTF-8 becomes U+FFFD; else it is an error
+---@field begin? string token before each file
+---@field finish? string token after each file
+---@field threads? integer default: all cores
+---@field replace_invalid? boolean replace invalid UTF-8 by U+FFFD; by default it is an error
 
----Tokenizes text files, each a document, into one token file, which appears when all is written.
+---Tokenizes text files, each one document, into one token file, which appears when it is complete.
 ---@param paths string[]
 ---@param out string
 ---@param o moonshard.TokenizeOptions?

@@ -1,7 +1,7 @@
--- Token files, as llm.c writes them and `moonshard tokenize` too: tokens of 16 or 32 bits behind a header, mapped.
+-- Token files in the format of llm.c and `moonshard tokenize`: a header and tokens of 16 or 32 bits. Files are mapped.
 --
--- Several files are one stream, in the order they are named, and windows of it may begin in one and end in the next.
--- Documents follow one another without padding, each with an end token if the files have them.
+-- Several files form one stream, in the given order; a window can begin in one file and end in the next. Documents
+-- follow one another without padding, separated by end tokens if the files contain them.
 
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
@@ -11,37 +11,37 @@ local windows = require("moonshard.data.windows")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.TokenOptions
----@field files string|string[] paths, patterns ("train_*.bin") or folders (their .bin files); a string may list several
----@field valid_files? string|string[] for validation, instead of a part of files
----@field seq? integer tokens a sequence; 256
----@field batch? integer sequences a rank and step; 8
----@field global_batch? integer sequences of all ranks a step, instead of batch
----@field seed? integer of the order of samples; 0
----@field shuffle? boolean true; false: in the order of the files
----@field valid_fraction? number of the windows that are held out for validation; 0.05, or 0 with valid_files
----@field mesh? moonshard.Mesh whose ranks share the samples; all ranks of the world
+---@field files string|string[] paths, patterns ("train_*.bin") or folders (their .bin files); a string can list several
+---@field valid_files? string|string[] files for validation, instead of a fraction of `files`
+---@field seq? integer tokens per sequence; default 256
+---@field batch? integer sequences per rank and step; default 8
+---@field global_batch? integer sequences per step on all ranks, instead of batch
+---@field seed? integer seed of the order of samples; default 0
+---@field shuffle? boolean default true; false: in the order of the files
+---@field valid_fraction? number fraction of the windows held out for validation; default 0.05, or 0 with valid_files
+---@field mesh? moonshard.Mesh its ranks share the samples; default: all ranks of the world
 
 ---@class moonshard.TokenData: moonshard.Loader
----@field tokens number of the files
----@field valid moonshard.Loader? what is held out; every batches() of it begins anew with the same samples
+---@field tokens number tokens in the files
+---@field valid moonshard.Loader? the validation data; every call of its batches starts with the same samples
 
 local function is_token_file(path) return path:find("%.bin$") ~= nil end
 
 local function any() return true end
 
--- The files of a pattern are what it says; a folder's are those that end in .bin.
+-- A pattern selects all files that match; a folder contributes files that end in .bin.
 local function open(spec)
   local wanted = type(spec) == "string" and spec:find("[*?%[]") and any or is_token_file
   local paths = files.find(spec, wanted, ".bin")
   for _, path in ipairs(paths) do
     if not files.exists(path) then
-      errors.invalid("%s: No such file or directory: `moonshard tokenize` makes token files of text", path)
+      errors.invalid("%s: No such file or directory: `moonshard tokenize` converts text to token files", path)
     end
   end
   return streams.open(paths, "MS_TOKEN_FILES")
 end
 
----Batches { tokens, targets } of token files: i32 [batch, seq] each, targets the tokens moved by one.
+---Batches { tokens, targets } of token files: i32 [batch, seq] each, targets are the tokens shifted by one.
 ---@param o moonshard.TokenOptions
 ---@return moonshard.TokenData
 local function tokens(o)

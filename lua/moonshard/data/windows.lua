@@ -1,22 +1,22 @@
--- A stream of tokens cut into windows of seq tokens: which of them are for training and which for validation.
+-- Divides a stream of tokens into windows of seq tokens, for training and for validation.
 --
--- Window w has tokens [w*seq, (w+1)*seq) and the same moved by one as targets. For validation, every so many windows a
--- block of up to 16 neighbouring ones is held out, so that the validation data is of the same kind as the rest, and
--- hardly any of it continues something that was trained on.
+-- Window w has tokens [w*seq, (w+1)*seq), and the same shifted by one as targets. Validation holds out blocks of up to
+-- 16 adjacent windows at regular intervals, so that its data resembles the training data, but rarely continues a
+-- sequence of it.
 
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
 local loader = require("moonshard.data.loader")
 
 local LONGEST_BLOCK = 16
--- Validation draws its order from a key of its own.
+-- The validation order has a separate key.
 local VALIDATION_SEED = 2 ^ 31
 
 local windows = {}
 
 ---@class moonshard.WindowOptions
 ---@field seq integer
----@field batch integer samples a rank and step
+---@field batch integer samples per rank and step
 ---@field share moonshard.Share
 ---@field seed number
 ---@field shuffle boolean
@@ -24,8 +24,8 @@ local windows = {}
 
 local function all_of(sample) return sample end
 
--- How `count` windows are divided: counts, and which window each sample is. Windows come in cycles of `period` blocks
--- of which the last is for validation; what is left after the last full cycle is for training.
+-- Divides `count` windows: the number of samples of each kind, and the window of each sample. In every cycle of
+-- `period` blocks, the last block is for validation. The windows after the last full cycle are for training.
 local function divide(count, valid_fraction)
   if valid_fraction == 0 then return { train = count, valid = 0, train_window = all_of } end
   local period = math.max(2, math.floor(1 / valid_fraction + 0.5))
@@ -50,7 +50,7 @@ local function group_digits(number)
   return (text:gsub("^,", ""))
 end
 
----Tokens that hold enough windows for one step and, unless there is no validation, one validation sample.
+---Number of tokens needed for one step and, with validation, one validation sample.
 ---@param o moonshard.WindowOptions
 ---@return number
 function windows.tokens_needed(o)
@@ -63,7 +63,7 @@ function windows.tokens_needed(o)
   end
 end
 
----Refuses a stream that has not enough tokens for one step.
+---Raises if a stream has too few tokens for one step.
 ---@param who string for messages
 ---@param spec string|string[] the files
 ---@param unit string "bytes" or "tokens"
@@ -77,7 +77,7 @@ function windows.check_size(who, spec, unit, tokens, o)
     group_digits(needed), unit)
 end
 
----Reads options that both kinds of data have: how the samples of a step are shared, and what is held out.
+---Reads options common to text and token files: this rank's share of a step's samples, and the validation fraction.
 ---@param who string for messages
 ---@param o table parsed options; share and batch are set
 function windows.share(who, o)
@@ -102,10 +102,10 @@ local function make_loader(o, stream, n, window, restart)
   })
 end
 
----A loader over the windows of a stream; its `valid` is one over those that are held out, if any are.
+---A loader over the training windows of a stream; its `valid` is a loader over the validation windows, if any.
 ---@param o moonshard.WindowOptions
----@param stream moonshard.TokenStream? nil: a world is described, nothing is read
----@param tokens number of the stream
+---@param stream moonshard.TokenStream? nil when only planning: nothing is read
+---@param tokens number tokens in the stream
 ---@return moonshard.Loader
 function windows.loaders(o, stream, tokens)
   local parts = divide(math.floor((tokens - 1) / o.seq), o.valid_fraction)
@@ -114,7 +114,7 @@ function windows.loaders(o, stream, tokens)
   return data
 end
 
----A loader over all windows of a stream of its own, that begins anew with every call of batches.
+---A loader over all windows of a separate stream, which restarts with every call of batches.
 ---@param o moonshard.WindowOptions
 ---@param stream moonshard.TokenStream?
 ---@param tokens number

@@ -18,8 +18,8 @@ local agreement = {}
 ---@return any
 function agreement.uninterrupted(call, ...)
   if context.trace then
-    errors.invalid("this needs all ranks, and stands in a forward or loss, which is traced and not run: do it between "
-      .. "steps")
+    errors.invalid("this call needs all ranks, but is in a forward or loss, which is traced and not run: call it "
+      .. "between steps")
   end
   C.ms_interrupt_defer(1)
   local ok, result = pcall(call, ...)

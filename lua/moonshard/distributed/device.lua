@@ -34,8 +34,7 @@ function device.kind(name, what)
   local count = ffi.new("int[1]")
   check(C.ms_device_count(kind, count))
   if count[0] == 0 then
-    errors.raise("MS_EUNSUPPORTED", "device %s: this machine shows no GPU (CUDA_VISIBLE_DEVICES says which there are)",
-      name)
+    errors.raise("MS_EUNSUPPORTED", "device %s: this machine shows no GPU (CUDA_VISIBLE_DEVICES can hide them)", name)
   end
   return kind
 end

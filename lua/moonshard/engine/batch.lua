@@ -1,5 +1,5 @@
--- A batch as the engine takes it: which of its fields are arrays, their shapes for one micro-batch, which rows of the
--- global batch it has, and its copying.
+-- Reads batches: which fields are arrays, their shapes for one micro-batch, and which rows of the global batch they
+-- contain. Copies micro-batches into the inputs of a plan.
 
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
@@ -7,7 +7,7 @@ local options = require("moonshard.base.options")
 
 local batch_of = {}
 
--- Fields of a batch that are arrays, in a fixed order: what is fed to the engine.
+-- The names of the array fields of a batch, sorted. Only these are passed to the engine.
 local function arrays_of(batch)
   if type(batch) ~= "table" or rawget(batch, "data") ~= nil then
     errors.invalid("a batch is a table of arrays, { inputs = ..., targets = ... }, not %s", options.describe(batch))
@@ -15,7 +15,7 @@ local function arrays_of(batch)
   local names = {}
   for name, value in pairs(batch) do
     if type(value) == "cdata" then
-      errors.invalid("batch.%s is memory without a shape: give { data = memory, dtype = \"f32\", shape = "
+      errors.invalid("batch.%s is memory without a shape: write { data = memory, dtype = \"f32\", shape = "
         .. "{ rows, ... } }", tostring(name))
     elseif type(value) == "table" then
       if type(value.data) == "nil" or not value.shape or not value.dtype then
@@ -31,7 +31,7 @@ local function arrays_of(batch)
   return names
 end
 
----How many elements a shape has.
+---Number of elements of a shape.
 ---@param shape integer[]
 ---@return integer
 function batch_of.numel(shape)
@@ -40,7 +40,7 @@ function batch_of.numel(shape)
   return n
 end
 
--- Above it a double does not count every element.
+-- A double represents every integer up to here.
 local MOST_ELEMENTS = 2 ^ 53
 
 local function check_shape(name, shape)
@@ -76,7 +76,7 @@ local function spec_of(name, array, micro_batches, fed)
   return { name = name, dtype = dtype, shape = shape, numel = batch_of.numel(shape) }
 end
 
--- A batch has as many rows as its first field of these, or as its first array.
+-- The first of these fields, or else the first array, determines the number of rows of a batch.
 local PRIMARY = { "tokens", "inputs", "targets" }
 
 local function rows_of(batch)
@@ -90,12 +90,12 @@ local function rows_of(batch)
   return batch[first].shape[1]
 end
 
----One micro-batch's inputs: the first dimension divided by the number of micro-batches. A field of k times as many
----indices as the batch has rows has k for every row; others have none of a row.
+---The inputs of one micro-batch: the first dimension is divided by the number of micro-batches. `rows` is the number of
+---rows of the micro-batch if the field's first dimension is a multiple of it, or else 0: the field is not per row.
 ---@param batch table<string, moonshard.Array>
 ---@param micro_batches integer
----@param fed boolean? false: of shapes alone, to compile for; what data is does not matter. true unless told
----@return { name: string, dtype: string, shape: integer[], numel: integer, rows: integer }[] specs by name
+---@param fed boolean? false: only use the shapes, to compile a plan, and do not check the data; default true
+---@return { name: string, dtype: string, shape: integer[], numel: integer, rows: integer }[] specs sorted by name
 function batch_of.specs(batch, micro_batches, fed)
   local specs = {}
   for i, name in ipairs(arrays_of(batch)) do specs[i] = spec_of(name, batch[name], micro_batches, fed ~= false) end
@@ -104,11 +104,12 @@ function batch_of.specs(batch, micro_batches, fed)
   return specs
 end
 
----Which rows of a step's global batch each micro-batch has: row i of it is row first + i step there. Loaders say it of
----their batches (first_row, row_step); otherwise the ranks' batches follow one another in the order of the mesh.
+---Which rows of a step's global batch each micro-batch contains: row i of the micro-batch is row first + i * step of
+---the global batch. Loaders set first_row and row_step in their batches; without them the global batch is the
+---concatenation of the ranks' batches in the order of the mesh.
 ---@param batch table<string, moonshard.Array>
 ---@param micro_batches integer
----@param place integer this rank's among those that train together, from 0
+---@param place integer index of this rank among those that train together, from 0
 ---@return { first: integer, step: integer }[] by micro-batch
 function batch_of.places(batch, micro_batches, place)
   local rows, places = rows_of(batch), {}
@@ -127,7 +128,7 @@ end
 
 ---Copies a micro-batch into a plan's inputs.
 ---@param exec moonshard.Exec
----@param specs table of the batch
+---@param specs table from batch_of.specs
 ---@param batch table<string, moonshard.Array>
 ---@param micro integer from 0
 function batch_of.feed(exec, specs, batch, micro)

@@ -1,6 +1,6 @@
--- A module called on eager tensors: its forward is traced once for the shapes of its arguments, and evaluated. A
--- sharded model computes on all ranks together, so all must call it; one that is not sharded yet computes on this rank
--- alone, with the weights that it will start from.
+-- Calls a module on eager tensors: traces its forward once per set of argument shapes, and evaluates it. A sharded
+-- model computes on all ranks, so all must call it. A model that is not sharded yet computes only on this rank, with
+-- its initial weights.
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
@@ -10,7 +10,7 @@ local values = require("moonshard.tensor.values")
 
 local PLAIN = { number = true, string = true, boolean = true, ["nil"] = true }
 
--- A number for every module, as part of keys. Weak: it keeps no module alive.
+-- A number per module, for cache keys. The table is weak, so that it keeps no module alive.
 local numbers, last_number = setmetatable({}, { __mode = "k" }), 0
 
 local function number_of(module)
@@ -21,7 +21,7 @@ local function number_of(module)
   return numbers[module]
 end
 
--- Tensors become inputs, named by their place; other arguments are part of the key.
+-- Tensors become inputs, named by their position; other arguments become part of the cache key.
 local function read_arguments(module, count, arguments)
   local specs, key = {}, { "module " .. number_of(module) }
   for i = 1, count do
@@ -38,7 +38,7 @@ local function read_arguments(module, count, arguments)
   return specs, table.concat(key, " ")
 end
 
--- What forward returned: tensors as outputs by their place, the rest as it is.
+-- The results of forward: tensors become outputs, named by their position; other values stay as they are.
 local function name_results(...)
   local outputs, plain, count = {}, {}, select("#", ...)
   for i = 1, count do
@@ -65,7 +65,7 @@ end
 ---Evaluates a module. Collective when the model is sharded.
 ---@param module moonshard.Module
 ---@param ... any eager tensors, numbers, strings, booleans
----@return ... eager tensors, and whatever else forward returns
+---@return ... the results of forward, with eager tensors in place of symbols
 return function(module, ...)
   local count, arguments = select("#", ...), { ... }
   local specs, key = read_arguments(module, count, arguments)

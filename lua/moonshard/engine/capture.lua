@@ -1,5 +1,5 @@
--- Traces: a function of Lua run once on symbols, so that the ops it calls become a graph of the engine. A graph is
--- made for one set of input shapes; the plan is compiled from it.
+-- Traces: runs a Lua function once on symbols, so that the ops that it calls become a graph of the engine. A graph is
+-- for one set of input shapes; plans are compiled from it.
 
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
@@ -16,25 +16,25 @@ local C, ffi = engine.C, engine.ffi
 ---@field handle ffi.cdata* ms_graph*
 ---@field inputs table<string, moonshard.Tensor>
 ---@field loss moonshard.Tensor?
----@field weights table<integer, { weight: moonshard.Tensor, terms: integer }> of losses, by value: what each counts, if
----  it is returned as it is; 1 when none of its `terms` is left out
----@field counts { weight: moonshard.Tensor, terms: integer }? of the loss
+---@field weights table<integer, { weight: moonshard.Tensor, terms: integer }> by value of a loss: its weight in means
+---  over micro-batches, which is 1 if none of its `terms` is ignored
+---@field counts { weight: moonshard.Tensor, terms: integer }? the entry of `weights` for the returned loss
 ---@field outputs table<string, moonshard.Tensor>
----@field constants { name: string, tensor: moonshard.Tensor }[] eager tensors, as inputs that every run is given
----@field returned table what the traced function returned
+---@field constants { name: string, tensor: moonshard.Tensor }[] eager tensors: inputs written before every run
+---@field returned table the result of the traced function
 ---@field sharding moonshard.Sharding
 ---@field paths table<moonshard.Module, string> FQN of every module of the model
 ---@field recompute table<moonshard.Module, moonshard.Recompute>
----@field region moonshard.Region of recomputation that nodes are made in
----@field regions integer so far
----@field precision table<moonshard.Module, moonshard.MixedPrecision> of modules that are the root of a unit
+---@field region moonshard.Region recomputation region of new nodes
+---@field regions integer number of regions so far
+---@field precision table<moonshard.Module, moonshard.MixedPrecision> for root modules of units
 local Trace = {}
 Trace.__index = Trace
 
 ---@class moonshard.trace
 local capture = {}
 
----@param id integer value of the graph
+---@param id integer a value of the graph
 ---@return moonshard.Tensor
 function Trace:tensor(id)
   return tensor.new(self, id)
@@ -66,7 +66,7 @@ local function add_input(self, name, dtype, shape, rows)
   return tensor.new(self, value[0])
 end
 
----The value of an eager tensor in this trace: an input with a name of its own, fed before every run.
+---The value of an eager tensor in this trace: a separate input, written before every run.
 ---@param eager moonshard.Tensor
 ---@return moonshard.Tensor
 function Trace:constant(eager)
@@ -79,7 +79,7 @@ function Trace:constant(eager)
   return known
 end
 
----Sets the module path of the nodes made from here on.
+---Sets the module path of the nodes that follow.
 ---@param path string
 function Trace:enter(path)
   if path == context.path then return end
@@ -87,7 +87,7 @@ function Trace:enter(path)
   engine.check(C.ms_graph_set_scope(self.handle, path))
 end
 
----The tensor of a parameter in the trace that is being made.
+---The tensor of a parameter in the current trace.
 ---@param parameter moonshard.Parameter
 ---@return moonshard.Tensor
 function capture.parameter(parameter)
@@ -108,7 +108,7 @@ local function check_tensor(self, what, result)
   errors.invalid("trace: %s must be a tensor, not %s", what, options.describe(result))
 end
 
--- The loss and the named outputs that the traced function returned.
+-- Sets the loss and the named outputs from the result of the traced function.
 local function take_results(self, results)
   if type(results) ~= "table" or tensor.is(results) then
     errors.invalid("trace: the function must return { loss = tensor, outputs = { name = tensor } }")
@@ -144,8 +144,8 @@ end
 ---Traces a function into a graph over the parameters of a model.
 ---@param model moonshard.Module sharded by ms.fully_shard, or with the default sharding
 ---@param config { inputs: table[], fn: fun(inputs: table<string, moonshard.Tensor>): table, sharding: table? } inputs
----  are { name, dtype, shape }; fn returns { loss = scalar f32 tensor, outputs = { name = tensor } }, either may be
----  missing; sharding: the model's unless told
+---  are { name, dtype, shape }; fn returns { loss = scalar f32 tensor, outputs = { name = tensor } }, both optional;
+---  sharding: default the model's
 ---@return moonshard.Trace
 function capture.graph(model, config)
   local self = new_trace(model, config.sharding or shardings.of(model))

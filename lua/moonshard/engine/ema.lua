@@ -15,12 +15,12 @@ local ema = {}
 
 ---@class moonshard.EmaOptions
 ---@field decay? number 0.999; at least 0 and below 1
----@field warmup? boolean true: a step's decay is min(decay, (1 + step) / (10 + step)), as that of TensorFlow's
----  ExponentialMovingAverage; false
+---@field warmup? boolean use min(decay, (1 + step) / (10 + step)) as the decay of a step, like TensorFlow's
+---  ExponentialMovingAverage; default false
 
 local WHO = "ms.trainer: ema"
 
----Takes a trainer's option: a decay, a table, or 0, nil or false for no averages.
+---Reads the trainer's option: a decay, a table, or 0, nil or false for no averages.
 ---@param given number|moonshard.EmaOptions|boolean|nil
 ---@return { decay: number, warmup: boolean }?
 function ema.parse(given)
@@ -38,7 +38,7 @@ function ema.parse(given)
   return o
 end
 
----Whether two such options are the same.
+---Whether two parsed options are equal.
 ---@param a table?
 ---@param b table?
 ---@return boolean
@@ -46,14 +46,14 @@ function ema.same(a, b)
   return a == b or a ~= nil and b ~= nil and a.decay == b.decay and a.warmup == b.warmup
 end
 
----Fills its part of an ms_plan_config.
+---Sets the fields of an ms_plan_config for averages.
 ---@param config ffi.cdata* ms_plan_config
 ---@param kept { decay: number, warmup: boolean }?
 function ema.configure(config, kept)
   if kept then config.ema_decay, config.ema_warmup = kept.decay, kept.warmup and 1 or 0 end
 end
 
----Before the first step the averages are the weights, whatever became of these since they were made.
+---Sets the averages to the current weights if no step has run yet. The weights can have changed since they were drawn.
 ---@param train moonshard.Trainer
 function ema.initialize(train)
   local session = train.session
@@ -62,7 +62,7 @@ function ema.initialize(train)
   end
 end
 
--- The first collective of this is the barrier before anything moves.
+-- Its first collective is the barrier before any change, as agreement.uninterrupted requires.
 local function swap(session, alone)
   check(C.ms_state_swap_ema(session.state, alone and 1 or 0))
   session.averaged, session.unsharded = not session.averaged, {}
@@ -73,12 +73,12 @@ local function put_back(session, ok, ...)
     agreement.uninterrupted(swap, session, false)
     return ...
   end
-  -- Others may not come here: what failed ends what they do too.
+  -- Other ranks may not have failed, and will not swap back now: the error will end their run as well.
   swap(session, true)
   error((...), 0)
 end
 
----Calls a function with the averages in the place of the weights; see Trainer:with_ema.
+---Calls a function while the averages replace the weights; see Trainer:with_ema.
 ---@param who string for messages
 ---@param train moonshard.Trainer
 ---@param call function

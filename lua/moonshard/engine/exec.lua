@@ -1,4 +1,4 @@
--- A plan bound to a state: feeding it, running its phases, reading what came out and what was counted.
+-- A plan bound to a state: writes its inputs, runs its phases, and reads its outputs and counters.
 
 local device = require("moonshard.distributed.device")
 local dtypes = require("moonshard.base.dtypes")
@@ -9,10 +9,10 @@ local profile = require("moonshard.distributed.profile")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
----@class moonshard.Counters what an exec ran since it was made
+---@class moonshard.Counters totals since the exec was created
 ---@field collectives table<string, integer> by phase
 ---@field comm_bytes table<string, number> by mesh dimension
----@field allocations integer made by the engine while phases ran: 0
+---@field allocations integer memory allocations by the engine during phases: 0
 ---@field seconds { kernels: number, waits: number, collectives: number, total: number }
 
 local PHASE = {
@@ -20,7 +20,7 @@ local PHASE = {
   update = C.MS_PHASE_UPDATE, evaluate = C.MS_PHASE_EVALUATE,
 }
 
--- Phases that read inputs; the others work on the state.
+-- Phases that read inputs; the others only read and write the state.
 local READS_INPUTS = { first = true, next = true, last = true, evaluate = true }
 
 ---@class moonshard.Exec
@@ -31,8 +31,8 @@ Exec.__index = Exec
 
 local exec = {}
 
--- What works, but not as well as it could, is told once, by the first rank.
-local function tell_notes()
+-- Prints the engine's notes about what works, but slower than it could. Only rank 0 prints, each note once.
+local function print_notes()
   local note = C.ms_note_next()
   while note ~= nil do
     if world.rank == 0 then io.stderr:write("moonshard: note: ", ffi.string(note), "\n") end
@@ -55,16 +55,16 @@ function exec.bind(state, compiled)
     step_outputs = ffi.new("ms_step_outputs"),
   }, Exec)
   self.step_inputs.micro_batches = 1
-  tell_notes()
+  print_notes()
   if device.graphs and compiled.mesh.device == "cuda" then check(C.ms_exec_set_graph(self.handle, 1)) end
   return self
 end
 
----Copies an array into an input; `offset` elements of the array are skipped, the input's size is taken.
+---Copies elements of an array into an input.
 ---@param name string
 ---@param array moonshard.Array
----@param offset integer
----@param count integer elements
+---@param offset integer elements of the array to skip
+---@param count integer elements to copy
 function Exec:write(name, array, offset, count)
   local target = C.ms_exec_input(self.handle, name)
   if target == nil then errors.invalid("the plan has no input %s", name) end
@@ -72,14 +72,14 @@ function Exec:write(name, array, offset, count)
   ffi.copy(target, source, count * dtypes.sizes[array.dtype])
 end
 
--- Other execs of the state use the same arenas, so what the graph holds as constants is written before every run.
+-- Other execs of the state use the same arenas, so the graph's constants are written before every run.
 local function write_constants(self)
   for _, constant in ipairs(self.plan.graph.constants) do
     self:write(constant.name, constant.tensor, 0, constant.tensor:numel())
   end
 end
 
----Runs a phase; returns the engine's status so that the caller can treat MS_ENONFINITE.
+---Runs a phase; returns the engine's status so that the caller can handle MS_ENONFINITE.
 ---@param phase string "first", "next", "last", "norm", "update" or "evaluate"
 ---@return integer status
 function Exec:try(phase)
@@ -91,9 +91,9 @@ end
 ---@param phase string
 function Exec:run(phase) check(self:try(phase)) end
 
----A named output as a pointer of the dtype that it was traced with.
+---A pointer to a named output.
 ---@param name string
----@param dtype string
+---@param dtype string the dtype with which it was traced
 ---@return ffi.cdata*
 function Exec:output(name, dtype)
   local data = C.ms_exec_output(self.handle, name)
@@ -101,7 +101,7 @@ function Exec:output(name, dtype)
   return ffi.cast("const " .. dtypes.ctypes[dtype] .. " *", data)
 end
 
----What was executed since the exec was made.
+---The engine's counters since the exec was created.
 ---@return ffi.cdata* counters ms_exec_counters
 function Exec:counters()
   local counters = ffi.new("ms_exec_counters")
@@ -109,7 +109,7 @@ function Exec:counters()
   return counters
 end
 
----The counters as a Lua table, by names.
+---The counters as a Lua table.
 ---@return moonshard.Counters
 function Exec:report()
   local counters = self:counters()
@@ -125,11 +125,11 @@ function Exec:report()
   return report
 end
 
----Bytes that the arenas hold, state and all plans of this model together.
+---Size in bytes of the arenas, which hold the state and all plans of this model.
 ---@return number
 function Exec:arena_bytes() return memory.arena_bytes(self.state) end
 
----The first op or parameter that holds a NaN or an infinity. Collective.
+---Names the first op or parameter that contains a NaN or an infinity. Collective.
 ---@return string
 function Exec:find_nonfinite()
   local text = ffi.new("const char *[1]")

@@ -1,6 +1,5 @@
--- Parameters that start from values in files instead of from a law. A parameter with a `source` is read when the
--- model's state is made: each rank reads the elements that it owns, a few at a time, and no rank holds more of the
--- model than that.
+-- Reads initial values of parameters from files. A parameter with a `source` is read when the model's state is created:
+-- each rank reads only the elements that it owns, in pieces, so no rank ever holds more of the model.
 
 local clock = require("moonshard.base.clock")
 local engine = require("moonshard.base.ffi")
@@ -10,11 +9,11 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local initial_values = {}
 
-local PIECE = 2 ^ 20 -- elements that are read at a time
+local PIECE = 2 ^ 20 -- elements per read
 
 ---@class moonshard.ValueSource
----@field read fun(first: number, count: number, out: ffi.cdata*): number elements of the flattened parameter as f32;
----  gives how many bytes of a file that read
+---@field read fun(first: number, count: number, out: ffi.cdata*): number reads elements of the flattened parameter as
+---  f32; returns the number of bytes read from the file
 ---@field identity string equal for equal files
 
 local function hash_of_all(identities)
@@ -24,10 +23,11 @@ local function hash_of_all(identities)
   return hash.of_text(table.concat(texts, "\n"))
 end
 
--- Ranks that read different files would train a model that nobody has.
+-- Ranks that read different files would train a mixture of two models.
 local function compare(session, identities)
   session:require_same(hash_of_all(identities), "of the files that values were read from", function(rank)
-    return ("rank %d reads the model from different files than rank %d: all need the same"):format(rank, world.rank)
+    return ("rank %d reads the model from different files than rank %d: all ranks need the same files"):format(rank,
+      world.rank)
   end)
 end
 
@@ -45,9 +45,9 @@ local function fill(session, index, source, scratch)
   return bytes
 end
 
----Reads the values of every parameter with a source into a state that was just made. Collective where there are any.
+---Reads the values of every parameter with a source into a new state. Collective if there are any.
 ---@param session moonshard.Session
----@return { bytes: number, seconds: number }? read what this rank read
+---@return { bytes: number, seconds: number }? read by this rank; nil if there are no sources
 function initial_values.read(session)
   local identities, scratch, bytes, began = {}, nil, 0, clock.now()
   for i, param in ipairs(session.sharding.params) do

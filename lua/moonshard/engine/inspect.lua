@@ -47,7 +47,7 @@ local function read_full(around, index, param, what, factor)
 end
 
 -- "shard 1 of 4: rows 3 to 5 of [10,5]"
-local function describe_part(sharding, param, first, count, row)
+local function describe_shard(sharding, param, first, count, row)
   local mesh, whole = sharding.mesh, tensor.shape_text(param.shape)
   local shards, place = 1, 0
   if sharding.shard_dim >= 0 then
@@ -60,18 +60,18 @@ local function describe_part(sharding, param, first, count, row)
     whole)
 end
 
-local function read_part(around, index, param, what, factor)
+local function read_shard(around, index, param, what, factor)
   local first, count, data = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("float *[1]")
   check(C.ms_state_shard(around:ensure_state(), index, what, first, count, data))
   local begin, owned = tonumber(first[0]), tonumber(count[0])
   local shape = { owned }
   local row = param.unit.layout == "rows" and param.numel / param.shape[1] or nil
-  if row and (begin % row ~= 0 or owned % row ~= 0) then row = nil end -- of gradients, a replica's slice
+  if row and (begin % row ~= 0 or owned % row ~= 0) then row = nil end -- a replica's slice of a gradient
   if row then
     shape = { unpack(param.shape) }
     shape[1] = owned / row
   end
-  local placement = not around.sharding.single_rank and describe_part(around.sharding, param, begin, owned, row) or nil
+  local placement = not around.sharding.single_rank and describe_shard(around.sharding, param, begin, owned, row) or nil
   local shard = values.copy("f32", shape, data[0], placement)
   if factor then values.scale(shard.data, owned, factor) end
   return shard
@@ -93,12 +93,12 @@ end
 ---@return moonshard.Tensor
 function inspect.local_parameter(module, name)
   local around, index, param = find(module, name)
-  return read_part(around, index, param, C.MS_TENSOR_PARAM)
+  return read_shard(around, index, param, C.MS_TENSOR_PARAM)
 end
 
--- ---- what a trainer adds ----------------------------------------------------------------------------------------
+-- ---- trainers ----------------------------------------------------------------------------------------
 
--- What the engine sums is the gradient of all ranks' and micro-batches' losses; the step is that of their mean.
+-- The engine sums the gradients of all ranks and micro-batches; this factor turns the sum into the mean's gradient.
 local function mean_factor(trainer)
   if trainer.steps_done == 0 then errors.invalid("there is no gradient before the first step") end
   return trainer.session.gradient_scale
@@ -111,10 +111,10 @@ end
 ---@return moonshard.Tensor
 function inspect.gradient(trainer, name, own)
   local around, index, param = find(trainer.model, name)
-  return (own and read_part or read_full)(around, index, param, C.MS_TENSOR_GRAD, mean_factor(trainer))
+  return (own and read_shard or read_full)(around, index, param, C.MS_TENSOR_GRAD, mean_factor(trainer))
 end
 
--- Updates of a parameter: none in steps in which it had no gradient.
+-- The number of updates of a parameter. A step in which it has no gradient does not update it.
 local function updates_of(trainer, name)
   local around, index = find(trainer.model, name)
   local updates = ffi.new("int64_t[1]")
@@ -122,11 +122,11 @@ local function updates_of(trainer, name)
   return create.tensor(tonumber(updates[0]))
 end
 
----What the optimizer keeps of a parameter. Collective unless `own`, but for "step".
+---The optimizer's state of a parameter. Collective, except with `own` and for "step".
 ---@param trainer moonshard.Trainer
 ---@param name string
----@param what string "step": how many updated it; AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; averages of the
----  weights: "ema"
+---@param what string "step": the number of its updates; AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; averages of
+---  the weights: "ema"
 ---@param own boolean? only the shard of this rank
 ---@return moonshard.Tensor
 function inspect.optimizer_state(trainer, name, what, own)
@@ -140,7 +140,7 @@ function inspect.optimizer_state(trainer, name, what, own)
       nearest.advice(what, states))
   end
   local around, index, param = find(trainer.model, name)
-  return (own and read_part or read_full)(around, index, param, states[what])
+  return (own and read_shard or read_full)(around, index, param, states[what])
 end
 
 -- ---- writing ----------------------------------------------------------------------------------------------------

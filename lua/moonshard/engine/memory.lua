@@ -12,7 +12,7 @@ local size = require("moonshard.base.progress").size
 
 local memory = {}
 
--- What the control group of this process may still use: pages of files count as used and are given back when needed.
+-- Bytes left in the control group of this process. Cached pages of files count as used, but the kernel frees them.
 local function group_available()
   local limit = tonumber(input_file.text("/sys/fs/cgroup/memory.max") or "")
   local used = tonumber(input_file.text("/sys/fs/cgroup/memory.current") or "")
@@ -24,14 +24,14 @@ local function group_available()
   return math.max(0, limit - used + cached)
 end
 
----Bytes that processes of this host, or of this process's control group, can still take; math.huge when nothing tells.
+---Bytes that are left on this host, or in this process's control group; math.huge if unknown.
 ---@return number
 function memory.available()
   local kilobytes = tonumber((input_file.text("/proc/meminfo") or ""):match("MemAvailable:%s*(%d+)"))
   return math.min(kilobytes and 1024 * kilobytes or math.huge, group_available())
 end
 
--- Every rank has a GPU of its own.
+-- Each rank uses a different GPU.
 local function check_gpus(who, ranks, growths, available)
   for place, growth in ipairs(growths) do
     if growth > available[place] then
@@ -41,11 +41,11 @@ local function check_gpus(who, ranks, growths, available)
   end
 end
 
--- Whether every host has what its ranks need more together, or every GPU with the free bytes given. Collective.
-local function check_there(session, who, growth, free_on_gpu)
+-- Checks that every host has enough memory for all of its ranks, or every GPU for its rank. Collective.
+local function check_available(session, who, growth, free_on_gpu)
   local ranks, needed = session:ranks(), {}
   local growths, available = session:gather_numbers(growth, "of memory needs"),
-    session:gather_numbers(free_on_gpu or memory.available(), "of memory there is")
+    session:gather_numbers(free_on_gpu or memory.available(), "of available memory")
   if free_on_gpu then return check_gpus(who, ranks, growths, available) end
   for place, more in ipairs(growths) do
     local node = session.sharding.single_rank and 0 or C.ms_world_node_of(world.handle, ranks[place])
@@ -76,7 +76,7 @@ end
 ---Refuses a plan that exceeds the available memory or its own limit. Collective.
 ---@param session moonshard.Session
 ---@param state ffi.cdata* ms_state*
----@param plan moonshard.Plan memory_limit: bytes of a rank's arenas that it must not exceed; nil for none
+---@param plan moonshard.Plan its memory_limit bounds the arenas of a rank, in bytes; nil: no limit
 function memory.check(session, state, plan)
   local ranks = session:ranks()
   local peak, limit = plan:summary().peak_bytes, plan.memory_limit or math.huge
@@ -87,14 +87,14 @@ function memory.check(session, state, plan)
     end
   end
   local on_gpu = session:device_memory()
-  check_there(session, "the plan", growth(state, plan), on_gpu and on_gpu.free)
+  check_available(session, "the plan", growth(state, plan), on_gpu and on_gpu.free)
 end
 
 ---Refuses copies of parameters outside the arenas that exceed the available memory or memory_limit.
 ---Collective.
 ---@param session moonshard.Session
----@param who string who wants them: "unshard"
----@param bytes number on this rank, more than are held already
+---@param who string the operation, for messages: "unshard"
+---@param bytes number additional bytes on this rank
 function memory.check_unsharded(session, who, bytes)
   local arenas, limit, unsharded = memory.arena_bytes(session:ensure_state()), session.memory_limit or math.huge, 0
   for _, by_index in pairs(session.unsharded) do
@@ -108,7 +108,7 @@ function memory.check_unsharded(session, who, bytes)
         size(bytes), size(limit))
     end
   end
-  check_there(session, who, bytes)
+  check_available(session, who, bytes)
 end
 
 return memory

@@ -1,6 +1,6 @@
--- The methods of modules that need the engine: their parameters' values, whole or as this rank has them, and a call on
--- eager tensors. nn/module.lua, which a forward needs, knows nothing of sessions and plans; they are added here, before
--- a recipe makes its first module. What a method needs is loaded when it is first called.
+-- Methods of modules that need the engine: values of parameters, in full or this rank's shards, and calls on eager
+-- tensors. They are added here, before a recipe creates its first module, so that nn/module.lua does not depend on
+-- sessions and plans. Each method loads its implementation at the first call.
 
 local module = require("moonshard.nn.module")
 

@@ -1,4 +1,4 @@
--- A compiled plan, and how one is made from a model and a batch's shapes.
+-- Compiles graphs to plans, and reads plans: text, JSON, summary, passes, and a comparison of two.
 
 local bit = require("bit")
 local engine = require("moonshard.base.ffi")
@@ -11,7 +11,7 @@ local Plan = {}
 Plan.__index = Plan
 
 local plan = {
-  ---What arenas hold, and what runs, in the order of moonshard.h's enum ms_category and enum ms_phase.
+  ---Categories of memory and phases, in the order of moonshard.h's enum ms_category and enum ms_phase.
   CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" },
   PHASES = { "first", "next", "last", "norm", "update", "evaluate" },
 }
@@ -40,12 +40,12 @@ function Plan:nodes() return (self:text():match("^[^\n]*\n  ([^\n]*)")) end
 ---@class moonshard.PlanSummary
 ---@field instructions integer
 ---@field collectives table<string, integer> by phase
----@field bytes table<string, number> by category: what the arenas hold for it, which adds up to the peak
----@field fullest table<string, number> by category: the most that is in use at once, each at an instruction of its own
+---@field bytes table<string, number> bytes of the arenas by category; they add up to the peak
+---@field fullest table<string, number> peak bytes of each category, each at a different instruction
 ---@field peak_bytes number
 ---@field fingerprint string 16 hexadecimal digits
 ---@field flops number of one micro-batch
----@field comm_bytes table<string, number> by mesh dimension, a step of one micro-batch
+---@field comm_bytes table<string, number> bytes per step of one micro-batch, by mesh dimension
 ---@field compile_ms number
 
 ---@return moonshard.PlanSummary
@@ -66,18 +66,18 @@ end
 
 ---@class moonshard.PlanPass
 ---@field name string "lower"
----@field cached boolean what it makes was kept from an earlier plan of the same graph
+---@field cached boolean whether its result was reused from an earlier plan of the same graph
 ---@field ms number
 ---@field before moonshard.PlanSize
 ---@field after moonshard.PlanSize
 
----What there is of a plan between two passes.
+---The size of an unfinished plan before or after a pass.
 ---@class moonshard.PlanSize
 ---@field nodes integer of the graphs of training and evaluation
 ---@field instructions integer
 ---@field events integer
 ---@field buffers integer
----@field bytes number of all buffers, each by itself, until they are laid out; then the peak
+---@field bytes number sum of all buffers; after the layout, the peak
 
 local function size_at(pass, when)
   return { nodes = pass.nodes[when], instructions = pass.instructions[when], events = pass.events[when],
@@ -97,7 +97,7 @@ function Plan:passes()
   return passes
 end
 
--- Rows of a comparison: a name, and what two summaries say.
+-- Rows of a comparison: a name and the values of two summaries.
 local function rows_of(before, after)
   local size = require("moonshard.base.progress").size
   local rows = { { "peak", size(before.peak_bytes), size(after.peak_bytes) } }
@@ -113,8 +113,8 @@ local function rows_of(before, after)
   return rows
 end
 
----Two plans side by side, as text: memory of a rank by category, bytes by mesh dimension. This one is the first.
----@param after moonshard.Plan of other rules, as train:set_rules gives it
+---Compares this plan with another one, as text: memory per rank by category, bytes per step by mesh dimension.
+---@param after moonshard.Plan a plan under other rules, such as train:set_rules returns
 ---@return string
 function Plan:compare(after)
   if getmetatable(after) ~= Plan then
@@ -130,7 +130,7 @@ function Plan:compare(after)
   return table.concat(lines, "\n")
 end
 
----Frees the plan now, where many are made; it must not be used again.
+---Frees the plan immediately, for callers that compile many. It must not be used again.
 function Plan:free()
   C.ms_plan_free(ffi.gc(self.handle, nil))
   self.handle = nil

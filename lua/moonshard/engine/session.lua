@@ -20,7 +20,7 @@ local capture = require("moonshard.engine.capture")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
----@class moonshard.Array data of a batch; eager tensors are such arrays
+---@class moonshard.Array an array of a batch; eager tensors are such arrays
 ---@field data ffi.cdata* pointer or array of the dtype
 ---@field dtype string "f32", "bf16" or "i32"
 ---@field shape integer[]
@@ -29,20 +29,20 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field model moonshard.Module
 ---@field sharding moonshard.Sharding
 ---@field optimizer moonshard.Optimizer?
----@field ema { decay: number, warmup: boolean }? averages that are kept of the weights
----@field averaged boolean? they stand in the weights' place
----@field execs table<string, moonshard.Exec> by what they compute, then by the rules they were compiled under
+---@field ema { decay: number, warmup: boolean }? option of the weights' averages; nil: none are kept
+---@field averaged boolean? whether the averages currently replace the weights
+---@field execs table<string, moonshard.Exec> by what they compute and the rules under which they were compiled
 ---@field graphs table<string, moonshard.Trace> by what they compute
----@field rules string which rules hold now, as part of a key: "" until they first change
----@field kept_rules string[] the rules that plans are kept for, the oldest first
----@field group_key { optimizer: moonshard.Optimizer, text: string }? what its groups say now, as part of a key
----@field prefetch integer? in place of what a trainer says
----@field train_exec moonshard.Exec? the one of the last step
----@field gradient_scale number? of the last step: what sums of gradients are multiplied by to be the mean
----@field memory_limit number? of the last trainer: bytes that this rank's arenas, and copies beside them, may have
----@field unsharded table<moonshard.Unit, table<integer, moonshard.Tensor>> parameters in full, by unshard
----@field in_full_params boolean ms.with_full_params is under way
----@field loaded { bytes: number, seconds: number }? what this rank read from files for its first values
+---@field rules string key of the current rules; "" until they first change
+---@field kept_rules string[] keys of the rules whose plans are kept, oldest first
+---@field group_key { optimizer: moonshard.Optimizer, text: string }? key of the optimizer's current groups
+---@field prefetch integer? overrides the trainer's option
+---@field train_exec moonshard.Exec? the exec of the last step
+---@field gradient_scale number? of the last step: factor that turns a sum of gradients into their mean
+---@field memory_limit number? of the last trainer: maximum bytes of this rank's arenas and unsharded copies
+---@field unsharded table<moonshard.Unit, table<integer, moonshard.Tensor>> full parameters kept by unshard
+---@field in_full_params boolean whether ms.with_full_params is running
+---@field loaded { bytes: number, seconds: number }? initial values that this rank read from files
 local Session = {}
 Session.__index = Session
 
@@ -53,7 +53,7 @@ local function new(model, sharding, optimizer)
     kept_rules = {}, owners = 0, unsharded = {}, in_full_params = false }, Session)
 end
 
----The session of a model, made at the first call. A model trains with one optimizer.
+---The session of a model, created at the first call. A model trains with one optimizer.
 ---@param model moonshard.Module
 ---@param settings { optimizer: moonshard.Optimizer?, ema: table? }?
 ---@return moonshard.Session
@@ -77,8 +77,7 @@ function session.of(model, settings)
   return model.session
 end
 
----The session of a module called by itself: of the model that it is part of, or, where nothing was sharded yet, one on
----this rank alone.
+---The session for calling a single module: that of its model, or one on this rank only if the model is not sharded yet.
 ---@param module moonshard.Module
 ---@return moonshard.Session
 function session.around(module)
@@ -93,7 +92,7 @@ function session.around(module)
   return own
 end
 
----A number for a new trainer of this model, by which its plans are told from those of others.
+---A number for a new trainer of this model, which separates its plans from those of other trainers.
 ---@return integer
 function Session:new_owner()
   self.owners = self.owners + 1
@@ -107,10 +106,10 @@ end
 ---@field prefetch integer?
 ---@field sync integer?
 ---@field reshard_after_backward boolean?
----@field memory_limit number? bytes of a rank's arenas; a plan that needs more is not bound
+---@field memory_limit number? maximum bytes of a rank's arenas; a plan that needs more is not bound
 
--- What a plan and its state agree on: the device, and what ranks share. The array of nodes has to live
--- as long as the config is used.
+-- Sets what a plan and its state must agree on: the device, and what ranks share. self.node_of keeps the array of nodes
+-- alive while the config is in use.
 local function set_place(self, config)
   local around = self.sharding
   config.shared_masters = around.shared_masters and 1 or 0
@@ -120,8 +119,8 @@ local function set_place(self, config)
   config.node_of = self.node_of
 end
 
----Compiles a traced graph under the rules that hold now.
----@param name string what messages and counters call it
+---Compiles a traced graph under the current rules.
+---@param name string the plan's name in messages and counters
 ---@param graph moonshard.Trace
 ---@param settings moonshard.PlanSettings
 ---@return moonshard.Plan
@@ -147,7 +146,7 @@ local function trace_inputs(self, inputs, forward)
   return capture.graph(self.model, { inputs = inputs, fn = forward, sharding = self.sharding })
 end
 
----Traces and compiles what `forward` computes.
+---Traces and compiles a function.
 ---@param name string
 ---@param inputs { name: string, dtype: string, shape: integer[] }[]
 ---@param forward fun(inputs: table<string, moonshard.Tensor>): table with loss, or outputs by name, or both
@@ -173,8 +172,8 @@ local function make_state(self)
   end)
 end
 
----Parameters, and gradients and optimizer state when the model has an optimizer: made by whatever needs them first,
----with values from files where parameters have them. Collective.
+---The state, created at the first call: parameters (with values from files if they have a source), and gradients and
+---optimizer state if the model has an optimizer. Collective.
 ---@return ffi.cdata* ms_state*
 function Session:ensure_state()
   if self.state then return self.state end
@@ -184,15 +183,15 @@ function Session:ensure_state()
   make_state(self)
   local ok, read = pcall(initial_values.read, self)
   if not ok then
-    self.state = nil -- it has values that nobody asked for
+    self.state = nil -- its values are incomplete
     error(read, 0)
   end
   self.loaded = read
   return self.state
 end
 
--- A model that was called or looked at before its trainer was made: the engine's model is made anew, with the
--- optimizer's groups, and the parameters move over. Collective when there is a state.
+-- Adds an optimizer to the session of a model that was called or inspected before its trainer was created: rebuilds the
+-- engine's model with the optimizer's groups and copies the parameters. Collective if there is a state.
 function Session:set_optimizer(optimizer, averages)
   if self.state then return agreement.uninterrupted(self.rebuild_with_optimizer, self, optimizer, averages) end
   return self:rebuild_with_optimizer(optimizer, averages)
@@ -215,10 +214,10 @@ end
 
 ---Gathers one number from every rank that trains this model, in the order of ranks(). Collective over them.
 ---@param number number this rank's
----@param what string? its meaning, for reports; the same on all ranks: "of the learning rate"
----@return number[] by place, from 1
----@param more number? a second one
----@return number[]? of the second one
+---@param what string? the meaning, for reports; equal on all ranks: "of the learning rate"
+---@param more number? a second number
+---@return number[] numbers in the order of ranks()
+---@return number[]? seconds the second numbers
 function Session:gather_numbers(number, what, more)
   if world.plan_only and not self.sharding.single_rank then return { number }, more and { more } end
   local n, list, second = self.sharding.mesh:size(), {}, more and {}
@@ -237,8 +236,8 @@ end
 
 ---The first rank whose number differs from this rank's. Collective.
 ---@param number number
----@param what string as for gather
----@param more number? a second number, which may differ
+---@param what string as for gather_numbers
+---@param more number? a second number, which can differ
 ---@return integer? rank nil when all agree
 ---@return number? other that rank's
 ---@return number[]? seconds of all ranks
@@ -252,9 +251,9 @@ end
 
 ---Raises MS_EMISMATCH if a rank has a different number. Collective.
 ---@param number number
----@param what string as for gather
+---@param what string as for gather_numbers
 ---@param message fun(rank: integer, other: number): string about the first rank that differs
----@param more number? a second number, which may differ
+---@param more number? a second number, which can differ
 ---@return number[]? seconds of all ranks
 function Session:require_same(number, what, message, more)
   local rank, other, seconds = self:find_mismatch(number, what, more)
@@ -262,12 +261,12 @@ function Session:require_same(number, what, message, more)
   return seconds
 end
 
----Calls a function that every rank executes alone, and reports whether all succeeded. Collective.
----@param what string for reports, the same on all ranks: "of what set_rules found"
+---Calls a function that every rank executes independently, and reports whether all succeeded. Collective.
+---@param what string for reports, equal on all ranks: "of what set_rules found"
 ---@param call function
 ---@param ... any arguments
 ---@return integer? failed the first rank on which it failed
----@return table results of pcall, here
+---@return table results of pcall on this rank
 function Session:attempt(what, call, ...)
   local results, failed = { pcall(call, ...) }, nil
   for place, bad in ipairs(self:gather_numbers(results[1] and 0 or 1, what)) do
@@ -278,7 +277,7 @@ end
 
 ---Calls a function as part of an operation that all ranks complete or none. A failing rank raises its error; the others
 ---raise that it failed there. Collective.
----@param what string what cannot be done then, the same on all ranks: "unshard"
+---@param what string the operation, for messages; equal on all ranks: "unshard"
 ---@param call function
 ---@param ... any arguments
 ---@return ... what the function returns
@@ -306,11 +305,11 @@ function Session:bind(compiled)
   return exec.bind(state, compiled)
 end
 
----The exec for these inputs under the rules that hold now, compiled and bound at the first call.
+---The exec for these inputs under the current rules, compiled and bound at the first call.
 ---@param name string
 ---@param inputs { name: string, dtype: string, shape: integer[] }[]
 ---@param forward function
----@param settings table moonshard.PlanSettings, and owner: who asks, because others compute something else by this name
+---@param settings table moonshard.PlanSettings, and owner: separates users that compute different things by this name
 ---@return moonshard.Exec
 function Session:exec(name, inputs, forward, settings)
   if self.in_full_params then
@@ -334,7 +333,7 @@ function Session:exec(name, inputs, forward, settings)
   if not found then
     self.graphs[id] = self.graphs[id] or trace_inputs(self, inputs, forward)
     local compiled = self:compile(name, self.graphs[id], settings)
-    self:ensure_state() -- may read files, which one rank alone can fail at
+    self:ensure_state() -- can read files, and fail on a single rank
     found = agreement.uninterrupted(function()
       local bound = self:bind(compiled)
       bound.id, bound.settings = id, settings
@@ -346,7 +345,7 @@ function Session:exec(name, inputs, forward, settings)
   return found
 end
 
----Bytes of the GPU that this model's rank is on, beside what plans tell; nil on the CPU.
+---Memory of this rank's GPU in bytes; nil on the CPU.
 ---@return { total: number, free: number, arenas: number, context: number, communicators: number, pinned: number }?
 function Session:device_memory()
   if self.sharding.mesh.device == "cpu" then return nil end
@@ -359,7 +358,7 @@ function Session:device_memory()
   return bytes
 end
 
----What the exec of a name ran since it was made.
+---The counters of an exec with a name.
 ---@param name string "train", "evaluate", "generate"
 ---@return moonshard.Counters?
 function Session:counters(name)

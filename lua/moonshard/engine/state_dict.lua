@@ -39,7 +39,7 @@ function state_dict.get(model, o)
   return dict
 end
 
--- What this rank must be given of a parameter.
+-- The elements of a parameter that this rank needs: shape (nil if any), count, first.
 local function expected(around, i, param, full)
   if full then return param.shape, param.numel, 0 end
   local first, count = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
@@ -112,9 +112,9 @@ function state_dict.set(model, dict, o)
   local ok, raised = pcall(function()
     if not o.full or is_first(around) then check_all(around, dict, o.full) end
   end)
-  -- Also: from here on no peer reads the old values any more.
+  -- This also ensures that no peer reads the old values after it.
   agreement.raise_first_failure(around, "of load_state_dict", ok, raised)
-  around.unsharded = {} -- what unshard gathered is of before
+  around.unsharded = {} -- copies of the old values
   write(around, dict, o.full)
 end
 

@@ -1,9 +1,9 @@
--- Parameters in full. model:unshard keeps a unit's on every rank until model:reshard, so that each rank can read them
--- without the others; ms.with_full_params passes them to a function, and writes back its changes.
+-- Full parameters. model:unshard keeps those of a unit on every rank until model:reshard, so that each rank can read
+-- them without communication; ms.with_full_params passes them to a function and writes back its changes.
 --
--- Both make copies of the f32 masters outside the arenas: plans do their own gathering and never read them. The copies
--- count towards the host's memory and the trainer's memory_limit before they are made. A step would make them stale,
--- so it reshards all units first.
+-- Both copy the f32 masters to memory outside the arenas; plans gather parameters themselves and never read the copies.
+-- Before a copy is made, its size is checked against the host's memory and the trainer's memory_limit. A step would
+-- make copies stale, so it reshards all units first.
 
 local agreement = require("moonshard.distributed.agreement")
 local create = require("moonshard.tensor.create")
@@ -26,7 +26,7 @@ local unshard = {}
 
 -- ---- which ------------------------------------------------------------------------------------------------------
 
--- The units whose roots lie in a module; all of them for the model itself.
+-- The units whose roots are in a module; for the model itself, all units.
 local function units_inside(around, module)
   if module == around.model then return around.sharding.units end
   local inside, found = {}, {}
@@ -41,7 +41,7 @@ local function units_inside(around, module)
     getmetatable(module).name, unit.name)
 end
 
--- A pattern, a list of them, or nothing: the units of the module.
+-- The units that a pattern or a list of patterns selects; without one, the units of the module.
 local function choose(around, module, which)
   if which == nil then return units_inside(around, module) end
   local units, names, chosen = around.sharding.units, {}, {}
@@ -72,7 +72,7 @@ end
 
 -- ---- values -----------------------------------------------------------------------------------------------------
 
--- Raises on every rank where a parameter is too large for a tensor, also on those that would get none.
+-- Size in bytes. Raises if a parameter is too large for a tensor, on all ranks, even those that keep no copy.
 local function bytes_of(units)
   local bytes = 0
   for _, unit in ipairs(units) do
@@ -81,7 +81,7 @@ local function bytes_of(units)
   return bytes
 end
 
--- Values of all parameters of some units by the engine's index. Collective; ranks that do not keep them get nothing.
+-- The values of all parameters of some units, by the engine's index. Collective; empty on ranks that keep no copy.
 local function gather(around, units, what, keeps)
   local by_index, state = {}, around:ensure_state()
   for _, unit in ipairs(units) do
@@ -98,7 +98,7 @@ local function gather(around, units, what, keeps)
   return by_index
 end
 
--- By the names that they have in a module; a tied parameter stands under its first name and is found under all.
+-- Names values as in a module. A tied parameter is listed under its first name, and can be read under all.
 local function by_name(around, module, by_index)
   local view, first_name, known = {}, {}, {}
   for _, entry in ipairs(tree.inventory(module).parameters) do
@@ -157,7 +157,7 @@ function unshard.reshard(module, which)
   return agreement.uninterrupted(release, session.around(module), module, which)
 end
 
----The copies that unshard keeps on this rank now.
+---Size of the copies that unshard keeps on this rank.
 ---@param module moonshard.Module
 ---@return table<string, number> bytes by unit
 function unshard.bytes(module)
@@ -196,7 +196,7 @@ local function lend(around, module, o)
   return lent
 end
 
--- What a parameter is to be, f32, of its shape.
+-- The new value of a parameter as f32; raises if its shape is wrong.
 local function read_new(name, param, given)
   if given == nil then errors.invalid("ms.with_full_params: %s was removed; assign values, or leave it as is", name) end
   local new = tensor.is_eager(given) and given or create.tensor(given)
@@ -207,7 +207,7 @@ local function read_new(name, param, given)
   return new:cast("f32")
 end
 
--- Parameters that the function changed, in the order of the engine's indices: assigned anew, or in their memory.
+-- The parameters that the function changed, by assignment or in place, in the order of the engine's indices.
 local function changes_of(around, module, lent)
   local changes = {}
   for _, entry in ipairs(tree.inventory(module).parameters) do

@@ -170,7 +170,7 @@ end
 local function add_exposed(lines, found)
   local list, phase = found.exposed.exposed, nil
   if found.exposed.collectives == 0 then return end
-  lines[#lines + 1] = ("\nexposed: %d of %d collectives of the passes have no kernel to run beside them"):format(#list,
+  lines[#lines + 1] = ("\nexposed: %d of %d collectives of the passes overlap with no kernel"):format(#list,
     found.exposed.collectives)
   for _, coll in ipairs(list) do
     local text = ("%s %s%s"):format(coll.op, coll.unit, coll.backward and " (backward)" or "")

@@ -25,7 +25,7 @@ local UNITS = {
 ---@field config table contents of config.json: as read from a file, or as returned by huggingface.config
 ---@field parameters fun(): string?, integer[]?, function? yields name, dims and read(first, count), which returns
 ---  elements [first, first + count) of the flattened parameter as const float *, valid until the next read
----@field writes boolean? false: only take slice in collective reads, write nothing; default true
+---@field writes boolean? false: only take part in collective reads, write nothing; default true
 
 -- "5GB" as in the reference library: powers of ten, or of two for GiB.
 local function read_size(given)

@@ -49,9 +49,9 @@ end
 ---Checks a step and adds it to the window.
 ---@param step integer
 ---@param m { grad_norm: number?, loss: number }
----@return string? told "step 812: gradient norm 14.2 is 9.1 times the median of 64 steps"
+---@return string? report "step 812: gradient norm 14.2 is 9.1 times the median of 64 steps"
 function Spikes:check(step, m)
-  local told = {}
+  local lines = {}
   self.at = self.at % self.options.window + 1
   for _, watched in ipairs(WATCHED) do
     local value, recent = m[watched.key], self.recent[watched.key]
@@ -60,12 +60,12 @@ function Spikes:check(step, m)
       if usual and usual > 0 and value > usual * self.options[watched.key] then
         local ratio = value / usual
         self.found[#self.found + 1] = { step = step, what = watched.key, value = value, ratio = ratio }
-        told[#told + 1] = ("%s %.4g is %.1f times the median of %d steps"):format(watched.name, value, ratio, #recent)
+        lines[#lines + 1] = ("%s %.4g is %.1f times the median of %d steps"):format(watched.name, value, ratio, #recent)
       end
       recent[math.min(self.at, #recent + 1)] = value
     end
   end
-  return told[1] and ("step %d: %s"):format(step, table.concat(told, ", ")) or nil
+  return lines[1] and ("step %d: %s"):format(step, table.concat(lines, ", ")) or nil
 end
 
 return spikes

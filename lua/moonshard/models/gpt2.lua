@@ -1,7 +1,7 @@
 -- GPT-2 (Radford et al. 2019): learned positions, pre-norm blocks of attention and a two-layer MLP.
 --
 -- Initial weights as in the original: normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2
--- layers), biases zero, norms one. Queries, keys and values have weights of their own, so that rules can name them.
+-- layers), biases zero, norms one. Queries, keys and values have separate weights, so that rules can name them.
 
 local errors = require("moonshard.base.error")
 local language = require("moonshard.models.language")
@@ -25,7 +25,7 @@ local function linear(inputs, outputs, config, init)
   return nn.linear({ inputs, outputs, bias = config.bias, init = init or "gpt2" })
 end
 
--- Into the residual stream 2 projections a layer are added: their variance is divided by that number.
+-- Each layer adds 2 projections to the residual stream; their variance is divided by the total number.
 local function residual_law(config)
   return laws.normal(0, 0.02 / math.sqrt(2 * config.layers))
 end
@@ -99,7 +99,7 @@ end
 function GPT2:forward(tokens)
   local length = tokens.shape[2]
   if length > self.config.seq then
-    errors.raise("MS_ESHAPE", "gpt2: %d tokens in a row, but the model has %d positions: raise seq", length,
+    errors.raise("MS_ESHAPE", "gpt2: a sequence of %d tokens, but the model has %d positions: raise seq", length,
       self.config.seq)
   end
   local positions = self.pos.weight:slice(0, 0, length)
@@ -159,23 +159,23 @@ local function read(given)
 end
 
 ---@class moonshard.GPT2Options
----@field [1] string? a published size, "124M", which fills in what is not given
----@field vocab? integer with layers, dim, heads and seq, needed where no published size is named
+---@field [1] string? a published size, "124M", which sets the defaults of the other fields
+---@field vocab? integer required without a published size, like layers, dim, heads and seq
 ---@field layers? integer
 ---@field dim? integer
 ---@field heads? integer
----@field seq? integer the longest length
----@field document_start? integer a token that begins a document: attention does not look behind it
----@field mlp_ratio? integer 4
----@field ffn? integer dim * mlp_ratio
----@field eps? number 1e-5
----@field dropout? number 0
----@field bias? boolean true
----@field tied? boolean the embedding is the head too; false
----@field activation? "relu"|"gelu"|"gelu_tanh"|"silu" gelu_tanh
----@field pad_vocab_to_multiple_of? integer 1
+---@field seq? integer maximum sequence length
+---@field document_start? integer token that begins a document: attention does not cross it
+---@field mlp_ratio? integer default 4
+---@field ffn? integer default dim * mlp_ratio
+---@field eps? number default 1e-5
+---@field dropout? number default 0
+---@field bias? boolean default true
+---@field tied? boolean share the weights of embedding and head; default false
+---@field activation? "relu"|"gelu"|"gelu_tanh"|"silu" default gelu_tanh
+---@field pad_vocab_to_multiple_of? integer default 1
 
----A GPT-2. Called with tokens i32 [batch, length] it gives logits [batch, length, vocab].
+---A GPT-2. Its forward maps tokens i32 [batch, length] to logits [batch, length, vocab].
 ---@param config moonshard.GPT2Options
 ---@return moonshard.Module
 return function(config) return GPT2(read(config)) end

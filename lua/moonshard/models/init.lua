@@ -1,5 +1,5 @@
--- Ready-made models: ms.models.gpt2 { ... } and ms.models.llama { ... }. Their sources are also the example of how a
--- model is written.
+-- Ready-made models: ms.models.gpt2 { ... } and ms.models.llama { ... }. Their sources also show how to
+-- write a model.
 
 ---@class moonshard.models
 ---@field gpt2 fun(config: moonshard.GPT2Options): moonshard.Module

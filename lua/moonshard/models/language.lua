@@ -1,14 +1,14 @@
--- What language models share: causal attention, and vocabularies padded to a multiple, for kernels and for shards of
--- equal size. Nothing outside of a model sees the padding: logits have the true size, so padded tokens get no
--- probability, their rows no gradient, and files that are saved leave them out.
+-- Shared by language models: causal attention, and vocabularies padded to a multiple, for kernels and for shards of
+-- equal size. The padding is invisible outside the model: logits have the true size, so padded tokens get no
+-- probability and their rows no gradient, and saved files omit them.
 
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
 
 local language = {}
 
----Causal attention: over all that came before, or within documents alone.
----@param config { document_start: integer? } the token that every document begins with; nil: no borders
+---Causal attention: over all earlier tokens, or only over those of the same document.
+---@param config { document_start: integer? } the first token of every document; nil: no boundaries
 ---@param q moonshard.Tensor [B,T,H,D]
 ---@param k moonshard.Tensor [B,T,G,D]
 ---@param v moonshard.Tensor [B,T,G,D]
@@ -19,14 +19,14 @@ function language.attend(config, q, k, v, tokens)
   return ops.document_attention(q, k, v, tokens, { start = config.document_start })
 end
 
----Rows of the embedding and of the head.
+---Number of rows of the embedding and the head.
 ---@param config { vocab: integer, pad_vocab_to_multiple_of: integer }
 ---@return integer
 function language.padded(config)
   return math.ceil(config.vocab / config.pad_vocab_to_multiple_of) * config.pad_vocab_to_multiple_of
 end
 
----Makes `embed` and `head` of a model.
+---Creates `embed` and `head` of a model.
 ---@param model moonshard.Module
 ---@param config { vocab: integer, dim: integer, tied: boolean, pad_vocab_to_multiple_of: integer }
 function language.add_embedding(model, config)

@@ -1,8 +1,8 @@
 -- Llama (Touvron et al. 2023; Llama 3 of Grattafiori et al. 2024): RMS norms, rotary positions, grouped queries,
 -- SwiGLU.
 --
--- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect; from Llama 3.1 on slow ones are
--- slowed further (`rope_scaling`), so that a model reaches beyond the lengths that it saw first. Initial weights:
+-- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect. Since Llama 3.1, low frequencies are
+-- scaled down further (`rope_scaling`), so that a model handles longer sequences than in pretraining. Initial weights:
 -- normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
 
 local errors = require("moonshard.base.error")
@@ -109,7 +109,7 @@ end
 -- tokens i32 [B,T] -> logits [B,T,V]
 function Llama:forward(tokens)
   if tokens.shape[2] > self.config.seq then
-    errors.raise("MS_ESHAPE", "llama: %d tokens in a row, but the model is made for %d: raise seq", tokens.shape[2],
+    errors.raise("MS_ESHAPE", "llama: a sequence of %d tokens, but the model has seq=%d: raise seq", tokens.shape[2],
       self.config.seq)
   end
   local x = self.embed(tokens)
@@ -194,23 +194,23 @@ end
 ---@field original_max_position_embeddings integer
 
 ---@class moonshard.LlamaOptions
----@field [1] string? a published size, "8B", which fills in what is not given
----@field vocab? integer with layers, dim, heads, ffn and seq, needed where no published size is named
+---@field [1] string? a published size, "8B", which sets the defaults of the other fields
+---@field vocab? integer required without a published size, like layers, dim, heads, ffn and seq
 ---@field layers? integer
 ---@field dim? integer
 ---@field heads? integer
----@field kv_heads? integer heads
----@field head_dim? integer dim / heads
+---@field kv_heads? integer default heads
+---@field head_dim? integer default dim / heads
 ---@field ffn? integer
----@field seq? integer the longest length
----@field document_start? integer a token that begins a document: attention does not look behind it
----@field rope_theta? number 10000
----@field rope_scaling? moonshard.RopeScaling|false false
----@field eps? number 1e-5
----@field tied? boolean the embedding is the head too; false
----@field pad_vocab_to_multiple_of? integer 1
+---@field seq? integer maximum sequence length
+---@field document_start? integer token that begins a document: attention does not cross it
+---@field rope_theta? number default 10000
+---@field rope_scaling? moonshard.RopeScaling|false default false
+---@field eps? number default 1e-5
+---@field tied? boolean share the weights of embedding and head; default false
+---@field pad_vocab_to_multiple_of? integer default 1
 
----A Llama. Called with tokens i32 [batch, length] it gives logits [batch, length, vocab].
+---A Llama. Its forward maps tokens i32 [batch, length] to logits [batch, length, vocab].
 ---@param config moonshard.LlamaOptions
 ---@return moonshard.Module
 return function(config) return Llama(read(config)) end

@@ -1,4 +1,4 @@
--- Completions of Tab: names of the session and their fields, methods after a colon, names of parameters and modules
+-- Completion by Tab: names of the session and their fields, methods after a colon, names of parameters and modules
 -- inside a string, and the prompt's own commands. Completion calls no user code.
 
 local documentation = require("moonshard.repl.documentation")
@@ -14,7 +14,7 @@ local function index_of(value)
   return type(index) == "table" and index or nil
 end
 
--- Every text key of a value and of what it inherits, with one value that it leads to.
+-- All string keys of a value and of the classes it inherits from, with a value of each.
 local function fields_of(value)
   local fields, seen = {}, {}
   local ms = require("moonshard")
@@ -33,7 +33,7 @@ local function fields_of(value)
   return fields
 end
 
--- The value of names joined by dots, as far as tables lead; nil when the way ends.
+-- The value of names joined by dots; nil if one of them is not a table's field.
 local function follow(environment, names)
   local value = environment
   for _, name in ipairs(names) do
@@ -110,8 +110,8 @@ local function chain_before(text)
   return names, separator, prefix
 end
 
--- Where a name may be an option, behind `{` or `,` of a table that a function is called with: the text up to that
--- table, and what of the name is there.
+-- If a name can be an option, after `{` or `,` in a table that is a function's argument: the text before that table,
+-- and the prefix of the name.
 local function call_around(text)
   local tokens = lexer.tokens(text)
   local last, prefix, depth = #tokens, "", 0
@@ -124,7 +124,7 @@ local function call_around(text)
     local symbol = tokens[i].text
     if symbol == "}" or symbol == ")" or symbol == "]" then depth = depth + 1 end
     if symbol == "{" and depth == 0 then
-      local comma = i -- the model of ms.fully_shard(model, { ... stands before its table
+      local comma = i -- ms.fully_shard(model, { ... has the model before its table
       while tokens[comma - 1] and tokens[comma - 1].text ~= "(" and tokens[comma - 1].kind ~= "keyword"
         and (tokens[i - 1].text == ",") do comma = comma - 1 end
       local head = tokens[comma - 1] and tokens[comma - 1].text == "(" and comma - 2 or i - 1

@@ -15,7 +15,7 @@ local documentation = {}
 
 local sources = {}
 
--- The lines of a file in the executable or on disk; nil when there is none.
+-- The lines of a file in the executable or on disk; nil if it does not exist.
 local function lines_of(path)
   if sources[path] == nil then
     local in_executable, host = pcall(require, "moonshard.host")
@@ -170,7 +170,7 @@ local function describe_table(name, value)
   return table.concat(text, "\n")
 end
 
--- ---- finding -------------------------------------------------------------------------------------------------------
+-- ---- lookup --------------------------------------------------------------------------------------------------------
 
 local function find(environment, name)
   local value, last = environment, nil
@@ -202,7 +202,7 @@ end
 ---The documentation of a name of the session, of ms, or of an op.
 ---@param environment table
 ---@param name string "ms.trainer", "train:step", "softmax"
----@return string? text, string? message the reason when there is none
+---@return string? text, string? message why there is none
 function documentation.describe(environment, name)
   local value, part, holder = find(environment, name)
   if value == nil then
@@ -229,7 +229,7 @@ local function constructor_at(source, at)
   return source:match("^%b{}", at)
 end
 
--- Keys of a constructor, not those of tables inside of it.
+-- The keys of a constructor, without those of nested tables.
 local function keys_of(constructor, names)
   local outer = constructor:sub(2, -2):gsub("%b{}", "{}"):gsub("%-%-[^\n]*", "")
   for name in outer:gmatch("([%a_][%w_]*)%s*=") do names[name] = true end
@@ -242,7 +242,7 @@ end
 
 ---Names of options that a function takes.
 ---@param func function
----@return table<string, true>? names nil when it takes none
+---@return table<string, true>? names nil if it takes none
 function documentation.option_names(func)
   local info = debug.getinfo(func, "S")
   local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))

@@ -26,7 +26,7 @@ local MOST_TEXT = 2 ^ 18
 -- Raised by os.exit, so that all ranks leave together.
 local Quit = {}
 
--- ---- what a line prints --------------------------------------------------------------------------------------------
+-- ---- output of a line ----------------------------------------------------------------------------------------------
 
 local function keep_output(self, text)
   if self.kept < MOST_OUTPUT then
@@ -72,7 +72,7 @@ local function add_loaders(self)
     if not chunk then error(why, 0) end
     return chunk()
   end
-  -- The user's modules, which are files; the layer's modules are in the executable.
+  -- The user's modules are files; those of the layer are in the executable.
   local SEARCHES_FILES = 3
   local search = package.loaders[SEARCHES_FILES]
   package.loaders[SEARCHES_FILES] = function(name)
@@ -104,8 +104,8 @@ local function compile_as(text, name, first_line)
   return loadstring(("\n"):rep(first_line - 1) .. text, name)
 end
 
--- An expression is called as an argument of what makes a list of values: a tail call would have no line to tell in
--- errors.
+-- An expression becomes an argument of a function that collects its values: after `return`, it would be a tail call,
+-- and errors could not name its line.
 local function compile_values(text, name, first_line)
   local tokens = lexer.tokens(text)
   local last = tokens[#tokens]
@@ -124,7 +124,7 @@ end
 ---@param text string
 ---@param name string chunk name: "=stdin"
 ---@param first_line integer of the text in what it came from
----@return function? chunk of an expression: gives what the function that it gets makes of the values
+---@return function? chunk for an expression: passes its values to the function that it receives, and returns the result
 ---@return string? message
 ---@return boolean? incomplete more text would complete it
 ---@return boolean? is_expression
@@ -139,13 +139,13 @@ function evaluate.compile(text, name, first_line)
   local as_expression = message
   chunk, message = compile_as(lexer.keep_locals(text), name, first_line)
   if chunk then return chunk end
-  -- Of the two readings, reports the error of the one that parses further.
+  -- Reports the error of the interpretation that parses further.
   local statement_place = lexer.find_mistake(text)
   if statement_place >= place then place, as_expression = statement_place, message end
   return nil, explain(as_expression, text, place), lexer.is_incomplete(as_expression)
 end
 
----A line as it runs: its outermost locals are variables of the session.
+---The code of a line: its outermost locals become variables of the session.
 ---@param text string
 ---@return string
 function evaluate.without_locals(text)

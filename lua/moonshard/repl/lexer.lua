@@ -10,7 +10,7 @@ local lexer = {}
 ---@field first integer position of its first byte
 ---@field last integer
 ---@field open boolean? an unterminated string
----@field content integer? for strings: place of the first byte inside
+---@field content integer? for strings: position of the first byte inside the quotes
 
 local KEYWORDS = {}
 for word in ("and break do else elseif end false for function goto if in local nil not or repeat return then true "
@@ -21,7 +21,7 @@ lexer.KEYWORDS = KEYWORDS
 
 local SYMBOLS = { "^%.%.%.", "^%.%.", "^==", "^~=", "^<=", "^>=", "^::", "^." }
 
--- The last place of a long string or comment whose opening bracket ends at `at`; and whether it is open.
+-- The last position of a long string or comment whose opening bracket ends at `at`, and whether it is unterminated.
 local function long_end(source, at, level)
   local _, last = source:find("]" .. level .. "]", at + 1, true)
   return last or #source, last == nil
@@ -47,7 +47,7 @@ local function number_end(source, at)
   return last
 end
 
--- The end of a comment that begins at `at`; nil when none does.
+-- The end of a comment that begins at `at`; nil if there is no comment.
 local function comment_end(source, at)
   if source:sub(at, at + 1) ~= "--" then return nil end
   local _, bracket, level = source:find("^%-%-%[(=*)%[", at)
@@ -100,15 +100,15 @@ end
 local OPENS = { ["function"] = true, ["do"] = true, ["if"] = true, ["repeat"] = true }
 local CLOSES = { ["end"] = true, ["until"] = true }
 
--- The index of the last name of a list `a, b, c` that begins at index i; nil when there is none.
+-- The index of the last name of a list `a, b, c` that begins at index i; nil if there is no list.
 local function last_name(tokens, i)
   if not tokens[i] or tokens[i].kind ~= "name" then return nil end
   while tokens[i + 1] and tokens[i + 1].text == "," and tokens[i + 2] and tokens[i + 2].kind == "name" do i = i + 2 end
   return i
 end
 
----Makes the locals of a chunk's outermost block globals of it, so that they live as long as its environment: `local
----x = 1` becomes `x = 1`. Lines and columns stay what they were, but behind a `local x` without a value.
+---Turns the locals of a chunk's outermost block into globals, so that they live as long as its environment: `local
+---x = 1` becomes `x = 1`. Lines and columns do not change, except after a `local x` without a value.
 ---@param source string
 ---@return string
 function lexer.keep_locals(source)
@@ -136,15 +136,15 @@ function lexer.keep_locals(source)
   return table.concat(pieces)
 end
 
----Whether LuaJIT's message says that more lines would be needed; a string in quotes ends in its line.
+---Whether LuaJIT's message means that the text is incomplete. A quoted string cannot continue on the next line.
 ---@param message string
 ---@return boolean
 function lexer.is_incomplete(message)
   return message:find("near '<eof>'", 1, true) ~= nil and not message:find("unfinished string", 1, true)
 end
 
----The place of the word that makes a text wrong: LuaJIT tells its line, and the text up to this word is the shortest
----that cannot be completed.
+---The position of the word that makes a text invalid: it is on the line that LuaJIT reports, and the text up to this
+---word is the shortest that cannot be completed.
 ---@param source string that does not compile
 ---@return integer place #source + 1 when something is missing at the end
 function lexer.find_mistake(source)
@@ -162,7 +162,7 @@ function lexer.find_mistake(source)
   return #source + 1
 end
 
----Strips a `;` that ends a text.
+---Removes a `;` at the end of a text.
 ---@param source string
 ---@return string without, boolean was_there
 function lexer.strip_semicolon(source)

@@ -24,7 +24,7 @@ local prompt = {}
 local FIRST, MORE = "moonshard> ", "        .. "
 local HISTORY_LINES = 1000
 
--- $XDG_STATE_HOME/moonshard/history; nil where there is no home.
+-- $XDG_STATE_HOME/moonshard/history; nil if there is no home folder.
 local function history_path()
   local state, home = os.getenv("XDG_STATE_HOME"), os.getenv("HOME")
   if state and state:sub(1, 1) == "/" then return state .. "/moonshard/history" end
@@ -55,7 +55,7 @@ function Prompt:close()
   if self.interactive then self.host.close_editor() end
 end
 
--- The next line of the input, or nil and why there is none: "end", "interrupt", "lost", with a message.
+-- The next line of the input; or nil, the reason ("end", "interrupt" or "lost") and a message.
 function Prompt:read_line(text)
   if not self.interactive then
     local line, why, message = self.host.read(self.handle)
@@ -69,7 +69,7 @@ function Prompt:read_line(text)
   return line
 end
 
--- The input is one entry of the history, also a block of several lines.
+-- The input becomes one entry of the history, even if it has several lines.
 function Prompt:remember(typed)
   if not self.interactive or not typed:find("%S") then return end
   local saved, cause = self.host.remember(typed)

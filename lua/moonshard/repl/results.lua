@@ -20,7 +20,7 @@ function results.decode(encoded)
   return { kind = kind, code = tonumber(code), text = rest:sub(1, length), output = rest:sub(length + 1) }
 end
 
--- ---- telling -------------------------------------------------------------------------------------------------------
+-- ---- summaries -----------------------------------------------------------------------------------------------------
 
 -- "rank 2", "ranks 0, 2-5".
 local function name_ranks(ranks)
@@ -125,7 +125,7 @@ end
 ---@class moonshard.OutcomeSummary
 ---@field lines string[] of standard output
 ---@field failures string[] of standard error
----@field quit integer? exit status, when a rank asked for the end of the session
+---@field quit integer? exit status, if a rank ended the session
 
 ---@param outcomes moonshard.Outcome[] rank 0's first
 ---@param apart boolean? show every rank separately

@@ -1,5 +1,5 @@
--- The session on every rank: rank 0 reads a line and sends it to all ranks, which run it, return to a common clean
--- state whatever happened to any of them, and send the outcome to rank 0.
+-- The session on every rank: rank 0 reads a line and sends it to all ranks. They run it, return to a common clean state
+-- even if some of them failed, and send the outcome to rank 0.
 
 local clock = require("moonshard.base.clock")
 local evaluate = require("moonshard.repl.evaluate")
@@ -31,7 +31,7 @@ function session.new(world)
   return self
 end
 
--- ---- what rank 0 asks for ------------------------------------------------------------------------------------------
+-- ---- requests of rank 0 --------------------------------------------------------------------------------------------
 
 local function encode(request)
   return ("%s %d %d %d %d %d\n%s"):format(request.kind, request.line or 1, request.silent and 1 or 0,
@@ -46,7 +46,7 @@ local function decode(text)
   }
 end
 
--- A rank was lost: the session cannot go on.
+-- A rank was lost, so the session must end.
 local Lost = {}
 
 local function lose(message)
@@ -88,7 +88,7 @@ function Session:print_outcomes(texts, request, began)
   return merged.quit
 end
 
--- Runs rank 0's request on all ranks; returns the exit status when the session should end. finish: called at the end of
+-- Runs rank 0's request on all ranks; returns the exit status if the session should end. finish: called at the end of
 -- a file, on every rank.
 function Session:carry_out(asked, finish)
   local began = clock.now()
@@ -107,7 +107,7 @@ function Session:carry_out(asked, finish)
   end
 end
 
--- ---- the whole -----------------------------------------------------------------------------------------------------
+-- ---- the loop ------------------------------------------------------------------------------------------------------
 
 function Session:next()
   if not self.prompt then return nil end

@@ -29,7 +29,7 @@ local function has_text(value)
   return type(meta) == "table" and meta.__tostring ~= nil
 end
 
--- Keys that are not in the list part: texts first, then the rest.
+-- Keys outside the list part: strings first, then the rest.
 local function sorted_keys(value, length)
   local keys = {}
   for key in pairs(value) do
@@ -50,8 +50,8 @@ local function is_array(value)
   return type(value.data) == "cdata" and type(value.shape) == "table" and type(value.dtype) == "string"
 end
 
--- What is more than its tostring when it stands alone: a tensor's values; a plan without its rank and the number of
--- its instructions, so that ranks share a line.
+-- Values that are shown differently from their tostring at the top level: a tensor with its values; a plan without its
+-- rank and number of instructions, so that all ranks share a line.
 local function text_of_object(value, depth)
   local text = tostring(value)
   if depth > 0 then return (text:gsub("\n.*", " ...")) end

@@ -1,5 +1,4 @@
--- The engine's model of a sharding: units and parameters as moonshard.h takes them, and the rules among them that may
--- change while the model trains.
+-- Creates the engine's model of a sharding (ms_model: units and parameters), and changes its rules during training.
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
@@ -16,7 +15,7 @@ local INIT_IDS = {
   constant = C.MS_INIT_CONSTANT,
 }
 
--- When to reshard, and to groups of which size: a number is the size of a group.
+-- When to reshard, and the size of the groups; 0: all ranks that shard.
 local function reshard_of(value)
   if type(value) == "number" then return C.MS_RESHARD_ALWAYS, value end
   return RESHARD_IDS[value], 0
@@ -50,7 +49,7 @@ local function add_params(self, handle, unit_ids, groups)
   end
 end
 
--- Settings of every parameter by the optimizer's groups; without an optimizer there are none.
+-- The settings of every parameter, from the optimizer's groups; empty without an optimizer.
 local function groups_of(self, optimizer)
   if not optimizer then return {} end
   local fqns = {}
@@ -60,7 +59,7 @@ local function groups_of(self, optimizer)
   return groups
 end
 
----Makes the engine's model of a sharding.
+---Creates the engine's model of a sharding.
 ---@param self moonshard.Sharding
 ---@param optimizer moonshard.Optimizer?
 ---@return ffi.cdata* ms_model*
@@ -86,7 +85,7 @@ function engine_model.set_reshard(self, handle, decisions)
   engine.check(C.ms_model_set_reshard(handle, reshard, size))
 end
 
--- Learning-rate factors of all parameters, their weight decays, and both as bytes.
+-- Learning-rate factors and weight decays of all parameters, and both as a string of bytes.
 local function rates_of(self, optimizer)
   local n, groups = #self.params, groups_of(self, optimizer)
   local lr_scale, weight_decay = ffi.new("double[?]", n), ffi.new("double[?]", n)
@@ -96,10 +95,10 @@ local function rates_of(self, optimizer)
   return lr_scale, weight_decay, ffi.string(lr_scale, 8 * n) .. ffi.string(weight_decay, 8 * n)
 end
 
----What the optimizer's groups say of all parameters.
+---The settings of all parameters from the optimizer's groups, to compare them.
 ---@param self moonshard.Sharding
 ---@param optimizer moonshard.Optimizer
----@return string bytes equal where they say the same
+---@return string bytes equal if the settings are equal
 function engine_model.describe_groups(self, optimizer)
   return (select(3, rates_of(self, optimizer)))
 end

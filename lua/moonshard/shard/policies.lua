@@ -1,5 +1,5 @@
--- The policies of ms.fully_shard: what the values of their rules may be, and what each unit, module and parameter gets.
--- Every decision is kept with the rule that made it.
+-- The policies of ms.fully_shard: checks the values of their rules, and decides for each unit, module and parameter.
+-- Every decision is stored with the rule that made it.
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
@@ -13,8 +13,8 @@ local policies = {}
 
 local RESHARD = { [true] = "always", [false] = "never", always = "always", never = "never", default = "default" }
 
--- A number is the size of the groups that backward gathers in: 1 keeps the weights gathered, the shard group's own size
--- reshards to all of it.
+-- A number is the size of the groups in which backward gathers: 1 keeps the weights gathered; the size of the shard
+-- group reshards them completely.
 local function reshard_reader(shard_size)
   return function(value, rule)
     local mode = RESHARD[value]
@@ -52,8 +52,8 @@ local function read_precision(value, rule)
   return precision.read(rule == "the value" and "mp_policy" or "mp_policy: " .. rule, value)
 end
 
--- Decides one policy for all names: a list of rules, or one value for all. bare_value: of patterns without one;
--- one_value: what looks like a list is a value; tied: other names of names.
+-- Decides one policy for all names, by a list of rules or one value for all. Options: bare_value is the value of
+-- patterns without one; one_value: treat a list as a value; tied: names by their alternative names.
 local function decide(self, policy, given, names, default, read, o)
   local decisions
   o = o or {}
@@ -75,7 +75,7 @@ local function decide(self, policy, given, names, default, read, o)
   return by_name
 end
 
----What a list of rules, or one value, says about when each unit is resharded.
+---Decides when each unit is resharded.
 ---@param self moonshard.Sharding
 ---@param given any as reshard_after_forward of ms.fully_shard
 ---@return table<string, moonshard.Decision> by_unit
@@ -86,7 +86,7 @@ function policies.reshard(self, given)
     reshard_reader(self.shard_dim < 0 and 1 or self.mesh:size(self.shard_dim)))
 end
 
----How far ahead each unit is gathered.
+---Decides how far ahead each unit is gathered.
 ---@param self moonshard.Sharding
 ---@param given any as prefetch of ms.fully_shard
 ---@return table<string, moonshard.Decision> by_unit
@@ -110,7 +110,7 @@ local function decide_units(self, config)
   end
 end
 
--- Rules speak of any module; one value for all is meant for the modules that are units.
+-- Rules can name any module; one value for all applies to the root modules of units.
 local function decide_recompute(self, given, inventory)
   local names, modules, is_unit = {}, {}, {}
   local by_rule = rules.is_list(given) and not recompute.is_op_list(given)

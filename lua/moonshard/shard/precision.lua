@@ -13,7 +13,7 @@ local NATIVE = { avx512_bf16 = true, amx_bf16 = true, bf16 = true }
 
 local native
 
----Whether this CPU multiplies bf16 natively, as the kernel's list of CPU features says.
+---Whether this CPU multiplies bf16 natively, according to /proc/cpuinfo.
 ---@return boolean
 function precision.cpu_has_bf16()
   if native ~= nil then return native end
@@ -32,9 +32,9 @@ function precision.cpu_has_bf16()
 end
 
 ---@class moonshard.MixedPrecision
----@field param_dtype string "f32" or "bf16": what kernels read, and what inputs of the unit are cast to
----@field reduce_dtype string "f32" or "bf16": what gradients are summed over ranks in
----@field output_dtype string? what the unit's outputs are cast to; nil: left as they are
+---@field param_dtype string "f32" or "bf16": type that kernels read; inputs of the unit are cast to it
+---@field reduce_dtype string "f32" or "bf16": type in which gradients are summed over ranks
+---@field output_dtype string? type to which the unit's outputs are cast; nil: no cast
 
 local function read_dtype(who, value)
   if value == nil then return nil end

@@ -4,8 +4,8 @@
 --   prefetch = { { re[[^layers\.0$]], 3 }, { re[[.*]], 1 } }  three while layers.0 runs
 --   prefetch = { { "layers.0", { forward = { "layers.2", "layers.1" }, backward = {} } } }
 --
--- The last form names the units that are gathered when this one starts, in that order (PyTorch's
--- set_modules_to_forward_prefetch); a bare list of names speaks of forward.
+-- The last form names the units that are gathered when this one starts, in that order (like PyTorch's
+-- set_modules_to_forward_prefetch); a list of names alone applies to forward.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -16,8 +16,8 @@ local C, ffi = engine.C, engine.ffi
 local prefetch = {}
 
 ---@class moonshard.Prefetch
----@field depth integer? units gathered ahead; nil: as the trainer says
----@field forward string[]? names of units, instead of a depth
+---@field depth integer? units gathered ahead; nil: the trainer's option
+---@field forward string[]? names of units to gather, instead of a depth
 ---@field backward string[]?
 
 local function check_names(list, names, rule)

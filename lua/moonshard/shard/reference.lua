@@ -1,18 +1,19 @@
--- One rank that stands in for many: the recipe sees the ranks that it was written for, as rank 0 of them, but its
--- models are unsharded on this rank, which trains on the batches of all ranks, one after the other.
+-- The reference of `moonshard check`: one rank that computes what many ranks would. The recipe sees the ranks that it
+-- was written for, as rank 0 of them, but its models are unsharded on this rank, which trains on the batches of all
+-- ranks in turn.
 --
--- Settings without influence on the numbers are dropped: when weights are gathered and freed, layouts, prefetching,
--- recomputing, when gradients are summed. Precision, frozen parameters and the optimizer's settings stay.
+-- Settings that do not affect the numbers are dropped: when weights are gathered and freed, layouts, prefetching,
+-- recomputation, and when gradients are summed. Precision, frozen parameters and the optimizer's settings stay.
 
 local single_rank = require("moonshard.distributed.single_rank")
 local world = require("moonshard.distributed.world")
 
 local reference = {
-  ---Whether this process stands in for others.
+  ---Whether this process is the reference.
   active = false,
 }
 
----From here on this process is rank 0 of `size` ranks that are not there. It must be the only rank of its world.
+---Makes this process rank 0 of `size` ranks that do not exist. It must be the only rank of its world.
 ---@param size integer
 function reference.begin(size)
   reference.active = true
@@ -23,7 +24,7 @@ local function decide_again(self, policy, value)
   for _, decision in pairs(self.decisions[policy]) do decision.value = value end
 end
 
----Makes a sharding over many ranks, whose rules were read and checked, one over this rank.
+---Replaces a sharding over many ranks, whose rules have been read and checked, by one over this rank.
 ---@param self moonshard.Sharding
 function reference.replace_sharding(self)
   self.reference_ranks = self.mesh:ranks()
@@ -36,14 +37,14 @@ function reference.replace_sharding(self)
   decide_again(self, "prefetch", nil)
 end
 
----A trainer's micro-batches are those of all ranks.
+---Replaces settings of a trainer: its micro-batches are those of all ranks.
 ---@param trainer moonshard.Trainer
 function reference.replace_settings(trainer)
   trainer.micro_batches = trainer.micro_batches * #trainer.session.sharding.reference_ranks
   trainer.gradient_sync, trainer.reshard_after_backward, trainer.memory_limit = "every", true, nil
 end
 
----A step's metrics have the dimensions that the recipe knows; nothing is sent along them here.
+---Gives a step's metrics the mesh dimensions that the recipe expects; no bytes are sent along them here.
 ---@param trainer moonshard.Trainer
 ---@param metrics moonshard.StepMetrics
 function reference.name_dimensions(trainer, metrics)
@@ -53,7 +54,7 @@ function reference.name_dimensions(trainer, metrics)
   for dim = 0, mesh.ndim - 1 do metrics.comm_bytes[mesh:dim_name(dim)] = 0 end
 end
 
----Rules that are changed while the model trains, less those that are left out here.
+---Rules that a recipe changes during training, without those that the reference drops.
 ---@param given moonshard.NewRules
 ---@return moonshard.NewRules
 function reference.rules(given)

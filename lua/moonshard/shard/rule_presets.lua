@@ -1,4 +1,4 @@
--- Lists of rules as values: kept in files of their own, and put together.
+-- Lists of rules that are kept in separate files and joined.
 --
 --   local preset = ms.rules.load "presets/llama.lua"       -- returns a list of rules, or lists by policy
 --   ms.fully_shard(model, {
@@ -6,7 +6,7 @@
 --     reshard_after_forward = ms.rules.join({ { "head", false } }, preset.reshard_after_forward),
 --   })
 --
--- The first rule that matches decides, so what is joined first goes before what comes after it.
+-- The first matching rule decides, so earlier lists take precedence over later ones.
 
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
@@ -18,12 +18,12 @@ local rules = require("moonshard.shard.rules")
 ---@class moonshard.rule_presets
 local rule_presets = {}
 
--- Of `recompute` alone one value for all may be a list, of ops.
+-- For `recompute`, a list can also be one value for all modules: a list of ops.
 local function is_rules(policy, value)
   return rules.is_list(value) and not (policy == "recompute" and recompute.is_op_list(value))
 end
 
--- Appends what a later set says of a policy: rules behind rules, and one value for all as the rule for the rest.
+-- Appends a later value of a policy: a list of rules, or one value as a rule for all remaining names.
 local function append(joined, policy, value)
   local before = joined[policy]
   if before == nil then
@@ -34,11 +34,10 @@ local function append(joined, policy, value)
   end
 end
 
----One list of several, in order: rules of an earlier list decide before those of a later one. Or one table by policy of
----several, list by list; where an earlier one has one value for all, that stands, and where a later one has, it is for
----the names that no earlier rule matches.
+---Joins lists of rules, in order: rules of earlier lists decide first. Tables by policy are joined policy by policy: an
+---earlier single value for all names is final, and a later one applies to names that no earlier rule matches.
 ---@param ... table lists of rules, or tables by policy
----@return table joined a new one
+---@return table joined a new table
 function rule_presets.join(...)
   local list, by_policy, listed = {}, {}, nil
   for i = 1, select("#", ...) do
@@ -62,7 +61,7 @@ function rule_presets.join(...)
   return listed == false and by_policy or list
 end
 
--- Beside the file that asks, or from the working directory.
+-- Searches the folder of the calling file, then the working directory.
 local function find(path)
   local folder = (errors.caller() or ""):match("^(.*/)[^/]*$") or ""
   for _, candidate in ipairs(path:sub(1, 1) == "/" and { path } or { folder .. path, path }) do
@@ -73,7 +72,7 @@ local function find(path)
     path)
 end
 
--- The line that has a name in quotes, from a byte on: a string does not know where it was written.
+-- Searches for a quoted name from a byte on; returns its line. Strings, unlike patterns, do not record their line.
 local function line_of(source, name, from)
   for at = from, #source do
     local quote = source:sub(at, at)
@@ -84,7 +83,7 @@ local function line_of(source, name, from)
   end
 end
 
--- Plain names as rules that know their line; patterns know theirs already.
+-- Adds the line to rules with plain names; patterns already have theirs.
 local function placed(list, path, source)
   local result, from = {}, 1
   for i, entry in ipairs(list) do
@@ -102,9 +101,9 @@ local function placed(list, path, source)
   return result
 end
 
----Reads a file that returns a list of rules, or a table of lists by policy (whose other values are passed on). Its
----rules are told with that file's name and line.
----@param path string beside the calling file, or from the working directory
+---Reads a file that returns a list of rules, or a table of lists by policy (other values are passed on). Messages about
+---its rules name this file and the line.
+---@param path string relative to the folder of the calling file, or to the working directory
 ---@return table
 function rule_presets.load(path)
   if type(path) ~= "string" then

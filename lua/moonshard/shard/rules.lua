@@ -1,9 +1,9 @@
--- A policy: an ordered list of {pattern, value} over names, in which the first matching rule decides. The engine does
--- the matching (PCRE2); this file parses the lists of recipes and reports, for every name, which rule decided.
+-- A policy: an ordered list of { pattern, value } over names, in which the first matching rule decides. This file
+-- parses the lists of recipes and reports, for every name, which rule decided. The engine matches the patterns (PCRE2).
 --
 --   { re[[^layers\.0$]], false },          a regular expression, searched for
 --   { "head", true },                      a string: an exact name or a dotted prefix of one
---   { "extra", true, optional = true },    may match nothing; otherwise that is an error
+--   { "extra", true, optional = true },    can match nothing, which is an error for other rules
 
 local errors = require("moonshard.base.error")
 local engine = require("moonshard.base.ffi")
@@ -15,7 +15,8 @@ local C, ffi = engine.C, engine.ffi
 ---@field is_regex boolean
 ---@field value any
 ---@field optional boolean
----@field where string? where it was written; of a plain string: where the list was used, unless ms.rules.load knows
+---@field where string? line on which it was written; for a plain string, the line that used the list (ms.rules.load
+---  knows the line)
 
 ---@class moonshard.Policy
 ---@field name string for messages: "reshard_after_forward"
@@ -78,9 +79,9 @@ function rules.describe(rule)
 end
 
 ---Reads a policy from a recipe.
----@param name string what messages call it
+---@param name string the policy's name in messages
 ---@param list table rules, first match wins; bare patterns are allowed when bare_value is given
----@param options? { bare_value: any, read: fun(value: any, rule: string): any } read checks and turns each value
+---@param options? { bare_value: any, read: fun(value: any, rule: string): any } read checks and converts each value
 ---@return moonshard.Policy
 function rules.policy(name, list, options)
   options = options or {}
@@ -117,7 +118,7 @@ local function matches_any(rule, n, c_names)
   return false
 end
 
--- Optional rules that match nothing. A rule that decides nothing may be shadowed instead, so it is asked alone.
+-- Optional rules that match nothing. A rule that decides nothing can also be shadowed, so it is matched separately.
 local function unmatched_of(self, n, c_names, decided)
   local decides, unmatched = {}, {}
   for i = 0, n - 1 do decides[decided[i] + 1] = true end
@@ -129,7 +130,7 @@ local function unmatched_of(self, n, c_names, decided)
   return unmatched
 end
 
--- Says of a rule that it is for a tied parameter's other name.
+-- Raises if a rule matches only another name of a tied parameter.
 local function check_tied(self, n, c_names, tied)
   for _, rule in ipairs(self.rules) do
     if not rule.optional and not matches_any(rule, n, c_names) then
@@ -145,15 +146,15 @@ end
 
 ---@class moonshard.Decision
 ---@field value any
----@field rule integer? which rule decided, 1 first; nil: the default
----@field pattern string? of that rule, as written
----@field where string? of that rule
+---@field rule integer? index of the rule that decided, from 1; nil: the default
+---@field pattern string? that rule's pattern, as written
+---@field where string? that rule's line
 
 ---Decides every name.
 ---@param names string[]
 ---@param default any value of names that no rule matches
----@param tied table<string, string>? by their other names, those of names that have several
----@return moonshard.Decision[] decisions one for each name, in the order of names
+---@param tied table<string, string>? names by their alternative names
+---@return moonshard.Decision[] decisions one per name, in the order of names
 ---@return string[] warnings rules that match names but never decide
 ---@return moonshard.Rule[] unmatched optional rules that match no name
 function Policy:resolve(names, default, tied)

@@ -1,5 +1,5 @@
--- ms.fully_shard: reads how a model is sharded, decides every policy for every unit and parameter, and keeps what was
--- decided and why. The model of the engine is made from it once, when the first graph is traced.
+-- ms.fully_shard: reads the options, decides every policy for every unit and parameter, and records each decision with
+-- the rule that made it. The engine's model is created from these decisions when the first graph is traced.
 
 local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
@@ -17,14 +17,14 @@ local world = require("moonshard.distributed.world")
 ---@class moonshard.Unit
 ---@field name string FQN of its root module, or "root"
 ---@field module moonshard.Module its (first) root module
----@field modules moonshard.Module[] all root modules: several for a group
+---@field modules moonshard.Module[] all root modules; a group has several
 ---@field params moonshard.ShardedParameter[]
 ---@field param_dtype string
 ---@field reduce_dtype string
 ---@field output_dtype string?
 ---@field layout string "rows" or "ragged"
----@field reshard string|integer "always", "never", "default", or the size of the groups that backward gathers in
----@field rule moonshard.Decision? which rule of `units` made it
+---@field reshard string|integer "always", "never", "default", or the size of the groups in which backward gathers
+---@field rule moonshard.Decision? the rule of `units` that selected it
 
 ---@class moonshard.ShardedParameter
 ---@field fqn string
@@ -38,24 +38,24 @@ local world = require("moonshard.distributed.world")
 ---@class moonshard.Sharding
 ---@field model moonshard.Module
 ---@field mesh moonshard.Mesh
----@field replicate_dim integer dimension of the mesh, -1: none
----@field shard_dim integer dimension of the mesh, -1: none
----@field is_stage boolean? the mesh is the slice of one stage of a pipeline
+---@field replicate_dim integer dimension of the mesh; -1: none
+---@field shard_dim integer dimension of the mesh; -1: none
+---@field is_stage boolean? whether the mesh is the slice of one pipeline stage
 ---@field units moonshard.Unit[] the root unit first, if it has parameters
 ---@field params moonshard.ShardedParameter[] in the order of the engine's indices
 ---@field index table<moonshard.Parameter, integer> the engine's index, from 0
----@field tied table<string, string> FQNs by the other names that tied parameters have
+---@field tied table<string, string> FQN of a tied parameter by each of its other names
 ---@field decisions table<string, table<string, moonshard.Decision>> by policy, then by unit or parameter
 ---@field warnings string[] rules of these policies that never decide
 ---@field group_warnings string[] groups of the optimizer that never decide
 ---@field unmatched table<string, moonshard.Rule[]> by policy: optional rules that match no name
----@field seed integer what initial weights are drawn from
----@field fields moonshard.HeldField[]? what the model was made of then
----@field where string? the line that sharded it, or used it first
----@field implicit boolean? nobody called ms.fully_shard
----@field rank integer this process's place in the mesh
----@field single_rank boolean? on this rank alone, for a model that is not sharded yet
----@field default_reshard string? of units that no rule matches: the strategy's
+---@field seed integer seed of the initial weights
+---@field fields moonshard.HeldField[]? modules and parameters of the model when it was sharded
+---@field where string? line of the recipe that sharded the model, or first used it
+---@field implicit boolean? true if the recipe did not call ms.fully_shard
+---@field rank integer this process's rank in the mesh
+---@field single_rank boolean? true on this rank only: the model is not sharded yet
+---@field default_reshard string? the strategy's value for units that no rule matches
 local Sharding = {}
 Sharding.__index = Sharding
 
@@ -63,7 +63,7 @@ local sharding = {}
 
 -- ---- mesh and strategy ------------------------------------------------------------------------------------------
 
--- PyTorch FSDP's names: what the mesh must be, and the default of reshard_after_forward.
+-- PyTorch FSDP's names: the mesh that each requires, and its default of reshard_after_forward.
 local STRATEGIES = {
   FULL_SHARD = { shards = true, reshard = "default" },
   SHARD_GRAD_OP = { shards = true, reshard = "never" },
@@ -72,7 +72,7 @@ local STRATEGIES = {
   HYBRID_SHARD_ZERO2 = { shards = true, replicates = true, reshard = "never" },
 }
 
--- What the dimensions of a mesh do for a model: here alone their names mean anything.
+-- Roles of mesh dimensions. Only this file gives their names a meaning.
 local ROLES = { replicate = "replicate", shard = "shard", pipeline = "pipe" }
 
 local function read_mesh(given)
@@ -90,14 +90,14 @@ end
 local function check_others(mesh, replicate_dim, shard_dim)
   for dim = 0, mesh.ndim - 1 do
     if dim ~= replicate_dim and dim ~= shard_dim and mesh:size(dim) > 1 then
-      errors.invalid("ms.fully_shard: mesh %s: dimension %s neither replicates nor shards; give the slice of those "
-        .. "that do, as in mesh:slice { \"replicate\", \"shard\" }: its copies train separately", mesh:label(),
-        mesh:dim_name(dim))
+      errors.invalid("ms.fully_shard: mesh %s: dimension %s neither replicates nor shards; use a slice of the "
+        .. "dimensions that do, as in mesh:slice { \"replicate\", \"shard\" }: its copies train separately",
+        mesh:label(), mesh:dim_name(dim))
     end
   end
 end
 
--- Which dimension replicates and which one shards. Two dimensions of other names are (replicate, shard) in this order.
+-- The dimensions that replicate and shard. Two dimensions with other names are (replicate, shard), in this order.
 local function data_dims(mesh)
   local replicates, shards = mesh:has(ROLES.replicate), mesh:has(ROLES.shard)
   if replicates or shards then
@@ -200,7 +200,7 @@ local function new_sharding(model, seed)
     group_warnings = {}, unmatched = {}, seed = seed, where = errors.caller() }, Sharding)
 end
 
--- Whose a parameter is, so that a part of a model can be called alone. Weak: it keeps no model alive.
+-- The sharding of each parameter, so that a single module of a model can be called. Weak: it keeps no model alive.
 local owners = setmetatable({}, { __mode = "kv" })
 
 local function claim_parameters(self)
@@ -220,28 +220,29 @@ local function check_unclaimed(inventory)
 end
 
 ---Reports rules that never decide, on rank 0.
----@param warnings string[]? those of the policies of ms.fully_shard unless told
+---@param warnings string[]? default: those of the policies of ms.fully_shard
 function Sharding:report_warnings(warnings)
   if world.rank ~= 0 then return end
   for _, warning in ipairs(warnings or self.warnings) do io.stderr:write("moonshard: warning: ", warning, "\n") end
 end
 
 ---@class moonshard.ShardOptions
----@field mesh? moonshard.Mesh|integer[]|integer a mesh, { replicate, shard } sizes or one size; all ranks shard
----@field units? any patterns over module names; one unit
----@field reshard_after_forward? any true, false, "default", a number of ranks or rules over units
----@field mp_policy? any { param_dtype, reduce_dtype, output_dtype }, "auto" or rules over units; f32
----@field layout? any "rows", "ragged" or rules over units
----@field prefetch? any how many units are gathered ahead, or rules over units, whose values may name units
----@field recompute? any true, false, a list of ops or rules over modules: what backward makes again and does not keep
----@field param_dtype? any "f32" or "bf16" by rules over parameters, where one differs from its unit
+---@field mesh? moonshard.Mesh|integer[]|integer a mesh, { replicate, shard } sizes or one size; default: shard over all
+---  ranks
+---@field units? any patterns over module names; default: one unit
+---@field reshard_after_forward? any true, false, "default", a number of ranks, or rules over units
+---@field mp_policy? any { param_dtype, reduce_dtype, output_dtype }, "auto", or rules over units; default f32
+---@field layout? any "rows" (the default), "ragged", or rules over units
+---@field prefetch? any number of units gathered ahead, or rules over units, whose values can also name units
+---@field recompute? any true, false, a list of ops, or rules over modules: what backward recomputes instead of keeping
+---@field param_dtype? any rules over parameters with "f32" or "bf16", for parameters that differ from their unit
 ---@field freeze? any rules over parameters
----@field strategy? string PyTorch FSDP's name
----@field seed? integer of the initial weights; 0
----@field shared_masters? boolean units read in f32 are read where their owners keep them, not copied together, and
----  replicas of a host keep one copy of the state; true
+---@field strategy? string a name of PyTorch FSDP, such as HYBRID_SHARD
+---@field seed? integer seed of the initial weights; default 0
+---@field shared_masters? boolean on the CPU, read f32 units in their owners' memory instead of copying them, and keep
+---  one copy of the state per host for its replicas; default true
 
----Decides how a model is sharded. Must precede the optimizer's first step; a model is sharded once.
+---Shards a model. Must be called before the model is used, and once per model.
 ---@param model moonshard.Module
 ---@param config moonshard.ShardOptions?
 ---@return moonshard.Module model the same model
@@ -252,7 +253,7 @@ function sharding.fully_shard(model, config)
   if rawget(model, "sharding") then
     local format = model.sharding.implicit
       and "the model is already in use (%s), replicated because it was not sharded: call ms.fully_shard earlier"
-      or "the model is already sharded (%s): give all rules in one call"
+      or "the model is already sharded (%s): give all rules in a single call"
     errors.invalid("ms.fully_shard: " .. format, model.sharding.where or "before")
   end
   config = options.parse("ms.fully_shard", config, SPECS)
@@ -278,7 +279,7 @@ function sharding.fully_shard(model, config)
   return model
 end
 
----The sharding of a model; a model without one is replicated over all ranks (DDP), as one unit, which is said.
+---The sharding of a model. A model without one is replicated over all ranks (DDP), as one unit, with a warning.
 ---@param model moonshard.Module
 ---@return moonshard.Sharding
 function sharding.of(model)
@@ -305,8 +306,8 @@ function Sharding:check_unchanged()
   end
 end
 
----A sharding over this rank alone, which the model does not keep: for work before ms.fully_shard. Initial weights are
----those of seed 0.
+---A sharding over this rank only, for work before ms.fully_shard; it is not stored in the model. Initial weights use
+---seed 0.
 ---@param model moonshard.Module
 ---@return moonshard.Sharding
 function sharding.on_single_rank(model)
@@ -320,7 +321,7 @@ function sharding.on_single_rank(model)
   return self
 end
 
----The sharding that holds the parameters of a module: the module's own, or that of a model it is part of.
+---The sharding that contains the parameters of a module: its own, or that of its model.
 ---@param part moonshard.Module
 ---@return moonshard.Sharding?
 function sharding.around(part)
@@ -335,14 +336,14 @@ end
 
 -- ---- the engine's model -----------------------------------------------------------------------------------------
 
----The engine's model, made at the first call. A call with an optimizer after one without makes it anew, because
----learning rates and weight decay belong to its parameters; graphs traced before keep theirs.
----@param optimizer table? optimizer:param_groups(fqns) gives { [fqn] = { lr_scale =, weight_decay = } }
+---The engine's model, created at the first call. The first call with an optimizer replaces it, because learning rates
+---and weight decay are stored in its parameters; graphs traced earlier keep the old one.
+---@param optimizer table? optimizer:param_groups(fqns) returns { [fqn] = { lr_scale =, weight_decay = } }
 ---@return ffi.cdata* ms_model*
 function Sharding:handle(optimizer)
   if self.built and (optimizer == nil or optimizer == self.optimizer) then return self.built end
   if self.built and self.optimizer then
-    errors.invalid("the model already has an optimizer: make one trainer per model")
+    errors.invalid("the model already has an optimizer: create one trainer per model")
   end
   self.built = engine_model.build(self, optimizer)
   self.optimizer = optimizer
@@ -360,7 +361,7 @@ function Sharding:precision()
   return by_module
 end
 
----What the tree of the model shows of the root of each unit and of each parameter; `frozen`: of each, whether it is.
+---The texts that the printed model shows for root modules of units and for parameters; `frozen`: by parameter.
 ---@return table<moonshard.Module|moonshard.Parameter|"frozen", any>
 function Sharding:marks()
   local marks, session = { frozen = {} }, rawget(self.model, "session")

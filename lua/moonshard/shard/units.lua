@@ -1,7 +1,7 @@
--- Units: which modules are gathered as one, and which unit every parameter belongs to. A parameter belongs to the
--- innermost module around it that is the root of a unit; what is left over belongs to the root unit, named "root".
+-- Units: groups of modules that are gathered together, and the unit of each parameter. A parameter belongs to the
+-- innermost enclosing module that is the root of a unit; the remaining ones belong to the root unit, named "root".
 --
---   units = { re[[^layers\.\d+$]] }        every module that the pattern finds
+--   units = { re[[^layers\.\d+$]] }        every module that matches the pattern
 --   units = { "head", "layers" }           a string: that module, or the outermost modules below that name
 --   units = { { "embed", "head" } }        a group: one unit of several modules, named after the first
 
@@ -15,10 +15,10 @@ units.ROOT = "root"
 
 ---@class moonshard.UnitRoots
 ---@field name string
----@field modules moonshard.Module[] the roots: one, or several of a group
----@field decision moonshard.Decision? which rule made it
+---@field modules moonshard.Module[] the root modules; a group has several
+---@field decision moonshard.Decision? the rule that selected it
 
--- A group is a list of two patterns or more; a rule with a value has a boolean in its second place.
+-- A group is a list of two or more patterns; a rule with a value has a boolean as its second element.
 local function is_group(entry)
   return type(entry) == "table" and not re.is(entry) and (re.is(entry[2]) or type(entry[2]) == "string")
 end
@@ -28,7 +28,7 @@ local function read_value(value, rule)
   errors.raise("MS_ERULE", "units: %s has the value %s: true makes a unit, false does not", rule, tostring(value))
 end
 
--- The list as a policy: the patterns of a group stand one after the other and share a value.
+-- Converts the list to a policy: each pattern of a group becomes a rule.
 local function read_policy(list)
   local flat, group_of = {}, {}
   for _, entry in ipairs(list) do
@@ -45,7 +45,7 @@ local function read_policy(list)
   return rules.policy("units", flat, { bare_value = true, read = read_value }), group_of
 end
 
--- A string takes the outermost modules at or below its name: "layers" means layers.0 and not layers.0.attn too.
+-- A string selects the outermost modules at or below its name: "layers" means layers.0 but not layers.0.attn.
 local function is_inner_match(modules, rule_of, i)
   local up = modules[i].parent
   while up do
@@ -57,9 +57,9 @@ end
 
 ---Finds the roots of units.
 ---@param inventory moonshard.Inventory
----@param list table? what the recipe gave as `units`; nil: one unit of everything
+---@param list table? the option `units`; nil: everything is one unit
 ---@return moonshard.UnitRoots[] roots in the order of modules, without the root unit
----@return table<integer, moonshard.UnitRoots> by_module unit of a module's index, for roots only
+---@return table<integer, moonshard.UnitRoots> by_module by index of the root module
 ---@return string[] warnings
 ---@return moonshard.Rule[] unmatched optional rules that match no module
 function units.find_roots(inventory, list)
@@ -101,7 +101,7 @@ local function unit_around(inventory, by_module, owner)
   end
 end
 
----Which unit a parameter belongs to; nil for the root unit. A tied parameter must not be claimed by two.
+---The unit of a parameter; nil for the root unit. Raises if a tied parameter would belong to two units.
 ---@param inventory moonshard.Inventory
 ---@param by_module table<integer, moonshard.UnitRoots>
 ---@param entry moonshard.NamedParameter

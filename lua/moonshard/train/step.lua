@@ -139,9 +139,9 @@ local function learning_rate(self, number)
   end
   -- Replicas with different learning rates would silently drift apart, and ranks with different micro_batches
   -- would wait for each other.
-  local words = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(number))
-  if self.policy and termination.any_wants(words) then self.policy:terminate() end
-  if termination.wanted_without_save(words) then termination.exit_rank() end
+  local statuses = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(number))
+  if self.policy and termination.any_wants(statuses) then self.policy:terminate() end
+  if termination.wanted_without_save(statuses) then termination.exit_rank() end
   if number == 1 then compare(self, self.micro_batches, "the micro-batches", "ms.trainer: micro_batches is %d") end
   return lr
 end
@@ -202,8 +202,8 @@ local function evaluation_ends(self, within_averages)
   if within_averages or policy and policy.last then return false end
   -- If nothing of this trainer is saved, ranks outside it can still save.
   if not policy and (not termination.exit_rank or world.size == #around:ranks()) then return false end
-  local words = around:gather_numbers(termination.status(), "of whether to evaluate on")
-  return policy and termination.any_wants(words) or termination.wanted_without_save(words)
+  local statuses = around:gather_numbers(termination.status(), "of whether to evaluate on")
+  return policy and termination.any_wants(statuses) or termination.wanted_without_save(statuses)
 end
 
 ---Mean loss over batches.
