@@ -115,15 +115,13 @@ static void report_place(const ms_running *run, int rank) {
   if (*place) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", place);
 }
 
-/* 1 when other ranks quote this rank's reason, and none has the same one: only this rank met the bad input. */
+/* 1 when no other rank reports the same reason: only this rank met the bad input. */
 static int failed_alone(const ms_running *run, int culprit, const char *why) {
-  int quoted = 0;
   for (int rank = 0; rank < run->config->ranks; rank++) {
     const char *other = rank == culprit ? NULL : ms_control_rank_reason(run->view, rank);
     if (other && !strcmp(other, why)) return 0;
-    quoted |= other && strstr(other, why);
   }
-  return quoted;
+  return 1;
 }
 
 static void report_failure(const ms_running *run, int culprit, int exit_status) {
