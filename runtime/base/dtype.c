@@ -72,7 +72,7 @@ int ms_dtype_size(int dtype) {
 int ms_dtype_describe(int dtype, ms_dtype_info *info) {
   MS_GIVEN(info);
   const ms_dtype_row *row = ms_dtype_row_of(dtype);
-  if (!row) return MS_FAIL(MS_EDTYPE, "there is no element type %d; there are 0 to %d", dtype, MS_DTYPES - 1);
+  if (!row) return MS_FAIL(MS_EDTYPE, "unknown element type %d; they are 0 to %d", dtype, MS_DTYPES - 1);
   *info = row->info;
   return MS_OK;
 }

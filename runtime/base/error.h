@@ -76,7 +76,7 @@ static inline int ms_grow(void **items, int *capacity, int need, int64_t size) {
 char *ms_strdup(const char *text);
 /* How often this process has allocated through the functions above. */
 int64_t ms_allocations(void);
-/* Those of the calling thread do not count from here on: it works beside steps, and not for them. */
+/* Stops counting for the calling thread, which works in parallel to steps and not for them. */
 void ms_allocations_uncounted(void);
 
 #endif

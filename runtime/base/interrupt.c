@@ -1,15 +1,15 @@
 /* interrupt.c - Ctrl-C and SIGTERM as flags.
  *
- * Ctrl-C is polled by loops and waits.
+ * Loops and waits poll the flag of Ctrl-C.
  *
- * The handler is installed without SA_RESTART: a blocked system call returns, and its caller looks at the flag. A
- * second Ctrl-C while the flag still stands means that nobody polls; it ends the process the ordinary way.
- * Installing again clears the flag, so a program can start its next task afresh. While interrupts are deferred the flag
- * is kept, and seen later: what ranks must do together or not at all is not torn apart.
+ * Its handler is installed without SA_RESTART: a blocked system call returns, and its caller checks the flag. A second
+ * Ctrl-C while the flag is still set means that no code polls it, and ends the process as usual. Installing the handler
+ * again clears the flag, so that a program can start its next task. While interrupts are deferred, polls do not see the
+ * flag: operations that all ranks complete or none are not interrupted.
  *
- * SIGTERM is caught where a program saves before it ends, and asks when it suits. Its handler restarts system calls.
- * One that comes again shortly after is no second request: programs send it to a process, and to the group that it is
- * in.
+ * SIGTERM is caught in programs that save before they end; they poll its flag between steps. Its handler restarts
+ * system calls. A second SIGTERM shortly after the first one is ignored, because some senders signal the process and
+ * also its process group.
  */
 #include "base/interrupt.h"
 
@@ -22,7 +22,7 @@
 static atomic_int interrupted, deferred;
 static _Atomic int64_t terminated_at; /* ns; 0: not yet */
 static const _Atomic uint32_t always = 1, never;
-static const _Atomic uint32_t *_Atomic caught = &never; /* where it stands whether SIGTERM is caught */
+static const _Atomic uint32_t *_Atomic caught = &never; /* whether SIGTERM is caught */
 
 static void end_process(int signal_number) {
   struct sigaction action = {.sa_handler = SIG_DFL};

@@ -18,8 +18,8 @@ typedef struct ms_elements {
   int sliced; /* 1: only this rank has them, as each replica has a slice. 0: all replicas have the same bits */
 } ms_elements;
 
-/* Where what this rank has of a parameter's master, gradient or moment (enum ms_tensor_kind) lies: the owned
- * elements, or of gradients a slice of them where replicas keep one copy of the rest. */
+/* Finds this rank's elements of a parameter's master, gradient or moment (enum ms_tensor_kind): the owned elements, or
+ * for gradients a slice of them, if replicas share one copy of the state. */
 int ms_params_find(const ms_state *state, int param, int what, ms_elements *at);
 /* The name of a kind that ms_params_find accepts, for messages. */
 const char *ms_params_kind_name(int what);

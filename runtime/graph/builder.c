@@ -39,12 +39,12 @@ static int check_size(const char *name, int ndim, const int64_t *dims) {
 }
 
 static int check_shape(const char *what, const char *name, int dtype, int ndim, const int64_t *dims) {
-  if (dtype < 0 || dtype >= MS_DTYPES) return MS_FAIL(MS_EDTYPE, "%s %s: there is no dtype %d", what, name, dtype);
+  if (dtype < 0 || dtype >= MS_DTYPES) return MS_FAIL(MS_EDTYPE, "%s %s: unknown dtype %d", what, name, dtype);
   if (ndim < 0 || ndim > MS_MAX_DIMS || (ndim > 0 && !dims))
-    return MS_FAIL(MS_ESHAPE, "%s %s: %d dimensions; it can have 0 to %d", what, name, ndim, MS_MAX_DIMS);
+    return MS_FAIL(MS_ESHAPE, "%s %s has %d dimensions; it must have 0 to %d", what, name, ndim, MS_MAX_DIMS);
   for (int d = 0; d < ndim; d++)
     if (dims[d] < 1)
-      return MS_FAIL(MS_ESHAPE, "%s %s: size %lld of dimension %d; sizes are at least 1", what, name,
+      return MS_FAIL(MS_ESHAPE, "%s %s has size %lld in dimension %d; sizes must be at least 1", what, name,
                      (long long)dims[d], d);
   return check_size(name, ndim, dims);
 }
@@ -69,7 +69,7 @@ int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const
   MS_GIVEN(name);
   MS_GIVEN(value);
   if (ndim > 0) MS_GIVEN(dims);
-  if (!value) return MS_FAIL(MS_EINVAL, "ms_graph_input: nowhere to put the value");
+  if (!value) return MS_FAIL(MS_EINVAL, "ms_graph_input: value is NULL");
   int rc = make_input(graph, name, dtype, ndim, dims, value);
   return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
 }
@@ -99,7 +99,7 @@ static int make_param(ms_graph *graph, int param, int *id) {
 int ms_graph_param(ms_graph *graph, int param, int *value) {
   MS_HANDLE(graph, GRAPH);
   MS_GIVEN(value);
-  if (!value) return MS_FAIL(MS_EINVAL, "ms_graph_param: nowhere to put the value");
+  if (!value) return MS_FAIL(MS_EINVAL, "ms_graph_param: value is NULL");
   if (param < 0 || param >= graph->n_params)
     return ms_graph_in_scope(graph,
                              MS_FAIL(MS_EINVAL, "there is no parameter %d; the model has %d", param, graph->n_params));
@@ -121,8 +121,9 @@ static void settle_attrs(ms_node *node, const ms_value_info *in, const ms_value_
 static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs, const int *in, ms_value_info *info) {
   if (inputs < row->min_inputs || inputs > row->max_inputs || (inputs > 0 && !in)) {
     if (row->min_inputs == row->max_inputs)
-      return MS_FAIL(MS_EINVAL, "%s: %d inputs; it takes %d", row->name, inputs, row->min_inputs);
-    return MS_FAIL(MS_EINVAL, "%s: %d inputs; it takes %d to %d", row->name, inputs, row->min_inputs, row->max_inputs);
+      return MS_FAIL(MS_EINVAL, "%s has %d inputs; it takes %d", row->name, inputs, row->min_inputs);
+    return MS_FAIL(MS_EINVAL, "%s has %d inputs; it takes %d to %d", row->name, inputs, row->min_inputs,
+                   row->max_inputs);
   }
   for (int i = 0; i < inputs; i++) {
     if (in[i] < 0 || in[i] >= graph->n_values)
@@ -191,7 +192,7 @@ int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs
   MS_GIVEN(outputs);
   MS_NOT_NEGATIVE(n_inputs);
   if (n_inputs > 0) MS_GIVEN(inputs);
-  if (!outputs) return MS_FAIL(MS_EINVAL, "ms_graph_op: nowhere to put the outputs");
+  if (!outputs) return MS_FAIL(MS_EINVAL, "ms_graph_op: outputs is NULL");
   int id = ms_op_find(op);
   if (id < 0) return ms_graph_in_scope(graph, MS_FAIL(MS_ENAME, "there is no op named \"%s\"", op ? op : ""));
   if (ms_op_row_of(id)->flags & MS_OP_INTERNAL)
@@ -216,7 +217,6 @@ static int check_value(const ms_graph *graph, int value) {
 int ms_graph_describe(const ms_graph *graph, int value, ms_value_info *info) {
   MS_HANDLE(graph, GRAPH);
   MS_GIVEN(info);
-  if (!info) return MS_FAIL(MS_EINVAL, "ms_graph_describe: nowhere to put the description");
   MS_TRY(check_value(graph, value));
   *info = graph->values[value].info;
   return MS_OK;
@@ -248,7 +248,7 @@ int ms_graph_set_loss_weight(ms_graph *graph, int value) {
 int ms_graph_output(ms_graph *graph, const char *name, int value) {
   MS_HANDLE(graph, GRAPH);
   MS_GIVEN(name);
-  if (!name || !name[0]) return MS_FAIL(MS_EINVAL, "ms_graph_output: no name");
+  if (!name || !name[0]) return MS_FAIL(MS_EINVAL, "ms_graph_output: the output has no name");
   MS_TRY(check_value(graph, value));
   for (int i = 0; i < graph->n_outputs; i++)
     if (!strcmp(graph->outputs[i].name, name)) return MS_FAIL(MS_ENAME, "an output named %s already exists", name);

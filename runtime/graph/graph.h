@@ -15,7 +15,7 @@
 enum ms_value_kind { MS_VALUE_NODE = 0, MS_VALUE_INPUT = 1, MS_VALUE_PARAM = 2 };
 
 /* A value seen as [outer, rows, inner]: axis 1 holds rows [first, first + rows) of the micro-batch. rows 0: the value
- * does not depend on a row; -1: its rows can no longer be told apart. */
+ * does not depend on a row; -1: its rows can no longer be identified. */
 typedef struct ms_batch_rows {
   int64_t outer, rows, first;
 } ms_batch_rows;

@@ -135,15 +135,15 @@ static int write_copy(writing *w) {
 /* A part appears complete: the commit waits for its name. */
 static int publish(const writing *w) {
   char *path = path_in(w->part->folder, w->part->writer, ".json");
-  char *beside = path_in(w->part->folder, w->part->writer, ".json.tmp");
-  int rc = path && beside ? MS_OK : MS_ENOMEM;
-  if (!rc) rc = ms_file_write_text(beside, w->json.data, (int64_t)w->json.length, 0);
-  if (!rc && ms_file_rename(beside, path)) {
-    rc = MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", beside, path, strerror(errno));
-    unlink(beside);
+  char *temporary = path_in(w->part->folder, w->part->writer, ".json.tmp");
+  int rc = path && temporary ? MS_OK : MS_ENOMEM;
+  if (!rc) rc = ms_file_write_text(temporary, w->json.data, (int64_t)w->json.length, 0);
+  if (!rc && ms_file_rename(temporary, path)) {
+    rc = MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", temporary, path, strerror(errno));
+    unlink(temporary);
   }
   free(path);
-  free(beside);
+  free(temporary);
   return rc;
 }
 

@@ -76,7 +76,7 @@ static int declare_all(ms_safetensors_writer *w, const ms_safetensors_tensor *te
     to->offset = w->data_bytes;
     if (__builtin_add_overflow(w->data_bytes, to->bytes, &w->data_bytes) ||
         w->data_bytes > INT64_MAX - 2 * MS_ST_MAX_HEADER)
-      return MS_FAIL(MS_EINVAL, "%s: the size of all tensors together exceeds 63 bits", w->path);
+      return MS_FAIL(MS_EINVAL, "%s: the total size of the tensors exceeds 63 bits", w->path);
   }
   return MS_OK;
 }
@@ -239,7 +239,7 @@ int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *
   if (own.metadata < 0) return MS_FAIL(MS_EINVAL, "%s: metadata must be 0 or more, not %d", path, own.metadata);
   if (own.metadata && !own.metadata_text)
     return MS_FAIL(MS_EINVAL, "%s: metadata_text is NULL, with metadata %d", path, own.metadata);
-  if (n < 0) return MS_FAIL(MS_EINVAL, "%s: %d tensors: there cannot be less than 0", path, n);
+  if (n < 0) return MS_FAIL(MS_EINVAL, "%s: the number of tensors must be 0 or more, not %d", path, n);
   ms_safetensors_writer *w = ms_handle_new(MS_HANDLE_SAFETENSORS_WRITER, sizeof *w, destroy_writer);
   if (!w) return MS_ENOMEM;
   w->fd = -1;
@@ -269,7 +269,7 @@ fail:
 
 static int check_number(const ms_safetensors_writer *w, int i) {
   if (i >= 0 && i < w->n) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "%s: tensor number %d: there are %d, from 0", w->path, i, w->n);
+  return MS_FAIL(MS_EINVAL, "%s: there is no tensor %d: there are %d, from 0", w->path, i, w->n);
 }
 
 int ms_st_declared(const ms_safetensors_writer *w, int i, ms_safetensors_tensor *tensor) {
@@ -362,7 +362,7 @@ int ms_safetensors_finish(ms_safetensors_writer *w) {
   MS_HANDLE(w, SAFETENSORS_WRITER);
   int rc = check_complete(w);
   if (!rc) rc = close_file(w);
-  if (!rc) w->created = 0; /* it has its final name now */
+  if (!rc) w->created = 0; /* now under its final name */
   if (!rc && w->sync) rc = sync_folder(w->path);
   ms_safetensors_abort(w);
   return rc;

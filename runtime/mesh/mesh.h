@@ -1,7 +1,7 @@
 /* mesh.h - meshes: named axes over the positions of a root, and the ranks at those positions.
  *
  * A root is created once, over the whole world or over a list of ranks; slicing, flattening and unflattening create
- * further meshes over the same root, with axes computed from its axes. A slice stands for all its copies at once:
+ * further meshes over the same root, with axes computed from its axes. A slice describes all its copies at once:
  * the shard slice of a 2x4 mesh is {0,1,2,3} for rank 2 and {4,5,6,7} for rank 6. No function needs a device or
  * another rank, so the place of any rank in a mesh of thousands can be computed anywhere.
  */

@@ -8,8 +8,8 @@
 
 #include <stdlib.h>
 
-/* A size of activations, and for each phase the smallest arena in which one of that size fits beside the
- * communication buffers in use during its lifetime; 0 in a phase without one. All in bytes. */
+/* A size of activations, and for each phase the smallest arena in which an activation of that size fits together with
+ * the communication buffers in use during its lifetime; 0 in a phase without one. All in bytes. */
 typedef struct room {
   int64_t bytes, needed[MS_PHASES];
 } room;

@@ -62,6 +62,6 @@ int ms_plan_check_config(const ms_plan_config *c) {
   if (c->sync < MS_SYNC_EVERY || c->sync > MS_SYNC_LAST)
     return MS_FAIL(MS_EINVAL, "sync must be every (0), shard (1) or last (2), not %d", c->sync);
   if (c->sync != MS_SYNC_EVERY && !c->accumulate)
-    return MS_FAIL(MS_EINVAL, "gradients that wait for the last micro-batch need accumulate = 1");
+    return MS_FAIL(MS_EINVAL, "sync = shard or last needs accumulate = 1");
   return MS_OK;
 }

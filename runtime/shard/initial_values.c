@@ -34,10 +34,10 @@ int ms_initial_values(uint64_t seed, const char *name, int init, double a, doubl
   MS_GIVEN(name);
   if (count > 0) MS_GIVEN(out);
   if (init < MS_INIT_ZEROS || init > MS_INIT_CONSTANT)
-    return MS_FAIL(MS_EINVAL, "there is no law of initial values %d", init);
+    return MS_FAIL(MS_EINVAL, "unknown distribution of initial values %d", init);
   if (!isfinite(a) || !isfinite(b)) return MS_FAIL(MS_EINVAL, "a and b must be finite, not %g and %g", a, b);
   if (first < 0 || count < 0 || first > MOST_ELEMENTS || count > MOST_ELEMENTS - first)
-    return MS_FAIL(MS_EINVAL, "elements from %lld on, %lld of them: both must be at least 0, and together at most 2^53",
+    return MS_FAIL(MS_EINVAL, "first element %lld, %lld elements: both must be at least 0, and their sum at most 2^53",
                    (long long)first, (long long)count);
   ms_fill_initial_values(seed, name, init, a, b, first, count, out);
   return MS_OK;

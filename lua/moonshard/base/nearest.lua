@@ -1,4 +1,4 @@
--- Finds the valid name that a mistyped one probably stands for.
+-- Finds the valid name that a mistyped one probably means.
 --
 -- Distance: Damerau-Levenshtein in its optimal string alignment form (insert, delete, replace, swap neighbours; cost 1
 -- each), ignoring case. A name whose distance exceeds half the length of the longer name is not suggested.

@@ -59,7 +59,7 @@ function Stream:reader(rows, columns)
   }, Reader)
 end
 
--- Asks for the batch at a position, whose samples begin where `place` tells for each row.
+-- Requests the batch at a position; `place` returns where the sample of each row begins.
 local function ask(self, position, place)
   for row = 0, self.rows - 1 do self.first[row] = place(position, row) end
   check(C.ms_token_reader_request(self.handle, self.first))

@@ -267,7 +267,7 @@ local SPECS = {
 ---@field rank0_only? boolean other ranks get empty tables, and nothing can be written back; false
 ---@field units? any patterns, as for model:unshard
 
----Calls a function with a module's parameters in full, f32, as a table of tensors by name. What it assigns anew
+---Calls a function with a module's parameters in full, f32, as a table of tensors by name. What it assigns
 ---(params["head.weight"] = params["head.weight"] * 0.5), or changes in their memory, is written back to all owners when
 ---it returns. When it fails on any rank, nothing is written on any, and all ranks raise. No step, evaluation or call of
 ---the model inside: they would not see the changes. Nothing is called where only a plan is made. Collective.

@@ -88,9 +88,9 @@ static int is_printing(int pid) {
   unsigned long fd = 0;
   snprintf(path, sizeof path, "/proc/%d/syscall", pid);
   FILE *file = fopen(path, "re");
-  int told = file && fscanf(file, "%ld %lx", &call, &fd) == 2;
+  int is_read = file && fscanf(file, "%ld %lx", &call, &fd) == 2;
   if (file) fclose(file);
-  if (told) return (call == SYS_write || call == SYS_writev) && (fd == STDOUT_FILENO || fd == STDERR_FILENO);
+  if (is_read) return (call == SYS_write || call == SYS_writev) && (fd == STDOUT_FILENO || fd == STDERR_FILENO);
   snprintf(path, sizeof path, "/proc/%d/wchan", pid);
   file = fopen(path, "re");
   if (!file) return 0;

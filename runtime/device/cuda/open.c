@@ -107,12 +107,12 @@ static void write_nccl_version(char *version, int bytes, int number) {
 
 /* The version that a library reports; "" if it is not installed. */
 static void ask_library(const ms_library *library, const char *symbol, char *version, int bytes) {
-  size_t (*tell)(void);
+  size_t (*report)(void);
   void *handle, *found = ms_library_ask(library, symbol, &handle);
   *version = '\0';
   if (!found) return;
-  memcpy(&tell, &found, sizeof tell);
-  const size_t number = tell(); /* 130100 is 13.1.0 */
+  memcpy(&report, &found, sizeof report);
+  const size_t number = report(); /* 130100 is 13.1.0 */
   snprintf(version, (size_t)bytes, "%zu.%zu.%zu", number / 10000, number / 100 % 100, number % 100);
   dlclose(handle);
 }

@@ -97,10 +97,10 @@ int ms_choose_status(const ms_running *run) {
 static void report_request(const ms_running *run) {
   char names[256];
   const char *what = run->asked_to_end == SIGINT ? "interrupted" : "terminated";
-  const char *told =
+  const char *saved =
       ms_asked_to_save(run) ? ms_control_rank_reason(run->view, ms_nodes_rank(run->config, find_culprit(run))) : NULL;
   int killed = ms_name_ranks(run, 0, names, sizeof names);
-  if (!killed) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", told ? told : what);
+  if (!killed) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", saved ? saved : what);
   else if (run->asked_twice) ms_outlet_say(&run->outlet[1], "moonshard: %s twice: %s killed at once\n", what, names);
   else
     ms_outlet_say(&run->outlet[1], "moonshard: %s; %s did not end within %g s and had to be killed\n", what, names,
