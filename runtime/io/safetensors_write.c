@@ -269,7 +269,7 @@ fail:
 
 static int check_number(const ms_safetensors_writer *w, int i) {
   if (i >= 0 && i < w->n) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "%s: there is no tensor %d: there are %d, from 0", w->path, i, w->n);
+  return MS_FAIL(MS_EINVAL, "%s: tensor number %d does not exist: there are %d, from 0", w->path, i, w->n);
 }
 
 int ms_st_declared(const ms_safetensors_writer *w, int i, ms_safetensors_tensor *tensor) {
