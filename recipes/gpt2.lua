@@ -1,18 +1,28 @@
--- A GPT-2: from a Hugging Face folder, of a published size, or small enough for a laptop.
+-- Trains a GPT-2: from a Hugging Face folder, of a published size, or small enough for a laptop.
 --
+--   moonshard run recipes/gpt2.lua -n 2 mesh=1x2                                     # tiny, on text
 --   moonshard run recipes/gpt2.lua -n 4 mesh=2x2 folder=path/to/gpt2 tokens=train.bin save=trained
---   moonshard run recipes/gpt2.lua -n 2 mesh=1x2
---   moonshard plan recipes/gpt2.lua -n 8 mesh=1x8 size=1.5B seq=1024 batch=4
+--   moonshard plan recipes/gpt2.lua -n 8 mesh=1x8 size=1.5B seq=1024 batch=4         # memory and collectives only
 
 local ms = require "moonshard"
 local re = ms.re
 
 local cfg = ms.args {
-  folder = "", size = "tiny", seq = 256, batch = 4, steps = 200, lr = 6e-4, warmup = 20, mesh = "1x-1", tokens = "",
-  save = "", dtype = "auto", pad_vocab = 64, dropout = ms.args.real(0), reshard = ms.args.any("default"),
-  ema = ms.args.real(0), checkpoint = "", save_every = 500, resume = "",
+  folder = "",                     -- Hugging Face folder with config.json and weights; "": random weights
+  size = "tiny",                   -- without a folder: tiny, 124M, 355M, 774M or 1.5B
+  pad_vocab = 64,                  -- rows of the embedding are a multiple of this
+  dropout = ms.args.real(0),
+  tokens = "",                     -- token files (moonshard tokenize); "": the text of `files`, by bytes
+  seq = 256, batch = 4,            -- tokens per sequence, sequences per rank
+  steps = 200, warmup = 20, lr = 6e-4,
+  ema = ms.args.real(0),           -- decay of the averages of the weights; 0: none
+  mesh = "1x-1",                   -- replicas x shards; -1: all remaining ranks
+  dtype = "auto",                  -- type of gathered weights: f32, bf16, or auto (bf16 if the CPU computes in it)
+  reshard = ms.args.any("default"), -- free gathered weights between forward and backward: true, false or a group size
+  checkpoint = "", save_every = 500, resume = "", -- resume=auto continues from the newest checkpoint
+  save = "",                       -- Hugging Face folder for the trained model
 }
-if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end
+if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end -- fail now rather than after training
 
 local model
 if cfg.folder ~= "" then
@@ -26,9 +36,9 @@ end
 
 ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
-  units = { re[[^layers\.\d+$]] },
+  units = { re[[^layers\.\d+$]] },  -- each layer is gathered and freed as one
   reshard_after_forward = cfg.reshard,
-  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" }, -- auto: bf16 if the CPU computes in it
+  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" }, -- gradients and masters are f32
 })
 
 local warmup = math.min(cfg.warmup, cfg.steps)
@@ -36,7 +46,7 @@ local opt = ms.optim.adamw {
   lr = ms.schedule.cosine { peak = cfg.lr, warmup = warmup, total = cfg.steps, floor = cfg.lr / 10 },
   betas = { 0.9, 0.95 },
   weight_decay = 0.1,
-  groups = { { re[[norm|bias|embed|pos]], { weight_decay = 0 } } },
+  groups = { { re[[norm|bias|embed|pos]], { weight_decay = 0 } } }, -- decay only matrices
 }
 local data = cfg.tokens ~= "" and ms.data.tokens { files = cfg.tokens, seq = cfg.seq, batch = cfg.batch }
   or ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }

@@ -1,18 +1,26 @@
--- A Llama: from a Hugging Face folder, of a published size, or small enough for a laptop.
+-- Trains a Llama: from a Hugging Face folder, of a published size, or small enough for a laptop.
 --
+--   moonshard run recipes/llama.lua -n 2 mesh=1x2                                    # tiny, on text
 --   moonshard run recipes/llama.lua -n 4 mesh=2x2 folder=path/to/llama tokens=train.bin save=trained
---   moonshard run recipes/llama.lua -n 2 mesh=1x2
---   moonshard plan recipes/llama.lua -n 128 mesh=16x8 size=8B seq=4096 batch=1
+--   moonshard plan recipes/llama.lua -n 128 mesh=16x8 size=8B seq=4096 batch=1       # memory and collectives only
 
 local ms = require "moonshard"
 local re = ms.re
 
 local cfg = ms.args {
-  folder = "", size = "tiny", seq = 256, batch = 4, steps = 200, lr = 1e-3, mesh = "1x-1", tokens = "",
-  save = "", ema = ms.args.real(0), reshard = ms.args.any("default"), prefetch = 1,
-  checkpoint = "", save_every = 500, resume = "",
+  folder = "",                     -- Hugging Face folder with config.json and weights; "": random weights
+  size = "tiny",                   -- without a folder: tiny, 1B, 3B, 8B, 70B or 405B
+  tokens = "",                     -- token files (moonshard tokenize); "": the text of `files`, by bytes
+  seq = 256, batch = 4,            -- tokens per sequence, sequences per rank
+  steps = 200, lr = 1e-3,
+  ema = ms.args.real(0),           -- decay of the averages of the weights; 0: none
+  mesh = "1x-1",                   -- replicas x shards; -1: all remaining ranks
+  reshard = ms.args.any("default"), -- free gathered weights between forward and backward: true, false or a group size
+  prefetch = 1,                    -- layers gathered ahead of their use
+  checkpoint = "", save_every = 500, resume = "", -- resume=auto continues from the newest checkpoint
+  save = "",                       -- Hugging Face folder for the trained model
 }
-if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end
+if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end -- fail now rather than after training
 
 local tiny = { vocab = 256, layers = 4, dim = 256, heads = 8, kv_heads = 4, ffn = 704, seq = cfg.seq }
 local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder)
@@ -20,9 +28,9 @@ local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder)
 
 ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
-  units = { re[[^layers\.\d+$]] },
+  units = { re[[^layers\.\d+$]] },  -- each layer is gathered and freed as one
   reshard_after_forward = cfg.reshard,
-  mp_policy = { param_dtype = cfg.size == "tiny" and "auto" or "bf16", reduce_dtype = "f32" },
+  mp_policy = { param_dtype = cfg.size == "tiny" and "auto" or "bf16", reduce_dtype = "f32" }, -- masters are f32
 })
 
 local opt = ms.optim.adamw {

@@ -1,4 +1,4 @@
--- Everything by hand: a model, batches from a file, and a validation loop, over two replicas of two shards.
+-- A complete recipe with its own model, batches and validation loop, on two replicas of two shards.
 --
 --   moonshard run recipes/own_data.lua -n 4 checkpoint=build/own_data
 --   moonshard run recipes/own_data.lua -n 4 checkpoint=build/own_data resume=auto steps=400
@@ -9,8 +9,11 @@ local ms = require "moonshard"
 local re = ms.re
 
 local cfg = ms.args {
-  text = "LICENSE", context = 8, dim = 16, hidden = 128, batch = 32, steps = 200, lr = 3e-3, mesh = "2x2",
-  eval_every = 50, checkpoint = "", resume = "",
+  text = "LICENSE", context = 8,   -- context: characters that the model sees
+  dim = 16, hidden = 128,
+  batch = 32, steps = 200, lr = 3e-3, eval_every = 50,
+  mesh = "2x2",                    -- replicas x shards
+  checkpoint = "", resume = "",    -- resume=auto continues from the newest checkpoint
 }
 
 -- ---- data: characters as numbers from 0; the last tenth is for validation -------------------------------------------
@@ -37,7 +40,7 @@ local function batch_of(starts)
   return { inputs = ms.tensor(inputs), targets = ms.tensor(targets) }
 end
 
--- An endless iterator over batches of the samples that a sampler assigns to this rank, epoch after epoch.
+-- Iterates without end over batches of the samples that a sampler assigns to this rank.
 local function batches(sampler)
   local next_sample, n = sampler:samples(), 0
   return function()
@@ -93,7 +96,7 @@ local train = ms.trainer {
   checkpoint = { dir = cfg.checkpoint, every = 50, resume = cfg.resume, data = sampler },
 }
 
--- The same samples every time; each rank iterates over its share.
+-- Iterates over the same samples at every call; each rank visits its share.
 local function validation()
   local others = ms.data.sampler { length = windows - trained, mesh = mesh, shuffle = false, drop_last = true }
   local next_sample, n, count = others:samples(), 0, math.floor(others:count() / cfg.batch)

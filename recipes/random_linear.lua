@@ -1,4 +1,4 @@
--- One linear layer on random data, with SGD and a sampler that reshuffles every epoch.
+-- Trains one linear layer on random data, with SGD and a sampler that reshuffles every epoch.
 --
 --   moonshard run recipes/random_linear.lua -n 2
 

@@ -1,4 +1,4 @@
--- Which learning rate for the quickstart's GPT? Short runs over four decades.
+-- Finds a learning rate for the quickstart's GPT by short runs at rates from 1e-5 to 0.1.
 --
 --   moonshard sweep recipes/sweep_lr.lua
 --   moonshard sweep recipes/sweep_lr.lua steps=100 from=1e-4 to=1e-2 points=5

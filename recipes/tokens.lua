@@ -1,5 +1,5 @@
--- A GPT on token files, with validation on separate files and a sample at the end. README.md, "Bring your data", shows
--- how to create the files.
+-- Trains a GPT on token files, with validation on separate files and a sample at the end. README.md, "Bring your data",
+-- shows how to create the files.
 --
 --   moonshard run recipes/tokens.lua -n 2 mesh=1x2 tokenizer=tokenizer.json files=train_*.bin valid=valid.bin
 
@@ -8,20 +8,23 @@ local re = ms.re
 
 local cfg = ms.args {
   tokenizer = "build/data/tokenizer.json", files = "build/data/train.bin", valid = "build/data/valid.bin",
-  layers = 4, dim = 192, heads = 6, seq = 128, batch = 8, steps = 300, lr = 2e-3, mesh = "1x-1", seed = 1,
-  checkpoint = "", save_every = 500, resume = "",
-  prompt = "The best way to", sample = 60, stop = "<|endoftext|>",
-  vocab = 0, -- 0: the tokenizer's; set it to plan before a tokenizer exists
+  vocab = 0,                       -- 0: the tokenizer's; set it to plan before a tokenizer exists
+  layers = 4, dim = 192, heads = 6,
+  seq = 128, batch = 8,            -- tokens per sequence, sequences per rank
+  steps = 300, lr = 2e-3, seed = 1,
+  mesh = "1x-1",                   -- replicas x shards; -1: all remaining ranks
+  checkpoint = "", save_every = 500, resume = "", -- resume=auto continues from the newest checkpoint
+  prompt = "The best way to", sample = 60, stop = "<|endoftext|>", -- sample: tokens to generate; 0: none
 }
 
 local tokenizer = cfg.vocab == 0 and ms.tokenizer(cfg.tokenizer)
 local model = ms.models.gpt2 {
-  vocab = math.ceil((tokenizer and tokenizer.vocab or cfg.vocab) / 64) * 64, -- rows for all shards
+  vocab = math.ceil((tokenizer and tokenizer.vocab or cfg.vocab) / 64) * 64, -- divides evenly among the shards
   layers = cfg.layers, dim = cfg.dim, heads = cfg.heads, seq = cfg.seq, tied = true,
 }
 ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
-  units = { re[[^layers\.\d+$]] },
+  units = { re[[^layers\.\d+$]] },  -- each layer is gathered and freed as one
   mp_policy = { param_dtype = "auto", reduce_dtype = "f32" }, -- auto: bf16 if the CPU computes in it
 })
 

@@ -1,4 +1,4 @@
--- The smallest HSDP run: Linear-ReLU-Linear, 10-10-5, over two replicas of two shards.
+-- The smallest HSDP run: Linear-ReLU-Linear, 10-10-5, on two replicas of two shards.
 --
 --   moonshard run recipes/toy_hsdp.lua -n 4
 

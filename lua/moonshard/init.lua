@@ -14,7 +14,7 @@ end
 ---@field models moonshard.models
 ---@field module fun(what: string|table, base: moonshard.Module?): moonshard.Module
 ---@field parameter fun(given: table): moonshard.Parameter
----@field init moonshard.laws laws of initial weights
+---@field init moonshard.initializers initializers of initial weights
 ---@field init_device_mesh fun(device: string?, shape: integer|integer[]|string, names: string[]?): moonshard.Mesh
 ---@field mesh_from_groups fun(groups: table, names: string|string[]): moonshard.Mesh
 ---@field new_group fun(ranks: integer[]?): moonshard.Group
@@ -69,7 +69,7 @@ local PARTS = {
   models = { "moonshard.models" },
   module = { "moonshard.engine.module_methods" },
   parameter = { "moonshard.tensor.parameter", "new" },
-  init = { "moonshard.tensor.parameter", "laws" },
+  init = { "moonshard.tensor.parameter", "initializers" },
   init_device_mesh = { "moonshard.distributed.mesh", "init_device_mesh" },
   mesh_from_groups = { "moonshard.distributed.mesh", "mesh_from_groups" },
   new_group = { "moonshard.distributed.group", "new_group" },

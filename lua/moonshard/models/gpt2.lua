@@ -11,7 +11,7 @@ local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
 
-local laws = parameter.laws
+local initializers = parameter.initializers
 
 -- layers, width, heads of the published models; all have 50257 tokens, 1024 positions and a tied head.
 local PUBLISHED = {
@@ -27,7 +27,7 @@ end
 
 -- Each layer adds 2 projections to the residual stream; their variance is divided by the total number.
 local function residual_law(config)
-  return laws.normal(0, 0.02 / math.sqrt(2 * config.layers))
+  return initializers.normal(0, 0.02 / math.sqrt(2 * config.layers))
 end
 
 local function norm(config)

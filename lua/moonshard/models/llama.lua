@@ -13,7 +13,7 @@ local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
 
-local laws = parameter.laws
+local initializers = parameter.initializers
 
 local function scaling(factor)
   return { factor = factor, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8192 }
@@ -33,7 +33,7 @@ local function linear(inputs, outputs, init)
 end
 
 local function residual_law(config)
-  return laws.normal(0, 0.02 / math.sqrt(2 * config.layers))
+  return initializers.normal(0, 0.02 / math.sqrt(2 * config.layers))
 end
 
 -- Attributes of the op `rope`.

@@ -1,5 +1,5 @@
 -- The common layers, with PyTorch's names and meanings. `init` chooses the distribution of the initial weights:
--- "pytorch" (the default), "gpt2" (normal 0.02, zero bias), or a law of ms.init for the weight.
+-- "pytorch" (the default), "gpt2" (normal 0.02, zero bias), or an initializer of ms.init for the weight.
 
 local context = require("moonshard.base.context")
 local create = require("moonshard.tensor.create")
@@ -10,7 +10,7 @@ local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
 local tensor = require("moonshard.tensor")
 
-local laws = parameter.laws
+local initializers = parameter.initializers
 
 ---@class moonshard.nn
 local nn = {}
@@ -51,14 +51,14 @@ function Linear:init(given)
     init = { "string|number|table", default = "pytorch" },
   })
   local inputs, outputs = config[1], config[2]
-  local law, bias_law = config.init, laws.zeros()
-  if law == "pytorch" then
-    law, bias_law = laws.kaiming_uniform(inputs), laws.kaiming_uniform(inputs)
-  elseif law == "gpt2" then
-    law = laws.normal(0, 0.02)
+  local init, bias_init = config.init, initializers.zeros()
+  if init == "pytorch" then
+    init, bias_init = initializers.kaiming_uniform(inputs), initializers.kaiming_uniform(inputs)
+  elseif init == "gpt2" then
+    init = initializers.normal(0, 0.02)
   end
-  self.weight = parameter.new({ outputs, inputs, init = law })
-  if config.bias then self.bias = parameter.new({ outputs, init = bias_law }) end
+  self.weight = parameter.new({ outputs, inputs, init = init })
+  if config.bias then self.bias = parameter.new({ outputs, init = bias_init }) end
 end
 
 function Linear:forward(x)
@@ -76,12 +76,12 @@ end
 ---@field [1] integer? inputs, if not given before the table
 ---@field [2] integer? outputs
 ---@field bias? boolean true
----@field init? string|number|moonshard.InitialLaw of the weight: "pytorch" (default), "gpt2" or a law of ms.init
+---@field init? string|number|moonshard.Initializer of the weight: "pytorch" (default), "gpt2", or one of ms.init
 
 ---y = x w' + b: x [..., in], weight [out, in], bias [out].
 ---@overload fun(o: moonshard.LinearOptions): moonshard.Module
 ---@overload fun(inputs: integer, outputs: integer, o: moonshard.LinearOptions?): moonshard.Module
----@param ... any { in, out, bias = true, init = "pytorch"|"gpt2"|law }
+---@param ... any { in, out, bias = true, init = "pytorch"|"gpt2"|initializer }
 ---@return moonshard.Module
 function nn.linear(...) return Linear(gather(...)) end
 
@@ -94,9 +94,13 @@ function Embedding:init(given)
     { "positive", required = "rows" }, { "positive", required = "dim" },
     init = { "string|number|table", default = "pytorch" }, used_rows = { "positive", default = 0 },
   })
-  local law = config.init
-  if law == "pytorch" then law = laws.normal(0, 1) elseif law == "gpt2" then law = laws.normal(0, 0.02) end
-  self.weight = parameter.new({ config[1], config[2], init = law })
+  local init = config.init
+  if init == "pytorch" then
+    init = initializers.normal(0, 1)
+  elseif init == "gpt2" then
+    init = initializers.normal(0, 0.02)
+  end
+  self.weight = parameter.new({ config[1], config[2], init = init })
   self.used_rows = config.used_rows
 end
 
@@ -111,13 +115,13 @@ end
 ---@class moonshard.EmbeddingOptions
 ---@field [1] integer? count of rows, if not given before the table
 ---@field [2] integer? dim
----@field init? string|number|moonshard.InitialLaw "pytorch" (default), "gpt2" or a law of ms.init
+---@field init? string|number|moonshard.Initializer "pytorch" (default), "gpt2", or one of ms.init
 ---@field used_rows? integer larger tokens are errors; default: count
 
 ---Rows of a table: tokens i32 [...] -> [..., dim], weight [count, dim].
 ---@overload fun(o: moonshard.EmbeddingOptions): moonshard.Module
 ---@overload fun(count: integer, dim: integer, o: moonshard.EmbeddingOptions?): moonshard.Module
----@param ... any { count, dim, init = "pytorch"|"gpt2"|law, used_rows = count }: tokens from used_rows on are errors
+---@param ... any { count, dim, init = "pytorch"|"gpt2"|initializer, used_rows = count }
 ---@return moonshard.Module
 function nn.embedding(...) return Embedding(gather(...)) end
 

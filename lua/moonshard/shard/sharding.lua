@@ -33,7 +33,7 @@ local world = require("moonshard.distributed.world")
 ---@field numel integer
 ---@field unit moonshard.Unit
 ---@field frozen boolean
----@field init moonshard.InitialLaw
+---@field init moonshard.Initializer
 
 ---@class moonshard.Sharding
 ---@field model moonshard.Module

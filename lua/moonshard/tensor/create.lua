@@ -192,7 +192,7 @@ function create.load_generator(state)
   seed, draws = state.seed, state.draws
 end
 
-local function drawn(who, law, a, b, ...)
+local function drawn(who, distribution, a, b, ...)
   local shape, o = read(who, { seed = { "integer" } }, ...)
   check_shape(who, shape)
   if dtypes.ranges[o.dtype] then errors.raise("MS_EDTYPE", "%s generates f32 or bf16, not %s", who, o.dtype) end
@@ -204,7 +204,7 @@ local function drawn(who, law, a, b, ...)
     key, name = seed, ("draw %d"):format(draws)
   end
   return make(o.dtype, shape, function(data, count)
-    engine.check(C.ms_initial_values(key, name, law, a, b, 0, count, data))
+    engine.check(C.ms_initial_values(key, name, distribution, a, b, 0, count, data))
   end)
 end
 

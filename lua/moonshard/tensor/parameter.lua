@@ -6,73 +6,74 @@ local options = require("moonshard.base.options")
 
 local parameter = {}
 
----@class moonshard.InitialLaw
+---@class moonshard.Initializer
 ---@field kind string "zeros", "ones", "normal", "uniform" or "constant"
 ---@field a number normal: mean; uniform: low; constant: the value
 ---@field b number normal: deviation; uniform: high
-local Law = {}
-Law.__index = Law
+local Initializer = {}
+Initializer.__index = Initializer
 
-function Law:__tostring()
+function Initializer:__tostring()
   if self.kind == "constant" then return ("constant(%g)"):format(self.a) end
   if self.kind == "normal" or self.kind == "uniform" then return ("%s(%g, %g)"):format(self.kind, self.a, self.b) end
   return self.kind
 end
 
-local function law(kind, a, b)
-  return setmetatable({ kind = kind, a = a or 0, b = b or 0 }, Law)
+local function new_initializer(kind, a, b)
+  return setmetatable({ kind = kind, a = a or 0, b = b or 0 }, Initializer)
 end
 
----@class moonshard.laws
-local laws = {}
-parameter.laws = laws
+---@class moonshard.initializers
+local initializers = {}
+parameter.initializers = initializers
 
----@return moonshard.InitialLaw
-function laws.zeros() return law("zeros") end
+---@return moonshard.Initializer
+function initializers.zeros() return new_initializer("zeros") end
 
----@return moonshard.InitialLaw
-function laws.ones() return law("ones") end
+---@return moonshard.Initializer
+function initializers.ones() return new_initializer("ones") end
 
 ---@param value number
----@return moonshard.InitialLaw
-function laws.constant(value) return law("constant", value) end
+---@return moonshard.Initializer
+function initializers.constant(value) return new_initializer("constant", value) end
 
 ---@param mean number? 0
 ---@param deviation number? default 0.02, as in GPT-2
----@return moonshard.InitialLaw
-function laws.normal(mean, deviation) return law("normal", mean or 0, deviation or 0.02) end
+---@return moonshard.Initializer
+function initializers.normal(mean, deviation) return new_initializer("normal", mean or 0, deviation or 0.02) end
 
 ---@param low number
 ---@param high number
----@return moonshard.InitialLaw
-function laws.uniform(low, high) return law("uniform", low, high) end
+---@return moonshard.Initializer
+function initializers.uniform(low, high) return new_initializer("uniform", low, high) end
 
 ---The distribution of weight and bias in PyTorch's Linear: uniform within 1/sqrt(fan_in) of zero (He et al. 2015 with
 ---slope sqrt 5).
 ---@param fan_in integer
----@return moonshard.InitialLaw
-function laws.kaiming_uniform(fan_in)
+---@return moonshard.Initializer
+function initializers.kaiming_uniform(fan_in)
   local bound = 1 / math.sqrt(fan_in)
-  return law("uniform", -bound, bound)
+  return new_initializer("uniform", -bound, bound)
 end
 
----Converts a recipe's value to a law: a law, a number, or the name of a law without arguments.
----@param value moonshard.InitialLaw|number|string|nil nil: normal(0, 0.02)
----@return moonshard.InitialLaw
-function parameter.read_law(value)
-  if value == nil then return laws.normal() end
-  if getmetatable(value) == Law then return value end
-  if type(value) == "number" then return laws.constant(value) end
-  if value == "zeros" or value == "ones" or value == "normal" then return laws[value]() end
+---Converts a recipe's value to an initializer: an initializer, a number, or the name of an initializer without
+---arguments.
+---@param value moonshard.Initializer|number|string|nil nil: normal(0, 0.02)
+---@return moonshard.Initializer
+function parameter.read_initializer(value)
+  if value == nil then return initializers.normal() end
+  if getmetatable(value) == Initializer then return value end
+  if type(value) == "number" then return initializers.constant(value) end
+  if value == "zeros" or value == "ones" or value == "normal" then return initializers[value]() end
   errors.invalid(
-    "init must be \"zeros\", \"ones\", \"normal\", a number or a law such as ms.init.uniform(-1, 1), not %s",
+    "init must be \"zeros\", \"ones\", \"normal\", a number or an initializer such as ms.init.uniform(-1, 1), not %s",
     options.describe(value))
 end
 
 ---@class moonshard.Parameter
 ---@field shape integer[] 1 to 6 sizes, outermost first
 ---@field numel integer
----@field init moonshard.InitialLaw
+---@field init moonshard.Initializer
 ---@field frozen boolean as declared; in a sharded model, as its rules decided
 ---@field source moonshard.ValueSource? origin of its initial values, in place of init
 local Parameter = {}
@@ -108,7 +109,7 @@ local function read_shape(given)
 end
 
 ---Declares a parameter: ms.parameter { 10, 20, init = "zeros" }; the sizes can also be a list in the field shape.
----@param given table { sizes..., init = law, frozen = boolean }
+---@param given table { sizes..., init = initializer, frozen = boolean }
 ---@return moonshard.Parameter
 function parameter.new(given)
   if type(given) ~= "table" then errors.invalid("ms.parameter takes a table, as in ms.parameter { 10, 20 }") end
@@ -119,7 +120,7 @@ function parameter.new(given)
   end
   local shape, numel = read_shape(given)
   return setmetatable({
-    shape = shape, numel = numel, init = parameter.read_law(given.init), frozen = given.frozen or false,
+    shape = shape, numel = numel, init = parameter.read_initializer(given.init), frozen = given.frozen or false,
   }, Parameter)
 end
 

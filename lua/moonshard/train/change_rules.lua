@@ -2,7 +2,7 @@
 -- compiled and its memory checked immediately, so an impossible change raises an error here and leaves the old rules in
 -- force. Plans are cached, so changing back costs nothing.
 --
--- All ranks change together or none does: they exchange whether each succeeded, and compare fingerprints.
+-- All ranks change together or none does: each reports whether it succeeded, and they compare fingerprints.
 
 local agreement = require("moonshard.distributed.agreement")
 local engine_model = require("moonshard.shard.engine_model")
@@ -32,7 +32,7 @@ local MOST_RULE_SETS = 16 -- with cached plans
 
 local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
 
--- ---- what holds now, and going back to it -----------------------------------------------------------------------
+-- ---- the current rules, and restoring them -----------------------------------------------------------------------
 
 local function remember(self)
   local sharding, optimizer = self.sharding, self.optimizer
@@ -55,7 +55,7 @@ local function restore(self, before)
   engine_model.set_groups(sharding, handle, optimizer)
 end
 
--- ---- taking the new ones ----------------------------------------------------------------------------------------
+-- ---- the new rules -----------------------------------------------------------------------------------------------
 
 local function check(self, given)
   given = options.parse("ms.set_rules", given, SPECS)
@@ -147,9 +147,9 @@ local function take(self, given)
   return bound and bound.plan or self:compile("train", current.plan.graph, current.settings), bound
 end
 
--- ---- together ---------------------------------------------------------------------------------------------------
+-- ---- on all ranks ------------------------------------------------------------------------------------------------
 
--- Runs one part of the change; if it fails on any rank, all ranks restore the old rules.
+-- Runs one stage of the change; if it fails on any rank, all ranks restore the old rules.
 local function carry_out(self, before, what, call, ...)
   local failed, results = self:attempt("of what set_rules found", call, ...)
   if not failed then return unpack(results, 2, 3) end

@@ -30,7 +30,7 @@ Trainer.__index = Trainer
 ---@field tokens integer targets of all ranks in this step
 ---@field tokens_per_s number
 ---@field step_ms number
----@field exposed_ms number? part of step_ms without a running kernel: waiting for other ranks and copying their bytes;
+---@field exposed_ms number? time in the step without a running kernel: waiting for other ranks, copying their bytes;
 ---  nil on a GPU, where only a trace measures it
 ---@field data_ms number
 ---@field peak_bytes number bytes of this rank's arenas
@@ -180,7 +180,7 @@ function Trainer:plan() return self.last_plan and self.session.train_exec.plan e
 ---@return moonshard.Tensor
 function Trainer:parameter(name) return self.model:parameter(name) end
 
----The part of a parameter that this rank owns.
+---The shard of a parameter that this rank owns.
 ---@param name string FQN
 ---@return moonshard.Tensor
 function Trainer:local_parameter(name) return self.model:local_parameter(name) end
@@ -195,7 +195,7 @@ function Trainer:set_parameter(name, values) self.model:set_parameter(name, valu
 ---@return moonshard.Tensor
 function Trainer:gradient(name) return inspect.gradient(self, name) end
 
----The part of that gradient that this rank owns.
+---The shard of that gradient that this rank owns.
 ---@param name string FQN
 ---@return moonshard.Tensor
 function Trainer:local_gradient(name) return inspect.gradient(self, name, true) end
@@ -207,7 +207,7 @@ function Trainer:local_gradient(name) return inspect.gradient(self, name, true) 
 ---@return moonshard.Tensor
 function Trainer:optimizer_state(name, what) return inspect.optimizer_state(self, name, what) end
 
----The part of that state that this rank owns.
+---The shard of that state that this rank owns.
 ---@param name string FQN
 ---@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; with the option ema: "ema"
 ---@return moonshard.Tensor
