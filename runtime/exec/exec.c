@@ -161,6 +161,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   if (exec->profile) MS_TRY(ms_profile_reserve(exec->profile, &exec->phase[phase]));
   if (exec->profile && exec->runner->reserve_profile) MS_TRY(exec->runner->reserve_profile(exec, phase));
   exec->state->norm_ran_last = 0;
+  if (phase == MS_PHASE_FIRST) ms_state_set_gradients(exec->state, 0);
   double began = ms_clock();
   int64_t allocations = count_allocations(exec);
   if (inputs && inputs->step > 0) atomic_store(&exec->recorder->step, inputs->step);
@@ -174,8 +175,10 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   exec->counters.allocations += count_allocations(exec) - allocations;
   if (rc) {
     ms_state_set_interrupted(exec->state);
+    if (phase != MS_PHASE_EVALUATE) ms_state_set_gradients(exec->state, 0);
     return rc;
   }
+  if (phase == MS_PHASE_FIRST || phase == MS_PHASE_UPDATE) ms_state_set_gradients(exec->state, phase == MS_PHASE_FIRST);
   if (phase == MS_PHASE_NORM) {
     exec->state->norm_ran_last = 1;
     return report_norm(exec, outputs);

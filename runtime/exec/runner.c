@@ -25,19 +25,28 @@ static int check_run(const ms_exec *exec, int phase) {
         "all "
         "ranks must call ms_world_recover (the prompt does so after every line; a recipe should let the error end it)");
   if (phase != MS_PHASE_EVALUATE && exec->state->ema_swapped) return ms_ema_refuse("train");
+  const int needs_first = phase == MS_PHASE_NEXT || phase == MS_PHASE_LAST || phase == MS_PHASE_NORM;
+  if (needs_first && !ms_state_has_gradients(exec->state))
+    return MS_FAIL(MS_EINVAL, "%s has no gradients to work on: run first before it, in every step",
+                   ms_phase_name(phase));
   if (phase == MS_PHASE_UPDATE && !exec->state->norm_ran_last)
     return MS_FAIL(MS_EINVAL,
                    "update must run right after norm: it needs the norm, and peers that no longer read weights");
   return MS_OK;
 }
 
+/* The largest values that a double and a float hold exactly, as averages and divisors do. */
+static const int64_t MOST_STEPS = (int64_t)1 << 53;
+enum { MOST_MICRO_BATCHES = 1 << 24 };
+
 /* Refuses values that an optimizer would turn into NaNs. */
 static int check_inputs(int phase, const ms_step_inputs *inputs) {
   if (!inputs || phase == MS_PHASE_EVALUATE) return MS_OK;
   if (!(inputs->lr >= 0 && isfinite(inputs->lr))) return MS_FAIL(MS_EINVAL, "lr must be 0 or more, not %g", inputs->lr);
-  if (inputs->step < 1) return MS_FAIL(MS_EINVAL, "step must be 1 or more, not %lld", (long long)inputs->step);
-  if (inputs->micro_batches < 1)
-    return MS_FAIL(MS_EINVAL, "micro_batches must be 1 or more, not %d", inputs->micro_batches);
+  if (inputs->step < 1 || inputs->step > MOST_STEPS)
+    return MS_FAIL(MS_EINVAL, "step must be from 1 to %lld, not %lld", (long long)MOST_STEPS, (long long)inputs->step);
+  if (inputs->micro_batches < 1 || inputs->micro_batches > MOST_MICRO_BATCHES)
+    return MS_FAIL(MS_EINVAL, "micro_batches must be from 1 to %d, not %d", MOST_MICRO_BATCHES, inputs->micro_batches);
   if (inputs->rows.first < 0 || inputs->rows.step < 0)
     return MS_FAIL(MS_EINVAL, "rows.first and rows.step must be 0 or more, not %lld and %lld",
                    (long long)inputs->rows.first, (long long)inputs->rows.step);

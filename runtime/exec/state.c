@@ -17,6 +17,12 @@ void ms_state_set_interrupted(ms_state *state) {
 
 int ms_state_interrupted(const ms_state *state) { return state->interrupted == 1 + ms_world_epoch(state->world); }
 
+void ms_state_set_gradients(ms_state *state, int begun) {
+  state->gradients = begun ? 1 + ms_world_epoch(state->world) : 0;
+}
+
+int ms_state_has_gradients(const ms_state *state) { return state->gradients == 1 + ms_world_epoch(state->world); }
+
 ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks) {
   ms_comm *whole = state->comm[stream];
   if (whole && ms_comm_size(whole) == ranks) return whole;

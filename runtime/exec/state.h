@@ -38,6 +38,7 @@ struct ms_state {
   int groups, group_capacity;
   ms_comm *comm[MS_NAMED_STREAMS]; /* one per stream; NULL for compute, and for a dimension of size 1 */
   struct ms_async *async;          /* streams etc. of an asynchronous device; NULL: the host computes */
+  unsigned gradients;              /* 1 + the world's epoch in which FIRST began gradients that no UPDATE used; or 0 */
   int norm_ran_last;               /* NORM was the last phase, so no peer reads the weights any more */
   int ema_swapped;                 /* averages and masters are swapped: see ms_state_swap_ema */
   int replicas_must_meet;          /* this rank swapped its slice back alone: replicas must synchronise before a run */
@@ -60,6 +61,10 @@ int ms_state_reserve(ms_state *state, const int64_t *bytes);
 /* Notes that a phase failed part-way: until all ranks have recovered, some can still be inside a collective. */
 void ms_state_set_interrupted(ms_state *state);
 int ms_state_interrupted(const ms_state *state);
+/* Whether the state has gradients that an UPDATE can use: FIRST begins them, and they end with UPDATE, with a failed
+ * phase, and when the ranks recover. */
+void ms_state_set_gradients(ms_state *state, int begun);
+int ms_state_has_gradients(const ms_state *state);
 /* *view: bytes of an arena that the host can read: the arena itself in host memory, else a copy that is valid until the
  * next view. */
 int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view);

@@ -4,6 +4,7 @@
 #include "tests/c/support/mlp.h"
 
 #include <math.h>
+#include <omp.h>
 
 static void betas_eps_and_rates_are_refused(void **state) {
   (void)state;
@@ -88,15 +89,97 @@ static void a_step_is_refused(void **state) {
   inputs = right;
   inputs.step = 0;
   assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "step | 1 | 0");
+  inputs.step = ((int64_t)1 << 53) + 1;
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL,
+               "step | 9007199254740992 | 9007199254740993");
   inputs = right;
   inputs.rows.first = -1;
   assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "rows.first | -1");
   inputs = right;
   inputs.micro_batches = 0;
   assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "micro_batches | 1 | 0");
+  inputs.micro_batches = (1 << 24) + 1;
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "micro_batches | 16777216 | 16777217");
   must(ms_exec_run(b.exec, MS_PHASE_FIRST, &right, NULL)); /* nothing is left half-way */
   unbind(&b);
   mlp_free(&m);
+}
+
+/* Gradients begin with FIRST and end with UPDATE. */
+static void phases_without_a_first_one_are_refused(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 1, 0);
+  mlp m = mlp_make(&c);
+  ms_world *world;
+  ms_plan_config config;
+  ms_plan *plan;
+  ms_state *made;
+  ms_exec *exec;
+  const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 3};
+  ms_plan_config_default(&config, sizeof config);
+  config.accumulate = 1;
+  config.sync = MS_SYNC_LAST;
+  must(ms_world_join_alone(&world));
+  must(ms_plan_compile(m.graph, &config, &plan));
+  must(ms_state_new(world, m.model, &config, &made));
+  must(ms_exec_new(made, plan, &exec));
+  for (int round = 0; round < 2; round++) {
+    assert_fails(ms_exec_run(exec, MS_PHASE_NEXT, &step, NULL), MS_EINVAL, "next | first");
+    assert_fails(ms_exec_run(exec, MS_PHASE_LAST, &step, NULL), MS_EINVAL, "last | first");
+    assert_fails(ms_exec_run(exec, MS_PHASE_NORM, &step, NULL), MS_EINVAL, "norm | first");
+    for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++) must(ms_exec_run(exec, phase, &step, NULL));
+  }
+  ms_exec_free(exec);
+  ms_state_free(made);
+  ms_plan_free(plan);
+  mlp_free(&m);
+  ms_world_leave(world);
+}
+
+/* The program's own OpenMP threads stay as many as it has set, whatever the engine uses. */
+static void openmp_settings_of_the_program_are_kept(void **state) {
+  (void)state;
+  enum { MINE = 3 };
+  mlp_config c = mlp_default(1, 1, 0);
+  mlp m = mlp_make(&c);
+  ms_world *world;
+  ms_plan_config config;
+  ms_plan *plan;
+  ms_state *made;
+  ms_exec *exec;
+  float one;
+  const char *message;
+  const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 1};
+  const int before = omp_get_max_threads(), dynamic = omp_get_dynamic(), levels = omp_get_max_active_levels();
+  ms_plan_config_default(&config, sizeof config);
+  config.threads = 2;
+  omp_set_num_threads(MINE);
+#define KEEPS(call)                                        \
+  do {                                                     \
+    must(call);                                            \
+    assert_int_equal(omp_get_max_threads(), MINE);         \
+    assert_int_equal(omp_get_dynamic(), dynamic);          \
+    assert_int_equal(omp_get_max_active_levels(), levels); \
+  } while (0)
+  KEEPS(ms_world_join_alone(&world));
+  KEEPS(ms_plan_compile(m.graph, &config, &plan));
+  KEEPS(ms_state_new(world, m.model, &config, &made));
+  KEEPS(ms_exec_new(made, plan, &exec));
+  for (int round = 0; round < 2; round++) {
+    KEEPS(ms_exec_run(exec, MS_PHASE_FIRST, &step, NULL));
+    KEEPS(ms_exec_run(exec, MS_PHASE_NORM, &step, NULL));
+    KEEPS(ms_exec_run(exec, MS_PHASE_UPDATE, &step, NULL));
+    KEEPS(ms_exec_run(exec, MS_PHASE_EVALUATE, &step, NULL));
+  }
+  KEEPS(ms_exec_find_nonfinite(exec, &step, &message));
+  KEEPS(ms_state_read(made, 0, MS_TENSOR_PARAM, 0, 1, &one));
+#undef KEEPS
+  omp_set_num_threads(before);
+  ms_exec_free(exec);
+  ms_state_free(made);
+  ms_plan_free(plan);
+  mlp_free(&m);
+  ms_world_leave(world);
 }
 
 /* Whatever a call that succeeds tries on its way, the record of an earlier failure stays as it is. */
@@ -339,6 +422,7 @@ static void times_of_a_profile_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(betas_eps_and_rates_are_refused),           TEST(a_step_is_refused),
+      TEST(phases_without_a_first_one_are_refused),    TEST(openmp_settings_of_the_program_are_kept),
       TEST(a_success_leaves_the_record_as_it_is),      TEST(older_and_newer_programs_are_understood),
       TEST(counts_and_kinds_out_of_range_are_refused), TEST(a_hash_of_nothing_is_zero),
       TEST(what_parameters_are_given_is_refused),      TEST(rates_of_a_sharded_model_are_refused),

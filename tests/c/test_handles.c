@@ -7,11 +7,33 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { WORLD, MESH, SLICE, MODEL, GRAPH, PLAN, STATE, EXEC, PROFILE, SAVE, TOKENS, READER, KINDS };
+/* One handle of every kind, under the kind's number, and a second mesh that was sliced from the first. A new kind needs
+ * a name, an object and a use here: every_kind_is_made fails without them. */
+enum {
+  WORLD = MS_HANDLE_WORLD,
+  MESH = MS_HANDLE_MESH,
+  RULES = MS_HANDLE_RULES,
+  MODEL = MS_HANDLE_MODEL,
+  GRAPH = MS_HANDLE_GRAPH,
+  PLAN = MS_HANDLE_PLAN,
+  STATE = MS_HANDLE_STATE,
+  EXEC = MS_HANDLE_EXEC,
+  PROFILE = MS_HANDLE_PROFILE,
+  FILE_READ = MS_HANDLE_SAFETENSORS,
+  WRITER = MS_HANDLE_SAFETENSORS_WRITER,
+  TOKENS = MS_HANDLE_TOKENS,
+  READER = MS_HANDLE_TOKEN_READER,
+  TOKENIZER = MS_HANDLE_TOKENIZER,
+  SAVE = MS_HANDLE_SAVE,
+  SLICE = MS_HANDLE_KINDS,
+  FIRST = MS_HANDLE_WORLD,
+  END
+};
 
 typedef struct everything {
   ms_world *world;
   ms_mesh *mesh, *slice;
+  ms_rules *rules;
   ms_model *model;
   ms_graph *graph;
   ms_plan *plan;
@@ -21,10 +43,32 @@ typedef struct everything {
   ms_save *save;
   ms_tokens *tokens;
   ms_token_reader *reader;
-  int released[KINDS];
+  ms_safetensors *file;
+  ms_safetensors_writer *writer;
+  ms_tokenizer *tokenizer;
+  int released[MS_HANDLE_KINDS + 1];
 } everything;
 
-static const char *const bytes_path = "tests/fixtures/tokenizer/good/gpt2.json"; /* any file will do */
+static const char *const bytes_path = "tests/fixtures/tokenizer/good/gpt2.json"; /* as tokens, any file will do */
+static char weights_path[64], written_path[64]; /* what is read, and what is written and given up */
+static const int64_t written_dims[1] = {2};
+static const ms_safetensors_tensor written = {.name = "w", .dtype = "F32", .ndim = 1, .dims = written_dims};
+
+static int make_files(void **state) {
+  (void)state;
+  ms_safetensors_writer *writer;
+  snprintf(weights_path, sizeof weights_path, "/tmp/moonshard-handles-%d.safetensors", (int)getpid());
+  snprintf(written_path, sizeof written_path, "/tmp/moonshard-handles-%d.written", (int)getpid());
+  must(ms_safetensors_create(weights_path, 1, &written, NULL, &writer));
+  must(ms_safetensors_write(writer, 0, 0, 8, (float[]){1, 2}));
+  must(ms_safetensors_finish(writer));
+  return 0;
+}
+
+static int remove_files(void **state) {
+  (void)state;
+  return unlink(weights_path);
+}
 
 static void make(everything *e) {
   mlp_config c = mlp_default(1, 1, 0);
@@ -48,6 +92,33 @@ static void make(everything *e) {
   must(ms_save_new(e->state, 1, &piece, &e->save));
   must(ms_tokens_open(1, &bytes_path, MS_TOKEN_BYTES, &e->tokens));
   must(ms_token_reader_new(e->tokens, 1, 8, 2, &e->reader));
+  must(ms_rules_new("test", &e->rules));
+  must(ms_tokenizer_open(bytes_path, &e->tokenizer));
+  must(ms_safetensors_open(weights_path, &e->file));
+  must(ms_safetensors_create(written_path, 1, &written, NULL, &e->writer));
+}
+
+/* The object of a kind, as made. */
+static const void *object_of(const everything *e, int kind) {
+  switch (kind) {
+    case WORLD: return e->world;
+    case MESH: return e->mesh;
+    case SLICE: return e->slice;
+    case RULES: return e->rules;
+    case MODEL: return e->model;
+    case GRAPH: return e->graph;
+    case PLAN: return e->plan;
+    case STATE: return e->state;
+    case EXEC: return e->exec;
+    case PROFILE: return e->profile;
+    case SAVE: return e->save;
+    case TOKENS: return e->tokens;
+    case READER: return e->reader;
+    case FILE_READ: return e->file;
+    case WRITER: return e->writer;
+    case TOKENIZER: return e->tokenizer;
+    default: return NULL;
+  }
 }
 
 static void release(everything *e, int kind) {
@@ -65,6 +136,10 @@ static void release(everything *e, int kind) {
     case SAVE: ms_save_free(e->save); break;
     case TOKENS: ms_tokens_close(e->tokens); break;
     case READER: ms_token_reader_free(e->reader); break;
+    case RULES: ms_rules_free(e->rules); break;
+    case FILE_READ: ms_safetensors_close(e->file); break;
+    case WRITER: ms_safetensors_abort(e->writer); break;
+    case TOKENIZER: ms_tokenizer_close(e->tokenizer); break;
   }
 }
 
@@ -98,6 +173,17 @@ static void use_tokens(everything *e) {
   expect(!e->released[READER], ms_token_reader_take(e->reader, 10, tokens, targets));
 }
 
+static void use_rules_and_files(everything *e) {
+  int decided[1];
+  float values[2];
+  const int32_t *ids;
+  int64_t count;
+  expect(!e->released[RULES], ms_rules_resolve(e->rules, 1, (const char *const[]){"w"}, decided));
+  expect(!e->released[FILE_READ], ms_safetensors_read(e->file, 0, 0, 8, values));
+  expect(!e->released[WRITER], ms_safetensors_write(e->writer, 0, 0, 0, values));
+  expect(!e->released[TOKENIZER], ms_tokenizer_encode(e->tokenizer, "a", 1, &ids, &count));
+}
+
 static void use_state(everything *e) {
   const int on_world = !e->released[WORLD], on_state = on_world && !e->released[STATE];
   const ms_step_inputs inputs = {.lr = 1e-3, .step = 1, .micro_batches = 1};
@@ -114,20 +200,33 @@ static void use_state(everything *e) {
 static void use(everything *e) {
   use_descriptions(e);
   use_tokens(e);
+  use_rules_and_files(e);
   use_state(e);
+}
+
+static void every_kind_is_made(void **state) {
+  (void)state;
+  everything e;
+  make(&e);
+  for (int kind = FIRST; kind < END; kind++) {
+    const int own = kind == SLICE ? MS_HANDLE_MESH : kind;
+    if (!ms_handle_is_live(object_of(&e, kind), own)) fail_msg("test_handles.c makes no handle of kind %d", kind);
+    release(&e, kind);
+    if (ms_handle_is_live(object_of(&e, kind), own)) fail_msg("test_handles.c releases no handle of kind %d", kind);
+  }
 }
 
 static void every_pair_is_released_in_either_order(void **state) {
   (void)state;
   everything e;
-  for (int first = 0; first < KINDS; first++) {
-    for (int second = 0; second < KINDS; second++) {
+  for (int first = FIRST; first < END; first++) {
+    for (int second = FIRST; second < END; second++) {
       make(&e);
       release(&e, first);
       use(&e);
       release(&e, second);
       use(&e);
-      for (int kind = 0; kind < KINDS; kind++) release(&e, kind);
+      for (int kind = FIRST; kind < END; kind++) release(&e, kind);
       use(&e);
     }
   }
@@ -145,12 +244,12 @@ static void all_are_released_in_any_order(void **state) {
   uint32_t random = (uint32_t)setting("HANDLES_SEED", 1);
   for (int round = 0, rounds = setting("HANDLES_ROUNDS", 100); round < rounds; round++) {
     make(&e);
-    for (int left = 2 * KINDS; left > 0; left--) {
+    for (int left = 2 * (END - FIRST); left > 0; left--) {
       random = random * 1664525u + 1013904223u;
-      release(&e, (int)((random >> 16) % KINDS));
+      release(&e, FIRST + (int)((random >> 16) % (END - FIRST)));
       use(&e);
     }
-    for (int kind = KINDS - 1; kind >= 0; kind--) release(&e, kind);
+    for (int kind = END - 1; kind >= FIRST; kind--) release(&e, kind);
   }
 }
 
@@ -189,11 +288,12 @@ static void a_world_may_be_left_twice_and_joined_again(void **state) {
 /* HANDLES_SEED and HANDLES_ROUNDS: random orders alone, others and more of them. */
 int main(void) {
   const struct CMUnitTest tests[] = {
+      TEST(every_kind_is_made),
       TEST(every_pair_is_released_in_either_order),
       TEST(all_are_released_in_any_order),
       TEST(memory_of_ended_handles_is_used_again),
       TEST(a_world_may_be_left_twice_and_joined_again),
   };
   if (getenv("HANDLES_SEED")) cmocka_set_test_filter("all_are_released_in_any_order");
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, make_files, remove_files);
 }

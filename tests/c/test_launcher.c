@@ -208,6 +208,17 @@ static void L5_a_stalled_rank_is_named_and_ended(void **state) {
   assert_true(result.seconds < 5);
 }
 
+static void a_bad_timeout_is_refused_before_a_rank_starts(void **state) {
+  (void)state;
+  ms_launch_config config = {.ranks = 2, .rank_main = succeed};
+  int status;
+  setenv("MOONSHARD_TIMEOUT", "nan", 1);
+  assert_fails(ms_launch(&config, &status), MS_EINVAL, "MOONSHARD_TIMEOUT | nan | finite");
+  setenv("MOONSHARD_TIMEOUT", "-3", 1);
+  assert_fails(ms_launch(&config, &status), MS_EINVAL, "MOONSHARD_TIMEOUT | above 0 | -3");
+  unsetenv("MOONSHARD_TIMEOUT");
+}
+
 static void a_job_of_no_ranks_is_refused(void **state) {
   (void)state;
   int status;
@@ -231,6 +242,7 @@ int main(void) {
       RUN_TEST(L5_a_crash_below_a_limit_of_memory_tells_the_limit),
       RUN_TEST(L5_the_first_rank_that_fails_is_told_with_its_last_error),
       RUN_TEST(L5_a_stalled_rank_is_named_and_ended),
+      RUN_TEST(a_bad_timeout_is_refused_before_a_rank_starts),
       RUN_TEST(a_job_of_no_ranks_is_refused),
   };
   return cmocka_run_group_tests_name("launcher", tests, NULL, NULL);

@@ -199,6 +199,17 @@ describe("handles", function()
     C.ms_error_clear()
   end)
 
+  it("every handle of the header is made and released here", function()
+    local kinds = 0
+    for kind, again in require("moonshard.cdef"):gmatch("typedef struct (ms_[%w_]+) (ms_[%w_]+);") do
+      assert.equal(kind, again)
+      assert.truthy(release[kind], kind .. " has no entry in `release`")
+      assert.truthy(live[kind], kind .. " is not made by make_all")
+      kinds = kinds + 1
+    end
+    assert.is_true(kinds >= 15, "the header was not understood: " .. kinds)
+  end)
+
   it("a call with NULL is a status", function()
     each_argument(function(f, place, kind)
       if may_be_null[f.name] ~= place then

@@ -18,11 +18,11 @@
 
 static const double DEFAULT_TIMEOUT = 300.0;
 
-static int read_timeout(ms_world *world) {
-  MS_TRY(ms_env_double("MOONSHARD_TIMEOUT", DEFAULT_TIMEOUT, &world->timeout));
-  if (world->timeout > 0) return MS_OK;
+int ms_world_read_timeout(double *seconds) {
+  MS_TRY(ms_env_double("MOONSHARD_TIMEOUT", DEFAULT_TIMEOUT, seconds));
+  if (*seconds > 0) return MS_OK;
   return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_TIMEOUT must be a number of seconds above 0, not %g",
-                 world->timeout);
+                 *seconds);
 }
 
 /* The world's ring is the first of the flight recorder. */
@@ -87,7 +87,7 @@ static int make_world(ms_world **world) {
   made->fd = -1;
   made->diagnosis = &ms_report_diagnosis;
   ms_host_name(made->host, sizeof made->host);
-  int rc = read_timeout(made);
+  int rc = ms_world_read_timeout(&made->timeout);
   if (rc) ms_handle_release(made, MS_HANDLE_WORLD);
   else *world = made;
   return rc;

@@ -1,5 +1,4 @@
-/* join.h - joins a world without reading the environment (ms_world_join of moonshard.h does). For tests and
- * benchmarks. */
+/* join.h - what the launcher, tests and benchmarks need of joining, besides moonshard.h. */
 #ifndef MS_COMM_BOOTSTRAP_JOIN_H
 #define MS_COMM_BOOTSTRAP_JOIN_H
 
@@ -8,5 +7,8 @@
 /* Joins as `rank` of a job whose control segment is already mapped, so a test can run every rank as a thread of one
  * process. ms_world_leave does not unmap the segment. */
 int ms_world_attach(ms_control *control, int rank, ms_world **world);
+/* MOONSHARD_TIMEOUT, or the default. The launcher checks it before it starts ranks, so that the error is reported once
+ * and not by every rank. */
+int ms_world_read_timeout(double *seconds);
 
 #endif

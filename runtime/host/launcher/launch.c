@@ -12,6 +12,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "comm/bootstrap/join.h"
 #include "comm/group/table.h"
 
 static int plan_pinning(ms_running *run) {
@@ -69,6 +70,8 @@ static void close_launch(ms_running *run) {
 int ms_launch(const ms_launch_config *config, int *exit_status) {
   int rc;
   ms_running run = {.config = config, .control_fd = -1, .signals = -1, .first_failed = -1};
+  double timeout;
+  MS_GOTO(ms_world_read_timeout(&timeout));
   MS_GOTO(prepare(&run));
   fflush(NULL); /* otherwise every rank would write what is buffered now */
   for (int rank = 0; rank < config->ranks; rank++) MS_GOTO(ms_start_rank(&run, rank));
