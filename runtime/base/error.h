@@ -1,10 +1,9 @@
 /* error.h - what the engine reports: the thread-local error record, the macros that pass a status up, and notes.
  *
- * The latest error wins: after a public function has failed, the record holds what its status stands for, whatever
- * failed before. So code that goes on after a failure saves the record and restores it: a probe that may fail restores
- * what the caller had, a clean-up that may fail restores the cause. Nothing in the engine clears the caller's record.
- * Messages say what, where in the user's terms, and what would be right. C code never exits and never prints an error:
- * it returns the status.
+ * The latest error wins: after a public function has failed, the record describes that failure. So code that continues
+ * after a failure saves the record before and restores it after: a probe that may fail restores the caller's record, a
+ * clean-up that may fail restores the cause. The engine never clears the caller's record. Messages say what is wrong,
+ * where in the user's terms, and what would be right. C code never exits and never prints errors; it returns a status.
  */
 #ifndef MS_BASE_ERROR_H
 #define MS_BASE_ERROR_H
@@ -13,37 +12,37 @@
 
 enum { MS_ERROR_MESSAGE_BYTES = 2048, MS_ERROR_WHERE_BYTES = 64 };
 
-/* Code, message and place of one error: they are written, saved and restored together. */
+/* One error: code, message and place, which are written, saved and restored together. */
 typedef struct ms_error_record {
-  int code; /* MS_OK: there is none, and the texts are undefined */
+  int code; /* MS_OK: no error; the texts are undefined */
   char message[MS_ERROR_MESSAGE_BYTES];
   char where[MS_ERROR_WHERE_BYTES];
 } ms_error_record;
 
-/* Copies the calling thread's record, and makes a copy the record of the calling thread (which may be another one). */
+/* Copy the calling thread's record, and replace it by a copy, which can be from another thread. */
 void ms_error_save(ms_error_record *record);
 void ms_error_restore(const ms_error_record *record);
 
-/* Records an error in place of an earlier one; returns code. The arguments may quote ms_error_message(). */
+/* Replaces the record; returns code. The arguments can include ms_error_message(). */
 int ms_error_raise(int code, const char *file, int line, const char *format, ...) __attribute__((format(printf, 4, 5)));
-/* Puts "context: " before the pending message (module path, file name). Returns the pending code. */
+/* Puts "context: " before the record's message (a module path, a file name); returns the record's code. */
 int ms_error_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #define MS_FAIL(code, ...) ms_error_raise((code), __FILE__, __LINE__, __VA_ARGS__)
-/* Returns the status of expr from the enclosing function unless it is MS_OK. */
+/* Returns the status of expr from the enclosing function if it is not MS_OK. */
 #define MS_TRY(expr)           \
   do {                         \
     int ms_rc_ = (expr);       \
     if (ms_rc_) return ms_rc_; \
   } while (0)
-/* Sets rc and jumps to fail: for functions that hold something. */
+/* Sets rc to the status of expr and jumps to `fail` if it is not MS_OK: for functions that must clean up. */
 #define MS_GOTO(expr)  \
   do {                 \
     rc = (expr);       \
     if (rc) goto fail; \
   } while (0)
 
-/* The first lines of a public function, behind the handles: a pointer that must lead somewhere, a count. */
+/* Begin a public function, after its handles are checked: a pointer must not be NULL, a count not negative. */
 #define MS_GIVEN(argument)                                                             \
   do {                                                                                 \
     if (!(argument)) return MS_FAIL(MS_EINVAL, "%s: %s is NULL", __func__, #argument); \
@@ -65,18 +64,17 @@ int ms_error_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)
  * improve it. Failures are errors, not notes. Each text is queued once per process. */
 void ms_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* calloc that records MS_ENOMEM; NULL on failure. n == 0 gives a valid pointer. */
+/* calloc that raises MS_ENOMEM and returns NULL on failure. n == 0 returns a valid pointer. */
 void *ms_calloc(int64_t n, int64_t size);
 int ms_grow_more(void **items, int *capacity, int need, int64_t size);
-/* Grows an array to hold at least `need` elements, doubling; *items and *capacity are updated. What is new is not
- * zeroed. */
+/* Grows an array to at least `need` elements, by doubling; updates *items and *capacity. New ones are not zeroed. */
 static inline int ms_grow(void **items, int *capacity, int need, int64_t size) {
   return need <= *capacity ? MS_OK : ms_grow_more(items, capacity, need, size);
 }
 char *ms_strdup(const char *text);
-/* How often this process has allocated through the functions above. */
+/* How many times this process has allocated with the functions above. */
 int64_t ms_allocations(void);
-/* Stops counting for the calling thread, which works in parallel to steps and not for them. */
+/* From this call on, allocations of the calling thread are not counted: for threads that do not work on steps. */
 void ms_allocations_uncounted(void);
 
 #endif

@@ -1,11 +1,11 @@
-/* handle.h - what every object that the public header hands out begins with: who still uses it, and whether its owner
- * has released it.
+/* handle.h - the first member of every object that the public header returns: a count of its users, and whether its
+ * owner has released it.
  *
- * Handles may be released in any order, so an object that works with others keeps them: what it was given stays in
- * memory until the last that keeps it is gone. The memory of an object that has ended stays its kind's: a call with a
- * handle that was released reads a header that says so, however long ago that was, and never what malloc has made of
- * the place since. MS_HANDLES_KEPT ended objects of a kind wait before the oldest is used for a new one, so a stale
- * handle is refused for at least so many releases. Counts are atomic; otherwise one thread uses a handle at a time.
+ * Handles can be released in any order, so an object keeps a reference to each object that it needs. The memory of an
+ * object that has ended is never freed, but reused for objects of the same kind. So a call with a released handle reads
+ * a valid ms_handle that says so, however long ago it was released. At least MS_HANDLES_KEPT ended objects of a kind
+ * are kept before the oldest is reused, so a stale handle is refused for at least that many releases. Counts are
+ * atomic; otherwise only one thread uses a handle at a time.
  */
 #ifndef MS_BASE_HANDLE_H
 #define MS_BASE_HANDLE_H
@@ -37,34 +37,32 @@ enum ms_handle_kind {
 
 enum { MS_HANDLES_KEPT = 512, MS_HANDLE_LIVE = 0x6d730000 };
 
-/* The first member of every such object. */
 typedef struct ms_handle {
-  _Atomic uint32_t word; /* MS_HANDLE_LIVE + kind until its owner releases it, then the kind alone */
-  _Atomic int uses;      /* its owner until then, and what keeps it */
+  _Atomic uint32_t word; /* MS_HANDLE_LIVE + kind; after its owner has released it, the kind alone */
+  _Atomic int uses;      /* references: the owner's, until it releases the object, and those of other objects */
   void (*destroy)(void *object);
-  struct ms_handle *on;    /* what it works on: calls are refused once that is released (a state's world); kept */
-  struct ms_handle *keeps; /* what it works with, released or not (a plan's model) */
-  struct ms_handle *next;  /* of the ended ones of its kind */
+  struct ms_handle *on;    /* a reference to an object whose release makes calls with this one fail (a state's world) */
+  struct ms_handle *keeps; /* a reference to an object that can be used after its release, too (a plan's model) */
+  struct ms_handle *next;  /* in the list of ended objects of its kind */
 } ms_handle;
 
-/* A zero-filled object with one use, its owner's; NULL: MS_ENOMEM. destroy gives back what it holds, but not the
- * object. */
+/* Returns a zero-filled object with one reference, the owner's; NULL: MS_ENOMEM. destroy releases what the object
+ * holds, but not the object. */
 void *ms_handle_new(enum ms_handle_kind kind, int64_t bytes, void (*destroy)(void *object));
-/* What an object works on, and what it works with; once each, right after ms_handle_new. Objects in const pointers are
- * counted all the same. */
+/* Set `on` and `keeps`, at most once each, right after ms_handle_new. Both add a reference, also to const objects. */
 void ms_handle_set_on(void *object, const void *on);
 void ms_handle_set_keeps(void *object, const void *kept);
-/* One use more, one less. The last one destroys the object. NULL: nothing. */
+/* Add and drop a reference; dropping the last one destroys the object. NULL is ignored. */
 void ms_handle_keep(const void *object);
 void ms_handle_drop(const void *object);
-/* The owner's: NULL, and an object that its owner has released before, are left alone. */
+/* Drops the owner's reference. NULL, and an object that was released before, are ignored. */
 void ms_handle_release(void *object, enum ms_handle_kind kind);
-/* Its owner has not released it: what a release that does more than that asks first. */
+/* 1 if the owner has not released the object: for release functions that do more than drop a reference. */
 int ms_handle_is_live(const void *object, enum ms_handle_kind kind);
-/* Records what is wrong with the argument of a function, MS_EINVAL. */
+/* Raises MS_EINVAL, with what is wrong with a handle: NULL, released, or another kind. */
 int ms_handle_refuse(const void *object, enum ms_handle_kind kind, const char *function, const char *argument);
 
-/* Whether a call may use an object; a few loads. */
+/* Checks that a call can use an object; costs a few loads. */
 static inline int ms_handle_check(const void *object, enum ms_handle_kind kind, const char *function,
                                   const char *argument) {
   const ms_handle *handle = object;
@@ -76,7 +74,7 @@ static inline int ms_handle_check(const void *object, enum ms_handle_kind kind, 
   return MS_OK;
 }
 
-/* The first lines of a public function: with a handle that is NULL or released it returns MS_EINVAL, or `answer`. */
+/* Begin a public function: return MS_EINVAL, or `answer`, if a handle is not valid. */
 #define MS_HANDLE(argument, kind) MS_TRY(ms_handle_check(argument, MS_HANDLE_##kind, __func__, #argument))
 #define MS_HANDLE_OR(answer, argument, kind)                                             \
   do {                                                                                   \

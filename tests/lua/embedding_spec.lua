@@ -3,6 +3,14 @@
 local scratch = os.tmpname()
 
 describe("embedding", function()
+  it("the manual's program has at most 40 lines", function()
+    local lines = 0
+    for line in io.lines(os.getenv("MOONSHARD_LIB"):match("^(.*/)") .. "include/manual_program.h") do
+      if line ~= "" then lines = lines + 1 end
+    end
+    assert.is_true(lines > 20 and lines <= 40, lines .. " lines")
+  end)
+
   it("the manual's program trains over a mesh of two ranks", function()
     local program = os.getenv("MOONSHARD_LIB"):match("^(.*/)") .. "tests/embed_manual"
     os.remove(scratch)
