@@ -29,7 +29,9 @@ SHELL := /bin/bash
 .SUFFIXES:
 
 VERSION := 0.1.0
-ABI := $(shell sed -n 's/.*MS_ABI_VERSION = \([0-9]*\).*/\1/p' runtime/moonshard.h)
+ABI := $(shell sed -n 's/.*MS_ABI_VERSION = \([0-9]*\).*/\1/p' runtime/moonshard/base.h)
+# The public header, and its parts.
+HEADER := runtime/moonshard.h $(wildcard runtime/moonshard/*.h)
 OUT := $(BUILD)/$(CONFIG)
 GEN := $(BUILD)/gen
 
@@ -216,7 +218,7 @@ $(EXECUTABLE): $(ENGINE_O) $(HOST_O) $(OUT)/engine.list $(OUT)/host.list
 	@echo "link  $@"
 	@$(CC) -rdynamic $(OWN_LDFLAGS) $(ENGINE_O) $(HOST_O) -o $@ $(LDLIBS) $(HOST_LDLIBS)
 
-$(GEN)/moonshard/cdef.lua: runtime/moonshard.h runtime/make/make_cdef.lua
+$(GEN)/moonshard/cdef.lua: $(HEADER) runtime/make/make_cdef.lua
 	@mkdir -p $(@D)
 	@echo "gen   $@"
 	@luajit runtime/make/make_cdef.lua $< $@
@@ -234,7 +236,7 @@ $(LAUNCHER): $(call objects,$(LAUNCHER_C))
 	@rm -f $@
 	@ar rcs $@ $^
 
-$(OUT)/include/moonshard.h: runtime/moonshard.h
+$(OUT)/include/%.h: runtime/%.h
 	@mkdir -p $(@D)
 	@cp $< $@
 
@@ -243,7 +245,7 @@ $(OUT)/include/manual_program.h: runtime/moonshard.h
 	@mkdir -p $(@D)
 	@sed -n '/^ \* \{2,3\}#include/,/^ \* \{2,3\}}/s/^ \* \{0,3\}//p' $< > $@
 
-$(OUT)/tests/embed_%: tests/c/embed_%.c $(OUT)/include/moonshard.h $(OUT)/include/manual_program.h $(LIBRARY)
+$(OUT)/tests/embed_%: tests/c/embed_%.c $(HEADER:runtime/%=$(OUT)/include/%) $(OUT)/include/manual_program.h $(LIBRARY)
 	@mkdir -p $(@D)
 	@echo "cc    $<"
 	@$(CC) -std=c99 -pedantic -Wall -Werror $(WARNINGS) $(CONFIG_$(CONFIG)) -I$(OUT)/include $< -o $@ -Wl,--as-needed -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
@@ -362,13 +364,14 @@ LIBRARY_FROM_LUA = $(shell realpath -ms --relative-to=$(LUADIR)/moonshard $(LIBD
 GUIDES := README.md $(wildcard */README.md) kernels/cuda/NOTES.md
 
 install: all $(GEN)/moonshard.1
-	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include $(LUADIR)/moonshard \
+	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include/moonshard $(LUADIR)/moonshard \
 	  $(PREFIX)/share/moonshard $(MANDIR)/man1 $(addprefix $(DOCDIR)/,$(sort $(dir $(GUIDES)))))
 	install -m 755 $(EXECUTABLE) $(DESTDIR)$(PREFIX)/bin/moonshard
 	install -m 755 $(LIBRARY).$(ABI) $(DESTDIR)$(LIBDIR)/libmoonshard.so.$(ABI)
 	$(if $(NVCC),install -m 755 $(CUDA_LIBRARY) $(DESTDIR)$(LIBDIR)/libmoonshard_cuda.so)
 	ln -sf libmoonshard.so.$(ABI) $(DESTDIR)$(LIBDIR)/libmoonshard.so
 	install -m 644 runtime/moonshard.h $(DESTDIR)$(PREFIX)/include/moonshard.h
+	install -m 644 $(wildcard runtime/moonshard/*.h) $(DESTDIR)$(PREFIX)/include/moonshard/
 	echo "$$PC" >$(DESTDIR)$(LIBDIR)/pkgconfig/moonshard.pc
 	cp -r lua/moonshard/. $(DESTDIR)$(LUADIR)/moonshard/
 	install -m 644 $(GEN)/moonshard/cdef.lua $(DESTDIR)$(LUADIR)/moonshard/cdef.lua

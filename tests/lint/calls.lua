@@ -20,7 +20,7 @@ end
 
 local code, order = {}, {}
 for _, path in ipairs(arg) do
-  if floors.folder_of(path) and path:find("%.[ch]u?$") and path ~= "runtime/moonshard.h" then
+  if floors.folder_of(path) and path:find("%.[ch]u?$") and not floors.is_public_header(path) then
     local file = assert(io.open(path))
     code[path] = code_of(file:read("*a"))
     file:close()

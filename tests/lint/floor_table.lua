@@ -1,6 +1,7 @@
 -- The floors of the C tree, lowest first: a folder includes and calls only what is on floors below it, and itself.
 -- Folders on one floor do not know each other, except that those of a tower, a list within a floor, are floors of their
--- own: each uses the ones before it. The public header moonshard.h is on no floor: its types are everyone's.
+-- own: each uses the ones before it. The public header, moonshard.h and its parts, is on no floor: its types are
+-- everyone's.
 
 local order = {
   { "runtime/base" },
@@ -36,6 +37,10 @@ for floor, folders in ipairs(order) do
 end
 
 local floors = {}
+
+function floors.is_public_header(path)
+  return path == "runtime/moonshard.h" or path:find("^runtime/moonshard/") ~= nil
+end
 
 -- The folder of the table that a file belongs to: the deepest that contains it. nil: none does.
 function floors.folder_of(path)

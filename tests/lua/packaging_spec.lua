@@ -95,6 +95,21 @@ describe("an installation", function()
     assert.truthy(trained:find("step 2/2"), trained)
   end)
 
+  it("has the whole header: a program and every part by itself compile, and the program runs", function()
+    local command = "${CC:-cc} -std=c99 -pedantic -Wall -Werror -I" .. root .. "/include"
+    local program, parts = scratch.path(), 0
+    local compiled = output_of(("%s -I%s/release/include tests/c/embed_manual.c -o %s -L%s/lib/some-machine " ..
+      "-lmoonshard -Wl,-rpath,%s/lib/some-machine"):format(command, build, program, root, root))
+    assert.equal("", compiled)
+    assert.truthy(output_of(program):find("^loss 0%.%d+ on 1 ranks\n$"))
+    for part in output_of("ls runtime/moonshard"):gmatch("%S+") do
+      local text = output_of(("echo '#include <moonshard/%s>' | %s -fsyntax-only -x c -"):format(part, command))
+      assert.equal("", text, part)
+      parts = parts + 1
+    end
+    assert.is_true(parts > 3)
+  end)
+
   it("says what a folder needs where neither the loader nor LuaJIT looks", function()
     local said = output_of("runtime/make/after_install.sh /opt/moon/lib /opt/moon/share/lua/5.1")
     has(said, "/opt/moon/lib | -Wl,-rpath,")

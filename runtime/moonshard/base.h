@@ -1,0 +1,138 @@
+/* base.h - what all parts of the header use: status codes and errors, element types, devices, hashes.
+ *
+ * A part of moonshard.h, which explains the conventions. The Lua layer parses the text between the two ffi marks: it
+ * contains no preprocessor directives, and no function returns a 64-bit value.
+ */
+#ifndef MOONSHARD_BASE_H
+#define MOONSHARD_BASE_H
+
+#include <stdint.h>
+
+#if defined(__GNUC__)
+  #define MS_API __attribute__((visibility("default")))
+#else
+  #define MS_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ffi:begin */
+
+enum { MS_ABI_VERSION = 2, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 4 };
+/* The most ranks that a job can have, and one host. */
+enum { MS_MAX_RANKS = 4096, MS_MAX_LOCAL_RANKS = 64 };
+
+/* ---- status and errors ------------------------------------------------------------------------------------------ */
+
+enum ms_status {
+  MS_OK = 0,
+  MS_EINVAL = 1, /* an invalid argument, or a call in the wrong state */
+  MS_ESHAPE = 2, /* shapes that do not match */
+  MS_EDTYPE = 3, /* element types that do not match, or are not supported here */
+  MS_ENAME = 4,  /* an unknown name, or one that is already used */
+  MS_ERULE = 5,  /* a rule with a bad pattern, or one that matches nothing */
+  MS_ENOMEM = 6,
+  MS_EIO = 7,          /* a file operation or a system call failed */
+  MS_EUNSUPPORTED = 8, /* valid, but not supported by this build or device */
+  MS_EPEER = 9,        /* another rank died or gave up */
+  MS_ETIMEOUT = 10,    /* a wait reached its deadline */
+  MS_EMISMATCH = 11,   /* ranks disagree */
+  MS_ENONFINITE = 12,  /* the loss or the gradient norm is NaN or infinite */
+  MS_ERACE = 13,       /* the verifier rejected a plan */
+  MS_EINTERRUPT = 14,  /* Ctrl-C */
+  MS_EINTERNAL = 15,
+  MS_EDEVICE = 16 /* a GPU, its driver or one of its libraries failed */
+};
+
+/* Each thread has a record of its latest failed call: code, message and place, which always belong together. The code
+ * is the status that the call returned. A successful call does not change the record, even if it tried something that
+ * failed; only ms_error_clear empties it. So check the status first, and read the record only after a failure. The
+ * texts are valid until the thread's next failure. */
+MS_API int ms_error_code(void);
+MS_API const char *ms_error_message(void); /* what is wrong, and what would be right; never NULL */
+MS_API const char *ms_error_where(void);   /* "file.c:123", the C source line that raised the error */
+MS_API void ms_error_clear(void);
+/* The name of a status: "MS_EINVAL". */
+MS_API const char *ms_status_name(int status);
+/* MS_ABI_VERSION of the library. The version increases when a program that was compiled with an older header would
+ * break: a function or field disappears, moves or changes its meaning, or a struct that the library fills
+ * (ms_plan_summary) grows. New functions, enumerators, and fields at the end of a config struct do not increase it.
+ * libmoonshard.so.N has version N, so the dynamic linker keeps versions apart; programs that load the library
+ * themselves compare this number with MS_ABI_VERSION. */
+MS_API int ms_abi_version(void);
+MS_API const char *ms_version(void);
+
+/* ---- element types ---------------------------------------------------------------------------------------------- */
+
+enum ms_dtype { MS_F32 = 0, MS_BF16 = 1, MS_I32 = 2, MS_U8 = 3, MS_DTYPES = 4 };
+
+/* The properties of an element type. */
+typedef struct ms_dtype_info {
+  const char *name, *long_name; /* "bf16", and PyTorch's name, "bfloat16" */
+  const char *c_type;           /* in memory; a bf16 is the upper half of an f32, stored in a uint16_t */
+  int size;                     /* bytes of one element */
+  int is_float;                 /* 0: integers */
+  double lowest, largest;       /* finite values */
+} ms_dtype_info;
+
+MS_API int ms_dtype_describe(int dtype, ms_dtype_info *info); /* MS_EDTYPE if there is no such type */
+MS_API const char *ms_dtype_name(int dtype);                  /* "f32", "bf16", "i32", "u8" */
+MS_API int ms_dtype_size(int dtype);                          /* bytes of one element; 0 if there is no such type */
+MS_API int ms_dtype_parse(const char *name, int *dtype);      /* a name to its number */
+
+/* ---- devices ---------------------------------------------------------------------------------------------------- */
+
+/* Where kernels run and tensors are stored. CUDA needs libmoonshard_cuda.so in the folder of the engine's library; the
+ * first call that needs it loads it, and calls that need it are MS_EUNSUPPORTED if it is missing. Rank i of a host uses
+ * GPU i. */
+enum ms_device_kind { MS_DEVICE_CPU = 0, MS_DEVICE_CUDA = 1 };
+
+/* How NCCL moves bytes between GPUs that can access each other's memory. Both options allocate communicated buffers
+ * with NCCL and register them with every communicator (windows; NCCL 2.27 or later), which avoids copies of small
+ * messages. COPY_ENGINES includes WINDOWS, and all-gathers then use copy engines instead of multiprocessors (NCCL 2.28
+ * or later). */
+enum ms_nccl_option { MS_NCCL_WINDOWS = 1, MS_NCCL_COPY_ENGINES = 2 };
+
+typedef struct ms_device_info {
+  char name[256];
+  int major, minor; /* compute capability */
+  int processors;   /* streaming multiprocessors */
+  int64_t memory_bytes;
+  int peer[64]; /* [i] 1: it can read the memory of GPU i directly */
+} ms_device_info;
+
+/* The number of GPUs that this process can use, and the properties of one of them. device: enum ms_device_kind. */
+MS_API int ms_device_count(int device, int *count);
+MS_API int ms_device_describe(int device, int index, ms_device_info *info);
+/* Libraries of a device. The last two stand for the version of NCCL if it supports the option of enum ms_nccl_option.
+ */
+enum ms_gpu_library {
+  MS_LIBRARY_DRIVER = 0,
+  MS_LIBRARY_RUNTIME = 1,
+  MS_LIBRARY_CUBLASLT = 2,
+  MS_LIBRARY_CUDNN = 3,
+  MS_LIBRARY_NCCL = 4,
+  MS_LIBRARY_NCCL_WINDOWS = 5,
+  MS_LIBRARY_NCCL_COPY_ENGINES = 6,
+  MS_LIBRARIES = 7
+};
+/* Writes the version of a library as text, "" if it is not found; version is [bytes]. */
+MS_API int ms_device_library(int device, int library, char *version, int bytes);
+
+/* The next note that a program should show its user once: something works, but not as well as it could, because a
+ * library is missing, for example. NULL if there is none. Binding a plan can add notes. The text stays valid. */
+MS_API const char *ms_note_next(void);
+
+/* ---- hashing ---------------------------------------------------------------------------------------------------- */
+
+/* Hashes bytes, so that ranks can compare their inputs; hash is [2], the high 32 bits first. Not cryptographic. */
+MS_API void ms_hash(const void *data, int64_t bytes, uint32_t *hash);
+
+/* ffi:end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

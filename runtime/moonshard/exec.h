@@ -1,0 +1,179 @@
+/* exec.h - running a plan: a rank's state, phases, profiles, and access to parameters and optimizer state.
+ *
+ * A part of moonshard.h, which explains the conventions. The Lua layer parses the text between the two ffi marks: it
+ * contains no preprocessor directives, and no function returns a 64-bit value.
+ */
+#ifndef MOONSHARD_EXEC_H
+#define MOONSHARD_EXEC_H
+
+#include <moonshard/base.h>
+#include <moonshard/plan.h>
+#include <moonshard/world.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ffi:begin */
+
+/* ---- state ------------------------------------------------------------------------------------------------------ */
+
+typedef struct ms_state ms_state;
+typedef struct ms_exec ms_exec;
+
+/* Allocates this rank's part of parameters, gradients and optimizer state. Parameters get their initial values from the
+ * model's seed, the rest zeros. Collective; from here on that means: for all ranks of the model's mesh. The ranks
+ * compare their meshes, models and optimizers; MS_EMISMATCH if they differ. The k-th state of a rank belongs to the
+ * k-th of the others. MS_ENOMEM: this rank would map more memory than the machine has. */
+MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
+/* The memory is returned once the execs and saves of the state are released, too. */
+MS_API void ms_state_free(ms_state *state);
+/* The bytes of the state's arenas that this rank counts. Binding a plan that needs more enlarges them; with one plan
+ * they are its peak_bytes. */
+MS_API int ms_state_arena_bytes(const ms_state *state, int64_t *bytes);
+/* The bytes by which binding a plan would enlarge the host's memory use, this rank's share. */
+MS_API int ms_state_growth(const ms_state *state, const ms_plan *plan, int64_t *bytes);
+
+/* Memory of a device, in bytes; all 0 on the CPU. */
+typedef struct ms_device_memory {
+  int64_t total, free;   /* of the device, now */
+  int64_t arenas;        /* of all states of this process, with a few control words */
+  int64_t context;       /* in use by any process when this process had created its context */
+  int64_t communicators; /* allocated while communicators were opened */
+  int64_t pinned;        /* host memory that stages inputs and outputs */
+} ms_device_memory;
+MS_API int ms_state_memory(const ms_state *state, ms_device_memory *memory);
+/* Gathers `bytes` bytes, at most 4096, from every rank that trains this model: all is [ranks][bytes], in the order of
+ * ms_mesh_ranks. Collective. */
+MS_API int ms_state_all_gather_bytes(ms_state *state, const void *mine, int bytes, void *all);
+
+/* ---- execution -------------------------------------------------------------------------------------------------- */
+
+/* The rows of a micro-batch: row i is row first + i * step of the step's global batch; step 0 means 1. */
+typedef struct ms_axis_part {
+  int64_t first, step;
+} ms_axis_part;
+
+typedef struct ms_step_inputs {
+  double lr;         /* learning rate of this step, 0 or more */
+  int64_t step;      /* from 1, at which averages begin, to 2^53 */
+  int micro_batches; /* how many phases FIRST, NEXT and LAST the step has, at most 2^24; gradients are divided by it */
+  uint64_t seed;     /* of dropout; must differ from step to step */
+  ms_axis_part rows; /* which rows of the global batch this micro-batch has; dropout depends on them */
+} ms_step_inputs;
+
+typedef struct ms_step_outputs {
+  double loss;      /* NORM: mean over micro-batches and ranks; EVALUATE: mean over ranks; with weights, see
+                       ms_graph_set_loss_weight */
+  double grad_norm; /* NORM: norm of the mean gradient, before clipping */
+  double divisor;   /* what the sums were divided by: the number of losses, or the sum of their weights */
+} ms_step_outputs;
+
+/* What an exec has run since ms_exec_new. */
+typedef struct ms_exec_counters {
+  int64_t collectives[MS_PHASES];
+  double comm_bytes[MS_MAX_MESH_DIMS]; /* as in ms_plan_summary */
+  /* On cuda, kernel_seconds and collective_seconds count only profiled steps: otherwise the host does not see how long
+   * kernels and collectives take. */
+  double kernel_seconds, wait_seconds, collective_seconds, total_seconds;
+  int64_t instructions;
+  int64_t allocations; /* made by the engine while phases ran: stays 0 */
+} ms_exec_counters;
+
+/* Binds a plan to a state: enlarges the arenas, opens communicators, and compares the plans of all ranks. Collective.
+ */
+MS_API int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **exec);
+MS_API void ms_exec_free(ms_exec *exec);
+/* Where to write an input before a phase, in its declared shape and dtype; NULL if there is no such input. On the CPU
+ * it is the input itself; elsewhere it is host memory that the phase copies first. It can be overwritten as soon as
+ * ms_exec_run returns. */
+MS_API void *ms_exec_input(ms_exec *exec, const char *name);
+/* Where to read a named output after a phase; NULL if there is no such output, or copying fails. On the CPU it is the
+ * output itself; elsewhere it is a copy, made by this call after the device has finished the phase. */
+MS_API const void *ms_exec_output(ms_exec *exec, const char *name);
+/* on 1: an asynchronous device captures each phase as a graph in its second run, and replays it as one piece of work
+ * from then on, with the same results. MS_EUNSUPPORTED on the CPU. */
+MS_API int ms_exec_set_graph(ms_exec *exec, int on);
+/* Runs one phase. A step is FIRST, NEXT as often as needed (or LAST), NORM, UPDATE; another order is MS_EINVAL: NEXT,
+ * LAST and NORM need a FIRST since the latest UPDATE or failed phase, and UPDATE must follow directly after NORM,
+ * where ranks learn that no rank reads the old weights any more. inputs can be NULL (step 1 with one micro-batch and a
+ * learning rate of 0), and so can outputs. On an
+ * asynchronous device only NORM and EVALUATE wait for the result, and errors of earlier phases (a token outside the
+ * vocabulary) are returned there. NORM returns MS_ENONFINITE before anything is updated. Collective. */
+MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs);
+/* After MS_ENONFINITE: runs FIRST again on the same inputs, checks what every instruction writes, and returns a message
+ * that names the first op or parameter with a NaN or an infinity. Collective. */
+MS_API int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message);
+MS_API int ms_exec_counts(const ms_exec *exec, ms_exec_counters *counters);
+
+/* ---- profiles --------------------------------------------------------------------------------------------------- */
+
+typedef struct ms_profile ms_profile;
+
+/* Records what this rank does from now on: its barriers and all-gathers of bytes, and the execs that it is set for. */
+MS_API int ms_profile_new(ms_world *world, ms_profile **profile);
+MS_API void ms_profile_free(ms_profile *profile);
+/* Records the phases that exec runs from now on; profile NULL: no longer. */
+MS_API void ms_exec_set_profile(ms_exec *exec, ms_profile *profile);
+/* Records what the program did from `began` (seconds of CLOCK_MONOTONIC) until now: "step 12", "data". */
+MS_API int ms_profile_mark(ms_profile *profile, const char *name, double began);
+/* Writes the records of all ranks to one file in Chrome's trace format (JSON). Collective. */
+MS_API int ms_profile_write(ms_profile *profile, const char *path);
+
+/* ---- parameters and optimizer state ----------------------------------------------------------------------------- */
+
+/* The tensors that a state has for each parameter. EXP_AVG and EXP_AVG_SQ: AdamW's moments; SGD has only MOMENTUM. */
+enum ms_tensor_kind {
+  MS_TENSOR_PARAM = 0,
+  MS_TENSOR_GRAD = 1,
+  MS_TENSOR_EXP_AVG = 2,
+  MS_TENSOR_MOMENTUM = 2,
+  MS_TENSOR_EXP_AVG_SQ = 3,
+  MS_TENSOR_EMA = 4,
+  MS_TENSOR_KINDS = 5
+};
+
+/* In all of these, what is an enum ms_tensor_kind, elements are numbered in the flattened tensor, and values are f32 in
+ * host memory, whatever the state's device and dtype.
+ *
+ * The elements [*first, *first + *count) that this rank owns. On the CPU *data points to them; elsewhere it points to a
+ * copy that is valid until the next read of this state. Replicas that share one copy of the state
+ * (ms_plan_config.shared_masters) each own only the slice of the gradients that they update. */
+MS_API int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t *count, float **data);
+/* Copy elements [first, first + count), all of which this rank must own. Not collective: other ranks can be reading
+ * what ms_state_write changes, so all ranks must have finished a step, and know it of each other (ms_world_barrier).
+ * Replicas that share one copy own the same elements: all can write if they write the same values. */
+MS_API int ms_state_read(const ms_state *state, int param, int what, int64_t first, int64_t count, float *out);
+MS_API int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t count, const float *values);
+/* Gathers a whole tensor on every rank: full is [elements], or NULL on a rank that only contributes its part. Gradients
+ * are sums: ms_step_outputs.divisor has not been applied. MS_EMISMATCH if ranks ask for different tensors.
+ * Collective. */
+MS_API int ms_state_gather(ms_state *state, int param, int what, float *full);
+/* The same for elements [first, first + count), at least one; out is [count], or NULL. */
+MS_API int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, int64_t count, float *out);
+/* Overwrites a parameter: each rank copies its part from the whole parameter. Collective, because other ranks can be
+ * reading the old values. */
+MS_API int ms_state_write_full(ms_state *state, int param, const float *full);
+/* The same, but only one rank has the whole parameter: the one at index `from` of ms_mesh_ranks. full is NULL on the
+ * others. */
+MS_API int ms_state_scatter(ms_state *state, int param, int from, const float *full);
+/* The number of updates that a parameter has had, the same on all ranks. AdamW's bias corrections and SGD's first step
+ * depend on it. An update skips parameters that the loss does not depend on: neither they, nor their optimizer state,
+ * nor this number change. Set it when you restore a saved state. Not collective. */
+MS_API int ms_state_updates(const ms_state *state, int param, int64_t *updates);
+MS_API int ms_state_set_updates(ms_state *state, int param, int64_t updates);
+/* Swaps the parameters and their averages (ms_plan_config.ema_decay), so that evaluating, reading and exporting use the
+ * averages; a second call swaps back. Until then, training and saving are MS_EINVAL. The average of a frozen parameter
+ * is the parameter. Collective, because other ranks can be reading; with `alone` 1 this rank does not wait for them,
+ * which is meant for a rank whose work with the averages has failed (replicas that share one copy wait for each other
+ * before their next phase). */
+MS_API int ms_state_swap_ema(ms_state *state, int alone);
+/* Restarts the averages from the present parameters. No other rank may be reading them: see ms_state_write. */
+MS_API int ms_state_restart_ema(ms_state *state);
+
+/* ffi:end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,246 @@
+/* files.h - data on disk: safetensors files, token files, tokenizers and checkpoints.
+ *
+ * A part of moonshard.h, which explains the conventions. The Lua layer parses the text between the two ffi marks: it
+ * contains no preprocessor directives, and no function returns a 64-bit value.
+ */
+#ifndef MOONSHARD_FILES_H
+#define MOONSHARD_FILES_H
+
+#include <moonshard/base.h>
+#include <moonshard/exec.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ffi:begin */
+
+/* ---- text files ------------------------------------------------------------------------------------------------- */
+
+/* Reads a whole regular file, and appends a zero byte. MS_EINVAL if it does not exist or is a folder, a pipe or a
+ * device; the call never waits for one. Release the text with ms_file_text_free. */
+MS_API int ms_file_read_text(const char *path, char **text, int64_t *bytes);
+MS_API void ms_file_text_free(char *text);
+
+/* ---- safetensors ------------------------------------------------------------------------------------------------ */
+
+typedef struct ms_safetensors ms_safetensors;
+typedef struct ms_safetensors_writer ms_safetensors_writer;
+
+/* A tensor of a file. The handle owns texts and dims. ms_safetensors_create reads name, dtype, ndim and dims. */
+typedef struct ms_safetensors_tensor {
+  const char *name;
+  const char *dtype; /* in the format's spelling: BOOL U8 I8 I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64 F8_E4M3 ... */
+  int bits;          /* of one element: 4, 6, 8, 16, 32 or 64 */
+  int ndim;
+  const int64_t *dims; /* [ndim]; ndim and each size can be 0 */
+  int64_t elements;
+  int64_t offset, bytes; /* the position of its data in the file, and its size */
+  const char *file;      /* the path of the file that contains it */
+} ms_safetensors_tensor;
+
+/* Opens one file, an index (a path that ends in ".index.json"), or a folder: its model.safetensors, the files listed in
+ * its model.safetensors.index.json, or its only safetensors file. Reads only headers, and checks every rule of the
+ * format. MS_EINVAL names file, tensor and field; MS_EIO is an error of the system. */
+MS_API int ms_safetensors_open(const char *path, ms_safetensors **file);
+MS_API void ms_safetensors_close(ms_safetensors *file);
+MS_API int ms_safetensors_count(const ms_safetensors *file);
+/* Tensors are sorted by name (bytes of UTF-8, ascending). */
+MS_API int ms_safetensors_describe(const ms_safetensors *file, int i, ms_safetensors_tensor *tensor);
+MS_API int ms_safetensors_find(const ms_safetensors *file, const char *name); /* the tensor's index, or -1 */
+/* A tensor's data in the mapped file, little-endian and row-major, aligned as in the file; not NULL for a valid index.
+ * Only pages that are touched are read. The file must not be truncated while it is open. */
+MS_API const void *ms_safetensors_data(const ms_safetensors *file, int i);
+/* Copies bytes [first, first + bytes) of a tensor. MS_EIO, not a signal, if the file was truncated or the disk fails.
+ */
+MS_API int ms_safetensors_read(const ms_safetensors *file, int i, int64_t first, int64_t bytes, void *out);
+/* A matrix view of a tensor: element [r, c] is element first + r * row_stride + c * column_stride of the tensor. One
+ * stride must be 1; row_stride 1 is a transposed view. */
+typedef struct ms_safetensors_view {
+  int64_t rows, columns, first, row_stride, column_stride;
+} ms_safetensors_view;
+
+/* Reads elements [first, first + count) of a view, row by row, as f32; view NULL: the tensor itself. The tensor must be
+ * F32, BF16, F16 or F64 (MS_EDTYPE). *bytes (can be NULL) is how many bytes of the file this read. */
+MS_API int ms_safetensors_read_f32(const ms_safetensors *file, int i, const ms_safetensors_view *view, int64_t first,
+                                   int64_t count, float *out, int64_t *bytes);
+/* XXH3 (64 bits) of a tensor's bytes; hex is [17]: 16 hexadecimal digits and a zero byte. */
+MS_API int ms_safetensors_checksum(const ms_safetensors *file, int i, char *hex);
+/* The same for its bytes [first, first + bytes). */
+MS_API int ms_safetensors_checksum_range(const ms_safetensors *file, int i, int64_t first, int64_t bytes, char *hex);
+/* The entries of __metadata__: those of the index, whose values can be any JSON, then those of each file. MS_EINVAL if
+ * there is no entry i. */
+MS_API int ms_safetensors_metadata_count(const ms_safetensors *file);
+MS_API int ms_safetensors_metadata(const ms_safetensors *file, int i, const char **key, const char **value,
+                                   const char **path);
+
+typedef struct ms_safetensors_config {
+  int struct_size;                  /* set by ms_safetensors_config_default */
+  int metadata;                     /* number of entries of __metadata__; 0 (default): none */
+  const char *const *metadata_text; /* [2 * metadata]: key, value, key, value, ... */
+  int atomic; /* 1 (default): the path changes only when the file is complete; 0: writes to the path itself */
+  int sync;   /* 1: finish returns when the file (and its folder if atomic) is on disk (fsync); default 0 */
+  int direct; /* 1: data start at a multiple of 4096 bytes, to bypass the page cache; 0 (default): of 8 bytes */
+} ms_safetensors_config;
+
+MS_API void ms_safetensors_config_default(ms_safetensors_config *config, int size);
+/* Creates a file of n tensors, and writes its header. config can be NULL. Data are in the order of the reference
+ * library, by alignment and then by name, so each tensor is aligned to its elements. */
+MS_API int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *tensors,
+                                 const ms_safetensors_config *config, ms_safetensors_writer **writer);
+/* Writes bytes [first, first + bytes) of the i-th declared tensor; in any order, but each byte once. */
+MS_API int ms_safetensors_write(ms_safetensors_writer *writer, int i, int64_t first, int64_t bytes, const void *data);
+/* Writes elements [first, first + count) of a view of the i-th declared tensor, rounding f32 to its type. */
+MS_API int ms_safetensors_write_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view,
+                                    int64_t first, int64_t count, const float *data);
+/* Completes the file and releases the writer. On an error it removes the file and releases the writer, too; MS_EINVAL
+ * names a tensor with missing bytes. */
+MS_API int ms_safetensors_finish(ms_safetensors_writer *writer);
+/* Removes what was written, and releases the writer. NULL is allowed. */
+MS_API void ms_safetensors_abort(ms_safetensors_writer *writer);
+
+/* ---- token data ------------------------------------------------------------------------------------------------- */
+
+typedef struct ms_tokens ms_tokens;
+typedef struct ms_token_reader ms_token_reader;
+
+/* FILES: token files in the format of llm.c: a header of 256 int32 (magic 20240520 and version 1: 16-bit tokens; magic
+ * 20240801 and version 7: 32-bit tokens; then the number of tokens, or from 2^31 on, -1 and the number as an int64),
+ * followed by the tokens. BYTES: any files; each byte is a token. */
+enum ms_token_kind { MS_TOKEN_FILES = 0, MS_TOKEN_BYTES = 1 };
+
+/* Maps files as one stream of tokens, in this order. MS_EINVAL names a file that does not exist, or the field that is
+ * wrong (too short, too long, another format); MS_EIO is an error of the system. */
+MS_API int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **tokens);
+MS_API void ms_tokens_close(ms_tokens *tokens);
+MS_API int ms_tokens_count(const ms_tokens *tokens, int64_t *count); /* of the whole stream */
+/* Copies tokens [first, first + count). MS_EIO if a file was truncated after it was opened. */
+MS_API int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out);
+
+/* Starts a thread that reads batches ahead, each of `rows` samples of `columns` tokens. At most `slots` batches can be
+ * requested and not yet taken. */
+MS_API int ms_token_reader_new(ms_tokens *tokens, int rows, int columns, int slots, ms_token_reader **reader);
+MS_API void ms_token_reader_free(ms_token_reader *reader);
+/* Requests a batch and returns at once. first is [rows]: where each sample begins. MS_EINVAL if no slot is free. */
+MS_API int ms_token_reader_request(ms_token_reader *reader, const int64_t *first);
+/* Takes the oldest requested batch: tokens is [rows][columns], and targets are the same shifted by one. Waits at most
+ * `seconds` (MS_ETIMEOUT). If reading failed, returns that error. MS_EINTERRUPT after Ctrl-C; the batch can still be
+ * taken. */
+MS_API int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *tokens, int32_t *targets);
+/* Discards all batches that were requested and not taken. Waits for them as take does. */
+MS_API int ms_token_reader_discard(ms_token_reader *reader, double seconds);
+
+/* ---- tokenizers ------------------------------------------------------------------------------------------------- */
+
+typedef struct ms_tokenizer ms_tokenizer;
+
+/* Reads a tokenizer.json, or the one in a folder: byte-level BPE with the pre-tokenizers of GPT-2 and Llama 3.
+ * MS_EUNSUPPORTED and MS_EINVAL name the field that is not supported, or wrong. */
+MS_API int ms_tokenizer_open(const char *path, ms_tokenizer **tokenizer);
+MS_API void ms_tokenizer_close(ms_tokenizer *tokenizer);
+MS_API int ms_tokenizer_vocab(const ms_tokenizer *tokenizer); /* the largest id + 1 */
+/* The id of a token in the spelling of tokenizer.json; -1 if there is none. */
+MS_API int ms_tokenizer_find(const ms_tokenizer *tokenizer, const char *token);
+/* The tokens of a text. Added (special) tokens that occur in the text become their ids; none are put around it. The
+ * tokenizer owns ids, which are valid until its next call. MS_EINVAL for text that is not UTF-8. */
+MS_API int ms_tokenizer_encode(ms_tokenizer *tokenizer, const char *text, int64_t bytes, const int32_t **ids,
+                               int64_t *count);
+/* The text of tokens, including special ones; it can end within a character. The tokenizer owns the text, which is
+ * valid until its next call. */
+MS_API int ms_tokenizer_decode(ms_tokenizer *tokenizer, const int32_t *ids, int64_t count, const char **text,
+                               int64_t *bytes);
+
+typedef struct ms_tokenize_config {
+  int struct_size; /* set by ms_tokenize_config_default */
+  int begin, end;  /* ids put before and after each file; -1 (default): none */
+  int threads;     /* 0 (default): all cores that this process may use */
+  int replace;     /* 1: invalid UTF-8 becomes U+FFFD; 0 (default): it is MS_EINVAL, which names the place */
+} ms_tokenize_config;
+
+typedef struct ms_tokenize_result {
+  int64_t bytes, tokens; /* bytes read, tokens written */
+  int width;             /* bytes per token: 2 if the vocabulary fits, else 4 */
+} ms_tokenize_result;
+
+MS_API void ms_tokenize_config_default(ms_tokenize_config *config, int size);
+/* Writes the tokens of text files, one document each, to the token file `out`, which appears when it is complete. The
+ * result does not depend on the number of threads. config can be NULL. MS_EINTERRUPT after Ctrl-C. */
+MS_API int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *const *paths, const char *out,
+                             const ms_tokenize_config *config, ms_tokenize_result *result);
+
+/* ---- checkpoints ------------------------------------------------------------------------------------------------ */
+
+/* A checkpoint is a folder: a safetensors file from each rank that writes, and manifest.json, which lists the tensors
+ * and has a checksum for every block of MS_CHECKPOINT_BLOCK bytes of each. It is written to a temporary folder and
+ * synced to disk, manifest last, and then renamed to its final name. */
+enum { MS_CHECKPOINT_BLOCK = 4194304 };
+
+/* Elements of a tensor of the state that this rank saves as a tensor of its file. */
+typedef struct ms_save_piece {
+  const char *name;      /* of the tensor in the file */
+  const char *parameter; /* for the manifest: the parameter's name, and the kind of tensor ("param", "exp_avg") */
+  const char *kind;
+  int param; /* as in ms_state_read, and enum ms_tensor_kind */
+  int what;
+  int64_t first, count; /* elements of the flattened parameter; count > 0 */
+  int ndim;
+  int64_t dims[MS_MAX_DIMS]; /* of the tensor in the file; their product is count */
+} ms_save_piece;
+
+typedef struct ms_save_config {
+  int struct_size;    /* set by ms_save_config_default */
+  const char *folder; /* the temporary folder, which must exist and be empty */
+  int writer;         /* the index of this rank among those that write: 3 writes rank-00003.safetensors */
+  int asynchronous;   /* 1: copies the state, and a thread writes the copy while training continues */
+  /* For the rank that commits; NULL or 0 on the others: */
+  const char *target;         /* the final name, which must not exist */
+  int writers;                /* how many ranks write */
+  const char *head;           /* the manifest without its list of files: a JSON object that is not empty */
+  int retired;                /* how many checkpoints to remove after the commit */
+  const char *const *retires; /* [retired] their paths */
+} ms_save_config;
+
+MS_API void ms_save_config_default(ms_save_config *config, int size); /* sets all to 0 and NULL */
+
+typedef struct ms_save ms_save;
+enum ms_save_stage { MS_SAVE_WRITTEN = 0, MS_SAVE_COMMITTED = 1 };
+
+/* Prepares saving: the pieces that this rank writes in every checkpoint of a state. */
+MS_API int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **save);
+MS_API void ms_save_free(ms_save *save);
+/* Starts a save; the previous one must have ended. Synchronous: returns when this rank's file is on disk. Asynchronous:
+ * returns when the state is copied; the rank that commits does so in the background once all files exist. Not
+ * collective. */
+MS_API int ms_save_start(ms_save *save, const ms_save_config *config);
+/* Waits until this rank's file is on disk (WRITTEN), or, on the rank that commits, until the checkpoint has its final
+ * name (COMMITTED). Synchronous saves commit in this call, so all ranks must have told each other that they have
+ * written. Returns the error if writing failed, or MS_ETIMEOUT if writing makes no progress for the world's timeout. */
+MS_API int ms_save_wait(ms_save *save, int stage);
+/* 1 while a save runs in the background. */
+MS_API int ms_save_running(const ms_save *save);
+/* Stops a save that is running; there will be no checkpoint. */
+MS_API void ms_save_stop(ms_save *save);
+/* The bytes of the copy: 0 before the first asynchronous save. */
+MS_API int ms_save_snapshot_bytes(const ms_save *save, int64_t *bytes);
+/* Makes a folder and its missing parents. fresh 1: the folder must not exist yet; 0: it may, and it is synced to disk.
+ */
+MS_API int ms_checkpoint_make_folder(const char *path, int fresh);
+/* Removes a checkpoint's folder. Renames it first, so that a partly removed folder is never taken for a checkpoint.
+ * Does not touch a folder without a manifest, unless its name begins with a dot. */
+MS_API int ms_checkpoint_remove(const char *path);
+/* Reads a manifest and verifies the checksum at its end. Release the text with ms_file_text_free. */
+MS_API int ms_checkpoint_read_manifest(const char *folder, char **text);
+/* Restores elements [first, first + count) of a tensor of the state, which this rank must own, from the i-th tensor of
+ * a file, whose F32 elements are [begin, ...) of it. checksums: 16 hexadecimal digits for each block of the tensor (see
+ * MS_CHECKPOINT_BLOCK); every block that is needed is read whole and verified. NULL: no verification. Adds the bytes
+ * read to *bytes. MS_EIO if a checksum differs; the state can be partly overwritten by then. No other rank may be
+ * reading: see ms_state_write. */
+MS_API int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t count, const ms_safetensors *file,
+                         int i, int64_t begin, const char *checksums, int64_t *bytes);
+
+/* ffi:end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,172 @@
+/* model.h - what to train: rules over names, parameters and units, the op table, and graphs of ops.
+ *
+ * A part of moonshard.h, which explains the conventions. The Lua layer parses the text between the two ffi marks: it
+ * contains no preprocessor directives, and no function returns a 64-bit value.
+ */
+#ifndef MOONSHARD_MODEL_H
+#define MOONSHARD_MODEL_H
+
+#include <moonshard/base.h>
+#include <moonshard/world.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ffi:begin */
+
+/* ---- rules ------------------------------------------------------------------------------------------------------ */
+
+typedef struct ms_rules ms_rules;
+
+/* An ordered list of patterns for names; the first match decides. policy: what errors call the list. */
+MS_API int ms_rules_new(const char *policy, ms_rules **rules);
+MS_API void ms_rules_free(ms_rules *rules);
+/* is_regex 1: a PCRE2 pattern that can match anywhere in a name (anchor it with ^ and $); 0: a name, or the first parts
+ * of a dotted name. where: "recipe.lua:12", quoted in errors. optional 1: the rule may match no name. */
+MS_API int ms_rules_add(ms_rules *rules, const char *pattern, int is_regex, int optional, const char *where);
+/* Applies the rules to n names: decided is [n], the index of the rule that wins, or -1. MS_ERULE if a rule that is not
+ * optional matches no name. A rule that matches but never wins causes a warning. */
+MS_API int ms_rules_resolve(ms_rules *rules, int n, const char *const *names, int *decided);
+/* The i-th warning of the last resolve; NULL after the last one. */
+MS_API const char *ms_rules_warning(const ms_rules *rules, int i);
+
+/* ---- model: parameters and units -------------------------------------------------------------------------------- */
+
+typedef struct ms_model ms_model;
+
+enum ms_init { MS_INIT_ZEROS = 0, MS_INIT_ONES = 1, MS_INIT_NORMAL = 2, MS_INIT_UNIFORM = 3, MS_INIT_CONSTANT = 4 };
+/* ROWS: each parameter is split into whole rows. RAGGED: all parameters of a unit are split together, at any element.
+ */
+enum ms_layout { MS_LAYOUT_ROWS = 0, MS_LAYOUT_RAGGED = 1 };
+/* Whether a unit's gathered weights are freed after forward. DEFAULT: ALWAYS, except that the root unit
+ * (ms_unit_config.root) and the last unit of forward KEEP theirs, because backward would gather them again at once; in
+ * a stage of a pipeline (ms_plan_config.pipeline_stage) all units KEEP theirs, because every micro-batch would gather
+ * them again. */
+enum ms_reshard { MS_RESHARD_KEEP = 0, MS_RESHARD_ALWAYS = 1, MS_RESHARD_DEFAULT = 2 };
+
+typedef struct ms_param_config {
+  int struct_size;       /* set by ms_param_config_default */
+  int init;              /* enum ms_init; default: normal(0, 0.02) */
+  double init_a, init_b; /* normal: mean, deviation; uniform: low, high; constant: value, unused */
+  int frozen;            /* 1: no gradient and no optimizer state; default 0 */
+  int param_dtype;       /* the dtype that kernels read: MS_F32, MS_BF16, or -1 (default): the unit's param_dtype */
+  double lr_scale;       /* factor of the learning rate; default 1 */
+  double weight_decay;   /* decoupled for AdamW, added to the gradient for SGD (as in PyTorch); default 0 */
+} ms_param_config;
+
+typedef struct ms_unit_config {
+  int struct_size;  /* set by ms_unit_config_default */
+  int param_dtype;  /* the dtype that kernels read: MS_F32 (default) or MS_BF16. Master weights are always f32. */
+  int reduce_dtype; /* the dtype in which gradients are sent between ranks: MS_F32 (default) or MS_BF16 */
+  int layout;       /* enum ms_layout; default ROWS */
+  int reshard;      /* enum ms_reshard; default DEFAULT */
+  /* With MS_RESHARD_ALWAYS: keep a shard of 1/reshard_size from forward to backward, and gather for backward in groups
+   * of that many neighbours of the shard group. A divisor of the group's size; 0 (default) or that size: the whole
+   * group. */
+  int reshard_size;
+  int root; /* 1: the model's root unit, which has the parameters that no other unit has; default 0 */
+} ms_unit_config;
+
+MS_API int ms_model_new(uint64_t seed, ms_model **model);
+MS_API void ms_model_free(ms_model *model);
+MS_API void ms_unit_config_default(ms_unit_config *config, int size);
+MS_API void ms_param_config_default(ms_param_config *config, int size);
+/* A unit is gathered as a whole; *unit is its index, from 0. Each parameter belongs to one unit. */
+MS_API int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *config, int *unit);
+MS_API int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
+                              const ms_param_config *config, int *param);
+MS_API int ms_model_params(const ms_model *model); /* how many there are */
+MS_API int ms_model_units(const ms_model *model);
+/* Decides what rank `rank` of the mesh owns. replicate_dim and shard_dim: dimensions of the mesh, or -1; all other
+ * dimensions must have size 1. If the mesh is a slice, each copy trains a model of its own: collectives, comparisons
+ * and means involve only the ranks of ms_mesh_ranks. Needs no device and no other rank. */
+MS_API int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim);
+/* The elements [first, first + count) of a flattened parameter that this rank owns; after ms_model_shard. */
+MS_API int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *count);
+/* These change settings for plans compiled from now on, over the same state; earlier plans keep theirs. After an error,
+ * nothing has changed. reshard and reshard_size are [units], as in ms_unit_config; reshard_size can be NULL: zeros. */
+MS_API int ms_model_set_reshard(ms_model *model, const int *reshard, const int *reshard_size);
+/* How many units are gathered ahead while `unit` is the latest one that has started: 0, 1, ..., or -1: as
+ * ms_plan_config says. */
+MS_API int ms_model_set_prefetch(ms_model *model, int unit, int depth);
+/* Which units are gathered ahead there, in order: units is [n], for forward (backward 0) or backward (1); n -1: by
+ * number again. A unit that no other unit gathers ahead is gathered when it is needed. */
+MS_API int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, int n, const int *units);
+/* lr_scale and weight_decay are [params]. MS_EUNSUPPORTED if parameters of one segment of a `ragged` unit differ. */
+MS_API int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay);
+/* Computes the initial elements [first, first + count) of a parameter from its name and distribution (enum ms_init, a,
+ * b); out is [count]. The values depend only on the arguments, so any part of a tensor can be computed anywhere
+ * (Philox4x32-10). */
+MS_API int ms_initial_values(uint64_t seed, const char *name, int init, double a, double b, int64_t first,
+                             int64_t count, float *out);
+
+/* ---- ops -------------------------------------------------------------------------------------------------------- */
+
+/* Attributes of a node. The op's row gives the meaning of each slot: `attrs` is "name:slot=default ...", where a slot
+ * is i0..i7 (integers, flags, axes) or f0..f3 (reals). */
+typedef struct ms_attrs {
+  int64_t i[8];
+  double f[4];
+} ms_attrs;
+
+typedef struct ms_op_info {
+  const char *name;
+  const char *attrs; /* e.g. "trans_a:i0=0 trans_b:i1=0" */
+  const char *doc;   /* formula and shapes, on one line */
+  int min_inputs, max_inputs, outputs;
+  int differentiable; /* 1: has a gradient */
+  int internal;       /* 1: inserted by the compiler, not meant for programs */
+} ms_op_info;
+
+MS_API int ms_op_count(void);
+MS_API int ms_op_describe(int op, ms_op_info *info);
+MS_API int ms_op_find(const char *name);                    /* the op's index, or -1 */
+MS_API int ms_op_defaults(const char *op, ms_attrs *attrs); /* the row's default attributes */
+
+/* ---- graph ------------------------------------------------------------------------------------------------------ */
+
+typedef struct ms_graph ms_graph;
+
+typedef struct ms_value_info {
+  int dtype, ndim;
+  int64_t dims[MS_MAX_DIMS];
+} ms_value_info;
+
+/* A graph over the parameters of a model. Values of a graph are ints >= 0. */
+MS_API int ms_graph_new(const ms_model *model, ms_graph **graph);
+MS_API void ms_graph_free(ms_graph *graph);
+/* Sets the module path of the nodes that follow ("layers.3.attn"); "" or NULL: none. */
+MS_API int ms_graph_set_scope(ms_graph *graph, const char *path);
+/* Activation checkpointing: nodes that follow belong to recompute region `region`; 0: none. Only values that leave the
+ * region are kept for backward, which computes the others again. ops: the names, separated by spaces, of the ops to
+ * compute again, while results of other ops are kept; NULL: all ops. */
+MS_API int ms_graph_set_recompute(ms_graph *graph, int region, const char *ops);
+/* An input that the program writes before each phase (tokens, targets, ...), by name. */
+MS_API int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *value);
+/* How many rows of the batch an input has along its first axis, which each take size / rows indices. Default: the
+ * axis's size; 0: none, the input is the same for all rows and ranks. Results have the rows of their inputs as long as
+ * the ops keep rows separate. Dropout depends on the row's place in the global batch, so it does not depend on which
+ * rank computes the row; a value without rows has the same mask everywhere. */
+MS_API int ms_graph_set_input_rows(ms_graph *graph, int value, int64_t rows);
+/* The unsharded parameter, in the dtype that kernels read. Calls with the same parameter return the same value. */
+MS_API int ms_graph_param(ms_graph *graph, int param, int *value);
+/* Adds a node; outputs is [ms_op_info.outputs]. attrs NULL: the row's defaults. */
+MS_API int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const ms_attrs *attrs,
+                       int *outputs);
+MS_API int ms_graph_describe(const ms_graph *graph, int value, ms_value_info *info);
+/* Sets the f32 scalar to differentiate. A graph without a loss has only the phase evaluate. */
+MS_API int ms_graph_set_loss(ms_graph *graph, int value);
+/* Sets the weight of this micro-batch's loss among those of all ranks and micro-batches: an f32 scalar, not negative,
+ * without a gradient. The loss of a step, which is differentiated, is then sum(weight * loss) / sum(weight), or 0 if
+ * all weights are 0. Without a weight, all losses count equally. */
+MS_API int ms_graph_set_loss_weight(ms_graph *graph, int value);
+/* Makes a value readable after a phase, by name (ms_exec_output). */
+MS_API int ms_graph_output(ms_graph *graph, const char *name, int value);
+
+/* ffi:end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,188 @@
+/* plan.h - a training step as a static list of instructions: its settings, its compiler, and what it costs.
+ *
+ * A part of moonshard.h, which explains the conventions. The Lua layer parses the text between the two ffi marks: it
+ * contains no preprocessor directives, and no function returns a 64-bit value.
+ */
+#ifndef MOONSHARD_PLAN_H
+#define MOONSHARD_PLAN_H
+
+#include <moonshard/base.h>
+#include <moonshard/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ffi:begin */
+
+/* ---- plan ------------------------------------------------------------------------------------------------------- */
+
+typedef struct ms_plan ms_plan;
+
+enum ms_phase {
+  MS_PHASE_FIRST = 0,    /* forward and backward of the first micro-batch: gradients are written */
+  MS_PHASE_NEXT = 1,     /* forward and backward of each further micro-batch: gradients are added */
+  MS_PHASE_LAST = 2,     /* replaces NEXT for the last micro-batch if ms_plan_config.sync is not EVERY */
+  MS_PHASE_NORM = 3,     /* loss and gradient norm over the mesh */
+  MS_PHASE_UPDATE = 4,   /* clipping and optimizer */
+  MS_PHASE_EVALUATE = 5, /* forward only */
+  MS_PHASES = 6
+};
+
+/* In which micro-batches gradients are summed over ranks. Until then they are kept, and added up, in f32. */
+enum ms_sync {
+  MS_SYNC_EVERY = 0, /* in every one: least memory */
+  MS_SYNC_SHARD = 1, /* over the shards in every one, over the replicas in the last one */
+  MS_SYNC_LAST = 2   /* in the last one: unsharded gradients are kept until then */
+};
+
+/* What memory is used for. */
+enum ms_category {
+  MS_CAT_PARAMETERS = 0,
+  MS_CAT_OPTIMIZER = 1,
+  MS_CAT_GRADIENTS = 2,
+  MS_CAT_GATHERED = 3,
+  MS_CAT_ACTIVATIONS = 4,
+  MS_CAT_WORKSPACE = 5,
+  MS_CAT_COMMUNICATION = 6,
+  MS_CATEGORIES = 7
+};
+
+enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2 };
+
+typedef struct ms_plan_config {
+  int struct_size;          /* set by ms_plan_config_default */
+  int optimizer;            /* enum ms_optimizer_kind */
+  double beta1, beta2, eps; /* AdamW (Loshchilov & Hutter 2019): 0.9, 0.999, 1e-8 */
+  /* The dtype in which AdamW keeps its two moments: MS_F32 (default), or MS_BF16, which takes half the bytes. With
+   * bf16, every step computes in f32 and then rounds up or down at random, so that the mean is exact. Rounding to
+   * nearest would lose every change below half a step of bf16 (1/512 of the moment), which beta2 = 0.999 produces. The
+   * direction depends only on the model's seed, the parameter's name, the element and the parameter's number of
+   * updates, so it is the same on every mesh and device. */
+  int moment_dtype;
+  double momentum, dampening; /* SGD, as in PyTorch */
+  int nesterov;
+  /* An exponential moving average of the weights, in f32: a = p in step 1, then a += (1 - d) (p - a) after every
+   * update, with d = ema_decay, as torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn. 0 (default): none.
+   * With ema_warmup, d = min(ema_decay, (1 + step) / (10 + step)), as in TensorFlow's ExponentialMovingAverage. */
+  double ema_decay;
+  int ema_warmup;
+  double max_norm; /* clips by the global norm; 0: no clipping (the norm is still computed) */
+  int prefetch;    /* how many units are gathered ahead: 0, 1 (default), 2, ... */
+  int accumulate;  /* 1: compile the phase NEXT, too */
+  int sync;        /* enum ms_sync; if not EVERY, a step is FIRST, NEXT ..., LAST, at least FIRST and LAST */
+  /* 1 (default): a unit's gathered weights are freed after its backward. 0: they are kept for the next micro-batch, and
+   * so from forward to backward, too: NEXT and LAST gather nothing. */
+  int reshard_after_backward;
+  int pipeline_stage; /* 1: the model is one stage of a pipeline (see enum ms_reshard); default 0 */
+  int train;          /* 0: only evaluate */
+  int fuse;           /* 1 (default): fuse ops */
+  /* The threads per rank that kernels use. 0: OMP_NUM_THREADS, or else an equal share of the host's cores. */
+  int threads;
+  /* 1 (default): on the CPU, the ranks of a host share memory instead of copying. The f32 masters of a unit that
+   * kernels read in f32 are in memory that all ranks of the shard group map, and kernels read them there: its
+   * all-gathers move no bytes, and it needs no gathered copy. Replicas share one copy of masters and optimizer state,
+   * and of gathered weights if there is more than one shard; each replica counts and updates an equal part. Ranks on
+   * different nodes (node_of) share nothing. 0: all units are gathered, and each replica has its own copy. */
+  int shared_masters;
+  /* The topology: node_of is [ranks of the world], the node of each rank, 0 to nodes - 1; it is read during the call.
+   * Nodes can have different numbers of ranks, in any order. 0 and NULL (default): all ranks are on one node, which has
+   * at most MS_MAX_LOCAL_RANKS. The topology only decides which ranks can share memory. Replicas share a copy per node,
+   * and sum gradients within nodes first, then between them. This version can plan for several nodes but not run such
+   * plans: ms_state_new is MS_EUNSUPPORTED. */
+  int nodes;
+  const int *node_of;
+  int device; /* enum ms_device_kind; the same for a state and its plans */
+  int nccl;   /* for a state on cuda: flags of enum ms_nccl_option, 0 by default; MS_EUNSUPPORTED if the NCCL of this
+                 machine lacks one */
+} ms_plan_config;
+
+/* Communicated bytes are doubles, because an all-reduce over n ranks counts 2 (n - 1) / n of its buffer. */
+typedef struct ms_plan_summary {
+  int instructions;
+  int collectives[MS_PHASES];
+  int64_t bytes[MS_CATEGORIES]; /* what the arenas reserve for each category; adds up to peak_bytes */
+  /* The most bytes of each category that are in use at once. Each can be at a different instruction, and categories
+   * share memory, so these add up to more than peak_bytes. */
+  int64_t fullest[MS_CATEGORIES];
+  int64_t peak_bytes; /* of all arenas of this rank */
+  uint64_t fingerprint;
+  double flops;                        /* of one micro-batch, forward and backward, without recomputation */
+  double comm_bytes[MS_MAX_MESH_DIMS]; /* sent and received by this rank in FIRST + LAST + NORM + UPDATE */
+  double compile_ms;
+} ms_plan_summary;
+
+MS_API void ms_plan_config_default(ms_plan_config *config, int size);
+/* Compiles a plan for the rank that was passed to ms_model_shard. MS_ERACE if the verifier rejects the result. */
+MS_API int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **plan);
+MS_API void ms_plan_free(ms_plan *plan);
+MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary);
+/* A pass of the compiler: its time, and the plan's size before [0] and after [1] it. nodes: of the graphs for training
+ * and evaluation. bytes: the sum of all buffers until they are laid out; then the peak. */
+enum { MS_PLAN_PASSES = 12 };
+typedef struct ms_plan_pass {
+  const char *name; /* "lower" */
+  int cached;       /* 1: the result was cached by an earlier plan of the same graph */
+  double ms;
+  int nodes[2], instructions[2], events[2], buffers[2];
+  int64_t bytes[2];
+} ms_plan_pass;
+/* The passes that made a plan, in order: list gets the first `capacity`; *n is their total number. */
+MS_API int ms_plan_passes(const ms_plan *plan, int capacity, ms_plan_pass *list, int *n);
+/* The plan as text (json 0), or as one JSON object. The plan owns the text, which is valid until the next call. */
+MS_API int ms_plan_dump(ms_plan *plan, int json, const char **text);
+
+/* ---- plan: costs ------------------------------------------------------------------------------------------------ */
+
+/* What a unit costs this rank, in one phase and in state. */
+typedef struct ms_unit_cost {
+  int gathers, gathers_again;                   /* all-gathers of its weights; those after the first of the phase */
+  int64_t gathered_bytes, gathered_again_bytes; /* received by them */
+  double reduced_bytes;                         /* sent and received to sum its gradients over ranks */
+  int64_t kept_bytes;                           /* gathered weights, or a shard of them, kept for backward */
+  int64_t ahead_bytes; /* the most bytes of later units' weights that are already gathered while it computes */
+  int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
+} ms_unit_cost;
+/* MS_EINVAL if the plan does not have the phase (enum ms_phase), or the model the unit. */
+MS_API int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost);
+/* Bytes of activations that the forward pass of a module, and of the modules in it, keeps for backward; module "": of
+ * all. */
+MS_API int ms_plan_kept_activations(const ms_plan *plan, const char *module, int64_t *bytes);
+
+/* An exposed collective: while it runs, events let no kernel of this rank compute. The plan owns the texts. */
+typedef struct ms_exposed {
+  int instruction; /* its number in ms_plan_dump */
+  int unit;        /* -1: the totals of the step */
+  int backward;    /* 1: it starts after the first kernel of the backward pass */
+  const char *kind, *scope;
+  double bytes; /* counted as in ms_unit_cost */
+} ms_exposed;
+/* The exposed collectives of a phase, in program order: list gets the first `capacity`; *n is their total number. */
+MS_API int ms_plan_exposed(const ms_plan *plan, int phase, int capacity, ms_exposed *list, int *n);
+
+/* The first instruction at which the most bytes are in use. The arenas can be larger, because there are gaps between
+ * buffers, and arenas are fullest at different instructions. The plan owns the texts. */
+typedef struct ms_peak {
+  int phase, instruction, backward;          /* instruction: its number in ms_plan_dump */
+  const char *op, *scope;                    /* scope: the module, or the unit of a collective */
+  int64_t bytes[MS_CATEGORIES], total_bytes; /* in use there */
+  /* A lower bound for any placement of the buffers: the state, plus the most that is in use at one instruction of each
+   * kind of memory (the rank's own, its group's, that of smaller groups). Gradient chunks always exist; until they are
+   * written, activations that are not larger than all of them together can use their memory. */
+  int64_t least_bytes;
+  int buffers; /* how many buffers are in use there, without state other than gradient chunks */
+} ms_peak;
+typedef struct ms_peak_buffer {
+  int category; /* enum ms_category */
+  int64_t bytes;
+  const char *label, *scope; /* label: its op or unit; scope: the module or unit that wrote it first */
+} ms_peak_buffer;
+/* buffer gets the first `capacity` of peak->buffers. */
+MS_API int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_buffer *buffer);
+
+/* ffi:end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,144 @@
+/* world.h - the ranks that train together, signals that they receive, and meshes of ranks.
+ *
+ * A part of moonshard.h, which explains the conventions. The Lua layer parses the text between the two ffi marks: it
+ * contains no preprocessor directives, and no function returns a 64-bit value.
+ */
+#ifndef MOONSHARD_WORLD_H
+#define MOONSHARD_WORLD_H
+
+#include <moonshard/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ffi:begin */
+
+/* ---- world: the ranks ------------------------------------------------------------------------------------------- */
+
+typedef struct ms_world ms_world;
+
+/* Joins the world that the environment describes: as a rank of `moonshard run`, torchrun, mpirun, mpiexec or srun; as a
+ * rank that was started by hand (RANK, WORLD_SIZE, and MASTER_ADDR with MASTER_PORT, or MOONSHARD_RENDEZVOUS); or as a
+ * world of one rank. MS_ETIMEOUT names the ranks that did not arrive. MS_EMISMATCH: the world refused this rank.
+ * MS_EINVAL: the variables of two launchers contradict each other, or those of a world of several ranks contain no
+ * meeting point. Opens /dev/null as any of the standard descriptors 0 to 2 that is closed; otherwise the shared memory
+ * of the ranks would get that number, and output of the program would overwrite it. */
+MS_API int ms_world_join(ms_world **world);
+/* Joins a world of this rank only, whatever launched the process: for work without other ranks. */
+MS_API int ms_world_join_alone(ms_world **world);
+/* Leaves without communicating. NULL, and a world that was left before, are allowed. */
+MS_API void ms_world_leave(ms_world *world);
+MS_API int ms_world_rank(const ms_world *world);
+MS_API int ms_world_size(const ms_world *world);
+/* Nodes are hosts: ranks of one node share memory. Nodes have numbers from 0 on, in the order of their lowest ranks. */
+MS_API int ms_world_nodes(const ms_world *world);
+MS_API int ms_world_node_ranks(const ms_world *world, int node); /* number of its ranks; 0 if there is no such node */
+MS_API int ms_world_node_of(const ms_world *world, int rank);    /* the node of a rank; -1 if there is no such rank */
+MS_API const char *ms_world_node_name(const ms_world *world, int node); /* host name; "" if there is no such node */
+MS_API int ms_world_local_rank(const ms_world *world); /* the index of this rank among the ranks of its node */
+/* Waits for every rank. Collective. */
+MS_API int ms_world_barrier(ms_world *world);
+/* Ends the work of this rank: waits until every rank has called it or left. A rank that does neither before the timeout
+ * is named in the error. Collective. */
+MS_API int ms_world_finish(ms_world *world);
+/* Gathers `bytes` bytes from every rank, at most 4096 each: all is [world size][bytes]. Collective. */
+MS_API int ms_world_all_gather_bytes(ms_world *world, const void *mine, int bytes, void *all);
+/* Tells all ranks that this one gives up, and why. Their next wait fails with MS_EPEER. */
+MS_API void ms_world_abort(ms_world *world, const char *why);
+/* Records that a collective operation failed on this rank, in case the program catches the error and goes on. The first
+ * such text is kept, and quoted if ranks disagree later. */
+MS_API void ms_world_note_failure(ms_world *world, const char *why);
+/* Makes a clean start after a failure. Waits until every rank has called it, whatever they were doing, and then
+ * discards unfinished collectives, the effect of ms_world_abort, and the state of failed phases. States keep their
+ * parameters; gradients start again with the next FIRST. If a rank waits in a collective for a rank that is in this
+ * function, the waiting rank fails with MS_EMISMATCH. MS_EPEER: a rank has died; MS_ETIMEOUT: not all ranks arrived
+ * before the timeout. Ignores Ctrl-C. Collective. */
+MS_API int ms_world_recover(ms_world *world);
+/* Sets the seconds after which waiting for another rank is an error: 300 by default, or MOONSHARD_TIMEOUT. Values
+ * that are not above 0 are ignored, and recorded as MS_EINVAL. */
+MS_API void ms_world_set_timeout(ms_world *world, double seconds);
+
+/* Report to `moonshard ps`, and to errors of other ranks: how many steps are done and how fast they are, and what the
+ * program does outside the engine ("data"; NULL when that ends). Ranks that meet in a barrier or an all-gather of bytes
+ * must have set the same activity. Both only store a few words. */
+MS_API void ms_world_set_progress(ms_world *world, int64_t step, double tokens_per_s);
+MS_API void ms_world_set_activity(ms_world *world, const char *what);
+
+/* ---- signals ---------------------------------------------------------------------------------------------------- */
+
+/* Installs a handler for Ctrl-C (SIGINT), which sets a flag, and clears the flag. */
+MS_API void ms_interrupt_install(void);
+/* The flag. Compiled Lua loops poll it. */
+MS_API int ms_interrupted(void);
+/* Sets or clears the flag; can be called in a signal handler. */
+MS_API void ms_interrupt_set(int on);
+/* +1 begins and -1 ends a section that Ctrl-C does not interrupt: ms_interrupted() returns 0 in it, and another rank's
+ * ms_world_abort ends a wait only if it is the rank that is waited for. Use it for collectives that all ranks or none
+ * must complete, because ranks would differ otherwise. No rank completes them before all have entered. Nothing that can
+ * fail on a single rank may come before the first of them. Keep the section short. */
+MS_API void ms_interrupt_defer(int change);
+
+/* From this call on, SIGTERM, which clusters send some time before SIGKILL, sets a flag instead of ending this process,
+ * and `moonshard run` gives the ranks more time to end. A second SIGTERM, more than two seconds later, ends the
+ * process. */
+MS_API void ms_world_catch_termination(ms_world *world);
+/* The same, but only while another rank of this host has called ms_world_catch_termination: for a rank that saves
+ * nothing itself and should end together with those that do. Otherwise SIGTERM still ends this process. */
+MS_API void ms_world_heed_termination(ms_world *world);
+/* 1 once this rank has received SIGTERM, or another rank of its host has seen its own. Ranks can see it at different
+ * times, so they must agree before they act on it. */
+MS_API int ms_world_terminating(ms_world *world);
+
+/* ---- mesh ------------------------------------------------------------------------------------------------------- */
+
+typedef struct ms_mesh ms_mesh;
+
+/* A mesh over all ranks of a world of `world` ranks, in row-major order. sizes is [ndim]; one of them can be -1, and is
+ * computed. Their product must be `world`. names is [ndim], or NULL if ndim is 1. device: enum ms_device_kind. */
+MS_API int ms_mesh_new(int device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh);
+/* A mesh over chosen ranks: ranks is [n], row-major, all different, from 0 to world - 1. */
+MS_API int ms_mesh_new_from_ranks(int device, int ndim, const int *sizes, const char *const *names, int n,
+                                  const int *ranks, int world, ms_mesh **mesh);
+MS_API void ms_mesh_free(ms_mesh *mesh);
+MS_API int ms_mesh_ndim(const ms_mesh *mesh);
+MS_API int ms_mesh_world(const ms_mesh *mesh); /* the size of the world that it was made for */
+MS_API int ms_mesh_size(const ms_mesh *mesh, int dim);
+MS_API int ms_mesh_count(const ms_mesh *mesh);                 /* product of the sizes */
+MS_API const char *ms_mesh_name(const ms_mesh *mesh, int dim); /* "" if the dimension has no name */
+MS_API int ms_mesh_dim(const ms_mesh *mesh, const char *name, int *dim);
+MS_API int ms_mesh_contains(const ms_mesh *mesh, int rank); /* 1: the rank is in the mesh */
+/* The coordinates of a rank; coordinate is [ndim]. */
+MS_API int ms_mesh_coordinate(const ms_mesh *mesh, int rank, int *coordinate);
+/* The ranks that differ from `rank` at most in the coordinate of dim; ranks is [size(dim)], in order. */
+MS_API int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks);
+/* The number of ranks in the mesh that this mesh was sliced from; its own if it is not a slice. */
+MS_API int ms_mesh_root_size(const ms_mesh *mesh);
+/* A slice has copies, one for each coordinate along the dimensions that it leaves out. Returns how many there are along
+ * one of these, `name`; 1 if there is no such dimension. */
+MS_API int ms_mesh_copies(const ms_mesh *mesh, const char *name);
+/* All groups of a dimension in all copies, one after another; ranks is [root_size]. */
+MS_API int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks);
+/* The ranks of the mesh, or of the copy of a slice that contains `rank`, row-major; ranks is [count]. */
+MS_API int ms_mesh_ranks(const ms_mesh *mesh, int rank, int *ranks);
+/* The slice that has some of the dimensions, by name, in the mesh's order. Names from flatten and unflatten are
+ * allowed. Each rank works with the copy that it is in. */
+MS_API int ms_mesh_slice(const ms_mesh *mesh, int ndim, const char *const *names, ms_mesh **slice);
+/* Joins all dimensions to one. MS_ENAME if the name already belongs to other dimensions, in this mesh or in one that it
+ * was sliced from. */
+MS_API int ms_mesh_flatten(ms_mesh *mesh, const char *name, ms_mesh **flat);
+/* Replaces one dimension by n. sizes and names are [n]; one size can be -1, and is computed. MS_ENAME as for flatten.
+ */
+MS_API int ms_mesh_unflatten(ms_mesh *mesh, int dim, int n, const int *sizes, const char *const *names,
+                             ms_mesh **unflat);
+/* Checks that the groups of a dimension fit the nodes: if nodes have different numbers of ranks, each group must be on
+ * one node, or be the whole mesh. node_of is [ranks of the world], values 0 to nodes - 1; names is [nodes], or NULL.
+ * MS_EINVAL names the nodes and their numbers of ranks. */
+MS_API int ms_mesh_check_nodes(const ms_mesh *mesh, int dim, int nodes, const int *node_of, const char *const *names);
+
+/* ffi:end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
