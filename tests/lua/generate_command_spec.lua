@@ -2,6 +2,7 @@
 
 local has = require("lua.message").has
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
 local RECIPE = "tests/lua/recipes/generated.lua"
 local folder
@@ -19,10 +20,7 @@ local function refused(text, ...)
 end
 
 local function read(name)
-  local file = assert(io.open(folder .. "/" .. name, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
+  return scratch.read(folder .. "/" .. name)
 end
 
 -- A checkpoint in a folder of this name, and in its file "text" what the model gave.

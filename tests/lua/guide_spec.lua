@@ -2,17 +2,11 @@
 
 local program = require("lua.program")
 local pty = require("lua.pty")
-
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
+local scratch = require("lua.scratch")
 
 -- The nth program of a section, and the indented lines behind it.
 local function program_and_output(path, section, n)
-  local rest, source = read(path):match("\n## " .. section .. "\n(.*)"), nil
+  local rest, source = scratch.read(path):match("\n## " .. section .. "\n(.*)"), nil
   for _ = 1, n or 1 do source, rest = rest:match("```lua\n(.-)```\n(.*)") end
   local lines = {}
   for line in rest:gmatch("([^\n]*)\n") do
@@ -86,7 +80,7 @@ end)
 
 -- Lines that are typed at the prompt in a section, with what is shown behind each; ^C is a key.
 local function typed_and_shown(path, section)
-  local text, entries = read(path):match("\n## " .. section .. "\n(.-)\n## "), {}
+  local text, entries = scratch.read(path):match("\n## " .. section .. "\n(.-)\n## "), {}
   local entry
   for line in text:gmatch("([^\n]*)\n") do
     local typed, more = line:match("^    moonshard> (.*)"), line:match("^            %.%. (.*)")

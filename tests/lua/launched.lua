@@ -2,6 +2,7 @@
 
 local assert = require("luassert")
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
 local launched = {}
 
@@ -37,13 +38,6 @@ function launched.find_port()
   return address[2] * 256 + address[3]
 end
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
 ---Runs shell commands at once, each as a rank; none runs for longer than a minute.
 ---@param commands string[]
 ---@return { out: string, err: string, status: integer }[]
@@ -56,7 +50,8 @@ function launched.together(commands)
   os.execute(table.concat(script, "\n") .. "\nwait")
   for i in ipairs(commands) do
     local path = ("%s.%d."):format(base, i)
-    ended[i] = { out = read(path .. "out"), err = read(path .. "err"), status = tonumber(read(path .. "status")) }
+    local status = tonumber(scratch.read(path .. "status"))
+    ended[i] = { out = scratch.read(path .. "out"), err = scratch.read(path .. "err"), status = status }
     for _, suffix in ipairs({ "out", "err", "status" }) do os.remove(path .. suffix) end
   end
   os.remove(base)

@@ -2,13 +2,7 @@
 
 local output_file = require("moonshard.base.output_file")
 local has = require("lua.message").has
-
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
+local scratch = require("lua.scratch")
 
 local function fails(text, call, ...)
   local ok, raised = pcall(call, ...)
@@ -28,9 +22,9 @@ describe("output_file", function()
 
   it("writes, with the folders on the way", function()
     output_file.write("chart", folder .. "/a/b.svg", "<svg/>")
-    assert.equal("<svg/>", read(folder .. "/a/b.svg"))
+    assert.equal("<svg/>", scratch.read(folder .. "/a/b.svg"))
     output_file.write("chart", folder .. "/a/b.svg", "")
-    assert.equal("", read(folder .. "/a/b.svg"))
+    assert.equal("", scratch.read(folder .. "/a/b.svg"))
   end)
 
   it("says why a file cannot be written", function()
@@ -45,7 +39,7 @@ describe("output_file", function()
     assert.is_nil(io.open(folder .. "/a/b.svg"))
     output_file.write("chart", folder .. "/a/b.svg", "before")
     output_file.check("chart", folder .. "/a/b.svg")
-    assert.equal("before", read(folder .. "/a/b.svg"))
+    assert.equal("before", scratch.read(folder .. "/a/b.svg"))
   end)
 
   it("does not wait for a pipe without a reader, and does not end one that has a reader", function()
@@ -62,9 +56,9 @@ describe("output_file", function()
     file:write("a line\n")
     file:close()
     for _ = 1, 100 do
-      if read(folder .. "/read") ~= "" then break end
+      if scratch.read(folder .. "/read") ~= "" then break end
       os.execute("sleep 0.05")
     end
-    assert.equal("a line\n", read(folder .. "/read"))
+    assert.equal("a line\n", scratch.read(folder .. "/read"))
   end)
 end)

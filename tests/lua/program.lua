@@ -1,13 +1,8 @@
 -- Runs the executable under test and gives what it printed.
 
-local program = {}
+local scratch = require("lua.scratch")
 
-local function read_all(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
+local program = {}
 
 local function quote(word)
   return "'" .. word:gsub("'", "'\\''") .. "'"
@@ -40,7 +35,8 @@ function program.run_all(runs)
   script[#script + 1] = "wait"
   os.execute(table.concat(script, "\n"))
   for name, file in pairs(files) do
-    ended[name] = { out = read_all(file.out), err = read_all(file.err), status = tonumber(read_all(file.status)) }
+    local status = tonumber(scratch.read(file.status))
+    ended[name] = { out = scratch.read(file.out), err = scratch.read(file.err), status = status }
     for _, path in pairs(file) do os.remove(path) end
   end
   return ended
@@ -57,7 +53,7 @@ function program.run(arguments, environment, input)
   os.execute(("%s { %s; } >%s 2>%s %s; echo $? >%s"):format(typed and ("cat %s |"):format(typed) or "",
     command(arguments, environment), out, err, typed and "" or "</dev/null", status))
   if typed then os.remove(typed) end
-  local ended = { out = read_all(out), err = read_all(err), status = tonumber(read_all(status)) }
+  local ended = { out = scratch.read(out), err = scratch.read(err), status = tonumber(scratch.read(status)) }
   for _, path in ipairs({ out, err, status }) do os.remove(path) end
   return ended
 end

@@ -6,15 +6,9 @@ local json = require("moonshard.base.json")
 local has = require("lua.message").has
 local program = require("lua.program")
 local ffi = require("ffi")
+local scratch = require("lua.scratch")
 
 local FIXTURES = "tests/fixtures/safetensors/"
-
-local function read_all(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
 
 local function names_in(folder, ending)
   local list = {}
@@ -37,7 +31,7 @@ describe("safetensors", function()
   it("K5 gives the tensors and the bytes that the reference library gave", function()
     local compared = 0
     for _, name in ipairs(names_in("good", ".json")) do
-      local expected = json.decode(read_all(FIXTURES .. "good/" .. name .. ".json"))
+      local expected = json.decode(scratch.read(FIXTURES .. "good/" .. name .. ".json"))
       local file = ms.safetensors.open(FIXTURES .. "good/" .. name .. ".safetensors")
       assert.equal(#expected, #file.tensors, name)
       for i, tensor in ipairs(file.tensors) do
@@ -92,7 +86,7 @@ describe("safetensors", function()
         if tensor.bytes > 0 then writer:put(tensor.name, ffi.string(source:data(tensor.name), 1)) end
       end
       writer:finish()
-      assert.equal(read_all(original), read_all(path))
+      assert.equal(scratch.read(original), scratch.read(path))
       has(fixture.message(writer.put, writer, "ids", "x"), "finished | given up")
     end)
   end)
@@ -112,7 +106,7 @@ describe("safetensors", function()
       local message, raised = fixture.message(writer.finish, writer)
       assert.equal("MS_EINVAL", raised.status)
       has(message, '"a" | 4 to 8')
-      assert.equal("", read_all(path))
+      assert.equal("", scratch.read(path))
       create(path, one):abort()
     end)
   end)
@@ -140,7 +134,7 @@ metadata
     local ended = program.run({ "inspect", "--json", FIXTURES .. "good/reference.safetensors" })
     assert.equal(0, ended.status, ended.err)
     local found = json.decode(ended.out)
-    local expected = json.decode(read_all(FIXTURES .. "good/reference.json"))
+    local expected = json.decode(scratch.read(FIXTURES .. "good/reference.json"))
     assert.equal(#expected, #found.tensors)
     for i, tensor in ipairs(found.tensors) do
       for key, value in pairs(expected[i]) do assert.same(value, tensor[key]) end

@@ -5,7 +5,7 @@ local has = require("lua.message").has
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 
-local read_all, write = scratch.read, scratch.write
+local read, write = scratch.read, scratch.write
 
 local function with_folder(action)
   local folder = os.tmpname()
@@ -139,7 +139,7 @@ describe("moonshard sweep --compare", function()
       assert.equal(2 ^ 21, first.new.peak_bytes)
       assert.equal("1.1", got.new.version)
 
-      local page = read_all(folder .. "/page/compare.html")
+      local page = read(folder .. "/page/compare.html")
       for _, text in ipairs({ "<h2>Speed, new to old</h2>", "<h2>Peak memory, new to old</h2>", "<th>batch</th>",
         "it &lt;broke&gt;", "geometric mean", "as before", "within noise", 'class="range"', "the sweeps differ",
         "prefers-color-scheme: dark" }) do

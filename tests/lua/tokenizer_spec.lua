@@ -6,16 +6,10 @@ local json = require("cjson")
 local has = require("lua.message").has
 local program = require("lua.program")
 local tokenizers = require("moonshard.data.tokenizer")
+local scratch = require("lua.scratch")
 
 local FIXTURES = "tests/fixtures/tokenizer/"
 local folder
-
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
 
 local function write(name, content)
   local path = folder .. "/" .. name
@@ -26,7 +20,7 @@ local function write(name, content)
 end
 
 local function tokens_of(path)
-  local content, ids = read(path), {}
+  local content, ids = scratch.read(path), {}
   local width = content:sub(1, 4) == "\136\216\52\1" and 2 or 4 -- 20240520, little-endian
   for at = 1025, #content, width do
     local id = 0
@@ -37,7 +31,7 @@ local function tokens_of(path)
 end
 
 local function refused(change, from, to)
-  local text = read(FIXTURES .. "good/" .. change .. ".json")
+  local text = scratch.read(FIXTURES .. "good/" .. change .. ".json")
   local at, last = text:find(from, 1, true)
   assert(at, from .. " is not in the file")
   local path = write("bad.json", text:sub(1, at - 1) .. to .. text:sub(last + 1))
@@ -58,7 +52,7 @@ describe("tokenizer", function()
   teardown(function() os.execute("rm -r " .. folder) end)
 
   it("gives the reference library's ids for texts that are hard to cut, and the texts back", function()
-    local cases = json.decode(read(FIXTURES .. "cases.json"))
+    local cases = json.decode(scratch.read(FIXTURES .. "cases.json"))
     assert.is_true(#cases > 400)
     for _, name in ipairs({ "gpt2", "llama3" }) do
       local tokenizer = tokenizers.open(FIXTURES .. "good/" .. name .. ".json")
@@ -122,7 +116,7 @@ describe("tokenizer", function()
 
   it("writes token files, each text a document, alike with any number of threads", function()
     -- Lines, blanks and a special token at places that cuts of a megabyte may hit.
-    local parts, cases = {}, json.decode(read(FIXTURES .. "cases.json"))
+    local parts, cases = {}, json.decode(scratch.read(FIXTURES .. "cases.json"))
     local long = os.getenv("MOONSHARD_CONFIG") == "release" and 5 or 2.2
     local bytes = 0
     while bytes < long * 2 ^ 20 do
