@@ -8,7 +8,7 @@ local program = require("lua.program")
 local trained = require("lua.trained")
 
 local thin = program.thin
-local run, with, MESHES = trained.run, trained.with, trained.MESHES
+local run, with, MESHES, KINDS, STEPS = trained.run, trained.with, trained.MESHES, trained.KINDS, trained.STEPS
 local assert_close, assert_same, parity_on_all = trained.assert_close, trained.assert_same, trained.parity_on_all
 local assert_parity = trained.assert_parity
 
@@ -78,7 +78,7 @@ describe("parity with one rank", function()
     local alone = run(1, { mesh = "1x1", micro = 3 })
     for _, mesh in ipairs(thin({ { 1, "1x1" }, { 2, "1x2" }, { 2, "2x1" }, { 4, "2x2" } })) do
       local every, all = run(mesh[1], { mesh = mesh[2], micro = 3 }), collectives(mesh[2], "every")
-      assert.same({ 10 * all, 20 * all }, { every.collectives.first, every.collectives.next })
+      assert.same({ STEPS * all, 2 * STEPS * all }, { every.collectives.first, every.collectives.next })
       for _, sync in ipairs(thin({ "shard", "last" })) do
         for _, layout in ipairs(thin({ "rows", "ragged" })) do
           local got = run(mesh[1], { mesh = mesh[2], micro = 3, sync = sync, layout = layout })
@@ -86,7 +86,7 @@ describe("parity with one rank", function()
           -- Of three micro-batches one is first, one next and one last.
           local waiting = collectives(mesh[2], sync)
           for phase, count in pairs({ first = waiting, next = waiting, last = all }) do
-            assert.equal(10 * count, got.collectives[phase], ("%s, sync %s on %s"):format(phase, sync, mesh[2]))
+            assert.equal(STEPS * count, got.collectives[phase], ("%s, sync %s on %s"):format(phase, sync, mesh[2]))
           end
         end
       end
@@ -106,11 +106,11 @@ describe("parity with one rank", function()
         assert_close(freed.losses, both.losses, dtype == "f32" and 1e-5 or 2e-2, "losses with sync last")
         if mesh[1] > 1 then
           local reductions = mesh[2] == "2x2" and 6 or 3
-          assert.equal(10 * (3 + reductions), kept.collectives.first)
-          assert.equal(20 * reductions, kept.collectives.next)
-          assert.equal(20 * (4 + reductions), freed.collectives.next)
+          assert.equal(STEPS * (3 + reductions), kept.collectives.first)
+          assert.equal(2 * STEPS * reductions, kept.collectives.next)
+          assert.equal(2 * STEPS * (4 + reductions), freed.collectives.next)
           assert.equal(0, both.collectives.next)
-          assert.equal(10 * reductions, both.collectives.last)
+          assert.equal(STEPS * reductions, both.collectives.last)
           assert(kept.plan.bytes.gathered > freed.plan.bytes.gathered)
         end
       end
@@ -148,7 +148,7 @@ describe("parity with one rank", function()
 
   it("S8 frozen parameters stay as they were drawn", function()
     local settings = { freeze = [[^layers\.0|fc1\.bias]] }
-    parity_on_all(settings, 1e-5)
+    parity_on_all(settings, 1e-5, KINDS)
     local before = run(1, with(settings, { mesh = "1x1", steps = 1 }))
     local after = run(1, with(settings, { mesh = "1x1" }))
     assert.same(before.params["layers.0.fc1.weight"], after.params["layers.0.fc1.weight"])
@@ -173,17 +173,17 @@ describe("parity with one rank", function()
     end
   end)
 
-  it("S11 the clipped norm is that of one rank", function() parity_on_all({ clip = 0.05 }, 1e-5) end)
+  it("S11 the clipped norm is that of one rank", function() parity_on_all({ clip = 0.05 }, 1e-5, KINDS) end)
 
   it("S13 SGD with momentum, Nesterov and weight decay, and groups by rule", function()
-    parity_on_all({ optimizer = "sgd", groups = true }, 1e-5)
-    parity_on_all({ optimizer = "sgd", nesterov = true }, 1e-5)
-    parity_on_all({ optimizer = "sgd", momentum = 0, decay = 0 }, 1e-5)
-    parity_on_all({ optimizer = "adamw", groups = true }, 1e-5)
+    parity_on_all({ optimizer = "sgd", groups = true }, 1e-5, KINDS)
+    parity_on_all({ optimizer = "sgd", nesterov = true }, 1e-5, KINDS)
+    parity_on_all({ optimizer = "sgd", momentum = 0, decay = 0 }, 1e-5, KINDS)
+    parity_on_all({ optimizer = "adamw", groups = true }, 1e-5, KINDS)
   end)
 
   it("S18 a layer that is not used in the step gets zero gradients", function()
-    parity_on_all({ spare = true, decay = 0 }, 1e-5)
+    parity_on_all({ spare = true, decay = 0 }, 1e-5, KINDS)
     local value = run(2, { mesh = "1x2", spare = true, decay = 0 })
     local first = run(2, { mesh = "1x2", spare = true, decay = 0, steps = 1 })
     assert.same(first.params["layers.0.spare.weight"], value.params["layers.0.spare.weight"])
@@ -255,8 +255,8 @@ describe("delays", function()
     })) do
       local expected = run(4, settings)
       for _, delay in ipairs(thin({
-        "gather:20ms", "gather:100ms@1", "reduce:20ms", "reduce:100ms@2", "replicate:100ms@3", "forward:100ms@0",
-        "update:100ms@1", "gather:5ms@0,reduce:7ms@1,replicate:11ms@2,forward:13ms@3,update:17ms@0",
+        "gather:5ms", "gather:25ms@1", "reduce:5ms", "reduce:25ms@2", "replicate:25ms@3", "forward:25ms@0",
+        "update:25ms@1", "gather:5ms@0,reduce:7ms@1,replicate:11ms@2,forward:13ms@3,update:17ms@0",
       })) do
         assert_same(expected, run(4, settings, { "--inject-delay", delay }))
       end
@@ -268,8 +268,8 @@ describe("delays", function()
       { "gather", "1x2" }, { "reduce", "1x2" }, { "replicate", "2x1" }, { "forward", "1x2" }, { "update", "1x2" },
     })) do
       -- At least one of each is never hidden behind what is computed.
-      local got = run(2, { mesh = case[2], steps = 1 }, { "--inject-delay", case[1] .. ":100ms" })
-      assert(got.step_ms >= 100, ("%s: a step took %.1f ms"):format(case[1], got.step_ms))
+      local got = run(2, { mesh = case[2], steps = 1 }, { "--inject-delay", case[1] .. ":50ms" })
+      assert(got.step_ms >= 50, ("%s: a step took %.1f ms"):format(case[1], got.step_ms))
     end
   end)
 
@@ -296,7 +296,7 @@ describe("counts and bytes", function()
     for _, mesh in ipairs(MESHES) do
       local got = run(mesh[1], { mesh = mesh[2] })
       for _, phase in ipairs({ "first", "norm", "update" }) do
-        assert.equal(10 * got.plan.collectives[phase], got.collectives[phase], phase .. " on " .. mesh[2])
+        assert.equal(STEPS * got.plan.collectives[phase], got.collectives[phase], phase .. " on " .. mesh[2])
       end
       for name, bytes in pairs(got.plan.comm_bytes) do
         -- Shares of a ring are fractions: their sums round.

@@ -25,7 +25,7 @@ end
 describe("a comparison of updates", function()
   for dtype in pairs(TOLERANCE) do
     for _, optimizer in ipairs(trained.few { "adamw", "sgd" }) do
-      local settings = { dtype = dtype, optimizer = optimizer }
+      local settings = { dtype = dtype, optimizer = optimizer, steps = STEPS }
       local of = (" of %s in %s"):format(optimizer, dtype)
 
       it("S12 finds nothing in the same training" .. of, function()
