@@ -323,13 +323,13 @@ describe("moonshard", function()
       local ms = require "moonshard"
       if ms.world().rank == 1 then
         local t = os.time()
-        while os.time() < t + 3 do end
+        while os.time() < t + 2 do end
       end
       require("moonshard.distributed.world").barrier()
     ]==], function(path)
-      local ended = program.run({ "run", path, "-n", "2", "--timeout", "0.5" })
+      local ended = program.run({ "run", path, "-n", "2", "--timeout", "0.4" })
       assert.equal(3, ended.status)
-      has(ended.err, "0.5")
+      has(ended.err, "0.4")
     end)
   end)
 

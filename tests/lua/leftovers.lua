@@ -1,9 +1,10 @@
 -- What a run leaves when it has ended, however it ended: nothing. Its processes are known by a mark in their
 -- environment, its files by the folder that was its TMPDIR.
 
-local leftovers = {}
-
-local SECONDS_TO_VANISH = 5
+local leftovers = {
+  ---What is there for longer than this after a run has ended is left.
+  SECONDS_TO_VANISH = 5,
+}
 
 local function output_of(command)
   local pipe = assert(io.popen(command))
@@ -25,7 +26,7 @@ end
 ---@return string left empty where nothing is
 function leftovers.of(mark, folder)
   local left = processes_with(mark)
-  for _ = 1, 10 * SECONDS_TO_VANISH do
+  for _ = 1, 10 * leftovers.SECONDS_TO_VANISH do
     if left == "" then break end
     os.execute("sleep 0.1")
     left = processes_with(mark)

@@ -2,6 +2,7 @@
 -- are for.
 
 local campaigns = require("soak.campaigns")
+local leftovers = require("lua.leftovers")
 local metrics = require("soak.metrics")
 local has = require("lua.message").has
 local scratch = require("lua.scratch")
@@ -90,7 +91,11 @@ describe("a trial", function()
 
   it("sees files that are left, and processes", function()
     assert.equal("left file\n: ", wrong([[bash -c 'touch $TMPDIR/file; exit 3']]))
-    assert.truthy(wrong("bash -c 'sleep 8 & exit 3'"):find("^left /proc/%d+/environ\n: $"))
+    local seconds = leftovers.SECONDS_TO_VANISH
+    leftovers.SECONDS_TO_VANISH = 0.2
+    local failure = wrong("bash -c 'sleep 8 & exit 3'")
+    leftovers.SECONDS_TO_VANISH = seconds
+    assert.truthy(failure:find("^left /proc/%d+/environ\n: $"), failure)
   end)
 
   it("ends a run that hangs", function()
