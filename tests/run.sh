@@ -4,7 +4,8 @@
 #   tests/run.sh --build build/release --config release [--only WORD] [--timeout SECONDS]
 #
 # Every test file is a process of its own (run_file.sh), so a crash or a hang costs that file alone; as many run at once
-# as there are processors, and one more of those that wait (waiting.list). What specs may rely on:
+# as there are processors, and one more of those that wait (waiting.list). The longest start first (long.list), so that
+# none of them runs alone at the end. What specs may rely on:
 #   MOONSHARD_BIN, MOONSHARD_LIB   the executable and the library under test, absolute paths
 #   MOONSHARD_CONFIG               release, address or thread: sanitized builds are several times slower
 # Configuration gpu is the release build, of which the kernels' tests alone run, on the GPU.
@@ -71,6 +72,13 @@ wanted() {
   if [ -z "$only" ] && [ -e "$list" ]; then grep -v -f <(listed "$list"); else cat; fi
 }
 
+longest_first() {
+  local paths
+  mapfile -t paths
+  printf '%s\n' "${paths[@]}" | grep -f <(listed tests/long.list)
+  printf '%s\n' "${paths[@]}" | grep -v -f <(listed tests/long.list)
+}
+
 run_in_lanes() { xargs -r -d '\n' -n 1 -P "$1" tests/run_file.sh; }
 
 # As many at once as there are processors, and those that wait beside them; a GPU has one after the other.
@@ -80,7 +88,7 @@ mapfile -t chosen < <(files | wanted)
 if [ ${#chosen[@]} -gt 0 ]; then
   if [ "$config" != gpu ]; then
     printf '%s\n' "${chosen[@]}" | grep -f <(listed tests/waiting.list) | run_in_lanes 1 &
-    printf '%s\n' "${chosen[@]}" | grep -v -f <(listed tests/waiting.list) | run_in_lanes "$lanes"
+    printf '%s\n' "${chosen[@]}" | grep -v -f <(listed tests/waiting.list) | longest_first | run_in_lanes "$lanes"
     wait
   else
     printf '%s\n' "${chosen[@]}" | run_in_lanes "$lanes"
