@@ -82,6 +82,11 @@ test: $(BUILD)/packages/train $(BUILD)/packages/test all ## run C tests and Lua 
 	$(build_config) tests
 	@$(call test_config,release) $(TEST_TIMEOUT)
 
+.PHONY: test-builds
+test-builds: ## build what `test`, `san-address` and `san-thread` run, all at once
+test-builds: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build
+	$(build_config) test-builds
+
 fuzz-plans: ## compare random sharded models with one rank until one differs; SEED=1 CASES=2000 limits it
 fuzz-plans: $(BUILD)/packages/train $(BUILD)/packages/test all
 	@tests/fuzz/run.sh '$(BUILD)' '$(SEED)' '$(CASES)'

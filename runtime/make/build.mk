@@ -157,6 +157,13 @@ all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(if $(HOST_C),$(EXECUTABLE)) \
 # Specs of a sanitized build run in a luajit that is linked with the sanitizer's runtime.
 tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS)) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
 	@:
+# What the tests of every configuration run, in one make: no processor waits while another ends one of the builds. What
+# the configurations share is there before they begin.
+CONFIGS := release address thread
+.PHONY: test-builds $(CONFIGS)
+test-builds: $(CONFIGS)
+$(CONFIGS): $(GEN)/moonshard/cdef.lua $(GEN)/embedded_lua.c
+	+@$(MAKE) --no-print-directory -f runtime/make/build.mk CONFIG=$@ all tests
 bench: $(BENCHES)
 	@:
 gpu-tests: $(if $(NVCC),$(GPU_TESTS),cuda)
