@@ -1,5 +1,7 @@
 -- Runs the executable under test and gives what it printed.
 
+local assert = require("luassert")
+local has = require("lua.message").has
 local scratch = require("lua.scratch")
 
 local program = {}
@@ -87,6 +89,22 @@ function program.recipe(source)
   file:write(source)
   file:close()
   return path
+end
+
+---Asserts that a run ends with the status and prints one line, "moonshard: " and a text that contains the facts given
+---(lua/message.lua).
+---@param status integer
+---@param arguments string[]
+---@param ... string
+---@return string line
+function program.refused(status, arguments, ...)
+  local ended = program.run(arguments)
+  assert.equal(status, ended.status, ended.err)
+  assert.equal("", ended.out)
+  local line = ended.err:match("^moonshard: ([^\n]*)\n$")
+  assert.is_truthy(line, "one line was expected, but there is: " .. ended.err)
+  for _, facts in ipairs({ ... }) do has(line, facts) end
+  return line
 end
 
 return program

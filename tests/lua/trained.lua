@@ -16,7 +16,7 @@ local trained = {
   MESHES = release and { { 2, "1x2" }, { 3, "1x3" }, { 4, "1x4" }, { 4, "2x2" }, { 2, "2x1" }, { 4, "4x1" } }
     or { { 3, "1x3" }, { 4, "2x2" } },
   ---One mesh of each kind, for settings that do not change how parameters are divided.
-  KINDS = release and { { 3, "1x3" }, { 4, "2x2" }, { 2, "2x1" } } or { { 3, "1x3" }, { 4, "2x2" } },
+  KINDS = release and { { 3, "1x3" }, { 4, "2x2" }, { 2, "2x1" } } or { { 4, "2x2" } },
   ---Steps of a run whose settings name no number. Memory errors and races that a later step could add appear in the
   ---second, which reuses what the first allocated.
   STEPS = release and 10 or 3,
