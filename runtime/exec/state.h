@@ -77,20 +77,6 @@ int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes)
 char *ms_state_block(const ms_state *state, int arena);
 /* First byte of the block of a world rank, as mapped in this process; of the arena where it is private. */
 char *ms_state_peer_block(const ms_state *state, int arena, int rank);
-/* The mesh dimension along which a stream's collectives run: enum ms_plan_dim. */
-static inline int ms_stream_dim(int stream) { return stream == MS_STREAM_REPLICATE ? MS_DIM_REPLICATE : MS_DIM_SHARD; }
-/* This rank's group along a dimension of the plan. */
-typedef struct ms_dim_group {
-  int mesh_dim;     /* as the mesh numbers its dimensions */
-  int size, place;  /* number of ranks in the group, and this rank's index */
-  int number;       /* index of this group among all groups along the dimension */
-  const int *ranks; /* [size]; owned by the model */
-} ms_dim_group;
-static inline ms_dim_group ms_model_group(const ms_model *m, int dim) {
-  if (dim == MS_DIM_SHARD)
-    return (ms_dim_group){m->shard_dim, m->shard_size, m->shard_rank, m->replicate_rank, m->shard_group};
-  return (ms_dim_group){m->replicate_dim, m->replicate_size, m->replicate_rank, m->shard_rank, m->replicate_group};
-}
 /* A stream's communicator among `ranks` neighbours of its dimension's group or, if `ranks` exceeds the group's size,
  * among all replicas. ms_state_open_group or ms_state_open_replicas opens it, unless it is the whole group's. */
 ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks);

@@ -143,9 +143,7 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
 }
 
 int ms_plan_group_start(const ms_plan *plan, int dim, int ranks) {
-  const ms_model *model = plan->model;
-  int mine = dim == MS_DIM_SHARD ? model->shard_rank : model->replicate_rank;
-  return mine / ranks * ranks;
+  return ms_model_group(plan->model, dim).place / ranks * ranks;
 }
 
 /* Appends a collective to a phase's list, with space for its parts. */
@@ -160,7 +158,7 @@ static int list_collective(ms_plan *plan, int phase, int kind, int dim, int unit
   coll->kind = kind;
   coll->dim = dim;
   coll->unit = unit;
-  coll->ranks = dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
+  coll->ranks = ms_model_group(plan->model, dim).size;
   *out = coll;
   return MS_OK;
 }

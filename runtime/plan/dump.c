@@ -15,7 +15,7 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
     s->instructions += phase->n;
     s->collectives[p] = phase->colls;
     for (int i = 0; i < phase->colls && p <= MS_PHASE_UPDATE && p != MS_PHASE_NEXT; i++) {
-      int dim = phase->coll[i]->dim == MS_DIM_SHARD ? plan->model->shard_dim : plan->model->replicate_dim;
+      const int dim = ms_model_group(plan->model, phase->coll[i]->dim).mesh_dim;
       s->comm_bytes[dim] += phase->coll[i]->bytes;
     }
   }
@@ -75,10 +75,10 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
     const ms_value_info *info = &coll->part[i].shared.info;
     bytes += (double)ms_numel(info) * ms_dtype_size(info->dtype);
   }
-  int whole = coll->dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
-  ms_text_append(text, "%s over %s", ms_coll_name(coll->kind), coll->dim == MS_DIM_SHARD ? "shard" : "replicate");
+  const ms_dim_group whole = ms_model_group(plan->model, coll->dim);
+  ms_text_append(text, "%s over %s", ms_coll_name(coll->kind), whole.name);
   if (coll->between_nodes) ms_text_append(text, " between %d nodes", coll->ranks);
-  else if (coll->ranks != whole) ms_text_append(text, " in groups of %d", coll->ranks);
+  else if (coll->ranks != whole.size) ms_text_append(text, " in groups of %d", coll->ranks);
   if (coll->replicas)
     ms_text_append(text, "%s%s", coll->kind == MS_COLL_ALL_GATHER ? " for all replicas" : ", all_reduce over replicate",
                    coll->replicas < plan->model->replicate_size ? " of a node" : "");
@@ -154,8 +154,8 @@ static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text
   } else {
     const ms_plan_coll *coll = instr->coll;
     ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",
-                   ms_coll_name(coll->kind), coll->dim == MS_DIM_SHARD ? "shard" : "replicate", coll->ranks,
-                   coll->parts, coll->bytes);
+                   ms_coll_name(coll->kind), ms_model_group(plan->model, coll->dim).name, coll->ranks, coll->parts,
+                   coll->bytes);
     if (coll->between_nodes) ms_text_append(text, ",\"between_nodes\":true");
     if (coll->replicas) ms_text_append(text, ",\"replicas\":%d,\"also_bytes\":%.0f", coll->replicas, coll->also_bytes);
   }

@@ -123,7 +123,9 @@ static void describe_collective(const ms_plan *plan, int phase, const ms_plan_co
   ms_text_string(text, ms_coll_name(coll->kind));
   ms_text_string(text, " over ");
   ms_text_integer(text, coll->ranks);
-  ms_text_string(text, coll->dim == MS_DIM_SHARD ? " of shard of " : " of replicate of ");
+  ms_text_string(text, " of ");
+  ms_text_string(text, ms_model_group(plan->model, coll->dim).name);
+  ms_text_string(text, " of ");
   if (coll->between_nodes) ms_text_string(text, "nodes of ");
   ms_text_string(text, scope);
   ms_text_string(text, ":");

@@ -90,7 +90,7 @@ typedef struct ms_lowering {
   int *slice;         /* [units] buffer of the shard kept for gathering in a smaller group, or -1 */
   int *reduce;        /* [units] buffer that the unit's gradients are written to, or -1 */
   ms_plan_part *part; /* [most segments in any unit] scratch: the parts of one collective */
-  int sending[2];     /* [enum ms_plan_dim] buffer of the latest collective, kept until the next one starts */
+  int sending[2];     /* [enum ms_model_dim] buffer of the latest collective, kept until the next one starts */
 } ms_lowering;
 
 /* Issue the unshards that are scheduled before a node; keep slices of the units whose forward pass ends with it

@@ -74,10 +74,17 @@ int64_t ms_plan_peak(const ms_plan *plan) {
   return bytes;
 }
 
-const char *ms_stream_name(int stream) {
-  static const char *const names[MS_NAMED_STREAMS] = {"compute", "gather", "reduce", "replicate"};
-  return stream < MS_NAMED_STREAMS ? names[stream] : "further";
-}
+static const struct {
+  const char *name;
+  int dim;
+} named_streams[MS_NAMED_STREAMS] = {[MS_STREAM_COMPUTE] = {"compute", -1},
+                                     [MS_STREAM_GATHER] = {"gather", MS_DIM_SHARD},
+                                     [MS_STREAM_REDUCE] = {"reduce", MS_DIM_SHARD},
+                                     [MS_STREAM_REPLICATE] = {"replicate", MS_DIM_REPLICATE}};
+
+const char *ms_stream_name(int stream) { return stream < MS_NAMED_STREAMS ? named_streams[stream].name : "further"; }
+
+int ms_stream_dim(int stream) { return named_streams[stream].dim; }
 
 const char *ms_phase_name(int phase) {
   static const char *const names[MS_PHASES] = {"first", "next", "last", "norm", "update", "evaluate"};

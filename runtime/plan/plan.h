@@ -88,7 +88,7 @@ typedef struct ms_plan_part {
 
 typedef struct ms_plan_coll {
   int kind;  /* enum ms_coll_kind */
-  int dim;   /* 0: replicate dimension, 1: shard dimension (enum ms_plan_dim) */
+  int dim;   /* 0: replicate dimension, 1: shard dimension (enum ms_model_dim) */
   int unit;  /* -1: the collective sums the step totals */
   int ranks; /* ranks that take part: the whole group of the dimension, or neighbours in it */
   /* 1: the ranks are one replica from every node, each holding the sum of its node. 0: they are neighbours. */
@@ -102,8 +102,6 @@ typedef struct ms_plan_coll {
   double bytes;      /* as ms_coll_bytes */
   double also_bytes; /* of the all_reduce over the replicas that this collective includes */
 } ms_plan_coll;
-
-enum ms_plan_dim { MS_DIM_REPLICATE = 0, MS_DIM_SHARD = 1 };
 
 typedef struct ms_instr {
   int kind, stream;
@@ -301,6 +299,8 @@ int ms_plan_fingerprint(ms_plan *plan);
 /* The first rank, within the dimension's group, of the block of `ranks` neighbours that contains this rank. */
 int ms_plan_group_start(const ms_plan *plan, int dim, int ranks);
 const char *ms_stream_name(int stream);
+/* The dimension along which the collectives of a named stream run, enum ms_model_dim; -1: compute has none. */
+int ms_stream_dim(int stream);
 const char *ms_phase_name(int phase);
 const char *ms_category_name(int category);
 const char *ms_arena_name(int arena);

@@ -85,6 +85,26 @@ struct ms_model {
   char mesh_text[MS_MESH_LABEL_BYTES]; /* "2x2 (replicate, shard)" */
 };
 
+/* What a dimension of the mesh is for. */
+enum ms_model_dim { MS_DIM_REPLICATE = 0, MS_DIM_SHARD = 1 };
+
+/* This rank's group along such a dimension. */
+typedef struct ms_dim_group {
+  const char *name; /* "replicate", "shard": for dumps and fingerprints; the mesh can name it otherwise */
+  int mesh_dim;     /* as the mesh numbers its dimensions */
+  int size, place;  /* number of ranks in the group, and this rank's index */
+  int number;       /* index of this group among all groups along the dimension */
+  const int *ranks; /* [size]; owned by the model */
+} ms_dim_group;
+
+/* What depends on the dimension of a collective asks here, and nowhere tells one dimension from the other. */
+static inline ms_dim_group ms_model_group(const ms_model *m, int dim) {
+  if (dim == MS_DIM_SHARD)
+    return (ms_dim_group){"shard", m->shard_dim, m->shard_size, m->shard_rank, m->replicate_rank, m->shard_group};
+  return (ms_dim_group){"replicate",       m->replicate_dim, m->replicate_size,
+                        m->replicate_rank, m->shard_rank,    m->replicate_group};
+}
+
 /* Checks whether a unit of a sharded model can keep shards of 1/size with this enum ms_reshard. */
 int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size);
 /* Number of ranks that gather a unit for backward: the shard group, or neighbours in it; 1 when the unit stays
