@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "exec/exec.h"
 #include "plan/lower.h"
+#include "plan/optimizer.h"
 
 /* ---- pointers ---- */
 
@@ -26,7 +27,7 @@ static int64_t state_offset(const ms_exec *exec, int buffer) {
   if (which == MS_STATE_MASTER) return layout->unit[unit].master;
   if (which == MS_STATE_GRADIENT) return layout->unit[unit].gradient;
   if (which == MS_STATE_EMA) return layout->unit[unit].ema;
-  return which == MS_STATE_EXP_AVG ? layout->unit[unit].exp_avg : layout->unit[unit].exp_avg_sq;
+  return layout->unit[unit].moment[which - MS_STATE_MOMENT];
 }
 
 void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
@@ -198,10 +199,10 @@ static int check_state(const ms_exec *exec) {
     return MS_FAIL(MS_EINVAL, "the plan was compiled with shared_masters = %d, but the state was created with %d",
                    plan->config.shared_masters, !plan->config.shared_masters);
   const ms_plan_config *c = &plan->config;
-  const int dtype = c->optimizer == MS_OPT_ADAMW ? c->moment_dtype : MS_F32, kept = exec->state->layout.moment_dtype;
-  if (c->train && (c->optimizer == MS_OPT_ADAMW || c->momentum != 0) && dtype != kept)
+  const int kept = exec->state->layout.moment_dtype;
+  if (ms_moments_kept(c) && c->moment_dtype != kept)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for moments in %s, but the state keeps them in %s",
-                   ms_dtype_name(dtype), ms_dtype_name(kept));
+                   ms_dtype_name(c->moment_dtype), ms_dtype_name(kept));
   for (int b = 0; b < plan->buffers && b < ms_squares_buffer(plan); b++)
     if (plan->buffer[b].first >= 0 && plan->buffer[b].bytes && state_offset(exec, b) < 0)
       return MS_FAIL(

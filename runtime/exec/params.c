@@ -92,8 +92,8 @@ static const char *const tensor_kinds[MS_TENSOR_KINDS] = {[MS_TENSOR_PARAM] = "p
 /* In the arena that optimizer state is in; -1: the state has none. */
 static int64_t offset_of(const ms_state_layout *layout, int unit, int what) {
   if (what == MS_TENSOR_GRAD) return layout->unit[unit].gradient;
-  if (what == MS_TENSOR_EXP_AVG) return layout->unit[unit].exp_avg;
-  return what == MS_TENSOR_EXP_AVG_SQ ? layout->unit[unit].exp_avg_sq : layout->unit[unit].ema;
+  if (what == MS_TENSOR_EXP_AVG) return layout->unit[unit].moment[0];
+  return what == MS_TENSOR_EXP_AVG_SQ ? layout->unit[unit].moment[1] : layout->unit[unit].ema;
 }
 
 const char *ms_params_kind_name(int what) { return tensor_kinds[what]; }

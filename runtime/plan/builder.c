@@ -287,8 +287,8 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
     MS_TRY(persistent(plan, ms_state_master_arena(layout, u), MS_CAT_PARAMETERS, layout->unit[u].master, masters,
                       unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, gradient, unit->name));
-    MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].exp_avg, moments, unit->name));
-    MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].exp_avg_sq, moments, unit->name));
+    for (int m = 0; m < MS_MOMENTS; m++)
+      MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].moment[m], moments, unit->name));
     MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].ema, trainable, unit->name));
   }
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->squares, 4 * model->units, "squares"));

@@ -3,7 +3,7 @@
 
 #include "base/config.h"
 #include "base/dtype.h"
-#include "plan/plan.h"
+#include "plan/optimizer.h"
 
 enum { MOST_THREADS = 1024 };
 
@@ -21,32 +21,16 @@ void ms_plan_config_default(ms_plan_config *config, int size) {
 }
 
 /* The negated comparisons in these checks also reject NaN. */
-static int check_adamw(const ms_plan_config *c) {
-  if (!(c->beta1 >= 0 && c->beta1 < 1))
-    return MS_FAIL(MS_EINVAL, "beta1 must be at least 0 and below 1, not %g", c->beta1);
-  if (!(c->beta2 >= 0 && c->beta2 < 1))
-    return MS_FAIL(MS_EINVAL, "beta2 must be at least 0 and below 1, not %g", c->beta2);
-  if (!(c->eps > 0 && isfinite(c->eps))) return MS_FAIL(MS_EINVAL, "eps must be above 0, not %g", c->eps);
-  return MS_OK;
-}
-
-static int check_sgd(const ms_plan_config *c) {
-  if (!(c->momentum >= 0 && c->momentum < 1))
-    return MS_FAIL(MS_EINVAL, "momentum must be at least 0 and below 1, not %g", c->momentum);
-  if (!isfinite(c->dampening)) return MS_FAIL(MS_EINVAL, "dampening must be finite, not %g", c->dampening);
-  return MS_OK;
-}
-
 int ms_plan_check_optimizer(const ms_plan_config *c) {
-  if (c->optimizer < MS_OPT_NONE || c->optimizer > MS_OPT_ADAMW)
+  const ms_optimizer *optimizer = ms_optimizer_of(c);
+  if (!optimizer && c->optimizer != MS_OPT_NONE)
     return MS_FAIL(MS_EINVAL, "optimizer must be none (0), sgd (1) or adamw (2), not %d", c->optimizer);
-  if (c->optimizer == MS_OPT_ADAMW) MS_TRY(check_adamw(c));
-  if (c->optimizer == MS_OPT_SGD) MS_TRY(check_sgd(c));
+  if (optimizer) MS_TRY(optimizer->check(c));
   if (c->nesterov && (c->momentum <= 0 || c->dampening != 0))
     return MS_FAIL(MS_EINVAL, "nesterov needs momentum above 0 and dampening 0, not %g and %g", c->momentum,
                    c->dampening);
   MS_TRY(ms_dtype_check(c->moment_dtype, MS_DTYPE_MOMENT, "moment_dtype"));
-  if (c->moment_dtype != MS_F32 && c->optimizer != MS_OPT_ADAMW)
+  if (c->moment_dtype != MS_F32 && !(optimizer && optimizer->packs))
     return MS_FAIL(MS_EINVAL, "moment_dtype must be f32 (0) without adamw, not %d", c->moment_dtype);
   if (!(c->max_norm >= 0)) return MS_FAIL(MS_EINVAL, "max_norm must be 0 (no clipping) or more, not %g", c->max_norm);
   if (!(c->ema_decay >= 0 && c->ema_decay < 1))

@@ -131,9 +131,9 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   const ms_unit *u = &model->unit[unit];
   cost->parameter_bytes = share_of(plan, 4 * u->master_count);
   cost->gradient_bytes = plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
-  cost->optimizer_bytes = share_of(plan, plan->buffer[ms_state_buffer(unit, MS_STATE_EXP_AVG)].bytes) +
-                          share_of(plan, plan->buffer[ms_state_buffer(unit, MS_STATE_EXP_AVG_SQ)].bytes) +
-                          share_of(plan, plan->buffer[ms_state_buffer(unit, MS_STATE_EMA)].bytes);
+  cost->optimizer_bytes = share_of(plan, plan->buffer[ms_state_buffer(unit, MS_STATE_EMA)].bytes);
+  for (int k = 0; k < MS_MOMENTS; k++)
+    cost->optimizer_bytes += share_of(plan, plan->buffer[ms_state_buffer(unit, MS_STATE_MOMENT + k)].bytes);
   return MS_OK;
 }
 

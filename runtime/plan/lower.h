@@ -55,10 +55,9 @@ void ms_plan_touch(ms_plan *plan, int buffer, int position);
 enum ms_state_buffer {
   MS_STATE_MASTER = 0,
   MS_STATE_GRADIENT = 1,
-  MS_STATE_EXP_AVG = 2,
-  MS_STATE_EXP_AVG_SQ = 3,
-  MS_STATE_EMA = 4,
-  MS_STATE_BUFFERS = 5
+  MS_STATE_MOMENT = 2, /* the first of MS_MOMENTS */
+  MS_STATE_EMA = MS_STATE_MOMENT + MS_MOMENTS,
+  MS_STATE_BUFFERS
 };
 /* Creates names and buffers for a traced graph's inputs, and names for its outputs. */
 int ms_plan_take_slots(ms_plan *plan, const ms_graph *graph);

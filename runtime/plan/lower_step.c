@@ -8,10 +8,9 @@
  * by the number of terms or by the sum of their weights. The optimizer's pass applies this factor together with
  * clipping, so no kernel scales gradients in memory.
  */
-#include <string.h>
-
 #include "base/hash.h"
 #include "plan/lower.h"
+#include "plan/optimizer.h"
 
 /* A contiguous range of elements in a unit's chunks. */
 typedef struct stretch {
@@ -98,24 +97,18 @@ static int update_parameter(ms_plan *plan, int param) {
   if (own.end <= own.begin) return MS_OK;
   const ms_ref in[3] = {gradients_of(plan, p->unit, own), plan->norm,
                         ms_ref_scalar(ms_updates_buffer(plan), 4 * param)};
-  const ms_ref masters = masters_of(plan, p->unit, p->segment, own);
-  if (c->optimizer == MS_OPT_SGD) {
-    ms_ref momentum = ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_EXP_AVG), 0, MS_F32, 0);
-    if (c->momentum != 0) momentum = kept_of(p->unit, MS_STATE_EXP_AVG, MS_F32, own);
-    const ms_ref out[2] = {masters, momentum};
-    const ms_attrs attrs = {.i = {c->nesterov}, .f = {group->lr_scale, group->weight_decay, c->momentum, c->dampening}};
-    return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_sgd, &attrs, 3, in, 2, out, scope, 0);
-  }
-  const ms_ref out[3] = {masters, kept_of(p->unit, MS_STATE_EXP_AVG, c->moment_dtype, own),
-                         kept_of(p->unit, MS_STATE_EXP_AVG_SQ, c->moment_dtype, own)};
-  ms_attrs attrs = {.f = {group->lr_scale, group->weight_decay, c->beta1, c->beta2}};
-  memcpy(&attrs.i[0], &c->eps, sizeof c->eps);
-  if (c->moment_dtype != MS_F32) {
-    attrs.i[1] = (int64_t)ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name);
-    attrs.i[2] = p->first + own.begin - p->local;
-    attrs.i[3] = 1;
-  }
-  return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_adamw, &attrs, 3, in, 3, out, scope, 0);
+  const ms_optimizer *optimizer = ms_optimizer_of(c);
+  const int kept = ms_moments_kept(c);
+  ms_ref out[1 + MS_MOMENTS] = {masters_of(plan, p->unit, p->segment, own)};
+  for (int m = 0; m < optimizer->outputs; m++)
+    out[1 + m] = m < kept ? kept_of(p->unit, MS_STATE_MOMENT + m, c->moment_dtype, own)
+                          : ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_MOMENT + m), 0, MS_F32, 0);
+  const ms_updated updated = {.lr_scale = group->lr_scale,
+                              .weight_decay = group->weight_decay,
+                              .key = ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name),
+                              .first = p->first + own.begin - p->local};
+  const ms_attrs attrs = optimizer->attrs(c, &updated);
+  return ms_plan_kernel(plan, MS_PHASE_UPDATE, optimizer->op, &attrs, 3, in, 1 + optimizer->outputs, out, scope, 0);
 }
 
 /* A parameter without a gradient in this step keeps its value and its optimizer state, and its count of updates does

@@ -199,14 +199,16 @@ struct ms_plan {
   char *dump;
 };
 
+enum { MS_MOMENTS = 2 }; /* most that an optimizer keeps */
+
 /* Offsets in bytes of each unit's persistent buffers; all plans and states of one model use the same layout. */
 typedef struct ms_state_layout {
   struct {
     int64_t master; /* this rank's chunks in STATE or REPLICATED; if `shared`, the whole unit in MASTERS */
-    int64_t gradient, exp_avg, exp_avg_sq, ema; /* -1: none. SGD stores its momentum in exp_avg */
+    int64_t gradient, moment[MS_MOMENTS], ema; /* -1: none. AdamW: exp_avg, exp_avg_sq; SGD: its momentum */
     int shared;
   } * unit;
-  int moment_dtype;         /* dtype of exp_avg and exp_avg_sq */
+  int moment_dtype;         /* of all moments */
   int64_t squares;          /* f32 [units] sums of squares of the gradients */
   int64_t loss_sum;         /* f32 [2]: sum of the step's losses, and of their weights */
   int64_t norm;             /* f32 [4] */

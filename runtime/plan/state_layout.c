@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "base/slice.h"
-#include "plan/plan.h"
+#include "plan/optimizer.h"
 
 static int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -86,10 +86,8 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   if (rc) return rc;
   layout->unit = ms_calloc(model->units, sizeof *layout->unit);
   if (!layout->unit) return MS_ENOMEM;
-  int first = config->train &&
-              (config->optimizer == MS_OPT_ADAMW || (config->optimizer == MS_OPT_SGD && config->momentum != 0));
-  int second = config->train && config->optimizer == MS_OPT_ADAMW;
-  layout->moment_dtype = second ? config->moment_dtype : MS_F32;
+  const int moments = ms_moments_kept(config);
+  layout->moment_dtype = moments ? config->moment_dtype : MS_F32;
   for (int u = 0; u < model->units; u++) take_masters(model, u, shards_together, layout);
   layout->squares = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * model->units);
   layout->loss_sum = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 8);
@@ -101,8 +99,8 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   }
   for (int u = 0; u < model->units; u++) {
     int64_t trainable = ms_dtype_size(layout->moment_dtype) * model->unit[u].trainable_count;
-    layout->unit[u].exp_avg = first && trainable ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
-    layout->unit[u].exp_avg_sq = second && trainable ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
+    for (int m = 0; m < MS_MOMENTS; m++)
+      layout->unit[u].moment[m] = m < moments && trainable ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
   }
   for (int u = 0; u < model->units; u++) {
     int64_t trainable = 4 * model->unit[u].trainable_count;

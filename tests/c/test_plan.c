@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "plan/optimizer.h"
+
 static planned make_with(const mlp_config *c, int prefetch, int train, int fuse) {
   ms_plan_config config = planned_config();
   config.prefetch = prefetch;
@@ -333,6 +335,28 @@ static void dumps_are_text_and_json(void **state) {
   drop(&p);
 }
 
+static void every_optimizer_fits_its_op(void **state) {
+  (void)state;
+  ms_plan_config config;
+  ms_plan_config_default(&config, sizeof config);
+  int optimizers = 0;
+  for (config.optimizer = -1; config.optimizer < 16; config.optimizer++) {
+    const ms_optimizer *optimizer = ms_optimizer_of(&config);
+    assert_int_equal(ms_plan_check_optimizer(&config), optimizer || !config.optimizer ? MS_OK : MS_EINVAL);
+    config.train = 1;
+    assert_in_range(ms_moments_kept(&config), 0, optimizer ? optimizer->outputs : 0);
+    config.train = 0;
+    assert_int_equal(ms_moments_kept(&config), 0);
+    if (!optimizer) continue;
+    optimizers++;
+    assert_true(optimizer->outputs <= MS_MOMENTS);
+    assert_int_equal(ms_op_row_of(optimizer->op)->outputs, 1 + optimizer->outputs);
+    assert_string_equal(ms_op_row_of(optimizer->op)->name, optimizer->name);
+  }
+  ms_error_clear();
+  assert_int_equal(optimizers, 2);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(S3_gathers_by_reshard),
@@ -350,6 +374,7 @@ int main(void) {
       TEST(S16_evaluation_holds_nothing_of_backward),
       TEST(unfused_plans_fuse_nothing_in_any_phase),
       TEST(dumps_are_text_and_json),
+      TEST(every_optimizer_fits_its_op),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,64 @@
+/* optimizer.c - the table of optimizers, and what each of its rows points to. */
+#include "plan/optimizer.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- SGD: its momentum, if it has one ---- */
+
+/* The negated comparisons in the checks also reject NaN. */
+static int check_sgd(const ms_plan_config *c) {
+  if (!(c->momentum >= 0 && c->momentum < 1))
+    return MS_FAIL(MS_EINVAL, "momentum must be at least 0 and below 1, not %g", c->momentum);
+  if (!isfinite(c->dampening)) return MS_FAIL(MS_EINVAL, "dampening must be finite, not %g", c->dampening);
+  return MS_OK;
+}
+
+static int sgd_moments(const ms_plan_config *c) { return c->momentum != 0; }
+
+static ms_attrs sgd_attrs(const ms_plan_config *c, const ms_updated *u) {
+  return (ms_attrs){.i = {c->nesterov}, .f = {u->lr_scale, u->weight_decay, c->momentum, c->dampening}};
+}
+
+/* ---- AdamW: exp_avg and exp_avg_sq ---- */
+
+static int check_adamw(const ms_plan_config *c) {
+  if (!(c->beta1 >= 0 && c->beta1 < 1))
+    return MS_FAIL(MS_EINVAL, "beta1 must be at least 0 and below 1, not %g", c->beta1);
+  if (!(c->beta2 >= 0 && c->beta2 < 1))
+    return MS_FAIL(MS_EINVAL, "beta2 must be at least 0 and below 1, not %g", c->beta2);
+  if (!(c->eps > 0 && isfinite(c->eps))) return MS_FAIL(MS_EINVAL, "eps must be above 0, not %g", c->eps);
+  return MS_OK;
+}
+
+static int adamw_moments(const ms_plan_config *c) {
+  (void)c;
+  return 2;
+}
+
+static ms_attrs adamw_attrs(const ms_plan_config *c, const ms_updated *u) {
+  ms_attrs attrs = {.f = {u->lr_scale, u->weight_decay, c->beta1, c->beta2}};
+  memcpy(&attrs.i[0], &c->eps, sizeof c->eps);
+  if (c->moment_dtype == MS_F32) return attrs;
+  attrs.i[1] = (int64_t)u->key;
+  attrs.i[2] = u->first;
+  attrs.i[3] = 1;
+  return attrs;
+}
+
+/* ---- the table ---- */
+
+static const ms_optimizer rows[] = {
+    [MS_OPT_SGD] = {"sgd", MS_OP_sgd, 1, 0, check_sgd, sgd_moments, sgd_attrs},
+    [MS_OPT_ADAMW] = {"adamw", MS_OP_adamw, 2, 1, check_adamw, adamw_moments, adamw_attrs},
+};
+
+const ms_optimizer *ms_optimizer_of(const ms_plan_config *config) {
+  const int n = config->optimizer;
+  return n > MS_OPT_NONE && n < (int)(sizeof rows / sizeof *rows) && rows[n].name ? &rows[n] : NULL;
+}
+
+int ms_moments_kept(const ms_plan_config *config) {
+  const ms_optimizer *optimizer = config->train ? ms_optimizer_of(config) : NULL;
+  return optimizer ? optimizer->moments(config) : 0;
+}

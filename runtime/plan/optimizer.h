@@ -1,0 +1,34 @@
+/* optimizer.h - the table of optimizers: what each checks, how many moments it keeps, and the kernel that updates.
+ *
+ * A new optimizer needs a number in moonshard.h, an op with its kernels (kernels/ops.def), a row here, and in the Lua
+ * layer its constructor (train/optim.lua) and the names of its moments (engine/owned_parts.lua).
+ */
+#ifndef MS_PLAN_OPTIMIZER_H
+#define MS_PLAN_OPTIMIZER_H
+
+#include "plan/plan.h"
+
+/* The elements that one call updates. */
+typedef struct ms_updated {
+  double lr_scale, weight_decay;
+  uint64_t key;  /* of the parameter's random numbers */
+  int64_t first; /* index of the first element in its parameter, for these */
+} ms_updated;
+
+/* The op's inputs are the gradients, the step's norm and the count of updates; its outputs the masters, then `outputs`
+ * moments, of which those that are not kept are empty. */
+typedef struct ms_optimizer {
+  const char *name;
+  int op, outputs;
+  int packs; /* its moments can be in plan.moment_dtype */
+  int (*check)(const ms_plan_config *config);
+  int (*moments)(const ms_plan_config *config); /* how many it keeps: 0 to `outputs` */
+  ms_attrs (*attrs)(const ms_plan_config *config, const ms_updated *updated);
+} ms_optimizer;
+
+/* NULL: the plan has none, or a number that is not one. */
+const ms_optimizer *ms_optimizer_of(const ms_plan_config *config);
+/* The moments that a state keeps for plans with these settings. */
+int ms_moments_kept(const ms_plan_config *config);
+
+#endif
