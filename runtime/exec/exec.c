@@ -77,6 +77,9 @@ int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
   if (plan->config.device != state->device->api->kind)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for the device %s, but the state is on %s",
                    ms_device_name(plan->config.device), state->device->api->name);
+  if (plan->streams > MS_NAMED_STREAMS)
+    return MS_FAIL(MS_EUNSUPPORTED, "the plan has %d streams, but execs run at most %d", plan->streams,
+                   MS_NAMED_STREAMS);
   ms_exec *exec = ms_handle_new(MS_HANDLE_EXEC, sizeof *exec, destroy_exec);
   if (!exec) return MS_ENOMEM;
   exec->state = state;

@@ -2,6 +2,7 @@
 #include "exec/inject_delay.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -9,9 +10,12 @@
 #include "base/error.h"
 #include "base/testing.h"
 
-enum { POINTS = 5, MOST_DELAYS = 32 };
+/* Points: the streams of collectives by their numbers, then the end of forward and the beginning of update. */
+enum { FIRST = MS_STREAM_COMPUTE + 1, FORWARD = MS_NAMED_STREAMS, UPDATE, POINTS, MOST_DELAYS = 32 };
 
-static const char *const points[POINTS] = {"gather", "reduce", "replicate", "forward", "update"};
+static const char *name_of(int point) {
+  return point == FORWARD ? "forward" : point == UPDATE ? "update" : ms_stream_name(point);
+}
 
 typedef struct injected {
   int point, rank; /* rank -1: all */
@@ -23,16 +27,20 @@ static injected list[MOST_DELAYS];
 static int listed;
 
 static int refuse(const char *spec, const char *why) {
+  char points[128];
+  size_t used = 0;
+  for (int p = FIRST; p < POINTS && used < sizeof points; p++)
+    used += (size_t)snprintf(points + used, sizeof points - used, "%s%s", p > FIRST ? ", " : "", name_of(p));
   return MS_FAIL(
       MS_EINVAL,
       "delay '%s': %s; write POINT:TIME or POINT:TIME@RANK, separated by commas, as in gather:100ms,update:1s@2 "
-      "(points: gather, reduce, replicate, forward, update; times in us, ms or s)",
-      spec, why);
+      "(points: %s; times in us, ms or s)",
+      spec, why, points);
 }
 
 static int find_point(const char *name, size_t length) {
-  for (int p = 0; p < POINTS; p++)
-    if (strlen(points[p]) == length && !strncmp(points[p], name, length)) return p;
+  for (int p = FIRST; p < POINTS; p++)
+    if (strlen(name_of(p)) == length && !strncmp(name_of(p), name, length)) return p;
   return -1;
 }
 
@@ -86,11 +94,11 @@ int ms_inject_delay(const char *spec) {
 
 void ms_delays_get(int rank, ms_delays *delays) {
   *delays = (ms_delays){0};
-  double *const at[POINTS] = {&delays->before[MS_STREAM_GATHER], &delays->before[MS_STREAM_REDUCE],
-                              &delays->before[MS_STREAM_REPLICATE], &delays->forward, &delays->update};
   for (int i = 0; i < listed; i++) {
     if (list[i].rank >= 0 && list[i].rank != rank) continue;
-    *at[list[i].point] = list[i].seconds;
+    if (list[i].point == FORWARD) delays->forward = list[i].seconds;
+    else if (list[i].point == UPDATE) delays->update = list[i].seconds;
+    else delays->before[list[i].point] = list[i].seconds;
     delays->any |= list[i].seconds > 0;
   }
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "plan/plan.h"
 
 /* ---- allocation ---- */
 
@@ -359,6 +360,10 @@ static int misuse(ms_world *world, void *context) {
   must(ms_state_new(world, engine.net.model, &sgd, &bare));
   assert_fails(ms_state_shard(bare, 0, MS_TENSOR_EXP_AVG, &first, &count, &data), MS_EINVAL, "in.weight | exp_avg");
   assert_fails(ms_exec_new(bare, engine.plan, &exec), MS_EINVAL, "optimizer");
+  const int streams = engine.plan->streams;
+  engine.plan->streams = MS_NAMED_STREAMS + 1;
+  assert_fails(ms_exec_new(engine.state, engine.plan, &exec), MS_EUNSUPPORTED, "5 streams | 4");
+  engine.plan->streams = streams;
   setenv("MOONSHARD_STREAMS", "two", 1);
   assert_fails(ms_exec_new(engine.state, engine.plan, &exec), MS_EINVAL, "MOONSHARD_STREAMS");
   ms_state_free(bare);
