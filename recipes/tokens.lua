@@ -29,7 +29,8 @@ ms.fully_shard(model, {
 })
 
 local data = ms.data.tokens {
-  files = cfg.files, valid_files = cfg.valid, seq = cfg.seq, batch = cfg.batch, seed = cfg.seed,
+  files = cfg.files, valid_files = cfg.valid ~= "" and cfg.valid or nil, -- valid=: hold out a part of the files
+  seq = cfg.seq, batch = cfg.batch, seed = cfg.seed,
 }
 local opt = ms.optim.adamw {
   lr = ms.schedule.cosine { peak = cfg.lr, warmup = math.min(30, cfg.steps), total = cfg.steps, floor = cfg.lr / 20 },

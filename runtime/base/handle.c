@@ -108,14 +108,19 @@ void ms_handle_release(void *object, enum ms_handle_kind kind) {
   if (handle && atomic_compare_exchange_strong(&handle->word, &live, kind)) ms_handle_drop(handle);
 }
 
+static const char *article(const char *name) { return strchr("aeiou", *name) ? "an" : "a"; }
+
 int ms_handle_refuse(const void *object, enum ms_handle_kind kind, const char *function, const char *argument) {
   const ms_handle *handle = object;
-  if (!handle) return MS_FAIL(MS_EINVAL, "%s: %s is NULL, not a %s", function, argument, names[kind]);
+  if (!handle)
+    return MS_FAIL(MS_EINVAL, "%s: %s is NULL, not %s %s", function, argument, article(names[kind]), names[kind]);
   uint32_t word = atomic_load(&handle->word);
   uint32_t is = word >= MS_HANDLE_LIVE ? word - MS_HANDLE_LIVE : word;
   if (is < MS_HANDLE_WORLD || is >= MS_HANDLE_KINDS)
     return MS_FAIL(MS_EINVAL, "%s: %s is no handle of this library", function, argument);
-  if (is != kind) return MS_FAIL(MS_EINVAL, "%s: %s is a %s, not a %s", function, argument, names[is], names[kind]);
+  if (is != kind)
+    return MS_FAIL(MS_EINVAL, "%s: %s is %s %s, not %s %s", function, argument, article(names[is]), names[is],
+                   article(names[kind]), names[kind]);
   if (word < MS_HANDLE_LIVE) return MS_FAIL(MS_EINVAL, "%s: this %s was released", function, names[kind]);
   const ms_handle *on = handle->on;
   while (on && atomic_load(&on->word) >= MS_HANDLE_LIVE) on = on->on;

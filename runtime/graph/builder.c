@@ -121,9 +121,10 @@ static void settle_attrs(ms_node *node, const ms_value_info *in, const ms_value_
 static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs, const int *in, ms_value_info *info) {
   if (inputs < row->min_inputs || inputs > row->max_inputs || (inputs > 0 && !in)) {
     if (row->min_inputs == row->max_inputs)
-      return MS_FAIL(MS_EINVAL, "%s has %d inputs; it takes %d", row->name, inputs, row->min_inputs);
-    return MS_FAIL(MS_EINVAL, "%s has %d inputs; it takes %d to %d", row->name, inputs, row->min_inputs,
-                   row->max_inputs);
+      return MS_FAIL(MS_EINVAL, "%s: %d input%s; it takes %d", row->name, inputs, inputs == 1 ? "" : "s",
+                     row->min_inputs);
+    return MS_FAIL(MS_EINVAL, "%s: %d input%s; it takes %d to %d", row->name, inputs, inputs == 1 ? "" : "s",
+                   row->min_inputs, row->max_inputs);
   }
   for (int i = 0; i < inputs; i++) {
     if (in[i] < 0 || in[i] >= graph->n_values)

@@ -166,7 +166,7 @@ static int make_one(const char *path, int fresh) {
   if (!ms_file_mkdir(path)) return fresh ? MS_OK : sync_parent(path);
   struct stat about;
   if (errno == EEXIST && !fresh && !stat(path, &about) && S_ISDIR(about.st_mode)) return MS_OK;
-  return MS_FAIL(MS_EIO, "folder %s: %s", path, strerror(errno));
+  return MS_FAIL(MS_EIO, "folder %s: %s", path, strerror(errno == EEXIST && !fresh ? ENOTDIR : errno));
 }
 
 int ms_checkpoint_make_folder(const char *path, int fresh) {

@@ -37,7 +37,9 @@ int ms_token_header_check(const char *path, const void *header, int64_t file_byt
   memcpy(field, header, sizeof field);
   const ms_token_format *format = format_of_magic(field[0]);
   if (!format)
-    return MS_FAIL(MS_EINVAL, "%s: magic: it is %d; a token file begins with %d (16-bit tokens) or %d (32-bit tokens)",
+    return MS_FAIL(MS_EINVAL,
+                   "%s: magic: it is %d; a token file begins with %d (16-bit tokens) or %d (32-bit tokens); "
+                   "`moonshard tokenize` converts text",
                    path, field[0], formats[0].magic, formats[1].magic);
   if (field[1] != format->version)
     return MS_FAIL(MS_EINVAL, "%s: version: it is %d; with magic %d it must be %d", path, field[1], format->magic,

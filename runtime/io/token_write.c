@@ -27,7 +27,7 @@ static int create(ms_token_writer *w) {
   uint8_t header[MS_TOKEN_HEADER_BYTES] = {0};
   struct stat about;
   if (!stat(w->path, &about) && !S_ISREG(about.st_mode))
-    return MS_FAIL(MS_EINVAL, "%s: it is no ordinary file: name one", w->path);
+    return MS_FAIL(MS_EINVAL, "%s: the output must be a regular file", w->path);
   char *name = ms_calloc((int64_t)room, 1);
   if (!name) return MS_ENOMEM;
   snprintf(name, room, "%s.%ld.tmp", w->path, (long)getpid());

@@ -53,7 +53,9 @@ static int encode_stretch(const work *w, ms_encoder *encoder, stretch *s, int64_
   const ms_span part = {w->text.at + s->begin, rest < wanted ? rest : wanted};
   const int64_t valid = s->begin + ms_utf8_invalid(part);
   if (valid < s->end)
-    return MS_FAIL(MS_EINVAL, "byte %lld, 0x%02x, is not UTF-8: mend the file, or let U+FFFD replace such bytes",
+    return MS_FAIL(MS_EINVAL,
+                   "byte %lld, 0x%02x, is not UTF-8: correct the file, or replace such bytes with U+FFFD "
+                   "(--replace-invalid)",
                    (long long)valid, w->text.at[valid]);
   s->ids.count = 0;
   return ms_encoder_run(encoder, (ms_span){w->text.at, valid}, s->begin, s->end, &s->ids, &s->stop);

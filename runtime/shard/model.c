@@ -235,8 +235,8 @@ static int take_members(ms_model *model, const ms_mesh *mesh, int rank) {
 static int check_dims(const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
   MS_TRY(ms_mesh_check_rank(mesh, rank));
   if (replicate_dim >= mesh->ndim || shard_dim >= mesh->ndim)
-    return MS_FAIL(MS_EINVAL, "mesh %s has %d dimensions; replicate_dim %d and shard_dim %d must be below that",
-                   mesh->label, mesh->ndim, replicate_dim, shard_dim);
+    return MS_FAIL(MS_EINVAL, "mesh %s has %d dimension%s; replicate_dim %d and shard_dim %d must be below that",
+                   mesh->label, mesh->ndim, mesh->ndim == 1 ? "" : "s", replicate_dim, shard_dim);
   if (replicate_dim >= 0 && replicate_dim == shard_dim)
     return MS_FAIL(MS_EINVAL, "mesh %s: dimension %d cannot both shard and replicate", mesh->label, shard_dim);
   for (int d = 0; d < mesh->ndim; d++)

@@ -98,7 +98,7 @@ static void inputs_and_parameters(void **state) {
 static void arity_and_value_ids(void **state) {
   (void)state;
   int x = tensor(SHAPE(2, 3));
-  REFUSED(MS_OP_add, NULL, MS_EINVAL, "add | 1 | inputs | 2", x);
+  REFUSED(MS_OP_add, NULL, MS_EINVAL, "add | 1 | input | 2", x);
   REFUSED(MS_OP_matmul, NULL, MS_EINVAL, "matmul | 4 | inputs | 2 | 3", x, x, x, x);
   REFUSED(MS_OP_add, NULL, MS_EINVAL, "add | input 2 | value 77", x, 77);
   REFUSED(MS_OP_add, NULL, MS_EINVAL, "add | input 1 | value -1", -1, x);

@@ -247,10 +247,10 @@ describe("a checkpoint", function()
       ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 },
         checkpoint = { dir = cfg.dir, every = 1000 } }
     ]==])
-    for dir, why in pairs({ [file] = file .. ": File exists", [file .. "/in/it"] = file .. "/in: Not a directory" }) do
+    for dir, folder in pairs({ [file] = file, [file .. "/in/it"] = file .. "/in" }) do
       local ended = program.run({ "run", recipe, "-n", "2", "dir=" .. dir })
       assert.equal(2, ended.status, ended.err)
-      has(ended.err, "checkpoint: dir: | " .. why)
+      has(ended.err, ("checkpoint: dir: | folder %s: Not a directory"):format(folder))
     end
     local ended = program.run({ "run", recipe, "-n", "2", "dir=/proc" })
     assert.equal(2, ended.status, ended.err)

@@ -57,6 +57,20 @@ local MISTAKES = {
   { 9, "ms.loss.mse", "ms.nn.MSELoss()", "ms.nn.MSELoss | ms.loss.mse" },
   { 12, "ms.log", "ms.distributed.barrier() --", "ms.distributed | `moonshard run -n N`" },
   { 12, "ms.log", "ms.save(model) --", "ms.save | ms.checkpoint.save" },
+  { 6, "self.layers%(x%)", "self.layers:relu()", "method 'relu' (a nil value) | tensors | layer(x):relu()" },
+  { 6, "self.layers%(x%)", "self.layers(x .. x)", "tensors | ms.ops.cat({ x, y }, axis)" },
+  { 7, "Net%(%)", "Net", "ms.fully_shard | the class Net | Net(...)", at = 8 },
+  { 7, "Net%(%)", "Net() model.layers[1].weight = 3", "layers.0 | field weight | ms.parameter | 3", at = 6 },
+  { 4, "self", "self.more = { ms.nn.linear(8, 8), nil, ms.nn.linear(8, 8) } self", "more: | item 3 | item 2 is nil",
+    at = 8 },
+  { 9, "lr = 1e%-2", "lr = 1e-2, betas = 0.9", "ms.optim.adamw | betas | { 0.9, 0.999 }" },
+  { 9, "loss =", "memory_limit = '1 gig', loss =", 'memory_limit | "2GiB" | "1 gig"' },
+  { 11, "inputs =", "input =", "tokens (or inputs) | input, targets" },
+  { 12, "ms.log", "ms.generate(train, { prompt = 'a' }) --", "ms.generate | Net | config.vocab" },
+  { 1, '"moonshard"', '"monshard"', "module 'monshard' not found | moonshard?" },
+  { 1, '"moonshard"', '"a.b"', "module 'a.b' not found | a/b.lua | LUA_PATH" },
+  { 5, "end", "if 1 != 2 then end end", "'then' expected near '!' | ~=" },
+  { 5, "end", "self.n += 1 end", "near '+' | x = x + 1" },
 }
 
 local function with_mistake(mistake)

@@ -157,7 +157,7 @@ describe("the recipes", function()
       local nowhere = program.run(words)
       assert.equal(2, nowhere.status, nowhere.err)
       assert.equal("", nowhere.out)
-      has(nowhere.err, "/proc/model/config.json: No such file")
+      has(nowhere.err, "/proc/model/config.json: | folder /proc/model: No such file")
     end
   end)
 

@@ -34,6 +34,7 @@ describe("output_file", function()
 
   it("checks beforehand, and leaves no trace of that but folders", function()
     fails("chart /dev/null/x.svg: Not a directory", output_file.check, "chart", "/dev/null/x.svg")
+    fails("chart /proc/a/b.svg: folder /proc/a: ", output_file.check, "chart", "/proc/a/b.svg")
     fails("chart /proc: ", output_file.check, "chart", "/proc")
     output_file.check("chart", folder .. "/a/b.svg")
     assert.is_nil(io.open(folder .. "/a/b.svg"))

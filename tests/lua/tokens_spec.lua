@@ -136,6 +136,7 @@ describe("token files", function()
     assert.same({ 7000, 7010, 7020, 7030 }, first)
     assert.equal(4, #samples(data.valid, 4))
     has(refused({ files = files, valid_files = files, valid_fraction = 0.1 }), "both")
+    has(refused({ files = files, valid_files = "", seq = 10, batch = 1 }), "valid_files is empty")
   end)
 
   it("K7 may hold more tokens than 31 bits, or 32, count, in any order and from any position", function()

@@ -82,6 +82,24 @@ local function method_names()
   return names
 end
 
+-- What Python's syntax is in Lua, by the end of LuaJIT's message.
+local SYNTAX = {
+  ["near '!'$"] = "Lua writes ~= for not equal",
+  ["'=' expected near '[-+*/]'$"] = "Lua has no += and -=: write x = x + 1",
+  ["unexpected symbol near '#'$"] = "comments begin with --, not with #",
+  ["unexpected symbol near '%['$"] = "lists are written { 1, 2 }",
+}
+
+---Extends LuaJIT's message about a syntax error with a suggestion where one is known.
+---@param message string "recipe.lua:3: 'then' expected near '!'"
+---@return string
+function advice.explain_syntax(message)
+  for pattern, text in pairs(SYNTAX) do
+    if message:find(pattern) then return message .. ": " .. text end
+  end
+  return message
+end
+
 -- Names that a recipe is likely to give to the results of train:step.
 local MEASURED = { loss = true, grad_norm = true, lr = true, valid_loss = true }
 
@@ -104,6 +122,12 @@ function advice.explain(message)
   local known = name and of_pytorch(name)
   if known then return message .. ": " .. known end
   local method = message:match("attempt to call method '([%w_]+)' %(a nil value%)$")
+  for _, methods in ipairs({ advice.ops(), advice.methods()[2] }) do
+    if method and methods[method] then
+      return ("%s: tensors have this method, but this value is not a tensor (a layer is called first: layer(x):%s())")
+        :format(message, method)
+    end
+  end
   local near = method and #method > 2 and nearest.name(method, method_names(), math.min(2, #method / 3))
   return near and ("%s: did you mean %s?"):format(message, near) or message
 end

@@ -173,8 +173,18 @@ function errors.raise_c(code, status, message, c_where)
   }), 0)
 end
 
+-- Lua lists every place where it looked for a module.
+local function shorten_missing_module(raised)
+  local missing, name = raised:match("^(.-module '([^\n]-)' not found):\n")
+  if not missing then return raised end
+  if name:find("^moo?n") then return missing .. ": did you mean moonshard?" end
+  return ("%s: there is no %s.lua in the folder of the recipe, the working directory or LUA_PATH"):format(missing,
+    (name:gsub("%.", "/")))
+end
+
 -- Adds a suggestion to Lua's own "attempt to call method 'view' (a nil value)". The table is loaded on demand.
 local function explained(raised)
+  raised = shorten_missing_module(raised)
   local is_luas = raised:find("attempt to %l+ .* %(a %l+ value%)$") or raised:find(": attempt to compare .*table")
   return is_luas and require("moonshard.base.advice").explain(raised) or raised
 end

@@ -185,7 +185,7 @@ local function read_number(at)
   local digits = text:match("^%-?%d+%.?%d*[eE]?[+-]?%d*", at + 1)
   local number = digits and not digits:match("^%-?0%d") and not digits:match("%.$") and not digits:match("%.[eE]")
     and tonumber(digits)
-  if not number then fail(at, "a value that JSON does not have") end
+  if not number then fail(at, "this is not a JSON value") end
   return number, at + #digits
 end
 
@@ -243,7 +243,7 @@ function read_value(at)
   if byte == OPEN_LIST then return read_array(at) end
   if byte == MINUS or byte >= ZERO and byte <= NINE then return read_number(at) end
   local word = WORDS[string.char(byte)]
-  if not word or text:sub(at + 1, at + #word[1]) ~= word[1] then fail(at, "a value that JSON does not have") end
+  if not word or text:sub(at + 1, at + #word[1]) ~= word[1] then fail(at, "this is not a JSON value") end
   return word[2], at + #word[1]
 end
 

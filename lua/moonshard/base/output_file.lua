@@ -19,13 +19,21 @@ local output_file = {}
 
 local ANYBODY = 511 -- rwx for everyone, before the umask applies
 
----Makes the missing folders of a path. If that fails, opening the file reports the error.
+---Makes the missing folders of a path; raises MS_EINVAL if that fails.
+---@param what string for messages: "log file"
 ---@param path string "build/train/loss.svg"; "build/logs/" makes logs too
-function output_file.make_folders(path)
+function output_file.make_folders(what, path)
   for at in path:gmatch("()/") do
-    if at > 1 then ffi.C.mkdir(path:sub(1, at - 1), ANYBODY) end
+    local folder = path:sub(1, at - 1)
+    if at > 1 and ffi.C.mkdir(folder, ANYBODY) ~= 0 then
+      local number = ffi.errno()
+      if not input_file.exists(folder) then
+        errors.raise("MS_EINVAL", "%s %s: folder %s: %s", what, path, folder, ffi.string(ffi.C.strerror(number)))
+      end
+    end
   end
 end
+jit.off(output_file.make_folders) -- compiled code could change errno in between
 
 local O_WRONLY, O_NONBLOCK, O_CLOEXEC, SEEK_CUR, ENXIO = 1, 0x800, 0x80000, 1, 6 -- Linux
 
@@ -45,7 +53,7 @@ end
 ---@param what string for messages: "chart"
 ---@param path string
 function output_file.check(what, path)
-  output_file.make_folders(path)
+  output_file.make_folders(what, path)
   local before = input_file.exists(path)
   local file, why = open_unblocked(path, "ab")
   if not file then errors.raise("MS_EINVAL", "%s %s", what, why) end
@@ -108,7 +116,7 @@ end
 ---@param path string
 ---@param document string
 function output_file.write(what, path, document)
-  output_file.make_folders(path)
+  output_file.make_folders(what, path)
   local file, why = open_unblocked(path, "w")
   if not file then errors.raise("MS_EIO", "%s %s", what, why) end
   local ok, failed = file:write(document)

@@ -4,6 +4,7 @@ local checkpoint = require("moonshard.checkpoint")
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
+local input_file = require("moonshard.base.input_file")
 local options = require("moonshard.base.options")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local termination = require("moonshard.checkpoint.termination")
@@ -46,6 +47,10 @@ end
 local function source(o)
   local latest = o.dir ~= "" and folder.latest(o.dir) or nil
   if o.resume == "auto" then return latest end
+  if o.resume ~= "" and o.dir ~= "" and not input_file.exists(o.resume) then
+    errors.invalid("%s: resume=%s: No such file or directory; resume=auto resumes from the newest checkpoint in %s",
+      WHO, o.resume, o.dir)
+  end
   if o.resume ~= "" then return o.resume end
   if latest then
     errors.invalid("%s: folder %s contains %s of an earlier run: resume it with resume=auto, or save into another "

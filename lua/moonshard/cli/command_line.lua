@@ -55,8 +55,13 @@ end
 
 local function refuse_option(command, option, rows)
   local key = rows.recipe == true and option:match("^%-%-([%a_][%w_]*)$")
-  refuse("MS_ENAME", "%s has no option %s: %s%s", command, option, nearest.advice(option, rows.options),
-    key and ("; a setting of the recipe is written %s=value"):format(key) or "")
+  local advice = nearest.advice(option, rows.options)
+  if key and not advice:find("^did you mean") then
+    advice = ("a setting of the recipe is written %s=value; `%s --help` lists the options"):format(key, command)
+  elseif key then
+    advice = ("%s; a setting of the recipe is written %s=value"):format(advice, key)
+  end
+  refuse("MS_ENAME", "%s has no option %s: %s", command, option, advice)
 end
 
 local function take_positional(parsed, argument, rows)
@@ -72,15 +77,17 @@ local function take_positional(parsed, argument, rows)
   elseif not parsed.recipe then
     parsed.recipe = argument
   else
-    refuse("MS_EINVAL", "unexpected argument %s: settings of the recipe are written key=value", argument)
+    refuse("MS_EINVAL", "unexpected argument %s: settings of the recipe are written key=value, without spaces",
+      argument)
   end
 end
 
 ---@param command string for messages: "moonshard run"
 ---@param arguments string[]
----@param rows { recipe: boolean|string?, optional: boolean?, files: boolean?, options: table<string,
----moonshard.OptionRow> } recipe: the command takes a recipe (optional: can take one); a string: it takes a different
----file, called by that name; files: it takes any number of files and no settings
+---@param rows { recipe: boolean|string?, optional: boolean?, usage: string?, files: boolean?,
+---options: table<string, moonshard.OptionRow> } recipe: the command takes a recipe (optional: can take one); a string:
+---it takes a different file, called by that name; usage: the file and further arguments that messages show instead of
+---RECIPE.lua; files: it takes any number of files and no settings
 ---@return moonshard.CommandLine
 function command_line.parse(command, arguments, rows)
   local parsed = { settings = {}, files = rows.files and {} or nil }
@@ -108,7 +115,7 @@ function command_line.parse(command, arguments, rows)
     i = i + 1
   end
   if rows.recipe and not rows.optional and not parsed.recipe then
-    local file = type(rows.recipe) == "string" and rows.recipe
+    local file = type(rows.recipe) == "string" and rows.recipe or rows.usage
     refuse("MS_EINVAL", "%s needs a %s: %s %s", command, file and "file" or "recipe", command, file or "RECIPE.lua")
   end
   if not rows.recipe and parsed.settings[1] then

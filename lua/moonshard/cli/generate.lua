@@ -84,7 +84,9 @@ local function is_folder(path) return input_file.exists(path .. "/config.json") 
 ---@param arguments string[] without "generate"
 ---@return integer exit status
 function generate.main(arguments)
-  local line = command_line.parse("moonshard generate", arguments, { recipe = true, options = OPTIONS })
+  local line = command_line.parse("moonshard generate", arguments, {
+    recipe = true, usage = "RECIPE.lua --checkpoint DIR, or a Hugging Face FOLDER", options = OPTIONS,
+  })
   if line.temperature then
     local number = tonumber(line.temperature)
     if not (number and number >= 0 and number < math.huge) then

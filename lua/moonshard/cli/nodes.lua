@@ -73,6 +73,15 @@ function nodes.joins(line)
   return true
 end
 
+---Refuses a MOONSHARD_TIMEOUT that ranks could not use, before they start.
+function nodes.check_timeout()
+  local text = os.getenv("MOONSHARD_TIMEOUT")
+  local seconds = tonumber(text)
+  if text and text ~= "" and not (seconds and seconds > 0 and seconds < math.huge) then
+    refuse("MS_EINVAL", "environment variable MOONSHARD_TIMEOUT=%q: it must be a number of seconds above 0", text)
+  end
+end
+
 ---Sets the deadline of every wait for another rank, including the rendezvous. Call before joining the world.
 ---@param seconds number
 function nodes.set_timeout(seconds)

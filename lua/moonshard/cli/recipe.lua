@@ -1,6 +1,7 @@
 -- Loads a recipe once, before the ranks start, and runs it with the settings of the command line. Can redirect its
 -- prints to standard error and intercepts its os.exit.
 
+local advice = require("moonshard.base.advice")
 local args = require("moonshard.recipe.args")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
@@ -16,7 +17,7 @@ function recipe.load(path)
   if not source then refuse("MS_EINVAL", "recipe %s", why) end
   source = source:gsub("^#[^\n]*", "")
   local chunk, wrong = loadstring(source, "@" .. path)
-  if not chunk then refuse("MS_EINVAL", "%s", wrong) end
+  if not chunk then refuse("MS_EINVAL", "%s", advice.explain_syntax(wrong)) end
   return chunk
 end
 

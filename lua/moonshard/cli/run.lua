@@ -188,11 +188,12 @@ end
 ---@param chunk function a loaded recipe
 ---@return integer exit status
 function run.launch(line, chunk)
+  nodes.check_timeout()
   run.preload()
   line.joins = nodes.joins(line)
   choose_progress(line)
   if line.joins and not line.log_dir then return run.rank_main(line, chunk) end
-  if line.log_dir then output_file.make_folders(line.log_dir .. "/") end
+  if line.log_dir then output_file.make_folders("--log-dir", line.log_dir .. "/") end
   local host = require("moonshard.host")
   local main = function() return run.rank_main(line, chunk) end
   local ended, why

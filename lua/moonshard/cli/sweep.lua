@@ -64,7 +64,9 @@ end
 ---@return integer exit status
 function command.main(arguments)
   if asks_to_compare(arguments) then return compare_two(arguments) end
-  local line = command_line.parse("moonshard sweep", arguments, { recipe = true, options = OPTIONS })
+  local line = command_line.parse("moonshard sweep", arguments, {
+    recipe = true, usage = "SWEEP.lua", options = OPTIONS,
+  })
   sweep.mode = { file = line.recipe, resume = line.resume or false, json = line.json or false,
     plan = line.plan or false, ranks_per_node = line.ranks_per_node }
   local chunk = recipe.load(line.recipe)

@@ -115,8 +115,10 @@ end
 ---@param spec string|string[] paths, folders or patterns; a string can list several, separated by commas or blanks
 ---@param wanted fun(path: string): boolean selects files of folders and patterns
 ---@param what string kind of the files, for messages: "text"
+---@param option string? the option that has the specification, for messages; default "files"
 ---@return string[]
-function files.find(spec, wanted, what)
+function files.find(spec, wanted, what, option)
+  option = option or "files"
   local entries = {}
   if type(spec) == "string" and files.real_path(spec) then
     entries[1] = spec
@@ -127,12 +129,14 @@ function files.find(spec, wanted, what)
   elseif type(spec) == "table" then
     entries = spec
   else
-    errors.invalid("files must be a path, a list of paths, or a pattern, not %s", tostring(spec))
+    errors.invalid("%s must be a path, a list of paths, or a pattern, not %s", option, tostring(spec))
   end
-  if #entries == 0 then errors.invalid("files is empty: name at least one file") end
+  if #entries == 0 then errors.invalid("%s is empty: name at least one file", option) end
   local list = { known = {} }
   for _, entry in ipairs(entries) do
-    if type(entry) ~= "string" then errors.invalid("files lists %s: every entry must be a path", tostring(entry)) end
+    if type(entry) ~= "string" then
+      errors.invalid("%s lists %s: every entry must be a path", option, tostring(entry))
+    end
     add_entry(list, entry, wanted, what)
   end
   list.known = nil

@@ -30,9 +30,9 @@ local function is_token_file(path) return path:find("%.bin$") ~= nil end
 local function any() return true end
 
 -- A pattern selects all files that match; a folder contributes files that end in .bin.
-local function open(spec)
+local function open(spec, option)
   local wanted = type(spec) == "string" and spec:find("[*?%[]") and any or is_token_file
-  local paths = files.find(spec, wanted, ".bin")
+  local paths = files.find(spec, wanted, ".bin", option)
   for _, path in ipairs(paths) do
     if not files.exists(path) then
       errors.invalid("%s: No such file or directory: `moonshard tokenize` converts text to token files", path)
@@ -66,10 +66,10 @@ local function tokens(o)
   if world.plan_only then
     count = windows.tokens_needed(o)
   else
-    stream = open(o.files)
+    stream = open(o.files, "files")
     count = stream.tokens
     windows.check_size(who, o.files, "tokens", count, o)
-    valid_stream = o.valid_files and open(o.valid_files)
+    valid_stream = o.valid_files and open(o.valid_files, "valid_files")
     if valid_stream then windows.check_size(who, o.valid_files, "tokens", valid_stream.tokens, o) end
   end
   local data = windows.loaders(o, stream, count)

@@ -3,6 +3,7 @@
 --
 -- Files appear one by one, each complete, config.json last: a folder without it is unfinished.
 
+local byte_size = require("moonshard.base.byte_size")
 local config = require("moonshard.huggingface.config")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
@@ -17,9 +18,6 @@ local PIECE = 2 ^ 23 -- elements per read
 local DTYPES = { f32 = "F32", bf16 = "BF16", f16 = "F16" }
 local BYTES = { F32 = 4, BF16 = 2, F16 = 2 }
 local TORCH = { F32 = "float32", BF16 = "bfloat16", F16 = "float16" }
-local UNITS = {
-  [""] = 1, B = 1, KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^ 20, GIB = 2 ^ 30, TIB = 2 ^ 40,
-}
 
 ---@class moonshard.HuggingFaceSource
 ---@field config table contents of config.json: as read from a file, or as returned by huggingface.config
@@ -27,15 +25,13 @@ local UNITS = {
 ---  elements [first, first + count) of the flattened parameter as const float *, valid until the next read
 ---@field writes boolean? false: only take part in collective reads, write nothing; default true
 
--- "5GB" as in the reference library: powers of ten, or of two for GiB.
 local function read_size(given)
-  if type(given) == "number" and given >= 1 then return given end
-  local number, unit = tostring(given):match("^(%d+%.?%d*)%s*(%a*)$")
-  if not number or not UNITS[unit:upper()] then
+  local bytes = byte_size.read(given)
+  if not bytes or bytes < 1 then
     errors.invalid("max_shard_size must be a size such as \"5GB\", \"500MB\" or a number of bytes, not %s",
       options.describe(given))
   end
-  return tonumber(number) * UNITS[unit:upper()]
+  return bytes
 end
 
 local function read_options(given)
@@ -146,7 +142,7 @@ local function check_folder(folder)
       errors.invalid("%s/%s already exists: save into a different folder", folder, name)
     end
   end
-  output_file.check("a model is saved as", folder .. "/config.json")
+  output_file.check("a model cannot be saved:", folder .. "/config.json")
 end
 
 -- The config with the fields that depend on this save.

@@ -128,7 +128,7 @@ function tensorboard.open(folder)
   local host = ffi.new("char[256]")
   ffi.C.gethostname(host, 255)
   local began = os.time()
-  output_file.make_folders(folder .. "/")
+  output_file.make_folders("event file", folder .. "/")
   local path = ("%s/events.out.tfevents.%010d.%s.%d.0"):format(folder, began, ffi.string(host), ffi.C.getpid())
   local file, why = io.open(path, "wb")
   if not file then errors.raise("MS_EINVAL", "event file %s", why) end

@@ -22,7 +22,11 @@ local function in_dtype_of(weight, x)
 end
 
 local function value_of(self, name)
-  return context.trace:parameter(self[name])
+  local value = self[name]
+  if not parameter.is(value) then
+    errors.invalid("its field %s must be a parameter (ms.parameter), not %s", name, options.describe(value))
+  end
+  return context.trace:parameter(value)
 end
 
 -- A layer's arguments as one table: ms.nn.linear { 3, 4, bias = false }, or linear(3, 4, { bias = false }).

@@ -130,7 +130,7 @@ local function new_class(name, base)
   class.__index = class
   local meta = instance_meta(class, name)
   return setmetatable(class, {
-    __index = base,
+    __index = base, __name = ("the class %s: call it, %s(...)"):format(name, name),
     __tostring = function() return "module class " .. name end,
     __call = function(_, ...)
       local self = setmetatable({ _order = {} }, meta)

@@ -50,8 +50,8 @@ local function interesting(key, value)
 end
 
 -- Keys of a module or a plain table that can contain entries: integers first, then fields in order of assignment, then
--- the rest (fields of a table constructor) by name.
-local function ordered_keys(holder)
+-- the rest (fields of a table constructor) by name. A nil in a list would hide all modules after it: an error.
+local function ordered_keys(holder, path)
   local keys, taken = {}, {}
   for i, value in ipairs(holder) do
     if interesting(i, value) then keys[#keys + 1] = i end
@@ -65,6 +65,10 @@ local function ordered_keys(holder)
   end
   local rest = {}
   for key, value in pairs(holder) do
+    if type(key) == "number" and not taken[key] and interesting(key, value) then
+      errors.invalid("%s: item %d is a module or a parameter, but item %d is nil", path == "" and "the model" or path,
+        key, #taken + 1)
+    end
     if type(key) == "string" and not taken[key] and interesting(key, value) then rest[#rest + 1] = key end
   end
   table.sort(rest)
@@ -124,7 +128,7 @@ function tree.inventory(root)
       modules[#modules + 1] = { name = path, module = holder, parent = parent }
       owner = #modules
     end
-    for _, key in ipairs(ordered_keys(holder)) do
+    for _, key in ipairs(ordered_keys(holder, path)) do
       local value, name = holder[key], join(path, key)
       fields[#fields + 1] = { holder = holder, key = key, value = value, name = name }
       if parameter.is(value) then
@@ -215,7 +219,7 @@ function render(holder, marks, indent, list_name, above)
     repeated = nil
   end
 
-  for _, key in ipairs(ordered_keys(holder)) do
+  for _, key in ipairs(ordered_keys(holder, list_name)) do
     local value = holder[key]
     local own = type(key) == "number" and tostring(key - 1) or key
     local name = in_module and own or list_name .. "." .. own

@@ -2,6 +2,8 @@
 -- JSON and a page of charts. Works only under `moonshard sweep FILE`, because points run as child processes of the
 -- executable.
 
+local args = require("moonshard.recipe.args")
+local byte_size = require("moonshard.base.byte_size")
 local errors = require("moonshard.base.error")
 local grid = require("moonshard.sweep.grid")
 local input_file = require("moonshard.base.input_file")
@@ -55,18 +57,10 @@ local SPECS = {
 local SORTS = { speed = true, memory = true, loss = true }
 local ORDERS = { shuffled = true, given = true }
 
-local UNITS = { b = 1, kib = 2 ^ 10, mib = 2 ^ 20, gib = 2 ^ 30, tib = 2 ^ 40, kb = 1e3, mb = 1e6, gb = 1e9, tb = 1e12 }
-
-local function read_bytes(text)
-  if text == nil then return nil end
-  local number, unit = tostring(text):match("^%s*([%d.]+)%s*(%a*)%s*$")
-  local size = UNITS[unit and unit ~= "" and unit:lower() or "b"]
-  local bytes = number and size and tonumber(number) and tonumber(number) * size
-  if not bytes or bytes <= 0 then
-    errors.invalid("ms.sweep: memory_limit must be a size like \"2GiB\" or a number of bytes, not %s",
-      options.describe(text))
-  end
-  return bytes
+local function read_memory_limit(given)
+  if given == nil then return nil end
+  return byte_size.read(given) or errors.invalid("ms.sweep: memory_limit must be a size like \"2GiB\" or a number of "
+    .. "bytes, not %s", options.describe(given))
 end
 
 local function find_recipe(path)
@@ -158,7 +152,7 @@ local function read_job(given)
   check_conflicts(o, points)
   if o.timeout and o.timeout <= 0 then errors.invalid("ms.sweep: timeout must be above 0 seconds") end
   o.recipe, o.source = find_recipe(o.recipe)
-  o.warmup, o.memory_limit = read_warmup(o), read_bytes(o.memory_limit)
+  o.warmup, o.memory_limit = read_warmup(o), read_memory_limit(o.memory_limit)
   o.out = (o.out or "build/sweep/" .. name_of_file()):gsub("/+$", "")
   o.title = o.title or name_of_file()
   if o.settings.steps == nil then o.settings.steps = o.steps end
@@ -222,6 +216,7 @@ end
 ---@return moonshard.SweepReport
 function sweep.run(given)
   if not sweep.mode.file then errors.invalid("ms.sweep works only under moonshard sweep FILE.lua") end
+  args.check_taken()
   local job, points, left_out = read_job(given)
   local kept = results.open(job.out .. "/results.jsonl", new_header(job), sweep.mode.resume)
   local line = status_line.new(#points, count_ended(points, kept.records), job, sweep.mode.json)

@@ -76,7 +76,7 @@ local function write(self, value)
 end
 
 local function open_locked(path)
-  output_file.make_folders(path)
+  output_file.make_folders("results", path)
   local file, why = output_file.open_lines(path, "ae") -- children do not inherit the lock
   if not file then errors.raise("MS_EIO", "ms.sweep: out: %s", why) end
   if not output_file.lock(file) then

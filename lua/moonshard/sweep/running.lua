@@ -242,7 +242,7 @@ end
 ---@return moonshard.SweepRecord record its status is nil if the point is to run
 function running.plan(job, point)
   local record = { key = point.key, point = point.values, ranks = point.ranks, runs = {}, seconds = 0 }
-  output_file.make_folders(job.out .. "/points/")
+  output_file.make_folders("results", job.out .. "/points/")
   record.reason = timed(record, plan, job, point, record)
   if record.reason then
     record.status = "failed"

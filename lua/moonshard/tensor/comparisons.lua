@@ -100,6 +100,10 @@ local function refuse(operator, method)
 end
 comparisons.operators = { __lt = refuse("<", "lt"), __le = refuse("<=", "le"), __eq = refuse("==", "eq") }
 
+function comparisons.operators.__concat()
+  errors.invalid("x .. y on tensors: .. joins texts; ms.ops.cat({ x, y }, axis) joins tensors, tostring(x) is a text")
+end
+
 -- Parameters are elements of sets and lists, where == means identity.
 parameter.class.__lt, parameter.class.__le = comparisons.operators.__lt, comparisons.operators.__le
 

@@ -84,7 +84,8 @@ local function flatten(list, shape, axis, dtype, flat)
   end
   if type(list) ~= "table" or #list ~= shape[axis] then
     errors.raise("MS_ESHAPE", "ms.tensor: lists of different lengths: %s along axis %d where the first has %d",
-      type(list) == "table" and ("%d items"):format(#list) or options.describe(list), axis - 1, shape[axis])
+      type(list) == "table" and ("%d item%s"):format(#list, #list == 1 and "" or "s") or options.describe(list),
+      axis - 1, shape[axis])
   end
   for _, item in ipairs(list) do flatten(item, shape, axis + 1, dtype, flat) end
 end

@@ -78,7 +78,12 @@ local function encode_prompt(o, vocab)
 end
 
 local function continue(model, o)
-  local window, vocab = model.config.seq, model.config.vocab
+  local config = rawget(model, "config")
+  if type(config) ~= "table" or not config.seq or not config.vocab then
+    errors.invalid("ms.generate: a %s has no config.seq and config.vocab, the length of its input and its vocabulary; "
+      .. "ms.models.gpt2 and ms.models.llama have them", getmetatable(model).name)
+  end
+  local window, vocab = config.seq, config.vocab
   local ids = encode_prompt(o, vocab)
   local stop = o.stop and o.tokenizer:id(o.stop)
   local spec = { name = "tokens", dtype = "i32", shape = { 1, window } }

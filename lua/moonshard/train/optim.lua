@@ -102,7 +102,7 @@ function optim.adamw(o)
   local who = "ms.optim.adamw"
   o = options.parse(who, o, {
     lr = { "number|function", required = true },
-    betas = { "table", default = { 0.9, 0.999 } },
+    betas = { "any", default = { 0.9, 0.999 } },
     eps = { "number", default = 1e-8 },
     weight_decay = { "number", default = 0.01 },
     groups = { "table" },
@@ -111,7 +111,9 @@ function optim.adamw(o)
   if o.moments ~= "f32" and o.moments ~= "bf16" then
     errors.invalid("%s: moments must be f32 or bf16, not %s", who, o.moments)
   end
-  if #o.betas ~= 2 then errors.invalid("%s: betas must be two numbers, {0.9, 0.999}", who) end
+  if type(o.betas) ~= "table" or #o.betas ~= 2 then
+    errors.invalid("%s: betas must be two numbers, { 0.9, 0.999 }, not %s", who, options.describe(o.betas))
+  end
   check_rate(who, "betas[1]", o.betas[1], 0, 1)
   check_rate(who, "betas[2]", o.betas[2], 0, 1)
   if o.eps <= 0 then errors.invalid("%s: eps must be above 0, not %g", who, o.eps) end

@@ -26,7 +26,11 @@ local function default_forward(loss)
   return function(model, batch)
     local input = batch.tokens or batch.inputs
     if not input or not batch.targets then
-      errors.invalid("a batch needs tokens (or inputs) and targets; otherwise give ms.trainer a forward function")
+      local names = {}
+      for name in pairs(batch) do names[#names + 1] = tostring(name) end
+      table.sort(names)
+      errors.invalid("a batch needs tokens (or inputs) and targets, but this one has %s; for other fields give "
+        .. "ms.trainer a forward function", table.concat(names, ", "))
     end
     local result = model(input)
     if result == nil then errors.invalid("the forward of the model returned nothing; it must return a tensor") end

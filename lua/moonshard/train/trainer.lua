@@ -3,6 +3,8 @@
 -- The trainer traces and compiles at the first step, when the shapes are known (step.lua).
 
 local agreement = require("moonshard.distributed.agreement")
+local args = require("moonshard.recipe.args")
+local byte_size = require("moonshard.base.byte_size")
 local change_rules = require("moonshard.train.change_rules")
 local context = require("moonshard.base.context")
 local ema = require("moonshard.engine.ema")
@@ -72,7 +74,7 @@ local function trainer(o)
     prefetch = { "integer" }, gradient_sync = { "string", default = "every" },
     reshard_after_backward = { "boolean", default = true },
     seed = { "seed", default = 0 },
-    memory_limit = { "number" },
+    memory_limit = { "number|string" },
     ema = { "number|table|boolean" },
     checkpoint = { "table" },
   })
@@ -88,14 +90,18 @@ local function trainer(o)
       nearest.advice(o.gradient_sync, step.SYNC))
   end
   if o.clip_grad_norm < 0 then errors.invalid("ms.trainer: clip_grad_norm must be at least 0") end
-  if o.memory_limit and o.memory_limit <= 0 then
-    errors.invalid("ms.trainer: memory_limit must be a number of bytes above 0, not %g", o.memory_limit)
+  if o.memory_limit then
+    o.memory_limit = byte_size.read(o.memory_limit) or errors.invalid("ms.trainer: memory_limit must be a size like "
+      .. "\"2GiB\" or a number of bytes above 0, not %s", options.describe(o.memory_limit))
   end
   if o.prefetch and o.prefetch < 0 then
     errors.invalid("ms.trainer: prefetch must be at least 0 units, not %d", o.prefetch)
   end
-  if not tree.is_module(o.model) then errors.invalid("ms.trainer: model must be a module, not a table") end
+  if not tree.is_module(o.model) then
+    errors.invalid("ms.trainer: model must be a module, not %s", options.describe(o.model))
+  end
   o.ema = ema.parse(o.ema)
+  args.check_taken()
   o.session = session.of(o.model, { optimizer = o.optimizer, ema = o.ema })
   o.owner = o.session:new_owner()
   o.steps_done = 0
