@@ -47,7 +47,7 @@ for step, batch in data:batches(cfg.steps) do
   ms.log(step, m)
 end
 
-ms.log.curve { title = "loss, nats a byte", svg = cfg.svg }
+ms.log.curve { title = "loss, nats per byte", svg = cfg.svg }
 if cfg.sample > 0 then
   ms.log.print("\nsample:\n" .. ms.generate(train, { prompt = "\n%\n", bytes = cfg.sample, seed = cfg.seed }))
 end

@@ -68,7 +68,7 @@ describe("the recipe that does everything by hand", function()
       local ended = program.run({ "run", "recipes/own_data.lua", "-n", "4", "steps=" .. steps, "eval_every=4", ... })
       assert.equal("", ended.err)
       local line = ended.out:match(("step %d/%d (.-)\n"):format(steps, steps))
-      return (line:gsub("%S+ tokens/s", ""):gsub("%S+ KiB a rank", "")) -- one has evaluated before, one has not
+      return (line:gsub("%S+ tokens/s", ""):gsub("%S+ KiB per rank", "")) -- one has evaluated before, one has not
     end
     last_line(6, "checkpoint=" .. folder)
     local resumed = last_line(8, "checkpoint=" .. folder, "resume=auto")

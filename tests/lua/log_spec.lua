@@ -87,7 +87,7 @@ describe("ms.log", function()
       steps[tonumber(line:match("^step%s+(%d+)/100"))] = line
     end
     assert.equal(21, lines)
-    assert.equal("step   1/100  loss 2.5000  grad norm 1.250  lr 1.00e-03  12.3k tokens/s  2.0 MiB a rank", steps[1])
+    assert.equal("step   1/100  loss 2.5000  grad norm 1.250  lr 1.00e-03  12.3k tokens/s  2.0 MiB per rank", steps[1])
     has(steps[50], "0:50")
     assert.is_nil(steps[100]:find("left", 1, true))
     assert.is_nil(text:find("\27", 1, true))

@@ -42,7 +42,7 @@ describe("a value at the prompt", function()
     assert.equal(table.concat({
       "trainer of Sequential, 676 parameters, mesh 1x2 (replicate, shard): sgd, lr 0.01, 1 step done",
       "random data: 2048 samples, 16 numbers in, 4 out, seed 0",
-      "sampler: 2048 samples, 1024 a rank and epoch, seed 0, epoch 0, position 128",
+      "sampler: 2048 samples, 1024 per rank and epoch, seed 0, epoch 0, position 128",
       "rank 0: { first_row = 0, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }",
       "rank 1: { first_row = 1, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }", "",
     }, "\n"), out)
@@ -67,10 +67,11 @@ describe("a value at the prompt", function()
       rows[name] = { before, after }
     end
     assert.truthy(out:find("^ +before  after\npeak "), out)
-    for _, name in ipairs({ "parameters", "optimizer", "gradients", "activations", "replicate a step" }) do
+    for _, name in ipairs({ "parameters", "optimizer", "gradients", "activations", "replicate per step" }) do
       assert.truthy(rows[name] and rows[name][1] == rows[name][2], name .. " in " .. out)
     end
-    assert.truthy(rows["shard a step"][1] ~= rows["shard a step"][2] and out:find("\nshard a step[^\n]*%*\n"), out)
+    assert.truthy(rows["shard per step"][1] ~= rows["shard per step"][2]
+      and out:find("\nshard per step[^\n]*%*\n"), out)
   end)
 end)
 

@@ -118,7 +118,7 @@ describe("moonshard sweep --compare", function()
       planned.planned = { peak_bytes = 3 * 2 ^ 20 }
       write(path, as_lines(header({ plan = true, sort = "memory" }), { planned }))
       out = compare(path, path)
-      local shown = "batch  old peak  new peak\n1           3.0       3.0\n(peak: MiB a rank)\n"
+      local shown = "batch  old peak  new peak\n1           3.0       3.0\n(peak: MiB per rank)\n"
       has(out, shown)
     end)
   end)

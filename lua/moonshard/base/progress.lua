@@ -99,10 +99,10 @@ function progress.width(text)
   return characters
 end
 
--- "1.2 GiB a rank", on a GPU with the memory outside the arenas: "1.2 GiB + 0.6 GiB of CUDA and NCCL a rank".
+-- "1.2 GiB per rank", on a GPU with the memory outside the arenas: "1.2 GiB + 0.6 GiB of CUDA and NCCL per rank".
 local function memory_of(m)
   local outside = m.outside_bytes and (" + %s of CUDA and NCCL"):format(progress.size(m.outside_bytes)) or ""
-  return progress.size(m.peak_bytes) .. outside .. " a rank"
+  return progress.size(m.peak_bytes) .. outside .. " per rank"
 end
 
 -- Most important part first: parts that exceed the width of the terminal are dropped from the end.

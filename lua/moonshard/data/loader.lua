@@ -72,7 +72,7 @@ function loader.batch_of_rank(who, share, batch, global_batch)
 end
 
 function Loader:__tostring()
-  return ("data: %d samples of %d tokens, %d a rank and step over %d rank%s, seed %d, position %d"):format(self.n,
+  return ("data: %d samples of %d tokens, %d per rank and step over %d rank%s, seed %d, position %d"):format(self.n,
     self.seq, self.batch, self.share.ranks, self.share.ranks == 1 and "" or "s", self.seed, self.position)
 end
 

@@ -19,7 +19,7 @@ Sampler.__index = Sampler
 strict.refuse_ipairs(Sampler, "for _, sample in sampler:samples() do")
 
 function Sampler:__tostring()
-  return ("sampler: %d samples, %d a rank and epoch, seed %d%s, epoch %d, position %d"):format(self.length,
+  return ("sampler: %d samples, %d per rank and epoch, seed %d%s, epoch %d, position %d"):format(self.length,
     self:count(), self.seed, self.shuffle and "" or ", in order", self.epoch, self.position)
 end
 

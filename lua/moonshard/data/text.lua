@@ -1,4 +1,4 @@
--- Text by bytes: the token of a byte is its value, so the vocabulary is 256 and the loss is in nats a byte.
+-- Text by bytes: the token of a byte is its value, so the vocabulary is 256 and the loss is in nats per byte.
 
 local files = require("moonshard.data.files")
 local options = require("moonshard.base.options")

@@ -72,7 +72,7 @@ end
 function windows.check_size(who, spec, unit, tokens, o)
   local needed = windows.tokens_needed(o)
   if tokens >= needed then return end
-  errors.invalid("%s: files=%s %s, but seq=%d and %d sequences a step need at least %s %s", who, files.show(spec),
+  errors.invalid("%s: files=%s %s, but seq=%d and %d sequences per step need at least %s %s", who, files.show(spec),
     tokens == 0 and "is empty" or ("has %s %s"):format(group_digits(tokens), unit), o.seq, o.batch * o.share.ranks,
     group_digits(needed), unit)
 end

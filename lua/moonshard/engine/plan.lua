@@ -108,7 +108,7 @@ local function rows_of(before, after)
   for name in pairs(before.comm_bytes) do dimensions[#dimensions + 1] = name end
   table.sort(dimensions)
   for _, name in ipairs(dimensions) do
-    rows[#rows + 1] = { name .. " a step", size(before.comm_bytes[name]), size(after.comm_bytes[name] or 0) }
+    rows[#rows + 1] = { name .. " per step", size(before.comm_bytes[name]), size(after.comm_bytes[name] or 0) }
   end
   return rows
 end

@@ -160,7 +160,7 @@ local function candidate_text(candidate, first)
   local who = candidate.action == "prefetch" and ("prefetch = %d"):format(candidate.depth)
     or VERBS[candidate.action]:format(run_name(names[1], names[#names], #names))
   if candidate.refused then return ("  %s: %s"):format(who, candidate.refused) end
-  local gathers, peak = change(candidate.gathered, "gathers a step"), change(candidate.peak, "peak")
+  local gathers, peak = change(candidate.gathered, "gathers per step"), change(candidate.peak, "peak")
   if first == "peak" then gathers, peak = peak, gathers end
   return ("  %s %s, %s"):format(who, gathers, peak)
 end
@@ -194,8 +194,8 @@ end
 
 local function add_advice(lines, found)
   local traffic, memory = advice.sorted(found.advice)
-  add_list(lines, ("\nless traffic (%s of gathers a step now)"):format(size(found.total.gathered)), traffic, "traffic",
-    found.all)
+  local gathered = ("\nless traffic (%s of gathers per step now)"):format(size(found.total.gathered))
+  add_list(lines, gathered, traffic, "traffic", found.all)
   add_list(lines, ("\nless memory (a peak of %s now)"):format(size(found.peak_bytes)), memory, "peak", found.all)
   local refused = {}
   for _, candidate in ipairs(found.advice) do

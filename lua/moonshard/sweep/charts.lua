@@ -122,7 +122,7 @@ local function speed(self)
       label = label_of(self, record), low = several and record.tokens_per_s_min or nil,
       high = several and record.tokens_per_s_max or nil,
       text = short_rate(record.tokens_per_s) .. (several and (" ±%.0f%%"):format(report.spread(record)) or ""),
-      segments = { { value = record.tokens_per_s, class = "c1", title = ("%s: %s, %.2f ms a step"):format(record.key,
+      segments = { { value = record.tokens_per_s, class = "c1", title = ("%s: %s, %.2f ms per step"):format(record.key,
         progress.rate(record.tokens_per_s), record.step_ms) } },
     }
   end)
@@ -182,7 +182,7 @@ local function speed_against_memory(self)
   for _, record in ipairs(self.records) do
     if is_measured(record) then
       table.insert(chart.points, { x = peak_of(record) / MEBIBYTE, y = record.tokens_per_s, key = record.key,
-        title = ("%s: %s, %s a rank"):format(record.key, progress.rate(record.tokens_per_s),
+        title = ("%s: %s, %s per rank"):format(record.key, progress.rate(record.tokens_per_s),
           progress.size(peak_of(record))) })
     end
   end

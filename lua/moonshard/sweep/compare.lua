@@ -174,7 +174,7 @@ local function table_of(self)
   for _, metric in ipairs(self.metrics) do
     add({ metric_column(self, "old", metric), metric_column(self, "new", metric) })
   end
-  return table.concat(columns.lines(list, #self.records), "\n") .. ("\n(%speak: %s a rank)"):format(
+  return table.concat(columns.lines(list, #self.records), "\n") .. ("\n(%speak: %s per rank)"):format(
     self.timed and "old, new: tokens/s; " or "", unit)
 end
 

@@ -23,10 +23,10 @@ local function table_head(self)
   local cells = {}
   for _, key in ipairs(self.columns) do cells[#cells + 1] = "<th>" .. escape(key) .. "</th>" end
   local numbers = is_planned(self) and { "peak" }
-    or self.header.repeats > 1 and { "tokens/s", "±", "ms a step", "ms exposed", "peak" }
-    or { "tokens/s", "ms a step", "ms exposed", "peak" }
+    or self.header.repeats > 1 and { "tokens/s", "±", "ms per step", "ms exposed", "peak" }
+    or { "tokens/s", "ms per step", "ms exposed", "peak" }
   for _, name in ipairs(plans.CATEGORIES) do numbers[#numbers + 1] = name end
-  for _, dim in ipairs(self.dims) do numbers[#numbers + 1] = dim .. " a step" end
+  for _, dim in ipairs(self.dims) do numbers[#numbers + 1] = dim .. " per step" end
   for _, name in ipairs(self.metrics) do numbers[#numbers + 1] = name end
   for _, text in ipairs(numbers) do cells[#cells + 1] = '<th class="n">' .. escape(text) .. "</th>" end
   cells[#cells + 1] = "<th>nodes</th>"
@@ -108,7 +108,7 @@ local function tiles(self)
     if is_measured(record) and (not smallest or peak_of(record) < peak_of(smallest)) then smallest = record end
   end
   if fastest then out[1] = tile("fastest", progress.rate(fastest.tokens_per_s), fastest.key) end
-  if smallest then out[#out + 1] = tile("smallest", progress.size(peak_of(smallest)) .. " a rank", smallest.key) end
+  if smallest then out[#out + 1] = tile("smallest", progress.size(peak_of(smallest)) .. " per rank", smallest.key) end
   local count, others = self.count, {}
   for _, status in ipairs({ "skipped", "failed", "missing" }) do
     if count[status] > 0 then others[#others + 1] = ("%d %s"):format(count[status], status) end

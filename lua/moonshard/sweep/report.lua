@@ -202,8 +202,8 @@ local function tables(self, records, columns_of_terminal)
   local comm, comm_unit = columns.bytes(records, self.dims, {}, comm_bytes)
   local names = append({ "peak" }, plans.CATEGORIES)
   local memory, memory_unit = columns.bytes(records, names, SHORT, memory_bytes)
-  local note_comm = #self.dims > 0 and ("%s: %s a step"):format(table.concat(self.dims, ", "), comm_unit) or nil
-  local note_memory = ("peak and its parts: %s a rank"):format(memory_unit)
+  local note_comm = #self.dims > 0 and ("%s: %s per step"):format(table.concat(self.dims, ", "), comm_unit) or nil
+  local note_memory = ("peak and its parts: %s per rank"):format(memory_unit)
   if report.is_planned(self) then
     note_memory = note_memory .. "; sharing: replicas on a node that share one copy of the state"
   end
@@ -214,7 +214,7 @@ local function tables(self, records, columns_of_terminal)
     return append(wide, { "", "(" .. note_memory .. (note_comm and "; " .. note_comm or "") .. ")" })
   end
   local lines = columns.lines(append(append(append(append({}, settings), speed), { memory[1] }), comm), #records)
-  append(lines, { "(peak: " .. memory_unit .. " a rank" .. (note_comm and "; " .. note_comm or "") .. ")", "" })
+  append(lines, { "(peak: " .. memory_unit .. " per rank" .. (note_comm and "; " .. note_comm or "") .. ")", "" })
   append(lines, columns.lines(append(append({}, settings), memory), #records))
   return append(lines, { "(" .. note_memory .. ")" })
 end
@@ -288,8 +288,8 @@ function report.text(self, columns_of_terminal)
   if self.count.left_out > 0 then lines[#lines + 1] = ("\n%d left out by where"):format(self.count.left_out) end
   if self.count.missing > 0 then lines[#lines + 1] = ("\n%d did not run"):format(self.count.missing) end
   if #self.records > 0 then
-    lines[#lines + 1] = ("\na point took %.2f s%s"):format(overhead(self),
-      report.is_planned(self) and "" or " besides its steps")
+    lines[#lines + 1] = ("\n%s: %.2f s"):format(report.is_planned(self) and "time per point"
+      or "overhead per point", overhead(self))
   end
   return table.concat(lines, "\n")
 end

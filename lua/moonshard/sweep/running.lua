@@ -248,8 +248,8 @@ function running.plan(job, point)
     record.status = "failed"
   elseif job.memory_limit and record.planned.peak_bytes > job.memory_limit then
     record.status = "skipped"
-    record.reason = ("planned peak %s a rank is over the limit of %s"):format(progress.size(record.planned.peak_bytes),
-      progress.size(job.memory_limit))
+    record.reason = ("planned peak %s per rank is over the limit of %s"):format(
+      progress.size(record.planned.peak_bytes), progress.size(job.memory_limit))
   elseif job.plan then
     record.status, record.comm_bytes = "ok", record.planned.comm_bytes
   end

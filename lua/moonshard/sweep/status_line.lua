@@ -68,8 +68,8 @@ function StatusLine:ran() self.runs = self.runs + 1 end
 
 local function outcome(record)
   if record.status ~= "ok" then return record.status .. ": " .. record.reason end
-  if not record.tokens_per_s then return ("%s a rank"):format(progress.size(record.planned.peak_bytes)) end
-  return ("%s  %.2f ms a step  %s a rank"):format(progress.rate(record.tokens_per_s), record.step_ms,
+  if not record.tokens_per_s then return ("%s per rank"):format(progress.size(record.planned.peak_bytes)) end
+  return ("%s  %.2f ms per step  %s per rank"):format(progress.rate(record.tokens_per_s), record.step_ms,
     progress.size(record.peak_bytes))
 end
 
