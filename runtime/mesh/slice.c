@@ -113,8 +113,8 @@ static int check_order(const ms_mesh *mesh, const ms_axis *axes, const char *con
   int a = dim_named(mesh, left), b = dim_named(mesh, right);
   if (a >= 0 && b >= 0 ? a < b : ms_axis_is_outside_of(&axes[d - 1], &axes[d])) return MS_OK;
   return MS_FAIL(MS_EINVAL,
-                 "slice of mesh %s: \"%s\" is listed before \"%s\", which is outside of it: dimensions keep their "
-                 "order, so write \"%s\" before \"%s\"",
+                 "slice of mesh %s: \"%s\" is written before \"%s\", but a slice keeps the order of the mesh: write "
+                 "\"%s\" before \"%s\"",
                  mesh->label, left, right, right, left);
 }
 

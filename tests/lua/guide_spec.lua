@@ -60,6 +60,22 @@ describe("the guide to the Lua layer", function()
   end)
 end)
 
+describe("the guide to running recipes", function()
+  it("shows the errors that its commands print", function()
+    local section, compared = read("recipes/README.md"):match("\n## When something .-\n(.*)"), 0
+    for line, expected in section:gmatch("\n    %$ moonshard (run [^\n]*)\n    (moonshard: [^\n]*)") do
+      local arguments = {}
+      for word in line:gmatch("%S+") do arguments[#arguments + 1] = word end
+      local ended = program.run(arguments)
+      local function any_length(text) return (text:gsub("hostname has %d+ bytes", "hostname has # bytes")) end
+      assert.equal(2, ended.status)
+      assert.equal(any_length(expected .. "\n"), any_length(ended.err))
+      compared = compared + 1
+    end
+    assert.is_true(compared >= 4)
+  end)
+end)
+
 describe("the recipe that does everything by hand", function()
   it("K1 goes on from a checkpoint with the next batch, bit for bit", function()
     local folder = os.tmpname()
