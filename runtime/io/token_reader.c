@@ -16,8 +16,8 @@
 enum { LOOK_FOR_INTERRUPT_NS = 50000000 };
 
 typedef struct slot {
-  int64_t *first;  /* [rows] */
-  int32_t *tokens; /* [rows][columns + 1] */
+  int64_t *first;  /* [rows], in the reader's firsts */
+  int32_t *tokens; /* [rows][columns + 1], in the reader's tokens */
   int rc;
   ms_error_record failure; /* valid if rc is not MS_OK */
 } slot;
@@ -26,7 +26,9 @@ struct ms_token_reader {
   ms_handle handle;
   ms_tokens *source;
   int rows, columns, slots;
-  slot *slot; /* [slots]; batch number i is in slot i % slots */
+  slot *slot;      /* [slots]; batch number i is in slot i % slots */
+  int64_t *firsts; /* [slots][rows] */
+  int32_t *tokens; /* [slots][rows][columns + 1] */
   pthread_mutex_t lock;
   pthread_cond_t was_asked, was_filled;
   int64_t asked, filled, taken; /* batches so far, ever */
@@ -35,7 +37,7 @@ struct ms_token_reader {
 };
 
 static void fill(const ms_token_reader *reader, slot *to) {
-  const int64_t stride = reader->columns + 1;
+  const int64_t stride = (int64_t)reader->columns + 1;
   to->rc = MS_OK;
   for (int row = 0; row < reader->rows && !to->rc; row++)
     to->rc = ms_tokens_copy(reader->source, to->first[row], stride, to->tokens + row * stride);
@@ -73,14 +75,18 @@ static int start(ms_token_reader *reader) {
   return MS_OK;
 }
 
+/* One block for the tokens of all slots: sizes that no memory has fail at once, not after filling what there is. */
 static int make_slots(ms_token_reader *reader) {
-  const int64_t tokens = reader->rows * (int64_t)(reader->columns + 1);
+  const int64_t rows = (int64_t)reader->slots * reader->rows, columns = (int64_t)reader->columns + 1;
+  int64_t tokens;
+  if (__builtin_mul_overflow(rows, columns, &tokens))
+    return MS_FAIL(MS_ENOMEM, "out of memory: %lld rows of %lld tokens", (long long)rows, (long long)columns);
+  if (!(reader->tokens = ms_calloc(tokens, sizeof *reader->tokens))) return MS_ENOMEM;
+  if (!(reader->firsts = ms_calloc(rows, sizeof *reader->firsts))) return MS_ENOMEM;
   if (!(reader->slot = ms_calloc(reader->slots, sizeof *reader->slot))) return MS_ENOMEM;
   for (int i = 0; i < reader->slots; i++) {
-    slot *s = &reader->slot[i];
-    s->first = ms_calloc(reader->rows, sizeof *s->first);
-    s->tokens = ms_calloc(tokens, sizeof *s->tokens);
-    if (!s->first || !s->tokens) return MS_ENOMEM;
+    reader->slot[i].first = reader->firsts + (int64_t)i * reader->rows;
+    reader->slot[i].tokens = reader->tokens + (int64_t)i * reader->rows * columns;
   }
   return MS_OK;
 }
@@ -94,13 +100,11 @@ static void destroy_reader(void *object) {
     pthread_mutex_unlock(&reader->lock);
     pthread_join(reader->thread, NULL);
   }
-  for (int i = 0; reader->slot && i < reader->slots; i++) {
-    free(reader->slot[i].first);
-    free(reader->slot[i].tokens);
-  }
   pthread_cond_destroy(&reader->was_filled);
   pthread_cond_destroy(&reader->was_asked);
   pthread_mutex_destroy(&reader->lock);
+  free(reader->firsts);
+  free(reader->tokens);
   free(reader->slot);
 }
 
@@ -154,6 +158,11 @@ int ms_token_reader_request(ms_token_reader *reader, const int64_t *first) {
   return rc;
 }
 
+/* A deadline that is not a number would never pass. */
+static int check_seconds(double seconds) {
+  return seconds >= 0 ? MS_OK : MS_FAIL(MS_EINVAL, "a reader of tokens waits 0 seconds or more, not %g", seconds);
+}
+
 /* Waits until `count` batches are filled; the caller holds the lock. */
 static int wait_filled(ms_token_reader *reader, int64_t count, double seconds) {
   const double deadline = ms_clock() + seconds;
@@ -187,6 +196,7 @@ int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *token
   MS_HANDLE(reader, TOKEN_READER);
   MS_GIVEN(tokens);
   MS_GIVEN(targets);
+  MS_TRY(check_seconds(seconds));
   int rc;
   pthread_mutex_lock(&reader->lock);
   if (reader->taken == reader->asked) {
@@ -212,6 +222,7 @@ int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *token
 
 int ms_token_reader_discard(ms_token_reader *reader, double seconds) {
   MS_HANDLE(reader, TOKEN_READER);
+  MS_TRY(check_seconds(seconds));
   pthread_mutex_lock(&reader->lock);
   int rc = wait_filled(reader, reader->asked, seconds);
   if (!rc) reader->taken = reader->asked;

@@ -139,6 +139,9 @@ int ms_mesh_new_from_ranks(int device, int ndim, const int *sizes, const char *c
   MS_GIVEN(sizes);
   MS_GIVEN(ranks);
   MS_GIVEN(mesh);
+  if (n < 1 || n > world)
+    return MS_FAIL(MS_EINVAL, "a mesh cannot be made of a list of %d ranks: the world has %d, and each is listed once",
+                   n, world);
   return make_mesh(device, ndim, sizes, names, n, ranks, world, mesh);
 }
 

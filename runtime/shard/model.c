@@ -11,20 +11,32 @@
 #include <string.h>
 
 #include "base/dtype.h"
+
+/* What ms_model_shard makes: also the parts that one which failed has made. */
+static void release_shards(ms_model *model) {
+  for (int i = 0; i < model->units; i++) {
+    free(model->unit[i].segment);
+    model->unit[i].segment = NULL;
+    model->unit[i].segments = 0;
+  }
+  free(model->shard_group);
+  free(model->replicate_group);
+  free(model->member_rank);
+  model->shard_group = model->replicate_group = model->member_rank = NULL;
+  model->member = 0;
+}
+
 static void destroy_model(void *object) {
   ms_model *model = object;
+  release_shards(model);
   for (int i = 0; i < model->params; i++) free(model->param[i].name);
   for (int i = 0; i < model->units; i++) {
     free(model->unit[i].name);
     free(model->unit[i].order);
-    free(model->unit[i].segment);
     for (int direction = 0; direction < 2; direction++) free(model->unit[i].ahead[direction].unit);
   }
   free(model->param);
   free(model->unit);
-  free(model->shard_group);
-  free(model->replicate_group);
-  free(model->member_rank);
 }
 
 int ms_model_new(uint64_t seed, ms_model **out) {
@@ -278,6 +290,7 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate
   MS_HANDLE(mesh, MESH);
   if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is already sharded");
   MS_TRY(check_dims(mesh, rank, replicate_dim, shard_dim));
+  release_shards(model);
   MS_TRY(take_dim(mesh, replicate_dim, rank, &model->replicate_dim, &model->replicate_size, &model->replicate_rank,
                   &model->replicate_group));
   MS_TRY(

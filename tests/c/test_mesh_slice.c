@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "tests/c/support/check.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #define SIZES(...) \
@@ -262,6 +263,12 @@ static void D6_ranks_chosen_by_hand(void **state) {
                "mesh 2 | rank 1 | twice");
   assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, SIZES(0, 2), 2, &bad), MS_EINVAL,
                "mesh 2 | rank 2 | world | 0 to 1");
+  const char *const pair[2] = {"replicate", "shard"};
+  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 2, SIZES(-1, 2), pair, 0, SIZES(0), 2, &bad), MS_EINVAL, "0 | 2");
+  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 2, SIZES(-1, 2), pair, -2, SIZES(0), 2, &bad), MS_EINVAL,
+               "-2 | 2");
+  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 1, SIZES(INT_MAX), NULL, INT_MAX, SIZES(0), 2, &bad), MS_EINVAL,
+               "2147483647 | 2");
   assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 1, SIZES(3), NULL, 2, SIZES(0, 1), 2, &bad), MS_EINVAL,
                "mesh 3 | 3 ranks | 2");
 }

@@ -4,6 +4,8 @@
 #include "tests/c/support/check.h"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,7 +224,10 @@ static void the_reader_tells_why_it_failed_and_goes_on(void **state) {
   write_tokens(0, 20240520, 1, 100, 0);
   ms_tokens *tokens = open_files(1);
   assert_fails(ms_token_reader_new(tokens, 1, 0, 1, &reader), MS_EINVAL, "1");
+  assert_fails(ms_token_reader_new(tokens, 1 << 30, INT_MAX, 1 << 30, &reader), MS_ENOMEM, "2147483648 tokens");
   must(ms_token_reader_new(tokens, 1, 7, 2, &reader));
+  assert_fails(ms_token_reader_take(reader, NAN, got, targets), MS_EINVAL, "seconds | nan");
+  assert_fails(ms_token_reader_discard(reader, -1), MS_EINVAL, "seconds | -1");
   must(ms_token_reader_request(reader, &outside));
   must(ms_token_reader_request(reader, &inside));
   assert_fails(ms_token_reader_take(reader, 60, got, targets), MS_EINVAL, "8 tokens | 93 | 100");

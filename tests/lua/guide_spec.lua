@@ -62,7 +62,7 @@ end)
 
 describe("the guide to running recipes", function()
   it("shows the errors that its commands print", function()
-    local section, compared = read("recipes/README.md"):match("\n## When something .-\n(.*)"), 0
+    local section, compared = scratch.read("recipes/README.md"):match("\n## When something .-\n(.*)"), 0
     for line, expected in section:gmatch("\n    %$ moonshard (run [^\n]*)\n    (moonshard: [^\n]*)") do
       local arguments = {}
       for word in line:gmatch("%S+") do arguments[#arguments + 1] = word end
