@@ -204,20 +204,29 @@ function errors.adopt(raised)
   })
 end
 
+-- A text about a value without one. LuaJIT's tostring returns whatever a recipe's __tostring does.
+local function text_of(raised)
+  local meta = debug.getmetatable(raised)
+  if type(raised) == "number" then return tostring(raised) end
+  if not (meta and meta.__tostring) then
+    return ("error was called with %s instead of a message"):format(raised == nil and "nil" or "a " .. type(raised))
+  end
+  local ok, text = pcall(tostring, raised)
+  if ok and type(text) == "string" then return nil end
+  return ("error was called with a %s whose __tostring failed: %s"):format(type(raised),
+    ok and "it returned a " .. type(text) or tostring(text))
+end
+
 ---Turns a value that a recipe raised into one line, for use as xpcall's handler. Values without text get one. Texts
 ---without a place (error("...", 0), dofile of a missing file), or with one in this layer, get the recipe's line.
 ---@param raised any
 ---@return any
 function errors.locate(raised)
   if errors.is(raised) then return raised end
-  local meta = debug.getmetatable(raised)
-  if type(raised) == "table" and not (meta and meta.__tostring) or raised == nil then
-    raised = ("error was called with %s instead of a message"):format(raised == nil and "nil" or "a table")
-  end
   if type(raised) ~= "string" then
-    local ok, text = pcall(tostring, raised) -- the recipe may define __tostring
-    if ok then return raised end
-    raised = ("error was called with a table whose __tostring failed: %s"):format(tostring(text))
+    local text = text_of(raised)
+    if not text then return raised end
+    raised = text
   end
   raised = explained(raised)
   local has_place, own = raised:match("^[^\n]-:%d+: "), raised:sub(1, #own_prefix - 1) == own_prefix:sub(2)
