@@ -2,6 +2,7 @@
 #include "tests/c/support/callers.h"
 #include "tests/c/support/check.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -158,6 +159,26 @@ static void L3_a_server_that_lies_is_not_believed(void **state) {
   answer_hello(MS_WIRE_REFUSED, 100, MS_EMISMATCH, "rank 1 | refused");
 }
 
+/* A store under a flood closes connections that it has greeted: a rank comes again, until its deadline. */
+static void L3_a_server_that_closes_is_asked_again(void **state) {
+  (void)state;
+  uint8_t greeting[MS_WIRE_GREETING], nonce[MS_WIRE_NONCE] = {1};
+  int port, listener = listen_raw(&port);
+  prepare_caller(&ranks[1], port, 1, 2);
+  ranks[1].config.timeout = 1;
+  start_caller(&ranks[1]);
+  ms_wire_put_greeting(greeting, nonce);
+  for (int i = 0; i < 3; i++) {
+    struct pollfd comes = {.fd = listener, .events = POLLIN};
+    assert_int_equal(poll(&comes, 1, 5000), 1);
+    int fd = accept(listener, NULL, NULL);
+    send_raw(fd, greeting, sizeof greeting);
+    close(fd);
+  }
+  assert_caller_fails(&ranks[1], MS_ETIMEOUT, "rank 0 of 2 | 1 s");
+  close(listener);
+}
+
 static void L3_a_silent_server_is_told_at_the_deadline(void **state) {
   (void)state;
   int port, listener = listen_raw(&port);
@@ -197,6 +218,7 @@ int main(void) {
       TEST(L3_another_protocol_version_is_refused),
       TEST(L3_a_foreign_server_at_the_port_is_told),
       TEST(L3_a_server_that_lies_is_not_believed),
+      TEST(L3_a_server_that_closes_is_asked_again),
       TEST(L3_a_silent_server_is_told_at_the_deadline),
       TEST(L3_a_port_in_use_is_told),
       TEST(L3_an_address_of_another_host_is_told),

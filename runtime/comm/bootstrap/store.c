@@ -94,6 +94,18 @@ static int receive_greeting(const ms_store *store, double deadline, uint8_t nonc
                  (unsigned)version, MS_STORE_VERSION);
 }
 
+static int has_closed(int fd) {
+  char byte;
+  return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+/* A store that many strangers connect to closes the connections of the oldest. Its end then belongs to no process,
+ * which says nothing about its user. */
+static int check_server_user(int fd) {
+  int rc = ms_wire_check_user(fd);
+  return rc == MS_EMISMATCH && has_closed(fd) ? MS_FAIL(MS_EIO, "the store closed the connection") : rc;
+}
+
 /* Fails with MS_EIO when the connection closed before an answer: another attempt can succeed. */
 static int introduce(ms_store *store, const ms_store_config *config, double deadline) {
   ms_wire_hello hello;
@@ -104,7 +116,7 @@ static int introduce(ms_store *store, const ms_store_config *config, double dead
   if (store->place.kind != MS_STORE_TCP) MS_TRY(ms_wire_check_user(store->fd));
   MS_TRY(receive_greeting(store, deadline, nonce));
   /* Over TCP, rank 0's end belongs to a process only after it has accepted, which the greeting shows. */
-  if (store->place.kind == MS_STORE_TCP && !*config->token) MS_TRY(ms_wire_check_user(store->fd));
+  if (store->place.kind == MS_STORE_TCP && !*config->token) MS_TRY(check_server_user(store->fd));
   fill_hello(config, &hello);
   MS_TRY(ms_secret_random(hello.nonce, sizeof hello.nonce));
   ms_wire_client_proof(config->token, nonce, &hello, hello.proof);
