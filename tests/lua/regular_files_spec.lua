@@ -53,7 +53,7 @@ local READERS = {
   end },
   { "tokens.bin", copy_of, "gpt2", function(folder)
     ms.data.tokens { files = folder .. "/tokens.bin", seq = 4, batch = 1 }
-  end, { ["a folder"] = "it has no" } },
+  end, { ["a folder"] = "contains no" } },
 }
 
 describe("a file that is none", function()

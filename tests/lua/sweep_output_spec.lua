@@ -171,9 +171,6 @@ describe("the results of moonshard sweep", function()
     local fast, near, far = record("a", 90, 100, 110), record("b", 80, 88, 95), record("c", 50, 55, 60)
     assert.same({}, warnings(0.2, fast, far))
     has(warnings(0.2, fast, near, far)[1], "1 other point | (a, +-10 %)")
-    local none = report.new({ sort = "-accuracy", repeats = 1, machine = {} }, { { key = "a", values = {} } },
-      { a = fast }, 0)
-    has(none.warnings[1], "metric accuracy")
     has(warnings(1.5, fast, far)[1], "1.5 | 2 cores")
   end)
 

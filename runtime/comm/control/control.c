@@ -46,8 +46,8 @@ static ms_control layout_of(int size, int local, uint64_t group_bytes) {
 int ms_control_create(int size, int local, int cores, uint64_t group_bytes, int *fd) {
   if (size < 1 || size > MS_MAX_RANKS) return MS_FAIL(MS_EINVAL, "a job has 1 to %d ranks, not %d", MS_MAX_RANKS, size);
   if (local < 1 || local > MS_MAX_LOCAL_RANKS || local > size)
-    return MS_FAIL(MS_EINVAL, "a host runs 1 to %d of %d ranks, not %d: use several hosts (--nodes)",
-                   size < MS_MAX_LOCAL_RANKS ? size : MS_MAX_LOCAL_RANKS, size, local);
+    return MS_FAIL(MS_EINVAL, "a host runs 1 to %d ranks, not %d: use several hosts (--nodes)",
+                   size < MS_MAX_LOCAL_RANKS ? size : MS_MAX_LOCAL_RANKS, local);
   const ms_control layout = layout_of(size, local, group_bytes);
   int made = memfd_create(MS_CONTROL_NAME, MFD_CLOEXEC);
   if (made < 0) return MS_FAIL(MS_EIO, "cannot make the control segment: memfd_create: %s", strerror(errno));

@@ -30,9 +30,8 @@ static int plan_pinning(ms_running *run) {
 
 static int make_segment(ms_running *run) {
   const int ranks = run->config->ranks, nodes = run->config->nodes ? run->config->nodes : 1;
-  if (nodes > MS_MAX_RANKS || ranks > MS_MAX_LOCAL_RANKS)
-    return MS_FAIL(MS_EINVAL, "%d nodes of %d ranks: a job has at most %d ranks, and a node %d", nodes, ranks,
-                   MS_MAX_RANKS, MS_MAX_LOCAL_RANKS);
+  if ((int64_t)ranks * nodes > MS_MAX_RANKS)
+    return MS_FAIL(MS_EINVAL, "a job has at most %d ranks, not %d nodes of %d", MS_MAX_RANKS, nodes, ranks);
   return ms_job_create(ranks * nodes, ranks, 0, &run->control_fd);
 }
 
