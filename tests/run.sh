@@ -75,6 +75,7 @@ wanted() {
 longest_first() {
   local paths
   mapfile -t paths
+  [ ${#paths[@]} -gt 0 ] || return 0
   printf '%s\n' "${paths[@]}" | grep -f <(listed tests/long.list)
   printf '%s\n' "${paths[@]}" | grep -v -f <(listed tests/long.list)
 }
