@@ -10,8 +10,8 @@
  *   ms_graph_*           records the computation, op by op, down to a scalar loss
  *   ms_plan_compile      compiles the whole step to a static, verified list of instructions; needs no device
  *   ms_state_new         allocates and initialises this rank's parameters, gradients and optimizer state
- *   ms_exec_new, ms_exec_run   bind the plan to the state, and run its phases: first, next, last, norm, update,
- * evaluate
+ *   ms_exec_new          binds the plan to the state
+ *   ms_exec_run          runs a phase: first, next, last, norm, update or evaluate
  *
  * The parts, in reading order. Include only this file, which includes them all:
  *

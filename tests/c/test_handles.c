@@ -26,8 +26,8 @@ enum {
   TOKENIZER = MS_HANDLE_TOKENIZER,
   SAVE = MS_HANDLE_SAVE,
   SLICE = MS_HANDLE_KINDS,
-  FIRST = MS_HANDLE_WORLD,
-  END
+  FIRST = WORLD,
+  END = SLICE + 1
 };
 
 typedef struct everything {
@@ -207,6 +207,7 @@ static void use(everything *e) {
 static void every_kind_is_made(void **state) {
   (void)state;
   everything e;
+  assert_int_equal(END - FIRST, MS_HANDLE_KINDS); /* every kind, and a slice of a mesh */
   make(&e);
   for (int kind = FIRST; kind < END; kind++) {
     const int own = kind == SLICE ? MS_HANDLE_MESH : kind;
