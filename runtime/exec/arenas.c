@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "exec/async/async.h"
+#include "exec/host_memory.h"
 
 enum { PAGE_BYTES = 4096 };
 
@@ -24,26 +25,6 @@ static int allocate(const ms_state *state, int arena, int64_t bytes, ms_region *
   MS_TRY(state->device->api->allocate(state->device, bytes, is_communicated(arena), label, &base));
   *region = (ms_region){base, (size_t)bytes};
   return MS_OK;
-}
-
-static int has_block_a_rank(int arena) { return arena == MS_ARENA_COMM || arena == MS_ARENA_GROUPED; }
-
-/* The number of blocks of an arena that all ranks of the group map together; 0: the arena is private. */
-static int shared_blocks(const ms_state *state, int arena) {
-  const ms_model *model = state->model;
-  if (state->process_group.size == 1 || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return 0;
-  if (has_block_a_rank(arena)) return state->process_group.size;
-  if (arena == MS_ARENA_REPLICATED) return model->shard_size;
-  if (model->shard_size == 1) return 0;
-  const int of_shards = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
-  return !of_shards ? 0 : state->layout.replicas > 1 ? 1 : model->replicate_size;
-}
-
-/* The index of this rank's block among them. */
-static int own_block(const ms_state *state, int arena) {
-  if (has_block_a_rank(arena)) return state->process_group.me;
-  if (arena == MS_ARENA_REPLICATED) return state->model->shard_rank;
-  return state->layout.replicas > 1 ? 0 : state->model->replicate_rank;
 }
 
 void ms_state_free_arena(ms_state *state, int arena) {
@@ -75,10 +56,10 @@ static int check_host_memory(const ms_state *state, int arena, int64_t bytes) {
 
 int ms_state_map_arena(ms_state *state, int arena, int64_t bytes) {
   ms_region mapped;
-  int blocks = shared_blocks(state, arena);
+  int blocks = ms_host_memory_blocks(state, arena);
   int64_t stride = whole_pages(bytes);
   MS_TRY(check_host_memory(state, arena, blocks ? stride * blocks : bytes));
-  if (blocks) MS_TRY(ms_region_map(&state->process_group, (size_t)(stride * blocks), &mapped));
+  if (blocks) MS_TRY(ms_region_map(state->host, (size_t)(stride * blocks), &mapped));
   else MS_TRY(allocate(state, arena, bytes, &mapped));
   ms_async_close_windows(state, arena);
   ms_state_free_arena(state, arena);
@@ -116,8 +97,8 @@ int ms_state_growth(const ms_state *state, const ms_plan *plan, int64_t *bytes) 
   *bytes = 0;
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {
     int64_t more = plan->arena_bytes[arena] - state->arena_bytes[arena];
-    int blocks = arena == MS_ARENA_GATHERED ? shared_blocks(state, arena) : 0;
-    if (more > 0) *bytes += blocks ? share_of(more * blocks, state->process_group.size) : more;
+    int blocks = arena == MS_ARENA_GATHERED ? ms_host_memory_blocks(state, arena) : 0;
+    if (more > 0) *bytes += blocks ? share_of(more * blocks, state->host->size) : more;
   }
   return MS_OK;
 }
@@ -141,9 +122,7 @@ int ms_state_memory(const ms_state *state, ms_device_memory *memory) {
 /* ---- addresses and copies ---- */
 
 char *ms_state_block(const ms_state *state, int arena) {
-  char *base = state->arena[arena].base;
-  if (!base || !shared_blocks(state, arena)) return base;
-  return base + own_block(state, arena) * state->stride[arena];
+  return state->arena[arena].base ? ms_state_peer_block(state, arena, ms_world_rank(state->world)) : NULL;
 }
 
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes) {
@@ -176,8 +155,8 @@ int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view) {
 }
 
 char *ms_state_peer_block(const ms_state *state, int arena, int rank) {
-  int place = 0;
-  if (!shared_blocks(state, arena)) return state->arena[arena].base;
-  while (state->process_group.rank[place] != rank) place++;
-  return (char *)state->arena[arena].base + place * state->stride[arena];
+  char *base = state->arena[arena].base;
+  if (!state->blocks[arena]) return base;
+  const int block = ms_host_memory_block_of(state, arena, rank);
+  return block < 0 ? NULL : base + block * state->stride[arena];
 }

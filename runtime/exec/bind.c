@@ -49,7 +49,8 @@ void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
 static void *peer_pointer(const ms_exec *exec, const ms_ref *ref, int rank) {
   const ms_buffer *buffer = &exec->plan->buffer[ref->buffer];
   int64_t offset = buffer->arena == MS_ARENA_STATE ? state_offset(exec, ref->buffer) : buffer->offset;
-  return ms_state_peer_block(exec->state, buffer->arena, rank) + offset + ref->offset;
+  char *block = ms_state_peer_block(exec->state, buffer->arena, rank);
+  return block ? block + offset + ref->offset : NULL; /* of another host */
 }
 
 static void resolve_kernel(ms_exec *exec, const ms_instr *source, ms_kernel_call *call) {

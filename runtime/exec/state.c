@@ -9,6 +9,7 @@
 #include "comm/recorder/flight_recorder.h"
 #include "exec/compare.h"
 #include "exec/async/async.h"
+#include "exec/host_memory.h"
 #include "exec/params.h"
 
 void ms_state_set_interrupted(ms_state *state) {
@@ -104,6 +105,7 @@ static void destroy_state(void *object) {
   free(state->group);
   for (int stream = 0; stream < MS_NAMED_STREAMS; stream++) ms_comm_close(state->comm[stream]);
   for (int arena = 0; arena < MS_ARENAS; arena++) ms_state_free_arena(state, arena);
+  ms_host_memory_close(state);
   ms_group_close(&state->process_group);
   if (state->device) state->device->api->close(state->device);
   free(state->view);
@@ -137,6 +139,7 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *g
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));
   MS_GOTO(check_nodes(state));
   MS_GOTO(make_grid(state));
+  MS_GOTO(ms_host_memory_open(state));
   for (int arena = MS_ARENA_STATE; arena < MS_ARENA_ACTIVATIONS; arena++)
     if (state->layout.bytes[arena]) MS_GOTO(ms_state_map_arena(state, arena, state->layout.bytes[arena]));
   MS_GOTO(ms_params_init(state));

@@ -18,13 +18,18 @@ struct ms_state {
   ms_handle handle;
   ms_world *world;
   ms_group process_group; /* the ranks that train this model */
+  ms_group *host;         /* those of them on this host: process_group, or ranks_here (host_memory.c) */
+  ms_group ranks_here;    /* opened only if there are others */
+  /* The copies that the ranks of this host use, of gathered weights and masters [0], and of state that replicas share
+   * [1]: how many, and the index of each rank's, [host->size]. */
+  struct {
+    int n, *block;
+  } copies[2];
   const ms_model *model;
   ms_device *device; /* holds the arenas */
   int nccl;          /* enum ms_nccl_option */
   ms_state_layout layout;
-  /* The whole mapping of each arena: COMM and GROUPED [group size * stride], GATHERED and MASTERS
-   * [replicate_size * stride]; where replicas share one copy, GATHERED and MASTERS [stride], REPLICATED
-   * [shard_size * stride]. */
+  /* The whole mapping of each arena: [blocks * stride], or [stride] where it is private. */
   ms_region arena[MS_ARENAS];
   int blocks[MS_ARENAS]; /* blocks mapped together, noted when mapped as the model can be freed first; 0: private */
   int64_t arena_bytes[MS_ARENAS]; /* size of this rank's block, as plans requested it */
@@ -75,7 +80,8 @@ int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t
 int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes);
 /* First byte of this rank's block of an arena. */
 char *ms_state_block(const ms_state *state, int arena);
-/* First byte of the block of a world rank, as mapped in this process; of the arena where it is private. */
+/* First byte of the block of a world rank, as mapped in this process; of the arena where it is private; NULL for a rank
+ * of another host. */
 char *ms_state_peer_block(const ms_state *state, int arena, int rank);
 /* A stream's communicator among `ranks` neighbours of its dimension's group or, if `ranks` exceeds the group's size,
  * among all replicas. ms_state_open_group or ms_state_open_replicas opens it, unless it is the whole group's. */

@@ -1,0 +1,104 @@
+/* host_memory.c - which arenas the ranks of one host map together, how many blocks each has, and whose they are.
+ *
+ * Ranks of one host share memory, whichever part of the model's ranks they are; hosts share nothing. An arena that
+ * peers read in place has a block for every rank of this host. Gathered weights and masters have one for every copy
+ * of them: one for each replica with ranks here, or one for all replicas that share their state.
+ */
+#include "exec/host_memory.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+
+/* ---- the ranks of this host ---- */
+
+static int is_here(const ms_state *state, int rank) {
+  const ms_world *world = state->world;
+  return ms_world_node_of(world, rank) == ms_world_node_of(world, ms_world_rank(world));
+}
+
+static int find_host(ms_state *state) {
+  ms_group *all = &state->process_group;
+  int n = 0, rc = MS_OK, *ranks = ms_calloc(all->size, sizeof *ranks);
+  if (!ranks) return MS_ENOMEM;
+  for (int i = 0; i < all->size; i++)
+    if (is_here(state, all->rank[i])) ranks[n++] = all->rank[i];
+  state->host = all;
+  if (n < all->size) {
+    rc = ms_group_open(state->world, n, ranks, state->model->mesh_text, &state->ranks_here);
+    state->host = &state->ranks_here;
+  }
+  free(ranks);
+  return rc;
+}
+
+/* ---- blocks ---- */
+
+enum { WEIGHTS = 0, REPLICATED = 1 }; /* kinds of copies, see ms_state.copies */
+
+/* 1 when each rank of the host has a block of its own. */
+static int has_block_a_rank(int arena) { return arena == MS_ARENA_COMM || arena == MS_ARENA_GROUPED; }
+
+/* The number, among all copies in the job, of the one that a rank uses. */
+static int copy_of(const ms_state *state, int kind, int rank) {
+  const int shards = state->model->shard_size;
+  int place = 0;
+  while (state->grid[place] != rank) place++;
+  const int copy = place / shards / state->layout.replicas;
+  return kind == REPLICATED ? copy * shards + place % shards : copy;
+}
+
+/* Gives each rank of this host the index of its copy among those that are here, in the order of their numbers. */
+static int find_copies(ms_state *state, int kind) {
+  const int n = state->host->size;
+  int most = 0, *copy = ms_calloc(n, sizeof *copy);
+  state->copies[kind].block = ms_calloc(n, sizeof *copy);
+  if (!copy || !state->copies[kind].block) {
+    free(copy);
+    return MS_ENOMEM;
+  }
+  for (int i = 0; i < n; i++) copy[i] = copy_of(state, kind, state->host->rank[i]);
+  for (int i = 0; i < n; i++) {
+    int below = 0;
+    for (int j = 0; j < n; j++) {
+      int first = 0;
+      while (copy[first] != copy[j]) first++;
+      below += first == j && copy[j] < copy[i];
+    }
+    state->copies[kind].block[i] = below;
+    if (below >= most) most = below + 1;
+  }
+  state->copies[kind].n = most;
+  free(copy);
+  return MS_OK;
+}
+
+int ms_host_memory_open(ms_state *state) {
+  MS_TRY(find_host(state));
+  MS_TRY(find_copies(state, WEIGHTS));
+  return find_copies(state, REPLICATED);
+}
+
+void ms_host_memory_close(ms_state *state) {
+  free(state->copies[WEIGHTS].block);
+  free(state->copies[REPLICATED].block);
+  ms_group_close(&state->ranks_here);
+}
+
+static int is_shared(const ms_state *state, int arena) {
+  if (state->host->size == 1 || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return 0;
+  if (has_block_a_rank(arena) || arena == MS_ARENA_REPLICATED) return 1;
+  return state->model->shard_size > 1 && (arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS);
+}
+
+int ms_host_memory_blocks(const ms_state *state, int arena) {
+  if (!is_shared(state, arena)) return 0;
+  return has_block_a_rank(arena) ? state->host->size : state->copies[arena == MS_ARENA_REPLICATED].n;
+}
+
+int ms_host_memory_block_of(const ms_state *state, int arena, int rank) {
+  int place = 0;
+  while (place < state->host->size && state->host->rank[place] != rank) place++;
+  if (place == state->host->size) return -1;
+  return has_block_a_rank(arena) ? place : state->copies[arena == MS_ARENA_REPLICATED].block[place];
+}

@@ -1,0 +1,16 @@
+/* host_memory.h - the blocks of arenas that the ranks of one host map together. */
+#ifndef MS_EXEC_HOST_MEMORY_H
+#define MS_EXEC_HOST_MEMORY_H
+
+#include "exec/state.h"
+
+/* Finds the ranks of the model that are on this host (ms_state.host); opens a group for them if others are elsewhere.
+ * Collective over the model's ranks. */
+int ms_host_memory_open(ms_state *state);
+void ms_host_memory_close(ms_state *state);
+/* The number of blocks of an arena that the ranks of this host map together; 0: the arena is private. */
+int ms_host_memory_blocks(const ms_state *state, int arena);
+/* The index of the block that a world rank uses; -1 when it is on another host. Only for arenas that are shared. */
+int ms_host_memory_block_of(const ms_state *state, int arena, int rank);
+
+#endif
