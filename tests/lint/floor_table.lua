@@ -11,6 +11,7 @@ local order = {
     {
       "runtime/comm/control",
       "runtime/comm/recorder",
+      "runtime/comm/transport",
       "runtime/comm/group",
       "runtime/comm/collectives",
       "runtime/comm/regions",

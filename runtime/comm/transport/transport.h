@@ -1,0 +1,99 @@
+/* transport.h - moves bytes between ranks on different hosts: the table that each transport implements (tcp.c; UCX and
+ * MPI are others). Everything above it, which rank sends which bytes to whom and in which order they are summed, is
+ * written once, over this table.
+ *
+ * A rank has one endpoint, connected to the peers that it names: ranks of other hosts. Transfers are in the caller's
+ * memory: the transport copies nothing and buffers nothing. A send moves no byte before the peer has posted the
+ * receive that matches it (the receiver sends a credit), so a late receiver costs no memory on either side, and bytes
+ * of one key never wait behind those of another. Send number k of a key to a peer matches that peer's receive number k
+ * of the same key from this rank; both have the same size.
+ *
+ * Threads: one thread at a time uses an endpoint, its progress thread, except for ms_transport_api.wake, which any
+ * thread can call. No function blocks but progress, which sleeps at most as long as it is asked to.
+ *
+ * Errors: the first failure of a connection (closed, reset, no byte moved within the deadline, a peer that breaks the
+ * protocol) fails every transfer with that peer, now and later, and reports it once through ms_transport_config.failed.
+ * Other peers are not affected.
+ */
+#ifndef MS_COMM_TRANSPORT_TRANSPORT_H
+#define MS_COMM_TRANSPORT_TRANSPORT_H
+
+#include <stdint.h>
+
+/* Defined by each transport. */
+typedef struct ms_endpoint ms_endpoint;
+
+enum {
+  MS_TRANSPORT_ADDRESS = 256, /* bytes of an endpoint's address, which ranks gather before they connect */
+  MS_TRANSPORT_UNDER_WAY = 64 /* transfers of one key and direction that can be posted to a peer at a time */
+};
+
+enum ms_transfer_state {
+  MS_TRANSFER_IDLE = 0,   /* belongs to the caller */
+  MS_TRANSFER_POSTED = 1, /* belongs to the endpoint, as does its memory */
+  MS_TRANSFER_DONE = 2,   /* all bytes are in place (receive), or the memory can be written again (send) */
+  MS_TRANSFER_FAILED = 3  /* the connection failed, or the transfer was cancelled */
+};
+
+/* One send or receive. The caller fills the first five fields and keeps the struct until the state is DONE or FAILED.
+ */
+typedef struct ms_transfer {
+  int peer;     /* world rank */
+  int receives; /* 1: receive, 0: send */
+  uint64_t key; /* the sequence that it belongs to; the same on both sides */
+  void *data;
+  int64_t bytes; /* at least 1 */
+  enum ms_transfer_state state;
+  /* Of the transport. */
+  uint64_t number; /* its place in the sequence, from 0 */
+  int64_t moved;   /* bytes moved so far */
+  struct ms_transfer *next;
+} ms_transfer;
+
+typedef struct ms_transport_config {
+  int rank, size;    /* of this rank, in the world */
+  const char *token; /* of the job; "": none, only for ranks of one user on one machine */
+  const char *job;   /* id of the job; connections of another one are refused */
+  double timeout; /* seconds without a byte, in a transfer that both sides have posted, after which a peer has failed */
+  /* Called from progress, once for each peer that fails. why: one line, without the rank. */
+  void (*failed)(void *context, int peer, const char *why);
+  void *context;
+} ms_transport_config;
+
+/* Bytes and messages that an endpoint has moved, for counters and tests. Payload only: no headers, no credits. */
+typedef struct ms_transport_counts {
+  int64_t sent, received; /* bytes */
+} ms_transport_counts;
+
+typedef struct ms_transport_api {
+  const char *name; /* "tcp" */
+  /* Makes an endpoint that listens. Fails with MS_EIO (no port, no such interface), MS_EUNSUPPORTED (a library that is
+   * not there). */
+  int (*open)(const ms_transport_config *config, ms_endpoint **endpoint);
+  /* The address by which peers connect, at most MS_TRANSPORT_ADDRESS bytes; the caller gathers those of all ranks. */
+  int (*address)(ms_endpoint *endpoint, void *address, int *bytes);
+  /* Starts to connect to n peers (world ranks), whose addresses are [n][MS_TRANSPORT_ADDRESS]. Of a pair the lower rank
+   * connects and the higher one accepts. Call it once; progress completes the connections, and transfers can be posted
+   * before that. */
+  int (*connect)(ms_endpoint *endpoint, int n, const int *peers, const void *addresses);
+  /* Number of peers whose connections are complete. */
+  int (*connected)(const ms_endpoint *endpoint);
+  /* Posts a transfer; it is POSTED afterwards, or FAILED when the peer has failed already. Fails with MS_EINVAL for a
+   * rank that is no peer, or more than MS_TRANSPORT_UNDER_WAY transfers. */
+  int (*post)(ms_endpoint *endpoint, ms_transfer *transfer);
+  /* Moves what can be moved; sleeps at most `seconds` for something to do, and less when wake was called. A negative
+   * number of bytes or a failure of a peer is no failure of the endpoint. */
+  int (*progress)(ms_endpoint *endpoint, double seconds);
+  /* Makes progress return soon. From any thread. */
+  void (*wake)(ms_endpoint *endpoint);
+  /* Takes back every posted transfer of a key (FAILED); its memory belongs to the caller again. A peer that still sends
+   * to it finds no receive and waits; a half-moved transfer fails the connection. */
+  void (*cancel)(ms_endpoint *endpoint, uint64_t key);
+  void (*counts)(const ms_endpoint *endpoint, ms_transport_counts *counts);
+  /* Says goodbye to the peers, so that they do not report a failure, and frees the endpoint; accepts NULL. */
+  void (*close)(ms_endpoint *endpoint);
+} ms_transport_api;
+
+extern const ms_transport_api ms_transport_tcp;
+
+#endif
