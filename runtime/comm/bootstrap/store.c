@@ -21,7 +21,6 @@
 #include "comm/bootstrap/store_server.h"
 #include "comm/bootstrap/store_wait.h"
 #include "comm/bootstrap/store_wire.h"
-#include "comm/bootstrap/token.h"
 
 /* Seconds; a server greets as soon as its thread gets a core. */
 static const double GREETING_SECONDS = 10.0;

@@ -1,22 +1,9 @@
-/* store_frame.c - encodes greetings, hellos, proofs and texts. */
-#include <endian.h>
-#include <sodium.h>
+/* store_frame.c - encodes greetings, hellos and their proofs. */
 #include <string.h>
 
 #include "comm/bootstrap/store_wire.h"
 
 static const char MAGIC[8] = {'M', 'S', 'S', 'T', 'O', 'R', 'E', '\n'};
-
-void ms_wire_put32(uint8_t *at, uint32_t value) {
-  value = htole32(value);
-  memcpy(at, &value, sizeof value);
-}
-
-uint32_t ms_wire_get32(const uint8_t *at) {
-  uint32_t value;
-  memcpy(&value, at, sizeof value);
-  return le32toh(value);
-}
 
 void ms_wire_put_greeting(uint8_t greeting[MS_WIRE_GREETING], const uint8_t nonce[MS_WIRE_NONCE]) {
   memcpy(greeting, MAGIC, sizeof MAGIC);
@@ -56,20 +43,6 @@ void ms_wire_get_hello(const uint8_t body[MS_WIRE_HELLO_BYTES], ms_wire_hello *h
   ms_wire_get_text(body + HOST_AT, MS_WIRE_NAME, hello->host, sizeof hello->host);
 }
 
-/* HMAC-SHA-256, keyed by a token of any length. */
-static void prove(const char *token, const uint8_t *text, size_t bytes, uint8_t proof[MS_WIRE_PROOF]) {
-  _Static_assert(MS_WIRE_PROOF == crypto_auth_hmacsha256_BYTES, "a proof is one digest");
-  crypto_auth_hmacsha256_state state;
-  crypto_auth_hmacsha256_init(&state, (const uint8_t *)token, strlen(token));
-  crypto_auth_hmacsha256_update(&state, text, bytes);
-  crypto_auth_hmacsha256_final(&state, proof);
-  sodium_memzero(&state, sizeof state); /* it contains key material */
-}
-
-int ms_wire_same_proof(const uint8_t a[MS_WIRE_PROOF], const uint8_t b[MS_WIRE_PROOF]) {
-  return !sodium_memcmp(a, b, MS_WIRE_PROOF);
-}
-
 void ms_wire_client_proof(const char *token, const uint8_t server_nonce[MS_WIRE_NONCE], const ms_wire_hello *hello,
                           uint8_t proof[MS_WIRE_PROOF]) {
   uint8_t text[1 + MS_WIRE_NONCE + MS_WIRE_HELLO_BYTES];
@@ -78,7 +51,7 @@ void ms_wire_client_proof(const char *token, const uint8_t server_nonce[MS_WIRE_
   text[0] = 'c';
   memcpy(text + 1, server_nonce, MS_WIRE_NONCE);
   ms_wire_put_hello(text + 1 + MS_WIRE_NONCE, &claim);
-  prove(token, text, sizeof text, proof);
+  ms_wire_prove(token, text, sizeof text, proof);
 }
 
 void ms_wire_server_proof(const char *token, const uint8_t server_nonce[MS_WIRE_NONCE],
@@ -87,12 +60,5 @@ void ms_wire_server_proof(const char *token, const uint8_t server_nonce[MS_WIRE_
   text[0] = 's';
   memcpy(text + 1, server_nonce, MS_WIRE_NONCE);
   memcpy(text + 1 + MS_WIRE_NONCE, client_nonce, MS_WIRE_NONCE);
-  prove(token, text, sizeof text, proof);
-}
-
-void ms_wire_get_text(const uint8_t *body, size_t bytes, char *text, size_t capacity) {
-  size_t n = 0;
-  for (; n < bytes && n + 1 < capacity && body[n]; n++)
-    text[n] = (char)(body[n] >= 32 && body[n] < 127 ? body[n] : '?');
-  memset(text + n, 0, capacity - n);
+  ms_wire_prove(token, text, sizeof text, proof);
 }

@@ -1,6 +1,5 @@
 /* store_peer.c - buffers of one connection. */
 #include "comm/bootstrap/store_peer.h"
-#include "comm/bootstrap/token.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -25,7 +25,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/bootstrap/token.h"
 #include "comm/control/rank_set.h"
 #include "comm/bootstrap/store_peer.h"
 

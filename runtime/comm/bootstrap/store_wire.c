@@ -8,7 +8,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -199,17 +198,6 @@ int ms_wire_connect(const ms_store_place *place, double deadline, int *fd, char 
 }
 
 /* ---- about connections ---- */
-
-void ms_wire_peer_name(int fd, char *text, size_t bytes) {
-  struct sockaddr_storage address;
-  socklen_t size = sizeof address;
-  char host[64], port[8];
-  int format = NI_NUMERICHOST | NI_NUMERICSERV;
-  if (getpeername(fd, (struct sockaddr *)&address, &size) || address.ss_family == AF_UNIX ||
-      getnameinfo((struct sockaddr *)&address, size, host, sizeof host, port, sizeof port, format))
-    snprintf(text, bytes, "this host");
-  else snprintf(text, bytes, "%s:%s", host, port);
-}
 
 void ms_wire_keep_alive(int fd) {
   int yes = 1, idle = KEEP_IDLE, interval = KEEP_INTERVAL, count = KEEP_COUNT;

@@ -12,14 +12,9 @@
 #include <stdint.h>
 
 #include "comm/bootstrap/store.h"
+#include "comm/transport/wire.h"
 
-enum {
-  MS_WIRE_NONCE = 16,
-  MS_WIRE_GREETING = 8 + 4 + 4 + MS_WIRE_NONCE,
-  MS_WIRE_HEADER = 8,
-  MS_WIRE_NAME = 64,
-  MS_WIRE_PROOF = 32
-};
+enum { MS_WIRE_GREETING = 8 + 4 + 4 + MS_WIRE_NONCE, MS_WIRE_HEADER = 8, MS_WIRE_NAME = 64 };
 
 enum ms_wire_kind {
   MS_WIRE_HELLO = 1,   /* client: ms_wire_hello */
@@ -49,12 +44,6 @@ int ms_wire_listen(const ms_store_place *place, int *fd);
 /* Tries once to connect, until `deadline` (ms_clock). When nothing answers, *fd is -1 and `why` has the reason: the
  * caller can try again. An error is final. */
 int ms_wire_connect(const ms_store_place *place, double deadline, int *fd, char *why, size_t bytes);
-/* MS_OK when the other end of a connection within this host belongs to a process of this user; MS_EMISMATCH when it
- * belongs to another user or the owner is unknown; MS_EIO when the connection is closed. Over TCP the other side must
- * have accepted its end and not closed it. */
-int ms_wire_check_user(int fd);
-/* "10.0.0.7:4242", or "this host". */
-void ms_wire_peer_name(int fd, char *text, size_t bytes);
 /* Makes connections that die silently (a host that lost power) fail after about half a minute. */
 void ms_wire_keep_alive(int fd);
 /* Send or receive everything, or fail: MS_ETIMEOUT at the deadline, MS_EIO when the connection closed. */
@@ -63,8 +52,6 @@ int ms_wire_receive(int fd, void *data, size_t bytes, double deadline);
 
 /* ---- frames ---- */
 
-void ms_wire_put32(uint8_t *at, uint32_t value);
-uint32_t ms_wire_get32(const uint8_t *at);
 void ms_wire_put_greeting(uint8_t greeting[MS_WIRE_GREETING], const uint8_t nonce[MS_WIRE_NONCE]);
 /* Returns 0 when the bytes are not a store's greeting. */
 int ms_wire_get_greeting(const uint8_t greeting[MS_WIRE_GREETING], uint32_t *version, uint8_t nonce[MS_WIRE_NONCE]);
@@ -76,9 +63,5 @@ void ms_wire_client_proof(const char *token, const uint8_t server_nonce[MS_WIRE_
                           uint8_t proof[MS_WIRE_PROOF]);
 void ms_wire_server_proof(const char *token, const uint8_t server_nonce[MS_WIRE_NONCE],
                           const uint8_t client_nonce[MS_WIRE_NONCE], uint8_t proof[MS_WIRE_PROOF]);
-/* Copies a text that a peer sent, safe to print: replaces bytes that are not printable ASCII with '?'. */
-void ms_wire_get_text(const uint8_t *body, size_t bytes, char *text, size_t capacity);
-/* 1 when both proofs are equal; takes constant time. */
-int ms_wire_same_proof(const uint8_t a[MS_WIRE_PROOF], const uint8_t b[MS_WIRE_PROOF]);
 
 #endif

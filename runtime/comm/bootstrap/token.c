@@ -12,33 +12,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
-
-/* ---- memory and random bytes for secrets ---- */
-
-/* libsodium needs it before it draws random bytes or maps memory, but not for its hash functions; cheap after the first
- * call. */
-static int start_sodium(void) {
-  return sodium_init() >= 0 ? MS_OK : MS_FAIL(MS_EIO, "libsodium cannot start: the system provides no random bytes");
-}
-
-char *ms_secret_copy(const char *text) {
-  size_t bytes = strlen(text) + 1;
-  if (start_sodium()) return NULL;
-  char *copy = sodium_malloc(bytes);
-  if (copy) memcpy(copy, text, bytes);
-  else MS_FAIL(MS_ENOMEM, "out of memory: %zu bytes for a secret", bytes);
-  return copy;
-}
-
-void ms_secret_free(char *secret) { sodium_free(secret); }
-
-int ms_secret_random(void *bytes, size_t n) {
-  MS_TRY(start_sodium());
-  randombytes_buf(bytes, n);
-  return MS_OK;
-}
-
-/* ---- the token ---- */
+#include "comm/transport/wire.h"
 
 /* An attacker who sees a proof can guess its token offline, so short tokens are refused. */
 enum { SHORTEST = 16, LONGEST = 256, RANDOM_BYTES = 16 };

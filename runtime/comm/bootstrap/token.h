@@ -1,5 +1,4 @@
-/* token.h - the secret that the ranks of a job share, and the memory and random bytes for secrets. Internal to comm and
- * the launcher.
+/* token.h - the secret that the ranks of a job share. Internal to comm and the launcher.
  *
  * It is read from the environment variable MOONSHARD_TOKEN or from the file named by MOONSHARD_TOKEN_FILE, or is
  * generated. It exists only in memory, in one copy that core dumps exclude. The variable is erased at
@@ -21,12 +20,5 @@ int ms_token_get(const char **token);
 int ms_token_make(void);
 /* Fails with MS_EINVAL, and says what to do, when other hosts can reach the place and there is no token. */
 int ms_token_check(const ms_store_place *place, const char *token);
-
-/* A copy in libsodium's memory: excluded from core dumps, locked against swapping if the system allows it, and wiped
- * when freed, by ms_secret_free. NULL: MS_ENOMEM. */
-char *ms_secret_copy(const char *text);
-/* Wipes the text and frees it; safe on NULL. */
-void ms_secret_free(char *secret);
-int ms_secret_random(void *bytes, size_t n);
 
 #endif

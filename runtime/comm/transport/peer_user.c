@@ -1,4 +1,4 @@
-/* store_user.c - finds the user of the process at the other end of a connection within this host. A local socket knows
+/* peer_user.c - finds the user of the process at the other end of a connection within this host. A local socket knows
  * it; for TCP the kernel's table of connections has a row with the user of the other end. An unknown user is refused.
  */
 #include <arpa/inet.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/bootstrap/store_wire.h"
+#include "comm/transport/wire.h"
 
 enum { END_BYTES = 48 }; /* "0000000000000000FFFF00000100007F:1F90" */
 /* The table is read in pieces: a row can be missed while others in its bucket appear and disappear. */
