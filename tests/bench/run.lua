@@ -80,6 +80,7 @@ local function programs()
       for _, line in ipairs((json_lines(("OMP_NUM_THREADS=1 %s/release/bench/%s"):format(build, name)))) do
         recorder_ns[line.name:match("^flight_recorder/(.*)") or ""] = line.ns
         if line.ns then report(line.name, "ns", line.ns, nil, "lower")
+        elseif line.target then report_target(line.name, line.unit, line.ours, line.target)
         else report(line.name, line.unit, line.ours, line.peer, "higher") end
       end
     end

@@ -6,14 +6,21 @@
  * memory: the transport copies nothing and buffers nothing. A send moves no byte before the peer has posted the
  * receive that matches it (the receiver sends a credit), so a late receiver costs no memory on either side, and bytes
  * of one key never wait behind those of another. Send number k of a key to a peer matches that peer's receive number k
- * of the same key from this rank; both have the same size.
+ * of the same key from this rank; both have the same size, or the connection fails.
+ *
+ * Keys: both sides use a key until both have cancelled it; then the peers have forgotten it, and its numbers begin at 0
+ * again. A caller that goes on after a failed operation cancels its key and uses another one: connections survive that.
  *
  * Threads: one thread at a time uses an endpoint, its progress thread, except for ms_transport_api.wake, which any
- * thread can call. No function blocks but progress, which sleeps at most as long as it is asked to.
+ * thread can call. No function blocks but progress, which sleeps at most as long as it is asked to, and close.
  *
- * Errors: the first failure of a connection (closed, reset, no byte moved within the deadline, a peer that breaks the
- * protocol) fails every transfer with that peer, now and later, and reports it once through ms_transport_config.failed.
- * Other peers are not affected.
+ * Errors: the first failure of a connection (closed, reset, no byte moved within the deadline, a link that is down, a
+ * peer that breaks the protocol) fails every transfer with that peer, now and later, and reports it once through
+ * ms_transport_config.failed. Other peers are not affected. A peer that says goodbye has not failed, unless transfers
+ * with it are left, or posted later.
+ *
+ * Trust: a peer proves that it knows the job's token before it can do anything. The bytes that follow are neither
+ * encrypted nor signed; where others can change packets of the network, use WireGuard below it.
  */
 #ifndef MS_COMM_TRANSPORT_TRANSPORT_H
 #define MS_COMM_TRANSPORT_TRANSPORT_H
@@ -24,8 +31,9 @@
 typedef struct ms_endpoint ms_endpoint;
 
 enum {
-  MS_TRANSPORT_ADDRESS = 256, /* bytes of an endpoint's address, which ranks gather before they connect */
-  MS_TRANSPORT_UNDER_WAY = 64 /* transfers of one key and direction that can be posted to a peer at a time */
+  MS_TRANSPORT_ADDRESS = 256,  /* bytes of an endpoint's address, which ranks gather before they connect */
+  MS_TRANSPORT_UNDER_WAY = 64, /* transfers of one key and direction that can be posted to a peer at a time */
+  MS_TRANSPORT_KEYS = 128      /* keys that can be in use with a peer at a time */
 };
 
 enum ms_transfer_state {
@@ -54,8 +62,12 @@ typedef struct ms_transport_config {
   int rank, size;    /* of this rank, in the world */
   const char *token; /* of the job; "": none, only for ranks of one user on one machine */
   const char *job;   /* id of the job; connections of another one are refused */
-  double timeout; /* seconds without a byte, in a transfer that both sides have posted, after which a peer has failed */
-  /* Called from progress, once for each peer that fails. why: one line, without the rank. */
+  /* Seconds after which a peer has failed: without a connection; without a byte in a transfer that both sides have
+   * posted; without a sign that its process runs, while transfers wait for it. So progress must be called more often
+   * than that, also while there is nothing to move: that a receive is posted late is no failure. */
+  double timeout;
+  /* Called from progress, once for each peer that fails, when all its transfers are FAILED; it can use the endpoint,
+   * except for progress and close. why: one line, without the rank. */
   void (*failed)(void *context, int peer, const char *why);
   void *context;
 } ms_transport_config;
@@ -67,30 +79,34 @@ typedef struct ms_transport_counts {
 
 typedef struct ms_transport_api {
   const char *name; /* "tcp" */
-  /* Makes an endpoint that listens. Fails with MS_EIO (no port, no such interface), MS_EUNSUPPORTED (a library that is
-   * not there). */
+  /* Makes an endpoint that listens; copies the config. Fails with MS_EIO (no port, no such interface), MS_EINVAL
+   * (settings), MS_EUNSUPPORTED (a library that is not there). */
   int (*open)(const ms_transport_config *config, ms_endpoint **endpoint);
-  /* The address by which peers connect, at most MS_TRANSPORT_ADDRESS bytes; the caller gathers those of all ranks. */
-  int (*address)(ms_endpoint *endpoint, void *address, int *bytes);
+  /* Writes the address by which peers connect, which does not change, to MS_TRANSPORT_ADDRESS bytes; the caller gathers
+   * those of all ranks. */
+  int (*address)(const ms_endpoint *endpoint, void *address);
   /* Starts to connect to n peers (world ranks), whose addresses are [n][MS_TRANSPORT_ADDRESS]. Of a pair the lower rank
    * connects and the higher one accepts. Call it once; progress completes the connections, and transfers can be posted
-   * before that. */
+   * before that. Fails with MS_EINVAL: a rank that cannot be a peer, an address of another transport or build, a peer
+   * on another host when there is no token. */
   int (*connect)(ms_endpoint *endpoint, int n, const int *peers, const void *addresses);
-  /* Number of peers whose connections are complete. */
+  /* Number of peers whose connections are open. */
   int (*connected)(const ms_endpoint *endpoint);
-  /* Posts a transfer; it is POSTED afterwards, or FAILED when the peer has failed already. Fails with MS_EINVAL for a
-   * rank that is no peer, or more than MS_TRANSPORT_UNDER_WAY transfers. */
+  /* Posts a transfer; it is POSTED afterwards, or FAILED when the peer has failed already. Fails with MS_EINVAL and
+   * leaves the transfer as it is: a rank that is no peer, a size below 1, a key that this rank has cancelled and the
+   * peer has not, too many transfers or keys. */
   int (*post)(ms_endpoint *endpoint, ms_transfer *transfer);
-  /* Moves what can be moved; sleeps at most `seconds` for something to do, and less when wake was called. A negative
-   * number of bytes or a failure of a peer is no failure of the endpoint. */
+  /* Moves what can be moved without waiting. With nothing to do it sleeps at most `seconds`, and less when wake was
+   * called. A failure of a peer is no failure of the endpoint. */
   int (*progress)(ms_endpoint *endpoint, double seconds);
   /* Makes progress return soon. From any thread. */
   void (*wake)(ms_endpoint *endpoint);
-  /* Takes back every posted transfer of a key (FAILED); its memory belongs to the caller again. A peer that still sends
-   * to it finds no receive and waits; a half-moved transfer fails the connection. */
+  /* Takes back every posted transfer of a key (FAILED), with every peer; its memory belongs to the caller at once.
+   * Matching transfers of the peers stay posted, without a deadline, until they cancel the key too. */
   void (*cancel)(ms_endpoint *endpoint, uint64_t key);
   void (*counts)(const ms_endpoint *endpoint, ms_transport_counts *counts);
-  /* Says goodbye to the peers, so that they do not report a failure, and frees the endpoint; accepts NULL. */
+  /* Says goodbye to the peers, so that they do not report a failure, and frees the endpoint; accepts NULL. Transfers
+   * that are still posted are FAILED. Waits at most a second until the peers' hosts have the goodbyes. */
   void (*close)(ms_endpoint *endpoint);
 } ms_transport_api;
 

@@ -1,0 +1,191 @@
+/* bench_transport.c - the transport tcp: a buffer of 16 MiB exchanged between hosts that are connected by links of
+ * 1 Gbit/s, against the time that the bytes need on 95 % of such a link; and bytes per second over the loopback.
+ *
+ * The hosts are network namespaces at one bridge, shaped in both directions (tc tbf), which needs root and iproute2;
+ * without them, only the loopback is measured. Each of n ranks sends 1/n of the buffer to every other one and receives
+ * as much, all at once, as an all-gather or a reduce-scatter with one rank per host does.
+ *
+ * One JSON line per figure: {"name", "unit", "ours"[, "target"]}; medians of many rounds.
+ */
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/transport/transport.h"
+
+enum { MOST = 4, BUFFER = 16 << 20, ROUNDS = 15, LOCAL_BYTES = 64 << 20 };
+/* Seconds per byte of payload at 1 Gbit/s: frames of 1,514 bytes carry 1,448. */
+static const double SECONDS_PER_BYTE = 8e-9 * 1514 / 1448;
+/* The share of a link that is to be used. */
+static const double OF_THE_LINK = 0.95;
+
+typedef struct shared {
+  _Atomic int arrived, failed;
+  uint8_t address[MOST][MS_TRANSPORT_ADDRESS];
+  double seconds[MOST][ROUNDS];
+} shared;
+
+static shared *all;
+
+/* Barrier number `turn`, from 1: everybody spins, since the ranks may not talk. */
+static void meet(int n, int turn) {
+  atomic_fetch_add(&all->arrived, 1);
+  while (atomic_load(&all->arrived) < n * turn && !atomic_load(&all->failed)) usleep(100);
+}
+
+static void report(void *context, int peer, const char *why) {
+  (void)context;
+  fprintf(stderr, "bench_transport: rank %d: %s\n", peer, why);
+  atomic_store(&all->failed, 1);
+}
+
+/* Sends `bytes` bytes to every peer and receives as many from it. */
+static int exchange(ms_endpoint *endpoint, int rank, int n, char *memory, int64_t bytes) {
+  ms_transfer move[2 * MOST] = {0};
+  for (int peer = 0; peer < n; peer++)
+    for (int receives = 1; receives >= 0 && peer != rank; receives--) {
+      move[2 * peer + receives] = (ms_transfer){.peer = peer,
+                                                .receives = receives,
+                                                .key = 1,
+                                                .data = memory + (receives ? 1 + peer : 0) * bytes,
+                                                .bytes = bytes};
+      MS_TRY(ms_transport_tcp.post(endpoint, &move[2 * peer + receives]));
+    }
+  for (int left = 1; left && !atomic_load(&all->failed);) {
+    MS_TRY(ms_transport_tcp.progress(endpoint, 0.1));
+    left = 0;
+    for (int i = 0; i < 2 * n; i++) left |= move[i].state == MS_TRANSFER_POSTED;
+  }
+  return atomic_load(&all->failed) ? MS_EPEER : MS_OK;
+}
+
+static int measure(int rank, int n, int64_t bytes) {
+  ms_transport_config config = {
+      .rank = rank, .size = n, .token = "of-the-benchmark", .job = "bench", .timeout = 20, .failed = report};
+  ms_endpoint *endpoint = NULL;
+  int peers[MOST], count = 0;
+  uint8_t addresses[MOST][MS_TRANSPORT_ADDRESS];
+  char *memory = malloc((size_t)(1 + n) * (size_t)bytes);
+  if (!memory) return MS_ENOMEM;
+  memset(memory, 1, (size_t)(1 + n) * (size_t)bytes);
+  MS_TRY(ms_transport_tcp.open(&config, &endpoint));
+  MS_TRY(ms_transport_tcp.address(endpoint, all->address[rank]));
+  meet(n, 1);
+  for (int peer = 0; peer < n; peer++) {
+    if (peer == rank) continue;
+    memcpy(addresses[count], all->address[peer], MS_TRANSPORT_ADDRESS);
+    peers[count++] = peer;
+  }
+  MS_TRY(ms_transport_tcp.connect(endpoint, count, peers, addresses));
+  MS_TRY(exchange(endpoint, rank, n, memory, bytes)); /* connections open their windows */
+  for (int round = 0; round < ROUNDS; round++) {
+    meet(n, 2 + round);
+    double began = ms_clock();
+    MS_TRY(exchange(endpoint, rank, n, memory, bytes));
+    all->seconds[rank][round] = ms_clock() - began;
+  }
+  meet(n, 2 + ROUNDS);
+  ms_transport_tcp.close(endpoint);
+  free(memory);
+  return MS_OK;
+}
+
+static int run(const char *format, int a, int b) {
+  char command[256];
+  snprintf(command, sizeof command, format, a, b);
+  return system(command);
+}
+
+/* What a link of 1 Gbit/s takes, and a queue of some milliseconds. */
+#define SHAPE " root tbf rate 1gbit burst 256kb latency 20ms"
+
+static int make_bridge(void) {
+  return unshare(CLONE_NEWNET) || system("ip link set lo up && ip link add br0 type bridge && ip link set br0 up");
+}
+
+/* Connects the namespace of a process to a port of the bridge. */
+static int plug_in(int port, pid_t pid) {
+  return run("ip link add port%d type veth peer name eth0 netns %d", port, (int)pid) ||
+         run("ip link set port%d master br0 && ip link set port%d up", port, port) ||
+         run("tc qdisc add dev port%d" SHAPE, port, 0);
+}
+
+static _Noreturn void become_rank(int rank, int n, int64_t bytes, int hosts, int out, int in) {
+  char byte = 0;
+  if (hosts) {
+    if (unshare(CLONE_NEWNET) || write(out, &byte, 1) != 1 || read(in, &byte, 1) != 1) _exit(2);
+    if (run("ip link set lo up && ip addr add 10.97.0.%d/24 dev eth0 && ip link set eth0 up", rank + 1, 0) ||
+        run("tc qdisc add dev eth0" SHAPE, 0, 0))
+      _exit(2);
+  }
+  int rc = measure(rank, n, bytes);
+  if (rc) fprintf(stderr, "bench_transport: rank %d: %s\n", rank, ms_error_message());
+  if (rc) atomic_store(&all->failed, 1);
+  _exit(rc != 0);
+}
+
+/* Returns 0 when all ranks have measured. */
+static int start(int n, int64_t bytes, int hosts) {
+  int failed = 0, status, pipes[MOST][4];
+  pid_t pid[MOST];
+  *all = (shared){0};
+  for (int rank = 0; rank < n; rank++) {
+    if (pipe(pipes[rank]) || pipe(pipes[rank] + 2)) return 1;
+    fflush(NULL);
+    pid[rank] = fork();
+    if (pid[rank] == 0) become_rank(rank, n, bytes, hosts, pipes[rank][1], pipes[rank][2]);
+  }
+  for (int rank = 0; rank < n && hosts; rank++) {
+    char byte = 0;
+    failed |= read(pipes[rank][0], &byte, 1) != 1 || plug_in(10 * n + rank, pid[rank]) ||
+              write(pipes[rank][3], &byte, 1) != 1;
+  }
+  while (wait(&status) > 0) failed |= status != 0;
+  for (int rank = 0; rank < n; rank++)
+    for (int i = 0; i < 4; i++) close(pipes[rank][i]);
+  return failed;
+}
+
+static int compare(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Of the slowest rank of each round. */
+static double median(int n) {
+  double slowest[ROUNDS] = {0};
+  for (int round = 0; round < ROUNDS; round++)
+    for (int rank = 0; rank < n; rank++)
+      if (all->seconds[rank][round] > slowest[round]) slowest[round] = all->seconds[rank][round];
+  qsort(slowest, ROUNDS, sizeof slowest[0], compare);
+  return slowest[ROUNDS / 2];
+}
+
+int main(void) {
+  all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (all == MAP_FAILED) {
+    perror("bench_transport: mmap");
+    return 3;
+  }
+  if (start(2, LOCAL_BYTES, 0)) return 3;
+  printf("{\"name\":\"transport/loopback, both ways\",\"unit\":\"GB/s\",\"ours\":%.2f}\n",
+         LOCAL_BYTES / median(2) / 1e9);
+  if (geteuid() || make_bridge()) {
+    fprintf(stderr, "bench_transport: links are not measured: network namespaces need root and iproute2\n");
+    return 0;
+  }
+  for (int n = 2; n <= MOST; n += 2) {
+    if (start(n, BUFFER / n, 1)) return 3;
+    printf("{\"name\":\"transport/16 MiB, %d hosts, 1 Gbit/s\",\"unit\":\"ms\",\"ours\":%.1f,\"target\":%.1f}\n", n,
+           1e3 * median(n), 1e3 * SECONDS_PER_BYTE * (n - 1) * (BUFFER / n) / OF_THE_LINK);
+  }
+  return 0;
+}

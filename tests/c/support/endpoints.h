@@ -1,0 +1,62 @@
+/* endpoints.h - a few ranks' endpoints of the transport tcp over the loopback, all driven by the calling thread. */
+#ifndef MS_TESTS_ENDPOINTS_H
+#define MS_TESTS_ENDPOINTS_H
+
+#include "comm/transport/tcp.h"
+
+enum { MOST_ENDS = 6 };
+
+/* Rank i's endpoint, and what it was called with. */
+typedef struct end {
+  ms_transport_config config;
+  ms_endpoint *endpoint;
+  int rank, failures, failed_peer; /* failed_peer: the last one */
+  double failed_at;
+  char why[512];
+} end;
+
+typedef struct ends {
+  int n;
+  end of[MOST_ENDS];
+  uint8_t addresses[MOST_ENDS][MS_TRANSPORT_ADDRESS];
+} ends;
+
+/* Rank `rank` of n with a token, job "test" and 20 s; what a test wants otherwise it changes before open_end. */
+void prepare_end(end *one, int rank, int n);
+/* Opens it and stores its address. */
+void open_end(ends *all, int rank);
+/* Connects a rank to all others, whose addresses are stored. */
+void connect_end(ends *all, int rank);
+/* Opens and connects n ranks, with this timeout, until all connections are open. */
+void open_ends(ends *all, int n, double timeout);
+/* Opens n ranks and connects all but rank 0, which the test plays. */
+void open_without_rank_0(ends *all, int n, double timeout);
+/* Closes those that are open. */
+void close_ends(ends *all);
+/* One turn of every open endpoint; sleeps only if there is one. */
+void turn_ends(ends *all);
+/* Turns until *what is `value`, or fails the test after 20 s. */
+void turn_until(ends *all, const int *what, int value);
+/* Turns for a while. */
+void turn_for(ends *all, double seconds);
+
+ms_transfer send_to(int peer, uint64_t key, void *data, int64_t bytes);
+ms_transfer receive_from(int peer, uint64_t key, void *data, int64_t bytes);
+/* Posts it at a rank. */
+void post_at(ends *all, int rank, ms_transfer *transfer);
+/* Turns until the transfer is in this state. */
+void turn_until_is(ends *all, ms_transfer *transfer, enum ms_transfer_state state);
+
+/* The port of an address. */
+int port_of_end(const uint8_t *address);
+/* Drives the endpoints in a thread, while this one blocks on plain sockets. */
+void start_turning(ends *all);
+void stop_turning(void);
+/* A plain blocking connection that has answered rank `to`'s greeting with this hello, and read its answer; 1: it is
+ * welcome. */
+int greet_end(ends *all, int to, ms_tcp_hello *hello, const char *token, int *fd, char why[MS_TCP_REASON]);
+/* What rank `rank` of n says to rank `to`. */
+ms_tcp_hello hello_to(int rank, int to, int n);
+void send_tcp_frame(int fd, uint32_t kind, uint32_t bytes, uint64_t key, uint64_t number, int64_t value);
+
+#endif
