@@ -39,7 +39,7 @@ static void fail_link(ms_endpoint *endpoint, ms_tcp_peer *peer, double seconds) 
               seconds);
 }
 
-/* Returns 1 when its kernel owes acknowledgements: of data in flight, or of probes of a full buffer. */
+/* Returns 1 when the peer's kernel owes acknowledgements: of data in flight, or of probes of a full buffer. */
 static int watch_link(ms_endpoint *endpoint, ms_tcp_peer *peer, double now) {
   double limit = fmin(DOWN_SECONDS, endpoint->config.timeout);
   struct tcp_info info = {0};
@@ -52,17 +52,20 @@ static int watch_link(ms_endpoint *endpoint, ms_tcp_peer *peer, double now) {
     peer->acked = acked;
     peer->acked_at = now;
   } else if (now - fmax(peer->acked_at, endpoint->awake_at) > limit) fail_link(endpoint, peer, limit);
-  return owes;
+  /* A host without a route does not even send. A peer that reads nothing answers probes, at growing intervals. */
+  return owes || (queued && info.tcpi_last_ack_recv > 750 * endpoint->config.timeout);
 }
 
 /* A process that runs answers a ping, however long it leaves transfers alone. */
-static void watch_process(ms_endpoint *endpoint, ms_tcp_peer *peer, double now) {
+static void watch_process(ms_endpoint *endpoint, ms_tcp_peer *peer, double now, int owes) {
   double timeout = endpoint->config.timeout;
   if (peer->pinged_at <= peer->in_at) {
     if (now - fmax(peer->in_at, endpoint->awake_at) < fmin(PING_SECONDS, timeout / 4)) return;
     peer->ping = peer->output = 1;
     peer->pinged_at = now;
-  } else if (now - fmax(peer->pinged_at, endpoint->awake_at) > timeout)
+  } else if (now - fmax(peer->pinged_at, endpoint->awake_at) <= timeout) return;
+  else if (owes) fail_link(endpoint, peer, timeout);
+  else
     ms_tcp_fail(endpoint, peer, 0,
                 "no answer within %g s, while transfers wait for it: its process hangs or was stopped", timeout);
 }
@@ -80,7 +83,7 @@ static void watch_transfers(ms_endpoint *endpoint, ms_tcp_peer *peer, double now
                 "no byte of a transfer that both ranks have posted was moved within %g s: its process hangs or was "
                 "stopped",
                 timeout);
-  else if (ms_tcp_is_awaited(&peer->keys)) watch_process(endpoint, peer, now);
+  else if (ms_tcp_is_awaited(&peer->keys)) watch_process(endpoint, peer, now, owes);
 }
 
 double ms_tcp_watch(ms_endpoint *endpoint, double now) {
