@@ -79,6 +79,15 @@ describe("gpt2", function()
     end
   end)
 
+  it("can do without biases in bf16, in more than one model of a program", function()
+    for _ = 1, 2 do
+      local model = ms.fully_shard(fixture.gpt2 { bias = false }, { mp_policy = { param_dtype = "bf16" } })
+      local graph = fixture.trace(model, 2, 4)
+      assert.equal("bf16", graph.outputs.logits.dtype)
+      assert.is_true(fixture.summary(graph).instructions > 0)
+    end
+  end)
+
   it("has the width, the eps and the positions that it is given", function()
     local shapes = parameters(fixture.gpt2({ ffn = 20, eps = 1e-3 }))
     assert.same({ 20, 8 }, shapes["layers.0.mlp.fc1.weight"].shape)

@@ -131,12 +131,14 @@ function nn.embedding(...) return Embedding(gather(...)) end
 
 -- ---- norms ------------------------------------------------------------------------------------------------------
 
--- The zero bias of norms without one, by length: a constant of the trace, not a parameter.
+-- The zero bias of norms without one, by length: a constant of the trace, not a parameter. It is kept in f32, for a
+-- cast belongs to the trace that it is made in.
 local zeros_of = {}
 
-local function zeros(dim)
+local function zeros_like(gain)
+  local dim = gain.shape[1]
   zeros_of[dim] = zeros_of[dim] or create.zeros(dim)
-  return zeros_of[dim]
+  return zeros_of[dim]:cast(gain.dtype)
 end
 
 local LayerNorm = module.define("LayerNorm")
@@ -153,7 +155,7 @@ end
 function LayerNorm:forward(x)
   local weight = value_of(self, "weight")
   if weight.dtype ~= "f32" then x = in_dtype_of(weight, x) end
-  return ops.layer_norm(x, weight, self.bias or zeros(self.weight.shape[1]), { eps = self.eps })
+  return ops.layer_norm(x, weight, self.bias or zeros_like(weight), { eps = self.eps })
 end
 
 function LayerNorm:describe() return self.weight.shape[1] .. describe_bias(self) end
