@@ -1,7 +1,7 @@
 /* optimizer.h - the table of optimizers: what each checks, how many moments it keeps, and the kernel that updates.
  *
  * A new optimizer needs a number in moonshard.h, an op with its kernels (kernels/ops.def), a row here, and in the Lua
- * layer its constructor (train/optim.lua) and the names of its moments (engine/owned_parts.lua).
+ * layer a row (engine/optimizers.lua) and its constructor (train/optim.lua).
  */
 #ifndef MS_PLAN_OPTIMIZER_H
 #define MS_PLAN_OPTIMIZER_H

@@ -107,7 +107,7 @@ function trained.differences(expected, got, tolerance)
         step and " in step " .. step or "", of.difference, of.norm, of.allowed) }
   end
   assert(#expected.updates == #got.updates, "another number of steps")
-  local rounding, times = tolerance > 0 and ROUNDING or 0, compare.UPDATE[expected.optimizer]
+  local rounding, times = tolerance > 0 and ROUNDING or 0, compare.of_update(expected.optimizer)
   for step, updates in ipairs(expected.updates) do
     for name, values in pairs(updates) do
       changes("update", name, step, values, got.updates[step][name], times, rounding)

@@ -1,4 +1,6 @@
--- Element types, read from the engine's table (runtime/base/dtype.c): a new type there needs no change here.
+-- The table of element types. The engine's table (runtime/base/dtype.c) gives names, sizes and ranges; USES below adds
+-- what only the Lua layer decides with. A new type that models compute in is a row in each; tests/lua/tables_spec.lua
+-- compares the two.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -8,20 +10,74 @@ local dtypes = {
   names = {}, -- by number
   ctypes = {}, -- by name: C type of one element
   sizes = {}, -- by name: bytes per element
+  long_names = {}, -- by name: PyTorch's, "bfloat16"
   ranges = {}, -- by name: { lowest, highest } of an integer type
+  floats = {}, -- by name: true if it is a floating-point type
+  -- By name: the type whose C numbers represent its values, because C and Lua have no number of its own.
+  readable_as = {},
 }
+
+---@class moonshard.DtypeUses
+---@field param boolean? kernels can read parameters in it (mp_policy's param_dtype and output_dtype)
+---@field reduce boolean? gradients can be summed in it over ranks
+---@field moment boolean? AdamW can keep its moments in it
+---@field tolerance number relative difference of losses and parameters between runs that compute in it
+---@field norm_tolerance number the same of the norm of gradients, which some types round individually
+---@field stored string? its name in safetensors files, if parameters can be written in it
+
+-- Floating-point types, by name.
+---@type table<string, moonshard.DtypeUses>
+local USES = {
+  f32 = { param = true, reduce = true, moment = true, tolerance = 1e-5, norm_tolerance = 1e-5, stored = "F32" },
+  bf16 = { param = true, reduce = true, moment = true, tolerance = 2e-2, norm_tolerance = 5e-2, stored = "BF16" },
+}
+dtypes.uses = USES
 
 local ids, short_names, known = {}, {}, {}
 for id = 0, tonumber(C.MS_DTYPES) - 1 do
   local info = ffi.new("ms_dtype_info")
   engine.check(C.ms_dtype_describe(id, info))
-  local name = ffi.string(info.name)
-  ids[name], short_names[name], short_names[ffi.string(info.long_name)] = id, name, name
+  local name, long_name = ffi.string(info.name), ffi.string(info.long_name)
+  ids[name], short_names[name], short_names[long_name], dtypes.long_names[name] = id, name, name, long_name
   dtypes.names[id], dtypes.ctypes[name], dtypes.sizes[name] = name, ffi.string(info.c_type), info.size
   if info.is_float == 0 then dtypes.ranges[name] = { info.lowest, info.largest } end
+  dtypes.floats[name] = info.is_float ~= 0 or nil
+  dtypes.readable_as[name] = info.is_float ~= 0 and dtypes.ctypes[name] ~= "float" and "f32" or name
   known[#known + 1] = name
 end
-local either = table.concat(known, ", ", 1, #known - 1) .. " or " .. known[#known]
+
+local function either(list) -- "f32, bf16 or i32"
+  if #list < 2 then return list[1] end
+  return table.concat(list, ", ", 1, #list - 1) .. " or " .. list[#list]
+end
+
+---The element types that have a use, in the order of moonshard.h.
+---@param use string? a field of moonshard.DtypeUses; nil: floating point
+---@return string[]
+function dtypes.with(use)
+  local list = {}
+  for _, name in ipairs(known) do
+    if dtypes.floats[name] and (not use or dtypes.uses[name] and dtypes.uses[name][use]) then list[#list + 1] = name end
+  end
+  return list
+end
+
+---The same as text: "f32 or bf16".
+---@param use string?
+---@return string
+function dtypes.list(use) return either(dtypes.with(use)) end
+
+---Whether an element type has a use.
+---@param name any
+---@param use string a field of moonshard.DtypeUses
+---@return boolean
+function dtypes.may(name, use) return USES[name] ~= nil and USES[name][use] == true end
+
+---The type with the larger tolerance, which decides how near two runs can be.
+---@param a string
+---@param b string
+---@return string
+function dtypes.coarser(a, b) return USES[b].tolerance > USES[a].tolerance and b or a end
 
 ---The number of an element type in moonshard.h.
 ---@param name string "f32", "bf16", "i32", "u8", or PyTorch's name
@@ -29,7 +85,7 @@ local either = table.concat(known, ", ", 1, #known - 1) .. " or " .. known[#know
 function dtypes.id(name)
   local short = short_names[name]
   if not short then
-    errors.raise("MS_EDTYPE", "unknown element type %s: it must be %s", tostring(name), either)
+    errors.raise("MS_EDTYPE", "unknown element type %s: it must be %s", tostring(name), either(known))
   end
   return ids[short], short
 end

@@ -127,8 +127,8 @@ end
 ---@class moonshard.CheckedTrainer
 ---@field mesh string
 ---@field ranks integer[]
----@field optimizer string "adamw" or "sgd"
----@field dtype string "bf16" when any unit or parameter computes in bf16
+---@field optimizer string kind
+---@field dtype string the coarsest type in which it computes, reduces or keeps moments
 ---@field params moonshard.CheckedParameter[]
 
 ---@class moonshard.CheckedRun

@@ -1,5 +1,6 @@
 -- Compares a run on many ranks with a run on one rank, and reports what differs first.
 
+local optimizers = require("moonshard.engine.optimizers")
 local tolerance = require("moonshard.check.tolerance")
 
 local report = {}
@@ -93,7 +94,7 @@ local function slices(run, is_one)
         before[i] = run.values + at
         at = at + param.numel
       end
-      if is_one and trainer.optimizer == "adamw" then
+      if is_one and optimizers.of(trainer.optimizer).by_size then
         sensitivity[i] = run.values + at
         at = at + param.numel
       end
@@ -123,12 +124,12 @@ local function compare_parameters(self, ranks, one, rtol)
   local of_ranks, of_one = slices(ranks, false), slices(one, true)
   for t, trainer in ipairs(one.trainers) do
     local base = rtol or tolerance.of_dtype(trainer.dtype)
-    local slack = trainer.optimizer == "adamw" and adamw_slack(trainer, one, of_one[t].sensitivity, base)
+    local slack = optimizers.of(trainer.optimizer).by_size and adamw_slack(trainer, one, of_one[t].sensitivity, base)
     local updates, largest = largest_updates(trainer, of_one[t])
     for i, param in ipairs(trainer.params) do
       local weight = tolerance.largest(of_one[t].params[i], 0, param.numel)
       local scale = param.frozen and weight
-        or tolerance.TRAINING[trainer.optimizer] * updates[i] + largest + ROUNDING / base * #one.steps * weight
+        or tolerance.of_training(trainer.optimizer) * updates[i] + largest + ROUNDING / base * #one.steps * weight
       local difference = tolerance.arrays(of_one[t].params[i], of_ranks[t].params[i], {
         count = param.numel, first = 0, tolerance = base, scale = scale,
         slack = slack and not param.frozen and slack(i) or nil,

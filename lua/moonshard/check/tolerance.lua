@@ -3,21 +3,13 @@
 -- A difference is relative to the largest value of a tensor, because sums in a different order round on that scale. The
 -- tolerance depends on the type that the kernels compute in.
 
-local tolerance = {}
+local dtypes = require("moonshard.base.dtypes")
+local optimizers = require("moonshard.engine.optimizers")
 
--- By dtype: tolerance of losses, and of the norm of gradients, which bf16 rounds individually.
-local TOLERANCES = { f32 = 1e-5, bf16 = 2e-2 }
-local NORM_TOLERANCES = { f32 = 1e-5, bf16 = 5e-2 }
+local tolerance = {}
 
 ---Optimizer steps amplify the rounding of gradients: the tolerance of parameters is this many times as large.
 tolerance.PARAMETERS = 10
-
----Tolerance of one step's update, by optimizer. AdamW's first steps are signs of gradients, which depend on rounding
----where gradients are small.
-tolerance.UPDATE = { adamw = 10, sgd = 2 }
-
----Tolerance of the whole change made by training, by optimizer: differences of earlier steps cause later ones.
-tolerance.TRAINING = { adamw = 10, sgd = 5 }
 
 ---Tolerance of the optimizer's averages of gradients, before any division.
 tolerance.MOMENTS = 5
@@ -25,13 +17,21 @@ tolerance.MOMENTS = 5
 ---Lower bound for the scale of a tensor.
 tolerance.LEAST_SCALE = 1e-3
 
----@param dtype string "f32" or "bf16": what kernels compute in
+---@param dtype string floating point: what kernels compute in
 ---@return number relative
-function tolerance.of_dtype(dtype) return TOLERANCES[dtype] end
+function tolerance.of_dtype(dtype) return dtypes.uses[dtype].tolerance end
 
 ---@param dtype string
 ---@return number relative, for the norm of gradients
-function tolerance.of_norm(dtype) return NORM_TOLERANCES[dtype] end
+function tolerance.of_norm(dtype) return dtypes.uses[dtype].norm_tolerance end
+
+---@param optimizer string kind
+---@return number times the tolerance of the dtype, for one step's update
+function tolerance.of_update(optimizer) return optimizers.of(optimizer).update_tolerance end
+
+---@param optimizer string kind
+---@return number times the tolerance of the dtype, for the whole change made by training
+function tolerance.of_training(optimizer) return optimizers.of(optimizer).training_tolerance end
 
 ---Whether an excess is larger than another; NaN is larger than any number.
 ---@param excess number

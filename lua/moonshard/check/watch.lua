@@ -11,6 +11,7 @@ local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local optimizers = require("moonshard.engine.optimizers")
 local plan_counters = require("moonshard.check.plan_counters")
 local files = require("moonshard.check.files")
 local early_exit = require("moonshard.recipe.early_exit")
@@ -107,7 +108,7 @@ local function note_before(self, trainer)
 end
 
 local function note_sensitivity(self, trainer)
-  if not reference.active or trainer.optimizer.kind ~= "adamw" then return end
+  if not reference.active or not optimizers.of(trainer.optimizer.kind).by_size then return end
   local session = trainer.session
   self.sensitivity[session] = self.sensitivity[session] or adamw_sensitivity.new()
   self.sensitivity[session]:note(trainer)
@@ -158,11 +159,11 @@ local function describe(trainer)
   local result = {
     mesh = (sharding.reference_mesh or sharding.mesh):label(), ranks = trainer.session:ranks(),
     optimizer = trainer.optimizer.kind, params = {},
-    dtype = trainer.optimizer.moments == "bf16" and "bf16" or "f32",
+    dtype = trainer.optimizer.moments or "f32",
   }
   for i, param in ipairs(sharding.params) do
     local dtype = param.dtype or param.unit.param_dtype
-    if dtype == "bf16" or param.unit.reduce_dtype == "bf16" then result.dtype = "bf16" end
+    result.dtype = dtypes.coarser(result.dtype, dtypes.coarser(dtype, param.unit.reduce_dtype))
     result.params[i] = {
       name = param.fqn, shape = param.shape, numel = param.numel, dtype = dtype, frozen = param.frozen,
       lr_scale = groups[param.fqn].lr_scale,

@@ -5,6 +5,7 @@ local args = require("moonshard.recipe.args")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.json")
+local optimizers = require("moonshard.engine.optimizers")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local schema = require("moonshard.checkpoint.schema")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -39,11 +40,9 @@ local function optimizer_of(optimizer)
   if not optimizer then return nil end
   local kinds = {}
   for i, state in ipairs(owned_ranges.states(optimizer)) do kinds[i] = state.kind end
-  return {
-    kind = optimizer.kind, betas = optimizer.betas, eps = optimizer.eps, weight_decay = optimizer.weight_decay,
-    momentum = optimizer.momentum, dampening = optimizer.dampening, nesterov = optimizer.nesterov,
-    moments = optimizer.moments == "bf16" and "bf16" or nil, states = #kinds > 0 and kinds or nil,
-  }
+  local recorded = optimizers.settings(optimizer)
+  recorded.kind, recorded.states = optimizer.kind, #kinds > 0 and kinds or nil
+  return recorded
 end
 
 ---The manifest without its files.

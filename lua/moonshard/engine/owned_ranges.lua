@@ -6,23 +6,17 @@
 -- bytes, and most tensors are still in one file.
 
 local engine = require("moonshard.base.ffi")
+local optimizers = require("moonshard.engine.optimizers")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local owned_ranges = {}
 
--- The optimizers' state per parameter, by the names in checkpoints.
-local STATES = {
-  adamw = { { kind = "exp_avg", what = C.MS_TENSOR_EXP_AVG }, { kind = "exp_avg_sq", what = C.MS_TENSOR_EXP_AVG_SQ } },
-  sgd = { { kind = "momentum", what = C.MS_TENSOR_MOMENTUM } },
-}
-
 ---The state kept for every trained parameter, besides its value.
 ---@param optimizer moonshard.Optimizer?
 ---@param ema table? of a session
----@return { kind: string, what: integer }[]
+---@return moonshard.OptimizerState[]
 function owned_ranges.states(optimizer, ema)
-  local without = not optimizer or optimizer.kind == "sgd" and optimizer.momentum == 0
-  local list = without and {} or { unpack(STATES[optimizer.kind]) }
+  local list = optimizers.states(optimizer)
   if ema then list[#list + 1] = { kind = "ema", what = C.MS_TENSOR_EMA } end
   return list
 end

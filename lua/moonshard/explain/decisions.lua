@@ -1,5 +1,6 @@
 -- Every decision of every policy as a row: name, value, rule, and cost.
 
+local dtypes = require("moonshard.base.dtypes")
 local plan_costs = require("moonshard.explain.plan_costs")
 local prefetch = require("moonshard.shard.prefetch")
 local rules = require("moonshard.shard.rules")
@@ -104,14 +105,12 @@ local function of_recompute(self, plan, order)
   return rows
 end
 
-local SIZE = { f32 = 4, bf16 = 2 }
-
 -- A parameter's share of its unit's cost: received bytes in proportion to the bytes that kernels read, state by
 -- elements.
 local function costs_of_parameters(self, costs, handle)
   local by_param, unit_cost, read = {}, {}, {}
   for i, unit in ipairs(self.units) do unit_cost[unit], read[unit] = costs[i], 0 end
-  local function read_bytes(param) return param.numel * SIZE[param.dtype or param.unit.param_dtype] end
+  local function read_bytes(param) return param.numel * dtypes.sizes[param.dtype or param.unit.param_dtype] end
   for _, param in ipairs(self.params) do read[param.unit] = read[param.unit] + read_bytes(param) end
   for i, param in ipairs(self.params) do
     local cost, owned = unit_cost[param.unit], plan_costs.owned(handle, i - 1)
@@ -125,7 +124,7 @@ local function costs_of_parameters(self, costs, handle)
 end
 
 local function of_parameters(self, costs, handle, optimizer)
-  local freeze, dtypes, groups, fqns = {}, {}, {}, {}
+  local freeze, types, groups, fqns = {}, {}, {}, {}
   local by_param = costs_of_parameters(self, costs, handle)
   for i, param in ipairs(self.params) do fqns[i] = param.fqn end
   local settings, decided, warnings, unmatched = optimizer:param_groups(fqns), optimizer:decide(fqns)
@@ -134,12 +133,12 @@ local function of_parameters(self, costs, handle, optimizer)
     freeze[i] = row(name, param.frozen and "frozen" or "trainable", param.frozen == true, self.decisions.freeze[name],
       { kept = { gradients = cost.gradients, optimizer = cost.optimizer } })
     local dtype = self.decisions.param_dtype[name]
-    dtypes[i] = row(name, dtype.value or "default: " .. param.unit.param_dtype, dtype.value or param.unit.param_dtype,
+    types[i] = row(name, dtype.value or "default: " .. param.unit.param_dtype, dtype.value or param.unit.param_dtype,
       dtype, { gathered = cost.gathered })
     groups[i] = row(name, ("lr x %g, weight decay %g"):format(group.lr_scale, group.weight_decay), group, decided[i],
       { kept = { optimizer = cost.optimizer } })
   end
-  return freeze, dtypes, groups, warnings, unmatched
+  return freeze, types, groups, warnings, unmatched
 end
 
 ---All decisions of a model under a plan.
@@ -152,7 +151,7 @@ end
 ---@return string[] shadowed warnings about rules that never decide
 ---@return { policy: string, pattern: string, where: string? }[] unmatched
 function decisions.of(sharding, plan, costs, optimizer, modules)
-  local freeze, dtypes, groups, warnings, unmatched = of_parameters(sharding, costs, sharding:handle(), optimizer)
+  local freeze, types, groups, warnings, unmatched = of_parameters(sharding, costs, sharding:handle(), optimizer)
   local shadowed, idle = {}, {}
   for _, list in ipairs({ sharding.warnings, warnings }) do
     for _, warning in ipairs(list) do shadowed[#shadowed + 1] = warning end
@@ -167,7 +166,7 @@ function decisions.of(sharding, plan, costs, optimizer, modules)
     units = of_units(sharding, costs), reshard_after_forward = of_reshard(sharding, costs),
     mp_policy = of_precision(sharding, costs), layout = of_layout(sharding, costs),
     prefetch = of_prefetch(sharding, costs),
-    recompute = of_recompute(sharding, plan, modules), freeze = freeze, param_dtype = dtypes,
+    recompute = of_recompute(sharding, plan, modules), freeze = freeze, param_dtype = types,
     ["optimizer groups"] = groups,
   }, shadowed, idle
 end

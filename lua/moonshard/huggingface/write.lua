@@ -5,6 +5,7 @@
 
 local byte_size = require("moonshard.base.byte_size")
 local config = require("moonshard.huggingface.config")
+local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
@@ -15,9 +16,14 @@ local weights = require("moonshard.huggingface.weights")
 
 local PIECE = 2 ^ 23 -- elements per read
 
-local DTYPES = { f32 = "F32", bf16 = "BF16", f16 = "F16" }
-local BYTES = { F32 = 4, BF16 = 2, F16 = 2 }
-local TORCH = { F32 = "float32", BF16 = "bfloat16", F16 = "float16" }
+-- The dtypes that can be written: the engine's, and f16, which exists only in files. stored: safetensors' name; torch:
+-- that of config.json.
+local DTYPES = {}
+for _, name in ipairs(dtypes.with("stored")) do
+  table.insert(DTYPES, { name = name, stored = dtypes.uses[name].stored, bytes = dtypes.sizes[name],
+    torch = dtypes.long_names[name] })
+end
+table.insert(DTYPES, { name = "f16", stored = "F16", bytes = 2, torch = "float16" })
 
 ---@class moonshard.HuggingFaceSource
 ---@field config table contents of config.json: as read from a file, or as returned by huggingface.config
@@ -39,10 +45,13 @@ local function read_options(given)
     dtype = { "string", default = "f32" }, max_shard_size = { "any", default = "5GB" },
     ema = { "boolean" }, -- handled by ms.huggingface.save
   })
-  if not DTYPES[given.dtype] then
-    errors.raise("MS_ENAME", "ms.huggingface: dtype %s is none of f32, bf16, f16", options.describe(given.dtype))
+  local names = {}
+  for i, row in ipairs(DTYPES) do
+    if row.name == given.dtype then return row, read_size(given.max_shard_size) end
+    names[i] = row.name
   end
-  return DTYPES[given.dtype], read_size(given.max_shard_size)
+  errors.raise("MS_ENAME", "ms.huggingface: dtype %s is none of %s", options.describe(given.dtype),
+    table.concat(names, ", "))
 end
 
 local function collect(source)
@@ -82,7 +91,7 @@ end
 local function divide(tensors, dtype, limit)
   local files = { { bytes = 0 } }
   for _, tensor in ipairs(tensors) do
-    local bytes = weights.numel(tensor.shape) * BYTES[dtype]
+    local bytes = weights.numel(tensor.shape) * dtype.bytes
     local file = files[#files]
     if #file > 0 and file.bytes + bytes > limit then
       file = { bytes = 0 }
@@ -108,7 +117,7 @@ end
 local function write_file(folder, file, found, dtype, writes)
   local declared, writer = {}, nil
   for i, tensor in ipairs(file) do
-    declared[i] = { name = tensor.stored_as, dtype = dtype, shape = tensor.shape }
+    declared[i] = { name = tensor.stored_as, dtype = dtype.stored, shape = tensor.shape }
   end
   if writes then
     writer = safetensors.create(folder .. "/" .. file.name, declared, { metadata = { format = "pt" } })
@@ -149,7 +158,7 @@ end
 local function config_of(source, family, dtype)
   local whole = { architectures = { family.architecture } }
   for key, value in pairs(source.config) do whole[key] = value end
-  whole[whole.dtype and "dtype" or "torch_dtype"] = TORCH[dtype]
+  whole[whole.dtype and "dtype" or "torch_dtype"] = dtype.torch
   return config.text(whole)
 end
 

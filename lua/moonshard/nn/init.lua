@@ -3,6 +3,7 @@
 
 local context = require("moonshard.base.context")
 local create = require("moonshard.tensor.create")
+local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local module = require("moonshard.nn.module")
 local ops = require("moonshard.tensor.ops")
@@ -17,7 +18,7 @@ local nn = {}
 
 -- The operands of an op share one element type; if a recipe mixes types, the layer's own wins.
 local function in_dtype_of(weight, x)
-  if tensor.is(x) and (x.dtype == "f32" or x.dtype == "bf16") then return x:cast(weight.dtype) end
+  if tensor.is(x) and dtypes.floats[x.dtype] then return x:cast(weight.dtype) end
   return x
 end
 

@@ -18,6 +18,7 @@
 -- is traced and evaluated.
 
 local context = require("moonshard.base.context")
+local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 local recompute = require("moonshard.nn.recompute")
@@ -65,7 +66,7 @@ end
 -- ---- calling ----------------------------------------------------------------------------------------------------
 
 local function is_float(value)
-  return tensor.is(value) and (value.dtype == "f32" or value.dtype == "bf16")
+  return tensor.is(value) and dtypes.floats[value.dtype] ~= nil
 end
 
 local function cast_all(dtype, ...)

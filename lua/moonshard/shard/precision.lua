@@ -36,12 +36,14 @@ end
 ---@field reduce_dtype string "f32" or "bf16": type in which gradients are summed over ranks
 ---@field output_dtype string? type to which the unit's outputs are cast; nil: no cast
 
-local function read_dtype(who, value)
+-- use: a field of moonshard.DtypeUses.
+local function read_dtype(who, value, use)
   if value == nil then return nil end
   if value == "auto" then return precision.cpu_has_bf16() and "bf16" or "f32" end
   local ok, _, name = pcall(dtypes.id, value)
-  if not ok or (name ~= "f32" and name ~= "bf16") then
-    errors.raise("MS_EDTYPE", "%s must be \"f32\", \"bf16\" or \"auto\", not %s", who, options.describe(value))
+  if not ok or not dtypes.may(name, use) then
+    errors.raise("MS_EDTYPE", '%s must be "%s" or "auto", not %s', who, table.concat(dtypes.with(use), '", "'),
+      options.describe(value))
   end
   return name
 end
@@ -59,9 +61,9 @@ function precision.read(who, value)
     param_dtype = { "string" }, reduce_dtype = { "string" }, output_dtype = { "string" },
   })
   return {
-    param_dtype = read_dtype(who .. ".param_dtype", read.param_dtype) or "f32",
-    reduce_dtype = read_dtype(who .. ".reduce_dtype", read.reduce_dtype) or "f32",
-    output_dtype = read_dtype(who .. ".output_dtype", read.output_dtype),
+    param_dtype = read_dtype(who .. ".param_dtype", read.param_dtype, "param") or "f32",
+    reduce_dtype = read_dtype(who .. ".reduce_dtype", read.reduce_dtype, "reduce") or "f32",
+    output_dtype = read_dtype(who .. ".output_dtype", read.output_dtype, "param"),
   }
 end
 

@@ -196,7 +196,9 @@ end
 local function drawn(who, distribution, a, b, ...)
   local shape, o = read(who, { seed = { "integer" } }, ...)
   check_shape(who, shape)
-  if dtypes.ranges[o.dtype] then errors.raise("MS_EDTYPE", "%s generates f32 or bf16, not %s", who, o.dtype) end
+  if dtypes.ranges[o.dtype] then
+    errors.raise("MS_EDTYPE", "%s generates %s, not %s", who, dtypes.list(), o.dtype)
+  end
   local key, name = o.seed, who
   if key then
     check_seed(who, key)

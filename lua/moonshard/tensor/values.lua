@@ -45,17 +45,18 @@ function values.allocate(dtype, shape)
   return ffi.new(dtypes.ctypes[dtype] .. "[?]", count), count
 end
 
----Creates a tensor whose elements fill(data, count) writes as C numbers; bf16 is written as f32 and cast.
+---Creates a tensor whose elements fill(data, count) writes as C numbers; types without C numbers, such as bf16, are
+---written as f32 and cast.
 ---@param dtype string
 ---@param shape integer[]
 ---@param fill fun(data: ffi.cdata*, count: integer)
 ---@return moonshard.Tensor
 function values.make(dtype, shape, fill)
-  local written = dtype == "bf16" and "f32" or dtype
+  local written = dtypes.readable_as[dtype]
   local data, count = values.allocate(written, shape)
   fill(data, count)
   local made = tensor.eager(written, shape, data)
-  return dtype == "bf16" and made:cast("bf16") or made
+  return written ~= dtype and made:cast(dtype) or made
 end
 
 ---An eager tensor with a copy of existing memory.
@@ -78,9 +79,10 @@ function values.scale(data, count, factor)
   for i = 0, count - 1 do data[i] = data[i] * factor end
 end
 
--- Lua has no 16-bit floats; the engine's cast is exact.
+-- Lua has no floats of 16 bits; the engine's cast is exact.
 local function readable(x)
-  return x.dtype == "bf16" and numel(x.shape) > 0 and x:cast("f32") or x
+  local as = dtypes.readable_as[x.dtype]
+  return as ~= x.dtype and numel(x.shape) > 0 and x:cast(as) or x
 end
 values.readable = readable
 

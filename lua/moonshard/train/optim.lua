@@ -2,13 +2,13 @@
 --
 -- An optimizer has no parameters of its own, so it cannot be created too early, before sharding: the trainer binds it.
 
-local errors = require("moonshard.base.error")
+local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
 local rules = require("moonshard.shard.rules")
 local schedule = require("moonshard.train.schedule")
 
 ---@class moonshard.Optimizer
----@field kind "adamw"|"sgd"
+---@field kind "adamw"|"sgd" its row in engine/optimizers.lua
 ---@field lr moonshard.Schedule
 ---@field weight_decay number for parameters without one from a group
 ---@field moments "f32"|"bf16"|nil only for AdamW
@@ -18,15 +18,10 @@ Optimizer.__index = Optimizer
 
 local GROUP = { lr_scale = { "number" }, weight_decay = { "number" } }
 
-local function check_rate(who, name, value, low, high)
-  if value >= low and value < high then return end
-  errors.invalid("%s: %s must be at least %g and below %g, not %g", who, name, low, high, value)
-end
-
 local function read_group(value, rule)
   local who = "optimizer groups: " .. rule
   local group = options.parse(who, value, GROUP)
-  for name, rate in pairs(group) do check_rate(who, name, rate, 0, math.huge) end
+  for name, rate in pairs(group) do optimizers.check_rate(who, name, rate, 0, math.huge) end
   return group
 end
 
@@ -59,15 +54,9 @@ end
 ---Fills the optimizer's part of an ms_plan_config.
 ---@param config ffi.cdata* ms_plan_config
 function Optimizer:configure(config)
-  local C = require("moonshard.base.ffi").C
-  if self.kind == "adamw" then
-    config.optimizer = C.MS_OPT_ADAMW
-    config.beta1, config.beta2, config.eps = self.betas[1], self.betas[2], self.eps
-    config.moment_dtype = self.moments == "bf16" and C.MS_BF16 or C.MS_F32
-  else
-    config.optimizer = C.MS_OPT_SGD
-    config.momentum, config.dampening, config.nesterov = self.momentum, self.dampening, self.nesterov and 1 or 0
-  end
+  local row = optimizers.of(self.kind)
+  config.optimizer = row.id
+  row.configure(config, self)
 end
 
 ---@class moonshard.optim
@@ -76,7 +65,18 @@ local optim = {}
 ---Refuses an invalid weight decay.
 ---@param who string
 ---@param value number
-function optim.check_weight_decay(who, value) check_rate(who, "weight_decay", value, 0, math.huge) end
+function optim.check_weight_decay(who, value) optimizers.check_rate(who, "weight_decay", value, 0, math.huge) end
+
+-- An optimizer of the table, with the user's options checked.
+local function new(kind, given)
+  local who, row = "ms.optim." .. kind, optimizers.of(kind)
+  local specs = row.options()
+  specs.lr, specs.groups = { "number|function", required = true }, { "table" }
+  local o = options.parse(who, given, specs)
+  row.check(who, o)
+  o.kind, o.lr = kind, schedule.of(o.lr)
+  return setmetatable(o, Optimizer)
+end
 
 ---@class moonshard.GroupOptions settings that replace the optimizer's for the parameters of a group
 ---@field lr_scale? number factor of the learning rate
@@ -98,29 +98,7 @@ function optim.check_weight_decay(who, value) check_rate(who, "weight_decay", va
 ---every mesh and device, and after resuming.
 ---@param o moonshard.AdamWOptions
 ---@return moonshard.Optimizer
-function optim.adamw(o)
-  local who = "ms.optim.adamw"
-  o = options.parse(who, o, {
-    lr = { "number|function", required = true },
-    betas = { "any", default = { 0.9, 0.999 } },
-    eps = { "number", default = 1e-8 },
-    weight_decay = { "number", default = 0.01 },
-    groups = { "table" },
-    moments = { "string", default = "f32" },
-  })
-  if o.moments ~= "f32" and o.moments ~= "bf16" then
-    errors.invalid("%s: moments must be f32 or bf16, not %s", who, o.moments)
-  end
-  if type(o.betas) ~= "table" or #o.betas ~= 2 then
-    errors.invalid("%s: betas must be two numbers, { 0.9, 0.999 }, not %s", who, options.describe(o.betas))
-  end
-  check_rate(who, "betas[1]", o.betas[1], 0, 1)
-  check_rate(who, "betas[2]", o.betas[2], 0, 1)
-  if o.eps <= 0 then errors.invalid("%s: eps must be above 0, not %g", who, o.eps) end
-  optim.check_weight_decay(who, o.weight_decay)
-  o.kind, o.lr = "adamw", schedule.of(o.lr)
-  return setmetatable(o, Optimizer)
-end
+function optim.adamw(o) return new("adamw", o) end
 
 ---@class moonshard.SGDOptions
 ---@field lr number|moonshard.Schedule
@@ -133,23 +111,6 @@ end
 ---SGD as in torch.optim.SGD: weight decay is added to the gradient; momentum, dampening and Nesterov work the same.
 ---@param o moonshard.SGDOptions
 ---@return moonshard.Optimizer
-function optim.sgd(o)
-  local who = "ms.optim.sgd"
-  o = options.parse(who, o, {
-    lr = { "number|function", required = true },
-    momentum = { "number", default = 0 },
-    dampening = { "number", default = 0 },
-    nesterov = { "boolean", default = false },
-    weight_decay = { "number", default = 0 },
-    groups = { "table" },
-  })
-  check_rate(who, "momentum", o.momentum, 0, 1)
-  optim.check_weight_decay(who, o.weight_decay)
-  if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then
-    errors.invalid("%s: nesterov needs momentum above 0 and dampening 0", who)
-  end
-  o.kind, o.lr = "sgd", schedule.of(o.lr)
-  return setmetatable(o, Optimizer)
-end
+function optim.sgd(o) return new("sgd", o) end
 
 return require("moonshard.base.strict").fields("ms.optim", optim)

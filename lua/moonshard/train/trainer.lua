@@ -11,6 +11,7 @@ local ema = require("moonshard.engine.ema")
 local errors = require("moonshard.base.error")
 local inspect = require("moonshard.engine.inspect")
 local nearest = require("moonshard.base.nearest")
+local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
 local reference = require("moonshard.shard.reference")
 local session = require("moonshard.engine.session")
@@ -83,7 +84,8 @@ local function trainer(o)
       .. "(a function of model and batch that returns the loss)")
   end
   if not o.optimizer.configure then
-    errors.invalid("ms.trainer: optimizer must be made by ms.optim.adamw or ms.optim.sgd")
+    errors.invalid("ms.trainer: optimizer must be made by ms.optim.%s",
+      table.concat(optimizers.kinds, " or ms.optim."))
   end
   if not step.SYNC[o.gradient_sync] then
     errors.raise("MS_ENAME", "ms.trainer: gradient_sync %s: %s", o.gradient_sync,

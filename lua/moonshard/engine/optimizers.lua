@@ -1,0 +1,132 @@
+-- The table of optimizers: options, state, and the engine's configuration. A new optimizer needs a row here, its
+-- annotated constructor in train/optim.lua, and the engine's row (runtime/plan/optimizer.c); tests/lua/tables_spec.lua
+-- compares the two.
+
+local dtypes = require("moonshard.base.dtypes")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local C = engine.C
+
+local optimizers = {}
+
+---Refuses a number that is not in [low, high).
+---@param who string
+---@param name string
+---@param value number
+---@param low number
+---@param high number
+function optimizers.check_rate(who, name, value, low, high)
+  if value >= low and value < high then return end
+  errors.invalid("%s: %s must be at least %g and below %g, not %g", who, name, low, high, value)
+end
+local check_rate = optimizers.check_rate
+
+---@class moonshard.OptimizerState the state that an optimizer keeps for every trained parameter
+---@field kind string its name in checkpoints
+---@field what integer enum ms_tensor_kind
+
+---@class moonshard.OptimizerRow
+---@field kind string
+---@field id integer enum ms_optimizer_kind
+---@field options fun(): table<string, moonshard.OptionSpec> besides lr and groups; checkpoints record their values
+---@field check fun(who: string, o: table) refuses invalid options
+---@field configure fun(config: ffi.cdata*, o: table) fills its part of an ms_plan_config
+---@field states moonshard.OptimizerState[]
+---@field keeps fun(o: table): boolean whether it keeps these states
+---@field update_tolerance number how many times as large as a dtype's tolerance one step's update can differ
+---@field training_tolerance number the same of the whole change made by training, where differences accumulate
+---@field by_size boolean? divides gradients by their size, so that small ones amplify rounding; check/
+---  adamw_sensitivity.lua measures this
+
+---@type table<string, moonshard.OptimizerRow>
+local ROWS = {
+  adamw = {
+    id = C.MS_OPT_ADAMW,
+    options = function()
+      return {
+        betas = { "any", default = { 0.9, 0.999 } }, eps = { "number", default = 1e-8 },
+        weight_decay = { "number", default = 0.01 }, moments = { "string", default = "f32" },
+      }
+    end,
+    check = function(who, o)
+      if not dtypes.may(o.moments, "moment") then
+        errors.invalid("%s: moments must be %s, not %s", who, dtypes.list("moment"), o.moments)
+      end
+      if type(o.betas) ~= "table" or #o.betas ~= 2 then
+        errors.invalid("%s: betas must be two numbers, { 0.9, 0.999 }, not %s", who, options.describe(o.betas))
+      end
+      check_rate(who, "betas[1]", o.betas[1], 0, 1)
+      check_rate(who, "betas[2]", o.betas[2], 0, 1)
+      if o.eps <= 0 then errors.invalid("%s: eps must be above 0, not %g", who, o.eps) end
+      check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
+    end,
+    configure = function(config, o)
+      config.beta1, config.beta2, config.eps = o.betas[1], o.betas[2], o.eps
+      config.moment_dtype = dtypes.id(o.moments)
+    end,
+    states = {
+      { kind = "exp_avg", what = C.MS_TENSOR_EXP_AVG }, { kind = "exp_avg_sq", what = C.MS_TENSOR_EXP_AVG_SQ },
+    },
+    keeps = function() return true end,
+    -- The first steps are signs of gradients, which depend on rounding where gradients are small.
+    update_tolerance = 10, training_tolerance = 10, by_size = true,
+  },
+  sgd = {
+    id = C.MS_OPT_SGD,
+    options = function()
+      return {
+        momentum = { "number", default = 0 }, dampening = { "number", default = 0 },
+        nesterov = { "boolean", default = false }, weight_decay = { "number", default = 0 },
+      }
+    end,
+    check = function(who, o)
+      check_rate(who, "momentum", o.momentum, 0, 1)
+      check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
+      if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then
+        errors.invalid("%s: nesterov needs momentum above 0 and dampening 0", who)
+      end
+    end,
+    configure = function(config, o)
+      config.momentum, config.dampening, config.nesterov = o.momentum, o.dampening, o.nesterov and 1 or 0
+    end,
+    states = { { kind = "momentum", what = C.MS_TENSOR_MOMENTUM } },
+    keeps = function(o) return o.momentum ~= 0 end,
+    update_tolerance = 2, training_tolerance = 5,
+  },
+}
+
+---The names of all optimizers, latest first in moonshard.h.
+---@type string[]
+optimizers.kinds = {}
+for kind, row in pairs(ROWS) do
+  row.kind = kind
+  table.insert(optimizers.kinds, kind)
+end
+table.sort(optimizers.kinds, function(a, b) return ROWS[a].id > ROWS[b].id end)
+
+---The row of an optimizer.
+---@param kind string
+---@return moonshard.OptimizerRow
+function optimizers.of(kind) return ROWS[kind] end
+
+---The state that an optimizer keeps for every trained parameter.
+---@param optimizer moonshard.Optimizer?
+---@return moonshard.OptimizerState[] a new list
+function optimizers.states(optimizer)
+  local row = optimizer and ROWS[optimizer.kind]
+  return row and row.keeps(optimizer) and { unpack(row.states) } or {}
+end
+
+---The settings that a checkpoint records; the rest belongs to the recipe.
+---@param optimizer moonshard.Optimizer
+---@return table<string, any> by option
+function optimizers.settings(optimizer)
+  local settings = {}
+  for name in pairs(ROWS[optimizer.kind].options()) do settings[name] = optimizer[name] end
+  -- Checkpoints name the dtype of moments only if it is another than that of all other state.
+  if settings.moments == "f32" then settings.moments = nil end
+  return settings
+end
+
+return optimizers

@@ -1,0 +1,120 @@
+-- The tables of the Lua layer, compared with the engine's: a row that the engine has and Lua lacks, or one without a
+-- field, fails here.
+
+local dtypes = require("moonshard.base.dtypes")
+local engine = require("moonshard.base.ffi")
+local fixture = require("lua.fixture")
+local ms = require("moonshard")
+local optimizers = require("moonshard.engine.optimizers")
+local C, ffi = engine.C, engine.ffi
+
+local world = ms.world()
+
+before_each(function() world.describe(0, 1) end)
+
+-- Whether the engine accepts a unit with these settings.
+local function accepts_unit(settings)
+  local out, id, config = ffi.new("ms_model *[1]"), ffi.new("int[1]"), ffi.new("ms_unit_config")
+  engine.check(C.ms_model_new(0, out))
+  C.ms_unit_config_default(config, ffi.sizeof(config))
+  for name, value in pairs(settings) do config[name] = value end
+  local status = C.ms_model_add_unit(out[0], "unit", config, id)
+  C.ms_model_free(out[0])
+  return status == 0
+end
+
+local graph
+
+-- The engine's summary of a training plan whose config fill(config) changes; nil if it refuses the config.
+local function summary_of(fill)
+  graph = graph or fixture.trace(fixture.gpt2(), 2, 4)
+  local plan, config, summary = ffi.new("ms_plan *[1]"), ffi.new("ms_plan_config"), ffi.new("ms_plan_summary")
+  C.ms_plan_config_default(config, ffi.sizeof(config))
+  config.train = 1
+  fill(config)
+  if C.ms_plan_compile(graph.handle, config, plan) ~= 0 then return nil end
+  engine.check(C.ms_plan_summarize(plan[0], summary))
+  C.ms_plan_free(plan[0])
+  return summary
+end
+
+local function accepts_plan(settings)
+  return summary_of(function(config)
+    for name, value in pairs(settings) do config[name] = value end
+  end) ~= nil
+end
+
+describe("the table of dtypes", function()
+  it("S13 has a complete row for each type that models compute in, with the engine's uses", function()
+    for id = 0, tonumber(C.MS_DTYPES) - 1 do
+      local name = dtypes.names[id]
+      local uses = dtypes.uses[name]
+      assert.equal(dtypes.floats[name], uses and true, name)
+      for use, accepted in pairs({
+        param = accepts_unit({ param_dtype = id }), reduce = accepts_unit({ reduce_dtype = id }),
+        moment = accepts_plan({ optimizer = C.MS_OPT_ADAMW, moment_dtype = id }),
+      }) do
+        assert.equal(accepted, dtypes.may(name, use), name .. " " .. use)
+      end
+      if uses then
+        assert.is_true(uses.tolerance > 0 and uses.norm_tolerance >= uses.tolerance, name)
+        assert.is_true(dtypes.readable_as[name] == name or dtypes.readable_as[name] == "f32", name)
+      end
+    end
+    for name in pairs(dtypes.uses) do assert.is_truthy(dtypes.sizes[name], name .. " is not one of the engine's") end
+  end)
+
+  it("S13 names the types of a use in messages", function()
+    assert.equal("f32 or bf16", dtypes.list("param"))
+    assert.same({ "f32", "bf16" }, dtypes.with("stored"))
+    assert.equal("bf16", dtypes.coarser("f32", "bf16"))
+    assert.equal("bf16", dtypes.coarser("bf16", "f32"))
+  end)
+end)
+
+describe("the table of optimizers", function()
+  it("S1 has a complete row for each optimizer of the engine", function()
+    local ids = {}
+    for _, kind in ipairs(optimizers.kinds) do
+      local row, made = optimizers.of(kind), ms.optim[kind] { lr = 1 }
+      assert.equal(kind, made.kind)
+      ids[tonumber(row.id)] = kind
+      for _, field in ipairs { "options", "check", "configure", "keeps" } do
+        assert.equal("function", type(row[field]), kind .. "." .. field)
+      end
+      for _, field in ipairs { "update_tolerance", "training_tolerance" } do
+        assert.is_true(row[field] >= 1, kind .. "." .. field)
+      end
+      for _, state in ipairs(row.states) do
+        assert.is_true(state.what > C.MS_TENSOR_GRAD and state.what < C.MS_TENSOR_EMA, kind .. " " .. state.kind)
+      end
+    end
+    for id = 1, 16 do
+      assert.equal(accepts_plan({ optimizer = id }), ids[id] ~= nil, "optimizer " .. id .. " of the engine")
+    end
+  end)
+
+  it("S1 keeps as many states as the engine does", function()
+    local function bytes_of(optimizer)
+      local summary = summary_of(function(config) optimizer:configure(config) end)
+      return tonumber(summary.bytes[C.MS_CAT_OPTIMIZER])
+    end
+    local one = bytes_of(ms.optim.sgd { lr = 1, momentum = 0.5 })
+    assert.is_true(one > 0)
+    local made = { ms.optim.sgd { lr = 1, momentum = 0.5 }, ms.optim.adamw { lr = 1, moments = "f32" } }
+    for _, kind in ipairs(optimizers.kinds) do made[#made + 1] = ms.optim[kind] { lr = 1 } end
+    for _, optimizer in ipairs(made) do
+      assert.equal(one * #optimizers.states(optimizer), bytes_of(optimizer), optimizer.kind)
+    end
+    assert.same({}, optimizers.states(nil))
+  end)
+
+  it("K1 names the settings that a checkpoint records", function()
+    local adamw = ms.optim.adamw { lr = 1, moments = "bf16" }
+    assert.same({ betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01, moments = "bf16" },
+      optimizers.settings(adamw))
+    assert.is_nil(optimizers.settings(ms.optim.adamw { lr = 1 }).moments)
+    assert.same({ momentum = 0, dampening = 0, nesterov = false, weight_decay = 0 },
+      optimizers.settings(ms.optim.sgd { lr = 1 }))
+  end)
+end)
