@@ -60,10 +60,11 @@ KERNEL_thread := -O2
 # The compiler can contract to fused multiply-adds. No -ffast-math, because NaN and infinity must keep their meaning.
 KERNEL_FLAGS := $(KERNEL_$(CONFIG)) -ffp-contract=fast -fno-math-errno
 
-# Most C tests spent more time in the compiler, which inlined asserts, than running; three have long loops and stay
+# Most C tests spent more time in the compiler, which inlined asserts, than running; four have long loops and stay
 # optimised.
 TEST_FLAGS := -Og
 FLAGS_test_kernels_matmul := -O1
+FLAGS_test_kernels_matmul_choice := -O1
 FLAGS_test_kernels_attention := -O1
 FLAGS_test_comm := -O1
 

@@ -1,10 +1,9 @@
 /* test_arguments.c - numbers out of range are refused where they are given, and the message names the argument and its
  * value: of a step, an optimizer, parameters, and what a checkpoint writes.
  */
-#include "tests/c/support/mlp.h"
+#include "bound_exec.h"
 
 #include <math.h>
-#include <omp.h>
 
 static void betas_eps_and_rates_are_refused(void **state) {
   (void)state;
@@ -46,33 +45,6 @@ static void betas_eps_and_rates_are_refused(void **state) {
   assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, "threads | 0");
   mlp_free(&m);
   ms_world_leave(world);
-}
-
-/* An exec in a world of one. */
-typedef struct bound {
-  ms_world *world;
-  ms_plan *plan;
-  ms_state *state;
-  ms_exec *exec;
-} bound;
-
-/* An error of before may be on record. */
-static bound bind_one(const mlp *m) {
-  bound b;
-  ms_plan_config config;
-  ms_plan_config_default(&config, sizeof config);
-  assert_int_equal(ms_world_join(&b.world), MS_OK);
-  assert_int_equal(ms_plan_compile(m->graph, &config, &b.plan), MS_OK);
-  assert_int_equal(ms_state_new(b.world, m->model, &config, &b.state), MS_OK);
-  assert_int_equal(ms_exec_new(b.state, b.plan, &b.exec), MS_OK);
-  return b;
-}
-
-static void unbind(bound *b) {
-  ms_exec_free(b->exec);
-  ms_state_free(b->state);
-  ms_plan_free(b->plan);
-  ms_world_leave(b->world);
 }
 
 static void a_step_is_refused(void **state) {
@@ -134,131 +106,6 @@ static void phases_without_a_first_one_are_refused(void **state) {
   ms_plan_free(plan);
   mlp_free(&m);
   ms_world_leave(world);
-}
-
-/* The program's own OpenMP threads stay as many as it has set, whatever the engine uses. */
-static void openmp_settings_of_the_program_are_kept(void **state) {
-  (void)state;
-  enum { MINE = 3 };
-  mlp_config c = mlp_default(1, 1, 0);
-  mlp m = mlp_make(&c);
-  ms_world *world;
-  ms_plan_config config;
-  ms_plan *plan;
-  ms_state *made;
-  ms_exec *exec;
-  float one;
-  const char *message;
-  const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 1};
-  const int before = omp_get_max_threads(), dynamic = omp_get_dynamic(), levels = omp_get_max_active_levels();
-  ms_plan_config_default(&config, sizeof config);
-  config.threads = 2;
-  omp_set_num_threads(MINE);
-#define KEEPS(call)                                        \
-  do {                                                     \
-    must(call);                                            \
-    assert_int_equal(omp_get_max_threads(), MINE);         \
-    assert_int_equal(omp_get_dynamic(), dynamic);          \
-    assert_int_equal(omp_get_max_active_levels(), levels); \
-  } while (0)
-  KEEPS(ms_world_join_alone(&world));
-  KEEPS(ms_plan_compile(m.graph, &config, &plan));
-  KEEPS(ms_state_new(world, m.model, &config, &made));
-  KEEPS(ms_exec_new(made, plan, &exec));
-  for (int round = 0; round < 2; round++) {
-    KEEPS(ms_exec_run(exec, MS_PHASE_FIRST, &step, NULL));
-    KEEPS(ms_exec_run(exec, MS_PHASE_NORM, &step, NULL));
-    KEEPS(ms_exec_run(exec, MS_PHASE_UPDATE, &step, NULL));
-    KEEPS(ms_exec_run(exec, MS_PHASE_EVALUATE, &step, NULL));
-  }
-  KEEPS(ms_exec_find_nonfinite(exec, &step, &message));
-  KEEPS(ms_state_read(made, 0, MS_TENSOR_PARAM, 0, 1, &one));
-#undef KEEPS
-  omp_set_num_threads(before);
-  ms_exec_free(exec);
-  ms_state_free(made);
-  ms_plan_free(plan);
-  mlp_free(&m);
-  ms_world_leave(world);
-}
-
-/* Whatever a call that succeeds tries on its way, the record of an earlier failure stays as it is. */
-static void a_success_leaves_the_record_as_it_is(void **state) {
-  (void)state;
-  mlp_config c = mlp_default(1, 1, 0);
-  mlp m = mlp_make(&c);
-  ms_attrs attrs;
-  float one;
-  const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 1};
-  assert_int_equal(ms_op_defaults("no such op", &attrs), MS_ENAME);
-  char message[256], where[64];
-  snprintf(message, sizeof message, "%s", ms_error_message());
-  snprintf(where, sizeof where, "%s", ms_error_where());
-  bound b = bind_one(&m);
-  for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++)
-    if (phase != MS_PHASE_NEXT && phase != MS_PHASE_LAST)
-      assert_int_equal(ms_exec_run(b.exec, phase, &step, NULL), MS_OK);
-  assert_int_equal(ms_state_read(b.state, 0, MS_TENSOR_PARAM, 0, 1, &one), MS_OK);
-  assert_int_equal(ms_world_barrier(b.world), MS_OK);
-  assert_int_equal(ms_error_code(), MS_ENAME);
-  assert_string_equal(ms_error_message(), message);
-  assert_string_equal(ms_error_where(), where);
-  assert_int_equal(ms_state_read(b.state, -1, MS_TENSOR_PARAM, 0, 1, &one),
-                   MS_EINVAL); /* the next failure replaces it */
-  assert_int_equal(ms_error_code(), MS_EINVAL);
-  assert_string_not_equal(ms_error_message(), message);
-  unbind(&b);
-  mlp_free(&m);
-  ms_error_clear();
-}
-
-/* What a program was compiled with, before fields were added, and after. */
-typedef struct older_param_config {
-  int struct_size, init;
-  double init_a, init_b;
-  int frozen;
-} older_param_config;
-
-typedef struct newer_unit_config {
-  ms_unit_config known;
-  int64_t added;
-} newer_unit_config;
-
-static void older_and_newer_programs_are_understood(void **state) {
-  (void)state;
-  struct {
-    older_param_config config;
-    int behind;
-  } older = {.behind = 4711};
-  newer_unit_config newer;
-  ms_model *model;
-  int unit, param;
-  const int64_t dims[1] = {4};
-  must(ms_model_new(1, &model));
-  ms_unit_config_default(&newer.known, sizeof newer);
-  assert_int_equal(newer.known.struct_size, sizeof newer);
-  assert_int_equal(newer.added, 0);
-  must(ms_model_add_unit(model, "root", &newer.known, &unit));
-  newer.added = 1;
-  assert_fails(ms_model_add_unit(model, "other", &newer.known, &unit), MS_EUNSUPPORTED, "ms_unit_config | newer");
-
-  ms_param_config_default((ms_param_config *)&older.config, sizeof older.config);
-  assert_int_equal(older.behind, 4711);
-  assert_true(older.config.struct_size == sizeof older.config && older.config.init == MS_INIT_NORMAL);
-  older.config.frozen = 1;
-  must(ms_model_add_param(model, unit, "w", 1, dims, (ms_param_config *)&older.config, &param));
-
-  ms_param_config none;
-  memset(&none, 0, sizeof none);
-  assert_fails(ms_model_add_param(model, unit, "v", 1, dims, &none, &param), MS_EINVAL,
-               "ms_param_config | call ms_param_config_default first");
-  none.struct_size = -1;
-  assert_fails(ms_model_add_param(model, unit, "v", 1, dims, &none, &param), MS_EINVAL, "struct_size | -1");
-  none.struct_size = 1 << 30;
-  assert_fails(ms_model_add_param(model, unit, "v", 1, dims, &none, &param), MS_EINVAL, "struct_size");
-  assert_int_equal(ms_model_params(model), 1);
-  assert_int_equal(ms_abi_version(), MS_ABI_VERSION);
-  ms_model_free(model);
 }
 
 static void counts_and_kinds_out_of_range_are_refused(void **state) {
@@ -422,8 +269,8 @@ static void times_of_a_profile_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(betas_eps_and_rates_are_refused),           TEST(a_step_is_refused),
-      TEST(phases_without_a_first_one_are_refused),    TEST(openmp_settings_of_the_program_are_kept),
-      TEST(a_success_leaves_the_record_as_it_is),      TEST(older_and_newer_programs_are_understood),
+      TEST(phases_without_a_first_one_are_refused),
+
       TEST(counts_and_kinds_out_of_range_are_refused), TEST(a_hash_of_nothing_is_zero),
       TEST(what_parameters_are_given_is_refused),      TEST(rates_of_a_sharded_model_are_refused),
       TEST(shapes_of_what_is_saved_are_refused),       TEST(times_of_a_profile_are_refused),
