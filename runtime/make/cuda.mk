@@ -49,8 +49,8 @@ $(EMULATED)/libcudart_emulated.so: $(EMULATION_O)
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lpthread
 
-$(EMULATED)/libnccl_emulated.so: $(addprefix $(OUT)/obj/tests/emulated_cuda/,emulated_nccl.o emulated_window.o) \
-    $(EMULATED)/libcudart_emulated.so
+$(EMULATED)/libnccl_emulated.so: $(addprefix $(OUT)/obj/tests/emulated_cuda/,emulated_nccl.o \
+    emulated_nccl_collectives.o emulated_window.o) $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lpthread
 

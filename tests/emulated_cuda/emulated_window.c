@@ -1,6 +1,6 @@
 /* emulated_window.c - NCCL's memory and windows. Registered memory must come from ncclMemAlloc. Once a communicator has
- * a window, everything that it reads and writes must be in one, at equal offsets on all ranks (emulated_nccl.c checks
- * it). */
+ * a window, everything that it reads and writes must be in one, at equal offsets on all ranks
+ * (emulated_nccl_collectives.c checks it). */
 #include "emulated_window.h"
 
 #include <pthread.h>
