@@ -20,6 +20,20 @@ function fixture.gpt2(changes)
   return ms.models.gpt2(config)
 end
 
+---A trainer of two linear layers and a norm, each a unit, with settings changed.
+function fixture.small_trainer(changes)
+  local model = ms.nn.sequential { ms.nn.linear(3, 4), ms.nn.layer_norm { 4 }, ms.nn.linear(4, 2) }
+  ms.fully_shard(model, { units = { ms.re[[^\d$]] } })
+  local settings = { model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 0.1 } }
+  for name, value in pairs(changes or {}) do settings[name] = value end
+  return ms.trainer(settings)
+end
+
+---A batch for the small trainer.
+function fixture.small_batch()
+  return { inputs = ms.randn { 6, 3, seed = 1 }, targets = ms.randn { 6, 2, seed = 2 } }
+end
+
 ---Traces a call of a model on i32 tokens [batch, length] with cross entropy as its loss.
 function fixture.trace(model, batch, length)
   return ms.trace.graph(model, {
