@@ -6,6 +6,7 @@ local engine = require("moonshard.base.ffi")
 local fixture = require("lua.fixture")
 local ms = require("moonshard")
 local optimizers = require("moonshard.engine.optimizers")
+local policies = require("moonshard.shard.policies")
 local C, ffi = engine.C, engine.ffi
 
 local world = ms.world()
@@ -116,5 +117,59 @@ describe("the table of optimizers", function()
     assert.is_nil(optimizers.settings(ms.optim.adamw { lr = 1 }).moments)
     assert.same({ momentum = 0, dampening = 0, nesterov = false, weight_decay = 0 },
       optimizers.settings(ms.optim.sgd { lr = 1 }))
+  end)
+end)
+
+describe("the table of policies", function()
+  local FIELDS = { text = "function", json = "function", cost = "function" }
+  local OPTIONAL = {
+    name = "string", of = "string", reader = "function", no_option = "boolean", default = "function",
+    absent = "function", bare_value = "boolean", is_value = "function", store = "function", set = "function",
+    key = "function", setting = "table", on_reference = "table", in_turn = "boolean",
+  }
+
+  it("R3 has complete rows", function()
+    local names = {}
+    for _, row in ipairs(policies.all) do
+      assert.is_nil(names[row.name], row.name)
+      names[row.name] = true
+      for field, kind in pairs(FIELDS) do assert.equal(kind, type(row[field]), row.name .. "." .. field) end
+      for field, value in pairs(row) do
+        assert.equal(FIELDS[field] or OPTIONAL[field], type(value), row.name .. "." .. field)
+      end
+      assert.is_truthy(({ unit = true, module = true, parameter = true })[row.of], row.name)
+      assert.equal(row.set ~= nil, row.key ~= nil, row.name .. ": a policy that can change is part of the plan's key")
+      assert.is_true(row.reader ~= nil or not (row.store or row.set or row.on_reference), row.name)
+    end
+    assert.equal(#policies.all, #policies.shown)
+  end)
+
+  it("R3 S1 is what ms.fully_shard takes and decides", function()
+    for _, row in ipairs(policies.options) do
+      local sharding = ms.fully_shard(fixture.gpt2(), { [row.name] = {} }).sharding
+      assert.same({}, sharding.unmatched[row.name])
+      assert.equal("table", type(sharding.decisions[row.name]), row.name)
+    end
+    local refused = fixture.message(ms.fully_shard, fixture.gpt2(), { ["optimizer groups"] = {} })
+    assert.is_truthy(refused:find("optimizer groups", 1, true))
+  end)
+
+  it("R4 is what ms.set_rules takes", function()
+    local model = ms.fully_shard(fixture.gpt2())
+    for _, row in ipairs(policies.options) do
+      local ok, problem = pcall(ms.set_rules, model, { [row.name] = {} })
+      assert.equal(row.set ~= nil, ok, row.name .. ": " .. tostring(problem))
+    end
+  end)
+
+  it("R4 a change that is refused leaves every policy as it was", function()
+    local model = ms.fully_shard(fixture.gpt2(), { units = { "layers" } })
+    local before = {}
+    for _, row in ipairs(policies.changeable) do before[row.name] = model.sharding.decisions[row.name] end
+    for _, row in ipairs(policies.changeable) do
+      local given = { [row.name] = { { "layers.0", "nonsense" } } }
+      assert.is_truthy(fixture.message(ms.set_rules, model, given):find(row.name, 1, true))
+      for name, decisions in pairs(before) do assert.equal(decisions, model.sharding.decisions[name]) end
+    end
   end)
 end)

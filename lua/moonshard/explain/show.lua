@@ -1,9 +1,9 @@
 -- An explanation as text: rules without effect, a table per policy, the peak, exposed collectives, and advice.
 
 local advice = require("moonshard.explain.advice")
-local decisions = require("moonshard.explain.decisions")
 local plans = require("moonshard.engine.plan")
 local plan_costs = require("moonshard.explain.plan_costs")
+local policies = require("moonshard.shard.policies")
 local size = require("moonshard.base.progress").size
 local text_lines = require("moonshard.base.text_lines")
 
@@ -92,18 +92,16 @@ local function aligned(rows)
   return lines
 end
 
-local OF = { recompute = "module", freeze = "parameter", param_dtype = "parameter", ["optimizer groups"] = "parameter" }
-
 local function add_table(lines, policy, rows, all)
-  lines[#lines + 1] = "\n" .. policy
+  lines[#lines + 1] = "\n" .. policy.name
   if #rows == 0 then
-    lines[#lines + 1] = "  no " .. (OF[policy] or "unit")
+    lines[#lines + 1] = "  no " .. policy.of
     return
   end
   local has_reduced = rows[1].reduced ~= nil
-  local cells = { { OF[policy] or "unit", "value", "gathered", "kept", "rule" } }
+  local cells = { { policy.of, "value", "gathered", "kept", "rule" } }
   if has_reduced then table.insert(cells[1], 4, "reduced") end
-  if OF[policy] == "parameter" and not all then rows = by_family(rows) end
+  if policy.of == "parameter" and not all then rows = by_family(rows) end
   for _, row in ipairs(collapse(rows, all)) do
     local line = { run_name(row.name, row.last, row.count), row.text, bytes_text(row.gathered), kept_text(row.kept),
       rule_text(row.rule) }
@@ -217,7 +215,7 @@ function show.text(found)
     lines[#lines + 1] = ("matches nothing: %s: %s: rule %s, which is optional"):format(rule.where or "?", rule.policy,
       rule.pattern)
   end
-  for _, policy in ipairs(decisions.POLICIES) do add_table(lines, policy, found.decisions[policy], found.all) end
+  for _, policy in ipairs(policies.shown) do add_table(lines, policy, found.decisions[policy.name], found.all) end
   add_peak(lines, found)
   add_exposed(lines, found)
   add_advice(lines, found)

@@ -1,21 +1,27 @@
--- The policies of ms.fully_shard: checks the values of their rules, and decides for each unit, module and parameter.
+-- The table of policies: what recipes decide by rules, or by one value for all. A policy is a row here and its reader;
+-- ms.fully_shard, ms.set_rules, the reference of `moonshard check` and `moonshard explain` all work from the table.
 -- Every decision is stored with the rule that made it.
 
+local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 local precision = require("moonshard.shard.precision")
 local prefetch = require("moonshard.shard.prefetch")
 local recompute = require("moonshard.nn.recompute")
 local rules = require("moonshard.shard.rules")
+local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
 
 local policies = {}
+
+-- ---- readers ----------------------------------------------------------------------------------------------------
 
 local RESHARD = { [true] = "always", [false] = "never", always = "always", never = "never", default = "default" }
 
 -- A number is the size of the groups in which backward gathers: 1 keeps the weights gathered; the size of the shard
 -- group reshards them completely.
-local function reshard_reader(shard_size)
+local function reshard_reader(self)
+  local shard_size = self.shard_dim < 0 and 1 or self.mesh:size(self.shard_dim)
   return function(value, rule)
     local mode = RESHARD[value]
     if mode then return mode end
@@ -52,103 +58,247 @@ local function read_precision(value, rule)
   return precision.read(rule == "the value" and "mp_policy" or "mp_policy: " .. rule, value)
 end
 
--- Decides one policy for all names, by a list of rules or one value for all. Options: bare_value is the value of
--- patterns without one; one_value: treat a list as a value; tied: names by their alternative names.
-local function decide(self, policy, given, names, default, read, o)
-  local decisions
-  o = o or {}
-  if rules.is_list(given) and not o.one_value then
-    local warnings
-    decisions, warnings, self.unmatched[policy] = rules.policy(policy, given,
-      { read = read, bare_value = o.bare_value }):resolve(names, default, o.tied)
-    for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
+local function prefetch_reader(self)
+  local known = {}
+  for _, unit in ipairs(self.units) do known[unit.name] = true end
+  return prefetch.reader(known)
+end
+
+local function check_prefetch(who, value)
+  if value >= 0 and value % 1 == 0 then return end
+  errors.invalid("%s: prefetch must be at least 0 units, not %s", who, tostring(value))
+end
+
+local function always(read)
+  return function() return read end
+end
+
+-- ---- the table --------------------------------------------------------------------------------------------------
+
+---@class moonshard.PolicyRow
+---@field name string the option of ms.fully_shard, and the policy in messages, explain and JSON
+---@field of "unit"|"module"|"parameter" what its rules name
+---@field reader (fun(self: moonshard.Sharding): fun(value: any, rule: string): any)? checks values; nil: decided
+---  elsewhere, and only explained here
+---@field no_option boolean? it is not an option of ms.fully_shard
+---@field default (fun(self: moonshard.Sharding): any)? value of names that no rule matches; without it nil
+---@field absent (fun(owner: table): any)? replaces such a nil, by unit, module or parameter
+---@field bare_value any value of patterns without one
+---@field is_value (fun(given: any): boolean)? whether a list is one value for all instead of rules
+---@field store (fun(owner: table, value: any, self: moonshard.Sharding))? stores the decision for an owner
+---@field set (fun(self: moonshard.Sharding, handle: ffi.cdata*, decisions: table))? sets the decisions in the engine's
+---  model: ms.set_rules can change the policy
+---@field key (fun(value: any): string)? a decision of a policy that can change, as part of the key of cached plans
+---@field setting { name: string, default: any, check: fun(who: string, value: number) }? for ms.set_rules a number
+---  alone is this setting of the trainer
+---@field on_reference { value: any }? the reference of `moonshard check` drops the policy and decides this
+---@field text fun(value: any, owner: table, cost: table, self: moonshard.Sharding): string a decision, for people
+---@field json fun(value: any, owner: table): any a decision in JSON
+---@field cost fun(cost: table): table what a decision costs: gathered, reduced, kept by category. Of the unit's
+---  moonshard.UnitCost, the parameter's share of it, or the module's { activations }
+---@field in_turn boolean? owners keep their bytes at different times
+
+local function same(value) return value end
+
+-- In the order in which they are decided. Sections of explain have this order too, by what the policies name.
+---@type moonshard.PolicyRow[]
+local ROWS = {
+  {
+    name = "units", of = "unit",
+    text = function(_, unit) return #unit.params == 1 and "1 parameter" or #unit.params .. " parameters" end,
+    json = function(_, unit) return #unit.params end,
+    cost = function(c)
+      return { gathered = c.gathered,
+        kept = { parameters = c.parameters, gradients = c.gradients, optimizer = c.optimizer } }
+    end,
+  },
+  {
+    name = "reshard_after_forward", of = "unit", reader = reshard_reader,
+    default = function(self) return self.default_reshard or "default" end,
+    store = function(unit, value) unit.reshard = value end,
+    set = engine_model.set_reshard, key = tostring, on_reference = { value = "never" },
+    text = function(value, _, cost, self)
+      if value ~= "default" or cost.gathers == 0 then return tostring(value) end
+      if cost.again > 0 then return "default: always" end
+      return self.is_stage and "default: never, in a pipeline" or "default: never"
+    end,
+    json = same,
+    cost = function(c) return { gathered = c.again, kept = { gathered = c.kept } } end,
+  },
+  {
+    name = "mp_policy", of = "unit", reader = always(read_precision),
+    default = function() return precision.read("mp_policy", nil) end,
+    store = function(unit, value)
+      unit.param_dtype, unit.reduce_dtype, unit.output_dtype = value.param_dtype, value.reduce_dtype, value.output_dtype
+    end,
+    text = function(value)
+      local text = ("params %s, reduce %s"):format(value.param_dtype, value.reduce_dtype)
+      return value.output_dtype and text .. ", output " .. value.output_dtype or text
+    end,
+    json = same,
+    cost = function(c) return { gathered = c.gathered, reduced = c.reduced, kept = { gathered = c.kept } } end,
+  },
+  {
+    name = "layout", of = "unit", reader = always(read_layout),
+    default = function() return "rows" end,
+    store = function(unit, value) unit.layout = value end,
+    on_reference = { value = "rows" },
+    text = same, json = same,
+    cost = function(c) return { gathered = c.gathered, kept = { parameters = c.parameters } } end,
+  },
+  {
+    name = "freeze", of = "parameter", reader = always(read_freeze), bare_value = true,
+    absent = function(param) return param.parameter.frozen end,
+    store = function(param, value) param.frozen = value end,
+    text = function(_, param) return param.frozen and "frozen" or "trainable" end,
+    json = function(_, param) return param.frozen == true end,
+    cost = function(c) return { kept = { gradients = c.gradients, optimizer = c.optimizer } } end,
+  },
+  {
+    name = "param_dtype", of = "parameter", reader = always(read_param_dtype),
+    store = function(param, value) param.dtype = value end,
+    text = function(value, param) return value or "default: " .. param.unit.param_dtype end,
+    json = function(value, param) return value or param.unit.param_dtype end,
+    cost = function(c) return { gathered = c.gathered } end,
+  },
+  {
+    name = "recompute", of = "module", reader = always(recompute.read), is_value = recompute.is_op_list,
+    store = function(module, value, self) self.recompute[module] = value end,
+    on_reference = { value = nil },
+    text = function(value) return not value and "default: no" or not value.on and "no" or value.ops or "all" end,
+    json = function(value) return value and value.on and (value.ops or true) or false end,
+    cost = function(c) return { kept = { activations = c.activations } } end,
+  },
+  {
+    name = "prefetch", of = "unit", reader = prefetch_reader,
+    set = prefetch.set, key = prefetch.describe, setting = { name = "prefetch", default = 1, check = check_prefetch },
+    on_reference = { value = nil },
+    text = prefetch.describe,
+    json = function(value) return value or "default" end,
+    cost = function(c) return { kept = { gathered = c.ahead } } end, in_turn = true,
+  },
+  {
+    name = "optimizer groups", of = "parameter", no_option = true, -- train/optim.lua decides them
+    text = function(value) return ("lr x %g, weight decay %g"):format(value.lr_scale, value.weight_decay) end,
+    json = same,
+    cost = function(c) return { kept = { optimizer = c.optimizer } } end,
+  },
+}
+
+local function where(condition)
+  local list = {}
+  for _, row in ipairs(ROWS) do
+    if condition(row) then list[#list + 1] = row end
+  end
+  return list
+end
+
+policies.all = ROWS
+---Those that are options of ms.fully_shard.
+policies.options = where(function(row) return not row.no_option end)
+---Those that ms.set_rules can change.
+policies.changeable = where(function(row) return row.set ~= nil end)
+---Those that the reference of `moonshard check` drops.
+policies.dropped = where(function(row) return row.on_reference ~= nil end)
+---All in the order of explain's sections.
+policies.shown = {}
+for _, of in ipairs({ "unit", "module", "parameter" }) do
+  for _, row in ipairs(where(function(each) return each.of == of end)) do table.insert(policies.shown, row) end
+end
+
+---The specs of these policies as options, for options.parse.
+---@param list moonshard.PolicyRow[]
+---@param specs table<string, moonshard.OptionSpec> of other options
+---@return table<string, moonshard.OptionSpec> specs the same table
+function policies.add_specs(list, specs)
+  for _, row in ipairs(list) do specs[row.name] = { "any" } end
+  return specs
+end
+
+-- ---- deciding ---------------------------------------------------------------------------------------------------
+
+local function has_rules(row, given)
+  return rules.is_list(given) and not (row.is_value and row.is_value(given))
+end
+
+---The root modules of all units except the root unit.
+---@param self moonshard.Sharding
+---@return table<moonshard.Module, boolean>
+function policies.unit_modules(self)
+  local is_root = {}
+  for _, unit in ipairs(self.units) do
+    for _, module in ipairs(unit.name ~= units.ROOT and unit.modules or {}) do is_root[module] = true end
+  end
+  return is_root
+end
+
+-- What the policy decides for. Rules can name any module; one value for all applies to the root modules of units.
+local function owners_of(self, row, given)
+  local list = {}
+  local function add(name, owner) list[#list + 1] = { name = name, owner = owner } end
+  if row.of == "unit" then
+    for _, unit in ipairs(self.units) do add(unit.name, unit) end
+  elseif row.of == "parameter" then
+    for _, param in ipairs(self.params) do add(param.fqn, param) end
+  else
+    local by_rule, is_root = has_rules(row, given), policies.unit_modules(self)
+    for _, entry in ipairs(tree.inventory(self.model).modules) do
+      if entry.name ~= "" and (by_rule or is_root[entry.module]) then add(entry.name, entry.module) end
+    end
+  end
+  return list
+end
+
+---Decides one policy for everything that it names, by a list of rules or one value for all.
+---@param self moonshard.Sharding
+---@param row moonshard.PolicyRow with a reader
+---@param given any as in ms.fully_shard
+---@return table<string, moonshard.Decision> by_name
+function policies.decide_one(self, row, given)
+  local owners, names = owners_of(self, row, given), {}
+  local read, default = row.reader(self), row.default and row.default(self)
+  for i, entry in ipairs(owners) do names[i] = entry.name end
+  local decisions, warnings, unmatched = {}, {}, {}
+  if has_rules(row, given) then
+    local policy = rules.policy(row.name, given, { read = read, bare_value = row.bare_value })
+    decisions, warnings, unmatched = policy:resolve(names, default, row.of == "parameter" and self.tied or nil)
   else
     local value = default
-    self.unmatched[policy] = {}
     if given ~= nil then value = read(given, "the value") end
-    decisions = {}
     for i = 1, #names do decisions[i] = { value = value, where = given ~= nil and self.where or nil } end
   end
+  for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
+  self.unmatched[row.name] = unmatched
   local by_name = {}
-  for i, name in ipairs(names) do by_name[name] = decisions[i] end
-  self.decisions[policy] = by_name
+  for i, entry in ipairs(owners) do
+    local decision = decisions[i]
+    if decision.value == nil and row.absent then decision.value = row.absent(entry.owner) end
+    by_name[entry.name] = decision
+  end
+  self.decisions[row.name], self.owners[row.name] = by_name, owners
   return by_name
 end
 
----Decides when each unit is resharded.
+---Stores the decisions of a policy in the units, parameters or modules that they are for.
 ---@param self moonshard.Sharding
----@param given any as reshard_after_forward of ms.fully_shard
----@return table<string, moonshard.Decision> by_unit
-function policies.reshard(self, given)
-  local names = {}
-  for i, unit in ipairs(self.units) do names[i] = unit.name end
-  return decide(self, "reshard_after_forward", given, names, self.default_reshard or "default",
-    reshard_reader(self.shard_dim < 0 and 1 or self.mesh:size(self.shard_dim)))
-end
-
----Decides how far ahead each unit is gathered.
----@param self moonshard.Sharding
----@param given any as prefetch of ms.fully_shard
----@return table<string, moonshard.Decision> by_unit
-function policies.prefetch(self, given)
-  local names, known = {}, {}
-  for i, unit in ipairs(self.units) do names[i], known[unit.name] = unit.name, true end
-  return decide(self, "prefetch", given, names, nil, prefetch.reader(known))
-end
-
-local function decide_units(self, config)
-  local names = {}
-  for i, unit in ipairs(self.units) do names[i] = unit.name end
-  local reshard = policies.reshard(self, config.reshard_after_forward)
-  local mixed = decide(self, "mp_policy", config.mp_policy, names, precision.read("mp_policy", nil), read_precision)
-  local layout = decide(self, "layout", config.layout, names, "rows", read_layout)
-  for _, unit in ipairs(self.units) do
-    local policy = mixed[unit.name].value
-    unit.reshard, unit.layout = reshard[unit.name].value, layout[unit.name].value
-    unit.param_dtype, unit.reduce_dtype = policy.param_dtype, policy.reduce_dtype
-    unit.output_dtype = policy.output_dtype
-  end
-end
-
--- Rules can name any module; one value for all applies to the root modules of units.
-local function decide_recompute(self, given, inventory)
-  local names, modules, is_unit = {}, {}, {}
-  local by_rule = rules.is_list(given) and not recompute.is_op_list(given)
-  for _, unit in ipairs(self.units) do
-    for _, root in ipairs(unit.name ~= units.ROOT and unit.modules or {}) do is_unit[root] = true end
-  end
-  for _, entry in ipairs(inventory.modules) do
-    if entry.name ~= "" and (by_rule or is_unit[entry.module]) then
-      names[#names + 1], modules[#modules + 1] = entry.name, entry.module
-    end
-  end
-  local decisions = decide(self, "recompute", given, names, nil, recompute.read, { one_value = not by_rule })
-  self.recompute = {}
-  for i, name in ipairs(names) do self.recompute[modules[i]] = decisions[name].value end
-end
-
-local function decide_parameters(self, config)
-  local names = {}
-  for i, param in ipairs(self.params) do names[i] = param.fqn end
-  local freeze = decide(self, "freeze", config.freeze, names, nil, read_freeze, { bare_value = true, tied = self.tied })
-  local dtypes = decide(self, "param_dtype", config.param_dtype, names, nil, read_param_dtype, { tied = self.tied })
-  for _, param in ipairs(self.params) do
-    param.dtype = dtypes[param.fqn].value
-    local decision = freeze[param.fqn]
-    if decision.value == nil then decision.value = param.parameter.frozen end
-    param.frozen = decision.value
+---@param row moonshard.PolicyRow
+function policies.store(self, row)
+  local decisions = self.decisions[row.name]
+  for _, entry in ipairs(row.store and self.owners[row.name] or {}) do
+    row.store(entry.owner, decisions[entry.name].value, self)
   end
 end
 
 ---Decides every policy of a model whose units and parameters are known.
 ---@param self moonshard.Sharding
 ---@param config table options of ms.fully_shard
----@param inventory moonshard.Inventory
-function policies.decide(self, config, inventory)
-  decide_units(self, config)
-  decide_parameters(self, config)
-  decide_recompute(self, config.recompute, inventory)
-  policies.prefetch(self, config.prefetch)
+function policies.decide(self, config)
+  for _, row in ipairs(ROWS) do
+    if row.reader then
+      policies.decide_one(self, row, config[row.name])
+      policies.store(self, row)
+    end
+  end
 end
 
 return policies

@@ -3,8 +3,10 @@
 -- ranks in turn.
 --
 -- Settings that do not affect the numbers are dropped: when weights are gathered and freed, layouts, prefetching,
--- recomputation, and when gradients are summed. Precision, frozen parameters and the optimizer's settings stay.
+-- recomputation (`on_reference` of their policies), and when gradients are summed. Precision, frozen parameters and the
+-- optimizer's settings stay.
 
+local policies = require("moonshard.shard.policies")
 local single_rank = require("moonshard.distributed.single_rank")
 local world = require("moonshard.distributed.world")
 
@@ -20,21 +22,17 @@ function reference.begin(size)
   world.act_as_first_of(size)
 end
 
-local function decide_again(self, policy, value)
-  for _, decision in pairs(self.decisions[policy]) do decision.value = value end
-end
-
 ---Replaces a sharding over many ranks, whose rules have been read and checked, by one over this rank.
 ---@param self moonshard.Sharding
 function reference.replace_sharding(self)
   self.reference_ranks = self.mesh:ranks()
   self.reference_mesh = self.mesh
   self.mesh, self.replicate_dim, self.shard_dim = single_rank.mesh(), -1, 0
-  self.rank, self.recompute = 0, {}
-  for _, unit in ipairs(self.units) do unit.reshard, unit.layout = "never", "rows" end
-  decide_again(self, "reshard_after_forward", "never")
-  decide_again(self, "layout", "rows")
-  decide_again(self, "prefetch", nil)
+  self.rank = 0
+  for _, row in ipairs(policies.dropped) do
+    for _, decision in pairs(self.decisions[row.name]) do decision.value = row.on_reference.value end
+    policies.store(self, row)
+  end
 end
 
 ---Replaces settings of a trainer: its micro-batches are those of all ranks.
@@ -60,7 +58,7 @@ end
 function reference.rules(given)
   local kept = {}
   for name, value in pairs(given) do kept[name] = value end
-  kept.reshard_after_forward, kept.prefetch = nil, nil
+  for _, row in ipairs(policies.dropped) do kept[row.name] = nil end
   return kept
 end
 

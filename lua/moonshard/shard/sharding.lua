@@ -46,6 +46,8 @@ local world = require("moonshard.distributed.world")
 ---@field index table<moonshard.Parameter, integer> the engine's index, from 0
 ---@field tied table<string, string> FQN of a tied parameter by each of its other names
 ---@field decisions table<string, table<string, moonshard.Decision>> by policy, then by unit or parameter
+---@field owners table<string, { name: string, owner: table }[]> by policy: what it decides for
+---@field recompute table<moonshard.Module, any> what backward recomputes, by module
 ---@field warnings string[] rules of these policies that never decide
 ---@field group_warnings string[] groups of the optimizer that never decide
 ---@field unmatched table<string, moonshard.Rule[]> by policy: optional rules that match no name
@@ -189,15 +191,15 @@ end
 
 -- ---- the public calls -------------------------------------------------------------------------------------------
 
-local SPECS = {
-  mesh = { "any" }, units = { "any" }, reshard_after_forward = { "any" }, mp_policy = { "any" }, layout = { "any" },
-  freeze = { "any" }, param_dtype = { "any" }, strategy = { "string" }, seed = { "seed", default = 0 },
-  shared_masters = { "boolean", default = true }, recompute = { "any" }, prefetch = { "any" },
-}
+local SPECS = policies.add_specs(policies.options, {
+  mesh = { "any" }, strategy = { "string" }, seed = { "seed", default = 0 },
+  shared_masters = { "boolean", default = true },
+})
 
 local function new_sharding(model, seed)
-  return setmetatable({ model = model, units = {}, params = {}, index = {}, tied = {}, decisions = {}, warnings = {},
-    group_warnings = {}, unmatched = {}, seed = seed, where = errors.caller() }, Sharding)
+  return setmetatable({ model = model, units = {}, params = {}, index = {}, tied = {}, decisions = {}, owners = {},
+    recompute = {}, warnings = {}, group_warnings = {}, unmatched = {}, seed = seed, where = errors.caller(),
+  }, Sharding)
 end
 
 -- The sharding of each parameter, so that a single module of a model can be called. Weak: it keeps no model alive.
@@ -270,7 +272,7 @@ function sharding.fully_shard(model, config)
   self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   assign_units(self, inventory, config.units)
-  policies.decide(self, config, inventory)
+  policies.decide(self, config)
   if reference.active then reference.replace_sharding(self) end
   rawset(model, "sharding", self)
   for _, param in ipairs(self.params) do param.parameter.frozen = param.frozen end
@@ -316,7 +318,7 @@ function sharding.on_single_rank(model)
   self.mesh, self.replicate_dim, self.shard_dim = single_rank.mesh(), -1, 0
   local inventory = tree.inventory(model)
   assign_units(self, inventory, nil)
-  policies.decide(self, {}, inventory)
+  policies.decide(self, {})
   claim_parameters(self)
   return self
 end

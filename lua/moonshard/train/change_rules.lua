@@ -10,7 +10,6 @@ local errors = require("moonshard.base.error")
 local optim = require("moonshard.train.optim")
 local options = require("moonshard.base.options")
 local policies = require("moonshard.shard.policies")
-local prefetch = require("moonshard.shard.prefetch")
 local schedule = require("moonshard.train.schedule")
 local session = require("moonshard.engine.session")
 local reference = require("moonshard.shard.reference")
@@ -23,10 +22,9 @@ local tree = require("moonshard.nn.tree")
 ---@field groups table? the optimizer's; {} for none
 ---@field weight_decay number? for parameters without one from a group
 
-local SPECS = {
-  reshard_after_forward = { "any" }, prefetch = { "any" }, lr = { "number|function" }, groups = { "table" },
-  weight_decay = { "number" },
-}
+local SPECS = policies.add_specs(policies.changeable, {
+  lr = { "number|function" }, groups = { "table" }, weight_decay = { "number" },
+})
 
 local MOST_RULE_SETS = 16 -- with cached plans
 
@@ -36,19 +34,23 @@ local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
 
 local function remember(self)
   local sharding, optimizer = self.sharding, self.optimizer
-  local before = { rules = self.rules, prefetch = self.prefetch, warnings = sharding.warnings,
-    reshard = sharding.decisions.reshard_after_forward, ahead = sharding.decisions.prefetch }
+  local before = { rules = self.rules, warnings = sharding.warnings, decisions = {}, settings = {} }
+  for _, row in ipairs(policies.changeable) do
+    before.decisions[row.name] = sharding.decisions[row.name]
+    if row.setting then before.settings[row.name] = self[row.setting.name] end
+  end
   for _, name in ipairs(OF_OPTIMIZER) do before[name] = optimizer and optimizer[name] end
   return before
 end
 
 local function restore(self, before)
   local sharding, optimizer, handle = self.sharding, self.optimizer, self.sharding:handle()
-  self.rules, self.prefetch, sharding.warnings = before.rules, before.prefetch, before.warnings
-  sharding.decisions.reshard_after_forward = before.reshard
-  engine_model.set_reshard(sharding, handle, before.reshard)
-  sharding.decisions.prefetch = before.ahead
-  prefetch.set(sharding, handle, before.ahead)
+  self.rules, sharding.warnings = before.rules, before.warnings
+  for _, row in ipairs(policies.changeable) do
+    sharding.decisions[row.name] = before.decisions[row.name]
+    if row.setting then self[row.setting.name] = before.settings[row.name] end
+    row.set(sharding, handle, before.decisions[row.name])
+  end
   if not optimizer then return end
   for _, name in ipairs(OF_OPTIMIZER) do optimizer[name] = before[name] end
   self.group_key = nil
@@ -59,8 +61,8 @@ end
 
 local function check(self, given)
   given = options.parse("ms.set_rules", given, SPECS)
-  if type(given.prefetch) == "number" and (given.prefetch < 0 or given.prefetch % 1 ~= 0) then
-    errors.invalid("ms.set_rules: prefetch must be at least 0 units, not %s", tostring(given.prefetch))
+  for _, row in ipairs(policies.changeable) do
+    if row.setting and type(given[row.name]) == "number" then row.setting.check("ms.set_rules", given[row.name]) end
   end
   if given.weight_decay then optim.check_weight_decay("ms.set_rules", given.weight_decay) end
   for _, name in ipairs(OF_OPTIMIZER) do
@@ -86,10 +88,14 @@ end
 -- The rules as text, the key of cached plans. The learning rate is not part of a plan.
 local function key_of(self)
   local settings = self.train_exec and self.train_exec.settings or {}
-  local parts = { " | prefetch", self.prefetch or settings.prefetch or 1, "reshard" }
-  for _, unit in ipairs(self.sharding.units) do
-    parts[#parts + 1] = self.sharding.decisions.reshard_after_forward[unit.name].value
-    parts[#parts + 1] = prefetch.describe(self.sharding.decisions.prefetch[unit.name].value)
+  local parts = { " |" }
+  for _, row in ipairs(policies.changeable) do
+    local setting = row.setting
+    parts[#parts + 1] = row.name
+    if setting then parts[#parts + 1] = self[setting.name] or settings[setting.name] or setting.default end
+    for _, entry in ipairs(self.sharding.owners[row.name]) do
+      parts[#parts + 1] = row.key(self.sharding.decisions[row.name][entry.name].value)
+    end
   end
   parts[#parts + 1] = groups_of(self)
   return table.concat(parts, " ")
@@ -126,13 +132,13 @@ local function take(self, given)
   if reference.active then given = reference.rules(given) end
   local sharding, optimizer, handle = self.sharding, self.optimizer, self.sharding:handle()
   sharding.warnings = {}
-  if given.reshard_after_forward ~= nil then
-    engine_model.set_reshard(sharding, handle, policies.reshard(sharding, given.reshard_after_forward))
-  end
-  if type(given.prefetch) == "number" then
-    self.prefetch = given.prefetch
-  elseif given.prefetch then
-    prefetch.set(sharding, handle, policies.prefetch(sharding, given.prefetch))
+  for _, row in ipairs(policies.changeable) do
+    local value = given[row.name]
+    if row.setting and type(value) == "number" then
+      self[row.setting.name] = value
+    elseif value ~= nil then
+      row.set(sharding, handle, policies.decide_one(sharding, row, value))
+    end
   end
   if given.lr then optimizer.lr = schedule.of(given.lr) end
   if given.groups or given.weight_decay then
@@ -182,9 +188,7 @@ local function change(self, given)
   end
   self.train_exec = bound
   keep_plans(self)
-  for _, unit in ipairs(self.sharding.units) do
-    unit.reshard = self.sharding.decisions.reshard_after_forward[unit.name].value
-  end
+  for _, row in ipairs(policies.changeable) do policies.store(self.sharding, row) end
   return compiled
 end
 

@@ -13,13 +13,13 @@ local schedule = require("moonshard.train.schedule")
 ---@field weight_decay number for parameters without one from a group
 ---@field moments "f32"|"bf16"|nil only for AdamW
 ---@field groups table? a policy over parameter FQNs: list of { pattern, { lr_scale=, weight_decay= } }
-local Optimizer = {}
+local Optimizer = { POLICY = "optimizer groups" } -- its row in shard/policies.lua
 Optimizer.__index = Optimizer
 
 local GROUP = { lr_scale = { "number" }, weight_decay = { "number" } }
 
 local function read_group(value, rule)
-  local who = "optimizer groups: " .. rule
+  local who = Optimizer.POLICY .. ": " .. rule
   local group = options.parse(who, value, GROUP)
   for name, rate in pairs(group) do optimizers.check_rate(who, name, rate, 0, math.huge) end
   return group
@@ -32,7 +32,7 @@ end
 ---@return string[] warnings groups that match parameters but never decide
 ---@return moonshard.Rule[] unmatched optional groups that match no parameter
 function Optimizer:decide(fqns, tied)
-  return rules.policy("optimizer groups", self.groups or {}, { read = read_group }):resolve(fqns, {}, tied)
+  return rules.policy(self.POLICY, self.groups or {}, { read = read_group }):resolve(fqns, {}, tied)
 end
 
 ---Learning-rate factor and weight decay of every parameter: from the first group that matches; without a match the
