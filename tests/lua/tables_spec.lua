@@ -4,9 +4,11 @@
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local fixture = require("lua.fixture")
+local json = require("moonshard.base.json")
 local ms = require("moonshard")
 local optimizers = require("moonshard.engine.optimizers")
 local policies = require("moonshard.shard.policies")
+local roles = require("moonshard.shard.roles")
 local C, ffi = engine.C, engine.ffi
 
 local world = ms.world()
@@ -171,5 +173,31 @@ describe("the table of policies", function()
       assert.is_truthy(fixture.message(ms.set_rules, model, given):find(row.name, 1, true))
       for name, decisions in pairs(before) do assert.equal(decisions, model.sharding.decisions[name]) end
     end
+  end)
+end)
+
+describe("the table of mesh roles", function()
+  it("S2 names every collective of a plan, by stream, and no other", function()
+    local expected, found = {}, {}
+    for _, role in ipairs(roles.all) do
+      assert.equal(role.data == true, role.collectives ~= nil, role.name)
+      for stream, ops in pairs(role.collectives or {}) do
+        for _, op in ipairs(ops) do expected[role.name .. " " .. stream .. " " .. op] = true end
+      end
+    end
+    world.describe(0, 4)
+    local model = ms.fully_shard(fixture.gpt2(), { mesh = { 2, 2 }, shared_masters = false })
+    local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 }, clip_grad_norm = 1,
+      loss = ms.loss.cross_entropy }
+    local batch = ms.zeros { 2, 4, dtype = "i32" }
+    local plan = train:compile { tokens = batch, targets = batch }
+    for _, phase in ipairs(json.decode(plan:json()).phases) do
+      for _, instruction in ipairs(phase.instructions) do
+        if instruction.kind == "collective" then
+          found[("%s %s %s"):format(instruction.dim, instruction.stream, instruction.op)] = true
+        end
+      end
+    end
+    assert.same(expected, found)
   end)
 end)

@@ -9,6 +9,7 @@ local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local policies = require("moonshard.shard.policies")
 local reference = require("moonshard.shard.reference")
+local roles = require("moonshard.shard.roles")
 local single_rank = require("moonshard.distributed.single_rank")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
@@ -74,56 +75,15 @@ local STRATEGIES = {
   HYBRID_SHARD_ZERO2 = { shards = true, replicates = true, reshard = "never" },
 }
 
--- Roles of mesh dimensions. Only this file gives their names a meaning.
-local ROLES = { replicate = "replicate", shard = "shard", pipeline = "pipe" }
-
-local function read_mesh(given)
-  if given == nil then return meshes.init_device_mesh(nil, { -1 }, { ROLES.shard }) end
-  if meshes.is(given) then return given end
-  local _, crosses = tostring(given):gsub("x", "")
-  local ndim = type(given) == "table" and #given or type(given) == "string" and crosses + 1 or 1
-  local names = ({ { ROLES.shard }, { ROLES.replicate, ROLES.shard } })[ndim]
-  if not names then
-    errors.invalid("ms.fully_shard: mesh with %d dimensions: write one or two sizes, or a mesh with names", ndim)
-  end
-  return meshes.init_device_mesh(nil, given, names)
-end
-
-local function check_others(mesh, replicate_dim, shard_dim)
-  for dim = 0, mesh.ndim - 1 do
-    if dim ~= replicate_dim and dim ~= shard_dim and mesh:size(dim) > 1 then
-      errors.invalid("ms.fully_shard: mesh %s: dimension %s neither replicates nor shards; use a slice of the "
-        .. "dimensions that do, as in mesh:slice { \"replicate\", \"shard\" }: its copies train separately",
-        mesh:label(), mesh:dim_name(dim))
-    end
-  end
-end
-
--- The dimensions that replicate and shard. Two dimensions with other names are (replicate, shard), in this order.
-local function data_dims(mesh)
-  local replicates, shards = mesh:has(ROLES.replicate), mesh:has(ROLES.shard)
-  if replicates or shards then
-    local replicate_dim = replicates and mesh:dim(ROLES.replicate) or -1
-    local shard_dim = shards and mesh:dim(ROLES.shard) or -1
-    check_others(mesh, replicate_dim, shard_dim)
-    return replicate_dim, shard_dim
-  end
-  if mesh.ndim == 1 then return -1, 0 end
-  if mesh.ndim == 2 then return 0, 1 end
-  errors.invalid("ms.fully_shard: mesh %s: name the dimensions to use \"replicate\" and \"shard\"", mesh:label())
-end
-
 local function size_of(mesh, dim)
   return dim < 0 and 1 or mesh:size(dim)
 end
 
+-- The mesh, its dimension of each role, and the strategy's default of reshard_after_forward.
 local function apply_strategy(config)
   local name = config.strategy
-  local mesh = read_mesh(config.mesh)
-  if not name then
-    local replicate_dim, shard_dim = data_dims(mesh)
-    return mesh, replicate_dim, shard_dim
-  end
+  local mesh = roles.read_mesh(config.mesh)
+  if not name then return mesh, roles.dims(mesh) end
   local strategy = STRATEGIES[name]
   if not strategy then
     errors.raise("MS_ENAME", "ms.fully_shard: unknown strategy %s: %s", options.describe(name),
@@ -133,19 +93,19 @@ local function apply_strategy(config)
     errors.invalid("ms.fully_shard: leave out strategy %s or reshard_after_forward: both set when to reshard", name)
   end
   if not strategy.shards then
-    if mesh.ndim > 1 then mesh = mesh:as_one(ROLES.replicate) end
-    return mesh, 0, -1, strategy.reshard
+    if mesh.ndim > 1 then mesh = mesh:as_one("replicate") end
+    return mesh, { replicate = 0, shard = -1 }, strategy.reshard
   end
-  local replicate_dim, shard_dim = data_dims(mesh)
-  if strategy.replicates and (replicate_dim < 0 or shard_dim < 0) then
+  local dims = roles.dims(mesh)
+  if strategy.replicates and (dims.replicate < 0 or dims.shard < 0) then
     errors.invalid("ms.fully_shard: strategy %s needs a mesh (replicate, shard), as in mesh = { 2, 2 }; it has %s",
       name, mesh:label())
   end
-  if not strategy.replicates and size_of(mesh, replicate_dim) > 1 then
+  if not strategy.replicates and size_of(mesh, dims.replicate) > 1 then
     errors.invalid("ms.fully_shard: strategy %s shards over all ranks, but the mesh is %s: use HYBRID_SHARD", name,
       mesh:label())
   end
-  return mesh, replicate_dim, shard_dim, strategy.reshard
+  return mesh, dims, strategy.reshard
 end
 
 -- ---- units ------------------------------------------------------------------------------------------------------
@@ -267,8 +227,10 @@ function sharding.fully_shard(model, config)
   end
   check_unclaimed(inventory)
   self.rank, self.fields = world.rank, inventory.fields
-  self.mesh, self.replicate_dim, self.shard_dim, self.default_reshard = apply_strategy(config)
-  self.is_stage = self.mesh:copies(ROLES.pipeline) > 1
+  local dims
+  self.mesh, dims, self.default_reshard = apply_strategy(config)
+  self.replicate_dim, self.shard_dim = dims.replicate, dims.shard
+  self.is_stage = roles.is_stage(self.mesh)
   self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   assign_units(self, inventory, config.units)

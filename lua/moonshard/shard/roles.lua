@@ -1,0 +1,89 @@
+-- What the dimensions of a mesh mean to ms.fully_shard. Only this table gives their names a meaning; a role is a row.
+
+local errors = require("moonshard.base.error")
+local meshes = require("moonshard.distributed.mesh")
+
+local roles = {}
+
+---@class moonshard.Role
+---@field name string of the mesh dimension
+---@field data boolean? its ranks train on different rows of the batch, and the engine divides the model over it
+---@field collectives table<string, string[]>? of data roles: the collectives that a plan runs along it, by stream
+---@field stage boolean? a slice of the mesh along it is one pipeline stage
+
+-- Data roles in the order of a mesh that is given as sizes alone: the last one has the whole of a single size.
+---@type moonshard.Role[]
+local ROLES = {
+  { name = "replicate", data = true, collectives = { replicate = { "all_reduce" } } },
+  { name = "shard", data = true, collectives = {
+    gather = { "all_gather" }, reduce = { "reduce_scatter", "all_reduce" }, -- the gradients' norm is an all_reduce
+  } },
+  { name = "pipe", stage = true },
+}
+roles.all = ROLES
+
+local SIZES_ALONE = {}
+for _, role in ipairs(ROLES) do
+  if role.data then table.insert(SIZES_ALONE, role.name) end
+end
+
+---The mesh of ms.fully_shard's option: a mesh, sizes of one or two dimensions, or nil for all ranks.
+---@param given any
+---@return moonshard.Mesh
+function roles.read_mesh(given)
+  if given == nil then return meshes.init_device_mesh(nil, { -1 }, { SIZES_ALONE[#SIZES_ALONE] }) end
+  if meshes.is(given) then return given end
+  local _, crosses = tostring(given):gsub("x", "")
+  local ndim = type(given) == "table" and #given or type(given) == "string" and crosses + 1 or 1
+  if ndim < 1 or ndim > #SIZES_ALONE then
+    errors.invalid("ms.fully_shard: mesh with %d dimensions: write one or two sizes, or a mesh with names", ndim)
+  end
+  local names = { unpack(SIZES_ALONE, #SIZES_ALONE - ndim + 1) }
+  return meshes.init_device_mesh(nil, given, names)
+end
+
+-- Raises if the mesh has ranks along a dimension without a role.
+local function check_others(mesh, dims)
+  local used = {}
+  for _, dim in pairs(dims) do used[dim] = true end
+  for dim = 0, mesh.ndim - 1 do
+    if not used[dim] and mesh:size(dim) > 1 then
+      errors.invalid("ms.fully_shard: mesh %s: dimension %s neither replicates nor shards; use a slice of the "
+        .. "dimensions that do, as in mesh:slice { \"replicate\", \"shard\" }: its copies train separately",
+        mesh:label(), mesh:dim_name(dim))
+    end
+  end
+end
+
+---The dimension of each data role. Dimensions with other names have the roles of a mesh given as sizes alone.
+---@param mesh moonshard.Mesh
+---@return table<string, integer> dims by role; -1: none
+function roles.dims(mesh)
+  local dims, named = {}, false
+  for _, name in ipairs(SIZES_ALONE) do
+    dims[name] = mesh:has(name) and mesh:dim(name) or -1
+    named = named or dims[name] >= 0
+  end
+  if named then
+    check_others(mesh, dims)
+    return dims
+  end
+  if mesh.ndim < 1 or mesh.ndim > #SIZES_ALONE then
+    errors.invalid("ms.fully_shard: mesh %s: name the dimensions to use \"%s\"", mesh:label(),
+      table.concat(SIZES_ALONE, '" and "'))
+  end
+  for dim = 0, mesh.ndim - 1 do dims[SIZES_ALONE[#SIZES_ALONE - mesh.ndim + 1 + dim]] = dim end
+  return dims
+end
+
+---Whether a mesh is the slice of one pipeline stage.
+---@param mesh moonshard.Mesh
+---@return boolean
+function roles.is_stage(mesh)
+  for _, role in ipairs(ROLES) do
+    if role.stage and mesh:copies(role.name) > 1 then return true end
+  end
+  return false
+end
+
+return roles
