@@ -7,6 +7,7 @@ local fixture = require("lua.fixture")
 local json = require("moonshard.base.json")
 local ms = require("moonshard")
 local optimizers = require("moonshard.engine.optimizers")
+local plans = require("moonshard.engine.plan")
 local policies = require("moonshard.shard.policies")
 local roles = require("moonshard.shard.roles")
 local C, ffi = engine.C, engine.ffi
@@ -176,6 +177,30 @@ describe("the table of policies", function()
   end)
 end)
 
+-- The plan of a small model on 2 x 2 ranks.
+local function sharded_plan()
+  world.describe(0, 4)
+  local model = ms.fully_shard(fixture.gpt2(), { mesh = { 2, 2 }, shared_masters = false })
+  local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 }, clip_grad_norm = 1,
+    loss = ms.loss.cross_entropy }
+  local batch = ms.zeros { 2, 4, dtype = "i32" }
+  return train:compile { tokens = batch, targets = batch }
+end
+
+describe("the tables of memory categories and phases", function()
+  it("M1 have the engine's names in its order", function()
+    local text, names, phases = sharded_plan():json(), {}, {}
+    for name in text:match('"bytes":(%b{})'):gmatch('"([^"]+)":') do names[#names + 1] = name end
+    for name in text:gmatch('{"name":"([^"]+)","events"') do phases[name] = true end
+    assert.equal(tonumber(C.MS_CATEGORIES), #plans.CATEGORIES)
+    assert.same(names, plans.CATEGORIES)
+    for _, name in ipairs(names) do assert.is_truthy(plans.SHORT[name], name) end
+    assert.equal(tonumber(C.MS_PHASES), #plans.PHASES)
+    for _, name in ipairs(plans.PHASES) do phases[name] = nil end
+    assert.same({}, phases)
+  end)
+end)
+
 describe("the table of mesh roles", function()
   it("S2 names every collective of a plan, by stream, and no other", function()
     local expected, found = {}, {}
@@ -185,13 +210,7 @@ describe("the table of mesh roles", function()
         for _, op in ipairs(ops) do expected[role.name .. " " .. stream .. " " .. op] = true end
       end
     end
-    world.describe(0, 4)
-    local model = ms.fully_shard(fixture.gpt2(), { mesh = { 2, 2 }, shared_masters = false })
-    local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 }, clip_grad_norm = 1,
-      loss = ms.loss.cross_entropy }
-    local batch = ms.zeros { 2, 4, dtype = "i32" }
-    local plan = train:compile { tokens = batch, targets = batch }
-    for _, phase in ipairs(json.decode(plan:json()).phases) do
+    for _, phase in ipairs(json.decode(sharded_plan():json()).phases) do
       for _, instruction in ipairs(phase.instructions) do
         if instruction.kind == "collective" then
           found[("%s %s %s"):format(instruction.dim, instruction.stream, instruction.op)] = true

@@ -149,14 +149,14 @@ end
 local function check_equal(around, index, name, data, count)
   local values_hash = hash.of_bytes(data, 4 * count)
   if not around:find_mismatch(hash.of_text(("%d %.0f"):format(index, values_hash)), "of values to set") then return end
-  local other = around:find_mismatch(index, "of parameters to set")
-  if other then
-    errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d sets a different parameter than rank %d; all ranks must "
-      .. "set the same ones in the same order (pairs differs between ranks, named_parameters does not)", name, other,
-      world.rank)
-  end
-  errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d was given different values than rank %d; all ranks "
-    .. "must pass the same", name, around:find_mismatch(values_hash, "of values to set"), world.rank)
+  around:require_same(index, "of parameters to set", function(other)
+    return ("set_parameter of %s: rank %d sets a different parameter than rank %d; all ranks must set the same ones "
+      .. "in the same order (pairs differs between ranks, named_parameters does not)"):format(name, other, world.rank)
+  end)
+  around:require_same(values_hash, "of values to set", function(other)
+    return ("set_parameter of %s: rank %d was given different values than rank %d; all ranks must pass the same")
+      :format(name, other, world.rank)
+  end)
 end
 
 ---Overwrites a parameter. Collective.

@@ -12,9 +12,18 @@ Plan.__index = Plan
 
 local plan = {
   ---Categories of memory and phases, in the order of moonshard.h's enum ms_category and enum ms_phase.
-  CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" },
+  CATEGORIES = {},
+  ---Names of categories for columns.
+  SHORT = {},
   PHASES = { "first", "next", "last", "norm", "update", "evaluate" },
 }
+
+for i, names in ipairs({
+  { "parameters", "params" }, { "optimizer", "optim" }, { "gradients", "grads" }, { "gathered", "gathered" },
+  { "activations", "activ" }, { "workspace", "work" }, { "communication", "comm" },
+}) do
+  plan.CATEGORIES[i], plan.SHORT[names[1]] = names[1], names[2]
+end
 
 local function dump(self, json)
   local text = ffi.new("const char *[1]")

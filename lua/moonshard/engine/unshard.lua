@@ -62,11 +62,10 @@ local function choose_together(around, module, which, who)
   local names = {}
   for i, unit in ipairs(units) do names[i] = unit.name end
   local text = table.concat(names, "\n")
-  local other = around:find_mismatch(hash.of_text(text), "of units to unshard")
-  if other then
-    errors.raise("MS_EMISMATCH", "%s: rank %d named different units than rank %d (here %s); all ranks must agree", who,
-      other, world.rank, table.concat(names, ", "))
-  end
+  around:require_same(hash.of_text(text), "of units to unshard", function(other)
+    return ("%s: rank %d named different units than rank %d (here %s); all ranks must agree"):format(who, other,
+      world.rank, table.concat(names, ", "))
+  end)
   return units
 end
 
@@ -232,11 +231,10 @@ local function check_equal(around, changes)
   local by_index = {}
   for _, change in ipairs(changes) do by_index[change.index] = change.hash end
   for i, param in ipairs(around.sharding.params) do
-    local other = around:find_mismatch(by_index[i - 1] or -1, "of changed parameters")
-    if other then
-      errors.raise("MS_EMISMATCH", "ms.with_full_params: rank %d gave %s different values than rank %d, so nothing is "
-        .. "written back; all ranks must give the same", other, param.fqn, world.rank)
-    end
+    around:require_same(by_index[i - 1] or -1, "of changed parameters", function(other)
+      return ("ms.with_full_params: rank %d gave %s different values than rank %d, so nothing is written back; all "
+        .. "ranks must give the same"):format(other, param.fqn, world.rank)
+    end)
   end
 end
 

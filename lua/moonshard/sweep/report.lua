@@ -148,11 +148,6 @@ end
 
 -- ---- text -------------------------------------------------------------------------------------------------------
 
-local SHORT = {
-  parameters = "params", optimizer = "optim", gradients = "grads", gathered = "gathered", activations = "activ",
-  workspace = "work", communication = "comm",
-}
-
 local function comm_bytes(record, dim) return record.comm_bytes[dim] or 0 end
 
 local function memory_bytes(record, name)
@@ -201,7 +196,7 @@ local function tables(self, records, columns_of_terminal)
   local speed = speed_columns(self, records)
   local comm, comm_unit = columns.bytes(records, self.dims, {}, comm_bytes)
   local names = append({ "peak" }, plans.CATEGORIES)
-  local memory, memory_unit = columns.bytes(records, names, SHORT, memory_bytes)
+  local memory, memory_unit = columns.bytes(records, names, plans.SHORT, memory_bytes)
   local note_comm = #self.dims > 0 and ("%s: %s per step"):format(table.concat(self.dims, ", "), comm_unit) or nil
   local note_memory = ("peak and its parts: %s per rank"):format(memory_unit)
   if report.is_planned(self) then
