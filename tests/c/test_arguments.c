@@ -137,13 +137,13 @@ static void counts_and_kinds_out_of_range_are_refused(void **state) {
   assert_fails(ms_tokens_open(1, names, MS_TOKEN_BYTES, &tokens), MS_EINVAL, "NULL");
   ms_safetensors_config_default(&file, sizeof file);
   file.metadata = -1;
-  assert_fails(ms_safetensors_create("/nowhere/w", 0, NULL, &file, &writer), MS_EINVAL, "metadata | -1");
+  assert_fails(ms_safetensors_create("/proc/nowhere/w", 0, NULL, &file, &writer), MS_EINVAL, "metadata | -1");
   file.metadata = 1;
-  assert_fails(ms_safetensors_create("/nowhere/w", 0, NULL, &file, &writer), MS_EINVAL, "metadata_text | NULL");
+  assert_fails(ms_safetensors_create("/proc/nowhere/w", 0, NULL, &file, &writer), MS_EINVAL, "metadata_text | NULL");
   const ms_safetensors_tensor shapeless = {.name = "w", .dtype = "F32", .ndim = 1};
-  assert_fails(ms_safetensors_create("/nowhere/w", 1, &shapeless, NULL, &writer), MS_EINVAL, "dims | NULL");
+  assert_fails(ms_safetensors_create("/proc/nowhere/w", 1, &shapeless, NULL, &writer), MS_EINVAL, "dims | NULL");
   const ms_safetensors_tensor negative = {.name = "w", .dtype = "F32", .ndim = -1};
-  assert_fails(ms_safetensors_create("/nowhere/w", 1, &negative, NULL, &writer), MS_EINVAL, "ndim | -1");
+  assert_fails(ms_safetensors_create("/proc/nowhere/w", 1, &negative, NULL, &writer), MS_EINVAL, "ndim | -1");
   assert_fails(ms_checkpoint_make_folder("", 0), MS_EINVAL, "path");
   assert_fails(ms_device_library(MS_DEVICE_CUDA, MS_LIBRARIES, version, 8), MS_EINVAL, "ms_gpu_library | 7");
   ms_rules_free(rules);
@@ -238,11 +238,12 @@ static void shapes_of_what_is_saved_are_refused(void **state) {
   piece.dims[0] = 4;
   must(ms_save_new(made, 1, &piece, &save));
   assert_fails(
-      ms_save_start(save, &(ms_save_config){.struct_size = sizeof(ms_save_config), .folder = "/nowhere", .writer = -1}),
+      ms_save_start(save,
+                    &(ms_save_config){.struct_size = sizeof(ms_save_config), .folder = "/proc/nowhere", .writer = -1}),
       MS_EINVAL, "writer | -1");
   assert_fails(ms_save_start(save, &(ms_save_config){.struct_size = sizeof(ms_save_config),
-                                                     .folder = "/nowhere",
-                                                     .target = "/nowhere",
+                                                     .folder = "/proc/nowhere",
+                                                     .target = "/proc/nowhere",
                                                      .head = "{}"}),
                MS_EINVAL, "writers | 0");
   assert_fails(ms_save_wait(save, 99), MS_EINVAL, "stage | 99");

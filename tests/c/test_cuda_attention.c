@@ -246,9 +246,9 @@ static void a_library_that_is_not_found_or_too_old_is_told(void **state) {
   const attention_size a = {1, 12, 12, 1, 1, 8, 1};
   attention_case c = case_of(&a, 0);
   char *out[3], *path = strdup(getenv("MOONSHARD_CUDNN_LIBRARY"));
-  setenv("MOONSHARD_CUDNN_LIBRARY", "/nowhere/libcudnn.so", 1);
+  setenv("MOONSHARD_CUDNN_LIBRARY", "/proc/nowhere/libcudnn.so", 1);
   setenv("MOONSHARD_ATTENTION", "cudnn", 1);
-  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "cuDNN | /nowhere/libcudnn.so");
+  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "cuDNN | /proc/nowhere/libcudnn.so");
   free_results(out);
   setenv("MOONSHARD_CUDNN_LIBRARY", path, 1);
   setenv("MOONSHARD_EMULATE_CUDNN_VERSION", "90500", 1);

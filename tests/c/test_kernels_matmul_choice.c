@@ -42,18 +42,18 @@ static void a_library_that_is_not_found_is_told(void **state) {
   ms_kernel_call call = c.call;
   char *before = getenv("MOONSHARD_CUBLASLT_LIBRARY");
   char *path = before ? strdup(before) : NULL;
-  setenv("MOONSHARD_CUBLASLT_LIBRARY", "/nowhere/libcublasLt.so", 1);
+  setenv("MOONSHARD_CUBLASLT_LIBRARY", "/proc/nowhere/libcublasLt.so", 1);
   setenv("MOONSHARD_CUDA_MATMUL", "cublaslt", 1);
   must(kernel_of(MS_OP_matmul)->prepare(&call));
   assert_fails(kernel_of(MS_OP_matmul)->bind(&call), MS_EUNSUPPORTED,
-               "MOONSHARD_CUDA_MATMUL=cublaslt | cuBLASLt: | /nowhere/libcublasLt.so");
+               "MOONSHARD_CUDA_MATMUL=cublaslt | cuBLASLt: | /proc/nowhere/libcublasLt.so");
   kernel_of(MS_OP_matmul)->release(call.prepared);
   assert_null(ms_note_next());
   setenv("MOONSHARD_CUDA_MATMUL", "auto", 1);
   check_product(&p);
   const char *note = ms_note_next();
   assert_non_null(note);
-  assert_has(note, "cuBLASLt | /nowhere/libcublasLt.so: | own kernels");
+  assert_has(note, "cuBLASLt | /proc/nowhere/libcublasLt.so: | own kernels");
   assert_null(ms_note_next());
   if (path) setenv("MOONSHARD_CUBLASLT_LIBRARY", path, 1);
   else unsetenv("MOONSHARD_CUBLASLT_LIBRARY");

@@ -122,8 +122,8 @@ static void long_lines_are_cut_and_redrawn_ones_written_once(void **state) {
 static void a_log_file_that_cannot_be_opened_is_told_before_the_run(void **state) {
   (void)state;
   int status;
-  ms_launch_config config = {.ranks = 2, .rank_main = print_some, .log_dir = "/nowhere"};
-  assert_fails(ms_launch(&config, &status), MS_EIO, "/nowhere/rank-0.log | No such file");
+  ms_launch_config config = {.ranks = 2, .rank_main = print_some, .log_dir = "/proc/nowhere"};
+  assert_fails(ms_launch(&config, &status), MS_EIO, "/proc/nowhere/rank-0.log | No such file");
 }
 
 /* ---- rank 0 at a terminal ---- */

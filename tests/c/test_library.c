@@ -43,10 +43,10 @@ static void a_variable_is_the_only_name(void **state) {
   char why[MS_LIBRARY_WHY_BYTES];
   functions f;
   ms_library library = library_of(entries);
-  setenv("MOONSHARD_TEST_LIBRARY", "/nowhere/libm.so", 1);
+  setenv("MOONSHARD_TEST_LIBRARY", "/proc/nowhere/libm.so", 1);
   assert_null(ms_library_open(&library, &f, why));
   unsetenv("MOONSHARD_TEST_LIBRARY");
-  assert_has(why, "circles need libm | /nowhere/libm.so: | MOONSHARD_TEST_LIBRARY");
+  assert_has(why, "circles need libm | /proc/nowhere/libm.so: | MOONSHARD_TEST_LIBRARY");
 }
 
 static void what_a_library_lacks_is_told(void **state) {

@@ -88,8 +88,8 @@ static int refuse_what_is_none(void) {
   const char *token;
   char pipe[64];
   snprintf(pipe, sizeof pipe, "/tmp/moonshard-token-%d", (int)getpid()); /* nobody will ever write to it */
-  set_variables(NULL, "/nowhere");
-  NEED(ms_token_get(&token) == MS_EINVAL && !message_lacks(ms_error_message(), "/nowhere: | No such file"));
+  set_variables(NULL, "/proc/nowhere");
+  NEED(ms_token_get(&token) == MS_EINVAL && !message_lacks(ms_error_message(), "/proc/nowhere: | No such file"));
   ms_error_clear();
   NEED(!mkfifo(pipe, 0600));
   set_variables(NULL, pipe);
@@ -97,7 +97,7 @@ static int refuse_what_is_none(void) {
   unlink(pipe);
   NEED(status == MS_EINVAL && !message_lacks(ms_error_message(), "regular file"));
   ms_error_clear();
-  set_variables("0123456789abcdef", "/nowhere");
+  set_variables("0123456789abcdef", "/proc/nowhere");
   NEED(ms_token_get(&token) == MS_EINVAL &&
        !message_lacks(ms_error_message(), "MOONSHARD_TOKEN | MOONSHARD_TOKEN_FILE | both"));
   ms_error_clear();

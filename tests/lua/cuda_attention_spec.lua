@@ -18,7 +18,7 @@ if not THIN then
   runs:case("cpu f32", { "dtype=f32" })
   runs:case("f32", { "device=cuda", "dtype=f32" }, "MOONSHARD_CUDA_MATMUL_TF32=0")
   runs:case("tf32", { "device=cuda", "dtype=f32" }, "MOONSHARD_CUDA_MATMUL_TF32=1")
-  runs:case("no cudnn", { "device=cuda" }, "MOONSHARD_CUDNN_LIBRARY=/nowhere/libcudnn.so")
+  runs:case("no cudnn", { "device=cuda" }, "MOONSHARD_CUDNN_LIBRARY=/proc/nowhere/libcudnn.so")
 end
 runs:case("no choice", { "device=cuda" }, "MOONSHARD_ATTENTION=fast")
 
@@ -64,7 +64,7 @@ describe("attention on the device cuda", function()
     assert.same(runs:result("flash"), runs:result("no cudnn"))
     local note, after = runs:told("no cudnn").err:match("(moonshard: note: [^\n]*)\n(.*)$")
     assert.truthy(note)
-    has(note, "cuDNN | /nowhere/libcudnn.so: ")
+    has(note, "cuDNN | /proc/nowhere/libcudnn.so: ")
     assert.is_nil(after:find("note:", 1, true))
   end)
 

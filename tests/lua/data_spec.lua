@@ -292,8 +292,8 @@ describe("data", function()
       for key, value in pairs(more or {}) do options[key] = value end
       return message_of(function() text(options) end)
     end
-    has(with("/nowhere/a.txt"), "/nowhere/a.txt: No such file")
-    has(with("/nowhere/*.txt"), "matches")
+    has(with("/proc/nowhere/a.txt"), "/proc/nowhere/a.txt: No such file")
+    has(with("/proc/nowhere/*.txt"), "matches")
     local empty, tiny = write_file(""), write_file("tiny")
     has(with(empty), "empty | seq=16 | 4 | 321 bytes")
     has(with(tiny), "4 bytes | seq=16")

@@ -8,7 +8,7 @@ local function run(command, environment)
   local build = assert(os.getenv("MOONSHARD_BIN")):match("^(.*)/")
   local out = os.tmpname()
   local status = os.execute(("env %s %s --build %s %s >%s 2>&1 </dev/null"):format(
-    program.emulated_cuda("PYTHON=false CUDA_HOME=/nowhere " .. (environment or "")), command:match("^%S+"), build,
+    program.emulated_cuda("PYTHON=false CUDA_HOME=/proc/nowhere " .. (environment or "")), command:match("^%S+"), build,
     command:match("^%S+(.*)"), out))
   local file = assert(io.open(out))
   local text = file:read("*a")

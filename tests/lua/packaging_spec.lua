@@ -13,7 +13,7 @@ end
 -- The line by which make would compile a file into a folder where nothing is built.
 local function compiling(file, settings)
   local text = output_of(("env -u MAKEFLAGS -u MFLAGS -u CFLAGS -u CPPFLAGS -u LDFLAGS -u WERROR make -n BUILD=%s " ..
-    "CONFIG=release CUDA_HOME=/nowhere %s -f runtime/make/build.mk all"):format(scratch.path(), settings))
+    "CONFIG=release CUDA_HOME=/proc/nowhere %s -f runtime/make/build.mk all"):format(scratch.path(), settings))
   return assert(text:match("[^\n]* %-c " .. file:gsub("%p", "%%%0") .. " %-o [^\n]*"), text), text
 end
 

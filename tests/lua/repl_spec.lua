@@ -218,11 +218,11 @@ describe("moonshard repl", function()
     local path = program.recipe("local a = 5\nfunction twice(n) return 2 * n end\nlocal b = twice(a)\n")
     local ended = repl(2, {
       ":load " .. path, "twice(a) + b", ":vars", "!echo shell $RANK", "!exit 3", ":help", ":tim on",
-      ":load /nowhere.lua", ":load", ":time",
+      ":load /proc/nowhere.lua", ":load", ":time",
     })
     os.remove(path)
     has(ended.out, "20\na = 5\nb = 10\ntwice = function (" .. path .. ":2)\nshell\n")
-    has(ended.err, "status 3\n | \n:tim | time?\n | /nowhere.lua: No")
+    has(ended.err, "status 3\n | \n:tim | time?\n | /proc/nowhere.lua: No")
     has(ended.err, ":load | file")
     has(ended.err, ":time | on | off")
     assert.equal(2, ended.status)
