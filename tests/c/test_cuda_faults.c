@@ -57,7 +57,7 @@ static int fails_at(ms_world *world, const char *function, int call) {
   double began = ms_clock();
   int rc = train_shortly(world, 0, 0);
   if (emulated_left()) fail_msg("%s: left behind: %s", spec, emulated_left());
-  assert_true(ms_clock() - began < 20);
+  assert_true(ms_clock() - began < 60); /* the deadline is 300 s away */
   if (!rc) return 0;
   int told = strstr(ms_error_message(), name) || !strcmp(function, "cudaMalloc");
   if (!told || rc == MS_EINTERNAL) fail_msg("%s: %s: %s", spec, ms_status_name(rc), ms_error_message());
@@ -118,7 +118,7 @@ static int lose_a_call(ms_world *world, void *context) {
   double began = ms_clock();
   int rc = train_shortly(world, rank, lost->nccl);
   EXPECT(rc, "%s did not fail", spec);
-  EXPECT(ms_clock() - began < 20, "%s took %g s", spec, ms_clock() - began);
+  EXPECT(ms_clock() - began < 60, "%s took %g s", spec, ms_clock() - began);
   EXPECT(!emulated_left(), "%s: left behind: %s", spec, emulated_left());
   if (rank == lost->rank) {
     const char *end = strchr(spec, ':'), *told = ms_error_message();

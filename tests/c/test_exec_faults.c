@@ -249,7 +249,7 @@ static int bind_other_plans(ms_world *world, void *context) {
   must(ms_state_new(world, engine.net.model, &config.plan, &engine.state));
   double began = ms_clock();
   assert_int_equal(ms_exec_new(engine.state, engine.plan, &engine.exec), MS_EMISMATCH);
-  assert_true(ms_clock() - began < 5);
+  assert_true(ms_clock() - began < 60); /* the deadline is 300 s away */
   assert_has(ms_error_message(), "rank 0 | \"max_norm 0, prefetch 1,");
   assert_has(ms_error_message(), "rank 2 | \"max_norm 0, prefetch 2,");
   ms_error_clear();
@@ -263,6 +263,9 @@ static void ranks_with_different_plans_are_told_the_difference(void **state) {
   run_ranks_as_processes(3, bind_other_plans, &config);
 }
 
+/* Ranks that still wait for one that does not take part, in memory that all share. */
+static int *still_waiting;
+
 /* Rank 1 does not take part; the others tell who, in which unit, and then refuse to go on. */
 static int stall(ms_world *world, void *context) {
   const training_config *config = context;
@@ -272,12 +275,13 @@ static int stall(ms_world *world, void *context) {
   engine_open(world, config, &engine);
   must(ms_world_barrier(world));
   if (rank == 1) {
-    sleep(1);
+    while (__atomic_load_n(still_waiting, __ATOMIC_SEQ_CST)) usleep(1000);
   } else {
     ms_world_set_timeout(world, 0.2);
     assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_ETIMEOUT,
                  "all_gather root | rank 0 | 0.2 s | rank 1");
     assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "phase | failed");
+    __atomic_fetch_sub(still_waiting, 1, __ATOMIC_SEQ_CST);
   }
   engine_close(&engine);
   return MS_OK;
@@ -286,7 +290,10 @@ static int stall(ms_world *world, void *context) {
 static void a_stalled_rank_is_named_with_the_unit(void **state) {
   (void)state;
   training_config config = training_default(1, 2);
+  still_waiting = share_memory(sizeof *still_waiting);
+  *still_waiting = 1;
   run_ranks_as_processes(2, stall, &config);
+  unshare_memory(still_waiting, sizeof *still_waiting);
 }
 
 static int leave_early(ms_world *world, void *context) {
@@ -299,7 +306,7 @@ static int leave_early(ms_world *world, void *context) {
   if (rank != 1) {
     assert_int_equal(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EPEER);
     if (!rank) assert_has(ms_error_message(), "rank 1 | rank 0");
-    assert_true(ms_clock() - began < 5);
+    assert_true(ms_clock() - began < 60); /* the deadline is 300 s away */
     ms_error_clear();
   }
   engine_close(&engine);

@@ -110,7 +110,6 @@ static void ranks_are_listed_as_ranges(void **state) {
 
 /* What a rank's flight recorder says while it is inside, outside, waiting and failed. */
 static int tell_places(ms_world *world, void *context) {
-  (void)context;
   ms_control *control = ms_world_control(world);
   ms_recorder *recorder = ms_world_recorder(world);
   int rank = ms_world_rank(world);
@@ -135,8 +134,13 @@ static int tell_places(ms_world *world, void *context) {
   ms_report_status(control, rank, &s);
   EXPECT(!*s.activity && s.last.kind && !strcmp(s.last.kind, "barrier") && s.last.sequence == 1, "'%s'", s.activity);
   ms_world_set_timeout(world, 0.2);
-  if (rank == 1) usleep(600000);
-  else EXPECT_FAILS(ms_world_barrier(world), MS_ETIMEOUT, "rank 0 | 0.2 s | rank 1");
+  int *gave_up = context;
+  if (rank == 1) {
+    while (!__atomic_load_n(gave_up, __ATOMIC_SEQ_CST)) usleep(1000);
+  } else {
+    EXPECT_FAILS(ms_world_barrier(world), MS_ETIMEOUT, "rank 0 | 0.2 s | rank 1");
+    __atomic_store_n(gave_up, 1, __ATOMIC_SEQ_CST);
+  }
   ms_report_status(control, 0, &s);
   EXPECT(s.wait.kind && ms_rank_set_has(&s.wait.missing, 1) && ms_rank_set_count(&s.wait.missing) == 1 &&
              s.wait.sequence == 2,
@@ -146,7 +150,10 @@ static int tell_places(ms_world *world, void *context) {
 
 static void a_status_tells_where_a_rank_is(void **state) {
   (void)state;
-  run_ranks_as_processes(2, tell_places, NULL);
+  int *gave_up = share_memory(sizeof *gave_up);
+  *gave_up = 0;
+  run_ranks_as_processes(2, tell_places, gave_up);
+  unshare_memory(gave_up, sizeof *gave_up);
 }
 
 /* Two ranks write as fast as they can while a third reads: every record that is read is whole. */

@@ -10,6 +10,9 @@
 
 #include "base/error.h"
 
+/* Ranks that nobody ends sleep for 100 s, and deadlines are further away; a busy machine ends others within this. */
+enum { MUCH_LATER = 50 };
+
 static int succeed(void *context) {
   (void)context;
   ms_world *world;
@@ -115,7 +118,7 @@ static void L5_a_rank_that_exits_ends_the_run_and_is_named(void **state) {
   assert_has(result.err, "moonshard: | rank 1 | status 7");
   assert_has(result.err, "exit(7)");
   assert_has(result.err, "rank 1 | stderr | \nsomething that only stderr knows\n");
-  assert_true(result.seconds < 5);
+  assert_true(result.seconds < MUCH_LATER);
 }
 
 static void L5_a_rank_that_is_killed_ends_the_run(void **state) {
@@ -125,7 +128,7 @@ static void L5_a_rank_that_is_killed_ends_the_run(void **state) {
   assert_int_equal(result.status, 3);
   assert_has(result.err, "moonshard: | rank 2 | signal 9 | Killed | kernel");
   assert_has(result.err, "\nmoonshard: rank 2 | Lua");
-  assert_true(result.seconds < 5);
+  assert_true(result.seconds < MUCH_LATER);
 }
 
 /* A page of a mapped file that is no more. */
@@ -205,7 +208,7 @@ static void L5_a_stalled_rank_is_named_and_ended(void **state) {
   assert_int_equal(count_lines(result.err), 3);
   assert_has(result.err, "0.5 s | rank 1");
   assert_has(result.err, "\n  ranks 0, 2:");
-  assert_true(result.seconds < 5);
+  assert_true(result.seconds < MUCH_LATER);
 }
 
 static void a_bad_timeout_is_refused_before_a_rank_starts(void **state) {

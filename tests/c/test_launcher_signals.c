@@ -12,6 +12,9 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 
+/* Ranks that nobody ends sleep for 100 s, and deadlines are further away; a busy machine ends others within this. */
+enum { MUCH_LATER = 50 };
+
 static int wait_for_ever(void *context) {
   (void)context;
   ms_world *world;
@@ -42,7 +45,7 @@ static void L5_nothing_outlives_a_launcher_that_is_killed(void **state) {
   (void)state;
   launch_and_signal(wait_for_ever, 0, (int[]){SIGKILL}, 1);
   assert_int_equal(result.status, 1000 + SIGKILL);
-  assert_true(result.seconds < 5);
+  assert_true(result.seconds < MUCH_LATER);
 }
 
 static void L5_an_interrupt_ends_a_run_cleanly(void **state) {
@@ -50,7 +53,7 @@ static void L5_an_interrupt_ends_a_run_cleanly(void **state) {
   launch_and_signal(wait_for_ever, 0, (int[]){SIGINT}, 1);
   assert_int_equal(result.status, 130);
   assert_has(result.err, "moonshard: | interrupted\n");
-  assert_true(result.seconds < 5);
+  assert_true(result.seconds < MUCH_LATER);
 }
 
 static void L5_a_second_interrupt_kills(void **state) {
@@ -58,7 +61,7 @@ static void L5_a_second_interrupt_kills(void **state) {
   launch_and_signal(ignore_everything, 60, (int[]){SIGINT, SIGINT}, 2);
   assert_int_equal(result.status, 130);
   assert_line_has(result.err, "moonshard: | interrupted twice | ranks 0, 1, 2");
-  assert_true(result.seconds < 5);
+  assert_true(result.seconds < MUCH_LATER);
 }
 
 static void L7_an_interrupt_that_nobody_heeds_is_enforced_and_told(void **state) {
@@ -81,7 +84,7 @@ static void L7_ctrl_c_at_a_terminal_ends_a_run_cleanly(void **state) {
   finish_at_terminal(pid, screen, began);
   assert_int_equal(result.status, 130);
   assert_has(result.out, "interrupted\r\n");
-  assert_true(result.seconds < 5);
+  assert_true(result.seconds < MUCH_LATER);
 }
 
 /* Prints a line that is not finished, as the display of progress does. */
@@ -216,7 +219,7 @@ static void L5_a_termination_is_passed_on_and_then_enforced(void **state) {
   memset(board, 0, sizeof *board);
   launch_and_signal(ignore_everything, 1, (int[]){SIGTERM}, 1);
   assert_int_equal(result.status, 128 + SIGTERM);
-  assert_true(result.seconds < 5);
+  assert_true(result.seconds < MUCH_LATER);
 }
 
 /* As timeout(1) does: to the process, and to the group that it is in. */

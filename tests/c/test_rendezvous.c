@@ -190,9 +190,7 @@ static void L2_ranks_that_are_said_to_be_on_one_host_and_are_not(void **state) {
 static int die_in_rank_1(ms_world *world) {
   MS_TRY(ms_world_barrier(world));
   if (ms_world_rank(world) == 1) raise(SIGKILL);
-  double began = ms_clock();
   EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "rank 1 | connection | process");
-  EXPECT(ms_clock() - began < 10, "it took %g s", ms_clock() - began);
   return MS_OK;
 }
 

@@ -1,12 +1,12 @@
 /* test_rules.c - policies: who decides a name, what is warned of, and what is refused with which text. */
 #include "shard/rules.h"
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "tests/c/support/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static const char *const names[] = {"embed",     "layers.0",  "layers.1", "layers.1.attn", "layers.10",
                                     "layers.15", "layers.16", "norm",     "head"};
@@ -185,10 +185,10 @@ static void R2_runaway_pattern_is_an_error(void **state) {
   const char *const long_name[] = {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.weight"};
   int decided;
   ms_rules *rules = RULES({"^(a+)+$", 1, 0});
-  double start = ms_clock();
+  clock_t start = clock();
   assert_fails(ms_rules_resolve(rules, 1, long_name, &decided), MS_ERULE,
                "recipe.lua:10: | reshard_after_forward | /^(a+)+$/ | \"aaaa");
-  assert_true(ms_clock() - start < 2);
+  assert_true(clock() - start < 2 * CLOCKS_PER_SEC);
   ms_rules_free(rules);
 }
 
@@ -205,9 +205,9 @@ static void R4_thousands_of_names_are_decided_quickly(void **state) {
   }
   ms_rules *rules =
       RULES({"^layers\\.(0|1)\\.", 1, 0}, {"w[0-2]\\.weight$", 1, 0}, {"layers.7", 0, 0}, {"norm", 1, 1}, {".*", 1, 0});
-  double start = ms_clock();
+  clock_t start = clock();
   assert_int_equal(ms_rules_resolve(rules, COUNT, many, decided), MS_OK);
-  assert_true(ms_clock() - start < 1);
+  assert_true(clock() - start < CLOCKS_PER_SEC);
   assert_int_equal(decided[0], 0);
   assert_int_equal(decided[PER_LAYER * 7 + 3], 2);
   assert_int_equal(decided[PER_LAYER * 70 + 2], 1);

@@ -4,6 +4,7 @@ local has = require("lua.message").has
 local launched = require("lua.launched")
 local line_has = require("lua.message").line_has
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
 local refused, with_recipe = program.refused, launched.with_recipe
 
@@ -109,12 +110,12 @@ describe("moonshard", function()
       "3 | 4 ranks | -n 4")
     refused(2, { "plan", TOY, "-n", "3" }, "mesh 2x2", "4", "3")
     refused(2, { "run", TOY, "-n", "2", "mesh=-1,-1" }, "-1")
-    refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/nowhere" }, "/nowhere: No such file")
+    refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/proc/nowhere" }, "/proc/nowhere: No such file")
     refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/dev/null", "seq=256" }, "/dev/null",
       "regular file")
     refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=recipes/toy_hsdp.lua", "seq=4096" },
       "81,921 bytes")
-    refused(2, { "run", TOY, "-n", "4", "--metrics", "/nowhere/m.jsonl" }, "/nowhere/m.jsonl: No such file")
+    refused(2, { "run", TOY, "-n", "4", "--metrics", "/proc/nowhere/m.jsonl" }, "/proc/nowhere/m.jsonl: No such file")
     refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "svg=/dev/null/x.svg" }, "recipes/quickstart.lua:12:",
       "svg | /dev/null/x.svg: | Not a directory")
     refused(2, { "run", TOY, "-n", "4", "device=tpu" }, "device | tpu", "cpu")
@@ -298,13 +299,16 @@ describe("moonshard", function()
   it("passes --timeout on to the ranks", function()
     with_recipe([==[
       local ms = require "moonshard"
+      local ended = ms.args { ended = "" }.ended
       if ms.world().rank == 1 then
-        local t = os.time()
-        while os.time() < t + 2 do end
+        repeat local file = io.open(ended) until file
       end
-      require("moonshard.distributed.world").barrier()
+      local ok, raised = pcall(require("moonshard.distributed.world").barrier)
+      if not ok then io.open(ended, "w"):close() end
+      error(raised, 0)
     ]==], function(path)
-      local ended = program.run({ "run", path, "-n", "2", "--timeout", "0.4" })
+      local waited = scratch.path()
+      local ended = program.run({ "run", path, "-n", "2", "--timeout", "0.4", "ended=" .. waited })
       assert.equal(3, ended.status)
       has(ended.err, "0.4")
     end)

@@ -3,7 +3,6 @@
 -- gives an error of this layer's own code.
 
 local chrome_trace = require("moonshard.cli.trace_file")
-local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
 local ffi = require("ffi")
 local json = require("moonshard.base.json")
@@ -17,12 +16,12 @@ local trace = require("moonshard.cli.trace")
 
 ffi.cdef "unsigned alarm(unsigned seconds);"
 
-local SOON = 5 -- seconds; what is quadratic takes minutes
+local SOON = 5 -- seconds of processor time; what is quadratic takes minutes
 
 local function seconds(call, ...)
-  local began = clock.now()
+  local began = os.clock()
   call(...)
-  return clock.now() - began
+  return os.clock() - began
 end
 
 -- What every node of a value is replaced by, one at a time.

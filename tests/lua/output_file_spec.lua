@@ -51,12 +51,16 @@ describe("output_file", function()
     local file, why = output_file.open_lines(pipe, "ae")
     assert.is_nil(file)
     has(why, "pipe | reader")
-    os.execute(("timeout 30 head -n 1 %s >%s/read & sleep 0.2"):format(pipe, folder))
+    os.execute(("timeout 30 head -n 1 %s >%s/read &"):format(pipe, folder))
+    for _ = 1, 400 do -- until the reader has opened it
+      if pcall(output_file.check, "metrics", pipe) then break end
+      os.execute("sleep 0.02")
+    end
     output_file.check("metrics", pipe)
     file = assert(output_file.open_lines(pipe, "ae"))
     file:write("a line\n")
     file:close()
-    for _ = 1, 100 do
+    for _ = 1, 400 do
       if scratch.read(folder .. "/read") ~= "" then break end
       os.execute("sleep 0.05")
     end

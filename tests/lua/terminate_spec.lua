@@ -1,7 +1,6 @@
 -- SIGTERM to a run that saves: all ranks make the same last step, it is saved, and the run goes on from it later as if
 -- nothing had happened. What the signal comes to, and when, is up to recipes/terminated.lua.
 
-local clock = require("moonshard.base.clock")
 local launched = require("lua.launched")
 local has = require("lua.message").has
 local line_has = require("lua.message").line_has
@@ -140,20 +139,19 @@ describe("SIGTERM", function()
     for _, one in ipairs(ended) do assert.equal(TERMINATED, one.status) end
   end)
 
-  it("L7 ends copies of a slice together when only one of them saves, and within seconds", function()
+  it("L7 ends copies of a slice together when only one of them saves, without anything being killed", function()
     for _, settings in ipairs(program.thin {
       { "to=rank 3", "saves=0", "when=evaluate" }, { "to=launcher", "saves=0" }, { "to=rank 0", "saves=0" },
       { "to=rank 0", "saves=1" }, { "to=launcher", "saves=1" }, { "to=rank 1", "saves=0", "when=idle" },
       { "to=launcher", "saves=1", "when=idle" },
     }) do
-      local folder, began = new_folder(), clock.now()
+      local folder = new_folder()
       local ended = program.run({ "run", COPIES, "-n", "4", "--grace", "60", "dir=" .. folder, unpack(settings) })
       local told = table.concat(settings, " ") .. ": " .. ended.err
       assert.equal(TERMINATED, ended.status, told)
       local step = ended.err:match("^moonshard: terminated after step (%d+), saved as %S+\n$")
-      assert.truthy(step, told)
+      assert.truthy(step, told) -- and no line about ranks that were killed after the 60 seconds
       has(checkpoints(folder), name_of(step))
-      assert.truthy(clock.now() - began < 50, told)
       folders[#folders + 1] = folder .. ".begun"
     end
   end)

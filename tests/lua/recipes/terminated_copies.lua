@@ -27,6 +27,8 @@ local function send()
   if cfg.to == "rank " .. rank then ffi.C.kill(ffi.C.getpid(), SIGTERM) end
 end
 
+-- A rank that still starts does not catch the signal yet and dies of it, which ends the run without a save.
+require("moonshard.distributed.world").barrier()
 local mesh = ms.init_device_mesh(cfg.device, "2x1x2", { "copy", "replicate", "shard" })
 if cfg.when == "idle" and copy ~= cfg.saves then return end
 local model = ms.nn.linear(8, 4)
