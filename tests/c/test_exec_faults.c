@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "plan/plan.h"
 
 /* ---- allocation ---- */
@@ -247,9 +246,7 @@ static int bind_other_plans(ms_world *world, void *context) {
   config.plan.prefetch = rank == 2 ? 2 : 1;
   must(ms_plan_compile(engine.net.graph, &config.plan, &engine.plan));
   must(ms_state_new(world, engine.net.model, &config.plan, &engine.state));
-  double began = ms_clock();
   assert_int_equal(ms_exec_new(engine.state, engine.plan, &engine.exec), MS_EMISMATCH);
-  assert_true(ms_clock() - began < 60); /* the deadline is 300 s away */
   assert_has(ms_error_message(), "rank 0 | \"max_norm 0, prefetch 1,");
   assert_has(ms_error_message(), "rank 2 | \"max_norm 0, prefetch 2,");
   ms_error_clear();
@@ -302,11 +299,9 @@ static int leave_early(ms_world *world, void *context) {
   int rank = ms_world_rank(world);
   abort_on_failed_checks();
   engine_open(world, config, &engine);
-  double began = ms_clock();
   if (rank != 1) {
     assert_int_equal(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EPEER);
     if (!rank) assert_has(ms_error_message(), "rank 1 | rank 0");
-    assert_true(ms_clock() - began < 60); /* the deadline is 300 s away */
     ms_error_clear();
   }
   engine_close(&engine);
