@@ -7,6 +7,6 @@ local crash = require("lua.crash")
 local points = tonumber(arg[1] ~= "" and arg[1] or 200)
 local seed = tonumber(arg[2] ~= "" and arg[2] or os.time())
 print(("seed %d"):format(seed))
-local killed, step = crash.run(points, seed, print)
+local _, killed, step = crash.run({ points = points, seed = seed, tell = print })
 print(("%d points, %d runs killed, each time the newest checkpoint was whole; step %d equals an unbroken run's, bit "
   .. "for bit"):format(points, killed, step))

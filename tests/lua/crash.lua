@@ -4,6 +4,7 @@
 -- After each kill the newest checkpoint must be whole, by its checksums, and not older than the one before. At the end
 -- it must hold, bit for bit, what a run that nobody killed has at that step.
 
+local clock = require("moonshard.base.clock")
 local ms = require("moonshard")
 local program = require("lua.program")
 local ffi = require("ffi")
@@ -68,28 +69,36 @@ local function check_newest(folder, before, what)
   return step
 end
 
----Kills runs at `points` random points; raises where one leaves something wrong.
----@param points integer
----@param seed integer
----@param tell fun(text: string)? of each kill
+---@class CrashSettings
+---@field points integer kills, at most
+---@field seed integer of where they happen
+---@field seconds number? no further kill once so much time has passed; the first two always happen
+---@field tell fun(text: string)? of each kill
+
+---Kills runs at random points; raises where one leaves something wrong.
+---@param o CrashSettings
+---@return integer points
 ---@return integer killed runs that were killed; the others came to their end before the point
 ---@return integer step of the newest checkpoint
-function crash.run(points, seed, tell)
-  local folder, steps, random = os.tmpname(), (1 + points) * STEPS_A_RUN, generator(seed)
+function crash.run(o)
+  local points, tell = o.points, o.tell
+  local folder, steps, random = os.tmpname(), (1 + points) * STEPS_A_RUN, generator(o.seed)
   os.remove(folder)
   local arguments = settings(folder, steps)
   arguments[#arguments + 1] = "more=1"
-  local began = require("moonshard.base.clock").now()
+  local began = clock.now()
   local ended = program.run(arguments)
-  local seconds = require("moonshard.base.clock").now() - began
+  local seconds = clock.now() - began
   assert(ended.status == 0, ended.err)
-  local killed, step = 0, check_newest(folder, 1, "the first run")
-  for point = 1, points do
+  local killed, step, done = 0, check_newest(folder, 1, "the first run"), 0
+  local finish = clock.now() + (o.seconds or math.huge)
+  while done < points and (done < 2 or clock.now() < finish) do
+    done = done + 1
     local run, what = run_killed(folder, steps, random, seconds)
     if run.status ~= 0 then killed = killed + 1 end
     assert(run.status == 0 or run.status == 137 or run.err:find("killed by signal 9", 1, true), run.err)
     step = check_newest(folder, step, what)
-    if tell then tell(("%d: %s: step %d"):format(point, what, step)) end
+    if tell then tell(("%d: %s: step %d"):format(done, what, step)) end
   end
   local whole = folder .. ".whole"
   arguments = settings(whole, steps)
@@ -99,7 +108,7 @@ function crash.run(points, seed, tell)
   local expected, got = contents(ms.checkpoint.latest(whole), nil), contents(ms.checkpoint.latest(folder), nil)
   for i, bytes in ipairs(expected) do assert(bytes == got[i], "not what an unbroken run has") end
   os.execute(("rm -rf %s %s"):format(folder, whole))
-  return killed, step
+  return done, killed, step
 end
 
 return crash
