@@ -155,9 +155,9 @@ fuzz-tokenizer: $(BUILD)/packages/build
 	@tests/fuzz/libfuzzer.sh '$(BUILD)' tokenizer '$(FUZZ_SECONDS)'
 
 .PHONY: soak
-soak: ## test random kills, full disks, errors and broken files for SECONDS; ONLY=blocked SEED=1 CASES=1 repeats a case
+soak: ## test random kills, calls, full disks and broken files for SECONDS; ONLY=blocked SEED=1 CASES=1 repeats a case
 soak: $(BUILD)/packages/train $(BUILD)/packages/test all
-	$(build_config) CONFIG=address $(BUILD)/address/tests/test_handles
+	$(build_config) CONFIG=address $(BUILD)/address/tests/test_handles $(BUILD)/address/tests/fuzz_api
 	@tests/soak/run.sh '$(BUILD)' '$(SECONDS)' '$(SEED)' '$(CASES)' '$(ONLY)'
 
 install: all ## install under PREFIX (and DESTDIR)

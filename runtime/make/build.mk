@@ -263,6 +263,16 @@ $(OUT)/tests/%: $(OUT)/obj/tests/c/%.o $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER)
 	@echo "link  $@"
 	@$(CC) -rdynamic $(OWN_LDFLAGS) $< $(TEST_SUPPORT_O) $(LAUNCHER) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
 
+# The API fuzzer of make soak: its calls are made from the header.
+$(GEN)/api_calls.h: tests/fuzz/api_calls.lua $(HEADER)
+	@mkdir -p $(@D)
+	@luajit $< runtime/moonshard.h $@
+
+$(OUT)/tests/fuzz_api: tests/fuzz/api.c tests/fuzz/api_values.h $(GEN)/api_calls.h $(LIBRARY)
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) -I$(GEN) $(CPPFLAGS) $(CFLAGS) $< -o $@ $(OWN_LDFLAGS) -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
+
 $(OUT)/obj/%.cuda.o: %.cu $(OUT)/cuda.list
 	@mkdir -p $(@D)
 	@echo "nvcc  $<"

@@ -41,6 +41,7 @@ local function libfuzzer(target)
 end
 
 return {
+  of("api", function(seed) return ("tests/fuzz/api.sh %s %d"):format(build, seed) end),
   of("handles", function(seed)
     return ("env HANDLES_SEED=%d HANDLES_ROUNDS=50 ASAN_OPTIONS=detect_stack_use_after_return=0 "
       .. "LSAN_OPTIONS=suppressions=tests/sanitizers/leak.supp:print_suppressions=0 %s/address/tests/test_handles")

@@ -1,0 +1,132 @@
+-- Writes the calls of the API fuzzer: for each function of moonshard.h one that calls it with random arguments.
+--
+--   luajit tests/fuzz/api_calls.lua runtime/moonshard.h OUT
+--
+-- Arguments follow from types, with the functions of api_values.h, so a new function of the header is called without a
+-- change here; a type that is new stops the build.
+
+local header, out_path = arg[1], arg[2]
+
+-- Handles, in the order of their pools, and what ends each. Handles end before those that they are made of.
+local HANDLES = {
+  { "save", "ms_save_free" }, { "profile", "ms_profile_free" }, { "exec", "ms_exec_free" },
+  { "state", "ms_state_free" }, { "plan", "ms_plan_free" }, { "graph", "ms_graph_free" },
+  { "model", "ms_model_free" }, { "mesh", "ms_mesh_free" }, { "rules", "ms_rules_free" },
+  { "token_reader", "ms_token_reader_free" }, { "tokens", "ms_tokens_close" },
+  { "tokenizer", "ms_tokenizer_close" }, { "safetensors", "ms_safetensors_close" },
+  { "safetensors_writer", "ms_safetensors_abort" }, { "world", "ms_world_leave" },
+}
+-- They change how signals end the process, or take the result of another call.
+local LEFT_OUT = { ms_file_text_free = true, ms_interrupt_set = true, ms_interrupt_defer = true,
+  ms_interrupt_install = true, ms_world_catch_termination = true, ms_world_heed_termination = true }
+local VALUES = {
+  ["int"] = "an_int()", ["int64_t"] = "a_long()", ["uint64_t"] = "(uint64_t)a_long()", ["double"] = "a_real()",
+  ["const char *"] = "a_text()", ["const char *const *"] = "texts()", ["const int *"] = "ints()",
+  ["const int64_t *"] = "longs()", ["const double *"] = "reals()", ["const ms_attrs *"] = "attrs()",
+  ["const ms_step_inputs *"] = "step_inputs()", ["const ms_save_piece *"] = "save_pieces()",
+  ["const ms_safetensors_tensor *"] = "tensors()", ["const ms_safetensors_view *"] = "view()",
+  ["const void *"] = "input_bytes()", ["const float *"] = "input_bytes()", ["const int32_t *"] = "input_bytes()",
+}
+local FIELDS = {}
+for _, kind in ipairs({ "int", "int64_t", "double", "const char *" }) do FIELDS[kind] = VALUES[kind] end
+
+local kind_of, ends = {}, {}
+for i, handle in ipairs(HANDLES) do
+  kind_of["ms_" .. handle[1]] = i - 1
+  ends[handle[2]] = i - 1
+end
+
+local function read_all(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local folder, parts = header:match("^(.*/)") or "", {}
+for path in read_all(header):gmatch("\n#include <(moonshard/[%w_]+%.h)>") do
+  parts[#parts + 1] = read_all(folder .. path):match("/%* ffi:begin %*/(.*)/%* ffi:end %*/")
+end
+local text = table.concat(parts):gsub("/%*.-%*/", " ")
+
+local out = {}
+local function emit(format, ...) out[#out + 1] = format:format(...) end
+
+emit("/* Made from %s by the build. */", header)
+emit("enum { KINDS = %d };", #HANDLES)
+emit("static void end_handle(int kind, void *handle) {\n  switch (kind) {")
+for i, handle in ipairs(HANDLES) do emit("    case %d: %s(handle); break;", i - 1, handle[2]) end
+emit("  }\n}\n")
+for i, handle in ipairs(HANDLES) do emit("enum { KIND_%s = %d };", handle[1], i - 1) end
+
+-- A field of a configuration at a time gets a random value; arrays keep NULL, whatever their count is.
+local configs = {}
+for body, name in text:gmatch("typedef struct ms_[%w_]+ (%b{}) (ms_[%w_]+_config);") do
+  configs[name] = true
+  emit("static void change_%s(void *config) {\n  %s *c = config;\n  switch (random_below(24)) {", name, name)
+  local n = 0
+  for declaration in body:sub(2, -2):gmatch("[^;]+") do
+    local kind, names = declaration:gsub("%s+", " "):match("^ ?(.-[%s%*])([%w_, ]+) ?$")
+    local value = kind and FIELDS[(kind:gsub(" $", ""))]
+    for field in (value and names or ""):gmatch("[%w_]+") do
+      if field ~= "struct_size" then
+        emit("    case %d: c->%s = %s; break;", n, field, value)
+        n = n + 1
+      end
+    end
+  end
+  emit("  }\n}\n")
+end
+
+-- The expression of an argument; statements before the call and after it.
+local function argument(kind, i, name)
+  local base = kind:gsub("^const ", ""):match("^(ms_[%w_]+) %*$")
+  local made = kind:match("^(ms_[%w_]+) %*%*$")
+  if made and kind_of[made] then
+    return ("(void *)made_%d"):format(i),
+      ("void *slot_%d = NULL, **made_%d = chance(8) ? NULL : &slot_%d;"):format(i, i, i),
+      ("if (slot_%d) keep(%d, slot_%d);"):format(i, kind_of[made], i)
+  end
+  if base and kind_of[base] then return ("a_handle(%d)"):format(kind_of[base]) end
+  if base and configs[base] then
+    if name:find("_default$") then return "output_bytes()" end
+    return ("a_config((void (*)(void *, int))%s_default, change_%s, sizeof(%s))"):format(base, base, base)
+  end
+  if VALUES[kind] then return VALUES[kind] end
+  if kind:find("%*%*$") then
+    local frees = kind == "char **" and ("ms_file_text_free(slot_%d);"):format(i) or ""
+    return ("chance(8) ? NULL : (void *)&slot_%d"):format(i), ("void *slot_%d = NULL;"):format(i), frees
+  end
+  if kind:find("%*$") and not kind:find("^const") then return "output_bytes()" end
+  error(("%s: no values of the type %s"):format(name, kind), 0)
+end
+
+local names = {}
+for result, name, list in text:gmatch("MS_API%s+([^;()]-)(ms_[%w_]+)(%b());") do
+  if not LEFT_OUT[name] then
+    local arguments, before, after = {}, {}, {}
+    for one in (list:sub(2, -2):gsub("%s+", " ")):gmatch("[^,]+") do
+      local kind = one:match("^ ?(.-) ?[%w_]+ ?$")
+      if kind ~= "" then
+        local i = #arguments
+        arguments[i + 1], before[#before + 1], after[#after + 1] = argument(kind, i, name)
+      end
+    end
+    if ends[name] then arguments = { ("a_handle_to_end(%d)"):format(ends[name]) } end
+    local call = ("%s(%s)"):format(name, table.concat(arguments, ", "))
+    if result:find("^int%s*$") then call = "int status = " .. call .. ";\n  record(status);"
+    else call = "(void)" .. call .. ";" end
+    emit("static void call_%s(void) {\n  %s\n  %s\n  %s\n}\n", name, table.concat(before, "\n  "), call,
+      table.concat(after, "\n  "))
+    names[#names + 1] = name
+  end
+end
+assert(#names > 100, header .. ": no functions were found")
+
+emit("static const struct {\n  const char *name;\n  void (*call)(void);\n} calls[] = {")
+for _, name in ipairs(names) do emit('  {"%s", call_%s},', name, name) end
+emit("};")
+
+local file = assert(io.open(out_path, "wb"))
+file:write(table.concat(out, "\n"), "\n")
+file:close()
