@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-static void betas_eps_and_rates_are_refused(void **state) {
+static void wrong_betas_eps_and_rates_are_refused(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
@@ -47,7 +47,7 @@ static void betas_eps_and_rates_are_refused(void **state) {
   ms_world_leave(world);
 }
 
-static void a_step_is_refused(void **state) {
+static void wrong_inputs_of_a_step_are_refused(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
@@ -78,7 +78,7 @@ static void a_step_is_refused(void **state) {
 }
 
 /* Gradients begin with FIRST and end with UPDATE. */
-static void phases_without_a_first_one_are_refused(void **state) {
+static void phases_before_the_first_are_refused(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
@@ -170,7 +170,7 @@ static void a_hash_of_nothing_is_zero(void **state) {
   assert_true(hash[0] | hash[1]);
 }
 
-static void what_parameters_are_given_is_refused(void **state) {
+static void wrong_settings_of_parameters_are_refused(void **state) {
   (void)state;
   ms_model *model;
   ms_unit_config unit;
@@ -198,7 +198,7 @@ static void what_parameters_are_given_is_refused(void **state) {
   ms_model_free(model);
 }
 
-static void rates_of_a_sharded_model_are_refused(void **state) {
+static void wrong_rates_of_a_sharded_model_are_refused(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
@@ -211,7 +211,7 @@ static void rates_of_a_sharded_model_are_refused(void **state) {
   mlp_free(&m);
 }
 
-static void shapes_of_what_is_saved_are_refused(void **state) {
+static void wrong_shapes_of_saved_tensors_are_refused(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
@@ -253,7 +253,7 @@ static void shapes_of_what_is_saved_are_refused(void **state) {
   ms_world_leave(world);
 }
 
-static void times_of_a_profile_are_refused(void **state) {
+static void wrong_times_of_a_profile_are_refused(void **state) {
   (void)state;
   ms_world *world;
   ms_profile *profile;
@@ -269,12 +269,12 @@ static void times_of_a_profile_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(betas_eps_and_rates_are_refused),           TEST(a_step_is_refused),
-      TEST(phases_without_a_first_one_are_refused),
+      TEST(wrong_betas_eps_and_rates_are_refused),     TEST(wrong_inputs_of_a_step_are_refused),
+      TEST(phases_before_the_first_are_refused),
 
       TEST(counts_and_kinds_out_of_range_are_refused), TEST(a_hash_of_nothing_is_zero),
-      TEST(what_parameters_are_given_is_refused),      TEST(rates_of_a_sharded_model_are_refused),
-      TEST(shapes_of_what_is_saved_are_refused),       TEST(times_of_a_profile_are_refused),
+      TEST(wrong_settings_of_parameters_are_refused),  TEST(wrong_rates_of_a_sharded_model_are_refused),
+      TEST(wrong_shapes_of_saved_tensors_are_refused), TEST(wrong_times_of_a_profile_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

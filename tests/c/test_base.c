@@ -67,7 +67,7 @@ static void text_appends_past_its_first_room(void **state) {
   assert_int_equal(ms_text_status(&text), MS_ENOMEM);
 }
 
-static void text_integers_and_strings_are_as_printf_has_them(void **state) {
+static void text_integers_and_strings_equal_printf(void **state) {
   (void)state;
   static const int64_t values[] = {0, 7, -7, 10, 1234567890123, INT64_MAX, INT64_MIN};
   for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
@@ -255,7 +255,7 @@ int main(void) {
       TEST(memory_is_zeroed_and_failures_are_recorded),
       TEST(memory_grows_and_keeps),
       TEST(text_appends_past_its_first_room),
-      TEST(text_integers_and_strings_are_as_printf_has_them),
+      TEST(text_integers_and_strings_equal_printf),
       TEST(text_json_strings_are_valid),
       TEST(text_bytes_have_three_digits),
       TEST(hash_is_stable_and_separates),

@@ -313,7 +313,7 @@ static void K2_a_save_that_is_given_up_leaves_no_checkpoint(void **state) {
   free_rig(&r);
 }
 
-static void K4_what_is_no_checkpoint_is_refused(void **state) {
+static void K4_folders_without_a_checkpoint_are_refused(void **state) {
   (void)state;
   rig r = make_rig(0);
   char *manifest;
@@ -338,7 +338,7 @@ int main(void) {
       TEST(K3_a_copy_is_written_past_the_page_cache),
       TEST(K2_every_call_may_fail),
       TEST(K2_a_save_that_is_given_up_leaves_no_checkpoint),
-      TEST(K4_what_is_no_checkpoint_is_refused),
+      TEST(K4_folders_without_a_checkpoint_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

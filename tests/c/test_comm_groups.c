@@ -258,7 +258,7 @@ static int enter_different_things(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void D10_ranks_that_enter_different_collectives_are_told(void **state) {
+static void D10_an_error_names_ranks_in_different_collectives(void **state) {
   (void)state;
   arena *memory = share_memory(sizeof *memory);
   run_ranks_as_threads(2, enter_different_things, memory);
@@ -272,7 +272,7 @@ int main(void) {
       TEST(streams_of_a_rank_may_be_threads),
       TEST(sub_groups_of_a_mesh_work_side_by_side),
       TEST(D8_groups_of_one_and_other_nonsense_are_refused),
-      TEST(D10_ranks_that_enter_different_collectives_are_told),
+      TEST(D10_an_error_names_ranks_in_different_collectives),
   };
   return cmocka_run_group_tests_name("comm groups", tests, NULL, NULL);
 }

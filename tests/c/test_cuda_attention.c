@@ -192,7 +192,7 @@ static void cudnn_computes_what_the_cpu_does(void **state) {
   assert_null(ms_note_next());
 }
 
-static void own_kernels_compute_what_it_is_not_asked_for(void **state) {
+static void own_kernels_compute_shapes_that_cudnn_does_not(void **state) {
   (void)state;
   const attention_size odd = {1, 9, 20, 2, 1, 20, 1}, even = {1, 20, 20, 2, 1, 16, 1};
   attention_case c = case_of(&odd, 0), whole = case_of(&even, 1);
@@ -241,7 +241,7 @@ static void plans_are_chosen_by_their_workspace(void **state) {
 }
 
 /* Runs before the library is loaded, because it then stays loaded. */
-static void a_library_that_is_not_found_or_too_old_is_told(void **state) {
+static void a_missing_or_old_library_is_reported(void **state) {
   (void)state;
   const attention_size a = {1, 12, 12, 1, 1, 8, 1};
   attention_case c = case_of(&a, 0);
@@ -272,7 +272,7 @@ static void a_library_that_is_not_found_or_too_old_is_told(void **state) {
 
 /* Until 9.15.0, gradients were wrong unless the number of keys was a multiple of 128. The version is read at every
  * call. */
-static void what_old_versions_get_wrong_is_not_asked_of_them(void **state) {
+static void shapes_that_old_versions_get_wrong_are_avoided(void **state) {
   (void)state;
   const attention_size odd = {1, 8, 130, 1, 1, 8, 0}, even = {1, 8, 128, 1, 1, 8, 0};
   setenv("MOONSHARD_ATTENTION", "cudnn", 1);
@@ -289,7 +289,7 @@ static void what_old_versions_get_wrong_is_not_asked_of_them(void **state) {
   unsetenv("MOONSHARD_EMULATE_CUDNN_VERSION");
 }
 
-static void failures_are_told_and_leave_nothing(void **state) {
+static void failures_are_reported_and_leave_nothing(void **state) {
   (void)state;
   static const struct {
     const char *call;
@@ -319,7 +319,7 @@ static void failures_are_told_and_leave_nothing(void **state) {
 }
 
 /* A kernel cannot get the shared memory it needs: the error reports it. */
-static void what_own_kernels_cannot_have_is_told(void **state) {
+static void shared_memory_that_own_kernels_cannot_get_is_reported(void **state) {
   (void)state;
   const attention_size a = {1, 9, 9, 2, 1, 8, 1};
   setenv("MOONSHARD_ATTENTION", "flash", 1);
@@ -357,14 +357,14 @@ int main(void) {
   emulate_cuda_kernels("inline");
   if (ms_device_find(MS_DEVICE_CUDA, &api)) return 1;
   const struct CMUnitTest tests[] = {
-      TEST(a_library_that_is_not_found_or_too_old_is_told),
+      TEST(a_missing_or_old_library_is_reported),
       TEST(cudnn_computes_what_the_cpu_does),
-      TEST(own_kernels_compute_what_it_is_not_asked_for),
+      TEST(own_kernels_compute_shapes_that_cudnn_does_not),
       TEST(plans_are_chosen_by_their_workspace),
       TEST(a_plan_that_fails_is_passed_over),
-      TEST(what_old_versions_get_wrong_is_not_asked_of_them),
-      TEST(failures_are_told_and_leave_nothing),
-      TEST(what_own_kernels_cannot_have_is_told),
+      TEST(shapes_that_old_versions_get_wrong_are_avoided),
+      TEST(failures_are_reported_and_leave_nothing),
+      TEST(shared_memory_that_own_kernels_cannot_get_is_reported),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -215,7 +215,7 @@ static void A4_every_call_that_describes_a_gpu_may_fail(void **state) {
 
 /* ---- what kernels find ---- */
 
-static void A4_what_a_kernel_finds_is_told_with_the_norm(void **state) {
+static void A4_an_error_in_a_kernel_is_reported_with_the_norm(void **state) {
   (void)state;
   training_config config = training_default(1, 1);
   rank_engine engine;
@@ -255,7 +255,7 @@ static void D9_a_plan_and_its_state_are_of_one_device(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(A4_every_call_of_the_runtime_may_fail),       TEST(A4_every_call_of_nccl_may_fail),
-      TEST(A4_every_call_that_describes_a_gpu_may_fail), TEST(A4_what_a_kernel_finds_is_told_with_the_norm),
+      TEST(A4_every_call_that_describes_a_gpu_may_fail), TEST(A4_an_error_in_a_kernel_is_reported_with_the_norm),
       TEST(a_collective_of_an_unknown_dtype_is_refused), TEST(D9_a_plan_and_its_state_are_of_one_device),
   };
   emulate_cuda("threads");

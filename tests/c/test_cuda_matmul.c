@@ -260,7 +260,7 @@ static void A4_every_call_of_cublaslt_may_fail(void **state) {
   }
 }
 
-static void A4_a_product_without_an_algorithm_is_told(void **state) {
+static void A4_a_product_without_an_algorithm_is_reported(void **state) {
   (void)state;
   float c[M * N];
   setenv("MOONSHARD_EMULATE_CUBLASLT_NONE", "1", 1);
@@ -275,6 +275,6 @@ int main(void) {
                                      TEST(A3_damaged_and_foreign_files_do_no_harm),
                                      TEST(A3_an_algorithm_that_does_not_suit_is_not_used),
                                      TEST(A4_every_call_of_cublaslt_may_fail),
-                                     TEST(A4_a_product_without_an_algorithm_is_told)};
+                                     TEST(A4_a_product_without_an_algorithm_is_reported)};
   return cmocka_run_group_tests(tests, begin, end);
 }

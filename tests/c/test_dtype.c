@@ -139,7 +139,7 @@ static void kernels_are_prepared_only_for_what_they_have_loops_for(void **state)
   ms_plan_release_prepared(&plan);
 }
 
-static void what_is_no_dtype_is_refused(void **state) {
+static void unknown_dtypes_are_refused(void **state) {
   (void)state;
   for (int i = 0; i < UNKNOWN; i++) {
     char list[MS_DTYPE_LIST];
@@ -165,7 +165,7 @@ int main(void) {
       TEST(models_and_plans_ask_the_table),
       TEST(graphs_ask_the_table),
       TEST(kernels_are_prepared_only_for_what_they_have_loops_for),
-      TEST(what_is_no_dtype_is_refused),
+      TEST(unknown_dtypes_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

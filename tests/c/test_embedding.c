@@ -51,7 +51,7 @@ static void openmp_settings_of_the_program_are_kept(void **state) {
 }
 
 /* Whatever a call that succeeds tries on its way, the record of an earlier failure stays as it is. */
-static void a_success_leaves_the_record_as_it_is(void **state) {
+static void a_success_keeps_the_recorded_error(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
@@ -132,7 +132,7 @@ static void older_and_newer_programs_are_understood(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(openmp_settings_of_the_program_are_kept),
-      TEST(a_success_leaves_the_record_as_it_is),
+      TEST(a_success_keeps_the_recorded_error),
       TEST(older_and_newer_programs_are_understood),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,7 +83,7 @@ static void refuse(const char *variables, const char *facts) {
 
 /* ---- one source ---- */
 
-static void L2_nobody_says_anything_is_a_world_of_one(void **state) {
+static void L2_without_variables_a_world_has_one_rank(void **state) {
   (void)state;
   ms_task task = read_task("");
   assert_int_equal(task.size, 1);
@@ -157,7 +157,7 @@ static void L2_slurms_variables(void **state) {
   refuse("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NODELIST=gpu[7", "SLURM_STEP_NODELIST | \"gpu[7\"");
 }
 
-static void L2_what_is_explicit_comes_first(void **state) {
+static void L2_explicit_variables_win(void **state) {
   (void)state;
   assert_string_equal(read_task(TORCH "MOONSHARD_RENDEZVOUS=tcp://b:1").place.text, "tcp://b:1");
   assert_string_equal(read_task(OMPI "MOONSHARD_RENDEZVOUS=tcp://b:1").place.text, "tcp://b:1");
@@ -195,7 +195,7 @@ static void L2_mpichs_ranks_meet_where_one_process_started_them(void **state) {
   assert_int_equal(read_task("PMI_RANK=0 PMI_SIZE=1 PMI_FD=6").size, 1);
 }
 
-static void L2_slurm_says_where_the_ranks_of_its_own_pmi_are(void **state) {
+static void L2_slurm_places_the_ranks_of_its_own_pmi(void **state) {
   (void)state;
   ms_task task = read_task("PMI_RANK=3 PMI_SIZE=4 " SRUN);
   assert_string_equal(task.place.host, "node07");
@@ -326,14 +326,14 @@ static void L2_lists_that_are_none_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(L2_nobody_says_anything_is_a_world_of_one),
+      TEST(L2_without_variables_a_world_has_one_rank),
       TEST(L1_torchruns_variables),
       TEST(L1_ranks_of_one_host_need_no_port),
       TEST(L2_open_mpis_variables),
       TEST(L2_slurms_variables),
-      TEST(L2_what_is_explicit_comes_first),
+      TEST(L2_explicit_variables_win),
       TEST(L2_mpichs_ranks_meet_where_one_process_started_them),
-      TEST(L2_slurm_says_where_the_ranks_of_its_own_pmi_are),
+      TEST(L2_slurm_places_the_ranks_of_its_own_pmi),
       TEST(L2_launchers_that_are_not_understood_are_refused_by_name),
       TEST(L2_torchrun_comes_before_open_mpi_before_slurm),
       TEST(L2_contradictions_are_refused_with_both_named),

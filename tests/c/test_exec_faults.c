@@ -254,7 +254,7 @@ static int bind_other_plans(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void ranks_with_different_plans_are_told_the_difference(void **state) {
+static void an_error_names_the_difference_between_plans(void **state) {
   (void)state;
   training_config config = training_default(1, 3);
   run_ranks_as_processes(3, bind_other_plans, &config);
@@ -387,7 +387,7 @@ int main(void) {
       TEST(handles_are_freed_in_any_order),
       TEST(execs_bound_before_the_arenas_grew_run_on),
       TEST(nonfinite_values_are_traced_to_their_source),
-      TEST(ranks_with_different_plans_are_told_the_difference),
+      TEST(an_error_names_the_difference_between_plans),
       TEST(a_stalled_rank_is_named_with_the_unit),
       TEST(a_rank_that_left_is_an_error_at_once),
       TEST(a_kernel_that_fails_is_named_with_its_module),

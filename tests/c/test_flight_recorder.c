@@ -148,7 +148,7 @@ static int tell_places(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void a_status_tells_where_a_rank_is(void **state) {
+static void a_status_contains_where_a_rank_is(void **state) {
   (void)state;
   int *gave_up = share_memory(sizeof *gave_up);
   *gave_up = 0;
@@ -216,9 +216,9 @@ static void D10_a_barrier_is_no_exchange(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(texts_are_numbered_once),        TEST(rings_belong_to_groups_and_run_out),
-      TEST(a_ring_keeps_the_last_records),  TEST(ranks_are_listed_as_ranges),
-      TEST(a_status_tells_where_a_rank_is), TEST(records_are_read_whole_while_they_are_written),
+      TEST(texts_are_numbered_once),           TEST(rings_belong_to_groups_and_run_out),
+      TEST(a_ring_keeps_the_last_records),     TEST(ranks_are_listed_as_ranges),
+      TEST(a_status_contains_where_a_rank_is), TEST(records_are_read_whole_while_they_are_written),
       TEST(D10_a_barrier_is_no_exchange),
   };
   return cmocka_run_group_tests_name("flight recorder", tests, NULL, NULL);

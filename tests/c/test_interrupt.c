@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void L7_interrupt_sets_a_flag_and_twice_ends(void **state) {
+static void L7_an_interrupt_sets_a_flag_and_a_second_one_ends(void **state) {
   (void)state;
   ms_interrupt_install();
   assert_int_equal(ms_interrupted(), 0);
@@ -31,7 +31,7 @@ static void L7_interrupt_sets_a_flag_and_twice_ends(void **state) {
 }
 
 /* Whether it is caught may be up to a word that others set, and that may go. */
-static void L7_termination_is_caught_while_a_word_says_so(void **state) {
+static void L7_termination_is_caught_while_a_word_is_set(void **state) {
   (void)state;
   enum { UNSET, SET, FORGOTTEN, CASES };
   for (int c = 0; c < CASES; c++) {
@@ -53,7 +53,7 @@ static void L7_termination_is_caught_while_a_word_says_so(void **state) {
 }
 
 /* One that comes again at once came by another way; later it is a request of its own. */
-static void L7_termination_sets_a_flag_and_ends_when_asked_for_again(void **state) {
+static void L7_termination_sets_a_flag_and_a_second_one_ends(void **state) {
   (void)state;
   assert_int_equal(ms_terminated(), 0);
   fflush(NULL);
@@ -75,9 +75,9 @@ static void L7_termination_sets_a_flag_and_ends_when_asked_for_again(void **stat
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(L7_interrupt_sets_a_flag_and_twice_ends),
-      TEST(L7_termination_is_caught_while_a_word_says_so),
-      TEST(L7_termination_sets_a_flag_and_ends_when_asked_for_again),
+      TEST(L7_an_interrupt_sets_a_flag_and_a_second_one_ends),
+      TEST(L7_termination_is_caught_while_a_word_is_set),
+      TEST(L7_termination_sets_a_flag_and_a_second_one_ends),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

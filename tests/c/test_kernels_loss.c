@@ -218,7 +218,7 @@ static void padding_has_no_part(void **state) {
     }
 }
 
-static void wrong_targets_are_told(void **state) {
+static void wrong_targets_are_reported(void **state) {
   (void)state;
   for (int threads = 1; threads <= TEAM; threads += 2) {
     kernel_case c = forward_case(MS_F32, 1000, 256);
@@ -306,7 +306,7 @@ static void embedding_backward_matches(void **state) {
   }
 }
 
-static void wrong_tokens_are_told(void **state) {
+static void wrong_tokens_are_reported(void **state) {
   (void)state;
   kernel_case c = case_of(MS_OP_embedding);
   add_input(&c, SHAPE(MS_F32, 10, 4));
@@ -325,10 +325,15 @@ static void wrong_tokens_are_told(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(cross_entropy_matches), TEST(padding_has_no_part),
-                                     TEST(extreme_logits),        TEST(everything_ignored),
-                                     TEST(nan_reaches_the_loss),  TEST(wrong_targets_are_told),
-                                     TEST(embedding_matches),     TEST(embedding_backward_matches),
-                                     TEST(wrong_tokens_are_told), TEST(probabilities_are_never_stored)};
+  const struct CMUnitTest tests[] = {TEST(cross_entropy_matches),
+                                     TEST(padding_has_no_part),
+                                     TEST(extreme_logits),
+                                     TEST(everything_ignored),
+                                     TEST(nan_reaches_the_loss),
+                                     TEST(wrong_targets_are_reported),
+                                     TEST(embedding_matches),
+                                     TEST(embedding_backward_matches),
+                                     TEST(wrong_tokens_are_reported),
+                                     TEST(probabilities_are_never_stored)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,7 +72,7 @@ static void activations(void **state) {
 }
 
 /* c += the product, in f32, for operands of any dtype. */
-static void adds_to_what_is_there(void **state) {
+static void results_are_added_to_the_output(void **state) {
   (void)state;
   for (int bits = 0; bits < 8; bits++) {
     product p = {.m = 33, .n = 17, .k = 70, .trans_a = bits & 1, .trans_b = bits >> 1 & 1};
@@ -159,9 +159,15 @@ static int by_cublaslt(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(matrices),       TEST(large_matrices),        TEST(batches),
-                                     TEST(activations),    TEST(adds_to_what_is_there), TEST(relu_is_exact),
-                                     TEST(nan_propagates), TEST(dtypes_are_checked),    TEST(unaligned)};
+  const struct CMUnitTest tests[] = {TEST(matrices),
+                                     TEST(large_matrices),
+                                     TEST(batches),
+                                     TEST(activations),
+                                     TEST(results_are_added_to_the_output),
+                                     TEST(relu_is_exact),
+                                     TEST(nan_propagates),
+                                     TEST(dtypes_are_checked),
+                                     TEST(unaligned)};
   int failed = cmocka_run_group_tests_name("matmul by cuBLASLt", tests, by_cublaslt, NULL);
   return failed + cmocka_run_group_tests_name("matmul by own kernels", tests, by_own_kernels, NULL);
 }
@@ -187,16 +193,28 @@ static int by_size(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest plain[] = {TEST(matrices),      TEST(large_matrices),        TEST(batches),
-                                     TEST(activations),   TEST(adds_to_what_is_there), TEST(relu_is_exact),
+  const struct CMUnitTest plain[] = {TEST(matrices),
+                                     TEST(large_matrices),
+                                     TEST(batches),
+                                     TEST(activations),
+                                     TEST(results_are_added_to_the_output),
+                                     TEST(relu_is_exact),
                                      TEST(nan_propagates)};
   int failed = cmocka_run_group_tests_name("matmul by plain loops", plain, by_plain_loops, by_size);
   #ifndef __SANITIZE_THREAD__
-  const struct CMUnitTest onednn[] = {TEST(matrices),      TEST(large_matrices),        TEST(batches),
-                                      TEST(activations),   TEST(adds_to_what_is_there), TEST(relu_is_exact),
+  const struct CMUnitTest onednn[] = {TEST(matrices),
+                                      TEST(large_matrices),
+                                      TEST(batches),
+                                      TEST(activations),
+                                      TEST(results_are_added_to_the_output),
+                                      TEST(relu_is_exact),
                                       TEST(nan_propagates)};
-  const struct CMUnitTest split[] = {TEST(matrices),      TEST(large_matrices),        TEST(batches),
-                                     TEST(activations),   TEST(adds_to_what_is_there), TEST(relu_is_exact),
+  const struct CMUnitTest split[] = {TEST(matrices),
+                                     TEST(large_matrices),
+                                     TEST(batches),
+                                     TEST(activations),
+                                     TEST(results_are_added_to_the_output),
+                                     TEST(relu_is_exact),
                                      TEST(nan_propagates)};
   const struct CMUnitTest chosen[] = {TEST(large_matrices), TEST(dtypes_are_checked)};
   failed += cmocka_run_group_tests_name("matmul by oneDNN", onednn, by_onednn, by_size);

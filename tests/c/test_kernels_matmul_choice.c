@@ -35,7 +35,7 @@ static void choice_is_checked(void **state) {
 }
 
 /* Runs before the library is loaded, because it then stays loaded. */
-static void a_library_that_is_not_found_is_told(void **state) {
+static void a_missing_library_is_reported(void **state) {
   (void)state;
   product p = {.m = 20, .n = 12, .k = 16};
   kernel_case c = case_of_product(&p);
@@ -108,7 +108,7 @@ static int by_cublaslt(void **state) {
 
 int main(void) {
   const struct CMUnitTest plain[] = {
-      TEST(a_library_that_is_not_found_is_told),
+      TEST(a_missing_library_is_reported),
   #ifndef __SANITIZE_ADDRESS__
       TEST(the_library_of_the_toolkit_is_as_declared),
   #endif

@@ -132,7 +132,7 @@ static int rounds_first(void) {
   return first;
 }
 
-static void the_setting_says_who_computes(void **state) {
+static void a_setting_chooses_the_implementation(void **state) {
   (void)state;
   char why[MS_LIBRARY_WHY_BYTES];
   if (!ms_handles_load(&ms_cublaslt_handles, why)) skip();
@@ -174,7 +174,7 @@ int main(void) {
 #ifdef MS_TEST_CUDA
       TEST(two_kernels_match),
       TEST(tensors_may_begin_anywhere),
-      TEST(the_setting_says_who_computes),
+      TEST(a_setting_chooses_the_implementation),
 #endif
 #ifdef EMULATED_CUDA
       TEST(what_the_library_refuses_is_two_kernels),

@@ -134,7 +134,7 @@ static void rounding_has_no_bias(void **state) {
 
 /* A second moment that approaches 2 from 1 by a thousandth of the difference per step; rounding to nearest would turn
  * 1.001 into 1 forever. */
-static void what_is_smaller_than_a_step_of_bf16_arrives(void **state) {
+static void updates_below_the_precision_of_bf16_accumulate(void **state) {
   (void)state;
   enum { N = 1024, MANY = 60 };
   kernel_case c = rounded_case(N, 0, 0.9, 0.999, 0.0, 1.0);
@@ -151,7 +151,7 @@ static void what_is_smaller_than_a_step_of_bf16_arrives(void **state) {
   free_case(&c);
 }
 
-static void what_is_not_finite_stays(void **state) {
+static void values_that_are_not_finite_stay(void **state) {
   (void)state;
   kernel_case c = rounded_case(64, 0, 0.9, 0.99, 0.0, 0.0);
   for (int64_t i = 0; i < 64; i++) set_input(&c, 0, i, i % 2 ? NAN : -INFINITY);
@@ -304,8 +304,8 @@ int main(void) {
       TEST(adamw_matches),
       TEST(moments_are_rounded_by_their_own_bits),
       TEST(rounding_has_no_bias),
-      TEST(what_is_smaller_than_a_step_of_bf16_arrives),
-      TEST(what_is_not_finite_stays),
+      TEST(updates_below_the_precision_of_bf16_accumulate),
+      TEST(values_that_are_not_finite_stay),
       TEST(sgd_matches),
       TEST(ema_matches),
       TEST(totals_count_replicas_once),

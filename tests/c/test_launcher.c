@@ -44,7 +44,7 @@ static int die_by_signal(void *context) {
 }
 
 /* oneDNN for one crashes when it gets no memory. */
-static void L5_a_crash_below_a_limit_of_memory_tells_the_limit(void **state) {
+static void L5_a_crash_under_a_memory_limit_names_the_limit(void **state) {
   (void)state;
 #ifdef __SANITIZE_THREAD__
   skip(); /* its own memory does not fit below any limit */
@@ -144,7 +144,7 @@ static int read_behind_the_end(void *context) {
   return leave(world, rc ? rc : ms_world_barrier(world));
 }
 
-static void L5_what_a_signal_means_is_told(void **state) {
+static void L5_a_report_explains_the_signal(void **state) {
   (void)state;
   FILE *file = tmpfile();
   assert_non_null(file);
@@ -186,14 +186,14 @@ static void L5_a_program_that_a_rank_left_behind_ends_with_a_failed_run(void **s
   kill(board->program, SIGKILL);
 }
 
-static void L5_bad_input_is_told_once_for_all_ranks(void **state) {
+static void L5_bad_input_is_reported_once_for_all_ranks(void **state) {
   (void)state;
   launch_ranks(4, tell_bad_input, NULL);
   assert_int_equal(result.status, 2);
   assert_string_equal(result.err, "moonshard: toy.lua:3: unknown key 'dmi'\n");
 }
 
-static void L5_the_first_rank_that_fails_is_told_with_its_last_error(void **state) {
+static void L5_the_first_rank_that_fails_is_reported_with_its_last_error(void **state) {
   (void)state;
   launch_ranks(4, tell_and_fail, NULL);
   assert_int_equal(result.status, 3);
@@ -239,11 +239,11 @@ int main(void) {
       RUN_TEST(L5_all_ranks_are_heard_with_a_prefix),
       RUN_TEST(L5_a_rank_that_exits_ends_the_run_and_is_named),
       RUN_TEST(L5_a_rank_that_is_killed_ends_the_run),
-      RUN_TEST(L5_what_a_signal_means_is_told),
+      RUN_TEST(L5_a_report_explains_the_signal),
       RUN_TEST(L5_a_program_that_a_rank_left_behind_ends_with_a_failed_run),
-      RUN_TEST(L5_bad_input_is_told_once_for_all_ranks),
-      RUN_TEST(L5_a_crash_below_a_limit_of_memory_tells_the_limit),
-      RUN_TEST(L5_the_first_rank_that_fails_is_told_with_its_last_error),
+      RUN_TEST(L5_bad_input_is_reported_once_for_all_ranks),
+      RUN_TEST(L5_a_crash_under_a_memory_limit_names_the_limit),
+      RUN_TEST(L5_the_first_rank_that_fails_is_reported_with_its_last_error),
       RUN_TEST(L5_a_stalled_rank_is_named_and_ended),
       RUN_TEST(a_bad_timeout_is_refused_before_a_rank_starts),
       RUN_TEST(a_job_of_no_ranks_is_refused),

@@ -88,7 +88,7 @@ static void L5_a_stopped_terminal_does_not_keep_the_launcher_from_signals(void *
   assert_int_equal(result.status, 143);
 }
 
-static void L5_a_death_is_seen_and_told_while_output_is_blocked(void **state) {
+static void L5_a_death_is_reported_while_output_is_blocked(void **state) {
   (void)state;
   int out, err;
   ms_launch_config config = {.ranks = 2, .rank_main = print_and_die, .log_all = 1};
@@ -155,7 +155,7 @@ static int block_in_print(void *context) {
   return leave(world, ms_world_barrier(world));
 }
 
-static void L6_a_rank_that_waits_in_print_is_told_as_such(void **state) {
+static void L6_a_rank_that_is_blocked_in_print_is_reported(void **state) {
   (void)state;
   int out, err;
   ms_launch_config config = {.ranks = 2, .rank_main = block_in_print};
@@ -179,7 +179,7 @@ static int print_and_be_killed(void *context) {
   return 0;
 }
 
-static void L5_what_a_rank_printed_before_it_was_killed_is_there(void **state) {
+static void L5_output_before_a_kill_is_kept(void **state) {
   (void)state;
   launch_ranks(1, print_and_be_killed, NULL);
   assert_int_equal(result.status, STATUS_FAILED_RUN);
@@ -213,11 +213,11 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       RUN_TEST(L5_a_blocked_pipe_does_not_keep_the_launcher_from_signals),
       RUN_TEST(L5_a_stopped_terminal_does_not_keep_the_launcher_from_signals),
-      RUN_TEST(L5_a_death_is_seen_and_told_while_output_is_blocked),
+      RUN_TEST(L5_a_death_is_reported_while_output_is_blocked),
       RUN_TEST(L5_a_slow_reader_gets_every_line),
       RUN_TEST(L5_a_signal_ends_the_wait_for_a_reader_when_all_ranks_have_ended),
-      RUN_TEST(L6_a_rank_that_waits_in_print_is_told_as_such),
-      RUN_TEST(L5_what_a_rank_printed_before_it_was_killed_is_there),
+      RUN_TEST(L6_a_rank_that_is_blocked_in_print_is_reported),
+      RUN_TEST(L5_output_before_a_kill_is_kept),
       RUN_TEST(L5_a_log_file_on_a_full_disk_ends_the_run),
   };
   return cmocka_run_group_tests_name("launcher, blocked output", tests, NULL, NULL);

@@ -63,7 +63,7 @@ static void ranks_get_whole_physical_cores_where_there_are_enough(void **state) 
   assert_set(&p, 1, "4");
 }
 
-static void nobody_is_pinned_where_that_would_crowd_them(void **state) {
+static void no_rank_is_pinned_if_cores_are_scarce(void **state) {
   (void)state;
   ms_cores cores = machine(4, 1);
   ms_pinning p = plan(&cores, NULL, 0, 5);
@@ -199,7 +199,7 @@ static void cores_are_those_of_the_mask(void **state) {
   assert_int_equal(ms_cores_usable(&cores), 1);
 }
 
-static void siblings_stand_beside_each_other(void **state) {
+static void siblings_are_next_to_each_other(void **state) {
   (void)state;
   ms_cores cores;
   ms_cores_read(root, &cores);
@@ -348,13 +348,13 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(ranks_get_equal_shares),
       TEST(ranks_get_whole_physical_cores_where_there_are_enough),
-      TEST(nobody_is_pinned_where_that_would_crowd_them),
+      TEST(no_rank_is_pinned_if_cores_are_scarce),
       TEST(a_batch_system_s_grant_is_shared),
       TEST(L2_what_batch_systems_grant_is_read),
       TEST(a_list_is_divided_in_its_order),
       TEST(lists_that_make_no_sense_are_refused),
       ROOT_TEST(cores_are_those_of_the_mask),
-      ROOT_TEST(siblings_stand_beside_each_other),
+      ROOT_TEST(siblings_are_next_to_each_other),
       ROOT_TEST(quotas_of_every_control_group_above_count),
       ROOT_TEST(quotas_of_the_first_version_are_read),
       RUN_TEST(L5_ranks_and_their_threads_stay_on_their_cores),

@@ -119,7 +119,7 @@ static void long_lines_are_cut_and_redrawn_ones_written_once(void **state) {
   assert_int_equal(letters, 40000);
 }
 
-static void a_log_file_that_cannot_be_opened_is_told_before_the_run(void **state) {
+static void a_log_file_that_cannot_be_opened_stops_the_run_before_it_starts(void **state) {
   (void)state;
   int status;
   ms_launch_config config = {.ranks = 2, .rank_main = print_some, .log_dir = "/proc/nowhere"};
@@ -159,7 +159,7 @@ int main(void) {
       LOG_TEST(L5_log_files_get_every_ranks_lines),
       LOG_TEST(L5_log_files_and_prefixes_go_together),
       LOG_TEST(long_lines_are_cut_and_redrawn_ones_written_once),
-      LOG_TEST(a_log_file_that_cannot_be_opened_is_told_before_the_run),
+      LOG_TEST(a_log_file_that_cannot_be_opened_stops_the_run_before_it_starts),
       LOG_TEST(L5_rank_0_keeps_its_terminal_with_log_files),
   };
   return cmocka_run_group_tests_name("launcher output", tests, NULL, NULL);

@@ -64,7 +64,7 @@ static void L5_a_second_interrupt_kills(void **state) {
   assert_true(result.seconds < MUCH_LATER);
 }
 
-static void L7_an_interrupt_that_nobody_heeds_is_enforced_and_told(void **state) {
+static void L7_an_ignored_interrupt_is_enforced_and_reported(void **state) {
   (void)state;
   launch_and_signal(ignore_everything, 0.5, (int[]){SIGINT}, 1);
   assert_int_equal(result.status, 130);
@@ -106,7 +106,7 @@ static void L7_the_report_begins_on_a_line_of_its_own(void **state) {
   assert_has(result.out, "step 3\r\nmoonshard: | interrupted | rank 0");
 }
 
-static void L7_who_waits_long_is_told_for_whom(void **state) {
+static void L7_a_long_wait_names_the_ranks_that_still_run(void **state) {
   (void)state;
   ms_wait_scale = 0.2;
   launch_and_signal(ignore_everything, 1, (int[]){SIGINT}, 1);
@@ -266,7 +266,7 @@ static void run_saving(useconds_t *milliseconds, double grace, int to_rank, int 
   assert_int_equal(result.status, 128 + SIGTERM);
 }
 
-static void L7_ranks_that_save_have_the_time_for_it(void **state) {
+static void L7_ranks_that_save_get_the_time_for_it(void **state) {
   (void)state;
   run_saving(&(useconds_t){1200}, 0, -1, 1); /* longer than the grace of a run that does not save */
   assert_string_equal(result.err, "moonshard: terminated after step 7\n");
@@ -284,7 +284,7 @@ static void L7_a_second_termination_ends_a_save(void **state) {
   assert_line_has(result.err, "moonshard: | terminated twice | ranks 0, 1, 2");
 }
 
-static void L7_a_save_that_takes_too_long_is_ended_and_told(void **state) {
+static void L7_a_save_that_takes_too_long_is_ended_and_reported(void **state) {
   (void)state;
   run_saving(&(useconds_t){100000}, 0.5, -1, 1);
   assert_has(result.err, "moonshard: | terminated | ranks 0, 1, 2 | 0.5 s | killed | \nmoonshard: rank 0 | engine");
@@ -295,20 +295,20 @@ int main(void) {
       RUN_TEST(L5_nothing_outlives_a_launcher_that_is_killed),
       RUN_TEST(L5_an_interrupt_ends_a_run_cleanly),
       RUN_TEST(L5_a_second_interrupt_kills),
-      RUN_TEST(L7_an_interrupt_that_nobody_heeds_is_enforced_and_told),
+      RUN_TEST(L7_an_ignored_interrupt_is_enforced_and_reported),
       RUN_TEST(L7_ctrl_c_at_a_terminal_ends_a_run_cleanly),
       RUN_TEST(L7_the_report_begins_on_a_line_of_its_own),
-      RUN_TEST(L7_who_waits_long_is_told_for_whom),
+      RUN_TEST(L7_a_long_wait_names_the_ranks_that_still_run),
       RUN_TEST(L5_a_stop_stops_the_ranks_too_and_they_go_on_with_the_launcher),
       RUN_TEST(L5_time_in_which_a_run_is_stopped_does_not_count),
       RUN_TEST(L5_a_hang_up_that_is_ignored_does_not_end_a_run),
       RUN_TEST(L5_a_reader_that_goes_away_does_not_end_a_run),
       RUN_TEST(L5_a_termination_is_passed_on_and_then_enforced),
       RUN_TEST(L7_a_termination_that_comes_twice_at_once_is_one),
-      RUN_TEST(L7_ranks_that_save_have_the_time_for_it),
+      RUN_TEST(L7_ranks_that_save_get_the_time_for_it),
       RUN_TEST(L7_a_termination_of_one_rank_reaches_all),
       RUN_TEST(L7_a_second_termination_ends_a_save),
-      RUN_TEST(L7_a_save_that_takes_too_long_is_ended_and_told),
+      RUN_TEST(L7_a_save_that_takes_too_long_is_ended_and_reported),
   };
   return cmocka_run_group_tests_name("launcher signals", tests, NULL, NULL);
 }

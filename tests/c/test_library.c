@@ -49,7 +49,7 @@ static void a_variable_is_the_only_name(void **state) {
   assert_has(why, "circles need libm | /proc/nowhere/libm.so: | MOONSHARD_TEST_LIBRARY");
 }
 
-static void what_a_library_lacks_is_told(void **state) {
+static void missing_functions_of_a_library_are_reported(void **state) {
   (void)state;
   char why[MS_LIBRARY_WHY_BYTES];
   functions f;
@@ -60,7 +60,7 @@ static void what_a_library_lacks_is_told(void **state) {
   assert_has(why, "libm.so.6 | no_such_sine | libm 6");
 }
 
-static void a_note_is_told_once(void **state) {
+static void a_note_is_returned_once(void **state) {
   (void)state;
   assert_null(ms_note_next());
   ms_note("%d wheels would be faster", 4);
@@ -75,6 +75,6 @@ static void a_note_is_told_once(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {TEST(the_first_name_that_is_there_is_taken), TEST(a_variable_is_the_only_name),
-                                     TEST(what_a_library_lacks_is_told), TEST(a_note_is_told_once)};
+                                     TEST(missing_functions_of_a_library_are_reported), TEST(a_note_is_returned_once)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static void flags_have_the_attributes_that_they_speak_of(void **state) {
   }
 }
 
-static void outputs_are_read_as_flags_and_attributes_say(void **state) {
+static void outputs_are_read_as_flags_and_attributes_define(void **state) {
   (void)state;
   const ms_attrs none = {0}, add = {.i = {1}};
   assert_true(ms_op_reads_outputs(MS_OP_adamw, &none) && ms_op_reads_outputs(MS_OP_matmul_accumulate, &none));
@@ -77,7 +77,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(attributes_parse_and_shared_names_have_their_slots),
       TEST(flags_have_the_attributes_that_they_speak_of),
-      TEST(outputs_are_read_as_flags_and_attributes_say),
+      TEST(outputs_are_read_as_flags_and_attributes_define),
       TEST(activations_are_found_once),
       TEST(work_is_counted_for_every_row),
   };

@@ -40,7 +40,7 @@ static void S3_gathers_by_reshard(void **state) {
 }
 
 /* The root unit is the one that says so, whatever its name: as any other it is gathered again. */
-static void S4_default_asks_for_the_role_of_a_unit_not_for_its_name(void **state) {
+static void S4_the_default_depends_on_the_role_of_a_unit_not_its_name(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 4, 2);
   c.root.root = 0;
@@ -360,7 +360,7 @@ static void every_optimizer_fits_its_op(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(S3_gathers_by_reshard),
-      TEST(S4_default_asks_for_the_role_of_a_unit_not_for_its_name),
+      TEST(S4_the_default_depends_on_the_role_of_a_unit_not_its_name),
       TEST(S4_default_keeps_all_in_a_stage_of_a_pipeline),
       TEST(S3_hybrid_adds_one_all_reduce_a_unit),
       TEST(S12_dimension_of_one_makes_no_collective),

@@ -163,7 +163,7 @@ static int refuse_state(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void M6_what_is_only_planned_is_not_started(void **state) {
+static void M6_a_state_with_planned_nodes_is_refused(void **state) {
   (void)state;
   run_ranks_as_processes(4, refuse_state, NULL);
 }
@@ -176,7 +176,7 @@ int main(void) {
       TEST(M6_more_ranks_than_a_node_takes_have_to_be_on_several),
       TEST(M6_nodes_may_have_different_numbers_of_ranks_in_any_order),
       TEST(M6_the_most_of_a_category_is_never_less_than_its_part_of_the_peak),
-      TEST(M6_what_is_only_planned_is_not_started),
+      TEST(M6_a_state_with_planned_nodes_is_refused),
   };
   return cmocka_run_group_tests_name("plan nodes", tests, NULL, NULL);
 }

@@ -90,7 +90,7 @@ static mlp_config network(void) {
   return c;
 }
 
-static void R4_a_changed_rule_prepares_nothing_anew(void **state) {
+static void R4_a_changed_rule_reuses_the_prepared_graph(void **state) {
   (void)state;
   mlp_config c = network();
   mlp net = mlp_make(&c);
@@ -128,7 +128,7 @@ static void equal_calls_of_a_plan_are_prepared_once(void **state) {
 }
 
 /* Whatever was compiled of a graph before, its plan is that of a graph that was never compiled. */
-static void R4_what_is_kept_changes_no_plan(void **state) {
+static void R4_reuse_changes_no_plan(void **state) {
   (void)state;
   static const int policies[] = {MS_RESHARD_DEFAULT, MS_RESHARD_KEEP, MS_RESHARD_ALWAYS};
   mlp_config c = network();
@@ -152,7 +152,7 @@ static void R4_what_is_kept_changes_no_plan(void **state) {
   mlp_free(&used);
 }
 
-static void a_graph_that_grows_is_compiled_anew(void **state) {
+static void a_graph_that_grows_is_compiled_again(void **state) {
   (void)state;
   mlp_config c = network();
   mlp net = mlp_make(&c);
@@ -370,10 +370,10 @@ static void M5_compute_waits_for_no_replica(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(equal_keys_share_one_object),
-      TEST(R4_a_changed_rule_prepares_nothing_anew),
+      TEST(R4_a_changed_rule_reuses_the_prepared_graph),
       TEST(equal_calls_of_a_plan_are_prepared_once),
-      TEST(R4_what_is_kept_changes_no_plan),
-      TEST(a_graph_that_grows_is_compiled_anew),
+      TEST(R4_reuse_changes_no_plan),
+      TEST(a_graph_that_grows_is_compiled_again),
       TEST(many_packings_come_and_go),
       TEST(packed_items_share_no_byte_and_keep_to_their_room),
       TEST(private_buffers_use_communicated_memory),

@@ -167,7 +167,7 @@ static int disagree_on_a_region(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void D10_ranks_that_disagree_on_a_region_are_told(void **state) {
+static void D10_an_error_names_ranks_that_disagree_on_a_region(void **state) {
   (void)state;
   run_ranks_as_processes(3, disagree_on_a_region, NULL);
   run_ranks_as_processes(4, disagree_on_a_region, NULL);
@@ -295,7 +295,7 @@ static int want_others(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void D10_ranks_that_want_to_meet_others_are_told(void **state) {
+static void D10_an_error_names_ranks_with_different_groups(void **state) {
   (void)state;
   run_ranks_as_processes(4, want_others, NULL);
 }
@@ -313,7 +313,7 @@ static int differ_on_rank_1(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void D10_ranks_with_another_order_or_another_shape_are_told(void **state) {
+static void D10_an_error_names_ranks_with_another_order_or_shape(void **state) {
   (void)state;
   run_ranks_as_processes(3, differ_on_rank_1, NULL);
   run_ranks_as_processes(3, differ_on_rank_1, (void *)"3x1 (replicate, shard)");
@@ -339,11 +339,11 @@ int main(void) {
       TEST(texts_of_any_length_are_exchanged),
       TEST(a_text_over_the_limit_is_refused),
       TEST(regions_are_the_same_memory_in_every_member),
-      TEST(D10_ranks_that_disagree_on_a_region_are_told),
+      TEST(D10_an_error_names_ranks_that_disagree_on_a_region),
       TEST(regions_keep_no_descriptor),
       TEST(D8_all_of_the_world_and_one_rank_have_no_channel_of_their_own),
-      TEST(D10_ranks_that_want_to_meet_others_are_told),
-      TEST(D10_ranks_with_another_order_or_another_shape_are_told),
+      TEST(D10_an_error_names_ranks_with_different_groups),
+      TEST(D10_an_error_names_ranks_with_another_order_or_shape),
       TEST(H8_a_control_segment_has_room_for_4096_ranks),
       TEST(D10_a_rank_that_never_comes_is_not_waited_for),
   };

@@ -77,7 +77,7 @@ static int give_up_afterwards(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void I1_what_all_have_come_to_is_done_on_all(void **state) {
+static void I1_a_barrier_that_all_entered_completes_despite_an_abort(void **state) {
   (void)state;
   run_ranks_as_threads(3, give_up_afterwards, NULL);
   run_ranks_as_processes(3, give_up_afterwards, NULL);
@@ -284,7 +284,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(I1_ranks_meet_again_after_one_gave_up),
       TEST(I1_a_wait_for_ranks_that_have_gone_on_ends),
-      TEST(I1_what_all_have_come_to_is_done_on_all),
+      TEST(I1_a_barrier_that_all_entered_completes_despite_an_abort),
       TEST(I1_held_collectives_of_several_groups_are_done_on_all_or_none),
       TEST(I1_a_channel_works_after_a_collective_left_half_way),
       TEST(I1_training_goes_on_bit_for_bit_after_interrupted_phases),

@@ -201,7 +201,7 @@ static int die_in_rank_0(ms_world *world) {
   return MS_OK;
 }
 
-static void L5_a_death_wakes_the_others_without_a_launcher(void **state) {
+static void L5_a_death_ends_the_waits_of_others_without_a_launcher(void **state) {
   (void)state;
   expect_success(&(launch){.size = 3, .body = die_in_rank_1});
   expect_success(&(launch){.size = 3, .body = die_in_rank_0});
@@ -217,12 +217,12 @@ static int exit_early_in_rank_1(ms_world *world) {
   return MS_OK;
 }
 
-static void L5_an_end_in_order_is_no_death(void **state) {
+static void L5_a_normal_exit_is_not_a_death(void **state) {
   (void)state;
   expect_success(&(launch){.size = 3, .body = exit_early_in_rank_1});
 }
 
-static void L4_a_world_that_is_not_complete_names_who_is_missing(void **state) {
+static void L4_an_incomplete_world_names_the_missing_ranks(void **state) {
   (void)state;
   launch how = {.size = 5, .present = 3, .body = communicate};
   setenv("MOONSHARD_TIMEOUT", "0.5", 1);
@@ -292,9 +292,9 @@ int main(void) {
       TEST(L1_ranks_of_several_nodes_know_them_and_cannot_compute_together),
       TEST(L5_giving_up_is_heard_on_every_node),
       TEST(L2_ranks_that_are_said_to_be_on_one_host_and_are_not),
-      TEST(L5_a_death_wakes_the_others_without_a_launcher),
-      TEST(L5_an_end_in_order_is_no_death),
-      TEST(L4_a_world_that_is_not_complete_names_who_is_missing),
+      TEST(L5_a_death_ends_the_waits_of_others_without_a_launcher),
+      TEST(L5_a_normal_exit_is_not_a_death),
+      TEST(L4_an_incomplete_world_names_the_missing_ranks),
       TEST(L7_an_interrupt_ends_a_rendezvous),
       TEST(L1_eight_ranks_meet_fast),
   };

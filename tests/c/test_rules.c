@@ -166,7 +166,7 @@ static void R2_partly_shadowed_rule_is_fine(void **state) {
   ms_rules_free(rules);
 }
 
-static void R2_bad_pattern_tells_where_and_offset(void **state) {
+static void R2_a_bad_pattern_is_reported_with_its_place_and_offset(void **state) {
   (void)state;
   ms_rules *rules = RULES({"head", 0, 0});
   assert_int_equal(ms_rules_add(rules, "^layers\\.(\\d|1[0-5]$", 1, 0, "recipe.lua:12"), MS_ERULE);
@@ -180,7 +180,7 @@ static void R2_bad_pattern_tells_where_and_offset(void **state) {
   ms_rules_free(rules);
 }
 
-static void R2_runaway_pattern_is_an_error(void **state) {
+static void R2_a_runaway_pattern_is_an_error(void **state) {
   (void)state;
   const char *const long_name[] = {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.weight"};
   int decided;
@@ -233,8 +233,8 @@ int main(void) {
       TEST(R2_optional_rule_may_match_nothing),
       TEST(R2_shadowed_rule_is_a_warning),
       TEST(R2_partly_shadowed_rule_is_fine),
-      TEST(R2_bad_pattern_tells_where_and_offset),
-      TEST(R2_runaway_pattern_is_an_error),
+      TEST(R2_a_bad_pattern_is_reported_with_its_place_and_offset),
+      TEST(R2_a_runaway_pattern_is_an_error),
       TEST(R4_thousands_of_names_are_decided_quickly),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,7 +70,7 @@ static void refused(const char *file, const char *why) {
   assert_fails(ms_safetensors_open(path, &st), MS_EINVAL, why);
 }
 
-static void K5_a_refusal_names_the_field_and_what_would_be_right(void **state) {
+static void K5_a_refusal_names_the_field_and_a_correct_value(void **state) {
   (void)state;
   refused("empty_file", "0 bytes | 8");
   refused("no_header", "header | {");
@@ -98,7 +98,7 @@ static void K5_a_refusal_names_the_field_and_what_would_be_right(void **state) {
   refused("truncated_data", "byte 4 | 3 bytes | truncated");
 }
 
-static void K5_what_is_no_file_is_refused(void **state) {
+static void K5_paths_without_a_regular_file_are_refused(void **state) {
   (void)state;
   ms_safetensors *st;
   assert_fails(ms_safetensors_open(in_folder("none"), &st), MS_EINVAL, "/none: | No such file");
@@ -129,7 +129,7 @@ static void K5_dtypes_are_known_by_name_and_size(void **state) {
   ms_safetensors_close(st);
 }
 
-static void K5_a_file_that_was_cut_later_is_an_error(void **state) {
+static void K5_a_file_that_was_truncated_after_opening_is_an_error(void **state) {
   (void)state;
   const char *path = in_folder("cut");
   ms_safetensors_writer *w;
@@ -208,10 +208,10 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(K5_every_good_file_is_read),
       TEST(K5_every_bad_file_is_refused),
-      TEST(K5_a_refusal_names_the_field_and_what_would_be_right),
-      TEST(K5_what_is_no_file_is_refused),
+      TEST(K5_a_refusal_names_the_field_and_a_correct_value),
+      TEST(K5_paths_without_a_regular_file_are_refused),
       TEST(K5_dtypes_are_known_by_name_and_size),
-      TEST(K5_a_file_that_was_cut_later_is_an_error),
+      TEST(K5_a_file_that_was_truncated_after_opening_is_an_error),
       TEST(K5_a_folder_with_an_index_is_one_model),
       TEST(K5_an_index_that_disagrees_is_refused),
   };

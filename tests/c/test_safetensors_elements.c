@@ -124,7 +124,7 @@ static int64_t span_of(int64_t n, int which, int64_t *count) {
   return first[which];
 }
 
-static void K5_views_read_what_was_asked_for(void **state) {
+static void K5_views_read_the_requested_elements(void **state) {
   (void)state;
   static float stored[ELEMENTS];
   static uint16_t brain[ELEMENTS];
@@ -205,7 +205,7 @@ static void K5_views_that_do_not_fit_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(K5_every_f16_is_read_and_written), TEST(K5_f16_is_rounded_to_nearest_even),
-      TEST(K5_bf16_and_f64_are_read),         TEST(K5_views_read_what_was_asked_for),
+      TEST(K5_bf16_and_f64_are_read),         TEST(K5_views_read_the_requested_elements),
       TEST(K5_views_write_where_they_read),   TEST(K5_views_that_do_not_fit_are_refused),
   };
   return cmocka_run_group_tests(tests, make_path, remove_path);

@@ -38,7 +38,7 @@ static void put_all(ms_safetensors_writer *w) {
   must(ms_safetensors_write(w, 4, 0, 0, NULL));
 }
 
-static void K5_what_is_written_in_any_order_is_read_back(void **state) {
+static void K5_elements_written_in_any_order_are_read_back(void **state) {
   (void)state;
   static const char *const texts[] = {"format", "pt", "note", "caf\xc3\xa9 \"x\"\n"};
   for (int atomic = 0; atomic < 2; atomic++) {
@@ -92,7 +92,7 @@ static void K5_an_unfinished_file_leaves_nothing(void **state) {
   must(mkdir(folder, 0700));
 }
 
-static void K5_a_file_that_stands_there_stays_until_the_new_one_is_whole(void **state) {
+static void K5_an_existing_file_stays_until_the_new_one_is_complete(void **state) {
   (void)state;
   ms_safetensors *st;
   ms_safetensors_writer *w = start("model", NULL);
@@ -110,7 +110,7 @@ static void K5_a_file_that_stands_there_stays_until_the_new_one_is_whole(void **
   unlink(in_folder("model"));
 }
 
-static void K5_the_writer_refuses_what_no_file_can_hold(void **state) {
+static void K5_the_writer_refuses_impossible_tensors(void **state) {
   (void)state;
   ms_safetensors_writer *w = start("w", NULL);
   assert_fails(ms_safetensors_write(w, 5, 0, 1, "1"), MS_EINVAL, "tensor number 5 | 0");
@@ -205,10 +205,10 @@ static void K5_ranges_join_and_know_their_gaps(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(K5_what_is_written_in_any_order_is_read_back),
+      TEST(K5_elements_written_in_any_order_are_read_back),
       TEST(K5_an_unfinished_file_leaves_nothing),
-      TEST(K5_a_file_that_stands_there_stays_until_the_new_one_is_whole),
-      TEST(K5_the_writer_refuses_what_no_file_can_hold),
+      TEST(K5_an_existing_file_stays_until_the_new_one_is_complete),
+      TEST(K5_the_writer_refuses_impossible_tensors),
       TEST(K5_a_device_is_not_replaced),
       TEST(K5_a_failed_write_is_an_error_that_stays),
       TEST(K5_ranges_join_and_know_their_gaps),

@@ -9,7 +9,7 @@
 
 /* ---- a world of one ---- */
 
-static void a_world_of_one_asks_nobody(void **state) {
+static void a_world_of_one_needs_no_peer(void **state) {
   (void)state;
   ms_world *world;
   setenv("RANK", "1", 1);
@@ -253,7 +253,7 @@ static void S17_gathers_ahead_by_rule(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(a_world_of_one_asks_nobody),
+      TEST(a_world_of_one_needs_no_peer),
       TEST(a_model_without_parameters_computes),
       TEST(counts_that_overflow_are_refused),
       TEST(any_part_is_drawn_alike),

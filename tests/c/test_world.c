@@ -60,7 +60,7 @@ static void L1_ranks_of_one_launcher_are_one_node(void **state) {
   run_ranks_as_processes(3, look_at_nodes, NULL);
 }
 
-static void what_the_environment_says_is_checked(void **state) {
+static void environment_variables_are_checked(void **state) {
   (void)state;
   ms_world *world;
   clear_variables();
@@ -174,7 +174,7 @@ static int give_up_in_rank_2(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void L5_giving_up_wakes_who_waits_with_the_reason(void **state) {
+static void L5_giving_up_ends_the_waits_of_others_with_the_reason(void **state) {
   (void)state;
   run_ranks_as_threads(4, give_up_in_rank_2, NULL);
   run_ranks_as_processes(4, give_up_in_rank_2, NULL);
@@ -278,7 +278,7 @@ static void L5_the_launchers_reason_reaches_the_ranks(void **state) {
 }
 
 /* A recipe's stray ffi write, or somebody's print into a descriptor that became the segment. */
-static void L5_what_stands_in_the_control_segment_is_checked(void **state) {
+static void L5_the_contents_of_the_control_segment_are_checked(void **state) {
   (void)state;
   int fd, blamed;
   ms_control *control;
@@ -324,16 +324,16 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(a_world_of_one_needs_no_launcher),
       TEST(L1_ranks_of_one_launcher_are_one_node),
-      TEST(what_the_environment_says_is_checked),
+      TEST(environment_variables_are_checked),
       TEST(exchange_gives_every_rank_every_value),
       TEST(L4_a_wait_past_its_deadline_names_what_and_who),
-      TEST(L5_giving_up_wakes_who_waits_with_the_reason),
+      TEST(L5_giving_up_ends_the_waits_of_others_with_the_reason),
       TEST(L5_a_rank_that_left_is_not_waited_for),
       TEST(L6_a_program_ends_with_those_that_are_there),
       TEST(L6_a_run_does_not_end_well_after_a_rank_gave_up),
       TEST(L7_an_interrupt_ends_a_wait),
       TEST(L5_the_launchers_reason_reaches_the_ranks),
-      TEST(L5_what_stands_in_the_control_segment_is_checked),
+      TEST(L5_the_contents_of_the_control_segment_are_checked),
   };
   return cmocka_run_group_tests_name("world", tests, NULL, NULL);
 }
