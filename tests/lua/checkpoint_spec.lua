@@ -6,6 +6,7 @@ local ffi = require("ffi")
 local json = require("cjson")
 local ms = require("moonshard")
 local has = require("lua.message").has
+local message = require("lua.fixture").message
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 local with = require("lua.trained").with
@@ -256,6 +257,22 @@ describe("a checkpoint", function()
     assert.equal(2, ended.status, ended.err)
     has(ended.err, "checkpoint: dir: /proc/.writable-")
     os.remove(recipe)
+  end)
+
+  it("K2 a folder that cannot be read does not count as empty, which would start a run that should resume", function()
+    local loop = new_folder()
+    os.execute(("ln -s %s %s"):format(loop, loop))
+    local model = ms.nn.linear(4, 2)
+    ms.fully_shard(model)
+    local optimizer = ms.optim.sgd { lr = 1 }
+    local function trainer(checkpoint)
+      return ms.trainer { model = model, loss = ms.loss.mse, optimizer = optimizer, checkpoint = checkpoint }
+    end
+    local expected = ("folder %s: Too many levels"):format(loop)
+    has(message(ms.checkpoint.latest, loop), expected)
+    has(message(trainer, { dir = loop, every = 1, resume = "auto" }), expected)
+    has(message(ms.checkpoint.load, trainer(), loop), expected)
+    os.remove(loop)
   end)
 
   it("K2 what is in the way of a checkpoint is told, and left as it is", function()

@@ -15,18 +15,25 @@ void *opendir(const char *path);
 ms_lua_dirent *readdir(void *folder);
 int closedir(void *folder);
 int getpid(void);
+char *strerror(int number);
 ]]
 
 local folder = {}
 
 local MANIFEST = "/manifest.json"
+local ENOENT, ENOTDIR = 2, 20 -- Linux
 
----The names in a folder, sorted; empty when the folder does not exist.
+---The names in a folder, sorted; empty when the folder does not exist. Raises MS_EIO if it cannot be read: a folder
+-- that seems empty would start a run that should resume.
 ---@param path string
 ---@return string[]
 function folder.names(path)
   local names, open = {}, ffi.C.opendir(path)
-  if open == nil then return names end
+  if open == nil then
+    local number = ffi.errno()
+    if number == ENOENT or number == ENOTDIR then return names end
+    errors.raise("MS_EIO", "folder %s: %s", path, ffi.string(ffi.C.strerror(number)))
+  end
   local entry = ffi.C.readdir(open)
   while entry ~= nil do
     names[#names + 1] = ffi.string(entry.name)
@@ -36,6 +43,7 @@ function folder.names(path)
   table.sort(names)
   return names
 end
+jit.off(folder.names) -- compiled code could change errno in between
 
 ---Whether a folder is a checkpoint.
 ---@param path string
