@@ -6,6 +6,7 @@
 
 local compare = require("moonshard.check.tolerance")
 local json = require("cjson")
+local optimizers = require("moonshard.engine.optimizers")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 
@@ -107,7 +108,7 @@ function trained.differences(expected, got, tolerance)
         step and " in step " .. step or "", of.difference, of.norm, of.allowed) }
   end
   assert(#expected.updates == #got.updates, "another number of steps")
-  local rounding, times = tolerance > 0 and ROUNDING or 0, compare.of_update(expected.optimizer)
+  local rounding, times = tolerance > 0 and ROUNDING or 0, optimizers.of(expected.optimizer).update_tolerance
   for step, updates in ipairs(expected.updates) do
     for name, values in pairs(updates) do
       changes("update", name, step, values, got.updates[step][name], times, rounding)

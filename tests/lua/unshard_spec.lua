@@ -4,6 +4,7 @@
 local compare = require("moonshard.check.tolerance")
 local json = require("cjson")
 local ms = require("moonshard")
+local dtypes = require("moonshard.base.dtypes")
 local memory = require("moonshard.engine.memory")
 local has = require("lua.message").has
 local program = require("lua.program")
@@ -41,7 +42,7 @@ describe("unshard and with_full_params", function()
     for _, mesh in ipairs(MESHES) do
       for name, expected in pairs(results["1x1"]) do
         local got = results[mesh[2]][name]
-        local tolerance = compare.of_dtype(name:match("%S+$"))
+        local tolerance = dtypes.uses[name:match("%S+$")].tolerance
         local what = ("%s on %s"):format(name, mesh[2])
         assert_close(expected.losses, got.losses, tolerance, "losses, " .. what)
         for fqn, values in pairs(expected.parameters) do

@@ -1,5 +1,6 @@
 -- Compares a run on many ranks with a run on one rank, and reports what differs first.
 
+local dtypes = require("moonshard.base.dtypes")
 local optimizers = require("moonshard.engine.optimizers")
 local tolerance = require("moonshard.check.tolerance")
 
@@ -123,13 +124,14 @@ end
 local function compare_parameters(self, ranks, one, rtol)
   local of_ranks, of_one = slices(ranks, false), slices(one, true)
   for t, trainer in ipairs(one.trainers) do
-    local base = rtol or tolerance.of_dtype(trainer.dtype)
-    local slack = optimizers.of(trainer.optimizer).by_size and adamw_slack(trainer, one, of_one[t].sensitivity, base)
+    local base = rtol or dtypes.uses[trainer.dtype].tolerance
+    local optimizer = optimizers.of(trainer.optimizer)
+    local slack = optimizer.by_size and adamw_slack(trainer, one, of_one[t].sensitivity, base)
     local updates, largest = largest_updates(trainer, of_one[t])
     for i, param in ipairs(trainer.params) do
       local weight = tolerance.largest(of_one[t].params[i], 0, param.numel)
       local scale = param.frozen and weight
-        or tolerance.of_training(trainer.optimizer) * updates[i] + largest + ROUNDING / base * #one.steps * weight
+        or optimizer.training_tolerance * updates[i] + largest + ROUNDING / base * #one.steps * weight
       local difference = tolerance.arrays(of_one[t].params[i], of_ranks[t].params[i], {
         count = param.numel, first = 0, tolerance = base, scale = scale,
         slack = slack and not param.frozen and slack(i) or nil,
@@ -158,8 +160,8 @@ function report.of(ranks, one, o)
     table.insert(self.findings, { what = "steps", ranks = #ranks.steps, one = #one.steps })
   else
     for t, trainer in ipairs(one.trainers) do
-      compare_series(self, ranks, one, t, "loss", o.rtol or tolerance.of_dtype(trainer.dtype))
-      compare_series(self, ranks, one, t, "grad_norm", o.rtol or tolerance.of_norm(trainer.dtype))
+      compare_series(self, ranks, one, t, "loss", o.rtol or dtypes.uses[trainer.dtype].tolerance)
+      compare_series(self, ranks, one, t, "grad_norm", o.rtol or dtypes.uses[trainer.dtype].norm_tolerance)
     end
     compare_parameters(self, ranks, one, o.rtol)
   end

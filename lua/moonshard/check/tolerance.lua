@@ -1,10 +1,8 @@
 -- Decides whether numbers of two runs are equal: a model on many ranks, and the same model on one.
 --
 -- A difference is relative to the largest value of a tensor, because sums in a different order round on that scale. The
--- tolerance depends on the type that the kernels compute in.
-
-local dtypes = require("moonshard.base.dtypes")
-local optimizers = require("moonshard.engine.optimizers")
+-- tolerance depends on the type that the kernels compute in (base/dtypes.lua) and on the optimizer
+-- (engine/optimizers.lua). This file needs no engine: it also compares runs on another machine.
 
 local tolerance = {}
 
@@ -16,22 +14,6 @@ tolerance.MOMENTS = 5
 
 ---Lower bound for the scale of a tensor.
 tolerance.LEAST_SCALE = 1e-3
-
----@param dtype string floating point: what kernels compute in
----@return number relative
-function tolerance.of_dtype(dtype) return dtypes.uses[dtype].tolerance end
-
----@param dtype string
----@return number relative, for the norm of gradients
-function tolerance.of_norm(dtype) return dtypes.uses[dtype].norm_tolerance end
-
----@param optimizer string kind
----@return number times the tolerance of the dtype, for one step's update
-function tolerance.of_update(optimizer) return optimizers.of(optimizer).update_tolerance end
-
----@param optimizer string kind
----@return number times the tolerance of the dtype, for the whole change made by training
-function tolerance.of_training(optimizer) return optimizers.of(optimizer).training_tolerance end
 
 ---Whether an excess is larger than another; NaN is larger than any number.
 ---@param excess number

@@ -222,7 +222,7 @@ end
 -- ---- the names of a function's options ----------------------------------------------------------------------------
 --
 -- For completion inside its table: ms.trainer { mod<Tab>. Read from the function's source, without calling it: the
--- argument of options.parse, inline or a table of the same file.
+-- argument of options.parse, inline or a table of the same file; otherwise the class of its last parameter.
 
 -- The text of a table constructor that begins at `at`, an opening brace.
 local function constructor_at(source, at)
@@ -240,6 +240,19 @@ local function constant_named(source, name)
   return at and constructor_at(source, at)
 end
 
+-- The fields of the class that a function's annotations give its last parameter, if its file defines that class.
+local function names_of_class(lines, defined, names)
+  local class
+  for _, line in ipairs(comment_above(lines, defined)) do
+    class = line:match("^@param%s+%S+%s+(moonshard%.[%w_]+)") or class
+  end
+  for _, field in ipairs(class and fields_of_class(lines, class) or {}) do
+    local name = field:match("^    ([%w_]+)")
+    if name then names[name] = true end
+  end
+  return next(names) and names or nil
+end
+
 ---Names of options that a function takes.
 ---@param func function
 ---@return table<string, true>? names nil if it takes none
@@ -249,7 +262,7 @@ function documentation.option_names(func)
   if not lines then return nil end
   local body, names = table.concat(lines, "\n", info.linedefined, info.lastlinedefined), {}
   local _, after = body:find("options%.parse%(%s*[^,]+,[^,{]+,%s*")
-  if not after then return nil end
+  if not after then return names_of_class(lines, info.linedefined, names) end
   local constant = body:match("^[%u_]+", after + 1)
   local constructor = constant and constant_named(table.concat(lines, "\n"), constant)
     or constructor_at(body, after + 1)
