@@ -174,6 +174,7 @@ describe("the table of policies", function()
       assert.is_truthy(fixture.message(ms.set_rules, model, given):find(row.name, 1, true))
       for name, decisions in pairs(before) do assert.equal(decisions, model.sharding.decisions[name]) end
     end
+    assert.is_truthy(fixture.message(ms.set_rules, model, { prefetch = false }):find("prefetch", 1, true))
   end)
 end)
 
