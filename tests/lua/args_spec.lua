@@ -85,7 +85,7 @@ describe("ms.args", function()
     assert.truthy(raised.where:match("args_spec.lua:%d+"))
   end)
 
-  it("refuses a value of another type and says what it must be", function()
+  it("refuses a value of another type and names the type that it needs", function()
     has((message_of({ steps = 20 }, { "steps=x" })), "steps=x | 20")
     has((message_of({ steps = 20 }, { "steps=2.5" })), "steps=2.5 | 20")
     has((message_of({ lr = 1e-3 }, { "lr=inf" })), "lr=inf | 0.001")

@@ -37,7 +37,7 @@ describe("check", function()
     end
   end)
 
-  it("tells what differs first, and exits with 3", function()
+  it("reports the first difference, and exits with 3", function()
     local ended = check(RECIPE, "-n", "3", "scale=0.1")
     assert.equal(3, ended.status)
     assert.equal("", ended.err)
@@ -190,7 +190,7 @@ describe("certainty", function()
 
   before_each(function() steps = check_certainty.new() end)
 
-  it("is that of the step with the smallest gradients beside the largest, and eps", function()
+  it("is that of the step with the smallest gradients next to the largest, and eps", function()
     -- Gradients 1, 1e-7 and 0, then all of them 1: the second element went the first time where rounding sent it.
     assert_near({ 1, 1.1e-7, 1e-8 }, step { 1e-3, 1e-17, 0 })
     assert_near({ 1, 1.1e-7, 0.7073 }, step { 1.999e-3, 1e-3, 1e-3 })
@@ -231,7 +231,7 @@ describe("verdict", function()
     assert.is_false(verdict.of(run { values = { 100.0002, 50 } }, one, { wrong = {} }).same)
   end)
 
-  it("takes another number of steps, and what a plan does not say, for differences", function()
+  it("reports another number of steps, and settings that a plan lacks, as differences", function()
     local one = run { values = { 1, 1, 0.5, 0.5 } }
     assert.equal("steps", verdict.of(run { values = { 1, 1 }, steps = {} }, one, { wrong = {} }).findings[1].what)
     local found = verdict.of(run { values = { 1, 1 } }, one, { wrong = { "rank 1: collectives" } })

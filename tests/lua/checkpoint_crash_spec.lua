@@ -22,7 +22,7 @@ local function run_faults(folder, ...)
 end
 
 describe("a checkpoint that cannot be written", function()
-  it("K2 any call that fails leaves the last good one, and nothing else, and is told on all ranks", function()
+  it("K2 any call that fails leaves the last good one, and nothing else, and is reported on all ranks", function()
     local calls = config == "release" and "open,write,sync,rename,mkdir" or "write"
     with_folder(function(folder) run_faults(folder, "failures=ENOSPC", "calls=" .. calls) end)
   end)
@@ -31,7 +31,7 @@ describe("a checkpoint that cannot be written", function()
     with_folder(function(folder) run_faults(folder, "async=true", "failures=EIO", "calls=write,sync,rename") end)
   end)
 
-  it("K2 a call that writes less than it was asked to is made up for", function()
+  it("K2 a call that writes fewer bytes than requested is continued", function()
     with_folder(function(folder)
       for step, number in ipairs({ "1", "4", "1+" }) do
         local ended = program.run({ "run", "tests/lua/recipes/checkpointed.lua", "mesh=1x1", "save_every=0",
@@ -48,7 +48,7 @@ describe("a checkpoint that cannot be written", function()
     assert(killed >= points / 2 and step > 1, killed .. " killed, step " .. step)
   end)
 
-  it("K2 an order for errors that makes no sense is refused", function()
+  it("K2 a wrong setting for injected errors is refused", function()
     for _, spec in ipairs({ "", "write", "write:0:EIO", "write:1:EPERM", "read:1:EIO", "write:1", "write:x:EIO" }) do
       local message = fixture.message(function() inject_io(spec) end)
       has(message, "CALL:N:WHAT | write:3:ENOSPC")

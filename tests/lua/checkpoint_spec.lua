@@ -275,7 +275,7 @@ describe("a checkpoint", function()
     os.remove(loop)
   end)
 
-  it("K2 what is in the way of a checkpoint is told, and left as it is", function()
+  it("K2 a file in the way of a checkpoint is reported, and left as it is", function()
     local root, model = new_folder(), ms.nn.linear(4, 2)
     local trainer = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 } }
     os.execute(("mkdir -p '%s/step-00000000'"):format(root))
@@ -286,7 +286,7 @@ describe("a checkpoint", function()
     assert.equal("kept", read(root .. "/step-00000000/mine"))
   end)
 
-  it("K4 another number of heads is refused, which no shape tells", function()
+  it("K4 another number of heads is refused, although all shapes are equal", function()
     local root = new_folder()
     local function make(heads)
       local model = ms.models.gpt2 { vocab = 32, layers = 1, dim = 8, heads = heads, seq = 8 }
@@ -301,7 +301,7 @@ describe("a checkpoint", function()
     end
   end)
 
-  it("K4 the newest that is damaged, or is not of the step that its name says, is told with the older one", function()
+  it("K4 a newest one that is damaged, or not of the step in its name, is reported with the older one", function()
     local folder = new_folder()
     local function run(...)
       return program.run({ "run", "tests/lua/recipes/checkpointed.lua", "-n", "2", "mesh=1x2", "async=false",

@@ -11,7 +11,7 @@ local refused, with_recipe = program.refused, launched.with_recipe
 local TOY = "recipes/toy_hsdp.lua"
 
 describe("moonshard plan", function()
-  it("prints a plan alone, and what its recipe prints on standard error", function()
+  it("prints only the plan, and its recipe's output on standard error", function()
     local source = scratch.read(TOY)
     with_recipe('print("one", 1) io.write("two\\n") io.stdout:write("three\\n")\n' .. source, function(path)
       for _, command in ipairs({ "plan", "explain" }) do
@@ -42,7 +42,7 @@ describe("moonshard plan", function()
     end
   end)
 
-  it("plans recipes that catch what a step raises", function()
+  it("plans recipes that catch errors of a step", function()
     local head = [==[
       local ms = require "moonshard"
       local train = ms.trainer { model = ms.nn.linear(4, 2), optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
@@ -79,7 +79,7 @@ describe("moonshard plan", function()
     assert.equal(0, wide.status, wide.err)
   end)
 
-  it("M6 says on which nodes ranks are and what they share, and takes --ranks-per-node", function()
+  it("M6 prints the nodes of ranks and what they share, and takes --ranks-per-node", function()
     local function head_of(ranks, mesh, ...)
       local ended = program.run({ "plan", TOY, "-n", ranks, "mesh=" .. mesh, ... })
       assert.equal(0, ended.status, ended.err)

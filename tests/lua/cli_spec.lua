@@ -11,7 +11,7 @@ local refused, with_recipe = program.refused, launched.with_recipe
 local TOY = "recipes/toy_hsdp.lua"
 
 describe("moonshard", function()
-  it("tells its version and its commands", function()
+  it("prints its version and its commands", function()
     local version = program.run({ "--version" })
     assert.equal(0, version.status)
     assert.truthy(version.out:find("^moonshard %d+%.%d+%.%d+\n$"))
@@ -24,7 +24,7 @@ describe("moonshard", function()
     end
   end)
 
-  it("tells of every command which options it takes", function()
+  it("prints the options of every command", function()
     local commands = 0
     for command in program.run({ "help" }).out:gmatch("\n  moonshard (%l+)") do
       if command ~= "help" then
@@ -267,7 +267,7 @@ describe("moonshard", function()
     end)
   end)
 
-  it("L7 ends a rank that never reaches the engine, after a time that it tells, with its lines written", function()
+  it("L7 ends a rank that never reaches the engine, after a time that it prints, with its lines written", function()
     with_recipe([==[
       local ms = require "moonshard"
       local ffi = require "ffi"
@@ -349,7 +349,7 @@ describe("moonshard", function()
     end
   end)
 
-  it("tells what the machine has", function()
+  it("prints the devices and limits of the machine", function()
     local text = program.run({ "doctor" })
     assert.equal(0, text.status, text.err)
     has(text.out, "core | memory | memfd | oneDNN | PCRE2 | LuaJIT | libcuda | files")

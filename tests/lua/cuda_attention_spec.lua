@@ -45,7 +45,7 @@ describe("attention on the device cuda", function()
     runs:assert_as("cpu documents", "documents")
   end)
 
-  it("A3 the trace says who computes attention, and why not cuDNN", function()
+  it("A3 the trace contains what computes attention, and why not cuDNN", function()
     local function computed(name, op)
       for _, event in ipairs(runs:events(name)) do
         if event.name == op then return event.args.by, event.args.because end

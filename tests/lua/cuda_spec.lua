@@ -183,7 +183,7 @@ describe("the device cuda over emulated libraries", function()
     assert_same("engines", 1e-5)
   end)
 
-  it("A1 a plan for GPUs tells the bytes of a rank without one", function()
+  it("A1 a plan for GPUs contains the bytes of a rank without one", function()
     local planned = told("plan")
     assert.equal(0, planned.status, planned.err)
     local bytes = result("hsdp", "cuda").peak_bytes
@@ -206,7 +206,7 @@ describe("the device cuda over emulated libraries", function()
     assert.truthy(counts.cuda[2] > 0 and counts.cuda[2] < counts.cpu[2] / 4, counts.cuda[2])
   end)
 
-  it("A1 memory beside the arenas is measured and told", function()
+  it("A1 memory outside the arenas is measured and reported", function()
     local run = told("measured")
     assert.equal(0, run.status, run.err)
     local file = assert(io.open(metrics))
@@ -263,7 +263,7 @@ describe("the device cuda over emulated libraries", function()
     fails("nothing", 2, "device cuda | MOONSHARD_CUDA_LIBRARY | /proc/nowhere/lib.so: | shared object file")
   end)
 
-  it("A1 the library beside the executable is found however that was started", function()
+  it("A1 the library next to the executable is found from any folder", function()
     local folder = os.tmpname()
     os.remove(folder)
     assert(os.execute(("mkdir %s && cp %s %s/moonshard && echo broken >%s/libmoonshard_cuda.so"):format(folder,
@@ -277,7 +277,7 @@ describe("the device cuda over emulated libraries", function()
     os.execute("rm -r " .. folder)
   end)
 
-  it("A1 doctor tells GPUs, versions and links", function()
+  it("A1 doctor prints GPUs, versions and links", function()
     local found = json.decode(told("doctor").out).gpu
     assert.equal(2, #found.devices)
     assert.equal("9.0", found.devices[1].capability)

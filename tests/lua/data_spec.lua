@@ -65,7 +65,7 @@ describe("data", function()
     for _, path in ipairs(paths) do os.remove(path) end
   end)
 
-  it("permutes every element exactly once, anew for every epoch and seed", function()
+  it("permutes every element exactly once, in another order for every epoch and seed", function()
     for _, n in ipairs({ 1, 2, 3, 17, 64, 1000 }) do
       local order, seen = permutation.new(n, 5, 1), {}
       for i = 0, n - 1 do
@@ -155,7 +155,7 @@ describe("data", function()
     end
   end)
 
-  it("begins every validation anew", function()
+  it("begins every validation from the start", function()
     local data = text({ files = write_file(numbered(300)), seq = 8, batch = 2 })
     local function first_of(batches)
       local _, batch = batches()
@@ -286,7 +286,7 @@ describe("data", function()
     os.remove(folder)
   end)
 
-  it("says what is wrong with files, and how many bytes are needed", function()
+  it("reports wrong files, and how many bytes are needed", function()
     local function with(files, more)
       local options = { files = files, seq = 16, batch = 4 }
       for key, value in pairs(more or {}) do options[key] = value end

@@ -45,7 +45,7 @@ describe("I2 eager tensors", function()
     assert_fails("type f16", function() ms.zeros { 2, dtype = "f16" } end)
   end)
 
-  it("are drawn alike after the same seed, and anew at each call", function()
+  it("are equal after the same seed, and different in each call", function()
     ms.manual_seed(3)
     local a, b = ms.randn(64, 64), ms.randn(64, 64)
     ms.manual_seed(3)

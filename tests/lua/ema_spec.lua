@@ -174,7 +174,7 @@ describe("averages of the weights", function()
     assert.not_equal(average, weight)
   end)
 
-  it("stand in the place of the weights for a function, which gives its results and may fail", function()
+  it("replace the weights during a function, which returns its results and may fail", function()
     local train, batch = small { ema = 0.5 }
     local first = train:parameter("0.weight"):tolist()
     assert.same(first, train:with_ema(function() return train:parameter("0.weight"):tolist() end)) -- no step yet

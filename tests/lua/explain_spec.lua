@@ -87,7 +87,7 @@ describe("explain", function()
       got:sub(at - 60, at + 60)))
   end)
 
-  it("M5 names the collectives that nothing is computed beside", function()
+  it("M5 names the collectives that overlap with no computation", function()
     local told = json.decode(explained("--json", "mesh=2x1"))
     assert.equal(5, told.collectives)
     assert.same({ { phase = "first", op = "all_reduce", unit = "layers.0", backward = true, bytes = 33664 } },
@@ -160,7 +160,7 @@ describe("explain", function()
     assert.equal("default", row_of(d["optimizer groups"], "head.weight").rule)
   end)
 
-  it("R3 tells rules that never decide and optional ones that match nothing first", function()
+  it("R3 begins with rules that never decide and optional ones that match nothing", function()
     local text = explained()
     local first, nodes, second, third = text:match("^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n")
     assert.equal("2 ranks on 1 node", nodes)
@@ -196,7 +196,7 @@ describe("explain", function()
     end
   end)
 
-  it("S4 R3 tells that the default keeps everything in a pipeline, and what that costs", function()
+  it("S4 R3 reports that the default keeps everything in a pipeline, and its cost", function()
     world.describe(0, 4)
     local mesh = ms.init_device_mesh("cpu", { 2, 1, 2 }, { "pipe", "replicate", "shard" })
     local plan, train, batch = compiled({ mesh = mesh:slice { "replicate", "shard" } })
@@ -305,7 +305,7 @@ describe("advice", function()
     assert.equal(plan:summary().fingerprint, train:compile(batch):summary().fingerprint)
   end)
 
-  it("R3 the first of each list gives most, and some of a long run stand for the others", function()
+  it("R3 the first of each list gives most, and some of a long run represent the others", function()
     local plan, train, batch = compiled({ reshard_after_forward = true }, { count = 9, rows = 64 })
     local told = explain.plan(plan, train, batch, {})
     local names = {}

@@ -48,7 +48,7 @@ io.stderr:write("found ", tostring(rate), "\n")
 ]]
 
 describe("ms.find_lr", function()
-  it("finds the rate with the lowest loss between those it tried; rates that fail are told", function()
+  it("finds the rate with the lowest loss between those it tried; rates that fail are reported", function()
     with_sweep(FIND:format("1e-4", "0.1", 4), function(run)
       local ended = run()
       assert.equal(3, ended.status) -- one point failed
@@ -96,7 +96,7 @@ describe("ms.find_lr", function()
     end)
   end)
 
-  it("refuses what is no range of rates", function()
+  it("refuses wrong ranges of rates", function()
     for wrong, says in pairs({
       ["from = 0, "] = "0 < from < to, not 0 and 0.1", ["from = 1, "] = "0 < from < to, not 1 and 0.1",
       ["points = 2, "] = "points | 3 | 2", ["rates = 2, "] = "rates",

@@ -96,7 +96,7 @@ describe("the flight recorder", function()
     assert.truthy(lines(err) >= 3, err)
   end)
 
-  it("L6 tells that ranks wait for each other, with the phase of the one that evaluates", function()
+  it("L6 reports ranks that wait for each other, with the phase of the one that evaluates", function()
     local err, status = told("evaluate bound")
     assert.equal(3, status, err)
     holds("evaluate bound", "ranks 0-1 | each other | disagree")
@@ -120,7 +120,7 @@ describe("a rank", function()
   for _, phase in ipairs(WHERE) do
     local title, where, place, missed = unpack(phase)
 
-    it("L6 that stalls " .. title .. " is named, with what it did not enter", function()
+    it("L6 that stalls " .. title .. " is named, with the collective that it did not enter", function()
       stalled("sleep " .. where, "rank 1")
       has(told("sleep " .. where):match("^[^\n]*"), "rank 1 | " .. place .. " | " .. missed)
       local line = line_of("sleep " .. where, "ranks 0, 2-3")
@@ -161,7 +161,7 @@ describe("a rank", function()
     ["at the end, with a step too many,"] = { "more", "disagree",
       "rank 2 | learning rate | step 8", "barrier" },
   }) do
-    it("D10 that disagrees " .. title .. " is told from the others", function()
+    it("D10 that disagrees " .. title .. " is named", function()
       local err, status = told(row[1])
       assert.equal(STARTS[row[1]] and 2 or 3, status, err)
       holds(unpack(row))

@@ -33,7 +33,7 @@ local function table_of(bench, size, ours, theirs)
 end
 
 describe("the benchmarks of kernels", function()
-  it("run every product of both models, and tell who was how fast", function()
+  it("run every product of both models, and print how fast each library was", function()
     local head, rows = table_of("matmul", 8, "timed", "torch")
     assert.truthy(head:find("^TFLOP/s +timed +torch  vs torch$"), head)
     assert.equal(9 * 3 + 2, rows) -- and gelu within its products

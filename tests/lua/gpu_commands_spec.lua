@@ -33,7 +33,7 @@ describe("the commands for a GPU", function()
 
   -- NVIDIA's tool is a script here, which writes down what it is asked for: that it finds anything is its own affair,
   -- but not that every program runs under it, and that what it finds fails the command.
-  it("A1 train beside the CPU, run kernels' tests under compute-sanitizer, and end with a table", function()
+  it("A1 compare training with the CPU, run kernels' tests under compute-sanitizer, and end with a table", function()
     local home = scratch.path()
     os.execute("mkdir -p " .. home .. "/bin")
     local tool, log = home .. "/bin/compute-sanitizer", home .. "/log"

@@ -124,7 +124,7 @@ local function comparable(text)
 end
 
 describe("the tour of the prompt", function()
-  it("I1 I2 I3 I4 shows what a user sees who types it", function()
+  it("I1 I2 I3 I4 shows what a user sees after typing it", function()
     local state = os.tmpname()
     os.remove(state)
     local terminal = pty.spawn({ os.getenv("MOONSHARD_BIN"), "repl", "-n", "4" }, { XDG_STATE_HOME = state })

@@ -153,7 +153,7 @@ describe("a config.json", function()
     end)
   end
 
-  it("K6 that is missing or no JSON is told", function()
+  it("K6 that is missing or no JSON is reported", function()
     has(message(ms.huggingface.model, "/no/folder"), "/no/folder/config.json: No such file")
     local folder = copy_of("gpt2")
     write_file(folder .. "/config.json", "{")

@@ -85,7 +85,7 @@ describe("saving", function()
     end
   end)
 
-  it("K6 refuses what it cannot do", function()
+  it("K6 refuses models that it cannot write", function()
     local model = ms.huggingface.model(FIXTURES .. "gpt2")
     local folder = copy_of("gpt2")
     for text, call in pairs({

@@ -44,7 +44,7 @@ describe("moonshard inspect", function()
   end)
   teardown(scratch.clear)
 
-  it("K7 tells dtype, tokens, the largest and document ends of token files", function()
+  it("K7 prints dtype, tokens, the largest and document ends of token files", function()
     local gpt2 = tokens_of("gpt2.bin", 20240520, 1, "uint16_t", { 7, 50255, 50256, 1, 50256 })
     assert.equal(gpt2 .. [[
 : token file: 5 tokens, u16, 1.0 KiB
@@ -69,7 +69,7 @@ describe("moonshard inspect", function()
       , "version | 8 | magic | 20240801 | 7")
   end)
 
-  it("K7 tells the bytes of a text, and the ids of a tokenizer", function()
+  it("K7 prints the bytes of a text, and the ids of a tokenizer", function()
     local text = write("a.txt", "Grüße,\nWelt")
     assert.equal(text .. ": text: 13 tokens, u8, 13 B\n  largest id  195\n  lines       2\n", inspect(text))
     -- A character that the end of what is looked at cuts in two.
@@ -79,7 +79,7 @@ describe("moonshard inspect", function()
       inspect(tokenizer))
   end)
 
-  it("K5 says what a file is that it does not read, and which it reads", function()
+  it("K5 names the format of a file that it cannot read, and the ones that it can", function()
     for content, what in pairs({
       ["PK\3\4....."] = "zip | torch.save",
       ["\31\139\8\0\0\0\0\0\0\0"] = "gzip",

@@ -138,7 +138,7 @@ describe("parameters", function()
       function() train:optimizer_state("0.weight", "momentum") end)
   end)
 
-  it("S7 updates masters by less than bf16 can tell apart", function()
+  it("S7 updates masters by less than bf16 can represent", function()
     local model = ms.fully_shard(ms.nn.linear(8, 8), { mp_policy = { param_dtype = "bf16", reduce_dtype = "bf16" } })
     local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 1e-6 } }
     local before = train:parameter("weight")

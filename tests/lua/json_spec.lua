@@ -21,7 +21,7 @@ describe("json.decode", function()
     assert.same({}, json.decode("[]"))
   end)
 
-  it("refuses what is not JSON, and says where", function()
+  it("refuses text that is not JSON, with the position", function()
     for text, place in pairs({
       [""] = 1, ["{"] = 2, ['{"a":1'] = 7, ['{"a" 1}'] = 6, ["{a:1}"] = 2, ["[1 2]"] = 4, ["[1,]"] = 4, ['"a'] = 3,
       ['"\\x"'] = 2, ['"\\ud800"'] = 2, ["01"] = 1, ["1."] = 1, ["nul"] = 1, ["{} x"] = 3, ['"a\nb"'] = 3, ["-"] = 1,

@@ -210,7 +210,7 @@ describe("ranks that another program starts", function()
     end)
   end)
 
-  it("L5 hear of a rank's death or failure, although no launcher of ours watches", function()
+  it("L5 notice a rank's death or failure without a launcher of ours", function()
     with_recipe(([==[
       local world = require "moonshard.distributed.world"
       world.barrier()
@@ -236,7 +236,7 @@ describe("ranks that another program starts", function()
     end)
   end)
 
-  it("L3 tell nobody the token: not /proc, not programs that they start, not log files", function()
+  it("L3 keep the token secret: not in /proc, not programs that they start, not log files", function()
     with_recipe([==[
       local world = require "moonshard.distributed.world"
       world.barrier()

@@ -188,7 +188,7 @@ describe("ms.log", function()
     assert.equal(0, lost)
   end)
 
-  it("tells steps whose gradient norm or loss is far above those before", function()
+  it("reports steps whose gradient norm or loss is far above those before", function()
     local text = written_by(function()
       log.spikes({ window = 16 })
       for step = 1, 100 do
@@ -221,7 +221,7 @@ describe("ms.log", function()
     log.spikes()
   end)
 
-  it("does nothing on other ranks, and refuses what are no metrics", function()
+  it("does nothing on other ranks, and refuses wrong metrics", function()
     local rank = world.rank
     rawset(world, "rank", 1)
     local text = written_by(function() log(1, METRICS) end)

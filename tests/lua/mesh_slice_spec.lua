@@ -74,7 +74,7 @@ mesh 2x2x4 (pipe, replicate, shard) on cpu, rank 11 at (1, 0, 3)
     assert.truthy(text:find("  4061  ...  4095$"), text)
   end)
 
-  it("tells size, ranks, coordinate and groups of a slice", function()
+  it("gives size, ranks, coordinate and groups of a slice", function()
     local mesh = three():slice { "replicate", "shard" }
     assert.same({ 8, 2, { 2, 4 }, { "replicate", "shard" } }, { mesh:size(), mesh.ndim, mesh.shape, mesh.names })
     assert.same({ 8, 9, 10, 11, 12, 13, 14, 15 }, mesh:ranks())

@@ -74,7 +74,7 @@ describe("D1", function()
     assert.same({ 0, 1, 2, 3, 4, 5, 6, 7 }, list(mesh:get_group()))
   end)
 
-  it("trains on a mesh without names, and tells its bytes by number", function()
+  it("trains on a mesh without names, and counts its bytes by number", function()
     local lines, status = on_four_ranks([[
       local model = ms.fully_shard(ms.nn.linear(4, 2), { mesh = ms.init_device_mesh("cpu", 4) })
       local data = ms.data.random { inputs = 4, targets = 2 }

@@ -105,7 +105,7 @@ describe("the metrics file", function()
     assert.equal(line(1) .. line(2, 0.25), read(path))
   end)
 
-  it("tells of a run that is started again every step once", function()
+  it("contains every step once when a run is started again", function()
     local folder = os.tmpname()
     os.remove(folder)
     local function run(settings)

@@ -164,7 +164,7 @@ describe("llama", function()
     assert.is_true(fixture.summary(fixture.trace(llama({ head_dim = 6 }), 2, 4)).instructions > 0)
   end)
 
-  it("turns by the frequencies of Llama 3.1 when it is told to", function()
+  it("uses the frequencies of Llama 3.1 when they are requested", function()
     for name, factor in pairs({ ["1B"] = 32, ["3B"] = 32, ["8B"] = 8, ["70B"] = 8, ["405B"] = 8 }) do
       local scaling = ms.models.llama({ name }).config.rope_scaling
       assert.same({ factor, 1, 4, 8192 }, { scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor,

@@ -110,7 +110,7 @@ describe("an installation", function()
     assert.is_true(parts > 3)
   end)
 
-  it("says what a folder needs where neither the loader nor LuaJIT looks", function()
+  it("prints the settings for a folder where neither the loader nor LuaJIT looks", function()
     local said = output_of("runtime/make/after_install.sh /opt/moon/lib /opt/moon/share/lua/5.1")
     has(said, "/opt/moon/lib | -Wl,-rpath,")
     local line = assert(said:match("\n +(package.path = [^\n]*)"), said):gsub("/opt/moon", root)

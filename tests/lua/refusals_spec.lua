@@ -120,7 +120,7 @@ describe("taken are", function()
     assert.is_true(model.sharding.decisions.freeze["größe.bias"].value)
   end)
 
-  it("M1 memory that no machine has, told before it is filled", function()
+  it("M1 memory that no machine has, before it is filled", function()
     local path = program.recipe([==[
       local ms = require "moonshard"
       local model = ms.fully_shard(ms.nn.linear(2 ^ 21, 2 ^ 21))

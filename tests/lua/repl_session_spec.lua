@@ -37,7 +37,7 @@ describe("a value at the prompt", function()
     assert.equal("tensor f32 [100]\n[0, 0, 0, ..., 0, 0, 0]\n{ tensor f32 [2] }\n", out)
   end)
 
-  it("I2 that is a trainer, data, a sampler or a batch says what it is in a line", function()
+  it("I2 that is a trainer, data, a sampler or a batch describes itself in a line", function()
     local out = repl(2, training("train:step(batch);", "train", "data", "sampler", "batch.data_ms = nil", "batch"))
     assert.equal(table.concat({
       "trainer of Sequential, 676 parameters, mesh 1x2 (replicate, shard): sgd, lr 0.01, 1 step done",

@@ -111,7 +111,7 @@ describe("moonshard repl in a terminal", function()
     end)
   end)
 
-  it("I4 takes back with Ctrl-C what is typed, a begun block too", function()
+  it("I4 discards the typed text with Ctrl-C, a begun block too", function()
     with_repl({ "-n", "4" }, function(start)
       local terminal = start()
       terminal:expect(FIRST)
@@ -190,7 +190,7 @@ describe("moonshard repl in a terminal", function()
     end
   end)
 
-  it("L7 puts the terminal back when the session is told to end", function()
+  it("L7 restores the terminal when a signal ends the session", function()
     with_repl({ "-n", "2" }, function(start)
       local terminal = start()
       terminal:expect(FIRST)

@@ -41,7 +41,7 @@ describe("the words of Lua", function()
     assert.equal(select(2, source:gsub("\n", "")), select(2, lexer.keep_locals(source):gsub("\n", "")))
   end)
 
-  it("I4 tell where a text goes wrong", function()
+  it("I4 give the position of a syntax error", function()
     local function mistake(source) return source:sub(lexer.find_mistake(source)) end
     assert.equal("= 3", mistake("x = = 3"))
     assert.equal("end", mistake("x = 1\ny = (2\nend"))
@@ -81,7 +81,7 @@ describe("values at the prompt", function()
     assert.is_truthy(show.value({ model }):match("^{ GPT2.* %.%.%. }$"))
   end)
 
-  it("I1 are told once, or by rank, with causes before consequences", function()
+  it("I1 are printed once, or by rank, with causes before consequences", function()
     local function ok(text, output) return { kind = "ok", text = text, output = output or "" } end
     local function failed(text) return { kind = "error", text = text, output = "" } end
     local stopped = { kind = "stopped", text = "rank 1 gave up: x", output = "" }
@@ -148,7 +148,7 @@ describe("completion", function()
     assert.same({}, offers('x = "nowhere'))
   end)
 
-  it("I1 inserts what is common, and lists what is not", function()
+  it("I1 inserts the common part, and lists the rest", function()
     assert.same({ "edule" }, { completion.complete(session, "ms.sch", {}, 80) })
     local insertion, listing = completion.complete(session, "ms.tra", {}, 80)
     assert.same({ "", "trace    trainer" }, { insertion, listing })

@@ -163,7 +163,7 @@ describe("layers", function()
       end
     end)
 
-  it("S18 that do not run in some steps go on from a checkpoint as if there had been none", function()
+  it("S18 that do not run in some steps continue exactly from a checkpoint", function()
     local function optimizer() return ms.optim.adamw { lr = 0.1, weight_decay = 0.1 } end
     local function steps(train, from, to)
       for step = from, to do train:step { inputs = X, skips = step % 3 ~= 0 and X or nil } end

@@ -47,7 +47,7 @@ describe("rule sets", function()
     has(message(ms.rules.join, { { "a", 1 } }, first), "argument 2 | policy")
   end)
 
-  it("R3 a preset's rules are told with its file and line", function()
+  it("R3 a preset's rules are reported with its file and line", function()
     local path = program.recipe('local re = require("moonshard").re\nreturn {\n  { "layers.0", false },\n'
       .. "  { re[[^layers]], true },\n  'root',\n}\n")
     local list = ms.rules.load(path)

@@ -48,7 +48,7 @@ describe("R1", function()
     assert.equal(1, values[8])
   end)
 
-  it("tells which rule decided, and where it was written", function()
+  it("gives the rule that decided, and where it was written", function()
     local _, decisions = resolve({ { "head", 1 }, { re[[^layers]], 2 } }) -- here: written
     local place = "tests/lua/rules_spec.lua:" .. line_of("written")
     assert.equal(2, decisions[2].rule)

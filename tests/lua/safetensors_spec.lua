@@ -91,7 +91,7 @@ describe("safetensors", function()
     end)
   end)
 
-  it("K5 the writer says what is wrong", function()
+  it("K5 the writer reports wrong arguments", function()
     with_path(function(path)
       local create = ms.safetensors.create
       local one = { { name = "a", dtype = "F32", shape = { 2 } } }
@@ -130,7 +130,7 @@ metadata
 ]], ended.out)
   end)
 
-  it("K5 --json tells the same to programs", function()
+  it("K5 --json prints the same for programs", function()
     local ended = program.run({ "inspect", "--json", FIXTURES .. "good/reference.safetensors" })
     assert.equal(0, ended.status, ended.err)
     local found = json.decode(ended.out)

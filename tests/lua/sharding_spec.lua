@@ -57,7 +57,7 @@ describe("units", function()
     assert.same({ "root", "layers.1.attn", "head" }, unit_names(shard({ units = { "layers.1.attn", "head" } })))
   end)
 
-  it("leave out what a rule says no to", function()
+  it("leave out parameters that a rule excludes", function()
     local sharding = shard({ units = { { "layers.0", false }, { re[[^layers\.\d+$]], true } } })
     assert.same({ "root", "layers.1" }, unit_names(sharding))
   end)
@@ -208,7 +208,7 @@ describe("S8: freeze", function()
     assert.is_false(frozen["head.weight"])
   end)
 
-  it("keeps what a parameter says of itself", function()
+  it("keeps a parameter's own settings", function()
     local model = ms.nn.sequential { ms.nn.layer_norm(4) }
     model[1].bias = ms.parameter { 4, init = "zeros", frozen = true }
     ms.fully_shard(model, {})
@@ -216,7 +216,7 @@ describe("S8: freeze", function()
     assert.is_true(model.sharding.params[2].frozen)
   end)
 
-  it("shows in named_parameters what its rules froze", function()
+  it("shows frozen parameters in named_parameters", function()
     local model = ms.nn.sequential { ms.nn.linear(4, 3), ms.nn.linear(3, 2) }
     model[2].weight.frozen = true
     ms.fully_shard(model, { freeze = { { "1.weight", false }, "0.bias" } })
@@ -252,7 +252,7 @@ describe("fully_shard", function()
     assert.same({ root = "rows", ["layers.0"] = "ragged", ["layers.1"] = "ragged" }, by_unit(sharding, "layout"))
   end)
 
-  it("makes the engine's model once, and anew when the optimizer comes later", function()
+  it("creates the engine's model once, and again when the optimizer comes later", function()
     local sharding = shard({ units = { "layers" } })
     local first = sharding:handle()
     assert.equal(first, sharding:handle())

@@ -177,7 +177,7 @@ describe("reductions", function()
     end
   end)
 
-  it("go over all without an axis, and are refused over what is not there", function()
+  it("cover all axes by default, and refuse one that does not exist", function()
     assert.same({}, x:min().shape)
     assert.equal(-6, x:min():item())
     assert.same({ 1, 1 }, x:sum(nil, true).shape)

@@ -83,7 +83,7 @@ describe("a trial", function()
     end)
   end
 
-  it("gives what a run ended with, also by a signal", function()
+  it("returns the status of a run, also after a signal", function()
     assert.is_nil(wrong("bash -c 'exit 3'"))
     assert.equal("status 4, not 3: why\n", wrong("bash -c 'echo why >&2; exit 4'"))
     assert.equal("status 137, not 3: ", wrong("bash -c 'exec sleep 60'", "kill -9 $pid"))

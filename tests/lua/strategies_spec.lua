@@ -22,7 +22,7 @@ end
 
 describe("strategies", function()
   for name, case in pairs(STRATEGIES) do
-    it("S2 " .. name .. " by name: parity, and bit for bit the mesh and resharding that it stands for", function()
+    it("S2 " .. name .. " by name: parity, and bit for bit the mesh and resharding that it abbreviates", function()
       local layout = case[4]
       local named = run(case[1], trained.with(case[2], { strategy = name, layout = layout }))
       assert_parity(run(1, { mesh = "1x1", layout = layout }), named, 1e-5)

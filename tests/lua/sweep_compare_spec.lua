@@ -67,7 +67,7 @@ local function write_both(folder)
 end
 
 describe("moonshard sweep --compare", function()
-  it("I5 says what is faster or slower by more than the runs differ, and what is within noise", function()
+  it("I5 reports differences larger than the noise of the runs, and those within it", function()
     with_folder(function(folder)
       local out = compare(write_both(folder))
       local rows = {}
@@ -151,7 +151,7 @@ describe("moonshard sweep --compare", function()
     end)
   end)
 
-  it("I5 refuses what is no sweep with one line", function()
+  it("I5 refuses other folders and files with one line", function()
     with_folder(function(folder)
       local old, new = write_both(folder)
       local bad = folder .. "/bad.json"

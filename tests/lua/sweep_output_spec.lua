@@ -153,7 +153,7 @@ describe("the results of moonshard sweep", function()
     end)
   end)
 
-  it("I5 warns of a busy machine, and of points that runs do not tell apart", function()
+  it("I5 warns of a busy machine, and of points whose difference is noise", function()
     local report = require("moonshard.sweep.report")
     local function record(key, least, median, most)
       return { key = key, status = "ok", point = { batch = key }, ranks = 1, tokens_per_s = median,

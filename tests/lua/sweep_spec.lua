@@ -10,7 +10,7 @@ local swept = require("lua.swept")
 local count, lines_of, with_sweep = swept.count, swept.lines_of, swept.with_sweep
 
 describe("moonshard sweep", function()
-  it("I5 runs every point in a process group of its own; one that fails is told and the others go on", function()
+  it("I5 runs every point in a process group of its own; one that fails is reported and the others run", function()
     with_sweep(function(sweep)
       sweep.define(([[
         over = { mesh = { "1x4", "2x2", "4x1" }, reshard = { true, false, 2 } }, settings = { trace = %q },
@@ -151,7 +151,7 @@ describe("moonshard sweep", function()
     end)
   end)
 
-  it("I5 skips what a plan shows to be too large, with the planned peak by category", function()
+  it("I5 skips points whose plan is too large, with the planned peak by category", function()
     with_sweep(function(sweep)
       sweep.define(([[
         over = { mesh = { "1x2" }, batch = { 4, 1024 } }, settings = { trace = %q }, steps = 3, memory_limit = "100KiB",
@@ -168,7 +168,7 @@ describe("moonshard sweep", function()
     end)
   end)
 
-  it("tells an unknown setting once, with the nearest name", function()
+  it("reports an unknown setting once, with the nearest name", function()
     with_sweep(function(sweep)
       sweep.define([[over = { mesh = { "1x1", "1x2" }, bach = { 4, 8 } }, steps = 3, ]])
       local ended = sweep.run()
@@ -179,7 +179,7 @@ describe("moonshard sweep", function()
     end)
   end)
 
-  it("ends a point that takes too long, and tells a recipe that logs nothing", function()
+  it("ends a point that takes too long, and reports a recipe that logs nothing", function()
     with_sweep(function(sweep)
       sweep.define(([[
         over = { mesh = { "1x2" }, batch = { 4, 8 } }, settings = { trace = %q, on = "batch=8" }, steps = 3,
@@ -278,7 +278,7 @@ describe("moonshard sweep", function()
     end)
   end)
 
-  it("costs under half a second a point besides its steps", function()
+  it("costs less than half a second for a point in addition to its steps", function()
     if os.getenv("MOONSHARD_CONFIG") ~= "release" then return pending("sanitized builds start slowly") end
     with_sweep(function(sweep)
       sweep.define([[over = { mesh = { "1x4" }, batch = { 4, 5, 6, 7, 8 } }, steps = 3, ]])

@@ -128,7 +128,7 @@ describe("SIGTERM", function()
     has(ended.err, "moonshard: | rank 1 | signal 15 | Terminated")
   end)
 
-  it("L1 L7 ranks of another launcher save, whichever of them it comes to", function()
+  it("L1 L7 ranks of another launcher save, whichever of them receives it", function()
     local folder = new_folder()
     local variables = ("RANK=%%d WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d")
       :format(launched.find_port())
@@ -156,7 +156,7 @@ describe("SIGTERM", function()
     end
   end)
 
-  it("L7 ends a copy where those that save have come to their end before", function()
+  it("L7 ends a copy after those that save have ended", function()
     local folder = new_folder()
     folders[#folders + 1] = folder .. ".begun"
     local ended = program.run({ "run", COPIES, "-n", "4", "dir=" .. folder, "to=rank 3", "saves=0", "when=evaluate",
@@ -165,14 +165,14 @@ describe("SIGTERM", function()
     assert.equal(TERMINATED, ended.status)
   end)
 
-  it("K2 L7 a save that fails is told, and not taken for a run that can go on", function()
+  it("K2 L7 a save that fails is reported as a failure", function()
     local folder = new_folder()
     local ended = run("dir=" .. folder, FOR_EVER, "when=step", "inject=write:1:ENOSPC")
     assert.equal(3, ended.status, ended.err)
     has(ended.err, "No space left")
   end)
 
-  it("refuses --grace that is no time, or stands in another launcher's rank", function()
+  it("refuses a wrong --grace, and one in another launcher's rank", function()
     local ended = run("--grace", "0")
     assert.equal(2, ended.status)
     line_has(ended.err, "moonshard: --grace 0: | seconds | above 0")

@@ -176,7 +176,7 @@ describe("token files", function()
     assert.equal(last + 3, data:state().position)
   end)
 
-  it("and a tokenizer are not needed to plan, and where they are missing is told what makes them", function()
+  it("and a tokenizer are not needed to plan; a run without them names the command that makes them", function()
     local ended = program.run({ "plan", "recipes/tokens.lua", "-n", "2", "vocab=512",
       "tokenizer=/proc/nowhere/t.json" })
     assert.equal(0, ended.status, ended.err)

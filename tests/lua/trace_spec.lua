@@ -95,7 +95,7 @@ describe("a trace", function()
     end)
   end)
 
-  it("tells each collective by its own times, whoever takes part", function()
+  it("gives each collective its own times, whichever ranks take part", function()
     for _, settings in ipairs { { "mesh=2x2" }, { "mesh=1x4", "reshard=2" } } do
       local path = scratch.path()
       local ended = program.run({ "run", "tests/lua/recipes/parity.lua", "-n", "4", "dtype=bf16",
@@ -161,7 +161,7 @@ describe("a trace", function()
   end)
 
   -- What Perfetto merges, drops or draws elsewhere is refused here.
-  it("has processes, threads and arrows that Perfetto tells apart", function()
+  it("has processes, threads and arrows that Perfetto separates", function()
     with_trace({ "-n", "4", "mesh=2x2" }, function(events, _, _, text)
       local process_of, arrows, lanes = {}, {}, 0
       for _, event in ipairs(events) do

@@ -69,7 +69,7 @@ describe("unshard and with_full_params", function()
     has(ended.err, "rank 3: stdin:6: here")
   end)
 
-  it("I3 hold nothing of what a state dict or a checkpoint replaces", function()
+  it("I3 free values that a state dict or a checkpoint replaces", function()
     local folder = os.tmpname()
     os.remove(folder)
     local lines = {
