@@ -12,18 +12,22 @@ typedef struct bound {
 } bound;
 
 /* An error of before may be on record. */
-static bound bind_one(const mlp *m) {
+static inline bound bind_with(const mlp *m, const ms_plan_config *config) {
   bound b;
-  ms_plan_config config;
-  ms_plan_config_default(&config, sizeof config);
   assert_int_equal(ms_world_join(&b.world), MS_OK);
-  assert_int_equal(ms_plan_compile(m->graph, &config, &b.plan), MS_OK);
-  assert_int_equal(ms_state_new(b.world, m->model, &config, &b.state), MS_OK);
+  assert_int_equal(ms_plan_compile(m->graph, config, &b.plan), MS_OK);
+  assert_int_equal(ms_state_new(b.world, m->model, config, &b.state), MS_OK);
   assert_int_equal(ms_exec_new(b.state, b.plan, &b.exec), MS_OK);
   return b;
 }
 
-static void unbind(bound *b) {
+static inline bound bind_one(const mlp *m) {
+  ms_plan_config config;
+  ms_plan_config_default(&config, sizeof config);
+  return bind_with(m, &config);
+}
+
+static inline void unbind(bound *b) {
   ms_exec_free(b->exec);
   ms_state_free(b->state);
   ms_plan_free(b->plan);

@@ -87,4 +87,20 @@ static void check_product(const product *p) {
   free_case(&c);
 }
 
+/* Set-up functions: who computes the products of a group of tests. */
+static inline int by_parts(void **state) {
+  (void)state;
+  return setenv("MOONSHARD_MATMUL", "split", 1);
+}
+
+static inline int by_size(void **state) {
+  (void)state;
+  return unsetenv("MOONSHARD_MATMUL");
+}
+
+static inline int by_cublaslt(void **state) {
+  (void)state;
+  return setenv("MOONSHARD_CUDA_MATMUL", "cublaslt", 1);
+}
+
 #endif

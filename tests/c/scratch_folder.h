@@ -20,7 +20,7 @@ static int remove_folder(void **state) {
   return rmdir(folder); /* fails when a test left a file behind */
 }
 
-static const char *in_folder(const char *name) {
+static inline const char *in_folder(const char *name) {
   static char path[256];
   snprintf(path, sizeof path, "%s/%s", folder, name);
   return path;

@@ -82,30 +82,20 @@ static void phases_before_the_first_are_refused(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
-  ms_world *world;
   ms_plan_config config;
-  ms_plan *plan;
-  ms_state *made;
-  ms_exec *exec;
   const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 3};
   ms_plan_config_default(&config, sizeof config);
   config.accumulate = 1;
   config.sync = MS_SYNC_LAST;
-  must(ms_world_join_alone(&world));
-  must(ms_plan_compile(m.graph, &config, &plan));
-  must(ms_state_new(world, m.model, &config, &made));
-  must(ms_exec_new(made, plan, &exec));
+  bound b = bind_with(&m, &config);
   for (int round = 0; round < 2; round++) {
-    assert_fails(ms_exec_run(exec, MS_PHASE_NEXT, &step, NULL), MS_EINVAL, "next | first");
-    assert_fails(ms_exec_run(exec, MS_PHASE_LAST, &step, NULL), MS_EINVAL, "last | first");
-    assert_fails(ms_exec_run(exec, MS_PHASE_NORM, &step, NULL), MS_EINVAL, "norm | first");
-    for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++) must(ms_exec_run(exec, phase, &step, NULL));
+    assert_fails(ms_exec_run(b.exec, MS_PHASE_NEXT, &step, NULL), MS_EINVAL, "next | first");
+    assert_fails(ms_exec_run(b.exec, MS_PHASE_LAST, &step, NULL), MS_EINVAL, "last | first");
+    assert_fails(ms_exec_run(b.exec, MS_PHASE_NORM, &step, NULL), MS_EINVAL, "norm | first");
+    for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++) must(ms_exec_run(b.exec, phase, &step, NULL));
   }
-  ms_exec_free(exec);
-  ms_state_free(made);
-  ms_plan_free(plan);
+  unbind(&b);
   mlp_free(&m);
-  ms_world_leave(world);
 }
 
 static void counts_and_kinds_out_of_range_are_refused(void **state) {

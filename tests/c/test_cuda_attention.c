@@ -214,6 +214,18 @@ static void own_kernels_compute_shapes_that_cudnn_does_not(void **state) {
   free_case(&whole);
 }
 
+/* Chosen automatically, our own kernels compute it, and a note with these facts gives the reason. */
+static void assert_auto_takes_own_kernels(attention_case *c, const char *facts) {
+  char *out[3];
+  setenv("MOONSHARD_ATTENTION", "auto", 1);
+  must(run_alone(c, 0, out));
+  assert_true(by_own_kernels(c, out));
+  free_results(out);
+  const char *note = ms_note_next();
+  assert_non_null(note);
+  assert_has(note, facts);
+}
+
 /* A plan that needs more than the workspace is skipped; without any plan our own kernels run, and a note reports it. */
 static void plans_are_chosen_by_their_workspace(void **state) {
   (void)state;
@@ -229,13 +241,7 @@ static void plans_are_chosen_by_their_workspace(void **state) {
   setenv("MOONSHARD_EMULATE_CUDNN_NONE", "1", 1);
   assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "attention | 4 | 16 | 33");
   free_results(out);
-  setenv("MOONSHARD_ATTENTION", "auto", 1);
-  must(run_alone(&c, 0, out));
-  assert_true(by_own_kernels(&c, out));
-  free_results(out);
-  const char *note = ms_note_next();
-  assert_non_null(note);
-  assert_has(note, "libcudnn_emulated.so | plan | attention | own kernels");
+  assert_auto_takes_own_kernels(&c, "libcudnn_emulated.so | plan | attention | own kernels");
   unsetenv("MOONSHARD_EMULATE_CUDNN_NONE");
   free_case(&c);
 }
@@ -258,13 +264,7 @@ static void a_missing_or_old_library_is_reported(void **state) {
   assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "9.10.1 | 9.6");
   free_results(out);
   setenv("MOONSHARD_EMULATE_CUDNN_VERSION", "100000", 1);
-  setenv("MOONSHARD_ATTENTION", "auto", 1);
-  must(run_alone(&c, 0, out));
-  assert_true(by_own_kernels(&c, out));
-  free_results(out);
-  const char *note = ms_note_next();
-  assert_non_null(note);
-  assert_has(note, "cuDNN 10.0.0 | own kernels");
+  assert_auto_takes_own_kernels(&c, "cuDNN 10.0.0 | own kernels");
   unsetenv("MOONSHARD_EMULATE_CUDNN_VERSION");
   free(path);
   free_case(&c);

@@ -153,11 +153,6 @@ static int by_own_kernels(void **state) {
   return setenv("MOONSHARD_CUDA_MATMUL", "plain", 1);
 }
 
-static int by_cublaslt(void **state) {
-  (void)state;
-  return setenv("MOONSHARD_CUDA_MATMUL", "cublaslt", 1);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {TEST(matrices),
                                      TEST(large_matrices),
@@ -180,16 +175,6 @@ static int by_plain_loops(void **state) {
 static int by_onednn(void **state) {
   (void)state;
   return setenv("MOONSHARD_MATMUL", "onednn", 1);
-}
-
-static int by_parts(void **state) {
-  (void)state;
-  return setenv("MOONSHARD_MATMUL", "split", 1);
-}
-
-static int by_size(void **state) {
-  (void)state;
-  return unsetenv("MOONSHARD_MATMUL");
 }
 
 int main(void) {

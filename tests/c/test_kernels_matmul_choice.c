@@ -101,11 +101,6 @@ static void the_library_of_the_toolkit_is_as_declared(void **state) {
   assert_int_equal(lt.desc_destroy(desc), MS_LT_SUCCESS);
 }
 
-static int by_cublaslt(void **state) {
-  (void)state;
-  return setenv("MOONSHARD_CUDA_MATMUL", "cublaslt", 1);
-}
-
 int main(void) {
   const struct CMUnitTest plain[] = {
       TEST(a_missing_library_is_reported),
@@ -195,16 +190,6 @@ static void three_parts_are_as_accurate_as_f32(void **state) {
     double split = error_of(&p, "split", shift, spread), f32 = error_of(&p, "onednn", shift, spread);
     if (!(split <= f32)) fail_msg("k %d shift %g spread %g: error %.3g, f32 %.3g", (int)k, shift, spread, split, f32);
   }
-}
-
-static int by_parts(void **state) {
-  (void)state;
-  return setenv("MOONSHARD_MATMUL", "split", 1);
-}
-
-static int by_size(void **state) {
-  (void)state;
-  return unsetenv("MOONSHARD_MATMUL");
 }
 
 int main(void) {

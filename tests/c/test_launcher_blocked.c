@@ -58,6 +58,13 @@ static void assert_ends(pid_t pid) {
   fail_msg("the launcher still runs after %d s", HANGS_S);
 }
 
+static void end_by(pid_t pid, int number, int out, int err) {
+  double began = ms_clock();
+  kill(pid, number);
+  assert_ends(pid);
+  finish(pid, out, err, began);
+}
+
 static void L5_a_blocked_pipe_does_not_keep_the_launcher_from_signals(void **state) {
   (void)state;
   int out, err;
@@ -65,10 +72,7 @@ static void L5_a_blocked_pipe_does_not_keep_the_launcher_from_signals(void **sta
   pid_t pid = start(&config, &out, &err);
   wait_until_ready(2);
   usleep(300000);
-  double began = ms_clock();
-  kill(pid, SIGTERM);
-  assert_ends(pid);
-  finish(pid, out, err, began);
+  end_by(pid, SIGTERM, out, err);
   assert_int_equal(result.status, 143);
   assert_has(result.err, "moonshard: | terminated\n");
 }
@@ -136,10 +140,7 @@ static void L5_a_signal_ends_the_wait_for_a_reader_when_all_ranks_have_ended(voi
   wait_until_ready(1);
   assert_true(is_gone(board->pid[0]));
   usleep(100000);
-  double began = ms_clock();
-  kill(pid, SIGINT);
-  assert_ends(pid);
-  finish(pid, out, err, began);
+  end_by(pid, SIGINT, out, err);
   assert_int_equal(result.status, 130);
   assert_has(result.err, "moonshard: | ranks | ended | printed | read");
 }

@@ -38,26 +38,24 @@ static void the_first_name_that_is_there_is_taken(void **state) {
   assert_null(handle);
 }
 
-static void a_variable_is_the_only_name(void **state) {
-  (void)state;
+static void assert_not_opened(ms_library library, const char *variable, const char *facts) {
   char why[MS_LIBRARY_WHY_BYTES];
   functions f;
-  ms_library library = library_of(entries);
-  setenv("MOONSHARD_TEST_LIBRARY", "/proc/nowhere/libm.so", 1);
+  setenv("MOONSHARD_TEST_LIBRARY", variable, 1);
   assert_null(ms_library_open(&library, &f, why));
   unsetenv("MOONSHARD_TEST_LIBRARY");
-  assert_has(why, "circles need libm | /proc/nowhere/libm.so: | MOONSHARD_TEST_LIBRARY");
+  assert_has(why, facts);
+}
+
+static void a_variable_is_the_only_name(void **state) {
+  (void)state;
+  assert_not_opened(library_of(entries), "/proc/nowhere/libm.so",
+                    "circles need libm | /proc/nowhere/libm.so: | MOONSHARD_TEST_LIBRARY");
 }
 
 static void missing_functions_of_a_library_are_reported(void **state) {
   (void)state;
-  char why[MS_LIBRARY_WHY_BYTES];
-  functions f;
-  ms_library library = library_of(unknown);
-  setenv("MOONSHARD_TEST_LIBRARY", "libm.so.6", 1);
-  assert_null(ms_library_open(&library, &f, why));
-  unsetenv("MOONSHARD_TEST_LIBRARY");
-  assert_has(why, "libm.so.6 | no_such_sine | libm 6");
+  assert_not_opened(library_of(unknown), "libm.so.6", "libm.so.6 | no_such_sine | libm 6");
 }
 
 static void a_note_is_returned_once(void **state) {

@@ -1,7 +1,7 @@
 /* test_tokens.c - token files: what is refused and how it is named, reading across files and beyond 4 GiB, reading
  * ahead. */
 #include "io/token_file.h"
-#include "tests/c/support/check.h"
+#include "scratch_folder.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -11,18 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static char folder[] = "/tmp/moonshard-tokens-XXXXXX";
-
-static int make_folder(void **state) {
-  (void)state;
-  return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-  (void)state;
-  return rmdir(folder); /* fails when a test left a file behind */
-}
 
 enum { PATHS = 4 };
 

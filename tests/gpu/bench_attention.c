@@ -55,9 +55,4 @@ static int measure_all(const bench *b, int64_t positions) {
   return MS_OK;
 }
 
-int main(int argc, char **argv) {
-  bench b = {0};
-  int rc = open_bench(&b);
-  if (!rc) rc = measure_all(&b, argc > 1 ? atoll(argv[1]) : 0);
-  return end_bench("bench_attention", rc);
-}
+int main(int argc, char **argv) { return run_bench("bench_attention", measure_all, argc, argv); }

@@ -85,9 +85,4 @@ static int measure_all(const bench *b, int64_t tokens) {
   return MS_OK;
 }
 
-int main(int argc, char **argv) {
-  bench b = {0};
-  int rc = open_bench(&b);
-  if (!rc) rc = measure_all(&b, argc > 1 ? atoll(argv[1]) : 0);
-  return end_bench("bench_matmul", rc);
-}
+int main(int argc, char **argv) { return run_bench("bench_matmul", measure_all, argc, argv); }

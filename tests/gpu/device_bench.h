@@ -95,4 +95,12 @@ static inline int end_bench(const char *name, int rc) {
   return rc != MS_OK;
 }
 
+/* The main function of a benchmark; its argument is a number that `measure` takes, by default 0. */
+static inline int run_bench(const char *name, int (*measure)(const bench *b, int64_t number), int argc, char **argv) {
+  bench b = {0};
+  int rc = open_bench(&b);
+  if (!rc) rc = measure(&b, argc > 1 ? atoll(argv[1]) : 0);
+  return end_bench(name, rc);
+}
+
 #endif

@@ -6,6 +6,7 @@ local ffi = require("ffi")
 local json = require("cjson")
 local ms = require("moonshard")
 local has = require("lua.message").has
+local assert_close = require("lua.fixture").assert_close
 local message = require("lua.fixture").message
 local program = require("lua.program")
 local scratch = require("lua.scratch")
@@ -24,14 +25,6 @@ local function train(ranks, settings)
   local result = json.decode(read(out))
   os.remove(out)
   return result
-end
-
-local function assert_close(expected, got, tolerance, what)
-  assert.equal(#expected, #got, what)
-  local worst = compare.arrays(expected, got, { count = #expected, tolerance = tolerance })
-  if worst and worst.differs then
-    error(("%s: %.9g beside %.9g, %g is allowed"):format(what, worst.got, worst.expected, worst.allowed), 0)
-  end
 end
 
 -- A run of 8 steps that is saved after 5, and what a run that goes on from there ends with.

@@ -1,5 +1,6 @@
 -- What the specs of the Lua layer share: a described world, small models, and the message of an error.
 
+local compare = require("moonshard.check.tolerance")
 local ms = require("moonshard")
 local engine = require("moonshard.base.ffi")
 local world = require("moonshard.distributed.world")
@@ -68,6 +69,19 @@ function fixture.as_rank(rank, size, action)
   rawset(world, "size", old_size)
   if not ok then error(result, 0) end
   return result
+end
+
+---Compares two lists of numbers, with the tolerance of `moonshard check`.
+---@param expected number[]
+---@param got number[]
+---@param tolerance number
+---@param what string
+function fixture.assert_close(expected, got, tolerance, what)
+  assert(#expected == #got, ("%s: %d numbers instead of %d"):format(what, #got, #expected))
+  local worst = compare.arrays(expected, got, { count = #expected, tolerance = tolerance })
+  if worst and worst.differs then
+    error(("%s: %.9g instead of %.9g, %g is allowed"):format(what, worst.got, worst.expected, worst.allowed), 0)
+  end
 end
 
 return fixture

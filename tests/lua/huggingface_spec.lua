@@ -7,6 +7,7 @@ local huggingface = require("lua.huggingface")
 local has = require("lua.message").has
 local scratch = require("lua.scratch")
 local ms = require("moonshard")
+local assert_close = require("lua.fixture").assert_close
 local program = require("lua.program")
 
 local FIXTURES = huggingface.FIXTURES
@@ -17,14 +18,6 @@ local values_of = huggingface.values_of
 local copy_of = huggingface.copy_of
 
 teardown(scratch.clear)
-
-local function assert_close(expected, got, tolerance, what)
-  assert.equal(#expected, #got, what)
-  local worst = compare.arrays(expected, got, { count = #expected, tolerance = tolerance })
-  if worst and worst.differs then
-    error(("%s: %.9g beside %.9g, %g is allowed"):format(what, worst.got, worst.expected, worst.allowed), 0)
-  end
-end
 
 -- ---- the reference library's numbers ----------------------------------------------------------------------------
 

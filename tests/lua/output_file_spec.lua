@@ -13,12 +13,9 @@ end
 describe("output_file", function()
   local folder
 
-  before_each(function()
-    folder = os.tmpname()
-    os.remove(folder)
-  end)
+  before_each(function() folder = scratch.path() end)
 
-  after_each(function() os.execute("rm -rf " .. folder) end)
+  after_each(scratch.clear)
 
   it("writes, with the folders on the way", function()
     output_file.write("chart", folder .. "/a/b.svg", "<svg/>")

@@ -13,6 +13,14 @@ function scratch.path()
   return path
 end
 
+---An empty folder, removed by scratch.clear.
+---@return string
+function scratch.folder()
+  local path = scratch.path()
+  assert(os.execute("mkdir " .. path) == 0, "no folder " .. path)
+  return path
+end
+
 ---For a spec's teardown.
 function scratch.clear()
   for _, path in ipairs(paths) do os.execute("rm -rf " .. path) end

@@ -2,6 +2,7 @@
 
 local bit = require("bit")
 local ffi = require("ffi")
+local scratch = require("lua.scratch")
 local program = require("lua.program")
 local tensorboard = require("moonshard.metrics.tensorboard")
 
@@ -109,12 +110,9 @@ end
 describe("tensorboard", function()
   local folder
 
-  before_each(function()
-    folder = os.tmpname()
-    os.remove(folder)
-  end)
+  before_each(function() folder = scratch.path() end)
 
-  after_each(function() os.execute("rm -rf " .. folder) end)
+  after_each(scratch.clear)
 
   it("checksums as RFC 3720 has them", function()
     assert.equal(0xe3069283, tensorboard.crc32c("123456789"))

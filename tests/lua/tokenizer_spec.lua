@@ -44,12 +44,10 @@ end
 
 describe("tokenizer", function()
   setup(function()
-    folder = os.tmpname()
-    os.remove(folder)
-    assert.equal(0, os.execute("mkdir " .. folder))
+    folder = scratch.folder()
   end)
 
-  teardown(function() os.execute("rm -r " .. folder) end)
+  teardown(scratch.clear)
 
   it("gives the reference library's ids for texts that are hard to cut, and the texts back", function()
     local cases = json.decode(scratch.read(FIXTURES .. "cases.json"))

@@ -5,6 +5,7 @@ local errors = require("moonshard.base.error")
 local json = require("moonshard.base.json")
 local permutation = require("moonshard.base.permutation")
 local has = require("lua.message").has
+local scratch = require("lua.scratch")
 local program = require("lua.program")
 local tokens = require("moonshard.data.tokens")
 local fixture = require("lua.fixture")
@@ -54,12 +55,10 @@ end
 
 describe("token files", function()
   setup(function()
-    folder = os.tmpname()
-    os.remove(folder)
-    assert.equal(0, os.execute("mkdir " .. folder))
+    folder = scratch.folder()
   end)
 
-  teardown(function() os.execute("rm -r " .. folder) end)
+  teardown(scratch.clear)
 
   it("K7 are one stream by pattern, by folder and by name, across borders of files", function()
     write("train_1.bin", 30, 0)
