@@ -266,7 +266,7 @@ function documentation.option_names(func)
   local constant = body:match("^[%u_]+", after + 1)
   local constructor = constant and constant_named(table.concat(lines, "\n"), constant)
     or constructor_at(body, after + 1)
-  if not constructor then return nil end
+  if not constructor then return names_of_class(lines, info.linedefined, names) end
   keys_of(constructor, names)
   return next(names) and names or nil
 end
