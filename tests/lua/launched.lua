@@ -92,4 +92,27 @@ function launched.ranks(size, variables, command)
   return commands
 end
 
+---Makes two hosts, network namespaces that a veth pair joins: 10.99.0.1 and 10.99.0.2, each at its veth0.
+---@param a string name
+---@param b string
+---@return string? why_not where there is no root or no iproute2
+function launched.make_two_hosts(a, b)
+  if not launched.can("command -v ip") then return "iproute2 is not installed" end
+  for _, command in ipairs({
+    ("ip netns add %s"):format(a), ("ip netns add %s"):format(b),
+    ("ip link add veth0 netns %s type veth peer name veth0 netns %s"):format(a, b), -- prose: a command
+    ("ip -n %s addr add 10.99.0.1/24 dev veth0"):format(a), ("ip -n %s addr add 10.99.0.2/24 dev veth0"):format(b),
+    ("ip -n %s link set veth0 up"):format(a), ("ip -n %s link set veth0 up"):format(b),
+    ("ip -n %s link set lo up"):format(a), ("ip -n %s link set lo up"):format(b), -- prose: commands
+  }) do
+    if not launched.can(command) then return "namespaces need root: " .. command end -- prose: shown, not compared
+  end
+  return nil
+end
+
+---@param ... string names
+function launched.remove_hosts(...)
+  for _, name in ipairs({ ... }) do os.execute(("ip netns del %s 2>/dev/null"):format(name)) end
+end
+
 return launched

@@ -144,24 +144,8 @@ describe("two hosts", function()
   local a, b = ("msa%d"):format(find_port()), ("msb%d"):format(find_port())
   local why_not
 
-  local function set_up()
-    if not launched.can("command -v ip") then return "iproute2 is not installed" end
-    for _, command in ipairs({
-      ("ip netns add %s"):format(a), ("ip netns add %s"):format(b),
-      ("ip link add veth0 netns %s type veth peer name veth0 netns %s"):format(a, b), -- prose: a command
-      ("ip -n %s addr add 10.99.0.1/24 dev veth0"):format(a), ("ip -n %s addr add 10.99.0.2/24 dev veth0"):format(b),
-      ("ip -n %s link set veth0 up"):format(a), ("ip -n %s link set veth0 up"):format(b),
-      ("ip -n %s link set lo up"):format(a), ("ip -n %s link set lo up"):format(b), -- prose: commands
-    }) do
-      if not launched.can(command) then return "network namespaces need root: " .. command end
-    end
-    return nil
-  end
-
-  setup(function() why_not = set_up() end)
-  teardown(function()
-    for _, name in ipairs({ a, b }) do os.execute(("ip netns del %s 2>/dev/null"):format(name)) end
-  end)
+  setup(function() why_not = launched.make_two_hosts(a, b) end)
+  teardown(function() launched.remove_hosts(a, b) end)
 
   -- A host by the number of its first rank.
   local function on(host, command) return ("ip netns exec %s env %s"):format(host, command) end
