@@ -26,6 +26,9 @@ typedef struct ms_launch_config {
   /* 1: this process is rank node_rank of another launcher, and forks one rank that takes its place. This launcher only
    * writes the rank's log file, forwards signals to it and ends with its status. */
   int joins;
+  /* NULL, or the connection to `moonshard run --hosts` (launcher/link.h): the other hosts can have different numbers of
+   * ranks, rank 0 of the world alone is shown, and the report goes there instead of to stderr. */
+  struct ms_link *link;
   double grace;         /* seconds until ranks get SIGKILL; 0: 3 after a failure, 5 after a request to end */
   double grace_to_save; /* the same after SIGTERM; 0: 30 if ranks save before they end, else as grace */
 } ms_launch_config;

@@ -22,6 +22,8 @@
 #include "comm/bootstrap/token.h"
 #include "host/embedded.h"
 #include "host/launcher.h"
+#include "host/hosts/binding.h"
+#include "host/launcher/link.h"
 #include "host/ps.h"
 #include "host/repl.h"
 #include "moonshard.h"
@@ -103,6 +105,7 @@ static int host_launch(lua_State *L) {
   config.nodes = (int)luaL_optinteger(L, -1, 0);
   lua_getfield(L, 1, "node_rank");
   config.node_rank = (int)luaL_optinteger(L, -1, 0);
+  config.link = ms_link_get();
   lua_getfield(L, 1, "joins");
   config.joins = lua_toboolean(L, -1);
   lua_getfield(L, 1, "grace");
@@ -193,6 +196,11 @@ static int open_host(lua_State *L) {
                                        {"runs", ms_host_runs},
                                        {"source", host_source},
                                        {"inject_delay", host_inject_delay},
+                                       {"over_hosts", ms_host_over_hosts},
+                                       {"serve", ms_host_serve},
+                                       {"expand", ms_host_expand},
+                                       {"name", ms_host_own_name},
+                                       {"place", ms_host_place},
                                        {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, functions);
@@ -253,7 +261,7 @@ static int run_protected(lua_State *L) {
 
 int main(int count, char **arguments) {
   struct program program = {.count = count, .arguments = arguments};
-  if (ms_descriptors_fill() || ms_token_hide()) {
+  if (ms_descriptors_fill() || ms_link_take() || ms_token_hide()) {
     fprintf(stderr, "moonshard: %s\n", ms_error_message());
     return STATUS_FAILED_RUN;
   }

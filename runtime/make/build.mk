@@ -96,7 +96,7 @@ HOST_LDLIBS := $(shell pkg-config --libs luajit libedit)
 
 # The launcher does not depend on Lua; tests and benchmarks that start ranks link it too.
 LAUNCHER_C := $(wildcard runtime/host/launcher/*.c)
-HOST_C := $(wildcard runtime/host/*.c) $(LAUNCHER_C)
+HOST_C := $(wildcard runtime/host/*.c runtime/host/hosts/*.c) $(LAUNCHER_C)
 KERNEL_C := $(wildcard kernels/*.c kernels/cpu/*.c)
 ENGINE_C := $(filter-out $(HOST_C) runtime/device/cuda/%,$(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c)) $(KERNEL_C)
 # Programs of tests/c: embed_*.c use only the installed header and the library, the others all internal symbols.

@@ -7,13 +7,16 @@ local command_line = {}
 
 ---@class moonshard.OptionRow
 ---@field name string key of the value in the parsed line
----@field value "flag"|"count"|"index"|"seconds"|"number"|"text" "flag" takes none
+---@field value "flag"|"count"|"index"|"seconds"|"number"|"text"|"texts" "flag" takes none;
+---"texts": a list, one text each time that the option is given
 ---@field what string? for "text": description of the value in messages, such as "a file"
 
 ---@class moonshard.CommandLine
 ---@field recipe string? path
 ---@field settings { key: string, text: string }[] in the order given
 ---@field files string[]? for commands that take any number of files
+---@field command string "run"
+---@field words { option: string?, [integer]: string }[] the arguments as given, an option with its value
 ---@field [string] any options by name
 
 local LARGEST = 2 ^ 31 - 1 -- the engine counts in int32_t
@@ -44,6 +47,15 @@ local function read_option_value(option, row, text)
   return value
 end
 
+local function take_value(parsed, option, row, text)
+  if row.value == "texts" then
+    parsed[row.name] = parsed[row.name] or {}
+    table.insert(parsed[row.name], text)
+  else
+    parsed[row.name] = read_option_value(option, row, text)
+  end
+end
+
 -- "--rank=3" as "--rank", "3"; "-n4" as "-n", "4"; "-j4" too.
 local function split_option(argument)
   local option, text = argument:match("^(%-%-[^=]+)=(.*)$")
@@ -54,12 +66,16 @@ local function split_option(argument)
 end
 
 local function refuse_option(command, option, rows)
+  if option == "--hosts" then
+    refuse("MS_EINVAL", "%s runs on one host: `moonshard run`, `generate` and `ps` take --hosts", command)
+  end
   local key = rows.recipe == true and option:match("^%-%-([%a_][%w_]*)$")
   local advice = nearest.advice(option, rows.options)
   if key and not advice:find("^did you mean") then
     advice = ("a setting of the recipe is written %s=value; `%s --help` lists the options"):format(key, command)
   elseif key then
-    advice = ("%s; a setting of the recipe is written %s=value"):format(advice, key)
+    advice = ("%s; a setting of the recipe is written %s=value; `%s --help` lists the options"):format(advice, key,
+      command)
   end
   refuse("MS_ENAME", "%s has no option %s: %s", command, option, advice)
 end
@@ -90,14 +106,16 @@ end
 ---RECIPE.lua; files: it takes any number of files and no settings
 ---@return moonshard.CommandLine
 function command_line.parse(command, arguments, rows)
-  local parsed = { settings = {}, files = rows.files and {} or nil }
+  local parsed = { settings = {}, files = rows.files and {} or nil, words = {}, command = command:match("%S+$") }
   local i = 1
   while arguments[i] do
-    local argument = arguments[i]
+    local argument, first = arguments[i], i
+    local given = {}
     if argument:match("^%-.") then
       local option, text = split_option(argument)
       local row = rows.options[option]
       if not row then refuse_option(command, option, rows) end
+      given.option = option
       if row.value == "flag" then
         if text then refuse("MS_EINVAL", "%s takes no value", option) end
         parsed[row.name] = true
@@ -107,11 +125,13 @@ function command_line.parse(command, arguments, rows)
           text = arguments[i]
         end
         if not text then refuse("MS_EINVAL", "%s needs a value after it", option) end
-        parsed[row.name] = read_option_value(option, row, text)
+        take_value(parsed, option, row, text)
       end
     else
       take_positional(parsed, argument, rows)
     end
+    for k = first, i do table.insert(given, arguments[k]) end
+    table.insert(parsed.words, given)
     i = i + 1
   end
   if rows.recipe and not rows.optional and not parsed.recipe then

@@ -6,6 +6,7 @@ local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local early_exit = require("moonshard.recipe.early_exit")
+local hosts = require("moonshard.cli.hosts")
 local nodes = require("moonshard.cli.nodes")
 local recipe = require("moonshard.cli.recipe")
 local run = require("moonshard.cli.run")
@@ -29,6 +30,7 @@ local OPTIONS = {
   ["--timeout"] = { name = "timeout", value = "seconds" },
 }
 for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
+for option, row in pairs(hosts.OPTIONS) do OPTIONS[option] = row end
 
 -- The options for ms.generate.
 local function asked(line, tokenizer)

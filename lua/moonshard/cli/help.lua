@@ -2,7 +2,7 @@
 
 local help = {}
 
-help.text = [[
+help.text = [==[
 moonshard trains neural networks whose parameters, gradients and optimizer state are sharded over a mesh of ranks.
 
   moonshard run RECIPE.lua [-n RANKS] [key=value ...]    train on RANKS local ranks (default 1)
@@ -14,6 +14,11 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --pin CORES        auto (separate cores for each rank if there are enough), none, or a list: 0-3,8-11
       --trace FILE       write a trace of some steps, for ui.perfetto.dev and `moonshard trace`
       --trace-steps A-B  steps to trace (default 2-4)
+      --hosts LIST       run on several hosts from this one: a:4,b:4, node[01-04]:8 or @FILE; a name without a number
+                         has -n RANKS; the working folder is expected on every host
+      --agent COMMAND    what starts a program on a host, before the host's name (default ssh -o BatchMode=yes)
+      --env NAME[=VALUE] also pass this variable to the hosts, besides MOONSHARD_*, OMP_* and LUA_*
+      --remote-moonshard PATH   the executable on the hosts, if it is not where it is here
       --nodes N --node-rank R --rendezvous tcp://HOST:PORT
                          run as node R of N, each with RANKS ranks; all nodes connect to HOST, which is node 0; under
                          torchrun, mpirun or srun omit these and -n: run joins their ranks
@@ -38,7 +43,8 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                   --compare OLD NEW [--out DIR] [--json]
                          compare two finished sweeps (folders, results.json or results.jsonl) point by point: the
                          change in speed, and whether it exceeds the variation between runs; charts in DIR/compare.html
-  moonshard ps [--json]                                  list the runs of this host and what each of their ranks does
+  moonshard ps [--hosts LIST [--agent COMMAND] [--remote-moonshard PATH]] [--json]
+                         list the runs of this host, or of several, and what each of their ranks does
   moonshard trace FILE [--top ROWS] [--json]             validate a trace and summarise it by op, unit and rank
   moonshard repl [-n RANKS] [--device D] [--timeout S] [RECIPE.lua] [key=value ...]
                          open a prompt whose lines run on every rank; runs the recipe first, if given
@@ -51,7 +57,8 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          OUT/model.safetensors; --huggingface: make OUT a folder that Hugging Face's library loads
   moonshard generate RECIPE.lua --checkpoint DIR | FOLDER [-n RANKS] [--prompt TEXT] [--tokenizer tokenizer.json]
                      [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TOKEN] [--seed S] [--ema]
-                     [--timeout S] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT] [key=value ...]
+                     [--timeout S] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
+                     [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]] [key=value ...]
                          continue a prompt with the recipe's model and the checkpoint's weights, or their averages
                          (--ema), or with the model in a Hugging Face folder
   moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
@@ -64,7 +71,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
 key=value overrides a setting of the recipe (see its ms.args).
 Exit status: 0 on success; 2 for bad input; 3 if a run or a point of a sweep failed, or a check found differences; 130
 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
-]]
+]==]
 
 -- Text shared by several commands follows the last command.
 local COMMANDS, SETTINGS, STATUS = help.text:match("\n\n(  moonshard .-\n)\n(key=value[^\n]*\n)(Exit status.*)$")

@@ -23,6 +23,9 @@ local function print_version()
   return status.OK
 end
 
+-- Started by other commands, not by users.
+local HIDDEN = { host = true }
+
 local PRINTED = {
   help = print_help, ["--help"] = print_help, ["-h"] = print_help, ["--version"] = print_version,
 }
@@ -48,7 +51,7 @@ local function dispatch(arguments)
     local about = arguments[2]
     if about and PRINTED[command] == print_help and not help.of(about) then refuse_command(about) end
     return PRINTED[command](about)
-  elseif not COMMANDS[command] then
+  elseif not COMMANDS[command] and not HIDDEN[command] then
     refuse_command(command)
   end
   local rest = { unpack(arguments, 2) }

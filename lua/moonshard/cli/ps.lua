@@ -1,6 +1,7 @@
 -- moonshard ps: lists the runs of this host and what each of their ranks does.
 
 local command_line = require("moonshard.cli.command_line")
+local hosts = require("moonshard.cli.hosts")
 local json = require("moonshard.base.json")
 local progress = require("moonshard.base.progress")
 local status = require("moonshard.base.exit_status")
@@ -9,6 +10,8 @@ local text_lines = require("moonshard.base.text_lines")
 local ps = {}
 
 local OPTIONS = { ["--json"] = { name = "json", value = "flag" } }
+for option, row in pairs(hosts.REACH) do OPTIONS[option] = row end
+
 local FORMAT = "  %5s %8s %8s %11s  %-14s %-24s %9s  %s"
 
 local function duration(seconds)
@@ -55,10 +58,37 @@ local function print_run(run)
   end
 end
 
+local function print_runs(runs)
+  if #runs == 0 then io.write("no runs\n") end
+  for _, run in ipairs(runs) do print_run(run) end
+end
+
+-- Hosts that did not answer do not hide the runs of the others.
+local function of_hosts(line)
+  local list, ended = hosts.runs(line), status.OK
+  local texts = {}
+  for i, one in ipairs(list) do
+    if one.why then
+      ended = status.FAILED_RUN
+      io.stderr:write(("moonshard: host %s: %s\n"):format(one.name, one.why))
+    end
+    if line.json then
+      texts[i] = json.encode({ host = one.name, runs = one.runs, why = one.why })
+    elseif one.runs then
+      io.write("host ", one.name, "\n")
+      print_runs(one.runs)
+    end
+  end
+  if line.json then io.write("[", table.concat(texts, ","), "]\n") end
+  return ended
+end
+
 ---@param arguments string[] without "ps"
 ---@return integer exit status
 function ps.main(arguments)
   local line = command_line.parse("moonshard ps", arguments, { options = OPTIONS })
+  hosts.check_options(line)
+  if line.hosts then return of_hosts(line) end
   local runs = require("moonshard.host").runs()
   table.sort(runs, function(a, b) return a.pid < b.pid end)
   if line.json then
@@ -67,8 +97,7 @@ function ps.main(arguments)
     io.write("[", table.concat(texts, ","), "]\n")
     return status.OK
   end
-  if #runs == 0 then io.write("no runs\n") end
-  for _, run in ipairs(runs) do print_run(run) end
+  print_runs(runs)
   return status.OK
 end
 

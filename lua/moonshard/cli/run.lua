@@ -2,6 +2,7 @@
 
 local errors = require("moonshard.base.error")
 local command_line = require("moonshard.cli.command_line")
+local hosts = require("moonshard.cli.hosts")
 local nodes = require("moonshard.cli.nodes")
 local output_file = require("moonshard.base.output_file")
 local recipe = require("moonshard.cli.recipe")
@@ -31,6 +32,7 @@ local OPTIONS = {
   ["--inject-delay"] = { name = "inject_delay", value = "text", what = "delays like gather:100ms,update:1s@2" },
 }
 for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
+for option, row in pairs(hosts.OPTIONS) do OPTIONS[option] = row end
 
 -- Modules that most recipes use: loaded once, before the ranks are forked, instead of once per rank.
 local COMMON = {
@@ -128,7 +130,7 @@ end
 local function inject_delay(line)
   local why = require("moonshard.host").inject_delay(line.inject_delay)
   if why then refuse("MS_EINVAL", "%s", why) end
-  if not line.ranks or line.nodes then return end -- how many ranks there are another launcher knows
+  if not line.ranks or line.nodes or line.hosts then return end -- how many ranks there are another launcher knows
   for rank in line.inject_delay:gmatch("@(%d+)") do
     if tonumber(rank) >= line.ranks then
       refuse("MS_EINVAL", "--inject-delay %s: the ranks of -n %d are 0 to %d", line.inject_delay, line.ranks,
@@ -189,6 +191,8 @@ end
 ---@return integer exit status
 function run.launch(line, chunk)
   nodes.check_timeout()
+  hosts.check_options(line)
+  if line.hosts then return hosts.launch(line) end
   run.preload()
   line.joins = nodes.joins(line)
   choose_progress(line)

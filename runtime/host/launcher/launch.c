@@ -30,9 +30,9 @@ static int plan_pinning(ms_running *run) {
 
 static int make_segment(ms_running *run) {
   const int ranks = run->config->ranks, nodes = run->config->nodes ? run->config->nodes : 1;
-  if ((int64_t)ranks * nodes > MS_MAX_RANKS)
+  if (!run->config->link && (int64_t)ranks * nodes > MS_MAX_RANKS)
     return MS_FAIL(MS_EINVAL, "a job has at most %d ranks, not %d nodes of %d", MS_MAX_RANKS, nodes, ranks);
-  return ms_job_create(ranks * nodes, ranks, 0, &run->control_fd);
+  return ms_job_create(ms_nodes_world(run->config), ranks, 0, &run->control_fd);
 }
 
 static int prepare(ms_running *run) {

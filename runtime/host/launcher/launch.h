@@ -6,9 +6,11 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include "base/text.h"
 #include "comm/diagnose/launcher_view.h"
 #include "host/launcher.h"
 #include "host/launcher/leftovers.h"
+#include "host/launcher/link.h"
 #include "host/launcher/outlet.h"
 #include "host/launcher/pin.h"
 #include "host/launcher/rank_log.h"
@@ -21,6 +23,7 @@ typedef struct ms_child {
   int status;         /* from waitpid, once it has ended */
   int ended_by_us;    /* the launcher killed it */
   int file;           /* its log file, or -1 */
+  char prefix[24];    /* "[rank 3] " */
   ms_rank_log log[2]; /* stdout, stderr; fd -1: the launcher does not read this stream */
 } ms_child;
 
@@ -44,6 +47,7 @@ typedef struct ms_running {
   int asked_twice;     /* a second request arrived, and the ranks were killed at once */
   double grace;        /* seconds that ranks get to end; 0: not set yet */
   double kill_at;      /* when ranks get SIGKILL, as ms_clock; 0: not set yet */
+  ms_text *said;       /* collects the report for config->link */
   char *stuck;         /* where ranks that should have saved, but were killed, were stuck; or NULL */
   double tell_to_wait; /* when to print that ranks have not ended yet; 0: never */
 } ms_running;
@@ -54,6 +58,8 @@ typedef struct ms_running {
  * 1's. ms_start_rank forks one rank and connects its output. */
 int ms_nodes_prepare(const ms_launch_config *config);
 int ms_nodes_rank(const ms_launch_config *config, int local_rank);
+/* Number of ranks of all nodes. */
+int ms_nodes_world(const ms_launch_config *config);
 int ms_start_rank(ms_running *run, int rank);
 
 /* watch.c: handles signals by a signalfd and restores them; ms_watch loops until no rank runs. */

@@ -60,7 +60,8 @@ int ms_rank_log_open(ms_rank_log *log, int *write_end) {
 
 /* ---- output ---- */
 
-/* Joins head and line for a single write, and adds a newline if there is none. head is shorter than STAMP_BYTES. */
+/* Joins head and line for a single write, and adds a newline if there is none. head is shorter than
+ * MS_RANK_LOG_PREFIX. */
 static size_t join_line(char *whole, const char *head, const char *line, size_t bytes) {
   size_t used = strlen(head);
   memcpy(whole, head, used);
@@ -111,9 +112,8 @@ static void write_to_file(ms_rank_log *log, const char *line, size_t bytes) {
 }
 
 static void write_line(ms_rank_log *log, const char *line, size_t bytes) {
-  char head[STAMP_BYTES], whole[MS_RANK_LOG_KEEPS + STAMP_BYTES + 1];
-  snprintf(head, sizeof head, "[rank %d] ", log->rank);
-  if (log->target && log->prefix) ms_outlet_put(log->target, whole, join_line(whole, head, line, bytes));
+  char whole[MS_RANK_LOG_KEEPS + MS_RANK_LOG_PREFIX + 1];
+  if (log->target && log->prefix) ms_outlet_put(log->target, whole, join_line(whole, log->prefix, line, bytes));
   if (log->file >= 0) write_to_file(log, line, bytes);
 }
 
@@ -138,6 +138,13 @@ static void drop_older_half(ms_rank_log *log) {
   memmove(log->text, log->text + dropped, log->used);
 }
 
+/* Bytes lie behind the text. */
+static void keep(ms_rank_log *log, size_t bytes) {
+  log->used += bytes;
+  take_lines(log);
+  drop_older_half(log);
+}
+
 int ms_rank_log_read(ms_rank_log *log) {
   while (log->fd >= 0) {
     if (log->target && !ms_outlet_has_room(log->target)) return 1;
@@ -149,17 +156,29 @@ int ms_rank_log_read(ms_rank_log *log) {
       return 0;
     }
     if (log->target && !log->prefix) ms_outlet_put(log->target, log->text + log->used, (size_t)bytes);
-    log->used += (size_t)bytes;
-    take_lines(log);
-    drop_older_half(log);
+    keep(log, (size_t)bytes);
   }
   return 0;
+}
+
+void ms_rank_log_take(ms_rank_log *log, const char *text, size_t bytes) {
+  if (log->target && !log->prefix) ms_outlet_put(log->target, text, bytes);
+  for (size_t piece; bytes; text += piece, bytes -= piece) {
+    piece = sizeof log->text - log->used; /* above 0: a full text has lost its older half */
+    if (piece > bytes) piece = bytes;
+    memcpy(log->text + log->used, text, piece);
+    keep(log, piece);
+  }
 }
 
 void ms_rank_log_close(ms_rank_log *log) {
   if (log->fd < 0) return;
   close(log->fd);
   log->fd = -1;
+  ms_rank_log_end_line(log);
+}
+
+void ms_rank_log_end_line(ms_rank_log *log) {
   if (log->used > log->begin) write_line(log, log->text + log->begin, log->used - log->begin);
   log->begin = log->used;
 }

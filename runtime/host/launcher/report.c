@@ -1,12 +1,16 @@
 /* report.c - the end of a run: its exit status, and one line with the rank that failed first and the reason. */
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "host/launcher/launch.h"
+
+enum { SAID_BYTES = 32768 };
 
 /* Probable causes of a fatal signal, where its name does not explain it. */
 static const struct meaning {
@@ -94,25 +98,45 @@ int ms_choose_status(const ms_running *run) {
   return ours ? given : MS_STATUS_FAILED_RUN;
 }
 
+/* ---- the text ---- */
+
+/* On stderr, or where --hosts collects the reports of all hosts. */
+__attribute__((format(printf, 2, 3))) static void say(const ms_running *run, const char *format, ...) {
+  char text[SAID_BYTES];
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (length < 0) return;
+  if ((size_t)length >= sizeof text) length = (int)sizeof text - 1;
+  if (run->config->link) ms_text_raw(run->said, text, (size_t)length);
+  else ms_outlet_put(&run->outlet[1], text, (size_t)length);
+}
+
+/* " on b", or "" when all ranks have the launcher's host. */
+static const char *on_host(const ms_running *run, char *text, size_t bytes) {
+  text[0] = '\0';
+  if (run->config->link) snprintf(text, bytes, " on %s", run->config->link->host);
+  return text;
+}
+
 static void report_request(const ms_running *run) {
   char names[256];
   const char *what = run->asked_to_end == SIGINT ? "interrupted" : "terminated";
   const char *saved =
       ms_asked_to_save(run) ? ms_control_rank_reason(run->view, ms_nodes_rank(run->config, find_culprit(run))) : NULL;
   int killed = ms_name_ranks(run, 0, names, sizeof names);
-  if (!killed) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", saved ? saved : what);
-  else if (run->asked_twice) ms_outlet_say(&run->outlet[1], "moonshard: %s twice: %s killed at once\n", what, names);
-  else
-    ms_outlet_say(&run->outlet[1], "moonshard: %s; %s did not end within %g s and had to be killed\n", what, names,
-                  run->grace);
-  if (run->stuck) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", run->stuck);
+  if (!killed) say(run, "moonshard: %s\n", saved ? saved : what);
+  else if (run->asked_twice) say(run, "moonshard: %s twice: %s killed at once\n", what, names);
+  else say(run, "moonshard: %s; %s did not end within %g s and had to be killed\n", what, names, run->grace);
+  if (run->stuck) say(run, "moonshard: %s\n", run->stuck);
 }
 
 /* For a rank that reported no reason: prints where it was, and what the other ranks waited for. */
 static void report_place(const ms_running *run, int rank) {
   char place[2048];
   ms_control_death(run->view, ms_nodes_rank(run->config, rank), place, sizeof place);
-  if (*place) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", place);
+  if (*place) say(run, "moonshard: %s\n", place);
 }
 
 /* 1 when no other rank reports the same reason: only this rank met the bad input. */
@@ -128,26 +152,25 @@ static void report_failure(const ms_running *run, int culprit, int exit_status) 
   const ms_child *rank = &run->ranks[culprit];
   const char *why = ms_control_rank_reason(run->view, ms_nodes_rank(run->config, culprit));
   int number = ms_nodes_rank(run->config, culprit);
+  char on[sizeof run->config->link->host + 8];
+  on_host(run, on, sizeof on);
   if (run->config->interactive && WIFEXITED(rank->status) && !why) return;
   if (WIFSIGNALED(rank->status)) {
     char end[384];
     describe_signal(WTERMSIG(rank->status), end, sizeof end);
-    ms_outlet_say(&run->outlet[1], "moonshard: rank %d died: %s%s%s\n", number, end, why ? "; its last error: " : "",
-                  why ? why : "");
+    say(run, "moonshard: rank %d%s died: %s%s%s\n", number, on, end, why ? "; its last error: " : "", why ? why : "");
   } else if (!why)
-    ms_outlet_say(&run->outlet[1],
-                  "moonshard: rank %d ended with exit status %d without a reason: something in it called exit(%d)\n",
-                  number, WEXITSTATUS(rank->status), WEXITSTATUS(rank->status));
-  else if (run->config->ranks == 1 || exit_status == MS_STATUS_TERMINATED ||
+    say(run, "moonshard: rank %d%s ended with exit status %d without a reason: something in it called exit(%d)\n",
+        number, on, WEXITSTATUS(rank->status), WEXITSTATUS(rank->status));
+  else if (ms_nodes_world(run->config) == 1 || exit_status == MS_STATUS_TERMINATED ||
            (exit_status == MS_STATUS_BAD_INPUT && !failed_alone(run, culprit, why)))
-    ms_outlet_say(&run->outlet[1], "moonshard: %s\n", why);
-  else ms_outlet_say(&run->outlet[1], "moonshard: rank %d failed: %s\n", number, why);
+    say(run, "moonshard: %s\n", why);
+  else say(run, "moonshard: rank %d%s failed: %s\n", number, on, why);
   if (!why || WIFSIGNALED(rank->status)) report_place(run, culprit);
   /* Output of a crash handler or a sanitizer. */
   const ms_rank_log *kept = &rank->log[1];
   if (!kept->target && kept->used && (!why || WIFSIGNALED(rank->status)))
-    ms_outlet_say(&run->outlet[1], "moonshard: the end of rank %d's stderr:\n%.*s", number, (int)kept->used,
-                  kept->text);
+    say(run, "moonshard: the end of rank %d's stderr:\n%.*s", number, (int)kept->used, kept->text);
 }
 
 /* Ends the progress line that a killed rank has left open. */
@@ -156,19 +179,42 @@ static void end_open_line(const ms_running *run) {
     ms_outlet_put(&run->outlet[0], "\n", 1);
 }
 
-void ms_report(const ms_running *run, int exit_status) {
-  if (!exit_status) return;
+/* 1 when this host's ranks failed by themselves, 0 when they ended because those of another host did. */
+static int began_here(const ms_running *run) {
+  int blamed;
+  const char *why = ms_control_abort_reason(run->view, &blamed);
+  const int local = blamed - ms_nodes_rank(run->config, 0);
+  if (why && local >= 0 && local < run->config->ranks) return 1;
+  const ms_child *culprit = &run->ranks[find_culprit(run)];
+  return (WIFSIGNALED(culprit->status) || !why) && !culprit->ended_by_us;
+}
+
+static void print_report(const ms_running *run, int exit_status) {
   end_open_line(run);
   if (*run->lost) {
-    ms_outlet_say(&run->outlet[1], "moonshard: %s\n", run->lost);
+    say(run, "moonshard: %s\n", run->lost);
     return;
   }
   if (run->unread) {
-    ms_outlet_say(&run->outlet[1], "moonshard: all ranks have ended, but not everything that they printed was read\n");
+    say(run, "moonshard: all ranks have ended, but not everything that they printed was read\n");
     return;
   }
   int culprit = find_culprit(run);
   if (run->config->joins && WIFEXITED(run->ranks[culprit].status)) return; /* it has reported the reason itself */
   if (run->asked_to_end && !failed_to_save(run, culprit)) report_request(run);
   else report_failure(run, culprit, exit_status);
+}
+
+void ms_report(const ms_running *run, int exit_status) {
+  ms_text said = {0};
+  ms_running with = *run;
+  with.said = &said;
+  if (exit_status) print_report(&with, exit_status);
+  if (run->config->link) {
+    int ours = exit_status && !run->unread && (*run->lost || began_here(run));
+    int culprit = exit_status ? find_culprit(run) : -1;
+    const char *why = culprit < 0 ? NULL : ms_control_rank_reason(run->view, ms_nodes_rank(run->config, culprit));
+    ms_link_report(run->config->link, ours, why ? why : "", said.data ? said.data : "");
+  }
+  ms_text_free(&said);
 }

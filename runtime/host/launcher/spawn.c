@@ -27,7 +27,16 @@ int ms_nodes_prepare(const ms_launch_config *config) {
 }
 
 int ms_nodes_rank(const ms_launch_config *config, int local_rank) {
-  return config->node_rank * config->ranks + local_rank;
+  return (config->link ? config->link->first : config->node_rank * config->ranks) + local_rank;
+}
+
+int ms_nodes_world(const ms_launch_config *config) {
+  return config->link ? config->link->world : config->ranks * (config->nodes ? config->nodes : 1);
+}
+
+/* The first rank of each node, but of all hosts of --hosts only rank 0. */
+static int is_shown(const ms_running *run, int rank) {
+  return rank == 0 && (!run->config->link || ms_nodes_rank(run->config, rank) == 0);
 }
 
 /* ---- in the rank, before its program starts ---- */
@@ -36,12 +45,12 @@ static void redirect(int to, int from) {
   if (from >= 0) dup2(from, to);
 }
 
-/* Only rank 0 reads standard input. Output that is not read goes to /dev/null. */
-static void connect_output(int rank, const int *write_end) {
+/* Only rank 0 reads standard input. Output that is not read and not shown goes to /dev/null. */
+static void connect_output(int rank, int shown, const int *write_end) {
   static char line[BUFSIZ];
   int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (rank) redirect(STDIN_FILENO, nowhere);
-  if (rank || write_end[0] >= 0) redirect(STDOUT_FILENO, write_end[0] >= 0 ? write_end[0] : nowhere);
+  if (!shown || write_end[0] >= 0) redirect(STDOUT_FILENO, write_end[0] >= 0 ? write_end[0] : nowhere);
   /* Line-buffered even into a file, so that output before a kill is not lost. A separate buffer, because one that the
    * C library already uses would keep its old mode. */
   setvbuf(stdout, line, _IOLBF, sizeof line);
@@ -60,6 +69,7 @@ static void drop_launcher(ms_running *run, const int *write_end) {
     if (write_end[i] >= 0) close(write_end[i]);
   for (int i = 0; i < 2; i++) ms_outlet_close(&run->outlet[i]);
   close(run->signals);
+  if (run->config->link && run->config->link->fd >= 0) close(run->config->link->fd);
   ms_control_view_close(run->view);
   free(run->ranks);
   free(run->outlet);
@@ -74,7 +84,7 @@ static void set_variable(const char *name, int value) {
 /* From which the rank learns who it is, and where to connect to other nodes. */
 static void set_variables(const ms_launch_config *config, int local_rank) {
   set_variable("RANK", ms_nodes_rank(config, local_rank));
-  set_variable("WORLD_SIZE", config->ranks * (config->nodes ? config->nodes : 1));
+  set_variable("WORLD_SIZE", ms_nodes_world(config));
   set_variable("LOCAL_RANK", local_rank);
   set_variable("LOCAL_WORLD_SIZE", config->ranks);
   if (config->nodes) set_variable("MOONSHARD_NODE", config->node_rank);
@@ -90,7 +100,7 @@ static _Noreturn void become_rank(ms_running *run, int rank, const int *write_en
   if (getppid() != launcher) _exit(MS_STATUS_FAILED_RUN); /* the launcher died before prctl */
   const ms_launch_config *config = run->config;
   char job[16];
-  connect_output(rank, write_end);
+  connect_output(rank, is_shown(run, rank), write_end);
   sigaction(SIGCHLD, &run->old_child_action, NULL);
   sigaction(SIGPIPE, &run->old_pipe_action, NULL);
   sigset_t old_mask = run->old_mask;
@@ -121,16 +131,17 @@ static int open_log_file(ms_running *run, int rank) {
 static int open_logs(ms_running *run, int rank, int *write_end) {
   ms_child *child = &run->ranks[rank];
   int all = run->config->log_all;
+  snprintf(child->prefix, sizeof child->prefix, "[rank %d] ", ms_nodes_rank(run->config, rank));
   if (run->config->log_dir) MS_TRY(open_log_file(run, rank));
   for (int i = 0; i < 2; i++) {
     int own = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
     ms_rank_log *log = &child->log[i];
     log->rank = ms_nodes_rank(run->config, rank);
     log->stream = own;
-    log->prefix = all;
-    log->target = all || rank == 0 ? &run->outlet[i] : NULL;
+    log->prefix = all ? child->prefix : NULL;
+    log->target = all || is_shown(run, rank) ? &run->outlet[i] : NULL;
     log->file = child->file;
-    int wanted = all || child->file >= 0 || (rank && own == STDERR_FILENO);
+    int wanted = all || child->file >= 0 || (own == STDERR_FILENO && !is_shown(run, rank));
     if (wanted) MS_TRY(ms_rank_log_open(log, &write_end[i]));
   }
   return MS_OK;

@@ -198,6 +198,14 @@ static void check_output(ms_running *run) {
   give_grace(run, run->config->grace > 0 ? run->config->grace : ms_wait_scale * GRACE_AFTER_FAILURE);
 }
 
+/* --hosts asks the ranks to end when those of another host failed, or when the connection broke. */
+static void heed_link(ms_running *run) {
+  char why[1024];
+  if (!run->config->link || !ms_link_receive(run->config->link, why, sizeof why)) return;
+  ms_control_abort(run->view, -1, why);
+  give_grace(run, run->config->grace > 0 ? run->config->grace : ms_wait_scale * GRACE_AFTER_FAILURE);
+}
+
 static nfds_t add_outlets(const ms_running *run, struct pollfd *wanted) {
   nfds_t n = 0;
   for (int i = 0; i < 2; i++)
@@ -266,10 +274,11 @@ static void keep_places(ms_running *run) {
 }
 
 void ms_watch(ms_running *run) {
-  struct pollfd wanted[3 + 2 * MS_MAX_LOCAL_RANKS];
+  struct pollfd wanted[4 + 2 * MS_MAX_LOCAL_RANKS];
   while (run->running) {
     nfds_t n = 0;
     wanted[n++] = (struct pollfd){.fd = run->signals, .events = POLLIN};
+    wanted[n++] = (struct pollfd){.fd = run->config->link ? run->config->link->fd : -1, .events = POLLIN};
     for (int rank = 0; rank < run->config->ranks; rank++)
       for (int i = 0; i < 2; i++) {
         const ms_rank_log *log = &run->ranks[rank].log[i];
@@ -281,6 +290,7 @@ void ms_watch(ms_running *run) {
     read_logs(run);
     check_output(run);
     read_signals(run);
+    heed_link(run);
     reap(run);
     if (run->tell_to_wait > 0 && run->running && ms_clock() >= run->tell_to_wait) tell_to_wait(run);
     if (run->kill_at > 0 && ms_clock() >= run->kill_at) {

@@ -1,0 +1,31 @@
+/* link.h - the launcher's end of a socket to the program that started it on this host for `moonshard run --hosts`
+ * (host/hosts/far.c): what the launcher must know and the job's token come in, its report goes out.
+ *
+ * The environment variable MOONSHARD_HOST_LINK names the descriptor. The token comes through the socket so that neither
+ * the command line nor the environment of any process shows it.
+ */
+#ifndef MS_HOST_LINK_H
+#define MS_HOST_LINK_H
+
+#include <stddef.h>
+
+enum { MS_LINK_BYTES = 65536 }; /* largest message */
+
+typedef struct ms_link {
+  int fd;           /* a socket that keeps messages whole; -1 once the other end has closed */
+  int first, world; /* rank of the first rank of this host, and number of ranks of all hosts */
+  char host[256];   /* name of this host, as given to --hosts */
+} ms_link;
+
+/* Reads the first message, if the environment names a link, and moves the token from it to the environment variable
+ * that ms_token_hide reads. Called before ms_token_hide. Fails with MS_EINVAL. */
+int ms_link_take(void);
+/* NULL: this process was not started for --hosts. */
+ms_link *ms_link_get(void);
+/* 1: the ranks must end, for the reason in why. 0: no message. */
+int ms_link_receive(ms_link *link, char *why, size_t bytes);
+/* Sends how the launch ended. began_here: 1 when one of this host's ranks failed first; reason: of the first rank that
+ * failed, or ""; text: the lines to print. */
+void ms_link_report(ms_link *link, int began_here, const char *reason, const char *text);
+
+#endif

@@ -1,0 +1,316 @@
+-- Several hosts from one machine. Most hosts here are this one, reached by a script that stands for ssh and reads from
+-- a host's name how it behaves; the last specs have network namespaces, whose agent is `ip netns exec`.
+
+local hosts = require("moonshard.cli.hosts")
+local json = require("moonshard.base.json")
+local launched = require("lua.launched")
+local message = require("lua.message")
+local program = require("lua.program")
+local scratch = require("lua.scratch")
+local all_out, together, with_recipe = launched.all_out, launched.together, launched.with_recipe
+local has = message.has
+
+local BIN = assert(os.getenv("MOONSHARD_BIN"), "MOONSHARD_BIN names the executable under test")
+
+local AGENT = [==[#!/bin/sh
+  host=$1; shift
+  case $host in
+    gone*) echo "ssh: Could not resolve hostname $host" >&2; exit 255;;
+    mute*) exec sleep 50;;
+    banner*) echo "Welcome to $host"; exec sh -c "$*";; # as sshd does
+    stranger*) while :; do echo "not moonshard"; done;;
+    bare*) rm -f recipe.lua; exec "$@";;
+    homeless*) rmdir "$PWD"; cd /; exec "$@";;
+  esac
+  exec "$@"
+]==]
+
+local WHO = [==[
+  local world = require "moonshard.distributed.world"
+  io.write(("rank %d of %d, local rank %d, node %d of %d\n"):format(world.rank, world.size, world.local_rank(),
+    world.node_of(world.rank), world.nodes()))
+]==]
+
+-- above(1) is the pid of a rank's launcher, above(2) of the program that an agent started, above(3) of the command.
+local ABOVE = [==[
+  local world, ffi = require "moonshard.distributed.world", require "ffi"
+  ffi.cdef "int kill(int, int); int raise(int); int getpid(void); int usleep(unsigned);"
+  jit.off() -- signals interrupt a loop
+  local function read(path) local f = assert(io.open(path, "rb")) local t = f:read("*a") f:close() return t end
+  local function above(levels)
+    local pid = ffi.C.getpid()
+    for _ = 1, levels do pid = tonumber(read("/proc/" .. pid .. "/stat"):match("^%d+ %b() %a (%d+)")) end
+    return pid
+  end
+  local function wait() for _ = 1, 3000 do ffi.C.usleep(10000) end end
+]==]
+
+describe("hosts", function()
+  local agent
+
+  setup(function()
+    agent = scratch.path()
+    scratch.write(agent, AGENT)
+    os.execute("chmod +x " .. agent)
+  end)
+  teardown(scratch.clear)
+
+  -- A command for `together`; MOONSHARD_JOB_ID marks all processes of the run.
+  local function command(list, recipe, options)
+    return ("%s run --hosts %s --agent %s --rendezvous tcp://127.0.0.1 %s %s"):format(BIN, list, agent, options or "",
+      recipe)
+  end
+
+  local function run(list, source, options, variables)
+    local ended
+    with_recipe(source, function(recipe)
+      ended = together({ (variables or "") .. " " .. command(list, recipe, options) })[1]
+    end)
+    return ended
+  end
+
+  -- Whether no process of the run is left, which an end by force takes a moment for.
+  local function is_over(mark)
+    for _ = 1, 100 do
+      if not launched.can(("grep -lsF 'MOONSHARD_JOB_ID=%s' /proc/[0-9]*/environ"):format(mark)) then return true end
+      os.execute("sleep 0.1")
+    end
+    return false
+  end
+
+  it("H9 are read from lists, files and the agent's command", function()
+    assert.same({ "ssh", "-p", "2222", "-i", "my key", "it's", 'a"b', "" }, hosts.words(
+      [[ssh  -p 2222 -i 'my key' "it's" a\"b ""]]))
+    local file = program.recipe("# comment\na:2\n\nb # another\n")
+    for list, part in pairs({
+      [""] = "--hosts", ["a:0"] = "a:0 | 1 rank", ["a,a:2"] = "a,a:2 | twice",
+      ["a:2000,b:3000"] = "4096",
+      ["n[1-"] = "bracket",
+      ["-oProxyCommand=x"] = "-oProxyCommand", ["n[2-1]"] = "n[2-1]", ["@/nowhere/x"] = "/nowhere/x",
+    }) do
+      program.refused(2, { "run", "recipes/toy_hsdp.lua", "--hosts=" .. list }, part)
+    end
+    for _, one in ipairs({
+      { { "--hosts", "a", "--agent", "ssh 'x" }, "--agent | quote" },
+      { { "--hosts", "a", "--nodes", "2" }, "--hosts | --nodes" },
+      { { "--hosts", "a", "--env", "1=2" }, "--env 1=2 | NAME=VALUE" },
+      { { "--hosts", "a", "--env", "NOT_SET_HERE" }, "NOT_SET_HERE" },
+      { { "--hosts", "a", "--env", "MOONSHARD_TOKEN" }, "MOONSHARD_TOKEN" },
+      { { "--hosts", "a", "--rendezvous", "env://" }, "env:// | tcp://host" },
+      { { "--hosts", "a", "--remote-moonshard", "/a b" }, "--remote-moonshard PATH | /a b" },
+      { { "--agent", "ssh" }, "--agent needs --hosts" },
+    }) do
+      program.refused(2, { "run", "recipes/toy_hsdp.lua", unpack(one[1]) }, one[2])
+    end
+    for _, name in ipairs({ "repl", "check", "sweep" }) do
+      program.refused(2, { name, "recipes/toy_hsdp.lua", "--hosts", "a" }, "moonshard " .. name .. " | one host | run")
+    end
+    with_recipe(WHO, function(recipe)
+      assert.equal("rank 0 of 3, local rank 0, node 0 of 2", all_out(together({ command("@" .. file, recipe) })))
+    end)
+    os.remove(file)
+  end)
+
+  it("H9 run ranks as launchers that were started by hand do, also different numbers of them", function()
+    local ended = run("a:2,banner[07,9]:1", WHO, "--log-ranks all")
+    assert.equal("[rank 0] rank 0 of 4, local rank 0, node 0 of 3\n[rank 1] rank 1 of 4, local rank 1, node 0 of 3\n"
+      .. "[rank 2] rank 2 of 4, local rank 0, node 1 of 3\n[rank 3] rank 3 of 4, local rank 0, node 2 of 3",
+      all_out({ ended }))
+    has(ended.err, "[banner07] Welcome to banner07 | [banner9] Welcome to banner9")
+    with_recipe(WHO, function(recipe)
+      local alone = together({ ("%s run -n 2 --hosts localhost %s"):format(BIN, recipe) })
+      assert.equal("rank 0 of 2, local rank 0, node 0 of 1", all_out(alone))
+    end)
+  end)
+
+  it("H9 pass settings, variables and the token on, which no process shows", function()
+    local ended = run("a,banner", ABOVE .. [==[
+      local cfg = require("moonshard").args { text = "" }
+      local seen, known = "", {}
+      for level = 0, 3 do
+        local pid = above(level)
+        seen = seen .. read("/proc/" .. pid .. "/environ") .. read("/proc/" .. pid .. "/cmdline")
+      end
+      local child = io.popen("env")
+      seen = seen .. child:read("*a")
+      child:close()
+      for i, name in ipairs({ "MOONSHARD_X", "OMP_Y", "LUA_Z", "GIVEN", "TAKEN", "OTHER" }) do
+        known[i] = tostring(os.getenv(name))
+      end
+      io.write(cfg.text, "|", table.concat(known, "|"), seen:find("correct-horse", 1, true) and "|seen" or "|hidden",
+        seen:find("MOONSHARD_HOST_LINK", 1, true) and above(1) ~= 0 and "" or "|no link", "\n")
+    ]==], [[--log-ranks all --env 'GIVEN=a $b' --env TAKEN 'text=it"s * $HOME']],
+      "MOONSHARD_X=1 OMP_Y=2 LUA_Z=';;' TAKEN=t MOONSHARD_TOKEN=correct-horse-battery")
+    local line = [[it"s * $HOME|1|2|;;|a $b|t|nil|hidden]]
+    assert.equal("[rank 0] " .. line .. "\n[rank 1] " .. line, all_out({ ended }))
+  end)
+
+  it("H9 print what rank 0 does, and the lines of all whole", function()
+    local source = [==[
+      local rank = require("moonshard.distributed.world").rank
+      for i = 1, 20000 do io.write("line ", i, " of rank ", rank, "\n") end
+      io.stderr:write("rank ", rank, " warns\n")
+    ]==]
+    local lines = {}
+    for i = 1, 20000 do lines[i] = ("line %d of rank 0\n"):format(i) end
+    local ended = run("a,b", source)
+    assert.equal(0, ended.status)
+    assert.is_true(ended.out == table.concat(lines))
+    assert.equal("rank 0 warns\n", ended.err)
+    local count, next_line = 0, { 1, 1 }
+    ended = run("a,b", source, "--log-ranks all")
+    for line in ended.out:gmatch("[^\n]+") do
+      local rank, i = line:match("^%[rank ([01])%] line (%d+) of rank %1$")
+      assert.truthy(rank, line)
+      assert.equal(next_line[rank + 1], tonumber(i))
+      next_line[rank + 1] = next_line[rank + 1] + 1
+      count = count + 1
+    end
+    assert.equal(40000, count)
+    has(ended.err, "[rank 0] rank 0 warns | [rank 1] rank 1 warns")
+  end)
+
+  it("H9 report the rank that failed first with its host, once, and end all others", function()
+    local function failing(action) return ABOVE .. "if world.rank == 2 then " .. action .. " end wait()" end
+    for action, facts in pairs({
+      ["ffi.C.raise(9)"] = { 3, "rank 2 on b died | signal 9" },
+      ["error('it is broken', 0)"] = { 2, "rank 2 on b failed | it is broken" },
+      ["os.exit(7)"] = { 3, "rank 2 on b | os.exit(7)" },
+      ["ffi.C.kill(above(1), 9)"] = { 3, "launcher | on b | signal 9" },
+      ["ffi.C.kill(above(2), 9)"] = { 3, "host b | connection | signal 9" },
+    }) do
+      local ended = run("a:2,b:1,c:1", failing(action), nil, "MOONSHARD_JOB_ID=failing" .. facts[1])
+      assert.equal(facts[1], ended.status, ended.err)
+      has(ended.err, facts[2])
+      assert.equal(1, select(2, ended.err:gsub("moonshard: [^\n]* b[ :]", "")), ended.err)
+      assert.equal("", ended.out)
+      assert.is_true(is_over("failing" .. facts[1]))
+    end
+    local ended = run("a,b", "error('all know it', 0)")
+    assert.equal(2, ended.status)
+    has(ended.err, "moonshard: | all know it")
+    assert.equal(1, select(2, ended.err:gsub("all know it", "")))
+  end)
+
+  it("H9 name the host that cannot take part, and start nothing elsewhere", function()
+    local function refused(list, options, status, facts)
+      local ended = run(list, "print('started')", options)
+      assert.equal(status, ended.status, ended.err)
+      assert.equal("", ended.out)
+      has(ended.err, facts)
+    end
+    refused("a,gone", nil, 3, "[gone] ssh: Could not resolve | host gone | status 255")
+    refused("a,mute", "--timeout 1", 3, "host mute | 1 s")
+    refused("a,stranger", nil, 3, "host stranger | not from moonshard")
+    refused("a", "--remote-moonshard /nowhere/moonshard", 3, "host a | status 127 | --remote-moonshard")
+    refused("a", "--agent /nowhere/agent", 3, "/nowhere/agent | No such file | host a")
+    refused("a,b", "--rendezvous tcp://no-such-name.invalid", 2, "no-such-name.invalid | --rendezvous | first host")
+    local variables = "MOONSHARD_INTERFACE=nosuch0"
+    with_recipe(WHO, function(recipe)
+      local ended = together({ ("%s %s run --hosts a,b --agent %s %s"):format(variables, BIN, agent, recipe) })[1]
+      assert.equal(2, ended.status)
+      has(ended.err, variables)
+    end)
+  end)
+
+  it("H9 say that a host lacks the working folder or the recipe", function()
+    for list, facts in pairs({ homeless = "host homeless | working folder", bare = "host bare | recipe.lua" }) do
+      local folder = scratch.path()
+      os.execute("mkdir " .. folder)
+      local path = list == "bare" and "recipe.lua" or program.recipe("print(1)")
+      if list == "bare" then scratch.write(folder .. "/recipe.lua", "print(1)") end
+      local ended = together({ ("-C %s %s"):format(folder, command(list, path)) })[1]
+      assert.equal(2, ended.status, ended.err)
+      has(ended.err, facts .. " | every host | " .. folder)
+      assert.equal("", ended.out)
+      os.remove(path)
+    end
+  end)
+
+  it("H9 forward signals, and leave nothing when the command is killed", function()
+    -- Ctrl-C ends a rank that waits for another; those of two hosts do so only where they compute together.
+    local function signalled(number)
+      local mark = "signal" .. number
+      local ended = run(number == 2 and "a:2" or "a,b", ABOVE .. ([==[
+        if world.rank == 1 then
+          ffi.C.usleep(300000)
+          ffi.C.kill(above(3), %d)
+          for _ = 1, 50 do ffi.C.usleep(10000) end
+        end
+        while world.nodes() == 1 do world.barrier() end
+        wait()
+      ]==]):format(number), nil, "MOONSHARD_JOB_ID=" .. mark)
+      assert.is_true(is_over(mark))
+      return ended
+    end
+    for number, facts in pairs({ [1] = "terminated", [2] = "interrupted", [15] = "terminated" }) do
+      local ended = signalled(number)
+      assert.equal(128 + number, ended.status, ended.err)
+      assert.equal("moonshard: " .. facts .. "\n", ended.err)
+    end
+    assert.equal(137, signalled(9).status)
+  end)
+
+  it("H9 end when standard input does, whatever came before", function()
+    for input, status in pairs({ [""] = 0, ["\1\255\255\255\255"] = 0, ["garbage\n"] = 0 }) do
+      local ended = program.run({ "host" }, "timeout 20", input)
+      assert.equal(status, ended.status, ended.err)
+      assert.equal("\1moonshard-hosts-1\n", ended.out)
+    end
+    program.refused(2, { "host", "a" }, "a | moonshard run --hosts")
+  end)
+
+  it("H9 show their runs in ps", function()
+    local ended = run("a,b", ABOVE .. ([==[
+      local ps = io.popen(os.getenv("MOONSHARD_BIN") .. " ps --json --hosts x,gone --agent %s 2>/dev/null")
+      if world.rank == 1 then io.write(ps:read("*a")) end
+      ps:close()
+    ]==]):format(agent), "--log-ranks all")
+    assert.equal(0, ended.status, ended.err)
+    local shown = json.decode(ended.out:match("^%[rank 1%] (.*)"))
+    assert.equal("x", shown[1].host)
+    has(json.encode(shown[1].runs), "--nodes 2 --node-rank 1")
+    has(shown[2].why, "255")
+    local text = together({ ("%s ps --hosts x,gone --agent %s"):format(BIN, agent) })[1]
+    assert.equal(3, text.status)
+    has(text.out, "host x")
+    has(text.err, "host gone | 255")
+  end)
+end)
+
+describe("hosts with networks of their own", function()
+  local a, b = ("msc%d"):format(launched.find_port()), ("msd%d"):format(launched.find_port())
+  local why_not
+
+  setup(function() why_not = launched.make_two_hosts(a, b) end)
+  teardown(function() launched.remove_hosts(a, b) end)
+
+  it("H9 meet at the first one's interface, or at a place that is given", function()
+    if why_not then return pending(why_not) end
+    with_recipe(WHO, function(recipe)
+      local run = ("%s run --hosts %s:2,%s:2 --agent 'ip netns exec' --timeout 20 --log-ranks all "):format(BIN, a, b)
+      for _, command in ipairs({
+        "MOONSHARD_INTERFACE=veth0 " .. run .. recipe, run .. "--rendezvous tcp://10.99.0.1 " .. recipe,
+        run .. "--rendezvous tcp://10.99.0.1:29540 " .. recipe,
+      }) do
+        assert.equal("rank 0 of 4, local rank 0, node 0 of 2\nrank 1 of 4, local rank 1, node 0 of 2\n"
+          .. "rank 2 of 4, local rank 0, node 1 of 2\nrank 3 of 4, local rank 1, node 1 of 2",
+          (all_out(together({ command })):gsub("%[rank %d%] ", "")))
+      end
+      local ended = together({ run .. recipe })[1]
+      assert.equal(2, ended.status)
+      has(ended.err, "MOONSHARD_INTERFACE | --rendezvous | " .. a)
+    end)
+  end)
+
+  it("H9 end together when a rank dies on one of them", function()
+    if why_not then return pending(why_not) end
+    with_recipe(ABOVE .. "if world.rank == 3 then ffi.C.raise(9) end wait()", function(recipe)
+      local ended = together({ ("MOONSHARD_INTERFACE=veth0 MOONSHARD_JOB_ID=networks %s run --hosts %s:2,%s:2 "
+        .. "--agent 'ip netns exec' --timeout 20 %s"):format(BIN, a, b, recipe) })[1]
+      assert.equal(3, ended.status)
+      has(ended.err, ("rank 3 on %s died | signal 9"):format(b))
+      assert.is_false(launched.can("grep -lsF 'MOONSHARD_JOB_ID=networks' /proc/[0-9]*/environ"))
+    end)
+  end)
+end)
