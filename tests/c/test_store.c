@@ -191,6 +191,10 @@ static void hear(void *context, const char *why) {
   pthread_mutex_unlock(&h->lock);
 }
 
+static void hear_end(void *context) { (void)context; }
+
+static const ms_store_listener listener = {.failed = hear, .closed = hear_end};
+
 static void assert_heard(heard *h, const char *facts) {
   char why[1024] = "";
   for (double end = ms_clock() + 20; ms_clock() < end && !*why; usleep(1000)) {
@@ -209,7 +213,8 @@ static void meet_and_watch(int size, heard *h) {
     h[rank] = (heard){.lock = PTHREAD_MUTEX_INITIALIZER};
   }
   assert_gathered(ranks, size);
-  for (int rank = 0; rank < size; rank++) assert_int_equal(ms_store_watch(ranks[rank].store, hear, &h[rank]), MS_OK);
+  for (int rank = 0; rank < size; rank++)
+    assert_int_equal(ms_store_watch(ranks[rank].store, &listener, &h[rank]), MS_OK);
 }
 
 static void L5_a_rank_that_gives_up_is_heard_by_all(void **state) {

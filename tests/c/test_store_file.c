@@ -127,7 +127,7 @@ static void L3_a_file_of_another_run_is_told(void **state) {
   (void)state;
   static const struct {
     const char *from, *to, *facts;
-  } changes[] = {{"rendezvous 1", "rendezvous 2", "version 2 | 1"},
+  } changes[] = {{"rendezvous 2", "rendezvous 3", "version 3 | 2"},
                  {"job test", "job other", "\"other\" | \"test\""},
                  {"ranks 2", "ranks 3", "rank 0 | 3 ranks | 2"}};
   for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {

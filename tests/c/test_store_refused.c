@@ -106,7 +106,7 @@ static void L3_another_protocol_version_is_refused(void **state) {
   ms_wire_hello hello = hello_of(1);
   hello.version = MS_STORE_VERSION + 1;
   assert_int_equal(say_hello(fd, &hello, "", text, sizeof text), MS_WIRE_REFUSED);
-  assert_has(text, "version 2 | version 1");
+  assert_has(text, "version 3 | version 2");
   assert_closed(fd);
   start_callers(ranks, 1, 2, port, 2);
   meet_and_close(ranks, 2);
@@ -130,7 +130,7 @@ static void L3_a_foreign_server_at_the_port_is_told(void **state) {
   meet_a_foreign_server("SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n", 40, "store");
   ms_wire_put_greeting(greeting, nonce);
   ms_wire_put32(greeting + 8, 7);
-  meet_a_foreign_server(greeting, sizeof greeting, "version 7 | version 1");
+  meet_a_foreign_server(greeting, sizeof greeting, "version 7 | version 2");
 }
 
 /* Takes a rank's hello and answers it with a frame of `claimed` bytes of which none makes sense, then with nothing. */

@@ -41,7 +41,7 @@ describe("nodes", function()
     end
   end)
 
-  it("L5 of one host know each other, and cannot compute together", function()
+  it("H4 L5 of one host know each other, and exchange bytes", function()
     local function nodes(recipe)
       local common = ("run -n 2 --log-ranks all --nodes 2 --rendezvous tcp://127.0.0.1:%d"):format(find_port())
       local commands = {}
@@ -54,11 +54,8 @@ describe("nodes", function()
         all_out(nodes(recipe)))
     end)
     with_recipe(SUM, function(recipe)
-      for _, one in ipairs(nodes(recipe)) do
-        assert.equal(2, one.status)
-        has(one.err, "CPU | 4 ranks | 2 hosts")
-        has(one.err, "(ranks 0-1) and ")
-      end
+      assert.equal("[rank 0] rank 0 of 4, sum 10\n[rank 1] rank 1 of 4, sum 10\n[rank 2] rank 2 of 4, sum 10\n"
+        .. "[rank 3] rank 3 of 4, sum 10", all_out(nodes(recipe)))
     end)
     -- Once the other ranks have heard of the death before the launcher has.
     with_recipe([==[
@@ -236,7 +233,7 @@ describe("two hosts", function()
     end)
   end)
 
-  it("L1 meet by --nodes, and are named when CPU collectives are wanted", function()
+  it("L1 meet by --nodes, exchange bytes, and are named when CPU collectives are wanted", function()
     if why_not then return pending(why_not) end
     local function launch(recipe)
       local commands = {}
@@ -250,11 +247,14 @@ describe("two hosts", function()
       assert.equal(WHO_OF_TWO, (all_out(launch(recipe)):gsub("%[rank %d%] ", "")))
     end)
     with_recipe(SUM, function(recipe)
-      for _, one in ipairs(launch(recipe)) do
-        assert.equal(2, one.status)
-        has(one.err, "CPU | 4 ranks | 2 hosts")
-      end
+      assert.equal("rank 0 of 4, sum 10\nrank 1 of 4, sum 10\nrank 2 of 4, sum 10\nrank 3 of 4, sum 10",
+        (all_out(launch(recipe)):gsub("%[rank %d%] ", "")))
     end)
+    for _, one in ipairs(launch(TOY)) do
+      assert.equal(2, one.status)
+      has(one.err, "CPU | 4 ranks | 2 hosts")
+      has(one.err, "(ranks 0-1) and ")
+    end
   end)
 
   it("L3 refuse a rank without the token, and need one at all", function()

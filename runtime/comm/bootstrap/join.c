@@ -13,6 +13,7 @@
 #include "comm/bootstrap/environment.h"
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/join.h"
+#include "comm/bootstrap/mirror.h"
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/diagnose/report.h"
 
@@ -32,7 +33,7 @@ static int open_recorder(ms_world *world, ms_recorder *recorder) {
   ms_recorder_ring_of(recorder, MS_RECORDER_OPENING); /* reserved now, so that one always exists */
   atomic_store(&recorder->since, ms_recorder_now());
   world->everyone = (ms_group){.world = world, .size = 1};
-  return world->control && world->topology.nodes == 1 ? ms_group_open_world(world, &world->everyone) : MS_OK;
+  return world->control ? ms_group_open_world(world, &world->everyone) : MS_OK;
 }
 
 /* Without a control segment no process reads the recorder, but its writers need not care. */
@@ -95,11 +96,6 @@ static int make_world(ms_world **world) {
 
 /* ---- ranks not forked by one launcher ---- */
 
-/* Called by the store's thread once a rank died or gave up on any node. */
-static void hear_failure(void *context, const char *why) {
-  ms_control_give_up(((ms_world *)context)->control, MS_CONTROL_LAUNCHER, -1, why);
-}
-
 /* The world joined by a rendezvous, for the exit handler: a process that exits normally did not die. */
 static _Atomic(ms_world *) joined_world;
 
@@ -109,6 +105,7 @@ static void leave_at_exit(void) {
   if (!world || atomic_load(&world->control->rank[world->rank].pid) != (int32_t)getpid()) return;
   atomic_store(&world->control->rank[world->rank].state, MS_CONTROL_LEFT);
   ms_store_leave_at_exit(world->store);
+  ms_mirror_close(world);
 }
 
 static int come_together(ms_world *world, const ms_task *task, ms_control *inherited) {
@@ -116,7 +113,6 @@ static int come_together(ms_world *world, const ms_task *task, ms_control *inher
   ms_rendezvous_result result;
   MS_TRY(ms_rendezvous(task, world->timeout, inherited, &result));
   world->store = result.store;
-  world->tell_other_nodes = ms_store_abort;
   world->topology = result.topology;
   world->node_name = result.node_name;
   if (!inherited) {
@@ -127,7 +123,8 @@ static int come_together(ms_world *world, const ms_task *task, ms_control *inher
   world->rank = task->rank;
   world->size = task->size;
   MS_TRY(take_row(world, result.control));
-  MS_TRY(ms_store_watch(world->store, hear_failure, world));
+  if (world->topology.nodes > 1) ms_mirror_open(world);
+  MS_TRY(ms_store_watch(world->store, &ms_mirror_listener, world));
   if (!atomic_flag_test_and_set(&registered)) atexit(leave_at_exit);
   atomic_store(&joined_world, world);
   return MS_OK;
@@ -220,6 +217,7 @@ void ms_world_leave(ms_world *world) {
     for (int rank = 0; rank < world->size; rank++)
       if (rank != world->rank) ms_control_ring(world->control, rank);
     ms_store_close(world->store); /* its thread uses the segment */
+    ms_mirror_close(world);
     world->store = NULL;
   }
   ms_handle_release(world, MS_HANDLE_WORLD); /* running work keeps the segment until it is released as well */

@@ -176,6 +176,7 @@ static int come_together(attempt *a, const ms_store_config *config, ms_control *
   MS_TRY(ms_store_open(config, &result->store));
   MS_TRY(ms_store_gather(result->store, &mine, sizeof mine, a->all));
   MS_TRY(number_nodes(a));
+  if (result->topology.nodes > 1) MS_TRY(ms_store_set_node(result->store, result->topology.node_of[a->task->rank]));
   MS_TRY(name_nodes(a));
   MS_TRY(share_segment(a, inherited));
   return inherited ? MS_OK : take_threads(a);

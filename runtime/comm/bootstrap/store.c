@@ -4,13 +4,9 @@
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +14,7 @@
 #include "base/error.h"
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/store_file.h"
+#include "comm/bootstrap/store_link.h"
 #include "comm/bootstrap/store_server.h"
 #include "comm/bootstrap/store_wait.h"
 #include "comm/bootstrap/store_wire.h"
@@ -28,6 +25,8 @@ static const double FIRST_PAUSE = 0.005, LONGEST_PAUSE = 0.2;
 /* Seconds to wait, after this rank gave up, for the server's list of missing ranks. */
 static const double LAST_WORD_SECONDS = 5.0;
 static const double TELL_SECONDS = 1.0;
+/* Seconds after which a connection without an answer is dead. */
+static const double LONGEST_SILENCE = 10.0;
 
 struct ms_store {
   ms_store_server *server; /* rank 0 only */
@@ -35,12 +34,7 @@ struct ms_store {
   int fd, rank, size;
   int wrote_file; /* place names a file that this rank created */
   double timeout, deadline;
-  /* watching */
-  int watched, stop_fd;
-  atomic_int leaving; /* a LEAVE was sent: the end of the connection is not a failure */
-  pthread_t watcher;
-  void (*failed)(void *context, const char *why);
-  void *context;
+  ms_store_link *link; /* NULL: not watched */
 };
 
 static int send_frame(ms_store *store, uint32_t kind, const void *body, size_t bytes, double deadline) {
@@ -152,7 +146,7 @@ static int come(ms_store *store, const ms_store_config *config, const ms_store_p
   while (ms_clock() < store->deadline) {
     MS_TRY(ms_wire_connect(place, store->deadline, &store->fd, why, sizeof why));
     if (store->fd >= 0) {
-      ms_wire_keep_alive(store->fd);
+      ms_wire_keep_alive(store->fd, fmin(store->timeout, LONGEST_SILENCE));
       int rc = introduce(store, config, fmin(store->deadline, ms_clock() + GREETING_SECONDS));
       if (!rc) return MS_OK;
       close(store->fd);
@@ -201,7 +195,7 @@ int ms_store_open(const ms_store_config *config, ms_store **store) {
   ms_store_place place = *config->place;
   ms_store *opened = ms_calloc(1, sizeof *opened);
   if (!opened) return MS_ENOMEM;
-  *opened = (ms_store){.place = place, .fd = -1, .stop_fd = -1, .rank = config->rank, .size = config->size};
+  *opened = (ms_store){.place = place, .fd = -1, .rank = config->rank, .size = config->size};
   opened->timeout = config->timeout;
   opened->deadline = ms_clock() + config->timeout;
   int by_file = place.kind == MS_STORE_FILE;
@@ -268,81 +262,56 @@ int ms_store_gather(ms_store *store, const void *mine, int bytes, void *all) {
   return rc;
 }
 
-/* ---- watching ---- */
+/* ---- after the rendezvous ---- */
 
-/* The store's first frame after the rendezvous is also its last: a rank failed, or rank 0 leaves. */
-static void *watch(void *context) {
-  ms_store *store = context;
-  struct pollfd ready[2] = {{.fd = store->fd, .events = POLLIN}, {.fd = store->stop_fd, .events = POLLIN}};
-  uint32_t kind, bytes;
-  int status;
-  char text[MS_STORE_TEXT];
-  while (poll(ready, 2, -1) < 0 && errno == EINTR) continue;
-  if (ready[1].revents) return NULL;
-  double deadline = ms_clock() + LAST_WORD_SECONDS;
-  int rc = receive_header(store->fd, &kind, &bytes, deadline);
-  if (!rc && kind == MS_WIRE_FAILED) rc = receive_text(store->fd, bytes, &status, text, deadline);
-  else if (!rc && kind != MS_WIRE_LEAVE) rc = MS_FAIL(MS_EMISMATCH, "invalid data from the store");
-  if (rc && !atomic_load(&store->leaving)) store->failed(store->context, "rank 0 died, or lost its connection");
-  else if (!rc && kind == MS_WIRE_FAILED) store->failed(store->context, text);
-  shutdown(store->fd, SHUT_RDWR); /* rank 0 waits briefly for this before it leaves */
-  return NULL;
+int ms_store_set_node(ms_store *store, int node) {
+  uint8_t body[4];
+  ms_wire_put32(body, (uint32_t)node);
+  return send_frame(store, MS_WIRE_NODE, body, sizeof body, store->deadline);
 }
 
-int ms_store_watch(ms_store *store, void (*failed)(void *context, const char *why), void *context) {
-  sigset_t all, old;
-  store->failed = failed;
-  store->context = context;
-  store->stop_fd = eventfd(0, EFD_CLOEXEC);
-  if (store->stop_fd < 0) return MS_FAIL(MS_EIO, "rendezvous: eventfd: %s", strerror(errno));
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  int why = pthread_create(&store->watcher, NULL, watch, store);
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
-  if (why) return MS_FAIL(MS_EIO, "rendezvous: cannot start a thread: %s", strerror(why));
-  store->watched = 1;
-  return MS_OK;
+int ms_store_watch(ms_store *store, const ms_store_listener *listener, void *context) {
+  return ms_store_link_start(store->fd, listener, context, &store->link);
+}
+
+void ms_store_post(ms_store *store, int kind, const void *payload, size_t bytes) {
+  uint8_t body[4 + MS_STORE_POST];
+  ms_wire_put32(body, (uint32_t)kind);
+  if (bytes) memcpy(body + 4, payload, bytes);
+  ms_store_link_send(store->link, MS_WIRE_POST, body, 4 + bytes);
 }
 
 /* ---- leaving ---- */
 
-/* The other side may be gone: an error here has no effect, and must not replace a pending one. */
+/* Before there is a thread. The other side may be gone: an error here has no effect, and must not replace a pending
+ * one. */
 static void tell(ms_store *store, uint32_t kind, const char *text) {
-  uint8_t frame[MS_WIRE_HEADER + MS_STORE_TEXT];
-  size_t n = strnlen(text, MS_STORE_TEXT - 1);
+  ms_error_record before;
   if (store->fd < 0) return;
-  ms_wire_put32(frame, (uint32_t)n);
-  ms_wire_put32(frame + 4, kind);
-  memcpy(frame + MS_WIRE_HEADER, text, n);
-  double deadline = ms_clock() + TELL_SECONDS;
-  for (size_t sent = 0; sent < MS_WIRE_HEADER + n && ms_clock() < deadline;) {
-    ssize_t one = send(store->fd, frame + sent, MS_WIRE_HEADER + n - sent, MSG_NOSIGNAL);
-    if (one > 0) sent += (size_t)one;
-    else if (errno == EAGAIN) poll(&(struct pollfd){.fd = store->fd, .events = POLLOUT}, 1, 100);
-    else if (errno != EINTR) return;
-  }
+  ms_error_save(&before);
+  send_frame(store, kind, text, strnlen(text, MS_STORE_TEXT - 1), ms_clock() + TELL_SECONDS);
+  ms_error_restore(&before);
 }
 
-void ms_store_abort(ms_store *store, const char *why) { tell(store, MS_WIRE_ABORT, why); }
+void ms_store_abort(ms_store *store, const char *why) {
+  if (store->link) ms_store_link_send(store->link, MS_WIRE_ABORT, why, strnlen(why, MS_STORE_TEXT - 1));
+  else tell(store, MS_WIRE_ABORT, why);
+}
 
 void ms_store_leave_at_exit(ms_store *store) {
-  atomic_store(&store->leaving, 1);
-  tell(store, MS_WIRE_LEAVE, "");
+  ms_store_link_leave(store->link);
   ms_store_server_stop(store->server);
   store->server = NULL;
 }
 
 void ms_store_close(ms_store *store) {
-  uint64_t one = 1;
   if (!store) return;
   remove_file(store);
-  if (store->watched) {
-    while (write(store->stop_fd, &one, sizeof one) < 0 && errno == EINTR) continue;
-    pthread_join(store->watcher, NULL);
-  }
-  tell(store, MS_WIRE_LEAVE, "");
+  if (store->link) {
+    ms_store_link_leave(store->link);
+    ms_store_link_free(store->link);
+  } else tell(store, MS_WIRE_LEAVE, "");
   if (store->fd >= 0) close(store->fd);
-  if (store->stop_fd >= 0) close(store->stop_fd);
   ms_store_server_stop(store->server);
   free(store);
 }

@@ -11,12 +11,14 @@
 #define MS_COMM_BOOTSTRAP_STORE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 enum {
-  MS_STORE_VERSION = 1,
+  MS_STORE_VERSION = 2,
   MS_STORE_MAX_RANKS = 4096,
   MS_STORE_ROUND = 512,
   MS_STORE_TEXT = 1024,
+  MS_STORE_POST = 24 << 10, /* bytes of the payload of a post */
   MS_STORE_JOB = 128
 };
 
@@ -62,8 +64,37 @@ int ms_store_open(const ms_store_config *config, ms_store **store);
  * rank. Collective. Fails with MS_ETIMEOUT on every connected rank, naming the missing ones, or with MS_EPEER when a
  * rank died. */
 int ms_store_gather(ms_store *store, const void *mine, int bytes, void *all);
-/* Starts a thread that reads the store's reports and calls `failed` once if a rank dies or gives up. */
-int ms_store_watch(ms_store *store, void (*failed)(void *context, const char *why), void *context);
+/* Says which host this rank is on, in a world of several. A gather must follow before any rank posts. */
+int ms_store_set_node(ms_store *store, int node);
+
+/* What reaches the other hosts: see comm/group/mirror.h. The store itself knows two of the kinds. */
+enum ms_post_kind {
+  MS_POST_GROUP = 1,
+  MS_POST_TICKET = 2,
+  MS_POST_ANNOUNCE = 3,
+  MS_POST_ROW = 4,
+  MS_POST_RECORDS = 5,
+  MS_POST_LOOK = 6, /* the store drops those that come too often */
+  MS_POST_LEFT = 7, /* only the store posts it: the rank has left in order, this is its last post */
+  MS_POST_KINDS = 8
+};
+
+/* The functions that the store's thread calls. */
+typedef struct ms_store_listener {
+  /* A rank died or gave up, or the store cannot be reached: at most a few times. */
+  void (*failed)(void *context, const char *why);
+  /* A post of a rank of another host, on the lowest connected rank of each host; in the order in which that rank
+   * posted. */
+  void (*posted)(void *context, int from, int kind, const uint8_t *payload, size_t bytes);
+  /* Rank 0 has left in order, and with it the store. */
+  void (*closed)(void *context);
+} ms_store_listener;
+
+/* Starts the thread that reads what the store sends. The listener lives as long as the store. */
+int ms_store_watch(ms_store *store, const ms_store_listener *listener, void *context);
+/* Sends up to MS_STORE_POST bytes to one rank of every other host. Never blocks; any thread can call it, also within
+ * `posted`. */
+void ms_store_post(ms_store *store, int kind, const void *payload, size_t bytes);
 /* Reports to all other ranks that this rank gives up. */
 void ms_store_abort(ms_store *store, const char *why);
 /* Leaves from an exit handler: the store is unusable afterwards, but is not freed, since other threads may still read

@@ -11,7 +11,19 @@
 #include "base/clock.h"
 #include "base/error.h"
 
+/* Moves unsent output to the front once most of the buffer was sent, so that a peer that always has some does not make
+ * it grow. */
+static void compact(ms_store_peer *peer) {
+  if (2 * peer->out_sent < peer->out_used || !peer->out_sent) return;
+  memmove(peer->out, peer->out + peer->out_sent, peer->out_used - peer->out_sent);
+  peer->out_used -= peer->out_sent;
+  peer->shared_at -= peer->shared ? peer->out_sent : 0;
+  peer->out_sent = 0;
+}
+
 static int append(ms_store_peer *peer, const void *bytes, size_t n) {
+  if (peer->broken || peer->out_used - peer->out_sent + n > MS_PEER_UNREAD) return 0;
+  if (peer->out_used + n > peer->out_capacity) compact(peer);
   if (peer->out_used + n > peer->out_capacity) {
     size_t capacity = 2 * peer->out_capacity + n;
     uint8_t *grown = realloc(peer->out, capacity);
@@ -40,7 +52,8 @@ void ms_store_shared_release(ms_store_shared *shared) {
 ms_store_peer *ms_store_peer_new(int fd) {
   uint8_t greeting[MS_WIRE_GREETING];
   ms_store_peer *peer = ms_calloc(1, sizeof *peer);
-  if (peer) {
+  if (peer) peer->in = malloc(peer->in_capacity = MS_WIRE_HEADER + MS_PEER_LONGEST);
+  if (peer && peer->in) {
     peer->fd = fd;
     peer->rank = -1;
     peer->since = ms_clock();
@@ -49,15 +62,27 @@ ms_store_peer *ms_store_peer_new(int fd) {
       if (append(peer, greeting, sizeof greeting)) return peer;
     }
   }
+  if (peer) free(peer->in);
   free(peer);
   close(fd);
   return NULL;
+}
+
+int ms_store_peer_allow_posts(ms_store_peer *peer) {
+  size_t capacity = MS_WIRE_HEADER + MS_PEER_LONGEST_POST;
+  uint8_t *grown = realloc(peer->in, capacity);
+  if (!grown) return 0;
+  peer->in = grown;
+  peer->in_capacity = capacity;
+  peer->posts = 1;
+  return 1;
 }
 
 void ms_store_peer_free(ms_store_peer *peer) {
   close(peer->fd);
   ms_store_shared_release(peer->shared);
   free(peer->out);
+  free(peer->in);
   free(peer);
 }
 
@@ -122,24 +147,32 @@ static int send_some(ms_store_peer *peer) {
   return went >= 0;
 }
 
+static uint32_t longest_of(const ms_store_peer *peer) {
+  if (peer->rank < 0) return MS_STRANGER_LONGEST;
+  return peer->posts ? MS_PEER_LONGEST_POST : MS_PEER_LONGEST;
+}
+
 /* Passes on the whole frames in the buffer. 0: one of them is invalid. */
 static int take_frames(ms_store_peer *peer, ms_store_take *take, void *context) {
+  size_t taken = 0;
   for (;;) {
-    if (peer->in_used < MS_WIRE_HEADER) return 1;
-    uint32_t bytes = ms_wire_get32(peer->in), kind = ms_wire_get32(peer->in + 4);
-    if (bytes > (peer->rank < 0 ? (uint32_t)MS_STRANGER_LONGEST : (uint32_t)MS_PEER_LONGEST)) return 0;
+    if (peer->in_used - taken < MS_WIRE_HEADER) break;
+    uint32_t bytes = ms_wire_get32(peer->in + taken), kind = ms_wire_get32(peer->in + taken + 4);
+    if (bytes > longest_of(peer)) return 0;
     size_t whole = MS_WIRE_HEADER + (size_t)bytes;
-    if (peer->in_used < whole) return 1;
-    if (!take(context, peer, kind, peer->in + MS_WIRE_HEADER, bytes)) return 0;
-    peer->in_used -= whole;
-    memmove(peer->in, peer->in + whole, peer->in_used);
+    if (peer->in_used - taken < whole) break;
+    if (!take(context, peer, kind, peer->in + taken + MS_WIRE_HEADER, bytes)) return 0;
+    taken += whole;
   }
+  peer->in_used -= taken;
+  if (taken) memmove(peer->in, peer->in + taken, peer->in_used);
+  return 1;
 }
 
 /* 0: the connection was closed, or a frame is invalid. Reads one buffer at a time, so a peer that sends without pause
  * does not delay the others. */
 static int receive_some(ms_store_peer *peer, ms_store_take *take, void *context) {
-  ssize_t n = recv(peer->fd, peer->in + peer->in_used, sizeof peer->in - peer->in_used, MSG_DONTWAIT);
+  ssize_t n = recv(peer->fd, peer->in + peer->in_used, peer->in_capacity - peer->in_used, MSG_DONTWAIT);
   if (n < 0) return errno == EAGAIN || errno == EINTR;
   if (n == 0) return 0;
   peer->in_used += (size_t)n;

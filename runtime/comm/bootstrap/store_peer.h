@@ -5,9 +5,14 @@
 
 #include "comm/bootstrap/store_wire.h"
 
-/* Body sizes in bytes: the longest frame of a client, a text; and that of a stranger, a HELLO, perhaps of another
- * version. */
-enum { MS_PEER_LONGEST = MS_STORE_TEXT, MS_STRANGER_LONGEST = 512 };
+/* Body sizes in bytes: the longest frame of a client, a text; that of a client that posts; and that of a stranger, a
+ * HELLO, perhaps of another version. Last, the output that a peer can leave unread. */
+enum {
+  MS_PEER_LONGEST = MS_STORE_TEXT,
+  MS_PEER_LONGEST_POST = 4 + MS_STORE_POST,
+  MS_STRANGER_LONGEST = 512,
+  MS_PEER_UNREAD = 64 << 20
+};
 
 /* A body sent to many peers: stored once, freed by its last holder. */
 typedef struct ms_store_shared {
@@ -20,12 +25,13 @@ typedef struct ms_store_peer {
   int fd, rank, pid; /* rank -1: a stranger, which has not sent a valid HELLO */
   int left;          /* it announced that it leaves */
   int closing;       /* close it as soon as everything is sent */
-  int broken;        /* out of memory for its output */
+  int posts;         /* it has room for posts */
+  int broken;        /* it does not read its output, or memory for that is short */
   double since;      /* ms_clock at which it connected */
   uint8_t nonce[MS_WIRE_NONCE];
   char host[MS_WIRE_NAME];
-  uint8_t in[MS_WIRE_HEADER + MS_PEER_LONGEST];
-  size_t in_used;
+  uint8_t *in;
+  size_t in_used, in_capacity;
   uint8_t *out;
   size_t out_used, out_sent, out_capacity;
   ms_store_shared *shared; /* sent when out_sent reaches shared_at */
@@ -47,6 +53,8 @@ void ms_store_peer_send(ms_store_peer *peer, uint32_t kind, const void *body, si
  * requests more than it reads. */
 void ms_store_peer_share(ms_store_peer *peer, uint32_t kind, ms_store_shared *body);
 void ms_store_peer_tell(ms_store_peer *peer, uint32_t kind, int status, const char *text);
+/* Makes room for frames of MS_PEER_LONGEST_POST bytes; 0 when memory is short. */
+int ms_store_peer_allow_posts(ms_store_peer *peer);
 /* The events to poll for. */
 short ms_store_peer_events(const ms_store_peer *peer);
 /* Sends and receives as much as possible without blocking, and passes whole frames to `take`; returns 0 when the

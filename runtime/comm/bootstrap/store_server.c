@@ -4,8 +4,8 @@
  * the newest; all ranks at once fit), and each has a few seconds and can send one small frame, so silence, garbage and
  * floods occupy a slot only briefly. With a local socket, processes of other users do not even become strangers; over
  * TCP without a token they stay strangers, whatever they send. A member is a rank: it can send frames of a few hundred
- * bytes, one ROUND per gather. Output to a member is bounded as well: the last gather, stored once for all, and one
- * failure.
+ * bytes, one ROUND per gather, and in a world of several hosts posts of at most 24 KiB (store_posts.c). Output to a
+ * member is bounded as well: the last gather, stored once for all, one failure, and posts that it has not read yet.
  */
 #include "comm/bootstrap/store_server.h"
 
@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -27,6 +26,7 @@
 #include "base/error.h"
 #include "comm/control/rank_set.h"
 #include "comm/bootstrap/store_peer.h"
+#include "comm/bootstrap/store_posts.h"
 
 /* SPARE_STRANGERS: in addition to one per rank. SPARE_FILES: descriptors for the rest of the program. */
 enum { SPARE_STRANGERS = 64, ACCEPTS_A_TURN = 64, SPARE_FILES = 64, SECOND = 1000 };
@@ -35,14 +35,21 @@ static const double STRANGER_SECONDS = 10.0;
 /* Seconds to wait when out of descriptors: some may be free again then. */
 static const double ACCEPT_PAUSE = 0.05;
 static const double STOP_SECONDS = 2.0;
+/* Seconds for which the ranks of several hosts can still post after rank 0 has left: at the end of a run the others may
+ * wait for posts that rank 0 did not need. */
+static const double LINGER_SECONDS = 1.0;
+static const double LONGEST_SILENCE = 10.0;
 
 struct ms_store_server {
   pthread_t thread;
   char *job, *token;
   int kind; /* of the store's place */
   int size, listen_fd, stop_fd;
-  double accept_at;                /* time before which it does not accept */
-  double stop_at;                  /* 0: not stopping */
+  double accept_at;    /* time before which it does not accept */
+  double linger_until; /* 0: rank 0 has not left */
+  double stop_at;      /* 0: not stopping */
+  double silence;      /* seconds after which a connection without an answer is dead */
+  ms_store_posts posts;
   ms_store_peer **peers, **member; /* all connections; [size] by rank: NULL before it connects and after it leaves */
   struct pollfd *polled;
   int n_peers, n_strangers, most_strangers;
@@ -88,7 +95,8 @@ static void drop(ms_store_server *server, int index) {
   if (peer->rank < 0) server->n_strangers--;
   else server->member[peer->rank] = NULL;
   if (peer->rank >= 0 && !peer->left && server->stop_at == 0)
-    fail_all(server, MS_EPEER, "rank %d died, or lost its connection: process %d on %s", peer->rank, peer->pid,
+    fail_all(server, MS_EPEER, "rank %d %s: process %d on %s", peer->rank,
+             peer->broken ? "does not read what the store sends" : "died, or lost its connection", peer->pid,
              peer->host);
   ms_store_peer_free(peer);
 }
@@ -131,7 +139,7 @@ static void accept_some(ms_store_server *server) {
       close(fd);
       continue;
     }
-    ms_wire_keep_alive(fd);
+    ms_wire_keep_alive(fd, server->silence);
     add_stranger(server, fd);
   }
 }
@@ -241,7 +249,12 @@ static int take_member_frame(ms_store_server *server, ms_store_peer *peer, uint3
     case MS_WIRE_ROUND: return take_round(server, peer, body, bytes);
     case MS_WIRE_GIVE_UP: tell_missing(server, text); return 1;
     case MS_WIRE_ABORT: fail_all(server, MS_EPEER, "rank %d gave up: %s", peer->rank, text); return 1;
-    case MS_WIRE_LEAVE: peer->left = peer->closing = 1; return 1;
+    case MS_WIRE_NODE: return ms_store_posts_take_node(&server->posts, peer, body, bytes);
+    case MS_WIRE_POST: return ms_store_posts_take_post(&server->posts, peer, body, bytes);
+    case MS_WIRE_LEAVE:
+      peer->left = peer->closing = 1;
+      ms_store_posts_take_leave(&server->posts, peer);
+      return 1;
     default: return 0;
   }
 }
@@ -260,8 +273,16 @@ static int take_frame(void *context, ms_store_peer *peer, uint32_t kind, const u
 
 /* ---- the loop ---- */
 
-static void begin_stop(ms_store_server *server) {
-  server->stop_at = ms_clock() + STOP_SECONDS;
+static int has_members(const ms_store_server *server) {
+  for (int i = 0; i < server->n_peers; i++)
+    if (server->peers[i]->rank >= 0 && !server->peers[i]->closing) return 1;
+  return 0;
+}
+
+static void stop_when_due(ms_store_server *server) {
+  double now = ms_clock();
+  if (server->linger_until == 0 || server->stop_at > 0 || (has_members(server) && now < server->linger_until)) return;
+  server->stop_at = now + STOP_SECONDS;
   for (int i = server->n_peers - 1; i >= 0; i--) {
     ms_store_peer *peer = server->peers[i];
     if (peer->rank < 0) drop(server, i);
@@ -270,7 +291,7 @@ static void begin_stop(ms_store_server *server) {
 }
 
 static int poll_milliseconds(const ms_store_server *server) {
-  if (server->stop_at > 0 || server->accept_at > 0) return SECOND / 20;
+  if (server->linger_until > 0 || server->accept_at > 0) return SECOND / 20;
   return server->n_strangers ? SECOND : -1;
 }
 
@@ -278,7 +299,7 @@ static int poll_milliseconds(const ms_store_server *server) {
 static nfds_t list_descriptors(ms_store_server *server) {
   int takes = server->stop_at == 0 && ms_clock() >= server->accept_at;
   if (takes) server->accept_at = 0;
-  server->polled[0] = (struct pollfd){.fd = server->stop_at > 0 ? -1 : server->stop_fd, .events = POLLIN};
+  server->polled[0] = (struct pollfd){.fd = server->linger_until > 0 ? -1 : server->stop_fd, .events = POLLIN};
   server->polled[1] = (struct pollfd){.fd = takes ? server->listen_fd : -1, .events = POLLIN};
   for (int i = 0; i < server->n_peers; i++)
     server->polled[i + 2] =
@@ -295,11 +316,12 @@ static void *serve(void *context) {
     for (int i = (int)n - 3; i >= 0; i--) {
       int alive = !server->polled[i + 2].revents ||
                   ms_store_peer_move(server->peers[i], server->polled[i + 2].revents, take_frame, server);
-      if (!alive) drop(server, i);
+      if (!alive || server->peers[i]->broken) drop(server, i);
     }
     drop_late_strangers(server, ms_clock());
     if (server->polled[1].revents) accept_some(server);
-    if (server->polled[0].revents) begin_stop(server);
+    if (server->polled[0].revents) server->linger_until = ms_clock() + (server->posts.nodes > 1 ? LINGER_SECONDS : 0);
+    stop_when_due(server);
   }
   return NULL;
 }
@@ -308,6 +330,7 @@ static void free_server(ms_store_server *server) {
   for (int i = 0; i < server->n_peers; i++) ms_store_peer_free(server->peers[i]);
   if (server->listen_fd >= 0) close(server->listen_fd);
   if (server->stop_fd >= 0) close(server->stop_fd);
+  ms_store_posts_close(&server->posts);
   free(server->peers);
   free(server->member);
   free(server->polled);
@@ -319,25 +342,13 @@ static void free_server(ms_store_server *server) {
   free(server);
 }
 
-/* Every rank needs a descriptor here, and one more for a stranger while the ranks connect. */
-static int allow_files(int size) {
-  struct rlimit limit;
-  rlim_t need = 2 * (rlim_t)size + SPARE_STRANGERS + SPARE_FILES;
-  if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= need) return MS_OK;
-  if (limit.rlim_max >= need) {
-    limit.rlim_cur = need;
-    if (!setrlimit(RLIMIT_NOFILE, &limit)) return MS_OK;
-  }
-  return MS_FAIL(MS_EIO, "rendezvous: rank 0 can open %llu files, but %d ranks need %llu: raise its limit (ulimit -n)",
-                 (unsigned long long)limit.rlim_max, size, (unsigned long long)need);
-}
-
 static int prepare(ms_store_server *server, const ms_store_config *config) {
   server->kind = config->place->kind;
   server->size = config->size;
+  server->silence = fmin(config->timeout, LONGEST_SILENCE);
   server->most_strangers = config->size + SPARE_STRANGERS;
   int most_peers = config->size + server->most_strangers;
-  MS_TRY(allow_files(config->size));
+  MS_TRY(ms_wire_allow_files(config->size, 2 * config->size + SPARE_STRANGERS + SPARE_FILES));
   server->job = ms_strdup(config->job);
   server->token = ms_secret_copy(config->token);
   server->peers = ms_calloc(most_peers, sizeof *server->peers);
@@ -349,6 +360,7 @@ static int prepare(ms_store_server *server, const ms_store_config *config) {
   if (!server->job || !server->token || !server->peers || !server->member || !server->polled || !server->round ||
       !server->came || !server->joined)
     return MS_ENOMEM;
+  MS_TRY(ms_store_posts_open(&server->posts, server->member, server->size));
   server->stop_fd = eventfd(0, EFD_CLOEXEC);
   if (server->stop_fd >= 0) return MS_OK;
   return MS_FAIL(MS_EIO, "rendezvous: eventfd: %s", strerror(errno));

@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@
  * since. */
 static const double LONGEST_CONNECT = 5.0;
 static const double PORT_PATIENCE = 0.2;
-enum { PORT_PAUSE_US = 5000, BACKLOG = 1024, KEEP_IDLE = 10, KEEP_INTERVAL = 5, KEEP_COUNT = 4 };
+enum { PORT_PAUSE_US = 5000, BACKLOG = 1024, KEEP_COUNT = 4 };
 
 /* ---- listening ---- */
 
@@ -199,14 +200,28 @@ int ms_wire_connect(const ms_store_place *place, double deadline, int *fd, char 
 
 /* ---- about connections ---- */
 
-void ms_wire_keep_alive(int fd) {
-  int yes = 1, idle = KEEP_IDLE, interval = KEEP_INTERVAL, count = KEEP_COUNT;
+void ms_wire_keep_alive(int fd, double seconds) {
+  const int whole = (int)fmax(1, ceil(seconds / (KEEP_COUNT + 1)));
+  int yes = 1, idle = whole, interval = whole, count = KEEP_COUNT;
+  unsigned limit = (unsigned)(1e3 * fmax(1, seconds)); /* for data that the other side does not confirm */
   /* Local sockets reject these options, and need none of them. */
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
+int ms_wire_allow_files(int ranks, int need) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= (rlim_t)need) return MS_OK;
+  if (limit.rlim_max >= (rlim_t)need) {
+    limit.rlim_cur = (rlim_t)need;
+    if (!setrlimit(RLIMIT_NOFILE, &limit)) return MS_OK;
+  }
+  return MS_FAIL(MS_EIO, "rendezvous: rank 0 can open %llu files, but %d ranks need %d: raise its limit (ulimit -n)",
+                 (unsigned long long)limit.rlim_max, ranks, need);
 }
 
 /* ---- sending and receiving ---- */

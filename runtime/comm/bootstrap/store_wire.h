@@ -25,7 +25,10 @@ enum ms_wire_kind {
   MS_WIRE_GIVE_UP = 6, /* client: seconds it waited, as text; the server reports the missing ranks to all */
   MS_WIRE_FAILED = 7,  /* server: status, text */
   MS_WIRE_ABORT = 8,   /* client: text */
-  MS_WIRE_LEAVE = 9    /* both: this side leaves without an error */
+  MS_WIRE_LEAVE = 9,   /* both: this side leaves without an error */
+  MS_WIRE_NODE = 10,   /* client: the number of its host, in a world of several */
+  MS_WIRE_POST = 11,   /* client: kind (enum ms_post_kind), payload */
+  MS_WIRE_POSTED = 12  /* server: the rank that posted, kind, payload */
 };
 
 typedef struct ms_wire_hello {
@@ -44,8 +47,11 @@ int ms_wire_listen(const ms_store_place *place, int *fd);
 /* Tries once to connect, until `deadline` (ms_clock). When nothing answers, *fd is -1 and `why` has the reason: the
  * caller can try again. An error is final. */
 int ms_wire_connect(const ms_store_place *place, double deadline, int *fd, char *why, size_t bytes);
-/* Makes connections that die silently (a host that lost power) fail after about half a minute. */
-void ms_wire_keep_alive(int fd);
+/* Makes connections that die silently (a host that lost power, a link that is down) fail after about this long. */
+void ms_wire_keep_alive(int fd, double seconds);
+/* Raises this process's limit of open files to `need` if it is lower: rank 0 needs a descriptor for each of `ranks`
+ * ranks, and one more for a stranger while the ranks connect. */
+int ms_wire_allow_files(int ranks, int need);
 /* Send or receive everything, or fail: MS_ETIMEOUT at the deadline, MS_EIO when the connection closed. */
 int ms_wire_send(int fd, const void *data, size_t bytes, double deadline);
 int ms_wire_receive(int fd, void *data, size_t bytes, double deadline);

@@ -27,7 +27,6 @@ struct ms_comm {
 /* ---- opening ---- */
 
 static int check_members(const ms_world *world, int n, const int *ranks, int channel, int *me) {
-  MS_TRY(ms_world_check_one_node(world));
   if (n < 2) return MS_FAIL(MS_EINVAL, "a communicator needs at least 2 ranks, not %d", n);
   if (n > ms_world_size(world))
     return MS_FAIL(MS_EINVAL, "a communicator of %d ranks in a world of %d", n, ms_world_size(world));
@@ -42,8 +41,8 @@ static int check_members(const ms_world *world, int n, const int *ranks, int cha
     ms_rank_set_add(&members, ranks[i]);
     if (ranks[i] == ms_world_rank(world)) *me = i;
   }
-  if (*me >= 0) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "a communicator without rank %d, which opens it", ms_world_rank(world));
+  if (*me < 0) return MS_FAIL(MS_EINVAL, "a communicator without rank %d, which opens it", ms_world_rank(world));
+  return ms_world_check_one_host(world, n, ranks);
 }
 
 int ms_comm_open_over(const ms_channel_api *api, ms_world *world, int n, const int *ranks, int channel,

@@ -14,7 +14,7 @@
 #include "comm/control/rank_set.h"
 
 enum {
-  MS_CONTROL_VERSION = 7,
+  MS_CONTROL_VERSION = 8,
   MS_CONTROL_PAGE = 4096,
   MS_CONTROL_TEXT = 2048,               /* bytes of an error message */
   MS_CONTROL_FAILURE = 512,             /* bytes of an error that the program caught */
@@ -37,6 +37,11 @@ typedef struct ms_control_rank {
   char text[MS_CONTROL_TEXT];
   _Atomic uint32_t failed; /* like told, for ms_world_note_failure */
   char failure[MS_CONTROL_FAILURE];
+  _Atomic uint32_t applies; /* its store thread writes what ranks of other hosts publish, or can begin to */
+  /* Of a rank of another host, from the last report of its host. */
+  _Atomic uint64_t seen;    /* when the report came: nanoseconds of the monotonic clock; 0: never */
+  _Atomic int32_t stopped;  /* its process there, if a signal has stopped it; otherwise 0 */
+  _Atomic int32_t printing; /* it is blocked until its output is read */
 } ms_control_rank;
 
 typedef struct ms_control {

@@ -15,13 +15,13 @@ enum { LOOKS = 5, MOST_LINES = 12 };
 
 /* ---- who is behind ---- */
 
-/* The ranks that can be reached from `from` and do not wait; *seen: all ranks visited. */
+/* The ranks that can be reached from `from` and do not wait, or cannot even wake up; *seen: all ranks visited. */
 static ms_rank_set follow_waits(const ms_rank_status *all, const ms_rank_set *from, ms_rank_set *seen) {
   ms_rank_set behind = {{0}}, open = *from;
   *seen = *from;
   for (int rank; (rank = ms_rank_set_next(&open, 0)) >= 0;) {
     ms_rank_set_remove(&open, rank);
-    if (!all[rank].wait.kind) {
+    if (!all[rank].wait.kind || all[rank].stopped) {
       ms_rank_set_add(&behind, rank);
       continue;
     }
@@ -70,10 +70,20 @@ static void append_missed(ms_text *text, const ms_control *control, const ms_ran
   if (before_step && *opening) ms_text_append(text, ", nor %s, the first collective of its plan", opening);
 }
 
+/* A rank of another host, of which this one knows nothing. */
+static int is_unknown(const ms_control *control, int rank) {
+  const ms_control_rank *row = &control->rank[rank];
+  return control->local < control->size && !atomic_load(&row->pid) && !atomic_load(&row->seen);
+}
+
 static void append_behind(ms_text *text, const char *separator, const ms_control *control, const ms_rank_status *all,
                           int rank) {
   const ms_rank_op *missed = find_missed(control, all, rank);
   ms_text_append(text, "%srank %d ", separator, rank);
+  if (is_unknown(control, rank)) {
+    ms_text_append(text, "is on another host, which has not reported its state");
+    return;
+  }
   ms_append_place(text, &all[rank], "has been ", 1);
   if (!missed) return;
   ms_text_append(text, ", ");
@@ -121,11 +131,6 @@ static void append_line(ms_text *text, const ms_rank_status *all, const ms_rank_
   if (!*s->activity || s->state != MS_CONTROL_JOINED) return;
   ms_text_append(text, "; before that outside the engine for ");
   ms_append_seconds(text, outside.least, outside.most);
-}
-
-/* A rank of another host, of which this one knows nothing. */
-static int is_unknown(const ms_control *control, int rank) {
-  return control->local < control->size && !atomic_load(&control->rank[rank].pid);
 }
 
 static void append_lines(ms_text *text, const ms_control *control, const ms_rank_status *all, const ms_rank_set *skip,

@@ -18,7 +18,7 @@ typedef struct ms_rank_op {
 } ms_rank_op;
 
 typedef struct ms_rank_status {
-  int pid, state; /* enum ms_control_rank_state */
+  int pid, state; /* pid: on its host; state: enum ms_control_rank_state */
   int stopped;    /* the process exists and was stopped by a signal */
   int printing;   /* it is blocked until its output is read */
   char activity[MS_RECORDER_TEXT_BYTES], at[MS_RECORDER_TEXT_BYTES], doing[MS_RECORDER_TEXT_BYTES];
@@ -30,6 +30,8 @@ typedef struct ms_rank_status {
   ms_rank_op wait, last; /* the collective that it waits in; the last one that it left */
 } ms_rank_status;
 
+/* Whether a process of this host is stopped by a signal, and whether it is blocked until its output is read. */
+void ms_report_process(int pid, int *stopped, int *printing);
 void ms_report_status(const ms_control *control, int rank, ms_rank_status *status);
 /* Reads all ranks `looks` times. A rank that waits in any one of them counts as waiting, since between two sleeps it is
  * briefly awake. */

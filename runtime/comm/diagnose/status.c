@@ -99,6 +99,23 @@ static int is_printing(int pid) {
   return strstr(where, "pipe_write") != NULL;
 }
 
+void ms_report_process(int pid, int *stopped, int *printing) {
+  *stopped = is_stopped(pid);
+  *printing = is_printing(pid);
+}
+
+/* Of a rank of another host, its host has reported it. */
+static void read_process(const ms_control_rank *row, ms_rank_status *status) {
+  int there = atomic_load(&row->stopped);
+  if (!atomic_load(&row->seen)) {
+    ms_report_process(status->pid, &status->stopped, &status->printing);
+    return;
+  }
+  status->stopped = there != 0;
+  status->printing = atomic_load(&row->printing);
+  if (there) status->pid = there;
+}
+
 void ms_report_status(const ms_control *control, int rank, ms_rank_status *status) {
   const ms_control_rank *row = &control->rank[rank];
   const ms_recorder *recorder = ms_recorder_in(control, rank);
@@ -123,10 +140,7 @@ void ms_report_look(const ms_control *control, int looks, ms_rank_status *all) {
       if (!look || !all[rank].wait.kind) ms_report_status(control, rank, &all[rank]);
   }
   for (int rank = 0; rank < control->size; rank++)
-    if (all[rank].state == MS_CONTROL_JOINED) {
-      all[rank].stopped = is_stopped(all[rank].pid);
-      all[rank].printing = is_printing(all[rank].pid);
-    }
+    if (all[rank].state == MS_CONTROL_JOINED) read_process(&control->rank[rank], &all[rank]);
 }
 
 void ms_report_noted(const ms_control *control, char *text, size_t bytes) {

@@ -11,6 +11,7 @@
 typedef struct ms_group {
   ms_world *world;
   int size, me;           /* me: this rank's index */
+  int spans;              /* its ranks are on several hosts */
   int *rank;              /* [size] world ranks; belongs to the group */
   const char *label;      /* for reports of waits; NULL: what the program is doing (the whole world) */
   ms_group_entry *entry;  /* NULL: this rank alone */

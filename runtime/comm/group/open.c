@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "comm/group/group.h"
 #include "comm/group/wait.h"
+#include "comm/group/world_state.h"
 
 int ms_group_enter(ms_world *world, int n, const int *ranks, int channel, ms_group_entry **entry,
                    ms_recorder_ring **ring) {
@@ -21,6 +22,7 @@ int ms_group_enter(ms_world *world, int n, const int *ranks, int channel, ms_gro
     ms_world_sleep(world, seen, 1e-4);
   }
   *ring = ms_recorder_ring_of(ms_world_recorder(world), ms_group_number(control, *entry));
+  if (*ring && world->mirror && ms_world_spans(world, n, ranks)) world->mirror->group(world, *entry);
   if (*ring) return MS_OK;
   return MS_FAIL(MS_ENOMEM, "this rank already has %d communicators, the most that fit: open fewer meshes or slices",
                  MS_RECORDER_RINGS - 1);
@@ -37,6 +39,7 @@ static int take_place(ms_group *group, const int *ranks) {
                      ms_world_size(group->world));
     if (group->rank[i] == ms_world_rank(group->world)) group->me = i;
   }
+  group->spans = ms_world_spans(group->world, group->size, group->rank);
   if (group->me >= 0) return MS_OK;
   return MS_FAIL(MS_EINVAL, "a process group without this rank: rank %d is not among the %d ranks",
                  ms_world_rank(group->world), group->size);
@@ -74,6 +77,7 @@ static uint32_t announce(ms_world *world, const char *text) {
   atomic_store(&mine->number, number);
   for (int rank = 0; rank < ms_world_size(world); rank++)
     if (rank != ms_world_rank(world)) ms_control_ring(ms_world_control(world), rank);
+  if (world->mirror) world->mirror->announce(world);
   return number;
 }
 
@@ -135,7 +139,6 @@ static int is_the_world(const ms_group *group) {
 }
 
 int ms_group_open(ms_world *world, int n, const int *ranks, const char *label, ms_group *group) {
-  MS_TRY(ms_world_check_one_node(world));
   if (n < 1 || n > ms_world_size(world))
     return MS_FAIL(MS_EINVAL, "a process group of %d ranks in a world of %d", n, ms_world_size(world));
   *group = (ms_group){.world = world, .size = n};

@@ -1,9 +1,10 @@
 /* recover.c - a clean start for all ranks after some of them aborted a common operation.
  *
  * The ranks wait for each other twice, on a counter with no other use. After the first wait no rank is inside a
- * collective any more, so each resets what it has written into the control segment: its tickets, and its text about
- * giving up. After the second wait the job is in its initial state. Communicators and states detect this by the epoch,
- * the number of these waits. The launcher's text is kept: a rank that died does not come back.
+ * collective any more, so each resets what it has written into the control segment, and other hosts do the same for
+ * it: its tickets, and its text about giving up. After the second wait the job is in its initial state. Communicators
+ * and states detect this by the epoch, the number of these waits. The launcher's text is kept: a rank that died does
+ * not come back.
  */
 #include "base/error.h"
 #include "comm/group/wait.h"
@@ -30,6 +31,7 @@ static int come_to(ms_world *world, uint32_t step) {
   atomic_store(&world->control->rank[world->rank].recovery, step);
   for (int rank = 0; rank < world->size; rank++)
     if (rank != world->rank) ms_control_ring(world->control, rank);
+  if (world->mirror) world->mirror->row(world);
   return ms_world_wait(world, &others);
 }
 
@@ -45,13 +47,12 @@ int ms_world_recover(ms_world *world) {
   MS_HANDLE(world, WORLD);
   ms_control *control = world->control;
   if (!control) return MS_OK;
-  MS_TRY(ms_world_check_one_node(world));
   uint32_t before = atomic_load(&control->rank[world->rank].recovery);
   MS_TRY(come_to(world, before + 1));
   ms_group_table_reset(control, world->rank);
   atomic_store(&control->rank[world->rank].told, 0);
   atomic_store(&control->rank[world->rank].failed, 0);
   ms_world_set_activity(world, NULL);
-  if (world->rank == 0) reset_abort(control);
+  if (ms_world_local_rank(world) == 0) reset_abort(control); /* each host has its own abort word */
   return come_to(world, before + 2);
 }

@@ -102,11 +102,13 @@ static int same_group(const ms_control *control, const ms_group_entry *entry, in
 }
 
 /* Fills a free entry; returns 0 while another rank fills it. */
-static int settle(const ms_control *control, ms_group_entry *entry, int n, const int *ranks, int channel) {
+static int settle(const ms_control *control, ms_group_entry *entry, int n, const int *ranks, int channel,
+                  uint64_t key) {
   uint32_t state = MS_GROUP_FREE;
   if (!atomic_compare_exchange_strong(&entry->state, &state, MS_GROUP_FILLING)) return state == MS_GROUP_READY;
   entry->channel = channel;
   entry->size = n;
+  entry->key = key;
   entry->slot = channel == MS_GROUP_CHANNEL ? atomic_fetch_add(&slots_in(control)->assigned, n) : MS_GROUP_NO_SLOT;
   memcpy(ms_group_ranks(control, entry), ranks, sizeof *ranks * (size_t)n);
   atomic_store(&entry->state, MS_GROUP_READY);
@@ -120,22 +122,40 @@ static int is_the_world(const ms_control *control, int n, const int *ranks, int 
   return 1;
 }
 
-static int check_slots(const ms_control *control, const ms_group_entry *entry) {
+static int has_slots(const ms_control *control, const ms_group_entry *entry) {
   const int slots = (int)slots_of((uint64_t)control->size);
-  if (entry->slot == MS_GROUP_NO_SLOT || (entry->slot >= 0 && entry->slot + entry->size <= slots)) return MS_OK;
+  return entry->slot == MS_GROUP_NO_SLOT || (entry->slot >= 0 && entry->slot + entry->size <= slots);
+}
+
+static int check_slots(const ms_control *control, const ms_group_entry *entry) {
+  if (has_slots(control, entry)) return MS_OK;
   return MS_FAIL(
       MS_ENOMEM,
       "the process groups of this job already have %d ranks in total, the most that fit: open fewer meshes or slices",
-      slots);
+      (int)slots_of((uint64_t)control->size));
+}
+
+/* Index of the i-th entry to try for a key. */
+static int probed(uint64_t key, uint64_t i) { return (int)(1 + (key + i) % (MS_GROUP_ENTRIES - 1)); }
+
+ms_group_entry *ms_group_by_key(const ms_control *control, uint64_t key) {
+  for (uint64_t i = 0; i < MS_GROUP_ENTRIES; i++) {
+    ms_group_entry *entry =
+        ms_group_entry_at(control, i ? probed(key, i - 1) : 0); /* the world's is outside the table */
+    if (i && atomic_load(&entry->state) == MS_GROUP_FREE) return NULL;
+    if (atomic_load(&entry->state) == MS_GROUP_READY && entry->key == key)
+      return has_slots(control, entry) ? entry : NULL;
+  }
+  return NULL;
 }
 
 int ms_group_entry_find(ms_control *control, int n, const int *ranks, int channel, ms_group_entry **found) {
-  uint64_t hash = ms_hash_int(ms_hash_bytes(MS_HASH_INIT, ranks, sizeof *ranks * (size_t)n), channel);
+  uint64_t key = ms_hash_int(ms_hash_bytes(MS_HASH_INIT, ranks, sizeof *ranks * (size_t)n), channel);
   int world = is_the_world(control, n, ranks, channel);
   *found = NULL;
   for (uint64_t i = 0; i < MS_GROUP_ENTRIES - 1; i++) {
-    ms_group_entry *entry = ms_group_entry_at(control, world ? 0 : (int)(1 + (hash + i) % (MS_GROUP_ENTRIES - 1)));
-    if (!settle(control, entry, n, ranks, channel)) return MS_OK;
+    ms_group_entry *entry = ms_group_entry_at(control, world ? 0 : probed(key, i));
+    if (!settle(control, entry, n, ranks, channel, key)) return MS_OK;
     if (!same_group(control, entry, n, ranks, channel)) continue;
     *found = entry;
     return check_slots(control, entry);

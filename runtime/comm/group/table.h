@@ -32,6 +32,7 @@ typedef struct ms_group_entry {
   _Alignas(64) _Atomic uint32_t state; /* enum ms_group_entry_state */
   int32_t channel, size;
   int32_t slot; /* MS_GROUP_CHANNEL: the first of its slots; otherwise MS_GROUP_NO_SLOT */
+  uint64_t key; /* hash of ranks and channel: names the group on every host */
   /* [ranks of the world]; behind them the group's ranks (ms_group_ranks), and counts of pairs (ms_group_sent). */
   ms_group_ticket ticket[];
 } ms_group_entry;
@@ -66,6 +67,8 @@ const ms_group_entry *ms_group_by_number(const ms_control *control, uint32_t num
 /* Finds or makes the entry of these ranks and channel. *found NULL: another rank is filling an entry at the moment; try
  * again. */
 int ms_group_entry_find(ms_control *control, int n, const int *ranks, int channel, ms_group_entry **found);
+/* The entry of the group with this key; NULL when this host has none, or no slots for it. */
+ms_group_entry *ms_group_by_key(const ms_control *control, uint64_t key);
 /* Resets the counts of `rank` in every group, as if it had begun nothing. */
 void ms_group_table_reset(ms_control *control, int rank);
 

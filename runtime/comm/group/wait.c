@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/group/other_hosts.h"
 #include "comm/group/world_state.h"
 
 /* Longest sleep in seconds: the delay for a signal that arrives just before the thread sleeps, or in another thread. */
@@ -104,16 +105,20 @@ static const char *name_of(const ms_wait_for *what, char *text, size_t bytes) {
   return text;
 }
 
-/* Fails when two checks in a row find this rank in the same deadlock, long before the deadline. */
-static int check_deadlock(ms_world *world, ms_wait *wait, const ms_wait_for *what, double now) {
+/* Fails when two checks in a row find this rank in the same deadlock, long before the deadline. Ranks of other hosts
+ * count with what their hosts have reported between the two. */
+static int check_deadlock(ms_world *world, ms_wait *wait, const ms_wait_for *what, const ms_rank_set *missing,
+                          double now) {
   char name[256], behind[MS_CONTROL_TEXT];
   uint64_t state;
   if (now < wait->started + PATIENCE || now < wait->looked_at + PATIENCE) return MS_OK;
+  double looked_before = wait->looked_at;
   wait->looked_at = now;
+  ms_world_look_at(world, missing);
   ms_rank_set stuck = world->diagnosis->deadlock(world->control, &state);
   uint64_t before = wait->stuck;
   wait->stuck = ms_rank_set_has(&stuck, world->rank) ? state : 0;
-  if (!wait->stuck || wait->stuck != before) return MS_OK;
+  if (!wait->stuck || wait->stuck != before || !ms_world_has_heard(world, &stuck, looked_before)) return MS_OK;
   world->diagnosis->behind(world->control, world->rank, &stuck, behind, sizeof behind);
   return MS_FAIL(MS_EMISMATCH, "%s: rank %d is waiting, but can never continue%s", name_of(what, name, sizeof name),
                  world->rank, behind);
@@ -138,20 +143,21 @@ static int check_gone(ms_world *world, ms_wait *wait, const ms_wait_for *what, c
 }
 
 int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, const ms_rank_set *missing, double *rest) {
-  char name[256], who[512], behind[MS_CONTROL_TEXT];
+  char name[256], who[512], silent[512], behind[MS_CONTROL_TEXT];
   if (what->recovers) MS_TRY(check_launcher(world->control));
   else MS_TRY(ms_world_check(world));
   if (!what->recovers) MS_TRY(check_given_up(world->control, missing));
   double now = ms_clock();
   leave_out_stops(wait, now);
   MS_TRY(check_gone(world, wait, what, missing, now));
-  if (!what->recovers) MS_TRY(check_deadlock(world, wait, what, now));
+  if (!what->recovers) MS_TRY(check_deadlock(world, wait, what, missing, now));
   *rest = wait->started + world->timeout - now;
   if (*rest > 0) return MS_OK;
   ms_rank_set_text(missing, who, sizeof who);
+  ms_world_hear_hosts(world, silent, sizeof silent);
   world->diagnosis->behind(world->control, world->rank, missing, behind, sizeof behind);
-  return MS_FAIL(MS_ETIMEOUT, "%s: rank %d has waited %g s for %s%s", name_of(what, name, sizeof name), world->rank,
-                 world->timeout, who, behind);
+  return MS_FAIL(MS_ETIMEOUT, "%s: rank %d has waited %g s for %s%s%s", name_of(what, name, sizeof name), world->rank,
+                 world->timeout, who, silent, behind);
 }
 
 /* ---- the loop ---- */

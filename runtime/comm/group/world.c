@@ -70,9 +70,17 @@ static void name_hosts(const ms_world *world, char *text, size_t bytes) {
   free(here);
 }
 
-int ms_world_check_one_node(const ms_world *world) {
+int ms_world_spans(const ms_world *world, int n, const int *ranks) {
+  const int *node_of = world->topology.node_of;
+  if (world->topology.nodes == 1) return 0;
+  for (int i = 1; i < n; i++)
+    if (node_of[ranks ? ranks[i] : i] != node_of[ranks ? ranks[0] : 0]) return 1;
+  return 0;
+}
+
+int ms_world_check_one_host(const ms_world *world, int n, const int *ranks) {
   char hosts[1024];
-  if (ms_world_nodes(world) == 1) return MS_OK;
+  if (!ms_world_spans(world, n, ranks)) return MS_OK;
   name_hosts(world, hosts, sizeof hosts);
   return MS_FAIL(MS_EUNSUPPORTED,
                  "this build has no CPU collectives between hosts, but the %d ranks are on %d hosts: %s", world->size,
@@ -117,6 +125,7 @@ void ms_world_note_failure(ms_world *world, const char *why) {
   if (!atomic_compare_exchange_strong(&row->failed, &untold, 1)) return;
   strncpy(row->failure, why, MS_CONTROL_FAILURE - 1);
   atomic_store(&row->failed, 2);
+  if (world->mirror) world->mirror->row(world);
 }
 
 /* ---- whether the job continues ---- */
@@ -141,7 +150,7 @@ int ms_world_check(const ms_world *world) {
 void ms_world_abort(ms_world *world, const char *why) {
   MS_HANDLE_OR(, world, WORLD);
   if (world->control) ms_control_give_up(world->control, world->rank, world->rank, why);
-  if (ms_world_nodes(world) > 1) world->tell_other_nodes(world->store, why);
+  if (world->mirror) world->mirror->row(world);
 }
 
 unsigned ms_world_epoch(const ms_world *world) {

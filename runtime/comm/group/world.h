@@ -22,8 +22,8 @@ ms_recorder *ms_world_recorder(const ms_world *world);
 int ms_world_check(const ms_world *world);
 /* Changes whenever this rank returns from ms_world_recover, which voids all operations in flight. */
 unsigned ms_world_epoch(const ms_world *world);
-/* MS_OK when all ranks share memory; otherwise MS_EUNSUPPORTED, naming the hosts. */
-int ms_world_check_one_node(const ms_world *world);
+/* MS_OK when these ranks share memory; otherwise MS_EUNSUPPORTED, naming the hosts. */
+int ms_world_check_one_host(const ms_world *world, int n, const int *ranks);
 /* Rings the doorbells of `n` ranks. */
 void ms_world_ring(ms_world *world, const int *ranks, int n);
 /* Sleep until this rank's doorbell rings, or `seconds` pass. `seen` is the doorbell's value (ms_world_doorbell) read

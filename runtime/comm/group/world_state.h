@@ -4,6 +4,7 @@
 
 #include "base/handle.h"
 #include "base/topology.h"
+#include "comm/group/mirror.h"
 #include "comm/group/wait.h"
 #include "comm/group/group.h"
 
@@ -22,11 +23,9 @@ struct ms_world {
   const ms_diagnosis *diagnosis;
   ms_topology topology;            /* of all ranks */
   char (*node_name)[MS_HOST_NAME]; /* [topology.nodes]; NULL: all ranks are on `host` */
-  ms_group everyone;               /* group 0: all ranks; unused when they are on several nodes */
-  /* Bootstrap's connection to ranks that were not forked by one launcher, and its function that passes an abort to the
-   * other nodes. */
-  struct ms_store *store;
-  void (*tell_other_nodes)(struct ms_store *store, const char *why);
+  ms_group everyone;               /* group 0: all ranks */
+  struct ms_store *store;          /* bootstrap's connection to ranks that were not forked by one launcher */
+  const ms_mirror *mirror;         /* NULL: all ranks are on one host */
 };
 
 #endif

@@ -71,6 +71,7 @@ int ms_region_map(ms_group *group, size_t bytes, ms_region *region) {
   *region = (ms_region){NULL, 0};
   if (!bytes) return MS_OK;
   if (group->size == 1) return map_private(bytes, region);
+  MS_TRY(ms_world_check_one_host(group->world, group->size, group->rank));
   int rc = MS_OK, failed = 0, *all_failed = ms_calloc(group->size, sizeof *all_failed);
   offer mine = make_offer(group->me, bytes), *offers = ms_calloc(group->size, sizeof *offers);
   if (!all_failed || !offers) MS_GOTO(MS_ENOMEM);

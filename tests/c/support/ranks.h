@@ -15,13 +15,13 @@
   if (!(condition)) return MS_FAIL(MS_EINTERNAL, __VA_ARGS__)
 
 /* The call fails with this status and a message that holds these facts; then the record is clear again. */
-#define EXPECT_FAILS(call, code, facts)                                                     \
-  do {                                                                                      \
-    int got_ = (call);                                                                      \
-    EXPECT(got_ == (code), "%s instead of %s", ms_status_name(got_), ms_status_name(code)); \
-    const char *lacks_ = message_lacks(ms_error_message(), (facts));                        \
-    if (lacks_) return ms_error_prefix("expected \"%s\" in", lacks_);                       \
-    ms_error_clear();                                                                       \
+#define EXPECT_FAILS(call, code, facts)                                                                             \
+  do {                                                                                                              \
+    int got_ = (call);                                                                                              \
+    EXPECT(got_ == (code), "%s instead of %s: %s", ms_status_name(got_), ms_status_name(code), ms_error_message()); \
+    const char *lacks_ = message_lacks(ms_error_message(), (facts));                                                \
+    if (lacks_) return ms_error_prefix("expected \"%s\" in", lacks_);                                               \
+    ms_error_clear();                                                                                               \
   } while (0)
 
 /* What a rank does; returns a status. */

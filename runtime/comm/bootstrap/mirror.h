@@ -1,0 +1,38 @@
+/* mirror.h - the mirror (comm/group/mirror.h) over the store's connections. Internal to comm.
+ *
+ * mirror.c posts what this rank publishes, mirror_apply.c writes what ranks of other hosts post into this host's
+ * control segment, mirror_records.c does both for flight recorders.
+ */
+#ifndef MS_COMM_BOOTSTRAP_MIRROR_H
+#define MS_COMM_BOOTSTRAP_MIRROR_H
+
+#include "comm/bootstrap/mirror_code.h"
+#include "comm/group/world_state.h"
+
+/* What the store's thread calls, with the world; also for worlds on one host, to which nothing is posted. */
+extern const ms_store_listener ms_mirror_listener;
+
+/* Before the store's thread starts: the world publishes from now on. */
+void ms_mirror_open(ms_world *world);
+/* After the store's thread has ended: the host's next rank applies posts. */
+void ms_mirror_close(ms_world *world);
+
+/* A record of a flight recorder without the recorder's numbers. Times are ages in nanoseconds; 0: not yet. */
+typedef struct ms_mirror_record {
+  uint64_t sequence; /* 0: no record */
+  uint64_t bytes, entered, met, left;
+  int64_t step;
+  uint32_t kind;
+  char label[MS_RECORDER_TEXT_BYTES], activity[MS_RECORDER_TEXT_BYTES];
+} ms_mirror_record;
+
+/* record: can be NULL. */
+void ms_mirror_put_record(ms_mirror_writer *writer, const ms_recorder *recorder, const ms_recorder_record *record);
+/* Reads a record into a ring of another host's rank, unless the ring already has a later one. ring NULL: only reads. */
+void ms_mirror_take_record(ms_mirror_reader *reader, ms_recorder *recorder, ms_recorder_ring *ring);
+/* Posts the flight recorders of all ranks of this host. */
+void ms_mirror_post_records(ms_world *world);
+/* 0: the payload makes no sense. */
+int ms_mirror_take_records(ms_world *world, int from, ms_mirror_reader *reader);
+
+#endif

@@ -1,0 +1,16 @@
+/* other_hosts.h - what a wait needs to know about ranks of other hosts: how recent this host's image of them is, and
+ * which hosts do not answer. In a world on one host all of this is empty. Internal to group. */
+#ifndef MS_COMM_GROUP_OTHER_HOSTS_H
+#define MS_COMM_GROUP_OTHER_HOSTS_H
+
+#include "comm/group/world.h"
+
+/* Asks the other hosts for their ranks' flight recorders, if one of these ranks is there. */
+void ms_world_look_at(ms_world *world, const ms_rank_set *ranks);
+/* Whether all ranks of other hosts in the set were reported after this time (ms_clock). */
+int ms_world_has_heard(const ms_world *world, const ms_rank_set *ranks, double since);
+/* Asks all other hosts and waits about a second for their answers. Writes "; host b (ranks 2-3) does not answer" for
+ * those without one. */
+void ms_world_hear_hosts(ms_world *world, char *silent, size_t bytes);
+
+#endif
