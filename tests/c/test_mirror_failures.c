@@ -6,10 +6,12 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/group/group.h"
+#include "comm/bootstrap/mirror.h"
 
 enum { RANKS = 6, PER_HOST = 2 };
 static const double TIMEOUT = 2;
@@ -129,6 +131,46 @@ static void H4_a_failure_that_a_rank_noted_is_quoted_on_every_host(void **state)
   assert_named(3, note_and_leave, 2, "rank 3 left | rank 3 failed | ENOENT of a file");
 }
 
+/* ---- posts that make no sense ---- */
+
+enum { RANDOM_POSTS = 3000 };
+
+/* Random payloads of every kind, some of which begin as valid ones do: the ticket of the world's group, the place of
+ * rank 3, a group with rank 3. Small numbers are frequent, so that lengths and counts are often plausible. */
+static void post_at_random(ms_world *world, misfortune *how) {
+  unsigned seed = 7;
+  uint8_t payload[2048];
+  for (int i = 0; i < RANDOM_POSTS; i++) {
+    int kind = 1 + rand_r(&seed) % MS_POST_LOOK;
+    for (size_t at = 0; at < sizeof payload; at++)
+      payload[at] = (uint8_t)(rand_r(&seed) % 4 ? 0 : rand_r(&seed) % (rand_r(&seed) % 4 ? 8 : 256));
+    ms_mirror_writer valid = {.used = 0};
+    if (kind == MS_POST_TICKET) ms_mirror_put64(&valid, world->everyone.entry->key);
+    if (kind == MS_POST_TICKET || kind == MS_POST_RECORDS) ms_mirror_put32(&valid, 3);
+    if (kind == MS_POST_GROUP) {
+      ms_mirror_put32(&valid, 5);
+      ms_mirror_put_bytes(&valid, (uint16_t[]){3, 1, (uint16_t)(rand_r(&seed) % RANKS)}, 6);
+    }
+    if (rand_r(&seed) % 2) memcpy(payload, valid.data, valid.used);
+    ms_store_post(world->store, kind, payload, (size_t)rand_r(&seed) % sizeof payload);
+  }
+  while (atomic_load(&how->ended) < RANKS - 1) usleep(2000);
+}
+
+static void H4_posts_that_make_no_sense_end_the_job_and_name_their_rank(void **state) {
+  (void)state;
+  *shared = (misfortune){.rank = 3, .suffer = post_at_random};
+  const ended *all = run_hosts(
+      &(hosts){.size = RANKS, .per_host = PER_HOST, .timeout = TIMEOUT, .body = suffer_or_wait, .context = shared});
+  for (int r = 0; r < RANKS; r++) {
+    if (r == 3) continue;
+    /* Its own host hears of it from the others, which give up. */
+    if (all[r].status != MS_EPEER && r != 2) fail_msg("rank %d: status %d: %s", r, all[r].status, all[r].message);
+    if (r != 2) assert_has(all[r].message, "rank 3 | invalid data");
+    assert_int_not_equal(all[r].status, -1);
+  }
+}
+
 /* ---- recovery ---- */
 
 enum { RECOVERIES = 12 };
@@ -201,6 +243,7 @@ int main(void) {
       TEST(H4_a_rank_that_stalls_is_described_on_every_host),
       TEST(H4_a_rank_that_gives_up_is_quoted_on_every_host),
       TEST(H4_a_failure_that_a_rank_noted_is_quoted_on_every_host),
+      TEST(H4_posts_that_make_no_sense_end_the_job_and_name_their_rank),
       TEST(H4_ranks_of_several_hosts_recover_together),
       TEST(H7_a_wait_for_ranks_that_recover_ends),
   };

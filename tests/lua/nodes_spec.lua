@@ -257,6 +257,35 @@ describe("two hosts", function()
     end
   end)
 
+  it("H4 whose link goes down are named on both, within the deadline and 2 seconds", function()
+    if why_not then return pending(why_not) end
+    with_recipe([==[
+      local world = require "moonshard.distributed.world"
+      for _ = 1, 100 do world.barrier() end
+      if world.rank == 1 then os.execute("ip link set veth0 down") end
+      local clock = require "moonshard.base.clock"
+      local began = clock.now()
+      local ok, why = pcall(function() while true do world.barrier() end end)
+      io.write(("rank %d: %.1f s: %s\n"):format(world.rank, clock.now() - began, tostring(why)))
+    ]==], function(recipe)
+      local common = "run -n 2 --log-ranks all --nodes 2 --rendezvous tcp://10.99.0.1:29509 --timeout 4"
+      local commands = {}
+      for node, host in ipairs({ a, b }) do
+        commands[node] = on(host, ("%s %s %s --node-rank %d %s"):format(TOKEN, BIN, common, node - 1, recipe))
+      end
+      local ended = together(commands)
+      os.execute(("ip -n %s link set veth0 up"):format(a))
+      for node, one in ipairs(ended) do
+        for rank = 2 * node - 2, 2 * node - 1 do
+          local seconds, why = one.out:match(("rank %d: ([%%d.]+) s: ([^\n]*)"):format(rank))
+          assert.truthy(why, one.out .. one.err)
+          assert.is_true(tonumber(seconds) < 6, one.out)
+          assert.truthy(why:find(node == 1 and "ranks? [23]" or "rank 0") or why:find("ranks 0%-1"), why)
+        end
+      end
+    end)
+  end)
+
   it("L3 refuse a rank without the token, and need one at all", function()
     if why_not then return pending(why_not) end
     with_recipe(WHO, function(recipe)

@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "comm/bootstrap/mirror.h"
 
+/* Seconds for a rank of this host to fill an entry, which takes microseconds unless it dies. */
+static const double FILL_SECONDS = 1.0;
 /* Seconds for a lower rank of this host, which has left, to apply its last posts. */
 static const double TAKE_OVER_SECONDS = 2.0;
 
@@ -55,7 +57,8 @@ static int take_group(ms_world *world, int from, ms_mirror_reader *reader) {
   if (n < 2 || n > world->size || !read_ranks(world, from, list, n, ranks)) return 0;
   ms_error_record before;
   ms_error_save(&before);
-  while (!ms_group_entry_find(world->control, n, ranks, (int)channel, &entry) && !entry) ms_relax();
+  double end = ms_clock() + FILL_SECONDS;
+  while (!ms_group_entry_find(world->control, n, ranks, (int)channel, &entry) && !entry && ms_clock() < end) ms_relax();
   ms_error_restore(&before);
   return 1;
 }

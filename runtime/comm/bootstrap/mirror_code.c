@@ -1,7 +1,6 @@
 /* mirror_code.c - encodes and decodes the payloads of posts. */
 #include "comm/bootstrap/mirror_code.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/bootstrap/store_wire.h"
@@ -10,14 +9,19 @@
 
 size_t ms_mirror_room(const ms_mirror_writer *writer) { return sizeof writer->data - writer->used; }
 
+/* NULL: there is no room. The payload is then cut, which the other hosts report as invalid data. */
 static uint8_t *take_room(ms_mirror_writer *writer, size_t bytes) {
-  if (bytes > ms_mirror_room(writer)) abort();
+  writer->full |= bytes > ms_mirror_room(writer);
+  if (writer->full) return NULL;
   uint8_t *at = writer->data + writer->used;
   writer->used += bytes;
   return at;
 }
 
-void ms_mirror_put32(ms_mirror_writer *writer, uint32_t value) { ms_wire_put32(take_room(writer, 4), value); }
+void ms_mirror_put32(ms_mirror_writer *writer, uint32_t value) {
+  uint8_t *at = take_room(writer, 4);
+  if (at) ms_wire_put32(at, value);
+}
 
 void ms_mirror_put64(ms_mirror_writer *writer, uint64_t value) {
   ms_mirror_put32(writer, (uint32_t)value);
@@ -26,7 +30,8 @@ void ms_mirror_put64(ms_mirror_writer *writer, uint64_t value) {
 
 void ms_mirror_put_bytes(ms_mirror_writer *writer, const void *data, size_t bytes) {
   ms_mirror_put32(writer, (uint32_t)bytes);
-  if (bytes) memcpy(take_room(writer, bytes), data, bytes);
+  uint8_t *at = take_room(writer, bytes);
+  if (at && bytes) memcpy(at, data, bytes);
 }
 
 void ms_mirror_put_text(ms_mirror_writer *writer, const char *text, size_t capacity) {

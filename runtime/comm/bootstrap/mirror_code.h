@@ -8,9 +8,10 @@
 typedef struct ms_mirror_writer {
   uint8_t data[MS_STORE_POST];
   size_t used;
+  int full; /* something did not fit: the payload is invalid */
 } ms_mirror_writer;
 
-/* The caller knows that there is room (ms_mirror_room); more than that is a mistake, and aborts. */
+/* The caller knows that there is room (ms_mirror_room). */
 void ms_mirror_put32(ms_mirror_writer *writer, uint32_t value);
 void ms_mirror_put64(ms_mirror_writer *writer, uint64_t value);
 void ms_mirror_put_bytes(ms_mirror_writer *writer, const void *data, size_t bytes);
