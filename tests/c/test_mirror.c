@@ -51,7 +51,7 @@ static void H4_every_rank_of_every_host_gets_every_value(void **state) {
   (void)state;
   expect_hosts(&(hosts){.size = 2, .per_host = 1, .body = exchange_often, .context = &(int){1000}});
   expect_hosts(&(hosts){.size = 4, .per_host = 2, .body = exchange_often, .context = &(int){1000}});
-  expect_hosts(&(hosts){.size = 5, .per_host = 2, .body = exchange_often, .context = &(int){300}});
+  expect_hosts(&(hosts){.size = 5, .per_host = 2, .body = exchange_often, .context = &(int){1000}});
 }
 
 /* The end of a run: every rank leaves as soon as it may, often. */

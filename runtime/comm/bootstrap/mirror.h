@@ -17,16 +17,7 @@ void ms_mirror_open(ms_world *world);
 /* After the store's thread has ended: the host's next rank applies posts. */
 void ms_mirror_close(ms_world *world);
 
-/* A record of a flight recorder without the recorder's numbers. Times are ages in nanoseconds; 0: not yet. */
-typedef struct ms_mirror_record {
-  uint64_t sequence; /* 0: no record */
-  uint64_t bytes, entered, met, left;
-  int64_t step;
-  uint32_t kind;
-  char label[MS_RECORDER_TEXT_BYTES], activity[MS_RECORDER_TEXT_BYTES];
-} ms_mirror_record;
-
-/* record: can be NULL. */
+/* Writes a record without the recorder's numbers; record: can be NULL. */
 void ms_mirror_put_record(ms_mirror_writer *writer, const ms_recorder *recorder, const ms_recorder_record *record);
 /* Reads a record into a ring of another host's rank, unless the ring already has a later one. ring NULL: only reads. */
 void ms_mirror_take_record(ms_mirror_reader *reader, ms_recorder *recorder, ms_recorder_ring *ring);

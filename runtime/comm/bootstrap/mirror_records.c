@@ -33,6 +33,15 @@ static uint64_t time_of(uint64_t age) {
 
 /* ---- records ---- */
 
+/* A record of a flight recorder without the recorder's numbers. Times are ages in nanoseconds; 0: not yet. */
+typedef struct post_record {
+  uint64_t sequence; /* 0: no record */
+  uint64_t bytes, entered, met, left;
+  int64_t step;
+  uint32_t kind;
+  char label[MS_RECORDER_TEXT_BYTES], activity[MS_RECORDER_TEXT_BYTES];
+} post_record;
+
 static void put_number(ms_mirror_writer *writer, const ms_recorder *recorder, uint32_t number) {
   ms_mirror_put_text(writer, ms_recorder_text(recorder, number), MS_RECORDER_TEXT_BYTES);
 }
@@ -60,8 +69,8 @@ static ms_recorder_record *last_of(ms_recorder_ring *ring) {
   return &ring->record[(load(&ring->head) - 1) % MS_RECORDER_RECORDS];
 }
 
-static void get_record(ms_mirror_reader *reader, ms_mirror_record *record) {
-  *record = (ms_mirror_record){.sequence = ms_mirror_get64(reader)};
+static void get_record(ms_mirror_reader *reader, post_record *record) {
+  *record = (post_record){.sequence = ms_mirror_get64(reader)};
   if (!record->sequence) return;
   record->bytes = ms_mirror_get64(reader);
   record->entered = ms_mirror_get64(reader);
@@ -74,7 +83,7 @@ static void get_record(ms_mirror_reader *reader, ms_mirror_record *record) {
 }
 
 void ms_mirror_take_record(ms_mirror_reader *reader, ms_recorder *recorder, ms_recorder_ring *ring) {
-  ms_mirror_record theirs;
+  post_record theirs;
   get_record(reader, &theirs);
   if (reader->bad || !theirs.sequence || !ring) return;
   uint64_t before = ms_recorder_last(ring) ? load(&last_of(ring)->sequence) : 0;
