@@ -162,13 +162,15 @@ static void H4_posts_that_make_no_sense_end_the_job_and_name_their_rank(void **s
   *shared = (misfortune){.rank = 3, .suffer = post_at_random};
   const ended *all = run_hosts(
       &(hosts){.size = RANKS, .per_host = PER_HOST, .timeout = TIMEOUT, .body = suffer_or_wait, .context = shared});
+  int reported = 0;
   for (int r = 0; r < RANKS; r++) {
     if (r == 3) continue;
-    /* Its own host hears of it from the others, which give up. */
-    if (all[r].status != MS_EPEER && r != 2) fail_msg("rank %d: status %d: %s", r, all[r].status, all[r].message);
-    if (r != 2) assert_has(all[r].message, "rank 3 | invalid data");
-    assert_int_not_equal(all[r].status, -1);
+    /* A ticket can be valid by chance: then ranks disagree about what rank 3 entered. */
+    assert_true(all[r].status == MS_EPEER || all[r].status == MS_EMISMATCH || all[r].status == MS_ETIMEOUT);
+    if (r / PER_HOST != 3 / PER_HOST) assert_has(all[r].message, "rank 3");
+    reported += strstr(all[r].message, "rank 3 sent invalid data") != NULL;
   }
+  assert_true(reported > 0);
 }
 
 /* ---- recovery ---- */
