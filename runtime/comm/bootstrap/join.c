@@ -15,6 +15,7 @@
 #include "comm/bootstrap/join.h"
 #include "comm/bootstrap/mirror.h"
 #include "comm/bootstrap/rendezvous.h"
+#include "comm/collectives/progress_thread.h"
 #include "comm/diagnose/report.h"
 
 static const double DEFAULT_TIMEOUT = 300.0;
@@ -73,6 +74,7 @@ static int be_alone(ms_world *world) {
 
 static void destroy_world(void *object) {
   ms_world *world = object;
+  ms_progress_close(world->progress);
   ms_group_close(&world->everyone);
   if (!world->control && world->recorder) munmap(world->recorder, sizeof *world->recorder);
   if (world->maps) ms_control_unmap(world->control);

@@ -1,6 +1,6 @@
 /* channel.h - the table of functions through which a communicator's operations reach the other ranks. Communicators
- * (comm.c) know only this table; shared_memory.c is the first implementation. NCCL belongs to the device
- * (ms_device_api), which runs whole collectives.
+ * (comm.c) know only this table; shared_memory.c implements it within a host, hosts.c between hosts. NCCL belongs to
+ * the device (ms_device_api), which runs whole collectives.
  *
  * A channel is one ordered sequence of operations among `size` ranks. No function blocks: an operation is started, and
  * tested until it is done. The implementation itself finds out which ranks share memory with this one and which are on
@@ -38,7 +38,8 @@ typedef struct ms_channel_api {
   /* Starts an operation; the previous one must be done. coll lives until the operation is done or aborted. */
   int (*start)(ms_channel *channel, const ms_coll *coll);
   /* Advances as far as possible without waiting. missing: can be NULL; receives the world ranks that the operation
-   * waits for if it is not done. Fails with MS_EMISMATCH when ranks entered different operations. */
+   * waits for if it is not done; none while their bytes are moving by themselves. Fails with MS_EMISMATCH when ranks
+   * entered different operations. */
   int (*test)(ms_channel *channel, enum ms_progress *progress, ms_rank_set *missing);
   /* Gives up the operation in flight, if any: this rank does not touch its buffers any more. */
   void (*abort)(ms_channel *channel);
@@ -47,6 +48,8 @@ typedef struct ms_channel_api {
 } ms_channel_api;
 
 extern const ms_channel_api ms_channel_shared_memory;
+/* Among ranks of several hosts (hosts.c); needs ms_progress_open. */
+extern const ms_channel_api ms_channel_hosts;
 
 /* Like ms_comm_open, over the caller's channels. */
 int ms_comm_open_over(const ms_channel_api *api, ms_world *world, int n, const int *ranks, int channel, ms_comm **comm);

@@ -2,9 +2,9 @@
  *
  * A communicator is one ordered channel: all its ranks issue the same operations in the same order. An operation is
  * started, then tested until it is done; ms_comm_wait tests and sleeps on the doorbell with a deadline. One thread can
- * therefore keep several channels moving while it computes. Sums are taken in rank order of the group with f32
- * accumulation, so results are reproducible bit for bit. Buffers that peers read are in shared regions: the caller
- * passes each peer's address.
+ * therefore keep several channels moving while it computes. Within a host sums are taken in rank order of the group
+ * with f32 accumulation, so results are reproducible bit for bit. Buffers that peers read are in shared regions: the
+ * caller passes each peer's address.
  *
  * Steps of an operation over shared memory:
  *   all_gather      enter; when all have entered: cast own chunk into the shared result, finish; done when all have
@@ -15,8 +15,12 @@
  *                   others' slices, finish
  *   broadcast       root enters; the others copy, finish
  *   send, recv      pairwise: the receiver reads the sender's buffer in place
- * Sources can be overwritten as soon as an operation is done. The shared result of an all_gather stays valid until this
- * rank enters the next all_gather into it. An all_reduce can overwrite the sources itself.
+ * Between hosts (hosts.c) the same operations add up in another order: first, in f32, the ranks of a host in group
+ * order, rounded to the sources' type; then the hosts, in the order of their lowest ranks. An all_reduce that is not
+ * sliced is rounded to the sources' type, too, before it is cast or accumulated. shared[p] is NULL for a rank of
+ * another host, except for shared[0] of an all_gather: the ranks of each host share a result. send and recv stay within
+ * a host. Sources can be overwritten as soon as an operation is done. The shared result of an all_gather stays valid
+ * until this rank enters the next all_gather into it. An all_reduce can overwrite the sources itself.
  */
 #ifndef MS_COMM_COLLECTIVES_COMM_H
 #define MS_COMM_COLLECTIVES_COMM_H

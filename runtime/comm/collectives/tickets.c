@@ -9,6 +9,8 @@
 
 int ms_coll_is_pairwise(int kind) { return kind == MS_COLL_SEND || kind == MS_COLL_RECV; }
 
+static int is_apart(const ms_tickets *t, int p) { return t->apart && t->apart[p]; }
+
 /* ---- signatures ---- */
 
 /* What a rank entered, for its peers: kind, number of parts, the sum over the parts' ways of an all-reduce,
@@ -62,7 +64,7 @@ int ms_tickets_compare(const ms_tickets *t) {
   const ms_group_ticket *ticket = t->config.entry->ticket;
   uint64_t mine = atomic_load_explicit(&ticket[t->config.me].signature[0], memory_order_relaxed);
   for (int p = 0; p < t->config.size; p++) {
-    if (t->coll->kind == MS_COLL_BROADCAST && p != t->coll->root) continue;
+    if (is_apart(t, p) || (t->coll->kind == MS_COLL_BROADCAST && p != t->coll->root)) continue;
     uint64_t theirs = atomic_load_explicit(&ticket[p].signature[0], memory_order_acquire);
     int finished = atomic_load_explicit(&ticket[p].count, memory_order_acquire) >= t->base + MS_TICKET_FINISHED;
     if (theirs != mine && !finished) return report_mismatch(t, p, mine, theirs);
@@ -117,7 +119,7 @@ static int has_come(const ms_tickets *t, int p) {
   const ms_coll *coll = t->coll;
   const ms_group_entry *entry = t->config.entry;
   int me = t->config.me;
-  if (p == me) return 1;
+  if (p == me || is_apart(t, p)) return 1;
   if (ms_coll_is_pairwise(coll->kind)) {
     if (p != coll->root) return 1;
     if (coll->kind == MS_COLL_SEND)

@@ -15,6 +15,7 @@ enum ms_ticket_step { MS_TICKET_IDLE = 0, MS_TICKET_ENTERED = 1, MS_TICKET_SHARE
 
 typedef struct ms_tickets {
   ms_channel_config config;
+  const uint8_t *apart; /* [size] 1: on another host, without tickets here; NULL: all ranks are on this host */
   const ms_coll *coll;
   enum ms_ticket_step phase;
   int arrived;   /* group ranks 0 .. arrived-1 have reached the current phase */

@@ -1,10 +1,10 @@
 /* recover.c - a clean start for all ranks after some of them aborted a common operation.
  *
  * The ranks wait for each other twice, on a counter with no other use. After the first wait no rank is inside a
- * collective any more, so each resets what it has written into the control segment, and other hosts do the same for
- * it: its tickets, and its text about giving up. After the second wait the job is in its initial state. Communicators
- * and states detect this by the epoch, the number of these waits. The launcher's text is kept: a rank that died does
- * not come back.
+ * collective any more, nor does a thread move bytes for one, so each resets what it has written into the control
+ * segment, and other hosts do the same for it: its tickets, and its text about giving up. After the second wait the job
+ * is in its initial state. Communicators and states detect this by the epoch, the number of these waits. The launcher's
+ * text is kept: a rank that died does not come back.
  */
 #include "base/error.h"
 #include "comm/group/wait.h"
@@ -48,6 +48,7 @@ int ms_world_recover(ms_world *world) {
   ms_control *control = world->control;
   if (!control) return MS_OK;
   uint32_t before = atomic_load(&control->rank[world->rank].recovery);
+  if (world->progress) world->give_up_transfers(world->progress);
   MS_TRY(come_to(world, before + 1));
   ms_group_table_reset(control, world->rank);
   atomic_store(&control->rank[world->rank].told, 0);

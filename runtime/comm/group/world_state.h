@@ -26,6 +26,10 @@ struct ms_world {
   ms_group everyone;               /* group 0: all ranks */
   struct ms_store *store;          /* bootstrap's connection to ranks that were not forked by one launcher */
   const ms_mirror *mirror;         /* NULL: all ranks are on one host */
+  /* The thread that moves bytes between hosts, and its function that gives up all operations in flight. NULL: nothing
+   * moves. */
+  struct ms_progress_thread *progress;
+  void (*give_up_transfers)(struct ms_progress_thread *progress);
 };
 
 #endif

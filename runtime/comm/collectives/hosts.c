@@ -1,0 +1,307 @@
+/* hosts.c - channels among ranks of several hosts: the table, and the stages of an operation.
+ *
+ *   enter    the ranks of this host have entered (tickets); an all-gather's rank casts its chunk into the host's copy
+ *   wire     the partners have entered the same, and all pieces have moved (hosts_plan.h says which, hosts_move.c how)
+ *   share    all-reduce: the ranks of this host have their regions' sums, and copy each other's
+ *   finish   the ranks of this host have finished, so no rank reads their buffers any more
+ *
+ * A rank waits for the ranks of its host and for its partners; each rank of another host is the partner of one rank of
+ * this host, so an operation is done only when all ranks have entered it. Groups that lie inside one host do not come
+ * here.
+ */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "comm/collectives/hosts.h"
+#include "comm/collectives/move.h"
+#include "comm/group/world_state.h"
+
+/* Seconds without a piece after which the partners count as missing. */
+static const double PATIENCE = 0.5;
+
+struct ms_channel {
+  ms_hosts_lane *lane;
+  ms_channel *inside; /* for sends and receives between ranks of this host */
+  int is_inside;      /* the operation in flight is one of those */
+};
+
+/* ---- steps within the host, by either thread ---- */
+
+static void await(ms_hosts_lane *lane, enum ms_ticket_step step, enum ms_hosts_stage stage) {
+  ms_tickets_publish(&lane->tickets, step);
+  ms_tickets_await(&lane->tickets, step);
+  /* Tickets of ranks of other hosts do not change here: the search for deadlocks must not count them. */
+  ms_recorder_target(lane->tickets.config.ring, 0);
+  lane->stage = stage;
+}
+
+static void finish(ms_hosts_lane *lane) {
+  const ms_coll *coll = lane->coll;
+  int waits = coll->kind != MS_COLL_BROADCAST || coll->root == lane->shape.me;
+  await(lane, MS_TICKET_FINISHED, waits ? MS_HOSTS_FINISH : MS_HOSTS_DONE);
+}
+
+/* This rank's share of what needs no wire. */
+static void share(const ms_hosts_lane *lane) {
+  const ms_coll *coll = lane->coll;
+  int here = coll->kind == MS_COLL_BROADCAST && coll->root != lane->shape.me && !lane->apart[coll->root];
+  if (coll->kind == MS_COLL_ALL_GATHER || here) ms_move_share(lane->shape.size, lane->shape.me, coll);
+}
+
+static int is_within(enum ms_hosts_stage stage) {
+  return stage == MS_HOSTS_ENTER || stage == MS_HOSTS_SHARE || stage == MS_HOSTS_FINISH;
+}
+
+static int step_within(ms_hosts_lane *lane) {
+  while (is_within(lane->stage) && ms_tickets_all_have_come(&lane->tickets)) {
+    if (lane->stage == MS_HOSTS_ENTER) {
+      MS_TRY(ms_tickets_compare(&lane->tickets));
+      share(lane);
+      lane->stage = MS_HOSTS_WIRE;
+      lane->moved_at = ms_clock();
+    } else if (lane->stage == MS_HOSTS_SHARE) {
+      ms_hosts_pull(lane);
+      finish(lane);
+    } else lane->stage = MS_HOSTS_DONE;
+  }
+  return MS_OK;
+}
+
+/* ---- the progress thread's turn ---- */
+
+static void forget_words(ms_hosts_partner *x) {
+  x->take.state = x->tell.state = x->take_asked.state = x->tell_asked.state = MS_TRANSFER_IDLE;
+}
+
+/* Afterwards the endpoint touches no memory of the operation. */
+static void cancel(ms_hosts_lane *lane) {
+  ms_endpoint *endpoint = ms_progress_endpoint(lane->thread);
+  for (uint64_t k = 0; lane->keyed && k < 2; k++) ms_progress_api(lane->thread)->cancel(endpoint, lane->key + k);
+  for (int i = 0; i < lane->partners; i++) forget_words(&lane->partner[i]);
+  lane->keyed = lane->cancel = 0;
+  pthread_cond_broadcast(&lane->cancelled);
+}
+
+/* Every recovery begins with new keys: the old ones may still be in use on another rank. */
+static void use_key(ms_hosts_lane *lane) {
+  if (lane->keyed) return;
+  lane->key = ms_hash_int(lane->name, (int64_t)lane->epoch) & ~1ull;
+  lane->keyed = 1;
+}
+
+static int is_over(const ms_hosts_lane *lane) {
+  for (int i = 0; i < lane->partners; i++)
+    if (!ms_hosts_is_over_with(&lane->partner[i])) return 0;
+  return 1;
+}
+
+static int check_partners(const ms_hosts_lane *lane) {
+  for (int i = 0; i < lane->partners; i++) {
+    const ms_hosts_partner *x = &lane->partner[i];
+    const char *why = ms_progress_failure(lane->thread, x->rank), *label = lane->coll->label;
+    if (!why || ms_hosts_is_over_with(x)) continue;
+    return MS_FAIL(MS_EPEER, "%s %s: the connection between rank %d and rank %d failed: %s",
+                   ms_coll_kind_name(lane->coll->kind), label ? label : "", lane->rank[lane->shape.me], x->rank, why);
+  }
+  return MS_OK;
+}
+
+static int move(ms_hosts_lane *lane, int *busy) {
+  if (lane->stage == MS_HOSTS_WIRE) MS_TRY(ms_hosts_move(lane, busy));
+  if (lane->stage != MS_HOSTS_WIRE || !is_over(lane)) return check_partners(lane);
+  for (int i = 0; i < lane->partners; i++) forget_words(&lane->partner[i]);
+  if (ms_hosts_pulls(lane->coll)) await(lane, MS_TICKET_SHARED, MS_HOSTS_SHARE);
+  else finish(lane);
+  *busy = 1;
+  return step_within(lane);
+}
+
+static int is_in_flight(const ms_hosts_lane *lane) { return is_within(lane->stage) || lane->stage == MS_HOSTS_WIRE; }
+
+static int advance(ms_hosts_lane *lane, int *news, int *busy) {
+  use_key(lane);
+  if (lane->stage != MS_HOSTS_SHARE && lane->stage != MS_HOSTS_FINISH) MS_TRY(ms_hosts_agree(lane, news));
+  if (!is_in_flight(lane)) return MS_OK;
+  MS_TRY(step_within(lane));
+  return lane->stage == MS_HOSTS_ENTER || lane->stage == MS_HOSTS_WIRE ? move(lane, busy) : MS_OK;
+}
+
+static enum ms_turn turn(ms_progress_task *task) {
+  ms_hosts_lane *lane = (ms_hosts_lane *)task;
+  int news = 0, busy = 0;
+  if (pthread_mutex_trylock(&lane->lock)) return MS_TURN_POLLS;
+  enum ms_hosts_stage before = lane->stage;
+  if (lane->cancel) cancel(lane);
+  if (before != MS_HOSTS_FAILED && before != MS_HOSTS_BROKEN && advance(lane, &news, &busy)) {
+    ms_error_save(&lane->error);
+    cancel(lane);
+    lane->stage = is_in_flight(lane) ? MS_HOSTS_FAILED : MS_HOSTS_BROKEN;
+  }
+  enum ms_turn needs = busy ? MS_TURN_BUSY : is_within(lane->stage) ? MS_TURN_POLLS : MS_TURN_SLEEPS;
+  news |= lane->stage != before;
+  pthread_mutex_unlock(&lane->lock);
+  if (news) ms_control_ring(ms_world_control(lane->world), ms_world_rank(lane->world));
+  return needs;
+}
+
+/* ---- giving up ---- */
+
+/* Waits until the progress thread has cancelled what is in flight. */
+static void give_up_locked(ms_hosts_lane *lane) {
+  lane->owner = NULL;
+  if (lane->stage == MS_HOSTS_DONE) lane->stage = MS_HOSTS_NONE;
+  if (lane->stage == MS_HOSTS_NONE) return;
+  lane->stage = MS_HOSTS_BROKEN;
+  lane->cancel = lane->keyed;
+  while (lane->cancel) {
+    ms_progress_wake(lane->thread);
+    pthread_cond_wait(&lane->cancelled, &lane->lock);
+  }
+}
+
+static void give_up(ms_progress_task *task) {
+  ms_hosts_lane *lane = (ms_hosts_lane *)task;
+  pthread_mutex_lock(&lane->lock);
+  give_up_locked(lane);
+  pthread_mutex_unlock(&lane->lock);
+}
+
+/* ---- the table ---- */
+
+static int open_channel(const ms_channel_config *config, ms_channel **channel) {
+  int rc;
+  if (!config->world->progress) return ms_world_check_one_host(config->world, config->size, config->rank);
+  ms_channel *opened = ms_calloc(1, sizeof *opened);
+  if (!opened) return MS_ENOMEM;
+  MS_GOTO(ms_hosts_lane_open(config, &(ms_progress_task){.turn = turn, .give_up = give_up}, &opened->lane));
+  MS_GOTO(ms_channel_shared_memory.open(config, &opened->inside));
+  *channel = opened;
+  return MS_OK;
+fail:
+  free(opened);
+  return rc;
+}
+
+static uint64_t next(const ms_channel *channel, const ms_coll *coll) {
+  return ms_tickets_next(&channel->lane->tickets, coll);
+}
+
+static int check_supported(const ms_hosts_lane *lane, const ms_coll *coll) {
+  const char *kind = ms_coll_kind_name(coll->kind), *label = coll->label ? coll->label : "";
+  if (ms_coll_is_pairwise(coll->kind))
+    return MS_FAIL(MS_EUNSUPPORTED, "%s %s: rank %d and rank %d are on different hosts, and a %s moves only within one",
+                   kind, label, lane->rank[lane->shape.me], lane->rank[coll->root], kind);
+  if (coll->replicas > 1)
+    return MS_FAIL(MS_EUNSUPPORTED, "%s %s: %d replicas share one copy, but their ranks are on %d hosts", kind, label,
+                   coll->replicas, lane->shape.hosts);
+  return MS_OK;
+}
+
+static int begin(ms_hosts_lane *lane, const ms_channel *channel, const ms_coll *coll) {
+  unsigned epoch = ms_world_epoch(lane->world);
+  if (epoch != lane->epoch) {
+    lane->cancel = lane->keyed;
+    lane->stage = MS_HOSTS_NONE;
+    lane->epoch = epoch;
+  }
+  if (lane->stage != MS_HOSTS_NONE)
+    return MS_FAIL(MS_EPEER, "%s %s: an operation of the same ranks failed or was given up before; recover first",
+                   ms_coll_kind_name(coll->kind), coll->label ? coll->label : "");
+  MS_TRY(ms_hosts_sign(lane, coll));
+  lane->coll = coll;
+  lane->owner = channel;
+  ms_hosts_begin(lane);
+  ms_tickets_begin(&lane->tickets, coll);
+  ms_tickets_sign(&lane->tickets);
+  await(lane, MS_TICKET_ENTERED, MS_HOSTS_ENTER);
+  return MS_OK;
+}
+
+static int start(ms_channel *channel, const ms_coll *coll) {
+  ms_hosts_lane *lane = channel->lane;
+  channel->is_inside = ms_coll_is_pairwise(coll->kind) && !lane->apart[coll->root];
+  if (channel->is_inside) return ms_channel_shared_memory.start(channel->inside, coll);
+  MS_TRY(check_supported(lane, coll));
+  pthread_mutex_lock(&lane->lock);
+  int rc = begin(lane, channel, coll);
+  pthread_mutex_unlock(&lane->lock);
+  ms_progress_wake(lane->thread);
+  return rc;
+}
+
+/* The ranks of this host that have not come, and the partners that have not entered. Once they have, they can finish
+ * and then give up for another reason while their bytes are still on the way here: they are missing only if nothing
+ * moves.
+ */
+static ms_rank_set find_missing(const ms_hosts_lane *lane) {
+  ms_rank_set missing = {{0}};
+  const int stalls = lane->stage == MS_HOSTS_WIRE && ms_clock() > lane->moved_at + PATIENCE;
+  if (is_within(lane->stage)) missing = ms_tickets_missing(&lane->tickets);
+  for (int i = 0; i < lane->partners; i++) {
+    const ms_hosts_partner *x = &lane->partner[i];
+    if (!x->agreed || (stalls && !ms_hosts_is_over_with(x))) ms_rank_set_add(&missing, x->rank);
+  }
+  return missing;
+}
+
+static enum ms_progress progress_of(const ms_hosts_lane *lane) {
+  if (lane->stage == MS_HOSTS_DONE) return MS_PROGRESS_DONE;
+  if (lane->stage == MS_HOSTS_ENTER) return MS_PROGRESS_WAITS;
+  for (int i = 0; i < lane->partners; i++)
+    if (!lane->partner[i].agreed) return MS_PROGRESS_WAITS;
+  return MS_PROGRESS_MET;
+}
+
+/* With the lock. */
+static int look(ms_hosts_lane *lane, enum ms_progress *progress, ms_rank_set *missing) {
+  const enum ms_hosts_stage before = lane->stage;
+  if (before == MS_HOSTS_FAILED) {
+    ms_error_restore(&lane->error);
+    return ms_error_code();
+  }
+  MS_TRY(step_within(lane));
+  if (lane->stage != before) ms_progress_wake(lane->thread);
+  *progress = progress_of(lane);
+  if (*progress == MS_PROGRESS_DONE) {
+    lane->stage = MS_HOSTS_NONE;
+    lane->owner = NULL;
+  } else if (missing) *missing = find_missing(lane);
+  return MS_OK;
+}
+
+static int test(ms_channel *channel, enum ms_progress *progress, ms_rank_set *missing) {
+  ms_hosts_lane *lane = channel->lane;
+  if (channel->is_inside) return ms_channel_shared_memory.test(channel->inside, progress, missing);
+  *progress = MS_PROGRESS_WAITS;
+  /* While the progress thread has its turn, there is nothing to do here; it rings when something has changed. */
+  if (missing) pthread_mutex_lock(&lane->lock);
+  else if (pthread_mutex_trylock(&lane->lock)) return MS_OK;
+  int rc = look(lane, progress, missing);
+  pthread_mutex_unlock(&lane->lock);
+  return rc;
+}
+
+static void abort_operation(ms_channel *channel) {
+  ms_hosts_lane *lane = channel->lane;
+  if (channel->is_inside) {
+    ms_channel_shared_memory.abort(channel->inside);
+    return;
+  }
+  pthread_mutex_lock(&lane->lock);
+  if (lane->owner == channel) give_up_locked(lane);
+  pthread_mutex_unlock(&lane->lock);
+}
+
+static void close_channel(ms_channel *channel) {
+  ms_channel_shared_memory.close(channel->inside);
+  free(channel);
+}
+
+const ms_channel_api ms_channel_hosts = {.name = "hosts",
+                                         .open = open_channel,
+                                         .next = next,
+                                         .start = start,
+                                         .test = test,
+                                         .abort = abort_operation,
+                                         .close = close_channel};

@@ -1,0 +1,117 @@
+/* hosts_agree.c - the first messages of an operation between hosts: what the partners entered, and, for a sliced sum,
+ * which elements they receive. The receive of the next first message is always posted, so it can be sent at once; all
+ * others follow the comparison, so that no message has a size that its receiver does not expect.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "comm/collectives/hosts.h"
+
+/* ---- signatures ---- */
+
+static int ask(ms_hosts_lane *lane, const ms_coll *coll) {
+  MS_TRY(ms_grow((void **)&lane->asked, &lane->asked_room, coll->parts, sizeof *lane->asked));
+  for (int i = 0; i < coll->parts; i++) lane->asked[i] = (ms_hosts_range){coll->part[i].first, coll->part[i].n};
+  for (int i = 0; i < lane->partners; i++) {
+    ms_hosts_partner *x = &lane->partner[i];
+    MS_TRY(ms_grow((void **)&x->asked, &x->asked_room, coll->parts, sizeof *x->asked));
+  }
+  return MS_OK;
+}
+
+int ms_hosts_sign(ms_hosts_lane *lane, const ms_coll *coll) {
+  ms_hosts_signature *mine = &lane->mine;
+  memset(mine, 0, sizeof *mine);
+  mine->kind = coll->kind;
+  mine->parts = coll->parts;
+  mine->layout = ms_hash_int(ms_hash_int(MS_HASH_INIT, coll->sliced), coll->kind == MS_COLL_BROADCAST ? coll->root : 0);
+  for (int i = 0; i < coll->parts; i++) {
+    mine->elements += coll->part[i].count;
+    mine->layout = ms_hash_int(ms_hash_int(mine->layout, coll->part[i].count), ms_hosts_wire_dtype(coll, i));
+  }
+  snprintf(mine->label, sizeof mine->label, "%s", coll->label ? coll->label : "");
+  return coll->sliced ? ask(lane, coll) : MS_OK;
+}
+
+static void describe(const ms_hosts_signature *s, char *text, size_t bytes) {
+  int known = s->kind >= 0 && s->kind < MS_COLL_KINDS;
+  snprintf(text, bytes, "%s%s%s of %d parts, %lld elements", known ? ms_coll_kind_name(s->kind) : "nothing known",
+           *s->label ? " " : "", s->label, s->parts, (long long)s->elements);
+}
+
+static int compare(const ms_hosts_lane *lane, ms_hosts_partner *x) {
+  char ours[256], theirs[256];
+  const ms_hosts_signature *mine = &lane->mine;
+  x->theirs.label[MS_HOSTS_LABEL - 1] = '\0';
+  int named = x->theirs.kind == mine->kind && x->theirs.parts == mine->parts && x->theirs.elements == mine->elements &&
+              !strcmp(x->theirs.label, mine->label);
+  if (named && x->theirs.layout == mine->layout) return MS_OK;
+  describe(mine, ours, sizeof ours);
+  describe(&x->theirs, theirs, sizeof theirs);
+  return MS_FAIL(MS_EMISMATCH, "ranks disagree: rank %d entered %s, but rank %d entered %s%s",
+                 lane->rank[lane->shape.me], ours, x->rank, theirs,
+                 named ? "; the sizes or types of their parts, or their roots, differ" : "");
+}
+
+/* ---- messages ---- */
+
+int ms_hosts_post(ms_hosts_lane *lane, ms_transfer *transfer) {
+  return ms_progress_api(lane->thread)->post(ms_progress_endpoint(lane->thread), transfer);
+}
+
+/* The slice that a partner asks for is used as a range of this rank's memory. */
+static int check_asked(const ms_hosts_lane *lane, const ms_hosts_partner *x) {
+  for (int i = 0; i < lane->coll->parts; i++) {
+    ms_hosts_range asked = x->asked[i];
+    int64_t count = lane->coll->part[i].count;
+    if (asked.first < 0 || asked.n < 0 || asked.first > count || asked.n > count - asked.first)
+      return MS_FAIL(MS_EMISMATCH, "rank %d asks rank %d for elements %lld to %lld of %lld", x->rank,
+                     lane->rank[lane->shape.me], (long long)asked.first, (long long)(asked.first + asked.n),
+                     (long long)count);
+  }
+  return MS_OK;
+}
+
+static int exchange_asked(ms_hosts_lane *lane, ms_hosts_partner *x) {
+  int64_t bytes = lane->coll->parts * (int64_t)sizeof *x->asked;
+  if (x->take_asked.state == MS_TRANSFER_IDLE) {
+    x->take_asked = (ms_transfer){.peer = x->rank, .receives = 1, .key = lane->key, .data = x->asked, .bytes = bytes};
+    x->tell_asked = (ms_transfer){.peer = x->rank, .key = lane->key, .data = lane->asked, .bytes = bytes};
+    MS_TRY(ms_hosts_post(lane, &x->take_asked));
+    MS_TRY(ms_hosts_post(lane, &x->tell_asked));
+  }
+  if (x->take_asked.state != MS_TRANSFER_DONE) return MS_OK;
+  x->agreed = 1;
+  return check_asked(lane, x);
+}
+
+static int agree_with(ms_hosts_lane *lane, ms_hosts_partner *x) {
+  if (x->take.state == MS_TRANSFER_IDLE) {
+    x->take =
+        (ms_transfer){.peer = x->rank, .receives = 1, .key = lane->key, .data = &x->theirs, .bytes = sizeof x->theirs};
+    MS_TRY(ms_hosts_post(lane, &x->take));
+  }
+  if (lane->stage == MS_HOSTS_NONE || lane->stage == MS_HOSTS_DONE) return MS_OK;
+  if (!x->told) {
+    x->tell = (ms_transfer){.peer = x->rank, .key = lane->key, .data = &lane->mine, .bytes = sizeof lane->mine};
+    MS_TRY(ms_hosts_post(lane, &x->tell));
+    x->told = 1;
+  }
+  /* Sent first, so that the partner, too, can say who entered what. */
+  if (x->agreed || x->take.state != MS_TRANSFER_DONE || x->tell.state != MS_TRANSFER_DONE) return MS_OK;
+  MS_TRY(compare(lane, x));
+  if (lane->coll->sliced && lane->coll->parts) return exchange_asked(lane, x);
+  x->agreed = 1;
+  return MS_OK;
+}
+
+int ms_hosts_agree(ms_hosts_lane *lane, int *news) {
+  for (int i = 0; i < lane->partners; i++) {
+    int before = lane->partner[i].agreed;
+    MS_TRY(agree_with(lane, &lane->partner[i]));
+    *news |= lane->partner[i].agreed != before;
+  }
+  return MS_OK;
+}

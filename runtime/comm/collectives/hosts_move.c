@@ -1,0 +1,250 @@
+/* hosts_move.c - moves and sums the pieces of an operation between hosts, in the progress thread.
+ *
+ * Order of sums: in f32, the ranks of a host in group order, rounded to the type of the sources (of bf16 sources each
+ * host's sum is rounded once); then these sums in the order of the hosts' lowest group ranks, in f32, rounded to the
+ * type of the result. An all-reduce that is not sliced passes its result on in the type of the sources. This does not
+ * depend on sizes, pieces, or who comes first.
+ */
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/collectives/hosts.h"
+#include "comm/collectives/sum.h"
+
+/* ---- flows ---- */
+
+static void begin_flow(ms_hosts_lane *lane, ms_hosts_flow *flow, int used, int p, const ms_hosts_range *asked) {
+  flow->walk = (ms_hosts_walk){.p = p, .asked = lane->coll->sliced ? asked : NULL};
+  flow->posted = flow->finished = 0;
+  flow->more = used;
+}
+
+/* The ranges that the partners ask for are known once they have agreed. */
+static void find_first(const ms_hosts_lane *lane, ms_hosts_flow *flow) {
+  if (flow->more) flow->more = ms_hosts_next_piece(&lane->shape, lane->coll, &flow->walk, &flow->next);
+}
+
+static void find_first_pieces(const ms_hosts_lane *lane, ms_hosts_partner *x) {
+  find_first(lane, &x->sums_out);
+  find_first(lane, &x->sums_in);
+  find_first(lane, &x->copies_out);
+  find_first(lane, &x->copies_in);
+}
+
+void ms_hosts_begin(ms_hosts_lane *lane) {
+  const ms_hosts_shape *shape = &lane->shape;
+  const ms_coll *coll = lane->coll;
+  const int kind = coll->kind, sums = kind == MS_COLL_REDUCE_SCATTER || kind == MS_COLL_ALL_REDUCE;
+  const int copies = kind == MS_COLL_ALL_GATHER || ms_hosts_pulls(coll);
+  const int from = kind == MS_COLL_BROADCAST ? shape->host_of[coll->root] : -1;
+  lane->summed = lane->moved = 0;
+  for (int i = 0; i < lane->partners; i++) {
+    ms_hosts_partner *x = &lane->partner[i];
+    x->agreed = x->told = 0;
+    x->begun = 0;
+    begin_flow(lane, &x->sums_out, x->handled && (sums || from == ms_hosts_here(lane)), x->p, x->asked);
+    begin_flow(lane, &x->sums_in, x->handles_me && (sums || from == shape->host_of[x->p]), shape->me, lane->asked);
+    begin_flow(lane, &x->copies_out, copies && x->handles_me, shape->me, NULL);
+    begin_flow(lane, &x->copies_in, copies && x->handled, x->p, NULL);
+  }
+}
+
+static int is_ended(const ms_hosts_flow *flow) { return !flow->more && flow->finished == flow->posted; }
+
+int ms_hosts_is_over_with(const ms_hosts_partner *x) {
+  return x->begun && x->sent_words && is_ended(&x->sums_out) && is_ended(&x->sums_in) && is_ended(&x->copies_out) &&
+         is_ended(&x->copies_in);
+}
+
+static int has_room(const ms_hosts_flow *flow) {
+  return flow->more && flow->posted - flow->finished < (uint64_t)flow->window;
+}
+
+/* The oldest piece has moved. */
+static int has_moved(const ms_hosts_flow *flow) {
+  return flow->finished < flow->posted &&
+         flow->transfer[flow->finished % (uint64_t)flow->window].state == MS_TRANSFER_DONE;
+}
+
+static void finish_moved(ms_hosts_flow *flow) {
+  while (has_moved(flow)) flow->finished++;
+}
+
+static char *slot_of(const ms_hosts_flow *flow, uint64_t number) {
+  return flow->slot ? flow->slot + number % (uint64_t)flow->window * MS_HOSTS_PIECE : NULL;
+}
+
+/* Posts the next piece, which is at `data`. */
+static int post(ms_hosts_lane *lane, ms_hosts_partner *x, ms_hosts_flow *flow, int receives, uint64_t key, void *data) {
+  const uint64_t place = flow->posted % (uint64_t)flow->window;
+  const ms_hosts_piece *piece = &flow->next;
+  flow->piece[place] = *piece;
+  flow->transfer[place] =
+      (ms_transfer){.peer = x->rank,
+                    .receives = receives,
+                    .key = key,
+                    .data = data,
+                    .bytes = piece->n * ms_dtype_size(ms_hosts_wire_dtype(lane->coll, piece->part))};
+  flow->posted++;
+  flow->more = ms_hosts_next_piece(&lane->shape, lane->coll, &flow->walk, &flow->next);
+  return ms_hosts_post(lane, &flow->transfer[place]);
+}
+
+/* ---- sums ---- */
+
+/* A piece of the buffer of group rank p, which is of this host. */
+static char *piece_in(const ms_hosts_lane *lane, int p, const ms_hosts_piece *piece) {
+  const ms_coll_part *part = &lane->coll->part[piece->part];
+  return (char *)part->shared[p] + piece->first * ms_dtype_size(ms_hosts_wire_dtype(lane->coll, piece->part));
+}
+
+/* The sum of this host, in the sources' type: at `room`, or a single source itself. */
+static void *sum_here(ms_hosts_lane *lane, const ms_hosts_piece *piece, char *room) {
+  const ms_hosts_shape *shape = &lane->shape;
+  const int here = ms_hosts_here(lane), dtype = lane->coll->part[piece->part].src_dtype;
+  if (lane->coll->kind == MS_COLL_BROADCAST) return piece_in(lane, lane->coll->root, piece);
+  int n = 0;
+  for (int i = shape->first[here]; i < shape->first[here + 1]; i++)
+    lane->source[n++] = piece_in(lane, shape->member[i], piece);
+  if (n == 1) return piece_in(lane, shape->me, piece);
+  void *sum = room;
+  ms_sum_arrays(&sum, 1, dtype, lane->source, n, dtype, piece->n, 0);
+  return sum;
+}
+
+/* Sums one piece of a partner's region, for which it waits, and sends it. */
+static int send_sum(ms_hosts_lane *lane, ms_hosts_partner *x, int *busy) {
+  ms_hosts_flow *flow = &x->sums_out;
+  finish_moved(flow);
+  if (!has_room(flow)) return MS_OK;
+  void *sum = sum_here(lane, &flow->next, slot_of(flow, flow->posted));
+  MS_TRY(post(lane, x, flow, 0, lane->key, sum));
+  *busy |= has_room(flow);
+  return MS_OK;
+}
+
+static int receive_sums(ms_hosts_lane *lane, ms_hosts_partner *x) {
+  ms_hosts_flow *flow = &x->sums_in;
+  while (has_room(flow)) MS_TRY(post(lane, x, flow, 1, lane->key, slot_of(flow, flow->posted)));
+  return MS_OK;
+}
+
+/* The flow by which the sums of a host come; NULL: of this host, or (broadcast) of a host that sends nothing. */
+static ms_hosts_flow *flow_from(const ms_hosts_lane *lane, int host) {
+  if (lane->giver[host] < 0) return NULL;
+  if (lane->coll->kind == MS_COLL_BROADCAST && host != lane->shape.host_of[lane->coll->root]) return NULL;
+  return &lane->partner[lane->giver[host]].sums_in;
+}
+
+/* The next piece of this rank's region for which all hosts' sums are here; NULL: there is none. */
+static const ms_hosts_piece *find_complete(const ms_hosts_lane *lane) {
+  const ms_hosts_piece *piece = NULL;
+  for (int host = 0; host < lane->shape.hosts; host++) {
+    const ms_hosts_flow *flow = flow_from(lane, host);
+    if (!flow) continue;
+    if (!has_moved(flow)) return NULL;
+    piece = &flow->piece[flow->finished % (uint64_t)flow->window];
+  }
+  return piece;
+}
+
+/* Adds up the sums of all hosts for one piece of this rank's region. */
+static void add_hosts(ms_hosts_lane *lane, int *busy) {
+  const ms_hosts_piece *piece = find_complete(lane);
+  if (!piece) return;
+  const ms_coll_part *part = &lane->coll->part[piece->part];
+  const int in_source = ms_hosts_pulls(lane->coll), dtype = in_source ? part->src_dtype : part->dst_dtype;
+  void *own = lane->coll->kind == MS_COLL_BROADCAST ? NULL : sum_here(lane, piece, lane->own);
+  void *dst =
+      in_source ? piece_in(lane, lane->shape.me, piece) : (char *)part->dst + piece->within * ms_dtype_size(dtype);
+  int n = 0;
+  for (int host = 0; host < lane->shape.hosts; host++) {
+    const ms_hosts_flow *flow = flow_from(lane, host);
+    if (flow) lane->source[n++] = slot_of(flow, flow->finished);
+    else if (own && lane->giver[host] < 0) lane->source[n++] = own;
+  }
+  if (!own) ms_copy_arrays(dst, dtype, lane->source[0], part->src_dtype, piece->n);
+  else ms_sum_arrays(&dst, 1, dtype, lane->source, n, part->src_dtype, piece->n, part->accumulate && !in_source);
+  for (int host = 0; host < lane->shape.hosts; host++) {
+    ms_hosts_flow *flow = flow_from(lane, host);
+    if (flow) flow->finished++;
+  }
+  lane->summed++;
+  *busy = 1;
+}
+
+/* ---- copies ---- */
+
+/* An all-gather has one result for the host; an all-reduce gathers the sums in the sources. */
+static char *place_of(const ms_hosts_lane *lane, const ms_hosts_piece *piece) {
+  return piece_in(lane, lane->coll->kind == MS_COLL_ALL_GATHER ? 0 : lane->shape.me, piece);
+}
+
+static int send_copies(ms_hosts_lane *lane, ms_hosts_partner *x) {
+  ms_hosts_flow *flow = &x->copies_out;
+  const int at_once = lane->coll->kind == MS_COLL_ALL_GATHER;
+  finish_moved(flow);
+  while (has_room(flow) && (at_once || flow->posted < lane->summed))
+    MS_TRY(post(lane, x, flow, 0, lane->key + 1, place_of(lane, &flow->next)));
+  return MS_OK;
+}
+
+/* In an all-reduce the result replaces the sources of the sum that this rank has sent. */
+static int receive_copies(ms_hosts_lane *lane, ms_hosts_partner *x) {
+  ms_hosts_flow *flow = &x->copies_in;
+  const int at_once = lane->coll->kind == MS_COLL_ALL_GATHER;
+  finish_moved(flow);
+  while (has_room(flow) && (at_once || flow->posted < x->sums_out.finished))
+    MS_TRY(post(lane, x, flow, 1, lane->key + 1, place_of(lane, &flow->next)));
+  return MS_OK;
+}
+
+static void note_movement(ms_hosts_lane *lane) {
+  uint64_t moved = 0;
+  for (int i = 0; i < lane->partners; i++) {
+    const ms_hosts_partner *x = &lane->partner[i];
+    moved += x->sums_out.finished + x->sums_in.finished + x->copies_out.finished + x->copies_in.finished + x->agreed;
+  }
+  if (moved != lane->moved) lane->moved_at = ms_clock();
+  lane->moved = moved;
+}
+
+int ms_hosts_move(ms_hosts_lane *lane, int *busy) {
+  for (int i = 0; i < lane->partners; i++) {
+    ms_hosts_partner *x = &lane->partner[i];
+    if (!x->agreed) continue;
+    if (!x->begun) find_first_pieces(lane, x);
+    x->begun = 1;
+    x->sent_words = x->tell.state == MS_TRANSFER_DONE &&
+                    (!lane->coll->sliced || !lane->coll->parts || x->tell_asked.state == MS_TRANSFER_DONE);
+    MS_TRY(receive_sums(lane, x));
+    MS_TRY(send_sum(lane, x, busy));
+    MS_TRY(receive_copies(lane, x));
+  }
+  add_hosts(lane, busy);
+  for (int i = 0; i < lane->partners; i++)
+    if (lane->partner[i].begun) MS_TRY(send_copies(lane, &lane->partner[i]));
+  note_movement(lane);
+  return MS_OK;
+}
+
+/* ---- within the host ---- */
+
+void ms_hosts_pull(const ms_hosts_lane *lane) {
+  const ms_hosts_shape *shape = &lane->shape;
+  const int me = shape->me;
+  for (int i = 0; i < lane->coll->parts; i++) {
+    const ms_coll_part *part = &lane->coll->part[i];
+    /* Every rank begins with its own region, so they do not all read the same memory at once. */
+    for (int turn = 0; turn < shape->size; turn++) {
+      int p = (me + turn) % shape->size, from = ms_hosts_handler(shape, ms_hosts_here(lane), p);
+      ms_hosts_range region = ms_hosts_region(shape, lane->coll, i, p, (ms_hosts_range){0});
+      if (!region.n || (from == me && part->dst == part->shared[me])) continue;
+      void *dst = (char *)part->dst + region.first * ms_dtype_size(part->dst_dtype);
+      const void *source = (const char *)part->shared[from] + region.first * ms_dtype_size(part->src_dtype);
+      if (part->accumulate) ms_sum_arrays(&dst, 1, part->dst_dtype, &source, 1, part->src_dtype, region.n, 1);
+      else ms_copy_arrays(dst, part->dst_dtype, source, part->src_dtype, region.n);
+    }
+  }
+}

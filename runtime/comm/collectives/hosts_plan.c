@@ -1,0 +1,120 @@
+/* hosts_plan.c - shapes, handlers, regions and pieces of collectives between hosts. */
+#include "comm/collectives/hosts_plan.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/slice.h"
+
+/* ---- shapes ---- */
+
+static int host_of_node(const ms_hosts_shape *shape, const int *node, int p) {
+  for (int q = 0; q < p; q++)
+    if (node[q] == node[p]) return shape->host_of[q];
+  return shape->hosts;
+}
+
+int ms_hosts_shape_make(int size, int me, const int *node, ms_hosts_shape *shape) {
+  *shape = (ms_hosts_shape){.size = size, .me = me};
+  shape->host_of = ms_calloc(size, sizeof *shape->host_of);
+  shape->place_of = ms_calloc(size, sizeof *shape->place_of);
+  shape->member = ms_calloc(size, sizeof *shape->member);
+  shape->first = ms_calloc(size + 1, sizeof *shape->first);
+  if (!shape->host_of || !shape->place_of || !shape->member || !shape->first) return MS_ENOMEM;
+  for (int p = 0; p < size; p++) {
+    shape->host_of[p] = host_of_node(shape, node, p);
+    if (shape->host_of[p] == shape->hosts) shape->hosts++;
+  }
+  int n = 0;
+  for (int host = 0; host < shape->hosts; host++) {
+    shape->first[host] = n;
+    for (int p = 0; p < size; p++) {
+      if (shape->host_of[p] != host) continue;
+      shape->place_of[p] = n - shape->first[host];
+      shape->member[n++] = p;
+    }
+  }
+  shape->first[shape->hosts] = n;
+  return MS_OK;
+}
+
+void ms_hosts_shape_free(ms_hosts_shape *shape) {
+  free(shape->host_of);
+  free(shape->place_of);
+  free(shape->member);
+  free(shape->first);
+  *shape = (ms_hosts_shape){0};
+}
+
+static int members_of(const ms_hosts_shape *shape, int host) { return shape->first[host + 1] - shape->first[host]; }
+
+int ms_hosts_handler(const ms_hosts_shape *shape, int host, int p) {
+  if (shape->host_of[p] == host) return p;
+  return shape->member[shape->first[host] + shape->place_of[p] % members_of(shape, host)];
+}
+
+int ms_hosts_are_partners(const ms_hosts_shape *shape, int a, int b) {
+  if (shape->host_of[a] == shape->host_of[b]) return 0;
+  return ms_hosts_handler(shape, shape->host_of[a], b) == a || ms_hosts_handler(shape, shape->host_of[b], a) == b;
+}
+
+/* ---- regions ---- */
+
+/* The host's slice of the buffer, and of that the rank's. */
+static ms_hosts_range slice_of(const ms_hosts_shape *shape, int64_t count, int p) {
+  const int host = shape->host_of[p];
+  int64_t begin, first, n = ms_slice(count, shape->hosts, host, &begin);
+  n = ms_slice(n, members_of(shape, host), shape->place_of[p], &first);
+  return (ms_hosts_range){begin + first, n};
+}
+
+ms_hosts_range ms_hosts_region(const ms_hosts_shape *shape, const ms_coll *coll, int part, int p,
+                               ms_hosts_range asked) {
+  const int64_t count = coll->part[part].count;
+  if (coll->kind == MS_COLL_BROADCAST) return (ms_hosts_range){0, count};
+  const int whole = coll->kind == MS_COLL_ALL_REDUCE;
+  if (coll->sliced) return (ms_hosts_range){(whole ? 0 : p * count) + asked.first, asked.n};
+  return whole ? slice_of(shape, count, p) : (ms_hosts_range){p * count, count};
+}
+
+int ms_hosts_wire_dtype(const ms_coll *coll, int part) {
+  return coll->kind == MS_COLL_ALL_GATHER ? coll->part[part].dst_dtype : coll->part[part].src_dtype;
+}
+
+int ms_hosts_next_piece(const ms_hosts_shape *shape, const ms_coll *coll, ms_hosts_walk *walk, ms_hosts_piece *piece) {
+  for (; walk->part < coll->parts; walk->part++, walk->done = 0) {
+    ms_hosts_range asked = walk->asked ? walk->asked[walk->part] : (ms_hosts_range){0};
+    ms_hosts_range region = ms_hosts_region(shape, coll, walk->part, walk->p, asked);
+    int64_t most = MS_HOSTS_PIECE / ms_dtype_size(ms_hosts_wire_dtype(coll, walk->part));
+    int64_t rest = region.n - walk->done;
+    if (rest <= 0) continue;
+    *piece = (ms_hosts_piece){walk->part, region.first + walk->done, rest < most ? rest : most, walk->done};
+    walk->done += piece->n;
+    return 1;
+  }
+  return 0;
+}
+
+/* ---- bytes ---- */
+
+static int64_t region_bytes(const ms_hosts_shape *shape, const ms_coll *coll, int p) {
+  int64_t bytes = 0;
+  for (int i = 0; i < coll->parts; i++)
+    bytes += ms_hosts_region(shape, coll, i, p, (ms_hosts_range){0}).n * ms_dtype_size(ms_hosts_wire_dtype(coll, i));
+  return bytes;
+}
+
+void ms_hosts_bytes(const ms_hosts_shape *shape, const ms_coll *coll, int p, int64_t *sent, int64_t *received) {
+  const int here = shape->host_of[p], kind = coll->kind;
+  int64_t own = region_bytes(shape, coll, p) * (shape->hosts - 1), handled = 0;
+  for (int q = 0; q < shape->size; q++)
+    if (q != p && ms_hosts_handler(shape, here, q) == p) handled += region_bytes(shape, coll, q);
+  *sent = *received = 0;
+  if (kind == MS_COLL_BROADCAST) {
+    if (here == shape->host_of[coll->root]) *sent = handled;
+    else *received = region_bytes(shape, coll, p);
+  } else if (kind == MS_COLL_ALL_GATHER || kind == MS_COLL_REDUCE_SCATTER) {
+    *sent = kind == MS_COLL_ALL_GATHER ? own : handled;
+    *received = kind == MS_COLL_ALL_GATHER ? handled : own;
+  } else if (kind == MS_COLL_ALL_REDUCE) *sent = *received = own + handled;
+}
