@@ -82,7 +82,7 @@ longest_first() {
 
 run_in_lanes() { xargs -r -d '\n' -n 1 -P "$1" tests/run_file.sh; }
 
-# As many at once as there are processors, and those that wait beside them; a GPU has one after the other.
+# As many at once as there are processors, and at the same time those that wait; a GPU has one after the other.
 lanes=$(nproc)
 [ "$config" = gpu ] && lanes=1
 mapfile -t chosen < <(files | wanted)

@@ -2,7 +2,7 @@
 # Runs one test file for tests/run.sh and says how it went: tests/run_file.sh FILE
 #
 # A spec is run by busted, a C test by the program that was made of it, a program as it is. All print TAP, of which the
-# failures are shown and the rest is counted. What is shown comes in one piece, since files run beside one another.
+# failures are shown and the rest is counted. What is shown comes in one piece, since files run in parallel.
 # run.sh sets:
 #   TEST_BUILD, TEST_LUAJIT   the folder of the build, and its interpreter
 #   TEST_SECONDS              after how long a file is stopped

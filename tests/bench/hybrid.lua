@@ -1,4 +1,4 @@
--- Two meshes of the same ranks beside each other: the GPT of train.lua is sharded over both, and they train in turns.
+-- Two meshes of the same ranks compared: the GPT of train.lua is sharded over both, and they train in turns.
 --
 --   moonshard run tests/bench/hybrid.lua -n 4 mesh=2x2 beside=1x4 dtype=bf16
 --

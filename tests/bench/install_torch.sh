@@ -14,7 +14,7 @@ not_in_toolkit=(nvidia-cufile nvidia-cusparselt-cu13==0.8.1 nvidia-nvshmem-cu13=
 
 imports() { "$venv/bin/python" -c 'import numpy; from torch.distributed.fsdp import fully_shard' 2>"$folder/import.log"; }
 install() { "$venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
-# Beside PyTorch, and needed by nothing but its own benchmark.
+# In addition to PyTorch; only its own benchmark needs it.
 install_tokenizers() {
   "$venv/bin/python" -c 'import tokenizers' 2>/dev/null || install --no-deps tokenizers==0.23.3 ||
     echo "bench-peers: pip could not install tokenizers; its benchmark will run without a peer" >&2

@@ -1,4 +1,4 @@
--- Plans alone, made for one rank of meshes that nobody launches: how long compiling takes, and how near packed arenas
+-- Plans compiled for one rank of meshes that are never launched: how long compiling takes, and how near packed arenas
 -- come to what no packing could go below. Prints one JSON line a figure, with the target that it is to keep:
 --
 --   luajit tests/bench/plans.lua          with LUA_PATH and MOONSHARD_LIB as tests/run.sh sets them

@@ -1,4 +1,4 @@
--- Measures Moonshard beside its peers: luajit tests/bench/run.lua BUILD
+-- Measures Moonshard and its peers: luajit tests/bench/run.lua BUILD
 --
 -- Writes BUILD/bench.jsonl, one line a figure: {"name", "unit", "ours", "peer", "ratio"}, where ratio is how many times
 -- better ours is, or {"name", "unit", "ours", "target"} for one that is to stay below its target, and prints the same
@@ -165,7 +165,7 @@ end
 
 -- What both allocate for the same model, mesh and batch. Our arenas, and the most that PyTorch's allocator holds at
 -- once in steps after the first: neither counts code, libraries, what lies idle between allocations, or gloo's buffers.
--- By how much FSDP2's processes grow counts those too; all of our process stands beside it.
+-- By how much FSDP2's processes grow counts those too; all of our process is compared with it.
 local function memory(model, dtype, replicate, shard)
   if not exists(peer_python) then return end
   local mesh = ("%dx%d"):format(replicate, shard)
@@ -281,7 +281,7 @@ local function sweep()
   if least then report("a point of a sweep, 4 ranks", "s", least, nil, "lower") end
 end
 
--- What a save in the background of the GPT above takes beside the steps around it, with a core for its thread (one rank
+-- What a save in the background of the GPT above adds to the steps around it, with a core for its thread (one rank
 -- on a machine of two) and without, where a save comes every 8 steps of one row of tokens, which what it takes does not
 -- depend on. The target is for the processor's time: what windows differ by is mostly other work on the machine.
 local function background_saves(ranks)
@@ -296,12 +296,12 @@ local function background_saves(ranks)
   report(name .. "8 steps longer by, median of pairs", "ms", line.added_ms, nil, "lower")
   report(name .. "8 steps longer by, first quartile", "ms", line.added_ms_quartiles[1], nil, "lower")
   report(name .. "8 steps longer by, third quartile", "ms", line.added_ms_quartiles[2], nil, "lower")
-  -- What is beside training where a core is free for it, and what is not.
+  -- What runs in parallel to training where a core is free for it, and what does not.
   local paid = ranks == 1 and line.held_ms or line.save_cpu_ms
   report_target(name .. "share of 8 steps", "fraction", paid / (8 * line.step_cpu_ms), 0.03)
 end
 
--- Checkpoints of a wider GPT with AdamW: beside plain writes and reads of as many bytes, and beside PyTorch.
+-- Checkpoints of a wider GPT with AdamW: compared with plain writes and reads of as many bytes, and with PyTorch.
 local function checkpoints()
   local folder = build .. "/bench/checkpoints"
   local command = ("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/checkpoint.lua -n 2 dir=%s "):format(build,

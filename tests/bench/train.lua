@@ -5,7 +5,7 @@
 -- model: gpt or llama. weights: raw f32, all parameters in PyTorch's order, which is listed below; tokens: raw int32
 -- [steps][ranks][batch][seq + 1], read round and round. Without weights the model's own initial ones are taken. Rank 0
 -- prints one JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps,
--- peak_rss_mib and resident_mib of rank 0 and plan_mib beside them, compile_ms, other_share (of the steps, what was not
+-- peak_rss_mib and resident_mib of rank 0, and plan_mib, compile_ms, other_share (of the steps, what was not
 -- kernels, moving data or waiting), instructions and collectives of a
 -- step's plan, and start_ms (from the launcher's start to the end of the first step, less that
 -- step).

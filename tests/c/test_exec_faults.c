@@ -325,7 +325,7 @@ static int feed_wrong_class(ms_world *world, void *context) {
   y[1] = 77;
   assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "head | cross_entropy");
   y[1] = 2;
-  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL)); /* alone, nobody was left inside a collective */
+  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL)); /* alone, no rank was left inside a collective */
   engine_close(&engine);
   return MS_OK;
 }

@@ -14,7 +14,7 @@ static void differentiate(int loss) {
 
 static int gradient(int p) { return f.graph->param_grads[p]; }
 
-/* Nobody reads a parameter's gradient, no two share one, and its shape and dtype are what was asked for. */
+/* No op reads a parameter's gradient, no two share one, and its shape and dtype are what was asked for. */
 static void assert_gradients_are_settled(const fixture *fx) {
   const ms_graph *g = fx->graph;
   for (int p = 0; p < fx->params; p++) {

@@ -108,7 +108,7 @@ static void recomputed_regions_are_left_in_forward(void **state) {
   assert_int_equal(count_op(&f, MS_OP_matmul_gelu_backward_bias), LAYERS);
 }
 
-/* Nobody asks what gelu was applied to: it is not written. */
+/* Gelu's input has no other reader: it is not written. */
 static void without_a_gradient_the_product_gives_gelu_alone(void **state) {
   (void)state;
   train(&(setting){MS_F32, .frozen = 1, .fused = 1});

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-/* Ranks that nobody ends sleep for 100 s, and deadlines are further away; a busy machine ends others within this. */
+/* Ranks that are not ended sleep for 100 s, and deadlines are further away; a busy machine ends others within this. */
 enum { MUCH_LATER = 50 };
 
 static int succeed(void *context) {

@@ -242,7 +242,7 @@ static int tell_exposed(const ms_plan *plan, int phase, int *by_kind) {
 }
 
 /* From the order of the plan's events: with depth 1 only the first gather of each direction and the last reduction have
- * no kernel that could run beside them. */
+ * no kernel that could run in parallel to them. */
 static void M5_only_first_gathers_and_the_last_reduction_are_exposed(void **state) {
   (void)state;
   static const int meshes[][2] = {{1, 2}, {1, 4}, {2, 2}, {2, 1}};

@@ -160,7 +160,7 @@ static void M4_every_wait_is_needed_whatever_the_policies(void **state) {
       }
 }
 
-/* A phase that communicates with nobody has one stream, and so nothing to wait for; replicas that update slices of one
+/* A phase without communication has one stream, and so nothing to wait for; replicas that update slices of one
  * copy meet behind the last. */
 static void M4_the_update_waits_once_for_replicas_with_one_copy(void **state) {
   (void)state;

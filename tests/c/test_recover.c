@@ -150,7 +150,7 @@ static int leave_half_way(ms_world *world, void *context) {
       for (int r = 1; r < ranks; r++) want += value_of(r, round, i);
       EXPECT(result[i] == want, "round %d: sum[%d] is %g, not %g", round, i, (double)result[i], (double)want);
     }
-    MS_TRY(ms_world_barrier(world)); /* nobody fills before all have compared */
+    MS_TRY(ms_world_barrier(world)); /* no rank fills before all have compared */
   }
   ms_comm_close(comm);
   return MS_OK;

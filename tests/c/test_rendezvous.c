@@ -28,7 +28,7 @@ typedef struct told {
 
 /* How many ranks on how many nodes, and what each does once it has joined. */
 typedef struct launch {
-  int size, per_node; /* per_node 0: nobody tells nodes apart */
+  int size, per_node; /* per_node 0: nodes are not distinguished */
   int told_local;     /* LOCAL_WORLD_SIZE; 0: not set */
   int present;        /* ranks that come at all; 0: all */
   int (*body)(ms_world *world);

@@ -1,5 +1,5 @@
 /* test_store_hostile.c - what comes to a store and is no rank: nothing of it holds up the ranks, or ends the server.
- * Beside it, what is as odd and is a rank: it is let in. */
+ * Next to it, a client that is as odd but is a rank, and is let in. */
 #include "tests/c/support/callers.h"
 #include "tests/c/support/check.h"
 

@@ -186,7 +186,7 @@ static void H4_posts_that_make_no_sense_end_their_connection(void **state) {
   assert_dropped(MS_WIRE_POSTED, post, 16, 1);              /* only the store sends that */
 }
 
-/* The server's side of a connection that nobody reads. */
+/* The server's side of a connection that is never read. */
 static void H4_output_that_a_peer_does_not_read_is_bounded(void **state) {
   (void)state;
   static uint8_t body[MS_STORE_POST];

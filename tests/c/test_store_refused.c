@@ -80,7 +80,7 @@ static void L3_a_rank_that_died_cannot_come_again(void **state) {
   assert_caller_fails(&ranks[0], MS_EPEER, "rank 2 | connection | process 4711 | there");
   prepare_caller(&ranks[2], port, 2, 3);
   ranks[2].config.timeout = 0.5;
-  start_caller(&ranks[2]); /* nobody waits for it any more */
+  start_caller(&ranks[2]); /* no rank waits for it any more */
   assert_caller_fails(&ranks[2], MS_ETIMEOUT, "rank 0 of 3 | 0.5 s");
 }
 

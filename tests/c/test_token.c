@@ -1,4 +1,4 @@
-/* test_token.c - the job's secret: where it comes from, what is refused, and that nobody sees it. Each test is a
+/* test_token.c - the job's secret: where it comes from, what is refused, and that no one else sees it. Each test is a
  * process of its own, since a process keeps its token.
  */
 #include "tests/c/support/check.h"
@@ -87,7 +87,7 @@ static int read_from_file(void) {
 static int refuse_what_is_none(void) {
   const char *token;
   char pipe[64];
-  snprintf(pipe, sizeof pipe, "/tmp/moonshard-token-%d", (int)getpid()); /* nobody will ever write to it */
+  snprintf(pipe, sizeof pipe, "/tmp/moonshard-token-%d", (int)getpid()); /* it is never written to */
   set_variables(NULL, "/proc/nowhere");
   NEED(ms_token_get(&token) == MS_EINVAL && !message_lacks(ms_error_message(), "/proc/nowhere: | No such file"));
   ms_error_clear();

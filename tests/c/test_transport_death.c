@@ -184,7 +184,7 @@ static void H4_a_peer_that_goes_on_before_the_deadline_has_not_failed(void **sta
   end_both();
 }
 
-/* The process that was stopped blames nobody for the time that it was away. */
+/* The process that was stopped blames no peer for the time that it was away. */
 static void H4_who_was_away_does_not_blame_the_others(void **state) {
   int status = -1;
   (void)state;

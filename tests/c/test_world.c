@@ -194,7 +194,7 @@ static void L5_a_rank_that_left_is_not_waited_for(void **state) {
   run_ranks_as_processes(2, leave_in_rank_0, NULL);
 }
 
-/* At its end a program waits for the others, but not for those that have left it, and for nobody twice. */
+/* At its end a program waits for the others, but not for those that have left it, and for none twice. */
 static int finish_without_rank_0(ms_world *world, void *context) {
   (void)context;
   MS_TRY(ms_world_barrier(world));

@@ -1,4 +1,4 @@
--- The catalogue of behaviours beside the names of tests: every id of tests/BEHAVIOURS.md has a test whose name begins
+-- The catalogue of behaviours against the names of tests: every id of tests/BEHAVIOURS.md has a test whose name begins
 -- with it, and every id that a name begins with is in the catalogue.
 --
 --   luajit tests/lint/behaviours.lua FILE...   the test files; prints what is missing, and ends with 1 if anything is

@@ -1,4 +1,4 @@
--- Documents beside the tree: a file that a document names is there, and a table of files leaves none out.
+-- Compares documents with the tree: a file that a document names is there, and a table of files leaves none out.
 --
 --   luajit tests/lint/file_tables.lua FILE...      all files of the project; prints what is missing, and ends with 1 if
 --                                                  anything is

@@ -1,4 +1,4 @@
--- moonshard check: recipes on many ranks beside the same on one, and the code that compares them.
+-- moonshard check: recipes on many ranks compared with the same on one, and the code that compares them.
 
 local check_certainty = require("moonshard.check.adamw_sensitivity")
 local compare = require("moonshard.check.tolerance")

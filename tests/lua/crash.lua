@@ -2,7 +2,7 @@
 -- before left: in the middle of any call by which a rank writes files, or all at once at any time.
 --
 -- After each kill the newest checkpoint must be whole, by its checksums, and not older than the one before. At the end
--- it must hold, bit for bit, what a run that nobody killed has at that step.
+-- it must hold, bit for bit, what a run that was not killed has at that step.
 
 local clock = require("moonshard.base.clock")
 local ms = require("moonshard")

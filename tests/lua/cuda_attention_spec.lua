@@ -1,4 +1,4 @@
--- A small Llama in bf16 trains on the emulated device cuda as on the CPU, whoever computes attention: cuDNN, emulated;
+-- A small Llama in bf16 trains on the emulated device cuda as on the CPU, whatever computes attention: cuDNN, emulated;
 -- own kernels. In f32 too, with TF32 and without, and within documents.
 
 -- The emulated kernels are not built for the thread sanitizer, and are slow under the others.

@@ -1,4 +1,4 @@
--- Averages of the weights: their numbers beside a plain calculation on several meshes, their bytes, that they are saved
+-- Averages of the weights: numbers against a plain calculation on several meshes, their bytes, that they are saved
 -- and resumed, and what evaluates, exports and samples with them.
 
 local ffi = require("ffi")

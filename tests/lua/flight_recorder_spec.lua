@@ -7,7 +7,7 @@ local program = require("lua.program")
 local RECIPE = "tests/lua/recipes/trouble.lua"
 local SLOWER = os.getenv("MOONSHARD_CONFIG") == "release" and 1 or 2
 local DEADLINE = 4 * SLOWER
--- Where nobody is to wait for the deadline, it is far away: on a loaded machine ranks start one long after the other.
+-- Where no rank should wait for the deadline, it is far away: on a loaded machine ranks start one long after the other.
 local FAR = 120
 -- Steps of which nearly all is spent in the engine; the thread sanitizer has slow matrix products.
 local WIDTH = os.getenv("MOONSHARD_CONFIG") == "thread" and 96 or 512
@@ -148,7 +148,7 @@ describe("a rank", function()
 
   local STARTS = { mesh = true, shape = true } -- before training began: bad input
 
-  -- Nobody waits for a deadline here: what differs is seen as soon as it is there.
+  -- No rank waits for a deadline here: what differs is seen as soon as it is there.
   for title, row in pairs({
     ["at the start, on its mesh,"] = { "mesh", "different",
       '"4x1 (replicate, shard), ranks 0, 1, 2, 3"' },

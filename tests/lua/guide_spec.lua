@@ -148,7 +148,7 @@ describe("the tour of the prompt", function()
         local _, begin = shown:find(echo, 1, true)
         assert.is_truthy(begin, shown)
         shown = shown:sub(begin + 1, -#"moonshard> " - 1)
-        if was_stopped then -- nobody knows how far that came
+        if was_stopped then -- how far that came is unknown
           assert.is_truthy(shown:find("^%d+\n$"), shown)
         else
           assert.equal(comparable(entry.shown), comparable(shown))

@@ -39,7 +39,7 @@ local function train(name, ranks, mesh, more)
   return result
 end
 
--- A folder that was written beside the tensors of the reference whose names begin with `kind`.
+-- Compares a folder that was written with the tensors of the reference whose names begin with `kind`.
 local function assert_tensors(reference, folder, kind, tolerance)
   local file, count = ms.safetensors.open(folder), 0
   for _, tensor in ipairs(file.tensors) do

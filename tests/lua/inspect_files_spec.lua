@@ -1,4 +1,4 @@
--- moonshard inspect of what a training reads beside models: token files, text, tokenizers; and of files that are
+-- moonshard inspect of what training reads in addition to models: token files, text, tokenizers; and of files that are
 -- nothing of the kind.
 
 local ffi = require("ffi")

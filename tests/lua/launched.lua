@@ -21,7 +21,7 @@ launched.SUM = [==[
 ---@return boolean
 function launched.can(command) return os.execute(command .. " >/dev/null 2>&1") == 0 end
 
----A port that nobody listens at: asked for, and given back.
+---A port without a listener: requested, and released.
 ---@return integer
 function launched.find_port()
   local ffi = require("ffi")

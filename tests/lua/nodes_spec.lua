@@ -305,7 +305,7 @@ describe("two hosts", function()
 
   -- Where connections get one of two ports, a caller who leaves the choice to the system reaches itself and goes
   -- on doing so: rank 0 finds the port in use. No other spec here uses the two: for a minute after a connection was
-  -- closed, the system gives its port to nobody.
+  -- closed, the system gives its port to no other process.
   it("L3 rank 0 may come after a rank that has called the port for long, and never reaches itself", function()
     if why_not then return pending(why_not) end
     local ports = "sysctl -qw net.ipv4.ip_local_port_range="

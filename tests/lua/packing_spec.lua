@@ -1,5 +1,5 @@
 -- Planned memory: how near arenas come to what no packing could go below, on the shapes of published models, and a tied
--- weight's gradient. Plans alone: nobody is launched.
+-- weight's gradient. Only plans: nothing is launched.
 
 local engine = require("moonshard.base.ffi")
 local json = require("moonshard.base.json")
@@ -50,7 +50,7 @@ describe("planned memory", function()
   -- instruction: these lie in no gradient chunk that is not written yet, which holds nothing then.
   local function leaves_chunks_empty(policy) return not (policy.batch or policy.micro_batches) end
 
-  -- The worst is GPT-2 over 1x2 in bf16. Its logits (98 MiB) live beside the gradient of the weights that they are made
+  -- The worst is GPT-2 over 1x2 in bf16. Its logits (98 MiB) live with the gradient of the weights that they are made
   -- with, so the communicated arena holds them only if it grows by 44 MiB; elsewhere they leave the activations of
   -- 11 layers, which all wait for backward, 27 MiB too little of the gradient chunks. No packing saves those.
   for _, of in ipairs(MODELS) do

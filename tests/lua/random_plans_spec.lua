@@ -1,4 +1,4 @@
--- Random models under random rules, meshes and ways to train: some cases beside one rank. `make fuzz-plans` and
+-- Random models under random rules, meshes and ways to train: some cases compared with one rank. `make fuzz-plans` and
 -- `make soak` run many more.
 
 local case = require("fuzz.case")

@@ -1,4 +1,4 @@
--- What stands where a file of a model, a checkpoint or data should be, and is none: a pipe that nobody writes, a
+-- What stands where a file of a model, a checkpoint or data should be, and is none: a pipe without a writer, a
 -- folder, a device without an end. It is refused by name, and never waited for.
 
 local ffi = require("ffi")

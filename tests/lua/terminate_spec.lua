@@ -55,7 +55,7 @@ local function read_metrics(path, into)
   return into
 end
 
--- A run that is ended and goes on, beside one that is not ended: the same in every bit, with every step logged once.
+-- A run that is ended and goes on, against one that is not ended: the same in every bit, with every step logged once.
 local function assert_goes_on(...)
   local folder, first, second, other = new_folder(), os.tmpname(), os.tmpname(), os.tmpname()
   local step = terminate(folder, "--metrics", first, ...)

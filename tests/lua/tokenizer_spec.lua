@@ -1,4 +1,4 @@
--- Tokenizers beside the reference library's ids (tests/fixtures/tokenizer/make.py), files by `moonshard tokenize`, and
+-- Tokenizers against the reference library's ids (tests/fixtures/tokenizer/make.py), files by `moonshard tokenize`, and
 -- what a tokenizer.json is refused for.
 
 local errors = require("moonshard.base.error")

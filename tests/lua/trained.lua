@@ -64,7 +64,7 @@ function trained.run(ranks, settings, options)
   return runs[key]
 end
 
----A list of settings for a spec beside parity_spec. Sanitizers see there what they would see again here: under them the
+---A list of settings for specs but parity_spec. Sanitizers see there what they would see again here: under them the
 ---last stands for all.
 ---@generic T
 ---@param list T[]

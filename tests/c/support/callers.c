@@ -95,7 +95,7 @@ int connect_raw(int port) {
     if (!connect(fd, (struct sockaddr *)&address, sizeof address)) return fd;
     close(fd);
   }
-  fail_msg("nobody listens at port %d", port);
+  fail_msg("nothing listens at port %d", port);
   return -1;
 }
 

@@ -3,7 +3,7 @@
 #ifndef MS_TESTS_EMULATED_CUDA_H
 #define MS_TESTS_EMULATED_CUDA_H
 
-/* streams: "threads", or "inline". The libraries lie in the folder `emulated` beside the test program. */
+/* streams: "threads", or "inline". The libraries are in the folder `emulated` next to the test program. */
 void emulate_cuda(const char *streams);
 /* The same with the kernels of CUDA, emulated, and the emulated cuBLASLt, whose algorithms are not timed. */
 void emulate_cuda_kernels(const char *streams);

@@ -142,7 +142,7 @@ void finish(pid_t pid, int out, int err, double began) {
 }
 
 void finish_at_terminal(pid_t pid, int screen, double began) {
-  read_all(screen, result.out); /* it gives an error when nobody has the other side any more */
+  read_all(screen, result.out); /* it fails when the other side is closed everywhere */
   take_result(pid, began);
 }
 

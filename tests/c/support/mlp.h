@@ -20,7 +20,7 @@ typedef struct mlp_config {
   int frozen_weights; /* 1: fc1.weight of every block is frozen, among trainable parameters */
   int f32_biases;     /* 1: biases are read in f32 whatever their unit's dtype */
   int recompute;      /* 1: every block is made again in backward */
-  int private_logits; /* 1: they are no output, and nobody reads them after the step */
+  int private_logits; /* 1: they are no output and are not read after the step */
 } mlp_config;
 
 typedef struct mlp {

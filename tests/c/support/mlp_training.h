@@ -43,7 +43,7 @@ void abort_on_failed_checks(void);
 training_config training_default(int replicate, int shard);
 /* Row `row` of step `step` of the global data: x [inputs], returns the class. */
 int training_row(const mlp_config *net, int step, int row, float *x);
-/* Compiles and binds for this rank; engine_close releases in an order that nobody prescribed. */
+/* Compiles and binds for this rank; engine_close releases in an arbitrary order. */
 void engine_open(ms_world *world, const training_config *config, rank_engine *engine);
 void engine_close(rank_engine *engine);
 /* Writes the inputs of a micro-batch. */

@@ -1,7 +1,7 @@
 -- Trains a small network whose sizes divide by nothing, and writes what came out, for specs that compare meshes.
 --
 -- Every mesh sees the same global batches. Rank 0 writes one JSON object: losses, norms, every parameter in full,
--- the engine's counters of collectives and bytes beside the plan's, the bytes of the arenas beside the plan's, and the
+-- the engine's counters of collectives and bytes next to the plan's, the arenas' bytes next to the plan's, and the
 -- most memory that was resident.
 
 local ms = require "moonshard"
@@ -181,7 +181,7 @@ local function batch_of(step)
   }
 end
 
--- The averages of the weights beside the same computed from what every step left, and what is evaluated with them.
+-- The averages of the weights next to the same computed from what every step left, and what is evaluated with them.
 local averages = { plain = {}, kept = {} }
 
 local function follow_averages(step)
@@ -211,7 +211,7 @@ end
 --   clip   step wrong_at does not clip
 --   half   the second block's gradient is half of what it is: its other half goes to a frozen copy
 --
--- wrong_at = 0 is every step. With `alone` they are made on the ranks of a check, and not on the one beside them.
+-- wrong_at = 0 is every step. With `alone` they are made on the ranks of a check, and not on the single one.
 
 local function copy_to_shadow()
   if cfg.wrong ~= "half" then return end

@@ -49,7 +49,7 @@ for i, other in ipairs({ { { 1, 4 }, "ragged" }, { { 4, 1 }, "rows" }, { { 1, 4 
   trainer:step(batch)
 end
 
--- Whoever is wrong, all ranks are told, and nothing has changed.
+-- Whichever rank is wrong, all ranks get the error, and nothing has changed.
 local wrong = {}
 for name, value in pairs(parts) do wrong[name] = value end
 if rank == 3 then wrong["0.weight"], wrong["9.weight"], wrong["3.bias"] = nil, ms.zeros(2), ms.zeros(9) end
