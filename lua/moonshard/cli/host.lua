@@ -1,5 +1,5 @@
 -- moonshard host: one host's part of `moonshard run --hosts`, which starts it through an agent such as ssh. It is not
--- for users: its orders come as frames through standard input (runtime/host/hosts/far.h).
+-- for users: its orders come as frames through standard input (runtime/host/hosts/remote.h).
 
 local refuse = require("moonshard.base.exit_status").refuse
 

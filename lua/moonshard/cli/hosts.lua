@@ -217,7 +217,7 @@ local function launcher_arguments(line)
   return list
 end
 
--- Where ranks meet, as the first host gets it: "" when it chooses by itself (runtime/host/hosts/meeting.h).
+-- Where ranks meet, as the first host gets it: "" when it chooses by itself (runtime/host/hosts/rendezvous_port.h).
 local function wanted_place(line, list)
   local place = line.rendezvous or os.getenv("MOONSHARD_RENDEZVOUS") or ""
   if place ~= "" and not place:find("^tcp://[^/]+$") then

@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/host_list.h"
-#include "host/hosts/far.h"
-#include "host/hosts/near.h"
+#include "host/hosts/remote.h"
+#include "host/hosts/controller.h"
 
 extern char **environ;
 
@@ -37,7 +37,7 @@ static const char *const *read_words(lua_State *L) {
 }
 
 /* The host on top of the stack; its texts live as long as the table, and the words are kept in it. */
-static void read_host(lua_State *L, ms_near_host *host) {
+static void read_host(lua_State *L, ms_controlled_host *host) {
   lua_getfield(L, -1, "name");
   host->name = luaL_checkstring(L, -1);
   lua_getfield(L, -2, "setup");
@@ -51,33 +51,33 @@ static void read_host(lua_State *L, ms_near_host *host) {
 }
 
 int ms_host_over_hosts(lua_State *L) {
-  ms_near near = {.n = 0};
+  ms_controller controller = {.n = 0};
   int exit_status;
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
   lua_getfield(L, 1, "log_all");
-  near.log_all = lua_toboolean(L, -1);
+  controller.log_all = lua_toboolean(L, -1);
   lua_getfield(L, 1, "agent");
-  near.agent = luaL_checkstring(L, -1);
+  controller.agent = luaL_checkstring(L, -1);
   lua_getfield(L, 1, "timeout");
-  near.timeout = luaL_checknumber(L, -1);
+  controller.timeout = luaL_checknumber(L, -1);
   lua_getfield(L, 1, "hosts");
   luaL_checktype(L, -1, LUA_TTABLE);
-  near.n = (int)lua_objlen(L, -1);
-  near.hosts = lua_newuserdata(L, (size_t)near.n * sizeof *near.hosts);
-  memset(near.hosts, 0, (size_t)near.n * sizeof *near.hosts);
-  for (int i = 0; i < near.n; i++) {
+  controller.n = (int)lua_objlen(L, -1);
+  controller.hosts = lua_newuserdata(L, (size_t)controller.n * sizeof *controller.hosts);
+  memset(controller.hosts, 0, (size_t)controller.n * sizeof *controller.hosts);
+  for (int i = 0; i < controller.n; i++) {
     lua_rawgeti(L, -2, i + 1);
-    read_host(L, &near.hosts[i]);
+    read_host(L, &controller.hosts[i]);
     lua_pop(L, 1);
   }
-  if (ms_near_run(&near, &exit_status)) return fail(L);
+  if (ms_controller_run(&controller, &exit_status)) return fail(L);
   lua_pushinteger(L, exit_status);
   return 1;
 }
 
 int ms_host_serve(lua_State *L) {
-  lua_pushinteger(L, ms_far_main());
+  lua_pushinteger(L, ms_remote_main());
   return 1;
 }
 

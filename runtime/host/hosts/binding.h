@@ -5,9 +5,9 @@
 #include <lua.h>
 
 /* over_hosts{ hosts = { { name =, command = { words }, setup = text }, ... }, log_all =, agent =, timeout = } -> exit
- * status, or nil and a message: see near.h. */
+ * status, or nil and a message: see controller.h. */
 int ms_host_over_hosts(lua_State *L);
-/* serve() -> exit status: this process is one host's part of it, see far.h. */
+/* serve() -> exit status: this process is one host's part of it, see remote.h. */
 int ms_host_serve(lua_State *L);
 /* expand("node[01-03],login") -> a list of names, or nil and a message. */
 int ms_host_expand(lua_State *L);

@@ -16,7 +16,7 @@ enum { MS_FRAME_OUTPUT = 8192, MS_FRAME_LARGEST = 1 << 22 };
 
 enum ms_frame_kind {
   /* to a host */
-  MS_FRAME_SETUP = 1, /* token, then the fields of far.c; each with a NUL */
+  MS_FRAME_SETUP = 1, /* token, then the fields of remote.c; each with a NUL */
   MS_FRAME_START,     /* the place where ranks meet */
   MS_FRAME_SIGNAL,    /* its number, as one byte */
   MS_FRAME_STOP,      /* why the ranks must end */

@@ -1,5 +1,5 @@
 /* link.h - the launcher's end of a socket to the program that started it on this host for `moonshard run --hosts`
- * (host/hosts/far.c): what the launcher must know and the job's token come in, its report goes out.
+ * (host/hosts/remote.c): what the launcher must know and the job's token come in, its report goes out.
  *
  * The environment variable MOONSHARD_HOST_LINK names the descriptor. The token comes through the socket so that neither
  * the command line nor the environment of any process shows it.

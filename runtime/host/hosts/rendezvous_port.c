@@ -1,9 +1,9 @@
-/* meeting.c - finds the first host's address and a free port.
+/* rendezvous_port.c - finds the first host's address and a free port.
  *
  * The port stays reserved: a socket is bound to it with SO_REUSEADDR and never listens. Linux lets rank 0, whose socket
  * has SO_REUSEADDR as well, bind and listen there, but gives the port to no program that leaves the choice to it.
  */
-#include "host/hosts/meeting.h"
+#include "host/hosts/rendezvous_port.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -102,7 +102,7 @@ static int split(const char *url, char host[HOST_BYTES]) {
   return port;
 }
 
-int ms_meeting_choose(const char *wanted, const char *host, char *place, size_t bytes, int *reserved) {
+int ms_rendezvous_port_choose(const char *wanted, const char *host, char *place, size_t bytes, int *reserved) {
   char name[HOST_BYTES];
   const char *interface = ms_env_string("MOONSHARD_INTERFACE", NULL);
   int port = 0;

@@ -1,4 +1,4 @@
-/* near_agent.c - starts an agent with pipes for its standard streams, and gives up what belongs to it. */
+/* controller_agent.c - starts an agent with pipes for its standard streams, and gives up what belongs to it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,37 +8,38 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "host/hosts/near.h"
+#include "host/hosts/controller.h"
 
 enum { CANNOT_START = 127 };
 
 /* In a session of its own: Ctrl-C at the terminal reaches this program alone, which forwards it in order. */
-static _Noreturn void become_agent(const ms_near *near, const ms_near_host *host, const int *ends, pid_t parent) {
+static _Noreturn void become_agent(const ms_controller *controller, const ms_controlled_host *host, const int *ends,
+                                   pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(CANNOT_START);
   setsid();
   for (int i = 0; i < 3; i++) dup2(ends[i], i);
-  sigaction(SIGPIPE, &near->old_pipe_action, NULL);
-  sigaction(SIGCHLD, &near->old_child_action, NULL);
-  sigprocmask(SIG_SETMASK, &near->old_mask, NULL);
+  sigaction(SIGPIPE, &controller->old_pipe_action, NULL);
+  sigaction(SIGCHLD, &controller->old_child_action, NULL);
+  sigprocmask(SIG_SETMASK, &controller->old_mask, NULL);
   execvp(host->command[0], (char *const *)host->command);
   fprintf(stderr, "%s: %s\n", host->command[0], strerror(errno));
   _exit(CANNOT_START);
 }
 
-static void open_logs(ms_near *near, ms_near_host *host, int error_end) {
-  const int first = host == near->hosts;
+static void open_logs(ms_controller *controller, ms_controlled_host *host, int error_end) {
+  const int first = host == controller->hosts;
   snprintf(host->prefix, sizeof host->prefix, "[%.250s] ", host->name);
   for (int i = 0; i < 3; i++) {
     ms_rank_log *log = &host->log[i];
-    *log = (ms_rank_log){.fd = -1, .file = -1, .target = &near->outlet[i > 0]};
+    *log = (ms_rank_log){.fd = -1, .file = -1, .target = &controller->outlet[i > 0]};
     /* Lines of the launchers' are whole if they have prefixes; those of rank 0 pass unchanged. */
-    log->prefix = i == 2 ? host->prefix : near->log_all ? "" : first ? NULL : host->prefix;
+    log->prefix = i == 2 ? host->prefix : controller->log_all ? "" : first ? NULL : host->prefix;
   }
   host->log[2].fd = error_end;
 }
 
-int ms_near_start(ms_near *near, ms_near_host *host) {
+int ms_controller_start(ms_controller *controller, ms_controlled_host *host) {
   int pipes[3][2], opened = 0;
   pid_t parent = getpid();
   while (opened < 3 && !pipe2(pipes[opened], O_CLOEXEC)) opened++;
@@ -50,17 +51,17 @@ int ms_near_start(ms_near *near, ms_near_host *host) {
   const int ends[] = {pipes[0][0], pipes[1][1], pipes[2][1]};
   host->to.fd = pipes[0][1];
   host->from.fd = pipes[1][0];
-  open_logs(near, host, pipes[2][0]);
+  open_logs(controller, host, pipes[2][0]);
   for (int i = 0; i < 3; i++) fcntl(i == 0 ? pipes[i][1] : pipes[i][0], F_SETFL, O_NONBLOCK);
   pid_t pid = fork();
-  if (pid == 0) become_agent(near, host, ends, parent);
+  if (pid == 0) become_agent(controller, host, ends, parent);
   for (int i = 0; i < 3; i++) close(ends[i]);
   if (pid < 0) return MS_FAIL(MS_EIO, "cannot start the agent of host %s: fork: %s", host->name, strerror(errno));
   host->pid = pid;
   return MS_OK;
 }
 
-void ms_near_close(ms_near_host *host) {
+void ms_controller_close(ms_controlled_host *host) {
   ms_frame_close_queue(&host->to);
   ms_frame_close_reader(&host->from);
   for (int i = 0; i < 3; i++) {

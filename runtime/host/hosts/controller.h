@@ -1,9 +1,9 @@
-/* near.h - runs one command on several hosts from this machine: starts each host's launcher through an agent such as
- * ssh (far.h), passes its output on, forwards signals, ends all hosts when one has failed, and reports the first
+/* controller.h - runs one command on several hosts from this machine: starts each host's launcher through an agent such
+ * as ssh (remote.h), passes its output on, forwards signals, ends all hosts when one has failed, and reports the first
  * failure once.
  */
-#ifndef MS_HOST_NEAR_H
-#define MS_HOST_NEAR_H
+#ifndef MS_HOST_CONTROLLER_H
+#define MS_HOST_CONTROLLER_H
 
 #include <signal.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include "host/hosts/frame.h"
 #include "host/launcher/rank_log.h"
 
-typedef struct ms_near_host {
+typedef struct ms_controlled_host {
   const char *name;
   const char *const *command; /* the agent's words, the host and the remote command; ends with NULL */
   const char *setup;          /* the fields of a SETUP frame after the token */
@@ -31,10 +31,10 @@ typedef struct ms_near_host {
   double lost_at;     /* when the agent ended; 0: it runs */
   ms_rank_log log[3]; /* output, errors, and what the agent prints itself */
   char prefix[MS_RANK_LOG_PREFIX - 8];
-} ms_near_host;
+} ms_controlled_host;
 
-typedef struct ms_near {
-  ms_near_host *hosts;
+typedef struct ms_controller {
+  ms_controlled_host *hosts;
   int n;
   int log_all;       /* the lines of all ranks are shown, with their numbers */
   const char *agent; /* for messages */
@@ -48,14 +48,14 @@ typedef struct ms_near {
   int asked, asked_again; /* the signal that asked for the end */
   double deadline;        /* for answers, then for the ends of hosts; 0: none */
   char why[512];          /* why all were asked to end; "": they were not */
-} ms_near;
+} ms_controller;
 
-/* near.c. *exit_status as of ms_launch: of the first rank that failed. Fails only if nothing could be started. */
-int ms_near_run(ms_near *near, int *exit_status);
-/* near_agent.c: starts the agent of a host; an agent that cannot be started is a host that was lost. */
-int ms_near_start(ms_near *near, ms_near_host *host);
-void ms_near_close(ms_near_host *host);
-/* near_report.c: the exit status of the run, and the lines that say why. */
-void ms_near_report(ms_near *near, int *exit_status);
+/* controller.c. *exit_status as of ms_launch: of the first rank that failed. Fails only if nothing could be started. */
+int ms_controller_run(ms_controller *controller, int *exit_status);
+/* controller_agent.c: starts the agent of a host; an agent that cannot be started is a host that was lost. */
+int ms_controller_start(ms_controller *controller, ms_controlled_host *host);
+void ms_controller_close(ms_controlled_host *host);
+/* controller_report.c: the exit status of the run, and the lines that say why. */
+void ms_controller_report(ms_controller *controller, int *exit_status);
 
 #endif

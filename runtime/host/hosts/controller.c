@@ -1,0 +1,345 @@
+/* controller.c - the loop of a run on several hosts, on one thread that never blocks.
+ *
+ * All hosts answer before any starts ranks, so a host that is missing is named and leaves nothing to end. Then the
+ * connections are the only ties: a host whose connection ends has lost its run, and ends by itself (remote.c).
+ */
+#include "host/hosts/controller.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/bootstrap/token.h"
+#include "host/launcher/launch.h"
+
+enum { STRAY_BYTES = 1 << 16 };
+/* Seconds that hosts get to end after they were asked to; their launchers have shorter grace times. */
+static const double END_SECONDS = 15.0;
+/* Seconds for what an agent that has ended still holds in its pipe, which another process may keep open. */
+static const double DRAIN_SECONDS = 1.0;
+/* Seconds that a reader of the output may take at the end of a failed run. */
+static const double PATIENCE = 1.0;
+
+/* ---- ending ---- */
+
+static void kill_agents(ms_controller *controller) {
+  for (int i = 0; i < controller->n; i++)
+    if (controller->hosts[i].pid) kill(-controller->hosts[i].pid, SIGKILL);
+}
+
+/* Nothing runs there yet. */
+static void give_up(ms_controlled_host *host) {
+  ms_frame_close_queue(&host->to);
+  if (host->pid) kill(-host->pid, SIGTERM);
+}
+
+static void ask_to_end(ms_controller *controller, const char *why) {
+  if (*controller->why) return;
+  snprintf(controller->why, sizeof controller->why, "%s", why);
+  controller->deadline = ms_clock() + ms_wait_scale * END_SECONDS;
+  for (int i = 0; i < controller->n; i++) {
+    ms_controlled_host *host = &controller->hosts[i];
+    if (controller->started) ms_frame_put(&host->to, MS_FRAME_STOP, controller->why, strlen(controller->why));
+    else give_up(host);
+  }
+}
+
+/* The host's part is over; what its agent does now is of no interest. */
+static void finish(ms_controller *controller, ms_controlled_host *host, int exit_status, int own) {
+  char why[400];
+  if (host->over) return;
+  host->over = ++controller->over;
+  host->exit_status = exit_status;
+  host->own = own;
+  ms_frame_close_queue(&host->to);
+  if (!exit_status || controller->asked) return;
+  const char *reason = host->reason && *host->reason ? host->reason : "its ranks ended";
+  snprintf(why, sizeof why, "the run ended on host %.64s: %.300s", host->name, reason);
+  ask_to_end(controller, why);
+}
+
+static void lose(ms_controller *controller, ms_controlled_host *host, const char *how) {
+  char *text;
+  if (host->over) return;
+  const char *advice = host->greeted ? ""
+                                     : "; is moonshard at that path there (--remote-moonshard), and can the agent "
+                                       "reach the host without a password?";
+  size_t bytes = strlen(host->name) + strlen(controller->agent) + strlen(how) + strlen(advice) + 128;
+  host->lost = 1;
+  text = ms_calloc((int64_t)bytes, 1);
+  if (text)
+    snprintf(text, bytes, "moonshard: host %s: %s: %s%s\n", host->name,
+             host->greeted ? "the connection ended during the run" : controller->agent, how, advice);
+  free(host->report);
+  host->report = text;
+  finish(controller, host, MS_STATUS_FAILED_RUN, *controller->why ? 0 : 1);
+}
+
+static void lose_agent(ms_controller *controller, ms_controlled_host *host) {
+  char how[160];
+  if (WIFSIGNALED(host->status))
+    snprintf(how, sizeof how, "the agent was killed by signal %d (%s)", WTERMSIG(host->status),
+             strsignal(WTERMSIG(host->status)));
+  else
+    snprintf(how, sizeof how, "the agent ended with exit status %d%s", WEXITSTATUS(host->status),
+             host->greeted ? "" : " before moonshard answered");
+  lose(controller, host, how);
+}
+
+static void pass_deadline(ms_controller *controller) {
+  char how[96];
+  if (controller->deadline == 0 || ms_clock() < controller->deadline) return;
+  controller->deadline = 0;
+  if (*controller->why || controller->asked)
+    snprintf(how, sizeof how, "it did not end within %g s: look for its processes", ms_wait_scale * END_SECONDS);
+  else snprintf(how, sizeof how, "it did not answer within %g s", controller->timeout);
+  for (int i = 0; i < controller->n; i++)
+    if (*controller->why || controller->asked || !controller->hosts[i].ready)
+      lose(controller, &controller->hosts[i], how);
+  if (controller->over == controller->n) kill_agents(controller);
+}
+
+/* ---- signals ---- */
+
+static void forward(ms_controller *controller, int number) {
+  const char byte = (char)number;
+  controller->asked_again = controller->asked != 0;
+  controller->asked = controller->asked ? controller->asked : number;
+  if (controller->asked_again || !controller->started) controller->deadline = ms_clock() + ms_wait_scale * END_SECONDS;
+  for (int i = 0; i < controller->n; i++) {
+    if (controller->started) ms_frame_put(&controller->hosts[i].to, MS_FRAME_SIGNAL, &byte, 1);
+    else give_up(&controller->hosts[i]);
+  }
+}
+
+static void read_signals(ms_controller *controller) {
+  struct signalfd_siginfo info;
+  while (read(controller->signals, &info, sizeof info) == (ssize_t)sizeof info)
+    if (info.ssi_signo != SIGCHLD) forward(controller, (int)info.ssi_signo);
+}
+
+/* ---- frames ---- */
+
+static void start_all(ms_controller *controller) {
+  const char *place = controller->hosts[0].place;
+  for (int i = 0; i < controller->n; i++)
+    if (!controller->hosts[i].ready) return;
+  if (controller->started || controller->asked || *controller->why) return;
+  controller->started = 1;
+  controller->deadline = 0;
+  for (int i = 0; i < controller->n; i++) ms_frame_put(&controller->hosts[i].to, MS_FRAME_START, place, strlen(place));
+}
+
+static void take_end(ms_controller *controller, ms_controlled_host *host, const char *bytes, size_t n) {
+  const char *at = bytes, *end = bytes + n;
+  int status = atoi(ms_frame_field(&at, end)), own = atoi(ms_frame_field(&at, end));
+  free(host->reason);
+  free(host->report);
+  host->reason = ms_strdup(ms_frame_field(&at, end));
+  host->report = ms_strdup(ms_frame_field(&at, end));
+  finish(controller, host, status, own);
+}
+
+static void take_frame(ms_controller *controller, ms_controlled_host *host, int kind, char *bytes, size_t n) {
+  if (kind == MS_FRAME_OUT && n <= MS_FRAME_OUTPUT) ms_rank_log_take(&host->log[0], bytes, n);
+  else if (kind == MS_FRAME_ERR && n <= MS_FRAME_OUTPUT) ms_rank_log_take(&host->log[1], bytes, n);
+  else if (kind == MS_FRAME_END) take_end(controller, host, bytes, n);
+  else if (kind == MS_FRAME_HELLO && !host->ready) {
+    host->place = ms_strdup(bytes);
+    host->ready = host->place != NULL;
+  }
+}
+
+/* Finds the magic; what a login shell printed before it passes as errors. */
+static void find_magic(ms_controller *controller, ms_controlled_host *host) {
+  ms_frame_reader *from = &host->from;
+  const char *magic =
+      from->text.length ? memmem(from->text.data, from->text.length, MS_FRAME_MAGIC, sizeof MS_FRAME_MAGIC - 1) : NULL;
+  if (!magic && from->text.length > STRAY_BYTES) {
+    ms_frame_close_reader(from);
+    lose(controller, host, "what the agent printed is not from moonshard");
+  }
+  if (!magic) return;
+  const char *stray = from->text.data;
+  for (size_t left; (left = (size_t)(magic - stray)) > 0;) {
+    size_t piece = left < MS_FRAME_OUTPUT ? left : MS_FRAME_OUTPUT;
+    ms_rank_log_take(&host->log[2], stray, piece);
+    stray += piece;
+  }
+  from->begin = (size_t)(magic - from->text.data) + sizeof MS_FRAME_MAGIC - 1;
+  host->greeted = 1;
+}
+
+static int has_room(const ms_controller *controller) {
+  return ms_outlet_has_room(&controller->outlet[0]) && ms_outlet_has_room(&controller->outlet[1]);
+}
+
+/* Stops between frames while the output has no room. Returns 1 if it stopped. */
+static int take_frames(ms_controller *controller, ms_controlled_host *host) {
+  int kind, found = 0;
+  char *bytes;
+  size_t n;
+  if (ms_frame_reader_is_small(&host->from)) ms_frame_read(&host->from);
+  if (!host->greeted) find_magic(controller, host);
+  while (host->greeted) {
+    if (!has_room(controller)) return 1;
+    found = ms_frame_next(&host->from, &kind, &bytes, &n);
+    if (found <= 0) break;
+    take_frame(controller, host, kind, bytes, n);
+  }
+  if (found < 0) {
+    ms_frame_close_reader(&host->from);
+    lose(controller, host, "what it sent is not from moonshard of this version");
+  }
+  return 0;
+}
+
+/* ---- the loop ---- */
+
+static void reap(ms_controller *controller, ms_controlled_host *host) {
+  if (host->pid && waitpid(host->pid, &host->status, WNOHANG) == host->pid) {
+    host->pid = 0;
+    host->lost_at = ms_clock() + ms_wait_scale * DRAIN_SECONDS;
+  }
+  if (host->lost_at == 0 || host->over) return;
+  if (host->from.fd < 0 || ms_clock() >= host->lost_at) lose_agent(controller, host);
+}
+
+static void look_after(ms_controller *controller, ms_controlled_host *host) {
+  ms_frame_flush(&host->to);
+  ms_rank_log_read(&host->log[2]);
+  int waits = take_frames(controller, host);
+  if (!waits) reap(controller, host);
+  /* An agent that has closed its end, but goes on: it gets no more. */
+  if (!waits && host->from.fd < 0 && host->pid) ms_frame_close_queue(&host->to);
+}
+
+static int goes_on(const ms_controller *controller) {
+  for (int i = 0; i < controller->n; i++)
+    if (!controller->hosts[i].over || controller->hosts[i].pid) return 1;
+  return 0;
+}
+
+static nfds_t list(ms_controller *controller, struct pollfd *wanted) {
+  nfds_t n = 0;
+  int room = has_room(controller);
+  wanted[n++] = (struct pollfd){.fd = controller->signals, .events = POLLIN};
+  for (int i = 0; i < 2; i++)
+    if (controller->outlet[i].begin < controller->outlet[i].used)
+      wanted[n++] = (struct pollfd){.fd = controller->outlet[i].writes, .events = POLLOUT};
+  for (int i = 0; i < controller->n; i++) {
+    ms_controlled_host *host = &controller->hosts[i];
+    if (room) wanted[n++] = (struct pollfd){.fd = host->from.fd, .events = POLLIN};
+    if (room) wanted[n++] = (struct pollfd){.fd = host->log[2].fd, .events = POLLIN};
+    if (ms_frame_waiting(&host->to)) wanted[n++] = (struct pollfd){.fd = host->to.fd, .events = POLLOUT};
+  }
+  return n;
+}
+
+static void watch(ms_controller *controller, struct pollfd *wanted) {
+  double ended = 0; /* when all hosts were over; agents get a little longer */
+  while (goes_on(controller)) {
+    nfds_t n = list(controller, wanted);
+    poll(wanted, n, controller->deadline > 0 || controller->over || *controller->why ? 100 : -1);
+    for (int i = 0; i < 2; i++) ms_outlet_flush(&controller->outlet[i]);
+    read_signals(controller);
+    for (int i = 0; i < controller->n; i++) look_after(controller, &controller->hosts[i]);
+    start_all(controller);
+    pass_deadline(controller);
+    if (controller->over < controller->n) continue;
+    if (ended == 0) ended = ms_clock();
+    if (ms_clock() > ended + ms_wait_scale * DRAIN_SECONDS) kill_agents(controller);
+  }
+}
+
+static void finish_output(ms_controller *controller) {
+  double until = ms_clock() + ms_wait_scale * PATIENCE;
+  int patient = !controller->asked && !*controller->why;
+  while (ms_outlet_flush(&controller->outlet[0]) + ms_outlet_flush(&controller->outlet[1]) &&
+         (patient || ms_clock() < until)) {
+    struct pollfd wanted[3] = {{.fd = controller->signals, .events = POLLIN}};
+    for (int i = 0; i < 2; i++) wanted[i + 1] = (struct pollfd){.fd = controller->outlet[i].writes, .events = POLLOUT};
+    poll(wanted, 3, 100);
+    if (wanted[0].revents) read_signals(controller);
+    patient = patient && !controller->asked;
+  }
+}
+
+/* ---- the run ---- */
+
+static int send_setup(ms_controlled_host *host, const char *token) {
+  ms_text text = {0};
+  ms_text_raw(&text, token, strlen(token) + 1);
+  ms_text_raw(&text, host->setup, host->setup_bytes);
+  int rc = ms_text_status(&text);
+  if (!rc) ms_frame_put(&host->to, MS_FRAME_SETUP, text.data, text.length);
+  ms_frame_wipe(&text);
+  return rc;
+}
+
+static int take_signals(ms_controller *controller) {
+  struct sigaction ignore = {.sa_handler = SIG_IGN}, ordinary = {.sa_handler = SIG_DFL}, hang_up;
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (int i = 0; i < 3; i++) sigaddset(&mask, (const int[]){SIGCHLD, SIGTERM, SIGINT}[i]);
+  if (!sigaction(SIGHUP, NULL, &hang_up) && hang_up.sa_handler != SIG_IGN) sigaddset(&mask, SIGHUP);
+  controller->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (controller->signals < 0) return MS_FAIL(MS_EIO, "signalfd: %s", strerror(errno));
+  sigaction(SIGPIPE, &ignore, &controller->old_pipe_action);
+  sigaction(SIGCHLD, &ordinary, &controller->old_child_action);
+  sigprocmask(SIG_BLOCK, &mask, &controller->old_mask);
+  return MS_OK;
+}
+
+static void give_signals_back(ms_controller *controller) {
+  if (controller->signals < 0) return;
+  close(controller->signals);
+  sigaction(SIGPIPE, &controller->old_pipe_action, NULL);
+  sigaction(SIGCHLD, &controller->old_child_action, NULL);
+  sigprocmask(SIG_SETMASK, &controller->old_mask, NULL);
+}
+
+int ms_controller_run(ms_controller *controller, int *exit_status) {
+  int rc;
+  const char *token;
+  struct pollfd *wanted = ms_calloc(4 + 3 * (int64_t)controller->n, sizeof *wanted);
+  controller->signals = -1;
+  controller->outlet = ms_calloc(2, sizeof *controller->outlet);
+  for (int i = 0; i < controller->n; i++) controller->hosts[i].to.fd = controller->hosts[i].from.fd = -1;
+  for (int i = 0; i < controller->n; i++)
+    for (int k = 0; k < 3; k++) controller->hosts[i].log[k] = (ms_rank_log){.fd = -1, .file = -1};
+  if (!wanted || !controller->outlet) MS_GOTO(MS_ENOMEM);
+  for (int i = 0; i < 2; i++) ms_outlet_open(&controller->outlet[i], i == 0 ? STDOUT_FILENO : STDERR_FILENO);
+  MS_GOTO(ms_token_make());
+  MS_GOTO(ms_token_get(&token));
+  MS_GOTO(take_signals(controller));
+  controller->deadline = ms_clock() + controller->timeout;
+  for (int i = 0; i < controller->n; i++) {
+    MS_GOTO(ms_controller_start(controller, &controller->hosts[i]));
+    MS_GOTO(send_setup(&controller->hosts[i], token));
+  }
+  watch(controller, wanted);
+  for (int i = 0; i < controller->n; i++)
+    for (int k = 0; k < 3; k++) ms_rank_log_end_line(&controller->hosts[i].log[k]);
+  ms_controller_report(controller, exit_status);
+  finish_output(controller);
+fail:
+  if (rc) kill_agents(controller);
+  for (int i = 0; i < controller->n; i++) {
+    if (controller->hosts[i].pid) waitpid(controller->hosts[i].pid, NULL, 0);
+    ms_controller_close(&controller->hosts[i]);
+  }
+  for (int i = 0; controller->outlet && i < 2; i++) ms_outlet_close(&controller->outlet[i]);
+  give_signals_back(controller);
+  free(controller->outlet);
+  free(wanted);
+  return rc;
+}
