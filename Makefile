@@ -41,16 +41,21 @@ SECONDS ?= 600
 CUDA_HOME ?= /usr/local/cuda
 # make cuda: GPU architectures to compile kernels for
 CUDA_ARCHS ?= 90
+# make mpi: the compiler wrapper of the site's MPI (mpiicc, on a Cray cc); empty: build nothing for MPI
+MPICC ?= mpicc
 
 # ---- Debian packages, listed here only -------------------------------------------------------------------------------
 
 PACKAGES_BUILD := gcc g++ make libc6-dev pkg-config luajit libluajit-5.1-dev libdnnl-dev libpcre2-dev \
-  libjansson-dev libxxhash-dev libsodium-dev libedit-dev
+  libjansson-dev libxxhash-dev libsodium-dev libucx-dev libedit-dev
 PACKAGES_TRAIN := fortunes
-PACKAGES_TEST := lua-busted lua-cjson libcmocka-dev
+PACKAGES_TEST := lua-busted lua-cjson libcmocka-dev libucx0
 PACKAGES_LINT := lua-check clang-format
 PACKAGES_DEB := debhelper dpkg-dev lintian
-PACKAGES_BENCH := python3 python3-venv libopenmpi-dev openmpi-bin
+PACKAGES_HOSTS := iproute2
+# Not in PACKAGES_TEST: `make test` runs the transport mpi over an emulated MPI, and over a real one where it is there.
+PACKAGES_MPI := libopenmpi-dev openmpi-bin
+PACKAGES_BENCH := python3 python3-venv $(PACKAGES_MPI)
 
 # ---- targets -----------------------------------------------------------------------------------------------------
 
@@ -59,7 +64,7 @@ SHELL := /bin/bash
 BUILD := build
 build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) \
   PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) WERROR=$(WERROR) \
-  CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)'
+  CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)' MPICC='$(MPICC)'
 test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' --timeout
 
 .PHONY: all cuda cuda-all test-gpu run train test fuzz-plans fuzz-safetensors bench bench-peers lint
@@ -77,6 +82,12 @@ train: $(BUILD)/packages/train all
 	@mkdir -p $(BUILD)/train
 	$(BUILD)/release/moonshard run recipes/quickstart.lua -n 4 --metrics $(BUILD)/train/metrics.jsonl \
 	  mesh=2x2 $(if $(STEPS),steps=$(STEPS)) $(if $(FILES),'files=$(strip $(FILES))') $(ARGS)
+
+.PHONY: two-hosts
+two-hosts: ## as root: FSDP, HSDP and DDP over two hosts (network namespaces) at several link speeds, with charts
+two-hosts: $(BUILD)/packages/train $(BUILD)/packages/hosts all
+	recipes/two_hosts.sh $(BUILD)/release/moonshard sweep recipes/fsdp_vs_hsdp.lua \
+	  --hosts ms-host-a:2,ms-host-b:2 --agent 'ip netns exec' shape='recipes/two_hosts.sh --shape' $(ARGS)
 
 test: $(BUILD)/packages/train $(BUILD)/packages/test all ## run C tests and Lua specs; ONLY=word selects test files
 	$(build_config) tests
@@ -97,6 +108,16 @@ cuda: $(BUILD)/packages/build
 
 cuda-all: ## build the CUDA kernels for every supported GPU
 	@$(MAKE) --no-print-directory cuda CUDA_ARCHS="80 90 100"
+
+.PHONY: mpi test-mpi
+mpi: ## build the transport mpi's library with MPICC (`all` does so if it exists)
+mpi: $(BUILD)/packages/build
+	$(build_config) mpi
+
+test-mpi: ## install Open MPI, and test the transport mpi over it
+test-mpi: $(BUILD)/packages/test $(BUILD)/packages/mpi all
+	$(build_config) tests mpi
+	@tests/run.sh --build $(BUILD)/release --config release --only test_mpi --timeout $(TEST_TIMEOUT)
 
 test-gpu: $(BUILD)/packages/test all ## run the kernel tests on this machine's GPU; ONLY=word selects test files
 	$(build_config) gpu-tests
@@ -181,7 +202,7 @@ help: ## print this list
 	@printf '  %-13s %s\n' PREFIX '$(PREFIX)' LIBDIR '$(LIBDIR)' WERROR '$(WERROR)' JOBS '$(JOBS)' \
 	  STEPS '$(STEPS)' FILES '$(FILES)' RECIPE '$(RECIPE)' N '$(N)' \
 	  ARGS '$(ARGS)' ONLY '$(ONLY)' TEST_TIMEOUT '$(TEST_TIMEOUT)' SECONDS '$(SECONDS)' SEED '$(SEED)' \
-	  CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)' CUDA_ARCHS '$(CUDA_ARCHS)'
+	  CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)' CUDA_ARCHS '$(CUDA_ARCHS)' MPICC '$(MPICC)'
 
 # A stamp file records that all packages of a list are installed; a change of this file checks again.
 PACKAGES_build := $(PACKAGES_BUILD)
@@ -189,6 +210,8 @@ PACKAGES_train := $(PACKAGES_BUILD) $(PACKAGES_TRAIN)
 PACKAGES_test := $(PACKAGES_BUILD) $(PACKAGES_TEST)
 PACKAGES_lint := $(PACKAGES_LINT)
 PACKAGES_deb := $(PACKAGES_BUILD) $(PACKAGES_DEB)
+PACKAGES_hosts := $(PACKAGES_HOSTS)
+PACKAGES_mpi := $(PACKAGES_MPI)
 PACKAGES_bench := $(PACKAGES_BUILD) $(PACKAGES_BENCH)
 
 $(BUILD)/packages/%: Makefile runtime/make/packages.sh

@@ -11,7 +11,7 @@
  *   ms_plan_compile      compiles the whole step to a static, verified list of instructions; needs no device
  *   ms_state_new         allocates and initialises this rank's parameters, gradients and optimizer state
  *   ms_exec_new          binds the plan to the state
- *   ms_exec_run          runs a phase: first, next, last, norm, update or evaluate
+ *   ms_exec_run          runs a phase: first, next, last, norm, update, outer or evaluate
  *
  * The parts, in reading order. Include only this file, which includes them all:
  *
@@ -69,7 +69,7 @@
  *     ms_world *world = NULL; ms_mesh *mesh = NULL; ms_model *model = NULL; ms_graph *graph = NULL;
  *     ms_plan *plan = NULL; ms_state *state = NULL; ms_exec *exec = NULL;
  *     ms_unit_config unit; ms_param_config param; ms_plan_config config; ms_attrs attrs;
- *     ms_step_inputs step = {0.1, 1, 1, 0, {0, 1}}; ms_step_outputs result = {0, 0, 0};
+ *     ms_step_inputs step = {0.1, 1, 1, 0, {0, 1}}; ms_step_outputs result = {0, 0, 0, 0};
  *     int u, w, in[2], logits[2], loss[3];
  *     TRY(ms_world_join(&world));
  *     TRY(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, NULL, ms_world_size(world), &mesh));

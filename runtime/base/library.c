@@ -1,8 +1,10 @@
-/* library.c - loads third-party libraries and looks up their functions with dlopen. */
+/* library.c - opens libraries with dlopen, and looks up their functions. */
 #include "base/library.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/env.h"
@@ -61,4 +63,44 @@ void *ms_library_ask(const ms_library *library, const char *symbol, void **handl
     *handle = NULL;
   }
   return found;
+}
+
+/* ---- libraries of this project ---- */
+
+/* Library folders of distributions, relative to the executable's folder. */
+static const char *const below_prefix[] = {"../lib/", "../lib/x86_64-linux-gnu/", "../lib/aarch64-linux-gnu/",
+                                           "../lib64/"};
+
+/* The folder of the file that contains this code: of the library, or of the executable, whose name has no folder if the
+ * shell found it in PATH. */
+static int own_folder(char *folder, size_t bytes) {
+  char file[PATH_MAX];
+  Dl_info info;
+  if (!dladdr(below_prefix, &info) || !info.dli_fname) return 0;
+  if (!realpath(strchr(info.dli_fname, '/') ? info.dli_fname : "/proc/self/exe", file)) return 0;
+  return snprintf(folder, bytes, "%.*s", (int)(strrchr(file, '/') - file), file) < (int)bytes;
+}
+
+static void *open_at(const char *folder, const char *below, const char *name, int flags) {
+  char path[PATH_MAX + 128];
+  snprintf(path, sizeof path, "%s/%s%s", folder, below, name);
+  return dlopen(path, flags);
+}
+
+static void say_why(char why[MS_LIBRARY_WHY_BYTES], const char *otherwise) {
+  const char *message = dlerror();
+  snprintf(why, MS_LIBRARY_WHY_BYTES, "%s", message ? message : otherwise);
+}
+
+void *ms_library_open_own(const char *variable, const char *name, int visibility, char why[MS_LIBRARY_WHY_BYTES]) {
+  char folder[PATH_MAX];
+  const char *path = ms_env_string(variable, "");
+  const int flags = RTLD_NOW | visibility, known = own_folder(folder, sizeof folder);
+  void *library = *path ? dlopen(path, flags) : known ? open_at(folder, "", name, flags) : NULL;
+  if (library) return library;
+  say_why(why, "the folder of the engine is unknown");
+  if (*path) return NULL;
+  for (int i = 0; known && !library && i < (int)(sizeof below_prefix / sizeof *below_prefix); i++)
+    library = open_at(folder, below_prefix[i], name, flags);
+  return library ? library : dlopen(name, flags);
 }

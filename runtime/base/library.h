@@ -1,5 +1,6 @@
-/* library.h - third-party libraries loaded at run time: from the file that an environment variable names, otherwise
- * the first of several names that the dynamic linker finds. The build needs nothing of them. */
+/* library.h - libraries loaded at run time: third-party ones, of which the build needs nothing, and parts of this
+ * project that are built only where a toolkit is. An environment variable can name the file of each; otherwise the
+ * dynamic linker finds the first of several names of a third-party one, and own ones are near the engine. */
 #ifndef MS_BASE_LIBRARY_H
 #define MS_BASE_LIBRARY_H
 
@@ -31,5 +32,9 @@ const char *ms_library_path(const ms_library *library);
 /* Looks up one function, e.g. to read the version before ms_library_open; NULL if there is none. *handle: for
  * dlclose, or NULL. */
 void *ms_library_ask(const ms_library *library, const char *symbol, void **handle);
+/* Opens a library of this project: the file that the variable names, otherwise `name` in the folder of the engine (of
+ * the library, or of the executable), in one of the library folders relative to it, or on the dynamic linker's path.
+ * visibility: RTLD_LOCAL or RTLD_GLOBAL. NULL: `why` has the linker's message about the first place. */
+void *ms_library_open_own(const char *variable, const char *name, int visibility, char why[MS_LIBRARY_WHY_BYTES]);
 
 #endif

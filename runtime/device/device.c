@@ -1,19 +1,18 @@
 /* device.c - the kinds of device: the CPU, and CUDA, whose library is loaded on first use.
  *
- * The library is the file named by MOONSHARD_CUDA_LIBRARY, or libmoonshard_cuda.so in the engine's folder, in one of
- * the library folders relative to it, or on the dynamic linker's path. No other part of the engine refers to CUDA.
+ * The library is the file named by MOONSHARD_CUDA_LIBRARY, or libmoonshard_cuda.so (ms_library_open_own). No other part
+ * of the engine refers to CUDA.
  */
 #include "device/device.h"
 
 #include <dlfcn.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/env.h"
 #include "base/error.h"
+#include "base/library.h"
 
 enum { KINDS = 2 };
 
@@ -29,47 +28,17 @@ static void note(const char *text) { ms_note("%s", text); }
 
 static const ms_device_host host = {.version = MS_DEVICE_VERSION, .raise = raise_message, .note = note};
 
-/* The folder of the file that contains this code: of the library, or of the executable, whose name has no folder if the
- * shell found it in PATH. */
-static int own_folder(char *folder, size_t bytes) {
-  char file[PATH_MAX];
-  Dl_info info;
-  if (!dladdr(&host, &info) || !info.dli_fname) return 0;
-  if (!realpath(strchr(info.dli_fname, '/') ? info.dli_fname : "/proc/self/exe", file)) return 0;
-  return snprintf(folder, bytes, "%.*s", (int)(strrchr(file, '/') - file), file) < (int)bytes;
-}
-
-static void *open_beside(const char *folder, const char *below) {
-  char path[4352];
-  snprintf(path, sizeof path, "%s/%slibmoonshard_cuda.so", folder, below);
-  return dlopen(path, RTLD_NOW | RTLD_LOCAL);
-}
-
-/* Library folders of distributions, relative to the executable's folder. */
-static const char *const below_prefix[] = {"../lib/", "../lib/x86_64-linux-gnu/", "../lib/aarch64-linux-gnu/",
-                                           "../lib64/"};
-
 static int open_library(void **library) {
-  char folder[4096], why[1024];
-  const char *path = ms_env_string("MOONSHARD_CUDA_LIBRARY", "");
-  if (*path) {
-    *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    return *library ? MS_OK : MS_FAIL(MS_EUNSUPPORTED, "device cuda: MOONSHARD_CUDA_LIBRARY: %s", dlerror());
-  }
-  int known = own_folder(folder, sizeof folder);
-  *library = known ? open_beside(folder, "") : NULL;
+  char why[MS_LIBRARY_WHY_BYTES];
+  const char *variable = "MOONSHARD_CUDA_LIBRARY";
+  *library = ms_library_open_own(variable, "libmoonshard_cuda.so", RTLD_LOCAL, why);
   if (*library) return MS_OK;
-  const char *message = dlerror();
-  snprintf(why, sizeof why, "%s", message ? message : "the engine's folder is unknown");
-  for (int i = 0; known && !*library && i < (int)(sizeof below_prefix / sizeof *below_prefix); i++)
-    *library = open_beside(folder, below_prefix[i]);
-  if (!*library) *library = dlopen("libmoonshard_cuda.so", RTLD_NOW | RTLD_LOCAL);
-  if (*library) return MS_OK;
+  if (*ms_env_string(variable, "")) return MS_FAIL(MS_EUNSUPPORTED, "device cuda: %s: %s", variable, why);
   return MS_FAIL(
       MS_EUNSUPPORTED,
       "device cuda: this installation has no libmoonshard_cuda.so: build it on a machine with CUDA's nvcc, or set "
-      "MOONSHARD_CUDA_LIBRARY to its path (%s)",
-      why);
+      "%s to its path (%s)",
+      variable, why);
 }
 
 static int load_cuda(void) {

@@ -15,7 +15,7 @@ enum { PAGE_BYTES = 4096 };
 static int64_t whole_pages(int64_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
 
 static int is_communicated(int arena) {
-  return arena == MS_ARENA_COMM || arena == MS_ARENA_GATHERED || arena == MS_ARENA_GROUPED;
+  return arena == MS_ARENA_COMM || arena == MS_ARENA_GATHERED || arena == MS_ARENA_GROUPED || arena == MS_ARENA_CHUNKS;
 }
 
 static int allocate(const ms_state *state, int arena, int64_t bytes, ms_region *region) {

@@ -27,6 +27,10 @@ static int64_t state_offset(const ms_exec *exec, int buffer) {
   if (which == MS_STATE_MASTER) return layout->unit[unit].master;
   if (which == MS_STATE_GRADIENT) return layout->unit[unit].gradient;
   if (which == MS_STATE_EMA) return layout->unit[unit].ema;
+  if (which == MS_STATE_SYNCED) return layout->unit[unit].synced;
+  if (which == MS_STATE_OUTER_MOMENTUM) return layout->unit[unit].outer_momentum;
+  if (which == MS_STATE_OUTER_SUM) return layout->unit[unit].outer_sum;
+  if (which == MS_STATE_WEIGHTS) return layout->unit[unit].weights;
   return layout->unit[unit].moment[which - MS_STATE_MOMENT];
 }
 
@@ -36,10 +40,10 @@ void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
   int persists = buffer->phase < 0 && buffer->arena < MS_ARENA_ACTIVATIONS;
   int64_t offset = persists ? state_offset(exec, ref->buffer) : buffer->offset;
   char *block = ms_state_block(exec->state, buffer->arena);
-  if (buffer->ranks) { /* gathered among neighbours, into the block of the first */
-    const ms_model *model = exec->plan->model;
-    int leader = model->shard_group[ms_plan_group_start(exec->plan, MS_DIM_SHARD, buffer->ranks)];
-    block = ms_state_peer_block(exec->state, buffer->arena, leader);
+  if (buffer->ranks) { /* gathered among neighbours, into the block of the first on this host */
+    const int *leader = exec->plan->model->shard_group + ms_plan_group_start(exec->plan, MS_DIM_SHARD, buffer->ranks);
+    do block = ms_state_peer_block(exec->state, buffer->arena, *leader++);
+    while (!block && exec->state->arena[buffer->arena].base);
   }
   if (!block) return NULL; /* empty optimizer state, in an arena without other buffers */
   return block + offset + ref->offset;
@@ -69,11 +73,9 @@ static void resolve_kernel(ms_exec *exec, const ms_instr *source, ms_kernel_call
 static int ranks_of(const ms_plan_coll *coll) { return coll->replicas ? coll->ranks * coll->replicas : coll->ranks; }
 
 static void resolve_collective(ms_exec *exec, const ms_exec_phase *phase, const ms_plan_coll *source,
-                               const ms_coll *coll) {
-  const int *group = ms_model_group(exec->plan->model, source->dim).ranks;
-  const int ranks = ranks_of(source);
-  if (source->replicas) group = exec->state->grid;
-  else group += ms_plan_group_start(exec->plan, source->dim, source->ranks);
+                               const ms_exec_instr *instr) {
+  const ms_coll *coll = instr->coll;
+  const int *group = ms_comm_ranks(instr->comm), ranks = ms_comm_size(instr->comm);
   for (int i = 0; i < coll->parts; i++) {
     const ms_plan_part *from = &source->part[i];
     ms_coll_part *part = &phase->part[coll->part - phase->part + i];
@@ -92,7 +94,7 @@ static void resolve_phase(ms_exec *exec, const ms_plan_phase *plan, const ms_exe
       const ms_exec_instr *instr = &phase->stream[s].instr[i];
       const ms_instr *source = &plan->instr[instr->source];
       if (instr->kind == MS_INSTR_KERNEL) resolve_kernel(exec, source, instr->call);
-      else if (instr->kind == MS_INSTR_COLLECTIVE) resolve_collective(exec, phase, source->coll, instr->coll);
+      else if (instr->kind == MS_INSTR_COLLECTIVE) resolve_collective(exec, phase, source->coll, instr);
     }
   }
 }
@@ -144,9 +146,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
   const ms_model *model = exec->plan->model;
   const int dim = ms_stream_dim(source->stream);
   int ranks = ranks_of(from);
-  if (from->replicas) MS_TRY(ms_state_open_replicas(exec->state, source->stream));
-  else MS_TRY(ms_state_open_group(exec->state, exec->plan, source->stream, ranks));
-  instr->comm = ms_state_comm(exec->state, source->stream, ranks);
+  MS_TRY(ms_state_open_comm(exec->state, exec->plan, from, source->stream, &instr->comm));
   if (from->dim != dim)
     return MS_FAIL(MS_EINTERNAL, "collective %s of %s cannot run on stream %s", ms_coll_name(from->kind), source->scope,
                    ms_stream_name(source->stream));
@@ -173,6 +173,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
   coll->label_number = ms_recorder_number(exec->recorder, source->scope);
   instr->coll = coll;
   instr->bytes = from->bytes;
+  instr->moved = from->moved;
   if (from->replicas && from->kind != MS_COLL_ALL_GATHER) {
     instr->also_bytes = from->also_bytes;
     instr->also_dim = model->replicate_dim;

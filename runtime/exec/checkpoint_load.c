@@ -92,7 +92,7 @@ int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t c
   MS_HANDLE(file, SAFETENSORS);
   MS_GIVEN(bytes);
   float *owned;
-  MS_TRY(ms_state_owned(state, param, what, first, count, &owned)); /* so first + count is a number */
+  MS_TRY(ms_state_writable(state, param, what, first, count, &owned)); /* so first + count is a number */
   loading l = {.state = state,
                .param = param,
                .what = what,

@@ -31,6 +31,7 @@ struct ms_save {
   /* The current request; the save owns its texts. */
   ms_save_config config;
   char **retires;
+  int *awaits;
   pthread_t thread;
   int threaded; /* 1: the thread must be joined */
   atomic_int stop, ended;
@@ -134,20 +135,34 @@ static void forget_config(ms_save *save) {
   free((void *)save->config.folder);
   free((void *)save->config.target);
   free((void *)save->config.head);
+  free((void *)save->config.part_head);
   for (int i = 0; i < save->config.retired && save->retires; i++) free(save->retires[i]);
   free(save->retires);
+  free(save->awaits);
   save->retires = NULL;
+  save->awaits = NULL;
   save->config = (ms_save_config){0};
+}
+
+static int take_awaits(ms_save *save, const ms_save_config *config) {
+  save->config.awaits = NULL;
+  if (!config->awaits || config->writers < 1) return MS_OK;
+  save->awaits = ms_calloc(config->writers, sizeof *save->awaits);
+  if (!save->awaits) return MS_ENOMEM;
+  memcpy(save->awaits, config->awaits, (size_t)config->writers * sizeof *save->awaits);
+  return MS_OK;
 }
 
 static int take_config(ms_save *save, const ms_save_config *config) {
   forget_config(save);
   save->config = *config;
-  save->config.folder = save->config.target = save->config.head = NULL;
+  save->config.folder = save->config.target = save->config.head = save->config.part_head = NULL;
   save->config.retires = NULL;
   MS_TRY(copy_text(&save->config.folder, config->folder));
   MS_TRY(copy_text(&save->config.target, config->target));
   MS_TRY(copy_text(&save->config.head, config->head));
+  MS_TRY(copy_text(&save->config.part_head, config->part_head));
+  MS_TRY(take_awaits(save, config));
   save->retires = ms_calloc(config->retired, sizeof *save->retires);
   if (!save->retires) return MS_ENOMEM;
   for (int i = 0; i < config->retired; i++)
@@ -159,6 +174,7 @@ static int take_config(ms_save *save, const ms_save_config *config) {
 static int write_part(ms_save *save, const float *copy) {
   const ms_part part = {
       .folder = save->config.folder,
+      .head = save->config.part_head,
       .writer = save->config.writer,
       .n = save->n,
       .piece = save->piece,
@@ -178,6 +194,8 @@ static int commit(ms_save *save) {
       .target = save->config.target,
       .head = save->config.head,
       .writers = save->config.writers,
+      .awaits = save->awaits,
+      .apart = save->config.part_head != NULL,
       .retired = save->config.retired,
       .retires = (const char *const *)save->retires,
       .deadline = save->deadline,

@@ -38,8 +38,8 @@ static int restart(ms_state *state, float *master, float *ema, int64_t n, float 
   return ms_state_copy_in(state, ema, room, n * (int64_t)sizeof *master);
 }
 
-/* Calls `by` for every owned element of every trainable parameter. sliced: where replicas share one copy, only for this
- * rank's slice. */
+/* Calls `by` for every owned element of every trainable parameter; of sliced units, for those that this rank has.
+ * sliced: where replicas share one copy, only for this rank's slice. */
 static int move_all(ms_state *state, move *by, int sliced) {
   const ms_model *model = state->model;
   float *room = NULL;
@@ -52,7 +52,7 @@ static int move_all(ms_state *state, move *by, int sliced) {
     if (p->config.frozen) continue;
     MS_GOTO(ms_params_find(state, i, MS_TENSOR_PARAM, &master));
     MS_GOTO(ms_params_find(state, i, MS_TENSOR_EMA, &ema));
-    int64_t begin = 0, count = sliced ? ms_params_slice(state, p, &begin) : p->owned;
+    int64_t begin = 0, count = sliced && !master.sliced ? ms_params_slice(state, p, &begin) : master.count;
     for (int64_t at = begin; at < begin + count; at += AT_ONCE) {
       const int64_t n = begin + count - at < AT_ONCE ? begin + count - at : AT_ONCE;
       MS_GOTO(by(state, (float *)master.data + at, (float *)ema.data + at, n, room));
@@ -80,21 +80,20 @@ int ms_state_swap_ema(ms_state *state, int alone) {
     state->ema_swapped = !state->ema_swapped;
     rc = move_all(state, swap, 1);
   }
-  if (!rc && state->layout.replicas > 1 && alone) state->replicas_must_meet = 1;
-  else if (!rc && state->layout.replicas > 1) rc = ms_group_barrier(&state->process_group);
+  if (!rc && alone) state->replicas_must_meet = 1;
+  else if (!rc) rc = ms_ema_meet_replicas(state);
   ms_recorder_leave(recorder, rc);
   return rc;
+}
+
+int ms_ema_meet_replicas(ms_state *state) {
+  state->replicas_must_meet = 0;
+  if (state->layout.replicas > 1) MS_TRY(ms_group_barrier(&state->process_group));
+  return ms_params_spread(state);
 }
 
 int ms_state_restart_ema(ms_state *state) {
   MS_HANDLE(state, STATE);
   MS_TRY(check_averages(state));
   return state->ema_swapped ? ms_ema_refuse("restart its averages") : move_all(state, restart, 0);
-}
-
-int ms_ema_refuse(const char *what) {
-  return MS_FAIL(MS_EINVAL,
-                 "the weights are swapped with their averages, so the state cannot %s: put the weights back with "
-                 "ms_state_swap_ema first",
-                 what);
 }

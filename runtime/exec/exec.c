@@ -109,7 +109,11 @@ static void count(ms_exec *exec, int phase) {
     const ms_exec_cursor *c = &exec->cursor[s];
     total->collectives[phase] += c->collectives;
     total->instructions += c->instructions;
-    for (int d = 0; d < MS_MAX_MESH_DIMS; d++) total->comm_bytes[d] += c->comm_bytes[d];
+    for (int d = 0; d < MS_MAX_MESH_DIMS; d++) {
+      total->comm_bytes[d] += c->comm_bytes[d];
+      total->waited_for[d] += c->waited_for[d];
+      ms_traffic_add(&exec->traffic[d], &c->traffic[d]);
+    }
     total->kernel_seconds += c->kernel_seconds;
     total->wait_seconds += c->wait_seconds;
     total->collective_seconds += c->collective_seconds;
@@ -122,9 +126,16 @@ static int read_result(const ms_exec *exec, const ms_ref *ref, int n, float *res
 }
 
 static int report_norm(const ms_exec *exec, ms_step_outputs *outputs) {
-  float norm[4];
+  float norm[4], synced[4];
   MS_TRY(read_result(exec, &exec->plan->norm, 4, norm));
-  if (outputs) *outputs = (ms_step_outputs){.loss = norm[0], .grad_norm = norm[1], .divisor = norm[3]};
+  synced[3] = norm[3];
+  if (exec->plan->norm_of_synced.buffer >= 0) {
+    MS_TRY(read_result(exec, &exec->plan->norm_of_synced, 4, synced));
+    norm[1] = (float)hypot(norm[1], synced[1]);
+  }
+  if (outputs)
+    *outputs =
+        (ms_step_outputs){.loss = norm[0], .grad_norm = norm[1], .divisor = norm[3], .divisor_of_synced = synced[3]};
   long long step = (long long)exec->scalars.step;
   if (!isfinite(norm[0])) return MS_FAIL(MS_ENONFINITE, "loss is %s at step %lld", ms_nonfinite_name(norm[0]), step);
   if (!isfinite(norm[1]))
@@ -163,7 +174,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   MS_TRY(ms_exec_admit(exec, phase, inputs));
   if (exec->profile) MS_TRY(ms_profile_reserve(exec->profile, &exec->phase[phase]));
   if (exec->profile && exec->runner->reserve_profile) MS_TRY(exec->runner->reserve_profile(exec, phase));
-  exec->state->norm_ran_last = 0;
+  exec->state->norm_ran_last = exec->state->update_ran_last = 0;
   if (phase == MS_PHASE_FIRST) ms_state_set_gradients(exec->state, 0);
   double began = ms_clock();
   int64_t allocations = count_allocations(exec);
@@ -179,6 +190,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   if (rc) {
     ms_state_set_interrupted(exec->state);
     if (phase != MS_PHASE_EVALUATE) ms_state_set_gradients(exec->state, 0);
+    if (phase == MS_PHASE_OUTER) exec->state->outer_failed = 1;
     return rc;
   }
   if (phase == MS_PHASE_FIRST || phase == MS_PHASE_UPDATE) ms_state_set_gradients(exec->state, phase == MS_PHASE_FIRST);
@@ -186,7 +198,8 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
     exec->state->norm_ran_last = 1;
     return report_norm(exec, outputs);
   }
-  if (phase != MS_PHASE_UPDATE) exec->graph_phase = phase;
+  exec->state->update_ran_last = phase == MS_PHASE_UPDATE;
+  if (phase != MS_PHASE_UPDATE && phase != MS_PHASE_OUTER) exec->graph_phase = phase;
   return phase == MS_PHASE_EVALUATE ? report_evaluation(exec, outputs) : MS_OK;
 }
 
@@ -227,5 +240,13 @@ int ms_exec_counts(const ms_exec *exec, ms_exec_counters *counters) {
   MS_HANDLE(exec, EXEC);
   MS_GIVEN(counters);
   *counters = exec->counters;
+  return MS_OK;
+}
+
+int ms_exec_traffic(const ms_exec *exec, int mesh_dim, ms_traffic *traffic) {
+  MS_HANDLE(exec, EXEC);
+  MS_GIVEN(traffic);
+  MS_TRY(ms_plan_check_mesh_dim(exec->plan, mesh_dim));
+  *traffic = exec->traffic[mesh_dim];
   return MS_OK;
 }

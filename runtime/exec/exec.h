@@ -25,6 +25,7 @@ typedef struct ms_exec_instr {
   const ms_coll *coll;                    /* COLLECTIVE */
   ms_comm *comm;                          /* COLLECTIVE: the communicator that runs it */
   double bytes;                           /* COLLECTIVE: bytes sent and received by this rank */
+  ms_traffic moved;                       /* COLLECTIVE: the same, inside its node and between nodes */
   int mesh_dim;                           /* COLLECTIVE: the mesh dimension it runs along */
   double also_bytes; /* COLLECTIVE that also sums over replicas: the bytes of that all_reduce; else 0 */
   int also_dim;      /* and its mesh dimension */
@@ -53,7 +54,9 @@ typedef struct ms_exec_cursor {
   double ready_at; /* when an injected delay before that collective ends, as ms_clock; 0: no delay */
   int64_t instructions, collectives;
   double comm_bytes[MS_MAX_MESH_DIMS];
+  ms_traffic traffic[MS_MAX_MESH_DIMS];
   double kernel_seconds, wait_seconds, collective_seconds;
+  double waited_for[MS_MAX_MESH_DIMS]; /* of wait_seconds */
 } ms_exec_cursor;
 
 typedef struct ms_exec_threads ms_exec_threads;
@@ -87,6 +90,7 @@ struct ms_exec {
   ms_exec_cursor cursor[MS_NAMED_STREAMS];
   int graph_phase; /* the last of FIRST, NEXT and EVALUATE that ran: it wrote the named outputs */
   ms_exec_counters counters;
+  ms_traffic traffic[MS_MAX_MESH_DIMS];
   ms_delays delays;
   int forward_ended; /* this run has taken its delay after forward */
   const ms_runner *runner;
@@ -127,6 +131,8 @@ int ms_exec_call_kernel(const ms_exec *exec, int phase, const ms_exec_instr *ins
 /* Both of the above on the host; also records the kernel in the profile and calls after_kernel. */
 int ms_exec_run_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr);
+/* The mesh dimension of a stream's collectives; -1: compute has none. */
+int ms_exec_dim(const ms_exec *exec, int stream);
 /* Adds the time since `since` to a counter; returns now. */
 static inline double ms_exec_charge(double since, double *seconds) {
   double now = ms_clock();

@@ -2,7 +2,8 @@
  *
  * Ranks of one host share memory, whichever part of the model's ranks they are; hosts share nothing. An arena that
  * peers read in place has a block for every rank of this host. Gathered weights and masters have one for every copy
- * of them: one for each replica with ranks here, or one for all replicas that share their state.
+ * of them: one for each replica with ranks here, or one for all replicas that share their state. The chunks of sliced
+ * units have one for each shard.
  */
 #include "exec/host_memory.h"
 
@@ -34,10 +35,14 @@ static int find_host(ms_state *state) {
 
 /* ---- blocks ---- */
 
-enum { WEIGHTS = 0, REPLICATED = 1 }; /* kinds of copies, see ms_state.copies */
+enum { WEIGHTS = 0, REPLICATED = 1, CHUNKS = 2, KINDS = 3 }; /* kinds of copies, see ms_state.copies */
 
 /* 1 when each rank of the host has a block of its own. */
 static int has_block_a_rank(int arena) { return arena == MS_ARENA_COMM || arena == MS_ARENA_GROUPED; }
+
+static int kind_of(int arena) {
+  return arena == MS_ARENA_REPLICATED ? REPLICATED : arena == MS_ARENA_CHUNKS ? CHUNKS : WEIGHTS;
+}
 
 /* The number, among all copies in the job, of the one that a rank uses. */
 static int copy_of(const ms_state *state, int kind, int rank) {
@@ -45,6 +50,7 @@ static int copy_of(const ms_state *state, int kind, int rank) {
   int place = 0;
   while (state->grid[place] != rank) place++;
   const int copy = place / shards / state->layout.replicas;
+  if (kind == CHUNKS) return place % shards;
   return kind == REPLICATED ? copy * shards + place % shards : copy;
 }
 
@@ -75,30 +81,33 @@ static int find_copies(ms_state *state, int kind) {
 
 int ms_host_memory_open(ms_state *state) {
   MS_TRY(find_host(state));
-  MS_TRY(find_copies(state, WEIGHTS));
-  return find_copies(state, REPLICATED);
+  for (int kind = 0; kind < KINDS; kind++) MS_TRY(find_copies(state, kind));
+  return MS_OK;
 }
 
 void ms_host_memory_close(ms_state *state) {
-  free(state->copies[WEIGHTS].block);
-  free(state->copies[REPLICATED].block);
+  for (int kind = 0; kind < KINDS; kind++) free(state->copies[kind].block);
   ms_group_close(&state->ranks_here);
 }
 
 static int is_shared(const ms_state *state, int arena) {
   if (state->host->size == 1 || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return 0;
-  if (has_block_a_rank(arena) || arena == MS_ARENA_REPLICATED) return 1;
+  if (has_block_a_rank(arena) || kind_of(arena) != WEIGHTS) return 1;
   return state->model->shard_size > 1 && (arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS);
 }
 
 int ms_host_memory_blocks(const ms_state *state, int arena) {
   if (!is_shared(state, arena)) return 0;
-  return has_block_a_rank(arena) ? state->host->size : state->copies[arena == MS_ARENA_REPLICATED].n;
+  return has_block_a_rank(arena) ? state->host->size : state->copies[kind_of(arena)].n;
 }
 
 int ms_host_memory_block_of(const ms_state *state, int arena, int rank) {
   int place = 0;
   while (place < state->host->size && state->host->rank[place] != rank) place++;
   if (place == state->host->size) return -1;
-  return has_block_a_rank(arena) ? place : state->copies[arena == MS_ARENA_REPLICATED].block[place];
+  return has_block_a_rank(arena) ? place : state->copies[kind_of(arena)].block[place];
 }
+
+int ms_host_memory_windows(const ms_state *state) { return state->copies[WEIGHTS].n; }
+
+int ms_host_memory_window_of(const ms_state *state) { return state->copies[WEIGHTS].block[state->host->me]; }

@@ -12,5 +12,9 @@ void ms_host_memory_close(ms_state *state);
 int ms_host_memory_blocks(const ms_state *state, int arena);
 /* The index of the block that a world rank uses; -1 when it is on another host. Only for arenas that are shared. */
 int ms_host_memory_block_of(const ms_state *state, int arena, int rank);
+/* How many copies of the state the ranks of this host hold, and the index of this rank's: each copy's ranks need shared
+ * memory of their own when they gather from it. */
+int ms_host_memory_windows(const ms_state *state);
+int ms_host_memory_window_of(const ms_state *state);
 
 #endif

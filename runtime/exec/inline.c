@@ -75,13 +75,14 @@ static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, double 
 }
 
 /* Sleeps until the collective that blocks compute may have advanced. Follows the waits from stream to stream to find
- * it. */
-static int pause(ms_exec *exec, int phase, unsigned seen) {
+ * it; *blocking: its stream. */
+static int pause(ms_exec *exec, int phase, unsigned seen, int *blocking) {
   const ms_exec_stream *stream = exec->phase[phase].stream;
   int s = MS_STREAM_COMPUTE;
   while (s < MS_NAMED_STREAMS - 1 && exec->cursor[s].at == stream[s].n) s++;
   for (int hops = 0; hops < MS_NAMED_STREAMS; hops++) {
     const ms_exec_instr *head = &stream[s].instr[exec->cursor[s].at];
+    *blocking = s;
     if (exec->cursor[s].in_flight) return ms_comm_pause(head->comm, &exec->cursor[s].wait, seen);
     if (exec->cursor[s].ready_at > 0) {
       ms_delay_sleep(fmax(0, exec->cursor[s].ready_at - ms_clock()));
@@ -92,11 +93,19 @@ static int pause(ms_exec *exec, int phase, unsigned seen) {
   return MS_FAIL(MS_EINTERNAL, "phase %s: deadlock: the streams wait for each other", ms_phase_name(phase));
 }
 
+/* Adds the time since `since`, in which kernels waited for a collective of a stream; returns now. */
+static double charge_wait(ms_exec *exec, int stream, double since) {
+  ms_exec_cursor *mine = &exec->cursor[MS_STREAM_COMPUTE];
+  const int dim = ms_exec_dim(exec, stream);
+  if (dim >= 0) ms_exec_charge(since, &mine->waited_for[dim]);
+  return ms_exec_charge(since, &mine->wait_seconds);
+}
+
 static int run_inline(ms_exec *exec, int phase) {
   const ms_exec_stream *stream = exec->phase[phase].stream;
   ms_exec_cursor *cursor = exec->cursor, *mine = &cursor[MS_STREAM_COMPUTE];
   double now = ms_clock();
-  int blocked = 0;
+  int blocked = 0, blocking = MS_STREAM_COMPUTE;
   for (;;) {
     unsigned seen = blocked ? ms_world_doorbell(exec->state->world) : 0;
     int moved = 0, ran = 0, open = 0;
@@ -105,13 +114,14 @@ static int run_inline(ms_exec *exec, int phase) {
       open = 1;
       MS_TRY(poll(exec, phase, &stream[s], s, &moved));
     }
-    if (open) now = ms_exec_charge(now, blocked && !moved ? &mine->wait_seconds : &mine->collective_seconds);
+    if (open && blocked && !moved) now = charge_wait(exec, blocking, now);
+    else if (open) now = ms_exec_charge(now, &mine->collective_seconds);
     if (!open && mine->at == stream[MS_STREAM_COMPUTE].n) return MS_OK;
     MS_TRY(compute(exec, phase, &stream[MS_STREAM_COMPUTE], now, &moved, &ran));
     if (ran) now = ms_exec_charge(now, &mine->kernel_seconds);
     if (!moved && blocked) {
-      MS_TRY(pause(exec, phase, seen));
-      now = ms_exec_charge(now, &mine->wait_seconds);
+      MS_TRY(pause(exec, phase, seen, &blocking));
+      now = charge_wait(exec, blocking, now);
     }
     blocked = !moved;
   }

@@ -101,9 +101,19 @@ static int inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
   return MS_OK;
 }
 
-/* Reports the earliest finding of all ranks; the lowest rank's if several have one at the same position. */
+/* 1 when FIRST would wait for replicas that may have found nothing. */
+static int needs_other_replicas(const ms_exec *exec) {
+  const ms_plan_phase *first = &exec->plan->phase[MS_PHASE_FIRST];
+  if (exec->state->replica == &exec->state->process_group) return 0;
+  for (int i = 0; i < first->colls; i++)
+    if (first->coll[i]->dim == MS_DIM_REPLICATE) return 1;
+  return 0;
+}
+
+/* Reports the earliest finding of all ranks, or of those of this replica if replicas take local steps; the lowest
+ * rank's if several have one at the same position. */
 static int agree(ms_exec *exec, const ms_exec_finder *mine) {
-  ms_group *group = &exec->state->process_group;
+  ms_group *group = exec->state->replica;
   ms_exec_finder *all = ms_calloc(group->size, sizeof *all);
   if (!all) return MS_ENOMEM;
   int rc = MS_OK, first = 0;
@@ -111,10 +121,12 @@ static int agree(ms_exec *exec, const ms_exec_finder *mine) {
   for (int i = 1; i < group->size; i++)
     if (all[i].position < all[first].position) first = i;
   if (all[first].position == NOWHERE)
-    snprintf(
-        exec->report, sizeof exec->report,
-        "every parameter, input, activation and gradient of this micro-batch is finite: the value that is not is in "
-        "another micro-batch, or is the sum of squares");
+    snprintf(exec->report, sizeof exec->report, "%s",
+             needs_other_replicas(exec)
+                 ? "every parameter and input of this micro-batch is finite; what comes out of ops was not searched, "
+                   "because this step also needs the other replicas"
+                 : "every parameter, input, activation and gradient of this micro-batch is finite: the value that is "
+                   "not is in another micro-batch, or is the sum of squares");
   else snprintf(exec->report, sizeof exec->report, "%s (rank %d)", all[first].text, group->rank[first]);
 fail:
   free(all);
@@ -125,7 +137,7 @@ fail:
  * and it overwrites the gradients, so no update may follow it. */
 static int run_inspected(ms_exec *exec, ms_exec_finder *finder) {
   ms_profile *profile = exec->profile;
-  exec->state->norm_ran_last = 0;
+  exec->state->norm_ran_last = exec->state->update_ran_last = 0;
   exec->profile = NULL;
   exec->finder = finder;
   exec->after_kernel = inspect;
@@ -140,7 +152,7 @@ static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *fin
   ms_exec_begin(exec, inputs);
   MS_TRY(find_in_parameters(exec, finder, MS_TENSOR_PARAM, AT_PARAMETERS));
   find_in_inputs(exec, finder);
-  int rc = run_inspected(exec, finder);
+  int rc = needs_other_replicas(exec) ? MS_OK : run_inspected(exec, finder);
   if (rc) {
     ms_state_set_interrupted(exec->state);
     return rc;

@@ -21,16 +21,27 @@ static void draw(const ms_model *model, const ms_param *p, int64_t first, int64_
   ms_fill_initial_values(model->seed, p->name, c->init, c->init_a, c->init_b, first, count, x);
 }
 
-static void *at_state(const ms_state *state, int arena, int64_t unit_offset, int64_t size, const ms_param *p) {
-  return ms_state_block(state, arena) + unit_offset + size * p->local;
+int ms_params_is_sliced(const ms_state *state, const ms_param *p) {
+  return ms_param_is_sliced(state->model, p, state->layout.replicas);
 }
 
-static float *at_master(const ms_state *state, const ms_param *p) {
+/* The weights of a parameter of a sliced unit that are not its masters: the owned elements; data NULL: there are none.
+ */
+static void find_weights(const ms_state *state, const ms_param *p, ms_elements *at) {
+  const ms_unit *unit = &state->model->unit[p->unit];
+  *at = (ms_elements){.dtype = MS_F32, .first = p->first, .count = p->owned};
+  if (!ms_unit_has_weights(state->model, unit, state->layout.replicas)) return;
+  const int64_t offset = ms_weights_offset(state->model, unit, state->layout.replicas, p->local, &at->dtype);
+  at->data = ms_state_block(state, MS_ARENA_CHUNKS) + state->layout.unit[p->unit].weights + offset;
+}
+
+/* The master of the parameter's element that is the unit's element `local`. */
+static void *at_master(const ms_state *state, const ms_param *p, int64_t local) {
   int shared = state->layout.unit[p->unit].shared;
   const ms_unit *unit = &state->model->unit[p->unit];
-  return (float *)(void *)(ms_state_block(state, ms_state_master_arena(&state->layout, p->unit)) +
-                           state->layout.unit[p->unit].master +
-                           ms_master_offset(state->model, unit, shared, p->segment, p->local));
+  return ms_state_block(state, ms_state_master_arena(state->model, &state->layout, p->unit)) +
+         state->layout.unit[p->unit].master +
+         ms_master_offset(state->model, unit, state->layout.replicas, shared, p->segment, local);
 }
 
 /* Elements drawn on the host per copy to the device: 4 MiB. */
@@ -41,14 +52,21 @@ int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first
   return ms_slice(p->owned, state->layout.replicas, model->replicate_rank % state->layout.replicas, first);
 }
 
-static int draw_parameter(ms_state *state, const ms_param *p, float *drawn) {
-  int64_t first, count = ms_params_slice(state, p, &first);
-  float *x = at_master(state, p) + first;
-  if (!drawn) draw(state->model, p, p->first + first, count, x);
-  for (int64_t at = 0; drawn && at < count; at += DRAWN_ELEMENTS) {
+/* Of a sliced unit, every replica draws all that it owns: drawing is cheaper than gathering. Replicas of a host write
+ * the same memory then, so they write only final values, which are equal. */
+static int draw_parameter(ms_state *state, int param, float *drawn) {
+  const ms_param *p = &state->model->param[param];
+  ms_elements to;
+  MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &to));
+  int64_t first = 0, count = ms_params_is_sliced(state, p) ? p->owned : ms_params_slice(state, p, &first);
+  if (to.data && !ms_params_is_sliced(state, p) && ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
+    draw(state->model, p, p->first + first, count, (float *)to.data + first);
+    return MS_OK;
+  }
+  for (int64_t at = 0; at < count; at += DRAWN_ELEMENTS) {
     int64_t n = count - at < DRAWN_ELEMENTS ? count - at : DRAWN_ELEMENTS;
     draw(state->model, p, p->first + first + at, n, drawn);
-    MS_TRY(ms_state_copy_in(state, x + at, drawn, n * (int64_t)sizeof *x));
+    MS_TRY(ms_params_write(state, param, &to, first + at, n, drawn));
   }
   return MS_OK;
 }
@@ -56,43 +74,36 @@ static int draw_parameter(ms_state *state, const ms_param *p, float *drawn) {
 int ms_params_init(ms_state *state) {
   float *drawn = NULL;
   int rc = MS_OK;
-  if (!ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) && !(drawn = ms_calloc(DRAWN_ELEMENTS, sizeof *drawn)))
-    return MS_ENOMEM;
+  const int in_pieces = state->layout.sliced || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY);
+  if (in_pieces && !(drawn = ms_calloc(DRAWN_ELEMENTS, sizeof *drawn))) return MS_ENOMEM;
   for (int i = 0; i < state->model->params && !rc; i++) {
     const ms_param *p = &state->model->param[i];
-    if (p->owned && p->config.init != MS_INIT_ZEROS) rc = draw_parameter(state, p, drawn);
+    if (p->owned && p->config.init != MS_INIT_ZEROS) rc = draw_parameter(state, i, drawn);
   }
   free(drawn);
-  if (rc || state->layout.replicas == 1) return rc;
-  return ms_group_barrier(&state->process_group); /* afterwards, all slices are written */
+  if (rc || (state->layout.replicas == 1 && !state->layout.sliced)) return rc;
+  return ms_group_barrier(&state->process_group); /* afterwards, all of what replicas share is written */
 }
 
 /* ---- the owned part ---- */
-
-/* The owned elements that are in the slice of the unit whose gradient this rank sums. */
-static void find_gradients(const ms_state *state, const ms_param *p, ms_elements *at) {
-  int64_t first, n = ms_unit_slice(state->model, &state->model->unit[p->unit], state->layout.replicas, &first);
-  int64_t begin = p->local > first ? p->local : first, end = p->local + p->owned;
-  if (first + n < end) end = first + n;
-  if (end < begin) end = begin = first;
-  at->sliced = state->layout.replicas > 1;
-  at->first = end > begin ? p->first + begin - p->local : p->first;
-  at->count = end - begin;
-  at->data = ms_state_block(state, MS_ARENA_STATE) + state->layout.unit[p->unit].gradient +
-             (int64_t)sizeof(float) * (begin - first);
-}
 
 /* SGD's momentum is where AdamW has its first moment. */
 static const char *const tensor_kinds[MS_TENSOR_KINDS] = {[MS_TENSOR_PARAM] = "param",
                                                           [MS_TENSOR_GRAD] = "grad",
                                                           [MS_TENSOR_EXP_AVG] = "exp_avg (momentum)",
                                                           [MS_TENSOR_EXP_AVG_SQ] = "exp_avg_sq",
-                                                          [MS_TENSOR_EMA] = "ema"};
+                                                          [MS_TENSOR_EMA] = "ema",
+                                                          [MS_TENSOR_SYNCED] = "synced weights",
+                                                          [MS_TENSOR_OUTER_MOMENTUM] = "outer momentum",
+                                                          [MS_TENSOR_OUTER_SUM] = "outer sum"};
 
 /* In the arena that optimizer state is in; -1: the state has none. */
 static int64_t offset_of(const ms_state_layout *layout, int unit, int what) {
   if (what == MS_TENSOR_GRAD) return layout->unit[unit].gradient;
   if (what == MS_TENSOR_EXP_AVG) return layout->unit[unit].moment[0];
+  if (what == MS_TENSOR_SYNCED) return layout->unit[unit].synced;
+  if (what == MS_TENSOR_OUTER_MOMENTUM) return layout->unit[unit].outer_momentum;
+  if (what == MS_TENSOR_OUTER_SUM) return layout->unit[unit].outer_sum;
   return what == MS_TENSOR_EXP_AVG_SQ ? layout->unit[unit].moment[1] : layout->unit[unit].ema;
 }
 
@@ -104,11 +115,14 @@ int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) 
   if (param < 0 || param >= state->model->params)
     return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, state->model->params);
   const ms_param *p = &state->model->param[param];
-  int64_t offset;
-  int arena = ms_state_optimizer_arena(&state->layout);
-  *at = (ms_elements){.dtype = MS_F32, .first = p->first, .count = p->owned};
+  const int sliced = ms_params_is_sliced(state, p);
+  int64_t offset, place = p->local;
+  int arena = what == MS_TENSOR_GRAD ? MS_ARENA_STATE : ms_state_optimizer_arena(state->model, &state->layout, p->unit);
+  *at = (ms_elements){.dtype = MS_F32, .first = p->first, .count = p->owned, .sliced = sliced};
   if (what == MS_TENSOR_PARAM) {
-    at->data = at_master(state, p);
+    if (sliced) at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
+    else find_weights(state, p, at);
+    if (!at->data) at->data = at_master(state, p, p->local + at->first - p->first);
     return MS_OK;
   }
   offset = offset_of(&state->layout, p->unit, what);
@@ -116,8 +130,19 @@ int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) 
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, tensor_kinds[what],
                    p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
   if (what == MS_TENSOR_EXP_AVG || what == MS_TENSOR_EXP_AVG_SQ) at->dtype = state->layout.moment_dtype;
-  if (what == MS_TENSOR_GRAD) find_gradients(state, p, at);
-  else at->data = at_state(state, arena, offset, ms_dtype_size(at->dtype), p);
+  if (what == MS_TENSOR_GRAD) at->sliced |= state->layout.replicas > 1;
+  if (sliced || what == MS_TENSOR_GRAD)
+    at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
+  at->data = ms_state_block(state, arena) + offset + ms_dtype_size(at->dtype) * place;
+  return MS_OK;
+}
+
+int ms_params_find_writable(const ms_state *state, int param, int what, ms_elements *at) {
+  MS_TRY(ms_params_find(state, param, what, at));
+  const ms_param *p = &state->model->param[param];
+  if (what != MS_TENSOR_PARAM || !at->sliced) return MS_OK;
+  find_weights(state, p, at);
+  at->data = at->data ? NULL : at_master(state, p, p->local);
   return MS_OK;
 }
 
@@ -151,6 +176,21 @@ int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int
   return rc;
 }
 
+int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t first, int64_t count,
+                    const float *values) {
+  const ms_param *p = &state->model->param[param];
+  ms_elements master, weights;
+  if (to->data) return ms_params_copy_in(state, to, first, count, values);
+  MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &master));
+  find_weights(state, p, &weights);
+  MS_TRY(ms_params_copy_in(state, &weights, first, count, values));
+  const int64_t begin = to->first + first > master.first ? to->first + first : master.first;
+  int64_t end = to->first + first + count;
+  if (master.first + master.count < end) end = master.first + master.count;
+  if (end <= begin) return MS_OK;
+  return ms_params_copy_in(state, &master, begin - master.first, end - begin, values + (begin - to->first - first));
+}
+
 int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t *count, float **data) {
   MS_HANDLE(state, STATE);
   MS_GIVEN(first);
@@ -172,23 +212,42 @@ int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t
   return MS_OK;
 }
 
-/* Where elements [first, first + count) lie; they must be owned. */
-static int find_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, ms_elements *at) {
-  MS_TRY(ms_params_find(state, param, what, at));
+/* Checks that elements [first, first + count) are among those that were found. */
+static int check_found(const ms_state *state, int param, const ms_elements *at, int64_t first, int64_t count) {
   const ms_param *p = &state->model->param[param];
   if (first < at->first || count < 0 || first > at->first + at->count || count > at->first + at->count - first)
     return MS_FAIL(MS_EINVAL,
                    "this rank does not have %lld elements from element %lld on of parameter '%s': it owns %lld from "
                    "%lld on",
                    (long long)count, (long long)first, p->name, (long long)at->count, (long long)at->first);
+  return MS_OK;
+}
+
+/* Where elements [first, first + count) lie; they must be owned. */
+static int find_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, ms_elements *at) {
+  MS_TRY(ms_params_find(state, param, what, at));
+  MS_TRY(check_found(state, param, at, first, count));
   at->data = element(at, first - at->first);
+  return MS_OK;
+}
+
+static float *in_host_memory(const ms_state *state, const ms_elements *e, int64_t i) {
+  const int there = e->data && e->dtype == MS_F32 && ms_device_has(state->device, MS_DEVICE_HOST_MEMORY);
+  return there ? (float *)e->data + i : NULL;
+}
+
+int ms_state_writable(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at) {
+  ms_elements found;
+  MS_TRY(ms_params_find_writable(state, param, what, &found));
+  MS_TRY(check_found(state, param, &found, first, count));
+  *at = in_host_memory(state, &found, first - found.first);
   return MS_OK;
 }
 
 int ms_state_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at) {
   ms_elements found;
   MS_TRY(find_owned(state, param, what, first, count, &found));
-  *at = ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) && found.dtype == MS_F32 ? found.data : NULL;
+  *at = in_host_memory(state, &found, 0);
   return MS_OK;
 }
 
@@ -204,8 +263,22 @@ int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t 
   MS_HANDLE(state, STATE);
   if (count > 0) MS_GIVEN(values);
   ms_elements at;
-  MS_TRY(find_owned(state, param, what, first, count, &at));
-  return ms_params_copy_in(state, &at, 0, count, values);
+  MS_TRY(ms_params_find_writable(state, param, what, &at));
+  MS_TRY(check_found(state, param, &at, first, count));
+  return ms_params_write(state, param, &at, first - at.first, count, values);
+}
+
+int ms_state_kept(const ms_state *state, int param, int what, int64_t *first, int64_t *count, int *sliced) {
+  MS_HANDLE(state, STATE);
+  MS_GIVEN(first);
+  MS_GIVEN(count);
+  MS_GIVEN(sliced);
+  ms_elements at;
+  MS_TRY(ms_params_find(state, param, what, &at));
+  *first = at.first;
+  *count = at.count;
+  *sliced = at.sliced;
+  return MS_OK;
 }
 
 /* ---- the number of updates of each parameter: an f32 in the STATE arena that kernels increment and read ---- */
@@ -240,4 +313,13 @@ int ms_state_set_updates(ms_state *state, int param, int64_t updates) {
                    state->model->param[param].name, (long long)updates, (long long)MOST_UPDATES);
   const float value = (float)updates;
   return ms_state_copy_in(state, at_updates(state, param), &value, sizeof value);
+}
+
+/* ---- averages in the masters' place ---- */
+
+int ms_ema_refuse(const char *what) {
+  return MS_FAIL(MS_EINVAL,
+                 "the weights are swapped with their averages, so the state cannot %s: put the weights back with "
+                 "ms_state_swap_ema first",
+                 what);
 }

@@ -19,8 +19,15 @@ typedef struct ms_elements {
 } ms_elements;
 
 /* Finds this rank's elements of a parameter's master, gradient or moment (enum ms_tensor_kind): the owned elements, or
- * for gradients a slice of them, if replicas share one copy of the state. */
+ * a slice of them. Of gradients it has a slice if replicas share one copy of the state; of a sliced unit, of all kinds.
+ */
 int ms_params_find(const ms_state *state, int param, int what, ms_elements *at);
+/* Finds the elements that this rank writes when a parameter is given a value: the owned ones, also of a sliced unit.
+ * data is NULL if they are in two places: masters and weights. For kinds but MS_TENSOR_PARAM as ms_params_find. */
+int ms_params_find_writable(const ms_state *state, int param, int what, ms_elements *at);
+/* Writes elements [first, first + count) of those, counted from the first one. */
+int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t first, int64_t count,
+                    const float *values);
 /* The name of a kind that ms_params_find accepts, for messages. */
 const char *ms_params_kind_name(int what);
 /* Elements [first, first + count) of what was found, from and to f32; those kept in bf16 become the nearest to what
@@ -30,7 +37,21 @@ int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int
 /* Where elements [first, first + count) of it lie, which this rank must own, if they are f32 and the host may follow
  * pointers there; else *at is NULL. */
 int ms_state_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
-/* Fails: nothing may `what` ("be saved") while the averages are in the masters' place (ema.c). */
+/* Overwrites owned elements, counted from the first owned one, of the weights of the last sync, as a program did those
+ * of the parameter (outer.c). */
+int ms_outer_take(ms_state *state, int param, int64_t first, int64_t count, const float *values);
+/* The same, if this rank may write them and they are in one place; else *at is NULL. */
+int ms_state_writable(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
+
+/* 1 when this rank has masters and optimizer state only of its slice of a parameter (plan/replica_slices.h). */
+int ms_params_is_sliced(const ms_state *state, const ms_param *p);
+/* After masters of slices have changed: gives every replica the weights of all slices. Collective (spread_slices.c). */
+int ms_params_spread(ms_state *state);
+
+/* Fails: nothing may `what` ("be saved") while the averages are in the masters' place. */
 int ms_ema_refuse(const char *what);
+/* After replicas have swapped their slices: waits until all have, and gives every replica what it does not have itself.
+ * Collective. */
+int ms_ema_meet_replicas(ms_state *state);
 
 #endif

@@ -1,65 +1,154 @@
 /* params_gather.c - whole parameters: gathers elements from the ranks that own them to all ranks, and scatters them
  * back.
  *
- * Elements pass through a window of shared memory that all ranks of the group map, one window's worth per round.
+ * The ranks that hold one copy of the state gather it among themselves: each fills its chunk of a window that the ranks
+ * of its host map, one window's worth per round. Replicas with copies of their own hold the same bits, so they send
+ * each other nothing. Of sliced units (plan/replica_slices.h) each replica has other elements: all ranks gather them.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "comm/collectives/comm.h"
 #include "comm/recorder/flight_recorder.h"
+#include "exec/host_memory.h"
 #include "exec/params.h"
 
-/* Elements per round: 32 MiB of shared memory. */
-enum { ROUND_ELEMENTS = 8 << 20 };
+/* Elements of a window: 16 MiB. A rank fills one of two windows while its peers can still read the other. */
+enum { WINDOW_ELEMENTS = 4 << 20, WINDOWS = 2 };
 
-/* Copies this rank's elements of [begin, end) into window, which begins with element `begin`. */
-static int put_owned(ms_state *state, const ms_elements *mine, int64_t begin, int64_t end, float *window) {
-  int64_t from = mine->first > begin ? mine->first : begin;
-  int64_t to = mine->first + mine->count < end ? mine->first + mine->count : end;
-  return to > from ? ms_params_copy_out(state, mine, from - mine->first, to - from, window + (from - begin)) : MS_OK;
-}
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Gathers elements [first, first + count); out NULL: this rank only contributes. */
-static int gather(ms_state *state, const ms_elements *mine, int64_t first, int64_t count, float *out) {
-  ms_region window;
-  int rc = MS_OK;
-  int64_t round = count < ROUND_ELEMENTS ? count : ROUND_ELEMENTS, last = first + count;
-  MS_TRY(ms_region_map(&state->process_group, (size_t)round * sizeof *out, &window));
-  for (int64_t begin = first; begin < last; begin += round) {
-    int64_t end = begin + round < last ? begin + round : last;
-    /* Replicas hold the same bits, so one of them writes. */
-    if (mine->sliced || state->model->replicate_rank == 0) MS_GOTO(put_owned(state, mine, begin, end, window.base));
-    MS_GOTO(ms_group_barrier(&state->process_group));
-    if (out) memcpy(out + (begin - first), window.base, (size_t)(end - begin) * sizeof *out);
-    if (end < last) MS_GOTO(ms_group_barrier(&state->process_group));
-  }
-fail:
-  ms_region_unmap(&window);
-  return rc;
+/* What a rank asks for, and which elements of it this rank gives. */
+typedef struct request {
+  int64_t first, count;
+  int32_t param, what;
+  int64_t gives, given; /* elements [gives, gives + given) of the parameter */
+} request;
+
+static int is_same(const request *a, const request *b) {
+  return a->first == b->first && a->count == b->count && a->param == b->param && a->what == b->what;
 }
 
 /* Ranks that ask for different parameters, or parts of one, would be given a mixture of them. */
-static int check_same(ms_state *state, int param, int what, int64_t first, int64_t count) {
-  struct asked {
-    int64_t first, count;
-    int32_t param, what;
-  } mine = {first, count, param, what}, *all = ms_calloc(state->process_group.size, sizeof *all);
-  int rc = all ? MS_OK : MS_ENOMEM;
-  if (!rc) rc = ms_group_all_gather_bytes(&state->process_group, &mine, sizeof mine, all);
-  for (int i = 0; !rc && i < state->process_group.size; i++)
-    if (all[i].param == param && all[i].what == what && memcmp(&all[i], &mine, sizeof mine))
-      rc = MS_FAIL(MS_EMISMATCH, "rank %d gathers other elements of '%s' than rank %d; all ranks gather the same",
-                   state->process_group.rank[state->process_group.me], state->model->param[param].name,
-                   state->process_group.rank[i]);
-    else if (memcmp(&all[i], &mine, sizeof mine))
-      rc = MS_FAIL(
-          MS_EMISMATCH,
-          "rank %d gathers %s of '%s' while rank %d gathers %s of '%s'; all ranks gather the same, in one order",
-          state->process_group.rank[state->process_group.me], ms_params_kind_name(what),
-          state->model->param[param].name, state->process_group.rank[i], ms_params_kind_name(all[i].what),
-          state->model->param[all[i].param].name);
+static int check_same(const ms_state *state, const request *mine, const request *all) {
+  const ms_group *group = state->replica;
+  for (int i = 0; i < group->size; i++) {
+    if (is_same(&all[i], mine)) continue;
+    if (all[i].param == mine->param && all[i].what == mine->what)
+      return MS_FAIL(MS_EMISMATCH, "rank %d gathers other elements of '%s' than rank %d; all ranks gather the same",
+                     group->rank[group->me], state->model->param[mine->param].name, group->rank[i]);
+    return MS_FAIL(
+        MS_EMISMATCH,
+        "rank %d gathers %s of '%s' while rank %d gathers %s of '%s'; all ranks gather the same, in one order",
+        group->rank[group->me], ms_params_kind_name(mine->what), state->model->param[mine->param].name, group->rank[i],
+        ms_params_kind_name(all[i].what), state->model->param[all[i].param].name);
+  }
+  return MS_OK;
+}
+
+/* ---- gathering ---- */
+
+typedef struct gathering {
+  ms_state *state;
+  ms_comm *comm;
+  int of_all; /* 1: comm has all ranks; 0: those of this rank's copy of the state */
+  const ms_elements *mine;
+  const request *wanted;
+  request *giver; /* [n] of the communicator's ranks */
+  int n;
+  int64_t chunk; /* elements that a rank gives in a round */
+  ms_region region;
+  float *window; /* [WINDOWS][n][chunk] */
+  void **shared; /* [n], as a collective wants it */
+} gathering;
+
+/* Elements of a rank in a round; *at: the first, of the parameter. */
+static int64_t in_round(const gathering *g, int p, int64_t round, int64_t *at) {
+  const request *r = &g->giver[p];
+  *at = r->gives + round * g->chunk;
+  return most(0, least(g->chunk, r->gives + r->given - *at));
+}
+
+static int run_round(gathering *g, int64_t round, float *out) {
+  float *window = g->window + round % WINDOWS * g->n * g->chunk;
+  const int me = ms_comm_rank(g->comm);
+  int64_t at, n = in_round(g, me, round, &at);
+  if (n) MS_TRY(ms_params_copy_out(g->state, g->mine, at - g->mine->first, n, window + me * g->chunk));
+  for (int p = 0; p < g->n; p++) g->shared[p] = window;
+  const ms_coll_part part = {.count = g->chunk, .src_dtype = MS_F32, .dst_dtype = MS_F32, .shared = g->shared};
+  const ms_coll coll = {.kind = MS_COLL_ALL_GATHER, .parts = 1, .part = &part, .label = "whole parameter"};
+  MS_TRY(ms_comm_start(g->comm, &coll));
+  MS_TRY(ms_comm_wait(g->comm));
+  for (int p = 0; out && p < g->n; p++) {
+    n = in_round(g, p, round, &at);
+    if (n) memcpy(out + (at - g->wanted->first), window + p * g->chunk, (size_t)n * sizeof *out);
+  }
+  return MS_OK;
+}
+
+/* Each copy of the state has a window on each host. Replicas that differ need not meet: each maps a window of its own,
+ * unless its ranks are on several hosts. */
+static int open_window(gathering *g) {
+  const ms_state *state = g->state;
+  const int apart = state->replica == &state->own_replica && !state->replica->spans, alone = apart || g->of_all;
+  const int64_t one = WINDOWS * g->n * g->chunk, windows = alone ? 1 : ms_host_memory_windows(state);
+  MS_TRY(ms_region_map(apart ? state->replica : state->host, (size_t)(one * windows) * sizeof *g->window, &g->region));
+  g->window = (float *)g->region.base + (alone ? 0 : one * ms_host_memory_window_of(state));
+  return MS_OK;
+}
+
+/* The ranges that the communicator's ranks give, from those of all ranks. Returns the length of the longest. */
+static int64_t find_givers(gathering *g, const request *all) {
+  const ms_group *group = g->state->replica;
+  int64_t longest = 0;
+  for (int p = 0; p < g->n; p++)
+    for (int i = 0; i < group->size; i++)
+      if (group->rank[i] == ms_comm_ranks(g->comm)[p]) {
+        g->giver[p] = all[i];
+        longest = most(longest, all[i].given);
+      }
+  return longest;
+}
+
+/* out NULL: this rank only contributes. */
+static int gather(ms_state *state, const ms_elements *mine, const request *wanted, const request *all, float *out) {
+  int rc = MS_OK;
+  gathering g = {.state = state, .mine = mine, .wanted = wanted};
+  g.of_all = ms_params_is_sliced(state, &state->model->param[wanted->param]);
+  MS_TRY(g.of_all ? ms_state_open_all(state, &g.comm) : ms_state_open_copy(state, &g.comm));
+  g.n = ms_comm_size(g.comm);
+  g.giver = ms_calloc(g.n, sizeof *g.giver);
+  g.shared = ms_calloc(g.n, sizeof *g.shared);
+  if (!g.giver || !g.shared) MS_GOTO(MS_ENOMEM);
+  const int64_t longest = find_givers(&g, all);
+  g.chunk = most(1, least(longest, WINDOW_ELEMENTS / g.n));
+  MS_GOTO(open_window(&g));
+  for (int64_t round = 0; round * g.chunk < longest; round++) MS_GOTO(run_round(&g, round, out));
+fail:
+  ms_region_unmap(&g.region);
+  free(g.giver);
+  free((void *)g.shared);
+  return rc;
+}
+
+/* Which of the wanted elements this rank gives: where replicas share one copy, only those of its slice. */
+static void find_given(const ms_state *state, const ms_param *p, const ms_elements *mine, request *r) {
+  int64_t first = 0, n = mine->sliced ? mine->count : ms_params_slice(state, p, &first);
+  r->gives = most(mine->first + first, r->first);
+  r->given = most(0, least(mine->first + first + n, r->first + r->count) - r->gives);
+}
+
+static int gather_range(ms_state *state, const ms_elements *mine, request *wanted, float *out) {
+  ms_group *group = state->replica;
+  request *all = ms_calloc(group->size, sizeof *all);
+  if (!all) return MS_ENOMEM;
+  find_given(state, &state->model->param[wanted->param], mine, wanted);
+  int rc = ms_group_all_gather_bytes(group, wanted, sizeof *wanted, all);
+  if (!rc) rc = check_same(state, wanted, all);
+  if (!rc) rc = gather(state, mine, wanted, all, out);
   free(all);
   return rc;
 }
@@ -78,8 +167,8 @@ int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, i
     return out ? ms_params_copy_out(state, &mine, first, count, out) : MS_OK;
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "gathering a parameter"));
-  int rc = check_same(state, param, what, first, count);
-  if (!rc) rc = gather(state, &mine, first, count, out);
+  request wanted = {.first = first, .count = count, .param = param, .what = what};
+  int rc = gather_range(state, &mine, &wanted, out);
   ms_recorder_leave(recorder, rc);
   return rc;
 }
@@ -91,32 +180,69 @@ int ms_state_gather(ms_state *state, int param, int what, float *full) {
   return ms_state_gather_range(state, param, what, 0, state->model->param[param].numel, full);
 }
 
-/* Every rank copies the elements it owns from each window. The window's first barrier ensures that no peer reads the
- * parameter any more. */
-static int scatter(ms_state *state, const ms_param *p, int from, const float *full, const ms_elements *mine) {
+/* ---- scattering ---- */
+
+/* The rank that scatters lays elements into a window that the ranks of its host read; the others receive them. */
+typedef struct scattering {
+  ms_state *state;
+  ms_comm *comm; /* NULL: this rank trains the model alone */
+  int from;
   ms_region window;
+  float *room;   /* [WINDOW_ELEMENTS] on the ranks that receive */
+  void **shared; /* [ranks], as a collective wants it */
+} scattering;
+
+static int broadcast(const scattering *s, const float *full, int64_t count) {
+  const int sends = s->state->process_group.me == s->from;
+  if (sends) memcpy(s->window.base, full, (size_t)count * sizeof *full);
+  const ms_coll_part part = {
+      .count = count, .src_dtype = MS_F32, .dst_dtype = MS_F32, .shared = s->shared, .dst = sends ? NULL : s->room};
+  const ms_coll coll = {
+      .kind = MS_COLL_BROADCAST, .parts = 1, .part = &part, .root = s->from, .label = "whole parameter"};
+  MS_TRY(ms_comm_start(s->comm, &coll));
+  return ms_comm_wait(s->comm);
+}
+
+static int open_scattering(scattering *s, int64_t count) {
+  const ms_group *group = &s->state->process_group;
+  if (group->size == 1) return MS_OK;
+  MS_TRY(ms_state_open_all(s->state, &s->comm));
+  s->shared = ms_calloc(group->size, sizeof *s->shared);
+  if (group->me != s->from) s->room = ms_calloc(count, sizeof *s->room);
+  if (!s->shared || (group->me != s->from && !s->room)) return MS_ENOMEM;
+  MS_TRY(ms_region_map(s->state->host, (size_t)count * sizeof *s->room, &s->window));
+  for (int i = 0; i < group->size; i++) s->shared[i] = s->window.base;
+  return MS_OK;
+}
+
+/* Every rank copies the elements it owns. The barrier ensures that no peer reads the parameter any more. */
+static int scatter(ms_state *state, int param, int from, const float *full, const ms_elements *mine) {
   int rc = MS_OK;
-  int64_t round = p->numel < ROUND_ELEMENTS ? p->numel : ROUND_ELEMENTS;
-  MS_TRY(ms_region_map(&state->process_group, (size_t)round * sizeof *full, &window));
+  const ms_param *p = &state->model->param[param];
+  scattering s = {.state = state, .from = from};
+  const int64_t round = least(p->numel, WINDOW_ELEMENTS);
+  MS_GOTO(open_scattering(&s, round));
+  MS_GOTO(ms_group_barrier(&state->process_group));
   for (int64_t begin = 0; begin < p->numel; begin += round) {
-    int64_t end = begin + round < p->numel ? begin + round : p->numel;
-    if (state->process_group.me == from) memcpy(window.base, full + begin, (size_t)(end - begin) * sizeof *full);
-    MS_GOTO(ms_group_barrier(&state->process_group));
-    int64_t first = p->first > begin ? p->first : begin;
-    int64_t last = p->first + p->owned < end ? p->first + p->owned : end;
-    if (last > first)
-      MS_GOTO(ms_params_copy_in(state, mine, first - p->first, last - first, (float *)window.base + (first - begin)));
-    if (end < p->numel) MS_GOTO(ms_group_barrier(&state->process_group));
+    const int64_t end = least(begin + round, p->numel);
+    if (s.comm) MS_GOTO(broadcast(&s, full ? full + begin : NULL, end - begin));
+    const float *given = s.room ? s.room : full + begin;
+    const int64_t first = most(p->first, begin), last = least(p->first + p->owned, end);
+    if (last <= first) continue;
+    MS_GOTO(ms_params_write(state, param, mine, first - p->first, last - first, given + (first - begin)));
+    MS_GOTO(ms_outer_take(state, param, first - p->first, last - first, given + (first - begin)));
   }
 fail:
-  ms_region_unmap(&window);
+  ms_region_unmap(&s.window);
+  free(s.room);
+  free((void *)s.shared);
   return rc;
 }
 
 int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
-  MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &mine));
+  MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &mine));
   if (from < 0 || from >= state->process_group.size)
     return MS_FAIL(MS_EINVAL, "rank %d cannot give a parameter: the model has %d ranks", from,
                    state->process_group.size);
@@ -125,7 +251,7 @@ int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
                    state->model->param[param].name);
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "scattering a parameter"));
-  int rc = scatter(state, &state->model->param[param], from, full, &mine);
+  int rc = scatter(state, param, from, full, &mine);
   ms_recorder_leave(recorder, rc);
   return rc;
 }
@@ -134,8 +260,9 @@ int ms_state_write_full(ms_state *state, int param, const float *full) {
   MS_HANDLE(state, STATE);
   MS_GIVEN(full);
   ms_elements mine;
-  MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &mine));
+  MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &mine));
   const ms_param *p = &state->model->param[param];
   MS_TRY(ms_group_barrier(&state->process_group));
-  return ms_params_copy_in(state, &mine, 0, p->owned, full + p->first);
+  MS_TRY(ms_params_write(state, param, &mine, 0, p->owned, full + p->first));
+  return ms_outer_take(state, param, 0, p->owned, full + p->first);
 }

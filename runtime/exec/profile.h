@@ -5,6 +5,7 @@
 #ifndef MS_EXEC_PROFILE_H
 #define MS_EXEC_PROFILE_H
 
+#include "base/text.h"
 #include "exec/exec.h"
 
 enum ms_profile_kind { MS_PROFILE_KERNEL = 0, MS_PROFILE_COLLECTIVE = 1, MS_PROFILE_RECORD = 2, MS_PROFILE_WAIT = 3 };
@@ -60,5 +61,14 @@ ms_profile_event *ms_profile_append(ms_exec *exec, int phase, int stream, const 
 void ms_profile_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uint64_t began);
 /* Appends any other instruction that is done: a collective, or a RECORD or WAIT, which order streams. */
 void ms_profile_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr);
+
+/* How far this host's clock is ahead of that of rank 0's host, and the greatest possible error of that, in ns; both are
+ * 0 on rank 0's host. Collective over the world. */
+int ms_profile_align(ms_world *world, int64_t *ahead, int64_t *error);
+/* The lowest rank of a node. */
+int ms_profile_lowest_of_node(const ms_world *world, int node);
+/* Writes the texts of all ranks as one trace; every rank returns the error if rank 0 cannot. Collective over the world.
+ */
+int ms_profile_combine(ms_world *world, const ms_text *text, const char *path);
 
 #endif

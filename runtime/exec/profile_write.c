@@ -1,15 +1,15 @@
 /* profile_write.c - writes a profile as one Chrome trace file (JSON) for ui.perfetto.dev and chrome://tracing: a
  * process per rank, a thread per stream and one for the program itself, arrows where a stream waited for another.
  *
- * Every rank writes its part into shared memory, and rank 0 writes the file. Times are microseconds since the first
- * event of all ranks; the ranks of a host have the same clock.
+ * Every rank writes a text, and rank 0 the file (profile_combine.c). Times are microseconds since the first event of
+ * all ranks. The ranks of a host have the same clock; those of other hosts are related to it when the trace is written
+ * (profile_clocks.c), and each process says how exactly.
  *
  * Perfetto identifies threads by tid alone and treats tid 0 as an idle processor, so numbers are unique across ranks:
  * process (rank + 1) * 100, and its threads counted from there. It reads ids of arrows as integers only. It closes
  * slices with equal times in the order of the file, so a thread's slices are written in order of their beginning, and
  * the longest first.
  */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +18,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "comm/group/group.h"
-#include "comm/regions/region.h"
 #include "exec/profile.h"
 
 enum { PROGRAM_LANE = 0, FIRST_STREAM_LANE = 1, PROCESS_STEP = 100 };
@@ -30,7 +28,8 @@ typedef struct writer {
   const ms_profile *profile;
   ms_text text;
   int rank;
-  uint64_t base;
+  uint64_t base;       /* ns, by this host's clock */
+  int64_t clock_error; /* ns, at most; 0 on rank 0's host */
   int arrows;
   const ms_profile_event **record; /* the RECORDs of all streams, by run and event */
   int records;
@@ -64,9 +63,17 @@ static void name_lane(writer *w, int lane, const char *name) {
 }
 
 static void name_lanes(writer *w) {
+  const ms_world *world = w->profile->world;
+  const int spans = ms_world_nodes(world) > 1;
   open_event(w, "M", PROGRAM_LANE, w->base);
-  ms_text_append(&w->text, ",\"name\":\"process_name\",\"args\":{\"name\":\"rank %d (process %d)\"}}", w->rank,
+  ms_text_append(&w->text, ",\"name\":\"process_name\",\"args\":{\"name\":\"rank %d%s%s (process %d)\"}}", w->rank,
+                 spans ? " on " : "", spans ? ms_world_node_name(world, ms_world_node_of(world, w->rank)) : "",
                  (int)getpid());
+  if (w->clock_error) {
+    open_event(w, "M", PROGRAM_LANE, w->base);
+    ms_text_append(&w->text, ",\"name\":\"process_labels\",\"args\":{\"labels\":\"clock within %.1f us of rank 0's\"}}",
+                   1e-3 * (double)w->clock_error);
+  }
   open_event(w, "M", PROGRAM_LANE, w->base);
   ms_text_append(&w->text, ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%d}}", w->rank);
   name_lane(w, PROGRAM_LANE, "program");
@@ -116,7 +123,9 @@ static void write_where(writer *w, const ms_profile_event *event, const char *ke
 }
 
 static void write_kernel(writer *w, int lane, const ms_profile_event *event) {
-  const char *pass = event->phase == MS_PHASE_UPDATE ? "optimizer" : event->backward ? "backward" : "forward";
+  const char *pass = event->phase == MS_PHASE_UPDATE || event->phase == MS_PHASE_OUTER ? "optimizer"
+                     : event->backward                                                 ? "backward"
+                                                                                       : "forward";
   double seconds = 1e-9 * (double)(event->end - event->begin);
   open_slice(w, lane, event->begin, event->end);
   ms_text_append(&w->text, ",\"cat\":\"kernel,%s\",\"name\":\"%s\"", pass, ms_op_row_of(event->op)->name);
@@ -217,12 +226,15 @@ static uint64_t first_moment(const ms_profile *profile) {
 
 static int agree_on_base(writer *w) {
   const int ranks = ms_world_size(w->profile->world);
-  uint64_t mine = first_moment(w->profile), *all = ms_calloc(ranks, sizeof *all);
+  int64_t ahead;
+  MS_TRY(ms_profile_align(w->profile->world, &ahead, &w->clock_error));
+  uint64_t first = first_moment(w->profile), mine = first == UINT64_MAX ? first : first - (uint64_t)ahead;
+  uint64_t base = UINT64_MAX, *all = ms_calloc(ranks, sizeof *all);
   if (!all) return MS_ENOMEM;
   int rc = ms_world_all_gather_bytes(w->profile->world, &mine, sizeof mine, all);
-  w->base = UINT64_MAX;
   for (int rank = 0; rank < ranks && !rc; rank++)
-    if (all[rank] < w->base) w->base = all[rank];
+    if (all[rank] < base) base = all[rank];
+  w->base = base == UINT64_MAX ? base : base + (uint64_t)ahead;
   free(all);
   return rc;
 }
@@ -235,49 +247,6 @@ static int write_own(writer *w) {
   return ms_text_status(&w->text);
 }
 
-/* Returns 0 or an errno. */
-static int save(const char *path, const char *parts, const double *bytes, int ranks) {
-  FILE *file = fopen(path, "we");
-  if (!file) return errno;
-  fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file);
-  for (int rank = 0; rank < ranks; rank++) {
-    if (rank) fputs(",\n", file);
-    fwrite(parts, 1, (size_t)bytes[rank], file);
-    parts += (size_t)bytes[rank];
-  }
-  fputs("\n]}\n", file);
-  int failed = fflush(file) || ferror(file) ? errno : 0;
-  return fclose(file) && !failed ? errno : failed;
-}
-
-/* Copies this rank's text into shared memory; rank 0 writes the file, and all ranks return its result. */
-static int combine(const writer *w, const char *path) {
-  ms_world *world = w->profile->world;
-  int rc = MS_OK, ranks = ms_world_size(world), *all_failed = ms_calloc(ranks, sizeof *all_failed);
-  double mine = (double)w->text.length, *bytes = ms_calloc(ranks, sizeof *bytes), before = 0, total = 0;
-  ms_region region = {0};
-  ms_group everybody = {0};
-  if (!all_failed || !bytes) MS_GOTO(MS_ENOMEM);
-  MS_GOTO(ms_world_all_gather_bytes(world, &mine, sizeof mine, bytes));
-  for (int rank = 0; rank < ranks; rank++) {
-    if (rank < w->rank) before += bytes[rank];
-    total += bytes[rank];
-  }
-  MS_GOTO(ms_group_open(world, ranks, NULL, "of a trace", &everybody));
-  MS_GOTO(ms_region_map(&everybody, (size_t)total, &region));
-  memcpy((char *)region.base + (size_t)before, w->text.data, w->text.length);
-  MS_GOTO(ms_world_barrier(world));
-  int failed = w->rank == 0 ? save(path, region.base, bytes, ranks) : 0;
-  MS_GOTO(ms_world_all_gather_bytes(world, &failed, sizeof failed, all_failed));
-  if (all_failed[0]) rc = MS_FAIL(MS_EIO, "cannot write trace %s: %s", path, strerror(all_failed[0]));
-fail:
-  ms_region_unmap(&region);
-  ms_group_close(&everybody);
-  free(bytes);
-  free(all_failed);
-  return rc;
-}
-
 int ms_profile_write(ms_profile *profile, const char *path) {
   MS_HANDLE(profile, PROFILE);
   MS_GIVEN(path);
@@ -286,7 +255,7 @@ int ms_profile_write(ms_profile *profile, const char *path) {
   ms_recorder_enter(profile->recorder, ms_recorder_number(profile->recorder, "writing a trace"));
   MS_GOTO(agree_on_base(&w));
   MS_GOTO(write_own(&w));
-  MS_GOTO(combine(&w, path));
+  MS_GOTO(ms_profile_combine(profile->world, &w.text, path));
 fail:
   ms_recorder_leave(profile->recorder, rc);
   free(w.record);

@@ -17,6 +17,7 @@ static int check_run(const ms_exec *exec, int phase) {
                    phase == MS_PHASE_NEXT     ? " accumulate = 1"
                    : phase == MS_PHASE_LAST   ? " sync other than every"
                    : phase == MS_PHASE_UPDATE ? " train = 1 and an optimizer"
+                   : phase == MS_PHASE_OUTER  ? " outer_parts = apply"
                                               : " train = 1");
   if (ms_state_interrupted(exec->state))
     return MS_FAIL(
@@ -32,6 +33,11 @@ static int check_run(const ms_exec *exec, int phase) {
   if (phase == MS_PHASE_UPDATE && !exec->state->norm_ran_last)
     return MS_FAIL(MS_EINVAL,
                    "update must run right after norm: it needs the norm, and peers that no longer read weights");
+  if (phase == MS_PHASE_OUTER && !exec->state->update_ran_last)
+    return MS_FAIL(MS_EINVAL, "outer must run right after update, while no peer reads weights");
+  if (phase != MS_PHASE_EVALUATE && exec->state->outer_failed)
+    return MS_FAIL(MS_EINVAL, "a sync of the replicas failed part-way, so their synced weights may differ: load a "
+                              "checkpoint, or give all replicas the same parameters and call ms_state_restart_outer");
   return MS_OK;
 }
 
@@ -54,11 +60,7 @@ static int check_inputs(int phase, const ms_step_inputs *inputs) {
 }
 
 /* Waits until all replicas have swapped their slices back, before anything reads them. */
-static int meet_replicas(ms_state *state) {
-  if (!state->replicas_must_meet) return MS_OK;
-  state->replicas_must_meet = 0;
-  return ms_group_barrier(&state->process_group);
-}
+static int meet_replicas(ms_state *state) { return state->replicas_must_meet ? ms_ema_meet_replicas(state) : MS_OK; }
 
 int ms_exec_admit(ms_exec *exec, int phase, const ms_step_inputs *inputs) {
   MS_TRY(check_run(exec, phase));
@@ -115,12 +117,19 @@ int ms_exec_may_start(ms_exec *exec, int stream) {
   return 1;
 }
 
+int ms_exec_dim(const ms_exec *exec, int stream) {
+  const int dim = ms_stream_dim(stream);
+  return dim < 0 ? -1 : ms_model_group(exec->plan->model, dim).mesh_dim;
+}
+
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr) {
   cursor->collectives++;
   cursor->comm_bytes[instr->mesh_dim] += instr->bytes;
+  ms_traffic_add(&cursor->traffic[instr->mesh_dim], &instr->moved);
   if (instr->also_bytes <= 0) return;
   cursor->collectives++;
   cursor->comm_bytes[instr->also_dim] += instr->also_bytes;
+  cursor->traffic[instr->also_dim].inside += instr->also_bytes;
 }
 
 /* ---- inputs ---- */

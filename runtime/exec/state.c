@@ -3,6 +3,7 @@
 #include "exec/state.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/config.h"
 #include "base/error.h"
@@ -24,14 +25,6 @@ void ms_state_set_gradients(ms_state *state, int begun) {
 
 int ms_state_has_gradients(const ms_state *state) { return state->gradients == 1 + ms_world_epoch(state->world); }
 
-ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks) {
-  ms_comm *whole = state->comm[stream];
-  if (whole && ms_comm_size(whole) == ranks) return whole;
-  for (int i = 0; i < state->groups; i++)
-    if (state->group[i].stream == stream && state->group[i].ranks == ranks) return state->group[i].comm;
-  return NULL;
-}
-
 static int make_grid(ms_state *state) {
   const ms_model *m = state->model;
   state->grid = ms_calloc(m->replicate_size * m->shard_size, sizeof *state->grid);
@@ -43,34 +36,72 @@ static int make_grid(ms_state *state) {
   return MS_OK;
 }
 
-/* Opens another communicator of a stream; *opened NULL: it is already open. */
-static int open_group(ms_state *state, int stream, int ranks, const int *members, ms_comm **opened) {
-  *opened = NULL;
-  if (ms_state_comm(state, stream, ranks)) return MS_OK;
+/* ---- communicators ---- */
+
+/* The ranks that together hold this rank's copy of the state, replica by replica. */
+static const int *copy_holders(const ms_state *state, int *n) {
+  const int together = state->layout.replicas, shards = state->model->shard_size;
+  *n = together * shards;
+  return state->grid + state->model->replicate_rank / together * together * shards;
+}
+
+/* World ranks of a collective, in the order of its group; returns their number. room: [model->members]. */
+static int list_members(const ms_state *state, const ms_plan *plan, const ms_plan_coll *coll, int *room) {
+  const int *whole = ms_model_group(state->model, coll->dim).ranks, together = plan->replicas;
+  int n;
+  if (coll->replicas) {
+    const int *holder = copy_holders(state, &n);
+    memcpy(room, holder, (size_t)n * sizeof *room);
+    return n;
+  }
+  if (!coll->between_nodes) whole += ms_plan_group_start(plan, coll->dim, coll->ranks);
+  for (int i = 0; i < coll->ranks; i++)
+    room[i] = coll->between_nodes ? whole[i * together + state->model->replicate_rank % together] : whole[i];
+  return coll->ranks;
+}
+
+static ms_comm *find_comm(const ms_state *state, int stream, int n, const int *members) {
+  const size_t bytes = (size_t)n * sizeof *members;
+  ms_comm *whole = state->comm[stream];
+  if (whole && ms_comm_size(whole) == n && !memcmp(ms_comm_ranks(whole), members, bytes)) return whole;
+  for (int i = 0; i < state->groups; i++) {
+    ms_comm *comm = state->group[i].comm;
+    if (state->group[i].stream == stream && ms_comm_size(comm) == n && !memcmp(ms_comm_ranks(comm), members, bytes))
+      return comm;
+  }
+  return NULL;
+}
+
+/* device_ranks: on an asynchronous device, neighbours that a communicator of the device is opened for; 0: none. */
+static int open_comm(ms_state *state, int stream, int n, const int *members, int device_ranks, ms_comm **comm) {
+  if ((*comm = find_comm(state, stream, n, members))) return MS_OK;
   MS_TRY(ms_grow((void **)&state->group, &state->group_capacity, state->groups + 1, sizeof *state->group));
-  MS_TRY(ms_comm_open(state->world, ranks, members, stream, opened));
-  state->group[state->groups].comm = *opened;
-  state->group[state->groups].stream = stream;
-  state->group[state->groups++].ranks = ranks;
-  return MS_OK;
-}
-
-int ms_state_open_replicas(ms_state *state, int stream) {
-  const ms_model *m = state->model;
-  ms_comm *opened;
-  return open_group(state, stream, m->replicate_size * m->shard_size, state->grid, &opened);
-}
-
-int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int ranks) {
-  const int dim = ms_stream_dim(stream), *whole = ms_model_group(state->model, dim).ranks;
-  ms_comm *opened;
-  MS_TRY(open_group(state, stream, ranks, whole + ms_plan_group_start(plan, dim, ranks), &opened));
-  if (!opened || !state->async) return MS_OK;
-  int rc = ms_async_open_group(state, stream, ranks);
-  if (!rc) return MS_OK;
-  ms_comm_close(opened);
-  state->groups--;
+  MS_TRY(ms_comm_open(state->world, n, members, stream, comm));
+  const int rc = state->async && device_ranks ? ms_async_open_group(state, stream, device_ranks) : MS_OK;
+  if (rc) ms_comm_close(*comm);
+  else state->group[state->groups++] = (struct ms_state_group){stream, *comm};
   return rc;
+}
+
+int ms_state_open_comm(ms_state *state, const ms_plan *plan, const ms_plan_coll *coll, int stream, ms_comm **comm) {
+  int *members = ms_calloc(state->model->members, sizeof *members);
+  if (!members) return MS_ENOMEM;
+  const int n = list_members(state, plan, coll, members);
+  const int rc = open_comm(state, stream, n, members, coll->ranks, comm);
+  free(members);
+  return rc;
+}
+
+/* The compute stream has no collectives of its own. */
+int ms_state_open_copy(ms_state *state, ms_comm **comm) {
+  int n;
+  const int *holder = copy_holders(state, &n);
+  return open_comm(state, MS_STREAM_COMPUTE, n, holder, 0, comm);
+}
+
+int ms_state_open_all(ms_state *state, ms_comm **comm) {
+  const ms_group *all = &state->process_group;
+  return open_comm(state, MS_STREAM_COMPUTE, all->size, all->rank, 0, comm);
 }
 
 static int open_communicators(ms_state *state) {
@@ -81,6 +112,16 @@ static int open_communicators(ms_state *state) {
   return MS_OK;
 }
 
+/* The ranks that keep the chunks of one set of parameters. */
+static int open_replica(ms_state *state) {
+  const ms_model *m = state->model;
+  state->replica = &state->process_group;
+  if (!ms_model_local_units(m) || m->replicate_size == 1) return MS_OK;
+  MS_TRY(ms_group_open(state->world, m->shard_size, m->shard_group, m->mesh_text, &state->own_replica));
+  state->replica = &state->own_replica;
+  return MS_OK;
+}
+
 static int check_place(const ms_world *world, const ms_model *model) {
   if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_state_new");
   if (model->world == ms_world_size(world) && model->rank == ms_world_rank(world)) return MS_OK;
@@ -88,14 +129,18 @@ static int check_place(const ms_world *world, const ms_model *model) {
                  model->rank, model->world, model->mesh_text, ms_world_rank(world), ms_world_size(world));
 }
 
-/* This version cannot move bytes between nodes when replicas share one copy within each node. */
+/* The topology that the state is laid out for must not put ranks of several hosts on one node. */
 static int check_nodes(const ms_state *state) {
-  const int together = state->layout.replicas, all = state->model->replicate_size;
-  if (together == 1 || together == all) return MS_OK;
-  return MS_FAIL(MS_EUNSUPPORTED,
-                 "of %d replicas, each %d on the same node would share their state (node_of): this version can "
-                 "plan such ranks, but not run them",
-                 all, together);
+  const ms_world *world = state->world;
+  int n;
+  const int *holder = copy_holders(state, &n);
+  for (int i = 1; i < n && (state->layout.replicas > 1 || state->layout.bytes[MS_ARENA_MASTERS]); i++)
+    if (ms_world_node_of(world, holder[i]) != ms_world_node_of(world, holder[0]))
+      return MS_FAIL(MS_EINVAL,
+                     "ranks %d and %d would share one copy of the state, but they are on different hosts: set "
+                     "node_of in the config to each rank's node (ms_world_node_of)",
+                     holder[0], holder[i]);
+  return MS_OK;
 }
 
 static void destroy_state(void *object) {
@@ -106,6 +151,7 @@ static void destroy_state(void *object) {
   for (int stream = 0; stream < MS_NAMED_STREAMS; stream++) ms_comm_close(state->comm[stream]);
   for (int arena = 0; arena < MS_ARENAS; arena++) ms_state_free_arena(state, arena);
   ms_host_memory_close(state);
+  ms_group_close(&state->own_replica);
   ms_group_close(&state->process_group);
   if (state->device) state->device->api->close(state->device);
   free(state->view);
@@ -137,12 +183,14 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *g
   MS_GOTO(ms_group_open(world, model->members, model->member_rank, model->mesh_text, &state->process_group));
   MS_GOTO(ms_compare_models(&state->process_group, model, config));
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));
-  MS_GOTO(check_nodes(state));
+  MS_GOTO(open_replica(state));
   MS_GOTO(make_grid(state));
+  MS_GOTO(check_nodes(state));
   MS_GOTO(ms_host_memory_open(state));
   for (int arena = MS_ARENA_STATE; arena < MS_ARENA_ACTIVATIONS; arena++)
     if (state->layout.bytes[arena]) MS_GOTO(ms_state_map_arena(state, arena, state->layout.bytes[arena]));
   MS_GOTO(ms_params_init(state));
+  MS_GOTO(ms_state_restart_outer(state));
   MS_GOTO(open_communicators(state));
   MS_GOTO(ms_async_open(state));
   MS_GOTO(ms_async_connect(state));

@@ -20,11 +20,13 @@ struct ms_state {
   ms_group process_group; /* the ranks that train this model */
   ms_group *host;         /* those of them on this host: process_group, or ranks_here (host_memory.c) */
   ms_group ranks_here;    /* opened only if there are others */
-  /* The copies that the ranks of this host use, of gathered weights and masters [0], and of state that replicas share
-   * [1]: how many, and the index of each rank's, [host->size]. */
+  ms_group *replica;      /* those whose parameters this rank's belong to: process_group, or own_replica */
+  ms_group own_replica;   /* opened only where local steps make replicas differ */
+  /* The copies that the ranks of this host use, of gathered weights and masters [0], of state that replicas share [1],
+   * and of sliced units' chunks [2]: how many, and the index of each rank's, [host->size]. */
   struct {
     int n, *block;
-  } copies[2];
+  } copies[3];
   const ms_model *model;
   ms_device *device; /* holds the arenas */
   int nccl;          /* enum ms_nccl_option */
@@ -36,15 +38,17 @@ struct ms_state {
   int64_t stride[MS_ARENAS];      /* bytes from one block to the next */
   int generation;                 /* changes when an arena moves */
   int64_t mapped;                 /* counts the regions mapped */
-  struct {
-    int stream, ranks;
+  struct ms_state_group {
+    int stream;
     ms_comm *comm;
-  } * group; /* communicators of smaller groups */
+  } * group; /* communicators of other groups than a whole dimension */
   int groups, group_capacity;
   ms_comm *comm[MS_NAMED_STREAMS]; /* one per stream; NULL for compute, and for a dimension of size 1 */
   struct ms_async *async;          /* streams etc. of an asynchronous device; NULL: the host computes */
   unsigned gradients;              /* 1 + the world's epoch in which FIRST began gradients that no UPDATE used; or 0 */
   int norm_ran_last;               /* NORM was the last phase, so no peer reads the weights any more */
+  int update_ran_last;             /* UPDATE was the last phase, so OUTER can follow */
+  int outer_failed;                /* OUTER failed part-way: replicas may have different synced weights */
   int ema_swapped;                 /* averages and masters are swapped: see ms_state_swap_ema */
   int replicas_must_meet;          /* this rank swapped its slice back alone: replicas must synchronise before a run */
   int *grid;  /* the model's ranks, replica by replica, each in the order of its shards: the order of collectives that
@@ -83,11 +87,12 @@ char *ms_state_block(const ms_state *state, int arena);
 /* First byte of the block of a world rank, as mapped in this process; of the arena where it is private; NULL for a rank
  * of another host. */
 char *ms_state_peer_block(const ms_state *state, int arena, int rank);
-/* A stream's communicator among `ranks` neighbours of its dimension's group or, if `ranks` exceeds the group's size,
- * among all replicas. ms_state_open_group or ms_state_open_replicas opens it, unless it is the whole group's. */
-ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks);
-/* Open the communicator that ms_state_comm returns, if it is not open yet. Collective over the group. */
-int ms_state_open_replicas(ms_state *state, int stream);
-int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int ranks);
+/* *comm: the communicator of a collective on a stream, opened at its first use; the state owns it. Collective over the
+ * ranks of the collective. */
+int ms_state_open_comm(ms_state *state, const ms_plan *plan, const ms_plan_coll *coll, int stream, ms_comm **comm);
+/* *comm: of the ranks that together hold this rank's copy of the state, or of all ranks; for host memory, outside
+ * plans. Opened at first use; the state owns it. Collective over these ranks, at least 2. */
+int ms_state_open_copy(ms_state *state, ms_comm **comm);
+int ms_state_open_all(ms_state *state, ms_comm **comm);
 
 #endif

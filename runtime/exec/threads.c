@@ -95,7 +95,9 @@ static int run_stream(ms_exec_threads *pool, int phase, int stream) {
       record(exec, instr->event);
     } else if (instr->kind == MS_INSTR_WAIT) {
       wait_for(pool, instr->event);
+      const int dim = ms_exec_dim(exec, instr->recorder);
       if (stream == MS_STREAM_COMPUTE) ms_exec_charge(began, &cursor->wait_seconds);
+      if (stream == MS_STREAM_COMPUTE && dim >= 0) ms_exec_charge(began, &cursor->waited_for[dim]);
     } else MS_TRY(run_collective(pool, stream, cursor, instr));
     if (has_failed(pool)) return MS_OK;
     if (exec->profile && instr->kind != MS_INSTR_KERNEL) ms_profile_add(exec, phase, stream, instr);

@@ -62,3 +62,11 @@ int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_in
   if (without_momentum) out[1] = vector(0);
   return MS_OK;
 }
+
+int ms_infer_outer_sgd(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the sum of differences", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the sum of differences"));
+  out[0] = out[1] = in[0];
+  out[2] = node->attrs.f[0] == 0 ? vector(0) : in[0];
+  return MS_OK;
+}

@@ -105,7 +105,7 @@ static int host_launch(lua_State *L) {
   config.nodes = (int)luaL_optinteger(L, -1, 0);
   lua_getfield(L, 1, "node_rank");
   config.node_rank = (int)luaL_optinteger(L, -1, 0);
-  config.link = ms_link_get();
+  config.link = config.nodes ? ms_link_get() : NULL; /* ranks of this host alone are no part of the run on several */
   lua_getfield(L, 1, "joins");
   config.joins = lua_toboolean(L, -1);
   lua_getfield(L, 1, "grace");

@@ -24,7 +24,7 @@
 #include "io/file_read.h"
 #include "io/safetensors.h"
 
-/* The last entry of the manifest is its own checksum, over all bytes before it. */
+/* The last entry of the manifest is its own checksum, over all bytes before it; so is that of a part that stays. */
 #define SEAL ",\"xxh3\":\""
 enum { SEAL_BYTES = sizeof SEAL - 1 + 16 + 3 }; /* with 16 digits, the quote, the brace and a newline */
 
@@ -55,25 +55,34 @@ static int append_file(const char *path, ms_text *text) {
 
 static uint64_t checksum(const char *text, size_t bytes) { return XXH3_64bits(text, bytes); }
 
+int ms_checkpoint_seal(ms_text *json) {
+  MS_TRY(ms_text_status(json));
+  ms_text_append(json, SEAL "%016llx\"}\n", (unsigned long long)checksum(json->data, json->length));
+  return ms_text_status(json);
+}
+
 /* ---- the manifest ---- */
 
-static char *part_path(const ms_commit *c, int writer) {
+static char *part_path(const char *folder, int writer) {
   char name[32];
   snprintf(name, sizeof name, "rank-%05d.json", writer);
-  return join(c->folder, name);
+  return join(folder, name);
 }
+
+static int writer_of(const ms_commit *c, int i) { return c->awaits ? c->awaits[i] : i; }
 
 /* Parts arrive in any order; each arrival restarts the deadline for the others. */
 static int wait_for_parts(const ms_commit *c) {
   double began = ms_clock();
-  for (int writer = 0; writer < c->writers;) {
-    char *path = part_path(c, writer);
+  for (int i = 0; i < c->writers;) {
+    const int writer = writer_of(c, i);
+    char *path = part_path(c->folder, writer);
     if (!path) return MS_ENOMEM;
     int there = !access(path, F_OK);
     free(path);
     if (atomic_load(c->stop)) return MS_FAIL(MS_EINTERRUPT, "the save was cancelled");
     if (there) {
-      writer++;
+      i++;
       began = ms_clock();
       atomic_fetch_add(c->writes, 1);
       continue;
@@ -85,24 +94,26 @@ static int wait_for_parts(const ms_commit *c) {
   return MS_OK;
 }
 
+static int append_parts(const ms_commit *c, ms_text *text) {
+  int rc = MS_OK;
+  ms_text_append(text, ",\"files\":[");
+  for (int i = 0; !rc && i < c->writers; i++) {
+    char *part = part_path(c->folder, writer_of(c, i));
+    if (i) ms_text_append(text, ",");
+    rc = part ? append_file(part, text) : MS_ENOMEM;
+    free(part);
+  }
+  ms_text_append(text, "]");
+  return rc;
+}
+
 static int write_manifest(const ms_commit *c) {
   ms_text text = {0};
   char *path = join(c->folder, MS_MANIFEST);
   int rc = path ? MS_OK : MS_ENOMEM;
-  ms_text_append(&text, "%.*s,\"files\":[", (int)strlen(c->head) - 1, c->head);
-  for (int writer = 0; !rc && writer < c->writers; writer++) {
-    char *part = part_path(c, writer);
-    if (writer) ms_text_append(&text, ",");
-    rc = part ? append_file(part, &text) : MS_ENOMEM;
-    free(part);
-  }
-  ms_text_append(&text, "]");
-  if (!rc) rc = ms_text_status(&text);
-  if (!rc) {
-    uint64_t sum = checksum(text.data, text.length);
-    ms_text_append(&text, SEAL "%016llx\"}\n", (unsigned long long)sum);
-    rc = ms_text_status(&text);
-  }
+  ms_text_append(&text, "%.*s", (int)strlen(c->head) - 1, c->head);
+  if (!rc && !c->apart) rc = append_parts(c, &text);
+  if (!rc) rc = ms_checkpoint_seal(&text);
   if (!rc) rc = ms_file_write_text(path, text.data, (int64_t)text.length, 1);
   free(path);
   ms_text_free(&text);
@@ -111,8 +122,8 @@ static int write_manifest(const ms_commit *c) {
 
 static int remove_parts(const ms_commit *c) {
   int rc = MS_OK;
-  for (int writer = 0; !rc && writer < c->writers; writer++) {
-    char *path = part_path(c, writer);
+  for (int i = 0; !rc && i < c->writers; i++) {
+    char *path = part_path(c->folder, writer_of(c, i));
     if (!path) return MS_ENOMEM;
     if (ms_file_unlink(path)) rc = MS_FAIL(MS_EIO, "%s: removing it: %s", path, strerror(errno));
     free(path);
@@ -123,7 +134,7 @@ static int remove_parts(const ms_commit *c) {
 int ms_commit_run(const ms_commit *c) {
   MS_TRY(wait_for_parts(c));
   MS_TRY(write_manifest(c));
-  MS_TRY(remove_parts(c));
+  if (!c->apart) MS_TRY(remove_parts(c));
   MS_TRY(ms_file_sync_folder(c->folder));
   if (ms_file_rename(c->folder, c->target)) {
     if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)
@@ -140,10 +151,8 @@ int ms_commit_run(const ms_commit *c) {
   return MS_OK;
 }
 
-int ms_checkpoint_read_manifest(const char *folder, char **out) {
-  MS_GIVEN(folder);
-  MS_GIVEN(out);
-  char *path = join(folder, MS_MANIFEST);
+/* Frees the path. */
+static int read_sealed(char *path, char **out) {
   char *text = NULL;
   int64_t bytes;
   int rc = path ? ms_file_read_whole(path, &text, &bytes) : MS_ENOMEM;
@@ -158,6 +167,19 @@ int ms_checkpoint_read_manifest(const char *folder, char **out) {
   if (rc) free(text);
   else *out = text;
   return rc;
+}
+
+int ms_checkpoint_read_manifest(const char *folder, char **out) {
+  MS_GIVEN(folder);
+  MS_GIVEN(out);
+  return read_sealed(join(folder, MS_MANIFEST), out);
+}
+
+int ms_checkpoint_read_part(const char *folder, int writer, char **out) {
+  MS_GIVEN(folder);
+  MS_GIVEN(out);
+  if (writer < 0) return MS_FAIL(MS_EINVAL, "ms_checkpoint_read_part: writer is %d; it must be 0 or more", writer);
+  return read_sealed(part_path(folder, writer), out);
 }
 
 /* ---- folders ---- */

@@ -107,15 +107,17 @@ static void describe(ms_text *json, const ms_save_piece *piece) {
 }
 
 static int write_pieces(writing *w) {
-  ms_text_append(&w->json, "{\"file\":\"rank-%05d.safetensors\",\"tensors\":[", w->part->writer);
+  const char *head = w->part->head;
+  ms_text_append(&w->json, "{%s%s\"file\":\"rank-%05d.safetensors\",\"tensors\":[", head ? head : "", head ? "," : "",
+                 w->part->writer);
   for (int i = 0; i < w->part->n; i++) {
     if (i) ms_text_append(&w->json, ",");
     describe(&w->json, &w->part->piece[i]);
     MS_TRY(write_piece(w, i));
     ms_text_append(&w->json, "\"}");
   }
-  ms_text_append(&w->json, "]}");
-  return ms_text_status(&w->json);
+  ms_text_append(&w->json, head ? "]" : "]}");
+  return head ? ms_checkpoint_seal(&w->json) : ms_text_status(&w->json);
 }
 
 static int write_copy(writing *w) {
@@ -137,7 +139,7 @@ static int publish(const writing *w) {
   char *path = path_in(w->part->folder, w->part->writer, ".json");
   char *temporary = path_in(w->part->folder, w->part->writer, ".json.tmp");
   int rc = path && temporary ? MS_OK : MS_ENOMEM;
-  if (!rc) rc = ms_file_write_text(temporary, w->json.data, (int64_t)w->json.length, 0);
+  if (!rc) rc = ms_file_write_text(temporary, w->json.data, (int64_t)w->json.length, w->part->head != NULL);
   if (!rc && ms_file_rename(temporary, path)) {
     rc = MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", temporary, path, strerror(errno));
     unlink(temporary);

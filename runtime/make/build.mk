@@ -8,6 +8,7 @@
 #   libmoonshard.so    the engine; exports what moonshard.h marks MS_API
 #   moonshard          the executable: the same engine, LuaJIT, the command line and all Lua sources
 #   libmoonshard_cuda.so   the device cuda and its kernels, where there is nvcc (release only)
+#   libmoonshard_mpi.so    what the transport mpi needs of an MPI, where there is mpicc (release only)
 #   tests/  bench/     the C programs of tests/c and tests/bench
 # and, shared by all configurations, in $(BUILD)/gen/:
 #   moonshard/cdef.lua the declarations of moonshard.h for LuaJIT's ffi
@@ -18,7 +19,8 @@
 #   LUA_PATH='lua/?.lua;lua/?/init.lua;build/gen/?.lua;;' MOONSHARD_LIB=build/release/libmoonshard.so luajit my.lua
 # where MOONSHARD_LIB names the library that `require "moonshard"` loads. After `make install` neither is needed.
 #
-# There is no static library: the engine loads libmoonshard_cuda.so, which it finds relative to its own file.
+# There is no static library: the engine loads libmoonshard_cuda.so and libmoonshard_mpi.so, which it finds relative to
+# its own file.
 
 CONFIG ?= release
 BUILD ?= build
@@ -132,6 +134,7 @@ EMULATED_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/emulated/%,$(KERNEL_TEST_C
 CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c) runtime/base/memory.c runtime/base/dtype.c \
   runtime/base/env.c runtime/base/hash.c runtime/base/library.c)
 include runtime/make/cuda.mk
+include runtime/make/mpi.mk
 
 LIBRARY := $(OUT)/libmoonshard.so
 EXECUTABLE := $(OUT)/moonshard
@@ -153,7 +156,7 @@ GPU_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/gpu/%,$(KERNEL_TEST_C))
 .PHONY: all tests bench peers install cuda gpu-tests
 # Without main.c, only the library is built.
 all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(if $(HOST_C),$(EXECUTABLE)) \
-  $(if $(filter release,$(CONFIG)),$(OPS_META) $(if $(NVCC),$(CUDA_LIBRARY)))
+  $(if $(filter release,$(CONFIG)),$(OPS_META) $(if $(NVCC),$(CUDA_LIBRARY)) $(if $(MPI),$(MPI_LIBRARY)))
 	@:
 # Specs of a sanitized build run in a luajit that is linked with the sanitizer's runtime.
 tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS)) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
@@ -183,6 +186,7 @@ _ := $(call remember,$(OUT)/flags.list,$(call underscored,$(CC) $(OWN_CFLAGS) $(
 _ := $(call remember,$(OUT)/engine.list,$(call underscored,$(ENGINE_O) $(OWN_LDFLAGS) $(LDLIBS)))
 _ := $(call remember,$(OUT)/host.list,$(call underscored,$(HOST_O) $(HOST_LDLIBS)))
 _ := $(call remember,$(OUT)/cuda.list,$(call underscored,$(NVCC) $(NVCC_FLAGS)))
+_ := $(call remember,$(OUT)/mpi.list,$(call underscored,$(MPI) $(CC) $(OWN_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)))
 _ := $(call remember,$(GEN)/lua.list,$(call underscored,$(LUA_SOURCES)))
 
 # ---- rules -------------------------------------------------------------------------------------------------------
@@ -387,6 +391,7 @@ install: all $(GEN)/moonshard.1
 	install -m 755 $(EXECUTABLE) $(DESTDIR)$(PREFIX)/bin/moonshard
 	install -m 755 $(LIBRARY).$(ABI) $(DESTDIR)$(LIBDIR)/libmoonshard.so.$(ABI)
 	$(if $(NVCC),install -m 755 $(CUDA_LIBRARY) $(DESTDIR)$(LIBDIR)/libmoonshard_cuda.so)
+	$(if $(MPI),install -m 755 $(MPI_LIBRARY) $(DESTDIR)$(LIBDIR)/libmoonshard_mpi.so)
 	ln -sf libmoonshard.so.$(ABI) $(DESTDIR)$(LIBDIR)/libmoonshard.so
 	install -m 644 runtime/moonshard.h $(DESTDIR)$(PREFIX)/include/moonshard.h
 	install -m 644 $(wildcard runtime/moonshard/*.h) $(DESTDIR)$(PREFIX)/include/moonshard/

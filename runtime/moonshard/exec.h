@@ -63,10 +63,11 @@ typedef struct ms_step_inputs {
 } ms_step_inputs;
 
 typedef struct ms_step_outputs {
-  double loss;      /* NORM: mean over micro-batches and ranks; EVALUATE: mean over ranks; with weights, see
-                       ms_graph_set_loss_weight */
-  double grad_norm; /* NORM: norm of the mean gradient, before clipping */
+  double loss;      /* NORM: mean over micro-batches and ranks, or the ranks of this replica if a unit has a fragment;
+                       EVALUATE: mean over ranks; with weights, see ms_graph_set_loss_weight */
+  double grad_norm; /* NORM: norm of the mean gradient, before clipping; of units with a fragment, this replica's */
   double divisor;   /* what the sums were divided by: the number of losses, or the sum of their weights */
+  double divisor_of_synced; /* the same for gradients of units without a fragment, if others have one; else divisor */
 } ms_step_outputs;
 
 /* What an exec has run since ms_exec_new. */
@@ -78,6 +79,8 @@ typedef struct ms_exec_counters {
   double kernel_seconds, wait_seconds, collective_seconds, total_seconds;
   int64_t instructions;
   int64_t allocations; /* made by the engine while phases ran: stays 0 */
+  /* The part of wait_seconds in which kernels waited for a collective along each mesh dimension; on cuda 0. */
+  double waited_for[MS_MAX_MESH_DIMS];
 } ms_exec_counters;
 
 /* Binds a plan to a state: enlarges the arenas, opens communicators, and compares the plans of all ranks. Collective.
@@ -105,6 +108,8 @@ MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, m
  * that names the first op or parameter with a NaN or an infinity. Collective. */
 MS_API int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message);
 MS_API int ms_exec_counts(const ms_exec *exec, ms_exec_counters *counters);
+/* What its collectives over a dimension of the mesh have moved since ms_exec_new, as in ms_plan_traffic. */
+MS_API int ms_exec_traffic(const ms_exec *exec, int mesh_dim, ms_traffic *traffic);
 
 /* ---- profiles --------------------------------------------------------------------------------------------------- */
 
@@ -122,7 +127,10 @@ MS_API int ms_profile_write(ms_profile *profile, const char *path);
 
 /* ---- parameters and optimizer state ----------------------------------------------------------------------------- */
 
-/* The tensors that a state has for each parameter. EXP_AVG and EXP_AVG_SQ: AdamW's moments; SGD has only MOMENTUM. */
+/* The tensors that a state has for each parameter. EXP_AVG and EXP_AVG_SQ: AdamW's moments; SGD has only MOMENTUM. In
+ * units with a fragment (ms_unit_config.fragment), which are the only ones with SYNCED to OUTER_SUM: the weights after
+ * the last sync, the outer optimizer's momentum, and with ms_plan_config.outer_delay the sum over the replicas that was
+ * sent and not yet applied. These are the same on all replicas; between syncs all others there are not. */
 enum ms_tensor_kind {
   MS_TENSOR_PARAM = 0,
   MS_TENSOR_GRAD = 1,
@@ -130,7 +138,10 @@ enum ms_tensor_kind {
   MS_TENSOR_MOMENTUM = 2,
   MS_TENSOR_EXP_AVG_SQ = 3,
   MS_TENSOR_EMA = 4,
-  MS_TENSOR_KINDS = 5
+  MS_TENSOR_SYNCED = 5,
+  MS_TENSOR_OUTER_MOMENTUM = 6,
+  MS_TENSOR_OUTER_SUM = 7,
+  MS_TENSOR_KINDS = 8
 };
 
 /* In all of these, what is an enum ms_tensor_kind, elements are numbered in the flattened tensor, and values are f32 in
@@ -138,16 +149,25 @@ enum ms_tensor_kind {
  *
  * The elements [*first, *first + *count) that this rank owns. On the CPU *data points to them; elsewhere it points to a
  * copy that is valid until the next read of this state. Replicas that share one copy of the state
- * (ms_plan_config.shared_masters) each own only the slice of the gradients that they update. */
+ * (ms_plan_config.shared_masters) each own only the slice of the gradients that they update. Of units with
+ * shard_over_replicate, each replica owns only its slice of every tensor. */
 MS_API int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t *count, float **data);
+/* The elements that ms_state_shard gives, without reading them. *sliced 1: no other replica has them; 0: all replicas
+ * have the same. */
+MS_API int ms_state_kept(const ms_state *state, int param, int what, int64_t *first, int64_t *count, int *sliced);
 /* Copy elements [first, first + count), all of which this rank must own. Not collective: other ranks can be reading
  * what ms_state_write changes, so all ranks must have finished a step, and know it of each other (ms_world_barrier).
- * Replicas that share one copy own the same elements: all can write if they write the same values. */
+ * Replicas that share one copy own the same elements: all can write if they write the same values. In units with
+ * shard_over_replicate, every replica must write all elements of a parameter that ms_model_owned gives, as
+ * ms_state_write allows there; one that writes only its slice of it calls ms_state_spread on all ranks afterwards. */
 MS_API int ms_state_read(const ms_state *state, int param, int what, int64_t first, int64_t count, float *out);
 MS_API int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t count, const float *values);
-/* Gathers a whole tensor on every rank: full is [elements], or NULL on a rank that only contributes its part. Gradients
- * are sums: ms_step_outputs.divisor has not been applied. MS_EMISMATCH if ranks ask for different tensors.
- * Collective. */
+/* Gives all replicas the parameters of which each has written its slice (shard_over_replicate). Collective.
+ */
+MS_API int ms_state_spread(ms_state *state);
+/* Gathers a whole tensor on every rank, where replicas take local steps that of its replica: full is [elements], or
+ * NULL on a rank that only contributes its part. Gradients are sums: ms_step_outputs.divisor has not been applied.
+ * MS_EMISMATCH if ranks ask for different tensors. Collective. */
 MS_API int ms_state_gather(ms_state *state, int param, int what, float *full);
 /* The same for elements [first, first + count), at least one; out is [count], or NULL. */
 MS_API int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, int64_t count, float *out);
@@ -170,6 +190,10 @@ MS_API int ms_state_set_updates(ms_state *state, int param, int64_t updates);
 MS_API int ms_state_swap_ema(ms_state *state, int alone);
 /* Restarts the averages from the present parameters. No other rank may be reading them: see ms_state_write. */
 MS_API int ms_state_restart_ema(ms_state *state);
+/* Makes the present parameters of units with a fragment those of the last sync, and clears the outer momentum and sums:
+ * local SGD starts from here. ms_state_new, and the functions that overwrite whole parameters, do so for what they
+ * write. All replicas must have the same parameters. */
+MS_API int ms_state_restart_outer(ms_state *state);
 
 /* ffi:end */
 

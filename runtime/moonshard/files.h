@@ -194,10 +194,15 @@ typedef struct ms_save_config {
   int asynchronous;   /* 1: copies the state, and a thread writes the copy while training continues */
   /* For the rank that commits; NULL or 0 on the others: */
   const char *target;         /* the final name, which must not exist */
-  int writers;                /* how many ranks write */
+  int writers;                /* how many ranks write into this folder */
   const char *head;           /* the manifest without its list of files: a JSON object that is not empty */
   int retired;                /* how many checkpoints to remove after the commit */
   const char *const *retires; /* [retired] their paths */
+  /* For ranks whose folders are not one: each host keeps the parts that were written on it, and one rank a folder
+   * commits. NULL where all ranks share the folder. */
+  const char *part_head; /* members of a JSON object, "host":"a"; every part of the manifest then begins with them and
+                            stays a sealed file of its own, rank-00003.json, and the manifest lists no files */
+  const int *awaits;     /* [writers] the indices of the ranks whose parts the commit waits for; NULL: all from 0 */
 } ms_save_config;
 
 MS_API void ms_save_config_default(ms_save_config *config, int size); /* sets all to 0 and NULL */
@@ -230,6 +235,8 @@ MS_API int ms_checkpoint_make_folder(const char *path, int fresh);
 MS_API int ms_checkpoint_remove(const char *path);
 /* Reads a manifest and verifies the checksum at its end. Release the text with ms_file_text_free. */
 MS_API int ms_checkpoint_read_manifest(const char *folder, char **text);
+/* The same for the part of writer `writer`, which is a file only if it was saved with part_head. */
+MS_API int ms_checkpoint_read_part(const char *folder, int writer, char **text);
 /* Restores elements [first, first + count) of a tensor of the state, which this rank must own, from the i-th tensor of
  * a file, whose F32 elements are [begin, ...) of it. checksums: 16 hexadecimal digits for each block of the tensor (see
  * MS_CHECKPOINT_BLOCK); every block that is needed is read whole and verified. NULL: no verification. Adds the bytes

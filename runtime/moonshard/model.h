@@ -66,6 +66,16 @@ typedef struct ms_unit_config {
    * group. */
   int reshard_size;
   int root; /* 1: the model's root unit, which has the parameters that no other unit has; default 0 */
+  /* Local SGD (DiLoCo). 0 (default): replicas sum the unit's gradients in every step, so their weights stay equal.
+   * Otherwise they take local steps, without any communication over the replicate dimension, until a plan with this
+   * ms_plan_config.outer_fragment synchronises them: a number from 1, the same for units that do so together. Replicas
+   * of a model with such a unit do not share one copy of the state. */
+  int fragment;
+  /* 1: the masters and optimizer state of the unit's trainable parameters are sharded over the replicate dimension, too
+   * (ZeRO-1 over the replicas, Megatron-FSDP's outer sharding "optim"). A replica's gradients are reduce-scattered over
+   * the replicas instead of all-reduced; it updates its slice of its chunks, and gathers the other slices after the
+   * update. Default 0. Nothing changes where all replicas share one copy anyway (ms_plan_config.shared_masters). */
+  int shard_over_replicate;
 } ms_unit_config;
 
 MS_API int ms_model_new(uint64_t seed, ms_model **model);

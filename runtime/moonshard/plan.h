@@ -26,7 +26,8 @@ enum ms_phase {
   MS_PHASE_NORM = 3,     /* loss and gradient norm over the mesh */
   MS_PHASE_UPDATE = 4,   /* clipping and optimizer */
   MS_PHASE_EVALUATE = 5, /* forward only */
-  MS_PHASES = 6
+  MS_PHASE_OUTER = 6,    /* right after UPDATE, in plans with MS_OUTER_APPLY: the outer step of local SGD */
+  MS_PHASES = 7
 };
 
 /* In which micro-batches gradients are summed over ranks. Until then they are kept, and added up, in f32. */
@@ -47,6 +48,13 @@ enum ms_category {
   MS_CAT_COMMUNICATION = 6,
   MS_CATEGORIES = 7
 };
+
+/* What a plan does for units with a fragment (ms_unit_config.fragment), besides their local steps: parts of the outer
+ * step of the units with ms_plan_config.outer_fragment. SEND sums what the replicas' weights moved since the last sync;
+ * APPLY takes the outer optimizer's step with the sum. Without outer_delay a plan does both or none, in OUTER. With
+ * outer_delay SEND is in FIRST, behind its kernels, for the weights as the step before left them; the state keeps the
+ * sum until a later step, or the same one, applies it. */
+enum ms_outer { MS_OUTER_NONE = 0, MS_OUTER_SEND = 1, MS_OUTER_APPLY = 2 };
 
 enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2 };
 
@@ -95,6 +103,14 @@ typedef struct ms_plan_config {
   int device; /* enum ms_device_kind; the same for a state and its plans */
   int nccl;   /* for a state on cuda: flags of enum ms_nccl_option, 0 by default; MS_EUNSUPPORTED if the NCCL of this
                  machine lacks one */
+  /* The outer SGD of units with a fragment, as torch.optim.SGD without dampening, on the gradient: weights at the last
+   * sync minus local weights, mean over the replicas. Its learning rate is that of the phase OUTER. Afterwards the
+   * local weights are synced + outer_alpha (local - synced), outer_alpha from 0 (default: the synced ones) to 1. */
+  double outer_momentum, outer_alpha;
+  int outer_nesterov;
+  int outer_delay;    /* 1: see enum ms_outer; the same for a state and its plans */
+  int outer_fragment; /* the fragment of the parts below; 0 (default): none */
+  int outer_parts;    /* flags of enum ms_outer */
 } ms_plan_config;
 
 /* Communicated bytes are doubles, because an all-reduce over n ranks counts 2 (n - 1) / n of its buffer. */
@@ -108,7 +124,7 @@ typedef struct ms_plan_summary {
   int64_t peak_bytes; /* of all arenas of this rank */
   uint64_t fingerprint;
   double flops;                        /* of one micro-batch, forward and backward, without recomputation */
-  double comm_bytes[MS_MAX_MESH_DIMS]; /* sent and received by this rank in FIRST + LAST + NORM + UPDATE */
+  double comm_bytes[MS_MAX_MESH_DIMS]; /* sent and received by this rank in FIRST + LAST + NORM + UPDATE + OUTER */
   double compile_ms;
 } ms_plan_summary;
 
@@ -129,6 +145,20 @@ typedef struct ms_plan_pass {
 } ms_plan_pass;
 /* The passes that made a plan, in order: list gets the first `capacity`; *n is their total number. */
 MS_API int ms_plan_passes(const ms_plan *plan, int capacity, ms_plan_pass *list, int *n);
+/* What a rank, or all ranks of a node, move in collectives, in bytes. Inside a node a rank reads what others have
+ * written, as ms_plan_summary.comm_bytes counts it. Between nodes each byte crosses a link once for a whole node: with
+ * buffers of S bytes over H equal nodes, each node sends and receives (H - 1) / H S for an all-gather or a
+ * reduce-scatter, and twice that for an all-reduce. On cuda, where NCCL chooses the algorithm, it is the least that any
+ * algorithm can send. Messages by which ranks compare what they enter are not included. */
+typedef struct ms_traffic {
+  double inside, sent, received; /* sent to and received from other nodes */
+} ms_traffic;
+/* What a step of one micro-batch (FIRST + LAST + NORM + UPDATE) moves over a dimension of the mesh, by this rank and by
+ * all ranks of its node together. */
+MS_API int ms_plan_traffic(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traffic *node);
+/* The bytes of all arenas on a node, 0 to nodes - 1, if all its ranks have plans like this one. Arenas that ranks share
+ * count once for each copy. */
+MS_API int ms_plan_node_bytes(const ms_plan *plan, int node, int64_t *bytes);
 /* The plan as text (json 0), or as one JSON object. The plan owns the text, which is valid until the next call. */
 MS_API int ms_plan_dump(ms_plan *plan, int json, const char **text);
 
@@ -145,6 +175,13 @@ typedef struct ms_unit_cost {
 } ms_unit_cost;
 /* MS_EINVAL if the plan does not have the phase (enum ms_phase), or the model the unit. */
 MS_API int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost);
+/* What a phase moves for a unit: to gather its weights, the part of that in gathers after the first of the phase, and
+ * to sum its gradients over ranks. */
+MS_API int ms_plan_unit_traffic(const ms_plan *plan, int phase, int unit, ms_traffic *gathers, ms_traffic *again,
+                                ms_traffic *sums);
+/* The elements [*first, *first + *count) of a parameter, and of its optimizer state, that a state of this plan has on
+ * this rank: see ms_state_kept. */
+MS_API int ms_plan_kept(const ms_plan *plan, int param, int64_t *first, int64_t *count, int *sliced);
 /* Bytes of activations that the forward pass of a module, and of the modules in it, keeps for backward; module "": of
  * all. */
 MS_API int ms_plan_kept_activations(const ms_plan *plan, const char *module, int64_t *bytes);

@@ -37,6 +37,11 @@ MS_API int ms_world_node_ranks(const ms_world *world, int node); /* number of it
 MS_API int ms_world_node_of(const ms_world *world, int rank);    /* the node of a rank; -1 if there is no such rank */
 MS_API const char *ms_world_node_name(const ms_world *world, int node); /* host name; "" if there is no such node */
 MS_API int ms_world_local_rank(const ms_world *world); /* the index of this rank among the ranks of its node */
+/* The bytes of collectives that this rank has sent to and received from other nodes, as its transport counts them; 0 if
+ * it has none. They include, for each operation, a message of MS_ENTRY_BYTES to and from each rank with which this one
+ * exchanges bytes. The counts of an operation that has just ended can be a moment late. */
+enum { MS_ENTRY_BYTES = 192 };
+MS_API int ms_world_transport_bytes(const ms_world *world, int64_t *sent, int64_t *received);
 /* Waits for every rank. Collective. */
 MS_API int ms_world_barrier(ms_world *world);
 /* Ends the work of this rank: waits until every rank has called it or left. A rank that does neither before the timeout
@@ -58,6 +63,16 @@ MS_API int ms_world_recover(ms_world *world);
 /* Sets the seconds after which waiting for another rank is an error: 300 by default, or MOONSHARD_TIMEOUT. Values
  * that are not above 0 are ignored, and recorded as MS_EINVAL. */
 MS_API void ms_world_set_timeout(ms_world *world, double seconds);
+
+/* How ranks of different hosts move bytes. */
+enum ms_transport_fact {
+  MS_TRANSPORT_CHOSEN =
+      0,               /* what MOONSHARD_TRANSPORT, or auto, takes here, and why: "tcp: this host has no RDMA device" */
+  MS_TRANSPORT_UCX = 1 /* the version of UCX: "1.13.1" */
+};
+/* Writes a fact about this host; text is [bytes]. Loads UCX if need be. Fails with MS_EINVAL if MOONSHARD_TRANSPORT
+ * names no transport, and with MS_EUNSUPPORTED if UCX, or the transport, is not there; the message says what to do. */
+MS_API int ms_transport_describe(int fact, char *text, int bytes);
 
 /* Report to `moonshard ps`, and to errors of other ranks: how many steps are done and how fast they are, and what the
  * program does outside the engine ("data"; NULL when that ends). Ranks that meet in a barrier or an all-gather of bytes

@@ -163,13 +163,16 @@ static int list_collective(ms_plan *plan, int phase, int kind, int dim, int unit
   return MS_OK;
 }
 
+ms_coll_part ms_plan_part_sizes(const ms_plan_coll *coll, const ms_plan_part *part) {
+  const int gathers = coll->kind == MS_COLL_ALL_GATHER, shared_dtype = part->shared.info.dtype;
+  return (ms_coll_part){.count = part->count,
+                        .src_dtype = gathers ? part->src.info.dtype : shared_dtype,
+                        .dst_dtype = gathers ? shared_dtype : part->dst.info.dtype};
+}
+
 static double bytes_of_part(const ms_plan_coll *coll, const ms_plan_part *part) {
-  int shared_dtype = part->shared.info.dtype;
-  int other = coll->kind == MS_COLL_ALL_GATHER ? part->src.info.dtype : part->dst.info.dtype;
-  ms_coll_part measured = {.count = part->count,
-                           .src_dtype = coll->kind == MS_COLL_ALL_GATHER ? other : shared_dtype,
-                           .dst_dtype = coll->kind == MS_COLL_ALL_GATHER ? shared_dtype : other};
-  return ms_coll_bytes(coll->kind, coll->ranks, &measured, 1);
+  const ms_coll_part sizes = ms_plan_part_sizes(coll, part);
+  return ms_coll_bytes(coll->kind, coll->ranks, &sizes, 1);
 }
 
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
@@ -209,12 +212,11 @@ int ms_plan_take_replicas(ms_plan *plan, int phase) {
   return MS_OK;
 }
 
-int ms_plan_sum_between_nodes(ms_plan *plan, int phase, int unit, const ms_plan_part *part) {
-  const int nodes = plan->model->replicate_size / plan->replicas;
-  if (nodes == 1) return MS_OK;
-  MS_TRY(
-      ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, nodes, unit, 1, part));
-  plan->phase[phase].instr[plan->phase[phase].n - 1].coll->between_nodes = 1;
+int ms_plan_between_copies(ms_plan *plan, int phase, int kind, int unit, int parts, const ms_plan_part *part) {
+  const int copies = ms_replica_copies(plan->model, plan->replicas);
+  if (copies == 1) return MS_OK;
+  MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, kind, MS_DIM_REPLICATE, copies, unit, parts, part));
+  plan->phase[phase].instr[plan->phase[phase].n - 1].coll->between_nodes = plan->replicas > 1;
   return MS_OK;
 }
 
@@ -233,6 +235,19 @@ int ms_state_buffer(int unit, int which) { return unit * MS_STATE_BUFFERS + whic
 int ms_plan_shares_masters(const ms_plan *plan, int unit) {
   return plan->buffer[ms_state_buffer(unit, MS_STATE_MASTER)].arena == MS_ARENA_MASTERS;
 }
+
+ms_ref ms_plan_weights(const ms_plan *plan, int unit, int s, int64_t local, int64_t n) {
+  const ms_unit *u = &plan->model->unit[unit];
+  const int shared = ms_plan_shares_masters(plan, unit);
+  int dtype = MS_F32, which = MS_STATE_MASTER;
+  int64_t at;
+  if (ms_unit_has_weights(plan->model, u, plan->replicas)) {
+    which = MS_STATE_WEIGHTS;
+    at = ms_weights_offset(plan->model, u, plan->replicas, local, &dtype);
+  } else at = ms_master_offset(plan->model, u, plan->replicas, shared, s, local);
+  return ms_ref_vector(ms_state_buffer(unit, which), at, dtype, n);
+}
+
 int ms_squares_buffer(const ms_plan *plan) { return plan->model->units * MS_STATE_BUFFERS; }
 int ms_loss_sum_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 1; }
 int ms_norm_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 2; }
@@ -280,19 +295,26 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
   const ms_model *model = plan->model;
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
-    int64_t trainable = 4 * unit->trainable_count, gradient = 4 * ms_unit_slice_room(unit, layout->replicas);
-    int64_t moments = ms_dtype_size(layout->moment_dtype) * unit->trainable_count;
-    int64_t masters = layout->unit[u].shared ? unit->gathered_bytes : 4 * unit->master_count;
-    int optimizer = ms_state_optimizer_arena(layout);
-    MS_TRY(persistent(plan, ms_state_master_arena(layout, u), MS_CAT_PARAMETERS, layout->unit[u].master, masters,
-                      unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, gradient, unit->name));
+    const int replicas = layout->replicas, size = ms_dtype_size(layout->moment_dtype);
+    const int64_t gradient = ms_unit_slice_room(model, unit, replicas);
+    const int64_t kept = ms_unit_is_sliced(model, unit, replicas) ? gradient : unit->trainable_count;
+    const int64_t own = ms_unit_master_bytes(model, unit, replicas);
+    int optimizer = ms_state_optimizer_arena(model, layout, u);
+    MS_TRY(persistent(plan, ms_state_master_arena(model, layout, u), MS_CAT_PARAMETERS, layout->unit[u].master,
+                      layout->unit[u].shared ? unit->gathered_bytes : own, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, 4 * gradient, unit->name));
     for (int m = 0; m < MS_MOMENTS; m++)
-      MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].moment[m], moments, unit->name));
-    MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].ema, trainable, unit->name));
+      MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].moment[m], size * kept, unit->name));
+    MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].ema, 4 * kept, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].synced, 4 * kept, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_momentum, 4 * kept, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_sum, 4 * kept, unit->name));
+    MS_TRY(persistent(plan, MS_ARENA_CHUNKS, MS_CAT_PARAMETERS, layout->unit[u].weights,
+                      ms_unit_weights_bytes(model, unit, replicas), unit->name));
   }
-  MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->squares, 4 * model->units, "squares"));
+  const int norms = 1 + ms_model_splits_norm(model);
+  MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->squares, 4 * norms * model->units, "squares"));
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->loss_sum, 8, "loss sum"));
-  MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->norm, 16, "step norm"));
+  MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->norm, 16 * norms, "step norm"));
   return state_buffer(plan, MS_CAT_WORKSPACE, layout->updates, 4 * model->params, "updates");
 }

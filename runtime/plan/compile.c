@@ -96,11 +96,16 @@ static int fuse_epilogues(compilation *c) {
 
 static int lower_training(ms_plan *plan, const ms_graph *graph) {
   for (int p = 0; p < plan->model->params; p++) plan->has_gradient[p] = graph->param_grads[p] >= 0;
+  MS_TRY(ms_outer_check(plan));
+  MS_TRY(ms_outer_send(plan));
   MS_TRY(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
+  ms_outer_keep(plan);
   if (plan->config.accumulate) MS_TRY(ms_lower_graph(plan, MS_PHASE_NEXT, graph));
   if (plan->config.sync != MS_SYNC_EVERY) MS_TRY(ms_lower_graph(plan, MS_PHASE_LAST, graph));
   MS_TRY(ms_lower_norm(plan, graph->loss_weight >= 0));
-  return plan->config.optimizer != MS_OPT_NONE ? ms_lower_update(plan) : MS_OK;
+  if (plan->config.optimizer == MS_OPT_NONE) return MS_OK;
+  MS_TRY(ms_lower_update(plan));
+  return ms_lower_outer(plan);
 }
 
 static int take_state(ms_plan *plan, const ms_plan_config *config) {
@@ -108,6 +113,8 @@ static int take_state(ms_plan *plan, const ms_plan_config *config) {
   int rc = ms_state_layout_make(plan->model, config, &layout);
   if (rc) return rc;
   plan->replicas = layout.replicas;
+  plan->replicas_here = layout.replicas_here;
+  plan->sliced = layout.sliced;
   memcpy(plan->arena_bytes, layout.bytes, sizeof plan->arena_bytes);
   memcpy(plan->peers_bytes, layout.peers, sizeof plan->peers_bytes);
   memcpy(plan->category_bytes, layout.category_bytes, sizeof plan->category_bytes);
@@ -120,7 +127,8 @@ static int lower(compilation *c) {
   MS_TRY(take_state(c->plan, c->config));
   MS_TRY(ms_plan_take_slots(c->plan, c->traced));
   if (c->training.wanted) MS_TRY(lower_training(c->plan, c->training.graph));
-  return ms_lower_graph(c->plan, MS_PHASE_EVALUATE, c->evaluation.graph);
+  MS_TRY(ms_lower_graph(c->plan, MS_PHASE_EVALUATE, c->evaluation.graph));
+  return ms_plan_count_traffic(c->plan);
 }
 
 static int lay_out(compilation *c) {

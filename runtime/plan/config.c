@@ -35,6 +35,13 @@ int ms_plan_check_optimizer(const ms_plan_config *c) {
   if (!(c->max_norm >= 0)) return MS_FAIL(MS_EINVAL, "max_norm must be 0 (no clipping) or more, not %g", c->max_norm);
   if (!(c->ema_decay >= 0 && c->ema_decay < 1))
     return MS_FAIL(MS_EINVAL, "ema_decay must be at least 0 (0: no averages) and below 1, not %g", c->ema_decay);
+  if (!(c->outer_momentum >= 0 && c->outer_momentum < 1))
+    return MS_FAIL(MS_EINVAL, "outer_momentum must be at least 0 and below 1, not %g", c->outer_momentum);
+  if (c->outer_nesterov && c->outer_momentum == 0)
+    return MS_FAIL(MS_EINVAL, "outer_nesterov needs outer_momentum above 0");
+  if (!(c->outer_alpha >= 0 && c->outer_alpha <= 1))
+    return MS_FAIL(MS_EINVAL, "outer_alpha must be 0 (the synced weights) to 1 (the local ones), not %g",
+                   c->outer_alpha);
   return MS_OK;
 }
 

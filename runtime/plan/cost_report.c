@@ -43,6 +43,12 @@ static int check_phase(const ms_plan *plan, int phase) {
   return MS_OK;
 }
 
+int ms_plan_check_unit(const ms_plan *plan, int phase, int unit) {
+  MS_TRY(check_phase(plan, phase));
+  if (unit >= 0 && unit < plan->model->units) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "unit %d: the model has units 0 to %d", unit, plan->model->units - 1);
+}
+
 /* ---- a unit ----------------------------------------------------------------------------------------------------- */
 
 static void add_collectives(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
@@ -106,16 +112,28 @@ static int price_prefetch(const ms_plan *plan, int phase, int unit, const progra
   return MS_OK;
 }
 
-/* Bytes that the replicas of a node keep once: the part that each counts, rounded up as in state_layout.c. */
-static int64_t share_of(const ms_plan *plan, int64_t bytes) { return (bytes + plan->replicas - 1) / plan->replicas; }
+/* Bytes of which `ranks` ranks keep one copy: the part that each counts, rounded up as in state_layout.c. */
+static int64_t share_of(int64_t bytes, int ranks) { return (bytes + ranks - 1) / ranks; }
+
+/* What this rank counts of a buffer of optimizer state or masters that the shards do not share. */
+static int64_t counted(const ms_plan *plan, const ms_buffer *b) {
+  const int ranks = b->arena == MS_ARENA_CHUNKS       ? plan->replicas_here
+                    : b->arena == MS_ARENA_REPLICATED ? plan->replicas
+                                                      : 1;
+  return share_of(b->bytes, ranks);
+}
+
+static int64_t parameter_bytes(const ms_plan *plan, int unit) {
+  const ms_buffer *of = &plan->buffer[ms_state_buffer(unit, 0)];
+  if (ms_plan_shares_masters(plan, unit)) return share_of(4 * plan->model->unit[unit].master_count, plan->replicas);
+  return counted(plan, &of[MS_STATE_MASTER]) + counted(plan, &of[MS_STATE_WEIGHTS]);
+}
 
 int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(cost);
   const ms_model *model = plan->model;
-  MS_TRY(check_phase(plan, phase));
-  if (unit < 0 || unit >= model->units)
-    return MS_FAIL(MS_EINVAL, "unit %d: the model has units 0 to %d", unit, model->units - 1);
+  MS_TRY(ms_plan_check_unit(plan, phase, unit));
   *cost = (ms_unit_cost){0};
   add_collectives(plan, phase, unit, cost);
   program p;
@@ -128,12 +146,10 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   int rc = price_prefetch(plan, phase, unit, &p, &cost->ahead_bytes);
   free(p.at);
   if (rc) return rc;
-  const ms_unit *u = &model->unit[unit];
-  cost->parameter_bytes = share_of(plan, 4 * u->master_count);
+  cost->parameter_bytes = parameter_bytes(plan, unit);
   cost->gradient_bytes = plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
-  cost->optimizer_bytes = share_of(plan, plan->buffer[ms_state_buffer(unit, MS_STATE_EMA)].bytes);
-  for (int k = 0; k < MS_MOMENTS; k++)
-    cost->optimizer_bytes += share_of(plan, plan->buffer[ms_state_buffer(unit, MS_STATE_MOMENT + k)].bytes);
+  for (int which = MS_STATE_MOMENT; which <= MS_STATE_OUTER_SUM; which++)
+    cost->optimizer_bytes += counted(plan, &plan->buffer[ms_state_buffer(unit, which)]);
   return MS_OK;
 }
 

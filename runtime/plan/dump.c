@@ -5,7 +5,7 @@
 
 #include "plan/plan.h"
 
-/* comm_bytes leaves out NEXT, which a step runs any number of times. */
+/* comm_bytes leaves out EVALUATE, and NEXT, which a step runs any number of times. */
 int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(s);
@@ -14,7 +14,7 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
     const ms_plan_phase *phase = &plan->phase[p];
     s->instructions += phase->n;
     s->collectives[p] = phase->colls;
-    for (int i = 0; i < phase->colls && p <= MS_PHASE_UPDATE && p != MS_PHASE_NEXT; i++) {
+    for (int i = 0; i < phase->colls && ms_phase_is_of_step(p); i++) {
       const int dim = ms_model_group(plan->model, phase->coll[i]->dim).mesh_dim;
       s->comm_bytes[dim] += phase->coll[i]->bytes;
     }
@@ -38,6 +38,61 @@ static void categories(const char *what, const int64_t *bytes, ms_text *text) {
   }
 }
 
+/* The dimensions of the mesh along which there are collectives. */
+static int has_groups(const ms_plan *plan, int dim) { return ms_model_group(plan->model, dim).size > 1; }
+
+/* ", 704 B to and 704 B from other nodes" */
+static void append_wire(const ms_plan *plan, const ms_traffic *moved, ms_text *text) {
+  const int least = ms_device_can(plan->config.device, MS_DEVICE_SPANS_HOSTS); /* NCCL can send more */
+  ms_text_append(text, least ? ", at least " : ", ");
+  ms_text_bytes(text, moved->sent);
+  ms_text_append(text, " to and ");
+  ms_text_bytes(text, moved->received);
+  ms_text_append(text, " from other nodes");
+}
+
+/* "a step over shard: 888 B inside the node, 448 B to and 448 B from other nodes; its 2 ranks together: ..." */
+static int traffic(const ms_plan *plan, ms_text *text) {
+  const int ranks = ms_plan_ranks_on(plan, plan->topology.node_of[plan->model->rank]);
+  for (int d = MS_DIM_REPLICATE; d <= MS_DIM_SHARD; d++) {
+    const ms_dim_group group = ms_model_group(plan->model, d);
+    ms_traffic moved[2]; /* by this rank, by its node */
+    if (!has_groups(plan, d)) continue;
+    MS_TRY(ms_plan_traffic(plan, group.mesh_dim, &moved[0], &moved[1]));
+    ms_text_append(text, "\n  a step over %s: ", group.name);
+    for (int i = 0; i < (ranks > 1 ? 2 : 1); i++) {
+      if (i) ms_text_append(text, "; its %d ranks together: ", ranks);
+      ms_text_bytes(text, moved[i].inside);
+      ms_text_append(text, i ? " inside" : " inside the node");
+      if (moved[1].sent + moved[1].received > 0) append_wire(plan, &moved[i], text);
+    }
+  }
+  return MS_OK;
+}
+
+/* "memory of each node: 19.1 KiB for its 2 ranks", or of this rank's node and of the fullest */
+static int node_memory(const ms_plan *plan, ms_text *text) {
+  const int nodes = plan->topology.nodes, here = plan->topology.node_of[plan->model->rank];
+  int64_t own, bytes, most = 0, least = INT64_MAX;
+  int fullest = here;
+  MS_TRY(ms_plan_node_bytes(plan, here, &own));
+  for (int node = 0; node < nodes; node++) {
+    MS_TRY(ms_plan_node_bytes(plan, node, &bytes));
+    if (bytes > most) fullest = node;
+    if (bytes > most) most = bytes;
+    if (bytes < least) least = bytes;
+  }
+  if (most == least) ms_text_append(text, "\n  memory of %s node: ", nodes == 1 ? "the" : "each");
+  else ms_text_append(text, "\n  memory of node %d: ", here);
+  ms_text_bytes(text, (double)own);
+  if (ms_plan_ranks_on(plan, here) > 1) ms_text_append(text, " for its %d ranks", ms_plan_ranks_on(plan, here));
+  if (own == most) return MS_OK;
+  ms_text_append(text, "; of node %d, the fullest: ", fullest);
+  ms_text_bytes(text, (double)most);
+  ms_text_append(text, " for %d", ms_plan_ranks_on(plan, fullest));
+  return MS_OK;
+}
+
 static int head(const ms_plan *plan, ms_text *text) {
   const ms_model *model = plan->model;
   ms_plan_summary summary;
@@ -51,6 +106,8 @@ static int head(const ms_plan *plan, ms_text *text) {
   ms_plan_describe_nodes(plan, text);
   categories("the peak's bytes", summary.bytes, text);
   categories("each at its own peak", summary.fullest, text);
+  if (model->members > 1) MS_TRY(node_memory(plan, text));
+  MS_TRY(traffic(plan, text));
   ms_text_append(text, "\n");
   return MS_OK;
 }
@@ -85,7 +142,9 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
   if (coll->kind == MS_COLL_BARRIER) return;
   ms_text_append(text, ", ");
   ms_text_bytes(text, bytes);
-  ms_text_append(text, " in %d segment%s,", coll->parts, coll->parts == 1 ? "" : "s");
+  ms_text_append(text, " in %d segment%s", coll->parts, coll->parts == 1 ? "" : "s");
+  if (coll->moved.sent + coll->moved.received > 0) append_wire(plan, &coll->moved, text);
+  ms_text_append(text, ",");
   ref(plan, coll->part[0].shared, text);
 }
 
@@ -137,6 +196,36 @@ static void json_refs(const ms_plan *plan, const char *name, const ms_place *lis
   ms_text_append(text, "]");
 }
 
+static void json_traffic(const ms_traffic *moved, ms_text *text) {
+  ms_text_append(text, ",\"inside_bytes\":%.0f,\"sent_bytes\":%.0f,\"received_bytes\":%.0f", moved->inside, moved->sent,
+                 moved->received);
+}
+
+/* What a step moves over each dimension, and the memory of each node. */
+static int json_nodes(const ms_plan *plan, ms_text *text) {
+  ms_text_append(text, ",\"traffic\":[");
+  for (int d = MS_DIM_REPLICATE, first = 1; d <= MS_DIM_SHARD; d++) {
+    const ms_dim_group group = ms_model_group(plan->model, d);
+    ms_traffic rank, node;
+    if (!has_groups(plan, d)) continue;
+    MS_TRY(ms_plan_traffic(plan, group.mesh_dim, &rank, &node));
+    ms_text_append(text, "%s{\"dim\":\"%s\",\"ranks\":%d", first ? "" : ",", group.name, group.size);
+    json_traffic(&rank, text);
+    ms_text_append(text, ",\"node\":{\"ranks\":%d", ms_plan_ranks_on(plan, plan->topology.node_of[plan->model->rank]));
+    json_traffic(&node, text);
+    ms_text_append(text, "}}");
+    first = 0;
+  }
+  ms_text_append(text, "],\"node_bytes\":[");
+  for (int n = 0; n < plan->topology.nodes; n++) {
+    int64_t bytes;
+    MS_TRY(ms_plan_node_bytes(plan, n, &bytes));
+    ms_text_append(text, "%s%lld", n ? "," : "", (long long)bytes);
+  }
+  ms_text_append(text, "]");
+  return MS_OK;
+}
+
 static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text *text) {
   static const char *const kinds[] = {"kernel", "collective", "record", "wait"};
   ms_text_append(text, "{\"kind\":\"%s\",\"stream\":\"%s\"", kinds[instr->kind], ms_stream_name(instr->stream));
@@ -156,6 +245,7 @@ static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text
     ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",
                    ms_coll_name(coll->kind), ms_model_group(plan->model, coll->dim).name, coll->ranks, coll->parts,
                    coll->bytes);
+    json_traffic(&coll->moved, text);
     if (coll->between_nodes) ms_text_append(text, ",\"between_nodes\":true");
     if (coll->replicas) ms_text_append(text, ",\"replicas\":%d,\"also_bytes\":%.0f", coll->replicas, coll->also_bytes);
   }
@@ -193,7 +283,9 @@ static int json_of_plan(const ms_plan *plan, ms_text *text) {
   ms_text_append(text, "},\"arenas\":{");
   for (int a = 0; a < MS_ARENAS; a++)
     json_bytes(text, ms_arena_name(a), plan->arena_bytes[a] - plan->peers_bytes[a], a == 0);
-  ms_text_append(text, "},\"peak_bytes\":%lld,\"phases\":[", (long long)ms_plan_peak(plan));
+  ms_text_append(text, "},\"peak_bytes\":%lld", (long long)ms_plan_peak(plan));
+  MS_TRY(json_nodes(plan, text));
+  ms_text_append(text, ",\"phases\":[");
   int first = 1;
   for (int p = 0; p < MS_PHASES; p++) {
     if (!plan->phase[p].present) continue;

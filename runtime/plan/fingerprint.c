@@ -51,7 +51,8 @@ static void describe_model(const ms_model *model, ms_text *text) {
     ms_text_integer(text, unit->config.reshard);
     ms_text_string(text, ", reshard_size ");
     ms_text_integer(text, unit->config.reshard_size);
-    ms_text_string(text, "\n");
+    if (unit->config.fragment) ms_text_append(text, ", fragment %d", unit->config.fragment);
+    ms_text_string(text, unit->config.shard_over_replicate ? ", optimizer sharded over replicate\n" : "\n");
   }
   for (int i = 0; i < model->params; i++) {
     const ms_param *p = &model->param[i];
@@ -79,6 +80,9 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
                  c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
   if (c->moment_dtype != MS_F32) ms_text_append(text, "moments in %s\n", ms_dtype_name(c->moment_dtype));
   if (c->ema_decay > 0) ms_text_append(text, "ema: decay %.17g, warmup %d\n", c->ema_decay, c->ema_warmup);
+  if (ms_model_local_units(model))
+    ms_text_append(text, "outer sgd: momentum %.17g, nesterov %d, alpha %.17g, delay %d\n", c->outer_momentum,
+                   c->outer_nesterov, c->outer_alpha, c->outer_delay);
   ms_text_append(text, "train %d, shared_masters %d\n", c->train, c->shared_masters);
   if (c->device) ms_text_append(text, "device %s\n", ms_device_name(c->device));
   if (c->nccl) ms_text_append(text, "nccl options %d\n", c->nccl);
@@ -89,6 +93,7 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   const ms_plan_config *c = &plan->config;
   ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, fuse %d, sync %d, reshard_after_backward %d\n",
                  c->max_norm, c->prefetch, c->accumulate, c->fuse, c->sync, c->reshard_after_backward);
+  if (c->outer_fragment) ms_text_append(text, "outer fragment %d, parts %d\n", c->outer_fragment, c->outer_parts);
   for (int p = 0; p < plan->model->params; p++) {
     const ms_param *param = &plan->model->param[p];
     if (plan->phase[MS_PHASE_FIRST].present && !param->config.frozen && !plan->has_gradient[p])
@@ -112,7 +117,8 @@ static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
 static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
   const int flags = ms_op_row_of(instr->call->op)->flags;
   if (flags & MS_OP_RANK_LOCAL) return 1;
-  return plan->replicas > 1 && ((flags & MS_OP_REPLICA_LOCAL) || fills_gradients(plan, instr));
+  const int slices = plan->replicas > 1 || plan->sliced;
+  return slices && ((flags & MS_OP_REPLICA_LOCAL) || fills_gradients(plan, instr));
 }
 
 static void describe_collective(const ms_plan *plan, int phase, const ms_plan_coll *coll, const char *scope,
@@ -130,7 +136,9 @@ static void describe_collective(const ms_plan *plan, int phase, const ms_plan_co
   ms_text_string(text, scope);
   ms_text_string(text, ":");
   if (coll->replicas) ms_text_append(text, " %d replicas", coll->replicas);
-  for (int k = 0; k < coll->parts && coll->kind != MS_COLL_BARRIER; k++) {
+  const int of_one_slice = coll->between_nodes && coll->unit >= 0; /* differs from rank to rank */
+  if (of_one_slice) ms_text_append(text, " a slice");
+  for (int k = 0; k < coll->parts && !of_one_slice && coll->kind != MS_COLL_BARRIER; k++) {
     const ms_ref *shared = &coll->part[k].shared;
     ms_text_string(text, " ");
     ms_text_integer(text, coll->part[k].count);
@@ -169,6 +177,8 @@ int ms_plan_fingerprint(ms_plan *plan) {
                  (long long)plan->arena_bytes[MS_ARENA_MASTERS]);
   if (plan->arena_bytes[MS_ARENA_REPLICATED])
     ms_text_append(&text, "replicas keep one copy of %lld bytes\n", (long long)plan->arena_bytes[MS_ARENA_REPLICATED]);
+  if (plan->arena_bytes[MS_ARENA_CHUNKS])
+    ms_text_append(&text, "replicas gather %lld bytes of chunks\n", (long long)plan->arena_bytes[MS_ARENA_CHUNKS]);
   int rc = ms_text_status(&text);
   if (rc) {
     ms_text_free(&text);

@@ -113,7 +113,8 @@ static int place_param(ms_lowering *l, int param, ms_place *at) {
   const ms_param *p = &l->model->param[param];
   const ms_segment *seg = &l->model->unit[p->unit].segment[p->segment];
   if (ms_unit_is_direct(l->model, p->unit)) {
-    *at = (ms_place){ms_state_buffer(p->unit, MS_STATE_MASTER), 4 * (seg->local + p->offset)};
+    const ms_ref master = ms_plan_weights(l->plan, p->unit, p->segment, seg->local + p->offset, p->numel);
+    *at = (ms_place){master.buffer, master.offset};
     return MS_OK;
   }
   if (l->gathered[p->unit] < 0)
@@ -229,7 +230,7 @@ static int record_loss(ms_lowering *l) {
   const ms_attrs attrs = {.i = {1}};
   MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "loss", 0));
   l->plan->evaluated = totals;
-  MS_TRY(ms_lower_totals(l->plan, l->phase, totals));
+  MS_TRY(ms_lower_totals(l->plan, l->phase, totals, 1));
   ms_plan_touch(l->plan, buffer, INT_MAX);
   return MS_OK;
 }

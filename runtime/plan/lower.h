@@ -45,8 +45,8 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
 /* Adds the replicas of a node to the phase's last collective over the shards, which is a copying all_gather or a
  * sum. */
 int ms_plan_take_replicas(ms_plan *plan, int phase);
-/* Where replicas share a copy on each of several nodes: sums the results of the nodes. */
-int ms_plan_sum_between_nodes(ms_plan *plan, int phase, int unit, const ms_plan_part *part);
+/* A collective among the ranks that have the same place in each copy of the state; nothing where there is one copy. */
+int ms_plan_between_copies(ms_plan *plan, int phase, int kind, int unit, int parts, const ms_plan_part *part);
 /* Makes each rank receive only the slice that the parts describe from the phase's last collective, an all_reduce. */
 void ms_plan_slice_sum(ms_plan *plan, int phase);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);
@@ -57,6 +57,10 @@ enum ms_state_buffer {
   MS_STATE_GRADIENT = 1,
   MS_STATE_MOMENT = 2, /* the first of MS_MOMENTS */
   MS_STATE_EMA = MS_STATE_MOMENT + MS_MOMENTS,
+  MS_STATE_SYNCED,
+  MS_STATE_OUTER_MOMENTUM,
+  MS_STATE_OUTER_SUM,
+  MS_STATE_WEIGHTS, /* chunks of a sliced unit that are not its masters */
   MS_STATE_BUFFERS
 };
 /* Creates names and buffers for a traced graph's inputs, and names for its outputs. */
@@ -105,16 +109,16 @@ typedef struct ms_gradients {
 int64_t ms_gradients_offset(const ms_gradients *g, const ms_segment *seg);
 
 /* Where gradients are written (lower_gradients.c). 1 when other ranks have gradients of the same parameters. */
-int ms_lower_communicates(const ms_lowering *l);
+int ms_lower_communicates(const ms_lowering *l, int unit);
 /* The effective enum ms_sync on this mesh. */
-int ms_lower_sync(const ms_lowering *l);
+int ms_lower_sync(const ms_lowering *l, int unit);
 /* 1 when unsharded gradients wait for the last micro-batch; 1 when kernels write them directly to the waiting
  * buffer. */
-int ms_lower_defers_unsharded(const ms_lowering *l);
+int ms_lower_defers_unsharded(const ms_lowering *l, int unit);
 int ms_lower_writes_deferred(const ms_lowering *l, int unit);
 /* Returns the unit's buffer of f32 elements that wait for the last micro-batch; the first micro-batch creates it. */
 int ms_lower_deferred_buffer(ms_lowering *l, int unit, int64_t elements, int *buffer);
-int64_t ms_lower_reduce_elements(const ms_unit *u);
+int64_t ms_lower_reduce_elements(const ms_lowering *l, const ms_unit *u);
 /* 1 when kernels write gradients directly to the state's chunk. */
 int ms_lower_writes_state(const ms_lowering *l, int unit);
 int ms_lower_fill_zero(ms_lowering *l, int buffer, int64_t offset, int dtype, int64_t n, const char *scope);
@@ -125,12 +129,49 @@ int ms_lower_zero_unreached(ms_lowering *l);
 /* Reduces the units whose gradients this node completes (lower_reductions.c). */
 int ms_lower_reduce_completed(ms_lowering *l, int node);
 
+/* Sliced units (lower_replica_slices.c). In the last sum of a unit's gradients, each replica receives its slice. */
+int ms_lower_scatter_slices(ms_lowering *l, int unit, const ms_gradients *from, int accumulate);
+/* Clears the bytes of this rank's slice of gradients that belong to no segment. */
+int ms_lower_clear_slice(ms_plan *plan, int unit);
+/* Gives a unit's squares the weight that they have where every copy of the state contributes them. */
+int ms_lower_weigh_squares(ms_plan *plan, int unit, ms_ref squares);
+/* Gathers what each replica has updated. */
+int ms_lower_gather_slices(ms_plan *plan, int unit);
+
 /* Lowering: a graph becomes FIRST, NEXT, LAST or EVALUATE (lower.c); NORM and UPDATE need no graph (lower_step.c). */
 int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph);
 /* weighted: the step's losses have weights. */
 int ms_lower_norm(ms_plan *plan, int weighted);
 int ms_lower_update(ms_plan *plan);
-/* Sums f32 [n] over all ranks of the mesh, in place. */
-int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals);
+/* Sums f32 [n] over all ranks of the mesh, or only over those of this replica, in place. */
+int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas);
+
+/* A contiguous range of elements in a unit's chunks. */
+typedef struct ms_stretch {
+  int64_t begin, end;
+} ms_stretch;
+/* The masters of a range within segment `s`, shared or private (lower_step.c). */
+ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own);
+/* Other f32 state of a range: moments, averages (enum ms_state_buffer). */
+ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_stretch own);
+/* Updates the averages of a unit's weights after all of them are updated. */
+int ms_lower_average(ms_plan *plan, int phase, int unit);
+
+/* The outer step of local SGD (lower_outer.c). 1 when this plan does parts of it for the unit; when its phase OUTER
+ * changes the unit's weights. */
+static inline int ms_outer_has(const ms_plan *plan, int unit) {
+  const ms_unit *u = &plan->model->unit[unit];
+  return u->config.fragment && u->config.fragment == plan->config.outer_fragment && u->trainable_count;
+}
+static inline int ms_outer_applies(const ms_plan *plan, int unit) {
+  return ms_outer_has(plan, unit) && (plan->config.outer_parts & MS_OUTER_APPLY);
+}
+/* Checks a plan's outer_fragment and outer_parts. */
+int ms_outer_check(const ms_plan *plan);
+/* With a delay: begins FIRST with the sums over the replicas. ms_outer_keep, after the rest of FIRST, keeps their
+ * buffers to its end, so that no kernel waits for a sum. */
+int ms_outer_send(ms_plan *plan);
+void ms_outer_keep(ms_plan *plan);
+int ms_lower_outer(ms_plan *plan);
 
 #endif

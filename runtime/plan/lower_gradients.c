@@ -13,22 +13,24 @@
 
 #include "plan/lower.h"
 
-int ms_lower_communicates(const ms_lowering *l) { return l->model->shard_size > 1 || l->model->replicate_size > 1; }
+int ms_lower_communicates(const ms_lowering *l, int unit) {
+  return l->model->shard_size > 1 || ms_unit_replicas(l->model, unit) > 1;
+}
 
 /* The effective enum ms_sync on this mesh. Without replicas, SHARD is the same as EVERY: the sum over the shards is
  * complete. Without shards, SHARD is the same as LAST: there are only replicas to sum over. */
-int ms_lower_sync(const ms_lowering *l) {
+int ms_lower_sync(const ms_lowering *l, int unit) {
   int sync = l->plan->config.sync;
-  if (!ms_lower_communicates(l)) return MS_SYNC_EVERY;
-  if (sync == MS_SYNC_SHARD && l->model->replicate_size == 1) return MS_SYNC_EVERY;
+  if (!ms_lower_communicates(l, unit)) return MS_SYNC_EVERY;
+  if (sync == MS_SYNC_SHARD && ms_unit_replicas(l->model, unit) == 1) return MS_SYNC_EVERY;
   return sync == MS_SYNC_SHARD && l->model->shard_size == 1 ? MS_SYNC_LAST : sync;
 }
 
-int ms_lower_defers_unsharded(const ms_lowering *l) { return ms_lower_sync(l) == MS_SYNC_LAST; }
+int ms_lower_defers_unsharded(const ms_lowering *l, int unit) { return ms_lower_sync(l, unit) == MS_SYNC_LAST; }
 
 /* Kernels write to the waiting buffer itself in the first micro-batch, if the reduce dtype is also f32. */
 int ms_lower_writes_deferred(const ms_lowering *l, int unit) {
-  return ms_lower_defers_unsharded(l) && l->phase == MS_PHASE_FIRST &&
+  return ms_lower_defers_unsharded(l, unit) && l->phase == MS_PHASE_FIRST &&
          l->model->unit[unit].config.reduce_dtype == MS_F32;
 }
 
@@ -41,11 +43,17 @@ int ms_lower_deferred_buffer(ms_lowering *l, int unit, int64_t elements, int *bu
   return MS_OK;
 }
 
-int64_t ms_lower_reduce_elements(const ms_unit *u) { return u->reduce_bytes / ms_dtype_size(u->config.reduce_dtype); }
+/* With one shard, the replicas sum the chunks in the reduce buffer itself, which has room for all slices then. */
+int64_t ms_lower_reduce_elements(const ms_lowering *l, const ms_unit *u) {
+  const int64_t own = u->reduce_bytes / ms_dtype_size(u->config.reduce_dtype);
+  const int64_t chunks = l->model->shard_size == 1 ? ms_unit_chunk_room(l->model, u, l->plan->replicas) : 0;
+  return own > chunks ? own : chunks;
+}
 
 /* Kernels write directly to the state's gradient chunk when no other rank contributes to it. */
 int ms_lower_writes_state(const ms_lowering *l, int unit) {
-  return !ms_lower_communicates(l) && l->phase == MS_PHASE_FIRST && l->model->unit[unit].config.reduce_dtype == MS_F32;
+  return !ms_lower_communicates(l, unit) && l->phase == MS_PHASE_FIRST &&
+         l->model->unit[unit].config.reduce_dtype == MS_F32;
 }
 
 int ms_lower_fill_zero(ms_lowering *l, int buffer, int64_t offset, int dtype, int64_t n, const char *scope) {
@@ -86,8 +94,9 @@ int64_t ms_gradients_offset(const ms_gradients *g, const ms_segment *seg) {
 static int adds_alone(ms_lowering *l, int unit, ms_gradients *to) {
   if (l->phase == MS_PHASE_FIRST || l->model->unit[unit].config.reduce_dtype != MS_F32) return 0;
   *to = (ms_gradients){.buffer = ms_state_buffer(unit, MS_STATE_GRADIENT), .dtype = MS_F32, .chunked = 1};
-  if (ms_lower_defers_unsharded(l)) *to = (ms_gradients){.buffer = l->plan->deferred_gradients[unit], .dtype = MS_F32};
-  return to->buffer >= 0 && (!ms_lower_communicates(l) || ms_lower_defers_unsharded(l));
+  if (ms_lower_defers_unsharded(l, unit))
+    *to = (ms_gradients){.buffer = l->plan->deferred_gradients[unit], .dtype = MS_F32};
+  return to->buffer >= 0 && (!ms_lower_communicates(l, unit) || ms_lower_defers_unsharded(l, unit));
 }
 
 /* 1 when the matrix product that computes a gradient can also add it: on devices whose library accumulates in the
@@ -156,14 +165,15 @@ static int place_summands(ms_lowering *l, int sum, int peers_read) {
 static int open_gradients(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
   int to_state = ms_lower_writes_state(l, unit);
-  int peers_read = ms_lower_communicates(l) && !ms_lower_defers_unsharded(l);
+  int peers_read = ms_lower_communicates(l, unit) && !ms_lower_defers_unsharded(l, unit);
   if (to_state) {
     l->reduce[unit] = ms_state_buffer(unit, MS_STATE_GRADIENT);
   } else if (ms_lower_writes_deferred(l, unit)) {
-    MS_TRY(ms_lower_deferred_buffer(l, unit, ms_lower_reduce_elements(u), &l->reduce[unit]));
+    MS_TRY(ms_lower_deferred_buffer(l, unit, ms_lower_reduce_elements(l, u), &l->reduce[unit]));
   } else {
     MS_TRY(ms_plan_buffer(l->plan, l->phase, peers_read ? MS_ARENA_COMM : MS_ARENA_ACTIVATIONS,
-                          peers_read ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS, u->reduce_bytes, u->name,
+                          peers_read ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS,
+                          ms_lower_reduce_elements(l, u) * ms_dtype_size(u->config.reduce_dtype), u->name,
                           &l->reduce[unit]));
   }
   for (int i = 0; i < u->params; i++) {
@@ -191,7 +201,7 @@ int ms_lower_zero_unreached(ms_lowering *l) {
   for (int u = 0; u < l->model->units; u++) {
     const ms_unit *unit = &l->model->unit[u];
     if (l->use[u].gradient_last >= 0) continue;
-    int64_t room = ms_unit_slice_room(unit, l->plan->replicas);
+    int64_t room = ms_unit_slice_room(l->model, unit, l->plan->replicas);
     MS_TRY(ms_lower_fill_zero(l, ms_state_buffer(u, MS_STATE_GRADIENT), 0, MS_F32, room, unit->name));
   }
   return MS_OK;

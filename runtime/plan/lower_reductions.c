@@ -4,9 +4,13 @@
  */
 #include "plan/lower.h"
 
-/* The elements of a unit's chunks for which this rank holds the sums over all ranks. */
+/* The elements of a unit's chunks for which this rank holds the sums over its node. */
 static int64_t own_slice(const ms_lowering *l, int unit, int64_t *first) {
-  return ms_unit_slice(l->model, &l->model->unit[unit], l->plan->replicas, first);
+  return ms_unit_node_slice(l->model, &l->model->unit[unit], l->plan->replicas, first);
+}
+
+static int is_sliced(const ms_lowering *l, int unit) {
+  return ms_unit_is_sliced(l->model, &l->model->unit[unit], l->plan->replicas);
 }
 
 /* Limits a part to the elements of a segment inside the slice; the destination buffer starts at element `first`. */
@@ -15,7 +19,7 @@ static void cut_to_slice(const ms_segment *seg, int64_t first, int64_t n, ms_pla
   int64_t begin = first > seg->local ? first : seg->local, end = seg->local + seg->chunk;
   if (first + n < end) end = first + n;
   if (end < begin) end = begin = first;
-  part->first = begin - seg->local;
+  part->first = end > begin ? begin - seg->local : 0;
   part->dst = ms_ref_vector(part->dst.buffer, ms_dtype_size(dtype) * (begin - first), dtype, end - begin);
 }
 
@@ -41,8 +45,8 @@ static int reduce_parts(ms_lowering *l, int unit, const ms_gradients *from, cons
 
 /* Keeps the buffer that peers read until the next collective in this dimension starts, so that compute does not wait
  * for this one immediately. The cost is one more buffer. */
-static int send(ms_lowering *l, int unit, int stream, int kind, int dim, int parts) {
-  MS_TRY(ms_plan_collective(l->plan, l->phase, stream, kind, dim, 0, unit, parts, l->part));
+static int send(ms_lowering *l, int unit, int stream, int kind, int dim, int ranks, int parts) {
+  MS_TRY(ms_plan_collective(l->plan, l->phase, stream, kind, dim, ranks, unit, parts, l->part));
   ms_plan_touch(l->plan, l->sending[dim], l->plan->phase[l->phase].n - 1);
   l->sending[dim] = l->part[0].shared.buffer;
   return MS_OK;
@@ -84,8 +88,8 @@ static int accumulate_local(ms_lowering *l, int unit, const ms_gradients *to) {
 }
 
 /* 1 when one collective sums over shards and replicas: the replicas read the same buffers anyway. */
-static int reduces_at_once(const ms_lowering *l) {
-  return l->model->shard_size > 1 && ms_lower_sync(l) != MS_SYNC_SHARD && l->plan->replicas > 1;
+static int reduces_at_once(const ms_lowering *l, int unit) {
+  return l->model->shard_size > 1 && ms_lower_sync(l, unit) != MS_SYNC_SHARD && l->plan->replicas > 1;
 }
 
 static int sums_between_nodes(const ms_lowering *l) {
@@ -99,7 +103,8 @@ static ms_gradients state_gradients(int unit) {
 /* Creates a buffer for chunks, or slices of them, between two sums. */
 static int open_chunks(ms_lowering *l, int unit, int dtype, int sliced, ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
-  const int64_t n = sliced ? ms_unit_slice_room(u, l->plan->replicas) : u->trainable_count;
+  const int64_t n = sliced ? ms_unit_node_slice_room(l->model, u, l->plan->replicas)
+                           : ms_unit_chunk_room(l->model, u, l->plan->replicas);
   *to = (ms_gradients){.dtype = dtype, .chunked = 1, .sliced = sliced};
   return ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n * ms_dtype_size(dtype), u->name,
                         &to->buffer);
@@ -116,50 +121,56 @@ static int open_node_sums(ms_lowering *l, int unit, int dtype, ms_gradients *to,
 /* Sums over the shards into chunks: those of the state, or with replicas a buffer for the next sum. */
 static int reduce_over_shards(ms_lowering *l, int unit, const ms_gradients *from, ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
-  int accumulate = !ms_lower_defers_unsharded(l) && l->phase != MS_PHASE_FIRST;
+  int accumulate = !ms_lower_defers_unsharded(l, unit) && l->phase != MS_PHASE_FIRST;
   *to = state_gradients(unit);
-  if (reduces_at_once(l)) {
+  if (reduces_at_once(l, unit)) {
     MS_TRY(open_node_sums(l, unit, from->dtype, to, &accumulate));
-  } else if (l->model->replicate_size > 1 && ms_lower_sync(l) == MS_SYNC_SHARD) {
+  } else if (ms_unit_replicas(l->model, unit) > 1 && ms_lower_sync(l, unit) == MS_SYNC_SHARD) {
     to->sliced = 0;
-    MS_TRY(ms_lower_deferred_buffer(l, unit, u->trainable_count, &to->buffer));
-  } else if (l->model->replicate_size > 1) {
+    MS_TRY(ms_lower_deferred_buffer(l, unit, ms_unit_chunk_room(l->model, u, l->plan->replicas), &to->buffer));
+  } else if (ms_unit_replicas(l->model, unit) > 1) {
     accumulate = 0;
     MS_TRY(open_chunks(l, unit, from->dtype, 0, to));
   }
   int parts = reduce_parts(l, unit, from, to, accumulate);
-  MS_TRY(send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, parts));
-  return reduces_at_once(l) ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
+  MS_TRY(send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, 0, parts));
+  return reduces_at_once(l, unit) ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
 }
 
 /* Sums over the replicas that share the state; where each has its own copy, over all replicas. */
 static int reduce_over_replicas(ms_lowering *l, int unit, const ms_gradients *from, ms_gradients *to) {
-  int accumulate = ms_lower_sync(l) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
+  int accumulate = ms_lower_sync(l, unit) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
   MS_TRY(open_node_sums(l, unit, from->dtype, to, &accumulate));
-  int parts = reduce_parts(l, unit, from, to, accumulate);
-  MS_TRY(send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, parts));
-  if (l->plan->replicas == 1) return MS_OK;
+  int parts = reduce_parts(l, unit, from, to, accumulate), together = l->plan->replicas;
+  MS_TRY(send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, together > 1 ? together : 0, parts));
+  if (together == 1) return MS_OK;
   ms_plan_slice_sum(l->plan, l->phase);
   return MS_OK;
 }
 
-/* Sums a slice over the nodes. All ranks send the size reserved for a slice, because they must send equal amounts. */
+/* Sums this rank's slice over the nodes. Its peers have the same one, so they send equal amounts. */
 static int reduce_between_nodes(ms_lowering *l, int unit, const ms_gradients *from) {
-  int64_t first, n = own_slice(l, unit, &first);
-  ms_plan_part part = {.count = ms_unit_slice_room(&l->model->unit[unit], l->plan->replicas),
-                       .src.buffer = -1,
-                       .shared = ms_ref_vector(from->buffer, 0, from->dtype, n),
-                       .dst = ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 0, MS_F32, n),
-                       .accumulate = ms_lower_sync(l) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST};
-  return ms_plan_sum_between_nodes(l->plan, l->phase, unit, &part);
+  const ms_gradients to = state_gradients(unit);
+  const int parts =
+      reduce_parts(l, unit, from, &to, ms_lower_sync(l, unit) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST);
+  for (int i = 0; i < parts; i++) {
+    ms_plan_part *part = &l->part[i];
+    const int64_t element = part->dst.offset / ms_dtype_size(to.dtype);
+    part->count = ms_numel(&part->dst.info);
+    part->shared = ms_ref_vector(from->buffer, element * ms_dtype_size(from->dtype), from->dtype, part->count);
+    part->first = 0;
+  }
+  return ms_plan_between_copies(l->plan, l->phase, MS_COLL_ALL_REDUCE, unit, parts, l->part);
 }
 
 /* In a phase that overwrites gradients, activations may have used the chunk until now (accesses.c). No other kernel
- * writes the bytes between the segments, but the kernels that sum a whole chunk read them. */
+ * writes the bytes between the segments, but the kernels that sum a whole chunk read them. (In a slice of a sliced
+ * unit, the sums write them: see ms_lower_clear_slice.) */
 static int zero_between_segments(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
   int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT);
-  if (l->phase != (ms_lower_sync(l) == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST)) return MS_OK;
+  if (is_sliced(l, unit) || l->phase != (ms_lower_sync(l, unit) == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST))
+    return MS_OK;
   int64_t first, n = own_slice(l, unit, &first), end = first;
   for (int s = 0; s < u->segments && !u->segment[s].frozen; s++) {
     const ms_segment *seg = &u->segment[s];
@@ -167,7 +178,7 @@ static int zero_between_segments(ms_lowering *l, int unit) {
     MS_TRY(ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, begin - end, u->name));
     if (seg->local + seg->chunk > end) end = seg->local + seg->chunk;
   }
-  const int64_t room = ms_unit_slice_room(u, l->plan->replicas);
+  const int64_t room = ms_unit_slice_room(l->model, u, l->plan->replicas);
   if (end > first + n) end = first + n; /* the reserved bytes behind a shorter or empty slice are cleared as well */
   return ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
 }
@@ -178,13 +189,13 @@ static int reduce_unit(ms_lowering *l, int unit) {
   const ms_unit *u = &model->unit[unit];
   if (ms_lower_writes_state(l, unit)) return MS_OK;
   ms_gradients at = {.buffer = l->reduce[unit], .dtype = u->config.reduce_dtype}, sums;
-  if (!ms_lower_communicates(l)) {
+  if (!ms_lower_communicates(l, unit)) {
     sums = state_gradients(unit);
     return accumulate_local(l, unit, &sums);
   }
-  if (ms_lower_defers_unsharded(l)) {
+  if (ms_lower_defers_unsharded(l, unit)) {
     at.dtype = MS_F32;
-    MS_TRY(ms_lower_deferred_buffer(l, unit, ms_lower_reduce_elements(u), &at.buffer));
+    MS_TRY(ms_lower_deferred_buffer(l, unit, ms_lower_reduce_elements(l, u), &at.buffer));
     if (!ms_lower_writes_deferred(l, unit)) MS_TRY(accumulate_local(l, unit, &at));
     if (l->phase != MS_PHASE_LAST) return MS_OK;
   }
@@ -192,12 +203,14 @@ static int reduce_unit(ms_lowering *l, int unit) {
     MS_TRY(reduce_over_shards(l, unit, &at, &sums));
     at = sums;
   }
-  int waits_for_replicas = ms_lower_sync(l) == MS_SYNC_SHARD && l->phase != MS_PHASE_LAST;
-  if (model->replicate_size == 1 || waits_for_replicas) return MS_OK;
-  if (!reduces_at_once(l)) {
+  int waits_for_replicas = ms_lower_sync(l, unit) == MS_SYNC_SHARD && l->phase != MS_PHASE_LAST;
+  if (ms_unit_replicas(model, unit) == 1 || waits_for_replicas) return MS_OK;
+  if (!reduces_at_once(l, unit) && !(is_sliced(l, unit) && l->plan->replicas == 1)) {
     MS_TRY(reduce_over_replicas(l, unit, &at, &sums));
     at = sums;
   }
+  if (is_sliced(l, unit))
+    return ms_lower_scatter_slices(l, unit, &at, ms_lower_sync(l, unit) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST);
   return sums_between_nodes(l) ? reduce_between_nodes(l, unit, &at) : MS_OK;
 }
 

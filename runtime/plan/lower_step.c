@@ -12,76 +12,87 @@
 #include "plan/lower.h"
 #include "plan/optimizer.h"
 
-/* A contiguous range of elements in a unit's chunks. */
-typedef struct stretch {
-  int64_t begin, end;
-} stretch;
-
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The part of [begin, end) whose gradients this rank holds and which it updates. */
-static stretch own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
+static ms_stretch own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
   int64_t first;
   int64_t n = ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
-  return (stretch){most(begin, first), least(end, first + n)};
+  return (ms_stretch){most(begin, first), least(end, first + n)};
 }
 
 /* The gradients of a range that this rank holds; their buffer starts at the rank's slice. */
-static ms_ref gradients_of(const ms_plan *plan, int unit, stretch own) {
+static ms_ref gradients_of(const ms_plan *plan, int unit, ms_stretch own) {
   int64_t first;
   ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
   return ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * (own.begin - first), MS_F32, own.end - own.begin);
 }
 
-/* The masters of a range within segment `s`, shared or private. */
-static ms_ref masters_of(const ms_plan *plan, int unit, int s, stretch own) {
+ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own) {
   const int shared = ms_plan_shares_masters(plan, unit);
-  const int64_t at = ms_master_offset(plan->model, &plan->model->unit[unit], shared, s, own.begin);
+  const int64_t at = ms_master_offset(plan->model, &plan->model->unit[unit], plan->replicas, shared, s, own.begin);
   return ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), at, MS_F32, own.end - own.begin);
 }
 
-/* Other state of a range: moments or averages. */
-static ms_ref kept_of(int unit, int which, int dtype, stretch own) {
-  return ms_ref_vector(ms_state_buffer(unit, which), ms_dtype_size(dtype) * own.begin, dtype, own.end - own.begin);
+ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_stretch own) {
+  const ms_unit *u = &plan->model->unit[unit];
+  int64_t first = 0;
+  if (ms_unit_is_sliced(plan->model, u, plan->replicas)) ms_unit_slice(plan->model, u, plan->replicas, &first);
+  return ms_ref_vector(ms_state_buffer(unit, which), ms_dtype_size(dtype) * (own.begin - first), dtype,
+                       own.end - own.begin);
 }
 
-int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals) {
+int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas) {
   const ms_model *model = plan->model;
   ms_plan_part part = {.count = ms_numel(&totals.info), .src.buffer = -1, .shared = totals, .dst = totals};
   if (model->shard_size > 1)
     MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REDUCE, MS_COLL_ALL_REDUCE, MS_DIM_SHARD, 0, -1, 1, &part));
   const int both = model->shard_size > 1 && plan->replicas > 1;
   if (both) MS_TRY(ms_plan_take_replicas(plan, phase));
-  if (both) return ms_plan_sum_between_nodes(plan, phase, -1, &part);
-  if (model->replicate_size > 1)
+  if (both) return ms_plan_between_copies(plan, phase, MS_COLL_ALL_REDUCE, -1, 1, &part);
+  if (model->replicate_size > 1 && over_replicas)
     MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, 0, -1, 1, &part));
   return MS_OK;
 }
 
+/* Totals and norm of the units whose squares begin at `squares`: over all ranks, or over those of this replica. */
+static int norm_of(ms_plan *plan, int weighted, int64_t squares, int over_replicas, ms_ref norm) {
+  const ms_model *model = plan->model;
+  const int phase = MS_PHASE_NORM, numbers = weighted ? 2 : 1; /* of the loss: its sum, and the sum of its weights */
+  const int replicas = over_replicas ? model->replicate_size : 1;
+  int buffer;
+  MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 + 4 * numbers, "totals", &buffer));
+  ms_ref in[2] = {ms_ref_vector(ms_squares_buffer(plan), squares, MS_F32, model->units),
+                  ms_ref_vector(ms_loss_sum_buffer(plan), 0, MS_F32, numbers)};
+  ms_ref totals = ms_ref_vector(buffer, 0, MS_F32, 1 + numbers);
+  ms_attrs attrs = {.i = {replicas / plan->replicas}}; /* how many times the sum over the mesh counts each square */
+  MS_TRY(ms_plan_kernel(plan, phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "step totals", 0));
+  MS_TRY(ms_lower_totals(plan, phase, totals, over_replicas));
+  attrs = (ms_attrs){.i = {(int64_t)model->shard_size * replicas}, .f = {plan->config.max_norm}};
+  return ms_plan_kernel(plan, phase, MS_OP_step_norm, &attrs, 1, &totals, 1, &norm, "step totals", 0);
+}
+
+/* Units with a fragment have a norm of this replica alone, so that no replica waits for another. Units that are equal
+ * on all replicas must be clipped alike there: they have a norm of their own. */
 int ms_lower_norm(ms_plan *plan, int weighted) {
   const ms_model *model = plan->model;
-  const int numbers = weighted ? 2 : 1; /* of the loss: its sum, and the sum of its weights */
-  int phase = MS_PHASE_NORM, squares = ms_squares_buffer(plan), buffer;
-  ms_attrs none = {{0}, {0}};
+  const int splits = ms_model_splits_norm(model);
+  const ms_attrs none = {{0}, {0}};
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
     if (!unit->trainable_count) continue;
+    MS_TRY(ms_lower_clear_slice(plan, u));
     ms_ref in = gradients_of(plan, u, own_part(plan, u, 0, unit->trainable_count));
-    ms_ref out = ms_ref_scalar(squares, 4 * u);
-    MS_TRY(ms_plan_kernel(plan, phase, MS_OP_sum_squares, &none, 1, &in, 1, &out, unit->name, 0));
+    ms_ref out = ms_ref_scalar(ms_squares_buffer(plan), 4 * (splits && !unit->config.fragment ? model->units + u : u));
+    MS_TRY(ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_sum_squares, &none, 1, &in, 1, &out, unit->name, 0));
+    MS_TRY(ms_lower_weigh_squares(plan, u, out));
   }
-  MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 + 4 * numbers, "totals", &buffer));
-  ms_ref in[2] = {ms_ref_vector(squares, 0, MS_F32, model->units),
-                  ms_ref_vector(ms_loss_sum_buffer(plan), 0, MS_F32, numbers)};
-  ms_ref totals = ms_ref_vector(buffer, 0, MS_F32, 1 + numbers);
-  ms_attrs attrs = {.i = {model->replicate_size / plan->replicas}}; /* how many times the sum over the mesh counts
-                                                                     * each square */
-  MS_TRY(ms_plan_kernel(plan, phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "step totals", 0));
-  MS_TRY(ms_lower_totals(plan, phase, totals));
   plan->norm = ms_ref_vector(ms_norm_buffer(plan), 0, MS_F32, 4);
-  attrs = (ms_attrs){.i = {(int64_t)model->shard_size * model->replicate_size}, .f = {plan->config.max_norm}};
-  return ms_plan_kernel(plan, phase, MS_OP_step_norm, &attrs, 1, &totals, 1, &plan->norm, "step totals", 0);
+  MS_TRY(norm_of(plan, weighted, 0, !ms_model_local_units(model), plan->norm));
+  if (!splits) return MS_OK;
+  plan->norm_of_synced = ms_ref_vector(ms_norm_buffer(plan), 16, MS_F32, 4);
+  return norm_of(plan, weighted, 4 * model->units, 1, plan->norm_of_synced);
 }
 
 /* One fused pass over the elements of a parameter that this rank updates. Each parameter has its own count of
@@ -92,16 +103,17 @@ static int update_parameter(ms_plan *plan, int param) {
   const ms_param *p = &model->param[param];
   const ms_segment *group = &model->unit[p->unit].segment[p->segment];
   const ms_plan_config *c = &plan->config;
-  const stretch own = own_part(plan, p->unit, p->local, p->local + p->owned);
+  const ms_stretch own = own_part(plan, p->unit, p->local, p->local + p->owned);
   const char *scope = model->unit[p->unit].name;
   if (own.end <= own.begin) return MS_OK;
-  const ms_ref in[3] = {gradients_of(plan, p->unit, own), plan->norm,
+  const int synced = plan->norm_of_synced.buffer >= 0 && !model->unit[p->unit].config.fragment;
+  const ms_ref in[3] = {gradients_of(plan, p->unit, own), synced ? plan->norm_of_synced : plan->norm,
                         ms_ref_scalar(ms_updates_buffer(plan), 4 * param)};
   const ms_optimizer *optimizer = ms_optimizer_of(c);
   const int kept = ms_moments_kept(c);
-  ms_ref out[1 + MS_MOMENTS] = {masters_of(plan, p->unit, p->segment, own)};
+  ms_ref out[1 + MS_MOMENTS] = {ms_lower_masters(plan, p->unit, p->segment, own)};
   for (int m = 0; m < optimizer->outputs; m++)
-    out[1 + m] = m < kept ? kept_of(p->unit, MS_STATE_MOMENT + m, c->moment_dtype, own)
+    out[1 + m] = m < kept ? ms_lower_kept(plan, p->unit, MS_STATE_MOMENT + m, c->moment_dtype, own)
                           : ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_MOMENT + m), 0, MS_F32, 0);
   const ms_updated updated = {.lr_scale = group->lr_scale,
                               .weight_decay = group->weight_decay,
@@ -134,17 +146,17 @@ static int update_unit(ms_plan *plan, int unit) {
   return MS_OK;
 }
 
-/* Updates the averages of a unit's weights after all of them are updated: in one pass, unless the segments of the
- * masters are separate. */
-static int average(ms_plan *plan, int unit, int apart) {
+/* In one pass, unless the segments of the masters are separate. */
+int ms_lower_average(ms_plan *plan, int phase, int unit) {
+  const int apart = ms_plan_shares_masters(plan, unit);
   const ms_unit *u = &plan->model->unit[unit];
   const ms_attrs attrs = {.i = {plan->config.ema_warmup}, .f = {plan->config.ema_decay}};
   for (int s = 0; s < (apart ? u->segments : 1) && !u->segment[s].frozen; s++) {
     const int64_t begin = u->segment[s].local;
-    const stretch own = own_part(plan, unit, begin, apart ? begin + u->segment[s].chunk : u->trainable_count);
+    const ms_stretch own = own_part(plan, unit, begin, apart ? begin + u->segment[s].chunk : u->trainable_count);
     if (own.end <= own.begin) continue;
-    const ms_ref in = masters_of(plan, unit, s, own), out = kept_of(unit, MS_STATE_EMA, MS_F32, own);
-    MS_TRY(ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_ema, &attrs, 1, &in, 1, &out, u->name, 0));
+    const ms_ref in = ms_lower_masters(plan, unit, s, own), out = ms_lower_kept(plan, unit, MS_STATE_EMA, MS_F32, own);
+    MS_TRY(ms_plan_kernel(plan, phase, MS_OP_ema, &attrs, 1, &in, 1, &out, u->name, 0));
   }
   return MS_OK;
 }
@@ -153,9 +165,11 @@ static int average(ms_plan *plan, int unit, int apart) {
 static int meet_replicas(ms_plan *plan) {
   const ms_plan_phase *phase = &plan->phase[MS_PHASE_UPDATE];
   ms_plan_part part = {.src.buffer = -1, .dst.buffer = -1};
-  if (phase->n) part.shared = ms_instr_output(&phase->instr[phase->n - 1], 0);
+  int last = phase->n - 1;
+  while (last >= 0 && phase->instr[last].kind != MS_INSTR_KERNEL) last--;
+  if (last >= 0) part.shared = ms_instr_output(&phase->instr[last], 0);
   return ms_plan_collective(plan, MS_PHASE_UPDATE, MS_STREAM_REPLICATE, MS_COLL_BARRIER, MS_DIM_REPLICATE,
-                            plan->replicas, -1, phase->n > 0, &part);
+                            plan->replicas, -1, last >= 0, &part);
 }
 
 int ms_lower_update(ms_plan *plan) {
@@ -163,7 +177,8 @@ int ms_lower_update(ms_plan *plan) {
   MS_TRY(count_updates(plan));
   for (int u = 0; u < plan->model->units; u++) {
     MS_TRY(update_unit(plan, u));
-    if (plan->config.ema_decay > 0) MS_TRY(average(plan, u, ms_plan_shares_masters(plan, u)));
+    if (plan->config.ema_decay > 0 && !ms_outer_applies(plan, u)) MS_TRY(ms_lower_average(plan, MS_PHASE_UPDATE, u));
+    MS_TRY(ms_lower_gather_slices(plan, u));
   }
   return plan->replicas > 1 ? meet_replicas(plan) : MS_OK;
 }

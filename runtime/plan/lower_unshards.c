@@ -4,10 +4,12 @@
 #include "plan/lower.h"
 
 /* Returns the end of the run of segments from `first` on with the same dtype. With one shard these are contiguous,
- * at the same element offsets in all buffers. */
+ * at the same element offsets in all buffers; except in the chunks of a sliced unit, frozen ones behind others. */
 static int same_dtype_run(const ms_unit *u, int first) {
   int end = first + 1;
-  while (end < u->segments && u->segment[end].param_dtype == u->segment[first].param_dtype) end++;
+  while (end < u->segments && u->segment[end].param_dtype == u->segment[first].param_dtype &&
+         u->segment[end].frozen == u->segment[first].frozen)
+    end++;
   return end;
 }
 
@@ -18,7 +20,7 @@ static int cast_unit(ms_lowering *l, int unit, int buffer) {
     end = same_dtype_run(u, s);
     const ms_segment *first = &u->segment[s];
     int64_t n = (end < u->segments ? u->segment[end].local : u->master_count) - first->local;
-    ms_ref in = ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), 4 * first->local, MS_F32, n);
+    ms_ref in = ms_plan_weights(l->plan, unit, s, first->local, n);
     ms_ref out = ms_ref_vector(buffer, first->gathered, first->param_dtype, n);
     ms_attrs attrs = {.i[7] = 1 + first->param_dtype};
     MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_cast, &attrs, 1, &in, 1, &out, u->name, 0));
@@ -28,12 +30,13 @@ static int cast_unit(ms_lowering *l, int unit, int buffer) {
 
 static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
   const ms_unit *u = &l->model->unit[unit];
-  int master = ms_state_buffer(unit, MS_STATE_MASTER), in_place = buffer == master;
+  const int in_place = ms_plan_shares_masters(l->plan, unit);
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     l->part[s] = (ms_plan_part){
         .count = seg->chunk * (l->model->shard_size / ranks),
-        .src = ms_ref_vector(in_place ? -1 : master, 4 * seg->local, MS_F32, seg->chunk),
+        .src = in_place ? ms_ref_vector(-1, 0, MS_F32, seg->chunk)
+                        : ms_plan_weights(l->plan, unit, s, seg->local, seg->chunk),
         .shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, seg->chunk * l->model->shard_size),
         .dst.buffer = -1};
   }

@@ -1,4 +1,5 @@
-/* nodes.c - which ranks of a plan are on one node and can share one copy of the state.
+/* nodes.c - which ranks of a plan are on one node, whether they share one copy of the state, and what that leaves of
+ * the node's memory.
  *
  * A plan can be made for ranks that do not exist, so the caller passes their topology (ms_plan_config.node_of): the
  * number of ranks alone does not determine it. Ranks map memory together within a node, never between nodes: a shard
@@ -19,18 +20,29 @@ int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_top
                  MS_MAX_LOCAL_RANKS);
 }
 
-/* World rank at a position in the grid of replicas and shards. */
-static int rank_at(const ms_model *m, int replica, int shard) {
+/* ---- the grid of replicas and shards ---- */
+
+int ms_grid_rank(const ms_model *m, const int *at) {
+  const int replica = at[MS_DIM_REPLICATE], shard = at[MS_DIM_SHARD];
   return m->member_rank[m->replicate_dim < m->shard_dim ? replica * m->shard_size + shard
                                                         : shard * m->replicate_size + replica];
 }
 
+void ms_grid_position(const ms_model *m, int member, int *at) {
+  const int inner = m->replicate_dim < m->shard_dim ? MS_DIM_SHARD : MS_DIM_REPLICATE;
+  const int size = ms_model_group(m, inner).size;
+  at[inner] = member % size;
+  at[!inner] = member / size;
+}
+
+/* ---- what is on one node ---- */
+
 /* 1 when replicas [first, first + n), with all their shards, are on one node. */
 static int on_one_node(const ms_model *m, const ms_topology *topology, int first, int n) {
-  const int node = topology->node_of[rank_at(m, first, 0)];
+  const int node = topology->node_of[ms_grid_rank(m, (int[]){first, 0})];
   for (int r = first; r < first + n; r++)
     for (int s = 0; s < m->shard_size; s++)
-      if (topology->node_of[rank_at(m, r, s)] != node) return 0;
+      if (topology->node_of[ms_grid_rank(m, (int[]){r, s})] != node) return 0;
   return 1;
 }
 
@@ -45,15 +57,69 @@ static int shares_memory(const ms_plan_config *config) {
   return config->shared_masters && ms_device_can(config->device, MS_DEVICE_HOST_MEMORY);
 }
 
+/* Local steps make the weights of replicas differ, so a model with such a unit has a copy of the state per replica. */
 int ms_replicas_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology) {
+  if (ms_model_local_units(model)) return 1;
   for (int n = model->replicate_size; n > 1 && shares_memory(config); n--)
     if (model->replicate_size % n == 0 && all_blocks_fit(model, topology, n)) return n;
   return 1;
 }
 
+int ms_replicas_here(const ms_model *model, const ms_plan_config *config, const ms_topology *topology) {
+  int here = 0;
+  if (!ms_device_can(config->device, MS_DEVICE_HOST_MEMORY)) return 1;
+  for (int r = 0; r < model->replicate_size; r++)
+    here += topology->node_of[model->replicate_group[r]] == topology->node_of[model->rank];
+  return here;
+}
+
 int ms_shards_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology) {
   return shares_memory(config) && model->shard_size > 1 && all_blocks_fit(model, topology, 1);
 }
+
+/* ---- memory of a node ---- */
+
+/* Lists the model's ranks on a node by their positions in the grid, at: [MS_MAX_LOCAL_RANKS]; returns their number. */
+static int find_here(const ms_plan *plan, int node, int (*at)[2]) {
+  int n = 0;
+  for (int i = 0; i < plan->model->members; i++)
+    if (plan->topology.node_of[plan->model->member_rank[i]] == node) ms_grid_position(plan->model, i, at[n++]);
+  return n;
+}
+
+int ms_plan_ranks_on(const ms_plan *plan, int node) {
+  int at[MS_MAX_LOCAL_RANKS][2];
+  return find_here(plan, node, at);
+}
+
+int ms_plan_blocks(const ms_plan *plan, int arena, int node) {
+  int at[MS_MAX_LOCAL_RANKS][2], blocks = 0;
+  const int n = find_here(plan, node, at), weights = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
+  const int chunks = arena == MS_ARENA_CHUNKS; /* one block a shard, for all replicas of the node */
+  if (!ms_device_can(plan->config.device, MS_DEVICE_HOST_MEMORY)) return n;
+  if (arena != MS_ARENA_REPLICATED && !chunks && !(weights && plan->model->shard_size > 1)) return n;
+  for (int i = 0; i < n; i++) {
+    int known = 0;
+    for (int j = 0; j < i && !known; j++)
+      known = (chunks || at[i][MS_DIM_REPLICATE] / plan->replicas == at[j][MS_DIM_REPLICATE] / plan->replicas) &&
+              (weights || at[i][MS_DIM_SHARD] == at[j][MS_DIM_SHARD]);
+    blocks += !known;
+  }
+  return blocks;
+}
+
+int ms_plan_node_bytes(const ms_plan *plan, int node, int64_t *bytes) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(bytes);
+  if (node < 0 || node >= plan->topology.nodes)
+    return MS_FAIL(MS_EINVAL, "node %d: the plan has nodes 0 to %d", node, plan->topology.nodes - 1);
+  *bytes = 0;
+  for (int arena = 0; arena < MS_ARENAS; arena++)
+    if (plan->arena_bytes[arena]) *bytes += plan->arena_bytes[arena] * ms_plan_blocks(plan, arena, node);
+  return MS_OK;
+}
+
+/* ---- as text ---- */
 
 static void append_count(ms_text *text, int n, const char *what) {
   ms_text_append(text, "%d %s%s", n, what, n == 1 ? "" : "s");
@@ -72,6 +138,7 @@ void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text) {
                    plan->replicas, m->replicate_size / plan->replicas);
   else if (m->replicate_size > 1)
     ms_text_append(text, ": each of %d replicas has its own copy of the state", m->replicate_size);
-  if (nodes > 1 && !ms_device_can(plan->config.device, MS_DEVICE_SPANS_HOSTS))
-    ms_text_append(text, "; CPU ranks on several nodes are planned, not yet run");
+  if (plan->sliced)
+    ms_text_append(text, "; %d replicas shard the optimizer of %d of %d units among them", m->replicate_size,
+                   plan->sliced, m->units);
 }

@@ -59,7 +59,7 @@ int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **o
   plan->config = *config;
   plan->config.node_of = NULL;
   plan->streams = 1;
-  plan->evaluated.buffer = plan->norm.buffer = -1;
+  plan->evaluated.buffer = plan->norm.buffer = plan->norm_of_synced.buffer = -1;
   int rc = start_between(plan);
   if (rc) ms_plan_free(plan);
   else *out = plan;
@@ -67,6 +67,17 @@ int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **o
 }
 
 void ms_plan_free(ms_plan *plan) { ms_handle_release(plan, MS_HANDLE_PLAN); }
+
+int ms_plan_kept(const ms_plan *plan, int param, int64_t *first, int64_t *count, int *sliced) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(sliced);
+  MS_TRY(ms_model_owned(plan->model, param, first, count));
+  const ms_param *p = &plan->model->param[param];
+  int64_t place;
+  *sliced = ms_param_is_sliced(plan->model, p, plan->replicas);
+  if (*sliced) *count = ms_param_slice(plan->model, p, plan->replicas, first, &place);
+  return MS_OK;
+}
 
 int64_t ms_plan_peak(const ms_plan *plan) {
   int64_t bytes = 0;
@@ -87,7 +98,7 @@ const char *ms_stream_name(int stream) { return stream < MS_NAMED_STREAMS ? name
 int ms_stream_dim(int stream) { return named_streams[stream].dim; }
 
 const char *ms_phase_name(int phase) {
-  static const char *const names[MS_PHASES] = {"first", "next", "last", "norm", "update", "evaluate"};
+  static const char *const names[MS_PHASES] = {"first", "next", "last", "norm", "update", "evaluate", "outer"};
   return names[phase];
 }
 
@@ -98,7 +109,7 @@ const char *ms_category_name(int category) {
 }
 
 const char *ms_arena_name(int arena) {
-  static const char *const names[MS_ARENAS] = {"state",     "masters",       "replicated", "activations",
+  static const char *const names[MS_ARENAS] = {"state",     "masters",       "replicated", "chunks", "activations",
                                                "workspace", "communication", "gathered",   "grouped"};
   return names[arena];
 }

@@ -20,6 +20,7 @@
 #include "comm/collectives/comm.h"
 #include "device/device.h"
 #include "graph/graph.h"
+#include "plan/replica_slices.h"
 #include "shard/model.h"
 
 enum ms_stream {
@@ -30,22 +31,24 @@ enum ms_stream {
   MS_NAMED_STREAMS = 4 /* those that lowering uses and an exec runs; the passes behind it take any number */
 };
 
-/* Arenas. STATE, MASTERS and REPLICATED live as long as the training state; every phase reuses the others. Where
- * replicas share masters and optimizer state, STATE has only slices of the gradient chunks. In a phase that overwrites
- * the gradients, activations can also use the gradient chunks until the first gradient is written there. */
+/* Arenas. STATE, MASTERS, REPLICATED and CHUNKS live as long as the training state; every phase reuses the others.
+ * Where replicas share masters and optimizer state, STATE has only slices of the gradient chunks. In a phase that
+ * overwrites the gradients, activations can also use the gradient chunks until the first gradient is written there. */
 enum ms_arena {
   MS_ARENA_STATE = 0,       /* masters, optimizer state, gradient chunks, step scalars; private */
   MS_ARENA_MASTERS = 1,     /* whole units whose masters peers read in place; one copy per shard group. Each rank
                              * owns, writes and counts its chunks, or slices of them where replicas share the copy */
   MS_ARENA_REPLICATED = 2,  /* other masters, and optimizer state, that the replicas of a host share; each replica
                              * updates and counts its slice */
-  MS_ARENA_ACTIVATIONS = 3, /* inputs and results of kernels; private */
-  MS_ARENA_WORKSPACE = 4,   /* scratch of one kernel at a time; private */
-  MS_ARENA_COMM = 5,        /* unsharded gradients and chunks between two sums; peers read it at the same offsets */
-  MS_ARENA_GATHERED = 6,    /* unsharded weights; one copy per host for the ranks of a shard group and their replicas */
-  MS_ARENA_GROUPED = 7, /* shards kept for gathering in smaller groups, and the gathered result; stored in the block of
+  MS_ARENA_CHUNKS = 3,      /* whole chunks of sliced units' weights, which the replicas gather after an update; one
+                             * copy per host for replicas with the same shard, of which each counts an equal part */
+  MS_ARENA_ACTIVATIONS = 4, /* inputs and results of kernels; private */
+  MS_ARENA_WORKSPACE = 5,   /* scratch of one kernel at a time; private */
+  MS_ARENA_COMM = 6,        /* unsharded gradients and chunks between two sums; peers read it at the same offsets */
+  MS_ARENA_GATHERED = 7,    /* unsharded weights; one copy per host for the ranks of a shard group and their replicas */
+  MS_ARENA_GROUPED = 8, /* shards kept for gathering in smaller groups, and the gathered result; stored in the block of
                          * the group's first rank */
-  MS_ARENAS = 8
+  MS_ARENAS = 9
 };
 
 typedef struct ms_buffer {
@@ -101,6 +104,7 @@ typedef struct ms_plan_coll {
   ms_plan_part *part;
   double bytes;      /* as ms_coll_bytes */
   double also_bytes; /* of the all_reduce over the replicas that this collective includes */
+  ms_traffic moved;  /* by this rank, without also_bytes, which are inside its node (traffic.c) */
 } ms_plan_coll;
 
 typedef struct ms_instr {
@@ -168,13 +172,14 @@ struct ms_plan {
   const ms_model *model; /* retained */
   ms_plan_config config; /* without node_of, which the caller owns */
   ms_topology topology;
-  int replicas; /* number of replicas that share one copy of the state, as in ms_state_layout */
-  int streams;  /* number of streams in use: 0 .. streams - 1 */
+  int replicas;              /* number of replicas that share one copy of the state, as in ms_state_layout */
+  int replicas_here, sliced; /* as there */
+  int streams;               /* number of streams in use: 0 .. streams - 1 */
   ms_plan_phase phase[MS_PHASES];
   ms_buffer *buffer;
   int buffers, buffers_capacity;
   int64_t arena_bytes[MS_ARENAS]; /* of one block of each arena */
-  int64_t peers_bytes[MS_ARENAS]; /* share of MASTERS and REPLICATED that other ranks count */
+  int64_t peers_bytes[MS_ARENAS]; /* share of MASTERS, REPLICATED and CHUNKS that other ranks count */
   int64_t category_bytes[MS_CATEGORIES];
   ms_plan_input *input;
   ms_plan_output *output;
@@ -185,7 +190,8 @@ struct ms_plan {
   /* EVALUATE: f32 [2], with the loss summed over the ranks at [1], or f32 [3] with the sum of its weights at [2];
    * buffer -1 without a loss */
   ms_ref evaluated;
-  ms_ref norm; /* NORM: f32 [4], the output of step_norm */
+  ms_ref norm;           /* NORM: f32 [4], the output of step_norm; of the units with a fragment, if there are any */
+  ms_ref norm_of_synced; /* the same of the other units, if only some have a fragment; else buffer -1 */
   uint64_t fingerprint;
   char *manifest;  /* one line for each item that all ranks must agree on; hashed into the fingerprint */
   ms_scope *scope; /* hash table with scope_slots slots, NULL where empty */
@@ -204,27 +210,34 @@ enum { MS_MOMENTS = 2 }; /* most that an optimizer keeps */
 /* Offsets in bytes of each unit's persistent buffers; all plans and states of one model use the same layout. */
 typedef struct ms_state_layout {
   struct {
-    int64_t master; /* this rank's chunks in STATE or REPLICATED; if `shared`, the whole unit in MASTERS */
+    /* This rank's chunks in STATE, REPLICATED or CHUNKS; if `shared`, the whole unit in MASTERS. Of a sliced unit with
+     * `weights`: the rank's slice of the trainable ones, in STATE. */
+    int64_t master;
+    int64_t weights; /* sliced units that kernels read in another dtype than f32: the chunks, in CHUNKS; -1: none */
     int64_t gradient, moment[MS_MOMENTS], ema; /* -1: none. AdamW: exp_avg, exp_avg_sq; SGD: its momentum */
+    int64_t synced, outer_momentum, outer_sum; /* -1: none; see enum ms_tensor_kind */
     int shared;
   } * unit;
   int moment_dtype;         /* of all moments */
-  int64_t squares;          /* f32 [units] sums of squares of the gradients */
+  int64_t squares;          /* f32 [units] sums of squares of the gradients; [2 units] if only some have a fragment:
+                             * theirs, then the others' */
   int64_t loss_sum;         /* f32 [2]: sum of the step's losses, and of their weights */
-  int64_t norm;             /* f32 [4] */
+  int64_t norm;             /* f32 [4], or [8] */
   int64_t updates;          /* f32 [params] updates so far per parameter; steps without a gradient for it do not
                              * count */
   int replicas;             /* number of replicas that share masters and optimizer state; 1: every replica has its
                              * own */
-  int64_t bytes[MS_ARENAS]; /* sizes of the arenas STATE, MASTERS and REPLICATED */
+  int replicas_here;        /* number of replicas that share one copy of a sliced unit's chunks */
+  int sliced;               /* number of units that are sliced (replica_slices.h) */
+  int64_t bytes[MS_ARENAS]; /* sizes of the arenas STATE, MASTERS, REPLICATED and CHUNKS */
   int64_t peers[MS_ARENAS]; /* the share of them that other ranks count */
   int64_t category_bytes[MS_CATEGORIES];
 } ms_state_layout;
 int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout);
 void ms_state_layout_free(ms_state_layout *layout);
-/* The arena that holds a unit's masters, and the arena that holds all optimizer state. */
-int ms_state_master_arena(const ms_state_layout *layout, int unit);
-int ms_state_optimizer_arena(const ms_state_layout *layout);
+/* The arenas that hold a unit's masters, and its optimizer state. */
+int ms_state_master_arena(const ms_model *model, const ms_state_layout *layout, int unit);
+int ms_state_optimizer_arena(const ms_model *model, const ms_state_layout *layout, int unit);
 /* The node of each rank in the model's world, from the plan's config (nodes.c). The caller frees *topology, after an
  * error as well. */
 int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_topology *topology);
@@ -234,17 +247,15 @@ int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_top
 int ms_replicas_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
 /* 1 when there are several shards and the ranks of each shard group can map memory together. */
 int ms_shards_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
+/* The number of ranks of this rank's replicate group that are on its node and can map memory together. */
+int ms_replicas_here(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
 /* Appends, for example, "4 ranks on 1 node: 2 replicas share one copy of the state". */
 void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text);
-/* The elements [*first, *first + n) of a unit's trainable chunks whose gradients this rank holds and which it
- * updates. Returns n: all of them, or a slice where `replicas` share one copy. */
-int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first);
-/* Elements reserved per rank for such a slice; the same on all ranks. */
-int64_t ms_unit_slice_room(const ms_unit *unit, int replicas);
 /* 1 when the shard group reads the unit's masters in place. */
 int ms_plan_shares_masters(const ms_plan *plan, int unit);
-/* Bytes from the start of a unit's master buffer to element `local` of its chunks, which belongs to segment `s`. */
-int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared, int s, int64_t local);
+/* Elements [local, local + n) of a unit's chunks, which are in segment `s`, where this rank reads its weights: an f32
+ * master, or the chunk of a sliced unit. */
+ms_ref ms_plan_weights(const ms_plan *plan, int unit, int s, int64_t local, int64_t n);
 /* Bytes that this rank counts in all arenas. */
 int64_t ms_plan_peak(const ms_plan *plan);
 /* The most bytes of each category, [MS_CATEGORIES], in use at one time; each category reaches its maximum at a
@@ -297,6 +308,32 @@ int ms_plan_verify(const ms_plan *plan, int phase);
 void ms_plan_describe_state(const ms_model *model, const ms_plan_config *config, ms_text *text);
 /* Fills manifest and fingerprint (fingerprint.c). */
 int ms_plan_fingerprint(ms_plan *plan);
+
+/* MS_EINVAL if the mesh does not have the dimension (traffic.c). */
+int ms_plan_check_mesh_dim(const ms_plan *plan, int mesh_dim);
+static inline void ms_traffic_add(ms_traffic *sum, const ms_traffic *more) {
+  sum->inside += more->inside;
+  sum->sent += more->sent;
+  sum->received += more->received;
+}
+/* MS_EINVAL if the plan does not have the phase, or the model the unit (cost_report.c). */
+int ms_plan_check_unit(const ms_plan *plan, int phase, int unit);
+/* What determines the bytes of a part: count and dtypes, without addresses (builder.c). */
+ms_coll_part ms_plan_part_sizes(const ms_plan_coll *coll, const ms_plan_part *part);
+/* Fills `moved` of all collectives, when they are complete (traffic.c). */
+int ms_plan_count_traffic(ms_plan *plan);
+/* The world ranks of a collective, in the order of its group, for the rank at[MS_DIM_REPLICATE], at[MS_DIM_SHARD] of
+ * the grid of replicas and shards. ranks: [members]. Returns their number (traffic.c). */
+int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at, int *ranks);
+/* World rank at a position in that grid, and the position of an index in the model's member_rank (nodes.c). */
+int ms_grid_rank(const ms_model *model, const int *at);
+void ms_grid_position(const ms_model *model, int member, int *at);
+/* The number of the model's ranks on a node (nodes.c). */
+int ms_plan_ranks_on(const ms_plan *plan, int node);
+/* The number of copies of an arena on a node: one for each rank, or for each set of ranks that share it (nodes.c). */
+int ms_plan_blocks(const ms_plan *plan, int arena, int node);
+/* What a step of one micro-batch runs. */
+static inline int ms_phase_is_of_step(int phase) { return phase != MS_PHASE_NEXT && phase != MS_PHASE_EVALUATE; }
 
 /* The first rank, within the dimension's group, of the block of `ranks` neighbours that contains this rank. */
 int ms_plan_group_start(const ms_plan *plan, int dim, int ranks);

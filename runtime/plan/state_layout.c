@@ -1,14 +1,14 @@
-/* state_layout.c - the arenas STATE, MASTERS and REPLICATED, which live as long as training. Their layout is the
- * same for every plan of a model and optimizer; masters and scalars come first, so that a plan that only evaluates
+/* state_layout.c - the arenas STATE, MASTERS, REPLICATED and CHUNKS, which live as long as training. Their layout is
+ * the same for every plan of a model and optimizer; masters and scalars come first, so that a plan that only evaluates
  * can read the state of one that trains.
  *
  * Ranks of one node do not copy what a peer keeps in f32 anyway. Masters that kernels read in f32 are in memory of
  * the whole shard group, in the layout of the gathered unit; gathering them only means to wait until every owner has
  * updated its chunks. Replicas of a node also share one copy of their state: each maps it, holds the gradients of a
- * slice of every unit's chunks, and updates that slice. */
+ * slice of every unit's chunks, and updates that slice. Of sliced units a rank has only its slice, and whole chunks of
+ * weights, of which the replicas of a node share one copy (replica_slices.h). */
 #include <stdlib.h>
 
-#include "base/slice.h"
 #include "plan/optimizer.h"
 
 static int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -29,20 +29,17 @@ static int64_t take_together(ms_state_layout *layout, int arena, int category, i
   return at;
 }
 
-int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first) {
-  return ms_slice(unit->trainable_count, replicas, model->replicate_rank % replicas, first);
-}
-
-int64_t ms_unit_slice_room(const ms_unit *unit, int replicas) {
-  return ms_slice_longest(unit->trainable_count, replicas);
-}
-
-int ms_state_optimizer_arena(const ms_state_layout *layout) {
+int ms_state_optimizer_arena(const ms_model *model, const ms_state_layout *layout, int unit) {
+  if (ms_unit_is_sliced(model, &model->unit[unit], layout->replicas)) return MS_ARENA_STATE;
   return layout->replicas > 1 ? MS_ARENA_REPLICATED : MS_ARENA_STATE;
 }
 
-int ms_state_master_arena(const ms_state_layout *layout, int unit) {
-  return layout->unit[unit].shared ? MS_ARENA_MASTERS : ms_state_optimizer_arena(layout);
+int ms_state_master_arena(const ms_model *model, const ms_state_layout *layout, int unit) {
+  const ms_unit *u = &model->unit[unit];
+  if (layout->unit[unit].shared) return MS_ARENA_MASTERS;
+  if (ms_unit_is_sliced(model, u, layout->replicas) && !ms_unit_has_weights(model, u, layout->replicas))
+    return MS_ARENA_CHUNKS;
+  return ms_state_optimizer_arena(model, layout, unit);
 }
 
 /* 1 when the shard group reads a unit's masters in place: kernels read every segment in f32, and the ranks share
@@ -53,20 +50,31 @@ static int shares_masters(const ms_unit *u, int shards_together) {
   return shards_together;
 }
 
-int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared, int s, int64_t local) {
-  const ms_segment *seg = &unit->segment[s];
-  if (!shared) return 4 * local;
-  return seg->gathered + 4 * (model->shard_rank * seg->chunk + local - seg->local);
-}
-
 /* Reserves masters or optimizer state of a rank's chunks. */
 static int64_t take_chunks(ms_state_layout *layout, int category, int64_t bytes) {
   if (layout->replicas == 1) return take(layout, MS_ARENA_STATE, category, bytes);
   return take_together(layout, MS_ARENA_REPLICATED, category, bytes, layout->replicas);
 }
 
+/* The masters of a rank's slice, and the chunks that the replicas of its node share. */
+static void take_sliced_masters(const ms_model *model, int unit, ms_state_layout *layout) {
+  const ms_unit *u = &model->unit[unit];
+  const int64_t masters = ms_unit_master_bytes(model, u, layout->replicas);
+  const int64_t weights = ms_unit_weights_bytes(model, u, layout->replicas);
+  const int64_t chunks =
+      take_together(layout, MS_ARENA_CHUNKS, MS_CAT_PARAMETERS, weights ? weights : masters, layout->replicas_here);
+  layout->sliced++;
+  layout->unit[unit].weights = weights ? chunks : -1;
+  layout->unit[unit].master = weights ? take(layout, MS_ARENA_STATE, MS_CAT_PARAMETERS, masters) : chunks;
+}
+
 static void take_masters(const ms_model *model, int unit, int shards_together, ms_state_layout *layout) {
   const ms_unit *u = &model->unit[unit];
+  layout->unit[unit].weights = -1;
+  if (ms_unit_is_sliced(model, u, layout->replicas)) {
+    take_sliced_masters(model, unit, layout);
+    return;
+  }
   layout->unit[unit].shared = shares_masters(u, shards_together);
   if (layout->unit[unit].shared) {
     int ranks = model->shard_size * layout->replicas;
@@ -76,12 +84,32 @@ static void take_masters(const ms_model *model, int unit, int shards_together, m
   }
 }
 
+/* What local SGD keeps of a unit; replicas do not share it. */
+static void take_outer(const ms_model *model, const ms_plan_config *config, int unit, ms_state_layout *layout) {
+  const int64_t bytes = 4 * model->unit[unit].trainable_count;
+  const int kept = config->train && model->unit[unit].config.fragment && bytes;
+  int64_t *at[] = {&layout->unit[unit].synced, &layout->unit[unit].outer_momentum, &layout->unit[unit].outer_sum};
+  const int wanted[] = {1, config->outer_momentum != 0, config->outer_delay != 0};
+  for (int i = 0; i < 3; i++) *at[i] = kept && wanted[i] ? take(layout, MS_ARENA_STATE, MS_CAT_OPTIMIZER, bytes) : -1;
+}
+
+/* Reserves optimizer state of a unit's trainable elements that this rank updates or shares; -1: there are none. */
+static int64_t take_optimizer(const ms_model *model, int unit, int dtype, ms_state_layout *layout) {
+  const ms_unit *u = &model->unit[unit];
+  const int size = ms_dtype_size(dtype);
+  if (!u->trainable_count) return -1;
+  if (!ms_unit_is_sliced(model, u, layout->replicas))
+    return take_chunks(layout, MS_CAT_OPTIMIZER, size * u->trainable_count);
+  return take(layout, MS_ARENA_STATE, MS_CAT_OPTIMIZER, size * ms_unit_slice_room(model, u, layout->replicas));
+}
+
 int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout) {
   ms_topology topology;
   *layout = (ms_state_layout){0};
   int rc = ms_plan_topology(model, config, &topology);
   const int shards_together = !rc && ms_shards_together(model, config, &topology);
   layout->replicas = rc ? 1 : ms_replicas_together(model, config, &topology);
+  layout->replicas_here = rc ? 1 : ms_replicas_here(model, config, &topology);
   ms_topology_free(&topology);
   if (rc) return rc;
   layout->unit = ms_calloc(model->units, sizeof *layout->unit);
@@ -89,24 +117,21 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   const int moments = ms_moments_kept(config);
   layout->moment_dtype = moments ? config->moment_dtype : MS_F32;
   for (int u = 0; u < model->units; u++) take_masters(model, u, shards_together, layout);
-  layout->squares = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * model->units);
+  const int norms = 1 + ms_model_splits_norm(model);
+  layout->squares = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * norms * model->units);
   layout->loss_sum = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 8);
-  layout->norm = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 16);
+  layout->norm = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 16 * norms);
   layout->updates = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * model->params);
   for (int u = 0; u < model->units; u++) {
-    int64_t room = 4 * ms_unit_slice_room(&model->unit[u], layout->replicas);
+    int64_t room = 4 * ms_unit_slice_room(model, &model->unit[u], layout->replicas);
     layout->unit[u].gradient = config->train && room ? take(layout, MS_ARENA_STATE, MS_CAT_GRADIENTS, room) : -1;
   }
-  for (int u = 0; u < model->units; u++) {
-    int64_t trainable = ms_dtype_size(layout->moment_dtype) * model->unit[u].trainable_count;
+  for (int u = 0; u < model->units; u++)
     for (int m = 0; m < MS_MOMENTS; m++)
-      layout->unit[u].moment[m] = m < moments && trainable ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
-  }
-  for (int u = 0; u < model->units; u++) {
-    int64_t trainable = 4 * model->unit[u].trainable_count;
-    int averaged = config->train && config->ema_decay > 0 && trainable;
-    layout->unit[u].ema = averaged ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
-  }
+      layout->unit[u].moment[m] = m < moments ? take_optimizer(model, u, layout->moment_dtype, layout) : -1;
+  const int averaged = config->train && config->ema_decay > 0;
+  for (int u = 0; u < model->units; u++) layout->unit[u].ema = averaged ? take_optimizer(model, u, MS_F32, layout) : -1;
+  for (int u = 0; u < model->units; u++) take_outer(model, config, u, layout);
   return MS_OK;
 }
 

@@ -77,6 +77,8 @@ static int check_unit_config(const char *name, const ms_unit_config *config) {
   if (config->reshard < MS_RESHARD_KEEP || config->reshard > MS_RESHARD_DEFAULT)
     return MS_FAIL(MS_EINVAL, "unit '%s': reshard must be keep (0), always (1) or default (2), not %d", name,
                    config->reshard);
+  if (config->fragment < 0)
+    return MS_FAIL(MS_EINVAL, "unit '%s': fragment must be 0 (none) or more, not %d", name, config->fragment);
   return MS_OK;
 }
 
@@ -285,6 +287,17 @@ int ms_unit_backward_ranks(const ms_model *model, int unit) {
   return config->reshard == MS_RESHARD_ALWAYS && config->reshard_size ? config->reshard_size : model->shard_size;
 }
 
+/* Replicas that take local steps update all of their weights themselves, without each other. */
+static int check_replicas(const ms_model *model) {
+  for (int u = 0; u < model->units && ms_model_local_units(model); u++)
+    if (model->unit[u].config.shard_over_replicate)
+      return MS_FAIL(MS_EINVAL,
+                     "unit '%s' has shard_over_replicate, but other units of the model, or it, have a "
+                     "fragment: a model has one of the two",
+                     model->unit[u].name);
+  return MS_OK;
+}
+
 int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
   MS_HANDLE(model, MODEL);
   MS_HANDLE(mesh, MESH);
@@ -297,6 +310,7 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate
       take_dim(mesh, shard_dim, rank, &model->shard_dim, &model->shard_size, &model->shard_rank, &model->shard_group));
   MS_TRY(take_members(model, mesh, rank));
   MS_TRY(check_reshard_sizes(model));
+  MS_TRY(check_replicas(model));
   model->rank = rank;
   model->world = ms_mesh_world(mesh);
   model->mesh_ndim = mesh->ndim;

@@ -105,6 +105,24 @@ static inline ms_dim_group ms_model_group(const ms_model *m, int dim) {
                         m->replicate_rank, m->shard_rank,    m->replicate_group};
 }
 
+/* The number of replicas that sum a unit's gradients in every step: 1 where they take local steps. */
+static inline int ms_unit_replicas(const ms_model *m, int unit) {
+  return m->unit[unit].config.fragment ? 1 : m->replicate_size;
+}
+/* The number of units that have a fragment. */
+static inline int ms_model_local_units(const ms_model *m) {
+  int n = 0;
+  for (int u = 0; u < m->units; u++) n += m->unit[u].config.fragment != 0;
+  return n;
+}
+
+/* 1 when only some of the units that train have a fragment: the norms of both kinds are computed separately. */
+static inline int ms_model_splits_norm(const ms_model *m) {
+  int equal = 0;
+  for (int u = 0; u < m->units; u++) equal += m->unit[u].trainable_count && !m->unit[u].config.fragment;
+  return ms_model_local_units(m) && equal;
+}
+
 /* Checks whether a unit of a sharded model can keep shards of 1/size with this enum ms_reshard. */
 int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size);
 /* Number of ranks that gather a unit for backward: the shard group, or neighbours in it; 1 when the unit stays

@@ -263,6 +263,8 @@ def main():
     parser.add_argument("--weights", default="")
     parser.add_argument("--save-weights", default="")
     parser.add_argument("--tokens", default="")
+    parser.add_argument("--rank", type=int, help="be this rank of several that others start; they meet at --store")
+    parser.add_argument("--store", help="a file that all ranks see")
     parser.add_argument("--memory", action="store_true", help="measure what is allocated, and nothing else")
     parser.add_argument("--list", action="store_true", help="print the parameters' names and shapes, one a line, and stop")
     args = parser.parse_args()
@@ -274,6 +276,9 @@ def main():
         return
     if args.steps <= args.warmup:
         sys.exit(f"--steps {args.steps} leaves nothing to measure after --warmup {args.warmup}")
+    if args.rank is not None:
+        rank_main(args.rank, args, args.store)
+        return
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(rank_main, args=(args, os.path.join(folder, "store")), nprocs=args.world)
 

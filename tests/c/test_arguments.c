@@ -30,6 +30,9 @@ static void wrong_betas_eps_and_rates_are_refused(void **state) {
       {MS_OPT_SGD, offsetof(ms_plan_config, dampening), INFINITY, "dampening | finite | inf"},
       {MS_OPT_SGD, offsetof(ms_plan_config, max_norm), -2, "max_norm | 0 | -2"},
       {MS_OPT_SGD, offsetof(ms_plan_config, ema_decay), 1, "ema_decay | 0 | 1"},
+      {MS_OPT_SGD, offsetof(ms_plan_config, outer_momentum), 1, "outer_momentum | 0 | 1"},
+      {MS_OPT_SGD, offsetof(ms_plan_config, outer_alpha), 1.5, "outer_alpha | 0 | 1 | 1.5"},
+      {MS_OPT_SGD, offsetof(ms_plan_config, outer_alpha), NAN, "outer_alpha | 0 | 1"},
   };
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ms_plan_config config;
@@ -136,6 +139,8 @@ static void counts_and_kinds_out_of_range_are_refused(void **state) {
   assert_fails(ms_safetensors_create("/proc/nowhere/w", 1, &negative, NULL, &writer), MS_EINVAL, "ndim | -1");
   assert_fails(ms_checkpoint_make_folder("", 0), MS_EINVAL, "path");
   assert_fails(ms_device_library(MS_DEVICE_CUDA, MS_LIBRARIES, version, 8), MS_EINVAL, "ms_gpu_library | 7");
+  assert_fails(ms_transport_describe(2, version, 8), MS_EINVAL, "ms_transport_fact | 2");
+  assert_fails(ms_transport_describe(MS_TRANSPORT_UCX, version, 0), MS_EINVAL, "0 bytes");
   ms_rules_free(rules);
   mlp_free(&m);
 }

@@ -313,6 +313,48 @@ static void K2_a_save_that_is_given_up_leaves_no_checkpoint(void **state) {
   free_rig(&r);
 }
 
+static void damage(const char *path) {
+  FILE *file = fopen(path, "r+");
+  assert_non_null(file);
+  assert_int_equal(fseek(file, 3, SEEK_SET), 0);
+  assert_int_equal(fputc('x', file), 'x');
+  assert_int_equal(fclose(file), 0);
+}
+
+static void H10_parts_stay_sealed_files_where_hosts_have_folders_of_their_own(void **state) {
+  (void)state;
+  for (int asynchronous = 0; asynchronous < 2; asynchronous++) {
+    rig r = make_rig(0);
+    const int awaits[] = {3};
+    const ms_save_config config = {.struct_size = sizeof config,
+                                   .folder = r.unfinished,
+                                   .writer = 3,
+                                   .asynchronous = asynchronous,
+                                   .target = r.target,
+                                   .writers = 1,
+                                   .awaits = awaits,
+                                   .part_head = "\"host\":\"b\"",
+                                   .head = "{\"head\":1}"};
+    char *text, path[2 * PATH_BYTES];
+    must(ms_checkpoint_make_folder(r.unfinished, 1));
+    must(ms_save_start(r.save, &config));
+    must(ms_save_wait(r.save, MS_SAVE_COMMITTED));
+    must(ms_checkpoint_read_manifest(r.target, &text));
+    assert_has(text, "{\"head\":1,\"xxh3\":\"");
+    ms_file_text_free(text);
+    must(ms_checkpoint_read_part(r.target, 3, &text));
+    assert_has(text, "{\"host\":\"b\",\"file\":\"rank-00003.safetensors\",\"tensors\":[{\"name\":\"param.0\",");
+    ms_file_text_free(text);
+    assert_fails(ms_checkpoint_read_part(r.target, 0, &text), MS_EINVAL, "rank-00000.json");
+    assert_fails(ms_checkpoint_read_part(r.target, -1, &text), MS_EINVAL, "-1");
+    snprintf(path, sizeof path, "%s/rank-00003.json", r.target);
+    damage(path);
+    assert_fails(ms_checkpoint_read_part(r.target, 3, &text), MS_EIO, "rank-00003.json");
+    must(ms_checkpoint_remove(r.target));
+    free_rig(&r);
+  }
+}
+
 static void K4_folders_without_a_checkpoint_are_refused(void **state) {
   (void)state;
   rig r = make_rig(0);
@@ -338,6 +380,7 @@ int main(void) {
       TEST(K3_a_copy_is_written_past_the_page_cache),
       TEST(K2_every_call_may_fail),
       TEST(K2_a_save_that_is_given_up_leaves_no_checkpoint),
+      TEST(H10_parts_stay_sealed_files_where_hosts_have_folders_of_their_own),
       TEST(K4_folders_without_a_checkpoint_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -264,6 +264,10 @@ static void M7_counters_equal_the_plan(void **state) {
     static const int once[] = {MS_PHASE_FIRST, MS_PHASE_NORM, MS_PHASE_UPDATE};
     for (int p = 0; p < 3; p++) assert_int_equal(r->counters.collectives[once[p]], r->summary.collectives[once[p]]);
     for (int d = 0; d < MS_MAX_MESH_DIMS; d++) assert_true(r->counters.comm_bytes[d] == r->summary.comm_bytes[d]);
+    for (int d = 0; d < 2; d++) { /* on one node, where all of them are inside */
+      assert_true(r->traffic[d].inside == r->summary.comm_bytes[d]);
+      assert_true(r->traffic[d].sent == 0 && r->traffic[d].received == 0);
+    }
     training_free(r);
   }
 }

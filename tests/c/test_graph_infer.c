@@ -352,6 +352,8 @@ static void step_shapes(void **state) {
   assert_value(out[1], MS_F32, "[0]");
   apply(&f, MS_OP_sgd, 3, (int[]){empty, norm, updates}, ATTRS(.f = {1, 0, 0.9}), out);
   assert_value(out[1], MS_F32, "[0]");
+  apply(&f, MS_OP_outer_sgd, 1, (int[]){gradient}, ATTRS(.f = {0.9}), out);
+  assert_value(out[2], MS_F32, "[40]");
   REFUSED(MS_OP_adamw, NULL, MS_ESHAPE, "[4] | norm | [2]", gradient, totals, updates);
 }
 

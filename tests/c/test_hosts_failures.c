@@ -23,7 +23,7 @@ static int miss_rank_3(ms_world *world, void *context) {
 
 static void H4_a_rank_that_does_not_come_is_named_at_the_deadline(void **state) {
   (void)state;
-  run_over_both(&two_by_two, miss_rank_3);
+  run_over_each(&two_by_two, miss_rank_3);
 }
 
 static int lose_rank_1(ms_world *world, void *context) {
@@ -56,7 +56,7 @@ static int leave_without_rank_1(ms_world *world, void *context) {
 
 static void H4_a_rank_that_leaves_early_is_named(void **state) {
   (void)state;
-  run_over_both(&two_by_one, leave_without_rank_1);
+  run_over_each(&two_by_one, leave_without_rank_1);
 }
 
 static int enter_different_operations(ms_world *world, void *context) {
@@ -78,15 +78,15 @@ static int enter_different_operations(ms_world *world, void *context) {
   MS_TRY(ms_comm_start(comm, &coll));
   EXPECT_FAILS(
       ms_comm_wait(comm), MS_EMISMATCH,
-      me ? "rank 1 entered reduce_scatter layers.1 of 1 parts, 32 elements | rank 0 entered all_gather layers.0"
-         : "rank 0 entered all_gather layers.0 of 1 parts, 32 elements | rank 1 entered reduce_scatter");
+      me ? "rank 1 entered reduce_scatter layers.1 | of 1 parts, 32 elements | rank 0 entered all_gather layers.0"
+         : "rank 0 entered all_gather layers.0 | of 1 parts, 32 elements | rank 1 entered reduce_scatter");
   ms_comm_close(comm);
   return MS_OK;
 }
 
 static void H7_ranks_of_two_hosts_that_enter_different_operations_are_named(void **state) {
   (void)state;
-  run_over_both(&two_by_one, enter_different_operations);
+  run_over_each(&two_by_one, enter_different_operations);
 }
 
 static int enter_different_types(ms_world *world, void *context) {
@@ -104,7 +104,7 @@ static int enter_different_types(ms_world *world, void *context) {
 
 static void H7_ranks_of_two_hosts_with_different_types_are_named(void **state) {
   (void)state;
-  run_over_both(&two_by_one, enter_different_types);
+  run_over_each(&two_by_one, enter_different_types);
 }
 
 /* Rank 3 does not enter; the others give up, some of them when bytes have moved; then all recover. */
@@ -134,7 +134,7 @@ static int give_up_and_recover(ms_world *world, void *context) {
 
 static void H4_operations_that_were_given_up_leave_nothing_after_a_recovery(void **state) {
   (void)state;
-  run_over_both(&two_by_two, give_up_and_recover);
+  run_over_each(&two_by_two, give_up_and_recover);
 }
 
 /* Rank 1 gives up when both have entered and nothing has moved yet: it has entered, so the operation completes if its
@@ -181,6 +181,22 @@ static void H4_an_operation_that_all_entered_completes_although_one_gives_up(voi
   }
 }
 
+static int open_another_transport(ms_world *world, void *context) {
+  (void)context;
+  const ms_transport_api *api = ms_world_rank(world) ? &threads_transport : &ms_transport_tcp;
+  int rc = ms_progress_open(world, api, "", "test");
+  EXPECT(rc == MS_EMISMATCH, "%s", ms_status_name(rc));
+  EXPECT(!message_lacks(ms_error_message(), "rank 0 | tcp | rank 1 | threads | MOONSHARD_TRANSPORT"), "%s",
+         ms_error_message());
+  ms_error_clear();
+  return MS_OK;
+}
+
+static void H7_ranks_with_different_transports_are_named(void **state) {
+  (void)state;
+  run_ranks_on_hosts(&two_by_one, NULL, open_another_transport, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(H4_a_rank_that_does_not_come_is_named_at_the_deadline),
@@ -188,6 +204,7 @@ int main(void) {
       TEST(H4_a_rank_that_leaves_early_is_named),
       TEST(H7_ranks_of_two_hosts_that_enter_different_operations_are_named),
       TEST(H7_ranks_of_two_hosts_with_different_types_are_named),
+      TEST(H7_ranks_with_different_transports_are_named),
       TEST(H4_operations_that_were_given_up_leave_nothing_after_a_recovery),
       TEST(H4_an_operation_that_all_entered_completes_although_one_gives_up),
   };

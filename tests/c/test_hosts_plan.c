@@ -109,8 +109,8 @@ static void add_up(const ms_hosts_shape *shape, const ms_coll *coll, int host, i
 static int ranks_of(const ms_hosts_shape *shape, int host) { return shape->first[host + 1] - shape->first[host]; }
 
 /* Chunks of 64 * hosts * ranks elements, so that slices are equal. An all-gather brings each host the chunks of the
- * others once; a reduce-scatter is its mirror image; an all-reduce brings 2 (H - 1) / H S to every host, also if their
- * numbers of ranks differ. */
+ * others once; a reduce-scatter is its mirror image; an all-reduce brings 2 (H - 1) / H S to every host, and a
+ * broadcast S to all but the root's, also if their numbers of ranks differ. */
 static void H2_bytes_between_hosts_follow_the_closed_forms(void **state) {
   (void)state;
   for (int f = 0; f < n_fake_hosts; f++) {
@@ -131,8 +131,36 @@ static void H2_bytes_between_hosts_follow_the_closed_forms(void **state) {
       assert_int_equal(sent, 2 * (H - 1) * count * 4 / H);
       assert_int_equal(received, sent);
       add_up(&shape, &(ms_coll){.kind = MS_COLL_BROADCAST, .parts = 1, .part = &part}, host, &sent, &received);
-      assert_int_equal(sent, host ? 0 : (n - ranks_of(&shape, 0)) * count * 4);
-      assert_int_equal(received, host ? own : 0);
+      assert_int_equal(sent, host ? 0 : (H - 1) * count * 4);
+      assert_int_equal(received, host ? count * 4 : 0);
+    }
+    ms_hosts_shape_free(&shape);
+  }
+}
+
+/* With one host, what a rank reads is what ms_coll_bytes counts. With several, the ranks of a host together sum every
+ * region over their sources, and each reads what it has not in hand. */
+static void H2_bytes_inside_a_host_follow_the_closed_forms(void **state) {
+  (void)state;
+  static const int kinds[] = {MS_COLL_ALL_GATHER, MS_COLL_REDUCE_SCATTER, MS_COLL_ALL_REDUCE};
+  static const fake_hosts one_host = {"1x3", 3, {0}};
+  for (int f = 0; f <= n_fake_hosts; f++) {
+    ms_hosts_shape shape;
+    make_shape(f < n_fake_hosts ? &all_fake_hosts[f] : &one_host, &shape);
+    const int64_t n = shape.size, count = 64 * 6 * shape.hosts * n;
+    ms_coll_part part = {.count = count, .src_dtype = MS_F32, .dst_dtype = MS_F32};
+    for (int host = 0; host < shape.hosts; host++) {
+      int64_t inside[3] = {0}, here = ranks_of(&shape, host), S = 4 * n * count;
+      for (int k = 0; k < 3; k++)
+        for (int i = 0; i < here; i++)
+          inside[k] += ms_hosts_bytes_inside(&shape, &(ms_coll){.kind = kinds[k], .parts = 1, .part = &part},
+                                             shape.member[shape.first[host] + i]);
+      assert_int_equal(inside[0], (here - 1) * S);
+      assert_int_equal(inside[1], (here - 1) * S);
+      assert_int_equal(inside[2], 2 * (here - 1) * S / n);
+      if (shape.hosts > 1) continue;
+      for (int k = 0; k < 3; k++)
+        assert_true((double)inside[k] == (double)n * ms_coll_bytes(kinds[k], (int)n, &part, 1));
     }
     ms_hosts_shape_free(&shape);
   }
@@ -144,6 +172,7 @@ int main(void) {
       TEST(pieces_cover_every_element_once),
       TEST(pieces_of_a_sliced_sum_are_those_that_were_asked_for),
       TEST(H2_bytes_between_hosts_follow_the_closed_forms),
+      TEST(H2_bytes_inside_a_host_follow_the_closed_forms),
   };
   return cmocka_run_group_tests_name("hosts plan", tests, NULL, NULL);
 }

@@ -198,6 +198,44 @@ static void sgd_matches(void **state) {
   }
 }
 
+static void outer_sgd_matches(void **state) {
+  (void)state;
+  static const double momenta[] = {0.0, 0.9}, alphas[] = {0.0, 0.25, 1.0};
+  const double lr = 0.7, share = 0.25;
+  FOR_EACH(n, sizes)
+  FOR_EACH(momentum, momenta)
+  FOR_EACH(alpha, alphas)
+  for (int nesterov = 0; nesterov < (momentum == 0.0 ? 1 : 2); nesterov++) {
+    kernel_case c = case_of(MS_OP_outer_sgd);
+    c.call.attrs = (ms_attrs){.i = {nesterov}, .f = {momentum, alpha, share}};
+    add_input(&c, SHAPE(MS_F32, n));
+    for (int o = 0; o < 3; o++) add_output(&c, SHAPE(MS_F32, o == 2 && momentum == 0.0 ? 0 : n));
+    double *local = calloc((size_t)(3 * n + 1), sizeof *local), *synced = local + n, *b = synced + n;
+    for (int64_t i = 0; i < n; i++) {
+      ((float *)c.call.out_data[0])[i] = (float)(local[i] = 0.5 - 0.125 * (double)(i % 9));
+      ((float *)c.call.out_data[1])[i] = (float)(synced[i] = 0.25 * (double)(i % 5) - 0.5);
+      if (momentum != 0.0) ((float *)c.call.out_data[2])[i] = 0.0f;
+    }
+    for (int step = 1; step <= STEPS; step++) {
+      new_gradient(&c, step);
+      c.scalars.lr = lr;
+      run_once(&c, c.call, TEAM);
+      for (int64_t i = 0; i < n; i++) {
+        const double g = share * input_at(&c, 0, i);
+        b[i] = momentum * b[i] + g;
+        synced[i] -= lr * (nesterov ? g + momentum * b[i] : b[i]);
+        local[i] = synced[i] + alpha * (local[i] - synced[i]);
+        assert_output(&c, 0, i, local[i], 1e-5);
+        assert_output(&c, 1, i, synced[i], 1e-5);
+        if (momentum != 0.0) assert_output(&c, 2, i, b[i], 1e-5);
+        if (alpha == 0.0) assert_true(output_at(&c, 0, i) == output_at(&c, 1, i));
+      }
+    }
+    free(local);
+    free_case(&c);
+  }
+}
+
 static void ema_matches(void **state) {
   (void)state;
   const double decay = 0.9;
@@ -307,6 +345,7 @@ int main(void) {
       TEST(updates_below_the_precision_of_bf16_accumulate),
       TEST(values_that_are_not_finite_stay),
       TEST(sgd_matches),
+      TEST(outer_sgd_matches),
       TEST(ema_matches),
       TEST(totals_count_replicas_once),
       TEST(norm_clips_above_the_limit),

@@ -122,6 +122,8 @@ static const op_case cases[] = {
     {"sgd", "f37 f4 f", "f0=1 f1=0.1 f2=0.9 f3=0.1 i0=1"},
     {"ema", "f37", "f0=0.9"},
     {"ema", "f37", "f0=0.9 i0=1"},
+    {"outer_sgd", "f37", "f0=0.9 f1=0.25 f2=0.5 i0=1"},
+    {"outer_sgd", "f37", "f2=0.5"},
 };
 
 static ms_value_info read_shape(const char **text, int dtype) {

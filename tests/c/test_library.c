@@ -53,6 +53,21 @@ static void a_variable_is_the_only_name(void **state) {
                     "circles need libm | /proc/nowhere/libm.so: | MOONSHARD_TEST_LIBRARY");
 }
 
+/* A library of this project; libm, which is on the linker's path, stands for one. */
+static void own_libraries_are_found_by_a_variable_or_by_the_linker(void **state) {
+  (void)state;
+  char why[MS_LIBRARY_WHY_BYTES];
+  void *library = ms_library_open_own("MOONSHARD_TEST_LIBRARY", "libm.so.6", RTLD_LOCAL, why);
+  assert_non_null(library);
+  dlclose(library);
+  assert_null(ms_library_open_own("MOONSHARD_TEST_LIBRARY", "libnowhere.so", RTLD_LOCAL, why));
+  assert_has(why, "/tests/libnowhere.so:"); /* in the folder of this program, the first place */
+  setenv("MOONSHARD_TEST_LIBRARY", "/proc/nowhere/libm.so", 1);
+  assert_null(ms_library_open_own("MOONSHARD_TEST_LIBRARY", "libm.so.6", RTLD_LOCAL, why));
+  unsetenv("MOONSHARD_TEST_LIBRARY");
+  assert_has(why, "/proc/nowhere/libm.so:");
+}
+
 static void missing_functions_of_a_library_are_reported(void **state) {
   (void)state;
   assert_not_opened(library_of(unknown), "libm.so.6", "libm.so.6 | no_such_sine | libm 6");
@@ -73,6 +88,7 @@ static void a_note_is_returned_once(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {TEST(the_first_name_that_is_there_is_taken), TEST(a_variable_is_the_only_name),
+                                     TEST(own_libraries_are_found_by_a_variable_or_by_the_linker),
                                      TEST(missing_functions_of_a_library_are_reported), TEST(a_note_is_returned_once)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

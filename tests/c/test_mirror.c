@@ -132,7 +132,7 @@ static int open_groups(ms_world *world, void *context) {
   ms_group_free_texts(&column, texts);
   MS_TRY(ms_region_map(&row, 4096, &region));
   ms_region_unmap(&region);
-  EXPECT_FAILS(ms_region_map(&column, 4096, &region), MS_EUNSUPPORTED, "CPU | hosts | 6 ranks");
+  EXPECT_FAILS(ms_region_map(&column, 4096, &region), MS_EUNSUPPORTED, "memory | 3 hosts | 6 ranks");
   ms_group_close(&column);
   ms_group_close(&row);
   ms_group_close(&everyone);

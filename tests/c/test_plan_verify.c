@@ -11,6 +11,7 @@ typedef struct variant {
   int stays;      /* weights are not resharded after backward */
   int dtype, reshard, groups;
   int recompute, frozen_block, frozen_weights, f32_biases, ragged, eval_only;
+  int fragment, outer_parts, outer_delay; /* of the blocks */
 } variant;
 
 static mlp_config network(const variant *v) {
@@ -23,6 +24,7 @@ static mlp_config network(const variant *v) {
   c.recompute = v->recompute;
   c.frozen_block = v->frozen_block - 1;
   c.frozen_weights = v->frozen_weights;
+  c.block.fragment = v->fragment;
   c.f32_biases = v->f32_biases;
   return c;
 }
@@ -34,6 +36,10 @@ static ms_plan_config settings(const variant *v) {
   config.reshard_after_backward = !v->stays;
   config.shared_masters = !v->own_copies;
   config.train = !v->eval_only;
+  config.outer_fragment = v->outer_parts ? v->fragment : 0;
+  config.outer_parts = v->outer_parts;
+  config.outer_delay = v->outer_delay;
+  config.outer_momentum = 0.9;
   return config;
 }
 
@@ -157,6 +163,28 @@ static void M4_every_wait_is_needed_whatever_the_policies(void **state) {
         int waits[MS_PHASES];
         check_mutants(&v, waits);
         assert_true(waits[MS_PHASE_EVALUATE] > 0);
+      }
+}
+
+static void M4_every_wait_of_an_outer_step_is_needed(void **state) {
+  (void)state;
+  static const int meshes[][2] = {{2, 1}, {2, 2}, {1, 2}};
+  for (int m = 0; m < 3; m++)
+    for (int delay = 0; delay < 2; delay++)
+      for (int own_copies = 0; own_copies < 2; own_copies++) {
+        variant v = {.what = "outer step",
+                     .replicate = meshes[m][0],
+                     .shard = meshes[m][1],
+                     .prefetch = 1,
+                     .own_copies = own_copies,
+                     .frozen_weights = own_copies,
+                     .reshard = ALWAYS,
+                     .fragment = 1,
+                     .outer_parts = MS_OUTER_SEND | MS_OUTER_APPLY,
+                     .outer_delay = delay};
+        int waits[MS_PHASES];
+        check_mutants(&v, waits);
+        assert_int_equal(waits[MS_PHASE_OUTER] > 0, v.replicate > 1 && !delay);
       }
 }
 
@@ -328,15 +356,11 @@ static void M4_groups_of_other_sizes_share_no_bytes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(M4_every_wait_of_every_mesh_and_prefetch_is_needed),
-      TEST(M4_every_wait_is_needed_when_gradients_wait),
-      TEST(M4_every_wait_is_needed_whatever_the_policies),
-      TEST(M4_the_update_waits_once_for_replicas_with_one_copy),
-      TEST(M4_shared_bytes_are_refused),
-      TEST(M4_state_shares_no_bytes_with_what_a_phase_needs),
-      TEST(M4_bytes_outside_arenas_and_buffers_are_refused),
-      TEST(M4_buffers_larger_than_their_arena_are_refused),
-      TEST(M4_groups_of_other_sizes_share_no_bytes),
+      TEST(M4_every_wait_of_every_mesh_and_prefetch_is_needed),  TEST(M4_every_wait_is_needed_when_gradients_wait),
+      TEST(M4_every_wait_is_needed_whatever_the_policies),       TEST(M4_every_wait_of_an_outer_step_is_needed),
+      TEST(M4_the_update_waits_once_for_replicas_with_one_copy), TEST(M4_shared_bytes_are_refused),
+      TEST(M4_state_shares_no_bytes_with_what_a_phase_needs),    TEST(M4_bytes_outside_arenas_and_buffers_are_refused),
+      TEST(M4_buffers_larger_than_their_arena_are_refused),      TEST(M4_groups_of_other_sizes_share_no_bytes),
   };
   return cmocka_run_group_tests_name("plan verify", tests, NULL, NULL);
 }

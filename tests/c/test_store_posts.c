@@ -142,6 +142,10 @@ static void H4_requests_for_reports_are_limited(void **state) {
   wait_for(&h[0].posts, 1);
   int most = 1 + (int)((ms_clock() - began) / 0.3);
   assert_in_range(atomic_load(&h[0].looks), 1, most);
+  /* The host that asks is asked, too. */
+  post_number(0, 1, 4);
+  wait_for(&h[1].posts, 1);
+  assert_in_range(atomic_load(&h[1].looks), 1, most);
   close_callers(ranks, 2);
 }
 

@@ -1,14 +1,12 @@
-/* test_transport.c - transfers between ranks over the transport tcp: what arrives, in which order, in how much memory.
- */
+/* test_transport.c - transfers between ranks over each transport: what arrives, in which order, in how much memory. */
 #include "tests/c/support/check.h"
 #include "tests/c/support/endpoints.h"
+#include "tests/c/support/endpoints_ucx.h"
 
 #include <linux/sockios.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -44,7 +42,7 @@ static int is_filled(const uint8_t *data, int64_t bytes, int seed) {
 
 static int64_t sent_by(int rank) {
   ms_transport_counts counts;
-  ms_transport_tcp.counts(all.of[rank].endpoint, &counts);
+  ends_api->counts(all.of[rank].endpoint, &counts);
   return counts.sent;
 }
 
@@ -85,7 +83,7 @@ static void H5_transfers_of_every_size_arrive_in_both_directions_at_once(void **
   }
   assert_int_equal(ms_allocations(), before);
   for (int rank = 0; rank < 2; rank++) {
-    ms_transport_tcp.counts(all.of[rank].endpoint, &counts);
+    ends_api->counts(all.of[rank].endpoint, &counts);
     assert_int_equal(counts.sent, sum);
     assert_int_equal(counts.received, sum);
     assert_int_equal(all.of[rank].failures, 0);
@@ -146,9 +144,10 @@ static void H5_a_short_transfer_does_not_wait_for_a_long_one(void **state) {
 
 /* ---- receivers that are late ---- */
 
-/* Bytes in the kernel between two ranks, both directions. */
+/* Bytes in the kernel between two ranks, both directions; 0: the transport does not show its sockets. */
 static int in_sockets(void) {
   int sum = 0;
+  if (ends_api != &ms_transport_tcp) return 0;
   for (int rank = 0; rank < 2; rank++) {
     int out = 0, in = 0, fd = all.of[rank].endpoint->peers[0].fd;
     assert_int_equal(ioctl(fd, SIOCOUTQ, &out), 0);
@@ -173,9 +172,9 @@ static void H5_nothing_moves_before_the_receive_is_posted(void **state) {
   assert_int_equal(sent_by(0), 0);
   assert_int_equal(in_sockets(), 0);
   post_at(&all, 1, &only);
-  must(ms_transport_tcp.progress(all.of[1].endpoint, 0));
+  must(ends_api->progress(all.of[1].endpoint, 0));
   /* The receiver reads nothing now: what it gave credit for waits for it, and no more. */
-  for (int i = 0; i < 100; i++) must(ms_transport_tcp.progress(all.of[0].endpoint, 0.001));
+  for (int i = 0; i < 100; i++) must(ends_api->progress(all.of[0].endpoint, 0.001));
   assert_int_equal(sent_by(0), SHORT);
   assert_in_range(in_sockets(), 0, SHORT + 4 * MS_TCP_HEADER);
   turn_until_is(&all, &only, MS_TRANSFER_DONE);
@@ -184,7 +183,7 @@ static void H5_nothing_moves_before_the_receive_is_posted(void **state) {
   turn_until_is(&all, &receives, MS_TRANSFER_DONE);
   assert_true(is_filled(in, LONG, 1));
   assert_int_equal(later.state, MS_TRANSFER_POSTED);
-  ms_transport_tcp.cancel(all.of[0].endpoint, 2);
+  ends_api->cancel(all.of[0].endpoint, 2);
   assert_int_equal(later.state, MS_TRANSFER_FAILED);
   assert_int_equal(all.of[0].failures + all.of[1].failures, 0);
   close_ends(&all);
@@ -208,7 +207,7 @@ static void H4_sizes_that_differ_are_named_on_both_sides(void **state) {
     assert_int_equal(all.of[rank].failed_peer, !rank);
     assert_has(all.of[rank].why, "rank 0 | 300 bytes | rank 1 | 200 | key 9");
   }
-  assert_int_equal(ms_transport_tcp.connected(all.of[0].endpoint), 1);
+  assert_int_equal(ends_api->connected(all.of[0].endpoint), 1);
   post_at(&all, 0, &sends);
   assert_int_equal(sends.state, MS_TRANSFER_FAILED);
   /* The third rank's connections are as they were. */
@@ -228,29 +227,56 @@ static void H5_what_cannot_be_posted_is_refused(void **state) {
   open_ends(&all, 2, 20);
   ms_endpoint *endpoint = all.of[0].endpoint;
   ms_transfer one = send_to(0, 1, data, 8);
-  assert_fails(ms_transport_tcp.post(endpoint, &one), MS_EINVAL, "rank 0");
+  assert_fails(ends_api->post(endpoint, &one), MS_EINVAL, "rank 0");
   one.peer = 2;
-  assert_fails(ms_transport_tcp.post(endpoint, &one), MS_EINVAL, "rank 2");
+  assert_fails(ends_api->post(endpoint, &one), MS_EINVAL, "rank 2");
   one = send_to(1, 1, data, 0);
-  assert_fails(ms_transport_tcp.post(endpoint, &one), MS_EINVAL, "0 bytes");
+  assert_fails(ends_api->post(endpoint, &one), MS_EINVAL, "0 bytes");
   one.bytes = 8;
   for (int i = 0; i < MS_TRANSPORT_UNDER_WAY; i++) {
     many[i] = send_to(1, 1, data, 8);
     post_at(&all, 0, &many[i]);
   }
-  assert_fails(ms_transport_tcp.post(endpoint, &one), MS_EINVAL, "64 | key 1 | rank 1");
+  assert_fails(ends_api->post(endpoint, &one), MS_EINVAL, "64 | key 1 | rank 1");
   for (int i = 1; i < MS_TRANSPORT_KEYS; i++) {
     keys[i] = send_to(1, 1 + (uint64_t)i, data, 8);
     post_at(&all, 0, &keys[i]);
   }
   one.key = 1 + MS_TRANSPORT_KEYS;
-  assert_fails(ms_transport_tcp.post(endpoint, &one), MS_EINVAL, "128 keys | rank 1");
-  assert_fails(ms_transport_tcp.connect(endpoint, 0, NULL, NULL), MS_EINVAL, "connect");
+  assert_fails(ends_api->post(endpoint, &one), MS_EINVAL, "128 keys | rank 1");
   close_ends(&all);
   assert_int_equal(many[0].state, MS_TRANSFER_FAILED);
 }
 
 /* ---- cancelling ---- */
+
+/* The receiver pauses until the sender can send no more; over tcp, its socket has taken a part of a frame. */
+static void fill_the_link(const ms_transfer *sends) {
+  const ms_tcp_peer *sender = &all.of[0].endpoint->peers[0];
+  int64_t before = -1;
+  if (ends_api != &ms_transport_tcp) {
+    for (double end = ms_clock() + 20; sends->moved != before && ms_clock() < end;) {
+      before = sends->moved;
+      for (int i = 0; i < 20; i++) must(ends_api->progress(all.of[0].endpoint, 0.001));
+    }
+    assert_true(sends->moved < sends->bytes);
+    return;
+  }
+  for (double end = ms_clock() + 20; (sender->writable || !sender->out_rest) && ms_clock() < end;)
+    must(ends_api->progress(all.of[0].endpoint, 0.01));
+  assert_int_not_equal(sender->out_rest, 0);
+}
+
+/* With rendezvous, a cancellation waits for the other rank to take or drop the pieces under way. */
+static void cancel_at(int rank, uint64_t key) {
+  ms_endpoint *own = all.of[rank].endpoint;
+  int rendezvous = getenv("UCX_RNDV_THRESH") != NULL;
+  all.of[rank].endpoint = NULL;
+  if (rendezvous) start_turning(&all);
+  ends_api->cancel(own, key);
+  if (rendezvous) stop_turning();
+  all.of[rank].endpoint = own;
+}
 
 /* Both sides cancel in the middle of a transfer, the sender or the receiver first; other keys go on. */
 static void cancel_in_the_middle(int first) {
@@ -262,19 +288,15 @@ static void cancel_in_the_middle(int first) {
   post_at(&all, 0, &sends);
   post_at(&all, 1, &receives);
   for (double end = ms_clock() + 20; receives.moved < MIB && ms_clock() < end;) turn_ends(&all);
-  /* The receiver pauses until the sender's socket has taken a part of a frame. */
-  const ms_tcp_peer *sender = &all.of[0].endpoint->peers[0];
-  for (double end = ms_clock() + 20; (sender->writable || !sender->out_rest) && ms_clock() < end;)
-    must(ms_transport_tcp.progress(all.of[0].endpoint, 0.01));
-  assert_int_not_equal(sender->out_rest, 0);
+  fill_the_link(&sends);
   assert_int_equal(receives.state, MS_TRANSFER_POSTED);
-  ms_transport_tcp.cancel(all.of[first].endpoint, 7);
+  cancel_at(first, 7);
   assert_int_equal((first ? receives : sends).state, MS_TRANSFER_FAILED);
   /* The caller's memory again: nothing of it is sent, and nothing is written to it. */
   uint8_t *memory = first ? in : out;
   memset(memory, 0x55, LONG);
   ms_transfer again = first ? receive_from(0, 7, in, LONG) : send_to(1, 7, out, LONG);
-  assert_fails(ms_transport_tcp.post(all.of[first].endpoint, &again), MS_EINVAL, "key 7 | cancelled");
+  assert_fails(ends_api->post(all.of[first].endpoint, &again), MS_EINVAL, "key 7 | cancelled");
   turn_for(&all, 0.5); /* no deadline: the other side has not cancelled yet */
   assert_int_equal((first ? sends : receives).state, MS_TRANSFER_POSTED);
   assert_int_equal(memory[0], 0x55);
@@ -282,7 +304,7 @@ static void cancel_in_the_middle(int first) {
   static uint8_t taken_back[64];
   memset(taken_back, 0x55, sizeof taken_back);
   if (!first) assert_null(memmem(in, LONG, taken_back, sizeof taken_back));
-  ms_transport_tcp.cancel(all.of[!first].endpoint, 7);
+  cancel_at(!first, 7);
   post_at(&all, 0, &other);
   post_at(&all, 1, &of_other);
   turn_until_is(&all, &of_other, MS_TRANSFER_DONE);
@@ -294,7 +316,7 @@ static void cancel_in_the_middle(int first) {
   turn_until_is(&all, &receives, MS_TRANSFER_DONE);
   assert_memory_equal(in, out, 10);
   assert_int_equal(all.of[0].failures + all.of[1].failures, 0);
-  assert_int_equal(all.of[0].endpoint->peers[0].keys.reach, 2);
+  assert_int_equal(keys_in_use(&all.of[0]), 2);
   close_ends(&all);
   free(out);
   free(in);
@@ -318,109 +340,38 @@ static void H5_keys_that_both_have_cancelled_take_no_room(void **state) {
     if (key % 3) post_at(&all, 1, &receives); /* of the third, one side knows nothing */
     if (key % 3) turn_until_is(&all, &receives, MS_TRANSFER_DONE);
     if (key % 3) assert_int_equal(in, (int)key);
-    ms_transport_tcp.cancel(all.of[key % 2].endpoint, key);
-    ms_transport_tcp.cancel(all.of[!(key % 2)].endpoint, key);
+    ends_api->cancel(all.of[key % 2].endpoint, key);
+    ends_api->cancel(all.of[!(key % 2)].endpoint, key);
     for (int i = 0; i < 4; i++) turn_ends(&all);
   }
   turn_for(&all, 0.05);
-  for (int rank = 0; rank < 2; rank++) assert_int_equal(all.of[rank].endpoint->peers[0].keys.reach, 0);
-  close_ends(&all);
-}
-
-/* ---- leaving ---- */
-
-static void H4_a_goodbye_is_no_failure(void **state) {
-  char data[4] = "";
-  (void)state;
-  open_ends(&all, 3, 20);
-  ms_transport_tcp.close(all.of[1].endpoint);
-  all.of[1].endpoint = NULL;
-  turn_for(&all, 0.1);
-  assert_int_equal(all.of[0].failures + all.of[2].failures, 0);
-  assert_int_equal(ms_transport_tcp.connected(all.of[0].endpoint), 1);
-  ms_transfer late = receive_from(1, 1, data, 4);
-  post_at(&all, 0, &late);
-  assert_int_equal(late.state, MS_TRANSFER_FAILED);
-  turn_until(&all, &all.of[0].failures, 1);
-  assert_int_equal(all.of[0].failed_peer, 1);
-  assert_has(all.of[0].why, "left");
-  close_ends(&all);
-}
-
-static void H4_a_goodbye_with_transfers_under_way_is_one(void **state) {
-  char data[4] = "";
-  (void)state;
-  open_ends(&all, 2, 20);
-  ms_transfer waits = receive_from(1, 1, data, 4);
-  post_at(&all, 0, &waits);
-  turn_for(&all, 0.02);
-  ms_transport_tcp.close(all.of[1].endpoint);
-  all.of[1].endpoint = NULL;
-  turn_until(&all, &all.of[0].failures, 1);
-  assert_int_equal(waits.state, MS_TRANSFER_FAILED);
-  assert_has(all.of[0].why, "left | under way");
-  close_ends(&all);
-}
-
-static void H4_the_last_bytes_arrive_before_a_goodbye(void **state) {
-  enum { LONG = 4 * MIB };
-  uint8_t *out = filled(LONG, 3), *in = calloc(1, LONG);
-  (void)state;
-  open_ends(&all, 2, 20);
-  ms_transfer sends = send_to(1, 1, out, LONG), receives = receive_from(0, 1, in, LONG);
-  post_at(&all, 1, &receives);
-  post_at(&all, 0, &sends);
-  turn_until_is(&all, &sends, MS_TRANSFER_DONE);
-  ms_transport_tcp.close(all.of[0].endpoint);
-  all.of[0].endpoint = NULL;
-  turn_until_is(&all, &receives, MS_TRANSFER_DONE);
-  assert_true(is_filled(in, LONG, 3));
-  turn_for(&all, 0.02);
-  assert_int_equal(all.of[1].failures, 0);
-  close_ends(&all);
-  free(out);
-  free(in);
-}
-
-/* ---- sleeping ---- */
-
-static void *wake_later(void *endpoint) {
-  usleep(20000);
-  ms_transport_tcp.wake(endpoint);
-  return NULL;
-}
-
-static void H5_progress_sleeps_until_it_is_woken(void **state) {
-  pthread_t thread;
-  (void)state;
-  all = (ends){.n = 1};
-  prepare_end(&all.of[0], 0, 1);
-  open_end(&all, 0);
-  double began = ms_clock();
-  must(ms_transport_tcp.progress(all.of[0].endpoint, 0.01));
-  assert_true(ms_clock() - began >= 0.009);
-  began = ms_clock();
-  assert_int_equal(pthread_create(&thread, NULL, wake_later, all.of[0].endpoint), 0);
-  must(ms_transport_tcp.progress(all.of[0].endpoint, 30));
-  pthread_join(thread, NULL);
-  assert_true(ms_clock() - began < 10);
+  for (int rank = 0; rank < 2 && ends_api != &ms_transport_mpi; rank++) assert_int_equal(keys_in_use(&all.of[rank]), 0);
   close_ends(&all);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
+  const struct CMUnitTest of_all[] = {
       TEST(H5_transfers_of_every_size_arrive_in_both_directions_at_once),
       TEST(H5_orders_of_keys_can_differ),
       TEST(H5_a_short_transfer_does_not_wait_for_a_long_one),
-      TEST(H5_nothing_moves_before_the_receive_is_posted),
       TEST(H4_sizes_that_differ_are_named_on_both_sides),
       TEST(H5_what_cannot_be_posted_is_refused),
-      TEST(H5_a_cancelled_key_leaves_memory_and_connections_alone),
       TEST(H5_keys_that_both_have_cancelled_take_no_room),
-      TEST(H4_a_goodbye_is_no_failure),
-      TEST(H4_a_goodbye_with_transfers_under_way_is_one),
-      TEST(H4_the_last_bytes_arrive_before_a_goodbye),
-      TEST(H5_progress_sleeps_until_it_is_woken),
   };
-  return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
+  const struct CMUnitTest not_of_mpi[] = {
+      TEST(H5_nothing_moves_before_the_receive_is_posted),
+      TEST(H5_a_cancelled_key_leaves_memory_and_connections_alone),
+  };
+  int failed = cmocka_run_group_tests_name("transport, mpi", of_all, use_mpi, NULL);
+  ends_api = &ms_transport_tcp;
+  failed += cmocka_run_group_tests_name("transport, tcp", of_all, NULL, NULL);
+  failed += cmocka_run_group_tests_name("transport, tcp, late and cancelled", not_of_mpi, NULL, NULL);
+  if (!has_ucx()) return failed;
+  ends_api = &ms_transport_ucx;
+  failed += cmocka_run_group_tests_name("transport, ucx", of_all, NULL, NULL);
+  failed += cmocka_run_group_tests_name("transport, ucx, late and cancelled", not_of_mpi, NULL, NULL);
+  setenv("UCX_RNDV_THRESH", "16k", 1); /* UCX moves the pieces itself, as over RDMA */
+  failed += cmocka_run_group_tests_name("transport, ucx with rendezvous", of_all, NULL, NULL);
+  return failed +
+         cmocka_run_group_tests_name("transport, ucx with rendezvous, late and cancelled", not_of_mpi, NULL, NULL);
 }

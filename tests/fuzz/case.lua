@@ -154,6 +154,11 @@ local function draw_sharding(d, self)
   maybe(0.3, "recompute", d:one_of(RECOMPUTE))
   maybe(0.3, "shared_masters", "false")
   maybe(0.2, "seed", tostring(d:integer(1, 99)))
+  -- It shards something only where replicas have a copy of the state each.
+  if self.replicate > 1 and d:chance(0.5) then
+    self.sharding.shard_optimizer_over_replicate = by_rule(d, names, { "true", "true", "false" })
+    maybe(0.8, "shared_masters", "false")
+  end
   return names
 end
 

@@ -35,15 +35,31 @@ local function kind_of_error(text)
   return (text:gsub("%b()", ""):gsub("[%w_./]*%d[%w_./]*", "N"):match("([^\n]*)"):sub(1, 90))
 end
 
+-- Ranks of one host, or per_host on each of several, which are this machine under other names.
+local function place(ranks, per_host)
+  if not per_host or ranks <= per_host then return { "-n", tostring(ranks) } end
+  local hosts = {}
+  for first = 0, ranks - 1, per_host do
+    hosts[#hosts + 1] = ("h%d:%d"):format(#hosts, math.min(per_host, ranks - first))
+  end
+  return {
+    "--hosts", table.concat(hosts, ","), "--agent", "tests/fuzz/agent.sh", "--rendezvous", "tcp://127.0.0.1",
+  }
+end
+
+local function append(list, more)
+  for _, word in ipairs(more) do list[#list + 1] = word end
+  return list
+end
+
 -- Runs entries that share a launch; one that ends it has failed, and those after it get another launch.
-local function launch(entries, ranks, result, extra)
+local function launch(entries, placed, result, extra)
   while #entries > 0 do
     local list, lines = os.tmpname(), {}
     for i, entry in ipairs(entries) do lines[i] = ("%s %d\n"):format(entry.folder, case.ranks(entry.case)) end
     write(list, table.concat(lines))
-    local ended = program.run({
-      "run", "tests/fuzz/ranks.lua", "-n", tostring(ranks), "--timeout", "120", "list=" .. list, extra,
-    })
+    local ended = program.run(append({ "run", "tests/fuzz/ranks.lua", "--timeout", "120", "list=" .. list, extra },
+      placed))
     os.remove(list)
     local rest, failed = {}, false
     for _, entry in ipairs(entries) do
@@ -62,8 +78,12 @@ end
 
 -- What the plan that `moonshard plan` makes for a rank differs in from the one that the rank stepped with.
 local function compare_plan(entry, rank, stepped, wrong)
+  local ranks = case.ranks(entry.case)
+  local per_node = math.min(entry.per_host or ranks, ranks)
+  if ranks % per_node > 0 then return end -- the command plans equal nodes
   local ended = program.run({
-    "plan", entry.folder .. "/recipe.lua", "-n", tostring(case.ranks(entry.case)), "--rank", tostring(rank), "--json",
+    "plan", entry.folder .. "/recipe.lua", "-n", tostring(ranks), "--rank", tostring(rank), "--json",
+    "--ranks-per-node", tostring(per_node),
   })
   if ended.status ~= 0 then
     wrong[#wrong + 1] = "moonshard plan: " .. ended.err
@@ -103,26 +123,28 @@ end
 
 ---Runs cases.
 ---@param list table[]
----@return table[] failed those that fail: { case, failure }
-function cases.run(list)
+---@param per_host integer? ranks of a host, where they are to be on several
+---@return table[] failed those that fail: { case, failure, per_host }
+function cases.run(list, per_host)
   local folder, by_ranks, all = files.temporary_folder(), {}, {}
   for i, each in ipairs(list) do
-    local entry, ranks = { case = each, folder = ("%s/%d"):format(folder, i) }, case.ranks(each)
+    local ranks = case.ranks(each)
+    local entry = { case = each, folder = ("%s/%d"):format(folder, i), per_host = per_host }
     by_ranks[ranks] = by_ranks[ranks] or {}
     all[i] = entry
     table.insert(by_ranks[ranks], entry)
     files.make_folder(entry.folder)
     write(entry.folder .. "/recipe.lua", recipe.of(each))
   end
-  for ranks, entries in pairs(by_ranks) do launch(entries, ranks, "0.json") end
+  for ranks, entries in pairs(by_ranks) do launch(entries, place(ranks, per_host), "0.json") end
   local ran, failed = {}, {}
   for _, entry in ipairs(all) do
     if not entry.failure then ran[#ran + 1] = entry end
   end
-  launch(ran, 1, "one.json", "stand_in=true")
+  launch(ran, place(1), "one.json", "stand_in=true")
   for _, entry in ipairs(all) do
     if not entry.failure then compare(entry) end
-    if entry.failure then failed[#failed + 1] = { case = entry.case, failure = entry.failure } end
+    if entry.failure then failed[#failed + 1] = { case = entry.case, failure = entry.failure, per_host = per_host } end
     os.remove(entry.folder .. "/recipe.lua")
     files.remove(entry.folder, case.ranks(entry.case))
   end

@@ -56,13 +56,13 @@ local function smaller(self)
   return list
 end
 
----@param failing { case: table, failure: moonshard.FuzzFailure }
----@return { case: table, failure: moonshard.FuzzFailure } minimal
+---@param failing { case: table, failure: moonshard.FuzzFailure, per_host: integer? }
+---@return { case: table, failure: moonshard.FuzzFailure, per_host: integer? } minimal
 function shrink.minimal(failing)
   local went_on = true
   while went_on do
     went_on = false
-    for _, each in ipairs(cases.run(smaller(failing.case))) do
+    for _, each in ipairs(cases.run(smaller(failing.case), failing.per_host)) do
       if each.failure.kind == failing.failure.kind then
         failing, went_on = each, true
         break

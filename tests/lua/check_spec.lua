@@ -238,4 +238,26 @@ describe("verdict", function()
     assert.is_false(found.same)
     assert.equal("rank 1: collectives", verdict.text(found.findings[1]))
   end)
+
+  it("H9 compares ranks of several hosts with one rank of the first", function()
+    local function check_hosts(...)
+      return program.run { "check", "recipes/toy_hsdp.lua", "--agent", "tests/fuzz/agent.sh", "--rendezvous",
+        "tcp://127.0.0.1", "--hosts", ... }
+    end
+    for hosts, mesh in pairs({ ["a:2,b:2"] = "2x2", ["a:1,b:1,c:1"] = "1x3" }) do
+      local ended = check_hosts(hosts, "mesh=" .. mesh)
+      assert.equal(0, ended.status, ended.err)
+      has(ended.out, "mesh " .. mesh)
+      has(ended.out, "5 steps | 4 parameters")
+    end
+    local ended = check_hosts("a:2,b:2", "--rtol", "1e-12", "--json")
+    assert.equal(3, ended.status)
+    assert.equal("", ended.err)
+    local found = json.decode(ended.out)
+    assert.is_false(found.same)
+    assert.equal("loss", found.findings[1].what)
+    has(check_hosts("a:1,b:1", "mesh=3x3").err, "mesh | 9")
+    has(program.run({ "check", "recipes/toy_hsdp.lua" }, "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1").err,
+      "moonshard check | --hosts")
+  end)
 end)

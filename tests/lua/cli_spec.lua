@@ -359,4 +359,23 @@ describe("moonshard", function()
     assert.truthy(json.out:find('^{"cpu":{.*"cores":%d+,.*}\n$'))
     assert.equal("", json.err)
   end)
+
+  it("H9 doctor says which transport auto takes, and whether there is UCX", function()
+    local found = program.run({ "doctor" }, "UCX_TLS=tcp MOONSHARD_UCX_LIBRARY=/nowhere/libucp.so").out
+    has(found, "between hosts | tcp: | RDMA | /nowhere/libucp.so | libucx0 | MOONSHARD_UCX_LIBRARY")
+    local chosen = program.run({ "doctor" }, "MOONSHARD_TRANSPORT=ucx MOONSHARD_UCX_LIBRARY=/nowhere/libucp.so").out
+    has(chosen, "between hosts | MOONSHARD_TRANSPORT=ucx | /nowhere/libucp.so")
+    has(program.run({ "doctor" }, "MOONSHARD_TRANSPORT=udp").out, "between hosts | udp | auto | mpi")
+  end)
+
+  it("H9 passes --transport on to the ranks", function()
+    with_recipe('print(os.getenv("MOONSHARD_TRANSPORT"))', function(path)
+      assert.equal("tcp\n", program.run({ "run", path, "-n", "2", "--transport", "tcp" }).out)
+      assert.equal("ucx\n", program.run({ "run", path, "--transport", "ucx" }, "MOONSHARD_TRANSPORT=tcp").out)
+    end)
+    refused(2, { "run", TOY, "--transport", "udp" }, "--transport udp | auto | tcp | ucx | mpi")
+    local ended = program.run({ "run", TOY, "-n", "2" }, "MOONSHARD_TRANSPORT=udp")
+    assert.equal(2, ended.status)
+    line_has(ended.err, 'MOONSHARD_TRANSPORT="udp" | auto')
+  end)
 end)

@@ -48,6 +48,7 @@ if not THIN then
   kernels("kernels in bf16", 1, { "mesh=1x1", "micro=2", "steps=2", "dtype=bf16" }, "MOONSHARD_CUDA_MATMUL=cublaslt")
   parity("shards", 2, { "mesh=1x2", "layout=ragged", "micro=2", "sync=last", "mixed=true", "dtype=bf16" })
   parity("groups", 4, { "mesh=1x4", "reshard=2", "rows=12" })
+  parity("slices", 4, { "mesh=2x2", "micro=3", "dtype=bf16", "over_replicate=all", "ema=0.8" }, { "--nccl-windows" })
   parity("replicas", 2, { "mesh=2x1", "freeze=fc1", "optimizer=sgd" })
 end
 
@@ -153,6 +154,12 @@ describe("the device cuda over emulated libraries", function()
     assert_same("shards", 2e-2)
     assert_same("groups", 1e-5)
     assert_same("replicas", 1e-5)
+  end)
+
+  it("A1 H11 optimizer state sharded over the replicas does", function()
+    if THIN then return end
+    local cpu, cuda = result("slices", "cpu").averages, assert_same("slices", 2e-2).averages
+    assert_close({ cpu.evaluated, cpu.as_weights }, { cuda.evaluated, cuda.evaluated }, 2e-2, "evaluated")
   end)
 
   it("A1 averages of the weights are kept, and evaluated with", function()

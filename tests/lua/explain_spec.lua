@@ -196,6 +196,26 @@ describe("explain", function()
     end
   end)
 
+  it("H2 R3 prices name the bytes between nodes, which add up to the plan's", function()
+    local function told(...)
+      local ended = program.run({ "explain", "recipes/toy_hsdp.lua", "-n", "4", "--ranks-per-node", "2", ... }, PLAIN)
+      assert.equal(0, ended.status, ended.err)
+      return ended.out
+    end
+    local found = json.decode(told("mesh=1x4", "--json"))
+    local quarter = 4 * (3 * 10 + 3 + 2 * 10 + 2) -- bytes of a rank's part
+    local row = row_of(found.decisions.mp_policy, "root")
+    assert.same({ 3 * quarter, quarter, quarter }, { row.gathered_bytes, row.gathered_wire_bytes,
+      row.reduced_wire_bytes })
+    assert.same({ quarter, quarter }, { found.gathered_wire_bytes, found.reduced_wire_bytes })
+    local by_param = 0
+    for _, param in ipairs(found.decisions.param_dtype) do by_param = by_param + param.gathered_wire_bytes end
+    assert.is_true(math.abs(by_param - quarter) <= #found.decisions.param_dtype)
+    has(told("mesh=1x4"), "660 B, 220 B between nodes")
+    local inside = told("mesh=2x2")
+    assert.truthy(inside:find("\n  root +4 parameters +352 B +parameters"))
+  end)
+
   it("S4 R3 reports that the default keeps everything in a pipeline, and its cost", function()
     world.describe(0, 4)
     local mesh = ms.init_device_mesh("cpu", { 2, 1, 2 }, { "pipe", "replicate", "shard" })

@@ -102,13 +102,16 @@ describe("hosts", function()
     }) do
       program.refused(2, { "run", "recipes/toy_hsdp.lua", unpack(one[1]) }, one[2])
     end
-    for _, name in ipairs({ "repl", "check", "sweep" }) do
-      program.refused(2, { name, "recipes/toy_hsdp.lua", "--hosts", "a" }, "moonshard " .. name .. " | one host | run")
-    end
+    program.refused(2, { "repl", "recipes/toy_hsdp.lua", "--hosts", "a" }, "moonshard repl | one host | run")
     with_recipe(WHO, function(recipe)
       assert.equal("rank 0 of 3, local rank 0, node 0 of 2", all_out(together({ command("@" .. file, recipe) })))
     end)
     os.remove(file)
+  end)
+
+  it("H9 pass --transport on to the ranks of every host", function()
+    local ended = run("a,b", 'print(os.getenv("MOONSHARD_TRANSPORT"))', "--log-ranks all --transport tcp")
+    has(all_out({ ended }), "[rank 0] tcp | [rank 1] tcp")
   end)
 
   it("H9 run ranks as launchers that were started by hand do, also different numbers of them", function()
@@ -255,7 +258,7 @@ describe("hosts", function()
     for input, status in pairs({ [""] = 0, ["\1\255\255\255\255"] = 0, ["garbage\n"] = 0 }) do
       local ended = program.run({ "host" }, "timeout 20", input)
       assert.equal(status, ended.status, ended.err)
-      assert.equal("\1moonshard-hosts-1\n", ended.out)
+      assert.equal("\1moonshard-hosts-2\n", ended.out)
     end
     program.refused(2, { "host", "a" }, "a | moonshard run --hosts")
   end)

@@ -127,4 +127,22 @@ describe("the metrics file", function()
     has(events, "\16\5\58\2\8\1") -- step 5, and a session log that says START
     os.execute("rm -r " .. folder .. " " .. folder .. ".events")
   end)
+
+  it("charges waits to the mesh dimension whose collectives are late", function()
+    local late = {}
+    for dimension, point in pairs({ replicate = "replicate", shard = "gather" }) do
+      os.remove(path)
+      local ended = program.run({ "run", "recipes/toy_hsdp.lua", "-n", "4", "steps=3", "--metrics", path,
+        "--inject-delay", point .. ":60ms" })
+      assert.equal(0, ended.status, ended.err)
+      for text in io.lines(path) do
+        local step = json.decode(text)
+        local sum = step.waits_ms.replicate + step.waits_ms.shard
+        assert.is_true(sum <= step.exposed_ms + 0.01, text)
+        late[dimension] = step.waits_ms
+      end
+    end
+    assert.is_true(late.replicate.replicate > 30 and late.replicate.replicate > late.replicate.shard)
+    assert.is_true(late.shard.shard > 30 and late.shard.shard > late.shard.replicate)
+  end)
 end)

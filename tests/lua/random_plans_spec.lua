@@ -9,17 +9,25 @@ local has = require("lua.message").has
 
 local SEED, COUNT = 1, os.getenv("MOONSHARD_CONFIG") == "release" and 60 or 10
 
+local function compare(first, count, per_host)
+  local list = {}
+  for i = 1, count do list[i] = case.of(first + i - 1) end
+  local failed = cases.run(list, per_host)
+  if #failed == 0 then return end
+  local minimal = shrink.minimal(failed[1])
+  error(("%d of %d cases fail; seed %d: %s\nthe smallest case that fails so: %s\n\n%s"):format(#failed, count,
+    failed[1].case.seed, failed[1].failure.text, minimal.failure.text, recipe.of(minimal.case)), 0)
+end
+
 describe("random plans", function()
-  local last = SEED + COUNT - 1
-  it(("S1 M1 M6 M7 cases %d to %d equal one rank, and do what their plans say"):format(SEED, last), function()
-    local list = {}
-    for i = 1, COUNT do list[i] = case.of(SEED + i - 1) end
-    local failed = cases.run(list)
-    if #failed == 0 then return end
-    local minimal = shrink.minimal(failed[1])
-    error(("%d of %d cases fail; seed %d: %s\nthe smallest case that fails so: %s\n\n%s"):format(#failed, COUNT,
-      failed[1].case.seed, failed[1].failure.text, minimal.failure.text, recipe.of(minimal.case)), 0)
-  end)
+  it(("S1 M1 M6 M7 cases %d to %d equal one rank, and do what their plans say"):format(SEED, SEED + COUNT - 1),
+    function() compare(SEED, COUNT) end)
+
+  for per_host = 1, 2 do
+    it(("H1 some equal one rank with %d of their ranks on a host"):format(per_host), function()
+      compare(SEED + COUNT * per_host, math.ceil(COUNT / 2), per_host)
+    end)
+  end
 
   it("a seed gives the same case again, and other seeds other ones", function()
     local seen, distinct = {}, 0

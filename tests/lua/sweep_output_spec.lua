@@ -41,7 +41,8 @@ describe("the results of moonshard sweep", function()
       local csv = lines_of(sweep.read("results.csv"))
       assert.equal(6, #csv)
       assert.truthy(csv[1]:find("^mesh,batch,reshard,ranks,status,tokens_per_s,.*planned_activations_bytes,.*"
-        .. "comm_replicate_bytes,comm_shard_bytes,seconds,overhead_seconds,reason$"))
+        .. "comm_replicate_bytes,comm_shard_bytes,wire_replicate_bytes,wire_shard_bytes,"
+        .. "waits_replicate_ms,waits_shard_ms,seconds,overhead_seconds,reason$"))
       assert.truthy(csv[2]:find("^%dx%d,%d,,2,ok,[%d.]+,"))
       assert.truthy(csv[6]:find('^1x1,,"a ""quoted"", value",1,failed,,', 1))
       assert.equal(4, sweep.results().count.ok)

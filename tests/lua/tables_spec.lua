@@ -128,7 +128,7 @@ describe("the table of policies", function()
   local OPTIONAL = {
     name = "string", of = "string", reader = "function", no_option = "boolean", default = "function",
     absent = "function", bare_value = "boolean", is_value = "function", store = "function", set = "function",
-    key = "function", setting = "table", on_reference = "table", in_turn = "boolean",
+    key = "function", setting = "table", on_reference = "table", in_turn = "boolean", rare = "boolean",
   }
 
   it("R3 has complete rows", function()
@@ -179,9 +179,10 @@ describe("the table of policies", function()
 end)
 
 -- The plan of a small model on 2 x 2 ranks.
-local function sharded_plan()
+local function sharded_plan(over_replicate)
   world.describe(0, 4)
-  local model = ms.fully_shard(fixture.gpt2(), { mesh = { 2, 2 }, shared_masters = false })
+  local model = ms.fully_shard(fixture.gpt2(), { mesh = { 2, 2 }, shared_masters = false,
+    shard_optimizer_over_replicate = over_replicate })
   local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 }, clip_grad_norm = 1,
     loss = ms.loss.cross_entropy }
   local batch = ms.zeros { 2, 4, dtype = "i32" }
@@ -211,10 +212,12 @@ describe("the table of mesh roles", function()
         for _, op in ipairs(ops) do expected[role.name .. " " .. stream .. " " .. op] = true end
       end
     end
-    for _, phase in ipairs(json.decode(sharded_plan():json()).phases) do
-      for _, instruction in ipairs(phase.instructions) do
-        if instruction.kind == "collective" then
-          found[("%s %s %s"):format(instruction.dim, instruction.stream, instruction.op)] = true
+    for _, over_replicate in ipairs({ false, true }) do
+      for _, phase in ipairs(json.decode(sharded_plan(over_replicate):json()).phases) do
+        for _, instruction in ipairs(phase.instructions) do
+          if instruction.kind == "collective" then
+            found[("%s %s %s"):format(instruction.dim, instruction.stream, instruction.op)] = true
+          end
         end
       end
     end

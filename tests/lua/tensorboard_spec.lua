@@ -124,7 +124,8 @@ describe("tensorboard", function()
   it("writes scalars that a decoder of its own reads back", function()
     local file = tensorboard.open(folder .. "/deep/er")
     local before = os.time()
-    file:add(1, { loss = 2.5, lr = 1e-3, tokens = 77, comm_bytes = { shard = 1 }, peak_bytes = 2 ^ 33 })
+    file:add(1, { loss = 2.5, lr = 1e-3, tokens = 77, comm_bytes = { shard = 1 }, wire_bytes = { shard = 3 },
+      peak_bytes = 2 ^ 33 })
     file:add(300, { loss = 0 / 0, valid_loss = -1.25, ema = 7 })
     file:add(2 ^ 40, { loss = 1 })
     local list = events(only_file(folder .. "/deep/er"))
@@ -133,7 +134,8 @@ describe("tensorboard", function()
     for _, event in ipairs(list) do assert.is_true(math.abs(event.time - before) < 60) end
     assert.equal(1, list[2].step)
     assert.same({ ["loss/train"] = 2.5, ["train/lr"] = as("float", ffi.string(ffi.new("float[1]", 1e-3), 4)),
-      ["memory/peak_bytes"] = 2 ^ 33, ["comm/shard_bytes"] = 1 }, list[2].scalars)
+      ["memory/peak_bytes"] = 2 ^ 33, ["comm/shard_bytes"] = 1, ["comm/shard_wire_bytes"] = 3 },
+      list[2].scalars)
     assert.equal(300, list[3].step)
     assert.is_true(list[3].scalars["loss/train"] ~= list[3].scalars["loss/train"])
     assert.equal(-1.25, list[3].scalars["loss/valid"])

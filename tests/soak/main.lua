@@ -10,7 +10,7 @@ local function number(text) return text ~= "" and tonumber(text) or nil end
 
 local list = {
   require("soak.blocked"), require("soak.lua_errors"), require("soak.descriptors"), require("soak.full_disks"),
-  require("soak.limits"),
+  require("soak.limits"), require("soak.hosts"),
 }
 for _, campaign in ipairs(require("soak.programs")) do list[#list + 1] = campaign end
 

@@ -129,6 +129,21 @@ local function inspect_gpu()
   return found
 end
 
+-- "1.13.1", or nil and why there is none.
+local function transport_fact(fact)
+  local text = ffi.new("char[256]")
+  local ok, raised = pcall(function() engine.check(C.ms_transport_describe(fact, text, 256)) end)
+  if ok then return ffi.string(text) end
+  return nil, tostring(raised.message or raised)
+end
+
+-- How ranks of different hosts would move bytes. why, ucx_why: the reason that there is no transport, no UCX.
+local function inspect_transport()
+  local chosen, why = transport_fact(C.MS_TRANSPORT_CHOSEN)
+  local ucx, ucx_why = transport_fact(C.MS_TRANSPORT_UCX)
+  return { chosen = chosen, why = why, ucx = ucx, ucx_why = ucx_why }
+end
+
 ---All of the above, as a table.
 ---@return table
 function machine.inspect()
@@ -138,6 +153,7 @@ function machine.inspect()
     shared_memory = { memfd = has_memfd() },
     libraries = library_versions(),
     gpu = inspect_gpu(),
+    transport = inspect_transport(),
     limits = { open_files = limit(RLIMIT_NOFILE), locked_memory_bytes = limit(RLIMIT_MEMLOCK) },
   }
 end

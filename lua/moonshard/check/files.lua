@@ -32,10 +32,15 @@ function files.open(path, mode)
   return file
 end
 
-local function write(file, path, text)
+---Writes to a file; raises an error on failure.
+---@param file file*
+---@param path string
+---@param text string
+function files.write(file, path, text)
   local ok, why = file:write(text)
   if not ok then fail(path, why) end
 end
+local write = files.write
 
 ---Closes a file after writing and reports write errors.
 ---@param file file*
@@ -136,6 +141,7 @@ end
 ---@field trainers moonshard.CheckedTrainer[]
 ---@field plan { fingerprint: string, bytes: table<string, number> }? of the first step
 ---@field wrong string[] see plan_counters.lua
+---@field ranks integer all that trained
 ---@field values ffi.cdata* float const[]? only when read with values
 
 ---@param path string without ".json"

@@ -44,6 +44,11 @@ function plan_counters.compare(exec, runs, is_only)
     for name, bytes in pairs(summary.comm_bytes) do
       expect(bytes * runs.first, report.comm_bytes[name], "bytes over " .. name)
     end
+    for name, planned in pairs(exec.plan:traffic()) do
+      for _, way in ipairs({ "inside", "sent", "received" }) do
+        expect(planned.rank[way] * runs.first, report.traffic[name][way], ("bytes %s over %s"):format(way, name))
+      end
+    end
   end
   for _, bytes in pairs(summary.bytes) do sum = sum + bytes end
   expect(summary.peak_bytes, sum, "peak bytes against the sum of categories")

@@ -11,6 +11,7 @@ local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local other_hosts = require("moonshard.check.other_hosts")
 local optimizers = require("moonshard.engine.optimizers")
 local plan_counters = require("moonshard.check.plan_counters")
 local files = require("moonshard.check.files")
@@ -200,13 +201,17 @@ end
 
 -- Collective.
 local function finish(self)
-  local result, values = { steps = self.steps, plan = self.plan, trainers = {}, wrong = wrong_plans(self) }, {}
+  local values = {}
+  local result = {
+    steps = self.steps, plan = self.plan, trainers = {}, wrong = wrong_plans(self), ranks = world.size,
+  }
   for i, trainer in ipairs(self.trainers) do
     result.trainers[i] = describe(trainer)
     collect(self, trainer, values)
   end
   local name = reference.active and "one" or tostring(world.rank)
   files.write_result(self.folder .. "/" .. name, result, world.rank == 0 and values or nil)
+  if not reference.active then other_hosts.bring(self.folder) end
 end
 
 ---Runs a recipe under a check on every rank, and writes its results.

@@ -72,12 +72,14 @@ end
 
 ---The newest checkpoint of a folder.
 ---@param root string
+---@param limit number? the last step that counts
 ---@return string? path nil when there is none
 ---@return integer? step
-function folder.latest(root)
+function folder.latest(root, limit)
   local found = folder.list(root)
-  local last = found[#found]
-  if last then return last.path, last.step end
+  local last = #found
+  while limit and last > 0 and found[last].step > limit do last = last - 1 end
+  if found[last] then return found[last].path, found[last].step end
 end
 
 ---The next older checkpoint in the same folder.
@@ -148,7 +150,8 @@ function folder.lock(who, root)
   locks[root] = file
 end
 
----Creates the folder for a save, and removes the unfinished folders of runs that were killed.
+---Creates the folder for a save, and removes the unfinished folders of runs that were killed, and the files by which
+---their ranks found each other (disks.lua).
 ---@param root string
 ---@param unfinished string
 function folder.prepare(root, unfinished)
@@ -156,6 +159,8 @@ function folder.prepare(root, unfinished)
   for _, name in ipairs(folder.names(root)) do
     if name:match("^%.step%-%d+%.%d+%.tmp$") or name:match("^%.step%-%d+%.removed$") then
       check(C.ms_checkpoint_remove(root .. "/" .. name))
+    elseif name:match("^%.rank%-%d+%.%d+$") then
+      os.remove(root .. "/" .. name)
     end
   end
   check(C.ms_checkpoint_make_folder(unfinished, 1))

@@ -69,8 +69,8 @@ end
 ---@param target moonshard.Trainer|moonshard.Module
 ---@param path string
 ---@param o moonshard.LoadOptions?
----@return { step: integer, path: string, bytes_read: number, ema: string? }? loaded ema: a note when only one of
----  checkpoint and trainer has averages
+---@return { step: integer, path: string, bytes_read: number, ema: string?, skipped: string? }? loaded ema: a note when
+---  only one of checkpoint and trainer has averages; skipped: about a newer checkpoint that not all hosts have
 function checkpoint.load(target, path, o)
   local who = "ms.checkpoint.load"
   o = options.parse(who, o, {

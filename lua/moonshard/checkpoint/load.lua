@@ -3,12 +3,15 @@
 
 local agreement = require("moonshard.distributed.agreement")
 local create = require("moonshard.tensor.create")
+local disks = require("moonshard.checkpoint.disks")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local manifest = require("moonshard.checkpoint.manifest")
+local newest = require("moonshard.checkpoint.newest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local reader = require("moonshard.checkpoint.reader")
+local replicas = require("moonshard.checkpoint.replicas")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local load = {}
@@ -16,7 +19,8 @@ local load = {}
 -- The pieces that this rank has to read, in file order.
 local function plan(checkpoint, session, wanted)
   local list, ema = {}, wanted.optimizer and checkpoint.manifest.ema and session.ema
-  for _, owned in ipairs(owned_ranges.owned(session, wanted.optimizer, ema)) do
+  local replica = wanted.optimizer and replicas.source(checkpoint.manifest, checkpoint.path, session.sharding) or nil
+  for _, owned in ipairs(owned_ranges.owned(session, wanted.optimizer, ema, { replica = replica })) do
     if owned.count > 0 then
       local kind = wanted.averages and checkpoint:kind_of_average(owned.param.fqn) or owned.kind
       for _, range in ipairs(checkpoint:cover(kind, owned.param.fqn, owned.first, owned.count)) do
@@ -74,6 +78,13 @@ local function settle_averages(session, read)
   if session.ema and not read.ema then check(C.ms_state_restart_ema(session.state)) end
 end
 
+-- Weights that all replicas read are those from which local SGD starts.
+local function settle_outer(session, wanted, read)
+  if session.sharding.local_sync and not (wanted.optimizer and read.replicate_sync) then
+    check(C.ms_state_restart_outer(session.state))
+  end
+end
+
 -- The number of updates of each parameter belongs to its optimizer state.
 local function settle_updates(session, read)
   local updates = {}
@@ -91,7 +102,8 @@ end
 ---@param wanted { model: moonshard.Module, optimizer: moonshard.Optimizer?, averages: boolean?, verify: boolean }
 ---  averages: load them in place of the parameters
 ---@return moonshard.Manifest
----@return { path: string, bytes_read: number } of this rank
+---@return { path: string, bytes_read: number, skipped: string? } of this rank; skipped: about a newer one that not all
+---  hosts have
 function load.state(who, path, session, wanted)
   session:ensure_state()
   if session.averaged then
@@ -99,6 +111,8 @@ function load.state(who, path, session, wanted)
       who)
   end
   local checkpoint, list, bytes
+  local skipped
+  if disks.are_on_several_hosts(session:ranks()) then path, skipped = newest.find(session, who, path) end
   local ok, raised = pcall(function()
     path = folder.find(who, path)
     checkpoint, list = open(path, session, wanted)
@@ -112,11 +126,13 @@ function load.state(who, path, session, wanted)
       settle_updates(session, checkpoint.manifest)
       settle_averages(session, checkpoint.manifest)
     end
+    settle_outer(session, wanted, checkpoint.manifest)
   end)
   checkpoint:close()
   session.unsharded = {} -- gathered by unshard before loading, now stale
   agreement.raise_first_failure(session, "of loading", ok, raised)
-  return checkpoint.manifest, { path = path, bytes_read = bytes }
+  check(C.ms_state_spread(session.state)) -- of what only one replica has; others may not reach the files it is in
+  return checkpoint.manifest, { path = path, bytes_read = bytes, skipped = skipped }
 end
 
 ---Restores the rest of a trainer: step, generators, data position.

@@ -1,5 +1,6 @@
 -- The manifest of a checkpoint: describes the model and the location of every element. The engine adds the list of
--- files and a checksum of the whole (checkpoint_commit.c).
+-- files and a checksum of the whole (checkpoint_commit.c). Version 2 is for hosts with folders of their own: its list
+-- of files is in the parts, which are files, too (host_parts.lua).
 
 local args = require("moonshard.recipe.args")
 local engine = require("moonshard.base.ffi")
@@ -7,13 +8,14 @@ local errors = require("moonshard.base.error")
 local json = require("moonshard.base.json")
 local optimizers = require("moonshard.engine.optimizers")
 local owned_ranges = require("moonshard.engine.owned_ranges")
+local host_parts = require("moonshard.checkpoint.host_parts")
+local replicas = require("moonshard.checkpoint.replicas")
 local schema = require("moonshard.checkpoint.schema")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local manifest = {}
 
-local FORMAT, VERSION = "moonshard checkpoint", 1
-manifest.VERSION = VERSION
+local FORMAT, ONE_FOLDER, SEVERAL_FOLDERS = "moonshard checkpoint", 1, 2
 
 -- Encodes lists that can be empty, which json.encode would write as objects.
 local function list_text(list)
@@ -48,25 +50,28 @@ end
 ---The manifest without its files.
 ---@param session moonshard.Session
 ---@param more { step: integer, ranks: integer, generator: table?, schedule: table?, data: table?, model: table?,
----  settings: table<string, string>? }
+---  settings: table<string, string>?, save: number?, hosts: string[]? } save and hosts: of a checkpoint in several
+---  folders
 ---@return string JSON object
 function manifest.head(session, more)
   local mesh, text = session.sharding.mesh, {}
   local function add(key, value) text[#text + 1] = ('"%s":%s'):format(key, value) end
   add("format", json.encode(FORMAT))
-  add("version", VERSION)
+  add("version", more.hosts and SEVERAL_FOLDERS or ONE_FOLDER)
   add("moonshard", json.encode(engine.version))
   add("saved_at", json.encode(os.date("!%Y-%m-%dT%H:%M:%SZ")))
   add("step", json.encode(more.step))
   add("ranks", json.encode(more.ranks))
   add("mesh", ('{"label":%s,"shape":%s}'):format(json.encode(mesh:label()), list_text(mesh.shape)))
   add("block_bytes", json.encode(tonumber(C.MS_CHECKPOINT_BLOCK)))
-  for _, key in ipairs({ "generator", "schedule", "data", "model", "settings" }) do
+  for _, key in ipairs({ "save", "hosts", "generator", "schedule", "data", "model", "settings" }) do
     if more[key] then add(key, json.encode(more[key])) end
   end
   local optimizer = optimizer_of(session.optimizer)
   if optimizer then add("optimizer", json.encode(optimizer)) end
   if session.ema then add("ema", json.encode(session.ema)) end
+  local sync = replicas.describe(session.sharding)
+  if sync then add("replicate_sync", json.encode(sync)) end
   add("parameters", parameters_text(session, more.step))
   return "{" .. table.concat(text, ",") .. "}"
 end
@@ -78,13 +83,17 @@ end
 ---@field parameters { name: string, shape: integer[], dtype: string, frozen: boolean, updates: integer? }[]
 ---@field optimizer table? kind, and its settings
 ---@field ema { decay: number, warmup: boolean }? settings of its averages, if it contains them
+---@field replicate_sync table? settings of local SGD, and the number of replicas
 ---@field generator table?
 ---@field data table?
 ---@field settings table<string, string>? the recipe's settings, as written
----@field files { file: string, tensors: table[] }[]
+---@field files { file: string, tensors: table[] }[] with several folders: those in this one
+---@field save number? of a checkpoint in several folders: a number that its parts have, too
+---@field hosts string[]? the same: the host that wrote rank-00000, and so on
+---@field missing moonshard.MissingPart[]? the same: parts that are not in this folder
 
----Reads the manifest of a checkpoint. Raises MS_EIO when it is damaged; MS_EINVAL when it is not a manifest, a field is
----invalid, or its step contradicts its folder's name; MS_EUNSUPPORTED for a later version.
+---Reads the manifest of a checkpoint, and parts that are files. Raises MS_EIO when it is damaged; MS_EINVAL when it is
+---not a manifest, a field is invalid, or its step contradicts its folder's name; MS_EUNSUPPORTED for a later version.
 ---@param path string folder
 ---@return moonshard.Manifest
 function manifest.read(path)
@@ -96,9 +105,13 @@ function manifest.read(path)
   if type(read) ~= "table" or read.format ~= FORMAT then
     errors.invalid("%s/manifest.json: not the manifest of a checkpoint%s", path, why and ": " .. why or "")
   end
-  if read.version ~= VERSION then
-    errors.raise("MS_EUNSUPPORTED", "%s/manifest.json: version %s: this build reads version %d", path,
-      tostring(read.version), VERSION)
+  if read.version ~= ONE_FOLDER and read.version ~= SEVERAL_FOLDERS then
+    errors.raise("MS_EUNSUPPORTED", "%s/manifest.json: version %s: this build reads versions %d and %d", path,
+      tostring(read.version), ONE_FOLDER, SEVERAL_FOLDERS)
+  end
+  if read.version == SEVERAL_FOLDERS then
+    schema.check_hosts(read, path)
+    host_parts.read(read, path)
   end
   schema.check(read, path)
   local named = tonumber(("/" .. path):match("/step%-(%d+)/*$"))

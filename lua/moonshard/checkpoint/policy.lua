@@ -2,9 +2,11 @@
 
 local checkpoint = require("moonshard.checkpoint")
 local clock = require("moonshard.base.clock")
+local disks = require("moonshard.checkpoint.disks")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local input_file = require("moonshard.base.input_file")
+local newest = require("moonshard.checkpoint.newest")
 local options = require("moonshard.base.options")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local termination = require("moonshard.checkpoint.termination")
@@ -43,10 +45,10 @@ local function parse(given)
   return o
 end
 
--- The checkpoint to resume from; nil for a fresh run.
+-- The checkpoint to resume from; nil for a fresh run. Collective with resume = "auto".
 local function source(o)
+  if o.resume == "auto" then return newest.of(o.train.session, WHO, o.dir) end
   local latest = o.dir ~= "" and folder.latest(o.dir) or nil
-  if o.resume == "auto" then return latest end
   if o.resume ~= "" and o.dir ~= "" and not input_file.exists(o.resume) then
     errors.invalid("%s: resume=%s: No such file or directory; resume=auto resumes from the newest checkpoint in %s",
       WHO, o.resume, o.dir)
@@ -58,7 +60,7 @@ local function source(o)
   end
 end
 
-local function resume(self, path)
+local function resume(self, path, skipped)
   local session = self.train.session
   session:require_same(path and 1 or 0, "of what to resume", function(rank)
     return ("%s: rank %d finds %s to resume in %s, rank %d another: all ranks need the same folder"):format(WHO,
@@ -68,8 +70,8 @@ local function resume(self, path)
   local loaded = checkpoint.load(self.train, path, { data = self.data })
   self.saved_step, self.saved_path = loaded.step, loaded.path
   if world.rank == 0 then
-    require("moonshard.metrics.log").print(("resumed from %s, after step %d%s"):format(loaded.path, loaded.step,
-      loaded.ema or ""))
+    require("moonshard.metrics.log").print(("resumed from %s, after step %d%s%s"):format(loaded.path, loaded.step,
+      loaded.ema or "", skipped or loaded.skipped or ""))
     require("moonshard.metrics.log").resumed(loaded.step)
   end
 end
@@ -84,10 +86,10 @@ function policy.new(train, given)
   if checkpoint.is_inert() then return nil end
   if self.dir ~= "" then
     folder.make(WHO, self.dir)
-    if world.rank == train.session:ranks()[1] then folder.lock(WHO, self.dir) end
+    if disks.of(train.session, self.dir).is_first then folder.lock(WHO, self.dir) end
   end
-  local path = source(self)
-  if self.resume ~= "" then resume(self, path) end
+  local path, skipped = source(self)
+  if self.resume ~= "" then resume(self, path, skipped) end
   if self.dir == "" then return nil end
   termination.register(self)
   return self
@@ -141,11 +143,13 @@ end
 ---Size in bytes of this rank's copy for asynchronous saves, outside the arenas.
 ---@param train moonshard.Trainer
 ---@param o moonshard.CheckpointOptions?
+---@param plan moonshard.Plan? before the model has values
 ---@return number
-function policy.snapshot_bytes(train, o)
+function policy.snapshot_bytes(train, o, plan)
   if not o or not o.dir or o.dir == "" or o.async == false then return 0 end
   local bytes = 0
-  for _, range in ipairs(owned_ranges.written(train.session)) do bytes = bytes + 4 * range.count end
+  local disk = disks.known(train.session, o.dir)
+  for _, range in ipairs(owned_ranges.written(train.session, disk, plan)) do bytes = bytes + 4 * range.count end
   return bytes
 end
 

@@ -4,6 +4,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local manifest = require("moonshard.checkpoint.manifest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
+local host_parts = require("moonshard.checkpoint.host_parts")
 local safetensors = require("moonshard.base.safetensors")
 
 ---@class moonshard.SavedPiece elements of a parameter in one file
@@ -62,8 +63,8 @@ function Checkpoint:close()
   self.files = {}
 end
 
----The pieces that contain elements [first, first + count) of a parameter, and the elements in each. Raises MS_EINVAL
----when no piece contains some of them.
+---The pieces that contain elements [first, first + count) of a parameter, and the elements in each. Parts of several
+---hosts can contain the same elements. Raises MS_EINVAL when no piece contains some of them.
 ---@param kind string "param", "exp_avg", ...
 ---@param fqn string
 ---@param first number
@@ -79,8 +80,8 @@ function Checkpoint:cover(kind, fqn, first, count)
     end
   end
   if at < last then
-    errors.invalid("checkpoint %s: %s of %s: elements %.0f to %.0f are in no file", self.path, kind, fqn, at,
-      last)
+    errors.invalid("checkpoint %s: %s of %s: elements %.0f to %.0f are in no file%s", self.path, kind, fqn, at,
+      last, host_parts.describe_missing(self.manifest.missing))
   end
   return list
 end
@@ -91,11 +92,15 @@ function Checkpoint:check_averages()
   errors.invalid("checkpoint %s contains no averages of the weights: it was saved by a trainer without ema", self.path)
 end
 
----The kind of tensor that contains the average of a parameter: the parameter itself if it was frozen.
+---The kind of tensor that contains the average of a parameter: the parameter itself if it was frozen; with local SGD
+---the average of the first replica.
 ---@param fqn string
 ---@return string kind
 function Checkpoint:kind_of_average(fqn)
-  return self.pieces[owned_ranges.tensor_name("ema", fqn)] and "ema" or "param"
+  for _, kind in ipairs({ "ema", owned_ranges.of_replica("ema", 0) }) do
+    if self.pieces[owned_ranges.tensor_name(kind, fqn)] then return kind end
+  end
+  return "param"
 end
 
 ---Copies elements of a parameter, f32, without verifying checksums (see verify).

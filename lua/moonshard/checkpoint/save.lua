@@ -1,25 +1,37 @@
 -- Saving: every rank writes its ranges, and the first rank commits when all ranks have finished. An asynchronous save
 -- leaves the writing to threads; the ranks learn its outcome at the next save, or when they finish.
+--
+-- Where hosts have folders of their own, the first rank of each (disks.lua) commits the parts that were written there.
+-- Older checkpoints are then removed only when all ranks know that all of them have committed: at any moment there is a
+-- checkpoint that every host has.
 
 local agreement = require("moonshard.distributed.agreement")
 local args = require("moonshard.recipe.args")
 local create = require("moonshard.tensor.create")
+local disks = require("moonshard.checkpoint.disks")
 local ema = require("moonshard.engine.ema")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local hash = require("moonshard.base.hash")
 local manifest = require("moonshard.checkpoint.manifest")
+local newest = require("moonshard.checkpoint.newest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
+local host_parts = require("moonshard.checkpoint.host_parts")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local save = {}
+
+local NONE = -2 -- in the place of the number of a save
 
 ---@class moonshard.Saver the state of a session's saves
 ---@field handle ffi.cdata* ms_save*
 ---@field bytes number that this rank writes
 ---@field unfinished string? folder of the save in progress
 ---@field target string? its final path
+---@field disk moonshard.Disk of this rank
+---@field save number? of the save in progress: different from every other's
+---@field older string[] checkpoints to remove after it, if there are several disks
 
 local function fill(list, kept, i, range)
   local piece, shape = list[i - 1], owned_ranges.shape(range.param.shape, range.param.numel, range.first, range.count)
@@ -30,11 +42,11 @@ local function fill(list, kept, i, range)
   for d, size in ipairs(shape) do piece.dims[d - 1] = size end
 end
 
-local function saver_of(session)
+local function saver_of(session, disk)
   local state = session:ensure_state()
   local saver = session.saver
-  if saver and saver.state == state then return saver end
-  local ranges, kept, bytes = owned_ranges.written(session), {}, 0
+  if saver and saver.state == state and saver.disk == disk then return saver end
+  local ranges, kept, bytes = owned_ranges.written(session, disk), {}, 0
   -- Sorted like the names in a file, so that the file is written sequentially.
   table.sort(ranges, function(a, b)
     return owned_ranges.tensor_name(a.kind, a.param.fqn) < owned_ranges.tensor_name(b.kind, b.param.fqn)
@@ -45,11 +57,9 @@ local function saver_of(session)
     bytes = bytes + 4 * range.count
   end
   check(C.ms_save_new(state, #ranges, list, out))
-  session.saver = { handle = ffi.gc(out[0], C.ms_save_free), state = state, bytes = bytes }
+  session.saver = { handle = ffi.gc(out[0], C.ms_save_free), state = state, bytes = bytes, disk = disk, older = {} }
   return session.saver
 end
-
-local function is_first(session) return session:ranks()[1] == session.sharding.rank end
 
 local function compare(session, number, what, format, ...)
   local here = format:format(...)
@@ -58,11 +68,14 @@ local function compare(session, number, what, format, ...)
   end)
 end
 
-local function give_up(session, saver)
+-- Forgets a save, and removes what it left. Where a disk has committed and another has not, there is no checkpoint.
+local function give_up(saver)
   C.ms_save_stop(saver.handle)
-  local unfinished = saver.unfinished
+  local unfinished, target = saver.unfinished, saver.target
   saver.unfinished, saver.target = nil, nil
-  if unfinished and is_first(session) then pcall(folder.discard, unfinished) end
+  if not unfinished or not saver.disk.is_first then return end
+  pcall(folder.discard, unfinished)
+  if saver.disk.split and newest.save_of(target) == saver.save then pcall(folder.discard, target) end
 end
 
 -- Runs one stage of a save on every rank; if a rank fails, removes the unfinished save.
@@ -70,7 +83,7 @@ local function all_do(session, saver, what, call, ...)
   local ok, raised = pcall(call, ...)
   local agreed, other = pcall(agreement.raise_first_failure, session, what, ok, raised)
   if agreed then return end
-  give_up(session, saver)
+  give_up(saver)
   error(other, 0)
 end
 
@@ -85,30 +98,60 @@ function save.finish(session)
   -- No rank waits for the commit before all have written.
   all_do(session, saver, "of the save", wait, saver, C.MS_SAVE_WRITTEN)
   all_do(session, saver, "of the checkpoint", wait, saver, C.MS_SAVE_COMMITTED)
-  local target = saver.target
-  saver.unfinished, saver.target = nil, nil
+  local target, older = saver.target, saver.older
+  saver.unfinished, saver.target, saver.older = nil, nil, {}
+  if saver.disk.split then
+    all_do(session, saver, "of older checkpoints", function()
+      for _, path in ipairs(older) do check(C.ms_checkpoint_remove(path)) end
+    end)
+  end
   return target
 end
 
--- Checkpoints to remove once this one is complete: all but the newest, so that `keep` remain.
-local function retired(root, keep)
-  local paths = {}
+-- Checkpoints to remove once this one is complete: all but the newest, so that `keep` remain. On several disks later
+-- ones, which a run that was killed can have left on some of them, do not count.
+local function retired(root, keep, before)
+  local paths, found = {}, {}
   if not keep then return paths end
-  local found = folder.list(root)
-  for i = 1, #found - keep + 1 do paths[i] = found[i].path end
+  for _, one in ipairs(folder.list(root)) do
+    if not before or one.step < before then found[#found + 1] = one.path end
+  end
+  for i = 1, #found - keep + 1 do paths[i] = found[i] end
   return paths
 end
 
-local function prepare(root, target, unfinished)
-  if folder.is_checkpoint(target) then
-    errors.invalid("checkpoint %s already exists: save into another folder, or remove it first", target)
+-- Makes room for the checkpoint. One that a run which was killed committed on some disks and not on others is not one.
+local function prepare(saver, root, is_partial)
+  if is_partial and folder.is_checkpoint(saver.target) then check(C.ms_checkpoint_remove(saver.target)) end
+  if folder.is_checkpoint(saver.target) then
+    errors.invalid("checkpoint %s already exists: save into another folder, or remove it first", saver.target)
   end
-  folder.prepare(root, unfinished)
+  folder.prepare(root, saver.unfinished)
 end
 
-local function describe(train, o)
+-- Whether the checkpoint's name is taken by one that is neither the same save on all disks nor complete on one.
+-- Collective.
+local function is_partial(session, saver)
+  if not saver.disk.split then return false end
+  local older, lacks = newest.save_of(saver.target)
+  local saves, wholes = session:gather_numbers(older or NONE, "of an older save", older and not lacks and 1 or 0)
+  local partial = false
+  for place, other in ipairs(saves) do
+    if wholes[place] == 1 then return false end
+    partial = partial or other ~= saves[1]
+  end
+  return partial
+end
+
+local function describe(train, saver, o)
+  local hosts
+  for i, rank in ipairs(saver.disk.split and train.session:ranks() or {}) do
+    hosts = hosts or {}
+    hosts[i] = disks.host_of(rank)
+  end
   return manifest.head(train.session, {
     step = train.steps_done, ranks = #train.session:ranks(), data = o.data and o.data:state() or nil,
+    save = hosts and saver.save, hosts = hosts,
     generator = { seed = train.seed, micro_batches = train.micro_batches, eager = create.generator() },
     schedule = train.steps_done > 0 and { lr = train.optimizer.lr(train.steps_done),
       next_lr = train.optimizer.lr(train.steps_done + 1) } or nil,
@@ -116,20 +159,23 @@ local function describe(train, o)
   })
 end
 
-local function start(train, saver, o)
-  local session, config = train.session, ffi.new("ms_save_config")
+local function start(train, saver, o, head)
+  local session, disk, config = train.session, saver.disk, ffi.new("ms_save_config")
   C.ms_save_config_default(config, ffi.sizeof(config))
   local writer = 0
   for place, rank in ipairs(session:ranks()) do
     if rank == session.sharding.rank then writer = place - 1 end
   end
   config.folder, config.writer, config.asynchronous = saver.unfinished, writer, o.async and 1 or 0
-  local head, paths, retires
-  if is_first(session) then
-    head, paths = describe(train, o), retired(o.root, o.keep_last)
+  local part_head = disk.split and host_parts.head(saver.save, disks.host_of(session.sharding.rank)) or nil
+  config.part_head = part_head
+  local awaits, paths, retires
+  if disk.is_first then
+    awaits, paths = ffi.new("int[?]", #disk.writers, disk.writers), disk.split and {} or retired(o.root, o.keep_last)
     retires = ffi.new("const char *[?]", #paths, paths)
-    config.target, config.writers, config.head = saver.target, #session:ranks(), head
+    config.target, config.head, config.writers, config.awaits = saver.target, head, #disk.writers, awaits
     config.retired, config.retires = #paths, retires
+    saver.older = disk.split and retired(o.root, o.keep_last, train.steps_done) or {}
   end
   check(C.ms_save_start(saver.handle, config))
 end
@@ -141,16 +187,21 @@ end
 function save.run(train, o)
   local session = train.session
   save.finish(session)
-  local saver, step = saver_of(session), train.steps_done
+  local step = train.steps_done
   ema.initialize(train)
   compare(session, step, "the saved step", "ms.checkpoint.save: after step %d", step)
   compare(session, hash.of_text(o.root), "the checkpoint's folder", "ms.checkpoint.save: into folder %s", o.root)
-  local nonce = session:gather_numbers(is_first(session) and folder.nonce() or 0, "of the save")[1]
-  saver.target, saver.unfinished = folder.of(o.root, step), folder.unfinished(o.root, step, nonce)
+  local disk = disks.of(session, o.root)
+  local saver = saver_of(session, disk)
+  saver.save = session:gather_numbers(folder.nonce(), "of the save")[1]
+  saver.target, saver.unfinished = folder.of(o.root, step), folder.unfinished(o.root, step, saver.save)
+  local partial, head = is_partial(session, saver), nil
   all_do(session, saver, "of the checkpoint's folder", function()
-    if is_first(session) then prepare(o.root, saver.target, saver.unfinished) end
+    if disk.is_first then prepare(saver, o.root, partial) end
+    if session:ranks()[1] == session.sharding.rank then head = describe(train, saver, o) end
   end)
-  all_do(session, saver, "of the save", start, train, saver, o)
+  if disk.split then head = agreement.text_of_first(session, "of the manifest", head) end
+  all_do(session, saver, "of the save", start, train, saver, o, head)
   local target = saver.target
   if not o.async then save.finish(session) end
   return target

@@ -17,6 +17,7 @@ end
 -- A kind is { description, test }.
 local KINDS = {
   count = { "a whole number of at least 0", natural },
+  positive = { "a whole number of at least 1", function(value) return natural(value) and value >= 1 end },
   number = { "a number", function(value) return type(value) == "number" end },
   boolean = { "true or false", function(value) return type(value) == "boolean" end },
   string = { "a string", function(value) return type(value) == "string" end },
@@ -35,11 +36,15 @@ local HEAD = {
   { "saved_at", "string", optional = true }, { "optimizer", "table", optional = true },
   { "ema", "table", optional = true }, { "generator", "table", optional = true }, { "data", "table", optional = true },
   { "schedule", "table", optional = true }, { "settings", "table", optional = true },
-  { "model", "table", optional = true },
+  { "model", "table", optional = true }, { "replicate_sync", "table", optional = true },
 }
 local MESH = { { "label", "string" }, { "shape", "table" } }
 local OPTIMIZER = { { "kind", "string" }, { "states", "table", optional = true } }
 local EMA = { { "decay", "number" }, { "warmup", "boolean" } }
+local REPLICATE_SYNC = {
+  { "replicas", "positive" }, { "every", "positive" }, { "fragments", "positive" }, { "delay", "count" },
+  { "alpha", "number" }, { "momentum", "number" }, { "units", "table" },
+}
 local GENERATOR = { { "seed", "count" }, { "eager", "table" } }
 local EAGER = { { "seed", "count" }, { "draws", "count" } }
 local PARAMETER = { { "name", "string" }, { "shape", "table" }, { "dtype", "f32" }, { "frozen", "boolean" } }
@@ -119,6 +124,15 @@ local function check_files(check, files)
   end)
 end
 
+---Refuses a manifest of several folders whose hosts or save are missing or invalid: raises MS_EINVAL.
+---@param read table as JSON gave it
+---@param path string folder of the checkpoint
+function schema.check_hosts(read, path)
+  local check = { path = path }
+  check_fields(check, read, "it", { { "save", "count" }, { "hosts", "table" } })
+  each(check, read.hosts, "hosts", function(host, where) expect(check, host, where, "string") end)
+end
+
 ---Refuses a manifest with a missing or invalid field: raises MS_EINVAL with the field's name.
 ---@param read table as JSON gave it
 ---@param path string folder of the checkpoint
@@ -127,7 +141,8 @@ function schema.check(read, path)
   check_fields(check, read, "it", HEAD)
   check_fields(check, read.mesh, "mesh", MESH)
   check_shape(check, read.mesh.shape, "mesh.shape")
-  for _, part in ipairs({ { "optimizer", OPTIMIZER }, { "ema", EMA }, { "generator", GENERATOR } }) do
+  for _, part in ipairs({ { "optimizer", OPTIMIZER }, { "ema", EMA }, { "generator", GENERATOR },
+    { "replicate_sync", REPLICATE_SYNC } }) do
     if read[part[1]] then check_fields(check, read[part[1]], part[1], part[2]) end
   end
   if read.generator then check_fields(check, read.generator.eager, "generator.eager", EAGER) end
@@ -136,6 +151,9 @@ function schema.check(read, path)
       expect(check, state, where, "string")
     end)
   end
+  each(check, read.replicate_sync and read.replicate_sync.units or {}, "replicate_sync.units", function(unit, where)
+    expect(check, unit, where, "string")
+  end)
   for key, value in pairs(read.settings or {}) do expect(check, value, "settings." .. tostring(key), "string") end
   check_parameters(check, read.parameters)
   check_files(check, read.files)

@@ -3,7 +3,9 @@
 local check = require("moonshard.check")
 local command_line = require("moonshard.cli.command_line")
 local engine = require("moonshard.base.ffi")
+local hosts = require("moonshard.cli.hosts")
 local json = require("moonshard.base.json")
+local nodes = require("moonshard.cli.nodes")
 local recipe = require("moonshard.cli.recipe")
 local run = require("moonshard.cli.run")
 local status = require("moonshard.base.exit_status")
@@ -24,6 +26,8 @@ local OPTIONS = {
   ["--json"] = { name = "json", value = "flag" },
   ["--timeout"] = { name = "timeout", value = "seconds" },
 }
+for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
+for option, row in pairs(hosts.OPTIONS) do OPTIONS[option] = row end
 
 local STEPS = 5
 local O_WRONLY = 1 -- Linux
@@ -35,9 +39,10 @@ local function silence()
 end
 
 local function launcher(line, chunk)
-  return function(ranks, body)
+  return function(one, body)
     local ended, why = require("moonshard.host").launch {
-      ranks = ranks,
+      ranks = not one and line.ranks or 1, nodes = not one and line.nodes or nil,
+      node_rank = not one and line.node_rank or nil, rendezvous = not one and line.rendezvous or nil,
       main = function()
         silence()
         return run.rank_main(line, function() body(chunk) end)
@@ -95,12 +100,21 @@ end
 ---@return integer exit status
 function command.main(arguments)
   local line = command_line.parse("moonshard check", arguments, { recipe = true, options = OPTIONS })
+  nodes.check_timeout()
+  nodes.choose_transport(line)
+  hosts.check_options(line)
+  if line.hosts then return hosts.launch(line) end
+  if nodes.joins(line) then
+    refuse("MS_EINVAL", "moonshard check starts its ranks itself, but this process is one that another launcher "
+      .. "started: run it alone, or with --hosts")
+  end
   local chunk = recipe.load(line.recipe)
   run.preload()
   local ended, found, of_ranks = check.run {
-    ranks = line.ranks or 1, steps = line.steps or STEPS, rtol = line.rtol, launch = launcher(line, chunk),
+    ranks = line.ranks or 1, node = line.node_rank or 0, nodes = line.nodes or 1, steps = line.steps or STEPS,
+    rtol = line.rtol, launch = launcher(line, chunk),
   }
-  if ended ~= status.OK then return ended end
+  if ended ~= status.OK or not found then return ended end
   if found.steps == 0 then
     refuse("MS_EINVAL", "%s: ended without a training step, so there is nothing to compare", line.recipe)
   end

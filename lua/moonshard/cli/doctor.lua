@@ -79,6 +79,8 @@ local function print_text(found)
       found.libraries.onednn or "not visible", found.libraries.pcre2 or "not visible") },
   }
   gpu_rows(found.gpu, rows)
+  rows[#rows + 1] = { "between hosts", found.transport.chosen or found.transport.why }
+  rows[#rows + 1] = { "", found.transport.ucx and "UCX " .. found.transport.ucx or found.transport.ucx_why }
   rows[#rows + 1] = { "limits", ("open files %s, locked memory %s"):format(tostring(found.limits.open_files),
     size_or_unlimited(found.limits.locked_memory_bytes)) }
   for _, row in ipairs(rows) do

@@ -22,6 +22,8 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --nodes N --node-rank R --rendezvous tcp://HOST:PORT
                          run as node R of N, each with RANKS ranks; all nodes connect to HOST, which is node 0; under
                          torchrun, mpirun or srun omit these and -n: run joins their ranks
+      --transport NAME   how hosts exchange bytes: tcp, ucx, mpi, or auto (default): ucx over RDMA, otherwise tcp;
+                         `moonshard doctor` says which one auto takes
       --device D         cpu (default) or cuda: one rank per GPU, numbered on each host by LOCAL_RANK
       --cuda-graph       capture each phase on the GPU once, then replay it
       --nccl-windows     place communication buffers of GPUs in NCCL's registered memory (NCCL 2.27 or later)
@@ -35,11 +37,16 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          --passes: the time that each compiler pass took and what it changed
   moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--all] [--json] [key=value ...]
                          list which rule made each decision and its cost, what sets the memory peak, and what to change
-  moonshard check RECIPE.lua -n RANKS [--steps K] [--rtol X] [--timeout S] [--json] [key=value ...]
+  moonshard check RECIPE.lua -n RANKS [--steps K] [--rtol X] [--timeout S] [--json]
+                  [--transport NAME] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
+                  [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]] [key=value ...]
                          compare the first K steps (default 5) on RANKS ranks with one rank on the same global batches:
                          losses, gradient norms, parameters
   moonshard sweep SWEEP.lua [--plan] [--ranks-per-node M] [--resume] [--json] [key=value ...]
                          run a recipe over a grid of settings (ms.sweep): table, CSV, JSON and a page of charts
+                  --hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]
+                          [--rendezvous PLACE]
+                         run every point on several hosts, as `run` does; the first must see the folder of the results
                   --compare OLD NEW [--out DIR] [--json]
                          compare two finished sweeps (folders, results.json or results.jsonl) point by point: the
                          change in speed, and whether it exceeds the variation between runs; charts in DIR/compare.html
@@ -57,7 +64,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          OUT/model.safetensors; --huggingface: make OUT a folder that Hugging Face's library loads
   moonshard generate RECIPE.lua --checkpoint DIR | FOLDER [-n RANKS] [--prompt TEXT] [--tokenizer tokenizer.json]
                      [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TOKEN] [--seed S] [--ema]
-                     [--timeout S] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
+                     [--timeout S] [--transport NAME] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
                      [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]] [key=value ...]
                          continue a prompt with the recipe's model and the checkpoint's weights, or their averages
                          (--ema), or with the model in a Hugging Face folder

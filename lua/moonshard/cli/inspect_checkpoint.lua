@@ -32,8 +32,10 @@ function describe.table(checkpoint, checked)
   end
   return {
     path = checkpoint.path, step = read.step, ranks = read.ranks, mesh = read.mesh.label, saved_at = read.saved_at,
-    optimizer = read.optimizer, ema = read.ema, data = read.data, generator = read.generator, schedule = read.schedule,
+    optimizer = read.optimizer, ema = read.ema, replicate_sync = read.replicate_sync,
+    data = read.data, generator = read.generator, schedule = read.schedule,
     settings = read.settings,
+    missing = read.missing,
     parameters = parameters, files = files, elements = elements, bytes = bytes, checksums_compared = checked,
   }
 end
@@ -59,13 +61,16 @@ function describe.text(found)
   local head = ("%s: step %d, mesh %s, %d parameters, %.0f elements, %s in %d files, %s"):format(found.path, found.step,
     found.mesh, #found.parameters, found.elements, progress.size(found.bytes), #found.files,
     found.checksums_compared and "all checksums right" or "checksums not compared")
+  local missing = found.missing or {}
+  if #missing > 0 then head = ("%s; %d parts of other hosts are missing"):format(head, #missing) end
   local rows = {}
-  for _, part in ipairs({ "optimizer", "ema", "data", "generator", "schedule" }) do
+  for _, part in ipairs({ "optimizer", "ema", "replicate_sync", "data", "generator", "schedule" }) do
     if found[part] then rows[#rows + 1] = { part, settings_text(found[part]) } end
   end
   for _, file in ipairs(found.files) do
     rows[#rows + 1] = { file.file, ("%d tensors, %s"):format(file.tensors, progress.size(file.bytes)) }
   end
+  for _, part in ipairs(missing) do rows[#rows + 1] = { part.part, "missing: written on " .. part.host } end
   for _, param in ipairs(found.parameters) do
     rows[#rows + 1] = {
       param.name, ("[%s]%s"):format(table.concat(param.shape, ","), param.frozen and " frozen" or ""),

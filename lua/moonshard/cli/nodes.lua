@@ -13,7 +13,10 @@ nodes.OPTIONS = {
   ["--nodes"] = { name = "nodes", value = "count" },
   ["--node-rank"] = { name = "node_rank", value = "index" },
   ["--rendezvous"] = { name = "rendezvous", value = "text", what = "tcp://host:port, file:///path or env://" },
+  ["--transport"] = { name = "transport", value = "text", what = "auto, tcp, ucx or mpi" },
 }
+
+local TRANSPORTS = { auto = true, tcp = true, ucx = true, mpi = true }
 
 -- Options that apply only to moonshard's own launcher.
 local LAUNCHER_ONLY = { log_ranks = "--log-ranks", pin = "--pin", grace = "--grace" }
@@ -79,6 +82,20 @@ function nodes.check_timeout()
   local seconds = tonumber(text)
   if text and text ~= "" and not (seconds and seconds > 0 and seconds < math.huge) then
     refuse("MS_EINVAL", "environment variable MOONSHARD_TIMEOUT=%q: it must be a number of seconds above 0", text)
+  end
+end
+
+---Sets the transport between hosts that --transport names, which ranks inherit. Refuses one that does not exist, also
+---in MOONSHARD_TRANSPORT.
+---@param line moonshard.CommandLine
+function nodes.choose_transport(line)
+  local variable = os.getenv("MOONSHARD_TRANSPORT")
+  if line.transport and not TRANSPORTS[line.transport] then
+    refuse("MS_EINVAL", "--transport %s: must be auto, tcp, ucx or mpi", line.transport)
+  elseif line.transport then
+    set_variable("MOONSHARD_TRANSPORT", line.transport)
+  elseif variable and variable ~= "" and not TRANSPORTS[variable] then
+    refuse("MS_EINVAL", "environment variable MOONSHARD_TRANSPORT=%q: it must be auto, tcp, ucx or mpi", variable)
   end
 end
 

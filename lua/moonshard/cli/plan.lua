@@ -90,11 +90,9 @@ local function passes_of(compiled, as_json)
   return table.concat(lines, "\n") .. "\n"
 end
 
--- Adds to the plan's memory the copy that a trainer makes for asynchronous saves.
-local function print_plan(compiled, line, trainer)
-  if line.passes then return passes_of(compiled, line.json) end
-  if line.summary then return summary_of(compiled, line.json) end
-  local bytes = require("moonshard.checkpoint.policy").snapshot_bytes(trainer, trainer.checkpoint)
+-- The plan, with the copy that a trainer makes for asynchronous saves in addition to the arenas.
+local function whole_plan(compiled, line, trainer)
+  local bytes = require("moonshard.checkpoint.policy").snapshot_bytes(trainer, trainer.checkpoint, compiled)
   if line.json then
     if bytes == 0 then return compiled:json() end
     return ('%s,"snapshot_bytes":%.0f}'):format(compiled:json():match("^(.*)}%s*$"), bytes)
@@ -103,6 +101,20 @@ local function print_plan(compiled, line, trainer)
   end
   return ("%sbeside the arenas: %s for the copy of a save in the background\n"):format(compiled:text(),
     require("moonshard.base.progress").size(bytes))
+end
+
+-- Adds a note at the end of the head, if another mesh would send less between nodes.
+local function print_plan(compiled, line, trainer, batch)
+  if line.passes then return passes_of(compiled, line.json) end
+  local text = line.summary and summary_of(compiled, line.json) or whole_plan(compiled, line, trainer)
+  local better_mesh = require("moonshard.explain.better_mesh")
+  local better = better_mesh.of(compiled, trainer, batch)
+  if not better then return text end
+  if line.json then
+    return ('%s,"better_mesh":%s}'):format(text:match("^(.*)}%s*$"), require("moonshard.base.json").encode(better))
+  end
+  local head = text:match("^(.-\n)phase ") or text
+  return ("%s  %s\n%s"):format(head, better_mesh.text(better), text:sub(#head + 1))
 end
 
 ---@param arguments string[] without "plan"

@@ -191,6 +191,7 @@ end
 ---@return integer exit status
 function run.launch(line, chunk)
   nodes.check_timeout()
+  nodes.choose_transport(line)
   hosts.check_options(line)
   if line.hosts then return hosts.launch(line) end
   run.preload()

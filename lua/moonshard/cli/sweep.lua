@@ -11,6 +11,7 @@ local output_file = require("moonshard.base.output_file")
 local recipe = require("moonshard.cli.recipe")
 local status = require("moonshard.base.exit_status")
 local sweep = require("moonshard.sweep")
+local sweep_hosts = require("moonshard.cli.sweep_hosts")
 
 local command = {}
 
@@ -20,6 +21,7 @@ local OPTIONS = {
   ["--plan"] = { name = "plan", value = "flag" },
   ["--ranks-per-node"] = { name = "ranks_per_node", value = "count" },
 }
+for option, row in pairs(sweep_hosts.OPTIONS) do OPTIONS[option] = row end
 
 local COMPARE_OPTIONS = {
   ["--compare"] = { name = "compare", value = "flag" },
@@ -68,7 +70,7 @@ function command.main(arguments)
     recipe = true, usage = "SWEEP.lua", options = OPTIONS,
   })
   sweep.mode = { file = line.recipe, resume = line.resume or false, json = line.json or false,
-    plan = line.plan or false, ranks_per_node = line.ranks_per_node }
+    plan = line.plan or false, ranks_per_node = line.ranks_per_node, hosts = sweep_hosts.read(line) }
   local chunk = recipe.load(line.recipe)
   check_it_sweeps(line.recipe)
   engine.C.ms_interrupt_install()

@@ -83,9 +83,35 @@ function agreement.raise_first_failure(session, what, ok, raised)
   for place, rank in ipairs(ranks) do
     local other = all[place - 1]
     if other.code ~= 0 then
-      errors.raise(ffi.string(C.ms_status_name(other.code)), "rank %d: %s", rank, ffi.string(other.text))
+      local on = world.nodes() > 1 and " on " .. world.node_name(world.node_of(rank)) or ""
+      errors.raise(ffi.string(C.ms_status_name(other.code)), "rank %d%s: %s", rank, on, ffi.string(other.text))
     end
   end
+end
+
+local PIECE_BYTES = 4080
+
+ffi.cdef(("typedef struct { int bytes; char text[%d]; } ms_lua_piece;"):format(PIECE_BYTES))
+
+---The text that the first rank of a model gives. Collective over its ranks.
+---@param session moonshard.Session
+---@param what string for reports: "of the manifest"
+---@param text string? what this rank gives; the first rank's counts
+---@return string
+function agreement.text_of_first(session, what, text)
+  local mine, all = ffi.new("ms_lua_piece"), ffi.new("ms_lua_piece[?]", #session:ranks())
+  local state, received, at = session:ensure_state(), {}, 0
+  repeat
+    local rest = text and text:sub(at + 1, at + PIECE_BYTES) or ""
+    mine.bytes, at = #rest, at + PIECE_BYTES
+    ffi.copy(mine.text, rest, #rest)
+    world.set_activity(what)
+    local status = C.ms_state_all_gather_bytes(state, mine, ffi.sizeof(mine), all)
+    world.set_activity(nil)
+    check(status)
+    received[#received + 1] = ffi.string(all[0].text, all[0].bytes)
+  until all[0].bytes < PIECE_BYTES
+  return table.concat(received)
 end
 
 return agreement

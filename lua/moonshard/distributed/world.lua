@@ -143,6 +143,16 @@ function world.local_rank()
   return C.ms_world_local_rank(world.handle)
 end
 
+---Bytes of collectives that this rank has sent to and received from other nodes, as its transport counts them, with the
+---messages by which ranks compare what they enter (MS_ENTRY_BYTES each).
+---@return number sent
+---@return number received
+function world.transport_bytes()
+  local bytes = ffi.new("int64_t[2]")
+  engine.check(C.ms_world_transport_bytes(world.handle, bytes, bytes + 1))
+  return tonumber(bytes[0]), tonumber(bytes[1])
+end
+
 ---Names this rank's work outside the engine, for reports and `moonshard ps`: "data"; nil ends it.
 ---@param what string?
 function world.set_activity(what)

@@ -5,6 +5,7 @@ local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local memory = require("moonshard.engine.memory")
+local plan = require("moonshard.engine.plan")
 local profile = require("moonshard.distributed.profile")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -12,12 +13,13 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@class moonshard.Counters totals since the exec was created
 ---@field collectives table<string, integer> by phase
 ---@field comm_bytes table<string, number> by mesh dimension
+---@field traffic table<string, moonshard.Traffic> by mesh dimension
 ---@field allocations integer memory allocations by the engine during phases: 0
 ---@field seconds { kernels: number, waits: number, collectives: number, total: number }
 
 local PHASE = {
   first = C.MS_PHASE_FIRST, next = C.MS_PHASE_NEXT, last = C.MS_PHASE_LAST, norm = C.MS_PHASE_NORM,
-  update = C.MS_PHASE_UPDATE, evaluate = C.MS_PHASE_EVALUATE,
+  update = C.MS_PHASE_UPDATE, evaluate = C.MS_PHASE_EVALUATE, outer = C.MS_PHASE_OUTER,
 }
 
 -- Phases that read inputs; the others only read and write the state.
@@ -80,7 +82,7 @@ local function write_constants(self)
 end
 
 ---Runs a phase; returns the engine's status so that the caller can handle MS_ENONFINITE.
----@param phase string "first", "next", "last", "norm", "update" or "evaluate"
+---@param phase string "first", "next", "last", "norm", "update", "outer" or "evaluate"
 ---@return integer status
 function Exec:try(phase)
   if READS_INPUTS[phase] then write_constants(self) end
@@ -109,13 +111,24 @@ function Exec:counters()
   return counters
 end
 
+---What its collectives have moved since the exec was created, by mesh dimension.
+---@return table<string, moonshard.Traffic>
+function Exec:traffic()
+  local moved, by = ffi.new("ms_traffic"), {}
+  for dim = 0, self.plan.mesh.ndim - 1 do
+    check(C.ms_exec_traffic(self.handle, dim, moved))
+    by[self.plan.mesh:dim_name(dim)] = plan.traffic_of(moved)
+  end
+  return by
+end
+
 ---The counters as a Lua table.
 ---@return moonshard.Counters
 function Exec:report()
   local counters = self:counters()
   local report = {
     collectives = {}, comm_bytes = self.plan.mesh:by_dimension(counters.comm_bytes),
-    allocations = tonumber(counters.allocations),
+    traffic = self:traffic(), allocations = tonumber(counters.allocations),
   }
   for name, phase in pairs(PHASE) do report.collectives[name] = tonumber(counters.collectives[tonumber(phase)]) end
   report.seconds = {

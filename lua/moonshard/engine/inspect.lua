@@ -99,9 +99,9 @@ end
 -- ---- trainers ----------------------------------------------------------------------------------------
 
 -- The engine sums the gradients of all ranks and micro-batches; this factor turns the sum into the mean's gradient.
-local function mean_factor(trainer)
+local function mean_factor(trainer, param)
   if trainer.steps_done == 0 then errors.invalid("there is no gradient before the first step") end
-  return trainer.session.gradient_scale
+  return trainer.session:gradient_factor(param)
 end
 
 ---The gradient of the last step's mean loss, before clipping. Collective unless `own`.
@@ -111,7 +111,7 @@ end
 ---@return moonshard.Tensor
 function inspect.gradient(trainer, name, own)
   local around, index, param = find(trainer.model, name)
-  return (own and read_shard or read_full)(around, index, param, C.MS_TENSOR_GRAD, mean_factor(trainer))
+  return (own and read_shard or read_full)(around, index, param, C.MS_TENSOR_GRAD, mean_factor(trainer, param))
 end
 
 -- The number of updates of a parameter. A step in which it has no gradient does not update it.
@@ -126,15 +126,16 @@ end
 ---@param trainer moonshard.Trainer
 ---@param name string
 ---@param what string "step": the number of its updates; AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; averages of
----  the weights: "ema"
+---  the weights: "ema"; local SGD: "synced", "outer_momentum", "outer_sum"
 ---@param own boolean? only the shard of this rank
 ---@return moonshard.Tensor
 function inspect.optimizer_state(trainer, name, what, own)
   if what == "step" then return updates_of(trainer, name) end
-  local states = {}
+  local states, sync = {}, trainer.session.sharding.local_sync
   for _, state in ipairs(owned_ranges.states(trainer.optimizer, trainer.session.ema)) do
     states[state.kind] = state.what
   end
+  for _, state in ipairs(sync and owned_ranges.outer_states(sync) or {}) do states[state.kind] = state.what end
   if not states[what] then
     errors.raise("MS_ENAME", "%s keeps no %s: %s", trainer.optimizer.kind, tostring(what),
       nearest.advice(what, states))

@@ -15,7 +15,7 @@ local plan = {
   CATEGORIES = {},
   ---Names of categories for columns.
   SHORT = {},
-  PHASES = { "first", "next", "last", "norm", "update", "evaluate" },
+  PHASES = { "first", "next", "last", "norm", "update", "evaluate", "outer" },
 }
 
 for i, names in ipairs({
@@ -71,6 +71,32 @@ function Plan:summary()
   end
   for i, name in ipairs(plan.PHASES) do result.collectives[name] = s.collectives[i - 1] end
   return result
+end
+
+---@class moonshard.Traffic bytes
+---@field inside number read from memory that other ranks of the same node have written
+---@field sent number to other nodes
+---@field received number from other nodes
+
+---An ms_traffic as a table.
+---@param t ffi.cdata*
+---@return moonshard.Traffic
+function plan.traffic_of(t) return { inside = t.inside, sent = t.sent, received = t.received } end
+
+---The bytes of an ms_traffic between nodes: sent, or received if that is more, because links carry both at once.
+---@param t ffi.cdata*|moonshard.Traffic
+---@return number
+function plan.wire_bytes(t) return math.max(t.sent, t.received) end
+
+---What a step of one micro-batch moves along each dimension of the mesh: this rank, and all ranks of its node.
+---@return table<string, { rank: moonshard.Traffic, node: moonshard.Traffic }>
+function Plan:traffic()
+  local moved, by = ffi.new("ms_traffic[2]"), {}
+  for dim = 0, self.mesh.ndim - 1 do
+    check(C.ms_plan_traffic(self.handle, dim, moved, moved + 1))
+    by[self.mesh:dim_name(dim)] = { rank = plan.traffic_of(moved[0]), node = plan.traffic_of(moved[1]) }
+  end
+  return by
 end
 
 ---@class moonshard.PlanPass

@@ -16,6 +16,7 @@ local exec = require("moonshard.engine.exec")
 local initial_values = require("moonshard.engine.initial_values")
 local memory = require("moonshard.engine.memory")
 local plan = require("moonshard.engine.plan")
+local replicate_sync = require("moonshard.shard.replicate_sync")
 local capture = require("moonshard.engine.capture")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -39,6 +40,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field prefetch integer? overrides the trainer's option
 ---@field train_exec moonshard.Exec? the exec of the last step
 ---@field gradient_scale number? of the last step: factor that turns a sum of gradients into their mean
+---@field synced_gradient_scale number? the same for units without a fragment, whose sums are over all replicas
 ---@field memory_limit number? of the last trainer: maximum bytes of this rank's arenas and unsharded copies
 ---@field unsharded table<moonshard.Unit, table<integer, moonshard.Tensor>> full parameters kept by unshard
 ---@field in_full_params boolean whether ms.with_full_params is running
@@ -107,6 +109,7 @@ end
 ---@field sync integer?
 ---@field reshard_after_backward boolean?
 ---@field memory_limit number? maximum bytes of a rank's arenas; a plan that needs more is not bound
+---@field outer moonshard.OuterParts? what the plan does of an outer step of local SGD
 
 -- Sets what a plan and its state must agree on: the device, and what ranks share. self.node_of keeps the array of nodes
 -- alive while the config is in use.
@@ -128,6 +131,7 @@ function Session:compile(name, graph, settings)
   local compiled = plan.compile(graph, self.sharding.mesh, function(config)
     if self.optimizer then self.optimizer:configure(config) end
     ema.configure(config, self.ema)
+    replicate_sync.configure(config, self.sharding.local_sync, settings.outer)
     config.train = settings.train and 1 or 0
     config.accumulate = settings.accumulate and 1 or 0
     config.max_norm = settings.clip_grad_norm or 0
@@ -161,6 +165,7 @@ local function make_state(self)
   C.ms_plan_config_default(config, ffi.sizeof(config))
   config.train = self.optimizer and 1 or 0
   ema.configure(config, self.ema)
+  replicate_sync.configure(config, self.sharding.local_sync)
   set_place(self, config)
   config.nccl = device.nccl_options(config.device)
   if self.optimizer then self.optimizer:configure(config) end
@@ -186,6 +191,7 @@ function Session:ensure_state()
     self.state = nil -- its values are incomplete
     error(read, 0)
   end
+  if self.sharding.local_sync then check(C.ms_state_restart_outer(self.state)) end
   self.loaded = read
   return self.state
 end
@@ -290,6 +296,13 @@ function Session:all_or_none(what, call, ...)
   return unpack(results, 2, table.maxn(results))
 end
 
+---The factor that turns the sum of a parameter's gradients in the last step into their mean.
+---@param param moonshard.ShardedParameter
+---@return number
+function Session:gradient_factor(param)
+  return param.unit.fragment and self.gradient_scale or self.synced_gradient_scale
+end
+
 ---The ranks that train this model together.
 ---@return integer[]
 function Session:ranks()
@@ -328,6 +341,7 @@ function Session:exec(name, inputs, forward, settings)
   for _, input in ipairs(inputs) do
     key[#key + 1] = input.name .. ":" .. input.dtype .. ":" .. table.concat(input.shape, "x")
   end
+  if settings.outer then key[#key + 1] = ("outer %d %d"):format(settings.outer.fragment, settings.outer.parts) end
   local id = table.concat(key, " ")
   local found = self.execs[id .. self.rules]
   if not found then

@@ -39,12 +39,12 @@ function state_dict.get(model, o)
   return dict
 end
 
--- The elements of a parameter that this rank needs: shape (nil if any), count, first.
+-- The elements of a parameter that this rank needs: shape (nil if any), count, first, and whether no replica has them.
 local function expected(around, i, param, full)
   if full then return param.shape, param.numel, 0 end
-  local first, count = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
-  check(C.ms_model_owned(around.sharding:handle(), i - 1, first, count))
-  return nil, tonumber(count[0]), tonumber(first[0])
+  local first, count, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
+  check(C.ms_state_kept(around.state, i - 1, C.MS_TENSOR_PARAM, first, count, sliced))
+  return nil, tonumber(count[0]), tonumber(first[0]), sliced[0] ~= 0
 end
 
 local function check_entry(around, i, param, given, full, wrong)
@@ -88,15 +88,21 @@ local function check_all(around, dict, full)
 end
 
 local function write(around, dict, full)
+  local any_sliced = false
   for i, param in ipairs(around.sharding.params) do
     local given = dict[param.fqn]
     if full then
       check(C.ms_state_scatter(around.state, i - 1, 0, is_first(around) and given.data or nil))
     else
-      local _, count, first = expected(around, i, param, false)
+      local _, count, first, sliced = expected(around, i, param, false)
       check(C.ms_state_write(around.state, i - 1, C.MS_TENSOR_PARAM, first, count, given.data))
+      if param.unit.fragment and around.optimizer and not param.frozen then
+        check(C.ms_state_write(around.state, i - 1, C.MS_TENSOR_SYNCED, first, count, given.data))
+      end
+      any_sliced = any_sliced or sliced
     end
   end
+  if any_sliced then check(C.ms_state_spread(around.state)) end
 end
 
 ---@param model moonshard.Module

@@ -189,7 +189,9 @@ local function lend(around, module, o)
   lent.params = by_name(around, module, lent.by_index)
   if o.with_grads then
     local grads = gather(around, units, C.MS_TENSOR_GRAD, keeps)
-    for _, sum in pairs(grads) do values.scale(sum.data, sum:numel(), around.gradient_scale) end
+    for index, sum in pairs(grads) do
+      values.scale(sum.data, sum:numel(), around:gradient_factor(around.sharding.params[index + 1]))
+    end
     lent.grads = by_name(around, module, grads)
   end
   return lent

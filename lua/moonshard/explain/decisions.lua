@@ -14,7 +14,9 @@ local decisions = {}
 ---@field value any the value in JSON
 ---@field rule moonshard.Decision? nil: the default
 ---@field gathered number bytes that this rank receives for it per step
+---@field gathered_wire number the part of them that crosses nodes
 ---@field reduced number? bytes reduced over ranks for it per step
+---@field reduced_wire number? the part of them that crosses nodes
 ---@field kept table<string, number> bytes by category
 ---@field in_turn boolean? rows of the policy keep their bytes at different times, so a sum of rows is their maximum
 
@@ -28,8 +30,10 @@ local function costs_of_parameters(self, costs, handle)
   for i, param in ipairs(self.params) do
     local cost, owned = unit_cost[param.unit], plan_costs.owned(handle, i - 1)
     local states = cost.gradients > 0 and cost.optimizer / cost.gradients or 0
+    local share = read_bytes(param) / read[param.unit]
     by_param[param] = {
-      gathered = math.floor(cost.gathered * read_bytes(param) / read[param.unit] + 0.5),
+      gathered = math.floor(cost.gathered * share + 0.5),
+      gathered_wire = math.floor(cost.gathered_wire * share + 0.5),
       gradients = param.frozen and 0 or 4 * owned, optimizer = param.frozen and 0 or 4 * owned * states,
     }
   end
@@ -68,10 +72,19 @@ local function rows_of(self, policy, subjects, decided)
         name = subject.name, text = policy.text(decision.value, owner, subject.cost, self),
         value = policy.json(decision.value, owner), rule = (decision.rule or decision.where) and decision or nil,
         gathered = cost.gathered or 0, reduced = cost.reduced, kept = cost.kept or {}, in_turn = policy.in_turn,
+        gathered_wire = cost.gathered_wire or 0, reduced_wire = cost.reduced_wire,
       }
     end
   end
   return rows
+end
+
+-- Whether a rule or one value for all decided something.
+local function is_given(decided)
+  for _, decision in pairs(decided) do
+    if decision.rule or decision.where then return true end
+  end
+  return false
 end
 
 -- The optimizer's groups as decisions whose value is the settings of a parameter, with defaults.
@@ -91,7 +104,7 @@ end
 ---@param costs moonshard.UnitCost[] in the order of units
 ---@param optimizer moonshard.Optimizer
 ---@param modules moonshard.NamedModule[]
----@return table<string, moonshard.Explained[]> by policy
+---@return table<string, moonshard.Explained[]> by policy, without rare ones that decide nothing
 ---@return string[] shadowed warnings about rules that never decide
 ---@return { policy: string, pattern: string, where: string? }[] unmatched
 function decisions.of(sharding, plan, costs, optimizer, modules)
@@ -104,7 +117,9 @@ function decisions.of(sharding, plan, costs, optimizer, modules)
   for _, policy in ipairs(policies.shown) do
     local name = policy.name
     local from = elsewhere[name] or { decided = sharding.decisions[name], unmatched = sharding.unmatched[name] }
-    by_policy[name] = rows_of(sharding, policy, subjects[policy.of], from.decided)
+    if not policy.rare or is_given(from.decided) then
+      by_policy[name] = rows_of(sharding, policy, subjects[policy.of], from.decided)
+    end
     for _, rule in ipairs(from.unmatched) do
       idle[#idle + 1] = { policy = name, pattern = rules.describe(rule), where = rule.where }
     end

@@ -2,6 +2,7 @@
 -- alternatives. Builds one table, which is rendered as text or JSON.
 
 local advice = require("moonshard.explain.advice")
+local better_mesh = require("moonshard.explain.better_mesh")
 local decisions = require("moonshard.explain.decisions")
 local json = require("moonshard.base.json")
 local plan_costs = require("moonshard.explain.plan_costs")
@@ -18,10 +19,11 @@ local explain = {}
 ---@field world integer
 ---@field mesh string
 ---@field nodes string on which nodes the ranks are, and what replicas share
+---@field better_mesh moonshard.BetterMesh? that sends less between nodes
 ---@field micro_batches integer
 ---@field peak_bytes number arenas of one rank
 ---@field peak moonshard.Peak with `unit`, and `unit` of every buffer
----@field total { gathered: number, reduced: number } bytes per step
+---@field total { gathered: number, reduced: number, gathered_wire: number, reduced_wire: number } bytes per step
 ---@field decisions table<string, moonshard.Explained[]> by policy
 ---@field shadowed string[]
 ---@field unmatched { policy: string, pattern: string, where: string? }[]
@@ -77,7 +79,7 @@ function explain.plan(plan, trainer, batch, options)
   for i = 1, #sharding.units do costs[i] = plan_costs.unit(plan, i - 1, times) end
   local found = {
     rank = sharding.rank, world = world.size, mesh = sharding.mesh:label(),
-    nodes = plan:nodes(),
+    nodes = plan:nodes(), better_mesh = better_mesh.of(plan, trainer, batch),
     micro_batches = trainer.micro_batches, peak_bytes = plan:summary().peak_bytes, bytes = plan:summary().bytes,
     peak = peak_of(plan, sharding, root_names(sharding, modules)),
     total = plan_costs.total(plan, #sharding.units, times),
@@ -103,6 +105,7 @@ local function rows_as_json(rows, folder)
   for i, row in ipairs(rows) do
     local rule = row.rule
     list[i] = { name = row.name, value = row.value, gathered_bytes = row.gathered, reduced_bytes = row.reduced,
+      gathered_wire_bytes = row.gathered_wire, reduced_wire_bytes = row.reduced_wire,
       kept_bytes = row.kept,
       rule = rule and { pattern = rule.pattern, number = rule.rule, where = stable(rule.where, folder) } or "default" }
   end
@@ -133,9 +136,11 @@ function explain.json(found)
     end):sub(2)
   end
   return json.encode({
-    rank = found.rank, world = found.world, mesh = found.mesh, nodes = found.nodes, micro_batches = found.micro_batches,
+    rank = found.rank, world = found.world, mesh = found.mesh, nodes = found.nodes, better_mesh = found.better_mesh,
+    micro_batches = found.micro_batches,
     peak_bytes = found.peak_bytes, bytes = found.bytes, gathered_bytes = found.total.gathered,
-    reduced_bytes = found.total.reduced, decisions = by_policy, shadowed = shadowed, unmatched = unmatched,
+    reduced_bytes = found.total.reduced, gathered_wire_bytes = found.total.gathered_wire,
+    reduced_wire_bytes = found.total.reduced_wire, decisions = by_policy, shadowed = shadowed, unmatched = unmatched,
     peak = { phase = peak.phase, instruction = peak.instruction, op = peak.op, scope = peak.scope,
       backward = peak.backward, unit = peak.unit, in_use_bytes = peak.in_use, bytes = peak.bytes,
       units = plan_costs.shares(peak) },

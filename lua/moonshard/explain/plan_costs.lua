@@ -11,6 +11,11 @@ local plan_costs = {}
 ---@field gathered number bytes received by all_gathers of its weights
 ---@field again number part of `gathered`: received again because the weights were freed after forward
 ---@field reduced number bytes sent and received to sum gradients over ranks
+---@field gathered_wire number bytes that its gathers send to other nodes, or receive from them if that is more
+---@field again_wire number part of `gathered_wire`, as `again` of `gathered`
+---@field reduced_wire number the same of the sums of its gradients
+---@field updated number bytes received by all_gathers of what other replicas have updated
+---@field updated_wire number the same as `gathered_wire` is of `gathered`
 ---@field ahead number most bytes of prefetched weights, which only later units read, in use while it computes
 ---@field kept number bytes of gathered weights, or of a shard of them, kept from forward to backward
 ---@field parameters number
@@ -30,15 +35,19 @@ function plan_costs.phases(plan, micro_batches)
 end
 
 -- What every phase adds to; the rest of a cost is the same in all phases, or that of FIRST.
-local PER_PHASE = { "gathers", "gathered", "again", "reduced" }
+local PER_PHASE = { "gathers", "gathered", "again", "reduced", "gathered_wire", "again_wire", "reduced_wire" }
 
 local engine_cost = ffi.new("ms_unit_cost")
+local moved = ffi.new("ms_traffic[3]")
 
 -- An ms_unit_cost of a phase as Lua numbers, under the names of moonshard.UnitCost.
 local function cost_of(plan, phase, unit)
   local c = engine_cost
   check(C.ms_plan_unit_cost(plan.handle, phase, unit, c))
+  check(C.ms_plan_unit_traffic(plan.handle, phase, unit, moved, moved + 1, moved + 2))
   return {
+    gathered_wire = plans.wire_bytes(moved[0]), again_wire = plans.wire_bytes(moved[1]),
+    reduced_wire = plans.wire_bytes(moved[2]),
     gathers = c.gathers, gathered = tonumber(c.gathered_bytes), again = tonumber(c.gathered_again_bytes),
     reduced = c.reduced_bytes, kept = tonumber(c.kept_bytes), ahead = tonumber(c.ahead_bytes),
     parameters = tonumber(c.parameter_bytes), gradients = tonumber(c.gradient_bytes),
@@ -52,6 +61,8 @@ end
 ---@return moonshard.UnitCost
 function plan_costs.unit(plan, unit, times)
   local sum = cost_of(plan, C.MS_PHASE_FIRST, unit)
+  local update = plan:summary().collectives.update > 0 and cost_of(plan, C.MS_PHASE_UPDATE, unit)
+  sum.updated, sum.updated_wire = update and update.gathered or 0, update and update.gathered_wire or 0
   for _, name in ipairs(PER_PHASE) do sum[name] = 0 end
   for phase, count in pairs(times) do
     local cost = cost_of(plan, phase, unit)
@@ -64,12 +75,14 @@ end
 ---@param plan moonshard.Plan
 ---@param units integer number of units
 ---@param times table<integer, integer> of plan_costs.phases
----@return { peak: number, gathered: number, reduced: number }
+---@return { peak: number, gathered: number, reduced: number, gathered_wire: number, reduced_wire: number }
 function plan_costs.total(plan, units, times)
-  local total = { peak = plan:summary().peak_bytes, gathered = 0, reduced = 0 }
+  local total = { peak = plan:summary().peak_bytes, gathered = 0, reduced = 0, gathered_wire = 0, reduced_wire = 0 }
   for unit = 0, units - 1 do
     local one = plan_costs.unit(plan, unit, times)
-    total.gathered, total.reduced = total.gathered + one.gathered, total.reduced + one.reduced
+    for _, name in ipairs({ "gathered", "reduced", "gathered_wire", "reduced_wire" }) do
+      total[name] = total[name] + one[name]
+    end
   end
   return total
 end

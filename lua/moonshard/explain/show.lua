@@ -1,6 +1,7 @@
 -- An explanation as text: rules without effect, a table per policy, the peak, exposed collectives, and advice.
 
 local advice = require("moonshard.explain.advice")
+local better_mesh = require("moonshard.explain.better_mesh")
 local plans = require("moonshard.engine.plan")
 local plan_costs = require("moonshard.explain.plan_costs")
 local policies = require("moonshard.shard.policies")
@@ -30,11 +31,13 @@ local function collapse(rows, all)
     local run = result[#result]
     if all or not run or not same(run, row) then
       run = { name = row.name, text = row.text, rule = row.rule, count = 0, gathered = 0, reduced = row.reduced and 0,
-        kept = {} }
+        gathered_wire = 0, reduced_wire = 0, kept = {} }
       result[#result + 1] = run
     end
     run.last, run.count = row.name, run.count + 1
     run.gathered, run.reduced = run.gathered + row.gathered, run.reduced and run.reduced + row.reduced
+    run.gathered_wire = run.gathered_wire + row.gathered_wire
+    run.reduced_wire = run.reduced_wire + (row.reduced_wire or 0)
     for category, bytes in pairs(row.kept) do
       local before = run.kept[category] or 0
       run.kept[category] = row.in_turn and math.max(before, bytes) or before + bytes
@@ -74,8 +77,10 @@ local function kept_text(kept)
   return #parts > 0 and table.concat(parts, ", ") or "-"
 end
 
-local function bytes_text(bytes)
-  return bytes > 0 and size(bytes) or "-"
+-- "8.3 KiB, 4.1 KiB between nodes"
+local function bytes_text(bytes, wire)
+  if bytes == 0 then return "-" end
+  return wire > 0 and ("%s, %s between nodes"):format(size(bytes), size(wire)) or size(bytes)
 end
 
 -- Columns as wide as their widest cell, two spaces apart.
@@ -103,9 +108,9 @@ local function add_table(lines, policy, rows, all)
   if has_reduced then table.insert(cells[1], 4, "reduced") end
   if policy.of == "parameter" and not all then rows = by_family(rows) end
   for _, row in ipairs(collapse(rows, all)) do
-    local line = { run_name(row.name, row.last, row.count), row.text, bytes_text(row.gathered), kept_text(row.kept),
-      rule_text(row.rule) }
-    if has_reduced then table.insert(line, 4, bytes_text(row.reduced)) end
+    local line = { run_name(row.name, row.last, row.count), row.text,
+      bytes_text(row.gathered, row.gathered_wire), kept_text(row.kept), rule_text(row.rule) }
+    if has_reduced then table.insert(line, 4, bytes_text(row.reduced, row.reduced_wire)) end
     cells[#cells + 1] = line
   end
   for _, line in ipairs(aligned(cells)) do lines[#lines + 1] = line end
@@ -210,12 +215,16 @@ end
 function show.text(found)
   local lines = { ("explain: rank %d of %d, mesh %s; bytes of this rank and one step of %d micro-batch%s"):format(
     found.rank, found.world, found.mesh, found.micro_batches, found.micro_batches == 1 and "" or "es"), found.nodes }
+  if found.better_mesh then lines[#lines + 1] = better_mesh.text(found.better_mesh) end
   for _, warning in ipairs(found.shadowed) do lines[#lines + 1] = "shadowed: " .. warning end
   for _, rule in ipairs(found.unmatched) do
     lines[#lines + 1] = ("matches nothing: %s: %s: rule %s, which is optional"):format(rule.where or "?", rule.policy,
       rule.pattern)
   end
-  for _, policy in ipairs(policies.shown) do add_table(lines, policy, found.decisions[policy.name], found.all) end
+  for _, policy in ipairs(policies.shown) do
+    local rows = found.decisions[policy.name]
+    if rows then add_table(lines, policy, rows, found.all) end
+  end
   add_peak(lines, found)
   add_exposed(lines, found)
   add_advice(lines, found)

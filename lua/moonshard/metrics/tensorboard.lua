@@ -149,7 +149,7 @@ end
 ---Adds the scalars of a step.
 ---@param step integer
 ---@param m table metrics returned by train:step; further numbers appear as train/NAME, and the entries of comm_bytes,
----  one per mesh dimension, as comm/DIMENSION_bytes
+---  wire_bytes and waits_ms, one per mesh dimension, as comm/DIMENSION_bytes, ..._wire_bytes and ..._waits_ms
 function EventFile:add(step, m)
   local tags, scalars, values = {}, {}, {}
   local function take(tag, value) tags[#tags + 1], scalars[tag] = tag, value end
@@ -157,6 +157,8 @@ function EventFile:add(step, m)
     if type(value) == "number" and name ~= "tokens" then take(TAGS[name] or "train/" .. name, value) end
   end
   for dimension, bytes in pairs(m.comm_bytes or {}) do take("comm/" .. dimension .. "_bytes", bytes) end
+  for dimension, bytes in pairs(m.wire_bytes or {}) do take("comm/" .. dimension .. "_wire_bytes", bytes) end
+  for dimension, ms in pairs(m.waits_ms or {}) do take("comm/" .. dimension .. "_waits_ms", ms) end
   table.sort(tags)
   for i, tag in ipairs(tags) do values[i] = bytes_field(1, bytes_field(1, tag) .. float_field(2, scalars[tag])) end
   write(self, event(wall_time(self), key(2, VARINT) .. varint(step) .. bytes_field(5, table.concat(values))))

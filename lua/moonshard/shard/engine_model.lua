@@ -28,6 +28,8 @@ local function add_units(self, handle)
     config.param_dtype, config.reduce_dtype = dtypes.id(unit.param_dtype), (dtypes.id(unit.reduce_dtype))
     config.layout = LAYOUT_IDS[unit.layout]
     config.reshard, config.reshard_size = reshard_of(unit.reshard)
+    config.fragment = unit.fragment or 0
+    config.shard_over_replicate = unit.shard_over_replicate and 1 or 0
     config.root = unit.name == units.ROOT and 1 or 0
     engine.check(C.ms_model_add_unit(handle, unit.name, config, out))
     ids[unit] = out[0]

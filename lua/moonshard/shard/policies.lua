@@ -8,6 +8,7 @@ local options = require("moonshard.base.options")
 local precision = require("moonshard.shard.precision")
 local prefetch = require("moonshard.shard.prefetch")
 local recompute = require("moonshard.nn.recompute")
+local replicate_sync = require("moonshard.shard.replicate_sync")
 local rules = require("moonshard.shard.rules")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
@@ -42,6 +43,21 @@ end
 local function read_layout(value, rule)
   if value == "rows" or value == "ragged" then return value end
   errors.invalid("layout: %s must be \"rows\" or \"ragged\", not %s", rule, options.describe(value))
+end
+
+-- Megatron-FSDP's outer sharding; ZeRO-1 over `replicate`.
+local function over_replicate_reader(self)
+  return function(value, rule)
+    if type(value) ~= "boolean" then
+      errors.invalid("shard_optimizer_over_replicate: %s must be true or false, not %s", rule,
+        options.describe(value))
+    end
+    if value and self.replicate_dim < 0 then
+      errors.invalid("shard_optimizer_over_replicate: %s asks for it, but mesh %s has no dimension that replicates: "
+        .. "use a mesh (replicate, shard), as in mesh = { 2, 2 }", rule, self.mesh:label())
+    end
+    return value
+  end
 end
 
 local function read_freeze(value, rule)
@@ -94,9 +110,11 @@ end
 ---@field on_reference { value: any }? the reference of `moonshard check` drops the policy and decides this
 ---@field text fun(value: any, owner: table, cost: table, self: moonshard.Sharding): string a decision, for people
 ---@field json fun(value: any, owner: table): any a decision in JSON
----@field cost fun(cost: table): table what a decision costs: gathered, reduced, kept by category. Of the unit's
+---@field cost fun(cost: table): table what a decision costs: gathered, reduced, kept by category, and the part of
+---  gathered and reduced that crosses nodes (gathered_wire, reduced_wire). Of the unit's
 ---  moonshard.UnitCost, the parameter's share of it, or the module's { activations }
 ---@field in_turn boolean? owners keep their bytes at different times
+---@field rare boolean? explain shows it only if the recipe decides something
 
 local function same(value) return value end
 
@@ -108,7 +126,7 @@ local ROWS = {
     text = function(_, unit) return #unit.params == 1 and "1 parameter" or #unit.params .. " parameters" end,
     json = function(_, unit) return #unit.params end,
     cost = function(c)
-      return { gathered = c.gathered,
+      return { gathered = c.gathered, gathered_wire = c.gathered_wire,
         kept = { parameters = c.parameters, gradients = c.gradients, optimizer = c.optimizer } }
     end,
   },
@@ -123,7 +141,7 @@ local ROWS = {
       return self.is_stage and "default: never, in a pipeline" or "default: never"
     end,
     json = same,
-    cost = function(c) return { gathered = c.again, kept = { gathered = c.kept } } end,
+    cost = function(c) return { gathered = c.again, gathered_wire = c.again_wire, kept = { gathered = c.kept } } end,
   },
   {
     name = "mp_policy", of = "unit", reader = always(read_precision),
@@ -136,7 +154,10 @@ local ROWS = {
       return value.output_dtype and text .. ", output " .. value.output_dtype or text
     end,
     json = same,
-    cost = function(c) return { gathered = c.gathered, reduced = c.reduced, kept = { gathered = c.kept } } end,
+    cost = function(c)
+      return { gathered = c.gathered, gathered_wire = c.gathered_wire, reduced = c.reduced,
+        reduced_wire = c.reduced_wire, kept = { gathered = c.kept } }
+    end,
   },
   {
     name = "layout", of = "unit", reader = always(read_layout),
@@ -144,7 +165,30 @@ local ROWS = {
     store = function(unit, value) unit.layout = value end,
     on_reference = { value = "rows" },
     text = same, json = same,
-    cost = function(c) return { gathered = c.gathered, kept = { parameters = c.parameters } } end,
+    cost = function(c)
+      return { gathered = c.gathered, gathered_wire = c.gathered_wire, kept = { parameters = c.parameters } }
+    end,
+  },
+  {
+    name = "replicate_sync", of = "unit", reader = replicate_sync.reader,
+    default = function() return replicate_sync.ALWAYS end,
+    store = function(unit, value) unit.replicate_sync = value end,
+    text = replicate_sync.text, json = replicate_sync.json, rare = true,
+    cost = function(c) return { reduced = c.reduced, kept = { optimizer = c.optimizer } } end,
+  },
+  {
+    name = "shard_optimizer_over_replicate", of = "unit", reader = over_replicate_reader,
+    default = function() return false end,
+    store = function(unit, value) unit.shard_over_replicate = value end,
+    on_reference = { value = false },
+    text = function(value, _, cost)
+      return value and cost.updated == 0 and "true: no copies to shard over" or tostring(value)
+    end,
+    json = same, rare = true,
+    cost = function(c)
+      return { gathered = c.updated, gathered_wire = c.updated_wire, reduced = c.reduced, reduced_wire = c.reduced_wire,
+        kept = { parameters = c.parameters, optimizer = c.optimizer } }
+    end,
   },
   {
     name = "freeze", of = "parameter", reader = always(read_freeze), bare_value = true,
@@ -159,7 +203,7 @@ local ROWS = {
     store = function(param, value) param.dtype = value end,
     text = function(value, param) return value or "default: " .. param.unit.param_dtype end,
     json = function(value, param) return value or param.unit.param_dtype end,
-    cost = function(c) return { gathered = c.gathered } end,
+    cost = function(c) return { gathered = c.gathered, gathered_wire = c.gathered_wire } end,
   },
   {
     name = "recompute", of = "module", reader = always(recompute.read), is_value = recompute.is_op_list,

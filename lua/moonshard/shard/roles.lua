@@ -14,7 +14,9 @@ local roles = {}
 -- Data roles in the order of a mesh that is given as sizes alone: the last one has the whole of a single size.
 ---@type moonshard.Role[]
 local ROLES = {
-  { name = "replicate", data = true, collectives = { replicate = { "all_reduce" } } },
+  { name = "replicate", data = true, collectives = {
+    replicate = { "all_reduce", "reduce_scatter", "all_gather" }, -- the last two of shard_optimizer_over_replicate
+  } },
   { name = "shard", data = true, collectives = {
     gather = { "all_gather" }, reduce = { "reduce_scatter", "all_reduce" }, -- the gradients' norm is an all_reduce
   } },

@@ -9,6 +9,7 @@ local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local policies = require("moonshard.shard.policies")
 local reference = require("moonshard.shard.reference")
+local replicate_sync = require("moonshard.shard.replicate_sync")
 local roles = require("moonshard.shard.roles")
 local single_rank = require("moonshard.distributed.single_rank")
 local tree = require("moonshard.nn.tree")
@@ -24,7 +25,10 @@ local world = require("moonshard.distributed.world")
 ---@field reduce_dtype string
 ---@field output_dtype string?
 ---@field layout string "rows" or "ragged"
+---@field replicate_sync "always"|moonshard.ReplicateSync
+---@field fragment integer? of local SGD, from 1; nil: replicas sum its gradients in every step
 ---@field reshard string|integer "always", "never", "default", or the size of the groups in which backward gathers
+---@field shard_over_replicate boolean whether its masters and optimizer state are sharded over the replicas, too
 ---@field rule moonshard.Decision? the rule of `units` that selected it
 
 ---@class moonshard.ShardedParameter
@@ -41,6 +45,7 @@ local world = require("moonshard.distributed.world")
 ---@field mesh moonshard.Mesh
 ---@field replicate_dim integer dimension of the mesh; -1: none
 ---@field shard_dim integer dimension of the mesh; -1: none
+---@field local_sync moonshard.ReplicateSync? when replicas synchronise the units with a fragment
 ---@field is_stage boolean? whether the mesh is the slice of one pipeline stage
 ---@field units moonshard.Unit[] the root unit first, if it has parameters
 ---@field params moonshard.ShardedParameter[] in the order of the engine's indices
@@ -195,6 +200,10 @@ end
 ---@field reshard_after_forward? any true, false, "default", a number of ranks, or rules over units
 ---@field mp_policy? any { param_dtype, reduce_dtype, output_dtype }, "auto", or rules over units; default f32
 ---@field layout? any "rows" (the default), "ragged", or rules over units
+---@field replicate_sync? any moonshard.ReplicateSync (local SGD, DiLoCo), "always" (the default: replicas sum gradients
+---  in every step), or rules over units
+---@field shard_optimizer_over_replicate? any true, false (the default), or rules over units: shard masters and
+---  optimizer state over the replicas, too (ZeRO-1 over `replicate`, Megatron-FSDP's outer sharding "optim")
 ---@field prefetch? any number of units gathered ahead, or rules over units, whose values can also name units
 ---@field recompute? any true, false, a list of ops, or rules over modules: what backward recomputes instead of keeping
 ---@field param_dtype? any rules over parameters with "f32" or "bf16", for parameters that differ from their unit
@@ -235,6 +244,11 @@ function sharding.fully_shard(model, config)
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   assign_units(self, inventory, config.units)
   policies.decide(self, config)
+  replicate_sync.assign(self)
+  if reference.active and self.local_sync then
+    errors.invalid("moonshard check compares a run with one rank, but with replicate_sync replicas train apart: check "
+      .. "the recipe without it")
+  end
   if reference.active then reference.replace_sharding(self) end
   rawset(model, "sharding", self)
   for _, param in ipairs(self.params) do param.parameter.frozen = param.frozen end

@@ -16,6 +16,7 @@ local charts = {}
 
 local escape = bars.escape
 local MEBIBYTE = 2 ^ 20
+local WAITS = { "c4", "c3", "c5", "c7" } -- classes of waiting, one a mesh dimension
 
 -- The mesh, or the first setting if the mesh does not vary.
 local function group_key(self) return self.columns[1] end
@@ -222,32 +223,51 @@ local function memory(self)
   }, entries)
 end
 
-local function communication(self)
+-- A bar of bytes for each point that has them, one segment for each mesh dimension; nil without such points.
+local function bytes_by_dimension(self, key, title, about)
   local entries = {}
   for i, dim in ipairs(self.dims) do entries[i] = { class = "d" .. (i - 1) % 4 + 1, name = dim } end
-  local groups = grouped(self, is_measured, function(record)
+  local groups = grouped(self, function(record) return is_measured(record) and record[key] end, function(record)
     local segments, sum = {}, 0
     for i, dim in ipairs(self.dims) do
-      local bytes = record.comm_bytes[dim] or 0
+      local bytes = record[key][dim] or 0
       sum = sum + bytes
       segments[i] = { value = bytes / MEBIBYTE, class = entries[i].class,
         title = ("%s: %s over %s"):format(record.key, progress.size(bytes), dim) }
     end
     return { label = label_of(self, record), segments = segments, text = progress.size(sum) }
   end)
-  return figure("Bytes per mesh dimension", "MiB that rank 0 reads and writes for others in a step.",
-    { title = "Bytes per mesh dimension", groups = groups }, entries)
+  if #groups == 0 then return nil end
+  return figure(title, about, { title = title, groups = groups }, entries)
 end
 
--- Compute and exposed communication in a step, for points that measured it. On a GPU only a trace measures it.
+local function communication(self)
+  return bytes_by_dimension(self, "comm_bytes", "Bytes per mesh dimension",
+    "MiB that rank 0 reads and writes for others in a step.")
+end
+
+local function between_hosts(self)
+  return bytes_by_dimension(self, "wire_bytes", "Bytes between hosts",
+    "MiB that rank 0 sends to other hosts in a step, or receives if that is more.")
+end
+
+-- Compute and exposed communication in a step, for points that measured it: waiting by mesh dimension, and the rest.
+-- On a GPU only a trace measures it.
 local function step_time(self)
-  local entries = { { class = "c1", name = "compute" }, { class = "c4", name = "exposed communication" } }
+  local entries = { { class = "c1", name = "compute" } }
+  for i, dim in ipairs(self.dims) do
+    entries[1 + i] = { class = WAITS[(i - 1) % #WAITS + 1], name = "waiting over " .. dim, dim = dim }
+  end
+  entries[#entries + 1] = { class = "c6", name = "moving bytes" }
   local groups = grouped(self, function(record) return is_measured(record) and record.exposed_ms end, function(record)
     local exposed = math.min(record.exposed_ms, record.step_ms)
-    local segments = {}
-    for i, ms in ipairs({ record.step_ms - exposed, exposed }) do
-      segments[i] = { value = ms, class = entries[i].class,
-        title = ("%s: %.2f ms of %s"):format(record.key, ms, entries[i].name) }
+    local segments, rest = {}, exposed
+    for i, entry in ipairs(entries) do
+      local ms = i == 1 and record.step_ms - exposed or rest
+      if entry.dim then ms = math.min(rest, record.waits_ms and record.waits_ms[entry.dim] or 0) end
+      if i > 1 then rest = rest - ms end
+      segments[i] = { value = ms, class = entry.class,
+        title = ("%s: %.2f ms of %s"):format(record.key, ms, entry.name) }
     end
     return { label = label_of(self, record), segments = segments,
       text = ("%.2f ms (%.0f%%)"):format(record.step_ms, 100 * exposed / record.step_ms) }
@@ -276,7 +296,10 @@ function charts.figures(self)
   end
   if ran and peaks_differ(self) then add(speed_against_memory) end
   if self.count.ok + self.count.skipped > 0 then add(memory) end
-  if self.count.ok > 0 and #self.dims > 0 then add(communication) end
+  if self.count.ok > 0 and #self.dims > 0 then
+    add(communication)
+    add(between_hosts)
+  end
   return list
 end
 

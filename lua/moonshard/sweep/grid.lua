@@ -139,8 +139,19 @@ local function admits(where, point)
   return where(copy)
 end
 
+-- What varies: settings, and conditions of the machine.
+local function everything(sweep)
+  local all = {}
+  for key, list in pairs(sweep.conditions or {}) do all[key] = list end
+  for key, list in pairs(sweep.over or {}) do
+    if all[key] ~= nil then errors.invalid("ms.sweep: %s is in over and in conditions: remove one of the two", key) end
+    all[key] = list
+  end
+  return all
+end
+
 ---The points of a sweep, without duplicates.
----@param sweep { over: table?, points: table[]?, where: function?, ranks: integer? }
+---@param sweep { over: table?, conditions: table?, points: table[]?, where: function?, ranks: integer? }
 ---@return moonshard.SweepPoint[] points
 ---@return integer left_out number of points that `where` left out
 function grid.points(sweep)
@@ -156,7 +167,8 @@ function grid.points(sweep)
       left_out = left_out + 1
     end
   end
-  if sweep.over and next(sweep.over) then combine(sweep.over, check_over(sweep.over), 1, {}, add) end
+  local over = everything(sweep)
+  if next(over) then combine(over, check_over(over), 1, {}, add) end
   for i, given in ipairs(sweep.points or {}) do
     local who = ("points[%d]"):format(i)
     if type(given) ~= "table" or not next(given) then
@@ -186,12 +198,14 @@ end
 ---The command-line arguments that pass a point's settings to the recipe.
 ---@param settings table<string, any> of every point
 ---@param point moonshard.SweepPoint
+---@param conditions table<string, any>? by the names that are no settings of the recipe
 ---@return string[]
-function grid.arguments(settings, point)
+function grid.arguments(settings, point, conditions)
   local all, keys, list = {}, {}, {}
   for key, value in pairs(settings) do all[key] = value end
   for key, value in pairs(point.values) do all[key] = value end
   all.ranks = nil
+  for key in pairs(conditions or {}) do all[key] = nil end
   for key in pairs(all) do keys[#keys + 1] = key end
   for i, key in ipairs(in_order(keys)) do list[i] = key .. "=" .. grid.text(all[key]) end
   return list

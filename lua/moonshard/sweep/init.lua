@@ -17,8 +17,8 @@ local status_line = require("moonshard.sweep.status_line")
 local terminal = require("moonshard.base.terminal")
 
 local sweep = {
-  ---Options of the command: file (the sweep's; nil outside the command), resume, json, plan.
-  mode = { file = nil, resume = false, json = false, plan = false },
+  ---Options of the command: file (the sweep's; nil outside the command), resume, json, plan, hosts.
+  mode = { file = nil, resume = false, json = false, plan = false, hosts = nil },
   ---Whether any point of any sweep failed.
   failed = false,
   ---Number of sweeps that ran.
@@ -29,6 +29,10 @@ local sweep = {
 ---@field recipe string path, relative to the sweep's file or to the working directory
 ---@field over table<string, any[]>? values by setting: every combination is a point; `ranks` is the number of ranks
 ---@field points table<string, any>[]? further points
+---@field conditions table<string, any[]>? values by name that vary like those in `over` but are no settings of the
+---  recipe: conditions of the machine, such as the speed of a link, which `prepare` sets up
+---@field prepare fun(point: table)? called before each run with the point's settings, conditions and `ranks`; an error
+---  fails the point
 ---@field where fun(point: table): boolean? receives a point's settings and `ranks`; returns false to leave it out
 ---@field settings table<string, any>? settings of every point
 ---@field steps integer? steps per run, passed as the recipe's setting `steps`
@@ -48,6 +52,7 @@ local sweep = {
 
 local SPECS = {
   recipe = { "string", required = true }, over = { "table" }, points = { "table" }, where = { "function" },
+  conditions = { "table" }, prepare = { "function" },
   settings = { "table", default = {} }, steps = { "positive" }, warmup = { "integer" },
   repeats = { "positive", most = 1000, default = 1 }, ranks = { "positive" }, memory_limit = { "string|number" },
   timeout = { "number" }, out = { "string" }, title = { "string" }, sort = { "string" },
@@ -113,6 +118,7 @@ local function new_header(job)
     title = job.title, recipe = job.recipe, source = job.source, settings = job.settings, steps = job.steps,
     warmup = job.warmup, repeats = job.repeats, memory_limit = job.memory_limit, timeout = job.timeout,
     sort = job.sort, plan = job.plan or nil, ranks_per_node = job.ranks_per_node, load = running.machine_load(),
+    hosts = job.hosts and job.hosts.text,
     version = require("moonshard.base.ffi").version, machine = { cpu = cpu.model, cores = cpu.cores },
     started = os.date("%Y-%m-%d %H:%M"),
   }
@@ -134,10 +140,14 @@ end
 
 local function read_job(given)
   local o = options.parse("ms.sweep", given, SPECS)
-  if not (o.over and next(o.over)) and not (o.points and next(o.points)) then
+  if o.conditions and not o.prepare then
+    errors.invalid("ms.sweep: conditions need prepare, the function that sets them up")
+  end
+  if not (o.over and next(o.over)) and not (o.points and next(o.points)) and not next(o.conditions or {}) then
     errors.invalid("ms.sweep: there is nothing to sweep: give over = { mesh = { \"1x4\", \"2x2\" } }, or points")
   end
   o.plan, o.ranks_per_node = o.plan or sweep.mode.plan, sweep.mode.ranks_per_node or o.ranks_per_node
+  o.hosts = sweep.mode.hosts
   o.sort = o.sort or (o.plan and "memory" or "speed")
   check_sort(o)
   if not ORDERS[o.order] then

@@ -302,6 +302,11 @@ local PLAIN = {
   "loss", "peak_bytes",
 }
 
+local BY_DIMENSION = {
+  { key = "comm_bytes", head = "comm_%s_bytes" }, { key = "wire_bytes", head = "wire_%s_bytes" },
+  { key = "waits_ms", head = "waits_%s_ms" },
+}
+
 ---The records as CSV (RFC 4180, but lines end with a line feed), with a header line.
 ---@param self moonshard.SweepReport
 ---@return string
@@ -310,7 +315,9 @@ function report.csv(self)
   for _, key in ipairs(self.columns) do if key ~= "ranks" then head[#head + 1] = key end end
   append(append(append(head, PLAIN), self.metrics), { "nodes", "planned_peak_bytes" })
   for _, name in ipairs(plans.CATEGORIES) do head[#head + 1] = "planned_" .. name .. "_bytes" end
-  for _, dim in ipairs(self.dims) do head[#head + 1] = "comm_" .. dim .. "_bytes" end
+  for _, what in ipairs(BY_DIMENSION) do
+    for _, dim in ipairs(self.dims) do head[#head + 1] = what.head:format(dim) end
+  end
   append(head, { "seconds", "overhead_seconds", "reason" })
   lines[1] = table.concat(head, ",")
   for _, record in ipairs(self.records) do
@@ -322,7 +329,9 @@ function report.csv(self)
     add(record.planned and record.planned.nodes)
     add(record.planned and record.planned.peak_bytes)
     for _, name in ipairs(plans.CATEGORIES) do add(record.planned and record.planned.bytes[name]) end
-    for _, dim in ipairs(self.dims) do add(record.comm_bytes and record.comm_bytes[dim]) end
+    for _, what in ipairs(BY_DIMENSION) do
+      for _, dim in ipairs(self.dims) do add(record[what.key] and record[what.key][dim]) end
+    end
     add(record.seconds)
     add(record.overhead_seconds)
     add(record.reason)

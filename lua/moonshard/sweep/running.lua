@@ -20,6 +20,7 @@ local running = {}
 ---@field tokens_per_s number median over the steps that count
 ---@field step_ms number median over the steps that count
 ---@field exposed_ms number? median time per step in which rank 0 ran no kernel; nil on a GPU
+---@field waits_ms table<string, number>? as in SweepRecord; medians over the steps that count
 ---@field loss number mean over the last tenth of the steps (at least one step)
 ---@field metrics table<string, number> further metrics that the recipe logged: the last value of each
 ---@field steps integer number of steps that count
@@ -49,6 +50,8 @@ local running = {}
 ---@field tokens_per_s_max number?
 ---@field step_ms number? median over runs
 ---@field exposed_ms number? as in SweepRun; median over runs
+---@field waits_ms table<string, number>? part of exposed_ms in which kernels waited, by mesh dimension; medians
+---@field wire_bytes table<string, number>? bytes per step between rank 0 and other hosts, by mesh dimension
 ---@field peak_bytes number? size of rank 0's arenas
 ---@field comm_bytes table<string, number>? bytes per step of rank 0, by mesh dimension
 ---@field loss number? the first run's
@@ -84,6 +87,19 @@ local function column(rows, key)
   return values
 end
 
+-- The medians of a key that holds numbers by mesh dimension; nil where rows have none.
+local function medians(rows, key)
+  local by_dim, result = {}, {}
+  for _, row in ipairs(rows) do
+    for dim, value in pairs(row[key] or {}) do
+      by_dim[dim] = by_dim[dim] or {}
+      table.insert(by_dim[dim], value)
+    end
+  end
+  for dim, values in pairs(by_dim) do result[dim] = running.median(values) end
+  return next(result) and result or nil
+end
+
 -- The first "moonshard: " line is the error; a recipe can print anything before or after it.
 local function reason_of(ended, timeout)
   if ended.timed_out then return ("timed out after %g s"):format(timeout) end
@@ -104,7 +120,7 @@ end
 
 -- Runs a child with its standard output and its standard error (if any) in files.
 local function child(job, point, words, files, tick)
-  for _, argument in ipairs(grid.arguments(job.settings, point)) do words[#words + 1] = argument end
+  for _, argument in ipairs(grid.arguments(job.settings, point, job.conditions)) do words[#words + 1] = argument end
   os.remove(files .. ".err")
   local ended = process.run(words, { output = files .. ".out", timeout = job.timeout, tick = tick })
   if ended.err ~= "" then output_file.write("sweep", files .. ".err", ended.err) end
@@ -116,9 +132,12 @@ end
 local function plan(job, point, record)
   local files = stem(job, point) .. ".plan"
   local words = { "plan", job.recipe, "-n", tostring(point.ranks), "--summary", "--json" }
-  if job.ranks_per_node then
-    words[#words + 1], words[#words + 2] = "--ranks-per-node", tostring(math.min(job.ranks_per_node, point.ranks))
+  local per_node = job.ranks_per_node and math.min(job.ranks_per_node, point.ranks)
+  if job.hosts then
+    per_node = job.hosts:ranks_per_node(point.ranks)
+    if not per_node then return "a plan needs as many ranks on each host: --hosts " .. job.hosts.text end
   end
+  if per_node then words[#words + 1], words[#words + 2] = "--ranks-per-node", tostring(per_node) end
   local ended = child(job, point, words, files)
   local text = input_file.text(files .. ".out") or ""
   os.remove(files .. ".out")
@@ -195,13 +214,22 @@ local function summarize(path, warmup, record)
   end
   local last = rows[#rows]
   record.peak_bytes = math.max(record.peak_bytes or 0, last.peak_bytes)
-  record.comm_bytes = last.comm_bytes
+  record.comm_bytes, record.wire_bytes = last.comm_bytes, last.wire_bytes
   return {
     tokens_per_s = running.median(column(counted, "tokens_per_s")),
     step_ms = running.median(column(counted, "step_ms")),
-    exposed_ms = running.median(column(counted, "exposed_ms")),
+    exposed_ms = running.median(column(counted, "exposed_ms")), waits_ms = medians(counted, "waits_ms"),
     loss = final_loss(rows), metrics = own_metrics(rows), steps = #counted, steps_seconds = seconds,
   }
+end
+
+-- Calls the sweep's prepare; returns the reason if it fails.
+local function prepare(job, point)
+  if not job.prepare then return nil end
+  local given = { ranks = point.ranks }
+  for key, value in pairs(point.values) do given[key] = value end
+  local ok, raised = pcall(job.prepare, given)
+  if not ok then return "prepare: " .. tostring(type(raised) == "table" and raised.message or raised) end
 end
 
 -- Runs the point once; returns the reason if it fails.
@@ -210,9 +238,20 @@ local function train(job, point, record, number, on_step)
   local metrics = files .. ".jsonl"
   os.remove(metrics)
   local count = line_counter(metrics)
-  local ended = child(job, point, { "run", job.recipe, "-n", tostring(point.ranks), "--metrics", metrics }, files,
-    function() on_step(number, count()) end)
+  local why_not = prepare(job, point)
+  if why_not then return why_not end
+  local words = { "-n", tostring(point.ranks) }
+  if job.hosts then
+    words, why_not = job.hosts:run_words(point.ranks)
+    if not words then return why_not end
+  end
+  for i, word in ipairs({ "run", job.recipe, "--metrics", metrics }) do table.insert(words, i, word) end
+  local ended = child(job, point, words, files, function() on_step(number, count()) end)
   if ended.status ~= 0 then return reason_of(ended, job.timeout) end
+  if job.hosts and not input_file.text(metrics) then
+    return ("host %s wrote no %s here: it must see this folder, or be this machine"):format(job.hosts.list[1].name,
+      metrics)
+  end
   local run, why = summarize(metrics, job.warmup, record)
   if not run then return why end
   run.seconds = ended.seconds
@@ -223,6 +262,7 @@ local function combine(record)
   local speeds = column(record.runs, "tokens_per_s")
   record.tokens_per_s, record.step_ms = running.median(speeds), running.median(column(record.runs, "step_ms"))
   record.exposed_ms = running.median(column(record.runs, "exposed_ms"))
+  record.waits_ms = medians(record.runs, "waits_ms")
   record.tokens_per_s_min, record.tokens_per_s_max = math.min(unpack(speeds)), math.max(unpack(speeds))
   record.loss, record.metrics = record.runs[1].loss, record.runs[1].metrics
 end

@@ -10,7 +10,9 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 local plan_mode = require("moonshard.recipe.plan_mode")
+local plans = require("moonshard.engine.plan")
 local profile = require("moonshard.distributed.profile")
+local replicate_sync = require("moonshard.shard.replicate_sync")
 local termination = require("moonshard.checkpoint.termination")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
@@ -43,15 +45,18 @@ local function traced(self)
   return function(inputs) return { loss = forward(self.model, inputs) } end
 end
 
-local function train_settings(self)
+-- outer: what the step does of an outer step of local SGD, or nil.
+local function train_settings(self, outer)
   local accumulates = self.micro_batches > 1
   return {
     sync = accumulates and step.SYNC[self.gradient_sync] or nil,
     reshard_after_backward = self.reshard_after_backward or not accumulates,
     train = true, accumulate = accumulates, clip_grad_norm = self.clip_grad_norm, prefetch = self.prefetch,
-    memory_limit = self.memory_limit, owner = self.owner,
+    memory_limit = self.memory_limit, owner = self.owner, outer = outer,
   }
 end
+
+local function schedule_of(self) return self.session.sharding.local_sync end
 
 local function check_trainable(self)
   local params = self.session.sharding.params
@@ -61,14 +66,15 @@ local function check_trainable(self)
   errors.invalid("train:step: all %d parameters of the model are frozen, so there is nothing to train", #params)
 end
 
----Compiles for the shapes of a batch, without running.
+---Compiles for the shapes of a batch, without running. With local SGD it is the plan of a step that synchronises.
 ---@param self moonshard.Trainer
 ---@param batch table<string, moonshard.Array>
 ---@return moonshard.Plan
 function step.compile(self, batch)
   local specs = batch_of.specs(batch, self.micro_batches, false)
   check_trainable(self)
-  return self.session:plan("train", specs, traced(self), train_settings(self))
+  local outer = schedule_of(self) and replicate_sync.all_parts() or nil
+  return self.session:plan("train", specs, traced(self), train_settings(self, outer))
 end
 
 -- ---- the step ----------------------------------------------------------------------------------------------------
@@ -86,6 +92,26 @@ local function comm_bytes(exec, before)
   return bytes
 end
 
+-- Bytes between nodes by mesh dimension; nil when all ranks are on one node.
+local function wire_bytes(exec, before)
+  if world.nodes() == 1 then return nil end
+  local bytes = {}
+  for name, moved in pairs(exec:traffic()) do
+    bytes[name] = plans.wire_bytes({ sent = moved.sent - before[name].sent,
+      received = moved.received - before[name].received })
+  end
+  return bytes
+end
+
+-- Milliseconds in which kernels waited for collectives, by mesh dimension; nil when kernels are not timed, as on a GPU.
+local function waits_ms(exec, before)
+  local now, ms = exec:counters(), {}
+  if now.kernel_seconds <= before.kernel_seconds then return nil end
+  local was = exec.plan.mesh:by_dimension(before.waited_for)
+  for name, seconds in pairs(exec.plan.mesh:by_dimension(now.waited_for)) do ms[name] = 1e3 * (seconds - was[name]) end
+  return ms
+end
+
 -- Milliseconds of the phases in which no kernel ran; nil when kernels are not timed, as on a GPU.
 local function exposed_ms(exec, before)
   local now = exec:counters()
@@ -100,11 +126,16 @@ local function finish_step(self, exec, number)
   local status = exec:try("norm")
   if status ~= 0 then return status end
   status = exec:try("update")
+  if status == 0 and exec.plan.config.outer_parts >= C.MS_OUTER_APPLY then
+    exec.step_inputs.lr = schedule_of(self).outer.lr(number)
+    status = exec:try("outer")
+  end
   if status == 0 then
     self.steps_done, self.last_plan = number, exec.plan
     -- Without any target the gradient is zero.
-    local divisor = exec.step_outputs.divisor
+    local divisor, synced = exec.step_outputs.divisor, exec.step_outputs.divisor_of_synced
     self.session.gradient_scale = divisor > 0 and 1 / divisor or 0
+    self.session.synced_gradient_scale = synced > 0 and 1 / synced or 0
   end
   return status
 end
@@ -136,11 +167,18 @@ local function compare(self, number, what, format)
   end, termination.status())
 end
 
+local function check_rate(lr, number, which)
+  if type(lr) == "number" and lr - lr == 0 and lr >= 0 then return end
+  errors.invalid("the %slearning rate of step %d is %s; it must be a finite number of at least 0", which, number,
+    options.describe(lr))
+end
+
 local function learning_rate(self, number)
-  local lr = self.optimizer.lr(number)
-  if type(lr) ~= "number" or lr - lr ~= 0 then
-    errors.invalid("the learning rate of step %d is %s; it must be a finite number", number, options.describe(lr))
-  end
+  local lr, sync = self.optimizer.lr(number), schedule_of(self)
+  check_rate(lr, number, "")
+  if sync then check_rate(sync.outer.lr(number), number, "outer ") end
+  -- Between syncs no replica waits for another one, so ranks compare, and agree to end, at the next sync.
+  if sync and number > 1 and not replicate_sync.meets(sync, number) then return lr end
   -- Replicas with different learning rates would silently drift apart, and ranks with different micro_batches
   -- would wait for each other.
   local statuses = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(number))
@@ -168,10 +206,11 @@ function step.run(self, batch, places)
   local specs = batch_of.specs(batch, self.micro_batches)
   places = places or batch_of.places(batch, self.micro_batches, place_of(self))
   if world.plan_only then plan_mode.report(self, batch) end
-  local exec = self.session:exec("train", specs, traced(self), train_settings(self))
-  local number = self.steps_done + 1
+  local number, sync = self.steps_done + 1, schedule_of(self)
+  local outer = sync and replicate_sync.parts(sync, number) or nil
+  local exec = self.session:exec("train", specs, traced(self), train_settings(self, outer))
   profile.step_begins(number)
-  local begin, before = clock.now(), exec:counters()
+  local begin, before, moved_before = clock.now(), exec:counters(), exec:traffic()
   local lr = learning_rate(self, number)
   local met_ms = 1e3 * (clock.now() - begin)
   exec.step_inputs.lr, exec.step_inputs.step = lr, number
@@ -191,10 +230,12 @@ function step.run(self, batch, places)
     tokens_per_s = tokens / seconds,
     step_ms = 1e3 * seconds,
     exposed_ms = exposed and met_ms + exposed,
+    waits_ms = waits_ms(exec, before),
     data_ms = batch.data_ms or 0,
     peak_bytes = exec:arena_bytes(),
     outside_bytes = self.outside_bytes,
     comm_bytes = comm_bytes(exec, before),
+    wire_bytes = wire_bytes(exec, moved_before),
   }
 end
 

@@ -27,18 +27,23 @@ local Trainer = {}
 Trainer.__index = Trainer
 
 ---@class moonshard.StepMetrics
----@field loss number mean over micro-batches and ranks, or over their targets
----@field grad_norm number norm of the mean gradient, before clipping
+---@field loss number mean over micro-batches and ranks, or over their targets; with replicate_sync over the ranks of
+---  this replica
+---@field grad_norm number norm of the mean gradient, before clipping; with replicate_sync of this replica's
 ---@field lr number
 ---@field tokens integer targets of all ranks in this step
 ---@field tokens_per_s number
 ---@field step_ms number
 ---@field exposed_ms number? time in the step without a running kernel: waiting for other ranks, copying their bytes;
 ---  nil on a GPU, where only a trace measures it
+---@field waits_ms table<string, number>? part of exposed_ms: kernels waited for collectives, by mesh dimension; nil
+---  on a GPU
 ---@field data_ms number
 ---@field peak_bytes number bytes of this rank's arenas
 ---@field outside_bytes number? on a GPU, bytes outside the arenas: CUDA's context and the communicators
 ---@field comm_bytes table<string, number> by mesh dimension, this step
+---@field wire_bytes table<string, number>? those sent to other nodes, or received from them if that is more; nil when
+---  all ranks are on one node
 ---@field save_ms number? time that a save after this step blocked training
 ---@field snapshot_bytes number? size of the copy for an asynchronous save, outside the arenas
 

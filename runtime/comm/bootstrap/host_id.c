@@ -46,7 +46,8 @@ int ms_host_id(uint8_t id[MS_HOST_ID]) {
 
 void ms_host_name(char *name, size_t bytes) {
   struct utsname system;
-  snprintf(name, bytes, "%s", uname(&system) ? "unknown" : system.nodename);
+  const char *own = uname(&system) ? "unknown" : system.nodename;
+  snprintf(name, bytes, "%s", ms_env_string("MOONSHARD_HOST_NAME", own));
 }
 
 /* Parent and start time of a running process; 0: no such process. */

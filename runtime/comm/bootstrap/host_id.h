@@ -10,7 +10,7 @@ enum { MS_HOST_ID = 16 };
 /* Processes with the same id run on one kernel since the same boot, share the PID and network namespaces, and belong to
  * the same node of `moonshard run --nodes` if that started them. */
 int ms_host_id(uint8_t id[MS_HOST_ID]);
-/* The host's name, truncated to fit. */
+/* The host's name, truncated to fit; in a rank of `moonshard run --hosts` the one given there (MOONSHARD_HOST_NAME). */
 void ms_host_name(char *name, size_t bytes);
 /* Start time of a process in clock ticks since boot; 0: no such process. Together with the pid it identifies a process
  * uniquely. */

@@ -15,7 +15,9 @@
 #include "comm/bootstrap/join.h"
 #include "comm/bootstrap/mirror.h"
 #include "comm/bootstrap/rendezvous.h"
+#include "comm/bootstrap/token.h"
 #include "comm/collectives/progress_thread.h"
+#include "comm/transport/choice.h"
 #include "comm/diagnose/report.h"
 
 static const double DEFAULT_TIMEOUT = 300.0;
@@ -106,8 +108,18 @@ static void leave_at_exit(void) {
   /* A child forked by the program is not the rank. */
   if (!world || atomic_load(&world->control->rank[world->rank].pid) != (int32_t)getpid()) return;
   atomic_store(&world->control->rank[world->rank].state, MS_CONTROL_LEFT);
-  ms_store_leave_at_exit(world->store);
+  int row, blame;
+  ms_store_leave_at_exit(world->store, ms_control_aborted(world->control, &row, &blame) != NULL);
   ms_mirror_close(world);
+}
+
+static int open_transport(ms_world *world, const ms_task *task) {
+  const char *token;
+  const ms_transport_api *api;
+  char why[MS_TRANSPORT_WHY];
+  MS_TRY(ms_token_of_job(task->token, &token));
+  MS_TRY(ms_transport_choose(&api, why));
+  return ms_progress_open(world, api, token, task->job);
 }
 
 static int come_together(ms_world *world, const ms_task *task, ms_control *inherited) {
@@ -127,6 +139,7 @@ static int come_together(ms_world *world, const ms_task *task, ms_control *inher
   MS_TRY(take_row(world, result.control));
   if (world->topology.nodes > 1) ms_mirror_open(world);
   MS_TRY(ms_store_watch(world->store, &ms_mirror_listener, world));
+  if (world->topology.nodes > 1) MS_TRY(open_transport(world, task));
   if (!atomic_flag_test_and_set(&registered)) atexit(leave_at_exit);
   atomic_store(&joined_world, world);
   return MS_OK;
@@ -150,8 +163,10 @@ static int join_nodes(ms_world *world) {
   int rank = 0, rc = ms_environment_read(&task);
   if (!rc) rc = come_together(world, &task, world->control);
   sodium_memzero(task.token, sizeof task.token);
-  if (rc && !ms_env_int("RANK", 0, 0, world->control->size - 1, &rank))
-    ms_control_give_up(world->control, rank, rank, ms_error_message());
+  if (!rc || ms_env_int("RANK", 0, 0, world->control->size - 1, &rank)) return rc;
+  /* A lost connection to the store is no fault of this rank. */
+  int innocent = rank > 0 && (rc == MS_EPEER || rc == MS_EIO);
+  ms_control_give_up(world->control, rank, innocent ? -1 : rank, ms_error_message());
   return rc;
 }
 

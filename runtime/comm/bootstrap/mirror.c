@@ -45,10 +45,23 @@ static void put_told(ms_mirror_writer *writer, const _Atomic uint32_t *word, con
   ms_mirror_put_text(writer, told ? text : "", capacity);
 }
 
+/* Why the job ended, as this host's launcher or the store found: before what the survivors say because of it. The rank
+ * at fault as its number + 2, 1 for none, 0 for a job that goes on. */
+static void put_end(ms_mirror_writer *writer, ms_world *world) {
+  int row, blame = -1;
+  const char *why = ms_control_aborted(world->control, &row, &blame);
+  int ended = why && row == MS_CONTROL_LAUNCHER;
+  ms_mirror_put32(writer, ended ? (uint32_t)(blame + 2) : 0);
+  ms_mirror_put_text(writer, ended ? why : "", MS_CONTROL_TEXT);
+}
+
 static void post_row(ms_world *world) {
   ms_mirror_writer writer = {.used = 0};
   const ms_control_rank *row = &world->control->rank[world->rank];
   ms_mirror_put32(&writer, atomic_load(&row->recovery));
+  put_end(&writer, world);
+  ms_mirror_put32(&writer, atomic_load(&world->control->saves) != 0);
+  ms_mirror_put32(&writer, atomic_load(&world->control->terminating) != 0);
   put_told(&writer, &row->told, row->text, sizeof row->text);
   put_told(&writer, &row->failed, row->failure, sizeof row->failure);
   post(world, MS_POST_ROW, &writer);

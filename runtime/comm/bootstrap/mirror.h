@@ -1,7 +1,8 @@
 /* mirror.h - the mirror (comm/group/mirror.h) over the store's connections. Internal to comm.
  *
  * mirror.c posts what this rank publishes, mirror_apply.c writes what ranks of other hosts post into this host's
- * control segment, mirror_records.c does both for flight recorders.
+ * control segment, mirror_records.c does both for flight recorders, and mirror_tickets.c for the tickets that travel
+ * with them.
  */
 #ifndef MS_COMM_BOOTSTRAP_MIRROR_H
 #define MS_COMM_BOOTSTRAP_MIRROR_H
@@ -25,5 +26,10 @@ void ms_mirror_take_record(ms_mirror_reader *reader, ms_recorder *recorder, ms_r
 void ms_mirror_post_records(ms_world *world);
 /* 0: the payload makes no sense. */
 int ms_mirror_take_records(ms_world *world, int from, ms_mirror_reader *reader);
+
+/* The tickets of a rank of this host in communicators that span hosts. */
+void ms_mirror_put_tickets(ms_mirror_writer *writer, const ms_world *world, int rank);
+/* Writes those of a rank of another host; valid 0: only reads. */
+void ms_mirror_take_tickets(ms_mirror_reader *reader, const ms_world *world, int rank, int valid);
 
 #endif

@@ -116,15 +116,20 @@ static void reset_words(ms_world *world, int from) {
 }
 
 static int take_row(ms_world *world, int from, ms_mirror_reader *reader) {
-  char text[MS_CONTROL_TEXT], failure[MS_CONTROL_FAILURE];
+  char end[MS_CONTROL_TEXT], text[MS_CONTROL_TEXT], failure[MS_CONTROL_FAILURE];
   ms_control_rank *row = &world->control->rank[from];
-  uint32_t recovery = ms_mirror_get32(reader);
+  uint32_t recovery = ms_mirror_get32(reader), ended = ms_mirror_get32(reader);
+  ms_mirror_get_text(reader, end, sizeof end);
+  uint32_t saves = ms_mirror_get32(reader), terminating = ms_mirror_get32(reader);
   int told = ms_mirror_get32(reader) != 0;
   ms_mirror_get_text(reader, text, sizeof text);
   int failed = ms_mirror_get32(reader) != 0;
   ms_mirror_get_text(reader, failure, sizeof failure);
   uint32_t before = atomic_load(&row->recovery);
-  if (reader->bad || recovery - before > 1) return 0;
+  if (reader->bad || recovery - before > 1 || ended > (uint32_t)world->size + 1) return 0;
+  if (ended) ms_control_give_up(world->control, MS_CONTROL_LAUNCHER, (int)ended - 2, end);
+  if (saves) atomic_store(&world->control->saves, 1);
+  if (terminating) atomic_store(&world->control->terminating, 1);
   if (recovery != before && recovery % 2 == 0) reset_words(world, from);
   if (told) ms_control_give_up(world->control, from, from, text);
   if (failed && !atomic_load(&row->failed)) {
@@ -162,7 +167,6 @@ static int take_post(ms_world *world, int from, int kind, ms_mirror_reader *read
     case MS_POST_ANNOUNCE: return take_announcement(world, from, reader);
     case MS_POST_ROW: return take_row(world, from, reader);
     case MS_POST_RECORDS: return ms_mirror_take_records(world, from, reader);
-    case MS_POST_LOOK: ms_mirror_post_records(world); return 1;
     case MS_POST_LEFT: return take_left(world, from);
     default: return 0;
   }
@@ -173,10 +177,24 @@ static void hear_failure(void *context, const char *why) {
   ms_control_give_up(((ms_world *)context)->control, MS_CONTROL_LAUNCHER, -1, why);
 }
 
+/* A host without the store knows less than the others: its ranks hear from no other host. */
+static void hear_loss(void *context) {
+  ms_world *world = context;
+  char why[160];
+  const int *node_of = world->topology.node_of;
+  snprintf(why, sizeof why, "rank 0 on host %s died, or lost its connection", ms_world_node_name(world, node_of[0]));
+  if (!is_local(world, 0)) ms_control_note_lost(world->control, world->topology.nodes - 1);
+  hear_failure(world, why);
+}
+
 static void hear_post(void *context, int from, int kind, const uint8_t *payload, size_t bytes) {
   ms_world *world = context;
   ms_mirror_reader reader = {.at = payload, .left = bytes};
   char why[96];
+  if (kind == MS_POST_LOOK) { /* of any rank, for all of its host */
+    ms_mirror_post_records(world);
+    return;
+  }
   int valid = from >= 0 && from < world->size && !is_local(world, from);
   if (valid) wait_for_lower_ranks(world);
   if (valid && take_post(world, from, kind, &reader) && !reader.bad && !reader.left) return;
@@ -189,4 +207,5 @@ static void hear_end(void *context) {
   if (!is_local(world, 0)) take_left(world, 0);
 }
 
-const ms_store_listener ms_mirror_listener = {.failed = hear_failure, .posted = hear_post, .closed = hear_end};
+const ms_store_listener ms_mirror_listener = {
+    .failed = hear_failure, .lost = hear_loss, .posted = hear_post, .closed = hear_end};

@@ -1,8 +1,8 @@
 /* mirror_records.c - flight recorders between hosts: a host that is asked posts one report for each of its ranks, and
  * the others write it into their images of that rank's recorder, so that diagnosis reads all ranks in the same way.
  *
- * A report has what diagnosis reads: the place of the rank, and the operations that it has not left, or the last one
- * that it left. Clocks of hosts differ, so it has ages instead of times.
+ * A report has what diagnosis reads: the place of the rank, its tickets in communicators, and the operations that it
+ * has not left, or the last one that it left. Clocks of hosts differ, so it has ages instead of times.
  */
 #include <string.h>
 
@@ -150,13 +150,14 @@ static ms_recorder_ring *find_ring(const ms_world *world, ms_recorder *recorder,
   return entry ? ms_recorder_ring_of(recorder, ms_group_number(world->control, entry)) : NULL;
 }
 
-static void take_ring(ms_mirror_reader *reader, const ms_world *world, ms_recorder *recorder, uint8_t *reported) {
+static void take_ring(ms_mirror_reader *reader, const ms_world *world, ms_recorder *recorder, int valid,
+                      uint8_t *reported) {
   ms_rank_set missing;
   uint32_t kind = ms_mirror_get32(reader);
   uint64_t key = ms_mirror_get64(reader), target = ms_mirror_get64(reader);
   get_missing(reader, &missing);
   if (reader->bad) return;
-  ms_recorder_ring *ring = find_ring(world, recorder, kind, key);
+  ms_recorder_ring *ring = valid ? find_ring(world, recorder, kind, key) : NULL;
   for (int i = 0; i < 2; i++) ms_mirror_take_record(reader, recorder, ring);
   if (!ring || reader->bad) return;
   ms_recorder_target(ring, target);
@@ -204,6 +205,7 @@ static void post_rank(ms_world *world, int rank) {
   int stopped, printing, pid = atomic_load(&row->pid);
   ms_report_process(pid, &stopped, &printing);
   ms_mirror_put32(&writer, (uint32_t)rank);
+  ms_mirror_put32(&writer, atomic_load(&row->recovery));
   ms_mirror_put32(&writer, stopped ? (uint32_t)pid : 0);
   ms_mirror_put32(&writer, (uint32_t)printing);
   put_number(&writer, recorder, atomic_load_explicit(&recorder->activity, memory_order_acquire));
@@ -218,6 +220,7 @@ static void post_rank(ms_world *world, int rank) {
   ms_mirror_put64(&writer, (uint64_t)atomic_load_explicit(&recorder->step, memory_order_relaxed));
   ms_mirror_put64(&writer, (uint64_t)atomic_load_explicit(&recorder->done, memory_order_relaxed));
   ms_mirror_put64(&writer, load(&recorder->speed));
+  ms_mirror_put_tickets(&writer, world, rank);
   put_rings(&writer, world, recorder);
   ms_store_post(world->store, MS_POST_RECORDS, writer.data, writer.used);
 }
@@ -246,15 +249,20 @@ static void take_place(ms_mirror_reader *reader, ms_recorder *recorder) {
 int ms_mirror_take_records(ms_world *world, int from, ms_mirror_reader *reader) {
   uint8_t reported[MS_RECORDER_RINGS] = {0};
   const int *node_of = world->topology.node_of;
-  uint32_t rank = ms_mirror_get32(reader), stopped = ms_mirror_get32(reader), printing = ms_mirror_get32(reader);
+  uint32_t rank = ms_mirror_get32(reader), recovery = ms_mirror_get32(reader);
+  uint32_t stopped = ms_mirror_get32(reader), printing = ms_mirror_get32(reader);
   if (reader->bad || rank >= (uint32_t)world->size || node_of[rank] != node_of[from]) return 0;
   ms_control_rank *row = &world->control->rank[rank];
   ms_recorder *recorder = ms_recorder_in(world->control, (int)rank);
+  /* The rank posts its recoveries itself, so a report can come later than a recovery that followed it; and during one
+   * the rank resets its tickets. */
+  int valid = recovery == atomic_load(&row->recovery);
   take_place(reader, recorder);
+  ms_mirror_take_tickets(reader, world, (int)rank, valid && recovery % 2 == 0);
   uint32_t rings = ms_mirror_get32(reader);
-  for (uint32_t i = 0; i < rings && !reader->bad; i++) take_ring(reader, world, recorder, reported);
+  for (uint32_t i = 0; i < rings && !reader->bad; i++) take_ring(reader, world, recorder, valid, reported);
   if (reader->bad) return 0;
-  close_rings(recorder, reported);
+  if (valid) close_rings(recorder, reported);
   atomic_store(&row->stopped, (int32_t)stopped);
   atomic_store(&row->printing, printing != 0);
   atomic_store(&row->seen, ms_recorder_now());

@@ -184,19 +184,22 @@ static int come_together(attempt *a, const ms_store_config *config, ms_control *
 
 int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms_rendezvous_result *result) {
   const char *token;
-  MS_TRY(ms_token_get(&token));
-  if (!*token) token = task->token;
+  MS_TRY(ms_token_of_job(task->token, &token));
   MS_TRY(ms_token_check(&task->place, token));
   ms_store_config config = {.place = &task->place,
                             .job = task->job,
                             .token = token,
                             .rank = task->rank,
                             .size = task->size,
-                            .timeout = timeout};
+                            .timeout = timeout,
+                            .ended = inherited ? &inherited->aborted : NULL};
   *result = (ms_rendezvous_result){.fd = -1};
   attempt a = {.task = task, .result = result};
   int rc = come_together(&a, &config, inherited);
   if (rc) {
+    int row, blame;
+    const char *why = inherited ? ms_control_aborted(inherited, &row, &blame) : NULL;
+    if (why) rc = MS_FAIL(MS_EPEER, "%s", why); /* the other ranks get the reason, too */
     if (result->store) ms_store_abort(result->store, ms_error_message());
     if (result->control && result->control != inherited) ms_control_unmap(result->control);
     if (result->fd >= 0) close(result->fd);

@@ -24,6 +24,8 @@ static const double GREETING_SECONDS = 10.0;
 static const double FIRST_PAUSE = 0.005, LONGEST_PAUSE = 0.2;
 /* Seconds to wait, after this rank gave up, for the server's list of missing ranks. */
 static const double LAST_WORD_SECONDS = 5.0;
+/* Seconds between two looks at whether the job has ended. */
+static const double TURN_SECONDS = 0.1;
 static const double TELL_SECONDS = 1.0;
 /* Seconds after which a connection without an answer is dead. */
 static const double LONGEST_SILENCE = 10.0;
@@ -34,8 +36,13 @@ struct ms_store {
   int fd, rank, size;
   int wrote_file; /* place names a file that this rank created */
   double timeout, deadline;
-  ms_store_link *link; /* NULL: not watched */
+  const _Atomic uint32_t *ended; /* of the config */
+  ms_store_link *link;           /* NULL: not watched */
 };
+
+static int check_job(const ms_store *store) {
+  return store->ended && atomic_load(store->ended) ? MS_FAIL(MS_EPEER, "the job has ended on this host") : MS_OK;
+}
 
 static int send_frame(ms_store *store, uint32_t kind, const void *body, size_t bytes, double deadline) {
   uint8_t frame[MS_WIRE_HEADER + MS_STORE_TEXT];
@@ -155,6 +162,7 @@ static int come(ms_store *store, const ms_store_config *config, const ms_store_p
       snprintf(why, sizeof why, "%s", ms_error_message());
       ms_error_restore(&before);
     }
+    MS_TRY(check_job(store));
     MS_TRY(pause_before_retry(&pause, store->deadline));
   }
   return MS_FAIL(MS_ETIMEOUT, "rendezvous at %s: rank 0 of %d has not answered within %g s (%s)", store->place.text,
@@ -197,6 +205,7 @@ int ms_store_open(const ms_store_config *config, ms_store **store) {
   if (!opened) return MS_ENOMEM;
   *opened = (ms_store){.place = place, .fd = -1, .rank = config->rank, .size = config->size};
   opened->timeout = config->timeout;
+  opened->ended = config->ended;
   opened->deadline = ms_clock() + config->timeout;
   int by_file = place.kind == MS_STORE_FILE;
   if (config->rank == 0) {
@@ -244,10 +253,13 @@ static void remove_file(ms_store *store) {
 }
 
 static int gather(ms_store *store, const void *mine, int bytes, void *all) {
-  int ready;
+  int ready = 0;
   size_t expected = (size_t)bytes * (size_t)store->size;
   MS_TRY(send_frame(store, MS_WIRE_ROUND, mine, (size_t)bytes, store->deadline));
-  MS_TRY(ms_wire_wait(store->fd, POLLIN, store->deadline, &ready));
+  while (!ready && ms_clock() < store->deadline) {
+    MS_TRY(check_job(store));
+    MS_TRY(ms_wire_wait(store->fd, POLLIN, fmin(store->deadline, ms_clock() + TURN_SECONDS), &ready));
+  }
   if (!ready) return give_up(store, all, expected);
   return receive_all(store, all, expected, store->deadline + LAST_WORD_SECONDS);
 }
@@ -298,9 +310,9 @@ void ms_store_abort(ms_store *store, const char *why) {
   else tell(store, MS_WIRE_ABORT, why);
 }
 
-void ms_store_leave_at_exit(ms_store *store) {
-  ms_store_link_leave(store->link);
-  ms_store_server_stop(store->server);
+void ms_store_leave_at_exit(ms_store *store, int hurry) {
+  ms_store_link_leave(store->link, hurry);
+  ms_store_server_stop(store->server, hurry);
   store->server = NULL;
 }
 
@@ -308,10 +320,10 @@ void ms_store_close(ms_store *store) {
   if (!store) return;
   remove_file(store);
   if (store->link) {
-    ms_store_link_leave(store->link);
+    ms_store_link_leave(store->link, 0);
     ms_store_link_free(store->link);
   } else tell(store, MS_WIRE_LEAVE, "");
   if (store->fd >= 0) close(store->fd);
-  ms_store_server_stop(store->server);
+  ms_store_server_stop(store->server, 0);
   free(store);
 }

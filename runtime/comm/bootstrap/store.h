@@ -10,6 +10,7 @@
 #ifndef MS_COMM_BOOTSTRAP_STORE_H
 #define MS_COMM_BOOTSTRAP_STORE_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -52,6 +53,8 @@ typedef struct ms_store_config {
   const char *token; /* "": no token */
   int rank, size;
   double timeout; /* seconds for the whole rendezvous */
+  /* The rendezvous fails with MS_EPEER once this is not 0: the job has ended on this host. NULL: never. */
+  const _Atomic uint32_t *ended;
 } ms_store_config;
 
 typedef struct ms_store ms_store;
@@ -74,7 +77,7 @@ enum ms_post_kind {
   MS_POST_ANNOUNCE = 3,
   MS_POST_ROW = 4,
   MS_POST_RECORDS = 5,
-  MS_POST_LOOK = 6, /* the store drops those that come too often */
+  MS_POST_LOOK = 6, /* the store drops those that come too often, and sends others to one rank of every host */
   MS_POST_LEFT = 7, /* only the store posts it: the rank has left in order, this is its last post */
   MS_POST_KINDS = 8
 };
@@ -83,8 +86,10 @@ enum ms_post_kind {
 typedef struct ms_store_listener {
   /* A rank died or gave up, or the store cannot be reached: at most a few times. */
   void (*failed)(void *context, const char *why);
+  /* The connection to the store ended: rank 0 died, or the link to its host is down. NULL: failed says so. */
+  void (*lost)(void *context);
   /* A post of a rank of another host, on the lowest connected rank of each host; in the order in which that rank
-   * posted. */
+   * posted. LOOK: of any host, on any rank of each. */
   void (*posted)(void *context, int from, int kind, const uint8_t *payload, size_t bytes);
   /* Rank 0 has left in order, and with it the store. */
   void (*closed)(void *context);
@@ -98,8 +103,8 @@ void ms_store_post(ms_store *store, int kind, const void *payload, size_t bytes)
 /* Reports to all other ranks that this rank gives up. */
 void ms_store_abort(ms_store *store, const char *why);
 /* Leaves from an exit handler: the store is unusable afterwards, but is not freed, since other threads may still read
- * it. */
-void ms_store_leave_at_exit(ms_store *store);
+ * it. hurry 1: the run has failed, and some ranks may never answer, so it waits for none for long. */
+void ms_store_leave_at_exit(ms_store *store, int hurry);
 /* Leaves; rank 0 also stops the server. NULL is allowed. */
 void ms_store_close(ms_store *store);
 

@@ -21,8 +21,8 @@
 #include "base/error.h"
 
 enum { LONGEST = 8 + MS_STORE_POST, MOST_QUEUED = 64 << 20, ALL_TIME = -1, TURN_MS = 20 };
-/* Seconds for the store to close the connection of a rank that leaves. */
-static const double LEAVE_SECONDS = 2.0;
+/* Seconds for the store to close the connection of a rank that leaves, and of one that leaves a failed run. */
+static const double LEAVE_SECONDS = 2.0, HURRIED_SECONDS = 0.3;
 
 static const char LOST[] = "rank 0 died, or lost its connection";
 
@@ -118,6 +118,12 @@ static void end(ms_store_link *link, const char *why) {
   if (!was && why && !atomic_load(&link->leaving)) link->listener->failed(link->context, why);
 }
 
+static void lose(ms_store_link *link) {
+  int tells = link->listener->lost && !atomic_load(&link->leaving) && !atomic_load(&link->over);
+  if (tells) link->listener->lost(link->context);
+  end(link, tells ? NULL : LOST);
+}
+
 static void take_frame(ms_store_link *link, uint32_t kind, const uint8_t *body, size_t bytes) {
   char text[MS_STORE_TEXT];
   if (kind == MS_WIRE_POSTED && bytes >= 8) {
@@ -135,7 +141,7 @@ static void receive(ms_store_link *link) {
   ssize_t n = recv(link->fd, link->in + link->in_used, sizeof link->in - link->in_used, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n <= 0) {
-    end(link, LOST);
+    lose(link);
     return;
   }
   link->in_used += (size_t)n;
@@ -202,9 +208,9 @@ int ms_store_link_start(int fd, const ms_store_listener *listener, void *context
   return MS_FAIL(MS_EIO, "rendezvous: cannot start a thread: %s", strerror(why));
 }
 
-void ms_store_link_leave(ms_store_link *link) {
+void ms_store_link_leave(ms_store_link *link, int hurry) {
   if (!link || link->joined) return;
-  link->leave_until = ms_clock() + LEAVE_SECONDS;
+  link->leave_until = ms_clock() + (hurry ? HURRIED_SECONDS : LEAVE_SECONDS);
   atomic_store(&link->leaving, 1);
   ms_store_link_send(link, MS_WIRE_LEAVE, NULL, 0);
   wake(link);

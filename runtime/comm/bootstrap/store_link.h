@@ -11,9 +11,9 @@ typedef struct ms_store_link ms_store_link;
 int ms_store_link_start(int fd, const ms_store_listener *listener, void *context, ms_store_link **link);
 /* Queues a frame. Never blocks: output that the store does not read is bounded, and more ends the job. */
 void ms_store_link_send(ms_store_link *link, uint32_t kind, const void *body, size_t bytes);
-/* Sends LEAVE, and waits briefly until the store has sent everything and closed the connection; posts are applied until
- * then. NULL is allowed. */
-void ms_store_link_leave(ms_store_link *link);
+/* Sends LEAVE, and waits briefly (hurry 1: very briefly) until the store has sent everything and closed the connection;
+ * posts are applied until then. NULL is allowed. */
+void ms_store_link_leave(ms_store_link *link, int hurry);
 /* After ms_store_link_leave. */
 void ms_store_link_free(ms_store_link *link);
 

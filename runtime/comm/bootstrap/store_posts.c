@@ -16,14 +16,18 @@ int ms_store_posts_open(ms_store_posts *posts, ms_store_peer **member, int size)
   *posts = (ms_store_posts){.member = member, .size = size};
   posts->node_of = ms_calloc(size, sizeof *posts->node_of);
   posts->receiver = ms_calloc(size, sizeof *posts->receiver);
-  if (!posts->node_of || !posts->receiver) return MS_ENOMEM;
-  for (int rank = 0; rank < size; rank++) posts->node_of[rank] = posts->receiver[rank] = -1;
+  posts->asked = ms_calloc(size, sizeof *posts->asked);
+  posts->answers = ms_calloc(size, sizeof *posts->answers);
+  if (!posts->node_of || !posts->receiver || !posts->asked || !posts->answers) return MS_ENOMEM;
+  for (int rank = 0; rank < size; rank++) posts->node_of[rank] = posts->receiver[rank] = posts->asked[rank] = -1;
   return MS_OK;
 }
 
 void ms_store_posts_close(ms_store_posts *posts) {
   free(posts->node_of);
   free(posts->receiver);
+  free(posts->asked);
+  free(posts->answers);
 }
 
 static void choose_receiver(ms_store_posts *posts, int node) {
@@ -56,6 +60,29 @@ static void pass_on(const ms_store_posts *posts, int from, const uint8_t *post, 
   }
 }
 
+/* The next rank of a host after `rank`, in a circle; -1: all have left. */
+static int next_rank(const ms_store_posts *posts, int node, int rank) {
+  for (int i = 1; i <= posts->size; i++) {
+    int next = (rank + i) % posts->size;
+    if (posts->node_of[next] == node && posts->member[next] && !posts->member[next]->left) return next;
+  }
+  return -1;
+}
+
+/* Every host answers, also that of the rank that asks: hosts whose LOOKs come too often need that answer. Any rank
+ * can answer for its host. One that has not answered the last time may be stopped, so the next one is asked. */
+static void ask_hosts(ms_store_posts *posts, int from) {
+  uint8_t body[8];
+  ms_wire_put32(body, (uint32_t)from);
+  ms_wire_put32(body + 4, MS_POST_LOOK);
+  for (int node = 0; node < posts->nodes; node++) {
+    int *asked = &posts->asked[node];
+    if (*asked < 0 || !posts->answers[node] || !posts->member[*asked]) *asked = next_rank(posts, node, *asked);
+    posts->answers[node] = 0;
+    if (*asked >= 0) ms_store_peer_send(posts->member[*asked], MS_WIRE_POSTED, body, sizeof body);
+  }
+}
+
 int ms_store_posts_take_post(ms_store_posts *posts, const ms_store_peer *peer, const uint8_t *body, uint32_t bytes) {
   if (bytes < 4 || posts->node_of[peer->rank] < 0) return 0;
   uint32_t kind = ms_wire_get32(body);
@@ -64,7 +91,10 @@ int ms_store_posts_take_post(ms_store_posts *posts, const ms_store_peer *peer, c
     double now = ms_clock(), pause = LOOK_SECONDS * (1 + posts->nodes / MANY_HOSTS);
     if (now < posts->looked_at + pause) return 1;
     posts->looked_at = now;
+    ask_hosts(posts, peer->rank);
+    return 1;
   }
+  if (kind == MS_POST_RECORDS) posts->answers[posts->node_of[peer->rank]] = 1;
   pass_on(posts, peer->rank, body, bytes);
   return 1;
 }

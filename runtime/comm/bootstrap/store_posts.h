@@ -1,7 +1,8 @@
 /* store_posts.h - the store's part in a world of several hosts: which ranks are on which host, and where a post goes.
  * Internal to comm.
  *
- * Each host has one receiver, its lowest connected rank, which writes posts into the host's control segment. */
+ * Each host has one receiver, its lowest connected rank, which writes posts into the host's control segment. A
+ * LOOK goes to one rank of each host, not always the same. */
 #ifndef MS_COMM_BOOTSTRAP_STORE_POSTS_H
 #define MS_COMM_BOOTSTRAP_STORE_POSTS_H
 
@@ -12,6 +13,8 @@ typedef struct ms_store_posts {
   int size, nodes;        /* nodes: known so far */
   int *node_of;           /* [size]; -1: the rank has not said */
   int *receiver;          /* [nodes]: a rank; -1: all ranks of the host have left */
+  int *asked;             /* [nodes]: the rank that the last LOOK went to; -1: none */
+  uint8_t *answers;       /* [nodes]: it has answered since */
   double looked_at;       /* when the last LOOK was passed on */
 } ms_store_posts;
 

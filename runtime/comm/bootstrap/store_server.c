@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,7 @@ static const double STOP_SECONDS = 2.0;
 /* Seconds for which the ranks of several hosts can still post after rank 0 has left: at the end of a run the others may
  * wait for posts that rank 0 did not need. */
 static const double LINGER_SECONDS = 1.0;
+static const double HURRIED_SECONDS = 0.3; /* instead of each of the two, when the run has failed */
 static const double LONGEST_SILENCE = 10.0;
 
 struct ms_store_server {
@@ -48,6 +50,7 @@ struct ms_store_server {
   double accept_at;    /* time before which it does not accept */
   double linger_until; /* 0: rank 0 has not left */
   double stop_at;      /* 0: not stopping */
+  atomic_int hurries;  /* the run has failed */
   double silence;      /* seconds after which a connection without an answer is dead */
   ms_store_posts posts;
   ms_store_peer **peers, **member; /* all connections; [size] by rank: NULL before it connects and after it leaves */
@@ -282,12 +285,17 @@ static int has_members(const ms_store_server *server) {
 static void stop_when_due(ms_store_server *server) {
   double now = ms_clock();
   if (server->linger_until == 0 || server->stop_at > 0 || (has_members(server) && now < server->linger_until)) return;
-  server->stop_at = now + STOP_SECONDS;
+  server->stop_at = now + (atomic_load(&server->hurries) ? HURRIED_SECONDS : STOP_SECONDS);
   for (int i = server->n_peers - 1; i >= 0; i--) {
     ms_store_peer *peer = server->peers[i];
     if (peer->rank < 0) drop(server, i);
     else if (!peer->closing) ms_store_peer_send(peer, MS_WIRE_LEAVE, NULL, 0);
   }
+}
+
+static double linger_seconds(const ms_store_server *server) {
+  if (server->posts.nodes < 2) return 0;
+  return atomic_load(&server->hurries) ? HURRIED_SECONDS : LINGER_SECONDS;
 }
 
 static int poll_milliseconds(const ms_store_server *server) {
@@ -320,7 +328,7 @@ static void *serve(void *context) {
     }
     drop_late_strangers(server, ms_clock());
     if (server->polled[1].revents) accept_some(server);
-    if (server->polled[0].revents) server->linger_until = ms_clock() + (server->posts.nodes > 1 ? LINGER_SECONDS : 0);
+    if (server->polled[0].revents) server->linger_until = ms_clock() + linger_seconds(server);
     stop_when_due(server);
   }
   return NULL;
@@ -395,9 +403,10 @@ fail:
   return rc;
 }
 
-void ms_store_server_stop(ms_store_server *server) {
+void ms_store_server_stop(ms_store_server *server, int hurry) {
   uint64_t one = 1;
   if (!server) return;
+  atomic_store(&server->hurries, hurry);
   while (write(server->stop_fd, &one, sizeof one) < 0 && errno == EINTR) continue;
   pthread_join(server->thread, NULL);
   free_server(server);

@@ -90,6 +90,12 @@ int ms_token_get(const char **token) {
   return MS_OK;
 }
 
+int ms_token_of_job(const char *launchers, const char **token) {
+  MS_TRY(ms_token_get(token));
+  if (!**token) *token = launchers;
+  return MS_OK;
+}
+
 int ms_token_make(void) {
   const char *token;
   uint8_t random[RANDOM_BYTES];

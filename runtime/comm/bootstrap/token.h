@@ -16,6 +16,8 @@ int ms_token_hide(void);
 /* This process's token, "" without one; belongs to this module. Fails with MS_EINVAL on a token that is too short, or a
  * file that other users can read. */
 int ms_token_get(const char **token);
+/* The job's token: this process's, or else `launchers`, the one that the launcher made ("": none). */
+int ms_token_of_job(const char *launchers, const char **token);
 /* Generates a random token, unless the process already has one. */
 int ms_token_make(void);
 /* Fails with MS_EINVAL, and says what to do, when other hosts can reach the place and there is no token. */

@@ -93,6 +93,8 @@ int ms_comm_size(const ms_comm *comm) { return comm->size; }
 
 int ms_comm_rank(const ms_comm *comm) { return comm->me; }
 
+const int *ms_comm_ranks(const ms_comm *comm) { return comm->rank; }
+
 ms_recorder_ring *ms_comm_ring(const ms_comm *comm) { return comm->ring; }
 
 /* ---- starting ---- */

@@ -14,13 +14,15 @@
  *   all_reduce      as reduce_scatter, over the whole buffer (in place, or small); or sum own slice, then copy the
  *                   others' slices, finish
  *   broadcast       root enters; the others copy, finish
- *   send, recv      pairwise: the receiver reads the sender's buffer in place
+ *   send, recv      pairwise: the receiver reads the sender's buffer in place; between hosts its pieces are sent
  * Between hosts (hosts.c) the same operations add up in another order: first, in f32, the ranks of a host in group
  * order, rounded to the sources' type; then the hosts, in the order of their lowest ranks. An all_reduce that is not
- * sliced is rounded to the sources' type, too, before it is cast or accumulated. shared[p] is NULL for a rank of
- * another host, except for shared[0] of an all_gather: the ranks of each host share a result. send and recv stay within
- * a host. Sources can be overwritten as soon as an operation is done. The shared result of an all_gather stays valid
- * until this rank enters the next all_gather into it. An all_reduce can overwrite the sources itself.
+ * sliced is rounded to the sources' type, too, before it is cast or accumulated, because that is how its sums travel:
+ * those of bf16 in f32 would double the bytes of that half. shared[p] is NULL for a rank of another host, except for
+ * shared[0] of an all_gather: the ranks of each host share a result. On a host without the root of a broadcast, the
+ * ranks copy it from each other: there shared[p] [count] is a buffer of rank p that is overwritten. Sources can be
+ * overwritten as soon as an operation is done. The shared result of an all_gather stays valid until this rank enters
+ * the next all_gather into it. An all_reduce can overwrite the sources itself.
  */
 #ifndef MS_COMM_COLLECTIVES_COMM_H
 #define MS_COMM_COLLECTIVES_COMM_H
@@ -39,7 +41,8 @@ typedef struct ms_comm ms_comm;
  *   all_reduce      count: the whole buffer. shared[p] [count] is rank p's source as mapped here; dst [count], can
  *                   equal shared[me]
  *   broadcast       shared[root] [count] is the source; dst [count] (unused on root)
- *   send/recv       shared[sender] [count] is the source as mapped here; dst [count] on the receiver
+ *   send/recv       shared[sender] [count] is the source as mapped here, if the sender is on this host; dst [count] on
+ *                   the receiver
  * src NULL in all_gather: this rank's chunk is already in place.
  *
  * With R replicas the group consists of R copies of the same n shards, replica by replica. A collective is that of the
@@ -78,6 +81,8 @@ int ms_comm_open(ms_world *world, int n, const int *ranks, int channel, ms_comm 
 void ms_comm_close(ms_comm *comm);
 int ms_comm_size(const ms_comm *comm);
 int ms_comm_rank(const ms_comm *comm);
+/* [size] world ranks in group order; the communicator's. */
+const int *ms_comm_ranks(const ms_comm *comm);
 /* The flight recorder's ring of this communicator; its last record is the last operation started. */
 struct ms_recorder_ring *ms_comm_ring(const ms_comm *comm);
 

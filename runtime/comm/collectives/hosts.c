@@ -1,15 +1,16 @@
 /* hosts.c - channels among ranks of several hosts: the table, and the stages of an operation.
  *
- *   enter    the ranks of this host have entered (tickets); an all-gather's rank casts its chunk into the host's copy
+ *   enter    the ranks of this host have entered (tickets)
  *   wire     the partners have entered the same, and all pieces have moved (hosts_plan.h says which, hosts_move.c how)
  *   share    all-reduce: the ranks of this host have their regions' sums, and copy each other's
  *   finish   the ranks of this host have finished, so no rank reads their buffers any more
  *
  * A rank waits for the ranks of its host and for its partners; each rank of another host is the partner of one rank of
- * this host, so an operation is done only when all ranks have entered it. Groups that lie inside one host do not come
- * here.
+ * this host, so an operation is done only when all ranks have entered it. A send or recv has only the wire, and waits
+ * for one rank (hosts_pair.c). Groups that lie inside one host do not come here.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
@@ -17,8 +18,10 @@
 #include "comm/collectives/move.h"
 #include "comm/group/world_state.h"
 
-/* Seconds without a piece after which the partners count as missing. */
-static const double PATIENCE = 0.5;
+/* Seconds from the end of a connection to the failure of the operation. A rank that died is named by the store, to all
+ * ranks alike, and one that gave up says why; those that end because of it close their connections too, and must not be
+ * blamed. */
+static const double FAILURE_GRACE = 0.5;
 
 struct ms_channel {
   ms_hosts_lane *lane;
@@ -31,14 +34,15 @@ struct ms_channel {
 static void await(ms_hosts_lane *lane, enum ms_ticket_step step, enum ms_hosts_stage stage) {
   ms_tickets_publish(&lane->tickets, step);
   ms_tickets_await(&lane->tickets, step);
-  /* Tickets of ranks of other hosts do not change here: the search for deadlocks must not count them. */
-  ms_recorder_target(lane->tickets.config.ring, 0);
+  /* Later steps concern the ranks of one host only, and are taken by threads that wait for nothing else. */
+  ms_recorder_target(lane->tickets.config.ring, lane->tickets.base + MS_TICKET_ENTERED);
   lane->stage = stage;
 }
 
 static void finish(ms_hosts_lane *lane) {
   const ms_coll *coll = lane->coll;
-  int waits = coll->kind != MS_COLL_BROADCAST || coll->root == lane->shape.me;
+  /* The ranks that copy a broadcast from its root do not wait. */
+  int waits = coll->kind != MS_COLL_BROADCAST || coll->root == lane->shape.me || lane->apart[coll->root];
   await(lane, MS_TICKET_FINISHED, waits ? MS_HOSTS_FINISH : MS_HOSTS_DONE);
 }
 
@@ -46,15 +50,11 @@ static void finish(ms_hosts_lane *lane) {
 static void share(const ms_hosts_lane *lane) {
   const ms_coll *coll = lane->coll;
   int here = coll->kind == MS_COLL_BROADCAST && coll->root != lane->shape.me && !lane->apart[coll->root];
-  if (coll->kind == MS_COLL_ALL_GATHER || here) ms_move_share(lane->shape.size, lane->shape.me, coll);
-}
-
-static int is_within(enum ms_hosts_stage stage) {
-  return stage == MS_HOSTS_ENTER || stage == MS_HOSTS_SHARE || stage == MS_HOSTS_FINISH;
+  if (here) ms_move_share(lane->shape.size, lane->shape.me, coll);
 }
 
 static int step_within(ms_hosts_lane *lane) {
-  while (is_within(lane->stage) && ms_tickets_all_have_come(&lane->tickets)) {
+  while (ms_hosts_is_within(lane->stage) && ms_tickets_all_have_come(&lane->tickets)) {
     if (lane->stage == MS_HOSTS_ENTER) {
       MS_TRY(ms_tickets_compare(&lane->tickets));
       share(lane);
@@ -77,8 +77,10 @@ static void forget_words(ms_hosts_partner *x) {
 /* Afterwards the endpoint touches no memory of the operation. */
 static void cancel(ms_hosts_lane *lane) {
   ms_endpoint *endpoint = ms_progress_endpoint(lane->thread);
-  for (uint64_t k = 0; lane->keyed && k < 2; k++) ms_progress_api(lane->thread)->cancel(endpoint, lane->key + k);
+  for (uint64_t k = 0; lane->keyed && k < MS_HOSTS_KEYS; k++)
+    ms_progress_api(lane->thread)->cancel(endpoint, lane->key + k);
   for (int i = 0; i < lane->partners; i++) forget_words(&lane->partner[i]);
+  forget_words(&lane->peer);
   lane->keyed = lane->cancel = 0;
   pthread_cond_broadcast(&lane->cancelled);
 }
@@ -86,7 +88,7 @@ static void cancel(ms_hosts_lane *lane) {
 /* Every recovery begins with new keys: the old ones may still be in use on another rank. */
 static void use_key(ms_hosts_lane *lane) {
   if (lane->keyed) return;
-  lane->key = ms_hash_int(lane->name, (int64_t)lane->epoch) & ~1ull;
+  lane->key = ms_hash_int(lane->name, (int64_t)lane->epoch) & ~3ull;
   lane->keyed = 1;
 }
 
@@ -96,14 +98,32 @@ static int is_over(const ms_hosts_lane *lane) {
   return 1;
 }
 
-static int check_partners(const ms_hosts_lane *lane) {
-  for (int i = 0; i < lane->partners; i++) {
-    const ms_hosts_partner *x = &lane->partner[i];
-    const char *why = ms_progress_failure(lane->thread, x->rank), *label = lane->coll->label;
-    if (!why || ms_hosts_is_over_with(x)) continue;
-    return MS_FAIL(MS_EPEER, "%s %s: the connection between rank %d and rank %d failed: %s",
-                   ms_coll_kind_name(lane->coll->kind), label ? label : "", lane->rank[lane->shape.me], x->rank, why);
+/* Of a host whose link is down all connections fail, of the others those to it. */
+static void note_lost_hosts(const ms_hosts_lane *lane, const ms_hosts_partner *noticed) {
+  int lost = 0;
+  for (int host = 0; host < lane->shape.hosts; host++) {
+    int failed = lane->shape.host_of[noticed->p] == host;
+    for (int i = 0; i < lane->partners && !failed; i++) {
+      const ms_hosts_partner *x = &lane->partner[i];
+      failed = lane->shape.host_of[x->p] == host && ms_progress_failure(lane->thread, x->rank);
+    }
+    lost += failed;
   }
+  ms_control_note_lost(ms_world_control(lane->world), lost);
+}
+
+static int check_partner(ms_hosts_lane *lane, const ms_hosts_partner *x) {
+  const char *why = ms_progress_failure(lane->thread, x->rank), *label = lane->coll->label;
+  if (!why || ms_hosts_is_over_with(x)) return MS_OK;
+  if (lane->failed_at == 0) lane->failed_at = ms_clock();
+  if (ms_clock() < lane->failed_at + ms_wait_scale * FAILURE_GRACE) return MS_OK;
+  note_lost_hosts(lane, x);
+  return MS_FAIL(MS_EPEER, "%s %s: the connection between rank %d and rank %d failed: %s",
+                 ms_coll_kind_name(lane->coll->kind), label ? label : "", lane->rank[lane->shape.me], x->rank, why);
+}
+
+static int check_partners(ms_hosts_lane *lane) {
+  for (int i = 0; i < lane->partners; i++) MS_TRY(check_partner(lane, &lane->partner[i]));
   return MS_OK;
 }
 
@@ -111,18 +131,34 @@ static int move(ms_hosts_lane *lane, int *busy) {
   if (lane->stage == MS_HOSTS_WIRE) MS_TRY(ms_hosts_move(lane, busy));
   if (lane->stage != MS_HOSTS_WIRE || !is_over(lane)) return check_partners(lane);
   for (int i = 0; i < lane->partners; i++) forget_words(&lane->partner[i]);
-  if (ms_hosts_pulls(lane->coll)) await(lane, MS_TICKET_SHARED, MS_HOSTS_SHARE);
+  if (ms_hosts_pulls(lane)) await(lane, MS_TICKET_SHARED, MS_HOSTS_SHARE);
   else finish(lane);
   *busy = 1;
   return step_within(lane);
 }
 
-static int is_in_flight(const ms_hosts_lane *lane) { return is_within(lane->stage) || lane->stage == MS_HOSTS_WIRE; }
+static uint64_t *pairs_with(const ms_hosts_lane *lane, const ms_coll *coll) {
+  return &lane->pairs[(coll->kind == MS_COLL_RECV ? lane->shape.size : 0) + coll->root];
+}
+
+static int move_pair(ms_hosts_lane *lane, int *news) {
+  MS_TRY(ms_hosts_move_pair(lane, news));
+  if (!ms_hosts_is_over_with(&lane->peer)) return check_partner(lane, &lane->peer);
+  forget_words(&lane->peer);
+  *pairs_with(lane, lane->coll) += 1;
+  lane->stage = MS_HOSTS_DONE;
+  return MS_OK;
+}
+
+static int is_in_flight(const ms_hosts_lane *lane) {
+  return ms_hosts_is_within(lane->stage) || lane->stage == MS_HOSTS_WIRE;
+}
 
 static int advance(ms_hosts_lane *lane, int *news, int *busy) {
   use_key(lane);
   if (lane->stage != MS_HOSTS_SHARE && lane->stage != MS_HOSTS_FINISH) MS_TRY(ms_hosts_agree(lane, news));
   if (!is_in_flight(lane)) return MS_OK;
+  if (ms_coll_is_pairwise(lane->coll->kind)) return move_pair(lane, news);
   MS_TRY(step_within(lane));
   return lane->stage == MS_HOSTS_ENTER || lane->stage == MS_HOSTS_WIRE ? move(lane, busy) : MS_OK;
 }
@@ -138,7 +174,7 @@ static enum ms_turn turn(ms_progress_task *task) {
     cancel(lane);
     lane->stage = is_in_flight(lane) ? MS_HOSTS_FAILED : MS_HOSTS_BROKEN;
   }
-  enum ms_turn needs = busy ? MS_TURN_BUSY : is_within(lane->stage) ? MS_TURN_POLLS : MS_TURN_SLEEPS;
+  enum ms_turn needs = busy ? MS_TURN_BUSY : ms_hosts_is_within(lane->stage) ? MS_TURN_POLLS : MS_TURN_SLEEPS;
   news |= lane->stage != before;
   pthread_mutex_unlock(&lane->lock);
   if (news) ms_control_ring(ms_world_control(lane->world), ms_world_rank(lane->world));
@@ -184,18 +220,31 @@ fail:
 }
 
 static uint64_t next(const ms_channel *channel, const ms_coll *coll) {
+  const ms_hosts_lane *lane = channel->lane;
+  if (ms_coll_is_pairwise(coll->kind) && lane->apart[coll->root])
+    return ms_world_epoch(lane->world) == lane->epoch ? *pairs_with(lane, coll) + 1 : 1;
   return ms_tickets_next(&channel->lane->tickets, coll);
 }
 
+/* Plans share copies among replicas of one host only (plan/nodes.c). */
 static int check_supported(const ms_hosts_lane *lane, const ms_coll *coll) {
-  const char *kind = ms_coll_kind_name(coll->kind), *label = coll->label ? coll->label : "";
-  if (ms_coll_is_pairwise(coll->kind))
-    return MS_FAIL(MS_EUNSUPPORTED, "%s %s: rank %d and rank %d are on different hosts, and a %s moves only within one",
-                   kind, label, lane->rank[lane->shape.me], lane->rank[coll->root], kind);
-  if (coll->replicas > 1)
-    return MS_FAIL(MS_EUNSUPPORTED, "%s %s: %d replicas share one copy, but their ranks are on %d hosts", kind, label,
-                   coll->replicas, lane->shape.hosts);
-  return MS_OK;
+  if (coll->replicas <= 1) return MS_OK;
+  return MS_FAIL(MS_EINTERNAL, "%s %s: %d replicas share one copy, but their ranks are on %d hosts",
+                 ms_coll_kind_name(coll->kind), coll->label ? coll->label : "", coll->replicas, lane->shape.hosts);
+}
+
+static void enter(ms_hosts_lane *lane, const ms_coll *coll) {
+  ms_tickets_begin(&lane->tickets, coll);
+  if (ms_coll_is_pairwise(coll->kind)) {
+    ms_hosts_begin_pair(lane);
+    ms_recorder_target(lane->tickets.config.ring, 0);
+    lane->moved_at = lane->entered_at;
+    lane->stage = MS_HOSTS_WIRE;
+    return;
+  }
+  ms_hosts_begin(lane);
+  ms_tickets_sign(&lane->tickets);
+  await(lane, MS_TICKET_ENTERED, MS_HOSTS_ENTER);
 }
 
 static int begin(ms_hosts_lane *lane, const ms_channel *channel, const ms_coll *coll) {
@@ -204,6 +253,7 @@ static int begin(ms_hosts_lane *lane, const ms_channel *channel, const ms_coll *
     lane->cancel = lane->keyed;
     lane->stage = MS_HOSTS_NONE;
     lane->epoch = epoch;
+    memset(lane->pairs, 0, 2 * sizeof *lane->pairs * (size_t)lane->shape.size);
   }
   if (lane->stage != MS_HOSTS_NONE)
     return MS_FAIL(MS_EPEER, "%s %s: an operation of the same ranks failed or was given up before; recover first",
@@ -211,10 +261,9 @@ static int begin(ms_hosts_lane *lane, const ms_channel *channel, const ms_coll *
   MS_TRY(ms_hosts_sign(lane, coll));
   lane->coll = coll;
   lane->owner = channel;
-  ms_hosts_begin(lane);
-  ms_tickets_begin(&lane->tickets, coll);
-  ms_tickets_sign(&lane->tickets);
-  await(lane, MS_TICKET_ENTERED, MS_HOSTS_ENTER);
+  lane->entered_at = ms_clock();
+  lane->failed_at = 0;
+  enter(lane, coll);
   return MS_OK;
 }
 
@@ -223,6 +272,7 @@ static int start(ms_channel *channel, const ms_coll *coll) {
   channel->is_inside = ms_coll_is_pairwise(coll->kind) && !lane->apart[coll->root];
   if (channel->is_inside) return ms_channel_shared_memory.start(channel->inside, coll);
   MS_TRY(check_supported(lane, coll));
+  if (ms_coll_is_pairwise(coll->kind)) MS_TRY(ms_hosts_meet_peer(lane, coll->root));
   pthread_mutex_lock(&lane->lock);
   int rc = begin(lane, channel, coll);
   pthread_mutex_unlock(&lane->lock);
@@ -230,24 +280,10 @@ static int start(ms_channel *channel, const ms_coll *coll) {
   return rc;
 }
 
-/* The ranks of this host that have not come, and the partners that have not entered. Once they have, they can finish
- * and then give up for another reason while their bytes are still on the way here: they are missing only if nothing
- * moves.
- */
-static ms_rank_set find_missing(const ms_hosts_lane *lane) {
-  ms_rank_set missing = {{0}};
-  const int stalls = lane->stage == MS_HOSTS_WIRE && ms_clock() > lane->moved_at + PATIENCE;
-  if (is_within(lane->stage)) missing = ms_tickets_missing(&lane->tickets);
-  for (int i = 0; i < lane->partners; i++) {
-    const ms_hosts_partner *x = &lane->partner[i];
-    if (!x->agreed || (stalls && !ms_hosts_is_over_with(x))) ms_rank_set_add(&missing, x->rank);
-  }
-  return missing;
-}
-
 static enum ms_progress progress_of(const ms_hosts_lane *lane) {
   if (lane->stage == MS_HOSTS_DONE) return MS_PROGRESS_DONE;
   if (lane->stage == MS_HOSTS_ENTER) return MS_PROGRESS_WAITS;
+  if (ms_coll_is_pairwise(lane->coll->kind)) return lane->peer.agreed ? MS_PROGRESS_MET : MS_PROGRESS_WAITS;
   for (int i = 0; i < lane->partners; i++)
     if (!lane->partner[i].agreed) return MS_PROGRESS_WAITS;
   return MS_PROGRESS_MET;
@@ -266,7 +302,7 @@ static int look(ms_hosts_lane *lane, enum ms_progress *progress, ms_rank_set *mi
   if (*progress == MS_PROGRESS_DONE) {
     lane->stage = MS_HOSTS_NONE;
     lane->owner = NULL;
-  } else if (missing) *missing = find_missing(lane);
+  } else if (missing) *missing = ms_hosts_missing(lane);
   return MS_OK;
 }
 

@@ -1,4 +1,5 @@
-/* hosts.h - the parts of channels between hosts (hosts.c, hosts_agree.c, hosts_move.c). Internal to collectives.
+/* hosts.h - the parts of channels between hosts (hosts.c, hosts_lane.c, hosts_agree.c, hosts_flow.c, hosts_move.c,
+ * hosts_pair.c, hosts_missing.c). Internal to collectives.
  *
  * All channels of the same ranks and number share a lane: its keys, its staging memory, the operation in flight. The
  * lock protects everything in it except for the transfers, which belong to the progress thread. The thread that calls
@@ -19,6 +20,8 @@
 #include "comm/collectives/progress_thread.h"
 #include "comm/collectives/tickets.h"
 
+/* Keys of a lane: its own for messages and sums, and these above it. */
+enum { MS_HOSTS_COPY_KEY = 1, MS_HOSTS_PAIR_KEY = 2, MS_HOSTS_KEYS = 3 };
 enum { MS_HOSTS_UNDER_WAY = 8, MS_HOSTS_LABEL = 96 };
 
 /* Pieces on their way to or from a partner, in order: number k is in place k % window. */
@@ -38,7 +41,9 @@ typedef struct ms_hosts_signature {
   int64_t elements;
   uint64_t layout; /* hash of what determines the sizes of all messages, and of the root */
   int32_t kind, parts;
-  char label[MS_HOSTS_LABEL];
+  /* For messages: the unit, and the activity and step of which the operation is a part. */
+  int64_t step;
+  char label[MS_HOSTS_LABEL], activity[MS_RECORDER_TEXT_BYTES];
 } ms_hosts_signature;
 
 typedef struct ms_hosts_partner {
@@ -76,15 +81,20 @@ typedef struct ms_hosts_lane {
   uint8_t *apart; /* [size] 1: on another host */
   int channel, partners;
   ms_hosts_partner *partner; /* [partners] */
+  ms_hosts_partner peer;     /* of the send or recv in flight */
+  uint8_t *met;              /* [size] ranks with which this one has sent or received; NULL: none */
+  uint64_t *pairs;           /* [2][size] number of sends to each rank, and of receives from it */
   int *giver;                /* [hosts] the partner that handles this rank's region there; -1: this host */
   char *staging, *own;       /* own [MS_HOSTS_PIECE]: the sum of this host */
   const void **source;       /* scratch: sources of a sum */
-  uint64_t key, name; /* key: of messages and sums, of copies is key + 1; name: hash of the ranks and the channel */
+  uint64_t key, name;        /* key: the first of MS_HOSTS_KEYS; name: hash of the ranks and the channel */
   /* Under the lock. */
   pthread_mutex_t lock;
   pthread_cond_t cancelled;
   int keyed, cancel; /* the key is in use; the progress thread has to cancel it */
   unsigned epoch;    /* the world's, when the last operation was started */
+  double entered_at; /* when that was (ms_clock) */
+  double failed_at;  /* when a connection that it needs had failed; 0: none has */
   enum ms_hosts_stage stage;
   ms_tickets tickets;
   const ms_coll *coll;
@@ -92,16 +102,27 @@ typedef struct ms_hosts_lane {
   ms_hosts_signature mine;
   ms_hosts_range *asked; /* [asked_room] */
   int asked_room;
-  uint64_t summed; /* pieces of this rank's region that have their sums */
-  uint64_t moved;  /* pieces of all flows that are finished */
-  double moved_at; /* when that changed last, or the wire began (ms_clock) */
+  ms_hosts_flow cast; /* all-gather: the piece of this rank's chunk that is cast next; it is not posted */
+  uint64_t ready;     /* pieces of this rank's region that have their sums, or are cast: they can be sent */
+  uint64_t moved;     /* pieces of all flows that are finished */
+  double moved_at;    /* when that changed last, or the wire began (ms_clock) */
   ms_error_record error;
 } ms_hosts_lane;
 
 static inline int ms_hosts_here(const ms_hosts_lane *lane) { return lane->shape.host_of[lane->shape.me]; }
 
-/* 1: in the operation in flight, the ranks of a host end with sums in their sources, and then copy each other's. */
-static inline int ms_hosts_pulls(const ms_coll *coll) { return coll->kind == MS_COLL_ALL_REDUCE && !coll->sliced; }
+/* 1: the operation waits for tickets of ranks of this host. */
+static inline int ms_hosts_is_within(enum ms_hosts_stage stage) {
+  return stage == MS_HOSTS_ENTER || stage == MS_HOSTS_SHARE || stage == MS_HOSTS_FINISH;
+}
+
+/* 1: in the operation in flight, the ranks of this host end with parts of the result in their shared buffers, and then
+ * copy each other's. */
+static inline int ms_hosts_pulls(const ms_hosts_lane *lane) {
+  const ms_coll *coll = lane->coll;
+  return (coll->kind == MS_COLL_ALL_REDUCE && !coll->sliced) ||
+         (coll->kind == MS_COLL_BROADCAST && lane->apart[coll->root]);
+}
 
 /* Finds or opens the lane of these ranks and channel; task: its functions, except for `free`. */
 int ms_hosts_lane_open(const ms_channel_config *config, const ms_progress_task *task, ms_hosts_lane **lane);
@@ -113,6 +134,35 @@ int ms_hosts_sign(ms_hosts_lane *lane, const ms_coll *coll);
 int ms_hosts_agree(ms_hosts_lane *lane, int *news);
 /* Posts a transfer with a partner. */
 int ms_hosts_post(ms_hosts_lane *lane, ms_transfer *transfer);
+
+/* Fails with MS_EMISMATCH when the partner entered something else. */
+int ms_hosts_compare(const ms_hosts_lane *lane, ms_hosts_partner *partner);
+
+/* hosts_flow.c. used 0: nothing moves in this flow. */
+void ms_hosts_begin_flow(ms_hosts_flow *flow, int used, int p, const ms_hosts_range *asked);
+/* Before the first piece is posted. */
+void ms_hosts_find_first(const ms_hosts_lane *lane, ms_hosts_flow *flow);
+int ms_hosts_is_ended(const ms_hosts_flow *flow);
+int ms_hosts_has_room(const ms_hosts_flow *flow);
+/* The oldest piece has moved; finishes all that have. */
+int ms_hosts_has_moved(const ms_hosts_flow *flow);
+void ms_hosts_finish_moved(ms_hosts_flow *flow);
+/* Staging memory of piece `number`; NULL: the flow has none. */
+char *ms_hosts_slot(const ms_hosts_flow *flow, uint64_t number);
+/* Posts the next piece, which is at `data`. */
+int ms_hosts_post_piece(ms_hosts_lane *lane, int peer, ms_hosts_flow *flow, int receives, uint64_t key, void *data);
+/* A piece of the buffer of group rank p, which is of this host. */
+char *ms_hosts_piece_in(const ms_hosts_lane *lane, int p, const ms_hosts_piece *piece);
+
+/* hosts_pair.c: sends and receives between hosts. */
+/* Before the first one with group rank p: connects to it. In the thread that calls the engine. */
+int ms_hosts_meet_peer(ms_hosts_lane *lane, int p);
+void ms_hosts_begin_pair(ms_hosts_lane *lane);
+int ms_hosts_move_pair(ms_hosts_lane *lane, int *news);
+
+/* hosts_missing.c: the world ranks that the operation waits for. Sets the target of the flight recorder's ring to what
+ * they lack. */
+ms_rank_set ms_hosts_missing(const ms_hosts_lane *lane);
 
 /* hosts_move.c: the pieces. */
 void ms_hosts_begin(ms_hosts_lane *lane);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/collectives/hosts.h"
+#include "comm/group/world_state.h"
 
 /* ---- signatures ---- */
 
@@ -32,26 +33,38 @@ int ms_hosts_sign(ms_hosts_lane *lane, const ms_coll *coll) {
     mine->layout = ms_hash_int(ms_hash_int(mine->layout, coll->part[i].count), ms_hosts_wire_dtype(coll, i));
   }
   snprintf(mine->label, sizeof mine->label, "%s", coll->label ? coll->label : "");
+  const ms_recorder *recorder = ms_world_recorder(lane->world);
+  mine->step = atomic_load_explicit(&recorder->step, memory_order_relaxed);
+  snprintf(mine->activity, sizeof mine->activity, "%s",
+           ms_recorder_text(recorder, atomic_load_explicit(&recorder->activity, memory_order_relaxed)));
   return coll->sliced ? ask(lane, coll) : MS_OK;
 }
 
-static void describe(const ms_hosts_signature *s, char *text, size_t bytes) {
-  int known = s->kind >= 0 && s->kind < MS_COLL_KINDS;
-  snprintf(text, bytes, "%s%s%s of %d parts, %lld elements", known ? ms_coll_kind_name(s->kind) : "nothing known",
-           *s->label ? " " : "", s->label, s->parts, (long long)s->elements);
+/* "all_gather layers.3 (phase first of step 5) of 4 parts, 12 elements" */
+static void describe(const ms_hosts_lane *lane, const ms_hosts_signature *s, char *text, size_t bytes) {
+  char named[192];
+  lane->world->diagnosis->describe(ms_coll_kind_name(s->kind), s->label, s->activity, s->step, named, sizeof named);
+  snprintf(text, bytes, "%s of %d parts, %lld elements", named, s->parts, (long long)s->elements);
 }
 
-static int compare(const ms_hosts_lane *lane, ms_hosts_partner *x) {
-  char ours[256], theirs[256];
+/* A send meets a recv, all others meet their like. */
+static int kind_of_partner(int kind) {
+  return kind == MS_COLL_SEND ? MS_COLL_RECV : kind == MS_COLL_RECV ? MS_COLL_SEND : kind;
+}
+
+int ms_hosts_compare(const ms_hosts_lane *lane, ms_hosts_partner *x) {
+  char ours[256], theirs[256], noted[MS_CONTROL_TEXT];
   const ms_hosts_signature *mine = &lane->mine;
-  x->theirs.label[MS_HOSTS_LABEL - 1] = '\0';
-  int named = x->theirs.kind == mine->kind && x->theirs.parts == mine->parts && x->theirs.elements == mine->elements &&
-              !strcmp(x->theirs.label, mine->label);
+  const ms_world *world = lane->world;
+  x->theirs.label[MS_HOSTS_LABEL - 1] = x->theirs.activity[MS_RECORDER_TEXT_BYTES - 1] = '\0';
+  int named = x->theirs.kind == kind_of_partner(mine->kind) && x->theirs.parts == mine->parts &&
+              x->theirs.elements == mine->elements && !strcmp(x->theirs.label, mine->label);
   if (named && x->theirs.layout == mine->layout) return MS_OK;
-  describe(mine, ours, sizeof ours);
-  describe(&x->theirs, theirs, sizeof theirs);
-  return MS_FAIL(MS_EMISMATCH, "ranks disagree: rank %d entered %s, but rank %d entered %s%s",
-                 lane->rank[lane->shape.me], ours, x->rank, theirs,
+  world->diagnosis->noted(world->control, noted, sizeof noted);
+  describe(lane, mine, ours, sizeof ours);
+  describe(lane, &x->theirs, theirs, sizeof theirs);
+  return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s, but rank %d entered %s%s", noted,
+                 *noted ? "; now " : "", lane->rank[lane->shape.me], ours, x->rank, theirs,
                  named ? "; the sizes or types of their parts, or their roots, differ" : "");
 }
 
@@ -93,7 +106,8 @@ static int agree_with(ms_hosts_lane *lane, ms_hosts_partner *x) {
         (ms_transfer){.peer = x->rank, .receives = 1, .key = lane->key, .data = &x->theirs, .bytes = sizeof x->theirs};
     MS_TRY(ms_hosts_post(lane, &x->take));
   }
-  if (lane->stage == MS_HOSTS_NONE || lane->stage == MS_HOSTS_DONE) return MS_OK;
+  if (lane->stage == MS_HOSTS_NONE || lane->stage == MS_HOSTS_DONE || ms_coll_is_pairwise(lane->coll->kind))
+    return MS_OK;
   if (!x->told) {
     x->tell = (ms_transfer){.peer = x->rank, .key = lane->key, .data = &lane->mine, .bytes = sizeof lane->mine};
     MS_TRY(ms_hosts_post(lane, &x->tell));
@@ -101,7 +115,7 @@ static int agree_with(ms_hosts_lane *lane, ms_hosts_partner *x) {
   }
   /* Sent first, so that the partner, too, can say who entered what. */
   if (x->agreed || x->take.state != MS_TRANSFER_DONE || x->tell.state != MS_TRANSFER_DONE) return MS_OK;
-  MS_TRY(compare(lane, x));
+  MS_TRY(ms_hosts_compare(lane, x));
   if (lane->coll->sliced && lane->coll->parts) return exchange_asked(lane, x);
   x->agreed = 1;
   return MS_OK;

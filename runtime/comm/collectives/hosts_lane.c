@@ -1,4 +1,4 @@
-/* hosts_lane.c - opens the lanes of channels between hosts: partners, keys, staging memory. */
+/* hosts_lane.c - opens the lanes of channels between hosts: partners and connections to them, keys, staging memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +15,8 @@ static void free_lane(ms_hosts_lane *lane) {
   free(lane->apart);
   free(lane->partner);
   free(lane->giver);
+  free(lane->met);
+  free(lane->pairs);
   free(lane->staging);
   free((void *)lane->source);
   free(lane->asked);
@@ -25,24 +27,41 @@ static void free_task(ms_progress_task *task) { free_lane((ms_hosts_lane *)task)
 
 /* ---- partners ---- */
 
+static void add_partner(ms_hosts_lane *lane, int p) {
+  const ms_hosts_shape *shape = &lane->shape;
+  ms_hosts_partner *x = &lane->partner[lane->partners];
+  if (!ms_hosts_are_partners(shape, shape->me, p)) return;
+  x->p = p;
+  x->rank = lane->rank[p];
+  x->handles_me = ms_hosts_handler(shape, shape->host_of[p], shape->me) == p;
+  x->handled = ms_hosts_handler(shape, ms_hosts_here(lane), p) == shape->me;
+  if (x->handles_me) lane->giver[shape->host_of[p]] = lane->partners;
+  lane->partners++;
+}
+
 static int find_partners(ms_hosts_lane *lane) {
   const ms_hosts_shape *shape = &lane->shape;
   lane->partner = ms_calloc(shape->size, sizeof *lane->partner);
   lane->giver = ms_calloc(shape->hosts, sizeof *lane->giver);
   lane->source = ms_calloc(shape->size, sizeof *lane->source);
-  if (!lane->partner || !lane->giver || !lane->source) return MS_ENOMEM;
+  lane->pairs = ms_calloc(2 * shape->size, sizeof *lane->pairs);
+  if (!lane->partner || !lane->giver || !lane->source || !lane->pairs) return MS_ENOMEM;
   for (int host = 0; host < shape->hosts; host++) lane->giver[host] = -1;
-  for (int p = 0; p < shape->size; p++) {
-    if (!ms_hosts_are_partners(shape, shape->me, p)) continue;
-    ms_hosts_partner *x = &lane->partner[lane->partners];
-    x->p = p;
-    x->rank = lane->rank[p];
-    x->handles_me = ms_hosts_handler(shape, shape->host_of[p], shape->me) == p;
-    x->handled = ms_hosts_handler(shape, ms_hosts_here(lane), p) == shape->me;
-    if (x->handles_me) lane->giver[shape->host_of[p]] = lane->partners;
-    lane->partners++;
+  /* Host h gives its first receives to host h - 1, the next ones to h - 2: each begins with another one. */
+  for (int turn = 1; turn < shape->hosts; turn++) {
+    const int host = (ms_hosts_here(lane) + shape->hosts - turn) % shape->hosts;
+    for (int i = shape->first[host]; i < shape->first[host + 1]; i++) add_partner(lane, shape->member[i]);
   }
   return MS_OK;
+}
+
+static int connect_partners(const ms_hosts_lane *lane) {
+  int *rank = ms_calloc(lane->partners, sizeof *rank);
+  if (!rank) return MS_ENOMEM;
+  for (int i = 0; i < lane->partners; i++) rank[i] = lane->partner[i].rank;
+  int rc = ms_progress_connect(lane->thread, lane->partners, rank);
+  free(rank);
+  return rc;
 }
 
 /* ---- staging ---- */
@@ -60,13 +79,17 @@ static int stage(ms_hosts_lane *lane) {
   for (int i = 0; i < lane->partners; i++) handled += lane->partner[i].handled;
   const int in = window_for(givers), out = window_for(handled);
   /* A rank that is alone on its host sends its source itself. */
-  lane->staging = ms_calloc(1 + givers * in + (alone ? 0 : handled * out), MS_HOSTS_PIECE);
+  const int pieces = 1 + givers * in + (alone ? 0 : handled * out);
+  lane->staging = ms_calloc(pieces > MS_HOSTS_UNDER_WAY ? pieces : MS_HOSTS_UNDER_WAY, MS_HOSTS_PIECE);
   if (!lane->staging) return MS_ENOMEM;
   lane->own = lane->staging;
   char *free_from = lane->staging + MS_HOSTS_PIECE;
   for (int i = 0; i < lane->partners; i++) {
     ms_hosts_partner *x = &lane->partner[i];
-    x->copies_in.window = x->copies_out.window = MS_HOSTS_UNDER_WAY;
+    /* Few under way from each: a switch need not drop what several hosts send at once, and the partners, which get
+     * their next receive when a piece has come, stay about equally far. */
+    x->copies_in.window = window_for(handled);
+    x->copies_out.window = MS_HOSTS_UNDER_WAY;
     x->sums_in.window = in;
     x->sums_out.window = out;
     if (x->handles_me) {
@@ -133,6 +156,7 @@ int ms_hosts_lane_open(const ms_channel_config *config, const ms_progress_task *
   MS_GOTO(know_ranks(lane, config));
   MS_GOTO(find_partners(lane));
   MS_GOTO(stage(lane));
+  MS_GOTO(connect_partners(lane));
   ms_progress_add(thread, &lane->task);
   *opened = lane;
   return MS_OK;

@@ -15,30 +15,26 @@
 /* ---- flows ---- */
 
 static void begin_flow(ms_hosts_lane *lane, ms_hosts_flow *flow, int used, int p, const ms_hosts_range *asked) {
-  flow->walk = (ms_hosts_walk){.p = p, .asked = lane->coll->sliced ? asked : NULL};
-  flow->posted = flow->finished = 0;
-  flow->more = used;
+  ms_hosts_begin_flow(flow, used, p, lane->coll->sliced ? asked : NULL);
 }
 
 /* The ranges that the partners ask for are known once they have agreed. */
-static void find_first(const ms_hosts_lane *lane, ms_hosts_flow *flow) {
-  if (flow->more) flow->more = ms_hosts_next_piece(&lane->shape, lane->coll, &flow->walk, &flow->next);
-}
-
 static void find_first_pieces(const ms_hosts_lane *lane, ms_hosts_partner *x) {
-  find_first(lane, &x->sums_out);
-  find_first(lane, &x->sums_in);
-  find_first(lane, &x->copies_out);
-  find_first(lane, &x->copies_in);
+  ms_hosts_find_first(lane, &x->sums_out);
+  ms_hosts_find_first(lane, &x->sums_in);
+  ms_hosts_find_first(lane, &x->copies_out);
+  ms_hosts_find_first(lane, &x->copies_in);
 }
 
 void ms_hosts_begin(ms_hosts_lane *lane) {
   const ms_hosts_shape *shape = &lane->shape;
   const ms_coll *coll = lane->coll;
   const int kind = coll->kind, sums = kind == MS_COLL_REDUCE_SCATTER || kind == MS_COLL_ALL_REDUCE;
-  const int copies = kind == MS_COLL_ALL_GATHER || ms_hosts_pulls(coll);
+  const int copies = kind == MS_COLL_ALL_GATHER || (kind == MS_COLL_ALL_REDUCE && !coll->sliced);
   const int from = kind == MS_COLL_BROADCAST ? shape->host_of[coll->root] : -1;
-  lane->summed = lane->moved = 0;
+  lane->ready = lane->moved = 0;
+  begin_flow(lane, &lane->cast, kind == MS_COLL_ALL_GATHER, shape->me, NULL);
+  ms_hosts_find_first(lane, &lane->cast);
   for (int i = 0; i < lane->partners; i++) {
     ms_hosts_partner *x = &lane->partner[i];
     x->agreed = x->told = 0;
@@ -50,64 +46,22 @@ void ms_hosts_begin(ms_hosts_lane *lane) {
   }
 }
 
-static int is_ended(const ms_hosts_flow *flow) { return !flow->more && flow->finished == flow->posted; }
-
 int ms_hosts_is_over_with(const ms_hosts_partner *x) {
-  return x->begun && x->sent_words && is_ended(&x->sums_out) && is_ended(&x->sums_in) && is_ended(&x->copies_out) &&
-         is_ended(&x->copies_in);
-}
-
-static int has_room(const ms_hosts_flow *flow) {
-  return flow->more && flow->posted - flow->finished < (uint64_t)flow->window;
-}
-
-/* The oldest piece has moved. */
-static int has_moved(const ms_hosts_flow *flow) {
-  return flow->finished < flow->posted &&
-         flow->transfer[flow->finished % (uint64_t)flow->window].state == MS_TRANSFER_DONE;
-}
-
-static void finish_moved(ms_hosts_flow *flow) {
-  while (has_moved(flow)) flow->finished++;
-}
-
-static char *slot_of(const ms_hosts_flow *flow, uint64_t number) {
-  return flow->slot ? flow->slot + number % (uint64_t)flow->window * MS_HOSTS_PIECE : NULL;
-}
-
-/* Posts the next piece, which is at `data`. */
-static int post(ms_hosts_lane *lane, ms_hosts_partner *x, ms_hosts_flow *flow, int receives, uint64_t key, void *data) {
-  const uint64_t place = flow->posted % (uint64_t)flow->window;
-  const ms_hosts_piece *piece = &flow->next;
-  flow->piece[place] = *piece;
-  flow->transfer[place] =
-      (ms_transfer){.peer = x->rank,
-                    .receives = receives,
-                    .key = key,
-                    .data = data,
-                    .bytes = piece->n * ms_dtype_size(ms_hosts_wire_dtype(lane->coll, piece->part))};
-  flow->posted++;
-  flow->more = ms_hosts_next_piece(&lane->shape, lane->coll, &flow->walk, &flow->next);
-  return ms_hosts_post(lane, &flow->transfer[place]);
+  return x->begun && x->sent_words && ms_hosts_is_ended(&x->sums_out) && ms_hosts_is_ended(&x->sums_in) &&
+         ms_hosts_is_ended(&x->copies_out) && ms_hosts_is_ended(&x->copies_in);
 }
 
 /* ---- sums ---- */
-
-/* A piece of the buffer of group rank p, which is of this host. */
-static char *piece_in(const ms_hosts_lane *lane, int p, const ms_hosts_piece *piece) {
-  const ms_coll_part *part = &lane->coll->part[piece->part];
-  return (char *)part->shared[p] + piece->first * ms_dtype_size(ms_hosts_wire_dtype(lane->coll, piece->part));
-}
 
 /* The sum of this host, in the sources' type: at `room`, or a single source itself. */
 static void *sum_here(ms_hosts_lane *lane, const ms_hosts_piece *piece, char *room) {
   const ms_hosts_shape *shape = &lane->shape;
   const int here = ms_hosts_here(lane), dtype = lane->coll->part[piece->part].src_dtype;
-  if (lane->coll->kind == MS_COLL_BROADCAST) return piece_in(lane, lane->coll->root, piece);
+  if (lane->coll->kind == MS_COLL_BROADCAST) return ms_hosts_piece_in(lane, lane->coll->root, piece);
   int n = 0;
   for (int i = shape->first[here]; i < shape->first[here + 1]; i++)
-    lane->source[n++] = piece_in(lane, shape->member[i], piece);
-  if (n == 1) return piece_in(lane, shape->me, piece);
+    lane->source[n++] = ms_hosts_piece_in(lane, shape->member[i], piece);
+  if (n == 1) return ms_hosts_piece_in(lane, shape->me, piece);
   void *sum = room;
   ms_sum_arrays(&sum, 1, dtype, lane->source, n, dtype, piece->n, 0);
   return sum;
@@ -116,25 +70,29 @@ static void *sum_here(ms_hosts_lane *lane, const ms_hosts_piece *piece, char *ro
 /* Sums one piece of a partner's region, for which it waits, and sends it. */
 static int send_sum(ms_hosts_lane *lane, ms_hosts_partner *x, int *busy) {
   ms_hosts_flow *flow = &x->sums_out;
-  finish_moved(flow);
-  if (!has_room(flow)) return MS_OK;
-  void *sum = sum_here(lane, &flow->next, slot_of(flow, flow->posted));
-  MS_TRY(post(lane, x, flow, 0, lane->key, sum));
-  *busy |= has_room(flow);
+  ms_hosts_finish_moved(flow);
+  if (!ms_hosts_has_room(flow)) return MS_OK;
+  void *sum = sum_here(lane, &flow->next, ms_hosts_slot(flow, flow->posted));
+  MS_TRY(ms_hosts_post_piece(lane, x->rank, flow, 0, lane->key, sum));
+  *busy |= ms_hosts_has_room(flow);
   return MS_OK;
 }
 
+/* What is broadcast comes to the buffer from which the ranks of this host copy it. */
 static int receive_sums(ms_hosts_lane *lane, ms_hosts_partner *x) {
   ms_hosts_flow *flow = &x->sums_in;
-  while (has_room(flow)) MS_TRY(post(lane, x, flow, 1, lane->key, slot_of(flow, flow->posted)));
+  const int lands = lane->coll->kind == MS_COLL_BROADCAST;
+  if (lands) ms_hosts_finish_moved(flow);
+  while (ms_hosts_has_room(flow)) {
+    void *to = lands ? ms_hosts_piece_in(lane, lane->shape.me, &flow->next) : ms_hosts_slot(flow, flow->posted);
+    MS_TRY(ms_hosts_post_piece(lane, x->rank, flow, 1, lane->key, to));
+  }
   return MS_OK;
 }
 
-/* The flow by which the sums of a host come; NULL: of this host, or (broadcast) of a host that sends nothing. */
+/* The flow by which the sums of a host come; NULL: of this host. */
 static ms_hosts_flow *flow_from(const ms_hosts_lane *lane, int host) {
-  if (lane->giver[host] < 0) return NULL;
-  if (lane->coll->kind == MS_COLL_BROADCAST && host != lane->shape.host_of[lane->coll->root]) return NULL;
-  return &lane->partner[lane->giver[host]].sums_in;
+  return lane->giver[host] < 0 ? NULL : &lane->partner[lane->giver[host]].sums_in;
 }
 
 /* The next piece of this rank's region for which all hosts' sums are here; NULL: there is none. */
@@ -143,7 +101,7 @@ static const ms_hosts_piece *find_complete(const ms_hosts_lane *lane) {
   for (int host = 0; host < lane->shape.hosts; host++) {
     const ms_hosts_flow *flow = flow_from(lane, host);
     if (!flow) continue;
-    if (!has_moved(flow)) return NULL;
+    if (!ms_hosts_has_moved(flow)) return NULL;
     piece = &flow->piece[flow->finished % (uint64_t)flow->window];
   }
   return piece;
@@ -151,26 +109,24 @@ static const ms_hosts_piece *find_complete(const ms_hosts_lane *lane) {
 
 /* Adds up the sums of all hosts for one piece of this rank's region. */
 static void add_hosts(ms_hosts_lane *lane, int *busy) {
-  const ms_hosts_piece *piece = find_complete(lane);
+  const ms_hosts_piece *piece = lane->coll->kind == MS_COLL_BROADCAST ? NULL : find_complete(lane);
   if (!piece) return;
   const ms_coll_part *part = &lane->coll->part[piece->part];
-  const int in_source = ms_hosts_pulls(lane->coll), dtype = in_source ? part->src_dtype : part->dst_dtype;
-  void *own = lane->coll->kind == MS_COLL_BROADCAST ? NULL : sum_here(lane, piece, lane->own);
-  void *dst =
-      in_source ? piece_in(lane, lane->shape.me, piece) : (char *)part->dst + piece->within * ms_dtype_size(dtype);
+  const int in_source = ms_hosts_pulls(lane), dtype = in_source ? part->src_dtype : part->dst_dtype;
+  void *own = sum_here(lane, piece, lane->own);
+  void *dst = in_source ? ms_hosts_piece_in(lane, lane->shape.me, piece)
+                        : (char *)part->dst + piece->within * ms_dtype_size(dtype);
   int n = 0;
   for (int host = 0; host < lane->shape.hosts; host++) {
     const ms_hosts_flow *flow = flow_from(lane, host);
-    if (flow) lane->source[n++] = slot_of(flow, flow->finished);
-    else if (own && lane->giver[host] < 0) lane->source[n++] = own;
+    lane->source[n++] = flow ? ms_hosts_slot(flow, flow->finished) : own;
   }
-  if (!own) ms_copy_arrays(dst, dtype, lane->source[0], part->src_dtype, piece->n);
-  else ms_sum_arrays(&dst, 1, dtype, lane->source, n, part->src_dtype, piece->n, part->accumulate && !in_source);
+  ms_sum_arrays(&dst, 1, dtype, lane->source, n, part->src_dtype, piece->n, part->accumulate && !in_source);
   for (int host = 0; host < lane->shape.hosts; host++) {
     ms_hosts_flow *flow = flow_from(lane, host);
     if (flow) flow->finished++;
   }
-  lane->summed++;
+  lane->ready++;
   *busy = 1;
 }
 
@@ -178,15 +134,28 @@ static void add_hosts(ms_hosts_lane *lane, int *busy) {
 
 /* An all-gather has one result for the host; an all-reduce gathers the sums in the sources. */
 static char *place_of(const ms_hosts_lane *lane, const ms_hosts_piece *piece) {
-  return piece_in(lane, lane->coll->kind == MS_COLL_ALL_GATHER ? 0 : lane->shape.me, piece);
+  return ms_hosts_piece_in(lane, lane->coll->kind == MS_COLL_ALL_GATHER ? 0 : lane->shape.me, piece);
+}
+
+/* Casts a piece of this rank's chunk into the host's copy, while others are sent from there. */
+static void cast_piece(ms_hosts_lane *lane, int *busy) {
+  ms_hosts_flow *flow = &lane->cast;
+  const ms_hosts_piece *piece = &flow->next;
+  if (!flow->more) return;
+  const ms_coll_part *part = &lane->coll->part[piece->part];
+  if (part->src)
+    ms_copy_arrays(place_of(lane, piece), part->dst_dtype,
+                   (const char *)part->src + piece->within * ms_dtype_size(part->src_dtype), part->src_dtype, piece->n);
+  flow->more = ms_hosts_next_piece(&lane->shape, lane->coll, &flow->walk, &flow->next);
+  lane->ready++;
+  *busy = 1;
 }
 
 static int send_copies(ms_hosts_lane *lane, ms_hosts_partner *x) {
   ms_hosts_flow *flow = &x->copies_out;
-  const int at_once = lane->coll->kind == MS_COLL_ALL_GATHER;
-  finish_moved(flow);
-  while (has_room(flow) && (at_once || flow->posted < lane->summed))
-    MS_TRY(post(lane, x, flow, 0, lane->key + 1, place_of(lane, &flow->next)));
+  ms_hosts_finish_moved(flow);
+  while (ms_hosts_has_room(flow) && flow->posted < lane->ready)
+    MS_TRY(ms_hosts_post_piece(lane, x->rank, flow, 0, lane->key + MS_HOSTS_COPY_KEY, place_of(lane, &flow->next)));
   return MS_OK;
 }
 
@@ -194,9 +163,9 @@ static int send_copies(ms_hosts_lane *lane, ms_hosts_partner *x) {
 static int receive_copies(ms_hosts_lane *lane, ms_hosts_partner *x) {
   ms_hosts_flow *flow = &x->copies_in;
   const int at_once = lane->coll->kind == MS_COLL_ALL_GATHER;
-  finish_moved(flow);
-  while (has_room(flow) && (at_once || flow->posted < x->sums_out.finished))
-    MS_TRY(post(lane, x, flow, 1, lane->key + 1, place_of(lane, &flow->next)));
+  ms_hosts_finish_moved(flow);
+  while (ms_hosts_has_room(flow) && (at_once || flow->posted < x->sums_out.finished))
+    MS_TRY(ms_hosts_post_piece(lane, x->rank, flow, 1, lane->key + MS_HOSTS_COPY_KEY, place_of(lane, &flow->next)));
   return MS_OK;
 }
 
@@ -223,6 +192,7 @@ int ms_hosts_move(ms_hosts_lane *lane, int *busy) {
     MS_TRY(receive_copies(lane, x));
   }
   add_hosts(lane, busy);
+  cast_piece(lane, busy);
   for (int i = 0; i < lane->partners; i++)
     if (lane->partner[i].begun) MS_TRY(send_copies(lane, &lane->partner[i]));
   note_movement(lane);
@@ -239,6 +209,7 @@ void ms_hosts_pull(const ms_hosts_lane *lane) {
     /* Every rank begins with its own region, so they do not all read the same memory at once. */
     for (int turn = 0; turn < shape->size; turn++) {
       int p = (me + turn) % shape->size, from = ms_hosts_handler(shape, ms_hosts_here(lane), p);
+      if (lane->coll->kind == MS_COLL_BROADCAST && from != p) continue; /* its host has another copy */
       ms_hosts_range region = ms_hosts_region(shape, lane->coll, i, p, (ms_hosts_range){0});
       if (!region.n || (from == me && part->dst == part->shared[me])) continue;
       void *dst = (char *)part->dst + region.first * ms_dtype_size(part->dst_dtype);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/slice.h"
+#include "comm/collectives/tickets.h"
 
 /* ---- shapes ---- */
 
@@ -60,18 +61,25 @@ int ms_hosts_are_partners(const ms_hosts_shape *shape, int a, int b) {
 
 /* ---- regions ---- */
 
-/* The host's slice of the buffer, and of that the rank's. */
+/* The rank's part when the ranks of its host share n elements. */
+static ms_hosts_range part_of(const ms_hosts_shape *shape, int64_t n, int p) {
+  ms_hosts_range part;
+  part.n = ms_slice(n, members_of(shape, shape->host_of[p]), shape->place_of[p], &part.first);
+  return part;
+}
+
+/* The host's slice of the buffer, and of that the rank's part. */
 static ms_hosts_range slice_of(const ms_hosts_shape *shape, int64_t count, int p) {
-  const int host = shape->host_of[p];
-  int64_t begin, first, n = ms_slice(count, shape->hosts, host, &begin);
-  n = ms_slice(n, members_of(shape, host), shape->place_of[p], &first);
-  return (ms_hosts_range){begin + first, n};
+  int64_t begin, n = ms_slice(count, shape->hosts, shape->host_of[p], &begin);
+  ms_hosts_range part = part_of(shape, n, p);
+  return (ms_hosts_range){begin + part.first, part.n};
 }
 
 ms_hosts_range ms_hosts_region(const ms_hosts_shape *shape, const ms_coll *coll, int part, int p,
                                ms_hosts_range asked) {
   const int64_t count = coll->part[part].count;
-  if (coll->kind == MS_COLL_BROADCAST) return (ms_hosts_range){0, count};
+  if (ms_coll_is_pairwise(coll->kind)) return (ms_hosts_range){0, count};
+  if (coll->kind == MS_COLL_BROADCAST) return part_of(shape, count, p);
   const int whole = coll->kind == MS_COLL_ALL_REDUCE;
   if (coll->sliced) return (ms_hosts_range){(whole ? 0 : p * count) + asked.first, asked.n};
   return whole ? slice_of(shape, count, p) : (ms_hosts_range){p * count, count};
@@ -104,17 +112,37 @@ static int64_t region_bytes(const ms_hosts_shape *shape, const ms_coll *coll, in
   return bytes;
 }
 
-void ms_hosts_bytes(const ms_hosts_shape *shape, const ms_coll *coll, int p, int64_t *sent, int64_t *received) {
-  const int here = shape->host_of[p], kind = coll->kind;
-  int64_t own = region_bytes(shape, coll, p) * (shape->hosts - 1), handled = 0;
+/* Bytes of the regions of ranks of other hosts that rank p handles. */
+static int64_t handled_bytes(const ms_hosts_shape *shape, const ms_coll *coll, int p) {
+  int64_t bytes = 0;
   for (int q = 0; q < shape->size; q++)
-    if (q != p && ms_hosts_handler(shape, here, q) == p) handled += region_bytes(shape, coll, q);
+    if (q != p && ms_hosts_handler(shape, shape->host_of[p], q) == p) bytes += region_bytes(shape, coll, q);
+  return bytes;
+}
+
+void ms_hosts_bytes(const ms_hosts_shape *shape, const ms_coll *coll, int p, int64_t *sent, int64_t *received) {
+  const int kind = coll->kind;
+  const int64_t own = region_bytes(shape, coll, p) * (shape->hosts - 1), handled = handled_bytes(shape, coll, p);
   *sent = *received = 0;
   if (kind == MS_COLL_BROADCAST) {
-    if (here == shape->host_of[coll->root]) *sent = handled;
+    if (shape->host_of[p] == shape->host_of[coll->root]) *sent = handled;
     else *received = region_bytes(shape, coll, p);
   } else if (kind == MS_COLL_ALL_GATHER || kind == MS_COLL_REDUCE_SCATTER) {
     *sent = kind == MS_COLL_ALL_GATHER ? own : handled;
     *received = kind == MS_COLL_ALL_GATHER ? handled : own;
   } else if (kind == MS_COLL_ALL_REDUCE) *sent = *received = own + handled;
+}
+
+/* A rank sums the regions that it has in hand, its own and those that it handles, over the sources of its host, and
+ * reads all others where ranks of its host have put them. */
+int64_t ms_hosts_bytes_inside(const ms_hosts_shape *shape, const ms_coll *coll, int p) {
+  const int kind = coll->kind;
+  const int64_t own = region_bytes(shape, coll, p), in_hand = own + handled_bytes(shape, coll, p);
+  if (kind == MS_COLL_BROADCAST) return p != coll->root && shape->host_of[p] == shape->host_of[coll->root] ? own : 0;
+  if (ms_coll_is_pairwise(kind)) return own;
+  const int64_t summed = in_hand * (members_of(shape, shape->host_of[p]) - 1);
+  if (kind == MS_COLL_REDUCE_SCATTER) return summed;
+  int64_t rest = -in_hand;
+  for (int q = 0; q < shape->size; q++) rest += region_bytes(shape, coll, q);
+  return kind == MS_COLL_ALL_GATHER ? rest : summed + rest;
 }

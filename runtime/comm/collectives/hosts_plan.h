@@ -9,7 +9,7 @@
  *   all_gather       the owner sends its chunk to its handlers
  *   reduce_scatter   the handlers send their hosts' partial sums of the chunk to its owner
  *   all_reduce       both, with a slice for each rank; the slices of a host make up 1/H of the buffer
- *   broadcast        the handlers on the root's host send each rank of another host its own copy
+ *   broadcast        the handlers on the root's host send the ranks of each other host a part of it
  */
 #ifndef MS_COMM_COLLECTIVES_HOSTS_PLAN_H
 #define MS_COMM_COLLECTIVES_HOSTS_PLAN_H
@@ -64,5 +64,8 @@ int ms_hosts_next_piece(const ms_hosts_shape *shape, const ms_coll *coll, ms_hos
 
 /* Bytes of buffers that rank p sends to and receives from other hosts in an operation that is not sliced. */
 void ms_hosts_bytes(const ms_hosts_shape *shape, const ms_coll *coll, int p, int64_t *sent, int64_t *received);
+/* Bytes that rank p reads in the same operation of what other ranks of its host have written. With one host these are
+ * the bytes of ms_coll_bytes. */
+int64_t ms_hosts_bytes_inside(const ms_hosts_shape *shape, const ms_coll *coll, int p);
 
 #endif

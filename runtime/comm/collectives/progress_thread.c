@@ -5,12 +5,15 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "comm/collectives/hosts.h"
 #include "comm/group/world_state.h"
 
+enum { TRANSPORT_NAME = 16 }; /* bytes of a transport's name */
 /* Seconds between rounds: while a task polls, and with nothing to do. The second shows peers that this process runs. */
 static const double POLL_SECONDS = 1e-3, IDLE_SECONDS = 0.1;
 
@@ -20,11 +23,20 @@ struct ms_progress_thread {
   double idle; /* seconds */
   int size, started;
   char **failure; /* [size]; NULL: the rank has not failed. Only the thread uses it. */
+  char *address;  /* [size][MS_TRANSPORT_ADDRESS] */
   pthread_t thread;
   pthread_mutex_t lock; /* of the fields below */
   ms_progress_task *first;
   ms_transport_counts counts;
   int ends;
+  /* The call of ms_progress_connect that the thread has to do; peers NULL: none. */
+  struct {
+    const int *peers;
+    const char *addresses;
+    int n, rc;
+    ms_error_record error;
+    pthread_cond_t done;
+  } connect;
   /* The endpoint itself failed: all ranks of other hosts are out of reach. */
   char *broken;
 };
@@ -38,6 +50,19 @@ static void note_failure(void *context, int peer, const char *why) {
 
 const char *ms_progress_failure(const ms_progress_thread *thread, int rank) {
   return thread->broken ? thread->broken : thread->failure[rank];
+}
+
+/* Only the thread uses the endpoint, so it connects for others. */
+static void connect_for_others(ms_progress_thread *thread) {
+  pthread_mutex_lock(&thread->lock);
+  if (thread->connect.peers) {
+    thread->connect.rc =
+        thread->api->connect(thread->endpoint, thread->connect.n, thread->connect.peers, thread->connect.addresses);
+    ms_error_save(&thread->connect.error);
+    thread->connect.peers = NULL;
+    pthread_cond_broadcast(&thread->connect.done);
+  }
+  pthread_mutex_unlock(&thread->lock);
 }
 
 static int has_to_end(ms_progress_thread *thread) {
@@ -55,6 +80,7 @@ static void *run(void *argument) {
   ms_allocations_uncounted();
   while (!has_to_end(thread)) {
     enum ms_turn most = MS_TURN_SLEEPS;
+    connect_for_others(thread);
     for (ms_progress_task *task = ms_progress_first(thread); task; task = task->next) {
       enum ms_turn needs = task->turn(task);
       if (needs > most) most = needs;
@@ -85,37 +111,46 @@ static void give_up(ms_progress_thread *thread) {
 
 /* ---- opening ---- */
 
-/* Connects to the ranks of all other hosts. */
-static int connect_ranks(ms_progress_thread *thread, ms_world *world) {
-  int rc, n = 0, here = ms_world_node_of(world, world->rank);
-  char mine[MS_TRANSPORT_ADDRESS], *all = ms_calloc(world->size, MS_TRANSPORT_ADDRESS);
-  int *peer = ms_calloc(world->size, sizeof *peer);
-  if (!all || !peer) MS_GOTO(MS_ENOMEM);
-  MS_GOTO(thread->api->address(thread->endpoint, mine));
-  MS_GOTO(ms_group_all_gather_bytes(&world->everyone, mine, MS_TRANSPORT_ADDRESS, all));
+/* Opening may wait for all ranks to open the same one (mpi), so they agree first. */
+static int agree_on_transport(const ms_transport_api *api, ms_world *world) {
+  int rc;
+  char mine[TRANSPORT_NAME] = "", *names = ms_calloc(world->size, TRANSPORT_NAME);
+  if (!names) return MS_ENOMEM;
+  snprintf(mine, sizeof mine, "%s", api->name);
+  MS_GOTO(ms_group_all_gather_bytes(&world->everyone, mine, TRANSPORT_NAME, names));
   for (int rank = 0; rank < world->size; rank++) {
-    if (ms_world_node_of(world, rank) == here) continue;
-    memmove(all + (size_t)n * MS_TRANSPORT_ADDRESS, all + (size_t)rank * MS_TRANSPORT_ADDRESS, MS_TRANSPORT_ADDRESS);
-    peer[n++] = rank;
+    const char *name = names + (size_t)rank * TRANSPORT_NAME;
+    if (strncmp(mine, name, TRANSPORT_NAME))
+      MS_GOTO(MS_FAIL(MS_EMISMATCH,
+                      "rank %d moves bytes between hosts by the transport %s, rank %d by %.*s: set MOONSHARD_TRANSPORT "
+                      "(or --transport) to the same on all hosts",
+                      world->rank, mine, rank, TRANSPORT_NAME, name));
   }
-  MS_GOTO(thread->api->connect(thread->endpoint, n, peer, all));
 fail:
-  free(peer);
-  free(all);
+  free(names);
   return rc;
+}
+
+static int gather_addresses(ms_progress_thread *thread, ms_world *world) {
+  char mine[MS_TRANSPORT_ADDRESS];
+  MS_TRY(thread->api->address(thread->endpoint, mine));
+  return ms_group_all_gather_bytes(&world->everyone, mine, MS_TRANSPORT_ADDRESS, thread->address);
 }
 
 int ms_progress_open(ms_world *world, const ms_transport_api *api, const char *token, const char *job) {
   int rc;
   if (world->progress) return MS_FAIL(MS_EINVAL, "this rank's transport is already open");
+  MS_TRY(agree_on_transport(api, world));
   ms_progress_thread *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;
   made->api = api;
   made->size = world->size;
   made->idle = fmin(IDLE_SECONDS, world->timeout / 8);
   pthread_mutex_init(&made->lock, NULL);
+  pthread_cond_init(&made->connect.done, NULL);
   made->failure = ms_calloc(world->size, sizeof *made->failure);
-  if (!made->failure) MS_GOTO(MS_ENOMEM);
+  made->address = ms_calloc(world->size, MS_TRANSPORT_ADDRESS);
+  if (!made->failure || !made->address) MS_GOTO(MS_ENOMEM);
   ms_transport_config config = {.rank = world->rank,
                                 .size = world->size,
                                 .token = token,
@@ -124,7 +159,7 @@ int ms_progress_open(ms_world *world, const ms_transport_api *api, const char *t
                                 .failed = note_failure,
                                 .context = made};
   MS_GOTO(api->open(&config, &made->endpoint));
-  MS_GOTO(connect_ranks(made, world));
+  MS_GOTO(gather_addresses(made, world));
   MS_GOTO(start(made));
   world->progress = made;
   world->give_up_transfers = give_up;
@@ -151,8 +186,32 @@ void ms_progress_close(ms_progress_thread *thread) {
   for (int rank = 0; thread->failure && rank < thread->size; rank++) free(thread->failure[rank]);
   free(thread->failure);
   free(thread->broken);
+  free(thread->address);
+  pthread_cond_destroy(&thread->connect.done);
   pthread_mutex_destroy(&thread->lock);
   free(thread);
+}
+
+/* ---- connecting ---- */
+
+/* The thread that calls the engine is the only one that opens communicators. */
+int ms_progress_connect(ms_progress_thread *thread, int n, const int *ranks) {
+  char *addresses = ms_calloc(n, MS_TRANSPORT_ADDRESS);
+  if (!addresses) return MS_ENOMEM;
+  for (int i = 0; i < n; i++)
+    memcpy(addresses + (size_t)i * MS_TRANSPORT_ADDRESS, thread->address + (size_t)ranks[i] * MS_TRANSPORT_ADDRESS,
+           MS_TRANSPORT_ADDRESS);
+  pthread_mutex_lock(&thread->lock);
+  thread->connect.n = n;
+  thread->connect.addresses = addresses;
+  thread->connect.peers = ranks;
+  ms_progress_wake(thread);
+  while (thread->connect.peers) pthread_cond_wait(&thread->connect.done, &thread->lock);
+  int rc = thread->connect.rc;
+  if (rc) ms_error_restore(&thread->connect.error);
+  pthread_mutex_unlock(&thread->lock);
+  free(addresses);
+  return rc;
 }
 
 /* ---- tasks ---- */
@@ -183,4 +242,16 @@ ms_transport_counts ms_progress_counts(ms_progress_thread *thread) {
   ms_transport_counts counts = thread->counts;
   pthread_mutex_unlock(&thread->lock);
   return counts;
+}
+
+_Static_assert(sizeof(ms_hosts_signature) == MS_ENTRY_BYTES, "the first message of an operation");
+
+int ms_world_transport_bytes(const ms_world *world, int64_t *sent, int64_t *received) {
+  MS_HANDLE(world, WORLD);
+  MS_GIVEN(sent);
+  MS_GIVEN(received);
+  const ms_transport_counts counts = world->progress ? ms_progress_counts(world->progress) : (ms_transport_counts){0};
+  *sent = counts.sent;
+  *received = counts.received;
+  return MS_OK;
 }

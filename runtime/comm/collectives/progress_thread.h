@@ -24,8 +24,9 @@ typedef struct ms_progress_task {
   struct ms_progress_task *next;
 } ms_progress_task;
 
-/* Opens the endpoint of this rank, connects it to the ranks of all other hosts, and starts the thread; the world keeps
- * and closes it. Collective over the world, whose ranks gather their addresses. */
+/* Opens the endpoint of this rank and starts the thread; the world keeps and closes it. Collective over the world,
+ * whose ranks gather their addresses; no connection is made yet. Fails with MS_EMISMATCH: the ranks use different
+ * transports, which they know before any of them opens its own. */
 int ms_progress_open(ms_world *world, const ms_transport_api *api, const char *token, const char *job);
 /* Accepts NULL. Frees the tasks: nothing is in flight. */
 void ms_progress_close(ms_progress_thread *thread);
@@ -33,6 +34,9 @@ void ms_progress_close(ms_progress_thread *thread);
 /* The endpoint and its table; only the progress thread uses them. */
 const ms_transport_api *ms_progress_api(const ms_progress_thread *thread);
 ms_endpoint *ms_progress_endpoint(const ms_progress_thread *thread);
+/* Starts to connect to n world ranks of other hosts, if that has not been done before; waits only for the thread. For
+ * the thread that calls the engine. Fails as ms_transport_api.connect does. */
+int ms_progress_connect(ms_progress_thread *thread, int n, const int *ranks);
 /* Adds a task, which lives as long as the thread. From any thread, as are the next three. */
 void ms_progress_add(ms_progress_thread *thread, ms_progress_task *task);
 ms_progress_task *ms_progress_first(ms_progress_thread *thread);

@@ -128,7 +128,7 @@ static int has_come(const ms_tickets *t, int p) {
     return atomic_load_explicit(ms_tickets_sent(t, p, me), memory_order_acquire) !=
            atomic_load_explicit(ms_tickets_received(t, me, p), memory_order_relaxed);
   }
-  if (coll->kind == MS_COLL_BROADCAST && coll->root != me && p != coll->root) return 1;
+  if (coll->kind == MS_COLL_BROADCAST && coll->root != me && p != coll->root && t->phase == MS_TICKET_ENTERED) return 1;
   return atomic_load_explicit(&entry->ticket[p].count, memory_order_acquire) >= t->base + (uint64_t)t->phase;
 }
 

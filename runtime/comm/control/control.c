@@ -149,6 +149,11 @@ void ms_control_give_up(ms_control *control, int row, int blame, const char *why
   for (int rank = 0; rank < control->size; rank++) ms_control_ring(control, rank);
 }
 
+void ms_control_note_lost(ms_control *control, int hosts) {
+  uint32_t before = atomic_load(&control->lost);
+  while (before < (uint32_t)hosts && !atomic_compare_exchange_weak(&control->lost, &before, (uint32_t)hosts)) continue;
+}
+
 static const char OVERWRITTEN[] = "the control segment of the run was overwritten";
 
 /* Does not write: other ranks read it at the same time. */

@@ -14,7 +14,7 @@
 #include "comm/control/rank_set.h"
 
 enum {
-  MS_CONTROL_VERSION = 8,
+  MS_CONTROL_VERSION = 9,
   MS_CONTROL_PAGE = 4096,
   MS_CONTROL_TEXT = 2048,               /* bytes of an error message */
   MS_CONTROL_FAILURE = 512,             /* bytes of an error that the program caught */
@@ -60,6 +60,7 @@ typedef struct ms_control {
   _Alignas(MS_CONTROL_PAGE) _Atomic uint32_t aborted;
   _Atomic uint32_t saves;       /* some rank saves its state before it ends on SIGTERM */
   _Atomic uint32_t terminating; /* some rank received SIGTERM */
+  _Atomic uint32_t lost;        /* how many other hosts a failing rank of this one could not reach */
   ms_control_rank launcher;
   ms_control_rank rank[]; /* [size], by world rank */
 } ms_control;
@@ -87,6 +88,8 @@ void ms_control_sleep(ms_control *control, int rank, uint32_t seen, double secon
 const char *ms_control_text(const ms_control_rank *row);
 /* Writes row `row`'s text (once), publishes it as the job's abort unless there is one, and wakes every rank. */
 void ms_control_give_up(ms_control *control, int row, int blame, const char *why);
+/* Notes how many other hosts this rank cannot reach: the largest number counts. */
+void ms_control_note_lost(ms_control *control, int hosts);
 /* Text of the first abort, or NULL. row: the row that wrote it (MS_CONTROL_LAUNCHER or a rank); blame: the rank at
  * fault, -1 for none. */
 const char *ms_control_aborted(ms_control *control, int *row, int *blame);

@@ -250,5 +250,18 @@ void ms_report_entered(const ms_control *control, int rank, uint32_t group, uint
   }
 }
 
-const ms_diagnosis ms_report_diagnosis = {
-    .behind = ms_report_behind, .deadlock = ms_report_deadlock, .entered = ms_report_entered, .noted = ms_report_noted};
+static void describe(const char *kind, const char *label, const char *activity, int64_t step, char *to, size_t bytes) {
+  ms_text text = {0};
+  ms_rank_op op = {.kind = kind, .step = step};
+  snprintf(op.label, sizeof op.label, "%s", label);
+  snprintf(op.activity, sizeof op.activity, "%s", activity);
+  ms_append_op(&text, &op);
+  hand_over(&text, to, bytes);
+}
+
+const ms_diagnosis ms_report_diagnosis = {.behind = ms_report_behind,
+                                          .deadlock = ms_report_deadlock,
+                                          .entered = ms_report_entered,
+                                          .describe = describe,
+                                          .stopped = ms_report_stopped,
+                                          .noted = ms_report_noted};

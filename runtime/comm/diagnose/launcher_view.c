@@ -50,6 +50,10 @@ const char *ms_control_rank_reason(ms_control_view *view, int rank) {
   return atomic_load(&view->control->rank[rank].told) == 2 ? ms_control_text(&view->control->rank[rank]) : NULL;
 }
 
+int ms_control_lost(const ms_control_view *view) { return (int)atomic_load(&view->control->lost); }
+
+int ms_control_is_stopped(const ms_control_view *view, int rank) { return ms_report_stopped(view->control, rank) != 0; }
+
 int ms_control_saves(const ms_control_view *view) { return atomic_load(&view->control->saves) != 0; }
 
 void ms_control_stuck(const ms_control_view *view, char *text, size_t bytes) {

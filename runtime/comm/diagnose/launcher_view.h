@@ -21,6 +21,10 @@ const char *ms_control_abort_reason(ms_control_view *view, int *rank);
 /* The text with which a rank gave up, whether first or not; NULL when it did not. */
 const char *ms_control_rank_reason(ms_control_view *view, int rank);
 
+/* How many other hosts the ranks of this one could not reach when they failed. */
+int ms_control_lost(const ms_control_view *view);
+/* Whether a signal has stopped the process of a rank of this host. */
+int ms_control_is_stopped(const ms_control_view *view, int rank);
 /* Whether ranks save their state on SIGTERM. */
 int ms_control_saves(const ms_control_view *view);
 /* Describes in a few lines which ranks hold up the others, and where each rank is. Only while they run. */

@@ -69,13 +69,19 @@ static void read_rings(const ms_control *control, const ms_recorder *recorder, u
   }
 }
 
-static int is_stopped(int pid) {
+/* As in /proc/PID/stat: T where a signal stopped the process, t where a tracer holds it. */
+static char state_of(int pid) {
   char path[64], state = '?';
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   FILE *file = fopen(path, "re");
-  if (!file) return 0;
+  if (!file) return '?';
   if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1) state = '?';
   fclose(file);
+  return state;
+}
+
+int ms_report_is_stopped(int pid) {
+  const char state = state_of(pid);
   return state == 'T' || state == 't';
 }
 
@@ -100,8 +106,13 @@ static int is_printing(int pid) {
 }
 
 void ms_report_process(int pid, int *stopped, int *printing) {
-  *stopped = is_stopped(pid);
+  *stopped = ms_report_is_stopped(pid);
   *printing = is_printing(pid);
+}
+
+int ms_report_stopped(const ms_control *control, int rank) {
+  int pid = atomic_load(&control->rank[rank].pid);
+  return pid && state_of(pid) == 'T' ? pid : 0;
 }
 
 /* Of a rank of another host, its host has reported it. */

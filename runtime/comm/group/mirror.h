@@ -24,11 +24,13 @@ typedef struct ms_mirror {
                  const void *slot, int bytes);
   /* This rank's announcement. */
   void (*announce)(ms_world *world);
-  /* This rank's row: how often it has recovered, with what it gave up, which failure it noted. A rank that recovers
-   * resets its words on every host. */
+  /* This rank's row: how often it has recovered, with what it gave up, which failure it noted; why
+   * the job ended, if its host's launcher said so; and whether ranks of its host save, or received SIGTERM. A rank that
+   * recovers resets its words on every host. */
   void (*row)(ms_world *world);
-  /* Asks the other hosts for the flight recorders of their ranks: each answer sets ms_control_rank.seen. Cheap: the
-   * store passes on a few requests a second, and every host gets the answers. */
+  /* Asks for the flight recorders of the ranks of other hosts, and their tickets in communicators, which `ticket` does
+   * not post: each answer sets ms_control_rank.seen. Cheap: the store passes on a few requests a second, and every host
+   * answers all others. */
   void (*look)(ms_world *world);
 } ms_mirror;
 

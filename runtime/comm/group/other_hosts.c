@@ -56,10 +56,22 @@ static void describe_silent(const ms_world *world, const ms_rank_set *silent, ch
                              ms_world_node_name(world, node), ranks);
     hosts++;
   }
+  ms_control_note_lost(world->control, hosts);
   if (hosts == world->topology.nodes - 1 && used < bytes)
     snprintf(text + used, bytes - used,
              "; all that hosts exchange passes through rank 0: is its process stopped, or the "
              "lowest rank of this host?");
+}
+
+/* The rank of this host by which it hears others: rank 0, which passes everything on, or the lowest one. */
+static int find_deaf(const ms_world *world) {
+  const int *node_of = world->topology.node_of;
+  for (int rank = 0; rank < world->size; rank++) {
+    if (node_of[rank] != node_of[world->rank] || atomic_load(&world->control->rank[rank].state) != MS_CONTROL_JOINED)
+      continue;
+    return world->diagnosis->stopped(world->control, rank) ? rank : -1;
+  }
+  return -1;
 }
 
 void ms_world_hear_hosts(ms_world *world, char *silent, size_t bytes) {
@@ -67,6 +79,12 @@ void ms_world_hear_hosts(ms_world *world, char *silent, size_t bytes) {
   ms_rank_set missing;
   silent[0] = '\0';
   if (!world->mirror) return;
+  int deaf = find_deaf(world);
+  if (deaf >= 0) {
+    snprintf(silent, bytes, "; rank %d, by which this host hears from others, is stopped by a signal (process %d)",
+             deaf, world->diagnosis->stopped(world->control, deaf));
+    return;
+  }
   do {
     if (ms_clock() >= ask_at) {
       world->mirror->look(world);
@@ -74,6 +92,7 @@ void ms_world_hear_hosts(ms_world *world, char *silent, size_t bytes) {
     }
     nanosleep(&(struct timespec){.tv_nsec = TURN_NS}, NULL);
     missing = find_silent(world, began);
+    if (atomic_load(&world->control->aborted)) return; /* another rank has found out */
   } while (!ms_rank_set_is_empty(&missing) && ms_clock() < began + ANSWER_SECONDS);
   if (!ms_rank_set_is_empty(&missing)) describe_silent(world, &missing, silent, bytes);
 }

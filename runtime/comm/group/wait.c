@@ -155,6 +155,7 @@ int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, cons
   if (*rest > 0) return MS_OK;
   ms_rank_set_text(missing, who, sizeof who);
   ms_world_hear_hosts(world, silent, sizeof silent);
+  if (!what->recovers) MS_TRY(ms_world_check(world));
   world->diagnosis->behind(world->control, world->rank, missing, behind, sizeof behind);
   return MS_FAIL(MS_ETIMEOUT, "%s: rank %d has waited %g s for %s%s%s", name_of(what, name, sizeof name), world->rank,
                  world->timeout, who, silent, behind);
@@ -172,13 +173,18 @@ int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, 
   MS_TRY(what->find(what->context, &missing));
   if (ms_rank_set_is_empty(&missing)) return MS_OK;
   record(world, what, &missing);
-  ms_error_record before;
+  ms_error_record before, first;
   ms_error_save(&before);
   int rc = ms_world_watch(world, wait, what, &missing, &rest);
   if (!rc) ms_world_sleep(world, seen, rest);
   /* A missing rank may have arrived and then given up for another reason: an operation that all have entered completes
    * on all of them. */
-  if (rc && what->find(what->context, &missing)) return ms_error_code();
+  ms_error_save(&first);
+  if (rc && what->find(what->context, &missing)) {
+    /* A connection that ended since has ended because of what this rank knows already. */
+    if (ms_error_code() == MS_EPEER) ms_error_restore(&first);
+    return ms_error_code();
+  }
   if (rc && !ms_rank_set_is_empty(&missing)) return rc;
   if (rc) ms_error_restore(&before);
   record(world, what, NULL);

@@ -18,6 +18,10 @@ typedef struct ms_diagnosis {
   /* "phase evaluate of step 3", for the record with this sequence number in a group's ring; "" when it is
    * overwritten. */
   void (*entered)(const ms_control *control, int rank, uint32_t group, uint64_t sequence, char *text, size_t bytes);
+  /* "all_gather layers.3 (phase first of step 5)", for what another rank says that it entered. */
+  void (*describe)(const char *kind, const char *label, const char *activity, int64_t step, char *text, size_t bytes);
+  /* The process of a rank of this host, if a signal has stopped it; otherwise 0. */
+  int (*stopped)(const ms_control *control, int rank);
   /* The noted failure of a rank whose program caught it and continued; "" when there is none. */
   void (*noted)(const ms_control *control, char *text, size_t bytes);
 } ms_diagnosis;

@@ -82,9 +82,8 @@ int ms_world_check_one_host(const ms_world *world, int n, const int *ranks) {
   char hosts[1024];
   if (!ms_world_spans(world, n, ranks)) return MS_OK;
   name_hosts(world, hosts, sizeof hosts);
-  return MS_FAIL(MS_EUNSUPPORTED,
-                 "this build has no CPU collectives between hosts, but the %d ranks are on %d hosts: %s", world->size,
-                 ms_world_nodes(world), hosts);
+  return MS_FAIL(MS_EUNSUPPORTED, "ranks of several hosts share no memory, and the %d ranks are on %d hosts: %s",
+                 world->size, ms_world_nodes(world), hosts);
 }
 
 int ms_world_fd(const ms_world *world) { return world->fd; }
@@ -143,7 +142,7 @@ int ms_world_check(const ms_world *world) {
   const char *why = world->control ? ms_control_aborted(world->control, &row, &blame) : NULL;
   if (!why) return MS_OK;
   if (ms_interrupts_deferred()) return check_what_must_be_done(world);
-  if (row == MS_CONTROL_LAUNCHER) return MS_FAIL(MS_EPEER, "%s", why);
+  if (row == MS_CONTROL_LAUNCHER || blame < 0) return MS_FAIL(MS_EPEER, "%s", why);
   return MS_FAIL(MS_EPEER, "rank %d gave up: %s", blame, why);
 }
 
@@ -160,12 +159,12 @@ unsigned ms_world_epoch(const ms_world *world) {
 /* ---- SIGTERM ----
  *
  * Schedulers send it to every process of a job, to one, or only to the launcher, which forwards it. A word in the
- * control segment shows it to all ranks of a host. The word stays set, since a run that was asked to end does not
- * continue. If some rank saves, no rank ends before the save is done. */
+ * control segment shows it to all ranks of a host, and the mirror to those of other hosts. The word stays set, since a
+ * run that was asked to end does not continue. If some rank saves, no rank ends before the save is done. */
 
 void ms_world_catch_termination(ms_world *world) {
   MS_HANDLE_OR(, world, WORLD);
-  if (world->control) atomic_store(&world->control->saves, 1);
+  if (world->control && !atomic_exchange(&world->control->saves, 1) && world->mirror) world->mirror->row(world);
   ms_termination_catch(NULL);
 }
 
@@ -177,6 +176,9 @@ void ms_world_heed_termination(ms_world *world) {
 int ms_world_terminating(ms_world *world) {
   MS_HANDLE_OR(0, world, WORLD);
   if (!world->control) return ms_terminated();
-  if (ms_terminated()) atomic_store_explicit(&world->control->terminating, 1, memory_order_relaxed);
+  if (ms_terminated() && !atomic_load_explicit(&world->control->terminating, memory_order_relaxed)) {
+    atomic_store_explicit(&world->control->terminating, 1, memory_order_relaxed);
+    if (world->mirror) world->mirror->row(world);
+  }
   return atomic_load_explicit(&world->control->terminating, memory_order_relaxed) != 0;
 }

@@ -13,8 +13,7 @@
 #include "base/error.h"
 #include "comm/transport/tcp.h"
 
-/* SPARE_STRANGERS: in addition to one for each peer. */
-enum { SPARE_STRANGERS = 64, EVENTS = 64, CLOSE_PAUSE_US = 200 };
+enum { EVENTS = 64, CLOSE_PAUSE_US = 200 };
 /* Seconds between two calls of progress after which this process was away: peers are not blamed for that time. At most
  * half of the timeout. */
 static const double AWAY_SECONDS = 1.0;
@@ -44,14 +43,22 @@ static int prepare(ms_endpoint *endpoint) {
   endpoint->token = ms_secret_copy(config->token);
   endpoint->scratch = ms_calloc(1, MS_TCP_SCRATCH);
   endpoint->peer_of = ms_calloc(config->size, sizeof *endpoint->peer_of);
-  if (!endpoint->token || !endpoint->scratch || !endpoint->peer_of) return MS_ENOMEM;
+  endpoint->peers = ms_calloc(config->size, sizeof *endpoint->peers);
+  endpoint->strangers = ms_calloc(config->size + MS_TCP_SPARE_STRANGERS, sizeof *endpoint->strangers);
+  if (!endpoint->token || !endpoint->scratch || !endpoint->peer_of || !endpoint->peers || !endpoint->strangers)
+    return MS_ENOMEM;
   for (int rank = 0; rank < config->size; rank++) endpoint->peer_of[rank] = -1;
+  for (; endpoint->n_strangers < MS_TCP_SPARE_STRANGERS; endpoint->n_strangers++)
+    endpoint->strangers[endpoint->n_strangers].fd = -1;
   endpoint->epoll = epoll_create1(EPOLL_CLOEXEC);
   endpoint->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (endpoint->epoll < 0 || endpoint->wake < 0)
     return MS_FAIL(MS_EIO, "transport: cannot make an epoll set: %s", strerror(errno));
   MS_TRY(ms_tcp_register(endpoint, endpoint->wake, EPOLLIN, MS_TCP_WAKE, 0));
-  return ms_tcp_listen(endpoint->token, endpoint->address, &endpoint->listener);
+  MS_TRY(ms_tcp_listen(endpoint->token, endpoint->address, &endpoint->listener));
+  endpoint->turn_at = endpoint->awake_at = ms_clock();
+  endpoint->watch_at = INFINITY; /* no deadline yet */
+  return ms_tcp_register(endpoint, endpoint->listener, EPOLLIN, MS_TCP_LISTENER, 0);
 }
 
 static int open_endpoint(const ms_transport_config *config, ms_endpoint **endpoint) {
@@ -110,7 +117,7 @@ static void close_endpoint(ms_endpoint *endpoint) {
 /* ---- connect ---- */
 
 static int check_peer(const ms_endpoint *endpoint, int rank, const uint8_t *address) {
-  if (rank < 0 || rank >= endpoint->config.size || rank == endpoint->config.rank || endpoint->peer_of[rank] >= 0)
+  if (rank < 0 || rank >= endpoint->config.size || rank == endpoint->config.rank)
     return MS_FAIL(MS_EINVAL, "transport: rank %d cannot be a peer of rank %d", rank, endpoint->config.rank);
   if (ms_tcp_check_address(address)) return ms_error_prefix("transport: the address of rank %d", rank);
   if (*endpoint->token || ms_tcp_same_machine(endpoint->address, address)) return MS_OK;
@@ -120,29 +127,22 @@ static int check_peer(const ms_endpoint *endpoint, int rank, const uint8_t *addr
                  rank);
 }
 
-static int add_peer(ms_endpoint *endpoint, int rank, const uint8_t *address) {
+static int name_peer(ms_endpoint *endpoint, int rank, const uint8_t *address) {
   MS_TRY(check_peer(endpoint, rank, address));
-  ms_tcp_peer *peer = &endpoint->peers[endpoint->n_peers];
-  *peer = (ms_tcp_peer){.rank = rank, .fd = -1, .out_sent = MS_TCP_HEADER, .call.fd = -1};
+  if (endpoint->peer_of[rank] < 0) MS_TRY(ms_tcp_add_peer(endpoint, rank));
+  ms_tcp_peer *peer = &endpoint->peers[endpoint->peer_of[rank]];
+  if (peer->named) return MS_OK;
   memcpy(peer->call.address, address, MS_TRANSPORT_ADDRESS);
-  peer->keys.slot = ms_calloc(MS_TRANSPORT_KEYS, sizeof *peer->keys.slot);
-  if (!peer->keys.slot) return MS_ENOMEM;
-  endpoint->peer_of[rank] = endpoint->n_peers++;
+  peer->connect_by = ms_clock() + endpoint->config.timeout;
+  peer->named = 1;
   return MS_OK;
 }
 
 static int connect_peers(ms_endpoint *endpoint, int n, const int *peers, const void *addresses) {
-  if (endpoint->peers) return MS_FAIL(MS_EINVAL, "transport: connect was called before");
-  endpoint->n_strangers = n + SPARE_STRANGERS;
-  endpoint->peers = ms_calloc(n, sizeof *endpoint->peers);
-  endpoint->strangers = ms_calloc(endpoint->n_strangers, sizeof *endpoint->strangers);
-  if (!endpoint->peers || !endpoint->strangers) return MS_ENOMEM;
-  for (int i = 0; i < endpoint->n_strangers; i++) endpoint->strangers[i].fd = -1;
+  endpoint->watch_at = 0;
   for (int i = 0; i < n; i++)
-    MS_TRY(add_peer(endpoint, peers[i], (const uint8_t *)addresses + (size_t)i * MS_TRANSPORT_ADDRESS));
-  endpoint->turn_at = endpoint->awake_at = ms_clock();
-  endpoint->connect_by = endpoint->turn_at + endpoint->config.timeout;
-  return ms_tcp_register(endpoint, endpoint->listener, EPOLLIN, MS_TCP_LISTENER, 0);
+    MS_TRY(name_peer(endpoint, peers[i], (const uint8_t *)addresses + (size_t)i * MS_TRANSPORT_ADDRESS));
+  return MS_OK;
 }
 
 static int count_connected(const ms_endpoint *endpoint) { return endpoint->n_up; }
@@ -159,18 +159,7 @@ static int post(ms_endpoint *endpoint, ms_transfer *transfer) {
     transfer->state = MS_TRANSFER_FAILED;
     return MS_OK;
   }
-  ms_tcp_key *key = ms_tcp_add_key(&peer->keys, transfer->key);
-  if (!key) return MS_FAIL(MS_EINVAL, "transport: more than %d keys with rank %d", MS_TRANSPORT_KEYS, rank);
-  if (key->cancelled == MS_TCP_BY_CALLER)
-    return MS_FAIL(MS_EINVAL, "transport: key %llx is cancelled, but not yet by rank %d",
-                   (unsigned long long)transfer->key, rank);
-  ms_tcp_queue *queue = transfer->receives ? &key->receives : &key->sends;
-  if (queue->posted - queue->finished >= MS_TRANSPORT_UNDER_WAY)
-    return MS_FAIL(MS_EINVAL, "transport: more than %d transfers of key %llx with rank %d", MS_TRANSPORT_UNDER_WAY,
-                   (unsigned long long)transfer->key, rank);
-  key->cancelled = MS_TCP_IN_USE;
-  ms_tcp_queue_add(queue, transfer);
-  if (transfer->receives && !key->uncredited) key->uncredited = transfer;
+  MS_TRY(ms_tcp_post(&peer->keys, transfer));
   peer->output = 1;
   return MS_OK;
 }
@@ -238,15 +227,14 @@ static void report_failures(ms_endpoint *endpoint) {
 static int progress(ms_endpoint *endpoint, double seconds) {
   double now = ms_clock();
   if (now - endpoint->turn_at > fmin(AWAY_SECONDS, endpoint->config.timeout / 2)) endpoint->awake_at = now;
-  double until = endpoint->peers ? fmin(now + seconds, endpoint->watch_at) : now + seconds;
-  MS_TRY(take_events(endpoint, is_busy(endpoint) ? 0 : until));
+  MS_TRY(take_events(endpoint, is_busy(endpoint) ? 0 : fmin(now + seconds, endpoint->watch_at)));
   for (int i = 0; i < endpoint->n_peers; i++) {
     ms_tcp_peer *peer = &endpoint->peers[i];
     if (peer->readable) ms_tcp_receive(endpoint, peer);
     if (peer->writable && peer->output) ms_tcp_send(endpoint, peer);
   }
   now = endpoint->turn_at = ms_clock();
-  if (endpoint->peers && now >= endpoint->watch_at) {
+  if (now >= endpoint->watch_at) {
     endpoint->watch_at = INFINITY; /* an address that fails at once makes it earlier */
     double next = ms_tcp_watch(endpoint, now);
     endpoint->watch_at = fmin(endpoint->watch_at, next);

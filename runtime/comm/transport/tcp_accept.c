@@ -1,8 +1,10 @@
-/* tcp_accept.c - accepts the peers with lower ranks. Whatever connects is a stranger until it has proved the token:
- * there are as many places for strangers as for peers and a few more, the oldest makes room for the newest, and each
- * has a few seconds to send one hello. When all peers have connected, the port is closed.
+/* tcp_accept.c - accepts ranks below this one, also those that it has not named as peers yet. Whatever connects is a
+ * stranger until it has proved the token: there are as many places for strangers as for peers and a few more, the
+ * oldest makes room for the newest, and each has a few seconds to send one hello. When all ranks below have connected,
+ * the port is closed.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -54,6 +56,7 @@ void ms_tcp_accept(ms_endpoint *endpoint) {
   ms_error_save(&before);
   for (int i = 0; i < ACCEPTS_A_TURN && endpoint->listener >= 0; i++) {
     int fd = accept4(endpoint->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0 && isinf(endpoint->watch_at)) endpoint->watch_at = 0;
     if (fd >= 0) add_stranger(endpoint, fd);
     else if (errno != EINTR && errno != ECONNABORTED) {
       if (errno != EAGAIN) pause_accepting(endpoint);
@@ -81,9 +84,9 @@ static const char *judge(const ms_endpoint *endpoint, const ms_tcp_stranger *str
     snprintf(text, bytes, "it wants to reach rank %d, but this is rank %d", hello->to, own->rank);
   else if (hello->size != own->size)
     snprintf(text, bytes, "its world has %d ranks, that of rank %d has %d", hello->size, own->rank, own->size);
-  else if (hello->rank < 0 || hello->rank >= own->rank || endpoint->peer_of[hello->rank] < 0)
+  else if (hello->rank < 0 || hello->rank >= own->rank)
     snprintf(text, bytes, "rank %d waits for no connection of rank %d", own->rank, hello->rank);
-  else if (endpoint->peers[endpoint->peer_of[hello->rank]].state != MS_TCP_APART)
+  else if (endpoint->peer_of[hello->rank] >= 0 && endpoint->peers[endpoint->peer_of[hello->rank]].state != MS_TCP_APART)
     snprintf(text, bytes, "rank %d has been connected to rank %d before", hello->rank, own->rank);
   else return NULL;
   return text;
@@ -100,7 +103,11 @@ static void refuse(ms_endpoint *endpoint, ms_tcp_stranger *stranger, const char 
 }
 
 static void welcome(ms_endpoint *endpoint, ms_tcp_stranger *stranger, const ms_tcp_hello *hello) {
-  int index = endpoint->peer_of[hello->rank], fd = stranger->fd;
+  if (endpoint->peer_of[hello->rank] < 0 && ms_tcp_add_peer(endpoint, hello->rank)) {
+    drop(endpoint, stranger); /* it can try again */
+    return;
+  }
+  const int fd = stranger->fd, index = endpoint->peer_of[hello->rank];
   struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                               .data.u64 = (uint64_t)MS_TCP_PEER << 32 | (uint32_t)index};
   uint8_t proof[MS_WIRE_PROOF], answer[MS_TCP_ANSWER];
@@ -108,7 +115,7 @@ static void welcome(ms_endpoint *endpoint, ms_tcp_stranger *stranger, const ms_t
   ms_tcp_put_welcome(answer, proof);
   if (send(fd, answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof answer ||
       epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, fd, &event)) {
-    drop(endpoint, stranger); /* it can try again */
+    drop(endpoint, stranger);
     return;
   }
   stranger->fd = -1;
@@ -134,9 +141,9 @@ void ms_tcp_meet(ms_endpoint *endpoint, ms_tcp_stranger *stranger) {
   ms_tcp_get_hello(stranger->hello, &hello);
   ms_error_save(&before);
   const char *why = judge(endpoint, stranger, &hello, text, sizeof text);
-  ms_error_restore(&before);
   if (why) refuse(endpoint, stranger, why);
   else welcome(endpoint, stranger, &hello);
+  ms_error_restore(&before);
 }
 
 void ms_tcp_clear_strangers(ms_endpoint *endpoint, double now) {

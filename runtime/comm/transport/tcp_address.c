@@ -1,5 +1,5 @@
 /* tcp_address.c - where a rank can be reached: its host's addresses and a port, as MOONSHARD_INTERFACE and
- * MOONSHARD_PORTS choose them, in the 256 bytes that ranks gather.
+ * MOONSHARD_PORTS choose them, in the bytes that ranks gather.
  *
  * Without a choice a rank listens on all addresses and offers those of all interfaces that are up, loopback apart. A
  * peer on the same machine uses the loopback. A peer on another machine tries the offers in order, without those that
@@ -220,6 +220,13 @@ static void add_family(const struct ifaddrs *all, int bytes, const char *chosen,
   }
 }
 
+static int no_interface(const char *chosen, const char *has) {
+  return MS_FAIL(MS_EIO,
+                 "environment variable MOONSHARD_INTERFACE=\"%s\": this host has no such interface or address that is "
+                 "up; give the name of an interface, an address, or a prefix such as 10.0.0.0/8; it has %s",
+                 chosen, has);
+}
+
 static int choose_places(const char *token, uint8_t *address) {
   static const place LOOPBACK = {V4, {127, 0, 0, 1}};
   const char *chosen = ms_env_string("MOONSHARD_INTERFACE", NULL);
@@ -236,11 +243,23 @@ static int choose_places(const char *token, uint8_t *address) {
   freeifaddrs(all);
   address[EVERYWHERE_AT] = !chosen;
   if (!chosen && !address[COUNT_AT]) add_place(address, &LOOPBACK);
-  if (address[COUNT_AT]) return MS_OK;
-  return MS_FAIL(MS_EIO,
-                 "environment variable MOONSHARD_INTERFACE=\"%s\": this host has no such interface or address that is "
-                 "up; give the name of an interface, an address, or a prefix such as 10.0.0.0/8; it has %s",
-                 chosen, has);
+  return address[COUNT_AT] ? MS_OK : no_interface(chosen, has);
+}
+
+int ms_tcp_chosen_interface(char name[MS_TCP_INTERFACE]) {
+  const char *chosen = ms_env_string("MOONSHARD_INTERFACE", NULL);
+  struct ifaddrs *all;
+  char has[512];
+  place p;
+  *name = '\0';
+  if (!chosen) return MS_OK;
+  if (getifaddrs(&all)) return MS_FAIL(MS_EIO, "transport: cannot list this host's interfaces: %s", strerror(errno));
+  for (const struct ifaddrs *one = all; one && !*name; one = one->ifa_next)
+    if (place_of(one, &p) && (!strcmp(chosen, one->ifa_name) || contains(chosen, &p)))
+      snprintf(name, MS_TCP_INTERFACE, "%s", one->ifa_name);
+  list_interfaces(all, has, sizeof has);
+  freeifaddrs(all);
+  return *name ? MS_OK : no_interface(chosen, has);
 }
 
 /* ---- listening ---- */
@@ -299,6 +318,11 @@ static int store_port(uint8_t *address, int fd) {
   address[PORT_AT] = (uint8_t)port;
   address[PORT_AT + 1] = (uint8_t)(port >> 8);
   return MS_OK;
+}
+
+int ms_tcp_check_ports(void) {
+  int first, last;
+  return parse_ports(&first, &last);
 }
 
 int ms_tcp_listen(const char *token, uint8_t address[MS_TRANSPORT_ADDRESS], int *fd) {

@@ -168,7 +168,7 @@ void ms_tcp_call_on(ms_endpoint *endpoint, ms_tcp_peer *peer) {
   }
   if (call->stage == MS_TCP_GREETED && receive_all(endpoint, peer, MS_TCP_GREETING)) {
     /* Once it has a hello, the peer can count this rank as connected: the answer has until the deadline. */
-    call->until = endpoint->connect_by;
+    call->until = peer->connect_by;
     answer_greeting(endpoint, peer);
   }
   if (call->stage == MS_TCP_ANSWERED && receive_all(endpoint, peer, MS_TCP_ANSWER)) take_answer(endpoint, peer);

@@ -1,4 +1,4 @@
-/* tcp_peer.c - the life of a connection: up, failed, ending, gone. */
+/* tcp_peer.c - the life of a connection: a peer, up, failed, ending, gone. */
 #include <errno.h>
 #include <math.h>
 #include <netinet/in.h>
@@ -25,6 +25,16 @@ int ms_tcp_register(ms_endpoint *endpoint, int fd, uint32_t events, enum ms_tcp_
   struct epoll_event event = {.events = events, .data.u64 = (uint64_t)tag << 32 | (uint32_t)index};
   if (!epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, fd, &event)) return MS_OK;
   return MS_FAIL(MS_EIO, "transport: epoll_ctl: %s", strerror(errno));
+}
+
+int ms_tcp_add_peer(ms_endpoint *endpoint, int rank) {
+  ms_tcp_peer *peer = &endpoint->peers[endpoint->n_peers];
+  ms_tcp_key *slot = ms_calloc(MS_TRANSPORT_KEYS, sizeof *slot);
+  if (!slot) return MS_ENOMEM;
+  *peer = (ms_tcp_peer){.rank = rank, .fd = -1, .out_sent = MS_TCP_HEADER, .call.fd = -1, .keys.slot = slot};
+  endpoint->peer_of[rank] = endpoint->n_peers++;
+  endpoint->strangers[endpoint->n_strangers++].fd = -1;
+  return MS_OK;
 }
 
 void ms_tcp_hang_up(ms_endpoint *endpoint, int *fd) {

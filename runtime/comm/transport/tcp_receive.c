@@ -50,15 +50,9 @@ static void take_data(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_tcp_fra
 }
 
 static void take_cancel(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_tcp_frame *frame) {
-  ms_tcp_key *key = ms_tcp_add_key(&peer->keys, frame->key);
-  if (!key || key->peer_cancelled) {
-    break_off(endpoint, peer, frame, key ? "a second cancellation" : "a cancellation of one key too many");
-    return;
-  }
-  key->peer_cancelled = 1;
-  if (!key->cancelled && !key->sends.posted && !key->receives.posted) key->cancelled = MS_TCP_BY_PEER;
-  if (key->told) ms_tcp_forget_key(&peer->keys, key);
-  peer->output = 1;
+  const char *wrong = ms_tcp_take_cancel(&peer->keys, frame->key);
+  if (wrong) break_off(endpoint, peer, frame, wrong);
+  else peer->output = 1;
 }
 
 static void take_goodbye(ms_endpoint *endpoint, ms_tcp_peer *peer) {

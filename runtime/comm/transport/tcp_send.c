@@ -66,17 +66,14 @@ static int begin_control(ms_tcp_peer *peer) {
 /* Begins the next piece of a send. Returns 0 when there is none, or the sizes differ and the peer has failed. */
 static int begin_data(ms_endpoint *endpoint, ms_tcp_peer *peer) {
   ms_tcp_keys *keys = &peer->keys;
+  char why[MS_TCP_SIZES];
   for (int i = 0; i < keys->reach; i++) {
     ms_tcp_key *key = &keys->slot[(keys->turn + i) % keys->reach];
     ms_transfer *send = ms_tcp_next_send(key);
     if (!send) continue;
-    int64_t wanted = key->credit[send->number % MS_TRANSPORT_UNDER_WAY], rest = send->bytes - send->moved;
-    if (wanted != send->bytes) {
-      ms_tcp_fail(endpoint, peer, 1,
-                  "the sizes of a transfer differ: rank %d sends %lld bytes, rank %d receives %lld (key %llx, number "
-                  "%llu)",
-                  endpoint->config.rank, (long long)send->bytes, peer->rank, (long long)wanted,
-                  (unsigned long long)key->key, (unsigned long long)send->number);
+    const int64_t rest = send->bytes - send->moved;
+    if (ms_tcp_compare_sizes(key, send, endpoint->config.rank, why)) {
+      ms_tcp_fail(endpoint, peer, 1, "%s", why);
       return 0;
     }
     ms_tcp_frame data = {.kind = MS_TCP_DATA,

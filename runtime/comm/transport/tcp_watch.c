@@ -24,7 +24,7 @@ static void watch_absent(ms_endpoint *endpoint, ms_tcp_peer *peer, double now) {
   const char *away = endpoint->turned_away;
   double timeout = endpoint->config.timeout;
   int calls = peer->rank > endpoint->config.rank;
-  if (now < endpoint->connect_by) {
+  if (now < peer->connect_by) {
     if (calls && now >= peer->call.until) ms_tcp_call_again(endpoint, peer, now);
   } else if (calls)
     ms_tcp_fail(endpoint, peer, 0, "no connection to it within %g s: %s", timeout,
@@ -88,19 +88,20 @@ static void watch_transfers(ms_endpoint *endpoint, ms_tcp_peer *peer, double now
 
 double ms_tcp_watch(ms_endpoint *endpoint, double now) {
   double next = now + fmin(LATER, endpoint->config.timeout / 10);
-  int absent = 0, awaited = 0;
+  int absent = 0, accepted = 0;
   for (int i = 0; i < endpoint->n_peers; i++) {
     ms_tcp_peer *peer = &endpoint->peers[i];
-    if (peer->state == MS_TCP_APART) watch_absent(endpoint, peer, now);
+    if (peer->state == MS_TCP_APART && peer->named) watch_absent(endpoint, peer, now);
     int owes = peer->state == MS_TCP_UP && watch_link(endpoint, peer, now);
     if (peer->state == MS_TCP_UP) watch_transfers(endpoint, peer, now, owes);
     if (peer->state == MS_TCP_ENDING && now >= peer->end_by) ms_tcp_gone(endpoint, peer, MS_TCP_GONE);
-    absent += peer->state == MS_TCP_APART || peer->state == MS_TCP_ENDING;
-    awaited += peer->state == MS_TCP_APART && peer->rank < endpoint->config.rank;
+    absent += (peer->state == MS_TCP_APART && peer->named) || peer->state == MS_TCP_ENDING;
+    accepted += peer->state != MS_TCP_APART && peer->rank < endpoint->config.rank;
     /* An address that failed at once leads to the next one without a pause. */
-    if (peer->state == MS_TCP_APART && peer->rank > endpoint->config.rank) next = fmin(next, peer->call.until);
+    if (peer->state == MS_TCP_APART && peer->named && peer->rank > endpoint->config.rank)
+      next = fmin(next, peer->call.until);
   }
-  if (!awaited) ms_tcp_stop_listening(endpoint);
+  if (accepted == endpoint->config.rank) ms_tcp_stop_listening(endpoint); /* all ranks below */
   ms_tcp_clear_strangers(endpoint, now);
   return absent ? fmin(next, now + SOON) : next;
 }

@@ -1,18 +1,19 @@
-/* transport.h - moves bytes between ranks on different hosts: the table that each transport implements (tcp.c; UCX and
- * MPI are others). Everything above it, which rank sends which bytes to whom and in which order they are summed, is
- * written once, over this table.
+/* transport.h - moves bytes between ranks on different hosts: the table that each transport implements (tcp.c, ucx.c,
+ * mpi.c; choice.h chooses one). Everything above it, which rank sends which bytes to whom and in which order they are
+ * summed, is written once, over this table.
  *
- * A rank has one endpoint, connected to the peers that it names: ranks of other hosts. Transfers are in the caller's
- * memory: the transport copies nothing and buffers nothing. A send moves no byte before the peer has posted the
- * receive that matches it (the receiver sends a credit), so a late receiver costs no memory on either side, and bytes
- * of one key never wait behind those of another. Send number k of a key to a peer matches that peer's receive number k
- * of the same key from this rank; both have the same size, or the connection fails.
+ * A rank has one endpoint, connected to the peers that it names as it needs them: ranks of other hosts. Transfers are
+ * in the caller's memory: the transport copies nothing and buffers nothing. A send moves no byte before the peer has
+ * posted the receive that matches it (the receiver sends a credit), so a late receiver costs no memory on either side,
+ * and bytes of one key never wait behind those of another. Send number k of a key to a peer matches that peer's receive
+ * number k of the same key from this rank; both have the same size, or the connection fails.
  *
  * Keys: both sides use a key until both have cancelled it; then the peers have forgotten it, and its numbers begin at 0
  * again. A caller that goes on after a failed operation cancels its key and uses another one: connections survive that.
  *
  * Threads: one thread at a time uses an endpoint, its progress thread, except for ms_transport_api.wake, which any
- * thread can call. No function blocks but progress, which sleeps at most as long as it is asked to, and close.
+ * thread can call. No function blocks but progress, which sleeps at most as long as it is asked to, and close; of mpi,
+ * also open and cancel (ms_transport_mpi).
  *
  * Errors: the first failure of a connection (closed, reset, no byte moved within the deadline, a link that is down, a
  * peer that breaks the protocol) fails every transfer with that peer, now and later, and reports it once through
@@ -21,17 +22,25 @@
  *
  * Trust: a peer proves that it knows the job's token before it can do anything. The bytes that follow are neither
  * encrypted nor signed; where others can change packets of the network, use WireGuard below it.
+ *
+ * What ucx cannot keep: UCX copies and buffers, so memory is needed for 4 pieces of 64 KiB a peer and for what UCX
+ * takes itself, and the last bytes of a send that is DONE can leave in later calls of progress; a failure names the
+ * peer's host and not its address; a connection that fails is not tried again; a link that goes down is noticed for
+ * certain only while transfers wait for the peer; the worker's port stays open, and UCX ends the process for some
+ * packets that are not its own, so use it on trusted networks only. Over RDMA, where UCX moves bytes between the
+ * callers' memories, cancel waits for the pieces under way, and fails a peer that does not take them within a second.
  */
 #ifndef MS_COMM_TRANSPORT_TRANSPORT_H
 #define MS_COMM_TRANSPORT_TRANSPORT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Defined by each transport. */
 typedef struct ms_endpoint ms_endpoint;
 
 enum {
-  MS_TRANSPORT_ADDRESS = 256,  /* bytes of an endpoint's address, which ranks gather before they connect */
+  MS_TRANSPORT_ADDRESS = 1024, /* bytes of an endpoint's address, which ranks gather before they connect */
   MS_TRANSPORT_UNDER_WAY = 64, /* transfers of one key and direction that can be posted to a peer at a time */
   MS_TRANSPORT_KEYS = 128      /* keys that can be in use with a peer at a time */
 };
@@ -86,9 +95,11 @@ typedef struct ms_transport_api {
    * those of all ranks. */
   int (*address)(const ms_endpoint *endpoint, void *address);
   /* Starts to connect to n peers (world ranks), whose addresses are [n][MS_TRANSPORT_ADDRESS]. Of a pair the lower rank
-   * connects and the higher one accepts. Call it once; progress completes the connections, and transfers can be posted
-   * before that. Fails with MS_EINVAL: a rank that cannot be a peer, an address of another transport or build, a peer
-   * on another host when there is no token. */
+   * connects and the higher one accepts; over tcp it does so before it has named the lower one, too, whereas over ucx
+   * and mpi both have to name each other within the timeout. It can be called again with further peers, at any time;
+   * one that was named before is ignored. Progress completes the connections, and transfers can be posted before that.
+   * Fails with MS_EINVAL: a rank that cannot be a peer, an address of another transport or build, a peer on another
+   * host when there is no token (ucx: open fails without one); MS_EIO: no network leads to a peer. */
   int (*connect)(ms_endpoint *endpoint, int n, const int *peers, const void *addresses);
   /* Number of peers whose connections are open. */
   int (*connected)(const ms_endpoint *endpoint);
@@ -110,6 +121,28 @@ typedef struct ms_transport_api {
   void (*close)(ms_endpoint *endpoint);
 } ms_transport_api;
 
-extern const ms_transport_api ms_transport_tcp;
+extern const ms_transport_api ms_transport_tcp, ms_transport_ucx;
+
+/* Over the MPI whose mpirun, mpiexec or srun started the ranks. Different from the description above:
+ *
+ * - Ranks are those of MPI_COMM_WORLD: rank and size must be the launcher's, and each rank a process that it started.
+ *   `open` initialises MPI (MPI_THREAD_SERIALIZED), unless the program has (with MPI_THREAD_MULTIPLE), and waits until
+ *   all ranks of the job have called it. So they all ask ms_transport_mpi_usable first. The process should not fork
+ *   afterwards: MPI's networks may not allow that.
+ * - Trust is the launcher's: no rank proves the token.
+ * - MPI reports no failure of a process or link: the launcher ends the job, and peers are noticed only after `timeout`,
+ *   unless that comes first.
+ * - MPI does not give memory back. `cancel` waits until what is under way of the key, at most 4 MiB with a peer, has
+ *   arrived; transfers of a peer that fails end when it has. What has not arrived within `timeout` MPI may still use
+ *   later: then progress fails with MS_EIO from there on, and the process has to end.
+ * - MPI cannot be waited for: progress polls it without a pause for 0.1 ms after anything has happened, then with
+ *   pauses of up to 0.1 ms while bytes are under way, and 1 ms otherwise. wake ends a pause.
+ * - MPI_Finalize, which waits for all ranks, is called when the process ends: with status 0, after `close`, and only if
+ *   `open` has initialised MPI. A process that ends otherwise ends the job.
+ */
+extern const ms_transport_api ms_transport_mpi;
+/* 1: this process can use ms_transport_mpi: such a launcher started it, and libmoonshard_mpi.so can be loaded. 0: not,
+ * and `why` is one line that says what to do. Does not initialise MPI. */
+int ms_transport_mpi_usable(char *why, size_t bytes);
 
 #endif

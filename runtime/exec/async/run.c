@@ -196,7 +196,9 @@ static int run_graph(ms_exec *exec, int phase, ms_async_run *run) {
   return api->graph_run(state->device, *graph, compute);
 }
 
-static int reads_inputs(int phase) { return phase != MS_PHASE_NORM && phase != MS_PHASE_UPDATE; }
+static int reads_inputs(int phase) {
+  return phase != MS_PHASE_NORM && phase != MS_PHASE_UPDATE && phase != MS_PHASE_OUTER;
+}
 
 /* Copies scalars and inputs to the device through pinned memory that belongs to this run until it has ended. */
 static int send_inputs(ms_exec *exec, int phase, const ms_async_run *run) {

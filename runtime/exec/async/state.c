@@ -96,18 +96,22 @@ static int open_window(ms_state *state, ms_device_comm *comm, int arena) {
   return MS_OK;
 }
 
+/* What a stream's collectives use: gathered weights, in smaller groups those of another arena, or what gradients are
+ * summed from; over the replicas also the chunks of sliced units. */
+static int open_windows_of(ms_state *state, int stream, int gathered, ms_device_comm *comm) {
+  MS_TRY(open_window(state, comm, stream == MS_STREAM_GATHER ? gathered : MS_ARENA_COMM));
+  return stream == MS_STREAM_REPLICATE ? open_window(state, comm, MS_ARENA_CHUNKS) : MS_OK;
+}
+
 /* An arena has the same size on every rank (plans are compared) and grows on all of them together, so all ranks call
  * this for the same windows. */
 static int open_windows(ms_state *state) {
   const ms_async *async = state->async;
   if (!state->nccl) return MS_OK;
-  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++) {
-    int arena = s == MS_STREAM_GATHER ? MS_ARENA_GATHERED : MS_ARENA_COMM;
-    MS_TRY(open_window(state, async->comm[s], arena));
-  }
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++)
+    MS_TRY(open_windows_of(state, s, MS_ARENA_GATHERED, async->comm[s]));
   for (int i = 0; i < async->groups; i++)
-    MS_TRY(open_window(state, async->group[i].comm,
-                       async->group[i].stream == MS_STREAM_GATHER ? MS_ARENA_GROUPED : MS_ARENA_COMM));
+    MS_TRY(open_windows_of(state, async->group[i].stream, MS_ARENA_GROUPED, async->group[i].comm));
   return MS_OK;
 }
 

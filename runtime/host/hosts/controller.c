@@ -20,9 +20,16 @@
 #include "comm/bootstrap/token.h"
 #include "host/launcher/launch.h"
 
-enum { STRAY_BYTES = 1 << 16 };
+enum { STRAY_BYTES = 1 << 16, TURN_MS = 250 };
 /* Seconds that hosts get to end after they were asked to; their launchers have shorter grace times. */
 static const double END_SECONDS = 15.0;
+/* Seconds from the end of a host whose ranks had lost sight of another until all are asked to end: the others find that
+ * out too, and can know better which host it is. */
+static const double VERDICT_SECONDS = 1.0;
+/* Seconds of silence, once a run has failed, after which a host is lost: it cannot be waited for. */
+static const double SILENCE_AT_END = 1.5;
+/* Seconds between two turns of the loop after which this process was away: that time is not counted as silence. */
+static const double AWAY_SECONDS = 1.0;
 /* Seconds for what an agent that has ended still holds in its pipe, which another process may keep open. */
 static const double DRAIN_SECONDS = 1.0;
 /* Seconds that a reader of the output may take at the end of a failed run. */
@@ -52,18 +59,35 @@ static void ask_to_end(ms_controller *controller, const char *why) {
   }
 }
 
+static void end_when_due(ms_controller *controller) {
+  if (controller->end_at == 0 || ms_clock() < controller->end_at) return;
+  controller->end_at = 0;
+  ask_to_end(controller, controller->end_why);
+}
+
+static void end_soon(ms_controller *controller, const char *why, double seconds) {
+  double at = ms_clock() + ms_wait_scale * seconds;
+  if (controller->end_at == 0 || at < controller->end_at) {
+    controller->end_at = at;
+    snprintf(controller->end_why, sizeof controller->end_why, "%s", why);
+  }
+  end_when_due(controller);
+}
+
 /* The host's part is over; what its agent does now is of no interest. */
-static void finish(ms_controller *controller, ms_controlled_host *host, int exit_status, int own) {
+static void finish(ms_controller *controller, ms_controlled_host *host, int exit_status, int began) {
   char why[400];
   if (host->over) return;
   host->over = ++controller->over;
   host->exit_status = exit_status;
-  host->own = own;
+  host->began = began;
   ms_frame_close_queue(&host->to);
   if (!exit_status || controller->asked) return;
-  const char *reason = host->reason && *host->reason ? host->reason : "its ranks ended";
+  const char *reason = host->reason && *host->reason ? host->reason
+                       : host->lost                  ? "the connection to it ended"
+                                                     : "its ranks ended";
   snprintf(why, sizeof why, "the run ended on host %.64s: %.300s", host->name, reason);
-  ask_to_end(controller, why);
+  end_soon(controller, why, began == MS_LINK_BEGAN_HERE ? 0 : VERDICT_SECONDS);
 }
 
 static void lose(ms_controller *controller, ms_controlled_host *host, const char *how) {
@@ -80,7 +104,7 @@ static void lose(ms_controller *controller, ms_controlled_host *host, const char
              host->greeted ? "the connection ended during the run" : controller->agent, how, advice);
   free(host->report);
   host->report = text;
-  finish(controller, host, MS_STATUS_FAILED_RUN, *controller->why ? 0 : 1);
+  finish(controller, host, MS_STATUS_FAILED_RUN, MS_LINK_BEGAN_HERE);
 }
 
 static void lose_agent(ms_controller *controller, ms_controlled_host *host) {
@@ -92,6 +116,31 @@ static void lose_agent(ms_controller *controller, ms_controlled_host *host) {
     snprintf(how, sizeof how, "the agent ended with exit status %d%s", WEXITSTATUS(host->status),
              host->greeted ? "" : " before moonshard answered");
   lose(controller, host, how);
+}
+
+static int has_room(const ms_controller *controller) {
+  return ms_outlet_has_room(&controller->outlet[0]) && ms_outlet_has_room(&controller->outlet[1]);
+}
+
+/* A host that has lost power, or whose processes are stopped, closes nothing: its silence tells. */
+static void watch_silence(ms_controller *controller) {
+  char how[160];
+  double now = ms_clock(), limit = controller->timeout;
+  int away = now > controller->turned_at + ms_wait_scale * AWAY_SECONDS || !has_room(controller);
+  controller->turned_at = now;
+  if (*controller->why) limit = fmin(limit, ms_wait_scale * SILENCE_AT_END);
+  for (int i = 0; i < controller->n && controller->started; i++) {
+    ms_controlled_host *host = &controller->hosts[i];
+    if (host->over) continue;
+    ms_frame_put_alive(&host->to, controller->timeout);
+    if (away) host->from.heard_at = now;
+    if (now < host->from.heard_at + limit) continue;
+    snprintf(how, sizeof how,
+             "nothing has come from it for %.3g s: its processes were stopped, or it or the link to it is down",
+             now - host->from.heard_at);
+    lose(controller, host, how);
+    if (host->pid) kill(-host->pid, SIGKILL);
+  }
 }
 
 static void pass_deadline(ms_controller *controller) {
@@ -140,12 +189,12 @@ static void start_all(ms_controller *controller) {
 
 static void take_end(ms_controller *controller, ms_controlled_host *host, const char *bytes, size_t n) {
   const char *at = bytes, *end = bytes + n;
-  int status = atoi(ms_frame_field(&at, end)), own = atoi(ms_frame_field(&at, end));
+  int status = atoi(ms_frame_field(&at, end)), began = atoi(ms_frame_field(&at, end));
   free(host->reason);
   free(host->report);
   host->reason = ms_strdup(ms_frame_field(&at, end));
   host->report = ms_strdup(ms_frame_field(&at, end));
-  finish(controller, host, status, own);
+  finish(controller, host, status, began);
 }
 
 static void take_frame(ms_controller *controller, ms_controlled_host *host, int kind, char *bytes, size_t n) {
@@ -176,10 +225,6 @@ static void find_magic(ms_controller *controller, ms_controlled_host *host) {
   }
   from->begin = (size_t)(magic - from->text.data) + sizeof MS_FRAME_MAGIC - 1;
   host->greeted = 1;
-}
-
-static int has_room(const ms_controller *controller) {
-  return ms_outlet_has_room(&controller->outlet[0]) && ms_outlet_has_room(&controller->outlet[1]);
 }
 
 /* Stops between frames while the output has no room. Returns 1 if it stopped. */
@@ -248,11 +293,13 @@ static void watch(ms_controller *controller, struct pollfd *wanted) {
   double ended = 0; /* when all hosts were over; agents get a little longer */
   while (goes_on(controller)) {
     nfds_t n = list(controller, wanted);
-    poll(wanted, n, controller->deadline > 0 || controller->over || *controller->why ? 100 : -1);
+    poll(wanted, n, controller->deadline > 0 || controller->over || *controller->why ? 100 : TURN_MS);
     for (int i = 0; i < 2; i++) ms_outlet_flush(&controller->outlet[i]);
     read_signals(controller);
     for (int i = 0; i < controller->n; i++) look_after(controller, &controller->hosts[i]);
     start_all(controller);
+    watch_silence(controller);
+    end_when_due(controller);
     pass_deadline(controller);
     if (controller->over < controller->n) continue;
     if (ended == 0) ended = ms_clock();
@@ -321,7 +368,8 @@ int ms_controller_run(ms_controller *controller, int *exit_status) {
   MS_GOTO(ms_token_make());
   MS_GOTO(ms_token_get(&token));
   MS_GOTO(take_signals(controller));
-  controller->deadline = ms_clock() + controller->timeout;
+  controller->turned_at = ms_clock();
+  controller->deadline = controller->turned_at + controller->timeout;
   for (int i = 0; i < controller->n; i++) {
     MS_GOTO(ms_controller_start(controller, &controller->hosts[i]));
     MS_GOTO(send_setup(&controller->hosts[i], token));

@@ -22,11 +22,11 @@ typedef struct ms_controlled_host {
   int status;
   ms_frame_queue to;
   ms_frame_reader from;
-  int greeted;     /* the magic has come */
-  int ready, told; /* HELLO has come; START was sent */
-  int over;        /* number of hosts that ended before it, from 1; 0: it runs */
-  int lost;        /* it ended without an END */
-  int exit_status, own;
+  int greeted;            /* the magic has come */
+  int ready, told;        /* HELLO has come; START was sent */
+  int over;               /* number of hosts that ended before it, from 1; 0: it runs */
+  int lost;               /* it ended without an END */
+  int exit_status, began; /* began: as in launcher/link.h */
   char *place, *reason, *report;
   double lost_at;     /* when the agent ended; 0: it runs */
   ms_rank_log log[3]; /* output, errors, and what the agent prints itself */
@@ -38,7 +38,7 @@ typedef struct ms_controller {
   int n;
   int log_all;       /* the lines of all ranks are shown, with their numbers */
   const char *agent; /* for messages */
-  double timeout;    /* seconds until every host has answered */
+  double timeout;    /* seconds until every host has answered, and of silence after which one is lost */
   /* while it runs */
   ms_outlet *outlet; /* [2] */
   int signals;
@@ -46,7 +46,10 @@ typedef struct ms_controller {
   struct sigaction old_pipe_action, old_child_action;
   int started, over;      /* START was sent to all; number of hosts that have ended */
   int asked, asked_again; /* the signal that asked for the end */
+  double turned_at;       /* the last turn of the loop (ms_clock) */
   double deadline;        /* for answers, then for the ends of hosts; 0: none */
+  char end_why[512];      /* why all will be asked to end, at end_at */
+  double end_at;          /* 0: not set */
   char why[512];          /* why all were asked to end; "": they were not */
 } ms_controller;
 

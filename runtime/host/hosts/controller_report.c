@@ -7,13 +7,22 @@
 #include "host/hosts/controller.h"
 #include "host/launcher/launch.h"
 
+/* Larger for a host that knows better where the run failed. */
+static int knows(const ms_controller *controller, const ms_controlled_host *host) {
+  int unseen = 0;
+  for (int i = 0; i < controller->n; i++) unseen += controller->hosts[i].began == MS_LINK_BEGAN_UNSEEN;
+  return host->began == MS_LINK_BEGAN_UNSEEN && 2 * unseen > controller->n ? 2 * MS_LINK_BEGAN_SEEN + 1
+                                                                           : 2 * host->began;
+}
+
 /* The host that failed first, before one that ended because another had failed; NULL: none failed. */
 static ms_controlled_host *find_culprit(ms_controller *controller) {
   ms_controlled_host *found = NULL;
   for (int i = 0; i < controller->n; i++) {
     ms_controlled_host *host = &controller->hosts[i];
     if (!host->exit_status) continue;
-    if (!found || host->own > found->own || (host->own == found->own && host->over < found->over)) found = host;
+    int better = found ? knows(controller, host) - knows(controller, found) : 1;
+    if (better > 0 || (!better && host->over < found->over)) found = host;
   }
   return found;
 }
@@ -31,7 +40,7 @@ static void report_failure(ms_controller *controller, const ms_controlled_host *
   ms_outlet *err = &controller->outlet[1];
   if (host->exit_status == MS_STATUS_BAD_INPUT && host->reason && *host->reason && is_shared(controller, host))
     ms_outlet_say(err, "moonshard: %s\n", host->reason);
-  else if (host->report && *host->report) ms_outlet_put(err, host->report, strlen(host->report));
+  else if (host->report) ms_outlet_put(err, host->report, strlen(host->report)); /* empty: its program has said why */
   else
     ms_outlet_say(err, "moonshard: host %s: its launcher ended with exit status %d before it had started ranks\n",
                   host->name, host->exit_status);

@@ -4,7 +4,10 @@
 
 #include <errno.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 enum { HEADER = 5, READ_BYTES = 65536, READ_MOST = 4 * READ_BYTES, SMALL = 2 * READ_MOST };
 
@@ -58,6 +61,16 @@ void ms_frame_put(ms_frame_queue *queue, int kind, const char *bytes, size_t n) 
   ms_frame_flush(queue);
 }
 
+/* What waits to be written already says as much. */
+void ms_frame_put_alive(ms_frame_queue *queue, double seconds) {
+  char text[32];
+  int n = snprintf(text, sizeof text, "%g", seconds);
+  double now = ms_clock();
+  if (ms_frame_waiting(queue) || now < queue->alive_at + MS_FRAME_ALIVE_SECONDS) return;
+  queue->alive_at = now;
+  ms_frame_put(queue, MS_FRAME_ALIVE, text, (size_t)n);
+}
+
 /* ---- reading ---- */
 
 void ms_frame_close_reader(ms_frame_reader *reader) {
@@ -78,6 +91,7 @@ void ms_frame_read(ms_frame_reader *reader) {
     if (n <= 0 || reader->text.failed) close_end(&reader->fd);
     else all += (size_t)n;
   }
+  if (all) reader->heard_at = ms_clock();
   sodium_memzero(bytes, all < sizeof bytes ? all : sizeof bytes);
 }
 
@@ -92,7 +106,7 @@ int ms_frame_next(ms_frame_reader *reader, int *kind, char **bytes, size_t *n) {
   if (there < HEADER) return 0;
   *kind = header[0];
   *n = header[1] | (size_t)header[2] << 8 | (size_t)header[3] << 16 | (size_t)header[4] << 24;
-  if (*kind < MS_FRAME_SETUP || *kind > MS_FRAME_END || *n > MS_FRAME_LARGEST) return -1;
+  if (*kind < MS_FRAME_SETUP || *kind > MS_FRAME_ALIVE || *n > MS_FRAME_LARGEST) return -1;
   if (there < HEADER + *n) return 0;
   /* Moved over the header, so that a NUL fits behind it without touching the next frame. */
   *bytes = reader->text.data + reader->begin;

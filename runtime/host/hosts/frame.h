@@ -10,7 +10,7 @@
 #include "base/text.h"
 
 /* Precedes the first frame of a host: a login shell may print before. */
-#define MS_FRAME_MAGIC "\1moonshard-hosts-1\n"
+#define MS_FRAME_MAGIC "\1moonshard-hosts-2\n"
 
 enum { MS_FRAME_OUTPUT = 8192, MS_FRAME_LARGEST = 1 << 22 };
 
@@ -24,25 +24,35 @@ enum ms_frame_kind {
   MS_FRAME_HELLO, /* the place where ranks meet, or "" */
   MS_FRAME_OUT,   /* output, at most MS_FRAME_OUTPUT bytes */
   MS_FRAME_ERR,
-  MS_FRAME_END /* exit status, then as ms_link_report; each with a NUL */
+  MS_FRAME_END, /* exit status, then as ms_link_report; each with a NUL */
+  /* Both ways, twice a second: the sender and the connection work. To a host with the seconds of silence after which it
+   * ends, as text. */
+  MS_FRAME_ALIVE
 };
+
+/* Seconds between two of them. */
+#define MS_FRAME_ALIVE_SECONDS 0.5
 
 /* What is to be written to a descriptor. */
 typedef struct ms_frame_queue {
-  int fd; /* non-blocking; -1 once it has broken */
+  int fd;          /* non-blocking; -1 once it has broken */
+  double alive_at; /* when the last ALIVE was put (ms_clock) */
   size_t begin;
   ms_text text;
 } ms_frame_queue;
 
 /* What was read from one. */
 typedef struct ms_frame_reader {
-  int fd; /* -1 once it has ended */
+  int fd;          /* -1 once it has ended */
+  double heard_at; /* when something came last (ms_clock) */
   size_t begin;
   ms_text text;
 } ms_frame_reader;
 
 /* Queues a frame and writes as much as possible. A descriptor that has broken drops it. */
 void ms_frame_put(ms_frame_queue *queue, int kind, const char *bytes, size_t n);
+/* Queues an ALIVE when one is due. */
+void ms_frame_put_alive(ms_frame_queue *queue, double seconds);
 void ms_frame_flush(ms_frame_queue *queue);
 /* Number of bytes that are not written yet. */
 size_t ms_frame_waiting(const ms_frame_queue *queue);

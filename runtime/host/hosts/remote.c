@@ -28,9 +28,11 @@
 #include "host/launcher/leftovers.h"
 #include "host/launcher/link.h"
 
-enum { MOST_WAITING = 1 << 18, MOST_ARGUMENTS = 4096, PLACE_BYTES = 320 };
+enum { TURN_MS = 250, MOST_WAITING = 1 << 18, MOST_ARGUMENTS = 4096, PLACE_BYTES = 320 };
 /* Seconds that a launcher gets after it was asked to end because of another host; its own grace time is shorter. */
 static const double STOP_SECONDS = 10.0;
+/* Seconds between two turns of the loop after which this process was away: that time is not counted as silence. */
+static const double AWAY_SECONDS = 1.0;
 /* Seconds that output may still come after the launcher's end, from programs that it could not end. */
 static const double DRAIN_SECONDS = 1.0;
 
@@ -50,19 +52,22 @@ typedef struct ms_remote {
   pid_t pid; /* 0: not started, or ended */
   int ended, status;
   int stream[2], link;
-  int own; /* as in ms_link_report, of which these are copies */
+  int began; /* as in ms_link_report, of which these are copies */
   char *reason, *report;
   double kill_at, drained_at; /* 0: not set */
+  double silence;             /* seconds after which the controller, or a launcher that is stopped, is given up */
+  double turned_at;           /* the last turn of the loop (ms_clock) */
+  double stopped_at;          /* since when the launcher is stopped by a signal; 0: it is not */
   ms_leftovers leftovers;
 } ms_remote;
 
 /* ---- set-up ---- */
 
-static void send_end(ms_remote *remote, int status, int own, const char *reason, const char *report) {
+static void send_end(ms_remote *remote, int status, int began, const char *reason, const char *report) {
   ms_text text = {0};
   ms_text_append(&text, "%d", status);
   ms_text_raw(&text, "", 1);
-  ms_text_append(&text, "%d", own);
+  ms_text_append(&text, "%d", began);
   ms_text_raw(&text, "", 1);
   ms_text_raw(&text, reason, strlen(reason) + 1);
   ms_text_raw(&text, report, strlen(report) + 1);
@@ -119,7 +124,7 @@ static void greet(ms_remote *remote, char *bytes, size_t n) {
   }
   remote->ended = 1;
   snprintf(text, sizeof text, "moonshard: %s\n", ms_error_message());
-  send_end(remote, MS_STATUS_BAD_INPUT, 1, "", text);
+  send_end(remote, MS_STATUS_BAD_INPUT, MS_LINK_BEGAN_HERE, "", text);
 }
 
 /* ---- the launcher ---- */
@@ -190,7 +195,7 @@ static void start(ms_remote *remote, const char *place) {
   if (!remote->token || !start_launcher(remote, place)) return;
   remote->ended = 1;
   snprintf(text, sizeof text, "moonshard: %s\n", ms_error_message());
-  send_end(remote, MS_STATUS_FAILED_RUN, 1, "", text);
+  send_end(remote, MS_STATUS_FAILED_RUN, MS_LINK_BEGAN_HERE, "", text);
 }
 
 static void stop(ms_remote *remote, const char *why) {
@@ -207,7 +212,7 @@ static void hear_report(ms_remote *remote) {
   if (n > 0) {
     message[n] = '\0';
     const char *at = message, *end = message + n;
-    remote->own = atoi(ms_frame_field(&at, end));
+    remote->began = atoi(ms_frame_field(&at, end));
     free(remote->reason);
     free(remote->report);
     remote->reason = ms_strdup(ms_frame_field(&at, end));
@@ -232,7 +237,13 @@ static void pass_output(ms_remote *remote, int i) {
 }
 
 static void reap(ms_remote *remote) {
-  if (!remote->pid || waitpid(remote->pid, &remote->status, WNOHANG) != remote->pid) return;
+  int status;
+  if (!remote->pid || waitpid(remote->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != remote->pid) return;
+  if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+    remote->stopped_at = WIFSTOPPED(status) ? ms_clock() : 0;
+    return;
+  }
+  remote->status = status;
   remote->pid = 0;
   remote->drained_at = ms_clock() + ms_wait_scale * DRAIN_SECONDS;
   ms_leftovers_finish(&remote->leftovers, remote->status != 0);
@@ -242,13 +253,20 @@ static void end(ms_remote *remote) {
   char died[160];
   remote->ended = 1;
   if (!WIFSIGNALED(remote->status)) {
-    send_end(remote, WEXITSTATUS(remote->status), remote->report ? remote->own : 1,
+    send_end(remote, WEXITSTATUS(remote->status), remote->report ? remote->began : MS_LINK_BEGAN_HERE,
              remote->reason ? remote->reason : "", remote->report ? remote->report : "");
     return;
   }
-  snprintf(died, sizeof died, "moonshard: the launcher on %.80s was killed by signal %d (%s)\n",
-           strrchr(remote->head, ' ') + 1, WTERMSIG(remote->status), strsignal(WTERMSIG(remote->status)));
-  send_end(remote, MS_STATUS_FAILED_RUN, remote->kill_at == 0, "", died);
+  const char *host = strrchr(remote->head, ' ') + 1;
+  int stopped = remote->stopped_at > 0 && remote->kill_at == 0;
+  if (stopped)
+    snprintf(died, sizeof died, "moonshard: the launcher on %.80s was stopped by a signal for %g s\n", host,
+             remote->silence);
+  else
+    snprintf(died, sizeof died, "moonshard: the launcher on %.80s was killed by signal %d (%s)\n", host,
+             WTERMSIG(remote->status), strsignal(WTERMSIG(remote->status)));
+  send_end(remote, MS_STATUS_FAILED_RUN, remote->kill_at == 0 ? MS_LINK_BEGAN_HERE : MS_LINK_BEGAN_ELSEWHERE,
+           stopped ? "its launcher was stopped by a signal" : "", died);
 }
 
 /* ---- the loop ---- */
@@ -262,6 +280,7 @@ static void take_frames(ms_remote *remote) {
     if (kind == MS_FRAME_SETUP) greet(remote, bytes, n);
     else if (kind == MS_FRAME_START) start(remote, bytes);
     else if (kind == MS_FRAME_STOP) stop(remote, bytes);
+    else if (kind == MS_FRAME_ALIVE) remote->silence = strtod(bytes, NULL);
     else if (kind == MS_FRAME_SIGNAL && remote->pid && n == 1) kill(remote->pid, bytes[0]);
   }
   if (found < 0) ms_frame_close_reader(&remote->in);
@@ -269,6 +288,26 @@ static void take_frames(ms_remote *remote) {
     remote->input_ended = 1;
     stop(remote, "the connection to the machine that started the run has ended");
   }
+}
+
+/* The controller's silence, and a launcher that is stopped and cannot end its ranks. */
+static void watch_silence(ms_remote *remote) {
+  char why[160];
+  double now = ms_clock();
+  if (now > remote->turned_at + ms_wait_scale * AWAY_SECONDS) {
+    remote->in.heard_at = now;
+    if (remote->stopped_at > 0) remote->stopped_at += now - remote->turned_at;
+  }
+  remote->turned_at = now;
+  if (!remote->pid || !(remote->silence > 0)) return;
+  ms_frame_put_alive(&remote->out, 0);
+  if (now > remote->in.heard_at + remote->silence && !remote->input_ended) {
+    remote->input_ended = 1;
+    snprintf(why, sizeof why, "nothing has come from the machine that started the run for %g s", remote->silence);
+    stop(remote, why);
+  }
+  if (remote->stopped_at > 0 && (remote->kill_at > 0 || now > remote->stopped_at + remote->silence))
+    kill(remote->pid, SIGKILL);
 }
 
 static void read_signals(ms_remote *remote) {
@@ -316,13 +355,17 @@ static void turn(ms_remote *remote) {
       {.fd = room ? remote->stream[0] : -1, .events = POLLIN},
       {.fd = room ? remote->stream[1] : -1, .events = POLLIN},
   };
-  poll(wanted, sizeof wanted / sizeof wanted[0], remote->kill_at > 0 || remote->drained_at > 0 ? 100 : -1);
+  poll(wanted, sizeof wanted / sizeof wanted[0],
+       remote->kill_at > 0 || remote->drained_at > 0 ? 100
+       : remote->pid                                 ? TURN_MS
+                                                     : -1);
   ms_frame_flush(&remote->out);
   read_signals(remote);
   take_frames(remote);
   reap(remote);
   hear_report(remote);
   for (int i = 0; i < 2; i++) pass_output(remote, i);
+  watch_silence(remote);
   if (remote->pid && remote->kill_at > 0 && ms_clock() >= remote->kill_at) kill(remote->pid, SIGKILL);
   int drained = (remote->stream[0] < 0 && remote->stream[1] < 0) || ms_clock() >= remote->drained_at;
   if (!remote->ended && remote->drained_at > 0 && drained) end(remote);
@@ -331,6 +374,7 @@ static void turn(ms_remote *remote) {
 int ms_remote_main(void) {
   ms_remote remote = {.in.fd = STDIN_FILENO, .out.fd = STDOUT_FILENO, .signals = -1, .reserved = -1};
   remote.stream[0] = remote.stream[1] = remote.link = -1;
+  remote.turned_at = ms_clock();
   int rc = begin(&remote);
   while (!rc && goes_on(&remote)) turn(&remote);
   if (rc) fprintf(stderr, "moonshard: %s\n", ms_error_message());

@@ -1,5 +1,6 @@
 /* link.c - the messages between a launcher and the program that started it for --hosts. The first is
- * "first world host\0token\0", later ones are reasons to end; the report is "0 or 1", reason and text, each with a NUL.
+ * "first world host\0token\0", later ones are reasons to end; the report is where it began, reason and text, each with
+ * a NUL.
  */
 #include "host/launcher/link.h"
 
@@ -60,9 +61,9 @@ int ms_link_receive(ms_link *link, char *why, size_t bytes) {
   return 0;
 }
 
-void ms_link_report(ms_link *link, int began_here, const char *reason, const char *text) {
+void ms_link_report(ms_link *link, int began, const char *reason, const char *text) {
   char message[MS_LINK_BYTES];
-  int used = snprintf(message, sizeof message, "%d%c%.16000s%c%.40000s", began_here, '\0', reason, '\0', text);
+  int used = snprintf(message, sizeof message, "%d%c%.16000s%c%.40000s", began, '\0', reason, '\0', text);
   if (link->fd < 0 || used < 0) return;
   while (send(link->fd, message, (size_t)used + 1, MSG_NOSIGNAL) < 0 && errno == EINTR) continue;
 }

@@ -11,6 +11,15 @@
 
 enum { MS_LINK_BYTES = 65536 }; /* largest message */
 
+/* In a report: where the failure began. A host whose link is down has lost sight of all others, and each of them only
+ * of that one. */
+enum ms_link_began {
+  MS_LINK_BEGAN_ELSEWHERE = 0, /* its ranks ended because of others */
+  MS_LINK_BEGAN_UNSEEN,        /* its ranks could not reach several other hosts: right if most hosts say so */
+  MS_LINK_BEGAN_SEEN,          /* they could not reach one other host, or the store said why */
+  MS_LINK_BEGAN_HERE           /* one of its ranks failed */
+};
+
 typedef struct ms_link {
   int fd;           /* a socket that keeps messages whole; -1 once the other end has closed */
   int first, world; /* rank of the first rank of this host, and number of ranks of all hosts */
@@ -24,8 +33,8 @@ int ms_link_take(void);
 ms_link *ms_link_get(void);
 /* 1: the ranks must end, for the reason in why. 0: no message. */
 int ms_link_receive(ms_link *link, char *why, size_t bytes);
-/* Sends how the launch ended. began_here: 1 when one of this host's ranks failed first; reason: of the first rank that
+/* Sends how the launch ended. began: enum ms_link_began; reason: of the first rank that
  * failed, or ""; text: the lines to print. */
-void ms_link_report(ms_link *link, int began_here, const char *reason, const char *text);
+void ms_link_report(ms_link *link, int began, const char *reason, const char *text);
 
 #endif

@@ -179,14 +179,18 @@ static void end_open_line(const ms_running *run) {
     ms_outlet_put(&run->outlet[0], "\n", 1);
 }
 
-/* 1 when this host's ranks failed by themselves, 0 when they ended because those of another host did. */
-static int began_here(const ms_running *run) {
-  int blamed;
+/* See launcher/link.h. */
+static int how_it_began(const ms_running *run) {
+  int blamed, lost = ms_control_lost(run->view);
   const char *why = ms_control_abort_reason(run->view, &blamed);
   const int local = blamed - ms_nodes_rank(run->config, 0);
-  if (why && local >= 0 && local < run->config->ranks) return 1;
+  const int seen = lost > 1 ? MS_LINK_BEGAN_UNSEEN : MS_LINK_BEGAN_SEEN;
+  if (*run->lost) return MS_LINK_BEGAN_HERE;
+  if (why && local >= 0 && local < run->config->ranks) return lost ? seen : MS_LINK_BEGAN_HERE;
   const ms_child *culprit = &run->ranks[find_culprit(run)];
-  return (WIFSIGNALED(culprit->status) || !why) && !culprit->ended_by_us;
+  if ((WIFSIGNALED(culprit->status) || !why) && !culprit->ended_by_us) return MS_LINK_BEGAN_HERE;
+  /* The store or another host said why, without a rank of this one. */
+  return why && blamed < 0 ? seen : MS_LINK_BEGAN_ELSEWHERE;
 }
 
 static void print_report(const ms_running *run, int exit_status) {
@@ -211,10 +215,10 @@ void ms_report(const ms_running *run, int exit_status) {
   with.said = &said;
   if (exit_status) print_report(&with, exit_status);
   if (run->config->link) {
-    int ours = exit_status && !run->unread && (*run->lost || began_here(run));
+    int began = exit_status && !run->unread ? how_it_began(run) : MS_LINK_BEGAN_ELSEWHERE;
     int culprit = exit_status ? find_culprit(run) : -1;
     const char *why = culprit < 0 ? NULL : ms_control_rank_reason(run->view, ms_nodes_rank(run->config, culprit));
-    ms_link_report(run->config->link, ours, why ? why : "", said.data ? said.data : "");
+    ms_link_report(run->config->link, began, why ? why : "", said.data ? said.data : "");
   }
   ms_text_free(&said);
 }

@@ -88,6 +88,7 @@ static void set_variables(const ms_launch_config *config, int local_rank) {
   set_variable("LOCAL_RANK", local_rank);
   set_variable("LOCAL_WORLD_SIZE", config->ranks);
   if (config->nodes) set_variable("MOONSHARD_NODE", config->node_rank);
+  if (config->link) setenv("MOONSHARD_HOST_NAME", config->link->host, 1);
   if (config->rendezvous) setenv("MOONSHARD_RENDEZVOUS", config->rendezvous, 1);
   else unsetenv("MOONSHARD_RENDEZVOUS"); /* it was meant for this launcher, not for its ranks */
 }

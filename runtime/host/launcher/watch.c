@@ -68,6 +68,16 @@ void ms_kill_ranks(ms_running *run) {
   signal_all(run, SIGKILL);
 }
 
+/* A stopped rank cannot use its grace time, and its end must not delay that of a failed run. */
+static void kill_stopped(ms_running *run) {
+  for (int rank = 0; rank < run->config->ranks; rank++) {
+    ms_child *child = &run->ranks[rank];
+    if (!child->running || !ms_control_is_stopped(run->view, ms_nodes_rank(run->config, rank))) continue;
+    child->ended_by_us = 1;
+    kill(child->pid, SIGKILL);
+  }
+}
+
 static double grace_after_request(const ms_running *run, int number) {
   if (number == SIGTERM && run->config->grace_to_save > 0) return run->config->grace_to_save;
   if (run->config->grace > 0) return run->config->grace;
@@ -293,6 +303,7 @@ void ms_watch(ms_running *run) {
     heed_link(run);
     reap(run);
     if (run->tell_to_wait > 0 && run->running && ms_clock() >= run->tell_to_wait) tell_to_wait(run);
+    if (run->kill_at > 0 && !run->asked_to_end && run->running) kill_stopped(run);
     if (run->kill_at > 0 && ms_clock() >= run->kill_at) {
       keep_places(run);
       ms_kill_ranks(run);

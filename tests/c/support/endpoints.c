@@ -3,6 +3,8 @@
 
 #include "tests/c/support/callers.h"
 #include "tests/c/support/check.h"
+#include "tests/c/support/endpoints_ucx.h"
+#include "tests/emulated_mpi/emulated_mpi.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,6 +15,14 @@
 #include "base/clock.h"
 
 static const double PATIENCE = 20;
+
+const ms_transport_api *ends_api = &ms_transport_tcp;
+
+int use_mpi(void **state) {
+  (void)state;
+  ends_api = &ms_transport_mpi;
+  return use_emulated_mpi();
+}
 
 static void note_failure(void *context, int peer, const char *why) {
   end *one = context;
@@ -30,9 +40,10 @@ void prepare_end(end *one, int rank, int n) {
 
 void open_end(ends *all, int rank) {
   end *one = &all->of[rank];
+  if (ends_api == &ms_transport_mpi) be_emulated_rank(rank, one->config.size);
   one->config.context = one;
-  must(ms_transport_tcp.open(&one->config, &one->endpoint));
-  must(ms_transport_tcp.address(one->endpoint, all->addresses[rank]));
+  must(ends_api->open(&one->config, &one->endpoint));
+  must(ends_api->address(one->endpoint, all->addresses[rank]));
 }
 
 void connect_end(ends *all, int rank) {
@@ -43,7 +54,7 @@ void connect_end(ends *all, int rank) {
     memcpy(addresses[n], all->addresses[other], MS_TRANSPORT_ADDRESS);
     peers[n++] = other;
   }
-  must(ms_transport_tcp.connect(all->of[rank].endpoint, n, peers, addresses));
+  must(ends_api->connect(all->of[rank].endpoint, n, peers, addresses));
 }
 
 void open_ends(ends *all, int n, double timeout) {
@@ -58,7 +69,7 @@ void open_ends(ends *all, int n, double timeout) {
   for (int up = 0; up < n * (n - 1);) {
     up = 0;
     turn_ends(all);
-    for (int rank = 0; rank < n; rank++) up += ms_transport_tcp.connected(all->of[rank].endpoint);
+    for (int rank = 0; rank < n; rank++) up += ends_api->connected(all->of[rank].endpoint);
     if (ms_clock() > end) fail_msg("%d of %d ends are connected; rank 0: %s", up, n * (n - 1), all->of[0].why);
   }
 }
@@ -71,13 +82,22 @@ void open_without_rank_0(ends *all, int n, double timeout) {
     open_end(all, rank);
   }
   for (int rank = 1; rank < n; rank++) connect_end(all, rank);
-  ms_transport_tcp.close(all->of[0].endpoint);
+  ends_api->close(all->of[0].endpoint);
   all->of[0].endpoint = NULL;
 }
 
+static void *close_one(void *endpoint) {
+  ends_api->close(endpoint);
+  return NULL;
+}
+
+/* At once: a rank of ucx waits for an answer to its goodbye. */
 void close_ends(ends *all) {
+  pthread_t threads[MOST_ENDS];
+  for (int rank = 0; rank < all->n; rank++)
+    assert_int_equal(pthread_create(&threads[rank], NULL, close_one, all->of[rank].endpoint), 0);
   for (int rank = 0; rank < all->n; rank++) {
-    ms_transport_tcp.close(all->of[rank].endpoint);
+    pthread_join(threads[rank], NULL);
     all->of[rank].endpoint = NULL;
   }
 }
@@ -86,7 +106,7 @@ void turn_ends(ends *all) {
   int open = 0;
   for (int rank = 0; rank < all->n; rank++) open += all->of[rank].endpoint != NULL;
   for (int rank = 0; rank < all->n; rank++)
-    if (all->of[rank].endpoint) must(ms_transport_tcp.progress(all->of[rank].endpoint, open == 1 ? 0.002 : 0));
+    if (all->of[rank].endpoint) must(ends_api->progress(all->of[rank].endpoint, open == 1 ? 0.002 : 0));
 }
 
 void turn_until(ends *all, const int *what, int value) {
@@ -108,9 +128,14 @@ ms_transfer receive_from(int peer, uint64_t key, void *data, int64_t bytes) {
   return (ms_transfer){.peer = peer, .receives = 1, .key = key, .data = data, .bytes = bytes};
 }
 
-void post_at(ends *all, int rank, ms_transfer *transfer) {
-  must(ms_transport_tcp.post(all->of[rank].endpoint, transfer));
+int keys_in_use(const end *one) {
+  return ends_api == &ms_transport_ucx ? ucx_keys_in_use(one->endpoint) : one->endpoint->peers[0].keys.reach;
 }
+
+/* The config is an endpoint's first member, whatever the transport. */
+void set_timeout(end *one, double seconds) { ((ms_transport_config *)one->endpoint)->timeout = seconds; }
+
+void post_at(ends *all, int rank, ms_transfer *transfer) { must(ends_api->post(all->of[rank].endpoint, transfer)); }
 
 void turn_until_is(ends *all, ms_transfer *transfer, enum ms_transfer_state state) {
   for (double end = ms_clock() + PATIENCE; transfer->state != state;) {
@@ -137,7 +162,7 @@ static void *keep_turning(void *context) {
   ends *all = context;
   while (!atomic_load(&turner.stop))
     for (int rank = 0; rank < all->n; rank++)
-      if (all->of[rank].endpoint) ms_transport_tcp.progress(all->of[rank].endpoint, 0.001);
+      if (all->of[rank].endpoint) ends_api->progress(all->of[rank].endpoint, 0.001);
   return NULL;
 }
 

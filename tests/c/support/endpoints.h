@@ -1,10 +1,16 @@
-/* endpoints.h - a few ranks' endpoints of the transport tcp over the loopback, all driven by the calling thread. */
+/* endpoints.h - a few ranks' endpoints, all driven by the calling thread: of the transport tcp over the loopback, or of
+ * another one. */
 #ifndef MS_TESTS_ENDPOINTS_H
 #define MS_TESTS_ENDPOINTS_H
 
 #include "comm/transport/tcp.h"
 
 enum { MOST_ENDS = 6 };
+
+/* The transport; tcp unless a test changes it. */
+extern const ms_transport_api *ends_api;
+/* A group's setup: mpi, on an emulated MPI. */
+int use_mpi(void **state);
 
 /* Rank i's endpoint, and what it was called with. */
 typedef struct end {
@@ -42,6 +48,10 @@ void turn_for(ends *all, double seconds);
 
 ms_transfer send_to(int peer, uint64_t key, void *data, int64_t bytes);
 ms_transfer receive_from(int peer, uint64_t key, void *data, int64_t bytes);
+/* Keys in use with a rank's first peer; over tcp and ucx. */
+int keys_in_use(const end *one);
+/* Changes the deadline of one rank. */
+void set_timeout(end *one, double seconds);
 /* Posts it at a rank. */
 void post_at(ends *all, int rank, ms_transfer *transfer);
 /* Turns until the transfer is in this state. */

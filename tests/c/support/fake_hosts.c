@@ -42,7 +42,8 @@ static int move_to_hosts(ms_world *world, const fake_hosts *hosts) {
 static int run_on_hosts(ms_world *world, void *context) {
   const on_hosts *run = context;
   MS_TRY(move_to_hosts(world, run->hosts));
-  if (run->api) MS_TRY(ms_progress_open(world, run->api, "", "test"));
+  const char *token = run->api == &ms_transport_ucx ? "known-to-all-of-them" : ""; /* tcp does without one */
+  if (run->api) MS_TRY(ms_progress_open(world, run->api, token, "test"));
   int rc = run->body(world, run->context);
   if (rc) ms_error_prefix("%s hosts over %s", run->hosts->name, run->api ? run->api->name : "nothing");
   return rc;

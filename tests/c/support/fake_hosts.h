@@ -25,6 +25,8 @@ extern const ms_transport_api threads_transport;
 /* In threads_transport: ends the connections of a rank; keeps back all but first messages. */
 void cut_off_rank(int rank);
 void hold_pieces(int hold);
+/* 1: a rank has named the other as its peer. */
+int has_peer(int rank, int other);
 
 /* Runs the body as the ranks of a world on these hosts, over a transport. */
 void run_ranks_on_hosts(const fake_hosts *hosts, const ms_transport_api *api, rank_body *body, void *context);

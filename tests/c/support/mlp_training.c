@@ -120,7 +120,10 @@ static int train_rank(ms_world *world, void *context) {
       result->loss[step] = out.loss;
       result->grad_norm[step] = out.grad_norm;
     }
-    if (step == 0 && rank == 0) must(ms_exec_counts(engine.exec, &result->counters));
+    if (step == 0 && rank == 0) {
+      must(ms_exec_counts(engine.exec, &result->counters));
+      for (int d = 0; d < 2; d++) must(ms_exec_traffic(engine.exec, d, &result->traffic[d]));
+    }
   }
   if (config->net.frozen_block < 0) gather_all(&engine, rank, MS_TENSOR_GRAD, result, result->gradient);
   gather_all(&engine, rank, MS_TENSOR_PARAM, result, result->final);

@@ -26,6 +26,7 @@ typedef struct training_result {
   float initial[TRAINING_ELEMENTS], final[TRAINING_ELEMENTS],
       gradient[TRAINING_ELEMENTS]; /* one parameter after another */
   ms_exec_counters counters;
+  ms_traffic traffic[2]; /* by dimension of the mesh, like counters */
   ms_plan_summary summary;
   int64_t arena_bytes;
 } training_result;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "comm/collectives/hosts.h"
 #include "comm/group/world_state.h"
+#include "tests/c/support/endpoints_ucx.h"
 #include "tests/c/support/fake_hosts.h"
 
 enum { COUNT = 1 << 18, CHANNELS = 3 };
@@ -65,11 +66,14 @@ static inline int open_everyone(ms_world *world, int channel, ms_comm **comm) {
   return ms_comm_open(world, ms_world_size(world), everyone, channel, comm);
 }
 
-static inline void run_over_both(const fake_hosts *hosts, rank_body *body) {
+static inline void run_over_each(const fake_hosts *hosts, rank_body *body) {
   reached = 0;
   run_ranks_on_hosts(hosts, &threads_transport, body, NULL);
   reached = 0;
   run_ranks_on_hosts(hosts, &ms_transport_tcp, body, NULL);
+  if (!has_ucx()) return;
+  reached = 0;
+  run_ranks_on_hosts(hosts, &ms_transport_ucx, body, NULL);
 }
 
 /* Waits until `count` ranks have come, at most 20 s. */

@@ -63,13 +63,18 @@ static int get_address(const ms_endpoint *endpoint, void *address) {
   return MS_OK;
 }
 
+static int is_peer(const ms_endpoint *endpoint, int rank) {
+  for (int i = 0; i < endpoint->n_peers; i++)
+    if (endpoint->peer[i] == rank) return 1;
+  return 0;
+}
+
 static int connect_peers(ms_endpoint *endpoint, int n, const int *peers, const void *addresses) {
   for (int i = 0; i < n; i++) {
     if (((const char *)addresses)[i * MS_TRANSPORT_ADDRESS] != peers[i])
       return MS_FAIL(MS_EINVAL, "this is not the address of rank %d", peers[i]);
-    endpoint->peer[i] = peers[i];
+    if (!is_peer(endpoint, peers[i])) endpoint->peer[endpoint->n_peers++] = peers[i];
   }
-  endpoint->n_peers = n;
   return MS_OK;
 }
 
@@ -97,9 +102,8 @@ static int overlaps(const ms_endpoint *endpoint, const ms_transfer *receive) {
 }
 
 static int post(ms_endpoint *endpoint, ms_transfer *transfer) {
-  int known = 0, under_way = 0;
-  for (int i = 0; i < endpoint->n_peers; i++) known |= endpoint->peer[i] == transfer->peer;
-  if (!known) return MS_FAIL(MS_EINVAL, "rank %d is no peer", transfer->peer);
+  int under_way = 0;
+  if (!is_peer(endpoint, transfer->peer)) return MS_FAIL(MS_EINVAL, "rank %d is no peer", transfer->peer);
   if (transfer->bytes < 1) return MS_FAIL(MS_EINVAL, "a transfer of %lld bytes", (long long)transfer->bytes);
   pthread_mutex_lock(&lock);
   const int taken = overlaps(endpoint, transfer);
@@ -247,6 +251,8 @@ void cut_off_rank(int rank) {
   stir_all();
   pthread_mutex_unlock(&lock);
 }
+
+int has_peer(int rank, int other) { return is_peer(endpoints[rank], other); }
 
 void hold_pieces(int hold) {
   pthread_mutex_lock(&lock);

@@ -19,7 +19,7 @@ local cfg = ms.args {
   ahead = "", recompute = "", dropout = false, sync = "every", reshard_backward = true, build = "native",
   samples = 0, strategy = "", tail = "", by_layer = false, output = "",
   load = "", save = "", save_at = 0, async = false, ema = ms.args.real(0), ema_warmup = false,
-  wrong = "", wrong_at = 0, alone = false,
+  wrong = "", wrong_at = 0, alone = false, over_replicate = "",
 }
 
 local mistake = not (cfg.alone and require("moonshard.shard.reference").active) and cfg.wrong
@@ -118,6 +118,9 @@ local AHEAD = {
   names = { { "root", { forward = { "layers.1", "layers.0" }, backward = {} } }, { re[[.*]], { backward = {} } } },
 }
 
+-- Units whose optimizer state is sharded over the replicas.
+local OVER_REPLICATE = { all = true, blocks = { { re[[^layers]], true }, { "root", false } } }
+
 local RESHARD = { ["true"] = true, ["false"] = false, default = "default", ["2"] = 2, ["1"] = 1,
   blocks = { { "root", false }, { re[[.*]], true } } }
 local TAIL = { grouped = { "tail.0", "tail.1" }, twice = "tail.0" }
@@ -136,6 +139,7 @@ ms.fully_shard(model, {
     or { param_dtype = cfg.dtype, reduce_dtype = cfg.reduce, output_dtype = cfg.output ~= "" and cfg.output or nil },
   seed = cfg.seed,
   shared_masters = cfg.shared_masters,
+  shard_optimizer_over_replicate = OVER_REPLICATE[cfg.over_replicate],
   recompute = RECOMPUTE[cfg.recompute],
   prefetch = AHEAD[cfg.ahead],
 })

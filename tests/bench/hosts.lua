@@ -1,0 +1,95 @@
+-- Training over two hosts of two ranks, and PyTorch's FSDP2 over gloo on the same two network namespaces:
+--
+--   recipes/two_hosts.sh luajit tests/bench/hosts.lua BUILD
+--
+-- A GPT of 17 million parameters as FSDP and HSDP, in f32 and bf16, at several speeds of the link. Prints one JSON line
+-- a figure: {"name", "unit", "ours", "peer"}, medians of the steps after the warm-up, and for the speeds the time that
+-- the bytes of a step need on the link alone ("wire"), by the plan.
+
+package.path = "lua/?.lua;" .. package.path
+local json = require("moonshard.base.json")
+
+local build, python = arg[1] or "build", nil
+local SPEEDS = { { "1gbit", 1e9 / 8 }, { "200mbit", 2e8 / 8 } }
+local HOSTS = { "ms-host-a", "ms-host-b" }
+local SIZES = { layers = 5, dim = 512, heads = 8, vocab = 1024, seq = 128, batch = 4, steps = 7, warmup = 2 }
+local FRAME = 1514 / 1448 -- bytes on the wire for one of payload
+
+local function run(command)
+  local pipe = assert(io.popen(command .. " 2>&1"))
+  local text = pipe:read("*a")
+  pipe:close()
+  return json.decode(text:match("{\"name\".-}\n") or ""), text
+end
+
+local function options(format)
+  local list = {}
+  for name, value in pairs(SIZES) do list[#list + 1] = format:format(name, value) end
+  table.sort(list)
+  return table.concat(list, " ")
+end
+
+local function ours(mesh, dtype)
+  return run(("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/train.lua --hosts %s:2,%s:2 "
+    .. "--agent 'ip netns exec' mesh=%s dtype=%s tokens=%s %s"):format(build, HOSTS[1], HOSTS[2], mesh, dtype,
+    build .. "/bench/hosts.tokens", options("%s=%s")))
+end
+
+-- Each rank is started in its host's namespace; they meet at a file, which both see.
+local function peer(mesh, dtype)
+  if not python then return nil end
+  local replicate, shard = mesh:match("(%d)x(%d)")
+  local store, commands = os.tmpname(), {}
+  os.remove(store)
+  for rank = 0, 3 do
+    commands[#commands + 1] = ("{ GLOO_SOCKET_IFNAME=wire ip netns exec %s %s tests/bench/peer_fsdp2.py --rank %d "
+      .. "--store %s --replicate %s --shard %s --dtype %s %s; } &"):format(HOSTS[rank < 2 and 1 or 2], python, rank,
+      store, replicate, shard, dtype, options("--%s %s"))
+  end
+  local found = run("{ " .. table.concat(commands, " ") .. " wait; }")
+  os.remove(store)
+  return found
+end
+
+-- Bytes that a host sends in a step, by the plan.
+local function wire_bytes(mesh, dtype)
+  local pipe = assert(io.popen(("%s/release/moonshard plan tests/bench/train.lua -n 4 --ranks-per-node 2 --json "
+    .. "mesh=%s dtype=%s tokens=%s %s"):format(build, mesh, dtype, build .. "/bench/hosts.tokens", options("%s=%s"))))
+  local planned = json.decode(pipe:read("*a"))
+  pipe:close()
+  local bytes = 0
+  for _, moved in pairs(planned and planned.traffic or {}) do bytes = bytes + moved.node.sent_bytes end
+  return bytes
+end
+
+local function write_tokens()
+  os.execute("mkdir -p " .. build .. "/bench")
+  local file = assert(io.open(build .. "/bench/hosts.tokens", "wb"))
+  for i = 1, 4 * SIZES.batch * (SIZES.seq + 1) * 2 do file:write(string.char(i * 7919 % 251, i % 4, 0, 0)) end
+  file:close()
+end
+
+local function exists(path)
+  local file = io.open(path)
+  if file then file:close() end
+  return file ~= nil
+end
+
+write_tokens()
+if exists(build .. "/peers/venv/bin/python") then python = build .. "/peers/venv/bin/python" end
+for _, speed in ipairs(SPEEDS) do
+  os.execute("recipes/two_hosts.sh --shape " .. speed[1])
+  for _, dtype in ipairs({ "f32", "bf16" }) do
+    for _, mesh in ipairs({ "2x2", "1x4" }) do
+      local mine, text = ours(mesh, dtype)
+      local theirs = peer(mesh, dtype)
+      if not mine then io.stderr:write("bench: no figure:\n", text) end
+      io.write(json.encode({
+        name = ("two hosts/%s/%s/%s"):format(mesh == "2x2" and "HSDP" or "FSDP", dtype, speed[1]), unit = "ms",
+        ours = mine and mine.step_ms, peer = theirs and theirs.step_ms,
+        wire = 1e3 * wire_bytes(mesh, dtype) * FRAME / speed[2],
+      }), "\n")
+      io.flush()
+    end
+  end
+end

@@ -1,0 +1,21 @@
+/* endpoints_ucx.c - what tests look at in endpoints of the transport ucx. */
+#include "tests/c/support/endpoints_ucx.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "comm/transport/ucx.h"
+
+int has_ucx(void) {
+  int version[3];
+  setenv("UCX_TLS", "tcp,self", 1);
+  if (!ms_ucx_version(version)) return 1;
+  printf("# skipped: the tests over ucx: %s\n", ms_error_message());
+  ms_error_clear();
+  return 0;
+}
+
+int ucx_keys_in_use(const ms_endpoint *endpoint) { return endpoint->peers[0].keys.reach; }
+
+void ucx_forge(ms_endpoint *endpoint) { endpoint->peers[0].session[0] ^= 1; }

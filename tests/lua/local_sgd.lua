@@ -1,0 +1,203 @@
+-- For specs of local SGD: runs tests/lua/recipes/local_sgd.lua, and computes what it must train to by the formulas, in
+-- plain loops over doubles that share nothing with the engine.
+
+local json = require("cjson")
+local program = require("lua.program")
+local scratch = require("lua.scratch")
+
+local local_sgd = {}
+
+local USUAL = {
+  mesh = "2x1", steps = 8, every = 4, fragments = 1, delay = 0, alpha = 0, outer_lr = 0.7, outer_momentum = 0.9,
+  nesterov = true, momentum = 0.9, clip = 0,
+}
+
+local function ranks_of(mesh)
+  local replicas, shards = mesh:match("(%d+)x(%d+)")
+  return tonumber(replicas), tonumber(shards)
+end
+
+local function words_of(settings, out)
+  local replicas, shards = ranks_of(settings.mesh or USUAL.mesh)
+  local words = { "run", "tests/lua/recipes/local_sgd.lua", "-n", tostring(replicas * shards), "out=" .. out }
+  for name, value in pairs(settings) do
+    if name ~= "environment" then words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
+  end
+  return words, replicas * shards
+end
+
+---Runs the recipe once for each list of settings, which name what differs from its usual ones, all at the same time.
+---@param runs table<any, table<string, any>> also: environment
+---@return table<any, table[]> what each rank wrote, from 1
+function local_sgd.run_all(runs)
+  local commands, outs, sizes, results = {}, {}, {}, {}
+  for name, settings in pairs(runs) do
+    outs[name] = scratch.path()
+    commands[name], sizes[name] = words_of(settings, outs[name])
+    commands[name].environment = settings.environment
+  end
+  for name, ended in pairs(program.run_all(commands)) do
+    assert(ended.status == 0, ended.err)
+    results[name] = {}
+    for rank = 0, sizes[name] - 1 do
+      local file = outs[name] .. "." .. rank
+      results[name][rank + 1] = json.decode(scratch.read(file))
+      os.remove(file)
+    end
+  end
+  return results
+end
+
+---One run of it.
+---@param settings table<string, any>
+---@return table[] what each rank wrote, from 1
+function local_sgd.run(settings) return local_sgd.run_all({ settings })[1] end
+
+---How a run of it ended, for those that are refused.
+---@param settings table<string, any>
+---@return Ended
+function local_sgd.ended(settings) return program.run((words_of(settings, scratch.path()))) end
+
+-- ---- the model and its data -----------------------------------------------------------------------------------------
+
+local LAYERS = { "layers.0.weight", "layers.1.weight", "layers.2.weight", "layers.3.weight" }
+local NAMES = { "bias", unpack(LAYERS) }
+
+-- Which parameters each fragment has: units in their order, cut into parts of about equal size.
+local FRAGMENTS = {
+  [1] = { NAMES },
+  [2] = { { "bias", LAYERS[1], LAYERS[2] }, { LAYERS[3], LAYERS[4] } },
+  [4] = { { "bias", LAYERS[1] }, { LAYERS[2] }, { LAYERS[3] }, { LAYERS[4] } },
+}
+local_sgd.FRAGMENTS = FRAGMENTS
+
+local function random(step, row, column)
+  local x = math.sin(step * 12.9898 + row * 78.233 + column * 37.719) * 43758.5453
+  return math.floor(64 * (x - math.floor(x))) / 64
+end
+
+-- Loss and gradient of one rank's two rows.
+local function differentiate(w, step, rank)
+  local loss, gradient = 0, {}
+  for name, values in pairs(w) do
+    gradient[name] = {}
+    for i = 1, #values do gradient[name][i] = 0 end
+  end
+  for row = 2 * rank, 2 * rank + 1 do
+    local x = {}
+    for c = 1, 3 do x[c] = random(step, row, c - 1) - 0.5 end
+    for o = 1, 5 do
+      local y = w.bias[o]
+      for k, name in ipairs(LAYERS) do
+        for c = 1, 3 do y = y + (k == 1 and 1 or k / 2) * w[name][3 * (o - 1) + c] * x[c] end
+      end
+      local off = y - 4 * random(step, row, 10 + o - 1)
+      loss = loss + off * off / 10
+      gradient.bias[o] = gradient.bias[o] + 2 * off / 10
+      for k, name in ipairs(LAYERS) do
+        for c = 1, 3 do
+          local at = 3 * (o - 1) + c
+          gradient[name][at] = gradient[name][at] + (k == 1 and 1 or k / 2) * 2 * off / 10 * x[c]
+        end
+      end
+    end
+  end
+  return loss, gradient
+end
+
+-- ---- the formulas ---------------------------------------------------------------------------------------------------
+
+local function copy(w)
+  local other = {}
+  for name, values in pairs(w) do other[name] = { unpack(values) } end
+  return other
+end
+
+local function zeros(w)
+  local other = {}
+  for name, values in pairs(w) do
+    other[name] = {}
+    for i = 1, #values do other[name][i] = 0 end
+  end
+  return other
+end
+
+-- The mean over a replica's ranks, and the norm of the gradient.
+local function of_replica(w, step, replica, shards)
+  local loss, sum, squares = 0, zeros(w), 0
+  for rank = replica * shards, replica * shards + shards - 1 do
+    local own, gradient = differentiate(w, step, rank)
+    loss = loss + own / shards
+    for name, values in pairs(gradient) do
+      for i, value in ipairs(values) do sum[name][i] = sum[name][i] + value / shards end
+    end
+  end
+  for _, values in pairs(sum) do
+    for _, value in ipairs(values) do squares = squares + value * value end
+  end
+  return loss, sum, math.sqrt(squares)
+end
+
+-- torch.optim.SGD.
+local function inner_step(o, w, moved, gradient, norm)
+  local factor = o.clip > 0 and math.min(1, o.clip / (norm + 1e-6)) or 1
+  for name, values in pairs(w) do
+    for i = 1, #values do
+      moved[name][i] = o.momentum * moved[name][i] + factor * gradient[name][i]
+      values[i] = values[i] - 0.05 * moved[name][i]
+    end
+  end
+end
+
+local function mean_delta(names, synced, replicas)
+  local delta = {}
+  for _, name in ipairs(names) do
+    delta[name] = {}
+    for i, at in ipairs(synced[name]) do
+      local sum = 0
+      for _, replica in ipairs(replicas) do sum = sum + at - replica.w[name][i] end
+      delta[name][i] = sum / #replicas
+    end
+  end
+  return delta
+end
+
+local function outer_step(o, delta, synced, carried, replicas)
+  for name, values in pairs(delta) do
+    for i, g in ipairs(values) do
+      carried[name][i] = o.outer_momentum * carried[name][i] + g
+      local step = o.nesterov and g + o.outer_momentum * carried[name][i] or carried[name][i]
+      synced[name][i] = synced[name][i] - o.outer_lr * step
+      for _, replica in ipairs(replicas) do
+        replica.w[name][i] = synced[name][i] + o.alpha * (replica.w[name][i] - synced[name][i])
+      end
+    end
+  end
+end
+
+---Trains by the formulas.
+---@param settings table<string, any> as those of a run
+---@param initial table<string, number[]> values before the first step
+---@return { replicas: table[], synced: table, momentum: table } replicas: { w, losses, norms }
+function local_sgd.reference(settings, initial)
+  local o = setmetatable(settings, { __index = USUAL })
+  local count, shards = ranks_of(o.mesh)
+  local synced, carried, replicas, waiting = copy(initial), zeros(initial), {}, {}
+  for r = 1, count do replicas[r] = { w = copy(initial), moved = zeros(initial), losses = {}, norms = {} } end
+  local turn = o.every / o.fragments
+  for step = 1, o.steps do
+    for r, replica in ipairs(replicas) do
+      local loss, gradient, norm = of_replica(replica.w, step, r - 1, shards)
+      replica.losses[step], replica.norms[step] = loss, norm
+      inner_step(o, replica.w, replica.moved, gradient, norm)
+    end
+    if step % turn == 0 then
+      local fragment = (step / turn - 1) % o.fragments + 1
+      waiting[step + o.delay] = mean_delta(FRAGMENTS[o.fragments][fragment], synced, replicas)
+    end
+    if waiting[step] then outer_step(o, waiting[step], synced, carried, replicas) end
+  end
+  return { replicas = replicas, synced = synced, momentum = carried }
+end
+
+return local_sgd

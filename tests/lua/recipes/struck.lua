@@ -1,0 +1,48 @@
+-- A small GPT that trains while its ranks, launchers, hosts and links are struck; see struck_hosts.lua. Every rank that
+-- fails writes what it raised to said.RANK in `said`, so that the words of each survivor can be compared.
+
+local ms = require "moonshard"
+
+local cfg = ms.args {
+  mesh = "2x2", steps = 5, dir = "", every = 0, async = false,
+  said = "", -- a folder; there `begun` appears after the first step, and `saving` when a save begins
+}
+
+local rank = tonumber(os.getenv("RANK"))
+
+local function tell(name, text)
+  if cfg.said == "" then return end
+  local file = assert(io.open(cfg.said .. "/" .. name, "w"))
+  file:write(text, "\n")
+  file:close()
+end
+
+local function run()
+  local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
+  local model = ms.models.gpt2 { vocab = 256, layers = 2, dim = 32, heads = 2, seq = 32 }
+  ms.fully_shard(model, { mesh = mesh, units = { ms.re [[^layers\.\d+$]] }, mp_policy = { param_dtype = "f32" } })
+  local data = ms.data.text { files = "README.md", seq = 32, batch = 1 }
+  -- The first rank is asked for it while it saves.
+  local position = {
+    state = function()
+      if rank == 0 then tell("saving", "") end
+      return data:state()
+    end,
+    load_state = function(_, state) data:load_state(state) end,
+  }
+  local train = ms.trainer {
+    model = model, optimizer = ms.optim.adamw { lr = 1e-3 }, loss = ms.loss.cross_entropy,
+    checkpoint = { dir = cfg.dir, every = cfg.every, async = cfg.async, data = position,
+      resume = cfg.dir ~= "" and "auto" or "" },
+  }
+  for step, batch in data:batches(cfg.steps) do
+    ms.log(step, train:step(batch))
+    if step == 1 and rank == 0 then tell("begun", "") end
+  end
+end
+
+local ok, raised = xpcall(run, require("moonshard.base.error").locate)
+if not ok then
+  tell("said." .. rank, tostring(raised))
+  error(raised, 0)
+end
