@@ -53,13 +53,14 @@ int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first
 }
 
 /* Of a sliced unit, every replica draws all that it owns: drawing is cheaper than gathering. Replicas of a host write
- * the same memory then, so they write only final values, which are equal. */
+ * the same memory then, also of its frozen parameters, so they write only final values, which are equal. */
 static int draw_parameter(ms_state *state, int param, float *drawn) {
   const ms_param *p = &state->model->param[param];
+  const int sliced = ms_unit_is_sliced(state->model, &state->model->unit[p->unit], state->layout.replicas);
   ms_elements to;
   MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &to));
-  int64_t first = 0, count = ms_params_is_sliced(state, p) ? p->owned : ms_params_slice(state, p, &first);
-  if (to.data && !ms_params_is_sliced(state, p) && ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
+  int64_t first = 0, count = sliced ? p->owned : ms_params_slice(state, p, &first);
+  if (!sliced && ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
     draw(state->model, p, p->first + first, count, (float *)to.data + first);
     return MS_OK;
   }

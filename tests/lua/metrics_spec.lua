@@ -133,16 +133,21 @@ describe("the metrics file", function()
     for dimension, point in pairs({ replicate = "replicate", shard = "gather" }) do
       os.remove(path)
       local ended = program.run({ "run", "recipes/toy_hsdp.lua", "-n", "4", "steps=3", "--metrics", path,
-        "--inject-delay", point .. ":60ms" })
+        "--inject-delay", point .. ":300ms" })
       assert.equal(0, ended.status, ended.err)
+      late[dimension] = { replicate = 0, shard = 0 }
       for text in io.lines(path) do
         local step = json.decode(text)
         local sum = step.waits_ms.replicate + step.waits_ms.shard
         assert.is_true(sum <= step.exposed_ms + 0.01, text)
-        late[dimension] = step.waits_ms
+        for of, waited in pairs(step.waits_ms) do late[dimension][of] = late[dimension][of] + waited end
       end
     end
-    assert.is_true(late.replicate.replicate > 30 and late.replicate.replicate > late.replicate.shard)
-    assert.is_true(late.shard.shard > 30 and late.shard.shard > late.shard.replicate)
+    -- Other work on the machine makes ranks wait too, for whichever collective comes next.
+    for _, of in ipairs { "replicate", "shard" } do
+      local other = of == "shard" and "replicate" or "shard"
+      assert.is_true(late[of][of] > 600, of)
+      assert.is_true(late[of][of] > late[other][of] + 300, of)
+    end
   end)
 end)

@@ -68,6 +68,12 @@ describe("optimizer state sharded over the replicas", function()
     assert_equal_bits(4, { mesh = "2x2", reshard = "2", mixed = true, dtype = "bf16" })
   end)
 
+  it("H11 replicas that draw frozen parameters into one copy of the chunks draw the same", function()
+    -- Large enough for every replica to be drawing while another one is.
+    local ended = program.run({ "run", "tests/lua/recipes/frozen_draws.lua", "-n", "4" })
+    assert.equal(0, ended.status, ended.err)
+  end)
+
   it("H11 averages of the weights, for evaluating as well", function()
     for _, dtype in ipairs { "f32", "bf16" } do
       local without, with = assert_equal_bits(4, { mesh = "2x2", ema = 0.9, dtype = dtype })
