@@ -173,6 +173,14 @@ describe("rules for it", function()
     assert.same({ false, true, true }, { by_name.root.value, by_name["layers.0"].value, by_name["layers.1"].value })
     assert.equal(0, by_name.root.gathered_bytes)
     assert(by_name["layers.0"].gathered_bytes > 0)
+    -- Where nothing else is gathered, the step's total is the units' sum.
+    ended = program.run({ "explain", "tests/lua/recipes/parity.lua", "-n", "4", "mesh=4x1", "shared_masters=false",
+      "over_replicate=all", "--json" })
+    assert.equal(0, ended.status, ended.err)
+    local explained, sum = json.decode(ended.out), 0
+    for _, row in ipairs(explained.decisions.shard_optimizer_over_replicate) do sum = sum + row.gathered_bytes end
+    assert(sum > 0)
+    assert.equal(sum, explained.gathered_bytes)
     ended = program.run({ "explain", "tests/lua/recipes/parity.lua", "-n", "2", "mesh=1x2", "--json" })
     assert.is_nil(json.decode(ended.out).decisions.shard_optimizer_over_replicate)
   end)

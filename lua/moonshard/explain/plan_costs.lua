@@ -71,7 +71,7 @@ function plan_costs.unit(plan, unit, times)
   return sum
 end
 
----The cost of all units and the peak, by which alternatives are compared.
+---The cost of all units and the peak, by which alternatives are compared. Gathers include those of the update.
 ---@param plan moonshard.Plan
 ---@param units integer number of units
 ---@param times table<integer, integer> of plan_costs.phases
@@ -80,9 +80,9 @@ function plan_costs.total(plan, units, times)
   local total = { peak = plan:summary().peak_bytes, gathered = 0, reduced = 0, gathered_wire = 0, reduced_wire = 0 }
   for unit = 0, units - 1 do
     local one = plan_costs.unit(plan, unit, times)
-    for _, name in ipairs({ "gathered", "reduced", "gathered_wire", "reduced_wire" }) do
-      total[name] = total[name] + one[name]
-    end
+    total.gathered, total.reduced = total.gathered + one.gathered + one.updated, total.reduced + one.reduced
+    total.gathered_wire = total.gathered_wire + one.gathered_wire + one.updated_wire
+    total.reduced_wire = total.reduced_wire + one.reduced_wire
   end
   return total
 end
