@@ -142,6 +142,29 @@ static void H5_a_short_transfer_does_not_wait_for_a_long_one(void **state) {
   free(in);
 }
 
+/* Who waits for the transfer may have to start the next one. A call that sleeps does so for some 0.1 s, until it looks
+ * after the deadlines. */
+static void H5_progress_does_not_sleep_once_a_transfer_is_done(void **state) {
+  enum { TIMES = 50 };
+  int word = 5, got = 0;
+  double seconds = 0;
+  (void)state;
+  open_ends(&all, 2, 20);
+  for (int i = 0; i < TIMES; i++) {
+    ms_transfer sends = send_to(1, 1, &word, 4), receives = receive_from(0, 1, &got, 4);
+    post_at(&all, 1, &receives);
+    turn_for(&all, 0.01); /* the sender has the receiver's credit */
+    post_at(&all, 0, &sends);
+    const double began = ms_clock();
+    must(ends_api->progress(all.of[0].endpoint, 5));
+    seconds += ms_clock() - began;
+    turn_until_is(&all, &receives, MS_TRANSFER_DONE);
+    turn_until_is(&all, &sends, MS_TRANSFER_DONE);
+  }
+  assert_true(seconds < 0.04 * TIMES);
+  close_ends(&all);
+}
+
 /* ---- receivers that are late ---- */
 
 /* Bytes in the kernel between two ranks, both directions; 0: the transport does not show its sockets. */
@@ -354,6 +377,7 @@ int main(void) {
       TEST(H5_transfers_of_every_size_arrive_in_both_directions_at_once),
       TEST(H5_orders_of_keys_can_differ),
       TEST(H5_a_short_transfer_does_not_wait_for_a_long_one),
+      TEST(H5_progress_does_not_sleep_once_a_transfer_is_done),
       TEST(H4_sizes_that_differ_are_named_on_both_sides),
       TEST(H5_what_cannot_be_posted_is_refused),
       TEST(H5_keys_that_both_have_cancelled_take_no_room),

@@ -38,6 +38,7 @@ void ms_ucx_finish(ms_ucx_peer *peer, ms_tcp_queue *queue) {
   for (ms_transfer *first = queue->first; first && first->moved == first->bytes; first = queue->first) {
     if (is_of(first->receives ? peer->in : peer->out, MS_UCX_PIECES, NULL, first)) return;
     ms_tcp_queue_finish(queue, MS_TRANSFER_DONE);
+    peer->endpoint->heard++; /* the caller may wait for it: no sleep before it has looked */
   }
 }
 
