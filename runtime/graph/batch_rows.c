@@ -3,12 +3,13 @@
  *
  * A value's elements are viewed as [outer, rows, inner], so reshaping changes nothing, nor does merging rows with
  * other axes (to [rows * positions, D]). Other ops move axes: the axis with the rows is found in the input, and the
- * op's row of the table gives the corresponding output axis, or reports that it ends (a sum over rows belongs to no
- * row). If rows are scattered in a way that three sizes cannot describe, the value is marked, and dropout rejects it:
- * a mask that follows the rank instead of the row would differ on another mesh.
+ * axis of the output that has its label (axes.h), if one has: a sum over rows belongs to no row. If rows are scattered
+ * in a way that three sizes cannot describe, the value is marked, and dropout rejects it: a mask that follows the rank
+ * instead of the row would differ on another mesh.
  */
 #include <stddef.h>
 
+#include "graph/axes.h"
 #include "graph/batch_rows.h"
 
 static const ms_batch_rows none = {0}, torn = {.rows = -1};
@@ -42,72 +43,28 @@ static ms_batch_rows at_axis(const ms_value_info *out, int to, row_axis from, co
   return (ms_batch_rows){product(out->dims, 0, to) * from.outer, rows->rows, rows->first};
 }
 
-/* ---- the column `axes` of the op table: which axis of output 0 an input's axis becomes -------------------------- */
+/* ---- axes ------------------------------------------------------------------------------------------------------- */
 
-/* Aligned at the last axis. A repeated axis does not contain rows, except for a single row, where another axis is
- * used. */
-int ms_axes_aligned(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
-  (void)node;
-  int to = out->ndim - in[input].ndim + axis;
-  return to >= 0 && out->dims[to] == in[input].dims[axis] ? to : MS_AXIS_ENDS;
+/* In place of an axis of output 0. ENDS: the axis does not appear there (it was reduced or contracted). TORN: its
+ * indices appear, but no longer along one axis. */
+enum { ENDS = -1, TORN = -2 };
+
+/* The axis of output 0 that an axis of an input becomes. */
+static int follow_axis(const ms_axes *axes, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
+  const int label = axes->in[input][axis];
+  int to = 0;
+  while (to < out->ndim && axes->out[0][to] != label) to++;
+  if (label < 0 || to == out->ndim) return ENDS;
+  return in[input].dims[axis] == out->dims[to] ? to : TORN; /* a piece of the axis, or several */
 }
 
-/* As the first input's. */
-int ms_axes_first(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
-  (void)node, (void)in, (void)out;
-  return input == 0 ? axis : MS_AXIS_ENDS;
-}
-
-int ms_axes_reduced(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
-  (void)out;
-  int keep = node->attrs.i[1] != 0, all = node->attrs.i[2] != 0;
-  int64_t reduced = node->attrs.i[0] < 0 ? node->attrs.i[0] + in[input].ndim : node->attrs.i[0];
-  if (all || reduced == axis) return MS_AXIS_ENDS;
-  return axis > reduced && !keep ? axis - 1 : axis;
-}
-
-int ms_axes_matmul(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
-  if (input == 2) return MS_AXIS_ENDS;
-  int back = in[input].ndim - axis, transposed = node->attrs.i[input] != 0;
-  if (back > 2) return axis;
-  int kept = (back == 2) != transposed ? 2 : 1; /* the product reads it as its operand's last but one axis, or last */
-  return kept == (input == 0 ? 2 : 1) ? out->ndim - kept : MS_AXIS_ENDS;
-}
-
-int ms_axes_tokens(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
-  (void)node, (void)in, (void)out;
-  return input == 1 ? axis : MS_AXIS_ENDS;
-}
-
-/* Follows the queries; of keys and values only the batch axis. */
-int ms_axes_queries(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
-  (void)node, (void)in, (void)out;
-  return input == 0 || axis == 0 ? axis : MS_AXIS_ENDS;
-}
-
-int ms_axes_permuted(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
-  (void)in, (void)input;
+/* 1 when output 0 has the input's elements in the same order. */
+static int keeps_elements(const ms_axes *axes, const ms_value_info *in, const ms_value_info *out, int input) {
+  const int more = out->ndim - in[input].ndim;
+  if (ms_numel(&in[input]) != ms_numel(out)) return 0;
   for (int d = 0; d < out->ndim; d++)
-    if (node->attrs.i[d] == axis) return d;
-  return MS_AXIS_TORN;
-}
-
-/* slice, pad and concat along the rows have their own rules, below. */
-int ms_axes_pieces(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
-  (void)out;
-  int64_t cut = node->attrs.i[0] < 0 ? node->attrs.i[0] + in[input].ndim : node->attrs.i[0];
-  return cut == axis && in[input].dims[axis] != out->dims[axis] ? MS_AXIS_TORN : axis;
-}
-
-int ms_axes_ends(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
-  (void)node, (void)in, (void)out, (void)input, (void)axis;
-  return MS_AXIS_ENDS;
-}
-
-/* An alias keeps its bytes in place, and therefore its rows. */
-int ms_axes_kept(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
-  (void)node, (void)in, (void)out, (void)input;
-  return axis;
+    if (out->dims[d] > 1 && (d < more || axes->in[input][d - more] != axes->out[0][d])) return 0;
+  return 1;
 }
 
 /* ---- along the rows --------------------------------------------------------------------------------------------- */
@@ -132,17 +89,17 @@ static ms_batch_rows repeated(const ms_node *node, const ms_value_info *in, cons
 
 static ms_batch_rows from_input(const ms_node *node, const ms_value_info *in, const ms_value_info *out,
                                 const ms_batch_rows *rows, int input) {
-  const ms_axes_fn axes = ms_op_row_of(node->op)->axes;
+  ms_axes axes;
   row_axis from;
-  int to = MS_AXIS_TORN, searched = 0;
-  if (rows[input].rows < 0 || !axes) return torn;
-  if (axes == ms_axes_ends) return none;
-  if (axes == ms_axes_aligned && ms_numel(&in[input]) == ms_numel(out)) return rows[input];
+  int to = TORN, searched = 0;
+  if (rows[input].rows < 0 || !ms_op_has_axes(node->op) || ms_axes_of(node, in, out, &axes)) return torn;
+  if (out->ndim == 0) return none;
+  if (keeps_elements(&axes, in, out, input)) return rows[input];
   if (!find_axis(&in[input], &rows[input], 0, &from)) return torn;
   /* A single row can be assigned to any axis of size 1; prefer one that survives over one that ends. */
-  do to = axes(node, in, out, input, from.axis), searched = from.axis + 1;
-  while (to == MS_AXIS_ENDS && rows[input].rows == 1 && find_axis(&in[input], &rows[input], searched, &from));
-  if (to == MS_AXIS_ENDS) return none;
+  do to = follow_axis(&axes, in, out, input, from.axis), searched = from.axis + 1;
+  while (to == ENDS && rows[input].rows == 1 && find_axis(&in[input], &rows[input], searched, &from));
+  if (to == ENDS) return none;
   if (to >= 0) return at_axis(out, to, from, &rows[input]);
   if (node->op == MS_OP_slice) return sliced(node, out, from, &rows[input]);
   return node->op == MS_OP_concat ? repeated(node, in, out, rows, from) : torn;
@@ -150,7 +107,7 @@ static ms_batch_rows from_input(const ms_node *node, const ms_value_info *in, co
 
 ms_batch_rows ms_follow_rows(const ms_node *node, const ms_value_info *in, const ms_batch_rows *rows,
                              const ms_value_info *out) {
-  if (ms_op_row_of(node->op)->axes == ms_axes_kept) return rows[0];
+  if (ms_op_row_of(node->op)->flags & MS_OP_ALIAS) return rows[0];
   for (int i = 0; i < node->inputs; i++) {
     if (!rows[i].rows) continue;
     ms_batch_rows found = from_input(node, in, out, rows, i);

@@ -89,8 +89,6 @@ typedef int (*ms_infer_fn)(const ms_node *node, const ms_value_info *in, ms_valu
 /* Gradient rule: appends the nodes that compute d loss / d inputs. dy: [outputs], gradient values, -1 if an output
  * has none. dx: [inputs], all -1 on entry; the rule sets each input with needs[i]. */
 typedef int (*ms_grad_fn)(ms_graph *graph, int node, const int *dy, const int *needs, int *dx);
-/* The axis of output 0 to which an axis of an input corresponds: 0 or more, or a value of enum ms_axis_end. */
-typedef int (*ms_axes_fn)(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis);
 /* One use of an op, described by its shapes. */
 typedef struct ms_cost_case {
   int op;
@@ -107,8 +105,8 @@ typedef struct ms_op_row {
   const char *name, *attrs, *doc;
   int min_inputs, max_inputs, outputs, flops, flags;
   ms_infer_fn infer;
-  ms_axes_fn axes; /* NULL: untracked */
-  ms_grad_fn grad; /* NULL: not differentiable */
+  const char *axes; /* axes.h */
+  ms_grad_fn grad;  /* NULL: not differentiable */
   ms_work_fn work;
 } ms_op_row;
 #define MS_OP(name, low, high, outputs, attrs, rule, axes, gradient, flops, work, ...) \

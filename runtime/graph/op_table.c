@@ -6,18 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/batch_rows.h"
 #include "graph/grad.h"
 #include "graph/infer.h"
 
-/* Entries of rows without a gradient, and of rows whose axes are not tracked. */
+/* Entries of rows without a gradient. */
 #define ms_grad_none NULL
-#define ms_axes_untracked NULL
 
 static const ms_op_row rows[MS_OP_COUNT] = {
-#define MS_OP(name, low, high, outputs, attrs, rule, axes, gradient, flops, work, kernel, flags, doc)                \
-  {#name,         attrs, doc, low, high, outputs, flops, flags, ms_infer_##rule, ms_axes_##axes, ms_grad_##gradient, \
-   ms_work_##work},
+#define MS_OP(name, low, high, outputs, attrs, rule, axes, gradient, flops, work, kernel, flags, doc) \
+  {#name, attrs, doc, low, high, outputs, flops, flags, ms_infer_##rule, axes, ms_grad_##gradient, ms_work_##work},
 #include "kernels/ops.def"
 #undef MS_OP
 };

@@ -142,8 +142,7 @@ static void H5_a_short_transfer_does_not_wait_for_a_long_one(void **state) {
   free(in);
 }
 
-/* Who waits for the transfer may have to start the next one. A call that sleeps does so for some 0.1 s, until it looks
- * after the deadlines. */
+/* Who waits for the transfer may have to start the next one. A call that sleeps does so for some 0.1 s. */
 static void H5_progress_does_not_sleep_once_a_transfer_is_done(void **state) {
   enum { TIMES = 50 };
   int word = 5, got = 0;

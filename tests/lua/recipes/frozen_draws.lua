@@ -5,8 +5,8 @@ local ms = require "moonshard"
 local function drawn(over_replicate)
   local model = ms.nn.sequential { ms.nn.linear(1024, 1024), ms.nn.linear(1024, 16) }
   ms.fully_shard(model, {
-    mesh = { ms.world().size, 1 }, units = { ms.re[[^\d+$]] }, freeze = { ms.re[[^0\.weight$]] }, shared_masters = false,
-    shard_optimizer_over_replicate = over_replicate,
+    mesh = { ms.world().size, 1 }, units = { ms.re[[^\d+$]] }, freeze = { ms.re[[^0\.weight$]] },
+    shared_masters = false, shard_optimizer_over_replicate = over_replicate,
   })
   local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1e-2 }, loss = ms.loss.mse }
   return model:state_dict { full = true }, train

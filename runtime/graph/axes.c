@@ -1,0 +1,196 @@
+/* axes.c - reads the column `axes` of the op table for a node with given shapes (axes.h). */
+#include "graph/axes.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+static const char *text_of(int op) { return ms_op_row_of(op)->axes; }
+
+int ms_op_has_axes(int op) { return *text_of(op) != 0; }
+
+/* 1 when `word` is among those that follow the operands. */
+static int has_word(int op, const char *word) {
+  const size_t n = strlen(word);
+  for (const char *at = strchr(text_of(op), ' '); at; at = strchr(at + 1, ' '))
+    if (!strncmp(at + 1, word, n) && (!at[1 + n] || at[1 + n] == ' ')) return 1;
+  return !strchr(text_of(op), '>') && !strcmp(text_of(op), word);
+}
+
+/* ---- labels ----------------------------------------------------------------------------------------------------- */
+
+static int64_t common_divisor(int64_t a, int64_t b) {
+  while (b) {
+    const int64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+/* Gives an axis its label. Sizes that differ correspond in proportion, as heads of queries to heads of keys do; an axis
+ * of size 1 says nothing. parts is 0 until another one comes. */
+static int take_label(ms_axes *axes, char name, int whole, int64_t size, int *index) {
+  int i = 0;
+  while (i < axes->labels && axes->label[i].name != name) i++;
+  if (i == MS_AXIS_LABELS) return MS_FAIL(MS_EINTERNAL, "more than %d labels", MS_AXIS_LABELS);
+  if (i == axes->labels) axes->label[axes->labels++] = (ms_axis_label){.name = name};
+  axes->label[i].whole |= whole;
+  if (size > 1) axes->label[i].parts = common_divisor(size, axes->label[i].parts);
+  *index = i;
+  return MS_OK;
+}
+
+/* Labels the axes of an operand, whose word ends at a comma, '>', space, dot or the text's end. swapped: its last two
+ * axes are. Returns the word's end in *text. */
+static int read_operand(ms_axes *axes, const char **text, const ms_value_info *x, int swapped, int *dims) {
+  const char *word = *text;
+  const int n = (int)strcspn(word, ",> ."), leads = n && (word[0] == '*' || word[0] == '#');
+  const int leading = x->ndim - (n - leads);
+  *text = word + n;
+  if (leads ? leading < 0 : leading != 0)
+    return MS_FAIL(MS_EINTERNAL, "an operand with %d axes is labelled \"%.*s\"", x->ndim, n, word);
+  for (int d = 0; d < leading; d++)
+    MS_TRY(take_label(axes, (char)('0' + leading - 1 - d), word[0] == '#', x->dims[d], &dims[d]));
+  for (int d = leading; d < x->ndim; d++) {
+    const int from_end = x->ndim - 1 - d;
+    const char name = word[n - 1 - (swapped && from_end < 2 ? 1 - from_end : from_end)];
+    MS_TRY(take_label(axes, name, isupper((unsigned char)name) != 0, x->dims[d], &dims[d]));
+  }
+  return MS_OK;
+}
+
+/* Axes of size 1 whose label is longer elsewhere are repeated. */
+static void find_repeated(const ms_axes *axes, const ms_value_info *x, int *dims) {
+  for (int d = 0; d < x->ndim; d++)
+    if (dims[d] >= 0 && x->dims[d] == 1 && axes->label[dims[d]].parts > 0) dims[d] = MS_AXIS_REPEATED;
+}
+
+/* ---- what the attributes decide --------------------------------------------------------------------------------- */
+
+static int chosen_axis(const ms_node *node, const ms_value_info *in) {
+  return (int)(node->attrs.i[0] < 0 ? node->attrs.i[0] + in->ndim : node->attrs.i[0]);
+}
+
+static int is_reduction(int op) {
+  return has_word(op, "sum") || has_word(op, "mean") || has_word(op, "max") || has_word(op, "min");
+}
+
+/* The output of a reduction: the input's axes but those that are reduced, which stay with size 1 if keepdim is set. */
+static void label_reduced(const ms_node *node, const ms_value_info *in, ms_axes *axes) {
+  const int keeps = node->attrs.i[1] != 0, all = node->attrs.i[2] != 0, axis = chosen_axis(node, in);
+  for (int d = 0, to = 0; d < in->ndim; d++) {
+    const int reduced = all || d == axis;
+    if (reduced && !keeps) continue;
+    axes->out[0][to++] = reduced ? MS_AXIS_REPEATED : axes->in[0][d];
+  }
+}
+
+/* Labels the first axis of a run that is not 1, and none of the others. */
+static int label_run(ms_axes *axes, char name, const ms_value_info *x, int first, int end, int *dims) {
+  int named = 0;
+  for (int d = first; d < end; d++) {
+    dims[d] = MS_AXIS_REPEATED;
+    if (named || x->dims[d] == 1) continue;
+    MS_TRY(take_label(axes, name, 0, x->dims[d], &dims[d]));
+    named = 1;
+  }
+  return MS_OK;
+}
+
+/* Runs of axes of the input and of the output with the same number of elements: the first axis of each can be divided,
+ * since its parts are contiguous in the run. */
+static int label_reshaped(const ms_value_info *in, const ms_value_info *out, ms_axes *axes) {
+  int a = 0, b = 0;
+  for (char name = 'a'; a < in->ndim || b < out->ndim; name++) {
+    const int first_a = a, first_b = b;
+    int64_t left = a < in->ndim ? in->dims[a++] : 1, right = b < out->ndim ? out->dims[b++] : 1;
+    while (left != right) {
+      if (left < right && a < in->ndim) left *= in->dims[a++];
+      else if (b < out->ndim) right *= out->dims[b++];
+      else return MS_FAIL(MS_EINTERNAL, "reshape: the shapes have different numbers of elements");
+    }
+    MS_TRY(label_run(axes, name, in, first_a, a, axes->in[0]));
+    MS_TRY(label_run(axes, name, out, first_b, b, axes->out[0]));
+  }
+  return MS_OK;
+}
+
+/* ---- a node ----------------------------------------------------------------------------------------------------- */
+
+static void read_words(const ms_node *node, const ms_value_info *in, const ms_value_info *out, ms_axes *axes) {
+  const char *at = strchr(text_of(node->op), ' ');
+  axes->linear_together = has_word(node->op, "+");
+  for (at = at ? at + 1 : ""; isdigit((unsigned char)*at); at++) axes->linear |= 1u << (*at - '0');
+  if (has_word(node->op, "beta") && node->attrs.f[1] != 0) axes->linear = 0;
+  if (has_word(node->op, "cast") && ms_dtype_size(out[0].dtype) < ms_dtype_size(in[0].dtype)) axes->linear = 0;
+  if (has_word(node->op, "mean")) axes->join = MS_JOIN_MEAN;
+  if (has_word(node->op, "max")) axes->join = MS_JOIN_MAX;
+  if (has_word(node->op, "min")) axes->join = MS_JOIN_MIN;
+}
+
+static int read_inputs(const ms_node *node, const ms_value_info *in, ms_axes *axes) {
+  const char *text = text_of(node->op);
+  for (int i = 0; i < node->inputs; i++) {
+    const char *word = text;
+    if (*text == '+') axes->added |= 1u << i, text++;
+    MS_TRY(read_operand(axes, &text, &in[i], i < 2 && has_word(node->op, "swap") && node->attrs.i[i], axes->in[i]));
+    if (!strncmp(text, "..", 2)) text = word;
+    else if (*text == ',') text++;
+  }
+  return MS_OK;
+}
+
+static int read_outputs(const ms_node *node, const ms_value_info *in, const ms_value_info *out, ms_axes *axes) {
+  const char *text = strchr(text_of(node->op), '>') + 1;
+  for (int o = 0; o < node->outputs; o++) {
+    if (*text == '_') axes->statistics |= 1u << o, text++;
+    else if (has_word(node->op, "permute"))
+      for (int d = 0; d < out[o].ndim; d++) axes->out[o][d] = axes->in[0][node->attrs.i[d]];
+    else if (is_reduction(node->op)) label_reduced(node, in, axes);
+    else MS_TRY(read_operand(axes, &text, &out[o], 0, axes->out[o]));
+    if (*text == ',') text++;
+  }
+  return MS_OK;
+}
+
+/* What a kernel does to a sum, it does not do to the parts of the sum: an activation needs all of it. */
+static void need_sums_whole(const ms_value_info *out, ms_axes *axes) {
+  axes->linear = 0;
+  for (int l = 0; l < axes->labels; l++) axes->label[l].whole |= !ms_axes_have(axes->out[0], out[0].ndim, l);
+}
+
+int ms_axes_have(const int *dims, int ndim, int label) {
+  for (int d = 0; d < ndim; d++)
+    if (dims[d] == label) return 1;
+  return 0;
+}
+
+int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info *out, ms_axes *axes) {
+  *axes = (ms_axes){0};
+  const char *name = ms_op_row_of(node->op)->name;
+  if (!ms_op_has_axes(node->op)) return MS_FAIL(MS_EINTERNAL, "%s: its row of the op table has no axes", name);
+  if (has_word(node->op, "reshape")) return label_reshaped(in, out, axes);
+  MS_TRY(read_inputs(node, in, axes));
+  read_words(node, in, out, axes);
+  if (has_word(node->op, "cut")) axes->label[axes->in[0][chosen_axis(node, in)]].whole = 1;
+  MS_TRY(read_outputs(node, in, out, axes));
+  if (has_word(node->op, "act") && node->attrs.i[2]) need_sums_whole(out, axes);
+  const int repeats = !has_word(node->op, "cut"); /* a piece can have size 1 */
+  for (int i = 0; i < node->inputs && repeats; i++) find_repeated(axes, &in[i], axes->in[i]);
+  for (int o = 0; o < node->outputs && repeats; o++)
+    if (!(axes->statistics >> o & 1)) find_repeated(axes, &out[o], axes->out[o]);
+  for (int l = 0; l < axes->labels; l++)
+    if (!axes->label[l].parts) axes->label[l].parts = 1;
+  return MS_OK;
+}
+
+ms_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const ms_value_info *out, int label, int64_t n) {
+  ms_attrs attrs = node->attrs;
+  if (!has_word(node->op, "shape") && !has_word(node->op, "reshape")) return attrs;
+  for (int d = 0; d < out->ndim; d++)
+    if (axes->out[0][d] == label && attrs.i[d] > 0) attrs.i[d] /= n;
+  return attrs;
+}
