@@ -100,7 +100,8 @@ HOST_LDLIBS := $(shell pkg-config --libs luajit libedit)
 LAUNCHER_C := $(wildcard runtime/host/launcher/*.c)
 HOST_C := $(wildcard runtime/host/*.c runtime/host/hosts/*.c) $(LAUNCHER_C)
 KERNEL_C := $(wildcard kernels/*.c kernels/cpu/*.c)
-ENGINE_C := $(filter-out $(HOST_C) runtime/device/cuda/%,$(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c)) $(KERNEL_C)
+ENGINE_C := $(filter-out $(HOST_C) runtime/device/cuda/% runtime/comm/transport/mpi/library.c,\
+  $(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c runtime/*/*/*/*.c)) $(KERNEL_C)
 # Programs of tests/c: embed_*.c use only the installed header and the library, the others all internal symbols.
 EMBED_C := $(wildcard tests/c/embed_*.c)
 # Tests that a sanitizer run skips (tests/run.sh) are not built for it, unless ONLY names them.

@@ -15,7 +15,7 @@ mpi: $(if $(MPI),$(MPI_LIBRARY))
 tests: $(MPI_EMULATED)
 
 # The wrappers of Open MPI and MPICH call the compiler that they were built with unless these variables name another.
-$(MPI_LIBRARY): runtime/comm/transport/mpi/library.c runtime/comm/transport/mpi_library.h $(OUT)/mpi.list
+$(MPI_LIBRARY): runtime/comm/transport/mpi/library.c runtime/comm/transport/mpi/library.h $(OUT)/mpi.list
 	@mkdir -p $(@D)
 	@echo "mpicc $<"
 	@OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(OWN_CFLAGS) $(CPPFLAGS) $(CFLAGS) -shared -Wl,-soname,$(@F) \

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "comm/transport/mpi.h"
+#include "comm/transport/mpi/mpi.h"
 #include "tests/emulated_mpi/emulated_mpi.h"
 
 enum { RANKS = 3, SLOTS = 64 };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/transport/mpi_library.h"
+#include "comm/transport/mpi/library.h"
 
 extern emulated_mpi ms_emulated_mpi;
 __attribute__((visibility("default"))) emulated_mpi ms_emulated_mpi;

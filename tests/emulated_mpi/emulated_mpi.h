@@ -1,4 +1,4 @@
-/* emulated_mpi.h - an MPI among the endpoints of one process: the table of mpi_library.h, in a library that
+/* emulated_mpi.h - an MPI among the endpoints of one process: the table of mpi/library.h, in a library that
  * MOONSHARD_MPI_LIBRARY can name. Messages of up to EMULATED_EAGER bytes are copied when they are sent;
  * of others the sender's memory is read when the receiver polls, a poll after it has met the message.
  */

@@ -12,7 +12,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "comm/transport/rdma.h"
-#include "comm/transport/ucx_library.h"
+#include "comm/transport/ucx/library.h"
 
 static const char VARIABLE[] = "MOONSHARD_TRANSPORT";
 

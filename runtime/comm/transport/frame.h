@@ -1,4 +1,4 @@
-/* frame.h - the frames of a connection: what tcp and ucx have in common (tcp_frame.c). Internal to transport.
+/* frame.h - the frames of a connection: what tcp and ucx have in common (frame.c). Internal to transport.
  */
 #ifndef MS_COMM_TRANSPORT_FRAME_H
 #define MS_COMM_TRANSPORT_FRAME_H

@@ -1,5 +1,5 @@
 /* handshake.h - how two ranks prove to each other that they know the job's token: what tcp and ucx have in common
- * (tcp_handshake.c). Internal to transport.
+ * (handshake.c). Internal to transport.
  */
 #ifndef MS_COMM_TRANSPORT_HANDSHAKE_H
 #define MS_COMM_TRANSPORT_HANDSHAKE_H

@@ -1,4 +1,4 @@
-/* keys.h - the transfers that are posted with a peer, by key, and what both sides know of each key (tcp_key.c): for all
+/* keys.h - the transfers that are posted with a peer, by key, and what both sides know of each key (keys.c): for all
  * transports, whose protocols have the same credits and cancellations. Internal to transport.
  */
 #ifndef MS_COMM_TRANSPORT_KEYS_H

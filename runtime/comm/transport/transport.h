@@ -1,5 +1,5 @@
-/* transport.h - moves bytes between ranks on different hosts: the table that each transport implements (tcp.c, ucx.c,
- * mpi.c; choice.h chooses one). Everything above it, which rank sends which bytes to whom and in which order they are
+/* transport.h - moves bytes between ranks on different hosts: the table that each transport implements (a folder
+ * each; choice.h chooses one). Everything above it, which rank sends which bytes to whom and in which order they are
  * summed, is written once, over this table.
  *
  * A rank has one endpoint, connected to the peers that it names as it needs them: ranks of other hosts. Transfers are

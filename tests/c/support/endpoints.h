@@ -3,7 +3,7 @@
 #ifndef MS_TESTS_ENDPOINTS_H
 #define MS_TESTS_ENDPOINTS_H
 
-#include "comm/transport/tcp.h"
+#include "comm/transport/tcp/tcp.h"
 
 enum { MOST_ENDS = 6 };
 

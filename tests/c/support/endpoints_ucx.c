@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "comm/transport/ucx.h"
+#include "comm/transport/ucx/ucx.h"
 
 int has_ucx(void) {
   int version[3];

@@ -1,4 +1,4 @@
-/* library.c - libmoonshard_mpi.so: the table of mpi_library.h over the MPI whose headers it was built with.
+/* library.c - libmoonshard_mpi.so: the table of library.h over the MPI whose headers it was built with.
  *
  * Threads: the program's thread opens the endpoint and closes it, its progress thread does everything between, so MPI
  * is asked for MPI_THREAD_SERIALIZED. A program that has initialised MPI itself also calls it while the progress thread
@@ -7,7 +7,7 @@
  * MPI_Finalize waits for all ranks, and a process that ends without it ends the job. So it is called when the process
  * ends well, and not before: a rank that has failed does not wait for others.
  */
-#include "comm/transport/mpi_library.h"
+#include "comm/transport/mpi/library.h"
 
 #include <mpi.h>
 #include <stdio.h>

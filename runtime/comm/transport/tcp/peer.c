@@ -1,0 +1,103 @@
+/* peer.c - the life of a connection: a peer, up, failed, ending, gone. */
+#include <errno.h>
+#include <math.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/transport/tcp/tcp.h"
+
+/* Seconds that a last frame has to go out. */
+static const double LAST_SECONDS = 1.0;
+/* Seconds of silence after which a host or link is down, unless the endpoint's timeout is shorter. The kernel sends
+ * probes while a connection is idle; watch.c sees to data that is not acknowledged. */
+enum { DOWN_SECONDS = 5, PROBES = 3 };
+/* Bytes that the kernel holds unsent: credits wait behind them. */
+enum { UNSENT_BYTES = 256 << 10 };
+
+int ms_tcp_register(ms_endpoint *endpoint, int fd, uint32_t events, enum ms_tcp_tag tag, int index) {
+  struct epoll_event event = {.events = events, .data.u64 = (uint64_t)tag << 32 | (uint32_t)index};
+  if (!epoll_ctl(endpoint->epoll, EPOLL_CTL_ADD, fd, &event)) return MS_OK;
+  return MS_FAIL(MS_EIO, "transport: epoll_ctl: %s", strerror(errno));
+}
+
+int ms_tcp_add_peer(ms_endpoint *endpoint, int rank) {
+  ms_tcp_peer *peer = &endpoint->peers[endpoint->n_peers];
+  ms_tcp_key *slot = ms_calloc(MS_TRANSPORT_KEYS, sizeof *slot);
+  if (!slot) return MS_ENOMEM;
+  *peer = (ms_tcp_peer){.rank = rank, .fd = -1, .out_sent = MS_TCP_HEADER, .call.fd = -1, .keys.slot = slot};
+  endpoint->peer_of[rank] = endpoint->n_peers++;
+  endpoint->strangers[endpoint->n_strangers++].fd = -1;
+  return MS_OK;
+}
+
+void ms_tcp_hang_up(ms_endpoint *endpoint, int *fd) {
+  if (*fd < 0) return;
+  epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, *fd, NULL);
+  shutdown(*fd, SHUT_RDWR);
+  close(*fd);
+  *fd = -1;
+}
+
+static void set_up_socket(int fd, double timeout) {
+  int yes = 1, down = (int)fmax(2, fmin(DOWN_SECONDS, timeout)), probes = down > PROBES ? PROBES : down - 1;
+  int idle = down - probes, interval = 1, unsent = UNSENT_BYTES;
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+}
+
+void ms_tcp_bring_up(ms_endpoint *endpoint, ms_tcp_peer *peer, int fd) {
+  set_up_socket(fd, endpoint->config.timeout);
+  ms_wire_peer_name(fd, peer->name, sizeof peer->name);
+  peer->fd = fd;
+  peer->state = MS_TCP_UP;
+  peer->readable = peer->writable = peer->output = 1;
+  peer->in_at = peer->out_at = peer->acked_at = ms_clock();
+  endpoint->n_up++;
+}
+
+void ms_tcp_take_back(ms_tcp_peer *peer, ms_tcp_key *key) {
+  if (!key || peer->in_key == key) peer->in_to = NULL, peer->in_key = NULL;
+  if (!key || peer->out_key == key) peer->out_from = NULL, peer->out_key = NULL;
+  if (key) ms_tcp_fail_transfers(key);
+  for (int i = 0; !key && i < peer->keys.reach; i++)
+    if (peer->keys.slot[i].used) ms_tcp_fail_transfers(&peer->keys.slot[i]);
+}
+
+void ms_tcp_gone(ms_endpoint *endpoint, ms_tcp_peer *peer, enum ms_tcp_state state) {
+  if (peer->state == MS_TCP_UP) endpoint->n_up--;
+  ms_tcp_take_back(peer, NULL);
+  ms_tcp_hang_up(endpoint, peer->state == MS_TCP_APART ? &peer->call.fd : &peer->fd);
+  peer->state = state;
+  peer->readable = peer->writable = peer->output = 0;
+}
+
+void ms_tcp_end(ms_endpoint *endpoint, ms_tcp_peer *peer, uint32_t last_kind) {
+  endpoint->n_up--;
+  ms_tcp_take_back(peer, NULL);
+  peer->state = MS_TCP_ENDING;
+  peer->last_kind = last_kind;
+  peer->output = peer->readable = 1;
+  peer->end_by = ms_clock() + LAST_SECONDS;
+}
+
+void ms_tcp_fail(ms_endpoint *endpoint, ms_tcp_peer *peer, int say, const char *format, ...) {
+  va_list args;
+  if (peer->report || peer->state == MS_TCP_ENDING || peer->state == MS_TCP_GONE) return;
+  va_start(args, format);
+  vsnprintf(peer->why, sizeof peer->why, format, args);
+  va_end(args);
+  peer->report = 1;
+  if (say && peer->state == MS_TCP_UP) ms_tcp_end(endpoint, peer, MS_TCP_REASON_OF);
+  else ms_tcp_gone(endpoint, peer, MS_TCP_GONE);
+}
