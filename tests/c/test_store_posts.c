@@ -198,10 +198,10 @@ static void H4_output_that_a_peer_does_not_read_is_bounded(void **state) {
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
   ms_store_peer *peer = ms_store_peer_new(pair[0]);
   assert_non_null(peer);
-  for (size_t sent = 0; sent < 2 * (size_t)MS_PEER_UNREAD && !peer->broken; sent += sizeof body)
+  for (size_t sent = 0; sent < 2 * (size_t)MS_STORE_UNREAD && !peer->broken; sent += sizeof body)
     ms_store_peer_send(peer, MS_WIRE_POSTED, body, sizeof body);
   assert_true(peer->broken);
-  assert_true(peer->out_used <= MS_PEER_UNREAD);
+  assert_true(peer->out_used <= MS_STORE_UNREAD);
   ms_store_peer_free(peer);
   close(pair[1]);
 }

@@ -71,7 +71,7 @@ static void swap(int64_t bytes) {
 
 static void H5_transfers_of_every_size_arrive_in_both_directions_at_once(void **state) {
   static const int64_t sizes[] = {
-      1, 2, 31, 32, 33, 4095, 65537, MS_TCP_PIECE - 1, MS_TCP_PIECE, MS_TCP_PIECE + 1, MIB, 3 * MIB + 5, 20 * MIB};
+      1, 2, 31, 32, 33, 4095, 65537, MS_PEER_PIECE - 1, MS_PEER_PIECE, MS_PEER_PIECE + 1, MIB, 3 * MIB + 5, 20 * MIB};
   int64_t sum = 0;
   ms_transport_counts counts;
   (void)state;
@@ -198,7 +198,7 @@ static void H5_nothing_moves_before_the_receive_is_posted(void **state) {
   /* The receiver reads nothing now: what it gave credit for waits for it, and no more. */
   for (int i = 0; i < 100; i++) must(ends_api->progress(all.of[0].endpoint, 0.001));
   assert_int_equal(sent_by(0), SHORT);
-  assert_in_range(in_sockets(), 0, SHORT + 4 * MS_TCP_HEADER);
+  assert_in_range(in_sockets(), 0, SHORT + 4 * MS_PEER_HEADER);
   turn_until_is(&all, &only, MS_TRANSFER_DONE);
   assert_int_equal(sends.state, MS_TRANSFER_POSTED);
   post_at(&all, 1, &receives);

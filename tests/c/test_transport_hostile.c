@@ -68,7 +68,7 @@ static void H6_a_crowd_does_not_delay_the_ranks(void **state) {
 
 /* Silence, and a hello that never ends, cost a place for a few seconds. */
 static void H6_silent_and_slow_strangers_are_dropped(void **state) {
-  uint8_t greeting[MS_TCP_GREETING];
+  uint8_t greeting[MS_PEER_GREETING];
   int silent, slow;
   (void)state;
   ms_wait_scale = 0.05;
@@ -93,9 +93,9 @@ static void H6_silent_and_slow_strangers_are_dropped(void **state) {
 
 /* Rank 1 has a receive of 100 bytes of key 5 posted, and a send of key 6. */
 static int join_as_rank_0(ms_transfer *receive, ms_transfer *send, void *data) {
-  char why[MS_TCP_REASON];
+  char why[MS_PEER_REASON];
   int fd;
-  ms_tcp_hello hello = hello_to(0, 1, 2);
+  ms_peer_hello hello = hello_to(0, 1, 2);
   open_without_rank_0(&all, 2, 20);
   *receive = receive_from(0, 5, data, 100);
   *send = send_to(0, 6, data, 100);
@@ -107,30 +107,30 @@ static int join_as_rank_0(ms_transfer *receive, ms_transfer *send, void *data) {
 
 static void H6_frames_that_make_no_sense_end_the_connection(void **state) {
   static const struct {
-    ms_tcp_frame frame;
+    ms_peer_frame frame;
     const char *facts;
   } wrong[] = {
       {{77, 0, 5, 0, 0}, "kind 77"},
       {{0, 0, 5, 0, 0}, "kind 0"},
-      {{MS_TCP_DATA, MS_TCP_PIECE + 1, 5, 0, 0}, "262145 bytes"},
-      {{MS_TCP_DATA, 0xffffffff, 5, 0, 0}, "4294967295 bytes"},
-      {{MS_TCP_DATA, 0, 5, 0, 0}, "0 bytes"},
-      {{MS_TCP_DATA, 101, 5, 0, 0}, "end | 101 bytes"},
-      {{MS_TCP_DATA, 50, 5, 0, 60}, "follow | value 60"},
-      {{MS_TCP_DATA, 50, 5, 0, -1}, "negative"},
-      {{MS_TCP_DATA, 50, 5, 1, 0}, "receive | number 1"},
-      {{MS_TCP_DATA, 50, 8, 0, 0}, "receive | key 8"},
-      {{MS_TCP_CREDIT, 0, 6, 0, 0}, "credit | value 0"},
-      {{MS_TCP_CREDIT, 0, 6, 1, 100}, "credit | number 1"},
-      {{MS_TCP_CREDIT, 4, 6, 0, 100}, "size | 4 bytes"},
-      {{MS_TCP_CREDIT, 0, 6, 0, 99}, "100 bytes | 99"},
-      {{MS_TCP_REASON_OF, MS_TCP_REASON + 1, 0, 0, 0}, "size | 513 bytes"},
+      {{MS_PEER_DATA, MS_PEER_PIECE + 1, 5, 0, 0}, "262145 bytes"},
+      {{MS_PEER_DATA, 0xffffffff, 5, 0, 0}, "4294967295 bytes"},
+      {{MS_PEER_DATA, 0, 5, 0, 0}, "0 bytes"},
+      {{MS_PEER_DATA, 101, 5, 0, 0}, "end | 101 bytes"},
+      {{MS_PEER_DATA, 50, 5, 0, 60}, "follow | value 60"},
+      {{MS_PEER_DATA, 50, 5, 0, -1}, "negative"},
+      {{MS_PEER_DATA, 50, 5, 1, 0}, "receive | number 1"},
+      {{MS_PEER_DATA, 50, 8, 0, 0}, "receive | key 8"},
+      {{MS_PEER_CREDIT, 0, 6, 0, 0}, "credit | value 0"},
+      {{MS_PEER_CREDIT, 0, 6, 1, 100}, "credit | number 1"},
+      {{MS_PEER_CREDIT, 4, 6, 0, 100}, "size | 4 bytes"},
+      {{MS_PEER_CREDIT, 0, 6, 0, 99}, "100 bytes | 99"},
+      {{MS_PEER_REASON_OF, MS_PEER_REASON + 1, 0, 0, 0}, "size | 513 bytes"},
   };
   char data[100] = "";
   ms_transfer receive, send;
   (void)state;
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-    const ms_tcp_frame *f = &wrong[i].frame;
+    const ms_peer_frame *f = &wrong[i].frame;
     int fd = join_as_rank_0(&receive, &send, data);
     send_tcp_frame(fd, f->kind, f->bytes, f->key, f->number, f->value);
     turn_until(&all, &all.of[1].failures, 1);
@@ -150,7 +150,7 @@ static void H6_credits_and_keys_of_a_peer_are_bounded(void **state) {
   for (int keys = 0; keys < 2; keys++) {
     int fd = join_as_rank_0(&receive, &send, data);
     for (uint64_t i = 0; i < 200; i++)
-      send_tcp_frame(fd, MS_TCP_CREDIT, 0, keys ? 100 + i : 100, keys ? 0 : i, 1 << 30);
+      send_tcp_frame(fd, MS_PEER_CREDIT, 0, keys ? 100 + i : 100, keys ? 0 : i, 1 << 30);
     turn_until(&all, &all.of[1].failures, 1);
     assert_has(all.of[1].why, keys ? "credit | key too many" : "too many credits | number 64");
     close(fd);
@@ -169,11 +169,11 @@ static void H6_random_frames_end_at_most_their_connection(void **state) {
   for (int round = 0; round < ROUNDS; round++) {
     int fd = join_as_rank_0(&receive, &send_of_key, data);
     for (int i = 0; i < FRAMES; i++) {
-      uint8_t header[MS_TCP_HEADER];
-      uint32_t kind = any_byte(&random) % 9, bytes = kind == MS_TCP_DATA ? any_byte(&random) % 60 : 0;
-      ms_tcp_frame frame = {kind, bytes, 4 + any_byte(&random) % 4u, any_byte(&random) % 2u, any_byte(&random) % 110};
-      ms_tcp_put_frame(header, &frame);
-      if (any_byte(&random) < 5) header[any_byte(&random) % MS_TCP_HEADER] ^= any_byte(&random);
+      uint8_t header[MS_PEER_HEADER];
+      uint32_t kind = any_byte(&random) % 9, bytes = kind == MS_PEER_DATA ? any_byte(&random) % 60 : 0;
+      ms_peer_frame frame = {kind, bytes, 4 + any_byte(&random) % 4u, any_byte(&random) % 2u, any_byte(&random) % 110};
+      ms_peer_put_frame(header, &frame);
+      if (any_byte(&random) < 5) header[any_byte(&random) % MS_PEER_HEADER] ^= any_byte(&random);
       if (send(fd, header, sizeof header, MSG_NOSIGNAL) < 0 || send(fd, body, bytes, MSG_NOSIGNAL) < 0) break;
       turn_ends(&all);
     }
@@ -192,7 +192,7 @@ static void H6_texts_of_peers_are_harmless(void **state) {
   ms_transfer receive, send;
   (void)state;
   int fd = join_as_rank_0(&receive, &send, data);
-  send_tcp_frame(fd, MS_TCP_REASON_OF, 10, 0, 0, 0);
+  send_tcp_frame(fd, MS_PEER_REASON_OF, 10, 0, 0, 0);
   send_raw(fd, "red \x1b[31m\n", 10);
   turn_until(&all, &all.of[1].failures, 1);
   assert_has(all.of[1].why, "red ?[31m?");

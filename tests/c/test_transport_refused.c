@@ -45,8 +45,8 @@ static void H6_ranks_of_other_jobs_and_tokens_are_refused(void **state) {
   meet(another_size, "2 ranks | 3");
 }
 
-static void assert_refused(ms_tcp_hello hello, const char *token, const char *facts) {
-  char why[MS_TCP_REASON];
+static void assert_refused(ms_peer_hello hello, const char *token, const char *facts) {
+  char why[MS_PEER_REASON];
   int fd;
   assert_int_equal(greet_end(&all, 1, &hello, token, &fd, why), 0);
   assert_has(why, facts);
@@ -61,12 +61,12 @@ static void H6_claims_that_do_not_fit_are_refused(void **state) {
   assert_refused(hello_to(2, 1, 3), TOKEN, "rank 2 | rank 1"); /* of this pair, rank 1 connects */
   assert_refused(hello_to(-1, 1, 3), TOKEN, "rank -1");
   assert_refused(hello_to(1 << 30, 1, 3), TOKEN, "rank 1073741824");
-  ms_tcp_hello newer = hello_to(0, 1, 3);
+  ms_peer_hello newer = hello_to(0, 1, 3);
   newer.version = 9;
   assert_refused(newer, TOKEN, "version 9 | version 1");
-  char why[MS_TCP_REASON];
+  char why[MS_PEER_REASON];
   int fd;
-  ms_tcp_hello good = hello_to(0, 1, 3);
+  ms_peer_hello good = hello_to(0, 1, 3);
   assert_int_equal(greet_end(&all, 1, &good, TOKEN, &fd, why), 1);
   turn_for(&all, 0.02);
   assert_int_equal(all.of[1].failures, 0);
@@ -78,8 +78,8 @@ static void H6_claims_that_do_not_fit_are_refused(void **state) {
 
 /* Bytes that were accepted on one connection are worth nothing on another. */
 static void H6_a_replayed_handshake_is_refused(void **state) {
-  uint8_t greeting[2][MS_TCP_GREETING], nonce[MS_WIRE_NONCE], bytes[MS_TCP_HELLO], answer[MS_TCP_ANSWER], proof[32];
-  char why[MS_TCP_REASON];
+  uint8_t greeting[2][MS_PEER_GREETING], nonce[MS_WIRE_NONCE], bytes[MS_PEER_HELLO], answer[MS_PEER_ANSWER], proof[32];
+  char why[MS_PEER_REASON];
   uint32_t version;
   int fd[2];
   (void)state;
@@ -87,19 +87,19 @@ static void H6_a_replayed_handshake_is_refused(void **state) {
   start_turning(&all);
   for (int i = 0; i < 2; i++) {
     fd[i] = connect_raw(port_of_end(all.addresses[1]));
-    receive_raw(fd[i], greeting[i], MS_TCP_GREETING);
+    receive_raw(fd[i], greeting[i], MS_PEER_GREETING);
   }
-  assert_memory_not_equal(greeting[0], greeting[1], MS_TCP_GREETING);
-  ms_tcp_hello hello = hello_to(0, 1, 2);
-  assert_true(ms_tcp_get_greeting(greeting[0], &version, nonce));
-  ms_tcp_prove(TOKEN, 'C', nonce, &hello, hello.proof);
-  ms_tcp_put_hello(bytes, &hello);
+  assert_memory_not_equal(greeting[0], greeting[1], MS_PEER_GREETING);
+  ms_peer_hello hello = hello_to(0, 1, 2);
+  assert_true(ms_peer_get_greeting(greeting[0], &version, nonce));
+  ms_peer_prove(TOKEN, 'C', nonce, &hello, hello.proof);
+  ms_peer_put_hello(bytes, &hello);
   send_raw(fd[1], bytes, sizeof bytes);
   receive_raw(fd[1], answer, sizeof answer);
-  assert_int_equal(ms_tcp_get_answer(answer, proof, why), 0);
+  assert_int_equal(ms_peer_get_answer(answer, proof, why), 0);
   send_raw(fd[0], bytes, sizeof bytes);
   receive_raw(fd[0], answer, sizeof answer);
-  assert_int_equal(ms_tcp_get_answer(answer, proof, why), 1);
+  assert_int_equal(ms_peer_get_answer(answer, proof, why), 1);
   stop_turning();
   close(fd[0]);
   close(fd[1]);
@@ -108,7 +108,7 @@ static void H6_a_replayed_handshake_is_refused(void **state) {
 
 /* What listens at a rank's address has no token, but a welcome that was good for another connection. */
 static void H6_a_rank_believes_no_welcome_without_a_proof(void **state) {
-  uint8_t greeting[MS_TCP_GREETING], nonce[MS_WIRE_NONCE] = {1}, hello[MS_TCP_HELLO], answer[MS_TCP_ANSWER];
+  uint8_t greeting[MS_PEER_GREETING], nonce[MS_WIRE_NONCE] = {1}, hello[MS_PEER_HELLO], answer[MS_PEER_ANSWER];
   uint8_t proof[MS_WIRE_PROOF];
   int port, listener = listen_raw(&port);
   (void)state;
@@ -121,10 +121,10 @@ static void H6_a_rank_believes_no_welcome_without_a_proof(void **state) {
   all.addresses[1][4] = (uint8_t)port;
   all.addresses[1][5] = (uint8_t)(port >> 8);
   connect_end(&all, 0);
-  ms_tcp_hello other = hello_to(0, 1, 2);
-  ms_tcp_prove(TOKEN, 'A', nonce, &other, proof);
-  ms_tcp_put_greeting(greeting, nonce);
-  ms_tcp_put_welcome(answer, proof);
+  ms_peer_hello other = hello_to(0, 1, 2);
+  ms_peer_prove(TOKEN, 'A', nonce, &other, proof);
+  ms_peer_put_greeting(greeting, nonce);
+  ms_peer_put_welcome(answer, proof);
   start_turning(&all);
   int fd = accept(listener, NULL, NULL);
   send_raw(fd, greeting, sizeof greeting);
@@ -140,25 +140,25 @@ static void H6_a_rank_believes_no_welcome_without_a_proof(void **state) {
 
 /* A hello that comes byte by byte, but comes, is as good as any. */
 static void H6_a_hello_can_come_in_pieces(void **state) {
-  uint8_t greeting[MS_TCP_GREETING], nonce[MS_WIRE_NONCE], bytes[MS_TCP_HELLO], answer[MS_TCP_ANSWER], proof[32];
-  char why[MS_TCP_REASON];
+  uint8_t greeting[MS_PEER_GREETING], nonce[MS_WIRE_NONCE], bytes[MS_PEER_HELLO], answer[MS_PEER_ANSWER], proof[32];
+  char why[MS_PEER_REASON];
   uint32_t version;
   (void)state;
   open_without_rank_0(&all, 2, 20);
   start_turning(&all);
   int fd = connect_raw(port_of_end(all.addresses[1]));
   receive_raw(fd, greeting, sizeof greeting);
-  assert_true(ms_tcp_get_greeting(greeting, &version, nonce));
-  ms_tcp_hello hello = hello_to(0, 1, 2);
-  ms_tcp_prove(TOKEN, 'C', nonce, &hello, hello.proof);
-  ms_tcp_put_hello(bytes, &hello);
+  assert_true(ms_peer_get_greeting(greeting, &version, nonce));
+  ms_peer_hello hello = hello_to(0, 1, 2);
+  ms_peer_prove(TOKEN, 'C', nonce, &hello, hello.proof);
+  ms_peer_put_hello(bytes, &hello);
   for (size_t i = 0; i < sizeof bytes; i++) {
     send_raw(fd, bytes + i, 1);
     usleep(200);
   }
   receive_raw(fd, answer, sizeof answer);
   stop_turning();
-  assert_int_equal(ms_tcp_get_answer(answer, proof, why), 1);
+  assert_int_equal(ms_peer_get_answer(answer, proof, why), 1);
   close(fd);
   close_ends(&all);
 }
@@ -183,19 +183,19 @@ static void H6_without_a_token_another_user_is_refused(void **state) {
   fflush(NULL);
   pid_t pid = fork();
   if (pid == 0) {
-    uint8_t greeting[MS_TCP_GREETING], nonce[MS_WIRE_NONCE], bytes[MS_TCP_HELLO], answer[MS_TCP_ANSWER], proof[32];
-    char why[MS_TCP_REASON] = "";
+    uint8_t greeting[MS_PEER_GREETING], nonce[MS_WIRE_NONCE], bytes[MS_PEER_HELLO], answer[MS_PEER_ANSWER], proof[32];
+    char why[MS_PEER_REASON] = "";
     uint32_t version;
-    ms_tcp_hello hello = hello_to(0, 1, 2);
+    ms_peer_hello hello = hello_to(0, 1, 2);
     if (setgid(OTHER) || setuid(OTHER)) _exit(2);
     int fd = connect_raw(port);
     receive_raw(fd, greeting, sizeof greeting);
-    ms_tcp_get_greeting(greeting, &version, nonce);
-    ms_tcp_prove("", 'C', nonce, &hello, hello.proof);
-    ms_tcp_put_hello(bytes, &hello);
+    ms_peer_get_greeting(greeting, &version, nonce);
+    ms_peer_prove("", 'C', nonce, &hello, hello.proof);
+    ms_peer_put_hello(bytes, &hello);
     send_raw(fd, bytes, sizeof bytes);
     receive_raw(fd, answer, sizeof answer);
-    _exit(ms_tcp_get_answer(answer, proof, why) || message_lacks(why, "user 65533 | user 0"));
+    _exit(ms_peer_get_answer(answer, proof, why) || message_lacks(why, "user 65533 | user 0"));
   }
   waitpid(pid, &status, 0);
   stop_turning();

@@ -22,7 +22,7 @@ static void compact(ms_store_peer *peer) {
 }
 
 static int append(ms_store_peer *peer, const void *bytes, size_t n) {
-  if (peer->broken || peer->out_used - peer->out_sent + n > MS_PEER_UNREAD) return 0;
+  if (peer->broken || peer->out_used - peer->out_sent + n > MS_STORE_UNREAD) return 0;
   if (peer->out_used + n > peer->out_capacity) compact(peer);
   if (peer->out_used + n > peer->out_capacity) {
     size_t capacity = 2 * peer->out_capacity + n;
@@ -52,7 +52,7 @@ void ms_store_shared_release(ms_store_shared *shared) {
 ms_store_peer *ms_store_peer_new(int fd) {
   uint8_t greeting[MS_WIRE_GREETING];
   ms_store_peer *peer = ms_calloc(1, sizeof *peer);
-  if (peer) peer->in = malloc(peer->in_capacity = MS_WIRE_HEADER + MS_PEER_LONGEST);
+  if (peer) peer->in = malloc(peer->in_capacity = MS_WIRE_HEADER + MS_STORE_LONGEST);
   if (peer && peer->in) {
     peer->fd = fd;
     peer->rank = -1;
@@ -69,7 +69,7 @@ ms_store_peer *ms_store_peer_new(int fd) {
 }
 
 int ms_store_peer_allow_posts(ms_store_peer *peer) {
-  size_t capacity = MS_WIRE_HEADER + MS_PEER_LONGEST_POST;
+  size_t capacity = MS_WIRE_HEADER + MS_STORE_LONGEST_POST;
   uint8_t *grown = realloc(peer->in, capacity);
   if (!grown) return 0;
   peer->in = grown;
@@ -149,7 +149,7 @@ static int send_some(ms_store_peer *peer) {
 
 static uint32_t longest_of(const ms_store_peer *peer) {
   if (peer->rank < 0) return MS_STRANGER_LONGEST;
-  return peer->posts ? MS_PEER_LONGEST_POST : MS_PEER_LONGEST;
+  return peer->posts ? MS_STORE_LONGEST_POST : MS_STORE_LONGEST;
 }
 
 /* Passes on the whole frames in the buffer. 0: one of them is invalid. */

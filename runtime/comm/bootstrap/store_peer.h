@@ -8,10 +8,10 @@
 /* Body sizes in bytes: the longest frame of a client, a text; that of a client that posts; and that of a stranger, a
  * HELLO, perhaps of another version. Last, the output that a peer can leave unread. */
 enum {
-  MS_PEER_LONGEST = MS_STORE_TEXT,
-  MS_PEER_LONGEST_POST = 4 + MS_STORE_POST,
+  MS_STORE_LONGEST = MS_STORE_TEXT,
+  MS_STORE_LONGEST_POST = 4 + MS_STORE_POST,
   MS_STRANGER_LONGEST = 512,
-  MS_PEER_UNREAD = 64 << 20
+  MS_STORE_UNREAD = 64 << 20
 };
 
 /* A body sent to many peers: stored once, freed by its last holder. */
@@ -53,7 +53,7 @@ void ms_store_peer_send(ms_store_peer *peer, uint32_t kind, const void *body, si
  * requests more than it reads. */
 void ms_store_peer_share(ms_store_peer *peer, uint32_t kind, ms_store_shared *body);
 void ms_store_peer_tell(ms_store_peer *peer, uint32_t kind, int status, const char *text);
-/* Makes room for frames of MS_PEER_LONGEST_POST bytes; 0 when memory is short. */
+/* Makes room for frames of MS_STORE_LONGEST_POST bytes; 0 when memory is short. */
 int ms_store_peer_allow_posts(ms_store_peer *peer);
 /* The events to poll for. */
 short ms_store_peer_events(const ms_store_peer *peer);

@@ -49,7 +49,7 @@ int ms_store_posts_take_node(ms_store_posts *posts, ms_store_peer *peer, const u
 
 /* Sends `from`'s post to the receivers of the other hosts. */
 static void pass_on(const ms_store_posts *posts, int from, const uint8_t *post, uint32_t bytes) {
-  uint8_t body[4 + MS_PEER_LONGEST_POST];
+  uint8_t body[4 + MS_STORE_LONGEST_POST];
   ms_wire_put32(body, (uint32_t)from);
   memcpy(body + 4, post, bytes);
   for (int node = 0; node < posts->nodes; node++) {

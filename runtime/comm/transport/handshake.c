@@ -10,67 +10,67 @@ enum { RANK_AT = 4, TO_AT = 8, SIZE_AT = 12, NONCE_AT = 16, PROOF_AT = NONCE_AT 
 enum { JOB_AT = PROOF_AT + MS_WIRE_PROOF };
 enum { WELCOME = 1, REFUSED = 2, BODY_AT = 8 };
 
-void ms_tcp_put_greeting(uint8_t greeting[MS_TCP_GREETING], const uint8_t nonce[MS_WIRE_NONCE]) {
-  memset(greeting, 0, MS_TCP_GREETING);
+void ms_peer_put_greeting(uint8_t greeting[MS_PEER_GREETING], const uint8_t nonce[MS_WIRE_NONCE]) {
+  memset(greeting, 0, MS_PEER_GREETING);
   memcpy(greeting, MAGIC, sizeof MAGIC);
-  ms_wire_put32(greeting + VERSION_AT, MS_TCP_VERSION);
+  ms_wire_put32(greeting + VERSION_AT, MS_PEER_VERSION);
   memcpy(greeting + GREETING_NONCE_AT, nonce, MS_WIRE_NONCE);
 }
 
-int ms_tcp_get_greeting(const uint8_t greeting[MS_TCP_GREETING], uint32_t *version, uint8_t nonce[MS_WIRE_NONCE]) {
+int ms_peer_get_greeting(const uint8_t greeting[MS_PEER_GREETING], uint32_t *version, uint8_t nonce[MS_WIRE_NONCE]) {
   *version = ms_wire_get32(greeting + VERSION_AT);
   memcpy(nonce, greeting + GREETING_NONCE_AT, MS_WIRE_NONCE);
   return !memcmp(greeting, MAGIC, sizeof MAGIC);
 }
 
-void ms_tcp_put_hello(uint8_t bytes[MS_TCP_HELLO], const ms_tcp_hello *hello) {
+void ms_peer_put_hello(uint8_t bytes[MS_PEER_HELLO], const ms_peer_hello *hello) {
   ms_wire_put32(bytes, hello->version);
   ms_wire_put32(bytes + RANK_AT, (uint32_t)hello->rank);
   ms_wire_put32(bytes + TO_AT, (uint32_t)hello->to);
   ms_wire_put32(bytes + SIZE_AT, (uint32_t)hello->size);
   memcpy(bytes + NONCE_AT, hello->nonce, MS_WIRE_NONCE);
   memcpy(bytes + PROOF_AT, hello->proof, MS_WIRE_PROOF);
-  memcpy(bytes + JOB_AT, hello->job, MS_TCP_JOB);
+  memcpy(bytes + JOB_AT, hello->job, MS_PEER_JOB);
 }
 
-void ms_tcp_get_hello(const uint8_t bytes[MS_TCP_HELLO], ms_tcp_hello *hello) {
+void ms_peer_get_hello(const uint8_t bytes[MS_PEER_HELLO], ms_peer_hello *hello) {
   hello->version = ms_wire_get32(bytes);
   hello->rank = (int32_t)ms_wire_get32(bytes + RANK_AT);
   hello->to = (int32_t)ms_wire_get32(bytes + TO_AT);
   hello->size = (int32_t)ms_wire_get32(bytes + SIZE_AT);
   memcpy(hello->nonce, bytes + NONCE_AT, MS_WIRE_NONCE);
   memcpy(hello->proof, bytes + PROOF_AT, MS_WIRE_PROOF);
-  ms_wire_get_text(bytes + JOB_AT, MS_TCP_JOB, hello->job, sizeof hello->job);
+  ms_wire_get_text(bytes + JOB_AT, MS_PEER_JOB, hello->job, sizeof hello->job);
 }
 
-void ms_tcp_prove(const char *token, char side, const uint8_t nonce[MS_WIRE_NONCE], const ms_tcp_hello *hello,
-                  uint8_t proof[MS_WIRE_PROOF]) {
-  uint8_t text[1 + sizeof MAGIC + MS_WIRE_NONCE + MS_TCP_HELLO], *at = text;
-  ms_tcp_hello claim = *hello;
+void ms_peer_prove(const char *token, char side, const uint8_t nonce[MS_WIRE_NONCE], const ms_peer_hello *hello,
+                   uint8_t proof[MS_WIRE_PROOF]) {
+  uint8_t text[1 + sizeof MAGIC + MS_WIRE_NONCE + MS_PEER_HELLO], *at = text;
+  ms_peer_hello claim = *hello;
   memset(claim.proof, 0, sizeof claim.proof);
   *at++ = (uint8_t)side;
   memcpy(at, MAGIC, sizeof MAGIC);
   at += sizeof MAGIC;
   memcpy(at, nonce, MS_WIRE_NONCE);
-  ms_tcp_put_hello(at + MS_WIRE_NONCE, &claim);
+  ms_peer_put_hello(at + MS_WIRE_NONCE, &claim);
   ms_wire_prove(token, text, sizeof text, proof);
 }
 
-void ms_tcp_put_welcome(uint8_t answer[MS_TCP_ANSWER], const uint8_t proof[MS_WIRE_PROOF]) {
-  memset(answer, 0, MS_TCP_ANSWER);
+void ms_peer_put_welcome(uint8_t answer[MS_PEER_ANSWER], const uint8_t proof[MS_WIRE_PROOF]) {
+  memset(answer, 0, MS_PEER_ANSWER);
   ms_wire_put32(answer, WELCOME);
   memcpy(answer + BODY_AT, proof, MS_WIRE_PROOF);
 }
 
-void ms_tcp_put_refusal(uint8_t answer[MS_TCP_ANSWER], const char *why) {
-  size_t n = strnlen(why, MS_TCP_REASON - 1);
-  memset(answer, 0, MS_TCP_ANSWER);
+void ms_peer_put_refusal(uint8_t answer[MS_PEER_ANSWER], const char *why) {
+  size_t n = strnlen(why, MS_PEER_REASON - 1);
+  memset(answer, 0, MS_PEER_ANSWER);
   ms_wire_put32(answer, REFUSED);
   memcpy(answer + BODY_AT, why, n);
 }
 
-int ms_tcp_get_answer(const uint8_t answer[MS_TCP_ANSWER], uint8_t proof[MS_WIRE_PROOF], char why[MS_TCP_REASON]) {
+int ms_peer_get_answer(const uint8_t answer[MS_PEER_ANSWER], uint8_t proof[MS_WIRE_PROOF], char why[MS_PEER_REASON]) {
   memcpy(proof, answer + BODY_AT, MS_WIRE_PROOF);
-  ms_wire_get_text(answer + BODY_AT, MS_TCP_REASON, why, MS_TCP_REASON);
+  ms_wire_get_text(answer + BODY_AT, MS_PEER_REASON, why, MS_PEER_REASON);
   return ms_wire_get32(answer) == WELCOME;
 }

@@ -6,34 +6,34 @@
 
 #include "comm/transport/frame.h"
 
-enum { MS_TCP_VERSION = 1, MS_TCP_JOB = 128 };
+enum { MS_PEER_VERSION = 1, MS_PEER_JOB = 128 };
 
 enum {
-  MS_TCP_GREETING = 8 + 4 + 4 + MS_WIRE_NONCE,
-  MS_TCP_HELLO = 16 + MS_WIRE_NONCE + MS_WIRE_PROOF + MS_TCP_JOB,
-  MS_TCP_ANSWER = 4 + 4 + MS_TCP_REASON
+  MS_PEER_GREETING = 8 + 4 + 4 + MS_WIRE_NONCE,
+  MS_PEER_HELLO = 16 + MS_WIRE_NONCE + MS_WIRE_PROOF + MS_PEER_JOB,
+  MS_PEER_ANSWER = 4 + 4 + MS_PEER_REASON
 };
 
 /* What the connecting rank claims. */
-typedef struct ms_tcp_hello {
+typedef struct ms_peer_hello {
   uint32_t version;
   int32_t rank, to, size; /* to: the rank that it wants to reach */
   uint8_t nonce[MS_WIRE_NONCE], proof[MS_WIRE_PROOF];
-  char job[MS_TCP_JOB];
-} ms_tcp_hello;
+  char job[MS_PEER_JOB];
+} ms_peer_hello;
 
-void ms_tcp_put_greeting(uint8_t greeting[MS_TCP_GREETING], const uint8_t nonce[MS_WIRE_NONCE]);
+void ms_peer_put_greeting(uint8_t greeting[MS_PEER_GREETING], const uint8_t nonce[MS_WIRE_NONCE]);
 /* 0: these bytes are no greeting. */
-int ms_tcp_get_greeting(const uint8_t greeting[MS_TCP_GREETING], uint32_t *version, uint8_t nonce[MS_WIRE_NONCE]);
-void ms_tcp_put_hello(uint8_t bytes[MS_TCP_HELLO], const ms_tcp_hello *hello);
-void ms_tcp_get_hello(const uint8_t bytes[MS_TCP_HELLO], ms_tcp_hello *hello);
+int ms_peer_get_greeting(const uint8_t greeting[MS_PEER_GREETING], uint32_t *version, uint8_t nonce[MS_WIRE_NONCE]);
+void ms_peer_put_hello(uint8_t bytes[MS_PEER_HELLO], const ms_peer_hello *hello);
+void ms_peer_get_hello(const uint8_t bytes[MS_PEER_HELLO], ms_peer_hello *hello);
 /* side: 'C' for the proof of the connecting side, 'A' for that of the accepting side. Both cover both nonces, the
  * version, the ranks and the job. */
-void ms_tcp_prove(const char *token, char side, const uint8_t nonce[MS_WIRE_NONCE], const ms_tcp_hello *hello,
-                  uint8_t proof[MS_WIRE_PROOF]);
-void ms_tcp_put_welcome(uint8_t answer[MS_TCP_ANSWER], const uint8_t proof[MS_WIRE_PROOF]);
-void ms_tcp_put_refusal(uint8_t answer[MS_TCP_ANSWER], const char *why);
+void ms_peer_prove(const char *token, char side, const uint8_t nonce[MS_WIRE_NONCE], const ms_peer_hello *hello,
+                   uint8_t proof[MS_WIRE_PROOF]);
+void ms_peer_put_welcome(uint8_t answer[MS_PEER_ANSWER], const uint8_t proof[MS_WIRE_PROOF]);
+void ms_peer_put_refusal(uint8_t answer[MS_PEER_ANSWER], const char *why);
 /* 1: welcome, with the proof in `proof`; 0: refused, with the reason in `why`. */
-int ms_tcp_get_answer(const uint8_t answer[MS_TCP_ANSWER], uint8_t proof[MS_WIRE_PROOF], char why[MS_TCP_REASON]);
+int ms_peer_get_answer(const uint8_t answer[MS_PEER_ANSWER], uint8_t proof[MS_WIRE_PROOF], char why[MS_PEER_REASON]);
 
 #endif

@@ -148,9 +148,9 @@ void turn_until_is(ends *all, ms_transfer *transfer, enum ms_transfer_state stat
 
 int port_of_end(const uint8_t *address) { return address[4] | address[5] << 8; }
 
-ms_tcp_hello hello_to(int rank, int to, int n) {
-  return (ms_tcp_hello){
-      .version = MS_TCP_VERSION, .rank = rank, .to = to, .size = n, .nonce = {(uint8_t)rank, 7}, .job = "test"};
+ms_peer_hello hello_to(int rank, int to, int n) {
+  return (ms_peer_hello){
+      .version = MS_PEER_VERSION, .rank = rank, .to = to, .size = n, .nonce = {(uint8_t)rank, 7}, .job = "test"};
 }
 
 static struct {
@@ -176,24 +176,24 @@ void stop_turning(void) {
   pthread_join(turner.thread, NULL);
 }
 
-int greet_end(ends *all, int to, ms_tcp_hello *hello, const char *token, int *fd, char why[MS_TCP_REASON]) {
-  uint8_t greeting[MS_TCP_GREETING], nonce[MS_WIRE_NONCE], bytes[MS_TCP_HELLO], answer[MS_TCP_ANSWER];
+int greet_end(ends *all, int to, ms_peer_hello *hello, const char *token, int *fd, char why[MS_PEER_REASON]) {
+  uint8_t greeting[MS_PEER_GREETING], nonce[MS_WIRE_NONCE], bytes[MS_PEER_HELLO], answer[MS_PEER_ANSWER];
   uint8_t proof[MS_WIRE_PROOF];
   uint32_t version;
   start_turning(all);
   *fd = connect_raw(port_of_end(all->addresses[to]));
   receive_raw(*fd, greeting, sizeof greeting);
-  assert_true(ms_tcp_get_greeting(greeting, &version, nonce));
-  ms_tcp_prove(token, 'C', nonce, hello, hello->proof);
-  ms_tcp_put_hello(bytes, hello);
+  assert_true(ms_peer_get_greeting(greeting, &version, nonce));
+  ms_peer_prove(token, 'C', nonce, hello, hello->proof);
+  ms_peer_put_hello(bytes, hello);
   send_raw(*fd, bytes, sizeof bytes);
   receive_raw(*fd, answer, sizeof answer);
   stop_turning();
-  return ms_tcp_get_answer(answer, proof, why);
+  return ms_peer_get_answer(answer, proof, why);
 }
 
 void send_tcp_frame(int fd, uint32_t kind, uint32_t bytes, uint64_t key, uint64_t number, int64_t value) {
-  uint8_t header[MS_TCP_HEADER];
-  ms_tcp_put_frame(header, &(ms_tcp_frame){kind, bytes, key, number, value});
+  uint8_t header[MS_PEER_HEADER];
+  ms_peer_put_frame(header, &(ms_peer_frame){kind, bytes, key, number, value});
   send_raw(fd, header, sizeof header);
 }

@@ -64,9 +64,9 @@ void start_turning(ends *all);
 void stop_turning(void);
 /* A plain blocking connection that has answered rank `to`'s greeting with this hello, and read its answer; 1: it is
  * welcome. */
-int greet_end(ends *all, int to, ms_tcp_hello *hello, const char *token, int *fd, char why[MS_TCP_REASON]);
+int greet_end(ends *all, int to, ms_peer_hello *hello, const char *token, int *fd, char why[MS_PEER_REASON]);
 /* What rank `rank` of n says to rank `to`. */
-ms_tcp_hello hello_to(int rank, int to, int n);
+ms_peer_hello hello_to(int rank, int to, int n);
 void send_tcp_frame(int fd, uint32_t kind, uint32_t bytes, uint64_t key, uint64_t number, int64_t value);
 
 #endif

@@ -237,11 +237,11 @@ static int post(ms_endpoint *endpoint, ms_transfer *transfer) {
     return MS_OK;
   }
   endpoint->busy_at = ms_clock();
-  return ms_tcp_post(&peer->keys, transfer);
+  return ms_keys_post(&peer->keys, transfer);
 }
 
 /* Waits until MPI holds nothing of a key, for at most the time of the deadline. */
-static void drain(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_tcp_key *key) {
+static void drain(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_key *key) {
   double end = ms_clock() + endpoint->config.timeout;
   int rc = ms_mpi_take_back(endpoint, peer, key);
   while (!rc && ms_mpi_holds(peer, key) && ms_clock() < end) {
@@ -258,11 +258,11 @@ static void cancel(ms_endpoint *endpoint, uint64_t number) {
   ms_error_save(&before);
   for (int i = 0; i < endpoint->n_peers; i++) {
     ms_mpi_peer *peer = &endpoint->peers[i];
-    ms_tcp_key *key = ms_tcp_find_key(&peer->keys, number);
+    ms_key *key = ms_keys_find(&peer->keys, number);
     if (!key) continue;
-    key->cancelled = MS_TCP_BY_CALLER;
+    key->cancelled = MS_KEY_BY_CALLER;
     drain(endpoint, peer, key);
-    ms_tcp_fail_transfers(key);
+    ms_key_fail(key);
   }
   ms_error_restore(&before);
 }
@@ -304,7 +304,7 @@ static void close_endpoint(ms_endpoint *endpoint) {
   }
   for (int i = 0; i < endpoint->n_peers; i++)
     for (int k = 0; k < endpoint->peers[i].keys.reach; k++)
-      if (endpoint->peers[i].keys.slot[k].used) ms_tcp_fail_transfers(&endpoint->peers[i].keys.slot[k]);
+      if (endpoint->peers[i].keys.slot[k].used) ms_key_fail(&endpoint->peers[i].keys.slot[k]);
   stop_listening(endpoint);
   free_endpoint(endpoint);
   ms_error_restore(&before);

@@ -66,7 +66,7 @@ enum ms_mpi_state {
 /* A piece under way. */
 typedef struct ms_mpi_piece {
   uint8_t held;          /* MPI has it */
-  ms_tcp_key *key;       /* NULL: nothing waits for it; its memory is the endpoint's */
+  ms_key *key;           /* NULL: nothing waits for it; its memory is the endpoint's */
   ms_transfer *transfer; /* of the key */
   int bytes;
 } ms_mpi_piece;
@@ -78,7 +78,7 @@ typedef struct ms_mpi_peer {
   uint8_t report;            /* failed() is due: 1 when MPI holds nothing any more, 2 now, 3 called */
   uint16_t last_kind;        /* the last frame, GOODBYE or REASON_OF, is due; 0: it is not */
   char why[512];
-  ms_tcp_keys keys;
+  ms_keys keys;
   ms_mpi_piece out[MS_MPI_UNDER_WAY], in[MS_MPI_UNDER_WAY]; /* by tag */
   uint8_t *dropped;    /* [MS_MPI_UNDER_WAY][MS_MPI_PIECE]: pieces that nothing waits for; untouched otherwise */
   uint8_t listens;     /* MPI has message_in */
@@ -119,17 +119,17 @@ enum ms_mpi_slot {
 };
 
 /* 1: the peer has pieces in flight of memory that is the caller's: of this key, or of any (NULL). */
-int ms_mpi_holds(const ms_mpi_peer *peer, const ms_tcp_key *key);
+int ms_mpi_holds(const ms_mpi_peer *peer, const ms_key *key);
 /* 1: any piece is in flight from the peer, also one that is dropped. */
 int ms_mpi_has_pieces_in(const ms_mpi_peer *peer);
 /* Reserves a place for the next piece of a key's sends, and writes its announcement. Returns 0: no place is free. */
-int ms_mpi_announce(ms_mpi_peer *peer, ms_tcp_key *key, ms_mpi_frame *frame);
+int ms_mpi_announce(ms_mpi_peer *peer, ms_key *key, ms_mpi_frame *frame);
 /* Sends the piece that was announced; the transfer's memory is MPI's until it is over. */
 int ms_mpi_send_piece(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_frame *frame);
 /* Receives a piece that the peer has announced, to the next bytes of a key's receives. key NULL: drops it. */
-int ms_mpi_receive_piece(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_frame *frame, ms_tcp_key *key);
+int ms_mpi_receive_piece(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_frame *frame, ms_key *key);
 /* Takes back receives, of this key or of any (NULL), whose messages have not come: they will be dropped. */
-int ms_mpi_take_back(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_tcp_key *key);
+int ms_mpi_take_back(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_key *key);
 /* Lets MPI make progress, and ends what is over; counts it in endpoint->news. */
 int ms_mpi_poll(ms_endpoint *endpoint);
 

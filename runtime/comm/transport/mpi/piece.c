@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "comm/transport/mpi/mpi.h"
 
-int ms_mpi_holds(const ms_mpi_peer *peer, const ms_tcp_key *key) {
+int ms_mpi_holds(const ms_mpi_peer *peer, const ms_key *key) {
   for (int i = 0; i < MS_MPI_UNDER_WAY; i++) {
     const ms_mpi_piece *out = &peer->out[i], *in = &peer->in[i];
     if (out->held && out->key && (!key || out->key == key)) return 1;
@@ -19,7 +19,7 @@ int ms_mpi_has_pieces_in(const ms_mpi_peer *peer) {
 }
 
 /* The next bytes of a queue begin to move. */
-static ms_mpi_piece begin_next(ms_tcp_key *key, ms_tcp_queue *queue, int bytes) {
+static ms_mpi_piece begin_next(ms_key *key, ms_key_queue *queue, int bytes) {
   ms_mpi_piece piece = {.held = 1, .key = key, .transfer = queue->next, .bytes = bytes};
   queue->begun += bytes;
   if (queue->begun < piece.transfer->bytes) return piece;
@@ -28,7 +28,7 @@ static ms_mpi_piece begin_next(ms_tcp_key *key, ms_tcp_queue *queue, int bytes) 
   return piece;
 }
 
-int ms_mpi_announce(ms_mpi_peer *peer, ms_tcp_key *key, ms_mpi_frame *frame) {
+int ms_mpi_announce(ms_mpi_peer *peer, ms_key *key, ms_mpi_frame *frame) {
   int place = 0;
   while (place < MS_MPI_UNDER_WAY && peer->out[place].held) place++;
   if (place == MS_MPI_UNDER_WAY) return 0;
@@ -60,7 +60,7 @@ static int receive_to(ms_endpoint *endpoint, ms_mpi_peer *peer, int place, void 
   return ms_mpi_break(endpoint);
 }
 
-int ms_mpi_receive_piece(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_frame *frame, ms_tcp_key *key) {
+int ms_mpi_receive_piece(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_frame *frame, ms_key *key) {
   const int place = frame->tag - 1, bytes = (int)frame->bytes;
   void *data = key ? (char *)key->receives.next->data + key->receives.begun : NULL;
   peer->in[place] = key ? begin_next(key, &key->receives, bytes) : (ms_mpi_piece){.held = 1, .bytes = bytes};
@@ -68,7 +68,7 @@ int ms_mpi_receive_piece(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_
   return receive_to(endpoint, peer, place, data, bytes);
 }
 
-int ms_mpi_take_back(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_tcp_key *key) {
+int ms_mpi_take_back(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_key *key) {
   for (int i = 0; i < MS_MPI_UNDER_WAY; i++) {
     ms_mpi_piece *piece = &peer->in[i];
     if (!piece->held || !piece->key || (key && piece->key != key)) continue;
@@ -82,10 +82,10 @@ int ms_mpi_take_back(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_tcp_key 
 /* ---- what is over ---- */
 
 /* Transfers of a key end in order. */
-static void end_piece(ms_mpi_piece *piece, ms_tcp_queue *queue, int64_t *count) {
+static void end_piece(ms_mpi_piece *piece, ms_key_queue *queue, int64_t *count) {
   *count += piece->bytes;
   piece->transfer->moved += piece->bytes;
-  while (queue->first && queue->first->moved == queue->first->bytes) ms_tcp_queue_finish(queue, MS_TRANSFER_DONE);
+  while (queue->first && queue->first->moved == queue->first->bytes) ms_key_finish(queue, MS_TRANSFER_DONE);
 }
 
 static void end_out(ms_endpoint *endpoint, ms_mpi_peer *peer, ms_mpi_piece *piece, double now) {

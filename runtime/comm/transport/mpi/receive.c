@@ -28,7 +28,7 @@ static void take_hello(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_fr
 
 /* Returns 0 when the frame has to wait: this rank does not know yet that its oldest sends are over. */
 static int take_credit(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_frame *frame) {
-  ms_tcp_key *key = ms_tcp_add_key(&peer->keys, frame->key);
+  ms_key *key = ms_keys_add(&peer->keys, frame->key);
   const int full = key && !key->cancelled && key->credits - key->sends.finished >= MS_TRANSPORT_UNDER_WAY;
   if (full && ms_mpi_holds(peer, key)) return 0;
   const char *wrong = !key                                                ? "a credit for one key too many"
@@ -44,7 +44,7 @@ static int take_credit(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_fr
 /* Returns 0 when the frame has to wait for the piece before it under the same tag. */
 static int take_data(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_frame *frame, int *rc) {
   if (peer->in[frame->tag - 1].held) return 0;
-  ms_tcp_key *key = peer->state == MS_MPI_UP ? ms_tcp_find_key(&peer->keys, frame->key) : NULL;
+  ms_key *key = peer->state == MS_MPI_UP ? ms_keys_find(&peer->keys, frame->key) : NULL;
   ms_transfer *receive = key ? key->receives.next : NULL;
   const int drops = peer->state != MS_MPI_UP || (key && key->cancelled && !key->peer_cancelled);
   const char *wrong =
@@ -60,14 +60,15 @@ static int take_data(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_fram
 }
 
 static void take_cancel(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_frame *frame) {
-  const char *wrong = ms_tcp_take_cancel(&peer->keys, frame->key);
+  const char *wrong = ms_keys_take_cancel(&peer->keys, frame->key);
   if (wrong) break_off(endpoint, peer, frame, wrong);
 }
 
 /* Returns 0 when the frame has to wait for pieces that the peer sent before it. */
 static int take_goodbye(ms_endpoint *endpoint, ms_mpi_peer *peer) {
   if (ms_mpi_has_pieces_in(peer)) return 0;
-  if (ms_tcp_is_awaited(&peer->keys)) ms_mpi_fail(endpoint, peer, 0, "it left while transfers with it were under way");
+  if (ms_keys_are_awaited(&peer->keys))
+    ms_mpi_fail(endpoint, peer, 0, "it left while transfers with it were under way");
   else {
     peer->state = MS_MPI_LEFT;
     endpoint->n_up--;

@@ -38,12 +38,12 @@ static int say_last(ms_mpi_peer *peer, ms_mpi_frame *frame) {
 /* A credit or a cancellation. */
 static int control(ms_mpi_peer *peer, ms_mpi_frame *frame) {
   for (int i = 0; i < peer->keys.reach; i++) {
-    ms_tcp_key *key = &peer->keys.slot[i];
+    ms_key *key = &peer->keys.slot[i];
     if (!key->used) continue;
     if (key->cancelled && !key->told && !key->sends.first && !key->receives.first) {
       *frame = (ms_mpi_frame){.kind = MS_MPI_CANCEL, .key = key->key};
       key->told = 1;
-      if (key->peer_cancelled) ms_tcp_forget_key(&peer->keys, key);
+      if (key->peer_cancelled) ms_keys_forget(&peer->keys, key);
       return 1;
     }
     ms_transfer *receive = key->uncredited;
@@ -56,19 +56,19 @@ static int control(ms_mpi_peer *peer, ms_mpi_frame *frame) {
 }
 
 /* 1: the peer waits for the next bytes of this key. */
-static int can_move(const ms_tcp_key *key) {
+static int can_move(const ms_key *key) {
   const ms_transfer *send = key->sends.next;
   return key->used && !key->cancelled && !key->peer_cancelled && send && send->number < key->credits;
 }
 
 /* The next piece of a send. Returns 0 when there is none, or the sizes differ and the peer has failed. */
 static int announce(ms_endpoint *endpoint, ms_mpi_peer *peer, ms_mpi_frame *frame) {
-  ms_tcp_keys *keys = &peer->keys;
-  char why[MS_TCP_SIZES];
+  ms_keys *keys = &peer->keys;
+  char why[MS_KEY_SIZES];
   for (int i = 0; i < keys->reach; i++) {
-    ms_tcp_key *key = &keys->slot[(keys->turn + i) % keys->reach];
+    ms_key *key = &keys->slot[(keys->turn + i) % keys->reach];
     if (!can_move(key)) continue;
-    if (ms_tcp_compare_sizes(key, key->sends.next, endpoint->config.rank, why)) {
+    if (ms_key_compare_sizes(key, key->sends.next, endpoint->config.rank, why)) {
       ms_mpi_fail(endpoint, peer, 1, "%s", why);
       return 0;
     }

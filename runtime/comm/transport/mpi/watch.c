@@ -29,7 +29,7 @@ int ms_mpi_settle(ms_endpoint *endpoint) {
     if (ms_mpi_holds(peer, NULL) && ms_clock() < peer->fail_by) continue;
     ms_mpi_give_up(endpoint, peer);
     for (int k = 0; k < peer->keys.reach; k++)
-      if (peer->keys.slot[k].used) ms_tcp_fail_transfers(&peer->keys.slot[k]);
+      if (peer->keys.slot[k].used) ms_key_fail(&peer->keys.slot[k]);
     peer->report = 2;
     endpoint->news++;
   }
@@ -68,7 +68,7 @@ static void watch(ms_endpoint *endpoint, ms_mpi_peer *peer, double now) {
   if (is_late(endpoint, peer->out, peer->out_moved_at, now) || is_late(endpoint, peer->in, peer->in_moved_at, now))
     fail_late(endpoint, peer,
               "its process hangs or was stopped: no byte of a transfer that both ranks have posted was moved");
-  else if (ms_tcp_is_awaited(&peer->keys)) watch_process(endpoint, peer, now);
+  else if (ms_keys_are_awaited(&peer->keys)) watch_process(endpoint, peer, now);
 }
 
 double ms_mpi_watch(ms_endpoint *endpoint, double now) {

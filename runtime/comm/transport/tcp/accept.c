@@ -41,10 +41,10 @@ static void pause_accepting(ms_endpoint *endpoint) {
 
 static void add_stranger(ms_endpoint *endpoint, int fd) {
   ms_tcp_stranger *stranger = make_room(endpoint);
-  uint8_t greeting[MS_TCP_GREETING];
+  uint8_t greeting[MS_PEER_GREETING];
   *stranger = (ms_tcp_stranger){.fd = fd, .since = ms_clock()};
   int rc = ms_secret_random(stranger->nonce, sizeof stranger->nonce);
-  ms_tcp_put_greeting(greeting, stranger->nonce);
+  ms_peer_put_greeting(greeting, stranger->nonce);
   /* A new socket has room for it. */
   if (rc || send(fd, greeting, sizeof greeting, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof greeting ||
       ms_tcp_register(endpoint, fd, EPOLLIN, MS_TCP_STRANGER, (int)(stranger - endpoint->strangers)))
@@ -67,14 +67,14 @@ void ms_tcp_accept(ms_endpoint *endpoint) {
 }
 
 /* NULL, or the reason to refuse this hello. */
-static const char *judge(const ms_endpoint *endpoint, const ms_tcp_stranger *stranger, const ms_tcp_hello *hello,
+static const char *judge(const ms_endpoint *endpoint, const ms_tcp_stranger *stranger, const ms_peer_hello *hello,
                          char *text, size_t bytes) {
   const ms_transport_config *own = &endpoint->config;
   uint8_t proof[MS_WIRE_PROOF];
-  ms_tcp_prove(endpoint->token, 'C', stranger->nonce, hello, proof);
-  if (hello->version != MS_TCP_VERSION)
+  ms_peer_prove(endpoint->token, 'C', stranger->nonce, hello, proof);
+  if (hello->version != MS_PEER_VERSION)
     snprintf(text, bytes, "it uses protocol version %u, rank %d version %d: all ranks must run the same build",
-             (unsigned)hello->version, own->rank, MS_TCP_VERSION);
+             (unsigned)hello->version, own->rank, MS_PEER_VERSION);
   else if (!ms_wire_same_proof(proof, hello->proof))
     snprintf(text, bytes, "it does not know the job's token: all ranks need the same MOONSHARD_TOKEN");
   else if (!*endpoint->token && ms_wire_check_user(stranger->fd)) snprintf(text, bytes, "%s", ms_error_message());
@@ -93,16 +93,16 @@ static const char *judge(const ms_endpoint *endpoint, const ms_tcp_stranger *str
 }
 
 static void refuse(ms_endpoint *endpoint, ms_tcp_stranger *stranger, const char *why) {
-  uint8_t answer[MS_TCP_ANSWER];
+  uint8_t answer[MS_PEER_ANSWER];
   char name[80];
   ms_wire_peer_name(stranger->fd, name, sizeof name);
   snprintf(endpoint->turned_away, sizeof endpoint->turned_away, "%s: %.160s", name, why);
-  ms_tcp_put_refusal(answer, why);
+  ms_peer_put_refusal(answer, why);
   if (send(stranger->fd, answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {} /* it does not listen */
   drop(endpoint, stranger);
 }
 
-static void welcome(ms_endpoint *endpoint, ms_tcp_stranger *stranger, const ms_tcp_hello *hello) {
+static void welcome(ms_endpoint *endpoint, ms_tcp_stranger *stranger, const ms_peer_hello *hello) {
   if (endpoint->peer_of[hello->rank] < 0 && ms_tcp_add_peer(endpoint, hello->rank)) {
     drop(endpoint, stranger); /* it can try again */
     return;
@@ -110,9 +110,9 @@ static void welcome(ms_endpoint *endpoint, ms_tcp_stranger *stranger, const ms_t
   const int fd = stranger->fd, index = endpoint->peer_of[hello->rank];
   struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                               .data.u64 = (uint64_t)MS_TCP_PEER << 32 | (uint32_t)index};
-  uint8_t proof[MS_WIRE_PROOF], answer[MS_TCP_ANSWER];
-  ms_tcp_prove(endpoint->token, 'A', stranger->nonce, hello, proof);
-  ms_tcp_put_welcome(answer, proof);
+  uint8_t proof[MS_WIRE_PROOF], answer[MS_PEER_ANSWER];
+  ms_peer_prove(endpoint->token, 'A', stranger->nonce, hello, proof);
+  ms_peer_put_welcome(answer, proof);
   if (send(fd, answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof answer ||
       epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, fd, &event)) {
     drop(endpoint, stranger);
@@ -124,8 +124,8 @@ static void welcome(ms_endpoint *endpoint, ms_tcp_stranger *stranger, const ms_t
 }
 
 void ms_tcp_meet(ms_endpoint *endpoint, ms_tcp_stranger *stranger) {
-  char text[MS_TCP_REASON];
-  ms_tcp_hello hello;
+  char text[MS_PEER_REASON];
+  ms_peer_hello hello;
   ms_error_record before;
   if (stranger->fd < 0) return;
   ssize_t got =
@@ -137,8 +137,8 @@ void ms_tcp_meet(ms_endpoint *endpoint, ms_tcp_stranger *stranger) {
   }
   stranger->got += (int)got;
   /* Every version's hello begins with the version. */
-  if (stranger->got < MS_TCP_HELLO && (stranger->got < 4 || ms_wire_get32(stranger->hello) == MS_TCP_VERSION)) return;
-  ms_tcp_get_hello(stranger->hello, &hello);
+  if (stranger->got < MS_PEER_HELLO && (stranger->got < 4 || ms_wire_get32(stranger->hello) == MS_PEER_VERSION)) return;
+  ms_peer_get_hello(stranger->hello, &hello);
   ms_error_save(&before);
   const char *why = judge(endpoint, stranger, &hello, text, sizeof text);
   if (why) refuse(endpoint, stranger, why);

@@ -22,7 +22,7 @@ static const double CONNECT_SECONDS = 3.0, GREETING_SECONDS = 5.0, PAUSE_SECONDS
 __attribute__((format(printf, 3, 4))) static void give_up(ms_endpoint *endpoint, ms_tcp_peer *peer, const char *format,
                                                           ...) {
   ms_tcp_call *call = &peer->call;
-  char name[64], why[MS_TCP_REASON];
+  char name[64], why[MS_PEER_REASON];
   struct sockaddr_storage place;
   socklen_t bytes;
   va_list args;
@@ -107,27 +107,27 @@ static int receive_all(ms_endpoint *endpoint, ms_tcp_peer *peer, int bytes) {
 /* The greeting is there: claims to be this rank, with proof. */
 static void answer_greeting(ms_endpoint *endpoint, ms_tcp_peer *peer) {
   ms_tcp_call *call = &peer->call;
-  uint8_t bytes[MS_TCP_HELLO];
+  uint8_t bytes[MS_PEER_HELLO];
   uint32_t version;
-  if (!ms_tcp_get_greeting(call->bytes, &version, call->nonce)) {
+  if (!ms_peer_get_greeting(call->bytes, &version, call->nonce)) {
     give_up(endpoint, peer, "what listens there is no rank");
     return;
   }
-  if (version != MS_TCP_VERSION) {
+  if (version != MS_PEER_VERSION) {
     give_up(endpoint, peer, "it uses protocol version %u, this rank %d: all ranks must run the same build",
-            (unsigned)version, MS_TCP_VERSION);
+            (unsigned)version, MS_PEER_VERSION);
     return;
   }
-  call->hello = (ms_tcp_hello){
-      .version = MS_TCP_VERSION, .rank = endpoint->config.rank, .to = peer->rank, .size = endpoint->config.size};
+  call->hello = (ms_peer_hello){
+      .version = MS_PEER_VERSION, .rank = endpoint->config.rank, .to = peer->rank, .size = endpoint->config.size};
   memcpy(call->hello.job, endpoint->job, sizeof call->hello.job);
   if ((!*endpoint->token && ms_wire_check_user(call->fd)) ||
       ms_secret_random(call->hello.nonce, sizeof call->hello.nonce)) {
     give_up(endpoint, peer, "%s", ms_error_message());
     return;
   }
-  ms_tcp_prove(endpoint->token, 'C', call->nonce, &call->hello, call->hello.proof);
-  ms_tcp_put_hello(bytes, &call->hello);
+  ms_peer_prove(endpoint->token, 'C', call->nonce, &call->hello, call->hello.proof);
+  ms_peer_put_hello(bytes, &call->hello);
   /* A new socket has room for it. */
   if (send(call->fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof bytes) {
     give_up(endpoint, peer, "it closed the connection");
@@ -139,12 +139,12 @@ static void answer_greeting(ms_endpoint *endpoint, ms_tcp_peer *peer) {
 static void take_answer(ms_endpoint *endpoint, ms_tcp_peer *peer) {
   ms_tcp_call *call = &peer->call;
   uint8_t proof[MS_WIRE_PROOF], expected[MS_WIRE_PROOF];
-  char why[MS_TCP_REASON];
-  if (!ms_tcp_get_answer(call->bytes, proof, why)) {
+  char why[MS_PEER_REASON];
+  if (!ms_peer_get_answer(call->bytes, proof, why)) {
     give_up(endpoint, peer, "it refused: %s", why);
     return;
   }
-  ms_tcp_prove(endpoint->token, 'A', call->nonce, &call->hello, expected);
+  ms_peer_prove(endpoint->token, 'A', call->nonce, &call->hello, expected);
   if (!ms_wire_same_proof(proof, expected)) {
     give_up(endpoint, peer, "what listens there does not know the job's token");
     return;
@@ -166,11 +166,11 @@ void ms_tcp_call_on(ms_endpoint *endpoint, ms_tcp_peer *peer) {
     call->until = ms_clock() + GREETING_SECONDS * ms_wait_scale;
     if (why) give_up(endpoint, peer, "%s", strerror(why));
   }
-  if (call->stage == MS_TCP_GREETED && receive_all(endpoint, peer, MS_TCP_GREETING)) {
+  if (call->stage == MS_TCP_GREETED && receive_all(endpoint, peer, MS_PEER_GREETING)) {
     /* Once it has a hello, the peer can count this rank as connected: the answer has until the deadline. */
     call->until = peer->connect_by;
     answer_greeting(endpoint, peer);
   }
-  if (call->stage == MS_TCP_ANSWERED && receive_all(endpoint, peer, MS_TCP_ANSWER)) take_answer(endpoint, peer);
+  if (call->stage == MS_TCP_ANSWERED && receive_all(endpoint, peer, MS_PEER_ANSWER)) take_answer(endpoint, peer);
   ms_error_restore(&before);
 }

@@ -29,9 +29,9 @@ int ms_tcp_register(ms_endpoint *endpoint, int fd, uint32_t events, enum ms_tcp_
 
 int ms_tcp_add_peer(ms_endpoint *endpoint, int rank) {
   ms_tcp_peer *peer = &endpoint->peers[endpoint->n_peers];
-  ms_tcp_key *slot = ms_calloc(MS_TRANSPORT_KEYS, sizeof *slot);
+  ms_key *slot = ms_calloc(MS_TRANSPORT_KEYS, sizeof *slot);
   if (!slot) return MS_ENOMEM;
-  *peer = (ms_tcp_peer){.rank = rank, .fd = -1, .out_sent = MS_TCP_HEADER, .call.fd = -1, .keys.slot = slot};
+  *peer = (ms_tcp_peer){.rank = rank, .fd = -1, .out_sent = MS_PEER_HEADER, .call.fd = -1, .keys.slot = slot};
   endpoint->peer_of[rank] = endpoint->n_peers++;
   endpoint->strangers[endpoint->n_strangers++].fd = -1;
   return MS_OK;
@@ -66,12 +66,12 @@ void ms_tcp_bring_up(ms_endpoint *endpoint, ms_tcp_peer *peer, int fd) {
   endpoint->n_up++;
 }
 
-void ms_tcp_take_back(ms_tcp_peer *peer, ms_tcp_key *key) {
+void ms_tcp_take_back(ms_tcp_peer *peer, ms_key *key) {
   if (!key || peer->in_key == key) peer->in_to = NULL, peer->in_key = NULL;
   if (!key || peer->out_key == key) peer->out_from = NULL, peer->out_key = NULL;
-  if (key) ms_tcp_fail_transfers(key);
+  if (key) ms_key_fail(key);
   for (int i = 0; !key && i < peer->keys.reach; i++)
-    if (peer->keys.slot[i].used) ms_tcp_fail_transfers(&peer->keys.slot[i]);
+    if (peer->keys.slot[i].used) ms_key_fail(&peer->keys.slot[i]);
 }
 
 void ms_tcp_gone(ms_endpoint *endpoint, ms_tcp_peer *peer, enum ms_tcp_state state) {
@@ -98,6 +98,6 @@ void ms_tcp_fail(ms_endpoint *endpoint, ms_tcp_peer *peer, int say, const char *
   vsnprintf(peer->why, sizeof peer->why, format, args);
   va_end(args);
   peer->report = 1;
-  if (say && peer->state == MS_TCP_UP) ms_tcp_end(endpoint, peer, MS_TCP_REASON_OF);
+  if (say && peer->state == MS_TCP_UP) ms_tcp_end(endpoint, peer, MS_PEER_REASON_OF);
   else ms_tcp_gone(endpoint, peer, MS_TCP_GONE);
 }

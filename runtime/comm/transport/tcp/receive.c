@@ -9,14 +9,14 @@
 #include "base/clock.h"
 #include "comm/transport/tcp/tcp.h"
 
-static void break_off(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_tcp_frame *frame, const char *what) {
+static void break_off(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_peer_frame *frame, const char *what) {
   ms_tcp_fail(endpoint, peer, 1, "rank %d sent %s (kind %u, %u bytes, key %llx, number %llu, value %lld)", peer->rank,
               what, frame->kind, frame->bytes, (unsigned long long)frame->key, (unsigned long long)frame->number,
               (long long)frame->value);
 }
 
-static void take_credit(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_tcp_frame *frame) {
-  ms_tcp_key *key = ms_tcp_add_key(&peer->keys, frame->key);
+static void take_credit(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_peer_frame *frame) {
+  ms_key *key = ms_keys_add(&peer->keys, frame->key);
   const char *wrong = !key                                                ? "a credit for one key too many"
                       : key->peer_cancelled                               ? "a credit for a key that it cancelled"
                       : frame->value < 1 || frame->number != key->credits ? "a credit out of turn"
@@ -31,8 +31,8 @@ static void take_credit(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_tcp_f
   peer->output = 1;
 }
 
-static void take_data(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_tcp_frame *frame) {
-  ms_tcp_key *key = ms_tcp_find_key(&peer->keys, frame->key);
+static void take_data(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_peer_frame *frame) {
+  ms_key *key = ms_keys_find(&peer->keys, frame->key);
   if (key && key->cancelled && !key->peer_cancelled) return; /* sent before it heard of that: the body is dropped */
   ms_transfer *receive = key ? key->receives.first : NULL;
   const char *wrong = !receive || receive == key->uncredited || frame->number != receive->number
@@ -49,21 +49,22 @@ static void take_data(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_tcp_fra
   peer->in_key = key;
 }
 
-static void take_cancel(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_tcp_frame *frame) {
-  const char *wrong = ms_tcp_take_cancel(&peer->keys, frame->key);
+static void take_cancel(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_peer_frame *frame) {
+  const char *wrong = ms_keys_take_cancel(&peer->keys, frame->key);
   if (wrong) break_off(endpoint, peer, frame, wrong);
   else peer->output = 1;
 }
 
 static void take_goodbye(ms_endpoint *endpoint, ms_tcp_peer *peer) {
-  if (ms_tcp_is_awaited(&peer->keys)) ms_tcp_fail(endpoint, peer, 0, "it left while transfers with it were under way");
+  if (ms_keys_are_awaited(&peer->keys))
+    ms_tcp_fail(endpoint, peer, 0, "it left while transfers with it were under way");
   else ms_tcp_gone(endpoint, peer, MS_TCP_LEFT);
 }
 
 /* A whole header. */
 static void take_header(ms_endpoint *endpoint, ms_tcp_peer *peer) {
-  ms_tcp_frame *frame = &peer->in;
-  const char *wrong = ms_tcp_get_frame(peer->in_header, frame);
+  ms_peer_frame *frame = &peer->in;
+  const char *wrong = ms_peer_get_frame(peer->in_header, frame);
   if (wrong) {
     break_off(endpoint, peer, frame, wrong);
     return;
@@ -73,28 +74,28 @@ static void take_header(ms_endpoint *endpoint, ms_tcp_peer *peer) {
   peer->in_to = NULL;
   peer->in_key = NULL;
   switch (frame->kind) {
-    case MS_TCP_CREDIT: take_credit(endpoint, peer, frame); return;
-    case MS_TCP_DATA: take_data(endpoint, peer, frame); return;
-    case MS_TCP_CANCEL: take_cancel(endpoint, peer, frame); return;
-    case MS_TCP_GOODBYE: take_goodbye(endpoint, peer); return;
-    case MS_TCP_PING: peer->pong = peer->output = 1; return;
-    case MS_TCP_PONG: return;
+    case MS_PEER_CREDIT: take_credit(endpoint, peer, frame); return;
+    case MS_PEER_DATA: take_data(endpoint, peer, frame); return;
+    case MS_PEER_CANCEL: take_cancel(endpoint, peer, frame); return;
+    case MS_PEER_GOODBYE: take_goodbye(endpoint, peer); return;
+    case MS_PEER_PING: peer->pong = peer->output = 1; return;
+    case MS_PEER_PONG: return;
     default: peer->in_to = (uint8_t *)peer->reason; return;
   }
 }
 
 /* A whole body, or more of it. */
 static void take_body(ms_endpoint *endpoint, ms_tcp_peer *peer, int64_t bytes) {
-  char text[MS_TCP_REASON];
+  char text[MS_PEER_REASON];
   peer->in_rest -= bytes;
   if (peer->in_to) peer->in_to += bytes;
   if (peer->in_key) {
     ms_transfer *receive = peer->in_key->receives.first;
     endpoint->counts.received += bytes;
     receive->moved += bytes;
-    if (receive->moved == receive->bytes) ms_tcp_queue_finish(&peer->in_key->receives, MS_TRANSFER_DONE);
+    if (receive->moved == receive->bytes) ms_key_finish(&peer->in_key->receives, MS_TRANSFER_DONE);
     if (!peer->in_rest) peer->in_key = NULL;
-  } else if (!peer->in_rest && peer->in.kind == MS_TCP_REASON_OF) {
+  } else if (!peer->in_rest && peer->in.kind == MS_PEER_REASON_OF) {
     ms_wire_get_text((const uint8_t *)peer->reason, peer->in.bytes, text, sizeof text);
     ms_tcp_fail(endpoint, peer, 0, "it ended the connection: %s", text);
   }
@@ -103,7 +104,7 @@ static void take_body(ms_endpoint *endpoint, ms_tcp_peer *peer, int64_t bytes) {
 /* The rest of the body, and in the same call the next header. */
 static ssize_t receive_some(ms_endpoint *endpoint, ms_tcp_peer *peer) {
   struct iovec parts[2] = {{peer->in_to, (size_t)peer->in_rest},
-                           {peer->in_header + peer->in_got, (size_t)(MS_TCP_HEADER - peer->in_got)}};
+                           {peer->in_header + peer->in_got, (size_t)(MS_PEER_HEADER - peer->in_got)}};
   struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
   if (peer->in_rest && !peer->in_to) {
     parts[0].iov_base = endpoint->scratch;
@@ -153,7 +154,7 @@ void ms_tcp_receive(ms_endpoint *endpoint, ms_tcp_peer *peer) {
     if (body) take_body(endpoint, peer, body);
     if (peer->state != MS_TCP_UP) return;
     peer->in_got += (int)(got - body);
-    if (peer->in_got == MS_TCP_HEADER) take_header(endpoint, peer);
+    if (peer->in_got == MS_PEER_HEADER) take_header(endpoint, peer);
   }
   if (peer->state == MS_TCP_ENDING && peer->readable) drop_input(endpoint, peer);
 }

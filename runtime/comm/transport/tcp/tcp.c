@@ -67,9 +67,9 @@ static int open_endpoint(const ms_transport_config *config, ms_endpoint **endpoi
   if (config->size < 1 || config->rank < 0 || config->rank >= config->size || !(config->timeout > 0))
     return MS_FAIL(MS_EINVAL, "transport: rank %d of %d with a timeout of %g s", config->rank, config->size,
                    config->timeout);
-  if (strlen(config->job) >= MS_TCP_JOB)
+  if (strlen(config->job) >= MS_PEER_JOB)
     return MS_FAIL(MS_EINVAL, "transport: the job's id has %zu characters; it can have %d", strlen(config->job),
-                   MS_TCP_JOB - 1);
+                   MS_PEER_JOB - 1);
   ms_endpoint *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;
   made->config = *config;
@@ -105,7 +105,7 @@ static void close_endpoint(ms_endpoint *endpoint) {
   int waits = 1;
   if (!endpoint) return;
   for (int i = 0; i < endpoint->n_peers; i++)
-    if (endpoint->peers[i].state == MS_TCP_UP) ms_tcp_end(endpoint, &endpoint->peers[i], MS_TCP_GOODBYE);
+    if (endpoint->peers[i].state == MS_TCP_UP) ms_tcp_end(endpoint, &endpoint->peers[i], MS_PEER_GOODBYE);
   for (double end = ms_clock() + CLOSE_SECONDS; waits && ms_clock() < end;) {
     waits = 0;
     for (int i = 0; i < endpoint->n_peers; i++) waits |= !has_ended(endpoint, &endpoint->peers[i]);
@@ -159,7 +159,7 @@ static int post(ms_endpoint *endpoint, ms_transfer *transfer) {
     transfer->state = MS_TRANSFER_FAILED;
     return MS_OK;
   }
-  MS_TRY(ms_tcp_post(&peer->keys, transfer));
+  MS_TRY(ms_keys_post(&peer->keys, transfer));
   peer->output = 1;
   return MS_OK;
 }
@@ -167,10 +167,10 @@ static int post(ms_endpoint *endpoint, ms_transfer *transfer) {
 static void cancel(ms_endpoint *endpoint, uint64_t number) {
   for (int i = 0; i < endpoint->n_peers; i++) {
     ms_tcp_peer *peer = &endpoint->peers[i];
-    ms_tcp_key *key = ms_tcp_find_key(&peer->keys, number);
+    ms_key *key = ms_keys_find(&peer->keys, number);
     if (!key || (peer->state != MS_TCP_APART && peer->state != MS_TCP_UP)) continue;
     ms_tcp_take_back(peer, key);
-    key->cancelled = MS_TCP_BY_CALLER;
+    key->cancelled = MS_KEY_BY_CALLER;
     peer->output = 1;
   }
 }

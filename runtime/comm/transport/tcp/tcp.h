@@ -65,9 +65,9 @@ typedef struct ms_tcp_call {
   enum ms_tcp_stage stage;
   int place, fd, got;
   double until; /* end of the attempt, or of the pause */
-  uint8_t bytes[MS_TCP_ANSWER], nonce[MS_WIRE_NONCE];
-  ms_tcp_hello hello;
-  char why[MS_TCP_REASON + 96]; /* the last failure of the attempts that came furthest, to told_at */
+  uint8_t bytes[MS_PEER_ANSWER], nonce[MS_WIRE_NONCE];
+  ms_peer_hello hello;
+  char why[MS_PEER_REASON + 96]; /* the last failure of the attempts that came furthest, to told_at */
   enum ms_tcp_stage told_at;
 } ms_tcp_call;
 
@@ -81,21 +81,21 @@ typedef struct ms_tcp_peer {
   uint8_t report;             /* failed() is due: 1 not called yet, 2 called */
   int broken;                 /* errno of a failed send: the peer fails when what it sent has been read */
   char name[80], why[512];
-  ms_tcp_keys keys;
+  ms_keys keys;
   /* The frame that comes in: `got` bytes of its header, or `rest` bytes of its body to come to `to` (NULL: dropped). */
-  uint8_t in_header[MS_TCP_HEADER];
-  ms_tcp_frame in;
+  uint8_t in_header[MS_PEER_HEADER];
+  ms_peer_frame in;
   int in_got;
   int64_t in_rest;
   uint8_t *in_to;
-  ms_tcp_key *in_key; /* of the receive that in_to belongs to; NULL: none */
-  char reason[MS_TCP_REASON];
+  ms_key *in_key; /* of the receive that in_to belongs to; NULL: none */
+  char reason[MS_PEER_REASON];
   /* The frame that goes out, alike; out_from NULL: zeros. */
-  uint8_t out_header[MS_TCP_HEADER];
-  int out_sent; /* bytes of the header; MS_TCP_HEADER with out_rest 0: there is no frame */
+  uint8_t out_header[MS_PEER_HEADER];
+  int out_sent; /* bytes of the header; MS_PEER_HEADER with out_rest 0: there is no frame */
   int64_t out_rest;
   const uint8_t *out_from;
-  ms_tcp_key *out_key;
+  ms_key *out_key;
   uint32_t last_kind; /* ENDING: the last frame, 0 when it is under way or sent; 0 */
   /* Times: a byte came in; a byte went out; a ping was due; the connection is closed without waiting. */
   double in_at, out_at, pinged_at, end_by;
@@ -110,12 +110,12 @@ typedef struct ms_tcp_peer {
 typedef struct ms_tcp_stranger {
   int fd, got; /* fd -1: a free place */
   double since;
-  uint8_t nonce[MS_WIRE_NONCE], hello[MS_TCP_HELLO];
+  uint8_t nonce[MS_WIRE_NONCE], hello[MS_PEER_HELLO];
 } ms_tcp_stranger;
 
 struct ms_endpoint {
   ms_transport_config config;
-  char *token, job[MS_TCP_JOB];
+  char *token, job[MS_PEER_JOB];
   uint8_t address[MS_TRANSPORT_ADDRESS];
   int epoll, wake, listener; /* listener -1: every rank that could connect has done so */
   ms_tcp_peer *peers;        /* [n_peers], with room for all ranks: what is not used stays untouched */
@@ -149,7 +149,7 @@ void ms_tcp_end(ms_endpoint *endpoint, ms_tcp_peer *peer, uint32_t last_kind);
 /* The connection has ended. */
 void ms_tcp_gone(ms_endpoint *endpoint, ms_tcp_peer *peer, enum ms_tcp_state state);
 /* The posted transfers of a key, or of all keys (NULL), are FAILED; their memory is not touched any more. */
-void ms_tcp_take_back(ms_tcp_peer *peer, ms_tcp_key *key);
+void ms_tcp_take_back(ms_tcp_peer *peer, ms_key *key);
 
 /* Move bytes until a turn is over or the socket has had enough. */
 void ms_tcp_send(ms_endpoint *endpoint, ms_tcp_peer *peer);    /* send.c */

@@ -72,8 +72,8 @@ static void watch_process(ms_endpoint *endpoint, ms_tcp_peer *peer, double now, 
 
 static void watch_transfers(ms_endpoint *endpoint, ms_tcp_peer *peer, double now, int owes) {
   double timeout = endpoint->config.timeout;
-  int sending = peer->out_sent < MS_TCP_HEADER || peer->out_rest, receiving = peer->in_got || peer->in_rest;
-  receiving |= ms_tcp_is_half_received(&peer->keys);
+  int sending = peer->out_sent < MS_PEER_HEADER || peer->out_rest, receiving = peer->in_got || peer->in_rest;
+  receiving |= ms_keys_are_half_received(&peer->keys);
   if (peer->readable) return; /* what has come has not been read yet */
   int late = (sending && now - fmax(peer->out_at, endpoint->awake_at) > timeout) ||
              (receiving && now - fmax(peer->in_at, endpoint->awake_at) > timeout);
@@ -83,7 +83,7 @@ static void watch_transfers(ms_endpoint *endpoint, ms_tcp_peer *peer, double now
                 "no byte of a transfer that both ranks have posted was moved within %g s: its process hangs or was "
                 "stopped",
                 timeout);
-  else if (ms_tcp_is_awaited(&peer->keys)) watch_process(endpoint, peer, now, owes);
+  else if (ms_keys_are_awaited(&peer->keys)) watch_process(endpoint, peer, now, owes);
 }
 
 double ms_tcp_watch(ms_endpoint *endpoint, double now) {

@@ -5,13 +5,13 @@
 #include "base/clock.h"
 #include "comm/transport/ucx/ucx.h"
 
-enum { HELLO_AT = 8, ANSWERS_AT = HELLO_AT + MS_TCP_HELLO };
-/* Sides of proofs (ms_tcp_prove), none of which tcp uses. */
+enum { HELLO_AT = 8, ANSWERS_AT = HELLO_AT + MS_PEER_HELLO };
+/* Sides of proofs (ms_peer_prove), none of which tcp uses. */
 static const char PROOF_SIDE = 'U', SESSION_SIDE = 'S';
 
-static ms_tcp_hello own_hello(const ms_endpoint *endpoint, const ms_ucx_peer *peer) {
-  ms_tcp_hello hello = {
-      .version = MS_TCP_VERSION, .rank = endpoint->config.rank, .to = peer->rank, .size = endpoint->config.size};
+static ms_peer_hello own_hello(const ms_endpoint *endpoint, const ms_ucx_peer *peer) {
+  ms_peer_hello hello = {
+      .version = MS_PEER_VERSION, .rank = endpoint->config.rank, .to = peer->rank, .size = endpoint->config.size};
   memcpy(hello.nonce, peer->nonce, MS_WIRE_NONCE);
   memcpy(hello.job, endpoint->job, sizeof hello.job);
   return hello;
@@ -19,25 +19,25 @@ static ms_tcp_hello own_hello(const ms_endpoint *endpoint, const ms_ucx_peer *pe
 
 void ms_ucx_put_greeting(ms_endpoint *endpoint, const ms_ucx_peer *peer, enum ms_ucx_greeting_kind kind,
                          uint8_t bytes[MS_UCX_GREETING]) {
-  ms_tcp_hello hello = own_hello(endpoint, peer);
-  if (kind == MS_UCX_PROOF) ms_tcp_prove(endpoint->token, PROOF_SIDE, peer->their_nonce, &hello, hello.proof);
+  ms_peer_hello hello = own_hello(endpoint, peer);
+  if (kind == MS_UCX_PROOF) ms_peer_prove(endpoint->token, PROOF_SIDE, peer->their_nonce, &hello, hello.proof);
   memset(bytes, 0, MS_UCX_GREETING);
   ms_wire_put32(bytes, kind);
-  ms_tcp_put_hello(bytes + HELLO_AT, &hello);
+  ms_peer_put_hello(bytes + HELLO_AT, &hello);
   if (kind == MS_UCX_PROOF) memcpy(bytes + ANSWERS_AT, peer->their_nonce, MS_WIRE_NONCE);
 }
 
 static void get_greeting(const uint8_t bytes[MS_UCX_GREETING], ms_ucx_greeting *greeting) {
   greeting->kind = ms_wire_get32(bytes);
-  ms_tcp_get_hello(bytes + HELLO_AT, &greeting->hello);
+  ms_peer_get_hello(bytes + HELLO_AT, &greeting->hello);
   memcpy(greeting->answers, bytes + ANSWERS_AT, MS_WIRE_NONCE);
 }
 
 /* Both ranks compute it from the hello of the lower one and the nonce of the higher one. */
-static void open_session(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_tcp_hello *theirs) {
-  ms_tcp_hello mine = own_hello(endpoint, peer), lower = peer->rank < endpoint->config.rank ? *theirs : mine;
+static void open_session(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_peer_hello *theirs) {
+  ms_peer_hello mine = own_hello(endpoint, peer), lower = peer->rank < endpoint->config.rank ? *theirs : mine;
   const uint8_t *higher = peer->rank < endpoint->config.rank ? mine.nonce : theirs->nonce;
-  ms_tcp_prove(endpoint->token, SESSION_SIDE, higher, &lower, peer->session);
+  ms_peer_prove(endpoint->token, SESSION_SIDE, higher, &lower, peer->session);
   memcpy(peer->their_nonce, theirs->nonce, MS_WIRE_NONCE);
   peer->state = MS_UCX_UP;
   peer->hello = 0;
@@ -50,12 +50,12 @@ static void open_session(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_tcp_
 static int judge(const ms_endpoint *endpoint, const ms_ucx_peer *peer, const ms_ucx_greeting *greeting, char *text,
                  size_t bytes) {
   const ms_transport_config *own = &endpoint->config;
-  const ms_tcp_hello *hello = &greeting->hello;
+  const ms_peer_hello *hello = &greeting->hello;
   uint8_t proof[MS_WIRE_PROOF];
-  ms_tcp_prove(endpoint->token, PROOF_SIDE, peer->nonce, hello, proof);
-  if (hello->version != MS_TCP_VERSION)
+  ms_peer_prove(endpoint->token, PROOF_SIDE, peer->nonce, hello, proof);
+  if (hello->version != MS_PEER_VERSION)
     snprintf(text, bytes, "it uses protocol version %u, rank %d version %d: all ranks must run the same build",
-             (unsigned)hello->version, own->rank, MS_TCP_VERSION);
+             (unsigned)hello->version, own->rank, MS_PEER_VERSION);
   else if (!ms_wire_same_proof(proof, hello->proof))
     snprintf(text, bytes, "it does not know the job's token: all ranks need the same MOONSHARD_TOKEN");
   else if (strcmp(hello->job, endpoint->job))
@@ -67,7 +67,7 @@ static int judge(const ms_endpoint *endpoint, const ms_ucx_peer *peer, const ms_
 }
 
 /* Anybody can say hello: the answer goes to the rank's own address, and proves nothing without its nonce. */
-static void take_hello(ms_ucx_peer *peer, const ms_tcp_hello *hello) {
+static void take_hello(ms_ucx_peer *peer, const ms_peer_hello *hello) {
   if (peer->state == MS_UCX_UP && memcmp(peer->their_nonce, hello->nonce, MS_WIRE_NONCE)) return;
   if (peer->state != MS_UCX_APART && peer->state != MS_UCX_UP) return;
   memcpy(peer->their_nonce, hello->nonce, MS_WIRE_NONCE);
@@ -76,7 +76,7 @@ static void take_hello(ms_ucx_peer *peer, const ms_tcp_hello *hello) {
 
 void ms_ucx_take_greeting(ms_endpoint *endpoint, const uint8_t bytes[MS_UCX_GREETING]) {
   ms_ucx_greeting greeting;
-  const ms_tcp_hello *hello = &greeting.hello;
+  const ms_peer_hello *hello = &greeting.hello;
   get_greeting(bytes, &greeting);
   if (hello->rank < 0 || hello->rank >= endpoint->config.size || hello->to != endpoint->config.rank) return;
   if (endpoint->peer_of[hello->rank] < 0) return; /* it says hello again until this rank knows its peers */

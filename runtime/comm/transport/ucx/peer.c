@@ -31,10 +31,10 @@ int ms_ucx_call(ms_endpoint *endpoint, ms_ucx_peer *peer, const ucp_address_t *a
                  peer->rank, peer->name, endpoint->ucx->status_string(status));
 }
 
-void ms_ucx_take_back(ms_ucx_peer *peer, ms_tcp_key *key) {
-  if (key) ms_tcp_fail_transfers(key);
+void ms_ucx_take_back(ms_ucx_peer *peer, ms_key *key) {
+  if (key) ms_key_fail(key);
   for (int i = 0; !key && i < peer->keys.reach; i++)
-    if (peer->keys.slot[i].used) ms_tcp_fail_transfers(&peer->keys.slot[i]);
+    if (peer->keys.slot[i].used) ms_key_fail(&peer->keys.slot[i]);
 }
 
 static void closed(void *request, ucs_status_t status, void *context) {
@@ -67,7 +67,7 @@ void ms_ucx_fail(ms_endpoint *endpoint, ms_ucx_peer *peer, int say, const char *
   if (peer->state == MS_UCX_UP) endpoint->n_up--;
   say = say && peer->state == MS_UCX_UP;
   peer->state = say ? MS_UCX_ENDING : MS_UCX_GONE;
-  peer->last_kind = say ? MS_TCP_REASON_OF : 0;
+  peer->last_kind = say ? MS_PEER_REASON_OF : 0;
   peer->end_by = ms_clock() + LAST_SECONDS;
   peer->output = 1;
 }

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "comm/transport/ucx/ucx.h"
 
-static void break_off(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_tcp_frame *frame, const char *what) {
+static void break_off(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_peer_frame *frame, const char *what) {
   ms_ucx_fail(endpoint, peer, 1, "rank %d sent %s (kind %u, %u bytes, key %llx, number %llu, value %lld)", peer->rank,
               what, frame->kind, frame->bytes, (unsigned long long)frame->key, (unsigned long long)frame->number,
               (long long)frame->value);
@@ -16,8 +16,8 @@ static void break_off(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_tcp_fra
 
 /* ---- control ---- */
 
-static const char *take_credit(ms_ucx_peer *peer, const ms_tcp_frame *frame) {
-  ms_tcp_key *key = ms_tcp_add_key(&peer->keys, frame->key);
+static const char *take_credit(ms_ucx_peer *peer, const ms_peer_frame *frame) {
+  ms_key *key = ms_keys_add(&peer->keys, frame->key);
   if (!key) return "a credit for one key too many";
   if (key->peer_cancelled) return "a credit for a key that it cancelled";
   if (frame->value < 1 || frame->number != key->credits) return "a credit out of turn";
@@ -27,12 +27,12 @@ static const char *take_credit(ms_ucx_peer *peer, const ms_tcp_frame *frame) {
 }
 
 /* The peer waits for an answer to its goodbye, whether transfers were under way or not. */
-static void take_goodbye(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_tcp_frame *frame) {
+static void take_goodbye(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_peer_frame *frame) {
   peer->answered = 1;
   if (frame->value) return;
   if (peer->state == MS_UCX_UP) peer->goodbye_answer = 1;
   if (peer->state != MS_UCX_UP) return;
-  if (!ms_tcp_is_awaited(&peer->keys)) {
+  if (!ms_keys_are_awaited(&peer->keys)) {
     peer->state = MS_UCX_LEFT;
     endpoint->n_up--;
     return;
@@ -42,7 +42,7 @@ static void take_goodbye(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_tcp_
 }
 
 static void take_reason(ms_endpoint *endpoint, ms_ucx_peer *peer, const void *body, size_t bytes) {
-  char text[MS_TCP_REASON];
+  char text[MS_PEER_REASON];
   ms_wire_get_text(body, bytes, text, sizeof text);
   ms_ucx_fail(endpoint, peer, 0, "it ended the connection: %s", text);
 }
@@ -50,9 +50,8 @@ static void take_reason(ms_endpoint *endpoint, ms_ucx_peer *peer, const void *bo
 /* ---- data ---- */
 
 /* What a piece must follow; NULL: it is dropped, or *wrong says why it breaks the protocol. */
-static ms_tcp_key *find_receive(ms_ucx_peer *peer, const ms_tcp_frame *frame, ms_transfer **receive,
-                                const char **wrong) {
-  ms_tcp_key *key = ms_tcp_find_key(&peer->keys, frame->key);
+static ms_key *find_receive(ms_ucx_peer *peer, const ms_peer_frame *frame, ms_transfer **receive, const char **wrong) {
+  ms_key *key = ms_keys_find(&peer->keys, frame->key);
   if (key && key->cancelled && !key->peer_cancelled) return NULL; /* sent before it heard of that */
   *receive = key ? key->receives.first : NULL;
   while (*receive && (*receive)->moved == (*receive)->bytes) *receive = (*receive)->next;
@@ -76,7 +75,7 @@ static void received(void *request, ucs_status_t status, size_t bytes, void *con
 }
 
 /* UCX moves the piece itself. */
-static const char *fetch(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_tcp_key *key, ms_transfer *receive, void *piece,
+static const char *fetch(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_key *key, ms_transfer *receive, void *piece,
                          size_t bytes) {
   ms_ucx_slot *slot = NULL;
   for (int i = 0; i < MS_UCX_PIECES && !slot; i++)
@@ -97,11 +96,11 @@ static const char *fetch(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_tcp_key *k
   return NULL;
 }
 
-static const char *take_data(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_tcp_frame *frame, void *piece,
+static const char *take_data(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_peer_frame *frame, void *piece,
                              int is_descriptor) {
   const char *wrong = NULL;
   ms_transfer *receive;
-  ms_tcp_key *key = find_receive(peer, frame, &receive, &wrong);
+  ms_key *key = find_receive(peer, frame, &receive, &wrong);
   if (!key) return wrong;
   endpoint->counts.received += frame->bytes;
   if (is_descriptor) return fetch(endpoint, peer, key, receive, piece, frame->bytes);
@@ -113,15 +112,15 @@ static const char *take_data(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_
 
 /* ---- all frames ---- */
 
-static const char *take(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_tcp_frame *frame, void *body,
+static const char *take(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_peer_frame *frame, void *body,
                         int is_descriptor) {
   switch (frame->kind) {
-    case MS_TCP_CREDIT: return take_credit(peer, frame);
-    case MS_TCP_CANCEL: return ms_tcp_take_cancel(&peer->keys, frame->key);
-    case MS_TCP_DATA: return take_data(endpoint, peer, frame, body, is_descriptor);
-    case MS_TCP_GOODBYE: take_goodbye(endpoint, peer, frame); return NULL;
-    case MS_TCP_PING: peer->pong = 1; return NULL;
-    case MS_TCP_PONG: return NULL;
+    case MS_PEER_CREDIT: return take_credit(peer, frame);
+    case MS_PEER_CANCEL: return ms_keys_take_cancel(&peer->keys, frame->key);
+    case MS_PEER_DATA: return take_data(endpoint, peer, frame, body, is_descriptor);
+    case MS_PEER_GOODBYE: take_goodbye(endpoint, peer, frame); return NULL;
+    case MS_PEER_PING: peer->pong = 1; return NULL;
+    case MS_PEER_PONG: return NULL;
     default: take_reason(endpoint, peer, body, is_descriptor ? 0 : frame->bytes); return NULL;
   }
 }
@@ -138,13 +137,13 @@ ucs_status_t ms_ucx_take_frame(void *context, const void *header, size_t header_
                                const ucp_am_recv_param_t *param) {
   ms_endpoint *endpoint = context;
   ms_ucx_peer *peer = header_bytes == MS_UCX_HEADER ? find_sender(endpoint, header) : NULL;
-  ms_tcp_frame frame;
+  ms_peer_frame frame;
   if (!peer) return UCS_OK;
   endpoint->heard++;
   peer->in_at = ms_clock();
-  const char *wrong = ms_tcp_get_frame((const uint8_t *)header + MS_WIRE_PROOF + 8, &frame);
+  const char *wrong = ms_peer_get_frame((const uint8_t *)header + MS_WIRE_PROOF + 8, &frame);
   if (!wrong && frame.bytes != bytes) wrong = "a frame whose body has another size";
-  if (peer->state == MS_UCX_ENDING && !wrong && frame.kind == MS_TCP_GOODBYE) take_goodbye(endpoint, peer, &frame);
+  if (peer->state == MS_UCX_ENDING && !wrong && frame.kind == MS_PEER_GOODBYE) take_goodbye(endpoint, peer, &frame);
   if (peer->state != MS_UCX_UP) return UCS_OK;
   peer->output = 1;
   if (!wrong) wrong = take(endpoint, peer, &frame, data, (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);

@@ -8,10 +8,10 @@
 #include "comm/transport/ucx/ucx.h"
 
 void ms_ucx_put_header(uint8_t header[MS_UCX_HEADER], const uint8_t session[MS_WIRE_PROOF], int rank,
-                       const ms_tcp_frame *frame) {
+                       const ms_peer_frame *frame) {
   memcpy(header, session, MS_WIRE_PROOF);
   ms_wire_put64(header + MS_WIRE_PROOF, (uint64_t)rank);
-  ms_tcp_put_frame(header + MS_WIRE_PROOF + 8, frame);
+  ms_peer_put_frame(header + MS_WIRE_PROOF + 8, frame);
 }
 
 /* ---- slots ---- */
@@ -22,7 +22,7 @@ static ms_ucx_slot *find_free(ms_ucx_slot *slots, int n) {
   return NULL;
 }
 
-static int is_of(const ms_ucx_slot *slots, int n, const ms_tcp_key *key, const ms_transfer *transfer) {
+static int is_of(const ms_ucx_slot *slots, int n, const ms_key *key, const ms_transfer *transfer) {
   for (int i = 0; i < n; i++)
     if (slots[i].busy && slots[i].transfer && (!key || slots[i].key == key) &&
         (!transfer || slots[i].transfer == transfer))
@@ -30,14 +30,14 @@ static int is_of(const ms_ucx_slot *slots, int n, const ms_tcp_key *key, const m
   return 0;
 }
 
-int ms_ucx_refers(const ms_ucx_peer *peer, const ms_tcp_key *key) {
+int ms_ucx_refers(const ms_ucx_peer *peer, const ms_key *key) {
   return is_of(peer->out, MS_UCX_PIECES, key, NULL) || is_of(peer->in, MS_UCX_PIECES, key, NULL);
 }
 
-void ms_ucx_finish(ms_ucx_peer *peer, ms_tcp_queue *queue) {
+void ms_ucx_finish(ms_ucx_peer *peer, ms_key_queue *queue) {
   for (ms_transfer *first = queue->first; first && first->moved == first->bytes; first = queue->first) {
     if (is_of(first->receives ? peer->in : peer->out, MS_UCX_PIECES, NULL, first)) return;
-    ms_tcp_queue_finish(queue, MS_TRANSFER_DONE);
+    ms_key_finish(queue, MS_TRANSFER_DONE);
     peer->endpoint->heard++; /* the caller may wait for it: no sleep before it has looked */
   }
 }
@@ -74,7 +74,7 @@ static void give(ms_endpoint *endpoint, ms_ucx_slot *slot, enum ms_ucx_message i
   ms_ucx_slot_done(slot);
 }
 
-static void give_frame(ms_endpoint *endpoint, ms_ucx_slot *slot, const ms_tcp_frame *frame, const void *body) {
+static void give_frame(ms_endpoint *endpoint, ms_ucx_slot *slot, const ms_peer_frame *frame, const void *body) {
   ms_ucx_put_header(slot->header, slot->peer->session, endpoint->config.rank, frame);
   give(endpoint, slot, MS_UCX_FRAME, MS_UCX_HEADER, body, frame->bytes);
 }
@@ -91,11 +91,11 @@ static int greet(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_ucx_slot *slot) {
 }
 
 static int send_last(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_ucx_slot *slot) {
-  ms_tcp_frame last = {.kind = peer->last_kind};
+  ms_peer_frame last = {.kind = peer->last_kind};
   if (!last.kind) return 0;
   peer->last_kind = 0;
-  if (last.kind == MS_TCP_REASON_OF) {
-    snprintf(peer->reason, sizeof peer->reason, "%.*s", MS_TCP_REASON - 1, peer->why);
+  if (last.kind == MS_PEER_REASON_OF) {
+    snprintf(peer->reason, sizeof peer->reason, "%.*s", MS_PEER_REASON - 1, peer->why);
     last.bytes = (uint32_t)strlen(peer->reason);
   }
   give_frame(endpoint, slot, &last, peer->reason);
@@ -103,18 +103,18 @@ static int send_last(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_ucx_slot *slot
 }
 
 /* A cancellation, or the credit of a receive. */
-static int send_of_key(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_tcp_key *key, ms_ucx_slot *slot) {
+static int send_of_key(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_key *key, ms_ucx_slot *slot) {
   ms_transfer *receive = key->uncredited;
   if (key->cancelled && !key->told) {
     uint64_t number = key->key;
     key->told = 1;
-    if (key->peer_cancelled) ms_tcp_forget_key(&peer->keys, key);
-    give_frame(endpoint, slot, &(ms_tcp_frame){.kind = MS_TCP_CANCEL, .key = number}, NULL);
+    if (key->peer_cancelled) ms_keys_forget(&peer->keys, key);
+    give_frame(endpoint, slot, &(ms_peer_frame){.kind = MS_PEER_CANCEL, .key = number}, NULL);
     return 1;
   }
   if (!receive || key->peer_cancelled) return 0;
   key->uncredited = receive->next;
-  ms_tcp_frame credit = {.kind = MS_TCP_CREDIT, .key = key->key, .number = receive->number, .value = receive->bytes};
+  ms_peer_frame credit = {.kind = MS_PEER_CREDIT, .key = key->key, .number = receive->number, .value = receive->bytes};
   give_frame(endpoint, slot, &credit, NULL);
   return 1;
 }
@@ -125,19 +125,19 @@ static int send_control(ms_endpoint *endpoint, ms_ucx_peer *peer) {
   if (greet(endpoint, peer, slot)) return 1;
   if (peer->goodbye_answer) {
     peer->goodbye_answer = 0;
-    give_frame(endpoint, slot, &(ms_tcp_frame){.kind = MS_TCP_GOODBYE, .value = 1}, NULL);
+    give_frame(endpoint, slot, &(ms_peer_frame){.kind = MS_PEER_GOODBYE, .value = 1}, NULL);
     return 1;
   }
   if (peer->state == MS_UCX_ENDING) return send_last(endpoint, peer, slot);
   if (peer->state != MS_UCX_UP) return 0;
   if (peer->ping || peer->pong) {
-    uint32_t kind = peer->pong ? MS_TCP_PONG : MS_TCP_PING;
+    uint32_t kind = peer->pong ? MS_PEER_PONG : MS_PEER_PING;
     *(peer->pong ? &peer->pong : &peer->ping) = 0;
-    give_frame(endpoint, slot, &(ms_tcp_frame){.kind = kind}, NULL);
+    give_frame(endpoint, slot, &(ms_peer_frame){.kind = kind}, NULL);
     return 1;
   }
   for (int i = 0; i < peer->keys.reach; i++) {
-    ms_tcp_key *key = &peer->keys.slot[i];
+    ms_key *key = &peer->keys.slot[i];
     if (key->used && send_of_key(endpoint, peer, key, slot)) return 1;
   }
   return 0;
@@ -146,7 +146,7 @@ static int send_control(ms_endpoint *endpoint, ms_ucx_peer *peer) {
 /* ---- data ---- */
 
 /* The first send of a key that has bytes left to give to UCX, or NULL. */
-static ms_transfer *next_send(const ms_tcp_key *key) {
+static ms_transfer *next_send(const ms_key *key) {
   ms_transfer *send = key->sends.first;
   if (!key->used || key->peer_cancelled) return NULL;
   while (send && send->moved == send->bytes) send = send->next;
@@ -154,14 +154,14 @@ static ms_transfer *next_send(const ms_tcp_key *key) {
 }
 
 /* Returns the bytes of the piece. */
-static int64_t send_piece(ms_endpoint *endpoint, ms_ucx_slot *slot, ms_tcp_key *key, ms_transfer *send) {
-  int64_t rest = send->bytes - send->moved, most = endpoint->rendezvous ? MS_TCP_PIECE : MS_UCX_PIECE;
+static int64_t send_piece(ms_endpoint *endpoint, ms_ucx_slot *slot, ms_key *key, ms_transfer *send) {
+  int64_t rest = send->bytes - send->moved, most = endpoint->rendezvous ? MS_PEER_PIECE : MS_UCX_PIECE;
   const uint8_t *body = (const uint8_t *)send->data + send->moved;
-  ms_tcp_frame data = {.kind = MS_TCP_DATA,
-                       .bytes = (uint32_t)(rest < most ? rest : most),
-                       .key = key->key,
-                       .number = send->number,
-                       .value = send->moved};
+  ms_peer_frame data = {.kind = MS_PEER_DATA,
+                        .bytes = (uint32_t)(rest < most ? rest : most),
+                        .key = key->key,
+                        .number = send->number,
+                        .value = send->moved};
   if (slot->piece) body = memcpy(slot->piece, body, data.bytes);
   else slot->transfer = send, slot->key = key;
   send->moved += data.bytes;
@@ -173,14 +173,14 @@ static int64_t send_piece(ms_endpoint *endpoint, ms_ucx_slot *slot, ms_tcp_key *
 
 /* Returns the bytes of the next piece; 0: there is none, or the sizes differ and the peer has failed. */
 static int64_t send_data(ms_endpoint *endpoint, ms_ucx_peer *peer) {
-  ms_tcp_keys *keys = &peer->keys;
+  ms_keys *keys = &peer->keys;
   ms_ucx_slot *slot = find_free(peer->out, MS_UCX_PIECES);
-  char why[MS_TCP_SIZES];
+  char why[MS_KEY_SIZES];
   for (int i = 0; slot && i < keys->reach; i++) {
-    ms_tcp_key *key = &keys->slot[(keys->turn + i) % keys->reach];
+    ms_key *key = &keys->slot[(keys->turn + i) % keys->reach];
     ms_transfer *send = next_send(key);
     if (!send) continue;
-    if (ms_tcp_compare_sizes(key, send, endpoint->config.rank, why)) {
+    if (ms_key_compare_sizes(key, send, endpoint->config.rank, why)) {
       ms_ucx_fail(endpoint, peer, 1, "%s", why);
       return 0;
     }

@@ -111,9 +111,9 @@ static int open_endpoint(const ms_transport_config *config, ms_endpoint **endpoi
   if (config->size < 1 || config->rank < 0 || config->rank >= config->size || !(config->timeout > 0))
     return MS_FAIL(MS_EINVAL, "transport: rank %d of %d with a timeout of %g s", config->rank, config->size,
                    config->timeout);
-  if (strlen(config->job) >= MS_TCP_JOB)
+  if (strlen(config->job) >= MS_PEER_JOB)
     return MS_FAIL(MS_EINVAL, "transport: the job's id has %zu characters; it can have %d", strlen(config->job),
-                   MS_TCP_JOB - 1);
+                   MS_PEER_JOB - 1);
   if (!*config->token)
     return MS_FAIL(MS_EINVAL, "the transport ucx needs a token, even on one machine: give all ranks the same one in "
                               "MOONSHARD_TOKEN (`openssl rand -hex 16` makes one), or set MOONSHARD_TRANSPORT=tcp");
@@ -187,13 +187,13 @@ static int post(ms_endpoint *endpoint, ms_transfer *transfer) {
     transfer->state = MS_TRANSFER_FAILED;
     return MS_OK;
   }
-  MS_TRY(ms_tcp_post(&peer->keys, transfer));
+  MS_TRY(ms_keys_post(&peer->keys, transfer));
   peer->output = 1;
   return MS_OK;
 }
 
 /* Until UCX refers to no memory of the key; with copies it never does. A peer that keeps it has failed. */
-static void await_pieces(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_tcp_key *key) {
+static void await_pieces(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_key *key) {
   for (double end = ms_clock() + CANCEL_SECONDS; ms_ucx_refers(peer, key);) {
     endpoint->ucx->worker_progress(endpoint->worker);
     if (ms_clock() < end) continue;
@@ -207,9 +207,9 @@ static void await_pieces(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_tcp_
 static void cancel(ms_endpoint *endpoint, uint64_t number) {
   for (int i = 0; i < endpoint->n_peers; i++) {
     ms_ucx_peer *peer = &endpoint->peers[i];
-    ms_tcp_key *key = ms_tcp_find_key(&peer->keys, number);
+    ms_key *key = ms_keys_find(&peer->keys, number);
     if (!key) continue;
-    key->cancelled = MS_TCP_BY_CALLER; /* from here on, pieces that come in are dropped */
+    key->cancelled = MS_KEY_BY_CALLER; /* from here on, pieces that come in are dropped */
     await_pieces(endpoint, peer, key);
     ms_ucx_take_back(peer, key);
     peer->output = 1;
@@ -290,7 +290,7 @@ static void say_goodbye(ms_endpoint *endpoint, ms_ucx_peer *peer) {
   peer->state = MS_UCX_ENDING;
   peer->end_by = INFINITY; /* until this side closes */
   endpoint->n_up--;
-  peer->last_kind = MS_TCP_GOODBYE;
+  peer->last_kind = MS_PEER_GOODBYE;
   peer->output = 1;
 }
 

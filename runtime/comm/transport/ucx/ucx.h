@@ -25,13 +25,13 @@
 #include "comm/transport/ucx/library.h"
 
 enum {
-  MS_UCX_PIECE = 64 << 10, /* bytes of a piece without rendezvous; with it, MS_TCP_PIECE */
+  MS_UCX_PIECE = 64 << 10, /* bytes of a piece without rendezvous; with it, MS_PEER_PIECE */
   MS_UCX_TURN = 2 << 20,   /* bytes that go to a peer before it is another peer's turn */
   MS_UCX_PIECES = 4,       /* under way to a peer; with rendezvous, also from it */
   MS_UCX_CONTROLS = 8,     /* messages without a piece under way to a peer */
   MS_UCX_NAME = 64,        /* bytes of a host's name */
-  MS_UCX_HEADER = MS_WIRE_PROOF + 8 + MS_TCP_HEADER,
-  MS_UCX_GREETING = 8 + MS_TCP_HELLO + MS_WIRE_NONCE
+  MS_UCX_HEADER = MS_WIRE_PROOF + 8 + MS_PEER_HEADER,
+  MS_UCX_GREETING = 8 + MS_PEER_HELLO + MS_WIRE_NONCE
 };
 
 /* Ids of active messages. */
@@ -41,13 +41,13 @@ enum ms_ucx_message { MS_UCX_GREET = 0, MS_UCX_FRAME = 1 };
 
 /* Session, rank of the sender, frame. */
 void ms_ucx_put_header(uint8_t header[MS_UCX_HEADER], const uint8_t session[MS_WIRE_PROOF], int rank,
-                       const ms_tcp_frame *frame);
+                       const ms_peer_frame *frame);
 
 enum ms_ucx_greeting_kind { MS_UCX_HELLO = 1, MS_UCX_PROOF = 2 };
 
 typedef struct ms_ucx_greeting {
   uint32_t kind;
-  ms_tcp_hello hello;             /* of the sender; with its proof in MS_UCX_PROOF */
+  ms_peer_hello hello;            /* of the sender; with its proof in MS_UCX_PROOF */
   uint8_t answers[MS_WIRE_NONCE]; /* MS_UCX_PROOF: the receiver's nonce that the proof covers */
 } ms_ucx_greeting;
 
@@ -68,7 +68,7 @@ typedef struct ms_ucx_slot {
   struct ms_ucx_peer *peer;
   int busy;
   ms_transfer *transfer; /* UCX refers to its memory; NULL: it does not */
-  ms_tcp_key *key;       /* of the transfer */
+  ms_key *key;           /* of the transfer */
   uint8_t *piece;        /* [MS_UCX_PIECE], for copies; NULL: with rendezvous */
   uint8_t header[MS_UCX_GREETING > MS_UCX_HEADER ? MS_UCX_GREETING : MS_UCX_HEADER];
 } ms_ucx_slot;
@@ -86,10 +86,10 @@ typedef struct ms_ucx_peer {
   uint8_t report;                                   /* failed() is due: 1 not called yet, 2 called */
   char name[MS_UCX_NAME], why[1024], refused[384];  /* refused: why its last proof was not accepted */
   uint8_t nonce[MS_WIRE_NONCE], their_nonce[MS_WIRE_NONCE], session[MS_WIRE_PROOF];
-  ms_tcp_keys keys;
+  ms_keys keys;
   ms_ucx_slot control[MS_UCX_CONTROLS], out[MS_UCX_PIECES], in[MS_UCX_PIECES];
   uint8_t *pieces; /* of `out`; NULL: with rendezvous */
-  char reason[MS_TCP_REASON];
+  char reason[MS_PEER_REASON];
   /* Times: the end of waiting for its proof; a message came in; a piece went out; a ping was due; the next hello; the
    * ep is closed. */
   double connect_by, in_at, out_at, pinged_at, hello_at, end_by;
@@ -97,7 +97,7 @@ typedef struct ms_ucx_peer {
 
 struct ms_endpoint {
   ms_transport_config config;
-  char *token, job[MS_TCP_JOB];
+  char *token, job[MS_PEER_JOB];
   const ms_ucx_functions *ucx;
   ucp_context_h context;
   ucp_worker_h worker;
@@ -128,9 +128,9 @@ void ms_ucx_send(ms_endpoint *endpoint, ms_ucx_peer *peer);
 /* A slot's message was sent, or its piece received. */
 void ms_ucx_slot_done(ms_ucx_slot *slot);
 /* The first transfers of a queue whose bytes have all moved, and to which UCX refers no more, are DONE. */
-void ms_ucx_finish(ms_ucx_peer *peer, ms_tcp_queue *queue);
+void ms_ucx_finish(ms_ucx_peer *peer, ms_key_queue *queue);
 /* 1: UCX refers to memory of this key's transfers; NULL: of any. */
-int ms_ucx_refers(const ms_ucx_peer *peer, const ms_tcp_key *key);
+int ms_ucx_refers(const ms_ucx_peer *peer, const ms_key *key);
 
 /* (receive.c) The handler of MS_UCX_FRAME. */
 ucs_status_t ms_ucx_take_frame(void *endpoint, const void *header, size_t header_bytes, void *data, size_t bytes,
@@ -144,7 +144,7 @@ void ms_ucx_fail(ms_endpoint *endpoint, ms_ucx_peer *peer, int say, const char *
 /* UCX's endpoint is closed, without waiting for what is under way. */
 void ms_ucx_gone(ms_endpoint *endpoint, ms_ucx_peer *peer, enum ms_ucx_state state);
 /* The transfers of a key, or of all keys (NULL), are FAILED. UCX refers to none of them. */
-void ms_ucx_take_back(ms_ucx_peer *peer, ms_tcp_key *key);
+void ms_ucx_take_back(ms_ucx_peer *peer, ms_key *key);
 /* UCX reported that the connection is broken. */
 void ms_ucx_take_error(ms_endpoint *endpoint, ms_ucx_peer *peer);
 

@@ -44,13 +44,13 @@ static void watch_process(ms_endpoint *endpoint, ms_ucx_peer *peer, double now) 
 static void watch_transfers(ms_endpoint *endpoint, ms_ucx_peer *peer, double now) {
   double timeout = endpoint->config.timeout;
   int late = (is_sending(peer) && now - fmax(peer->out_at, endpoint->awake_at) > timeout) ||
-             (ms_tcp_is_half_received(&peer->keys) && now - fmax(peer->in_at, endpoint->awake_at) > timeout);
+             (ms_keys_are_half_received(&peer->keys) && now - fmax(peer->in_at, endpoint->awake_at) > timeout);
   if (late)
     ms_ucx_fail(endpoint, peer, 0,
                 "no byte of a transfer that both ranks have posted was moved within %g s: its process on %s hangs or "
                 "was stopped, or the link to it is down",
                 timeout, peer->name);
-  else if (ms_tcp_is_awaited(&peer->keys)) watch_process(endpoint, peer, now);
+  else if (ms_keys_are_awaited(&peer->keys)) watch_process(endpoint, peer, now);
 }
 
 double ms_ucx_watch(ms_endpoint *endpoint, double now) {
