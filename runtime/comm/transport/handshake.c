@@ -3,12 +3,32 @@
 
 #include "comm/transport/handshake.h"
 
+#include "base/error.h"
+
 static const char MAGIC[8] = {'M', 'S', 'M', 'O', 'V', 'E', 'S', '\n'};
 
 enum { VERSION_AT = 8, GREETING_NONCE_AT = 16 };
 enum { RANK_AT = 4, TO_AT = 8, SIZE_AT = 12, NONCE_AT = 16, PROOF_AT = NONCE_AT + MS_WIRE_NONCE };
 enum { JOB_AT = PROOF_AT + MS_WIRE_PROOF };
 enum { WELCOME = 1, REFUSED = 2, BODY_AT = 8 };
+
+int ms_peer_job_open(ms_peer_job *job, const ms_transport_config *config) {
+  *job = (ms_peer_job){0};
+  if (strlen(config->job) >= MS_PEER_JOB)
+    return MS_FAIL(MS_EINVAL, "transport: the job's id has %zu characters; it can have %d", strlen(config->job),
+                   MS_PEER_JOB - 1);
+  ms_wire_get_text((const uint8_t *)config->job, strlen(config->job), job->id, sizeof job->id);
+  job->token = ms_secret_copy(config->token);
+  return job->token ? MS_OK : MS_ENOMEM;
+}
+
+void ms_peer_job_close(ms_peer_job *job) { ms_secret_free(job->token); }
+
+ms_peer_hello ms_peer_own_hello(const ms_transport_config *config, const ms_peer_job *job, int to) {
+  ms_peer_hello hello = {.version = MS_PEER_VERSION, .rank = config->rank, .to = to, .size = config->size};
+  memcpy(hello.job, job->id, sizeof hello.job);
+  return hello;
+}
 
 void ms_peer_put_greeting(uint8_t greeting[MS_PEER_GREETING], const uint8_t nonce[MS_WIRE_NONCE]) {
   memset(greeting, 0, MS_PEER_GREETING);

@@ -5,6 +5,7 @@
 #define MS_COMM_TRANSPORT_HANDSHAKE_H
 
 #include "comm/transport/frame.h"
+#include "comm/transport/transport.h"
 
 enum { MS_PEER_VERSION = 1, MS_PEER_JOB = 128 };
 
@@ -14,6 +15,16 @@ enum {
   MS_PEER_ANSWER = 4 + 4 + MS_PEER_REASON
 };
 
+/* The job whose ranks an endpoint talks to. */
+typedef struct ms_peer_job {
+  char *token;          /* a secret copy */
+  char id[MS_PEER_JOB]; /* printable */
+} ms_peer_job;
+
+/* Fails with MS_EINVAL: an id that is too long. ms_peer_job_close is safe afterwards, and on zeros. */
+int ms_peer_job_open(ms_peer_job *job, const ms_transport_config *config);
+void ms_peer_job_close(ms_peer_job *job);
+
 /* What the connecting rank claims. */
 typedef struct ms_peer_hello {
   uint32_t version;
@@ -22,6 +33,8 @@ typedef struct ms_peer_hello {
   char job[MS_PEER_JOB];
 } ms_peer_hello;
 
+/* What this rank claims to rank `to`; without nonce and proof. */
+ms_peer_hello ms_peer_own_hello(const ms_transport_config *config, const ms_peer_job *job, int to);
 void ms_peer_put_greeting(uint8_t greeting[MS_PEER_GREETING], const uint8_t nonce[MS_WIRE_NONCE]);
 /* 0: these bytes are no greeting. */
 int ms_peer_get_greeting(const uint8_t greeting[MS_PEER_GREETING], uint32_t *version, uint8_t nonce[MS_WIRE_NONCE]);

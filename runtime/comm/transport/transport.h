@@ -36,7 +36,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Defined by each transport. */
+/* Defined by each transport; begins with what they have in common (peers.h). */
 typedef struct ms_endpoint ms_endpoint;
 
 enum {

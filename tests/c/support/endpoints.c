@@ -3,7 +3,6 @@
 
 #include "tests/c/support/callers.h"
 #include "tests/c/support/check.h"
-#include "tests/c/support/endpoints_ucx.h"
 #include "tests/emulated_mpi/emulated_mpi.h"
 
 #include <pthread.h>
@@ -128,12 +127,9 @@ ms_transfer receive_from(int peer, uint64_t key, void *data, int64_t bytes) {
   return (ms_transfer){.peer = peer, .receives = 1, .key = key, .data = data, .bytes = bytes};
 }
 
-int keys_in_use(const end *one) {
-  return ends_api == &ms_transport_ucx ? ucx_keys_in_use(one->endpoint) : one->endpoint->peers[0].keys.reach;
-}
+int keys_in_use(const end *one) { return ((const ms_peer *)((const ms_peers *)one->endpoint)->first)->keys.reach; }
 
-/* The config is an endpoint's first member, whatever the transport. */
-void set_timeout(end *one, double seconds) { ((ms_transport_config *)one->endpoint)->timeout = seconds; }
+void set_timeout(end *one, double seconds) { ((ms_peers *)one->endpoint)->config.timeout = seconds; }
 
 void post_at(ends *all, int rank, ms_transfer *transfer) { must(ends_api->post(all->of[rank].endpoint, transfer)); }
 

@@ -48,7 +48,7 @@ void turn_for(ends *all, double seconds);
 
 ms_transfer send_to(int peer, uint64_t key, void *data, int64_t bytes);
 ms_transfer receive_from(int peer, uint64_t key, void *data, int64_t bytes);
-/* Keys in use with a rank's first peer; over tcp and ucx. */
+/* Keys in use with a rank's first peer. */
 int keys_in_use(const end *one);
 /* Changes the deadline of one rank. */
 void set_timeout(end *one, double seconds);

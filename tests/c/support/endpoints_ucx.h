@@ -6,8 +6,6 @@
 
 /* 1: UCX is installed, and uses only TCP from here on; otherwise says that its tests are skipped. */
 int has_ucx(void);
-/* Keys in use with the first peer. */
-int ucx_keys_in_use(const ms_endpoint *endpoint);
 /* Spoils the session with which messages to the first peer begin. */
 void ucx_forge(ms_endpoint *endpoint);
 

@@ -16,7 +16,7 @@
 #define MS_COMM_TRANSPORT_MPI_MPI_H
 
 #include "comm/transport/mpi/library.h"
-#include "comm/transport/keys.h"
+#include "comm/transport/peers.h"
 #include "comm/transport/wire.h"
 
 enum {
@@ -56,13 +56,6 @@ const char *ms_mpi_get_frame(const uint8_t at[MS_MPI_FRAME], ms_mpi_frame *frame
 
 /* ---- peers ---- */
 
-enum ms_mpi_state {
-  MS_MPI_APART = 0, /* it has not said hello yet */
-  MS_MPI_UP = 1,
-  MS_MPI_LEFT = 2,  /* it said goodbye */
-  MS_MPI_FAILED = 3 /* what it has announced still comes, and is dropped */
-};
-
 /* A piece under way. */
 typedef struct ms_mpi_piece {
   uint8_t held;          /* MPI has it */
@@ -72,39 +65,33 @@ typedef struct ms_mpi_piece {
 } ms_mpi_piece;
 
 typedef struct ms_mpi_peer {
-  int rank, first_slot;
-  enum ms_mpi_state state;
-  uint8_t hello, ping, pong; /* such a frame is due */
-  uint8_t report;            /* failed() is due: 1 when MPI holds nothing any more, 2 now, 3 called */
-  uint16_t last_kind;        /* the last frame, GOODBYE or REASON_OF, is due; 0: it is not */
-  char why[512];
-  ms_keys keys;
+  ms_peer common; /* APART: it has not said hello yet. GONE: what it has announced still comes, and is dropped */
+  int first_slot;
+  uint8_t hello;      /* such a frame is due */
+  uint16_t last_kind; /* the last frame, GOODBYE or REASON_OF, is due; 0: it is not */
   ms_mpi_piece out[MS_MPI_UNDER_WAY], in[MS_MPI_UNDER_WAY]; /* by tag */
   uint8_t *dropped;    /* [MS_MPI_UNDER_WAY][MS_MPI_PIECE]: pieces that nothing waits for; untouched otherwise */
   uint8_t listens;     /* MPI has message_in */
   int in_bytes, in_at; /* of message_in: how many came, and how many of them have been taken */
   uint8_t busy[MS_MPI_MESSAGES]; /* MPI has this message */
   uint8_t message_in[MS_MPI_MESSAGE], message_out[MS_MPI_MESSAGES][MS_MPI_MESSAGE];
-  /* Times: a message came; a piece came, or began to; a piece went out, or began to; a ping was due; the end of waiting
-   * for what a failed peer has under way, and for its hello. */
-  double heard_at, in_moved_at, out_moved_at, pinged_at, fail_by, connect_by;
+  /* Times: a piece came, or began to; a piece went out, or began to; the end of waiting for what a failed peer has
+   * under way. */
+  double in_moved_at, out_moved_at, fail_by;
 } ms_mpi_peer;
 
 struct ms_endpoint {
-  ms_transport_config config;
+  ms_peers common;
   const ms_mpi_library *library;
   ms_mpi *mpi;
   ms_mpi_world world;
   uint64_t job;       /* hash of its id */
-  int wake;           /* an eventfd */
   int news;           /* what has happened in this turn */
-  ms_mpi_peer *peers; /* [n_peers] */
-  int n_peers, n_up, closes;
-  int *peer_of;      /* [size]: index of a rank's peer, or -1 */
-  ms_mpi_over *over; /* [slots] */
-  double turn_at, awake_at, watch_at, busy_at;
+  ms_mpi_peer *peers; /* of common */
+  int closes;
+  ms_mpi_over *over; /* [slots]; NULL: no peer has been named */
+  double busy_at;
   char broken[640]; /* why the endpoint has failed; "" */
-  ms_transport_counts counts;
 };
 
 /* ---- pieces (piece.c) ---- */
@@ -122,8 +109,10 @@ enum ms_mpi_slot {
 int ms_mpi_holds(const ms_mpi_peer *peer, const ms_key *key);
 /* 1: any piece is in flight from the peer, also one that is dropped. */
 int ms_mpi_has_pieces_in(const ms_mpi_peer *peer);
-/* Reserves a place for the next piece of a key's sends, and writes its announcement. Returns 0: no place is free. */
-int ms_mpi_announce(ms_mpi_peer *peer, ms_key *key, ms_mpi_frame *frame);
+/* A place that is free for the next piece; -1: none is. */
+int ms_mpi_find_place(const ms_mpi_peer *peer);
+/* Reserves it for the next piece of a key's sends, and writes the announcement. */
+void ms_mpi_announce(ms_mpi_peer *peer, int place, ms_key *key, ms_mpi_frame *frame);
 /* Sends the piece that was announced; the transfer's memory is MPI's until it is over. */
 int ms_mpi_send_piece(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_frame *frame);
 /* Receives a piece that the peer has announced, to the next bytes of a key's receives. key NULL: drops it. */
@@ -143,10 +132,8 @@ int ms_mpi_listen(ms_endpoint *endpoint, ms_mpi_peer *peer);
 
 /* ---- failures ---- */
 
-/* (peer.c) The peer has failed: transfers are FAILED and failed() is called as soon as MPI holds nothing of them.
- * say: send it the reason. */
-void ms_mpi_fail(ms_endpoint *endpoint, ms_mpi_peer *peer, int say, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+/* (peer.c) Of ms_peer_calls: transfers are FAILED and the report is due as soon as MPI holds nothing of them. */
+void ms_mpi_end_failed(ms_endpoint *endpoint, ms_peer *peer, int say);
 /* A call of the library failed: so has the endpoint. Fails with MS_EIO. */
 int ms_mpi_break(ms_endpoint *endpoint);
 

@@ -1,22 +1,16 @@
 /* peer.c - a peer that has failed, and a library that has. */
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/transport/mpi/mpi.h"
 
-void ms_mpi_fail(ms_endpoint *endpoint, ms_mpi_peer *peer, int say, const char *format, ...) {
-  va_list args;
-  if (peer->state == MS_MPI_FAILED) return;
-  va_start(args, format);
-  vsnprintf(peer->why, sizeof peer->why, format, args);
-  va_end(args);
-  if (peer->state == MS_MPI_UP) endpoint->n_up--;
+void ms_mpi_end_failed(ms_endpoint *endpoint, ms_peer *common, int say) {
+  ms_mpi_peer *peer = (ms_mpi_peer *)common;
+  if (common->state == MS_PEER_UP) endpoint->common.n_up--;
   if (say) peer->last_kind = MS_MPI_REASON_OF;
-  peer->state = MS_MPI_FAILED;
-  peer->report = 1;
-  peer->fail_by = ms_clock() + endpoint->config.timeout;
+  common->state = MS_PEER_GONE;
+  peer->fail_by = ms_clock() + endpoint->common.config.timeout;
   endpoint->news++;
 }
 

@@ -18,20 +18,13 @@ int ms_mpi_has_pieces_in(const ms_mpi_peer *peer) {
   return 0;
 }
 
-/* The next bytes of a queue begin to move. */
-static ms_mpi_piece begin_next(ms_key *key, ms_key_queue *queue, int bytes) {
-  ms_mpi_piece piece = {.held = 1, .key = key, .transfer = queue->next, .bytes = bytes};
-  queue->begun += bytes;
-  if (queue->begun < piece.transfer->bytes) return piece;
-  queue->next = piece.transfer->next;
-  queue->begun = 0;
-  return piece;
+int ms_mpi_find_place(const ms_mpi_peer *peer) {
+  for (int place = 0; place < MS_MPI_UNDER_WAY; place++)
+    if (!peer->out[place].held) return place;
+  return -1;
 }
 
-int ms_mpi_announce(ms_mpi_peer *peer, ms_key *key, ms_mpi_frame *frame) {
-  int place = 0;
-  while (place < MS_MPI_UNDER_WAY && peer->out[place].held) place++;
-  if (place == MS_MPI_UNDER_WAY) return 0;
+void ms_mpi_announce(ms_mpi_peer *peer, int place, ms_key *key, ms_mpi_frame *frame) {
   const ms_transfer *send = key->sends.next;
   const int64_t rest = send->bytes - key->sends.begun;
   *frame = (ms_mpi_frame){.kind = MS_MPI_DATA,
@@ -40,15 +33,16 @@ int ms_mpi_announce(ms_mpi_peer *peer, ms_key *key, ms_mpi_frame *frame) {
                           .key = key->key,
                           .number = send->number,
                           .value = key->sends.begun};
-  peer->out[place] = begin_next(key, &key->sends, (int)frame->bytes);
+  peer->out[place] = (ms_mpi_piece){
+      .held = 1, .key = key, .transfer = ms_key_begin(&key->sends, frame->bytes), .bytes = (int)frame->bytes};
   peer->out_moved_at = ms_clock();
-  return 1;
 }
 
 int ms_mpi_send_piece(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_frame *frame) {
   const int place = frame->tag - 1, slot = peer->first_slot + MS_MPI_SLOT_PIECE_OUT + place;
   const char *data = (const char *)peer->out[place].transfer->data + frame->value;
-  if (endpoint->library->send(endpoint->mpi, slot, peer->rank, frame->tag, data, (int)frame->bytes)) return MS_OK;
+  if (endpoint->library->send(endpoint->mpi, slot, peer->common.rank, frame->tag, data, (int)frame->bytes))
+    return MS_OK;
   return ms_mpi_break(endpoint);
 }
 
@@ -56,16 +50,17 @@ int ms_mpi_send_piece(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_fra
 static int receive_to(ms_endpoint *endpoint, ms_mpi_peer *peer, int place, void *data, int bytes) {
   const int slot = peer->first_slot + MS_MPI_SLOT_PIECE_IN + place;
   if (!data) data = peer->dropped + (size_t)place * MS_MPI_PIECE;
-  if (endpoint->library->receive(endpoint->mpi, slot, peer->rank, 1 + place, data, bytes)) return MS_OK;
+  if (endpoint->library->receive(endpoint->mpi, slot, peer->common.rank, 1 + place, data, bytes)) return MS_OK;
   return ms_mpi_break(endpoint);
 }
 
 int ms_mpi_receive_piece(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_mpi_frame *frame, ms_key *key) {
   const int place = frame->tag - 1, bytes = (int)frame->bytes;
-  void *data = key ? (char *)key->receives.next->data + key->receives.begun : NULL;
-  peer->in[place] = key ? begin_next(key, &key->receives, bytes) : (ms_mpi_piece){.held = 1, .bytes = bytes};
+  ms_mpi_piece piece = {.held = 1, .key = key, .bytes = bytes};
+  if (key) piece.transfer = ms_key_begin(&key->receives, bytes);
+  peer->in[place] = piece;
   peer->in_moved_at = ms_clock();
-  return receive_to(endpoint, peer, place, data, bytes);
+  return receive_to(endpoint, peer, place, key ? (char *)piece.transfer->data + frame->value : NULL, bytes);
 }
 
 int ms_mpi_take_back(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_key *key) {
@@ -81,32 +76,31 @@ int ms_mpi_take_back(ms_endpoint *endpoint, ms_mpi_peer *peer, const ms_key *key
 
 /* ---- what is over ---- */
 
-/* Transfers of a key end in order. */
-static void end_piece(ms_mpi_piece *piece, ms_key_queue *queue, int64_t *count) {
-  *count += piece->bytes;
-  piece->transfer->moved += piece->bytes;
-  while (queue->first && queue->first->moved == queue->first->bytes) ms_key_finish(queue, MS_TRANSFER_DONE);
-}
-
 static void end_out(ms_endpoint *endpoint, ms_mpi_peer *peer, ms_mpi_piece *piece, double now) {
   piece->held = 0;
   peer->out_moved_at = now;
-  if (piece->key) end_piece(piece, &piece->key->sends, &endpoint->counts.sent);
+  if (!piece->key) return;
+  endpoint->common.counts.sent += piece->bytes;
+  ms_key_moved(&piece->key->sends, piece->transfer, piece->bytes);
 }
 
 static void end_in(ms_endpoint *endpoint, ms_mpi_peer *peer, ms_mpi_piece *piece, int bytes, double now) {
   piece->held = 0;
   peer->in_moved_at = now;
   if (bytes != piece->bytes)
-    ms_mpi_fail(endpoint, peer, 1, "rank %d sent a piece of %d bytes, and had announced %d", peer->rank, bytes,
-                piece->bytes);
-  else if (piece->key) end_piece(piece, &piece->key->receives, &endpoint->counts.received);
+    ms_peer_fail(endpoint, &peer->common, 1, "rank %d sent a piece of %d bytes, and had announced %d",
+                 peer->common.rank, bytes, piece->bytes);
+  else if (piece->key) {
+    endpoint->common.counts.received += piece->bytes;
+    ms_key_moved(&piece->key->receives, piece->transfer, piece->bytes);
+  }
 }
 
 static void end_slot(ms_endpoint *endpoint, const ms_mpi_over *over, double now) {
   ms_mpi_peer *peer = &endpoint->peers[over->slot / MS_MPI_SLOTS];
   const int slot = over->slot % MS_MPI_SLOTS;
-  if (over->bytes < 0) ms_mpi_fail(endpoint, peer, 0, "MPI reports %s", endpoint->library->why(endpoint->mpi));
+  if (over->bytes < 0)
+    ms_peer_fail(endpoint, &peer->common, 0, "MPI reports %s", endpoint->library->why(endpoint->mpi));
   if (slot >= MS_MPI_SLOT_PIECE_IN) {
     ms_mpi_piece *piece = &peer->in[slot - MS_MPI_SLOT_PIECE_IN];
     end_in(endpoint, peer, piece, over->bytes < 0 ? piece->bytes : over->bytes, now);
@@ -116,7 +110,7 @@ static void end_slot(ms_endpoint *endpoint, const ms_mpi_over *over, double now)
     peer->listens = 0;
     peer->in_at = 0;
     peer->in_bytes = over->bytes < 0 ? 0 : over->bytes;
-    peer->heard_at = now;
+    peer->common.heard_at = now;
   }
 }
 

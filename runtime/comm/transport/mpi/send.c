@@ -11,15 +11,17 @@
 static int greet(const ms_endpoint *endpoint, ms_mpi_peer *peer, ms_mpi_frame *frame) {
   *frame = (ms_mpi_frame){0};
   if (peer->hello) {
-    *frame = (ms_mpi_frame){
-        .kind = MS_MPI_HELLO, .key = endpoint->job, .number = (uint64_t)endpoint->config.size, .value = MS_MPI_VERSION};
+    *frame = (ms_mpi_frame){.kind = MS_MPI_HELLO,
+                            .key = endpoint->job,
+                            .number = (uint64_t)endpoint->common.config.size,
+                            .value = MS_MPI_VERSION};
     peer->hello = 0;
-  } else if (peer->pong) {
+  } else if (peer->common.pong) {
     frame->kind = MS_MPI_PONG;
-    peer->pong = 0;
-  } else if (peer->ping) {
+    peer->common.pong = 0;
+  } else if (peer->common.ping) {
     frame->kind = MS_MPI_PING;
-    peer->ping = 0;
+    peer->common.ping = 0;
   }
   return frame->kind;
 }
@@ -28,7 +30,7 @@ static int greet(const ms_endpoint *endpoint, ms_mpi_peer *peer, ms_mpi_frame *f
 static int say_last(ms_mpi_peer *peer, ms_mpi_frame *frame) {
   *frame = (ms_mpi_frame){.kind = peer->last_kind};
   if (frame->kind == MS_MPI_REASON_OF) {
-    size_t bytes = strlen(peer->why);
+    size_t bytes = strlen(peer->common.why);
     frame->bytes = (uint32_t)(bytes < MS_MPI_REASON ? bytes : MS_MPI_REASON);
   }
   peer->last_kind = 0;
@@ -37,51 +39,30 @@ static int say_last(ms_mpi_peer *peer, ms_mpi_frame *frame) {
 
 /* A credit or a cancellation. */
 static int control(ms_mpi_peer *peer, ms_mpi_frame *frame) {
-  for (int i = 0; i < peer->keys.reach; i++) {
-    ms_key *key = &peer->keys.slot[i];
-    if (!key->used) continue;
-    if (key->cancelled && !key->told && !key->sends.first && !key->receives.first) {
-      *frame = (ms_mpi_frame){.kind = MS_MPI_CANCEL, .key = key->key};
-      key->told = 1;
-      if (key->peer_cancelled) ms_keys_forget(&peer->keys, key);
-      return 1;
-    }
-    ms_transfer *receive = key->uncredited;
-    if (!receive || key->cancelled || key->peer_cancelled) continue;
-    *frame = (ms_mpi_frame){.kind = MS_MPI_CREDIT, .key = key->key, .number = receive->number, .value = receive->bytes};
-    key->uncredited = receive->next;
-    return 1;
-  }
-  return 0;
-}
-
-/* 1: the peer waits for the next bytes of this key. */
-static int can_move(const ms_key *key) {
-  const ms_transfer *send = key->sends.next;
-  return key->used && !key->cancelled && !key->peer_cancelled && send && send->number < key->credits;
+  ms_key_notice notice;
+  if (!ms_keys_next_notice(&peer->common.keys, &notice)) return 0;
+  *frame = (ms_mpi_frame){.kind = notice.cancels ? MS_MPI_CANCEL : MS_MPI_CREDIT,
+                          .key = notice.key,
+                          .number = notice.number,
+                          .value = notice.bytes};
+  return 1;
 }
 
 /* The next piece of a send. Returns 0 when there is none, or the sizes differ and the peer has failed. */
 static int announce(ms_endpoint *endpoint, ms_mpi_peer *peer, ms_mpi_frame *frame) {
-  ms_keys *keys = &peer->keys;
+  const int place = ms_mpi_find_place(peer);
   char why[MS_KEY_SIZES];
-  for (int i = 0; i < keys->reach; i++) {
-    ms_key *key = &keys->slot[(keys->turn + i) % keys->reach];
-    if (!can_move(key)) continue;
-    if (ms_key_compare_sizes(key, key->sends.next, endpoint->config.rank, why)) {
-      ms_mpi_fail(endpoint, peer, 1, "%s", why);
-      return 0;
-    }
-    if (!ms_mpi_announce(peer, key, frame)) return 0;
-    keys->turn = (int)(key - keys->slot) + 1;
-    return 1;
-  }
-  return 0;
+  if (place < 0) return 0;
+  ms_key *key = ms_keys_next_send(&peer->common.keys, endpoint->common.config.rank, why);
+  if (*why) ms_peer_fail(endpoint, &peer->common, 1, "%s", why);
+  if (!key) return 0;
+  ms_mpi_announce(peer, place, key, frame);
+  return 1;
 }
 
 static int next_frame(ms_endpoint *endpoint, ms_mpi_peer *peer, ms_mpi_frame *frame) {
   if (greet(endpoint, peer, frame) || (peer->last_kind && say_last(peer, frame))) return 1;
-  if (peer->state != MS_MPI_UP || endpoint->closes) return 0;
+  if (peer->common.state != MS_PEER_UP || endpoint->closes) return 0;
   return control(peer, frame) || announce(endpoint, peer, frame);
 }
 
@@ -106,7 +87,7 @@ static int send_message(ms_endpoint *endpoint, ms_mpi_peer *peer, int place, int
     bytes += MS_MPI_FRAME;
     if (frame.kind == MS_MPI_DATA) announced[pieces++] = frame;
     if (frame.kind != MS_MPI_REASON_OF) continue;
-    memcpy(message + bytes, peer->why, frame.bytes);
+    memcpy(message + bytes, peer->common.why, frame.bytes);
     bytes += (int)frame.bytes;
     ++*frames;
     break;
@@ -114,7 +95,8 @@ static int send_message(ms_endpoint *endpoint, ms_mpi_peer *peer, int place, int
   if (!*frames) return MS_OK;
   const int slot = peer->first_slot + MS_MPI_SLOT_OUT + place;
   peer->busy[place] = 1;
-  if (!endpoint->library->send(endpoint->mpi, slot, peer->rank, 0, message, bytes)) return ms_mpi_break(endpoint);
+  if (!endpoint->library->send(endpoint->mpi, slot, peer->common.rank, 0, message, bytes))
+    return ms_mpi_break(endpoint);
   for (int i = 0; i < pieces; i++) MS_TRY(ms_mpi_send_piece(endpoint, peer, &announced[i]));
   return MS_OK;
 }

@@ -10,27 +10,26 @@
 #include "base/error.h"
 #include "comm/transport/mpi/mpi.h"
 
-/* Seconds between two looks; of silence after which a peer that transfers wait for is pinged. */
-static const double LOOK_SECONDS = 0.1, PING_SECONDS = 1.0;
+/* Seconds between two looks. */
+static const double LOOK_SECONDS = 0.1;
 
 void ms_mpi_give_up(ms_endpoint *endpoint, ms_mpi_peer *peer) {
   if (ms_mpi_holds(peer, NULL) && !*endpoint->broken)
     snprintf(endpoint->broken, sizeof endpoint->broken,
              "rank %d has failed (%.400s), and MPI still holds memory of transfers with it: this process has to end",
-             peer->rank, peer->why);
+             peer->common.rank, peer->common.why);
   for (int i = 0; i < MS_MPI_UNDER_WAY; i++) peer->out[i].key = peer->in[i].key = NULL;
 }
 
 int ms_mpi_settle(ms_endpoint *endpoint) {
-  for (int i = 0; i < endpoint->n_peers; i++) {
+  for (int i = 0; i < endpoint->common.n; i++) {
     ms_mpi_peer *peer = &endpoint->peers[i];
-    if (peer->report != 1) continue;
+    if (peer->common.report != MS_PEER_UNSETTLED) continue;
     MS_TRY(ms_mpi_take_back(endpoint, peer, NULL));
     if (ms_mpi_holds(peer, NULL) && ms_clock() < peer->fail_by) continue;
     ms_mpi_give_up(endpoint, peer);
-    for (int k = 0; k < peer->keys.reach; k++)
-      if (peer->keys.slot[k].used) ms_key_fail(&peer->keys.slot[k]);
-    peer->report = 2;
+    ms_keys_fail(&peer->common.keys);
+    peer->common.report = MS_PEER_DUE;
     endpoint->news++;
   }
   return MS_OK;
@@ -40,38 +39,28 @@ int ms_mpi_settle(ms_endpoint *endpoint) {
 
 /* It has had its time: what is under way is not waited for. */
 static void fail_late(ms_endpoint *endpoint, ms_mpi_peer *peer, const char *what) {
-  ms_mpi_fail(endpoint, peer, 1, "%s within %g s", what, endpoint->config.timeout);
+  ms_peer_fail(endpoint, &peer->common, 1, "%s within %g s", what, endpoint->common.config.timeout);
   peer->fail_by = 0;
 }
 
 static int is_late(const ms_endpoint *endpoint, const ms_mpi_piece *pieces, double moved_at, double now) {
   int held = 0;
   for (int i = 0; i < MS_MPI_UNDER_WAY; i++) held |= pieces[i].held;
-  return held && now - fmax(moved_at, endpoint->awake_at) > endpoint->config.timeout;
-}
-
-/* A process that runs answers a ping, however long it leaves transfers alone. */
-static void watch_process(ms_endpoint *endpoint, ms_mpi_peer *peer, double now) {
-  const double timeout = endpoint->config.timeout;
-  if (peer->pinged_at <= peer->heard_at) {
-    if (now - fmax(peer->heard_at, endpoint->awake_at) < fmin(PING_SECONDS, timeout / 4)) return;
-    peer->ping = 1;
-    peer->pinged_at = now;
-  } else if (now - fmax(peer->pinged_at, endpoint->awake_at) > timeout)
-    fail_late(endpoint, peer, "its process hangs or was stopped: no answer, while transfers wait for it,");
+  return held && ms_peers_is_late(&endpoint->common, moved_at, now);
 }
 
 static void watch(ms_endpoint *endpoint, ms_mpi_peer *peer, double now) {
-  if (peer->state == MS_MPI_APART && now > peer->connect_by)
+  if (peer->common.state == MS_PEER_APART && now > peer->common.connect_by)
     fail_late(endpoint, peer, "it has not said hello over MPI");
-  if (peer->state != MS_MPI_UP) return;
+  if (peer->common.state != MS_PEER_UP) return;
   if (is_late(endpoint, peer->out, peer->out_moved_at, now) || is_late(endpoint, peer->in, peer->in_moved_at, now))
     fail_late(endpoint, peer,
               "its process hangs or was stopped: no byte of a transfer that both ranks have posted was moved");
-  else if (ms_keys_are_awaited(&peer->keys)) watch_process(endpoint, peer, now);
+  else if (ms_keys_are_awaited(&peer->common.keys) && ms_peer_is_silent(&endpoint->common, &peer->common, now))
+    fail_late(endpoint, peer, "its process hangs or was stopped: no answer, while transfers wait for it,");
 }
 
 double ms_mpi_watch(ms_endpoint *endpoint, double now) {
-  for (int i = 0; i < endpoint->n_peers; i++) watch(endpoint, &endpoint->peers[i], now);
-  return now + fmin(LOOK_SECONDS, endpoint->config.timeout / 10);
+  for (int i = 0; i < endpoint->common.n; i++) watch(endpoint, &endpoint->peers[i], now);
+  return now + fmin(LOOK_SECONDS, endpoint->common.config.timeout / 10);
 }

@@ -56,7 +56,7 @@ void ms_tcp_accept(ms_endpoint *endpoint) {
   ms_error_save(&before);
   for (int i = 0; i < ACCEPTS_A_TURN && endpoint->listener >= 0; i++) {
     int fd = accept4(endpoint->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd >= 0 && isinf(endpoint->watch_at)) endpoint->watch_at = 0;
+    if (fd >= 0 && isinf(endpoint->common.watch_at)) endpoint->common.watch_at = 0;
     if (fd >= 0) add_stranger(endpoint, fd);
     else if (errno != EINTR && errno != ECONNABORTED) {
       if (errno != EAGAIN) pause_accepting(endpoint);
@@ -66,27 +66,32 @@ void ms_tcp_accept(ms_endpoint *endpoint) {
   ms_error_restore(&before);
 }
 
+static int has_been_connected(const ms_endpoint *endpoint, int rank) {
+  const ms_peer *peer = ms_peers_find(&endpoint->common, rank);
+  return peer && peer->state != MS_PEER_APART;
+}
+
 /* NULL, or the reason to refuse this hello. */
 static const char *judge(const ms_endpoint *endpoint, const ms_tcp_stranger *stranger, const ms_peer_hello *hello,
                          char *text, size_t bytes) {
-  const ms_transport_config *own = &endpoint->config;
+  const ms_transport_config *own = &endpoint->common.config;
   uint8_t proof[MS_WIRE_PROOF];
-  ms_peer_prove(endpoint->token, 'C', stranger->nonce, hello, proof);
+  ms_peer_prove(endpoint->job.token, 'C', stranger->nonce, hello, proof);
   if (hello->version != MS_PEER_VERSION)
     snprintf(text, bytes, "it uses protocol version %u, rank %d version %d: all ranks must run the same build",
              (unsigned)hello->version, own->rank, MS_PEER_VERSION);
   else if (!ms_wire_same_proof(proof, hello->proof))
     snprintf(text, bytes, "it does not know the job's token: all ranks need the same MOONSHARD_TOKEN");
-  else if (!*endpoint->token && ms_wire_check_user(stranger->fd)) snprintf(text, bytes, "%s", ms_error_message());
-  else if (strcmp(hello->job, endpoint->job))
-    snprintf(text, bytes, "it belongs to job \"%s\", rank %d to job \"%s\"", hello->job, own->rank, endpoint->job);
+  else if (!*endpoint->job.token && ms_wire_check_user(stranger->fd)) snprintf(text, bytes, "%s", ms_error_message());
+  else if (strcmp(hello->job, endpoint->job.id))
+    snprintf(text, bytes, "it belongs to job \"%s\", rank %d to job \"%s\"", hello->job, own->rank, endpoint->job.id);
   else if (hello->to != own->rank)
     snprintf(text, bytes, "it wants to reach rank %d, but this is rank %d", hello->to, own->rank);
   else if (hello->size != own->size)
     snprintf(text, bytes, "its world has %d ranks, that of rank %d has %d", hello->size, own->rank, own->size);
   else if (hello->rank < 0 || hello->rank >= own->rank)
     snprintf(text, bytes, "rank %d waits for no connection of rank %d", own->rank, hello->rank);
-  else if (endpoint->peer_of[hello->rank] >= 0 && endpoint->peers[endpoint->peer_of[hello->rank]].state != MS_TCP_APART)
+  else if (has_been_connected(endpoint, hello->rank))
     snprintf(text, bytes, "rank %d has been connected to rank %d before", hello->rank, own->rank);
   else return NULL;
   return text;
@@ -103,15 +108,15 @@ static void refuse(ms_endpoint *endpoint, ms_tcp_stranger *stranger, const char 
 }
 
 static void welcome(ms_endpoint *endpoint, ms_tcp_stranger *stranger, const ms_peer_hello *hello) {
-  if (endpoint->peer_of[hello->rank] < 0 && ms_tcp_add_peer(endpoint, hello->rank)) {
+  if (!ms_peers_find(&endpoint->common, hello->rank) && ms_tcp_add_peer(endpoint, hello->rank)) {
     drop(endpoint, stranger); /* it can try again */
     return;
   }
-  const int fd = stranger->fd, index = endpoint->peer_of[hello->rank];
+  const int fd = stranger->fd, index = endpoint->common.index_of[hello->rank];
   struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                               .data.u64 = (uint64_t)MS_TCP_PEER << 32 | (uint32_t)index};
   uint8_t proof[MS_WIRE_PROOF], answer[MS_PEER_ANSWER];
-  ms_peer_prove(endpoint->token, 'A', stranger->nonce, hello, proof);
+  ms_peer_prove(endpoint->job.token, 'A', stranger->nonce, hello, proof);
   ms_peer_put_welcome(answer, proof);
   if (send(fd, answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof answer ||
       epoll_ctl(endpoint->epoll, EPOLL_CTL_MOD, fd, &event)) {
@@ -120,7 +125,7 @@ static void welcome(ms_endpoint *endpoint, ms_tcp_stranger *stranger, const ms_p
   }
   stranger->fd = -1;
   ms_tcp_bring_up(endpoint, &endpoint->peers[index], fd);
-  endpoint->watch_at = 0;
+  endpoint->common.watch_at = 0;
 }
 
 void ms_tcp_meet(ms_endpoint *endpoint, ms_tcp_stranger *stranger) {

@@ -39,7 +39,7 @@ __attribute__((format(printf, 3, 4))) static void give_up(ms_endpoint *endpoint,
   call->stage = MS_TCP_PAUSING;
   call->until = 0;
   call->place++;
-  endpoint->watch_at = 0;
+  endpoint->common.watch_at = 0;
 }
 
 static int begin(ms_endpoint *endpoint, ms_tcp_peer *peer, const struct sockaddr_storage *place, socklen_t bytes) {
@@ -118,15 +118,13 @@ static void answer_greeting(ms_endpoint *endpoint, ms_tcp_peer *peer) {
             (unsigned)version, MS_PEER_VERSION);
     return;
   }
-  call->hello = (ms_peer_hello){
-      .version = MS_PEER_VERSION, .rank = endpoint->config.rank, .to = peer->rank, .size = endpoint->config.size};
-  memcpy(call->hello.job, endpoint->job, sizeof call->hello.job);
-  if ((!*endpoint->token && ms_wire_check_user(call->fd)) ||
+  call->hello = ms_peer_own_hello(&endpoint->common.config, &endpoint->job, peer->common.rank);
+  if ((!*endpoint->job.token && ms_wire_check_user(call->fd)) ||
       ms_secret_random(call->hello.nonce, sizeof call->hello.nonce)) {
     give_up(endpoint, peer, "%s", ms_error_message());
     return;
   }
-  ms_peer_prove(endpoint->token, 'C', call->nonce, &call->hello, call->hello.proof);
+  ms_peer_prove(endpoint->job.token, 'C', call->nonce, &call->hello, call->hello.proof);
   ms_peer_put_hello(bytes, &call->hello);
   /* A new socket has room for it. */
   if (send(call->fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof bytes) {
@@ -144,7 +142,7 @@ static void take_answer(ms_endpoint *endpoint, ms_tcp_peer *peer) {
     give_up(endpoint, peer, "it refused: %s", why);
     return;
   }
-  ms_peer_prove(endpoint->token, 'A', call->nonce, &call->hello, expected);
+  ms_peer_prove(endpoint->job.token, 'A', call->nonce, &call->hello, expected);
   if (!ms_wire_same_proof(proof, expected)) {
     give_up(endpoint, peer, "what listens there does not know the job's token");
     return;
@@ -168,7 +166,7 @@ void ms_tcp_call_on(ms_endpoint *endpoint, ms_tcp_peer *peer) {
   }
   if (call->stage == MS_TCP_GREETED && receive_all(endpoint, peer, MS_PEER_GREETING)) {
     /* Once it has a hello, the peer can count this rank as connected: the answer has until the deadline. */
-    call->until = peer->connect_by;
+    call->until = peer->common.connect_by;
     answer_greeting(endpoint, peer);
   }
   if (call->stage == MS_TCP_ANSWERED && receive_all(endpoint, peer, MS_PEER_ANSWER)) take_answer(endpoint, peer);

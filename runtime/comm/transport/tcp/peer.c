@@ -3,7 +3,6 @@
 #include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -28,11 +27,10 @@ int ms_tcp_register(ms_endpoint *endpoint, int fd, uint32_t events, enum ms_tcp_
 }
 
 int ms_tcp_add_peer(ms_endpoint *endpoint, int rank) {
-  ms_tcp_peer *peer = &endpoint->peers[endpoint->n_peers];
-  ms_key *slot = ms_calloc(MS_TRANSPORT_KEYS, sizeof *slot);
-  if (!slot) return MS_ENOMEM;
-  *peer = (ms_tcp_peer){.rank = rank, .fd = -1, .out_sent = MS_PEER_HEADER, .call.fd = -1, .keys.slot = slot};
-  endpoint->peer_of[rank] = endpoint->n_peers++;
+  ms_tcp_peer *peer = (ms_tcp_peer *)ms_peers_add(&endpoint->common, rank);
+  if (!peer) return MS_ENOMEM;
+  peer->fd = peer->call.fd = -1;
+  peer->out_sent = MS_PEER_HEADER;
   endpoint->strangers[endpoint->n_strangers++].fd = -1;
   return MS_OK;
 }
@@ -57,47 +55,47 @@ static void set_up_socket(int fd, double timeout) {
 }
 
 void ms_tcp_bring_up(ms_endpoint *endpoint, ms_tcp_peer *peer, int fd) {
-  set_up_socket(fd, endpoint->config.timeout);
+  set_up_socket(fd, endpoint->common.config.timeout);
   ms_wire_peer_name(fd, peer->name, sizeof peer->name);
   peer->fd = fd;
-  peer->state = MS_TCP_UP;
-  peer->readable = peer->writable = peer->output = 1;
-  peer->in_at = peer->out_at = peer->acked_at = ms_clock();
-  endpoint->n_up++;
+  peer->common.state = MS_PEER_UP;
+  peer->readable = peer->writable = peer->common.output = 1;
+  peer->common.heard_at = peer->out_at = peer->acked_at = ms_clock();
+  endpoint->common.n_up++;
 }
 
-void ms_tcp_take_back(ms_tcp_peer *peer, ms_key *key) {
+void ms_tcp_let_go(ms_endpoint *endpoint, ms_peer *common, ms_key *key) {
+  ms_tcp_peer *peer = (ms_tcp_peer *)common;
+  (void)endpoint;
   if (!key || peer->in_key == key) peer->in_to = NULL, peer->in_key = NULL;
   if (!key || peer->out_key == key) peer->out_from = NULL, peer->out_key = NULL;
-  if (key) ms_key_fail(key);
-  for (int i = 0; !key && i < peer->keys.reach; i++)
-    if (peer->keys.slot[i].used) ms_key_fail(&peer->keys.slot[i]);
 }
 
-void ms_tcp_gone(ms_endpoint *endpoint, ms_tcp_peer *peer, enum ms_tcp_state state) {
-  if (peer->state == MS_TCP_UP) endpoint->n_up--;
-  ms_tcp_take_back(peer, NULL);
-  ms_tcp_hang_up(endpoint, peer->state == MS_TCP_APART ? &peer->call.fd : &peer->fd);
-  peer->state = state;
-  peer->readable = peer->writable = peer->output = 0;
+static void take_back_all(ms_endpoint *endpoint, ms_tcp_peer *peer) {
+  ms_tcp_let_go(endpoint, &peer->common, NULL);
+  ms_keys_fail(&peer->common.keys);
+}
+
+void ms_tcp_gone(ms_endpoint *endpoint, ms_tcp_peer *peer, enum ms_peer_state state) {
+  if (peer->common.state == MS_PEER_UP) endpoint->common.n_up--;
+  take_back_all(endpoint, peer);
+  ms_tcp_hang_up(endpoint, peer->common.state == MS_PEER_APART ? &peer->call.fd : &peer->fd);
+  peer->common.state = state;
+  peer->readable = peer->writable = peer->common.output = 0;
 }
 
 void ms_tcp_end(ms_endpoint *endpoint, ms_tcp_peer *peer, uint32_t last_kind) {
-  endpoint->n_up--;
-  ms_tcp_take_back(peer, NULL);
-  peer->state = MS_TCP_ENDING;
+  endpoint->common.n_up--;
+  take_back_all(endpoint, peer);
+  peer->common.state = MS_PEER_ENDING;
   peer->last_kind = last_kind;
-  peer->output = peer->readable = 1;
+  peer->common.output = peer->readable = 1;
   peer->end_by = ms_clock() + LAST_SECONDS;
 }
 
-void ms_tcp_fail(ms_endpoint *endpoint, ms_tcp_peer *peer, int say, const char *format, ...) {
-  va_list args;
-  if (peer->report || peer->state == MS_TCP_ENDING || peer->state == MS_TCP_GONE) return;
-  va_start(args, format);
-  vsnprintf(peer->why, sizeof peer->why, format, args);
-  va_end(args);
-  peer->report = 1;
-  if (say && peer->state == MS_TCP_UP) ms_tcp_end(endpoint, peer, MS_PEER_REASON_OF);
-  else ms_tcp_gone(endpoint, peer, MS_TCP_GONE);
+void ms_tcp_end_failed(ms_endpoint *endpoint, ms_peer *common, int say) {
+  ms_tcp_peer *peer = (ms_tcp_peer *)common;
+  common->report = MS_PEER_DUE;
+  if (say && common->state == MS_PEER_UP) ms_tcp_end(endpoint, peer, MS_PEER_REASON_OF);
+  else ms_tcp_gone(endpoint, peer, MS_PEER_GONE);
 }

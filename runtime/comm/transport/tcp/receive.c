@@ -10,55 +10,40 @@
 #include "comm/transport/tcp/tcp.h"
 
 static void break_off(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_peer_frame *frame, const char *what) {
-  ms_tcp_fail(endpoint, peer, 1, "rank %d sent %s (kind %u, %u bytes, key %llx, number %llu, value %lld)", peer->rank,
-              what, frame->kind, frame->bytes, (unsigned long long)frame->key, (unsigned long long)frame->number,
-              (long long)frame->value);
+  ms_peer_fail(endpoint, &peer->common, 1, "rank %d sent %s (kind %u, %u bytes, key %llx, number %llu, value %lld)",
+               peer->common.rank, what, frame->kind, frame->bytes, (unsigned long long)frame->key,
+               (unsigned long long)frame->number, (long long)frame->value);
 }
 
 static void take_credit(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_peer_frame *frame) {
-  ms_key *key = ms_keys_add(&peer->keys, frame->key);
-  const char *wrong = !key                                                ? "a credit for one key too many"
-                      : key->peer_cancelled                               ? "a credit for a key that it cancelled"
-                      : frame->value < 1 || frame->number != key->credits ? "a credit out of turn"
-                      : key->credits - key->sends.finished >= MS_TRANSPORT_UNDER_WAY && !key->cancelled
-                          ? "too many credits"
-                          : NULL;
-  if (wrong) {
-    break_off(endpoint, peer, frame, wrong);
-    return;
-  }
-  key->credit[key->credits++ % MS_TRANSPORT_UNDER_WAY] = frame->value;
-  peer->output = 1;
+  const char *wrong = ms_keys_take_credit(&peer->common.keys, frame->key, frame->number, frame->value);
+  if (wrong) break_off(endpoint, peer, frame, wrong);
+  else peer->common.output = 1;
 }
 
 static void take_data(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_peer_frame *frame) {
-  ms_key *key = ms_keys_find(&peer->keys, frame->key);
-  if (key && key->cancelled && !key->peer_cancelled) return; /* sent before it heard of that: the body is dropped */
-  ms_transfer *receive = key ? key->receives.first : NULL;
-  const char *wrong = !receive || receive == key->uncredited || frame->number != receive->number
-                          ? "data that no receive waits for"
-                      : key->peer_cancelled                            ? "data of a key that it cancelled"
-                      : frame->value != receive->moved                 ? "data that does not follow"
-                      : frame->bytes > receive->bytes - receive->moved ? "data beyond the end of a receive"
-                                                                       : NULL;
+  ms_key *key = ms_keys_find(&peer->common.keys, frame->key);
+  if (ms_key_drops(key)) return;
+  const char *wrong = ms_key_check_data(key, frame->number, frame->value, frame->bytes);
   if (wrong) {
     break_off(endpoint, peer, frame, wrong);
     return;
   }
-  peer->in_to = (uint8_t *)receive->data + receive->moved;
+  peer->in_to = (uint8_t *)key->receives.next->data + frame->value;
   peer->in_key = key;
+  ms_key_begin(&key->receives, frame->bytes);
 }
 
 static void take_cancel(ms_endpoint *endpoint, ms_tcp_peer *peer, const ms_peer_frame *frame) {
-  const char *wrong = ms_keys_take_cancel(&peer->keys, frame->key);
+  const char *wrong = ms_keys_take_cancel(&peer->common.keys, frame->key);
   if (wrong) break_off(endpoint, peer, frame, wrong);
-  else peer->output = 1;
+  else peer->common.output = 1;
 }
 
 static void take_goodbye(ms_endpoint *endpoint, ms_tcp_peer *peer) {
-  if (ms_keys_are_awaited(&peer->keys))
-    ms_tcp_fail(endpoint, peer, 0, "it left while transfers with it were under way");
-  else ms_tcp_gone(endpoint, peer, MS_TCP_LEFT);
+  if (ms_keys_are_awaited(&peer->common.keys))
+    ms_peer_fail(endpoint, &peer->common, 0, "it left while transfers with it were under way");
+  else ms_tcp_gone(endpoint, peer, MS_PEER_LEFT);
 }
 
 /* A whole header. */
@@ -78,7 +63,7 @@ static void take_header(ms_endpoint *endpoint, ms_tcp_peer *peer) {
     case MS_PEER_DATA: take_data(endpoint, peer, frame); return;
     case MS_PEER_CANCEL: take_cancel(endpoint, peer, frame); return;
     case MS_PEER_GOODBYE: take_goodbye(endpoint, peer); return;
-    case MS_PEER_PING: peer->pong = peer->output = 1; return;
+    case MS_PEER_PING: peer->common.pong = peer->common.output = 1; return;
     case MS_PEER_PONG: return;
     default: peer->in_to = (uint8_t *)peer->reason; return;
   }
@@ -90,14 +75,12 @@ static void take_body(ms_endpoint *endpoint, ms_tcp_peer *peer, int64_t bytes) {
   peer->in_rest -= bytes;
   if (peer->in_to) peer->in_to += bytes;
   if (peer->in_key) {
-    ms_transfer *receive = peer->in_key->receives.first;
-    endpoint->counts.received += bytes;
-    receive->moved += bytes;
-    if (receive->moved == receive->bytes) ms_key_finish(&peer->in_key->receives, MS_TRANSFER_DONE);
+    endpoint->common.counts.received += bytes;
+    ms_key_moved(&peer->in_key->receives, peer->in_key->receives.first, bytes);
     if (!peer->in_rest) peer->in_key = NULL;
   } else if (!peer->in_rest && peer->in.kind == MS_PEER_REASON_OF) {
     ms_wire_get_text((const uint8_t *)peer->reason, peer->in.bytes, text, sizeof text);
-    ms_tcp_fail(endpoint, peer, 0, "it ended the connection: %s", text);
+    ms_peer_fail(endpoint, &peer->common, 0, "it ended the connection: %s", text);
   }
 }
 
@@ -116,12 +99,13 @@ static ssize_t receive_some(ms_endpoint *endpoint, ms_tcp_peer *peer) {
 
 /* The connection has ended: why is an errno, or 0. */
 static void take_end(ms_endpoint *endpoint, ms_tcp_peer *peer, int why) {
-  if (peer->state == MS_TCP_ENDING) ms_tcp_gone(endpoint, peer, MS_TCP_GONE);
+  if (peer->common.state == MS_PEER_ENDING) ms_tcp_gone(endpoint, peer, MS_PEER_GONE);
   else if (!why || why == ECONNRESET || why == EPIPE)
-    ms_tcp_fail(endpoint, peer, 0, "its end of the connection to %s was closed: the process has ended", peer->name);
+    ms_peer_fail(endpoint, &peer->common, 0, "its end of the connection to %s was closed: the process has ended",
+                 peer->name);
   else
-    ms_tcp_fail(endpoint, peer, 0, "the connection to %s failed: %s: its host or the link to it is down", peer->name,
-                strerror(why));
+    ms_peer_fail(endpoint, &peer->common, 0, "the connection to %s failed: %s: its host or the link to it is down",
+                 peer->name, strerror(why));
 }
 
 static void drop_input(ms_endpoint *endpoint, ms_tcp_peer *peer) {
@@ -130,13 +114,13 @@ static void drop_input(ms_endpoint *endpoint, ms_tcp_peer *peer) {
     if (got > 0) turn += got;
     if (got > 0 || (got < 0 && errno == EINTR)) continue;
     peer->readable = 0;
-    if (got == 0 || errno != EAGAIN || peer->broken) ms_tcp_gone(endpoint, peer, MS_TCP_GONE);
+    if (got == 0 || errno != EAGAIN || peer->broken) ms_tcp_gone(endpoint, peer, MS_PEER_GONE);
     return;
   }
 }
 
 void ms_tcp_receive(ms_endpoint *endpoint, ms_tcp_peer *peer) {
-  for (int64_t turn = 0; turn < MS_TCP_TURN && peer->readable && peer->state == MS_TCP_UP;) {
+  for (int64_t turn = 0; turn < MS_TCP_TURN && peer->readable && peer->common.state == MS_PEER_UP;) {
     ssize_t got = receive_some(endpoint, peer);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
@@ -148,13 +132,13 @@ void ms_tcp_receive(ms_endpoint *endpoint, ms_tcp_peer *peer) {
       take_end(endpoint, peer, got ? errno : 0);
       return;
     }
-    peer->in_at = ms_clock();
+    peer->common.heard_at = ms_clock();
     turn += got;
     int64_t body = got < peer->in_rest ? got : peer->in_rest;
     if (body) take_body(endpoint, peer, body);
-    if (peer->state != MS_TCP_UP) return;
+    if (peer->common.state != MS_PEER_UP) return;
     peer->in_got += (int)(got - body);
     if (peer->in_got == MS_PEER_HEADER) take_header(endpoint, peer);
   }
-  if (peer->state == MS_TCP_ENDING && peer->readable) drop_input(endpoint, peer);
+  if (peer->common.state == MS_PEER_ENDING && peer->readable) drop_input(endpoint, peer);
 }

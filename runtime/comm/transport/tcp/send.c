@@ -30,7 +30,7 @@ static int begin_last(ms_tcp_peer *peer) {
   if (!last.kind) return 0;
   peer->last_kind = 0;
   if (last.kind == MS_PEER_REASON_OF) {
-    snprintf(peer->reason, sizeof peer->reason, "%.*s", MS_PEER_REASON - 1, peer->why);
+    snprintf(peer->reason, sizeof peer->reason, "%.*s", MS_PEER_REASON - 1, peer->common.why);
     last.bytes = (uint32_t)strlen(peer->reason);
   }
   begin_frame(peer, &last, peer->reason, NULL);
@@ -39,59 +39,43 @@ static int begin_last(ms_tcp_peer *peer) {
 
 /* Begins a ping or its answer, a credit, or a cancellation. */
 static int begin_control(ms_tcp_peer *peer) {
-  if (peer->ping || peer->pong) {
-    begin_frame(peer, &(ms_peer_frame){.kind = peer->pong ? MS_PEER_PONG : MS_PEER_PING}, NULL, NULL);
-    *(peer->pong ? &peer->pong : &peer->ping) = 0;
+  ms_key_notice notice;
+  if (peer->common.ping || peer->common.pong) {
+    begin_frame(peer, &(ms_peer_frame){.kind = peer->common.pong ? MS_PEER_PONG : MS_PEER_PING}, NULL, NULL);
+    *(peer->common.pong ? &peer->common.pong : &peer->common.ping) = 0;
     return 1;
   }
-  for (int i = 0; i < peer->keys.reach; i++) {
-    ms_key *key = &peer->keys.slot[i];
-    if (!key->used) continue;
-    if (key->cancelled && !key->told) {
-      begin_frame(peer, &(ms_peer_frame){.kind = MS_PEER_CANCEL, .key = key->key}, NULL, NULL);
-      key->told = 1;
-      if (key->peer_cancelled) ms_keys_forget(&peer->keys, key);
-      return 1;
-    }
-    ms_transfer *receive = key->uncredited;
-    if (!receive || key->peer_cancelled) continue;
-    ms_peer_frame credit = {
-        .kind = MS_PEER_CREDIT, .key = key->key, .number = receive->number, .value = receive->bytes};
-    begin_frame(peer, &credit, NULL, NULL);
-    key->uncredited = receive->next;
-    return 1;
-  }
-  return 0;
+  if (!ms_keys_next_notice(&peer->common.keys, &notice)) return 0;
+  begin_frame(peer,
+              &(ms_peer_frame){.kind = notice.cancels ? MS_PEER_CANCEL : MS_PEER_CREDIT,
+                               .key = notice.key,
+                               .number = notice.number,
+                               .value = notice.bytes},
+              NULL, NULL);
+  return 1;
 }
 
 /* Begins the next piece of a send. Returns 0 when there is none, or the sizes differ and the peer has failed. */
 static int begin_data(ms_endpoint *endpoint, ms_tcp_peer *peer) {
-  ms_keys *keys = &peer->keys;
   char why[MS_KEY_SIZES];
-  for (int i = 0; i < keys->reach; i++) {
-    ms_key *key = &keys->slot[(keys->turn + i) % keys->reach];
-    ms_transfer *send = ms_key_next_send(key);
-    if (!send) continue;
-    const int64_t rest = send->bytes - send->moved;
-    if (ms_key_compare_sizes(key, send, endpoint->config.rank, why)) {
-      ms_tcp_fail(endpoint, peer, 1, "%s", why);
-      return 0;
-    }
-    ms_peer_frame data = {.kind = MS_PEER_DATA,
-                          .bytes = (uint32_t)(rest < MS_PEER_PIECE ? rest : MS_PEER_PIECE),
-                          .key = key->key,
-                          .number = send->number,
-                          .value = send->moved};
-    begin_frame(peer, &data, (const uint8_t *)send->data + send->moved, key);
-    keys->turn = (int)(key - keys->slot) + 1;
-    return 1;
-  }
-  return 0;
+  ms_key *key = ms_keys_next_send(&peer->common.keys, endpoint->common.config.rank, why);
+  if (*why) ms_peer_fail(endpoint, &peer->common, 1, "%s", why);
+  if (!key) return 0;
+  const ms_transfer *send = key->sends.next;
+  const int64_t begun = key->sends.begun, rest = send->bytes - begun;
+  ms_peer_frame data = {.kind = MS_PEER_DATA,
+                        .bytes = (uint32_t)(rest < MS_PEER_PIECE ? rest : MS_PEER_PIECE),
+                        .key = key->key,
+                        .number = send->number,
+                        .value = begun};
+  ms_key_begin(&key->sends, data.bytes);
+  begin_frame(peer, &data, (const uint8_t *)send->data + begun, key);
+  return 1;
 }
 
 static int begin_next(ms_endpoint *endpoint, ms_tcp_peer *peer) {
-  if (peer->state == MS_TCP_UP && (begin_control(peer) || begin_data(endpoint, peer))) return 1;
-  return peer->state == MS_TCP_ENDING && begin_last(peer);
+  if (peer->common.state == MS_PEER_UP && (begin_control(peer) || begin_data(endpoint, peer))) return 1;
+  return peer->common.state == MS_PEER_ENDING && begin_last(peer);
 }
 
 /* The body's bytes are in the kernel: the send's memory can be written again when all are. */
@@ -100,12 +84,9 @@ static void count_body(ms_endpoint *endpoint, ms_tcp_peer *peer, int64_t bytes) 
   if (!peer->out_from) return;
   peer->out_from += bytes;
   if (!peer->out_key) return;
-  ms_transfer *send = peer->out_key->sends.first;
-  endpoint->counts.sent += bytes;
-  send->moved += bytes;
-  if (peer->out_rest) return;
-  if (send->moved == send->bytes) ms_key_finish(&peer->out_key->sends, MS_TRANSFER_DONE);
-  peer->out_key = NULL;
+  endpoint->common.counts.sent += bytes;
+  ms_key_moved(&peer->out_key->sends, peer->out_key->sends.first, bytes);
+  if (!peer->out_rest) peer->out_key = NULL;
 }
 
 static ssize_t send_some(ms_tcp_peer *peer) {
@@ -118,11 +99,11 @@ static ssize_t send_some(ms_tcp_peer *peer) {
 }
 
 void ms_tcp_send(ms_endpoint *endpoint, ms_tcp_peer *peer) {
-  for (int64_t turn = 0; turn < MS_TCP_TURN && peer->writable && peer->output;) {
+  for (int64_t turn = 0; turn < MS_TCP_TURN && peer->writable && peer->common.output;) {
     if (is_between_frames(peer) && !begin_next(endpoint, peer)) {
       /* A failure in begin_next has a last frame to send. */
-      peer->output = peer->state == MS_TCP_ENDING && peer->last_kind;
-      if (peer->state == MS_TCP_ENDING && !peer->output) shutdown(peer->fd, SHUT_WR);
+      peer->common.output = peer->common.state == MS_PEER_ENDING && peer->last_kind;
+      if (peer->common.state == MS_PEER_ENDING && !peer->common.output) shutdown(peer->fd, SHUT_WR);
       continue;
     }
     ssize_t sent = send_some(peer);

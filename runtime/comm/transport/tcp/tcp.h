@@ -18,7 +18,7 @@
 
 #include "comm/transport/frame.h"
 #include "comm/transport/handshake.h"
-#include "comm/transport/keys.h"
+#include "comm/transport/peers.h"
 
 enum {
   MS_TCP_TURN = 2 << 20, /* bytes that a peer moves in each direction before it is another peer's turn */
@@ -49,14 +49,6 @@ void ms_tcp_place_text(const struct sockaddr_storage *place, socklen_t bytes, ch
 
 /* ---- peers ---- */
 
-enum ms_tcp_state {
-  MS_TCP_APART = 0, /* not connected yet */
-  MS_TCP_UP = 1,
-  MS_TCP_ENDING = 2, /* it has failed, or this side leaves: the last frame goes out, and what comes in is dropped */
-  MS_TCP_LEFT = 3,   /* it said goodbye */
-  MS_TCP_GONE = 4    /* it has failed, or the connection has ended */
-};
-
 /* An attempt to connect (call.c). */
 enum ms_tcp_stage { MS_TCP_PAUSING = 0, MS_TCP_CONNECTING, MS_TCP_GREETED, MS_TCP_ANSWERED };
 
@@ -72,16 +64,12 @@ typedef struct ms_tcp_call {
 } ms_tcp_call;
 
 typedef struct ms_tcp_peer {
-  int rank, fd;
-  uint8_t named; /* by this rank; otherwise it has only been accepted */
-  enum ms_tcp_state state;
+  ms_peer common; /* heard_at: a byte came in. ENDING: what comes in is dropped */
+  int fd;
+  uint8_t named;              /* by this rank; otherwise it has only been accepted */
   uint8_t readable, writable; /* as far as epoll and the last system call have said */
-  uint8_t output;             /* there can be something to send */
-  uint8_t ping, pong;         /* such a frame is due */
-  uint8_t report;             /* failed() is due: 1 not called yet, 2 called */
   int broken;                 /* errno of a failed send: the peer fails when what it sent has been read */
-  char name[80], why[512];
-  ms_keys keys;
+  char name[80];
   /* The frame that comes in: `got` bytes of its header, or `rest` bytes of its body to come to `to` (NULL: dropped). */
   uint8_t in_header[MS_PEER_HEADER];
   ms_peer_frame in;
@@ -96,10 +84,8 @@ typedef struct ms_tcp_peer {
   int64_t out_rest;
   const uint8_t *out_from;
   ms_key *out_key;
-  uint32_t last_kind; /* ENDING: the last frame, 0 when it is under way or sent; 0 */
-  /* Times: a byte came in; a byte went out; a ping was due; the connection is closed without waiting. */
-  double in_at, out_at, pinged_at, end_by;
-  double connect_by; /* end of the attempts to connect */
+  uint32_t last_kind;    /* ENDING: the last frame, 0 when it is under way or sent; 0 */
+  double out_at, end_by; /* a byte went out; the connection is closed without waiting */
   /* Acknowledgements, to see a link that is down. */
   int64_t written, acked;
   double acked_at;
@@ -114,19 +100,16 @@ typedef struct ms_tcp_stranger {
 } ms_tcp_stranger;
 
 struct ms_endpoint {
-  ms_transport_config config;
-  char *token, job[MS_PEER_JOB];
+  ms_peers common;
+  ms_peer_job job;
   uint8_t address[MS_TRANSPORT_ADDRESS];
-  int epoll, wake, listener; /* listener -1: every rank that could connect has done so */
-  ms_tcp_peer *peers;        /* [n_peers], with room for all ranks: what is not used stays untouched */
-  int n_peers, n_strangers, n_up;
-  int *peer_of;               /* [size]: index of a rank's peer, or -1 */
+  int epoll, listener; /* listener -1: every rank that could connect has done so */
+  ms_tcp_peer *peers;  /* of common */
+  int n_strangers;
   ms_tcp_stranger *strangers; /* [n_strangers]: one for each peer and MS_TCP_SPARE_STRANGERS, with room for all ranks */
   double accept_at;           /* 0, or the end of a pause in accepting */
   char turned_away[256];      /* the last stranger that was refused, for reports */
-  double turn_at, awake_at, watch_at;
-  uint8_t *scratch; /* takes bytes that no transfer waits for */
-  ms_transport_counts counts;
+  uint8_t *scratch;           /* takes bytes that no transfer waits for */
 };
 
 /* What an epoll event belongs to: the kind, and an index. */
@@ -141,15 +124,14 @@ void ms_tcp_hang_up(ms_endpoint *endpoint, int *fd);
 int ms_tcp_add_peer(ms_endpoint *endpoint, int rank);
 /* A socket that has passed the handshake. */
 void ms_tcp_bring_up(ms_endpoint *endpoint, ms_tcp_peer *peer, int fd);
-/* The peer has failed: its transfers are FAILED, and failed() will be called. say: send it the reason. */
-void ms_tcp_fail(ms_endpoint *endpoint, ms_tcp_peer *peer, int say, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+/* Of ms_peer_calls: a peer that fails ends at once, apart from the reason that it is sent. */
+void ms_tcp_end_failed(ms_endpoint *endpoint, ms_peer *peer, int say);
 /* Sends a last frame, a goodbye or the reason, and then ends the connection. */
 void ms_tcp_end(ms_endpoint *endpoint, ms_tcp_peer *peer, uint32_t last_kind);
 /* The connection has ended. */
-void ms_tcp_gone(ms_endpoint *endpoint, ms_tcp_peer *peer, enum ms_tcp_state state);
-/* The posted transfers of a key, or of all keys (NULL), are FAILED; their memory is not touched any more. */
-void ms_tcp_take_back(ms_tcp_peer *peer, ms_key *key);
+void ms_tcp_gone(ms_endpoint *endpoint, ms_tcp_peer *peer, enum ms_peer_state state);
+/* Of ms_peer_calls: nothing refers to memory of a key's transfers, or of any (NULL), from here on. */
+void ms_tcp_let_go(ms_endpoint *endpoint, ms_peer *peer, ms_key *key);
 
 /* Move bytes until a turn is over or the socket has had enough. */
 void ms_tcp_send(ms_endpoint *endpoint, ms_tcp_peer *peer);    /* send.c */

@@ -1,8 +1,4 @@
 /* peer.c - the life of a connection: called, failed, ending, gone. */
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/transport/ucx/ucx.h"
@@ -28,13 +24,12 @@ int ms_ucx_call(ms_endpoint *endpoint, ms_ucx_peer *peer, const ucp_address_t *a
   if (status == UCS_OK) return MS_OK;
   peer->ep = NULL;
   return MS_FAIL(MS_EIO, "transport: UCX finds no way to rank %d on %s: %s: see UCX_TLS and UCX_NET_DEVICES",
-                 peer->rank, peer->name, endpoint->ucx->status_string(status));
+                 peer->common.rank, peer->name, endpoint->ucx->status_string(status));
 }
 
-void ms_ucx_take_back(ms_ucx_peer *peer, ms_key *key) {
-  if (key) ms_key_fail(key);
-  for (int i = 0; !key && i < peer->keys.reach; i++)
-    if (peer->keys.slot[i].used) ms_key_fail(&peer->keys.slot[i]);
+void ms_ucx_take_back(ms_ucx_peer *peer) {
+  for (int i = 0; i < MS_UCX_PIECES; i++) peer->in[i].transfer = peer->out[i].transfer = NULL;
+  ms_keys_fail(&peer->common.keys);
 }
 
 static void closed(void *request, ucs_status_t status, void *context) {
@@ -44,42 +39,37 @@ static void closed(void *request, ucs_status_t status, void *context) {
   endpoint->ucx->request_free(request);
 }
 
-void ms_ucx_gone(ms_endpoint *endpoint, ms_ucx_peer *peer, enum ms_ucx_state state) {
+void ms_ucx_gone(ms_endpoint *endpoint, ms_ucx_peer *peer, enum ms_peer_state state) {
   ucp_request_param_t param = {.op_attr_mask =
                                    UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
                                .flags = UCP_EP_CLOSE_FLAG_FORCE,
                                .cb.send = closed,
                                .user_data = endpoint};
-  if (peer->state == MS_UCX_UP) endpoint->n_up--;
-  peer->state = state;
+  if (peer->common.state == MS_PEER_UP) endpoint->common.n_up--;
+  peer->common.state = state;
   if (!peer->ep) return;
   if (UCS_PTR_IS_PTR(endpoint->ucx->ep_close_nbx(peer->ep, &param))) endpoint->closing++;
   peer->ep = NULL;
 }
 
-void ms_ucx_fail(ms_endpoint *endpoint, ms_ucx_peer *peer, int say, const char *format, ...) {
-  va_list args;
-  if (peer->report || peer->state == MS_UCX_ENDING || peer->state == MS_UCX_GONE) return;
-  va_start(args, format);
-  vsnprintf(peer->why, sizeof peer->why, format, args);
-  va_end(args);
-  peer->report = 1;
-  if (peer->state == MS_UCX_UP) endpoint->n_up--;
-  say = say && peer->state == MS_UCX_UP;
-  peer->state = say ? MS_UCX_ENDING : MS_UCX_GONE;
+void ms_ucx_end_failed(ms_endpoint *endpoint, ms_peer *common, int say) {
+  ms_ucx_peer *peer = (ms_ucx_peer *)common;
+  if (common->state == MS_PEER_UP) endpoint->common.n_up--;
+  say = say && common->state == MS_PEER_UP;
+  common->state = say ? MS_PEER_ENDING : MS_PEER_GONE;
   peer->last_kind = say ? MS_PEER_REASON_OF : 0;
   peer->end_by = ms_clock() + LAST_SECONDS;
-  peer->output = 1;
+  common->output = 1;
 }
 
 void ms_ucx_take_error(ms_endpoint *endpoint, ms_ucx_peer *peer) {
   const char *what = endpoint->ucx->status_string(peer->broken);
-  if (peer->state == MS_UCX_APART)
-    ms_ucx_fail(endpoint, peer, 0, "no connection to it on %s: %s%s%s", peer->name, what, *peer->refused ? "; " : "",
-                peer->refused);
-  if (peer->state == MS_UCX_UP)
-    ms_ucx_fail(endpoint, peer, 0,
-                "the connection to %s was closed: %s: its process has ended, or its host or the link to it is down",
-                peer->name, what);
-  ms_ucx_gone(endpoint, peer, peer->state == MS_UCX_LEFT ? MS_UCX_LEFT : MS_UCX_GONE);
+  if (peer->common.state == MS_PEER_APART)
+    ms_peer_fail(endpoint, &peer->common, 0, "no connection to it on %s: %s%s%s", peer->name, what,
+                 *peer->refused ? "; " : "", peer->refused);
+  if (peer->common.state == MS_PEER_UP)
+    ms_peer_fail(endpoint, &peer->common, 0,
+                 "the connection to %s was closed: %s: its process has ended, or its host or the link to it is down",
+                 peer->name, what);
+  ms_ucx_gone(endpoint, peer, peer->common.state == MS_PEER_LEFT ? MS_PEER_LEFT : MS_PEER_GONE);
 }

@@ -1,6 +1,6 @@
 /* receive.c - the frames that come in. A frame is used only if it has the session of the rank that it names, and
  * every frame is checked against what this rank has posted, as with tcp. UCX calls this from its progress, so a failure
- * only takes a note (ms_ucx_fail): UCX's endpoint is closed later.
+ * only takes a note (ms_ucx_end_failed): UCX's endpoint is closed later.
  */
 #include <stdio.h>
 #include <string.h>
@@ -9,83 +9,57 @@
 #include "comm/transport/ucx/ucx.h"
 
 static void break_off(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_peer_frame *frame, const char *what) {
-  ms_ucx_fail(endpoint, peer, 1, "rank %d sent %s (kind %u, %u bytes, key %llx, number %llu, value %lld)", peer->rank,
-              what, frame->kind, frame->bytes, (unsigned long long)frame->key, (unsigned long long)frame->number,
-              (long long)frame->value);
+  ms_peer_fail(endpoint, &peer->common, 1, "rank %d sent %s (kind %u, %u bytes, key %llx, number %llu, value %lld)",
+               peer->common.rank, what, frame->kind, frame->bytes, (unsigned long long)frame->key,
+               (unsigned long long)frame->number, (long long)frame->value);
 }
 
 /* ---- control ---- */
-
-static const char *take_credit(ms_ucx_peer *peer, const ms_peer_frame *frame) {
-  ms_key *key = ms_keys_add(&peer->keys, frame->key);
-  if (!key) return "a credit for one key too many";
-  if (key->peer_cancelled) return "a credit for a key that it cancelled";
-  if (frame->value < 1 || frame->number != key->credits) return "a credit out of turn";
-  if (key->credits - key->sends.finished >= MS_TRANSPORT_UNDER_WAY && !key->cancelled) return "too many credits";
-  key->credit[key->credits++ % MS_TRANSPORT_UNDER_WAY] = frame->value;
-  return NULL;
-}
 
 /* The peer waits for an answer to its goodbye, whether transfers were under way or not. */
 static void take_goodbye(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_peer_frame *frame) {
   peer->answered = 1;
   if (frame->value) return;
-  if (peer->state == MS_UCX_UP) peer->goodbye_answer = 1;
-  if (peer->state != MS_UCX_UP) return;
-  if (!ms_keys_are_awaited(&peer->keys)) {
-    peer->state = MS_UCX_LEFT;
-    endpoint->n_up--;
+  if (peer->common.state == MS_PEER_UP) peer->goodbye_answer = 1;
+  if (peer->common.state != MS_PEER_UP) return;
+  if (!ms_keys_are_awaited(&peer->common.keys)) {
+    peer->common.state = MS_PEER_LEFT;
+    endpoint->common.n_up--;
     return;
   }
-  ms_ucx_fail(endpoint, peer, 1, "it left while transfers with it were under way");
+  ms_peer_fail(endpoint, &peer->common, 1, "it left while transfers with it were under way");
   peer->last_kind = 0; /* it knows */
 }
 
 static void take_reason(ms_endpoint *endpoint, ms_ucx_peer *peer, const void *body, size_t bytes) {
   char text[MS_PEER_REASON];
   ms_wire_get_text(body, bytes, text, sizeof text);
-  ms_ucx_fail(endpoint, peer, 0, "it ended the connection: %s", text);
+  ms_peer_fail(endpoint, &peer->common, 0, "it ended the connection: %s", text);
 }
 
 /* ---- data ---- */
-
-/* What a piece must follow; NULL: it is dropped, or *wrong says why it breaks the protocol. */
-static ms_key *find_receive(ms_ucx_peer *peer, const ms_peer_frame *frame, ms_transfer **receive, const char **wrong) {
-  ms_key *key = ms_keys_find(&peer->keys, frame->key);
-  if (key && key->cancelled && !key->peer_cancelled) return NULL; /* sent before it heard of that */
-  *receive = key ? key->receives.first : NULL;
-  while (*receive && (*receive)->moved == (*receive)->bytes) *receive = (*receive)->next;
-  if (!*receive || *receive == key->uncredited || frame->number != (*receive)->number)
-    *wrong = "data that no receive waits for";
-  else if (key->peer_cancelled) *wrong = "data of a key that it cancelled";
-  else if (frame->value != (*receive)->moved) *wrong = "data that does not follow";
-  else if (frame->bytes > (*receive)->bytes - (*receive)->moved) *wrong = "data beyond the end of a receive";
-  return *wrong ? NULL : key;
-}
 
 static void received(void *request, ucs_status_t status, size_t bytes, void *context) {
   ms_ucx_slot *slot = context;
   ms_ucx_peer *peer = slot->peer;
   (void)bytes;
   if (status != UCS_OK && peer->broken == UCS_OK) peer->broken = status;
-  peer->in_at = ms_clock();
+  peer->common.heard_at = ms_clock();
   ms_ucx_slot_done(slot);
   peer->endpoint->heard++;
   peer->endpoint->ucx->request_free(request);
 }
 
 /* UCX moves the piece itself. */
-static const char *fetch(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_key *key, ms_transfer *receive, void *piece,
-                         size_t bytes) {
+static const char *fetch(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_key *key, void *to, void *piece, size_t bytes) {
   ms_ucx_slot *slot = NULL;
   for (int i = 0; i < MS_UCX_PIECES && !slot; i++)
     if (!peer->in[i].busy) slot = &peer->in[i];
   if (!slot) return "too many pieces at a time";
   slot->busy = 1;
-  slot->transfer = receive;
+  slot->bytes = (int64_t)bytes;
   slot->key = key;
-  uint8_t *to = (uint8_t *)receive->data + receive->moved;
-  receive->moved += (int64_t)bytes;
+  slot->transfer = ms_key_begin(&key->receives, slot->bytes);
   ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
                                .cb.recv_am = received,
                                .user_data = slot};
@@ -98,15 +72,15 @@ static const char *fetch(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_key *key, 
 
 static const char *take_data(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_peer_frame *frame, void *piece,
                              int is_descriptor) {
-  const char *wrong = NULL;
-  ms_transfer *receive;
-  ms_key *key = find_receive(peer, frame, &receive, &wrong);
-  if (!key) return wrong;
-  endpoint->counts.received += frame->bytes;
-  if (is_descriptor) return fetch(endpoint, peer, key, receive, piece, frame->bytes);
-  memcpy((uint8_t *)receive->data + receive->moved, piece, frame->bytes);
-  receive->moved += frame->bytes;
-  ms_ucx_finish(peer, &key->receives);
+  ms_key *key = ms_keys_find(&peer->common.keys, frame->key);
+  if (ms_key_drops(key)) return NULL;
+  const char *wrong = ms_key_check_data(key, frame->number, frame->value, frame->bytes);
+  if (wrong) return wrong;
+  uint8_t *to = (uint8_t *)key->receives.next->data + frame->value;
+  endpoint->common.counts.received += frame->bytes;
+  if (is_descriptor) return fetch(endpoint, peer, key, to, piece, frame->bytes);
+  memcpy(to, piece, frame->bytes);
+  ms_ucx_moved(peer, key, ms_key_begin(&key->receives, frame->bytes), frame->bytes);
   return NULL;
 }
 
@@ -115,11 +89,11 @@ static const char *take_data(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_
 static const char *take(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_peer_frame *frame, void *body,
                         int is_descriptor) {
   switch (frame->kind) {
-    case MS_PEER_CREDIT: return take_credit(peer, frame);
-    case MS_PEER_CANCEL: return ms_keys_take_cancel(&peer->keys, frame->key);
+    case MS_PEER_CREDIT: return ms_keys_take_credit(&peer->common.keys, frame->key, frame->number, frame->value);
+    case MS_PEER_CANCEL: return ms_keys_take_cancel(&peer->common.keys, frame->key);
     case MS_PEER_DATA: return take_data(endpoint, peer, frame, body, is_descriptor);
     case MS_PEER_GOODBYE: take_goodbye(endpoint, peer, frame); return NULL;
-    case MS_PEER_PING: peer->pong = 1; return NULL;
+    case MS_PEER_PING: peer->common.pong = 1; return NULL;
     case MS_PEER_PONG: return NULL;
     default: take_reason(endpoint, peer, body, is_descriptor ? 0 : frame->bytes); return NULL;
   }
@@ -128,9 +102,8 @@ static const char *take(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_peer_
 /* The peer whose session begins the header, or NULL. */
 static ms_ucx_peer *find_sender(ms_endpoint *endpoint, const uint8_t *header) {
   uint64_t rank = ms_wire_get64(header + MS_WIRE_PROOF);
-  int index = rank < (uint64_t)endpoint->config.size ? endpoint->peer_of[rank] : -1;
-  ms_ucx_peer *peer = index >= 0 ? &endpoint->peers[index] : NULL;
-  return peer && peer->state != MS_UCX_APART && ms_wire_same_proof(peer->session, header) ? peer : NULL;
+  ms_ucx_peer *peer = (ms_ucx_peer *)ms_peers_find(&endpoint->common, (int64_t)rank);
+  return peer && peer->common.state != MS_PEER_APART && ms_wire_same_proof(peer->session, header) ? peer : NULL;
 }
 
 ucs_status_t ms_ucx_take_frame(void *context, const void *header, size_t header_bytes, void *data, size_t bytes,
@@ -140,12 +113,13 @@ ucs_status_t ms_ucx_take_frame(void *context, const void *header, size_t header_
   ms_peer_frame frame;
   if (!peer) return UCS_OK;
   endpoint->heard++;
-  peer->in_at = ms_clock();
+  peer->common.heard_at = ms_clock();
   const char *wrong = ms_peer_get_frame((const uint8_t *)header + MS_WIRE_PROOF + 8, &frame);
   if (!wrong && frame.bytes != bytes) wrong = "a frame whose body has another size";
-  if (peer->state == MS_UCX_ENDING && !wrong && frame.kind == MS_PEER_GOODBYE) take_goodbye(endpoint, peer, &frame);
-  if (peer->state != MS_UCX_UP) return UCS_OK;
-  peer->output = 1;
+  if (peer->common.state == MS_PEER_ENDING && !wrong && frame.kind == MS_PEER_GOODBYE)
+    take_goodbye(endpoint, peer, &frame);
+  if (peer->common.state != MS_PEER_UP) return UCS_OK;
+  peer->common.output = 1;
   if (!wrong) wrong = take(endpoint, peer, &frame, data, (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
   if (wrong) break_off(endpoint, peer, &frame, wrong);
   return UCS_OK;

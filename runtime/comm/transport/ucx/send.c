@@ -22,33 +22,24 @@ static ms_ucx_slot *find_free(ms_ucx_slot *slots, int n) {
   return NULL;
 }
 
-static int is_of(const ms_ucx_slot *slots, int n, const ms_key *key, const ms_transfer *transfer) {
-  for (int i = 0; i < n; i++)
-    if (slots[i].busy && slots[i].transfer && (!key || slots[i].key == key) &&
-        (!transfer || slots[i].transfer == transfer))
-      return 1;
+static int is_of(const ms_ucx_slot *slots, const ms_key *key) {
+  for (int i = 0; i < MS_UCX_PIECES; i++)
+    if (slots[i].busy && slots[i].transfer && (!key || slots[i].key == key)) return 1;
   return 0;
 }
 
-int ms_ucx_refers(const ms_ucx_peer *peer, const ms_key *key) {
-  return is_of(peer->out, MS_UCX_PIECES, key, NULL) || is_of(peer->in, MS_UCX_PIECES, key, NULL);
-}
+int ms_ucx_refers(const ms_ucx_peer *peer, const ms_key *key) { return is_of(peer->out, key) || is_of(peer->in, key); }
 
-void ms_ucx_finish(ms_ucx_peer *peer, ms_key_queue *queue) {
-  for (ms_transfer *first = queue->first; first && first->moved == first->bytes; first = queue->first) {
-    if (is_of(first->receives ? peer->in : peer->out, MS_UCX_PIECES, NULL, first)) return;
-    ms_key_finish(queue, MS_TRANSFER_DONE);
-    peer->endpoint->heard++; /* the caller may wait for it: no sleep before it has looked */
-  }
+void ms_ucx_moved(ms_ucx_peer *peer, ms_key *key, ms_transfer *transfer, int64_t bytes) {
+  peer->endpoint->heard += ms_key_moved(transfer->receives ? &key->receives : &key->sends, transfer, bytes);
 }
 
 void ms_ucx_slot_done(ms_ucx_slot *slot) {
   ms_transfer *transfer = slot->transfer;
   slot->busy = 0;
   slot->transfer = NULL;
-  slot->peer->output = 1;
-  if (transfer && slot->peer->broken == UCS_OK)
-    ms_ucx_finish(slot->peer, transfer->receives ? &slot->key->receives : &slot->key->sends);
+  slot->peer->common.output = 1;
+  if (transfer && slot->peer->broken == UCS_OK) ms_ucx_moved(slot->peer, slot->key, transfer, slot->bytes);
 }
 
 static void sent(void *request, ucs_status_t status, void *context) {
@@ -75,7 +66,7 @@ static void give(ms_endpoint *endpoint, ms_ucx_slot *slot, enum ms_ucx_message i
 }
 
 static void give_frame(ms_endpoint *endpoint, ms_ucx_slot *slot, const ms_peer_frame *frame, const void *body) {
-  ms_ucx_put_header(slot->header, slot->peer->session, endpoint->config.rank, frame);
+  ms_ucx_put_header(slot->header, slot->peer->session, endpoint->common.config.rank, frame);
   give(endpoint, slot, MS_UCX_FRAME, MS_UCX_HEADER, body, frame->bytes);
 }
 
@@ -95,32 +86,16 @@ static int send_last(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_ucx_slot *slot
   if (!last.kind) return 0;
   peer->last_kind = 0;
   if (last.kind == MS_PEER_REASON_OF) {
-    snprintf(peer->reason, sizeof peer->reason, "%.*s", MS_PEER_REASON - 1, peer->why);
+    snprintf(peer->reason, sizeof peer->reason, "%.*s", MS_PEER_REASON - 1, peer->common.why);
     last.bytes = (uint32_t)strlen(peer->reason);
   }
   give_frame(endpoint, slot, &last, peer->reason);
   return 1;
 }
 
-/* A cancellation, or the credit of a receive. */
-static int send_of_key(ms_endpoint *endpoint, ms_ucx_peer *peer, ms_key *key, ms_ucx_slot *slot) {
-  ms_transfer *receive = key->uncredited;
-  if (key->cancelled && !key->told) {
-    uint64_t number = key->key;
-    key->told = 1;
-    if (key->peer_cancelled) ms_keys_forget(&peer->keys, key);
-    give_frame(endpoint, slot, &(ms_peer_frame){.kind = MS_PEER_CANCEL, .key = number}, NULL);
-    return 1;
-  }
-  if (!receive || key->peer_cancelled) return 0;
-  key->uncredited = receive->next;
-  ms_peer_frame credit = {.kind = MS_PEER_CREDIT, .key = key->key, .number = receive->number, .value = receive->bytes};
-  give_frame(endpoint, slot, &credit, NULL);
-  return 1;
-}
-
 static int send_control(ms_endpoint *endpoint, ms_ucx_peer *peer) {
   ms_ucx_slot *slot = find_free(peer->control, MS_UCX_CONTROLS);
+  ms_key_notice notice;
   if (!slot) return 0;
   if (greet(endpoint, peer, slot)) return 1;
   if (peer->goodbye_answer) {
@@ -128,75 +103,63 @@ static int send_control(ms_endpoint *endpoint, ms_ucx_peer *peer) {
     give_frame(endpoint, slot, &(ms_peer_frame){.kind = MS_PEER_GOODBYE, .value = 1}, NULL);
     return 1;
   }
-  if (peer->state == MS_UCX_ENDING) return send_last(endpoint, peer, slot);
-  if (peer->state != MS_UCX_UP) return 0;
-  if (peer->ping || peer->pong) {
-    uint32_t kind = peer->pong ? MS_PEER_PONG : MS_PEER_PING;
-    *(peer->pong ? &peer->pong : &peer->ping) = 0;
+  if (peer->common.state == MS_PEER_ENDING) return send_last(endpoint, peer, slot);
+  if (peer->common.state != MS_PEER_UP) return 0;
+  if (peer->common.ping || peer->common.pong) {
+    uint32_t kind = peer->common.pong ? MS_PEER_PONG : MS_PEER_PING;
+    *(peer->common.pong ? &peer->common.pong : &peer->common.ping) = 0;
     give_frame(endpoint, slot, &(ms_peer_frame){.kind = kind}, NULL);
     return 1;
   }
-  for (int i = 0; i < peer->keys.reach; i++) {
-    ms_key *key = &peer->keys.slot[i];
-    if (key->used && send_of_key(endpoint, peer, key, slot)) return 1;
-  }
-  return 0;
+  if (!ms_keys_next_notice(&peer->common.keys, &notice)) return 0;
+  give_frame(endpoint, slot,
+             &(ms_peer_frame){.kind = notice.cancels ? MS_PEER_CANCEL : MS_PEER_CREDIT,
+                              .key = notice.key,
+                              .number = notice.number,
+                              .value = notice.bytes},
+             NULL);
+  return 1;
 }
 
 /* ---- data ---- */
 
-/* The first send of a key that has bytes left to give to UCX, or NULL. */
-static ms_transfer *next_send(const ms_key *key) {
-  ms_transfer *send = key->sends.first;
-  if (!key->used || key->peer_cancelled) return NULL;
-  while (send && send->moved == send->bytes) send = send->next;
-  return send && send->number < key->credits ? send : NULL;
-}
-
 /* Returns the bytes of the piece. */
-static int64_t send_piece(ms_endpoint *endpoint, ms_ucx_slot *slot, ms_key *key, ms_transfer *send) {
-  int64_t rest = send->bytes - send->moved, most = endpoint->rendezvous ? MS_PEER_PIECE : MS_UCX_PIECE;
-  const uint8_t *body = (const uint8_t *)send->data + send->moved;
+static int64_t send_piece(ms_endpoint *endpoint, ms_ucx_slot *slot, ms_key *key) {
+  ms_transfer *send = key->sends.next;
+  const int64_t begun = key->sends.begun, rest = send->bytes - begun;
+  const int64_t most = endpoint->rendezvous ? MS_PEER_PIECE : MS_UCX_PIECE;
+  const uint8_t *body = (const uint8_t *)send->data + begun;
   ms_peer_frame data = {.kind = MS_PEER_DATA,
                         .bytes = (uint32_t)(rest < most ? rest : most),
                         .key = key->key,
                         .number = send->number,
-                        .value = send->moved};
+                        .value = begun};
+  ms_key_begin(&key->sends, data.bytes);
+  endpoint->common.counts.sent += data.bytes;
   if (slot->piece) body = memcpy(slot->piece, body, data.bytes);
-  else slot->transfer = send, slot->key = key;
-  send->moved += data.bytes;
-  endpoint->counts.sent += data.bytes;
+  else slot->transfer = send, slot->key = key, slot->bytes = data.bytes;
   give_frame(endpoint, slot, &data, body);
-  if (slot->piece) ms_ucx_finish(slot->peer, &key->sends);
+  if (slot->piece) ms_ucx_moved(slot->peer, key, send, data.bytes);
   return data.bytes;
 }
 
 /* Returns the bytes of the next piece; 0: there is none, or the sizes differ and the peer has failed. */
 static int64_t send_data(ms_endpoint *endpoint, ms_ucx_peer *peer) {
-  ms_keys *keys = &peer->keys;
   ms_ucx_slot *slot = find_free(peer->out, MS_UCX_PIECES);
   char why[MS_KEY_SIZES];
-  for (int i = 0; slot && i < keys->reach; i++) {
-    ms_key *key = &keys->slot[(keys->turn + i) % keys->reach];
-    ms_transfer *send = next_send(key);
-    if (!send) continue;
-    if (ms_key_compare_sizes(key, send, endpoint->config.rank, why)) {
-      ms_ucx_fail(endpoint, peer, 1, "%s", why);
-      return 0;
-    }
-    keys->turn = (int)(key - keys->slot) + 1;
-    return send_piece(endpoint, slot, key, send);
-  }
-  return 0;
+  if (!slot) return 0;
+  ms_key *key = ms_keys_next_send(&peer->common.keys, endpoint->common.config.rank, why);
+  if (*why) ms_peer_fail(endpoint, &peer->common, 1, "%s", why);
+  return key ? send_piece(endpoint, slot, key) : 0;
 }
 
 void ms_ucx_send(ms_endpoint *endpoint, ms_ucx_peer *peer) {
   for (int64_t turn = 0; turn < MS_UCX_TURN && peer->ep && peer->broken == UCS_OK;) {
     if (send_control(endpoint, peer)) continue;
-    int64_t bytes = peer->state == MS_UCX_UP ? send_data(endpoint, peer) : 0;
+    int64_t bytes = peer->common.state == MS_PEER_UP ? send_data(endpoint, peer) : 0;
     turn += bytes;
     if (bytes || send_control(endpoint, peer)) continue; /* a failure in send_data has a last frame to send */
-    peer->output = 0;                                    /* a slot that becomes free sets it again */
+    peer->common.output = 0;                             /* a slot that becomes free sets it again */
     return;
   }
 }

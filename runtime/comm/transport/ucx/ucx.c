@@ -15,11 +15,49 @@
 #include "base/error.h"
 
 enum { MOST_PROGRESS = 64, CLOSE_PAUSE_US = 200 };
-/* Seconds between two calls of progress after which this process was away: peers are not blamed for that time. At most
- * half of the timeout. */
-static const double AWAY_SECONDS = 1.0;
 /* Seconds that close, and a cancellation with rendezvous, wait at most. */
 static const double CLOSE_SECONDS = 1.0, CANCEL_SECONDS = 1.0;
+
+/* ---- peers ---- */
+
+static int prepare_slots(const ms_endpoint *endpoint, ms_ucx_peer *peer) {
+  if (!endpoint->rendezvous && !(peer->pieces = ms_calloc(MS_UCX_PIECES, MS_UCX_PIECE))) return MS_ENOMEM;
+  for (int i = 0; i < MS_UCX_CONTROLS; i++) peer->control[i].peer = peer;
+  for (int i = 0; i < MS_UCX_PIECES; i++) {
+    peer->in[i].peer = peer->out[i].peer = peer;
+    if (peer->pieces) peer->out[i].piece = peer->pieces + (size_t)i * MS_UCX_PIECE;
+  }
+  return MS_OK;
+}
+
+static int name_peer(ms_endpoint *endpoint, int rank, const uint8_t *address) {
+  const ucp_address_t *worker;
+  char name[MS_UCX_NAME];
+  if (ms_peers_find(&endpoint->common, rank)) return MS_OK;
+  if (ms_ucx_check_address(address, name, &worker)) return ms_error_prefix("transport: the address of rank %d", rank);
+  ms_ucx_peer *peer = (ms_ucx_peer *)ms_peers_add(&endpoint->common, rank);
+  if (!peer) return MS_ENOMEM;
+  peer->endpoint = endpoint;
+  memcpy(peer->name, name, sizeof name);
+  MS_TRY(prepare_slots(endpoint, peer));
+  MS_TRY(ms_secret_random(peer->nonce, sizeof peer->nonce));
+  return ms_ucx_call(endpoint, peer, worker);
+}
+
+/* Until UCX refers to no memory of the key; with copies it never does. A peer that keeps it has failed. */
+static void await_pieces(ms_endpoint *endpoint, ms_peer *common, ms_key *key) {
+  ms_ucx_peer *peer = (ms_ucx_peer *)common;
+  for (double end = ms_clock() + CANCEL_SECONDS; ms_ucx_refers(peer, key);) {
+    endpoint->ucx->worker_progress(endpoint->worker);
+    if (ms_clock() < end) continue;
+    ms_peer_fail(endpoint, &peer->common, 0, "it did not take a piece of a transfer within %g s of its being cancelled",
+                 CANCEL_SECONDS);
+    ms_ucx_gone(endpoint, peer, MS_PEER_GONE);
+    end = INFINITY; /* closing ends what is under way */
+  }
+}
+
+static const ms_peer_calls calls = {.name = name_peer, .end = ms_ucx_end_failed, .let_go = await_pieces};
 
 /* ---- open ---- */
 
@@ -52,7 +90,7 @@ static int start_worker(ms_endpoint *endpoint) {
   ucp_worker_params_t worker = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                                 .thread_mode = UCS_THREAD_MODE_SERIALIZED};
   ucp_config_t *config;
-  MS_TRY(ms_ucx_configure(ucx, endpoint->rendezvous, endpoint->config.timeout, &config));
+  MS_TRY(ms_ucx_configure(ucx, endpoint->rendezvous, endpoint->common.config.timeout, &config));
   ucs_status_t status = ucx->init_version(UCP_API_MAJOR, UCP_API_MINOR, &context, config, &endpoint->context);
   ucx->config_release(config);
   if (status != UCS_OK) return fail_of(endpoint, "start: see UCX_TLS and UCX_NET_DEVICES", status);
@@ -74,17 +112,13 @@ static int start_worker_without_signals(ms_endpoint *endpoint) {
   return rc;
 }
 
-static int prepare(ms_endpoint *endpoint) {
-  const ms_transport_config *config = &endpoint->config;
-  endpoint->token = ms_secret_copy(config->token);
-  endpoint->peer_of = ms_calloc(config->size, sizeof *endpoint->peer_of);
-  endpoint->peers = ms_calloc(config->size, sizeof *endpoint->peers);
-  if (!endpoint->token || !endpoint->peer_of || !endpoint->peers) return MS_ENOMEM;
-  for (int rank = 0; rank < config->size; rank++) endpoint->peer_of[rank] = -1;
-  endpoint->turn_at = endpoint->awake_at = ms_clock();
-  endpoint->watch_at = INFINITY; /* no deadline yet */
-  endpoint->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (endpoint->wake < 0) return MS_FAIL(MS_EIO, "transport: cannot make an eventfd: %s", strerror(errno));
+static int prepare(ms_endpoint *endpoint, const ms_transport_config *config) {
+  MS_TRY(ms_peers_open(&endpoint->common, config, sizeof *endpoint->peers, &calls));
+  MS_TRY(ms_peer_job_open(&endpoint->job, config));
+  endpoint->peers = (ms_ucx_peer *)endpoint->common.first;
+  if (!*config->token)
+    return MS_FAIL(MS_EINVAL, "the transport ucx needs a token, even on one machine: give all ranks the same one in "
+                              "MOONSHARD_TOKEN (`openssl rand -hex 16` makes one), or set MOONSHARD_TRANSPORT=tcp");
   MS_TRY(ms_ucx_load(&endpoint->ucx));
   endpoint->rendezvous = ms_ucx_uses_rendezvous();
   MS_TRY(start_worker_without_signals(endpoint));
@@ -94,37 +128,19 @@ static int prepare(ms_endpoint *endpoint) {
 static void free_endpoint(ms_endpoint *endpoint) {
   if (endpoint->worker) endpoint->ucx->worker_destroy(endpoint->worker);
   if (endpoint->context) endpoint->ucx->cleanup(endpoint->context);
-  for (int i = 0; i < endpoint->n_peers; i++) {
-    free(endpoint->peers[i].keys.slot);
-    free(endpoint->peers[i].pieces);
-  }
-  if (endpoint->wake >= 0) close(endpoint->wake);
-  free(endpoint->peers);
-  free(endpoint->peer_of);
-  ms_secret_free(endpoint->token);
+  for (int i = 0; i < endpoint->common.n; i++) free(endpoint->peers[i].pieces);
+  ms_peer_job_close(&endpoint->job);
+  ms_peers_close(&endpoint->common);
   free(endpoint);
 }
 
 static int open_endpoint(const ms_transport_config *config, ms_endpoint **endpoint) {
   int rc;
   *endpoint = NULL;
-  if (config->size < 1 || config->rank < 0 || config->rank >= config->size || !(config->timeout > 0))
-    return MS_FAIL(MS_EINVAL, "transport: rank %d of %d with a timeout of %g s", config->rank, config->size,
-                   config->timeout);
-  if (strlen(config->job) >= MS_PEER_JOB)
-    return MS_FAIL(MS_EINVAL, "transport: the job's id has %zu characters; it can have %d", strlen(config->job),
-                   MS_PEER_JOB - 1);
-  if (!*config->token)
-    return MS_FAIL(MS_EINVAL, "the transport ucx needs a token, even on one machine: give all ranks the same one in "
-                              "MOONSHARD_TOKEN (`openssl rand -hex 16` makes one), or set MOONSHARD_TRANSPORT=tcp");
   ms_endpoint *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;
-  made->config = *config;
-  made->wake = made->worker_fd = -1;
-  ms_wire_get_text((const uint8_t *)config->job, strlen(config->job), made->job, sizeof made->job);
-  MS_GOTO(prepare(made));
-  made->config.token = made->token;
-  made->config.job = made->job;
+  made->worker_fd = -1;
+  MS_GOTO(prepare(made, config));
   *endpoint = made;
   return MS_OK;
 fail:
@@ -137,97 +153,18 @@ static int get_address(const ms_endpoint *endpoint, void *address) {
   return MS_OK;
 }
 
-/* ---- connect ---- */
-
-static int prepare_slots(const ms_endpoint *endpoint, ms_ucx_peer *peer) {
-  if (!endpoint->rendezvous && !(peer->pieces = ms_calloc(MS_UCX_PIECES, MS_UCX_PIECE))) return MS_ENOMEM;
-  for (int i = 0; i < MS_UCX_CONTROLS; i++) peer->control[i].peer = peer;
-  for (int i = 0; i < MS_UCX_PIECES; i++) {
-    peer->in[i].peer = peer->out[i].peer = peer;
-    if (peer->pieces) peer->out[i].piece = peer->pieces + (size_t)i * MS_UCX_PIECE;
-  }
-  return MS_OK;
-}
-
-static int add_peer(ms_endpoint *endpoint, int rank, const uint8_t *address) {
-  const ucp_address_t *worker;
-  if (rank < 0 || rank >= endpoint->config.size || rank == endpoint->config.rank)
-    return MS_FAIL(MS_EINVAL, "transport: rank %d cannot be a peer of rank %d", rank, endpoint->config.rank);
-  if (endpoint->peer_of[rank] >= 0) return MS_OK;
-  ms_ucx_peer *peer = &endpoint->peers[endpoint->n_peers];
-  *peer = (ms_ucx_peer){.endpoint = endpoint, .rank = rank, .connect_by = ms_clock() + endpoint->config.timeout};
-  if (ms_ucx_check_address(address, peer->name, &worker))
-    return ms_error_prefix("transport: the address of rank %d", rank);
-  endpoint->peer_of[rank] = endpoint->n_peers++; /* from here on free_endpoint frees what it has */
-  peer->keys.slot = ms_calloc(MS_TRANSPORT_KEYS, sizeof *peer->keys.slot);
-  if (!peer->keys.slot) return MS_ENOMEM;
-  MS_TRY(prepare_slots(endpoint, peer));
-  MS_TRY(ms_secret_random(peer->nonce, sizeof peer->nonce));
-  return ms_ucx_call(endpoint, peer, worker);
-}
-
-static int connect_peers(ms_endpoint *endpoint, int n, const int *peers, const void *addresses) {
-  endpoint->watch_at = 0;
-  for (int i = 0; i < n; i++)
-    MS_TRY(add_peer(endpoint, peers[i], (const uint8_t *)addresses + (size_t)i * MS_TRANSPORT_ADDRESS));
-  return MS_OK;
-}
-
-static int count_connected(const ms_endpoint *endpoint) { return endpoint->n_up; }
-
-/* ---- transfers ---- */
-
-static int post(ms_endpoint *endpoint, ms_transfer *transfer) {
-  int rank = transfer->peer, index = rank >= 0 && rank < endpoint->config.size ? endpoint->peer_of[rank] : -1;
-  if (index < 0) return MS_FAIL(MS_EINVAL, "transport: rank %d is no peer of rank %d", rank, endpoint->config.rank);
-  if (transfer->bytes < 1) return MS_FAIL(MS_EINVAL, "transport: a transfer of %lld bytes", (long long)transfer->bytes);
-  ms_ucx_peer *peer = &endpoint->peers[index];
-  if (peer->state == MS_UCX_LEFT) ms_ucx_fail(endpoint, peer, 0, "it has left");
-  if (peer->state != MS_UCX_APART && peer->state != MS_UCX_UP) {
-    transfer->state = MS_TRANSFER_FAILED;
-    return MS_OK;
-  }
-  MS_TRY(ms_keys_post(&peer->keys, transfer));
-  peer->output = 1;
-  return MS_OK;
-}
-
-/* Until UCX refers to no memory of the key; with copies it never does. A peer that keeps it has failed. */
-static void await_pieces(ms_endpoint *endpoint, ms_ucx_peer *peer, const ms_key *key) {
-  for (double end = ms_clock() + CANCEL_SECONDS; ms_ucx_refers(peer, key);) {
-    endpoint->ucx->worker_progress(endpoint->worker);
-    if (ms_clock() < end) continue;
-    ms_ucx_fail(endpoint, peer, 0, "it did not take a piece of a transfer within %g s of its being cancelled",
-                CANCEL_SECONDS);
-    ms_ucx_gone(endpoint, peer, MS_UCX_GONE);
-    end = INFINITY; /* closing ends what is under way */
-  }
-}
-
-static void cancel(ms_endpoint *endpoint, uint64_t number) {
-  for (int i = 0; i < endpoint->n_peers; i++) {
-    ms_ucx_peer *peer = &endpoint->peers[i];
-    ms_key *key = ms_keys_find(&peer->keys, number);
-    if (!key) continue;
-    key->cancelled = MS_KEY_BY_CALLER; /* from here on, pieces that come in are dropped */
-    await_pieces(endpoint, peer, key);
-    ms_ucx_take_back(peer, key);
-    peer->output = 1;
-  }
-}
-
 /* ---- progress ---- */
 
-/* Closes and reports failed connections. With rendezvous, once UCX refers to none of their memory. */
+/* Closes failed connections; their reports are due once UCX refers to none of their memory, as it can with rendezvous.
+ */
 static void settle(ms_endpoint *endpoint) {
-  for (int i = 0; i < endpoint->n_peers; i++) {
+  for (int i = 0; i < endpoint->common.n; i++) {
     ms_ucx_peer *peer = &endpoint->peers[i];
     if (peer->broken != UCS_OK && peer->ep) ms_ucx_take_error(endpoint, peer);
-    if (peer->state == MS_UCX_GONE && peer->ep) ms_ucx_gone(endpoint, peer, MS_UCX_GONE);
-    if (peer->report != 1 || ms_ucx_refers(peer, NULL)) continue;
-    ms_ucx_take_back(peer, NULL);
-    peer->report = 2;
-    if (endpoint->config.failed) endpoint->config.failed(endpoint->config.context, peer->rank, peer->why);
+    if (peer->common.state == MS_PEER_GONE && peer->ep) ms_ucx_gone(endpoint, peer, MS_PEER_GONE);
+    if (peer->common.report != MS_PEER_UNSETTLED || ms_ucx_refers(peer, NULL)) continue;
+    ms_ucx_take_back(peer);
+    peer->common.report = MS_PEER_DUE;
   }
 }
 
@@ -235,83 +172,78 @@ static void turn(ms_endpoint *endpoint) {
   int left = MOST_PROGRESS;
   while (left && endpoint->ucx->worker_progress(endpoint->worker)) left--;
   if (!left) endpoint->heard++; /* UCX can only be slept on when it has nothing to do */
-  for (int i = 0; i < endpoint->n_peers; i++)
-    if (endpoint->peers[i].output) ms_ucx_send(endpoint, &endpoint->peers[i]);
+  for (int i = 0; i < endpoint->common.n; i++)
+    if (endpoint->peers[i].common.output) ms_ucx_send(endpoint, &endpoint->peers[i]);
 }
 
 /* 1: there is something to do without waiting. */
 static int is_busy(const ms_endpoint *endpoint) {
-  for (int i = 0; i < endpoint->n_peers; i++) {
+  for (int i = 0; i < endpoint->common.n; i++) {
     const ms_ucx_peer *peer = &endpoint->peers[i];
-    if ((peer->output && peer->ep) || peer->report == 1 || (peer->broken != UCS_OK && peer->ep)) return 1;
+    if ((peer->common.output && peer->ep) || peer->common.report == MS_PEER_UNSETTLED ||
+        (peer->broken != UCS_OK && peer->ep))
+      return 1;
   }
   return endpoint->heard > 0;
 }
 
 static int sleep_until(ms_endpoint *endpoint, double until) {
-  struct pollfd fds[2] = {{endpoint->worker_fd, POLLIN, 0}, {endpoint->wake, POLLIN, 0}};
-  uint64_t count;
+  struct pollfd fds[2] = {{endpoint->worker_fd, POLLIN, 0}, {endpoint->common.wake, POLLIN, 0}};
   ucs_status_t status = endpoint->ucx->worker_arm(endpoint->worker);
   if (status == UCS_ERR_BUSY) return MS_OK; /* something has come */
   if (status != UCS_OK) return fail_of(endpoint, "sleep", status);
   double seconds = fmax(0, until - ms_clock());
   if (poll(fds, 2, (int)ceil(fmin(seconds, 1e3) * 1e3)) < 0 && errno != EINTR)
     return MS_FAIL(MS_EIO, "transport: poll: %s", strerror(errno));
-  if (fds[1].revents && read(endpoint->wake, &count, sizeof count) < 0) {} /* it was read before */
+  if (fds[1].revents) ms_peers_take_wake(&endpoint->common);
   return MS_OK;
 }
 
 static int progress(ms_endpoint *endpoint, double seconds) {
-  double now = ms_clock(), until = fmin(now + seconds, endpoint->watch_at);
-  if (now - endpoint->turn_at > fmin(AWAY_SECONDS, endpoint->config.timeout / 2)) endpoint->awake_at = now;
+  double now = ms_clock(), until = fmin(now + seconds, endpoint->common.watch_at);
+  ms_peers_begin_turn(&endpoint->common, now);
   endpoint->heard = 0;
   turn(endpoint);
   if (seconds > 0 && !is_busy(endpoint)) {
     MS_TRY(sleep_until(endpoint, until));
     turn(endpoint);
   }
-  now = endpoint->turn_at = ms_clock();
-  if (now >= endpoint->watch_at) endpoint->watch_at = ms_ucx_watch(endpoint, now);
+  now = endpoint->common.turn_at = ms_clock();
+  if (now >= endpoint->common.watch_at) endpoint->common.watch_at = ms_ucx_watch(endpoint, now);
   settle(endpoint);
+  ms_peers_report(endpoint);
   return MS_OK;
 }
-
-static void wake(ms_endpoint *endpoint) {
-  uint64_t one = 1;
-  while (write(endpoint->wake, &one, sizeof one) < 0 && errno == EINTR) continue;
-}
-
-static void get_counts(const ms_endpoint *endpoint, ms_transport_counts *counts) { *counts = endpoint->counts; }
 
 /* ---- close ---- */
 
 static void say_goodbye(ms_endpoint *endpoint, ms_ucx_peer *peer) {
-  if (peer->state != MS_UCX_UP) return;
-  peer->state = MS_UCX_ENDING;
+  if (peer->common.state != MS_PEER_UP) return;
+  peer->common.state = MS_PEER_ENDING;
   peer->end_by = INFINITY; /* until this side closes */
-  endpoint->n_up--;
+  endpoint->common.n_up--;
   peer->last_kind = MS_PEER_GOODBYE;
-  peer->output = 1;
+  peer->common.output = 1;
 }
 
 /* 1: the peer has everything, and knows that this side leaves, or never will. A peer that is not connected yet does
  * not: if this side's port closed now, UCX 1.13 could end the process of a peer on the same machine. */
 static int knows(const ms_ucx_peer *peer) {
   int busy = 0;
-  if (!peer->ep || peer->broken != UCS_OK || peer->state == MS_UCX_GONE) return 1;
-  if (peer->state == MS_UCX_APART || peer->state == MS_UCX_UP) return 0;
+  if (!peer->ep || peer->broken != UCS_OK || peer->common.state == MS_PEER_GONE) return 1;
+  if (peer->common.state == MS_PEER_APART || peer->common.state == MS_PEER_UP) return 0;
   for (int i = 0; i < MS_UCX_CONTROLS; i++) busy |= peer->control[i].busy;
   for (int i = 0; i < MS_UCX_PIECES; i++) busy |= peer->out[i].busy;
-  return !busy && !peer->last_kind && !peer->goodbye_answer && (peer->answered || peer->report);
+  return !busy && !peer->last_kind && !peer->goodbye_answer && (peer->answered || peer->common.report);
 }
 
 /* 1: all peers know. */
 static int tell_peers(ms_endpoint *endpoint) {
   int left = 0;
-  for (int i = 0; i < endpoint->n_peers; i++) say_goodbye(endpoint, &endpoint->peers[i]);
+  for (int i = 0; i < endpoint->common.n; i++) say_goodbye(endpoint, &endpoint->peers[i]);
   turn(endpoint);
   ms_ucx_watch(endpoint, ms_clock());
-  for (int i = 0; i < endpoint->n_peers; i++) left += !knows(&endpoint->peers[i]);
+  for (int i = 0; i < endpoint->common.n; i++) left += !knows(&endpoint->peers[i]);
   return !left;
 }
 
@@ -319,20 +251,20 @@ static void close_endpoint(ms_endpoint *endpoint) {
   if (!endpoint) return;
   double end = ms_clock() + CLOSE_SECONDS;
   while (!tell_peers(endpoint) && ms_clock() < end) usleep(CLOSE_PAUSE_US);
-  for (int i = 0; i < endpoint->n_peers; i++) ms_ucx_gone(endpoint, &endpoint->peers[i], MS_UCX_GONE);
+  for (int i = 0; i < endpoint->common.n; i++) ms_ucx_gone(endpoint, &endpoint->peers[i], MS_PEER_GONE);
   while (endpoint->closing && ms_clock() < end + CLOSE_SECONDS) endpoint->ucx->worker_progress(endpoint->worker);
-  for (int i = 0; i < endpoint->n_peers; i++) ms_ucx_take_back(&endpoint->peers[i], NULL);
+  for (int i = 0; i < endpoint->common.n; i++) ms_ucx_take_back(&endpoint->peers[i]);
   free_endpoint(endpoint);
 }
 
 const ms_transport_api ms_transport_ucx = {.name = "ucx",
                                            .open = open_endpoint,
                                            .address = get_address,
-                                           .connect = connect_peers,
-                                           .connected = count_connected,
-                                           .post = post,
+                                           .connect = ms_peers_connect,
+                                           .connected = ms_peers_connected,
+                                           .post = ms_peers_post,
                                            .progress = progress,
-                                           .wake = wake,
-                                           .cancel = cancel,
-                                           .counts = get_counts,
+                                           .wake = ms_peers_wake,
+                                           .cancel = ms_peers_cancel,
+                                           .counts = ms_peers_get_counts,
                                            .close = close_endpoint};

@@ -21,7 +21,7 @@
 
 #include "comm/transport/frame.h"
 #include "comm/transport/handshake.h"
-#include "comm/transport/keys.h"
+#include "comm/transport/peers.h"
 #include "comm/transport/ucx/library.h"
 
 enum {
@@ -53,64 +53,48 @@ typedef struct ms_ucx_greeting {
 
 /* ---- peers ---- */
 
-enum ms_ucx_state {
-  MS_UCX_APART = 0, /* it has not proved the token yet */
-  MS_UCX_UP = 1,
-  MS_UCX_ENDING = 2, /* it has failed, and the reason is on its way to it */
-  MS_UCX_LEFT = 3,   /* it said goodbye */
-  MS_UCX_GONE = 4
-};
-
 struct ms_ucx_peer;
 
 /* A message that UCX has not sent yet, or a piece that it has not received yet. */
 typedef struct ms_ucx_slot {
   struct ms_ucx_peer *peer;
   int busy;
-  ms_transfer *transfer; /* UCX refers to its memory; NULL: it does not */
+  ms_transfer *transfer; /* UCX refers to `bytes` bytes of its memory; NULL: it does not */
   ms_key *key;           /* of the transfer */
+  int64_t bytes;         /* of the transfer */
   uint8_t *piece;        /* [MS_UCX_PIECE], for copies; NULL: with rendezvous */
   uint8_t header[MS_UCX_GREETING > MS_UCX_HEADER ? MS_UCX_GREETING : MS_UCX_HEADER];
 } ms_ucx_slot;
 
 typedef struct ms_ucx_peer {
+  ms_peer common; /* APART: it has not proved the token yet. heard_at: a message came in */
   struct ms_endpoint *endpoint;
-  int rank;
-  enum ms_ucx_state state;
   ucp_ep_h ep;
-  ucs_status_t broken;                              /* what UCX's error handler said; UCS_OK: nothing */
-  uint8_t output;                                   /* there can be something to send */
-  uint8_t hello, proof, ping, pong, goodbye_answer; /* such a message is due */
-  uint8_t last_kind;                                /* of the last frame, 0: it was sent, or is not due */
-  uint8_t answered;                                 /* it answered this side's goodbye, or said its own */
-  uint8_t report;                                   /* failed() is due: 1 not called yet, 2 called */
-  char name[MS_UCX_NAME], why[1024], refused[384];  /* refused: why its last proof was not accepted */
+  ucs_status_t broken;                  /* what UCX's error handler said; UCS_OK: nothing */
+  uint8_t hello, proof, goodbye_answer; /* such a message is due */
+  uint8_t last_kind;                    /* of the last frame, 0: it was sent, or is not due */
+  uint8_t answered;                     /* it answered this side's goodbye, or said its own */
+  char name[MS_UCX_NAME], refused[384]; /* refused: why its last proof was not accepted */
   uint8_t nonce[MS_WIRE_NONCE], their_nonce[MS_WIRE_NONCE], session[MS_WIRE_PROOF];
-  ms_keys keys;
   ms_ucx_slot control[MS_UCX_CONTROLS], out[MS_UCX_PIECES], in[MS_UCX_PIECES];
   uint8_t *pieces; /* of `out`; NULL: with rendezvous */
   char reason[MS_PEER_REASON];
-  /* Times: the end of waiting for its proof; a message came in; a piece went out; a ping was due; the next hello; the
-   * ep is closed. */
-  double connect_by, in_at, out_at, pinged_at, hello_at, end_by;
+  /* Times: a piece went out; the next hello; the ep is closed. */
+  double out_at, hello_at, end_by;
 } ms_ucx_peer;
 
 struct ms_endpoint {
-  ms_transport_config config;
-  char *token, job[MS_PEER_JOB];
+  ms_peers common;
+  ms_peer_job job;
   const ms_ucx_functions *ucx;
   ucp_context_h context;
   ucp_worker_h worker;
   int rendezvous;
-  int worker_fd, wake; /* what progress sleeps on */
+  int worker_fd; /* what progress sleeps on, too */
   uint8_t address[MS_TRANSPORT_ADDRESS];
-  ms_ucx_peer *peers; /* [n_peers], with room for all ranks: what is not used stays untouched */
-  int n_peers, n_up;
-  int *peer_of; /* [size]: index of a rank's peer, or -1 */
-  int heard;    /* messages and errors, since the turn began */
-  int closing;  /* connections that UCX has not closed yet */
-  double turn_at, awake_at, watch_at;
-  ms_transport_counts counts;
+  ms_ucx_peer *peers; /* of common */
+  int heard;          /* messages and errors, since the turn began */
+  int closing;        /* connections that UCX has not closed yet */
 };
 
 /* (address.c) Writes the endpoint's address. Fails with MS_EIO. */
@@ -127,8 +111,8 @@ void ms_ucx_take_greeting(ms_endpoint *endpoint, const uint8_t bytes[MS_UCX_GREE
 void ms_ucx_send(ms_endpoint *endpoint, ms_ucx_peer *peer);
 /* A slot's message was sent, or its piece received. */
 void ms_ucx_slot_done(ms_ucx_slot *slot);
-/* The first transfers of a queue whose bytes have all moved, and to which UCX refers no more, are DONE. */
-void ms_ucx_finish(ms_ucx_peer *peer, ms_key_queue *queue);
+/* So many bytes of a transfer have moved. Who waits for one that is done must not sleep before it has looked. */
+void ms_ucx_moved(ms_ucx_peer *peer, ms_key *key, ms_transfer *transfer, int64_t bytes);
 /* 1: UCX refers to memory of this key's transfers; NULL: of any. */
 int ms_ucx_refers(const ms_ucx_peer *peer, const ms_key *key);
 
@@ -138,13 +122,12 @@ ucs_status_t ms_ucx_take_frame(void *endpoint, const void *header, size_t header
 
 /* (peer.c) Makes UCX's endpoint for the peer. Fails with MS_EIO. */
 int ms_ucx_call(ms_endpoint *endpoint, ms_ucx_peer *peer, const ucp_address_t *address);
-/* The peer has failed. say: send it the reason. */
-void ms_ucx_fail(ms_endpoint *endpoint, ms_ucx_peer *peer, int say, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+/* Of ms_peer_calls: a note, since UCX may have called this; UCX's endpoint is closed later. */
+void ms_ucx_end_failed(ms_endpoint *endpoint, ms_peer *peer, int say);
 /* UCX's endpoint is closed, without waiting for what is under way. */
-void ms_ucx_gone(ms_endpoint *endpoint, ms_ucx_peer *peer, enum ms_ucx_state state);
-/* The transfers of a key, or of all keys (NULL), are FAILED. UCX refers to none of them. */
-void ms_ucx_take_back(ms_ucx_peer *peer, ms_key *key);
+void ms_ucx_gone(ms_endpoint *endpoint, ms_ucx_peer *peer, enum ms_peer_state state);
+/* All transfers are FAILED. UCX refers to none of them any more, or never calls back. */
+void ms_ucx_take_back(ms_ucx_peer *peer);
 /* UCX reported that the connection is broken. */
 void ms_ucx_take_error(ms_endpoint *endpoint, ms_ucx_peer *peer);
 
