@@ -1,154 +1,121 @@
-/* threads_transport.c - a transport among the threads of one process. All endpoints share one lock. A receive is copied
- * from the matching send once both are posted; each endpoint changes the states of its own transfers, in progress.
+/* threads_transport.c - a transport among the threads of one process, on what all transports have in common
+ * (comm/transport/peers.h): credits and cancellations are calls, and a send is copied to its receive at once. One lock
+ * guards all endpoints. A sender moves bytes to the receiver's memory; each endpoint ends its own transfers, in
+ * progress.
  */
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "comm/collectives/hosts.h"
+#include "comm/transport/peers.h"
 #include "tests/c/support/fake_hosts.h"
 
-/* How many transfers of a key and direction were posted to a peer. */
-typedef struct sequence {
-  int peer, receives;
-  uint64_t key, posted;
-  struct sequence *next;
-} sequence;
-
-typedef struct posted {
-  ms_transfer *transfer;
-  int peer, receives, moved;
-  uint64_t key, number;
-  struct posted *next;
-} posted;
-
 struct ms_endpoint {
-  ms_transport_config config;
-  posted *first;
-  sequence *sequences;
-  int n_peers, peer[MOST_HOST_RANKS], reported[MOST_HOST_RANKS];
-  int woken, cut;
-  ms_transport_counts counts;
-  pthread_cond_t changed;
+  ms_peers common;
+  int cut;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int held;
 static ms_endpoint *endpoints[MOST_HOST_RANKS]; /* by rank; NULL: none, or it has left */
 
-static void stir(ms_endpoint *endpoint) {
-  endpoint->woken = 1;
-  pthread_cond_signal(&endpoint->changed);
-}
+static ms_peer *peer_at(const ms_endpoint *endpoint, int i) { return (ms_peer *)endpoint->common.first + i; }
 
-static int open_endpoint(const ms_transport_config *config, ms_endpoint **endpoint) {
-  if (config->rank >= MOST_HOST_RANKS)
-    return MS_FAIL(MS_EINVAL, "the transport of threads has no rank %d", config->rank);
-  *endpoint = ms_calloc(1, sizeof **endpoint);
-  if (!*endpoint) return MS_ENOMEM;
-  (*endpoint)->config = *config;
-  pthread_cond_init(&(*endpoint)->changed, NULL);
-  pthread_mutex_lock(&lock);
-  endpoints[config->rank] = *endpoint;
-  pthread_mutex_unlock(&lock);
+/* ---- peers, with the lock ---- */
+
+static int name_peer(ms_endpoint *endpoint, int rank, const uint8_t *address) {
+  if (address[0] != rank) return MS_FAIL(MS_EINVAL, "this is not the address of rank %d", rank);
+  if (ms_peers_find(&endpoint->common, rank)) return MS_OK;
+  ms_peer *peer = ms_peers_add(&endpoint->common, rank);
+  if (!peer) return MS_ENOMEM;
+  peer->state = MS_PEER_UP;
+  endpoint->common.n_up++;
   return MS_OK;
 }
 
-static int get_address(const ms_endpoint *endpoint, void *address) {
-  memset(address, endpoint->config.rank, MS_TRANSPORT_ADDRESS);
-  return MS_OK;
+static void end_failed(ms_endpoint *endpoint, ms_peer *peer, int say) {
+  (void)say;
+  endpoint->common.n_up--;
+  peer->state = MS_PEER_GONE;
+  peer->report = MS_PEER_DUE;
+  ms_keys_fail(&peer->keys);
 }
 
-static int is_peer(const ms_endpoint *endpoint, int rank) {
-  for (int i = 0; i < endpoint->n_peers; i++)
-    if (endpoint->peer[i] == rank) return 1;
-  return 0;
+/* Nothing is ever under way. */
+static void let_go(ms_endpoint *endpoint, ms_peer *peer, ms_key *key) { (void)endpoint, (void)peer, (void)key; }
+
+static const ms_peer_calls calls = {.name = name_peer, .end = end_failed, .let_go = let_go};
+
+/* This rank as the peer sees it. NULL: it does not see it any more, or not yet. */
+static ms_peer *other_side(const ms_endpoint *endpoint, const ms_peer *peer) {
+  const ms_endpoint *other = endpoints[peer->rank];
+  return other && !other->cut && !endpoint->cut ? ms_peers_find(&other->common, endpoint->common.config.rank) : NULL;
 }
 
-static int connect_peers(ms_endpoint *endpoint, int n, const int *peers, const void *addresses) {
-  for (int i = 0; i < n; i++) {
-    if (((const char *)addresses)[i * MS_TRANSPORT_ADDRESS] != peers[i])
-      return MS_FAIL(MS_EINVAL, "this is not the address of rank %d", peers[i]);
-    if (!is_peer(endpoint, peers[i])) endpoint->peer[endpoint->n_peers++] = peers[i];
+static void must_be_right(const char *wrong) {
+  if (!wrong || !*wrong) return;
+  fprintf(stderr, "threads transport: %s\n", wrong);
+  abort();
+}
+
+/* ---- moving, with the lock ---- */
+
+/* These return whether the peer has something new. */
+static int tell(ms_peer *peer, ms_peer *self) {
+  ms_key_notice notice;
+  int told = 0;
+  for (; ms_keys_next_notice(&peer->keys, &notice); told = 1)
+    must_be_right(notice.cancels ? ms_keys_take_cancel(&self->keys, notice.key)
+                                 : ms_keys_take_credit(&self->keys, notice.key, notice.number, notice.bytes));
+  return told;
+}
+
+static void send_next(ms_key *key, ms_key *to) {
+  const ms_transfer *send = key->sends.next;
+  must_be_right(ms_key_check_data(to, send->number, 0, send->bytes));
+  memcpy(to->receives.next->data, send->data, (size_t)send->bytes);
+  ms_key_begin(&key->sends, send->bytes);
+  ms_key_begin(&to->receives, send->bytes);
+}
+
+/* Whole transfers; all but first messages are kept back while `held`. */
+static int send_all(const ms_endpoint *endpoint, ms_peer *peer, ms_peer *self) {
+  char why[MS_KEY_SIZES];
+  int sent = 0;
+  for (int kept = 0; kept < peer->keys.reach;) {
+    ms_key *key = ms_keys_next_send(&peer->keys, endpoint->common.config.rank, why);
+    must_be_right(why);
+    if (!key) return sent;
+    if (held && key->sends.next->bytes != sizeof(ms_hosts_signature)) {
+      kept++;
+      continue;
+    }
+    send_next(key, ms_keys_find(&self->keys, key->key));
+    sent = 1;
   }
-  return MS_OK;
-}
-
-static int count_connected(const ms_endpoint *endpoint) { return endpoint->n_peers; }
-
-static uint64_t number_of(ms_endpoint *endpoint, const ms_transfer *t) {
-  sequence *s = endpoint->sequences;
-  while (s && (s->peer != t->peer || s->key != t->key || s->receives != t->receives)) s = s->next;
-  if (!s) {
-    s = calloc(1, sizeof *s);
-    *s = (sequence){.peer = t->peer, .key = t->key, .receives = t->receives, .next = endpoint->sequences};
-    endpoint->sequences = s;
-  }
-  return s->posted++;
-}
-
-/* The memory of a posted transfer belongs to the endpoint. */
-static int overlaps(const ms_endpoint *endpoint, const ms_transfer *receive) {
-  const char *from = receive->data, *end = from + receive->bytes;
-  for (const posted *p = endpoint->first; p && receive->receives; p = p->next) {
-    const char *other = p->transfer->data;
-    if (other < end && from < other + p->transfer->bytes) return 1;
-  }
-  return 0;
-}
-
-static int post(ms_endpoint *endpoint, ms_transfer *transfer) {
-  int under_way = 0;
-  if (!is_peer(endpoint, transfer->peer)) return MS_FAIL(MS_EINVAL, "rank %d is no peer", transfer->peer);
-  if (transfer->bytes < 1) return MS_FAIL(MS_EINVAL, "a transfer of %lld bytes", (long long)transfer->bytes);
-  pthread_mutex_lock(&lock);
-  const int taken = overlaps(endpoint, transfer);
-  posted *made = calloc(1, sizeof *made), **end = &endpoint->first;
-  *made = (posted){.transfer = transfer,
-                   .peer = transfer->peer,
-                   .receives = transfer->receives,
-                   .key = transfer->key,
-                   .number = number_of(endpoint, transfer)};
-  for (; *end; end = &(*end)->next)
-    under_way += (*end)->peer == made->peer && (*end)->key == made->key && (*end)->receives == made->receives;
-  *end = made;
-  transfer->state = MS_TRANSFER_POSTED;
-  if (endpoints[transfer->peer]) stir(endpoints[transfer->peer]);
-  stir(endpoint);
-  pthread_mutex_unlock(&lock);
-  if (taken) return MS_FAIL(MS_EINVAL, "a receive into memory that belongs to another transfer");
-  return under_way < MS_TRANSPORT_UNDER_WAY ? MS_OK : MS_FAIL(MS_EINVAL, "too many transfers of a key");
-}
-
-/* ---- progress, with the lock ---- */
-
-static posted *find_send(ms_endpoint *from, const posted *receive, int to) {
-  if (!from || from->cut) return NULL;
-  for (posted *s = from->first; s; s = s->next)
-    if (!s->receives && !s->moved && s->peer == to && s->key == receive->key && s->number == receive->number) return s;
-  return NULL;
+  return sent;
 }
 
 static void move(ms_endpoint *endpoint) {
-  for (posted *receive = endpoint->first; receive; receive = receive->next) {
-    if (!receive->receives || receive->moved || endpoint->cut) continue;
-    ms_endpoint *from = endpoints[receive->peer];
-    posted *send = find_send(from, receive, endpoint->config.rank);
-    if (!send || (held && receive->transfer->bytes != sizeof(ms_hosts_signature))) continue;
-    if (send->transfer->bytes != receive->transfer->bytes) {
-      fprintf(stderr, "threads transport: a send of %lld bytes meets a receive of %lld\n",
-              (long long)send->transfer->bytes, (long long)receive->transfer->bytes);
-      abort();
-    }
-    memcpy(receive->transfer->data, send->transfer->data, (size_t)receive->transfer->bytes);
-    receive->moved = send->moved = 1;
-    endpoint->counts.received += receive->transfer->bytes;
-    from->counts.sent += receive->transfer->bytes;
-    stir(from);
+  for (int i = 0; i < endpoint->common.n; i++) {
+    ms_peer *peer = peer_at(endpoint, i), *self = other_side(endpoint, peer);
+    if (!self || !ms_peer_is_live(peer) || !ms_peer_is_live(self)) continue;
+    const int told = tell(peer, self), sent = send_all(endpoint, peer, self);
+    if (told || sent) ms_peers_wake(endpoints[peer->rank]);
+  }
+}
+
+/* ---- the ends of transfers, with the lock ---- */
+
+static void end_queue(ms_key_queue *queue, int64_t *count) {
+  while (queue->first && queue->first != queue->next) {
+    *count += queue->first->bytes;
+    ms_key_moved(queue, queue->first, queue->first->bytes);
   }
 }
 
@@ -156,108 +123,126 @@ static int is_gone(const ms_endpoint *endpoint, int peer) {
   return endpoint->cut || !endpoints[peer] || endpoints[peer]->cut;
 }
 
-/* Transfers that are over. Returns a peer whose failure is due, or -1. */
-static int collect(ms_endpoint *endpoint) {
-  int failed = -1;
-  for (posted **at = &endpoint->first; *at;) {
-    posted *one = *at;
-    if (!one->moved && !is_gone(endpoint, one->peer)) {
-      at = &one->next;
-      continue;
+static void collect(ms_endpoint *endpoint) {
+  for (int i = 0; i < endpoint->common.n; i++) {
+    ms_peer *peer = peer_at(endpoint, i);
+    for (int k = 0; k < peer->keys.reach; k++) {
+      end_queue(&peer->keys.slot[k].sends, &endpoint->common.counts.sent);
+      end_queue(&peer->keys.slot[k].receives, &endpoint->common.counts.received);
     }
-    if (!one->moved && !endpoint->reported[one->peer]) failed = one->peer;
-    one->transfer->state = one->moved ? MS_TRANSFER_DONE : MS_TRANSFER_FAILED;
-    *at = one->next;
-    free(one);
+    if (is_gone(endpoint, peer->rank) && ms_keys_are_awaited(&peer->keys))
+      ms_peer_fail(endpoint, peer, 0, "unreachable");
   }
-  if (failed >= 0) endpoint->reported[failed] = 1;
-  return failed;
 }
 
-static int progress(ms_endpoint *endpoint, double seconds) {
-  struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  double end = (double)until.tv_nsec * 1e-9 + seconds;
-  until.tv_sec += (time_t)floor(end);
-  until.tv_nsec = (long)((end - floor(end)) * 1e9);
+/* ---- the table ---- */
+
+static int open_endpoint(const ms_transport_config *config, ms_endpoint **endpoint) {
+  int rc;
+  *endpoint = NULL;
+  if (config->rank >= MOST_HOST_RANKS)
+    return MS_FAIL(MS_EINVAL, "the transport of threads has no rank %d", config->rank);
+  ms_endpoint *made = ms_calloc(1, sizeof *made);
+  if (!made) return MS_ENOMEM;
+  MS_GOTO(ms_peers_open(&made->common, config, sizeof(ms_peer), &calls));
   pthread_mutex_lock(&lock);
-  while (!endpoint->woken && seconds > 0 && !pthread_cond_timedwait(&endpoint->changed, &lock, &until)) continue;
-  endpoint->woken = 0;
-  move(endpoint);
-  int failed = collect(endpoint);
+  *endpoint = endpoints[config->rank] = made;
   pthread_mutex_unlock(&lock);
-  if (failed >= 0) endpoint->config.failed(endpoint->config.context, failed, "unreachable");
+  return MS_OK;
+fail:
+  ms_peers_close(&made->common);
+  free(made);
+  return rc;
+}
+
+static int get_address(const ms_endpoint *endpoint, void *address) {
+  memset(address, endpoint->common.config.rank, MS_TRANSPORT_ADDRESS);
   return MS_OK;
 }
 
-static void wake(ms_endpoint *endpoint) {
+static int connect_peers(ms_endpoint *endpoint, int n, const int *ranks, const void *addresses) {
   pthread_mutex_lock(&lock);
-  stir(endpoint);
+  int rc = ms_peers_connect(endpoint, n, ranks, addresses);
   pthread_mutex_unlock(&lock);
+  return rc;
 }
 
-/* ---- the end ---- */
+static int overlap(const ms_transfer *a, const ms_transfer *b) {
+  const char *from = a->data, *other = b->data;
+  return other < from + a->bytes && from < other + b->bytes;
+}
+
+/* The memory of a posted transfer belongs to the endpoint. */
+static int is_taken(const ms_endpoint *endpoint, const ms_transfer *receive) {
+  for (int i = 0; i < endpoint->common.n && receive->receives; i++) {
+    const ms_keys *keys = &peer_at(endpoint, i)->keys;
+    for (int k = 0; k < keys->reach; k++) {
+      if (!keys->slot[k].used) continue;
+      for (const ms_transfer *t = keys->slot[k].sends.first; t; t = t->next)
+        if (overlap(t, receive)) return 1;
+      for (const ms_transfer *t = keys->slot[k].receives.first; t; t = t->next)
+        if (overlap(t, receive)) return 1;
+    }
+  }
+  return 0;
+}
+
+static int post(ms_endpoint *endpoint, ms_transfer *transfer) {
+  pthread_mutex_lock(&lock);
+  int rc = is_taken(endpoint, transfer) ? MS_FAIL(MS_EINVAL, "a receive into memory that belongs to another transfer")
+                                        : ms_peers_post(endpoint, transfer);
+  pthread_mutex_unlock(&lock);
+  ms_peers_wake(endpoint);
+  return rc;
+}
+
+static int progress(ms_endpoint *endpoint, double seconds) {
+  struct pollfd woken = {.fd = endpoint->common.wake, .events = POLLIN};
+  if (poll(&woken, 1, (int)ceil(seconds * 1e3)) > 0) ms_peers_take_wake(&endpoint->common);
+  pthread_mutex_lock(&lock);
+  move(endpoint);
+  collect(endpoint);
+  pthread_mutex_unlock(&lock);
+  ms_peers_report(endpoint);
+  return MS_OK;
+}
 
 static void cancel(ms_endpoint *endpoint, uint64_t key) {
   pthread_mutex_lock(&lock);
-  for (posted **at = &endpoint->first; *at;) {
-    posted *one = *at;
-    if (one->key != key) {
-      at = &one->next;
-      continue;
-    }
-    one->transfer->state = MS_TRANSFER_FAILED;
-    *at = one->next;
-    free(one);
-  }
-  for (sequence *s = endpoint->sequences; s; s = s->next)
-    if (s->key == key) s->posted = 0;
+  ms_peers_cancel(endpoint, key);
+  move(endpoint);
   pthread_mutex_unlock(&lock);
 }
 
-static void get_counts(const ms_endpoint *endpoint, ms_transport_counts *counts) {
-  pthread_mutex_lock(&lock);
-  *counts = endpoint->counts;
-  pthread_mutex_unlock(&lock);
+static void wake_all(void) {
+  for (int rank = 0; rank < MOST_HOST_RANKS; rank++)
+    if (endpoints[rank]) ms_peers_wake(endpoints[rank]);
 }
 
 static void close_endpoint(ms_endpoint *endpoint) {
   if (!endpoint) return;
   pthread_mutex_lock(&lock);
-  endpoints[endpoint->config.rank] = NULL;
-  for (int i = 0; i < endpoint->n_peers; i++)
-    if (endpoints[endpoint->peer[i]]) stir(endpoints[endpoint->peer[i]]);
+  endpoints[endpoint->common.config.rank] = NULL;
+  wake_all();
   pthread_mutex_unlock(&lock);
-  for (posted *one = endpoint->first, *next; one; one = next) {
-    next = one->next;
-    free(one);
-  }
-  for (sequence *s = endpoint->sequences, *next; s; s = next) {
-    next = s->next;
-    free(s);
-  }
-  pthread_cond_destroy(&endpoint->changed);
+  for (int i = 0; i < endpoint->common.n; i++) ms_keys_fail(&peer_at(endpoint, i)->keys);
+  ms_peers_close(&endpoint->common);
   free(endpoint);
-}
-
-static void stir_all(void) {
-  for (int rank = 0; rank < MOST_HOST_RANKS; rank++)
-    if (endpoints[rank]) stir(endpoints[rank]);
 }
 
 void cut_off_rank(int rank) {
   pthread_mutex_lock(&lock);
   endpoints[rank]->cut = 1;
-  stir_all();
+  wake_all();
   pthread_mutex_unlock(&lock);
 }
 
-int has_peer(int rank, int other) { return is_peer(endpoints[rank], other); }
+int has_peer(int rank, int other) { return ms_peers_find(&endpoints[rank]->common, other) != NULL; }
 
 void hold_pieces(int hold) {
   pthread_mutex_lock(&lock);
   held = hold;
-  stir_all();
+  wake_all();
   pthread_mutex_unlock(&lock);
 }
 
@@ -265,10 +250,10 @@ const ms_transport_api threads_transport = {.name = "threads",
                                             .open = open_endpoint,
                                             .address = get_address,
                                             .connect = connect_peers,
-                                            .connected = count_connected,
+                                            .connected = ms_peers_connected,
                                             .post = post,
                                             .progress = progress,
-                                            .wake = wake,
+                                            .wake = ms_peers_wake,
                                             .cancel = cancel,
-                                            .counts = get_counts,
+                                            .counts = ms_peers_get_counts,
                                             .close = close_endpoint};
