@@ -46,6 +46,11 @@ void ms_peers_close(ms_peers *peers) {
   free(peers->index_of);
 }
 
+int ms_peers_get_address(const ms_endpoint *endpoint, void *address) {
+  memcpy(address, ((const ms_peers *)endpoint)->address, MS_TRANSPORT_ADDRESS);
+  return MS_OK;
+}
+
 int ms_peers_connect(ms_endpoint *endpoint, int n, const int *ranks, const void *addresses) {
   ms_peers *peers = (ms_peers *)endpoint;
   const ms_transport_config *own = &peers->config;

@@ -3,8 +3,9 @@
  * says what is due to a peer, takes what a peer says, and moves pieces (keys.h). Internal to transport.
  *
  * A transport's endpoint begins with an ms_peers, and its peers begin with an ms_peer, of which the endpoint has an
- * array. So the functions below take any transport's, and five of them stand in its table (transport.h): connect,
- * connected, post, wake, cancel and counts need no other code. What a transport does its own way is in ms_peer_calls.
+ * array. So the functions below take any transport's, and some of them stand in its table (transport.h): address,
+ * connect, connected, post, wake, cancel and counts need no other code. What a transport does its own way is in
+ * ms_peer_calls.
  *
  * A peer that fails: ms_peer_fail notes why, and the transport ends what it has of the connection. As soon as nothing
  * refers to the caller's memory, the transport fails the transfers (ms_keys_fail) and sets `report` to DUE; the next
@@ -55,6 +56,7 @@ typedef struct ms_peer_calls {
 typedef struct ms_peers {
   ms_transport_config config; /* without token and job, which are the caller's */
   const ms_peer_calls *calls;
+  uint8_t address[MS_TRANSPORT_ADDRESS]; /* the transport writes it when it opens */
   uint8_t *first; /* [n] of peer_bytes each, with room for all ranks: what is not used stays untouched */
   int64_t peer_bytes;
   int n, n_up;
@@ -73,6 +75,7 @@ int ms_peers_open(ms_peers *peers, const ms_transport_config *config, int64_t pe
 /* Frees what ms_peers_open and ms_peers_add have allocated; the transport has ended its connections. */
 void ms_peers_close(ms_peers *peers);
 /* Of ms_transport_api. */
+int ms_peers_get_address(const ms_endpoint *endpoint, void *address);
 int ms_peers_connect(ms_endpoint *endpoint, int n, const int *ranks, const void *addresses);
 int ms_peers_connected(const ms_endpoint *endpoint);
 int ms_peers_post(ms_endpoint *endpoint, ms_transfer *transfer);

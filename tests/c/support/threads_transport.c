@@ -145,6 +145,7 @@ static int open_endpoint(const ms_transport_config *config, ms_endpoint **endpoi
   ms_endpoint *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;
   MS_GOTO(ms_peers_open(&made->common, config, sizeof(ms_peer), &calls));
+  memset(made->common.address, config->rank, sizeof made->common.address);
   pthread_mutex_lock(&lock);
   *endpoint = endpoints[config->rank] = made;
   pthread_mutex_unlock(&lock);
@@ -153,11 +154,6 @@ fail:
   ms_peers_close(&made->common);
   free(made);
   return rc;
-}
-
-static int get_address(const ms_endpoint *endpoint, void *address) {
-  memset(address, endpoint->common.config.rank, MS_TRANSPORT_ADDRESS);
-  return MS_OK;
 }
 
 static int connect_peers(ms_endpoint *endpoint, int n, const int *ranks, const void *addresses) {
@@ -248,7 +244,7 @@ void hold_pieces(int hold) {
 
 const ms_transport_api threads_transport = {.name = "threads",
                                             .open = open_endpoint,
-                                            .address = get_address,
+                                            .address = ms_peers_get_address,
                                             .connect = connect_peers,
                                             .connected = ms_peers_connected,
                                             .post = post,

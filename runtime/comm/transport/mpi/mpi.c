@@ -48,20 +48,17 @@ static int holds_anything(const ms_endpoint *endpoint) {
 
 /* ---- peers ---- */
 
-static int get_address(const ms_endpoint *endpoint, void *address) {
-  uint8_t *bytes = address;
-  memset(bytes, 0, MS_TRANSPORT_ADDRESS);
-  memcpy(bytes, MARK, sizeof MARK);
-  ms_wire_put32(bytes + sizeof MARK, MS_MPI_VERSION);
-  ms_wire_put32(bytes + sizeof MARK + 4, (uint32_t)endpoint->common.config.rank);
-  memcpy(bytes + sizeof MARK + 8, endpoint->world.name, MS_MPI_NAME);
-  return MS_OK;
+static void write_address(const ms_endpoint *endpoint, int rank, uint8_t address[MS_TRANSPORT_ADDRESS]) {
+  memset(address, 0, MS_TRANSPORT_ADDRESS);
+  memcpy(address, MARK, sizeof MARK);
+  ms_wire_put32(address + sizeof MARK, MS_MPI_VERSION);
+  ms_wire_put32(address + sizeof MARK + 4, (uint32_t)rank);
+  memcpy(address + sizeof MARK + 8, endpoint->world.name, MS_MPI_NAME);
 }
 
 static int check_peer(const ms_endpoint *endpoint, int rank, const uint8_t *address) {
   uint8_t expected[MS_TRANSPORT_ADDRESS];
-  get_address(endpoint, expected);
-  ms_wire_put32(expected + sizeof MARK + 4, (uint32_t)rank);
+  write_address(endpoint, rank, expected);
   if (!memcmp(address, expected, MS_TRANSPORT_ADDRESS)) return MS_OK;
   if (memcmp(address, MARK, sizeof MARK))
     return MS_FAIL(MS_EINVAL, "transport: the address of rank %d is not one of MPI", rank);
@@ -190,7 +187,9 @@ static int prepare(ms_endpoint *endpoint, const ms_transport_config *config) {
   MS_TRY(ms_mpi_check_launcher(config->rank, config->size));
   endpoint->peers = (ms_mpi_peer *)endpoint->common.first;
   endpoint->job = ms_hash_string(MS_HASH_INIT, config->job);
-  return start_mpi(endpoint);
+  MS_TRY(start_mpi(endpoint));
+  write_address(endpoint, config->rank, endpoint->common.address);
+  return MS_OK;
 }
 
 static int open_endpoint(const ms_transport_config *config, ms_endpoint **endpoint) {
@@ -247,7 +246,7 @@ static void close_endpoint(ms_endpoint *endpoint) {
 
 const ms_transport_api ms_transport_mpi = {.name = "mpi",
                                            .open = open_endpoint,
-                                           .address = get_address,
+                                           .address = ms_peers_get_address,
                                            .connect = ms_peers_connect,
                                            .connected = ms_peers_connected,
                                            .post = post,

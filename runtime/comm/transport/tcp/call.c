@@ -30,7 +30,8 @@ __attribute__((format(printf, 3, 4))) static void give_up(ms_endpoint *endpoint,
   vsnprintf(why, sizeof why, format, args);
   va_end(args);
   /* An answer says more than an address at which there is none. */
-  if (call->stage >= call->told_at && ms_tcp_place(endpoint->address, call->address, call->place, &place, &bytes)) {
+  if (call->stage >= call->told_at &&
+      ms_tcp_place(endpoint->common.address, call->address, call->place, &place, &bytes)) {
     call->told_at = call->stage;
     ms_tcp_place_text(&place, bytes, name, sizeof name);
     snprintf(call->why, sizeof call->why, "%s: %s", name, why);
@@ -49,7 +50,7 @@ static int begin(ms_endpoint *endpoint, ms_tcp_peer *peer, const struct sockaddr
   *fd = socket(place->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (*fd < 0) return errno;
   setsockopt(*fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &yes, sizeof yes);
-  if (ms_tcp_source(endpoint->address, &source, &source_bytes) && source.ss_family == place->ss_family &&
+  if (ms_tcp_source(endpoint->common.address, &source, &source_bytes) && source.ss_family == place->ss_family &&
       bind(*fd, (struct sockaddr *)&source, source_bytes))
     return errno;
   if (connect(*fd, (const struct sockaddr *)place, bytes) && errno != EINPROGRESS) return errno;
@@ -60,7 +61,7 @@ static void call_next(ms_endpoint *endpoint, ms_tcp_peer *peer, double now) {
   ms_tcp_call *call = &peer->call;
   struct sockaddr_storage place;
   socklen_t bytes;
-  if (!ms_tcp_place(endpoint->address, call->address, call->place, &place, &bytes)) {
+  if (!ms_tcp_place(endpoint->common.address, call->address, call->place, &place, &bytes)) {
     if (!call->place) snprintf(call->why, sizeof call->why, "it has no address that this host can reach");
     call->place = 0;
     call->until = now + PAUSE_SECONDS;

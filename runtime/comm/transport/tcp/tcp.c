@@ -20,7 +20,7 @@ static const double CLOSE_SECONDS = 1.0;
 
 static int check_peer(const ms_endpoint *endpoint, int rank, const uint8_t *address) {
   if (ms_tcp_check_address(address)) return ms_error_prefix("transport: the address of rank %d", rank);
-  if (*endpoint->job.token || ms_tcp_same_machine(endpoint->address, address)) return MS_OK;
+  if (*endpoint->job.token || ms_tcp_same_machine(endpoint->common.address, address)) return MS_OK;
   return MS_FAIL(MS_EINVAL,
                  "transport: rank %d is on another host, and connections between hosts need a token: give all ranks "
                  "the same one in MOONSHARD_TOKEN (`openssl rand -hex 16` makes one)",
@@ -66,7 +66,7 @@ static int prepare(ms_endpoint *endpoint, const ms_transport_config *config) {
   endpoint->epoll = epoll_create1(EPOLL_CLOEXEC);
   if (endpoint->epoll < 0) return MS_FAIL(MS_EIO, "transport: cannot make an epoll set: %s", strerror(errno));
   MS_TRY(ms_tcp_register(endpoint, endpoint->common.wake, EPOLLIN, MS_TCP_WAKE, 0));
-  MS_TRY(ms_tcp_listen(endpoint->job.token, endpoint->address, &endpoint->listener));
+  MS_TRY(ms_tcp_listen(endpoint->job.token, endpoint->common.address, &endpoint->listener));
   return ms_tcp_register(endpoint, endpoint->listener, EPOLLIN, MS_TCP_LISTENER, 0);
 }
 
@@ -82,11 +82,6 @@ static int open_endpoint(const ms_transport_config *config, ms_endpoint **endpoi
 fail:
   free_endpoint(made);
   return rc;
-}
-
-static int get_address(const ms_endpoint *endpoint, void *address) {
-  memcpy(address, endpoint->address, MS_TRANSPORT_ADDRESS);
-  return MS_OK;
 }
 
 /* 1: its last frame has reached the peer's host, or never will. */
@@ -171,7 +166,7 @@ static int progress(ms_endpoint *endpoint, double seconds) {
 
 const ms_transport_api ms_transport_tcp = {.name = "tcp",
                                            .open = open_endpoint,
-                                           .address = get_address,
+                                           .address = ms_peers_get_address,
                                            .connect = ms_peers_connect,
                                            .connected = ms_peers_connected,
                                            .post = ms_peers_post,

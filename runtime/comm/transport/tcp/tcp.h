@@ -102,7 +102,6 @@ typedef struct ms_tcp_stranger {
 struct ms_endpoint {
   ms_peers common;
   ms_peer_job job;
-  uint8_t address[MS_TRANSPORT_ADDRESS];
   int epoll, listener; /* listener -1: every rank that could connect has done so */
   ms_tcp_peer *peers;  /* of common */
   int n_strangers;

@@ -15,12 +15,12 @@ int ms_ucx_make_address(ms_endpoint *endpoint) {
   size_t bytes;
   ucs_status_t status = ucx->worker_get_address(endpoint->worker, &address, &bytes);
   if (status != UCS_OK) return MS_FAIL(MS_EIO, "transport: UCX has no address: %s", ucx->status_string(status));
-  memset(endpoint->address, 0, sizeof endpoint->address);
+  memset(endpoint->common.address, 0, sizeof endpoint->common.address);
   if (bytes <= MOST) {
-    ms_wire_put32(endpoint->address, MARK);
-    ms_wire_put32(endpoint->address + BYTES_AT, (uint32_t)bytes);
-    gethostname((char *)endpoint->address + NAME_AT, MS_UCX_NAME - 1);
-    memcpy(endpoint->address + WORKER_AT, address, bytes);
+    ms_wire_put32(endpoint->common.address, MARK);
+    ms_wire_put32(endpoint->common.address + BYTES_AT, (uint32_t)bytes);
+    gethostname((char *)endpoint->common.address + NAME_AT, MS_UCX_NAME - 1);
+    memcpy(endpoint->common.address + WORKER_AT, address, bytes);
   }
   ucx->worker_release_address(endpoint->worker, address);
   if (bytes <= MOST) return MS_OK;

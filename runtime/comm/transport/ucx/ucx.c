@@ -148,11 +148,6 @@ fail:
   return rc;
 }
 
-static int get_address(const ms_endpoint *endpoint, void *address) {
-  memcpy(address, endpoint->address, MS_TRANSPORT_ADDRESS);
-  return MS_OK;
-}
-
 /* ---- progress ---- */
 
 /* Closes failed connections; their reports are due once UCX refers to none of their memory, as it can with rendezvous.
@@ -259,7 +254,7 @@ static void close_endpoint(ms_endpoint *endpoint) {
 
 const ms_transport_api ms_transport_ucx = {.name = "ucx",
                                            .open = open_endpoint,
-                                           .address = get_address,
+                                           .address = ms_peers_get_address,
                                            .connect = ms_peers_connect,
                                            .connected = ms_peers_connected,
                                            .post = ms_peers_post,

@@ -90,8 +90,7 @@ struct ms_endpoint {
   ucp_context_h context;
   ucp_worker_h worker;
   int rendezvous;
-  int worker_fd; /* what progress sleeps on, too */
-  uint8_t address[MS_TRANSPORT_ADDRESS];
+  int worker_fd;      /* what progress sleeps on, too */
   ms_ucx_peer *peers; /* of common */
   int heard;          /* messages and errors, since the turn began */
   int closing;        /* connections that UCX has not closed yet */
