@@ -25,9 +25,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/control/rank_set.h"
 #include "comm/bootstrap/store_peer.h"
 #include "comm/bootstrap/store_posts.h"
+#include "comm/bootstrap/store_round.h"
 
 /* SPARE_STRANGERS: in addition to one per rank. SPARE_FILES: descriptors for the rest of the program. */
 enum { SPARE_STRANGERS = 64, ACCEPTS_A_TURN = 64, SPARE_FILES = 64, SECOND = 1000 };
@@ -56,10 +56,9 @@ struct ms_store_server {
   ms_store_peer **peers, **member; /* all connections; [size] by rank: NULL before it connects and after it leaves */
   struct pollfd *polled;
   int n_peers, n_strangers, most_strangers;
-  uint8_t *joined;       /* [size]: the rank has connected at some time */
-  uint8_t *round, *came; /* current gather: [size][round_bytes], [size] */
-  int round_bytes, n_came;
-  int failed; /* status and reason; sent to every later peer */
+  uint8_t *joined;      /* [size]: the rank has connected at some time */
+  ms_store_round round; /* the current gather */
+  int failed;           /* status and reason; sent to every later peer */
   char why[MS_STORE_TEXT];
   char turned_away[256]; /* the last stranger that was refused, for reports */
 };
@@ -81,9 +80,7 @@ __attribute__((format(printf, 3, 4))) static void fail_all(ms_store_server *serv
 
 static void tell_missing(ms_store_server *server, const char *seconds) {
   char ranks[512];
-  uint8_t absent[MS_STORE_MAX_RANKS];
-  for (int rank = 0; rank < server->size; rank++) absent[rank] = !server->came[rank];
-  int missing = ms_rank_list(absent, server->size, ranks, sizeof ranks);
+  int missing = ms_store_round_list_missing(&server->round, ranks, sizeof ranks);
   const char *away = server->turned_away;
   if (missing)
     fail_all(server, MS_ETIMEOUT, "%s %s of %d %s not connected within %s s%s%s", missing == 1 ? "rank" : "ranks",
@@ -121,11 +118,11 @@ static void add_stranger(ms_store_server *server, int fd) {
   server->n_strangers++;
 }
 
-/* Abstract sockets have no permissions: every process that knows or lists their names can connect. */
-static int is_of_this_user(ms_store_server *server, int fd) {
-  if (server->kind == MS_STORE_TCP || !ms_wire_check_user(fd)) return 1;
-  snprintf(server->turned_away, sizeof server->turned_away, "%s", ms_error_message());
-  return 0;
+/* The reason is in `text`. */
+static int is_of_another_user(int fd, char *text, size_t bytes) {
+  if (!ms_wire_check_user(fd)) return 0;
+  snprintf(text, bytes, "%s", ms_error_message());
+  return 1;
 }
 
 /* Accepts only a few at a time, so a process that connects endlessly does not delay the others. */
@@ -138,7 +135,8 @@ static void accept_some(ms_store_server *server) {
       server->accept_at = ms_clock() + ACCEPT_PAUSE;
     }
     if (fd < 0) return;
-    if (!is_of_this_user(server, fd)) {
+    /* Abstract sockets have no permissions: every process that knows or lists their names can connect. */
+    if (server->kind != MS_STORE_TCP && is_of_another_user(fd, server->turned_away, sizeof server->turned_away)) {
       close(fd);
       continue;
     }
@@ -154,14 +152,6 @@ static void drop_late_strangers(ms_store_server *server, double now) {
 
 /* ---- frames ---- */
 
-/* Ports have no permissions either: without a token, the kernel must confirm that the peer is a process of this user.
- * Only a whole HELLO justifies that search, so a crowd of strangers does not cause any. */
-static int is_of_another_user(const ms_store_server *server, const ms_store_peer *peer, char *text, size_t bytes) {
-  if (server->kind != MS_STORE_TCP || *server->token || !ms_wire_check_user(peer->fd)) return 0;
-  snprintf(text, bytes, "%s", ms_error_message());
-  return 1;
-}
-
 /* NULL, or the reason to refuse this hello. */
 static const char *judge_hello(const ms_store_server *server, const ms_store_peer *peer, const ms_wire_hello *hello,
                                char *text, size_t bytes) {
@@ -171,7 +161,9 @@ static const char *judge_hello(const ms_store_server *server, const ms_store_pee
     return *server->token
                ? "it does not know the job's token: all ranks need the same MOONSHARD_TOKEN or MOONSHARD_TOKEN_FILE"
                : "it has a token but rank 0 has none: all ranks need the same MOONSHARD_TOKEN or MOONSHARD_TOKEN_FILE";
-  if (is_of_another_user(server, peer, text, bytes)) return text;
+  /* Ports have no permissions either: without a token, the kernel must confirm that the peer is a process of this user.
+   * Only a whole HELLO justifies that search, so a crowd of strangers does not cause any. */
+  if (server->kind == MS_STORE_TCP && !*server->token && is_of_another_user(peer->fd, text, bytes)) return text;
   if (strcmp(hello->job, server->job))
     snprintf(text, bytes, "it belongs to job \"%s\", but the store to job \"%s\"", hello->job, server->job);
   else if (hello->size != server->size)
@@ -224,23 +216,19 @@ static void take_hello(ms_store_server *server, ms_store_peer *peer, const uint8
 }
 
 static void end_round(ms_store_server *server) {
-  ms_store_shared *all = ms_store_shared_new(server->round, (size_t)server->size * (size_t)server->round_bytes);
+  const ms_store_round *round = &server->round;
+  ms_store_shared *all = ms_store_shared_new(round->bytes, (size_t)round->size * (size_t)round->each);
   if (!all) fail_all(server, MS_ENOMEM, "rank 0 has not enough memory for the data of %d ranks", server->size);
   for (int i = 0; all && i < server->n_peers; i++)
     if (server->peers[i]->rank >= 0) ms_store_peer_share(server->peers[i], MS_WIRE_ALL, all);
   ms_store_shared_release(all);
-  memset(server->came, 0, (size_t)server->size);
-  server->n_came = server->round_bytes = 0;
+  ms_store_round_begin(&server->round);
 }
 
 /* 0: the frame is invalid. */
-static int take_round(ms_store_server *server, ms_store_peer *peer, const uint8_t *body, uint32_t bytes) {
-  if (!bytes || bytes > MS_STORE_ROUND || server->came[peer->rank]) return 0;
-  if (!server->round_bytes) server->round_bytes = (int)bytes;
-  if (bytes != (uint32_t)server->round_bytes) return 0;
-  memcpy(server->round + (size_t)peer->rank * bytes, body, bytes);
-  server->came[peer->rank] = 1;
-  if (++server->n_came == server->size) end_round(server);
+static int take_round(ms_store_server *server, const ms_store_peer *peer, const uint8_t *body, uint32_t bytes) {
+  if (!ms_store_round_take(&server->round, peer->rank, body, bytes)) return 0;
+  if (ms_store_round_is_whole(&server->round)) end_round(server);
   return 1;
 }
 
@@ -342,8 +330,7 @@ static void free_server(ms_store_server *server) {
   free(server->peers);
   free(server->member);
   free(server->polled);
-  free(server->round);
-  free(server->came);
+  ms_store_round_close(&server->round);
   free(server->joined);
   free(server->job);
   ms_secret_free(server->token);
@@ -362,12 +349,10 @@ static int prepare(ms_store_server *server, const ms_store_config *config) {
   server->peers = ms_calloc(most_peers, sizeof *server->peers);
   server->member = ms_calloc(server->size, sizeof *server->member);
   server->polled = ms_calloc(most_peers + 2, sizeof *server->polled);
-  server->round = ms_calloc(server->size, MS_STORE_ROUND);
-  server->came = ms_calloc(server->size, 1);
   server->joined = ms_calloc(server->size, 1);
-  if (!server->job || !server->token || !server->peers || !server->member || !server->polled || !server->round ||
-      !server->came || !server->joined)
+  if (!server->job || !server->token || !server->peers || !server->member || !server->polled || !server->joined)
     return MS_ENOMEM;
+  MS_TRY(ms_store_round_open(&server->round, server->size));
   MS_TRY(ms_store_posts_open(&server->posts, server->member, server->size));
   server->stop_fd = eventfd(0, EFD_CLOEXEC);
   if (server->stop_fd >= 0) return MS_OK;
