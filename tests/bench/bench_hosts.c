@@ -7,7 +7,6 @@
  * One JSON line per figure: {"name", "unit", "ours", "target"}; medians of many rounds, of the slowest rank of each.
  */
 #include <fcntl.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,12 +20,9 @@
 #include "comm/collectives/comm.h"
 #include "comm/collectives/progress_thread.h"
 #include "comm/group/world_state.h"
+#include "tests/bench/shaped_links.h"
 
 enum { MOST = 4, BUFFER = 16 << 20, ROUNDS = 15, KINDS = 3 };
-/* Seconds per byte of payload at 1 Gbit/s: frames of 1,514 bytes carry 1,448. */
-static const double SECONDS_PER_BYTE = 8e-9 * 1514 / 1448;
-/* The share of a link that is to be used. */
-static const double OF_THE_LINK = 0.95;
 static const char TOKEN[] = "of-the-benchmark", ADDRESS[] = "10.98.0.";
 
 static const int kinds[KINDS] = {MS_COLL_ALL_GATHER, MS_COLL_REDUCE_SCATTER, MS_COLL_ALL_REDUCE};
@@ -106,26 +102,6 @@ static _Noreturn void become_rank(int rank, int n, int per_host) {
   exit(rc != 0);
 }
 
-static int run(const char *format, int a, int b) {
-  char command[256];
-  snprintf(command, sizeof command, format, a, b);
-  return system(command);
-}
-
-/* What a link of 1 Gbit/s takes, and a queue of some milliseconds. */
-#define SHAPE " root tbf rate 1gbit burst 256kb latency 20ms"
-
-static int make_bridge(void) {
-  return unshare(CLONE_NEWNET) || system("ip link set lo up && ip link add br0 type bridge && ip link set br0 up");
-}
-
-/* Connects the namespace of a process to a port of the bridge. */
-static int plug_in(int port, pid_t pid) {
-  return run("ip link add port%d type veth peer name eth0 netns %d", port, (int)pid) ||
-         run("ip link set port%d master br0 && ip link set port%d up", port, port) ||
-         run("tc qdisc add dev port%d" SHAPE, port, 0);
-}
-
 static _Noreturn void become_host(int host, int hosts, int per_host, int out, int in) {
   char byte = 0;
   int failed = 0, status;
@@ -158,18 +134,9 @@ static int start(int hosts, int per_host) {
   return failed;
 }
 
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static double median(int kind, int n) {
-  double slowest[ROUNDS] = {0};
-  for (int round = 0; round < ROUNDS; round++)
-    for (int rank = 0; rank < n; rank++)
-      if (all->seconds[kind][round][rank] > slowest[round]) slowest[round] = all->seconds[kind][round][rank];
-  qsort(slowest, ROUNDS, sizeof slowest[0], compare);
-  return slowest[ROUNDS / 2];
+  double slowest[ROUNDS];
+  return median_of_slowest(all->seconds[kind][0], ROUNDS, n, MOST, 1, slowest);
 }
 
 int main(void) {

@@ -9,7 +9,6 @@
  * One JSON line per figure: {"name", "unit", "ours"[, "target"]}; medians of many rounds.
  */
 #include <fcntl.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,12 +22,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/transport/transport.h"
+#include "tests/bench/shaped_links.h"
 
 enum { MOST = 4, BUFFER = 16 << 20, ROUNDS = 15, LOCAL_BYTES = 64 << 20 };
-/* Seconds per byte of payload at 1 Gbit/s: frames of 1,514 bytes carry 1,448. */
-static const double SECONDS_PER_BYTE = 8e-9 * 1514 / 1448;
-/* The share of a link that is to be used. */
-static const double OF_THE_LINK = 0.95;
 
 typedef struct shared {
   _Atomic int arrived, failed;
@@ -106,26 +102,6 @@ static int measure(int rank, int n, int64_t bytes) {
   return MS_OK;
 }
 
-static int run(const char *format, int a, int b) {
-  char command[256];
-  snprintf(command, sizeof command, format, a, b);
-  return system(command);
-}
-
-/* What a link of 1 Gbit/s takes, and a queue of some milliseconds. */
-#define SHAPE " root tbf rate 1gbit burst 256kb latency 20ms"
-
-static int make_bridge(void) {
-  return unshare(CLONE_NEWNET) || system("ip link set lo up && ip link add br0 type bridge && ip link set br0 up");
-}
-
-/* Connects the namespace of a process to a port of the bridge. */
-static int plug_in(int port, pid_t pid) {
-  return run("ip link add port%d type veth peer name eth0 netns %d", port, (int)pid) ||
-         run("ip link set port%d master br0 && ip link set port%d up", port, port) ||
-         run("tc qdisc add dev port%d" SHAPE, port, 0);
-}
-
 static _Noreturn void become_rank(int rank, int n, int64_t bytes, int hosts, int out, int in) {
   char byte = 0;
   if (hosts) {
@@ -166,19 +142,10 @@ static int start(int n, int64_t bytes, int hosts) {
   return failed;
 }
 
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 /* Of the slowest rank of each round. */
 static double median(int n) {
-  double slowest[ROUNDS] = {0};
-  for (int round = 0; round < ROUNDS; round++)
-    for (int rank = 0; rank < n; rank++)
-      if (all->seconds[rank][round] > slowest[round]) slowest[round] = all->seconds[rank][round];
-  qsort(slowest, ROUNDS, sizeof slowest[0], compare);
-  return slowest[ROUNDS / 2];
+  double slowest[ROUNDS];
+  return median_of_slowest(all->seconds[0], ROUNDS, n, 1, ROUNDS, slowest);
 }
 
 /* "transport" for tcp, whose figures came first. */
