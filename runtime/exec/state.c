@@ -30,9 +30,7 @@ static int make_grid(ms_state *state) {
   state->grid = ms_calloc(m->replicate_size * m->shard_size, sizeof *state->grid);
   if (!state->grid) return MS_ENOMEM;
   for (int r = 0, n = 0; r < m->replicate_size; r++)
-    for (int s = 0; s < m->shard_size; s++)
-      state->grid[n++] =
-          m->member_rank[m->replicate_dim < m->shard_dim ? r * m->shard_size + s : s * m->replicate_size + r];
+    for (int s = 0; s < m->shard_size; s++) state->grid[n++] = ms_grid_rank(m, (int[]){r, s});
   return MS_OK;
 }
 
@@ -43,21 +41,6 @@ static const int *copy_holders(const ms_state *state, int *n) {
   const int together = state->layout.replicas, shards = state->model->shard_size;
   *n = together * shards;
   return state->grid + state->model->replicate_rank / together * together * shards;
-}
-
-/* World ranks of a collective, in the order of its group; returns their number. room: [model->members]. */
-static int list_members(const ms_state *state, const ms_plan *plan, const ms_plan_coll *coll, int *room) {
-  const int *whole = ms_model_group(state->model, coll->dim).ranks, together = plan->replicas;
-  int n;
-  if (coll->replicas) {
-    const int *holder = copy_holders(state, &n);
-    memcpy(room, holder, (size_t)n * sizeof *room);
-    return n;
-  }
-  if (!coll->between_nodes) whole += ms_plan_group_start(plan, coll->dim, coll->ranks);
-  for (int i = 0; i < coll->ranks; i++)
-    room[i] = coll->between_nodes ? whole[i * together + state->model->replicate_rank % together] : whole[i];
-  return coll->ranks;
 }
 
 static ms_comm *find_comm(const ms_state *state, int stream, int n, const int *members) {
@@ -84,9 +67,10 @@ static int open_comm(ms_state *state, int stream, int n, const int *members, int
 }
 
 int ms_state_open_comm(ms_state *state, const ms_plan *plan, const ms_plan_coll *coll, int stream, ms_comm **comm) {
-  int *members = ms_calloc(state->model->members, sizeof *members);
+  int at[2], *members = ms_calloc(state->model->members, sizeof *members);
   if (!members) return MS_ENOMEM;
-  const int n = list_members(state, plan, coll, members);
+  ms_grid_position(state->model, state->model->member, at);
+  const int n = ms_plan_members(plan, coll, at, members);
   const int rc = open_comm(state, stream, n, members, coll->ranks, comm);
   free(members);
   return rc;
