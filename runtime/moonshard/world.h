@@ -67,8 +67,9 @@ MS_API void ms_world_set_timeout(ms_world *world, double seconds);
 /* How ranks of different hosts move bytes. */
 enum ms_transport_fact {
   MS_TRANSPORT_CHOSEN =
-      0,               /* what MOONSHARD_TRANSPORT, or auto, takes here, and why: "tcp: this host has no RDMA device" */
-  MS_TRANSPORT_UCX = 1 /* the version of UCX: "1.13.1" */
+      0, /* what MOONSHARD_TRANSPORT, or auto, takes here, and why: "tcp: this host has no RDMA device" */
+  MS_TRANSPORT_UCX = 1,  /* the version of UCX: "1.13.1" */
+  MS_TRANSPORT_NAMES = 2 /* what MOONSHARD_TRANSPORT can be: "auto, tcp, ucx or mpi" */
 };
 /* Writes a fact about this host; text is [bytes]. Loads UCX if need be. Fails with MS_EINVAL if MOONSHARD_TRANSPORT
  * names no transport, and with MS_EUNSUPPORTED if UCX, or the transport, is not there; the message says what to do. */

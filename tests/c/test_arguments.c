@@ -139,7 +139,7 @@ static void counts_and_kinds_out_of_range_are_refused(void **state) {
   assert_fails(ms_safetensors_create("/proc/nowhere/w", 1, &negative, NULL, &writer), MS_EINVAL, "ndim | -1");
   assert_fails(ms_checkpoint_make_folder("", 0), MS_EINVAL, "path");
   assert_fails(ms_device_library(MS_DEVICE_CUDA, MS_LIBRARIES, version, 8), MS_EINVAL, "ms_gpu_library | 7");
-  assert_fails(ms_transport_describe(2, version, 8), MS_EINVAL, "ms_transport_fact | 2");
+  assert_fails(ms_transport_describe(MS_TRANSPORT_NAMES + 1, version, 8), MS_EINVAL, "ms_transport_fact | 3");
   assert_fails(ms_transport_describe(MS_TRANSPORT_UCX, version, 0), MS_EINVAL, "0 bytes");
   ms_rules_free(rules);
   mlp_free(&m);

@@ -44,6 +44,17 @@ static void H9_a_transport_that_does_not_exist_is_refused(void **state) {
   assert_fails(choose("mpi"), MS_EUNSUPPORTED, "MOONSHARD_TRANSPORT=mpi | mpirun");
 }
 
+/* All that can be chosen, and nothing else: commands check names with it. */
+static void H9_the_names_of_transports_are_told(void **state) {
+  char names[MS_TRANSPORT_WHY], small[5];
+  (void)state;
+  must(ms_transport_describe(MS_TRANSPORT_NAMES, names, sizeof names));
+  assert_string_equal(names, "auto, tcp, ucx or mpi");
+  must(ms_transport_describe(MS_TRANSPORT_NAMES, small, sizeof small));
+  assert_string_equal(small, "auto");
+  assert_fails(ms_transport_describe(MS_TRANSPORT_NAMES + 1, names, sizeof names), MS_EINVAL, "ms_transport_fact | 3");
+}
+
 /* UCX_TLS without RDMA decides it on every machine. */
 static void H9_auto_takes_tcp_without_rdma(void **state) {
   static const char *const without[] = {"tcp", "tcp,self", "self,sm,tcp", "posix,cma,tcp"};
@@ -65,6 +76,7 @@ int main(void) {
       TEST(H9_ucx_without_its_library_is_an_error),
       TEST(H9_a_transport_is_chosen_by_name),
       TEST(H9_a_transport_that_does_not_exist_is_refused),
+      TEST(H9_the_names_of_transports_are_told),
       TEST(H9_auto_takes_tcp_without_rdma),
   };
   return cmocka_run_group_tests_name("transport, choice", tests, NULL, NULL);

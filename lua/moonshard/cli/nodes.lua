@@ -13,10 +13,8 @@ nodes.OPTIONS = {
   ["--nodes"] = { name = "nodes", value = "count" },
   ["--node-rank"] = { name = "node_rank", value = "index" },
   ["--rendezvous"] = { name = "rendezvous", value = "text", what = "tcp://host:port, file:///path or env://" },
-  ["--transport"] = { name = "transport", value = "text", what = "auto, tcp, ucx or mpi" },
+  ["--transport"] = { name = "transport", value = "text", what = "a name like tcp" },
 }
-
-local TRANSPORTS = { auto = true, tcp = true, ucx = true, mpi = true }
 
 -- Options that apply only to moonshard's own launcher.
 local LAUNCHER_ONLY = { log_ranks = "--log-ranks", pin = "--pin", grace = "--grace" }
@@ -85,17 +83,27 @@ function nodes.check_timeout()
   end
 end
 
+-- Refuses a name of which the engine knows no transport; format: of what gave it.
+local function check_transport(name, format)
+  local engine, text = require("moonshard.base.ffi"), ffi.new("char[256]")
+  engine.check(engine.C.ms_transport_describe(engine.C.MS_TRANSPORT_NAMES, text, 256))
+  local names = ffi.string(text)
+  for known in names:gmatch("%w+") do
+    if known == name and known ~= "or" then return end
+  end
+  refuse("MS_EINVAL", format .. ": must be " .. names, name)
+end
+
 ---Sets the transport between hosts that --transport names, which ranks inherit. Refuses one that does not exist, also
 ---in MOONSHARD_TRANSPORT.
 ---@param line moonshard.CommandLine
 function nodes.choose_transport(line)
   local variable = os.getenv("MOONSHARD_TRANSPORT")
-  if line.transport and not TRANSPORTS[line.transport] then
-    refuse("MS_EINVAL", "--transport %s: must be auto, tcp, ucx or mpi", line.transport)
-  elseif line.transport then
+  if line.transport then
+    check_transport(line.transport, "--transport %s")
     set_variable("MOONSHARD_TRANSPORT", line.transport)
-  elseif variable and variable ~= "" and not TRANSPORTS[variable] then
-    refuse("MS_EINVAL", "environment variable MOONSHARD_TRANSPORT=%q: it must be auto, tcp, ucx or mpi", variable)
+  elseif variable and variable ~= "" then
+    check_transport(variable, "environment variable MOONSHARD_TRANSPORT=%q")
   end
 end
 

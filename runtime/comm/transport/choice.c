@@ -71,12 +71,21 @@ static int choose_alone(const ms_transport_api **api, char why[MS_TRANSPORT_WHY]
   return rc ? take(&choices[TCP], lacks, api, why) : take(&choices[UCX], usable, api, why);
 }
 
+/* "auto, tcp, ucx or mpi" */
+static void list_names(char *text, size_t bytes) {
+  size_t n = (size_t)snprintf(text, bytes, "auto");
+  for (int i = 0; i < CHOICES && n < bytes; i++)
+    n += (size_t)snprintf(text + n, bytes - n, "%s%s", i < CHOICES - 1 ? ", " : " or ", choices[i].name);
+}
+
 int ms_transport_choose(const ms_transport_api **api, char why[MS_TRANSPORT_WHY]) {
   const char *name = ms_env_string(VARIABLE, "auto");
   if (!strcmp(name, "auto")) return choose_alone(api, why);
   for (int i = 0; i < CHOICES; i++)
     if (!strcmp(name, choices[i].name)) return take(&choices[i], "chosen", api, why);
-  return MS_FAIL(MS_EINVAL, "environment variable %s=\"%s\": it must be auto, tcp, ucx or mpi", VARIABLE, name);
+  char names[MS_TRANSPORT_WHY];
+  list_names(names, sizeof names);
+  return MS_FAIL(MS_EINVAL, "environment variable %s=\"%s\": it must be %s", VARIABLE, name, names);
 }
 
 int ms_transport_describe(int fact, char *text, int bytes) {
@@ -84,9 +93,13 @@ int ms_transport_describe(int fact, char *text, int bytes) {
   const ms_transport_api *api;
   char why[MS_TRANSPORT_WHY];
   int version[3];
-  if (fact != MS_TRANSPORT_CHOSEN && fact != MS_TRANSPORT_UCX)
+  if (fact < MS_TRANSPORT_CHOSEN || fact > MS_TRANSPORT_NAMES)
     return MS_FAIL(MS_EINVAL, "fact must be one of enum ms_transport_fact, not %d", fact);
   if (bytes < 1) return MS_FAIL(MS_EINVAL, "a text of %d bytes: give room for some", bytes);
+  if (fact == MS_TRANSPORT_NAMES) {
+    list_names(text, (size_t)bytes);
+    return MS_OK;
+  }
   if (fact == MS_TRANSPORT_UCX) {
     MS_TRY(ms_ucx_version(version));
     snprintf(text, (size_t)bytes, "%d.%d.%d", version[0], version[1], version[2]);
