@@ -70,11 +70,11 @@ static void pieces_that_end_in_any_order_end_transfers_in_order(void **state) {
   assert_ptr_equal(ms_key_begin(&key->sends, PIECE), &send[0]);
   assert_ptr_equal(ms_key_begin(&next_send(&near)->sends, PIECE), &send[1]);
   assert_null(next_send(&near));
-  ms_key_moved(&key->sends, &send[1], PIECE);
-  ms_key_moved(&key->sends, &send[0], PIECE);
+  assert_int_equal(ms_key_moved(&key->sends, &send[1], PIECE), 0);
+  assert_int_equal(ms_key_moved(&key->sends, &send[0], PIECE), 0);
   assert_int_equal(send[0].state, MS_TRANSFER_POSTED);
   assert_int_equal(send[1].state, MS_TRANSFER_POSTED);
-  ms_key_moved(&key->sends, &send[0], PIECE);
+  assert_int_equal(ms_key_moved(&key->sends, &send[0], PIECE), 2);
   assert_int_equal(send[0].state, MS_TRANSFER_DONE);
   assert_int_equal(send[1].state, MS_TRANSFER_DONE);
 }

@@ -92,7 +92,7 @@ struct ms_endpoint {
   int rendezvous;
   int worker_fd;      /* what progress sleeps on, too */
   ms_ucx_peer *peers; /* of common */
-  int heard;          /* messages and errors, since the turn began */
+  int heard;          /* messages, errors and transfers that are done, since the turn began */
   int closing;        /* connections that UCX has not closed yet */
 };
 
