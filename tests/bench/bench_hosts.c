@@ -18,7 +18,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/collectives/comm.h"
-#include "comm/collectives/progress_thread.h"
 #include "comm/group/world_state.h"
 #include "tests/bench/shaped_links.h"
 
@@ -51,7 +50,6 @@ static int measure(ms_world *world, int per_host) {
   int ranks[MOST];
   ms_comm *comm;
   for (int rank = 0; rank < n; rank++) ranks[rank] = rank;
-  MS_TRY(ms_progress_open(world, &ms_transport_tcp, TOKEN, "bench"));
   MS_TRY(ms_comm_open(world, n, ranks, 0, &comm));
   for (int k = 0, turn = 1; k < KINDS; k++) {
     void *buffers[MOST] = {0};
@@ -90,6 +88,7 @@ static _Noreturn void become_rank(int rank, int n, int per_host) {
   snprintf(address, sizeof address, "%s1", ADDRESS);
   setenv("MASTER_ADDR", address, 1);
   setenv("MOONSHARD_TOKEN", TOKEN, 1);
+  setenv("MOONSHARD_TRANSPORT", "tcp", 1); /* joining opens it */
   set_number("RANK", rank);
   set_number("WORLD_SIZE", n);
   set_number("MASTER_PORT", 29500);
