@@ -18,17 +18,14 @@ static int is_here(const ms_state *state, int rank) {
   return ms_world_node_of(world, rank) == ms_world_node_of(world, ms_world_rank(world));
 }
 
-static int find_host(ms_state *state) {
-  ms_group *all = &state->process_group;
+/* Finds the ranks of a group that are on this host: all, or a part, for which it opens a group. */
+static int find_here(const ms_state *state, ms_group *all, ms_group *part, ms_group **here) {
   int n = 0, rc = MS_OK, *ranks = ms_calloc(all->size, sizeof *ranks);
   if (!ranks) return MS_ENOMEM;
   for (int i = 0; i < all->size; i++)
     if (is_here(state, all->rank[i])) ranks[n++] = all->rank[i];
-  state->host = all;
-  if (n < all->size) {
-    rc = ms_group_open(state->world, n, ranks, state->model->mesh_text, &state->ranks_here);
-    state->host = &state->ranks_here;
-  }
+  *here = n < all->size ? part : all;
+  if (*here == part) rc = ms_group_open(state->world, n, ranks, state->model->mesh_text, part);
   free(ranks);
   return rc;
 }
@@ -80,13 +77,17 @@ static int find_copies(ms_state *state, int kind) {
 }
 
 int ms_host_memory_open(ms_state *state) {
-  MS_TRY(find_host(state));
+  MS_TRY(find_here(state, &state->process_group, &state->ranks_here, &state->host));
+  state->replica_here = state->host;
+  if (state->replica == &state->own_replica)
+    MS_TRY(find_here(state, &state->own_replica, &state->part_here, &state->replica_here));
   for (int kind = 0; kind < KINDS; kind++) MS_TRY(find_copies(state, kind));
   return MS_OK;
 }
 
 void ms_host_memory_close(ms_state *state) {
   for (int kind = 0; kind < KINDS; kind++) free(state->copies[kind].block);
+  ms_group_close(&state->part_here);
   ms_group_close(&state->ranks_here);
 }
 

@@ -4,8 +4,8 @@
 
 #include "exec/state.h"
 
-/* Finds the ranks of the model that are on this host (ms_state.host); opens a group for them if others are elsewhere.
- * Collective over the model's ranks. */
+/* Finds the ranks of the model that are on this host (ms_state.host), and those of its own replica (replica_here);
+ * opens groups for them if others are elsewhere. Collective over the model's ranks. */
 int ms_host_memory_open(ms_state *state);
 void ms_host_memory_close(ms_state *state);
 /* The number of blocks of an arena that the ranks of this host map together; 0: the arena is private. */

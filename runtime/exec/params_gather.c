@@ -89,13 +89,13 @@ static int run_round(gathering *g, int64_t round, float *out) {
   return MS_OK;
 }
 
-/* Each copy of the state has a window on each host. Replicas that differ need not meet: each maps a window of its own,
- * unless its ranks are on several hosts. */
+/* Each copy of the state has a window on each host. Replicas that differ need not meet: each maps a window of its own.
+ */
 static int open_window(gathering *g) {
   const ms_state *state = g->state;
-  const int apart = state->replica == &state->own_replica && !state->replica->spans, alone = apart || g->of_all;
+  const int alone = state->replica == &state->own_replica || g->of_all;
   const int64_t one = WINDOWS * g->n * g->chunk, windows = alone ? 1 : ms_host_memory_windows(state);
-  MS_TRY(ms_region_map(apart ? state->replica : state->host, (size_t)(one * windows) * sizeof *g->window, &g->region));
+  MS_TRY(ms_region_map(state->replica_here, (size_t)(one * windows) * sizeof *g->window, &g->region));
   g->window = (float *)g->region.base + (alone ? 0 : one * ms_host_memory_window_of(state));
   return MS_OK;
 }

@@ -22,6 +22,8 @@ struct ms_state {
   ms_group ranks_here;    /* opened only if there are others */
   ms_group *replica;      /* those whose parameters this rank's belong to: process_group, or own_replica */
   ms_group own_replica;   /* opened only where local steps make replicas differ */
+  ms_group *replica_here; /* those of `replica` on this host: host, own_replica, or part_here (host_memory.c) */
+  ms_group part_here;     /* opened only if own_replica is on several hosts */
   /* The copies that the ranks of this host use, of gathered weights and masters [0], of state that replicas share [1],
    * and of sliced units' chunks [2]: how many, and the index of each rank's, [host->size]. */
   struct {

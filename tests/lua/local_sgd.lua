@@ -19,15 +19,21 @@ end
 
 local function words_of(settings, out)
   local replicas, shards = ranks_of(settings.mesh or USUAL.mesh)
-  local words = { "run", "tests/lua/recipes/local_sgd.lua", "-n", tostring(replicas * shards), "out=" .. out }
+  local words = { "run", "tests/lua/recipes/local_sgd.lua", "out=" .. out }
+  local place = { "-n", tostring(replicas * shards) }
+  if settings.hosts then
+    place = { "--hosts", settings.hosts, "--agent", "tests/fuzz/agent.sh", "--rendezvous", "tcp://127.0.0.1" }
+  end
+  for _, word in ipairs(place) do words[#words + 1] = word end
   for name, value in pairs(settings) do
-    if name ~= "environment" then words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
+    if name ~= "environment" and name ~= "hosts" then words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
   end
   return words, replicas * shards
 end
 
 ---Runs the recipe once for each list of settings, which name what differs from its usual ones, all at the same time.
----@param runs table<any, table<string, any>> also: environment
+---@param runs table<any, table<string, any>> also: environment; hosts ("a:2,b:2"), names under which this machine runs
+---  the ranks
 ---@return table<any, table[]> what each rank wrote, from 1
 function local_sgd.run_all(runs)
   local commands, outs, sizes, results = {}, {}, {}, {}

@@ -13,6 +13,8 @@ local CASES = {
   { mesh = "2x2", layout = "ragged", fragments = 2, alpha = 0.25, steps = 11 },
   { mesh = "2x1", delay = 2, steps = 11 },
   { mesh = "4x1", every = 6, fragments = 2, delay = 2, alpha = 1, steps = 15 },
+  { mesh = "2x2", hosts = "a:2,b:2", fragments = 2, delay = 1, steps = 9 },
+  { mesh = "3x2", hosts = "a:3,b:3", fragments = 2, alpha = 0.25, clip = 0.5, steps = 9 }, -- both have a part of one
   { mesh = "1x2", every = 6, fragments = 2, delay = 2, steps = 15 },
   { mesh = "2x2", every = 8, fragments = 4, delay = 1, alpha = 0.5, steps = 18, shared_masters = false },
 }
