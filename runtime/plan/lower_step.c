@@ -43,6 +43,37 @@ ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_str
                        own.end - own.begin);
 }
 
+/* The first replica whose rank of a shard is on the same node as replica r's. */
+static int first_on_node(const ms_plan *plan, int r, int s) {
+  const int *node_of = plan->topology.node_of, node = node_of[ms_grid_rank(plan->model, (int[]){r, s})];
+  int first = 0;
+  while (node_of[ms_grid_rank(plan->model, (int[]){first, s})] != node) first++;
+  return first;
+}
+
+/* Between nodes the order of a sum follows from which of its ranks share a node. Two terms have the same sum in any
+ * order. */
+static int sums_in_one_order(const ms_plan *plan) {
+  if (plan->topology.nodes == 1 || plan->model->replicate_size < 3) return 1;
+  for (int r = 0; r < plan->model->replicate_size; r++)
+    for (int s = 1; s < plan->model->shard_size; s++)
+      if (first_on_node(plan, r, s) != first_on_node(plan, r, 0)) return 0;
+  return 1;
+}
+
+/* Every rank takes the totals of its replica's first shard. */
+static int take_totals_of_first_shard(ms_plan *plan, int phase, ms_ref totals) {
+  const int64_t n = ms_numel(&totals.info), all = n * plan->model->shard_size;
+  const ms_attrs overwrite = {{0}, {0}};
+  int buffer;
+  MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_GATHERED, MS_CAT_GATHERED, 4 * all, "totals of all shards", &buffer));
+  const ms_plan_part part = {
+      .count = n, .src = totals, .shared = ms_ref_vector(buffer, 0, MS_F32, all), .dst.buffer = -1};
+  const ms_ref first = ms_ref_vector(buffer, 0, MS_F32, n);
+  MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REDUCE, MS_COLL_ALL_GATHER, MS_DIM_SHARD, 0, -1, 1, &part));
+  return ms_plan_kernel(plan, phase, MS_OP_accumulate, &overwrite, 1, &first, 1, &totals, "step totals", 0);
+}
+
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas) {
   const ms_model *model = plan->model;
   ms_plan_part part = {.count = ms_numel(&totals.info), .src.buffer = -1, .shared = totals, .dst = totals};
@@ -51,9 +82,9 @@ int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas) 
   const int both = model->shard_size > 1 && plan->replicas > 1;
   if (both) MS_TRY(ms_plan_take_replicas(plan, phase));
   if (both) return ms_plan_between_copies(plan, phase, MS_COLL_ALL_REDUCE, -1, 1, &part);
-  if (model->replicate_size > 1 && over_replicas)
-    MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, 0, -1, 1, &part));
-  return MS_OK;
+  if (model->replicate_size == 1 || !over_replicas) return MS_OK;
+  MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, 0, -1, 1, &part));
+  return sums_in_one_order(plan) ? MS_OK : take_totals_of_first_shard(plan, phase, totals);
 }
 
 /* Totals and norm of the units whose squares begin at `squares`: over all ranks, or over those of this replica. */
