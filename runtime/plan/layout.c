@@ -288,7 +288,9 @@ static int layout_all(layout *l) {
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
     l->plan->arena_bytes[arena] = l->base[arena] = layout_lasting(l, arena);
   MS_TRY(layout_kind(l, COMMUNICATED));
-  l->communicated = l->plan->arena_bytes[MS_ARENA_COMM];
+  l->communicated = l->base[MS_ARENA_COMM] + ms_outer_room(l->plan, ALIGNMENT);
+  if (l->communicated < l->plan->arena_bytes[MS_ARENA_COMM]) l->communicated = l->plan->arena_bytes[MS_ARENA_COMM];
+  l->plan->arena_bytes[MS_ARENA_COMM] = l->communicated;
   MS_TRY(layout_activations(l));
   for (int kind = WORKSPACE; kind < KINDS; kind++) MS_TRY(layout_kind(l, kind));
   return MS_OK;

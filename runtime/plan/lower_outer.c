@@ -156,3 +156,27 @@ int ms_lower_outer(ms_plan *plan) {
   }
   return before >= 0 ? apply_unit(plan, before, sum_before) : MS_OK;
 }
+
+/* ---- memory --------------------------------------------------------------------------------------------------------
+ */
+
+static int64_t buffer_bytes(const ms_unit *unit, int64_t alignment) {
+  return (4 * unit->trainable_count + alignment - 1) / alignment * alignment;
+}
+
+int64_t ms_outer_room(const ms_plan *plan, int64_t alignment) {
+  const ms_model *model = plan->model;
+  int64_t most = 0;
+  if (!plan->config.train || plan->config.outer_delay) return 0;
+  for (int u = 0; u < model->units; u++) {
+    const int fragment = model->unit[u].config.fragment;
+    if (!fragment || !model->unit[u].trainable_count) continue;
+    int next = u + 1;
+    while (next < model->units && (model->unit[next].config.fragment != fragment || !model->unit[next].trainable_count))
+      next++;
+    int64_t both = buffer_bytes(&model->unit[u], alignment);
+    if (next < model->units) both += buffer_bytes(&model->unit[next], alignment);
+    if (both > most) most = both;
+  }
+  return most;
+}

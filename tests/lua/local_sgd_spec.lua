@@ -132,6 +132,16 @@ describe("local SGD", function()
     assert.equal(4 * chunks, runs[2][1].plan.bytes.optimizer)
   end)
 
+  it("H12 the memory of a run is planned, and all of it is there from the first step on", function()
+    for _, settings in ipairs({ {}, { fragments = 2 }, { mesh = "2x2" } }) do
+      local ranks = local_sgd.run(settings)
+      for step, bytes in ipairs(ranks[1].peaks) do
+        assert(bytes == ranks[1].plan.peak_bytes, ("step %d: %d bytes, planned %d"):format(step, bytes,
+          ranks[1].plan.peak_bytes))
+      end
+    end
+  end)
+
   it("H12 units that sync always stay equal, and are clipped alike on all replicas", function()
     local ranks = local_sgd.run({ mesh = "2x2", always = "layers", clip = 0.5, micro = 2, steps = 7 })
     for rank, found in ipairs(ranks) do

@@ -78,7 +78,7 @@ local function values(read)
   return by_name
 end
 
-local result = { losses = {}, norms = {}, bytes = {} }
+local result = { losses = {}, norms = {}, bytes = {}, peaks = {} }
 if not require("moonshard.distributed.world").plan_only then
   result.initial = values(function(name) return train:parameter(name) end)
 end
@@ -98,7 +98,7 @@ for step = train.steps_done + 1, cfg.steps do
   if step == cfg.set then train:set_parameter("bias", ms.tensor { 1, 2, 3, 4, 5 }) end
   local metrics = train:step(batch_of(step))
   result.losses[#result.losses + 1], result.norms[#result.norms + 1] = metrics.loss, metrics.grad_norm
-  result.bytes[#result.bytes + 1] = metrics.comm_bytes
+  result.bytes[#result.bytes + 1], result.peaks[#result.peaks + 1] = metrics.comm_bytes, metrics.peak_bytes
   if step == cfg.save_at then ms.checkpoint.save(train, cfg.save) end
 end
 result.params = values(function(name) return train:parameter(name) end)
