@@ -197,6 +197,7 @@ static int open_host(lua_State *L) {
                                        {"source", host_source},
                                        {"inject_delay", host_inject_delay},
                                        {"over_hosts", ms_host_over_hosts},
+                                       {"streams", ms_host_streams},
                                        {"serve", ms_host_serve},
                                        {"expand", ms_host_expand},
                                        {"name", ms_host_own_name},

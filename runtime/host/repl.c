@@ -6,12 +6,15 @@
 #include "host/repl.h"
 
 #include <lauxlib.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/error.h"
 #include "comm/group/group.h"
+#include "host/launcher/link.h"
 
 static ms_group everyone;
 
@@ -52,10 +55,17 @@ static int count_presses(lua_State *L) {
   return 1;
 }
 
+/* 0 on nodes without the terminal, whose launchers were started by hand: only presses at their own terminals come to
+ * them. */
+static int ranks_share_presses(void) {
+  int node;
+  return ms_link_get() || ms_env_int("MOONSHARD_NODE", 0, 0, INT_MAX, &node) || node == 0;
+}
+
 /* stoppable(function, handler, presses) -> true and a result, or false and the handler's result, like xpcall; but
  * Ctrl-C stops the function, and only the function. presses: the number of presses when the line was sent. */
 static int stoppable(lua_State *L) {
-  int presses = (int)luaL_checkinteger(L, 3);
+  int presses = ranks_share_presses() ? (int)luaL_checkinteger(L, 3) : ms_repl_stop_presses();
   lua_settop(L, 2);
   lua_insert(L, 1);
   ms_repl_stop_begin(presses);

@@ -1,5 +1,9 @@
 /* repl_stop.c - Ctrl-C stops a line, not the session.
  *
+ * A line is sent with the number of presses that rank 0 knew of, so that a press stops the line it was meant for on all
+ * ranks: one that has come here before the line stops it as soon as it begins. With --hosts a press can also come later
+ * here than on rank 0, when the next line runs already. There each press is a signal with its number.
+ *
  * The handler sets the engine's interrupt flag, which ends waits for other ranks, and a hook that raises an error at
  * the next instruction of interpreted Lua code. The hook stays set until the line has ended, so that a pcall in a loop
  * cannot swallow it. While the engine defers interrupts, the hook does nothing.
@@ -16,6 +20,7 @@ static lua_State *stopped_state;
 static int stop_error = LUA_NOREF; /* in the registry */
 static volatile sig_atomic_t listening, noted, ended;
 static volatile sig_atomic_t presses, before; /* presses of Ctrl-C so far; those before the current line */
+static volatile sig_atomic_t known;           /* presses that rank 0 had counted when it sent the current line */
 static int known_ahead;                       /* presses that rank 0 had not counted when it sent the previous line */
 
 static void raise_error(lua_State *L, lua_Debug *at) {
@@ -37,8 +42,12 @@ static void stop_line(void) {
   lua_sethook(stopped_state, raise_error, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
-static void on_interrupt(int number) {
-  presses++;
+static void on_interrupt(int number, siginfo_t *info, void *context) {
+  (void)context;
+  int numbered = info->si_code == SI_QUEUE;
+  int press = numbered ? info->si_value.sival_int : presses + 1;
+  if (press > presses) presses = press;
+  if (numbered && press <= known) return; /* it was meant for an earlier line */
   noted = 1;
   if (!listening) return;
   if (presses - before >= PATIENCE) end_by(number);
@@ -54,10 +63,12 @@ static void on_terminate(int number) {
 void ms_repl_stop_install(lua_State *L) {
   stop_error = luaL_ref(L, LUA_REGISTRYINDEX);
   stopped_state = L;
-  struct sigaction action = {.sa_handler = on_interrupt}; /* no SA_RESTART: blocked calls return with EINTR and check */
+  /* No SA_RESTART: blocked calls return with EINTR and check. */
+  struct sigaction action = {.sa_sigaction = on_interrupt, .sa_flags = SA_SIGINFO};
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, NULL);
   action.sa_handler = on_terminate;
+  action.sa_flags = 0;
   sigaction(SIGTERM, &action, NULL);
 }
 
@@ -66,6 +77,7 @@ void ms_repl_stop_begin(int presses_before) {
    * known from the previous line are new. */
   int ahead = presses - presses_before;
   before = presses;
+  known = presses_before;
   listening = 1;
   if (ahead > known_ahead) stop_line();
   known_ahead = ahead > 0 ? ahead : 0;

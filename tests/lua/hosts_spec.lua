@@ -102,7 +102,7 @@ describe("hosts", function()
     }) do
       program.refused(2, { "run", "recipes/toy_hsdp.lua", unpack(one[1]) }, one[2])
     end
-    program.refused(2, { "repl", "recipes/toy_hsdp.lua", "--hosts", "a" }, "moonshard repl | one host | run")
+    program.refused(2, { "plan", "recipes/toy_hsdp.lua", "--hosts", "a" }, "moonshard plan | one host | run")
     with_recipe(WHO, function(recipe)
       assert.equal("rank 0 of 3, local rank 0, node 0 of 2", all_out(together({ command("@" .. file, recipe) })))
     end)
@@ -258,7 +258,7 @@ describe("hosts", function()
     for input, status in pairs({ [""] = 0, ["\1\255\255\255\255"] = 0, ["garbage\n"] = 0 }) do
       local ended = program.run({ "host" }, "timeout 20", input)
       assert.equal(status, ended.status, ended.err)
-      assert.equal("\1moonshard-hosts-2\n", ended.out)
+      assert.equal("\1moonshard-hosts-3\n", ended.out)
     end
     program.refused(2, { "host", "a" }, "a | moonshard run --hosts")
   end)

@@ -67,8 +67,8 @@ end
 
 local function refuse_option(command, option, rows)
   if option == "--hosts" then
-    refuse("MS_EINVAL", "%s runs on one host: `moonshard run`, `check`, `sweep`, `generate` and `ps` take --hosts",
-      command)
+    refuse("MS_EINVAL", "%s runs on one host: `moonshard run`, `check`, `sweep`, `generate`, `repl` and `ps` take "
+      .. "--hosts", command)
   end
   local key = rows.recipe == true and option:match("^%-%-([%a_][%w_]*)$")
   local advice = nearest.advice(option, rows.options)

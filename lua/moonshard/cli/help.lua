@@ -53,7 +53,10 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard ps [--hosts LIST [--agent COMMAND] [--remote-moonshard PATH]] [--json]
                          list the runs of this host, or of several, and what each of their ranks does
   moonshard trace FILE [--top ROWS] [--json]             validate a trace and summarise it by op, unit and rank
-  moonshard repl [-n RANKS] [--device D] [--timeout S] [RECIPE.lua] [key=value ...]
+  moonshard repl [-n RANKS] [--device D] [--timeout S] [--transport NAME]
+                 [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
+                 [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]]
+                 [RECIPE.lua] [key=value ...]
                          open a prompt whose lines run on every rank; runs the recipe first, if given
   moonshard inspect FILE|DIR [--json] [--no-checksums] [--end ID]
                          describe a safetensors file or an indexed folder of them (shapes, sizes, checksums), a

@@ -183,7 +183,7 @@ local function variables(line, environment)
   local value_of, names, list = {}, {}, {}
   for _, text in ipairs(environment) do
     local name, value = text:match("^([^=]+)=(.*)$")
-    if name and is_passed(name) then value_of[name] = value end
+    if name and (is_passed(name) or line.interactive and name == "TERM") then value_of[name] = value end
   end
   for _, text in ipairs(line.env or {}) do
     local name, value = text:match("^([%a_][%w_]*)=(.*)$")
@@ -239,7 +239,8 @@ local function check(line)
 end
 
 ---Runs a command on every host of --hosts and waits until all have ended.
----@param line moonshard.CommandLine of a command with hosts.OPTIONS and nodes.OPTIONS
+---@param line moonshard.CommandLine of a command with hosts.OPTIONS and nodes.OPTIONS; interactive: rank 0 gets the
+---standard input of this process, and its terminal
 ---@return integer exit status
 function hosts.launch(line)
   check(line)
@@ -251,7 +252,7 @@ function hosts.launch(line)
   for i, one in ipairs(list) do
     local fields = {
       one.name:match("[^@]+$"), ("%d %d"):format(one.first, world), folder, line.recipe or "", i == 1 and "1" or "0",
-      place, tostring(#passed / 2),
+      place, i == 1 and line.interactive and host.streams() or "", tostring(#passed / 2),
     }
     for _, text in ipairs(passed) do fields[#fields + 1] = text end
     for _, word in ipairs(arguments) do fields[#fields + 1] = word end
@@ -264,6 +265,7 @@ function hosts.launch(line)
   local ended, why = host.over_hosts {
     hosts = entries, log_all = line.log_ranks == "all", agent = line.agent or DEFAULT_AGENT,
     timeout = line.timeout or tonumber(os.getenv("MOONSHARD_TIMEOUT")) or DEFAULT_TIMEOUT,
+    interactive = line.interactive,
   }
   if not ended then refuse("MS_EIO", "%s", why) end
   return ended

@@ -1,9 +1,15 @@
--- moonshard repl: starts the ranks and gives the terminal to rank 0.
+-- moonshard repl: starts the ranks and gives the terminal to rank 0. With --hosts rank 0 is on the first host, and gets
+-- the terminal through the agent (runtime/host/hosts/controller_input.c).
 
 local args = require("moonshard.recipe.args")
 local command_line = require("moonshard.cli.command_line")
+local errors = require("moonshard.base.error")
+local hosts = require("moonshard.cli.hosts")
+local nodes = require("moonshard.cli.nodes")
 local recipe = require("moonshard.cli.recipe")
-local refuse = require("moonshard.base.exit_status").refuse
+local run = require("moonshard.cli.run")
+local status = require("moonshard.base.exit_status")
+local refuse = status.refuse
 
 local repl = {}
 
@@ -12,22 +18,33 @@ local OPTIONS = {
   ["--device"] = { name = "device", value = "text", what = "cpu or cuda" },
   ["--timeout"] = { name = "timeout", value = "seconds" },
 }
-
--- Loaded once, before the ranks are forked, instead of once per rank.
-local COMMON = {
-  "moonshard", "moonshard.recipe.args", "moonshard.data", "moonshard.train.generate", "moonshard.metrics.log",
-  "moonshard.nn.loss", "moonshard.distributed.mesh", "moonshard.models", "moonshard.train.optim",
-  "moonshard.repl.session", "moonshard.train.schedule", "moonshard.shard.sharding", "moonshard.train.trainer",
-}
+for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
+for option, row in pairs(hosts.OPTIONS) do OPTIONS[option] = row end
 
 local function rank_main(line)
-  local C = require("moonshard.base.ffi").C
+  if line.timeout then nodes.set_timeout(line.timeout) end
   local world = require("moonshard.distributed.world")
-  if line.timeout then C.ms_world_set_timeout(world.handle, line.timeout) end
   local folder = line.recipe and line.recipe:match("^(.*/)[^/]*$") or "./"
   package.path = folder .. "?.lua;" .. package.path
   args.overrides = line.settings
-  return require("moonshard.repl.session").new(world):run(line.recipe, args.check_taken)
+  local ok, ended = xpcall(function()
+    local code, lost = require("moonshard.repl.session").new(world):run(line.recipe, args.check_taken)
+    if not lost then world.finish() end -- a rank of another host that ends earlier would be taken for one that died
+    return code
+  end, errors.locate)
+  if ok then return ended end
+  run.give_up(line, tostring(ended))
+  return status.FAILED_RUN
+end
+
+local function check_launcher(line)
+  local task = require("moonshard.host").task()
+  if not line.nodes and task and task.size > 1 then
+    refuse("MS_EINVAL", "moonshard repl starts its ranks itself, but this process is already rank %d of %d (%s): run it "
+      .. "outside of that launcher, with --hosts for several hosts, or unset those variables", task.rank, task.size,
+      task.source)
+  end
+  nodes.joins(line)
 end
 
 ---@param arguments string[] without "repl"
@@ -36,9 +53,17 @@ function repl.main(arguments)
   local line = command_line.parse("moonshard repl", arguments, { recipe = true, optional = true, options = OPTIONS })
   if line.recipe then recipe.load(line.recipe) end -- refuses a recipe that does not parse
   require("moonshard.distributed.device").apply_options(line) -- forked ranks inherit it
-  for _, name in ipairs(COMMON) do require(name) end
+  nodes.check_timeout()
+  nodes.choose_transport(line)
+  hosts.check_options(line)
+  line.interactive = true
+  if line.hosts then return hosts.launch(line) end
+  check_launcher(line)
+  run.preload()
+  require("moonshard.repl.session")
   local ended, why = require("moonshard.host").launch {
-    ranks = line.ranks or 1, interactive = true, main = function() return rank_main(line) end,
+    ranks = line.ranks or 1, interactive = true, nodes = line.nodes, node_rank = line.node_rank,
+    rendezvous = line.rendezvous, main = function() return rank_main(line) end,
   }
   if not ended then refuse("MS_EINVAL", "%s", why) end
   return ended

@@ -63,9 +63,11 @@ local function join_late(line)
   return joined and handle or nil
 end
 
--- Reports to the launcher and the other ranks why this rank ends. Prints the message itself when the launcher cannot:
--- when it is another program, or when joining failed.
-local function give_up(line, message)
+---Reports to the launcher and the other ranks why this rank ends. Prints the message itself when the launcher cannot:
+---when it is another program, or when joining failed.
+---@param line moonshard.CommandLine
+---@param message string
+function run.give_up(line, message)
   local handle = join_late(line)
   if handle then require("moonshard.base.ffi").C.ms_world_abort(handle, message) end
   if line.joins and handle then
@@ -108,7 +110,7 @@ function run.rank_main(line, chunk)
   recipe.on_exit(function(call, succeeds)
     require("moonshard.base.progress").finish()
     if succeeds then return status.OK end
-    give_up(line, call)
+    run.give_up(line, call)
     return status.FAILED_RUN
   end)
   io.stdout:setvbuf("line") -- for files too, so that the output of a killed rank is complete
@@ -122,7 +124,7 @@ function run.rank_main(line, chunk)
   end, errors.locate)
   require("moonshard.base.progress").finish()
   if ok then return status.OK end
-  give_up(line, errors.is(raised) and text_lines.indented(tostring(raised)) or text_lines.message(tostring(raised)))
+  run.give_up(line, errors.is(raised) and text_lines.indented(tostring(raised)) or text_lines.message(tostring(raised)))
   return status.of(raised, require("moonshard.distributed.world").training)
 end
 

@@ -124,6 +124,7 @@ end
 ---@param recipe string? path of a file that is run first
 ---@param finish function? called after the recipe
 ---@return integer exit status
+---@return boolean? lost a rank was lost, so the others cannot be waited for
 function Session:run(recipe, finish)
   local ok, ended = pcall(function()
     local code = recipe and self:carry_out(self.prompt and { kind = "file", text = recipe } or nil, finish)
@@ -134,7 +135,7 @@ function Session:run(recipe, finish)
   if ok then return ended end
   local C = require("moonshard.base.ffi").C
   C.ms_world_abort(self.world.handle, getmetatable(ended) == Lost and ended.message or tostring(ended))
-  return status.FAILED_RUN
+  return status.FAILED_RUN, true
 end
 
 return session

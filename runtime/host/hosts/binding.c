@@ -57,6 +57,8 @@ int ms_host_over_hosts(lua_State *L) {
   lua_settop(L, 1);
   lua_getfield(L, 1, "log_all");
   controller.log_all = lua_toboolean(L, -1);
+  lua_getfield(L, 1, "interactive");
+  controller.interactive = lua_toboolean(L, -1);
   lua_getfield(L, 1, "agent");
   controller.agent = luaL_checkstring(L, -1);
   lua_getfield(L, 1, "timeout");
@@ -73,6 +75,11 @@ int ms_host_over_hosts(lua_State *L) {
   }
   if (ms_controller_run(&controller, &exit_status)) return fail(L);
   lua_pushinteger(L, exit_status);
+  return 1;
+}
+
+int ms_host_streams(lua_State *L) {
+  lua_pushstring(L, ms_controller_streams());
   return 1;
 }
 

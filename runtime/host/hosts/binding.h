@@ -4,9 +4,11 @@
 
 #include <lua.h>
 
-/* over_hosts{ hosts = { { name =, command = { words }, setup = text }, ... }, log_all =, agent =, timeout = } -> exit
- * status, or nil and a message: see controller.h. */
+/* over_hosts{ hosts = { { name =, command = { words }, setup = text }, ... }, log_all =, interactive =, agent =,
+ * timeout = } -> exit status, or nil and a message: see controller.h. */
 int ms_host_over_hosts(lua_State *L);
+/* streams() -> what rank 0 of a prompt gets on its host for the standard streams of this process, for SETUP. */
+int ms_host_streams(lua_State *L);
 /* serve() -> exit status: this process is one host's part of it, see remote.h. */
 int ms_host_serve(lua_State *L);
 /* expand("node[01-03],login") -> a list of names, or nil and a message. */

@@ -158,8 +158,17 @@ static void pass_deadline(ms_controller *controller) {
 
 /* ---- signals ---- */
 
+/* At a prompt, Ctrl-C stops the line that runs, not the session. */
+static int stops_a_line(const ms_controller *controller, int number) {
+  return number == SIGINT && controller->interactive && controller->started && !controller->asked && !*controller->why;
+}
+
 static void forward(ms_controller *controller, int number) {
   const char byte = (char)number;
+  if (stops_a_line(controller, number)) {
+    for (int i = 0; i < controller->n; i++) ms_frame_put(&controller->hosts[i].to, MS_FRAME_SIGNAL, &byte, 1);
+    return;
+  }
   controller->asked_again = controller->asked != 0;
   controller->asked = controller->asked ? controller->asked : number;
   if (controller->asked_again || !controller->started) controller->deadline = ms_clock() + ms_wait_scale * END_SECONDS;
@@ -172,7 +181,8 @@ static void forward(ms_controller *controller, int number) {
 static void read_signals(ms_controller *controller) {
   struct signalfd_siginfo info;
   while (read(controller->signals, &info, sizeof info) == (ssize_t)sizeof info)
-    if (info.ssi_signo != SIGCHLD) forward(controller, (int)info.ssi_signo);
+    if (info.ssi_signo == SIGWINCH) ms_controller_input_resize(controller);
+    else if (info.ssi_signo != SIGCHLD) forward(controller, (int)info.ssi_signo);
 }
 
 /* ---- frames ---- */
@@ -184,6 +194,7 @@ static void start_all(ms_controller *controller) {
   if (controller->started || controller->asked || *controller->why) return;
   controller->started = 1;
   controller->deadline = 0;
+  ms_controller_input_begin(controller);
   for (int i = 0; i < controller->n; i++) ms_frame_put(&controller->hosts[i].to, MS_FRAME_START, place, strlen(place));
 }
 
@@ -200,6 +211,7 @@ static void take_end(ms_controller *controller, ms_controlled_host *host, const 
 static void take_frame(ms_controller *controller, ms_controlled_host *host, int kind, char *bytes, size_t n) {
   if (kind == MS_FRAME_OUT && n <= MS_FRAME_OUTPUT) ms_rank_log_take(&host->log[0], bytes, n);
   else if (kind == MS_FRAME_ERR && n <= MS_FRAME_OUTPUT) ms_rank_log_take(&host->log[1], bytes, n);
+  else if (kind == MS_FRAME_TAKEN && host == controller->hosts) ms_controller_input_taken(controller, bytes);
   else if (kind == MS_FRAME_END) take_end(controller, host, bytes, n);
   else if (kind == MS_FRAME_HELLO && !host->ready) {
     host->place = ms_strdup(bytes);
@@ -277,6 +289,7 @@ static nfds_t list(ms_controller *controller, struct pollfd *wanted) {
   nfds_t n = 0;
   int room = has_room(controller);
   wanted[n++] = (struct pollfd){.fd = controller->signals, .events = POLLIN};
+  wanted[n++] = (struct pollfd){.fd = ms_controller_input_fd(controller), .events = POLLIN};
   for (int i = 0; i < 2; i++)
     if (controller->outlet[i].begin < controller->outlet[i].used)
       wanted[n++] = (struct pollfd){.fd = controller->outlet[i].writes, .events = POLLOUT};
@@ -296,8 +309,10 @@ static void watch(ms_controller *controller, struct pollfd *wanted) {
     poll(wanted, n, controller->deadline > 0 || controller->over || *controller->why ? 100 : TURN_MS);
     for (int i = 0; i < 2; i++) ms_outlet_flush(&controller->outlet[i]);
     read_signals(controller);
+    ms_controller_input_pass(controller);
     for (int i = 0; i < controller->n; i++) look_after(controller, &controller->hosts[i]);
     start_all(controller);
+    if (controller->over || *controller->why) ms_controller_input_end(controller);
     watch_silence(controller);
     end_when_due(controller);
     pass_deadline(controller);
@@ -332,28 +347,6 @@ static int send_setup(ms_controlled_host *host, const char *token) {
   return rc;
 }
 
-static int take_signals(ms_controller *controller) {
-  struct sigaction ignore = {.sa_handler = SIG_IGN}, ordinary = {.sa_handler = SIG_DFL}, hang_up;
-  sigset_t mask;
-  sigemptyset(&mask);
-  for (int i = 0; i < 3; i++) sigaddset(&mask, (const int[]){SIGCHLD, SIGTERM, SIGINT}[i]);
-  if (!sigaction(SIGHUP, NULL, &hang_up) && hang_up.sa_handler != SIG_IGN) sigaddset(&mask, SIGHUP);
-  controller->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (controller->signals < 0) return MS_FAIL(MS_EIO, "signalfd: %s", strerror(errno));
-  sigaction(SIGPIPE, &ignore, &controller->old_pipe_action);
-  sigaction(SIGCHLD, &ordinary, &controller->old_child_action);
-  sigprocmask(SIG_BLOCK, &mask, &controller->old_mask);
-  return MS_OK;
-}
-
-static void give_signals_back(ms_controller *controller) {
-  if (controller->signals < 0) return;
-  close(controller->signals);
-  sigaction(SIGPIPE, &controller->old_pipe_action, NULL);
-  sigaction(SIGCHLD, &controller->old_child_action, NULL);
-  sigprocmask(SIG_SETMASK, &controller->old_mask, NULL);
-}
-
 int ms_controller_run(ms_controller *controller, int *exit_status) {
   int rc;
   const char *token;
@@ -367,7 +360,7 @@ int ms_controller_run(ms_controller *controller, int *exit_status) {
   for (int i = 0; i < 2; i++) ms_outlet_open(&controller->outlet[i], i == 0 ? STDOUT_FILENO : STDERR_FILENO);
   MS_GOTO(ms_token_make());
   MS_GOTO(ms_token_get(&token));
-  MS_GOTO(take_signals(controller));
+  MS_GOTO(ms_controller_take_signals(controller));
   controller->turned_at = ms_clock();
   controller->deadline = controller->turned_at + controller->timeout;
   for (int i = 0; i < controller->n; i++) {
@@ -380,13 +373,14 @@ int ms_controller_run(ms_controller *controller, int *exit_status) {
   ms_controller_report(controller, exit_status);
   finish_output(controller);
 fail:
+  ms_controller_input_end(controller);
   if (rc) kill_agents(controller);
   for (int i = 0; i < controller->n; i++) {
     if (controller->hosts[i].pid) waitpid(controller->hosts[i].pid, NULL, 0);
     ms_controller_close(&controller->hosts[i]);
   }
   for (int i = 0; controller->outlet && i < 2; i++) ms_outlet_close(&controller->outlet[i]);
-  give_signals_back(controller);
+  ms_controller_give_signals_back(controller);
   free(controller->outlet);
   free(wanted);
   return rc;

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <sys/types.h>
+#include <termios.h>
 
 #include "host/hosts/frame.h"
 #include "host/launcher/rank_log.h"
@@ -33,14 +34,24 @@ typedef struct ms_controlled_host {
   char prefix[MS_RANK_LOG_PREFIX - 8];
 } ms_controlled_host;
 
+/* Standard input, of which the first host gets everything while a prompt is open. */
+typedef struct ms_controller_input {
+  int open;              /* it is read */
+  int raw;               /* it is a terminal in raw mode */
+  struct termios before; /* the terminal's modes before */
+  long long ahead;       /* bytes that were sent, but are not passed on to rank 0 yet */
+} ms_controller_input;
+
 typedef struct ms_controller {
   ms_controlled_host *hosts;
   int n;
   int log_all;       /* the lines of all ranks are shown, with their numbers */
+  int interactive;   /* a prompt: rank 0 reads standard input, and ranks handle Ctrl-C themselves */
   const char *agent; /* for messages */
   double timeout;    /* seconds until every host has answered, and of silence after which one is lost */
   /* while it runs */
   ms_outlet *outlet; /* [2] */
+  ms_controller_input input;
   int signals;
   sigset_t old_mask;
   struct sigaction old_pipe_action, old_child_action;
@@ -58,6 +69,20 @@ int ms_controller_run(ms_controller *controller, int *exit_status);
 /* controller_agent.c: starts the agent of a host; an agent that cannot be started is a host that was lost. */
 int ms_controller_start(ms_controller *controller, ms_controlled_host *host);
 void ms_controller_close(ms_controlled_host *host);
+/* controller_signals.c: fails with MS_EIO. Giving back does nothing if nothing was taken. */
+int ms_controller_take_signals(ms_controller *controller);
+void ms_controller_give_signals_back(ms_controller *controller);
+/* controller_input.c: does nothing unless the run is interactive. begin: ranks start now; end: gives the terminal back.
+ * fd: for poll, -1 while nothing can be taken; pass: sends what there is; taken: the bytes of a TAKEN; resize: tells
+ * the size of the terminal. */
+void ms_controller_input_begin(ms_controller *controller);
+int ms_controller_input_fd(const ms_controller *controller);
+void ms_controller_input_pass(ms_controller *controller);
+void ms_controller_input_taken(ms_controller *controller, const char *bytes);
+void ms_controller_input_resize(ms_controller *controller);
+void ms_controller_input_end(ms_controller *controller);
+/* What rank 0 reads on its host, for remote_input.h: "terminal together". */
+const char *ms_controller_streams(void);
 /* controller_report.c: the exit status of the run, and the lines that say why. */
 void ms_controller_report(ms_controller *controller, int *exit_status);
 

@@ -10,9 +10,10 @@
 #include "base/text.h"
 
 /* Precedes the first frame of a host: a login shell may print before. */
-#define MS_FRAME_MAGIC "\1moonshard-hosts-2\n"
+#define MS_FRAME_MAGIC "\1moonshard-hosts-3\n"
 
-enum { MS_FRAME_OUTPUT = 8192, MS_FRAME_LARGEST = 1 << 22 };
+/* INPUT_AHEAD: bytes of INPUT that may be under way, or wait until rank 0 reads them. */
+enum { MS_FRAME_OUTPUT = 8192, MS_FRAME_LARGEST = 1 << 22, MS_FRAME_INPUT_AHEAD = 1 << 16 };
 
 enum ms_frame_kind {
   /* to a host */
@@ -20,11 +21,14 @@ enum ms_frame_kind {
   MS_FRAME_START,     /* the place where ranks meet */
   MS_FRAME_SIGNAL,    /* its number, as one byte */
   MS_FRAME_STOP,      /* why the ranks must end */
+  MS_FRAME_INPUT,     /* for rank 0 to read, at most MS_FRAME_OUTPUT bytes; none: the end of its input */
+  MS_FRAME_SIZE,      /* rows and columns of the terminal, as text */
   /* from a host */
   MS_FRAME_HELLO, /* the place where ranks meet, or "" */
   MS_FRAME_OUT,   /* output, at most MS_FRAME_OUTPUT bytes */
   MS_FRAME_ERR,
-  MS_FRAME_END, /* exit status, then as ms_link_report; each with a NUL */
+  MS_FRAME_END,   /* exit status, then as ms_link_report; each with a NUL */
+  MS_FRAME_TAKEN, /* how many more bytes of INPUT were passed on, as text */
   /* Both ways, twice a second: the sender and the connection work. To a host with the seconds of silence after which it
    * ends, as text. */
   MS_FRAME_ALIVE

@@ -28,38 +28,13 @@
 #include "host/launcher/leftovers.h"
 #include "host/launcher/link.h"
 
-enum { TURN_MS = 250, MOST_WAITING = 1 << 18, MOST_ARGUMENTS = 4096, PLACE_BYTES = 320 };
+enum { TURN_MS = 250, MOST_WAITING = 1 << 18, PLACE_BYTES = 320 };
 /* Seconds that a launcher gets after it was asked to end because of another host; its own grace time is shorter. */
 static const double STOP_SECONDS = 10.0;
 /* Seconds between two turns of the loop after which this process was away: that time is not counted as silence. */
 static const double AWAY_SECONDS = 1.0;
 /* Seconds that output may still come after the launcher's end, from programs that it could not end. */
 static const double DRAIN_SECONDS = 1.0;
-
-typedef struct ms_remote {
-  ms_frame_reader in;
-  ms_frame_queue out;
-  int signals;
-  sigset_t old_mask;
-  int input_ended;
-  /* set-up */
-  char *token;    /* NULL: not known yet, or already passed on */
-  char head[320]; /* "first world host", for the launcher */
-  char *fields;   /* the launcher's arguments, each with a NUL */
-  size_t fields_bytes;
-  int reserved; /* the port at which ranks meet, on the first host */
-  /* the launcher */
-  pid_t pid; /* 0: not started, or ended */
-  int ended, status;
-  int stream[2], link;
-  int began; /* as in ms_link_report, of which these are copies */
-  char *reason, *report;
-  double kill_at, drained_at; /* 0: not set */
-  double silence;             /* seconds after which the controller, or a launcher that is stopped, is given up */
-  double turned_at;           /* the last turn of the loop (ms_clock) */
-  double stopped_at;          /* since when the launcher is stopped by a signal; 0: it is not */
-  ms_leftovers leftovers;
-} ms_remote;
 
 /* ---- set-up ---- */
 
@@ -94,13 +69,14 @@ static int set_variables(const char **at, const char *end) {
 }
 
 /* The fields: token, name of the host, "first world", folder, recipe or "", "1" on the first host, place to meet or "",
- * number of variables, names and values, then the launcher's arguments. */
+ * what rank 0 reads (remote_input.h), number of variables, names and values, then the launcher's arguments. */
 static int set_up(ms_remote *remote, const char *bytes, size_t n, char *place) {
   const char *at = bytes, *end = bytes + n;
   const char *token = ms_frame_field(&at, end), *host = ms_frame_field(&at, end), *ranks = ms_frame_field(&at, end);
   const char *folder = ms_frame_field(&at, end), *recipe = ms_frame_field(&at, end);
   int chooses = !strcmp(ms_frame_field(&at, end), "1");
   const char *wanted = ms_frame_field(&at, end);
+  ms_remote_input_read_kind(&remote->input, ms_frame_field(&at, end));
   remote->token = ms_secret_copy(token);
   if (!remote->token) return MS_ENOMEM;
   snprintf(remote->head, sizeof remote->head, "%s %s", ranks, host);
@@ -129,70 +105,9 @@ static void greet(ms_remote *remote, char *bytes, size_t n) {
 
 /* ---- the launcher ---- */
 
-static _Noreturn void become_launcher(ms_remote *remote, const int *write_end, int link, const char *place,
-                                      pid_t parent) {
-  char *arguments[MOST_ARGUMENTS] = {"moonshard"}, number[16];
-  int n = 1;
-  const char *at = remote->fields, *end = at + remote->fields_bytes;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(MS_STATUS_FAILED_RUN);
-  while (at < end && n < MOST_ARGUMENTS - 3) arguments[n++] = (char *)ms_frame_field(&at, end);
-  if (*place) {
-    arguments[n++] = "--rendezvous";
-    arguments[n++] = (char *)place;
-  }
-  int nowhere = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  dup2(nowhere, STDIN_FILENO);
-  dup2(write_end[0], STDOUT_FILENO);
-  dup2(write_end[1], STDERR_FILENO);
-  fcntl(link, F_SETFD, 0);
-  snprintf(number, sizeof number, "%d", link);
-  setenv("MOONSHARD_HOST_LINK", number, 1);
-  signal(SIGPIPE, SIG_DFL);
-  sigprocmask(SIG_SETMASK, &remote->old_mask, NULL);
-  execv("/proc/self/exe", arguments);
-  _exit(MS_STATUS_FAILED_RUN);
-}
-
-/* The first message of the link; the socket's buffer holds it until the launcher reads it. */
-static int pass_token_on(ms_remote *remote) {
-  char message[1024];
-  size_t head = strlen(remote->head) + 1, token = strlen(remote->token) + 1;
-  int fits = head + token <= sizeof message;
-  if (fits) {
-    memcpy(message, remote->head, head);
-    memcpy(message + head, remote->token, token);
-    fits = send(remote->link, message, head + token, MSG_NOSIGNAL) >= 0;
-    sodium_memzero(message, sizeof message);
-  }
-  ms_secret_free(remote->token);
-  remote->token = NULL;
-  return fits ? MS_OK : MS_FAIL(MS_EIO, "cannot pass the token to the launcher");
-}
-
-static int start_launcher(ms_remote *remote, const char *place) {
-  int out[2], err[2], link[2];
-  pid_t parent = getpid();
-  if (pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC) || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link))
-    return MS_FAIL(MS_EIO, "cannot start the launcher: %s", strerror(errno));
-  remote->stream[0] = out[0];
-  remote->stream[1] = err[0];
-  remote->link = link[0];
-  for (int i = 0; i < 2; i++) fcntl(remote->stream[i], F_SETFL, O_NONBLOCK);
-  MS_TRY(pass_token_on(remote));
-  pid_t pid = fork();
-  if (pid == 0) become_launcher(remote, (const int[]){out[1], err[1]}, link[1], place, parent);
-  close(out[1]);
-  close(err[1]);
-  close(link[1]);
-  if (pid < 0) return MS_FAIL(MS_EIO, "cannot start the launcher: fork: %s", strerror(errno));
-  remote->pid = pid;
-  return MS_OK;
-}
-
 static void start(ms_remote *remote, const char *place) {
   char text[1200];
-  if (!remote->token || !start_launcher(remote, place)) return;
+  if (!remote->token || !ms_remote_start_launcher(remote, place)) return;
   remote->ended = 1;
   snprintf(text, sizeof text, "moonshard: %s\n", ms_error_message());
   send_end(remote, MS_STATUS_FAILED_RUN, MS_LINK_BEGAN_HERE, "", text);
@@ -271,6 +186,14 @@ static void end(ms_remote *remote) {
 
 /* ---- the loop ---- */
 
+/* Ctrl-C carries its number, by which ranks of all hosts know which line it was meant for (repl_stop.c). */
+static void pass_signal(ms_remote *remote, int number) {
+  if (number == SIGINT) ms_remote_input_interrupt(&remote->input, &remote->out);
+  if (!remote->pid) return;
+  if (number == SIGINT) sigqueue(remote->pid, number, (union sigval){.sival_int = ++remote->presses});
+  else kill(remote->pid, number);
+}
+
 static void take_frames(ms_remote *remote) {
   int kind, found;
   char *bytes;
@@ -281,7 +204,9 @@ static void take_frames(ms_remote *remote) {
     else if (kind == MS_FRAME_START) start(remote, bytes);
     else if (kind == MS_FRAME_STOP) stop(remote, bytes);
     else if (kind == MS_FRAME_ALIVE) remote->silence = strtod(bytes, NULL);
-    else if (kind == MS_FRAME_SIGNAL && remote->pid && n == 1) kill(remote->pid, bytes[0]);
+    else if (kind == MS_FRAME_INPUT) ms_remote_input_take(&remote->input, bytes, n);
+    else if (kind == MS_FRAME_SIZE) ms_remote_input_resize(&remote->input, bytes);
+    else if (kind == MS_FRAME_SIGNAL && n == 1) pass_signal(remote, bytes[0]);
   }
   if (found < 0) ms_frame_close_reader(&remote->in);
   if (remote->in.fd < 0 && !remote->input_ended) {
@@ -354,6 +279,7 @@ static void turn(ms_remote *remote) {
       {.fd = remote->link, .events = POLLIN},
       {.fd = room ? remote->stream[0] : -1, .events = POLLIN},
       {.fd = room ? remote->stream[1] : -1, .events = POLLIN},
+      {.fd = ms_remote_input_waits(&remote->input), .events = POLLOUT},
   };
   poll(wanted, sizeof wanted / sizeof wanted[0],
        remote->kill_at > 0 || remote->drained_at > 0 ? 100
@@ -362,6 +288,7 @@ static void turn(ms_remote *remote) {
   ms_frame_flush(&remote->out);
   read_signals(remote);
   take_frames(remote);
+  if (remote->pid && ms_remote_input_flush(&remote->input, &remote->out)) kill(remote->pid, SIGHUP);
   reap(remote);
   hear_report(remote);
   for (int i = 0; i < 2; i++) pass_output(remote, i);
@@ -373,7 +300,7 @@ static void turn(ms_remote *remote) {
 
 int ms_remote_main(void) {
   ms_remote remote = {.in.fd = STDIN_FILENO, .out.fd = STDOUT_FILENO, .signals = -1, .reserved = -1};
-  remote.stream[0] = remote.stream[1] = remote.link = -1;
+  remote.stream[0] = remote.stream[1] = remote.link = remote.input.fd = -1;
   remote.turned_at = ms_clock();
   int rc = begin(&remote);
   while (!rc && goes_on(&remote)) turn(&remote);
@@ -383,6 +310,7 @@ int ms_remote_main(void) {
   ms_frame_close_queue(&remote.out);
   for (int i = 0; i < 2; i++)
     if (remote.stream[i] >= 0) close(remote.stream[i]);
+  ms_remote_input_close(&remote.input);
   if (remote.link >= 0) close(remote.link);
   if (remote.reserved >= 0) close(remote.reserved);
   if (remote.signals >= 0) close(remote.signals);

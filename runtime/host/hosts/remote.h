@@ -7,7 +7,44 @@
 #ifndef MS_HOST_REMOTE_H
 #define MS_HOST_REMOTE_H
 
+#include <signal.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "host/hosts/frame.h"
+#include "host/hosts/remote_input.h"
+#include "host/launcher/leftovers.h"
+
+typedef struct ms_remote {
+  ms_frame_reader in;
+  ms_frame_queue out;
+  int signals;
+  sigset_t old_mask;
+  int input_ended;
+  /* set-up */
+  char *token;    /* NULL: not known yet, or already passed on */
+  char head[320]; /* "first world host", for the launcher */
+  char *fields;   /* the launcher's arguments, each with a NUL */
+  size_t fields_bytes;
+  int reserved; /* the port at which ranks meet, on the first host */
+  ms_remote_input input;
+  /* the launcher */
+  pid_t pid; /* 0: not started, or ended */
+  int ended, status;
+  int stream[2], link;
+  int began; /* as in ms_link_report, of which these are copies */
+  char *reason, *report;
+  int presses;                /* how often Ctrl-C was pressed */
+  double kill_at, drained_at; /* 0: not set */
+  double silence;             /* seconds after which the controller, or a launcher that is stopped, is given up */
+  double turned_at;           /* the last turn of the loop (ms_clock) */
+  double stopped_at;          /* since when the launcher is stopped by a signal; 0: it is not */
+  ms_leftovers leftovers;
+} ms_remote;
+
 /* Returns the exit status of the program. */
 int ms_remote_main(void);
+/* remote_launcher.c: starts the launcher, to which it passes the token on. place: where the ranks meet, or "". */
+int ms_remote_start_launcher(ms_remote *remote, const char *place);
 
 #endif

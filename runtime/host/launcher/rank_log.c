@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "host/launcher/pseudo_terminal.h"
 
 enum { STAMP_BYTES = 40 };
 
@@ -26,17 +26,12 @@ void ms_rank_log_resize(const ms_rank_log *log) {
   if (log->fd >= 0 && isatty(log->fd) && !ioctl(log->target->fd, TIOCGWINSZ, &size)) ioctl(log->fd, TIOCSWINSZ, &size);
 }
 
-/* Opens a raw pseudo-terminal, which passes bytes unchanged and is not a controlling terminal. */
-static int open_pseudo_terminal(int *ends) {
+/* Opens a raw pseudo-terminal, which passes bytes unchanged. */
+static int open_raw_terminal(int *ends) {
   struct termios raw;
-  ends[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-  ends[1] = -1;
-  if (ends[0] < 0) return -1;
-  char name[64];
-  if (!grantpt(ends[0]) && !unlockpt(ends[0]) && !ptsname_r(ends[0], name, sizeof name))
-    ends[1] = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
-  if (ends[1] < 0 || tcgetattr(ends[1], &raw)) {
-    if (ends[1] >= 0) close(ends[1]);
+  if (ms_pseudo_terminal_open(ends)) return -1;
+  if (tcgetattr(ends[1], &raw)) {
+    close(ends[1]);
     close(ends[0]);
     return -1;
   }
@@ -47,7 +42,7 @@ static int open_pseudo_terminal(int *ends) {
 
 int ms_rank_log_open(ms_rank_log *log, int *write_end) {
   int ends[2];
-  int terminal = log->target && !log->prefix && isatty(log->target->fd) && !open_pseudo_terminal(ends);
+  int terminal = log->target && !log->prefix && isatty(log->target->fd) && !open_raw_terminal(ends);
   if (!terminal && pipe2(ends, O_CLOEXEC))
     return MS_FAIL(MS_EIO, "cannot make a pipe for rank %d's output: %s", log->rank, strerror(errno));
   fcntl(ends[0], F_SETFL, O_NONBLOCK);

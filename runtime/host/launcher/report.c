@@ -185,9 +185,14 @@ static int how_it_began(const ms_running *run) {
   const char *why = ms_control_abort_reason(run->view, &blamed);
   const int local = blamed - ms_nodes_rank(run->config, 0);
   const int seen = lost > 1 ? MS_LINK_BEGAN_UNSEEN : MS_LINK_BEGAN_SEEN;
+  const int first = find_culprit(run);
+  const ms_child *culprit = &run->ranks[first];
   if (*run->lost) return MS_LINK_BEGAN_HERE;
+  /* The status that the user chose for all ranks: nothing failed. */
+  int chosen = run->config->interactive && WIFEXITED(culprit->status) &&
+               !ms_control_rank_reason(run->view, ms_nodes_rank(run->config, first));
+  if (chosen) return MS_LINK_BEGAN_ELSEWHERE;
   if (why && local >= 0 && local < run->config->ranks) return lost ? seen : MS_LINK_BEGAN_HERE;
-  const ms_child *culprit = &run->ranks[find_culprit(run)];
   if ((WIFSIGNALED(culprit->status) || !why) && !culprit->ended_by_us) return MS_LINK_BEGAN_HERE;
   /* The store or another host said why, without a rank of this one. */
   return why && blamed < 0 ? seen : MS_LINK_BEGAN_ELSEWHERE;

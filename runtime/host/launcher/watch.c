@@ -62,6 +62,15 @@ static void signal_all(const ms_running *run, int number) {
     if (run->ranks[rank].running) kill(run->ranks[rank].pid, number);
 }
 
+/* A SIGINT that carries a number keeps it (host/repl_stop.c). */
+static void pass_press(const ms_running *run, const struct signalfd_siginfo *info) {
+  for (int rank = 0; rank < run->config->ranks; rank++) {
+    if (!run->ranks[rank].running) continue;
+    if (info->ssi_code == SI_QUEUE) sigqueue(run->ranks[rank].pid, SIGINT, (union sigval){.sival_int = info->ssi_int});
+    else kill(run->ranks[rank].pid, SIGINT);
+  }
+}
+
 void ms_kill_ranks(ms_running *run) {
   for (int rank = 0; rank < run->config->ranks; rank++)
     if (run->ranks[rank].running) run->ranks[rank].ended_by_us = 1;
@@ -111,10 +120,6 @@ static void resize_terminals(const ms_running *run) {
 /* The first request is forwarded and starts the grace time; a second one, or one while a failed run ends, kills the
  * ranks. */
 static void end_on_request(ms_running *run, int number, int ranks_know) {
-  if (number == SIGINT && run->config->interactive) {
-    if (!ranks_know) signal_all(run, number);
-    return;
-  }
   if (run->config->joins) { /* the other launcher sets the grace time */
     run->asked_to_end = number;
     if (!ranks_know) signal_all(run, number);
@@ -143,7 +148,9 @@ static void read_signals(ms_running *run) {
     int ranks_know = info.ssi_code == SI_KERNEL, number = (int)info.ssi_signo;
     if (number == SIGTSTP) stop_with_ranks(run, ranks_know);
     else if (number == SIGWINCH) resize_terminals(run);
-    else if (number != SIGCHLD) end_on_request(run, number, ranks_know);
+    else if (number == SIGINT && run->config->interactive) {
+      if (!ranks_know) pass_press(run, &info);
+    } else if (number != SIGCHLD) end_on_request(run, number, ranks_know);
   }
 }
 
