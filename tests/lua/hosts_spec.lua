@@ -18,6 +18,8 @@ local AGENT = [==[#!/bin/sh
     gone*) echo "ssh: Could not resolve hostname $host" >&2; exit 255;;
     mute*) exec sleep 50;;
     banner*) echo "Welcome to $host"; exec sh -c "$*";; # as sshd does
+    old*) printf '\001moonshard-hosts-2\n'; exec sleep 50;;
+    future*) printf '\001moonshard-hosts-3 99.1\n'; exec sleep 50;;
     stranger*) while :; do echo "not moonshard"; done;;
     bare*) rm -f recipe.lua; exec "$@";;
     homeless*) rmdir "$PWD"; cd /; exec "$@";;
@@ -123,6 +125,9 @@ describe("hosts", function()
     with_recipe(WHO, function(recipe)
       local alone = together({ ("%s run -n 2 --hosts localhost %s"):format(BIN, recipe) })
       assert.equal("rank 0 of 2, local rank 0, node 0 of 1", all_out(alone))
+      -- All are this machine, so they meet at its loopback.
+      local local_names = together({ ("%s run --hosts 127.0.0.1,localhost --agent %s %s"):format(BIN, agent, recipe) })
+      assert.equal("rank 0 of 2, local rank 0, node 0 of 2", all_out(local_names))
     end)
   end)
 
@@ -202,7 +207,10 @@ describe("hosts", function()
       assert.equal("", ended.out)
       has(ended.err, facts)
     end
-    refused("a,gone", nil, 3, "[gone] ssh: Could not resolve | host gone | status 255")
+    refused("a,gone", nil, 3, "[gone] ssh: Could not resolve | host gone | status 255 | without a password | true`")
+    -- Greetings of other versions.
+    refused("a,old", nil, 3, "host old | another version | it says 2, | --remote-moonshard")
+    refused("a,future", nil, 3, "host future | another version | it says 3 99.1, | --remote-moonshard")
     refused("a,mute", "--timeout 1", 3, "host mute | 1 s")
     refused("a,stranger", nil, 3, "host stranger | not from moonshard")
     refused("a", "--remote-moonshard /nowhere/moonshard", 3, "host a | status 127 | --remote-moonshard")
@@ -258,7 +266,7 @@ describe("hosts", function()
     for input, status in pairs({ [""] = 0, ["\1\255\255\255\255"] = 0, ["garbage\n"] = 0 }) do
       local ended = program.run({ "host" }, "timeout 20", input)
       assert.equal(status, ended.status, ended.err)
-      assert.equal("\1moonshard-hosts-3\n", ended.out)
+      assert.is_truthy(ended.out:find("^\1moonshard%-hosts%-3 %d[%w.]*\n$"), ended.out)
     end
     program.refused(2, { "host", "a" }, "a | moonshard run --hosts")
   end)

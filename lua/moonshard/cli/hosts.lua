@@ -217,13 +217,22 @@ local function launcher_arguments(line)
   return list
 end
 
+-- Whether all are this machine by its loopback, which then reaches them all.
+local function are_loopback(list)
+  for _, one in ipairs(list) do
+    local name = one.name:match("[^@]+$")
+    if name ~= "localhost" and not name:find("^127%.%d+%.%d+%.%d+$") then return false end
+  end
+  return true
+end
+
 -- Where ranks meet, as the first host gets it: "" when it chooses by itself (runtime/host/hosts/rendezvous_port.h).
 local function wanted_place(line, list)
   local place = line.rendezvous or os.getenv("MOONSHARD_RENDEZVOUS") or ""
   if place ~= "" and not place:find("^tcp://[^/]+$") then
     refuse("MS_EINVAL", "--rendezvous %s: with --hosts it must be tcp://host or tcp://host:port", place)
   end
-  return place == "" and #list == 1 and "tcp://127.0.0.1:0" or place
+  return place == "" and (#list == 1 or are_loopback(list)) and "tcp://127.0.0.1:0" or place
 end
 
 local function check(line)

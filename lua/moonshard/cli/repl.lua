@@ -40,8 +40,8 @@ end
 local function check_launcher(line)
   local task = require("moonshard.host").task()
   if not line.nodes and task and task.size > 1 then
-    refuse("MS_EINVAL", "moonshard repl starts its ranks itself, but this process is already rank %d of %d (%s): run it "
-      .. "outside of that launcher, with --hosts for several hosts, or unset those variables", task.rank, task.size,
+    refuse("MS_EINVAL", "moonshard repl starts its ranks itself, but this process is already rank %d of %d (%s): run "
+      .. "it outside of that launcher, with --hosts for several hosts, or unset those variables", task.rank, task.size,
       task.source)
   end
   nodes.joins(line)

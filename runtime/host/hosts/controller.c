@@ -20,7 +20,7 @@
 #include "comm/bootstrap/token.h"
 #include "host/launcher/launch.h"
 
-enum { STRAY_BYTES = 1 << 16, TURN_MS = 250 };
+enum { TURN_MS = 250 };
 /* Seconds that hosts get to end after they were asked to; their launchers have shorter grace times. */
 static const double END_SECONDS = 15.0;
 /* Seconds from the end of a host whose ranks had lost sight of another until all are asked to end: the others find that
@@ -91,31 +91,26 @@ static void finish(ms_controller *controller, ms_controlled_host *host, int exit
 }
 
 static void lose(ms_controller *controller, ms_controlled_host *host, const char *how) {
-  char *text;
+  ms_text text = {0};
   if (host->over) return;
-  const char *advice = host->greeted ? ""
-                                     : "; is moonshard at that path there (--remote-moonshard), and can the agent "
-                                       "reach the host without a password?";
-  size_t bytes = strlen(host->name) + strlen(controller->agent) + strlen(how) + strlen(advice) + 128;
   host->lost = 1;
-  text = ms_calloc((int64_t)bytes, 1);
-  if (text)
-    snprintf(text, bytes, "moonshard: host %s: %s: %s%s\n", host->name,
-             host->greeted ? "the connection ended during the run" : controller->agent, how, advice);
+  ms_text_append(&text, "moonshard: host %s: %s: %s\n", host->name,
+                 host->greeted ? "the connection ended during the run" : controller->agent, how);
   free(host->report);
-  host->report = text;
+  host->report = text.data;
   finish(controller, host, MS_STATUS_FAILED_RUN, MS_LINK_BEGAN_HERE);
 }
 
 static void lose_agent(ms_controller *controller, ms_controlled_host *host) {
-  char how[160];
+  ms_text how = {0};
   if (WIFSIGNALED(host->status))
-    snprintf(how, sizeof how, "the agent was killed by signal %d (%s)", WTERMSIG(host->status),
-             strsignal(WTERMSIG(host->status)));
-  else
-    snprintf(how, sizeof how, "the agent ended with exit status %d%s", WEXITSTATUS(host->status),
-             host->greeted ? "" : " before moonshard answered");
-  lose(controller, host, how);
+    ms_text_append(&how, "the agent was killed by signal %d (%s)", WTERMSIG(host->status),
+                   strsignal(WTERMSIG(host->status)));
+  else ms_text_append(&how, "the agent ended with exit status %d", WEXITSTATUS(host->status));
+  if (!host->greeted) ms_text_append(&how, " before moonshard answered");
+  if (!host->greeted && WIFEXITED(host->status)) ms_controller_advise(host, &how);
+  lose(controller, host, how.data ? how.data : "the agent ended");
+  ms_text_free(&how);
 }
 
 static int has_room(const ms_controller *controller) {
@@ -144,15 +139,19 @@ static void watch_silence(ms_controller *controller) {
 }
 
 static void pass_deadline(ms_controller *controller) {
-  char how[96];
   if (controller->deadline == 0 || ms_clock() < controller->deadline) return;
   controller->deadline = 0;
-  if (*controller->why || controller->asked)
-    snprintf(how, sizeof how, "it did not end within %g s: look for its processes", ms_wait_scale * END_SECONDS);
-  else snprintf(how, sizeof how, "it did not answer within %g s", controller->timeout);
-  for (int i = 0; i < controller->n; i++)
-    if (*controller->why || controller->asked || !controller->hosts[i].ready)
-      lose(controller, &controller->hosts[i], how);
+  int ending = *controller->why || controller->asked;
+  for (int i = 0; i < controller->n; i++) {
+    ms_controlled_host *host = &controller->hosts[i];
+    ms_text how = {0};
+    if (!ending && host->ready) continue;
+    if (ending) ms_text_append(&how, "it did not end within %g s: look for its processes", ms_wait_scale * END_SECONDS);
+    else ms_text_append(&how, "it did not answer within %g s", controller->timeout);
+    if (!ending && !host->greeted) ms_controller_advise(host, &how);
+    lose(controller, host, how.data ? how.data : "it did not answer");
+    ms_text_free(&how);
+  }
   if (controller->over == controller->n) kill_agents(controller);
 }
 
@@ -219,33 +218,16 @@ static void take_frame(ms_controller *controller, ms_controlled_host *host, int 
   }
 }
 
-/* Finds the magic; what a login shell printed before it passes as errors. */
-static void find_magic(ms_controller *controller, ms_controlled_host *host) {
-  ms_frame_reader *from = &host->from;
-  const char *magic =
-      from->text.length ? memmem(from->text.data, from->text.length, MS_FRAME_MAGIC, sizeof MS_FRAME_MAGIC - 1) : NULL;
-  if (!magic && from->text.length > STRAY_BYTES) {
-    ms_frame_close_reader(from);
-    lose(controller, host, "what the agent printed is not from moonshard");
-  }
-  if (!magic) return;
-  const char *stray = from->text.data;
-  for (size_t left; (left = (size_t)(magic - stray)) > 0;) {
-    size_t piece = left < MS_FRAME_OUTPUT ? left : MS_FRAME_OUTPUT;
-    ms_rank_log_take(&host->log[2], stray, piece);
-    stray += piece;
-  }
-  from->begin = (size_t)(magic - from->text.data) + sizeof MS_FRAME_MAGIC - 1;
-  host->greeted = 1;
-}
-
 /* Stops between frames while the output has no room. Returns 1 if it stopped. */
 static int take_frames(ms_controller *controller, ms_controlled_host *host) {
   int kind, found = 0;
-  char *bytes;
+  char *bytes, how[320];
   size_t n;
   if (ms_frame_reader_is_small(&host->from)) ms_frame_read(&host->from);
-  if (!host->greeted) find_magic(controller, host);
+  if (!host->greeted && ms_controller_greet(host, how, sizeof how) < 0) {
+    ms_frame_close_reader(&host->from);
+    lose(controller, host, how);
+  }
   while (host->greeted) {
     if (!has_room(controller)) return 1;
     found = ms_frame_next(&host->from, &kind, &bytes, &n);

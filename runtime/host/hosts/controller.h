@@ -69,6 +69,10 @@ int ms_controller_run(ms_controller *controller, int *exit_status);
 /* controller_agent.c: starts the agent of a host; an agent that cannot be started is a host that was lost. */
 int ms_controller_start(ms_controller *controller, ms_controlled_host *host);
 void ms_controller_close(ms_controlled_host *host);
+/* controller_greeting.c. greet: 1 once the host's greeting has come, 0 before, -1 with how if something else came.
+ * advise: appends what a user can do about an agent that ended, or does not answer, before that. */
+int ms_controller_greet(ms_controlled_host *host, char *how, size_t bytes);
+void ms_controller_advise(const ms_controlled_host *host, ms_text *text);
 /* controller_signals.c: fails with MS_EIO. Giving back does nothing if nothing was taken. */
 int ms_controller_take_signals(ms_controller *controller);
 void ms_controller_give_signals_back(ms_controller *controller);

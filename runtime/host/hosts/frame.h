@@ -9,8 +9,10 @@
 
 #include "base/text.h"
 
-/* Precedes the first frame of a host: a login shell may print before. */
-#define MS_FRAME_MAGIC "\1moonshard-hosts-3\n"
+/* Precedes the first frame of a host, with the protocol, a space, the version of moonshard and a newline: a login shell
+ * may print before. */
+#define MS_FRAME_MAGIC "\1moonshard-hosts-"
+#define MS_FRAME_PROTOCOL "3"
 
 /* INPUT_AHEAD: bytes of INPUT that may be under way, or wait until rank 0 reads them. */
 enum { MS_FRAME_OUTPUT = 8192, MS_FRAME_LARGEST = 1 << 22, MS_FRAME_INPUT_AHEAD = 1 << 16 };

@@ -27,6 +27,7 @@
 #include "host/launcher/launch.h"
 #include "host/launcher/leftovers.h"
 #include "host/launcher/link.h"
+#include "moonshard.h"
 
 enum { TURN_MS = 250, MOST_WAITING = 1 << 18, PLACE_BYTES = 320 };
 /* Seconds that a launcher gets after it was asked to end because of another host; its own grace time is shorter. */
@@ -259,7 +260,7 @@ static int begin(ms_remote *remote) {
   if (remote->signals < 0) return MS_FAIL(MS_EIO, "signalfd: %s", strerror(errno));
   for (int i = 0; i < 2; i++) fcntl(i, F_SETFL, fcntl(i, F_GETFL) | O_NONBLOCK);
   ms_leftovers_adopt(&remote->leftovers);
-  ms_text_string(&remote->out.text, MS_FRAME_MAGIC);
+  ms_text_append(&remote->out.text, "%s %s\n", MS_FRAME_MAGIC MS_FRAME_PROTOCOL, ms_version());
   ms_frame_flush(&remote->out);
   return MS_OK;
 }
