@@ -112,7 +112,8 @@ describe("moonshard repl --hosts", function()
       local ended = repl("a:2,b:2", {
         "ffi = require 'ffi' ffi.cdef 'int raise(int); int kill(int, int);'",
         [[function above(n) local pid = "self" for _ = 1, n do
-          pid = io.open("/proc/" .. pid .. "/stat"):read("*a"):match("^%d+ %b() %a (%d+)") end return tonumber(pid) end]],
+          pid = io.open("/proc/" .. pid .. "/stat"):read("*a"):match("^%d+ %b() %a (%d+)") end
+          return tonumber(pid) end]],
         line, "1" })
       assert.equal(3, ended.status, ended.err)
       assert.equal("", ended.out)
@@ -146,6 +147,24 @@ describe("moonshard repl --hosts", function()
   end)
 
   local it_stops = hears_in_loops and it or pending
+  it_stops("H13 stops the ranks of the node where Ctrl-C is pressed, and no later line", function()
+    local ready, lines = scratch.path(), scratch.path()
+    scratch.write(lines, ([==[
+      if rank == 1 then io.open('%s', 'w'):close() while true do end end ms.world().barrier()
+      began = os.time() while os.time() < began + 1 do end
+      rank
+    ]==]):format(ready))
+    local command = ("MOONSHARD_TOKEN=correct-horse-battery %s repl --nodes 2 --rendezvous tcp://127.0.0.1:%d "
+      .. "--node-rank"):format(BIN, launched.find_port())
+    local ended = launched.together({
+      ("sh -c '%s 0 <%s'"):format(command, lines),
+      ("sh -c '%s 1 & while [ ! -e %s ]; do sleep 0.05; done; sleep 0.2; kill -INT $!; wait $!'"):format(command,
+        ready),
+    })
+    assert.equal("rank 0: 0\nrank 1: 1\n", ended[1].out)
+    assert.equal("interrupted\n", ended[1].err)
+  end)
+
   it_stops("H13 stops the line that Ctrl-C is meant for, also where it comes late", function()
     local ready = scratch.path()
     local input = scratch.path()
