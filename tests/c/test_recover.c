@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "comm/control/control.h"
+#include "comm/group/group.h"
 
 /* ---- barriers and exchanges ---- */
 
@@ -54,6 +55,31 @@ static int wait_in_vain(ms_world *world, void *context) {
 static void I1_a_wait_for_ranks_that_have_gone_on_ends(void **state) {
   (void)state;
   run_ranks_as_threads(3, wait_in_vain, NULL);
+}
+
+/* A prompt's texts reach a rank that is behind, although another has got them already and given up in their line. */
+static int give_up_before_the_rest(ms_world *world, void *context) {
+  (void)context;
+  int rank = ms_world_rank(world);
+  ms_group group = {0};
+  char **texts;
+  MS_TRY(ms_group_open(world, ms_world_size(world), NULL, "session", &group));
+  group.outlasts = 1;
+  if (rank == 1) ms_world_abort(world, "a mistake in the line");
+  if (rank == 2) usleep(100000);
+  MS_TRY(ms_group_all_gather_text(&group, rank ? "none" : "the line", &texts));
+  EXPECT(!strcmp(texts[0], "the line"), "rank %d got %s", rank, texts[0]);
+  ms_group_free_texts(&group, texts);
+  ms_group_close(&group);
+  if (rank == 0) EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "a mistake in the line");
+  MS_TRY(ms_world_recover(world));
+  return exchange_ranks(world, 1);
+}
+
+static void I1_a_group_can_outlast_a_rank_that_gave_up(void **state) {
+  (void)state;
+  run_ranks_as_threads(3, give_up_before_the_rest, NULL);
+  run_ranks_as_processes(3, give_up_before_the_rest, NULL);
 }
 
 /* ---- all or none ---- */
@@ -284,6 +310,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(I1_ranks_meet_again_after_one_gave_up),
       TEST(I1_a_wait_for_ranks_that_have_gone_on_ends),
+      TEST(I1_a_group_can_outlast_a_rank_that_gave_up),
       TEST(I1_a_barrier_that_all_entered_completes_despite_an_abort),
       TEST(I1_held_collectives_of_several_groups_are_done_on_all_or_none),
       TEST(I1_a_channel_works_after_a_collective_left_half_way),

@@ -127,7 +127,12 @@ static int take_step(step *s, int bytes) {
   const char *slot =
       s->operation == GATHER ? ms_group_slot(world->control, group->entry, (int)(s->target & 1), group->me) : NULL;
   if (group->spans) world->mirror->ticket(world, group->entry, group->me, group->ring, slot, bytes);
-  ms_wait_for others = {.kind = name, .label = group->label, .ring = group->ring, .find = find_missing, .context = s};
+  ms_wait_for others = {.kind = name,
+                        .label = group->label,
+                        .ring = group->ring,
+                        .find = find_missing,
+                        .context = s,
+                        .recovers = group->outlasts};
   int rc = ms_world_wait(world, &others);
   if (!rc) rc = compare_signatures(s, signature);
   if (!rc) {

@@ -12,6 +12,7 @@ typedef struct ms_group {
   ms_world *world;
   int size, me;           /* me: this rank's index */
   int spans;              /* its ranks are on several hosts */
+  int outlasts;           /* Ctrl-C and ranks that gave up do not end its waits; 0 unless the owner sets it */
   int *rank;              /* [size] world ranks; belongs to the group */
   const char *label;      /* for reports of waits; NULL: what the program is doing (the whole world) */
   ms_group_entry *entry;  /* NULL: this rank alone */

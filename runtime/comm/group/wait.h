@@ -43,7 +43,9 @@ typedef struct ms_wait_for {
   /* Finds the missing world ranks; an empty set ends the wait. Can fail. */
   int (*find)(void *context, ms_rank_set *missing);
   void *context;
-  int recovers; /* set by ms_world_recover: Ctrl-C and ranks that gave up do not end the wait */
+  /* Ctrl-C and ranks that gave up do not end the wait: in ms_world_recover, and in groups that outlast what was given
+   * up. */
+  int recovers;
 } ms_wait_for;
 
 /* Waits until `find` finds no missing rank. Fails with MS_ETIMEOUT after the world's deadline, naming kind, label, the
