@@ -40,8 +40,25 @@ for i = 1, s.batch do samples[i] = i end
 for step = 1, s.steps do train:step(data:read(samples)) end
 ]]
 
-local function run(on_2, on_all)
-  local path = program.recipe(RECIPE:format(on_all or "", on_2))
+-- Another one, whose data is from files: rank 2's can differ.
+local OF_FILES = [[
+local ms = require "moonshard"
+local d = { files = "README.md", seq = 16, batch = 2, seed = 0, shuffle = true }
+local valid, mesh, shares = "LICENSE", ms.init_device_mesh("cpu", "2x2", { "replicate", "shard" }), nil
+%s
+if ms.world().rank == 2 then %s end
+local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 1, seq = 16 }
+ms.fully_shard(model, { mesh = mesh })
+d.mesh = shares
+local data, checked = ms.data.text(d), ms.data.text { files = valid, seq = 16, batch = 1, valid_fraction = 0.5 }
+local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.01 }, loss = ms.loss.cross_entropy }
+for _, batch in data:batches(2) do train:step(batch) end
+train:evaluate(checked.valid:batches(2))
+print("trained")
+]]
+
+local function run(on_2, on_all, source)
+  local path = program.recipe((source or RECIPE):format(on_all or "", on_2))
   local ended = program.run({ "run", path, "-n", "4", "--timeout", "60" })
   os.remove(path)
   lacks(ended.err, "60 s") -- which a deadline that passed would name
@@ -101,6 +118,31 @@ describe("D10", function()
     local ended = run("s.micro, s.batch = 4, 8", "s.micro = 2")
     assert.truthy(ended.status ~= 0)
     has(ended.err, "ms.trainer | micro_batches | 2 | 4 | rank 2")
+  end)
+
+  it("stops ranks that share data but have other files or settings", function()
+    for case, expected in pairs({
+      ['d.files = "LICENSE"'] = { 2, "tokens" }, ["d.seed = 1"] = { 2, "seed 0 | seed 1" },
+      ["d.shuffle = false"] = { 2, "in order" }, ['valid = "README.md"'] = { 3, "seed 0 | tokens" },
+    }) do
+      local ended = run(case, nil, OF_FILES)
+      assert.equal(expected[1], ended.status, ended.err)
+      has(ended.err, "data | rank 0 has | rank 2 has | contents | files | " .. expected[2])
+      assert.equal("", ended.out)
+    end
+    -- As long as the first, and other text.
+    local path = os.tmpname()
+    os.execute(("tr 'a-z' 'b-za' <README.md >%s"):format(path))
+    has(run(('d.files = %q'):format(path), nil, OF_FILES).err, "rank 0 has | rank 2 has | contents")
+    os.remove(path)
+  end)
+
+  it("trains where replicas have files of their own", function()
+    local ended = run('d.files = "LICENSE"', 'shares = mesh["shard"]', OF_FILES)
+    assert.equal(2, ended.status) -- rank 3 shares them with rank 2
+    has(ended.err, "rank 2 has | rank 3 has")
+    ended = run("", 'shares = mesh["shard"] d.files = ms.world().rank < 2 and "README.md" or "LICENSE"', OF_FILES)
+    assert.equal("trained\n", ended.out, ended.err)
   end)
 
   for title, case in pairs({

@@ -25,6 +25,7 @@ local ffi = require("moonshard.base.ffi").ffi
 ---@field batch integer samples per rank and step
 ---@field share moonshard.Share
 ---@field seed integer
+---@field given_seed integer what the user gave, for messages
 ---@field shuffle boolean
 ---@field restart boolean start every call of batches at position 0 (validation), instead of continuing
 
@@ -42,15 +43,17 @@ local loader = {}
 ---@class moonshard.Share a rank's share of the samples of a step
 ---@field index integer from 0
 ---@field ranks integer number of ranks that share
+---@field name string what identifies these ranks
 
 ---This rank's share among the ranks of a mesh, or of the world.
 ---@param who string for messages
 ---@param mesh moonshard.Mesh?
 ---@return moonshard.Share
 function loader.share(who, mesh)
-  if mesh == nil then return { index = world.rank, ranks = world.size } end
+  if mesh == nil then return { index = world.rank, ranks = world.size, name = "all" } end
   if not meshes.is(mesh) then errors.invalid("%s: mesh must be a mesh, as ms.init_device_mesh makes one", who) end
-  return { index = mesh:get_index(), ranks = mesh:size() }
+  local first = mesh:ranks()[1]
+  return { index = mesh:get_index(), ranks = mesh:size(), name = ("%d from rank %d"):format(mesh:size(), first) }
 end
 
 ---Samples per rank and step, from `batch` (per rank) or `global_batch` (all ranks).
@@ -94,6 +97,13 @@ local function sample_at(self, position)
   return self.order(position % self.n)
 end
 
+-- What identifies the data and the order of its samples, on all ranks that share it.
+local function source_of(self)
+  local count, contents = self.stream.tokens, self.stream:contents()
+  return ("%d tokens with contents %013x, %d samples of %d, %d per rank and step, seed %d%s"):format(count, contents,
+    self.n, self.seq, self.batch, self.given_seed, self.shuffle and "" or ", in order")
+end
+
 -- This rank's batch of the step that begins at a position of the run. `last` is the position of the last batch.
 local function read_batch(self, position, last)
   local began = clock.now()
@@ -102,6 +112,7 @@ local function read_batch(self, position, last)
   if not world.plan_only then
     world.set_activity("data")
     self.reader = self.reader or self.stream:reader(self.batch, self.seq)
+    self.source = self.source or source_of(self)
     self.reader:read(position, function(at, row)
       return self.first(sample_at(self, at + self.share.index * self.batch + row))
     end, self.batch * self.share.ranks, last, tokens, targets)
@@ -112,13 +123,15 @@ local function read_batch(self, position, last)
     tokens = { data = tokens, dtype = "i32", shape = shape },
     targets = { data = targets, dtype = "i32", shape = { unpack(shape) } },
     first_row = self.share.index * self.batch, row_step = 1,
+    source = self.source, shared_by = self.share.name,
     data_ms = 1e3 * (clock.now() - began),
   }
 end
 
 ---Iterates over `steps` batches, continuing where the last call ended. A batch has tokens and targets, i32 [batch, seq]
----as { data, dtype, shape }; first_row and row_step, the places of its rows in the step's global batch; and data_ms,
----the milliseconds that the step waited for it. While a step computes, a thread reads the next batches.
+---as { data, dtype, shape }; first_row and row_step, the places of its rows in the step's global batch; source and
+---shared_by, texts that identify the data and the ranks that share it; and data_ms, the milliseconds that the step
+---waited for it. While a step computes, a thread reads the next batches.
 ---@param steps integer? default: one epoch, without an incomplete last step
 ---@return fun(): integer?, table? step from 1 (see count_from), and its batch
 function Loader:batches(steps)

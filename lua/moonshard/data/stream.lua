@@ -1,11 +1,15 @@
 -- Files as one stream of tokens: what the engine maps, and the thread that reads batches of it ahead.
 
 local engine = require("moonshard.base.ffi")
+local hash = require("moonshard.base.hash")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local READ_SECONDS = 300 -- until waiting for a disk is an error
 local SLOTS = 2 -- a batch that is ready, and one that is being read
+
+-- A stream of up to PIECES * PIECE_TOKENS tokens is hashed whole, and of a longer one so many pieces.
+local PIECES, PIECE_TOKENS = 64, 4096
 
 local stream = {}
 
@@ -38,6 +42,23 @@ function Stream:read(first, count)
   check(C.ms_tokens_read(self.handle, first, count, out))
   for i = 1, count do list[i] = out[i - 1] end
   return list
+end
+
+---A hash of the tokens, or of pieces at equal distances, the first and the last tokens among them.
+---@return number
+function Stream:contents()
+  if self.hashed then return self.hashed end
+  local pieces = math.min(PIECES, math.ceil(self.tokens / PIECE_TOKENS))
+  local last = math.max(0, self.tokens - PIECE_TOKENS)
+  local count = math.min(self.tokens, PIECE_TOKENS)
+  local out, hashes = ffi.new("int32_t[?]", count), {}
+  for piece = 1, pieces do
+    local first = pieces > 1 and math.floor((piece - 1) * last / (pieces - 1)) or 0
+    check(C.ms_tokens_read(self.handle, first, count, out))
+    hashes[piece] = ("%x"):format(hash.of_bytes(out, 4 * count))
+  end
+  self.hashed = hash.of_text(table.concat(hashes, " "))
+  return self.hashed
 end
 
 ---@class moonshard.TokenReader batches of one shape, read ahead

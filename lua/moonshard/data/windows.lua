@@ -96,7 +96,7 @@ local function make_loader(o, stream, n, window, restart)
     seq = o.seq,
     batch = o.batch,
     share = o.share,
-    seed = o.seed + (restart and VALIDATION_SEED or 0),
+    seed = o.seed + (restart and VALIDATION_SEED or 0), given_seed = o.seed,
     shuffle = o.shuffle,
     restart = restart,
   })

@@ -13,6 +13,7 @@ local plan_mode = require("moonshard.recipe.plan_mode")
 local plans = require("moonshard.engine.plan")
 local profile = require("moonshard.distributed.profile")
 local replicate_sync = require("moonshard.shard.replicate_sync")
+local same_data = require("moonshard.train.same_data")
 local termination = require("moonshard.checkpoint.termination")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
@@ -173,7 +174,7 @@ local function check_rate(lr, number, which)
     options.describe(lr))
 end
 
-local function learning_rate(self, number)
+local function learning_rate(self, number, batch)
   local lr, sync = self.optimizer.lr(number), schedule_of(self)
   check_rate(lr, number, "")
   if sync then check_rate(sync.outer.lr(number), number, "outer ") end
@@ -185,6 +186,8 @@ local function learning_rate(self, number)
   if self.policy and termination.any_wants(statuses) then self.policy:terminate() end
   if termination.wanted_without_save(statuses) then termination.exit_rank() end
   if number == 1 then compare(self, self.micro_batches, "the micro-batches", "ms.trainer: micro_batches is %d") end
+  if not self.has_same_data then same_data.require(self.session, "of the training data", batch) end
+  self.has_same_data = true
   return lr
 end
 
@@ -211,7 +214,7 @@ function step.run(self, batch, places)
   local exec = self.session:exec("train", specs, traced(self), train_settings(self, outer))
   profile.step_begins(number)
   local begin, before, moved_before = clock.now(), exec:counters(), exec:traffic()
-  local lr = learning_rate(self, number)
+  local lr = learning_rate(self, number, batch)
   local met_ms = 1e3 * (clock.now() - begin)
   exec.step_inputs.lr, exec.step_inputs.step = lr, number
   exec.step_inputs.micro_batches = self.micro_batches
@@ -266,6 +269,8 @@ function step.mean_loss(self, batches, within_averages)
     if evaluation_ends(self, within_averages) then return nil end
     local specs = batch_of.specs(batch, 1)
     local exec = self.session:exec("evaluate", specs, traced(self), settings)
+    if not self.evaluates_same_data then same_data.require(self.session, "of the validation data", batch) end
+    self.evaluates_same_data = true
     batch_of.feed(exec, specs, batch, 0)
     exec:run("evaluate")
     local counts, outputs = exec.plan.graph.counts, exec.step_outputs
