@@ -163,6 +163,5 @@ void ms_report_noted(const ms_control *control, char *text, size_t bytes) {
     count++;
   }
   if (failed < 0 || count == control->size) return; /* all ranks failed and continued alike: not a cause */
-  snprintf(text, bytes, "rank %d failed before, but its program caught the error and continued: %s", failed,
-           control->rank[failed].failure);
+  snprintf(text, bytes, "rank %d failed before, and has not ended: %s", failed, control->rank[failed].failure);
 }
