@@ -7,8 +7,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -18,30 +16,9 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "comm/transport/tcp.h"
 
 enum { HOST_BYTES = 256 };
-
-/* The first address of IPv4 of an interface, or its first one of IPv6 that needs no scope. */
-static int read_interface(const char *name, char *text, size_t bytes) {
-  struct ifaddrs *list;
-  int found = 0;
-  if (getifaddrs(&list)) return MS_FAIL(MS_EIO, "cannot list the network interfaces: %s", strerror(errno));
-  for (const struct ifaddrs *one = list; one && found != AF_INET; one = one->ifa_next) {
-    if (!one->ifa_addr || strcmp(one->ifa_name, name)) continue;
-    if (one->ifa_addr->sa_family == AF_INET) {
-      inet_ntop(AF_INET, &((const struct sockaddr_in *)one->ifa_addr)->sin_addr, text, (socklen_t)bytes);
-      found = AF_INET;
-    } else if (one->ifa_addr->sa_family == AF_INET6 && !found) {
-      const struct in6_addr *address = &((const struct sockaddr_in6 *)one->ifa_addr)->sin6_addr;
-      if (IN6_IS_ADDR_LINKLOCAL(address)) continue;
-      inet_ntop(AF_INET6, address, text, (socklen_t)bytes);
-      found = AF_INET6;
-    }
-  }
-  freeifaddrs(list);
-  if (found) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "MOONSHARD_INTERFACE=%s: this host has no such network interface with an address", name);
-}
 
 static int is_loopback(const struct sockaddr *address) {
   if (address->sa_family == AF_INET)
@@ -109,7 +86,7 @@ int ms_rendezvous_port_choose(const char *wanted, const char *host, char *place,
   *reserved = -1;
   snprintf(place, bytes, "%s", wanted);
   if (*wanted && split(wanted, name)) return MS_OK;
-  if (!*wanted && interface) MS_TRY(read_interface(interface, name, sizeof name));
+  if (!*wanted && interface) MS_TRY(ms_tcp_chosen_address(name, sizeof name));
   else if (!*wanted) snprintf(name, sizeof name, "%s", host);
   MS_TRY(reserve_port(name, !*wanted && !interface, reserved, &port));
   snprintf(place, bytes, strchr(name, ':') ? "tcp://[%s]:%d" : "tcp://%s:%d", name, port);

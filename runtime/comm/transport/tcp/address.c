@@ -227,23 +227,37 @@ static int no_interface(const char *chosen, const char *has) {
                  chosen, has);
 }
 
-static int choose_places(const char *token, uint8_t *address) {
-  static const place LOOPBACK = {V4, {127, 0, 0, 1}};
-  const char *chosen = ms_env_string("MOONSHARD_INTERFACE", NULL);
+/* chosen NULL: all places; none is no error then. */
+static int list_places(const char *chosen, uint8_t *address) {
   struct ifaddrs *all;
   char has[512];
-  if (!chosen && !*token) {
-    add_place(address, &LOOPBACK);
-    return MS_OK;
-  }
   if (getifaddrs(&all)) return MS_FAIL(MS_EIO, "transport: cannot list this host's interfaces: %s", strerror(errno));
   add_family(all, V4, chosen, address);
   if (!chosen || !address[COUNT_AT]) add_family(all, V6, chosen, address);
   list_interfaces(all, has, sizeof has);
   freeifaddrs(all);
-  address[EVERYWHERE_AT] = !chosen;
-  if (!chosen && !address[COUNT_AT]) add_place(address, &LOOPBACK);
-  return address[COUNT_AT] ? MS_OK : no_interface(chosen, has);
+  return chosen && !address[COUNT_AT] ? no_interface(chosen, has) : MS_OK;
+}
+
+static int choose_places(const char *token, uint8_t *address) {
+  static const place LOOPBACK = {V4, {127, 0, 0, 1}};
+  const char *chosen = ms_env_string("MOONSHARD_INTERFACE", NULL);
+  if (chosen || *token) {
+    MS_TRY(list_places(chosen, address));
+    address[EVERYWHERE_AT] = !chosen;
+  }
+  if (!address[COUNT_AT]) add_place(address, &LOOPBACK);
+  return MS_OK;
+}
+
+int ms_tcp_chosen_address(char *text, size_t bytes) {
+  uint8_t address[MS_TRANSPORT_ADDRESS] = {0};
+  place only;
+  MS_TRY(list_places(ms_env_string("MOONSHARD_INTERFACE", ""), address));
+  if (!place_at(address, 0, &only) ||
+      !inet_ntop(only.bytes == V4 ? AF_INET : AF_INET6, only.at, text, (socklen_t)bytes))
+    return MS_FAIL(MS_EINTERNAL, "an address of this host has no text");
+  return MS_OK;
 }
 
 int ms_tcp_chosen_interface(char name[MS_TCP_INTERFACE]) {

@@ -42,6 +42,8 @@ int ms_tcp_same_machine(const uint8_t *a, const uint8_t *b);
 int ms_tcp_source(const uint8_t *own, struct sockaddr_storage *source, socklen_t *bytes);
 /* The name of the interface that MOONSHARD_INTERFACE chose; "": it is not set. Fails with MS_EIO: there is none. */
 int ms_tcp_chosen_interface(char name[MS_TCP_INTERFACE]);
+/* The address of this host that MOONSHARD_INTERFACE, which must be set, chose, as text. Fails as above. */
+int ms_tcp_chosen_address(char *text, size_t bytes);
 /* MS_EINVAL: MOONSHARD_PORTS is no range. */
 int ms_tcp_check_ports(void);
 /* "10.0.0.7:4242" */
