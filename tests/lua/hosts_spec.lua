@@ -23,6 +23,7 @@ local AGENT = [==[#!/bin/sh
     stranger*) while :; do echo "not moonshard"; done;;
     bare*) rm -f recipe.lua; exec "$@";;
     homeless*) rmdir "$PWD"; cd /; exec "$@";;
+    between*) exec 3<&0; "$@" <&3 & wait $!; exit;; # stays, as ssh does
   esac
   exec "$@"
 ]==]
@@ -88,7 +89,7 @@ describe("hosts", function()
       [""] = "--hosts", ["a:0"] = "a:0 | 1 rank", ["a,a:2"] = "a,a:2 | twice",
       ["a:2000,b:3000"] = "4096",
       ["n[1-"] = "bracket",
-      ["-oProxyCommand=x"] = "-oProxyCommand", ["n[2-1]"] = "n[2-1]", ["@/nowhere/x"] = "/nowhere/x",
+      ["-oProxyCommand=x"] = "-oProxyCommand", ["n[2-1]"] = "n[2-1]", ["@/nowhere/x"] = "/nowhere/x | --hosts @FILE",
     }) do
       program.refused(2, { "run", "recipes/toy_hsdp.lua", "--hosts=" .. list }, part)
     end
@@ -186,6 +187,7 @@ describe("hosts", function()
       ["os.exit(7)"] = { 3, "rank 2 on b | os.exit(7)" },
       ["ffi.C.kill(above(1), 9)"] = { 3, "launcher | on b | signal 9" },
       ["ffi.C.kill(above(2), 9)"] = { 3, "host b | connection | signal 9" },
+      ["ffi.C.kill(above(2), 15)"] = { 3, "host b | connection | signal 15" },
     }) do
       local ended = run("a:2,b:1,c:1", failing(action), nil, "MOONSHARD_JOB_ID=failing" .. facts[1])
       assert.equal(facts[1], ended.status, ended.err)
@@ -194,7 +196,13 @@ describe("hosts", function()
       assert.equal("", ended.out)
       assert.is_true(is_over("failing" .. facts[1]))
     end
-    local ended = run("a,b", "error('all know it', 0)")
+    -- The agent dies; what it started on its host does not, and its ranks end a moment later.
+    local ended = run("a,between", ABOVE .. "if world.rank == 1 then ffi.C.kill(above(3), 9) end wait()", nil,
+      "MOONSHARD_JOB_ID=between")
+    assert.equal(3, ended.status)
+    has(ended.err, "host between | connection | signal 9")
+    assert.is_true(is_over("between"))
+    ended = run("a,b", "error('all know it', 0)")
     assert.equal(2, ended.status)
     has(ended.err, "moonshard: | all know it")
     assert.equal(1, select(2, ended.err:gsub("all know it", "")))
@@ -220,7 +228,7 @@ describe("hosts", function()
     with_recipe(WHO, function(recipe)
       local ended = together({ ("%s %s run --hosts a,b --agent %s %s"):format(variables, BIN, agent, recipe) })[1]
       assert.equal(2, ended.status)
-      has(ended.err, variables)
+      has(ended.err, "host a | MOONSHARD_INTERFACE | nosuch0 | lo (127.0.0.1)")
     end)
   end)
 
@@ -301,7 +309,8 @@ describe("hosts with networks of their own", function()
     with_recipe(WHO, function(recipe)
       local run = ("%s run --hosts %s:2,%s:2 --agent 'ip netns exec' --timeout 20 --log-ranks all "):format(BIN, a, b)
       for _, command in ipairs({
-        "MOONSHARD_INTERFACE=veth0 " .. run .. recipe, run .. "--rendezvous tcp://10.99.0.1 " .. recipe,
+        "MOONSHARD_INTERFACE=veth0 " .. run .. recipe, "MOONSHARD_INTERFACE=10.99.0.0/16 " .. run .. recipe,
+        run .. "--rendezvous tcp://10.99.0.1 " .. recipe,
         run .. "--rendezvous tcp://10.99.0.1:29540 " .. recipe,
       }) do
         assert.equal("rank 0 of 4, local rank 0, node 0 of 2\nrank 1 of 4, local rank 1, node 0 of 2\n"

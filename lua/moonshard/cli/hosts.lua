@@ -57,7 +57,8 @@ local function read_items(text)
   local path = text:match("^@(.+)$")
   if not path then return split_list(text) end
   local items = {}
-  for line in input_file.read(path):gmatch("[^\n]+") do
+  local needed = "--hosts @FILE reads a file with one host, or list of hosts, on each line"
+  for line in input_file.read(path, needed):gmatch("[^\n]+") do
     line = line:gsub("#.*", ""):match("^%s*(.-)%s*$")
     if line ~= "" then
       for _, item in ipairs(split_list(line)) do items[#items + 1] = item end

@@ -199,6 +199,7 @@ static void start_all(ms_controller *controller) {
 
 static void take_end(ms_controller *controller, ms_controlled_host *host, const char *bytes, size_t n) {
   const char *at = bytes, *end = bytes + n;
+  if (host->over) return; /* its agent had ended, and the ranks there end because of that */
   int status = atoi(ms_frame_field(&at, end)), began = atoi(ms_frame_field(&at, end));
   free(host->reason);
   free(host->report);

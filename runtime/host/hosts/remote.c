@@ -87,7 +87,8 @@ static int set_up(ms_remote *remote, const char *bytes, size_t n, char *place) {
   remote->fields = ms_calloc((int64_t)remote->fields_bytes + 1, 1);
   if (!remote->fields) return MS_ENOMEM;
   memcpy(remote->fields, at, remote->fields_bytes);
-  return chooses ? ms_rendezvous_port_choose(wanted, host, place, PLACE_BYTES, &remote->reserved) : MS_OK;
+  int rc = chooses ? ms_rendezvous_port_choose(wanted, host, place, PLACE_BYTES, &remote->reserved) : MS_OK;
+  return rc ? ms_error_prefix("host %s", host) : MS_OK;
 }
 
 static void greet(ms_remote *remote, char *bytes, size_t n) {
@@ -118,6 +119,16 @@ static void stop(ms_remote *remote, const char *why) {
   if (!remote->pid || remote->kill_at > 0) return;
   if (remote->link >= 0) send(remote->link, why, strlen(why), MSG_NOSIGNAL | MSG_DONTWAIT);
   remote->kill_at = ms_clock() + ms_wait_scale * STOP_SECONDS;
+}
+
+/* Not because of another host: the ranks of all hosts are told which one it is. */
+static void lose(ms_remote *remote, const char *why) {
+  char text[320];
+  remote->input_ended = 1;
+  if (!remote->pid || remote->kill_at > 0) return;
+  snprintf(remote->lost, sizeof remote->lost, "%s", why);
+  snprintf(text, sizeof text, "host %.80s: %s", ms_remote_host(remote), why);
+  stop(remote, text);
 }
 
 /* ---- the launcher's words ---- */
@@ -165,15 +176,26 @@ static void reap(ms_remote *remote) {
   ms_leftovers_finish(&remote->leftovers, remote->status != 0);
 }
 
+/* A rank can have failed before the connection did. */
+static int ended_by_loss(const ms_remote *remote) {
+  return *remote->lost && remote->status &&
+         (!remote->reason || !*remote->reason || strstr(remote->reason, remote->lost));
+}
+
 static void end(ms_remote *remote) {
-  char died[160];
+  char died[320];
   remote->ended = 1;
+  if (ended_by_loss(remote)) {
+    snprintf(died, sizeof died, "moonshard: host %.80s: %s\n", ms_remote_host(remote), remote->lost);
+    send_end(remote, MS_STATUS_FAILED_RUN, MS_LINK_BEGAN_HERE, remote->lost, died);
+    return;
+  }
   if (!WIFSIGNALED(remote->status)) {
     send_end(remote, WEXITSTATUS(remote->status), remote->report ? remote->began : MS_LINK_BEGAN_HERE,
              remote->reason ? remote->reason : "", remote->report ? remote->report : "");
     return;
   }
-  const char *host = strrchr(remote->head, ' ') + 1;
+  const char *host = ms_remote_host(remote);
   int stopped = remote->stopped_at > 0 && remote->kill_at == 0;
   if (stopped)
     snprintf(died, sizeof died, "moonshard: the launcher on %.80s was stopped by a signal for %g s\n", host,
@@ -210,10 +232,8 @@ static void take_frames(ms_remote *remote) {
     else if (kind == MS_FRAME_SIGNAL && n == 1) pass_signal(remote, bytes[0]);
   }
   if (found < 0) ms_frame_close_reader(&remote->in);
-  if (remote->in.fd < 0 && !remote->input_ended) {
-    remote->input_ended = 1;
-    stop(remote, "the connection to the machine that started the run has ended");
-  }
+  if (remote->in.fd < 0 && !remote->input_ended)
+    lose(remote, "the connection to the machine that started the run has ended");
 }
 
 /* The controller's silence, and a launcher that is stopped and cannot end its ranks. */
@@ -228,9 +248,8 @@ static void watch_silence(ms_remote *remote) {
   if (!remote->pid || !(remote->silence > 0)) return;
   ms_frame_put_alive(&remote->out, 0);
   if (now > remote->in.heard_at + remote->silence && !remote->input_ended) {
-    remote->input_ended = 1;
     snprintf(why, sizeof why, "nothing has come from the machine that started the run for %g s", remote->silence);
-    stop(remote, why);
+    lose(remote, why);
   }
   if (remote->stopped_at > 0 && (remote->kill_at > 0 || now > remote->stopped_at + remote->silence))
     kill(remote->pid, SIGKILL);
@@ -243,8 +262,7 @@ static void read_signals(ms_remote *remote) {
     if (info.ssi_signo == SIGCHLD) continue;
     snprintf(why, sizeof why, "the connection to the machine that started the run was ended by signal %d",
              (int)info.ssi_signo);
-    stop(remote, why);
-    remote->input_ended = 1;
+    lose(remote, why);
   }
 }
 

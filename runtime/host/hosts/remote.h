@@ -9,6 +9,7 @@
 
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/types.h>
 
 #include "host/hosts/frame.h"
@@ -35,6 +36,7 @@ typedef struct ms_remote {
   int began; /* as in ms_link_report, of which these are copies */
   char *reason, *report;
   int presses;                /* how often Ctrl-C was pressed */
+  char lost[160];             /* why this program ended the ranks of its own accord; "": it did not */
   double kill_at, drained_at; /* 0: not set */
   double silence;             /* seconds after which the controller, or a launcher that is stopped, is given up */
   double turned_at;           /* the last turn of the loop (ms_clock) */
@@ -44,6 +46,8 @@ typedef struct ms_remote {
 
 /* Returns the exit status of the program. */
 int ms_remote_main(void);
+/* This host, as --hosts names it. */
+static inline const char *ms_remote_host(const ms_remote *remote) { return strrchr(remote->head, ' ') + 1; }
 /* remote_launcher.c: starts the launcher, to which it passes the token on. place: where the ranks meet, or "". */
 int ms_remote_start_launcher(ms_remote *remote, const char *place);
 

@@ -35,6 +35,8 @@ static _Noreturn void become_launcher(ms_remote *remote, const int *stream, int 
   signal(SIGPIPE, SIG_DFL);
   sigprocmask(SIG_SETMASK, &remote->old_mask, NULL);
   execv("/proc/self/exe", arguments);
+  fprintf(stderr, "moonshard: host %s: cannot start the launcher: /proc/self/exe: %s\n", ms_remote_host(remote),
+          strerror(errno));
   _exit(MS_STATUS_FAILED_RUN);
 }
 
