@@ -65,10 +65,23 @@ describe("training over hosts", function()
     assert_well(program.thin { case_of("stop_launcher"), three("cut_link"), three("lose_host") })
   end)
 
-  it("H4 goes on with the same numbers after a rank that lagged", function()
+  it("H4 names the hosts that cannot reach each other, though both reach the first", function()
+    if why_not then return pending(why_not) end
+    struck_hosts.run(three("part_hosts", { at = "start", delay = 0 }), function(ended)
+      local one = ended.commands[1]
+      assert.is_false(one.hung)
+      assert.equal(3, one.status, one.err)
+      for rank = 0, 2 do
+        assert.truthy(ended.said[rank]:find("connection between rank [12] and rank [12] failed"), ended.said[rank])
+      end
+      assert.equal("", ended.left)
+    end)
+  end)
+
+  it("H4 goes on with the same numbers after a rank that lagged, or a link that was down", function()
     if why_not then return pending(why_not) end
     local function losses(strike)
-      local case = case_of(strike, { timeout = 60, words = "steps=30 --metrics $D/metrics" })
+      local case = case_of(strike, { timeout = 60, words = "steps=100 --metrics $D/metrics" })
       return struck_hosts.run(case, function(ended)
         assert.equal(0, ended.commands[1].status, ended.commands[1].err)
         local list = {}
@@ -79,8 +92,9 @@ describe("training over hosts", function()
       end)
     end
     local expected = losses("none")
-    assert.equal(30, #expected)
+    assert.equal(100, #expected)
     assert.same(expected, losses("lag_rank"))
+    assert.same(expected, losses("blink_link"))
   end)
 
   it("H4 L7 ends on SIGTERM to the command, one launcher or one rank, after a save by all ranks", function()

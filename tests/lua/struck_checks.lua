@@ -20,6 +20,8 @@ local STRIKES = {
   lose_host = { of = "host", says = "host %s | nothing | down", dies = true },
   cut_link = { of = "host" },
   lag_rank = { status = 0 },
+  blink_link = { status = 0 },
+  part_hosts = { says = "connection between rank | failed" },
   none = { status = 0 },
   term = { status = 143, says = "terminated" },
   term_launcher = { status = 143, says = "terminated" },

@@ -31,6 +31,11 @@ strike() {
     # As one without power: nothing answers, nothing is closed.
     lose_host) all=$(all_of $VICTIM_HOST); ip -n $P$VICTIM_HOST link set veth0 down; kill -STOP $all;;
     cut_link) ip -n $P$VICTIM_HOST link set veth0 down;;
+    # Packets are lost at the switch, for longer than TCP takes to double its pauses to some seconds.
+    blink_link)
+      ip -n ${P}s link set $P$VICTIM_HOST nomaster; sleep 3.5; ip -n ${P}s link set $P$VICTIM_HOST master bridge;;
+    # All hosts but the first reach only the first, as behind a firewall.
+    part_hosts) for h in $(seq 2 $HOSTS); do ip -n ${P}s link set $P$h type bridge_slave isolated on; done;;
     lag_rank) late=$(rank_of $VICTIM_HOST $VICTIM); kill -STOP $late; sleep 1; kill -CONT $late;;
     term) kill -TERM ${pid[0]};;
     term_launcher) kill -TERM $(launcher_of $VICTIM_HOST);;

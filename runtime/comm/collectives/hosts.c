@@ -9,6 +9,7 @@
  * this host, so an operation is done only when all ranks have entered it. A send or recv has only the wire, and waits
  * for one rank (hosts_pair.c). Groups that lie inside one host do not come here.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,9 @@
  * ranks alike, and one that gave up says why; those that end because of it close their connections too, and must not be
  * blamed. */
 static const double FAILURE_GRACE = 0.5;
+/* Seconds before the deadline, at most, and as a share of it, from which a failed connection is reported at once: the
+ * wait would end with less to say. */
+static const double LAST_SECONDS = 0.25, LAST_SHARE = 0.05;
 
 struct ms_channel {
   ms_hosts_lane *lane;
@@ -112,11 +116,19 @@ static void note_lost_hosts(const ms_hosts_lane *lane, const ms_hosts_partner *n
   ms_control_note_lost(ms_world_control(lane->world), lost);
 }
 
+static double end_of_grace(const ms_hosts_lane *lane) {
+  double end = lane->failed_at + ms_wait_scale * FAILURE_GRACE;
+  /* The partner of a send or recv connects when it enters: it can just be late. */
+  if (ms_coll_is_pairwise(lane->coll->kind)) return end;
+  const double timeout = lane->world->timeout;
+  return fmin(end, lane->entered_at + timeout - fmin(LAST_SECONDS, LAST_SHARE * timeout));
+}
+
 static int check_partner(ms_hosts_lane *lane, const ms_hosts_partner *x) {
   const char *why = ms_progress_failure(lane->thread, x->rank), *label = lane->coll->label;
   if (!why || ms_hosts_is_over_with(x)) return MS_OK;
   if (lane->failed_at == 0) lane->failed_at = ms_clock();
-  if (ms_clock() < lane->failed_at + ms_wait_scale * FAILURE_GRACE) return MS_OK;
+  if (ms_clock() < end_of_grace(lane)) return MS_OK;
   note_lost_hosts(lane, x);
   return MS_FAIL(MS_EPEER, "%s %s: the connection between rank %d and rank %d failed: %s",
                  ms_coll_kind_name(lane->coll->kind), label ? label : "", lane->rank[lane->shape.me], x->rank, why);
@@ -174,7 +186,8 @@ static enum ms_turn turn(ms_progress_task *task) {
     cancel(lane);
     lane->stage = is_in_flight(lane) ? MS_HOSTS_FAILED : MS_HOSTS_BROKEN;
   }
-  enum ms_turn needs = busy ? MS_TURN_BUSY : ms_hosts_is_within(lane->stage) ? MS_TURN_POLLS : MS_TURN_SLEEPS;
+  const int polls = ms_hosts_is_within(lane->stage) || (lane->failed_at > 0 && is_in_flight(lane));
+  enum ms_turn needs = busy ? MS_TURN_BUSY : polls ? MS_TURN_POLLS : MS_TURN_SLEEPS;
   news |= lane->stage != before;
   pthread_mutex_unlock(&lane->lock);
   if (news) ms_control_ring(ms_world_control(lane->world), ms_world_rank(lane->world));

@@ -112,12 +112,14 @@ ms_peer *ms_peers_find(const ms_peers *peers, int64_t rank) {
   return index < 0 ? NULL : peer_at(peers, index);
 }
 
+double ms_transport_connect_seconds(double timeout) { return timeout - fmin(0.5, timeout / 10); }
+
 ms_peer *ms_peers_add(ms_peers *peers, int rank) {
   ms_peer *peer = peer_at(peers, peers->n);
   peer->keys.slot = ms_calloc(MS_TRANSPORT_KEYS, sizeof *peer->keys.slot);
   if (!peer->keys.slot) return NULL;
   peer->rank = rank;
-  peer->connect_by = ms_clock() + peers->config.timeout;
+  peer->connect_by = ms_clock() + ms_transport_connect_seconds(peers->config.timeout);
   peers->index_of[rank] = peers->n++;
   return peer;
 }

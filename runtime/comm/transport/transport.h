@@ -67,6 +67,10 @@ typedef struct ms_transfer {
   struct ms_transfer *next;
 } ms_transfer;
 
+/* Seconds for a peer to connect: a little less than the timeout, because an operation that waits for the peer fails
+ * after that as well, and then knows only that the peer is missing. */
+double ms_transport_connect_seconds(double timeout);
+
 typedef struct ms_transport_config {
   int rank, size;    /* of this rank, in the world */
   const char *token; /* of the job; "": none, only for ranks of one user on one machine */

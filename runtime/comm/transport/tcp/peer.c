@@ -19,6 +19,10 @@ static const double LAST_SECONDS = 1.0;
 enum { DOWN_SECONDS = 5, PROBES = 3 };
 /* Bytes that the kernel holds unsent: credits wait behind them. */
 enum { UNSENT_BYTES = 256 << 10 };
+/* The longest pause before the kernel sends again what was not acknowledged. By default pauses double without such a
+ * limit, and a link that was down for four seconds would be tried again only when it counts as down. Kernels before
+ * Linux 6.15 do not have TCP_RTO_MAX_MS; there the first pauses do not double (TCP_THIN_LINEAR_TIMEOUTS). */
+enum { RETRY_MS = 1000, RTO_MAX_MS = 44 };
 
 int ms_tcp_register(ms_endpoint *endpoint, int fd, uint32_t events, enum ms_tcp_tag tag, int index) {
   struct epoll_event event = {.events = events, .data.u64 = (uint64_t)tag << 32 | (uint32_t)index};
@@ -45,12 +49,14 @@ void ms_tcp_hang_up(ms_endpoint *endpoint, int *fd) {
 
 static void set_up_socket(int fd, double timeout) {
   int yes = 1, down = (int)fmax(2, fmin(DOWN_SECONDS, timeout)), probes = down > PROBES ? PROBES : down - 1;
-  int idle = down - probes, interval = 1, unsent = UNSENT_BYTES;
+  int idle = down - probes, interval = 1, unsent = UNSENT_BYTES, retry = RETRY_MS;
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  if (setsockopt(fd, IPPROTO_TCP, RTO_MAX_MS, &retry, sizeof retry))
+    setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &yes, sizeof yes);
   setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
 }
 

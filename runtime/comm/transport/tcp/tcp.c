@@ -33,7 +33,8 @@ static int name_peer(ms_endpoint *endpoint, int rank, const uint8_t *address) {
   ms_tcp_peer *peer = (ms_tcp_peer *)ms_peers_find(&endpoint->common, rank);
   if (peer->named) return MS_OK;
   memcpy(peer->call.address, address, MS_TRANSPORT_ADDRESS);
-  peer->common.connect_by = ms_clock() + endpoint->common.config.timeout; /* it can have been accepted long ago */
+  /* It can have been accepted long ago. */
+  peer->common.connect_by = ms_clock() + ms_transport_connect_seconds(endpoint->common.config.timeout);
   peer->named = 1;
   return MS_OK;
 }
