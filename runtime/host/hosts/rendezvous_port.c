@@ -16,7 +16,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "comm/transport/tcp.h"
+#include "comm/transport/tcp/tcp.h"
 
 enum { HOST_BYTES = 256 };
 
