@@ -60,8 +60,8 @@ ms_rank_set ms_hosts_missing(const ms_hosts_lane *lane) {
   ms_rank_set missing = {{0}};
   if (ms_coll_is_pairwise(lane->coll->kind)) return missing_of_pair(lane);
   /* Ranks that have entered can finish and then give up for another reason while their bytes are still on the way here:
-   * they are missing only if nothing moves. */
-  const int stalls = lane->stage == MS_HOSTS_WIRE && ms_clock() > lane->moved_at + PATIENCE;
+   * they are missing only if nothing moves, or nothing can. */
+  const int stalls = lane->stage == MS_HOSTS_WIRE && (lane->failed_at > 0 || ms_clock() > lane->moved_at + PATIENCE);
   if (ms_hosts_is_within(lane->stage)) missing = ms_tickets_missing(&lane->tickets);
   if (lane->stage == MS_HOSTS_ENTER || lane->stage == MS_HOSTS_WIRE)
     add_absent(lane, lane->stage == MS_HOSTS_WIRE && !stalls, &missing);
