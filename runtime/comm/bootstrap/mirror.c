@@ -4,6 +4,7 @@
 #include <string.h>
 
 static void post(ms_world *world, int kind, const ms_mirror_writer *writer) {
+  atomic_fetch_add(&world->control->rank[world->rank].posts, 1); /* first: a report never counts too few */
   ms_store_post(world->store, kind, writer->data, writer->used);
 }
 

@@ -197,7 +197,10 @@ static void hear_post(void *context, int from, int kind, const uint8_t *payload,
   }
   int valid = from >= 0 && from < world->size && !is_local(world, from);
   if (valid) wait_for_lower_ranks(world);
-  if (valid && take_post(world, from, kind, &reader) && !reader.bad && !reader.left) return;
+  if (valid && take_post(world, from, kind, &reader) && !reader.bad && !reader.left) {
+    if (kind != MS_POST_RECORDS && kind != MS_POST_LEFT) atomic_fetch_add(&world->control->rank[from].posts, 1);
+    return;
+  }
   snprintf(why, sizeof why, "rank %d sent invalid data to the other hosts", from);
   hear_failure(world, why);
 }

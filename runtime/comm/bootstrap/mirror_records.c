@@ -206,6 +206,7 @@ static void post_rank(ms_world *world, int rank) {
   ms_report_process(pid, &stopped, &printing);
   ms_mirror_put32(&writer, (uint32_t)rank);
   ms_mirror_put32(&writer, atomic_load(&row->recovery));
+  ms_mirror_put32(&writer, atomic_load(&row->posts));
   ms_mirror_put32(&writer, stopped ? (uint32_t)pid : 0);
   ms_mirror_put32(&writer, (uint32_t)printing);
   put_number(&writer, recorder, atomic_load_explicit(&recorder->activity, memory_order_acquire));
@@ -249,7 +250,7 @@ static void take_place(ms_mirror_reader *reader, ms_recorder *recorder) {
 int ms_mirror_take_records(ms_world *world, int from, ms_mirror_reader *reader) {
   uint8_t reported[MS_RECORDER_RINGS] = {0};
   const int *node_of = world->topology.node_of;
-  uint32_t rank = ms_mirror_get32(reader), recovery = ms_mirror_get32(reader);
+  uint32_t rank = ms_mirror_get32(reader), recovery = ms_mirror_get32(reader), posts = ms_mirror_get32(reader);
   uint32_t stopped = ms_mirror_get32(reader), printing = ms_mirror_get32(reader);
   if (reader->bad || rank >= (uint32_t)world->size || node_of[rank] != node_of[from]) return 0;
   ms_control_rank *row = &world->control->rank[rank];
@@ -265,6 +266,7 @@ int ms_mirror_take_records(ms_world *world, int from, ms_mirror_reader *reader) 
   if (valid) close_rings(recorder, reported);
   atomic_store(&row->stopped, (int32_t)stopped);
   atomic_store(&row->printing, printing != 0);
+  atomic_store(&row->ahead, (int32_t)(posts - atomic_load(&row->posts)) > 0);
   atomic_store(&row->seen, ms_recorder_now());
   return 1;
 }

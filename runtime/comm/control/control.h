@@ -38,8 +38,10 @@ typedef struct ms_control_rank {
   _Atomic uint32_t failed; /* like told, for ms_world_note_failure */
   char failure[MS_CONTROL_FAILURE];
   _Atomic uint32_t applies; /* its store thread writes what ranks of other hosts publish, or can begin to */
+  _Atomic uint32_t posts;   /* how often it has posted its doings to other hosts; on those, how many posts have come */
   /* Of a rank of another host, from the last report of its host. */
   _Atomic uint64_t seen;    /* when the report came: nanoseconds of the monotonic clock; 0: never */
+  _Atomic uint32_t ahead;   /* 1: the report was made after posts that have not come, which lost frames can delay */
   _Atomic int32_t stopped;  /* its process there, if a signal has stopped it; otherwise 0 */
   _Atomic int32_t printing; /* it is blocked until its output is read */
 } ms_control_rank;

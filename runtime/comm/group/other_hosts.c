@@ -27,7 +27,8 @@ static int was_seen(const ms_world *world, int rank, double since) {
 
 int ms_world_has_heard(const ms_world *world, const ms_rank_set *ranks, double since) {
   MS_EACH_RANK(rank, ranks) {
-    if (is_remote(world, rank) && !was_seen(world, rank, since)) return 0;
+    const int ahead = (int)atomic_load(&world->control->rank[rank].ahead);
+    if (is_remote(world, rank) && (!was_seen(world, rank, since) || ahead)) return 0;
   }
   return 1;
 }

@@ -7,7 +7,8 @@
 
 /* Asks the other hosts for their ranks' flight recorders, if one of these ranks is there. */
 void ms_world_look_at(ms_world *world, const ms_rank_set *ranks);
-/* Whether all ranks of other hosts in the set were reported after this time (ms_clock). */
+/* Whether all ranks of other hosts in the set were reported after this time (ms_clock), and what they posted before the
+ * report has come. */
 int ms_world_has_heard(const ms_world *world, const ms_rank_set *ranks, double since);
 /* Asks all other hosts and waits about a second for their answers. Writes "; host b (ranks 2-3) does not answer" for
  * those without one; or which rank of this host is stopped, so that no answer can come. */
