@@ -65,9 +65,9 @@ int ms_mesh_resolve_sizes(const char *label, int ndim, const int *sizes, int tot
           label, inferred, (long long)product, holder, total);
     resolved[inferred] = (int)(total / product);
   } else if (product != total) {
-    char start[64] = "";
+    char start[96] = "";
     if (startable && product <= MS_MAX_WORLD)
-      snprintf(start, sizeof start, "start %d rank%s (-n %d), or ", (int)product, product == 1 ? "" : "s",
+      snprintf(start, sizeof start, "start %d rank%s (on one host: -n %d), or ", (int)product, product == 1 ? "" : "s",
                (int)product);
     return MS_FAIL(MS_EINVAL, "mesh %s holds %lld rank%s, but %s has %d: %sgive sizes that make %d", label,
                    (long long)product, product == 1 ? "" : "s", holder, total, start, total);

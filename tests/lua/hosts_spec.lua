@@ -89,7 +89,9 @@ describe("hosts", function()
       [""] = "--hosts", ["a:0"] = "a:0 | 1 rank", ["a,a:2"] = "a,a:2 | twice",
       ["a:2000,b:3000"] = "4096",
       ["n[1-"] = "bracket",
-      ["-oProxyCommand=x"] = "-oProxyCommand", ["n[2-1]"] = "n[2-1]", ["@/nowhere/x"] = "/nowhere/x | --hosts @FILE",
+      ["-oProxyCommand=x"] = "-oProxyCommand", ["n[2-1]"] = "n[2-1]",
+      ["@/nowhere/x"] = "/nowhere/x | --hosts @FILE | No such file | on each line", [file] = "is a file | --hosts @" .. file,
+      ["a slots=2"] = "write a:2", ["a;b"] = "a;b | name | IPv4 | a:4 | commas", ["a:x"] = "a:x | a:4",
     }) do
       program.refused(2, { "run", "recipes/toy_hsdp.lua", "--hosts=" .. list }, part)
     end
@@ -102,12 +104,21 @@ describe("hosts", function()
       { { "--hosts", "a", "--rendezvous", "env://" }, "env:// | tcp://host" },
       { { "--hosts", "a", "--remote-moonshard", "/a b" }, "--remote-moonshard PATH | /a b" },
       { { "--agent", "ssh" }, "--agent needs --hosts" },
+      { { "--hosts", "a", "--agent", "ssh", "-p", "2222" }, "--agent | quotes | 'ssh -p'" },
+      { { "--hosts", "a", "--agent", "ip", "netns", "exec" }, "--agent | quotes | 'ip netns'" },
+      { { "--hosts", "a:2", "b:2" }, "commas | --hosts a:2,b:2" },
+      { { "--hosts", "a:2,b:2", "-n", "4" }, "-n 4 | a:2,b:2 | omit -n" },
+      { { "--hosts", "a", "--transport", "infiniband" }, "--transport infiniband | tcp | ucx | RoCE" },
     }) do
       program.refused(2, { "run", "recipes/toy_hsdp.lua", unpack(one[1]) }, one[2])
     end
-    program.refused(2, { "plan", "recipes/toy_hsdp.lua", "--hosts", "a" }, "moonshard plan | one host | run")
+    for _, name in ipairs({ "plan", "explain" }) do
+      program.refused(2, { name, "recipes/toy_hsdp.lua", "--hosts", "a" }, "--hosts | -n RANKS --ranks-per-node M")
+    end
+    program.refused(2, { "inspect", "recipes", "--hosts", "a" }, "moonshard inspect | one host | run")
     with_recipe(WHO, function(recipe)
       assert.equal("rank 0 of 3, local rank 0, node 0 of 2", all_out(together({ command("@" .. file, recipe) })))
+      assert.equal("rank 0 of 3, local rank 0, node 0 of 2", all_out(together({ command("'a:2, b'", recipe) })))
     end)
     os.remove(file)
   end)

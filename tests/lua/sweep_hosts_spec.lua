@@ -22,7 +22,7 @@ describe("moonshard sweep --hosts", function()
           or record.reason
       end
       assert.same({ ["mesh=1x2"] = "2 ranks on 1 node", ["mesh=2x2"] = "4 ranks on 2 nodes",
-        ["mesh=1x4"] = "4 ranks on 2 nodes", ["mesh=2x4"] = "8 ranks, but a:2,b:2 has 4" }, nodes)
+        ["mesh=1x4"] = "4 ranks on 2 nodes", ["mesh=2x4"] = "needs 8 ranks, but --hosts a:2,b:2 has 4" }, nodes)
       -- The results of other hosts do not belong to these.
       has(sweep.run("--resume").err, "hosts was")
     end)

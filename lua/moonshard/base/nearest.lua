@@ -10,7 +10,6 @@ local CALLED_HERE = {
   T_max = "total", auto_wrap_policy = "units", batch_size = "batch", device_mesh = "mesh", dim = "axis", gpu = "cuda",
   keepdims = "keepdim", max_norm = "clip_grad_norm", mixed_precision = "mp_policy", seq_len = "seq",
   sharding_strategy = "strategy", torchrun = "run", train = "run",
-  ["--nproc"] = "-n", ["--nproc-per-node"] = "-n", ["--nproc_per_node"] = "-n",
 }
 
 ---@param a string

@@ -65,12 +65,52 @@ local function split_option(argument)
   return argument, nil
 end
 
+-- Options of torchrun, accelerate, deepspeed, mpirun and srun, with what is given here instead.
+local OF_LAUNCHERS = {
+  ["-n RANKS"] = "-np --np --nproc --nproc_per_node --ntasks --ntasks_per_node --num_gpus --num_processes",
+  ["--nodes N"] = "-N --nnodes --num_nodes --num_machines",
+  ["--node-rank R"] = "--machine_rank --node_rank",
+  ["--rendezvous tcp://HOST:PORT"] =
+    "--main_process_ip --main_process_port --master_addr --master_port --rdzv_backend --rdzv_conf --rdzv_endpoint",
+  ["--hosts a:4,b:4"] = "-H --host --nodelist -w",
+  ["--hosts @FILE"] = "--hostfile --machinefile",
+}
+
+-- What an option of another launcher is called here, if the command has that; "-" and "_" are the same to torchrun.
+local function launcher_option(option, options)
+  local dashes, name = option:match("^(%-+)(.*)$")
+  local spelling = dashes .. name:gsub("-", "_")
+  for here, words in pairs(OF_LAUNCHERS) do
+    for word in words:gmatch("%S+") do
+      if word == spelling and options[here:match("^%S+")] then return here end
+    end
+  end
+  return nil
+end
+
+-- The word after the value of an option whose value needs quotes or commas when it has several words.
+local function refuse_rest(argument, before)
+  if before and before.option == "--agent" then
+    refuse("MS_EINVAL", "--agent %s %s: write a command of several words in quotes: --agent '%s %s'", before[2],
+      argument, before[2], argument)
+  elseif before and before.option == "--hosts" and argument:find(":%d+$") then
+    refuse("MS_EINVAL", "--hosts %s %s: separate hosts by commas: --hosts %s,%s", before[2], argument, before[2],
+      argument)
+  end
+end
+
 local function refuse_option(command, option, rows)
+  if option == "--hosts" and rows.options["--ranks-per-node"] then
+    refuse("MS_EINVAL", "%s starts no ranks, so it takes no --hosts: give the number of ranks, in all and on each "
+      .. "host, as -n RANKS --ranks-per-node M", command)
+  end
   if option == "--hosts" then
     refuse("MS_EINVAL", "%s runs on one host: `moonshard run`, `check`, `sweep`, `generate`, `repl` and `ps` take "
       .. "--hosts", command)
   end
   local key = rows.recipe == true and option:match("^%-%-([%a_][%w_]*)$")
+  local here = launcher_option(option, rows.options)
+  if here then refuse("MS_ENAME", "%s has no option %s: did you mean %s?", command, option, here) end
   local advice = nearest.advice(option, rows.options)
   if key and not advice:find("^did you mean") then
     advice = ("a setting of the recipe is written %s=value; `%s --help` lists the options"):format(key, command)
@@ -94,8 +134,9 @@ local function take_positional(parsed, argument, rows)
   elseif not parsed.recipe then
     parsed.recipe = argument
   else
-    refuse("MS_EINVAL", "unexpected argument %s: settings of the recipe are written key=value, without spaces",
-      argument)
+    refuse_rest(argument, parsed.words[#parsed.words])
+    refuse("MS_EINVAL", "unexpected argument %s after the recipe %s: settings are written key=value, without spaces",
+      argument, parsed.recipe)
   end
 end
 
@@ -115,7 +156,10 @@ function command_line.parse(command, arguments, rows)
     if argument:match("^%-.") then
       local option, text = split_option(argument)
       local row = rows.options[option]
-      if not row then refuse_option(command, option, rows) end
+      if not row then
+        refuse_rest(argument, parsed.words[#parsed.words])
+        refuse_option(command, option, rows)
+      end
       given.option = option
       if row.value == "flag" then
         if text then refuse("MS_EINVAL", "%s takes no value", option) end

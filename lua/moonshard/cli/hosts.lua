@@ -42,7 +42,7 @@ local function split_list(text)
   for character in (text .. ","):gmatch(".") do
     depth = depth + (character == "[" and 1 or character == "]" and -1 or 0)
     if character == "," and depth == 0 then
-      items[#items + 1] = table.concat(item)
+      items[#items + 1] = table.concat(item):match("^%s*(.-)%s*$")
       item = {}
     else
       item[#item + 1] = character
@@ -68,6 +68,17 @@ local function read_items(text)
   return items
 end
 
+local function refuse_name(text, item, name)
+  local slots = item:match("^(%S+)%s+slots=%d+$")
+  if slots then
+    refuse("MS_EINVAL", "--hosts %s: %s: write %s:%s", text, item, slots, item:match("%d+$"))
+  elseif not text:find("^@") and input_file.exists(text) then
+    refuse("MS_EINVAL", "--hosts %s: %s is a file: --hosts @%s reads the hosts from it", text, text, text)
+  end
+  refuse("MS_EINVAL", "--hosts %s: %q is no host: write a name or an IPv4 address, or one with its number of ranks, "
+    .. "like a:4, and commas between hosts", text, name)
+end
+
 ---@class moonshard.HostEntry
 ---@field name string as given
 ---@field ranks integer
@@ -79,9 +90,10 @@ end
 ---@return moonshard.HostEntry[] list
 ---@return integer world number of ranks of all hosts
 function hosts.read(text, ranks)
-  local list, seen, world = {}, {}, 0
+  local list, seen, world, needs_ranks = {}, {}, 0, false
   for _, item in ipairs(read_items(text)) do
     local names, count = item:match("^(.-):(%d+)$")
+    needs_ranks = needs_ranks or not count
     count = tonumber(count) or ranks or 1
     names = names or item
     local expanded, why = require("moonshard.host").expand(names)
@@ -89,7 +101,7 @@ function hosts.read(text, ranks)
     if count < 1 then refuse("MS_EINVAL", "--hosts %s: %s: a host has 1 rank or more", text, item) end
     for _, name in ipairs(expanded) do
       if not name:match("^[%w_][%w_%.@-]*$") then
-        refuse("MS_EINVAL", "--hosts %s: %q is not a host's name or an IPv4 address", text, name)
+        refuse_name(text, item, name)
       elseif seen[name] then
         refuse("MS_EINVAL", "--hosts %s: %s is named twice; %s:%d gives it more ranks", text, name, name, 2 * count)
       end
@@ -100,6 +112,10 @@ function hosts.read(text, ranks)
         refuse("MS_EINVAL", "--hosts %s: a job has at most %d ranks", text, MOST_RANKS)
       end
     end
+  end
+  if ranks and not needs_ranks then
+    refuse("MS_EINVAL", "-n %d applies to hosts without a number of ranks, but in --hosts %s each has one: omit -n",
+      ranks, text)
   end
   return list, world
 end

@@ -83,6 +83,13 @@ function nodes.check_timeout()
   end
 end
 
+-- Networks and libraries that users of other programs name here, and what reaches them.
+local RDMA = "ucx uses InfiniBand and RoCE, and auto chooses it where a host has them"
+local FABRICS = {
+  ib = RDMA, infiniband = RDMA, rdma = RDMA, roce = RDMA, verbs = RDMA, gloo = "tcp works over Ethernet",
+  ethernet = "tcp works over Ethernet", nccl = "--device cuda uses NCCL",
+}
+
 -- Refuses a name of which the engine knows no transport; format: of what gave it.
 local function check_transport(name, format)
   local engine, text = require("moonshard.base.ffi"), ffi.new("char[256]")
@@ -91,7 +98,8 @@ local function check_transport(name, format)
   for known in names:gmatch("%w+") do
     if known == name and known ~= "or" then return end
   end
-  refuse("MS_EINVAL", format .. ": must be " .. names, name)
+  local fabric = FABRICS[name:lower()]
+  refuse("MS_EINVAL", format .. ": must be " .. names .. (fabric and "; " .. fabric or ""), name)
 end
 
 ---Sets the transport between hosts that --transport names, which ranks inherit. Refuses one that does not exist, also

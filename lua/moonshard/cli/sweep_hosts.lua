@@ -41,7 +41,9 @@ end
 ---@return string[]? words
 ---@return string? why not
 function SweepHosts:run_words(ranks)
-  if ranks > self.ranks then return nil, ("%d ranks, but %s has %d"):format(ranks, self.text, self.ranks) end
+  if ranks > self.ranks then
+    return nil, ("needs %d ranks, but --hosts %s has %d"):format(ranks, self.text, self.ranks)
+  end
   local used = {}
   for _, host in ipairs(self.list) do
     local here = math.min(host.ranks, ranks - host.first)

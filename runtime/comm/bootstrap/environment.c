@@ -104,12 +104,15 @@ static int is_all_local(const ms_task *task) { return task->local_size == task->
 static int place_by_master(ms_task *task) {
   int port;
   const char *host = get("MASTER_ADDR"), *agent = get("TORCHELASTIC_USE_AGENT_STORE");
-  if (!host || !get("MASTER_PORT"))
-    return MS_FAIL(
-        MS_EINVAL,
-        "this process is rank %d of %d (%s), but the place where the ranks meet is unknown: set MASTER_ADDR and "
-        "MASTER_PORT, or MOONSHARD_RENDEZVOUS=tcp://host:port (the host of rank 0)",
-        task->rank, task->size, task->source);
+  const char *port_text = get("MASTER_PORT");
+  if (!host || !port_text)
+    return MS_FAIL(MS_EINVAL,
+                   "this process is rank %d of %d (%s), but %s: set MASTER_ADDR and MASTER_PORT, or "
+                   "MOONSHARD_RENDEZVOUS=tcp://host:port (the host of rank 0)",
+                   task->rank, task->size, task->source,
+                   host        ? "MASTER_PORT is not set"
+                   : port_text ? "MASTER_ADDR is not set"
+                               : "the rendezvous is unknown");
   MS_TRY(ms_env_int("MASTER_PORT", 0, 1, 65534, &port));
   return ms_store_place_tcp(host, port + (agent && !strcmp(agent, "True")), &task->place);
 }
