@@ -207,6 +207,9 @@ describe("hosts", function()
       assert.equal("", ended.out)
       assert.is_true(is_over("failing" .. facts[1]))
     end
+    local late = run("a:2,b:1,c:1", ABOVE .. "if world.rank == 2 then wait() end world.barrier()", "--timeout 1")
+    assert.equal(3, late.status, late.err)
+    has(late.err, "barrier | 1 s | for rank 2 on b; rank 2")
     -- The agent dies; what it started on its host does not, and its ranks end a moment later.
     local ended = run("a,between", ABOVE .. "if world.rank == 1 then ffi.C.kill(above(3), 9) end wait()", nil,
       "MOONSHARD_JOB_ID=between")

@@ -109,8 +109,17 @@ describe("nodes", function()
       assert.equal(3, ended[1].status)
       has(ended[1].err, "6 ranks | rank 0 | 4")
       assert.equal(2, ended[2].status)
-      has(ended[2].err, "6 ranks | rank 0 | 4")
+      has(ended[2].err, "6 ranks | rank 0 | 4 | -n, --nodes, WORLD_SIZE")
     end)
+  end)
+
+  it("D12 L5 are refused with the same number twice", function()
+    local command = ("%s run -n 2 --nodes 2 --node-rank 0 --timeout 2 --rendezvous tcp://127.0.0.1:%d %s"):format(BIN,
+      find_port(), TOY)
+    local ended = together({ command, command })
+    local refused = ended[ended[1].status == 2 and 1 or 2]
+    assert.equal(2, refused.status, refused.err)
+    has(refused.err, "is rank | connected first | --node-rank")
   end)
 
   it("L4 name the ranks of a node that is missing", function()

@@ -142,8 +142,19 @@ static int check_gone(ms_world *world, ms_wait *wait, const ms_wait_for *what, c
                  world->rank, behind);
 }
 
+/* " on b" when all these ranks are on one host of several; else "". */
+static void write_host(const ms_world *world, const ms_rank_set *ranks, char *text, size_t bytes) {
+  int node = -1, same = ms_world_nodes(world) > 1;
+  MS_EACH_RANK(rank, ranks) {
+    int here = ms_world_node_of(world, rank);
+    same = same && (node < 0 || node == here);
+    node = here;
+  }
+  snprintf(text, bytes, "%s%s", same ? " on " : "", same ? ms_world_node_name(world, node) : "");
+}
+
 int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, const ms_rank_set *missing, double *rest) {
-  char name[256], who[512], silent[512], behind[MS_CONTROL_TEXT];
+  char name[256], who[512], host[300], silent[512], behind[MS_CONTROL_TEXT];
   if (what->recovers) MS_TRY(check_launcher(world->control));
   else MS_TRY(ms_world_check(world));
   if (!what->recovers) MS_TRY(check_given_up(world->control, missing));
@@ -154,11 +165,12 @@ int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, cons
   *rest = wait->started + world->timeout - now;
   if (*rest > 0) return MS_OK;
   ms_rank_set_text(missing, who, sizeof who);
+  write_host(world, missing, host, sizeof host);
   ms_world_hear_hosts(world, silent, sizeof silent);
   if (!what->recovers) MS_TRY(ms_world_check(world));
   world->diagnosis->behind(world->control, world->rank, missing, behind, sizeof behind);
-  return MS_FAIL(MS_ETIMEOUT, "%s: rank %d has waited %g s for %s%s%s", name_of(what, name, sizeof name), world->rank,
-                 world->timeout, who, silent, behind);
+  return MS_FAIL(MS_ETIMEOUT, "%s: rank %d has waited %g s for %s%s%s%s", name_of(what, name, sizeof name), world->rank,
+                 world->timeout, who, host, silent, behind);
 }
 
 /* ---- the loop ---- */
