@@ -113,13 +113,12 @@ describe("nodes", function()
     end)
   end)
 
-  it("D12 L5 are refused with the same number twice", function()
+  it("L5 are refused with the same --node-rank twice", function()
     local command = ("%s run -n 2 --nodes 2 --node-rank 0 --timeout 2 --rendezvous tcp://127.0.0.1:%d %s"):format(BIN,
       find_port(), TOY)
     local ended = together({ command, command })
-    local refused = ended[ended[1].status == 2 and 1 or 2]
-    assert.equal(2, refused.status, refused.err)
-    has(refused.err, "is rank | connected first | --node-rank")
+    assert.truthy(ended[1].status > 0 and ended[2].status > 0)
+    has(ended[1].err .. ended[2].err, "is rank | connected first | --node-rank") -- whichever came second
   end)
 
   it("L4 name the ranks of a node that is missing", function()
