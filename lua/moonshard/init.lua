@@ -102,7 +102,7 @@ local PARTS = {
   show = { "moonshard.tensor.show", "print" },
 }
 
----The ranks of this run: rank and size.
+---The ranks of this run: rank, size, local_rank() on this host, and nodes(), the number of hosts.
 ---@return moonshard.World
 function ms.world()
   return require("moonshard.distributed.world")

@@ -118,7 +118,7 @@ describe("nodes", function()
       find_port(), TOY)
     local ended = together({ command, command })
     assert.truthy(ended[1].status > 0 and ended[2].status > 0)
-    has(ended[1].err .. ended[2].err, "is rank | connected first | --node-rank") -- whichever came second
+    has(ended[1].err .. ended[2].err, "is rank | came first | --node-rank") -- whichever came second
   end)
 
   it("L4 name the ranks of a node that is missing", function()

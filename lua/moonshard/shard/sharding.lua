@@ -200,8 +200,8 @@ end
 ---@field reshard_after_forward? any true, false, "default", a number of ranks, or rules over units
 ---@field mp_policy? any { param_dtype, reduce_dtype, output_dtype }, "auto", or rules over units; default f32
 ---@field layout? any "rows" (the default), "ragged", or rules over units
----@field replicate_sync? any moonshard.ReplicateSync (local SGD, DiLoCo), "always" (the default: replicas sum gradients
----  in every step), or rules over units
+---@field replicate_sync? any { every, outer, fragments, delay, alpha } (local SGD, DiLoCo), "always" (the default:
+---  replicas sum gradients in every step), or rules over units
 ---@field shard_optimizer_over_replicate? any true, false (the default), or rules over units: shard masters and
 ---  optimizer state over the replicas, too (ZeRO-1 over `replicate`, Megatron-FSDP's outer sharding "optim")
 ---@field prefetch? any number of units gathered ahead, or rules over units, whose values can also name units

@@ -26,7 +26,7 @@ struct launcher {
   int needs_mark;                       /* rank and size alone do not prove that it started this process */
   int is_ours;                          /* its variables are the ones that Moonshard's launcher sets */
   const char *details; /* name of the launcher whose variables say less about the same ranks, or NULL */
-  /* Finds the meeting place when MOONSHARD_RENDEZVOUS is not set; name_job was called before. */
+  /* Finds the rendezvous when MOONSHARD_RENDEZVOUS is not set; name_job was called before. */
   int (*place)(const launcher *self, ms_task *task);
   /* Writes the job's id from its variables; NULL: they have none. */
   void (*name_job)(char *text, size_t bytes);
@@ -96,7 +96,7 @@ static int refuse_strangers(void) {
   return MS_OK;
 }
 
-/* ---- meeting place ---- */
+/* ---- rendezvous ---- */
 
 static int is_all_local(const ms_task *task) { return task->local_size == task->size; }
 
@@ -309,7 +309,7 @@ int ms_environment_read(ms_task *task) {
   MS_TRY(find_launcher(task, &which));
   if (!which && get("MOONSHARD_RENDEZVOUS"))
     return MS_FAIL(MS_EINVAL,
-                   "MOONSHARD_RENDEZVOUS=%s says where the ranks meet, but not which rank this process is: set "
+                   "MOONSHARD_RENDEZVOUS=%s gives the rendezvous, but the rank of this process is unknown: set "
                    "RANK and WORLD_SIZE",
                    get("MOONSHARD_RENDEZVOUS"));
   if (task->size == 1) return MS_OK;

@@ -15,7 +15,7 @@ typedef struct ms_task {
 } ms_task;
 
 /* Reads the variables of torchrun (also when set by hand), Open MPI, MVAPICH, MPICH and Intel MPI, and Slurm, in this
- * order; Slurm's also name the hosts, and take precedence when they agree with another launcher's. The meeting place is
+ * order; Slurm's also name the hosts, and take precedence when they agree with another launcher's. The rendezvous is
  * MOONSHARD_RENDEZVOUS, or is derived from the launcher's variables.
  * Returns an error that names both launchers when two of them contradict each other, unless the tasks of the outer one
  * started the inner one (torchrun or mpirun with fewer tasks than ranks). Also rejects an unknown launcher whose

@@ -167,14 +167,12 @@ static const char *judge_hello(const ms_store_server *server, const ms_store_pee
   if (strcmp(hello->job, server->job))
     snprintf(text, bytes, "it belongs to job \"%s\", but the store to job \"%s\"", hello->job, server->job);
   else if (hello->size != server->size)
-    snprintf(text, bytes,
-             "rank %d has a world of %d ranks, but rank 0 of %d: all need the same number (-n, --nodes, WORLD_SIZE)",
+    snprintf(text, bytes, "rank %d has a world of %d ranks, but rank 0 of %d: -n, --nodes, WORLD_SIZE must agree",
              hello->rank, hello->size, server->size);
   else if (hello->rank < 0 || hello->rank >= server->size)
     snprintf(text, bytes, "invalid rank %d of %d: ranks are 0 to %d", hello->rank, server->size, server->size - 1);
   else if (server->joined[hello->rank])
-    snprintf(text, bytes,
-             "process %d on %s is rank %d, but so is %s, which connected first: each needs its own (--node-rank, RANK)",
+    snprintf(text, bytes, "process %d on %s is rank %d, but so is %s, which came first: --node-rank, RANK must differ",
              hello->pid, hello->host, hello->rank,
              server->member[hello->rank] ? server->member[hello->rank]->host : "a process that has left");
   else return NULL;

@@ -17,7 +17,7 @@ enum ms_peer_frame_kind {
   MS_PEER_CANCEL = 3,    /* this side does not use the key any more */
   MS_PEER_GOODBYE = 4,   /* this side leaves without an error */
   MS_PEER_REASON_OF = 5, /* this side ends the connection; the body is a text of `bytes` bytes that says why */
-  MS_PEER_PING = 6,      /* is there anybody? */
+  MS_PEER_PING = 6,      /* asks for a sign of life */
   MS_PEER_PONG = 7       /* the answer, which every call of progress gives */
 };
 

@@ -23,8 +23,8 @@
  * Trust: a peer proves that it knows the job's token before it can do anything. The bytes that follow are neither
  * encrypted nor signed; where others can change packets of the network, use WireGuard below it.
  *
- * What ucx cannot keep: UCX copies and buffers, so memory is needed for 4 pieces of 64 KiB a peer and for what UCX
- * takes itself, and the last bytes of a send that is DONE can leave in later calls of progress; a failure names the
+ * Where ucx keeps less than this: UCX copies and buffers, so it needs memory for 4 pieces of 64 KiB a peer, and more of
+ * its own; the last bytes of a send that is DONE can leave in later calls of progress; a failure names the
  * peer's host and not its address; a connection that fails is not tried again; a link that goes down is noticed for
  * certain only while transfers wait for the peer; the worker's port stays open, and UCX ends the process for some
  * packets that are not its own, so use it on trusted networks only. Over RDMA, where UCX moves bytes between the

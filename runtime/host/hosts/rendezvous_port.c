@@ -47,13 +47,14 @@ static int bind_any_port(const struct addrinfo *where, int *fd, int *port) {
   return why;
 }
 
-/* chosen: by this program rather than by the user, who may know why he wants the loopback. */
+/* chosen: by this program; a user who gives the loopback may have a reason. */
 static int reserve_port(const char *host, int chosen, int *fd, int *port) {
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
   static const char advice[] = "; give an address of the first host that the others reach: --rendezvous tcp://ADDRESS, "
                                "or its network interface: MOONSHARD_INTERFACE";
   int wrong = getaddrinfo(host, "0", &hints, &found);
-  if (wrong) return MS_FAIL(MS_EINVAL, "%s is not known on the first host: %s%s", host, gai_strerror(wrong), advice);
+  if (wrong)
+    return MS_FAIL(MS_EINVAL, "the first host cannot resolve the name %s: %s%s", host, gai_strerror(wrong), advice);
   int loopback = chosen && is_loopback(found->ai_addr);
   int why = loopback ? 0 : bind_any_port(found, fd, port);
   freeaddrinfo(found);

@@ -1,4 +1,4 @@
-/* rendezvous_port.h - the address and port at which the ranks of --hosts meet, chosen on the first host. */
+/* rendezvous_port.h - chooses, on the first host, the address and port of the rendezvous of --hosts. */
 #ifndef MS_HOST_RENDEZVOUS_PORT_H
 #define MS_HOST_RENDEZVOUS_PORT_H
 

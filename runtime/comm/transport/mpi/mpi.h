@@ -39,7 +39,7 @@ enum ms_mpi_kind {
   MS_MPI_CANCEL = 4,    /* this side does not use the key any more */
   MS_MPI_GOODBYE = 5,   /* this side leaves without an error */
   MS_MPI_REASON_OF = 6, /* this side has failed; a text of `bytes` bytes follows, which says why */
-  MS_MPI_PING = 7,      /* is there anybody? */
+  MS_MPI_PING = 7,      /* asks for a sign of life */
   MS_MPI_PONG = 8       /* the answer, which every call of progress gives */
 };
 
