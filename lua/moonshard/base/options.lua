@@ -17,9 +17,10 @@ local TEXTS = { integer = "an integer", positive = "an integer of at least 1",
   seed = "an integer from 0 to 2^53 - 1", number = "a number", string = "a string",
   boolean = "true or false", table = "a table", ["function"] = "a function" }
 
--- PyTorch options without a counterpart here.
+-- Options without a counterpart here, of PyTorch and of the command line.
 local ABSENT = {
   offload_policy = "state stays on the device", cpu_offload = "state stays on the device",
+  hosts = "hosts are given on the command line: --hosts a:4,b:4",
 }
 
 local function matches(value, kind)
