@@ -107,7 +107,7 @@ static void H4_a_rank_that_does_not_enter_a_collective_is_named_on_every_host(vo
   for (int rank = 0; rank < 4; rank++) {
     char facts[160];
     snprintf(facts, sizeof facts,
-             "all_reduce layers.0 | 2 s for rank %d; rank %d has been outside | counting sheep | has not entered "
+             "all_reduce layers.0 | 2 s for rank %d on | ; rank %d has been outside | counting sheep | has not entered "
              "all_reduce layers.0 (",
              rank, rank);
     assert_named(4, rank, stall, facts);
@@ -123,8 +123,8 @@ static void stop(ms_world *world, misfortune *how) {
 
 static void H4_a_rank_that_is_stopped_is_named_in_collectives_on_every_host(void **state) {
   (void)state;
-  assert_named(4, 3, stop, "all_reduce layers.0 | 2 s for rank 3; rank 3 | stopped");
-  assert_named(6, 5, stop, "all_reduce layers.0 | 2 s for rank 5; rank 5 | stopped");
+  assert_named(4, 3, stop, "all_reduce layers.0 | 2 s for rank 3 on | ; rank 3 | stopped");
+  assert_named(6, 5, stop, "all_reduce layers.0 | 2 s for rank 5 on | ; rank 5 | stopped");
 }
 
 /* ---- ranks that disagree ---- */
