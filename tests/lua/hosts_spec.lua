@@ -90,7 +90,8 @@ describe("hosts", function()
       ["a:2000,b:3000"] = "4096",
       ["n[1-"] = "bracket",
       ["-oProxyCommand=x"] = "-oProxyCommand", ["n[2-1]"] = "n[2-1]",
-      ["@/nowhere/x"] = "/nowhere/x | --hosts @FILE | No such file | on each line", [file] = "is a file | --hosts @" .. file,
+      ["@/nowhere/x"] = "/nowhere/x | --hosts @FILE | No such file | on each line",
+      [file] = "is a file | --hosts @" .. file,
       ["a slots=2"] = "write a:2", ["a;b"] = "a;b | name | IPv4 | a:4 | commas", ["a:x"] = "a:x | a:4",
     }) do
       program.refused(2, { "run", "recipes/toy_hsdp.lua", "--hosts=" .. list }, part)
