@@ -188,7 +188,7 @@ local batch = rank == 1 and { inputs = ms.zeros(2, 3), targets = ms.zeros(2, 2) 
 pcall(train.step, train, batch)
 step()
 ]]
-    says("rank 1 | caught | RECIPE:10: | 0: | matmul | [2,3] | [8,4] | disagree", caught, 2, 3)
+    says("rank 1 | failed before | RECIPE:10: | 0: | matmul | [2,3] | [8,4] | disagree", caught, 2, 3)
     -- All ranks alike: a recipe that looks for the largest batch.
     local alike = run(caught:gsub("rank == 1 and", "rank and"), 2)
     assert.same({ 0, "" }, { alike.status, alike.err })

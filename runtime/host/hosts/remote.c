@@ -190,9 +190,13 @@ static void end(ms_remote *remote) {
     send_end(remote, MS_STATUS_FAILED_RUN, MS_LINK_BEGAN_HERE, remote->lost, died);
     return;
   }
-  if (!WIFSIGNALED(remote->status)) {
-    send_end(remote, WEXITSTATUS(remote->status), remote->report ? remote->began : MS_LINK_BEGAN_HERE,
-             remote->reason ? remote->reason : "", remote->report ? remote->report : "");
+  /* The ranks of this host can have ended because of the same signal on another one, and the launcher with them: then
+   * this host's signal comes when the launcher no longer handles it. */
+  const int by_request = WIFSIGNALED(remote->status) && WTERMSIG(remote->status) == remote->passed;
+  if (!WIFSIGNALED(remote->status) || by_request) {
+    send_end(remote, by_request ? 128 + remote->passed : WEXITSTATUS(remote->status),
+             remote->report ? remote->began : MS_LINK_BEGAN_HERE, remote->reason ? remote->reason : "",
+             remote->report ? remote->report : "");
     return;
   }
   const char *host = ms_remote_host(remote);
@@ -213,6 +217,7 @@ static void end(ms_remote *remote) {
 static void pass_signal(ms_remote *remote, int number) {
   if (number == SIGINT) ms_remote_input_interrupt(&remote->input, &remote->out);
   if (!remote->pid) return;
+  remote->passed = number;
   if (number == SIGINT) sigqueue(remote->pid, number, (union sigval){.sival_int = ++remote->presses});
   else kill(remote->pid, number);
 }
