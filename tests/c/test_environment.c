@@ -268,7 +268,7 @@ static void L2_half_of_it_is_refused(void **state) {
   refuse("RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=3", "LOCAL_WORLD_SIZE=\"3\"");
   refuse("RANK=0 WORLD_SIZE=2", "rank 0 of 2 | RANK | WORLD_SIZE | rendezvous | MASTER_ADDR");
   refuse("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=http", "MASTER_PORT=\"http\"");
-  refuse("MOONSHARD_RENDEZVOUS=tcp://a:1", "which rank");
+  refuse("MOONSHARD_RENDEZVOUS=tcp://a:1", "tcp://a:1 | RANK | WORLD_SIZE");
   refuse(TORCH "MOONSHARD_RENDEZVOUS=a:1", "a:1 | tcp://host:port");
   refuse(TORCH "MOONSHARD_JOB_ID=a\tb", "ASCII");
 }
