@@ -18,17 +18,19 @@ local function output_of(command)
   return text
 end
 
--- A folder with sshd's keys and settings, and `ssh` for PATH, which adds what reaches it.
+-- A folder with sshd's keys and settings, and `ssh` for PATH, which adds what reaches it. A sanitizer's options go with
+-- the commands.
 local function write_settings(folder, port, ssh)
   for _, name in ipairs({ "host", "key", "stranger" }) do
     assert(launched.can(("ssh-keygen -q -t ed25519 -N '' -f %s/%s"):format(folder, name)))
   end
   scratch.write(folder .. "/config", ("Port %d\nListenAddress 127.0.0.1\nListenAddress 127.0.0.2\nHostKey %s/host\n"
     .. "AuthorizedKeysFile %s/key.pub\nPidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
-    .. "KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"):format(port, folder, folder))
+    .. "KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nAcceptEnv *SAN_OPTIONS\n"):format(port,
+    folder, folder))
   scratch.write(folder .. "/ssh", ([==[#!/bin/sh
     exec %s -F none -p %d -i "${KEY:-%s/key}" -o IdentitiesOnly=yes -o IdentityAgent=none -o LogLevel=ERROR \
-      -o StrictHostKeyChecking=no -o UserKnownHostsFile=%s/known "$@"
+      -o SendEnv='*SAN_OPTIONS' -o StrictHostKeyChecking=no -o UserKnownHostsFile=%s/known "$@"
   ]==]):format(ssh, port, folder, folder))
   os.execute("chmod +x " .. folder .. "/ssh")
 end
