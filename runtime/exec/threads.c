@@ -32,6 +32,7 @@ struct ms_exec_threads {
   pthread_mutex_t lock;
   pthread_cond_t start, finish;
   int phase, running, leaving; /* guarded by lock */
+  int last;                    /* guarded by lock; the stream that ended last in this phase */
   unsigned run;                /* guarded by lock; counts phases */
   _Atomic int failed;          /* the stream whose error came first, or NOT_FAILED */
   ms_error_record error;       /* that error, carried from its thread to the caller's */
@@ -129,10 +130,25 @@ static void *work(void *context) {
     pthread_mutex_unlock(&pool->lock);
     run_and_keep_error(pool, phase, self->stream);
     pthread_mutex_lock(&pool->lock);
+    pool->last = self->stream;
     if (--pool->running == 0) pthread_cond_signal(&pool->finish);
   }
   pthread_mutex_unlock(&pool->lock);
   return NULL;
+}
+
+/* Compute has ended, and its thread waits for the other streams: for the last of them, as far as counters go. */
+static void join_streams(ms_exec_threads *pool) {
+  ms_exec_cursor *compute = &pool->exec->cursor[MS_STREAM_COMPUTE];
+  const double began = ms_clock();
+  pthread_mutex_lock(&pool->lock);
+  const int waits = pool->running > 0;
+  while (pool->running) pthread_cond_wait(&pool->finish, &pool->lock);
+  const int dim = ms_exec_dim(pool->exec, pool->last);
+  pthread_mutex_unlock(&pool->lock);
+  if (!waits) return;
+  if (dim >= 0) ms_exec_charge(began, &compute->waited_for[dim]);
+  ms_exec_charge(began, &compute->wait_seconds);
 }
 
 static int run_threads(ms_exec *exec, int phase) {
@@ -145,9 +161,7 @@ static int run_threads(ms_exec *exec, int phase) {
   pthread_cond_broadcast(&pool->start);
   pthread_mutex_unlock(&pool->lock);
   run_and_keep_error(pool, phase, MS_STREAM_COMPUTE);
-  pthread_mutex_lock(&pool->lock);
-  while (pool->running) pthread_cond_wait(&pool->finish, &pool->lock);
-  pthread_mutex_unlock(&pool->lock);
+  join_streams(pool);
   if (!has_failed(pool)) return MS_OK;
   ms_error_restore(&pool->error);
   return pool->error.code;
