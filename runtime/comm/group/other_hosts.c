@@ -21,6 +21,14 @@ void ms_world_look_at(ms_world *world, const ms_rank_set *ranks) {
   if (remote) world->mirror->look(world);
 }
 
+int ms_world_gave_up_elsewhere(const ms_world *world, const ms_rank_set *missing) {
+  int row, blame, remote = 0;
+  if (!world->mirror || !ms_control_aborted(world->control, &row, &blame)) return 0;
+  if (row == MS_CONTROL_LAUNCHER || !is_remote(world, row)) return 0;
+  MS_EACH_RANK(rank, missing) remote |= is_remote(world, rank);
+  return remote;
+}
+
 static int was_seen(const ms_world *world, int rank, double since) {
   return 1e-9 * (double)atomic_load(&world->control->rank[rank].seen) > since;
 }

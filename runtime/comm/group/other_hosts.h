@@ -7,6 +7,9 @@
 
 /* Asks the other hosts for their ranks' flight recorders, if one of these ranks is there. */
 void ms_world_look_at(ms_world *world, const ms_rank_set *ranks);
+/* 1 when a rank of another host gave up, and ranks of other hosts are missing: what they entered before that can still
+ * be on its way here. */
+int ms_world_gave_up_elsewhere(const ms_world *world, const ms_rank_set *missing);
 /* Whether all ranks of other hosts in the set were reported after this time (ms_clock), and what they posted before the
  * report has come. */
 int ms_world_has_heard(const ms_world *world, const ms_rank_set *ranks, double since);

@@ -16,6 +16,9 @@ static const double LONGEST_SLEEP = 0.1;
 /* Seconds after which a missing rank that has left is an error: gives the launcher time to say why it left. */
 static const double LEFT_GRACE = 0.3;
 static const double SHORTEST_STOP = 1.0;
+/* Seconds that what ranks of other hosts entered may take longer than the news that one of them gave up, and a turn of
+ * waiting for it: each rank has a connection of its own. */
+static const double OVERTAKEN_GRACE = 0.2, OVERTAKEN_TURN = 0.01;
 /* Seconds before the first check for a deadlock, and between checks. */
 static const double PATIENCE = 0.5;
 /* Seconds: enough for a peer that is about to arrive; after that an idle core is better. */
@@ -179,6 +182,14 @@ static void record(ms_world *world, const ms_wait_for *what, const ms_rank_set *
   if (what->ring) ms_recorder_misses(world->recorder, what->ring, missing);
 }
 
+/* A rank that gave up after an operation that all have entered must not end it for the others. */
+static int may_be_overtaken(const ms_world *world, ms_wait *wait, const ms_rank_set *missing) {
+  const double now = ms_clock();
+  if (!ms_world_gave_up_elsewhere(world, missing)) return 0;
+  if (wait->ends_at == 0) wait->ends_at = now + ms_wait_scale * OVERTAKEN_GRACE;
+  return now < wait->ends_at;
+}
+
 int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, unsigned seen) {
   ms_rank_set missing;
   double rest;
@@ -197,7 +208,10 @@ int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, 
     if (ms_error_code() == MS_EPEER) ms_error_restore(&first);
     return ms_error_code();
   }
-  if (rc && !ms_rank_set_is_empty(&missing)) return rc;
+  if (rc && !ms_rank_set_is_empty(&missing)) {
+    if (!may_be_overtaken(world, wait, &missing)) return rc;
+    ms_world_sleep(world, seen, OVERTAKEN_TURN);
+  }
   if (rc) ms_error_restore(&before);
   record(world, what, NULL);
   return MS_OK;

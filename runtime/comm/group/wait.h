@@ -34,6 +34,7 @@ typedef struct ms_wait {
   double looked_at; /* last check for a deadlock */
   uint64_t stuck;   /* state of the deadlock seen in that check; 0: none */
   double left_at;   /* when a missing rank was first seen to have left the world; 0: never */
+  double ends_at;   /* when a rank of another host that gave up ends the wait; 0: none has */
 } ms_wait;
 
 /* What a rank waits for. */
