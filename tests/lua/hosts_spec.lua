@@ -72,15 +72,6 @@ describe("hosts", function()
     return ended
   end
 
-  -- Whether no process of the run is left, which an end by force takes a moment for.
-  local function is_over(mark)
-    for _ = 1, 100 do
-      if not launched.can(("grep -lsF 'MOONSHARD_JOB_ID=%s' /proc/[0-9]*/environ"):format(mark)) then return true end
-      os.execute("sleep 0.1")
-    end
-    return false
-  end
-
   it("H9 are read from lists, files and the agent's command", function()
     assert.same({ "ssh", "-p", "2222", "-i", "my key", "it's", 'a"b', "" }, hosts.words(
       [[ssh  -p 2222 -i 'my key' "it's" a\"b ""]]))
@@ -206,7 +197,7 @@ describe("hosts", function()
       has(ended.err, facts[2])
       assert.equal(1, select(2, ended.err:gsub("moonshard: [^\n]* b[ :]", "")), ended.err)
       assert.equal("", ended.out)
-      assert.is_true(is_over("failing" .. facts[1]))
+      assert.is_true(launched.is_over("failing" .. facts[1]))
     end
     local late = run("a:2,b:1,c:1", ABOVE .. "if world.rank == 2 then wait() end world.barrier()", "--timeout 1")
     assert.equal(3, late.status, late.err)
@@ -216,7 +207,7 @@ describe("hosts", function()
       "MOONSHARD_JOB_ID=between")
     assert.equal(3, ended.status)
     has(ended.err, "host between | connection | signal 9")
-    assert.is_true(is_over("between"))
+    assert.is_true(launched.is_over("between"))
     ended = run("a,b", "error('all know it', 0)")
     assert.equal(2, ended.status)
     has(ended.err, "moonshard: | all know it")
@@ -274,7 +265,7 @@ describe("hosts", function()
         while world.nodes() == 1 do world.barrier() end
         wait()
       ]==]):format(number), nil, "MOONSHARD_JOB_ID=" .. mark)
-      assert.is_true(is_over(mark))
+      assert.is_true(launched.is_over(mark))
       return ended
     end
     for number, facts in pairs({ [1] = "terminated", [2] = "interrupted", [15] = "terminated" }) do

@@ -21,6 +21,17 @@ launched.SUM = [==[
 ---@return boolean
 function launched.can(command) return os.execute(command .. " >/dev/null 2>&1") == 0 end
 
+---Whether no process of a run is left, which an end by force takes a moment for.
+---@param job string the run's MOONSHARD_JOB_ID
+---@return boolean
+function launched.is_over(job)
+  for _ = 1, 100 do
+    if not launched.can(("grep -lsF 'MOONSHARD_JOB_ID=%s' /proc/[0-9]*/environ"):format(job)) then return true end
+    os.execute("sleep 0.1")
+  end
+  return false
+end
+
 ---A port without a listener: requested, and released.
 ---@return integer
 function launched.find_port()

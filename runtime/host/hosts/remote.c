@@ -121,7 +121,7 @@ static void stop(ms_remote *remote, const char *why) {
   remote->kill_at = ms_clock() + ms_wait_scale * STOP_SECONDS;
 }
 
-/* Not because of another host: the ranks of all hosts are told which one it is. */
+/* Not because of another host: the ranks of all hosts learn which one it is. */
 static void lose(ms_remote *remote, const char *why) {
   char text[320];
   remote->input_ended = 1;
