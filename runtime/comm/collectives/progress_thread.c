@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "comm/collectives/hosts.h"
+#include "comm/collectives/listener.h"
 #include "comm/group/world_state.h"
 
 enum { TRANSPORT_NAME = 16 }; /* bytes of a transport's name */
@@ -25,6 +26,7 @@ struct ms_progress_thread {
   char **failure; /* [size]; NULL: the rank has not failed. Only the thread uses it. */
   char *address;  /* [size][MS_TRANSPORT_ADDRESS] */
   pthread_t thread;
+  ms_listener *listener;
   pthread_mutex_t lock; /* of the fields below */
   ms_progress_task *first;
   ms_transport_counts counts;
@@ -161,6 +163,7 @@ int ms_progress_open(ms_world *world, const ms_transport_api *api, const char *t
   MS_GOTO(api->open(&config, &made->endpoint));
   MS_GOTO(gather_addresses(made, world));
   MS_GOTO(start(made));
+  MS_GOTO(ms_listener_start(world, api, made->endpoint, &made->listener));
   world->progress = made;
   world->give_up_transfers = give_up;
   return MS_OK;
@@ -171,6 +174,7 @@ fail:
 
 void ms_progress_close(ms_progress_thread *thread) {
   if (!thread) return;
+  ms_listener_stop(thread->listener);
   if (thread->started) {
     pthread_mutex_lock(&thread->lock);
     thread->ends = 1;

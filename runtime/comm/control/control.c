@@ -124,18 +124,32 @@ int ms_memory_open(int rank, int owner, int pid, int fd_there, int *fd) {
       rank, owner, path, strerror(errno));
 }
 
+static void ring(_Atomic uint32_t *bell, const _Atomic uint32_t *sleepers) {
+  atomic_fetch_add(bell, 1);
+  if (atomic_load(sleepers)) syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void sleep_on(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t seen, double seconds) {
+  struct timespec limit = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
+  atomic_fetch_add(sleepers, 1);
+  if (atomic_load(bell) == seen) syscall(SYS_futex, bell, FUTEX_WAIT, seen, &limit, NULL, 0);
+  atomic_fetch_sub(sleepers, 1);
+}
+
 void ms_control_ring(ms_control *control, int rank) {
-  ms_control_rank *row = &control->rank[rank];
-  atomic_fetch_add(&row->doorbell, 1);
-  if (atomic_load(&row->sleepers)) syscall(SYS_futex, &row->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+  ring(&control->rank[rank].doorbell, &control->rank[rank].sleepers);
 }
 
 void ms_control_sleep(ms_control *control, int rank, uint32_t seen, double seconds) {
-  ms_control_rank *row = &control->rank[rank];
-  struct timespec limit = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
-  atomic_fetch_add(&row->sleepers, 1);
-  if (atomic_load(&row->doorbell) == seen) syscall(SYS_futex, &row->doorbell, FUTEX_WAIT, seen, &limit, NULL, 0);
-  atomic_fetch_sub(&row->sleepers, 1);
+  sleep_on(&control->rank[rank].doorbell, &control->rank[rank].sleepers, seen, seconds);
+}
+
+void ms_control_ring_step(ms_control *control, int rank) {
+  ring(&control->rank[rank].step_bell, &control->rank[rank].step_sleepers);
+}
+
+void ms_control_sleep_step(ms_control *control, int rank, uint32_t seen, double seconds) {
+  sleep_on(&control->rank[rank].step_bell, &control->rank[rank].step_sleepers, seen, seconds);
 }
 
 void ms_control_give_up(ms_control *control, int row, int blame, const char *why) {

@@ -14,7 +14,7 @@
 #include "comm/control/rank_set.h"
 
 enum {
-  MS_CONTROL_VERSION = 9,
+  MS_CONTROL_VERSION = 10,
   MS_CONTROL_PAGE = 4096,
   MS_CONTROL_TEXT = 2048,               /* bytes of an error message */
   MS_CONTROL_FAILURE = 512,             /* bytes of an error that the program caught */
@@ -28,8 +28,9 @@ enum {
 enum ms_control_rank_state { MS_CONTROL_ABSENT = 0, MS_CONTROL_JOINED = 1, MS_CONTROL_LEFT = 2 };
 
 typedef struct ms_control_rank {
-  _Alignas(64) _Atomic uint32_t doorbell; /* a futex word: counts rings */
-  _Atomic uint32_t sleepers;              /* threads of this rank inside FUTEX_WAIT, or about to be */
+  _Alignas(64) _Atomic uint32_t doorbell;    /* a futex word: counts rings */
+  _Atomic uint32_t sleepers;                 /* threads of this rank inside FUTEX_WAIT, or about to be */
+  _Atomic uint32_t step_bell, step_sleepers; /* the same; counts steps of collectives between hosts */
   _Alignas(64) _Atomic int32_t pid;
   _Atomic int32_t state;     /* enum ms_control_rank_state */
   _Atomic uint32_t told;     /* 0, 1 while text is written, 2 when it is complete */
@@ -86,6 +87,9 @@ static inline ms_control_rank *ms_control_row(ms_control *control, int rank) {
 void ms_control_ring(ms_control *control, int rank);
 /* Sleeps until rank's doorbell differs from `seen`, a signal comes, or `seconds` pass. */
 void ms_control_sleep(ms_control *control, int rank, uint32_t seen, double seconds);
+/* The same two for the step bell, on which only the rank's listener sleeps (collectives/listener.c). */
+void ms_control_ring_step(ms_control *control, int rank);
+void ms_control_sleep_step(ms_control *control, int rank, uint32_t seen, double seconds);
 /* The text with which a rank or the launcher gave up, even if something else aborted the job first. */
 const char *ms_control_text(const ms_control_rank *row);
 /* Writes row `row`'s text (once), publishes it as the job's abort unless there is one, and wakes every rank. */
