@@ -75,7 +75,7 @@ void ms_profile_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uin
 void ms_profile_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
   ms_profile_event *event = ms_profile_append(exec, phase, stream, instr);
   if (instr->kind != MS_INSTR_COLLECTIVE) return;
-  const ms_recorder_record *record = ms_recorder_last(ms_comm_ring(instr->comm));
+  const ms_recorder_record *record = ms_comm_last_done(instr->comm);
   event->begin = atomic_load_explicit(&record->entered, memory_order_relaxed);
   event->met = atomic_load_explicit(&record->met, memory_order_relaxed);
   event->end = atomic_load_explicit(&record->left, memory_order_relaxed);

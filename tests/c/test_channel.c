@@ -35,15 +35,11 @@ static int open_loop(const ms_channel_config *config, ms_channel **channel) {
   return MS_OK;
 }
 
-static uint64_t next_loop(const ms_channel *channel, const ms_coll *coll) {
-  (void)coll;
-  return channel->count + 1;
-}
-
 static int start_loop(ms_channel *channel, const ms_coll *coll) {
   post *mine = &posts[channel->config.me];
   channel->coll = coll;
   channel->count++;
+  ms_channel_entered(&channel->config, coll, channel->count);
   atomic_store(&mine->coll, coll);
   atomic_store(&mine->entered, channel->count);
   ms_world_ring(channel->config.world, channel->config.rank, channel->config.size);
@@ -82,8 +78,11 @@ static int test_loop(ms_channel *channel, enum ms_progress *progress, ms_rank_se
     find_missing(channel, 1, &absent);
     *progress = ms_rank_set_is_empty(&absent) ? MS_PROGRESS_DONE : MS_PROGRESS_MET;
   }
-  if (*progress == MS_PROGRESS_DONE) channel->coll = NULL;
-  else if (missing) *missing = absent;
+  if (*progress != MS_PROGRESS_WAITS) ms_recorder_met(channel->config.ring);
+  if (*progress == MS_PROGRESS_DONE) {
+    channel->coll = NULL;
+    ms_recorder_left(channel->config.ring);
+  } else if (missing) *missing = absent;
   return MS_OK;
 }
 
@@ -98,8 +97,8 @@ static void close_loop(ms_channel *channel) {
 }
 
 static const ms_channel_api loop = {.name = "loop",
+                                    .depth = 1,
                                     .open = open_loop,
-                                    .next = next_loop,
                                     .start = start_loop,
                                     .test = test_loop,
                                     .abort = abort_loop,

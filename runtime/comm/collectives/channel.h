@@ -5,7 +5,8 @@
  * A channel is one ordered sequence of operations among `size` ranks. No function blocks: an operation is started, and
  * tested until it is done. The implementation itself finds out which ranks share memory with this one and which are on
  * other hosts: it has the world, which knows the nodes, and the buffers of an operation as ms_coll_part describes them.
- * One thread at a time uses a channel.
+ * One thread at a time uses a channel. An implementation records its operations in the ring: ms_channel_entered when
+ * this rank enters one, then ms_recorder_met and ms_recorder_left.
  */
 #ifndef MS_COMM_COLLECTIVES_CHANNEL_H
 #define MS_COMM_COLLECTIVES_CHANNEL_H
@@ -32,20 +33,24 @@ enum ms_progress {
 
 typedef struct ms_channel_api {
   const char *name;
+  /* How many operations can be started before the first of them is done, at most MS_COMM_QUEUE. The channel begins each
+   * when the one before it is done. */
+  int depth;
   int (*open)(const ms_channel_config *config, ms_channel **channel);
-  /* Number of the operation that would start next, the same on all ranks that take part, from 1. */
-  uint64_t (*next)(const ms_channel *channel, const ms_coll *coll);
-  /* Starts an operation; the previous one must be done. coll lives until the operation is done or aborted. */
+  /* Starts an operation; fewer than `depth` are not done. coll lives until the operation is done or aborted. */
   int (*start)(ms_channel *channel, const ms_coll *coll);
-  /* Advances as far as possible without waiting. missing: can be NULL; receives the world ranks that the operation
-   * waits for if it is not done; none while their bytes are moving by themselves. Fails with MS_EMISMATCH when ranks
-   * entered different operations. */
+  /* Advances as far as possible without waiting, and tells how far the oldest operation is, until it has told that it
+   * is done. missing: can be NULL; receives the world ranks that the operation waits for if it is not done; none while
+   * their bytes are moving by themselves. Fails with MS_EMISMATCH when ranks entered different operations. */
   int (*test)(ms_channel *channel, enum ms_progress *progress, ms_rank_set *missing);
-  /* Gives up the operation in flight, if any: this rank does not touch its buffers any more. */
+  /* Gives up the operations that were started: this rank does not touch their buffers any more. */
   void (*abort)(ms_channel *channel);
   /* Requires that nothing is in flight. */
   void (*close)(ms_channel *channel);
 } ms_channel_api;
+
+/* Records that this rank enters an operation. sequence: its number, the same on all ranks that take part, from 1. */
+void ms_channel_entered(const ms_channel_config *config, const ms_coll *coll, uint64_t sequence);
 
 extern const ms_channel_api ms_channel_shared_memory;
 /* Among ranks of several hosts (hosts.c); needs ms_progress_open. */

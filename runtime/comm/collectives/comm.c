@@ -1,4 +1,4 @@
-/* comm.c - communicators: argument checks, records and waits around the operations of a channel. */
+/* comm.c - communicators: argument checks and waits around the operations of a channel. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,11 +20,13 @@ struct ms_comm {
   int *rank;    /* [size] world ranks */
   const ms_channel_api *api;
   ms_channel *channel;
-  ms_tickets tickets; /* of collectives that run on a device */
-  const ms_coll *coll;
-  unsigned epoch; /* the world's epoch when coll was started */
-  int in_flight;  /* coll was started and is not done */
-  int met;        /* all ranks have entered coll, and this is recorded */
+  const ms_coll *queue[MS_COMM_QUEUE]; /* operation k, from 0, is in place k % MS_COMM_QUEUE */
+  uint64_t started, reported;          /* operations; reported: as done */
+  uint64_t at;                         /* the oldest operation's place in the ring, as a count of records */
+  int done, failed;                    /* the oldest operation: it is done and not reported; its test failed */
+  unsigned epoch;                      /* the world's epoch when an operation was started last */
+  ms_tickets tickets;                  /* of collectives that run on a device */
+  const ms_coll *on_device;            /* the one in flight there; NULL: none is */
 };
 
 /* ---- opening ---- */
@@ -81,9 +83,17 @@ int ms_comm_open(ms_world *world, int n, const int *ranks, int channel, ms_comm 
   return ms_comm_open_over(spans ? &ms_channel_hosts : &ms_channel_shared_memory, world, n, ranks, channel, comm);
 }
 
+static int in_flight(const ms_comm *comm) { return (int)(comm->started - comm->reported); }
+
+void ms_comm_give_up(ms_comm *comm) {
+  if (in_flight(comm)) comm->api->abort(comm->channel);
+  comm->started = comm->reported = 0;
+  comm->done = comm->failed = 0;
+}
+
 void ms_comm_close(ms_comm *comm) {
   if (!comm) return;
-  if (comm->in_flight) comm->api->abort(comm->channel);
+  ms_comm_give_up(comm);
   comm->api->close(comm->channel);
   free(comm->rank);
   free(comm);
@@ -96,6 +106,10 @@ int ms_comm_rank(const ms_comm *comm) { return comm->me; }
 const int *ms_comm_ranks(const ms_comm *comm) { return comm->rank; }
 
 ms_recorder_ring *ms_comm_ring(const ms_comm *comm) { return comm->ring; }
+
+const ms_recorder_record *ms_comm_last_done(const ms_comm *comm) {
+  return &comm->ring->record[(comm->at - 1) % MS_RECORDER_RECORDS];
+}
 
 /* ---- starting ---- */
 
@@ -121,37 +135,30 @@ static int check_part(const ms_comm *comm, const ms_coll *coll, const ms_coll_pa
   return MS_OK;
 }
 
-/* Bytes as if the shards were reduced first, then the replicas. */
-static double bytes_of(const ms_comm *comm, const ms_coll *coll) {
-  if (!coll->replicas) return ms_coll_bytes(coll->kind, comm->size, coll->part, coll->parts);
-  double bytes = ms_coll_bytes(coll->kind, comm->size / coll->replicas, coll->part, coll->parts);
-  if (coll->kind != MS_COLL_ALL_GATHER)
-    bytes += ms_coll_bytes(MS_COLL_ALL_REDUCE, coll->replicas, coll->part, coll->parts);
-  return bytes;
-}
+static const ms_coll *oldest(const ms_comm *comm) { return comm->queue[comm->reported % MS_COMM_QUEUE]; }
 
-/* Records that this rank enters coll, operation number `sequence` of its group. */
-static void record(ms_comm *comm, const ms_coll *coll, uint64_t sequence) {
-  int label = coll->label_number ? coll->label_number : ms_recorder_number(comm->recorder, coll->label);
-  comm->met = 0;
-  ms_recorder_entered(comm->recorder, comm->ring, sequence, coll->kind, label, bytes_of(comm, coll));
+int ms_comm_room(const ms_comm *comm) {
+  if (comm->epoch != ms_world_epoch(comm->world)) return comm->api->depth;
+  if (comm->on_device) return 0;
+  return comm->failed ? 0 : comm->api->depth - in_flight(comm);
 }
 
 int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
   unsigned epoch = ms_world_epoch(comm->world);
   const char *kind = ms_coll_kind_name(coll->kind);
-  if (comm->in_flight && comm->epoch == epoch)
-    return MS_FAIL(MS_EINTERNAL, "%s was started while %s is in flight", kind, ms_coll_kind_name(comm->coll->kind));
+  if (!ms_comm_room(comm)) {
+    const ms_coll *first = comm->on_device ? comm->on_device : oldest(comm);
+    return MS_FAIL(MS_EINTERNAL, "%s was started while %s is in flight", kind, ms_coll_kind_name(first->kind));
+  }
   int pairwise = ms_coll_is_pairwise(coll->kind), rooted = coll->kind == MS_COLL_BROADCAST || pairwise;
   if (rooted && (coll->root < 0 || coll->root >= comm->size || (pairwise && coll->root == comm->me)))
     return MS_FAIL(MS_EINVAL, "%s: invalid peer or root %d in a group of %d", kind, coll->root, comm->size);
   for (int i = 0; i < coll->parts; i++) MS_TRY(check_part(comm, coll, &coll->part[i]));
-  if (comm->in_flight) comm->api->abort(comm->channel); /* aborted before a recovery */
-  comm->coll = coll;
+  if (comm->epoch != epoch) ms_comm_give_up(comm); /* given up before a recovery */
   comm->epoch = epoch;
-  record(comm, coll, comm->api->next(comm->channel, coll));
+  if (!in_flight(comm)) comm->at = atomic_load_explicit(&comm->ring->head, memory_order_relaxed);
   MS_TRY(comm->api->start(comm->channel, coll));
-  comm->in_flight = 1;
+  comm->queue[comm->started++ % MS_COMM_QUEUE] = coll;
   return MS_OK;
 }
 
@@ -159,20 +166,17 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
 
 static int advance(ms_comm *comm, int *done, ms_rank_set *missing) {
   enum ms_progress progress = MS_PROGRESS_DONE;
-  *done = !comm->in_flight;
+  *done = comm->done || !in_flight(comm);
   if (*done) return MS_OK;
-  MS_TRY(comm->api->test(comm->channel, &progress, missing));
-  if (progress != MS_PROGRESS_WAITS && !comm->met++) ms_recorder_met(comm->ring);
-  *done = progress == MS_PROGRESS_DONE;
-  if (!*done) return MS_OK;
-  comm->in_flight = 0;
-  ms_recorder_left(comm->ring);
+  comm->failed = comm->api->test(comm->channel, &progress, missing) != MS_OK;
+  if (comm->failed) return ms_error_code();
+  *done = comm->done = progress == MS_PROGRESS_DONE;
   return MS_OK;
 }
 
 /* A rank that has finished the operation can give up afterwards for another reason. Testing once more after the check
  * ensures that an operation that all ranks entered completes on all of them, or on none. */
-int ms_comm_test(ms_comm *comm, int *done) {
+static int test(ms_comm *comm, int *done) {
   MS_TRY(advance(comm, done, NULL));
   if (*done) return MS_OK;
   ms_error_record before;
@@ -186,6 +190,15 @@ int ms_comm_test(ms_comm *comm, int *done) {
     return rc;
   }
   ms_error_restore(&before);
+  return MS_OK;
+}
+
+int ms_comm_test(ms_comm *comm, int *done) {
+  MS_TRY(test(comm, done));
+  if (!comm->done) return MS_OK;
+  comm->done = 0;
+  comm->reported++;
+  comm->at++;
   return MS_OK;
 }
 
@@ -205,8 +218,8 @@ int ms_comm_pause(ms_comm *comm, ms_wait *wait, unsigned seen) {
     ms_world_sleep(comm->world, seen, MOVING_SECONDS);
     return MS_OK;
   }
-  ms_wait_for others = {.kind = ms_coll_kind_name(comm->coll->kind),
-                        .label = comm->coll->label,
+  ms_wait_for others = {.kind = ms_coll_kind_name(oldest(comm)->kind),
+                        .label = oldest(comm)->label,
                         .ring = comm->ring,
                         .find = find_missing,
                         .context = comm};
@@ -229,14 +242,10 @@ int ms_comm_wait(ms_comm *comm) {
  * The communicator keeps only their count and their records, so deadlines, reports and comparisons work as for the
  * collectives of this process. */
 
-static void record_met(ms_comm *comm) {
-  if (!comm->met++) ms_recorder_met(comm->ring);
-}
-
 void ms_comm_entered(ms_comm *comm, const ms_coll *coll) {
-  comm->coll = coll;
+  comm->on_device = coll;
   comm->epoch = ms_world_epoch(comm->world);
-  record(comm, coll, ms_tickets_next(&comm->tickets, coll));
+  ms_channel_entered(&comm->tickets.config, coll, ms_tickets_next(&comm->tickets, coll));
   ms_tickets_begin(&comm->tickets, coll);
   ms_tickets_sign(&comm->tickets);
   ms_tickets_publish(&comm->tickets, MS_TICKET_ENTERED);
@@ -244,23 +253,25 @@ void ms_comm_entered(ms_comm *comm, const ms_coll *coll) {
 }
 
 void ms_comm_left(ms_comm *comm) {
-  record_met(comm);
+  ms_recorder_met(comm->ring);
   ms_recorder_misses(comm->recorder, comm->ring, NULL);
   ms_tickets_publish(&comm->tickets, MS_TICKET_FINISHED);
   comm->tickets.phase = MS_TICKET_IDLE;
+  comm->on_device = NULL;
   ms_recorder_left(comm->ring);
 }
 
 int ms_comm_watch(ms_comm *comm, ms_wait *wait) {
   double rest;
-  const char *kind = ms_coll_kind_name(comm->coll->kind), *label = comm->coll->label ? comm->coll->label : "";
+  const ms_coll *coll = comm->on_device;
+  const char *kind = ms_coll_kind_name(coll->kind), *label = coll->label ? coll->label : "";
   const ms_world *world = comm->world;
   ms_rank_set missing = ms_tickets_missing(&comm->tickets);
   int all_came = ms_rank_set_is_empty(&missing);
   ms_recorder_misses(comm->recorder, comm->ring, all_came ? NULL : &missing);
   if (!all_came)
     return ms_world_watch(comm->world, wait, &(ms_wait_for){.kind = kind, .label = label}, &missing, &rest);
-  record_met(comm);
+  ms_recorder_met(comm->ring);
   MS_TRY(ms_tickets_compare(&comm->tickets));
   double now = ms_clock();
   if (wait->left_at == 0) wait->left_at = now;
@@ -270,17 +281,4 @@ int ms_comm_watch(ms_comm *comm, ms_wait *wait) {
   world->diagnosis->behind(world->control, world->rank, &unfinished, behind, sizeof behind);
   return MS_FAIL(MS_ETIMEOUT, "%s %s: all ranks have entered it, but rank %d has not finished it within %g s%s", kind,
                  label, comm->rank[comm->me], world->timeout, behind);
-}
-
-double ms_coll_bytes(int kind, int ranks, const ms_coll_part *part, int parts) {
-  double bytes = 0, others = ranks - 1;
-  for (int i = 0; i < parts; i++) {
-    double count = (double)part[i].count;
-    int src = ms_dtype_size(part[i].src_dtype), dst = ms_dtype_size(part[i].dst_dtype);
-    if (kind == MS_COLL_ALL_GATHER) bytes += others * count * dst;
-    else if (kind == MS_COLL_REDUCE_SCATTER) bytes += others * count * src;
-    else if (kind == MS_COLL_ALL_REDUCE) bytes += 2 * others / ranks * count * src;
-    else if (kind != MS_COLL_BARRIER) bytes += count * src;
-  }
-  return bytes;
 }

@@ -2,7 +2,9 @@
  *
  * A communicator is one ordered channel: all its ranks issue the same operations in the same order. An operation is
  * started, then tested until it is done; ms_comm_wait tests and sleeps on the doorbell with a deadline. One thread can
- * therefore keep several channels moving while it computes. Within a host sums are taken in rank order of the group
+ * therefore keep several channels moving while it computes. Between hosts several operations can be started: they are
+ * executed strictly in order, and each is entered by itself as soon as the one before it is done on this rank, so the
+ * link does not stand still until the caller looks. Within a host sums are taken in rank order of the group
  * with f32 accumulation, so results are reproducible bit for bit. Buffers that peers read are in shared regions: the
  * caller passes each peer's address.
  *
@@ -21,7 +23,7 @@
  * those of bf16 in f32 would double the bytes of that half. shared[p] is NULL for a rank of another host, except for
  * shared[0] of an all_gather: the ranks of each host share a result. On a host without the root of a broadcast, the
  * ranks copy it from each other: there shared[p] [count] is a buffer of rank p that is overwritten. Sources can be
- * overwritten as soon as an operation is done. The shared result of an all_gather stays valid until this rank enters
+ * overwritten as soon as an operation is done. The shared result of an all_gather stays valid until this rank starts
  * the next all_gather into it. An all_reduce can overwrite the sources itself.
  */
 #ifndef MS_COMM_COLLECTIVES_COMM_H
@@ -31,6 +33,9 @@
 #include "comm/group/wait.h"
 
 typedef struct ms_comm ms_comm;
+
+/* Operations of a communicator between hosts that can be started and not done. */
+enum { MS_COMM_QUEUE = 8 };
 
 /* One buffer of a grouped collective. count is in elements:
  *   all_gather      count: each rank's chunk. src [count] is private to this rank, f32 or bf16; shared [ranks*count] is
@@ -83,16 +88,23 @@ int ms_comm_size(const ms_comm *comm);
 int ms_comm_rank(const ms_comm *comm);
 /* [size] world ranks in group order; the communicator's. */
 const int *ms_comm_ranks(const ms_comm *comm);
-/* The flight recorder's ring of this communicator; its last record is the last operation started. */
+/* The flight recorder's ring of this communicator; its last record is the last operation entered. */
 struct ms_recorder_ring *ms_comm_ring(const ms_comm *comm);
+/* In that ring, the record of the operation that was last reported as done. */
+const struct ms_recorder_record *ms_comm_last_done(const ms_comm *comm);
 
-/* Starts the next operation; the previous one must be done. Never blocks. */
+/* How many further operations can be started now. Inside one host: 1 when none is in flight, otherwise 0. Between hosts
+ * up to MS_COMM_QUEUE are in flight or wait for their turn; 0 after one has failed, until the next recovery. */
+int ms_comm_room(const ms_comm *comm);
+/* Starts the next operation; ms_comm_room is above 0. Never blocks. */
 int ms_comm_start(ms_comm *comm, const ms_coll *coll);
-/* Advances as far as possible without waiting; *done = 1 when the operation is complete. */
+/* Advances as far as possible without waiting. About the oldest operation that was started and not reported as done:
+ * *done = 1 reports it; the next call is about the one after it. *done = 1, too, when there is none. Operations behind
+ * one that fails are not done either. */
 int ms_comm_test(ms_comm *comm, int *done);
-/* Sleeps once until the operation in flight may have advanced; for callers that keep several channels moving: read the
+/* Sleeps once until the oldest operation may have advanced; for callers that keep several channels moving: read the
  * doorbell (seen), test every channel, and pause on one when none advanced. `wait` is zero-filled when the operation
- * starts. Fails as ms_comm_wait does. */
+ * becomes the oldest. Fails as ms_comm_wait does. */
 int ms_comm_pause(ms_comm *comm, ms_wait *wait, unsigned seen);
 /* For a collective that runs on a device, the communicator only keeps the count and the flight record: call these as
  * soon as the host knows that this rank's device has entered it, and has left it. `coll` lives until then. */
@@ -101,9 +113,12 @@ void ms_comm_left(ms_comm *comm);
 /* Checks on such a collective between the two calls: fails as ms_comm_wait does when the others do not enter. `wait` is
  * zero-filled when it was entered. */
 int ms_comm_watch(ms_comm *comm, ms_wait *wait);
-/* Waits until the operation is done. Fails with MS_ETIMEOUT (naming operation, label and the missing ranks), MS_EPEER
- * or MS_EINTERRUPT. */
+/* Waits until the oldest operation is done, and reports it. Fails with MS_ETIMEOUT (naming operation, label and the
+ * missing ranks), MS_EPEER or MS_EINTERRUPT. */
 int ms_comm_wait(ms_comm *comm);
+/* Gives up the operations that are not done: this rank does not touch their buffers any more. If there were any, the
+ * communicator can be used again after a recovery. */
+void ms_comm_give_up(ms_comm *comm);
 /* Bytes that this rank reads from or writes for others in one such operation, by the closed forms of a ring: (n-1)/n of
  * the full buffer for all_gather (in dst_dtype) and reduce_scatter (in src_dtype), twice that for all_reduce. */
 double ms_coll_bytes(int kind, int ranks, const ms_coll_part *part, int parts);

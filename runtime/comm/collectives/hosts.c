@@ -1,4 +1,5 @@
-/* hosts.c - channels among ranks of several hosts: the table, and the stages of an operation.
+/* hosts.c - channels among ranks of several hosts: the table, and the stages of an operation. The progress thread takes
+ * an operation through all of them, and the program's thread helps when it looks.
  *
  *   enter    the ranks of this host have entered (tickets)
  *   wire     the partners have entered the same, and all pieces have moved (hosts_plan.h says which, hosts_move.c how)
@@ -29,25 +30,15 @@ static const double LAST_SECONDS = 0.25, LAST_SHARE = 0.05;
 
 struct ms_channel {
   ms_hosts_lane *lane;
-  ms_channel *inside; /* for sends and receives between ranks of this host */
-  int is_inside;      /* the operation in flight is one of those */
 };
 
 /* ---- steps within the host, by either thread ---- */
-
-static void await(ms_hosts_lane *lane, enum ms_ticket_step step, enum ms_hosts_stage stage) {
-  ms_tickets_publish(&lane->tickets, step);
-  ms_tickets_await(&lane->tickets, step);
-  /* Later steps concern the ranks of one host only, and are taken by threads that wait for nothing else. */
-  ms_recorder_target(lane->tickets.config.ring, lane->tickets.base + MS_TICKET_ENTERED);
-  lane->stage = stage;
-}
 
 static void finish(ms_hosts_lane *lane) {
   const ms_coll *coll = lane->coll;
   /* The ranks that copy a broadcast from its root do not wait. */
   int waits = coll->kind != MS_COLL_BROADCAST || coll->root == lane->shape.me || lane->apart[coll->root];
-  await(lane, MS_TICKET_FINISHED, waits ? MS_HOSTS_FINISH : MS_HOSTS_DONE);
+  ms_hosts_await(lane, MS_TICKET_FINISHED, waits ? MS_HOSTS_FINISH : MS_HOSTS_DONE);
 }
 
 /* This rank's share of what needs no wire. */
@@ -55,6 +46,13 @@ static void share(const ms_hosts_lane *lane) {
   const ms_coll *coll = lane->coll;
   int here = coll->kind == MS_COLL_BROADCAST && coll->root != lane->shape.me && !lane->apart[coll->root];
   if (here) ms_move_share(lane->shape.size, lane->shape.me, coll);
+}
+
+static int step_inside(ms_hosts_lane *lane, ms_rank_set *missing) {
+  enum ms_progress progress;
+  MS_TRY(ms_channel_shared_memory.test(lane->inside, &progress, missing));
+  if (progress == MS_PROGRESS_DONE) lane->stage = MS_HOSTS_DONE;
+  return MS_OK;
 }
 
 static int step_within(ms_hosts_lane *lane) {
@@ -143,63 +141,92 @@ static int move(ms_hosts_lane *lane, int *busy) {
   if (lane->stage == MS_HOSTS_WIRE) MS_TRY(ms_hosts_move(lane, busy));
   if (lane->stage != MS_HOSTS_WIRE || !is_over(lane)) return check_partners(lane);
   for (int i = 0; i < lane->partners; i++) forget_words(&lane->partner[i]);
-  if (ms_hosts_pulls(lane)) await(lane, MS_TICKET_SHARED, MS_HOSTS_SHARE);
+  if (ms_hosts_pulls(lane)) ms_hosts_await(lane, MS_TICKET_SHARED, MS_HOSTS_SHARE);
   else finish(lane);
   *busy = 1;
   return step_within(lane);
-}
-
-static uint64_t *pairs_with(const ms_hosts_lane *lane, const ms_coll *coll) {
-  return &lane->pairs[(coll->kind == MS_COLL_RECV ? lane->shape.size : 0) + coll->root];
 }
 
 static int move_pair(ms_hosts_lane *lane, int *news) {
   MS_TRY(ms_hosts_move_pair(lane, news));
   if (!ms_hosts_is_over_with(&lane->peer)) return check_partner(lane, &lane->peer);
   forget_words(&lane->peer);
-  *pairs_with(lane, lane->coll) += 1;
   lane->stage = MS_HOSTS_DONE;
   return MS_OK;
 }
 
-static int is_in_flight(const ms_hosts_lane *lane) {
-  return ms_hosts_is_within(lane->stage) || lane->stage == MS_HOSTS_WIRE;
+/* ---- the operation in flight ---- */
+
+static enum ms_progress progress_of(const ms_hosts_lane *lane) {
+  if (lane->stage == MS_HOSTS_DONE) return MS_PROGRESS_DONE;
+  if (lane->stage == MS_HOSTS_ENTER || lane->stage == MS_HOSTS_INSIDE) return MS_PROGRESS_WAITS;
+  if (ms_coll_is_pairwise(lane->coll->kind)) return lane->peer.agreed ? MS_PROGRESS_MET : MS_PROGRESS_WAITS;
+  for (int i = 0; i < lane->partners; i++)
+    if (!lane->partner[i].agreed) return MS_PROGRESS_WAITS;
+  return MS_PROGRESS_MET;
+}
+
+/* After a step by either thread. */
+static void go_on(ms_hosts_lane *lane) {
+  if (ms_hosts_is_in_flight(lane) && progress_of(lane) == MS_PROGRESS_MET) ms_recorder_met(lane->tickets.config.ring);
+  ms_hosts_go_on(lane);
 }
 
 static int advance(ms_hosts_lane *lane, int *news, int *busy) {
   use_key(lane);
   if (lane->stage != MS_HOSTS_SHARE && lane->stage != MS_HOSTS_FINISH) MS_TRY(ms_hosts_agree(lane, news));
-  if (!is_in_flight(lane)) return MS_OK;
+  if (lane->stage == MS_HOSTS_INSIDE) return step_inside(lane, NULL);
+  if (!ms_hosts_is_in_flight(lane)) return MS_OK;
   if (ms_coll_is_pairwise(lane->coll->kind)) return move_pair(lane, news);
   MS_TRY(step_within(lane));
   return lane->stage == MS_HOSTS_ENTER || lane->stage == MS_HOSTS_WIRE ? move(lane, busy) : MS_OK;
 }
 
+static int is_whole(const ms_hosts_lane *lane) {
+  return lane->stage != MS_HOSTS_FAILED && lane->stage != MS_HOSTS_BROKEN;
+}
+
+/* A send within the host rings no listener. */
+static int has_to_poll(const ms_hosts_lane *lane) {
+  return lane->stage == MS_HOSTS_INSIDE || (lane->failed_at > 0 && ms_hosts_is_in_flight(lane));
+}
+
+/* The program's thread has the lock for a moment, or while it copies: it wakes this one when it is done (unlock). */
+static int take_lock(ms_hosts_lane *lane) {
+  if (!pthread_mutex_trylock(&lane->lock)) return 1;
+  atomic_store(&lane->knocked, 1);
+  return !pthread_mutex_trylock(&lane->lock);
+}
+
 static enum ms_turn turn(ms_progress_task *task) {
   ms_hosts_lane *lane = (ms_hosts_lane *)task;
   int news = 0, busy = 0;
-  if (pthread_mutex_trylock(&lane->lock)) return MS_TURN_POLLS;
-  enum ms_hosts_stage before = lane->stage;
+  if (!take_lock(lane)) return MS_TURN_SLEEPS;
+  const enum ms_hosts_stage before = lane->stage;
+  const uint64_t ended = lane->ended;
   if (lane->cancel) cancel(lane);
-  if (before != MS_HOSTS_FAILED && before != MS_HOSTS_BROKEN && advance(lane, &news, &busy)) {
-    ms_error_save(&lane->error);
-    cancel(lane);
-    lane->stage = is_in_flight(lane) ? MS_HOSTS_FAILED : MS_HOSTS_BROKEN;
-  }
-  const int polls = ms_hosts_is_within(lane->stage) || (lane->failed_at > 0 && is_in_flight(lane));
-  enum ms_turn needs = busy ? MS_TURN_BUSY : polls ? MS_TURN_POLLS : MS_TURN_SLEEPS;
-  news |= lane->stage != before;
+  if (is_whole(lane) && advance(lane, &news, &busy)) ms_hosts_fail(lane);
+  go_on(lane);
+  /* The next operation has begun: its first messages leave at once. */
+  busy |= lane->ended != ended || lane->cancel;
+  enum ms_turn needs = busy ? MS_TURN_BUSY : has_to_poll(lane) ? MS_TURN_POLLS : MS_TURN_SLEEPS;
+  news |= lane->stage != before || lane->ended != ended;
   pthread_mutex_unlock(&lane->lock);
   if (news) ms_control_ring(ms_world_control(lane->world), ms_world_rank(lane->world));
   return needs;
+}
+
+/* In the program's thread. */
+static void unlock(ms_hosts_lane *lane) {
+  pthread_mutex_unlock(&lane->lock);
+  if (atomic_exchange(&lane->knocked, 0)) ms_progress_wake(lane->thread);
 }
 
 /* ---- giving up ---- */
 
 /* Waits until the progress thread has cancelled what is in flight. */
 static void give_up_locked(ms_hosts_lane *lane) {
-  lane->owner = NULL;
-  if (lane->stage == MS_HOSTS_DONE) lane->stage = MS_HOSTS_NONE;
+  ms_hosts_drop(lane);
   if (lane->stage == MS_HOSTS_NONE) return;
   lane->stage = MS_HOSTS_BROKEN;
   lane->cancel = lane->keyed;
@@ -213,7 +240,7 @@ static void give_up(ms_progress_task *task) {
   ms_hosts_lane *lane = (ms_hosts_lane *)task;
   pthread_mutex_lock(&lane->lock);
   give_up_locked(lane);
-  pthread_mutex_unlock(&lane->lock);
+  unlock(lane);
 }
 
 /* ---- the table ---- */
@@ -224,19 +251,11 @@ static int open_channel(const ms_channel_config *config, ms_channel **channel) {
   ms_channel *opened = ms_calloc(1, sizeof *opened);
   if (!opened) return MS_ENOMEM;
   MS_GOTO(ms_hosts_lane_open(config, &(ms_progress_task){.turn = turn, .give_up = give_up}, &opened->lane));
-  MS_GOTO(ms_channel_shared_memory.open(config, &opened->inside));
   *channel = opened;
   return MS_OK;
 fail:
   free(opened);
   return rc;
-}
-
-static uint64_t next(const ms_channel *channel, const ms_coll *coll) {
-  const ms_hosts_lane *lane = channel->lane;
-  if (ms_coll_is_pairwise(coll->kind) && lane->apart[coll->root])
-    return ms_world_epoch(lane->world) == lane->epoch ? *pairs_with(lane, coll) + 1 : 1;
-  return ms_tickets_next(&channel->lane->tickets, coll);
 }
 
 /* Plans share copies among replicas of one host only (plan/nodes.c). */
@@ -246,111 +265,64 @@ static int check_supported(const ms_hosts_lane *lane, const ms_coll *coll) {
                  ms_coll_kind_name(coll->kind), coll->label ? coll->label : "", coll->replicas, lane->shape.hosts);
 }
 
-static void enter(ms_hosts_lane *lane, const ms_coll *coll) {
-  ms_tickets_begin(&lane->tickets, coll);
-  if (ms_coll_is_pairwise(coll->kind)) {
-    ms_hosts_begin_pair(lane);
-    ms_recorder_target(lane->tickets.config.ring, 0);
-    lane->moved_at = lane->entered_at;
-    lane->stage = MS_HOSTS_WIRE;
-    return;
-  }
-  ms_hosts_begin(lane);
-  ms_tickets_sign(&lane->tickets);
-  await(lane, MS_TICKET_ENTERED, MS_HOSTS_ENTER);
-}
-
-static int begin(ms_hosts_lane *lane, const ms_channel *channel, const ms_coll *coll) {
-  unsigned epoch = ms_world_epoch(lane->world);
-  if (epoch != lane->epoch) {
-    lane->cancel = lane->keyed;
-    lane->stage = MS_HOSTS_NONE;
-    lane->epoch = epoch;
-    memset(lane->pairs, 0, 2 * sizeof *lane->pairs * (size_t)lane->shape.size);
-  }
-  if (lane->stage != MS_HOSTS_NONE)
-    return MS_FAIL(MS_EPEER, "%s %s: an operation of the same ranks failed or was given up before; recover first",
-                   ms_coll_kind_name(coll->kind), coll->label ? coll->label : "");
-  MS_TRY(ms_hosts_sign(lane, coll));
-  lane->coll = coll;
-  lane->owner = channel;
-  lane->entered_at = ms_clock();
-  lane->failed_at = 0;
-  enter(lane, coll);
-  return MS_OK;
-}
-
 static int start(ms_channel *channel, const ms_coll *coll) {
   ms_hosts_lane *lane = channel->lane;
-  channel->is_inside = ms_coll_is_pairwise(coll->kind) && !lane->apart[coll->root];
-  if (channel->is_inside) return ms_channel_shared_memory.start(channel->inside, coll);
   MS_TRY(check_supported(lane, coll));
-  if (ms_coll_is_pairwise(coll->kind)) MS_TRY(ms_hosts_meet_peer(lane, coll->root));
+  if (ms_coll_is_pairwise(coll->kind) && lane->apart[coll->root]) MS_TRY(ms_hosts_meet_peer(lane, coll->root));
   pthread_mutex_lock(&lane->lock);
-  int rc = begin(lane, channel, coll);
-  pthread_mutex_unlock(&lane->lock);
-  ms_progress_wake(lane->thread);
+  int rc = ms_hosts_start(lane, channel, coll);
+  atomic_store(&lane->knocked, 1);
+  unlock(lane);
   return rc;
 }
 
-static enum ms_progress progress_of(const ms_hosts_lane *lane) {
-  if (lane->stage == MS_HOSTS_DONE) return MS_PROGRESS_DONE;
-  if (lane->stage == MS_HOSTS_ENTER) return MS_PROGRESS_WAITS;
-  if (ms_coll_is_pairwise(lane->coll->kind)) return lane->peer.agreed ? MS_PROGRESS_MET : MS_PROGRESS_WAITS;
-  for (int i = 0; i < lane->partners; i++)
-    if (!lane->partner[i].agreed) return MS_PROGRESS_WAITS;
-  return MS_PROGRESS_MET;
-}
-
-/* With the lock. */
-static int look(ms_hosts_lane *lane, enum ms_progress *progress, ms_rank_set *missing) {
+/* The oldest operation is the one in flight. */
+static int step(ms_hosts_lane *lane, enum ms_progress *progress, ms_rank_set *missing) {
   const enum ms_hosts_stage before = lane->stage;
   if (before == MS_HOSTS_FAILED) {
     ms_error_restore(&lane->error);
     return ms_error_code();
   }
-  MS_TRY(step_within(lane));
-  if (lane->stage != before) ms_progress_wake(lane->thread);
+  if (!ms_hosts_is_in_flight(lane)) return MS_FAIL(MS_EPEER, "the operation was given up by a recovery");
+  MS_TRY(before == MS_HOSTS_INSIDE ? step_inside(lane, missing) : step_within(lane));
   *progress = progress_of(lane);
-  if (*progress == MS_PROGRESS_DONE) {
-    lane->stage = MS_HOSTS_NONE;
-    lane->owner = NULL;
-  } else if (missing) *missing = ms_hosts_missing(lane);
+  if (missing && ms_hosts_is_in_flight(lane) && before != MS_HOSTS_INSIDE) *missing = ms_hosts_missing(lane);
+  if (lane->stage != before) atomic_store(&lane->knocked, 1);
+  go_on(lane);
+  return MS_OK;
+}
+
+/* With the lock. */
+static int look(ms_hosts_lane *lane, enum ms_progress *progress, ms_rank_set *missing) {
+  if (lane->reported == lane->ended) MS_TRY(step(lane, progress, missing));
+  if (ms_hosts_report(lane)) *progress = MS_PROGRESS_DONE;
   return MS_OK;
 }
 
 static int test(ms_channel *channel, enum ms_progress *progress, ms_rank_set *missing) {
   ms_hosts_lane *lane = channel->lane;
-  if (channel->is_inside) return ms_channel_shared_memory.test(channel->inside, progress, missing);
   *progress = MS_PROGRESS_WAITS;
   /* While the progress thread has its turn, there is nothing to do here; it rings when something has changed. */
   if (missing) pthread_mutex_lock(&lane->lock);
   else if (pthread_mutex_trylock(&lane->lock)) return MS_OK;
   int rc = look(lane, progress, missing);
-  pthread_mutex_unlock(&lane->lock);
+  unlock(lane);
   return rc;
 }
 
-static void abort_operation(ms_channel *channel) {
+static void abort_operations(ms_channel *channel) {
   ms_hosts_lane *lane = channel->lane;
-  if (channel->is_inside) {
-    ms_channel_shared_memory.abort(channel->inside);
-    return;
-  }
   pthread_mutex_lock(&lane->lock);
   if (lane->owner == channel) give_up_locked(lane);
-  pthread_mutex_unlock(&lane->lock);
+  unlock(lane);
 }
 
-static void close_channel(ms_channel *channel) {
-  ms_channel_shared_memory.close(channel->inside);
-  free(channel);
-}
+static void close_channel(ms_channel *channel) { free(channel); }
 
 const ms_channel_api ms_channel_hosts = {.name = "hosts",
+                                         .depth = MS_COMM_QUEUE,
                                          .open = open_channel,
-                                         .next = next,
                                          .start = start,
                                          .test = test,
-                                         .abort = abort_operation,
+                                         .abort = abort_operations,
                                          .close = close_channel};

@@ -1,10 +1,10 @@
-/* hosts.h - the parts of channels between hosts (hosts.c, hosts_lane.c, hosts_agree.c, hosts_flow.c, hosts_move.c,
- * hosts_pair.c, hosts_missing.c). Internal to collectives.
+/* hosts.h - the parts of channels between hosts (hosts.c, hosts_lane.c, hosts_queue.c, hosts_agree.c, hosts_flow.c,
+ * hosts_move.c, hosts_pair.c, hosts_missing.c). Internal to collectives.
  *
- * All channels of the same ranks and number share a lane: its keys, its staging memory, the operation in flight. The
- * lock protects everything in it except for the transfers, which belong to the progress thread. The thread that calls
- * the engine starts operations; it and the progress thread do the steps among the ranks of this host, whichever comes
- * first; only the progress thread does the wire.
+ * All channels of the same ranks and number share a lane: its keys, its staging memory, its operations. The lock
+ * protects everything in it except for the transfers, which belong to the progress thread. The thread that calls the
+ * engine starts operations; it and the progress thread do the steps among the ranks of this host, whichever comes
+ * first, and begin the next operation; only the progress thread does the wire.
  *
  * Memory of a lane, in pieces of 256 KiB (MS_HOSTS_PIECE), allocated when it is opened and touched when it is used: at
  * most 8 that come in and 8 that go out, or 2 for each partner if that is more, and one for the sum of this host. A
@@ -67,7 +67,8 @@ enum ms_hosts_stage {
   MS_HOSTS_WIRE,
   MS_HOSTS_SHARE,  /* all-reduce: waits until all of this host have their sums */
   MS_HOSTS_FINISH, /* waits until the ranks of this host have finished */
-  MS_HOSTS_DONE,
+  MS_HOSTS_INSIDE, /* a send or recv between two ranks of this host, through its memory */
+  MS_HOSTS_DONE,   /* until ms_hosts_go_on */
   MS_HOSTS_FAILED, /* `error` has not been reported */
   MS_HOSTS_BROKEN  /* until the next recovery */
 };
@@ -88,17 +89,23 @@ typedef struct ms_hosts_lane {
   char *staging, *own;       /* own [MS_HOSTS_PIECE]: the sum of this host */
   const void **source;       /* scratch: sources of a sum */
   uint64_t key, name;        /* key: the first of MS_HOSTS_KEYS; name: hash of the ranks and the channel */
+  ms_channel *inside;        /* does sends and receives between ranks of this host */
+  _Atomic int knocked;       /* the progress thread found the lock taken, or has something to do now */
   /* Under the lock. */
   pthread_mutex_t lock;
   pthread_cond_t cancelled;
   int keyed, cancel; /* the key is in use; the progress thread has to cancel it */
   unsigned epoch;    /* the world's, when the last operation was started */
-  double entered_at; /* when that was (ms_clock) */
-  double failed_at;  /* when a connection that it needs had failed; 0: none has */
+  /* Operation k, from 0, is in place k % MS_COMM_QUEUE. Those below `reported` were reported as done, those below
+   * `ended` are done, `ended` is in flight if it was started, and those behind it wait for their turn. */
+  const ms_coll *queue[MS_COMM_QUEUE];
+  uint64_t started, ended, reported;
+  const ms_channel *owner; /* the channel that started them; NULL: all were reported */
+  double entered_at;       /* when this rank entered coll (ms_clock) */
+  double failed_at;        /* when a connection that it needs had failed; 0: none has */
   enum ms_hosts_stage stage;
   ms_tickets tickets;
-  const ms_coll *coll;
-  const ms_channel *owner; /* the channel that started coll */
+  const ms_coll *coll; /* in flight */
   ms_hosts_signature mine;
   ms_hosts_range *asked; /* [asked_room] */
   int asked_room;
@@ -116,6 +123,10 @@ static inline int ms_hosts_is_within(enum ms_hosts_stage stage) {
   return stage == MS_HOSTS_ENTER || stage == MS_HOSTS_SHARE || stage == MS_HOSTS_FINISH;
 }
 
+static inline int ms_hosts_is_in_flight(const ms_hosts_lane *lane) {
+  return ms_hosts_is_within(lane->stage) || lane->stage == MS_HOSTS_WIRE || lane->stage == MS_HOSTS_INSIDE;
+}
+
 /* 1: in the operation in flight, the ranks of this host end with parts of the result in their shared buffers, and then
  * copy each other's. */
 static inline int ms_hosts_pulls(const ms_hosts_lane *lane) {
@@ -126,6 +137,22 @@ static inline int ms_hosts_pulls(const ms_hosts_lane *lane) {
 
 /* Finds or opens the lane of these ranks and channel; task: its functions, except for `free`. */
 int ms_hosts_lane_open(const ms_channel_config *config, const ms_progress_task *task, ms_hosts_lane **lane);
+
+/* hosts_queue.c: the operations that were started, with the lock. */
+/* Starts an operation; begins it if none is in flight. Fails with MS_EPEER when one failed or was given up before, with
+ * MS_EINTERNAL while another channel has operations here. */
+int ms_hosts_start(ms_hosts_lane *lane, const ms_channel *channel, const ms_coll *coll);
+/* If the operation in flight is done (MS_HOSTS_DONE), leaves it and begins the next one. */
+void ms_hosts_go_on(ms_hosts_lane *lane);
+/* 1: the oldest operation is done, and counts as reported now. */
+int ms_hosts_report(ms_hosts_lane *lane);
+/* Forgets all operations. */
+void ms_hosts_drop(ms_hosts_lane *lane);
+/* The operation in flight fails with the error of the calling thread, which is clear again; the progress thread has to
+ * cancel its transfers. */
+void ms_hosts_fail(ms_hosts_lane *lane);
+/* Publishes a step of the operation in flight, and waits in `stage` until the ranks of this host have reached it. */
+void ms_hosts_await(ms_hosts_lane *lane, enum ms_ticket_step step, enum ms_hosts_stage stage);
 
 /* hosts_agree.c: the first messages. */
 /* Fills what this rank enters. Fails with MS_ENOMEM. */

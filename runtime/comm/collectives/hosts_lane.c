@@ -8,6 +8,7 @@
 
 static void free_lane(ms_hosts_lane *lane) {
   for (int i = 0; lane->partner && i < lane->partners; i++) free(lane->partner[i].asked);
+  if (lane->inside) ms_channel_shared_memory.close(lane->inside);
   pthread_cond_destroy(&lane->cancelled);
   pthread_mutex_destroy(&lane->lock);
   ms_hosts_shape_free(&lane->shape);
@@ -154,6 +155,7 @@ int ms_hosts_lane_open(const ms_channel_config *config, const ms_progress_task *
   pthread_mutex_init(&lane->lock, NULL);
   pthread_cond_init(&lane->cancelled, NULL);
   MS_GOTO(know_ranks(lane, config));
+  MS_GOTO(ms_channel_shared_memory.open(&lane->tickets.config, &lane->inside));
   MS_GOTO(find_partners(lane));
   MS_GOTO(stage(lane));
   MS_GOTO(connect_partners(lane));

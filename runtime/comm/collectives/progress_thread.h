@@ -13,7 +13,7 @@ typedef struct ms_progress_thread ms_progress_thread;
 /* What a task needs after its turn. */
 enum ms_turn {
   MS_TURN_SLEEPS = 0, /* nothing, until a transfer ends or ms_progress_wake is called */
-  MS_TURN_POLLS = 1,  /* a turn within a millisecond: it waits for words that ranks of this host write */
+  MS_TURN_POLLS = 1,  /* a turn within a millisecond: nothing wakes it for what it waits for */
   MS_TURN_BUSY = 2    /* another turn at once */
 };
 

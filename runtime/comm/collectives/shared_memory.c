@@ -20,12 +20,9 @@ static int open_channel(const ms_channel_config *config, ms_channel **channel) {
   return MS_OK;
 }
 
-static uint64_t next(const ms_channel *channel, const ms_coll *coll) {
-  return ms_tickets_next(&channel->tickets, coll);
-}
-
 static int start(ms_channel *channel, const ms_coll *coll) {
   ms_tickets *t = &channel->tickets;
+  ms_channel_entered(&t->config, coll, ms_tickets_next(t, coll));
   ms_tickets_begin(t, coll);
   if (ms_coll_is_pairwise(coll->kind)) {
     if (coll->kind == MS_COLL_SEND) ms_tickets_publish_pair(t, ms_tickets_sent(t, t->config.me, coll->root));
@@ -83,7 +80,9 @@ static int test(ms_channel *channel, enum ms_progress *progress, ms_rank_set *mi
     MS_TRY(advance(t));
   }
   *progress = t->phase == MS_TICKET_IDLE ? MS_PROGRESS_DONE : met ? MS_PROGRESS_MET : MS_PROGRESS_WAITS;
-  if (missing && t->phase != MS_TICKET_IDLE) *missing = ms_tickets_missing(t);
+  if (*progress != MS_PROGRESS_WAITS) ms_recorder_met(t->config.ring);
+  if (*progress == MS_PROGRESS_DONE) ms_recorder_left(t->config.ring);
+  else if (missing) *missing = ms_tickets_missing(t);
   return MS_OK;
 }
 
@@ -92,8 +91,8 @@ static void abort_operation(ms_channel *channel) { channel->tickets.phase = MS_T
 static void close_channel(ms_channel *channel) { free(channel); }
 
 const ms_channel_api ms_channel_shared_memory = {.name = "shared memory",
+                                                 .depth = 1,
                                                  .open = open_channel,
-                                                 .next = next,
                                                  .start = start,
                                                  .test = test,
                                                  .abort = abort_operation,

@@ -150,7 +150,10 @@ static ms_recorder_record *open_record(ms_recorder_ring *ring) {
   return &ring->record[(load(&ring->head) - 1) % MS_RECORDER_RECORDS];
 }
 
-void ms_recorder_met(ms_recorder_ring *ring) { store(&open_record(ring)->met, ms_recorder_now()); }
+void ms_recorder_met(ms_recorder_ring *ring) {
+  ms_recorder_record *record = open_record(ring);
+  if (!load(&record->met)) store(&record->met, ms_recorder_now());
+}
 
 void ms_recorder_left(ms_recorder_ring *ring) {
   atomic_store_explicit(&open_record(ring)->left, ms_recorder_now(), memory_order_release);

@@ -3,9 +3,10 @@
  *
  * A rank's flight recorder says where the rank is now (in which phase of which step, at which unit, or since when
  * outside the engine), and has a ring of records per communicator: which collective it entered, when all ranks had
- * entered it, when it left. A ring has one writer, the thread that drives its communicator; the rank's place also has
- * one writer, the thread that calls the engine. Writers only store: they take no lock and never wait, so a write costs
- * tens of nanoseconds. Readers can be late by a record; its sequence number shows whether a record was overwritten.
+ * entered it, when it left. A ring has one writer at a time, the thread that drives its communicator: between hosts,
+ * the one that holds its lane's lock. The rank's place has one writer, the thread that calls the engine. Writers only
+ * store: they take no lock and never wait, so a write costs tens of nanoseconds. Readers can be late by a record; its
+ * sequence number shows whether a record was overwritten.
  *
  * Texts (phases, units) are numbered once, when a plan is bound, by the rank that uses them.
  */
@@ -118,7 +119,7 @@ static inline void ms_recorder_at(ms_recorder *recorder, uint32_t label, double 
 /* The ring of this group: the one that it already has, or a free one; NULL when all are taken. */
 ms_recorder_ring *ms_recorder_ring_of(ms_recorder *recorder, uint32_t group);
 
-/* Record a collective: entered, entered by all, left. */
+/* Record a collective: entered, entered by all (the first call counts), left. */
 void ms_recorder_entered(ms_recorder *recorder, ms_recorder_ring *ring, uint64_t sequence, int kind, int label,
                          double bytes);
 void ms_recorder_met(ms_recorder_ring *ring);
