@@ -61,9 +61,21 @@ static int bind_plan(ms_exec *exec) {
   return MS_OK;
 }
 
+/* A run that failed can have left collectives in flight, which use what ms_exec_sort allocated. */
+static void give_up_collectives(const ms_exec *exec) {
+  for (int p = 0; p < MS_PHASES; p++)
+    for (int s = 0; s < MS_NAMED_STREAMS; s++) {
+      const ms_exec_stream *stream = &exec->phase[p].stream[s];
+      for (int i = 0; i < stream->n; i++)
+        if (stream->instr[i].kind == MS_INSTR_COLLECTIVE && stream->instr[i].comm)
+          ms_comm_give_up(stream->instr[i].comm);
+    }
+}
+
 static void destroy_exec(void *object) {
   ms_exec *exec = object;
   if (exec->runner && exec->runner->close) exec->runner->close(exec);
+  give_up_collectives(exec);
   ms_exec_unsort(exec);
   ms_handle_drop(exec->profile);
 }

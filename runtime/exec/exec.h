@@ -46,12 +46,17 @@ typedef struct ms_exec_phase {
   int activity; /* "phase first", as a flight recorder number */
 } ms_exec_phase;
 
-/* A stream's position in the running phase, and counts for that run. Written by the stream's thread only. */
+/* A stream's position in the running phase, and counts for that run. Written by the stream's thread only.
+ *
+ * A stream can run ahead: [at, ahead) are instructions that are not complete, of which the collectives were started,
+ * all on one communicator, and the waits are over. */
 typedef struct ms_exec_cursor {
-  int at;          /* index of the next instruction */
-  int in_flight;   /* the collective at `at` was started */
-  ms_wait wait;    /* for that collective's peers */
-  double ready_at; /* when an injected delay before that collective ends, as ms_clock; 0: no delay */
+  int at;          /* index of the first instruction that is not complete */
+  int ahead;       /* index of the next instruction to look at; used for collectives only */
+  int in_flight;   /* collectives in [at, ahead) */
+  ms_comm *comm;   /* that of the collective that was started last */
+  ms_wait wait;    /* for the peers of the oldest collective in flight */
+  double ready_at; /* when an injected delay before the collective at `ahead` ends, as ms_clock; 0: no delay */
   int64_t instructions, collectives;
   double comm_bytes[MS_MAX_MESH_DIMS];
   ms_traffic traffic[MS_MAX_MESH_DIMS];
@@ -121,9 +126,12 @@ int ms_exec_admit(ms_exec *exec, int phase, const ms_step_inputs *inputs);
 
 /* Where the host writes an input. */
 void *ms_exec_input_at(ms_exec *exec, int input);
-/* 1 when the collective at the head of a stream is free to start: no delay was injected before it, or the delay has
- * passed. The first call starts the delay. */
-int ms_exec_may_start(ms_exec *exec, int stream);
+/* In the running phase. Acquires what was done before the event. */
+static inline int ms_exec_is_recorded(const ms_exec *exec, int event) {
+  return atomic_load_explicit(&exec->event[event], memory_order_acquire) == exec->epoch;
+}
+/* Starts the collectives of a stream that can be started now, in order, without waiting. */
+int ms_exec_start_ahead(ms_exec *exec, int phase, int stream);
 /* Notes the next kernel for reports, and takes the delay after forward. now: when the kernel begins, as ms_clock. */
 void ms_exec_enter_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 /* Calls the kernel, which runs it or, on an asynchronous device, enqueues it. */
@@ -131,6 +139,8 @@ int ms_exec_call_kernel(const ms_exec *exec, int phase, const ms_exec_instr *ins
 /* Both of the above on the host; also records the kernel in the profile and calls after_kernel. */
 int ms_exec_run_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr);
+/* Tests the oldest collective in flight, which is at `at`; *done: it is complete, and counted. */
+int ms_exec_test_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done);
 /* The mesh dimension of a stream's collectives; -1: compute has none. */
 int ms_exec_dim(const ms_exec *exec, int stream);
 /* Adds the time since `since` to a counter; returns now. */

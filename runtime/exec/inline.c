@@ -1,8 +1,9 @@
 /* inline.c - runs a phase on one thread: the compute stream's kernels in order, and collectives between them.
  *
  * A collective is a state machine that never blocks, so one thread can advance all streams: after each kernel it checks
- * the heads of the other streams, starts collectives that are ready and tests those in flight. It sleeps only when
- * compute must wait and no stream can advance.
+ * the heads of the other streams, starts collectives that are ready and tests those in flight. Between hosts it also
+ * starts those behind them, so that the link is in use while a kernel takes long. It sleeps only when compute must wait
+ * and no stream can advance.
  */
 #include <math.h>
 
@@ -10,47 +11,26 @@
 #include "base/error.h"
 #include "exec/profile.h"
 
-static int is_recorded(const ms_exec *exec, int event) {
-  return atomic_load_explicit(&exec->event[event], memory_order_relaxed) == exec->epoch;
-}
-
 static void record(ms_exec *exec, int event) {
   atomic_store_explicit(&exec->event[event], exec->epoch, memory_order_relaxed);
-}
-
-/* Starts or tests the collective at the head of a stream; *done: it is complete. */
-static int move_collective(ms_exec *exec, int stream, ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done) {
-  ms_comm *comm = instr->comm;
-  *done = 0;
-  if (!cursor->in_flight) {
-    if (!ms_exec_may_start(exec, stream)) return MS_OK;
-    MS_TRY(ms_comm_start(comm, instr->coll));
-    cursor->in_flight = 1;
-    cursor->wait = (ms_wait){0};
-  }
-  MS_TRY(ms_comm_test(comm, done));
-  if (!*done) return MS_OK;
-  cursor->in_flight = 0;
-  ms_exec_count_collective(cursor, instr);
-  return MS_OK;
 }
 
 /* Advances a stream of collectives as far as possible without waiting. */
 static int poll(ms_exec *exec, int phase, const ms_exec_stream *list, int stream, int *moved) {
   ms_exec_cursor *cursor = &exec->cursor[stream];
-  while (cursor->at < list->n) {
+  for (;;) {
+    MS_TRY(ms_exec_start_ahead(exec, phase, stream));
+    if (cursor->at == cursor->ahead) return MS_OK;
     const ms_exec_instr *instr = &list->instr[cursor->at];
     int done = 1;
-    if (instr->kind == MS_INSTR_WAIT) done = is_recorded(exec, instr->event);
-    else if (instr->kind == MS_INSTR_RECORD) record(exec, instr->event);
-    else MS_TRY(move_collective(exec, stream, cursor, instr, &done));
+    if (instr->kind == MS_INSTR_COLLECTIVE) MS_TRY(ms_exec_test_collective(cursor, instr, &done));
     if (!done) return MS_OK;
+    if (instr->kind == MS_INSTR_RECORD) record(exec, instr->event);
     if (exec->profile) ms_profile_add(exec, phase, stream, instr);
     cursor->at++;
     cursor->instructions++;
     *moved = 1;
   }
-  return MS_OK;
 }
 
 /* Advances the compute stream until it has run one kernel (*ran), must wait, or has ended. */
@@ -59,7 +39,7 @@ static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, double 
   while (cursor->at < list->n && !*ran) {
     const ms_exec_instr *instr = &list->instr[cursor->at];
     if (instr->kind == MS_INSTR_WAIT) {
-      if (!is_recorded(exec, instr->event)) return MS_OK;
+      if (!ms_exec_is_recorded(exec, instr->event)) return MS_OK;
     } else if (instr->kind == MS_INSTR_RECORD) {
       record(exec, instr->event);
     } else {

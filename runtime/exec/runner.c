@@ -106,7 +106,8 @@ int ms_exec_run_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, dou
 
 /* ---- collectives ---- */
 
-int ms_exec_may_start(ms_exec *exec, int stream) {
+/* 1: no delay was injected before the stream's next collective, or the delay has passed. The first call starts it. */
+static int delay_has_passed(ms_exec *exec, int stream) {
   ms_exec_cursor *cursor = &exec->cursor[stream];
   double delay = exec->delays.before[stream];
   if (delay <= 0) return 1;
@@ -115,6 +116,44 @@ int ms_exec_may_start(ms_exec *exec, int stream) {
   if (now < cursor->ready_at) return 0;
   cursor->ready_at = 0;
   return 1;
+}
+
+/* Behind a collective in flight, the next one can be started on the same communicator, which executes what it is given
+ * strictly in order. A delay on purpose is one after the other. */
+static int may_start(ms_exec *exec, int stream, const ms_comm *comm) {
+  const ms_exec_cursor *cursor = &exec->cursor[stream];
+  if (!cursor->in_flight) return delay_has_passed(exec, stream);
+  return exec->delays.before[stream] <= 0 && cursor->comm == comm && ms_comm_room(comm) > 0;
+}
+
+static int start_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr) {
+  MS_TRY(ms_comm_start(instr->comm, instr->coll));
+  if (!cursor->in_flight) cursor->wait = (ms_wait){0};
+  cursor->in_flight++;
+  cursor->comm = instr->comm;
+  return MS_OK;
+}
+
+/* What is started ahead is entered while collectives before it in the stream are not complete. That is in order:
+ * - What other streams do before it is ordered by events, and its waits are over. One for an event that this stream
+ *   records itself, behind what is in flight, is not over before that is complete.
+ * - What its own stream does before it is ordered by the stream alone, such as two gathers into the same buffer. The
+ *   communicator enters it only when the collective before it is done on this rank, and moves no byte before all ranks
+ *   of the host have entered it, and so have done the one before it, too.
+ * A RECORD is recorded when the collectives before it are complete. */
+int ms_exec_start_ahead(ms_exec *exec, int phase, int stream) {
+  const ms_exec_stream *list = &exec->phase[phase].stream[stream];
+  ms_exec_cursor *cursor = &exec->cursor[stream];
+  for (; cursor->ahead < list->n; cursor->ahead++) {
+    const ms_exec_instr *instr = &list->instr[cursor->ahead];
+    if (instr->kind == MS_INSTR_WAIT) {
+      if (!ms_exec_is_recorded(exec, instr->event)) return MS_OK;
+    } else if (instr->kind == MS_INSTR_COLLECTIVE) {
+      if (!may_start(exec, stream, instr->comm)) return MS_OK;
+      MS_TRY(start_collective(cursor, instr));
+    }
+  }
+  return MS_OK;
 }
 
 int ms_exec_dim(const ms_exec *exec, int stream) {
@@ -130,6 +169,15 @@ void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr
   cursor->collectives++;
   cursor->comm_bytes[instr->also_dim] += instr->also_bytes;
   cursor->traffic[instr->also_dim].inside += instr->also_bytes;
+}
+
+int ms_exec_test_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done) {
+  MS_TRY(ms_comm_test(instr->comm, done));
+  if (!*done) return MS_OK;
+  cursor->in_flight--;
+  cursor->wait = (ms_wait){0};
+  ms_exec_count_collective(cursor, instr);
+  return MS_OK;
 }
 
 /* ---- inputs ---- */

@@ -6,6 +6,7 @@
  */
 #include <limits.h>
 #include <linux/futex.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,24 +63,21 @@ static void wait_for(const ms_exec_threads *pool, int event) {
 
 /* ---- one stream ---- */
 
-static int run_collective(ms_exec_threads *pool, int stream, ms_exec_cursor *cursor, const ms_exec_instr *instr) {
-  ms_comm *comm = instr->comm;
-  while (!ms_exec_may_start(pool->exec, stream)) ms_delay_sleep(cursor->ready_at - ms_clock());
+static int run_collective(ms_exec_threads *pool, int phase, int stream, const ms_exec_instr *instr) {
+  ms_exec *exec = pool->exec;
+  ms_exec_cursor *cursor = &exec->cursor[stream];
   double now = ms_clock();
-  MS_TRY(ms_comm_start(comm, instr->coll));
   for (;;) {
-    unsigned seen = ms_world_doorbell(pool->exec->state->world);
-    int done;
-    MS_TRY(ms_comm_test(comm, &done));
+    unsigned seen = ms_world_doorbell(exec->state->world);
+    int done = 0;
+    MS_TRY(ms_exec_start_ahead(exec, phase, stream));
+    if (cursor->in_flight) MS_TRY(ms_exec_test_collective(cursor, instr, &done));
     now = ms_exec_charge(now, &cursor->collective_seconds);
-    if (done) break;
-    if (has_failed(pool)) return MS_OK;
-    MS_TRY(ms_comm_pause(comm, &cursor->wait, seen));
+    if (done || has_failed(pool)) return MS_OK;
+    if (cursor->in_flight) MS_TRY(ms_comm_pause(instr->comm, &cursor->wait, seen));
+    else ms_delay_sleep(fmax(0, cursor->ready_at - now));
     now = ms_clock(); /* only compute's waits count as wait_seconds */
   }
-  cursor->wait = (ms_wait){0};
-  ms_exec_count_collective(cursor, instr);
-  return MS_OK;
 }
 
 static int run_stream(ms_exec_threads *pool, int phase, int stream) {
@@ -99,7 +97,7 @@ static int run_stream(ms_exec_threads *pool, int phase, int stream) {
       const int dim = ms_exec_dim(exec, instr->recorder);
       if (stream == MS_STREAM_COMPUTE) ms_exec_charge(began, &cursor->wait_seconds);
       if (stream == MS_STREAM_COMPUTE && dim >= 0) ms_exec_charge(began, &cursor->waited_for[dim]);
-    } else MS_TRY(run_collective(pool, stream, cursor, instr));
+    } else MS_TRY(run_collective(pool, phase, stream, instr));
     if (has_failed(pool)) return MS_OK;
     if (exec->profile && instr->kind != MS_INSTR_KERNEL) ms_profile_add(exec, phase, stream, instr);
     cursor->instructions++;
