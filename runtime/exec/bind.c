@@ -101,6 +101,7 @@ static void resolve_phase(ms_exec *exec, const ms_plan_phase *plan, const ms_exe
 
 void ms_exec_rebind(ms_exec *exec) {
   if (exec->generation == exec->state->generation) return;
+  ms_state_settle(exec->state); /* what is in flight reads these pointers; the next phase reports a failure */
   for (int phase = 0; phase < MS_PHASES; phase++) resolve_phase(exec, &exec->plan->phase[phase], &exec->phase[phase]);
   if (exec->runner->rebind) exec->runner->rebind(exec);
   exec->generation = exec->state->generation;
@@ -125,8 +126,8 @@ static int allocate_phase(const ms_plan_phase *source, ms_exec_phase *phase) {
     const ms_instr *instr = &source->instr[i];
     n[instr->stream]++;
     kernels += instr->kind == MS_INSTR_KERNEL;
+    colls += instr->kind == MS_INSTR_COLLECTIVE || instr->kind == MS_INSTR_JOIN;
     if (instr->kind != MS_INSTR_COLLECTIVE) continue;
-    colls++;
     parts += instr->coll->parts;
     shares += instr->coll->parts * ranks_of(instr->coll);
   }
@@ -179,6 +180,21 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
     instr->also_dim = model->replicate_dim;
   }
   instr->mesh_dim = ms_model_group(model, dim).mesh_dim;
+  /* Only operations that are queued move by themselves: within a host, ranks move them when they poll. */
+  instr->in_flight = from->in_flight && ms_comm_room(instr->comm) > 1;
+  exec->leaves_in_flight |= instr->in_flight;
+  return MS_OK;
+}
+
+/* A join waits on the communicator of the collective, which UPDATE starts with its own parts. */
+static int sort_join(ms_exec *exec, ms_exec_phase *phase, const ms_instr *source, ms_exec_instr *instr) {
+  ms_coll *coll = &phase->coll[phase->colls++];
+  MS_TRY(ms_state_open_comm(exec->state, exec->plan, source->coll, source->stream, &instr->comm));
+  coll->kind = source->coll->kind;
+  coll->label = source->scope;
+  coll->label_number = ms_recorder_number(exec->recorder, source->scope);
+  instr->coll = coll;
+  instr->bytes = source->coll->bytes;
   return MS_OK;
 }
 
@@ -228,6 +244,7 @@ static int sort_phase(ms_exec *exec, int index, int *recorder) {
     *instr = (ms_exec_instr){.kind = from->kind, .event = from->event, .source = i};
     if (from->kind == MS_INSTR_KERNEL) MS_TRY(sort_kernel(exec, phase, from, instr));
     if (from->kind == MS_INSTR_COLLECTIVE) MS_TRY(sort_collective(exec, phase, from, instr));
+    if (from->kind == MS_INSTR_JOIN) MS_TRY(sort_join(exec, phase, from, instr));
     if (from->kind == MS_INSTR_RECORD) recorder[from->event] = from->stream;
     if (from->kind == MS_INSTR_WAIT) instr->recorder = recorder[from->event];
   }

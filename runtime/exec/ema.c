@@ -73,6 +73,7 @@ static int check_averages(const ms_state *state) {
 int ms_state_swap_ema(ms_state *state, int alone) {
   MS_HANDLE(state, STATE);
   MS_TRY(check_averages(state));
+  MS_TRY(ms_state_settle(state));
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "swapping weights and averages"));
   int rc = alone ? MS_OK : ms_group_barrier(&state->process_group);

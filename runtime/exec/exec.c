@@ -56,6 +56,7 @@ static int bind_plan(ms_exec *exec) {
   MS_TRY(choose_runner(exec));
   MS_TRY(ms_state_reserve(exec->state, exec->plan->arena_bytes));
   ms_exec_rebind(exec);
+  if (exec->leaves_in_flight) ms_state_gathers_in_flight(exec->state);
   MS_TRY(bind_kernels(exec));
   note_opening(exec);
   return MS_OK;
@@ -74,6 +75,7 @@ static void give_up_collectives(const ms_exec *exec) {
 
 static void destroy_exec(void *object) {
   ms_exec *exec = object;
+  if (exec->leaves_in_flight) ms_state_end_in_flight(exec->state);
   if (exec->runner && exec->runner->close) exec->runner->close(exec);
   give_up_collectives(exec);
   ms_exec_unsort(exec);

@@ -22,11 +22,12 @@ typedef struct ms_exec_instr {
   int source;                             /* index in the plan's phase: scope, direction and shapes for reports */
   int (*run)(const ms_kernel_call *call); /* KERNEL */
   ms_kernel_call *call;                   /* KERNEL */
-  const ms_coll *coll;                    /* COLLECTIVE */
-  ms_comm *comm;                          /* COLLECTIVE: the communicator that runs it */
+  const ms_coll *coll;                    /* COLLECTIVE; JOIN: what it waits for, without parts */
+  ms_comm *comm;                          /* COLLECTIVE, JOIN: the communicator that runs it */
   double bytes;                           /* COLLECTIVE: bytes sent and received by this rank */
   ms_traffic moved;                       /* COLLECTIVE: the same, inside its node and between nodes */
   int mesh_dim;                           /* COLLECTIVE: the mesh dimension it runs along */
+  int in_flight;                          /* COLLECTIVE: its phase can end before it */
   double also_bytes; /* COLLECTIVE that also sums over replicas: the bytes of that all_reduce; else 0 */
   int also_dim;      /* and its mesh dimension */
 } ms_exec_instr;
@@ -97,7 +98,8 @@ struct ms_exec {
   ms_exec_counters counters;
   ms_traffic traffic[MS_MAX_MESH_DIMS];
   ms_delays delays;
-  int forward_ended; /* this run has taken its delay after forward */
+  int leaves_in_flight; /* UPDATE leaves gathers in flight, and FIRST joins them */
+  int forward_ended;    /* this run has taken its delay after forward */
   const ms_runner *runner;
   struct ms_async_exec *async; /* the asynchronous runner's (async/async.h); else NULL */
   ms_exec_threads *threads;    /* the threads runner's; else NULL */
@@ -139,8 +141,13 @@ int ms_exec_call_kernel(const ms_exec *exec, int phase, const ms_exec_instr *ins
 /* Both of the above on the host; also records the kernel in the profile and calls after_kernel. */
 int ms_exec_run_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr);
-/* Tests the oldest collective in flight, which is at `at`; *done: it is complete, and counted. */
-int ms_exec_test_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done);
+/* 1 for a collective, and for the end of one that an earlier phase left in flight. */
+static inline int ms_exec_moves(const ms_exec_instr *instr) {
+  return instr->kind == MS_INSTR_COLLECTIVE || instr->kind == MS_INSTR_JOIN;
+}
+/* Tests the oldest collective in flight, which is at `at`; *done: it is complete, and counted. One that outlasts its
+ * phase is complete for it as soon as it has started. */
+int ms_exec_test_collective(ms_exec *exec, ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done);
 /* The mesh dimension of a stream's collectives; -1: compute has none. */
 int ms_exec_dim(const ms_exec *exec, int stream);
 /* Adds the time since `since` to a counter; returns now. */

@@ -23,7 +23,7 @@ static int poll(ms_exec *exec, int phase, const ms_exec_stream *list, int stream
     if (cursor->at == cursor->ahead) return MS_OK;
     const ms_exec_instr *instr = &list->instr[cursor->at];
     int done = 1;
-    if (instr->kind == MS_INSTR_COLLECTIVE) MS_TRY(ms_exec_test_collective(cursor, instr, &done));
+    if (ms_exec_moves(instr)) MS_TRY(ms_exec_test_collective(exec, cursor, instr, &done));
     if (!done) return MS_OK;
     if (instr->kind == MS_INSTR_RECORD) record(exec, instr->event);
     if (exec->profile) ms_profile_add(exec, phase, stream, instr);
@@ -63,7 +63,7 @@ static int pause(ms_exec *exec, int phase, unsigned seen, int *blocking) {
   for (int hops = 0; hops < MS_NAMED_STREAMS; hops++) {
     const ms_exec_instr *head = &stream[s].instr[exec->cursor[s].at];
     *blocking = s;
-    if (exec->cursor[s].in_flight) return ms_comm_pause(head->comm, &exec->cursor[s].wait, seen);
+    if (exec->cursor[s].in_flight || head->in_flight) return ms_comm_pause(head->comm, &exec->cursor[s].wait, seen);
     if (exec->cursor[s].ready_at > 0) {
       ms_delay_sleep(fmax(0, exec->cursor[s].ready_at - ms_clock()));
       return ms_world_check(exec->state->world);

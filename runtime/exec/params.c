@@ -138,7 +138,8 @@ int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) 
   return MS_OK;
 }
 
-int ms_params_find_writable(const ms_state *state, int param, int what, ms_elements *at) {
+int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *at) {
+  MS_TRY(ms_state_settle(state));
   MS_TRY(ms_params_find(state, param, what, at));
   const ms_param *p = &state->model->param[param];
   if (what != MS_TENSOR_PARAM || !at->sliced) return MS_OK;
@@ -199,6 +200,7 @@ int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t
   MS_GIVEN(data);
   ms_elements at;
   void *view;
+  MS_TRY(ms_state_settle(state)); /* the caller can write there */
   MS_TRY(ms_params_find(state, param, what, &at));
   const int64_t bytes = at.count * (int64_t)sizeof **data;
   if (at.dtype == MS_F32) {
@@ -237,7 +239,7 @@ static float *in_host_memory(const ms_state *state, const ms_elements *e, int64_
   return there ? (float *)e->data + i : NULL;
 }
 
-int ms_state_writable(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at) {
+int ms_state_writable(ms_state *state, int param, int what, int64_t first, int64_t count, float **at) {
   ms_elements found;
   MS_TRY(ms_params_find_writable(state, param, what, &found));
   MS_TRY(check_found(state, param, &found, first, count));

@@ -23,8 +23,9 @@ typedef struct ms_elements {
  */
 int ms_params_find(const ms_state *state, int param, int what, ms_elements *at);
 /* Finds the elements that this rank writes when a parameter is given a value: the owned ones, also of a sliced unit.
- * data is NULL if they are in two places: masters and weights. For kinds but MS_TENSOR_PARAM as ms_params_find. */
-int ms_params_find_writable(const ms_state *state, int param, int what, ms_elements *at);
+ * data is NULL if they are in two places: masters and weights. For kinds but MS_TENSOR_PARAM as ms_params_find. Waits
+ * for gathers in flight. */
+int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *at);
 /* Writes elements [first, first + count) of those, counted from the first one. */
 int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t first, int64_t count,
                     const float *values);
@@ -41,12 +42,14 @@ int ms_state_owned(const ms_state *state, int param, int what, int64_t first, in
  * of the parameter (outer.c). */
 int ms_outer_take(ms_state *state, int param, int64_t first, int64_t count, const float *values);
 /* The same, if this rank may write them and they are in one place; else *at is NULL. */
-int ms_state_writable(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
+int ms_state_writable(ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
 
 /* 1 when this rank has masters and optimizer state only of its slice of a parameter (plan/replica_slices.h). */
 int ms_params_is_sliced(const ms_state *state, const ms_param *p);
 /* After masters of slices have changed: gives every replica the weights of all slices. Collective (spread_slices.c). */
 int ms_params_spread(ms_state *state);
+/* Before a phase: after a recovery, does so if an update left gathers in flight. Collective (spread_slices.c). */
+int ms_state_make_whole(ms_state *state);
 
 /* Fails: nothing may `what` ("be saved") while the averages are in the masters' place. */
 int ms_ema_refuse(const char *what);

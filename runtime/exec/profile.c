@@ -53,7 +53,8 @@ ms_profile_event *ms_profile_append(ms_exec *exec, int phase, int stream, const 
   static const int kinds[] = {[MS_INSTR_KERNEL] = MS_PROFILE_KERNEL,
                               [MS_INSTR_COLLECTIVE] = MS_PROFILE_COLLECTIVE,
                               [MS_INSTR_RECORD] = MS_PROFILE_RECORD,
-                              [MS_INSTR_WAIT] = MS_PROFILE_WAIT};
+                              [MS_INSTR_WAIT] = MS_PROFILE_WAIT,
+                              [MS_INSTR_JOIN] = MS_PROFILE_COLLECTIVE};
   ms_profile_list *list = &exec->profile->stream[stream];
   ms_profile_event *event = &list->event[list->n++];
   *event = (ms_profile_event){.kind = kinds[instr->kind],
@@ -71,10 +72,13 @@ void ms_profile_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uin
   event->end = ms_recorder_now();
 }
 
-/* Takes the times of a collective from the flight recorder, which records them anyway. */
+/* Takes the times of a collective from the flight recorder, which records them anyway. One that outlasts its phase is
+ * an event of the phase that joins it. */
 void ms_profile_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
+  const int collective = instr->kind == MS_INSTR_COLLECTIVE, join = instr->kind == MS_INSTR_JOIN;
+  if ((collective && instr->in_flight) || (join && !exec->state->in_flight.ended_here)) return;
   ms_profile_event *event = ms_profile_append(exec, phase, stream, instr);
-  if (instr->kind != MS_INSTR_COLLECTIVE) return;
+  if (!collective && !join) return;
   const ms_recorder_record *record = ms_comm_last_done(instr->comm);
   event->begin = atomic_load_explicit(&record->entered, memory_order_relaxed);
   event->met = atomic_load_explicit(&record->met, memory_order_relaxed);

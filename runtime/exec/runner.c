@@ -59,13 +59,20 @@ static int check_inputs(int phase, const ms_step_inputs *inputs) {
   return MS_OK;
 }
 
-/* Waits until all replicas have swapped their slices back, before anything reads them. */
-static int meet_replicas(ms_state *state) { return state->replicas_must_meet ? ms_ema_meet_replicas(state) : MS_OK; }
+/* Waits until all replicas have swapped their slices back, before anything reads them; and for the weights that the
+ * last update left in flight, unless this phase joins them one by one. */
+static int make_weights_whole(ms_exec *exec, int phase) {
+  ms_state *state = exec->state;
+  MS_TRY(ms_state_settle_others(state));
+  MS_TRY(ms_state_make_whole(state));
+  if (phase != MS_PHASE_FIRST || !exec->leaves_in_flight) MS_TRY(ms_state_settle(state));
+  return state->replicas_must_meet ? ms_ema_meet_replicas(state) : MS_OK;
+}
 
 int ms_exec_admit(ms_exec *exec, int phase, const ms_step_inputs *inputs) {
   MS_TRY(check_run(exec, phase));
   MS_TRY(check_inputs(phase, inputs));
-  return meet_replicas(exec->state);
+  return make_weights_whole(exec, phase);
 }
 
 /* ---- kernels ---- */
@@ -120,14 +127,20 @@ static int delay_has_passed(ms_exec *exec, int stream) {
 
 /* Behind a collective in flight, the next one can be started on the same communicator, which executes what it is given
  * strictly in order. A delay on purpose is one after the other. */
-static int may_start(ms_exec *exec, int stream, const ms_comm *comm) {
+static int may_start(ms_exec *exec, int stream, const ms_exec_instr *instr) {
   const ms_exec_cursor *cursor = &exec->cursor[stream];
-  if (!cursor->in_flight) return delay_has_passed(exec, stream);
-  return exec->delays.before[stream] <= 0 && cursor->comm == comm && ms_comm_room(comm) > 0;
+  const int was_started = instr->kind == MS_INSTR_JOIN;
+  if (!cursor->in_flight) return was_started || delay_has_passed(exec, stream);
+  if (exec->delays.before[stream] > 0 || cursor->comm != instr->comm) return 0;
+  return was_started || ms_comm_room(instr->comm) > 0;
 }
 
-static int start_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr) {
-  MS_TRY(ms_comm_start(instr->comm, instr->coll));
+/* *started: 0 if there is no room for a gather that is to outlast the phase. A join's collective was started before. */
+static int start_collective(ms_exec *exec, ms_exec_cursor *cursor, const ms_exec_instr *instr, int *started) {
+  *started = 1;
+  if (instr->in_flight) MS_TRY(ms_state_begin_in_flight(exec->state, instr->comm, instr->coll, started));
+  else if (instr->kind == MS_INSTR_COLLECTIVE) MS_TRY(ms_comm_start(instr->comm, instr->coll));
+  if (!*started) return MS_OK;
   if (!cursor->in_flight) cursor->wait = (ms_wait){0};
   cursor->in_flight++;
   cursor->comm = instr->comm;
@@ -148,9 +161,11 @@ int ms_exec_start_ahead(ms_exec *exec, int phase, int stream) {
     const ms_exec_instr *instr = &list->instr[cursor->ahead];
     if (instr->kind == MS_INSTR_WAIT) {
       if (!ms_exec_is_recorded(exec, instr->event)) return MS_OK;
-    } else if (instr->kind == MS_INSTR_COLLECTIVE) {
-      if (!may_start(exec, stream, instr->comm)) return MS_OK;
-      MS_TRY(start_collective(cursor, instr));
+    } else if (ms_exec_moves(instr)) {
+      int started;
+      if (!may_start(exec, stream, instr)) return MS_OK;
+      MS_TRY(start_collective(exec, cursor, instr, &started));
+      if (!started) return MS_OK;
     }
   }
   return MS_OK;
@@ -171,12 +186,14 @@ void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr
   cursor->traffic[instr->also_dim].inside += instr->also_bytes;
 }
 
-int ms_exec_test_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done) {
-  MS_TRY(ms_comm_test(instr->comm, done));
+int ms_exec_test_collective(ms_exec *exec, ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done) {
+  if (instr->kind == MS_INSTR_JOIN) MS_TRY(ms_state_join(exec->state, done));
+  else if (instr->in_flight) *done = 1; /* for this phase */
+  else MS_TRY(ms_comm_test(instr->comm, done));
   if (!*done) return MS_OK;
   cursor->in_flight--;
   cursor->wait = (ms_wait){0};
-  ms_exec_count_collective(cursor, instr);
+  if (instr->kind == MS_INSTR_COLLECTIVE) ms_exec_count_collective(cursor, instr);
   return MS_OK;
 }
 

@@ -2,7 +2,8 @@
  * by slice.
  *
  * A plan gathers the slices after an update. Everything else that changes parameters gives every replica the whole
- * chunk, except a swap with the averages, of which a replica has only its slice.
+ * chunk, except a swap with the averages, of which a replica has only its slice, and a recovery, which can drop the
+ * gathers of an update.
  */
 #include <stdlib.h>
 
@@ -40,6 +41,14 @@ int ms_params_spread(ms_state *state) {
     if (ms_params_is_sliced(state, &state->model->param[i])) rc = spread(state, i, room);
   free(room);
   return rc ? rc : ms_group_barrier(&state->process_group);
+}
+
+int ms_state_make_whole(ms_state *state) {
+  const unsigned epoch = 1 + ms_world_epoch(state->world);
+  if (!state->in_flight.whole || state->in_flight.whole == epoch) return MS_OK;
+  MS_TRY(ms_params_spread(state));
+  state->in_flight.whole = epoch;
+  return MS_OK;
 }
 
 int ms_state_spread(ms_state *state) {

@@ -17,8 +17,6 @@ void ms_state_set_interrupted(ms_state *state) {
   if (state->process_group.size > 1) state->interrupted = 1 + ms_world_epoch(state->world);
 }
 
-int ms_state_interrupted(const ms_state *state) { return state->interrupted == 1 + ms_world_epoch(state->world); }
-
 void ms_state_set_gradients(ms_state *state, int begun) {
   state->gradients = begun ? 1 + ms_world_epoch(state->world) : 0;
 }

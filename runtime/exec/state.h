@@ -14,6 +14,16 @@
 #include "device/device.h"
 #include "plan/plan.h"
 
+/* The gathers that the last UPDATE left in flight, all on one communicator (in_flight.c). */
+typedef struct ms_in_flight {
+  ms_comm *comm;
+  int begun, ended, joined; /* joined: by FIRST, in the order in which they began */
+  int ended_here;           /* the last join saw one end */
+  unsigned epoch;           /* 1 + the world's epoch in which they began */
+  unsigned whole; /* 1 + the epoch for which all ranks know that weights are whole, or arrive; 0: the state has
+                   * no plan that leaves gathers in flight */
+} ms_in_flight;
+
 struct ms_state {
   ms_handle handle;
   ms_world *world;
@@ -51,8 +61,9 @@ struct ms_state {
   int norm_ran_last;               /* NORM was the last phase, so no peer reads the weights any more */
   int update_ran_last;             /* UPDATE was the last phase, so OUTER can follow */
   int outer_failed;                /* OUTER failed part-way: replicas may have different synced weights */
-  int ema_swapped;                 /* averages and masters are swapped: see ms_state_swap_ema */
-  int replicas_must_meet;          /* this rank swapped its slice back alone: replicas must synchronise before a run */
+  ms_in_flight in_flight;
+  int ema_swapped;        /* averages and masters are swapped: see ms_state_swap_ema */
+  int replicas_must_meet; /* this rank swapped its slice back alone: replicas must synchronise before a run */
   int *grid;  /* the model's ranks, replica by replica, each in the order of its shards: the order of collectives that
                * include replicas */
   void *view; /* ms_state_view's last copy; the state owns it */
@@ -71,11 +82,31 @@ void ms_state_free_arena(ms_state *state, int arena);
 int ms_state_reserve(ms_state *state, const int64_t *bytes);
 /* Notes that a phase failed part-way: until all ranks have recovered, some can still be inside a collective. */
 void ms_state_set_interrupted(ms_state *state);
-int ms_state_interrupted(const ms_state *state);
+static inline int ms_state_interrupted(const ms_state *state) {
+  return state->interrupted == 1 + ms_world_epoch(state->world);
+}
 /* Whether the state has gradients that an UPDATE can use: FIRST begins them, and they end with UPDATE, with a failed
  * phase, and when the ranks recover. */
 void ms_state_set_gradients(ms_state *state, int begun);
 int ms_state_has_gradients(const ms_state *state);
+/* ---- in_flight.c ---- */
+
+/* Starts a gather that stays in flight; *begun: 0 if there is no room yet, as earlier ones have not ended. */
+int ms_state_begin_in_flight(ms_state *state, ms_comm *comm, const ms_coll *coll, int *begun);
+int ms_state_is_in_flight(const ms_state *state);
+/* *joined: the next one, in the order in which they began, has ended, or none is in flight. Never blocks. */
+int ms_state_join(ms_state *state, int *joined);
+/* Waits for all of them. Call it before anything writes parameters. */
+int ms_state_settle(ms_state *state);
+/* The same for another state of the world, if it has any in flight. */
+int ms_state_settle_others(ms_state *state);
+/* Before the memory that they use goes: waits for them, or gives them up if they fail. */
+void ms_state_end_in_flight(ms_state *state);
+/* Notes that a plan of this state leaves gathers in flight; all ranks do. */
+void ms_state_gathers_in_flight(ms_state *state);
+
+/* ---- arenas.c, again ---- */
+
 /* *view: bytes of an arena that the host can read: the arena itself in host memory, else a copy that is valid until the
  * next view. */
 int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view);

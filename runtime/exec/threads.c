@@ -71,10 +71,10 @@ static int run_collective(ms_exec_threads *pool, int phase, int stream, const ms
     unsigned seen = ms_world_doorbell(exec->state->world);
     int done = 0;
     MS_TRY(ms_exec_start_ahead(exec, phase, stream));
-    if (cursor->in_flight) MS_TRY(ms_exec_test_collective(cursor, instr, &done));
+    if (cursor->in_flight) MS_TRY(ms_exec_test_collective(exec, cursor, instr, &done));
     now = ms_exec_charge(now, &cursor->collective_seconds);
     if (done || has_failed(pool)) return MS_OK;
-    if (cursor->in_flight) MS_TRY(ms_comm_pause(instr->comm, &cursor->wait, seen));
+    if (cursor->in_flight || instr->in_flight) MS_TRY(ms_comm_pause(instr->comm, &cursor->wait, seen));
     else ms_delay_sleep(fmax(0, cursor->ready_at - now));
     now = ms_clock(); /* only compute's waits count as wait_seconds */
   }

@@ -39,8 +39,10 @@ static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *
   return n;
 }
 
+static int moves(const ms_instr *instr) { return instr->kind == MS_INSTR_COLLECTIVE || instr->kind == MS_INSTR_JOIN; }
+
 int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *access, int capacity) {
-  if (instr->kind == MS_INSTR_COLLECTIVE) return collective(plan, instr->coll, access, capacity);
+  if (moves(instr)) return collective(plan, instr->coll, access, capacity);
   if (instr->kind != MS_INSTR_KERNEL) return 0;
   int n = 0;
   const ms_kernel_call *call = instr->call;
@@ -53,7 +55,7 @@ int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *acc
 }
 
 int ms_instr_access_limit(const ms_instr *instr) {
-  if (instr->kind == MS_INSTR_COLLECTIVE) return 3 * instr->coll->parts;
+  if (moves(instr)) return 3 * instr->coll->parts;
   return instr->kind == MS_INSTR_KERNEL ? instr->call->inputs + instr->call->outputs + 1 : 0;
 }
 
@@ -117,7 +119,7 @@ fail:
 /* Between a step's update and the first gradient sums of the next step, nothing reads the gradient chunks. Forward
  * keeps most activations during just that time, so layout.c also places activations there. */
 int ms_instr_needs(const ms_instr *instr, int buffer) {
-  if (instr->kind == MS_INSTR_COLLECTIVE) {
+  if (moves(instr)) {
     for (int i = 0; i < instr->coll->parts; i++) {
       const ms_plan_part *part = &instr->coll->part[i];
       int sums = instr->coll->kind != MS_COLL_ALL_GATHER;
@@ -147,7 +149,7 @@ void ms_gradients_begin(const ms_plan *plan, int phase, int *begin) {
   for (int u = 0; u < plan->model->units; u++) begin[u] = -1;
   for (int i = 0, position = 0; i < p->n; i++) {
     const ms_instr *instr = &p->instr[i];
-    if (instr->kind == MS_INSTR_COLLECTIVE) {
+    if (moves(instr)) {
       for (int k = 0; k < instr->coll->parts; k++) note(plan, instr, instr->coll->part[k].dst.buffer, position, begin);
       for (int k = 0; k < instr->coll->parts; k++)
         note(plan, instr, instr->coll->part[k].shared.buffer, position, begin);

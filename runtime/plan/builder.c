@@ -197,6 +197,16 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
   return MS_OK;
 }
 
+int ms_plan_join(ms_plan *plan, int phase, int stream, int unit) {
+  ms_instr *instr;
+  MS_TRY(append(plan, phase, &instr));
+  instr->kind = MS_INSTR_JOIN;
+  instr->stream = stream;
+  if (stream >= plan->streams) plan->streams = stream + 1;
+  instr->scope = plan->model->unit[unit].name;
+  return MS_OK;
+}
+
 /* The collective itself also runs the all_reduce over the replicas: the phase lists it for reports, but it is not a
  * separate instruction. */
 int ms_plan_take_replicas(ms_plan *plan, int phase) {

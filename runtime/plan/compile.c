@@ -97,6 +97,7 @@ static int fuse_epilogues(compilation *c) {
 static int lower_training(ms_plan *plan, const ms_graph *graph) {
   for (int p = 0; p < plan->model->params; p++) plan->has_gradient[p] = graph->param_grads[p] >= 0;
   MS_TRY(ms_outer_check(plan));
+  MS_TRY(ms_lower_join_gathers(plan));
   MS_TRY(ms_outer_send(plan));
   MS_TRY(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
   ms_outer_keep(plan);

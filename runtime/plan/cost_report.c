@@ -22,7 +22,7 @@ static int read_program(const ms_plan *plan, int phase, program *out) {
   *out = (program){.phase = p, .at = ms_calloc(p->n, sizeof *out->at), .forward_last = -1};
   if (!out->at) return MS_ENOMEM;
   for (int i = 0; i < p->n; i++)
-    if (p->instr[i].kind == MS_INSTR_KERNEL || p->instr[i].kind == MS_INSTR_COLLECTIVE) out->at[out->n++] = i;
+    if (p->instr[i].kind != MS_INSTR_RECORD && p->instr[i].kind != MS_INSTR_WAIT) out->at[out->n++] = i;
   out->backward_first = out->n;
   for (int i = out->n - 1; i >= 0; i--) {
     const ms_instr *instr = &p->instr[out->at[i]];

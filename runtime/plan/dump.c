@@ -144,6 +144,7 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
   ms_text_bytes(text, bytes);
   ms_text_append(text, " in %d segment%s", coll->parts, coll->parts == 1 ? "" : "s");
   if (coll->moved.sent + coll->moved.received > 0) append_wire(plan, &coll->moved, text);
+  if (coll->in_flight) ms_text_append(text, ", joined by first");
   ms_text_append(text, ",");
   ref(plan, coll->part[0].shared, text);
 }
@@ -163,7 +164,8 @@ static void phase(const ms_plan *plan, int id, ms_text *text) {
     if (instr->kind == MS_INSTR_WAIT) ms_text_append(text, "wait for event %d", instr->event);
     if (instr->kind == MS_INSTR_KERNEL) kernel(plan, instr, text);
     if (instr->kind == MS_INSTR_COLLECTIVE) collective(plan, instr->coll, text);
-    int named = instr->kind == MS_INSTR_KERNEL || instr->kind == MS_INSTR_COLLECTIVE;
+    if (instr->kind == MS_INSTR_JOIN) ms_text_append(text, "join %s of update", ms_coll_name(instr->coll->kind));
+    int named = instr->kind != MS_INSTR_RECORD && instr->kind != MS_INSTR_WAIT;
     if (named && instr->scope && instr->scope[0])
       ms_text_append(text, "   %s%s", instr->scope, instr->backward ? " (backward)" : "");
     ms_text_append(text, "\n");
@@ -227,7 +229,7 @@ static int json_nodes(const ms_plan *plan, ms_text *text) {
 }
 
 static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text *text) {
-  static const char *const kinds[] = {"kernel", "collective", "record", "wait"};
+  static const char *const kinds[] = {"kernel", "collective", "record", "wait", "join"};
   ms_text_append(text, "{\"kind\":\"%s\",\"stream\":\"%s\"", kinds[instr->kind], ms_stream_name(instr->stream));
   if (instr->kind == MS_INSTR_RECORD || instr->kind == MS_INSTR_WAIT) {
     ms_text_append(text, ",\"event\":%d}", instr->event);
@@ -240,6 +242,8 @@ static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text
                    instr->backward ? "true" : "false");
     json_refs(plan, "in", instr->in, instr->call->in, instr->call->inputs, text);
     json_refs(plan, "out", instr->out, instr->call->out, instr->call->outputs, text);
+  } else if (instr->kind == MS_INSTR_JOIN) {
+    ms_text_append(text, ",\"op\":\"%s\"", ms_coll_name(instr->coll->kind));
   } else {
     const ms_plan_coll *coll = instr->coll;
     ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",
@@ -247,6 +251,7 @@ static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text
                    coll->bytes);
     json_traffic(&coll->moved, text);
     if (coll->between_nodes) ms_text_append(text, ",\"between_nodes\":true");
+    if (coll->in_flight) ms_text_append(text, ",\"in_flight\":true");
     if (coll->replicas) ms_text_append(text, ",\"replicas\":%d,\"also_bytes\":%.0f", coll->replicas, coll->also_bytes);
   }
   ms_text_append(text, "}");

@@ -42,6 +42,8 @@ void ms_plan_release_prepared(ms_plan *plan);
 /* ranks: number of neighbours in the dimension that take part; 0: all. */
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
                        const ms_plan_part *part);
+/* Appends the end of a unit's collective that UPDATE leaves in flight; the caller sets `coll` when that is lowered. */
+int ms_plan_join(ms_plan *plan, int phase, int stream, int unit);
 /* Adds the replicas of a node to the phase's last collective over the shards, which is a copying all_gather or a
  * sum. */
 int ms_plan_take_replicas(ms_plan *plan, int phase);
@@ -135,8 +137,10 @@ int ms_lower_scatter_slices(ms_lowering *l, int unit, const ms_gradients *from, 
 int ms_lower_clear_slice(ms_plan *plan, int unit);
 /* Gives a unit's squares the weight that they have where every copy of the state contributes them. */
 int ms_lower_weigh_squares(ms_plan *plan, int unit, ms_ref squares);
-/* Gathers what each replica has updated. */
+/* Gathers what each replica has updated. Such gathers can outlast UPDATE: ms_lower_join_gathers, before everything else
+ * in FIRST, waits for them there, in the order of units. */
 int ms_lower_gather_slices(ms_plan *plan, int unit);
+int ms_lower_join_gathers(ms_plan *plan);
 
 /* Lowering: a graph becomes FIRST, NEXT, LAST or EVALUATE (lower.c); NORM and UPDATE need no graph (lower_step.c). */
 int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph);

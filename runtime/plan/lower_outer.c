@@ -113,8 +113,8 @@ void ms_outer_keep(ms_plan *plan) {
   const ms_plan_phase *first = &plan->phase[MS_PHASE_FIRST];
   for (int i = 0; i < first->n && sends_in_first(plan); i++) {
     const ms_plan_coll *coll = first->instr[i].coll;
-    if (first->instr[i].stream != MS_STREAM_REPLICATE || coll->dim != MS_DIM_REPLICATE ||
-        !ms_outer_has(plan, coll->unit))
+    if (first->instr[i].kind != MS_INSTR_COLLECTIVE || first->instr[i].stream != MS_STREAM_REPLICATE ||
+        coll->dim != MS_DIM_REPLICATE || !ms_outer_has(plan, coll->unit))
       continue;
     ms_plan_touch(plan, coll->part[0].shared.buffer, first->n - 1);
   }

@@ -1,9 +1,14 @@
 /* lower_replica_slices.c - the collectives of sliced units (replica_slices.h): gradients are reduce-scattered over the
  * replicas, and updated weights gathered.
  *
- * Both have one part, which is all slices in a row. The gather of a unit runs while the next units are updated. It
- * moves weights in the dtype in which the shards gather them in the next step. Afterwards, nothing depends on which
- * replica updated them.
+ * Both have one part, which is all slices in a row. The gather of a unit moves weights in the dtype in which the shards
+ * gather them in the next step. Afterwards, nothing depends on which replica updated them.
+ *
+ * Gathers between hosts take longer than everything else in UPDATE, but only the next forward pass reads what they
+ * bring, unit by unit, while the links have nothing else to carry. UPDATE therefore leaves them in flight, and FIRST
+ * joins each of them before the unit's weights are read. Where replicas of a host share one copy of the chunks, each
+ * gathers a part of them, and all meet at the end of UPDATE instead. The streams of an accelerator always end with
+ * their phase.
  */
 #include "plan/lower.h"
 
@@ -66,6 +71,30 @@ static int is_updated(const ms_plan *plan, const ms_unit *u) {
   return 0;
 }
 
+/* 1 when FIRST joins the gather of a unit. */
+static int stays_in_flight(const ms_plan *plan, int unit) {
+  const ms_unit *u = &plan->model->unit[unit];
+  return plan->config.optimizer != MS_OPT_NONE && plan->replicas == 1 &&
+         !ms_device_can(plan->config.device, MS_DEVICE_ASYNCHRONOUS) &&
+         ms_unit_is_sliced(plan->model, u, plan->replicas) && is_updated(plan, u);
+}
+
+int ms_lower_join_gathers(ms_plan *plan) {
+  for (int u = 0; u < plan->model->units; u++)
+    if (stays_in_flight(plan, u)) MS_TRY(ms_plan_join(plan, MS_PHASE_FIRST, MS_STREAM_REPLICATE, u));
+  return MS_OK;
+}
+
+/* The collective just lowered is what the unit's join waits for. */
+static void leave_in_flight(const ms_plan *plan, int unit) {
+  const ms_plan_phase *first = &plan->phase[MS_PHASE_FIRST], *update = &plan->phase[MS_PHASE_UPDATE];
+  ms_plan_coll *gather = update->instr[update->n - 1].coll;
+  ms_instr *join = first->instr;
+  while (join->scope != plan->model->unit[unit].name) join++;
+  join->coll = gather;
+  gather->in_flight = 1;
+}
+
 int ms_lower_gather_slices(ms_plan *plan, int unit) {
   const ms_model *model = plan->model;
   const ms_unit *u = &model->unit[unit];
@@ -78,5 +107,7 @@ int ms_lower_gather_slices(ms_plan *plan, int unit) {
                                       ms_dtype_size(dtype) * first, dtype, all);
   const ms_ref own = ms_ref_vector(weights ? ms_state_buffer(unit, MS_STATE_MASTER) : -1, 0, MS_F32,
                                    ms_unit_slice_room(model, u, replicas));
-  return move_slices(plan, MS_PHASE_UPDATE, MS_COLL_ALL_GATHER, unit, chunks, own, none, 0);
+  MS_TRY(move_slices(plan, MS_PHASE_UPDATE, MS_COLL_ALL_GATHER, unit, chunks, own, none, 0));
+  if (stays_in_flight(plan, unit)) leave_in_flight(plan, unit);
+  return MS_OK;
 }

@@ -6,8 +6,9 @@
  * independently of how the plan was made, that no two conflicting accesses can run unordered. fingerprint.c hashes
  * everything that ranks must agree on. dump.c prints the plan.
  *
- * Phases run one after another, and all streams have finished at the end of a phase. Within a phase, only program
- * order on a stream and events order instructions. A collective counts as an access to the whole shared buffer: a
+ * Phases run one after another, and all streams have finished at the end of a phase, except for collectives that UPDATE
+ * leaves in flight: FIRST of the next step begins with instructions that join them. Within a phase, only program order
+ * on a stream and events order instructions. A collective counts as an access to the whole shared buffer: a
  * rank enters it only after its own earlier accesses have finished, so the local order also proves the order across
  * ranks.
  */
@@ -77,7 +78,13 @@ typedef struct ms_place {
   int64_t offset;
 } ms_place;
 
-enum ms_instr_kind { MS_INSTR_KERNEL = 0, MS_INSTR_COLLECTIVE = 1, MS_INSTR_RECORD = 2, MS_INSTR_WAIT = 3 };
+enum ms_instr_kind {
+  MS_INSTR_KERNEL = 0,
+  MS_INSTR_COLLECTIVE = 1,
+  MS_INSTR_RECORD = 2,
+  MS_INSTR_WAIT = 3,
+  MS_INSTR_JOIN = 4 /* the end of a collective that UPDATE left in flight; it touches what that one touches */
+};
 
 typedef struct ms_plan_part {
   int64_t count; /* elements per rank, as in ms_coll_part */
@@ -99,7 +106,8 @@ typedef struct ms_plan_coll {
   /* If not 0, this many replicas of a node also take part, each with its slice (comm.h). A sum then includes the
    * all_reduce over the replicas, which the phase lists after it. 0: no other replicas. */
   int replicas;
-  int sliced; /* each rank receives only its slice of the sum */
+  int sliced;    /* each rank receives only its slice of the sum */
+  int in_flight; /* 1: its phase, UPDATE, can end before it; FIRST joins it */
   int parts;
   ms_plan_part *part;
   double bytes;      /* as ms_coll_bytes */
@@ -117,7 +125,7 @@ typedef struct ms_instr {
   ms_place *in, *out;         /* KERNEL: addresses of the inputs and outputs that `call` describes */
   const int64_t *bytes;       /* KERNEL: sizes in bytes of the inputs, then of the outputs */
   int workspace;              /* KERNEL: index of the scratch buffer, or -1 */
-  ms_plan_coll *coll;         /* COLLECTIVE: owned by the phase */
+  ms_plan_coll *coll;         /* COLLECTIVE: owned by the phase. JOIN: owned by UPDATE */
 } ms_instr;
 
 typedef struct ms_plan_phase {

@@ -41,9 +41,9 @@ enum { INSTR_TEXT = 192 };
 
 /* Describes an instruction for messages; text: [INSTR_TEXT]. */
 static const char *describe(const ms_instr *instr, char *text) {
-  const char *what = instr->kind == MS_INSTR_KERNEL       ? ms_op_row_of(instr->call->op)->name
-                     : instr->kind == MS_INSTR_COLLECTIVE ? ms_coll_name(instr->coll->kind)
-                                                          : "event";
+  const char *what = instr->kind == MS_INSTR_KERNEL ? ms_op_row_of(instr->call->op)->name
+                     : instr->coll                  ? ms_coll_name(instr->coll->kind)
+                                                    : "event";
   snprintf(text, INSTR_TEXT, "%s %s on stream %s", what, instr->scope ? instr->scope : "",
            ms_stream_name(instr->stream));
   return text;

@@ -61,6 +61,29 @@ static void H11_slices_of_all_replicas_cover_the_chunks_once(void **state) {
   }
 }
 
+/* FIRST begins with the ends of UPDATE's gathers, in their order, where no replicas share a copy of the chunks. */
+static void H11_the_next_step_joins_the_gathers_that_an_update_left_in_flight(void **state) {
+  (void)state;
+  for (int i = 0; i < CASES; i++) {
+    planned p = plan_of(&cases[i], 0, MS_BF16, 1, MS_SYNC_EVERY);
+    const ms_plan_phase *first = &p.plan->phase[MS_PHASE_FIRST], *update = &p.plan->phase[MS_PHASE_UPDATE];
+    const ms_plan_coll *joined[8] = {NULL};
+    int joins = 0, left = 0, began = 0;
+    for (int k = 0; k < first->n; k++) {
+      const ms_instr *instr = &first->instr[k];
+      began |= instr->kind == MS_INSTR_KERNEL || instr->kind == MS_INSTR_COLLECTIVE;
+      if (instr->kind != MS_INSTR_JOIN) continue;
+      assert_true(joins < 8 && !began);
+      joined[joins++] = instr->coll;
+    }
+    for (int k = 0; k < update->colls; k++)
+      if (update->coll[k]->in_flight) assert_ptr_equal(update->coll[k], joined[left++]);
+    assert_int_equal(left, joins);
+    assert_int_equal(joins, p.plan->replicas == 1 ? p.net.model->units : 0);
+    drop(&p);
+  }
+}
+
 /* Compiling verifies the plan, too. */
 static void H11_all_ranks_agree_and_each_unit_is_scattered_and_gathered(void **state) {
   (void)state;
@@ -128,6 +151,7 @@ static void H11_memory_is_a_slice_of_the_state_and_the_chunks(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(H11_slices_of_all_replicas_cover_the_chunks_once),
+      cmocka_unit_test(H11_the_next_step_joins_the_gathers_that_an_update_left_in_flight),
       cmocka_unit_test(H11_all_ranks_agree_and_each_unit_is_scattered_and_gathered),
       cmocka_unit_test(H11_bytes_between_copies_are_those_of_slices),
       cmocka_unit_test(H11_memory_is_a_slice_of_the_state_and_the_chunks),

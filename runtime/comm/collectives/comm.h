@@ -35,7 +35,7 @@
 typedef struct ms_comm ms_comm;
 
 /* Operations of a communicator between hosts that can be started and not done. */
-enum { MS_COMM_QUEUE = 8 };
+enum { MS_COMM_QUEUE = 128 };
 
 /* One buffer of a grouped collective. count is in elements:
  *   all_gather      count: each rank's chunk. src [count] is private to this rank, f32 or bf16; shared [ranks*count] is

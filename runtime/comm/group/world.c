@@ -90,6 +90,9 @@ int ms_world_fd(const ms_world *world) { return world->fd; }
 
 ms_control *ms_world_control(const ms_world *world) { return world->control; }
 
+struct ms_state **ms_world_left_in_flight(ms_world *world) {
+  return &world->left_in_flight;
+}
 ms_recorder *ms_world_recorder(const ms_world *world) { return world->recorder; }
 
 double ms_world_timeout(const ms_world *world) { return world->timeout; }
