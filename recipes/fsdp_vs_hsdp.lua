@@ -10,6 +10,7 @@ local ms = require "moonshard"
 local cfg = ms.args {
   links = "1gbit,200mbit", shape = "",
   meshes = "1x4,2x2,4x1",           -- FSDP, HSDP, DDP
+  shard_optimizer = "2x2",          -- the meshes that run with and without hybrid.lua's shard_optimizer
   dtypes = "f32,bf16", accumulate = "1,4",
   steps = 5, repeats = 1,
 }
@@ -23,7 +24,16 @@ end
 ms.sweep {
   title = "FSDP, HSDP and DDP over two hosts",
   recipe = "hybrid.lua",
-  over = { mesh = list(cfg.meshes), dtype = list(cfg.dtypes), accumulate = list(cfg.accumulate, tonumber) },
+  over = {
+    mesh = list(cfg.meshes), dtype = list(cfg.dtypes), accumulate = list(cfg.accumulate, tonumber),
+    shard_optimizer = { false, true },
+  },
+  where = function(point)
+    for _, mesh in ipairs(list(cfg.shard_optimizer)) do
+      if mesh == point.mesh then return true end
+    end
+    return not point.shard_optimizer
+  end,
   conditions = { link = list(cfg.links) },
   prepare = function(point)
     if cfg.shape == "" then return end

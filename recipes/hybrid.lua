@@ -11,6 +11,7 @@ local cfg = ms.args {
   mesh = "2x2",                     -- replicas x shards: 1x4 is FSDP, 4x1 DDP, anything between HSDP
   dtype = "f32", reduce = "f32",    -- of gathered weights; of gradients while they are summed
   accumulate = 1,                   -- micro-batches of a step
+  shard_optimizer = false,          -- over the replicas, too: each host updates a part of the weights
   layers = 5, dim = 512, heads = 8, vocab = 1024,
   seq = 128, batch = 4,             -- tokens per sequence, sequences per rank
   steps = 20, lr = 1e-3,
@@ -23,6 +24,7 @@ ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
   units = { re[[^layers\.\d+$]] },
   mp_policy = { param_dtype = cfg.dtype, reduce_dtype = cfg.reduce },
+  shard_optimizer_over_replicate = cfg.shard_optimizer,
 })
 
 local data = ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }

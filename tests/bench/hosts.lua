@@ -2,7 +2,8 @@
 --
 --   recipes/two_hosts.sh luajit tests/bench/hosts.lua BUILD
 --
--- A GPT of 17 million parameters as FSDP and HSDP, in f32 and bf16, at several speeds of the link. Prints one JSON line
+-- A GPT of 17 million parameters as FSDP, HSDP, and HSDP whose replicas share the optimizer's work
+-- (shard_optimizer_over_replicate), in f32 and bf16, at several speeds of the link. Prints one JSON line
 -- a figure: {"name", "unit", "ours", "peer"}, medians of the steps after the warm-up, and for the speeds the time that
 -- the bytes of a step need on the link alone ("wire"), by the plan.
 
@@ -29,10 +30,13 @@ local function options(format)
   return table.concat(list, " ")
 end
 
-local function ours(mesh, dtype)
+-- Name, replicas x shards, shard_optimizer_over_replicate.
+local LAYOUTS = { { "HSDP", "2x2", false }, { "HSDP, optimizer sharded", "2x2", true }, { "FSDP", "1x4", false } }
+
+local function ours(mesh, dtype, sharded)
   return run(("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/train.lua --hosts %s:2,%s:2 "
-    .. "--agent 'ip netns exec' mesh=%s dtype=%s tokens=%s %s"):format(build, HOSTS[1], HOSTS[2], mesh, dtype,
-    build .. "/bench/hosts.tokens", options("%s=%s")))
+    .. "--agent 'ip netns exec' mesh=%s dtype=%s shard_optimizer=%s tokens=%s %s"):format(build, HOSTS[1],
+    HOSTS[2], mesh, dtype, sharded, build .. "/bench/hosts.tokens", options("%s=%s")))
 end
 
 -- Each rank is started in its host's namespace; they meet at a file, which both see.
@@ -52,9 +56,10 @@ local function peer(mesh, dtype)
 end
 
 -- Bytes that a host sends in a step, by the plan.
-local function wire_bytes(mesh, dtype)
+local function wire_bytes(mesh, dtype, sharded)
   local pipe = assert(io.popen(("%s/release/moonshard plan tests/bench/train.lua -n 4 --ranks-per-node 2 --json "
-    .. "mesh=%s dtype=%s tokens=%s %s"):format(build, mesh, dtype, build .. "/bench/hosts.tokens", options("%s=%s"))))
+    .. "mesh=%s dtype=%s shard_optimizer=%s tokens=%s %s"):format(build, mesh, dtype, sharded,
+    build .. "/bench/hosts.tokens", options("%s=%s"))))
   local planned = json.decode(pipe:read("*a"))
   pipe:close()
   local bytes = 0
@@ -80,14 +85,16 @@ if exists(build .. "/peers/venv/bin/python") then python = build .. "/peers/venv
 for _, speed in ipairs(SPEEDS) do
   os.execute("recipes/two_hosts.sh --shape " .. speed[1])
   for _, dtype in ipairs({ "f32", "bf16" }) do
-    for _, mesh in ipairs({ "2x2", "1x4" }) do
-      local mine, text = ours(mesh, dtype)
-      local theirs = peer(mesh, dtype)
+    local theirs = {}
+    for _, layout in ipairs(LAYOUTS) do
+      local name, mesh, sharded = unpack(layout)
+      local mine, text = ours(mesh, dtype, sharded)
+      theirs[mesh] = theirs[mesh] or peer(mesh, dtype) -- which has no such option
       if not mine then io.stderr:write("bench: no figure:\n", text) end
       io.write(json.encode({
-        name = ("two hosts/%s/%s/%s"):format(mesh == "2x2" and "HSDP" or "FSDP", dtype, speed[1]), unit = "ms",
-        ours = mine and mine.step_ms, peer = theirs and theirs.step_ms,
-        wire = 1e3 * wire_bytes(mesh, dtype) * FRAME / speed[2],
+        name = ("two hosts/%s/%s/%s"):format(name, dtype, speed[1]), unit = "ms",
+        ours = mine and mine.step_ms, peer = theirs[mesh] and theirs[mesh].step_ms,
+        wire = 1e3 * wire_bytes(mesh, dtype, sharded) * FRAME / speed[2],
       }), "\n")
       io.flush()
     end

@@ -16,7 +16,7 @@ local re = ms.re
 
 local cfg = ms.args {
   model = "gpt", layers = 6, dim = 384, heads = 6, ffn = 1024, seq = 256, batch = 8, vocab = 256, mesh = "1x2",
-  dtype = "f32", steps = 25, warmup = 5, report = 20, weights = "", tokens = "", lr = 1e-3,
+  dtype = "f32", steps = 25, warmup = 5, report = 20, weights = "", tokens = "", lr = 1e-3, shard_optimizer = false,
 }
 
 local makers = {
@@ -32,6 +32,7 @@ ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
   units = { re[[^layers\.\d+$]] },
   mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
+  shard_optimizer_over_replicate = cfg.shard_optimizer,
 })
 local train = ms.trainer {
   model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = cfg.lr, weight_decay = 0.1 },
