@@ -28,7 +28,7 @@ for _, where in ipairs({ "start", "first", "trace", "middle", "data", "end" }) d
     case(how .. " " .. where, { "-n", "4", "mesh=2x2", "rank=1", "how=" .. how, "where=" .. where })
   end
 end
-for i = 1, 2 do case("stop inside " .. i, { "-n", "2", "how=stop", "where=inside" }, BIG) end
+for i = 1, 4 do case("stop inside " .. i, { "-n", "2", "how=stop", "where=inside" }, BIG) end
 case("kill inside", { "-n", "2", "how=kill", "where=inside" }, BIG)
 case("stop inside a group", { "-n", "4", "mesh=2x2", "rank=3", "how=stop", "where=inside" }, BIG)
 case("shape", { "-n", "2", "how=shape", "where=first" })
@@ -79,7 +79,7 @@ describe("the flight recorder", function()
 
   it("L6 names a rank that is stopped inside of a step, with unit, collective and phase", function()
     local inside = 0
-    for i = 1, 2 do -- now and then a rank is between two steps when it is stopped
+    for i = 1, 4 do -- now and then a rank is between two steps when it is stopped
       stalled("stop inside " .. i, "rank 0", "rank 1 | process | stopped | signal")
       has(line_of("stop inside " .. i, "rank 0"), "rank 1 | step")
       local first = told("stop inside " .. i):match("^[^\n]*")
