@@ -4,7 +4,7 @@
 #   tests/run.sh --build build/release --config release [--only WORD] [--timeout SECONDS]
 #
 # Every test file is a process of its own (run_file.sh), so a crash or a hang costs that file alone; as many run at once
-# as there are processors, and one more of those that wait (waiting.list). The longest start first (long.list), so that
+# as there are processors, and two more of those that wait (waiting.list). The longest start first (long.list), so that
 # none of them runs alone at the end. What specs may rely on:
 #   MOONSHARD_BIN, MOONSHARD_LIB   the executable and the library under test, absolute paths
 #   MOONSHARD_CONFIG               release, address or thread: sanitized builds are several times slower
@@ -88,7 +88,7 @@ lanes=$(nproc)
 mapfile -t chosen < <(files | wanted)
 if [ ${#chosen[@]} -gt 0 ]; then
   if [ "$config" != gpu ]; then
-    printf '%s\n' "${chosen[@]}" | grep -f <(listed tests/waiting.list) | run_in_lanes 1 &
+    printf '%s\n' "${chosen[@]}" | grep -f <(listed tests/waiting.list) | longest_first | run_in_lanes 2 &
     printf '%s\n' "${chosen[@]}" | grep -v -f <(listed tests/waiting.list) | longest_first | run_in_lanes "$lanes"
     wait
   else
