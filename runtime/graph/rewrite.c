@@ -49,10 +49,11 @@ static void fuse_swiglu(rewriter *r, int index) {
   }
 }
 
-/* matmul(a, b) + vector -> matmul(a, b, vector), in the matmul's place */
+/* matmul(a, b) + vector -> matmul(a, b, vector), in the matmul's place, or the addition's if the vector is made between
+ */
 static void fuse_bias(rewriter *r, int index) {
   ms_graph *graph = r->graph;
-  const ms_node *add = &graph->nodes[index];
+  ms_node *add = &graph->nodes[index];
   if (add->op != MS_OP_add) return;
   for (int side = 0; side < 2; side++) {
     ms_node *matmul = sole_maker(r, add->in[side], MS_OP_matmul, add);
@@ -64,10 +65,15 @@ static void fuse_bias(rewriter *r, int index) {
     if (vector->ndim != 1 || vector->dims[0] != product->dims[product->ndim - 1]) continue;
     if (sum->dtype != product->dtype) continue;
     if (vector->dtype != MS_F32 && vector->dtype != graph->values[matmul->in[0]].info.dtype) continue;
-    if (!ms_made_before(graph, bias, place)) continue;
     matmul->in[matmul->inputs++] = bias;
-    ms_remove_node(graph, index);
-    ms_take_output(graph, place, 0, sum_value);
+    if (ms_made_before(graph, bias, place)) {
+      ms_remove_node(graph, index);
+      ms_take_output(graph, place, 0, sum_value);
+    } else {
+      *add = *matmul;
+      ms_remove_node(graph, place);
+      add->out[0] = sum_value;
+    }
     return;
   }
 }
