@@ -104,6 +104,7 @@ static int label_run(ms_axes *axes, char name, const ms_value_info *x, int first
  * since its parts are contiguous in the run. */
 static int label_reshaped(const ms_value_info *in, const ms_value_info *out, ms_axes *axes) {
   int a = 0, b = 0;
+  axes->linear = 1;
   for (char name = 'a'; a < in->ndim || b < out->ndim; name++) {
     const int first_a = a, first_b = b;
     int64_t left = a < in->ndim ? in->dims[a++] : 1, right = b < out->ndim ? out->dims[b++] : 1;

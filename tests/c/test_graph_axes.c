@@ -295,6 +295,7 @@ static void T3_linearity_depends_on_attributes(void **state) {
   assert_int_equal(axes.linear, 0);
   assert_true(axes.label[axes.in[0][1]].whole);
   assert_true(axes_of_case(&f, build_binary, MS_OP_add).linear_together);
+  assert_int_equal(axes_of_case(&f, build_folded, MS_OP_reshape).linear, 1);
   assert_int_equal(axes_of_case(&f, build_middle, MS_OP_max).join, MS_JOIN_MAX);
   fixture_end(&f);
 }
