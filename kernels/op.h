@@ -128,6 +128,9 @@ typedef struct ms_kernel {
 /* The CPU kernel of an op (kernels/cpu/table.c); NULL for aliases, which have none. */
 const ms_kernel *ms_cpu_kernel(int op);
 
+/* The parts of the table that embedding and its gradient have one of. */
+static inline int64_t ms_table_parts(const ms_attrs *attrs) { return attrs->i[1] > 1 ? attrs->i[1] : 1; }
+
 /* Number of elements of a shape; 1 for a scalar. */
 static inline int64_t ms_numel(const ms_value_info *info) {
   int64_t n = 1;

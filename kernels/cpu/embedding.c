@@ -5,6 +5,9 @@
  * how rows are divided among threads, and the division can follow the load. If there is another gradient of the table
  * (a tied table), rows that have tokens are added to it; it usually shares the result's memory, and then no other row
  * is touched.
+ *
+ * A table can be divided among ranks. Every token must select a row of the whole table; in forward, tokens of other
+ * parts give zeros, and backward skips them.
  */
 #include "kernels/cpu/block.h"
 
@@ -30,15 +33,20 @@ static int check_tokens(const int32_t *tokens, int64_t n, int64_t rows) {
 static void forward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   const int32_t *tokens = call->in_data[1];
   const int64_t row_bytes = ms_row_length(&call->in[0]) * ms_dtype_size(call->in[0].dtype);
+  const int64_t rows = call->in[0].dims[0], first = call->attrs.i[3];
   (void)part;
-  for (int64_t i = begin; i < end; i++)
-    memcpy((char *)call->out_data[0] + i * row_bytes, (const char *)call->in_data[0] + tokens[i] * row_bytes,
-           (size_t)row_bytes);
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t row = tokens[i] - first;
+    char *y = (char *)call->out_data[0] + i * row_bytes;
+    if (row >= 0 && row < rows) memcpy(y, (const char *)call->in_data[0] + row * row_bytes, (size_t)row_bytes);
+    else memset(y, 0, (size_t)row_bytes);
+  }
 }
 
 static int run_forward(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[1]), bytes = 2 * ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype);
-  MS_TRY(check_tokens(call->in_data[1], n, call->attrs.i[0] ? call->attrs.i[0] : call->in[0].dims[0]));
+  const int64_t rows = call->in[0].dims[0] * ms_table_parts(&call->attrs);
+  MS_TRY(check_tokens(call->in_data[1], n, call->attrs.i[0] ? call->attrs.i[0] : rows));
   ms_run_parts(call, ms_part_count(call, n, bytes), n, 1, forward_part);
   return MS_OK;
 }
@@ -73,12 +81,15 @@ static int prepare_backward(ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* Counting sort. At the end start[r] is the index in position[] of row r's first position. */
-static void sort_positions(const sorted_tokens *sorted, const int32_t *tokens, int64_t n, int64_t rows) {
+/* Counting sort of the tokens of rows [first, first + rows). At the end start[r] is the index in position[] of the
+ * first position of row first + r. */
+static void sort_positions(const sorted_tokens *sorted, const int32_t *tokens, int64_t n, int64_t first, int64_t rows) {
   memset(sorted->start, 0, (size_t)(rows + 1) * sizeof *sorted->start);
-  for (int64_t i = 0; i < n; i++) sorted->start[tokens[i] + 1]++;
+  for (int64_t i = 0; i < n; i++)
+    if (tokens[i] >= first && tokens[i] - first < rows) sorted->start[tokens[i] - first + 1]++;
   for (int64_t r = 0; r < rows; r++) sorted->start[r + 1] += sorted->start[r];
-  for (int64_t i = 0; i < n; i++) sorted->position[sorted->start[tokens[i]]++] = i;
+  for (int64_t i = 0; i < n; i++)
+    if (tokens[i] >= first && tokens[i] - first < rows) sorted->position[sorted->start[tokens[i] - first]++] = i;
   for (int64_t r = rows; r > 0; r--) sorted->start[r] = sorted->start[r - 1];
   sorted->start[0] = 0;
 }
@@ -159,8 +170,9 @@ static void run_backward_part(void *context, int part) {
 static int run_backward(const ms_kernel_call *call) {
   backward b = {call, workspace_of(call), call->out[0].dims[0], ms_numel(&call->in[0]), 1};
   b.parts = ms_part_count(call, b.rows, ms_call_bytes(call));
-  MS_TRY(check_tokens(call->in_data[0], b.n, b.rows));
-  sort_positions(&b.sorted, call->in_data[0], b.n, b.rows);
+  MS_TRY(check_tokens(call->in_data[0], b.n, b.rows * ms_table_parts(&call->attrs)));
+  sort_positions(&b.sorted, call->in_data[0], b.n, call->attrs.i[3], b.rows);
+  b.n = b.sorted.start[b.rows];
   ms_team_run(b.parts, run_backward_part, &b);
   return MS_OK;
 }

@@ -1,7 +1,7 @@
 /* embedding_backward.cu - the gradient of an embedding's table. Memory traffic: s bytes per element of dy, and twice
  * the table, which is zeroed before rows that have tokens are written. If there is another gradient of the table, rows
- * that have tokens are added to it and the others are left alone. There are no atomic additions, so the bits are the
- * same in every run.
+ * that have tokens are added to it and the others are left alone. Tokens of other parts of a divided table are sorted
+ * behind the last row, and no block writes them. There are no atomic additions, so the bits are the same in every run.
  *
  * Positions are sorted by token (sort.h). A block processes 32 consecutive sorted positions and a strip of columns, and
  * sums runs of equal tokens in f32, in the order of positions. A run that is complete within the block is a row of the
@@ -122,7 +122,8 @@ int run(const ms_kernel_call *call) {
     MS_TRY(ms_cuda_status(cudaMemcpyAsync(call->out_data[0], call->in_data[2], bytes, cudaMemcpyDeviceToDevice, stream),
                           "cudaMemcpyAsync"));
   if (g.n == 0) return MS_OK;
-  MS_TRY(ms_sort_positions(static_cast<const int32_t *>(call->in_data[0]), g.n, g.rows, call->workspace, call->op,
+  const ms_sorted_rows rows = {call->attrs.i[3], g.rows, g.rows * ms_table_parts(&call->attrs)};
+  MS_TRY(ms_sort_positions(static_cast<const int32_t *>(call->in_data[0]), g.n, rows, call->workspace, call->op,
                            call->fault, call->stream, &g.sorted));
   g.partial = reinterpret_cast<float *>(static_cast<char *>(call->workspace) + ms_sort_bytes(g.n));
   return MS_CUDA_FLOATS(call->in[1].dtype, T, MS_CUDA_FLOATS(call->out[0].dtype, Y, sum_typed<T, Y>(call, g)));

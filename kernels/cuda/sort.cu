@@ -7,15 +7,15 @@ namespace {
 
 constexpr int CHUNK = 1024, BITS = 9, DIGITS = 1 << BITS, WARPS = CHUNK / MS_WARP;
 
-/* key[i] = tokens[i], or `rows` for an invalid token; position[i] = i; all [n]. */
-__global__ void __launch_bounds__(CHUNK) make_keys(const int32_t *tokens, int64_t n, int64_t rows, uint32_t *key,
+/* key[i] = tokens[i] - first, or `rows` for a token that does not count; position[i] = i; all [n]. */
+__global__ void __launch_bounds__(CHUNK) make_keys(const int32_t *tokens, int64_t n, ms_sorted_rows rows, uint32_t *key,
                                                    uint32_t *position, int op, ms_fault *fault) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * CHUNK + threadIdx.x;
   if (i >= n) return;
-  const int64_t token = tokens[i];
-  const bool real = token >= 0 && token < rows;
-  if (!real) ms_note_fault(fault, op, token, rows);
-  key[i] = static_cast<uint32_t>(real ? token : rows);
+  const int64_t token = tokens[i], row = token - rows.first;
+  const bool real = token >= 0 && token < rows.all;
+  if (!real) ms_note_fault(fault, op, token, rows.all);
+  key[i] = static_cast<uint32_t>(real && row >= 0 && row < rows.rows ? row : rows.rows);
   position[i] = static_cast<uint32_t>(i);
 }
 
@@ -100,7 +100,7 @@ int64_t ms_sort_bytes(int64_t n) {
   return 4 * buffer_bytes(n) + ms_cuda_align(chunks_of(n) * DIGITS * static_cast<int64_t>(sizeof(uint32_t)));
 }
 
-int ms_sort_positions(const int32_t *tokens, int64_t n, int64_t rows, void *workspace, int op, ms_fault *fault,
+int ms_sort_positions(const int32_t *tokens, int64_t n, ms_sorted_rows rows, void *workspace, int op, ms_fault *fault,
                       void *stream, ms_sorted *sorted) {
   const int64_t buffer = buffer_bytes(n);
   const unsigned chunks = static_cast<unsigned>(chunks_of(n));
@@ -108,7 +108,7 @@ int ms_sort_positions(const int32_t *tokens, int64_t n, int64_t rows, void *work
   for (int i = 0; i < 5; i++) array[i] = reinterpret_cast<uint32_t *>(static_cast<char *>(workspace) + i * buffer);
   uint32_t *key = array[0], *position = array[1], *to_key = array[2], *to_position = array[3], *counts = array[4];
   MS_TRY(MS_CUDA_LAUNCH(make_keys, chunks, CHUNK, 0, stream, tokens, n, rows, key, position, op, fault));
-  for (int shift = 0; rows >> shift > 0; shift += BITS) {
+  for (int shift = 0; rows.rows >> shift > 0; shift += BITS) {
     uint32_t *const old_key = key, *const old_position = position;
     MS_TRY(MS_CUDA_LAUNCH(count_digits, chunks, CHUNK, 0, stream, key, n, shift, counts));
     MS_TRY(MS_CUDA_LAUNCH(begin_digits, 1, CHUNK, 0, stream, counts, static_cast<int64_t>(chunks) * DIGITS));

@@ -18,9 +18,14 @@ typedef struct ms_sorted {
   const uint32_t *position; /* [n] */
 } ms_sorted;
 
-/* Sorts positions 0 .. n - 1 by tokens i32 [n]. A token outside [0, rows) gets the key `rows` and is recorded as a
- * fault of `op`. The result points into the workspace. */
-int ms_sort_positions(const int32_t *tokens, int64_t n, int64_t rows, void *workspace, int op, ms_fault *fault,
+/* The tokens that count: those of [first, first + rows), out of [0, all). */
+typedef struct ms_sorted_rows {
+  int64_t first, rows, all;
+} ms_sorted_rows;
+
+/* Sorts positions 0 .. n - 1 by tokens i32 [n] less `first`. A token that does not count gets the key `rows`; one
+ * outside [0, all) is also recorded as a fault of `op`. The result points into the workspace. */
+int ms_sort_positions(const int32_t *tokens, int64_t n, ms_sorted_rows rows, void *workspace, int op, ms_fault *fault,
                       void *stream, ms_sorted *sorted);
 
 #endif

@@ -157,6 +157,12 @@ static int read_outputs(const ms_node *node, const ms_value_info *in, const ms_v
   return MS_OK;
 }
 
+/* The rows of a table, which are in one piece already where the node has a part. */
+static void find_contiguous(const ms_node *node, ms_axes *axes) {
+  axes->contiguous = axes->in[0][0];
+  if (ms_table_parts(&node->attrs) > 1) axes->label[axes->contiguous].whole = 1;
+}
+
 /* What a kernel does to a sum, it does not do to the parts of the sum: an activation needs all of it. */
 static void need_sums_whole(const ms_value_info *out, ms_axes *axes) {
   axes->linear = 0;
@@ -170,12 +176,13 @@ int ms_axes_have(const int *dims, int ndim, int label) {
 }
 
 int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info *out, ms_axes *axes) {
-  *axes = (ms_axes){0};
+  *axes = (ms_axes){.contiguous = -1};
   const char *name = ms_op_row_of(node->op)->name;
   if (!ms_op_has_axes(node->op)) return MS_FAIL(MS_EINTERNAL, "%s: its row of the op table has no axes", name);
   if (has_word(node->op, "reshape")) return label_reshaped(in, out, axes);
   MS_TRY(read_inputs(node, in, axes));
   read_words(node, in, out, axes);
+  if (has_word(node->op, "part")) find_contiguous(node, axes);
   if (has_word(node->op, "cut")) axes->label[axes->in[0][chosen_axis(node, in)]].whole = 1;
   MS_TRY(read_outputs(node, in, out, axes));
   if (has_word(node->op, "act") && node->attrs.i[2]) need_sums_whole(out, axes);
@@ -190,6 +197,7 @@ int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info
 
 ms_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const ms_value_info *out, int label, int64_t n) {
   ms_attrs attrs = node->attrs;
+  if (label == axes->contiguous) attrs.i[1] = n;
   if (!has_word(node->op, "shape") && !has_word(node->op, "reshape")) return attrs;
   for (int d = 0; d < out->ndim; d++)
     if (axes->out[0][d] == label && attrs.i[d] > 0) attrs.i[d] /= n;

@@ -16,6 +16,8 @@
  *   act       with an activation, it is linear in nothing, and what would be summed is needed whole
  *   swap      attributes i0 and i1 swap the last two axes of inputs 0 and 1
  *   sum mean max min   of the attributes' axis, which leaves the output; this is also how parts are joined
+ *   part      the first letter's parts are contiguous and know their place: attributes parts:i1, dim:i2, first:i3. They
+ *             are not divided again
  *   permute   the attributes permute the axes; cut: the attributes' axis is needed whole
  *   shape     the attributes have the output's shape; reshape: and the elements keep their order
  *
@@ -47,6 +49,7 @@ typedef struct ms_axes {
   unsigned added;                                                       /* bit i: input i is added */
   unsigned linear;     /* bit i: linear in input i while the others are given */
   int linear_together; /* 1: in all inputs together */
+  int contiguous;      /* the label of which a part must know its place, or -1 */
 } ms_axes;
 
 /* 1 when the op's row has axes. */
@@ -55,7 +58,7 @@ int ms_op_has_axes(int op);
 int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info *out, ms_axes *axes);
 /* 1 when an operand has the label; dims: of its axes. */
 int ms_axes_have(const int *dims, int ndim, int label);
-/* The attributes of a part, where a label is divided into n. */
+/* The attributes of a part, where a label is divided into n; where a part is, the caller adds. */
 ms_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const ms_value_info *out, int label, int64_t n);
 
 #endif

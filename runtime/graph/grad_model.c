@@ -88,7 +88,7 @@ int ms_grad_matmul(ms_graph *graph, int node, const int *dy, const int *needs, i
 int ms_grad_embedding(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   const ms_node n = graph->nodes[node];
-  ms_attrs attrs = {.i = {ms_info_of(graph, n.in[0])->dims[0]}};
+  ms_attrs attrs = {.i = {ms_info_of(graph, n.in[0])->dims[0], n.attrs.i[1], n.attrs.i[2], n.attrs.i[3]}};
   return ms_emit_binary(graph, MS_OP_embedding_backward, n.in[1], dy[0], &attrs, &dx[0]);
 }
 

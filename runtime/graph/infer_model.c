@@ -75,9 +75,15 @@ int ms_infer_embedding(const ms_node *node, const ms_value_info *in, ms_value_in
   if (in[1].ndim == MS_MAX_DIMS)
     return MS_FAIL(MS_ESHAPE, "embedding: tokens are %s; they can have at most %d dimensions",
                    ms_shape_text(&in[1], text), MS_MAX_DIMS - 1);
-  if (node->attrs.i[0] < 0 || node->attrs.i[0] > in[0].dims[0])
+  const int64_t parts = ms_table_parts(&node->attrs), rows = in[0].dims[0] * parts, first = node->attrs.i[3];
+  if (node->attrs.i[0] < 0 || node->attrs.i[0] > rows)
     return MS_FAIL(MS_EINVAL, "embedding: rows %" PRId64 "; w is %s: it must be 0 to %" PRId64, node->attrs.i[0],
-                   ms_shape_text(&in[0], text), in[0].dims[0]);
+                   ms_shape_text(&in[0], text), rows);
+  if (first < 0 || first % in[0].dims[0] || first >= rows)
+    return MS_FAIL(MS_EINVAL,
+                   "embedding: first %" PRId64 "; w is %s, one of %" PRId64 " parts of a table: it must be a "
+                   "multiple of %" PRId64 " below %" PRId64,
+                   first, ms_shape_text(&in[0], text), parts, in[0].dims[0], rows);
   out[0] = in[1];
   out[0].dims[out[0].ndim++] = in[0].dims[1];
   out[0].dtype = in[0].dtype;

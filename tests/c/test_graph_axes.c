@@ -153,6 +153,7 @@ static void run_part(const whole_node *w, int label, int64_t n, int64_t i, doubl
   ms_value_info infos[MS_MAX_INPUTS], made[MS_MAX_OUTPUTS];
   ms_node part = *node;
   part.attrs = ms_axes_part_attrs(node, &w->axes, &w->out[0].info, label, n);
+  if (label == w->axes.contiguous) part.attrs.i[3] = i * (w->in[0].info.dims[0] / n);
   for (int k = 0; k < node->inputs; k++) {
     in[k] = part_of(&w->in[k], label, n, i);
     infos[k] = in[k].info;

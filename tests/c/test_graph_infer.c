@@ -275,6 +275,7 @@ static void model_shapes(void **state) {
   REFUSED(MS_OP_embedding, NULL, MS_EDTYPE, "embedding | tokens | bf16 | i32", w, w);
   REFUSED(MS_OP_embedding, NULL, MS_ESHAPE, "embedding | w | [2,6,4,8] | [V,D]", q, tokens);
   REFUSED(MS_OP_embedding, NULL, MS_ESHAPE, "5 dimensions", w, deep);
+  REFUSED(MS_OP_embedding, ATTRS(.i = {0, 4, 3, 50}), MS_EINVAL, "first | 50 | 4 parts | 100 | 400", w, tokens);
   REFUSED(MS_OP_embedding, ATTRS(.i = {101}), MS_EINVAL, "embedding | rows | 101 | [100,8] | 0 | 100", w, tokens);
   assert_value(op1(&f, MS_OP_rope, q, NULL), MS_BF16, "[2,6,4,8]");
   REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope | x | [2,6,4,7] | even", odd);

@@ -306,6 +306,42 @@ static void embedding_backward_matches(void **state) {
   }
 }
 
+/* Parts of a table: forward's results add up to that of the whole table, and backward's are parts of its gradient. */
+static void parts_of_a_table_make_the_whole(void **state) {
+  (void)state;
+  enum { ROWS = 60, PARTS = 3, PART = ROWS / PARTS, COLUMNS = 5, N = 700 };
+  for (int first = 0; first < ROWS; first += PART) {
+    kernel_case c = case_of(MS_OP_embedding), g = case_of(MS_OP_embedding_backward);
+    c.call.attrs = (ms_attrs){.i = {ROWS - 1, PARTS, 3, first}};
+    g.call.attrs = (ms_attrs){.i = {PART, PARTS, 3, first}};
+    add_input(&c, SHAPE(MS_F32, PART, COLUMNS));
+    add_input(&c, SHAPE(MS_I32, N));
+    add_output(&c, SHAPE(MS_F32, N, COLUMNS));
+    add_input(&g, SHAPE(MS_I32, N));
+    add_input(&g, SHAPE(MS_F32, N, COLUMNS));
+    add_output(&g, SHAPE(MS_F32, PART, COLUMNS));
+    draw_tokens(&c, 1, N, ROWS - 1);
+    draw_tokens(&g, 0, N, ROWS - 1);
+    run_case(&c);
+    run_case(&g);
+    double sum[PART][COLUMNS] = {{0}};
+    for (int64_t i = 0; i < N; i++) {
+      const int64_t row = (int64_t)input_at(&c, 1, i) - first;
+      const int here = row >= 0 && row < PART;
+      for (int64_t j = 0; j < COLUMNS; j++) {
+        assert_true(output_at(&c, 0, i * COLUMNS + j) == (here ? input_at(&c, 0, row * COLUMNS + j) : 0));
+        if (here) sum[row][j] += input_at(&g, 1, i * COLUMNS + j);
+      }
+    }
+    for (int64_t i = 0; i < PART * COLUMNS; i++) assert_output(&g, 0, i, sum[i / COLUMNS][i % COLUMNS], 1e-4);
+    check_embedding_backward_onto(&g);
+    set_input(&c, 1, 4, ROWS - 1); /* a row of padding, which no part may give */
+    assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token 59 | position 4 | [0,59)", "59 | [0,59)"));
+    free_case(&c);
+    free_case(&g);
+  }
+}
+
 static void wrong_tokens_are_reported(void **state) {
   (void)state;
   kernel_case c = case_of(MS_OP_embedding);
@@ -325,15 +361,10 @@ static void wrong_tokens_are_reported(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(cross_entropy_matches),
-                                     TEST(padding_has_no_part),
-                                     TEST(extreme_logits),
-                                     TEST(everything_ignored),
-                                     TEST(nan_reaches_the_loss),
-                                     TEST(wrong_targets_are_reported),
-                                     TEST(embedding_matches),
-                                     TEST(embedding_backward_matches),
-                                     TEST(wrong_tokens_are_reported),
-                                     TEST(probabilities_are_never_stored)};
+  const struct CMUnitTest tests[] = {
+      TEST(cross_entropy_matches),     TEST(padding_has_no_part),           TEST(extreme_logits),
+      TEST(everything_ignored),        TEST(nan_reaches_the_loss),          TEST(wrong_targets_are_reported),
+      TEST(embedding_matches),         TEST(embedding_backward_matches),    TEST(parts_of_a_table_make_the_whole),
+      TEST(wrong_tokens_are_reported), TEST(probabilities_are_never_stored)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
