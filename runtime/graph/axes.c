@@ -183,6 +183,8 @@ int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info
   MS_TRY(read_inputs(node, in, axes));
   read_words(node, in, out, axes);
   if (has_word(node->op, "part")) find_contiguous(node, axes);
+  for (int slot = 2; slot < 4; slot++)
+    if (has_word(node->op, slot == 2 ? "at2" : "at3")) axes->label[axes->in[0][node->attrs.i[slot]]].whole = 1;
   if (has_word(node->op, "cut")) axes->label[axes->in[0][chosen_axis(node, in)]].whole = 1;
   MS_TRY(read_outputs(node, in, out, axes));
   if (has_word(node->op, "act") && node->attrs.i[2]) need_sums_whole(out, axes);

@@ -18,6 +18,7 @@
  *   sum mean max min   of the attributes' axis, which leaves the output; this is also how parts are joined
  *   part      the first letter's parts are contiguous and know their place: attributes parts:i1, dim:i2, first:i3. They
  *             are not divided again
+ *   at2 at3   attribute i2, or i3, is an axis that is needed whole
  *   permute   the attributes permute the axes; cut: the attributes' axis is needed whole
  *   shape     the attributes have the output's shape; reshape: and the elements keep their order
  *

@@ -186,6 +186,10 @@ static int place_outputs(ms_lowering *l, int node) {
 static int lower_node(ms_lowering *l, int node) {
   const ms_node *n = &l->graph->nodes[node];
   if (is_alias(n)) return MS_OK;
+  if ((ms_op_row_of(n->op)->flags & MS_OP_COLLECTIVE) && n->attrs.i[1] > 1)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "in %s: %s over %lld ranks: plans have no collectives between the ops of a graph yet", n->scope,
+                   ms_op_row_of(n->op)->name, (long long)n->attrs.i[1]);
   ms_ref in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
   for (int i = 0; i < n->inputs; i++) MS_TRY(value_ref(l, n->in[i], &in[i]));
   MS_TRY(place_outputs(l, node));

@@ -243,6 +243,23 @@ static int build_sum_to(fixture *f, int op, int dtype) {
   return op1(f, op, param(f, dtype, SHAPE(2, 3, 4)), ATTRS(.i = {3, 1, 1, 1, 1, 1, 2, 1 + MS_F32}));
 }
 
+/* Ops across ranks, of which there is one. */
+static int build_alone(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {0, 1}));
+}
+
+static int build_part_alone(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {0, 1, 1, 2}));
+}
+
+static int build_own_part_alone(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {0, 1, 1, 2, 1}));
+}
+
+static int build_exchange_alone(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(4, 6, 2)), ATTRS(.i = {0, 1, 1, 2}));
+}
+
 static const gradient_case cases[] = {
     {MS_OP_add, "", NORMAL, build_binary},
     {MS_OP_add, " broadcast", NORMAL, build_broadcast},
@@ -329,6 +346,16 @@ static const gradient_case cases[] = {
     {MS_OP_concat, "", NORMAL, build_concat},
     {MS_OP_broadcast_to, "", NORMAL, build_broadcast_to},
     {MS_OP_sum_to, "", NORMAL, build_sum_to},
+    {MS_OP_all_reduce, " alone", NORMAL, build_alone},
+    {MS_OP_copy, " alone", NORMAL, build_alone},
+    {MS_OP_all_gather, " alone", NORMAL, build_part_alone},
+    {MS_OP_all_gather, " split alone", NORMAL, build_own_part_alone},
+    {MS_OP_reduce_scatter, " alone", NORMAL, build_part_alone},
+    {MS_OP_split, " alone", NORMAL, build_part_alone},
+    {MS_OP_split, " pad alone", NORMAL, build_own_part_alone},
+    {MS_OP_unvary, " alone", NORMAL, build_alone},
+    {MS_OP_once, " alone", NORMAL, build_alone},
+    {MS_OP_all_to_all, " alone", NORMAL, build_exchange_alone},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 

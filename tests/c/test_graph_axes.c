@@ -55,6 +55,7 @@ static const gradient_case more[] = {
     {MS_OP_matmul, " sum bias", NORMAL, build_matmul_split_bias},
     {MS_OP_attention, " one key head", NORMAL, build_one_key_head},
     {MS_OP_reshape, " folded", NORMAL, build_folded},
+    {MS_OP_unsplit, " alone", NORMAL, build_part_alone},
     {MS_OP_reshape, " unfolded", NORMAL, build_unfolded},
     {MS_OP_sum_to, " row", NORMAL, build_sum_to_row},
 };
