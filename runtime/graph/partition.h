@@ -1,0 +1,83 @@
+/* partition.h - divides a traced graph over the ranks of one mesh dimension: from where parameters and inputs lie, the
+ * pass finds where every value lies, gives each node the shapes of one rank, and inserts the collectives between.
+ *
+ * The result is the program of one rank, the same on all ranks of the dimension; differentiating it gives the gradients
+ * as their placements say. It keeps the ids of the traced graph's values; conversions append new ones. A mesh of
+ * several dimensions is divided along one after the other, outer ones first: the pass meets the collectives of earlier
+ * dimensions as ordinary ops. It runs before autodiff, on a graph whose identities are bypassed and whose dead nodes
+ * are pruned, and before rewrites, since only rows with axes can be divided.
+ *
+ * The rules, for each node in program order:
+ *   1. A divided parameter, or a value made of such parameters alone, stays as it is: its divided axis says how the
+ *      node is divided, and two that disagree are an error.
+ *   2. Otherwise the divided input with the most bytes says it, among those whose axis the node can divide.
+ *   3. Inputs that are all partial pass through a linear op; parameters and constants that are added to them count on
+ *      coordinate 0 alone. So a bias stays with its product, and parallel branches share one sum.
+ *   4. Otherwise, with sequence_parallel, a partial input is summed to a shard of its first axis but the last that the
+ *      ranks divide and the node can divide. What meets a parameter of the list `splits`, such as the gain of the first
+ *      norm, is split likewise.
+ *   5. Otherwise every rank computes the whole node.
+ * A divided axis that the node's outputs lack was summed over: they are partial. Inputs that have the axis are divided
+ * along it too; if they have fewer indices there than ranks, as heads of keys can, ranks share an index. A reshape
+ * moves the division to the axis where its parts are whole, or is an error: heads are never cut. A conversion is made
+ * once for a value. A partial value that was summed stands for the value from then on.
+ *
+ * A trainable parameter without a placement is invariant. Where a divided value meets it, or a value made of parameters
+ * alone, it is replicate instead, everywhere: its gradient is then a summand, which the caller sums over the ranks.
+ *
+ * What is not there: sizes that the ranks do not divide, hints that convert a value at a place of the recipe, and
+ * kernels that know where their part begins. Dropout, the positions of rope and attention, and the rows and classes of
+ * cross_entropy are needed whole: they are gathered, or a parameter cannot be divided along them. So is the axis of max
+ * and min. An embedding whose table is divided by rows has the attributes parts and dim: what prepares its kernel sets
+ * `first` to the coordinate times the rows of a part, also for its gradient.
+ */
+#ifndef MS_GRAPH_PARTITION_H
+#define MS_GRAPH_PARTITION_H
+
+#include "graph/graph.h"
+#include "graph/placement.h"
+
+typedef struct ms_placed_input {
+  const char *name;
+  ms_placement placement;
+} ms_placed_input;
+
+typedef struct ms_partition_spec {
+  int dim;               /* enum ms_model_dim, which collectives carry */
+  const char *name;      /* of the mesh dimension, for messages */
+  int64_t ranks;         /* at least 2 */
+  int sequence_parallel; /* 1: partial values are summed to shards (rule 4) */
+  /* 1: the ranks have different parts of each sample, as along a context dimension. Trainable parameters without a
+   * placement are then replicate from the start, and the loss is left partial if it is. */
+  int divides_samples;
+  const unsigned char *splits; /* [n_params of the graph], or NULL: 1 for parameters of rule 4 */
+  const ms_placement *params;  /* [n_params of the graph]: MS_INVARIANT for none, or MS_SHARD */
+  const ms_placed_input *inputs;
+  int n_inputs; /* inputs that are not named are the same on every rank */
+} ms_partition_spec;
+
+/* One conversion that the pass has inserted. */
+typedef struct ms_conversion {
+  int op, backward;  /* in forward, and what it takes in backward: MS_OP_*; backward is -1 if it moves nothing */
+  const char *scope; /* of the node in the local graph */
+  int value, reader; /* value of the traced graph; node of the traced graph that reads it, -1: loss or output */
+  ms_placement from, to;
+  ms_value_info whole; /* the value in the traced graph: what a collective moves, all ranks' parts together */
+} ms_conversion;
+
+typedef struct ms_partition {
+  ms_graph *graph;            /* one rank's; ms_partition_free frees it unless the caller takes it and sets NULL */
+  ms_placement *params;       /* [n_params]; what it says of a parameter that the graph does not use has no meaning */
+  ms_placement loss;          /* MS_INVARIANT or, with divides_samples, MS_PARTIAL */
+  ms_conversion *conversions; /* in program order; scopes belong to the graph */
+  int n_conversions, conversions_capacity;
+} ms_partition;
+
+/* The traced graph does not change. On failure nothing is to be freed; the error names the node's scope. */
+int ms_graph_partition(const ms_graph *traced, const ms_partition_spec *spec, ms_partition *partition);
+void ms_partition_free(ms_partition *partition);
+enum { MS_CONVERSION_TEXT = 512 }; /* largest output of ms_conversion_text */
+/* Writes e.g. "layers.0: all_gather [8,256,64] f32, ..." to text and returns text. */
+char *ms_conversion_text(const ms_conversion *conversion, char *text);
+
+#endif

@@ -1,0 +1,114 @@
+/* partition_error.c - why a graph cannot be divided: the op and its shapes, the axis, the dimension, and what would
+ * fit. partition.c puts the scope in front. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "graph/infer.h"
+#include "graph/partition_walk.h"
+
+enum { WHAT_TEXT = 256, SIZES_TEXT = 64 };
+
+/* "9 and 12": the nearest sizes that the divisor divides. */
+static char *sizes_near(int64_t size, int64_t divisor, char *text) {
+  const int64_t below = size / divisor * divisor;
+  if (below) snprintf(text, SIZES_TEXT, "%" PRId64 " and %" PRId64 " are the nearest that do", below, below + divisor);
+  else snprintf(text, SIZES_TEXT, "%" PRId64 " is the smallest that does", divisor);
+  return text;
+}
+
+/* "tensor (4 ranks)", or "tensor (4 ranks, in 3 blocks)" */
+static char *dimension_text(const ms_walk *w, int64_t outer, char *text) {
+  if (outer == 1) snprintf(text, SIZES_TEXT, "%.24s (%" PRId64 " ranks)", w->spec->name, w->spec->ranks);
+  else
+    snprintf(text, SIZES_TEXT, "%.24s (%" PRId64 " ranks, in %" PRId64 " blocks)", w->spec->name, w->spec->ranks,
+             outer);
+  return text;
+}
+
+/* "input 2, parameter layers.0.w [8,4]" */
+static char *input_text(const ms_walk *w, const ms_placed_node *c, int i, char *text) {
+  char shape[MS_SHAPE_TEXT];
+  const ms_graph *traced = w->traced;
+  const ms_value *x = &traced->values[c->node->in[i]];
+  ms_param_info info = {.name = ""};
+  ms_shape_text(&c->in[i], shape);
+  if (x->kind == MS_VALUE_PARAM && !traced->lookup(traced->model, x->param, &info))
+    snprintf(text, WHAT_TEXT, "input %d, parameter %.96s %s,", i + 1, info.name, shape);
+  else snprintf(text, WHAT_TEXT, "input %d %s", i + 1, shape);
+  return text;
+}
+
+int ms_walk_uneven(const ms_walk *w, const char *what, const ms_value_info *x, int axis, int64_t outer) {
+  char shape[MS_SHAPE_TEXT], dimension[SIZES_TEXT], sizes[SIZES_TEXT];
+  return MS_FAIL(MS_ESHAPE, "%s %s: axis %d cannot be divided over %s: its size must be a multiple of %" PRId64 "; %s",
+                 what, ms_shape_text(x, shape), axis, dimension_text(w, outer, dimension), outer * w->spec->ranks,
+                 sizes_near(x->dims[axis], outer * w->spec->ranks, sizes));
+}
+
+int ms_walk_uneven_input(const ms_walk *w, const ms_placed_node *c, int i) {
+  const ms_placement p = ms_walk_input(w, c, i)->place;
+  const int64_t divisor = p.outer * w->spec->ranks;
+  char asks[WHAT_TEXT], other[WHAT_TEXT], dimension[SIZES_TEXT], sizes[SIZES_TEXT];
+  const int label = c->axes.in[i][p.axis];
+  for (int k = 0; k < c->node->inputs; k++)
+    for (int d = 0; d < c->in[k].ndim; d++)
+      if (c->axes.in[k][d] == label && c->in[k].dims[d] % divisor)
+        return MS_FAIL(MS_ESHAPE,
+                       "%s: %s is divided along axis %d over %s, so axis %d of %s must be too: its size must be a "
+                       "multiple of %" PRId64 "; %s",
+                       ms_node_name(c->node), input_text(w, c, i, asks), p.axis, dimension_text(w, p.outer, dimension),
+                       d, input_text(w, c, k, other), divisor, sizes_near(c->in[k].dims[d], divisor, sizes));
+  return MS_FAIL(MS_EINTERNAL, "%s: axis %d of its %s is not uneven", ms_node_name(c->node), p.axis,
+                 input_text(w, c, i, asks));
+}
+
+int ms_walk_needs_whole(const ms_walk *w, const ms_placed_node *c, int i) {
+  char input[WHAT_TEXT], dimension[SIZES_TEXT];
+  return MS_FAIL(
+      MS_EUNSUPPORTED,
+      "%s: %s is divided along axis %d over %s, but the op needs that axis whole; divide another axis of the "
+      "parameter, or none",
+      ms_node_name(c->node), input_text(w, c, i, input), ms_walk_input(w, c, i)->place.axis,
+      dimension_text(w, 1, dimension));
+}
+
+int ms_walk_disagree(const ms_walk *w, const ms_placed_node *c, int i, int j) {
+  char one[WHAT_TEXT], other[WHAT_TEXT], dimension[SIZES_TEXT], place_i[MS_PLACEMENT_TEXT], place_j[MS_PLACEMENT_TEXT];
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "%s: over %s, %s is a %s and %s a %s; parameters stay where they are, so they must divide the op's "
+                 "work alike",
+                 ms_node_name(c->node), dimension_text(w, 1, dimension), input_text(w, c, i, one),
+                 ms_placement_text(ms_walk_input(w, c, i)->place, place_i), input_text(w, c, j, other),
+                 ms_placement_text(ms_walk_input(w, c, j)->place, place_j));
+}
+
+/* Names the axis of the result within which the division's blocks end, and the size that it would need. */
+int ms_walk_cuts(const ms_walk *w, const ms_placed_node *c) {
+  char in[MS_SHAPE_TEXT], out[MS_SHAPE_TEXT], dimension[SIZES_TEXT], sizes[SIZES_TEXT];
+  const ms_placement p = ms_walk_input(w, c, 0)->place;
+  const ms_value_info *y = &c->out[0];
+  int64_t blocks = p.outer, before = 1;
+  int axis = 0;
+  for (int d = 0; d < p.axis; d++) blocks *= c->in[0].dims[d];
+  while (axis < y->ndim - 1 && before * y->dims[axis] <= blocks) before *= y->dims[axis++];
+  ms_shape_text(&c->in[0], in), ms_shape_text(y, out), dimension_text(w, p.outer, dimension);
+  if (blocks % before)
+    return MS_FAIL(MS_ESHAPE,
+                   "reshape: %s to %s: axis %d is divided over %s, and axis %d of the result would mix what is before "
+                   "that axis with it; fold or unfold axis %d alone",
+                   in, out, p.axis, dimension, axis, p.axis);
+  const int64_t divisor = blocks / before * w->spec->ranks;
+  return MS_FAIL(
+      MS_ESHAPE,
+      "reshape: %s to %s: axis %d is divided over %s, so the size of axis %d of the result must be a multiple "
+      "of %" PRId64 "; %s",
+      in, out, p.axis, dimension, axis, divisor, sizes_near(y->dims[axis], divisor, sizes));
+}
+
+int ms_walk_hidden(const ms_walk *w, const char *reader, int v) {
+  const ms_node *maker = &w->traced->nodes[w->traced->values[v].node];
+  char dimension[SIZES_TEXT];
+  return MS_FAIL(MS_EUNSUPPORTED, "%s: it reads statistics of a %s that is divided over %s; only gradients can", reader,
+                 ms_node_name(maker), dimension_text(w, 1, dimension));
+}

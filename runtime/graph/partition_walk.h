@@ -1,0 +1,82 @@
+/* partition_walk.h - one walk of the pass of partition.h: what is known of the traced graph's values, and the steps of
+ * a node. partition.c walks and makes local nodes, partition_rules.c decides how a node is divided, partition_error.c
+ * says why it cannot be, partition_convert.c changes placements.
+ */
+#ifndef MS_GRAPH_PARTITION_WALK_H
+#define MS_GRAPH_PARTITION_WALK_H
+
+#include "graph/axes.h"
+#include "graph/partition.h"
+
+/* A value of the traced graph. */
+typedef struct ms_placed_value {
+  ms_placement place;    /* of what stands for it now */
+  int local;             /* its value in the local graph */
+  int forms;             /* the latest of its other forms, or -1 */
+  unsigned char wanted;  /* 1: it has a gradient. Without one, replicate is invariant, and written so */
+  unsigned char fixed;   /* 1: it depends on no input: made of parameters and constants */
+  unsigned char settled; /* 1: divided by the placements of parameters alone, and never converted for a node */
+  unsigned char marked;  /* 1: its parameters were made replicate */
+  unsigned char hidden;  /* 1: statistics of a divided node, which only the node's gradient reads */
+} ms_placed_value;
+
+/* The same value, converted. */
+typedef struct ms_placed_form {
+  ms_placement place;
+  int local, next;
+} ms_placed_form;
+
+typedef struct ms_walk {
+  const ms_graph *traced;
+  const ms_partition_spec *spec;
+  ms_partition *result;
+  ms_placed_value *values; /* [values of the traced graph] */
+  ms_placed_form *forms;
+  int n_forms, forms_capacity;
+  unsigned char
+      *replicate; /* [n_params] 1: trainable, without a placement, and met by a divided value; kept by walks */
+  int again;      /* 1: this walk has found another such parameter, so its result does not hold */
+} ms_walk;
+
+/* A node of the traced graph and how it is divided. */
+typedef struct ms_placed_node {
+  const ms_node *node;
+  ms_value_info in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS]; /* in the traced graph */
+  ms_axes axes;                                         /* without labels where the row has no axes */
+  ms_placement takes[MS_MAX_INPUTS], makes[MS_MAX_OUTPUTS];
+  ms_attrs attrs;   /* of the local node */
+  int divided;      /* 1: each rank computes a part */
+  int settled;      /* 1: by parameters alone */
+  unsigned repeats; /* bit i: input i has fewer indices on its divided axis than there are ranks */
+  int averages;     /* 1: the local output is to be divided by the number of ranks */
+} ms_placed_node;
+
+static inline ms_placed_value *ms_walk_input(const ms_walk *w, const ms_placed_node *c, int i) {
+  return &w->values[c->node->in[i]];
+}
+
+/* Decides takes, makes and the rest. */
+int ms_walk_decide(const ms_walk *w, ms_placed_node *c);
+/* The value of the local graph that is v with this placement; appends the nodes that make it. reader: the node of the
+ * traced graph that reads it, or NULL for the loss and outputs. */
+int ms_walk_convert(ms_walk *w, int v, ms_placement to, const ms_node *reader, int *local);
+/* The same, repeated on one axis until it has an index for each rank, and divided there. Ranks that share an index each
+ * have it: the heads of keys, if there are fewer than ranks. */
+int ms_walk_repeat(ms_walk *w, int v, int axis, const ms_node *reader, int *local);
+
+/* ---- errors: each returns its status ---------------------------------------------------------------------------- */
+
+/* Axis `axis` of a value of this shape cannot be divided in outer x ranks equal parts; what: "parameter w". */
+int ms_walk_uneven(const ms_walk *w, const char *what, const ms_value_info *x, int axis, int64_t outer);
+/* Input i of the node is divided along an axis that the node cannot divide evenly among its inputs. */
+int ms_walk_uneven_input(const ms_walk *w, const ms_placed_node *c, int i);
+/* ... that the node needs whole, and cannot be gathered, since it is made of parameters. */
+int ms_walk_needs_whole(const ms_walk *w, const ms_placed_node *c, int i);
+/* Inputs i and j, made of divided parameters, divide the node differently. */
+int ms_walk_disagree(const ms_walk *w, const ms_placed_node *c, int i, int j);
+/* No axis of a reshape's result is divided as its input is. */
+int ms_walk_cuts(const ms_walk *w, const ms_placed_node *c);
+/* reader, an op or an output, reads statistics. */
+int ms_walk_hidden(const ms_walk *w, const char *reader, int v);
+
+#endif
