@@ -115,6 +115,15 @@ describe("hosts", function()
     os.remove(file)
   end)
 
+  it("H9 refuse a token of a wrong length like other input, before an agent starts", function()
+    for _, token in ipairs({ "short", ("x"):rep(257) }) do
+      local ended = program.run({ "run", "--hosts", "a,b", "--agent", "false", "recipes/toy_hsdp.lua" },
+        "MOONSHARD_TOKEN=" .. token)
+      assert.equal(2, ended.status, ended.err)
+      has(ended.err, "MOONSHARD_TOKEN | 16 to 256 characters | " .. #token .. " | openssl rand -hex 16")
+    end
+  end)
+
   it("H9 pass --transport on to the ranks of every host", function()
     local ended = run("a,b", 'print(os.getenv("MOONSHARD_TRANSPORT"))', "--log-ranks all --transport tcp")
     has(all_out({ ended }), "[rank 0] tcp | [rank 1] tcp")

@@ -288,12 +288,12 @@ function hosts.launch(line)
       name = one.name, command = command(line, one.name, { "host" }), setup = table.concat(fields, "\0") .. "\0",
     }
   end
-  local ended, why = host.over_hosts {
+  local ended, why, status = host.over_hosts {
     hosts = entries, log_all = line.log_ranks == "all", agent = line.agent or DEFAULT_AGENT,
     timeout = line.timeout or tonumber(os.getenv("MOONSHARD_TIMEOUT")) or DEFAULT_TIMEOUT,
     interactive = line.interactive,
   }
-  if not ended then refuse("MS_EIO", "%s", why) end
+  if not ended then refuse(status, "%s", why) end
   return ended
 end
 

@@ -73,7 +73,12 @@ int ms_host_over_hosts(lua_State *L) {
     read_host(L, &controller.hosts[i]);
     lua_pop(L, 1);
   }
-  if (ms_controller_run(&controller, &exit_status)) return fail(L);
+  if (ms_controller_run(&controller, &exit_status)) {
+    const char *status = ms_status_name(ms_error_code());
+    fail(L);
+    lua_pushstring(L, status);
+    return 3;
+  }
   lua_pushinteger(L, exit_status);
   return 1;
 }

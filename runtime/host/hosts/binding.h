@@ -5,7 +5,7 @@
 #include <lua.h>
 
 /* over_hosts{ hosts = { { name =, command = { words }, setup = text }, ... }, log_all =, interactive =, agent =,
- * timeout = } -> exit status, or nil and a message: see controller.h. */
+ * timeout = } -> exit status, or nil, a message and the name of the status: see controller.h. */
 int ms_host_over_hosts(lua_State *L);
 /* streams() -> what rank 0 of a prompt gets on its host for the standard streams of this process, for SETUP. */
 int ms_host_streams(lua_State *L);
