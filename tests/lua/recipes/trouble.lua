@@ -3,7 +3,7 @@
 --
 --   where: start (before the mesh), first (before the first step), trace (in the first step, while the model is
 --   traced), middle (before step 4), data (while the batch of step 4 is made), inside (half a second later, wherever it
---   is then), end (after the last step)
+--   is then), layer (half a second later, as soon as it computes a layer), end (after the last step)
 --   how: none, sleep (100 s), kill, stop, quit (it ends its program early), evaluate (instead of the step), rate
 --   (another learning rate), shape (other parameters), mesh (another one), more (a step that the others do not take)
 --   evaluated: all ranks evaluate once before they train; pause_ms: sleep in every step
@@ -26,9 +26,20 @@ local function sleep(seconds)
   for _ = 1, 1e3 * seconds do ffi.C.usleep(1000) end
 end
 
+-- Shell commands that stop this process at a time when `moonshard ps` finds it amid the kernels of a layer. Only a
+-- stopped process stays where it was seen, so it is stopped first and goes on if it was elsewhere.
+local STOP_IN_LAYER = [[
+while kill -STOP PID; do
+  /proc/PID/exe ps | grep -q ' PID .* phase first  *layers[.0-9a-z]*  *[0-9.]* m*s$' && break
+  kill -CONT PID
+  sleep 0.02
+done]]
+
 local function signal(number)
-  if cfg.where == "inside" then
-    os.execute(("(sleep 0.5; kill -%d %d) </dev/null >/dev/null 2>&1 &"):format(number, ffi.C.getpid()))
+  local commands = ("kill -%d PID"):format(number)
+  if cfg.where == "layer" then commands = STOP_IN_LAYER end
+  if cfg.where == "inside" or cfg.where == "layer" then
+    os.execute(("(sleep 0.5; %s) </dev/null >/dev/null 2>&1 &"):format(commands:gsub("PID", ffi.C.getpid())))
   else
     sleep(0.5) -- until the others wait
     ffi.C.kill(ffi.C.getpid(), number)
@@ -100,6 +111,7 @@ for step = 1, cfg.steps do
     world.set_activity(nil)
     trouble("middle")
     trouble("inside")
+    trouble("layer")
     if at("middle") and cfg.how == "quit" then break end
     if at("middle") and cfg.how == "evaluate" then evaluate() end
   end
