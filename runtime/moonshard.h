@@ -68,7 +68,7 @@
  *     static const int64_t x_dims[2] = {4, 3}, y_dims[1] = {4}, w_dims[2] = {2, 3};
  *     ms_world *world = NULL; ms_mesh *mesh = NULL; ms_model *model = NULL; ms_graph *graph = NULL;
  *     ms_plan *plan = NULL; ms_state *state = NULL; ms_exec *exec = NULL;
- *     ms_unit_config unit; ms_param_config param; ms_plan_config config; ms_attrs attrs;
+ *     ms_unit_config unit; ms_param_config param; ms_model_dims dims; ms_plan_config config; ms_attrs attrs;
  *     ms_step_inputs step = {0.1, 1, 1, 0, {0, 1}}; ms_step_outputs result = {0, 0, 0, 0};
  *     int u, w, in[2], logits[2], loss[3];
  *     TRY(ms_world_join(&world));
@@ -76,7 +76,8 @@
  *     ms_unit_config_default(&unit, sizeof unit), ms_param_config_default(&param, sizeof param);
  *     TRY(ms_model_new(7, &model)); TRY(ms_model_add_unit(model, "root", &unit, &u));
  *     TRY(ms_model_add_param(model, u, "fc.weight", 2, w_dims, &param, &w));
- *     TRY(ms_model_shard(model, mesh, ms_world_rank(world), -1, 0));
+ *     ms_model_dims_default(&dims, sizeof dims), dims.shard = 0;
+ *     TRY(ms_model_shard(model, mesh, ms_world_rank(world), &dims));
  *     TRY(ms_graph_new(model, &graph));
  *     TRY(ms_graph_input(graph, "x", MS_F32, 2, x_dims, &in[0])); TRY(ms_graph_param(graph, w, &in[1]));
  *     TRY(ms_op_defaults("matmul", &attrs)); attrs.i[1] = 1;

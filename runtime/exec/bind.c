@@ -41,7 +41,8 @@ void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
   int64_t offset = persists ? state_offset(exec, ref->buffer) : buffer->offset;
   char *block = ms_state_block(exec->state, buffer->arena);
   if (buffer->ranks) { /* gathered among neighbours, into the block of the first on this host */
-    const int *leader = exec->plan->model->shard_group + ms_plan_group_start(exec->plan, MS_DIM_SHARD, buffer->ranks);
+    const int *leader =
+        exec->plan->model->dim[MS_DIM_SHARD].ranks + ms_plan_group_start(exec->plan, MS_DIM_SHARD, buffer->ranks);
     do block = ms_state_peer_block(exec->state, buffer->arena, *leader++);
     while (!block && exec->state->arena[buffer->arena].base);
   }
@@ -177,9 +178,9 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
   instr->moved = from->moved;
   if (from->replicas && from->kind != MS_COLL_ALL_GATHER) {
     instr->also_bytes = from->also_bytes;
-    instr->also_dim = model->replicate_dim;
+    instr->also_dim = model->dim[MS_DIM_REPLICATE].mesh_dim;
   }
-  instr->mesh_dim = ms_model_group(model, dim).mesh_dim;
+  instr->mesh_dim = model->dim[dim].mesh_dim;
   /* Only operations that are queued move by themselves: within a host, ranks move them when they poll. */
   instr->in_flight = from->in_flight && ms_comm_room(instr->comm) > 1;
   exec->leaves_in_flight |= instr->in_flight;

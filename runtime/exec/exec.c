@@ -165,7 +165,7 @@ static int report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
   if (exec->plan->evaluated.buffer < 0) return MS_OK;
   const int numbers = (int)ms_numel(&exec->plan->evaluated.info);
   MS_TRY(read_result(exec, &exec->plan->evaluated, numbers, totals));
-  outputs->divisor = numbers == 3 ? (double)totals[2] : (double)model->shard_size * model->replicate_size;
+  outputs->divisor = numbers == 3 ? (double)totals[2] : (double)ms_model_shards(model) * ms_model_replicas(model);
   outputs->loss = outputs->divisor == 0 ? 0 : (double)totals[1] / outputs->divisor;
   return MS_OK;
 }

@@ -43,7 +43,7 @@ static int kind_of(int arena) {
 
 /* The number, among all copies in the job, of the one that a rank uses. */
 static int copy_of(const ms_state *state, int kind, int rank) {
-  const int shards = state->model->shard_size;
+  const int shards = ms_model_shards(state->model);
   int place = 0;
   while (state->grid[place] != rank) place++;
   const int copy = place / shards / state->layout.replicas;
@@ -94,7 +94,7 @@ void ms_host_memory_close(ms_state *state) {
 static int is_shared(const ms_state *state, int arena) {
   if (state->host->size == 1 || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return 0;
   if (has_block_a_rank(arena) || kind_of(arena) != WEIGHTS) return 1;
-  return state->model->shard_size > 1 && (arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS);
+  return ms_model_shards(state->model) > 1 && (arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS);
 }
 
 int ms_host_memory_blocks(const ms_state *state, int arena) {

@@ -163,7 +163,7 @@ int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, i
         MS_EINVAL,
         "parameter '%s': cannot gather %lld elements from element %lld: give a range of 1 or more of its %lld", p->name,
         (long long)count, (long long)first, (long long)p->numel);
-  if (state->model->shard_size == 1 && !mine.sliced)
+  if (ms_model_shards(state->model) == 1 && !mine.sliced)
     return out ? ms_params_copy_out(state, &mine, first, count, out) : MS_OK;
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "gathering a parameter"));

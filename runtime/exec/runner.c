@@ -173,7 +173,7 @@ int ms_exec_start_ahead(ms_exec *exec, int phase, int stream) {
 
 int ms_exec_dim(const ms_exec *exec, int stream) {
   const int dim = ms_stream_dim(stream);
-  return dim < 0 ? -1 : ms_model_group(exec->plan->model, dim).mesh_dim;
+  return dim < 0 ? -1 : exec->plan->model->dim[dim].mesh_dim;
 }
 
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr) {

@@ -25,10 +25,10 @@ int ms_state_has_gradients(const ms_state *state) { return state->gradients == 1
 
 static int make_grid(ms_state *state) {
   const ms_model *m = state->model;
-  state->grid = ms_calloc(m->replicate_size * m->shard_size, sizeof *state->grid);
+  state->grid = ms_calloc(ms_model_replicas(m) * ms_model_shards(m), sizeof *state->grid);
   if (!state->grid) return MS_ENOMEM;
-  for (int r = 0, n = 0; r < m->replicate_size; r++)
-    for (int s = 0; s < m->shard_size; s++) state->grid[n++] = ms_grid_rank(m, (int[]){r, s});
+  for (int r = 0, n = 0; r < ms_model_replicas(m); r++)
+    for (int s = 0; s < ms_model_shards(m); s++) state->grid[n++] = ms_grid_sibling(m, r, s);
   return MS_OK;
 }
 
@@ -36,9 +36,9 @@ static int make_grid(ms_state *state) {
 
 /* The ranks that together hold this rank's copy of the state, replica by replica. */
 static const int *copy_holders(const ms_state *state, int *n) {
-  const int together = state->layout.replicas, shards = state->model->shard_size;
+  const int together = state->layout.replicas, shards = ms_model_shards(state->model);
   *n = together * shards;
-  return state->grid + state->model->replicate_rank / together * together * shards;
+  return state->grid + state->model->dim[MS_DIM_REPLICATE].place / together * together * shards;
 }
 
 static ms_comm *find_comm(const ms_state *state, int stream, int n, const int *members) {
@@ -65,7 +65,7 @@ static int open_comm(ms_state *state, int stream, int n, const int *members, int
 }
 
 int ms_state_open_comm(ms_state *state, const ms_plan *plan, const ms_plan_coll *coll, int stream, ms_comm **comm) {
-  int at[2], *members = ms_calloc(state->model->members, sizeof *members);
+  int at[MS_DIMS], *members = ms_calloc(state->model->members, sizeof *members);
   if (!members) return MS_ENOMEM;
   ms_grid_position(state->model, state->model->member, at);
   const int n = ms_plan_members(plan, coll, at, members);
@@ -88,7 +88,7 @@ int ms_state_open_all(ms_state *state, ms_comm **comm) {
 
 static int open_communicators(ms_state *state) {
   for (int stream = MS_STREAM_COMPUTE + 1; stream < MS_NAMED_STREAMS; stream++) {
-    const ms_dim_group group = ms_model_group(state->model, ms_stream_dim(stream));
+    const ms_dim_group group = state->model->dim[ms_stream_dim(stream)];
     if (group.size > 1) MS_TRY(ms_comm_open(state->world, group.size, group.ranks, stream, &state->comm[stream]));
   }
   return MS_OK;
@@ -98,8 +98,9 @@ static int open_communicators(ms_state *state) {
 static int open_replica(ms_state *state) {
   const ms_model *m = state->model;
   state->replica = &state->process_group;
-  if (!ms_model_local_units(m) || m->replicate_size == 1) return MS_OK;
-  MS_TRY(ms_group_open(state->world, m->shard_size, m->shard_group, m->mesh_text, &state->own_replica));
+  if (!ms_model_local_units(m) || ms_model_replicas(m) == 1) return MS_OK;
+  MS_TRY(
+      ms_group_open(state->world, ms_model_shards(m), m->dim[MS_DIM_SHARD].ranks, m->mesh_text, &state->own_replica));
   state->replica = &state->own_replica;
   return MS_OK;
 }

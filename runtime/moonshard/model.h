@@ -78,20 +78,28 @@ typedef struct ms_unit_config {
   int shard_over_replicate;
 } ms_unit_config;
 
+/* What the dimensions of a mesh are for: a dimension of the mesh for each role, or -1 (default): none. */
+typedef struct ms_model_dims {
+  int struct_size; /* set by ms_model_dims_default */
+  int replicate;   /* ranks have the same shards, and sum their gradients */
+  int shard;       /* ranks own parts of every parameter, which are gathered for use */
+} ms_model_dims;
+
 MS_API int ms_model_new(uint64_t seed, ms_model **model);
 MS_API void ms_model_free(ms_model *model);
 MS_API void ms_unit_config_default(ms_unit_config *config, int size);
 MS_API void ms_param_config_default(ms_param_config *config, int size);
+MS_API void ms_model_dims_default(ms_model_dims *dims, int size);
 /* A unit is gathered as a whole; *unit is its index, from 0. Each parameter belongs to one unit. */
 MS_API int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *config, int *unit);
 MS_API int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                               const ms_param_config *config, int *param);
 MS_API int ms_model_params(const ms_model *model); /* how many there are */
 MS_API int ms_model_units(const ms_model *model);
-/* Decides what rank `rank` of the mesh owns. replicate_dim and shard_dim: dimensions of the mesh, or -1; all other
- * dimensions must have size 1. If the mesh is a slice, each copy trains a model of its own: collectives, comparisons
- * and means involve only the ranks of ms_mesh_ranks. Needs no device and no other rank. */
-MS_API int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim);
+/* Decides what rank `rank` of the mesh owns. Dimensions of the mesh without a role must have size 1; dims NULL: none
+ * has one. If the mesh is a slice, each copy trains a model of its own: collectives, comparisons and means involve only
+ * the ranks of ms_mesh_ranks. Needs no device and no other rank. */
+MS_API int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_model_dims *dims);
 /* The elements [first, first + count) of a flattened parameter that this rank owns; after ms_model_shard. */
 MS_API int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *count);
 /* These change settings for plans compiled from now on, over the same state; earlier plans keep theirs. After an error,

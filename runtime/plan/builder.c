@@ -142,9 +142,7 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
   return MS_OK;
 }
 
-int ms_plan_group_start(const ms_plan *plan, int dim, int ranks) {
-  return ms_model_group(plan->model, dim).place / ranks * ranks;
-}
+int ms_plan_group_start(const ms_plan *plan, int dim, int ranks) { return plan->model->dim[dim].place / ranks * ranks; }
 
 /* Appends a collective to a phase's list, with space for its parts. */
 static int list_collective(ms_plan *plan, int phase, int kind, int dim, int unit, int parts, ms_plan_coll **out) {
@@ -158,7 +156,7 @@ static int list_collective(ms_plan *plan, int phase, int kind, int dim, int unit
   coll->kind = kind;
   coll->dim = dim;
   coll->unit = unit;
-  coll->ranks = ms_model_group(plan->model, dim).size;
+  coll->ranks = plan->model->dim[dim].size;
   *out = coll;
   return MS_OK;
 }

@@ -15,7 +15,7 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
     s->instructions += phase->n;
     s->collectives[p] = phase->colls;
     for (int i = 0; i < phase->colls && ms_phase_is_of_step(p); i++) {
-      const int dim = ms_model_group(plan->model, phase->coll[i]->dim).mesh_dim;
+      const int dim = plan->model->dim[phase->coll[i]->dim].mesh_dim;
       s->comm_bytes[dim] += phase->coll[i]->bytes;
     }
   }
@@ -39,7 +39,7 @@ static void categories(const char *what, const int64_t *bytes, ms_text *text) {
 }
 
 /* The dimensions of the mesh along which there are collectives. */
-static int has_groups(const ms_plan *plan, int dim) { return ms_model_group(plan->model, dim).size > 1; }
+static int has_groups(const ms_plan *plan, int dim) { return plan->model->dim[dim].size > 1; }
 
 /* ", 704 B to and 704 B from other nodes" */
 static void append_wire(const ms_plan *plan, const ms_traffic *moved, ms_text *text) {
@@ -55,7 +55,7 @@ static void append_wire(const ms_plan *plan, const ms_traffic *moved, ms_text *t
 static int traffic(const ms_plan *plan, ms_text *text) {
   const int ranks = ms_plan_ranks_on(plan, plan->topology.node_of[plan->model->rank]);
   for (int d = MS_DIM_REPLICATE; d <= MS_DIM_SHARD; d++) {
-    const ms_dim_group group = ms_model_group(plan->model, d);
+    const ms_dim_group group = plan->model->dim[d];
     ms_traffic moved[2]; /* by this rank, by its node */
     if (!has_groups(plan, d)) continue;
     MS_TRY(ms_plan_traffic(plan, group.mesh_dim, &moved[0], &moved[1]));
@@ -132,13 +132,13 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
     const ms_value_info *info = &coll->part[i].shared.info;
     bytes += (double)ms_numel(info) * ms_dtype_size(info->dtype);
   }
-  const ms_dim_group whole = ms_model_group(plan->model, coll->dim);
+  const ms_dim_group whole = plan->model->dim[coll->dim];
   ms_text_append(text, "%s over %s", ms_coll_name(coll->kind), whole.name);
   if (coll->between_nodes) ms_text_append(text, " between %d nodes", coll->ranks);
   else if (coll->ranks != whole.size) ms_text_append(text, " in groups of %d", coll->ranks);
   if (coll->replicas)
     ms_text_append(text, "%s%s", coll->kind == MS_COLL_ALL_GATHER ? " for all replicas" : ", all_reduce over replicate",
-                   coll->replicas < plan->model->replicate_size ? " of a node" : "");
+                   coll->replicas < ms_model_replicas(plan->model) ? " of a node" : "");
   if (coll->kind == MS_COLL_BARRIER) return;
   ms_text_append(text, ", ");
   ms_text_bytes(text, bytes);
@@ -207,7 +207,7 @@ static void json_traffic(const ms_traffic *moved, ms_text *text) {
 static int json_nodes(const ms_plan *plan, ms_text *text) {
   ms_text_append(text, ",\"traffic\":[");
   for (int d = MS_DIM_REPLICATE, first = 1; d <= MS_DIM_SHARD; d++) {
-    const ms_dim_group group = ms_model_group(plan->model, d);
+    const ms_dim_group group = plan->model->dim[d];
     ms_traffic rank, node;
     if (!has_groups(plan, d)) continue;
     MS_TRY(ms_plan_traffic(plan, group.mesh_dim, &rank, &node));
@@ -247,8 +247,7 @@ static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text
   } else {
     const ms_plan_coll *coll = instr->coll;
     ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",
-                   ms_coll_name(coll->kind), ms_model_group(plan->model, coll->dim).name, coll->ranks, coll->parts,
-                   coll->bytes);
+                   ms_coll_name(coll->kind), plan->model->dim[coll->dim].name, coll->ranks, coll->parts, coll->bytes);
     json_traffic(&coll->moved, text);
     if (coll->between_nodes) ms_text_append(text, ",\"between_nodes\":true");
     if (coll->in_flight) ms_text_append(text, ",\"in_flight\":true");

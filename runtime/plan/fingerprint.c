@@ -36,7 +36,8 @@ static const char *settings_text(known_settings *known, const ms_param_config *c
 
 static void describe_model(const ms_model *model, ms_text *text) {
   known_settings known = {0};
-  ms_text_append(text, "mesh %s, %d shards, %d replicas\n", model->mesh_text, model->shard_size, model->replicate_size);
+  ms_text_append(text, "mesh %s, %d shards, %d replicas\n", model->mesh_text, ms_model_shards(model),
+                 ms_model_replicas(model));
   ms_text_append(text, "seed %llu\n", (unsigned long long)model->seed);
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
@@ -130,7 +131,7 @@ static void describe_collective(const ms_plan *plan, int phase, const ms_plan_co
   ms_text_string(text, " over ");
   ms_text_integer(text, coll->ranks);
   ms_text_string(text, " of ");
-  ms_text_string(text, ms_model_group(plan->model, coll->dim).name);
+  ms_text_string(text, plan->model->dim[coll->dim].name);
   ms_text_string(text, " of ");
   if (coll->between_nodes) ms_text_string(text, "nodes of ");
   ms_text_string(text, scope);

@@ -91,11 +91,11 @@ typedef struct ms_lowering {
   char *ends;          /* [nodes] 1: the node ends a unit's forward pass or completes its gradients */
   ms_unshard *unshard; /* [2 units] in order of issue */
   int unshards, next_unshard, boundary;
-  int *gathered;      /* [units] buffer that currently holds the unit's unsharded weights, or -1 */
-  int *slice;         /* [units] buffer of the shard kept for gathering in a smaller group, or -1 */
-  int *reduce;        /* [units] buffer that the unit's gradients are written to, or -1 */
-  ms_plan_part *part; /* [most segments in any unit] scratch: the parts of one collective */
-  int sending[2];     /* [enum ms_model_dim] buffer of the latest collective, kept until the next one starts */
+  int *gathered;        /* [units] buffer that currently holds the unit's unsharded weights, or -1 */
+  int *slice;           /* [units] buffer of the shard kept for gathering in a smaller group, or -1 */
+  int *reduce;          /* [units] buffer that the unit's gradients are written to, or -1 */
+  ms_plan_part *part;   /* [most segments in any unit] scratch: the parts of one collective */
+  int sending[MS_DIMS]; /* [enum ms_model_dim] buffer of the latest collective, kept until the next one starts */
 } ms_lowering;
 
 /* Issue the unshards that are scheduled before a node; keep slices of the units whose forward pass ends with it

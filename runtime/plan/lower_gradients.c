@@ -14,7 +14,7 @@
 #include "plan/lower.h"
 
 int ms_lower_communicates(const ms_lowering *l, int unit) {
-  return l->model->shard_size > 1 || ms_unit_replicas(l->model, unit) > 1;
+  return ms_model_shards(l->model) > 1 || ms_unit_replicas(l->model, unit) > 1;
 }
 
 /* The effective enum ms_sync on this mesh. Without replicas, SHARD is the same as EVERY: the sum over the shards is
@@ -23,7 +23,7 @@ int ms_lower_sync(const ms_lowering *l, int unit) {
   int sync = l->plan->config.sync;
   if (!ms_lower_communicates(l, unit)) return MS_SYNC_EVERY;
   if (sync == MS_SYNC_SHARD && ms_unit_replicas(l->model, unit) == 1) return MS_SYNC_EVERY;
-  return sync == MS_SYNC_SHARD && l->model->shard_size == 1 ? MS_SYNC_LAST : sync;
+  return sync == MS_SYNC_SHARD && ms_model_shards(l->model) == 1 ? MS_SYNC_LAST : sync;
 }
 
 int ms_lower_defers_unsharded(const ms_lowering *l, int unit) { return ms_lower_sync(l, unit) == MS_SYNC_LAST; }
@@ -46,7 +46,7 @@ int ms_lower_deferred_buffer(ms_lowering *l, int unit, int64_t elements, int *bu
 /* With one shard, the replicas sum the chunks in the reduce buffer itself, which has room for all slices then. */
 int64_t ms_lower_reduce_elements(const ms_lowering *l, const ms_unit *u) {
   const int64_t own = u->reduce_bytes / ms_dtype_size(u->config.reduce_dtype);
-  const int64_t chunks = l->model->shard_size == 1 ? ms_unit_chunk_room(l->model, u, l->plan->replicas) : 0;
+  const int64_t chunks = ms_model_shards(l->model) == 1 ? ms_unit_chunk_room(l->model, u, l->plan->replicas) : 0;
   return own > chunks ? own : chunks;
 }
 
@@ -79,7 +79,7 @@ static int zero_rest(ms_lowering *l, int unit) {
       if (l->graph->param_grads[u->order[i]] < 0)
         MS_TRY(ms_lower_fill_zero(l, l->reduce[unit], base + p->offset * size, seg->reduce_dtype, p->numel, u->name));
     }
-    int64_t whole = seg->chunk * l->model->shard_size;
+    int64_t whole = seg->chunk * ms_model_shards(l->model);
     MS_TRY(ms_lower_fill_zero(l, l->reduce[unit], base + end * size, seg->reduce_dtype, whole - end, u->name));
   }
   return MS_OK;

@@ -89,7 +89,7 @@ static int sum_over_replicas(ms_plan *plan, int phase, int unit, int buffer, int
 /* Computes a unit's differences and sums them over the replicas. *sum: where they are; with a delay in the state. */
 static int send_unit(ms_plan *plan, int phase, int unit, int *sum) {
   const ms_unit *u = &plan->model->unit[unit];
-  const int alone = plan->model->replicate_size == 1, kept = plan->config.outer_delay;
+  const int alone = ms_model_replicas(plan->model) == 1, kept = plan->config.outer_delay;
   int buffer = ms_state_buffer(unit, MS_STATE_OUTER_SUM);
   if (!alone || !kept)
     MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 * u->trainable_count, u->name, &buffer));
@@ -126,7 +126,7 @@ void ms_outer_keep(ms_plan *plan) {
 static int apply_unit(ms_plan *plan, int unit, int sum) {
   const ms_plan_config *c = &plan->config;
   const ms_attrs attrs = {.i = {c->outer_nesterov},
-                          .f = {c->outer_momentum, c->outer_alpha, 1.0 / plan->model->replicate_size}};
+                          .f = {c->outer_momentum, c->outer_alpha, 1.0 / ms_model_replicas(plan->model)}};
   for (int s = 0; s < stretches(plan, unit); s++) {
     const ms_stretch own = stretch_of(plan, unit, s), none = {0, 0};
     if (own.end <= own.begin) continue;

@@ -31,7 +31,7 @@ static int reduce_parts(ms_lowering *l, int unit, const ms_gradients *from, cons
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    int64_t whole = from->chunked ? seg->chunk : seg->chunk * l->model->shard_size;
+    int64_t whole = from->chunked ? seg->chunk : seg->chunk * ms_model_shards(l->model);
     l->part[parts++] =
         (ms_plan_part){.count = seg->chunk,
                        .src.buffer = -1,
@@ -67,7 +67,7 @@ static int accumulate_range(ms_lowering *l, int unit, const ms_segment *seg, con
 /* Skips the gradients that their matrix products have already added, and the padding behind the last such gradient. */
 static int accumulate_segment(ms_lowering *l, int unit, const ms_segment *seg, const ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
-  int64_t begin = 0, end = seg->chunk * l->model->shard_size;
+  int64_t begin = 0, end = seg->chunk * ms_model_shards(l->model);
   for (int i = seg->first_param; i < seg->first_param + seg->params; i++) {
     const ms_param *p = &l->model->param[u->order[i]];
     int grad = l->graph->param_grads[u->order[i]];
@@ -89,11 +89,11 @@ static int accumulate_local(ms_lowering *l, int unit, const ms_gradients *to) {
 
 /* 1 when one collective sums over shards and replicas: the replicas read the same buffers anyway. */
 static int reduces_at_once(const ms_lowering *l, int unit) {
-  return l->model->shard_size > 1 && ms_lower_sync(l, unit) != MS_SYNC_SHARD && l->plan->replicas > 1;
+  return ms_model_shards(l->model) > 1 && ms_lower_sync(l, unit) != MS_SYNC_SHARD && l->plan->replicas > 1;
 }
 
 static int sums_between_nodes(const ms_lowering *l) {
-  return l->plan->replicas > 1 && l->plan->replicas < l->model->replicate_size;
+  return l->plan->replicas > 1 && l->plan->replicas < ms_model_replicas(l->model);
 }
 
 static ms_gradients state_gradients(int unit) {
@@ -199,7 +199,7 @@ static int reduce_unit(ms_lowering *l, int unit) {
     if (!ms_lower_writes_deferred(l, unit)) MS_TRY(accumulate_local(l, unit, &at));
     if (l->phase != MS_PHASE_LAST) return MS_OK;
   }
-  if (model->shard_size > 1) {
+  if (ms_model_shards(model) > 1) {
     MS_TRY(reduce_over_shards(l, unit, &at, &sums));
     at = sums;
   }

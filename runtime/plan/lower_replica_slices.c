@@ -100,7 +100,8 @@ int ms_lower_gather_slices(ms_plan *plan, int unit) {
   const ms_unit *u = &model->unit[unit];
   const int replicas = plan->replicas, weights = ms_unit_has_weights(model, u, replicas);
   if (!ms_unit_is_sliced(model, u, replicas) || !is_updated(plan, u)) return MS_OK;
-  const int64_t all = ms_unit_node_slice_room(model, u, replicas), first = model->replicate_rank % replicas * all;
+  const int64_t all = ms_unit_node_slice_room(model, u, replicas),
+                first = model->dim[MS_DIM_REPLICATE].place % replicas * all;
   const int dtype = weights ? ms_unit_chunk_dtype(u) : MS_F32;
   const ms_ref none = {.buffer = -1};
   const ms_ref chunks = ms_ref_vector(ms_state_buffer(unit, weights ? MS_STATE_WEIGHTS : MS_STATE_MASTER),

@@ -45,25 +45,25 @@ ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_str
 
 /* The first replica whose rank of a shard is on the same node as replica r's. */
 static int first_on_node(const ms_plan *plan, int r, int s) {
-  const int *node_of = plan->topology.node_of, node = node_of[ms_grid_rank(plan->model, (int[]){r, s})];
+  const int *node_of = plan->topology.node_of, node = node_of[ms_grid_sibling(plan->model, r, s)];
   int first = 0;
-  while (node_of[ms_grid_rank(plan->model, (int[]){first, s})] != node) first++;
+  while (node_of[ms_grid_sibling(plan->model, first, s)] != node) first++;
   return first;
 }
 
 /* Between nodes the order of a sum follows from which of its ranks share a node. Two terms have the same sum in any
  * order. */
 static int sums_in_one_order(const ms_plan *plan) {
-  if (plan->topology.nodes == 1 || plan->model->replicate_size < 3) return 1;
-  for (int r = 0; r < plan->model->replicate_size; r++)
-    for (int s = 1; s < plan->model->shard_size; s++)
+  if (plan->topology.nodes == 1 || ms_model_replicas(plan->model) < 3) return 1;
+  for (int r = 0; r < ms_model_replicas(plan->model); r++)
+    for (int s = 1; s < ms_model_shards(plan->model); s++)
       if (first_on_node(plan, r, s) != first_on_node(plan, r, 0)) return 0;
   return 1;
 }
 
 /* Every rank takes the totals of its replica's first shard. */
 static int take_totals_of_first_shard(ms_plan *plan, int phase, ms_ref totals) {
-  const int64_t n = ms_numel(&totals.info), all = n * plan->model->shard_size;
+  const int64_t n = ms_numel(&totals.info), all = n * ms_model_shards(plan->model);
   const ms_attrs overwrite = {{0}, {0}};
   int buffer;
   MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_GATHERED, MS_CAT_GATHERED, 4 * all, "totals of all shards", &buffer));
@@ -77,12 +77,12 @@ static int take_totals_of_first_shard(ms_plan *plan, int phase, ms_ref totals) {
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas) {
   const ms_model *model = plan->model;
   ms_plan_part part = {.count = ms_numel(&totals.info), .src.buffer = -1, .shared = totals, .dst = totals};
-  if (model->shard_size > 1)
+  if (ms_model_shards(model) > 1)
     MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REDUCE, MS_COLL_ALL_REDUCE, MS_DIM_SHARD, 0, -1, 1, &part));
-  const int both = model->shard_size > 1 && plan->replicas > 1;
+  const int both = ms_model_shards(model) > 1 && plan->replicas > 1;
   if (both) MS_TRY(ms_plan_take_replicas(plan, phase));
   if (both) return ms_plan_between_copies(plan, phase, MS_COLL_ALL_REDUCE, -1, 1, &part);
-  if (model->replicate_size == 1 || !over_replicas) return MS_OK;
+  if (ms_model_replicas(model) == 1 || !over_replicas) return MS_OK;
   MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, 0, -1, 1, &part));
   return sums_in_one_order(plan) ? MS_OK : take_totals_of_first_shard(plan, phase, totals);
 }
@@ -91,7 +91,7 @@ int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas) 
 static int norm_of(ms_plan *plan, int weighted, int64_t squares, int over_replicas, ms_ref norm) {
   const ms_model *model = plan->model;
   const int phase = MS_PHASE_NORM, numbers = weighted ? 2 : 1; /* of the loss: its sum, and the sum of its weights */
-  const int replicas = over_replicas ? model->replicate_size : 1;
+  const int replicas = over_replicas ? ms_model_replicas(model) : 1;
   int buffer;
   MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 + 4 * numbers, "totals", &buffer));
   ms_ref in[2] = {ms_ref_vector(ms_squares_buffer(plan), squares, MS_F32, model->units),
@@ -100,7 +100,7 @@ static int norm_of(ms_plan *plan, int weighted, int64_t squares, int over_replic
   ms_attrs attrs = {.i = {replicas / plan->replicas}}; /* how many times the sum over the mesh counts each square */
   MS_TRY(ms_plan_kernel(plan, phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "step totals", 0));
   MS_TRY(ms_lower_totals(plan, phase, totals, over_replicas));
-  attrs = (ms_attrs){.i = {(int64_t)model->shard_size * replicas}, .f = {plan->config.max_norm}};
+  attrs = (ms_attrs){.i = {(int64_t)ms_model_shards(model) * replicas}, .f = {plan->config.max_norm}};
   return ms_plan_kernel(plan, phase, MS_OP_step_norm, &attrs, 1, &totals, 1, &norm, "step totals", 0);
 }
 

@@ -34,10 +34,10 @@ static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     l->part[s] = (ms_plan_part){
-        .count = seg->chunk * (l->model->shard_size / ranks),
+        .count = seg->chunk * (ms_model_shards(l->model) / ranks),
         .src = in_place ? ms_ref_vector(-1, 0, MS_F32, seg->chunk)
                         : ms_plan_weights(l->plan, unit, s, seg->local, seg->chunk),
-        .shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, seg->chunk * l->model->shard_size),
+        .shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, seg->chunk * ms_model_shards(l->model)),
         .dst.buffer = -1};
   }
   MS_TRY(ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
@@ -47,7 +47,7 @@ static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
 
 /* Size in bytes of the part of a segment that each of `ranks` neighbours keeps. */
 static int64_t slice_bytes(const ms_lowering *l, const ms_segment *seg, int ranks) {
-  return seg->chunk * (l->model->shard_size / ranks) * ms_dtype_size(seg->param_dtype);
+  return seg->chunk * (ms_model_shards(l->model) / ranks) * ms_dtype_size(seg->param_dtype);
 }
 
 /* After forward: copies this rank's contribution to its group's gather in backward out of the gathered unit. */
@@ -59,7 +59,7 @@ static int keep_slice(ms_lowering *l, int unit, int ranks) {
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     int64_t bytes = slice_bytes(l, seg, ranks), n = bytes / ms_dtype_size(seg->param_dtype);
-    int64_t begin = seg->gathered + l->model->shard_rank % ranks * bytes;
+    int64_t begin = seg->gathered + l->model->dim[MS_DIM_SHARD].place % ranks * bytes;
     ms_ref in = ms_ref_vector(l->gathered[unit], begin, seg->param_dtype, n);
     ms_ref out = ms_ref_vector(l->slice[unit], at, seg->param_dtype, n);
     ms_attrs attrs = {.i[7] = 1 + seg->param_dtype};
@@ -76,7 +76,7 @@ int ms_lower_keep_slices(ms_lowering *l, int node) {
     const ms_unit_use *use = &l->use[u];
     if (use->forward_last != node || use->keep || use->backward_first < 0) continue;
     int ranks = ms_unit_backward_ranks(l->model, u);
-    if (ranks == l->model->shard_size) continue;
+    if (ranks == ms_model_shards(l->model)) continue;
     if (!ms_plan_shares_masters(l->plan, u)) MS_TRY(keep_slice(l, u, ranks));
   }
   return MS_OK;
@@ -108,7 +108,7 @@ int ms_lower_unshards(ms_lowering *l, int node) {
     const ms_unshard *unshard = &l->unshard[l->next_unshard++];
     int unit = unshard->unit, buffer = ms_state_buffer(unit, MS_STATE_MASTER);
     int again = unshard->need >= l->boundary && l->use[unit].forward_first >= 0;
-    int ranks = again ? ms_unit_backward_ranks(l->model, unit) : l->model->shard_size;
+    int ranks = again ? ms_unit_backward_ranks(l->model, unit) : ms_model_shards(l->model);
     if (l->slice[unit] >= 0) {
       MS_TRY(gather_slices(l, unit, ranks));
       continue;
@@ -120,7 +120,7 @@ int ms_lower_unshards(ms_lowering *l, int node) {
                             u->name, &buffer));
     l->gathered[unit] = buffer;
     if (stays) l->plan->kept_unsharded[unit] = buffer;
-    MS_TRY(l->model->shard_size == 1 ? cast_unit(l, unit, buffer) : gather_unit(l, unit, buffer, ranks));
+    MS_TRY(ms_model_shards(l->model) == 1 ? cast_unit(l, unit, buffer) : gather_unit(l, unit, buffer, ranks));
   }
   return MS_OK;
 }

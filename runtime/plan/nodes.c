@@ -23,32 +23,37 @@ int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_top
 /* ---- the grid of replicas and shards ---- */
 
 int ms_grid_rank(const ms_model *m, const int *at) {
-  const int replica = at[MS_DIM_REPLICATE], shard = at[MS_DIM_SHARD];
-  return m->member_rank[m->replicate_dim < m->shard_dim ? replica * m->shard_size + shard
-                                                        : shard * m->replicate_size + replica];
+  int member = 0;
+  for (int d = 0; d < MS_DIMS; d++) member += at[d] * m->dim[d].stride;
+  return m->member_rank[member];
+}
+
+int ms_grid_sibling(const ms_model *m, int replica, int shard) {
+  int at[MS_DIMS];
+  ms_grid_position(m, m->member, at);
+  at[MS_DIM_REPLICATE] = replica;
+  at[MS_DIM_SHARD] = shard;
+  return ms_grid_rank(m, at);
 }
 
 void ms_grid_position(const ms_model *m, int member, int *at) {
-  const int inner = m->replicate_dim < m->shard_dim ? MS_DIM_SHARD : MS_DIM_REPLICATE;
-  const int size = ms_model_group(m, inner).size;
-  at[inner] = member % size;
-  at[!inner] = member / size;
+  for (int d = 0; d < MS_DIMS; d++) at[d] = member / m->dim[d].stride % m->dim[d].size;
 }
 
 /* ---- what is on one node ---- */
 
 /* 1 when replicas [first, first + n), with all their shards, are on one node. */
 static int on_one_node(const ms_model *m, const ms_topology *topology, int first, int n) {
-  const int node = topology->node_of[ms_grid_rank(m, (int[]){first, 0})];
+  const int node = topology->node_of[ms_grid_sibling(m, first, 0)];
   for (int r = first; r < first + n; r++)
-    for (int s = 0; s < m->shard_size; s++)
-      if (topology->node_of[ms_grid_rank(m, (int[]){r, s})] != node) return 0;
+    for (int s = 0; s < ms_model_shards(m); s++)
+      if (topology->node_of[ms_grid_sibling(m, r, s)] != node) return 0;
   return 1;
 }
 
 /* 1 when every block of n neighbouring replicas is on one node. */
 static int all_blocks_fit(const ms_model *model, const ms_topology *topology, int n) {
-  for (int first = 0; first < model->replicate_size; first += n)
+  for (int first = 0; first < ms_model_replicas(model); first += n)
     if (!on_one_node(model, topology, first, n)) return 0;
   return 1;
 }
@@ -60,27 +65,27 @@ static int shares_memory(const ms_plan_config *config) {
 /* Local steps make the weights of replicas differ, so a model with such a unit has a copy of the state per replica. */
 int ms_replicas_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology) {
   if (ms_model_local_units(model)) return 1;
-  for (int n = model->replicate_size; n > 1 && shares_memory(config); n--)
-    if (model->replicate_size % n == 0 && all_blocks_fit(model, topology, n)) return n;
+  for (int n = ms_model_replicas(model); n > 1 && shares_memory(config); n--)
+    if (ms_model_replicas(model) % n == 0 && all_blocks_fit(model, topology, n)) return n;
   return 1;
 }
 
 int ms_replicas_here(const ms_model *model, const ms_plan_config *config, const ms_topology *topology) {
   int here = 0;
   if (!ms_device_can(config->device, MS_DEVICE_HOST_MEMORY)) return 1;
-  for (int r = 0; r < model->replicate_size; r++)
-    here += topology->node_of[model->replicate_group[r]] == topology->node_of[model->rank];
+  for (int r = 0; r < ms_model_replicas(model); r++)
+    here += topology->node_of[model->dim[MS_DIM_REPLICATE].ranks[r]] == topology->node_of[model->rank];
   return here;
 }
 
 int ms_shards_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology) {
-  return shares_memory(config) && model->shard_size > 1 && all_blocks_fit(model, topology, 1);
+  return shares_memory(config) && ms_model_shards(model) > 1 && all_blocks_fit(model, topology, 1);
 }
 
 /* ---- memory of a node ---- */
 
 /* Lists the model's ranks on a node by their positions in the grid, at: [MS_MAX_LOCAL_RANKS]; returns their number. */
-static int find_here(const ms_plan *plan, int node, int (*at)[2]) {
+static int find_here(const ms_plan *plan, int node, int (*at)[MS_DIMS]) {
   int n = 0;
   for (int i = 0; i < plan->model->members; i++)
     if (plan->topology.node_of[plan->model->member_rank[i]] == node) ms_grid_position(plan->model, i, at[n++]);
@@ -88,16 +93,16 @@ static int find_here(const ms_plan *plan, int node, int (*at)[2]) {
 }
 
 int ms_plan_ranks_on(const ms_plan *plan, int node) {
-  int at[MS_MAX_LOCAL_RANKS][2];
+  int at[MS_MAX_LOCAL_RANKS][MS_DIMS];
   return find_here(plan, node, at);
 }
 
 int ms_plan_blocks(const ms_plan *plan, int arena, int node) {
-  int at[MS_MAX_LOCAL_RANKS][2], blocks = 0;
+  int at[MS_MAX_LOCAL_RANKS][MS_DIMS], blocks = 0;
   const int n = find_here(plan, node, at), weights = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
   const int chunks = arena == MS_ARENA_CHUNKS; /* one block a shard, for all replicas of the node */
   if (!ms_device_can(plan->config.device, MS_DEVICE_HOST_MEMORY)) return n;
-  if (arena != MS_ARENA_REPLICATED && !chunks && !(weights && plan->model->shard_size > 1)) return n;
+  if (arena != MS_ARENA_REPLICATED && !chunks && !(weights && ms_model_shards(plan->model) > 1)) return n;
   for (int i = 0; i < n; i++) {
     int known = 0;
     for (int j = 0; j < i && !known; j++)
@@ -131,14 +136,14 @@ void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text) {
   append_count(text, m->world, "rank");
   ms_text_append(text, " on ");
   append_count(text, nodes, "node");
-  if (m->replicate_size > 1 && plan->replicas == m->replicate_size)
+  if (ms_model_replicas(m) > 1 && plan->replicas == ms_model_replicas(m))
     ms_text_append(text, ": %d replicas share one copy of the state", plan->replicas);
   else if (plan->replicas > 1)
     ms_text_append(text, ": groups of %d replicas, each on one node, share one copy of the state: %d copies",
-                   plan->replicas, m->replicate_size / plan->replicas);
-  else if (m->replicate_size > 1)
-    ms_text_append(text, ": each of %d replicas has its own copy of the state", m->replicate_size);
+                   plan->replicas, ms_model_replicas(m) / plan->replicas);
+  else if (ms_model_replicas(m) > 1)
+    ms_text_append(text, ": each of %d replicas has its own copy of the state", ms_model_replicas(m));
   if (plan->sliced)
-    ms_text_append(text, "; %d replicas shard the optimizer of %d of %d units among them", m->replicate_size,
+    ms_text_append(text, "; %d replicas shard the optimizer of %d of %d units among them", ms_model_replicas(m),
                    plan->sliced, m->units);
 }

@@ -330,11 +330,13 @@ int ms_plan_check_unit(const ms_plan *plan, int phase, int unit);
 ms_coll_part ms_plan_part_sizes(const ms_plan_coll *coll, const ms_plan_part *part);
 /* Fills `moved` of all collectives, when they are complete (traffic.c). */
 int ms_plan_count_traffic(ms_plan *plan);
-/* The world ranks of a collective, in the order of its group, for the rank at[MS_DIM_REPLICATE], at[MS_DIM_SHARD] of
- * the grid of replicas and shards. ranks: [members]. Returns their number (traffic.c). */
+/* The world ranks of a collective, in the order of its group, for the rank at a position in the grid of the model's
+ * dimensions, at: [MS_DIMS]. ranks: [members]. Returns their number (traffic.c). */
 int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at, int *ranks);
 /* World rank at a position in that grid, and the position of an index in the model's member_rank (nodes.c). */
 int ms_grid_rank(const ms_model *model, const int *at);
+/* ... at this rank's position in the other dimensions. */
+int ms_grid_sibling(const ms_model *model, int replica, int shard);
 void ms_grid_position(const ms_model *model, int member, int *at);
 /* The number of the model's ranks on a node (nodes.c). */
 int ms_plan_ranks_on(const ms_plan *plan, int node);

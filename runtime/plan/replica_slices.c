@@ -3,7 +3,7 @@
 
 #include "base/slice.h"
 
-int ms_replica_copies(const ms_model *model, int replicas) { return model->replicate_size / replicas; }
+int ms_replica_copies(const ms_model *model, int replicas) { return ms_model_replicas(model) / replicas; }
 
 int ms_unit_is_sliced(const ms_model *model, const ms_unit *unit, int replicas) {
   return unit->config.shard_over_replicate && unit->trainable_count && ms_replica_copies(model, replicas) > 1;
@@ -32,7 +32,7 @@ static int64_t clip(const ms_unit *unit, int64_t n, int64_t *first) {
 }
 
 int64_t ms_unit_slice_room(const ms_model *model, const ms_unit *unit, int replicas) {
-  const int all = ms_unit_is_sliced(model, unit, replicas) ? model->replicate_size : replicas;
+  const int all = ms_unit_is_sliced(model, unit, replicas) ? ms_model_replicas(model) : replicas;
   return ms_slice_longest(unit->trainable_count, all);
 }
 
@@ -43,15 +43,15 @@ int64_t ms_unit_node_slice_room(const ms_model *model, const ms_unit *unit, int 
 
 int64_t ms_unit_node_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first) {
   const int64_t room = ms_unit_node_slice_room(model, unit, replicas);
-  *first = model->replicate_rank % replicas * room;
+  *first = model->dim[MS_DIM_REPLICATE].place % replicas * room;
   return clip(unit, room, first);
 }
 
 int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first) {
   if (!ms_unit_is_sliced(model, unit, replicas)) return ms_unit_node_slice(model, unit, replicas, first);
-  const int index = model->replicate_rank % replicas * ms_replica_copies(model, replicas);
+  const int index = model->dim[MS_DIM_REPLICATE].place % replicas * ms_replica_copies(model, replicas);
   const int64_t room = ms_unit_slice_room(model, unit, replicas);
-  *first = (index + model->replicate_rank / replicas) * room;
+  *first = (index + model->dim[MS_DIM_REPLICATE].place / replicas) * room;
   return clip(unit, room, first);
 }
 
@@ -66,7 +66,7 @@ int64_t ms_param_slice(const ms_model *model, const ms_param *p, int replicas, i
 
 int64_t ms_unit_chunk_room(const ms_model *model, const ms_unit *unit, int replicas) {
   if (!ms_unit_is_sliced(model, unit, replicas)) return unit->trainable_count;
-  return model->replicate_size * ms_unit_slice_room(model, unit, replicas);
+  return ms_model_replicas(model) * ms_unit_slice_room(model, unit, replicas);
 }
 
 /* ---- masters and weights ---- */
@@ -80,7 +80,7 @@ static int64_t element(const ms_model *model, const ms_unit *unit, int replicas,
 int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int replicas, int shared, int s, int64_t local) {
   const ms_segment *seg = &unit->segment[s];
   int64_t first;
-  if (shared) return seg->gathered + 4 * (model->shard_rank * seg->chunk + local - seg->local);
+  if (shared) return seg->gathered + 4 * (model->dim[MS_DIM_SHARD].place * seg->chunk + local - seg->local);
   if (!ms_unit_has_weights(model, unit, replicas)) return 4 * element(model, unit, replicas, local);
   ms_unit_slice(model, unit, replicas, &first);
   return 4 * (local - first);

@@ -77,7 +77,7 @@ static void take_masters(const ms_model *model, int unit, int shards_together, m
   }
   layout->unit[unit].shared = shares_masters(u, shards_together);
   if (layout->unit[unit].shared) {
-    int ranks = model->shard_size * layout->replicas;
+    int ranks = ms_model_shards(model) * layout->replicas;
     layout->unit[unit].master = take_together(layout, MS_ARENA_MASTERS, MS_CAT_PARAMETERS, u->gathered_bytes, ranks);
   } else {
     layout->unit[unit].master = take_chunks(layout, MS_CAT_PARAMETERS, 4 * u->master_count);

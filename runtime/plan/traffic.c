@@ -16,11 +16,15 @@
 int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at, int *ranks) {
   const ms_model *m = plan->model;
   const int together = plan->replicas;
-  int n = 0, member[2] = {at[MS_DIM_REPLICATE], at[MS_DIM_SHARD]};
+  int n = 0, member[MS_DIMS];
+  memcpy(member, at, sizeof member);
   if (coll->replicas) {
     const int first = at[MS_DIM_REPLICATE] / together * together;
-    for (int r = first; r < first + coll->replicas; r++)
-      for (int s = 0; s < m->shard_size; s++) ranks[n++] = ms_grid_rank(m, (int[]){r, s});
+    for (int i = 0; i < coll->replicas * ms_model_shards(m); i++) {
+      member[MS_DIM_REPLICATE] = first + i / ms_model_shards(m);
+      member[MS_DIM_SHARD] = i % ms_model_shards(m);
+      ranks[n++] = ms_grid_rank(m, member);
+    }
     return n;
   }
   const int mine = at[coll->dim], start = mine / coll->ranks * coll->ranks;
@@ -137,7 +141,7 @@ static int count(counting *c, const ms_plan_coll *coll, const int *at, ms_traffi
 
 int ms_plan_count_traffic(ms_plan *plan) {
   counting c;
-  int at[2], rc;
+  int at[MS_DIMS], rc;
   ms_grid_position(plan->model, plan->model->member, at);
   MS_GOTO(open_counting(plan, &c));
   for (int p = 0; p < MS_PHASES; p++)
@@ -156,7 +160,7 @@ static int add_step(counting *c, int mesh_dim, const int *at, ms_traffic *sum) {
     const ms_plan_phase *phase = &c->plan->phase[p];
     for (int i = 0; i < phase->colls && ms_phase_is_of_step(p); i++) {
       ms_traffic moved;
-      if (ms_model_group(c->plan->model, phase->coll[i]->dim).mesh_dim != mesh_dim) continue;
+      if (c->plan->model->dim[phase->coll[i]->dim].mesh_dim != mesh_dim) continue;
       MS_TRY(count(c, phase->coll[i], at, &moved));
       ms_traffic_add(sum, &moved);
     }
@@ -183,7 +187,7 @@ int ms_plan_traffic(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traf
   int rc;
   MS_GOTO(open_counting(plan, &c));
   for (int i = 0; i < m->members; i++) {
-    int at[2];
+    int at[MS_DIMS];
     ms_traffic one = {0};
     if (node_of[m->member_rank[i]] != node_of[m->rank]) continue;
     ms_grid_position(m, i, at);

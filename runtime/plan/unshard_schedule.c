@@ -13,7 +13,7 @@ int ms_unit_is_direct(const ms_model *model, int unit) {
   const ms_unit *u = &model->unit[unit];
   for (int s = 0; s < u->segments; s++)
     if (u->segment[s].param_dtype != MS_F32) return 0;
-  return model->shard_size == 1;
+  return ms_model_shards(model) == 1;
 }
 
 static void extend(int *first, int *last, int node) {
@@ -85,7 +85,7 @@ static int gathers_ahead(const ms_unit *unit, int backward, int wanted, int dist
 /* Where to issue unit k of an order: at the first unit that gathers it ahead, or else where it is needed itself. */
 static ms_unshard find_issue(const ms_model *model, const need *order, int k, int backward, int start, int prefetch) {
   ms_unshard found = {.unit = order[k].unit, .need = order[k].at, .issue = order[k].at, .rank = -1};
-  if (model->shard_size == 1) return found;
+  if (ms_model_shards(model) == 1) return found;
   if (k < prefetch) {
     found.issue = start;
     found.rank = k;

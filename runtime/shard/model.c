@@ -19,10 +19,10 @@ static void release_shards(ms_model *model) {
     model->unit[i].segment = NULL;
     model->unit[i].segments = 0;
   }
-  free(model->shard_group);
-  free(model->replicate_group);
+  for (int d = 0; d < MS_DIMS; d++) free(model->dim[d].ranks);
+  memset(model->dim, 0, sizeof model->dim);
   free(model->member_rank);
-  model->shard_group = model->replicate_group = model->member_rank = NULL;
+  model->member_rank = NULL;
   model->member = 0;
 }
 
@@ -60,6 +60,11 @@ void ms_param_config_default(ms_param_config *config, int size) {
   static const ms_param_config defaults = {
       .init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .param_dtype = -1, .lr_scale = 1};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_param_config");
+}
+
+void ms_model_dims_default(ms_model_dims *dims, int size) {
+  static const ms_model_dims defaults = {.replicate = -1, .shard = -1};
+  ms_config_give(dims, size, &defaults, sizeof defaults, "ms_model_dims");
 }
 
 static int check_dtype(const char *kind, const char *name, const char *field, int dtype, int uses) {
@@ -220,23 +225,31 @@ int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *co
   return MS_OK;
 }
 
-/* Returns the size, this rank's coordinate and its group in a mesh dimension. A dimension of size 1 counts as none. */
-static int take_dim(const ms_mesh *mesh, int dim, int rank, int *used, int *size, int *coordinate, int **group) {
-  *used = -1;
-  *size = 1;
-  *coordinate = 0;
-  int wanted = dim < 0 ? 1 : ms_mesh_size(mesh, dim);
-  *group = ms_calloc(wanted, sizeof **group);
-  if (!*group) return MS_ENOMEM;
-  (*group)[0] = rank;
-  if (wanted == 1) return MS_OK;
-  *used = dim;
-  *size = wanted;
-  *coordinate = ms_mesh_coordinate_of(mesh, dim, rank);
-  return ms_mesh_group(mesh, dim, rank, *group);
+static const char *const dim_names[MS_DIMS] = {[MS_DIM_REPLICATE] = "replicate", [MS_DIM_SHARD] = "shard"};
+
+/* Takes this rank's group from a dimension of the mesh, dim. A dimension of size 1 counts as none. */
+static int take_dim(const ms_mesh *mesh, int rank, const char *name, int dim, ms_dim_group *group) {
+  const int size = dim < 0 ? 1 : ms_mesh_size(mesh, dim);
+  *group = (ms_dim_group){.name = name, .mesh_dim = -1, .size = size, .stride = 1};
+  group->ranks = ms_calloc(size, sizeof *group->ranks);
+  if (!group->ranks) return MS_ENOMEM;
+  group->ranks[0] = rank;
+  if (size == 1) return MS_OK;
+  group->mesh_dim = dim;
+  group->place = ms_mesh_coordinate_of(mesh, dim, rank);
+  for (int d = dim + 1; d < mesh->ndim; d++) group->stride *= mesh->size[d];
+  return ms_mesh_group(mesh, dim, rank, group->ranks);
 }
 
-/* All dimensions other than shard and replicate have size 1, so the ranks of the mesh are the grid of these two. */
+static void number_groups(ms_model *model) {
+  for (int d = 0; d < MS_DIMS; d++) {
+    ms_dim_group *group = &model->dim[d];
+    const int block = group->stride * group->size;
+    group->number = model->member / block * group->stride + model->member % group->stride;
+  }
+}
+
+/* Dimensions without a role have size 1, so the ranks of the mesh are the grid of the others. */
 static int take_members(ms_model *model, const ms_mesh *mesh, int rank) {
   model->members = ms_mesh_count(mesh);
   model->member_rank = ms_calloc(model->members, sizeof *model->member_rank);
@@ -246,15 +259,21 @@ static int take_members(ms_model *model, const ms_mesh *mesh, int rank) {
   return MS_OK;
 }
 
-static int check_dims(const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
+/* dim: [MS_DIMS] a dimension of the mesh for each role, or -1. */
+static int check_dims(const ms_mesh *mesh, int rank, const int *dim) {
+  char role[MS_MAX_MESH_DIMS] = {0};
   MS_TRY(ms_mesh_check_rank(mesh, rank));
-  if (replicate_dim >= mesh->ndim || shard_dim >= mesh->ndim)
-    return MS_FAIL(MS_EINVAL, "mesh %s has %d dimension%s; replicate_dim %d and shard_dim %d must be below that",
-                   mesh->label, mesh->ndim, mesh->ndim == 1 ? "" : "s", replicate_dim, shard_dim);
-  if (replicate_dim >= 0 && replicate_dim == shard_dim)
-    return MS_FAIL(MS_EINVAL, "mesh %s: dimension %d cannot both shard and replicate", mesh->label, shard_dim);
+  for (int d = 0; d < MS_DIMS; d++) {
+    if (dim[d] < 0) continue;
+    if (dim[d] >= mesh->ndim)
+      return MS_FAIL(MS_EINVAL, "mesh %s has %d dimension%s; ms_model_dims.%s is %d and must be below that",
+                     mesh->label, mesh->ndim, mesh->ndim == 1 ? "" : "s", dim_names[d], dim[d]);
+    if (role[dim[d]]++)
+      return MS_FAIL(MS_EINVAL, "mesh %s: dimension %d has two roles; a dimension has one of replicate and shard",
+                     mesh->label, dim[d]);
+  }
   for (int d = 0; d < mesh->ndim; d++)
-    if (d != replicate_dim && d != shard_dim && mesh->size[d] > 1)
+    if (!role[d] && mesh->size[d] > 1)
       return MS_FAIL(MS_EUNSUPPORTED,
                      "mesh %s: dimension %d has size %d but neither replicates nor shards: pass the slice of the "
                      "dimensions that do; each copy of the slice then trains its own model",
@@ -267,10 +286,10 @@ int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int
   if (size < 0 || (size > 0 && reshard != MS_RESHARD_ALWAYS))
     return MS_FAIL(MS_EINVAL, "unit '%s': reshard_size %d must not be negative, and needs reshard = always", name,
                    size);
-  if (size && model->shard_size % size)
+  if (size && ms_model_shards(model) % size)
     return MS_FAIL(MS_EINVAL,
                    "unit '%s': cannot reshard to groups of %d ranks: %d shards are not a multiple of the group size",
-                   name, size, model->shard_size);
+                   name, size, ms_model_shards(model));
   return MS_OK;
 }
 
@@ -284,7 +303,7 @@ static int check_reshard_sizes(const ms_model *model) {
 
 int ms_unit_backward_ranks(const ms_model *model, int unit) {
   const ms_unit_config *config = &model->unit[unit].config;
-  return config->reshard == MS_RESHARD_ALWAYS && config->reshard_size ? config->reshard_size : model->shard_size;
+  return config->reshard == MS_RESHARD_ALWAYS && config->reshard_size ? config->reshard_size : ms_model_shards(model);
 }
 
 /* Replicas that take local steps update all of their weights themselves, without each other. */
@@ -298,17 +317,17 @@ static int check_replicas(const ms_model *model) {
   return MS_OK;
 }
 
-int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
+int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_model_dims *given) {
   MS_HANDLE(model, MODEL);
   MS_HANDLE(mesh, MESH);
+  MS_TAKE_CONFIG(ms_model_dims, own, given);
+  const int dim[MS_DIMS] = {[MS_DIM_REPLICATE] = own.replicate, [MS_DIM_SHARD] = own.shard};
   if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is already sharded");
-  MS_TRY(check_dims(mesh, rank, replicate_dim, shard_dim));
+  MS_TRY(check_dims(mesh, rank, dim));
   release_shards(model);
-  MS_TRY(take_dim(mesh, replicate_dim, rank, &model->replicate_dim, &model->replicate_size, &model->replicate_rank,
-                  &model->replicate_group));
-  MS_TRY(
-      take_dim(mesh, shard_dim, rank, &model->shard_dim, &model->shard_size, &model->shard_rank, &model->shard_group));
+  for (int d = 0; d < MS_DIMS; d++) MS_TRY(take_dim(mesh, rank, dim_names[d], dim[d], &model->dim[d]));
   MS_TRY(take_members(model, mesh, rank));
+  number_groups(model);
   MS_TRY(check_reshard_sizes(model));
   MS_TRY(check_replicas(model));
   model->rank = rank;

@@ -66,48 +66,44 @@ typedef struct ms_unit {
   } ahead[2];     /* forward, backward */
 } ms_unit;
 
+/* What a dimension of the mesh is for. */
+enum ms_model_dim { MS_DIM_REPLICATE = 0, MS_DIM_SHARD = 1, MS_DIMS = 2 };
+
+/* This rank's group along such a dimension. What depends on the dimension of a collective asks here, and nowhere tells
+ * one dimension from another. */
+typedef struct ms_dim_group {
+  const char *name; /* "replicate", "shard": for dumps and fingerprints; the mesh can name it otherwise */
+  int mesh_dim;     /* as the mesh numbers its dimensions; -1: none, or size 1 */
+  int size, place;  /* number of ranks in the group, and this rank's index */
+  int number;       /* index of this group among all groups along the dimension */
+  int stride;       /* distance between neighbours of the group among the model's members */
+  int *ranks;       /* world ranks, [size] */
+} ms_dim_group;
+
 struct ms_model {
   ms_handle handle;
   uint64_t seed;
   ms_param *param;
   ms_unit *unit;
   int params, units, param_capacity, unit_capacity;
-  int64_t elements;             /* total of all parameters */
-  int sharded;                  /* 1 after ms_model_shard */
-  int rank, world;              /* world: of the mesh's root; it can contain ranks that do not train this model */
-  int shard_dim, replicate_dim; /* dimensions of the mesh; -1: none, or size 1 */
-  int shard_size, shard_rank, replicate_size, replicate_rank;
-  int *shard_group, *replicate_group; /* world ranks, [shard_size] and [replicate_size] */
-  int members, member;                /* number of ranks that train this model together, and this rank's index among
-                                       * them */
-  int *member_rank;                   /* their world ranks, row-major in the mesh */
+  int64_t elements;          /* total of all parameters */
+  int sharded;               /* 1 after ms_model_shard */
+  int rank, world;           /* world: of the mesh's root; it can contain ranks that do not train this model */
+  ms_dim_group dim[MS_DIMS]; /* [enum ms_model_dim] */
+  int members, member;       /* number of ranks that train this model together, and this rank's index among
+                              * them */
+  int *member_rank;          /* their world ranks, row-major in the mesh */
   int mesh_ndim;
   char mesh_text[MS_MESH_LABEL_BYTES]; /* "2x2 (replicate, shard)" */
 };
 
-/* What a dimension of the mesh is for. */
-enum ms_model_dim { MS_DIM_REPLICATE = 0, MS_DIM_SHARD = 1 };
-
-/* This rank's group along such a dimension. */
-typedef struct ms_dim_group {
-  const char *name; /* "replicate", "shard": for dumps and fingerprints; the mesh can name it otherwise */
-  int mesh_dim;     /* as the mesh numbers its dimensions */
-  int size, place;  /* number of ranks in the group, and this rank's index */
-  int number;       /* index of this group among all groups along the dimension */
-  const int *ranks; /* [size]; owned by the model */
-} ms_dim_group;
-
-/* What depends on the dimension of a collective asks here, and nowhere tells one dimension from the other. */
-static inline ms_dim_group ms_model_group(const ms_model *m, int dim) {
-  if (dim == MS_DIM_SHARD)
-    return (ms_dim_group){"shard", m->shard_dim, m->shard_size, m->shard_rank, m->replicate_rank, m->shard_group};
-  return (ms_dim_group){"replicate",       m->replicate_dim, m->replicate_size,
-                        m->replicate_rank, m->shard_rank,    m->replicate_group};
-}
+/* The ranks of a replica, which own the parts of each parameter together. */
+static inline int ms_model_shards(const ms_model *m) { return m->dim[MS_DIM_SHARD].size; }
+static inline int ms_model_replicas(const ms_model *m) { return m->dim[MS_DIM_REPLICATE].size; }
 
 /* The number of replicas that sum a unit's gradients in every step: 1 where they take local steps. */
 static inline int ms_unit_replicas(const ms_model *m, int unit) {
-  return m->unit[unit].config.fragment ? 1 : m->replicate_size;
+  return m->unit[unit].config.fragment ? 1 : ms_model_replicas(m);
 }
 /* The number of units that have a fragment. */
 static inline int ms_model_local_units(const ms_model *m) {

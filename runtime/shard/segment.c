@@ -47,7 +47,7 @@ static void own(ms_param *p, const ms_segment *segment, int rank) {
 /* Makes a segment of unit->order[first, first + count): offsets of its parameters, and the size of its chunk. */
 static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, int count) {
   const ms_param *head = &model->param[unit->order[first]];
-  int64_t ranks = model->shard_size;
+  int64_t ranks = ms_model_shards(model);
   *segment = (ms_segment){.frozen = head->config.frozen,
                           .param_dtype = head->config.param_dtype,
                           .reduce_dtype = unit->config.reduce_dtype,
@@ -73,7 +73,7 @@ static int64_t segment_end(int64_t begin, int64_t elements, int dtype) {
 
 /* Places a segment behind the previous ones in all buffers, and sets what this rank owns of its parameters. */
 static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index) {
-  int64_t whole = segment->chunk * model->shard_size;
+  int64_t whole = segment->chunk * ms_model_shards(model);
   segment->local = unit->master_count;
   unit->master_count = align_up(segment->local + segment->chunk, MS_SEGMENT_ALIGN);
   segment->gathered = unit->gathered_bytes;
@@ -87,7 +87,7 @@ static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index
   for (int i = segment->first_param; i < segment->first_param + segment->params; i++) {
     ms_param *p = &model->param[unit->order[i]];
     p->segment = index;
-    own(p, segment, model->shard_rank);
+    own(p, segment, model->dim[MS_DIM_SHARD].place);
   }
 }
 

@@ -52,6 +52,7 @@ static void build(bench *b, ms_world *world) {
   int param[UNITS], unit, ranks = ms_world_size(world);
   ms_unit_config unit_config;
   ms_param_config param_config;
+  ms_model_dims dims;
   ms_plan_config config;
   char name[32];
   ms_unit_config_default(&unit_config, sizeof unit_config);
@@ -64,7 +65,9 @@ static void build(bench *b, ms_world *world) {
     must(ms_model_add_param(b->model, unit, name, 1, (int64_t[]){ELEMENTS}, &param_config, &param[u]));
   }
   must(ms_mesh_new(MS_DEVICE_CPU, 1, &ranks, NULL, ranks, &b->mesh));
-  must(ms_model_shard(b->model, b->mesh, ms_world_rank(world), -1, 0));
+  ms_model_dims_default(&dims, sizeof dims);
+  dims.shard = 0;
+  must(ms_model_shard(b->model, b->mesh, ms_world_rank(world), &dims));
   trace(b, param);
   ms_plan_config_default(&config, sizeof config);
   config.train = 0;

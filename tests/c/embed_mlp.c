@@ -110,6 +110,7 @@ int main(void) {
   ms_model *model;
   ms_graph *graph;
   ms_plan *plan;
+  ms_model_dims dims;
   ms_plan_config config;
   ms_plan_summary summary;
   ms_state *state;
@@ -123,7 +124,9 @@ int main(void) {
   CHECK(ms_mesh_new(MS_DEVICE_CPU, 1, sizes, NULL, ms_world_size(world), &mesh));
   CHECK(ms_model_new(7, &model));
   if (add_params(model, param)) return 1;
-  CHECK(ms_model_shard(model, mesh, ms_world_rank(world), -1, 0));
+  ms_model_dims_default(&dims, sizeof dims);
+  dims.shard = 0;
+  CHECK(ms_model_shard(model, mesh, ms_world_rank(world), &dims));
   CHECK(ms_graph_new(model, &graph));
   if (trace(graph, param)) return 1;
   ms_plan_config_default(&config, sizeof config);

@@ -28,7 +28,7 @@ static int64_t reduced_bytes(const ms_model *model) {
   int64_t bytes = 0;
   for (int u = 0; u < model->units; u++)
     for (int s = 0; s < model->unit[u].segments; s++)
-      bytes += model->unit[u].segment[s].chunk * model->shard_size * ms_dtype_size(MS_F32);
+      bytes += model->unit[u].segment[s].chunk * ms_model_shards(model) * ms_dtype_size(MS_F32);
   return bytes;
 }
 

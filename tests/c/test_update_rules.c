@@ -64,7 +64,7 @@ static void a_model_without_parameters_computes(void **state) {
   must(ms_world_join_alone(&world));
   must(ms_mesh_new(MS_DEVICE_CPU, 1, (int[]){1}, NULL, 1, &mesh));
   must(ms_model_new(0, &model));
-  must(ms_model_shard(model, mesh, 0, -1, -1));
+  mlp_shard(model, mesh, 0, -1, -1);
   must(ms_graph_new(model, &graph));
   must(ms_graph_input(graph, "x", MS_F32, 1, (int64_t[]){3}, &x));
   must(ms_op_defaults("scale", &attrs));

@@ -97,6 +97,7 @@ static void add_network(void) {
   ms_profile *profile;
   ms_unit_config unit_config;
   ms_param_config param_config;
+  ms_model_dims dims;
   ms_plan_config config;
   ms_attrs transposed;
   int unit, w, v, in[2], out[2], loss[3];
@@ -110,7 +111,9 @@ static void add_network(void) {
   NEED(ms_model_add_unit(model, "root", &unit_config, &unit));
   NEED(ms_model_add_param(model, unit, "w", 2, w_dims, &param_config, &w));
   NEED(ms_model_add_param(model, unit, "x", 2, v_dims, &param_config, &v));
-  NEED(ms_model_shard(model, mesh, 0, -1, 0));
+  ms_model_dims_default(&dims, sizeof dims);
+  dims.shard = 0;
+  NEED(ms_model_shard(model, mesh, 0, &dims));
   NEED(ms_graph_new(model, &graph));
   NEED(ms_op_defaults("matmul", &transposed));
   transposed.i[1] = 1;

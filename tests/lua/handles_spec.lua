@@ -100,7 +100,9 @@ local function make_model(live)
   C.ms_param_config_default(param_config, ffi.sizeof(param_config))
   must(C.ms_model_add_unit(model, "root", config, index))
   must(C.ms_model_add_param(model, 0, "w", 1, ffi.new("int64_t[1]", 4), param_config, index))
-  must(C.ms_model_shard(model, live.ms_mesh, 0, -1, 0))
+  local dims = ffi.new("ms_model_dims")
+  C.ms_model_dims_default(dims, ffi.sizeof(dims))
+  must(C.ms_model_shard(model, live.ms_mesh, 0, dims))
   return model
 end
 

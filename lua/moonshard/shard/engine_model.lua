@@ -61,6 +61,13 @@ local function groups_of(self, optimizer)
   return groups
 end
 
+local function dims_of(self)
+  local dims = ffi.new("ms_model_dims")
+  C.ms_model_dims_default(dims, ffi.sizeof(dims))
+  dims.replicate, dims.shard = self.replicate_dim, self.shard_dim
+  return dims
+end
+
 ---Creates the engine's model of a sharding.
 ---@param self moonshard.Sharding
 ---@param optimizer moonshard.Optimizer?
@@ -70,7 +77,7 @@ function engine_model.build(self, optimizer)
   engine.check(C.ms_model_new(self.seed, out))
   local handle = ffi.gc(out[0], C.ms_model_free)
   add_params(self, handle, add_units(self, handle), groups_of(self, optimizer))
-  engine.check(C.ms_model_shard(handle, self.mesh.handle, self.rank, self.replicate_dim, self.shard_dim))
+  engine.check(C.ms_model_shard(handle, self.mesh.handle, self.rank, dims_of(self)))
   prefetch.set(self, handle, self.decisions.prefetch)
   return handle
 end

@@ -58,14 +58,14 @@ fail:
 
 static int open_parts(ms_state *state) {
   for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++) {
-    const ms_dim_group group = ms_model_group(state->model, ms_stream_dim(s));
+    const ms_dim_group group = state->model->dim[ms_stream_dim(s)];
     if (group.size > 1) MS_TRY(split(state, state->async->all, group.number, group.place, &state->async->comm[s]));
   }
   return MS_OK;
 }
 
 static int split_group(ms_state *state, int stream, int ranks, ms_device_comm **comm) {
-  const int place = ms_model_group(state->model, ms_stream_dim(stream)).place;
+  const int place = state->model->dim[ms_stream_dim(stream)].place;
   return split(state, state->async->comm[stream], place / ranks, place, comm);
 }
 

@@ -115,6 +115,15 @@ static inline ms_mesh *mlp_mesh(const mlp_config *c) {
   return mesh;
 }
 
+/* replicate, shard: dimensions of the mesh, or -1 */
+static inline void mlp_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate, int shard) {
+  ms_model_dims dims;
+  ms_model_dims_default(&dims, sizeof dims);
+  dims.replicate = replicate;
+  dims.shard = shard;
+  must(ms_model_shard(model, mesh, rank, &dims));
+}
+
 static inline mlp mlp_make(const mlp_config *c) {
   mlp m = {0};
   int root, unit, in_weight, out_weight;
@@ -137,7 +146,7 @@ static inline mlp mlp_make(const mlp_config *c) {
     snprintf(name, sizeof name, "layers.%d.fc2.bias", b);
     mlp_param_read_in(m.model, unit, name, c->width, 0, frozen, bias);
   }
-  must(ms_model_shard(m.model, m.mesh, c->rank, 0, 1));
+  mlp_shard(m.model, m.mesh, c->rank, 0, 1);
   mlp_trace(&m, c, out_weight + 1, in_weight, out_weight);
   return m;
 }
