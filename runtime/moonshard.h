@@ -77,8 +77,7 @@
  *     TRY(ms_model_new(7, &model)); TRY(ms_model_add_unit(model, "root", &unit, &u));
  *     TRY(ms_model_add_param(model, u, "fc.weight", 2, w_dims, &param, &w));
  *     ms_model_dims_default(&dims, sizeof dims), dims.shard = 0;
- *     TRY(ms_model_shard(model, mesh, ms_world_rank(world), &dims));
- *     TRY(ms_graph_new(model, &graph));
+ *     TRY(ms_model_shard(model, mesh, ms_world_rank(world), &dims)); TRY(ms_graph_new(model, &graph));
  *     TRY(ms_graph_input(graph, "x", MS_F32, 2, x_dims, &in[0])); TRY(ms_graph_param(graph, w, &in[1]));
  *     TRY(ms_op_defaults("matmul", &attrs)); attrs.i[1] = 1;
  *     TRY(ms_graph_op(graph, "matmul", 2, in, &attrs, &logits[0]));

@@ -43,12 +43,14 @@ static int kind_of(int arena) {
 
 /* The number, among all copies in the job, of the one that a rank uses. */
 static int copy_of(const ms_state *state, int kind, int rank) {
-  const int shards = ms_model_shards(state->model);
-  int place = 0;
-  while (state->grid[place] != rank) place++;
-  const int copy = place / shards / state->layout.replicas;
-  if (kind == CHUNKS) return place % shards;
-  return kind == REPLICATED ? copy * shards + place % shards : copy;
+  const ms_model *m = state->model;
+  const int shards = ms_model_shards(m), copies = ms_model_replicas(m) / state->layout.replicas;
+  int at[MS_DIMS], member = 0;
+  while (m->member_rank[member] != rank) member++;
+  ms_grid_position(m, member, at);
+  const int copy = at[MS_DIM_TENSOR] * copies + at[MS_DIM_REPLICATE] / state->layout.replicas;
+  if (kind == CHUNKS) return at[MS_DIM_TENSOR] * shards + at[MS_DIM_SHARD];
+  return kind == REPLICATED ? copy * shards + at[MS_DIM_SHARD] : copy;
 }
 
 /* Gives each rank of this host the index of its copy among those that are here, in the order of their numbers. */

@@ -14,6 +14,7 @@
 #include "comm/recorder/flight_recorder.h"
 #include "exec/host_memory.h"
 #include "exec/params.h"
+#include "shard/divided.h"
 
 /* Elements of a window: 16 MiB. A rank fills one of two windows while its peers can still read the other. */
 enum { WINDOW_ELEMENTS = 4 << 20, WINDOWS = 2 };
@@ -25,7 +26,8 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 typedef struct request {
   int64_t first, count;
   int32_t param, what;
-  int64_t gives, given; /* elements [gives, gives + given) of the parameter */
+  int64_t gives, given; /* elements [gives, gives + given) of its part of the parameter */
+  int32_t place, pad;   /* in the tensor dimension */
 } request;
 
 static int is_same(const request *a, const request *b) {
@@ -65,11 +67,21 @@ typedef struct gathering {
   void **shared; /* [n], as a collective wants it */
 } gathering;
 
-/* Elements of a rank in a round; *at: the first, of the parameter. */
+/* Elements of a rank in a round; *at: the first, of its part of the parameter. */
 static int64_t in_round(const gathering *g, int p, int64_t round, int64_t *at) {
   const request *r = &g->giver[p];
   *at = r->gives + round * g->chunk;
   return most(0, least(g->chunk, r->gives + r->given - *at));
+}
+
+/* Puts n elements that a rank gives, from `at` of its part on, where they belong among the wanted ones. */
+static void put(const gathering *g, const request *giver, int64_t at, int64_t n, const float *given, float *out) {
+  const ms_param *p = &g->state->model->param[g->wanted->param];
+  for (int64_t run, end = at + n; at < end; at += run, given += run) {
+    const int64_t index = ms_param_whole_index(g->state->model, p, giver->place, at, &run);
+    run = least(run, end - at);
+    memcpy(out + (index - g->wanted->first), given, (size_t)run * sizeof *out);
+  }
 }
 
 static int run_round(gathering *g, int64_t round, float *out) {
@@ -84,7 +96,7 @@ static int run_round(gathering *g, int64_t round, float *out) {
   MS_TRY(ms_comm_wait(g->comm));
   for (int p = 0; out && p < g->n; p++) {
     n = in_round(g, p, round, &at);
-    if (n) memcpy(out + (at - g->wanted->first), window + p * g->chunk, (size_t)n * sizeof *out);
+    put(g, &g->giver[p], at, n, window + p * g->chunk, out);
   }
   return MS_OK;
 }
@@ -113,11 +125,16 @@ static int64_t find_givers(gathering *g, const request *all) {
   return longest;
 }
 
+/* 1 when all ranks have elements of the parameter that others lack. */
+static int is_of_all(const ms_state *state, const ms_param *p) {
+  return ms_params_is_sliced(state, p) || ms_param_is_divided(state->model, p);
+}
+
 /* out NULL: this rank only contributes. */
 static int gather(ms_state *state, const ms_elements *mine, const request *wanted, const request *all, float *out) {
   int rc = MS_OK;
   gathering g = {.state = state, .mine = mine, .wanted = wanted};
-  g.of_all = ms_params_is_sliced(state, &state->model->param[wanted->param]);
+  g.of_all = is_of_all(state, &state->model->param[wanted->param]);
   MS_TRY(g.of_all ? ms_state_open_all(state, &g.comm) : ms_state_open_copy(state, &g.comm));
   g.n = ms_comm_size(g.comm);
   g.giver = ms_calloc(g.n, sizeof *g.giver);
@@ -134,11 +151,17 @@ fail:
   return rc;
 }
 
-/* Which of the wanted elements this rank gives: where replicas share one copy, only those of its slice. */
+/* Which of the wanted elements this rank gives: where replicas share one copy, only those of its slice; where each has
+ * all that another has, and every rank gathers, the first. */
 static void find_given(const ms_state *state, const ms_param *p, const ms_elements *mine, request *r) {
+  const ms_model *model = state->model;
   int64_t first = 0, n = mine->sliced ? mine->count : ms_params_slice(state, p, &first);
-  r->gives = most(mine->first + first, r->first);
-  r->given = most(0, least(mine->first + first + n, r->first + r->count) - r->gives);
+  r->place = model->dim[MS_DIM_TENSOR].place;
+  r->gives = most(mine->first + first, ms_param_part_below(model, p, r->place, r->first));
+  const int64_t end = ms_param_part_below(model, p, r->place, r->first + r->count);
+  r->given = most(0, least(mine->first + first + n, end) - r->gives);
+  const int again = !mine->sliced && model->dim[MS_DIM_REPLICATE].place >= state->layout.replicas;
+  if (again && is_of_all(state, p)) r->given = 0;
 }
 
 static int gather_range(ms_state *state, const ms_elements *mine, request *wanted, float *out) {
@@ -158,12 +181,13 @@ int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, i
   ms_elements mine;
   MS_TRY(ms_params_find(state, param, what, &mine));
   const ms_param *p = &state->model->param[param];
-  if (first < 0 || count < 1 || first > p->numel || count > p->numel - first)
+  const int64_t whole = ms_param_whole_numel(state->model, p);
+  if (first < 0 || count < 1 || first > whole || count > whole - first)
     return MS_FAIL(
         MS_EINVAL,
         "parameter '%s': cannot gather %lld elements from element %lld: give a range of 1 or more of its %lld", p->name,
-        (long long)count, (long long)first, (long long)p->numel);
-  if (ms_model_shards(state->model) == 1 && !mine.sliced)
+        (long long)count, (long long)first, (long long)whole);
+  if (ms_model_shards(state->model) == 1 && !mine.sliced && !ms_param_is_divided(state->model, p))
     return out ? ms_params_copy_out(state, &mine, first, count, out) : MS_OK;
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "gathering a parameter"));
@@ -177,7 +201,8 @@ int ms_state_gather(ms_state *state, int param, int what, float *full) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
   MS_TRY(ms_params_find(state, param, what, &mine));
-  return ms_state_gather_range(state, param, what, 0, state->model->param[param].numel, full);
+  const int64_t whole = ms_param_whole_numel(state->model, &state->model->param[param]);
+  return ms_state_gather_range(state, param, what, 0, whole, full);
 }
 
 /* ---- scattering ---- */
@@ -215,22 +240,34 @@ static int open_scattering(scattering *s, int64_t count) {
   return MS_OK;
 }
 
+/* Writes the elements that this rank owns among `given`, which are [begin, end) of the whole parameter. */
+static int take(ms_state *state, int param, const ms_elements *mine, int64_t begin, int64_t end, const float *given) {
+  const ms_model *model = state->model;
+  const ms_param *p = &model->param[param];
+  const int place = model->dim[MS_DIM_TENSOR].place;
+  int64_t at = most(p->first, ms_param_part_below(model, p, place, begin)), n;
+  const int64_t last = least(p->first + p->owned, ms_param_part_below(model, p, place, end));
+  for (; at < last; at += n) {
+    const float *from = given + (ms_param_whole_index(model, p, place, at, &n) - begin);
+    n = least(n, last - at);
+    MS_TRY(ms_params_write(state, param, mine, at - p->first, n, from));
+    MS_TRY(ms_outer_take(state, param, at - p->first, n, from));
+  }
+  return MS_OK;
+}
+
 /* Every rank copies the elements it owns. The barrier ensures that no peer reads the parameter any more. */
 static int scatter(ms_state *state, int param, int from, const float *full, const ms_elements *mine) {
   int rc = MS_OK;
-  const ms_param *p = &state->model->param[param];
+  const int64_t whole = ms_param_whole_numel(state->model, &state->model->param[param]);
   scattering s = {.state = state, .from = from};
-  const int64_t round = least(p->numel, WINDOW_ELEMENTS);
+  const int64_t round = least(whole, WINDOW_ELEMENTS);
   MS_GOTO(open_scattering(&s, round));
   MS_GOTO(ms_group_barrier(&state->process_group));
-  for (int64_t begin = 0; begin < p->numel; begin += round) {
-    const int64_t end = least(begin + round, p->numel);
+  for (int64_t begin = 0; begin < whole; begin += round) {
+    const int64_t end = least(begin + round, whole);
     if (s.comm) MS_GOTO(broadcast(&s, full ? full + begin : NULL, end - begin));
-    const float *given = s.room ? s.room : full + begin;
-    const int64_t first = most(p->first, begin), last = least(p->first + p->owned, end);
-    if (last <= first) continue;
-    MS_GOTO(ms_params_write(state, param, mine, first - p->first, last - first, given + (first - begin)));
-    MS_GOTO(ms_outer_take(state, param, first - p->first, last - first, given + (first - begin)));
+    MS_GOTO(take(state, param, mine, begin, end, s.room ? s.room : full + begin));
   }
 fail:
   ms_region_unmap(&s.window);
@@ -261,8 +298,6 @@ int ms_state_write_full(ms_state *state, int param, const float *full) {
   MS_GIVEN(full);
   ms_elements mine;
   MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &mine));
-  const ms_param *p = &state->model->param[param];
   MS_TRY(ms_group_barrier(&state->process_group));
-  MS_TRY(ms_params_write(state, param, &mine, 0, p->owned, full + p->first));
-  return ms_outer_take(state, param, 0, p->owned, full + p->first);
+  return take(state, param, &mine, 0, ms_param_whole_numel(state->model, &state->model->param[param]), full);
 }

@@ -154,7 +154,7 @@ static int run_threads(ms_exec *exec, int phase) {
   atomic_store(&pool->failed, NOT_FAILED);
   pthread_mutex_lock(&pool->lock);
   pool->phase = phase;
-  pool->running = MS_NAMED_STREAMS - 1;
+  pool->running = pool->exec->plan->streams - 1;
   pool->run++;
   pthread_cond_broadcast(&pool->start);
   pthread_mutex_unlock(&pool->lock);
@@ -173,7 +173,7 @@ static int start_threads(ms_exec *exec) {
   pthread_mutex_init(&pool->lock, NULL);
   pthread_cond_init(&pool->start, NULL);
   pthread_cond_init(&pool->finish, NULL);
-  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++) {
+  for (int s = MS_STREAM_COMPUTE + 1; s < exec->plan->streams; s++) {
     worker *w = &pool->worker[s];
     *w = (worker){.pool = pool, .stream = s};
     int error = pthread_create(&w->thread, NULL, work, w);

@@ -53,6 +53,10 @@ typedef struct ms_param_config {
   int param_dtype;       /* the dtype that kernels read: MS_F32, MS_BF16, or -1 (default): the unit's param_dtype */
   double lr_scale;       /* factor of the learning rate; default 1 */
   double weight_decay;   /* decoupled for AdamW, added to the gradient for SGD (as in PyTorch); default 0 */
+  int tensor_axis;       /* the axis that the ranks of the tensor dimension divide, which must fit evenly; -1 (default):
+                          * each of them has the whole parameter */
+  int tensor_splits;     /* 1: with ms_model_dims.sequence_parallel, what meets the parameter is divided, too: for the
+                          * gain of a norm; default 0 */
 } ms_param_config;
 
 typedef struct ms_unit_config {
@@ -83,6 +87,8 @@ typedef struct ms_model_dims {
   int struct_size; /* set by ms_model_dims_default */
   int replicate;   /* ranks have the same shards, and sum their gradients */
   int shard;       /* ranks own parts of every parameter, which are gathered for use */
+  int tensor;      /* ranks divide the work of a layer: each has parts of the parameters that have a tensor_axis */
+  int sequence_parallel; /* 1: between layers, the ranks of the tensor dimension divide activations, too; default 0 */
 } ms_model_dims;
 
 MS_API int ms_model_new(uint64_t seed, ms_model **model);
@@ -100,7 +106,8 @@ MS_API int ms_model_units(const ms_model *model);
  * has one. If the mesh is a slice, each copy trains a model of its own: collectives, comparisons and means involve only
  * the ranks of ms_mesh_ranks. Needs no device and no other rank. */
 MS_API int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_model_dims *dims);
-/* The elements [first, first + count) of a flattened parameter that this rank owns; after ms_model_shard. */
+/* The elements [first, first + count) of a flattened parameter that this rank owns; after ms_model_shard. Of a
+ * parameter that is divided over the tensor dimension: of the flattened part. */
 MS_API int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *count);
 /* These change settings for plans compiled from now on, over the same state; earlier plans keep theirs. After an error,
  * nothing has changed. reshard and reshard_size are [units], as in ms_unit_config; reshard_size can be NULL: zeros. */

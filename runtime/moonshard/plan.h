@@ -135,7 +135,7 @@ MS_API void ms_plan_free(ms_plan *plan);
 MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary);
 /* A pass of the compiler: its time, and the plan's size before [0] and after [1] it. nodes: of the graphs for training
  * and evaluation. bytes: the sum of all buffers until they are laid out; then the peak. */
-enum { MS_PLAN_PASSES = 12 };
+enum { MS_PLAN_PASSES = 13 };
 typedef struct ms_plan_pass {
   const char *name; /* "lower" */
   int cached;       /* 1: the result was cached by an earlier plan of the same graph */

@@ -195,6 +195,16 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
   return MS_OK;
 }
 
+int ms_plan_collective_of(ms_plan *plan, int phase, int stream, int kind, int dim, const char *scope,
+                          const ms_plan_part *part) {
+  MS_TRY(ms_plan_collective(plan, phase, stream, kind, dim, 0, -1, 1, part));
+  return own_scope(plan, scope, &plan->phase[phase].instr[plan->phase[phase].n - 1].scope);
+}
+
+void ms_plan_mark_local(ms_plan *plan, int phase) {
+  plan->phase[phase].instr[plan->phase[phase].n - 1].of_one_rank = 1;
+}
+
 int ms_plan_join(ms_plan *plan, int phase, int stream, int unit) {
   ms_instr *instr;
   MS_TRY(append(plan, phase, &instr));

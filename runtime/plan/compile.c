@@ -19,6 +19,7 @@ typedef struct program {
   int cached; /* the graph is complete, and the cache owns it */
   enum ms_fusing fusing;
   ms_graph *graph;
+  unsigned char *summed; /* [params] 1: each rank of the tensor dimension computes a summand of its gradient */
 } program;
 
 typedef struct compilation {
@@ -38,6 +39,23 @@ static int fuses(const program *p) { return p->fusing != MS_FUSE_NOTHING; }
 static int copy_traced(compilation *c) {
   if (is_made(&c->training)) MS_TRY(ms_graph_copy(c->traced, &c->training.graph));
   return is_made(&c->evaluation) ? ms_graph_copy(c->traced, &c->evaluation.graph) : MS_OK;
+}
+
+/* Each rank of the tensor dimension runs a program of its own part. */
+static int divide_program(const compilation *c, program *p, int evaluate) {
+  const ms_model *model = c->plan->model;
+  ms_graph *graph = graph_of(p);
+  if (!graph || model->dim[MS_DIM_TENSOR].size == 1) return MS_OK;
+  p->summed = ms_calloc(graph->n_params, 1);
+  if (!p->summed) return MS_ENOMEM;
+  MS_TRY(ms_graph_pass_identities(graph, evaluate));
+  MS_TRY(ms_graph_prune(graph));
+  return ms_plan_divide(model, &p->graph, p->summed);
+}
+
+static int divide(compilation *c) {
+  MS_TRY(divide_program(c, &c->training, 0));
+  return divide_program(c, &c->evaluation, 1);
 }
 
 static int rewrite(compilation *c) {
@@ -65,6 +83,7 @@ static int differentiate(compilation *c) {
   ms_graph *graph = graph_of(&c->training);
   if (!graph) return MS_OK;
   MS_TRY(ms_graph_differentiate(graph));
+  if (c->training.summed) MS_TRY(ms_plan_sum_divided(c->plan->model, graph, c->training.summed));
   return check_reached(graph);
 }
 
@@ -158,6 +177,7 @@ static const struct {
   int (*run)(compilation *c);
 } passes[MS_PLAN_PASSES] = {
     {"trace", copy_traced},
+    {"divide", divide},
     {"rewrite", rewrite},
     {"differentiate", differentiate},
     {"rewrite backward", rewrite_backward},
@@ -170,7 +190,7 @@ static const struct {
     {"verify", verify},
     {"fingerprint", fingerprint},
 };
-enum { GRAPH_PASSES = 7 };
+enum { GRAPH_PASSES = 8 };
 
 /* Measures the plan at [when] of a pass: 0 before it, 1 after it. */
 static void measure(const compilation *c, ms_plan_pass *pass, int when) {
@@ -213,7 +233,7 @@ static int put_into_cache(compilation *c, int evaluate, program *p) {
   return MS_OK;
 }
 
-static int compile(compilation *c) {
+static int compile_all(compilation *c) {
   const ms_plan_config *config = &c->plan->config;
   const int epilogues = ms_device_can(config->device, MS_DEVICE_PRODUCT_EPILOGUES);
   const enum ms_fusing ops = config->fuse ? MS_FUSE_OPS : MS_FUSE_NOTHING;
@@ -231,6 +251,13 @@ static int compile(compilation *c) {
 fail:
   ms_graph_free(graph_of(&c->training));
   ms_graph_free(graph_of(&c->evaluation));
+  return rc;
+}
+
+static int compile(compilation *c) {
+  const int rc = compile_all(c);
+  free(c->training.summed);
+  free(c->evaluation.summed);
   return rc;
 }
 

@@ -62,8 +62,9 @@ static void describe_model(const ms_model *model, ms_text *text) {
     ms_text_string(text, ":");
     for (int d = 0; d < p->ndim; d++) {
       ms_text_string(text, d ? "x" : " ");
-      ms_text_integer(text, p->dims[d]);
+      ms_text_integer(text, p->whole[d]);
     }
+    if (ms_param_is_divided(model, p)) ms_text_append(text, " divided along axis %d", p->config.tensor_axis);
     ms_text_string(text, " ");
     ms_text_string(text, ms_dtype_name(p->config.param_dtype));
     ms_text_string(text, " in unit ");
@@ -117,7 +118,7 @@ static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
  * slice of a shared copy. The lines about the model already determine them. */
 static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
   const int flags = ms_op_row_of(instr->call->op)->flags;
-  if (flags & MS_OP_RANK_LOCAL) return 1;
+  if (flags & MS_OP_RANK_LOCAL || instr->of_one_rank) return 1;
   const int slices = plan->replicas > 1 || plan->sliced;
   return slices && ((flags & MS_OP_REPLICA_LOCAL) || fills_gradients(plan, instr));
 }

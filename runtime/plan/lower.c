@@ -11,7 +11,13 @@
 
 #include "plan/lower.h"
 
-static int is_alias(const ms_node *node) { return ms_op_row_of(node->op)->flags & MS_OP_ALIAS; }
+static int is_alias(const ms_node *node) {
+  return (ms_op_row_of(node->op)->flags & MS_OP_ALIAS) || ms_across_is_alias(node);
+}
+
+static int is_across(const ms_node *node) {
+  return (ms_op_row_of(node->op)->flags & MS_OP_COLLECTIVE) && node->attrs.i[1] > 1;
+}
 
 /* Follows aliases to the values that own bytes, and finds the last reader of each. Outputs, gradients and the loss are
  * kept until the end of the phase. */
@@ -29,6 +35,7 @@ static void find_roots(ms_lowering *l) {
       int root = l->root[g->nodes[n].in[i]];
       l->last_use[root] = n;
       l->read[root] |= !is_alias(&g->nodes[n]);
+      l->sent[root] |= ms_across_sends(&g->nodes[n]);
     }
   for (int o = 0; o < g->n_outputs; o++) {
     l->last_use[l->root[g->outputs[o].value]] = INT_MAX;
@@ -61,6 +68,7 @@ static int start(ms_lowering *l) {
   l->last_use = ms_calloc(g->n_values, sizeof *l->last_use);
   l->at = ms_calloc(g->n_values, sizeof *l->at);
   l->read = ms_calloc(g->n_values, 1);
+  l->sent = ms_calloc(g->n_values, 1);
   l->added = ms_calloc(g->n_values, 1);
   l->use = ms_calloc(units, sizeof *l->use);
   l->ends = ms_calloc(g->n_nodes, 1);
@@ -69,9 +77,10 @@ static int start(ms_lowering *l) {
   l->slice = ms_calloc(units, sizeof *l->slice);
   l->reduce = ms_calloc(units, sizeof *l->reduce);
   l->part = ms_calloc(most_segments(l->model), sizeof *l->part);
-  if (!l->root || !l->last_use || !l->at || !l->read || !l->added || !l->use || !l->ends || !l->unshard ||
+  if (!l->root || !l->last_use || !l->at || !l->read || !l->sent || !l->added || !l->use || !l->ends || !l->unshard ||
       !l->gathered || !l->slice || !l->reduce || !l->part)
     return MS_ENOMEM;
+  MS_TRY(ms_across_check(l->model, g));
   MS_TRY(reserve(l->plan, l->phase, g));
   find_roots(l);
   int trains = l->phase != MS_PHASE_EVALUATE, stays = trains && !l->plan->config.reshard_after_backward;
@@ -79,7 +88,7 @@ static int start(ms_lowering *l) {
     l->reduce[u] = l->slice[u] = -1;
     l->gathered[u] = stays && l->phase != MS_PHASE_FIRST ? l->plan->kept_unsharded[u] : -1;
   }
-  l->sending[0] = l->sending[1] = -1;
+  for (int d = 0; d < MS_DIMS; d++) l->sending[d] = -1;
   MS_TRY(ms_unit_uses(l->model, &l->plan->config, g, l->root, stays, l->use, &l->boundary));
   for (int u = 0; u < units; u++) {
     if (l->use[u].forward_last >= 0) l->ends[l->use[u].forward_last] = 1;
@@ -95,6 +104,7 @@ static void finish(ms_lowering *l) {
   free(l->last_use);
   free(l->at);
   free(l->read);
+  free(l->sent);
   free(l->added);
   free(l->use);
   free(l->ends);
@@ -174,9 +184,11 @@ static int place_outputs(ms_lowering *l, int node) {
   for (int o = 0; o < n->outputs; o++) {
     int root = n->out[o];
     if (l->at[root].buffer >= 0) continue;
-    if (reuse_input(l, node, o, &l->at[root])) continue;
-    MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS,
-                          value_bytes(&l->graph->values[root].info), ms_op_row_of(n->op)->name, &l->at[root].buffer));
+    const int sent = l->sent[root];
+    if (!sent && reuse_input(l, node, o, &l->at[root])) continue;
+    MS_TRY(ms_plan_buffer(l->plan, l->phase, sent ? MS_ARENA_COMM : MS_ARENA_ACTIVATIONS,
+                          sent ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS, value_bytes(&l->graph->values[root].info),
+                          ms_op_row_of(n->op)->name, &l->at[root].buffer));
   }
   return MS_OK;
 }
@@ -186,17 +198,18 @@ static int place_outputs(ms_lowering *l, int node) {
 static int lower_node(ms_lowering *l, int node) {
   const ms_node *n = &l->graph->nodes[node];
   if (is_alias(n)) return MS_OK;
-  if ((ms_op_row_of(n->op)->flags & MS_OP_COLLECTIVE) && n->attrs.i[1] > 1)
-    return MS_FAIL(MS_EUNSUPPORTED,
-                   "in %s: %s over %lld ranks: plans have no collectives between the ops of a graph yet", n->scope,
-                   ms_op_row_of(n->op)->name, (long long)n->attrs.i[1]);
   ms_ref in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
   for (int i = 0; i < n->inputs; i++) MS_TRY(value_ref(l, n->in[i], &in[i]));
   MS_TRY(place_outputs(l, node));
   for (int o = 0; o < n->outputs; o++) MS_TRY(value_ref(l, n->out[o], &out[o]));
+  if (is_across(n)) return ms_lower_across(l, n, in[0], out[0]);
   if (!n->recomputed) l->plan->phase[l->phase].flops += ms_node_flops(l->graph, n);
   const int op = l->added[n->out[0]] ? MS_OP_matmul_accumulate : n->op;
-  return ms_plan_kernel(l->plan, l->phase, op, &n->attrs, n->inputs, in, n->outputs, out, n->scope, n->backward);
+  int local;
+  const ms_attrs attrs = ms_across_attrs(l, n, in, out, &local);
+  MS_TRY(ms_plan_kernel(l->plan, l->phase, op, &attrs, n->inputs, in, n->outputs, out, n->scope, n->backward));
+  if (local) ms_plan_mark_local(l->plan, l->phase);
+  return MS_OK;
 }
 
 /* Adds a scalar to another, or stores it there. */

@@ -42,6 +42,11 @@ void ms_plan_release_prepared(ms_plan *plan);
 /* ranks: number of neighbours in the dimension that take part; 0: all. */
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
                        const ms_plan_part *part);
+/* One that is a node of the graph, over all ranks of the dimension. */
+int ms_plan_collective_of(ms_plan *plan, int phase, int stream, int kind, int dim, const char *scope,
+                          const ms_plan_part *part);
+/* Marks the kernel just appended as one whose attributes depend on this rank's place. */
+void ms_plan_mark_local(ms_plan *plan, int phase);
 /* Appends the end of a unit's collective that UPDATE leaves in flight; the caller sets `coll` when that is lowered. */
 int ms_plan_join(ms_plan *plan, int phase, int stream, int unit);
 /* Adds the replicas of a node to the phase's last collective over the shards, which is a copying all_gather or a
@@ -85,6 +90,7 @@ typedef struct ms_lowering {
   int *last_use;       /* [values] last node that reads it; INT_MAX: kept until the end of the phase */
   ms_place *at;        /* [values] place of each root */
   char *read;          /* [values] 1 for roots that a node or the caller reads */
+  char *sent;          /* [values] 1 for roots that peers read */
   char *added;         /* [values] 1 for roots that are gradients which the matrix product itself adds to the sums of
                         * earlier micro-batches */
   ms_unit_use *use;    /* [units] */
@@ -97,6 +103,15 @@ typedef struct ms_lowering {
   ms_plan_part *part;   /* [most segments in any unit] scratch: the parts of one collective */
   int sending[MS_DIMS]; /* [enum ms_model_dim] buffer of the latest collective, kept until the next one starts */
 } ms_lowering;
+
+/* Ops across ranks (lower_across.c). 1 when the node's output is its input; 1 when peers read its input where it is. */
+int ms_across_is_alias(const ms_node *node);
+/* Fails when a graph has an op over ranks that the mesh does not have. */
+int ms_across_check(const ms_model *model, const ms_graph *graph);
+int ms_across_sends(const ms_node *node);
+int ms_lower_across(ms_lowering *l, const ms_node *node, ms_ref in, ms_ref out);
+/* The attributes of a node's kernel; *local = 1 when they depend on this rank's place in a dimension. */
+ms_attrs ms_across_attrs(const ms_lowering *l, const ms_node *node, const ms_ref *in, const ms_ref *out, int *local);
 
 /* Issue the unshards that are scheduled before a node; keep slices of the units whose forward pass ends with it
  * (lower_unshards.c). */
@@ -141,6 +156,12 @@ int ms_lower_weigh_squares(ms_plan *plan, int unit, ms_ref squares);
  * in FIRST, waits for them there, in the order of units. */
 int ms_lower_gather_slices(ms_plan *plan, int unit);
 int ms_lower_join_gathers(ms_plan *plan);
+
+/* One rank's program (divide.c). Replaces a graph by that of one rank of the tensor dimension; it has no backward pass
+ * yet. summed: [n_params] filled with 1 where each rank computes a summand of a parameter's gradient. */
+int ms_plan_divide(const ms_model *model, ms_graph **graph, unsigned char *summed);
+/* After differentiation: sums those gradients over the dimension. */
+int ms_plan_sum_divided(const ms_model *model, ms_graph *graph, const unsigned char *summed);
 
 /* Lowering: a graph becomes FIRST, NEXT, LAST or EVALUATE (lower.c); NORM and UPDATE need no graph (lower_step.c). */
 int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph);

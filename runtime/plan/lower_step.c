@@ -87,6 +87,14 @@ int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas) 
   return sums_in_one_order(plan) ? MS_OK : take_totals_of_first_shard(plan, phase, totals);
 }
 
+/* Only the squares, which come first: the ranks of the tensor dimension have the same loss. */
+static int sum_squares_over_tensor(ms_plan *plan, ms_ref totals) {
+  if (plan->model->dim[MS_DIM_TENSOR].size == 1) return MS_OK;
+  totals.info.dims[0] = 1;
+  const ms_plan_part part = {.count = 1, .src.buffer = -1, .shared = totals, .dst = totals};
+  return ms_plan_collective(plan, MS_PHASE_NORM, MS_STREAM_TENSOR, MS_COLL_ALL_REDUCE, MS_DIM_TENSOR, 0, -1, 1, &part);
+}
+
 /* Totals and norm of the units whose squares begin at `squares`: over all ranks, or over those of this replica. */
 static int norm_of(ms_plan *plan, int weighted, int64_t squares, int over_replicas, ms_ref norm) {
   const ms_model *model = plan->model;
@@ -100,8 +108,33 @@ static int norm_of(ms_plan *plan, int weighted, int64_t squares, int over_replic
   ms_attrs attrs = {.i = {replicas / plan->replicas}}; /* how many times the sum over the mesh counts each square */
   MS_TRY(ms_plan_kernel(plan, phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "step totals", 0));
   MS_TRY(ms_lower_totals(plan, phase, totals, over_replicas));
+  MS_TRY(sum_squares_over_tensor(plan, totals));
   attrs = (ms_attrs){.i = {(int64_t)ms_model_shards(model) * replicas}, .f = {plan->config.max_norm}};
   return ms_plan_kernel(plan, phase, MS_OP_step_norm, &attrs, 1, &totals, 1, &norm, "step totals", 0);
+}
+
+static int sum_squares_of(ms_plan *plan, int unit, int64_t begin, int64_t end, ms_ref out) {
+  const ms_attrs none = {{0}, {0}};
+  const ms_stretch own = own_part(plan, unit, begin, end);
+  const ms_ref in = gradients_of(plan, unit, (ms_stretch){own.begin, most(own.begin, own.end)});
+  return ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_sum_squares, &none, 1, &in, 1, &out, plan->model->unit[unit].name,
+                        0);
+}
+
+/* Parameters that every rank of the tensor dimension has whole count on the first one alone. */
+static int sum_squares(ms_plan *plan, int unit, ms_ref out) {
+  const ms_unit *u = &plan->model->unit[unit];
+  const ms_dim_group *tensor = &plan->model->dim[MS_DIM_TENSOR];
+  if (tensor->size == 1) return sum_squares_of(plan, unit, 0, u->trainable_count, out);
+  const ms_attrs once = {.f = {tensor->place == 0, 0}}, add = {.i = {1}};
+  int buffer;
+  MS_TRY(ms_plan_buffer(plan, MS_PHASE_NORM, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS, 4, "squares", &buffer));
+  const ms_ref whole = ms_ref_scalar(buffer, 0);
+  MS_TRY(sum_squares_of(plan, unit, 0, u->divided_count, out));
+  MS_TRY(sum_squares_of(plan, unit, u->divided_count, u->trainable_count, whole));
+  MS_TRY(ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_scale, &once, 1, &whole, 1, &whole, u->name, 0));
+  ms_plan_mark_local(plan, MS_PHASE_NORM);
+  return ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_accumulate, &add, 1, &whole, 1, &out, u->name, 0);
 }
 
 /* Units with a fragment have a norm of this replica alone, so that no replica waits for another. Units that are equal
@@ -109,14 +142,12 @@ static int norm_of(ms_plan *plan, int weighted, int64_t squares, int over_replic
 int ms_lower_norm(ms_plan *plan, int weighted) {
   const ms_model *model = plan->model;
   const int splits = ms_model_splits_norm(model);
-  const ms_attrs none = {{0}, {0}};
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
     if (!unit->trainable_count) continue;
     MS_TRY(ms_lower_clear_slice(plan, u));
-    ms_ref in = gradients_of(plan, u, own_part(plan, u, 0, unit->trainable_count));
     ms_ref out = ms_ref_scalar(ms_squares_buffer(plan), 4 * (splits && !unit->config.fragment ? model->units + u : u));
-    MS_TRY(ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_sum_squares, &none, 1, &in, 1, &out, unit->name, 0));
+    MS_TRY(sum_squares(plan, u, out));
     MS_TRY(ms_lower_weigh_squares(plan, u, out));
   }
   plan->norm = ms_ref_vector(ms_norm_buffer(plan), 0, MS_F32, 4);

@@ -42,19 +42,16 @@ void ms_grid_position(const ms_model *m, int member, int *at) {
 
 /* ---- what is on one node ---- */
 
-/* 1 when replicas [first, first + n), with all their shards, are on one node. */
-static int on_one_node(const ms_model *m, const ms_topology *topology, int first, int n) {
-  const int node = topology->node_of[ms_grid_sibling(m, first, 0)];
-  for (int r = first; r < first + n; r++)
-    for (int s = 0; s < ms_model_shards(m); s++)
-      if (topology->node_of[ms_grid_sibling(m, r, s)] != node) return 0;
-  return 1;
-}
-
-/* 1 when every block of n neighbouring replicas is on one node. */
-static int all_blocks_fit(const ms_model *model, const ms_topology *topology, int n) {
-  for (int first = 0; first < ms_model_replicas(model); first += n)
-    if (!on_one_node(model, topology, first, n)) return 0;
+/* 1 when every block of n neighbouring replicas, with all their shards, is on one node: at each place in the other
+ * dimensions, so that all ranks decide alike. */
+static int all_blocks_fit(const ms_model *m, const ms_topology *topology, int n) {
+  for (int i = 0; i < m->members; i++) {
+    int at[MS_DIMS];
+    ms_grid_position(m, i, at);
+    at[MS_DIM_REPLICATE] = at[MS_DIM_REPLICATE] / n * n;
+    at[MS_DIM_SHARD] = 0;
+    if (topology->node_of[ms_grid_rank(m, at)] != topology->node_of[m->member_rank[i]]) return 0;
+  }
   return 1;
 }
 
@@ -107,7 +104,7 @@ int ms_plan_blocks(const ms_plan *plan, int arena, int node) {
     int known = 0;
     for (int j = 0; j < i && !known; j++)
       known = (chunks || at[i][MS_DIM_REPLICATE] / plan->replicas == at[j][MS_DIM_REPLICATE] / plan->replicas) &&
-              (weights || at[i][MS_DIM_SHARD] == at[j][MS_DIM_SHARD]);
+              (weights || at[i][MS_DIM_SHARD] == at[j][MS_DIM_SHARD]) && at[i][MS_DIM_TENSOR] == at[j][MS_DIM_TENSOR];
     blocks += !known;
   }
   return blocks;

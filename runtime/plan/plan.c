@@ -91,7 +91,8 @@ static const struct {
 } named_streams[MS_NAMED_STREAMS] = {[MS_STREAM_COMPUTE] = {"compute", -1},
                                      [MS_STREAM_GATHER] = {"gather", MS_DIM_SHARD},
                                      [MS_STREAM_REDUCE] = {"reduce", MS_DIM_SHARD},
-                                     [MS_STREAM_REPLICATE] = {"replicate", MS_DIM_REPLICATE}};
+                                     [MS_STREAM_REPLICATE] = {"replicate", MS_DIM_REPLICATE},
+                                     [MS_STREAM_TENSOR] = {"tensor", MS_DIM_TENSOR}};
 
 const char *ms_stream_name(int stream) { return stream < MS_NAMED_STREAMS ? named_streams[stream].name : "further"; }
 

@@ -29,7 +29,8 @@ enum ms_stream {
   MS_STREAM_GATHER = 1,
   MS_STREAM_REDUCE = 2,
   MS_STREAM_REPLICATE = 3,
-  MS_NAMED_STREAMS = 4 /* those that lowering uses and an exec runs; the passes behind it take any number */
+  MS_STREAM_TENSOR = 4,
+  MS_NAMED_STREAMS = 5 /* those that lowering uses and an exec runs; the passes behind it take any number */
 };
 
 /* Arenas. STATE, MASTERS, REPLICATED and CHUNKS live as long as the training state; every phase reuses the others.
@@ -98,8 +99,8 @@ typedef struct ms_plan_part {
 
 typedef struct ms_plan_coll {
   int kind;  /* enum ms_coll_kind */
-  int dim;   /* 0: replicate dimension, 1: shard dimension (enum ms_model_dim) */
-  int unit;  /* -1: the collective sums the step totals */
+  int dim;   /* enum ms_model_dim */
+  int unit;  /* -1: the collective sums the step totals, or is a node of the graph */
   int ranks; /* ranks that take part: the whole group of the dimension, or neighbours in it */
   /* 1: the ranks are one replica from every node, each holding the sum of its node. 0: they are neighbours. */
   int between_nodes;
@@ -119,6 +120,7 @@ typedef struct ms_instr {
   int kind, stream;
   int event;                  /* RECORD, WAIT: index of the event, which is recorded once per phase */
   int backward;               /* KERNEL: 1 in the backward pass */
+  int of_one_rank;            /* KERNEL: 1 when its attributes depend on this rank's place in a dimension */
   const char *scope;          /* module path or unit name, for dumps and reports */
   const ms_kernel_call *call; /* KERNEL: prepared, pointers unbound; equal calls in a plan share one (prepare.c) */
   uint64_t hash;              /* KERNEL: hash of op, attributes and shapes */

@@ -58,12 +58,12 @@ void ms_unit_config_default(ms_unit_config *config, int size) {
 
 void ms_param_config_default(ms_param_config *config, int size) {
   static const ms_param_config defaults = {
-      .init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .param_dtype = -1, .lr_scale = 1};
+      .init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .param_dtype = -1, .lr_scale = 1, .tensor_axis = -1};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_param_config");
 }
 
 void ms_model_dims_default(ms_model_dims *dims, int size) {
-  static const ms_model_dims defaults = {.replicate = -1, .shard = -1};
+  static const ms_model_dims defaults = {.replicate = -1, .shard = -1, .tensor = -1};
   ms_config_give(dims, size, &defaults, sizeof defaults, "ms_model_dims");
 }
 
@@ -165,6 +165,9 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
   MS_TRY(check_elements(model, name, ndim, dims));
   if (config->param_dtype != -1) /* -1: the unit's dtype */
     MS_TRY(check_dtype("parameter", name, "param_dtype", config->param_dtype, MS_DTYPE_PARAM));
+  if (config->tensor_axis < -1 || config->tensor_axis >= ndim)
+    return MS_FAIL(MS_EINVAL, "parameter '%s': tensor_axis is %d; it must be an axis below %d, or -1", name,
+                   config->tensor_axis, ndim);
   MS_TRY(check_initial(name, config));
   MS_TRY(ms_model_check_group(name, config->lr_scale, config->weight_decay));
   if (ms_model_find_param(model, name) >= 0)
@@ -193,7 +196,7 @@ int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, co
   if (p->config.param_dtype < 0) p->config.param_dtype = u->config.param_dtype;
   p->numel = 1;
   for (int d = 0; d < ndim; d++) {
-    p->dims[d] = dims[d];
+    p->dims[d] = p->whole[d] = dims[d];
     p->numel *= dims[d];
   }
   p->name = ms_strdup(name);
@@ -225,7 +228,8 @@ int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *co
   return MS_OK;
 }
 
-static const char *const dim_names[MS_DIMS] = {[MS_DIM_REPLICATE] = "replicate", [MS_DIM_SHARD] = "shard"};
+static const char *const dim_names[MS_DIMS] = {
+    [MS_DIM_REPLICATE] = "replicate", [MS_DIM_SHARD] = "shard", [MS_DIM_TENSOR] = "tensor"};
 
 /* Takes this rank's group from a dimension of the mesh, dim. A dimension of size 1 counts as none. */
 static int take_dim(const ms_mesh *mesh, int rank, const char *name, int dim, ms_dim_group *group) {
@@ -269,15 +273,36 @@ static int check_dims(const ms_mesh *mesh, int rank, const int *dim) {
       return MS_FAIL(MS_EINVAL, "mesh %s has %d dimension%s; ms_model_dims.%s is %d and must be below that",
                      mesh->label, mesh->ndim, mesh->ndim == 1 ? "" : "s", dim_names[d], dim[d]);
     if (role[dim[d]]++)
-      return MS_FAIL(MS_EINVAL, "mesh %s: dimension %d has two roles; a dimension has one of replicate and shard",
+      return MS_FAIL(MS_EINVAL,
+                     "mesh %s: dimension %d has two roles; a dimension has one of replicate, shard and "
+                     "tensor",
                      mesh->label, dim[d]);
   }
   for (int d = 0; d < mesh->ndim; d++)
     if (!role[d] && mesh->size[d] > 1)
       return MS_FAIL(MS_EUNSUPPORTED,
-                     "mesh %s: dimension %d has size %d but neither replicates nor shards: pass the slice of the "
-                     "dimensions that do; each copy of the slice then trains its own model",
+                     "mesh %s: dimension %d has size %d but no role: pass the slice of the dimensions that "
+                     "have one; each copy of the slice then trains its own model",
                      mesh->label, d, mesh->size[d]);
+  return MS_OK;
+}
+
+/* Gives each parameter the shape of this rank's part. */
+static int divide_params(ms_model *model, const ms_mesh *mesh) {
+  const int64_t ranks = model->dim[MS_DIM_TENSOR].size;
+  for (int i = 0; i < model->params; i++) {
+    ms_param *p = &model->param[i];
+    const int axis = p->config.tensor_axis;
+    if (axis >= 0 && p->whole[axis] % ranks)
+      return MS_FAIL(
+          MS_ESHAPE,
+          "parameter '%s': %lld ranks of the tensor dimension of mesh %s cannot divide its axis %d, which has "
+          "size %lld, evenly: make it %lld",
+          p->name, (long long)ranks, mesh->label, axis, (long long)p->whole[axis],
+          (long long)((p->whole[axis] + ranks - 1) / ranks * ranks));
+    p->numel = 1;
+    for (int d = 0; d < p->ndim; d++) p->numel *= p->dims[d] = d == axis ? p->whole[d] / ranks : p->whole[d];
+  }
   return MS_OK;
 }
 
@@ -308,6 +333,8 @@ int ms_unit_backward_ranks(const ms_model *model, int unit) {
 
 /* Replicas that take local steps update all of their weights themselves, without each other. */
 static int check_replicas(const ms_model *model) {
+  if (model->dim[MS_DIM_TENSOR].size > 1 && ms_model_local_units(model))
+    return MS_FAIL(MS_EUNSUPPORTED, "local steps (a unit with a fragment) with a tensor dimension are not supported");
   for (int u = 0; u < model->units && ms_model_local_units(model); u++)
     if (model->unit[u].config.shard_over_replicate)
       return MS_FAIL(MS_EINVAL,
@@ -321,15 +348,18 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_mode
   MS_HANDLE(model, MODEL);
   MS_HANDLE(mesh, MESH);
   MS_TAKE_CONFIG(ms_model_dims, own, given);
-  const int dim[MS_DIMS] = {[MS_DIM_REPLICATE] = own.replicate, [MS_DIM_SHARD] = own.shard};
+  const int dim[MS_DIMS] = {
+      [MS_DIM_REPLICATE] = own.replicate, [MS_DIM_SHARD] = own.shard, [MS_DIM_TENSOR] = own.tensor};
   if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is already sharded");
   MS_TRY(check_dims(mesh, rank, dim));
   release_shards(model);
   for (int d = 0; d < MS_DIMS; d++) MS_TRY(take_dim(mesh, rank, dim_names[d], dim[d], &model->dim[d]));
   MS_TRY(take_members(model, mesh, rank));
   number_groups(model);
+  MS_TRY(divide_params(model, mesh));
   MS_TRY(check_reshard_sizes(model));
   MS_TRY(check_replicas(model));
+  model->sequence_parallel = own.sequence_parallel;
   model->rank = rank;
   model->world = ms_mesh_world(mesh);
   model->mesh_ndim = mesh->ndim;
@@ -346,7 +376,7 @@ int ms_model_param_info(const void *opaque, int param, ms_param_info *info) {
   info->name = p->name;
   info->info.dtype = p->config.param_dtype;
   info->info.ndim = p->ndim;
-  memcpy(info->info.dims, p->dims, sizeof info->info.dims);
+  memcpy(info->info.dims, p->whole, sizeof info->info.dims);
   info->grad_dtype = unit->reduce_dtype;
   info->frozen = p->config.frozen;
   return MS_OK;

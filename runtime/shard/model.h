@@ -29,8 +29,9 @@ typedef struct ms_param {
   char *name;
   int unit;
   int ndim;
-  int64_t dims[MS_MAX_DIMS];
-  int64_t numel;
+  int64_t whole[MS_MAX_DIMS]; /* its shape */
+  int64_t dims[MS_MAX_DIMS];  /* of the part that this rank's shard group has: `whole`, but for config.tensor_axis */
+  int64_t numel;              /* of that part */
   ms_param_config config;
   int segment;    /* index in its unit */
   int64_t offset; /* elements from the start of the segment */
@@ -59,6 +60,7 @@ typedef struct ms_unit {
   int segments;
   int64_t master_count;    /* f32 elements of the master buffer */
   int64_t trainable_count; /* the leading part of them: elements of gradient and of optimizer state */
+  int64_t divided_count;   /* the leading part of those: of parameters that the tensor dimension divides */
   int64_t gathered_bytes, reduce_bytes;
   int prefetch; /* number of units to gather ahead while it runs; -1: the plan's setting */
   struct {
@@ -67,12 +69,12 @@ typedef struct ms_unit {
 } ms_unit;
 
 /* What a dimension of the mesh is for. */
-enum ms_model_dim { MS_DIM_REPLICATE = 0, MS_DIM_SHARD = 1, MS_DIMS = 2 };
+enum ms_model_dim { MS_DIM_REPLICATE = 0, MS_DIM_SHARD = 1, MS_DIM_TENSOR = 2, MS_DIMS = 3 };
 
 /* This rank's group along such a dimension. What depends on the dimension of a collective asks here, and nowhere tells
  * one dimension from another. */
 typedef struct ms_dim_group {
-  const char *name; /* "replicate", "shard": for dumps and fingerprints; the mesh can name it otherwise */
+  const char *name; /* "replicate", "shard", "tensor": for dumps and fingerprints; the mesh can name it otherwise */
   int mesh_dim;     /* as the mesh numbers its dimensions; -1: none, or size 1 */
   int size, place;  /* number of ranks in the group, and this rank's index */
   int number;       /* index of this group among all groups along the dimension */
@@ -90,6 +92,7 @@ struct ms_model {
   int sharded;               /* 1 after ms_model_shard */
   int rank, world;           /* world: of the mesh's root; it can contain ranks that do not train this model */
   ms_dim_group dim[MS_DIMS]; /* [enum ms_model_dim] */
+  int sequence_parallel;     /* as in ms_model_dims */
   int members, member;       /* number of ranks that train this model together, and this rank's index among
                               * them */
   int *member_rank;          /* their world ranks, row-major in the mesh */
@@ -100,6 +103,10 @@ struct ms_model {
 /* The ranks of a replica, which own the parts of each parameter together. */
 static inline int ms_model_shards(const ms_model *m) { return m->dim[MS_DIM_SHARD].size; }
 static inline int ms_model_replicas(const ms_model *m) { return m->dim[MS_DIM_REPLICATE].size; }
+/* 1 when each rank of the tensor dimension has a part of the parameter. */
+static inline int ms_param_is_divided(const ms_model *m, const ms_param *p) {
+  return m->dim[MS_DIM_TENSOR].size > 1 && p->config.tensor_axis >= 0;
+}
 
 /* The number of replicas that sum a unit's gradients in every step: 1 where they take local steps. */
 static inline int ms_unit_replicas(const ms_model *m, int unit) {

@@ -1,8 +1,8 @@
 /* segment.c - divides a unit's parameters into segments, and each segment into one chunk per rank.
  *
- * Parameters are ordered trainable before frozen, then by optimizer group, then in the order of addition. Gradients
- * and optimizer state therefore cover a prefix of the master buffer, and an optimizer pass over a unit needs one
- * kernel per group.
+ * Parameters are ordered trainable before frozen, then divided by the tensor dimension before whole, then by optimizer
+ * group, then in the order of addition. Gradients and optimizer state therefore cover a prefix of the master buffer,
+ * and an optimizer pass over a unit needs one kernel per group.
  */
 #include <stdlib.h>
 
@@ -10,13 +10,17 @@
 
 static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-static int same_group(const ms_param *a, const ms_param *b) {
-  return a->config.frozen == b->config.frozen && a->config.param_dtype == b->config.param_dtype &&
-         a->config.lr_scale == b->config.lr_scale && a->config.weight_decay == b->config.weight_decay;
+/* Those that the tensor dimension divides come first, since their squares are summed over it. */
+static int same_group(const ms_model *model, const ms_param *a, const ms_param *b) {
+  return a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
+         a->config.param_dtype == b->config.param_dtype && a->config.lr_scale == b->config.lr_scale &&
+         a->config.weight_decay == b->config.weight_decay;
 }
 
-static int goes_before(const ms_param *a, const ms_param *b) {
+static int goes_before(const ms_model *model, const ms_param *a, const ms_param *b) {
+  const int divided = ms_param_is_divided(model, a);
   if (a->config.frozen != b->config.frozen) return a->config.frozen < b->config.frozen;
+  if (divided != ms_param_is_divided(model, b)) return divided;
   if (a->config.weight_decay != b->config.weight_decay) return a->config.weight_decay > b->config.weight_decay;
   if (a->config.lr_scale != b->config.lr_scale) return a->config.lr_scale > b->config.lr_scale;
   return a->config.param_dtype > b->config.param_dtype;
@@ -26,7 +30,7 @@ static int goes_before(const ms_param *a, const ms_param *b) {
 static void order_params(const ms_model *model, ms_unit *unit) {
   for (int i = 1; i < unit->params; i++) {
     int moving = unit->order[i], at = i;
-    while (at > 0 && goes_before(&model->param[moving], &model->param[unit->order[at - 1]])) {
+    while (at > 0 && goes_before(model, &model->param[moving], &model->param[unit->order[at - 1]])) {
       unit->order[at] = unit->order[at - 1];
       at--;
     }
@@ -83,6 +87,8 @@ static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index
     segment->reduce = unit->reduce_bytes;
     unit->reduce_bytes = segment_end(segment->reduce, whole, segment->reduce_dtype);
     unit->trainable_count = unit->master_count;
+    if (ms_param_is_divided(model, &model->param[unit->order[segment->first_param]]))
+      unit->divided_count = unit->master_count;
   }
   for (int i = segment->first_param; i < segment->first_param + segment->params; i++) {
     ms_param *p = &model->param[unit->order[i]];
@@ -103,7 +109,7 @@ int ms_model_segment(ms_model *model) {
       int count = 1;
       if (unit->config.layout == MS_LAYOUT_RAGGED)
         while (first + count < unit->params &&
-               same_group(&model->param[unit->order[first]], &model->param[unit->order[first + count]]))
+               same_group(model, &model->param[unit->order[first]], &model->param[unit->order[first + count]]))
           count++;
       ms_segment *segment = &unit->segment[unit->segments];
       cut(model, unit, segment, first, count);

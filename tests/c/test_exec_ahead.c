@@ -61,6 +61,7 @@ static void make(by_hand *made, ms_exec_instr instr[2][8], ms_world *world, ms_c
   }
   made->state.world = world;
   made->plan.model = &made->model;
+  made->plan.streams = MS_NAMED_STREAMS;
   *exec = (ms_exec){.state = &made->state,
                     .recorder = ms_world_recorder(world),
                     .plan = &made->plan,

@@ -115,6 +115,15 @@ static void A1_cuda_equals_cpu_in_smaller_groups(void **state) {
   check_parity(&c, 1e-5);
 }
 
+static void A1_cuda_equals_cpu_on_a_tensor_dimension(void **state) {
+  (void)state;
+  training_config c = training_divided(1, 2, 2);
+  c.plan.max_norm = 1;
+  check_parity(&c, 1e-5);
+  c.net.block.param_dtype = c.net.root.param_dtype = MS_BF16;
+  check_parity(&c, 1e-4);
+}
+
 /* A rank is given the phase at once, and what it captured is what it replays. */
 static void A2_graphs_give_the_numbers_of_streams(void **state) {
   (void)state;
@@ -181,6 +190,7 @@ int main(void) {
       TEST(A1_cuda_equals_cpu_in_bf16),
       TEST(A1_cuda_equals_cpu_on_replicas_of_shards),
       TEST(A1_cuda_equals_cpu_in_smaller_groups),
+      TEST(A1_cuda_equals_cpu_on_a_tensor_dimension),
       TEST(A2_graphs_give_the_numbers_of_streams),
       TEST(M4_what_a_product_adds_to_is_needed_before),
       TEST(A1_profiled_steps_tell_how_long_kernels_took),

@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-static const char *const names[] = {"trace",         "rewrite",     "differentiate",  "rewrite backward",
-                                    "rematerialize", "prune",       "fuse epilogues", "lower",
-                                    "lay out",       "synchronize", "verify",         "fingerprint"};
-enum { FUSE_EPILOGUES = 6, LOWER = 7, LAY_OUT = 8, SYNCHRONIZE = 9 };
+static const char *const names[] = {"trace",         "divide", "rewrite",        "differentiate", "rewrite backward",
+                                    "rematerialize", "prune",  "fuse epilogues", "lower",         "lay out",
+                                    "synchronize",   "verify", "fingerprint"};
+enum { DIFFERENTIATE = 3, FUSE_EPILOGUES = 7, LOWER = 8, LAY_OUT = 9, SYNCHRONIZE = 10 };
 
 static void read_passes(const ms_plan *plan, ms_plan_pass *pass) {
   int n;
@@ -40,7 +40,7 @@ static void every_pass_is_named_and_begins_where_the_last_one_ended(void **state
   assert_true(ms > 0 && ms <= summary.compile_ms);
   assert_int_equal(pass[0].nodes[0], 0);
   assert_int_equal(pass[0].nodes[1], 2 * p.net.graph->n_nodes);
-  assert_true(pass[2].nodes[1] > pass[2].nodes[0]); /* backward */
+  assert_true(pass[DIFFERENTIATE].nodes[1] > pass[DIFFERENTIATE].nodes[0]); /* backward */
   assert_int_equal(pass[LOWER].instructions[0], 0);
   assert_int_equal(pass[LAY_OUT].instructions[1], pass[LOWER].instructions[1]);
   assert_true(pass[LAY_OUT].bytes[1] < pass[LAY_OUT].bytes[0]);

@@ -4,6 +4,8 @@
  *   h = x in'          x f32 [batch, inputs], in.weight [width, inputs]
  *   h = h + relu(h fc1' + b1) fc2' + b2     for each block; fc1.weight [hidden, width], fc2.weight [width, hidden]
  *   loss = cross_entropy(h out', y)         out.weight [classes, width], y i32 [batch]
+ *
+ * A tensor dimension divides `hidden`.
  */
 #ifndef MS_TESTS_MLP_H
 #define MS_TESTS_MLP_H
@@ -15,6 +17,8 @@
 typedef struct mlp_config {
   int blocks, batch, inputs, width, hidden, classes;
   int world, rank, replicate, shard; /* mesh replicate x shard */
+  int tensor;                        /* above 1: mesh replicate x shard x tensor */
+  int sequence_parallel;
   ms_unit_config block, root;
   int frozen_block;   /* index, or -1 */
   int frozen_weights; /* 1: fc1.weight of every block is frozen, among trainable parameters */
@@ -40,6 +44,7 @@ static inline mlp_config mlp_default(int replicate, int shard, int rank) {
                   .rank = rank,
                   .replicate = replicate,
                   .shard = shard,
+                  .tensor = 1,
                   .frozen_block = -1};
   ms_unit_config_default(&c.block, sizeof c.block);
   c.root = c.block;
@@ -55,6 +60,7 @@ static inline int mlp_param_read_in(ms_model *model, int unit, const char *name,
   config.init_b = 0.2;
   config.frozen = frozen;
   config.weight_decay = columns ? 0.1 : 0;
+  config.tensor_axis = strstr(name, "fc1") ? 0 : strstr(name, "fc2.weight") ? 1 : -1;
   int64_t dims[2] = {rows, columns};
   int param;
   must(ms_model_add_param(model, unit, name, columns ? 2 : 1, dims, &config, &param));
@@ -109,9 +115,10 @@ static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param,
 }
 
 static inline ms_mesh *mlp_mesh(const mlp_config *c) {
-  static const char *const names[] = {"replicate", "shard"};
+  static const char *const names[] = {"replicate", "shard", "tensor"};
+  const int sizes[] = {c->replicate, c->shard, c->tensor};
   ms_mesh *mesh;
-  must(ms_mesh_new(MS_DEVICE_CPU, 2, (int[]){c->replicate, c->shard}, names, c->world, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, c->tensor > 1 ? 3 : 2, sizes, names, c->world, &mesh));
   return mesh;
 }
 
@@ -127,6 +134,7 @@ static inline void mlp_shard(ms_model *model, const ms_mesh *mesh, int rank, int
 static inline mlp mlp_make(const mlp_config *c) {
   mlp m = {0};
   int root, unit, in_weight, out_weight;
+  ms_model_dims dims;
   m.mesh = mlp_mesh(c);
   must(ms_model_new(1234, &m.model));
   must(ms_model_add_unit(m.model, "root", &c->root, &root));
@@ -146,7 +154,12 @@ static inline mlp mlp_make(const mlp_config *c) {
     snprintf(name, sizeof name, "layers.%d.fc2.bias", b);
     mlp_param_read_in(m.model, unit, name, c->width, 0, frozen, bias);
   }
-  mlp_shard(m.model, m.mesh, c->rank, 0, 1);
+  ms_model_dims_default(&dims, sizeof dims);
+  dims.replicate = 0;
+  dims.shard = 1;
+  dims.tensor = c->tensor > 1 ? 2 : -1;
+  dims.sequence_parallel = c->sequence_parallel;
+  must(ms_model_shard(m.model, m.mesh, c->rank, &dims));
   mlp_trace(&m, c, out_weight + 1, in_weight, out_weight);
   return m;
 }

@@ -13,6 +13,13 @@ training_config training_default(int replicate, int shard) {
   return c;
 }
 
+training_config training_divided(int replicate, int shard, int tensor) {
+  training_config c = training_default(replicate, shard);
+  c.net.tensor = tensor;
+  c.net.world *= tensor;
+  return c;
+}
+
 int training_row(const mlp_config *net, int step, int row, float *x) {
   ms_philox_normal(99, (uint64_t)step, (int64_t)row * 64, net->inputs, x);
   float sum = 0;
@@ -46,7 +53,7 @@ void engine_close(rank_engine *engine) {
 
 void engine_feed(rank_engine *engine, const training_config *config, int rank, int step, int micro_batch) {
   const mlp_config *net = &config->net;
-  int rows = rows_of(config), first = (rank * config->micro_batches + micro_batch) * rows;
+  int rows = rows_of(config), first = (rank / net->tensor * config->micro_batches + micro_batch) * rows;
   void *x = ms_exec_input(engine->exec, "x");
   int32_t *y = ms_exec_input(engine->exec, "y");
   for (int r = 0; r < rows; r++) {
@@ -147,7 +154,7 @@ static int train_rank(ms_world *world, void *context) {
 
 training_result *train(const training_config *config) {
   job j = {config, share_memory(sizeof *j.result)};
-  run_ranks_as_processes(config->net.replicate * config->net.shard, train_rank, &j);
+  run_ranks_as_processes(config->net.world, train_rank, &j);
   return j.result;
 }
 

@@ -42,6 +42,8 @@ typedef struct rank_engine {
 /* In a forked rank: a failed check ends the process, since cmocka's jump would go on with the test program there. */
 void abort_on_failed_checks(void);
 training_config training_default(int replicate, int shard);
+/* The same over replicate x shard x tensor. */
+training_config training_divided(int replicate, int shard, int tensor);
 /* Row `row` of step `step` of the global data: x [inputs], returns the class. */
 int training_row(const mlp_config *net, int step, int row, float *x);
 /* Compiles and binds for this rank; engine_close releases in an arbitrary order. */
@@ -51,7 +53,7 @@ void engine_close(rank_engine *engine);
 void engine_feed(rank_engine *engine, const training_config *config, int rank, int step, int micro_batch);
 /* One whole training step. */
 void engine_step(rank_engine *engine, const training_config *config, int rank, int step, ms_step_outputs *outputs);
-/* Trains on replicate x shard forked ranks. The result is shared memory: free it with training_free. */
+/* Trains on forked ranks, as many as the mesh has. The result is shared memory: free it with training_free. */
 training_result *train(const training_config *config);
 void training_free(training_result *result);
 

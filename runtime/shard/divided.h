@@ -1,0 +1,19 @@
+/* divided.h - which elements of a parameter a rank of the tensor dimension has.
+ *
+ * A rank's part of a divided parameter is [blocks, run] of the whole [blocks, ranks, run]: elements of the part are
+ * numbered as they lie in it, and elements of the whole by their index in the whole. Of a parameter that is not divided
+ * the two are the same, with one run.
+ */
+#ifndef MS_SHARD_DIVIDED_H
+#define MS_SHARD_DIVIDED_H
+
+#include "shard/model.h"
+
+int64_t ms_param_whole_numel(const ms_model *model, const ms_param *p);
+/* The index in the whole of element `element` of the part at `place` in the tensor dimension; *run: the number of
+ * elements, with this one, that lie one after another in both. */
+int64_t ms_param_whole_index(const ms_model *model, const ms_param *p, int place, int64_t element, int64_t *run);
+/* The number of elements of that part with an index in the whole below `index`. */
+int64_t ms_param_part_below(const ms_model *model, const ms_param *p, int place, int64_t index);
+
+#endif
