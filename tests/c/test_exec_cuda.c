@@ -184,16 +184,11 @@ static void A1_devices_report_their_capabilities(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(A1_devices_report_their_capabilities),
-      TEST(A1_cuda_equals_cpu_on_one_rank),
-      TEST(A1_cuda_equals_cpu_on_two_shards),
-      TEST(A1_cuda_equals_cpu_in_bf16),
-      TEST(A1_cuda_equals_cpu_on_replicas_of_shards),
-      TEST(A1_cuda_equals_cpu_in_smaller_groups),
-      TEST(A1_cuda_equals_cpu_on_a_tensor_dimension),
-      TEST(A2_graphs_give_the_numbers_of_streams),
-      TEST(M4_what_a_product_adds_to_is_needed_before),
-      TEST(A1_profiled_steps_tell_how_long_kernels_took),
+      TEST(A1_devices_report_their_capabilities),       TEST(A1_cuda_equals_cpu_on_one_rank),
+      TEST(A1_cuda_equals_cpu_on_two_shards),           TEST(A1_cuda_equals_cpu_in_bf16),
+      TEST(A1_cuda_equals_cpu_on_replicas_of_shards),   TEST(A1_cuda_equals_cpu_in_smaller_groups),
+      TEST(A1_cuda_equals_cpu_on_a_tensor_dimension),   TEST(A2_graphs_give_the_numbers_of_streams),
+      TEST(M4_what_a_product_adds_to_is_needed_before), TEST(A1_profiled_steps_tell_how_long_kernels_took),
   };
   emulate_cuda("threads");
   return cmocka_run_group_tests(tests, NULL, NULL);
