@@ -41,8 +41,8 @@ void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
   int64_t offset = persists ? state_offset(exec, ref->buffer) : buffer->offset;
   char *block = ms_state_block(exec->state, buffer->arena);
   if (buffer->ranks) { /* gathered among neighbours, into the block of the first on this host */
-    const int *leader =
-        exec->plan->model->dim[MS_DIM_SHARD].ranks + ms_plan_group_start(exec->plan, MS_DIM_SHARD, buffer->ranks);
+    const int dim = buffer->dim, first = ms_plan_group_start(exec->plan, dim, buffer->ranks);
+    const int *leader = exec->plan->model->dim[dim].ranks + first;
     do block = ms_state_peer_block(exec->state, buffer->arena, *leader++);
     while (!block && exec->state->arena[buffer->arena].base);
   }

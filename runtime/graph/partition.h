@@ -76,6 +76,9 @@ typedef struct ms_partition {
 /* The traced graph does not change. On failure nothing is to be freed; the error names the node's scope. */
 int ms_graph_partition(const ms_graph *traced, const ms_partition_spec *spec, ms_partition *partition);
 void ms_partition_free(ms_partition *partition);
+/* After differentiation: sums the gradients of which each rank has a summand. group: [n_params] parameters with the
+ * same number can be summed together; -1: not summed (partition_sums.c). */
+int ms_partition_sum_gradients(ms_graph *graph, int dim, int64_t ranks, const int *group);
 enum { MS_CONVERSION_TEXT = 512 }; /* largest output of ms_conversion_text */
 /* Writes e.g. "layers.0: all_gather [8,256,64] f32, ..." to text and returns text. */
 char *ms_conversion_text(const ms_conversion *conversion, char *text);

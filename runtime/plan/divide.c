@@ -47,12 +47,10 @@ fail:
 }
 
 int ms_plan_sum_divided(const ms_model *model, ms_graph *graph, const unsigned char *summed) {
-  const ms_attrs attrs = {.i = {MS_DIM_TENSOR, model->dim[MS_DIM_TENSOR].size}};
-  for (int p = 0; p < graph->n_params; p++) {
-    if (!summed[p] || graph->param_grads[p] < 0) continue;
-    MS_TRY(ms_graph_set_scope(graph, model->unit[model->param[p].unit].name));
-    MS_TRY(ms_graph_emit(graph, MS_OP_all_reduce, 1, &graph->param_grads[p], &attrs, &graph->param_grads[p]));
-    graph->nodes[graph->n_nodes - 1].backward = 1;
-  }
-  return MS_OK;
+  int *unit = ms_calloc(graph->n_params, sizeof *unit);
+  if (!unit) return MS_ENOMEM;
+  for (int p = 0; p < graph->n_params; p++) unit[p] = summed[p] ? model->param[p].unit : -1;
+  const int rc = ms_partition_sum_gradients(graph, MS_DIM_TENSOR, model->dim[MS_DIM_TENSOR].size, unit);
+  free(unit);
+  return rc;
 }

@@ -143,7 +143,7 @@ static int collect(layout *l, int phase, int kind, int *members) {
     wanting += wants;
     l->member[n] = l->order[i];
     l->item[n++] = (ms_packing_item){.bytes = align_up(b->bytes),
-                                     .ranks = b->ranks,
+                                     .ranks = b->ranks ? b->dim << 16 | b->ranks : 0,
                                      .arena = wants ? -1 : arena,
                                      .offset = wants ? 0 : b->offset - l->base[b->arena]};
     l->item[n - 1].first = b->first;

@@ -35,7 +35,7 @@ static void find_roots(ms_lowering *l) {
       int root = l->root[g->nodes[n].in[i]];
       l->last_use[root] = n;
       l->read[root] |= !is_alias(&g->nodes[n]);
-      l->sent[root] |= ms_across_sends(&g->nodes[n]);
+      l->sent[root] |= ms_across_sends(g, &g->nodes[n]);
     }
   for (int o = 0; o < g->n_outputs; o++) {
     l->last_use[l->root[g->outputs[o].value]] = INT_MAX;
@@ -200,6 +200,7 @@ static int lower_node(ms_lowering *l, int node) {
   if (is_alias(n)) return MS_OK;
   ms_ref in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
   for (int i = 0; i < n->inputs; i++) MS_TRY(value_ref(l, n->in[i], &in[i]));
+  if (is_across(n) && n->op == MS_OP_all_gather) return ms_lower_gather(l, n, in[0], &l->at[n->out[0]]);
   MS_TRY(place_outputs(l, node));
   for (int o = 0; o < n->outputs; o++) MS_TRY(value_ref(l, n->out[o], &out[o]));
   if (is_across(n)) return ms_lower_across(l, n, in[0], out[0]);

@@ -108,8 +108,10 @@ typedef struct ms_lowering {
 int ms_across_is_alias(const ms_node *node);
 /* Fails when a graph has an op over ranks that the mesh does not have. */
 int ms_across_check(const ms_model *model, const ms_graph *graph);
-int ms_across_sends(const ms_node *node);
+int ms_across_sends(const ms_graph *graph, const ms_node *node);
 int ms_lower_across(ms_lowering *l, const ms_node *node, ms_ref in, ms_ref out);
+/* An all_gather, which decides where its result is. */
+int ms_lower_gather(ms_lowering *l, const ms_node *node, ms_ref in, ms_place *at);
 /* The attributes of a node's kernel; *local = 1 when they depend on this rank's place in a dimension. */
 ms_attrs ms_across_attrs(const ms_lowering *l, const ms_node *node, const ms_ref *in, const ms_ref *out, int *local);
 

@@ -14,9 +14,18 @@ int ms_across_is_alias(const ms_node *node) {
   return is_across(node) && (node->op == MS_OP_copy || node->op == MS_OP_unvary);
 }
 
-static int collective_of(int op) { return op == MS_OP_all_reduce ? MS_COLL_ALL_REDUCE : -1; }
+/* The axis of a value that an op moves is seen as [blocks, ranks, run]. */
+static int64_t blocks_of(const ms_value_info *x, int axis, int64_t outer) {
+  for (int d = 0; d < axis; d++) outer *= x->dims[d];
+  return outer;
+}
 
-int ms_across_sends(const ms_node *node) { return is_across(node) && collective_of(node->op) >= 0; }
+int ms_across_sends(const ms_graph *graph, const ms_node *node) {
+  if (!is_across(node)) return 0;
+  const ms_value_info *x = &graph->values[node->in[0]].info;
+  if (node->op == MS_OP_all_reduce) return !node->attrs.i[2];
+  return node->op == MS_OP_reduce_scatter && blocks_of(x, (int)node->attrs.i[2], node->attrs.i[3]) == 1;
+}
 
 static int stream_of(int dim) {
   for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++)
@@ -24,11 +33,12 @@ static int stream_of(int dim) {
   return -1;
 }
 
-/* A value seen as [blocks, parts, run], of which part `place` is [:, place, :]. */
-static ms_value_info in_blocks(const ms_value_info *x, int axis, int64_t outer, int64_t parts) {
-  int64_t blocks = outer;
-  for (int d = 0; d < axis; d++) blocks *= x->dims[d];
-  return (ms_value_info){.dtype = x->dtype, .ndim = 3, .dims = {blocks, parts, ms_numel(x) / blocks / parts}};
+static ms_value_info cube(int dtype, int64_t a, int64_t b, int64_t c) {
+  return (ms_value_info){.dtype = dtype, .ndim = 3, .dims = {a, b, c}};
+}
+
+static ms_value_info in_blocks(const ms_value_info *x, int64_t blocks, int64_t parts) {
+  return cube(x->dtype, blocks, parts, ms_numel(x) / blocks / parts);
 }
 
 /* A kernel that depends on the rank's place. */
@@ -38,33 +48,113 @@ static int lower_local(ms_lowering *l, const ms_node *n, int op, const ms_attrs 
   return MS_OK;
 }
 
-/* The part of a value that is this rank's, or a value of zeros around it. */
-static int lower_part(ms_lowering *l, const ms_node *n, int64_t place, ms_ref in, ms_ref out) {
-  const int64_t ranks = n->attrs.i[1], outer = n->attrs.i[3];
-  const int axis = (int)n->attrs.i[2], takes = n->op == MS_OP_split;
-  in.info = in_blocks(&in.info, axis, outer, takes ? ranks : 1);
-  out.info = in_blocks(&out.info, axis, outer, takes ? 1 : ranks);
-  const ms_attrs attrs = {.i = {1, place, takes ? place + 1 : ranks - 1 - place}};
+/* ---- this rank's part, with zeros around it or without ---- */
+
+typedef struct cut {
+  int op; /* MS_OP_split, MS_OP_unsplit */
+  int64_t blocks, ranks, place;
+} cut;
+
+static int lower_cut(ms_lowering *l, const ms_node *n, cut c, ms_ref in, ms_ref out) {
+  const int takes = c.op == MS_OP_split;
+  const ms_attrs attrs = {.i = {1, c.place, takes ? c.place + 1 : c.ranks - 1 - c.place}};
+  in.info = in_blocks(&in.info, c.blocks, takes ? c.ranks : 1);
+  out.info = in_blocks(&out.info, c.blocks, takes ? 1 : c.ranks);
   return lower_local(l, n, takes ? MS_OP_slice : MS_OP_pad, &attrs, in, out);
+}
+
+static int lower_part(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
+  const int64_t blocks = blocks_of(&in.info, (int)n->attrs.i[2], n->attrs.i[3]);
+  return lower_cut(l, n, (cut){n->op, blocks, n->attrs.i[1], l->model->dim[n->attrs.i[0]].place}, in, out);
+}
+
+/* ---- collectives ---- */
+
+static int open_buffer(ms_lowering *l, int arena, int category, const ms_node *n, ms_value_info info, ms_ref *ref) {
+  *ref = (ms_ref){.info = info};
+  return ms_plan_buffer(l->plan, l->phase, arena, category, ms_numel(&info) * ms_dtype_size(info.dtype),
+                        ms_op_row_of(n->op)->name, &ref->buffer);
+}
+
+static int collect(ms_lowering *l, const ms_node *n, int kind, ms_plan_part part) {
+  const int dim = (int)n->attrs.i[0];
+  return ms_plan_collective_of(l->plan, l->phase, stream_of(dim), kind, dim, n->scope, &part);
+}
+
+/* Swaps the first two axes of [a, b, run]: a collective's parts are rank by rank, an axis has them block by block. */
+static int swap(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
+  const ms_attrs attrs = {.i = {1, 0, 2, 3, 4, 5}};
+  return ms_plan_kernel(l->plan, l->phase, MS_OP_transpose, &attrs, 1, &in, 1, &out, n->scope, n->backward);
 }
 
 /* What is sent must be where peers can read it: a parameter, an input or a gradient is copied there. */
 static int take_source(ms_lowering *l, const ms_node *n, ms_ref *in) {
   const ms_attrs one_rank = {.i = {0, 1}};
-  ms_ref copy = {.info = in->info};
+  ms_ref copy;
   if (l->plan->buffer[in->buffer].arena == MS_ARENA_COMM) return MS_OK;
-  MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION,
-                        ms_numel(&in->info) * ms_dtype_size(in->info.dtype), ms_op_row_of(n->op)->name, &copy.buffer));
+  MS_TRY(open_buffer(l, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n, in->info, &copy));
   MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_copy, &one_rank, 1, in, 1, &copy, n->scope, n->backward));
   *in = copy;
   return MS_OK;
 }
 
-static int lower_moving(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
-  const int dim = (int)n->attrs.i[0];
+/* The ranks' parts [ranks, n], which the ranks of a host have once, in memory that they map. */
+static int gather(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref *all) {
+  const int64_t ranks = n->attrs.i[1], count = ms_numel(&in.info);
+  MS_TRY(open_buffer(l, MS_ARENA_GROUPED, MS_CAT_GATHERED, n, cube(in.info.dtype, ranks, 1, count), all));
+  l->plan->buffer[all->buffer].ranks = (int)ranks;
+  l->plan->buffer[all->buffer].dim = (int)n->attrs.i[0];
+  return collect(l, n, MS_COLL_ALL_GATHER, (ms_plan_part){.count = count, .src = in, .shared = *all, .dst.buffer = -1});
+}
+
+static int lower_all_reduce(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
   MS_TRY(take_source(l, n, &in));
-  const ms_plan_part part = {.count = ms_numel(&in.info), .src.buffer = -1, .shared = in, .dst = out};
-  return ms_plan_collective_of(l->plan, l->phase, stream_of(dim), collective_of(n->op), dim, n->scope, &part);
+  return collect(l, n, MS_COLL_ALL_REDUCE,
+                 (ms_plan_part){.count = ms_numel(&in.info), .src.buffer = -1, .shared = in, .dst = out});
+}
+
+static int lower_reduce_scatter(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
+  const int64_t ranks = n->attrs.i[1], blocks = blocks_of(&in.info, (int)n->attrs.i[2], n->attrs.i[3]);
+  ms_ref swapped;
+  in.info = in_blocks(&in.info, blocks, ranks);
+  if (blocks > 1) {
+    const ms_value_info by_rank = cube(in.info.dtype, ranks, blocks, in.info.dims[2]);
+    MS_TRY(open_buffer(l, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n, by_rank, &swapped));
+    MS_TRY(swap(l, n, in, swapped));
+    in = swapped;
+  }
+  MS_TRY(take_source(l, n, &in));
+  return collect(l, n, MS_COLL_REDUCE_SCATTER,
+                 (ms_plan_part){.count = ms_numel(&out.info), .src.buffer = -1, .shared = in, .dst = out});
+}
+
+/* Without blocks the gathered parts are the result, which is read where they are. */
+int ms_lower_gather(ms_lowering *l, const ms_node *n, ms_ref in, ms_place *at) {
+  const int64_t ranks = n->attrs.i[1], blocks = blocks_of(&in.info, (int)n->attrs.i[2], n->attrs.i[3]);
+  ms_ref all, out;
+  MS_TRY(gather(l, n, in, &all));
+  *at = (ms_place){all.buffer, 0};
+  if (blocks == 1) return MS_OK;
+  all.info = cube(in.info.dtype, ranks, blocks, ms_numel(&in.info) / blocks);
+  MS_TRY(open_buffer(l, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS, n,
+                     cube(in.info.dtype, blocks, ranks, all.info.dims[2]), &out));
+  *at = (ms_place){out.buffer, 0};
+  return swap(l, n, all, out);
+}
+
+/* The ranks gather all of it, and take their part of the other axis. */
+static int lower_all_to_all(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
+  const int64_t ranks = n->attrs.i[1];
+  const int split = (int)n->attrs.i[2], concat = (int)n->attrs.i[3];
+  ms_node gathers = *n;
+  ms_ref whole = {.info = in.info};
+  ms_place at;
+  gathers.attrs = (ms_attrs){.i = {n->attrs.i[0], ranks, concat, 1}};
+  MS_TRY(ms_lower_gather(l, &gathers, in, &at));
+  whole.buffer = at.buffer;
+  whole.info.dims[concat] *= ranks;
+  const cut c = {MS_OP_split, blocks_of(&whole.info, split, 1), ranks, l->model->dim[n->attrs.i[0]].place};
+  return lower_cut(l, n, c, whole, out);
 }
 
 int ms_across_check(const ms_model *model, const ms_graph *graph) {
@@ -80,12 +170,12 @@ int ms_across_check(const ms_model *model, const ms_graph *graph) {
 
 int ms_lower_across(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
   const ms_dim_group *group = &l->model->dim[n->attrs.i[0]];
-  if (collective_of(n->op) >= 0) return lower_moving(l, n, in, out);
-  if (n->op == MS_OP_split || n->op == MS_OP_unsplit) return lower_part(l, n, group->place, in, out);
-  if (n->op == MS_OP_once) {
-    const ms_attrs attrs = {.f = {group->place == 0, 0}};
-    return lower_local(l, n, MS_OP_scale, &attrs, in, out);
-  }
+  const ms_attrs once = {.f = {group->place == 0, 0}};
+  if (n->op == MS_OP_all_reduce && !n->attrs.i[2]) return lower_all_reduce(l, n, in, out);
+  if (n->op == MS_OP_reduce_scatter) return lower_reduce_scatter(l, n, in, out);
+  if (n->op == MS_OP_all_to_all) return lower_all_to_all(l, n, in, out);
+  if (n->op == MS_OP_split || n->op == MS_OP_unsplit) return lower_part(l, n, in, out);
+  if (n->op == MS_OP_once) return lower_local(l, n, MS_OP_scale, &once, in, out);
   return MS_FAIL(MS_EUNSUPPORTED, "in %s: %s over %d ranks of dimension %s: plans do not have this collective yet",
                  n->scope, ms_op_row_of(n->op)->name, group->size, group->name);
 }

@@ -88,6 +88,7 @@ static int gather_slices(ms_lowering *l, int unit, int ranks) {
   int buffer;
   MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_GROUPED, MS_CAT_GATHERED, u->gathered_bytes, u->name, &buffer));
   l->plan->buffer[buffer].ranks = ranks;
+  l->plan->buffer[buffer].dim = MS_DIM_SHARD;
   l->gathered[unit] = buffer;
   int64_t at = 0;
   for (int s = 0; s < u->segments; s++) {

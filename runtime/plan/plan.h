@@ -59,8 +59,8 @@ typedef struct ms_buffer {
   int64_t offset;  /* bytes from the start of the arena; -1 until laid out */
   int phase;       /* phase in which it is used; -1: all phases (STATE, inputs, and buffers kept between
                     * micro-batches) */
-  int ranks;       /* GROUPED: number of ranks that gather it; 0: not gathered. Buffers with different values never
-                    * share bytes */
+  int ranks, dim;  /* GROUPED: number of ranks that gather it, along a dimension (enum ms_model_dim); 0: not gathered.
+                    * Buffers that other ranks gather never share bytes */
   int computed;    /* 1: a kernel reads or writes it; 0: only collectives do */
   int first, last; /* program positions (before synchronisation) of its first and last use in that phase */
   const char *label;

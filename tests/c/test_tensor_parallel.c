@@ -1,5 +1,6 @@
 /* test_tensor_parallel.c - layers divided over the tensor dimension of a mesh: the training of one rank. */
 #include "tests/c/support/parity.h"
+#include "tests/c/support/planned.h"
 
 static const double close = 2e-5;
 
@@ -28,6 +29,45 @@ static void T5_tensor_with_shards_and_replicas_trains_as_one_rank(void **state) 
     }
 }
 
+static int along_tensor(const ms_plan *plan, int phase, int kind) {
+  int n = 0;
+  for (int i = 0; i < plan->phase[phase].colls; i++)
+    n += plan->phase[phase].coll[i]->dim == MS_DIM_TENSOR && plan->phase[phase].coll[i]->kind == kind;
+  return n;
+}
+
+/* Beside them, each block sums the gradient of its last bias, of which each rank has a summand. */
+static void check_collectives(int sequence, int reduce, int scatter, int gather) {
+  training_config c = divided(1, 1, 2);
+  c.net.sequence_parallel = sequence;
+  planned p = plan_with(&c.net, &c.plan);
+  assert_int_equal(along_tensor(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_REDUCE), reduce + c.net.blocks);
+  assert_int_equal(along_tensor(p.plan, MS_PHASE_FIRST, MS_COLL_REDUCE_SCATTER), scatter);
+  assert_int_equal(along_tensor(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER), gather);
+  assert_int_equal(along_tensor(p.plan, MS_PHASE_NORM, MS_COLL_ALL_REDUCE), 1);
+  drop(&p);
+}
+
+/* Each block sums once in forward and once in backward. With sequence parallel, a block scatters its sum, all but the
+ * first gather in front, and backward does the reverse; logits are gathered since they are an output, and the loss and
+ * the gradient of the head, which meets a part of the rows, are summed. */
+static void T2_the_collectives_of_a_step(void **state) {
+  (void)state;
+  const int blocks = mlp_default(1, 1, 0).blocks;
+  check_collectives(0, 2 * blocks, 0, 0);
+  check_collectives(1, 2, 2 * blocks - 1, 2 * blocks);
+}
+
+/* With the first axis divided between the layers. */
+static void T1_sequence_parallel_ranks_train_as_one_rank(void **state) {
+  (void)state;
+  for (int shard = 1; shard <= 2; shard++) {
+    training_config c = divided(1, shard, 2);
+    c.net.sequence_parallel = 1;
+    check_parity(&c, close);
+  }
+}
+
 static void T5_tensor_with_accumulation_recompute_and_frozen_weights(void **state) {
   (void)state;
   training_config c = divided(1, 2, 2);
@@ -44,6 +84,8 @@ static void T5_tensor_with_accumulation_recompute_and_frozen_weights(void **stat
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(T1_tensor_ranks_train_as_one_rank),
+      TEST(T2_the_collectives_of_a_step),
+      TEST(T1_sequence_parallel_ranks_train_as_one_rank),
       TEST(T5_tensor_with_shards_and_replicas_trains_as_one_rank),
       TEST(T5_tensor_with_accumulation_recompute_and_frozen_weights),
   };
