@@ -2,6 +2,7 @@
 --
 --   moonshard run recipes/llama.lua -n 2 mesh=1x2                                    # tiny, on text
 --   moonshard run recipes/llama.lua -n 4 mesh=2x2 folder=path/to/llama tokens=train.bin save=trained
+--   moonshard run recipes/llama.lua -n 4 mesh=1x2x2                                  # each layer over two ranks
 --   moonshard plan recipes/llama.lua -n 128 mesh=16x8 size=8B seq=4096 batch=1       # memory and collectives only
 
 local ms = require "moonshard"
@@ -14,7 +15,8 @@ local cfg = ms.args {
   seq = 256, batch = 4,            -- tokens per sequence, sequences per rank
   steps = 200, lr = 1e-3,
   ema = ms.args.real(0),           -- decay of the averages of the weights; 0: none
-  mesh = "1x-1",                   -- replicas x shards; -1: all remaining ranks
+  mesh = "1x-1",                   -- replicas x shards, or replicas x shards x tensor; -1: all remaining ranks
+  sequence_parallel = false,       -- with tensor: divide activations between layers, too
   reshard = ms.args.any("default"), -- free gathered weights between forward and backward: true, false or a group size
   prefetch = 1,                    -- layers gathered ahead of their use
   checkpoint = "", save_every = 500, resume = "", -- resume=auto continues from the newest checkpoint
@@ -26,8 +28,13 @@ local tiny = { vocab = 256, layers = 4, dim = 256, heads = 8, kv_heads = 4, ffn 
 local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder)
   or ms.models.llama(cfg.size == "tiny" and tiny or { cfg.size })
 
+local _, crosses = cfg.mesh:gsub("x", "")
+local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard", crosses == 2 and "tensor" or nil })
+
 ms.fully_shard(model, {
-  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
+  mesh = mesh,
+  placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil, -- attention and MLPs, head by head
+  sequence_parallel = cfg.sequence_parallel,
   units = { re[[^layers\.\d+$]] },  -- each layer is gathered and freed as one
   reshard_after_forward = cfg.reshard,
   mp_policy = { param_dtype = cfg.size == "tiny" and "auto" or "bf16", reduce_dtype = "f32" }, -- masters are f32
@@ -38,8 +45,8 @@ local opt = ms.optim.adamw {
   betas = { 0.9, 0.95 },
   weight_decay = 0.1,
 }
-local data = cfg.tokens ~= "" and ms.data.tokens { files = cfg.tokens, seq = cfg.seq, batch = cfg.batch }
-  or ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }
+local data = cfg.tokens ~= "" and ms.data.tokens { files = cfg.tokens, seq = cfg.seq, batch = cfg.batch, mesh = mesh }
+  or ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch, mesh = mesh }
 local train = ms.trainer {
   model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0, prefetch = cfg.prefetch,
   ema = cfg.ema,

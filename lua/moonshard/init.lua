@@ -8,7 +8,9 @@ end
 ---@class moonshard
 ---@field version string
 ---@field re fun(pattern: string): moonshard.Pattern
----@field rules moonshard.rule_presets join, load
+---@field rules moonshard.rule_presets join, load, tensor_parallel
+---@field Shard fun(axis: integer): table in rules of `placements`
+---@field Replicate fun(): table in rules of `placements`
 ---@field ops moonshard.ops
 ---@field nn moonshard.nn
 ---@field models moonshard.models
@@ -98,6 +100,8 @@ local PARTS = {
   randn = { "moonshard.tensor.create", "randn" },
   manual_seed = { "moonshard.tensor.create", "manual_seed" },
   set_rules = { "moonshard.train.change_rules" },
+  Shard = { "moonshard.shard.placements", "Shard" },
+  Replicate = { "moonshard.shard.placements", "Replicate" },
   with_full_params = { "moonshard.engine.unshard", "with_full_params" },
   show = { "moonshard.tensor.show", "print" },
 }

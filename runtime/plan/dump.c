@@ -54,7 +54,7 @@ static void append_wire(const ms_plan *plan, const ms_traffic *moved, ms_text *t
 /* "a step over shard: 888 B inside the node, 448 B to and 448 B from other nodes; its 2 ranks together: ..." */
 static int traffic(const ms_plan *plan, ms_text *text) {
   const int ranks = ms_plan_ranks_on(plan, plan->topology.node_of[plan->model->rank]);
-  for (int d = MS_DIM_REPLICATE; d <= MS_DIM_SHARD; d++) {
+  for (int d = MS_DIM_REPLICATE; d < MS_DIMS; d++) {
     const ms_dim_group group = plan->model->dim[d];
     ms_traffic moved[2]; /* by this rank, by its node */
     if (!has_groups(plan, d)) continue;
@@ -206,7 +206,7 @@ static void json_traffic(const ms_traffic *moved, ms_text *text) {
 /* What a step moves over each dimension, and the memory of each node. */
 static int json_nodes(const ms_plan *plan, ms_text *text) {
   ms_text_append(text, ",\"traffic\":[");
-  for (int d = MS_DIM_REPLICATE, first = 1; d <= MS_DIM_SHARD; d++) {
+  for (int d = MS_DIM_REPLICATE, first = 1; d < MS_DIMS; d++) {
     const ms_dim_group group = plan->model->dim[d];
     ms_traffic rank, node;
     if (!has_groups(plan, d)) continue;

@@ -3,8 +3,8 @@
 -- Samples are numbered 0..n-1. Epoch e visits them in the order of a permutation keyed by seed and epoch; position p of
 -- the run is sample p mod n of epoch floor(p / n). A step uses the next `global batch` positions, of which rank r gets
 -- the r-th equal share. The samples of a step therefore depend only on the seed and the global batch, not on the number
--- of ranks or the shape of the mesh. All ranks of a mesh are data-parallel: shard and replicate dimensions both divide
--- the batch. Without a mesh, all ranks of the world share it.
+-- of ranks or the shape of the mesh. Ranks of a mesh are data-parallel: shard and replicate dimensions both divide
+-- the batch; those of a tensor dimension have the same samples. Without a mesh, all ranks of the world share it.
 
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
@@ -14,6 +14,7 @@ local permutation = require("moonshard.base.permutation")
 local progress = require("moonshard.base.progress")
 local saved = require("moonshard.data.saved")
 local profile = require("moonshard.distributed.profile")
+local roles = require("moonshard.shard.roles")
 local world = require("moonshard.distributed.world")
 local ffi = require("moonshard.base.ffi").ffi
 
@@ -52,6 +53,8 @@ local loader = {}
 function loader.share(who, mesh)
   if mesh == nil then return { index = world.rank, ranks = world.size, name = "all" } end
   if not meshes.is(mesh) then errors.invalid("%s: mesh must be a mesh, as ms.init_device_mesh makes one", who) end
+  mesh = roles.data_mesh(mesh)
+  if not mesh then return { index = 0, ranks = 1, name = "1 of tensor" } end
   local first = mesh:ranks()[1]
   return { index = mesh:get_index(), ranks = mesh:size(), name = ("%d from rank %d"):format(mesh:size(), first) }
 end

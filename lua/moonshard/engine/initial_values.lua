@@ -33,12 +33,14 @@ end
 
 local function fill(session, index, source, scratch)
   local first, count, bytes = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), 0
-  check(C.ms_model_owned(session.sharding:handle(), index, first, count))
+  local at, run, model = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), session.sharding:handle()
+  check(C.ms_model_owned(model, index, first, count))
   local begin, stop = tonumber(first[0]), tonumber(first[0] + count[0])
   while begin < stop do
     world.check_interrupt()
-    local n = math.min(PIECE, stop - begin)
-    bytes = bytes + source.read(begin, n, scratch)
+    check(C.ms_model_whole_index(model, index, begin, at, run))
+    local n = math.min(PIECE, stop - begin, tonumber(run[0]))
+    bytes = bytes + source.read(tonumber(at[0]), n, scratch)
     check(C.ms_state_write(session.state, index, C.MS_TENSOR_PARAM, begin, n, scratch))
     begin = begin + n
   end

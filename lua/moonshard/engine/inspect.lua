@@ -7,6 +7,7 @@ local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local nearest = require("moonshard.base.nearest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
+local placements = require("moonshard.shard.placements")
 local session = require("moonshard.engine.session")
 local tensor = require("moonshard.tensor")
 local tree = require("moonshard.nn.tree")
@@ -48,7 +49,8 @@ end
 
 -- "shard 1 of 4: rows 3 to 5 of [10,5]"
 local function describe_shard(sharding, param, first, count, row)
-  local mesh, whole = sharding.mesh, tensor.shape_text(param.shape)
+  local part, of = placements.part(sharding, param)
+  local mesh, whole = sharding.mesh, tensor.shape_text(part) .. (of and ", " .. of or "")
   local shards, place = 1, 0
   if sharding.shard_dim >= 0 then
     shards, place = mesh:size(sharding.shard_dim), mesh:get_local_rank(sharding.shard_dim)
@@ -65,10 +67,14 @@ local function read_shard(around, index, param, what, factor)
   check(C.ms_state_shard(around:ensure_state(), index, what, first, count, data))
   local begin, owned = tonumber(first[0]), tonumber(count[0])
   local shape = { owned }
-  local row = param.unit.layout == "rows" and param.numel / param.shape[1] or nil
+  local part, row = placements.part(around.sharding, param), nil
+  if param.unit.layout == "rows" then
+    row = 1
+    for d = 2, #part do row = row * part[d] end
+  end
   if row and (begin % row ~= 0 or owned % row ~= 0) then row = nil end -- a replica's slice of a gradient
   if row then
-    shape = { unpack(param.shape) }
+    shape = part
     shape[1] = owned / row
   end
   local placement = not around.sharding.single_rank and describe_shard(around.sharding, param, begin, owned, row) or nil

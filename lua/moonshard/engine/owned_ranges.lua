@@ -8,6 +8,7 @@
 
 local engine = require("moonshard.base.ffi")
 local optimizers = require("moonshard.engine.optimizers")
+local placements = require("moonshard.shard.placements")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local owned_ranges = {}
@@ -71,6 +72,7 @@ end
 ---  from 0; nil: as without local SGD. plan: where there is no state
 ---@return moonshard.OwnedRange[]
 function owned_ranges.owned(session, optimizer, ema, o)
+  placements.refuse(session.sharding, "checkpoints")
   local list, first, count = {}, ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
   local plan, replica, sliced = o and o.plan, o and o.replica, ffi.new("int[1]")
   local state = not plan and session:ensure_state()

@@ -17,6 +17,7 @@ local initial_values = require("moonshard.engine.initial_values")
 local memory = require("moonshard.engine.memory")
 local plan = require("moonshard.engine.plan")
 local replicate_sync = require("moonshard.shard.replicate_sync")
+local roles = require("moonshard.shard.roles")
 local capture = require("moonshard.engine.capture")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -307,6 +308,15 @@ end
 ---@return integer[]
 function Session:ranks()
   return self.sharding.mesh:ranks(self.sharding.rank)
+end
+
+---The number of ranks that train on different rows, and this rank's index among them.
+---@return integer ranks
+---@return integer index from 0
+function Session:data_ranks()
+  local mesh = roles.data_mesh(self.sharding.mesh)
+  if not mesh then return 1, 0 end
+  return mesh:size(), mesh:get_index()
 end
 
 ---Binds a plan to this session's state, if all ranks have enough memory for it. Collective.

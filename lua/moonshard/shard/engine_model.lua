@@ -46,6 +46,8 @@ local function add_params(self, handle, unit_ids, groups)
     config.frozen = param.frozen and 1 or 0
     config.param_dtype = param.dtype and dtypes.id(param.dtype) or -1
     config.lr_scale, config.weight_decay = group.lr_scale or 1, group.weight_decay or 0
+    local placement = param.placement or {}
+    config.tensor_axis, config.tensor_splits = placement.axis or -1, placement.splits and 1 or 0
     local dims = ffi.new("int64_t[?]", #param.shape, param.shape)
     engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))
   end
@@ -64,7 +66,8 @@ end
 local function dims_of(self)
   local dims = ffi.new("ms_model_dims")
   C.ms_model_dims_default(dims, ffi.sizeof(dims))
-  dims.replicate, dims.shard = self.replicate_dim, self.shard_dim
+  dims.replicate, dims.shard, dims.tensor = self.replicate_dim, self.shard_dim, self.tensor_dim
+  dims.sequence_parallel = self.sequence_parallel and 1 or 0
   return dims
 end
 

@@ -5,6 +5,7 @@
 local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
+local placements = require("moonshard.shard.placements")
 local precision = require("moonshard.shard.precision")
 local prefetch = require("moonshard.shard.prefetch")
 local recompute = require("moonshard.nn.recompute")
@@ -204,6 +205,12 @@ local ROWS = {
     text = function(value, param) return value or "default: " .. param.unit.param_dtype end,
     json = function(value, param) return value or param.unit.param_dtype end,
     cost = function(c) return { gathered = c.gathered, gathered_wire = c.gathered_wire } end,
+  },
+  {
+    name = "placements", of = "parameter", reader = always(placements.read),
+    store = placements.store, on_reference = { value = nil },
+    text = placements.text, json = placements.json, rare = true,
+    cost = function(c) return { gathered = c.gathered, kept = { parameters = c.parameters } } end,
   },
   {
     name = "recompute", of = "module", reader = always(recompute.read), is_value = recompute.is_op_list,

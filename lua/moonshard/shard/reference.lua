@@ -7,6 +7,7 @@
 -- optimizer's settings stay.
 
 local policies = require("moonshard.shard.policies")
+local roles = require("moonshard.shard.roles")
 local single_rank = require("moonshard.distributed.single_rank")
 local world = require("moonshard.distributed.world")
 
@@ -25,9 +26,10 @@ end
 ---Replaces a sharding over many ranks, whose rules have been read and checked, by one over this rank.
 ---@param self moonshard.Sharding
 function reference.replace_sharding(self)
-  self.reference_ranks = self.mesh:ranks()
+  local data_mesh = roles.data_mesh(self.mesh)
+  self.reference_ranks = data_mesh and data_mesh:ranks() or { self.rank }
   self.reference_mesh = self.mesh
-  self.mesh, self.replicate_dim, self.shard_dim = single_rank.mesh(), -1, 0
+  self.mesh, self.replicate_dim, self.shard_dim, self.tensor_dim = single_rank.mesh(), -1, 0, -1
   self.rank = 0
   for _, row in ipairs(policies.dropped) do
     for _, decision in pairs(self.decisions[row.name]) do decision.value = row.on_reference.value end

@@ -8,7 +8,8 @@ local roles = {}
 ---@class moonshard.Role
 ---@field name string of the mesh dimension
 ---@field data boolean? its ranks train on different rows of the batch, and the engine divides the model over it
----@field collectives table<string, string[]>? of data roles: the collectives that a plan runs along it, by stream
+---@field model boolean? its ranks train on the same rows, and the engine divides the model's layers over it
+---@field collectives table<string, string[]>? of data and model roles: what a plan runs along it, by stream
 ---@field stage boolean? a slice of the mesh along it is one pipeline stage
 
 -- Data roles in the order of a mesh that is given as sizes alone: the last one has the whole of a single size.
@@ -20,6 +21,7 @@ local ROLES = {
   { name = "shard", data = true, collectives = {
     gather = { "all_gather" }, reduce = { "reduce_scatter", "all_reduce" }, -- the gradients' norm is an all_reduce
   } },
+  { name = "tensor", model = true, collectives = { tensor = { "all_reduce", "reduce_scatter", "all_gather" } } },
   { name = "pipe", stage = true },
 }
 roles.all = ROLES
@@ -50,21 +52,38 @@ local function check_others(mesh, dims)
   for _, dim in pairs(dims) do used[dim] = true end
   for dim = 0, mesh.ndim - 1 do
     if not used[dim] and mesh:size(dim) > 1 then
-      errors.invalid("ms.fully_shard: mesh %s: dimension %s neither replicates nor shards; use a slice of the "
-        .. "dimensions that do, as in mesh:slice { \"replicate\", \"shard\" }: its copies train separately",
+      errors.invalid("ms.fully_shard: mesh %s: dimension %s has no role; use a slice of the dimensions "
+        .. "that have one, as in mesh:slice { \"replicate\", \"shard\" }: its copies train separately",
         mesh:label(), mesh:dim_name(dim))
     end
   end
 end
 
----The dimension of each data role. Dimensions with other names have the roles of a mesh given as sizes alone.
+---The ranks of a mesh that train on different rows: without the dimensions along which they train on the same ones.
+---@param mesh moonshard.Mesh
+---@return moonshard.Mesh? nil: there is one
+function roles.data_mesh(mesh)
+  local names, left_out = {}, false
+  for dim = 0, mesh.ndim - 1 do
+    local is_model = false
+    for _, role in ipairs(ROLES) do is_model = is_model or role.model and role.name == mesh:dim_name(dim) end
+    if is_model then left_out = left_out or mesh:size(dim) > 1 else names[#names + 1] = mesh:dim_name(dim) end
+  end
+  if not left_out then return mesh end
+  return #names > 0 and mesh:slice(names) or nil
+end
+
+---The dimension of each data role and model role. Dimensions with other names have the roles of a mesh given as sizes
+---alone.
 ---@param mesh moonshard.Mesh
 ---@return table<string, integer> dims by role; -1: none
 function roles.dims(mesh)
   local dims, named = {}, false
-  for _, name in ipairs(SIZES_ALONE) do
-    dims[name] = mesh:has(name) and mesh:dim(name) or -1
-    named = named or dims[name] >= 0
+  for _, role in ipairs(ROLES) do
+    if role.data or role.model then
+      dims[role.name] = mesh:has(role.name) and mesh:dim(role.name) or -1
+      named = named or dims[role.name] >= 0
+    end
   end
   if named then
     check_others(mesh, dims)

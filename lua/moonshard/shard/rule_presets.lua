@@ -13,6 +13,7 @@ local input_file = require("moonshard.base.input_file")
 local options = require("moonshard.base.options")
 local recompute = require("moonshard.nn.recompute")
 local re = require("moonshard.base.re")
+local placements = require("moonshard.shard.placements")
 local rules = require("moonshard.shard.rules")
 
 ---@class moonshard.rule_presets
@@ -126,5 +127,8 @@ function rule_presets.load(path)
   end
   return by_policy
 end
+
+---The rules of `placements` that divide a GPT-2 or Llama of ms.models over the mesh dimension `tensor`.
+rule_presets.tensor_parallel = placements.tensor_parallel
 
 return rule_presets

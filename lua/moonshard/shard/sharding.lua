@@ -45,6 +45,8 @@ local world = require("moonshard.distributed.world")
 ---@field mesh moonshard.Mesh
 ---@field replicate_dim integer dimension of the mesh; -1: none
 ---@field shard_dim integer dimension of the mesh; -1: none
+---@field tensor_dim integer dimension of the mesh; -1: none
+---@field sequence_parallel boolean? whether the ranks of the tensor dimension divide activations between layers
 ---@field local_sync moonshard.ReplicateSync? when replicas synchronise the units with a fragment
 ---@field is_stage boolean? whether the mesh is the slice of one pipeline stage
 ---@field units moonshard.Unit[] the root unit first, if it has parameters
@@ -158,7 +160,7 @@ end
 
 local SPECS = policies.add_specs(policies.options, {
   mesh = { "any" }, strategy = { "string" }, seed = { "seed", default = 0 },
-  shared_masters = { "boolean", default = true },
+  shared_masters = { "boolean", default = true }, sequence_parallel = { "boolean", default = false },
 })
 
 local function new_sharding(model, seed)
@@ -208,6 +210,9 @@ end
 ---@field recompute? any true, false, a list of ops, or rules over modules: what backward recomputes instead of keeping
 ---@field param_dtype? any rules over parameters with "f32" or "bf16", for parameters that differ from their unit
 ---@field freeze? any rules over parameters
+---@field placements? any rules over parameters with { tensor = style }: how the ranks of the mesh dimension `tensor`
+---  divide them: "colwise", "rowwise", "vocab", "sequence", "replicate", ms.Shard(axis) or ms.Replicate()
+---@field sequence_parallel? boolean divide activations over `tensor` between layers, too; default false
 ---@field strategy? string a name of PyTorch FSDP, such as HYBRID_SHARD
 ---@field seed? integer seed of the initial weights; default 0
 ---@field shared_masters? boolean on the CPU, read f32 units in their owners' memory instead of copying them, and keep
@@ -238,7 +243,8 @@ function sharding.fully_shard(model, config)
   self.rank, self.fields = world.rank, inventory.fields
   local dims
   self.mesh, dims, self.default_reshard = apply_strategy(config)
-  self.replicate_dim, self.shard_dim = dims.replicate, dims.shard
+  self.replicate_dim, self.shard_dim, self.tensor_dim = dims.replicate, dims.shard, dims.tensor or -1
+  self.sequence_parallel = config.sequence_parallel
   self.is_stage = roles.is_stage(self.mesh)
   self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
@@ -291,7 +297,7 @@ end
 function sharding.on_single_rank(model)
   local self = new_sharding(model, 0)
   self.single_rank, self.rank = true, 0
-  self.mesh, self.replicate_dim, self.shard_dim = single_rank.mesh(), -1, 0
+  self.mesh, self.replicate_dim, self.shard_dim, self.tensor_dim = single_rank.mesh(), -1, 0, -1
   local inventory = tree.inventory(model)
   assign_units(self, inventory, nil)
   policies.decide(self, {})

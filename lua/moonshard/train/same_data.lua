@@ -27,6 +27,11 @@ end
 function same_data.require(session, what, batch)
   local ranks, first = session:ranks(), {}
   if #ranks == 1 then return end
+  if batch.shared_by == "all" and session:data_ranks() < #ranks then
+    errors.invalid("the data divides the samples over all ranks, but the ranks along dimension tensor of mesh %s need "
+      .. "the same ones: give the data the mesh, as in ms.data.text { mesh = mesh, ... }",
+      session.sharding.mesh:label())
+  end
   local mine, all = ffi.new("ms_lua_source"), ffi.new("ms_lua_source[?]", #ranks)
   if type(batch.source) == "string" and type(batch.shared_by) == "string" then
     ffi.copy(mine.shared_by, batch.shared_by:sub(1, NAME_BYTES - 1))

@@ -191,12 +191,8 @@ local function learning_rate(self, number, batch)
   return lr
 end
 
--- The index of this rank among the ranks that train together, from 0.
-local function place_of(self)
-  for i, rank in ipairs(self.session:ranks()) do
-    if rank == self.session.sharding.rank then return i - 1 end
-  end
-end
+-- The index of this rank among those that train on different rows, from 0.
+local function place_of(self) return select(2, self.session:data_ranks()) end
 
 ---Runs one step.
 ---@param self moonshard.Trainer
@@ -222,7 +218,7 @@ function step.run(self, batch, places)
   local seconds = clock.now() - begin
   self.outside_bytes = self.outside_bytes or outside_bytes(self)
   local exposed = exposed_ms(exec, before)
-  local tokens = batch_of.numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
+  local tokens = batch_of.numel((batch.targets or batch[specs[1].name]).shape) * self.session:data_ranks()
   C.ms_world_set_progress(world.handle, number, tokens / seconds)
   profile.step_ends(number, begin)
   return {

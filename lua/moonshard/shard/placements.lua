@@ -1,0 +1,180 @@
+-- The policy `placements`: how the ranks of a dimension of the mesh divide a parameter, and with it the work of the
+-- layer that reads it. Rules give a style for each dimension, or the axis in plain words:
+--
+--   placements = {
+--     { re[[\.(wq|wk|wv|fc1)\.]], { tensor = "colwise" } },
+--     { re[[\.(wo|fc2)\.]], { tensor = "rowwise" } },
+--     { "embed", { tensor = ms.Shard(0) } },
+--   }
+--
+-- From these the engine finds where every other value lies (runtime/graph/partition.h).
+
+local errors = require("moonshard.base.error")
+local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
+local re = require("moonshard.base.re")
+
+local placements = {}
+
+---@class moonshard.Placement
+---@field axis integer? the axis of the parameter that the ranks divide, from 0; nil: each has all of it
+---@field splits boolean? whether, with sequence_parallel, what meets the parameter is divided
+---@field style string as written
+
+---@class moonshard.PlacementStyle
+---@field weight integer? the divided axis of a parameter of two or more axes
+---@field bias integer? that of a parameter of one axis
+---@field splits boolean?
+
+-- Weights are [outputs, inputs], as in PyTorch. A bias that is added to a sum stays whole: it counts once.
+---@type table<string, moonshard.PlacementStyle>
+local STYLES = {
+  colwise = { weight = 0, bias = 0 },
+  rowwise = { weight = 1 },
+  vocab = { weight = 0, bias = 0 },
+  sequence = { splits = true },
+  replicate = {},
+}
+
+-- ms.Shard(0) and ms.Replicate()
+local Plain = {}
+Plain.__index = Plain
+function Plain:__tostring() return self.axis and ("Shard(%d)"):format(self.axis) or "Replicate()" end
+
+---Divides a parameter along an axis, in rules of `placements`.
+---@param axis integer from 0
+---@return table
+function placements.Shard(axis)
+  if type(axis) ~= "number" or axis < 0 or axis % 1 ~= 0 then
+    errors.invalid("ms.Shard: the axis must be a whole number of at least 0, not %s", tostring(axis))
+  end
+  return setmetatable({ axis = axis }, Plain)
+end
+
+---Leaves a parameter whole, in rules of `placements`.
+---@return table
+function placements.Replicate() return setmetatable({}, Plain) end
+
+-- The dimensions that can divide parameters.
+local DIMENSIONS = { tensor = true }
+
+local function read_style(rule, dimension, value)
+  if getmetatable(value) == Plain then return { axis = value.axis, style = tostring(value) } end
+  local style = type(value) == "string" and STYLES[value]
+  if not style then
+    errors.invalid("placements: %s: %s must be %s, ms.Shard(axis) or ms.Replicate(), not %s%s", rule, dimension,
+      '"colwise", "rowwise", "vocab", "sequence", "replicate"', options.describe(value),
+      type(value) == "string" and ": " .. nearest.advice(value, STYLES) or "")
+  end
+  return { weight = style.weight, bias = style.bias, splits = style.splits, style = value }
+end
+
+---Checks the value of a rule.
+---@param value any { tensor = style }
+---@param rule string for messages
+---@return table
+function placements.read(value, rule)
+  if type(value) ~= "table" or getmetatable(value) == Plain then
+    errors.invalid("placements: %s must have a table of styles by dimension, as in { tensor = \"colwise\" }, not %s",
+      rule, options.describe(value))
+  end
+  local read = {}
+  for dimension, style in pairs(value) do
+    if not DIMENSIONS[dimension] then
+      errors.raise("MS_ENAME", "placements: %s: %s divides no parameters: %s", rule, options.describe(dimension),
+        nearest.advice(tostring(dimension), DIMENSIONS))
+    end
+    read[dimension] = read_style(rule, dimension, style)
+  end
+  return read
+end
+
+---Stores the decision for a parameter.
+---@param param moonshard.ShardedParameter
+---@param value table? of placements.read
+function placements.store(param, value)
+  local given = value and value.tensor
+  param.placement = nil
+  if not given then return end
+  local axis = given.axis
+  if not axis then
+    if #param.shape > 1 then axis = given.weight else axis = given.bias end
+  end
+  if axis and axis >= #param.shape then
+    errors.invalid("placements: %s: %s has shape [%s] and no axis %d", given.style, param.fqn,
+      table.concat(param.shape, ","), axis)
+  end
+  param.placement = { axis = axis, splits = given.splits, style = given.style }
+end
+
+---Whether the ranks of the tensor dimension of a mesh divide a parameter.
+---@param sharding moonshard.Sharding
+---@param param moonshard.ShardedParameter
+---@return boolean
+function placements.divides(sharding, param)
+  return sharding.tensor_dim >= 0 and sharding.mesh:size(sharding.tensor_dim) > 1
+    and param.placement ~= nil and param.placement.axis ~= nil
+end
+
+---The shape of a rank's part of a parameter, and what it is a part of, for people; nil if it has the whole.
+---@param sharding moonshard.Sharding
+---@param param moonshard.ShardedParameter
+---@return integer[] shape
+---@return string? part "part 1 of 2 along axis 0"
+function placements.part(sharding, param)
+  local shape = { unpack(param.shape) }
+  if not placements.divides(sharding, param) then return shape end
+  local axis, ranks = param.placement.axis, sharding.mesh:size(sharding.tensor_dim)
+  shape[axis + 1] = shape[axis + 1] / ranks
+  return shape, ("part %d of %d along axis %d"):format(sharding.mesh:get_local_rank(sharding.tensor_dim), ranks, axis)
+end
+
+---For people: "tensor: colwise, axis 0".
+---@param param moonshard.ShardedParameter
+---@return string
+function placements.text(_, param)
+  local placement = param.placement
+  if not placement then return "default: whole" end
+  if placement.axis then return ("tensor %s: axis %d"):format(placement.style, placement.axis) end
+  return ("tensor %s: whole"):format(placement.style)
+end
+
+---In JSON: { tensor = { style, axis } }.
+---@param param moonshard.ShardedParameter
+---@return table?
+function placements.json(_, param)
+  local placement = param.placement
+  return placement and { tensor = { style = placement.style, axis = placement.axis } } or nil
+end
+
+---Raises if something that needs whole parameters meets one that is divided.
+---@param sharding moonshard.Sharding
+---@param what string "checkpoints"
+function placements.refuse(sharding, what)
+  for _, param in ipairs(sharding.params) do
+    if placements.divides(sharding, param) then
+      errors.raise("MS_EUNSUPPORTED", "%s: the ranks of dimension tensor divide %s, and %s of divided parameters are "
+        .. "not supported yet", what, param.fqn, what)
+    end
+  end
+end
+
+-- ---- presets ----------------------------------------------------------------------------------------------------
+
+---@param model moonshard.Module
+---@return table rules of `placements` for a GPT-2 or Llama of ms.models: column-wise into each branch, row-wise out of
+---  it, the table of tokens and the head by vocabulary
+function placements.tensor_parallel(model)
+  if not (type(model) == "table" and rawget(model, "config") and rawget(model, "layers")) then
+    errors.invalid("ms.rules.tensor_parallel: give a GPT-2 or Llama of ms.models, not %s; for a module of your own, "
+      .. "write rules of placements", options.describe(model))
+  end
+  return {
+    { re[[\.(wq|wk|wv|fc1|w1|w3)\.]], { tensor = "colwise" } },
+    { re[[\.(wo|fc2|w2)\.]], { tensor = "rowwise" } },
+    { re[[^(embed|head)\.]], { tensor = "vocab" } },
+    { re[[norm]], { tensor = "sequence" } },
+  }
+end
+
+return placements

@@ -1,0 +1,100 @@
+-- Models whose layers are divided over the mesh dimension `tensor`: the presets of GPT-2 and Llama, and modules that no
+-- preset knows. The specs compare them with one rank.
+
+local ms = require "moonshard"
+local re = ms.re
+
+local cfg = ms.args {
+  model = "gpt2", mesh = "1x1x2", steps = 3, batch = 2, micro_batches = 1, sequence_parallel = false, dtype = "f32",
+  tied = false, dropout = ms.args.real(0), kv_heads = 2, heads = 4, hidden = 48, layout = "rows", recompute = false,
+  freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", saves = "", full = "",
+}
+local SEQ, DIM, VOCAB = 16, 32, 256
+
+local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard", "tensor" })
+local linear = ms.nn.linear
+
+-- Mixes tokens, then channels, each behind a gate.
+local Mixer = ms.module "Mixer"
+function Mixer:init()
+  self.norm = ms.nn.rms_norm(DIM)
+  self.up, self.gate, self.down = linear(DIM, cfg.hidden), linear(DIM, cfg.hidden), linear(cfg.hidden, DIM)
+  self.tokens = linear(SEQ, SEQ)
+end
+function Mixer:forward(x)
+  x = x + self.tokens(x:transpose(1, 2)):transpose(1, 2)
+  local h = self.norm(x)
+  return x + self.down(self.up(h) * self.gate(h):sigmoid())
+end
+
+-- The same block twice.
+local Shared = ms.module "Shared"
+function Shared:init() self.up, self.down = linear(DIM, cfg.hidden), linear(cfg.hidden, DIM) end
+function Shared:forward(x)
+  for _ = 1, 2 do x = x + self.down(self.up(x):relu()) end
+  return x
+end
+
+-- Attention from products and softmax.
+local ByHand = ms.module "ByHand"
+function ByHand:init()
+  self.up, self.gate, self.value = linear(DIM, DIM), linear(DIM, DIM), linear(DIM, DIM)
+  self.down = linear(DIM, DIM)
+end
+function ByHand:forward(x)
+  local batch, size = x.shape[1], DIM / cfg.heads
+  local function heads(y) return y:reshape(batch, SEQ, cfg.heads, size):transpose(1, 2) end
+  local q, k, v = heads(self.up(x)), heads(self.gate(x)), heads(self.value(x))
+  local scores = ms.ops.matmul(q, k:transpose(2, 3)) * (1 / math.sqrt(size))
+  local y = ms.ops.matmul(scores:softmax(), v)
+  return x + self.down(y:transpose(1, 2):reshape(batch, SEQ, DIM))
+end
+
+local Own = ms.module "Own"
+function Own:init(block)
+  self.embed = ms.nn.embedding(VOCAB, DIM)
+  self.layers = { block(), block() }
+  self.head = linear(DIM, VOCAB, { bias = false })
+end
+function Own:forward(tokens)
+  local x = self.embed(tokens)
+  for _, layer in ipairs(self.layers) do x = layer(x) end
+  return self.head(x)
+end
+
+local OWN = { mixer = Mixer, shared = Shared, by_hand = ByHand }
+local OWN_RULES = {
+  { re[[\.(up|gate|value)\.]], { [cfg.dimension] = cfg.style } },
+  { re[[\.down\.]], { tensor = "rowwise" } },
+  { "embed", { tensor = ms.Shard(1) }, optional = true },
+  { "head", { tensor = ms.Shard(0) } },
+}
+
+local model, rules
+if OWN[cfg.model] then
+  model, rules = Own(OWN[cfg.model]), OWN_RULES
+else
+  local shape = { vocab = VOCAB, layers = 2, dim = DIM, heads = cfg.heads, seq = SEQ, tied = cfg.tied }
+  if cfg.model == "llama" then shape.kv_heads, shape.ffn = cfg.kv_heads, cfg.hidden else shape.dropout = cfg.dropout end
+  model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder) or ms.models[cfg.model](shape)
+  rules = ms.rules.tensor_parallel(model)
+end
+
+ms.fully_shard(model, {
+  mesh = mesh, placements = rules, sequence_parallel = cfg.sequence_parallel, units = { re[[^layers\.\d+$]] },
+  mp_policy = { param_dtype = cfg.dtype }, layout = cfg.layout, recompute = cfg.recompute,
+  freeze = cfg.freeze ~= "" and { { re(cfg.freeze), true } } or nil,
+})
+local data = ms.data.text {
+  files = "README.md", seq = SEQ, batch = cfg.batch * cfg.micro_batches, mesh = cfg.shared and mesh or nil,
+}
+local train = ms.trainer {
+  model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.cross_entropy, clip_grad_norm = 1,
+  micro_batches = cfg.micro_batches,
+}
+for step, batch in data:batches(cfg.steps) do ms.log(step, train:step(batch)) end
+if cfg.saves ~= "" then ms.checkpoint.save(train, cfg.saves) end
+if cfg.full ~= "" then
+  local whole, part = model:parameter(cfg.full), model:local_parameter(cfg.full)
+  if ms.world().rank == 0 then print(whole, part) end
+end

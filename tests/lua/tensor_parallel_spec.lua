@@ -1,0 +1,99 @@
+-- Layers divided over a mesh dimension by rules: `moonshard check` compares each run with one rank, which knows nothing
+-- of placements.
+
+local has = require("lua.message").has
+local program = require("lua.program")
+
+local RECIPE = "tests/lua/recipes/tensor_parallel.lua"
+
+local function check(ranks, ...) return { "check", RECIPE, "-n", ranks, ... } end
+local function run(ranks, ...) return { "run", RECIPE, "-n", ranks, "--timeout", "60", ... } end
+
+local cases = {
+  ["gpt2"] = check("2", "mesh=1x1x2"),
+  ["gpt2 over four"] = check("4", "mesh=1x1x4", "tied=true", "sequence_parallel=true"),
+  ["gpt2 with shards"] = check("4", "mesh=1x2x2", "sequence_parallel=true", "dropout=0.2", "recompute=true"),
+  ["gpt2 with replicas and shards"] = check("8", "mesh=2x2x2", "batch=1", "layout=ragged"),
+  ["gpt2 in parts"] = check("4", "mesh=2x1x2", "micro_batches=2", "freeze=embed|fc1"),
+  ["gpt2 in bf16"] = check("2", "mesh=1x1x2", "dtype=bf16", "sequence_parallel=true"),
+  ["llama"] = check("2", "mesh=1x1x2", "model=llama"),
+  ["llama with shards"] = check("4", "mesh=1x2x2", "model=llama", "sequence_parallel=true", "tied=true"),
+  ["mixer"] = check("4", "mesh=1x2x2", "model=mixer"),
+  ["mixer sequence"] = check("2", "mesh=1x1x2", "model=mixer", "sequence_parallel=true"),
+  ["shared"] = check("4", "mesh=1x1x4", "model=shared"),
+  ["by hand"] = check("2", "mesh=1x1x2", "model=by_hand"),
+  ["by hand with shards"] = check("4", "mesh=1x2x2", "model=by_hand", "sequence_parallel=true"),
+  ["part"] = run("4", "mesh=1x2x2", "steps=1", "full=layers.0.mlp.fc2.weight"),
+  ["heads"] = run("4", "mesh=1x1x4", "model=llama"),
+  ["uneven"] = run("2", "mesh=1x1x2", "model=mixer", "hidden=47"),
+  ["style"] = run("2", "mesh=1x1x2", "model=mixer", "style=colwize"),
+  ["dimension"] = run("2", "mesh=1x1x2", "model=mixer", "dimension=tensr"),
+  ["data"] = run("2", "mesh=1x1x2", "shared=false"),
+  ["checkpoint"] = run("2", "mesh=1x1x2", "steps=1", "saves=build/never-written"),
+  ["explain"] = { "explain", RECIPE, "-n", "4", "mesh=1x2x2" },
+}
+
+local ended
+
+local function of(name)
+  ended = ended or program.run_all(cases)
+  return ended[name]
+end
+
+local function equals_one_rank(...)
+  for _, name in ipairs({ ... }) do
+    assert.equal(0, of(name).status, name .. ": " .. of(name).err .. of(name).out)
+    has(of(name).out, "equal within tolerance | parameters")
+  end
+end
+
+local function refused(name, status, ...)
+  assert.equal(status, of(name).status, of(name).err)
+  for _, facts in ipairs({ ... }) do has(of(name).err, facts) end
+end
+
+describe("a tensor dimension", function()
+  it("T1 trains GPT-2 and Llama as one rank does, with dropout, a tied head and bf16", function()
+    equals_one_rank("gpt2", "gpt2 over four", "gpt2 in bf16", "llama")
+  end)
+
+  it("T1 trains modules that no preset knows", function()
+    equals_one_rank("mixer", "mixer sequence", "shared", "by hand")
+  end)
+
+  it("T5 composes with shards, replicas, micro-batches, recomputation and frozen parameters", function()
+    equals_one_rank("gpt2 with shards", "gpt2 with replicas and shards", "gpt2 in parts", "llama with shards",
+      "by hand with shards")
+  end)
+
+  it("T1 shows the part of a parameter that a rank has, and the whole", function()
+    assert.equal(0, of("part").status, of("part").err)
+    has(of("part").out, "[32,128]")
+    has(of("part").out, "rows 0 to 15 of [32,64] | part 0 of 2 | axis 1")
+  end)
+
+  it("T13 refuses heads that would be cut, and sizes that the ranks do not divide", function()
+    refused("heads", 2, "layers.0.attn | reshape | tensor | 4 ranks")
+    refused("uneven", 2, "layers.0.down.weight | 2 ranks | axis 1 | 47 | 48")
+  end)
+
+  it("T1 names a style or a dimension that there is not, with the nearest", function()
+    refused("style", 2, "placements | rule 1 | colwize | colwise")
+    refused("dimension", 2, "placements | rule 1 | tensr | tensor")
+  end)
+
+  it("T7 refuses data that gives each rank other samples", function()
+    refused("data", 2, "tensor | 1x1x2 | mesh = mesh")
+  end)
+
+  it("T6 refuses checkpoints of divided parameters", function()
+    refused("checkpoint", 3, "checkpoints | embed.weight | not supported")
+    assert.is_nil(io.open("build/never-written/latest"))
+  end)
+
+  it("T1 is explained: the style of each parameter, its rule and its bytes", function()
+    assert.equal(0, of("explain").status, of("explain").err)
+    has(of("explain").out, "placements")
+    has(of("explain").out, "layers.0.mlp.fc2.weight | tensor rowwise | axis 1")
+  end)
+end)
