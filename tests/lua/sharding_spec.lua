@@ -297,7 +297,7 @@ describe("fully_shard", function()
       world.describe(0, 8)
       local mesh = ms.init_device_mesh("cpu", "2x2x2", { "pipe", "replicate", "shard" })
       shard({ mesh = mesh }):handle()
-    end, "replicates | shards" },
+    end, "pipe | role" },
   }) do
     it("refuses " .. title, function()
       local text = message(case[1])

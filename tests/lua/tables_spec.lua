@@ -178,11 +178,13 @@ describe("the table of policies", function()
   end)
 end)
 
--- The plan of a small model on 2 x 2 ranks.
-local function sharded_plan(over_replicate)
-  world.describe(0, 4)
-  local model = ms.fully_shard(fixture.gpt2(), { mesh = { 2, 2 }, shared_masters = false,
-    shard_optimizer_over_replicate = over_replicate })
+-- The plan of a small model on 2 x 2 ranks, or on 2 x 2 x tensor.
+local function sharded_plan(over_replicate, tensor)
+  local model = fixture.gpt2()
+  world.describe(0, 4 * (tensor or 1))
+  ms.fully_shard(model, { shared_masters = false, shard_optimizer_over_replicate = over_replicate,
+    mesh = tensor and ms.init_device_mesh("cpu", { 2, 2, tensor }, { "replicate", "shard", "tensor" }) or { 2, 2 },
+    placements = tensor and ms.rules.tensor_parallel(model) or nil, sequence_parallel = tensor ~= nil })
   local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 }, clip_grad_norm = 1,
     loss = ms.loss.cross_entropy }
   local batch = ms.zeros { 2, 4, dtype = "i32" }
@@ -207,13 +209,13 @@ describe("the table of mesh roles", function()
   it("S2 names every collective of a plan, by stream, and no other", function()
     local expected, found = {}, {}
     for _, role in ipairs(roles.all) do
-      assert.equal(role.data == true, role.collectives ~= nil, role.name)
+      assert.equal((role.data or role.model) == true, role.collectives ~= nil, role.name)
       for stream, ops in pairs(role.collectives or {}) do
         for _, op in ipairs(ops) do expected[role.name .. " " .. stream .. " " .. op] = true end
       end
     end
-    for _, over_replicate in ipairs({ false, true }) do
-      for _, phase in ipairs(json.decode(sharded_plan(over_replicate):json()).phases) do
+    for _, plan in ipairs({ sharded_plan(false), sharded_plan(true), sharded_plan(false, 2) }) do
+      for _, phase in ipairs(json.decode(plan:json()).phases) do
         for _, instruction in ipairs(phase.instructions) do
           if instruction.kind == "collective" then
             found[("%s %s %s"):format(instruction.dim, instruction.stream, instruction.op)] = true
