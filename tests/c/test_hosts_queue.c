@@ -269,6 +269,8 @@ static void H7_ranks_that_disagree_about_an_operation_in_the_queue_are_named(voi
   (void)state;
   reached = 0;
   run_ranks_on_hosts(&two_by_one, &ms_transport_tcp, differ_in_the_second, &(int){1});
+  reached = 0;
+  run_ranks_on_hosts(&two_by_two, &ms_transport_tcp, differ_in_the_second, &(int){1});
 }
 
 int main(void) {
