@@ -51,8 +51,9 @@ static int watch_link(ms_endpoint *endpoint, ms_tcp_peer *peer, double now) {
     peer->acked = acked;
     peer->acked_at = now;
   } else if (now - fmax(peer->acked_at, endpoint->common.awake_at) > limit) fail_link(endpoint, peer, limit);
-  /* A host without a route does not even send. A peer that reads nothing answers probes, at growing intervals. */
-  return owes || (queued && info.tcpi_last_ack_recv > 750 * endpoint->common.config.timeout);
+  /* A host without a route does not even send, and then its one probe counts. A peer that reads nothing answers each
+   * probe at once; but the kernel doubles the time between them, so that silence alone says nothing. */
+  return owes || (queued && info.tcpi_probes && info.tcpi_last_ack_recv > 750 * endpoint->common.config.timeout);
 }
 
 static void watch_process(ms_endpoint *endpoint, ms_tcp_peer *peer, double now, int owes) {
