@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/xxh3.h"
 #include "exec/params.h"
+#include "shard/divided.h"
 
 /* ROUND: bytes that are read, hashed and stored at a time; they fit the second-level cache. */
 enum { ROUND = 1 << 18, DIGITS = 16 };
@@ -15,28 +16,55 @@ typedef struct loading {
   ms_state *state;
   int param;
   int what;
-  const ms_safetensors *file;
+  const ms_saved_piece *piece;
   ms_safetensors_tensor tensor;
-  int index;
-  int64_t begin;       /* the parameter's element at the beginning of the tensor */
-  int64_t first, last; /* the parameter's elements to load: [first, last) */
-  float *owned;        /* address of element `first` if it is f32 in host memory; else NULL */
+  ms_division saved, mine; /* the parts of the parameter that the file and this rank have */
+  int same;                /* 1: saved and mine are one part */
+  int64_t first, last;     /* elements of this rank's part to load: [first, last) */
+  int64_t from, to;        /* the elements of the file's part among which these are */
+  float *owned;            /* address of element `first` if it is f32 in host memory; else NULL */
   void *round;
   XXH3_state_t *hash;
   int64_t *bytes;
 } loading;
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Stores what this rank owns of `count` elements that lie one after another in the parameter, from `index` on. */
+static int store_run(loading *l, int64_t index, int64_t count, const float *values) {
+  int64_t at = most(l->first, ms_division_below(&l->mine, index)), n;
+  const int64_t end = least(l->last, ms_division_below(&l->mine, index + count));
+  for (; at < end; at += n) {
+    const float *from = values + (ms_division_index(&l->mine, at, &n) - index);
+    n = least(n, end - at);
+    MS_TRY(ms_state_write(l->state, l->param, l->what, at, n, from));
+  }
+  return MS_OK;
+}
+
+/* Stores what this rank owns of elements [first, last) of the file's part. */
+static int store(loading *l, int64_t first, int64_t last, const float *values) {
+  const int64_t end = least(last, l->to);
+  int64_t at = most(first, l->from), n;
+  for (; at < end; at += n) {
+    const int64_t index = ms_division_index(&l->saved, at, &n);
+    n = least(n, end - at);
+    MS_TRY(store_run(l, index, n, values + (at - first)));
+  }
+  return MS_OK;
+}
+
 /* Reads bytes [from, to) of the tensor to *at, and stores the wanted elements in the state; directly, if all of them
  * are wanted and the state is in host memory. */
 static int read_round(loading *l, int64_t from, int64_t to, const void **at) {
-  int64_t first = l->begin + from / 4, last = l->begin + to / 4;
-  int64_t wanted = first > l->first ? first : l->first, end = last < l->last ? last : l->last;
-  void *into = l->owned && wanted == first && end == last ? l->owned + (first - l->first) : l->round;
-  MS_TRY(ms_safetensors_read(l->file, l->index, from, to - from, into));
+  const int64_t first = l->piece->first + from / 4, last = l->piece->first + to / 4;
+  const int direct = l->owned && l->same && first >= l->first && last <= l->last;
+  void *into = direct ? l->owned + (first - l->first) : l->round;
+  MS_TRY(ms_safetensors_read(l->piece->file, l->piece->tensor, from, to - from, into));
   *l->bytes += (to - from);
   *at = into;
-  if (into != l->round || end <= wanted) return MS_OK;
-  return ms_state_write(l->state, l->param, l->what, wanted, end - wanted, (float *)l->round + (wanted - first));
+  return direct ? MS_OK : store(l, first, last, into);
 }
 
 static int read_checked(loading *l, int64_t block, const char *checksums) {
@@ -58,27 +86,24 @@ static int read_checked(loading *l, int64_t block, const char *checksums) {
                  l->tensor.file, l->tensor.name, (long long)from, (long long)end, digits, checksums + block * DIGITS);
 }
 
-static int read_all(loading *l, const char *checksums) {
-  int64_t from = 4 * (l->first - l->begin), to = 4 * (l->last - l->begin);
-  if (checksums) {
+static int read_all(loading *l) {
+  const int64_t from = 4 * (l->from - l->piece->first), to = 4 * (l->to - l->piece->first);
+  if (l->piece->checksums) {
     for (int64_t block = from / MS_CHECKPOINT_BLOCK; block * MS_CHECKPOINT_BLOCK < to; block++)
-      MS_TRY(read_checked(l, block, checksums));
+      MS_TRY(read_checked(l, block, l->piece->checksums));
     return MS_OK;
   }
   const void *read;
-  for (int64_t at = from; at < to; at += ROUND) MS_TRY(read_round(l, at, at + ROUND < to ? at + ROUND : to, &read));
+  for (int64_t at = from; at < to; at += ROUND) MS_TRY(read_round(l, at, least(at + ROUND, to), &read));
   return MS_OK;
 }
 
-static int check(const loading *l, const char *checksums) {
+static int check(const loading *l) {
   const ms_safetensors_tensor *t = &l->tensor;
+  const char *checksums = l->piece->checksums;
   if (strcmp(t->dtype, "F32"))
     return MS_FAIL(MS_EDTYPE, "%s: tensor %s has dtype %s; a state can only be loaded from F32", t->file, t->name,
                    t->dtype);
-  if (l->begin < 0 || l->first < l->begin || l->last < l->first || l->last - l->begin > t->elements)
-    return MS_FAIL(MS_EINVAL, "%s: tensor %s: cannot load elements %lld to %lld: it holds %lld elements from %lld",
-                   t->file, t->name, (long long)l->first, (long long)l->last, (long long)t->elements,
-                   (long long)l->begin);
   int64_t blocks = (t->bytes + MS_CHECKPOINT_BLOCK - 1) / MS_CHECKPOINT_BLOCK;
   if (checksums && (int64_t)strlen(checksums) != blocks * DIGITS)
     return MS_FAIL(MS_EINVAL, "%s: tensor %s: its checksums have %zu digits, but its %lld blocks need %lld", t->file,
@@ -86,30 +111,56 @@ static int check(const loading *l, const char *checksums) {
   return MS_OK;
 }
 
-int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t count, const ms_safetensors *file, int i,
-                  int64_t begin, const char *checksums, int64_t *bytes) {
+/* Which elements of the file to read. */
+static int find_elements(loading *l, const ms_param *p) {
+  const ms_safetensors_tensor *t = &l->tensor;
+  const int64_t whole = ms_param_whole_numel(l->state->model, p), begin = l->piece->first;
+  int64_t run;
+  const ms_division *saved = &l->piece->part;
+  l->mine = ms_param_division(l->state->model, p, l->state->model->dim[MS_DIM_TENSOR].place);
+  l->saved = saved->stride ? *saved : (ms_division){.run = whole, .stride = whole};
+  if (l->saved.run < 1 || l->saved.origin < 0 || l->saved.stride > whole || whole % l->saved.stride ||
+      l->saved.origin > l->saved.stride - l->saved.run)
+    return MS_FAIL(MS_EINVAL, "%s: tensor %s: runs of %lld elements, from %lld on, one every %lld, are no part of %lld",
+                   t->file, t->name, (long long)l->saved.run, (long long)l->saved.origin, (long long)l->saved.stride,
+                   (long long)whole);
+  l->same = !memcmp(&l->saved, &l->mine, sizeof l->mine);
+  l->from = l->first;
+  l->to = l->last;
+  if (!l->same && l->last > l->first) {
+    l->from = most(begin, ms_division_below(&l->saved, ms_division_index(&l->mine, l->first, &run)));
+    l->to = ms_division_below(&l->saved, ms_division_index(&l->mine, l->last - 1, &run) + 1);
+    l->to = most(l->from, least(l->to, begin + t->elements));
+  }
+  if (begin >= 0 && l->from >= begin && l->to - begin <= t->elements) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "%s: tensor %s: cannot load elements %lld to %lld: it holds %lld elements from %lld",
+                 t->file, t->name, (long long)l->from, (long long)l->to, (long long)t->elements, (long long)begin);
+}
+
+int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t count, const ms_saved_piece *piece,
+                  int64_t *bytes) {
   MS_HANDLE(state, STATE);
-  MS_HANDLE(file, SAFETENSORS);
+  MS_GIVEN(piece);
+  MS_HANDLE(piece->file, SAFETENSORS);
   MS_GIVEN(bytes);
-  float *owned;
-  MS_TRY(ms_state_writable(state, param, what, first, count, &owned)); /* so first + count is a number */
-  loading l = {.state = state,
-               .param = param,
-               .what = what,
-               .file = file,
-               .index = i,
-               .begin = begin,
-               .first = first,
-               .last = first + count,
-               .owned = owned,
-               .bytes = bytes};
+  loading l = {
+      .state = state,
+      .param = param,
+      .what = what,
+      .piece = piece,
+      .first = first,
+      .bytes = bytes,
+  };
   int rc;
-  MS_TRY(ms_safetensors_describe(file, i, &l.tensor));
-  MS_TRY(check(&l, checksums));
+  MS_TRY(ms_state_writable(state, param, what, first, count, &l.owned));
+  l.last = first + count; /* a number: the rank owns them */
+  MS_TRY(ms_safetensors_describe(piece->file, piece->tensor, &l.tensor));
+  MS_TRY(check(&l));
+  MS_TRY(find_elements(&l, &state->model->param[param]));
   l.round = malloc(ROUND); /* not cleared: that would take longer than to load a small tensor */
   l.hash = XXH3_createState();
   if (!l.round || !l.hash) rc = MS_FAIL(MS_ENOMEM, "out of memory: loading %s", l.tensor.name);
-  else rc = read_all(&l, checksums);
+  else rc = read_all(&l);
   XXH3_freeState(l.hash);
   free(l.round);
   return rc;

@@ -24,8 +24,9 @@ enum { NICENESS = 10 };
 struct ms_save {
   ms_handle handle;
   ms_state *state;
-  ms_save_piece *piece; /* [n]; the save owns their texts */
-  int64_t *at;          /* [n + 1]: each piece's first element in the copy, and the copy's end */
+  ms_save_piece *piece;  /* [n]; the save owns their texts */
+  ms_division *division; /* [n] of each piece: see ms_part */
+  int64_t *at;           /* [n + 1]: each piece's first element in the copy, and the copy's end */
   int n;
   float *copy; /* NULL before the first asynchronous save */
   /* The current request; the save owns its texts. */
@@ -178,6 +179,7 @@ static int write_part(ms_save *save, const float *copy) {
       .writer = save->config.writer,
       .n = save->n,
       .piece = save->piece,
+      .division = save->division,
       .copy = copy,
       .at = save->at,
       .read = read_state,
@@ -350,6 +352,7 @@ static void destroy_save(void *object) {
     free((void *)save->piece[i].kind);
   }
   free(save->piece);
+  free(save->division);
   free(save->at);
 }
 
@@ -364,11 +367,13 @@ int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **o
   save->state = state;
   ms_handle_set_on(save, state);
   save->piece = ms_calloc(n, sizeof *save->piece);
+  save->division = ms_calloc(n, sizeof *save->division);
   save->at = ms_calloc(n + 1, sizeof *save->at);
-  if (!save->piece || !save->at) MS_GOTO(MS_ENOMEM);
+  if (!save->piece || !save->division || !save->at) MS_GOTO(MS_ENOMEM);
   for (int i = 0; i < n; i++) {
     save->n = i + 1;
     MS_GOTO(copy_piece(state, &save->piece[i], &pieces[i]));
+    MS_GOTO(ms_model_division(state->model, pieces[i].param, &save->division[i]));
   }
   MS_GOTO(place_pieces(save));
   *out = save;

@@ -19,8 +19,9 @@
 /* Draws elements [first, first + count) of this rank's part of the parameter. */
 static void draw(const ms_model *model, const ms_param *p, int64_t first, int64_t count, float *x) {
   const ms_param_config *c = &p->config;
+  const ms_division part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place);
   for (int64_t n, end = first + count; first < end; first += n, x += n) {
-    const int64_t index = ms_param_whole_index(model, p, model->dim[MS_DIM_TENSOR].place, first, &n);
+    const int64_t index = ms_division_index(&part, first, &n);
     if (n > end - first) n = end - first;
     ms_fill_initial_values(model->seed, p->name, c->init, c->init_a, c->init_b, index, n, x);
   }

@@ -76,9 +76,10 @@ static int64_t in_round(const gathering *g, int p, int64_t round, int64_t *at) {
 
 /* Puts n elements that a rank gives, from `at` of its part on, where they belong among the wanted ones. */
 static void put(const gathering *g, const request *giver, int64_t at, int64_t n, const float *given, float *out) {
-  const ms_param *p = &g->state->model->param[g->wanted->param];
+  const ms_model *model = g->state->model;
+  const ms_division part = ms_param_division(model, &model->param[g->wanted->param], giver->place);
   for (int64_t run, end = at + n; at < end; at += run, given += run) {
-    const int64_t index = ms_param_whole_index(g->state->model, p, giver->place, at, &run);
+    const int64_t index = ms_division_index(&part, at, &run);
     run = least(run, end - at);
     memcpy(out + (index - g->wanted->first), given, (size_t)run * sizeof *out);
   }
@@ -157,8 +158,9 @@ static void find_given(const ms_state *state, const ms_param *p, const ms_elemen
   const ms_model *model = state->model;
   int64_t first = 0, n = mine->sliced ? mine->count : ms_params_slice(state, p, &first);
   r->place = model->dim[MS_DIM_TENSOR].place;
-  r->gives = most(mine->first + first, ms_param_part_below(model, p, r->place, r->first));
-  const int64_t end = ms_param_part_below(model, p, r->place, r->first + r->count);
+  const ms_division part = ms_param_division(model, p, r->place);
+  r->gives = most(mine->first + first, ms_division_below(&part, r->first));
+  const int64_t end = ms_division_below(&part, r->first + r->count);
   r->given = most(0, least(mine->first + first + n, end) - r->gives);
   const int again = !mine->sliced && model->dim[MS_DIM_REPLICATE].place >= state->layout.replicas;
   if (again && is_of_all(state, p)) r->given = 0;
@@ -244,11 +246,11 @@ static int open_scattering(scattering *s, int64_t count) {
 static int take(ms_state *state, int param, const ms_elements *mine, int64_t begin, int64_t end, const float *given) {
   const ms_model *model = state->model;
   const ms_param *p = &model->param[param];
-  const int place = model->dim[MS_DIM_TENSOR].place;
-  int64_t at = most(p->first, ms_param_part_below(model, p, place, begin)), n;
-  const int64_t last = least(p->first + p->owned, ms_param_part_below(model, p, place, end));
+  const ms_division part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place);
+  int64_t at = most(p->first, ms_division_below(&part, begin)), n;
+  const int64_t last = least(p->first + p->owned, ms_division_below(&part, end));
   for (; at < last; at += n) {
-    const float *from = given + (ms_param_whole_index(model, p, place, at, &n) - begin);
+    const float *from = given + (ms_division_index(&part, at, &n) - begin);
     n = least(n, last - at);
     MS_TRY(ms_params_write(state, param, mine, at - p->first, n, from));
     MS_TRY(ms_outer_take(state, param, at - p->first, n, from));

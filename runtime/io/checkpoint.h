@@ -26,6 +26,7 @@ typedef struct ms_part {
   const char *head; /* NULL, or members of a JSON object: see part_head of ms_save_config */
   int writer, n;
   const ms_save_piece *piece;
+  const ms_division *division; /* [n] of each piece: the part of the parameter in which its elements are counted */
   /* Either the data of all pieces as stored in the file, at a page boundary of memory; piece i begins at element
    * at[i]. It is written past the page cache. */
   const float *copy;

@@ -96,14 +96,19 @@ static int write_piece(writing *w, int i) {
   return MS_OK;
 }
 
-static void describe(ms_text *json, const ms_save_piece *piece) {
+/* Of a piece of the whole parameter the division goes without saying: readers of files from before there were any. */
+static void describe(ms_text *json, const ms_save_piece *piece, const ms_division *part) {
   ms_text_append(json, "{\"name\":");
   ms_text_json_string(json, piece->name);
   ms_text_append(json, ",\"parameter\":");
   ms_text_json_string(json, piece->parameter);
   ms_text_append(json, ",\"kind\":");
   ms_text_json_string(json, piece->kind);
-  ms_text_append(json, ",\"first\":%lld,\"count\":%lld,\"xxh3\":\"", (long long)piece->first, (long long)piece->count);
+  ms_text_append(json, ",\"first\":%lld,\"count\":%lld,", (long long)piece->first, (long long)piece->count);
+  if (part->run != part->stride)
+    ms_text_append(json, "\"run\":%lld,\"stride\":%lld,\"origin\":%lld,", (long long)part->run, (long long)part->stride,
+                   (long long)part->origin);
+  ms_text_append(json, "\"xxh3\":\"");
 }
 
 static int write_pieces(writing *w) {
@@ -112,7 +117,7 @@ static int write_pieces(writing *w) {
                  w->part->writer);
   for (int i = 0; i < w->part->n; i++) {
     if (i) ms_text_append(&w->json, ",");
-    describe(&w->json, &w->part->piece[i]);
+    describe(&w->json, &w->part->piece[i], &w->part->division[i]);
     MS_TRY(write_piece(w, i));
     ms_text_append(&w->json, "\"}");
   }

@@ -237,13 +237,23 @@ MS_API int ms_checkpoint_remove(const char *path);
 MS_API int ms_checkpoint_read_manifest(const char *folder, char **text);
 /* The same for the part of writer `writer`, which is a file only if it was saved with part_head. */
 MS_API int ms_checkpoint_read_part(const char *folder, int writer, char **text);
-/* Restores elements [first, first + count) of a tensor of the state, which this rank must own, from the i-th tensor of
- * a file, whose F32 elements are [begin, ...) of it. checksums: 16 hexadecimal digits for each block of the tensor (see
- * MS_CHECKPOINT_BLOCK); every block that is needed is read whole and verified. NULL: no verification. Adds the bytes
- * read to *bytes. MS_EIO if a checksum differs; the state can be partly overwritten by then. No other rank may be
- * reading: see ms_state_write. */
-MS_API int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t count, const ms_safetensors *file,
-                         int i, int64_t begin, const char *checksums, int64_t *bytes);
+
+/* Elements of a parameter, or of a part of it, that a tensor of a file contains. */
+typedef struct ms_saved_piece {
+  const ms_safetensors *file;
+  int tensor;            /* its index in the file; its dtype must be F32 */
+  int64_t first;         /* its first element, counted in the flattened part */
+  ms_division part;      /* which part of the parameter; all 0: the whole */
+  const char *checksums; /* 16 hexadecimal digits for each block of the tensor (see MS_CHECKPOINT_BLOCK): every block
+                            that is needed is read whole and verified; NULL: no verification */
+} ms_saved_piece;
+
+/* Restores elements [first, first + count) of a tensor of the state, which this rank must own, from a piece. A piece of
+ * the part that this rank has must contain all of them; of a piece of another part, those are restored that it has.
+ * Adds the bytes read to *bytes. MS_EIO if a checksum differs; the state can be partly overwritten by then. No other
+ * rank may be reading: see ms_state_write. */
+MS_API int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t count,
+                         const ms_saved_piece *piece, int64_t *bytes);
 
 /* ffi:end */
 

@@ -91,6 +91,13 @@ typedef struct ms_model_dims {
   int sequence_parallel; /* 1: between layers, the ranks of the tensor dimension divide activations, too; default 0 */
 } ms_model_dims;
 
+/* Which elements of a flattened parameter make up a part of it: element e of the part is element
+ * e / run * stride + origin + e % run of the parameter. Of a parameter that is not divided, run and stride are its
+ * elements, and origin is 0. */
+typedef struct ms_division {
+  int64_t run, stride, origin;
+} ms_division;
+
 MS_API int ms_model_new(uint64_t seed, ms_model **model);
 MS_API void ms_model_free(ms_model *model);
 MS_API void ms_unit_config_default(ms_unit_config *config, int size);
@@ -109,9 +116,8 @@ MS_API int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const 
 /* The elements [first, first + count) of a flattened parameter that this rank owns; after ms_model_shard. Of a
  * parameter that is divided over the tensor dimension: of the flattened part. */
 MS_API int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *count);
-/* Of element `element` of the part of a flattened parameter that this rank's place in the tensor dimension has: *index
- * in the whole parameter, and *run, the number of elements from it on that follow each other in both. */
-MS_API int ms_model_whole_index(const ms_model *model, int param, int64_t element, int64_t *index, int64_t *run);
+/* The part of a parameter that this rank's place in the tensor dimension has; after ms_model_shard. */
+MS_API int ms_model_division(const ms_model *model, int param, ms_division *part);
 /* These change settings for plans compiled from now on, over the same state; earlier plans keep theirs. After an error,
  * nothing has changed. reshard and reshard_size are [units], as in ms_unit_config; reshard_size can be NULL: zeros. */
 MS_API int ms_model_set_reshard(ms_model *model, const int *reshard, const int *reshard_size);

@@ -5,39 +5,30 @@ int64_t ms_param_whole_numel(const ms_model *model, const ms_param *p) {
   return ms_param_is_divided(model, p) ? p->numel * model->dim[MS_DIM_TENSOR].size : p->numel;
 }
 
-/* Elements of the part from one cut to the next. */
-static int64_t run_of(const ms_model *model, const ms_param *p) {
+ms_division ms_param_division(const ms_model *model, const ms_param *p, int place) {
   int64_t run = 1;
-  if (!ms_param_is_divided(model, p)) return p->numel;
+  if (!ms_param_is_divided(model, p)) return (ms_division){.run = p->numel, .stride = p->numel};
   for (int d = p->config.tensor_axis; d < p->ndim; d++) run *= p->dims[d];
-  return run;
+  return (ms_division){.run = run, .stride = run * model->dim[MS_DIM_TENSOR].size, .origin = run * place};
 }
 
-int64_t ms_param_whole_index(const ms_model *model, const ms_param *p, int place, int64_t element, int64_t *run) {
-  const int64_t all = run_of(model, p), block = element / all, within = element % all;
-  *run = all - within;
-  if (!ms_param_is_divided(model, p)) return element;
-  return (block * model->dim[MS_DIM_TENSOR].size + place) * all + within;
+int64_t ms_division_index(const ms_division *part, int64_t element, int64_t *run) {
+  const int64_t within = element % part->run;
+  *run = part->run - within;
+  return element / part->run * part->stride + part->origin + within;
 }
 
-int ms_model_whole_index(const ms_model *model, int param, int64_t element, int64_t *index, int64_t *run) {
+int64_t ms_division_below(const ms_division *part, int64_t index) {
+  const int64_t within = index % part->stride - part->origin;
+  return index / part->stride * part->run + (within < 0 ? 0 : within > part->run ? part->run : within);
+}
+
+int ms_model_division(const ms_model *model, int param, ms_division *part) {
   MS_HANDLE(model, MODEL);
-  MS_GIVEN(index);
-  MS_GIVEN(run);
-  if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_model_whole_index");
+  MS_GIVEN(part);
+  if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_model_division");
   if (param < 0 || param >= model->params)
     return MS_FAIL(MS_EINVAL, "parameter %d: the model has parameters 0 to %d", param, model->params - 1);
-  const ms_param *p = &model->param[param];
-  if (element < 0 || element >= p->numel)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': this rank's part has elements 0 to %lld, not %lld", p->name,
-                   (long long)p->numel - 1, (long long)element);
-  *index = ms_param_whole_index(model, p, model->dim[MS_DIM_TENSOR].place, element, run);
+  *part = ms_param_division(model, &model->param[param], model->dim[MS_DIM_TENSOR].place);
   return MS_OK;
-}
-
-int64_t ms_param_part_below(const ms_model *model, const ms_param *p, int place, int64_t index) {
-  if (!ms_param_is_divided(model, p)) return index;
-  const int64_t run = run_of(model, p), whole = run * model->dim[MS_DIM_TENSOR].size;
-  const int64_t within = index % whole - place * run;
-  return index / whole * run + (within < 0 ? 0 : within > run ? run : within);
 }

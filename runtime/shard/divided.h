@@ -10,10 +10,13 @@
 #include "shard/model.h"
 
 int64_t ms_param_whole_numel(const ms_model *model, const ms_param *p);
-/* The index in the whole of element `element` of the part at `place` in the tensor dimension; *run: the number of
- * elements, with this one, that lie one after another in both. */
-int64_t ms_param_whole_index(const ms_model *model, const ms_param *p, int place, int64_t element, int64_t *run);
-/* The number of elements of that part with an index in the whole below `index`. */
-int64_t ms_param_part_below(const ms_model *model, const ms_param *p, int place, int64_t index);
+/* The part at `place` in the tensor dimension. */
+ms_division ms_param_division(const ms_model *model, const ms_param *p, int place);
+
+/* The index in the whole of an element of a part; *run: the number of elements, with this one, that lie one after
+ * another in both. */
+int64_t ms_division_index(const ms_division *part, int64_t element, int64_t *run);
+/* The number of elements of a part with an index in the whole below `index`. */
+int64_t ms_division_below(const ms_division *part, int64_t index);
 
 #endif

@@ -109,6 +109,14 @@ static ms_safetensors *open_file(const rig *r) {
   return file;
 }
 
+/* Loads elements [first, first + count) of a parameter from the first parameter's tensor, which begins at `begin`. */
+static int load(const rig *r, int param, int64_t first, int64_t count, const ms_safetensors *file, int64_t begin,
+                const char *checksums, int64_t *bytes) {
+  const ms_saved_piece piece = {
+      .file = file, .tensor = ms_safetensors_find(file, "param.0"), .first = begin, .checksums = checksums};
+  return ms_state_load(r->state, param, MS_TENSOR_PARAM, first, count, &piece, bytes);
+}
+
 /* ---- there and back ---- */
 
 static void goes_there_and_back(int asynchronous) {
@@ -132,8 +140,7 @@ static void goes_there_and_back(int asynchronous) {
   memset(after, 0, (size_t)count * sizeof *after);
   must(ms_state_write(r.state, 0, MS_TENSOR_PARAM, 0, count, after));
   ms_safetensors *file = open_file(&r);
-  int i = ms_safetensors_find(file, "param.0");
-  must(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, count, file, i, 0, digits, &bytes));
+  must(load(&r, 0, 0, count, file, 0, digits, &bytes));
   must(ms_state_read(r.state, 0, MS_TENSOR_PARAM, 0, count, after));
   assert_memory_equal(before, after, (size_t)count * sizeof *after);
   assert_true(bytes == 4 * count);
@@ -141,24 +148,26 @@ static void goes_there_and_back(int asynchronous) {
   memset(after, 0, (size_t)count * sizeof *after);
   must(ms_state_write(r.state, 0, MS_TENSOR_PARAM, 0, count, after));
   bytes = 0;
-  must(ms_state_load(r.state, 0, MS_TENSOR_PARAM, first, some, file, i, 0, digits, &bytes));
+  must(load(&r, 0, first, some, file, 0, digits, &bytes));
   assert_true(bytes == 2 * MS_CHECKPOINT_BLOCK);
   bytes = 0;
-  must(ms_state_load(r.state, 0, MS_TENSOR_PARAM, first, some, file, i, 0, NULL, &bytes));
+  must(load(&r, 0, first, some, file, 0, NULL, &bytes));
   assert_true(bytes == 4 * some);
   must(ms_state_read(r.state, 0, MS_TENSOR_PARAM, 0, count, after));
   assert_memory_equal(before + first, after + first, (size_t)some * sizeof *after);
   assert_true(after[first - 1] == 0 && after[first + some] == 0);
 
   digits[20] = digits[20] == '0' ? '1' : '0';
-  assert_fails(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, count, file, i, 0, digits, &bytes), MS_EIO, "damaged");
-  must(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, some, file, i, 0, digits, &bytes)); /* of another block */
+  assert_fails(load(&r, 0, 0, count, file, 0, digits, &bytes), MS_EIO, "damaged");
+  must(load(&r, 0, 0, some, file, 0, digits, &bytes)); /* of another block */
   digits[40] = '\0';
-  assert_fails(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, some, file, i, 0, digits, &bytes), MS_EINVAL, "3 | 48");
-  assert_fails(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, count, file, i, 5, NULL, &bytes), MS_EINVAL, "holds");
-  assert_fails(ms_state_load(r.state, 1, MS_TENSOR_PARAM, 0, count, file, i, 0, NULL, &bytes), MS_EINVAL, "owns");
-  assert_fails(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 1, INT64_MAX, file, i, 0, NULL, &bytes), MS_EINVAL,
-               "9223372036854775807 elements | owns");
+  assert_fails(load(&r, 0, 0, some, file, 0, digits, &bytes), MS_EINVAL, "3 | 48");
+  assert_fails(load(&r, 0, 0, count, file, 5, NULL, &bytes), MS_EINVAL, "holds");
+  assert_fails(load(&r, 1, 0, count, file, 0, NULL, &bytes), MS_EINVAL, "owns");
+  assert_fails(load(&r, 0, 1, INT64_MAX, file, 0, NULL, &bytes), MS_EINVAL, "9223372036854775807 elements | owns");
+  ms_saved_piece part = {.file = file, .tensor = ms_safetensors_find(file, "param.0"), .part = {3, 2, 0}};
+  assert_fails(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, some, &part, &bytes), MS_EINVAL,
+               "param.0 | runs of 3 | 2");
   ms_safetensors_close(file);
   ms_file_text_free(manifest);
   must(ms_checkpoint_remove(r.target));

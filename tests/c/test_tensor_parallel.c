@@ -18,7 +18,7 @@ static void T1_tensor_ranks_train_as_one_rank(void **state) {
   }
 }
 
-static void T5_tensor_with_shards_and_replicas_trains_as_one_rank(void **state) {
+static void T1_tensor_with_shards_and_replicas_trains_as_one_rank(void **state) {
   (void)state;
   static const int meshes[][3] = {{1, 2, 2}, {2, 1, 2}, {2, 2, 2}};
   for (int m = 0; m < 3; m++)
@@ -68,7 +68,7 @@ static void T1_sequence_parallel_ranks_train_as_one_rank(void **state) {
   }
 }
 
-static void T5_tensor_with_accumulation_recompute_and_frozen_weights(void **state) {
+static void T9_tensor_with_accumulation_recompute_and_frozen_weights(void **state) {
   (void)state;
   training_config c = divided(1, 2, 2);
   c.net.recompute = 1;
@@ -86,8 +86,8 @@ int main(void) {
       TEST(T1_tensor_ranks_train_as_one_rank),
       TEST(T2_the_collectives_of_a_step),
       TEST(T1_sequence_parallel_ranks_train_as_one_rank),
-      TEST(T5_tensor_with_shards_and_replicas_trains_as_one_rank),
-      TEST(T5_tensor_with_accumulation_recompute_and_frozen_weights),
+      TEST(T1_tensor_with_shards_and_replicas_trains_as_one_rank),
+      TEST(T9_tensor_with_accumulation_recompute_and_frozen_weights),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

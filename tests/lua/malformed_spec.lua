@@ -91,6 +91,11 @@ describe("a malformed file", function()
     end)
     refuses("files[1].tensors[2].name is", function(read) read.files[1].tensors[2] = read.files[1].tensors[1] end)
     refuses("parameters[2].name is", function(read) read.parameters[2].name = read.parameters[1].name end)
+    refuses("files[1].tensors[1].stride | whole number", function(read) read.files[1].tensors[1].run = 4 end)
+    refuses("files[1].tensors[1].origin | at most 4 | 5", function(read)
+      local tensor = read.files[1].tensors[1]
+      tensor.run, tensor.stride, tensor.origin = 4, 8, 5
+    end)
     refuses("parameters[1].shape | [8589934592,8589934592]", function(read)
       read.parameters[1].shape = { 2 ^ 33, 2 ^ 33 }
     end)

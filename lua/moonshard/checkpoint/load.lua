@@ -4,6 +4,7 @@
 local agreement = require("moonshard.distributed.agreement")
 local create = require("moonshard.tensor.create")
 local disks = require("moonshard.checkpoint.disks")
+local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
@@ -16,6 +17,13 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local load = {}
 
+-- The elements that the engine is asked to load from a piece. Of a piece of another part it takes those that are in it.
+local function wanted_of(owned, range)
+  if not division.equals(owned.part, range.piece.part) then return owned.first, owned.count end
+  local first = math.max(owned.first, range.from)
+  return first, math.min(owned.first + owned.count, range.to) - first
+end
+
 -- The pieces that this rank has to read, in file order.
 local function plan(checkpoint, session, wanted)
   local list, ema = {}, wanted.optimizer and checkpoint.manifest.ema and session.ema
@@ -23,8 +31,9 @@ local function plan(checkpoint, session, wanted)
   for _, owned in ipairs(owned_ranges.owned(session, wanted.optimizer, ema, { replica = replica })) do
     if owned.count > 0 then
       local kind = wanted.averages and checkpoint:kind_of_average(owned.param.fqn) or owned.kind
-      for _, range in ipairs(checkpoint:cover(kind, owned.param.fqn, owned.first, owned.count)) do
+      for _, range in ipairs(checkpoint:cover(kind, owned.param.fqn, owned.part, owned.first, owned.count)) do
         range.owned, range.tensor = owned, checkpoint:file(range.piece.file):tensor(range.piece.tensor)
+        range.first, range.count = wanted_of(owned, range)
         list[#list + 1] = range
       end
     end
@@ -48,11 +57,13 @@ local function reading(path, read, ...)
 end
 
 local function read_all(checkpoint, session, list, verify)
-  local bytes = ffi.new("int64_t[1]")
+  local bytes, saved = ffi.new("int64_t[1]"), ffi.new("ms_saved_piece")
   for _, range in ipairs(list) do
-    check(C.ms_state_load(session.state, range.owned.index, range.owned.what, range.first, range.count,
-      checkpoint:file(range.piece.file).handle, range.tensor.index, range.piece.first,
-      verify and range.piece.xxh3 or nil, bytes))
+    local piece = range.piece
+    saved.file, saved.tensor = checkpoint:file(piece.file).handle, range.tensor.index
+    saved.first, saved.checksums = piece.first, verify and piece.xxh3 or nil
+    saved.part.run, saved.part.stride, saved.part.origin = piece.part.run, piece.part.stride, piece.part.origin
+    check(C.ms_state_load(session.state, range.owned.index, range.owned.what, range.first, range.count, saved, bytes))
   end
   return tonumber(bytes[0])
 end

@@ -1,6 +1,7 @@
 -- The manifest of a checkpoint: describes the model and the location of every element. The engine adds the list of
 -- files and a checksum of the whole (checkpoint_commit.c). Version 2 is for hosts with folders of their own: its list
--- of files is in the parts, which are files, too (host_parts.lua).
+-- of files is in the parts, which are files, too (host_parts.lua). Version 3 is for models that a tensor dimension
+-- divides, in one folder or several: its pieces can be of parts of parameters.
 
 local args = require("moonshard.recipe.args")
 local engine = require("moonshard.base.ffi")
@@ -9,13 +10,14 @@ local json = require("moonshard.base.json")
 local optimizers = require("moonshard.engine.optimizers")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local host_parts = require("moonshard.checkpoint.host_parts")
+local placements = require("moonshard.shard.placements")
 local replicas = require("moonshard.checkpoint.replicas")
 local schema = require("moonshard.checkpoint.schema")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local manifest = {}
 
-local FORMAT, ONE_FOLDER, SEVERAL_FOLDERS = "moonshard checkpoint", 1, 2
+local FORMAT, ONE_FOLDER, SEVERAL_FOLDERS, DIVIDED = "moonshard checkpoint", 1, 2, 3
 
 -- Encodes lists that can be empty, which json.encode would write as objects.
 local function list_text(list)
@@ -47,6 +49,13 @@ local function optimizer_of(optimizer)
   return recorded
 end
 
+local function version_of(sharding, more)
+  for _, param in ipairs(sharding.params) do
+    if placements.divides(sharding, param) then return DIVIDED end
+  end
+  return more.hosts and SEVERAL_FOLDERS or ONE_FOLDER
+end
+
 ---The manifest without its files.
 ---@param session moonshard.Session
 ---@param more { step: integer, ranks: integer, generator: table?, schedule: table?, data: table?, model: table?,
@@ -57,7 +66,7 @@ function manifest.head(session, more)
   local mesh, text = session.sharding.mesh, {}
   local function add(key, value) text[#text + 1] = ('"%s":%s'):format(key, value) end
   add("format", json.encode(FORMAT))
-  add("version", more.hosts and SEVERAL_FOLDERS or ONE_FOLDER)
+  add("version", version_of(session.sharding, more))
   add("moonshard", json.encode(engine.version))
   add("saved_at", json.encode(os.date("!%Y-%m-%dT%H:%M:%SZ")))
   add("step", json.encode(more.step))
@@ -105,11 +114,11 @@ function manifest.read(path)
   if type(read) ~= "table" or read.format ~= FORMAT then
     errors.invalid("%s/manifest.json: not the manifest of a checkpoint%s", path, why and ": " .. why or "")
   end
-  if read.version ~= ONE_FOLDER and read.version ~= SEVERAL_FOLDERS then
-    errors.raise("MS_EUNSUPPORTED", "%s/manifest.json: version %s: this build reads versions %d and %d", path,
-      tostring(read.version), ONE_FOLDER, SEVERAL_FOLDERS)
+  if read.version ~= ONE_FOLDER and read.version ~= SEVERAL_FOLDERS and read.version ~= DIVIDED then
+    errors.raise("MS_EUNSUPPORTED", "%s/manifest.json: version %s: this build reads versions %d to %d", path,
+      tostring(read.version), ONE_FOLDER, DIVIDED)
   end
-  if read.version == SEVERAL_FOLDERS then
+  if read.version == SEVERAL_FOLDERS or read.version == DIVIDED and read.hosts ~= nil then
     schema.check_hosts(read, path)
     host_parts.read(read, path)
   end

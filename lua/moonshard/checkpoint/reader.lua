@@ -1,16 +1,19 @@
 -- Reads a checkpoint without a model: its parameters and any of their elements, whichever files contain them.
 
+local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local manifest = require("moonshard.checkpoint.manifest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local host_parts = require("moonshard.checkpoint.host_parts")
 local safetensors = require("moonshard.base.safetensors")
+local C, ffi = engine.C, engine.ffi
 
----@class moonshard.SavedPiece elements of a parameter in one file
+---@class moonshard.SavedPiece elements of a parameter, or of a part of it, in one file
 ---@field file string
 ---@field tensor string its name in the file
----@field first number
+---@field part moonshard.Division
+---@field first number of the flattened part
 ---@field count number
 ---@field xxh3 string 16 hexadecimal digits per block
 
@@ -23,19 +26,33 @@ Checkpoint.__index = Checkpoint
 
 local reader = {}
 
--- Pieces by kind and parameter, in the order of their elements.
-local function index(read)
-  local by_name = {}
+local function precedes(a, b)
+  if a.part.origin ~= b.part.origin then return a.part.origin < b.part.origin end
+  return a.first < b.first
+end
+
+local function numel(shape)
+  local n = 1
+  for _, size in ipairs(shape) do n = n * size end
+  return n
+end
+
+-- Pieces by kind and parameter, those of one part after each other in the order of their elements.
+local function pieces_of(read)
+  local by_name, elements = {}, {}
+  for _, param in ipairs(read.parameters) do elements[param.name] = numel(param.shape) end
   for _, file in ipairs(read.files) do
     for _, tensor in ipairs(file.tensors) do
       local name = owned_ranges.tensor_name(tensor.kind, tensor.parameter)
       by_name[name] = by_name[name] or {}
       table.insert(by_name[name], {
         file = file.file, tensor = tensor.name, first = tensor.first, count = tensor.count, xxh3 = tensor.xxh3,
+        part = tensor.run and { run = tensor.run, stride = tensor.stride, origin = tensor.origin }
+          or division.whole(elements[tensor.parameter] or tensor.first + tensor.count),
       })
     end
   end
-  for _, list in pairs(by_name) do table.sort(list, function(a, b) return a.first < b.first end) end
+  for _, list in pairs(by_name) do table.sort(list, precedes) end
   return by_name
 end
 
@@ -45,7 +62,7 @@ end
 function reader.open(path)
   local read = manifest.read(path)
   return setmetatable({
-    path = path, manifest = read, parameters = read.parameters, pieces = index(read), files = {},
+    path = path, manifest = read, parameters = read.parameters, pieces = pieces_of(read), files = {},
   }, Checkpoint)
 end
 
@@ -63,25 +80,30 @@ function Checkpoint:close()
   self.files = {}
 end
 
----The pieces that contain elements [first, first + count) of a parameter, and the elements in each. Parts of several
----hosts can contain the same elements. Raises MS_EINVAL when no piece contains some of them.
+---The pieces that contain elements [first, first + count) of a part of a parameter, and in each those among which they
+---are. Parts of several hosts can contain the same elements. Raises MS_EINVAL when no piece contains some of them.
 ---@param kind string "param", "exp_avg", ...
 ---@param fqn string
+---@param part moonshard.Division
 ---@param first number
 ---@param count number
----@return { piece: moonshard.SavedPiece, first: number, count: number }[]
-function Checkpoint:cover(kind, fqn, first, count)
-  local list, at, last = {}, first, first + count
+---@return { piece: moonshard.SavedPiece, from: number, to: number }[] elements [from, to) of the piece's part
+function Checkpoint:cover(kind, fqn, part, first, count)
+  local list, found, last = {}, 0, nil
   for _, piece in ipairs(self.pieces[owned_ranges.tensor_name(kind, fqn)] or {}) do
-    if at < last and piece.first <= at and piece.first + piece.count > at then
-      local stop = math.min(last, piece.first + piece.count)
-      list[#list + 1] = { piece = piece, first = at, count = stop - at }
-      at = stop
+    local from, to = piece.first, piece.first + piece.count
+    if last and division.equals(last.piece.part, piece.part) then from = math.max(from, last.to) end
+    local common = from < to and division.common(part, first, count, piece.part, from, to) or 0
+    if common > 0 then
+      last = { piece = piece, from = from, to = to }
+      list[#list + 1], found = last, found + common
     end
   end
-  if at < last then
-    errors.invalid("checkpoint %s: %s of %s: elements %.0f to %.0f are in no file%s", self.path, kind, fqn, at,
-      last, host_parts.describe_missing(self.manifest.missing))
+  if found < count then
+    errors.invalid("checkpoint %s: %s of %s: %.0f of its elements %.0f to %.0f%s are in no file%s", self.path, kind,
+      fqn, count - found, division.index(part, first), division.index(part, first + count - 1) + 1,
+      division.is_whole(part) and "" or ", of which this rank has a part,",
+      host_parts.describe_missing(self.manifest.missing))
   end
   return list
 end
@@ -103,6 +125,24 @@ function Checkpoint:kind_of_average(fqn)
   return "param"
 end
 
+-- Copies those of elements [first, first + count) of a parameter that a piece contains to their places in `out`.
+local function read_piece(file, range, first, count, out)
+  local piece = range.piece
+  local from = math.max(range.from, division.below(piece.part, first))
+  local to = math.min(range.to, division.below(piece.part, first + count))
+  local index, run = division.index(piece.part, from)
+  local is_run = run >= to - from
+  local read = is_run and out + (index - first) or ffi.new("float[?]", to - from)
+  file:read(piece.tensor, 4 * (from - piece.first), 4 * (to - from), read)
+  local at = is_run and to or from
+  while at < to do
+    index, run = division.index(piece.part, at)
+    run = math.min(run, to - at)
+    ffi.copy(out + (index - first), read + (at - from), 4 * run)
+    at = at + run
+  end
+end
+
 ---Copies elements of a parameter, f32, without verifying checksums (see verify).
 ---@param kind string
 ---@param fqn string
@@ -110,16 +150,18 @@ end
 ---@param count number
 ---@param out ffi.cdata* float[count]
 function Checkpoint:read(kind, fqn, first, count, out)
-  local at = engine.ffi.cast("float *", out)
-  for _, range in ipairs(self:cover(kind, fqn, first, count)) do
-    self:file(range.piece.file):read(range.piece.tensor, 4 * (range.first - range.piece.first), 4 * range.count, at)
-    at = at + range.count
+  local at, elements = ffi.cast("float *", out), 0
+  for _, param in ipairs(self.parameters) do
+    if param.name == fqn then elements = numel(param.shape) end
+  end
+  for _, range in ipairs(self:cover(kind, fqn, division.whole(elements), first, count)) do
+    read_piece(self:file(range.piece.file), range, first, count, at)
   end
 end
 
 -- The checksums of all blocks of a tensor, concatenated.
 local function checksums(file, name)
-  local tensor, parts, block = file:tensor(name), {}, tonumber(engine.C.MS_CHECKPOINT_BLOCK)
+  local tensor, parts, block = file:tensor(name), {}, tonumber(C.MS_CHECKPOINT_BLOCK)
   for at = 0, tensor.bytes - 1, block do
     parts[#parts + 1] = file:checksum(name, at, math.min(block, tensor.bytes - at))
   end

@@ -18,6 +18,7 @@ local manifest = require("moonshard.checkpoint.manifest")
 local newest = require("moonshard.checkpoint.newest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local host_parts = require("moonshard.checkpoint.host_parts")
+local placements = require("moonshard.shard.placements")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local save = {}
@@ -33,8 +34,9 @@ local NONE = -2 -- in the place of the number of a save
 ---@field save number? of the save in progress: different from every other's
 ---@field older string[] checkpoints to remove after it, if there are several disks
 
-local function fill(list, kept, i, range)
-  local piece, shape = list[i - 1], owned_ranges.shape(range.param.shape, range.param.numel, range.first, range.count)
+local function fill(sharding, list, kept, i, range)
+  local piece = list[i - 1]
+  local shape = owned_ranges.shape(placements.part(sharding, range.param), range.first, range.count)
   local name = owned_ranges.tensor_name(range.kind, range.param.fqn)
   kept[#kept + 1] = name
   piece.name, piece.parameter, piece.kind, piece.what = name, range.param.fqn, range.kind, range.what
@@ -53,7 +55,7 @@ local function saver_of(session, disk)
   end)
   local list, out = ffi.new("ms_save_piece[?]", #ranges), ffi.new("ms_save *[1]")
   for i, range in ipairs(ranges) do
-    fill(list, kept, i, range)
+    fill(session.sharding, list, kept, i, range)
     bytes = bytes + 4 * range.count
   end
   check(C.ms_save_new(state, #ranges, list, out))

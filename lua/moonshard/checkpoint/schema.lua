@@ -53,6 +53,7 @@ local TENSOR = {
   { "name", "string" }, { "parameter", "string" }, { "kind", "string" }, { "first", "count" }, { "count", "count" },
   { "xxh3", "checksums" },
 }
+local PART = { { "run", "positive" }, { "stride", "positive" }, { "origin", "count" } }
 
 ---@class moonshard.ManifestCheck
 ---@field path string of the checkpoint
@@ -111,6 +112,16 @@ local function check_parameters(check, parameters)
   end)
 end
 
+-- A piece can be of a part of its parameter.
+local function check_part(check, tensor, where)
+  if not (tensor.run or tensor.stride or tensor.origin) then return end
+  check_fields(check, tensor, where, PART)
+  if tensor.origin + tensor.run > tensor.stride then
+    refuse(check, where .. ".origin", ("at most %.0f, the stride without the run"):format(tensor.stride - tensor.run),
+      tensor.origin)
+  end
+end
+
 local function check_files(check, files)
   local seen = {}
   each(check, files, "files", function(file, where)
@@ -119,6 +130,7 @@ local function check_files(check, files)
     once(check, seen, file.file, where .. ".file")
     each(check, file.tensors, where .. ".tensors", function(tensor, place)
       check_fields(check, tensor, place, TENSOR)
+      check_part(check, tensor, place)
       once(check, names, tensor.name, place .. ".name")
     end)
   end)

@@ -2,6 +2,7 @@
 -- each rank reads only the elements that it owns, in pieces, so no rank ever holds more of the model.
 
 local clock = require("moonshard.base.clock")
+local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local hash = require("moonshard.base.hash")
 local world = require("moonshard.distributed.world")
@@ -33,14 +34,15 @@ end
 
 local function fill(session, index, source, scratch)
   local first, count, bytes = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), 0
-  local at, run, model = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), session.sharding:handle()
+  local model = session.sharding:handle()
+  local part = division.of(model, index)
   check(C.ms_model_owned(model, index, first, count))
   local begin, stop = tonumber(first[0]), tonumber(first[0] + count[0])
   while begin < stop do
     world.check_interrupt()
-    check(C.ms_model_whole_index(model, index, begin, at, run))
-    local n = math.min(PIECE, stop - begin, tonumber(run[0]))
-    bytes = bytes + source.read(tonumber(at[0]), n, scratch)
+    local at, run = division.index(part, begin)
+    local n = math.min(PIECE, stop - begin, run)
+    bytes = bytes + source.read(at, n, scratch)
     check(C.ms_state_write(session.state, index, C.MS_TENSOR_PARAM, begin, n, scratch))
     begin = begin + n
   end

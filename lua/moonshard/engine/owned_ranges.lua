@@ -1,11 +1,13 @@
 -- Which elements of the parameters and of the optimizer's state this rank owns, and which of these it writes to a
 -- checkpoint.
 --
--- A rank owns one range of elements of every parameter and of each of its moments; its replicas own the same ranges.
--- For a save, the ranges are concatenated and divided evenly among the replicas: all ranks write the same number of
--- bytes, and most tensors are still in one file. Ranges that no other replica has (shard_optimizer_over_replicate) are
--- written whole.
+-- A rank owns one range of elements of every parameter, or of its part of one that a tensor dimension divides, and of
+-- each of its moments; its replicas own the same ranges, as do the ranks of a tensor dimension of what it does not
+-- divide. For a save, the ranges that the same ranks own are concatenated and divided evenly among them: all write the
+-- same number of bytes, and most tensors are still in one file. Ranges that no other replica has
+-- (shard_optimizer_over_replicate) are not divided among replicas.
 
+local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local optimizers = require("moonshard.engine.optimizers")
 local placements = require("moonshard.shard.placements")
@@ -40,7 +42,8 @@ end
 ---@field index integer of the parameter, from 0
 ---@field kind string "param", "exp_avg", ...
 ---@field what integer the same as enum ms_tensor_kind
----@field first number first element of the range in the flattened parameter
+---@field part moonshard.Division of the parameter: what this rank's place in a tensor dimension has
+---@field first number first element of the range in the flattened part
 ---@field count number elements; can be 0
 ---@field sliced boolean whether no other replica has them, as each has a slice of the parameter
 ---@field replica integer? the only replica that has these values; nil: all have them
@@ -72,14 +75,14 @@ end
 ---  from 0; nil: as without local SGD. plan: where there is no state
 ---@return moonshard.OwnedRange[]
 function owned_ranges.owned(session, optimizer, ema, o)
-  placements.refuse(session.sharding, "checkpoints")
   local list, first, count = {}, ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
   local plan, replica, sliced = o and o.plan, o and o.replica, ffi.new("int[1]")
   local state = not plan and session:ensure_state()
   local all = { { kind = "param", what = C.MS_TENSOR_PARAM }, unpack(owned_ranges.states(optimizer, ema)) }
   local sync = session.sharding.local_sync
   local outer = replica and sync and owned_ranges.outer_states(sync) or nil
-  local most = #all + (outer and #outer or 0)
+  local most, parts, handle = #all + (outer and #outer or 0), {}, session.sharding:handle()
+  for i in ipairs(session.sharding.params) do parts[i] = division.of(handle, i - 1) end
   for place = 1, most do
     for i, param in ipairs(session.sharding.params) do
       local kind = kinds_of(param, all, outer, replica)[place]
@@ -87,7 +90,7 @@ function owned_ranges.owned(session, optimizer, ema, o)
         if plan then check(C.ms_plan_kept(plan.handle, i - 1, first, count, sliced))
         else check(C.ms_state_kept(state, i - 1, kind.what, first, count, sliced)) end
         list[#list + 1] = {
-          param = param, index = i - 1, kind = kind.kind, what = kind.what, replica = kind.replica,
+          param = param, index = i - 1, part = parts[i], kind = kind.kind, what = kind.what, replica = kind.replica,
           first = tonumber(first[0]), count = tonumber(count[0]), sliced = sliced[0] ~= 0,
         }
       end
@@ -98,45 +101,72 @@ end
 
 ---This rank's index among its replicas, and their number.
 ---@param sharding moonshard.Sharding
----@param disk moonshard.Disk? counts only the replicas on it
 ---@return integer index from 0
 ---@return integer replicas
-function owned_ranges.replica(sharding, disk)
+function owned_ranges.replica(sharding)
   local dim = sharding.replicate_dim
   if dim < 0 then return 0, 1 end
-  if not disk then return sharding.mesh:get_local_rank(dim), sharding.mesh:size(dim) end
-  local place, n = 0, 0
-  for _, rank in ipairs(sharding.mesh:get_group(dim)) do
+  return sharding.mesh:get_local_rank(dim), sharding.mesh:size(dim)
+end
+
+-- This rank's index among those along dimensions of the mesh, and their number; with a disk: of those on it.
+local function place_among(sharding, dims, disk)
+  local ranks, place, n = { sharding.rank }, 0, 0
+  for _, dim in ipairs(dims) do
+    local more = {}
+    for _, rank in ipairs(ranks) do
+      for _, other in ipairs(sharding.mesh:group_of(rank, dim)) do more[#more + 1] = other end
+    end
+    ranks = more
+  end
+  for _, rank in ipairs(ranks) do
     if rank == sharding.rank then place = n end
-    if disk.holds[rank] then n = n + 1 end
+    if not disk or disk.holds[rank] then n = n + 1 end
   end
   return place, n
 end
 
----The ranges that this rank writes: its share of what it and its replicas own, and what only it owns. Replicas on
----another disk do not share the work, so that ranks find what they own on theirs.
+-- Ranges by the dimensions of the mesh whose ranks own the same: { dims, total, list of ranges }.
+local function by_owners(sharding, owned)
+  local classes, by_key = {}, {}
+  for _, range in ipairs(owned) do
+    local dims = {}
+    if sharding.replicate_dim >= 0 and not (range.replica or range.sliced) then dims[1] = sharding.replicate_dim end
+    if sharding.tensor_dim >= 0 and not placements.divides(sharding, range.param) then
+      dims[#dims + 1] = sharding.tensor_dim
+    end
+    local key = table.concat(dims, ",")
+    local class = by_key[key]
+    if not class then
+      class = { dims = dims, total = 0, ranges = {} }
+      classes[#classes + 1], by_key[key] = class, class
+    end
+    class.total = class.total + range.count
+    class.ranges[#class.ranges + 1] = range
+  end
+  return classes
+end
+
+---The ranges that this rank writes: its share of what it and other ranks own, and what only it owns. Ranks on another
+---disk do not share the work, so that ranks find what they own on theirs.
 ---@param session moonshard.Session
 ---@param disk moonshard.Disk? nil: all ranks are on one
 ---@param plan moonshard.Plan? where there is no state
 ---@return moonshard.OwnedRange[] none of them empty
 function owned_ranges.written(session, disk, plan)
-  local place, replicas = owned_ranges.replica(session.sharding, disk)
-  local index = owned_ranges.replica(session.sharding)
-  local owned = owned_ranges.owned(session, session.optimizer, session.ema, { replica = index, plan = plan })
-  local function is_mine(range) return range.replica or range.sliced end
-  local total = 0
-  for _, range in ipairs(owned) do total = total + (is_mine(range) and 0 or range.count) end
-  local from, to = math.floor(total * place / replicas), math.floor(total * (place + 1) / replicas)
-  local list, at = {}, 0
-  for _, range in ipairs(owned) do
-    local first, last = math.max(from, at), math.min(to, at + range.count)
-    if is_mine(range) then
-      if range.count > 0 then list[#list + 1] = range end
-    elseif last > first then
-      range.first, range.count, at = range.first + (first - at), last - first, at + range.count
-      list[#list + 1] = range
-    else
-      at = at + range.count
+  local list, replica = {}, owned_ranges.replica(session.sharding)
+  local owned = owned_ranges.owned(session, session.optimizer, session.ema, { replica = replica, plan = plan })
+  for _, class in ipairs(by_owners(session.sharding, owned)) do
+    local place, owners = place_among(session.sharding, class.dims, disk)
+    local from, to = math.floor(class.total * place / owners), math.floor(class.total * (place + 1) / owners)
+    local at = 0
+    for _, range in ipairs(class.ranges) do
+      local first, last, count = math.max(from, at), math.min(to, at + range.count), range.count
+      if last > first then
+        range.first, range.count = range.first + (first - at), last - first
+        list[#list + 1] = range
+      end
+      at = at + count
     end
   end
   return list
@@ -161,13 +191,13 @@ function owned_ranges.tensor_name(kind, fqn)
 end
 
 ---The shape in which a range of a parameter is written: whole rows, or else a list of elements.
----@param shape integer[] of the parameter
----@param numel number
+---@param shape integer[] of the parameter, or of the rank's part of it
 ---@param first number
 ---@param count number
 ---@return integer[]
-function owned_ranges.shape(shape, numel, first, count)
-  local row = #shape > 0 and numel / shape[1] or 1
+function owned_ranges.shape(shape, first, count)
+  local row = 1
+  for d = 2, #shape do row = row * shape[d] end
   if #shape == 0 or first % row ~= 0 or count % row ~= 0 then return #shape == 0 and {} or { count } end
   return { count / row, unpack(shape, 2) }
 end

@@ -147,18 +147,6 @@ function placements.json(_, param)
   return placement and { tensor = { style = placement.style, axis = placement.axis } } or nil
 end
 
----Raises if something that needs whole parameters meets one that is divided.
----@param sharding moonshard.Sharding
----@param what string "checkpoints"
-function placements.refuse(sharding, what)
-  for _, param in ipairs(sharding.params) do
-    if placements.divides(sharding, param) then
-      errors.raise("MS_EUNSUPPORTED", "%s: the ranks of dimension tensor divide %s, and %s of divided parameters are "
-        .. "not supported yet", what, param.fqn, what)
-    end
-  end
-end
-
 -- ---- presets ----------------------------------------------------------------------------------------------------
 
 ---@param model moonshard.Module

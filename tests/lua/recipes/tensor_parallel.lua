@@ -7,7 +7,8 @@ local re = ms.re
 local cfg = ms.args {
   model = "gpt2", mesh = "1x1x2", steps = 3, batch = 2, micro_batches = 1, sequence_parallel = false, dtype = "f32",
   tied = false, dropout = ms.args.real(0), kv_heads = 2, heads = 4, hidden = 48, layout = "rows", recompute = false,
-  freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", saves = "", full = "",
+  freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
+  ema = false, loads = "", saves = "", exports = "", restores = false, resume = false,
 }
 local SEQ, DIM, VOCAB = 16, 32, 256
 
@@ -90,11 +91,37 @@ local data = ms.data.text {
 }
 local train = ms.trainer {
   model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.cross_entropy, clip_grad_norm = 1,
-  micro_batches = cfg.micro_batches,
+  micro_batches = cfg.micro_batches, ema = cfg.ema and { decay = 0.9 } or nil,
 }
-for step, batch in data:batches(cfg.steps) do ms.log(step, train:step(batch)) end
-if cfg.saves ~= "" then ms.checkpoint.save(train, cfg.saves) end
+-- On another mesh the ranks are given other samples, so the data's position would mean nothing.
+local position = cfg.resume and { data = data } or nil
+if cfg.loads ~= "" then ms.checkpoint.load(train, cfg.loads, position) end
+if cfg.steps > 0 then
+  for step, batch in data:batches(cfg.steps) do ms.log(step, train:step(batch)) end
+end
+if cfg.saves ~= "" then ms.checkpoint.save(train, cfg.saves, position) end
+if cfg.exports ~= "" then ms.huggingface.save(model, cfg.exports) end
 if cfg.full ~= "" then
   local whole, part = model:parameter(cfg.full), model:local_parameter(cfg.full)
   if ms.world().rank == 0 then print(whole, part) end
+end
+
+-- State dicts, a rank's parts and the whole, come back bit for bit; so does a layer that is unsharded in between.
+if cfg.restores then
+  local function values()
+    local list = {}
+    for name in model:named_parameters() do list[name] = model:parameter(name):reshape(-1):tolist() end
+    return list
+  end
+  local before, parts, full = values(), model:state_dict(), model:state_dict { full = true }
+  for what, restore in pairs({
+    parts = function() model:load_state_dict(parts) end,
+    full = function() model:load_state_dict(full, { full = true }) end,
+  }) do
+    for _, batch in data:batches(1) do train:step(batch) end
+    restore()
+    for name, list in pairs(values()) do
+      for i, value in ipairs(list) do assert(value == before[name][i], what .. ": " .. name) end
+    end
+  end
 end
