@@ -106,7 +106,8 @@ if cfg.full ~= "" then
   if ms.world().rank == 0 then print(whole, part) end
 end
 
--- State dicts, a rank's parts and the whole, come back bit for bit; so does a layer that is unsharded in between.
+-- State dicts, a rank's parts and the whole, come back bit for bit; copies in full are the values, and edits of them
+-- reach the parts.
 if cfg.restores then
   local function values()
     local list = {}
@@ -123,5 +124,14 @@ if cfg.restores then
     for name, list in pairs(values()) do
       for i, value in ipairs(list) do assert(value == before[name][i], what .. ": " .. name) end
     end
+  end
+  for name, copy in pairs(model:unshard()) do
+    for i, value in ipairs(copy:reshape(-1):tolist()) do assert(value == before[name][i], "unshard: " .. name) end
+  end
+  ms.with_full_params(model, function(params)
+    for name in pairs(before) do params[name] = params[name] * 2 end
+  end)
+  for name, list in pairs(values()) do
+    for i, value in ipairs(list) do assert(value == 2 * before[name][i], "edited: " .. name) end
   end
 end
