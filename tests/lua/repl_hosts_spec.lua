@@ -292,7 +292,8 @@ describe("moonshard repl --hosts in a terminal", function()
       end)
     end
     with_terminal("a,b", function(terminal)
-      os.execute(("pkill -TERM -P %d"):format(terminal.pid)) -- the command that the shell started
+      -- The command that the shell started.
+      os.execute(("kill -TERM $(cat /proc/%d/task/%d/children)"):format(terminal.pid, terminal.pid))
       ends(terminal, 143)
     end)
   end)
