@@ -18,6 +18,7 @@ static void destroy_graph(void *object) {
   free(graph->values);
   free(graph->nodes);
   free(graph->outputs);
+  free(graph->conversions);
   free(graph->param_values);
   free(graph->param_grads);
 }
@@ -101,6 +102,9 @@ int ms_graph_copy(const ms_graph *graph, ms_graph **copy) {
   MS_GOTO(copy_array(graph->values, graph->n_values, sizeof *g->values, (void **)&g->values, &g->values_capacity));
   MS_GOTO(copy_array(graph->nodes, graph->n_nodes, sizeof *g->nodes, (void **)&g->nodes, &g->nodes_capacity));
   MS_GOTO(copy_array(graph->outputs, graph->n_outputs, sizeof *g->outputs, (void **)&g->outputs, &g->outputs_capacity));
+  MS_GOTO(copy_array(graph->conversions, graph->n_conversions, sizeof *g->conversions, (void **)&g->conversions,
+                     &g->conversions_capacity));
+  g->n_conversions = graph->n_conversions;
   g->n_values = graph->n_values;
   g->n_nodes = graph->n_nodes;
   g->n_outputs = graph->n_outputs;
@@ -109,6 +113,7 @@ int ms_graph_copy(const ms_graph *graph, ms_graph **copy) {
   for (int v = 0; v < g->n_values; v++) g->values[v].name = adopt(g, g->values[v].name, &rc);
   for (int n = 0; n < g->n_nodes; n++) g->nodes[n].scope = adopt(g, g->nodes[n].scope, &rc);
   for (int o = 0; o < g->n_outputs; o++) g->outputs[o].name = adopt(g, g->outputs[o].name, &rc);
+  for (int k = 0; k < g->n_conversions; k++) g->conversions[k].scope = adopt(g, g->conversions[k].scope, &rc);
   g->scope = adopt(g, graph->scope, &rc);
   if (rc) goto fail;
   for (int p = 0; p < g->n_params; p++) {

@@ -9,6 +9,7 @@
 #define MS_GRAPH_GRAPH_H
 
 #include "base/handle.h"
+#include "graph/placement.h"
 #include "kernels/op.h"
 #include "moonshard.h"
 
@@ -62,6 +63,17 @@ typedef struct ms_graph_cache {
   void (*release)(void *data);
 } ms_graph_cache;
 
+/* A change of placement that the partition pass has inserted (partition.h). */
+typedef struct ms_conversion {
+  int op, backward;  /* in forward, and what it takes in backward: MS_OP_*; backward is -1 if it moves nothing */
+  const char *scope; /* of the node in the local graph */
+  int value, reader; /* value of the traced graph; node of the traced graph that reads it, -1: loss or output */
+  int dim;           /* enum ms_model_dim */
+  int64_t ranks;
+  ms_placement from, to;
+  ms_value_info whole; /* the value in the traced graph: what a collective moves, all ranks' parts together */
+} ms_conversion;
+
 struct ms_graph {
   ms_handle handle;
   ms_graph_cache *cache; /* can be filled even if the graph is const */
@@ -80,7 +92,9 @@ struct ms_graph {
   const char *scope;                       /* current */
   int region;                              /* current */
   unsigned char recompute_op[MS_OP_COUNT]; /* 1: nodes of this op are recomputed in the current region */
-  char **interned;                         /* hash table with interned_capacity slots; NULL: empty slot */
+  ms_conversion *conversions;              /* in program order; scopes belong to the graph */
+  int n_conversions, conversions_capacity;
+  char **interned; /* hash table with interned_capacity slots; NULL: empty slot */
   int n_interned, interned_capacity;
 };
 

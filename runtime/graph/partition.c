@@ -221,7 +221,6 @@ fail:
 void ms_partition_free(ms_partition *partition) {
   ms_graph_free(partition->graph);
   free(partition->params);
-  free(partition->conversions);
   *partition = (ms_partition){0};
 }
 

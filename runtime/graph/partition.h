@@ -56,21 +56,11 @@ typedef struct ms_partition_spec {
   int n_inputs; /* inputs that are not named are the same on every rank */
 } ms_partition_spec;
 
-/* One conversion that the pass has inserted. */
-typedef struct ms_conversion {
-  int op, backward;  /* in forward, and what it takes in backward: MS_OP_*; backward is -1 if it moves nothing */
-  const char *scope; /* of the node in the local graph */
-  int value, reader; /* value of the traced graph; node of the traced graph that reads it, -1: loss or output */
-  ms_placement from, to;
-  ms_value_info whole; /* the value in the traced graph: what a collective moves, all ranks' parts together */
-} ms_conversion;
-
 typedef struct ms_partition {
-  ms_graph *graph;            /* one rank's; ms_partition_free frees it unless the caller takes it and sets NULL */
-  ms_placement *params;       /* [n_params]; what it says of a parameter that the graph does not use has no meaning */
-  ms_placement loss;          /* MS_INVARIANT or, with divides_samples, MS_PARTIAL */
-  ms_conversion *conversions; /* in program order; scopes belong to the graph */
-  int n_conversions, conversions_capacity;
+  ms_graph *graph; /* one rank's, which lists the conversions; ms_partition_free frees it unless the caller takes it
+                      and sets NULL */
+  ms_placement *params; /* [n_params]; what it says of a parameter that the graph does not use has no meaning */
+  ms_placement loss;    /* MS_INVARIANT or, with divides_samples, MS_PARTIAL */
 } ms_partition;
 
 /* The traced graph does not change. On failure nothing is to be freed; the error names the node's scope. */

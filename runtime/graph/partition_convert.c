@@ -64,16 +64,17 @@ static ms_attrs attrs_of(const ms_walk *w, const step *s, ms_placement from, ms_
 /* ---- nodes and the log ------------------------------------------------------------------------------------------ */
 
 static int record(ms_walk *w, const step *s, int v, ms_placement from, ms_placement to, const ms_node *reader) {
-  ms_partition *result = w->result;
-  const ms_graph *local = result->graph;
-  MS_TRY(ms_grow((void **)&result->conversions, &result->conversions_capacity, result->n_conversions + 1,
-                 sizeof *result->conversions));
-  result->conversions[result->n_conversions++] = (ms_conversion){
+  ms_graph *local = w->result->graph;
+  MS_TRY(ms_grow((void **)&local->conversions, &local->conversions_capacity, local->n_conversions + 1,
+                 sizeof *local->conversions));
+  local->conversions[local->n_conversions++] = (ms_conversion){
       .op = s->op,
       .backward = w->values[v].wanted ? s->backward : -1,
       .scope = local->nodes[local->n_nodes - 1].scope,
       .value = v,
       .reader = reader ? (int)(reader - w->traced->nodes) : -1,
+      .dim = w->spec->dim,
+      .ranks = w->spec->ranks,
       .from = from,
       .to = to,
       .whole = w->traced->values[v].info,

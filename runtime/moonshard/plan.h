@@ -186,6 +186,20 @@ MS_API int ms_plan_kept(const ms_plan *plan, int param, int64_t *first, int64_t 
  * all. */
 MS_API int ms_plan_kept_activations(const ms_plan *plan, const char *module, int64_t *bytes);
 
+/* A change of a value's placement on the ranks of a mesh dimension that divides layers. The plan owns the texts. */
+typedef struct ms_plan_conversion {
+  const char *scope;                    /* the module that needs it; of a sum: the module that made the summands */
+  int mesh_dim;                         /* the mesh dimension */
+  const char *forward, *backward;       /* ops: "reduce_scatter", "all_gather"; "": the gradient needs none */
+  char from[64], to[64];                /* "partial", "shard of axis 1" */
+  ms_value_info value;                  /* of all ranks together */
+  double forward_bytes, backward_bytes; /* that a rank sends and receives in a micro-batch, as in ms_unit_cost; what
+                                           recomputation repeats is not counted again */
+} ms_plan_conversion;
+/* The changes of placement of a training step, or of evaluation if the plan does not train, in program order: list gets
+ * the first `capacity`; *n is their total number. */
+MS_API int ms_plan_conversions(const ms_plan *plan, int capacity, ms_plan_conversion *list, int *n);
+
 /* An exposed collective: while it runs, events let no kernel of this rank compute. The plan owns the texts. */
 typedef struct ms_exposed {
   int instruction; /* its number in ms_plan_dump */

@@ -82,8 +82,7 @@ static int copy_scope(ms_plan *plan, const char *from, const char **own) {
   return MS_OK;
 }
 
-/* Returns the plan's copy of a scope string, which it makes at the first use. */
-static int own_scope(ms_plan *plan, const char *from, const char **own) {
+int ms_plan_own_scope(ms_plan *plan, const char *from, const char **own) {
   if (plan->latest_scope.from != from) {
     if (2 * plan->scopes >= plan->scope_slots) MS_TRY(widen_scopes(plan));
     ms_scope *scope = slot_of(plan->scope, plan->scope_slots, from);
@@ -120,7 +119,7 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
   instr->kind = MS_INSTR_KERNEL;
   instr->stream = MS_STREAM_COMPUTE;
   instr->backward = backward;
-  MS_TRY(own_scope(plan, scope ? scope : "", &instr->scope));
+  MS_TRY(ms_plan_own_scope(plan, scope ? scope : "", &instr->scope));
   MS_TRY(take_places(plan, inputs + outputs, &instr->in));
   instr->out = instr->in + inputs;
   for (int i = 0; i < inputs; i++) {
@@ -198,7 +197,7 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
 int ms_plan_collective_of(ms_plan *plan, int phase, int stream, int kind, int dim, const char *scope,
                           const ms_plan_part *part) {
   MS_TRY(ms_plan_collective(plan, phase, stream, kind, dim, 0, -1, 1, part));
-  return own_scope(plan, scope, &plan->phase[phase].instr[plan->phase[phase].n - 1].scope);
+  return ms_plan_own_scope(plan, scope, &plan->phase[phase].instr[plan->phase[phase].n - 1].scope);
 }
 
 void ms_plan_mark_local(ms_plan *plan, int phase) {

@@ -247,6 +247,7 @@ static int compile_all(compilation *c) {
   MS_GOTO(run_passes(c, 0, GRAPH_PASSES));
   MS_GOTO(put_into_cache(c, 0, &c->training));
   MS_GOTO(put_into_cache(c, 1, &c->evaluation));
+  MS_GOTO(ms_plan_keep_conversions(c->plan, c->training.graph ? c->training.graph : c->evaluation.graph));
   return run_passes(c, GRAPH_PASSES, MS_PLAN_PASSES);
 fail:
   ms_graph_free(graph_of(&c->training));

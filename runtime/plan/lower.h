@@ -32,6 +32,12 @@ int ms_unit_is_direct(const ms_model *model, int unit);
 /* The builder (builder.c). ms_plan_buffer returns the index of the new buffer in *buffer. */
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer);
 /* Appends an instruction to the phase's program and extends the lifetimes of the buffers it names. */
+/* Finds the plan's copy of a scope string, which it makes at the first use. */
+int ms_plan_own_scope(ms_plan *plan, const char *from, const char **own);
+/* What an op moves of a value between ranks, counted as its collective is. */
+double ms_across_bytes(int op, const ms_value_info *whole, int64_t ranks);
+/* Keeps what ms_plan_conversions tells. */
+int ms_plan_keep_conversions(ms_plan *plan, const ms_graph *graph);
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                    const ms_ref *out, const char *scope, int backward);
 /* Gives an instruction its prepared call, which the plan owns and all equal instructions share, with its hash and

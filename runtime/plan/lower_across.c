@@ -168,6 +168,18 @@ int ms_across_check(const ms_model *model, const ms_graph *graph) {
   return MS_OK;
 }
 
+double ms_across_bytes(int op, const ms_value_info *whole, int64_t ranks) {
+  static const int kinds[MS_OP_COUNT] = {[MS_OP_all_reduce] = 1 + MS_COLL_ALL_REDUCE,
+                                         [MS_OP_reduce_scatter] = 1 + MS_COLL_REDUCE_SCATTER,
+                                         [MS_OP_all_gather] = 1 + MS_COLL_ALL_GATHER,
+                                         [MS_OP_all_to_all] = 1 + MS_COLL_ALL_GATHER};
+  const int kind = kinds[op] - 1;
+  const ms_coll_part part = {.count = kind == MS_COLL_ALL_REDUCE ? ms_numel(whole) : ms_numel(whole) / ranks,
+                             .src_dtype = whole->dtype,
+                             .dst_dtype = whole->dtype};
+  return kind < 0 ? 0 : ms_coll_bytes(kind, (int)ranks, &part, 1);
+}
+
 int ms_lower_across(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
   const ms_dim_group *group = &l->model->dim[n->attrs.i[0]];
   const ms_attrs once = {.f = {group->place == 0, 0}};

@@ -31,6 +31,7 @@ static void destroy_plan(void *object) {
     next = plan->places->next;
     free(plan->places);
   }
+  free(plan->conversion);
   free(plan->kept_unsharded);
   free(plan->deferred_gradients);
   free(plan->has_gradient);

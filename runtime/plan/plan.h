@@ -209,6 +209,8 @@ struct ms_plan {
   ms_scope latest_scope; /* consecutive instructions mostly have the same scope */
   ms_scope_texts *scope_texts;
   ms_places *places;
+  ms_plan_conversion *conversion; /* [conversions] */
+  int conversions;
   ms_prepared prepared;
   double compile_seconds;
   ms_plan_pass pass[MS_PLAN_PASSES];

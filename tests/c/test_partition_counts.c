@@ -207,7 +207,7 @@ static void T11_a_graph_without_a_loss_is_divided_for_forward(void **state) {
   must(trial_partition(&t));
   assert_int_equal(trial_local(&t)->n_nodes, 4);
   assert_int_equal(trial_count(trial_local(&t), MS_OP_all_reduce, 0), 1);
-  assert_int_equal(t.part[0].n_conversions, 1);
+  assert_int_equal(trial_local(&t)->n_conversions, 1);
 }
 
 /* Rewrites see what they know: the bias of divided rows is in the product, and residuals join their norms. */
@@ -225,8 +225,8 @@ static void T11_divided_graphs_are_fused(void **state) {
 /* ---- the log ---------------------------------------------------------------------------------------------------- */
 
 static const ms_conversion *find_conversion(int op, const char *scope, int skipped) {
-  for (int k = 0; k < t.part[0].n_conversions; k++) {
-    const ms_conversion *c = &t.part[0].conversions[k];
+  for (int k = 0; k < trial_local(&t)->n_conversions; k++) {
+    const ms_conversion *c = &trial_local(&t)->conversions[k];
     if (c->op == op && !strcmp(c->scope, scope) && skipped-- == 0) return c;
   }
   return NULL;

@@ -29,6 +29,7 @@ local cases = {
   ["style"] = run("2", "mesh=1x1x2", "model=mixer", "style=colwize"),
   ["dimension"] = run("2", "mesh=1x1x2", "model=mixer", "dimension=tensr"),
   ["data"] = run("2", "mesh=1x1x2", "shared=false"),
+  ["explain json"] = { "explain", RECIPE, "-n", "2", "mesh=1x1x2", "sequence_parallel=true", "--json" },
   ["explain"] = { "explain", RECIPE, "-n", "4", "mesh=1x2x2" },
 }
 
@@ -89,5 +90,22 @@ describe("a tensor dimension", function()
     assert.equal(0, of("explain").status, of("explain").err)
     has(of("explain").out, "placements")
     has(of("explain").out, "layers.0.mlp.fc2.weight | tensor rowwise | axis 1")
+  end)
+
+  it("T1 is explained: the changes of placement, their collectives and bytes", function()
+    has(of("explain").out, "changes of placement")
+    has(of("explain").out, "layers.0.mlp.fc2, layers.1.mlp.fc2 | [2,16,32] f32 | partial | invariant | all_reduce 8.0")
+    assert.equal(0, of("explain json").status, of("explain json").err)
+    local gathers, half = 0, 2 * 16 * 32 * 4 / 2 -- of two ranks, each gets the other's half
+    for _, change in ipairs(require("cjson").decode(of("explain json").out).placement_changes) do
+      if change.module:find("^layers%.%d%.mlp%.fc1$") then
+        gathers = gathers + 1
+        assert.equal("all_gather shard of axis 0 replicate reduce_scatter", table.concat({ change.forward, change.from,
+          change.to, change.backward }, " "))
+        assert.equal(half, change.forward_bytes)
+        assert.equal(half, change.backward_bytes)
+      end
+    end
+    assert.equal(2, gathers)
   end)
 end)

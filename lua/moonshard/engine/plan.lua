@@ -132,6 +132,37 @@ function Plan:passes()
   return passes
 end
 
+---@class moonshard.Conversion a change of a value's placement on the ranks of a mesh dimension
+---@field module string that needs it; of a sum: that made the summands
+---@field dim string the mesh dimension
+---@field shape integer[] of the value, of all ranks together
+---@field dtype string
+---@field from string "partial", "shard of axis 1"
+---@field to string
+---@field forward string op
+---@field backward string? op; nil: the gradient needs none
+---@field forward_bytes number that a rank moves in a micro-batch
+---@field backward_bytes number
+
+---The changes of placement of a training step, in program order.
+---@return moonshard.Conversion[]
+function Plan:conversions()
+  local n, list = ffi.new("int[1]"), {}
+  check(C.ms_plan_conversions(self.handle, 0, nil, n))
+  local rows = ffi.new("ms_plan_conversion[?]", n[0] + 1)
+  check(C.ms_plan_conversions(self.handle, n[0], rows, n))
+  for i = 1, n[0] do
+    local row, shape = rows[i - 1], {}
+    for d = 1, row.value.ndim do shape[d] = tonumber(row.value.dims[d - 1]) end
+    local backward = ffi.string(row.backward)
+    list[i] = { module = ffi.string(row.scope), dim = self.mesh:dim_name(row.mesh_dim), shape = shape,
+      dtype = ffi.string(C.ms_dtype_name(row.value.dtype)), from = ffi.string(row.from), to = ffi.string(row.to),
+      forward = ffi.string(row.forward), backward = backward ~= "" and backward or nil,
+      forward_bytes = row.forward_bytes, backward_bytes = row.backward_bytes }
+  end
+  return list
+end
+
 -- Rows of a comparison: a name and the values of two summaries.
 local function rows_of(before, after)
   local size = require("moonshard.base.progress").size

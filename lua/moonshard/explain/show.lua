@@ -168,6 +168,41 @@ local function candidate_text(candidate, first)
   return ("  %s %s, %s"):format(who, gathers, peak)
 end
 
+-- ---- changes of placement ---------------------------------------------------------------------------------------
+
+local function moved(op, bytes) return bytes > 0 and ("%s %s"):format(op, size(bytes)) or op or "-" end
+
+-- Changes that differ only in the module are one row, with the bytes of all.
+local function rows_of_conversions(conversions, micro_batches, all)
+  local rows, by_text = {}, {}
+  for i, one in ipairs(conversions) do
+    local key = table.concat({ one.dim, one.from, one.to, table.concat(one.shape, ","), one.dtype, one.forward,
+      one.backward or "", (one.module:gsub("%d+", "*")), all and i or "" }, " ")
+    local row = by_text[key]
+    if not row then
+      row = { of = one, first = one.module, count = 0, forward = 0, backward = 0 }
+      rows[#rows + 1], by_text[key] = row, row
+    end
+    row.last, row.count = one.module, row.count + 1
+    row.forward = row.forward + micro_batches * one.forward_bytes
+    row.backward = row.backward + micro_batches * one.backward_bytes
+  end
+  return rows
+end
+
+local function add_conversions(lines, found)
+  if #found.conversions == 0 then return end
+  lines[#lines + 1] = "\nchanges of placement"
+  local cells = { { "module", "dimension", "value", "from", "to", "forward", "backward" } }
+  for _, row in ipairs(rows_of_conversions(found.conversions, found.micro_batches, found.all)) do
+    local one = row.of
+    cells[#cells + 1] = { run_name(row.first == "" and "-" or row.first, row.last, row.count), one.dim,
+      ("[%s] %s"):format(table.concat(one.shape, ","), one.dtype), one.from, one.to, moved(one.forward, row.forward),
+      moved(one.backward, row.backward) }
+  end
+  for _, line in ipairs(aligned(cells)) do lines[#lines + 1] = line end
+end
+
 -- ---- what waits -------------------------------------------------------------------------------------------------
 
 local function add_exposed(lines, found)
@@ -225,6 +260,7 @@ function show.text(found)
     local rows = found.decisions[policy.name]
     if rows then add_table(lines, policy, rows, found.all) end
   end
+  add_conversions(lines, found)
   add_peak(lines, found)
   add_exposed(lines, found)
   add_advice(lines, found)
