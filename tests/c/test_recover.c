@@ -306,6 +306,25 @@ static void I1_interrupts_can_be_held_back(void **state) {
   ms_world_leave(world);
 }
 
+/* Rank 1 gave up because of another rank, and has ended: what the others hear is why, not that it ended. */
+static int end_after_giving_up(ms_world *world, void *context) {
+  (void)context;
+  if (ms_world_rank(world) == 1) {
+    ms_world_abort(world, "waited for rank 2");
+    ms_control_give_up(ms_world_control(world), MS_CONTROL_LAUNCHER, 1, "it ended");
+    return MS_OK;
+  }
+  ms_interrupt_defer(1);
+  EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "rank 1 gave up | waited for rank 2");
+  ms_interrupt_defer(-1);
+  return MS_OK;
+}
+
+static void H4_a_held_wait_names_the_first_cause(void **state) {
+  (void)state;
+  run_ranks_as_processes(2, end_after_giving_up, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(I1_ranks_meet_again_after_one_gave_up),
@@ -317,6 +336,7 @@ int main(void) {
       TEST(I1_training_goes_on_bit_for_bit_after_interrupted_phases),
       TEST(I1_a_dead_rank_does_not_come_back),
       TEST(I1_interrupts_can_be_held_back),
+      TEST(H4_a_held_wait_names_the_first_cause),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

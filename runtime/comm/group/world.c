@@ -133,18 +133,16 @@ void ms_world_note_failure(ms_world *world, const char *why) {
 /* ---- whether the job continues ---- */
 
 /* While interrupts are deferred, a rank that gave up only stops this one if this one waits for it: it may have
- * completed a common operation, or not begun it, before it failed elsewhere. Ranks that died always stop this one. */
-static int check_what_must_be_done(const ms_world *world) {
-  const ms_control_rank *launcher = &world->control->launcher;
-  return atomic_load(&launcher->told) == 2 ? MS_FAIL(MS_EPEER, "%s", launcher->text) : MS_OK;
+ * completed a common operation, or not begun it, before it failed elsewhere. Ranks that ended always stop this one. */
+static int must_be_done(const ms_world *world) {
+  return ms_interrupts_deferred() && atomic_load(&world->control->launcher.told) != 2;
 }
 
 int ms_world_check(const ms_world *world) {
   if (ms_interrupted()) return MS_FAIL(MS_EINTERRUPT, "interrupted");
   int row, blame;
   const char *why = world->control ? ms_control_aborted(world->control, &row, &blame) : NULL;
-  if (!why) return MS_OK;
-  if (ms_interrupts_deferred()) return check_what_must_be_done(world);
+  if (!why || must_be_done(world)) return MS_OK;
   if (row == MS_CONTROL_LAUNCHER || blame < 0) return MS_FAIL(MS_EPEER, "%s", why);
   return MS_FAIL(MS_EPEER, "rank %d gave up: %s", blame, why);
 }
