@@ -4,8 +4,11 @@
  * largest element, and rescales the running sum of exponentials to it (Milakov & Gimelshein 2018). For backward it
  * keeps one number per row, the log of that sum. Losses are summed in double, and the parts in order.
  *
- * logits, dlogits [rows][stride] f32 or bf16, of which the first `classes` columns count and the rest is padding;
- * targets i32 [rows]; lse f32 [rows]; loss, count, dloss f32 [1].
+ * Where ranks have different parts of the classes, each gives two numbers a row, and the loss is made of those of all
+ * parts. No rank sees the logits of another.
+ *
+ * logits, dlogits [rows][stride] f32 or bf16, of which the first `used` columns count and the rest is padding; targets
+ * i32 [rows]; lse f32 [rows]; loss, count, dloss f32 [1]; added f32 [parts][rows][2].
  */
 #include "kernels/cpu/block.h"
 
@@ -23,13 +26,23 @@ typedef struct partial {
   char padding[64 - 24];
 } partial;
 
-enum { LOGITS, TARGETS, LSE, COUNT, DLOSS };
+enum { LOGITS, TARGETS, LSE, COUNT, DLOSS, ADDED = 2 };
 
 static int is_class(int32_t target, int64_t classes) { return target >= 0 && target < classes; }
 
-/* The number of classes. Logits after them are padding and do not contribute to the loss. */
+/* The number of classes, in all parts. Logits after them are padding and do not contribute to the loss. */
 static int64_t classes_of(const ms_kernel_call *call) {
-  return call->attrs.i[1] ? call->attrs.i[1] : ms_row_length(&call->in[LOGITS]);
+  const int64_t parts = call->attrs.i[1] > 1 ? call->attrs.i[1] : 1;
+  return call->attrs.i[4] ? call->attrs.i[4] : ms_row_length(&call->in[LOGITS]) * parts;
+}
+
+/* The class of the first column; 0 unless there are parts. */
+static int64_t first_of(const ms_kernel_call *call) { return call->attrs.i[3]; }
+
+/* The columns that are classes. */
+static int64_t used_of(const ms_kernel_call *call) {
+  const int64_t left = classes_of(call) - first_of(call), stride = ms_row_length(&call->in[LOGITS]);
+  return left < 0 ? 0 : left < stride ? left : stride;
 }
 
 static int fail_on_target(const ms_kernel_call *call, int64_t row) {
@@ -103,12 +116,13 @@ static int prepare_forward(ms_kernel_call *call) {
   return MS_OK;
 }
 
-static int run_forward(const ms_kernel_call *call) {
+/* Runs a function that computes a share of the loss for some rows, and adds the shares. */
+static int run_rows(const ms_kernel_call *call, void (*run)(const ms_kernel_call *, int, int64_t, int64_t)) {
   const partial *shares = call->workspace;
   const int parts = parts_of(call);
   double loss = 0.0;
   int64_t counted = 0;
-  ms_run_parts(call, parts, rows_of(call), 1, forward_part);
+  ms_run_parts(call, parts, rows_of(call), 1, run);
   for (int part = 0; part < parts; part++) {
     if (shares[part].bad_row >= 0) return fail_on_target(call, shares[part].bad_row);
     loss += shares[part].loss;
@@ -119,7 +133,67 @@ static int run_forward(const ms_kernel_call *call) {
   return MS_OK;
 }
 
+static int run_forward(const ms_kernel_call *call) { return run_rows(call, forward_part); }
+
 const ms_kernel ms_cpu_cross_entropy = {.prepare = prepare_forward, .run = run_forward};
+
+/* ---- in parts ---- */
+
+/* What this part of the classes adds: the log of its sum of exponentials, and the target's logit. */
+MS_CLONES static void added_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  const int64_t used = used_of(call), stride = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
+  const int32_t *targets = call->in_data[TARGETS];
+  const int dtype = call->in[LOGITS].dtype;
+  float *added = call->out_data[0]; /* [rows][2] */
+  (void)part;
+  for (int64_t r = begin; r < end; r++) {
+    const int64_t column = targets[r] - first_of(call);
+    const int is_here = targets[r] != ignored && column >= 0 && column < used;
+    added[2 * r] = row_lse(call->in_data[LOGITS], dtype, r * stride, used);
+    added[2 * r + 1] = is_here ? ms_scalar_at(call->in_data[LOGITS], dtype, r * stride + column) : 0.0f;
+  }
+}
+
+static int run_added(const ms_kernel_call *call) {
+  ms_run_parts(call, parts_of(call), rows_of(call), 1, added_part);
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_cross_entropy_part = {.run = run_added};
+
+/* ln sum e^x over x [parts], which are `rows` pairs apart */
+static float join_lse(const float *x, int64_t rows, int64_t parts) {
+  float largest = -INFINITY, sum = 0.0f;
+  for (int64_t p = 0; p < parts; p++) largest = fmaxf(largest, x[2 * p * rows]);
+  const float base = largest > -INFINITY ? largest : 0.0f;
+  for (int64_t p = 0; p < parts; p++) sum += expf(x[2 * p * rows] - base);
+  return base + logf(sum);
+}
+
+static void join_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  const int64_t classes = classes_of(call), parts = call->attrs.i[1], ignored = call->attrs.i[0], rows = rows_of(call);
+  const int32_t *targets = call->in_data[TARGETS];
+  const float *added = call->in_data[ADDED];
+  float *lse = call->out_data[1];
+  partial share = {.bad_row = -1};
+  for (int64_t r = begin; r < end; r++) {
+    float own = 0.0f; /* the target's logit: only one part has it */
+    lse[r] = join_lse(added + 2 * r, rows, parts);
+    if (targets[r] == ignored) continue;
+    if (!is_class(targets[r], classes)) {
+      share.bad_row = r;
+      break;
+    }
+    for (int64_t p = 0; p < parts; p++) own += added[2 * (p * rows + r) + 1];
+    share.loss += (double)lse[r] - own;
+    share.counted++;
+  }
+  ((partial *)call->workspace)[part] = share;
+}
+
+static int run_join(const ms_kernel_call *call) { return run_rows(call, join_part); }
+
+const ms_kernel ms_cpu_cross_entropy_join = {.prepare = prepare_forward, .run = run_join};
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
@@ -129,8 +203,8 @@ MS_INLINE void backward_block(float *y, const float *x, float lse, float scale, 
   for (int64_t i = 0; i < n; i++) y[i] = scale * ms_exp_nonpositive(x[i] - lse);
 }
 
-/* One row of dlogits [n]; columns from `classes` on become 0. target -1: the row is ignored. The target's logit is read
- * before the row is written, because dlogits can overwrite logits. */
+/* One row of dlogits [n]; columns from `classes` on become 0; classes 0: the row is ignored. target -1: the target is
+ * in another part. Its logit is read before the row is written, because dlogits can overwrite logits. */
 MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n, int64_t classes, float lse,
                             float scale, int64_t target) {
   MS_BLOCK_BUFFER(widened);
@@ -139,7 +213,7 @@ MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n
   const float own = target < 0 ? 0.0f : ms_scalar_at(call->in_data[LOGITS], in, first + target);
   for (int64_t i = 0; i < n; i += MS_BLOCK) {
     const int64_t length = ms_block_length(i, n), left = classes > i ? classes - i : 0;
-    const int64_t used = target < 0 ? 0 : left < length ? left : length;
+    const int64_t used = left < length ? left : length;
     float *y = ms_block_out(call->out_data[0], out, first + i, result);
     if (used) backward_block(y, ms_block_in(call->in_data[LOGITS], in, first + i, used, widened), lse, scale, used);
     if (used < length) ms_block_fill(y + used, 0.0f, length - used);
@@ -152,6 +226,7 @@ MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n
 /* Forward has checked the targets. Invalid ones are treated as ignored, so that nothing is written out of bounds. */
 MS_CLONES static void backward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   const int64_t classes = classes_of(call), stride = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
+  const int64_t first = first_of(call), used = used_of(call);
   const int32_t *targets = call->in_data[TARGETS];
   const float *lse = call->in_data[LSE];
   const float count = *(const float *)call->in_data[COUNT];
@@ -159,7 +234,8 @@ MS_CLONES static void backward_part(const ms_kernel_call *call, int part, int64_
   (void)part;
   for (int64_t r = begin; r < end; r++) {
     const int counts = targets[r] != ignored && is_class(targets[r], classes);
-    backward_row(call, r * stride, stride, classes, lse[r], scale, counts ? targets[r] : -1);
+    const int64_t column = targets[r] - first, is_here = counts && column >= 0 && column < used;
+    backward_row(call, r * stride, stride, counts ? used : 0, lse[r], scale, is_here ? column : -1);
   }
 }
 

@@ -6,24 +6,30 @@
  * order. Backward reads and writes each logit once, 2 s bytes, and can overwrite the logits. Rows need not be aligned,
  * because vocabularies often have odd sizes.
  *
- * logits, dlogits [rows][stride]; targets i32 [rows]; lse f32 [rows]; loss, count, dloss f32 [1].
+ * Where ranks have different parts of the classes, each gives two numbers a row, and the loss is made of those of all
+ * parts.
+ *
+ * logits, dlogits [rows][stride]; targets i32 [rows]; lse f32 [rows]; loss, count, dloss f32 [1]; added f32
+ * [parts][rows][2].
  */
 #include "kernels/cuda/rows.h"
 
 namespace {
 
-enum { LOGITS, TARGETS, LSE, COUNT, DLOSS };
+enum { LOGITS, TARGETS, LSE, COUNT, DLOSS, ADDED = 2 };
 constexpr int THREADS = 256, LAST_THREADS = 1024;
 
-/* A row has `stride` logits, of which the first `classes` count; the rest is padding and does not contribute to the
- * loss. */
+/* A row has `stride` logits, of which the first `used` count; the rest is padding and does not contribute to the loss.
+ * They are those of classes [first, first + used), of `classes` in all parts. */
 struct shape {
-  int64_t rows, classes, stride, ignored;
+  int64_t rows, parts, classes, stride, ignored, first, used;
 };
 
 shape shape_of(const ms_kernel_call *call) {
-  const int64_t stride = ms_row_length(&call->in[LOGITS]);
-  return {ms_row_count(&call->in[LOGITS]), call->attrs.i[1] ? call->attrs.i[1] : stride, stride, call->attrs.i[0]};
+  const int64_t stride = ms_row_length(&call->in[LOGITS]), parts = call->attrs.i[1] > 1 ? call->attrs.i[1] : 1;
+  const int64_t classes = call->attrs.i[4] ? call->attrs.i[4] : stride * parts, first = call->attrs.i[3];
+  const int64_t left = classes - first, used = left < 0 ? 0 : left < stride ? left : stride;
+  return {ms_row_count(&call->in[LOGITS]), parts, classes, stride, call->attrs.i[0], first, used};
 }
 
 __device__ __forceinline__ bool counts(int32_t target, const shape &s) {
@@ -47,24 +53,60 @@ struct running {
   }
 };
 
+/* ln sum e^x over a row [used], computed by a block; valid in its first thread. */
+template <class T> __device__ __forceinline__ float row_lse(const T *logits, int64_t used) {
+  running own = {-INFINITY, 0.0f};
+  ms_for_row(logits, used, [&](int64_t, auto &x) { own.add(x); });
+  const float largest = ms_row_max(own.largest);
+  if (own.largest > -INFINITY) own.sum *= __expf(own.largest - largest);
+  const float sum = ms_row_sum(own.sum);
+  return largest > -INFINITY ? largest + logf(sum) : logf(sum); /* largest: -inf for -inf and NaN only */
+}
+
 /* lse [rows] and losses double [rows] of logits [rows][stride] and targets [rows]. One block per row. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     forward_rows(const T *logits, const int32_t *targets, float *lse, double *losses, ms_fault *fault, shape s) {
   const int64_t row = blockIdx.x;
-  running own = {-INFINITY, 0.0f};
-  ms_for_row(logits + row * s.stride, s.classes, [&](int64_t, auto &x) { own.add(x); });
-  const float largest = ms_row_max(own.largest);
-  if (own.largest > -INFINITY) own.sum *= __expf(own.largest - largest);
-  const float sum = ms_row_sum(own.sum);
+  const float value = row_lse(logits + row * s.stride, s.used);
   if (threadIdx.x != 0) return;
-  const float value = largest > -INFINITY ? largest + logf(sum) : logf(sum); /* largest: -inf for -inf and NaN only */
   const int32_t target = targets[row];
   lse[row] = value;
   losses[row] = 0.0;
   if (counts(target, s))
     losses[row] = static_cast<double>(value) - static_cast<double>(ms_element_load(logits + row * s.stride + target));
   else if (target != s.ignored) ms_note_fault(fault, MS_OP_cross_entropy, target, s.classes);
+}
+
+/* added [rows][2]: what this part of the classes adds to a row, the log of its sum of exponentials and the target's
+ * logit. One block per row. */
+template <class T>
+__global__ void __launch_bounds__(THREADS) added_rows(const T *logits, const int32_t *targets, float *added, shape s) {
+  const int64_t row = blockIdx.x;
+  const float value = row_lse(logits + row * s.stride, s.used);
+  if (threadIdx.x != 0) return;
+  const int64_t column = targets[row] - s.first;
+  const bool is_here = targets[row] != s.ignored && column >= 0 && column < s.used;
+  added[2 * row] = value;
+  added[2 * row + 1] = is_here ? ms_element_load(logits + row * s.stride + column) : 0.0f;
+}
+
+/* lse [rows] and losses double [rows] of what all parts add. One thread per row. */
+__global__ void __launch_bounds__(THREADS)
+    join_rows(const float *added, const int32_t *targets, float *lse, double *losses, ms_fault *fault, shape s) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+  if (row >= s.rows) return;
+  float largest = -INFINITY, sum = 0.0f, own = 0.0f;
+  for (int64_t p = 0; p < s.parts; p++) largest = fmaxf(largest, added[2 * (p * s.rows + row)]);
+  const float base = largest > -INFINITY ? largest : 0.0f;
+  for (int64_t p = 0; p < s.parts; p++) {
+    sum += expf(added[2 * (p * s.rows + row)] - base);
+    own += added[2 * (p * s.rows + row) + 1];
+  }
+  lse[row] = base + logf(sum);
+  losses[row] = 0.0;
+  if (counts(targets[row], s)) losses[row] = static_cast<double>(lse[row]) - static_cast<double>(own);
+  else if (targets[row] != s.ignored) ms_note_fault(fault, MS_OP_cross_entropy_join, targets[row], s.classes);
 }
 
 /* loss [1] = the mean of losses [rows] over the targets that count, whose number is count [1]. One block. */
@@ -86,13 +128,13 @@ __global__ void __launch_bounds__(LAST_THREADS)
 template <class T>
 __global__ void __launch_bounds__(THREADS) backward_rows(const T *logits, const int32_t *targets, const float *lse,
                                                          const float *count, const float *dloss, T *dlogits, shape s) {
-  const int64_t row = blockIdx.x, target = targets[row];
+  const int64_t row = blockIdx.x, target = targets[row] - s.first;
   const float log_sum = lse[row], scale = *count > 0.0f ? *dloss / *count : 0.0f;
   const bool counted = counts(targets[row], s);
   ms_map_row(logits + row * s.stride, dlogits + row * s.stride, s.stride, [&](int64_t first, auto &x) {
     int64_t at = first;
     for (float &e : x) {
-      e = counted && at < s.classes ? scale * (__expf(e - log_sum) - (at == target ? 1.0f : 0.0f)) : 0.0f;
+      e = counted && at < s.used ? scale * (__expf(e - log_sum) - (at == target ? 1.0f : 0.0f)) : 0.0f;
       at++;
     }
   });
@@ -115,6 +157,27 @@ template <class T> int forward(const ms_kernel_call *call) {
                         static_cast<float *>(call->out_data[0]), static_cast<float *>(call->out_data[2]), s);
 }
 
+template <class T> int added(const ms_kernel_call *call) {
+  const shape s = shape_of(call);
+  if (s.rows == 0) return MS_OK;
+  return MS_CUDA_LAUNCH(added_rows<T>, static_cast<unsigned>(s.rows), THREADS, 0, call->stream,
+                        static_cast<const T *>(call->in_data[LOGITS]),
+                        static_cast<const int32_t *>(call->in_data[TARGETS]), static_cast<float *>(call->out_data[0]),
+                        s);
+}
+
+int run_join(const ms_kernel_call *call) {
+  const shape s = shape_of(call);
+  const int32_t *targets = static_cast<const int32_t *>(call->in_data[TARGETS]);
+  double *losses = static_cast<double *>(call->workspace);
+  if (s.rows)
+    MS_TRY(MS_CUDA_LAUNCH(join_rows, static_cast<unsigned>((s.rows + THREADS - 1) / THREADS), THREADS, 0, call->stream,
+                          static_cast<const float *>(call->in_data[ADDED]), targets,
+                          static_cast<float *>(call->out_data[1]), losses, call->fault, s));
+  return MS_CUDA_LAUNCH(forward_mean, 1, LAST_THREADS, 0, call->stream, losses, targets,
+                        static_cast<float *>(call->out_data[0]), static_cast<float *>(call->out_data[2]), s);
+}
+
 template <class T> int backward(const ms_kernel_call *call) {
   const shape s = shape_of(call);
   if (s.rows == 0) return MS_OK;
@@ -126,9 +189,12 @@ template <class T> int backward(const ms_kernel_call *call) {
 }
 
 int run_forward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, forward<T>(call)); }
+int run_added(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, added<T>(call)); }
 int run_backward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, backward<T>(call)); }
 
 } // namespace
 
 extern const ms_kernel ms_cuda_cross_entropy = {prepare_forward, run_forward, nullptr, 0};
+extern const ms_kernel ms_cuda_cross_entropy_part = {nullptr, run_added, nullptr, 0};
+extern const ms_kernel ms_cuda_cross_entropy_join = {prepare_forward, run_join, nullptr, 0};
 extern const ms_kernel ms_cuda_cross_entropy_backward = {nullptr, run_backward, nullptr, MS_OVER(0, 0)};

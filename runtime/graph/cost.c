@@ -25,6 +25,13 @@ ms_work ms_work_each(const ms_cost_case *c) { return (ms_work){flops_of(c) * ele
 /* `flops` per element of the first input, for reductions */
 ms_work ms_work_each_read(const ms_cost_case *c) { return (ms_work){flops_of(c) * elements(&c->in[0]), bytes_once(c)}; }
 
+/* of input 2, and of input 0 nothing: what the gradient reads is an input only for it */
+ms_work ms_work_joined(const ms_cost_case *c) {
+  const ms_cost_case read = {
+      .op = c->op, .attrs = c->attrs, .inputs = 2, .outputs = c->outputs, .in = c->in + 1, .out = c->out};
+  return (ms_work){flops_of(c) * elements(&c->in[2]), bytes_once(&read)};
+}
+
 /* 2 M N K per leading index, plus `flops` per element of the result for gelu or its gradient */
 static ms_work product(const ms_cost_case *c, int behind) {
   const ms_value_info *a = &c->in[0];

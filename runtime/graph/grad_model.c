@@ -125,3 +125,8 @@ int ms_grad_cross_entropy(ms_graph *graph, int node, const int *dy, const int *n
   if (dy[0] < 0) return MS_OK;
   return ms_graph_emit(graph, MS_OP_cross_entropy_backward, 5, in, &n.attrs, &dx[0]);
 }
+
+/* As if the logits were read here: what the parts add, the second use of them, has no gradient of its own. */
+int ms_grad_cross_entropy_join(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  return ms_grad_cross_entropy(graph, node, dy, needs, dx);
+}

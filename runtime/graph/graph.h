@@ -152,6 +152,8 @@ int ms_graph_rewrite(ms_graph *graph, int evaluate);
 /* The part of ms_graph_rewrite that evaluate phases need even without fusion: bypasses ops that are the identity in
  * evaluation (dropout). ms_graph_rewrite with evaluate = 1 includes it. */
 int ms_graph_pass_identities(ms_graph *graph, int evaluate);
+/* The part of ms_graph_rewrite that must come before the graph is divided: the loss reads padded logits itself. */
+int ms_graph_fuse_classes(ms_graph *graph);
 /* Runs after autodiff. Fuses activation backward + bias gradient into activation_backward_bias, makes the other
  * addend of a norm's gradient its fifth input, and turns a sum of pads that tile an axis (the gradient of slices)
  * into concat. Removes unused nodes. */

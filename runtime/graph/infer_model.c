@@ -209,9 +209,23 @@ int ms_infer_cross_entropy(const ms_node *node, const ms_value_info *in, ms_valu
   rows.ndim--;
   MS_TRY(ms_check_same_shape(node, &rows, "logits without the last axis", &in[1], "targets"));
   const int64_t logits = in[0].dims[in[0].ndim - 1];
-  if (node->attrs.i[1] < 0 || node->attrs.i[1] > logits)
+  if (node->attrs.i[4] < 0 || node->attrs.i[4] > logits)
     return MS_FAIL(MS_EINVAL, "cross_entropy: classes %" PRId64 "; a row has %" PRId64 " logits: it must be 0 to that",
-                   node->attrs.i[1], logits);
+                   node->attrs.i[4], logits);
+  out[0] = out[2] = (ms_value_info){.dtype = MS_F32};
+  out[1] = (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {ms_rows(&in[0])}};
+  return MS_OK;
+}
+
+int ms_infer_cross_entropy_part(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  (void)node;
+  out[0] = (ms_value_info){.dtype = MS_F32, .ndim = 3, .dims = {1, ms_rows(&in[0]), 2}};
+  return MS_OK;
+}
+
+int ms_infer_cross_entropy_join(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const ms_value_info added = {.dtype = MS_F32, .ndim = 3, .dims = {node->attrs.i[1], ms_rows(&in[0]), 2}};
+  MS_TRY(ms_check_same_shape(node, &in[2], "what the parts add", &added, "parts, rows, 2"));
   out[0] = out[2] = (ms_value_info){.dtype = MS_F32};
   out[1] = (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {ms_rows(&in[0])}};
   return MS_OK;

@@ -75,6 +75,7 @@ static int make_local(ms_walk *w, const ms_placed_node *c, const int *in) {
   ms_node node = *c->node;
   node.scope = local->scope;
   node.attrs = c->attrs;
+  if (c->joins) node.op = MS_OP_cross_entropy_join, node.inputs = 3;
   for (int i = 0; i < node.inputs; i++) node.in[i] = in[i], in_info[i] = local->values[in[i]].info;
   MS_TRY(ms_op_row_of(node.op)->infer(&node, in_info, out_info));
   for (int o = 0; o < node.outputs; o++) {
@@ -128,6 +129,7 @@ static int place_node(ms_walk *w, const ms_node *node) {
     else MS_TRY(ms_walk_convert(w, node->in[i], c.takes[i], node, &in[i]));
   }
   MS_TRY(ms_graph_set_scope(w->result->graph, node->scope));
+  if (c.joins) MS_TRY(ms_walk_gather_loss(w, &c, in));
   MS_TRY(make_local(w, &c, in));
   place_outputs(w, &c);
   return c.averages ? average(w, &c) : MS_OK;

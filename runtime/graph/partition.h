@@ -26,10 +26,11 @@
  * alone, it is replicate instead, everywhere: its gradient is then a summand, which the caller sums over the ranks.
  *
  * What is not there: sizes that the ranks do not divide, hints that convert a value at a place of the recipe, and
- * kernels that know where their part begins. Dropout, the positions of rope and attention, and the rows and classes of
+ * kernels that know where their part begins. Dropout, the positions of rope and attention, and the rows of
  * cross_entropy are needed whole: they are gathered, or a parameter cannot be divided along them. So is the axis of max
- * and min. An embedding whose table is divided by rows has the attributes parts and dim: what prepares its kernel sets
- * `first` to the coordinate times the rows of a part, also for its gradient.
+ * and min. The classes of cross_entropy are divided as the logits are (partition_loss.c). An embedding whose table is
+ * divided by rows has the attributes parts and dim: what prepares its kernel sets `first` to the coordinate times the
+ * rows of a part, also for its gradient.
  */
 #ifndef MS_GRAPH_PARTITION_H
 #define MS_GRAPH_PARTITION_H

@@ -63,22 +63,14 @@ static ms_attrs attrs_of(const ms_walk *w, const step *s, ms_placement from, ms_
 
 /* ---- nodes and the log ------------------------------------------------------------------------------------------ */
 
-static int record(ms_walk *w, const step *s, int v, ms_placement from, ms_placement to, const ms_node *reader) {
+int ms_walk_record(ms_walk *w, ms_conversion conversion) {
   ms_graph *local = w->result->graph;
   MS_TRY(ms_grow((void **)&local->conversions, &local->conversions_capacity, local->n_conversions + 1,
                  sizeof *local->conversions));
-  local->conversions[local->n_conversions++] = (ms_conversion){
-      .op = s->op,
-      .backward = w->values[v].wanted ? s->backward : -1,
-      .scope = local->nodes[local->n_nodes - 1].scope,
-      .value = v,
-      .reader = reader ? (int)(reader - w->traced->nodes) : -1,
-      .dim = w->spec->dim,
-      .ranks = w->spec->ranks,
-      .from = from,
-      .to = to,
-      .whole = w->traced->values[v].info,
-  };
+  conversion.scope = local->nodes[local->n_nodes - 1].scope;
+  conversion.dim = w->spec->dim;
+  conversion.ranks = w->spec->ranks;
+  local->conversions[local->n_conversions++] = conversion;
   return MS_OK;
 }
 
@@ -95,7 +87,15 @@ static int take_step(ms_walk *w, const step *s, int v, ms_placed_form source, ms
   MS_TRY(ms_graph_emit(local, s->op, 1, &source.local, &attrs, out));
   ms_node *made = &local->nodes[local->n_nodes - 1];
   if (place) made->region = place->region, made->recompute = place->recompute && !is_kept(s->op);
-  return record(w, s, v, source.place, to, reader);
+  return ms_walk_record(w, (ms_conversion){
+                               .op = s->op,
+                               .backward = w->values[v].wanted ? s->backward : -1,
+                               .value = v,
+                               .reader = reader ? (int)(reader - w->traced->nodes) : -1,
+                               .from = source.place,
+                               .to = to,
+                               .whole = w->traced->values[v].info,
+                           });
 }
 
 /* ---- forms ------------------------------------------------------------------------------------------------------ */

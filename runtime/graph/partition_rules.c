@@ -232,6 +232,7 @@ int ms_walk_decide(const ms_walk *w, ms_placed_node *c) {
     if (ms_walk_input(w, c, i)->hidden) return ms_walk_hidden(w, ms_node_name(c->node), c->node->in[i]);
   if (c->node->op == MS_OP_reshape && is_shard(w, c, 0)) return divide_reshape(w, c);
   if (c->node->op == MS_OP_slice && is_shard(w, c, 0) && slices_blocks(w, c)) return MS_OK;
+  if (ms_walk_divides_loss(w, c)) return MS_OK;
   MS_TRY(ask_parameters(w, c, &by));
   if (by.label < 0) MS_TRY(ask_largest(w, c, &by));
   if (by.label < 0 && passes_partial(w, c)) {

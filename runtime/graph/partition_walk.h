@@ -49,6 +49,7 @@ typedef struct ms_placed_node {
   int settled;      /* 1: by parameters alone */
   unsigned repeats; /* bit i: input i has fewer indices on its divided axis than there are ranks */
   int averages;     /* 1: the local output is to be divided by the number of ranks */
+  int joins;        /* 1: a loss of divided classes, which a rank makes of what all parts of them add */
 } ms_placed_node;
 
 static inline ms_placed_value *ms_walk_input(const ms_walk *w, const ms_placed_node *c, int i) {
@@ -63,6 +64,15 @@ int ms_walk_convert(ms_walk *w, int v, ms_placement to, const ms_node *reader, i
 /* The same, repeated on one axis until it has an index for each rank, and divided there. Ranks that share an index each
  * have it: the heads of keys, if there are fewer than ranks. */
 int ms_walk_repeat(ms_walk *w, int v, int axis, const ms_node *reader, int *local);
+
+/* Adds a row to the list of conversions, in the scope of the latest node. */
+int ms_walk_record(ms_walk *w, ms_conversion conversion);
+
+/* 1 when the node is a loss of logits whose classes are divided; then it decides takes, makes and the rest. */
+int ms_walk_divides_loss(const ms_walk *w, ms_placed_node *c);
+/* in[0] logits and in[1] targets are given, in the local graph; makes in[2], the two numbers a row that each rank adds
+ * to such a loss, gathered. */
+int ms_walk_gather_loss(ms_walk *w, const ms_placed_node *c, int *in);
 
 /* ---- errors: each returns its status ---------------------------------------------------------------------------- */
 

@@ -130,12 +130,12 @@ static void fuse_add_norm(rewriter *r, int index) {
  * their gradient */
 static void fuse_classes(rewriter *r, int index) {
   ms_node *loss = &r->graph->nodes[index];
-  if (loss->op != MS_OP_cross_entropy || loss->attrs.i[1]) return;
+  if (loss->op != MS_OP_cross_entropy || loss->attrs.i[4]) return;
   ms_node *slice = sole_maker(r, loss->in[0], MS_OP_slice, loss);
   if (!slice) return;
   const int last = r->graph->values[slice->in[0]].info.ndim - 1;
   if ((slice->attrs.i[0] != last && slice->attrs.i[0] != -1) || slice->attrs.i[1]) return;
-  loss->attrs.i[1] = slice->attrs.i[2];
+  loss->attrs.i[4] = slice->attrs.i[2];
   loss->in[0] = slice->in[0];
   ms_remove_node(r->graph, index_of(r, slice));
 }
@@ -176,6 +176,8 @@ int ms_graph_pass_identities(ms_graph *graph, int evaluate) {
   return MS_OK;
 }
 
+int ms_graph_fuse_classes(ms_graph *graph) { return walk(graph, 0, fuse_classes); }
+
 int ms_graph_rewrite(ms_graph *graph, int evaluate) {
   MS_TRY(ms_graph_pass_identities(graph, evaluate));
   MS_TRY(ms_graph_prune(graph));
@@ -183,6 +185,5 @@ int ms_graph_rewrite(ms_graph *graph, int evaluate) {
   MS_TRY(walk(graph, evaluate, fuse_bias));
   MS_TRY(walk(graph, evaluate, fuse_activation));
   MS_TRY(walk(graph, evaluate, fuse_add_norm));
-  MS_TRY(walk(graph, evaluate, fuse_classes));
-  return MS_OK;
+  return ms_graph_fuse_classes(graph);
 }

@@ -50,6 +50,7 @@ static int divide_program(const compilation *c, program *p, int evaluate) {
   if (!p->summed) return MS_ENOMEM;
   MS_TRY(ms_graph_pass_identities(graph, evaluate));
   MS_TRY(ms_graph_prune(graph));
+  MS_TRY(ms_graph_fuse_classes(graph));
   return ms_plan_divide(model, &p->graph, p->summed);
 }
 

@@ -195,6 +195,9 @@ int ms_lower_across(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
 ms_attrs ms_across_attrs(const ms_lowering *l, const ms_node *n, const ms_ref *in, const ms_ref *out, int *local) {
   ms_attrs attrs = n->attrs;
   *local = ms_op_has(n->op, "first:i3") && ms_op_has(n->op, "parts:i1") && attrs.i[1] > 1;
-  if (*local) attrs.i[3] = l->model->dim[attrs.i[2]].place * (n->op == MS_OP_embedding ? in : out)->info.dims[0];
+  if (!*local) return attrs;
+  const ms_value_info *x = n->op == MS_OP_embedding_backward ? &out->info : &in->info;
+  const int is_table = n->op == MS_OP_embedding || n->op == MS_OP_embedding_backward; /* otherwise logits */
+  attrs.i[3] = l->model->dim[attrs.i[2]].place * x->dims[is_table ? 0 : x->ndim - 1];
   return attrs;
 }

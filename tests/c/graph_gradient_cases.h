@@ -211,7 +211,19 @@ static int build_cross_entropy_sum(fixture *f, int op, int dtype) {
 /* The last two logits are padding; tokens are below 5. */
 static int build_cross_entropy_padded(fixture *f, int op, int dtype) {
   int tokens = input(f, "few_tokens", MS_I32, SHAPE(6));
-  return op2(f, op, param(f, dtype, SHAPE(6, 7)), tokens, ATTRS(.i = {2, 5}));
+  return op2(f, op, param(f, dtype, SHAPE(6, 7)), tokens, ATTRS(.i = {2, 0, 0, 0, 5}));
+}
+
+/* Two parts of eight classes; the gradient is that of the first. */
+static int build_cross_entropy_join(fixture *f, int op, int dtype) {
+  const int tokens = input(f, "few_tokens", MS_I32, SHAPE(6)), own = param(f, dtype, SHAPE(6, 4));
+  const int other = input(f, "logits", dtype, SHAPE(6, 4));
+  const int added[] = {op2(f, MS_OP_cross_entropy_part, own, tokens, ATTRS(.i = {2, 2, 0, 0})),
+                       op2(f, MS_OP_cross_entropy_part, other, tokens, ATTRS(.i = {2, 2, 0, 4}))};
+  const int all = op2(f, MS_OP_concat, added[0], added[1], ATTRS(.i = {0}));
+  int out[MS_MAX_OUTPUTS];
+  apply(f, op, 3, (int[]){own, tokens, all}, ATTRS(.i = {2, 2, 0, 0}), out);
+  return out[0];
 }
 
 static int build_reshape(fixture *f, int op, int dtype) {
@@ -339,6 +351,7 @@ static const gradient_case cases[] = {
     {MS_OP_cross_entropy, "", NORMAL, build_cross_entropy},
     {MS_OP_cross_entropy, " sum", NORMAL, build_cross_entropy_sum},
     {MS_OP_cross_entropy, " padded", NORMAL, build_cross_entropy_padded},
+    {MS_OP_cross_entropy_join, "", NORMAL, build_cross_entropy_join},
     {MS_OP_reshape, "", NORMAL, build_reshape},
     {MS_OP_transpose, "", NORMAL, build_transpose},
     {MS_OP_slice, "", NORMAL, build_slice},

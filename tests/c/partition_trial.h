@@ -140,16 +140,19 @@ static inline void trial_run_ranks(trial *t) {
   }
 }
 
-/* A part of an embedding's table begins at the coordinate times its rows. */
+/* A part of an embedding's table begins at the coordinate times its rows; a part of the classes at that times its
+ * columns. */
 static inline void trial_place_tables(trial *t) {
   const ms_graph *local = trial_local(t);
   for (int n = 0; n < local->n_nodes; n++) {
     const ms_node *node = &local->nodes[n];
     int dim = 0;
     if (!ms_op_has(node->op, "first:i3") || !ms_op_has(node->op, "parts:i1") || node->attrs.i[1] < 2) continue;
-    const int64_t rows = local->values[node->op == MS_OP_embedding ? node->in[0] : node->out[0]].info.dims[0];
+    const int is_table = node->op == MS_OP_embedding || node->op == MS_OP_embedding_backward;
+    const ms_value_info *x = &local->values[node->op == MS_OP_embedding_backward ? node->out[0] : node->in[0]].info;
+    const int64_t size = x->dims[is_table ? 0 : x->ndim - 1];
     while (t->spec[dim].dim != node->attrs.i[2]) dim++;
-    for (int r = 0; r < t->ranks; r++) t->rank[r].call[n].attrs.i[3] = trial_coordinate(t, dim, r) * rows;
+    for (int r = 0; r < t->ranks; r++) t->rank[r].call[n].attrs.i[3] = trial_coordinate(t, dim, r) * size;
   }
 }
 

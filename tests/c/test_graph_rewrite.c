@@ -127,7 +127,7 @@ static void a_loss_reads_padded_logits(void **state) {
   rewrite(0);
   assert_int_equal(count_op(&f, MS_OP_slice), 3);
   assert_int_equal(maker(out[0])->in[0], padded);
-  assert_int_equal(maker(out[0])->attrs.i[1], 5);
+  assert_int_equal(maker(out[0])->attrs.i[4], 5);
   assert_int_equal(maker(out[0])->attrs.i[0], -100);
 }
 

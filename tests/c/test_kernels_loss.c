@@ -191,7 +191,7 @@ static void padding_has_no_part(void **state) {
   static const int64_t counts[] = {1, 257, 1024, 1299};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(classes, counts) {
       kernel_case plain = forward_case(dtype, ROWS, classes), padded = forward_case(dtype, ROWS, PADDED);
-      padded.call.attrs.i[1] = classes;
+      padded.call.attrs.i[4] = classes;
       for (int64_t r = 0; r < ROWS; r++) {
         set_input(&padded, TARGETS, r, input_at(&plain, TARGETS, r));
         for (int64_t i = 0; i < PADDED; i++)
@@ -202,7 +202,7 @@ static void padding_has_no_part(void **state) {
       for (int64_t r = 0; r < ROWS; r++) assert_output(&padded, 1, r, output_at(&plain, 1, r), 1e-6);
       assert_output(&padded, 0, 0, output_at(&plain, 0, 0), 1e-6);
       kernel_case b = backward_case(&plain, ROWS, classes, 1.5), back = backward_case(&padded, ROWS, PADDED, 1.5);
-      back.call.attrs.i[1] = classes;
+      back.call.attrs.i[4] = classes;
       run_case(&b);
       run_case(&back);
       for (int64_t r = 0; r < ROWS; r++)
@@ -216,6 +216,71 @@ static void padding_has_no_part(void **state) {
       free_case(&b);
       free_case(&back);
     }
+}
+
+/* A case of an op of loss parallelism: columns [first, first + part) of the logits, and the same targets. */
+static kernel_case part_case(const kernel_case *whole, int op, int64_t rows, int64_t parts, int64_t part,
+                             int64_t first) {
+  kernel_case c = case_of(op);
+  const int64_t stride = parts * part;
+  c.call.attrs = (ms_attrs){.i = {IGNORED, parts, 3, first, whole->call.attrs.i[4]}};
+  add_input(&c, SHAPE(whole->call.in[0].dtype, rows, part));
+  add_input(&c, SHAPE(MS_I32, rows));
+  for (int64_t i = 0; i < rows * part; i++)
+    set_input(&c, LOGITS, i, input_at(whole, LOGITS, i / part * stride + first + i % part));
+  for (int64_t r = 0; r < rows; r++) set_input(&c, TARGETS, r, input_at(whole, TARGETS, r));
+  return c;
+}
+
+/* Parts of the classes: what they add makes the loss of all, and backward's results are parts of its gradient. A part
+ * can be padding altogether. */
+static void check_parts(int dtype, int64_t classes) {
+  enum { ROWS = 37, PARTS = 3, PART = 19, ALL = PARTS * PART };
+  kernel_case whole = forward_case(dtype, ROWS, ALL);
+  whole.call.attrs.i[4] = classes;
+  for (int64_t r = 0; r < ROWS; r++)
+    if (input_at(&whole, TARGETS, r) >= 0) set_input(&whole, TARGETS, r, (double)(r * 31 % (classes ? classes : ALL)));
+  run_case(&whole);
+  kernel_case gradient = backward_case(&whole, ROWS, ALL, 1.5);
+  gradient.call.attrs.i[4] = classes;
+  run_case(&gradient);
+  kernel_case join = part_case(&whole, MS_OP_cross_entropy_join, ROWS, PARTS, PART, 0);
+  add_input(&join, SHAPE(MS_F32, PARTS, ROWS, 2));
+  add_output(&join, SCALAR(MS_F32));
+  add_output(&join, SHAPE(MS_F32, ROWS));
+  add_output(&join, SCALAR(MS_F32));
+  for (int64_t p = 0; p < PARTS; p++) {
+    kernel_case adds = part_case(&whole, MS_OP_cross_entropy_part, ROWS, PARTS, PART, p * PART);
+    add_output(&adds, SHAPE(MS_F32, 1, ROWS, 2));
+    run_case(&adds);
+    for (int64_t i = 0; i < 2 * ROWS; i++) set_input(&join, 2, 2 * p * ROWS + i, output_at(&adds, 0, i));
+    kernel_case own = part_case(&whole, MS_OP_cross_entropy_backward, ROWS, PARTS, PART, p * PART);
+    for (int i = 2; i < 5; i++) add_input(&own, gradient.call.in[i]);
+    for (int64_t r = 0; r < ROWS; r++) set_input(&own, 2, r, output_at(&whole, 1, r));
+    set_input(&own, 3, 0, output_at(&whole, 2, 0));
+    set_input(&own, 4, 0, 1.5);
+    add_output(&own, SHAPE(dtype, ROWS, PART));
+    run_case(&own);
+    for (int64_t i = 0; i < ROWS * PART; i++)
+      assert_output(&own, 0, i, output_at(&gradient, 0, i / PART * ALL + p * PART + i % PART), 1e-6);
+    free_case(&adds);
+    free_case(&own);
+  }
+  run_case(&join);
+  for (int64_t r = 0; r < ROWS; r++) assert_output(&join, 1, r, output_at(&whole, 1, r), 1e-6);
+  assert_output(&join, 0, 0, output_at(&whole, 0, 0), 1e-6);
+  assert_true(output_at(&join, 2, 0) == output_at(&whole, 2, 0));
+  set_input(&join, TARGETS, 5, (double)(classes ? classes : ALL));
+  assert_fails(run_status(&join, 1), MS_EINVAL, "[0,");
+  free_case(&whole);
+  free_case(&gradient);
+  free_case(&join);
+}
+
+static void parts_of_the_classes_make_the_whole(void **state) {
+  static const int64_t counts[] = {0, 50, 18};
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(classes, counts) check_parts(dtype, classes);
 }
 
 static void wrong_targets_are_reported(void **state) {
@@ -361,10 +426,17 @@ static void wrong_tokens_are_reported(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      TEST(cross_entropy_matches),     TEST(padding_has_no_part),           TEST(extreme_logits),
-      TEST(everything_ignored),        TEST(nan_reaches_the_loss),          TEST(wrong_targets_are_reported),
-      TEST(embedding_matches),         TEST(embedding_backward_matches),    TEST(parts_of_a_table_make_the_whole),
-      TEST(wrong_tokens_are_reported), TEST(probabilities_are_never_stored)};
+  const struct CMUnitTest tests[] = {TEST(cross_entropy_matches),
+                                     TEST(padding_has_no_part),
+                                     TEST(parts_of_the_classes_make_the_whole),
+                                     TEST(extreme_logits),
+                                     TEST(everything_ignored),
+                                     TEST(nan_reaches_the_loss),
+                                     TEST(wrong_targets_are_reported),
+                                     TEST(embedding_matches),
+                                     TEST(embedding_backward_matches),
+                                     TEST(parts_of_a_table_make_the_whole),
+                                     TEST(wrong_tokens_are_reported),
+                                     TEST(probabilities_are_never_stored)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,6 +108,8 @@ static const op_case cases[] = {
     {"embedding_backward", "i90 x90,24 x11,24", "i0=11"},
     {"attention_backward", "x1,5,2,8 x1,5,1,8 x1,5,1,8 x1,5,2,8 f1,2,5 x1,5,2,8", "i0=1"},
     {"document_attention_backward", "x1,13,2,8 x1,13,1,8 x1,13,1,8 x1,13,2,8 f1,2,13 x1,13,2,8 i1,13", "i0=4"},
+    {"cross_entropy_part", "x7,11 i7", "i0=3 i1=2 i3=5"},
+    {"cross_entropy_join", "x7,11 i7 f2,7,2", "i0=3 i1=2"},
     {"cross_entropy_backward", "x7,11 i7 f7 f f", "i0=3"},
     {"fill", "", "i0=5 i1=7 i6=2 i7=2 f0=1.5"},
     {"accumulate", "x37", "i0=1"},

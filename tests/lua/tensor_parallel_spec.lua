@@ -12,6 +12,8 @@ local function run(ranks, ...) return { "run", RECIPE, "-n", ranks, "--timeout",
 local cases = {
   ["gpt2"] = check("2", "mesh=1x1x2"),
   ["gpt2 over four"] = check("4", "mesh=1x1x4", "tied=true", "sequence_parallel=true"),
+  ["padded classes"] = check("4", "mesh=1x1x4", "vocab=257", "pad=64", "dtype=bf16"),
+  ["a part of padding"] = check("4", "mesh=1x1x4", "vocab=257", "pad=512", "tied=true"),
   ["gpt2 with shards"] = check("4", "mesh=1x2x2", "sequence_parallel=true", "dropout=0.2", "recompute=true"),
   ["gpt2 with replicas and shards"] = check("8", "mesh=2x2x2", "batch=1", "layout=ragged"),
   ["gpt2 in parts"] = check("4", "mesh=2x1x2", "micro_batches=2", "freeze=embed|fc1"),
@@ -52,9 +54,18 @@ local function refused(name, status, ...)
   for _, facts in ipairs({ ... }) do has(of(name).err, facts) end
 end
 
+local function changes()
+  assert.equal(0, of("explain json").status, of("explain json").err)
+  return require("cjson").decode(of("explain json").out).placement_changes
+end
+
 describe("a tensor dimension", function()
   it("T1 trains GPT-2 and Llama as one rank does, with dropout, a tied head and bf16", function()
     equals_one_rank("gpt2", "gpt2 over four", "gpt2 in bf16", "llama")
+  end)
+
+  it("T1 trains with padded classes, of which a rank can have nothing else", function()
+    equals_one_rank("padded classes", "a part of padding")
   end)
 
   it("T5 trains modules that no preset knows", function()
@@ -95,9 +106,8 @@ describe("a tensor dimension", function()
   it("T1 is explained: the changes of placement, their collectives and bytes", function()
     has(of("explain").out, "changes of placement")
     has(of("explain").out, "layers.0.mlp.fc2, layers.1.mlp.fc2 | [2,16,32] f32 | partial | invariant | all_reduce 8.0")
-    assert.equal(0, of("explain json").status, of("explain json").err)
     local gathers, half = 0, 2 * 16 * 32 * 4 / 2 -- of two ranks, each gets the other's half
-    for _, change in ipairs(require("cjson").decode(of("explain json").out).placement_changes) do
+    for _, change in ipairs(changes()) do
       if change.module:find("^layers%.%d%.mlp%.fc1$") then
         gathers = gathers + 1
         assert.equal("all_gather shard of axis 0 replicate reduce_scatter", table.concat({ change.forward, change.from,
@@ -107,5 +117,17 @@ describe("a tensor dimension", function()
       end
     end
     assert.equal(2, gathers)
+  end)
+
+  it("T2 the loss of divided logits moves two numbers a row, and none backward", function()
+    local rows, seen = 2 * 16, 0
+    for _, change in ipairs(changes()) do
+      assert.is_true(change.forward_bytes <= rows * 32 * 4, change.module .. " moves more than a row of the model")
+      if change.to == "invariant" then
+        seen = seen + 1
+        assert.same({ "all_gather", rows * 2 * 4, 0 }, { change.forward, change.forward_bytes, change.backward_bytes })
+      end
+    end
+    assert.equal(1, seen)
   end)
 end)

@@ -7,10 +7,10 @@ local re = ms.re
 local cfg = ms.args {
   model = "gpt2", mesh = "1x1x2", steps = 3, batch = 2, micro_batches = 1, sequence_parallel = false, dtype = "f32",
   tied = false, dropout = ms.args.real(0), kv_heads = 2, heads = 4, hidden = 48, layout = "rows", recompute = false,
-  freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
+  vocab = 256, pad = 1, freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
   ema = false, loads = "", saves = "", exports = "", restores = false, resume = false,
 }
-local SEQ, DIM, VOCAB = 16, 32, 256
+local SEQ, DIM, VOCAB = 16, 32, cfg.vocab
 
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard", "tensor" })
 local linear = ms.nn.linear
@@ -76,6 +76,7 @@ if OWN[cfg.model] then
   model, rules = Own(OWN[cfg.model]), OWN_RULES
 else
   local shape = { vocab = VOCAB, layers = 2, dim = DIM, heads = cfg.heads, seq = SEQ, tied = cfg.tied }
+  shape.pad_vocab_to_multiple_of = cfg.pad
   if cfg.model == "llama" then shape.kv_heads, shape.ffn = cfg.kv_heads, cfg.hidden else shape.dropout = cfg.dropout end
   model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder) or ms.models[cfg.model](shape)
   rules = ms.rules.tensor_parallel(model)

@@ -1,0 +1,45 @@
+/* partition_loss.c - the loss of logits whose classes the ranks divide (loss parallelism).
+ *
+ * No rank needs the others' logits: for each row a rank gives the log of its sum of exponentials and the target's
+ * logit, if it has it. These two numbers are gathered, and each rank makes the whole loss of them. Backward moves
+ * nothing: with the log of the whole sum a rank computes the gradient of its own logits.
+ */
+#include "graph/infer.h"
+#include "graph/partition_walk.h"
+
+int ms_walk_divides_loss(const ms_walk *w, ms_placed_node *c) {
+  static const ms_placement invariant = {MS_INVARIANT, 0, 0};
+  const ms_placement logits = ms_walk_input(w, c, 0)->place;
+  if (c->node->op != MS_OP_cross_entropy || logits.kind != MS_SHARD) return 0;
+  if (logits.axis != c->in[0].ndim - 1 || logits.outer > 1) return 0;
+  c->joins = 1;
+  c->takes[0] = logits;
+  c->takes[1] = invariant;
+  for (int o = 0; o < c->node->outputs; o++) c->makes[o] = invariant;
+  c->attrs.i[1] = w->spec->ranks;
+  c->attrs.i[2] = w->spec->dim;
+  return 1;
+}
+
+static int emit(ms_walk *w, const ms_node *loss, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
+  ms_graph *local = w->result->graph;
+  MS_TRY(ms_graph_emit(local, op, inputs, in, attrs, out));
+  ms_node *made = &local->nodes[local->n_nodes - 1];
+  made->region = loss->region, made->recompute = loss->recompute;
+  return MS_OK;
+}
+
+int ms_walk_gather_loss(ms_walk *w, const ms_placed_node *c, int *in) {
+  const ms_attrs alike = {.i = {w->spec->dim, w->spec->ranks, 0, 1, 1}};
+  int own;
+  MS_TRY(emit(w, c->node, MS_OP_cross_entropy_part, 2, in, &c->attrs, &own));
+  MS_TRY(emit(w, c->node, MS_OP_all_gather, 1, &own, &alike, &in[2]));
+  return ms_walk_record(w, (ms_conversion){
+                               .op = MS_OP_all_gather,
+                               .backward = -1,
+                               .value = c->node->out[1],
+                               .reader = (int)(c->node - w->traced->nodes),
+                               .from = ms_shard(0, 1),
+                               .whole = w->result->graph->values[in[2]].info,
+                           });
+}
