@@ -1,4 +1,4 @@
-/* test_kernels_loss.c - compares cross entropy and embedding, forward and backward, with definitions in double. */
+/* test_kernels_loss.c - compares cross entropy, forward and backward, with its definition in double. */
 #include "support/kernel_case.h"
 
 #include "base/error.h"
@@ -7,8 +7,6 @@
 static const int64_t class_counts[] = {1, 2, 17, 256, 1300};
 
 enum { IGNORED = -100, LOGITS = 0, TARGETS = 1 };
-
-/* ---- cross entropy ---------------------------------------------------------------------------------------------- */
 
 static kernel_case forward_case(int dtype, int64_t rows, int64_t classes) {
   kernel_case c = case_of(MS_OP_cross_entropy);
@@ -166,24 +164,6 @@ static void probabilities_are_never_stored(void **state) {
   }
 }
 
-/* A GPU reports the value and the limit, but not the position. */
-#ifdef MS_TEST_CUDA
-  #define TOLD(text, fault) fault
-#else
-  #define TOLD(text, fault) text
-#endif
-
-/* Returns run's status for the case, on this many threads. */
-static int run_status(kernel_case *c, int threads) {
-  const ms_kernel *kernel = kernel_of(c->call.op);
-  c->call.threads = threads;
-  if (kernel->prepare) assert_int_equal(kernel->prepare(&c->call), MS_OK);
-  c->call.workspace = poisoned(c->call.workspace_bytes);
-  int rc = run_kernel(kernel, &c->call);
-  free(c->call.workspace);
-  return rc;
-}
-
 /* The same rows followed by padding of NaN: nothing reads it, and its gradient is zero. */
 static void padding_has_no_part(void **state) {
   (void)state;
@@ -297,134 +277,6 @@ static void wrong_targets_are_reported(void **state) {
   }
 }
 
-/* ---- embedding -------------------------------------------------------------------------------------------------- */
-
-/* Tokens in [0, rows), some of them frequent, some absent. */
-static void draw_tokens(kernel_case *c, int input, int64_t n, int64_t rows) {
-  for (int64_t i = 0; i < n; i++) set_input(c, input, i, (double)(i * i % 7 == 0 ? 0 : i * 37 % rows / 2 * 2));
-}
-
-static void embedding_matches(void **state) {
-  (void)state;
-  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
-    enum { ROWS = 50, COLUMNS = 70, N = 600 };
-    kernel_case c = case_of(MS_OP_embedding);
-    add_input(&c, SHAPE(dtype, ROWS, COLUMNS));
-    add_input(&c, SHAPE(MS_I32, 3, N / 3));
-    add_output(&c, SHAPE(dtype, 3, N / 3, COLUMNS));
-    draw_tokens(&c, 1, N, ROWS);
-    run_case(&c);
-    for (int64_t i = 0; i < N; i++)
-      for (int64_t j = 0; j < COLUMNS; j++)
-        assert_true(output_at(&c, 0, i * COLUMNS + j) == input_at(&c, 0, (int64_t)input_at(&c, 1, i) * COLUMNS + j));
-    free_case(&c);
-  }
-}
-
-/* Another gradient plus the result of the case, bit by bit. */
-static void check_embedding_backward_onto(const kernel_case *alone) {
-  const ms_value_info *dy = &alone->call.in[1], *dw = &alone->call.out[0];
-  kernel_case c = case_of(MS_OP_embedding_backward);
-  c.call.attrs = alone->call.attrs;
-  add_input(&c, alone->call.in[0]);
-  add_input(&c, *dy);
-  add_input(&c, *dw);
-  add_output(&c, *dw);
-  for (int i = 0; i < 2; i++)
-    for (int64_t k = 0; k < ms_numel(&alone->call.in[i]); k++) set_input(&c, i, k, input_at(alone, i, k));
-  run_case(&c);
-  for (int64_t k = 0; k < ms_numel(dw); k++) {
-    float sum = (float)input_at(&c, 2, k) + (float)output_at(alone, 0, k);
-    if (dw->dtype == MS_BF16) sum = ms_bf16_to_f32(ms_f32_to_bf16(sum));
-    assert_true(output_at(&c, 0, k) == sum);
-  }
-  free_case(&c);
-}
-
-static void check_embedding_backward(int dtype, int out_dtype, int64_t rows, int64_t columns, int64_t n) {
-  kernel_case c = case_of(MS_OP_embedding_backward);
-  c.call.attrs.i[0] = rows;
-  add_input(&c, SHAPE(MS_I32, n));
-  add_input(&c, SHAPE(dtype, n, columns));
-  add_output(&c, SHAPE(out_dtype, rows, columns));
-  draw_tokens(&c, 0, n, rows);
-  run_case(&c);
-  double *sum = calloc((size_t)(rows * columns), sizeof *sum);
-  for (int64_t i = 0; i < n; i++)
-    for (int64_t j = 0; j < columns; j++)
-      sum[(int64_t)input_at(&c, 0, i) * columns + j] += input_at(&c, 1, i * columns + j);
-  /* Hundreds of terms added in sequence, in f32. */
-  for (int64_t i = 0; i < rows * columns; i++) assert_output(&c, 0, i, sum[i], 1e-4);
-  free(sum);
-  check_embedding_backward_onto(&c);
-  free_case(&c);
-}
-
-static void embedding_backward_matches(void **state) {
-  (void)state;
-  for (int bits = 0; bits < 4; bits++) {
-    check_embedding_backward(bits & 1, bits >> 1, 1, 1, 1);
-    check_embedding_backward(bits & 1, bits >> 1, 50, 70, 600);
-    check_embedding_backward(bits & 1, bits >> 1, 4000, 33, 5);
-    check_embedding_backward(bits & 1, bits >> 1, 3, 300, 2000);
-    check_embedding_backward(bits & 1, bits >> 1, 300001, 1, 1500);
-  }
-}
-
-/* Parts of a table: forward's results add up to that of the whole table, and backward's are parts of its gradient. */
-static void parts_of_a_table_make_the_whole(void **state) {
-  (void)state;
-  enum { ROWS = 60, PARTS = 3, PART = ROWS / PARTS, COLUMNS = 5, N = 700 };
-  for (int first = 0; first < ROWS; first += PART) {
-    kernel_case c = case_of(MS_OP_embedding), g = case_of(MS_OP_embedding_backward);
-    c.call.attrs = (ms_attrs){.i = {ROWS - 1, PARTS, 3, first}};
-    g.call.attrs = (ms_attrs){.i = {PART, PARTS, 3, first}};
-    add_input(&c, SHAPE(MS_F32, PART, COLUMNS));
-    add_input(&c, SHAPE(MS_I32, N));
-    add_output(&c, SHAPE(MS_F32, N, COLUMNS));
-    add_input(&g, SHAPE(MS_I32, N));
-    add_input(&g, SHAPE(MS_F32, N, COLUMNS));
-    add_output(&g, SHAPE(MS_F32, PART, COLUMNS));
-    draw_tokens(&c, 1, N, ROWS - 1);
-    draw_tokens(&g, 0, N, ROWS - 1);
-    run_case(&c);
-    run_case(&g);
-    double sum[PART][COLUMNS] = {{0}};
-    for (int64_t i = 0; i < N; i++) {
-      const int64_t row = (int64_t)input_at(&c, 1, i) - first;
-      const int here = row >= 0 && row < PART;
-      for (int64_t j = 0; j < COLUMNS; j++) {
-        assert_true(output_at(&c, 0, i * COLUMNS + j) == (here ? input_at(&c, 0, row * COLUMNS + j) : 0));
-        if (here) sum[row][j] += input_at(&g, 1, i * COLUMNS + j);
-      }
-    }
-    for (int64_t i = 0; i < PART * COLUMNS; i++) assert_output(&g, 0, i, sum[i / COLUMNS][i % COLUMNS], 1e-4);
-    check_embedding_backward_onto(&g);
-    set_input(&c, 1, 4, ROWS - 1); /* a row of padding, which no part may give */
-    assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token 59 | position 4 | [0,59)", "59 | [0,59)"));
-    free_case(&c);
-    free_case(&g);
-  }
-}
-
-static void wrong_tokens_are_reported(void **state) {
-  (void)state;
-  kernel_case c = case_of(MS_OP_embedding);
-  add_input(&c, SHAPE(MS_F32, 10, 4));
-  add_input(&c, SHAPE(MS_I32, 6));
-  add_output(&c, SHAPE(MS_F32, 6, 4));
-  draw_tokens(&c, 1, 6, 10);
-  set_input(&c, 1, 4, 10);
-  assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token 10 | position 4 | [0,10)", "10 | [0,10)"));
-  set_input(&c, 1, 4, 1);
-  set_input(&c, 1, 2, -3);
-  assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token -3 | position 2 | [0,10)", "-3 | [0,10)"));
-  c.call.attrs.i[0] = 8; /* tokens must not select the last two rows */
-  set_input(&c, 1, 2, 8);
-  assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token 8 | position 2 | [0,8)", "8 | [0,8)"));
-  free_case(&c);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {TEST(cross_entropy_matches),
                                      TEST(padding_has_no_part),
@@ -433,10 +285,6 @@ int main(void) {
                                      TEST(everything_ignored),
                                      TEST(nan_reaches_the_loss),
                                      TEST(wrong_targets_are_reported),
-                                     TEST(embedding_matches),
-                                     TEST(embedding_backward_matches),
-                                     TEST(parts_of_a_table_make_the_whole),
-                                     TEST(wrong_tokens_are_reported),
                                      TEST(probabilities_are_never_stored)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -237,4 +237,22 @@ static inline void assert_output(const kernel_case *c, int output, int64_t eleme
     fail_msg("output %d, element %d: %.9g instead of %.9g", output, (int)element, actual, expected);
 }
 
+/* A GPU reports the value and the limit, but not the position. */
+#ifdef MS_TEST_CUDA
+  #define TOLD(text, fault) fault
+#else
+  #define TOLD(text, fault) text
+#endif
+
+/* Returns run's status for the case, on this many threads. */
+static inline int run_status(kernel_case *c, int threads) {
+  const ms_kernel *kernel = kernel_of(c->call.op);
+  c->call.threads = threads;
+  if (kernel->prepare) assert_int_equal(kernel->prepare(&c->call), MS_OK);
+  c->call.workspace = poisoned(c->call.workspace_bytes);
+  int rc = run_kernel(kernel, &c->call);
+  free(c->call.workspace);
+  return rc;
+}
+
 #endif
