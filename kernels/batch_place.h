@@ -2,13 +2,14 @@
  *
  * The random number of an element is keyed by its position there, so it does not depend on how the batch is divided. A
  * tensor is viewed as [outer][rows][inner], where `rows` are the rows of the batch that it holds; graph/batch_rows.c
- * finds these sizes. Each axis has its own origin and step, so dividing another axis over ranks would not change the
- * kernels.
+ * finds these sizes. Where ranks have parts of the tensor, its elements are first located in the whole one: a part can
+ * be a part of a part, as along two mesh dimensions.
  */
 #ifndef MS_KERNELS_BATCH_PLACE_H
 #define MS_KERNELS_BATCH_PLACE_H
 
 #include "kernels/op.h"
+#include "kernels/part.h"
 
 #ifdef __CUDACC__
   #define MS_BATCH_PLACE_FUNCTION static inline __host__ __device__
@@ -17,6 +18,7 @@
 #endif
 
 enum { MS_BATCH_PLACE_OUTER = 0, MS_BATCH_PLACE_ROWS = 1, MS_BATCH_PLACE_INNER = 2, MS_BATCH_PLACE_AXES = 3 };
+enum { MS_BATCH_PLACE_PART = 4, MS_BATCH_PLACE_PARTS = 2 }; /* attributes i4, i5 */
 
 /* Index i of the axis adds (first + i step) stride to the key. */
 typedef struct ms_batch_place_axis {
@@ -25,19 +27,25 @@ typedef struct ms_batch_place_axis {
 
 typedef struct ms_batch_place {
   ms_batch_place_axis axis[MS_BATCH_PLACE_AXES];
-  int64_t elements;
-  int has_rows;   /* 0: the tensor has no batch axis, so the keys are the same on every rank */
-  int whole;      /* 1: the keys of all elements are consecutive */
-  uint64_t first; /* the key of element 0 */
+  ms_part part[MS_BATCH_PLACE_PARTS]; /* of the whole tensor, and of that part; runs are in elements */
+  int64_t elements;                   /* of the whole tensor */
+  int has_rows;                       /* 0: the tensor has no batch axis, so the keys are the same on every rank */
+  int whole;                          /* 1: the keys of all elements are consecutive */
+  uint64_t first;                     /* the key of element 0 */
 } ms_batch_place;
 
 /* The position of a tensor of n elements within its micro-batch, from attributes that the builder sets: i1 outer, i2
- * rows or 0, i3 the first row of the micro-batch that the tensor holds. */
+ * rows or 0, i3 the first row of the micro-batch that the tensor holds; and i4, i5, the parts that the rank has. */
 MS_BATCH_PLACE_FUNCTION ms_batch_place ms_batch_place_of(const ms_attrs *attrs, int64_t n) {
   const int has_rows = attrs->i[2] != 0;
+  const ms_part part = ms_part_of(attrs->i[MS_BATCH_PLACE_PART]),
+                inner_part = ms_part_of(attrs->i[MS_BATCH_PLACE_PART + 1]);
+  if (part.ranks) n *= part.ranks;
+  if (inner_part.ranks) n *= inner_part.ranks;
   const int64_t outer = has_rows ? attrs->i[1] : 1, rows = has_rows ? attrs->i[2] : 1, inner = n / (outer * rows);
   ms_batch_place place = {
       {{outer, inner, 0, 1}, {rows, outer * inner, has_rows ? attrs->i[3] : 0, 1}, {inner, 1, 0, 1}},
+      {part, inner_part},
       n,
       has_rows,
       1,
@@ -56,7 +64,14 @@ MS_BATCH_PLACE_FUNCTION ms_batch_place ms_batch_place_at(ms_batch_place place, c
   return place;
 }
 
+/* Where an element of the part is in the whole tensor. */
+MS_BATCH_PLACE_FUNCTION int64_t ms_batch_place_whole(const ms_batch_place *place, int64_t element) {
+  for (int p = MS_BATCH_PLACE_PARTS - 1; p >= 0; p--) element = ms_part_index(&place->part[p], element);
+  return element;
+}
+
 MS_BATCH_PLACE_FUNCTION uint64_t ms_batch_place_key(const ms_batch_place *place, int64_t element) {
+  element = ms_batch_place_whole(place, element);
   if (place->whole) return place->first + (uint64_t)element;
   uint64_t key = 0;
   for (int a = MS_BATCH_PLACE_AXES - 1; a >= 0; a--) {
@@ -70,7 +85,14 @@ MS_BATCH_PLACE_FUNCTION uint64_t ms_batch_place_key(const ms_batch_place *place,
 /* The number of elements, from this one on, whose keys are consecutive. */
 MS_BATCH_PLACE_FUNCTION int64_t ms_batch_place_run(const ms_batch_place *place, int64_t element) {
   const int64_t inner = place->axis[MS_BATCH_PLACE_INNER].count;
-  return place->whole ? place->elements - element : inner - element % inner;
+  int64_t run = place->elements;
+  for (int p = MS_BATCH_PLACE_PARTS - 1; p >= 0; p--) {
+    const ms_part *part = &place->part[p];
+    if (part->ranks && part->run - element % part->run < run) run = part->run - element % part->run;
+    element = ms_part_index(part, element);
+  }
+  const int64_t rest = place->whole ? place->elements - element : inner - element % inner;
+  return rest < run ? rest : run;
 }
 
 #endif

@@ -9,13 +9,17 @@
 #define MS_KERNELS_CPU_ATTENTION_H
 
 #include "kernels/op.h"
+#include "kernels/part.h"
 
 /* The sizes of a call: q, o [batch][t][heads][d]; k, v [batch][s][groups][d]; lse [batch][heads][t]. */
 typedef struct ms_attention {
   int64_t batch, t, s, heads, groups, d;
-  int causal; /* query i sees keys 0 to i + s - t */
+  int causal; /* query i sees keys 0 to i + s - t, or where it is in the axis that it is a part of */
   int dtype;
   float scale;
+  ms_part part;                   /* which of the queries these are, if ranks divide them; the keys are all there */
+  int64_t before;                 /* keys before the first of all queries */
+  int64_t first_query, first_key; /* of the part, and of all keys: where this call begins */
 } ms_attention;
 
 /* Queries per block: a block stays in L1 while the keys stream past it. */
@@ -46,8 +50,18 @@ static inline int64_t ms_query_blocks(const ms_attention *a) { return (a->t + MS
 
 /* The number of keys that query i sees. */
 static inline int64_t ms_visible_keys(const ms_attention *a, int64_t i) {
-  int64_t keys = a->causal ? i + a->s - a->t + 1 : a->s;
-  return keys < a->s ? keys : a->s;
+  if (!a->causal) return a->s;
+  const int64_t at =
+      a->part.ranks ? ms_part_index(&a->part, a->first_query + i) + a->before - a->first_key : i + a->s - a->t;
+  return at < a->s ? at + 1 : a->s;
+}
+
+/* The number of queries, from q0 on, that come before the first one that sees the key. */
+static inline int64_t ms_blind_queries(const ms_attention *a, int64_t key, int64_t q0) {
+  if (!a->causal) return 0;
+  const int64_t seeing =
+      a->part.ranks ? ms_part_before(&a->part, a->first_key + key - a->before) - a->first_query : key - (a->s - a->t);
+  return seeing > q0 ? seeing - q0 : 0;
 }
 
 /* The number of keys that at least one query of the block beginning at `first` sees. */

@@ -118,7 +118,7 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
 
 /* The queries of the block that see a key, one bit per query. */
 static uint32_t queries_that_see(const ms_attention *a, int64_t key, int64_t q0) {
-  const int64_t blind = a->causal ? key - (a->s - a->t) - q0 : 0;
+  const int64_t blind = ms_blind_queries(a, key, q0);
   if (key >= a->s || blind >= MS_QUERIES) return 0;
   return blind > 0 ? ~0u << blind : ~0u;
 }

@@ -112,7 +112,7 @@ static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, flo
 static void hide_keys(const ms_attention *a, float *scores, int64_t first, int64_t keys, int64_t q0) {
   int64_t from = ms_visible_keys(a, q0); /* the first query sees the fewest keys */
   for (int64_t key = from > first ? from : first; key < first + keys; key++) {
-    int64_t blind = key - from + 1; /* number of queries that cannot see the key */
+    int64_t blind = ms_blind_queries(a, key, q0);
     if (blind > QUERIES) blind = QUERIES;
     for (int64_t q = 0; q < blind; q++) scores[(key - first) * QUERIES + q] = -INFINITY;
   }

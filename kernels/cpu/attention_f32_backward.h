@@ -78,8 +78,7 @@ static void add_key_gradients(const ms_attention *a, const backward_scratch *s, 
                               int64_t padded) {
   const int64_t columns = padded_columns(a);
   for (int64_t key = 0; key < padded; key += TILE_ROWS) {
-    int64_t skip = a->causal ? first + key - (a->s - a->t) - q0 : 0;
-    if (skip < 0) skip = 0;
+    const int64_t skip = ms_blind_queries(a, first + key, q0);
     if (skip >= QUERIES) continue;
     const float *p = s->p + key * QUERIES + skip, *ds = s->ds + key * QUERIES + skip;
     for (int64_t d = 0; d < columns; d += TILE_COLUMNS) {

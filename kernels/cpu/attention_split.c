@@ -68,7 +68,7 @@ static __mmask16 first_lanes(int64_t count) { return (__mmask16)((1u << (count <
 static void hide(const ms_attention *a, float *scores, int64_t stride, int64_t first, int64_t keys, int64_t q0,
                  int64_t queries) {
   for (int64_t key = first; key < first + keys; key++) {
-    int64_t blind = a->causal ? key - (a->s - a->t) - q0 : 0;
+    int64_t blind = ms_blind_queries(a, key, q0);
     if (key >= a->s || blind > queries) blind = queries;
     for (int64_t q = 0; q < blind; q += LANES)
       _mm512_mask_storeu_ps(scores + (key - first) * stride + q, first_lanes(blind - q), _mm512_set1_ps(-INFINITY));
@@ -280,8 +280,8 @@ static void add_over_queries(const ms_attention *a, const backward_scratch *s, f
  * packs ds into the panels of the stretch that begins at `first`. */
 static void backward_keys(const ms_attention *a, const backward_scratch *s, int64_t key, int64_t first,
                           int64_t stretch_keys, int64_t q0, int64_t rows) {
-  const int64_t ahead = a->causal ? key - (a->s - a->t) - q0 : 0, begin = ahead > 0 ? ahead / GRAIN * GRAIN : 0,
-                end = padded(rows), d_steps = ms_split_steps(a->d), at = key * padded(a->d);
+  const int64_t begin = ms_blind_queries(a, key, q0) / GRAIN * GRAIN, end = padded(rows),
+                d_steps = ms_split_steps(a->d), at = key * padded(a->d);
   const ms_split_operand ds = {s->ds, BACKWARD_QUERIES, 0};
   for (int64_t q = begin; q < end; q += GRAIN) {
     ms_split_product(s->p + q, BACKWARD_QUERIES, s->keys + panels_bytes(key, a->d), s->query + panels_bytes(q, a->d),

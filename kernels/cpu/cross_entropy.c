@@ -195,6 +195,15 @@ static int run_join(const ms_kernel_call *call) { return run_rows(call, join_par
 
 const ms_kernel ms_cpu_cross_entropy_join = {.prepare = prepare_forward, .run = run_join};
 
+static int run_weigh(const ms_kernel_call *call) {
+  const float x = *(const float *)call->in_data[0], part = *(const float *)call->in_data[1],
+              total = *(const float *)call->in_data[2];
+  *(float *)call->out_data[0] = total == 0.0f ? 0.0f : x * (part / total);
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_weigh = {.run = run_weigh};
+
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* y = scale e^(x - lse); x, y [n]; y can be x. */

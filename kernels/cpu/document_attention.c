@@ -27,13 +27,13 @@ static documents documents_of(const ms_kernel_call *call) {
   return d;
 }
 
-/* The attention call of one document: row `row` of the batch, positions [first, first + a->t). */
+/* The attention call of one document of row `row` of the batch. */
 static ms_kernel_call call_of_document(const ms_kernel_call *call, const documents *d, const ms_attention *a,
-                                       int64_t row, int64_t first) {
+                                       int64_t row) {
   ms_kernel_call part = *call;
-  const int64_t position = row * d->whole.t + first, bytes = ms_dtype_size(a->dtype);
-  const int64_t query = position * a->heads * a->d * bytes, key = position * a->groups * a->d * bytes;
-  const int64_t lse = (row * d->whole.t + first) * a->heads * 4;
+  const int64_t bytes = ms_dtype_size(a->dtype), queries = (row * d->whole.t + a->first_query) * a->heads;
+  const int64_t query = queries * a->d * bytes, lse = queries * 4;
+  const int64_t key = (row * d->whole.s + a->first_key) * a->groups * a->d * bytes;
   const int64_t in[6] = {query, key, key, query, lse, query}, out[3] = {query, d->backward ? key : lse, key};
   for (int i = 0; i < (d->backward ? 6 : 3); i++) part.in_data[i] = (const char *)call->in_data[i] + in[i];
   for (int i = 0; i < call->outputs; i++) part.out_data[i] = (char *)call->out_data[i] + out[i];
@@ -44,23 +44,26 @@ static int64_t items_of(const documents *d, const ms_attention *a) {
   return d->backward ? a->groups : a->heads * ms_query_blocks(a);
 }
 
-/* The sizes of the document that begins at position `first`. */
+/* The sizes of the document that begins at position `first`: all its keys, and those of its queries that are here. */
 static ms_attention document_at(const documents *d, int64_t row, int64_t first) {
   ms_attention a = d->whole;
   int64_t end = first + 1;
-  while (end < a.t && d->tokens[row * a.t + end] != d->start) end++;
+  while (end < a.s && d->tokens[row * a.s + end] != d->start) end++;
   a.batch = 1;
-  a.t = a.s = end - first;
+  a.s = end - first;
+  a.first_key = first;
+  a.first_query = ms_part_before(&a.part, first);
+  a.t = ms_part_before(&a.part, end) - a.first_query;
   return a;
 }
 
 static int64_t all_items(const documents *d) {
   int64_t items = 0;
   for (int64_t row = 0; row < d->whole.batch; row++)
-    for (int64_t first = 0; first < d->whole.t;) {
+    for (int64_t first = 0; first < d->whole.s;) {
       const ms_attention a = document_at(d, row, first);
       items += items_of(d, &a);
-      first += a.t;
+      first += a.s;
     }
   return items;
 }
@@ -87,16 +90,16 @@ static void run_part(const ms_kernel_call *call, int part, int64_t begin, int64_
   void *scratch = (char *)call->workspace + part * code.scratch_bytes(&d.whole);
   int64_t item = 0;
   for (int64_t row = 0; row < d.whole.batch && item < end; row++)
-    for (int64_t first = 0; first < d.whole.t && item < end;) {
+    for (int64_t first = 0; first < d.whole.s && item < end;) {
       const ms_attention a = document_at(&d, row, first);
       const int64_t items = items_of(&d, &a), from = begin > item ? begin - item : 0;
       const int64_t to = end - item < items ? end - item : items;
       if (from < to) {
-        const ms_kernel_call document = call_of_document(call, &d, &a, row, first);
+        const ms_kernel_call document = call_of_document(call, &d, &a, row);
         code.run(&a, &document, from, to, scratch);
       }
       item += items;
-      first += a.t;
+      first += a.s;
     }
 }
 

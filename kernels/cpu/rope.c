@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/shared.h"
+#include "kernels/part.h"
 #include "kernels/rope_frequencies.h"
 
 /* Axes of x and y [B][T][H][D]. */
@@ -27,11 +28,12 @@ static int make_table(const void *data, void **object) {
   float *table = ms_calloc((times * 2 + 1) * half, (int64_t)sizeof *table);
   if (!table) return MS_ENOMEM;
   float *frequency = table + times * 2 * half;
+  const ms_part part = ms_part_of(key->attrs.i[4]);
   const double turn = key->attrs.i[2] ? -1.0 : 1.0;
   for (int64_t p = 0; p < half; p++) frequency[p] = ms_rope_frequency(&key->attrs, p, half);
   for (int64_t t = 0; t < times; t++)
     for (int64_t p = 0; p < half; p++) {
-      const float angle = (float)(t + key->attrs.i[0]) * frequency[p];
+      const float angle = (float)(ms_part_index(&part, t) + key->attrs.i[0]) * frequency[p];
       table[t * 2 * half + p] = (float)cos((double)angle);
       table[t * 2 * half + half + p] = (float)(turn * sin((double)angle));
     }

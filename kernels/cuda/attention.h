@@ -10,14 +10,16 @@
 #define MS_KERNELS_CUDA_ATTENTION_H
 
 #include "kernels/cuda/launch.h"
+#include "kernels/part.h"
 
 /* q, o [batch][t][heads][d]; k, v [batch][s][groups][d]; lse [batch][heads][t]. */
 struct ms_cuda_attention {
   int64_t batch, t, s, heads, groups, d;
-  int causal; /* query i sees keys 0 to i + s - t */
+  int causal; /* query i sees keys 0 to i + s - t, or where it is in the axis that it is a part of */
   float scale;
-  /* For document_attention (causal, t = s): begin and end of the document of each position, i32 [batch][t] each. NULL:
-   * each row of the batch is one document. */
+  ms_part part; /* which of the queries these are, if ranks divide them; the keys are all there */
+  /* For document_attention (causal): begin and end of the document of each key, i32 [batch][s] each. NULL: each row of
+   * the batch is one document. */
   const int32_t *begin, *end;
 };
 
@@ -28,22 +30,34 @@ static inline ms_cuda_attention ms_cuda_attention_of(const ms_kernel_call *call)
   const int64_t *q = call->in[0].dims, *k = call->in[1].dims;
   const float scale = call->attrs.f[0] != 0.0 ? static_cast<float>(call->attrs.f[0])
                                               : static_cast<float>(1.0 / sqrt(static_cast<double>(q[3])));
-  return {q[0], q[1], k[1], q[2], k[2], q[3], call->attrs.i[0] != 0, scale, nullptr, nullptr};
+  return {q[0],    q[1],   k[1], q[2], k[2], q[3], call->attrs.i[0] != 0, scale, ms_part_of(call->attrs.i[1]),
+          nullptr, nullptr};
 }
 
 struct ms_cuda_range {
   int64_t begin, end; /* empty if end <= begin */
 };
 
+/* Where query i is among the keys, and the first query that is at key j or after it. */
+static __device__ __forceinline__ int64_t ms_cuda_query_at(const ms_cuda_attention &a, int64_t i) {
+  return a.part.ranks ? ms_part_index(&a.part, i) + a.s - a.t * a.part.ranks : i + a.s - a.t;
+}
+static __device__ __forceinline__ int64_t ms_cuda_query_from(const ms_cuda_attention &a, int64_t j) {
+  const int64_t zero = 0;
+  return max(a.part.ranks ? ms_part_before(&a.part, j - a.s + a.t * a.part.ranks) : j + a.t - a.s, zero);
+}
+
 /* The keys that query i < t of a row of the batch sees; neither end decreases with i. */
 static __device__ __forceinline__ ms_cuda_range ms_cuda_seen(const ms_cuda_attention &a, int64_t row, int64_t i) {
-  return {a.begin ? a.begin[row * a.t + i] : 0, a.causal ? min(i + a.s - a.t + 1, a.s) : a.s};
+  if (!a.causal) return {0, a.s};
+  const int64_t at = ms_cuda_query_at(a, i);
+  return {a.begin ? a.begin[row * a.s + at] : 0, min(at + 1, a.s)};
 }
 
 /* The queries that see key j < s. */
 static __device__ __forceinline__ ms_cuda_range ms_cuda_seeing(const ms_cuda_attention &a, int64_t row, int64_t j) {
-  const int64_t zero = 0;
-  return {a.causal ? max(j + a.t - a.s, zero) : zero, a.end ? a.end[row * a.t + j] : a.t};
+  if (!a.causal) return {0, a.t};
+  return {ms_cuda_query_from(a, j), a.end ? ms_cuda_query_from(a, a.end[row * a.s + j]) : a.t};
 }
 
 /* Forward writes o and lse. Backward reads delta [batch][heads][t] = sum over d of do o, which the gradient of the

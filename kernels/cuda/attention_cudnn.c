@@ -68,6 +68,7 @@ ms_dnn_attention ms_attention_cudnn_of(const ms_kernel_call *call, int backward)
 
 const char *ms_attention_cudnn_refuses(const ms_kernel_call *call, const ms_dnn_attention *a) {
   if (call->in[0].dtype != MS_BF16) return "f32";
+  if (call->attrs.i[1]) return "a part of the queries";
   if (a->d > MOST_HEAD || a->d % HEAD_UNIT) return "head sizes that are not a multiple of 8 up to 256";
   if (a->causal && a->t > a->s) return "fewer keys than causal queries";
   if (a->backward && a->t == 1 && a->s == 1) return "the gradient of one query and one key";

@@ -124,6 +124,11 @@ __global__ void __launch_bounds__(LAST_THREADS)
   *count = static_cast<float>(counted);
 }
 
+/* y [1] = x part / total, 0 where total is 0. One thread. */
+__global__ void weigh(const float *x, const float *part, const float *total, float *y) {
+  *y = *total == 0.0f ? 0.0f : *x * (*part / *total);
+}
+
 /* dlogits [rows][stride] = (softmax - onehot) dloss / count. One block per row. */
 template <class T>
 __global__ void __launch_bounds__(THREADS) backward_rows(const T *logits, const int32_t *targets, const float *lse,
@@ -192,9 +197,15 @@ int run_forward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOG
 int run_added(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, added<T>(call)); }
 int run_backward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, backward<T>(call)); }
 
+int run_weigh(const ms_kernel_call *call) {
+  const float *const *in = reinterpret_cast<const float *const *>(call->in_data);
+  return MS_CUDA_LAUNCH(weigh, 1, 1, 0, call->stream, in[0], in[1], in[2], static_cast<float *>(call->out_data[0]));
+}
+
 } // namespace
 
 extern const ms_kernel ms_cuda_cross_entropy = {prepare_forward, run_forward, nullptr, 0};
 extern const ms_kernel ms_cuda_cross_entropy_part = {nullptr, run_added, nullptr, 0};
 extern const ms_kernel ms_cuda_cross_entropy_join = {prepare_forward, run_join, nullptr, 0};
 extern const ms_kernel ms_cuda_cross_entropy_backward = {nullptr, run_backward, nullptr, MS_OVER(0, 0)};
+extern const ms_kernel ms_cuda_weigh = {nullptr, run_weigh, nullptr, 0};

@@ -9,15 +9,15 @@ namespace {
 constexpr int THREADS = 256;
 enum { TOKENS_FORWARD = 3, TOKENS_BACKWARD = 6 };
 
-/* begin[i], end[i] = the bounds of the document of position i; tokens, begin, end i32 [batch][t]. A block processes one
+/* begin[i], end[i] = the bounds of the document of position i; tokens, begin, end i32 [batch][s]. A block processes one
  * row of the batch, and each thread a part of it, which it reads twice: first for the first and last start token in it,
  * then, with those of all parts, to store the bounds of each position. */
 __global__ void __launch_bounds__(THREADS)
-    find_borders(const int32_t *tokens, int32_t start, int64_t t, int32_t *begin, int32_t *end) {
-  __shared__ int last_of[THREADS], first_of[THREADS]; /* -1 and t: no start token in the part */
-  const int length = static_cast<int>(t), own = static_cast<int>(threadIdx.x);
+    find_borders(const int32_t *tokens, int32_t start, int64_t s, int32_t *begin, int32_t *end) {
+  __shared__ int last_of[THREADS], first_of[THREADS]; /* -1 and s: no start token in the part */
+  const int length = static_cast<int>(s), own = static_cast<int>(threadIdx.x);
   const int part = (length + THREADS - 1) / THREADS, from = min(own * part, length), to = min(from + part, length);
-  tokens += blockIdx.x * t, begin += blockIdx.x * t, end += blockIdx.x * t;
+  tokens += blockIdx.x * s, begin += blockIdx.x * s, end += blockIdx.x * s;
   int first = length, last = -1;
   for (int i = from; i < to; i++)
     if (tokens[i] == start) last = i, first = min(first, i);
@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 int64_t borders_bytes(const ms_kernel_call *call) {
-  const int64_t *q = call->in[0].dims;
-  return ms_cuda_align(2 * q[0] * q[1] * static_cast<int64_t>(sizeof(int32_t)));
+  const int64_t *k = call->in[MS_ATTENTION_K].dims;
+  return ms_cuda_align(2 * k[0] * k[1] * static_cast<int64_t>(sizeof(int32_t)));
 }
 
 int is_backward(const ms_kernel_call *call) { return call->op == MS_OP_document_attention_backward; }
@@ -49,11 +49,11 @@ int prepare(ms_kernel_call *call) {
 
 int run(const ms_kernel_call *call) {
   ms_cuda_attention a = ms_cuda_attention_of(call);
-  int32_t *begin = static_cast<int32_t *>(call->workspace), *end = begin + a.batch * a.t;
+  int32_t *begin = static_cast<int32_t *>(call->workspace), *end = begin + a.batch * a.s;
   const void *tokens = call->in_data[is_backward(call) ? TOKENS_BACKWARD : TOKENS_FORWARD];
-  if (a.batch * a.t == 0) return MS_OK;
+  if (a.batch * a.s == 0) return MS_OK;
   MS_TRY(MS_CUDA_LAUNCH(find_borders, static_cast<unsigned>(a.batch), THREADS, 0, call->stream,
-                        static_cast<const int32_t *>(tokens), static_cast<int32_t>(call->attrs.i[0]), a.t, begin, end));
+                        static_cast<const int32_t *>(tokens), static_cast<int32_t>(call->attrs.i[0]), a.s, begin, end));
   a.causal = 1;
   a.begin = begin;
   a.end = end;

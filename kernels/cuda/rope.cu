@@ -4,6 +4,7 @@
  * of that position once, in shared memory, from the frequencies that all devices share, and rotates all heads by them.
  * y can overwrite x. */
 #include "kernels/cuda/vector.h"
+#include "kernels/part.h"
 #include "kernels/rope_frequencies.h"
 
 namespace {
@@ -16,6 +17,7 @@ struct rotation {
   int64_t batch, times, heads, half, offset, per_block; /* per_block: sequences per block */
   double sign;
   ms_attrs attrs;
+  ms_part part; /* which of the positions these are */
 };
 
 /* x, y [batch][times][heads][2 half]. Rotates V elements at a time: of both halves of a head, or of its interleaved
@@ -26,7 +28,8 @@ __global__ void __launch_bounds__(THREADS) turn(const T *x, T *y, rotation r) {
   float *sine = cosine + r.half;
   const int64_t t = blockIdx.x;
   for (int64_t p = threadIdx.x; p < r.half; p += THREADS) {
-    const float angle = static_cast<float>(t + r.offset) * ms_rope_frequency(&r.attrs, p, r.half);
+    const float angle =
+        static_cast<float>(ms_part_index(&r.part, t) + r.offset) * ms_rope_frequency(&r.attrs, p, r.half);
     double s, c;
     sincos(static_cast<double>(angle), &s, &c);
     cosine[p] = static_cast<float>(c);
@@ -83,9 +86,15 @@ template <class T> int run_typed(const ms_kernel_call *call, const rotation &r) 
 
 int run(const ms_kernel_call *call) {
   const int64_t *dims = call->in[0].dims;
-  rotation r = {
-      dims[BATCH], dims[TIME], dims[HEAD], dims[DEPTH] / 2, call->attrs.i[0], 1, call->attrs.i[2] ? -1.0 : 1.0,
-      call->attrs};
+  rotation r = {dims[BATCH],
+                dims[TIME],
+                dims[HEAD],
+                dims[DEPTH] / 2,
+                call->attrs.i[0],
+                1,
+                call->attrs.i[2] ? -1.0 : 1.0,
+                call->attrs,
+                ms_part_of(call->attrs.i[4])};
   if (ms_numel(&call->in[0]) == 0) return MS_OK;
   const int64_t slices = ms_cuda_ceil(BLOCKS, r.times);
   r.per_block = ms_cuda_ceil(r.batch, slices < r.batch ? slices : r.batch);

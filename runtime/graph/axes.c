@@ -163,6 +163,23 @@ static void find_contiguous(const ms_node *node, ms_axes *axes) {
   if (ms_table_parts(&node->attrs) > 1) axes->label[axes->contiguous].whole = 1;
 }
 
+/* The attribute that takes another division; NULL: a part of this node cannot be divided again. */
+static int64_t *free_part(int op, ms_attrs *attrs) {
+  static const char *const names[] = {"part", "inner_part"};
+  for (int k = 0; k < 2; k++) {
+    const int slot = ms_op_slot(op, names[k]);
+    if (slot >= 0 && !attrs->i[slot]) return &attrs->i[slot];
+  }
+  return NULL;
+}
+
+static void find_placed(const ms_node *node, ms_axes *axes) {
+  ms_attrs attrs = node->attrs;
+  const int can = free_part(node->op, &attrs) != NULL, one = has_word(node->op, "placed1");
+  if (can) axes->placed = one ? axes->in[0][1] : MS_AXES_ALL;
+  for (int l = 0; l < axes->labels && !can && !one; l++) axes->label[l].whole = 1;
+}
+
 /* What a kernel does to a sum, it does not do to the parts of the sum: an activation needs all of it. */
 static void need_sums_whole(const ms_value_info *out, ms_axes *axes) {
   axes->linear = 0;
@@ -176,13 +193,14 @@ int ms_axes_have(const int *dims, int ndim, int label) {
 }
 
 int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info *out, ms_axes *axes) {
-  *axes = (ms_axes){.contiguous = -1};
+  *axes = (ms_axes){.contiguous = -1, .placed = MS_AXES_NONE};
   const char *name = ms_op_row_of(node->op)->name;
   if (!ms_op_has_axes(node->op)) return MS_FAIL(MS_EINTERNAL, "%s: its row of the op table has no axes", name);
   if (has_word(node->op, "reshape")) return label_reshaped(in, out, axes);
   MS_TRY(read_inputs(node, in, axes));
   read_words(node, in, out, axes);
   if (has_word(node->op, "part")) find_contiguous(node, axes);
+  if (has_word(node->op, "placed") || has_word(node->op, "placed1")) find_placed(node, axes);
   for (int slot = 2; slot < 4; slot++)
     if (has_word(node->op, slot == 2 ? "at2" : "at3")) axes->label[axes->in[0][node->attrs.i[slot]]].whole = 1;
   if (has_word(node->op, "cut")) axes->label[axes->in[0][chosen_axis(node, in)]].whole = 1;
@@ -204,4 +222,15 @@ ms_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const ms_v
   for (int d = 0; d < out->ndim; d++)
     if (axes->out[0][d] == label && attrs.i[d] > 0) attrs.i[d] /= n;
   return attrs;
+}
+
+/* Of one axis the part's run is in its indices, of all in elements. */
+void ms_axes_place(int op, const ms_axes *axes, const ms_value_info *x, int axis, int64_t outer, ms_part part,
+                   ms_attrs *attrs) {
+  int64_t *slot = free_part(op, attrs);
+  if (axes->placed == MS_AXES_NONE || !slot) return;
+  if (axes->placed != MS_AXES_ALL && axes->placed != axes->in[0][axis]) return;
+  part.run = x->dims[axis] / (outer * part.ranks);
+  for (int d = axis + 1; d < x->ndim && axes->placed == MS_AXES_ALL; d++) part.run *= x->dims[d];
+  *slot = ms_part_attr(part);
 }

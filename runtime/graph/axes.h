@@ -18,6 +18,8 @@
  *   sum mean max min   of the attributes' axis, which leaves the output; this is also how parts are joined
  *   part      the first letter's parts are contiguous and know their place: attributes parts:i1, dim:i2, first:i3. They
  *             are not divided again
+ *   placed1   axis 1 of input 0 can be divided although its letter says no, if the node knows which part it has:
+ *             attribute part (kernels/part.h); placed: any axis can, and its part of a part, attribute inner_part
  *   at2 at3   attribute i2, or i3, is an axis that is needed whole
  *   permute   the attributes permute the axes; cut: the attributes' axis is needed whole
  *   shape     the attributes have the output's shape; reshape: and the elements keep their order
@@ -29,8 +31,9 @@
 #define MS_GRAPH_AXES_H
 
 #include "graph/graph.h"
+#include "kernels/part.h"
 
-enum { MS_AXIS_LABELS = 16, MS_AXIS_REPEATED = -1 };
+enum { MS_AXIS_LABELS = 16, MS_AXIS_REPEATED = -1, MS_AXES_NONE = -1, MS_AXES_ALL = -2 };
 
 /* How an output that lacks a divided label results from those of the parts. */
 enum ms_parts_join { MS_JOIN_SUM = 0, MS_JOIN_MEAN = 1, MS_JOIN_MAX = 2, MS_JOIN_MIN = 3 };
@@ -51,6 +54,7 @@ typedef struct ms_axes {
   unsigned linear;     /* bit i: linear in input i while the others are given */
   int linear_together; /* 1: in all inputs together */
   int contiguous;      /* the label of which a part must know its place, or -1 */
+  int placed;          /* the label that can be divided if the node knows its part, MS_AXES_ALL, or MS_AXES_NONE */
 } ms_axes;
 
 /* 1 when the op's row has axes. */
@@ -61,5 +65,9 @@ int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info
 int ms_axes_have(const int *dims, int ndim, int label);
 /* The attributes of a part, where a label is divided into n; where a part is, the caller adds. */
 ms_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const ms_value_info *out, int label, int64_t n);
+/* Where the node must know its part: sets the attribute for a division of this axis of input 0, whose whole is x, in
+ * `outer` blocks. part: ranks, place, dim and folded are given. */
+void ms_axes_place(int op, const ms_axes *axes, const ms_value_info *x, int axis, int64_t outer, ms_part part,
+                   ms_attrs *attrs);
 
 #endif

@@ -126,6 +126,14 @@ int ms_grad_cross_entropy(ms_graph *graph, int node, const int *dy, const int *n
   return ms_graph_emit(graph, MS_OP_cross_entropy_backward, 5, in, &n.attrs, &dx[0]);
 }
 
+/* What was counted has no gradient. */
+int ms_grad_weigh(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  (void)needs;
+  const ms_node n = graph->nodes[node];
+  const int in[3] = {dy[0], n.in[1], n.in[2]};
+  return ms_graph_emit(graph, MS_OP_weigh, 3, in, &n.attrs, &dx[0]);
+}
+
 /* As if the logits were read here: what the parts add, the second use of them, has no gradient of its own. */
 int ms_grad_cross_entropy_join(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   return ms_grad_cross_entropy(graph, node, dy, needs, dx);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "graph/infer.h"
+#include "kernels/part.h"
 
 typedef struct matrix {
   int64_t rows, columns;
@@ -178,11 +179,12 @@ static int check_documents(const ms_node *node, const ms_value_info *q, const ms
   const char *name = ms_node_name(node);
   MS_TRY(ms_check_dtype(node, tokens, MS_I32, "tokens"));
   ms_shape_text(q, text_q), ms_shape_text(k, text_k), ms_shape_text(tokens, text);
-  if (q->dims[1] != k->dims[1])
+  const ms_part part = ms_part_of(node->attrs.i[1]);
+  if (q->dims[1] * (part.ranks ? part.ranks : 1) != k->dims[1])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; both must have the same length", name, text_q, text_k);
-  if (tokens->ndim != 2 || tokens->dims[0] != q->dims[0] || tokens->dims[1] != q->dims[1])
-    return MS_FAIL(MS_ESHAPE, "%s: q is %s and tokens are %s; they must be [B,T], like the first two axes of q", name,
-                   text_q, text);
+  if (tokens->ndim != 2 || tokens->dims[0] != q->dims[0] || tokens->dims[1] != k->dims[1])
+    return MS_FAIL(MS_ESHAPE, "%s: k is %s and tokens are %s; they must be [B,T], like the first two axes of k", name,
+                   text_k, text);
   return MS_OK;
 }
 
@@ -214,6 +216,16 @@ int ms_infer_cross_entropy(const ms_node *node, const ms_value_info *in, ms_valu
                    node->attrs.i[4], logits);
   out[0] = out[2] = (ms_value_info){.dtype = MS_F32};
   out[1] = (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {ms_rows(&in[0])}};
+  return MS_OK;
+}
+
+int ms_infer_weigh(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  static const char *const names[] = {"x", "part", "total"};
+  for (int i = 0; i < 3; i++) {
+    MS_TRY(ms_check_dtype(node, &in[i], MS_F32, names[i]));
+    MS_TRY(ms_check_ndim(node, &in[i], 0, names[i], "[]"));
+  }
+  out[0] = in[0];
   return MS_OK;
 }
 

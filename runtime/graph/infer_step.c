@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "graph/infer.h"
+#include "kernels/fold.h"
 
 static const ms_value_info scalar = {.dtype = MS_F32};
 
@@ -12,6 +13,15 @@ static int check_vector(const ms_node *node, const ms_value_info *x, int64_t n, 
   ms_value_info wanted = vector(n);
   MS_TRY(ms_check_dtype(node, x, MS_F32, what));
   return ms_check_same_shape(node, &wanted, "the expected shape", x, what);
+}
+
+int ms_infer_fold(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 3, "the input", "[a,b,run]"));
+  out[0] = in[0];
+  if (node->attrs.i[0] == MS_FOLD_TAKE) out[0].dims[1] = 1;
+  else if (node->attrs.i[0] == MS_FOLD_PUT) out[0].dims[1] = node->attrs.i[2];
+  else out[0].dims[0] = in[0].dims[1], out[0].dims[1] = in[0].dims[0];
+  return MS_OK;
 }
 
 int ms_infer_accumulate(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

@@ -3,6 +3,7 @@
  * A row's attributes are a text ("axis:i0=-1 keepdim:i1=0"), so that the Lua layer, dumps and the defaults below read
  * the same words. Claims of a row are asserted at compile time where possible.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,6 +109,15 @@ int ms_op_has(int op, const char *attribute) {
   const char *attrs = rows[op].attrs, *at = strstr(attrs, attribute);
   while (at && at != attrs && at[-1] != ' ') at = strstr(at + 1, attribute);
   return at != NULL;
+}
+
+int ms_op_slot(int op, const char *attribute) {
+  char word[32];
+  for (int slot = 0; slot < (int)(sizeof((ms_attrs *)0)->i / sizeof(int64_t)); slot++) {
+    snprintf(word, sizeof word, "%s:i%d", attribute, slot);
+    if (ms_op_has(op, word)) return slot;
+  }
+  return -1;
 }
 
 int ms_op_reads_outputs(int op, const ms_attrs *attrs) {

@@ -11,7 +11,8 @@
 #include "graph/infer.h"
 #include "graph/partition_walk.h"
 
-static const ms_placement invariant = {MS_INVARIANT, 0, 0}, replicate = {MS_REPLICATE, 0, 0};
+static const ms_placement invariant = {MS_INVARIANT, 0, 0, 0}, replicate = {MS_REPLICATE, 0, 0, 0},
+                          partial = {MS_PARTIAL, 0, 0, 0};
 
 /* ---- parameters and inputs -------------------------------------------------------------------------------------- */
 
@@ -22,6 +23,8 @@ static int check_shard(const ms_walk *w, const char *kind, const char *name, con
   if (p.kind != MS_SHARD || p.axis < 0 || p.axis >= x->ndim || p.outer < 1)
     return MS_FAIL(MS_EINVAL, "%s %s: its placement on %s must be none or the shard of one of its axes", what,
                    ms_shape_text(x, shape), w->spec->name);
+  if (p.folded && p.outer % 2)
+    return MS_FAIL(MS_EINVAL, "%s: %lld blocks cannot be folded in pairs", what, (long long)p.outer);
   if (x->dims[p.axis] % (p.outer * w->spec->ranks)) return ms_walk_uneven(w, what, x, p.axis, p.outer);
   return MS_OK;
 }
@@ -41,10 +44,19 @@ static int place_param(ms_walk *w, int param, const ms_value_info *x, ms_placed_
   return MS_OK;
 }
 
-static int place_input(ms_walk *w, const ms_value *input, ms_placed_value *placed) {
+static int place_input(ms_walk *w, const ms_value *input, ms_placed_value *placed, int *cuts) {
   for (int i = 0; i < w->spec->n_inputs; i++)
-    if (!strcmp(w->spec->inputs[i].name, input->name)) placed->place = w->spec->inputs[i].placement;
+    if (!strcmp(w->spec->inputs[i].name, input->name))
+      placed->place = w->spec->inputs[i].placement, *cuts = w->spec->inputs[i].given_whole;
   return check_shard(w, "input", input->name, &input->info, placed->place);
+}
+
+/* The ranks are given the whole input, and take their part of it. */
+static int cut_input(ms_walk *w, ms_placed_value *placed) {
+  const ms_placement p = placed->place;
+  const ms_attrs attrs = {.i = {w->spec->dim, w->spec->ranks, p.axis, p.outer, 0, p.folded}};
+  if (p.kind != MS_SHARD) return MS_OK;
+  return ms_graph_emit(w->result->graph, MS_OP_split, 1, &placed->local, &attrs, &placed->local);
 }
 
 static int place_leaves(ms_walk *w) {
@@ -52,10 +64,12 @@ static int place_leaves(ms_walk *w) {
   for (int v = 0; v < w->traced->n_values; v++) {
     const ms_value *value = &w->traced->values[v];
     ms_placed_value *placed = &w->values[v];
+    int cuts = 0;
     *placed = (ms_placed_value){.place = invariant, .local = v, .forms = -1};
     if (value->kind == MS_VALUE_PARAM) MS_TRY(place_param(w, value->param, &value->info, placed));
-    if (value->kind == MS_VALUE_INPUT) MS_TRY(place_input(w, value, placed));
-    local->values[v].info = ms_placement_local(&value->info, placed->place, w->spec->ranks);
+    if (value->kind == MS_VALUE_INPUT) MS_TRY(place_input(w, value, placed, &cuts));
+    if (cuts) MS_TRY(cut_input(w, placed));
+    else local->values[v].info = ms_placement_local(&value->info, placed->place, w->spec->ranks);
   }
   return MS_OK;
 }
@@ -132,6 +146,7 @@ static int place_node(ms_walk *w, const ms_node *node) {
   if (c.joins) MS_TRY(ms_walk_gather_loss(w, &c, in));
   MS_TRY(make_local(w, &c, in));
   place_outputs(w, &c);
+  if (c.weighs) return ms_walk_weigh_loss(w, &c);
   return c.averages ? average(w, &c) : MS_OK;
 }
 
@@ -154,8 +169,7 @@ static int place_results(ms_walk *w) {
   MS_TRY(ms_graph_set_scope(local, ""));
   w->result->loss = invariant;
   if (w->traced->loss >= 0) {
-    const ms_placed_value *loss = &w->values[w->traced->loss];
-    if (w->spec->divides_samples && loss->place.kind == MS_PARTIAL) w->result->loss = loss->place;
+    if (w->spec->divides_samples) w->result->loss = partial;
     MS_TRY(ms_walk_convert(w, w->traced->loss, w->result->loss, NULL, &local->loss));
   }
   if (w->traced->loss_weight >= 0)

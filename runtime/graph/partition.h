@@ -25,12 +25,11 @@
  * A trainable parameter without a placement is invariant. Where a divided value meets it, or a value made of parameters
  * alone, it is replicate instead, everywhere: its gradient is then a summand, which the caller sums over the ranks.
  *
- * What is not there: sizes that the ranks do not divide, hints that convert a value at a place of the recipe, and
- * kernels that know where their part begins. Dropout, the positions of rope and attention, and the rows of
- * cross_entropy are needed whole: they are gathered, or a parameter cannot be divided along them. So is the axis of max
- * and min. The classes of cross_entropy are divided as the logits are (partition_loss.c). An embedding whose table is
- * divided by rows has the attributes parts and dim: what prepares its kernel sets `first` to the coordinate times the
- * rows of a part, also for its gradient.
+ * What is not there: sizes that the ranks do not divide, and hints that convert a value at a place of the recipe. The
+ * axis of max and min is needed whole: it is gathered, or a parameter cannot be divided along it. cross_entropy is
+ * divided as the logits are, by classes or rows (partition_loss.c). Dropout, rope and attention know which part of an
+ * axis they have (kernels/part.h): their attributes say so but for the rank's place, which what prepares a kernel sets,
+ * also for gradients. So does an embedding whose table is divided by rows, in the attributes parts, dim and first.
  */
 #ifndef MS_GRAPH_PARTITION_H
 #define MS_GRAPH_PARTITION_H
@@ -41,6 +40,7 @@
 typedef struct ms_placed_input {
   const char *name;
   ms_placement placement;
+  int given_whole; /* 1: each rank is given all of it, and the graph begins by taking the rank's part */
 } ms_placed_input;
 
 typedef struct ms_partition_spec {
@@ -49,7 +49,7 @@ typedef struct ms_partition_spec {
   int64_t ranks;         /* at least 2 */
   int sequence_parallel; /* 1: partial values are summed to shards (rule 4) */
   /* 1: the ranks have different parts of each sample, as along a context dimension. Trainable parameters without a
-   * placement are then replicate from the start, and the loss is left partial if it is. */
+   * placement are then replicate from the start, and the loss is left partial: the sum over the ranks is the whole. */
   int divides_samples;
   const unsigned char *splits; /* [n_params of the graph], or NULL: 1 for parameters of rule 4 */
   const ms_placement *params;  /* [n_params of the graph]: MS_INVARIANT for none, or MS_SHARD */

@@ -57,7 +57,9 @@ static ms_attrs attrs_of(const ms_walk *w, const step *s, ms_placement from, ms_
   const ms_placement shard = from.kind == MS_SHARD ? from : to;
   ms_attrs attrs = {.i = {w->spec->dim, w->spec->ranks}};
   if (s->op == MS_OP_all_to_all) attrs.i[2] = to.axis, attrs.i[3] = from.axis;
-  else if (shard.kind == MS_SHARD) attrs.i[2] = shard.axis, attrs.i[3] = shard.outer, attrs.i[4] = s->option;
+  else if (shard.kind == MS_SHARD) {
+    attrs.i[2] = shard.axis, attrs.i[3] = shard.outer, attrs.i[4] = s->option, attrs.i[5] = shard.folded;
+  }
   return attrs;
 }
 
@@ -115,7 +117,7 @@ static int add_form(ms_walk *w, ms_placed_value *x, ms_placement place, int loca
 
 /* The form to start from: one that is whole already, or what stands for the value. */
 static ms_placed_form source_of(const ms_walk *w, const ms_placed_value *x, ms_placement to) {
-  static const ms_placement whole[] = {{MS_REPLICATE, 0, 0}, {MS_INVARIANT, 0, 0}};
+  static const ms_placement whole[] = {{MS_REPLICATE, 0, 0, 0}, {MS_INVARIANT, 0, 0, 0}};
   for (int k = 0; k < 2; k++) {
     const ms_placed_form *form = find_form(w, x, whole[k]);
     if (form && step_between(x, whole[k], to)) return *form;
@@ -139,7 +141,7 @@ static void make_replicate(ms_walk *w, int v) {
 
 /* Where a change that takes two steps goes first. */
 static ms_placement between(ms_placement to) {
-  return (ms_placement){to.kind == MS_PARTIAL ? MS_REPLICATE : MS_INVARIANT, 0, 0};
+  return (ms_placement){to.kind == MS_PARTIAL ? MS_REPLICATE : MS_INVARIANT, 0, 0, 0};
 }
 
 int ms_walk_convert(ms_walk *w, int v, ms_placement to, const ms_node *reader, int *local) {
@@ -178,7 +180,7 @@ static int shape(ms_walk *w, int op, int x, const ms_value_info *to, const ms_no
 int ms_walk_repeat(ms_walk *w, int v, int axis, const ms_node *reader, int *local) {
   const ms_value_info x = w->traced->values[v].info;
   const int64_t times = w->spec->ranks / x.dims[axis];
-  const ms_placement replicate = {MS_REPLICATE, 0, 0}, shard = ms_shard(axis, 1);
+  const ms_placement replicate = {MS_REPLICATE, 0, 0, 0}, shard = ms_shard(axis, 1);
   ms_value_info apart = x, joined = x;
   if (x.ndim == MS_MAX_DIMS)
     return MS_FAIL(MS_EUNSUPPORTED, "%s: %d dimensions leave none to repeat indices on", ms_node_name(reader), x.ndim);

@@ -4,14 +4,14 @@
 #include "graph/infer.h"
 #include "graph/partition_walk.h"
 
-static const ms_placement invariant = {MS_INVARIANT, 0, 0}, replicate = {MS_REPLICATE, 0, 0},
-                          partial = {MS_PARTIAL, 0, 0};
+static const ms_placement invariant = {MS_INVARIANT, 0, 0, 0}, replicate = {MS_REPLICATE, 0, 0, 0},
+                          partial = {MS_PARTIAL, 0, 0, 0};
 
 /* A label of the node's axes that is divided, in `outer` blocks, because input `input` is. */
 typedef struct division {
   int label; /* -1: none */
   int64_t outer;
-  int input;
+  int folded, input;
 } division;
 
 enum fit { FITS, NEEDED_WHOLE, UNEVEN };
@@ -47,7 +47,7 @@ static int fits_repeated(const ms_walk *w, const ms_placed_node *c, int label) {
 }
 
 static enum fit fit_of(const ms_walk *w, const ms_placed_node *c, int label, int64_t outer) {
-  if (!c->axes.labels || label < 0 || c->axes.label[label].whole) return NEEDED_WHOLE;
+  if (!c->axes.labels || label < 0 || (c->axes.label[label].whole && label != c->axes.placed)) return NEEDED_WHOLE;
   const int adds = c->axes.join == MS_JOIN_SUM || c->axes.join == MS_JOIN_MEAN;
   if (is_lost(c, label) && !adds) return NEEDED_WHOLE;
   if (label == c->axes.contiguous && outer > 1) return NEEDED_WHOLE;
@@ -58,7 +58,7 @@ static enum fit fit_of(const ms_walk *w, const ms_placed_node *c, int label, int
 /* The division that a divided input asks for. */
 static division asked_by(const ms_walk *w, const ms_placed_node *c, int i) {
   const ms_placement p = ms_walk_input(w, c, i)->place;
-  return (division){c->axes.labels ? c->axes.in[i][p.axis] : -1, p.outer, i};
+  return (division){c->axes.labels ? c->axes.in[i][p.axis] : -1, p.outer, p.folded, i};
 }
 
 /* ---- rules 1, 2 and 4: a label ---------------------------------------------------------------------------------- */
@@ -71,7 +71,8 @@ static int ask_parameters(const ms_walk *w, const ms_placed_node *c, division *f
     if (fit == NEEDED_WHOLE) return ms_walk_needs_whole(w, c, i);
     if (fit == UNEVEN) return ms_walk_uneven_input(w, c, i);
     if (found->label < 0) *found = asked;
-    if (found->label != asked.label || found->outer != asked.outer) return ms_walk_disagree(w, c, found->input, i);
+    if (found->label != asked.label || found->outer != asked.outer || found->folded != asked.folded)
+      return ms_walk_disagree(w, c, found->input, i);
   }
   return MS_OK;
 }
@@ -107,11 +108,15 @@ static void ask_sequence(const ms_walk *w, const ms_placed_node *c, division *fo
       if (largest < 0 || bytes_of(&c->in[i]) > bytes_of(&c->in[largest])) largest = i;
   if (largest < 0) return;
   for (int d = 0; d < c->in[largest].ndim - 1 && found->label < 0; d++) {
-    const division asked = {c->axes.labels ? c->axes.in[largest][d] : -1, 1, largest};
+    const division asked = {c->axes.labels ? c->axes.in[largest][d] : -1, 1, 0, largest};
     if (fit_of(w, c, asked.label, 1) == FITS && c->in[largest].dims[d] % w->spec->ranks == 0 &&
         !is_lost(c, asked.label))
       *found = asked;
   }
+}
+
+static ms_placement shard_of(const division *by, int axis) {
+  return (ms_placement){MS_SHARD, axis, by->outer, by->folded};
 }
 
 /* Every input that has the label is divided along it; one that is added to a sum over it counts once. */
@@ -122,17 +127,20 @@ static void divide(const ms_walk *w, ms_placed_node *c, const division *by) {
   for (int i = 0; i < c->node->inputs; i++) {
     const int axis = axis_with(axes->in[i], c->in[i].ndim, by->label);
     const int counts_once = axes->added >> i & 1 && is_lost(c, by->label);
-    c->takes[i] = axis >= 0 ? ms_shard(axis, by->outer) : counts_once ? partial : replicate;
+    c->takes[i] = axis >= 0 ? shard_of(by, axis) : counts_once ? partial : replicate;
     c->settled &= ms_walk_input(w, c, i)->fixed;
     if (axis >= 0 && c->in[i].dims[axis] % w->spec->ranks) c->repeats |= 1u << i;
   }
   for (int o = 0; o < c->node->outputs; o++) {
     const int axis = axis_with(axes->out[o], c->out[o].ndim, by->label), is_statistics = axes->statistics >> o & 1;
-    c->makes[o] = axis >= 0 && !is_statistics ? ms_shard(axis, by->outer) : partial;
+    c->makes[o] = axis >= 0 && !is_statistics ? shard_of(by, axis) : partial;
   }
   c->averages = is_lost(c, by->label) && axes->join == MS_JOIN_MEAN;
   c->attrs = ms_axes_part_attrs(c->node, axes, &c->out[0], by->label, w->spec->ranks);
   if (by->label == axes->contiguous) c->attrs.i[2] = w->spec->dim;
+  const int axis = axis_with(axes->in[0], c->in[0].ndim, by->label);
+  const ms_part part = {.ranks = (int)w->spec->ranks, .dim = w->spec->dim, .folded = by->folded};
+  if (axis >= 0) ms_axes_place(c->node->op, axes, &c->in[0], axis, by->outer, part, &c->attrs);
 }
 
 /* ---- ops that move the divided axis itself ---------------------------------------------------------------------- */
@@ -170,10 +178,11 @@ static int divide_reshape(const ms_walk *w, ms_placed_node *c) {
   for (int d = first; d < end; d++) {
     const int64_t before = product(out->dims, first, d);
     if (blocks % before || out->dims[d] % (blocks / before * w->spec->ranks)) continue;
+    if (x->place.folded && blocks / before % 2) continue;
     c->divided = 1;
     c->settled = x->settled;
     c->takes[0] = x->place;
-    c->makes[0] = ms_shard(d, blocks / before);
+    c->makes[0] = (ms_placement){MS_SHARD, d, blocks / before, x->place.folded};
     c->attrs.i[d] /= w->spec->ranks;
     return MS_OK;
   }
@@ -185,7 +194,7 @@ static int slices_blocks(const ms_walk *w, ms_placed_node *c) {
   const ms_placed_value *x = ms_walk_input(w, c, 0);
   const int axis = x->place.axis;
   const int64_t block = c->in[0].dims[axis] / x->place.outer, start = c->attrs.i[1], stop = c->attrs.i[2];
-  if (c->attrs.i[0] != axis || start % block || stop % block) return 0;
+  if (c->attrs.i[0] != axis || start % block || stop % block || x->place.folded) return 0;
   c->divided = 1;
   c->settled = x->settled;
   c->takes[0] = x->place;
@@ -226,7 +235,7 @@ static void compute_whole(const ms_walk *w, ms_placed_node *c) {
 }
 
 int ms_walk_decide(const ms_walk *w, ms_placed_node *c) {
-  division by = {-1, 1, 0};
+  division by = {-1, 1, 0, 0};
   c->attrs = c->node->attrs;
   for (int i = 0; i < c->node->inputs; i++)
     if (ms_walk_input(w, c, i)->hidden) return ms_walk_hidden(w, ms_node_name(c->node), c->node->in[i]);

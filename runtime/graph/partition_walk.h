@@ -50,6 +50,7 @@ typedef struct ms_placed_node {
   unsigned repeats; /* bit i: input i has fewer indices on its divided axis than there are ranks */
   int averages;     /* 1: the local output is to be divided by the number of ranks */
   int joins;        /* 1: a loss of divided classes, which a rank makes of what all parts of them add */
+  int weighs;       /* 1: a loss of divided rows, which is the mean over a rank's targets */
 } ms_placed_node;
 
 static inline ms_placed_value *ms_walk_input(const ms_walk *w, const ms_placed_node *c, int i) {
@@ -68,11 +69,13 @@ int ms_walk_repeat(ms_walk *w, int v, int axis, const ms_node *reader, int *loca
 /* Adds a row to the list of conversions, in the scope of the latest node. */
 int ms_walk_record(ms_walk *w, ms_conversion conversion);
 
-/* 1 when the node is a loss of logits whose classes are divided; then it decides takes, makes and the rest. */
+/* 1 when the node is a loss of divided logits; then it decides takes, makes and the rest. */
 int ms_walk_divides_loss(const ms_walk *w, ms_placed_node *c);
 /* in[0] logits and in[1] targets are given, in the local graph; makes in[2], the two numbers a row that each rank adds
  * to such a loss, gathered. */
 int ms_walk_gather_loss(ms_walk *w, const ms_placed_node *c, int *in);
+/* Makes the mean over a rank's targets a summand of the loss. */
+int ms_walk_weigh_loss(ms_walk *w, const ms_placed_node *c);
 
 /* ---- errors: each returns its status ---------------------------------------------------------------------------- */
 

@@ -8,7 +8,11 @@
  *   partial     each rank holds a summand, and all of its gradient
  *
  * An axis is divided in blocks: it is seen as [outer, ranks, rest], and rank r holds [:, r, :]. More than one block is
- * what folding leaves: where T of [B,T] is divided, the axis [B T] is divided in B blocks. All ranks hold equal sizes.
+ * what merging axes leaves: where T of [B,T] is divided, the axis [B T] is divided in B blocks. All ranks hold equal
+ * sizes.
+ *
+ * A folded axis has pairs of blocks: rank r holds [:, r, :] of the first of each pair and [:, ranks - 1 - r, :] of the
+ * second. Under a causal mask, each rank then has as much work as any other.
  */
 #ifndef MS_GRAPH_PLACEMENT_H
 #define MS_GRAPH_PLACEMENT_H
@@ -21,11 +25,14 @@ typedef struct ms_placement {
   int kind;      /* enum ms_placement_kind */
   int axis;      /* of MS_SHARD, otherwise 0 */
   int64_t outer; /* blocks of MS_SHARD, at least 1; otherwise 0 */
+  int folded;    /* 1: outer is even, and the order of ranks is mirrored in every second block */
 } ms_placement;
 
 enum { MS_PLACEMENT_TEXT = 64 }; /* largest output of ms_placement_text */
 
-static inline ms_placement ms_shard(int axis, int64_t outer) { return (ms_placement){MS_SHARD, axis, outer}; }
+static inline ms_placement ms_shard(int axis, int64_t outer) { return (ms_placement){MS_SHARD, axis, outer, 0}; }
+/* Two blocks, folded. */
+static inline ms_placement ms_shard_folded(int axis) { return (ms_placement){MS_SHARD, axis, 2, 1}; }
 
 int ms_placement_same(ms_placement a, ms_placement b);
 /* What a rank holds of a value of this shape. */

@@ -4,6 +4,7 @@
  *
  * Peers read what a collective sends where it is, so its producer writes it to the communicated arena.
  */
+#include "kernels/fold.h"
 #include "plan/lower.h"
 
 static int is_across(const ms_node *node) {
@@ -53,19 +54,23 @@ static int lower_local(ms_lowering *l, const ms_node *n, int op, const ms_attrs 
 typedef struct cut {
   int op; /* MS_OP_split, MS_OP_unsplit */
   int64_t blocks, ranks, place;
+  int folded;
 } cut;
 
 static int lower_cut(ms_lowering *l, const ms_node *n, cut c, ms_ref in, ms_ref out) {
   const int takes = c.op == MS_OP_split;
   const ms_attrs attrs = {.i = {1, c.place, takes ? c.place + 1 : c.ranks - 1 - c.place}};
+  const ms_attrs runs = {.i = {takes ? MS_FOLD_TAKE : MS_FOLD_PUT, c.place, c.ranks}};
   in.info = in_blocks(&in.info, c.blocks, takes ? c.ranks : 1);
   out.info = in_blocks(&out.info, c.blocks, takes ? 1 : c.ranks);
+  if (c.folded) return lower_local(l, n, MS_OP_fold, &runs, in, out);
   return lower_local(l, n, takes ? MS_OP_slice : MS_OP_pad, &attrs, in, out);
 }
 
 static int lower_part(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
   const int64_t blocks = blocks_of(&in.info, (int)n->attrs.i[2], n->attrs.i[3]);
-  return lower_cut(l, n, (cut){n->op, blocks, n->attrs.i[1], l->model->dim[n->attrs.i[0]].place}, in, out);
+  const cut c = {n->op, blocks, n->attrs.i[1], l->model->dim[n->attrs.i[0]].place, n->attrs.i[5] != 0};
+  return lower_cut(l, n, c, in, out);
 }
 
 /* ---- collectives ---- */
@@ -81,9 +86,12 @@ static int collect(ms_lowering *l, const ms_node *n, int kind, ms_plan_part part
   return ms_plan_collective_of(l->plan, l->phase, stream_of(dim), kind, dim, n->scope, &part);
 }
 
-/* Swaps the first two axes of [a, b, run]: a collective's parts are rank by rank, an axis has them block by block. */
-static int swap(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
-  const ms_attrs attrs = {.i = {1, 0, 2, 3, 4, 5}};
+/* Swaps the first two axes of [a, b, run]: a collective's parts are rank by rank, an axis has them block by block.
+ * what: enum ms_fold, for an axis that is folded. */
+static int swap(ms_lowering *l, const ms_node *n, int what, ms_ref in, ms_ref out) {
+  const ms_attrs attrs = {.i = {1, 0, 2, 3, 4, 5}}, runs = {.i = {what}};
+  if (n->attrs.i[5])
+    return ms_plan_kernel(l->plan, l->phase, MS_OP_fold, &runs, 1, &in, 1, &out, n->scope, n->backward);
   return ms_plan_kernel(l->plan, l->phase, MS_OP_transpose, &attrs, 1, &in, 1, &out, n->scope, n->backward);
 }
 
@@ -120,7 +128,7 @@ static int lower_reduce_scatter(ms_lowering *l, const ms_node *n, ms_ref in, ms_
   if (blocks > 1) {
     const ms_value_info by_rank = cube(in.info.dtype, ranks, blocks, in.info.dims[2]);
     MS_TRY(open_buffer(l, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n, by_rank, &swapped));
-    MS_TRY(swap(l, n, in, swapped));
+    MS_TRY(swap(l, n, MS_FOLD_PART, in, swapped));
     in = swapped;
   }
   MS_TRY(take_source(l, n, &in));
@@ -139,7 +147,7 @@ int ms_lower_gather(ms_lowering *l, const ms_node *n, ms_ref in, ms_place *at) {
   MS_TRY(open_buffer(l, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS, n,
                      cube(in.info.dtype, blocks, ranks, all.info.dims[2]), &out));
   *at = (ms_place){out.buffer, 0};
-  return swap(l, n, all, out);
+  return swap(l, n, MS_FOLD_JOIN, all, out);
 }
 
 /* The ranks gather all of it, and take their part of the other axis. */
@@ -153,7 +161,7 @@ static int lower_all_to_all(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref 
   MS_TRY(ms_lower_gather(l, &gathers, in, &at));
   whole.buffer = at.buffer;
   whole.info.dims[concat] *= ranks;
-  const cut c = {MS_OP_split, blocks_of(&whole.info, split, 1), ranks, l->model->dim[n->attrs.i[0]].place};
+  const cut c = {MS_OP_split, blocks_of(&whole.info, split, 1), ranks, l->model->dim[n->attrs.i[0]].place, 0};
   return lower_cut(l, n, c, whole, out);
 }
 
@@ -192,10 +200,26 @@ int ms_lower_across(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
                  n->scope, ms_op_row_of(n->op)->name, group->size, group->name);
 }
 
+/* Sets this rank's place in the attributes that say which part of an axis the node has. */
+static int place_parts(const ms_lowering *l, int op, ms_attrs *attrs) {
+  static const char *const names[] = {"part", "inner_part"};
+  int placed = 0;
+  for (int k = 0; k < 2; k++) {
+    const int slot = ms_op_slot(op, names[k]);
+    if (slot < 0 || !attrs->i[slot]) continue;
+    ms_part part = ms_part_of(attrs->i[slot]);
+    part.place = l->model->dim[part.dim].place;
+    attrs->i[slot] = ms_part_attr(part);
+    placed = 1;
+  }
+  return placed;
+}
+
 ms_attrs ms_across_attrs(const ms_lowering *l, const ms_node *n, const ms_ref *in, const ms_ref *out, int *local) {
   ms_attrs attrs = n->attrs;
-  *local = ms_op_has(n->op, "first:i3") && ms_op_has(n->op, "parts:i1") && attrs.i[1] > 1;
-  if (!*local) return attrs;
+  *local = place_parts(l, n->op, &attrs);
+  if (!ms_op_has(n->op, "first:i3") || !ms_op_has(n->op, "parts:i1") || attrs.i[1] < 2) return attrs;
+  *local = 1;
   const ms_value_info *x = n->op == MS_OP_embedding_backward ? &out->info : &in->info;
   const int is_table = n->op == MS_OP_embedding || n->op == MS_OP_embedding_backward; /* otherwise logits */
   attrs.i[3] = l->model->dim[attrs.i[2]].place * x->dims[is_table ? 0 : x->ndim - 1];

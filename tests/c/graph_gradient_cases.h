@@ -226,6 +226,18 @@ static int build_cross_entropy_join(fixture *f, int op, int dtype) {
   return out[0];
 }
 
+/* A mean over some targets as a share of that over more. */
+static int build_weigh(fixture *f, int op, int dtype) {
+  const int tokens = input(f, "few_tokens", MS_I32, SHAPE(6));
+  const int in[2][2] = {{param(f, dtype, SHAPE(6, 7)), tokens}, {input(f, "logits", dtype, SHAPE(6, 7)), tokens}};
+  int own[MS_MAX_OUTPUTS], other[MS_MAX_OUTPUTS];
+  apply(f, MS_OP_cross_entropy, 2, in[0], ATTRS(.i = {2}), own);
+  apply(f, MS_OP_cross_entropy, 2, in[1], NULL, other);
+  const int total = op2(f, MS_OP_add, own[2], other[2], NULL);
+  apply(f, op, 3, (int[]){own[0], own[2], total}, NULL, own);
+  return own[0];
+}
+
 static int build_reshape(fixture *f, int op, int dtype) {
   int x = op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {2, -1, 1, 1, 1, 1, 2}));
   return op1(f, MS_OP_exp, x, NULL);
@@ -352,6 +364,7 @@ static const gradient_case cases[] = {
     {MS_OP_cross_entropy, " sum", NORMAL, build_cross_entropy_sum},
     {MS_OP_cross_entropy, " padded", NORMAL, build_cross_entropy_padded},
     {MS_OP_cross_entropy_join, "", NORMAL, build_cross_entropy_join},
+    {MS_OP_weigh, "", NORMAL, build_weigh},
     {MS_OP_reshape, "", NORMAL, build_reshape},
     {MS_OP_transpose, "", NORMAL, build_transpose},
     {MS_OP_slice, "", NORMAL, build_slice},

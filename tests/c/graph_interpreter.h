@@ -29,7 +29,8 @@ static inline void *interpreter_allocate(int64_t bytes) {
   return memory;
 }
 
-static inline void interpreter_start(interpreter *it, const ms_graph *graph) {
+/* Before interpreter_prepare, attributes of the calls can be set to those of a rank. */
+static inline void interpreter_open(interpreter *it, const ms_graph *graph) {
   *it = (interpreter){.graph = graph, .scalars = {.lr = 1e-3, .step = 1, .micro_batches = 1, .seed = 7}};
   it->data = calloc((size_t)graph->n_values, sizeof *it->data);
   it->call = calloc((size_t)graph->n_nodes + 1, sizeof *it->call);
@@ -38,7 +39,6 @@ static inline void interpreter_start(interpreter *it, const ms_graph *graph) {
     it->data[v] = interpreter_allocate(interpreter_numel(it, v) * ms_dtype_size(graph->values[v].info.dtype));
   for (int n = 0; n < graph->n_nodes; n++) {
     const ms_node *node = &graph->nodes[n];
-    const ms_kernel *kernel = ms_cpu_kernel(node->op);
     ms_kernel_call *call = &it->call[n];
     *call = (ms_kernel_call){.op = node->op, .attrs = node->attrs, .inputs = node->inputs, .outputs = node->outputs};
     call->threads = 1;
@@ -51,9 +51,20 @@ static inline void interpreter_start(interpreter *it, const ms_graph *graph) {
       call->out[o] = graph->values[node->out[o]].info;
       call->out_data[o] = it->data[node->out[o]];
     }
-    if (kernel && kernel->prepare) must(kernel->prepare(call));
-    if (call->workspace_bytes) call->workspace = interpreter_allocate(call->workspace_bytes);
   }
+}
+
+static inline void interpreter_prepare(interpreter *it) {
+  for (int n = 0; n < it->graph->n_nodes; n++) {
+    const ms_kernel *kernel = ms_cpu_kernel(it->call[n].op);
+    if (kernel && kernel->prepare) must(kernel->prepare(&it->call[n]));
+    if (it->call[n].workspace_bytes) it->call[n].workspace = interpreter_allocate(it->call[n].workspace_bytes);
+  }
+}
+
+static inline void interpreter_start(interpreter *it, const ms_graph *graph) {
+  interpreter_open(it, graph);
+  interpreter_prepare(it);
 }
 
 static inline void interpreter_end(interpreter *it) {

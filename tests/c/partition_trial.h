@@ -9,6 +9,7 @@
 
 #include "graph/infer.h"
 #include "graph/partition.h"
+#include "kernels/part.h"
 #include "tests/c/graph_interpreter.h"
 #include "tests/c/simulated_ranks.h"
 
@@ -73,8 +74,8 @@ static inline void trial_cut(const trial *t, int rank, const ms_value_info *x, c
   for (int d = 0; d < t->dims; d++) {
     if (placements[d].kind == MS_SHARD) {
       char *cut = interpreter_allocate(bytes);
-      move_part(rest, cut, &now, placements[d].axis, placements[d].outer, t->spec[d].ranks,
-                trial_coordinate(t, d, rank), 0);
+      const division by = {placements[d].axis, placements[d].outer, placements[d].folded};
+      move_part(rest, cut, &now, by, t->spec[d].ranks, trial_coordinate(t, d, rank), 0);
       now = ms_placement_local(&now, placements[d], t->spec[d].ranks);
       free(rest);
       rest = cut;
@@ -86,7 +87,8 @@ static inline void trial_cut(const trial *t, int rank, const ms_value_info *x, c
 
 static inline ms_placement trial_input_placement(const trial *t, int dim, const char *name) {
   for (int i = 0; i < t->spec[dim].n_inputs; i++)
-    if (!strcmp(t->spec[dim].inputs[i].name, name)) return t->spec[dim].inputs[i].placement;
+    if (!strcmp(t->spec[dim].inputs[i].name, name) && !t->spec[dim].inputs[i].given_whole)
+      return t->spec[dim].inputs[i].placement;
   return (ms_placement){0};
 }
 
@@ -140,6 +142,25 @@ static inline void trial_run_ranks(trial *t) {
   }
 }
 
+/* Sets the place in each attribute that says which part of an axis a node has. */
+static inline void trial_place_parts(trial *t) {
+  static const char *const names[] = {"part", "inner_part"};
+  const ms_graph *local = trial_local(t);
+  for (int n = 0; n < local->n_nodes; n++) {
+    for (int k = 0; k < 2; k++) {
+      const int slot = ms_op_slot(local->nodes[n].op, names[k]);
+      if (slot < 0 || !local->nodes[n].attrs.i[slot]) continue;
+      ms_part part = ms_part_of(local->nodes[n].attrs.i[slot]);
+      int dim = 0;
+      while (t->spec[dim].dim != part.dim) dim++;
+      for (int r = 0; r < t->ranks; r++) {
+        part.place = trial_coordinate(t, dim, r);
+        t->rank[r].call[n].attrs.i[slot] = ms_part_attr(part);
+      }
+    }
+  }
+}
+
 /* A part of an embedding's table begins at the coordinate times its rows; a part of the classes at that times its
  * columns. */
 static inline void trial_place_tables(trial *t) {
@@ -165,10 +186,12 @@ static inline void trial_run(trial *t, int limit) {
   must(ms_graph_prune(local));
   assert_well_formed(local);
   interpreter_start(&t->whole, t->f.graph);
-  for (int r = 0; r < t->ranks; r++) interpreter_start(&t->rank[r], local);
+  for (int r = 0; r < t->ranks; r++) interpreter_open(&t->rank[r], local);
+  trial_place_tables(t);
+  trial_place_parts(t);
+  for (int r = 0; r < t->ranks; r++) interpreter_prepare(&t->rank[r]);
   trial_draw(t, limit);
   trial_cut_leaves(t);
-  trial_place_tables(t);
   interpreter_run(&t->whole, 0, t->f.graph->n_nodes);
   trial_run_ranks(t);
 }

@@ -8,14 +8,26 @@
 
 static inline int is_collective(const ms_node *node) { return (ms_op_row_of(node->op)->flags & MS_OP_COLLECTIVE) != 0; }
 
+/* How an axis is divided. */
+typedef struct division {
+  int axis;
+  int64_t outer;
+  int folded;
+} division;
+
+static inline division division_of(const ms_attrs *a) { return (division){(int)a->i[2], a->i[3], a->i[5] != 0}; }
+
 /* Copies part `index` of `ranks` of an axis, which has `outer` blocks, out of a whole of this shape or into it. */
-static inline void move_part(char *whole, char *part, const ms_value_info *x, int axis, int64_t outer, int64_t ranks,
-                             int64_t index, int into_whole) {
+static inline void move_part(char *whole, char *part, const ms_value_info *x, division by, int64_t ranks, int64_t index,
+                             int into_whole) {
+  const int axis = by.axis;
+  int64_t outer = by.outer;
   int64_t run = ms_dtype_size(x->dtype);
   for (int d = 0; d < axis; d++) outer *= x->dims[d];
   run *= ms_numel(x) / outer / ranks;
   for (int64_t o = 0; o < outer; o++) {
-    char *in_whole = whole + (o * ranks + index) * run, *in_part = part + o * run;
+    const int64_t at = by.folded && o % 2 ? ranks - 1 - index : index;
+    char *in_whole = whole + (o * ranks + at) * run, *in_part = part + o * run;
     memcpy(into_whole ? in_whole : in_part, into_whole ? in_part : in_whole, (size_t)run);
   }
 }
@@ -52,21 +64,21 @@ static inline void simulate_reduction(const simulated_node *s) {
   }
   for (int r = 0; r < s->ranks; r++) {
     if (s->node->op == MS_OP_all_reduce) memcpy(simulated_y(s, r), rounded, (size_t)s->y_bytes);
-    else move_part(rounded, simulated_y(s, r), &s->x, (int)a->i[2], a->i[3], s->ranks, r, 0);
+    else move_part(rounded, simulated_y(s, r), &s->x, division_of(a), s->ranks, r, 0);
   }
   free(sum);
   free(rounded);
 }
 
 /* Gathers an axis that is divided in x, then divides another, or none (-1). */
-static inline void simulate_exchange(const simulated_node *s, int gathered, int64_t outer, int divided) {
+static inline void simulate_exchange(const simulated_node *s, division gathered, int divided) {
   ms_value_info whole = s->x;
-  whole.dims[gathered] *= s->ranks;
+  whole.dims[gathered.axis] *= s->ranks;
   char *all = interpreter_allocate(s->x_bytes * s->ranks);
-  for (int r = 0; r < s->ranks; r++) move_part(all, simulated_x(s, r), &whole, gathered, outer, s->ranks, r, 1);
+  for (int r = 0; r < s->ranks; r++) move_part(all, simulated_x(s, r), &whole, gathered, s->ranks, r, 1);
   for (int r = 0; r < s->ranks; r++) {
     if (divided < 0) memcpy(simulated_y(s, r), all, (size_t)s->y_bytes);
-    else move_part(all, simulated_y(s, r), &whole, divided, 1, s->ranks, r, 0);
+    else move_part(all, simulated_y(s, r), &whole, (division){divided, 1, 0}, s->ranks, r, 0);
   }
   free(all);
 }
@@ -75,10 +87,10 @@ static inline void simulate_exchange(const simulated_node *s, int gathered, int6
 static inline void simulate_local(const simulated_node *s, int r) {
   const ms_attrs *a = &s->node->attrs;
   if (s->node->op == MS_OP_split) {
-    move_part(simulated_x(s, r), simulated_y(s, r), &s->x, (int)a->i[2], a->i[3], s->ranks, r, 0);
+    move_part(simulated_x(s, r), simulated_y(s, r), &s->x, division_of(a), s->ranks, r, 0);
   } else if (s->node->op == MS_OP_unsplit) {
     memset(simulated_y(s, r), 0, (size_t)s->y_bytes);
-    move_part(simulated_y(s, r), simulated_x(s, r), &s->y, (int)a->i[2], a->i[3], s->ranks, r, 1);
+    move_part(simulated_y(s, r), simulated_x(s, r), &s->y, division_of(a), s->ranks, r, 1);
   } else if (s->node->op == MS_OP_once && r) {
     memset(simulated_y(s, r), 0, (size_t)s->y_bytes);
   } else {
@@ -93,8 +105,9 @@ static inline void simulate_collective(interpreter **rank, int ranks, const ms_n
   s.x_bytes = ms_numel(&s.x) * ms_dtype_size(s.x.dtype), s.y_bytes = ms_numel(&s.y) * ms_dtype_size(s.y.dtype);
   assert_int_equal(node->attrs.i[1], ranks);
   if (node->op == MS_OP_all_reduce || node->op == MS_OP_reduce_scatter) simulate_reduction(&s);
-  else if (node->op == MS_OP_all_gather) simulate_exchange(&s, (int)node->attrs.i[2], node->attrs.i[3], -1);
-  else if (node->op == MS_OP_all_to_all) simulate_exchange(&s, (int)node->attrs.i[3], 1, (int)node->attrs.i[2]);
+  else if (node->op == MS_OP_all_gather) simulate_exchange(&s, division_of(&node->attrs), -1);
+  else if (node->op == MS_OP_all_to_all)
+    simulate_exchange(&s, (division){(int)node->attrs.i[3], 1, 0}, (int)node->attrs.i[2]);
   else
     for (int r = 0; r < ranks; r++) simulate_local(&s, r);
 }

@@ -53,7 +53,7 @@ static int some_input(draw *d, const char *name, int dtype, int ndim, const int6
     ms_partition_spec *spec = &d->t->spec[k];
     ms_placement placement = some_placement(d, &now);
     if (placement.kind == MS_SHARD && now.dims[placement.axis] % (placement.outer * spec->ranks)) continue;
-    d->inputs[k][spec->n_inputs++] = (ms_placed_input){name, placement};
+    d->inputs[k][spec->n_inputs++] = (ms_placed_input){name, placement, 0};
     spec->inputs = d->inputs[k];
     now = ms_placement_local(&now, placement, spec->ranks);
   }

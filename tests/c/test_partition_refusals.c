@@ -44,17 +44,17 @@ static void T13_sizes_that_ranks_do_not_divide(void **state) {
   t.params[0][0] = ms_shard(1, 3);
   assert_fails(trial_partition(&t), MS_ESHAPE, "axis 1 | 12 is the smallest");
   t.params[0][0] = (ms_placement){0};
-  spec->inputs = (ms_placed_input[]){{"x", ms_shard(0, 1)}}, spec->n_inputs = 1;
+  spec->inputs = (ms_placed_input[]){{"x", ms_shard(0, 1), 0}}, spec->n_inputs = 1;
   assert_fails(trial_partition(&t), MS_ESHAPE, "input x | [2,12,8] | axis 0 | 4 is the smallest");
 }
 
 static void T13_placements_that_mean_nothing(void **state) {
   (void)state;
   refused(linear(&t.f, x_of(8), placed(ms_shard(2, 1), SHAPE(12, 8)), -1), MS_EINVAL, "p0 | [12,8] | tensor | axes");
-  t.params[0][0] = (ms_placement){MS_PARTIAL, 0, 0};
+  t.params[0][0] = (ms_placement){MS_PARTIAL, 0, 0, 0};
   assert_fails(trial_partition(&t), MS_EINVAL, "p0 | placement");
   t.params[0][0] = (ms_placement){0};
-  spec->inputs = (ms_placed_input[]){{"tokens", ms_shard(0, 1)}}, spec->n_inputs = 1;
+  spec->inputs = (ms_placed_input[]){{"tokens", ms_shard(0, 1), 0}}, spec->n_inputs = 1;
   assert_fails(trial_partition(&t), MS_ENAME, "no input tokens");
   spec->n_inputs = 0, spec->ranks = 1;
   assert_fails(trial_partition(&t), MS_EINVAL, "tensor | 1");
@@ -114,7 +114,7 @@ static void T13_folds_that_cut_parts(void **state) {
 static void T13_tables_that_are_not_in_one_piece(void **state) {
   (void)state;
   ms_partition again;
-  ms_placement placed_again[FIXTURE_PARAMS] = {{MS_SHARD, 0, 1}};
+  ms_placement placed_again[FIXTURE_PARAMS] = {{MS_SHARD, 0, 1, 0}};
   const int table = placed(ms_shard(0, 2), SHAPE(32, 8)), tokens = input(&t.f, "tokens", MS_I32, SHAPE(2, 12));
   refused(op2(&t.f, MS_OP_embedding, table, tokens, NULL), MS_EUNSUPPORTED, "embedding | p0 [32,8] | axis 0 | whole");
   t.params[0][0] = ms_shard(0, 1);
@@ -127,7 +127,7 @@ static void T13_tables_that_are_not_in_one_piece(void **state) {
 static void T13_statistics_of_a_divided_norm(void **state) {
   (void)state;
   int out[MS_MAX_OUTPUTS];
-  spec->inputs = (ms_placed_input[]){{"x", ms_shard(1, 1)}}, spec->n_inputs = 1;
+  spec->inputs = (ms_placed_input[]){{"x", ms_shard(1, 1), 0}}, spec->n_inputs = 1;
   apply(&t.f, MS_OP_rms_norm, 2, (int[]){x_of(8), param(&t.f, MS_F32, SHAPE(8))}, NULL, out);
   must(ms_graph_output(t.f.graph, "y", out[0]));
   refused(op1(&t.f, MS_OP_scale, out[1], NULL), MS_EUNSUPPORTED, "scale | statistics | rms_norm | tensor");
