@@ -45,7 +45,7 @@ static int kind_of(int arena) {
 static int copy_of(const ms_state *state, int kind, int rank) {
   const ms_model *m = state->model;
   const int shards = ms_model_shards(m), copies = ms_model_replicas(m) / state->layout.replicas;
-  int at[MS_DIMS], member = 0;
+  int at[MS_GRID_DIMS], member = 0;
   while (m->member_rank[member] != rank) member++;
   ms_grid_position(m, member, at);
   const int copy = at[MS_DIM_TENSOR] * copies + at[MS_DIM_REPLICATE] / state->layout.replicas;

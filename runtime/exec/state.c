@@ -65,7 +65,7 @@ static int open_comm(ms_state *state, int stream, int n, const int *members, int
 }
 
 int ms_state_open_comm(ms_state *state, const ms_plan *plan, const ms_plan_coll *coll, int stream, ms_comm **comm) {
-  int at[MS_DIMS], *members = ms_calloc(state->model->members, sizeof *members);
+  int at[MS_GRID_DIMS], *members = ms_calloc(state->model->members, sizeof *members);
   if (!members) return MS_ENOMEM;
   ms_grid_position(state->model, state->model->member, at);
   const int n = ms_plan_members(plan, coll, at, members);

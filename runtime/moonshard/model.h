@@ -89,6 +89,10 @@ typedef struct ms_model_dims {
   int shard;       /* ranks own parts of every parameter, which are gathered for use */
   int tensor;      /* ranks divide the work of a layer: each has parts of the parameters that have a tensor_axis */
   int sequence_parallel; /* 1: between layers, the ranks of the tensor dimension divide activations, too; default 0 */
+  /* Ranks divide the positions of each sample: axis 1 of every input with two axes or more, folded, so twice the number
+   * of ranks must divide its size. They own different parts of parameters, as more ranks of the shard dimension would,
+   * which must be the dimension before this one if it has more than one rank. */
+  int context;
 } ms_model_dims;
 
 /* Which elements of a flattened parameter make up a part of it: element e of the part is element

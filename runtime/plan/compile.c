@@ -41,11 +41,11 @@ static int copy_traced(compilation *c) {
   return is_made(&c->evaluation) ? ms_graph_copy(c->traced, &c->evaluation.graph) : MS_OK;
 }
 
-/* Each rank of the tensor dimension runs a program of its own part. */
+/* Each rank of the tensor and context dimensions runs a program of its own part. */
 static int divide_program(const compilation *c, program *p, int evaluate) {
   const ms_model *model = c->plan->model;
   ms_graph *graph = graph_of(p);
-  if (!graph || model->dim[MS_DIM_TENSOR].size == 1) return MS_OK;
+  if (!graph || model->dim[MS_DIM_TENSOR].size * model->dim[MS_DIM_CONTEXT].size == 1) return MS_OK;
   p->summed = ms_calloc(graph->n_params, 1);
   if (!p->summed) return MS_ENOMEM;
   MS_TRY(ms_graph_pass_identities(graph, evaluate));

@@ -24,12 +24,12 @@ int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_top
 
 int ms_grid_rank(const ms_model *m, const int *at) {
   int member = 0;
-  for (int d = 0; d < MS_DIMS; d++) member += at[d] * m->dim[d].stride;
+  for (int d = 0; d < MS_GRID_DIMS; d++) member += at[d] * m->dim[d].stride;
   return m->member_rank[member];
 }
 
 int ms_grid_sibling(const ms_model *m, int replica, int shard) {
-  int at[MS_DIMS];
+  int at[MS_GRID_DIMS];
   ms_grid_position(m, m->member, at);
   at[MS_DIM_REPLICATE] = replica;
   at[MS_DIM_SHARD] = shard;
@@ -37,7 +37,7 @@ int ms_grid_sibling(const ms_model *m, int replica, int shard) {
 }
 
 void ms_grid_position(const ms_model *m, int member, int *at) {
-  for (int d = 0; d < MS_DIMS; d++) at[d] = member / m->dim[d].stride % m->dim[d].size;
+  for (int d = 0; d < MS_GRID_DIMS; d++) at[d] = member / m->dim[d].stride % m->dim[d].size;
 }
 
 /* ---- what is on one node ---- */
@@ -46,7 +46,7 @@ void ms_grid_position(const ms_model *m, int member, int *at) {
  * dimensions, so that all ranks decide alike. */
 static int all_blocks_fit(const ms_model *m, const ms_topology *topology, int n) {
   for (int i = 0; i < m->members; i++) {
-    int at[MS_DIMS];
+    int at[MS_GRID_DIMS];
     ms_grid_position(m, i, at);
     at[MS_DIM_REPLICATE] = at[MS_DIM_REPLICATE] / n * n;
     at[MS_DIM_SHARD] = 0;
@@ -82,7 +82,7 @@ int ms_shards_together(const ms_model *model, const ms_plan_config *config, cons
 /* ---- memory of a node ---- */
 
 /* Lists the model's ranks on a node by their positions in the grid, at: [MS_MAX_LOCAL_RANKS]; returns their number. */
-static int find_here(const ms_plan *plan, int node, int (*at)[MS_DIMS]) {
+static int find_here(const ms_plan *plan, int node, int (*at)[MS_GRID_DIMS]) {
   int n = 0;
   for (int i = 0; i < plan->model->members; i++)
     if (plan->topology.node_of[plan->model->member_rank[i]] == node) ms_grid_position(plan->model, i, at[n++]);
@@ -90,12 +90,12 @@ static int find_here(const ms_plan *plan, int node, int (*at)[MS_DIMS]) {
 }
 
 int ms_plan_ranks_on(const ms_plan *plan, int node) {
-  int at[MS_MAX_LOCAL_RANKS][MS_DIMS];
+  int at[MS_MAX_LOCAL_RANKS][MS_GRID_DIMS];
   return find_here(plan, node, at);
 }
 
 int ms_plan_blocks(const ms_plan *plan, int arena, int node) {
-  int at[MS_MAX_LOCAL_RANKS][MS_DIMS], blocks = 0;
+  int at[MS_MAX_LOCAL_RANKS][MS_GRID_DIMS], blocks = 0;
   const int n = find_here(plan, node, at), weights = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
   const int chunks = arena == MS_ARENA_CHUNKS; /* one block a shard, for all replicas of the node */
   if (!ms_device_can(plan->config.device, MS_DEVICE_HOST_MEMORY)) return n;

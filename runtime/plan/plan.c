@@ -89,11 +89,10 @@ int64_t ms_plan_peak(const ms_plan *plan) {
 static const struct {
   const char *name;
   int dim;
-} named_streams[MS_NAMED_STREAMS] = {[MS_STREAM_COMPUTE] = {"compute", -1},
-                                     [MS_STREAM_GATHER] = {"gather", MS_DIM_SHARD},
-                                     [MS_STREAM_REDUCE] = {"reduce", MS_DIM_SHARD},
-                                     [MS_STREAM_REPLICATE] = {"replicate", MS_DIM_REPLICATE},
-                                     [MS_STREAM_TENSOR] = {"tensor", MS_DIM_TENSOR}};
+} named_streams[MS_NAMED_STREAMS] = {
+    [MS_STREAM_COMPUTE] = {"compute", -1},          [MS_STREAM_GATHER] = {"gather", MS_DIM_SHARD},
+    [MS_STREAM_REDUCE] = {"reduce", MS_DIM_SHARD},  [MS_STREAM_REPLICATE] = {"replicate", MS_DIM_REPLICATE},
+    [MS_STREAM_TENSOR] = {"tensor", MS_DIM_TENSOR}, [MS_STREAM_CONTEXT] = {"context", MS_DIM_CONTEXT}};
 
 const char *ms_stream_name(int stream) { return stream < MS_NAMED_STREAMS ? named_streams[stream].name : "further"; }
 

@@ -30,7 +30,8 @@ enum ms_stream {
   MS_STREAM_REDUCE = 2,
   MS_STREAM_REPLICATE = 3,
   MS_STREAM_TENSOR = 4,
-  MS_NAMED_STREAMS = 5 /* those that lowering uses and an exec runs; the passes behind it take any number */
+  MS_STREAM_CONTEXT = 5,
+  MS_NAMED_STREAMS = 6 /* those that lowering uses and an exec runs; the passes behind it take any number */
 };
 
 /* Arenas. STATE, MASTERS, REPLICATED and CHUNKS live as long as the training state; every phase reuses the others.
@@ -335,7 +336,7 @@ ms_coll_part ms_plan_part_sizes(const ms_plan_coll *coll, const ms_plan_part *pa
 /* Fills `moved` of all collectives, when they are complete (traffic.c). */
 int ms_plan_count_traffic(ms_plan *plan);
 /* The world ranks of a collective, in the order of its group, for the rank at a position in the grid of the model's
- * dimensions, at: [MS_DIMS]. ranks: [members]. Returns their number (traffic.c). */
+ * dimensions, at: [MS_GRID_DIMS]. ranks: [members]. Returns their number (traffic.c). */
 int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at, int *ranks);
 /* World rank at a position in that grid, and the position of an index in the model's member_rank (nodes.c). */
 int ms_grid_rank(const ms_model *model, const int *at);

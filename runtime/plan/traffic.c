@@ -16,7 +16,7 @@
 int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at, int *ranks) {
   const ms_model *m = plan->model;
   const int together = plan->replicas;
-  int n = 0, member[MS_DIMS];
+  int n = 0, member[MS_GRID_DIMS];
   memcpy(member, at, sizeof member);
   if (coll->replicas) {
     const int first = at[MS_DIM_REPLICATE] / together * together;
@@ -27,9 +27,10 @@ int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at
     }
     return n;
   }
-  const int mine = at[coll->dim], start = mine / coll->ranks * coll->ranks;
+  const int digit = coll->dim == MS_DIM_CONTEXT ? MS_DIM_SHARD : coll->dim; /* context is the end of shard */
+  const int mine = at[digit], start = mine / coll->ranks * coll->ranks;
   while (n < coll->ranks) {
-    member[coll->dim] = coll->between_nodes ? n * together + mine % together : start + n;
+    member[digit] = coll->between_nodes ? n * together + mine % together : start + n;
     ranks[n++] = ms_grid_rank(m, member);
   }
   return n;
@@ -141,7 +142,7 @@ static int count(counting *c, const ms_plan_coll *coll, const int *at, ms_traffi
 
 int ms_plan_count_traffic(ms_plan *plan) {
   counting c;
-  int at[MS_DIMS], rc;
+  int at[MS_GRID_DIMS], rc;
   ms_grid_position(plan->model, plan->model->member, at);
   MS_GOTO(open_counting(plan, &c));
   for (int p = 0; p < MS_PHASES; p++)
@@ -187,7 +188,7 @@ int ms_plan_traffic(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traf
   int rc;
   MS_GOTO(open_counting(plan, &c));
   for (int i = 0; i < m->members; i++) {
-    int at[MS_DIMS];
+    int at[MS_GRID_DIMS];
     ms_traffic one = {0};
     if (node_of[m->member_rank[i]] != node_of[m->rank]) continue;
     ms_grid_position(m, i, at);

@@ -63,7 +63,7 @@ void ms_param_config_default(ms_param_config *config, int size) {
 }
 
 void ms_model_dims_default(ms_model_dims *dims, int size) {
-  static const ms_model_dims defaults = {.replicate = -1, .shard = -1, .tensor = -1};
+  static const ms_model_dims defaults = {.replicate = -1, .shard = -1, .tensor = -1, .context = -1};
   ms_config_give(dims, size, &defaults, sizeof defaults, "ms_model_dims");
 }
 
@@ -228,30 +228,10 @@ int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *co
   return MS_OK;
 }
 
-static const char *const dim_names[MS_DIMS] = {
-    [MS_DIM_REPLICATE] = "replicate", [MS_DIM_SHARD] = "shard", [MS_DIM_TENSOR] = "tensor"};
-
-/* Takes this rank's group from a dimension of the mesh, dim. A dimension of size 1 counts as none. */
-static int take_dim(const ms_mesh *mesh, int rank, const char *name, int dim, ms_dim_group *group) {
-  const int size = dim < 0 ? 1 : ms_mesh_size(mesh, dim);
-  *group = (ms_dim_group){.name = name, .mesh_dim = -1, .size = size, .stride = 1};
-  group->ranks = ms_calloc(size, sizeof *group->ranks);
-  if (!group->ranks) return MS_ENOMEM;
-  group->ranks[0] = rank;
-  if (size == 1) return MS_OK;
-  group->mesh_dim = dim;
-  group->place = ms_mesh_coordinate_of(mesh, dim, rank);
-  for (int d = dim + 1; d < mesh->ndim; d++) group->stride *= mesh->size[d];
-  return ms_mesh_group(mesh, dim, rank, group->ranks);
-}
-
-static void number_groups(ms_model *model) {
-  for (int d = 0; d < MS_DIMS; d++) {
-    ms_dim_group *group = &model->dim[d];
-    const int block = group->stride * group->size;
-    group->number = model->member / block * group->stride + model->member % group->stride;
-  }
-}
+static const char *const dim_names[MS_DIMS] = {[MS_DIM_REPLICATE] = "replicate",
+                                               [MS_DIM_SHARD] = "shard",
+                                               [MS_DIM_TENSOR] = "tensor",
+                                               [MS_DIM_CONTEXT] = "context"};
 
 /* Dimensions without a role have size 1, so the ranks of the mesh are the grid of the others. */
 static int take_members(ms_model *model, const ms_mesh *mesh, int rank) {
@@ -260,6 +240,44 @@ static int take_members(ms_model *model, const ms_mesh *mesh, int rank) {
   if (!model->member_rank) return MS_ENOMEM;
   MS_TRY(ms_mesh_ranks(mesh, rank, model->member_rank));
   while (model->member_rank[model->member] != rank) model->member++;
+  return MS_OK;
+}
+
+/* Takes this rank's group along dimensions [first, end) of the mesh; end <= first: it is alone. The members are the
+ * ranks of the mesh, row-major. */
+static int take_group(ms_model *model, const ms_mesh *mesh, const char *name, int first, int end, ms_dim_group *group) {
+  *group = (ms_dim_group){.name = name, .mesh_dim = -1, .size = 1, .stride = 1};
+  for (int d = first; d < end; d++) group->size *= ms_mesh_size(mesh, d);
+  for (int d = end; d < mesh->ndim && group->size > 1; d++) group->stride *= ms_mesh_size(mesh, d);
+  group->mesh_dim = group->size > 1 ? first : -1;
+  group->place = model->member / group->stride % group->size;
+  group->number = model->member / (group->stride * group->size) * group->stride + model->member % group->stride;
+  group->ranks = ms_calloc(group->size, sizeof *group->ranks);
+  if (!group->ranks) return MS_ENOMEM;
+  for (int i = 0; i < group->size; i++)
+    group->ranks[i] = model->member_rank[model->member + (i - group->place) * group->stride];
+  return MS_OK;
+}
+
+/* The dimensions [*first, *end) of the mesh along which ranks shard: that of context is one of them. */
+static int find_shards(const ms_mesh *mesh, int shard, int context, int *first, int *end) {
+  *first = shard, *end = shard < 0 ? shard : shard + 1;
+  if (context < 0 || ms_mesh_size(mesh, context) == 1) return MS_OK;
+  if (shard >= 0 && shard + 1 != context && ms_mesh_size(mesh, shard) > 1)
+    return MS_FAIL(MS_EINVAL, "mesh %s: dimension %d, context, must come right after dimension %d, shard", mesh->label,
+                   context, shard);
+  if (shard + 1 != context) *first = context;
+  *end = context + 1;
+  return MS_OK;
+}
+
+/* dim: [MS_DIMS] a dimension of the mesh for each role, or -1. */
+static int take_groups(ms_model *model, const ms_mesh *mesh, const int *dim) {
+  for (int d = 0; d < MS_DIMS; d++) {
+    int first = dim[d], end = dim[d] + (dim[d] >= 0);
+    if (d == MS_DIM_SHARD) MS_TRY(find_shards(mesh, dim[d], dim[MS_DIM_CONTEXT], &first, &end));
+    MS_TRY(take_group(model, mesh, dim_names[d], first, end, &model->dim[d]));
+  }
   return MS_OK;
 }
 
@@ -274,8 +292,8 @@ static int check_dims(const ms_mesh *mesh, int rank, const int *dim) {
                      mesh->label, mesh->ndim, mesh->ndim == 1 ? "" : "s", dim_names[d], dim[d]);
     if (role[dim[d]]++)
       return MS_FAIL(MS_EINVAL,
-                     "mesh %s: dimension %d has two roles; a dimension has one of replicate, shard and "
-                     "tensor",
+                     "mesh %s: dimension %d has two roles; a dimension has one of replicate, shard, "
+                     "context and tensor",
                      mesh->label, dim[d]);
   }
   for (int d = 0; d < mesh->ndim; d++)
@@ -333,8 +351,10 @@ int ms_unit_backward_ranks(const ms_model *model, int unit) {
 
 /* Replicas that take local steps update all of their weights themselves, without each other. */
 static int check_replicas(const ms_model *model) {
-  if (model->dim[MS_DIM_TENSOR].size > 1 && ms_model_local_units(model))
-    return MS_FAIL(MS_EUNSUPPORTED, "local steps (a unit with a fragment) with a tensor dimension are not supported");
+  const int divides = model->dim[MS_DIM_TENSOR].size > 1 ? MS_DIM_TENSOR : MS_DIM_CONTEXT;
+  if (model->dim[divides].size > 1 && ms_model_local_units(model))
+    return MS_FAIL(MS_EUNSUPPORTED, "local steps (a unit with a fragment) with a %s dimension are not supported",
+                   dim_names[divides]);
   for (int u = 0; u < model->units && ms_model_local_units(model); u++)
     if (model->unit[u].config.shard_over_replicate)
       return MS_FAIL(MS_EINVAL,
@@ -348,14 +368,15 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_mode
   MS_HANDLE(model, MODEL);
   MS_HANDLE(mesh, MESH);
   MS_TAKE_CONFIG(ms_model_dims, own, given);
-  const int dim[MS_DIMS] = {
-      [MS_DIM_REPLICATE] = own.replicate, [MS_DIM_SHARD] = own.shard, [MS_DIM_TENSOR] = own.tensor};
+  const int dim[MS_DIMS] = {[MS_DIM_REPLICATE] = own.replicate,
+                            [MS_DIM_SHARD] = own.shard,
+                            [MS_DIM_TENSOR] = own.tensor,
+                            [MS_DIM_CONTEXT] = own.context};
   if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is already sharded");
   MS_TRY(check_dims(mesh, rank, dim));
   release_shards(model);
-  for (int d = 0; d < MS_DIMS; d++) MS_TRY(take_dim(mesh, rank, dim_names[d], dim[d], &model->dim[d]));
   MS_TRY(take_members(model, mesh, rank));
-  number_groups(model);
+  MS_TRY(take_groups(model, mesh, dim));
   MS_TRY(divide_params(model, mesh));
   MS_TRY(check_reshard_sizes(model));
   MS_TRY(check_replicas(model));

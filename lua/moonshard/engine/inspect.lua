@@ -8,6 +8,7 @@ local hash = require("moonshard.base.hash")
 local nearest = require("moonshard.base.nearest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local placements = require("moonshard.shard.placements")
+local roles = require("moonshard.shard.roles")
 local session = require("moonshard.engine.session")
 local tensor = require("moonshard.tensor")
 local tree = require("moonshard.nn.tree")
@@ -50,11 +51,8 @@ end
 -- "shard 1 of 4: rows 3 to 5 of [10,5]"
 local function describe_shard(sharding, param, first, count, row)
   local part, of = placements.part(sharding, param)
-  local mesh, whole = sharding.mesh, tensor.shape_text(part) .. (of and ", " .. of or "")
-  local shards, place = 1, 0
-  if sharding.shard_dim >= 0 then
-    shards, place = mesh:size(sharding.shard_dim), mesh:get_local_rank(sharding.shard_dim)
-  end
+  local whole = tensor.shape_text(part) .. (of and ", " .. of or "")
+  local shards, place = roles.shards(sharding)
   local unit = row and "rows" or "elements"
   if count == 0 then return ("shard %d of %d: no %s of %s"):format(place, shards, unit, whole) end
   row = row or 1

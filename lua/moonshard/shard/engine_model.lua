@@ -66,7 +66,8 @@ end
 local function dims_of(self)
   local dims = ffi.new("ms_model_dims")
   C.ms_model_dims_default(dims, ffi.sizeof(dims))
-  dims.replicate, dims.shard, dims.tensor = self.replicate_dim, self.shard_dim, self.tensor_dim
+  dims.replicate, dims.shard = self.replicate_dim, self.shard_dim
+  dims.context, dims.tensor = self.context_dim, self.tensor_dim
   dims.sequence_parallel = self.sequence_parallel and 1 or 0
   return dims
 end

@@ -10,6 +10,7 @@ local precision = require("moonshard.shard.precision")
 local prefetch = require("moonshard.shard.prefetch")
 local recompute = require("moonshard.nn.recompute")
 local replicate_sync = require("moonshard.shard.replicate_sync")
+local roles = require("moonshard.shard.roles")
 local rules = require("moonshard.shard.rules")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
@@ -23,7 +24,7 @@ local RESHARD = { [true] = "always", [false] = "never", always = "always", never
 -- A number is the size of the groups in which backward gathers: 1 keeps the weights gathered; the size of the shard
 -- group reshards them completely.
 local function reshard_reader(self)
-  local shard_size = self.shard_dim < 0 and 1 or self.mesh:size(self.shard_dim)
+  local shard_size = roles.shards(self)
   return function(value, rule)
     local mode = RESHARD[value]
     if mode then return mode end

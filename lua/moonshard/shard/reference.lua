@@ -29,7 +29,8 @@ function reference.replace_sharding(self)
   local data_mesh = roles.data_mesh(self.mesh)
   self.reference_ranks = data_mesh and data_mesh:ranks() or { self.rank }
   self.reference_mesh = self.mesh
-  self.mesh, self.replicate_dim, self.shard_dim, self.tensor_dim = single_rank.mesh(), -1, 0, -1
+  self.mesh = single_rank.mesh()
+  roles.assign(self, { shard = 0 })
   self.rank = 0
   for _, row in ipairs(policies.dropped) do
     for _, decision in pairs(self.decisions[row.name]) do decision.value = row.on_reference.value end

@@ -8,7 +8,8 @@ local roles = {}
 ---@class moonshard.Role
 ---@field name string of the mesh dimension
 ---@field data boolean? its ranks train on different rows of the batch, and the engine divides the model over it
----@field model boolean? its ranks train on the same rows, and the engine divides the model's layers over it
+---@field model boolean? its ranks train on the same rows, and the engine divides the model's layers or the rows'
+---positions over it
 ---@field collectives table<string, string[]>? of data and model roles: what a plan runs along it, by stream
 ---@field stage boolean? a slice of the mesh along it is one pipeline stage
 
@@ -21,6 +22,7 @@ local ROLES = {
   { name = "shard", data = true, collectives = {
     gather = { "all_gather" }, reduce = { "reduce_scatter", "all_reduce" }, -- the gradients' norm is an all_reduce
   } },
+  { name = "context", model = true, collectives = { context = { "all_reduce", "reduce_scatter", "all_gather" } } },
   { name = "tensor", model = true, collectives = { tensor = { "all_reduce", "reduce_scatter", "all_gather" } } },
   { name = "pipe", stage = true },
 }
@@ -95,6 +97,30 @@ function roles.dims(mesh)
   end
   for dim = 0, mesh.ndim - 1 do dims[SIZES_ALONE[#SIZES_ALONE - mesh.ndim + 1 + dim]] = dim end
   return dims
+end
+
+---Stores the dimensions of the roles in a sharding; -1: none.
+---@param sharding moonshard.Sharding
+---@param dims table<string, integer> by role
+function roles.assign(sharding, dims)
+  for _, role in ipairs(ROLES) do
+    if role.data or role.model then sharding[role.name .. "_dim"] = dims[role.name] or -1 end
+  end
+end
+
+---How many ranks own parts of each parameter, those of context among them, and which of them this rank is.
+---@param sharding moonshard.Sharding
+---@return integer shards
+---@return integer place from 0
+function roles.shards(sharding)
+  local shards, place = 1, 0
+  for _, dim in ipairs({ sharding.shard_dim, sharding.context_dim }) do
+    if dim >= 0 then
+      local size = sharding.mesh:size(dim)
+      shards, place = shards * size, place * size + sharding.mesh:get_local_rank(dim)
+    end
+  end
+  return shards, place
 end
 
 ---Whether a mesh is the slice of one pipeline stage.

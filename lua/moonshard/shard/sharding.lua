@@ -45,6 +45,7 @@ local world = require("moonshard.distributed.world")
 ---@field mesh moonshard.Mesh
 ---@field replicate_dim integer dimension of the mesh; -1: none
 ---@field shard_dim integer dimension of the mesh; -1: none
+---@field context_dim integer dimension of the mesh; -1: none
 ---@field tensor_dim integer dimension of the mesh; -1: none
 ---@field sequence_parallel boolean? whether the ranks of the tensor dimension divide activations between layers
 ---@field local_sync moonshard.ReplicateSync? when replicas synchronise the units with a fragment
@@ -243,7 +244,7 @@ function sharding.fully_shard(model, config)
   self.rank, self.fields = world.rank, inventory.fields
   local dims
   self.mesh, dims, self.default_reshard = apply_strategy(config)
-  self.replicate_dim, self.shard_dim, self.tensor_dim = dims.replicate, dims.shard, dims.tensor or -1
+  roles.assign(self, dims)
   self.sequence_parallel = config.sequence_parallel
   self.is_stage = roles.is_stage(self.mesh)
   self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it
@@ -297,7 +298,8 @@ end
 function sharding.on_single_rank(model)
   local self = new_sharding(model, 0)
   self.single_rank, self.rank = true, 0
-  self.mesh, self.replicate_dim, self.shard_dim, self.tensor_dim = single_rank.mesh(), -1, 0, -1
+  self.mesh = single_rank.mesh()
+  roles.assign(self, { shard = 0 })
   local inventory = tree.inventory(model)
   assign_units(self, inventory, nil)
   policies.decide(self, {})

@@ -12,7 +12,8 @@ local cfg = ms.args {
 }
 local SEQ, DIM, VOCAB = 16, 32, cfg.vocab
 
-local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard", "tensor" })
+local NAMES = { [3] = { "replicate", "shard", "tensor" }, [4] = { "replicate", "shard", "context", "tensor" } }
+local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, NAMES[select(2, cfg.mesh:gsub("x", "")) + 1])
 local linear = ms.nn.linear
 
 -- Mixes tokens, then channels, each behind a gate.
