@@ -68,8 +68,8 @@ typedef struct ms_unit {
   } ahead[2];     /* forward, backward */
 } ms_unit;
 
-/* What a dimension of the mesh is for. The first ones are the grid of the model's ranks, in which a rank of shard is one
- * of the shard dimension or, of the mesh's dimensions shard and context, one of both: ranks of context own parts of
+/* What a dimension of the mesh is for. The first ones are the grid of the model's ranks, in which a rank of shard is
+ * one of the shard dimension or, of the mesh's dimensions shard and context, one of both: ranks of context own parts of
  * parameters, too. */
 enum ms_model_dim {
   MS_DIM_REPLICATE = 0,

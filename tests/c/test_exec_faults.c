@@ -364,7 +364,7 @@ static int misuse(ms_world *world, void *context) {
   assert_fails(ms_exec_new(bare, engine.plan, &exec), MS_EINVAL, "optimizer");
   const int streams = engine.plan->streams;
   engine.plan->streams = MS_NAMED_STREAMS + 1;
-  assert_fails(ms_exec_new(engine.state, engine.plan, &exec), MS_EUNSUPPORTED, "6 streams | 5");
+  assert_fails(ms_exec_new(engine.state, engine.plan, &exec), MS_EUNSUPPORTED, "7 streams | 6");
   engine.plan->streams = streams;
   setenv("MOONSHARD_STREAMS", "two", 1);
   assert_fails(ms_exec_new(engine.state, engine.plan, &exec), MS_EINVAL, "MOONSHARD_STREAMS");

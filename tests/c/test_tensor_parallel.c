@@ -49,13 +49,13 @@ static void check_collectives(int sequence, int reduce, int scatter, int gather)
 }
 
 /* Each block sums once in forward and once in backward. With sequence parallel, a block scatters its sum, all but the
- * first gather in front, and backward does the reverse; logits are gathered since they are an output, and the loss and
- * the gradient of the head, which meets a part of the rows, are summed. */
+ * first gather in front, and backward does the reverse; logits are gathered since they are an output. What is summed
+ * are gradients of what meets a part of the rows, the number of targets, and the loss. */
 static void T2_the_collectives_of_a_step(void **state) {
   (void)state;
   const int blocks = mlp_default(1, 1, 0).blocks;
   check_collectives(0, 2 * blocks, 0, 0);
-  check_collectives(1, 2, 2 * blocks - 1, 2 * blocks);
+  check_collectives(1, 4, 2 * blocks - 1, 2 * blocks);
 }
 
 /* With the first axis divided between the layers. */

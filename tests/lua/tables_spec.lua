@@ -178,13 +178,13 @@ describe("the table of policies", function()
   end)
 end)
 
--- The plan of a small model on 2 x 2 ranks, or on 2 x 2 x tensor.
-local function sharded_plan(over_replicate, tensor)
+-- The plan of a small model on 2 x 2 ranks, or on 2 x 2 x 2 with a dimension of this name.
+local function sharded_plan(over_replicate, third)
   local model = fixture.gpt2()
-  world.describe(0, 4 * (tensor or 1))
+  world.describe(0, third and 8 or 4)
   ms.fully_shard(model, { shared_masters = false, shard_optimizer_over_replicate = over_replicate,
-    mesh = tensor and ms.init_device_mesh("cpu", { 2, 2, tensor }, { "replicate", "shard", "tensor" }) or { 2, 2 },
-    placements = tensor and ms.rules.tensor_parallel(model) or nil, sequence_parallel = tensor ~= nil })
+    mesh = third and ms.init_device_mesh("cpu", { 2, 2, 2 }, { "replicate", "shard", third }) or { 2, 2 },
+    placements = third == "tensor" and ms.rules.tensor_parallel(model) or nil, sequence_parallel = third == "tensor" })
   local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 }, clip_grad_norm = 1,
     loss = ms.loss.cross_entropy }
   local batch = ms.zeros { 2, 4, dtype = "i32" }
@@ -214,7 +214,8 @@ describe("the table of mesh roles", function()
         for _, op in ipairs(ops) do expected[role.name .. " " .. stream .. " " .. op] = true end
       end
     end
-    for _, plan in ipairs({ sharded_plan(false), sharded_plan(true), sharded_plan(false, 2) }) do
+    for _, plan in ipairs({ sharded_plan(false), sharded_plan(true), sharded_plan(false, "tensor"),
+      sharded_plan(false, "context") }) do
       for _, phase in ipairs(json.decode(plan:json()).phases) do
         for _, instruction in ipairs(phase.instructions) do
           if instruction.kind == "collective" then

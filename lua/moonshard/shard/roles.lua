@@ -113,11 +113,11 @@ end
 ---@return integer shards
 ---@return integer place from 0
 function roles.shards(sharding)
-  local shards, place = 1, 0
+  local shards, place, coordinate = 1, 0, sharding.mesh:coordinate_of(sharding.rank)
   for _, dim in ipairs({ sharding.shard_dim, sharding.context_dim }) do
     if dim >= 0 then
       local size = sharding.mesh:size(dim)
-      shards, place = shards * size, place * size + sharding.mesh:get_local_rank(dim)
+      shards, place = shards * size, place * size + coordinate[dim + 1]
     end
   end
   return shards, place

@@ -1,5 +1,5 @@
--- Models whose layers are divided over the mesh dimension `tensor`: the presets of GPT-2 and Llama, and modules that no
--- preset knows. The specs compare them with one rank.
+-- Models whose layers are divided over the mesh dimension `tensor`, and whose samples over `context`: the presets of
+-- GPT-2 and Llama, and modules that no preset knows. The specs compare them with one rank.
 
 local ms = require "moonshard"
 local re = ms.re
@@ -7,13 +7,19 @@ local re = ms.re
 local cfg = ms.args {
   model = "gpt2", mesh = "1x1x2", steps = 3, batch = 2, micro_batches = 1, sequence_parallel = false, dtype = "f32",
   tied = false, dropout = ms.args.real(0), kv_heads = 2, heads = 4, hidden = 48, layout = "rows", recompute = false,
-  vocab = 256, pad = 1, freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
+  vocab = 256, pad = 1, seq = 16, documents = false, ignored = false, forward = 0, names = "", freeze = "",
+  style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
   ema = false, loads = "", saves = "", exports = "", restores = false, resume = false,
 }
-local SEQ, DIM, VOCAB = 16, 32, cfg.vocab
+local SEQ, DIM, VOCAB, NEWLINE = cfg.seq, 32, cfg.vocab, 10
 
 local NAMES = { [3] = { "replicate", "shard", "tensor" }, [4] = { "replicate", "shard", "context", "tensor" } }
-local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, NAMES[select(2, cfg.mesh:gsub("x", "")) + 1])
+local names = NAMES[select(2, cfg.mesh:gsub("x", "")) + 1]
+if cfg.names ~= "" then
+  names = {}
+  for name in cfg.names:gmatch("%w+") do names[#names + 1] = name end
+end
+local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, names)
 local linear = ms.nn.linear
 
 -- Mixes tokens, then channels, each behind a gate.
@@ -78,6 +84,7 @@ if OWN[cfg.model] then
 else
   local shape = { vocab = VOCAB, layers = 2, dim = DIM, heads = cfg.heads, seq = SEQ, tied = cfg.tied }
   shape.pad_vocab_to_multiple_of = cfg.pad
+  shape.document_start = cfg.documents and NEWLINE or nil
   if cfg.model == "llama" then shape.kv_heads, shape.ffn = cfg.kv_heads, cfg.hidden else shape.dropout = cfg.dropout end
   model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder) or ms.models[cfg.model](shape)
   rules = ms.rules.tensor_parallel(model)
@@ -91,6 +98,14 @@ ms.fully_shard(model, {
 local data = ms.data.text {
   files = "README.md", seq = SEQ, batch = cfg.batch * cfg.micro_batches, mesh = cfg.shared and mesh or nil,
 }
+
+-- Only the first positions of the first sample have a target that counts.
+local function ignore(batch)
+  local targets, n = batch.targets.data, batch.targets.shape[1] * SEQ
+  for i = SEQ / 4, n - 1 do targets[i] = -100 end
+  return batch
+end
+
 local train = ms.trainer {
   model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.cross_entropy, clip_grad_norm = 1,
   micro_batches = cfg.micro_batches, ema = cfg.ema and { decay = 0.9 } or nil,
@@ -99,7 +114,15 @@ local train = ms.trainer {
 local position = cfg.resume and { data = data } or nil
 if cfg.loads ~= "" then ms.checkpoint.load(train, cfg.loads, position) end
 if cfg.steps > 0 then
-  for step, batch in data:batches(cfg.steps) do ms.log(step, train:step(batch)) end
+  for step, batch in data:batches(cfg.steps) do
+    ms.log(step, train:step(cfg.ignored and ignore(batch) or batch))
+  end
+end
+if cfg.forward > 0 then
+  local tokens = {}
+  for i = 1, cfg.forward do tokens[i] = i end
+  local logits = model(ms.tensor(tokens, { dtype = "i32" }):reshape(1, cfg.forward))
+  if ms.world().rank == 0 then print("[" .. table.concat(logits.shape, ",") .. "]") end
 end
 if cfg.saves ~= "" then ms.checkpoint.save(train, cfg.saves, position) end
 if cfg.exports ~= "" then ms.huggingface.save(model, cfg.exports) end

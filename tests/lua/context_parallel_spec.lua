@@ -1,0 +1,119 @@
+-- Samples whose positions the ranks of a mesh dimension divide: `moonshard check` compares each run with one rank,
+-- which has whole samples.
+
+local cjson = require("cjson")
+local has = require("lua.message").has
+local program = require("lua.program")
+
+local RECIPE = "tests/lua/recipes/tensor_parallel.lua"
+
+local function check(ranks, ...) return { "check", RECIPE, "-n", ranks, ... } end
+
+-- Sizes of replicate, shard, context and tensor.
+local cases = {
+  ["gpt2"] = check("2", "mesh=1x1x2x1", "tied=true", "dropout=0.2"),
+  ["gpt2 over four"] = check("4", "mesh=1x1x4x1", "recompute=true"),
+  ["gpt2 with shards"] = check("4", "mesh=1x2x2x1", "dropout=0.2", "layout=ragged"),
+  ["gpt2 with replicas"] = check("4", "mesh=2x1x2x1", "micro_batches=2", "freeze=embed|fc1"),
+  ["llama"] = check("2", "mesh=1x1x2x1", "model=llama"),
+  ["llama over four with shards"] = check("8", "mesh=1x2x4x1", "model=llama", "batch=1", "kv_heads=1"),
+  ["bf16"] = check("2", "mesh=1x1x2x1", "model=llama", "dtype=bf16"),
+  ["by hand"] = check("2", "mesh=1x1x2x1", "model=by_hand"),
+  ["mixer"] = check("2", "mesh=1x1x2x1", "model=mixer"),
+  ["documents"] = check("2", "mesh=1x1x2x1", "documents=true"),
+  ["documents with shards"] = check("8", "mesh=1x2x4x1", "documents=true"),
+  ["uneven targets"] = check("4", "mesh=1x1x4x1", "ignored=true"),
+  ["tensor"] = check("4", "mesh=1x1x2x2", "sequence_parallel=true", "dropout=0.2"),
+  ["llama on four dimensions"] = check("16", "mesh=2x2x2x2", "model=llama", "sequence_parallel=true", "batch=1"),
+  ["documents with tensor"] = check("4", "mesh=1x1x2x2", "documents=true", "sequence_parallel=true", "tied=true"),
+  ["explain"] = { "explain", RECIPE, "-n", "4", "mesh=1x2x2x1", "model=llama", "--json" },
+  ["plan"] = { "plan", RECIPE, "-n", "4", "mesh=1x2x2x1", "--json" },
+  ["plan of shards"] = { "plan", RECIPE, "-n", "4", "mesh=1x4x1x1", "batch=1", "--json" },
+  ["part"] = { "run", RECIPE, "-n", "4", "--timeout", "60", "mesh=1x2x2x1", "steps=1", "full=layers.0.mlp.fc2.weight" },
+  ["generate"] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mesh=1x1x2x1", "steps=1", "forward=5" },
+  ["uneven"] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mesh=1x1x2x1", "seq=18" },
+  ["order"] = { "run", RECIPE, "-n", "4", "--timeout", "60", "mesh=1x2x2x1", "names=replicate,context,shard,tensor" },
+  ["data"] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mesh=1x1x2x1", "shared=false" },
+}
+
+local ended
+
+local function of(name)
+  ended = ended or program.run_all(cases)
+  return ended[name]
+end
+
+local function equals_one_rank(...)
+  for _, name in ipairs({ ... }) do
+    assert.equal(0, of(name).status, name .. ": " .. of(name).err .. of(name).out)
+    has(of(name).out, "equal within tolerance | parameters")
+  end
+end
+
+local function refused(name, status, facts)
+  assert.equal(status, of(name).status, of(name).err)
+  has(of(name).err, facts)
+end
+
+describe("a context dimension", function()
+  it("C1 trains GPT-2 and Llama as one rank does, with grouped queries, dropout, recomputation and bf16", function()
+    equals_one_rank("gpt2", "gpt2 over four", "llama", "llama over four with shards", "bf16")
+  end)
+
+  it("C1 trains modules that no preset knows, also one that mixes positions", function()
+    equals_one_rank("by hand", "mixer")
+  end)
+
+  it("C4 trains with documents that begin anywhere", function()
+    equals_one_rank("documents", "documents with shards")
+  end)
+
+  it("C5 shards weights over both dimensions, and counts every target once, wherever it is", function()
+    equals_one_rank("gpt2 with shards", "gpt2 with replicas", "uneven targets")
+    assert.equal(0, of("part").status, of("part").err)
+    has(of("part").out, "[32,128] | shard 0 of 4 | rows 0 to 7")
+  end)
+
+  it("C6 composes with a tensor dimension and sequence parallelism", function()
+    equals_one_rank("tensor", "llama on four dimensions", "documents with tensor")
+  end)
+
+  it("C3 gathers keys and values, scatters their gradients, and moves nothing else but counts", function()
+    assert.equal(0, of("explain").status, of("explain").err)
+    local bytes, layers = 2 * 16 * 2 * 8 * 4 / 2, 0 -- of batch 2, 16 positions, 2 heads of 8: the other rank's half
+    for _, change in ipairs(cjson.decode(of("explain").out).placement_changes) do
+      assert.equal("context", change.dim)
+      if change.forward == "all_gather" then
+        layers = layers + 1
+        assert.same({ bytes, bytes, "reduce_scatter" },
+          { change.forward_bytes, change.backward_bytes, change.backward })
+      elseif change.forward == "all_reduce" then
+        assert.same({}, change.shape)
+      else
+        assert.equal(0, change.forward_bytes + change.backward_bytes)
+      end
+    end
+    assert.equal(2 * 2, layers)
+  end)
+
+  it("C5 is planned: FSDP's collectives are those of as many ranks of shard", function()
+    assert.equal(0, of("plan").status, of("plan").err)
+    local function moved(name)
+      for _, row in ipairs(cjson.decode(of(name).out).traffic) do
+        if row.dim == "shard" then return row.ranks, row.inside end
+      end
+    end
+    assert.same({ moved("plan of shards") }, { moved("plan") })
+  end)
+
+  it("C1 computes whole samples where there is no loss, so any length can be generated", function()
+    assert.equal(0, of("generate").status, of("generate").err)
+    has(of("generate").out, "[1,5,256]")
+  end)
+
+  it("T13 refuses lengths that cannot be folded, data that is not shared, another order of dimensions", function()
+    refused("uneven", 2, "input targets | context | axis 1 | 18 | 20")
+    refused("data", 2, "context | 1x1x2x1 | mesh = mesh")
+    refused("order", 2, "context | right after | shard")
+  end)
+end)
