@@ -3,6 +3,7 @@
 --   moonshard run recipes/llama.lua -n 2 mesh=1x2                                    # tiny, on text
 --   moonshard run recipes/llama.lua -n 4 mesh=2x2 folder=path/to/llama tokens=train.bin save=trained
 --   moonshard run recipes/llama.lua -n 4 mesh=1x2x2                                  # each layer over two ranks
+--   moonshard run recipes/llama.lua -n 4 mesh=1x2x2x1                                # each sample over two ranks
 --   moonshard plan recipes/llama.lua -n 128 mesh=16x8 size=8B seq=4096 batch=1       # memory and collectives only
 
 local ms = require "moonshard"
@@ -15,7 +16,7 @@ local cfg = ms.args {
   seq = 256, batch = 4,            -- tokens per sequence, sequences per rank
   steps = 200, lr = 1e-3,
   ema = ms.args.real(0),           -- decay of the averages of the weights; 0: none
-  mesh = "1x-1",                   -- replicas x shards, or replicas x shards x tensor; -1: all remaining ranks
+  mesh = "1x-1",                   -- replicas x shards, then x tensor or x context x tensor; -1: all remaining ranks
   sequence_parallel = false,       -- with tensor: divide activations between layers, too
   reshard = ms.args.any("default"), -- free gathered weights between forward and backward: true, false or a group size
   prefetch = 1,                    -- layers gathered ahead of their use
@@ -28,8 +29,10 @@ local tiny = { vocab = 256, layers = 4, dim = 256, heads = 8, kv_heads = 4, ffn 
 local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder)
   or ms.models.llama(cfg.size == "tiny" and tiny or { cfg.size })
 
+local names = { [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "tensor" },
+  [4] = { "replicate", "shard", "context", "tensor" } }
 local _, crosses = cfg.mesh:gsub("x", "")
-local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard", crosses == 2 and "tensor" or nil })
+local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, names[crosses + 1] or names[2])
 
 ms.fully_shard(model, {
   mesh = mesh,
