@@ -1,4 +1,5 @@
-"""The peer of the training benchmark: the same GPT or Llama under PyTorch's FSDP2, on the CPU with gloo.
+"""The peer of the training benchmark: the same GPT or Llama under PyTorch's FSDP2, on the CPU with gloo; with --tensor,
+the GPT's layers divided by parallelize_module, too.
 
     build/peers/venv/bin/python tests/bench/peer_fsdp2.py --model gpt --shard 2 --dtype bf16
 
@@ -12,7 +13,7 @@ allocation since the model was made.
 So that both sides compute the same numbers it can start from files:
   --weights F   f32 parameters: a .safetensors file with the names below, or, under any other name, raw little-endian
                 f32, all parameters one after the other in the order of --list. --save-weights F writes either kind.
-  --tokens F    raw little-endian int32, [steps][ranks][batch][seq + 1]; a row's inputs are its first seq tokens, its
+  --tokens F    raw little-endian int32, [steps][ranks][batch][seq + 1], where ranks of --tensor share rows; a row's inputs are its first seq tokens, its
                 targets the last seq. The file is read round and round.
 Parameters of the GPT: embed.weight [vocab, dim], pos.weight [seq, dim], layers.N.norm1, layers.N.attn.wq/wk/wv/wo,
 layers.N.norm2, layers.N.mlp.fc1/fc2 (each with weight, as [out, in], and bias), norm, head.weight [vocab, dim]. Those of the
@@ -40,6 +41,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from peer_llama import Llama
@@ -48,14 +51,14 @@ from peer_llama import Llama
 class Attention(nn.Module):
     def __init__(self, dim, heads):
         super().__init__()
-        self.heads = heads
+        self.size = dim // heads
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, x):
-        batch, seq, dim = x.shape
-        q, k, v = (w(x).view(batch, seq, self.heads, -1).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
+        batch, seq, _ = x.shape
+        q, k, v = (w(x).view(batch, seq, -1, self.size).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.wo(y.transpose(1, 2).reshape(batch, seq, dim))
+        return self.wo(y.transpose(1, 2).reshape(batch, seq, -1))
 
 
 class Mlp(nn.Module):
@@ -150,22 +153,37 @@ def write_weights(model, path):
 
 def batches(args, rank):
     """Yields this rank's (inputs, targets), each [batch, seq], for every step."""
-    shape = (args.world, args.batch, args.seq + 1)
+    ranks = args.world // args.tensor
+    shape = (ranks, args.batch, args.seq + 1)
     if args.tokens:
         tokens = np.fromfile(args.tokens, dtype="<i4").astype(np.int64)
-        per_step = args.world * args.batch * (args.seq + 1)
+        per_step = ranks * args.batch * (args.seq + 1)
         if tokens.size == 0 or tokens.size % per_step:
             sys.exit(f"{args.tokens}: holds {tokens.size} tokens, not a multiple of {per_step} a step")
         tokens = torch.from_numpy(tokens).view(-1, *shape)
     else:
         tokens = torch.randint(args.vocab, (8, *shape), generator=torch.Generator().manual_seed(args.seed))
     for step in range(args.steps):
-        rows = tokens[step % len(tokens), rank]
+        rows = tokens[step % len(tokens), rank // args.tensor]
         yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
+def divide_layers(model, mesh):
+    """Heads and hidden features over the ranks, and the logits' classes, gathered for the loss."""
+    styles = {"attn.wq": "col", "attn.wk": "col", "attn.wv": "col", "attn.wo": "row", "mlp.fc1": "col", "mlp.fc2": "row"}
+    for layer in model.layers:
+        parallelize_module(
+            layer, mesh, {name: ColwiseParallel() if style == "col" else RowwiseParallel() for name, style in styles.items()}
+        )
+    parallelize_module(model, mesh, {"head": ColwiseParallel(output_layouts=Replicate())})
+
+
 def shard_model(model, args):
-    if args.replicate > 1:
+    if args.tensor > 1:
+        both = init_device_mesh("cpu", (args.shard, args.tensor), mesh_dim_names=("shard", "tensor"))
+        divide_layers(model, both["tensor"])
+        mesh = both["shard"]
+    elif args.replicate > 1:
         mesh = init_device_mesh("cpu", (args.replicate, args.shard), mesh_dim_names=("replicate", "shard"))
     else:
         mesh = init_device_mesh("cpu", (args.shard,), mesh_dim_names=("shard",))
@@ -214,7 +232,7 @@ def train(args, rank, step_mark=contextlib.nullcontext):
     return {
         "name": f"fsdp2_{args.model}_{args.dtype}_{args.replicate}x{args.shard}",
         "torch": torch.__version__,
-        "tokens_per_s": round(args.world * args.batch * args.seq / median * 1e3, 1),
+        "tokens_per_s": round(args.world // args.tensor * args.batch * args.seq / median * 1e3, 1),
         "step_ms": round(median, 3),
         "losses": [round(x, 6) for x in (mean_losses / args.world).tolist()],
         "peak_rss_mib": round(peak.item(), 1),
@@ -253,7 +271,7 @@ def rank_main(rank, args, store):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--model", choices=("gpt", "llama"), default="gpt")
-    for name, default in dict(layers=6, dim=384, heads=6, ffn=1024, seq=256, batch=8, vocab=256, replicate=1, shard=2).items():
+    for name, default in dict(layers=6, dim=384, heads=6, ffn=1024, seq=256, batch=8, vocab=256, replicate=1, shard=2, tensor=1).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, default in dict(steps=25, warmup=5, report=20, seed=1).items():
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -268,7 +286,7 @@ def main():
     parser.add_argument("--memory", action="store_true", help="measure what is allocated, and nothing else")
     parser.add_argument("--list", action="store_true", help="print the parameters' names and shapes, one a line, and stop")
     args = parser.parse_args()
-    args.world = args.replicate * args.shard
+    args.world = args.replicate * args.shard * args.tensor
 
     if args.list:
         for name, parameter in make_model(args).named_parameters():

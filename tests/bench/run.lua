@@ -163,6 +163,30 @@ local function training(model, dtype)
   end
 end
 
+-- Layers divided over two ranks, beside PyTorch's parallelize_module, and beside the same ranks as shards: all with as
+-- many rows a step. With sequence parallelism our ranks also divide what lies between the layers, as users should.
+local function tensor_parallel(dtype)
+  local weights = build .. "/bench/weights-gpt.f32"
+  local function ours(mesh, batch, more)
+    local command = our_command("gpt", 2, mesh, dtype) .. ("steps=%d warmup=%d batch=%d "):format(steps, warmup, batch)
+    return json_lines(command .. (exists(weights) and "weights=" .. weights .. " " or "") .. more)[1]
+  end
+  local peer = exists(peer_python) and json_lines(("%s tests/bench/peer_fsdp2.py --shard 1 --tensor 2 --batch 16 "
+    .. "--dtype %s --steps %d --warmup %d --tokens %s --weights %s"):format(peer_python, dtype, steps, warmup,
+    tokens_path, weights))[1] or { losses = {} }
+  local plain, sequence, shards = ours("1x1x2", 16, ""), ours("1x1x2", 16, "sequence_parallel=true"), ours("1x2", 8, "")
+  if not (plain and sequence and shards) then return end
+  local name = ("gpt 6x384 %s/tensor 2"):format(dtype)
+  report(name, "tokens/s", plain.tokens_per_s, peer.tokens_per_s, "higher")
+  if #peer.losses > 0 then
+    report(name .. "/largest loss difference", "nats", largest_difference(plain.losses, peer.losses), nil, "lower")
+  end
+  report_target(name .. "/step over that of 1x2", "x", sequence.step_ms / shards.step_ms, 1.05)
+  local context = ours("1x1x2x1", 16, "")
+  if context then report_target(("gpt 6x384 %s/context 2/step over that of 1x2"):format(dtype), "x",
+    context.step_ms / shards.step_ms, 1.05) end
+end
+
 -- What both allocate for the same model, mesh and batch. Our arenas, and the most that PyTorch's allocator holds at
 -- once in steps after the first: neither counts code, libraries, what lies idle between allocations, or gloo's buffers.
 -- By how much FSDP2's processes grow counts those too; all of our process is compared with it.
@@ -367,6 +391,7 @@ for _, dtype in ipairs({ "f32", "bf16" }) do
     memory(model, dtype, 1, 2)
   end
   memory("gpt", dtype, 2, 2)
+  tensor_parallel(dtype)
   hybrid(dtype)
 end
 hosts()

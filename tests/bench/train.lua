@@ -3,12 +3,12 @@
 --   moonshard run tests/bench/train.lua -n 2 model=gpt mesh=1x2 dtype=bf16 weights=F tokens=F
 --
 -- model: gpt or llama. weights: raw f32, all parameters in PyTorch's order, which is listed below; tokens: raw int32
--- [steps][ranks][batch][seq + 1], read round and round. Without weights the model's own initial ones are taken. Rank 0
--- prints one JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps,
--- peak_rss_mib and resident_mib of rank 0, and plan_mib, compile_ms, other_share (of the steps, what was not
--- kernels, moving data or waiting), instructions and collectives of a
--- step's plan, and start_ms (from the launcher's start to the end of the first step, less that
--- step).
+-- [steps][ranks][batch][seq + 1] of ranks with different rows, read round and round. mesh: replicate x shard, then x
+-- tensor or x context x tensor. Without weights the model's own initial ones are taken. Rank 0 prints one JSON line:
+-- tokens_per_s and step_ms (median after the warm-up), the losses of the first steps, peak_rss_mib and resident_mib
+-- of rank 0, and plan_mib, compile_ms, other_share (of the steps, what was not kernels, moving data or waiting),
+-- instructions and collectives of a step's plan, and start_ms (from the launcher's start to the end of the first
+-- step, less that step).
 
 local ffi = require("ffi")
 local ms = require("moonshard")
@@ -17,7 +17,11 @@ local re = ms.re
 local cfg = ms.args {
   model = "gpt", layers = 6, dim = 384, heads = 6, ffn = 1024, seq = 256, batch = 8, vocab = 256, mesh = "1x2",
   dtype = "f32", steps = 25, warmup = 5, report = 20, weights = "", tokens = "", lr = 1e-3, shard_optimizer = false,
+  sequence_parallel = false,
 }
+local NAMES = { [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "tensor" },
+  [4] = { "replicate", "shard", "context", "tensor" } }
+local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, NAMES[select(2, cfg.mesh:gsub("x", "")) + 1])
 
 local makers = {
   gpt = function(sizes) return ms.models.gpt2(sizes) end,
@@ -29,7 +33,9 @@ local makers = {
 local make = assert(makers[cfg.model], "model: gpt or llama")
 local model = make { vocab = cfg.vocab, layers = cfg.layers, dim = cfg.dim, heads = cfg.heads, seq = cfg.seq }
 ms.fully_shard(model, {
-  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
+  mesh = mesh,
+  placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil,
+  sequence_parallel = cfg.sequence_parallel,
   units = { re[[^layers\.\d+$]] },
   mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
   shard_optimizer_over_replicate = cfg.shard_optimizer,
@@ -122,11 +128,12 @@ if cfg.weights ~= "" then set_weights(cfg.weights) end
 collectgarbage() -- the file as text is no part of what training needs
 local text = read_all(cfg.tokens)
 local words = ffi.cast("const int32_t *", text)
-local steps_in_file = math.floor(#text / 4 / (world.size * cfg.batch * (cfg.seq + 1)))
+local readers, reader = train.session:data_ranks() -- ranks with rows of their own, and which one this is
+local steps_in_file = math.floor(#text / 4 / (readers * cfg.batch * (cfg.seq + 1)))
 
 local losses, step_ms, start_ms = {}, {}, nil
 for step = 1, cfg.steps do
-  local m = train:step(batch_of(words, steps_in_file, step, world.rank, world.size))
+  local m = train:step(batch_of(words, steps_in_file, step, reader, readers))
   start_ms = start_ms or ms_since_launch() - m.step_ms
   if step <= cfg.report then losses[step] = ("%.6f"):format(m.loss) end
   if step > cfg.warmup then step_ms[#step_ms + 1] = m.step_ms end
@@ -138,7 +145,7 @@ if world.rank == 0 then
   local format = '{"name":"moonshard_%s_%s_%s","tokens_per_s":%.1f,"step_ms":%.3f,"losses":[%s],"peak_rss_mib":%.1f,'
     .. '"resident_mib":%.1f,"plan_mib":%.1f,"compile_ms":%.1f,"other_share":%.5f,"start_ms":%.0f,'
     .. '"instructions":%d,"collectives":%d}'
-  print(format:format(cfg.model, cfg.dtype, cfg.mesh, world.size * cfg.batch * cfg.seq / ms_a_step * 1e3, ms_a_step,
+  print(format:format(cfg.model, cfg.dtype, cfg.mesh, readers * cfg.batch * cfg.seq / ms_a_step * 1e3, ms_a_step,
     table.concat(losses, ","), peak_rss_mib(), resident_mib(), summary.peak_bytes / 2 ^ 20, summary.compile_ms, other,
     start_ms, summary.instructions, summary.collectives.first + summary.collectives.norm))
 end
