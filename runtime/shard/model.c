@@ -19,11 +19,7 @@ static void release_shards(ms_model *model) {
     model->unit[i].segment = NULL;
     model->unit[i].segments = 0;
   }
-  for (int d = 0; d < MS_DIMS; d++) free(model->dim[d].ranks);
-  memset(model->dim, 0, sizeof model->dim);
-  free(model->member_rank);
-  model->member_rank = NULL;
-  model->member = 0;
+  ms_model_leave_mesh(model);
 }
 
 static void destroy_model(void *object) {
@@ -228,83 +224,6 @@ int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *co
   return MS_OK;
 }
 
-static const char *const dim_names[MS_DIMS] = {[MS_DIM_REPLICATE] = "replicate",
-                                               [MS_DIM_SHARD] = "shard",
-                                               [MS_DIM_TENSOR] = "tensor",
-                                               [MS_DIM_CONTEXT] = "context"};
-
-/* Dimensions without a role have size 1, so the ranks of the mesh are the grid of the others. */
-static int take_members(ms_model *model, const ms_mesh *mesh, int rank) {
-  model->members = ms_mesh_count(mesh);
-  model->member_rank = ms_calloc(model->members, sizeof *model->member_rank);
-  if (!model->member_rank) return MS_ENOMEM;
-  MS_TRY(ms_mesh_ranks(mesh, rank, model->member_rank));
-  while (model->member_rank[model->member] != rank) model->member++;
-  return MS_OK;
-}
-
-/* Takes this rank's group along dimensions [first, end) of the mesh; end <= first: it is alone. The members are the
- * ranks of the mesh, row-major. */
-static int take_group(ms_model *model, const ms_mesh *mesh, const char *name, int first, int end, ms_dim_group *group) {
-  *group = (ms_dim_group){.name = name, .mesh_dim = -1, .size = 1, .stride = 1};
-  for (int d = first; d < end; d++) group->size *= ms_mesh_size(mesh, d);
-  for (int d = end; d < mesh->ndim && group->size > 1; d++) group->stride *= ms_mesh_size(mesh, d);
-  group->mesh_dim = group->size > 1 ? first : -1;
-  group->place = model->member / group->stride % group->size;
-  group->number = model->member / (group->stride * group->size) * group->stride + model->member % group->stride;
-  group->ranks = ms_calloc(group->size, sizeof *group->ranks);
-  if (!group->ranks) return MS_ENOMEM;
-  for (int i = 0; i < group->size; i++)
-    group->ranks[i] = model->member_rank[model->member + (i - group->place) * group->stride];
-  return MS_OK;
-}
-
-/* The dimensions [*first, *end) of the mesh along which ranks shard: that of context is one of them. */
-static int find_shards(const ms_mesh *mesh, int shard, int context, int *first, int *end) {
-  *first = shard, *end = shard < 0 ? shard : shard + 1;
-  if (context < 0 || ms_mesh_size(mesh, context) == 1) return MS_OK;
-  if (shard >= 0 && shard + 1 != context && ms_mesh_size(mesh, shard) > 1)
-    return MS_FAIL(MS_EINVAL, "mesh %s: dimension %d, context, must come right after dimension %d, shard", mesh->label,
-                   context, shard);
-  if (shard + 1 != context) *first = context;
-  *end = context + 1;
-  return MS_OK;
-}
-
-/* dim: [MS_DIMS] a dimension of the mesh for each role, or -1. */
-static int take_groups(ms_model *model, const ms_mesh *mesh, const int *dim) {
-  for (int d = 0; d < MS_DIMS; d++) {
-    int first = dim[d], end = dim[d] + (dim[d] >= 0);
-    if (d == MS_DIM_SHARD) MS_TRY(find_shards(mesh, dim[d], dim[MS_DIM_CONTEXT], &first, &end));
-    MS_TRY(take_group(model, mesh, dim_names[d], first, end, &model->dim[d]));
-  }
-  return MS_OK;
-}
-
-/* dim: [MS_DIMS] a dimension of the mesh for each role, or -1. */
-static int check_dims(const ms_mesh *mesh, int rank, const int *dim) {
-  char role[MS_MAX_MESH_DIMS] = {0};
-  MS_TRY(ms_mesh_check_rank(mesh, rank));
-  for (int d = 0; d < MS_DIMS; d++) {
-    if (dim[d] < 0) continue;
-    if (dim[d] >= mesh->ndim)
-      return MS_FAIL(MS_EINVAL, "mesh %s has %d dimension%s; ms_model_dims.%s is %d and must be below that",
-                     mesh->label, mesh->ndim, mesh->ndim == 1 ? "" : "s", dim_names[d], dim[d]);
-    if (role[dim[d]]++)
-      return MS_FAIL(MS_EINVAL,
-                     "mesh %s: dimension %d has two roles; a dimension has one of replicate, shard, "
-                     "context and tensor",
-                     mesh->label, dim[d]);
-  }
-  for (int d = 0; d < mesh->ndim; d++)
-    if (!role[d] && mesh->size[d] > 1)
-      return MS_FAIL(MS_EUNSUPPORTED,
-                     "mesh %s: dimension %d has size %d but no role: pass the slice of the dimensions that "
-                     "have one; each copy of the slice then trains its own model",
-                     mesh->label, d, mesh->size[d]);
-  return MS_OK;
-}
-
 /* Gives each parameter the shape of this rank's part. */
 static int divide_params(ms_model *model, const ms_mesh *mesh) {
   const int64_t ranks = model->dim[MS_DIM_TENSOR].size;
@@ -354,7 +273,7 @@ static int check_replicas(const ms_model *model) {
   const int divides = model->dim[MS_DIM_TENSOR].size > 1 ? MS_DIM_TENSOR : MS_DIM_CONTEXT;
   if (model->dim[divides].size > 1 && ms_model_local_units(model))
     return MS_FAIL(MS_EUNSUPPORTED, "local steps (a unit with a fragment) with a %s dimension are not supported",
-                   dim_names[divides]);
+                   model->dim[divides].name);
   for (int u = 0; u < model->units && ms_model_local_units(model); u++)
     if (model->unit[u].config.shard_over_replicate)
       return MS_FAIL(MS_EINVAL,
@@ -368,23 +287,13 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_mode
   MS_HANDLE(model, MODEL);
   MS_HANDLE(mesh, MESH);
   MS_TAKE_CONFIG(ms_model_dims, own, given);
-  const int dim[MS_DIMS] = {[MS_DIM_REPLICATE] = own.replicate,
-                            [MS_DIM_SHARD] = own.shard,
-                            [MS_DIM_TENSOR] = own.tensor,
-                            [MS_DIM_CONTEXT] = own.context};
   if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is already sharded");
-  MS_TRY(check_dims(mesh, rank, dim));
   release_shards(model);
-  MS_TRY(take_members(model, mesh, rank));
-  MS_TRY(take_groups(model, mesh, dim));
+  MS_TRY(ms_model_join_mesh(model, mesh, rank, &own));
   MS_TRY(divide_params(model, mesh));
   MS_TRY(check_reshard_sizes(model));
   MS_TRY(check_replicas(model));
   model->sequence_parallel = own.sequence_parallel;
-  model->rank = rank;
-  model->world = ms_mesh_world(mesh);
-  model->mesh_ndim = mesh->ndim;
-  memcpy(model->mesh_text, mesh->label, sizeof model->mesh_text);
   MS_TRY(ms_model_segment(model));
   model->sharded = 1;
   return MS_OK;

@@ -142,10 +142,13 @@ int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int
 int ms_unit_backward_ranks(const ms_model *model, int unit);
 /* Checks the range of a parameter's optimizer settings (model.c). */
 int ms_model_check_group(const char *name, double lr_scale, double weight_decay);
+/* Sets the model's rank, members and groups along the dimensions that have a role, and frees them (model_mesh.c). On
+ * failure, too, ms_model_leave_mesh is to be called. */
+int ms_model_join_mesh(ms_model *model, const ms_mesh *mesh, int rank, const ms_model_dims *dims);
+void ms_model_leave_mesh(ms_model *model);
 /* Fills segments, offsets and owned ranges of every unit (segment.c). */
 int ms_model_segment(ms_model *model);
 /* The ms_param_lookup of graphs. */
-
 int ms_model_param_info(const void *model, int param, ms_param_info *info);
 int ms_model_find_param(const ms_model *model, const char *name);
 
