@@ -39,6 +39,12 @@ int ms_grad_max(ms_graph *graph, int node, const int *dy, const int *needs, int 
   return ms_graph_emit(graph, MS_OP_max_backward, 3, in, &n.attrs, &dx[0]);
 }
 
+int ms_grad_redistribute(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  (void)graph, (void)node, (void)needs;
+  dx[0] = dy[0];
+  return MS_OK;
+}
+
 int ms_grad_reshape(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   ms_value_info x = *ms_info_of(graph, graph->nodes[node].in[0]);

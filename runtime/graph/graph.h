@@ -151,8 +151,9 @@ const char *ms_graph_intern(ms_graph *graph, const char *text);
  * Removes unused nodes. Value ids do not change; a value that no node produces any more has node -1. */
 int ms_graph_rewrite(ms_graph *graph, int evaluate);
 /* The part of ms_graph_rewrite that evaluate phases need even without fusion: bypasses ops that are the identity in
- * evaluation (dropout). ms_graph_rewrite with evaluate = 1 includes it. */
-int ms_graph_pass_identities(ms_graph *graph, int evaluate);
+ * evaluation (dropout). ms_graph_rewrite with evaluate = 1 includes it. hints: 1 to bypass hints of placements, too,
+ * when the graph has been divided. */
+int ms_graph_pass_identities(ms_graph *graph, int evaluate, int hints);
 /* The part of ms_graph_rewrite that must come before the graph is divided: the loss reads padded logits itself. */
 int ms_graph_fuse_classes(ms_graph *graph);
 /* Runs after autodiff. Fuses activation backward + bias gradient into activation_backward_bias, makes the other

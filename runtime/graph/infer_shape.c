@@ -22,6 +22,14 @@ int ms_infer_reduce(const ms_node *node, const ms_value_info *in, ms_value_info 
   return ms_op_has(node->op, "out_dtype:i7") ? ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[0].dtype) : MS_OK;
 }
 
+int ms_infer_redistribute(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t axis = node->attrs.i[1];
+  if (axis < -1 || axis >= in[0].ndim)
+    return MS_FAIL(MS_EINVAL, "redistribute: there is no axis %" PRId64 " among %d", axis, in[0].ndim);
+  out[0] = in[0];
+  return MS_OK;
+}
+
 int ms_infer_reshape(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   char text_x[MS_SHAPE_TEXT], text_y[MS_SHAPE_TEXT];
   int64_t elements = ms_numel(&in[0]), known = 1;

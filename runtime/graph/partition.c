@@ -131,6 +131,18 @@ static int average(ms_walk *w, const ms_placed_node *c) {
   return MS_OK;
 }
 
+/* A hint: the value is converted as it says, and is its own result. */
+static int redistribute(ms_walk *w, const ms_node *node) {
+  const ms_placed_value *x = &w->values[node->in[0]];
+  const int axis = (int)node->attrs.i[1];
+  const ms_placement to = axis < 0 ? invariant : w->spec->divides_samples ? ms_shard_folded(axis) : ms_shard(axis, 1);
+  ms_placed_value made = {.place = to, .forms = -1, .wanted = x->wanted, .fixed = x->fixed};
+  MS_TRY(check_shard(w, "the value of", "redistribute", &w->traced->values[node->in[0]].info, to));
+  MS_TRY(ms_walk_convert(w, node->in[0], to, node, &made.local));
+  w->values[node->out[0]] = made;
+  return MS_OK;
+}
+
 static int place_node(ms_walk *w, const ms_node *node) {
   ms_placed_node c = {.node = node};
   int in[MS_MAX_INPUTS];
@@ -154,8 +166,9 @@ static int place_nodes(ms_walk *w) {
   ms_graph *local = w->result->graph;
   for (int n = 0; n < w->traced->n_nodes; n++) {
     const ms_node *node = &w->traced->nodes[n];
+    const int is_hint = node->op == MS_OP_redistribute && node->attrs.i[0] == w->spec->dim;
     int rc = ms_graph_set_scope(local, node->scope);
-    if (!rc) rc = place_node(w, node);
+    if (!rc) rc = is_hint ? redistribute(w, node) : place_node(w, node);
     if (rc) return ms_graph_in_scope(local, rc);
   }
   return MS_OK;

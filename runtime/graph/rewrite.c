@@ -151,20 +151,21 @@ static int walk(ms_graph *graph, int evaluate, void (*rule)(rewriter *, int)) {
   return MS_OK;
 }
 
-static int is_identity(const ms_node *node, int evaluate) {
+static int is_identity(const ms_node *node, int evaluate, int hints) {
   const int flags = ms_op_row_of(node->op)->flags;
+  if (node->op == MS_OP_redistribute) return hints;
   if ((flags & MS_OP_DRAWS_MASK) && node->attrs.f[0] == 0) return 1;
   return evaluate && (flags & MS_OP_IDENTITY_IN_EVALUATION);
 }
 
-int ms_graph_pass_identities(ms_graph *graph, int evaluate) {
+int ms_graph_pass_identities(ms_graph *graph, int evaluate, int hints) {
   int *stands_for = ms_calloc(graph->n_values, sizeof *stands_for);
   if (!stands_for) return MS_ENOMEM;
   for (int v = 0; v < graph->n_values; v++) stands_for[v] = v;
   for (int n = 0; n < graph->n_nodes; n++) {
     ms_node *node = &graph->nodes[n];
     for (int i = 0; i < node->inputs; i++) node->in[i] = stands_for[node->in[i]];
-    if (!is_identity(node, evaluate)) continue;
+    if (!is_identity(node, evaluate, hints)) continue;
     stands_for[node->out[0]] = node->in[0];
     ms_remove_node(graph, n);
   }
@@ -179,7 +180,7 @@ int ms_graph_pass_identities(ms_graph *graph, int evaluate) {
 int ms_graph_fuse_classes(ms_graph *graph) { return walk(graph, 0, fuse_classes); }
 
 int ms_graph_rewrite(ms_graph *graph, int evaluate) {
-  MS_TRY(ms_graph_pass_identities(graph, evaluate));
+  MS_TRY(ms_graph_pass_identities(graph, evaluate, 1));
   MS_TRY(ms_graph_prune(graph));
   MS_TRY(walk(graph, evaluate, fuse_swiglu));
   MS_TRY(walk(graph, evaluate, fuse_bias));

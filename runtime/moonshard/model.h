@@ -82,6 +82,18 @@ typedef struct ms_unit_config {
   int shard_over_replicate;
 } ms_unit_config;
 
+/* What a dimension of the mesh is for. The first ones are the grid of the model's ranks, in which a rank of shard is
+ * one of the shard dimension or, of the mesh's dimensions shard and context, one of both: ranks of context own parts of
+ * parameters, too. */
+enum ms_model_dim {
+  MS_DIM_REPLICATE = 0,
+  MS_DIM_SHARD = 1,
+  MS_DIM_TENSOR = 2,
+  MS_GRID_DIMS = 3,
+  MS_DIM_CONTEXT = MS_GRID_DIMS,
+  MS_DIMS = 4
+};
+
 /* What the dimensions of a mesh are for: a dimension of the mesh for each role, or -1 (default): none. */
 typedef struct ms_model_dims {
   int struct_size; /* set by ms_model_dims_default */

@@ -48,7 +48,7 @@ static int divide_program(const compilation *c, program *p, int evaluate) {
   if (!graph || model->dim[MS_DIM_TENSOR].size * model->dim[MS_DIM_CONTEXT].size == 1) return MS_OK;
   p->summed = ms_calloc(graph->n_params, 1);
   if (!p->summed) return MS_ENOMEM;
-  MS_TRY(ms_graph_pass_identities(graph, evaluate));
+  MS_TRY(ms_graph_pass_identities(graph, evaluate, 0));
   MS_TRY(ms_graph_prune(graph));
   MS_TRY(ms_graph_fuse_classes(graph));
   return ms_plan_divide(model, &p->graph, p->summed);
@@ -63,7 +63,7 @@ static int rewrite(compilation *c) {
   ms_graph *training = graph_of(&c->training), *evaluation = graph_of(&c->evaluation);
   if (training && fuses(&c->training)) MS_TRY(ms_graph_rewrite(training, 0));
   if (!evaluation) return MS_OK;
-  return fuses(&c->evaluation) ? ms_graph_rewrite(evaluation, 1) : ms_graph_pass_identities(evaluation, 1);
+  return fuses(&c->evaluation) ? ms_graph_rewrite(evaluation, 1) : ms_graph_pass_identities(evaluation, 1, 1);
 }
 
 /* A step that cannot change any parameter is a mistake in the loss, for example a loss of the targets only. */

@@ -68,18 +68,6 @@ typedef struct ms_unit {
   } ahead[2];     /* forward, backward */
 } ms_unit;
 
-/* What a dimension of the mesh is for. The first ones are the grid of the model's ranks, in which a rank of shard is
- * one of the shard dimension or, of the mesh's dimensions shard and context, one of both: ranks of context own parts of
- * parameters, too. */
-enum ms_model_dim {
-  MS_DIM_REPLICATE = 0,
-  MS_DIM_SHARD = 1,
-  MS_DIM_TENSOR = 2,
-  MS_GRID_DIMS = 3,
-  MS_DIM_CONTEXT = MS_GRID_DIMS,
-  MS_DIMS = 4
-};
-
 /* This rank's group along such a dimension. What depends on the dimension of a collective asks here, and nowhere tells
  * one dimension from another. */
 typedef struct ms_dim_group {

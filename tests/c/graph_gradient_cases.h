@@ -243,6 +243,10 @@ static int build_reshape(fixture *f, int op, int dtype) {
   return op1(f, MS_OP_exp, x, NULL);
 }
 
+static int build_redistribute(fixture *f, int op, int dtype) {
+  return op1(f, MS_OP_exp, op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {2, 1})), NULL);
+}
+
 static int build_transpose(fixture *f, int op, int dtype) {
   return op1(f, op, param(f, dtype, SHAPE(2, 3, 4, 5)), ATTRS(.i = {2, 0, 3, 1}));
 }
@@ -366,6 +370,7 @@ static const gradient_case cases[] = {
     {MS_OP_cross_entropy_join, "", NORMAL, build_cross_entropy_join},
     {MS_OP_weigh, "", NORMAL, build_weigh},
     {MS_OP_reshape, "", NORMAL, build_reshape},
+    {MS_OP_redistribute, "", NORMAL, build_redistribute},
     {MS_OP_transpose, "", NORMAL, build_transpose},
     {MS_OP_slice, "", NORMAL, build_slice},
     {MS_OP_pad, "", NORMAL, build_pad},

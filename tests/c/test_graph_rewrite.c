@@ -168,7 +168,7 @@ static void dropout_ends_in_evaluation(void **state) {
     int never = op1(&f, MS_OP_dropout, dropped, ATTRS(.f = {0}));
     keep("y", op1(&f, MS_OP_exp, op1(&f, MS_OP_dropout, never, ATTRS(.i = {5}, .f = {0.2})), NULL));
     keep("dropped", dropped);
-    must(ms_graph_pass_identities(f.graph, evaluate));
+    must(ms_graph_pass_identities(f.graph, evaluate, 1));
     assert_well_formed(f.graph);
     assert_int_equal(count_op(&f, MS_OP_dropout), evaluate ? 0 : 2);
     assert_int_equal(f.graph->outputs[1].value, evaluate ? x : dropped);
@@ -264,7 +264,7 @@ static void run_start(run *r, model_fn model, model_shape shape, int fused, int 
   ms_graph *g = r->f.graph;
   model(&r->f, &shape);
   if (fused) must(ms_graph_rewrite(g, evaluate));
-  else must(ms_graph_pass_identities(g, evaluate));
+  else must(ms_graph_pass_identities(g, evaluate, 1));
   if (!evaluate) must(ms_graph_differentiate(g));
   if (!evaluate && fused) must(ms_graph_rewrite_backward(g));
   run_draw(r, &shape);

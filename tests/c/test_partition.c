@@ -190,6 +190,16 @@ static void build_weighted(trial *t) {
   must(ms_graph_set_loss_weight(t->f.graph, weight));
 }
 
+/* Hints along both dimensions that a trial can have: hidden features whole, then the sum in parts of another axis. */
+static void build_hints(trial *t) {
+  fixture *f = &t->f;
+  int h = op1(f, MS_OP_gelu, columns(t, stream(t), DIM, HIDDEN), NULL);
+  for (int dim = 2; dim <= 3; dim++) h = op1(f, MS_OP_redistribute, h, ATTRS(.i = {dim, -1}));
+  int y = rows(t, op1(f, MS_OP_tanh, h, NULL), HIDDEN, DIM);
+  for (int dim = 2; dim <= 3; dim++) y = op1(f, MS_OP_redistribute, y, ATTRS(.i = {dim, 2}));
+  finish(t, y);
+}
+
 typedef struct module_case {
   const char *what;
   void (*build)(trial *);
@@ -206,6 +216,7 @@ static const module_case modules[] = {
     {"frozen MLP", build_frozen},
     {"folded MLP", build_folded},
     {"weighted loss", build_weighted},
+    {"hints", build_hints},
 };
 enum { N_MODULES = sizeof modules / sizeof modules[0] };
 

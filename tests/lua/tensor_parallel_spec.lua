@@ -22,6 +22,10 @@ local cases = {
   ["llama with shards"] = check("4", "mesh=1x2x2", "model=llama", "sequence_parallel=true", "tied=true"),
   ["mixer"] = check("4", "mesh=1x2x2", "model=mixer"),
   ["mixer sequence"] = check("2", "mesh=1x1x2", "model=mixer", "sequence_parallel=true"),
+  ["hint"] = check("2", "mesh=1x1x2", "model=mixer", "hint=tensor"),
+  ["explain hint"] = { "explain", RECIPE, "-n", "2", "mesh=1x1x2", "model=mixer", "hint=tensor", "--json" },
+  ["other hint"] = check("2", "mesh=1x2x1", "model=mixer", "hint=tensor"),
+  ["no dimension"] = run("2", "mesh=1x1x2", "model=mixer", "hint=tensr"),
   ["shared"] = check("4", "mesh=1x1x4", "model=shared"),
   ["by hand"] = check("2", "mesh=1x1x2", "model=by_hand"),
   ["by hand with shards"] = check("4", "mesh=1x2x2", "model=by_hand", "sequence_parallel=true"),
@@ -54,9 +58,9 @@ local function refused(name, status, ...)
   for _, facts in ipairs({ ... }) do has(of(name).err, facts) end
 end
 
-local function changes()
-  assert.equal(0, of("explain json").status, of("explain json").err)
-  return require("cjson").decode(of("explain json").out).placement_changes
+local function changes(name)
+  assert.equal(0, of(name).status, of(name).err)
+  return require("cjson").decode(of(name).out).placement_changes
 end
 
 describe("a tensor dimension", function()
@@ -70,6 +74,16 @@ describe("a tensor dimension", function()
 
   it("T5 trains modules that no preset knows", function()
     equals_one_rank("mixer", "mixer sequence", "shared", "by hand")
+  end)
+
+  it("T5 follows hints in a module, which override rules and change no number", function()
+    equals_one_rank("hint", "other hint")
+    local gathers = 0
+    for _, change in ipairs(changes("explain hint")) do
+      gathers = gathers + (change.forward == "all_gather" and change.shape[3] == 48 and 1 or 0)
+    end
+    assert.equal(2, gathers) -- the hidden features of each layer
+    refused("no dimension", 2, "redistribute | tensr | tensor")
   end)
 
   it("T9 composes with shards, replicas, micro-batches, recomputation and frozen parameters", function()
@@ -107,7 +121,7 @@ describe("a tensor dimension", function()
     has(of("explain").out, "changes of placement")
     has(of("explain").out, "layers.0.mlp.fc2, layers.1.mlp.fc2 | [2,16,32] f32 | partial | invariant | all_reduce 8.0")
     local gathers, half = 0, 2 * 16 * 32 * 4 / 2 -- of two ranks, each gets the other's half
-    for _, change in ipairs(changes()) do
+    for _, change in ipairs(changes("explain json")) do
       if change.module:find("^layers%.%d%.mlp%.fc1$") then
         gathers = gathers + 1
         assert.equal("all_gather shard of axis 0 replicate reduce_scatter", table.concat({ change.forward, change.from,
@@ -121,7 +135,7 @@ describe("a tensor dimension", function()
 
   it("T2 the loss of divided logits moves two numbers a row, and none backward", function()
     local rows, seen = 2 * 16, 0
-    for _, change in ipairs(changes()) do
+    for _, change in ipairs(changes("explain json")) do
       assert.is_true(change.forward_bytes <= rows * 32 * 4, change.module .. " moves more than a row of the model")
       if change.to == "invariant" then
         seen = seen + 1

@@ -3,10 +3,12 @@
 -- a trace ops on it compute immediately; inside a trace it is a constant. Parameters of a module behave like tensors
 -- in a forward.
 --
--- Tensors are immutable: an op returns a new one. Methods over axes are in axes.lua, comparisons in comparisons.lua.
+-- Tensors are immutable: an op returns a new one. Methods over axes are in axes.lua, comparisons in comparisons.lua,
+-- hints about placements in redistribute.lua.
 
 local any_axes = require("moonshard.tensor.axes")
 local comparisons = require("moonshard.tensor.comparisons")
+local redistribute = require("moonshard.tensor.redistribute")
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
@@ -79,7 +81,7 @@ for name, operator in pairs(comparisons.operators) do Tensor[name] = operator en
 -- ---- methods: every op whose first input is the tensor, and the forms that read better with plain arguments -----
 
 for name in pairs(ops.rows) do methods[name] = ops[name] end
-for _, more in ipairs({ any_axes.methods, comparisons.methods }) do
+for _, more in ipairs({ any_axes.methods, comparisons.methods, redistribute.methods }) do
   for name, method in pairs(more) do methods[name] = method end
 end
 

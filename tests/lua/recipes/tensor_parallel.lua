@@ -7,7 +7,7 @@ local re = ms.re
 local cfg = ms.args {
   model = "gpt2", mesh = "1x1x2", steps = 3, batch = 2, micro_batches = 1, sequence_parallel = false, dtype = "f32",
   tied = false, dropout = ms.args.real(0), kv_heads = 2, heads = 4, hidden = 48, layout = "rows", recompute = false,
-  vocab = 256, pad = 1, seq = 16, documents = false, ignored = false, forward = 0, names = "", freeze = "",
+  vocab = 256, pad = 1, seq = 16, documents = false, ignored = false, forward = 0, names = "", hint = "", freeze = "",
   style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
   ema = false, loads = "", saves = "", exports = "", restores = false, resume = false,
 }
@@ -32,7 +32,9 @@ end
 function Mixer:forward(x)
   x = x + self.tokens(x:transpose(1, 2)):transpose(1, 2)
   local h = self.norm(x)
-  return x + self.down(self.up(h) * self.gate(h):sigmoid())
+  local y = self.up(h) * self.gate(h):sigmoid()
+  if cfg.hint ~= "" then y = y:redistribute { [cfg.hint] = "replicate" } end
+  return x + self.down(y)
 end
 
 -- The same block twice.
