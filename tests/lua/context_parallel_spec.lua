@@ -21,7 +21,7 @@ local cases = {
   ["by hand"] = check("2", "mesh=1x1x2x1", "model=by_hand"),
   ["mixer"] = check("2", "mesh=1x1x2x1", "model=mixer"),
   ["documents"] = check("2", "mesh=1x1x2x1", "documents=true"),
-  ["documents with shards"] = check("8", "mesh=1x2x4x1", "documents=true"),
+  ["documents with shards"] = check("8", "mesh=1x2x4x1", "documents=true", "seq=64"),
   ["uneven targets"] = check("4", "mesh=1x1x4x1", "ignored=true"),
   ["tensor"] = check("4", "mesh=1x1x2x2", "sequence_parallel=true", "dropout=0.2"),
   ["llama on four dimensions"] = check("16", "mesh=2x2x2x2", "model=llama", "sequence_parallel=true", "batch=1"),

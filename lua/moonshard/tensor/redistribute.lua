@@ -39,7 +39,7 @@ function methods:redistribute(where)
   local x = self
   for _, dimension in ipairs(ORDER) do
     if where[dimension] ~= nil then
-      x = ops.redistribute(x, { dim = DIMENSIONS[dimension], axis = axis_of(dimension, where[dimension]) })
+      x = ops.redistribute(x, { dim = DIMENSIONS[dimension], along = axis_of(dimension, where[dimension]) })
     end
   end
   return x
