@@ -74,7 +74,8 @@ static inline int ms_grow(void **items, int *capacity, int need, int64_t size) {
 char *ms_strdup(const char *text);
 /* How many times this process has allocated with the functions above. */
 int64_t ms_allocations(void);
-/* From this call on, allocations of the calling thread are not counted: for threads that do not work on steps. */
-void ms_allocations_uncounted(void);
+/* Sets whether allocations of the calling thread are counted, and returns what was set. They are from the start; work
+ * that is no part of a step, such as a search for a deadlock while a step waits, is not. */
+int ms_allocations_set_counted(int counted);
 
 #endif

@@ -14,7 +14,11 @@ static void count(void) {
   if (!uncounted) atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
 }
 
-void ms_allocations_uncounted(void) { uncounted = 1; }
+int ms_allocations_set_counted(int counted) {
+  const int before = !uncounted;
+  uncounted = !counted;
+  return before;
+}
 
 int64_t ms_allocations(void) { return atomic_load_explicit(&allocations, memory_order_relaxed); }
 

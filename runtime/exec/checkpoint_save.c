@@ -209,7 +209,7 @@ static int commit(ms_save *save) {
 
 static void *run_thread(void *argument) {
   ms_save *save = argument;
-  ms_allocations_uncounted();
+  ms_allocations_set_counted(0);
   setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid),
               NICENESS); /* of this thread only; if it fails, the thread competes for cores */
   int rc = write_part(save, save->copy);

@@ -200,6 +200,24 @@ static void records_are_read_whole_while_they_are_written(void **state) {
   unshare_memory(writing, sizeof *writing);
 }
 
+/* A rank that waits in a step looks for a deadlock, and allocates for it; the step itself has allocated nothing. */
+static int look_for_a_deadlock(ms_world *world, void *context) {
+  (void)context;
+  uint64_t state;
+  const int64_t before = ms_allocations();
+  const ms_rank_set stuck = ms_report_deadlock(ms_world_control(world), &state);
+  EXPECT(ms_rank_set_is_empty(&stuck), "ranks are stuck that run");
+  EXPECT(ms_allocations() == before, "%lld allocations", (long long)(ms_allocations() - before));
+  free(ms_calloc(1, 1));
+  EXPECT(ms_allocations() == before + 1, "later ones are not counted");
+  return ms_world_barrier(world);
+}
+
+static void a_search_for_a_deadlock_is_no_part_of_a_step(void **state) {
+  (void)state;
+  run_ranks_as_processes(2, look_for_a_deadlock, NULL);
+}
+
 static int enter_other_meetings(ms_world *world, void *context) {
   (void)context;
   int mine = 1, all[4];
@@ -216,9 +234,13 @@ static void D10_a_barrier_is_no_exchange(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(texts_are_numbered_once),           TEST(rings_belong_to_groups_and_run_out),
-      TEST(a_ring_keeps_the_last_records),     TEST(ranks_are_listed_as_ranges),
-      TEST(a_status_contains_where_a_rank_is), TEST(records_are_read_whole_while_they_are_written),
+      TEST(texts_are_numbered_once),
+      TEST(rings_belong_to_groups_and_run_out),
+      TEST(a_ring_keeps_the_last_records),
+      TEST(ranks_are_listed_as_ranges),
+      TEST(a_status_contains_where_a_rank_is),
+      TEST(records_are_read_whole_while_they_are_written),
+      TEST(a_search_for_a_deadlock_is_no_part_of_a_step),
       TEST(D10_a_barrier_is_no_exchange),
   };
   return cmocka_run_group_tests_name("flight recorder", tests, NULL, NULL);

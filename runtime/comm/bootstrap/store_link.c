@@ -166,7 +166,7 @@ static void *run(void *context) {
   ms_store_link *link = context;
   uint64_t count;
   int more = 0, overflow = 0;
-  ms_allocations_uncounted();
+  ms_allocations_set_counted(0);
   while (!atomic_load(&link->over)) {
     struct pollfd ready[2] = {{.fd = link->fd, .events = (short)(POLLIN | (more ? POLLOUT : 0))},
                               {.fd = link->wake, .events = POLLIN}};

@@ -27,7 +27,7 @@ static const double SLEEP_SECONDS = 60;
 
 static void *listen(void *argument) {
   ms_listener *listener = argument;
-  ms_allocations_uncounted();
+  ms_allocations_set_counted(0);
   while (!atomic_load(&listener->ends)) {
     /* Read before the progress thread looks: a ring after that ends the sleep at once. */
     const uint32_t seen = atomic_load(&listener->control->rank[listener->rank].step_bell);

@@ -79,7 +79,7 @@ static int has_to_end(ms_progress_thread *thread) {
 
 static void *run(void *argument) {
   ms_progress_thread *thread = argument;
-  ms_allocations_uncounted();
+  ms_allocations_set_counted(0);
   while (!has_to_end(thread)) {
     enum ms_turn most = MS_TURN_SLEEPS;
     connect_for_others(thread);

@@ -121,9 +121,11 @@ static ms_rank_set find_stuck(const waits *w, int ranks) {
 ms_rank_set ms_report_deadlock(const ms_control *control, uint64_t *state) {
   waits w;
   ms_rank_set stuck = {{0}};
+  const int counted = ms_allocations_set_counted(0);
   if (make_waits(control->size, &w) && read_waits(control, &w)) stuck = find_stuck(&w, control->size);
   *state = MS_HASH_INIT;
   MS_EACH_RANK(rank, &stuck) *state = ms_hash_int(*state, (int64_t)w.state[rank]);
   free_waits(&w);
+  ms_allocations_set_counted(counted);
   return stuck;
 }
