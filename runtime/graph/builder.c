@@ -159,7 +159,8 @@ static int make_node(ms_graph *graph, int op, int inputs, const int *in, const m
                   .outputs = row->outputs,
                   .scope = graph->scope,
                   .region = graph->region,
-                  .recompute = graph->region && graph->recompute_op[op]};
+                  .recompute = graph->region && graph->recompute_op[op],
+                  .regather = graph->regather};
   if (attrs) node.attrs = *attrs;
   else MS_TRY(ms_op_row_defaults(op, &node.attrs));
   MS_TRY(row->infer(&node, in_info, out_info));

@@ -40,6 +40,7 @@ typedef struct ms_node {
   int region;        /* recomputation region (recompute.c), or 0 */
   int recompute;     /* 1: backward can recompute its outputs */
   int recomputed;    /* 1: this node is such a recomputed copy */
+  int regather;      /* enum ms_regather: of what is gathered for this node, or by it */
 } ms_node;
 
 typedef struct ms_named_value {
@@ -72,6 +73,8 @@ typedef struct ms_conversion {
   int64_t ranks;
   ms_placement from, to;
   ms_value_info whole; /* the value in the traced graph: what a collective moves, all ranks' parts together */
+  int local;           /* the value of the local graph that it makes */
+  int regathered;      /* 1: backward gathers it again (regather.c) */
 } ms_conversion;
 
 struct ms_graph {
@@ -91,6 +94,7 @@ struct ms_graph {
   int n_params;
   const char *scope;                       /* current */
   int region;                              /* current */
+  int regather;                            /* current, enum ms_regather */
   unsigned char recompute_op[MS_OP_COUNT]; /* 1: nodes of this op are recomputed in the current region */
   ms_conversion *conversions;              /* in program order; scopes belong to the graph */
   int n_conversions, conversions_capacity;
@@ -160,7 +164,11 @@ int ms_graph_fuse_classes(ms_graph *graph);
  * addend of a norm's gradient its fifth input, and turns a sum of pads that tile an axis (the gradient of slices)
  * into concat. Removes unused nodes. */
 int ms_graph_rewrite_backward(ms_graph *graph);
-/* Runs after both rewrites. Results that only weight gradients read are recomputed by the gradient's kernel instead
+/* Runs after both rewrites. What forward gathers from the ranks of a mesh dimension, and backward reads, is gathered
+ * again for backward instead of kept (regather.c): where the trace says so, and by default along dimensions with
+ * by_default[dim] = 1, an array of MS_DIMS. */
+int ms_graph_regather(ms_graph *graph, const unsigned char *by_default);
+/* Runs after that. Results that only weight gradients read are recomputed by the gradient's kernel instead
  * of stored. Appends new values and reorders nodes within backward. */
 int ms_graph_rematerialize(ms_graph *graph);
 /* Removes nodes whose outputs reach neither the loss, a named output nor a parameter gradient; keeps the order. */

@@ -89,6 +89,7 @@ static int take_step(ms_walk *w, const step *s, int v, ms_placed_form source, ms
   MS_TRY(ms_graph_emit(local, s->op, 1, &source.local, &attrs, out));
   ms_node *made = &local->nodes[local->n_nodes - 1];
   if (place) made->region = place->region, made->recompute = place->recompute && !is_kept(s->op);
+  if (place) made->regather = place->regather;
   return ms_walk_record(w, (ms_conversion){
                                .op = s->op,
                                .backward = w->values[v].wanted ? s->backward : -1,
@@ -97,6 +98,7 @@ static int take_step(ms_walk *w, const step *s, int v, ms_placed_form source, ms
                                .from = source.place,
                                .to = to,
                                .whole = w->traced->values[v].info,
+                               .local = *out,
                            });
 }
 

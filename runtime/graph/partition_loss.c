@@ -38,6 +38,7 @@ static int emit(ms_walk *w, const ms_node *loss, int op, int inputs, const int *
   MS_TRY(ms_graph_emit(local, op, inputs, in, attrs, out));
   ms_node *made = &local->nodes[local->n_nodes - 1];
   made->region = loss->region, made->recompute = loss->recompute;
+  made->regather = MS_REGATHER_NEVER; /* two numbers a row */
   return MS_OK;
 }
 

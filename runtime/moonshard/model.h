@@ -192,6 +192,11 @@ MS_API int ms_graph_set_scope(ms_graph *graph, const char *path);
  * region are kept for backward, which computes the others again. ops: the names, separated by spaces, of the ops to
  * compute again, while results of other ops are kept; NULL: all ops. */
 MS_API int ms_graph_set_recompute(ms_graph *graph, int region, const char *ops);
+/* Whether backward gathers again what is gathered, from the ranks of a dimension that divides layers or samples, for
+ * the nodes that follow, instead of keeping it. Default: where each rank would keep a copy of its own, but not where
+ * the ranks of the dimension share one, on one host. */
+enum ms_regather { MS_REGATHER_DEFAULT = 0, MS_REGATHER_ALWAYS = 1, MS_REGATHER_NEVER = 2 };
+MS_API int ms_graph_set_regather(ms_graph *graph, int when);
 /* An input that the program writes before each phase (tokens, targets, ...), by name. */
 MS_API int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *value);
 /* How many rows of the batch an input has along its first axis, which each take size / rows indices. Default: the

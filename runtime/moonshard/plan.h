@@ -135,7 +135,7 @@ MS_API void ms_plan_free(ms_plan *plan);
 MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary);
 /* A pass of the compiler: its time, and the plan's size before [0] and after [1] it. nodes: of the graphs for training
  * and evaluation. bytes: the sum of all buffers until they are laid out; then the peak. */
-enum { MS_PLAN_PASSES = 13 };
+enum { MS_PLAN_PASSES = 14 };
 typedef struct ms_plan_pass {
   const char *name; /* "lower" */
   int cached;       /* 1: the result was cached by an earlier plan of the same graph */
@@ -195,6 +195,7 @@ typedef struct ms_plan_conversion {
   ms_value_info value;                  /* of all ranks together */
   double forward_bytes, backward_bytes; /* that a rank sends and receives in a micro-batch, as in ms_unit_cost; what
                                            recomputation repeats is not counted again */
+  int regathered;                       /* 1: backward gathers it once more, which backward_bytes includes */
 } ms_plan_conversion;
 /* The changes of placement of a training step, or of evaluation if the plan does not train, in program order: list gets
  * the first `capacity`; *n is their total number. */

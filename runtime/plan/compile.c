@@ -18,6 +18,7 @@ typedef struct program {
   int wanted;
   int cached; /* the graph is complete, and the cache owns it */
   enum ms_fusing fusing;
+  unsigned char regathers[MS_DIMS]; /* 1: backward gathers again along this dimension, where the trace says nothing */
   ms_graph *graph;
   unsigned char *summed; /* [params] 1: each rank of the tensor dimension computes a summand of its gradient */
 } program;
@@ -91,6 +92,11 @@ static int differentiate(compilation *c) {
 static int rewrite_backward(compilation *c) {
   ms_graph *graph = graph_of(&c->training);
   return graph && fuses(&c->training) ? ms_graph_rewrite_backward(graph) : MS_OK;
+}
+
+static int regather(compilation *c) {
+  ms_graph *graph = graph_of(&c->training);
+  return graph ? ms_graph_regather(graph, c->training.regathers) : MS_OK;
 }
 
 /* First what the kernels of gradients compute again, then what recompute regions do. */
@@ -182,6 +188,7 @@ static const struct {
     {"rewrite", rewrite},
     {"differentiate", differentiate},
     {"rewrite backward", rewrite_backward},
+    {"regather", regather}, /* before rematerialize: what is gathered again need not be kept, but computed again */
     {"rematerialize", rematerialize},
     {"prune", prune},
     {"fuse epilogues", fuse_epilogues}, /* the last pass over graphs; the cache stores them after it */
@@ -191,7 +198,7 @@ static const struct {
     {"verify", verify},
     {"fingerprint", fingerprint},
 };
-enum { GRAPH_PASSES = 8 };
+enum { GRAPH_PASSES = 9 };
 
 /* Measures the plan at [when] of a pass: 0 before it, 1 after it. */
 static void measure(const compilation *c, ms_plan_pass *pass, int when) {
@@ -223,13 +230,13 @@ static int run_passes(compilation *c, int first, int end) {
 }
 
 static void find_cached(compilation *c, int evaluate, program *p) {
-  p->graph = ms_cached_graph(c->traced, evaluate, p->fusing);
+  p->graph = ms_cached_graph(c->traced, evaluate, p->fusing, p->regathers);
   p->cached = p->graph != NULL;
 }
 
 static int put_into_cache(compilation *c, int evaluate, program *p) {
   if (!graph_of(p)) return MS_OK;
-  MS_TRY(ms_cache_graph(c->traced, evaluate, p->fusing, p->graph));
+  MS_TRY(ms_cache_graph(c->traced, evaluate, p->fusing, p->regathers, p->graph));
   p->cached = 1;
   return MS_OK;
 }
@@ -243,6 +250,7 @@ static int compile_all(compilation *c) {
   c->evaluation.wanted = 1;
   c->evaluation.fusing = ops;
   int rc;
+  for (int dim = 0; dim < MS_DIMS; dim++) c->training.regathers[dim] = !ms_plan_gathers_once(c->plan, dim);
   if (c->training.wanted) find_cached(c, 0, &c->training);
   find_cached(c, 1, &c->evaluation);
   MS_GOTO(run_passes(c, 0, GRAPH_PASSES));

@@ -16,7 +16,8 @@ typedef struct packing {
 } packing;
 
 typedef struct cache {
-  ms_graph *lowered[2][MS_FUSINGS];              /* [evaluate][fusing] */
+  ms_graph *lowered[2][MS_FUSINGS]; /* [evaluate][fusing] */
+  unsigned char regathers[2][MS_FUSINGS][MS_DIMS];
   int values, nodes, outputs, loss, loss_weight; /* of the traced graph that the lowered graphs were made from */
   packing packing[PACKINGS];
   int next; /* index of the oldest */
@@ -56,13 +57,15 @@ static int has_grown(const cache *c, const ms_graph *g) {
          c->loss_weight != g->loss_weight;
 }
 
-ms_graph *ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing) {
+ms_graph *ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const unsigned char *regathers) {
   cache *c = traced->cache->data;
   if (c && has_grown(c, traced)) drop_graphs(c);
-  return c ? c->lowered[evaluate != 0][fusing] : NULL;
+  const int alike = c && !memcmp(c->regathers[evaluate != 0][fusing], regathers, MS_DIMS);
+  return alike ? c->lowered[evaluate != 0][fusing] : NULL;
 }
 
-int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, ms_graph *graph) {
+int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const unsigned char *regathers,
+                   ms_graph *graph) {
   cache *c = find(traced);
   if (!c) return MS_ENOMEM;
   c->values = traced->n_values;
@@ -70,7 +73,9 @@ int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, 
   c->outputs = traced->n_outputs;
   c->loss = traced->loss;
   c->loss_weight = traced->loss_weight;
+  ms_graph_free(c->lowered[evaluate != 0][fusing]);
   c->lowered[evaluate != 0][fusing] = graph;
+  memcpy(c->regathers[evaluate != 0][fusing], regathers, MS_DIMS);
   return MS_OK;
 }
 

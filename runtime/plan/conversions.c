@@ -14,6 +14,8 @@ static int describe(ms_plan *plan, const ms_conversion *c, ms_plan_conversion *o
   out->value = c->whole;
   out->forward_bytes = ms_across_bytes(c->op, &c->whole, c->ranks);
   out->backward_bytes = c->backward < 0 ? 0 : ms_across_bytes(c->backward, &c->whole, c->ranks);
+  out->regathered = c->regathered;
+  if (c->regathered) out->backward_bytes += out->forward_bytes;
   return MS_OK;
 }
 

@@ -42,14 +42,14 @@ void ms_grid_position(const ms_model *m, int member, int *at) {
 
 /* ---- what is on one node ---- */
 
-/* 1 when every block of n neighbouring replicas, with all their shards, is on one node: at each place in the other
- * dimensions, so that all ranks decide alike. */
-static int all_blocks_fit(const ms_model *m, const ms_topology *topology, int n) {
+/* 1 when every block of n neighbours along a dimension, with all positions along `with` (or none: -1), is on one node:
+ * at each place in the other dimensions, so that all ranks decide alike. */
+static int all_blocks_fit(const ms_model *m, const ms_topology *topology, int dim, int n, int with) {
   for (int i = 0; i < m->members; i++) {
     int at[MS_GRID_DIMS];
     ms_grid_position(m, i, at);
-    at[MS_DIM_REPLICATE] = at[MS_DIM_REPLICATE] / n * n;
-    at[MS_DIM_SHARD] = 0;
+    at[dim] = at[dim] / n * n;
+    if (with >= 0) at[with] = 0;
     if (topology->node_of[ms_grid_rank(m, at)] != topology->node_of[m->member_rank[i]]) return 0;
   }
   return 1;
@@ -63,7 +63,8 @@ static int shares_memory(const ms_plan_config *config) {
 int ms_replicas_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology) {
   if (ms_model_local_units(model)) return 1;
   for (int n = ms_model_replicas(model); n > 1 && shares_memory(config); n--)
-    if (ms_model_replicas(model) % n == 0 && all_blocks_fit(model, topology, n)) return n;
+    if (ms_model_replicas(model) % n == 0 && all_blocks_fit(model, topology, MS_DIM_REPLICATE, n, MS_DIM_SHARD))
+      return n;
   return 1;
 }
 
@@ -76,7 +77,16 @@ int ms_replicas_here(const ms_model *model, const ms_plan_config *config, const 
 }
 
 int ms_shards_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology) {
-  return shares_memory(config) && ms_model_shards(model) > 1 && all_blocks_fit(model, topology, 1);
+  return shares_memory(config) && ms_model_shards(model) > 1 &&
+         all_blocks_fit(model, topology, MS_DIM_SHARD, ms_model_shards(model), -1);
+}
+
+/* Ranks of context are neighbours along shard. */
+int ms_plan_gathers_once(const ms_plan *plan, int dim) {
+  const ms_model *m = plan->model;
+  const int along = dim == MS_DIM_CONTEXT ? MS_DIM_SHARD : dim;
+  return ms_device_can(plan->config.device, MS_DEVICE_HOST_MEMORY) &&
+         all_blocks_fit(m, &plan->topology, along, m->dim[dim].size, -1);
 }
 
 /* ---- memory of a node ---- */

@@ -260,6 +260,9 @@ int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_top
 int ms_replicas_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
 /* 1 when there are several shards and the ranks of each shard group can map memory together. */
 int ms_shards_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
+/* 1 when what the ranks of each group along a dimension (enum ms_model_dim) gather is in memory that they map together,
+ * so that keeping it takes each of them no more than its part. */
+int ms_plan_gathers_once(const ms_plan *plan, int dim);
 /* The number of ranks of this rank's replicate group that are on its node and can map memory together. */
 int ms_replicas_here(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
 /* Appends, for example, "4 ranks on 1 node: 2 replicas share one copy of the state". */

@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-static const char *const names[] = {"trace",         "divide", "rewrite",        "differentiate", "rewrite backward",
-                                    "rematerialize", "prune",  "fuse epilogues", "lower",         "lay out",
-                                    "synchronize",   "verify", "fingerprint"};
-enum { DIFFERENTIATE = 3, FUSE_EPILOGUES = 7, LOWER = 8, LAY_OUT = 9, SYNCHRONIZE = 10 };
+static const char *const names[] = {"trace",    "divide",        "rewrite", "differentiate",  "rewrite backward",
+                                    "regather", "rematerialize", "prune",   "fuse epilogues", "lower",
+                                    "lay out",  "synchronize",   "verify",  "fingerprint"};
+enum { DIFFERENTIATE = 3, FUSE_EPILOGUES = 8, LOWER = 9, LAY_OUT = 10, SYNCHRONIZE = 11 };
 
 static void read_passes(const ms_plan *plan, ms_plan_pass *pass) {
   int n;

@@ -29,6 +29,8 @@ local cases = {
   ["explain"] = { "explain", RECIPE, "-n", "4", "mesh=1x2x2x1", "model=llama", "--json" },
   ["plan"] = { "plan", RECIPE, "-n", "4", "mesh=1x2x2x1", "--json" },
   ["plan of shards"] = { "plan", RECIPE, "-n", "4", "mesh=1x4x1x1", "batch=1", "--json" },
+  ["gathered again"] = check("4", "mesh=1x2x2x1", "model=llama", "regather=always", "documents=true"),
+  ["over hosts"] = { "explain", RECIPE, "-n", "2", "mesh=1x1x2x1", "model=llama", "--json", "--ranks-per-node", "1" },
   ["part"] = { "run", RECIPE, "-n", "4", "--timeout", "60", "mesh=1x2x2x1", "steps=1", "full=layers.0.mlp.fc2.weight" },
   ["generate"] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mesh=1x1x2x1", "steps=1", "forward=5" },
   ["uneven"] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mesh=1x1x2x1", "seq=18" },
@@ -96,11 +98,25 @@ describe("a context dimension", function()
     assert.equal(2 * 2, layers)
   end)
 
+  it("C3 gathers keys and values again for backward where each rank would keep a copy", function()
+    equals_one_rank("gathered again")
+    assert.equal(0, of("over hosts").status, of("over hosts").err)
+    local bytes, again = 2 * 16 * 2 * 8 * 4 / 2, 0
+    for _, change in ipairs(cjson.decode(of("over hosts").out).placement_changes) do
+      if change.regathered then
+        again = again + 1
+        assert.same({ "all_gather", bytes, 2 * bytes },
+          { change.forward, change.forward_bytes, change.backward_bytes })
+      end
+    end
+    assert.equal(2 * 2, again)
+  end)
+
   it("C5 is planned: FSDP's collectives are those of as many ranks of shard", function()
     assert.equal(0, of("plan").status, of("plan").err)
     local function moved(name)
       for _, row in ipairs(cjson.decode(of(name).out).traffic) do
-        if row.dim == "shard" then return row.ranks, row.inside end
+        if row.dim == "shard" then return row.ranks, assert(row.inside_bytes) end
       end
     end
     assert.same({ moved("plan of shards") }, { moved("plan") })

@@ -22,8 +22,8 @@ describe("moonshard plan --passes", function()
       assert.is_true(tonumber(ms) <= total + 0.01)
       assert.is_true(what == "no change" or what:find("%S+ %S+ ?%a* %-> ") ~= nil, what)
     end
-    assert.same({ "trace", "divide", "rewrite", "differentiate", "rewrite backward", "rematerialize", "prune",
-      "fuse epilogues", "lower", "lay out", "synchronize", "verify", "fingerprint" }, names)
+    assert.same({ "trace", "divide", "rewrite", "differentiate", "rewrite backward", "regather", "rematerialize",
+      "prune", "fuse epilogues", "lower", "lay out", "synchronize", "verify", "fingerprint" }, names)
     assert.truthy(out:find("\n  differentiate +[%d.]+ ms   nodes %d+ %-> %d+\n"))
     assert.truthy(out:find("\n  lower +[%d.]+ ms   instructions 0 %-> %d+, buffers 0 %-> %d+, bytes 0 B %-> "))
     assert.truthy(out:find("\n  lay out +[%d.]+ ms   bytes [%d.]+ %aiB %-> [%d.]+ %aiB\n"))
@@ -33,8 +33,8 @@ describe("moonshard plan --passes", function()
 
   it("prints the same as JSON", function()
     local found = assert(json.decode(plan("--json")))
-    assert.equal(13, #found.passes)
-    local lower, last = found.passes[9], found.passes[13]
+    assert.equal(14, #found.passes)
+    local lower, last = found.passes[10], found.passes[14]
     assert.same({ "lower", false, 0 }, { lower.name, lower.cached, lower.before.instructions })
     assert.is_true(lower.ms > 0 and lower.after.instructions > 0)
     assert.equal(found.peak_bytes, last.after.bytes)

@@ -29,6 +29,14 @@ local cases = {
   ["shared"] = check("4", "mesh=1x1x4", "model=shared"),
   ["by hand"] = check("2", "mesh=1x1x2", "model=by_hand"),
   ["by hand with shards"] = check("4", "mesh=1x2x2", "model=by_hand", "sequence_parallel=true"),
+  ["gathered again"] = check("4", "mesh=1x2x2", "sequence_parallel=true", "dropout=0.2", "regather=always"),
+  ["explain again"] = { "explain", RECIPE, "-n", "2", "mesh=1x1x2", "sequence_parallel=true", "regather=always",
+    "--json" },
+  ["over hosts"] = { "plan", RECIPE, "-n", "2", "--ranks-per-node", "1", "mesh=1x1x2", "sequence_parallel=true",
+    "--json" },
+  ["kept over hosts"] = { "plan", RECIPE, "-n", "2", "--ranks-per-node", "1", "mesh=1x1x2", "sequence_parallel=true",
+    "regather=never", "--json" },
+  ["regather"] = run("2", "mesh=1x1x2", "regather=often"),
   ["part"] = run("4", "mesh=1x2x2", "steps=1", "full=layers.0.mlp.fc2.weight"),
   ["heads"] = run("4", "mesh=1x1x4", "model=llama"),
   ["uneven"] = run("2", "mesh=1x1x2", "model=mixer", "hidden=47"),
@@ -131,6 +139,37 @@ describe("a tensor dimension", function()
       end
     end
     assert.equal(2, gathers)
+  end)
+
+  it("T9 gathers again for backward what a rule does not keep, and trains as one rank does", function()
+    equals_one_rank("gathered again")
+    local again = 0
+    for _, change in ipairs(changes("explain again")) do
+      local loss = change.to == "invariant"
+      assert.equal(change.forward == "all_gather" and not loss, change.regathered)
+      if change.regathered then
+        again = again + 1
+        assert.equal(2 * change.forward_bytes, change.backward_bytes) -- and a reduce-scatter
+      end
+    end
+    assert.equal(2 * 2 + 1, again) -- two of each layer, and the head's
+    refused("regather", 2, "regather | often | true | false | default")
+  end)
+
+  it("T2 gathers two inputs of each layer and the head's again where ranks share no memory", function()
+    local function plan(name)
+      assert.equal(0, of(name).status, of(name).err)
+      return require("cjson").decode(of(name).out)
+    end
+    local again, kept = plan("over hosts"), plan("kept over hosts")
+    local half = 2 * 16 * 32 * 4 / 2 -- of two ranks, each gets the other's half
+    local function moved(of_plan)
+      for _, row in ipairs(of_plan.traffic) do
+        if row.dim == "tensor" then return row.sent_bytes end
+      end
+    end
+    assert.equal(moved(kept) + (2 * 2 + 1) * half, moved(again))
+    assert.is_true(again.peak_bytes < kept.peak_bytes)
   end)
 
   it("T2 the loss of divided logits moves two numbers a row, and none backward", function()

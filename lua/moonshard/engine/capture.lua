@@ -7,6 +7,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 local recompute = require("moonshard.nn.recompute")
+local regather = require("moonshard.nn.regather")
 local shardings = require("moonshard.shard.sharding")
 local tensor = require("moonshard.tensor")
 local tree = require("moonshard.nn.tree")
@@ -25,6 +26,8 @@ local C, ffi = engine.C, engine.ffi
 ---@field sharding moonshard.Sharding
 ---@field paths table<moonshard.Module, string> FQN of every module of the model
 ---@field recompute table<moonshard.Module, moonshard.Recompute>
+---@field regather table<moonshard.Module, moonshard.Regather>
+---@field regathers moonshard.Regather the current one
 ---@field region moonshard.Region recomputation region of new nodes
 ---@field regions integer number of regions so far
 ---@field precision table<moonshard.Module, moonshard.MixedPrecision> for root modules of units
@@ -136,6 +139,7 @@ local function new_trace(model, sharding)
     handle = ffi.gc(out[0], C.ms_graph_free), sharding = sharding, model_handle = model_handle,
     inputs = {}, outputs = {}, constants = {}, values = {}, paths = {}, weights = {}, precision = sharding:precision(),
     recompute = sharding.recompute, region = recompute.none(), regions = 0,
+    regather = sharding.regather, regathers = regather.DEFAULT,
   }, Trace)
   for _, entry in ipairs(tree.inventory(model).modules) do self.paths[entry.module] = entry.name end
   return self

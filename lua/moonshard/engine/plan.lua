@@ -143,6 +143,7 @@ end
 ---@field backward string? op; nil: the gradient needs none
 ---@field forward_bytes number that a rank moves in a micro-batch
 ---@field backward_bytes number
+---@field regathered boolean backward gathers it once more
 
 ---The changes of placement of a training step, in program order.
 ---@return moonshard.Conversion[]
@@ -158,7 +159,8 @@ function Plan:conversions()
     list[i] = { module = ffi.string(row.scope), dim = self.mesh:dim_name(row.mesh_dim), shape = shape,
       dtype = ffi.string(C.ms_dtype_name(row.value.dtype)), from = ffi.string(row.from), to = ffi.string(row.to),
       forward = ffi.string(row.forward), backward = backward ~= "" and backward or nil,
-      forward_bytes = row.forward_bytes, backward_bytes = row.backward_bytes }
+      forward_bytes = row.forward_bytes, backward_bytes = row.backward_bytes,
+      regathered = row.regathered ~= 0 }
   end
   return list
 end

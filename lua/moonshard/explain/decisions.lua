@@ -5,6 +5,7 @@ local dtypes = require("moonshard.base.dtypes")
 local plan_costs = require("moonshard.explain.plan_costs")
 local policies = require("moonshard.shard.policies")
 local rules = require("moonshard.shard.rules")
+local units = require("moonshard.shard.units")
 
 local decisions = {}
 
@@ -69,7 +70,8 @@ local function rows_of(self, policy, subjects, decided)
       decision = decision or {}
       local cost = policy.cost(subject.cost)
       rows[#rows + 1] = {
-        name = subject.name, text = policy.text(decision.value, owner, subject.cost, self),
+        name = subject.name ~= "" and subject.name or units.ROOT,
+        text = policy.text(decision.value, owner, subject.cost, self),
         value = policy.json(decision.value, owner), rule = (decision.rule or decision.where) and decision or nil,
         gathered = cost.gathered or 0, reduced = cost.reduced, kept = cost.kept or {}, in_turn = policy.in_turn,
         gathered_wire = cost.gathered_wire or 0, reduced_wire = cost.reduced_wire,

@@ -172,12 +172,18 @@ end
 
 local function moved(op, bytes) return bytes > 0 and ("%s %s"):format(op, size(bytes)) or op or "-" end
 
+-- What a change takes in backward: first the gather that repeats forward's.
+local function backward_of(one)
+  if not one.regathered then return one.backward end
+  return one.backward and one.forward .. ", " .. one.backward or one.forward
+end
+
 -- Changes that differ only in the module are one row, with the bytes of all.
 local function rows_of_conversions(conversions, micro_batches, all)
   local rows, by_text = {}, {}
   for i, one in ipairs(conversions) do
     local key = table.concat({ one.dim, one.from, one.to, table.concat(one.shape, ","), one.dtype, one.forward,
-      one.backward or "", (one.module:gsub("%d+", "*")), all and i or "" }, " ")
+      backward_of(one) or "", (one.module:gsub("%d+", "*")), all and i or "" }, " ")
     local row = by_text[key]
     if not row then
       row = { of = one, first = one.module, count = 0, forward = 0, backward = 0 }
@@ -198,7 +204,7 @@ local function add_conversions(lines, found)
     local one = row.of
     cells[#cells + 1] = { run_name(row.first == "" and "-" or row.first, row.last, row.count), one.dim,
       ("[%s] %s"):format(table.concat(one.shape, ","), one.dtype), one.from, one.to, moved(one.forward, row.forward),
-      moved(one.backward, row.backward) }
+      moved(backward_of(one), row.backward) }
   end
   for _, line in ipairs(aligned(cells)) do lines[#lines + 1] = line end
 end

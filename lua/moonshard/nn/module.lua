@@ -22,6 +22,7 @@ local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 local recompute = require("moonshard.nn.recompute")
+local regather = require("moonshard.nn.regather")
 local tensor = require("moonshard.tensor")
 local tree = require("moonshard.nn.tree")
 
@@ -77,9 +78,10 @@ local function cast_all(dtype, ...)
   return unpack(values, 1, count)
 end
 
-local function leave(trace, path, region, ...)
+local function leave(trace, path, region, regathers, ...)
   trace:enter(path)
   recompute.leave(trace, region)
+  regather.set(trace, regathers)
   return ...
 end
 
@@ -98,9 +100,10 @@ local function call(self, ...)
   local outer = context.path
   trace:enter(trace.paths[self] or outer)
   local region = recompute.enter(trace, trace.recompute[self])
+  local regathers = regather.enter(trace, trace.regather[self])
   local precision = trace.precision[self]
-  if precision then return leave(trace, outer, region, forward_in_precision(self, precision, ...)) end
-  return leave(trace, outer, region, self:forward(...))
+  if precision then return leave(trace, outer, region, regathers, forward_in_precision(self, precision, ...)) end
+  return leave(trace, outer, region, regathers, self:forward(...))
 end
 
 context.call_module = call

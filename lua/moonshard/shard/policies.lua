@@ -9,6 +9,7 @@ local placements = require("moonshard.shard.placements")
 local precision = require("moonshard.shard.precision")
 local prefetch = require("moonshard.shard.prefetch")
 local recompute = require("moonshard.nn.recompute")
+local regather = require("moonshard.nn.regather")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local roles = require("moonshard.shard.roles")
 local rules = require("moonshard.shard.rules")
@@ -103,6 +104,7 @@ end
 ---@field absent (fun(owner: table): any)? replaces such a nil, by unit, module or parameter
 ---@field bare_value any value of patterns without one
 ---@field is_value (fun(given: any): boolean)? whether a list is one value for all instead of rules
+---@field inherited boolean? a module's decision holds for its submodules, so one value for all is the model's own
 ---@field store (fun(owner: table, value: any, self: moonshard.Sharding))? stores the decision for an owner
 ---@field set (fun(self: moonshard.Sharding, handle: ffi.cdata*, decisions: table))? sets the decisions in the engine's
 ---  model: ms.set_rules can change the policy
@@ -222,6 +224,14 @@ local ROWS = {
     cost = function(c) return { kept = { activations = c.activations } } end,
   },
   {
+    name = "regather", of = "module", reader = always(regather.read), inherited = true,
+    store = function(module, value, self) self.regather[module] = value end,
+    on_reference = { value = nil },
+    text = function(value) return value or "default" end,
+    json = function(value) return value or "default" end,
+    cost = function(c) return { kept = { activations = c.activations } } end, rare = true,
+  },
+  {
     name = "prefetch", of = "unit", reader = prefetch_reader,
     set = prefetch.set, key = prefetch.describe, setting = { name = "prefetch", default = 1, check = check_prefetch },
     on_reference = { value = nil },
@@ -284,7 +294,8 @@ function policies.unit_modules(self)
   return is_root
 end
 
--- What the policy decides for. Rules can name any module; one value for all applies to the root modules of units.
+-- What the policy decides for. Rules can name any module; one value for all applies to the root modules of units, or to
+-- the model if modules inherit it.
 local function owners_of(self, row, given)
   local list = {}
   local function add(name, owner) list[#list + 1] = { name = name, owner = owner } end
@@ -295,7 +306,9 @@ local function owners_of(self, row, given)
   else
     local by_rule, is_root = has_rules(row, given), policies.unit_modules(self)
     for _, entry in ipairs(tree.inventory(self.model).modules) do
-      if entry.name ~= "" and (by_rule or is_root[entry.module]) then add(entry.name, entry.module) end
+      local decides = by_rule or is_root[entry.module]
+      if row.inherited and not by_rule then decides = entry.name == "" else decides = decides and entry.name ~= "" end
+      if decides then add(entry.name, entry.module) end
     end
   end
   return list

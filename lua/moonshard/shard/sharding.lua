@@ -57,6 +57,7 @@ local world = require("moonshard.distributed.world")
 ---@field decisions table<string, table<string, moonshard.Decision>> by policy, then by unit or parameter
 ---@field owners table<string, { name: string, owner: table }[]> by policy: what it decides for
 ---@field recompute table<moonshard.Module, any> what backward recomputes, by module
+---@field regather table<moonshard.Module, moonshard.Regather> whether backward gathers activations again, by module
 ---@field warnings string[] rules of these policies that never decide
 ---@field group_warnings string[] groups of the optimizer that never decide
 ---@field unmatched table<string, moonshard.Rule[]> by policy: optional rules that match no name
@@ -166,7 +167,8 @@ local SPECS = policies.add_specs(policies.options, {
 
 local function new_sharding(model, seed)
   return setmetatable({ model = model, units = {}, params = {}, index = {}, tied = {}, decisions = {}, owners = {},
-    recompute = {}, warnings = {}, group_warnings = {}, unmatched = {}, seed = seed, where = errors.caller(),
+    recompute = {}, regather = {}, warnings = {}, group_warnings = {}, unmatched = {}, seed = seed,
+    where = errors.caller(),
   }, Sharding)
 end
 
@@ -209,6 +211,8 @@ end
 ---  optimizer state over the replicas, too (ZeRO-1 over `replicate`, Megatron-FSDP's outer sharding "optim")
 ---@field prefetch? any number of units gathered ahead, or rules over units, whose values can also name units
 ---@field recompute? any true, false, a list of ops, or rules over modules: what backward recomputes instead of keeping
+---@field regather? any true, false, "default", or rules over modules: whether backward gathers activations again, from
+---  the ranks of `tensor` or `context`, instead of keeping what forward gathered
 ---@field param_dtype? any rules over parameters with "f32" or "bf16", for parameters that differ from their unit
 ---@field freeze? any rules over parameters
 ---@field placements? any rules over parameters with { tensor = style }: how the ranks of the mesh dimension `tensor`

@@ -9,7 +9,7 @@ local cfg = ms.args {
   tied = false, dropout = ms.args.real(0), kv_heads = 2, heads = 4, hidden = 48, layout = "rows", recompute = false,
   vocab = 256, pad = 1, seq = 16, documents = false, ignored = false, forward = 0, names = "", hint = "", freeze = "",
   style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
-  ema = false, loads = "", saves = "", exports = "", restores = false, resume = false,
+  regather = "default", ema = false, loads = "", saves = "", exports = "", restores = false, resume = false,
 }
 local SEQ, DIM, VOCAB, NEWLINE = cfg.seq, 32, cfg.vocab, 10
 
@@ -95,6 +95,7 @@ end
 ms.fully_shard(model, {
   mesh = mesh, placements = rules, sequence_parallel = cfg.sequence_parallel, units = { re[[^layers\.\d+$]] },
   mp_policy = { param_dtype = cfg.dtype }, layout = cfg.layout, recompute = cfg.recompute,
+  regather = cfg.regather,
   freeze = cfg.freeze ~= "" and { { re(cfg.freeze), true } } or nil,
 })
 local data = ms.data.text {
