@@ -51,6 +51,15 @@ __global__ void __launch_bounds__(THREADS) move_parts(part_list list) {
   else move_tile<float, float>(part, begin, end);
 }
 
+/* Tokens have the size of a float, and are copied bit for bit as one. */
+int check_dtypes(const ms_move &move) {
+  const bool copies = move.from_dtype == move.to_dtype && !move.add && ms_dtype_size(move.to_dtype) == sizeof(float);
+  const int dtypes[] = {move.from_dtype, move.to_dtype};
+  for (const int dtype : dtypes)
+    if (!copies) MS_TRY(ms_dtype_check(dtype, MS_DTYPE_FLOAT | MS_DTYPE_LOOPS, "cuda: a part"));
+  return MS_OK;
+}
+
 int run_accumulate(const ms_kernel_call *call) {
   const ms_move part = {call->in_data[0], call->out_data[0],    ms_numel(&call->out[0]), call->in[0].dtype,
                         MS_F32,           call->attrs.i[0] != 0};
@@ -67,8 +76,7 @@ int ms_cuda_move(const ms_move *move, int moves, void *stream) {
       const int64_t more = ms_cuda_ceil(move[next].n, TILE);
       if (!more) continue;
       if (blocks && blocks + more > INT32_MAX) break; /* the limit of a grid */
-      const int dtypes[] = {move[next].from_dtype, move[next].to_dtype};
-      for (const int dtype : dtypes) MS_TRY(ms_dtype_check(dtype, MS_DTYPE_FLOAT | MS_DTYPE_LOOPS, "cuda: a part"));
+      MS_TRY(check_dtypes(move[next]));
       if (move[next].add && move[next].to_dtype != MS_F32)
         return MS_FAIL(MS_EDTYPE, "cuda: parts are added in f32, not in %s", ms_dtype_name(move[next].to_dtype));
       list.part[list.parts] = move[next];

@@ -28,7 +28,11 @@ typedef struct work {
   struct work *next;
 } work;
 
-static size_t size_of(int dtype) { return dtype == MS_NCCL_FLOAT32 ? 4 : 2; }
+static size_t size_of(int dtype) {
+  return dtype == MS_NCCL_FLOAT32 || dtype == MS_NCCL_INT32 ? 4 : dtype == MS_NCCL_BFLOAT16 ? 2 : 1;
+}
+
+static int is_summed(int dtype) { return dtype == MS_NCCL_FLOAT32 || dtype == MS_NCCL_BFLOAT16; }
 
 static float read_element(const char *data, int dtype, size_t i) {
   if (dtype == MS_NCCL_FLOAT32) return ((const float *)(const void *)data)[i];
@@ -209,14 +213,14 @@ int ncclAllGather(const void *from, void *to, size_t count, int dtype, ms_nccl_c
 int ncclReduceScatter(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm,
                       cudaStream_t stream) {
   if (emulated_fails("ncclReduceScatter")) return INTERNAL;
-  if (op != MS_NCCL_SUM) return INVALID_ARGUMENT;
+  if (op != MS_NCCL_SUM || !is_summed(dtype)) return INVALID_ARGUMENT;
   return add((work){
       .comm = comm, .stream = stream, .kind = REDUCE_SCATTER, .dtype = dtype, .from = from, .to = to, .count = count});
 }
 
 int ncclAllReduce(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm, cudaStream_t stream) {
   if (emulated_fails("ncclAllReduce")) return INTERNAL;
-  if (op != MS_NCCL_SUM) return INVALID_ARGUMENT;
+  if (op != MS_NCCL_SUM || !is_summed(dtype)) return INVALID_ARGUMENT;
   return add((work){
       .comm = comm, .stream = stream, .kind = ALL_REDUCE, .dtype = dtype, .from = from, .to = to, .count = count});
 }

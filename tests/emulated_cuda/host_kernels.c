@@ -65,6 +65,10 @@ static void run_moves(void *argument) {
   const moves *m = argument;
   for (int i = 0; i < m->n; i++) {
     const ms_move *move = &m->move[i];
+    if (!move->add && move->from_dtype == move->to_dtype) {
+      memmove(move->to, move->from, (size_t)(move->n * ms_dtype_size(move->to_dtype)));
+      continue;
+    }
     ms_kernel_call call = {.op = move->add ? MS_OP_accumulate : MS_OP_cast, .inputs = 1, .outputs = 1, .threads = 1};
     call.attrs.i[0] = move->add;
     call.in[0] = (ms_value_info){.dtype = move->from_dtype, .ndim = 1, .dims = {move->n}};
