@@ -28,14 +28,16 @@ static int add(const ms_plan *plan, const ms_ref *ref, int write, ms_access *acc
   return add_bytes(plan, (ms_place){ref->buffer, ref->offset}, bytes_of(&ref->info), write, access, n, capacity);
 }
 
-/* An all-gather writes the shared buffer. An all-reduce can leave sums in its own source for other ranks to copy.
- * Collectives of a device's library sum in place. */
+/* An all-gather writes the shared buffer. What a collective hands over counts as written by it: so it waits for earlier
+ * readers, and what writes there later waits for it. An all-reduce can leave sums in its own source for other ranks to
+ * copy. Collectives of a device's library sum in place. */
 static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *access, int capacity) {
   int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE ||
                              ms_device_can(plan->config.device, MS_DEVICE_SUMS_IN_PLACE);
   for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].src, 0, access, n, capacity);
   for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].shared, writes_shared, access, n, capacity);
   for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].dst, 1, access, n, capacity);
+  for (int i = 0; i < coll->opened; i++) n = add(plan, &coll->opens[i], 1, access, n, capacity);
   return n;
 }
 
@@ -55,7 +57,7 @@ int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *acc
 }
 
 int ms_instr_access_limit(const ms_instr *instr) {
-  if (moves(instr)) return 3 * instr->coll->parts;
+  if (moves(instr)) return 3 * instr->coll->parts + instr->coll->opened;
   return instr->kind == MS_INSTR_KERNEL ? instr->call->inputs + instr->call->outputs + 1 : 0;
 }
 

@@ -27,6 +27,7 @@ static void find_roots(ms_lowering *l) {
     l->root[v] = v;
     l->last_use[v] = -1;
     l->at[v] = (ms_place){-1, 0};
+    l->gather[v] = -1;
   }
   for (int n = 0; n < g->n_nodes; n++)
     if (is_alias(&g->nodes[n])) l->root[g->nodes[n].out[0]] = l->root[g->nodes[n].in[0]];
@@ -36,6 +37,7 @@ static void find_roots(ms_lowering *l) {
       l->last_use[root] = n;
       l->read[root] |= !is_alias(&g->nodes[n]);
       l->sent[root] |= ms_across_sends(g, &g->nodes[n]);
+      if (l->gather[root] < 0 && ms_across_joins_chunks(g, &g->nodes[n])) l->gather[root] = n;
     }
   for (int o = 0; o < g->n_outputs; o++) {
     l->last_use[l->root[g->outputs[o].value]] = INT_MAX;
@@ -69,6 +71,8 @@ static int start(ms_lowering *l) {
   l->at = ms_calloc(g->n_values, sizeof *l->at);
   l->read = ms_calloc(g->n_values, 1);
   l->sent = ms_calloc(g->n_values, 1);
+  l->gather = ms_calloc(g->n_values, sizeof *l->gather);
+  l->chunk = ms_calloc(g->n_values, 1);
   l->added = ms_calloc(g->n_values, 1);
   l->use = ms_calloc(units, sizeof *l->use);
   l->ends = ms_calloc(g->n_nodes, 1);
@@ -77,8 +81,8 @@ static int start(ms_lowering *l) {
   l->slice = ms_calloc(units, sizeof *l->slice);
   l->reduce = ms_calloc(units, sizeof *l->reduce);
   l->part = ms_calloc(most_segments(l->model), sizeof *l->part);
-  if (!l->root || !l->last_use || !l->at || !l->read || !l->sent || !l->added || !l->use || !l->ends || !l->unshard ||
-      !l->gathered || !l->slice || !l->reduce || !l->part)
+  if (!l->root || !l->last_use || !l->at || !l->read || !l->sent || !l->gather || !l->chunk || !l->added || !l->use ||
+      !l->ends || !l->unshard || !l->gathered || !l->slice || !l->reduce || !l->part)
     return MS_ENOMEM;
   MS_TRY(ms_across_check(l->model, g));
   MS_TRY(reserve(l->plan, l->phase, g));
@@ -88,7 +92,7 @@ static int start(ms_lowering *l) {
     l->reduce[u] = l->slice[u] = -1;
     l->gathered[u] = stays && l->phase != MS_PHASE_FIRST ? l->plan->kept_unsharded[u] : -1;
   }
-  for (int d = 0; d < MS_DIMS; d++) l->sending[d] = -1;
+  for (int d = 0; d < MS_DIMS; d++) l->sending[d] = l->latest[d] = -1;
   MS_TRY(ms_unit_uses(l->model, &l->plan->config, g, l->root, stays, l->use, &l->boundary));
   for (int u = 0; u < units; u++) {
     if (l->use[u].forward_last >= 0) l->ends[l->use[u].forward_last] = 1;
@@ -105,6 +109,8 @@ static void finish(ms_lowering *l) {
   free(l->at);
   free(l->read);
   free(l->sent);
+  free(l->gather);
+  free(l->chunk);
   free(l->added);
   free(l->use);
   free(l->ends);
@@ -185,6 +191,8 @@ static int place_outputs(ms_lowering *l, int node) {
     int root = n->out[o];
     if (l->at[root].buffer >= 0) continue;
     const int sent = l->sent[root];
+    if (l->gather[root] >= 0) MS_TRY(ms_lower_chunk(l, root, &l->at[root]));
+    if (l->at[root].buffer >= 0) continue;
     if (!sent && reuse_input(l, node, o, &l->at[root])) continue;
     MS_TRY(ms_plan_buffer(l->plan, l->phase, sent ? MS_ARENA_COMM : MS_ARENA_ACTIVATIONS,
                           sent ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS, value_bytes(&l->graph->values[root].info),
@@ -208,6 +216,8 @@ static int lower_node(ms_lowering *l, int node) {
   const int op = l->added[n->out[0]] ? MS_OP_matmul_accumulate : n->op;
   int local;
   const ms_attrs attrs = ms_across_attrs(l, n, in, out, &local);
+  for (int i = 0; i < n->inputs; i++) local |= l->chunk[l->root[n->in[i]]];
+  for (int o = 0; o < n->outputs; o++) local |= l->chunk[l->root[n->out[o]]];
   MS_TRY(ms_plan_kernel(l->plan, l->phase, op, &attrs, n->inputs, in, n->outputs, out, n->scope, n->backward));
   if (local) ms_plan_mark_local(l->plan, l->phase);
   return MS_OK;

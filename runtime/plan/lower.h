@@ -97,6 +97,9 @@ typedef struct ms_lowering {
   ms_place *at;        /* [values] place of each root */
   char *read;          /* [values] 1 for roots that a node or the caller reads */
   char *sent;          /* [values] 1 for roots that peers read */
+  int *gather;         /* [values] the first all_gather of a root whose result is the ranks' parts one after the other,
+                        * or -1 */
+  char *chunk;         /* [values] 1 for roots that are this rank's chunk of what that all_gather makes */
   char *added;         /* [values] 1 for roots that are gradients which the matrix product itself adds to the sums of
                         * earlier micro-batches */
   ms_unit_use *use;    /* [units] */
@@ -108,6 +111,7 @@ typedef struct ms_lowering {
   int *reduce;          /* [units] buffer that the unit's gradients are written to, or -1 */
   ms_plan_part *part;   /* [most segments in any unit] scratch: the parts of one collective */
   int sending[MS_DIMS]; /* [enum ms_model_dim] buffer of the latest collective, kept until the next one starts */
+  int latest[MS_DIMS];  /* [enum ms_model_dim] instruction of the latest collective that is a node, or -1 */
 } ms_lowering;
 
 /* Ops across ranks (lower_across.c). 1 when the node's output is its input; 1 when peers read its input where it is. */
@@ -118,6 +122,11 @@ int ms_across_sends(const ms_graph *graph, const ms_node *node);
 int ms_lower_across(ms_lowering *l, const ms_node *node, ms_ref in, ms_ref out);
 /* An all_gather, which decides where its result is. */
 int ms_lower_gather(ms_lowering *l, const ms_node *node, ms_ref in, ms_place *at);
+/* 1 when an all_gather's result is the ranks' inputs one after the other. */
+int ms_across_joins_chunks(const ms_graph *graph, const ms_node *node);
+/* Places a root that is to be gathered at this rank's chunk of the result, so that the gather moves nothing of it;
+ * leaves *at as it is where that is not possible. */
+int ms_lower_chunk(ms_lowering *l, int root, ms_place *at);
 /* The attributes of a node's kernel; *local = 1 when they depend on this rank's place in a dimension. */
 ms_attrs ms_across_attrs(const ms_lowering *l, const ms_node *node, const ms_ref *in, const ms_ref *out, int *local);
 

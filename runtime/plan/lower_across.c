@@ -4,6 +4,8 @@
  *
  * Peers read what a collective sends where it is, so its producer writes it to the communicated arena.
  */
+#include <limits.h>
+
 #include "kernels/fold.h"
 #include "plan/lower.h"
 
@@ -26,6 +28,11 @@ int ms_across_sends(const ms_graph *graph, const ms_node *node) {
   const ms_value_info *x = &graph->values[node->in[0]].info;
   if (node->op == MS_OP_all_reduce) return !node->attrs.i[2];
   return node->op == MS_OP_reduce_scatter && blocks_of(x, (int)node->attrs.i[2], node->attrs.i[3]) == 1;
+}
+
+int ms_across_joins_chunks(const ms_graph *graph, const ms_node *node) {
+  if (!is_across(node) || node->op != MS_OP_all_gather) return 0;
+  return blocks_of(&graph->values[node->in[0]].info, (int)node->attrs.i[2], node->attrs.i[3]) == 1;
 }
 
 static int stream_of(int dim) {
@@ -83,7 +90,9 @@ static int open_buffer(ms_lowering *l, int arena, int category, const ms_node *n
 
 static int collect(ms_lowering *l, const ms_node *n, int kind, ms_plan_part part) {
   const int dim = (int)n->attrs.i[0];
-  return ms_plan_collective_of(l->plan, l->phase, stream_of(dim), kind, dim, n->scope, &part);
+  MS_TRY(ms_plan_collective_of(l->plan, l->phase, stream_of(dim), kind, dim, n->scope, &part));
+  l->latest[dim] = l->plan->phase[l->phase].n - 1;
+  return MS_OK;
 }
 
 /* Swaps the first two axes of [a, b, run]: a collective's parts are rank by rank, an axis has them block by block.
@@ -106,13 +115,44 @@ static int take_source(ms_lowering *l, const ms_node *n, ms_ref *in) {
   return MS_OK;
 }
 
-/* The ranks' parts [ranks, n], which the ranks of a host have once, in memory that they map. */
-static int gather(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref *all) {
-  const int64_t ranks = n->attrs.i[1], count = ms_numel(&in.info);
-  MS_TRY(open_buffer(l, MS_ARENA_GROUPED, MS_CAT_GATHERED, n, cube(in.info.dtype, ranks, 1, count), all));
+/* For the ranks' parts [ranks, n], which the ranks of a host have once, in memory that they map. */
+static int open_gathered(ms_lowering *l, const ms_node *n, const ms_value_info *part, ms_ref *all) {
+  const int64_t ranks = n->attrs.i[1];
+  MS_TRY(open_buffer(l, MS_ARENA_GROUPED, MS_CAT_GATHERED, n, cube(part->dtype, ranks, 1, ms_numel(part)), all));
   l->plan->buffer[all->buffer].ranks = (int)ranks;
   l->plan->buffer[all->buffer].dim = (int)n->attrs.i[0];
+  return MS_OK;
+}
+
+/* A part that is where its chunk of the result is needs no source. */
+static int gather(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref *all) {
+  const int root = l->root[n->in[0]];
+  const int64_t count = ms_numel(&in.info);
+  if (l->chunk[root] && &l->graph->nodes[l->gather[root]] == n) {
+    *all = (ms_ref){in.buffer, 0, cube(in.info.dtype, n->attrs.i[1], 1, count)};
+    in.buffer = -1;
+  } else MS_TRY(open_gathered(l, n, &in.info, all));
   return collect(l, n, MS_COLL_ALL_GATHER, (ms_plan_part){.count = count, .src = in, .shared = *all, .dst.buffer = -1});
+}
+
+/* Peers may still read what was in these bytes, unless an earlier collective has handed them over: the latest one,
+ * whose result the producer most often waits for anyway. A part that is read after the whole would keep the whole,
+ * which costs nothing where the ranks have it once. */
+int ms_lower_chunk(ms_lowering *l, int root, ms_place *at) {
+  const ms_node *n = &l->graph->nodes[l->gather[root]];
+  const ms_value_info *part = &l->graph->values[root].info;
+  const int dim = (int)n->attrs.i[0], once = ms_plan_gathers_once(l->plan, dim), latest = l->latest[dim];
+  const int outlives = l->last_use[root] > l->last_use[l->root[n->out[0]]];
+  ms_ref all;
+  if (latest < 0 || l->sent[root] || l->last_use[root] == INT_MAX || (outlives && !once)) return MS_OK;
+  MS_TRY(open_gathered(l, n, part, &all));
+  ms_plan_coll *coll = l->plan->phase[l->phase].instr[latest].coll;
+  MS_TRY(ms_grow((void **)&coll->opens, &coll->opens_capacity, coll->opened + 1, sizeof *coll->opens));
+  coll->opens[coll->opened++] = all;
+  ms_plan_touch(l->plan, all.buffer, latest);
+  l->chunk[root] = 1;
+  *at = (ms_place){all.buffer, l->model->dim[dim].place * ms_numel(part) * ms_dtype_size(part->dtype)};
+  return MS_OK;
 }
 
 static int lower_all_reduce(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {

@@ -8,6 +8,7 @@
 static void free_phase(ms_plan_phase *phase) {
   for (int i = 0; i < phase->colls; i++) {
     free(phase->coll[i]->part);
+    free(phase->coll[i]->opens);
     free(phase->coll[i]);
   }
   free(phase->coll);

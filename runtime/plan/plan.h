@@ -112,6 +112,10 @@ typedef struct ms_plan_coll {
   int in_flight; /* 1: its phase, UPDATE, can end before it; FIRST joins it */
   int parts;
   ms_plan_part *part;
+  /* Buffers whose bytes it hands over: when it is done, every rank of its group has done with what they held before, so
+   * each can write its chunk of what a later all-gather has in them (lower_across.c). */
+  ms_ref *opens;
+  int opened, opens_capacity;
   double bytes;      /* as ms_coll_bytes */
   double also_bytes; /* of the all_reduce over the replicas that this collective includes */
   ms_traffic moved;  /* by this rank, without also_bytes, which are inside its node (traffic.c) */

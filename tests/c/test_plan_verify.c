@@ -12,6 +12,7 @@ typedef struct variant {
   int dtype, reshard, groups;
   int recompute, frozen_block, frozen_weights, f32_biases, ragged, eval_only;
   int fragment, outer_parts, outer_delay; /* of the blocks */
+  int tensor;                             /* with sequence parallelism; 0: no such dimension */
 } variant;
 
 static mlp_config network(const variant *v) {
@@ -26,6 +27,7 @@ static mlp_config network(const variant *v) {
   c.frozen_weights = v->frozen_weights;
   c.block.fragment = v->fragment;
   c.f32_biases = v->f32_biases;
+  if (v->tensor) c.tensor = v->tensor, c.world *= v->tensor, c.sequence_parallel = 1;
   return c;
 }
 
@@ -164,6 +166,18 @@ static void M4_every_wait_is_needed_whatever_the_policies(void **state) {
         check_mutants(&v, waits);
         assert_true(waits[MS_PHASE_EVALUATE] > 0);
       }
+}
+
+static void M4_every_wait_of_divided_layers_is_needed(void **state) {
+  (void)state;
+  for (int shard = 1; shard <= 2; shard++)
+    for (int recompute = 0; recompute < 2; recompute++) {
+      variant v = {
+          .what = "tensor", .replicate = 1, .shard = shard, .tensor = 2, .reshard = ALWAYS, .recompute = recompute};
+      int waits[MS_PHASES];
+      check_mutants(&v, waits);
+      assert_true(waits[MS_PHASE_FIRST] > 8);
+    }
 }
 
 static void M4_every_wait_of_an_outer_step_is_needed(void **state) {
@@ -357,6 +371,7 @@ static void M4_groups_of_other_sizes_share_no_bytes(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(M4_every_wait_of_every_mesh_and_prefetch_is_needed),  TEST(M4_every_wait_is_needed_when_gradients_wait),
+      TEST(M4_every_wait_is_needed_whatever_the_policies),       TEST(M4_every_wait_of_divided_layers_is_needed),
       TEST(M4_every_wait_is_needed_whatever_the_policies),       TEST(M4_every_wait_of_an_outer_step_is_needed),
       TEST(M4_the_update_waits_once_for_replicas_with_one_copy), TEST(M4_shared_bytes_are_refused),
       TEST(M4_state_shares_no_bytes_with_what_a_phase_needs),    TEST(M4_bytes_outside_arenas_and_buffers_are_refused),

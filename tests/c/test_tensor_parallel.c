@@ -58,6 +58,50 @@ static void T2_the_collectives_of_a_step(void **state) {
   check_collectives(1, 4, 2 * blocks - 1, 2 * blocks);
 }
 
+static int is_in_place(const ms_plan_coll *coll) {
+  return coll->dim == MS_DIM_TENSOR && coll->kind == MS_COLL_ALL_GATHER && coll->part[0].src.buffer < 0;
+}
+
+static int opens(const ms_plan_coll *coll, int buffer) {
+  for (int i = 0; i < coll->opened; i++)
+    if (coll->opens[i].buffer == buffer) return 1;
+  return 0;
+}
+
+/* The first instruction that writes a buffer. */
+static int find_writer(const ms_plan_phase *p, int buffer) {
+  for (int i = 0; i < p->n; i++)
+    for (int o = 0; p->instr[i].kind == MS_INSTR_KERNEL && o < p->instr[i].call->outputs; o++)
+      if (p->instr[i].out[o].buffer == buffer) return i;
+  return p->n;
+}
+
+/* What kernels make and peers gather is written at its place in the result, after a collective of the same ranks has
+ * handed over the bytes. */
+static void T2_parts_are_gathered_where_they_are_written(void **state) {
+  (void)state;
+  training_config c = divided(1, 1, 2);
+  c.net.sequence_parallel = 1;
+  planned p = plan_with(&c.net, &c.plan);
+  const ms_plan_phase *phase = &p.plan->phase[MS_PHASE_FIRST];
+  int in_place = 0;
+  for (int i = 0; i < phase->colls; i++) {
+    if (!is_in_place(phase->coll[i])) continue;
+    const int buffer = phase->coll[i]->part[0].shared.buffer, writer = find_writer(phase, buffer);
+    int opened = 0;
+    for (int before = 0; before < writer; before++) {
+      const ms_instr *instr = &phase->instr[before];
+      if (instr->kind != MS_INSTR_COLLECTIVE || instr->coll->dim != MS_DIM_TENSOR) continue;
+      opened += opens(instr->coll, buffer);
+    }
+    assert_int_equal(opened, 1);
+    assert_true(phase->instr[writer].of_one_rank); /* each rank has another place */
+    in_place++;
+  }
+  assert_int_equal(in_place, along_tensor(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER));
+  drop(&p);
+}
+
 /* With the first axis divided between the layers. */
 static void T1_sequence_parallel_ranks_train_as_one_rank(void **state) {
   (void)state;
@@ -85,6 +129,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(T1_tensor_ranks_train_as_one_rank),
       TEST(T2_the_collectives_of_a_step),
+      TEST(T2_parts_are_gathered_where_they_are_written),
       TEST(T1_sequence_parallel_ranks_train_as_one_rank),
       TEST(T1_tensor_with_shards_and_replicas_trains_as_one_rank),
       TEST(T9_tensor_with_accumulation_recompute_and_frozen_weights),

@@ -1,5 +1,5 @@
--- Layers and samples divided over the ranks of emulated GPUs: `moonshard check` compares each run with one rank. With the
--- CPU's kernels, and some with those of CUDA, emulated.
+-- Layers and samples divided over the ranks of emulated GPUs: `moonshard check` compares each run with one rank. With
+-- the CPU's kernels, and some with those of CUDA, emulated.
 
 local has = require("lua.message").has
 local program = require("lua.program")
