@@ -143,6 +143,8 @@ MS_API int ms_model_set_prefetch(ms_model *model, int unit, int depth);
 /* Which units are gathered ahead there, in order: units is [n], for forward (backward 0) or backward (1); n -1: by
  * number again. A unit that no other unit gathers ahead is gathered when it is needed. */
 MS_API int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, int n, const int *units);
+/* As ms_model_dims.sequence_parallel. A traced graph keeps the setting that it was first compiled with: trace again. */
+MS_API int ms_model_set_sequence_parallel(ms_model *model, int on);
 /* lr_scale and weight_decay are [params]. MS_EUNSUPPORTED if parameters of one segment of a `ragged` unit differ. */
 MS_API int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay);
 /* Computes the initial elements [first, first + count) of a parameter from its name and distribution (enum ms_init, a,

@@ -38,8 +38,18 @@ static void categories(const char *what, const int64_t *bytes, ms_text *text) {
   }
 }
 
-/* The dimensions of the mesh along which there are collectives. */
-static int has_groups(const ms_plan *plan, int dim) { return plan->model->dim[dim].size > 1; }
+/* Collects the dimensions along which there are collectives, in the order of the mesh: the number of them. Without a
+ * dimension that shards, that of context is named once. */
+static int dims_in_order(const ms_plan *plan, int *dim) {
+  const ms_model *model = plan->model;
+  int n = 0;
+  for (int at = 0; at < model->mesh_ndim; at++)
+    for (int d = MS_DIMS - 1, found = 0; d >= 0 && !found; d--) {
+      found = model->dim[d].size > 1 && model->dim[d].mesh_dim == at;
+      if (found) dim[n++] = d;
+    }
+  return n;
+}
 
 /* ", 704 B to and 704 B from other nodes" */
 static void append_wire(const ms_plan *plan, const ms_traffic *moved, ms_text *text) {
@@ -54,12 +64,13 @@ static void append_wire(const ms_plan *plan, const ms_traffic *moved, ms_text *t
 /* "a step over shard: 888 B inside the node, 448 B to and 448 B from other nodes; its 2 ranks together: ..." */
 static int traffic(const ms_plan *plan, ms_text *text) {
   const int ranks = ms_plan_ranks_on(plan, plan->topology.node_of[plan->model->rank]);
-  for (int d = MS_DIM_REPLICATE; d < MS_DIMS; d++) {
-    const ms_dim_group group = plan->model->dim[d];
+  int dim[MS_DIMS];
+  const int dims = dims_in_order(plan, dim);
+  for (int d = 0; d < dims; d++) {
+    const ms_dim_group *group = &plan->model->dim[dim[d]];
     ms_traffic moved[2]; /* by this rank, by its node */
-    if (!has_groups(plan, d)) continue;
-    MS_TRY(ms_plan_traffic(plan, group.mesh_dim, &moved[0], &moved[1]));
-    ms_text_append(text, "\n  a step over %s: ", group.name);
+    MS_TRY(ms_plan_traffic(plan, group->mesh_dim, &moved[0], &moved[1]));
+    ms_text_append(text, "\n  a step over %s: ", group->label);
     for (int i = 0; i < (ranks > 1 ? 2 : 1); i++) {
       if (i) ms_text_append(text, "; its %d ranks together: ", ranks);
       ms_text_bytes(text, moved[i].inside);
@@ -133,7 +144,7 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
     bytes += (double)ms_numel(info) * ms_dtype_size(info->dtype);
   }
   const ms_dim_group whole = plan->model->dim[coll->dim];
-  ms_text_append(text, "%s over %s", ms_coll_name(coll->kind), whole.name);
+  ms_text_append(text, "%s over %s", ms_coll_name(coll->kind), whole.label);
   if (coll->between_nodes) ms_text_append(text, " between %d nodes", coll->ranks);
   else if (coll->ranks != whole.size) ms_text_append(text, " in groups of %d", coll->ranks);
   if (coll->replicas)
@@ -206,17 +217,17 @@ static void json_traffic(const ms_traffic *moved, ms_text *text) {
 /* What a step moves over each dimension, and the memory of each node. */
 static int json_nodes(const ms_plan *plan, ms_text *text) {
   ms_text_append(text, ",\"traffic\":[");
-  for (int d = MS_DIM_REPLICATE, first = 1; d < MS_DIMS; d++) {
-    const ms_dim_group group = plan->model->dim[d];
+  int dim[MS_DIMS];
+  const int dims = dims_in_order(plan, dim);
+  for (int d = 0; d < dims; d++) {
+    const ms_dim_group *group = &plan->model->dim[dim[d]];
     ms_traffic rank, node;
-    if (!has_groups(plan, d)) continue;
-    MS_TRY(ms_plan_traffic(plan, group.mesh_dim, &rank, &node));
-    ms_text_append(text, "%s{\"dim\":\"%s\",\"ranks\":%d", first ? "" : ",", group.name, group.size);
+    MS_TRY(ms_plan_traffic(plan, group->mesh_dim, &rank, &node));
+    ms_text_append(text, "%s{\"dim\":\"%s\",\"ranks\":%d", d ? "," : "", group->name, group->size);
     json_traffic(&rank, text);
     ms_text_append(text, ",\"node\":{\"ranks\":%d", ms_plan_ranks_on(plan, plan->topology.node_of[plan->model->rank]));
     json_traffic(&node, text);
     ms_text_append(text, "}}");
-    first = 0;
   }
   ms_text_append(text, "],\"node_bytes\":[");
   for (int n = 0; n < plan->topology.nodes; n++) {

@@ -71,12 +71,13 @@ typedef struct ms_unit {
 /* This rank's group along such a dimension. What depends on the dimension of a collective asks here, and nowhere tells
  * one dimension from another. */
 typedef struct ms_dim_group {
-  const char *name; /* "replicate", "shard", "tensor": for dumps and fingerprints; the mesh can name it otherwise */
-  int mesh_dim;     /* as the mesh numbers its dimensions, the first of two; -1: none, or size 1 */
-  int size, place;  /* number of ranks in the group, and this rank's index */
-  int number;       /* index of this group among all groups along the dimension */
-  int stride;       /* distance between neighbours of the group among the model's members */
-  int *ranks;       /* world ranks, [size] */
+  const char *name;  /* "replicate", "shard", "tensor": for programs and fingerprints; the mesh can name it otherwise */
+  const char *label; /* for people: "shard and context" */
+  int mesh_dim;      /* as the mesh numbers its dimensions, the first of two; -1: none, or size 1 */
+  int size, place;   /* number of ranks in the group, and this rank's index */
+  int number;        /* index of this group among all groups along the dimension */
+  int stride;        /* distance between neighbours of the group among the model's members */
+  int *ranks;        /* world ranks, [size] */
 } ms_dim_group;
 
 struct ms_model {

@@ -24,7 +24,7 @@ static int take_members(ms_model *model, const ms_mesh *mesh, int rank) {
 /* Takes this rank's group along dimensions [first, end) of the mesh; end <= first: it is alone. The members are the
  * ranks of the mesh, row-major. */
 static int take_group(ms_model *model, const ms_mesh *mesh, const char *name, int first, int end, ms_dim_group *group) {
-  *group = (ms_dim_group){.name = name, .mesh_dim = -1, .size = 1, .stride = 1};
+  *group = (ms_dim_group){.name = name, .label = name, .mesh_dim = -1, .size = 1, .stride = 1};
   for (int d = first; d < end; d++) group->size *= ms_mesh_size(mesh, d);
   for (int d = end; d < mesh->ndim && group->size > 1; d++) group->stride *= ms_mesh_size(mesh, d);
   group->mesh_dim = group->size > 1 ? first : -1;
@@ -55,6 +55,8 @@ static int take_groups(ms_model *model, const ms_mesh *mesh, const int *dim) {
     int first = dim[d], end = dim[d] + (dim[d] >= 0);
     if (d == MS_DIM_SHARD) MS_TRY(find_shards(mesh, dim[d], dim[MS_DIM_CONTEXT], &first, &end));
     MS_TRY(take_group(model, mesh, dim_names[d], first, end, &model->dim[d]));
+    if (d == MS_DIM_SHARD && end - first > 1) model->dim[d].label = "shard and context";
+    if (d == MS_DIM_SHARD && end > first && first == dim[MS_DIM_CONTEXT]) model->dim[d].label = "context";
   }
   return MS_OK;
 }

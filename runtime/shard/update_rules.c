@@ -1,5 +1,6 @@
 /* update_rules.c - rules of a sharded model that can change during training: when units are resharded and gathered,
- * and the optimizer's groups. They affect what plans do, but not where state is stored, so the state stays valid.
+ * whether activations are divided between layers, and the optimizer's groups. They affect what plans do, but not where
+ * state is stored, so the state stays valid.
  * ms_model_shard fixes everything else.
  */
 #include <stdlib.h>
@@ -67,6 +68,14 @@ int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, int n, 
   free(model->unit[unit].ahead[backward != 0].unit);
   model->unit[unit].ahead[backward != 0].unit = order;
   model->unit[unit].ahead[backward != 0].n = n;
+  return MS_OK;
+}
+
+int ms_model_set_sequence_parallel(ms_model *model, int on) {
+  MS_HANDLE(model, MODEL);
+  MS_TRY(check_sharded(model));
+  if (on != 0 && on != 1) return MS_FAIL(MS_EINVAL, "sequence_parallel must be 0 or 1, not %d", on);
+  model->sequence_parallel = on;
   return MS_OK;
 }
 

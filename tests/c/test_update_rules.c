@@ -205,6 +205,7 @@ static void R4_rules_of_a_model_that_is_not_sharded_are_not_changed(void **state
   must(ms_model_new(0, &model));
   assert_fails(ms_model_set_reshard(model, (int[]){0}, NULL), MS_EINVAL, "sharded");
   assert_fails(ms_model_set_groups(model, (double[]){1}, (double[]){0}), MS_EINVAL, "sharded");
+  assert_fails(ms_model_set_sequence_parallel(model, 1), MS_EINVAL, "sharded");
   ms_model_free(model);
 }
 

@@ -31,6 +31,8 @@ local cases = {
   ["plan of shards"] = { "plan", RECIPE, "-n", "4", "mesh=1x4x1x1", "batch=1", "--json" },
   ["gathered again"] = check("4", "mesh=1x2x2x1", "model=llama", "regather=always", "documents=true"),
   ["over hosts"] = { "explain", RECIPE, "-n", "2", "mesh=1x1x2x1", "model=llama", "--json", "--ranks-per-node", "1" },
+  ["summary"] = { "plan", RECIPE, "-n", "8", "mesh=2x1x2x2", "--summary" },
+  ["summary without shards"] = { "plan", RECIPE, "-n", "4", "mesh=2x2", "names=replicate,context", "--summary" },
   ["part"] = { "run", RECIPE, "-n", "4", "--timeout", "60", "mesh=1x2x2x1", "steps=1", "full=layers.0.mlp.fc2.weight" },
   ["generate"] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mesh=1x1x2x1", "steps=1", "forward=5" },
   ["uneven"] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mesh=1x1x2x1", "seq=18" },
@@ -120,6 +122,17 @@ describe("a context dimension", function()
       end
     end
     assert.same({ moved("plan of shards") }, { moved("plan") })
+  end)
+
+  it("C5 is planned in the order of the mesh, with weights over both dimensions", function()
+    local function dimensions(name)
+      assert.equal(0, of(name).status, of(name).err)
+      local list = {}
+      for dimension in of(name).out:gmatch("a step over ([%l ]+):") do list[#list + 1] = dimension end
+      return list
+    end
+    assert.same({ "replicate", "shard and context", "context", "tensor" }, dimensions("summary"))
+    assert.same({ "replicate", "context" }, dimensions("summary without shards"))
   end)
 
   it("C1 computes whole samples where there is no loss, so any length can be generated", function()

@@ -106,6 +106,7 @@ end
 local function mean_factor(trainer, param)
   if trainer.steps_done == 0 then errors.invalid("there is no gradient before the first step") end
   return trainer.session:gradient_factor(param)
+    or errors.invalid("there is no gradient since new placements moved the state: take a step first")
 end
 
 ---The gradient of the last step's mean loss, before clipping. Collective unless `own`.

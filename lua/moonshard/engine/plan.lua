@@ -166,16 +166,14 @@ function Plan:conversions()
 end
 
 -- Rows of a comparison: a name and the values of two summaries.
-local function rows_of(before, after)
+local function rows_of(mesh, before, after)
   local size = require("moonshard.base.progress").size
   local rows = { { "peak", size(before.peak_bytes), size(after.peak_bytes) } }
   for _, name in ipairs(plan.CATEGORIES) do
     rows[#rows + 1] = { name, size(before.bytes[name]), size(after.bytes[name]) }
   end
-  local dimensions = {}
-  for name in pairs(before.comm_bytes) do dimensions[#dimensions + 1] = name end
-  table.sort(dimensions)
-  for _, name in ipairs(dimensions) do
+  for dim = 0, mesh.ndim - 1 do
+    local name = mesh:dim_name(dim)
     rows[#rows + 1] = { name .. " per step", size(before.comm_bytes[name]), size(after.comm_bytes[name] or 0) }
   end
   return rows
@@ -188,7 +186,7 @@ function Plan:compare(after)
   if getmetatable(after) ~= Plan then
     errors.invalid("plan:compare takes a plan, as train:plan() and train:set_rules return")
   end
-  local rows, lines, width, first = rows_of(self:summary(), after:summary()), {}, 0, #"before"
+  local rows, lines, width, first = rows_of(self.mesh, self:summary(), after:summary()), {}, 0, #"before"
   for _, row in ipairs(rows) do width, first = math.max(width, #row[1]), math.max(first, #row[2]) end
   table.insert(rows, 1, { "", "before", "after" })
   for i, row in ipairs(rows) do

@@ -15,6 +15,7 @@ local errors = require("moonshard.base.error")
 local exec = require("moonshard.engine.exec")
 local initial_values = require("moonshard.engine.initial_values")
 local memory = require("moonshard.engine.memory")
+local move_state = require("moonshard.engine.move_state")
 local plan = require("moonshard.engine.plan")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local roles = require("moonshard.shard.roles")
@@ -161,7 +162,7 @@ function Session:plan(name, inputs, forward, settings)
   return self:compile(name, trace_inputs(self, inputs, forward), settings)
 end
 
-local function make_state(self)
+local function new_state(self)
   local config, out = ffi.new("ms_plan_config"), ffi.new("ms_state *[1]")
   C.ms_plan_config_default(config, ffi.sizeof(config))
   config.train = self.optimizer and 1 or 0
@@ -173,8 +174,7 @@ local function make_state(self)
   local handle = self.sharding.single_rank and single_rank.world() or world.handle
   return agreement.uninterrupted(function()
     check(C.ms_state_new(handle, self.sharding:handle(), config, out))
-    self.state = ffi.gc(out[0], C.ms_state_free)
-    return self.state
+    return ffi.gc(out[0], C.ms_state_free)
   end)
 end
 
@@ -186,7 +186,7 @@ function Session:ensure_state()
   if world.plan_only and not self.sharding.single_rank then
     errors.invalid("the model has no values while only its plan is compiled: call or inspect it after the first step")
   end
-  make_state(self)
+  self.state = new_state(self)
   local ok, read = pcall(initial_values.read, self)
   if not ok then
     self.state = nil -- its values are incomplete
@@ -210,13 +210,20 @@ function Session:rebuild_with_optimizer(optimizer, averages)
   self.sharding:handle(optimizer)
   self.optimizer, self.ema, self.state, self.execs, self.graphs = optimizer, averages, nil, {}, {}
   if not before then return self end
-  make_state(self)
+  self.state = new_state(self)
   for i, param in ipairs(self.sharding.params) do
     local values = ffi.new("float[?]", param.numel)
     check(C.ms_state_gather(before, i - 1, C.MS_TENSOR_PARAM, values))
     check(C.ms_state_write_full(self.state, i - 1, values))
   end
   return self
+end
+
+---A state with the same values for the engine's model as it is now, after new placements. The session keeps the old one
+---until it is given the new one. Collective.
+---@return ffi.cdata* ms_state*
+function Session:divided_anew()
+  return move_state(self, self.state, new_state(self))
 end
 
 ---Gathers one number from every rank that trains this model, in the order of ranks(). Collective over them.
@@ -321,9 +328,10 @@ end
 
 ---Binds a plan to this session's state, if all ranks have enough memory for it. Collective.
 ---@param compiled moonshard.Plan
+---@param state ffi.cdata*? ms_state*; nil: the session's
 ---@return moonshard.Exec
-function Session:bind(compiled)
-  local state = self:ensure_state()
+function Session:bind(compiled, state)
+  state = state or self:ensure_state()
   memory.check(self, state, compiled)
   return exec.bind(state, compiled)
 end
@@ -355,12 +363,13 @@ function Session:exec(name, inputs, forward, settings)
   local id = table.concat(key, " ")
   local found = self.execs[id .. self.rules]
   if not found then
-    self.graphs[id] = self.graphs[id] or trace_inputs(self, inputs, forward)
+    local function trace() return trace_inputs(self, inputs, forward) end
+    self.graphs[id] = self.graphs[id] or trace()
     local compiled = self:compile(name, self.graphs[id], settings)
     self:ensure_state() -- can read files, and fail on a single rank
     found = agreement.uninterrupted(function()
       local bound = self:bind(compiled)
-      bound.id, bound.settings = id, settings
+      bound.id, bound.settings, bound.trace = id, settings, trace
       self.execs[id .. self.rules] = bound
       return bound
     end)

@@ -98,6 +98,15 @@ function engine_model.set_reshard(self, handle, decisions)
   engine.check(C.ms_model_set_reshard(handle, reshard, size))
 end
 
+---Sets whether the ranks of the tensor dimension divide activations between layers, for graphs traced from now on.
+---@param self moonshard.Sharding
+---@param handle ffi.cdata* ms_model*
+---@param on boolean
+function engine_model.set_sequence_parallel(self, handle, on)
+  engine.check(C.ms_model_set_sequence_parallel(handle, on and 1 or 0))
+  self.sequence_parallel = on
+end
+
 -- Learning-rate factors and weight decays of all parameters, and both as a string of bytes.
 local function rates_of(self, optimizer)
   local n, groups = #self.params, groups_of(self, optimizer)

@@ -262,6 +262,11 @@ policies.options = where(function(row) return not row.no_option end)
 policies.changeable = where(function(row) return row.set ~= nil end)
 ---Those that the reference of `moonshard check` drops.
 policies.dropped = where(function(row) return row.on_reference ~= nil end)
+---@param name string
+---@return moonshard.PolicyRow
+function policies.row(name)
+  return where(function(row) return row.name == name end)[1]
+end
 ---All in the order of explain's sections.
 policies.shown = {}
 for _, of in ipairs({ "unit", "module", "parameter" }) do

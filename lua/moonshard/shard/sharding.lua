@@ -341,6 +341,9 @@ function Sharding:handle(optimizer)
   return self.built
 end
 
+---Replaces the engine's model after new placements; states and graphs of the old one keep it.
+function Sharding:rebuild() self.built = engine_model.build(self, self.optimizer) end
+
 ---Precision by module, for the roots of units.
 ---@return table<moonshard.Module, moonshard.MixedPrecision>
 function Sharding:precision()

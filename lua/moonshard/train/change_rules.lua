@@ -2,6 +2,9 @@
 -- compiled and its memory checked immediately, so an impossible change raises an error here and leaves the old rules in
 -- force. Plans are cached, so changing back costs nothing.
 --
+-- Placements decide which elements a rank owns. New ones move the state: the values go to a new one, and the old one,
+-- with the plans over it, is dropped once all ranks have succeeded.
+--
 -- All ranks change together or none does: each reports whether it succeeded, and they compare fingerprints.
 
 local agreement = require("moonshard.distributed.agreement")
@@ -14,15 +17,19 @@ local schedule = require("moonshard.train.schedule")
 local session = require("moonshard.engine.session")
 local reference = require("moonshard.shard.reference")
 local tree = require("moonshard.nn.tree")
+local world = require("moonshard.distributed.world")
 
 ---@class moonshard.NewRules omitted fields keep their value
 ---@field reshard_after_forward? any as in ms.fully_shard; replaces the whole policy
+---@field placements? any as in ms.fully_shard; replaces the whole policy, and moves the state
+---@field sequence_parallel? boolean as in ms.fully_shard
 ---@field prefetch? any as in ms.fully_shard; a number applies to units that no rule matches
 ---@field lr number|moonshard.Schedule?
 ---@field groups table? the optimizer's; {} for none
 ---@field weight_decay number? for parameters without one from a group
 
 local SPECS = policies.add_specs(policies.changeable, {
+  placements = { "any" }, sequence_parallel = { "boolean" },
   lr = { "number|function" }, groups = { "table" }, weight_decay = { "number" },
 })
 
@@ -30,11 +37,18 @@ local MOST_RULE_SETS = 16 -- with cached plans
 
 local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
 
+-- What new placements replace.
+local OF_SESSION = { "rules", "kept_rules", "execs", "graphs", "train_exec" }
+
+local PLACEMENTS = policies.row("placements")
+
 -- ---- the current rules, and restoring them -----------------------------------------------------------------------
 
 local function remember(self)
   local sharding, optimizer = self.sharding, self.optimizer
-  local before = { rules = self.rules, warnings = sharding.warnings, decisions = {}, settings = {} }
+  local before = { warnings = sharding.warnings, decisions = {}, settings = {}, handle = sharding:handle(),
+    placements = sharding.decisions.placements, sequence_parallel = sharding.sequence_parallel }
+  for _, name in ipairs(OF_SESSION) do before[name] = self[name] end
   for _, row in ipairs(policies.changeable) do
     before.decisions[row.name] = sharding.decisions[row.name]
     if row.setting then before.settings[row.name] = self[row.setting.name] end
@@ -44,8 +58,11 @@ local function remember(self)
 end
 
 local function restore(self, before)
-  local sharding, optimizer, handle = self.sharding, self.optimizer, self.sharding:handle()
-  self.rules, sharding.warnings = before.rules, before.warnings
+  local sharding, optimizer, handle = self.sharding, self.optimizer, before.handle
+  sharding.built, sharding.warnings, sharding.decisions.placements = handle, before.warnings, before.placements
+  policies.store(sharding, PLACEMENTS)
+  engine_model.set_sequence_parallel(sharding, handle, before.sequence_parallel)
+  for _, name in ipairs(OF_SESSION) do self[name] = before[name] end
   for _, row in ipairs(policies.changeable) do
     sharding.decisions[row.name] = before.decisions[row.name]
     if row.setting then self[row.setting.name] = before.settings[row.name] end
@@ -59,12 +76,24 @@ end
 
 -- ---- the new rules -----------------------------------------------------------------------------------------------
 
+local function check_movable(self)
+  if self.averaged then
+    errors.invalid("ms.set_rules: train:with_ema has replaced the weights by the averages: change placements after it "
+      .. "returns")
+  end
+  if self.sharding.local_sync then
+    errors.invalid("ms.set_rules: with replicate_sync the weights of replicas differ, so placements cannot change: "
+      .. "save a checkpoint, and resume from it under the new ones")
+  end
+end
+
 local function check(self, given)
   given = options.parse("ms.set_rules", given, SPECS)
   for _, row in ipairs(policies.changeable) do
     if row.setting and type(given[row.name]) == "number" then row.setting.check("ms.set_rules", given[row.name]) end
   end
   if given.weight_decay then optim.check_weight_decay("ms.set_rules", given.weight_decay) end
+  if given.placements ~= nil then check_movable(self) end
   for _, name in ipairs(OF_OPTIMIZER) do
     if given[name] ~= nil and not self.optimizer then
       errors.invalid("ms.set_rules: %s belongs to an optimizer, and the model has none yet: make its trainer first",
@@ -88,7 +117,7 @@ end
 -- The rules as text, the key of cached plans. The learning rate is not part of a plan.
 local function key_of(self)
   local settings = self.train_exec and self.train_exec.settings or {}
-  local parts = { " |" }
+  local parts = { " |", tostring(self.sharding.sequence_parallel) }
   for _, row in ipairs(policies.changeable) do
     local setting = row.setting
     parts[#parts + 1] = row.name
@@ -126,12 +155,30 @@ local function keep_plans(self)
   end
 end
 
+-- Graphs and plans of other placements are not kept.
+local function place(self, given)
+  local sharding = self.sharding
+  policies.decide_one(sharding, PLACEMENTS, given)
+  policies.store(sharding, PLACEMENTS)
+  sharding:rebuild()
+  self.execs, self.graphs, self.kept_rules = {}, {}, {}
+end
+
+local function set_sequence_parallel(self, on)
+  if on == self.sharding.sequence_parallel then return end
+  engine_model.set_sequence_parallel(self.sharding, self.sharding:handle(), on)
+  self.graphs = {} -- a graph keeps the setting with which it was first compiled
+end
+
 -- Sets everything on this rank. Returns the plan of the next step, and its exec if it was already bound.
 local function take(self, given)
   given = check(self, given)
   if reference.active then given = reference.rules(given) end
-  local sharding, optimizer, handle = self.sharding, self.optimizer, self.sharding:handle()
+  local sharding, optimizer = self.sharding, self.optimizer
   sharding.warnings = {}
+  if given.placements ~= nil then place(self, given.placements) end
+  if given.sequence_parallel ~= nil then set_sequence_parallel(self, given.sequence_parallel) end
+  local handle = sharding:handle()
   for _, row in ipairs(policies.changeable) do
     local value = given[row.name]
     if row.setting and type(value) == "number" then
@@ -150,7 +197,9 @@ local function take(self, given)
   local current = self.train_exec
   if not current then return nil, nil end
   local bound = self.execs[current.id .. self.rules]
-  return bound and bound.plan or self:compile("train", current.plan.graph, current.settings), bound
+  if bound then return bound.plan, bound end
+  self.graphs[current.id] = self.graphs[current.id] or current.trace()
+  return self:compile("train", self.graphs[current.id], current.settings)
 end
 
 -- ---- on all ranks ------------------------------------------------------------------------------------------------
@@ -174,16 +223,42 @@ local function agree(self, compiled)
   return true
 end
 
+-- A rank that moves the state would wait for one that does not.
+local function check_moves(self, moves)
+  self:require_same(moves and 1 or 0, "of new placements", function(rank)
+    return ("ms.set_rules: rank %d was %s new placements, and rank %d was%s: give all ranks the same"):format(
+      world.rank, moves and "given" or "not given", rank, moves and " not" or "")
+  end)
+end
+
+-- Binds the plan, if there is one, to the state, or to a new one if placements have changed. Returns both.
+local function bind(self, compiled, moves)
+  local state = moves and self:divided_anew() or self.state
+  return compiled and self:bind(compiled, state), state
+end
+
+-- Forgets what the old placements had.
+local function take_state(self, state)
+  if state == self.state then return end
+  self.state, self.unsharded, self.gradient_scale, self.synced_gradient_scale = state, {}, nil, nil
+end
+
 local function change(self, given)
   self:gather_numbers(0, "of new rules") -- no rank changes anything before all have arrived
   name_rules(self)
   local before = remember(self)
   local compiled, bound = carry_out(self, before, "take them", take, self, given)
-  local same = agree(self, compiled)
-  if compiled and not (bound and same) then
+  local same, moves = agree(self, compiled), self.sharding:handle() ~= before.handle and self.state ~= nil
+  carry_out(self, before, "agree on placements", check_moves, self, moves)
+  if moves or compiled and not (bound and same) then
     -- Binding compares fingerprints and reports differences.
-    bound = carry_out(self, before, "bind the new plan", self.bind, self, compiled)
-    bound.id, bound.settings = self.train_exec.id, self.train_exec.settings
+    local state
+    bound, state = carry_out(self, before, "bind the new plan", bind, self, compiled, moves)
+    take_state(self, state)
+  end
+  if bound and bound ~= self.train_exec then
+    local current = self.train_exec
+    bound.id, bound.settings, bound.trace = current.id, current.settings, current.trace
     self.execs[bound.id .. self.rules] = bound
   end
   self.train_exec = bound

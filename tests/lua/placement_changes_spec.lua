@@ -1,0 +1,58 @@
+-- Placements and sequence parallelism that change between steps: the values move to the ranks that own them now.
+
+local has = require("lua.message").has
+local program = require("lua.program")
+
+local RECIPE = "tests/lua/recipes/new_placements.lua"
+
+local function check(ranks, ...) return { "check", RECIPE, "-n", ranks, ... } end
+
+local cases = {
+  shards = check("4", "mesh=1x2x2"),
+  replicas = check("4", "mesh=2x1x2", "layout=ragged"),
+  ["slices of replicas"] = check("4", "mesh=2x1x2", "over_replicate=true"),
+  run = { "run", RECIPE, "-n", "4", "--timeout", "60", "mesh=1x2x2", "moments=bf16", "mistakes=true" },
+}
+if program.thin then cases["slices of replicas"] = nil end
+
+local ended
+
+local function of(name)
+  ended = ended or program.run_all(cases)
+  return ended[name]
+end
+
+local function line(what) return of("run").out:match("%f[%l]" .. what .. ": ([^\n]*)") or "" end
+
+describe("placements that change", function()
+  it("R4 give the numbers of one rank, on shards, replicas and slices of them", function()
+    for _, name in ipairs({ "shards", "replicas", cases["slices of replicas"] and "slices of replicas" }) do
+      assert.equal(0, of(name).status, name .. ": " .. of(name).err .. of(name).out)
+      has(of(name).out, "equal within tolerance | parameters")
+    end
+  end)
+
+  it("R4 move weights, moments, averages and numbers of updates bit for bit, and halve what ranks keep", function()
+    assert.equal(0, of("run").status, of("run").err)
+    local before, after = of("run").out:match("\nparameters +(%S+ %a+) +(%S+ %a+)")
+    assert.not_equal(before, after)
+    has(of("run").out:match("\ntensor per step[^\n]*"), "KiB | *")
+    has(line("gradient"), "false | gradient | placements | step")
+  end)
+
+  it("R4 sequence parallelism changes no memory of the state, and plans of both are kept", function()
+    local compared = of("run").out:match("sequence[^\n]*\n(.-)\ntensor per step")
+    local before, after = compared:match("optimizer +(%S+ %a+) +(%S+ %a+)")
+    assert.equal(before, after)
+    has(compared:match("activations[^\n]*"), "*")
+  end)
+
+  it("R4 are refused on all ranks if they are wrong on one, and the old ones stay", function()
+    has(line("style"), "false | rule 1 | colwize | colwise")
+    has(line("axis"), "false | head.weight | axis 2")
+    has(line("heads"), "false | norm")
+    has(line("alone"), "false | rank 0 | rank 1 | placements")
+    has(line("unlike"), "false | layers.0.mlp.fc1.weight | axis 0 | axis 1")
+    has(line("averages"), "false | with_ema | placements")
+  end)
+end)
