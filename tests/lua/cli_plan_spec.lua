@@ -196,6 +196,29 @@ describe("moonshard plan", function()
       local uneven = program.run({ "plan", path, "-n", "12", "--ranks-per-node", "6", "mesh=3x4",
         "names=replicate,shard", "--summary" })
       has(uneven.out, "note: | 2x6 over replicate, shard")
+      -- Other dimensions keep their sizes.
+      local many = program.run({ "plan", path, "-n", "16", "--ranks-per-node", "8", "mesh=4x2x2",
+        "names=shard,replicate,tensor", "--summary" })
+      has(many.out, "note: | 2x4x2 over replicate, shard, tensor")
+      many = program.run({ "plan", path, "-n", "16", "--ranks-per-node", "8", "mesh=2x2x2x2",
+        "names=shard,context,replicate,tensor", "--summary" })
+      has(many.out, "note: | 2x2x2x2 over replicate, shard, context, tensor")
     end)
+  end)
+
+  it("H2 a note tells that groups of tensor cross nodes, and the size that does not", function()
+    local function plan(ranks_per_node, ...)
+      local ended = program.run({ "plan", "tests/lua/recipes/tensor_parallel.lua", "-n", "8", "--summary",
+        "--ranks-per-node", ranks_per_node, "mesh=2x1x4", ... })
+      assert.equal(0, ended.status, ended.err)
+      return ended.out
+    end
+    has(plan("2"), "note: | groups of 4 ranks | size of 2")
+    local found = decode(plan("2", "--json"))
+    assert.equal(2, found.tensor_across_nodes.most)
+    for _, entry in ipairs(found.traffic) do
+      if entry.dim == "tensor" then assert.equal(entry.node.sent_bytes, found.tensor_across_nodes.bytes) end
+    end
+    assert.is_nil(plan("4"):find("note:", 1, true))
   end)
 end)

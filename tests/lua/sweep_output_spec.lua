@@ -122,6 +122,41 @@ describe("the results of moonshard sweep", function()
     end)
   end)
 
+  it("I5 has a column of bytes for every dimension of meshes with two, three and four", function()
+    with_sweep(function(sweep)
+      sweep.recipe = "recipes/llama.lua"
+      sweep.define([[over = { mesh = { "1x2x2", "2x1x2", "1x1x2x2", "1x4" } }, steps = 2,
+        settings = { seq = 32, files = "README.md" },]])
+      local ran = sweep.run()
+      assert.equal(0, ran.status, ran.err)
+      local dims, by_mesh = { "replicate", "shard", "context", "tensor" }, {}
+      has(ran.out:match("\nmesh +tokens/s [^\n]*"), "peak | replicate | shard | context | tensor")
+      for _, record in ipairs(sweep.results().points) do by_mesh[record.point.mesh] = record end
+      for mesh, cells in ran.out:gmatch("\n([%dx]+) +%d+ +[%d.]+ +[%d.]+ +([^\n]*)") do
+        local i = 0
+        for cell in cells:gmatch("%S+") do
+          i = i + 1
+          local bytes = by_mesh[mesh].comm_bytes[dims[i]]
+          assert.equal(bytes and ("%.1f"):format(bytes / 2 ^ 20) or "-", cell, mesh .. " " .. dims[i])
+        end
+        assert.equal(4, i)
+      end
+      for mesh, record in pairs(by_mesh) do
+        for _, dim in ipairs(dims) do
+          assert.equal(record.planned.comm_bytes[dim], record.comm_bytes[dim], mesh .. " " .. dim)
+        end
+      end
+      assert.is_true(by_mesh["1x1x2x2"].comm_bytes.context > 0 and by_mesh["1x2x2"].comm_bytes.tensor > 0)
+      has(lines_of(sweep.read("results.csv"))[1]:gsub(",", " | "), "comm_context_bytes | waits_tensor_ms")
+      local page = sweep.read("index.html")
+      for _, dim in ipairs(dims) do has(page, dim .. " per step | waiting over " .. dim) end
+      assert.equal(0, sweep.run("--plan").status)
+      for _, record in ipairs(sweep.results().points) do
+        assert.same(by_mesh[record.point.mesh].comm_bytes, record.comm_bytes)
+      end
+    end)
+  end)
+
   it("I5 orders by a metric of the recipe, and has it in tables, CSV, JSON and the page", function()
     with_sweep(function(sweep)
       sweep.define([[over = { mesh = { "1x1" }, batch = { 5, 7, 4 } }, steps = 3, sort = "-score",

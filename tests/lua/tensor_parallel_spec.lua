@@ -44,6 +44,8 @@ local cases = {
   ["dimension"] = run("2", "mesh=1x1x2", "model=mixer", "dimension=tensr"),
   ["data"] = run("2", "mesh=1x1x2", "shared=false"),
   ["explain json"] = { "explain", RECIPE, "-n", "2", "mesh=1x1x2", "sequence_parallel=true", "--json" },
+  ["explain shards"] = { "explain", RECIPE, "-n", "4", "mesh=1x2x2", "dtype=bf16", "--json" },
+  ["explain llama"] = { "explain", RECIPE, "-n", "2", "mesh=1x1x2", "model=llama" },
   ["explain"] = { "explain", RECIPE, "-n", "4", "mesh=1x2x2" },
 }
 
@@ -123,6 +125,22 @@ describe("a tensor dimension", function()
     assert.equal(0, of("explain").status, of("explain").err)
     has(of("explain").out, "placements")
     has(of("explain").out, "layers.0.mlp.fc2.weight | tensor rowwise | axis 1")
+  end)
+
+  it("T1 is explained: layers that differ only in their index are one row", function()
+    assert.equal(0, of("explain llama").status, of("explain llama").err)
+    local rows = of("explain llama").out:match("\nplacements\n(.-)\n\n")
+    has(rows, "layers.0.mlp.w2.weight, layers.1.mlp.w2.weight | rowwise")
+    has(rows, "layers.0.mlp.w1.weight .. layers.1.mlp.w3.weight | colwise")
+  end)
+
+  it("T1 is explained: a divided parameter is a part of what a rank gathers, a whole one all of it", function()
+    local gathered = {}
+    for _, row in ipairs(require("cjson").decode(of("explain shards").out).decisions.placements) do
+      gathered[row.name] = row.gathered_bytes
+    end
+    local elements = { ["embed.weight"] = 256 * 32 / 2, ["head.weight"] = 256 * 32 / 2, ["norm.weight"] = 32 }
+    for name, count in pairs(elements) do assert.equal(count / 2 * 2, gathered[name], name) end -- half, of 2 bytes
   end)
 
   it("T1 is explained: the changes of placement, their collectives and bytes", function()

@@ -103,18 +103,21 @@ local function whole_plan(compiled, line, trainer)
     require("moonshard.base.progress").size(bytes))
 end
 
--- Adds a note at the end of the head, if another mesh would send less between nodes.
+-- Adds notes at the end of the head, if another mesh would send less between nodes.
 local function print_plan(compiled, line, trainer, batch)
   if line.passes then return passes_of(compiled, line.json) end
   local text = line.summary and summary_of(compiled, line.json) or whole_plan(compiled, line, trainer)
   local better_mesh = require("moonshard.explain.better_mesh")
   local better = better_mesh.of(compiled, trainer, batch)
-  if not better then return text end
+  local tensor = better_mesh.tensor_across_nodes(compiled, trainer.session.sharding)
   if line.json then
-    return ('%s,"better_mesh":%s}'):format(text:match("^(.*)}%s*$"), require("moonshard.base.json").encode(better))
+    local notes = require("moonshard.base.json").encode({ better_mesh = better, tensor_across_nodes = tensor })
+    return (better or tensor) and ("%s,%s"):format(text:match("^(.*)}%s*$"), notes:sub(2)) or text
   end
   local head = text:match("^(.-\n)phase ") or text
-  return ("%s  %s\n%s"):format(head, better_mesh.text(better), text:sub(#head + 1))
+  local notes = (better and "  " .. better_mesh.text(better) .. "\n" or "")
+    .. (tensor and "  " .. better_mesh.text_of_tensor(tensor) .. "\n" or "")
+  return head .. notes .. text:sub(#head + 1)
 end
 
 ---@param arguments string[] without "plan"

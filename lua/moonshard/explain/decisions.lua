@@ -2,6 +2,7 @@
 -- how a decision reads and what it costs.
 
 local dtypes = require("moonshard.base.dtypes")
+local placements = require("moonshard.shard.placements")
 local plan_costs = require("moonshard.explain.plan_costs")
 local policies = require("moonshard.shard.policies")
 local rules = require("moonshard.shard.rules")
@@ -26,7 +27,11 @@ local decisions = {}
 local function costs_of_parameters(self, costs, handle)
   local by_param, unit_cost, read = {}, {}, {}
   for i, unit in ipairs(self.units) do unit_cost[unit], read[unit] = costs[i], 0 end
-  local function read_bytes(param) return param.numel * dtypes.sizes[param.dtype or param.unit.param_dtype] end
+  local tensor = self.tensor_dim >= 0 and self.mesh:size(self.tensor_dim) or 1
+  local function read_bytes(param)
+    local elements = placements.divides(self, param) and param.numel / tensor or param.numel
+    return elements * dtypes.sizes[param.dtype or param.unit.param_dtype]
+  end
   for _, param in ipairs(self.params) do read[param.unit] = read[param.unit] + read_bytes(param) end
   for i, param in ipairs(self.params) do
     local cost, owned = unit_cost[param.unit], plan_costs.owned(handle, i - 1)

@@ -20,6 +20,7 @@ local explain = {}
 ---@field mesh string
 ---@field nodes string on which nodes the ranks are, and what replicas share
 ---@field better_mesh moonshard.BetterMesh? that sends less between nodes
+---@field tensor_across_nodes moonshard.TensorAcrossNodes?
 ---@field micro_batches integer
 ---@field peak_bytes number arenas of one rank
 ---@field peak moonshard.Peak with `unit`, and `unit` of every buffer
@@ -81,6 +82,7 @@ function explain.plan(plan, trainer, batch, options)
   local found = {
     rank = sharding.rank, world = world.size, mesh = sharding.mesh:label(),
     nodes = plan:nodes(), better_mesh = better_mesh.of(plan, trainer, batch),
+    tensor_across_nodes = better_mesh.tensor_across_nodes(plan, sharding),
     micro_batches = trainer.micro_batches, peak_bytes = plan:summary().peak_bytes, bytes = plan:summary().bytes,
     peak = peak_of(plan, sharding, root_names(sharding, modules)),
     total = plan_costs.total(plan, #sharding.units, times),
@@ -139,7 +141,7 @@ function explain.json(found)
   end
   return json.encode({
     rank = found.rank, world = found.world, mesh = found.mesh, nodes = found.nodes, better_mesh = found.better_mesh,
-    micro_batches = found.micro_batches,
+    tensor_across_nodes = found.tensor_across_nodes, micro_batches = found.micro_batches,
     peak_bytes = found.peak_bytes, bytes = found.bytes, gathered_bytes = found.total.gathered,
     reduced_bytes = found.total.reduced, gathered_wire_bytes = found.total.gathered_wire,
     reduced_wire_bytes = found.total.reduced_wire, decisions = by_policy, shadowed = shadowed, unmatched = unmatched,

@@ -46,11 +46,14 @@ local function collapse(rows, all)
   return result
 end
 
+-- A name without the indices of lists: "layers.*.mlp.w1.weight".
+local function family_of(name) return (("." .. name):gsub("%.%d+%f[%.%z]", ".*")) end
+
 -- Groups parameters that differ only in an index, so that they can be merged into one row.
 local function by_family(rows)
   local families, order = {}, {}
   for _, row in ipairs(rows) do
-    local family = row.name:gsub("%d+", "*")
+    local family = family_of(row.name)
     if not families[family] then
       families[family] = {}
       order[#order + 1] = families[family]
@@ -183,7 +186,7 @@ local function rows_of_conversions(conversions, micro_batches, all)
   local rows, by_text = {}, {}
   for i, one in ipairs(conversions) do
     local key = table.concat({ one.dim, one.from, one.to, table.concat(one.shape, ","), one.dtype, one.forward,
-      backward_of(one) or "", (one.module:gsub("%d+", "*")), all and i or "" }, " ")
+      backward_of(one) or "", family_of(one.module), all and i or "" }, " ")
     local row = by_text[key]
     if not row then
       row = { of = one, first = one.module, count = 0, forward = 0, backward = 0 }
@@ -202,7 +205,7 @@ local function add_conversions(lines, found)
   local cells = { { "module", "dimension", "value", "from", "to", "forward", "backward" } }
   for _, row in ipairs(rows_of_conversions(found.conversions, found.micro_batches, found.all)) do
     local one = row.of
-    cells[#cells + 1] = { run_name(row.first == "" and "-" or row.first, row.last, row.count), one.dim,
+    cells[#cells + 1] = { run_name(row.first == "" and "root, loss" or row.first, row.last, row.count), one.dim,
       ("[%s] %s"):format(table.concat(one.shape, ","), one.dtype), one.from, one.to, moved(one.forward, row.forward),
       moved(backward_of(one), row.backward) }
   end
@@ -257,6 +260,7 @@ function show.text(found)
   local lines = { ("explain: rank %d of %d, mesh %s; bytes of this rank and one step of %d micro-batch%s"):format(
     found.rank, found.world, found.mesh, found.micro_batches, found.micro_batches == 1 and "" or "es"), found.nodes }
   if found.better_mesh then lines[#lines + 1] = better_mesh.text(found.better_mesh) end
+  if found.tensor_across_nodes then lines[#lines + 1] = better_mesh.text_of_tensor(found.tensor_across_nodes) end
   for _, warning in ipairs(found.shadowed) do lines[#lines + 1] = "shadowed: " .. warning end
   for _, rule in ipairs(found.unmatched) do
     lines[#lines + 1] = ("matches nothing: %s: %s: rule %s, which is optional"):format(rule.where or "?", rule.policy,

@@ -61,6 +61,18 @@ local function check_others(mesh, dims)
   end
 end
 
+---Sorts names of mesh dimensions as a mesh has them, from the outermost: those with a role, then others by name.
+---@param names string[] in any order; sorted in place
+function roles.sort(names)
+  local place = {}
+  for i, role in ipairs(ROLES) do place[role.name] = i end
+  table.sort(names, function(a, b)
+    local at, other = place[a] or math.huge, place[b] or math.huge
+    if at ~= other then return at < other end
+    return a < b
+  end)
+end
+
 ---The ranks of a mesh that train on different rows: without the dimensions along which they train on the same ones.
 ---@param mesh moonshard.Mesh
 ---@return moonshard.Mesh? nil: there is one

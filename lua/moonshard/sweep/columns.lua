@@ -39,11 +39,14 @@ end
 ---@param records T[]
 ---@param title string
 ---@param format string of string.format
----@param value_of fun(record: T): number
+---@param value_of fun(record: T): number? nil: the record has no such number
 ---@return moonshard.TextColumn
 function columns.numbers(records, title, format, value_of)
   local column = { title = title }
-  for i, record in ipairs(records) do column[i] = format:format(value_of(record)) end
+  for i, record in ipairs(records) do
+    local value = value_of(record)
+    column[i] = value and format:format(value) or "-"
+  end
   return column
 end
 
@@ -52,18 +55,19 @@ end
 ---@param records T[]
 ---@param names string[] one column per name
 ---@param titles table<string, string> titles that differ from the names
----@param value_of fun(record: T, name: string): number returns bytes
+---@param value_of fun(record: T, name: string): number? returns bytes; nil: the record has none of this name
 ---@return moonshard.TextColumn[]
 ---@return string unit
 function columns.bytes(records, names, titles, value_of)
   local largest, list = 0, {}
   for _, record in ipairs(records) do
-    for _, name in ipairs(names) do largest = math.max(largest, value_of(record, name)) end
+    for _, name in ipairs(names) do largest = math.max(largest, value_of(record, name) or 0) end
   end
   local unit, size = unit_of(largest)
   for i, name in ipairs(names) do
     list[i] = columns.numbers(records, titles[name] or name, unit == "B" and "%d" or "%.1f", function(record)
-      return value_of(record, name) / size
+      local bytes = value_of(record, name)
+      return bytes and bytes / size
     end)
   end
   return list, unit

@@ -58,7 +58,7 @@ local function table_row(self, record)
   end
   bytes(planned and peak_of(record), record.status)
   for _, name in ipairs(plans.CATEGORIES) do bytes(planned and planned.bytes[name]) end
-  for _, dim in ipairs(self.dims) do bytes(measured and (record.comm_bytes[dim] or 0) or nil) end
+  for _, dim in ipairs(self.dims) do bytes(measured and record.comm_bytes[dim] or nil) end
   for _, name in ipairs(self.metrics) do
     local value = record.metrics and record.metrics[name]
     number(value, value and ("%.5g"):format(value))

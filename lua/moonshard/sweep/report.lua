@@ -5,6 +5,7 @@ local grid = require("moonshard.sweep.grid")
 local json = require("moonshard.base.json")
 local plans = require("moonshard.engine.plan")
 local progress = require("moonshard.base.progress")
+local roles = require("moonshard.shard.roles")
 
 local report = {}
 
@@ -127,7 +128,7 @@ function report.new(header, points, by_key, left_out)
     collect(seen, self.dims, record and record.comm_bytes)
     collect(seen, self.metrics, record and record.metrics)
   end
-  table.sort(self.dims)
+  roles.sort(self.dims)
   table.sort(self.metrics)
   local value_of = value_by(header.sort)
   table.sort(self.records, function(a, b)
@@ -148,7 +149,7 @@ end
 
 -- ---- text -------------------------------------------------------------------------------------------------------
 
-local function comm_bytes(record, dim) return record.comm_bytes[dim] or 0 end
+local function comm_bytes(record, dim) return record.comm_bytes[dim] end
 
 local function memory_bytes(record, name)
   return name == "peak" and (record.peak_bytes or record.planned.peak_bytes) or record.planned.bytes[name]
