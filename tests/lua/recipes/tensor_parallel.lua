@@ -10,6 +10,7 @@ local cfg = ms.args {
   vocab = 256, pad = 1, seq = 16, documents = false, ignored = false, forward = 0, names = "", hint = "", freeze = "",
   style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
   regather = "default", ema = false, loads = "", saves = "", exports = "", restores = false, resume = false,
+  facts = "",
 }
 local SEQ, DIM, VOCAB, NEWLINE = cfg.seq, 32, cfg.vocab, 10
 
@@ -126,6 +127,13 @@ if cfg.forward > 0 then
   for i = 1, cfg.forward do tokens[i] = i end
   local logits = model(ms.tensor(tokens, { dtype = "i32" }):reshape(1, cfg.forward))
   if ms.world().rank == 0 then print("[" .. table.concat(logits.shape, ",") .. "]") end
+end
+-- What this rank planned, and what it counted in all steps.
+if cfg.facts ~= "" then
+  local exec = train.session.train_exec
+  local file = assert(io.open(("%s.%d"):format(cfg.facts, ms.world().rank), "w"))
+  file:write(require("moonshard.base.json").encode { plan = exec.plan:summary(), counted = exec:report() })
+  file:close()
 end
 if cfg.saves ~= "" then ms.checkpoint.save(train, cfg.saves, position) end
 if cfg.exports ~= "" then ms.huggingface.save(model, cfg.exports) end
