@@ -19,6 +19,7 @@ local cases = {
   ["gpt2 in parts"] = check("4", "mesh=2x1x2", "micro_batches=2", "freeze=embed|fc1"),
   ["gpt2 in bf16"] = check("2", "mesh=1x1x2", "dtype=bf16", "sequence_parallel=true"),
   ["llama"] = check("2", "mesh=1x1x2", "model=llama"),
+  ["one head of keys"] = check("2", "mesh=1x1x2", "model=llama", "kv_heads=1"),
   ["llama with shards"] = check("4", "mesh=1x2x2", "model=llama", "sequence_parallel=true", "tied=true"),
   ["mixer"] = check("4", "mesh=1x2x2", "model=mixer"),
   ["mixer sequence"] = check("2", "mesh=1x1x2", "model=mixer", "sequence_parallel=true"),
@@ -75,7 +76,7 @@ end
 
 describe("a tensor dimension", function()
   it("T1 trains GPT-2 and Llama as one rank does, with dropout, a tied head and bf16", function()
-    equals_one_rank("gpt2", "gpt2 over four", "gpt2 in bf16", "llama")
+    equals_one_rank("gpt2", "gpt2 over four", "gpt2 in bf16", "llama", "one head of keys")
   end)
 
   it("T1 trains with padded classes, of which a rank can have nothing else", function()

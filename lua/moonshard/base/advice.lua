@@ -17,6 +17,8 @@ local MODE = "a model has no mode: train:step trains, train:evaluate evaluates"
 local DEVICE = "the mesh or --device chooses the device"
 local DTYPE = "parameters stay f32 masters; mp_policy of ms.fully_shard sets the compute type"
 
+local PLACEMENTS = 'it is the option placements of ms.fully_shard, as in { { "fc1", { tensor = "colwise" } } }'
+
 -- By method name, for any receiver.
 local METHODS = {
   numpy = "tolist", long = 'cast("i32")', int = 'cast("i32")', bool = "ne(0)",
@@ -41,6 +43,10 @@ local FIELDS = {
   distributed = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
   barrier = "not needed: steps, saves and evaluations synchronise the ranks",
   MSELoss = "it is ms.loss.mse", CrossEntropyLoss = "it is ms.loss.cross_entropy",
+  ColwiseParallel = PLACEMENTS, RowwiseParallel = PLACEMENTS, SequenceParallel = PLACEMENTS,
+  parallelize_module = PLACEMENTS, distribute_tensor = PLACEMENTS, DTensor = PLACEMENTS,
+  PrepareModuleInput = "the engine places every value; x:redistribute { tensor = ms.Shard(axis) } overrides it",
+  context_parallel = "give the mesh a dimension context", loss_parallel = "the loss reads divided logits as they are",
   save = "it is ms.checkpoint.save", load = "it is ms.checkpoint.load", DeviceMesh = "it is ms.init_device_mesh",
 }
 

@@ -20,6 +20,9 @@ local TEXTS = { integer = "an integer", positive = "an integer of at least 1",
 -- Options without a counterpart here, of PyTorch and of the command line.
 local ABSENT = {
   offload_policy = "state stays on the device", cpu_offload = "state stays on the device",
+  loss_parallel = "the loss of divided logits is computed in parts: there is nothing to set",
+  tensor_parallel = "give the mesh a dimension tensor, and rules of placements",
+  context_parallel = "give the mesh a dimension context", context = "give the mesh a dimension context",
   hosts = "hosts are given on the command line: --hosts a:4,b:4",
 }
 

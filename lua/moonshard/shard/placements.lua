@@ -62,9 +62,10 @@ local function read_style(rule, dimension, value)
   if getmetatable(value) == Plain then return { axis = value.axis, style = tostring(value) } end
   local style = type(value) == "string" and STYLES[value]
   if not style then
+    local short = type(value) == "string" and value:lower():gsub("_?parallel$", "") -- ColwiseParallel
     errors.invalid("placements: %s: %s must be %s, ms.Shard(axis) or ms.Replicate(), not %s%s", rule, dimension,
       '"colwise", "rowwise", "vocab", "sequence", "replicate"', options.describe(value),
-      type(value) == "string" and ": " .. nearest.advice(value, STYLES) or "")
+      short and ": " .. nearest.advice(short, STYLES) or "")
   end
   return { weight = style.weight, bias = style.bias, splits = style.splits, style = value }
 end
@@ -76,13 +77,14 @@ end
 function placements.read(value, rule)
   if type(value) ~= "table" or getmetatable(value) == Plain then
     errors.invalid("placements: %s must have a table of styles by dimension, as in { tensor = \"colwise\" }, not %s",
-      rule, options.describe(value))
+      rule, type(value) == "table" and tostring(value) or options.describe(value))
   end
   local read = {}
   for dimension, style in pairs(value) do
     if not DIMENSIONS[dimension] then
-      errors.raise("MS_ENAME", "placements: %s: %s divides no parameters: %s", rule, options.describe(dimension),
-        nearest.advice(tostring(dimension), DIMENSIONS))
+      errors.raise("MS_ENAME", "placements: %s: %s divides no parameters: only the mesh dimension tensor does%s", rule,
+        options.describe(dimension), rule == "the value" and "; rules are a list, as in { { \"fc1\", { tensor = "
+          .. "\"colwise\" } } }" or "")
     end
     read[dimension] = read_style(rule, dimension, style)
   end
@@ -105,6 +107,19 @@ function placements.store(param, value)
       table.concat(param.shape, ","), axis)
   end
   param.placement = { axis = axis, splits = given.splits, style = given.style }
+end
+
+---A warning if the mesh has a tensor dimension, and no rule divides anything over it.
+---@param sharding moonshard.Sharding
+---@return string?
+function placements.unused(sharding)
+  local ranks = sharding.tensor_dim >= 0 and sharding.mesh:size(sharding.tensor_dim) or 1
+  if ranks == 1 then return nil end
+  for _, param in ipairs(sharding.params) do
+    if placements.divides(sharding, param) then return nil end
+  end
+  return ("placements: no parameter is divided, so the %d ranks along tensor of mesh %s compute the same: "
+    .. "ms.rules.tensor_parallel(model) has rules for a GPT-2 or Llama"):format(ranks, sharding.mesh:label())
 end
 
 ---Whether the ranks of the tensor dimension of a mesh divide a parameter.

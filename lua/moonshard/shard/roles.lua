@@ -42,10 +42,28 @@ function roles.read_mesh(given)
   local _, crosses = tostring(given):gsub("x", "")
   local ndim = type(given) == "table" and #given or type(given) == "string" and crosses + 1 or 1
   if ndim < 1 or ndim > #SIZES_ALONE then
-    errors.invalid("ms.fully_shard: mesh with %d dimensions: write one or two sizes, or a mesh with names", ndim)
+    errors.invalid("ms.fully_shard: mesh with %d dimensions: write one or two sizes, or name the dimensions, as in "
+      .. "mesh = ms.init_device_mesh(\"cpu\", { 1, 2, 2 }, { \"replicate\", \"shard\", \"tensor\" })", ndim)
   end
   local names = { unpack(SIZES_ALONE, #SIZES_ALONE - ndim + 1) }
   return meshes.init_device_mesh(nil, given, names)
+end
+
+-- What other libraries call such dimensions.
+local CALLED_HERE = { tp = "tensor", cp = "context", sp = "context", pp = "pipe", model = "tensor", seq = "context",
+  fsdp = "shard", dp_shard = "shard", dp_replicate = "replicate", ddp = "replicate",
+  dp = "replicate, or shard if it divides weights, too", data = "replicate, or shard if it divides weights, too" }
+
+-- Raises if a dimension of several ranks has the name that another library gives to a role, which it would not get.
+local function check_names(mesh, named)
+  for dim = 0, mesh.ndim - 1 do
+    local name = mesh:dim_name(dim)
+    local here = name and CALLED_HERE[name]
+    local counts = named or roles.is_model(here) or here == "pipe"
+    if here and counts and mesh:size(dim) > 1 and not mesh:has(here) then
+      errors.invalid("ms.fully_shard: mesh %s: dimension %s has no role: name it %s", mesh:label(), name, here)
+    end
+  end
 end
 
 -- Raises if the mesh has ranks along a dimension without a role.
@@ -59,6 +77,26 @@ local function check_others(mesh, dims)
         mesh:label(), mesh:dim_name(dim))
     end
   end
+end
+
+---Whether the ranks of a mesh dimension with this name train on the same rows.
+---@param name string
+---@return boolean
+function roles.is_model(name)
+  for _, role in ipairs(ROLES) do
+    if role.name == name then return role.model == true end
+  end
+  return false
+end
+
+---Whether a mesh has several ranks that train on the same rows.
+---@param mesh moonshard.Mesh
+---@return boolean
+function roles.divides_work(mesh)
+  for dim = 0, mesh.ndim - 1 do
+    if mesh:size(dim) > 1 and roles.is_model(mesh:dim_name(dim)) then return true end
+  end
+  return false
 end
 
 ---Sorts names of mesh dimensions as a mesh has them, from the outermost: those with a role, then others by name.
@@ -79,9 +117,8 @@ end
 function roles.data_mesh(mesh)
   local names, left_out = {}, false
   for dim = 0, mesh.ndim - 1 do
-    local is_model = false
-    for _, role in ipairs(ROLES) do is_model = is_model or role.model and role.name == mesh:dim_name(dim) end
-    if is_model then left_out = left_out or mesh:size(dim) > 1 else names[#names + 1] = mesh:dim_name(dim) end
+    local name = mesh:dim_name(dim)
+    if roles.is_model(name) then left_out = left_out or mesh:size(dim) > 1 else names[#names + 1] = name end
   end
   if not left_out then return mesh end
   return #names > 0 and mesh:slice(names) or nil
@@ -99,6 +136,7 @@ function roles.dims(mesh)
       named = named or dims[role.name] >= 0
     end
   end
+  check_names(mesh, named)
   if named then
     check_others(mesh, dims)
     return dims

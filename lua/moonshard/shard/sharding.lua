@@ -7,6 +7,7 @@ local meshes = require("moonshard.distributed.mesh")
 local module = require("moonshard.nn.module")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
+local placements = require("moonshard.shard.placements")
 local policies = require("moonshard.shard.policies")
 local reference = require("moonshard.shard.reference")
 local replicate_sync = require("moonshard.shard.replicate_sync")
@@ -102,6 +103,10 @@ local function apply_strategy(config)
     errors.invalid("ms.fully_shard: leave out strategy %s or reshard_after_forward: both set when to reshard", name)
   end
   if not strategy.shards then
+    if roles.divides_work(mesh) then
+      errors.invalid("ms.fully_shard: strategy %s replicates over all ranks, but mesh %s has dimensions that divide "
+        .. "the work: leave the strategy out, and give the mesh a dimension replicate", name, mesh:label())
+    end
     if mesh.ndim > 1 then mesh = mesh:as_one("replicate") end
     return mesh, { replicate = 0, shard = -1 }, strategy.reshard
   end
@@ -255,6 +260,7 @@ function sharding.fully_shard(model, config)
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   assign_units(self, inventory, config.units)
   policies.decide(self, config)
+  self.warnings[#self.warnings + 1] = placements.unused(self)
   replicate_sync.assign(self)
   if reference.active and self.local_sync then
     errors.invalid("moonshard check compares a run with one rank, but with replicate_sync replicas train apart: check "
