@@ -1,6 +1,8 @@
 -- Placements and sequence parallelism that change between steps: the values move to the ranks that own them now.
 
+local fixture = require("lua.fixture")
 local has = require("lua.message").has
+local ms = require("moonshard")
 local program = require("lua.program")
 
 local RECIPE = "tests/lua/recipes/new_placements.lua"
@@ -54,5 +56,12 @@ describe("placements that change", function()
     has(line("alone"), "false | rank 0 | rank 1 | placements")
     has(line("unlike"), "false | layers.0.mlp.fc1.weight | axis 0 | axis 1")
     has(line("averages"), "false | with_ema | placements")
+  end)
+
+  it("R4 are refused where replicas take local steps", function()
+    local model = ms.fully_shard(fixture.gpt2(), {
+      mesh = { 1, 1 }, replicate_sync = { every = 2, outer = ms.optim.sgd { lr = 1 } },
+    })
+    has(fixture.message(ms.set_rules, model, { placements = {} }), "replicate_sync | placements | checkpoint")
   end)
 end)

@@ -108,6 +108,7 @@ end
 ---@field store (fun(owner: table, value: any, self: moonshard.Sharding))? stores the decision for an owner
 ---@field set (fun(self: moonshard.Sharding, handle: ffi.cdata*, decisions: table))? sets the decisions in the engine's
 ---  model: ms.set_rules can change the policy
+---@field moves boolean? ms.set_rules can change the policy, and moves the state for it, as it decides what ranks own
 ---@field key (fun(value: any): string)? a decision of a policy that can change, as part of the key of cached plans
 ---@field setting { name: string, default: any, check: fun(who: string, value: number) }? for ms.set_rules a number
 ---  alone is this setting of the trainer
@@ -211,7 +212,7 @@ local ROWS = {
   },
   {
     name = "placements", of = "parameter", reader = always(placements.read),
-    store = placements.store, on_reference = { value = nil },
+    store = placements.store, moves = true, on_reference = { value = nil },
     text = placements.text, json = placements.json, rare = true,
     cost = function(c) return { gathered = c.gathered, kept = { parameters = c.parameters } } end,
   },
@@ -258,15 +259,12 @@ end
 policies.all = ROWS
 ---Those that are options of ms.fully_shard.
 policies.options = where(function(row) return not row.no_option end)
----Those that ms.set_rules can change.
+---Those that ms.set_rules can change where the state is.
 policies.changeable = where(function(row) return row.set ~= nil end)
+---Those that it can change by moving the state.
+policies.moving = where(function(row) return row.moves end)
 ---Those that the reference of `moonshard check` drops.
 policies.dropped = where(function(row) return row.on_reference ~= nil end)
----@param name string
----@return moonshard.PolicyRow
-function policies.row(name)
-  return where(function(row) return row.name == name end)[1]
-end
 ---All in the order of explain's sections.
 policies.shown = {}
 for _, of in ipairs({ "unit", "module", "parameter" }) do

@@ -28,26 +28,24 @@ local world = require("moonshard.distributed.world")
 ---@field groups table? the optimizer's; {} for none
 ---@field weight_decay number? for parameters without one from a group
 
-local SPECS = policies.add_specs(policies.changeable, {
-  placements = { "any" }, sequence_parallel = { "boolean" },
-  lr = { "number|function" }, groups = { "table" }, weight_decay = { "number" },
-})
+local SPECS = policies.add_specs(policies.changeable, policies.add_specs(policies.moving, {
+  sequence_parallel = { "boolean" }, lr = { "number|function" }, groups = { "table" }, weight_decay = { "number" },
+}))
 
 local MOST_RULE_SETS = 16 -- with cached plans
 
 local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
 
--- What new placements replace.
+-- What a change that moves the state replaces.
 local OF_SESSION = { "rules", "kept_rules", "execs", "graphs", "train_exec" }
-
-local PLACEMENTS = policies.row("placements")
 
 -- ---- the current rules, and restoring them -----------------------------------------------------------------------
 
 local function remember(self)
   local sharding, optimizer = self.sharding, self.optimizer
   local before = { warnings = sharding.warnings, decisions = {}, settings = {}, handle = sharding:handle(),
-    placements = sharding.decisions.placements, sequence_parallel = sharding.sequence_parallel }
+    sequence_parallel = sharding.sequence_parallel }
+  for _, row in ipairs(policies.moving) do before.decisions[row.name] = sharding.decisions[row.name] end
   for _, name in ipairs(OF_SESSION) do before[name] = self[name] end
   for _, row in ipairs(policies.changeable) do
     before.decisions[row.name] = sharding.decisions[row.name]
@@ -59,8 +57,11 @@ end
 
 local function restore(self, before)
   local sharding, optimizer, handle = self.sharding, self.optimizer, before.handle
-  sharding.built, sharding.warnings, sharding.decisions.placements = handle, before.warnings, before.placements
-  policies.store(sharding, PLACEMENTS)
+  sharding.built, sharding.warnings = handle, before.warnings
+  for _, row in ipairs(policies.moving) do
+    sharding.decisions[row.name] = before.decisions[row.name]
+    policies.store(sharding, row)
+  end
   engine_model.set_sequence_parallel(sharding, handle, before.sequence_parallel)
   for _, name in ipairs(OF_SESSION) do self[name] = before[name] end
   for _, row in ipairs(policies.changeable) do
@@ -76,14 +77,14 @@ end
 
 -- ---- the new rules -----------------------------------------------------------------------------------------------
 
-local function check_movable(self)
+local function check_movable(self, name)
   if self.averaged then
-    errors.invalid("ms.set_rules: train:with_ema has replaced the weights by the averages: change placements after it "
-      .. "returns")
+    errors.invalid("ms.set_rules: train:with_ema has replaced the weights by the averages: change %s after it returns",
+      name)
   end
   if self.sharding.local_sync then
-    errors.invalid("ms.set_rules: with replicate_sync the weights of replicas differ, so placements cannot change: "
-      .. "save a checkpoint, and resume from it under the new ones")
+    errors.invalid("ms.set_rules: with replicate_sync the weights of replicas differ, so %s cannot change: save a "
+      .. "checkpoint, and resume from it under the new rules", name)
   end
 end
 
@@ -93,7 +94,9 @@ local function check(self, given)
     if row.setting and type(given[row.name]) == "number" then row.setting.check("ms.set_rules", given[row.name]) end
   end
   if given.weight_decay then optim.check_weight_decay("ms.set_rules", given.weight_decay) end
-  if given.placements ~= nil then check_movable(self) end
+  for _, row in ipairs(policies.moving) do
+    if given[row.name] ~= nil then check_movable(self, row.name) end
+  end
   for _, name in ipairs(OF_OPTIMIZER) do
     if given[name] ~= nil and not self.optimizer then
       errors.invalid("ms.set_rules: %s belongs to an optimizer, and the model has none yet: make its trainer first",
@@ -155,11 +158,17 @@ local function keep_plans(self)
   end
 end
 
--- Graphs and plans of other placements are not kept.
-local function place(self, given)
-  local sharding = self.sharding
-  policies.decide_one(sharding, PLACEMENTS, given)
-  policies.store(sharding, PLACEMENTS)
+-- What decides who owns which elements. Graphs and plans of the old division are not kept.
+local function divide(self, given)
+  local sharding, changes = self.sharding, false
+  for _, row in ipairs(policies.moving) do
+    if given[row.name] ~= nil then
+      policies.decide_one(sharding, row, given[row.name])
+      policies.store(sharding, row)
+      changes = true
+    end
+  end
+  if not changes then return end
   sharding:rebuild()
   self.execs, self.graphs, self.kept_rules = {}, {}, {}
 end
@@ -176,7 +185,7 @@ local function take(self, given)
   if reference.active then given = reference.rules(given) end
   local sharding, optimizer = self.sharding, self.optimizer
   sharding.warnings = {}
-  if given.placements ~= nil then place(self, given.placements) end
+  divide(self, given)
   if given.sequence_parallel ~= nil then set_sequence_parallel(self, given.sequence_parallel) end
   local handle = sharding:handle()
   for _, row in ipairs(policies.changeable) do
