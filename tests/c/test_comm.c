@@ -3,18 +3,23 @@
  * Sources are overwritten with the next round's values as soon as an operation says it is done, and ranks pause at
  * random: a peer that still reads, or reads too early, gets wrong numbers.
  */
+#include <math.h>
+
 #include "tests/c/support/check.h"
 #include "tests/c/support/collective.h"
 
 typedef struct collective_case {
-  int kind, src_dtype, dst_dtype, accumulate, in_place;
+  int kind, src_dtype, dst_dtype, accumulate, in_place, largest;
   int64_t count;
   arena *memory;
 } collective_case;
 
 static float expected_sum(const collective_case *c, int ranks, int round, int64_t i) {
   float sum = rounded(value_of(0, round, i), c->src_dtype);
-  for (int p = 1; p < ranks; p++) sum += rounded(value_of(p, round, i), c->src_dtype);
+  for (int p = 1; p < ranks; p++) {
+    const float x = rounded(value_of(p, round, i), c->src_dtype);
+    sum = !c->largest ? sum + x : x > sum ? x : sum;
+  }
   return sum;
 }
 
@@ -113,7 +118,7 @@ static int run_case(ms_world *world, void *context) {
                          .dst_dtype = c->dst_dtype,
                          .accumulate = c->accumulate,
                          .shared = b.shared};
-    ms_coll coll = {.kind = c->kind, .parts = 1, .part = &part, .label = "layers.0"};
+    ms_coll coll = {.kind = c->kind, .largest = c->largest, .parts = 1, .part = &part, .label = "layers.0"};
     dawdle(&seed);
     if (c->kind == MS_COLL_ALL_GATHER) MS_GOTO(round_gather(&b, &coll, &part));
     else if (c->kind == MS_COLL_BROADCAST) MS_GOTO(round_broadcast(&b, &coll, &part));
@@ -139,17 +144,19 @@ static void for_all_cases(void (*run)(int, rank_body *, void *)) {
   for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
       for (int types = 0; types < 4; types++)
-        for (int variant = 0; variant < 3; variant++)
+        for (int variant = 0; variant < 5; variant++)
           for (size_t n = 0; n < sizeof counts / sizeof *counts; n++) {
             collective_case c = {.kind = kinds[k],
                                  .src_dtype = types & 1,
                                  .dst_dtype = types >> 1,
                                  .accumulate = variant == 1,
-                                 .in_place = variant == 2,
+                                 .in_place = variant == 2 || variant == 4,
+                                 .largest = variant >= 3,
                                  .count = counts[n],
                                  .memory = memory};
             int sums = c.kind == MS_COLL_REDUCE_SCATTER || c.kind == MS_COLL_ALL_REDUCE;
             if (variant && !sums) continue;
+            if (c.largest && c.kind != MS_COLL_ALL_REDUCE) continue;
             if (c.accumulate && c.dst_dtype != MS_F32) continue;
             if (c.in_place && c.src_dtype != c.dst_dtype) continue;
             run(ranks, run_case, &c);
@@ -170,6 +177,35 @@ static void every_kind_with_ranks_as_processes(void **state) {
   for_all_cases(run_ranks_as_processes);
 }
 
+static int takes_the_largest(ms_world *world, void *context) {
+  const collective_case *c = context;
+  const float mine[2] = {ms_world_rank(world) ? 3 : NAN, (float)-ms_world_rank(world)};
+  ms_comm *comm = NULL;
+  void *shared[2] = {c->memory->rank[0], c->memory->rank[1]};
+  float got[2] = {0};
+  int rc;
+  ms_coll_part part = {.count = 2, .src_dtype = MS_F32, .dst_dtype = MS_F32, .shared = shared, .dst = got};
+  ms_coll coll = {.kind = MS_COLL_ALL_REDUCE, .largest = 1, .parts = 1, .part = &part, .label = "layers.0"};
+  MS_GOTO(open_world_comm(world, 0, &comm));
+  memcpy(shared[ms_world_rank(world)], mine, sizeof mine);
+  MS_GOTO(complete(comm, &coll));
+  EXPECT(isnan(got[0]), "the largest of NaN and 3 is %g", (double)got[0]);
+  EXPECT(got[1] == 0, "the largest of 0 and -1 is %g", (double)got[1]);
+  coll.kind = MS_COLL_REDUCE_SCATTER;
+  EXPECT(ms_comm_start(comm, &coll) == MS_EINVAL, "only an all_reduce takes the largest");
+fail:
+  ms_comm_close(comm);
+  return rc;
+}
+
+static void the_largest_of_a_NaN_is_NaN(void **state) {
+  arena *memory = share_memory(sizeof *memory);
+  collective_case c = {.memory = memory};
+  (void)state;
+  run_ranks_as_threads(2, takes_the_largest, &c);
+  unshare_memory(memory, sizeof *memory);
+}
+
 static void bytes_follow_the_ring_formulas(void **state) {
   (void)state;
   ms_coll_part part[2] = {{.count = 100, .src_dtype = MS_F32, .dst_dtype = MS_BF16}, {.count = 12}};
@@ -183,6 +219,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(every_kind_with_ranks_as_threads),
       TEST(every_kind_with_ranks_as_processes),
+      TEST(the_largest_of_a_NaN_is_NaN),
       TEST(bytes_follow_the_ring_formulas),
   };
   return cmocka_run_group_tests_name("comm", tests, NULL, NULL);

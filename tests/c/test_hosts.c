@@ -17,7 +17,7 @@ enum { PARTS = 4 };
 
 /* One kind of operation with one choice of everything else. */
 typedef struct hosts_case {
-  int kind, src_dtype, dst_dtype, accumulate, in_place, sliced;
+  int kind, src_dtype, dst_dtype, accumulate, in_place, sliced, largest;
   int64_t count[PARTS]; /* of the parts */
 } hosts_case;
 
@@ -66,6 +66,8 @@ static void fill(void *array, int dtype, int64_t n, int rank, int round) {
   }
 }
 
+static float joined(const hosts_case *c, float a, float b) { return !c->largest ? a + b : a > b ? a : b; }
+
 /* The documented order: ranks of a host, rounded to the sources' type; then hosts. */
 static float reference(const runner *r, const hosts_case *c, int64_t i) {
   const ms_hosts_shape *shape = &r->shape;
@@ -73,9 +75,9 @@ static float reference(const runner *r, const hosts_case *c, int64_t i) {
   for (int host = 0; host < shape->hosts; host++) {
     float here = rounded(value_of(shape->member[shape->first[host]], r->round, i), c->src_dtype);
     for (int m = shape->first[host] + 1; m < shape->first[host + 1]; m++)
-      here += rounded(value_of(shape->member[m], r->round, i), c->src_dtype);
+      here = joined(c, here, rounded(value_of(shape->member[m], r->round, i), c->src_dtype));
     here = rounded(here, c->src_dtype);
-    sum = host ? sum + here : here;
+    sum = host ? joined(c, sum, here) : here;
   }
   return sum;
 }
@@ -178,8 +180,13 @@ static void expect_bytes(runner *r, const ms_coll *coll) {
 static int run_case(runner *r, const hosts_case *c) {
   r->round++;
   prepare(r, c);
-  ms_coll coll = {
-      .kind = c->kind, .sliced = c->sliced, .parts = PARTS, .part = r->part, .root = ROOT, .label = "layers.0"};
+  ms_coll coll = {.kind = c->kind,
+                  .sliced = c->sliced,
+                  .largest = c->largest,
+                  .parts = PARTS,
+                  .part = r->part,
+                  .root = ROOT,
+                  .label = "layers.0"};
   if (!c->sliced) expect_bytes(r, &coll);
   MS_TRY(ms_comm_start(r->comm, &coll));
   MS_TRY(ms_comm_wait(r->comm));
@@ -223,6 +230,9 @@ static int run_kinds(runner *r, int types, const int64_t *count) {
     hosts_case other = c;
     other.accumulate = 1;
     if (sums && c.dst_dtype == MS_F32) MS_TRY(run_case(r, &other));
+    other = c;
+    other.largest = 1;
+    if (c.kind == MS_COLL_ALL_REDUCE) MS_TRY(run_case(r, &other));
     other = c;
     other.in_place = 1;
     if (c.kind == MS_COLL_ALL_REDUCE && c.src_dtype == c.dst_dtype) MS_TRY(run_case(r, &other));

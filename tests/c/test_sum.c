@@ -8,9 +8,11 @@
 
 /* A copy of the file under other names, to reach the variants that this processor would not choose. */
 #define ms_sum_arrays copied_shm_sum
+#define ms_max_arrays copied_shm_max
 #define ms_copy_arrays copied_shm_copy
 #include "comm/collectives/sum.c"
 #undef ms_sum_arrays
+#undef ms_max_arrays
 #undef ms_copy_arrays
 
 void ms_sum_arrays(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype,

@@ -19,7 +19,7 @@ enum { ALL_GATHER = 1, REDUCE_SCATTER, ALL_REDUCE };
 typedef struct work {
   struct ncclComm *comm;
   cudaStream_t stream;
-  int kind, dtype;
+  int kind, dtype, op;
   const char *from;
   char *to;
   size_t count;
@@ -53,11 +53,16 @@ static void write_element(char *data, int dtype, size_t i, float value) {
   ((uint16_t *)(void *)data)[i] = (uint16_t)(bits >> 16);
 }
 
-/* Sums elements [0, n) of all ranks' contributions to the round, from byte `at` on, in the order of ranks. */
-static void sum(const struct ncclComm *comm, size_t at, char *to, int dtype, size_t n) {
+/* Sums elements [0, n) of all ranks' contributions to the round, from byte `at` on, in the order of ranks, or takes the
+ * largest. */
+static void sum(const struct ncclComm *comm, size_t at, char *to, int dtype, int op, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    float total = 0;
-    for (int p = 0; p < comm->size; p++) total += read_element(comm->memory->round[p] + at, dtype, i);
+    float total = read_element(comm->memory->round[0] + at, dtype, i);
+    for (int p = 1; p < comm->size; p++) {
+      const float x = read_element(comm->memory->round[p] + at, dtype, i);
+      if (op == MS_NCCL_SUM) total += x;
+      else if (x > total || x != x) total = x;
+    }
     write_element(to, dtype, i, total);
   }
 }
@@ -72,8 +77,8 @@ static int do_round(const work *w, size_t first, size_t n) {
       memcpy(mine + (size_t)p * n * size, w->from + ((size_t)p * w->count + first) * size, n * size);
   else memcpy(mine, w->from + first * size, n * size);
   if (emulated_nccl_barrier(comm)) return 1;
-  if (w->kind == REDUCE_SCATTER) sum(comm, (size_t)comm->rank * n * size, w->to + first * size, w->dtype, n);
-  if (w->kind == ALL_REDUCE) sum(comm, 0, w->to + first * size, w->dtype, n);
+  if (w->kind == REDUCE_SCATTER) sum(comm, (size_t)comm->rank * n * size, w->to + first * size, w->dtype, w->op, n);
+  if (w->kind == ALL_REDUCE) sum(comm, 0, w->to + first * size, w->dtype, w->op, n);
   for (int p = 0; w->kind == ALL_GATHER && p < comm->size; p++)
     memcpy(w->to + ((size_t)p * w->count + first) * size, comm->memory->round[p], n * size);
   return emulated_nccl_barrier(comm);
@@ -82,7 +87,8 @@ static int do_round(const work *w, size_t first, size_t n) {
 /* Ranks that issue different collectives would hang on GPUs; here they get an error. */
 static int agree(const work *w) {
   struct ncclComm *comm = w->comm;
-  uint64_t mine = ((uint64_t)w->kind << 56 | (uint64_t)w->dtype << 48 | w->count) ^ (uint64_t)w->at << 20;
+  uint64_t mine =
+      ((uint64_t)w->kind << 56 | (uint64_t)w->dtype << 48 | (uint64_t)w->op << 44 | w->count) ^ (uint64_t)w->at << 20;
   comm->memory->signature[comm->rank] = mine;
   if (emulated_nccl_barrier(comm)) return 1;
   int differs = 0;
@@ -220,7 +226,13 @@ int ncclReduceScatter(const void *from, void *to, size_t count, int dtype, int o
 
 int ncclAllReduce(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm, cudaStream_t stream) {
   if (emulated_fails("ncclAllReduce")) return INTERNAL;
-  if (op != MS_NCCL_SUM || !is_summed(dtype)) return INVALID_ARGUMENT;
-  return add((work){
-      .comm = comm, .stream = stream, .kind = ALL_REDUCE, .dtype = dtype, .from = from, .to = to, .count = count});
+  if ((op != MS_NCCL_SUM && op != MS_NCCL_MAX) || !is_summed(dtype)) return INVALID_ARGUMENT;
+  return add((work){.comm = comm,
+                    .stream = stream,
+                    .kind = ALL_REDUCE,
+                    .dtype = dtype,
+                    .op = op,
+                    .from = from,
+                    .to = to,
+                    .count = count});
 }

@@ -129,6 +129,9 @@ static int check_part(const ms_comm *comm, const ms_coll *coll, const ms_coll_pa
   if (sums && part->accumulate && !ms_dtype_may(part->dst_dtype, MS_DTYPE_SUM))
     return MS_FAIL(MS_EDTYPE, "%s %s: can accumulate only in f32, not in %s", kind, label,
                    ms_dtype_name(part->dst_dtype));
+  if (coll->largest && (coll->kind != MS_COLL_ALL_REDUCE || part->accumulate))
+    return MS_FAIL(MS_EINVAL, "%s %s: only an all_reduce that does not accumulate takes the largest number", kind,
+                   label);
   if (coll->kind != MS_COLL_ALL_REDUCE || part->dst != part->shared[comm->me] || !part->count) return MS_OK;
   if (part->accumulate || part->src_dtype != part->dst_dtype)
     return MS_FAIL(MS_EINVAL, "%s %s: in place, it cannot accumulate or change the element type", kind, label);

@@ -72,6 +72,7 @@ typedef struct ms_coll {
   int kind;     /* enum ms_coll_kind */
   int replicas; /* all_gather, reduce_scatter, all_reduce: R, or 0 */
   int sliced;   /* reduce_scatter, all_reduce; a reduce_scatter with replicas always is */
+  int largest;  /* all_reduce: 1: the largest of the ranks' numbers instead of their sum; NaN if one of them is NaN */
   int parts;
   const ms_coll_part *part; /* lives as long as the operation */
   int root;                 /* broadcast: group rank; send, recv: the peer's group rank */

@@ -27,7 +27,8 @@ int ms_hosts_sign(ms_hosts_lane *lane, const ms_coll *coll) {
   memset(mine, 0, sizeof *mine);
   mine->kind = coll->kind;
   mine->parts = coll->parts;
-  mine->layout = ms_hash_int(ms_hash_int(MS_HASH_INIT, coll->sliced), coll->kind == MS_COLL_BROADCAST ? coll->root : 0);
+  mine->layout = ms_hash_int(ms_hash_int(MS_HASH_INIT, coll->sliced | coll->largest << 1),
+                             coll->kind == MS_COLL_BROADCAST ? coll->root : 0);
   for (int i = 0; i < coll->parts; i++) {
     mine->elements += coll->part[i].count;
     mine->layout = ms_hash_int(ms_hash_int(mine->layout, coll->part[i].count), ms_hosts_wire_dtype(coll, i));

@@ -25,17 +25,18 @@ static void gather(int size, int me, const ms_coll *coll, const ms_coll_part *pa
   ms_copy_arrays(to, part->dst_dtype, from, part->src_dtype, count);
 }
 
-/* Sums elements [first, first + count) of all sources into dst. */
-static void sum_range(int size, const ms_coll_part *part, int64_t first, int64_t count, void *const *dst, int n_dst,
-                      int dst_dtype, int accumulate) {
+/* Sums elements [first, first + count) of all sources into dst, or takes the largest. */
+static void sum_range(int size, int largest, const ms_coll_part *part, int64_t first, int64_t count, void *const *dst,
+                      int n_dst, int dst_dtype, int accumulate) {
   const void *source[MS_MAX_LOCAL_RANKS];
   int64_t offset = first * ms_dtype_size(part->src_dtype);
   for (int p = 0; p < size; p++) source[p] = (const char *)part->shared[p] + offset;
-  ms_sum_arrays(dst, n_dst, dst_dtype, source, size, part->src_dtype, count, accumulate);
+  if (largest) ms_max_arrays(dst, n_dst, dst_dtype, source, size, part->src_dtype, count);
+  else ms_sum_arrays(dst, n_dst, dst_dtype, source, size, part->src_dtype, count, accumulate);
 }
 
 /* Sums this rank's slice of all sources; stores the sum into every rank's source (push), or only into its own. */
-static void sum_slice(int size, int me, const ms_coll_part *part, enum ms_move_way way) {
+static void sum_slice(int size, int me, int largest, const ms_coll_part *part, enum ms_move_way way) {
   int64_t first, count = ms_slice(part->count, size, me, &first);
   if (!count) return;
   void *target[MS_MAX_LOCAL_RANKS];
@@ -43,13 +44,13 @@ static void sum_slice(int size, int me, const ms_coll_part *part, enum ms_move_w
   for (int p = 0; p < size; p++)
     if (way == MS_MOVE_PUSH || p == me)
       target[targets++] = (char *)part->shared[p] + first * ms_dtype_size(part->src_dtype);
-  sum_range(size, part, first, count, target, targets, part->src_dtype, 0);
+  sum_range(size, largest, part, first, count, target, targets, part->src_dtype, 0);
 }
 
 /* Sums the elements that only this rank receives: its chunk or the whole buffer, or its slice of that. */
 static void sum_own(int size, const ms_coll *coll, const ms_coll_part *part, int64_t begin) {
   const int64_t first = coll->sliced ? part->first : 0, n = coll->sliced ? part->n : part->count;
-  if (n) sum_range(size, part, begin + first, n, &part->dst, 1, part->dst_dtype, part->accumulate);
+  if (n) sum_range(size, coll->largest, part, begin + first, n, &part->dst, 1, part->dst_dtype, part->accumulate);
 }
 
 static void reduce_scatter(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
@@ -60,7 +61,7 @@ static void reduce_scatter(int size, int me, const ms_coll *coll, const ms_coll_
 static void all_reduce(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
   enum ms_move_way way = ms_move_way(size, me, coll, part);
   if (way == MS_MOVE_DIRECT) sum_own(size, coll, part, 0);
-  else sum_slice(size, me, part, way);
+  else sum_slice(size, me, coll->largest, part, way);
 }
 
 void ms_move_share(int size, int me, const ms_coll *coll) {

@@ -121,6 +121,22 @@ void ms_sum_arrays(void *const *dst, int n_dst, int dst_dtype, const void *const
   sum(&s, n);
 }
 
+static float larger(float a, float b) { return b > a || b != b ? b : a; }
+
+/* Maxima are of few numbers, such as one a row, so one loop is enough. */
+void ms_max_arrays(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype,
+                   int64_t n) {
+  const int src_bf16 = src_dtype == MS_BF16;
+  for (int64_t i = 0; i < n; i++) {
+    float most = load_one(src[0], src_bf16, i);
+    for (int p = 1; p < n_src; p++) most = larger(most, load_one(src[p], src_bf16, i));
+    for (int d = 0; d < n_dst; d++) {
+      if (dst_dtype == MS_BF16) ((ms_bf16 *)dst[d])[i] = ms_f32_to_bf16(most);
+      else ((float *)dst[d])[i] = most;
+    }
+  }
+}
+
 void ms_copy_arrays(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n) {
   if (dst_dtype != src_dtype) {
     ms_sum_arrays(&dst, 1, dst_dtype, &src, 1, src_dtype, n, 0);

@@ -17,5 +17,8 @@ void ms_copy_arrays(void *dst, int dst_dtype, const void *src, int src_dtype, in
  * of the n_dst arrays [n] of f32 or bf16. A dst can be one of the src arrays, but must not overlap them otherwise. */
 void ms_sum_arrays(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype,
                    int64_t n, int accumulate);
+/* The same with the largest element instead of the sum; NaN where one of them is NaN. */
+void ms_max_arrays(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype,
+                   int64_t n);
 
 #endif

@@ -150,8 +150,9 @@ static int issue(ms_device_comm *comm, cudaStream_t stream, int kind, const ms_d
   if (kind == MS_DEVICE_REDUCE_SCATTER)
     return NCCL(comm, "ncclReduceScatter",
                 nccl->reduce_scatter(part->from, part->to, count, dtype, MS_NCCL_SUM, comm->comm, stream));
+  const int reduction = kind == MS_DEVICE_ALL_REDUCE_MAX ? MS_NCCL_MAX : MS_NCCL_SUM;
   return NCCL(comm, "ncclAllReduce",
-              nccl->all_reduce(part->from, part->to, count, dtype, MS_NCCL_SUM, comm->comm, stream));
+              nccl->all_reduce(part->from, part->to, count, dtype, reduction, comm->comm, stream));
 }
 
 int ms_cuda_collective(ms_device *device, ms_device_comm *comm, ms_device_stream *stream, int kind, int parts,

@@ -115,7 +115,7 @@ int ms_nccl_dtype(int dtype, int *number) {
   #include <nccl.h>
 
 _Static_assert((int)ncclSuccess == (int)MS_NCCL_SUCCESS && (int)ncclInProgress == (int)MS_NCCL_IN_PROGRESS, "results");
-_Static_assert((int)ncclSum == (int)MS_NCCL_SUM, "operations");
+_Static_assert((int)ncclSum == (int)MS_NCCL_SUM && (int)ncclMax == (int)MS_NCCL_MAX, "operations");
 _Static_assert((int)ncclFloat32 == (int)MS_NCCL_FLOAT32 && (int)ncclBfloat16 == (int)MS_NCCL_BFLOAT16, "types");
 _Static_assert(sizeof(ncclUniqueId) == sizeof(ms_nccl_id), "ids");
 _Static_assert(offsetof(ncclConfig_t, blocking) == offsetof(ms_nccl_config, blocking), "config: blocking");

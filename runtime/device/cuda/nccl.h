@@ -17,7 +17,7 @@ typedef struct ms_nccl_id {
 } ms_nccl_id;
 
 enum { MS_NCCL_SUCCESS = 0, MS_NCCL_IN_PROGRESS = 7 };
-enum { MS_NCCL_SUM = 0 };
+enum { MS_NCCL_SUM = 0, MS_NCCL_MAX = 2 };
 enum { MS_NCCL_UINT8 = 1, MS_NCCL_INT32 = 2, MS_NCCL_FLOAT32 = 7, MS_NCCL_BFLOAT16 = 9 };
 
 /* ncclConfig_t of NCCL 2.28. The library learns from size and version which fields are present; those of 2.18.5 end
