@@ -157,6 +157,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
   *coll = (ms_coll){.kind = from->kind,
                     .replicas = from->replicas,
                     .sliced = from->sliced,
+                    .largest = from->largest,
                     .parts = parts,
                     .part = &phase->part[phase->parts],
                     .label = source->scope};

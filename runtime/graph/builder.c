@@ -135,6 +135,13 @@ static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs,
   return MS_OK;
 }
 
+/* The nodes but those that a recipe has only where a mesh has their dimension: masks do not depend on the mesh. */
+static int nodes_on_any_mesh(const ms_graph *graph) {
+  int n = 0;
+  for (int i = 0; i < graph->n_nodes; i++) n += !(ms_op_row_of(graph->nodes[i].op)->flags & MS_OP_COLLECTIVE);
+  return n;
+}
+
 /* Replaces stream 0 by a new stream, because two dropouts must not drop the same elements, and sets the rows that key
  * the mask. */
 static int settle_mask(const ms_graph *graph, const char *op, const ms_value *x, ms_attrs *attrs) {
@@ -143,7 +150,7 @@ static int settle_mask(const ms_graph *graph, const char *op, const ms_value *x,
                    "%s: the rows of the batch are no longer contiguous on one axis of its input, so "
                    "its mask would depend on the mesh; apply it before rows are split or mixed",
                    op);
-  if (!attrs->i[0]) attrs->i[0] = graph->n_nodes + 1;
+  if (!attrs->i[0]) attrs->i[0] = nodes_on_any_mesh(graph) + 1;
   attrs->i[1] = x->rows.outer, attrs->i[2] = x->rows.rows, attrs->i[3] = x->rows.first;
   return MS_OK;
 }

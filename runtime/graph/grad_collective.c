@@ -20,7 +20,7 @@ int ms_grad_all_reduce(ms_graph *graph, int node, const int *dy, const int *need
   return MS_OK;
 }
 
-int ms_grad_copy(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+int ms_grad_copy_to(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   const ms_attrs attrs = {.i = {graph->nodes[node].attrs.i[0], graph->nodes[node].attrs.i[1]}};
   return ms_emit_unary(graph, MS_OP_all_reduce, dy[0], &attrs, &dx[0]);
@@ -41,6 +41,14 @@ int ms_grad_split(ms_graph *graph, int node, const int *dy, const int *needs, in
   (void)needs;
   const int op = graph->nodes[node].attrs.i[4] ? MS_OP_unsplit : MS_OP_all_gather;
   return emit_across(graph, op, node, 0, dy[0], &dx[0]);
+}
+
+/* Each rank's x went to the rank `by` places behind it, from which the gradient comes back. */
+int ms_grad_shift(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  (void)needs;
+  ms_attrs back = graph->nodes[node].attrs;
+  back.i[2] = -back.i[2];
+  return ms_emit_unary(graph, MS_OP_shift, dy[0], &back, &dx[0]);
 }
 
 int ms_grad_unvary(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {

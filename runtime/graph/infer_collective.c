@@ -17,10 +17,19 @@ static int check_own_axis(const ms_node *node, const ms_value_info *x, int slot,
 }
 
 static int check_divides(const ms_node *node, const ms_value_info *x, int axis, int64_t divisor) {
-  char text[MS_SHAPE_TEXT];
+  char text[MS_SHAPE_TEXT], near[MS_SIZES_TEXT] = "";
   if (divisor >= 1 && x->dims[axis] % divisor == 0) return MS_OK;
-  return MS_FAIL(MS_ESHAPE, "%s: axis %d of %s must be a multiple of %" PRId64, ms_node_name(node), axis,
-                 ms_shape_text(x, text), divisor);
+  if (divisor >= 1) ms_sizes_near(x->dims[axis], divisor, near);
+  return MS_FAIL(MS_ESHAPE, "%s: axis %d of %s must be a multiple of %" PRId64 "%s%s", ms_node_name(node), axis,
+                 ms_shape_text(x, text), divisor, near[0] ? "; " : "", near);
+}
+
+/* Only what can be summed has a sum or a maximum over ranks. */
+int ms_infer_all_reduce(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_ranks(node));
+  MS_TRY(ms_check_float(node, &in[0], "x"));
+  out[0] = in[0];
+  return MS_OK;
 }
 
 /* A part becomes the whole of its axis. */
@@ -43,6 +52,43 @@ int ms_infer_split(const ms_node *node, const ms_value_info *in, ms_value_info *
   out[0] = in[0];
   out[0].dims[axis] /= node->attrs.i[1];
   return MS_OK;
+}
+
+int ms_infer_reduce_scatter(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_float(node, &in[0], "x"));
+  return ms_infer_split(node, in, out);
+}
+
+static int check_local_kind(const ms_node *node) {
+  const int64_t kind = node->attrs.i[3];
+  if (kind >= MS_LOCAL_REPLICATE && kind <= MS_LOCAL_PARTIAL) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "%s: there is no kind %" PRId64 " (enum ms_local_kind)", ms_node_name(node), kind);
+}
+
+/* What each rank has of a value; from_local: the value of which each has this. */
+static int infer_border(const ms_node *node, const ms_value_info *in, ms_value_info *out, int enters) {
+  const int64_t ranks = node->attrs.i[1];
+  int axis;
+  MS_TRY(check_ranks(node));
+  MS_TRY(check_local_kind(node));
+  out[0] = in[0];
+  if (node->attrs.i[3] != MS_LOCAL_SHARD) return MS_OK;
+  MS_TRY(check_own_axis(node, &in[0], 2, &axis));
+  if (!enters) {
+    out[0].dims[axis] *= ranks;
+    return MS_OK;
+  }
+  MS_TRY(check_divides(node, &in[0], axis, ranks));
+  out[0].dims[axis] /= ranks;
+  return MS_OK;
+}
+
+int ms_infer_to_local(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  return infer_border(node, in, out, 1);
+}
+
+int ms_infer_from_local(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  return infer_border(node, in, out, 0);
 }
 
 int ms_infer_all_to_all(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

@@ -105,15 +105,17 @@ static int make_local(ms_walk *w, const ms_placed_node *c, const int *in) {
 }
 
 static void place_outputs(ms_walk *w, const ms_placed_node *c) {
-  int wanted = 0, fixed = 1;
+  int wanted = 0, fixed = 1, by_hand = 0;
   for (int i = 0; i < c->node->inputs; i++) {
     wanted |= ms_walk_input(w, c, i)->wanted;
     fixed &= ms_walk_input(w, c, i)->fixed;
+    by_hand |= ms_walk_input(w, c, i)->by_hand;
   }
   for (int o = 0; o < c->node->outputs; o++) {
     ms_placed_value *placed = &w->values[c->node->out[o]];
     placed->wanted = wanted && ms_is_float(c->out[o].dtype);
     placed->fixed = (unsigned char)fixed;
+    placed->by_hand = (unsigned char)by_hand;
     placed->settled = c->settled && c->makes[o].kind == MS_SHARD;
     placed->hidden = c->divided && c->axes.statistics >> o & 1;
     placed->place = !placed->wanted && c->makes[o].kind == MS_REPLICATE ? invariant : c->makes[o];
@@ -168,7 +170,8 @@ static int place_nodes(ms_walk *w) {
     const ms_node *node = &w->traced->nodes[n];
     const int is_hint = node->op == MS_OP_redistribute && node->attrs.i[0] == w->spec->dim;
     int rc = ms_graph_set_scope(local, node->scope);
-    if (!rc) rc = is_hint ? redistribute(w, node) : place_node(w, node);
+    if (!rc && is_hint) rc = redistribute(w, node);
+    else if (!rc) rc = ms_walk_crosses(w, node) ? ms_walk_cross(w, node) : place_node(w, node);
     if (rc) return ms_graph_in_scope(local, rc);
   }
   return MS_OK;

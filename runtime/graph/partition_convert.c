@@ -2,7 +2,7 @@
  * backward.
  *
  *   from        to          forward                         backward
- *   invariant   replicate   copy                            all_reduce
+ *   invariant   replicate   copy_to                         all_reduce
  *   invariant   shard       split                           all_gather
  *   replicate   invariant   unvary                          times 1 / ranks
  *   replicate   shard       split                           zeros around the part
@@ -29,7 +29,7 @@ typedef struct step {
 } step;
 
 static const step steps[] = {
-    {MS_INVARIANT, MS_REPLICATE, MS_OP_copy, MS_OP_all_reduce, 0},
+    {MS_INVARIANT, MS_REPLICATE, MS_OP_copy_to, MS_OP_all_reduce, 0},
     {MS_INVARIANT, MS_SHARD, MS_OP_split, MS_OP_all_gather, 0},
     {MS_REPLICATE, MS_INVARIANT, MS_OP_unvary, -1, 0},
     {MS_REPLICATE, MS_SHARD, MS_OP_split, -1, 1},
@@ -77,7 +77,7 @@ int ms_walk_record(ms_walk *w, ms_conversion conversion) {
 }
 
 /* Results of reductions are kept for backward, since all ranks would have to reduce again. */
-static int is_kept(int op) { return op == MS_OP_all_reduce || op == MS_OP_reduce_scatter || op == MS_OP_all_to_all; }
+int ms_walk_keeps(int op) { return op == MS_OP_all_reduce || op == MS_OP_reduce_scatter || op == MS_OP_all_to_all; }
 
 static int take_step(ms_walk *w, const step *s, int v, ms_placed_form source, ms_placement to, const ms_node *reader,
                      int *out) {
@@ -88,7 +88,7 @@ static int take_step(ms_walk *w, const step *s, int v, ms_placed_form source, ms
   MS_TRY(ms_graph_set_scope(local, place ? place->scope : ""));
   MS_TRY(ms_graph_emit(local, s->op, 1, &source.local, &attrs, out));
   ms_node *made = &local->nodes[local->n_nodes - 1];
-  if (place) made->region = place->region, made->recompute = place->recompute && !is_kept(s->op);
+  if (place) made->region = place->region, made->recompute = place->recompute && !ms_walk_keeps(s->op);
   if (place) made->regather = place->regather;
   return ms_walk_record(w, (ms_conversion){
                                .op = s->op,
@@ -148,6 +148,10 @@ static ms_placement between(ms_placement to) {
 
 int ms_walk_convert(ms_walk *w, int v, ms_placement to, const ms_node *reader, int *local) {
   ms_placed_value *x = &w->values[v];
+  if (x->place.kind == MS_LOCAL) {
+    *local = x->local;
+    return to.kind == MS_REPLICATE ? MS_OK : ms_walk_not_whole(w, reader);
+  }
   if (!x->wanted && to.kind == MS_REPLICATE) to.kind = MS_INVARIANT;
   const ms_placed_form *form = find_form(w, x, to);
   *local = form ? form->local : x->local;

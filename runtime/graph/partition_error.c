@@ -7,15 +7,7 @@
 #include "graph/infer.h"
 #include "graph/partition_walk.h"
 
-enum { WHAT_TEXT = 256, SIZES_TEXT = 64 };
-
-/* "9 and 12": the nearest sizes that the divisor divides. */
-static char *sizes_near(int64_t size, int64_t divisor, char *text) {
-  const int64_t below = size / divisor * divisor;
-  if (below) snprintf(text, SIZES_TEXT, "%" PRId64 " and %" PRId64 " are the nearest that do", below, below + divisor);
-  else snprintf(text, SIZES_TEXT, "%" PRId64 " is the smallest that does", divisor);
-  return text;
-}
+enum { WHAT_TEXT = 256, SIZES_TEXT = MS_SIZES_TEXT };
 
 /* "tensor (4 ranks)", or "tensor (4 ranks, in 3 blocks)" */
 static char *dimension_text(const ms_walk *w, int64_t outer, char *text) {
@@ -43,7 +35,7 @@ int ms_walk_uneven(const ms_walk *w, const char *what, const ms_value_info *x, i
   char shape[MS_SHAPE_TEXT], dimension[SIZES_TEXT], sizes[SIZES_TEXT];
   return MS_FAIL(MS_ESHAPE, "%s %s: axis %d cannot be divided over %s: its size must be a multiple of %" PRId64 "; %s",
                  what, ms_shape_text(x, shape), axis, dimension_text(w, outer, dimension), outer * w->spec->ranks,
-                 sizes_near(x->dims[axis], outer * w->spec->ranks, sizes));
+                 ms_sizes_near(x->dims[axis], outer * w->spec->ranks, sizes));
 }
 
 int ms_walk_uneven_input(const ms_walk *w, const ms_placed_node *c, int i) {
@@ -58,7 +50,7 @@ int ms_walk_uneven_input(const ms_walk *w, const ms_placed_node *c, int i) {
                        "%s: %s is divided along axis %d over %s, so axis %d of %s must be too: its size must be a "
                        "multiple of %" PRId64 "; %s",
                        ms_node_name(c->node), input_text(w, c, i, asks), p.axis, dimension_text(w, p.outer, dimension),
-                       d, input_text(w, c, k, other), divisor, sizes_near(c->in[k].dims[d], divisor, sizes));
+                       d, input_text(w, c, k, other), divisor, ms_sizes_near(c->in[k].dims[d], divisor, sizes));
   return MS_FAIL(MS_EINTERNAL, "%s: axis %d of its %s is not uneven", ms_node_name(c->node), p.axis,
                  input_text(w, c, i, asks));
 }
@@ -71,6 +63,24 @@ int ms_walk_needs_whole(const ms_walk *w, const ms_placed_node *c, int i) {
       "parameter, or none",
       ms_node_name(c->node), input_text(w, c, i, input), ms_walk_input(w, c, i)->place.axis,
       dimension_text(w, 1, dimension));
+}
+
+int ms_walk_not_whole(const ms_walk *w, const ms_node *reader) {
+  const char *name = w->spec->name;
+  return MS_FAIL(MS_EINVAL,
+                 "%s reads a value of which each rank of %s has its own: all_reduce or all_gather it, or say with "
+                 "x:from_local { %s = ... } that it is a part (ms.Shard(axis)) or a summand (\"partial\")",
+                 reader ? ms_node_name(reader) : "the loss or an output", name, name);
+}
+
+int ms_walk_not_local(const ms_walk *w, const ms_placed_node *c, int i) {
+  char input[WHAT_TEXT], place[MS_PLACEMENT_TEXT];
+  const ms_placement p = ms_walk_input(w, c, i)->place;
+  return MS_FAIL(MS_EINVAL,
+                 "%s: %s is a %s over %s, but the op computes with what each rank has: take it apart, too, with "
+                 "to_local { %s = ms.Shard(%d) }",
+                 ms_node_name(c->node), input_text(w, c, i, input), ms_placement_text(p, place), w->spec->name,
+                 w->spec->name, p.axis);
 }
 
 int ms_walk_disagree(const ms_walk *w, const ms_placed_node *c, int i, int j) {
@@ -103,7 +113,7 @@ int ms_walk_cuts(const ms_walk *w, const ms_placed_node *c) {
       MS_ESHAPE,
       "reshape: %s to %s: axis %d is divided over %s, so the size of axis %d of the result must be a multiple "
       "of %" PRId64 "; %s",
-      in, out, p.axis, dimension, axis, divisor, sizes_near(y->dims[axis], divisor, sizes));
+      in, out, p.axis, dimension, axis, divisor, ms_sizes_near(y->dims[axis], divisor, sizes));
 }
 
 int ms_walk_hidden(const ms_walk *w, const char *reader, int v) {

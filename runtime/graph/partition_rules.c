@@ -239,6 +239,7 @@ int ms_walk_decide(const ms_walk *w, ms_placed_node *c) {
   c->attrs = c->node->attrs;
   for (int i = 0; i < c->node->inputs; i++)
     if (ms_walk_input(w, c, i)->hidden) return ms_walk_hidden(w, ms_node_name(c->node), c->node->in[i]);
+  if (ms_walk_is_by_hand(w, c)) return ms_walk_decide_by_hand(w, c);
   if (c->node->op == MS_OP_reshape && is_shard(w, c, 0)) return divide_reshape(w, c);
   if (c->node->op == MS_OP_slice && is_shard(w, c, 0) && slices_blocks(w, c)) return MS_OK;
   if (ms_walk_divides_loss(w, c)) return MS_OK;

@@ -1,6 +1,7 @@
 /* partition_walk.h - one walk of the pass of partition.h: what is known of the traced graph's values, and the steps of
  * a node. partition.c walks and makes local nodes, partition_rules.c decides how a node is divided, partition_error.c
- * says why it cannot be, partition_convert.c changes placements.
+ * says why it cannot be, partition_convert.c changes placements, partition_by_hand.c follows what a recipe divides
+ * itself.
  */
 #ifndef MS_GRAPH_PARTITION_WALK_H
 #define MS_GRAPH_PARTITION_WALK_H
@@ -18,6 +19,7 @@ typedef struct ms_placed_value {
   unsigned char settled; /* 1: divided by the placements of parameters alone, and never converted for a node */
   unsigned char marked;  /* 1: its parameters were made replicate */
   unsigned char hidden;  /* 1: statistics of a divided node, which only the node's gradient reads */
+  unsigned char by_hand; /* 1: between to_local and from_local: its shape in the traced graph is a rank's */
 } ms_placed_value;
 
 /* The same value, converted. */
@@ -66,6 +68,16 @@ int ms_walk_convert(ms_walk *w, int v, ms_placement to, const ms_node *reader, i
  * have it: the heads of keys, if there are fewer than ranks. */
 int ms_walk_repeat(ms_walk *w, int v, int axis, const ms_node *reader, int *local);
 
+/* 1 when the node is one of those with which recipes divide by hand, along this dimension. */
+int ms_walk_crosses(const ms_walk *w, const ms_node *node);
+/* Such a node. */
+int ms_walk_cross(ms_walk *w, const ms_node *node);
+/* 1 when the node reads a value that is divided by hand. It is computed as it stands. */
+int ms_walk_is_by_hand(const ms_walk *w, const ms_placed_node *c);
+/* Decides takes, makes and the rest of such a node. */
+int ms_walk_decide_by_hand(const ms_walk *w, ms_placed_node *c);
+/* 1 when backward keeps the results of an op across ranks, which all ranks would have to compute again. */
+int ms_walk_keeps(int op);
 /* Adds a row to the list of conversions, in the scope of the latest node. */
 int ms_walk_record(ms_walk *w, ms_conversion conversion);
 
@@ -89,6 +101,10 @@ int ms_walk_needs_whole(const ms_walk *w, const ms_placed_node *c, int i);
 int ms_walk_disagree(const ms_walk *w, const ms_placed_node *c, int i, int j);
 /* No axis of a reshape's result is divided as its input is. */
 int ms_walk_cuts(const ms_walk *w, const ms_placed_node *c);
+/* reader, or the loss or an output if it is NULL, reads a value of which each rank has its own. */
+int ms_walk_not_whole(const ms_walk *w, const ms_node *reader);
+/* Input i of a node that is computed by hand is made of divided parameters, and does not come from to_local. */
+int ms_walk_not_local(const ms_walk *w, const ms_placed_node *c, int i);
 /* reader, an op or an output, reads statistics. */
 int ms_walk_hidden(const ms_walk *w, const char *reader, int v);
 

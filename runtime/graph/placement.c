@@ -16,7 +16,7 @@ ms_value_info ms_placement_local(const ms_value_info *x, ms_placement p, int64_t
 }
 
 char *ms_placement_text(ms_placement p, char *text) {
-  static const char *const names[] = {"invariant", "replicate", "shard", "partial"};
+  static const char *const names[] = {"invariant", "replicate", "shard", "partial", "local"};
   if (p.kind != MS_SHARD) snprintf(text, MS_PLACEMENT_TEXT, "%s", names[p.kind]);
   else if (p.outer == 1) snprintf(text, MS_PLACEMENT_TEXT, "shard of axis %d", p.axis);
   else if (p.folded) snprintf(text, MS_PLACEMENT_TEXT, "folded shard of axis %d, %" PRId64 " blocks", p.axis, p.outer);

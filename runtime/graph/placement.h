@@ -6,6 +6,7 @@
  *   replicate   each rank holds all of it, and a summand of its gradient: ranks use it for different parts of the work
  *   shard       each rank holds a part of one axis, and the gradient of that part
  *   partial     each rank holds a summand, and all of its gradient
+ *   local       each rank holds a value of its own, of the shape that the graph says, and the gradient of that
  *
  * An axis is divided in blocks: it is seen as [outer, ranks, rest], and rank r holds [:, r, :]. More than one block is
  * what merging axes leaves: where T of [B,T] is divided, the axis [B T] is divided in B blocks. All ranks hold equal
@@ -19,7 +20,7 @@
 
 #include "moonshard.h"
 
-enum ms_placement_kind { MS_INVARIANT = 0, MS_REPLICATE = 1, MS_SHARD = 2, MS_PARTIAL = 3 };
+enum ms_placement_kind { MS_INVARIANT = 0, MS_REPLICATE = 1, MS_SHARD = 2, MS_PARTIAL = 3, MS_LOCAL = 4 };
 
 typedef struct ms_placement {
   int kind;      /* enum ms_placement_kind */

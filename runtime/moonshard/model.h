@@ -94,6 +94,13 @@ enum ms_model_dim {
   MS_DIMS = 4
 };
 
+/* What each rank has of a value that a recipe takes apart with the op to_local, or puts together with from_local. */
+enum ms_local_kind {
+  MS_LOCAL_REPLICATE = 0, /* all of it */
+  MS_LOCAL_SHARD = 1,     /* its part of an axis */
+  MS_LOCAL_PARTIAL = 2    /* a summand */
+};
+
 /* What the dimensions of a mesh are for: a dimension of the mesh for each role, or -1 (default): none. */
 typedef struct ms_model_dims {
   int struct_size; /* set by ms_model_dims_default */

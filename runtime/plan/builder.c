@@ -200,6 +200,10 @@ int ms_plan_collective_of(ms_plan *plan, int phase, int stream, int kind, int di
   return ms_plan_own_scope(plan, scope, &plan->phase[phase].instr[plan->phase[phase].n - 1].scope);
 }
 
+void ms_plan_takes_largest(ms_plan *plan, int phase) {
+  plan->phase[phase].instr[plan->phase[phase].n - 1].coll->largest = 1;
+}
+
 void ms_plan_mark_local(ms_plan *plan, int phase) {
   plan->phase[phase].instr[plan->phase[phase].n - 1].of_one_rank = 1;
 }

@@ -144,7 +144,7 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
     bytes += (double)ms_numel(info) * ms_dtype_size(info->dtype);
   }
   const ms_dim_group whole = plan->model->dim[coll->dim];
-  ms_text_append(text, "%s over %s", ms_coll_name(coll->kind), whole.label);
+  ms_text_append(text, "%s%s over %s", ms_coll_name(coll->kind), coll->largest ? " max" : "", whole.label);
   if (coll->between_nodes) ms_text_append(text, " between %d nodes", coll->ranks);
   else if (coll->ranks != whole.size) ms_text_append(text, " in groups of %d", coll->ranks);
   if (coll->replicas)
@@ -262,6 +262,7 @@ static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text
     json_traffic(&coll->moved, text);
     if (coll->between_nodes) ms_text_append(text, ",\"between_nodes\":true");
     if (coll->in_flight) ms_text_append(text, ",\"in_flight\":true");
+    if (coll->largest) ms_text_append(text, ",\"max\":true");
     if (coll->replicas) ms_text_append(text, ",\"replicas\":%d,\"also_bytes\":%.0f", coll->replicas, coll->also_bytes);
   }
   ms_text_append(text, "}");

@@ -141,6 +141,7 @@ static void describe_collective(const ms_plan *plan, int phase, const ms_plan_co
   const int of_one_slice = coll->between_nodes && coll->unit >= 0; /* differs from rank to rank */
   if (of_one_slice) ms_text_append(text, " a slice");
   if (coll->in_flight) ms_text_string(text, " in flight");
+  if (coll->largest) ms_text_string(text, " max");
   for (int k = 0; k < coll->parts && !of_one_slice && coll->kind != MS_COLL_BARRIER; k++) {
     const ms_ref *shared = &coll->part[k].shared;
     ms_text_string(text, " ");

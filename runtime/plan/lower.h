@@ -51,6 +51,8 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
 /* One that is a node of the graph, over all ranks of the dimension. */
 int ms_plan_collective_of(ms_plan *plan, int phase, int stream, int kind, int dim, const char *scope,
                           const ms_plan_part *part);
+/* The all_reduce just appended takes the largest of the ranks' numbers. */
+void ms_plan_takes_largest(ms_plan *plan, int phase);
 /* Marks the kernel just appended as one whose attributes depend on this rank's place. */
 void ms_plan_mark_local(ms_plan *plan, int phase);
 /* Appends the end of a unit's collective that UPDATE leaves in flight; the caller sets `coll` when that is lowered. */

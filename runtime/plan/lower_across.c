@@ -14,7 +14,7 @@ static int is_across(const ms_node *node) {
 }
 
 int ms_across_is_alias(const ms_node *node) {
-  return is_across(node) && (node->op == MS_OP_copy || node->op == MS_OP_unvary);
+  return is_across(node) && (node->op == MS_OP_copy_to || node->op == MS_OP_unvary);
 }
 
 /* The axis of a value that an op moves is seen as [blocks, ranks, run]. */
@@ -26,7 +26,7 @@ static int64_t blocks_of(const ms_value_info *x, int axis, int64_t outer) {
 int ms_across_sends(const ms_graph *graph, const ms_node *node) {
   if (!is_across(node)) return 0;
   const ms_value_info *x = &graph->values[node->in[0]].info;
-  if (node->op == MS_OP_all_reduce) return !node->attrs.i[2];
+  if (node->op == MS_OP_all_reduce) return 1;
   return node->op == MS_OP_reduce_scatter && blocks_of(x, (int)node->attrs.i[2], node->attrs.i[3]) == 1;
 }
 
@@ -35,10 +35,12 @@ int ms_across_joins_chunks(const ms_graph *graph, const ms_node *node) {
   return blocks_of(&graph->values[node->in[0]].info, (int)node->attrs.i[2], node->attrs.i[3]) == 1;
 }
 
+/* Of the streams of shard, the one that sums gradients: weights are gathered ahead on the other, and would wait. */
 static int stream_of(int dim) {
+  int found = -1;
   for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++)
-    if (ms_stream_dim(s) == dim) return s;
-  return -1;
+    if (ms_stream_dim(s) == dim) found = s;
+  return found;
 }
 
 static ms_value_info cube(int dtype, int64_t a, int64_t b, int64_t c) {
@@ -110,7 +112,7 @@ static int take_source(ms_lowering *l, const ms_node *n, ms_ref *in) {
   ms_ref copy;
   if (l->plan->buffer[in->buffer].arena == MS_ARENA_COMM) return MS_OK;
   MS_TRY(open_buffer(l, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n, in->info, &copy));
-  MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_copy, &one_rank, 1, in, 1, &copy, n->scope, n->backward));
+  MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_copy_to, &one_rank, 1, in, 1, &copy, n->scope, n->backward));
   *in = copy;
   return MS_OK;
 }
@@ -157,8 +159,10 @@ int ms_lower_chunk(ms_lowering *l, int root, ms_place *at) {
 
 static int lower_all_reduce(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
   MS_TRY(take_source(l, n, &in));
-  return collect(l, n, MS_COLL_ALL_REDUCE,
-                 (ms_plan_part){.count = ms_numel(&in.info), .src.buffer = -1, .shared = in, .dst = out});
+  MS_TRY(collect(l, n, MS_COLL_ALL_REDUCE,
+                 (ms_plan_part){.count = ms_numel(&in.info), .src.buffer = -1, .shared = in, .dst = out}));
+  if (n->attrs.i[2]) ms_plan_takes_largest(l->plan, l->phase);
+  return MS_OK;
 }
 
 static int lower_reduce_scatter(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
@@ -205,6 +209,14 @@ static int lower_all_to_all(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref 
   return lower_cut(l, n, c, whole, out);
 }
 
+/* The ranks gather all of it, and take the part of the rank `by` places before them. */
+static int lower_shift(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
+  const int64_t ranks = n->attrs.i[1], from = (l->model->dim[n->attrs.i[0]].place - n->attrs.i[2]) % ranks;
+  ms_ref all;
+  MS_TRY(gather(l, n, in, &all));
+  return lower_cut(l, n, (cut){MS_OP_split, 1, ranks, from < 0 ? from + ranks : from, 0}, all, out);
+}
+
 int ms_across_check(const ms_model *model, const ms_graph *graph) {
   for (int i = 0; i < graph->n_nodes; i++) {
     const ms_node *n = &graph->nodes[i];
@@ -220,7 +232,8 @@ double ms_across_bytes(int op, const ms_value_info *whole, int64_t ranks) {
   static const int kinds[MS_OP_COUNT] = {[MS_OP_all_reduce] = 1 + MS_COLL_ALL_REDUCE,
                                          [MS_OP_reduce_scatter] = 1 + MS_COLL_REDUCE_SCATTER,
                                          [MS_OP_all_gather] = 1 + MS_COLL_ALL_GATHER,
-                                         [MS_OP_all_to_all] = 1 + MS_COLL_ALL_GATHER};
+                                         [MS_OP_all_to_all] = 1 + MS_COLL_ALL_GATHER,
+                                         [MS_OP_shift] = 1 + MS_COLL_ALL_GATHER};
   const int kind = kinds[op] - 1;
   const ms_coll_part part = {.count = kind == MS_COLL_ALL_REDUCE ? ms_numel(whole) : ms_numel(whole) / ranks,
                              .src_dtype = whole->dtype,
@@ -231,13 +244,14 @@ double ms_across_bytes(int op, const ms_value_info *whole, int64_t ranks) {
 int ms_lower_across(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
   const ms_dim_group *group = &l->model->dim[n->attrs.i[0]];
   const ms_attrs once = {.f = {group->place == 0, 0}};
-  if (n->op == MS_OP_all_reduce && !n->attrs.i[2]) return lower_all_reduce(l, n, in, out);
+  if (n->op == MS_OP_all_reduce) return lower_all_reduce(l, n, in, out);
   if (n->op == MS_OP_reduce_scatter) return lower_reduce_scatter(l, n, in, out);
   if (n->op == MS_OP_all_to_all) return lower_all_to_all(l, n, in, out);
+  if (n->op == MS_OP_shift) return lower_shift(l, n, in, out);
   if (n->op == MS_OP_split || n->op == MS_OP_unsplit) return lower_part(l, n, in, out);
   if (n->op == MS_OP_once) return lower_local(l, n, MS_OP_scale, &once, in, out);
-  return MS_FAIL(MS_EUNSUPPORTED, "in %s: %s over %d ranks of dimension %s: plans do not have this collective yet",
-                 n->scope, ms_op_row_of(n->op)->name, group->size, group->name);
+  return MS_FAIL(MS_EINTERNAL, "in %s: %s over %d ranks of dimension %s has no form in plans", n->scope,
+                 ms_op_row_of(n->op)->name, group->size, group->name);
 }
 
 /* Sets this rank's place in the attributes that say which part of an axis the node has. */

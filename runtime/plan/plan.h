@@ -110,6 +110,7 @@ typedef struct ms_plan_coll {
   int replicas;
   int sliced;    /* each rank receives only its slice of the sum */
   int in_flight; /* 1: its phase, UPDATE, can end before it; FIRST joins it */
+  int largest;   /* all_reduce: 1: the largest of the ranks' numbers instead of their sum */
   int parts;
   ms_plan_part *part;
   /* Buffers whose bytes it hands over: when it is done, every rank of its group has done with what they held before, so

@@ -378,7 +378,7 @@ static const gradient_case cases[] = {
     {MS_OP_broadcast_to, "", NORMAL, build_broadcast_to},
     {MS_OP_sum_to, "", NORMAL, build_sum_to},
     {MS_OP_all_reduce, " alone", NORMAL, build_alone},
-    {MS_OP_copy, " alone", NORMAL, build_alone},
+    {MS_OP_copy_to, " alone", NORMAL, build_alone},
     {MS_OP_all_gather, " alone", NORMAL, build_part_alone},
     {MS_OP_all_gather, " split alone", NORMAL, build_own_part_alone},
     {MS_OP_reduce_scatter, " alone", NORMAL, build_part_alone},
@@ -387,6 +387,7 @@ static const gradient_case cases[] = {
     {MS_OP_unvary, " alone", NORMAL, build_alone},
     {MS_OP_once, " alone", NORMAL, build_alone},
     {MS_OP_all_to_all, " alone", NORMAL, build_exchange_alone},
+    {MS_OP_shift, " alone", NORMAL, build_alone},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 

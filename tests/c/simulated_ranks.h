@@ -83,6 +83,13 @@ static inline void simulate_exchange(const simulated_node *s, division gathered,
   free(all);
 }
 
+/* Each rank gets the value of the rank `by` places before it. */
+static inline void simulate_shift(const simulated_node *s) {
+  const int64_t ranks = s->ranks, by = (s->node->attrs.i[2] % ranks + ranks) % ranks;
+  for (int r = 0; r < s->ranks; r++)
+    memcpy(simulated_y(s, r), simulated_x(s, (int)((r - by + ranks) % ranks)), (size_t)s->y_bytes);
+}
+
 /* Ops that communicate nothing. */
 static inline void simulate_local(const simulated_node *s, int r) {
   const ms_attrs *a = &s->node->attrs;
@@ -105,6 +112,7 @@ static inline void simulate_collective(interpreter **rank, int ranks, const ms_n
   s.x_bytes = ms_numel(&s.x) * ms_dtype_size(s.x.dtype), s.y_bytes = ms_numel(&s.y) * ms_dtype_size(s.y.dtype);
   assert_int_equal(node->attrs.i[1], ranks);
   if (node->op == MS_OP_all_reduce || node->op == MS_OP_reduce_scatter) simulate_reduction(&s);
+  else if (node->op == MS_OP_shift) simulate_shift(&s);
   else if (node->op == MS_OP_all_gather) simulate_exchange(&s, division_of(&node->attrs), -1);
   else if (node->op == MS_OP_all_to_all)
     simulate_exchange(&s, (division){(int)node->attrs.i[3], 1, 0}, (int)node->attrs.i[2]);

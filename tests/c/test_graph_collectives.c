@@ -50,7 +50,7 @@ static int op_of_gradient(int op, int option) {
 
 static void gradients_are_the_other_way(void **state) {
   (void)state;
-  assert_int_equal(op_of_gradient(MS_OP_copy, 0), MS_OP_all_reduce);
+  assert_int_equal(op_of_gradient(MS_OP_copy_to, 0), MS_OP_all_reduce);
   assert_int_equal(op_of_gradient(MS_OP_all_reduce, 0), MS_OP_tanh_backward);
   assert_int_equal(op_of_gradient(MS_OP_all_gather, 0), MS_OP_reduce_scatter);
   assert_int_equal(op_of_gradient(MS_OP_all_gather, 1), MS_OP_split);
@@ -79,9 +79,9 @@ static void plans_refuse_those_of_another_mesh(void **state) {
     mlp net = mlp_make(&c);
     ms_plan *plan;
     int loss;
-    must(ms_graph_emit(net.graph, MS_OP_copy, 1, &net.graph->loss, &attrs, &loss));
+    must(ms_graph_emit(net.graph, MS_OP_copy_to, 1, &net.graph->loss, &attrs, &loss));
     must(ms_graph_set_loss(net.graph, loss));
-    assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINTERNAL, "copy | 3 ranks");
+    assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINTERNAL, "copy_to | 3 ranks");
     mlp_free(&net);
   }
 }

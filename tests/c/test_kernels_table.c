@@ -118,7 +118,7 @@ static const op_case cases[] = {
     {"fold", "x4,3,7", "i0=2 i1=1 i2=3"},
     {"fold", "x4,1,7", "i0=3 i1=1 i2=3"},
     {"accumulate", "x37", "i0=1"},
-    {"copy", "x37", ""},
+    {"copy_to", "x37", ""},
     {"matmul_accumulate", "x7,5 x7,9", "i0=1 i7=1"},
     {"sum_squares", "f40001", ""},
     {"step_totals", "f7 f1", "i0=2"},

@@ -170,7 +170,7 @@ static void T11_a_first_norm_splits_its_input_when_asked(void **state) {
   t.spec[0].splits = splits;
   must(trial_partition(&t));
   assert_int_equal(kind_of(LLAMA_FIRST), MS_REPLICATE);
-  assert_int_equal(trial_count(trial_local(&t), MS_OP_copy, 0), 0);
+  assert_int_equal(trial_count(trial_local(&t), MS_OP_copy_to, 0), 0);
   trial_run(&t, (int)m.vocab);
   trial_compare(&t, 1e-5, "Llama");
 }

@@ -20,7 +20,8 @@ local ROLES = {
     replicate = { "all_reduce", "reduce_scatter", "all_gather" }, -- the last two of shard_optimizer_over_replicate
   } },
   { name = "shard", data = true, collectives = {
-    gather = { "all_gather" }, reduce = { "reduce_scatter", "all_reduce" }, -- the gradients' norm is an all_reduce
+    -- The gradients' norm is an all_reduce; a recipe's collectives are any.
+    gather = { "all_gather" }, reduce = { "reduce_scatter", "all_reduce", "all_gather" },
   } },
   { name = "context", model = true, collectives = { context = { "all_reduce", "reduce_scatter", "all_gather" } } },
   { name = "tensor", model = true, collectives = { tensor = { "all_reduce", "reduce_scatter", "all_gather" } } },

@@ -4,9 +4,10 @@
 -- in a forward.
 --
 -- Tensors are immutable: an op returns a new one. Methods over axes are in axes.lua, comparisons in comparisons.lua,
--- hints about placements in redistribute.lua.
+-- hints about placements in redistribute.lua, collectives in collectives.lua.
 
 local any_axes = require("moonshard.tensor.axes")
+local collectives = require("moonshard.tensor.collectives")
 local comparisons = require("moonshard.tensor.comparisons")
 local redistribute = require("moonshard.tensor.redistribute")
 local context = require("moonshard.base.context")
@@ -81,7 +82,7 @@ for name, operator in pairs(comparisons.operators) do Tensor[name] = operator en
 -- ---- methods: every op whose first input is the tensor, and the forms that read better with plain arguments -----
 
 for name in pairs(ops.rows) do methods[name] = ops[name] end
-for _, more in ipairs({ any_axes.methods, comparisons.methods, redistribute.methods }) do
+for _, more in ipairs({ any_axes.methods, comparisons.methods, redistribute.methods, collectives.methods }) do
   for name, method in pairs(more) do methods[name] = method end
 end
 
