@@ -44,7 +44,8 @@ enum {
   MS_OP_ADDS_LAST_INPUT = 1 << 13, /* its optional last input is added to output 0 */
   MS_OP_COLLECTIVE =
       1 << 14, /* of the ranks of mesh dimension dim:i0, ranks:i1 of them; its kernel is that of one rank */
-  MS_OP_ACTIVATION_SHIFT = 16, /* enum ms_activation of an activation, or with INTERNAL of its gradient */
+  MS_OP_STOPS_GRADIENT = 1 << 15, /* its result counts as a constant in backward */
+  MS_OP_ACTIVATION_SHIFT = 16,    /* enum ms_activation of an activation, or with INTERNAL of its gradient */
 
   /* Two common combinations: ops on every rank that only read inputs and write outputs. */
   MS_OP_RECIPE = MS_OP_PUBLIC | MS_OP_COMPUTES | MS_OP_WRITES | MS_OP_ALIKE,

@@ -142,6 +142,7 @@ static int mark_wanted(tape *t) {
     const ms_node *node = &graph->nodes[n];
     int any = 0;
     for (int i = 0; i < node->inputs; i++) any |= t->wanted[node->in[i]];
+    if (ms_op_row_of(node->op)->flags & MS_OP_STOPS_GRADIENT) any = 0;
     for (int o = 0; o < node->outputs; o++)
       t->wanted[node->out[o]] = any && ms_is_float(ms_info_of(graph, node->out[o])->dtype);
   }

@@ -111,6 +111,7 @@ static void place_outputs(ms_walk *w, const ms_placed_node *c) {
     fixed &= ms_walk_input(w, c, i)->fixed;
     by_hand |= ms_walk_input(w, c, i)->by_hand;
   }
+  if (ms_op_row_of(c->node->op)->flags & MS_OP_STOPS_GRADIENT) wanted = 0;
   for (int o = 0; o < c->node->outputs; o++) {
     ms_placed_value *placed = &w->values[c->node->out[o]];
     placed->wanted = wanted && ms_is_float(c->out[o].dtype);

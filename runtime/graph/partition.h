@@ -25,9 +25,12 @@
  * A trainable parameter without a placement is invariant. Where a divided value meets it, or a value made of parameters
  * alone, it is replicate instead, everywhere: its gradient is then a summand, which the caller sums over the ranks.
  *
- * What is not there: sizes that the ranks do not divide, and hints that convert a value at a place of the recipe. The
- * axis of max and min is needed whole: it is gathered, or a parameter cannot be divided along it. cross_entropy is
- * divided as the logits are, by classes or rows (partition_loss.c). Dropout, rope and attention know which part of an
+ * Between the ops to_local and from_local a recipe divides by hand: nodes are computed as they stand, and only their
+ * gradients are the pass's (partition_by_hand.c).
+ *
+ * What is not there: sizes that the ranks do not divide. The axis of max and min is needed whole: it is gathered, or a
+ * parameter cannot be divided along it. cross_entropy is divided as the logits are, by classes or rows
+ * (partition_loss.c). Dropout, rope and attention know which part of an
  * axis they have (kernels/part.h): their attributes say so but for the rank's place, which what prepares a kernel sets,
  * also for gradients. So does an embedding whose table is divided by rows, in the attributes parts, dim and first.
  */

@@ -77,6 +77,7 @@ add("\n---@class moonshard.ops\nlocal ops = {}")
 add("\n---@class moonshard.Tensor\nlocal Tensor = {}")
 for _, name in ipairs(sorted_keys(ops.rows)) do
   local row, class = ops.rows[name], nil
+  if row.across then goto continue end -- declared in tensor/collectives.lua
   local attributes = sorted_keys(row.slots, row.lists)
   if attributes[1] then
     class = "moonshard.ops." .. name
@@ -86,6 +87,7 @@ for _, name in ipairs(sorted_keys(ops.rows)) do
   declare(row, class, false)
   -- Methods with different arguments have their declarations in their source.
   if row.min_inputs >= 1 and a_tensor[name] == ops[name] then declare(row, class, true) end
+  ::continue::
 end
 add("\nreturn ops")
 

@@ -168,6 +168,20 @@ static void integers_and_comparisons_stop_gradients(void **state) {
   assert_gradients_are_settled(&f);
 }
 
+/* Of x detach(x) the gradient is detach(x), not 2 x; what only a detached value reaches has none. */
+static void detached_values_are_constants(void **state) {
+  (void)state;
+  const int x = param(&f, MS_F32, SHAPE(4)), w = param(&f, MS_F32, SHAPE(4));
+  const int x_given = op1(&f, MS_OP_detach, x, NULL), w_given = op1(&f, MS_OP_detach, w, NULL);
+  const int product = op2(&f, MS_OP_mul, x, x_given, NULL);
+  differentiate(sum_all(&f, op2(&f, MS_OP_add, product, op1(&f, MS_OP_exp, w_given, NULL), NULL)));
+  const ms_node *made = maker(gradient(0));
+  assert_int_equal(made->op, MS_OP_mul);
+  assert_true(made->in[0] == x_given || made->in[1] == x_given);
+  assert_int_equal(gradient(1), -1);
+  assert_gradients_are_settled(&f);
+}
+
 static void what_cannot_be_differentiated_is_named(void **state) {
   (void)state;
   int x = param(&f, MS_F32, SHAPE(5, 4)), g = param(&f, MS_F32, SHAPE(4)), out[MS_MAX_OUTPUTS];
@@ -264,6 +278,7 @@ int main(void) {
       CASE(a_parameter_may_be_the_loss),
       CASE(mixed_dtypes_meet_in_their_values_dtype),
       CASE(integers_and_comparisons_stop_gradients),
+      CASE(detached_values_are_constants),
       CASE(what_cannot_be_differentiated_is_named),
       CASE(rows_without_gradient_are_named),
       CASE(fused_activations_that_lose_their_input_are_refused),

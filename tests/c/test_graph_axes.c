@@ -58,6 +58,7 @@ static const gradient_case more[] = {
     {MS_OP_unsplit, " alone", NORMAL, build_part_alone},
     {MS_OP_reshape, " unfolded", NORMAL, build_unfolded},
     {MS_OP_sum_to, " row", NORMAL, build_sum_to_row},
+    {MS_OP_detach, "", NORMAL, build_unary},
     {MS_OP_to_local, " alone", NORMAL, build_part_alone},
     {MS_OP_from_local, " alone", NORMAL, build_part_alone},
 };

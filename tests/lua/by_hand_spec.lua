@@ -28,7 +28,9 @@ local function mistake(name, ...)
   runs["mistake " .. name] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mistake=" .. name, ... }
 end
 
-local ALONG_TENSOR = { "mlp", "without_f", "summands", "sequence", "exchange", "neighbours", "ring", "largest" }
+local ALONG_TENSOR = {
+  "mlp", "without_f", "summands", "sequence", "exchange", "neighbours", "ring", "largest", "softmax",
+}
 for _, way in ipairs(ALONG_TENSOR) do check(way, "2", "way=" .. way) end
 for _, way in ipairs({ "sequence", "exchange", "neighbours", "ring", "largest" }) do
   check(way .. " over four", "4", "way=" .. way, "mesh=1x1x4")
@@ -43,6 +45,8 @@ check("other mesh", "2", "way=neighbours", "mesh=1x2x1")
 run("rules", "2", "way=rules")
 run("by hand", "2", "way=mlp")
 run("by hand, no f", "2", "way=without_f")
+run("softmax by rules", "2", "way=softmax_by_rules")
+run("softmax by hand", "2", "way=softmax")
 
 local ALONG_DATA = { "batch_norm", "contrast", "data_exchange" }
 for _, way in ipairs(ALONG_DATA) do
@@ -123,6 +127,7 @@ describe("layers that are divided by hand", function()
   it("T4 change parameters as rules do", function()
     equals("rules", "by hand")
     equals("rules", "by hand, no f")
+    equals("softmax by rules", "softmax by hand")
   end)
 
   it("T4 exchange with the ranks of data dimensions, and are those of one rank with all samples", function()

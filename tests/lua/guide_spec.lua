@@ -6,7 +6,7 @@ local scratch = require("lua.scratch")
 
 -- The nth program of a section, and the indented lines behind it.
 local function program_and_output(path, section, n)
-  local rest, source = scratch.read(path):match("\n## " .. section .. "\n(.*)"), nil
+  local rest, source = scratch.read(path):match("\n##+ " .. section .. "\n(.*)"), nil
   for _ = 1, n or 1 do source, rest = rest:match("```lua\n(.-)```\n(.*)") end
   local lines = {}
   for line in rest:gmatch("([^\n]*)\n") do
@@ -51,6 +51,12 @@ describe("the guide to the Lua layer", function()
   it("I2 prints what looking into a model prints", function()
     local source, expected = program_and_output("lua/README.md", "Looking into a model, and changing its rules")
     assert.equal(of_any_machine(expected), of_any_machine(output_of(source, 4)))
+  end)
+
+  it("T4 prints what dividing by hand prints, on two ranks and on one", function()
+    local source, expected = program_and_output("lua/README.md", "Collectives, and dividing by hand")
+    assert.equal(expected, output_of(source, 2))
+    assert.equal(expected, output_of(source:gsub("{ 1, 2 }", "{ 1, 1 }"), 1))
   end)
 
   it("I2 prints what eager work prints", function()

@@ -41,6 +41,7 @@ describe("ops", function()
   it("are listed with their formulas", function()
     has(ops.help():match("\n *matmul ([^\n]*)"), "2 to 3 | { activation, out_dtype, trans_a, trans_b }")
     has(ops.help(), "softmax(q k' scale) v")
+    has(ops.help():match("\n *all_gather ([^\n]*)"), "1 | mesh dimension")
   end)
 
   for title, case in pairs({

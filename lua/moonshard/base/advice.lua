@@ -29,7 +29,6 @@ local METHODS = {
 local EXPLAINED = {
   backward = STEP, zero_grad = STEP, step = STEP, train = MODE, eval = MODE,
   to = DEVICE, cuda = DEVICE, cpu = DEVICE, half = DTYPE, bfloat16 = DTYPE,
-  detach = "loss, gradients and update are one graph; the freeze option of ms.fully_shard freezes parameters",
   requires_grad_ = "the freeze option of ms.fully_shard freezes parameters",
   clip_grad_norm_ = "it is the option clip_grad_norm of ms.trainer",
   contiguous = "tensors are always contiguous",

@@ -103,7 +103,7 @@ end
 
 local function op_named(name, value)
   local row = rawget(ops.rows, name)
-  return row and rawget(ops, name) == value and row or nil
+  return row and not row.across and rawget(ops, name) == value and row or nil
 end
 
 local function describe_op(name, row)

@@ -29,6 +29,7 @@ local ops = {}
 ---@field min_inputs integer
 ---@field max_inputs integer
 ---@field differentiable boolean
+---@field across boolean along a mesh dimension: collectives.lua has it with arguments of its own
 ---@field slots table<string, { real: boolean, index: integer }>
 ---@field lists table<string, { first: integer, count: integer, ndim: integer? }>
 local rows = {}
@@ -63,7 +64,7 @@ local function read_row(index)
   return {
     name = name, doc = ffi.string(info.doc), outputs = info.outputs, slots = slots, lists = lists, defaults = defaults,
     min_inputs = info.min_inputs, max_inputs = info.max_inputs,
-    differentiable = info.differentiable ~= 0, internal = info.internal ~= 0,
+    differentiable = info.differentiable ~= 0, internal = info.internal ~= 0, across = slots.ranks ~= nil,
   }
 end
 
@@ -247,8 +248,10 @@ function ops.help()
     for key in pairs(row.lists) do attributes[#attributes + 1] = key end
     table.sort(attributes)
     local taken = row.min_inputs == row.max_inputs and row.min_inputs or row.min_inputs .. " to " .. row.max_inputs
-    lines[#lines + 1] = ("%-14s %s input%s%s\n               %s"):format(name, taken, taken == 1 and "" or "s",
-      #attributes > 0 and ", { " .. table.concat(attributes, ", ") .. " }" or "", row.doc)
+    local more = #attributes > 0 and ", { " .. table.concat(attributes, ", ") .. " }" or ""
+    if row.across then more = ", a mesh dimension, ..." end
+    lines[#lines + 1] = ("%-14s %s input%s%s\n               %s"):format(name, taken, taken == 1 and "" or "s", more,
+      row.doc)
   end
   return table.concat(lines, "\n")
 end

@@ -94,6 +94,19 @@ function ways.largest(self, x, tokens)
   return x * (most * (1 / VOCAB)):unsqueeze(-1):from_local { tensor = "replicate" } * self.gain
 end
 
+-- A softmax over features that the ranks have parts of.
+function ways.softmax(self, x)
+  local scores = times(x:to_local { tensor = "replicate" }, self.up:to_local { tensor = ms.Shard(0) })
+  local most = scores:detach():max(-1, true):all_reduce("tensor", "max")
+  local e = (scores - most):exp()
+  local share = e / e:sum(-1, true):all_reduce("tensor")
+  local y = times(share, self.down:to_local { tensor = ms.Shard(1) })
+  return x + y:from_local { tensor = "partial" } * self.gain + self.down_bias
+end
+function ways.softmax_by_rules(self, x)
+  return x + times(times(x, self.up):softmax(), self.down) * self.gain + self.down_bias
+end
+
 -- Statistics of all rows of all data ranks, which share the work of a sum in three ways.
 local function of_all(x, dimension)
   if dimension == "replicate" then return x:all_reduce(dimension) end
