@@ -19,6 +19,12 @@ static int is_across(const ms_node *node) {
   return (ms_op_row_of(node->op)->flags & MS_OP_COLLECTIVE) && node->attrs.i[1] > 1;
 }
 
+/* Until the end of the phase, where it is read. */
+static void keep(ms_lowering *l, int value) {
+  l->last_use[l->root[value]] = INT_MAX;
+  l->readers[l->root[value]]++;
+}
+
 /* Follows aliases to the values that own bytes, and finds the last reader of each. Outputs, gradients and the loss are
  * kept until the end of the phase. */
 static void find_roots(ms_lowering *l) {
@@ -36,17 +42,21 @@ static void find_roots(ms_lowering *l) {
       int root = l->root[g->nodes[n].in[i]];
       l->last_use[root] = n;
       l->read[root] |= !is_alias(&g->nodes[n]);
-      l->sent[root] |= ms_across_sends(g, &g->nodes[n]);
+      l->readers[root] += !is_alias(&g->nodes[n]);
       if (l->gather[root] < 0 && ms_across_joins_chunks(g, &g->nodes[n])) l->gather[root] = n;
     }
   for (int o = 0; o < g->n_outputs; o++) {
-    l->last_use[l->root[g->outputs[o].value]] = INT_MAX;
+    keep(l, g->outputs[o].value);
     l->read[l->root[g->outputs[o].value]] = 1;
   }
   for (int p = 0; p < g->n_params; p++)
-    if (g->param_grads[p] >= 0) l->last_use[l->root[g->param_grads[p]]] = INT_MAX;
-  if (g->loss >= 0) l->last_use[l->root[g->loss]] = INT_MAX;
-  if (g->loss_weight >= 0) l->last_use[l->root[g->loss_weight]] = INT_MAX;
+    if (g->param_grads[p] >= 0) keep(l, g->param_grads[p]);
+  if (g->loss >= 0) keep(l, g->loss);
+  if (g->loss_weight >= 0) keep(l, g->loss_weight);
+  for (int n = 0; n < g->n_nodes; n++) {
+    const int root = g->nodes[n].inputs ? l->root[g->nodes[n].in[0]] : -1;
+    if (root >= 0 && l->readers[root] == 1) l->sent[root] |= ms_across_sends(g, &g->nodes[n]);
+  }
 }
 
 static int most_segments(const ms_model *model) {
@@ -73,6 +83,7 @@ static int start(ms_lowering *l) {
   l->sent = ms_calloc(g->n_values, 1);
   l->gather = ms_calloc(g->n_values, sizeof *l->gather);
   l->chunk = ms_calloc(g->n_values, 1);
+  l->readers = ms_calloc(g->n_values, sizeof *l->readers);
   l->added = ms_calloc(g->n_values, 1);
   l->use = ms_calloc(units, sizeof *l->use);
   l->ends = ms_calloc(g->n_nodes, 1);
@@ -81,8 +92,8 @@ static int start(ms_lowering *l) {
   l->slice = ms_calloc(units, sizeof *l->slice);
   l->reduce = ms_calloc(units, sizeof *l->reduce);
   l->part = ms_calloc(most_segments(l->model), sizeof *l->part);
-  if (!l->root || !l->last_use || !l->at || !l->read || !l->sent || !l->gather || !l->chunk || !l->added || !l->use ||
-      !l->ends || !l->unshard || !l->gathered || !l->slice || !l->reduce || !l->part)
+  if (!l->root || !l->last_use || !l->at || !l->read || !l->sent || !l->readers || !l->gather || !l->chunk ||
+      !l->added || !l->use || !l->ends || !l->unshard || !l->gathered || !l->slice || !l->reduce || !l->part)
     return MS_ENOMEM;
   MS_TRY(ms_across_check(l->model, g));
   MS_TRY(reserve(l->plan, l->phase, g));
@@ -111,6 +122,7 @@ static void finish(ms_lowering *l) {
   free(l->sent);
   free(l->gather);
   free(l->chunk);
+  free(l->readers);
   free(l->added);
   free(l->use);
   free(l->ends);

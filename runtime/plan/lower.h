@@ -102,6 +102,7 @@ typedef struct ms_lowering {
   int *gather;         /* [values] the first all_gather of a root whose result is the ranks' parts one after the other,
                         * or -1 */
   char *chunk;         /* [values] 1 for roots that are this rank's chunk of what that all_gather makes */
+  int *readers;        /* [values] of each root: nodes that read it, and 1 if it is kept until the end */
   char *added;         /* [values] 1 for roots that are gradients which the matrix product itself adds to the sums of
                         * earlier micro-batches */
   ms_unit_use *use;    /* [units] */

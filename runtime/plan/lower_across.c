@@ -106,11 +106,12 @@ static int swap(ms_lowering *l, const ms_node *n, int what, ms_ref in, ms_ref ou
   return ms_plan_kernel(l->plan, l->phase, MS_OP_transpose, &attrs, 1, &in, 1, &out, n->scope, n->backward);
 }
 
-/* What is sent must be where peers can read it: a parameter, an input or a gradient is copied there. */
+/* What is summed must be where peers can read it, and the sum can overwrite it: a parameter, an input, a gradient, or
+ * what others read too, is copied there. */
 static int take_source(ms_lowering *l, const ms_node *n, ms_ref *in) {
   const ms_attrs one_rank = {.i = {0, 1}};
   ms_ref copy;
-  if (l->plan->buffer[in->buffer].arena == MS_ARENA_COMM) return MS_OK;
+  if (l->plan->buffer[in->buffer].arena == MS_ARENA_COMM && l->readers[l->root[n->in[0]]] == 1) return MS_OK;
   MS_TRY(open_buffer(l, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n, in->info, &copy));
   MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_copy_to, &one_rank, 1, in, 1, &copy, n->scope, n->backward));
   *in = copy;
@@ -174,8 +175,7 @@ static int lower_reduce_scatter(ms_lowering *l, const ms_node *n, ms_ref in, ms_
     MS_TRY(open_buffer(l, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n, by_rank, &swapped));
     MS_TRY(swap(l, n, MS_FOLD_PART, in, swapped));
     in = swapped;
-  }
-  MS_TRY(take_source(l, n, &in));
+  } else MS_TRY(take_source(l, n, &in));
   return collect(l, n, MS_COLL_REDUCE_SCATTER,
                  (ms_plan_part){.count = ms_numel(&out.info), .src.buffer = -1, .shared = in, .dst = out});
 }

@@ -40,6 +40,7 @@ check("with replicas", "4", "way=without_f", "mesh=2x1x2", "recompute=true")
 check("in bf16", "2", "way=sequence", "dtype=bf16")
 check("masks", "2", "way=mlp", "dropout=0.3")
 check("without rules", "2", "way=sequence", "places=false")
+check("reread", "4", "way=reread", "mesh=1x1x4", "seq=128", "batch=8", "steps=2") -- long enough for sums in place
 check("other mesh", "2", "way=neighbours", "mesh=1x2x1")
 
 run("rules", "2", "way=rules")
@@ -61,12 +62,18 @@ for _, way in ipairs({ "sequence", "exchange", "neighbours", "largest" }) do
   cuda(way .. " cuda", "2", "way=" .. way)
 end
 cuda("contrast cuda", "4", "way=contrast", "mesh=2x2x1", "batch=1")
+cuda("contrast windows", "4", "way=contrast", "mesh=2x2x1", "batch=1", "--nccl-windows")
+run("reread cpu", "2", "way=reread")
+cuda("reread cuda", "2", "way=reread", "--nccl-windows")
+cuda("sequence windows", "2", "way=sequence", "--nccl-windows")
 
 for _, name in ipairs({ "outside", "twice", "unequal", "parameter", "axis", "no_axis", "largest", "name", "context",
   "border", "kind", "reduction", "places" }) do
   mistake(name)
 end
 mistake("size", "batch=3")
+run("beside context", "4", "way=batch_norm", "mesh=1x2x2", "last=context", "places=false")
+run("apart", "2", "way=batch_norm", "mesh=2x1x1", "local_steps=2")
 check("data", "2", "way=contrast", "mesh=1x2x1")
 runs["explain"] = { "explain", RECIPE, "-n", "2", "way=neighbours", "--json" }
 runs["explain sequence"] = { "explain", RECIPE, "-n", "2", "way=sequence", "--json" }
@@ -144,6 +151,15 @@ describe("layers that are divided by hand", function()
       equals(way .. " cpu", way .. " cuda")
     end
     equals("contrast 1x1x1", "contrast cuda")
+    equals("contrast 1x1x1", "contrast windows")
+    equals("sequence cpu", "sequence windows")
+  end)
+
+  it("T4 can read summands again when their sum is made, also where sums are made in place", function()
+    equals_one_rank("reread")
+    equals("reread cpu", "reread cuda")
+    local function loss(name) return of(name).out:match("step 3/3  loss (%S+)") end
+    assert.equal(loss("sequence cpu"), loss("sequence windows"))
   end)
 
   it("T4 show what they move, which for a shift is a gather", function()
@@ -186,6 +202,8 @@ describe("layers that are divided by hand", function()
     refused("mistake kind", "to_local | colwise | ms.Shard | replicate | partial")
     refused("mistake reduction", "all_reduce | mean | sum | max")
     refused("mistake places", "shift | 0.5")
+    refused("beside context", "all_reduce | shard | context")
+    refused("apart", "all_reduce | replicate | replicate_sync")
     refused("data", "copy_to | shard | moonshard check")
   end)
 end)

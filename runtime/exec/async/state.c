@@ -97,7 +97,7 @@ static int open_window(ms_state *state, ms_device_comm *comm, int arena) {
 }
 
 /* What a stream's collectives use: gathered weights, in smaller groups those of another arena, or what gradients are
- * summed from; over the replicas also the chunks of sliced units. */
+ * summed from; over the replicas also the chunks of sliced units. Streams but that of weights gather values, too. */
 static int open_windows_of(ms_state *state, int stream, int gathered, ms_device_comm *comm) {
   MS_TRY(open_window(state, comm, stream == MS_STREAM_GATHER ? gathered : MS_ARENA_COMM));
   return stream == MS_STREAM_REPLICATE ? open_window(state, comm, MS_ARENA_CHUNKS) : MS_OK;
@@ -108,8 +108,10 @@ static int open_windows_of(ms_state *state, int stream, int gathered, ms_device_
 static int open_windows(ms_state *state) {
   const ms_async *async = state->async;
   if (!state->nccl) return MS_OK;
-  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++)
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++) {
     MS_TRY(open_windows_of(state, s, MS_ARENA_GATHERED, async->comm[s]));
+    if (s != MS_STREAM_GATHER) MS_TRY(open_window(state, async->comm[s], MS_ARENA_GROUPED));
+  }
   for (int i = 0; i < async->groups; i++)
     MS_TRY(open_windows_of(state, async->group[i].stream, MS_ARENA_GROUPED, async->group[i].comm));
   return MS_OK;

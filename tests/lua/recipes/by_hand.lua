@@ -8,9 +8,10 @@ local re = ms.re
 local cfg = ms.args {
   way = "mlp", mesh = "1x1x2", steps = 3, batch = 4, micro_batches = 1, recompute = false, dtype = "f32", seq = 8,
   hidden = 24, places = true, dropout = ms.args.real(0), mistake = "", out = "",
+  last = "tensor", local_steps = 0,
 }
 local DIM, VOCAB = 16, 256
-local mesh = ms.init_device_mesh(nil, cfg.mesh, { "replicate", "shard", "tensor" })
+local mesh = ms.init_device_mesh(nil, cfg.mesh, { "replicate", "shard", cfg.last })
 
 local Layer = ms.module "Layer"
 function Layer:init()
@@ -51,6 +52,13 @@ end
 function ways.summands(self, x)
   local own = ms.ops.rms_norm(x, self.gain):to_local { tensor = "replicate" }
   return x + self:middle(own):from_local { tensor = "partial" } + self.down_bias
+end
+
+-- Summands are read again when their sum has been made.
+function ways.reread(self, x)
+  local y = self:middle(ms.ops.rms_norm(x, self.gain):to_local { tensor = "replicate" })
+  local sum = (y:all_reduce("tensor") + self.down_bias):from_local { tensor = "replicate" }
+  return x + sum:tanh() + (y * 2):from_local { tensor = "partial" }
 end
 
 function ways.sequence(self, x)
@@ -177,6 +185,7 @@ end
 local model = Net()
 ms.fully_shard(model, {
   mesh = mesh, units = { re[[^layers\.\d+$]] }, recompute = cfg.recompute, mp_policy = { param_dtype = cfg.dtype },
+  replicate_sync = cfg.local_steps > 0 and { every = cfg.local_steps, outer = ms.optim.sgd { lr = 0.7 } } or nil,
   placements = cfg.places and {
     { re[[\.up]], { tensor = ms.Shard(0) } },
     { re[[\.down$]], { tensor = ms.Shard(1) } },
