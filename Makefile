@@ -28,7 +28,8 @@ ARGS ?=
 # make test: only the test files whose path contains this word; time limit per test file, in seconds
 ONLY ?=
 TEST_TIMEOUT ?= 300
-# make fuzz-plans: the first case (random by default), and the number of cases (endless by default)
+# make fuzz-plans: the first case (random by default), and the number of cases (endless by default);
+# make fuzz-placements: 1 and 20000 by default
 SEED ?=
 CASES ?=
 # make crash-checkpoints: number of kills (SEED selects where they happen)
@@ -101,6 +102,12 @@ test-builds: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/bu
 fuzz-plans: ## compare random sharded models with one rank until one differs; SEED=1 CASES=2000 limits it
 fuzz-plans: $(BUILD)/packages/train $(BUILD)/packages/test all
 	@tests/fuzz/run.sh '$(BUILD)' '$(SEED)' '$(CASES)'
+
+.PHONY: fuzz-placements
+fuzz-placements: ## divide CASES (20000) random graphs over simulated ranks, from SEED on, and compare with one rank
+fuzz-placements: $(BUILD)/packages/build
+	$(build_config) $(BUILD)/release/tests/test_partition_random
+	@SEED='$(or $(SEED),1)' CASES='$(or $(CASES),20000)' $(BUILD)/release/tests/test_partition_random
 
 cuda: ## build the CUDA kernels with nvcc (`all` does so if nvcc exists); CUDA_ARCHS="80 90 100" for more GPUs
 cuda: $(BUILD)/packages/build
@@ -178,6 +185,7 @@ fuzz-tokenizer: $(BUILD)/packages/build
 .PHONY: soak
 soak: ## test random kills, calls, full disks and broken files for SECONDS; ONLY=blocked SEED=1 CASES=1 repeats a case
 soak: $(BUILD)/packages/train $(BUILD)/packages/test all
+	$(build_config) $(BUILD)/release/tests/test_partition_random
 	$(build_config) CONFIG=address $(BUILD)/address/tests/test_handles $(BUILD)/address/tests/fuzz_api
 	@tests/soak/run.sh '$(BUILD)' '$(SECONDS)' '$(SEED)' '$(CASES)' '$(ONLY)'
 

@@ -48,6 +48,9 @@ return {
       :format(seed, build)
   end),
   of("plans", function(seed) return ("tests/fuzz/run.sh %s %d 10"):format(build, seed) end),
+  of("placements", function(seed)
+    return ("env SEED=%d CASES=20000 %s/release/tests/test_partition_random"):format(seed, build)
+  end),
   of("checkpoints", function(seed) return ("tests/fuzz/crash_checkpoints.sh %s 5 %d"):format(build, seed) end),
   libfuzzer("safetensors"),
   libfuzzer("tokenizer"),
