@@ -29,6 +29,9 @@ int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *a
 /* Writes elements [first, first + count) of those, counted from the first one. */
 int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t first, int64_t count,
                     const float *values);
+/* Writes those that are among `given`, elements [begin, end) of the whole parameter (params_gather.c). */
+int ms_params_take(ms_state *state, int param, const ms_elements *writable, int64_t begin, int64_t end,
+                   const float *given);
 /* The name of a kind that ms_params_find accepts, for messages. */
 const char *ms_params_kind_name(int what);
 /* Elements [first, first + count) of what was found, from and to f32; those kept in bf16 become the nearest to what

@@ -242,8 +242,8 @@ static int open_scattering(scattering *s, int64_t count) {
   return MS_OK;
 }
 
-/* Writes the elements that this rank owns among `given`, which are [begin, end) of the whole parameter. */
-static int take(ms_state *state, int param, const ms_elements *mine, int64_t begin, int64_t end, const float *given) {
+int ms_params_take(ms_state *state, int param, const ms_elements *mine, int64_t begin, int64_t end,
+                   const float *given) {
   const ms_model *model = state->model;
   const ms_param *p = &model->param[param];
   const ms_division part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place);
@@ -269,7 +269,7 @@ static int scatter(ms_state *state, int param, int from, const float *full, cons
   for (int64_t begin = 0; begin < whole; begin += round) {
     const int64_t end = least(begin + round, whole);
     if (s.comm) MS_GOTO(broadcast(&s, full ? full + begin : NULL, end - begin));
-    MS_GOTO(take(state, param, mine, begin, end, s.room ? s.room : full + begin));
+    MS_GOTO(ms_params_take(state, param, mine, begin, end, s.room ? s.room : full + begin));
   }
 fail:
   ms_region_unmap(&s.window);
@@ -301,5 +301,5 @@ int ms_state_write_full(ms_state *state, int param, const float *full) {
   ms_elements mine;
   MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &mine));
   MS_TRY(ms_group_barrier(&state->process_group));
-  return take(state, param, &mine, 0, ms_param_whole_numel(state->model, &state->model->param[param]), full);
+  return ms_params_take(state, param, &mine, 0, ms_param_whole_numel(state->model, &state->model->param[param]), full);
 }

@@ -9,36 +9,36 @@
 
 #include "base/error.h"
 #include "exec/params.h"
+#include "shard/divided.h"
 
 enum { AT_ONCE = 8 << 20 }; /* elements: 32 MiB on each rank */
 
 /* Gathers a parameter from the slices, and writes what this rank owns of it. */
 static int spread(ms_state *state, int param, float *room) {
-  const ms_param *p = &state->model->param[param];
+  const int64_t whole = ms_param_whole_numel(state->model, &state->model->param[param]);
   ms_elements to;
   MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &to));
-  for (int64_t begin = 0; begin < p->numel; begin += AT_ONCE) {
-    const int64_t n = p->numel - begin < AT_ONCE ? p->numel - begin : AT_ONCE;
+  for (int64_t begin = 0; begin < whole; begin += AT_ONCE) {
+    const int64_t n = whole - begin < AT_ONCE ? whole - begin : AT_ONCE;
     MS_TRY(ms_state_gather_range(state, param, MS_TENSOR_PARAM, begin, n, room));
-    const int64_t first = to.first > begin ? to.first : begin;
-    const int64_t last = to.first + to.count < begin + n ? to.first + to.count : begin + n;
-    if (last > first)
-      MS_TRY(ms_params_write(state, param, &to, first - to.first, last - first, room + (first - begin)));
+    MS_TRY(ms_params_take(state, param, &to, begin, begin + n, room));
   }
   return MS_OK;
 }
 
 int ms_params_spread(ms_state *state) {
+  const ms_model *model = state->model;
   int64_t most = 0;
   int rc = MS_OK;
-  for (int i = 0; i < state->model->params; i++)
-    if (ms_params_is_sliced(state, &state->model->param[i]) && state->model->param[i].numel > most)
-      most = state->model->param[i].numel;
+  for (int i = 0; i < model->params; i++) {
+    const int64_t whole = ms_param_whole_numel(model, &model->param[i]);
+    if (ms_params_is_sliced(state, &model->param[i]) && whole > most) most = whole;
+  }
   if (!most) return MS_OK;
   float *room = ms_calloc(most < AT_ONCE ? most : AT_ONCE, sizeof *room);
   if (!room) return MS_ENOMEM;
-  for (int i = 0; i < state->model->params && !rc; i++)
-    if (ms_params_is_sliced(state, &state->model->param[i])) rc = spread(state, i, room);
+  for (int i = 0; i < model->params && !rc; i++)
+    if (ms_params_is_sliced(state, &model->param[i])) rc = spread(state, i, room);
   free(room);
   return rc ? rc : ms_group_barrier(&state->process_group);
 }
