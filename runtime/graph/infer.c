@@ -19,14 +19,6 @@ int ms_same_shape(const ms_value_info *a, const ms_value_info *b) {
   return 1;
 }
 
-char *ms_sizes_near(int64_t size, int64_t divisor, char *text) {
-  const int64_t below = size / divisor * divisor;
-  if (below)
-    snprintf(text, MS_SIZES_TEXT, "%" PRId64 " and %" PRId64 " are the nearest that do", below, below + divisor);
-  else snprintf(text, MS_SIZES_TEXT, "%" PRId64 " is the smallest that does", divisor);
-  return text;
-}
-
 int64_t ms_rows(const ms_value_info *x) {
   int64_t rows = 1;
   for (int d = 0; d < x->ndim - 1; d++) rows *= x->dims[d];

@@ -23,9 +23,6 @@ static inline const char *ms_node_name(const ms_node *node) { return ms_op_row_o
 static inline int ms_is_float(int dtype) { return ms_dtype_may(dtype, MS_DTYPE_FLOAT); }
 
 int ms_same_shape(const ms_value_info *a, const ms_value_info *b);
-enum { MS_SIZES_TEXT = 64 }; /* largest output of ms_sizes_near */
-/* Writes "9 and 12 are the nearest that do", of sizes that the divisor divides, to text and returns text. */
-char *ms_sizes_near(int64_t size, int64_t divisor, char *text);
 /* The number of rows: the product of all sizes but the last. */
 int64_t ms_rows(const ms_value_info *x);
 

@@ -7,15 +7,10 @@
 #include "graph/infer.h"
 #include "graph/partition_walk.h"
 
-enum { WHAT_TEXT = 256, SIZES_TEXT = MS_SIZES_TEXT };
+enum { WHAT_TEXT = 256 };
 
-/* "tensor (4 ranks)", or "tensor (4 ranks, in 3 blocks)" */
 static char *dimension_text(const ms_walk *w, int64_t outer, char *text) {
-  if (outer == 1) snprintf(text, SIZES_TEXT, "%.24s (%" PRId64 " ranks)", w->spec->name, w->spec->ranks);
-  else
-    snprintf(text, SIZES_TEXT, "%.24s (%" PRId64 " ranks, in %" PRId64 " blocks)", w->spec->name, w->spec->ranks,
-             outer);
-  return text;
+  return ms_dimension_text(w->spec->name, w->spec->ranks, outer, text);
 }
 
 /* "input 2, parameter layers.0.w [8,4]" */
@@ -32,16 +27,13 @@ static char *input_text(const ms_walk *w, const ms_placed_node *c, int i, char *
 }
 
 int ms_walk_uneven(const ms_walk *w, const char *what, const ms_value_info *x, int axis, int64_t outer) {
-  char shape[MS_SHAPE_TEXT], dimension[SIZES_TEXT], sizes[SIZES_TEXT];
-  return MS_FAIL(MS_ESHAPE, "%s %s: axis %d cannot be divided over %s: its size must be a multiple of %" PRId64 "; %s",
-                 what, ms_shape_text(x, shape), axis, dimension_text(w, outer, dimension), outer * w->spec->ranks,
-                 ms_sizes_near(x->dims[axis], outer * w->spec->ranks, sizes));
+  return ms_placement_uneven(what, x, axis, outer, w->spec->name, w->spec->ranks);
 }
 
 int ms_walk_uneven_input(const ms_walk *w, const ms_placed_node *c, int i) {
   const ms_placement p = ms_walk_input(w, c, i)->place;
   const int64_t divisor = p.outer * w->spec->ranks;
-  char asks[WHAT_TEXT], other[WHAT_TEXT], dimension[SIZES_TEXT], sizes[SIZES_TEXT];
+  char asks[WHAT_TEXT], other[WHAT_TEXT], dimension[MS_SIZES_TEXT], sizes[MS_SIZES_TEXT];
   const int label = c->axes.in[i][p.axis];
   for (int k = 0; k < c->node->inputs; k++)
     for (int d = 0; d < c->in[k].ndim; d++)
@@ -56,13 +48,14 @@ int ms_walk_uneven_input(const ms_walk *w, const ms_placed_node *c, int i) {
 }
 
 int ms_walk_needs_whole(const ms_walk *w, const ms_placed_node *c, int i) {
-  char input[WHAT_TEXT], dimension[SIZES_TEXT];
-  return MS_FAIL(
-      MS_EUNSUPPORTED,
-      "%s: %s is divided along axis %d over %s, but the op needs that axis whole; divide another axis of the "
-      "parameter, or none",
-      ms_node_name(c->node), input_text(w, c, i, input), ms_walk_input(w, c, i)->place.axis,
-      dimension_text(w, 1, dimension));
+  char input[WHAT_TEXT], dimension[MS_SIZES_TEXT];
+  const int twice = ms_op_row_of(c->node->op)->flags & MS_OP_COLLECTIVE;
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "%s: %s is divided along axis %d over %s, but %s; divide another axis of the parameter, or none",
+                 twice ? "parameters" : ms_node_name(c->node), input_text(w, c, i, input),
+                 ms_walk_input(w, c, i)->place.axis, dimension_text(w, 1, dimension),
+                 twice ? "another dimension of the mesh divides what it meets there, and with it the same axis"
+                       : "the op needs that axis whole");
 }
 
 int ms_walk_not_whole(const ms_walk *w, const ms_node *reader) {
@@ -84,7 +77,8 @@ int ms_walk_not_local(const ms_walk *w, const ms_placed_node *c, int i) {
 }
 
 int ms_walk_disagree(const ms_walk *w, const ms_placed_node *c, int i, int j) {
-  char one[WHAT_TEXT], other[WHAT_TEXT], dimension[SIZES_TEXT], place_i[MS_PLACEMENT_TEXT], place_j[MS_PLACEMENT_TEXT];
+  char one[WHAT_TEXT], other[WHAT_TEXT], dimension[MS_SIZES_TEXT], place_i[MS_PLACEMENT_TEXT],
+      place_j[MS_PLACEMENT_TEXT];
   return MS_FAIL(MS_EUNSUPPORTED,
                  "%s: over %s, %s is a %s and %s a %s; parameters stay where they are, so they must divide the op's "
                  "work alike",
@@ -95,7 +89,7 @@ int ms_walk_disagree(const ms_walk *w, const ms_placed_node *c, int i, int j) {
 
 /* Names the axis of the result within which the division's blocks end, and the size that it would need. */
 int ms_walk_cuts(const ms_walk *w, const ms_placed_node *c) {
-  char in[MS_SHAPE_TEXT], out[MS_SHAPE_TEXT], dimension[SIZES_TEXT], sizes[SIZES_TEXT];
+  char in[MS_SHAPE_TEXT], out[MS_SHAPE_TEXT], dimension[MS_SIZES_TEXT], sizes[MS_SIZES_TEXT];
   const ms_placement p = ms_walk_input(w, c, 0)->place;
   const ms_value_info *y = &c->out[0];
   int64_t blocks = p.outer, before = 1;
@@ -118,7 +112,7 @@ int ms_walk_cuts(const ms_walk *w, const ms_placed_node *c) {
 
 int ms_walk_hidden(const ms_walk *w, const char *reader, int v) {
   const ms_node *maker = &w->traced->nodes[w->traced->values[v].node];
-  char dimension[SIZES_TEXT];
+  char dimension[MS_SIZES_TEXT];
   return MS_FAIL(MS_EUNSUPPORTED, "%s: it reads statistics of a %s that is divided over %s; only gradients can", reader,
                  ms_node_name(maker), dimension_text(w, 1, dimension));
 }

@@ -41,4 +41,15 @@ ms_value_info ms_placement_local(const ms_value_info *x, ms_placement p, int64_t
 /* Writes e.g. "shard of axis 1" to text and returns text. */
 char *ms_placement_text(ms_placement p, char *text);
 
+/* ---- for errors ------------------------------------------------------------------------------------------------- */
+
+enum { MS_SIZES_TEXT = 64 }; /* largest output of the next two */
+/* Writes e.g. "9 and 12 are the nearest that do", sizes that the divisor divides, to text and returns text. */
+char *ms_sizes_near(int64_t size, int64_t divisor, char *text);
+/* Writes e.g. "tensor (4 ranks)" or "tensor (4 ranks, in 3 blocks)" to text and returns text. */
+char *ms_dimension_text(const char *name, int64_t ranks, int64_t outer, char *text);
+/* Fails: the ranks of a dimension cannot divide this axis of x in `outer` blocks. what: "parameter w". */
+int ms_placement_uneven(const char *what, const ms_value_info *x, int axis, int64_t outer, const char *dimension,
+                        int64_t ranks);
+
 #endif

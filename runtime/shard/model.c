@@ -7,10 +7,12 @@
 #include "shard/model.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/dtype.h"
+#include "graph/placement.h"
 
 /* What ms_model_shard makes: also the parts that one which failed has made. */
 static void release_shards(ms_model *model) {
@@ -224,19 +226,22 @@ int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *co
   return MS_OK;
 }
 
+static int refuse_uneven(const ms_model *model, const ms_param *p) {
+  const ms_dim_group *group = &model->dim[MS_DIM_TENSOR];
+  char what[192];
+  ms_value_info whole = {.ndim = p->ndim};
+  for (int d = 0; d < p->ndim; d++) whole.dims[d] = p->whole[d];
+  snprintf(what, sizeof what, "parameter '%.160s'", p->name);
+  return ms_placement_uneven(what, &whole, p->config.tensor_axis, 1, group->name, group->size);
+}
+
 /* Gives each parameter the shape of this rank's part. */
-static int divide_params(ms_model *model, const ms_mesh *mesh) {
+static int divide_params(ms_model *model) {
   const int64_t ranks = model->dim[MS_DIM_TENSOR].size;
   for (int i = 0; i < model->params; i++) {
     ms_param *p = &model->param[i];
     const int axis = p->config.tensor_axis;
-    if (axis >= 0 && p->whole[axis] % ranks)
-      return MS_FAIL(
-          MS_ESHAPE,
-          "parameter '%s': %lld ranks of the tensor dimension of mesh %s cannot divide its axis %d, which has "
-          "size %lld, evenly: make it %lld",
-          p->name, (long long)ranks, mesh->label, axis, (long long)p->whole[axis],
-          (long long)((p->whole[axis] + ranks - 1) / ranks * ranks));
+    if (axis >= 0 && p->whole[axis] % ranks) return refuse_uneven(model, p);
     p->numel = 1;
     for (int d = 0; d < p->ndim; d++) p->numel *= p->dims[d] = d == axis ? p->whole[d] / ranks : p->whole[d];
   }
@@ -290,7 +295,7 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_mode
   if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is already sharded");
   release_shards(model);
   MS_TRY(ms_model_join_mesh(model, mesh, rank, &own));
-  MS_TRY(divide_params(model, mesh));
+  MS_TRY(divide_params(model));
   MS_TRY(check_reshard_sizes(model));
   MS_TRY(check_replicas(model));
   model->sequence_parallel = own.sequence_parallel;
