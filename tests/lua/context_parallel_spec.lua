@@ -27,6 +27,11 @@ local cases = {
   ["llama on four dimensions"] = check("16", "mesh=2x2x2x2", "model=llama", "sequence_parallel=true", "batch=1"),
   ["documents with tensor"] = check("4", "mesh=1x1x2x2", "documents=true", "sequence_parallel=true", "tied=true"),
   ["explain"] = { "explain", RECIPE, "-n", "4", "mesh=1x2x2x1", "model=llama", "--json" },
+  ["one host"] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mesh=1x1x2x1", "steps=2" },
+  ["two hosts"] = {
+    "run", RECIPE, "--hosts", "a:1,b:1", "--agent", "tests/fuzz/agent.sh", "--rendezvous", "tcp://127.0.0.1",
+    "--timeout", "60", "mesh=1x1x2x1", "steps=2",
+  },
   ["plan"] = { "plan", RECIPE, "-n", "4", "mesh=1x2x2x1", "--json" },
   ["plan of shards"] = { "plan", RECIPE, "-n", "4", "mesh=1x4x1x1", "batch=1", "--json" },
   ["gathered again"] = check("4", "mesh=1x2x2x1", "model=llama", "regather=always", "documents=true"),
@@ -80,6 +85,17 @@ describe("a context dimension", function()
 
   it("C6 composes with a tensor dimension and sequence parallelism", function()
     equals_one_rank("tensor", "llama on four dimensions", "documents with tensor")
+  end)
+
+  it("C1 trains over hosts as on one, where collectives overwrite what they send", function()
+    local function losses(name)
+      assert.equal(0, of(name).status, of(name).err)
+      local list = {}
+      for loss in of(name).out:gmatch("loss ([%d.]+)") do list[#list + 1] = loss end
+      return list
+    end
+    assert.equal(2, #losses("one host"))
+    assert.same(losses("one host"), losses("two hosts"))
   end)
 
   it("C3 gathers keys and values, scatters their gradients, and moves nothing else but counts", function()

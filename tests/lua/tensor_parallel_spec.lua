@@ -21,6 +21,10 @@ local cases = {
   ["llama"] = check("2", "mesh=1x1x2", "model=llama"),
   ["one head of keys"] = check("2", "mesh=1x1x2", "model=llama", "kv_heads=1"),
   ["llama with shards"] = check("4", "mesh=1x2x2", "model=llama", "sequence_parallel=true", "tied=true"),
+  ["fewer keys"] = check("4", "mesh=1x1x4", "model=llama", "kv_heads=2"),
+  ["one key"] = check("2", "mesh=1x1x2", "model=llama", "kv_heads=1", "sequence_parallel=true"),
+  ["explain keys"] = { "explain", RECIPE, "-n", "4", "mesh=1x1x4", "model=llama", "kv_heads=2" },
+  ["averages of slices"] = check("4", "mesh=2x1x2", "ema=true", "averaged=true", "sliced=true"),
   ["mixer"] = check("4", "mesh=1x2x2", "model=mixer"),
   ["mixer sequence"] = check("2", "mesh=1x1x2", "model=mixer", "sequence_parallel=true"),
   ["hint"] = check("2", "mesh=1x1x2", "model=mixer", "hint=tensor"),
@@ -39,7 +43,9 @@ local cases = {
     "regather=never", "--json" },
   ["regather"] = run("2", "mesh=1x1x2", "regather=often"),
   ["part"] = run("4", "mesh=1x2x2", "steps=1", "full=layers.0.mlp.fc2.weight"),
-  ["heads"] = run("4", "mesh=1x1x4", "model=llama"),
+  ["heads"] = run("4", "mesh=1x1x4", "model=by_hand", "heads=2"),
+  ["preset heads"] = run("4", "mesh=1x1x4", "heads=2"),
+  ["preset keys"] = run("2", "mesh=1x1x2", "model=llama", "dim=48", "heads=6", "kv_heads=3"),
   ["uneven"] = run("2", "mesh=1x1x2", "model=mixer", "hidden=47"),
   ["style"] = run("2", "mesh=1x1x2", "model=mixer", "style=colwize"),
   ["dimension"] = run("2", "mesh=1x1x2", "model=mixer", "dimension=tensr"),
@@ -79,6 +85,12 @@ describe("a tensor dimension", function()
     equals_one_rank("gpt2", "gpt2 over four", "gpt2 in bf16", "llama", "one head of keys")
   end)
 
+  it("T1 trains a Llama whose heads of keys are fewer than ranks, which then share them", function()
+    equals_one_rank("fewer keys", "one key")
+    assert.equal(0, of("explain keys").status, of("explain keys").err)
+    has(of("explain keys").out, "layers.0.attn.wk.weight | tensor colwise | whole | 2 heads")
+  end)
+
   it("T1 trains with padded classes, of which a rank can have nothing else", function()
     equals_one_rank("padded classes", "a part of padding")
   end)
@@ -102,6 +114,10 @@ describe("a tensor dimension", function()
       "by hand with shards")
   end)
 
+  it("T9 gives every replica the averages of the weights, of which each keeps a slice", function()
+    equals_one_rank("averages of slices")
+  end)
+
   it("T1 shows the part of a parameter that a rank has, and the whole", function()
     assert.equal(0, of("part").status, of("part").err)
     has(of("part").out, "[32,128]")
@@ -109,7 +125,9 @@ describe("a tensor dimension", function()
   end)
 
   it("T13 refuses heads that would be cut, and sizes that the ranks do not divide", function()
-    refused("heads", 2, "layers.0.attn | reshape | tensor | 4 ranks")
+    refused("heads", 2, "layers.0 | reshape | tensor | 4 ranks")
+    refused("preset heads", 2, "layers.0.attn.wq | 2 heads | tensor | 4 ranks | 1, 2 ranks")
+    refused("preset keys", 2, "layers.0.attn.wk | 3 heads | tensor | 2 ranks | 1, 3 ranks | multiples of 3")
     refused("uneven", 2, "layers.0.down.weight | 2 ranks | axis 1 | 47 | 48")
   end)
 

@@ -2,7 +2,8 @@
 -- layer that reads it. Rules give a style for each dimension, or the axis in plain words:
 --
 --   placements = {
---     { re[[\.(wq|wk|wv|fc1)\.]], { tensor = "colwise" } },
+--     { re[[\.fc1\.]], { tensor = "colwise" } },
+--     { re[[\.wk\.]], { tensor = "colwise", kv_heads = 2 } },
 --     { re[[\.(wo|fc2)\.]], { tensor = "rowwise" } },
 --     { "embed", { tensor = ms.Shard(0) } },
 --   }
@@ -20,6 +21,7 @@ local placements = {}
 ---@field axis integer? the axis of the parameter that the ranks divide, from 0; nil: each has all of it
 ---@field splits boolean? whether, with sequence_parallel, what meets the parameter is divided
 ---@field style string as written
+---@field shared integer? heads of keys of which ranks share each, so that each has all of the parameter
 
 ---@class moonshard.PlacementStyle
 ---@field weight integer? the divided axis of a parameter of two or more axes
@@ -70,8 +72,19 @@ local function read_style(rule, dimension, value)
   return { weight = style.weight, bias = style.bias, splits = style.splits, style = value }
 end
 
+-- How many heads the divided axis has, which are not cut; kv_heads: ranks can share them.
+local HEADS = { heads = true, kv_heads = true }
+
+local function read_heads(rule, name, value)
+  if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
+    errors.invalid("placements: %s: %s must be a whole number of at least 1, not %s", rule, name,
+      options.describe(value))
+  end
+  return value
+end
+
 ---Checks the value of a rule.
----@param value any { tensor = style }
+---@param value any { tensor = style, heads = number or kv_heads = number }
 ---@param rule string for messages
 ---@return table
 function placements.read(value, rule)
@@ -79,22 +92,45 @@ function placements.read(value, rule)
     errors.invalid("placements: %s must have a table of styles by dimension, as in { tensor = \"colwise\" }, not %s",
       rule, type(value) == "table" and tostring(value) or options.describe(value))
   end
-  local read = {}
-  for dimension, style in pairs(value) do
-    if not DIMENSIONS[dimension] then
+  local read, heads = {}, {}
+  for name, given in pairs(value) do
+    if HEADS[name] then
+      heads[name] = read_heads(rule, name, given)
+    elseif DIMENSIONS[name] then
+      read[name] = read_style(rule, name, given)
+    else
       errors.raise("MS_ENAME", "placements: %s: %s divides no parameters: only the mesh dimension tensor does%s", rule,
-        options.describe(dimension), rule == "the value" and "; rules are a list, as in { { \"fc1\", { tensor = "
+        options.describe(name), rule == "the value" and "; rules are a list, as in { { \"fc1\", { tensor = "
           .. "\"colwise\" } } }" or "")
     end
-    read[dimension] = read_style(rule, dimension, style)
   end
+  for _, style in pairs(read) do style.heads, style.kv_heads = heads.heads, heads.kv_heads end
   return read
+end
+
+-- Whether the ranks divide the heads of a parameter; if not, they share them.
+local function divides_heads(param, given, ranks)
+  local heads = given.kv_heads or given.heads
+  if not heads or heads % ranks == 0 then return true end
+  if given.kv_heads and ranks % heads == 0 then return false end
+  local counts = {}
+  for n = 1, heads do
+    if heads % n == 0 then counts[#counts + 1] = n end
+  end
+  errors.raise("MS_ESHAPE", "placements: %s: its %d heads%s cannot be divided over tensor (%d ranks): %s ranks can%s",
+    param.fqn, heads, given.kv_heads and " of keys or values" or "", ranks, table.concat(counts, ", "),
+    given.kv_heads and (", and so can multiples of %d"):format(heads) or "")
+end
+
+local function ranks_of(sharding)
+  return sharding.tensor_dim >= 0 and sharding.mesh:size(sharding.tensor_dim) or 1
 end
 
 ---Stores the decision for a parameter.
 ---@param param moonshard.ShardedParameter
 ---@param value table? of placements.read
-function placements.store(param, value)
+---@param sharding moonshard.Sharding
+function placements.store(param, value, sharding)
   local given = value and value.tensor
   param.placement = nil
   if not given then return end
@@ -106,7 +142,9 @@ function placements.store(param, value)
     errors.invalid("placements: %s: %s has shape [%s] and no axis %d", given.style, param.fqn,
       table.concat(param.shape, ","), axis)
   end
-  param.placement = { axis = axis, splits = given.splits, style = given.style }
+  local shared = axis and not divides_heads(param, given, ranks_of(sharding)) and given.kv_heads or nil
+  if shared then axis = nil end
+  param.placement = { axis = axis, splits = given.splits, style = given.style, shared = shared }
 end
 
 ---A warning if the mesh has a tensor dimension, and no rule divides anything over it.
@@ -127,8 +165,7 @@ end
 ---@param param moonshard.ShardedParameter
 ---@return boolean
 function placements.divides(sharding, param)
-  return sharding.tensor_dim >= 0 and sharding.mesh:size(sharding.tensor_dim) > 1
-    and param.placement ~= nil and param.placement.axis ~= nil
+  return ranks_of(sharding) > 1 and param.placement ~= nil and param.placement.axis ~= nil
 end
 
 ---The shape of a rank's part of a parameter, and what it is a part of, for people; nil if it has the whole.
@@ -139,7 +176,7 @@ end
 function placements.part(sharding, param)
   local shape = { unpack(param.shape) }
   if not placements.divides(sharding, param) then return shape end
-  local axis, ranks = param.placement.axis, sharding.mesh:size(sharding.tensor_dim)
+  local axis, ranks = param.placement.axis, ranks_of(sharding)
   shape[axis + 1] = shape[axis + 1] / ranks
   return shape, ("part %d of %d along axis %d"):format(sharding.mesh:get_local_rank(sharding.tensor_dim), ranks, axis)
 end
@@ -151,6 +188,9 @@ function placements.text(_, param)
   local placement = param.placement
   if not placement then return "default: whole" end
   if placement.axis then return ("tensor %s: axis %d"):format(placement.style, placement.axis) end
+  if placement.shared then
+    return ("tensor %s: whole, ranks share each of %d heads"):format(placement.style, placement.shared)
+  end
   return ("tensor %s: whole"):format(placement.style)
 end
 
@@ -172,8 +212,11 @@ function placements.tensor_parallel(model)
     errors.invalid("ms.rules.tensor_parallel: give a GPT-2 or Llama of ms.models, not %s; for a module of your own, "
       .. "write rules of placements", options.describe(model))
   end
+  local heads = model.config.heads
   return {
-    { re[[\.(wq|wk|wv|fc1|w1|w3)\.]], { tensor = "colwise" } },
+    { re[[\.wq\.]], { tensor = "colwise", heads = heads } },
+    { re[[\.(wk|wv)\.]], { tensor = "colwise", kv_heads = model.config.kv_heads or heads } },
+    { re[[\.(fc1|w1|w3)\.]], { tensor = "colwise" } },
     { re[[\.(wo|fc2|w2)\.]], { tensor = "rowwise" } },
     { re[[^(embed|head)\.]], { tensor = "vocab" } },
     { re[[norm]], { tensor = "sequence" } },

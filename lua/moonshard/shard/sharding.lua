@@ -221,7 +221,8 @@ end
 ---@field param_dtype? any rules over parameters with "f32" or "bf16", for parameters that differ from their unit
 ---@field freeze? any rules over parameters
 ---@field placements? any rules over parameters with { tensor = style }: how the ranks of the mesh dimension `tensor`
----  divide them: "colwise", "rowwise", "vocab", "sequence", "replicate", ms.Shard(axis) or ms.Replicate()
+---  divide them: "colwise", "rowwise", "vocab", "sequence", "replicate", ms.Shard(axis) or ms.Replicate(); with heads =
+---  or kv_heads = they divide so many heads, and can share those of keys
 ---@field sequence_parallel? boolean divide activations over `tensor` between layers, too; default false
 ---@field strategy? string a name of PyTorch FSDP, such as HYBRID_SHARD
 ---@field seed? integer seed of the initial weights; default 0

@@ -6,13 +6,13 @@ local re = ms.re
 
 local cfg = ms.args {
   model = "gpt2", mesh = "1x1x2", steps = 3, batch = 2, micro_batches = 1, sequence_parallel = false, dtype = "f32",
-  tied = false, dropout = ms.args.real(0), kv_heads = 2, heads = 4, hidden = 48, layout = "rows", recompute = false,
-  vocab = 256, pad = 1, seq = 16, documents = false, ignored = false, forward = 0, names = "", hint = "", freeze = "",
-  style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
-  regather = "default", ema = false, loads = "", saves = "", exports = "", restores = false, resume = false,
-  facts = "",
+  tied = false, dropout = ms.args.real(0), kv_heads = 2, heads = 4, dim = 32, hidden = 48, layout = "rows",
+  recompute = false, vocab = 256, pad = 1, seq = 16, documents = false, ignored = false, forward = 0, names = "",
+  hint = "", freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
+  ema = false, averaged = false, sliced = false, loads = "", saves = "", exports = "", restores = false, resume = false,
+  regather = "default", facts = "",
 }
-local SEQ, DIM, VOCAB, NEWLINE = cfg.seq, 32, cfg.vocab, 10
+local SEQ, DIM, VOCAB, NEWLINE = cfg.seq, cfg.dim, cfg.vocab, 10
 
 local NAMES = { [3] = { "replicate", "shard", "tensor" }, [4] = { "replicate", "shard", "context", "tensor" } }
 local names = NAMES[select(2, cfg.mesh:gsub("x", "")) + 1]
@@ -98,6 +98,7 @@ ms.fully_shard(model, {
   mp_policy = { param_dtype = cfg.dtype }, layout = cfg.layout, recompute = cfg.recompute,
   regather = cfg.regather,
   freeze = cfg.freeze ~= "" and { { re(cfg.freeze), true } } or nil,
+  shard_optimizer_over_replicate = cfg.sliced, shared_masters = not cfg.sliced,
 })
 local data = ms.data.text {
   files = "README.md", seq = SEQ, batch = cfg.batch * cfg.micro_batches, mesh = cfg.shared and mesh or nil,
@@ -117,9 +118,20 @@ local train = ms.trainer {
 -- On another mesh the ranks are given other samples, so the data's position would mean nothing.
 local position = cfg.resume and { data = data } or nil
 if cfg.loads ~= "" then ms.checkpoint.load(train, cfg.loads, position) end
+
+-- The weights become their averages, so that what compares weights compares those.
+local function take_averages()
+  local kept = {}
+  train:with_ema(function()
+    for name in model:named_parameters() do kept[name] = train:parameter(name) end
+  end)
+  for name in model:named_parameters() do train:set_parameter(name, kept[name]) end
+end
+
 if cfg.steps > 0 then
   for step, batch in data:batches(cfg.steps) do
     ms.log(step, train:step(cfg.ignored and ignore(batch) or batch))
+    if cfg.averaged and step == 2 then take_averages() end
   end
 end
 if cfg.forward > 0 then
