@@ -121,12 +121,13 @@ static inline int norm_node(draw *d) {
   return op3(&d->t->f, MS_OP_layer_norm, x, gain, some_param(d, SHAPE(width)), ATTRS(.f = {0.1}));
 }
 
+/* A sum of many is made small: with large numbers, what they cancel to is rounding alone. */
 static inline int reduce_node(draw *d) {
   static const int ops[] = {MS_OP_sum, MS_OP_mean, MS_OP_mean, MS_OP_max, MS_OP_min};
-  const int x = with_axes(d, 2), op = ops[below(d, 5)];
+  const int x = with_axes(d, 2), op = ops[below(d, 5)], all = below(d, 12) == 0;
   if (shape(d, x)->ndim < 1) return -1;
-  const int y = op1(&d->t->f, op, x, ATTRS(.i = {below(d, shape(d, x)->ndim), below(d, 2), below(d, 12) == 0}));
-  return op == MS_OP_sum ? op1(&d->t->f, MS_OP_scale, y, ATTRS(.f = {0.25})) : y;
+  const int y = op1(&d->t->f, op, x, ATTRS(.i = {below(d, shape(d, x)->ndim), below(d, 2), all}));
+  return op == MS_OP_sum ? op1(&d->t->f, MS_OP_scale, y, ATTRS(.f = {all ? 0.01 : 0.25})) : y;
 }
 
 static inline int sized_node(draw *d) {

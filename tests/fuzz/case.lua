@@ -1,7 +1,10 @@
--- Small random models, and random ways to shard and train them. A case is plain data: shapes and layers, and options of
--- ms.fully_shard and ms.trainer as Lua text. A default is left out, so a case without an entry is a simpler case.
+-- Small random models, and random ways to shard, divide and train them. A case is plain data: shapes and layers, and
+-- options of ms.fully_shard and ms.trainer as Lua text. A default is left out, so a case without an entry is a simpler
+-- case.
 
 local draw = require("fuzz.draw")
+local layers = require("fuzz.layers")
+local placements = require("fuzz.placements")
 
 local case = {}
 
@@ -10,43 +13,14 @@ local MESHES = {
   { 1, 1 }, { 1, 2 }, { 1, 2 }, { 2, 1 }, { 1, 3 }, { 3, 1 },
   { 1, 4 }, { 1, 4 }, { 2, 2 }, { 2, 2 }, { 2, 2 }, { 4, 1 },
 }
-local WIDTHS = { 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24 }
-local ACTIVATIONS = { "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid" }
-
--- ---- layers -----------------------------------------------------------------------------------------------------
-
-local LAYERS = {
-  linear = function(d)
-    return { kind = "linear", out = d:one_of(WIDTHS), bias = d:chance(0.8), activation = d:one_of(ACTIVATIONS) }
-  end,
-  block = function(d)
-    return { kind = "block", inner = d:one_of(WIDTHS), activation = d:one_of(ACTIVATIONS) }
-  end,
-  norm = function(d) return { kind = "norm", law = d:one_of { "layer_norm", "rms_norm" } } end,
-  attention = function() return { kind = "attention" } end,
-  dropout = function() return { kind = "dropout" } end,
-}
-local KINDS = { "linear", "linear", "block", "block", "block", "norm", "attention", "dropout" }
-
-local function draw_layers(d)
-  local layers = {}
-  for i = 1, d:integer(1, 5) do
-    local layer = LAYERS[d:one_of(KINDS)](d)
-    if d:chance(0.12) then layer.times = d:one_of { 0, 2 } end
-    if d:chance(0.06) then layer.late = true end
-    layers[i] = layer
-  end
-  return layers
-end
-
 -- Two blocks that share a weight.
-local function draw_tie(d, layers)
+local function draw_tie(d, list)
   local blocks = {}
-  for i, layer in ipairs(layers) do
+  for i, layer in ipairs(list) do
     if layer.kind == "block" then blocks[#blocks + 1] = i end
   end
   if #blocks < 2 or not d:chance(0.35) then return nil end
-  layers[blocks[2]].inner = layers[blocks[1]].inner
+  list[blocks[2]].inner = list[blocks[1]].inner
   return { blocks[1], blocks[2] }
 end
 
@@ -74,7 +48,8 @@ local function draw_units(d, self)
   if self.tied_head then
     if d:chance(0.5) then groups[#groups + 1], names[#names + 1] = [[{ "embed", "head" }]], "embed" end
   else
-    for _, name in ipairs({ "embed", "head" }) do
+    local tied = self.preset and self.preset.options.tied -- then the head has nothing of its own
+    for _, name in ipairs({ "embed", not tied and "head" or nil }) do
       if d:chance(0.2) then groups[#groups + 1], names[#names + 1] = ("%q"):format(name), name end
     end
   end
@@ -96,8 +71,9 @@ end
 
 local function draw_reshard(d, self, names)
   local values = { "true", "true", "false", [["default"]], [["always"]], [["never"]] }
-  for size = 1, self.shard do
-    if self.shard % size == 0 then values[#values + 1] = tostring(size) end
+  local shards = self.shard * (self.context or 1)
+  for size = 1, shards do
+    if shards % size == 0 then values[#values + 1] = tostring(size) end
   end
   return by_rule(d, names, values)
 end
@@ -113,7 +89,7 @@ end
 -- Layers of some kinds may be without parameters where they stand, and then no unit bears their name.
 local function has_parameters(self, name)
   local layer = self.layers[(tonumber(name:match("^layers%.(%d+)$")) or -1) + 1]
-  return not layer or layer.kind == "linear" or layer.kind == "block"
+  return not layer or self.preset or layers.has_parameters(layer)
 end
 
 local function draw_prefetch(d, self, names)
@@ -166,12 +142,21 @@ end
 
 local GROUPS = [[groups = { { re"bias|norm", { weight_decay = 0, lr_scale = 0.5 }, optional = true } }]]
 
--- Gradients of any size must not make training diverge: then rounding would decide everything.
-local function draw_optimizer(d, clipped)
+-- Whether ranks sum activations that each has rounded to bf16.
+local function sums_rounded(self)
+  local rounds = (self.sharding.mp_policy or ""):find("bf16") or (self.sharding.param_dtype or ""):find("bf16")
+  return rounds and (self.context or self.tensor)
+end
+
+-- Gradients of any size must not make training diverge: then rounding would decide everything. The weights of presets
+-- are small, so steps of AdamW are, too. AdamW's first steps are signs of gradients, which rounding decides where ranks
+-- sum what they have rounded.
+local function draw_optimizer(d, self)
+  local clipped, preset = self.trainer.clip_grad_norm, self.preset
   local groups = d:chance(0.3) and ", " .. GROUPS or ""
-  if d:chance(0.5) then
+  if d:chance(0.5) and not sums_rounded(self) then
     local moments = d:chance(0.2) and ', moments = "bf16"' or ""
-    return ("ms.optim.adamw { lr = 1e-2, weight_decay = 0.1%s%s }"):format(groups, moments)
+    return ("ms.optim.adamw { lr = %s, weight_decay = 0.1%s%s }"):format(preset and "1e-3" or "1e-2", groups, moments)
   end
   local lr, momentum = clipped and "5e-2" or "1e-3", d:one_of { "0", "0.9", "0.9, nesterov = true" }
   return ("ms.optim.sgd { lr = %s, momentum = %s, weight_decay = %s%s }"):format(lr, momentum, d:one_of { "0", "0.1" },
@@ -194,7 +179,7 @@ local function draw_training(d, self, names)
   self.micro = d:chance(0.45) and d:integer(2, 3) or nil
   self.trainer = {}
   if d:chance(0.5) then self.trainer.clip_grad_norm = d:one_of { "0.5", "0.01" } end
-  self.optimizer = draw_optimizer(d, self.trainer.clip_grad_norm)
+  self.optimizer = draw_optimizer(d, self)
   if d:chance(0.4) then self.trainer.prefetch = d:one_of { "0", "2", "4" } end
   if self.micro and d:chance(0.6) then self.trainer.gradient_sync = d:one_of { [["last"]], [["shard"]] } end
   if self.micro and d:chance(0.4) then self.trainer.reshard_after_backward = "false" end
@@ -207,29 +192,49 @@ local function draw_training(d, self, names)
   if d:chance(0.12) then self.trainer.ema = "0.5" end
 end
 
+-- Copies and shards alone, or dimensions that divide layers and samples, too.
+local function draw_mesh(d, self)
+  if d:chance(0.6) then return placements.draw_mesh(d, self) end
+  local mesh = d:one_of(MESHES)
+  self.replicate, self.shard = mesh[1], mesh[2]
+end
+
+local function draw_model(d, self)
+  local divisor = self.tensor or 1
+  self.layers = layers.draw(d, divisor)
+  self.inputs, self.width = layers.width(d, divisor), layers.width(d, divisor)
+  self.targets = divisor * d:integer(divisor > 1 and 1 or 2, divisor > 1 and 3 or 7)
+  self.seq = placements.draw_positions(d, self)
+  if self.seq and divisor == 1 then self.inputs = d:integer(3, 11) end
+  self.classes = d:chance(0.5) or nil
+  if self.seq and d:chance(divisor > 1 and 0.3 or 0.1) then
+    self.classes, self.inputs = true, math.max(3, self.inputs)
+    return placements.draw_preset(d, self)
+  end
+  if self.seq then self.tied_head = d:chance(0.5) or nil end
+  self.tie = draw_tie(d, self.layers)
+end
+
 ---The case of a seed.
 ---@param seed integer
 ---@return table
 function case.of(seed)
   local d = draw.new(seed)
-  local mesh = d:one_of(MESHES)
-  local self = { seed = seed, replicate = mesh[1], shard = mesh[2], rows = d:integer(1, 5), steps = 3 }
-  self.layers = draw_layers(d)
-  self.inputs, self.width, self.targets = d:one_of(WIDTHS), d:one_of(WIDTHS), d:integer(2, 7)
-  if d:chance(0.35) then
-    self.seq, self.inputs = d:integer(1, 4), d:integer(3, 11)
-    self.tied_head = d:chance(0.5) or nil
-  end
-  self.classes = d:chance(0.5) or nil
+  local self = { seed = seed, rows = d:integer(1, 5), steps = 3 }
+  draw_mesh(d, self)
+  draw_model(d, self)
+  if self.classes and d:chance(0.2) then self.ignored = true end
   -- A slice of so many copies, of which the first is compared.
-  if self.replicate * self.shard <= 2 and d:chance(0.15) then self.stages = 2 end
-  self.tie = draw_tie(d, self.layers)
+  if case.ranks(self) <= 2 and d:chance(0.15) then self.stages = 2 end
   draw_training(d, self, draw_sharding(d, self))
+  if self.context or self.tensor then placements.draw(d, self) end
   return self
 end
 
 ---@param self table
 ---@return integer
-function case.ranks(self) return (self.stages or 1) * self.replicate * self.shard end
+function case.ranks(self)
+  return (self.stages or 1) * self.replicate * self.shard * (self.context or 1) * (self.tensor or 1)
+end
 
 return case

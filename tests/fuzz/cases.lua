@@ -22,10 +22,12 @@ local function write(path, text)
   assert(file:close())
 end
 
-local function exists(path)
-  local file = io.open(path)
-  if file then file:close() end
-  return file ~= nil
+local function read(path)
+  local file = io.open(path, "rb")
+  if not file then return nil end
+  local text = file:read("*a")
+  file:close()
+  return text
 end
 
 -- Names in a message change from case to case.
@@ -63,9 +65,10 @@ local function launch(entries, placed, result, extra)
     os.remove(list)
     local rest, failed = {}, false
     for _, entry in ipairs(entries) do
+      entry.refused = read(entry.folder .. "/refused")
       if failed then
         rest[#rest + 1] = entry
-      elseif not exists(entry.folder .. "/" .. result) then
+      elseif not entry.refused and not read(entry.folder .. "/" .. result) then
         failed = true
         local text = ended.err:gsub("moonshard: warning:[^\n]*\n", ""):gsub("^%s+", "")
         entry.failure = { kind = "error: " .. kind_of_error(text:gsub(entry.folder, "")), text = text }
@@ -125,6 +128,7 @@ end
 ---@param list table[]
 ---@param per_host integer? ranks of a host, where they are to be on several
 ---@return table[] failed those that fail: { case, failure, per_host }
+---@return { case: table, text: string }[] refused those that the engine cannot divide, and says so
 function cases.run(list, per_host)
   local folder, by_ranks, all = files.temporary_folder(), {}, {}
   for i, each in ipairs(list) do
@@ -137,19 +141,21 @@ function cases.run(list, per_host)
     write(entry.folder .. "/recipe.lua", recipe.of(each))
   end
   for ranks, entries in pairs(by_ranks) do launch(entries, place(ranks, per_host), "0.json") end
-  local ran, failed = {}, {}
+  local ran, failed, refused = {}, {}, {}
   for _, entry in ipairs(all) do
-    if not entry.failure then ran[#ran + 1] = entry end
+    if entry.refused then refused[#refused + 1] = { case = entry.case, text = entry.refused } end
+    if not entry.failure and not entry.refused then ran[#ran + 1] = entry end
   end
   launch(ran, place(1), "one.json", "stand_in=true")
   for _, entry in ipairs(all) do
-    if not entry.failure then compare(entry) end
+    if not entry.failure and not entry.refused then compare(entry) end
     if entry.failure then failed[#failed + 1] = { case = entry.case, failure = entry.failure, per_host = per_host } end
     os.remove(entry.folder .. "/recipe.lua")
+    os.remove(entry.folder .. "/refused")
     files.remove(entry.folder, case.ranks(entry.case))
   end
   os.remove(folder)
-  return failed
+  return failed, refused
 end
 
 return cases

@@ -12,7 +12,7 @@ local shrink = require("fuzz.shrink")
 local ROUND = 200
 
 local seed, wanted = tonumber(arg[1]) or os.time() % 1000000, tonumber(arg[2]) or math.huge
-local ran, failed = 0, 0
+local ran, failed, refused = 0, 0, 0
 
 local function report(each)
   failed = failed + 1
@@ -25,8 +25,11 @@ end
 while ran < wanted do
   local list = {}
   for i = 1, math.min(ROUND, wanted - ran) do list[i] = case.of(seed + ran + i - 1) end
-  for _, each in ipairs(cases.run(list)) do report(each) end
-  print(("seeds %d to %d: %d cases, %d failed in all"):format(seed + ran, seed + ran + #list - 1, #list, failed))
+  local failing, cannot = cases.run(list)
+  for _, each in ipairs(failing) do report(each) end
+  refused = refused + #cannot
+  print(("seeds %d to %d: %d cases; %d refused and %d failed in all"):format(seed + ran, seed + ran + #list - 1, #list,
+    refused, failed))
   io.stdout:flush()
   ran = ran + #list
 end

@@ -1,45 +1,11 @@
 -- A case as the text of a recipe, which needs nothing but Moonshard: it is what the ranks run, and what is printed of a
 -- case that fails.
 
+local layers = require("fuzz.layers")
+local placements = require("fuzz.placements")
+local ranks_of = require("fuzz.case").ranks
+
 local recipe = {}
-
-local BLOCK = [[
-local Block = ms.module "Block"
-
-function Block:init(dim, inner, activation)
-  self.fc1, self.fc2 = ms.nn.linear(dim, inner), ms.nn.linear(inner, dim)
-  self.gain, self.activation = ms.parameter { 1, init = "ones" }, ms.ops[activation]
-end
-
-function Block:forward(x)
-  return x + (self.fc2(self.activation(self.fc1(x))) * self.gain):cast(x.dtype)
-end
-]]
-
-local LAYER = [[
-local Layer = ms.module "Layer"
-
-function Layer:init(inputs, outputs, bias, activation)
-  self.linear, self.activation = ms.nn.linear(inputs, outputs, { bias = bias }), ms.ops[activation]
-end
-
-function Layer:forward(x) return self.activation(self.linear(x)) end
-]]
-
-local ATTENTION = [[
-local Attention = ms.module "Attention"
-
-function Attention:init(dim)
-  self.q, self.k, self.v = ms.nn.linear(dim, dim), ms.nn.linear(dim, dim), ms.nn.linear(dim, dim)
-end
-
-function Attention:forward(x)
-  local rows, length, dim = unpack(x.shape)
-  local function split(y) return y:reshape(rows, length, 1, dim) end
-  local y = ms.ops.attention(split(self.q(x)), split(self.k(x)), split(self.v(x)), { causal = true })
-  return x + y:reshape(rows, length, dim):cast(x.dtype)
-end
-]]
 
 local INTEGERS = [[
 local function integers(shape, below, seed)
@@ -51,31 +17,27 @@ local function integers(shape, below, seed)
 end
 ]]
 
+-- All but the first target may not count.
+local IGNORED = [[
+local function ignored(targets)
+  local count = 1
+  for _, size in ipairs(targets.shape) do count = count * size end
+  for i = 1, count - 1 do
+    if (7 * i + tonumber(targets.data[i])) % 5 < 3 then targets.data[i] = -100 end
+  end
+  return targets
+end
+]]
+
 -- ---- the model --------------------------------------------------------------------------------------------------
-
-local LEAST_NORM = 4 -- numbers: of fewer, rounding decides signs
-
--- What makes each layer, and which width it gives; nil where a layer of that kind cannot stand.
-local MAKERS = {
-  linear = function(layer, width)
-    return ("Layer(%d, %d, %s, %q)"):format(width, layer.out, tostring(layer.bias), layer.activation), layer.out
-  end,
-  block = function(layer, width) return ("Block(%d, %d, %q)"):format(width, layer.inner, layer.activation), width end,
-  norm = function(layer, width)
-    return width >= LEAST_NORM and ("ms.nn.%s { %d }"):format(layer.law, width) or "ms.nn.dropout(0)", width
-  end,
-  attention = function(_, width, case)
-    return case.seq and ("Attention(%d)"):format(width) or "ms.nn.dropout(0)", width
-  end,
-  dropout = function(_, width) return "ms.nn.dropout(0.25)", width end,
-}
 
 local function model_of(case)
   local init, forward, late, width = {}, {}, {}, case.width
   for i, layer in ipairs(case.layers) do
-    local text, after = MAKERS[layer.kind](layer, width, case)
+    local text, after = layers.made(layer, width, case)
     init[#init + 1] = ("    %s,"):format(text)
-    local call = ("  x = self.layers[%d](x)"):format(i)
+    local call = ("  x = self.layers[%d](%s)"):format(i, layers.arguments(layer, case))
+    if layer.hint then call = ("%s:redistribute %s"):format(call, layer.hint) end
     local times = after == width and layer.times or 1
     for _ = 1, times do forward[#forward + 1] = call end
     if layer.late then late[#late + 1] = { call = call, from = width, to = after } end
@@ -100,17 +62,17 @@ local function ties_of(case, width)
   return lines
 end
 
-local function classes_of(case)
-  local used, parts = {}, {}
-  for _, layer in ipairs(case.layers) do used[layer.kind] = true end
-  if used.linear then parts[#parts + 1] = LAYER end
-  if used.block then parts[#parts + 1] = BLOCK end
-  if used.attention and case.seq then parts[#parts + 1] = ATTENTION end
+-- What the recipe begins with.
+local function helpers_of(case)
+  local parts = case.preset and {} or layers.classes(case)
   if case.seq or case.classes then parts[#parts + 1] = INTEGERS end
+  if case.ignored and case.classes then parts[#parts + 1] = IGNORED end
   return parts
 end
 
+-- The model's text, and of how many classes or features its results are.
 local function net_of(case)
+  if case.preset then return ("local model = %s\n"):format(placements.preset_text(case)), case.inputs end
   local init, forward, width = model_of(case)
   local ties = ties_of(case, width)
   local targets = case.tied_head and width == case.width and case.inputs or case.targets
@@ -123,9 +85,9 @@ local function net_of(case)
   add(init)
   add { "  }", ("  self.head = ms.nn.linear(%d, %d)"):format(width, targets) }
   add(ties)
-  add { "end", "", "function Net:forward(x)", "  x = self.embed(x)" }
+  add { "end", "", "function Net:forward(tokens)", "  local x = self.embed(tokens)" }
   add(forward)
-  add { "  return self.head(x)", "end", "" }
+  add { "  return self.head(x)", "end", "", "local model = Net()\n" }
   return table.concat(lines, "\n"), targets
 end
 
@@ -139,6 +101,7 @@ local function entries(options)
   return table.concat(lines, "\n")
 end
 
+-- Ranks of context and tensor train on the same samples.
 local function batch_of(case, targets)
   local rows = case.rows * (case.micro or 1)
   local seq = case.seq and ", " .. case.seq or ""
@@ -146,12 +109,15 @@ local function batch_of(case, targets)
     or ("ms.randn { %d, %d, seed = seed }"):format(rows, case.inputs)
   local wanted = case.classes and ("integers({ %d%s }, %d, seed + 7)"):format(rows, seq, targets)
     or ("ms.randn { %d%s, %d, seed = seed + 7 }"):format(rows, seq, targets)
+  if case.ignored and case.classes then wanted = ("ignored(%s)"):format(wanted) end
+  local alike = (case.context or 1) * (case.tensor or 1)
+  local place = alike > 1 and ("math.floor(ms.world().rank / %d)"):format(alike) or "ms.world().rank"
   return ([[
 local function batch(step)
-  local seed = 1000 * step + 10 * ms.world().rank
+  local seed = 1000 * step + 10 * %s
   return { inputs = %s, targets = %s }
 end
-]]):format(inputs, wanted)
+]]):format(place, inputs, wanted)
 end
 
 -- Weights become their averages, so that what compares weights compares those.
@@ -176,6 +142,18 @@ local function steps_of(case)
   return table.concat(lines, "\n") .. "\n"
 end
 
+-- The dimensions that a case has, in their order; those of a pipeline's stages are sliced off.
+local function mesh_of(case)
+  local sizes, names = {}, {}
+  for _, name in ipairs({ "replicate", "shard", "context", "tensor" }) do
+    if case[name] then sizes[#sizes + 1], names[#names + 1] = case[name], ("%q"):format(name) end
+  end
+  local listed, text = table.concat(names, ", "), 'ms.init_device_mesh("cpu", { %s }, { %s })'
+  if not case.stages then return text:format(table.concat(sizes, ", "), listed) end
+  return text:format(case.stages .. ", " .. table.concat(sizes, ", "), '"pipe", ' .. listed)
+    .. (":slice { %s }"):format(listed)
+end
+
 ---The recipe of a case.
 ---@param case table
 ---@return string
@@ -184,20 +162,15 @@ function recipe.of(case)
   local sharding, trainer = {}, {}
   for name, text in pairs(case.sharding) do sharding[name] = text end
   for name, text in pairs(case.trainer) do trainer[name] = text end
-  sharding.mesh = case.stages
-    and ('ms.init_device_mesh("cpu", { %d, %d, %d }, { "pipe", "replicate", "shard" }):slice { "replicate", "shard" }')
-      :format(case.stages, case.replicate, case.shard)
-    or ('ms.init_device_mesh("cpu", { %d, %d }, { "replicate", "shard" })'):format(case.replicate, case.shard)
+  sharding.mesh, sharding.placements = mesh_of(case), sharding.placements or placements.text(case)
   trainer.model, trainer.optimizer = "model", case.optimizer
   trainer.loss = "ms.loss." .. (case.classes and "cross_entropy" or "mse")
   trainer.micro_batches = case.micro and tostring(case.micro) or nil
-  local ranks = (case.stages or 1) * case.replicate * case.shard
   return table.concat({
-    ("-- Random case %d: moonshard check FILE -n %d\n"):format(case.seed, ranks),
+    ("-- Random case %d: moonshard check FILE -n %d\n"):format(case.seed, ranks_of(case)),
     'local ms = require "moonshard"\nlocal re = ms.re\n',
-    table.concat(classes_of(case), "\n"),
+    table.concat(helpers_of(case), "\n"),
     net,
-    "local model = Net()",
     "ms.fully_shard(model, {\n" .. entries(sharding) .. "\n})",
     "local train = ms.trainer {\n" .. entries(trainer) .. "\n}\n",
     batch_of(case, targets),

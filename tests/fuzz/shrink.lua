@@ -39,19 +39,24 @@ local function smaller(self)
   for _, holder in ipairs({ "sharding", "trainer" }) do
     for _, name in ipairs(sorted_keys(self[holder])) do try(function(c) c[holder][name] = nil end) end
   end
-  for _, name in ipairs({ "tie", "tied_head", "micro", "evaluate", "edit", "stages", "new_rules", "classes", "seq" }) do
+  for _, name in ipairs({ "tie", "tied_head", "micro", "evaluate", "edit", "stages", "new_rules", "ignored", "classes",
+    "seq", "context", "tensor", "preset" }) do
     if self[name] ~= nil then try(function(c) c[name] = nil end) end
   end
+  for i = #(self.placements or {}), 1, -1 do try(function(c) table.remove(c.placements, i) end) end
   for i, layer in ipairs(self.layers) do
-    for _, name in ipairs({ "times", "late" }) do
+    for _, name in ipairs({ "times", "late", "hint" }) do
       if layer[name] then try(function(c) c.layers[i][name] = nil end) end
     end
   end
   for name, least in pairs({ steps = 1, rows = 1, inputs = 2, width = 2, targets = 2 }) do
     if self[name] > least then try(function(c) c[name] = least end) end
   end
-  for _, mesh in ipairs({ { 1, 2 }, { 2, 1 } }) do
-    if self.replicate * self.shard > 2 then try(function(c) c.replicate, c.shard = mesh[1], mesh[2] end) end
+  local meshes = (self.context or self.tensor) and { { 1, 1 } } or { { 1, 2 }, { 2, 1 } }
+  for _, mesh in ipairs(meshes) do
+    if self.replicate * self.shard > mesh[1] * mesh[2] then
+      try(function(c) c.replicate, c.shard = mesh[1], mesh[2] end)
+    end
   end
   return list
 end

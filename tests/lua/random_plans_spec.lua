@@ -12,16 +12,22 @@ local SEED, COUNT = 1, os.getenv("MOONSHARD_CONFIG") == "release" and 60 or 10
 local function compare(first, count, per_host)
   local list = {}
   for i = 1, count do list[i] = case.of(first + i - 1) end
-  local failed = cases.run(list, per_host)
-  if #failed == 0 then return end
+  local failed, refused = cases.run(list, per_host)
+  if #failed == 0 then return list, refused end
   local minimal = shrink.minimal(failed[1])
   error(("%d of %d cases fail; seed %d: %s\nthe smallest case that fails so: %s\n\n%s"):format(#failed, count,
     failed[1].case.seed, failed[1].failure.text, minimal.failure.text, recipe.of(minimal.case)), 0)
 end
 
 describe("random plans", function()
-  it(("S1 M1 M6 M7 cases %d to %d equal one rank, and do what their plans say"):format(SEED, SEED + COUNT - 1),
-    function() compare(SEED, COUNT) end)
+  it(("S1 M1 M6 M7 T15 cases %d to %d equal one rank, and do what their plans say"):format(SEED, SEED + COUNT - 1),
+    function()
+      local list, refused = compare(SEED, COUNT)
+      local divided = 0
+      for _, each in ipairs(list) do divided = divided + ((each.tensor or each.context) and 1 or 0) end
+      assert.is_true(divided >= COUNT / 3, divided .. " cases have a dimension that divides layers or samples")
+      assert.is_true(#refused < divided / 3, #refused .. " cases are refused")
+    end)
 
   for per_host = 1, 2 do
     it(("H1 some equal one rank with %d of their ranks on a host"):format(per_host), function()
@@ -51,6 +57,7 @@ describe("random plans", function()
     has(failed[1].failure.text, "groups of 7")
     local minimal = shrink.minimal(failed[1])
     assert.equal(0, #minimal.case.layers)
+    assert.is_nil(minimal.case.placements)
     assert.same({ reshard_after_forward = "7" }, minimal.case.sharding)
     assert.same({}, minimal.case.trainer)
     assert.equal(1, minimal.case.steps)
