@@ -135,6 +135,31 @@ static void T13_statistics_of_a_divided_norm(void **state) {
   refused(out[0], MS_EUNSUPPORTED, "rstd | statistics | rms_norm | tensor");
 }
 
+static void T13_hints_that_ranks_do_not_divide(void **state) {
+  (void)state;
+  must(ms_graph_set_scope(t.f.graph, "mixer"));
+  const int x = x_of(10), hint = op1(&t.f, MS_OP_redistribute, x, ATTRS(.i = {spec->dim, 2}));
+  refused(op1(&t.f, MS_OP_tanh, hint, NULL), MS_ESHAPE,
+          "in mixer: | redistribute [2,12,10] | axis 2 | tensor (4 ranks) | 8 and 12");
+  spec->divides_samples = 1; /* parts are folded, in two blocks */
+  assert_fails(trial_partition(&t), MS_ESHAPE, "redistribute [2,12,10] | axis 2 | 2 blocks | multiple of 8 | 8 and 16");
+}
+
+/* Positions are the axis of a weight that mixes them: context divides both, and then tensor the weight again. */
+static void T13_parameters_divided_twice_along_an_axis(void **state) {
+  (void)state;
+  const int x = input(&t.f, "x", MS_F32, SHAPE(2, 8, 16)), w = placed((ms_placement){0}, SHAPE(16, 16));
+  must(ms_graph_set_scope(t.f.graph, "mixer"));
+  spec->inputs = (ms_placed_input[]){{"x", ms_shard_folded(2), 0}}, spec->n_inputs = 1;
+  spec->name = "context", spec->divides_samples = 1;
+  trial_add_dimension(&t, "tensor", 2);
+  t.params[1][0] = ms_shard(1, 1);
+  must(ms_graph_set_loss(t.f.graph, sum_all(&t.f, linear(&t.f, x, w, -1))));
+  must(ms_graph_prune(t.f.graph));
+  assert_fails(trial_partition(&t), MS_EUNSUPPORTED,
+               "in mixer: | p0 [16,16] | axis 1 | tensor (2 ranks) | another dimension | same axis");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(T13_sizes_that_ranks_do_not_divide),
@@ -146,6 +171,8 @@ int main(void) {
       CASE(T13_folds_that_cut_parts),
       CASE(T13_tables_that_are_not_in_one_piece),
       CASE(T13_statistics_of_a_divided_norm),
+      CASE(T13_hints_that_ranks_do_not_divide),
+      CASE(T13_parameters_divided_twice_along_an_axis),
   };
   return cmocka_run_group_tests_name("partition refusals", tests, NULL, NULL);
 }

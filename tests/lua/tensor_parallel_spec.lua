@@ -128,7 +128,7 @@ describe("a tensor dimension", function()
     refused("heads", 2, "layers.0 | reshape | tensor | 4 ranks")
     refused("preset heads", 2, "layers.0.attn.wq | 2 heads | tensor | 4 ranks | 1, 2 ranks")
     refused("preset keys", 2, "layers.0.attn.wk | 3 heads | tensor | 2 ranks | 1, 3 ranks | multiples of 3")
-    refused("uneven", 2, "layers.0.down.weight | 2 ranks | axis 1 | 47 | 48")
+    refused("uneven", 2, "layers.0.down.weight | [32,47] | axis 1 | tensor (2 ranks) | 46 and 48")
   end)
 
   it("T1 names a style or a dimension that there is not, with the nearest", function()
