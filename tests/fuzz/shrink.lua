@@ -43,6 +43,9 @@ local function smaller(self)
     "seq", "context", "tensor", "preset" }) do
     if self[name] ~= nil then try(function(c) c[name] = nil end) end
   end
+  for _, name in ipairs(self.preset and { "tied", "dropout", "pad_vocab_to_multiple_of", "document_start" } or {}) do
+    if self.preset.options[name] then try(function(c) c.preset.options[name] = nil end) end
+  end
   for i = #(self.placements or {}), 1, -1 do try(function(c) table.remove(c.placements, i) end) end
   for i, layer in ipairs(self.layers) do
     for _, name in ipairs({ "times", "late", "hint" }) do
