@@ -121,12 +121,21 @@ static inline int norm_node(draw *d) {
   return op3(&d->t->f, MS_OP_layer_norm, x, gain, some_param(d, SHAPE(width)), ATTRS(.f = {0.1}));
 }
 
+/* x plus a number of its own for each index of an axis, so that rounding does not decide which is the largest. */
+static inline int apart_along(draw *d, int x, int axis) {
+  ms_value_info own = {.ndim = shape(d, x)->ndim - axis, .dims = {shape(d, x)->dims[axis], 1, 1, 1, 1, 1}};
+  return op2(&d->t->f, MS_OP_add, x, some_param(d, own.ndim, own.dims), NULL);
+}
+
 /* A sum of many is made small: with large numbers, what they cancel to is rounding alone. */
 static inline int reduce_node(draw *d) {
   static const int ops[] = {MS_OP_sum, MS_OP_mean, MS_OP_mean, MS_OP_max, MS_OP_min};
-  const int x = with_axes(d, 2), op = ops[below(d, 5)], all = below(d, 12) == 0;
+  const int op = ops[below(d, 5)], chooses = op == MS_OP_max || op == MS_OP_min, all = !chooses && below(d, 12) == 0;
+  int x = with_axes(d, 2);
   if (shape(d, x)->ndim < 1) return -1;
-  const int y = op1(&d->t->f, op, x, ATTRS(.i = {below(d, shape(d, x)->ndim), below(d, 2), all}));
+  const int axis = below(d, shape(d, x)->ndim);
+  if (chooses) x = apart_along(d, x, axis);
+  const int y = op1(&d->t->f, op, x, ATTRS(.i = {axis, below(d, 2), all}));
   return op == MS_OP_sum ? op1(&d->t->f, MS_OP_scale, y, ATTRS(.f = {all ? 0.01 : 0.25})) : y;
 }
 
