@@ -3,7 +3,9 @@
  *
  * The ranks that hold one copy of the state gather it among themselves: each fills its chunk of a window that the ranks
  * of its host map, one window's worth per round. Replicas with copies of their own hold the same bits, so they send
- * each other nothing. Of sliced units (plan/replica_slices.h) each replica has other elements: all ranks gather them.
+ * each other nothing. Of sliced units (plan/replica_slices.h) each replica has other elements, and of a divided
+ * parameter each rank of a tensor dimension: all ranks gather them, or where replicas take local steps all of this
+ * replica.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +58,7 @@ static int check_same(const ms_state *state, const request *mine, const request 
 typedef struct gathering {
   ms_state *state;
   ms_comm *comm;
-  int of_all; /* 1: comm has all ranks; 0: those of this rank's copy of the state */
+  int of_all; /* 1: comm has all ranks of the group `replica`; 0: those of this rank's copy of the state */
   const ms_elements *mine;
   const request *wanted;
   request *giver; /* [n] of the communicator's ranks */
@@ -102,14 +104,18 @@ static int run_round(gathering *g, int64_t round, float *out) {
   return MS_OK;
 }
 
-/* Each copy of the state has a window on each host. Replicas that differ need not meet: each maps a window of its own.
+/* Each copy of the state has a window on each host. Replicas that differ need not meet: each maps windows of its own.
  */
 static int open_window(gathering *g) {
   const ms_state *state = g->state;
-  const int alone = state->replica == &state->own_replica || g->of_all;
-  const int64_t one = WINDOWS * g->n * g->chunk, windows = alone ? 1 : ms_host_memory_windows(state);
+  const ms_dim_group *tensor = &state->model->dim[MS_DIM_TENSOR];
+  const int of_replica = state->replica == &state->own_replica;
+  int windows = of_replica ? tensor->size : ms_host_memory_windows(state);
+  int mine = of_replica ? tensor->place : ms_host_memory_window_of(state);
+  if (g->of_all) windows = 1, mine = 0;
+  const int64_t one = WINDOWS * g->n * g->chunk;
   MS_TRY(ms_region_map(state->replica_here, (size_t)(one * windows) * sizeof *g->window, &g->region));
-  g->window = (float *)g->region.base + (alone ? 0 : one * ms_host_memory_window_of(state));
+  g->window = (float *)g->region.base + one * mine;
   return MS_OK;
 }
 
@@ -126,7 +132,7 @@ static int64_t find_givers(gathering *g, const request *all) {
   return longest;
 }
 
-/* 1 when all ranks have elements of the parameter that others lack. */
+/* 1 when all ranks that gather a parameter have elements of it that others lack. */
 static int is_of_all(const ms_state *state, const ms_param *p) {
   return ms_params_is_sliced(state, p) || ms_param_is_divided(state->model, p);
 }
@@ -136,7 +142,7 @@ static int gather(ms_state *state, const ms_elements *mine, const request *wante
   int rc = MS_OK;
   gathering g = {.state = state, .mine = mine, .wanted = wanted};
   g.of_all = is_of_all(state, &state->model->param[wanted->param]);
-  MS_TRY(g.of_all ? ms_state_open_all(state, &g.comm) : ms_state_open_copy(state, &g.comm));
+  MS_TRY(g.of_all ? ms_state_open_group(state, state->replica, &g.comm) : ms_state_open_copy(state, &g.comm));
   g.n = ms_comm_size(g.comm);
   g.giver = ms_calloc(g.n, sizeof *g.giver);
   g.shared = ms_calloc(g.n, sizeof *g.shared);
@@ -153,7 +159,7 @@ fail:
 }
 
 /* Which of the wanted elements this rank gives: where replicas share one copy, only those of its slice; where each has
- * all that another has, and every rank gathers, the first. */
+ * all that another has, and every rank gathers, the first replica's. */
 static void find_given(const ms_state *state, const ms_param *p, const ms_elements *mine, request *r) {
   const ms_model *model = state->model;
   int64_t first = 0, n = mine->sliced ? mine->count : ms_params_slice(state, p, &first);
@@ -162,7 +168,8 @@ static void find_given(const ms_state *state, const ms_param *p, const ms_elemen
   r->gives = most(mine->first + first, ms_division_below(&part, r->first));
   const int64_t end = ms_division_below(&part, r->first + r->count);
   r->given = most(0, least(mine->first + first + n, end) - r->gives);
-  const int again = !mine->sliced && model->dim[MS_DIM_REPLICATE].place >= state->layout.replicas;
+  const int again = state->replica == &state->process_group && !mine->sliced &&
+                    model->dim[MS_DIM_REPLICATE].place >= state->layout.replicas;
   if (again && is_of_all(state, p)) r->given = 0;
 }
 
@@ -233,7 +240,7 @@ static int broadcast(const scattering *s, const float *full, int64_t count) {
 static int open_scattering(scattering *s, int64_t count) {
   const ms_group *group = &s->state->process_group;
   if (group->size == 1) return MS_OK;
-  MS_TRY(ms_state_open_all(s->state, &s->comm));
+  MS_TRY(ms_state_open_group(s->state, group, &s->comm));
   s->shared = ms_calloc(group->size, sizeof *s->shared);
   if (group->me != s->from) s->room = ms_calloc(count, sizeof *s->room);
   if (!s->shared || (group->me != s->from && !s->room)) return MS_ENOMEM;

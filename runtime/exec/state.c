@@ -81,9 +81,8 @@ int ms_state_open_copy(ms_state *state, ms_comm **comm) {
   return open_comm(state, MS_STREAM_COMPUTE, n, holder, 0, comm);
 }
 
-int ms_state_open_all(ms_state *state, ms_comm **comm) {
-  const ms_group *all = &state->process_group;
-  return open_comm(state, MS_STREAM_COMPUTE, all->size, all->rank, 0, comm);
+int ms_state_open_group(ms_state *state, const ms_group *group, ms_comm **comm) {
+  return open_comm(state, MS_STREAM_COMPUTE, group->size, group->rank, 0, comm);
 }
 
 static int open_communicators(ms_state *state) {
@@ -94,15 +93,22 @@ static int open_communicators(ms_state *state) {
   return MS_OK;
 }
 
-/* The ranks that keep the chunks of one set of parameters. */
+/* The ranks that keep one set of parameters: their chunks, and the parts that a tensor dimension divides. */
 static int open_replica(ms_state *state) {
   const ms_model *m = state->model;
+  int n = 0, at[MS_GRID_DIMS];
   state->replica = &state->process_group;
   if (!ms_model_local_units(m) || ms_model_replicas(m) == 1) return MS_OK;
-  MS_TRY(
-      ms_group_open(state->world, ms_model_shards(m), m->dim[MS_DIM_SHARD].ranks, m->mesh_text, &state->own_replica));
-  state->replica = &state->own_replica;
-  return MS_OK;
+  int *ranks = ms_calloc(m->members, sizeof *ranks);
+  if (!ranks) return MS_ENOMEM;
+  for (int i = 0; i < m->members; i++) {
+    ms_grid_position(m, i, at);
+    if (at[MS_DIM_REPLICATE] == m->dim[MS_DIM_REPLICATE].place) ranks[n++] = m->member_rank[i];
+  }
+  const int rc = ms_group_open(state->world, n, ranks, m->mesh_text, &state->own_replica);
+  free(ranks);
+  if (!rc) state->replica = &state->own_replica;
+  return rc;
 }
 
 static int check_place(const ms_world *world, const ms_model *model) {

@@ -123,9 +123,9 @@ char *ms_state_peer_block(const ms_state *state, int arena, int rank);
 /* *comm: the communicator of a collective on a stream, opened at its first use; the state owns it. Collective over the
  * ranks of the collective. */
 int ms_state_open_comm(ms_state *state, const ms_plan *plan, const ms_plan_coll *coll, int stream, ms_comm **comm);
-/* *comm: of the ranks that together hold this rank's copy of the state, or of all ranks; for host memory, outside
- * plans. Opened at first use; the state owns it. Collective over these ranks, at least 2. */
+/* *comm: of the ranks that together hold this rank's copy of the state, or of a group of the state's; for host memory,
+ * outside plans. Opened at first use; the state owns it. Collective over these ranks, at least 2. */
 int ms_state_open_copy(ms_state *state, ms_comm **comm);
-int ms_state_open_all(ms_state *state, ms_comm **comm);
+int ms_state_open_group(ms_state *state, const ms_group *group, ms_comm **comm);
 
 #endif

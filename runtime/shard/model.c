@@ -275,10 +275,6 @@ int ms_unit_backward_ranks(const ms_model *model, int unit) {
 
 /* Replicas that take local steps update all of their weights themselves, without each other. */
 static int check_replicas(const ms_model *model) {
-  const int divides = model->dim[MS_DIM_TENSOR].size > 1 ? MS_DIM_TENSOR : MS_DIM_CONTEXT;
-  if (model->dim[divides].size > 1 && ms_model_local_units(model))
-    return MS_FAIL(MS_EUNSUPPORTED, "local steps (a unit with a fragment) with a %s dimension are not supported",
-                   model->dim[divides].name);
   for (int u = 0; u < model->units && ms_model_local_units(model); u++)
     if (model->unit[u].config.shard_over_replicate)
       return MS_FAIL(MS_EINVAL,

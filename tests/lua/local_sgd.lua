@@ -9,18 +9,27 @@ local local_sgd = {}
 
 local USUAL = {
   mesh = "2x1", steps = 8, every = 4, fragments = 1, delay = 0, alpha = 0, outer_lr = 0.7, outer_momentum = 0.9,
-  nesterov = true, momentum = 0.9, clip = 0,
+  nesterov = true, momentum = 0.9, clip = 0, positions = 0,
 }
 
-local function ranks_of(mesh)
-  local replicas, shards = mesh:match("(%d+)x(%d+)")
-  return tonumber(replicas), tonumber(shards)
+---The sizes of a mesh: replicas, ranks of a replica that train on other rows, on other positions, on the same ones.
+---@param mesh string "2x1", "2x1x3" (tensor) or "2x1x2x1" (context, tensor)
+---@return integer replicas
+---@return integer shards
+---@return integer context
+---@return integer tensor
+function local_sgd.sizes_of(mesh)
+  local sizes = {}
+  for size in mesh:gmatch("%d+") do sizes[#sizes + 1] = tonumber(size) end
+  if #sizes == 3 then table.insert(sizes, 3, 1) end
+  return sizes[1], sizes[2], sizes[3] or 1, sizes[4] or 1
 end
 
 local function words_of(settings, out)
-  local replicas, shards = ranks_of(settings.mesh or USUAL.mesh)
+  local replicas, shards, context, tensor = local_sgd.sizes_of(settings.mesh or USUAL.mesh)
+  local ranks = replicas * shards * context * tensor
   local words = { "run", "tests/lua/recipes/local_sgd.lua", "out=" .. out }
-  local place = { "-n", tostring(replicas * shards) }
+  local place = { "-n", tostring(ranks) }
   if settings.hosts then
     place = { "--hosts", settings.hosts, "--agent", "tests/fuzz/agent.sh", "--rendezvous", "tcp://127.0.0.1" }
   end
@@ -28,7 +37,7 @@ local function words_of(settings, out)
   for name, value in pairs(settings) do
     if name ~= "environment" and name ~= "hosts" then words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
   end
-  return words, replicas * shards
+  return words, ranks
 end
 
 ---Runs the recipe once for each list of settings, which name what differs from its usual ones, all at the same time.
@@ -82,14 +91,14 @@ local function random(step, row, column)
   return math.floor(64 * (x - math.floor(x))) / 64
 end
 
--- Loss and gradient of one rank's two rows.
-local function differentiate(w, step, rank)
+-- Loss and gradient of the rows of the rank with this place among those of other rows.
+local function differentiate(w, step, rank, rows)
   local loss, gradient = 0, {}
   for name, values in pairs(w) do
     gradient[name] = {}
     for i = 1, #values do gradient[name][i] = 0 end
   end
-  for row = 2 * rank, 2 * rank + 1 do
+  for row = rows * rank, rows * rank + rows - 1 do
     local x = {}
     for c = 1, 3 do x[c] = random(step, row, c - 1) - 0.5 end
     for o = 1, 5 do
@@ -98,12 +107,12 @@ local function differentiate(w, step, rank)
         for c = 1, 3 do y = y + (k == 1 and 1 or k / 2) * w[name][3 * (o - 1) + c] * x[c] end
       end
       local off = y - 4 * random(step, row, 10 + o - 1)
-      loss = loss + off * off / 10
-      gradient.bias[o] = gradient.bias[o] + 2 * off / 10
+      loss = loss + off * off / (5 * rows)
+      gradient.bias[o] = gradient.bias[o] + 2 * off / (5 * rows)
       for k, name in ipairs(LAYERS) do
         for c = 1, 3 do
           local at = 3 * (o - 1) + c
-          gradient[name][at] = gradient[name][at] + (k == 1 and 1 or k / 2) * 2 * off / 10 * x[c]
+          gradient[name][at] = gradient[name][at] + (k == 1 and 1 or k / 2) * 2 * off / (5 * rows) * x[c]
         end
       end
     end
@@ -129,10 +138,10 @@ local function zeros(w)
 end
 
 -- The mean over a replica's ranks, and the norm of the gradient.
-local function of_replica(w, step, replica, shards)
+local function of_replica(w, step, replica, shards, rows)
   local loss, sum, squares = 0, zeros(w), 0
   for rank = replica * shards, replica * shards + shards - 1 do
-    local own, gradient = differentiate(w, step, rank)
+    local own, gradient = differentiate(w, step, rank, rows)
     loss = loss + own / shards
     for name, values in pairs(gradient) do
       for i, value in ipairs(values) do sum[name][i] = sum[name][i] + value / shards end
@@ -187,13 +196,14 @@ end
 ---@return { replicas: table[], synced: table, momentum: table } replicas: { w, losses, norms }
 function local_sgd.reference(settings, initial)
   local o = setmetatable(settings, { __index = USUAL })
-  local count, shards = ranks_of(o.mesh)
+  local count, shards = local_sgd.sizes_of(o.mesh)
+  local rows = o.positions > 0 and o.positions or 2
   local synced, carried, replicas, waiting = copy(initial), zeros(initial), {}, {}
   for r = 1, count do replicas[r] = { w = copy(initial), moved = zeros(initial), losses = {}, norms = {} } end
   local turn = o.every / o.fragments
   for step = 1, o.steps do
     for r, replica in ipairs(replicas) do
-      local loss, gradient, norm = of_replica(replica.w, step, r - 1, shards)
+      local loss, gradient, norm = of_replica(replica.w, step, r - 1, shards, rows)
       replica.losses[step], replica.norms[step] = loss, norm
       inner_step(o, replica.w, replica.moved, gradient, norm)
     end

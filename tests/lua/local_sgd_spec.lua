@@ -17,6 +17,10 @@ local CASES = {
   { mesh = "3x2", hosts = "a:3,b:3", fragments = 2, alpha = 0.25, clip = 0.5, steps = 9 }, -- both have a part of one
   { mesh = "1x2", every = 6, fragments = 2, delay = 2, steps = 15 },
   { mesh = "2x2", every = 8, fragments = 4, delay = 1, alpha = 0.5, steps = 18, shared_masters = false },
+  { mesh = "2x1x3", clip = 0.5, fragments = 2, delay = 1 },
+  { mesh = "2x2x3", hosts = "a:6,b:6", alpha = 0.25 },
+  { mesh = "2x1x2x1", positions = 4, clip = 0.5, fragments = 2 },
+  { mesh = "2x1x2x3", positions = 4, hosts = "a:6,b:6", every = 2, delay = 1 },
 }
 
 local function describe_case(settings)
@@ -38,10 +42,19 @@ local function assert_all_close(expected, values, tolerance, what)
   for name, list in pairs(expected) do assert_close(list, values[name], tolerance, what .. " of " .. name) end
 end
 
-local function shards_of(mesh) return tonumber(mesh:match("x(%d+)")) end
+-- The ranks of a replica.
+local function ranks_of(mesh)
+  local _, shards, context, tensor = local_sgd.sizes_of(mesh)
+  return shards * context * tensor
+end
 
--- Elements of each parameter that one of the shards owns, padding included, if it is divided by rows.
-local function chunk(name, shards) return math.ceil(5 / shards) * (name == "bias" and 1 or 3) end
+-- Elements of each parameter that one of the shards owns, padding included, if it is divided by rows. A tensor
+-- dimension divides the columns of two layers.
+local function chunk(name, mesh)
+  local _, shards, context, tensor = local_sgd.sizes_of(mesh)
+  local columns = name == "bias" and 1 or name:find("[02]") and 3 / tensor or 3
+  return math.ceil(5 / (shards * context)) * columns
+end
 
 describe("local SGD", function()
   local results
@@ -51,10 +64,10 @@ describe("local SGD", function()
 
   for i, settings in ipairs(program.thin(CASES)) do
     it("H12 follows the formulas of local steps and an outer SGD: " .. describe_case(settings), function()
-      local ranks, shards = results[i], shards_of(settings.mesh)
+      local ranks, of_replica = results[i], ranks_of(settings.mesh)
       local wanted = local_sgd.reference(settings, ranks[1].initial)
       for rank, found in ipairs(ranks) do
-        local replica = wanted.replicas[math.floor((rank - 1) / shards) + 1]
+        local replica = wanted.replicas[math.floor((rank - 1) / of_replica) + 1]
         assert_close(replica.losses, found.losses, 1e-5, "loss of rank " .. rank)
         assert_close(replica.norms, found.norms, 1e-5, "norm of rank " .. rank)
         assert_all_close(replica.w, found.params, 1e-5, "values")
@@ -68,12 +81,18 @@ describe("local SGD", function()
   end
 
   it("H12 one sync per step with an outer SGD of lr 1 without momentum is HSDP", function()
-    local function with(every)
-      return { mesh = "2x2", momentum = 0, outer_lr = 1, outer_momentum = 0, nesterov = false, every = every }
+    local runs = {}
+    for _, mesh in ipairs({ "2x2", "2x1x3", "2x1x2x1" }) do
+      for _, every in ipairs({ 0, 1 }) do
+        runs[mesh .. every] = { mesh = mesh, momentum = 0, outer_lr = 1, outer_momentum = 0, nesterov = false,
+          every = every, positions = mesh == "2x1x2x1" and 4 or 0 }
+      end
     end
-    local runs = local_sgd.run_all({ hsdp = with(0), every = with(1) })
-    for rank, found in ipairs(runs.every) do
-      assert_all_close(runs.hsdp[rank].params, found.params, 1e-6, "values")
+    runs = local_sgd.run_all(runs)
+    for _, mesh in ipairs({ "2x2", "2x1x3", "2x1x2x1" }) do
+      for rank, found in ipairs(runs[mesh .. "1"]) do
+        assert_all_close(runs[mesh .. "0"][rank].params, found.params, 1e-6, "values on " .. mesh)
+      end
     end
   end)
 
@@ -95,14 +114,14 @@ describe("local SGD", function()
         if value == nil then value = ({ every = 4, fragments = 1, delay = 0, steps = 8 })[name] end
         return value
       end })
-      local replicas, shards = tonumber(o.mesh:match("^%d+")), shards_of(o.mesh)
+      local replicas = local_sgd.sizes_of(o.mesh)
       local turn = o.every / o.fragments
       for step, bytes in ipairs(results[i][1].bytes) do
         local expected, sent = 0, step - (o.delay > 0 and 1 or 0)
         if sent > 0 and sent % turn == 0 then
           local elements = 0
           for _, name in ipairs(local_sgd.FRAGMENTS[o.fragments][(sent / turn - 1) % o.fragments + 1]) do
-            elements = elements + chunk(name, shards)
+            elements = elements + chunk(name, o.mesh)
           end
           expected = 2 * (replicas - 1) / replicas * 4 * elements
         end
@@ -164,31 +183,40 @@ describe("local SGD", function()
     end
   end)
 
-  it("H12 ranks of a replica agree, with AdamW, averages, bf16 and micro-batches; replicas after a sync", function()
-    local settings = { mesh = "2x2", optimizer = "adamw", ema = 0.9, dtype = "bf16", micro = 2, fragments = 2,
-      delay = 1, freeze = "layers.1", steps = 7, evaluate = true }
-    local ranks = local_sgd.run(settings)
-    for _, pair in ipairs({ { 1, 2 }, { 3, 4 } }) do
-      for _, key in ipairs({ "params", "moments", "ema", "losses", "evaluated" }) do
-        assert.same(ranks[pair[1]][key], ranks[pair[2]][key])
-      end
-    end
-    assert.same(ranks[1].synced, ranks[3].synced)
-    assert.equal(ranks[1].evaluated, ranks[3].evaluated)
-    assert.not_same(ranks[1].params, ranks[3].params)
-    assert.not_same(ranks[1].moments, ranks[3].moments)
-    assert.not_same(ranks[1].losses, ranks[3].losses)
-    -- After step 7 the second fragment was just synced (sent after step 4 of each turn, applied one later).
-    settings.steps = 5
-    local synced = local_sgd.run(settings)
-    assert.same(synced[1].params["layers.3.weight"], synced[3].params["layers.3.weight"])
-    assert.not_same(synced[1].params.bias, synced[3].params.bias)
-  end)
+  -- The ranks of a mesh, from 1, replica by replica.
+  for mesh, replicas in pairs({ ["2x2"] = { { 1, 2 }, { 3, 4 } }, ["2x1x3"] = { { 1, 2, 3 }, { 4, 5, 6 } } }) do
+    it("H12 ranks of a replica agree, with AdamW, averages, bf16 and micro-batches; replicas after a sync: " .. mesh,
+      function()
+        local settings = { mesh = mesh, optimizer = "adamw", ema = 0.9, dtype = "bf16", micro = 2, fragments = 2,
+          delay = 1, freeze = "layers.1", steps = 7, evaluate = true }
+        local ranks = local_sgd.run(settings)
+        for _, replica in ipairs(replicas) do
+          for _, rank in ipairs(replica) do
+            for _, key in ipairs({ "params", "moments", "ema", "losses", "evaluated", "gradients" }) do
+              assert.same(ranks[replica[1]][key], ranks[rank][key])
+            end
+          end
+        end
+        local other = replicas[2][1]
+        assert.same(ranks[1].synced, ranks[other].synced)
+        assert.equal(ranks[1].evaluated, ranks[other].evaluated)
+        assert.not_same(ranks[1].params, ranks[other].params)
+        assert.not_same(ranks[1].moments, ranks[other].moments)
+        assert.not_same(ranks[1].losses, ranks[other].losses)
+        -- After step 7 the second fragment was just synced (sent after step 4 of each turn, applied one later).
+        settings.steps = 5
+        local synced = local_sgd.run(settings)
+        assert.same(synced[1].params["layers.3.weight"], synced[other].params["layers.3.weight"])
+        assert.not_same(synced[1].params.bias, synced[other].params.bias)
+      end)
+  end
 
   it("H12 between syncs no replica waits for another one", function()
     -- The second replica begins step 2 when the first has done step 3.
-    local ranks = local_sgd.run({ mesh = "2x2", lead = scratch.path() })
-    assert.equal(8, #ranks[4].losses)
+    for _, mesh in ipairs({ "2x2", "2x1x3" }) do
+      local ranks = local_sgd.run({ mesh = mesh, lead = scratch.path() })
+      assert.equal(8, #ranks[4].losses)
+    end
   end)
 
   it("H12 setting a parameter moves the point of the last sync, too", function()
@@ -198,10 +226,12 @@ describe("local SGD", function()
   end)
 
   it("H12 a value that is not finite ends the run and names the rank of that replica", function()
-    for _, step in ipairs({ 2, 5 }) do -- step 5 also sends the sums of step 4
-      local ended = local_sgd.ended({ mesh = "2x2", delay = 2, spoil = step })
-      assert.not_equal(0, ended.status)
-      has(ended.err, "nan | inputs | rank 0 | step " .. step)
+    for _, mesh in ipairs({ "2x2", "2x1x3" }) do
+      for _, step in ipairs({ 2, 5 }) do -- step 5 also sends the sums of step 4
+        local ended = local_sgd.ended({ mesh = mesh, delay = 2, spoil = step })
+        assert.not_equal(0, ended.status)
+        has(ended.err, "nan | inputs | rank 0 | step " .. step)
+      end
     end
   end)
 

@@ -1,6 +1,7 @@
 -- Trains a sum of four linear layers and a bias with replicate_sync, and writes what every rank ended with, for specs
 -- that compute the same by hand. Rank r writes OUT.r: losses and norms, bytes by mesh dimension and step, and values of
--- its replica by parameter.
+-- its replica by parameter. A third size of the mesh is that of a tensor dimension, which divides two of the layers;
+-- with four sizes the third divides the positions of one sample, whose length is `positions`.
 
 local ms = require "moonshard"
 local ffi = require "ffi"
@@ -14,6 +15,7 @@ local cfg = ms.args {
   always = "", optimizer = "sgd", momentum = 0.9, clip = ms.args.real(0), micro = 1, layout = "rows", dtype = "f32",
   shared_masters = true, freeze = "", ema = ms.args.real(0),
   save = "", save_at = 0, load = "", spoil = 0, evaluate = false, set = 0, lead = "",
+  positions = 0,
 }
 
 local Sum = ms.module "Sum"
@@ -35,8 +37,14 @@ local local_sgd = cfg.every > 0 and {
   outer = ms.optim.sgd { lr = cfg.outer_lr, momentum = cfg.outer_momentum, nesterov = cfg.nesterov },
 } or nil
 local model = Sum()
-local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
+local NAMES = {
+  [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "tensor" },
+  [4] = { "replicate", "shard", "context", "tensor" },
+}
+local names = NAMES[select(2, cfg.mesh:gsub("x", "")) + 1]
+local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, names)
 ms.fully_shard(model, {
+  placements = names[3] and { { re[=[layers\.[02]]=], { tensor = "rowwise" } } } or nil,
   mesh = mesh, units = { re[[^layers\.\d$]] }, layout = cfg.layout, seed = cfg.seed,
   mp_policy = { param_dtype = cfg.dtype }, shared_masters = cfg.shared_masters,
   freeze = cfg.freeze ~= "" and { { re(cfg.freeze), true } } or nil,
@@ -50,7 +58,8 @@ local train = ms.trainer {
   ema = cfg.ema,
 }
 
-local place = mesh:get_index()
+local place, data_place = mesh:get_index(), mesh:slice({ "replicate", "shard" }):get_index()
+local rows = cfg.positions > 0 and cfg.positions or 2
 
 -- Multiples of 1/64, which are exact in f32.
 local function random(step, row, column)
@@ -59,14 +68,15 @@ local function random(step, row, column)
 end
 
 local function batch_of(step)
-  local inputs, targets = ffi.new("float[6]"), ffi.new("float[10]")
-  for row = 0, 1 do
-    for c = 0, 2 do inputs[3 * row + c] = random(step, 2 * place + row, c) - 0.5 end
-    for c = 0, 4 do targets[5 * row + c] = 4 * random(step, 2 * place + row, 10 + c) end
+  local inputs, targets = ffi.new("float[?]", 3 * rows), ffi.new("float[?]", 5 * rows)
+  for row = 0, rows - 1 do
+    for c = 0, 2 do inputs[3 * row + c] = random(step, rows * data_place + row, c) - 0.5 end
+    for c = 0, 4 do targets[5 * row + c] = 4 * random(step, rows * data_place + row, 10 + c) end
   end
-  if step == cfg.spoil and place == 0 then inputs[0] = 0 / 0 end
-  return { inputs = { data = inputs, dtype = "f32", shape = { 2, 3 } },
-    targets = { data = targets, dtype = "f32", shape = { 2, 5 } } }
+  if step == cfg.spoil and data_place == 0 then inputs[0] = 0 / 0 end
+  local function shape(columns) return cfg.positions > 0 and { 1, rows, columns } or { rows, columns } end
+  return { inputs = { data = inputs, dtype = "f32", shape = shape(3) },
+    targets = { data = targets, dtype = "f32", shape = shape(5) } }
 end
 
 local function values(read)
