@@ -20,7 +20,7 @@ local function compare(first, count, per_host)
 end
 
 describe("random plans", function()
-  it(("S1 M1 M6 M7 T15 cases %d to %d equal one rank, and do what their plans say"):format(SEED, SEED + COUNT - 1),
+  it(("S1 M1 M6 M7 T17 cases %d to %d equal one rank, and do what their plans say"):format(SEED, SEED + COUNT - 1),
     function()
       local list, refused = compare(SEED, COUNT)
       local divided = 0

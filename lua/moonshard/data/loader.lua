@@ -53,10 +53,9 @@ local loader = {}
 function loader.share(who, mesh)
   if mesh == nil then return { index = world.rank, ranks = world.size, name = "all" } end
   if not meshes.is(mesh) then errors.invalid("%s: mesh must be a mesh, as ms.init_device_mesh makes one", who) end
-  mesh = roles.data_mesh(mesh)
-  if not mesh then return { index = 0, ranks = 1, name = "1 of tensor" } end
-  local first = mesh:ranks()[1]
-  return { index = mesh:get_index(), ranks = mesh:size(), name = ("%d from rank %d"):format(mesh:size(), first) }
+  local among, all = roles.data_mesh(mesh), mesh:ranks()
+  local index, ranks = among and among:get_index() or 0, among and among:size() or 1
+  return { index = index, ranks = ranks, name = ("%d from rank %d"):format(#all, all[1]) }
 end
 
 ---Samples per rank and step, from `batch` (per rank) or `global_batch` (all ranks).

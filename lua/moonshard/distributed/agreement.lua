@@ -83,8 +83,7 @@ function agreement.raise_first_failure(session, what, ok, raised)
   for place, rank in ipairs(ranks) do
     local other = all[place - 1]
     if other.code ~= 0 then
-      local on = world.nodes() > 1 and " on " .. world.node_name(world.node_of(rank)) or ""
-      errors.raise(ffi.string(C.ms_status_name(other.code)), "rank %d%s: %s", rank, on, ffi.string(other.text))
+      errors.raise(ffi.string(C.ms_status_name(other.code)), "%s: %s", world.rank_name(rank), ffi.string(other.text))
     end
   end
 end

@@ -124,6 +124,14 @@ function world.node_name(node)
   return world.described and "" or ffi.string(C.ms_world_node_name(world.handle, node))
 end
 
+---A rank for messages: "rank 3", on several hosts "rank 3 on b".
+---@param rank integer
+---@return string
+function world.rank_name(rank)
+  if world.nodes() == 1 then return ("rank %d"):format(rank) end
+  return ("rank %d on %s"):format(rank, world.node_name(world.node_of(rank)))
+end
+
 ---The node of each rank, in the form that plans take: 0 nodes if all ranks are on one.
 ---@param size integer ranks of the mesh being planned
 ---@return integer nodes

@@ -4,6 +4,7 @@
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
+local same_rows = require("moonshard.engine.same_rows")
 local session = require("moonshard.engine.session")
 local tensor = require("moonshard.tensor")
 local values = require("moonshard.tensor.values")
@@ -73,7 +74,8 @@ return function(module, ...)
     errors.invalid("%s was called outside a trace without eager tensors: call it on tensors of ms.tensor or "
       .. "ms.randn, or train it with ms.trainer, which traces it", getmetatable(module).name)
   end
-  local exec = session.around(module):exec("call", specs, function(inputs)
+  local around = session.around(module)
+  local exec = around:exec("call", specs, function(inputs)
     local symbols = {}
     for i = 1, count do
       symbols[i] = inputs["argument " .. i]
@@ -81,10 +83,15 @@ return function(module, ...)
     end
     return name_results(module(unpack(symbols, 1, count)))
   end, { train = false, owner = key })
+  local given = same_rows.new(around)
   for i = 1, count do
-    local argument = arguments[i]
-    if tensor.is_eager(argument) then exec:write("argument " .. i, argument, 0, argument:numel()) end
+    local argument, name = arguments[i], "argument " .. i
+    if tensor.is_eager(argument) then
+      exec:write(name, argument, 0, argument:numel())
+      if given then given:add(name, argument.dtype, argument.data, argument:numel()) end
+    end
   end
+  if given then given:compare(getmetatable(module).name, "a call") end
   exec:run("evaluate")
   return read_results(exec)
 end

@@ -47,6 +47,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field unsharded table<moonshard.Unit, table<integer, moonshard.Tensor>> full parameters kept by unshard
 ---@field in_full_params boolean whether ms.with_full_params is running
 ---@field loaded { bytes: number, seconds: number }? initial values that this rank read from files
+---@field row_places table<integer, string>|false|nil which rows each rank computes (engine/same_rows.lua)
 local Session = {}
 Session.__index = Session
 
@@ -226,53 +227,54 @@ function Session:divided_anew()
   return move_state(self, self.state, new_state(self))
 end
 
----Gathers one number from every rank that trains this model, in the order of ranks(). Collective over them.
+---Gathers a number from every rank that trains this model, or several, in the order of ranks(). Collective over them.
 ---@param number number this rank's
 ---@param what string? the meaning, for reports; equal on all ranks: "of the learning rate"
----@param more number? a second number
+---@param ... number further numbers
 ---@return number[] numbers in the order of ranks()
----@return number[]? seconds the second numbers
-function Session:gather_numbers(number, what, more)
-  if world.plan_only and not self.sharding.single_rank then return { number }, more and { more } end
-  local n, list, second = self.sharding.mesh:size(), {}, more and {}
-  local mine, all = ffi.new("double[2]", number, more or 0), ffi.new("double[?]", 2 * n)
+---@return number[] ... a list for each further number
+function Session:gather_numbers(number, what, ...)
+  local mine, lists = { number, ... }, {}
+  for i, value in ipairs(mine) do lists[i] = { value } end
+  if world.plan_only and not self.sharding.single_rank then return unpack(lists) end
+  local n, count = self.sharding.mesh:size(), #mine
+  local given, all = ffi.new("double[?]", count, mine), ffi.new("double[?]", count * n)
   local state = self:ensure_state()
   world.set_activity(what)
-  local status = C.ms_state_all_gather_bytes(state, mine, 16, all)
+  local status = C.ms_state_all_gather_bytes(state, given, 8 * count, all)
   world.set_activity(nil)
   check(status)
   for place = 1, n do
-    list[place] = all[2 * place - 2]
-    if second then second[place] = all[2 * place - 1] end
+    for i = 1, count do lists[i][place] = all[count * (place - 1) + i - 1] end
   end
-  return list, second
+  return unpack(lists)
 end
 
 ---The first rank whose number differs from this rank's. Collective.
 ---@param number number
 ---@param what string as for gather_numbers
----@param more number? a second number, which can differ
+---@param ... number further numbers, which can differ
 ---@return integer? rank nil when all agree
 ---@return number? other that rank's
----@return number[]? seconds of all ranks
-function Session:find_mismatch(number, what, more)
-  local numbers, seconds = self:gather_numbers(number, what, more)
-  for place, other in ipairs(numbers) do
-    if other ~= number then return self:ranks()[place], other, seconds end
+---@return number[] ... a list for each further number
+function Session:find_mismatch(number, what, ...)
+  local lists = { self:gather_numbers(number, what, ...) }
+  for place, other in ipairs(lists[1]) do
+    if other ~= number then return self:ranks()[place], other, unpack(lists, 2) end
   end
-  return nil, nil, seconds
+  return nil, nil, unpack(lists, 2)
 end
 
 ---Raises MS_EMISMATCH if a rank has a different number. Collective.
 ---@param number number
 ---@param what string as for gather_numbers
 ---@param message fun(rank: integer, other: number): string about the first rank that differs
----@param more number? a second number, which can differ
----@return number[]? seconds of all ranks
-function Session:require_same(number, what, message, more)
-  local rank, other, seconds = self:find_mismatch(number, what, more)
-  if rank then errors.raise("MS_EMISMATCH", "%s", message(rank, other)) end
-  return seconds
+---@param ... number further numbers, which can differ
+---@return number[] ... a list for each further number
+function Session:require_same(number, what, message, ...)
+  local found = { self:find_mismatch(number, what, ...) }
+  if found[1] then errors.raise("MS_EMISMATCH", "%s", message(found[1], found[2])) end
+  return unpack(found, 3, 2 + select("#", ...))
 end
 
 ---Calls a function that every rank executes independently, and reports whether all succeeded. Collective.

@@ -90,14 +90,15 @@ function roles.is_model(name)
   return false
 end
 
----Whether a mesh has several ranks that train on the same rows.
+---The dimensions, of more than one rank, along which ranks train on the same rows.
 ---@param mesh moonshard.Mesh
----@return boolean
-function roles.divides_work(mesh)
+---@return integer[]
+function roles.model_dims(mesh)
+  local dims = {}
   for dim = 0, mesh.ndim - 1 do
-    if mesh:size(dim) > 1 and roles.is_model(mesh:dim_name(dim)) then return true end
+    if mesh:size(dim) > 1 and roles.is_model(mesh:dim_name(dim)) then dims[#dims + 1] = dim end
   end
-  return false
+  return dims
 end
 
 ---Sorts names of mesh dimensions as a mesh has them, from the outermost: those with a role, then others by name.
@@ -116,12 +117,11 @@ end
 ---@param mesh moonshard.Mesh
 ---@return moonshard.Mesh? nil: there is one
 function roles.data_mesh(mesh)
-  local names, left_out = {}, false
+  if #roles.model_dims(mesh) == 0 then return mesh end
+  local names = {}
   for dim = 0, mesh.ndim - 1 do
-    local name = mesh:dim_name(dim)
-    if roles.is_model(name) then left_out = left_out or mesh:size(dim) > 1 else names[#names + 1] = name end
+    if not roles.is_model(mesh:dim_name(dim)) then names[#names + 1] = mesh:dim_name(dim) end
   end
-  if not left_out then return mesh end
   return #names > 0 and mesh:slice(names) or nil
 end
 

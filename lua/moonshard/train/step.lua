@@ -14,6 +14,7 @@ local plans = require("moonshard.engine.plan")
 local profile = require("moonshard.distributed.profile")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local same_data = require("moonshard.train.same_data")
+local same_rows = require("moonshard.engine.same_rows")
 local termination = require("moonshard.checkpoint.termination")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
@@ -123,7 +124,7 @@ end
 
 -- Computes the norm, and updates when loss and norm are finite. All ranks must decide the same, or their parameters
 -- would be inconsistent.
-local function finish_step(self, exec, number)
+local function finish_step(self, exec, number, given)
   local status = exec:try("norm")
   if status ~= 0 then return status end
   status = exec:try("update")
@@ -133,6 +134,8 @@ local function finish_step(self, exec, number)
   end
   if status == 0 then
     self.steps_done, self.last_plan = number, exec.plan
+    if given and given.is_compared then self.rows_compared = number end
+    self.uncompared = given and not given.is_compared and given or nil
     -- Without any target the gradient is zero.
     local divisor, synced = exec.step_outputs.divisor, exec.step_outputs.divisor_of_synced
     self.session.gradient_scale = divisor > 0 and 1 / divisor or 0
@@ -142,7 +145,7 @@ local function finish_step(self, exec, number)
 end
 
 -- places: positions of each micro-batch's rows in the step's global batch.
-local function run_phases(self, exec, specs, batch, places, number)
+local function run_phases(self, exec, specs, batch, places, number, given)
   for micro = 0, self.micro_batches - 1 do
     batch_of.feed(exec, specs, batch, micro)
     exec.step_inputs.seed = self.seed * 2 ^ 32 + number
@@ -151,7 +154,7 @@ local function run_phases(self, exec, specs, batch, places, number)
     local closes = micro > 0 and micro == self.micro_batches - 1 and exec.plan.config.sync ~= C.MS_SYNC_EVERY
     exec:run(closes and "last" or micro == 0 and "first" or "next")
   end
-  local status = agreement.uninterrupted(finish_step, self, exec, number)
+  local status = agreement.uninterrupted(finish_step, self, exec, number, given)
   if status == C.MS_ENONFINITE then
     local message = ffi.string(C.ms_error_message())
     C.ms_error_clear()
@@ -160,12 +163,20 @@ local function run_phases(self, exec, specs, batch, places, number)
   engine.check(status)
 end
 
--- Raises an error on all ranks unless all have the same number. Returns the ranks' votes on ending the run.
-local function compare(self, number, what, format)
+-- Raises an error on all ranks unless all have the same number. Returns the ranks' votes on ending the run, and the
+-- numbers of their rows (engine/same_rows.lua).
+local function compare(self, number, what, format, given)
   return self.session:require_same(number, "of " .. what, function(rank, other)
     return ("%s on rank %d and %s on rank %d; it must be the same on all ranks"):format(format:format(number),
       world.rank, format:match("%%%a"):format(other), rank)
-  end, termination.status())
+  end, termination.status(), given and given:number() or 0)
+end
+
+-- Adds a batch to what this rank was given, for a comparison with the ranks that compute the same rows.
+local function add_batch(given, batch, specs, micro_batches)
+  for _, spec in ipairs(specs) do
+    given:add(spec.name, spec.dtype, batch[spec.name].data, micro_batches * spec.numel)
+  end
 end
 
 local function check_rate(lr, number, which)
@@ -174,7 +185,7 @@ local function check_rate(lr, number, which)
     options.describe(lr))
 end
 
-local function learning_rate(self, number, batch)
+local function learning_rate(self, number, batch, given)
   local lr, sync = self.optimizer.lr(number), schedule_of(self)
   check_rate(lr, number, "")
   if sync then check_rate(sync.outer.lr(number), number, "outer ") end
@@ -182,12 +193,17 @@ local function learning_rate(self, number, batch)
   if sync and number > 1 and not replicate_sync.meets(sync, number) then return lr end
   -- Replicas with different learning rates would silently drift apart, and ranks with different micro_batches
   -- would wait for each other.
-  local statuses = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(number))
+  local statuses, rows = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(number),
+    given)
   if self.policy and termination.any_wants(statuses) then self.policy:terminate() end
   if termination.wanted_without_save(statuses) then termination.exit_rank() end
   if number == 1 then compare(self, self.micro_batches, "the micro-batches", "ms.trainer: micro_batches is %d") end
   if not self.has_same_data then same_data.require(self.session, "of the training data", batch) end
   self.has_same_data = true
+  if given then
+    local from = self.rows_compared and self.rows_compared + 1 or number
+    given:check(rows, "train:step", from < number and ("steps %d to %d"):format(from, number) or "step " .. number)
+  end
   return lr
 end
 
@@ -210,11 +226,13 @@ function step.run(self, batch, places)
   local exec = self.session:exec("train", specs, traced(self), train_settings(self, outer))
   profile.step_begins(number)
   local begin, before, moved_before = clock.now(), exec:counters(), exec:traffic()
-  local lr = learning_rate(self, number, batch)
+  local given = same_rows.new(self.session, self.uncompared)
+  if given then add_batch(given, batch, specs, self.micro_batches) end
+  local lr = learning_rate(self, number, batch, given)
   local met_ms = 1e3 * (clock.now() - begin)
   exec.step_inputs.lr, exec.step_inputs.step = lr, number
   exec.step_inputs.micro_batches = self.micro_batches
-  run_phases(self, exec, specs, batch, places, number)
+  run_phases(self, exec, specs, batch, places, number, given)
   local seconds = clock.now() - begin
   self.outside_bytes = self.outside_bytes or outside_bytes(self)
   local exposed = exposed_ms(exec, before)
@@ -258,7 +276,7 @@ end
 function step.mean_loss(self, batches, within_averages)
   -- When only planning, evaluation does nothing and the recipe goes on to its first step.
   if world.plan_only then return 0 / 0 end
-  local sum, total, n = 0, 0, 0
+  local sum, total, n, given = 0, 0, 0, same_rows.new(self.session)
   local settings = { train = false, prefetch = self.prefetch, owner = self.owner }
   for _, batch in batches do
     world.check_interrupt()
@@ -267,6 +285,7 @@ function step.mean_loss(self, batches, within_averages)
     local exec = self.session:exec("evaluate", specs, traced(self), settings)
     if not self.evaluates_same_data then same_data.require(self.session, "of the validation data", batch) end
     self.evaluates_same_data = true
+    if given then add_batch(given, batch, specs, 1) end
     batch_of.feed(exec, specs, batch, 0)
     exec:run("evaluate")
     local counts, outputs = exec.plan.graph.counts, exec.step_outputs
@@ -274,6 +293,7 @@ function step.mean_loss(self, batches, within_averages)
     sum, total, n = sum + weight * outputs.loss, total + weight, n + 1
   end
   if n == 0 then errors.invalid("train:evaluate got no batches") end
+  if given then given:compare("train:evaluate", n == 1 and "its batch" or ("one of its %d batches"):format(n)) end
   if total == 0 then errors.invalid("train:evaluate: every target of its %d batches is ignored", n) end
   return sum / total
 end
