@@ -154,13 +154,14 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
                    ms_stream_name(source->stream));
   ms_coll *coll = &phase->coll[phase->colls++];
   int parts = from->kind == MS_COLL_BARRIER ? 0 : from->parts; /* a barrier moves no data; its parts only order it */
+  const char *label = *source->scope ? source->scope : model->dim[dim].name; /* of the whole model: the dimension's */
   *coll = (ms_coll){.kind = from->kind,
                     .replicas = from->replicas,
                     .sliced = from->sliced,
                     .largest = from->largest,
                     .parts = parts,
                     .part = &phase->part[phase->parts],
-                    .label = source->scope};
+                    .label = label};
   for (int i = 0; i < parts; i++) {
     ms_coll_part *part = &phase->part[phase->parts++];
     int gathers = from->kind == MS_COLL_ALL_GATHER, shared_dtype = from->part[i].shared.info.dtype;
@@ -173,7 +174,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
     part->n = ms_numel(&from->part[i].dst.info);
     phase->shares += ranks;
   }
-  coll->label_number = ms_recorder_number(exec->recorder, source->scope);
+  coll->label_number = ms_recorder_number(exec->recorder, label);
   instr->coll = coll;
   instr->bytes = from->bytes;
   instr->moved = from->moved;

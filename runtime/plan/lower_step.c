@@ -45,14 +45,15 @@ ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_str
 
 /* The first replica whose rank of a shard is on the same node as replica r's. */
 static int first_on_node(const ms_plan *plan, int r, int s) {
-  const int *node_of = plan->topology.node_of, node = node_of[ms_grid_sibling(plan->model, r, s)];
-  int first = 0;
-  while (node_of[ms_grid_sibling(plan->model, first, s)] != node) first++;
-  return first;
+  int at[MS_GRID_DIMS];
+  ms_grid_position(plan->model, plan->model->member, at);
+  at[MS_DIM_REPLICATE] = r;
+  at[MS_DIM_SHARD] = s;
+  return ms_grid_first_on_node(plan->model, &plan->topology, at, MS_DIM_REPLICATE);
 }
 
 /* Between nodes the order of a sum follows from which of its ranks share a node. Two terms have the same sum in any
- * order. */
+ * order. The ranks of a tensor dimension sum in one order (nodes.c). */
 static int sums_in_one_order(const ms_plan *plan) {
   if (plan->topology.nodes == 1 || ms_model_replicas(plan->model) < 3) return 1;
   for (int r = 0; r < ms_model_replicas(plan->model); r++)

@@ -5,20 +5,10 @@
  * number of ranks alone does not determine it. Ranks map memory together within a node, never between nodes: a shard
  * group that spans nodes copies what it gathers, and replicas on different nodes have their own copies of the state.
  */
+#include <string.h>
+
 #include "moonshard.h"
 #include "plan/plan.h"
-
-int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_topology *topology) {
-  *topology = (ms_topology){0};
-  if (config->nodes < 0 || (config->nodes > 0) != (config->node_of != NULL))
-    return MS_FAIL(MS_EINVAL, "%d nodes %s node_of: set both, or neither to plan all ranks on one node", config->nodes,
-                   config->node_of ? "with" : "without");
-  MS_TRY(ms_topology_make(model->world, config->nodes, config->node_of, topology));
-  const int most = ms_topology_most_ranks(topology);
-  if (most <= MS_MAX_LOCAL_RANKS) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "%d ranks are more than one node supports (%d): set node_of to the node of each rank", most,
-                 MS_MAX_LOCAL_RANKS);
-}
 
 /* ---- the grid of replicas and shards ---- */
 
@@ -40,7 +30,55 @@ void ms_grid_position(const ms_model *m, int member, int *at) {
   for (int d = 0; d < MS_GRID_DIMS; d++) at[d] = member / m->dim[d].stride % m->dim[d].size;
 }
 
+/* ---- in which order ranks on several nodes sum ---- */
+
+int ms_grid_first_on_node(const ms_model *m, const ms_topology *topology, const int *at, int dim) {
+  const int node = topology->node_of[ms_grid_rank(m, at)];
+  int other[MS_GRID_DIMS];
+  memcpy(other, at, sizeof other);
+  for (other[dim] = 0; topology->node_of[ms_grid_rank(m, other)] != node;) other[dim]++;
+  return other[dim];
+}
+
+/* The ranks of a tensor dimension each have a copy of what it does not divide, and each sums the copy's gradients with
+ * the ranks at its own place. Between nodes the order of a sum follows from which of its ranks share a node, and two
+ * terms have the same sum in any order: where it differs, the copies would drift apart. */
+static int check_sums(const ms_model *model, const ms_topology *topology) {
+  const ms_dim_group *tensor = &model->dim[MS_DIM_TENSOR];
+  if (topology->nodes == 1 || tensor->size == 1) return MS_OK;
+  for (int i = 0; i < model->members; i++)
+    for (int dim = MS_DIM_REPLICATE; dim <= MS_DIM_SHARD; dim++) {
+      int at[MS_GRID_DIMS], first[MS_GRID_DIMS];
+      ms_grid_position(model, i, at);
+      memcpy(first, at, sizeof first);
+      first[MS_DIM_TENSOR] = 0;
+      if (model->dim[dim].size < 3 ||
+          ms_grid_first_on_node(model, topology, at, dim) == ms_grid_first_on_node(model, topology, first, dim))
+        continue;
+      return MS_FAIL(MS_EINVAL,
+                     "mesh %s: the %d ranks along dimension %s are divided among the nodes in another way at rank %d "
+                     "than at rank %d, of the same group along dimension %s, so they would sum gradients in another "
+                     "order, and their copies of a parameter would drift apart: give each node a multiple of %d ranks",
+                     model->mesh_text, model->dim[dim].size, model->dim[dim].name, model->member_rank[i],
+                     ms_grid_rank(model, first), tensor->name, tensor->size);
+    }
+  return MS_OK;
+}
+
 /* ---- what is on one node ---- */
+
+int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_topology *topology) {
+  *topology = (ms_topology){0};
+  if (config->nodes < 0 || (config->nodes > 0) != (config->node_of != NULL))
+    return MS_FAIL(MS_EINVAL, "%d nodes %s node_of: set both, or neither to plan all ranks on one node", config->nodes,
+                   config->node_of ? "with" : "without");
+  MS_TRY(ms_topology_make(model->world, config->nodes, config->node_of, topology));
+  MS_TRY(check_sums(model, topology));
+  const int most = ms_topology_most_ranks(topology);
+  if (most <= MS_MAX_LOCAL_RANKS) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "%d ranks are more than one node supports (%d): set node_of to the node of each rank", most,
+                 MS_MAX_LOCAL_RANKS);
+}
 
 /* 1 when every block of n neighbours along a dimension, with all positions along `with` (or none: -1), is on one node:
  * at each place in the other dimensions, so that all ranks decide alike. */

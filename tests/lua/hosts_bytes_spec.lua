@@ -4,54 +4,7 @@
 local launched = require("lua.launched")
 local program = require("lua.program")
 
--- Each rank prints what its plan and its transport count for some steps, the first rank of a host also what the
--- interface does.
-local RECIPE = [==[
-  local ms = require "moonshard"
-  local world, clock = require "moonshard.distributed.world", require "moonshard.base.clock"
-  local cfg = ms.args { mesh = "2x2", interface = "lo", steps = 3, dtype = "f32" }
-  local model = ms.nn.sequential { ms.nn.linear(512, 1024), ms.ops.relu, ms.nn.linear(1024, 256) }
-  ms.fully_shard(model, {
-    mesh = ms.init_device_mesh(nil, cfg.mesh, { "replicate", "shard" }), units = { ms.re[[^\d$]] },
-    reshard_after_forward = true,
-    mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
-  })
-  local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-3 }, loss = ms.loss.mse }
-  local function draw(columns, seed) return ms.randn { 4, columns, seed = seed + world.rank } end
-  local function step(i) return train:step { inputs = draw(512, 10 * i), targets = draw(256, 10 * i + 5) } end
-  local function interface()
-    for line in io.lines("/proc/net/dev") do
-      local name, rest = line:match("^%s*(%S+):%s*(.*)$")
-      local counts = {}
-      for count in (rest or ""):gmatch("%d+") do counts[#counts + 1] = tonumber(count) end
-      if name == cfg.interface then return counts[9], counts[1] end
-    end
-  end
-  local function counted() -- once the progress threads have nothing more to count
-    world.barrier()
-    local until_then = clock.now() + 0.3
-    while clock.now() < until_then do end
-    local sent, received = world.transport_bytes()
-    local out, into = interface()
-    world.barrier()
-    return { sent, received, out, into }
-  end
-  step(1)
-  local before, wire = counted(), {}
-  for i = 1, cfg.steps do wire[i] = step(1 + i).wire_bytes or {} end
-  local after, plan = counted(), train:plan():traffic()
-  local sent, received = 0, 0
-  for _, traffic in pairs(plan) do sent, received = sent + traffic.rank.sent, received + traffic.rank.received end
-  local by_dim = {}
-  for name, traffic in pairs(plan) do
-    by_dim[#by_dim + 1] = ("%s=%d/%d"):format(name, math.max(traffic.rank.sent, traffic.rank.received),
-      wire[1][name] or 0)
-  end
-  table.sort(by_dim)
-  io.write(("rank %d local %d planned %d %d transport %d %d interface %d %d %s\n"):format(world.rank,
-    world.local_rank(), cfg.steps * sent, cfg.steps * received, after[1] - before[1], after[2] - before[2],
-    after[3] - before[3], after[4] - before[4], table.concat(by_dim, " ")))
-]==]
+local RECIPE = "tests/lua/recipes/hosts_bytes.lua"
 
 local ENTRY = 192 -- MS_ENTRY_BYTES: the message with which a rank enters an operation
 
@@ -59,16 +12,12 @@ local PATTERN = "rank (%d+) local %d planned (%d+) (%d+) transport (%d+) (%d+) i
 
 describe("bytes between hosts", function()
   local a, b = ("by%da"):format(os.time() % 10000), ("by%db"):format(os.time() % 10000)
-  local why_not, recipe
+  local why_not
 
   setup(function()
     why_not = launched.make_two_hosts(a, b)
-    recipe = program.recipe(RECIPE)
   end)
-  teardown(function()
-    launched.remove_hosts(a, b)
-    os.remove(recipe)
-  end)
+  teardown(function() launched.remove_hosts(a, b) end)
 
   -- Bytes of the parameters in f32, and of those that the backward pass needs again: the first layer has no gradient to
   -- pass on.
@@ -95,31 +44,66 @@ describe("bytes between hosts", function()
     { "mesh=1x4", (S / 2 + AGAIN / 2 + S) / 2, "dtype=bf16" },
   }
 
+  -- What a host sends in a step, of 3. Compares what each rank planned with what it moved. still: a dimension within
+  -- hosts, along which nothing is sent.
+  local function sent_by_host(hosts, still, ...)
+    local planned = 0
+    each_rank({ "run", RECIPE, "--log-ranks", "all", "--hosts", hosts, "--agent", "tests/fuzz/agent.sh",
+      "--rendezvous", "tcp://127.0.0.1", ... }, nil, function(_, plan, transport, _, dims)
+      for way = 1, 2 do
+        local entries = (transport[way] - plan[way]) / ENTRY
+        assert.is_true(entries >= 0 and entries % 1 == 0, ("planned %d, moved %d"):format(plan[way], transport[way]))
+      end
+      for ours, run in dims:gmatch("=(%d+)/(%d+)") do assert.equal(ours, run) end
+      if still then assert.truthy(dims:find(still .. "=0/0", 1, true), dims) end
+      planned = planned + plan[1]
+    end)
+    return planned / 2 / 3
+  end
+
+  local function assert_sent(expected, sent)
+    assert.is_true(math.abs(sent - expected) < 0.01 * expected, ("%d, not %d"):format(sent, expected))
+  end
+
   for _, case in ipairs(CASES) do
     it(("H2 H3 of %s %s are those of the closed forms, in the plan, the run and the transport"):format(case[1],
       case[3] or ""), function()
-      local planned = 0
-      each_rank({ "run", recipe, "--log-ranks", "all", "--hosts", "a:2,b:2", "--agent", "tests/fuzz/agent.sh",
-        "--rendezvous", "tcp://127.0.0.1", case[1], case[3] }, nil, function(_, plan, transport, _, dims)
-        for way = 1, 2 do
-          local entries = (transport[way] - plan[way]) / ENTRY
-          assert.is_true(entries >= 0 and entries % 1 == 0, ("planned %d, moved %d"):format(plan[way], transport[way]))
-        end
-        for ours, run in dims:gmatch("=(%d+)/(%d+)") do assert.equal(ours, run) end
-        -- With a shard group on each host, only the replicas send.
-        if case[1] == "mesh=2x2" then assert.truthy(dims:find("shard=0/0", 1, true), dims) end
-        planned = planned + plan[1]
-      end)
-      local a_step = planned / 2 / 3 -- hosts, steps
-      assert.is_true(math.abs(a_step - case[2]) < 0.01 * case[2], ("%d, not %d"):format(a_step, case[2]))
+      assert_sent(case[2], sent_by_host("a:2,b:2", case[1] == "mesh=2x2" and "shard" or nil, case[1], case[3]))
     end)
   end
+
+  local TENSOR, ALL = "names=replicate shard tensor", "names=replicate shard context tensor"
+  local DIVIDED = {
+    -- Each rank of tensor has half of the weights, so the hosts send what they send without it.
+    { "a:2,b:2", "tensor", S, "mesh=2x1x2", TENSOR },
+    { "a:2,b:2", "tensor", (S + AGAIN + S) / 2, "mesh=1x2x2", TENSOR },
+    -- Of the pair of layers, the four rows of outputs are summed; the gradient of its inputs is not needed.
+    { "a:2,b:2", nil, 4 * 4 * 256, "mesh=1x1x4", TENSOR, "bias=false" },
+    { "a:3,b:1", nil, 4 * 4 * 256, "mesh=1x1x4", TENSOR, "bias=false" },
+    -- Ranks of context shard weights, too.
+    { "a:2,b:2", nil, (S + AGAIN + S) / 2, "groups=0 1,2 3|0 2,1 3", "names=shard context" },
+  }
+
+  for _, case in ipairs(DIVIDED) do
+    it(("T15 of %s %s on %s are those of the closed forms"):format(case[4], case[5], case[1]), function()
+      assert_sent(case[3], sent_by_host(case[1], case[2], case[4], case[5], case[6]))
+    end)
+  end
+
+  it("T15 of attention, of sequence parallelism and of both dimensions are those of the plan", function()
+    for _, words in ipairs({
+      { "mesh=1x1x4", TENSOR, "sequence_parallel=true" }, { "mesh=1x1x4x1", ALL }, { "mesh=1x1x2x2", ALL },
+      { "groups=0 1,2 3|0 2,1 3", "names=shard context" },
+    }) do
+      assert.is_true(sent_by_host("a:2,b:2", nil, "model=gpt", unpack(words)) > 0)
+    end
+  end)
 
   it("H2 are those that the interfaces count, within 2 %", function()
     if why_not then return pending(why_not) end
     for _, mesh in ipairs({ "mesh=1x4", "mesh=2x2", "mesh=4x1" }) do
       local hosts = { { 0, 0 }, { 0, 0 } }
-      each_rank({ "run", recipe, "--log-ranks", "all", "--hosts", ("%s:2,%s:2"):format(a, b), "--agent",
+      each_rank({ "run", RECIPE, "--log-ranks", "all", "--hosts", ("%s:2,%s:2"):format(a, b), "--agent",
         "ip netns exec", mesh, "interface=veth0", "steps=10" }, "MOONSHARD_INTERFACE=veth0",
         function(rank, _, transport, link)
           local host = hosts[1 + math.floor(rank / 2)]

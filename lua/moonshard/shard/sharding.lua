@@ -103,7 +103,7 @@ local function apply_strategy(config)
     errors.invalid("ms.fully_shard: leave out strategy %s or reshard_after_forward: both set when to reshard", name)
   end
   if not strategy.shards then
-    if roles.divides_work(mesh) then
+    if #roles.model_dims(mesh) > 0 then
       errors.invalid("ms.fully_shard: strategy %s replicates over all ranks, but mesh %s has dimensions that divide "
         .. "the work: leave the strategy out, and give the mesh a dimension replicate", name, mesh:label())
     end

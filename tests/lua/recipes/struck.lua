@@ -18,10 +18,14 @@ local function tell(name, text)
 end
 
 local function run()
-  local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
-  local model = ms.models.gpt2 { vocab = 256, layers = 2, dim = 32, heads = 2, seq = 32 }
-  ms.fully_shard(model, { mesh = mesh, units = { ms.re [[^layers\.\d+$]] }, mp_policy = { param_dtype = "f32" } })
-  local data = ms.data.text { files = "README.md", seq = 32, batch = 1 }
+  local names = { "replicate", "shard", select(2, cfg.mesh:gsub("x", "")) == 2 and "tensor" or nil }
+  local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, names)
+  local model = ms.models.gpt2 { vocab = 256, layers = 2, dim = 32, heads = 4, seq = 32 }
+  ms.fully_shard(model, {
+    mesh = mesh, units = { ms.re [[^layers\.\d+$]] }, mp_policy = { param_dtype = "f32" },
+    placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil,
+  })
+  local data = ms.data.text { files = "README.md", seq = 32, batch = 1, mesh = mesh }
   -- The first rank is asked for it while it saves.
   local position = {
     state = function()
