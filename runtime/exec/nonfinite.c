@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "exec/exec.h"
 #include "exec/params.h"
+#include "shard/divided.h"
 
 enum { TEXT_BYTES = 896 };
 /* Positions before and after those of the program's instructions. */
@@ -53,8 +54,9 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, int w
   for (int i = 0; i < model->params && finder->position == NOWHERE; i++) {
     const ms_param *p = &model->param[i];
     ms_elements owned;
+    const ms_division part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place);
     double value;
-    int64_t at;
+    int64_t at, run;
     if (position == AT_GRADIENTS && p->config.frozen) continue;
     MS_TRY(ms_params_find(exec->state, i, what, &owned));
     MS_TRY(find_in_arena(exec, owned.data, owned.dtype, owned.count, &at, &value));
@@ -62,7 +64,7 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, int w
     finder->position = position;
     snprintf(finder->text, TEXT_BYTES, "%s %s holds %s at element %lld",
              position == AT_PARAMETERS ? "parameter" : "the summed gradient of", p->name, ms_nonfinite_name(value),
-             (long long)(owned.first + at));
+             (long long)ms_division_index(&part, owned.first + at, &run));
   }
   return MS_OK;
 }

@@ -160,7 +160,8 @@ int ms_lower_norm(ms_plan *plan, int weighted) {
 
 /* One fused pass over the elements of a parameter that this rank updates. Each parameter has its own count of
  * updates, and its own random numbers for rounding bf16 moments: these depend on an element's index in the
- * parameter, not on the rank, so every mesh draws the same. */
+ * parameter, not on the rank, so every mesh draws the same. Of a parameter that a tensor dimension divides, elements
+ * are numbered part by part, which along the first axis is the same. */
 static int update_parameter(ms_plan *plan, int param) {
   const ms_model *model = plan->model;
   const ms_param *p = &model->param[param];
@@ -178,10 +179,11 @@ static int update_parameter(ms_plan *plan, int param) {
   for (int m = 0; m < optimizer->outputs; m++)
     out[1 + m] = m < kept ? ms_lower_kept(plan, p->unit, MS_STATE_MOMENT + m, c->moment_dtype, own)
                           : ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_MOMENT + m), 0, MS_F32, 0);
+  const int64_t before = ms_param_is_divided(model, p) ? model->dim[MS_DIM_TENSOR].place * p->numel : 0;
   const ms_updated updated = {.lr_scale = group->lr_scale,
                               .weight_decay = group->weight_decay,
                               .key = ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name),
-                              .first = p->first + own.begin - p->local};
+                              .first = before + p->first + own.begin - p->local};
   const ms_attrs attrs = optimizer->attrs(c, &updated);
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, optimizer->op, &attrs, 3, in, 1 + optimizer->outputs, out, scope, 0);
 }

@@ -124,6 +124,50 @@ describe("moments in bf16", function()
     assert.equal(0, ended.status, ended.err)
   end)
 
+  it("T9 of a parameter that a tensor dimension divides are rounded apart, by rows as on one rank", function()
+    -- All elements of a row of the gradient are equal, and in the second layer all of a column: exact numbers.
+    local path = program.recipe([==[
+      local ms = require "moonshard"
+      local cfg = ms.args { mesh = "1x1x2" }
+      local mesh = ms.init_device_mesh("cpu", cfg.mesh, { "replicate", "shard", "tensor" })
+      local function linear(inputs, outputs) return ms.nn.linear(inputs, outputs, { bias = false, init = 0.125 }) end
+      local model = ms.nn.sequential { linear(8, 64), linear(64, 8) }
+      ms.fully_shard(model, {
+        mesh = mesh, placements = { { "0", { tensor = "colwise" } }, { "1", { tensor = "rowwise" } } },
+      })
+      local train = ms.trainer {
+        model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 0.1, moments = "bf16" },
+      }
+      local x = ms.tensor { { 1, 0.5, 0.25, 0.75, -0.5, 0.625, 2, 1.5 } }
+      train:step { inputs = x, targets = ms.tensor { { 0.375, 1.875, 3.5, 0.6875, 2.5625, 7, 0.3125, 3 } } }
+      for _, name in ipairs { "0.weight", "1.weight" } do
+        ms.log.print(table.concat(train:optimizer_state(name, "exp_avg"):reshape(-1):tolist(), " "))
+      end
+    ]==])
+    local function moments(mesh, ranks)
+      local ended = program.run({ "run", path, "-n", ranks, "mesh=" .. mesh })
+      assert.equal(0, ended.status, ended.err)
+      local by_layer = {}
+      for line in ended.out:gmatch("[^\n]+") do
+        local values = {}
+        for value in line:gmatch("%S+") do values[#values + 1] = tonumber(value) end
+        by_layer[#by_layer + 1] = values
+      end
+      return by_layer
+    end
+    local one, two = moments("1x1x1", "1"), moments("1x1x2", "2")
+    os.remove(path)
+    assert.equal(512, #two[1])
+    assert.same(one[1], two[1])
+    local apart = 0
+    for row = 0, 7 do
+      for column = 1, 32 do
+        apart = apart + (two[2][64 * row + column] ~= two[2][64 * row + column + 32] and 1 or 0)
+      end
+    end
+    assert.is_true(apart > 32, apart .. " of 256 differ")
+  end)
+
   it("L2 have ranks without an element of their own agree with the others", function()
     -- Two rows at the most over four ranks: the last two own nothing of any parameter.
     local path = program.recipe([==[
