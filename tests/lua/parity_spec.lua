@@ -316,6 +316,13 @@ describe("counts and bytes", function()
     end
   end)
 
+  it("M1 nothing is allocated while a rank waits for a late one", function()
+    -- Longer than a rank waits before it looks for a deadlock.
+    local got = run(2, { mesh = "1x2", steps = 1 }, { "--inject-delay", "reduce:700ms@1" })
+    assert.is_true(got.step_ms > 700)
+    assert.equal(0, got.allocations)
+  end)
+
   it("M1 resident memory is at most 48 MiB over the plan", function()
     if os.getenv("MOONSHARD_CONFIG") ~= "release" then return pending("sanitizers keep shadows of all memory") end
     for _, mesh in ipairs(MESHES) do
