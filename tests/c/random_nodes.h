@@ -22,6 +22,7 @@ static inline int unary_node(draw *d) {
     case 0: return op1(f, MS_OP_scale, x, ATTRS(.f = {0.7, below(d, 2) ? 0.3 : 0}));
     case 1: return op1(f, MS_OP_clamp, x, ATTRS(.f = {-0.8, 0.9}));
     case 2: return op1(f, MS_OP_exp, op1(f, MS_OP_tanh, x, NULL), NULL);
+    case 4: return op2(f, MS_OP_mul, x, op1(f, MS_OP_detach, op1(f, MS_OP_sigmoid, x, NULL), NULL), NULL);
     case 3: {
       static const int of_positive[] = {MS_OP_log, MS_OP_sqrt, MS_OP_rsqrt};
       return op1(f, of_positive[below(d, 3)],

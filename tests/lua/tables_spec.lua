@@ -129,7 +129,7 @@ describe("the table of policies", function()
     name = "string", of = "string", reader = "function", no_option = "boolean", default = "function",
     absent = "function", bare_value = "boolean", is_value = "function", store = "function", set = "function",
     key = "function", setting = "table", on_reference = "table", in_turn = "boolean", rare = "boolean",
-    moves = "boolean",
+    moves = "boolean", inherited = "boolean",
   }
 
   it("R3 has complete rows", function()
@@ -179,6 +179,18 @@ describe("the table of policies", function()
   end)
 end)
 
+-- The plan of a model that gathers what it computes from all ranks of shard.
+local function gathering_plan()
+  local Gathering = ms.module "Gathering"
+  function Gathering:init() self.map = ms.nn.linear(4, 4) end
+  function Gathering:forward(x) return self.map(x):all_gather("shard") end
+  world.describe(0, 4)
+  local model = ms.fully_shard(Gathering(), { mesh = { 2, 2 }, shared_masters = false })
+  local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 },
+    loss = function(y) return (y * y):mean() end }
+  return train:compile { inputs = ms.zeros { 2, 4 }, targets = ms.zeros { 2, 4 } }
+end
+
 -- The plan of a small model on 2 x 2 ranks, or on 2 x 2 x 2 with a dimension of this name.
 local function sharded_plan(over_replicate, third)
   local model = fixture.gpt2()
@@ -216,7 +228,7 @@ describe("the table of mesh roles", function()
       end
     end
     for _, plan in ipairs({ sharded_plan(false), sharded_plan(true), sharded_plan(false, "tensor"),
-      sharded_plan(false, "context") }) do
+      sharded_plan(false, "context"), gathering_plan() }) do
       for _, phase in ipairs(json.decode(plan:json()).phases) do
         for _, instruction in ipairs(phase.instructions) do
           if instruction.kind == "collective" then
