@@ -28,6 +28,21 @@ static int add(const ms_plan *plan, const ms_ref *ref, int write, ms_access *acc
   return add_bytes(plan, (ms_place){ref->buffer, ref->offset}, bytes_of(&ref->info), write, access, n, capacity);
 }
 
+/* Where a node's gather finds this rank's chunk in place, and moves only those of peers. */
+static int gathers_in_place(const ms_plan_coll *coll, const ms_plan_part *part) {
+  return coll->kind == MS_COLL_ALL_GATHER && coll->unit < 0 && part->src.buffer < 0;
+}
+
+static int add_gathered(const ms_plan *plan, const ms_plan_coll *coll, const ms_plan_part *part, ms_access *access,
+                        int n, int capacity) {
+  const int64_t chunk = part->count * ms_dtype_size(part->shared.info.dtype), place = plan->model->dim[coll->dim].place;
+  const ms_place all = {part->shared.buffer, part->shared.offset}, own = {all.buffer, all.offset + place * chunk};
+  const ms_place behind = {own.buffer, own.offset + chunk};
+  n = add_bytes(plan, all, place * chunk, 1, access, n, capacity);
+  n = add_bytes(plan, own, chunk, 0, access, n, capacity);
+  return add_bytes(plan, behind, (coll->ranks - 1 - place) * chunk, 1, access, n, capacity);
+}
+
 /* An all-gather writes the shared buffer. What a collective hands over counts as written by it: so it waits for earlier
  * readers, and what writes there later waits for it. An all-reduce can leave sums in its own source for other ranks to
  * copy. Collectives of a device's library sum in place. */
@@ -35,7 +50,11 @@ static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *
   int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE ||
                              ms_device_can(plan->config.device, MS_DEVICE_SUMS_IN_PLACE);
   for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].src, 0, access, n, capacity);
-  for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].shared, writes_shared, access, n, capacity);
+  for (int i = 0; i < coll->parts; i++) {
+    const ms_plan_part *part = &coll->part[i];
+    if (gathers_in_place(coll, part)) n = add_gathered(plan, coll, part, access, n, capacity);
+    else n = add(plan, &part->shared, writes_shared, access, n, capacity);
+  }
   for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].dst, 1, access, n, capacity);
   for (int i = 0; i < coll->opened; i++) n = add(plan, &coll->opens[i], 1, access, n, capacity);
   return n;
@@ -57,7 +76,7 @@ int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *acc
 }
 
 int ms_instr_access_limit(const ms_instr *instr) {
-  if (moves(instr)) return 3 * instr->coll->parts + instr->coll->opened;
+  if (moves(instr)) return 5 * instr->coll->parts + instr->coll->opened;
   return instr->kind == MS_INSTR_KERNEL ? instr->call->inputs + instr->call->outputs + 1 : 0;
 }
 

@@ -83,6 +83,7 @@ static int start(ms_lowering *l) {
   l->sent = ms_calloc(g->n_values, 1);
   l->gather = ms_calloc(g->n_values, sizeof *l->gather);
   l->chunk = ms_calloc(g->n_values, 1);
+  l->begun = ms_calloc(g->n_values, 1);
   l->readers = ms_calloc(g->n_values, sizeof *l->readers);
   l->added = ms_calloc(g->n_values, 1);
   l->use = ms_calloc(units, sizeof *l->use);
@@ -93,7 +94,8 @@ static int start(ms_lowering *l) {
   l->reduce = ms_calloc(units, sizeof *l->reduce);
   l->part = ms_calloc(most_segments(l->model), sizeof *l->part);
   if (!l->root || !l->last_use || !l->at || !l->read || !l->sent || !l->readers || !l->gather || !l->chunk ||
-      !l->added || !l->use || !l->ends || !l->unshard || !l->gathered || !l->slice || !l->reduce || !l->part)
+      !l->begun || !l->added || !l->use || !l->ends || !l->unshard || !l->gathered || !l->slice || !l->reduce ||
+      !l->part)
     return MS_ENOMEM;
   MS_TRY(ms_across_check(l->model, g));
   MS_TRY(reserve(l->plan, l->phase, g));
@@ -122,6 +124,7 @@ static void finish(ms_lowering *l) {
   free(l->sent);
   free(l->gather);
   free(l->chunk);
+  free(l->begun);
   free(l->readers);
   free(l->added);
   free(l->use);
@@ -226,6 +229,13 @@ static int lower_node(ms_lowering *l, int node) {
   if (is_across(n)) return ms_lower_across(l, n, in[0], out[0]);
   if (!n->recomputed) l->plan->phase[l->phase].flops += ms_node_flops(l->graph, n);
   const int op = l->added[n->out[0]] ? MS_OP_matmul_accumulate : n->op;
+  const int part = op == n->op ? ms_lower_gathered_part(l, n) : -1;
+  for (int i = 0; i < n->inputs; i++) l->begun[l->root[n->in[i]]] = 1;
+  if (part >= 0) {
+    ms_ref own;
+    MS_TRY(value_ref(l, part, &own));
+    return ms_lower_product(l, n, own, in, out[0]);
+  }
   int local;
   const ms_attrs attrs = ms_across_attrs(l, n, in, out, &local);
   for (int i = 0; i < n->inputs; i++) local |= l->chunk[l->root[n->in[i]]];

@@ -101,6 +101,7 @@ typedef struct ms_lowering {
   char *sent;          /* [values] 1 for roots that peers read */
   int *gather;         /* [values] the first all_gather of a root whose result is the ranks' parts one after the other,
                         * or -1 */
+  char *begun;         /* [values] 1 for roots that a kernel has read */
   char *chunk;         /* [values] 1 for roots that are this rank's chunk of what that all_gather makes */
   int *readers;        /* [values] of each root: nodes that read it, and 1 if it is kept until the end */
   char *added;         /* [values] 1 for roots that are gradients which the matrix product itself adds to the sums of
@@ -130,6 +131,11 @@ int ms_across_joins_chunks(const ms_graph *graph, const ms_node *node);
 /* Places a root that is to be gathered at this rank's chunk of the result, so that the gather moves nothing of it;
  * leaves *at as it is where that is not possible. */
 int ms_lower_chunk(ms_lowering *l, int root, ms_place *at);
+/* Products that begin before their first input is gathered (lower_products.c). The value that is this rank's part of
+ * the input, or -1 where the product is computed whole. */
+int ms_lower_gathered_part(const ms_lowering *l, const ms_node *node);
+/* Multiplies this rank's part of the rows first: own. */
+int ms_lower_product(ms_lowering *l, const ms_node *node, ms_ref own, const ms_ref *in, ms_ref out);
 /* The attributes of a node's kernel; *local = 1 when they depend on this rank's place in a dimension. */
 ms_attrs ms_across_attrs(const ms_lowering *l, const ms_node *node, const ms_ref *in, const ms_ref *out, int *local);
 

@@ -102,6 +102,37 @@ static void T2_parts_are_gathered_where_they_are_written(void **state) {
   drop(&p);
 }
 
+/* The kernel between a gather and the wait for it, or NULL. */
+static const ms_instr *find_overlapping(const ms_plan_phase *p, int gather) {
+  for (int i = gather + 1; i < p->n; i++) {
+    if (p->instr[i].stream != MS_STREAM_COMPUTE) continue;
+    return p->instr[i].kind == MS_INSTR_KERNEL ? &p->instr[i] : NULL;
+  }
+  return NULL;
+}
+
+/* The first product of what is gathered begins with this rank's rows, which wait for no other rank. */
+static void T2_products_begin_with_the_rows_that_are_there(void **state) {
+  (void)state;
+  training_config c = divided(1, 1, 2);
+  c.net.sequence_parallel = 1;
+  planned p = plan_with(&c.net, &c.plan);
+  const ms_plan_phase *phase = &p.plan->phase[MS_PHASE_FIRST];
+  int begun = 0;
+  for (int i = 0; i < phase->n; i++) {
+    if (phase->instr[i].kind != MS_INSTR_COLLECTIVE || !is_in_place(phase->instr[i].coll)) continue;
+    const ms_plan_part *part = &phase->instr[i].coll->part[0];
+    const ms_instr *product = find_overlapping(phase, i);
+    if (!product || product->call->op != MS_OP_matmul) continue;
+    assert_int_equal(product->in[0].buffer, part->shared.buffer);
+    assert_int_equal(product->in[0].offset, p.plan->model->dim[MS_DIM_TENSOR].place * product->bytes[0]);
+    assert_int_equal(product->bytes[0], part->count * ms_dtype_size(part->shared.info.dtype));
+    begun++;
+  }
+  assert_true(begun >= c.net.blocks - 1); /* the first block gathers nothing */
+  drop(&p);
+}
+
 /* With the first axis divided between the layers. */
 static void T1_sequence_parallel_ranks_train_as_one_rank(void **state) {
   (void)state;
@@ -130,6 +161,7 @@ int main(void) {
       TEST(T1_tensor_ranks_train_as_one_rank),
       TEST(T2_the_collectives_of_a_step),
       TEST(T2_parts_are_gathered_where_they_are_written),
+      TEST(T2_products_begin_with_the_rows_that_are_there),
       TEST(T1_sequence_parallel_ranks_train_as_one_rank),
       TEST(T1_tensor_with_shards_and_replicas_trains_as_one_rank),
       TEST(T9_tensor_with_accumulation_recompute_and_frozen_weights),
