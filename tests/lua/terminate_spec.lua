@@ -112,7 +112,7 @@ describe("SIGTERM", function()
 
   it("L6 L7 names the rank that holds up a save, when the time for it is over", function()
     local folder = new_folder()
-    local ended = run("dir=" .. folder, FOR_EVER, "when=stuck", "every=2", "--grace", "0.7")
+    local ended = run("dir=" .. folder, FOR_EVER, "when=stuck", "every=2", "async=false", "--grace", "0.7")
     assert.equal(TERMINATED, ended.status)
     has(ended.err:match("^[^\n]*"), "moonshard: | terminated | ranks 0, 1 | 0.7 s | killed")
     has(ended.err:match("\n([^\n]*)"), "moonshard: | rank 1 | Lua after step 3 | learning rate")
