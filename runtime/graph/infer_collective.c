@@ -13,7 +13,7 @@ static int check_own_axis(const ms_node *node, const ms_value_info *x, int slot,
   const int64_t asked = node->attrs.i[slot];
   *axis = (int)asked;
   if (asked >= 0 && asked < x->ndim) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "%s: there is no axis %" PRId64 " among %d", ms_node_name(node), asked, x->ndim);
+  return MS_FAIL(MS_EINVAL, "%s: no axis %" PRId64 " of a value with %d axes", ms_node_name(node), asked, x->ndim);
 }
 
 static int check_divides(const ms_node *node, const ms_value_info *x, int axis, int64_t divisor) {

@@ -25,7 +25,7 @@ int ms_infer_reduce(const ms_node *node, const ms_value_info *in, ms_value_info 
 int ms_infer_redistribute(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   const int64_t axis = node->attrs.i[1];
   if (axis < -1 || axis >= in[0].ndim)
-    return MS_FAIL(MS_EINVAL, "redistribute: there is no axis %" PRId64 " among %d", axis, in[0].ndim);
+    return MS_FAIL(MS_EINVAL, "redistribute: no axis %" PRId64 " of a value with %d axes", axis, in[0].ndim);
   out[0] = in[0];
   return MS_OK;
 }

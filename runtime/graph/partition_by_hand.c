@@ -30,10 +30,11 @@ int ms_walk_crosses(const ms_walk *w, const ms_node *node) {
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 static int not_by_hand(const ms_walk *w, const ms_node *node) {
-  return MS_FAIL(MS_EINVAL,
-                 "%s over %s: its input is a value of all ranks together; take it apart first, with x:to_local { %s = "
-                 "... }",
-                 ms_node_name(node), w->spec->name, w->spec->name);
+  return MS_FAIL(
+      MS_EINVAL,
+      "%s over %s: its input is no local value of a rank: call x:to_local { %s = ... } first, which says what "
+      "each rank has of it",
+      ms_node_name(node), w->spec->name, w->spec->name);
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
@@ -127,8 +128,8 @@ static int check_parameters(const ms_walk *w, const ms_node *node, ms_placement 
   char has[MS_PLACEMENT_TEXT], asked[MS_PLACEMENT_TEXT];
   if (!x->settled || ms_placement_same(x->place, to)) return MS_OK;
   return MS_FAIL(MS_EINVAL,
-                 "to_local over %s: its parameters are a %s by their placement, and stay so; it asks for %s: write the "
-                 "axis that the placement has",
+                 "to_local over %s: its input comes from parameters that are a %s by their placement, which to_local "
+                 "cannot change; it asks for %s: write the axis that the placement has",
                  w->spec->name, ms_placement_text(x->place, has), ms_placement_text(to, asked));
 }
 

@@ -61,7 +61,7 @@ int ms_walk_needs_whole(const ms_walk *w, const ms_placed_node *c, int i) {
 int ms_walk_not_whole(const ms_walk *w, const ms_node *reader) {
   const char *name = w->spec->name;
   return MS_FAIL(MS_EINVAL,
-                 "%s reads a value of which each rank of %s has its own: all_reduce or all_gather it, or say with "
+                 "%s: its input differs between the ranks of %s: all_reduce or all_gather it, or say with "
                  "x:from_local { %s = ... } that it is a part (ms.Shard(axis)) or a summand (\"partial\")",
                  reader ? ms_node_name(reader) : "the loss or an output", name, name);
 }
@@ -70,8 +70,8 @@ int ms_walk_not_local(const ms_walk *w, const ms_placed_node *c, int i) {
   char input[WHAT_TEXT], place[MS_PLACEMENT_TEXT];
   const ms_placement p = ms_walk_input(w, c, i)->place;
   return MS_FAIL(MS_EINVAL,
-                 "%s: %s is a %s over %s, but the op computes with what each rank has: take it apart, too, with "
-                 "to_local { %s = ms.Shard(%d) }",
+                 "%s: %s is a %s over %s, but other inputs are local values of a rank: use its local part, too, with "
+                 "x:to_local { %s = ms.Shard(%d) }",
                  ms_node_name(c->node), input_text(w, c, i, input), ms_placement_text(p, place), w->spec->name,
                  w->spec->name, p.axis);
 }

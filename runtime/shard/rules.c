@@ -89,6 +89,15 @@ int ms_rule_matches(const ms_rule *rule, const char *name, int *matches) {
   return MS_OK;
 }
 
+/* Appends the regular expression that a string probably means. In a plan of PyTorch, "layers.*.wq", a star is one level
+ * of the name. */
+static void append_regex(ms_text *regex, const char *pattern) {
+  const int is_plan = !strpbrk(pattern, "^$+?[]()|\\") && (strstr(pattern, ".*.") || !strncmp(pattern, "*.", 2));
+  for (const char *c = pattern; *c; c++)
+    if (is_plan && *c == '*') ms_text_string(regex, "\\w+");
+    else ms_text_append(regex, is_plan && *c == '.' ? "\\%c" : "%c", *c);
+}
+
 /* The error of a rule that matches no name. A string that looks like a regular expression gets different advice. */
 static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) {
   const char *quote = rule->regex ? "/" : "\"";
@@ -97,19 +106,21 @@ static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) 
                    quote);
   int looks_like_regex = !rule->regex && rule->pattern[strcspn(rule->pattern, "^$*+?[]()|\\")];
   const char *level = strchr(rule->pattern, ']') ? "=" : ""; /* level of Lua's long brackets */
-  ms_text near = {0};
+  ms_text near = {0}, regex = {0};
   int rc = ms_suggest_names(rule->pattern, rule->regex != NULL, n, names, &near);
+  append_regex(&regex, rule->pattern);
+  if (!rc) rc = ms_text_status(&regex);
   if (!rc && looks_like_regex)
     rc = MS_FAIL(
         MS_ERULE,
         "%s: rule \"%s\" matches none of %d name%s; nearest: %s; a string matches a name or a dotted prefix of names: "
         "for a regular expression write re[%s[%s]%s]",
-        rule->context, rule->pattern, n, n == 1 ? "" : "s", near.data, level, rule->pattern, level);
+        rule->context, rule->pattern, n, n == 1 ? "" : "s", near.data, level, regex.data, level);
   else if (!rc)
     rc = MS_FAIL(MS_ERULE,
                  "%s: rule %s%s%s matches none of %d name%s; nearest: %s; mark the rule optional if that is meant",
                  rule->context, quote, rule->pattern, quote, n, n == 1 ? "" : "s", near.data);
-  ms_text_free(&near);
+  ms_text_free(&near), ms_text_free(&regex);
   return rc;
 }
 

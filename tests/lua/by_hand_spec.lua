@@ -67,8 +67,8 @@ run("reread cpu", "2", "way=reread")
 cuda("reread cuda", "2", "way=reread", "--nccl-windows")
 cuda("sequence windows", "2", "way=sequence", "--nccl-windows")
 
-for _, name in ipairs({ "outside", "twice", "unequal", "parameter", "axis", "no_axis", "largest", "name", "context",
-  "border", "kind", "reduction", "places" }) do
+for _, name in ipairs({ "outside", "twice", "unequal", "parameter", "axis", "no_axis", "largest", "name", "foreign",
+  "no_name", "megatron", "pytorch", "context", "border", "kind", "reduction", "places" }) do
   mistake(name)
 end
 mistake("size", "batch=3")
@@ -197,6 +197,10 @@ describe("layers that are divided by hand", function()
     refused("mistake no_axis", "axis 3 | [4,8,16] | 0 to 2")
     refused("mistake largest", "all_reduce | gradient")
     refused("mistake name", "all_reduce | tensr | tensor")
+    refused("mistake foreign", "all_reduce | \"tp\" | tensor?")
+    refused("mistake no_name", "all_reduce | \"tensor\", \"shard\" or \"replicate\" | nil")
+    refused("mistake megatron", "reduce_from_tensor_model_parallel_region | x:all_reduce(\"tensor\")")
+    refused("mistake pytorch", "redistribute { tensor = \"replicate\" } | a list")
     refused("mistake context", "all_gather | context")
     refused("mistake border", "to_local | tensor")
     refused("mistake kind", "to_local | colwise | ms.Shard | replicate | partial")

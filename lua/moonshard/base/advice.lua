@@ -21,10 +21,23 @@ local PLACEMENTS = 'it is the option placements of ms.fully_shard, as in { { "fc
 
 -- By method name, for any receiver.
 local METHODS = {
+  full_tensor = 'redistribute { tensor = "replicate" }', distribute_tensor = "redistribute { tensor = ms.Shard(axis) }",
+  all_gather_tensor = 'all_gather("tensor", axis)', all_gather_into_tensor = 'all_gather("tensor", axis)',
+  reduce_scatter_tensor = 'reduce_scatter("tensor", axis)', all_reduce_coalesced = 'all_reduce("tensor")',
+  all_to_all_single = 'all_to_all("tensor", split_axis, concat_axis)', ppermute = 'shift("tensor", n)',
   numpy = "tolist", long = 'cast("i32")', int = 'cast("i32")', bool = "ne(0)",
   mul_ = "mul", add_ = "add", masked_fill_ = "masked_fill", clamp_ = "clamp", sub_ = "sub", div_ = "div",
   bmm = "matmul", ["repeat"] = "broadcast_to", select = "index", narrow = "slice", clip = "clamp",
   parameters = "named_parameters", modules = "named_modules", children = "named_modules",
+}
+-- Megatron's regions.
+local REGIONS = {
+  copy_to_tensor_model_parallel_region = 'copy_to("tensor")',
+  reduce_from_tensor_model_parallel_region = 'all_reduce("tensor")',
+  gather_from_tensor_model_parallel_region = 'all_gather("tensor", -1)',
+  scatter_to_tensor_model_parallel_region = "to_local { tensor = ms.Shard(axis) }",
+  gather_from_sequence_parallel_region = 'all_gather("tensor", 0)',
+  reduce_scatter_to_sequence_parallel_region = 'reduce_scatter("tensor", 0)',
 }
 local EXPLAINED = {
   backward = STEP, zero_grad = STEP, step = STEP, train = MODE, eval = MODE,
@@ -43,7 +56,9 @@ local FIELDS = {
   barrier = "not needed: steps, saves and evaluations synchronise the ranks",
   MSELoss = "it is ms.loss.mse", CrossEntropyLoss = "it is ms.loss.cross_entropy",
   ColwiseParallel = PLACEMENTS, RowwiseParallel = PLACEMENTS, SequenceParallel = PLACEMENTS,
-  parallelize_module = PLACEMENTS, distribute_tensor = PLACEMENTS, DTensor = PLACEMENTS,
+  parallelize_module = PLACEMENTS, distribute_tensor = PLACEMENTS,
+  DTensor = PLACEMENTS .. "; in a forward, x:to_local and y:from_local",
+  Partial = 'it is "partial", in x:to_local and x:from_local; parameters are never summands',
   PrepareModuleInput = "the engine places every value; x:redistribute { tensor = ms.Shard(axis) } overrides it",
   context_parallel = "give the mesh a dimension context", loss_parallel = "the loss reads divided logits as they are",
   save = "it is ms.checkpoint.save", load = "it is ms.checkpoint.load", DeviceMesh = "it is ms.init_device_mesh",
@@ -63,7 +78,8 @@ end
 -- A PyTorch name: its counterpart here, or why there is none.
 local function of_pytorch(name)
   local here = METHODS[name]
-  return here and ("PyTorch's %s is %s here"):format(name, here) or EXPLAINED[name]
+  if here then return ("PyTorch's %s is %s here"):format(name, here) end
+  return REGIONS[name] and ("Megatron's %s is x:%s here"):format(name, REGIONS[name]) or EXPLAINED[name]
 end
 
 ---Suggests what to write instead of an unknown method.
@@ -115,6 +131,11 @@ local MEASURED = { loss = true, grad_norm = true, lr = true, valid_loss = true }
 function advice.explain(message)
   if message:find("attempt to index %l+ 'self' %(a nil value%)$") then
     return message .. ": methods are defined and called with a colon: function Net:forward(x), net:forward(x)"
+  end
+  local library = message:match("attempt to index global '(%l+)' %(a nil value%)$")
+  if library == "ms" or library == "re" then
+    local line = library == "re" and "local re = ms.re" or ("local ms = require %q"):format("moonshard")
+    return ("%s: begin the file with %s"):format(message, line)
   end
   if message:find("attempt to compare ", 1, true) then
     return message .. ": compare tensors with methods, which return a mask: x:lt(y), x:le(y), x:gt(0), x:eq(0)"

@@ -5,11 +5,20 @@
 
 local nearest = {}
 
+---What other libraries call the dimensions of a mesh, with their names here.
+---@type table<string, string>
+nearest.DIMENSIONS = {
+  tp = "tensor", cp = "context", sp = "context", pp = "pipe", model = "tensor", seq = "context", fsdp = "shard",
+  dp_shard = "shard", dp_replicate = "replicate", ddp = "replicate",
+  dp = "replicate, or shard if it divides weights, too", data = "replicate, or shard if it divides weights, too",
+}
+
 -- Names of options, commands and devices in PyTorch and its launchers, with their names here.
 local CALLED_HERE = {
   T_max = "total", auto_wrap_policy = "units", batch_size = "batch", device_mesh = "mesh", dim = "axis", gpu = "cuda",
-  keepdims = "keepdim", max_norm = "clip_grad_norm", mixed_precision = "mp_policy", seq_len = "seq",
-  sharding_strategy = "strategy", torchrun = "run", train = "run",
+  keepdims = "keepdim", max_norm = "clip_grad_norm", mixed_precision = "mp_policy", n_heads = "heads",
+  n_kv_heads = "kv_heads", num_heads = "heads", num_kv_heads = "kv_heads", num_replicas = "mesh",
+  parallelize_plan = "placements", seq_len = "seq", sharding_strategy = "strategy", torchrun = "run", train = "run",
 }
 
 ---@param a string
@@ -86,6 +95,7 @@ function nearest.advice(name, valid)
     names[#names + 1] = key
   end
   local here = CALLED_HERE[name]
+  if here == nil or valid[here] == nil then here = nearest.DIMENSIONS[name] end
   local candidate = here ~= nil and valid[here] ~= nil and here or nearest.name(tostring(name), names)
   if candidate then
     return ("did you mean %s?"):format(candidate)

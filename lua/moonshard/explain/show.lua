@@ -220,7 +220,8 @@ local function add_exposed(lines, found)
   lines[#lines + 1] = ("\nexposed: %d of %d collectives of the passes overlap with no kernel"):format(#list,
     found.exposed.collectives)
   for _, coll in ipairs(list) do
-    local text = ("%s %s%s"):format(coll.op, coll.unit, coll.backward and " (backward)" or "")
+    local unit = coll.unit == "" and "root" or coll.unit
+    local text = ("%s %s%s"):format(coll.op, unit, coll.backward and " (backward)" or "")
     if coll.phase == phase then
       lines[#lines] = lines[#lines] .. ", " .. text
     else

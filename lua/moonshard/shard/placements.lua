@@ -43,12 +43,12 @@ local Plain = {}
 Plain.__index = Plain
 function Plain:__tostring() return self.axis and ("Shard(%d)"):format(self.axis) or "Replicate()" end
 
----Divides a parameter along an axis, in rules of `placements`.
----@param axis integer from 0
+---Divides a parameter along an axis, in rules of `placements`; in x:redistribute, x:to_local and x:from_local, a value.
+---@param axis integer from 0, or from the end if negative
 ---@return table
 function placements.Shard(axis)
-  if type(axis) ~= "number" or axis < 0 or axis % 1 ~= 0 then
-    errors.invalid("ms.Shard: the axis must be a whole number of at least 0, not %s", tostring(axis))
+  if type(axis) ~= "number" or axis % 1 ~= 0 then
+    errors.invalid("ms.Shard: the axis must be a whole number, not %s", options.describe(axis))
   end
   return setmetatable({ axis = axis }, Plain)
 end
@@ -72,8 +72,16 @@ local function read_style(rule, dimension, value)
   return { weight = style.weight, bias = style.bias, splits = style.splits, style = value }
 end
 
--- How many heads the divided axis has, which are not cut; kv_heads: ranks can share them.
+-- The number of heads along the divided axis, which are not cut; kv_heads: ranks can share them.
 local HEADS = { heads = true, kv_heads = true }
+local KEYS = { tensor = true, heads = true, kv_heads = true }
+
+-- What to write instead of a key that a rule's value cannot have.
+local function key_advice(rule, name)
+  if rule == "the value" then return 'rules are a list, as in { { "fc1", { tensor = "colwise" } } }' end
+  if type(name) == "number" then return 'name the dimension, as in { tensor = "colwise" }' end
+  return nearest.advice(name, KEYS)
+end
 
 local function read_heads(rule, name, value)
   if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
@@ -99,9 +107,8 @@ function placements.read(value, rule)
     elseif DIMENSIONS[name] then
       read[name] = read_style(rule, name, given)
     else
-      errors.raise("MS_ENAME", "placements: %s: %s divides no parameters: only the mesh dimension tensor does%s", rule,
-        options.describe(name), rule == "the value" and "; rules are a list, as in { { \"fc1\", { tensor = "
-          .. "\"colwise\" } } }" or "")
+      errors.raise("MS_ENAME", "placements: %s: %s divides no parameters: only the mesh dimension tensor does; %s",
+        rule, options.describe(name), key_advice(rule, name))
     end
   end
   for _, style in pairs(read) do style.heads, style.kv_heads = heads.heads, heads.kv_heads end
@@ -117,8 +124,10 @@ local function divides_heads(param, given, ranks)
   for n = 1, heads do
     if heads % n == 0 then counts[#counts + 1] = n end
   end
-  errors.raise("MS_ESHAPE", "placements: %s: its %d heads%s cannot be divided over tensor (%d ranks): %s ranks can%s",
-    param.fqn, heads, given.kv_heads and " of keys or values" or "", ranks, table.concat(counts, ", "),
+  local last = table.remove(counts)
+  errors.raise("MS_ESHAPE", "placements: %s: its %d heads%s cannot be divided over tensor (%d ranks): %s%s can%s",
+    param.fqn, heads, given.kv_heads and " of keys or values" or "", ranks,
+    #counts > 0 and table.concat(counts, ", ") .. " or " or "", last == 1 and "1 rank" or last .. " ranks",
     given.kv_heads and (", and so can multiples of %d"):format(heads) or "")
 end
 
@@ -138,10 +147,11 @@ function placements.store(param, value, sharding)
   if not axis then
     if #param.shape > 1 then axis = given.weight else axis = given.bias end
   end
-  if axis and axis >= #param.shape then
+  if axis and (axis >= #param.shape or axis < -#param.shape) then
     errors.invalid("placements: %s: %s has shape [%s] and no axis %d", given.style, param.fqn,
       table.concat(param.shape, ","), axis)
   end
+  axis = axis and axis % #param.shape
   local shared = axis and not divides_heads(param, given, ranks_of(sharding)) and given.kv_heads or nil
   if shared then axis = nil end
   param.placement = { axis = axis, splits = given.splits, style = given.style, shared = shared }

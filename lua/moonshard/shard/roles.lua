@@ -2,6 +2,7 @@
 
 local errors = require("moonshard.base.error")
 local meshes = require("moonshard.distributed.mesh")
+local nearest = require("moonshard.base.nearest")
 
 local roles = {}
 
@@ -50,16 +51,11 @@ function roles.read_mesh(given)
   return meshes.init_device_mesh(nil, given, names)
 end
 
--- What other libraries call such dimensions.
-local CALLED_HERE = { tp = "tensor", cp = "context", sp = "context", pp = "pipe", model = "tensor", seq = "context",
-  fsdp = "shard", dp_shard = "shard", dp_replicate = "replicate", ddp = "replicate",
-  dp = "replicate, or shard if it divides weights, too", data = "replicate, or shard if it divides weights, too" }
-
 -- Raises if a dimension of several ranks has the name that another library gives to a role, which it would not get.
 local function check_names(mesh, named)
   for dim = 0, mesh.ndim - 1 do
     local name = mesh:dim_name(dim)
-    local here = name and CALLED_HERE[name]
+    local here = name and nearest.DIMENSIONS[name]
     local counts = named or roles.is_model(here) or here == "pipe"
     if here and counts and mesh:size(dim) > 1 and not mesh:has(here) then
       errors.invalid("ms.fully_shard: mesh %s: dimension %s has no role: name it %s", mesh:label(), name, here)

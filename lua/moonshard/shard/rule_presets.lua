@@ -15,6 +15,7 @@ local recompute = require("moonshard.nn.recompute")
 local re = require("moonshard.base.re")
 local placements = require("moonshard.shard.placements")
 local rules = require("moonshard.shard.rules")
+local strict = require("moonshard.base.strict")
 
 ---@class moonshard.rule_presets
 local rule_presets = {}
@@ -131,4 +132,4 @@ end
 ---The rules of `placements` that divide a GPT-2 or Llama of ms.models over the mesh dimension `tensor`.
 rule_presets.tensor_parallel = placements.tensor_parallel
 
-return rule_presets
+return strict.fields("ms.rules", rule_presets)

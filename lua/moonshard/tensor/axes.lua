@@ -22,7 +22,11 @@ end
 ---@return integer
 function axes.of(x, axis)
   local ndim = #x.shape
-  if type(axis) ~= "number" or axis % 1 ~= 0 or axis < -ndim or axis >= ndim then
+  if type(axis) ~= "number" then
+    errors.raise("MS_ESHAPE", "the axis of a tensor %s must be a number from 0 to %d, or negative from the end, not %s",
+      shape_text(x), ndim - 1, options.describe(axis))
+  end
+  if axis % 1 ~= 0 or axis < -ndim or axis >= ndim then
     errors.raise("MS_ESHAPE", "axis %s of a tensor %s: axes are 0 to %d, or negative from the end",
       options.describe(axis), shape_text(x), ndim - 1)
   end

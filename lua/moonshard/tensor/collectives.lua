@@ -27,13 +27,13 @@ local SHARD = tonumber(C.MS_LOCAL_SHARD)
 
 local function find_dimension(what, dimension)
   if dimension == "context" then
-    errors.raise("MS_EUNSUPPORTED", "%s: along context the engine divides positions itself, and knows what the ranks "
-      .. "must exchange", what)
+    errors.raise("MS_EUNSUPPORTED", "%s: there are no collectives along context: the engine divides positions itself, "
+      .. "and exchanges what the ranks need; remove the call", what)
   end
   local found = DIMENSIONS[dimension]
   if found then return found end
-  errors.raise("MS_ENAME", "%s: %s is not a dimension of collectives: %s", what, options.describe(dimension),
-    nearest.advice(tostring(dimension), DIMENSIONS))
+  errors.raise("MS_ENAME", "%s: the dimension must be \"tensor\", \"shard\" or \"replicate\", not %s%s", what,
+    options.describe(dimension), type(dimension) == "string" and ": " .. nearest.advice(dimension, DIMENSIONS) or "")
 end
 
 -- What collectives along a data dimension cannot be combined with.
@@ -44,8 +44,8 @@ local function check_data(what, dimension, sharding, ranks)
       .. "of each rank in turn, and has nothing to exchange: compare runs on other meshes by hand", what, dimension)
   end
   if dimension == "shard" and sharding.context_dim >= 0 and sharding.mesh:size(sharding.context_dim) > 1 then
-    errors.raise("MS_EUNSUPPORTED", "%s over shard: with a dimension context, its ranks have shards, too, and parts of "
-      .. "the same rows", what)
+    errors.raise("MS_EUNSUPPORTED", "%s over shard: the mesh has a dimension context, too, whose ranks have parts of "
+      .. "the same rows: use a mesh without it", what)
   end
   if dimension == "replicate" and ranks > 1 and sharding.local_sync then
     errors.raise("MS_EUNSUPPORTED", "%s over replicate: with replicate_sync, replicas train apart between their syncs",
@@ -78,13 +78,14 @@ local function apply(name, x, dimension, attributes)
 end
 
 ---The sum of all ranks' values, element by element, or the largest. The gradient of a sum is right whether ranks use it
----alike or not; the largest has none, so it is for values that do not depend on parameters.
+---alike or not. The largest has no gradient, so call x:detach() first.
 ---@param dimension "tensor"|"shard"|"replicate"
 ---@param reduction "sum"|"max"|nil default "sum"
----@return moonshard.Tensor
+---@return moonshard.Tensor the same shape
 function methods:all_reduce(dimension, reduction)
   if reduction ~= nil and reduction ~= "sum" and reduction ~= "max" then
-    errors.invalid("all_reduce: the second argument must be \"sum\" or \"max\", not %s", options.describe(reduction))
+    errors.invalid("all_reduce: the second argument must be \"sum\" or \"max\", not %s%s", options.describe(reduction),
+      (reduction == "mean" or reduction == "avg") and ": divide the sum by the number of ranks" or "")
   end
   return apply("all_reduce", self, dimension, { max = reduction == "max" })
 end
@@ -93,7 +94,7 @@ end
 ---gets that of its own value.
 ---@param dimension "tensor"|"shard"|"replicate"
 ---@param axis integer? default 0; negative: from the end
----@return moonshard.Tensor
+---@return moonshard.Tensor that axis times the number of ranks
 function methods:all_gather(dimension, axis)
   return apply("all_gather", self, dimension, { along = axes.of(self, axis or 0) })
 end
@@ -102,7 +103,7 @@ end
 ---gathers.
 ---@param dimension "tensor"|"shard"|"replicate"
 ---@param axis integer? default 0; negative: from the end
----@return moonshard.Tensor
+---@return moonshard.Tensor 1/ranks of that axis
 function methods:reduce_scatter(dimension, axis)
   return apply("reduce_scatter", self, dimension, { along = axes.of(self, axis or 0) })
 end
@@ -117,8 +118,8 @@ function methods:all_to_all(dimension, split_axis, concat_axis)
     { split_axis = axes.of(self, split_axis), concat_axis = axes.of(self, concat_axis) })
 end
 
----The same values, which ranks use differently from here on: their gradients are summed over the ranks (Megatron's f).
----The engine does this by itself wherever such values meet those of one rank; use it to say where.
+---The same values, which each rank uses in its own way from here on: backward sums their gradients over the ranks
+---(Megatron's f). The engine does this by itself wherever such values meet values of one rank; call it to choose where.
 ---@param dimension "tensor"|"shard"|"replicate"
 ---@return moonshard.Tensor
 function methods:copy_to(dimension)
@@ -157,18 +158,19 @@ local function read_border(what, x, where)
     options.describe(placement))
 end
 
----Begins a part of a module that a recipe divides by hand: the value as each rank of `tensor` has it. Everything that
----is computed from it has the shape of one rank, and the recipe exchanges what is needed, until x:from_local ends it.
+---Begins a part of a module that a recipe divides by hand: this rank's part of the value. Everything that is computed
+---from it has the shape of one rank, and the recipe exchanges what is needed, until x:from_local ends it.
 ---@param where { tensor: table|string } ms.Shard(axis), "replicate" (or ms.Replicate()), or "partial": a summand
----@return moonshard.Tensor
+---@return moonshard.Tensor the same shape; with ms.Shard(axis), whose size the ranks must divide, 1/ranks of that axis
 function methods:to_local(where)
   return apply("to_local", self, "tensor", read_border("to_local", self, where))
 end
 
----Ends such a part: the value of which each rank of `tensor` has this. "replicate" needs a value that is known to be
----equal on all ranks: an all_reduce, an all_gather, or what is computed from such alone.
+---Ends such a part: returns the value of which each rank of `tensor` has this part, this summand, or all. "replicate"
+---needs a value that is known to be equal on all ranks: the result of all_reduce or all_gather, or one computed only
+---from such results. "partial" adds all ranks' values, also equal ones: after an all_reduce write "replicate".
 ---@param where { tensor: table|string } ms.Shard(axis), "replicate" (or ms.Replicate()), or "partial": a summand
----@return moonshard.Tensor
+---@return moonshard.Tensor the same shape; with ms.Shard(axis) that axis times the number of ranks
 function methods:from_local(where)
   return apply("from_local", self, "tensor", read_border("from_local", self, where))
 end

@@ -163,6 +163,10 @@ function mistakes.no_axis(x) return x:to_local { tensor = "partial" }:all_gather
 function mistakes.largest(x) return (x:to_local { tensor = "replicate" }):all_reduce("tensor", "max"):from_local {
   tensor = "replicate" } end
 function mistakes.name(x) return x:all_reduce("tensr") end
+function mistakes.foreign(x) return x:all_reduce("tp") end
+function mistakes.no_name(x) return x:all_reduce() end
+function mistakes.megatron(x) return x:reduce_from_tensor_model_parallel_region() end
+function mistakes.pytorch(x) return x:redistribute { ms.Replicate() } end
 function mistakes.context(x) return x:all_gather("context", 1) end
 function mistakes.border(x) return x:to_local { shard = ms.Shard(0) } end
 function mistakes.kind(x) return x:to_local { tensor = "colwise" } end
@@ -188,7 +192,7 @@ ms.fully_shard(model, {
   replicate_sync = cfg.local_steps > 0 and { every = cfg.local_steps, outer = ms.optim.sgd { lr = 0.7 } } or nil,
   placements = cfg.places and {
     { re[[\.up]], { tensor = ms.Shard(0) } },
-    { re[[\.down$]], { tensor = ms.Shard(1) } },
+    { re[[\.down$]], { tensor = ms.Shard(-1) } }, -- from the end: axis 1
   } or nil,
 })
 local data = ms.data.text { files = "README.md", seq = cfg.seq, batch = cfg.batch * cfg.micro_batches, mesh = mesh }
