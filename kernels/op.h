@@ -51,7 +51,7 @@ enum {
   MS_OP_RECIPE = MS_OP_PUBLIC | MS_OP_COMPUTES | MS_OP_WRITES | MS_OP_ALIKE,
   MS_OP_ENGINE = MS_OP_INTERNAL | MS_OP_COMPUTES | MS_OP_WRITES | MS_OP_ALIKE,
   MS_OP_ACROSS = MS_OP_INTERNAL | MS_OP_MOVES | MS_OP_WRITES | MS_OP_ALIKE | MS_OP_COLLECTIVE,
-  /* The same of recipes, in the parts of a graph that they divide by hand. */
+  /* Collectives that recipes write, in the parts of a graph that they divide by hand. */
   MS_OP_BY_HAND = MS_OP_PUBLIC | MS_OP_MOVES | MS_OP_WRITES | MS_OP_ALIKE | MS_OP_COLLECTIVE
 };
 #define MS_OP_ACTIVATION(activation) ((activation) << MS_OP_ACTIVATION_SHIFT)

@@ -3,9 +3,9 @@
  *
  * The ranks that hold one copy of the state gather it among themselves: each fills its chunk of a window that the ranks
  * of its host map, one window's worth per round. Replicas with copies of their own hold the same bits, so they send
- * each other nothing. Of sliced units (plan/replica_slices.h) each replica has other elements, and of a divided
- * parameter each rank of a tensor dimension: all ranks gather them, or where replicas take local steps all of this
- * replica.
+ * nothing to each other. Replicas have different elements of sliced units (plan/replica_slices.h), and the ranks of a
+ * tensor dimension have different elements of a divided parameter: these are gathered by all ranks, or, if replicas
+ * take local steps, by all ranks of this replica.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -28,12 +28,12 @@
  * Between the ops to_local and from_local a recipe divides by hand: nodes are computed as they stand, and only their
  * gradients are the pass's (partition_by_hand.c).
  *
- * A hint of the recipe, the op redistribute, converts its value as it says, before these rules. What is not there:
- * sizes that the ranks do not divide. The axis of max and min is needed whole: it is gathered, or a parameter cannot be
+ * A hint of the recipe, the op redistribute, converts its value as it says, before these rules. Sizes that the
+ * ranks do not divide are refused. The axis of max and min is needed whole: it is gathered, or a parameter cannot be
  * divided along it. cross_entropy is divided as the logits are, by classes or rows (partition_loss.c). Dropout, rope
- * and attention know which part of an axis they have (kernels/part.h): their attributes say so but for the rank's
- * place, which what prepares a kernel sets, also for gradients. So does an embedding whose table is divided by rows, in
- * the attributes parts, dim and first.
+ * and attention know which part of an axis they have (kernels/part.h): their attributes contain all but the
+ * rank's place, which is set when a kernel is prepared, also for gradients. An embedding whose table is divided by rows
+ * knows its part in the same way, from the attributes parts, dim and first.
  */
 #ifndef MS_GRAPH_PARTITION_H
 #define MS_GRAPH_PARTITION_H

@@ -1,18 +1,18 @@
 /* partition_by_hand.c - what a recipe divides itself: between to_local and from_local the traced graph has the shapes
- * of one rank, nodes are computed as they stand, and the recipe says where ranks exchange something.
+ * of one rank, nodes are computed as they stand, and the recipe calls the collectives.
  *
- * No placement is followed there, but whether ranks can have different values is, because gradients depend on it:
+ * The pass follows no placements there, only whether values can differ between ranks, because gradients depend on it:
  *
- *   invariant   equal everywhere, and so is its gradient: what to_local makes of a whole value, sums, gathered parts
- *   replicate   equal, but ranks use it differently: what copy_to makes of it
- *   local       each rank has its own, and the gradient of that
+ *   invariant   equal on all ranks, and so is its gradient: to_local of a whole value, sums, gathered parts
+ *   replicate   equal, but ranks use it differently: the result of copy_to
+ *   local       each rank has its own value, and its own gradient
  *
  * A node that reads a local value is local, and takes its invariant inputs as replicate: there the gradient is summed
- * over the ranks (Megatron's f), wherever a recipe forgets it. Sums and gathers wait for their first reader, as a
+ * over the ranks (Megatron's f), also if the recipe forgets copy_to. Sums and gathers wait for their first reader, as a
  * partial value and a shard: if ranks use what was gathered differently, backward reduces and scatters in one op.
  *
- * Values from outside, such as constants, are read whole. A parameter that its placement divides is not, since a recipe
- * that forgets to_local would compute with another shape than it thinks.
+ * Values from outside, such as constants, are read whole. A divided parameter is refused, because a recipe that forgets
+ * to_local expects another shape.
  */
 #include "base/error.h"
 #include "graph/infer.h"

@@ -101,7 +101,7 @@ int ms_walk_needs_whole(const ms_walk *w, const ms_placed_node *c, int i);
 int ms_walk_disagree(const ms_walk *w, const ms_placed_node *c, int i, int j);
 /* No axis of a reshape's result is divided as its input is. */
 int ms_walk_cuts(const ms_walk *w, const ms_placed_node *c);
-/* reader, or the loss or an output if it is NULL, reads a value of which each rank has its own. */
+/* The input of reader, or the loss or an output if that is NULL, differs between ranks. */
 int ms_walk_not_whole(const ms_walk *w, const ms_node *reader);
 /* Input i of a node that is computed by hand is made of divided parameters, and does not come from to_local. */
 int ms_walk_not_local(const ms_walk *w, const ms_placed_node *c, int i);

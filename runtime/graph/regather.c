@@ -3,8 +3,9 @@
  *
  * With sequence or context parallelism each rank has a part of an activation and gathers the whole for one node. Kept
  * for backward, the whole would take n times the memory of the part. A copy of the gather, placed before the first
- * backward node that reads its result, lets forward's result end in forward: only the part is kept, or not even that,
- * when the gradient of the op that made the part makes it again (rematerialize.c, which therefore runs later).
+ * backward node that reads its result, frees forward's result at the end of forward. Then only the part is kept, or
+ * not even that, if the gradient of the op that made the part computes it again (rematerialize.c, which therefore runs
+ * later).
  *
  * The gather's result may be read through reshapes, which are copied with it. Gathers that a recompute region repeats
  * anyway are left to it.

@@ -94,7 +94,7 @@ enum ms_model_dim {
   MS_DIMS = 4
 };
 
-/* What each rank has of a value that a recipe takes apart with the op to_local, or puts together with from_local. */
+/* What each rank has of a value at the ops to_local and from_local, between which a recipe divides by hand. */
 enum ms_local_kind {
   MS_LOCAL_REPLICATE = 0, /* all of it */
   MS_LOCAL_SHARD = 1,     /* its part of an axis */
@@ -150,7 +150,8 @@ MS_API int ms_model_set_prefetch(ms_model *model, int unit, int depth);
 /* Which units are gathered ahead there, in order: units is [n], for forward (backward 0) or backward (1); n -1: by
  * number again. A unit that no other unit gathers ahead is gathered when it is needed. */
 MS_API int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, int n, const int *units);
-/* As ms_model_dims.sequence_parallel. A traced graph keeps the setting that it was first compiled with: trace again. */
+/* Sets ms_model_dims.sequence_parallel; on: 0 or 1. A traced graph keeps the setting that it was first compiled with:
+ * trace again. */
 MS_API int ms_model_set_sequence_parallel(ms_model *model, int on);
 /* lr_scale and weight_decay are [params]. MS_EUNSUPPORTED if parameters of one segment of a `ragged` unit differ. */
 MS_API int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay);
@@ -201,9 +202,9 @@ MS_API int ms_graph_set_scope(ms_graph *graph, const char *path);
  * region are kept for backward, which computes the others again. ops: the names, separated by spaces, of the ops to
  * compute again, while results of other ops are kept; NULL: all ops. */
 MS_API int ms_graph_set_recompute(ms_graph *graph, int region, const char *ops);
-/* Whether backward gathers again what is gathered, from the ranks of a dimension that divides layers or samples, for
- * the nodes that follow, instead of keeping it. Default: where each rank would keep a copy of its own, but not where
- * the ranks of the dimension share one, on one host. */
+/* Whether backward repeats the gathers of activations from the ranks of a dimension that divides layers or samples,
+ * instead of keeping their results. By default it does if each rank would keep its own copy, but not if the ranks of
+ * the dimension share one on a host. */
 enum ms_regather { MS_REGATHER_DEFAULT = 0, MS_REGATHER_ALWAYS = 1, MS_REGATHER_NEVER = 2 };
 MS_API int ms_graph_set_regather(ms_graph *graph, int when);
 /* An input that the program writes before each phase (tokens, targets, ...), by name. */

@@ -35,7 +35,8 @@ int ms_across_joins_chunks(const ms_graph *graph, const ms_node *node) {
   return blocks_of(&graph->values[node->in[0]].info, (int)node->attrs.i[2], node->attrs.i[3]) == 1;
 }
 
-/* Of the streams of shard, the one that sums gradients: weights are gathered ahead on the other, and would wait. */
+/* The stream of a dimension; for shard the one that sums gradients, since prefetched gathers would wait on the other.
+ */
 static int stream_of(int dim) {
   int found = -1;
   for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++)

@@ -113,8 +113,8 @@ typedef struct ms_plan_coll {
   int largest;   /* all_reduce: 1: the largest of the ranks' numbers instead of their sum */
   int parts;
   ms_plan_part *part;
-  /* Buffers whose bytes it hands over: when it is done, every rank of its group has done with what they held before, so
-   * each can write its chunk of what a later all-gather has in them (lower_across.c). */
+  /* Buffers whose bytes it hands over: when it ends, every rank of its group has finished with their earlier contents,
+   * so each can write its chunk of a later all-gather's result there (lower_across.c). */
   ms_ref *opens;
   int opened, opens_capacity;
   double bytes;      /* as ms_coll_bytes */
@@ -265,8 +265,8 @@ int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_top
 int ms_replicas_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
 /* 1 when there are several shards and the ranks of each shard group can map memory together. */
 int ms_shards_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
-/* 1 when what the ranks of each group along a dimension (enum ms_model_dim) gather is in memory that they map together,
- * so that keeping it takes each of them no more than its part. */
+/* 1 when the ranks of each group along a dimension (enum ms_model_dim) gather into memory that they map together, so
+ * that keeping the result takes no more memory per rank than its part. */
 int ms_plan_gathers_once(const ms_plan *plan, int dim);
 /* The number of ranks of this rank's replicate group that are on its node and can map memory together. */
 int ms_replicas_here(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);

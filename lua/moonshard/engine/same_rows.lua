@@ -1,9 +1,9 @@
 -- Ranks along the mesh dimensions context and tensor compute the same rows together, so they must be given the same
--- inputs: otherwise each divides other samples, and the results are of neither. A sampler that has the mesh gives them
--- the same; batches made by hand are compared.
+-- inputs: otherwise they mix parts of different samples, and the results are wrong. A sampler that has the mesh gives
+-- them the same inputs; batches made by hand can differ, so all are compared.
 --
--- Every rank hashes its inputs, which takes one pass over their bytes, and the hashes travel with numbers that ranks
--- exchange anyway. Where they do not in every step (local SGD), a hash is of all inputs since the last exchange.
+-- Every rank hashes its inputs, which takes one pass over their bytes, and sends the hash along with numbers that ranks
+-- exchange anyway. If they do not exchange in every step (local SGD), a hash covers all inputs since the last exchange.
 
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
@@ -22,7 +22,7 @@ SameRows.__index = SameRows
 
 local same_rows = {}
 
--- Which rows each rank has, as text; nil if all have other ones.
+-- Which rows each rank has, as text; nil if no two ranks have the same.
 local function places_of(session)
   local mesh, places = session.sharding.mesh, {}
   local same = {}
@@ -39,7 +39,7 @@ local function places_of(session)
 end
 
 ---@param session moonshard.Session
----@param before moonshard.SameRows? what ranks have not compared yet, and goes along
+---@param before moonshard.SameRows? inputs that ranks have not compared yet, which the next comparison includes
 ---@return moonshard.SameRows? nil if every rank has rows of its own
 function same_rows.new(session, before)
   if session.row_places == nil then session.row_places = places_of(session) or false end
@@ -74,7 +74,7 @@ function SameRows:number()
   return hash.of_text(table.concat(list, " "))
 end
 
--- Two ranks of the same rows with different numbers, the lowest ones; nil if there are none.
+-- The lowest two ranks that have the same rows but different numbers; nil if there are none.
 local function find_pair(self, numbers)
   local ranks, first = self.session:ranks(), {}
   for place, rows in ipairs(self.places) do

@@ -223,7 +223,7 @@ end
 ---A state with the same values for the engine's model as it is now, after new placements. The session keeps the old one
 ---until it is given the new one. Collective.
 ---@return ffi.cdata* ms_state*
-function Session:divided_anew()
+function Session:redivided_state()
   return move_state(self, self.state, new_state(self))
 end
 

@@ -4,8 +4,8 @@
 --   regather = { { re[[^layers\.\d+$]], true } }
 --
 -- A value holds for a call of the module and of its submodules, unless a rule gives them another one. Without a rule,
--- backward gathers again where each rank would keep a copy of its own: on GPUs, and where a group spans hosts. Ranks of
--- one host share one copy, so keeping it takes no more memory than the parts.
+-- backward gathers again if each rank would keep its own copy: on GPUs, and if a group spans hosts. On the CPU, ranks
+-- of one host share one copy, so keeping it takes no more memory than the parts.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -25,7 +25,7 @@ local VALUES = {
 
 ---Parses the value of a rule: true or "always", false or "never", or "default".
 ---@param value any
----@param rule string
+---@param rule string for messages
 ---@return moonshard.Regather
 function regather.read(value, rule)
   if value == true then return "always" end

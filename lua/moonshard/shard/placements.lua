@@ -21,7 +21,7 @@ local placements = {}
 ---@field axis integer? the axis of the parameter that the ranks divide, from 0; nil: each has all of it
 ---@field splits boolean? whether, with sequence_parallel, what meets the parameter is divided
 ---@field style string as written
----@field shared integer? heads of keys of which ranks share each, so that each has all of the parameter
+---@field shared integer? number of heads of keys, if ranks share them, so that each rank has all of the parameter
 
 ---@class moonshard.PlacementStyle
 ---@field weight integer? the divided axis of a parameter of two or more axes

@@ -108,7 +108,7 @@ end
 ---@field store (fun(owner: table, value: any, self: moonshard.Sharding))? stores the decision for an owner
 ---@field set (fun(self: moonshard.Sharding, handle: ffi.cdata*, decisions: table))? sets the decisions in the engine's
 ---  model: ms.set_rules can change the policy
----@field moves boolean? ms.set_rules can change the policy, and moves the state for it, as it decides what ranks own
+---@field moves boolean? ms.set_rules can change the policy, and then moves the state, because it decides what ranks own
 ---@field key (fun(value: any): string)? a decision of a policy that can change, as part of the key of cached plans
 ---@field setting { name: string, default: any, check: fun(who: string, value: number) }? for ms.set_rules a number
 ---  alone is this setting of the trainer

@@ -72,7 +72,7 @@ local function apply(name, x, dimension, attributes)
   if ranks == 1 then return x end
   attributes.dim, attributes.ranks = found.id, ranks
   local y = ops.apply(name, { x }, attributes)[1]
-  -- What is equal on all ranks there is used differently: by their own rows.
+  -- Ranks use the equal sums differently there: with their own rows.
   if name == "all_reduce" and found.data then y = ops.apply("copy_to", { y }, { dim = found.id, ranks = ranks })[1] end
   return y
 end

@@ -242,7 +242,7 @@ end
 
 -- Binds the plan, if there is one, to the state, or to a new one if placements have changed. Returns both.
 local function bind(self, compiled, moves)
-  local state = moves and self:divided_anew() or self.state
+  local state = moves and self:redivided_state() or self.state
   return compiled and self:bind(compiled, state), state
 end
 
