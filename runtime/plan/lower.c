@@ -15,10 +15,6 @@ static int is_alias(const ms_node *node) {
   return (ms_op_row_of(node->op)->flags & MS_OP_ALIAS) || ms_across_is_alias(node);
 }
 
-static int is_across(const ms_node *node) {
-  return (ms_op_row_of(node->op)->flags & MS_OP_COLLECTIVE) && node->attrs.i[1] > 1;
-}
-
 /* Until the end of the phase, where it is read. */
 static void keep(ms_lowering *l, int value) {
   l->last_use[l->root[value]] = INT_MAX;
@@ -223,10 +219,10 @@ static int lower_node(ms_lowering *l, int node) {
   if (is_alias(n)) return MS_OK;
   ms_ref in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
   for (int i = 0; i < n->inputs; i++) MS_TRY(value_ref(l, n->in[i], &in[i]));
-  if (is_across(n) && n->op == MS_OP_all_gather) return ms_lower_gather(l, n, in[0], &l->at[n->out[0]]);
+  if (ms_is_across(n) && n->op == MS_OP_all_gather) return ms_lower_gather(l, n, in[0], &l->at[n->out[0]]);
   MS_TRY(place_outputs(l, node));
   for (int o = 0; o < n->outputs; o++) MS_TRY(value_ref(l, n->out[o], &out[o]));
-  if (is_across(n)) return ms_lower_across(l, n, in[0], out[0]);
+  if (ms_is_across(n)) return ms_lower_across(l, n, in[0], out[0]);
   if (!n->recomputed) l->plan->phase[l->phase].flops += ms_node_flops(l->graph, n);
   const int op = l->added[n->out[0]] ? MS_OP_matmul_accumulate : n->op;
   const int part = op == n->op ? ms_lower_gathered_part(l, n) : -1;

@@ -31,13 +31,11 @@ int ms_unit_is_direct(const ms_model *model, int unit);
 
 /* The builder (builder.c). ms_plan_buffer returns the index of the new buffer in *buffer. */
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer);
-/* Appends an instruction to the phase's program and extends the lifetimes of the buffers it names. */
 /* Finds the plan's copy of a scope string, which it makes at the first use. */
 int ms_plan_own_scope(ms_plan *plan, const char *from, const char **own);
-/* What an op moves of a value between ranks, counted as its collective is. */
-double ms_across_bytes(int op, const ms_value_info *whole, int64_t ranks);
 /* Keeps what ms_plan_conversions tells. */
 int ms_plan_keep_conversions(ms_plan *plan, const ms_graph *graph);
+/* Appends an instruction to the phase's program and extends the lifetimes of the buffers it names. */
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                    const ms_ref *out, const char *scope, int backward);
 /* Gives an instruction its prepared call, which the plan owns and all equal instructions share, with its hash and
@@ -118,11 +116,18 @@ typedef struct ms_lowering {
   int latest[MS_DIMS];  /* [enum ms_model_dim] instruction of the latest collective that is a node, or -1 */
 } ms_lowering;
 
-/* Ops across ranks (lower_across.c). 1 when the node's output is its input; 1 when peers read its input where it is. */
+/* Ops across ranks (lower_across.c): not those of one rank, which are kernels. */
+static inline int ms_is_across(const ms_node *node) {
+  return (ms_op_row_of(node->op)->flags & MS_OP_COLLECTIVE) && node->attrs.i[1] > 1;
+}
+/* 1 when the output of such a node is its input. */
 int ms_across_is_alias(const ms_node *node);
+/* 1 when peers read its input where it is. */
+int ms_across_sends(const ms_graph *graph, const ms_node *node);
 /* Fails when a graph has an op over ranks that the mesh does not have. */
 int ms_across_check(const ms_model *model, const ms_graph *graph);
-int ms_across_sends(const ms_graph *graph, const ms_node *node);
+/* What an op moves of a value between ranks, counted as its collective is. */
+double ms_across_bytes(int op, const ms_value_info *whole, int64_t ranks);
 int ms_lower_across(ms_lowering *l, const ms_node *node, ms_ref in, ms_ref out);
 /* An all_gather, which decides where its result is. */
 int ms_lower_gather(ms_lowering *l, const ms_node *node, ms_ref in, ms_place *at);

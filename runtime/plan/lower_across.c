@@ -9,12 +9,8 @@
 #include "kernels/fold.h"
 #include "plan/lower.h"
 
-static int is_across(const ms_node *node) {
-  return (ms_op_row_of(node->op)->flags & MS_OP_COLLECTIVE) && node->attrs.i[1] > 1;
-}
-
 int ms_across_is_alias(const ms_node *node) {
-  return is_across(node) && (node->op == MS_OP_copy_to || node->op == MS_OP_unvary);
+  return ms_is_across(node) && (node->op == MS_OP_copy_to || node->op == MS_OP_unvary);
 }
 
 /* The axis of a value that an op moves is seen as [blocks, ranks, run]. */
@@ -24,14 +20,14 @@ static int64_t blocks_of(const ms_value_info *x, int axis, int64_t outer) {
 }
 
 int ms_across_sends(const ms_graph *graph, const ms_node *node) {
-  if (!is_across(node)) return 0;
+  if (!ms_is_across(node)) return 0;
   const ms_value_info *x = &graph->values[node->in[0]].info;
   if (node->op == MS_OP_all_reduce) return 1;
   return node->op == MS_OP_reduce_scatter && blocks_of(x, (int)node->attrs.i[2], node->attrs.i[3]) == 1;
 }
 
 int ms_across_joins_chunks(const ms_graph *graph, const ms_node *node) {
-  if (!is_across(node) || node->op != MS_OP_all_gather) return 0;
+  if (!ms_is_across(node) || node->op != MS_OP_all_gather) return 0;
   return blocks_of(&graph->values[node->in[0]].info, (int)node->attrs.i[2], node->attrs.i[3]) == 1;
 }
 
@@ -222,7 +218,7 @@ int ms_across_check(const ms_model *model, const ms_graph *graph) {
   for (int i = 0; i < graph->n_nodes; i++) {
     const ms_node *n = &graph->nodes[i];
     const int64_t dim = n->attrs.i[0], ranks = n->attrs.i[1];
-    if (!is_across(n) || (dim >= 0 && dim < MS_DIMS && model->dim[dim].size == ranks)) continue;
+    if (!ms_is_across(n) || (dim >= 0 && dim < MS_DIMS && model->dim[dim].size == ranks)) continue;
     return MS_FAIL(MS_EINTERNAL, "in %s: %s over %lld ranks of dimension %lld, which mesh %s does not have", n->scope,
                    ms_op_row_of(n->op)->name, (long long)ranks, (long long)dim, model->mesh_text);
   }
