@@ -63,8 +63,7 @@ static void *sum_here(ms_hosts_lane *lane, const ms_hosts_piece *piece, char *ro
     lane->source[n++] = ms_hosts_piece_in(lane, shape->member[i], piece);
   if (n == 1) return ms_hosts_piece_in(lane, shape->me, piece);
   void *sum = room;
-  if (lane->coll->largest) ms_max_arrays(&sum, 1, dtype, lane->source, n, dtype, piece->n);
-  else ms_sum_arrays(&sum, 1, dtype, lane->source, n, dtype, piece->n, 0);
+  ms_combine_arrays(lane->coll->largest, &sum, 1, dtype, lane->source, n, dtype, piece->n, 0);
   return sum;
 }
 
@@ -122,8 +121,8 @@ static void add_hosts(ms_hosts_lane *lane, int *busy) {
     const ms_hosts_flow *flow = flow_from(lane, host);
     lane->source[n++] = flow ? ms_hosts_slot(flow, flow->finished) : own;
   }
-  if (lane->coll->largest) ms_max_arrays(&dst, 1, dtype, lane->source, n, part->src_dtype, piece->n);
-  else ms_sum_arrays(&dst, 1, dtype, lane->source, n, part->src_dtype, piece->n, part->accumulate && !in_source);
+  ms_combine_arrays(lane->coll->largest, &dst, 1, dtype, lane->source, n, part->src_dtype, piece->n,
+                    part->accumulate && !in_source);
   for (int host = 0; host < lane->shape.hosts; host++) {
     ms_hosts_flow *flow = flow_from(lane, host);
     if (flow) flow->finished++;

@@ -31,8 +31,7 @@ static void sum_range(int size, int largest, const ms_coll_part *part, int64_t f
   const void *source[MS_MAX_LOCAL_RANKS];
   int64_t offset = first * ms_dtype_size(part->src_dtype);
   for (int p = 0; p < size; p++) source[p] = (const char *)part->shared[p] + offset;
-  if (largest) ms_max_arrays(dst, n_dst, dst_dtype, source, size, part->src_dtype, count);
-  else ms_sum_arrays(dst, n_dst, dst_dtype, source, size, part->src_dtype, count, accumulate);
+  ms_combine_arrays(largest, dst, n_dst, dst_dtype, source, size, part->src_dtype, count, accumulate);
 }
 
 /* Sums this rank's slice of all sources; stores the sum into every rank's source (push), or only into its own. */

@@ -20,5 +20,11 @@ void ms_sum_arrays(void *const *dst, int n_dst, int dst_dtype, const void *const
 /* The same with the largest element instead of the sum; NaN where one of them is NaN. */
 void ms_max_arrays(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype,
                    int64_t n);
+/* One or the other. */
+static inline void ms_combine_arrays(int largest, void *const *dst, int n_dst, int dst_dtype, const void *const *src,
+                                     int n_src, int src_dtype, int64_t n, int accumulate) {
+  if (largest) ms_max_arrays(dst, n_dst, dst_dtype, src, n_src, src_dtype, n);
+  else ms_sum_arrays(dst, n_dst, dst_dtype, src, n_src, src_dtype, n, accumulate);
+}
 
 #endif
