@@ -125,13 +125,9 @@ static void place_outputs(ms_walk *w, const ms_placed_node *c) {
 
 /* A mean of parts is a summand of the mean once it is divided by the number of ranks. */
 static int average(ms_walk *w, const ms_placed_node *c) {
-  ms_graph *local = w->result->graph;
   ms_placed_value *placed = &w->values[c->node->out[0]];
   const ms_attrs attrs = {.f = {1.0 / (double)w->spec->ranks}};
-  MS_TRY(ms_graph_emit(local, MS_OP_scale, 1, &c->node->out[0], &attrs, &placed->local));
-  ms_node *made = &local->nodes[local->n_nodes - 1];
-  made->region = c->node->region, made->recompute = c->node->recompute;
-  return MS_OK;
+  return ms_walk_emit(w, c->node, MS_OP_scale, 1, &c->node->out[0], &attrs, &placed->local);
 }
 
 /* A hint: the value is converted as it says, and is its own result. */

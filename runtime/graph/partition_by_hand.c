@@ -68,15 +68,6 @@ int ms_walk_decide_by_hand(const ms_walk *w, ms_placed_node *c) {
   return MS_OK;
 }
 
-static int emit(ms_walk *w, const ms_node *node, int in, int *out) {
-  ms_graph *local = w->result->graph;
-  MS_TRY(ms_graph_set_scope(local, node->scope));
-  MS_TRY(ms_graph_emit(local, node->op, 1, &in, &node->attrs, out));
-  ms_node *made = &local->nodes[local->n_nodes - 1];
-  made->region = node->region, made->recompute = node->recompute && !ms_walk_keeps(node->op);
-  return MS_OK;
-}
-
 /* What all ranks together move: for reports. */
 static ms_value_info whole_of(const ms_walk *w, const ms_node *node) {
   ms_value_info x = w->traced->values[node->in[0]].info;
@@ -112,7 +103,8 @@ static int collect(ms_walk *w, const ms_node *node, ms_placed_value *made) {
   else made->place = own;
   if (node->op == MS_OP_copy_to && w->values[node->in[0]].place.kind != MS_LOCAL) made->place = replicate;
   if (node->op == MS_OP_copy_to || made->place.kind == MS_SHARD || made->place.kind == MS_PARTIAL) return MS_OK;
-  MS_TRY(emit(w, node, in, &made->local));
+  MS_TRY(ms_graph_set_scope(w->result->graph, node->scope));
+  MS_TRY(ms_walk_emit(w, node, node->op, 1, &in, &node->attrs, &made->local));
   return record(w, node, made->place);
 }
 

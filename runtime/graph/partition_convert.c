@@ -76,20 +76,28 @@ int ms_walk_record(ms_walk *w, ms_conversion conversion) {
   return MS_OK;
 }
 
-/* Results of reductions are kept for backward, since all ranks would have to reduce again. */
-int ms_walk_keeps(int op) { return op == MS_OP_all_reduce || op == MS_OP_reduce_scatter || op == MS_OP_all_to_all; }
+static int is_reduction(int op) {
+  return op == MS_OP_all_reduce || op == MS_OP_reduce_scatter || op == MS_OP_all_to_all;
+}
+
+int ms_walk_emit(ms_walk *w, const ms_node *owner, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
+  ms_graph *local = w->result->graph;
+  MS_TRY(ms_graph_emit(local, op, inputs, in, attrs, out));
+  if (!owner) return MS_OK;
+  ms_node *made = &local->nodes[local->n_nodes - 1];
+  made->region = owner->region;
+  made->recompute = owner->recompute && !is_reduction(op);
+  made->regather = owner->regather;
+  return MS_OK;
+}
 
 static int take_step(ms_walk *w, const step *s, int v, ms_placed_form source, ms_placement to, const ms_node *reader,
                      int *out) {
-  ms_graph *local = w->result->graph;
   const int maker = w->traced->values[v].node;
   const ms_node *place = source.place.kind == MS_PARTIAL && maker >= 0 ? &w->traced->nodes[maker] : reader;
   const ms_attrs attrs = attrs_of(w, s, source.place, to);
-  MS_TRY(ms_graph_set_scope(local, place ? place->scope : ""));
-  MS_TRY(ms_graph_emit(local, s->op, 1, &source.local, &attrs, out));
-  ms_node *made = &local->nodes[local->n_nodes - 1];
-  if (place) made->region = place->region, made->recompute = place->recompute && !ms_walk_keeps(s->op);
-  if (place) made->regather = place->regather;
+  MS_TRY(ms_graph_set_scope(w->result->graph, place ? place->scope : ""));
+  MS_TRY(ms_walk_emit(w, place, s->op, 1, &source.local, &attrs, out));
   return ms_walk_record(w, (ms_conversion){
                                .op = s->op,
                                .backward = w->values[v].wanted ? s->backward : -1,

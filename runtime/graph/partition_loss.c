@@ -34,11 +34,8 @@ int ms_walk_divides_loss(const ms_walk *w, ms_placed_node *c) {
 }
 
 static int emit(ms_walk *w, const ms_node *loss, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
-  ms_graph *local = w->result->graph;
-  MS_TRY(ms_graph_emit(local, op, inputs, in, attrs, out));
-  ms_node *made = &local->nodes[local->n_nodes - 1];
-  made->region = loss->region, made->recompute = loss->recompute;
-  made->regather = MS_REGATHER_NEVER; /* two numbers a row */
+  MS_TRY(ms_walk_emit(w, loss, op, inputs, in, attrs, out));
+  w->result->graph->nodes[w->result->graph->n_nodes - 1].regather = MS_REGATHER_NEVER; /* two numbers a row */
   return MS_OK;
 }
 
@@ -62,7 +59,6 @@ int ms_walk_weigh_loss(ms_walk *w, const ms_placed_node *c) {
   const ms_attrs over = {.i = {w->spec->dim, w->spec->ranks}}, none = {.i = {0}};
   int all;
   MS_TRY(emit(w, c->node, MS_OP_all_reduce, 1, &count, &over, &all));
-  w->result->graph->nodes[w->result->graph->n_nodes - 1].recompute = 0; /* reductions are kept */
   MS_TRY(ms_walk_record(w, (ms_conversion){
                                .op = MS_OP_all_reduce,
                                .backward = -1,

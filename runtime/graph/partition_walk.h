@@ -76,8 +76,9 @@ int ms_walk_cross(ms_walk *w, const ms_node *node);
 int ms_walk_is_by_hand(const ms_walk *w, const ms_placed_node *c);
 /* Decides takes, makes and the rest of such a node. */
 int ms_walk_decide_by_hand(const ms_walk *w, ms_placed_node *c);
-/* 1 when backward keeps the results of an op across ranks, which all ranks would have to compute again. */
-int ms_walk_keeps(int op);
+/* Appends a node to the local graph, of the region of `owner`, a node of the traced graph or NULL; *out is its result.
+ * The results of reductions are kept for backward, since all ranks would have to reduce again. */
+int ms_walk_emit(ms_walk *w, const ms_node *owner, int op, int inputs, const int *in, const ms_attrs *attrs, int *out);
 /* Adds a row to the list of conversions, in the scope of the latest node. */
 int ms_walk_record(ms_walk *w, ms_conversion conversion);
 
