@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "graph/graph.h"
+#include "graph/backward_copies.h"
 
 /* ---- what the trace says ---------------------------------------------------------------------------------------- */
 
@@ -43,24 +43,15 @@ int ms_graph_set_recompute(ms_graph *graph, int region, const char *ops) {
 
 typedef struct recomputer {
   ms_graph *graph;
-  int first_backward;
-  unsigned char *kept;   /* 1: it is kept, whichever node produces it */
+  ms_backward_copies copies;
+  unsigned char *kept;   /* [values before the pass] 1: it is kept, whichever node produces it */
   unsigned char *needed; /* [nodes] 1: a copy of it runs in backward */
-  int *copy_of;          /* [values] the copy's value that backward reads instead, or -1 */
-  ms_node *out;          /* the new node list */
-  int n_out;
 } recomputer;
-
-static int find_first_backward(const ms_graph *graph) {
-  int n = 0;
-  while (n < graph->n_nodes && !graph->nodes[n].backward) n++;
-  return n;
-}
 
 /* The node that produces v if it can be copied, otherwise -1. */
 static int copyable_maker(const recomputer *r, int v) {
   int maker = r->graph->values[v].node;
-  if (maker < 0 || maker >= r->first_backward || r->kept[v]) return -1;
+  if (maker < 0 || maker >= r->copies.first_backward || r->kept[v]) return -1;
   return r->graph->nodes[maker].recompute ? maker : -1;
 }
 
@@ -70,7 +61,7 @@ static void mark_kept(recomputer *r) {
   if (graph->loss >= 0) r->kept[graph->loss] = 1;
   if (graph->loss_weight >= 0) r->kept[graph->loss_weight] = 1;
   for (int o = 0; o < graph->n_outputs; o++) r->kept[graph->outputs[o].value] = 1;
-  for (int n = 0; n < r->first_backward; n++) {
+  for (int n = 0; n < r->copies.first_backward; n++) {
     const ms_node *node = &graph->nodes[n];
     for (int i = 0; i < node->inputs; i++) {
       int maker = graph->values[node->in[i]].node;
@@ -89,8 +80,8 @@ static void need_inputs(recomputer *r, const ms_node *node) {
 /* Marks the values that backward reads, and those within the region from which they are computed. */
 static int mark_needed(recomputer *r) {
   int any = 0;
-  for (int n = r->first_backward; n < r->graph->n_nodes; n++) need_inputs(r, &r->graph->nodes[n]);
-  for (int n = r->first_backward - 1; n >= 0; n--) {
+  for (int n = r->copies.first_backward; n < r->graph->n_nodes; n++) need_inputs(r, &r->graph->nodes[n]);
+  for (int n = r->copies.first_backward - 1; n >= 0; n--) {
     if (!r->needed[n]) continue;
     need_inputs(r, &r->graph->nodes[n]);
     any = 1;
@@ -98,33 +89,16 @@ static int mark_needed(recomputer *r) {
   return any;
 }
 
-static void redirect(const recomputer *r, ms_node *node) {
-  for (int i = 0; i < node->inputs; i++)
-    if (r->copy_of[node->in[i]] >= 0) node->in[i] = r->copy_of[node->in[i]];
-}
-
-static int copy_node(recomputer *r, const ms_node *original) {
-  ms_graph *graph = r->graph;
-  ms_node *node = &r->out[r->n_out];
-  *node = *original;
-  node->backward = node->recomputed = 1;
-  redirect(r, node);
-  for (int o = 0; o < node->outputs; o++) {
-    MS_TRY(ms_grow((void **)&graph->values, &graph->values_capacity, graph->n_values + 1, sizeof *graph->values));
-    ms_value value = graph->values[original->out[o]];
-    value.node = r->n_out;
-    graph->values[graph->n_values] = value;
-    node->out[o] = r->copy_of[original->out[o]] = graph->n_values++;
-  }
-  r->n_out++;
-  return MS_OK;
+static int copy_node(recomputer *r, ms_node node) {
+  ms_backward_copies_redirect(&r->copies, &node);
+  return ms_backward_copies_add(&r->copies, node);
 }
 
 /* Emits all copies of one region, in forward order. */
 static int copy_region(recomputer *r, int region) {
-  for (int n = 0; n < r->first_backward; n++) {
+  for (int n = 0; n < r->copies.first_backward; n++) {
     if (!r->needed[n] || r->graph->nodes[n].region != region) continue;
-    MS_TRY(copy_node(r, &r->graph->nodes[n]));
+    MS_TRY(copy_node(r, r->graph->nodes[n]));
     r->needed[n] = 0;
   }
   return MS_OK;
@@ -134,46 +108,32 @@ static int copy_region(recomputer *r, int region) {
 static int take_backward(recomputer *r, const ms_node *original) {
   for (int i = 0; i < original->inputs; i++) {
     int maker = copyable_maker(r, original->in[i]);
-    if (maker >= 0 && r->copy_of[original->in[i]] < 0) MS_TRY(copy_region(r, r->graph->nodes[maker].region));
+    if (maker >= 0 && r->copies.copy_of[original->in[i]] < 0) MS_TRY(copy_region(r, r->graph->nodes[maker].region));
   }
-  ms_node *node = &r->out[r->n_out];
-  *node = *original;
-  redirect(r, node);
-  for (int o = 0; o < node->outputs; o++) r->graph->values[node->out[o]].node = r->n_out;
-  r->n_out++;
+  ms_backward_copies_take(&r->copies, *original);
   return MS_OK;
 }
 
 static int rebuild(recomputer *r) {
-  ms_graph *graph = r->graph;
-  int capacity = graph->n_nodes + r->first_backward;
-  r->out = ms_calloc(capacity, sizeof *r->out);
-  if (!r->out) return MS_ENOMEM;
-  memcpy(r->out, graph->nodes, (size_t)r->first_backward * sizeof *r->out);
-  r->n_out = r->first_backward;
-  for (int n = r->first_backward; n < graph->n_nodes; n++) MS_TRY(take_backward(r, &graph->nodes[n]));
-  free(graph->nodes);
-  graph->nodes = r->out;
-  graph->n_nodes = r->n_out;
-  graph->nodes_capacity = capacity;
-  r->out = NULL;
+  MS_TRY(ms_backward_copies_begin(&r->copies));
+  for (int n = r->copies.first_backward; n < r->graph->n_nodes; n++) MS_TRY(take_backward(r, &r->graph->nodes[n]));
+  ms_backward_copies_end(&r->copies);
   return MS_OK;
 }
 
 int ms_graph_insert_recomputation(ms_graph *graph) {
-  recomputer r = {.graph = graph, .first_backward = find_first_backward(graph)};
-  int rc = MS_ENOMEM, forward_values = graph->n_values;
+  recomputer r = {.graph = graph};
+  int rc;
+  MS_GOTO(ms_backward_copies_open(graph, &r.copies));
   r.kept = ms_calloc(graph->n_values, 1);
   r.needed = ms_calloc(graph->n_nodes, 1);
-  r.copy_of = ms_calloc(graph->n_values, sizeof *r.copy_of);
-  if (!r.kept || !r.needed || !r.copy_of) goto fail;
-  for (int v = 0; v < forward_values; v++) r.copy_of[v] = -1;
+  rc = MS_ENOMEM;
+  if (!r.kept || !r.needed) goto fail;
   mark_kept(&r);
   rc = mark_needed(&r) ? rebuild(&r) : MS_OK;
 fail:
   free(r.kept);
   free(r.needed);
-  free(r.copy_of);
-  free(r.out);
+  ms_backward_copies_close(&r.copies);
   return rc;
 }

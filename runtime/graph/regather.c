@@ -11,10 +11,9 @@
  * anyway are left to it.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
-#include "graph/graph.h"
+#include "graph/backward_copies.h"
 
 int ms_graph_set_regather(ms_graph *graph, int when) {
   MS_HANDLE(graph, GRAPH);
@@ -26,12 +25,9 @@ int ms_graph_set_regather(ms_graph *graph, int when) {
 
 typedef struct regatherer {
   ms_graph *graph;
+  ms_backward_copies copies;
   const unsigned char *by_default; /* [MS_DIMS] */
-  int first_backward;
-  unsigned char *again; /* [nodes] 1: a gather, or a reshape of its result, that backward can repeat */
-  int *copy_of;         /* [values] the copy's value that backward reads instead, or -1 */
-  ms_node *out;         /* the new node list, once something is repeated */
-  int n_out;
+  unsigned char *again;            /* [nodes] 1: a gather, or a reshape of its result, that backward can repeat */
 } regatherer;
 
 static int is_repeated_gather(const regatherer *r, const ms_node *node) {
@@ -44,16 +40,16 @@ static int is_repeated_gather(const regatherer *r, const ms_node *node) {
 static int mark(regatherer *r) {
   const ms_graph *graph = r->graph;
   int any = 0;
-  for (int n = 0; n < r->first_backward; n++) {
+  for (int n = 0; n < r->copies.first_backward; n++) {
     const ms_node *node = &graph->nodes[n];
     const int maker = node->inputs ? graph->values[node->in[0]].node : -1;
     const int reshapes = ms_op_row_of(node->op)->flags & MS_OP_ALIAS && maker >= 0 && r->again[maker];
     r->again[n] = is_repeated_gather(r, node) || reshapes;
   }
-  for (int n = r->first_backward; n < graph->n_nodes; n++)
+  for (int n = r->copies.first_backward; n < graph->n_nodes; n++)
     for (int i = 0; i < graph->nodes[n].inputs; i++) {
       const int maker = graph->values[graph->nodes[n].in[i]].node;
-      any |= maker >= 0 && maker < r->first_backward && r->again[maker];
+      any |= maker >= 0 && maker < r->copies.first_backward && r->again[maker];
     }
   return any;
 }
@@ -63,68 +59,45 @@ static void note_conversion(ms_graph *graph, int local) {
     if (graph->conversions[c].local == local) graph->conversions[c].regathered = 1;
 }
 
-/* Appends the nodes that make v again; v's maker is marked. They count as computed for backward. */
+/* Appends the nodes that make v again; v's maker is marked. */
 static int repeat(regatherer *r, int v) {
-  ms_graph *graph = r->graph;
-  if (r->copy_of[v] >= 0) return MS_OK;
-  const ms_node original = graph->nodes[graph->values[v].node];
-  if (original.op != MS_OP_all_gather) MS_TRY(repeat(r, original.in[0]));
-  else note_conversion(graph, v);
-  MS_TRY(ms_grow((void **)&graph->values, &graph->values_capacity, graph->n_values + 1, sizeof *graph->values));
-  ms_node *node = &r->out[r->n_out];
-  ms_value value = graph->values[v];
-  *node = original;
-  node->backward = node->recomputed = 1;
-  if (original.op != MS_OP_all_gather) node->in[0] = r->copy_of[original.in[0]];
-  value.node = r->n_out++;
-  graph->values[graph->n_values] = value;
-  node->out[0] = r->copy_of[v] = graph->n_values++;
-  return MS_OK;
+  ms_node node = r->graph->nodes[r->graph->values[v].node];
+  if (r->copies.copy_of[v] >= 0) return MS_OK;
+  if (node.op == MS_OP_all_gather) {
+    note_conversion(r->graph, v);
+  } else {
+    MS_TRY(repeat(r, node.in[0]));
+    ms_backward_copies_redirect(&r->copies, &node);
+  }
+  return ms_backward_copies_add(&r->copies, node);
 }
 
-static int take_backward(regatherer *r, const ms_node *original) {
-  ms_graph *graph = r->graph;
-  ms_node node = *original;
+static int take_backward(regatherer *r, ms_node node) {
   for (int i = 0; i < node.inputs; i++) {
-    const int maker = graph->values[node.in[i]].node;
-    if (maker < 0 || maker >= r->first_backward || !r->again[maker]) continue;
-    MS_TRY(repeat(r, node.in[i]));
-    node.in[i] = r->copy_of[node.in[i]];
+    const int maker = r->graph->values[node.in[i]].node;
+    if (maker >= 0 && maker < r->copies.first_backward && r->again[maker]) MS_TRY(repeat(r, node.in[i]));
   }
-  for (int o = 0; o < node.outputs; o++) graph->values[node.out[o]].node = r->n_out;
-  r->out[r->n_out++] = node;
+  ms_backward_copies_take(&r->copies, node);
   return MS_OK;
 }
 
 static int rebuild(regatherer *r) {
-  ms_graph *graph = r->graph;
-  const int capacity = graph->n_nodes + r->first_backward;
-  r->out = ms_calloc(capacity, sizeof *r->out);
-  if (!r->out) return MS_ENOMEM;
-  memcpy(r->out, graph->nodes, (size_t)r->first_backward * sizeof *r->out);
-  r->n_out = r->first_backward;
-  for (int n = r->first_backward; n < graph->n_nodes; n++) MS_TRY(take_backward(r, &graph->nodes[n]));
-  free(graph->nodes);
-  graph->nodes = r->out;
-  graph->n_nodes = r->n_out;
-  graph->nodes_capacity = capacity;
-  r->out = NULL;
+  MS_TRY(ms_backward_copies_begin(&r->copies));
+  for (int n = r->copies.first_backward; n < r->graph->n_nodes; n++) MS_TRY(take_backward(r, r->graph->nodes[n]));
+  ms_backward_copies_end(&r->copies);
   return MS_OK;
 }
 
 int ms_graph_regather(ms_graph *graph, const unsigned char *by_default) {
   regatherer r = {.graph = graph, .by_default = by_default};
-  int rc = MS_ENOMEM;
-  const int values = graph->n_values;
-  while (r.first_backward < graph->n_nodes && !graph->nodes[r.first_backward].backward) r.first_backward++;
+  int rc;
+  MS_GOTO(ms_backward_copies_open(graph, &r.copies));
   r.again = ms_calloc(graph->n_nodes, 1);
-  r.copy_of = ms_calloc(values, sizeof *r.copy_of);
-  if (!r.again || !r.copy_of) goto fail;
-  for (int v = 0; v < values; v++) r.copy_of[v] = -1;
+  rc = MS_ENOMEM;
+  if (!r.again) goto fail;
   rc = mark(&r) ? rebuild(&r) : MS_OK;
 fail:
   free(r.again);
-  free(r.copy_of);
-  free(r.out);
+  ms_backward_copies_close(&r.copies);
   return rc;
 }
