@@ -5,6 +5,7 @@ local dtypes = require("moonshard.base.dtypes")
 local placements = require("moonshard.shard.placements")
 local plan_costs = require("moonshard.explain.plan_costs")
 local policies = require("moonshard.shard.policies")
+local roles = require("moonshard.shard.roles")
 local rules = require("moonshard.shard.rules")
 local units = require("moonshard.shard.units")
 
@@ -27,7 +28,7 @@ local decisions = {}
 local function costs_of_parameters(self, costs, handle)
   local by_param, unit_cost, read = {}, {}, {}
   for i, unit in ipairs(self.units) do unit_cost[unit], read[unit] = costs[i], 0 end
-  local tensor = self.tensor_dim >= 0 and self.mesh:size(self.tensor_dim) or 1
+  local tensor = roles.ranks(self, "tensor")
   local function read_bytes(param)
     local elements = placements.divides(self, param) and param.numel / tensor or param.numel
     return elements * dtypes.sizes[param.dtype or param.unit.param_dtype]

@@ -14,6 +14,7 @@ local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local re = require("moonshard.base.re")
+local roles = require("moonshard.shard.roles")
 
 local placements = {}
 
@@ -131,9 +132,7 @@ local function divides_heads(param, given, ranks)
     given.kv_heads and (", and so can multiples of %d"):format(heads) or "")
 end
 
-local function ranks_of(sharding)
-  return sharding.tensor_dim >= 0 and sharding.mesh:size(sharding.tensor_dim) or 1
-end
+local function ranks_of(sharding) return roles.ranks(sharding, "tensor") end
 
 ---Stores the decision for a parameter.
 ---@param param moonshard.ShardedParameter
@@ -161,7 +160,7 @@ end
 ---@param sharding moonshard.Sharding
 ---@return string?
 function placements.unused(sharding)
-  local ranks = sharding.tensor_dim >= 0 and sharding.mesh:size(sharding.tensor_dim) or 1
+  local ranks = ranks_of(sharding)
   if ranks == 1 then return nil end
   for _, param in ipairs(sharding.params) do
     if placements.divides(sharding, param) then return nil end

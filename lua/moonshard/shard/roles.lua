@@ -155,6 +155,15 @@ function roles.assign(sharding, dims)
   end
 end
 
+---How many ranks a model's mesh has along the dimension of a role.
+---@param sharding moonshard.Sharding
+---@param role string "tensor"
+---@return integer 1 without such a dimension
+function roles.ranks(sharding, role)
+  local dim = sharding[role .. "_dim"] or -1
+  return dim >= 0 and sharding.mesh:size(dim) or 1
+end
+
 ---How many ranks own parts of each parameter, those of context among them, and which of them this rank is.
 ---@param sharding moonshard.Sharding
 ---@return integer shards
