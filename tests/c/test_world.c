@@ -162,22 +162,6 @@ static void L4_a_wait_past_its_deadline_names_what_and_who(void **state) {
   unshare_memory(still_waiting, sizeof *still_waiting);
 }
 
-/* Rank 2 is late enough that the others look for a deadlock. */
-static int wait_for_late_rank_2(ms_world *world, void *context) {
-  (void)context;
-  MS_TRY(ms_world_barrier(world));
-  if (ms_world_rank(world) == 2) usleep(700000);
-  const int64_t before = ms_allocations();
-  MS_TRY(ms_world_barrier(world));
-  EXPECT(ms_allocations() == before, "%d allocations", (int)(ms_allocations() - before));
-  return MS_OK;
-}
-
-static void M1_a_wait_for_a_late_rank_allocates_nothing(void **state) {
-  (void)state;
-  run_ranks_as_processes(3, wait_for_late_rank_2, NULL);
-}
-
 static int give_up_in_rank_2(ms_world *world, void *context) {
   (void)context;
   if (ms_world_rank(world) == 2) {
@@ -343,7 +327,6 @@ int main(void) {
       TEST(environment_variables_are_checked),
       TEST(exchange_gives_every_rank_every_value),
       TEST(L4_a_wait_past_its_deadline_names_what_and_who),
-      TEST(M1_a_wait_for_a_late_rank_allocates_nothing),
       TEST(L5_giving_up_ends_the_waits_of_others_with_the_reason),
       TEST(L5_a_rank_that_left_is_not_waited_for),
       TEST(L6_a_program_ends_with_those_that_are_there),
