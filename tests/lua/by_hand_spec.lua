@@ -79,19 +79,7 @@ runs["explain"] = { "explain", RECIPE, "-n", "2", "way=neighbours", "--json" }
 runs["explain sequence"] = { "explain", RECIPE, "-n", "2", "way=sequence", "--json" }
 runs["plan"] = { "plan", RECIPE, "-n", "2", "way=largest" }
 
-local ended
-
-local function of(name)
-  ended = ended or program.run_all(runs)
-  return ended[name]
-end
-
-local function equals_one_rank(...)
-  for _, name in ipairs({ ... }) do
-    assert.equal(0, of(name).status, name .. ": " .. of(name).err .. of(name).out)
-    has(of(name).out, "equal within tolerance | parameters")
-  end
-end
+local of, equals_one_rank = program.checks(runs)
 
 local function parameters(name)
   assert.equal(0, of(name).status, name .. ": " .. of(name).err)

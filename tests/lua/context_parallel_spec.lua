@@ -45,19 +45,7 @@ local cases = {
   ["data"] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mesh=1x1x2x1", "shared=false" },
 }
 
-local ended
-
-local function of(name)
-  ended = ended or program.run_all(cases)
-  return ended[name]
-end
-
-local function equals_one_rank(...)
-  for _, name in ipairs({ ... }) do
-    assert.equal(0, of(name).status, name .. ": " .. of(name).err .. of(name).out)
-    has(of(name).out, "equal within tolerance | parameters")
-  end
-end
+local of, equals_one_rank = program.checks(cases)
 
 local function refused(name, status, facts)
   assert.equal(status, of(name).status, of(name).err)

@@ -1,7 +1,6 @@
 -- Layers and samples divided over the ranks of emulated GPUs: `moonshard check` compares each run with one rank. With
 -- the CPU's kernels, and some with those of CUDA, emulated.
 
-local has = require("lua.message").has
 local program = require("lua.program")
 
 local RECIPE = "tests/lua/recipes/tensor_parallel.lua"
@@ -29,19 +28,7 @@ check("kernels of documents", "2", { "mesh=1x1x2x1", "documents=true", "seq=64",
 cases.explain = { "explain", RECIPE, "-n", "2", "mesh=1x1x2", "sequence_parallel=true", "--device", "cuda", "--json" }
 cases.explain.environment = program.emulated_cuda("MOONSHARD_EMULATE_DEVICES=0")
 
-local ended
-
-local function of(name)
-  ended = ended or program.run_all(cases)
-  return ended[name]
-end
-
-local function equals_one_rank(...)
-  for _, name in ipairs({ ... }) do
-    assert.equal(0, of(name).status, name .. ": " .. of(name).err .. of(name).out)
-    has(of(name).out, "equal within tolerance | parameters")
-  end
-end
+local of, equals_one_rank = program.checks(cases)
 
 describe("layers and samples divided over GPUs", function()
   it("T1 train as one rank does", function() equals_one_rank("tensor", "sequence") end)

@@ -44,6 +44,24 @@ function program.run_all(runs)
   return ended
 end
 
+---Runs as run_all does, once something asks for a result: of runs that a spec lists before its tests.
+---@param runs table<string, string[]>
+---@return fun(name: string): Ended of
+---@return fun(...: string) equals_one_rank asserts that each of these, of `moonshard check`, found no difference
+function program.checks(runs)
+  local ended
+  local function of(name)
+    ended = ended or program.run_all(runs)
+    return ended[name]
+  end
+  return of, function(...)
+    for _, name in ipairs({ ... }) do
+      assert.equal(0, of(name).status, name .. ": " .. of(name).err .. of(name).out)
+      has(of(name).out, "equal within tolerance | parameters")
+    end
+  end
+end
+
 ---Runs MOONSHARD_BIN with arguments, from the root of the tree.
 ---@param arguments string[]
 ---@param environment string? assignments before the command: "TERM=dumb"

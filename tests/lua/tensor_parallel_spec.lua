@@ -56,19 +56,7 @@ local cases = {
   ["explain"] = { "explain", RECIPE, "-n", "4", "mesh=1x2x2" },
 }
 
-local ended
-
-local function of(name)
-  ended = ended or program.run_all(cases)
-  return ended[name]
-end
-
-local function equals_one_rank(...)
-  for _, name in ipairs({ ... }) do
-    assert.equal(0, of(name).status, name .. ": " .. of(name).err .. of(name).out)
-    has(of(name).out, "equal within tolerance | parameters")
-  end
-end
+local of, equals_one_rank = program.checks(cases)
 
 local function refused(name, status, ...)
   assert.equal(status, of(name).status, of(name).err)
