@@ -44,7 +44,7 @@ static int find_shards(const ms_mesh *mesh, int shard, int context, int *first, 
   if (shard >= 0 && shard + 1 != context && ms_mesh_size(mesh, shard) > 1)
     return MS_FAIL(MS_EINVAL, "mesh %s: dimension %d, context, must come right after dimension %d, shard", mesh->label,
                    context, shard);
-  if (shard + 1 != context) *first = context;
+  if (shard < 0 || shard + 1 != context) *first = context; /* context can be dimension 0 */
   *end = context + 1;
   return MS_OK;
 }

@@ -13,6 +13,8 @@ local function check(ranks, ...) return { "check", RECIPE, "-n", ranks, ... } en
 local cases = {
   ["gpt2"] = check("2", "mesh=1x1x2x1", "tied=true", "dropout=0.2"),
   ["gpt2 over four"] = check("4", "mesh=1x1x4x1", "recompute=true"),
+  ["gpt2 over context alone"] = check("2", "mesh=2", "names=context"),
+  ["gpt2 over context and tensor alone"] = check("4", "mesh=2x2", "names=context,tensor", "sequence_parallel=true"),
   ["gpt2 with shards"] = check("4", "mesh=1x2x2x1", "dropout=0.2", "layout=ragged"),
   ["gpt2 with replicas"] = check("4", "mesh=2x1x2x1", "micro_batches=2", "freeze=embed|fc1"),
   ["llama"] = check("2", "mesh=1x1x2x1", "model=llama"),
@@ -55,6 +57,10 @@ end
 describe("a context dimension", function()
   it("C1 trains GPT-2 and Llama as one rank does, with grouped queries, dropout, recomputation and bf16", function()
     equals_one_rank("gpt2", "gpt2 over four", "llama", "llama over four with shards", "bf16")
+  end)
+
+  it("C1 trains on meshes that begin with context", function()
+    equals_one_rank("gpt2 over context alone", "gpt2 over context and tensor alone")
   end)
 
   it("C1 trains modules that no preset knows, also one that mixes positions", function()
