@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/xxh3.h"
 #include "plan/lower.h"
 
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer) {
@@ -204,8 +205,17 @@ void ms_plan_takes_largest(ms_plan *plan, int phase) {
   plan->phase[phase].instr[plan->phase[phase].n - 1].coll->largest = 1;
 }
 
-void ms_plan_mark_local(ms_plan *plan, int phase) {
-  plan->phase[phase].instr[plan->phase[phase].n - 1].of_one_rank = 1;
+void ms_plan_hash_alike(ms_plan *plan, int phase, int op, const ms_attrs *attrs) {
+  ms_instr *instr = &plan->phase[phase].instr[plan->phase[phase].n - 1];
+  const ms_kernel_call *call = instr->call;
+  uint64_t hash = ms_hash_int(ms_hash_int(MS_HASH_INIT, call->op), op);
+  hash = ms_hash_int(hash, (int64_t)XXH3_64bits(attrs, sizeof *attrs));
+  for (int i = 0; i < call->inputs + call->outputs; i++) {
+    const ms_value_info *info = i < call->inputs ? &call->in[i] : &call->out[i - call->inputs];
+    hash = ms_hash_int(ms_hash_int(hash, info->dtype), info->ndim);
+    for (int d = 0; d < info->ndim; d++) hash = ms_hash_int(hash, info->dims[d]);
+  }
+  instr->hash = hash;
 }
 
 int ms_plan_join(ms_plan *plan, int phase, int stream, int unit) {

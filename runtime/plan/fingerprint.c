@@ -6,6 +6,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/hash.h"
 #include "base/xxh3.h"
@@ -118,10 +119,15 @@ static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
  * slice of a shared copy. The lines about the model already determine them. */
 static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
   const int flags = ms_op_row_of(instr->call->op)->flags;
-  if (flags & MS_OP_RANK_LOCAL || instr->of_one_rank) return 1;
+  if (flags & MS_OP_RANK_LOCAL) return 1;
   const int slices = plan->replicas > 1 || plan->sliced;
   return slices && ((flags & MS_OP_REPLICA_LOCAL) || fills_gradients(plan, instr));
 }
+
+static const char *named(const char *scope) { return *scope ? scope : "the model"; }
+
+/* Between nodes each rank sums its own slice of a unit's gradients. */
+static int is_of_one_slice(const ms_plan_coll *coll) { return coll->between_nodes && coll->unit >= 0; }
 
 static void describe_collective(const ms_plan *plan, int phase, const ms_plan_coll *coll, const char *scope,
                                 ms_text *text) {
@@ -135,37 +141,68 @@ static void describe_collective(const ms_plan *plan, int phase, const ms_plan_co
   ms_text_string(text, plan->model->dim[coll->dim].name);
   ms_text_string(text, " of ");
   if (coll->between_nodes) ms_text_string(text, "nodes of ");
-  ms_text_string(text, scope);
+  ms_text_string(text, named(scope));
   ms_text_string(text, ":");
   if (coll->replicas) ms_text_append(text, " %d replicas", coll->replicas);
-  const int of_one_slice = coll->between_nodes && coll->unit >= 0; /* differs from rank to rank */
-  if (of_one_slice) ms_text_append(text, " a slice");
+  if (is_of_one_slice(coll)) ms_text_append(text, " a slice");
   if (coll->in_flight) ms_text_string(text, " in flight");
   if (coll->largest) ms_text_string(text, " max");
-  for (int k = 0; k < coll->parts && !of_one_slice && coll->kind != MS_COLL_BARRIER; k++) {
+  for (int k = 0; k < coll->parts && !is_of_one_slice(coll) && coll->kind != MS_COLL_BARRIER; k++) {
     const ms_ref *shared = &coll->part[k].shared;
     ms_text_string(text, " ");
     ms_text_integer(text, coll->part[k].count);
     ms_text_string(text, " ");
     ms_text_string(text, ms_dtype_name(shared->info.dtype));
-    ms_text_string(text, " at ");
-    ms_text_integer(text, plan->buffer[shared->buffer].offset + shared->offset);
   }
   ms_text_string(text, "\n");
 }
 
+/* Kernels of one scope that follow each other. */
+typedef struct run_of_kernels {
+  const char *scope;
+  int n;
+  uint64_t hash;
+} run_of_kernels;
+
+static void describe_kernels(int phase, run_of_kernels *run, ms_text *text) {
+  if (run->n)
+    ms_text_append(text, "phase %s: kernels of %s: %d, hash %016llx\n", ms_phase_name(phase), named(run->scope), run->n,
+                   (unsigned long long)run->hash);
+  *run = (run_of_kernels){.hash = MS_HASH_INIT};
+}
+
 static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
   const ms_plan_phase *p = &plan->phase[phase];
-  uint64_t kernels = MS_HASH_INIT;
-  int n = 0;
+  run_of_kernels run = {.hash = MS_HASH_INIT};
   for (int i = 0; i < p->n; i++) {
     const ms_instr *instr = &p->instr[i];
-    if (instr->kind == MS_INSTR_COLLECTIVE) describe_collective(plan, phase, instr->coll, instr->scope, text);
+    if (instr->kind == MS_INSTR_COLLECTIVE) {
+      describe_kernels(phase, &run, text);
+      describe_collective(plan, phase, instr->coll, instr->scope, text);
+    }
     if (instr->kind != MS_INSTR_KERNEL || is_of_one_rank(plan, instr)) continue;
-    kernels = ms_hash_int(kernels, (int64_t)instr->hash);
-    n++;
+    if (run.n && strcmp(run.scope, instr->scope)) describe_kernels(phase, &run, text);
+    run.scope = instr->scope;
+    run.hash = ms_hash_int(run.hash, (int64_t)instr->hash);
+    run.n++;
   }
-  ms_text_append(text, "phase %s: %d kernels, hash %016llx\n", ms_phase_name(phase), n, (unsigned long long)kernels);
+  describe_kernels(phase, &run, text);
+}
+
+/* Where collectives find what they move: it follows from all of the above, so a difference above is said first. */
+static void describe_places(const ms_plan *plan, int phase, ms_text *text) {
+  const ms_plan_phase *p = &plan->phase[phase];
+  uint64_t places = MS_HASH_INIT;
+  for (int i = 0; i < p->n; i++) {
+    const ms_plan_coll *coll = p->instr[i].kind == MS_INSTR_COLLECTIVE ? p->instr[i].coll : NULL;
+    if (!coll || is_of_one_slice(coll) || coll->kind == MS_COLL_BARRIER) continue;
+    for (int k = 0; k < coll->parts; k++) {
+      const ms_ref *shared = &coll->part[k].shared;
+      places = ms_hash_int(places, plan->buffer[shared->buffer].offset + shared->offset);
+    }
+  }
+  ms_text_append(text, "phase %s: places of collectives, hash %016llx\n", ms_phase_name(phase),
+                 (unsigned long long)places);
 }
 
 int ms_plan_fingerprint(ms_plan *plan) {
@@ -176,6 +213,8 @@ int ms_plan_fingerprint(ms_plan *plan) {
   describe_config(plan, &text);
   for (int phase = 0; phase < MS_PHASES; phase++)
     if (plan->phase[phase].present) describe_phase(plan, phase, &text);
+  for (int phase = 0; phase < MS_PHASES; phase++)
+    if (plan->phase[phase].present) describe_places(plan, phase, &text);
   ms_text_append(&text, "arenas: communication %lld bytes, gathered %lld bytes, masters %lld bytes\n",
                  (long long)plan->arena_bytes[MS_ARENA_COMM], (long long)plan->arena_bytes[MS_ARENA_GATHERED],
                  (long long)plan->arena_bytes[MS_ARENA_MASTERS]);

@@ -234,10 +234,8 @@ static int lower_node(ms_lowering *l, int node) {
   }
   int local;
   const ms_attrs attrs = ms_across_attrs(l, n, in, out, &local);
-  for (int i = 0; i < n->inputs; i++) local |= l->chunk[l->root[n->in[i]]];
-  for (int o = 0; o < n->outputs; o++) local |= l->chunk[l->root[n->out[o]]];
   MS_TRY(ms_plan_kernel(l->plan, l->phase, op, &attrs, n->inputs, in, n->outputs, out, n->scope, n->backward));
-  if (local) ms_plan_mark_local(l->plan, l->phase);
+  if (local) ms_plan_hash_alike(l->plan, l->phase, n->op, &n->attrs);
   return MS_OK;
 }
 

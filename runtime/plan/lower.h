@@ -51,8 +51,9 @@ int ms_plan_collective_of(ms_plan *plan, int phase, int stream, int kind, int di
                           const ms_plan_part *part);
 /* The all_reduce just appended takes the largest of the ranks' numbers. */
 void ms_plan_takes_largest(ms_plan *plan, int phase);
-/* Marks the kernel just appended as one whose attributes depend on this rank's place. */
-void ms_plan_mark_local(ms_plan *plan, int phase);
+/* The kernel just appended has attributes that depend on this rank's place: what ranks compare of it is an op and
+ * attributes that say the same on all of them. */
+void ms_plan_hash_alike(ms_plan *plan, int phase, int op, const ms_attrs *attrs);
 /* Appends the end of a unit's collective that UPDATE leaves in flight; the caller sets `coll` when that is lowered. */
 int ms_plan_join(ms_plan *plan, int phase, int stream, int unit);
 /* Adds the replicas of a node to the phase's last collective over the shards, which is a copying all_gather or a

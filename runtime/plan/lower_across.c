@@ -51,7 +51,7 @@ static ms_value_info in_blocks(const ms_value_info *x, int64_t blocks, int64_t p
 /* A kernel that depends on the rank's place. */
 static int lower_local(ms_lowering *l, const ms_node *n, int op, const ms_attrs *attrs, ms_ref in, ms_ref out) {
   MS_TRY(ms_plan_kernel(l->plan, l->phase, op, attrs, 1, &in, 1, &out, n->scope, n->backward));
-  ms_plan_mark_local(l->plan, l->phase);
+  ms_plan_hash_alike(l->plan, l->phase, n->op, &n->attrs);
   return MS_OK;
 }
 
@@ -208,7 +208,8 @@ static int lower_all_to_all(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref 
 
 /* The ranks gather all of it, and take the part of the rank `by` places before them. */
 static int lower_shift(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
-  const int64_t ranks = n->attrs.i[1], from = (l->model->dim[n->attrs.i[0]].place - n->attrs.i[2]) % ranks;
+  const int64_t ranks = n->attrs.i[1], place = l->model->dim[n->attrs.i[0]].place,
+                from = (place - n->attrs.i[2] % ranks) % ranks;
   ms_ref all;
   MS_TRY(gather(l, n, in, &all));
   return lower_cut(l, n, (cut){MS_OP_split, 1, ranks, from < 0 ? from + ranks : from, 0}, all, out);

@@ -127,14 +127,14 @@ static int sum_squares(ms_plan *plan, int unit, ms_ref out) {
   const ms_unit *u = &plan->model->unit[unit];
   const ms_dim_group *tensor = &plan->model->dim[MS_DIM_TENSOR];
   if (tensor->size == 1) return sum_squares_of(plan, unit, 0, u->trainable_count, out);
-  const ms_attrs once = {.f = {tensor->place == 0, 0}}, add = {.i = {1}};
+  const ms_attrs once = {.f = {tensor->place == 0, 0}}, none = {0}, add = {.i = {1}};
   int buffer;
   MS_TRY(ms_plan_buffer(plan, MS_PHASE_NORM, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS, 4, "squares", &buffer));
   const ms_ref whole = ms_ref_scalar(buffer, 0);
   MS_TRY(sum_squares_of(plan, unit, 0, u->divided_count, out));
   MS_TRY(sum_squares_of(plan, unit, u->divided_count, u->trainable_count, whole));
   MS_TRY(ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_scale, &once, 1, &whole, 1, &whole, u->name, 0));
-  ms_plan_mark_local(plan, MS_PHASE_NORM);
+  ms_plan_hash_alike(plan, MS_PHASE_NORM, MS_OP_once, &none);
   return ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_accumulate, &add, 1, &whole, 1, &out, u->name, 0);
 }
 

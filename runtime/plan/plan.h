@@ -126,10 +126,9 @@ typedef struct ms_instr {
   int kind, stream;
   int event;                  /* RECORD, WAIT: index of the event, which is recorded once per phase */
   int backward;               /* KERNEL: 1 in the backward pass */
-  int of_one_rank;            /* KERNEL: 1 when its attributes depend on this rank's place in a dimension */
   const char *scope;          /* module path or unit name, for dumps and reports */
   const ms_kernel_call *call; /* KERNEL: prepared, pointers unbound; equal calls in a plan share one (prepare.c) */
-  uint64_t hash;              /* KERNEL: hash of op, attributes and shapes */
+  uint64_t hash;              /* KERNEL: hash of op, attributes and shapes, without this rank's place in a dimension */
   ms_place *in, *out;         /* KERNEL: addresses of the inputs and outputs that `call` describes */
   const int64_t *bytes;       /* KERNEL: sizes in bytes of the inputs, then of the outputs */
   int workspace;              /* KERNEL: index of the scratch buffer, or -1 */

@@ -57,6 +57,28 @@ train:evaluate(checked.valid:batches(2))
 print("trained")
 ]]
 
+-- And one whose ranks compute each layer together; rank 2 writes another forward.
+local DIVIDED = [[
+local ms = require "moonshard"
+local dimension, of_layer = "tensor", function(x) return x end
+%s
+if ms.world().rank == 2 then %s end
+local Layer, Net = ms.module "Layer", ms.module "Net"
+function Layer:init() self.scale = ms.parameter { 16, init = "ones" } end
+function Layer:forward(x) return of_layer(x * self.scale) end
+function Net:init() self.layers = { Layer(), Layer() } end
+function Net:forward(x) return self.layers[2](x) end
+local model = Net()
+ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", { 1, 4 }, { "shard", dimension }) })
+local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 0.01 }, loss = ms.loss.mse }
+local x = ms.randn { 4, 16, 16, seed = 1 }
+train:step { inputs = x, targets = x }
+]]
+
+local OWN = [[
+  of_layer = function(x) return x:to_local { tensor = ms.Shard(1) }:%s:from_local { tensor = ms.Shard(1) } end]]
+local ROTATED = "of_layer = function(x) return (x:reshape(4, 16, 2, 8):rope { theta = %s }):reshape(4, 16, 16) end"
+
 local function run(on_2, on_all, source)
   local path = program.recipe((source or RECIPE):format(on_all or "", on_2))
   local ended = program.run({ "run", path, "-n", "4", "--timeout", "60" })
@@ -113,6 +135,21 @@ describe("D10", function()
       has(ended.err, "rank 2")
     end)
   end
+
+  it("stops ranks of which one computes its part of a layer differently, and names the layer", function()
+    local along_context = 'dimension = "context" '
+    for _, case in ipairs({
+      { OWN:format('shift("tensor", 1)'), OWN:format('shift("tensor", 2)') },
+      { OWN:format('all_reduce("tensor")'), OWN:format("relu()"), "layers.1" },
+      { along_context .. "of_layer = ms.nn.dropout(0.1)", "of_layer = ms.nn.dropout(0.5)" },
+      { along_context .. ROTATED:format("1e4"), ROTATED:format("1e2") },
+    }) do
+      local ended = run(case[2], case[1], DIVIDED)
+      assert.equal(2, ended.status, ended.err)
+      has(ended.err, "plans | rank 0 | rank 2 | phase first | layers.1")
+      assert.equal(0, run("", case[1], DIVIDED).status)
+    end
+  end)
 
   it("stops ranks of which one runs other numbers of micro-batches", function()
     local ended = run("s.micro, s.batch = 4, 8", "s.micro = 2")
