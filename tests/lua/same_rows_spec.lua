@@ -34,6 +34,7 @@ describe("ranks that compute the same samples", function()
       context = run("4", unpack(mixed(FOUR, "own=targets", "on=2", "at=2"))),
       both = run("4", unpack(mixed(FOUR, "own=targets", "on=3", "at=2"))),
       evaluation = run("4", "own=evaluated", "on=1", "at=2", "evaluate=true"),
+      factor = run("4", "own=factor", "on=1"),
       call = run("4", "own=called", "on=1", "call=true"),
       ["between syncs"] = run("4", unpack(mixed(LOCAL, "own=tokens", "on=3", "at=4"))),
       ["same between syncs"] = run("4", unpack(LOCAL)),
@@ -68,6 +69,10 @@ describe("ranks that compute the same samples", function()
     refused("later", "targets | step 3 | rank 2 | rank 3 | tensor", "tokens")
     refused("context", "targets | step 2 | rank 0 | rank 2 | dimension context")
     refused("both", "targets | step 2 | rank 0 | rank 3 | dimension context and tensor")
+  end)
+
+  it("T14 whose forward or loss uses other eager tensors are named, with the tensor", function()
+    refused("factor", "an eager tensor f32 [] | step 1 | rank 0 | rank 1 | dimension tensor", "mesh = mesh")
   end)
 
   it("T14 are compared in evaluations and in calls", function()

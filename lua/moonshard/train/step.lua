@@ -172,11 +172,13 @@ local function compare(self, number, what, format, given)
   end, termination.status(), given and given:number() or 0)
 end
 
--- Adds a batch to what this rank was given, for a comparison with the ranks that compute the same rows.
-local function add_batch(given, batch, specs, micro_batches)
+-- Adds a batch and the graph's eager tensors to what this rank was given, for a comparison with the ranks that compute
+-- the same rows.
+local function add_batch(given, exec, batch, specs, micro_batches)
   for _, spec in ipairs(specs) do
     given:add(spec.name, spec.dtype, batch[spec.name].data, micro_batches * spec.numel)
   end
+  given:add_constants(exec.plan.graph)
 end
 
 local function check_rate(lr, number, which)
@@ -227,7 +229,7 @@ function step.run(self, batch, places)
   profile.step_begins(number)
   local begin, before, moved_before = clock.now(), exec:counters(), exec:traffic()
   local given = same_rows.new(self.session, self.uncompared)
-  if given then add_batch(given, batch, specs, self.micro_batches) end
+  if given then add_batch(given, exec, batch, specs, self.micro_batches) end
   local lr = learning_rate(self, number, batch, given)
   local met_ms = 1e3 * (clock.now() - begin)
   exec.step_inputs.lr, exec.step_inputs.step = lr, number
@@ -285,7 +287,7 @@ function step.mean_loss(self, batches, within_averages)
     local exec = self.session:exec("evaluate", specs, traced(self), settings)
     if not self.evaluates_same_data then same_data.require(self.session, "of the validation data", batch) end
     self.evaluates_same_data = true
-    if given then add_batch(given, batch, specs, 1) end
+    if given then add_batch(given, exec, batch, specs, 1) end
     batch_of.feed(exec, specs, batch, 0)
     exec:run("evaluate")
     local counts, outputs = exec.plan.graph.counts, exec.step_outputs

@@ -16,7 +16,11 @@ ms.fully_shard(model, {
   mesh = mesh, placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil,
   replicate_sync = cfg.every > 0 and { every = cfg.every, outer = ms.optim.sgd { lr = 1 } } or nil,
 })
-local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.cross_entropy }
+local factor = ms.tensor(cfg.own == "factor" and rank == cfg.on and 2 or 1)
+local train = ms.trainer {
+  model = model, optimizer = ms.optim.adamw { lr = 1e-2 },
+  loss = function(logits, targets) return ms.loss.cross_entropy(logits, targets) * factor end,
+}
 
 local function draw(name, step)
   local seed = 10 * step + (name == "targets" and 1 or 2)
