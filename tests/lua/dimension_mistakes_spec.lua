@@ -33,6 +33,8 @@ local MISTAKES = {
   { 4, "ms.rules.*", "ms.rules.sequence_parallel(model)", "ms.rules.sequence_parallel | tensor_parallel" },
   { 4, "ms.rules.*", '{ embed = { tensor = "vocab" } }', '"embed" | tensor | list', at = 5 },
   { 4, "ms.rules.*", '{ { "embed", ms.RowwiseParallel() } }', "ms.RowwiseParallel | placements" },
+  { 4, "ms.rules.*", '{ { ms.re[[wq.weight]], { tensor = "colwise", heads = 1e15 + 1 } } }',
+    "layers.0.attn.wq.weight | 32 | axis 0 | 1000000000000001 heads", at = 5 },
   { 5, "ms.fully_shard.*", "ms.parallelize_module(model, mesh, rules)", "ms.parallelize_module | placements" },
   { 5, "placements = rules", "loss_parallel = true", "option loss_parallel | divided" },
   { 5, "placements = rules", "tensor_parallel = 2", "option tensor_parallel | mesh | placements" },

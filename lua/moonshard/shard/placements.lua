@@ -116,9 +116,13 @@ function placements.read(value, rule)
   return read
 end
 
--- Whether the ranks divide the heads of a parameter; if not, they share them.
-local function divides_heads(param, given, ranks)
-  local heads = given.kv_heads or given.heads
+-- Whether the ranks divide the heads along an axis of a parameter; if not, they share them.
+local function divides_heads(param, axis, given, ranks)
+  local heads, size = given.kv_heads or given.heads, param.shape[axis + 1]
+  if heads and size % heads ~= 0 then
+    errors.raise("MS_ESHAPE", "placements: %s has %d elements along axis %d, which cannot be %.0f heads of equal size",
+      param.fqn, size, axis, heads)
+  end
   if not heads or heads % ranks == 0 then return true end
   if given.kv_heads and ranks % heads == 0 then return false end
   local counts = {}
@@ -151,7 +155,7 @@ function placements.store(param, value, sharding)
       table.concat(param.shape, ","), axis)
   end
   axis = axis and axis % #param.shape
-  local shared = axis and not divides_heads(param, given, ranks_of(sharding)) and given.kv_heads or nil
+  local shared = axis and not divides_heads(param, axis, given, ranks_of(sharding)) and given.kv_heads or nil
   if shared then axis = nil end
   param.placement = { axis = axis, splits = given.splits, style = given.style, shared = shared }
 end
