@@ -47,7 +47,7 @@ int ms_grad_split(ms_graph *graph, int node, const int *dy, const int *needs, in
 int ms_grad_shift(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   ms_attrs back = graph->nodes[node].attrs;
-  back.i[2] = -back.i[2];
+  back.i[2] = -(back.i[2] % back.i[1]);
   return ms_emit_unary(graph, MS_OP_shift, dy[0], &back, &dx[0]);
 }
 

@@ -4,8 +4,9 @@
 #include "graph/infer.h"
 
 static int check_ranks(const ms_node *node) {
-  if (node->attrs.i[1] >= 1) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "%s: %" PRId64 " ranks; it must be at least 1", ms_node_name(node), node->attrs.i[1]);
+  if (node->attrs.i[1] >= 1 && node->attrs.i[1] <= MS_MAX_RANKS) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "%s: %" PRId64 " ranks; it must be 1 to %d", ms_node_name(node), node->attrs.i[1],
+                 MS_MAX_RANKS);
 }
 
 /* The axis that an attribute names. */
@@ -24,6 +25,14 @@ static int check_divides(const ms_node *node, const ms_value_info *x, int axis, 
                  ms_shape_text(x, text), divisor, near[0] ? "; " : "", near);
 }
 
+/* The axis of the value that all ranks have parts of. */
+static int join_axis(const ms_node *node, const ms_value_info *x, int axis, ms_value_info *out) {
+  char text[MS_SHAPE_TEXT];
+  if (!__builtin_mul_overflow(x->dims[axis], node->attrs.i[1], &out->dims[axis])) return MS_OK;
+  return MS_FAIL(MS_ESHAPE, "%s: axis %d of %s on each of %" PRId64 " ranks is too long", ms_node_name(node), axis,
+                 ms_shape_text(x, text), node->attrs.i[1]);
+}
+
 /* Only what can be summed has a sum or a maximum over ranks. */
 int ms_infer_all_reduce(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(check_ranks(node));
@@ -39,16 +48,17 @@ int ms_infer_all_gather(const ms_node *node, const ms_value_info *in, ms_value_i
   MS_TRY(check_own_axis(node, &in[0], 2, &axis));
   MS_TRY(check_divides(node, &in[0], axis, node->attrs.i[3]));
   out[0] = in[0];
-  out[0].dims[axis] *= node->attrs.i[1];
-  return MS_OK;
+  return join_axis(node, &in[0], axis, &out[0]);
 }
 
 /* The whole of an axis becomes a part. */
 int ms_infer_split(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   int axis;
+  int64_t parts;
   MS_TRY(check_ranks(node));
   MS_TRY(check_own_axis(node, &in[0], 2, &axis));
-  MS_TRY(check_divides(node, &in[0], axis, node->attrs.i[1] * node->attrs.i[3]));
+  if (__builtin_mul_overflow(node->attrs.i[1], node->attrs.i[3], &parts)) parts = INT64_MAX; /* divides nothing */
+  MS_TRY(check_divides(node, &in[0], axis, parts));
   out[0] = in[0];
   out[0].dims[axis] /= node->attrs.i[1];
   return MS_OK;
@@ -74,10 +84,7 @@ static int infer_border(const ms_node *node, const ms_value_info *in, ms_value_i
   out[0] = in[0];
   if (node->attrs.i[3] != MS_LOCAL_SHARD) return MS_OK;
   MS_TRY(check_own_axis(node, &in[0], 2, &axis));
-  if (!enters) {
-    out[0].dims[axis] *= ranks;
-    return MS_OK;
-  }
+  if (!enters) return join_axis(node, &in[0], axis, &out[0]);
   MS_TRY(check_divides(node, &in[0], axis, ranks));
   out[0].dims[axis] /= ranks;
   return MS_OK;
@@ -99,6 +106,6 @@ int ms_infer_all_to_all(const ms_node *node, const ms_value_info *in, ms_value_i
   MS_TRY(check_divides(node, &in[0], split, node->attrs.i[1]));
   out[0] = in[0];
   out[0].dims[split] /= node->attrs.i[1];
-  out[0].dims[concat] *= node->attrs.i[1];
-  return MS_OK;
+  const ms_value_info parted = out[0];
+  return join_axis(node, &parted, concat, &out[0]);
 }

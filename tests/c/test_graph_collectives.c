@@ -32,6 +32,8 @@ static void what_does_not_fit_is_refused(void **state) {
   refuses(MS_OP_all_gather, (ms_attrs){.i = {3, 2, 3, 1}}, MS_EINVAL, "all_gather | axis 3 | 3");
   refuses(MS_OP_all_gather, (ms_attrs){.i = {3, 2, 1, 0}}, MS_ESHAPE, "all_gather | multiple of 0");
   refuses(MS_OP_split, (ms_attrs){.i = {3, 0, 1, 1}}, MS_EINVAL, "split | 0 ranks");
+  refuses(MS_OP_split, (ms_attrs){.i = {3, 2, 1, INT64_MAX}}, MS_ESHAPE, "split | multiple of 9223372036854775807");
+  refuses(MS_OP_all_gather, (ms_attrs){.i = {3, INT64_MAX, 1, 1}}, MS_EINVAL, "all_gather | ranks | 4096");
   refuses(MS_OP_all_to_all, (ms_attrs){.i = {3, 4, 2, 0}}, MS_ESHAPE, "all_to_all | axis 2 | multiple of 4");
 }
 
@@ -60,6 +62,22 @@ static void gradients_are_the_other_way(void **state) {
   assert_int_equal(op_of_gradient(MS_OP_unvary, 0), MS_OP_scale);
   assert_int_equal(op_of_gradient(MS_OP_once, 0), MS_OP_once);
   assert_int_equal(op_of_gradient(MS_OP_all_to_all, 0), MS_OP_all_to_all);
+}
+
+/* Also by more places than there are ranks, of which any number is the same as one of a ring. */
+static void a_shift_comes_back_by_as_many_places(void **state) {
+  (void)state;
+  const int64_t many[] = {1, -2, RANKS + 1, INT64_MAX, INT64_MIN};
+  for (int i = 0; i < 5; i++) {
+    end_graph(NULL);
+    start_graph(NULL);
+    const int y = op1(&f, MS_OP_shift, x_of(), ATTRS(.i = {3, RANKS, many[i]}));
+    must(ms_graph_set_loss(f.graph, sum_all(&f, op1(&f, MS_OP_tanh, y, NULL))));
+    must(ms_graph_differentiate(f.graph));
+    const ms_node *back = maker(f.graph->param_grads[0]);
+    assert_int_equal(back->op, MS_OP_shift);
+    assert_int_equal(back->attrs.i[2], -(many[i] % RANKS));
+  }
 }
 
 static void a_maximum_has_no_gradient(void **state) {
@@ -91,6 +109,7 @@ int main(void) {
       CASE(shapes),
       CASE(what_does_not_fit_is_refused),
       CASE(gradients_are_the_other_way),
+      CASE(a_shift_comes_back_by_as_many_places),
       CASE(a_maximum_has_no_gradient),
       TEST(plans_refuse_those_of_another_mesh),
   };

@@ -68,7 +68,7 @@ cuda("reread cuda", "2", "way=reread", "--nccl-windows")
 cuda("sequence windows", "2", "way=sequence", "--nccl-windows")
 
 for _, name in ipairs({ "outside", "twice", "unequal", "parameter", "axis", "no_axis", "largest", "name", "foreign",
-  "no_name", "megatron", "pytorch", "context", "border", "kind", "reduction", "places" }) do
+  "no_name", "megatron", "pytorch", "context", "border", "kind", "reduction", "places", "scalar", "tensor" }) do
   mistake(name)
 end
 mistake("size", "batch=3")
@@ -193,6 +193,8 @@ describe("layers that are divided by hand", function()
     refused("mistake border", "to_local | tensor")
     refused("mistake kind", "to_local | colwise | ms.Shard | replicate | partial")
     refused("mistake reduction", "all_reduce | mean | sum | max")
+    refused("mistake scalar", "axis 0 | no axes")
+    refused("mistake tensor", "to_local | a tensor | ms.Shard")
     refused("mistake places", "shift | 0.5")
     refused("beside context", "all_reduce | shard | context")
     refused("apart", "all_reduce | replicate | replicate_sync")

@@ -22,6 +22,9 @@ end
 ---@return integer
 function axes.of(x, axis)
   local ndim = #x.shape
+  if ndim == 0 then
+    errors.raise("MS_ESHAPE", "axis %s of a tensor []: a single number has no axes", options.describe(axis))
+  end
   if type(axis) ~= "number" then
     errors.raise("MS_ESHAPE", "the axis of a tensor %s must be a number from 0 to %d, or negative from the end, not %s",
       shape_text(x), ndim - 1, options.describe(axis))

@@ -137,7 +137,8 @@ function methods:shift(dimension, n)
   if n ~= nil and (type(n) ~= "number" or n % 1 ~= 0) then
     errors.invalid("shift: the number of places must be a whole number, not %s", options.describe(n))
   end
-  return apply("shift", self, dimension, { by = n or 1 })
+  local _, ranks = ranks_of("shift", dimension)
+  return apply("shift", self, dimension, { by = math.fmod(n or 1, ranks) })
 end
 
 -- ---- borders ----------------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ local function read_border(what, x, where)
       what)
   end
   local placement = where.tensor
-  if type(placement) == "table" and placement.axis then
+  if type(placement) == "table" and rawget(placement, "axis") then
     return { kind = SHARD, along = axes.of(x, placement.axis) }
   end
   local name = type(placement) == "table" and next(placement) == nil and "replicate" or placement

@@ -171,6 +171,8 @@ function mistakes.context(x) return x:all_gather("context", 1) end
 function mistakes.border(x) return x:to_local { shard = ms.Shard(0) } end
 function mistakes.kind(x) return x:to_local { tensor = "colwise" } end
 function mistakes.reduction(x) return x:all_reduce("tensor", "mean") end
+function mistakes.scalar(x) return x:sum():to_local { tensor = "replicate" }:all_gather("tensor") end
+function mistakes.tensor(x) return x:to_local { tensor = x } end
 function mistakes.places(x) return x:shift("tensor", 0.5) end
 
 local Net = ms.module "Net"
