@@ -201,13 +201,13 @@ static inline int attention_node(draw *d) {
   fixture *f = &d->t->f;
   const int x = with_axes(d, 3), rotated = below(d, 2);
   int in[4], out[MS_MAX_OUTPUTS];
-  const ms_value_info from = *shape(d, x), *tokens = shape(d, d->tokens);
+  const ms_value_info from = *shape(d, x), tokens = *shape(d, d->tokens); /* copies: new nodes move the list */
   if (from.ndim != 3 || from.dims[2] % 12) return -1;
   const int64_t heads = below(d, 2) ? 12 : 6, size = from.dims[2] / heads;
   const int64_t fewer[] = {heads, heads / 2, 2, 1}, keys = fewer[below(d, 4)];
   for (int k = 0; k < 3; k++) in[k] = heads_of(d, x, k ? keys : heads, size, rotated && k < 2);
   in[3] = d->tokens;
-  const int documents = from.dims[0] == tokens->dims[0] && from.dims[1] == tokens->dims[1] && below(d, 3) == 0;
+  const int documents = from.dims[0] == tokens.dims[0] && from.dims[1] == tokens.dims[1] && below(d, 3) == 0;
   if (documents) apply(f, MS_OP_document_attention, 4, in, ATTRS(.i = {3}), out);
   else apply(f, MS_OP_attention, 3, in, ATTRS(.i = {below(d, 3) > 0}), out);
   return below(d, 2) ? reshape_to(f, out[0], SHAPE(from.dims[0], from.dims[1], -1)) : out[0];
