@@ -1,10 +1,11 @@
 /* lower_products.c - matrix products that begin before their input is gathered.
  *
  * With sequence parallelism a product reads rows of all ranks of a dimension. Its rows are independent, so a rank first
- * multiplies its own, which need no gather, while the others' arrive; then those before and behind its own. This hides
- * the gather, or the time for which a peer is late, behind a part of the product (asynchronous tensor parallelism, as
- * in PyTorch's fused_all_gather_matmul). Only the first product that reads a gathered value waits for it, so only that
- * one is divided. On GPUs it stays whole: smaller products would lose more than the overlap gains.
+ * multiplies its own, which need no gather, while the others' arrive; then those of one rank after the other. This
+ * hides the gather, or the time for which a peer is late, behind a part of the product (asynchronous tensor
+ * parallelism, as in PyTorch's fused_all_gather_matmul). The kernels are the same on all ranks, but for where they read
+ * and write. Only the first product that reads a gathered value waits for it, so only that one is divided. On GPUs it
+ * stays whole: whether the overlap outweighs what smaller products cost has not been measured there.
  */
 #include "plan/lower.h"
 
@@ -23,18 +24,14 @@ static ms_ref rows_of(ms_ref x, int64_t first, int64_t rows, int64_t columns) {
   return x;
 }
 
-/* Multiplies the rows of ranks [first, end), which begin at x. */
-static int multiply(ms_lowering *l, const product *p, int first, int end, ms_ref x) {
-  const int64_t rows = (end - first) * p->rows;
-  const ms_ref out = rows_of(p->out, first * p->rows, rows, p->n);
+/* Multiplies the rows of one rank, which begin at x. */
+static int multiply(ms_lowering *l, const product *p, int rank, ms_ref x) {
+  const ms_ref out = rows_of(p->out, rank * p->rows, p->rows, p->n);
   const ms_node *n = p->node;
   ms_ref in[MS_MAX_INPUTS];
-  if (!rows) return MS_OK;
   for (int i = 1; i < n->inputs; i++) in[i] = p->in[i];
-  in[0] = rows_of(x, 0, rows, p->k);
-  MS_TRY(ms_plan_kernel(l->plan, l->phase, n->op, &n->attrs, n->inputs, in, 1, &out, n->scope, n->backward));
-  ms_plan_mark_local(l->plan, l->phase);
-  return MS_OK;
+  in[0] = rows_of(x, 0, p->rows, p->k);
+  return ms_plan_kernel(l->plan, l->phase, n->op, &n->attrs, n->inputs, in, 1, &out, n->scope, n->backward);
 }
 
 /* The node that gathers the first input. */
@@ -57,7 +54,10 @@ int ms_lower_product(ms_lowering *l, const ms_node *n, ms_ref own, const ms_ref 
   const ms_value_info *x = &in[0].info, *y = &out.info;
   const int64_t k = x->dims[x->ndim - 1];
   const product p = {n, in, out, ms_numel(x) / k / ranks, k, y->dims[y->ndim - 1]};
-  MS_TRY(multiply(l, &p, place, place + 1, own));
-  MS_TRY(multiply(l, &p, 0, place, in[0]));
-  return multiply(l, &p, place + 1, ranks, rows_of(in[0], (place + 1) * p.rows, 0, k));
+  MS_TRY(multiply(l, &p, place, own));
+  for (int next = 1; next < ranks; next++) {
+    const int rank = (place + next) % ranks;
+    MS_TRY(multiply(l, &p, rank, rows_of(in[0], rank * p.rows, p.rows, k)));
+  }
+  return MS_OK;
 }
