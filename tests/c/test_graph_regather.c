@@ -20,7 +20,6 @@ static ms_graph *repeated_gpt(int layers, const unsigned char *by_default) {
   model_shape m = divided_shape(RANKS, 2 * RANKS);
   m.layers = layers;
   trial_end(&t);
-  trial_start(&t);
   divided_start(&t, &divided_gpt, &m, RANKS, 1);
   must(trial_partition(&t));
   ms_graph *local = trial_local(&t);

@@ -26,7 +26,7 @@ describe("random plans", function()
       local divided = 0
       for _, each in ipairs(list) do divided = divided + ((each.tensor or each.context) and 1 or 0) end
       assert.is_true(divided >= COUNT / 3, divided .. " cases have a dimension that divides layers or samples")
-      assert.is_true(#refused < divided / 3, #refused .. " cases are refused")
+      assert.is_true(#refused <= 2 + divided / 4, #refused .. " cases are refused")
     end)
 
   for per_host = 1, 2 do
