@@ -94,7 +94,7 @@ static int adds(by_hand *h) { return bend(h, sum_of(h, scaled(h, bend(h, local(h
 static int adds_equals(by_hand *h) { return bend(h, sum_of(h, scaled(h, whole(h, h->x)))); }
 static int adds_summands(by_hand *h) { return bend(h, sum_of(h, scaled(h, summand(h, bend(h, h->x))))); }
 
-/* A norm by hand, whose gain all ranks have, beside a use of it outside. */
+/* A norm by hand, whose gain all ranks have, which is also used outside. */
 static int shares_a_gain(by_hand *h) {
   fixture *f = &h->t.f;
   const int own = op2(f, MS_OP_rms_norm, local(h, h->x, 1), h->gain, NULL);

@@ -72,7 +72,7 @@ for _, name in ipairs({ "outside", "twice", "unequal", "parameter", "axis", "no_
   mistake(name)
 end
 mistake("size", "batch=3")
-run("beside context", "4", "way=batch_norm", "mesh=1x2x2", "last=context", "places=false")
+run("with context", "4", "way=batch_norm", "mesh=1x2x2", "last=context", "places=false")
 run("apart", "2", "way=batch_norm", "mesh=2x1x1", "local_steps=2")
 check("data", "2", "way=contrast", "mesh=1x2x1")
 runs["explain"] = { "explain", RECIPE, "-n", "2", "way=neighbours", "--json" }
@@ -94,7 +94,7 @@ local function equals(expected, got)
   assert.equal(#a, #b)
   local worst = compare.arrays(a, b, { count = #a, tolerance = 1e-5 })
   if worst and worst.differs then
-    error(("%s beside %s: %.9g and %.9g, %g is allowed"):format(got, expected, worst.got, worst.expected,
+    error(("%s and %s: %.9g and %.9g, %g is allowed"):format(got, expected, worst.got, worst.expected,
       worst.allowed))
   end
 end
@@ -196,7 +196,7 @@ describe("layers that are divided by hand", function()
     refused("mistake scalar", "axis 0 | no axes")
     refused("mistake tensor", "to_local | a tensor | ms.Shard")
     refused("mistake places", "shift | 0.5")
-    refused("beside context", "all_reduce | shard | context")
+    refused("with context", "all_reduce | shard | context")
     refused("apart", "all_reduce | replicate | replicate_sync")
     refused("data", "copy_to | shard | moonshard check")
   end)

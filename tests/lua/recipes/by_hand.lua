@@ -75,7 +75,7 @@ function ways.exchange(self, x)
   return x + times(y:from_local { tensor = ms.Shard(1) }, self.up):gelu():matmul(self.up) + self.down_bias
 end
 
--- Each position beside the one before it and the one behind it: ranks send their neighbours what these need.
+-- Each position with the one before it and the one behind it: ranks send their neighbours what these need.
 function ways.neighbours(self, x)
   local own = (x * self.gain):to_local { tensor = ms.Shard(1) }
   local n = own:size(1)
