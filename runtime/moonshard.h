@@ -19,6 +19,7 @@
  *   moonshard/world.h  world and its ranks, signals, mesh
  *   moonshard/model.h  rules, parameters and units, ops, graph
  *   moonshard/plan.h   plan: settings, compiling, costs
+ *   moonshard/price.h  clusters, and what a plan takes on them
  *   moonshard/exec.h   state, execution, profiles, parameters
  *   moonshard/files.h  safetensors, tokens, tokenizers, checkpoints
  *
@@ -106,6 +107,7 @@
 #include <moonshard/world.h>
 #include <moonshard/model.h>
 #include <moonshard/plan.h>
+#include <moonshard/price.h>
 #include <moonshard/exec.h>
 #include <moonshard/files.h>
 

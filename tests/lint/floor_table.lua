@@ -22,7 +22,7 @@ local order = {
   { "runtime/device", "runtime/graph", "runtime/mesh" },
   { "runtime/shard" },
   { "runtime/plan" },
-  { "runtime/exec" },
+  { "runtime/exec", "runtime/price" },
   { "runtime" }, -- engine.c, which implements the public header
   { "runtime/host" },
 }

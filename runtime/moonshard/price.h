@@ -1,0 +1,188 @@
+/* price.h - a clock for plans: what a step takes on a described cluster, without running it.
+ *
+ * A part of moonshard.h, which explains the conventions. The Lua layer parses the text between the two ffi marks: it
+ * contains no preprocessor directives, and no function returns a 64-bit value.
+ *
+ * A cluster is a few tables of numbers: what a device computes and reads in a second, and how long ranks take to
+ * communicate inside a node and between nodes. The time of a kernel follows from its op, shapes and dtype
+ * (price/kernel_time.c), that of a collective from its kind, bytes and ranks (price/collective_time.c). The plan's own
+ * streams and events decide what overlaps (price/simulate.c), so a price belongs to the plan that would run.
+ *
+ * Times are in seconds, rates in bytes or floating-point operations per second.
+ */
+#ifndef MOONSHARD_PRICE_H
+#define MOONSHARD_PRICE_H
+
+#include <moonshard/base.h>
+#include <moonshard/plan.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ffi:begin */
+
+/* ---- cluster ---------------------------------------------------------------------------------------------------- */
+
+/* What a kernel's work is counted in. */
+enum ms_kernel_shape {
+  MS_SHAPE_PRODUCT = 0,   /* a matrix product; size: batch, m, n, k */
+  MS_SHAPE_ATTENTION = 1, /* size: batch * heads, queries, keys, head dim */
+  MS_SHAPE_OTHER = 2,     /* size: elements of the largest operand, elements of its last axis, 1, 1 */
+  MS_SHAPES = 3
+};
+
+/* What the time of a kernel depends on. */
+typedef struct ms_kernel_work {
+  int op;       /* its number: ms_op_find */
+  int shape;    /* enum ms_kernel_shape */
+  int dtype;    /* of its first floating-point operand */
+  int variant;  /* product: 1 a is transposed, 2 b is, 4 adds to the result, 8 has an activation or a bias, 16 one b
+                   for the whole batch. attention: 1 causal, 2 backward. Other: 0 */
+  int threads;  /* that the plan allows it */
+  double flops; /* as the op table counts them */
+  double bytes; /* read and written, each once */
+  double size[4];
+} ms_kernel_work;
+
+/* A measured kernel. */
+typedef struct ms_kernel_point {
+  ms_kernel_work work;
+  double seconds;
+} ms_kernel_point;
+
+/* How kernels of one shape use a device's peak rate: peak * efficiency * waves * k / (k + k_half), where waves is the
+ * part of the device that the last tiles leave idle. */
+typedef struct ms_product_rate {
+  double efficiency;     /* of the peak, for the largest products */
+  double tile_m, tile_n; /* of the result; 0: no tiles */
+  double units;          /* tiles that run at once (a GPU's multiprocessors) */
+  double k_half;         /* the inner size at which half the rate is reached */
+} ms_product_rate;
+
+typedef struct ms_attention_rate {
+  double forward, backward; /* of the peak, for the longest sequences */
+  double keys_half;         /* the number of keys at which half of that is reached */
+  double causal;            /* the part of the work that a causal mask leaves: 0.5 to 1 */
+} ms_attention_rate;
+
+/* Ways in which the ranks of a group communicate; a collective takes the fastest. */
+enum ms_link_algorithm {
+  MS_LINK_RING = 0,  /* n - 1 steps from rank to rank; all_reduce twice that */
+  MS_LINK_TREE = 1,  /* up and down a binary tree of nodes, a chain inside each node */
+  MS_LINK_HOSTS = 2, /* through memory inside a node; between nodes, each byte once a node */
+  MS_LINK_SWITCH = 3 /* the switch inside a node adds: one step, whatever the number of ranks */
+};
+enum { MS_LINK_ALL_GATHER = 1, MS_LINK_REDUCE_SCATTER = 2, MS_LINK_ALL_REDUCE = 4 };
+
+/* seconds = start + steps_inside * step_inside + steps_between * step_between + bytes / rate. The steps are those of
+ * the algorithm, and the rate is the slower one of the links that it uses. */
+typedef struct ms_link {
+  int algorithm;        /* enum ms_link_algorithm */
+  int kinds;            /* flags MS_LINK_ALL_GATHER ...: collectives that can take it */
+  int nodes_most;       /* the most nodes that it can span; 0: any number */
+  double start;         /* of a collective */
+  double start_between; /* more, if it spans several nodes */
+  double step_inside;   /* from a rank to one of the same node */
+  double step_between;  /* to one of another node */
+  double inside;        /* bytes/s of a rank, inside a node */
+  double between;       /* bytes/s of a node, in each direction: of all its ranks together */
+  double log_between;   /* what each doubling of the nodes beyond two takes of `between`, as a part of it: 0 to 0.5 */
+} ms_link;
+
+enum { MS_MAX_LINKS = 8 };
+
+typedef struct ms_cluster {
+  int struct_size; /* set by ms_cluster_default */
+  int device;      /* enum ms_device_kind: how kernels are issued and collectives run */
+  int ranks_per_node;
+  double cores; /* cpu: processors of a node; its ranks share them */
+
+  /* A device, or on the CPU what one core computes while all are busy. */
+  double memory;  /* bytes */
+  double peak[4]; /* FLOP/s of products, by dtype (enum ms_dtype); 0: it has no products of this dtype */
+  double clock;   /* the part of the peak clock that it keeps up in a long run: 0 to 1 */
+  ms_product_rate product;
+  ms_attention_rate attention;
+  double memory_rate;  /* bytes/s */
+  double memory_half;  /* bytes at which a kernel reads at half that rate */
+  double kernel_start; /* of a kernel on the device */
+  double issue;        /* of an instruction, by the thread that issues it (cuda) */
+  double phase_gap;    /* between phases: the host waits, then starts the next one */
+  double overlap;      /* the part of a kernel's rate that collectives in flight take: 0 to 0.9 */
+  double step_gap;     /* of a step outside its phases: batches, records */
+
+  ms_link link[8];
+  int links;
+  const ms_kernel_point *point; /* [points] measured kernels; read during the call */
+  int points;
+} ms_cluster;
+
+/* A cluster of one rank with no rates: every rate must be set. */
+MS_API void ms_cluster_default(ms_cluster *cluster, int size);
+/* MS_EINVAL, naming the field, if a number is out of range. */
+MS_API int ms_cluster_check(const ms_cluster *cluster);
+
+/* The work of a kernel of a phase, by its number in ms_plan_dump; MS_EINVAL if that is not a kernel. */
+MS_API int ms_plan_kernel_work(const ms_plan *plan, int phase, int instruction, ms_kernel_work *work);
+/* Seconds of a kernel on a device that runs nothing else. */
+MS_API int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds);
+
+/* A collective: of `ranks` ranks, the same number on each of `nodes` nodes. */
+typedef struct ms_collective_work {
+  int kind; /* MS_LINK_ALL_GATHER, MS_LINK_REDUCE_SCATTER or MS_LINK_ALL_REDUCE */
+  int ranks, nodes;
+  int groups;    /* of the same kind that run at the same time on a node, and share its links to others */
+  double bytes;  /* of the whole: all_gather's result, the input of the sums */
+  double inside; /* cpu: bytes that this rank reads from memory (ms_traffic.inside) */
+  double wire;   /* cpu: bytes that its node sends or receives (ms_traffic) */
+} ms_collective_work;
+/* Seconds of a collective whose ranks enter it at once. link: the index of the fastest; may be NULL. */
+MS_API int ms_cluster_collective_time(const ms_cluster *cluster, const ms_collective_work *work, double *seconds,
+                                      int *link);
+
+/* ---- price ------------------------------------------------------------------------------------------------------ */
+
+typedef struct ms_price_phase {
+  int runs;          /* in a step */
+  double seconds;    /* of one run */
+  double computing;  /* in which a kernel runs */
+  double waiting[8]; /* in which kernels wait for collectives, by mesh dimension */
+  double issuing;    /* in which kernels wait for the thread that issues them */
+} ms_price_phase;
+
+typedef struct ms_price {
+  double step; /* seconds of a step: all runs of its phases, and the gaps */
+  double gaps;
+  ms_price_phase phase[7]; /* by enum ms_phase */
+  double flops;            /* that the kernels of a step compute on this rank, with recomputation */
+  double bytes;            /* of this rank's memory that the plan uses: ms_plan_summary.peak_bytes */
+} ms_price;
+/* Prices a step of a number of micro-batches, for a plan of a rank on the cluster's kind of device. All ranks are
+ * assumed to do what this one does. */
+MS_API int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, ms_price *price);
+
+/* An instruction in simulated time. */
+typedef struct ms_price_event {
+  int instruction, stream; /* its number in ms_plan_dump */
+  int kind;                /* enum ms_instr_kind of plan/plan.h: 0 a kernel, 1 a collective */
+  int mesh_dim;            /* of a collective; -1: none */
+  int unit;                /* of a collective; -1: none */
+  int backward;
+  int critical;              /* 1: on the critical path of the phase */
+  int cause;                 /* the instruction whose end let this one begin; -1: none, it was issued just then */
+  double issued, begin, end; /* seconds from the phase's start */
+  double flops, bytes;
+  const char *name, *scope; /* op or collective; module or unit. The plan owns the texts */
+} ms_price_event;
+/* Kernels and collectives of a phase, in program order: list gets the first `capacity`; *n is their total number. */
+MS_API int ms_plan_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, int capacity,
+                            ms_price_event *list, int *n);
+
+/* ffi:end */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
