@@ -28,7 +28,7 @@ typedef struct ms_launch_config {
   int joins;
   /* NULL, or the connection to `moonshard run --hosts` (launcher/link.h): the other hosts can have different numbers of
    * ranks, rank 0 of the world alone is shown, and the report goes there instead of to stderr. */
-  struct ms_link *link;
+  struct ms_launch_link *link;
   double grace;         /* seconds until ranks get SIGKILL; 0: 3 after a failure, 5 after a request to end */
   double grace_to_save; /* the same after SIGTERM; 0: 30 if ranks save before they end, else as grace */
 } ms_launch_config;

@@ -18,10 +18,10 @@
 
 enum { MOST_DESCRIPTORS = 1 << 20 };
 
-static ms_link taken = {.fd = -1};
+static ms_launch_link taken = {.fd = -1};
 static int is_taken;
 
-ms_link *ms_link_get(void) { return is_taken ? &taken : NULL; }
+ms_launch_link *ms_link_get(void) { return is_taken ? &taken : NULL; }
 
 static int read_first(char *message, size_t bytes) {
   ssize_t n;
@@ -48,7 +48,7 @@ int ms_link_take(void) {
   return MS_OK;
 }
 
-int ms_link_receive(ms_link *link, char *why, size_t bytes) {
+int ms_link_receive(ms_launch_link *link, char *why, size_t bytes) {
   ssize_t n = link->fd >= 0 ? recv(link->fd, why, bytes - 1, MSG_DONTWAIT) : -1;
   if (n > 0) {
     why[n] = '\0';
@@ -61,7 +61,7 @@ int ms_link_receive(ms_link *link, char *why, size_t bytes) {
   return 0;
 }
 
-void ms_link_report(ms_link *link, int began, const char *reason, const char *text) {
+void ms_link_report(ms_launch_link *link, int began, const char *reason, const char *text) {
   char message[MS_LINK_BYTES];
   int used = snprintf(message, sizeof message, "%d%c%.16000s%c%.40000s", began, '\0', reason, '\0', text);
   if (link->fd < 0 || used < 0) return;

@@ -20,21 +20,21 @@ enum ms_link_began {
   MS_LINK_BEGAN_HERE           /* one of its ranks failed */
 };
 
-typedef struct ms_link {
+typedef struct ms_launch_link {
   int fd;           /* a socket that keeps messages whole; -1 once the other end has closed */
   int first, world; /* rank of the first rank of this host, and number of ranks of all hosts */
   char host[256];   /* name of this host, as given to --hosts */
-} ms_link;
+} ms_launch_link;
 
 /* Reads the first message, if the environment names a link, and moves the token from it to the environment variable
  * that ms_token_hide reads. Called before ms_token_hide. Fails with MS_EINVAL. */
 int ms_link_take(void);
 /* NULL: this process was not started for --hosts. */
-ms_link *ms_link_get(void);
+ms_launch_link *ms_link_get(void);
 /* 1: the ranks must end, for the reason in why. 0: no message. */
-int ms_link_receive(ms_link *link, char *why, size_t bytes);
+int ms_link_receive(ms_launch_link *link, char *why, size_t bytes);
 /* Sends how the launch ended. began: enum ms_link_began; reason: of the first rank that
  * failed, or ""; text: the lines to print. */
-void ms_link_report(ms_link *link, int began, const char *reason, const char *text);
+void ms_link_report(ms_launch_link *link, int began, const char *reason, const char *text);
 
 #endif
