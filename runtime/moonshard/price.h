@@ -66,17 +66,23 @@ typedef struct ms_attention_rate {
   double causal;            /* the part of the work that a causal mask leaves: 0.5 to 1 */
 } ms_attention_rate;
 
-/* Ways in which the ranks of a group communicate; a collective takes the fastest. */
+/* Ways in which the ranks of a group communicate; a collective takes the fastest. `passes` is 2 for all_reduce, which
+ * sums and then gathers, and 1 for the others; a step is the time from a rank to the next one. */
 enum ms_link_algorithm {
-  MS_LINK_RING = 0,  /* n - 1 steps from rank to rank; all_reduce twice that */
-  MS_LINK_TREE = 1,  /* up and down a binary tree of nodes, a chain inside each node */
-  MS_LINK_HOSTS = 2, /* through memory inside a node; between nodes, each byte once a node */
-  MS_LINK_SWITCH = 3 /* the switch inside a node adds: one step, whatever the number of ranks */
+  MS_LINK_RING = 0,  /* passes * (ranks - 1) steps, of which passes * (nodes - 1) lead to another node */
+  MS_LINK_TREE = 1,  /* up and down a binary tree of nodes, and a chain inside each node */
+  MS_LINK_HOSTS = 2, /* on the CPU: through memory inside a node, and by messages between nodes, where sums move */
+  MS_LINK_SWITCH = 3 /* the switch inside a node sums and copies: a step a pass; between nodes a tree, of sums alone */
 };
 enum { MS_LINK_ALL_GATHER = 1, MS_LINK_REDUCE_SCATTER = 2, MS_LINK_ALL_REDUCE = 4 };
 
-/* seconds = start + steps_inside * step_inside + steps_between * step_between + bytes / rate. The steps are those of
- * the algorithm, and the rate is the slower one of the links that it uses. */
+/* seconds = start + (latency^p + transfer^p)^(1/p), with p = 1 / (1 - hidden). The latency is that of all steps. The
+ * transfer is the time of the bytes at the slower of the rates inside and between nodes (HOSTS: at one after the
+ * other). What one algorithm does by several protocols (a fast one for few bytes, another for many) is several links.
+ *
+ * A rank moves passes * bytes * (ranks - 1) / ranks, as does a node. Exceptions: through a switch a rank moves all
+ * bytes once in an all_reduce, and a node passes * bytes * (nodes - 1) / nodes; through memory, the bytes that the work
+ * says. */
 typedef struct ms_link {
   int algorithm;        /* enum ms_link_algorithm */
   int kinds;            /* flags MS_LINK_ALL_GATHER ...: collectives that can take it */
@@ -85,9 +91,12 @@ typedef struct ms_link {
   double start_between; /* more, if it spans several nodes */
   double step_inside;   /* from a rank to one of the same node */
   double step_between;  /* to one of another node */
+  double hidden;        /* how far steps and transfer overlap: 0: they add up; towards 1: the longer one alone counts */
   double inside;        /* bytes/s of a rank, inside a node */
-  double between;       /* bytes/s of a node, in each direction: of all its ranks together */
-  double log_between;   /* what each doubling of the nodes beyond two takes of `between`, as a part of it: 0 to 0.5 */
+  double inside_pair;   /* where each two ranks of a node have their own wires, bytes/s of those; 0: no limit */
+  double between;       /* bytes/s of a node, in each direction: of all its ranks together; unused if nodes_most is 1 */
+  double between_rank;  /* the most that one of its ranks can use; 0: all of it */
+  double log_between;   /* what each doubling of the nodes beyond two adds to the transfer between them, as a part */
 } ms_link;
 
 enum { MS_MAX_LINKS = 8 };
@@ -134,10 +143,11 @@ typedef struct ms_collective_work {
   int ranks, nodes;
   int groups;    /* of the same kind that run at the same time on a node, and share its links to others */
   double bytes;  /* of the whole: all_gather's result, the input of the sums */
-  double inside; /* cpu: bytes that this rank reads from memory (ms_traffic.inside) */
-  double wire;   /* cpu: bytes that its node sends or receives (ms_traffic) */
+  double inside; /* HOSTS: bytes that this rank reads from memory (ms_traffic.inside) */
+  double wire;   /* HOSTS: bytes that its node sends or receives, the larger number, in all groups (ms_traffic) */
 } ms_collective_work;
-/* Seconds of a collective whose ranks enter it at once. link: the index of the fastest; may be NULL. */
+/* Seconds of a collective whose ranks enter it at once: 0 for one rank. link: the index of the fastest, -1 for one
+ * rank; may be NULL. MS_EUNSUPPORTED if no link can carry it. */
 MS_API int ms_cluster_collective_time(const ms_cluster *cluster, const ms_collective_work *work, double *seconds,
                                       int *link);
 
