@@ -32,13 +32,22 @@ enum ms_kernel_shape {
   MS_SHAPES = 3
 };
 
+enum ms_kernel_variant {
+  MS_VARIANT_TRANS_A = 1, /* of products */
+  MS_VARIANT_TRANS_B = 2,
+  MS_VARIANT_ADDS = 4,      /* to the result */
+  MS_VARIANT_EPILOGUE = 8,  /* a bias, or an activation */
+  MS_VARIANT_SHARED_B = 16, /* one b for the whole batch */
+  MS_VARIANT_CAUSAL = 32,   /* of attention */
+  MS_VARIANT_BACKWARD = 64
+};
+
 /* What the time of a kernel depends on. */
 typedef struct ms_kernel_work {
   int op;       /* its number: ms_op_find */
   int shape;    /* enum ms_kernel_shape */
   int dtype;    /* of its first floating-point operand */
-  int variant;  /* product: 1 a is transposed, 2 b is, 4 adds to the result, 8 has an activation or a bias, 16 one b
-                   for the whole batch. attention: 1 causal, 2 backward. Other: 0 */
+  int variant;  /* flags of enum ms_kernel_variant */
   int threads;  /* that the plan allows it */
   double flops; /* as the op table counts them */
   double bytes; /* read and written, each once */
@@ -51,13 +60,16 @@ typedef struct ms_kernel_point {
   double seconds;
 } ms_kernel_point;
 
-/* How kernels of one shape use a device's peak rate: peak * efficiency * waves * k / (k + k_half), where waves is the
- * part of the device that the last tiles leave idle. */
+/* The rate of matrix products: peak * efficiency * filled * k / (k + k_half), where `filled` is the part of the
+ * device's last wave of tiles that has work. Small products take smaller tiles, which fill a device better and compute
+ * slower.
+ */
 typedef struct ms_product_rate {
   double efficiency;     /* of the peak, for the largest products */
-  double tile_m, tile_n; /* of the result; 0: no tiles */
-  double units;          /* tiles that run at once (a GPU's multiprocessors) */
-  double k_half;         /* the inner size at which half the rate is reached */
+  double tile_m, tile_n; /* of the result; 0: no tiles (the CPU) */
+  double units;          /* tiles that run at once: a GPU's multiprocessors */
+  double half_tile;      /* the part of its rate that a tile keeps when one side is halved */
+  double k_half;         /* the inner size at which half of the rate is reached */
 } ms_product_rate;
 
 typedef struct ms_attention_rate {
@@ -157,7 +169,7 @@ typedef struct ms_price_phase {
   int runs;          /* in a step */
   double seconds;    /* of one run */
   double computing;  /* in which a kernel runs */
-  double waiting[8]; /* in which kernels wait for collectives, by mesh dimension */
+  double waiting[6]; /* in which kernels wait for collectives, by mesh dimension */
   double issuing;    /* in which kernels wait for the thread that issues them */
 } ms_price_phase;
 

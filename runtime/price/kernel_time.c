@@ -1,0 +1,109 @@
+/* kernel_time.c - how long a kernel takes on a described device: a roofline, corrected by what was measured.
+ *
+ * The roofline needs a few rates and knows every shape. It is the larger of two times: that of the arithmetic, at the
+ * rate which matrix products or attention of this shape reach, and that of the memory traffic. Where a calibration has
+ * measured kernels of the same op, the roofline's time is multiplied by what the measured ones nearest in size took
+ * more, or less, than it says.
+ */
+#include <math.h>
+
+#include "base/error.h"
+#include "price/price.h"
+
+/* ---- the roofline ----------------------------------------------------------------------------------------------- */
+
+static double memory_time(const ms_cluster *c, double bytes) { return (bytes + c->memory_half) / c->memory_rate; }
+
+/* The part of the device that tiles of one size keep busy. */
+static double filled(const ms_product_rate *rate, const double *size, double tile_m, double tile_n) {
+  const double tiles = size[0] * ceil(size[1] / tile_m) * ceil(size[2] / tile_n);
+  const double room = ceil(tiles / rate->units) * rate->units * tile_m * tile_n;
+  return size[0] * size[1] * size[2] / room;
+}
+
+/* Libraries choose the tile for each product, so the best of the full one and of three smaller ones counts. */
+static double best_filled(const ms_product_rate *rate, const double *size) {
+  double best = 0, kept = 1, tile_m = rate->tile_m, tile_n = rate->tile_n;
+  if (tile_m <= 0) return 1;
+  for (int halvings = 0; halvings < 4; halvings++, kept *= rate->half_tile) {
+    const double part = kept * filled(rate, size, tile_m, tile_n);
+    if (part > best) best = part;
+    if (tile_n >= tile_m) tile_n /= 2;
+    else tile_m /= 2;
+  }
+  return best;
+}
+
+/* FLOP/s of this kernel, and the part of its counted work that it does. */
+static double arithmetic_time(const ms_cluster *c, const ms_kernel_work *work) {
+  const double peak = c->peak[work->dtype] * c->clock * (c->device == MS_DEVICE_CPU ? work->threads : 1);
+  if (work->shape == MS_SHAPE_PRODUCT) {
+    const double k = work->size[3];
+    return work->flops /
+           (peak * c->product.efficiency * best_filled(&c->product, work->size) * k / (k + c->product.k_half));
+  }
+  const double keys = work->size[2],
+               of_peak = work->variant & MS_VARIANT_BACKWARD ? c->attention.backward : c->attention.forward;
+  const double done = work->variant & MS_VARIANT_CAUSAL ? c->attention.causal : 1;
+  return work->flops * done / (peak * of_peak * keys / (keys + c->attention.keys_half));
+}
+
+static int roofline(const ms_cluster *c, const ms_kernel_work *work, double *seconds) {
+  double busy = memory_time(c, work->bytes);
+  if (work->shape != MS_SHAPE_OTHER && work->flops > 0) {
+    if (!(c->peak[work->dtype] > 0))
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "the cluster's device has no peak rate for %s, in which %s computes: describe one",
+                     ms_dtype_name(work->dtype), ms_op_row_of(work->op)->name);
+    busy = fmax(busy, arithmetic_time(c, work));
+  }
+  *seconds = c->kernel_start + busy;
+  return MS_OK;
+}
+
+/* ---- what was measured ------------------------------------------------------------------------------------------ */
+
+/* The square of the distance of two sizes, in octaves. */
+static double distance(const ms_kernel_work *a, const ms_kernel_work *b) {
+  double sum = 0;
+  for (int i = 0; i < 4; i++) {
+    const double octaves = log2(fmax(a->size[i], 1) / fmax(b->size[i], 1));
+    sum += octaves * octaves;
+  }
+  return sum;
+}
+
+static int is_alike(const ms_kernel_work *a, const ms_kernel_work *b) {
+  return a->op == b->op && a->dtype == b->dtype && a->variant == b->variant && a->threads == b->threads;
+}
+
+/* By what factor kernels like this one take longer than the roofline says: the mean of the logarithms, weighted by the
+ * inverse square of the squared distance, so that a measured size has its own factor and far ones hardly count. */
+static int correction(const ms_cluster *c, const ms_kernel_work *work, double *factor) {
+  static const double SAME = 1e-4; /* octaves squared; keeps the weight of an equal size finite */
+  double weights = 0, sum = 0;
+  for (int i = 0; i < c->points; i++) {
+    const ms_kernel_point *point = &c->point[i];
+    double expected;
+    if (!is_alike(&point->work, work)) continue;
+    MS_TRY(roofline(c, &point->work, &expected));
+    const double d = distance(&point->work, work) + SAME, weight = 1 / (d * d);
+    weights += weight;
+    sum += weight * log(point->seconds / expected);
+  }
+  *factor = weights > 0 ? exp(sum / weights) : 1;
+  return MS_OK;
+}
+
+int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds) {
+  MS_GIVEN(cluster);
+  MS_GIVEN(work);
+  MS_GIVEN(seconds);
+  double factor;
+  if (work->dtype < 0 || work->dtype >= MS_DTYPES)
+    return MS_FAIL(MS_EINVAL, "ms_cluster_kernel_time: dtype %d does not exist", work->dtype);
+  MS_TRY(roofline(cluster, work, seconds));
+  MS_TRY(correction(cluster, work, &factor));
+  *seconds *= factor;
+  return MS_OK;
+}

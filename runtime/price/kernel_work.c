@@ -1,0 +1,75 @@
+/* kernel_work.c - what a kernel of a plan does, in the numbers on which its time depends. They are read from the
+ * prepared call, so the shapes are those that run.
+ */
+#include "kernels/product.h"
+#include "price/price.h"
+
+static int is_float(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
+
+/* The dtype in which an op computes: that of its first operand that is not an integer. */
+static int dtype_of(const ms_kernel_call *call) {
+  for (int i = 0; i < call->inputs; i++)
+    if (is_float(call->in[i].dtype)) return call->in[i].dtype;
+  return call->outputs ? call->out[0].dtype : MS_F32;
+}
+
+static int read_product(const ms_kernel_call *call, ms_kernel_work *work) {
+  ms_product p;
+  MS_TRY(ms_product_of(call, &p));
+  work->shape = MS_SHAPE_PRODUCT;
+  work->variant = (p.trans_a ? MS_VARIANT_TRANS_A : 0) | (p.trans_b ? MS_VARIANT_TRANS_B : 0) |
+                  (p.accumulate ? MS_VARIANT_ADDS : 0) | (p.activation || call->inputs > 2 ? MS_VARIANT_EPILOGUE : 0) |
+                  (p.batch > 1 && p.shared_b ? MS_VARIANT_SHARED_B : 0);
+  const double size[4] = {(double)p.batch, (double)p.m, (double)p.n, (double)p.k};
+  for (int i = 0; i < 4; i++) work->size[i] = size[i];
+  return MS_OK;
+}
+
+/* q [B,T,H,D], k [B,S,G,D]; documents are always causal, and have no such attribute. */
+static void read_attention(const ms_kernel_call *call, ms_kernel_work *work) {
+  const ms_value_info *q = &call->in[0], *k = &call->in[1];
+  const int slot = ms_op_slot(call->op, "causal");
+  work->shape = MS_SHAPE_ATTENTION;
+  work->variant = (slot < 0 || call->attrs.i[slot] ? MS_VARIANT_CAUSAL : 0) |
+                  (call->outputs == 3 ? MS_VARIANT_BACKWARD : 0); /* dq, dk, dv */
+  const double size[4] = {(double)(q->dims[0] * q->dims[2]), (double)q->dims[1], (double)k->dims[1],
+                          (double)q->dims[3]};
+  for (int i = 0; i < 4; i++) work->size[i] = size[i];
+}
+
+static void read_other(const ms_kernel_call *call, ms_kernel_work *work) {
+  const ms_value_info *largest = call->inputs ? &call->in[0] : &call->out[0];
+  for (int i = 0; i < call->inputs + call->outputs; i++) {
+    const ms_value_info *info = i < call->inputs ? &call->in[i] : &call->out[i - call->inputs];
+    if (ms_numel(info) > ms_numel(largest)) largest = info;
+  }
+  work->shape = MS_SHAPE_OTHER;
+  work->size[0] = (double)ms_numel(largest);
+  work->size[1] = largest->ndim ? (double)largest->dims[largest->ndim - 1] : 1;
+  work->size[2] = work->size[3] = 1;
+}
+
+int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel_work *work) {
+  const ms_op_row *row = ms_op_row_of(call->op);
+  const ms_cost_case c = {call->op, &call->attrs, call->inputs, call->outputs, call->in, call->out};
+  *work = (ms_kernel_work){.op = call->op,
+                           .dtype = dtype_of(call),
+                           .threads = plan->config.device == MS_DEVICE_CPU ? call->threads : 1,
+                           .flops = ms_op_flops(&c),
+                           .bytes = ms_op_bytes(&c)};
+  if (row->work == ms_work_product || row->work == ms_work_product_bias) return read_product(call, work);
+  if (row->work == ms_work_attention) read_attention(call, work);
+  else read_other(call, work);
+  return MS_OK;
+}
+
+int ms_plan_kernel_work(const ms_plan *plan, int phase, int instruction, ms_kernel_work *work) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(work);
+  if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
+    return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
+  const ms_plan_phase *p = &plan->phase[phase];
+  if (instruction < 0 || instruction >= p->n || p->instr[instruction].kind != MS_INSTR_KERNEL)
+    return MS_FAIL(MS_EINVAL, "instruction %d of phase %s is not a kernel", instruction, ms_phase_name(phase));
+  return ms_kernel_work_of(plan, p->instr[instruction].call, work);
+}

@@ -1,0 +1,184 @@
+/* price.c - the price of a step: its phases in simulated time, what kernels wait for in them, and their critical paths.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "price/price.h"
+
+/* ---- a phase ---------------------------------------------------------------------------------------------------- */
+
+void ms_simulated_free(ms_simulated *simulated) {
+  free(simulated->moment);
+  free(simulated->outlasting);
+  *simulated = (ms_simulated){0};
+}
+
+int ms_simulate(const ms_plan *plan, const ms_cluster *cluster, int phase, const ms_simulated *before,
+                ms_simulated *out) {
+  ms_cost *cost;
+  MS_TRY(ms_price_costs(plan, cluster, phase, &cost));
+  const ms_cost *costs[] = {cost};
+  const int rc = cluster->device == MS_DEVICE_CPU ? ms_simulate_inline(plan, phase, cost, before, out)
+                                                  : ms_simulate_streams(&plan, 1, cluster, phase, costs, out);
+  free(cost);
+  return rc;
+}
+
+static int is_timed(const ms_instr *instr) { return instr->kind != MS_INSTR_RECORD && instr->kind != MS_INSTR_WAIT; }
+
+static int last_of(const ms_plan_phase *phase, const ms_moment *moment) {
+  int last = -1;
+  for (int i = 0; i < phase->n; i++)
+    if (is_timed(&phase->instr[i]) && (last < 0 || moment[i].end > moment[last].end)) last = i;
+  return last;
+}
+
+void ms_mark_critical(const ms_plan_phase *phase, const ms_simulated *simulated, char *critical) {
+  for (int i = last_of(phase, simulated->moment); i >= 0; i = simulated->moment[i].cause) critical[i] = 1;
+}
+
+static int mesh_dim_of(const ms_plan *plan, const ms_instr *instr) {
+  return instr->coll ? plan->model->dim[instr->coll->dim].mesh_dim : -1;
+}
+
+static void add_up(const ms_plan *plan, int phase, const ms_simulated *simulated, ms_price_phase *price) {
+  const ms_plan_phase *p = &plan->phase[phase];
+  price->seconds = simulated->end;
+  price->issuing = simulated->issuing;
+  memcpy(price->waiting, simulated->waiting, sizeof simulated->waiting);
+  for (int i = 0; i < p->n; i++)
+    if (p->instr[i].kind == MS_INSTR_KERNEL) price->computing += simulated->moment[i].end - simulated->moment[i].begin;
+}
+
+/* ---- a step ----------------------------------------------------------------------------------------------------- */
+
+static int runs_of(const ms_plan *plan, int phase, int micro_batches) {
+  const int has_last = plan->phase[MS_PHASE_LAST].present;
+  if (!plan->phase[phase].present || phase == MS_PHASE_EVALUATE) return 0;
+  if (phase != MS_PHASE_NEXT) return 1;
+  return micro_batches - 1 - has_last;
+}
+
+static int check(const ms_plan *plan, const ms_cluster *cluster, int micro_batches) {
+  const int least = 1 + plan->phase[MS_PHASE_LAST].present;
+  MS_TRY(ms_cluster_check(cluster));
+  if (cluster->device != plan->config.device)
+    return MS_FAIL(MS_EINVAL, "the plan is for device %s and the cluster has devices %s: compile it for those",
+                   ms_device_name(plan->config.device), ms_device_name(cluster->device));
+  if (ms_topology_most_ranks(&plan->topology) > cluster->ranks_per_node)
+    return MS_FAIL(MS_EINVAL, "the plan has %d ranks on a node, and a node of the cluster has %d",
+                   ms_topology_most_ranks(&plan->topology), cluster->ranks_per_node);
+  if (!plan->phase[MS_PHASE_FIRST].present)
+    return MS_FAIL(MS_EINVAL, "the plan only evaluates: only a plan that trains has a step to price");
+  if (micro_batches < least)
+    return MS_FAIL(MS_EINVAL, "%d micro-batches: a step of this plan has at least %d", micro_batches, least);
+  if (micro_batches > least && !plan->phase[MS_PHASE_NEXT].present)
+    return MS_FAIL(MS_EINVAL, "%d micro-batches: the plan was compiled for one; set accumulate", micro_batches);
+  return MS_OK;
+}
+
+static double flops_of(const ms_plan_phase *phase) {
+  double flops = 0;
+  for (int i = 0; i < phase->n; i++) {
+    const ms_kernel_call *call = phase->instr[i].call;
+    if (phase->instr[i].kind != MS_INSTR_KERNEL) continue;
+    const ms_cost_case c = {call->op, &call->attrs, call->inputs, call->outputs, call->in, call->out};
+    flops += ms_op_flops(&c);
+  }
+  return flops;
+}
+
+/* UPDATE can leave collectives in flight, which FIRST of the next step joins: its price needs that of UPDATE. */
+static int simulate_after(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_simulated *out) {
+  ms_simulated before = {0};
+  int rc = MS_OK;
+  if (phase == MS_PHASE_FIRST && plan->phase[MS_PHASE_UPDATE].present)
+    MS_GOTO(ms_simulate(plan, cluster, MS_PHASE_UPDATE, NULL, &before));
+  MS_GOTO(ms_simulate(plan, cluster, phase, &before, out));
+fail:
+  ms_simulated_free(&before);
+  return rc;
+}
+
+int ms_plan_price(const ms_plan *plan, const ms_cluster *given, int micro_batches, ms_price *price) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(given);
+  MS_GIVEN(price);
+  MS_TAKE_CLUSTER(cluster, given);
+  MS_TRY(check(plan, &cluster, micro_batches));
+  *price = (ms_price){.gaps = cluster.step_gap, .bytes = (double)ms_plan_peak(plan)};
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    ms_price_phase *of = &price->phase[phase];
+    ms_simulated simulated = {0};
+    of->runs = runs_of(plan, phase, micro_batches);
+    if (!of->runs) continue;
+    const int rc = simulate_after(plan, &cluster, phase, &simulated);
+    if (!rc) add_up(plan, phase, &simulated, of);
+    ms_simulated_free(&simulated);
+    if (rc) return rc;
+    price->step += of->runs * of->seconds;
+    price->gaps += of->runs * cluster.phase_gap;
+    price->flops += of->runs * flops_of(&plan->phase[phase]);
+  }
+  price->step += price->gaps;
+  return MS_OK;
+}
+
+/* ---- a timeline ------------------------------------------------------------------------------------------------- */
+
+static void describe(const ms_plan *plan, int phase, int i, const ms_moment *moment, int critical,
+                     ms_price_event *event) {
+  const ms_instr *instr = &plan->phase[phase].instr[i];
+  *event = (ms_price_event){.instruction = i,
+                            .stream = instr->stream,
+                            .kind = instr->kind != MS_INSTR_KERNEL,
+                            .mesh_dim = mesh_dim_of(plan, instr),
+                            .unit = instr->coll ? instr->coll->unit : -1,
+                            .backward = instr->backward,
+                            .critical = critical,
+                            .cause = moment->cause,
+                            .issued = moment->issued,
+                            .begin = moment->begin,
+                            .end = moment->end,
+                            .scope = instr->scope};
+  if (instr->coll) {
+    event->name = ms_coll_name(instr->coll->kind);
+    event->bytes = instr->coll->bytes + instr->coll->also_bytes;
+    return;
+  }
+  const ms_kernel_call *call = instr->call;
+  const ms_cost_case c = {call->op, &call->attrs, call->inputs, call->outputs, call->in, call->out};
+  event->name = ms_op_row_of(call->op)->name;
+  event->flops = ms_op_flops(&c);
+  event->bytes = ms_op_bytes(&c);
+}
+
+int ms_plan_timeline(const ms_plan *plan, const ms_cluster *given, int phase, int capacity, ms_price_event *list,
+                     int *n) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(given);
+  MS_GIVEN(n);
+  MS_NOT_NEGATIVE(capacity);
+  if (capacity > 0) MS_GIVEN(list);
+  if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
+    return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
+  MS_TAKE_CLUSTER(cluster, given);
+  MS_TRY(check(plan, &cluster, 1 + plan->phase[MS_PHASE_LAST].present));
+  const ms_plan_phase *p = &plan->phase[phase];
+  ms_simulated simulated = {0};
+  char *critical = ms_calloc(p->n, 1);
+  int rc = critical ? MS_OK : MS_ENOMEM;
+  if (rc) goto fail;
+  MS_GOTO(simulate_after(plan, &cluster, phase, &simulated));
+  ms_mark_critical(p, &simulated, critical);
+  *n = 0;
+  for (int i = 0; i < p->n; i++) {
+    if (!is_timed(&p->instr[i])) continue;
+    if (*n < capacity) describe(plan, phase, i, &simulated.moment[i], critical[i], &list[*n]);
+    ++*n;
+  }
+fail:
+  ms_simulated_free(&simulated);
+  free(critical);
+  return rc;
+}

@@ -1,0 +1,66 @@
+/* price.h - what the files of this folder have in common: the cost of an instruction, and simulated time.
+ *
+ * cluster.c checks a description. kernel_work.c and kernel_time.c give the time of a kernel, collective_time.c that of
+ * a collective, and costs.c both for every instruction of a phase. A simulator then runs the phase: streams.c for
+ * devices that execute streams by themselves, inline.c for the CPU, whose thread runs kernels and collectives in turn.
+ * price.c adds the phases up to a step.
+ */
+#ifndef MS_PRICE_PRICE_H
+#define MS_PRICE_PRICE_H
+
+#include "base/config.h"
+#include "plan/plan.h"
+
+/* Declares `own` and copies the caller's description to it. */
+#define MS_TAKE_CLUSTER(own, given) MS_TAKE_CONFIG(ms_cluster, own, given)
+
+/* What an instruction takes. */
+typedef struct ms_cost {
+  double work;     /* of its stream: a kernel; the part of a collective in which it does not use a link, or on the CPU
+                      the part that its rank's thread computes */
+  double transfer; /* then, of a link that it has for itself */
+  int between;     /* 1: that link leads to other nodes */
+} ms_cost;
+
+/* The costs of a phase's instructions, [phase.n]; the caller frees them. */
+int ms_price_costs(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_cost **costs);
+int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel_work *work);
+/* A collective of a plan, as its cluster's model needs it. */
+int ms_collective_work_of(const ms_plan *plan, const ms_cluster *cluster, const ms_plan_coll *coll,
+                          ms_collective_work *work);
+
+/* When an instruction ran. */
+typedef struct ms_moment {
+  double issued, begin, end; /* seconds from the start of the phase */
+  int cause;                 /* the instruction whose end let it begin; -1: none */
+} ms_moment;
+
+/* Collectives that outlast their phase: those that UPDATE leaves in flight, in order. */
+typedef struct ms_outlasting {
+  const ms_plan_coll *coll;
+  double end; /* seconds from the start of the next phase */
+} ms_outlasting;
+
+typedef struct ms_simulated {
+  ms_moment *moment;                /* [phase.n] */
+  double end;                       /* when all streams have finished */
+  double waiting[MS_MAX_MESH_DIMS]; /* in which no kernel ran because of collectives of a mesh dimension */
+  double issuing;                   /* ... because the host had not issued one */
+  ms_outlasting *outlasting;
+  int n_outlasting, outlasting_capacity;
+} ms_simulated;
+void ms_simulated_free(ms_simulated *simulated);
+
+/* Runs a phase in simulated time. before: what the phase before left in flight; n_outlasting 0: nothing. */
+int ms_simulate_inline(const ms_plan *plan, int phase, const ms_cost *cost, const ms_simulated *before,
+                       ms_simulated *out);
+/* plans: of `ranks` ranks, all ranks of their world in order, or one that stands for all. out: [ranks]. */
+int ms_simulate_streams(const ms_plan *const *plans, int ranks, const ms_cluster *cluster, int phase,
+                        const ms_cost *const *costs, ms_simulated *out);
+/* By the cluster's device. */
+int ms_simulate(const ms_plan *plan, const ms_cluster *cluster, int phase, const ms_simulated *before,
+                ms_simulated *out);
+/* Marks what ends last, and what let each marked instruction begin. critical: [phase.n] */
+void ms_mark_critical(const ms_plan_phase *phase, const ms_simulated *simulated, char *critical);
+
+#endif
