@@ -131,7 +131,7 @@ static void E1_bytes_hide_steps(void **state) {
   assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 8, 1, 0)), (2 + 7) * US);
   ring.hidden = 0.95;
   const double mostly = seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 8, 1, 8e6));
-  assert_true(mostly >= (2 + 70) * US && mostly < (2 + 71) * US);
+  assert_true(fabs(mostly - (2 + 70) * US) < 0.01 * US);
 }
 
 /* ---- what holds for any link ------------------------------------------------------------------------------------ */
@@ -220,7 +220,7 @@ static void E1_the_fastest_link_that_may_carry_it_counts(void **state) {
   } cases[] = {{work_of(MS_LINK_ALL_GATHER, 8, 1, 8), 1},
                {work_of(MS_LINK_ALL_GATHER, 8, 1, 8e9), 0},
                {work_of(MS_LINK_ALL_REDUCE, 8, 1, 8e9), 2},
-               {work_of(MS_LINK_ALL_REDUCE, 32, 2, 8e9), 1}};
+               {work_of(MS_LINK_ALL_REDUCE, 32, 2, 8e9), 0}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     double seconds, least = INFINITY;
     int link;

@@ -76,29 +76,33 @@ local FIELDS = {
   step_inside = { US, 2, 0.01, 100 }, step_between = { US, 20, 0.1, 300 },
   inside = { GB, 150, 1, 300 }, between = { GB, 50, 0.1, 100 }, hidden = { 1, 0.2, 0.001, 0.9 },
 }
-local ORDER = { "start", "start_between", "step_inside", "step_between", "inside", "between", "hidden" }
+local FREE = { "start", "start_between", "step_inside", "step_between", "inside", "between", "hidden" }
+-- A tree's chain inside a node has the steps and the rate of the ring of the same protocol.
+local FREE_OF_TREE = { "start", "start_between", "step_between", "between", "hidden" }
 
--- What a link of each protocol starts with: the values of NCCL's tuning, where they differ from the table.
-local function short(link)
-  link.first = { start = 8, step_inside = 0.6, step_between = 5, inside = 70, between = 6 }
-  return link
-end
+-- One protocol has short steps and a low rate, the other long steps and a high rate. The search starts near the values
+-- of NCCL's tuning where they are far from the table's.
+local SHORT = { start = 8, step_inside = 0.6, step_between = 5, inside = 70, between = 6 }
+local LONG = { step_inside = 10 }
 
 local RINGS = {
-  short { name = "ring, short", algorithm = C.MS_LINK_RING, kinds = GATHERS + C.MS_LINK_ALL_REDUCE },
-  { name = "ring, long", algorithm = C.MS_LINK_RING, kinds = GATHERS, first = { step_inside = 10 }, per_rank = true },
+  { name = "ring, short", algorithm = C.MS_LINK_RING, kinds = GATHERS + C.MS_LINK_ALL_REDUCE, first = SHORT,
+    free = FREE },
+  { name = "ring, long", algorithm = C.MS_LINK_RING, kinds = GATHERS, first = LONG, free = FREE, own_card = true },
 }
 local SUMS = {
-  short { name = "tree, short", algorithm = C.MS_LINK_TREE, kinds = C.MS_LINK_ALL_REDUCE },
-  { name = "tree, long", algorithm = C.MS_LINK_TREE, kinds = C.MS_LINK_ALL_REDUCE, first = {}, per_rank = true },
-  { name = "ring, long, all_reduce", algorithm = C.MS_LINK_RING, kinds = C.MS_LINK_ALL_REDUCE, first = {},
-    per_rank = true },
+  { name = "ring, long, all_reduce", algorithm = C.MS_LINK_RING, kinds = C.MS_LINK_ALL_REDUCE, first = LONG,
+    free = FREE, own_card = true },
+  { name = "tree, short", algorithm = C.MS_LINK_TREE, kinds = C.MS_LINK_ALL_REDUCE, first = SHORT,
+    free = FREE_OF_TREE, ring = 0 },
+  { name = "tree, long", algorithm = C.MS_LINK_TREE, kinds = C.MS_LINK_ALL_REDUCE, first = LONG,
+    free = FREE_OF_TREE, ring = 2, own_card = true },
 }
 
 local function start_of(links)
   local start, lower, upper = {}, {}, {}
   for _, link in ipairs(links) do
-    for _, name in ipairs(ORDER) do
+    for _, name in ipairs(link.free) do
       local field, i = FIELDS[name], #start + 1
       local unit = field[1]
       start[i], lower[i], upper[i] = (link.first[name] or field[2]) * unit, field[3] * unit, field[4] * unit
@@ -113,11 +117,13 @@ local function set_links(cluster, first, links, numbers)
   for l, link in ipairs(links) do
     local to = cluster.link[first + l - 1]
     to.algorithm, to.kinds = link.algorithm, link.kinds
-    for _, name in ipairs(ORDER) do
+    for _, name in ipairs(link.free) do
       i = i + 1
       to[name] = numbers[i]
     end
-    to.between_rank = link.per_rank and to.between / GPUS or 0
+    local ring = link.ring and cluster.link[link.ring]
+    if ring then to.step_inside, to.inside = ring.step_inside, ring.inside end
+    to.between_rank = link.own_card and to.between / GPUS or 0
   end
   cluster.links = first + #links
 end
@@ -182,17 +188,35 @@ local function print_by_op(title, list)
   errors.print(title, rows)
 end
 
+local MIB = 2 ^ 20
+local SIZES = {
+  { "below 1 MiB", 0, MIB }, { "1 to 32 MiB", MIB, 64 * MIB }, { "64 MiB to 8 GiB", 64 * MIB, math.huge },
+}
+
+local function print_gathers_by_size(title, list)
+  local rows = {}
+  for _, size in ipairs(SIZES) do
+    rows[#rows + 1] = {
+      name = size[1], errors = errors.summarize(where(list, function(entry)
+        local row = entry.row
+        return row.op ~= "allreduce" and row.bytes >= size[2] and row.bytes < size[3]
+      end)),
+    }
+  end
+  errors.print(title, rows)
+end
+
 local function print_links(cluster)
   print("Links: times in us, rates in GB/s")
-  local format = "  %-22s  " .. ("%13s"):rep(#ORDER)
-  print(format:format("", unpack(ORDER)))
+  local format = "  %-22s  " .. ("%14s"):rep(#FREE)
+  print(format:format("", unpack(FREE)))
   local names = {}
   for _, links in ipairs { RINGS, SUMS } do
     for _, link in ipairs(links) do names[#names + 1] = link.name end
   end
   for i, name in ipairs(names) do
     local numbers = {}
-    for n, field in ipairs(ORDER) do numbers[n] = ("%.3g"):format(cluster.link[i - 1][field] / FIELDS[field][1]) end
+    for n, field in ipairs(FREE) do numbers[n] = ("%.3g"):format(cluster.link[i - 1][field] / FIELDS[field][1]) end
     print(format:format(name, unpack(numbers)))
   end
 end
@@ -217,8 +241,10 @@ for _, nodes in ipairs(INTERIOR) do
   for _, entry in ipairs(list) do interior[#interior + 1] = entry end
 end
 print_by_op("2, 8 and 32 nodes, each held out", interior)
+print_gathers_by_size("The same, all_gather and reduce_scatter by bytes", interior)
 
 -- The largest number of nodes, and with it all rows beyond: extrapolation by a factor of four.
 local small = fit_cluster(where(rows, function(row) return row.nodes < LARGEST end))
-print_by_op(("%d nodes, from those with at most 32"):format(LARGEST),
-  compared(small, where(whole, function(row) return row.nodes == LARGEST end)))
+local largest = compared(small, where(whole, function(row) return row.nodes == LARGEST end))
+print_by_op(("%d nodes, from those with at most 32"):format(LARGEST), largest)
+print_gathers_by_size("The same, all_gather and reduce_scatter by bytes", largest)
