@@ -76,15 +76,13 @@ static int check_points(const ms_cluster *c) {
   return MS_OK;
 }
 
-int ms_cluster_check(const ms_cluster *given) {
-  MS_GIVEN(given);
-  MS_TAKE_CLUSTER(c, given);
+int ms_cluster_check(const ms_cluster *cluster) {
+  MS_GIVEN(cluster);
+  MS_TAKE_CLUSTER(c, cluster);
   if (c.device != MS_DEVICE_CPU && c.device != MS_DEVICE_CUDA)
     return MS_FAIL(MS_EINVAL, "cluster: device %d: it must be cpu (%d) or cuda (%d)", c.device, MS_DEVICE_CPU,
                    MS_DEVICE_CUDA);
   MS_TRY(check_device(&c));
-  if (c.links < 0 || c.links > MS_MAX_LINKS)
-    return MS_FAIL(MS_EINVAL, "cluster: %d links; it can have 0 to %d", c.links, MS_MAX_LINKS);
-  for (int i = 0; i < c.links; i++) MS_TRY(ms_link_check(&c.link[i], i));
+  MS_TRY(ms_links_check(&c));
   return check_points(&c);
 }

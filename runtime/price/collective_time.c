@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "base/error.h"
+#include "base/config.h"
 
 /* ---- checks ----------------------------------------------------------------------------------------------------- */
 
@@ -43,6 +43,13 @@ int ms_link_check(const ms_link *link, int number) {
       return MS_FAIL(MS_EINVAL, "cluster: %s of link %d is %g; it must be from %g to %g", r->name, number, r->value,
                      r->low, r->high);
   }
+  return MS_OK;
+}
+
+int ms_links_check(const ms_cluster *cluster) {
+  if (cluster->links < 0 || cluster->links > MS_MAX_LINKS)
+    return MS_FAIL(MS_EINVAL, "cluster: %d links; it can have 0 to %d", cluster->links, MS_MAX_LINKS);
+  for (int i = 0; i < cluster->links; i++) MS_TRY(ms_link_check(&cluster->link[i], i));
   return MS_OK;
 }
 
@@ -186,11 +193,10 @@ int ms_cluster_collective_time(const ms_cluster *cluster, const ms_collective_wo
   MS_GIVEN(cluster);
   MS_GIVEN(work);
   MS_GIVEN(seconds);
-  if (cluster->links < 0 || cluster->links > MS_MAX_LINKS)
-    return MS_FAIL(MS_EINVAL, "cluster: %d links; it can have 0 to %d", cluster->links, MS_MAX_LINKS);
-  for (int i = 0; i < cluster->links; i++) MS_TRY(ms_link_check(&cluster->link[i], i));
+  MS_TAKE_CONFIG(ms_cluster, own, cluster);
+  MS_TRY(ms_links_check(&own));
   ms_collective_time time;
-  MS_TRY(ms_collective_time_of(cluster, work, &time));
+  MS_TRY(ms_collective_time_of(&own, work, &time));
   *seconds = time.seconds;
   if (link) *link = time.link;
   return MS_OK;

@@ -32,7 +32,7 @@ static int kernel_time(const ms_plan *plan, const ms_cluster *cluster, timed *t,
   while (t->call[slot] && t->call[slot] != call) slot = (slot + 1) & (unsigned)(t->slots - 1);
   if (!t->call[slot]) {
     MS_TRY(ms_kernel_work_of(plan, call, &work));
-    MS_TRY(ms_cluster_kernel_time(cluster, &work, &t->seconds[slot]));
+    MS_TRY(ms_kernel_time_of(cluster, &work, &t->seconds[slot]));
     t->call[slot] = call;
   }
   *seconds = t->seconds[slot];

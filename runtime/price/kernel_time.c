@@ -95,15 +95,21 @@ static int correction(const ms_cluster *c, const ms_kernel_work *work, double *f
   return MS_OK;
 }
 
-int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds) {
-  MS_GIVEN(cluster);
-  MS_GIVEN(work);
-  MS_GIVEN(seconds);
+int ms_kernel_time_of(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds) {
   double factor;
-  if (work->dtype < 0 || work->dtype >= MS_DTYPES)
-    return MS_FAIL(MS_EINVAL, "ms_cluster_kernel_time: dtype %d does not exist", work->dtype);
   MS_TRY(roofline(cluster, work, seconds));
   MS_TRY(correction(cluster, work, &factor));
   *seconds *= factor;
   return MS_OK;
+}
+
+int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds) {
+  MS_GIVEN(cluster);
+  MS_GIVEN(work);
+  MS_GIVEN(seconds);
+  MS_TAKE_CLUSTER(own, cluster);
+  MS_TRY(ms_cluster_check(&own));
+  if (!ms_op_row_of(work->op) || work->dtype < 0 || work->dtype >= MS_DTYPES)
+    return MS_FAIL(MS_EINVAL, "kernel: there is no op %d, or no dtype %d", work->op, work->dtype);
+  return ms_kernel_time_of(&own, work, seconds);
 }

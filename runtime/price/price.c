@@ -100,24 +100,24 @@ fail:
   return rc;
 }
 
-int ms_plan_price(const ms_plan *plan, const ms_cluster *given, int micro_batches, ms_price *price) {
+int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, ms_price *price) {
   MS_HANDLE(plan, PLAN);
-  MS_GIVEN(given);
+  MS_GIVEN(cluster);
   MS_GIVEN(price);
-  MS_TAKE_CLUSTER(cluster, given);
-  MS_TRY(check(plan, &cluster, micro_batches));
-  *price = (ms_price){.gaps = cluster.step_gap, .bytes = (double)ms_plan_peak(plan)};
+  MS_TAKE_CLUSTER(own, cluster);
+  MS_TRY(check(plan, &own, micro_batches));
+  *price = (ms_price){.gaps = own.step_gap, .bytes = (double)ms_plan_peak(plan)};
   for (int phase = 0; phase < MS_PHASES; phase++) {
     ms_price_phase *of = &price->phase[phase];
     ms_simulated simulated = {0};
     of->runs = runs_of(plan, phase, micro_batches);
     if (!of->runs) continue;
-    const int rc = simulate_after(plan, &cluster, phase, &simulated);
+    const int rc = simulate_after(plan, &own, phase, &simulated);
     if (!rc) add_up(plan, phase, &simulated, of);
     ms_simulated_free(&simulated);
     if (rc) return rc;
     price->step += of->runs * of->seconds;
-    price->gaps += of->runs * cluster.phase_gap;
+    price->gaps += of->runs * own.phase_gap;
     price->flops += of->runs * flops_of(&plan->phase[phase]);
   }
   price->step += price->gaps;
@@ -153,23 +153,23 @@ static void describe(const ms_plan *plan, int phase, int i, const ms_moment *mom
   event->bytes = ms_op_bytes(&c);
 }
 
-int ms_plan_timeline(const ms_plan *plan, const ms_cluster *given, int phase, int capacity, ms_price_event *list,
+int ms_plan_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, int capacity, ms_price_event *list,
                      int *n) {
   MS_HANDLE(plan, PLAN);
-  MS_GIVEN(given);
+  MS_GIVEN(cluster);
   MS_GIVEN(n);
   MS_NOT_NEGATIVE(capacity);
   if (capacity > 0) MS_GIVEN(list);
   if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
     return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
-  MS_TAKE_CLUSTER(cluster, given);
-  MS_TRY(check(plan, &cluster, 1 + plan->phase[MS_PHASE_LAST].present));
+  MS_TAKE_CLUSTER(own, cluster);
+  MS_TRY(check(plan, &own, 1 + plan->phase[MS_PHASE_LAST].present));
   const ms_plan_phase *p = &plan->phase[phase];
   ms_simulated simulated = {0};
   char *critical = ms_calloc(p->n, 1);
   int rc = critical ? MS_OK : MS_ENOMEM;
   if (rc) goto fail;
-  MS_GOTO(simulate_after(plan, &cluster, phase, &simulated));
+  MS_GOTO(simulate_after(plan, &own, phase, &simulated));
   ms_mark_critical(p, &simulated, critical);
   *n = 0;
   for (int i = 0; i < p->n; i++) {

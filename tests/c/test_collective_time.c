@@ -27,7 +27,7 @@ static ms_collective_work work_of(int kind, int ranks, int nodes, double bytes) 
 }
 
 static double seconds_on(ms_link link, ms_collective_work work) {
-  ms_cluster cluster = {.link = {link}, .links = 1};
+  ms_cluster cluster = {.struct_size = sizeof cluster, .link = {link}, .links = 1};
   double seconds = -1;
   int index = -2;
   must(ms_cluster_collective_time(&cluster, &work, &seconds, &index));
@@ -208,7 +208,9 @@ static void E1_one_rank_takes_no_time_and_one_node_no_network(void **state) {
  * count. */
 static void E1_the_fastest_link_that_may_carry_it_counts(void **state) {
   (void)state;
-  ms_cluster cluster = {.link = {link_of(MS_LINK_RING), link_of(MS_LINK_RING), link_of(MS_LINK_TREE)}, .links = 3};
+  ms_cluster cluster = {.struct_size = sizeof cluster,
+                        .link = {link_of(MS_LINK_RING), link_of(MS_LINK_RING), link_of(MS_LINK_TREE)},
+                        .links = 3};
   cluster.link[0].step_inside = 10e-6;
   cluster.link[1].inside = 10e9;
   cluster.link[2].kinds = MS_LINK_ALL_REDUCE;
@@ -235,7 +237,7 @@ static void E1_the_fastest_link_that_may_carry_it_counts(void **state) {
 /* What a collective adds to another one that is under way: its bytes, at the rate of the links that bound it. */
 static void E1_the_transfer_is_a_part_of_the_time(void **state) {
   (void)state;
-  ms_cluster cluster = {.link = {link_of(MS_LINK_RING)}, .links = 1};
+  ms_cluster cluster = {.struct_size = sizeof cluster, .link = {link_of(MS_LINK_RING)}, .links = 1};
   ms_collective_work work = work_of(MS_LINK_ALL_GATHER, 8, 1, 8e6);
   ms_collective_time time;
   must(ms_collective_time_of(&cluster, &work, &time));
@@ -275,7 +277,7 @@ static void E1_numbers_out_of_range_are_named(void **state) {
     ms_link link = right;
     memcpy((char *)&link + wrong[i].field, &wrong[i].value, sizeof(double));
     assert_fails(ms_link_check(&link, 3), MS_EINVAL, wrong[i].facts);
-    ms_cluster cluster = {.link = {right, link}, .links = 2};
+    ms_cluster cluster = {.struct_size = sizeof cluster, .link = {right, link}, .links = 2};
     ms_collective_work work = work_of(MS_LINK_ALL_GATHER, 2, 1, 1);
     double seconds;
     assert_int_equal(ms_cluster_collective_time(&cluster, &work, &seconds, NULL), MS_EINVAL);
@@ -294,7 +296,7 @@ static void E1_numbers_out_of_range_are_named(void **state) {
 
 static void E1_work_that_no_group_does_is_refused(void **state) {
   (void)state;
-  ms_cluster cluster = {.link = {link_of(MS_LINK_RING)}, .links = 1};
+  ms_cluster cluster = {.struct_size = sizeof cluster, .link = {link_of(MS_LINK_RING)}, .links = 1};
   const ms_collective_work right = work_of(MS_LINK_ALL_GATHER, 8, 2, 1e6);
   double seconds;
   const struct {
