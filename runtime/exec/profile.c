@@ -3,6 +3,7 @@
  */
 #include "exec/profile.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -90,6 +91,7 @@ void ms_profile_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *i
 static void complete(const ms_exec *exec, int phase, ms_profile_event *event) {
   const ms_exec_instr *instr = event->instr;
   event->instr = NULL;
+  event->source = instr->source;
   event->backward = exec->plan->phase[phase].instr[instr->source].backward;
   if (event->kind == MS_PROFILE_KERNEL) {
     const ms_kernel_call *call = instr->call;
@@ -104,6 +106,8 @@ static void complete(const ms_exec *exec, int phase, ms_profile_event *event) {
     event->op = instr->coll->kind;
     event->label = instr->coll->label_number;
     event->bytes = instr->bytes + instr->also_bytes;
+    event->inside = instr->moved.inside + instr->also_bytes;
+    event->wire = fmax(instr->moved.sent, instr->moved.received);
   }
 }
 

@@ -14,11 +14,13 @@ typedef struct ms_profile_event {
   uint64_t begin, met, end; /* ns, as ms_recorder_now; met: when all ranks had entered the collective */
   int64_t step;
   int kind, phase;
+  int source;                 /* its number in the plan's phase */
   int op;                     /* KERNEL: enum ms_op_id; COLLECTIVE: enum ms_coll_kind */
   int label, backward;        /* label: as a flight recorder number */
   int event, run;             /* RECORD, WAIT: the plan's event, and the number of the phase's run */
   const ms_exec_instr *instr; /* set during the run only: the exec can be freed afterwards */
   double flops, bytes;
+  double inside, wire;  /* COLLECTIVE: of bytes, from this node; to other nodes, or from them if that is more */
   ms_computed computed; /* KERNEL: which library computed it, and why; by NULL: there is only one way */
   uint64_t sequence;    /* COLLECTIVE */
 } ms_profile_event;

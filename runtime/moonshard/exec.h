@@ -125,6 +125,27 @@ MS_API int ms_profile_mark(ms_profile *profile, const char *name, double began);
 /* Writes the records of all ranks to one file in Chrome's trace format (JSON). Collective. */
 MS_API int ms_profile_write(ms_profile *profile, const char *path);
 
+/* A kernel or collective that ran. Times are seconds of CLOCK_MONOTONIC. */
+typedef struct ms_profile_item {
+  int phase, instruction; /* its number in ms_plan_dump */
+  int stream, collective; /* collective 0: a kernel */
+  int run;                /* which run of a phase it is part of, counted from 1 */
+  const char *name;       /* op, or collective: "all_gather" */
+  double begin, end;
+  double met;   /* collective: when all ranks had entered it; kernel: begin */
+  double bytes;       /* a kernel's as the op table counts them; a collective's sent and received */
+  double inside, wire; /* collective: bytes of that from ranks of this node; to other nodes, or from them if more */
+} ms_profile_item;
+/* This rank's kernels and collectives, stream by stream in the order in which they ran: list gets the first `capacity`;
+ * *n is their total number. A profile of several plans does not say to which one an instruction belongs. */
+MS_API int ms_profile_items(const ms_profile *profile, int capacity, ms_profile_item *list, int *n);
+/* What the program did: steps, phases ("phase first"), barriers. The world owns the texts. */
+typedef struct ms_profile_activity {
+  const char *name;
+  double begin, end;
+} ms_profile_activity;
+MS_API int ms_profile_activities(const ms_profile *profile, int capacity, ms_profile_activity *list, int *n);
+
 /* ---- parameters and optimizer state ----------------------------------------------------------------------------- */
 
 /* The tensors that a state has for each parameter. EXP_AVG and EXP_AVG_SQ: AdamW's moments; SGD has only MOMENTUM. In

@@ -77,10 +77,10 @@ static int test(ms_channel *channel, enum ms_progress *progress, ms_rank_set *mi
   int met = 0;
   while (t->phase != MS_TICKET_IDLE && ms_tickets_all_have_come(t)) {
     met = 1;
+    ms_recorder_met(t->config.ring); /* before this rank moves its share */
     MS_TRY(advance(t));
   }
   *progress = t->phase == MS_TICKET_IDLE ? MS_PROGRESS_DONE : met ? MS_PROGRESS_MET : MS_PROGRESS_WAITS;
-  if (*progress != MS_PROGRESS_WAITS) ms_recorder_met(t->config.ring);
   if (*progress == MS_PROGRESS_DONE) ms_recorder_left(t->config.ring);
   else if (missing) *missing = ms_tickets_missing(t);
   return MS_OK;
