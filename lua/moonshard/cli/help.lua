@@ -37,6 +37,12 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          --passes: the time that each compiler pass took and what it changed
   moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--all] [--json] [key=value ...]
                          list which rule made each decision and its cost, what sets the memory peak, and what to change
+  moonshard price RECIPE.lua -n RANKS --cluster C [--mesh-list M,M,...] [--trace FILE] [--json] [key=value ...]
+                         predict the time of a step, tokens/s, MFU, exposed communication and memory on a described
+                         cluster: a name like h100x8-400g, or the path of a description; --mesh-list "1x512,64x8": a
+                         table of meshes; --trace: the predicted step as a trace
+                  --cluster C --constants [--json]
+                         list the constants of a cluster with their sources
   moonshard check RECIPE.lua -n RANKS [--steps K] [--rtol X] [--timeout S] [--json]
                   [--transport NAME] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
                   [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]] [key=value ...]
@@ -53,6 +59,8 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard ps [--hosts LIST [--agent COMMAND] [--remote-moonshard PATH]] [--json]
                          list the runs of this host, or of several, and what each of their ranks does
   moonshard trace FILE [--top ROWS] [--json]             validate a trace and summarise it by op, unit and rank
+                  --compare PREDICTED REAL [--top ROWS] [--json]
+                         compare two traces by phase, op, collective and unit, the largest difference first
   moonshard repl [-n RANKS] [--device D] [--timeout S] [--transport NAME]
                  [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
                  [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]]

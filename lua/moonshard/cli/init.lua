@@ -9,7 +9,8 @@ local cli = {}
 
 -- Each has a module moonshard.cli.NAME, loaded when the command runs.
 local COMMANDS = {}
-for name in ("run plan explain check sweep repl inspect export generate tokenize doctor ps trace"):gmatch("%S+") do
+local NAMES = "run plan explain price check sweep repl inspect export generate tokenize doctor ps trace"
+for name in NAMES:gmatch("%S+") do
   COMMANDS[name] = true
 end
 

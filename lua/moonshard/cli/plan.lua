@@ -1,9 +1,8 @@
 -- moonshard plan: compiles the step for one rank of any world, without devices or other ranks, and prints the plan.
 -- moonshard explain shares this path with a different `render`.
 
-local errors = require("moonshard.base.error")
 local command_line = require("moonshard.cli.command_line")
-local plan_mode = require("moonshard.recipe.plan_mode")
+local planned = require("moonshard.cli.planned")
 local recipe = require("moonshard.cli.recipe")
 local status = require("moonshard.base.exit_status")
 local world = require("moonshard.distributed.world")
@@ -38,19 +37,12 @@ function plan.of_recipe(command, arguments, options, render)
   end
   world.describe(rank, ranks, line.ranks_per_node)
   require("moonshard.distributed.device").apply_options(line)
-  plan_mode.render = function(compiled, trainer, batch) return render(compiled, line, trainer, batch) end
-  local chunk = recipe.load(line.recipe)
-  plan_mode.out = recipe.print_to_stderr()
-  recipe.on_exit(function(call)
-    if plan_mode.reported then return status.OK end
-    io.stderr:write("moonshard: ", call, " before a training step, so there is no plan to print\n")
-    return status.BAD_INPUT
+  local out = recipe.print_to_stderr()
+  planned.intercept_exit()
+  planned.run(line.recipe, recipe.load(line.recipe), line.settings, function(compiled, trainer, batch)
+    planned.print(out, render(compiled, line, trainer, batch))
   end)
-  local ok, raised = plan_mode.run(function() recipe.run(line.recipe, chunk, line.settings) end, errors.locate)
-  if plan_mode.reported then return status.OK end
-  if not ok then error(raised, 0) end
-  if plan_mode.raised ~= nil then error(plan_mode.raised, 0) end
-  refuse("MS_EINVAL", "%s: ended without a training step, so there is no plan to print", line.recipe)
+  return status.OK
 end
 
 -- A plan without its instructions: its head; in JSON also its communication.

@@ -1,12 +1,14 @@
--- moonshard trace: validates a trace that `moonshard run --trace` wrote, and summarises it.
+-- moonshard trace: validates a trace that `moonshard run --trace` or `moonshard price --trace` wrote, and summarises it
+-- or compares it with another one.
 
+local trace_compare = require("moonshard.cli.trace_compare")
 local trace_file = require("moonshard.cli.trace_file")
 local command_line = require("moonshard.cli.command_line")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
 local progress = require("moonshard.base.progress")
 local status = require("moonshard.base.exit_status")
-local text_lines = require("moonshard.base.text_lines")
+local text_columns = require("moonshard.base.text_columns")
 local refuse = status.refuse
 
 local trace = {}
@@ -14,6 +16,7 @@ local trace = {}
 local OPTIONS = {
   ["--json"] = { name = "json", value = "flag" },
   ["--top"] = { name = "top", value = "count" },
+  ["--compare"] = { name = "compare", value = "text", what = "a trace, the one to compare with" },
 }
 local ROWS = 20
 
@@ -21,22 +24,7 @@ local function rate(amount, ms)
   return ms > 0 and ("%.3g"):format(amount / ms / 1e6) or ""
 end
 
--- Prints columns as wide as their widest cell: text aligned to the left, numbers to the right.
-local function print_table(rows)
-  local widths = {}
-  for _, row in ipairs(rows) do
-    for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #cell) end
-  end
-  for _, row in ipairs(rows) do
-    local cells = {}
-    for i, cell in ipairs(row) do
-      local pad = (" "):rep(widths[i] - #cell)
-      cells[i] = i == 1 and cell .. pad or pad .. cell
-    end
-    io.write("  ", text_lines.trim_end(table.concat(cells, "  ")), "\n")
-  end
-  io.write("\n")
-end
+local function print_table(rows) io.write(text_columns.of(rows, 1), "\n") end
 
 local function rows_of(head, list, top, cells)
   local rows = { head }
@@ -85,18 +73,30 @@ local function print_summary(path, sum, top)
   end))
 end
 
+-- The events of a trace with at least one slice. Refuses a file that is not a consistent trace.
+local function read(path)
+  local events, why = trace_file.read(input_file.read(path, "moonshard trace needs a trace file"))
+  if not events then refuse("MS_EINVAL", "trace %s: %s", path, why) end
+  local wrong = trace_file.check(events)
+  if wrong then refuse("MS_EINVAL", "trace %s: %s", path, wrong) end
+  if not trace_file.has_slices(events) then refuse("MS_EINVAL", "trace %s: contains no slices", path) end
+  return events
+end
+
+local function compare(line)
+  local found = trace_compare.of(read(line.compare), read(line.recipe))
+  io.write(line.json and json.encode(found) .. "\n"
+    or trace_compare.text(found, { line.compare, line.recipe }, line.top or ROWS))
+  return status.OK
+end
+
 ---@param arguments string[] without "trace"
 ---@return integer exit status
 function trace.main(arguments)
   local line = command_line.parse("moonshard trace", arguments, { recipe = "TRACE.json", options = OPTIONS })
   if line.settings[1] then refuse("MS_EINVAL", "moonshard trace takes no settings like %s=", line.settings[1].key) end
-  local path = line.recipe
-  local events, why = trace_file.read(input_file.read(path, "moonshard trace needs a trace file"))
-  if not events then refuse("MS_EINVAL", "trace %s: %s", path, why) end
-  local wrong = trace_file.check(events)
-  if wrong then refuse("MS_EINVAL", "trace %s: %s", path, wrong) end
-  local sum = trace_file.summarize(events)
-  if #sum.ranks == 0 then refuse("MS_EINVAL", "trace %s: contains no slices", path) end
+  if line.compare then return compare(line) end
+  local path, sum = line.recipe, trace_file.summarize(read(line.recipe))
   if line.json then io.write(json.encode(sum), "\n")
   else print_summary(path, sum, line.top or ROWS) end
   return status.OK

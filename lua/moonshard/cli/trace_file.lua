@@ -221,6 +221,16 @@ function trace_file.check(events)
   return check_phases(events) or check_names(events, lanes) or check_arrows(events, lanes)
 end
 
+---Whether a trace has any slice.
+---@param events moonshard.TraceEvent[]
+---@return boolean
+function trace_file.has_slices(events)
+  for _, event in ipairs(events) do
+    if event.ph == "X" then return true end
+  end
+  return false
+end
+
 -- ---- sums ---------------------------------------------------------------------------------------------------------
 
 local function entry_of(map, name, fields)
@@ -250,6 +260,7 @@ local RANK_FIELDS = { "step_ms", "phase_ms", "kernel_ms", "waiting_ms", "outside
 ---@field by_collective table[] name, calls, ms, waiting_ms, bytes
 ---@field units table[] name, kernel_ms, collective_ms, waiting_ms
 ---@field ranks table[] rank, step_ms, phase_ms, kernel_ms, waiting_ms, outside_ms; sorted by rank
+---@field phases table[] name, calls, ms
 ---@field steps integer[] numbers
 ---@field step_ms number average per step
 ---@field kernels integer
@@ -259,7 +270,7 @@ local RANK_FIELDS = { "step_ms", "phase_ms", "kernel_ms", "waiting_ms", "outside
 ---@param events moonshard.TraceEvent[]
 ---@return moonshard.TraceSummary
 function trace_file.summarize(events)
-  local ops, collectives, units, ranks, steps = {}, {}, {}, {}, {}
+  local ops, collectives, units, ranks, phases, steps = {}, {}, {}, {}, {}, {}
   local sum = { kernels = 0, collectives = 0, kernel_ms = 0, steps = {} }
   local step_slices, step_total = 0, 0
   for _, event in ipairs(events) do
@@ -284,6 +295,8 @@ function trace_file.summarize(events)
       sum.collectives = sum.collectives + 1
     elseif ms and event.cat == "phase" then
       rank.phase_ms = rank.phase_ms + ms
+      local phase = entry_of(phases, event.name, { "calls", "ms" })
+      phase.calls, phase.ms = phase.calls + 1, phase.ms + ms
     elseif ms and event.cat == "step" then
       rank.step_ms, step_slices, step_total = rank.step_ms + ms, step_slices + 1, step_total + ms
       if not steps[event.args.step] then
@@ -295,7 +308,7 @@ function trace_file.summarize(events)
   table.sort(sum.steps)
   sum.step_ms = step_slices > 0 and step_total / step_slices or 0
   sum.ops, sum.by_collective = sorted(ops, "ms"), sorted(collectives, "ms")
-  sum.units = sorted(units, "kernel_ms")
+  sum.units, sum.phases = sorted(units, "kernel_ms"), sorted(phases, "ms")
   sum.ranks = {}
   for rank, entry in pairs(ranks) do
     entry.name, entry.rank = nil, rank

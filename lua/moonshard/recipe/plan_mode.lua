@@ -1,55 +1,46 @@
--- Handles the first plan that a recipe compiles under `moonshard plan` or `moonshard explain`: prints it, or a report
--- about it, and ends the recipe.
+-- Takes the first plan that a recipe compiles under a command that runs no steps (`moonshard plan`, `explain` and
+-- `price`), and ends the recipe.
 
 local args = require("moonshard.recipe.args")
 local early_exit = require("moonshard.recipe.early_exit")
-local exit_status = require("moonshard.base.exit_status")
 
 local plan_mode = {
-  ---Returns the text to print for the plan of a trainer's step. Set by the command.
-  ---@type fun(plan: moonshard.Plan, trainer: moonshard.Trainer, batch: table): string
-  render = nil,
-  ---The output file.
-  ---@type file*
-  out = nil,
-  ---Whether the plan was printed.
-  reported = false,
+  ---Takes the plan of a trainer's step, such as to print it. Set by the command.
+  ---@type fun(plan: moonshard.Plan, trainer: moonshard.Trainer, batch: table)
+  take = nil,
+  ---Whether a plan was taken.
+  taken = false,
   ---The error that the last step raised instead of making a plan; the recipe may have caught it.
   ---@type any
   raised = nil,
 }
 
-local function print_plan(trainer, batch)
+local function take_plan(trainer, batch)
   args.check_taken()
-  local text = plan_mode.render(trainer:compile(batch), trainer, batch)
-  if text:sub(-1) ~= "\n" then text = text .. "\n" end
-  local ok, why = plan_mode.out:write(text)
-  ok, why = ok and plan_mode.out:flush(), why
-  if not ok then
-    exit_status.refuse("MS_EIO", "standard output: %s", why or "it cannot be written")
-  end
-  plan_mode.reported = true
+  plan_mode.take(trainer:compile(batch), trainer, batch)
+  plan_mode.taken = true
 end
 
----Prints the plan of a trainer's step and ends the recipe. Does not return; raises if the plan cannot be made.
+---Hands on the plan of a trainer's step and ends the recipe. Does not return; raises if the plan cannot be made.
 ---@param trainer moonshard.Trainer
 ---@param batch table of the step
 function plan_mode.report(trainer, batch)
-  if plan_mode.reported then early_exit.now() end
-  local ok, raised = pcall(print_plan, trainer, batch)
+  if plan_mode.taken then early_exit.now() end
+  local ok, raised = pcall(take_plan, trainer, batch)
   if ok then early_exit.now() end
   plan_mode.raised = raised
   error(raised, 0)
 end
 
----Runs a recipe to its end, or until its plan has been printed.
+---Runs a recipe to its end, or until its plan was taken.
 ---@param recipe function
 ---@param handler fun(raised: any): any passed to xpcall
 ---@return boolean ok false if it raised an error that it did not catch
 ---@return any raised
 function plan_mode.run(recipe, handler)
+  plan_mode.taken, plan_mode.raised = false, nil
   local ok, raised = early_exit.run(recipe, handler)
-  if plan_mode.reported then return true end
+  if plan_mode.taken then return true end
   return ok, raised
 end
 

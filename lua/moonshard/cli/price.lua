@@ -1,0 +1,142 @@
+-- moonshard price: what a step of a recipe takes on a described cluster, for one mesh or a list of them. Compiles the
+-- plans that would run there, for rank 0, and runs nothing.
+
+local clusters = require("moonshard.price.cluster")
+local command_line = require("moonshard.cli.command_line")
+local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
+local output_file = require("moonshard.base.output_file")
+local planned = require("moonshard.cli.planned")
+local price = require("moonshard.price.price")
+local recipe = require("moonshard.cli.recipe")
+local show = require("moonshard.price.show")
+local status = require("moonshard.base.exit_status")
+local trace = require("moonshard.price.trace")
+local world = require("moonshard.distributed.world")
+local refuse = status.refuse
+
+local command = {}
+
+local OPTIONS = {
+  ["-n"] = { name = "ranks", value = "count" },
+  ["--cluster"] = { name = "cluster", value = "text" },
+  ["--mesh-list"] = { name = "mesh_list", value = "text", what = 'meshes separated by commas, like "1x512,64x8"' },
+  ["--trace"] = { name = "trace", value = "text", what = "a file" },
+  ["--constants"] = { name = "constants", value = "flag" },
+  ["--json"] = { name = "json", value = "flag" },
+}
+
+local MESH = "mesh" -- the recipes' setting
+
+local function read_meshes(text)
+  local meshes, seen = {}, {}
+  for mesh in text:gmatch("[^,%s]+") do
+    if not mesh:find("^%-?%d[%dx-]*$") then
+      refuse("MS_EINVAL", "--mesh-list: %s: a mesh is sizes joined by x, like 64x8", mesh)
+    end
+    if not seen[mesh] then meshes[#meshes + 1] = mesh end
+    seen[mesh] = true
+  end
+  if #meshes == 0 then refuse("MS_EINVAL", "--mesh-list names no mesh") end
+  return meshes
+end
+
+local function check_line(line)
+  if not line.cluster then
+    refuse("MS_EINVAL", "moonshard price needs --cluster: a path of a description, or one of %s",
+      table.concat(clusters.names(), ", "))
+  end
+  if not line.mesh_list then return end
+  if line.trace then
+    refuse("MS_EINVAL", "--trace writes the trace of one mesh: give mesh=... instead of --mesh-list")
+  end
+  for _, setting in ipairs(line.settings) do
+    if setting.key == MESH then
+      refuse("MS_EINVAL", "%s=%s and --mesh-list both give the mesh: give one of them", MESH, setting.text)
+    end
+  end
+end
+
+-- Ranks fill the nodes of a cluster, or are on one.
+local function describe_world(ranks, cluster)
+  local per_node = cluster.ranks_per_node
+  if ranks > per_node and not cluster.has_network then
+    refuse("MS_EINVAL", "-n %d: cluster %s is one node of %d ranks: its description has no network", ranks,
+      cluster.name, per_node)
+  end
+  if ranks > per_node and ranks % per_node ~= 0 then
+    refuse("MS_EINVAL", "-n %d: the nodes of cluster %s have %d ranks each: give a multiple of %d", ranks, cluster.name,
+      per_node, per_node)
+  end
+  world.describe(0, ranks, math.min(ranks, per_node))
+end
+
+-- ---- one mesh ---------------------------------------------------------------------------------------------------
+
+local function print_constants(out, cluster, as_json)
+  if not as_json then return planned.print(out, cluster:explain()) end
+  planned.print(out, json.encode({ cluster = cluster.name, about = cluster.about, constants = cluster.constants }))
+end
+
+local function price_one(out, line, cluster, chunk)
+  planned.run(line.recipe, chunk, line.settings, function(compiled, trainer, batch)
+    local priced = price.of(compiled, cluster, trainer, batch)
+    if line.trace then output_file.write("trace", line.trace, trace.of(priced)) end
+    planned.print(out, line.json and json.encode(show.detailed_record(priced)) or show.text(priced))
+  end)
+end
+
+-- ---- many meshes ------------------------------------------------------------------------------------------------
+
+-- A mesh that cannot be planned is a row; a mistake in the recipe's other settings is the same for all meshes.
+local function price_mesh(line, cluster, chunk, mesh)
+  local settings, record = { unpack(line.settings) }, nil
+  settings[#settings + 1] = { key = MESH, text = mesh }
+  local ok, raised = pcall(planned.run, line.recipe, chunk, settings, function(compiled, trainer, batch)
+    record = show.record(price.of(compiled, cluster, trainer, batch))
+    compiled:free()
+  end)
+  if ok then return record end
+  if not errors.is(raised) or raised.status == "MS_EINTERNAL" then error(raised, 0) end
+  return { mesh = mesh, refused = tostring(raised), error = raised }
+end
+
+local function price_many(out, line, cluster, chunk)
+  local records, refused = {}, 0
+  for i, mesh in ipairs(read_meshes(line.mesh_list)) do
+    world.check_interrupt()
+    records[i] = price_mesh(line, cluster, chunk, mesh)
+    if records[i].refused then refused = refused + 1 end
+  end
+  if refused == #records then error(records[1].error, 0) end
+  for _, record in ipairs(records) do record.error = nil end
+  show.sort(records)
+  planned.print(out, line.json and json.encode(records) or show.table(records, cluster))
+end
+
+---@param arguments string[] without "price"
+---@return integer exit status
+function command.main(arguments)
+  local line = command_line.parse("moonshard price", arguments, { recipe = true, optional = true, options = OPTIONS })
+  check_line(line)
+  local cluster = clusters.load(line.cluster)
+  if not line.recipe then
+    if line.constants then
+      print_constants(io.stdout, cluster, line.json)
+      return status.OK
+    end
+    refuse("MS_EINVAL", "moonshard price needs a recipe: moonshard price RECIPE.lua -n RANKS --cluster %s",
+      line.cluster)
+  end
+  if line.constants then refuse("MS_EINVAL", "--constants lists those of the cluster alone: leave out the recipe") end
+  describe_world(line.ranks or 1, cluster)
+  require("moonshard.distributed.device").apply_options({ device = cluster.device })
+  local chunk = recipe.load(line.recipe)
+  local out = recipe.print_to_stderr()
+  planned.intercept_exit()
+  if line.mesh_list then price_many(out, line, cluster, chunk)
+  else price_one(out, line, cluster, chunk) end
+  return status.OK
+end
+
+return command

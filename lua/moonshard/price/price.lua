@@ -1,0 +1,283 @@
+-- The price of a plan on a described cluster: the time of a step, what it waits for, and whether its memory fits.
+--
+-- The engine simulates the plan (ms_plan_price, ms_plan_timeline); this file turns its numbers into those that people
+-- compare: tokens per second, MFU, exposed communication, the critical path, and what limits the step.
+--
+-- MFU counts 6 N + 12 L d s operations per token: N parameters, L layers of width d, sequences of s tokens, full
+-- attention, nothing recomputed (Chowdhery et al. 2022, PaLM, appendix B). A model whose layers and width are unknown
+-- (model.config) counts what the ops of its plan compute instead. HFU counts what kernels compute, with recomputation.
+
+local batch_of = require("moonshard.engine.batch")
+local engine = require("moonshard.base.ffi")
+local plans = require("moonshard.engine.plan")
+local tree = require("moonshard.nn.tree")
+local world = require("moonshard.distributed.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local price = {}
+
+---@class moonshard.PricedPhase
+---@field name string "first", as in plan.PHASES
+---@field runs integer in a step
+---@field seconds number of one run, as the others
+---@field computing number
+---@field waiting table<string, number> by mesh dimension
+---@field issuing number
+
+---@class moonshard.Price
+---@field plan moonshard.Plan
+---@field cluster moonshard.Cluster
+---@field step number seconds of a step
+---@field gaps number seconds between phases and steps
+---@field phases moonshard.PricedPhase[] that run in a step
+---@field computing number seconds of a step in which kernels run
+---@field issuing number in which kernels wait for the thread that issues them
+---@field waiting table<string, number> in which kernels wait for collectives, by mesh dimension
+---@field exposed number sum of `waiting`
+---@field tokens integer of a step of all ranks
+---@field tokens_per_s number of all ranks
+---@field dtype string in which products compute
+---@field mfu number?, 0 to 1; nil if the cluster has no peak for the dtype
+---@field mfu_counts string which operations `mfu` counts
+---@field hfu number?
+---@field flops number that this rank's kernels compute in a step
+---@field bytes number of this rank's arenas
+---@field room number bytes that they may have
+---@field fits boolean
+
+-- ---- operations of the model ------------------------------------------------------------------------------------
+
+-- The element type of the first matrix product of a step.
+local function dtype_of(plan)
+  local work = ffi.new("ms_kernel_work")
+  for instruction = 0, plan:summary().instructions - 1 do
+    local status = C.ms_plan_kernel_work(plan.handle, C.MS_PHASE_FIRST, instruction, work)
+    if status == 0 and work.shape == C.MS_SHAPE_PRODUCT then return ffi.string(C.ms_dtype_name(work.dtype)) end
+  end
+  C.ms_error_clear()
+  return "f32"
+end
+
+-- Operations per token by the usual formula; nil if the model does not say its layers and width.
+local function flops_by_formula(model, batch)
+  local config, tokens = model.config, batch.tokens
+  local known = type(config) == "table" and type(config.layers) == "number" and type(config.dim) == "number"
+  if not known or not tokens or #tokens.shape ~= 2 then return nil end
+  return 6 * tree.count(model) + 12 * config.layers * config.dim * tokens.shape[2]
+end
+
+local function add_utilisation(self, trainer, batch)
+  local ranks = trainer.session.sharding.mesh:size()
+  self.dtype = dtype_of(self.plan)
+  local peak = self.cluster:rank_peak(self.dtype)
+  local per_token = flops_by_formula(trainer.model, batch)
+  self.mfu_counts = per_token and "6 N + 12 L d s per token" or "operations of the plan's forward and backward"
+  local flops = per_token and per_token * self.tokens / ranks
+    or self.plan:summary().flops * trainer.micro_batches
+  self.mfu = peak and flops / self.step / peak
+  self.hfu = peak and self.flops / self.step / peak
+end
+
+-- ---- the step ---------------------------------------------------------------------------------------------------
+
+local function phase_of(plan, number, row)
+  return { name = plans.PHASES[number + 1], runs = row.runs, seconds = row.seconds, computing = row.computing,
+    waiting = plan.mesh:by_dimension(row.waiting), issuing = row.issuing }
+end
+
+local function add_up(self)
+  self.computing, self.issuing, self.exposed, self.waiting = 0, 0, 0, {}
+  for _, phase in ipairs(self.phases) do
+    self.computing = self.computing + phase.runs * phase.computing
+    self.issuing = self.issuing + phase.runs * phase.issuing
+    for dim, seconds in pairs(phase.waiting) do
+      self.waiting[dim] = (self.waiting[dim] or 0) + phase.runs * seconds
+      self.exposed = self.exposed + phase.runs * seconds
+    end
+  end
+end
+
+---Prices the plan of a trainer's step.
+---@param plan moonshard.Plan
+---@param cluster moonshard.Cluster
+---@param trainer moonshard.Trainer
+---@param batch table that the plan was compiled for
+---@return moonshard.Price
+function price.of(plan, cluster, trainer, batch)
+  local row = ffi.new("ms_price")
+  check(C.ms_plan_price(plan.handle, cluster:struct(), trainer.micro_batches, row))
+  local self = { plan = plan, cluster = cluster, step = row.step, gaps = row.gaps, flops = row.flops, bytes = row.bytes,
+    phases = {} }
+  for number = 0, C.MS_PHASES - 1 do
+    if row.phase[number].runs > 0 then table.insert(self.phases, phase_of(plan, number, row.phase[number])) end
+  end
+  add_up(self)
+  local rows = batch.targets or batch[next(batch)]
+  self.tokens = batch_of.numel(rows.shape) * (trainer.session:data_ranks())
+  self.tokens_per_s = self.tokens / self.step
+  self.room = cluster:room()
+  self.fits = self.bytes <= self.room
+  add_utilisation(self, trainer, batch)
+  return self
+end
+
+-- ---- the timeline -----------------------------------------------------------------------------------------------
+
+---The kernels and collectives of a phase in simulated time, in program order.
+---@param plan moonshard.Plan
+---@param cluster moonshard.Cluster
+---@param phase string "first", ...
+---@return ffi.cdata* list ms_price_event [n]
+---@return integer n
+function price.timeline(plan, cluster, phase)
+  local number, n = 0, ffi.new("int[1]")
+  for i, name in ipairs(plans.PHASES) do
+    if name == phase then number = i - 1 end
+  end
+  check(C.ms_plan_timeline(plan.handle, cluster:struct(), number, 0, nil, n))
+  local list = ffi.new("ms_price_event[?]", n[0] + 1)
+  check(C.ms_plan_timeline(plan.handle, cluster:struct(), number, n[0], list, n))
+  return list, n[0]
+end
+
+---@class moonshard.ExposedCollective
+---@field op string "all_gather"
+---@field unit string
+---@field dim string
+---@field calls integer waits in a step
+---@field seconds number of a step
+
+---@class moonshard.PriceDetails
+---@field exposed moonshard.ExposedCollective[] the longest first
+---@field critical { kernels: number, collectives: table<string, number>, rest: number } seconds of a step's critical
+---  path; collectives by mesh dimension; rest: issuing, events, gaps
+---@field ops { name: string, calls: integer, seconds: number, flops: number, bytes: number }[] of a step
+
+local function entry_of(map, key, new)
+  if not map[key] then map[key] = new end
+  return map[key]
+end
+
+local function sorted(map)
+  local list = {}
+  for _, entry in pairs(map) do list[#list + 1] = entry end
+  table.sort(list, function(a, b)
+    if a.seconds ~= b.seconds then return a.seconds > b.seconds end
+    return a.key < b.key
+  end)
+  return list
+end
+
+local function dim_name(self, event)
+  return event.mesh_dim >= 0 and self.plan.mesh:dim_name(event.mesh_dim) or "other"
+end
+
+local function add_wait(self, exposed, event, seconds, runs)
+  local op, unit, dim = ffi.string(event.name), ffi.string(event.scope), dim_name(self, event)
+  local key = op .. " " .. dim .. " " .. unit
+  local entry = entry_of(exposed, key, { key = key, op = op, unit = unit, dim = dim, calls = 0, seconds = 0 })
+  entry.calls, entry.seconds = entry.calls + runs, entry.seconds + runs * seconds
+end
+
+local function add_kernel(ops, event, runs)
+  local name = ffi.string(event.name)
+  local entry = entry_of(ops, name, { key = name, name = name, calls = 0, seconds = 0, flops = 0, bytes = 0 })
+  entry.calls, entry.seconds = entry.calls + runs, entry.seconds + runs * (event["end"] - event.begin)
+  entry.flops, entry.bytes = entry.flops + runs * event.flops, entry.bytes + runs * event.bytes
+end
+
+-- Adds the waits of a phase's kernels for collectives, and the wait for the last one at its end.
+local function add_phase(self, details, phase)
+  local list, n = price.timeline(self.plan, self.cluster, phase.name)
+  local by_instruction, now, last = {}, 0, nil
+  for i = 0, n - 1 do by_instruction[list[i].instruction] = list[i] end
+  for i = 0, n - 1 do
+    local event = list[i]
+    if event.kind == 0 then
+      local cause = by_instruction[event.cause]
+      if cause and cause.kind ~= 0 and event.begin > now then
+        add_wait(self, details.exposed, cause, event.begin - now, phase.runs)
+      end
+      add_kernel(details.ops, event, phase.runs)
+      now = event["end"]
+    end
+    if not last or event["end"] > last["end"] then last = event end
+  end
+  if last and last.kind ~= 0 and phase.seconds > now then
+    add_wait(self, details.exposed, last, phase.seconds - now, phase.runs)
+  end
+  for i = 0, n - 1 do
+    local event, critical = list[i], details.critical
+    local seconds = phase.runs * (event["end"] - event.begin)
+    if event.critical ~= 0 and event.kind == 0 then
+      critical.kernels = critical.kernels + seconds
+    elseif event.critical ~= 0 then
+      local dim = dim_name(self, event)
+      critical.collectives[dim] = (critical.collectives[dim] or 0) + seconds
+    end
+  end
+end
+
+---What a price consists of, from its timelines.
+---@param self moonshard.Price
+---@return moonshard.PriceDetails
+function price.details(self)
+  local details = { exposed = {}, ops = {}, critical = { kernels = 0, collectives = {}, rest = self.step } }
+  for _, phase in ipairs(self.phases) do add_phase(self, details, phase) end
+  local critical = details.critical
+  critical.rest = critical.rest - critical.kernels
+  for _, seconds in pairs(critical.collectives) do critical.rest = critical.rest - seconds end
+  details.exposed, details.ops = sorted(details.exposed), sorted(details.ops)
+  return details
+end
+
+-- ---- what limits it ---------------------------------------------------------------------------------------------
+
+---@class moonshard.PriceLimit
+---@field kind string "memory", "compute", "host" or "communication"
+---@field dim string? of communication: the mesh dimension
+---@field between boolean? of communication: whether its groups cross nodes
+---@field share number? part of the step, 0 to 1
+---@field text string
+
+-- Whether this rank's group along a dimension of the mesh is on several nodes.
+local function crosses_nodes(mesh, dim)
+  local group = mesh:get_group(dim)
+  for i = 2, group.size do
+    if world.node_of(group[i]) ~= world.node_of(group[1]) then return true end
+  end
+  return false
+end
+
+-- Seconds of a step by what they depend on. On a GPU that is the critical path: a kernel may wait for a collective over
+-- one dimension that itself waits for one over another. On the CPU a rank's thread does one thing after another.
+local function parts_of(self, critical)
+  if self.cluster.device == "cpu" then return self.computing, self.issuing + self.gaps, self.waiting end
+  return critical.kernels, critical.rest, critical.collectives
+end
+
+---What limits the step.
+---@param self moonshard.Price
+---@param critical table of moonshard.PriceDetails
+---@return moonshard.PriceLimit
+function price.limit(self, critical)
+  if not self.fits then return { kind = "memory", text = "memory: the plan does not fit" } end
+  local kernels, host, collectives = parts_of(self, critical)
+  local limit, seconds = { kind = "compute", text = "compute: %s depends on kernels" }, kernels
+  if host > seconds then
+    limit, seconds = { kind = "host", text = "the host: %s depends on when it issues kernels and starts phases" }, host
+  end
+  for dim, of_dim in pairs(collectives) do
+    if of_dim > seconds then
+      local between = self.plan.mesh:has(dim) and crosses_nodes(self.plan.mesh, dim)
+      limit, seconds = { kind = "communication", dim = dim, between = between,
+        text = ("communication over %s, %s nodes: %%s depends on it"):format(dim, between and "between" or "inside") },
+        of_dim
+    end
+  end
+  limit.share = seconds / self.step
+  limit.text = limit.text:format(("%.0f %%%% of the step"):format(100 * limit.share)):gsub("%%%%", "%%")
+  return limit
+end
+
+return price
