@@ -23,6 +23,6 @@ return {
     ring_ll128 = { inside = { "619 GB/s", NCCL .. ": 92 % of Simple's" } },
     ring_simple = { inside = { "673 GB/s", "large all-gathers on eight B200, nccl-tests" } },
     tree_simple = { inside = { "619 GB/s", NCCL .. ": 92 % of the ring's" } },
-    nvls = { inside = { "840 GB/s", NCCL .. ": 74 % of the links' rate on Blackwell, as busbw" } },
+    nvls = { inside = { "480 GB/s", NCCL .. ": 74 % of the rate of NVLink 5 on Blackwell" } },
   },
 }

@@ -57,16 +57,20 @@ local function flags(seen, words)
   return sum
 end
 
+-- A rate that may be given as a part of another one.
+local function rate_of(constant, whole)
+  if not constant then return 0 end
+  return constant.kind == "part" and constant.value * whole or constant.value
+end
+
 local function fill_link(to, read, network)
   local row = fields.TREE.rows.links.of
   fill(to, row, read)
   to.algorithm = C[row.rows.algorithm.words[read.algorithm]]
   to.kinds = flags(read.kinds, row.rows.kinds.words)
-  if not network then
-    to.nodes_most = 1
-  elseif read.between.kind == "part" then
-    to.between = read.between.value * network_rate(network)
-  end
+  if not network then to.nodes_most = 1 end
+  to.between = network and rate_of(read.between, network_rate(network)) or 0
+  to.between_rank = network and rate_of(read.between_rank, network.rail.value) or 0
 end
 
 local function fill_links(self, to, read)

@@ -61,9 +61,12 @@ local LINK = group({
   nodes_most = constant("count", "nodes_most", { least = 1, most = 4096, default = 0 }),
   start = time("start"), start_between = time("start_between", { default = 0 }),
   step_inside = time("step_inside"), step_between = time("step_between", { between = true }),
+  hidden = part("hidden", 0, 0.95, { default = 0 }),
   inside = rate("rate", "inside"),
+  inside_pair = rate("rate", "inside_pair", { default = 0 }),
   between = rate("part|rate", "between", { between = true }), -- a part: of the network's rate
-  log_between = part("log_between", 0, 0.5, { default = 0 }),
+  between_rank = rate("part|rate", "between_rank", { default = 0 }), -- a part: of a rail's rate
+  log_between = part("log_between", 0, 10, { default = 0 }),
 })
 
 ---The fields of a description, as a tree.
@@ -215,11 +218,13 @@ function reader:text(path, _, given)
   return given
 end
 
--- Whether a missing field has a value without being given.
-local function may_miss(row, reading)
+-- Whether a group's field can be missing: it has a default, or it is of another device, or between nodes, for a link
+-- that stays inside one.
+local function may_miss(row, group_given, reading)
   if row.optional or row.default then return true end
   if row.only and row.only ~= reading.device_kind then return true end
-  return row.between and not reading.has_network or false
+  local most = group_given.nodes_most
+  return row.between and (not reading.has_network or type(most) == "table" and most[1] == 1) or false
 end
 
 -- Sorted, so that of several mistakes the same one is reported each time.
@@ -240,11 +245,12 @@ function reader:group(path, row, given)
   local result = {}
   for _, key in ipairs(sorted_keys(row.rows)) do
     local field, at, value = row.rows[key], below(path, key), given[key]
-    if value ~= nil and field.only and field.only ~= self.device_kind then
+    local other = field.only == "cpu" and "cuda" or "cpu"
+    if value ~= nil and field.only and self.device_kind == other then
       self:wrong(at, "is a field of devices of the kind %s", field.only)
     elseif value ~= nil then
       result[key] = self[field.type](self, at, field, value)
-    elseif not may_miss(field, self) then
+    elseif not may_miss(field, given, self) then
       refuse("MS_EINVAL", "cluster %s: %s: is missing", self.name, at)
     end
   end

@@ -57,9 +57,14 @@ local function advice(text, number, unit, kind)
   elseif prefix and kind.units[bytes] then
     return ('%q: unknown unit %s: a size is in bytes: did you mean "%g %s"?'):format(text, unit, number, bytes)
   end
+  for _, other in pairs(KINDS) do
+    if other.units[unit] then
+      return ('%q is %s: it must be %s, like "%s"'):format(text, other.what, kind.what, kind.like)
+    end
+  end
   local names = {}
   for name in pairs(kind.units) do names[#names + 1] = name end
-  local close = unit ~= "" and nearest.name(unit, names, 2)
+  local close = nearest.name(unit, names)
   if close and close ~= "" then
     return ('%q: unknown unit %s: did you mean "%g %s"?'):format(text, unit, number, close)
   end

@@ -1,0 +1,191 @@
+-- Descriptions of clusters: the shipped ones, those of users, and mistakes in them.
+
+local cluster = require("moonshard.price.cluster")
+local fixture = require("lua.fixture")
+local has = require("lua.message").has
+local program = require("lua.program")
+local quantity = require("moonshard.price.quantity")
+local scratch = require("lua.scratch")
+
+-- A description of a CPU.
+local WHOLE = [[
+return {
+  ranks_per_node = { 2, "here" },
+  device = {
+    kind = "cpu", cores = { 2, "here" }, memory = { "4 GiB", "here" }, peak = { f32 = { "100 GFLOP/s", "here" } },
+    clock = { "100 %", "here" }, product = { efficiency = { "90 %", "here" }, k_half = { 64, "here" } },
+    attention = { forward = { "40 %", "here" }, backward = { "40 %", "here" }, keys_half = { 64, "here" },
+      causal = { "60 %", "here" } },
+    memory_rate = { "10 GB/s", "here" }, memory_half = { "4 KB", "here" }, kernel_start = { "1 us", "here" },
+    phase_gap = { "5 us", "here" }, step_gap = { "0.1 ms", "here" }, overlap = { "0 %", "here" },
+  },
+  links = { memory = { algorithm = "hosts", start = { "2 us", "here" }, step_inside = { "100 ns", "here" },
+    inside = { "5 GB/s", "here" } } },
+}
+]]
+
+local function written(text, path)
+  path = path or scratch.path() .. ".lua"
+  scratch.write(path, text)
+  return path
+end
+
+-- A description that extends the whole one by a Lua table.
+local function changed(fields)
+  local base = written(WHOLE)
+  return written(("return { extends = %q, %s }"):format(base, fields))
+end
+
+local function refused(fields, ...)
+  local path = changed(fields)
+  local text = fixture.message(cluster.load, path)
+  for _, facts in ipairs({ ... }) do has(text, facts) end
+  return text, path
+end
+
+describe("a description of a cluster", function()
+  teardown(scratch.clear)
+
+  it("E1 has a source for every constant of each shipped description, and loads", function()
+    assert.truthy(#cluster.names() >= 12)
+    for _, name in ipairs(cluster.names()) do
+      local one = cluster.load(name)
+      assert.truthy(one:struct().links >= 1, name)
+      assert.truthy(#one.constants > 20, name)
+      for _, constant in ipairs(one.constants) do assert.truthy(#constant.source > 3, name .. ": " .. constant.path) end
+      has(one:explain(), name)
+    end
+  end)
+
+  it("E1 has each shipped file in its list", function()
+    local listed = {}
+    for _, name in ipairs(cluster.names()) do listed[name] = true end
+    local files = io.popen("ls lua/moonshard/clusters")
+    for file in files:lines() do
+      local name = file:match("^(.*)%.lua$")
+      assert.truthy(name == "init" or listed[name], file)
+    end
+    files:close()
+  end)
+
+  it("E1 reads units to bytes, seconds, operations and parts", function()
+    local cases = {
+      { "989 TFLOP/s", "flops", 989e12 }, { "80 GB", "bytes", 80e9 }, { "80 GiB", "bytes", 80 * 2 ^ 30 },
+      { "3.35 TB/s", "rate", 3.35e12 }, { "400 Gbit/s", "rate", 50e9 }, { "12 us", "time", 12e-6 },
+      { "1.5 ms", "time", 1.5e-3 }, { "90 %", "part", 0.9 }, { 132, "count", 132 }, { "8", "count", 8 },
+      { "1e3 ns", "time", 1e-6 },
+    }
+    for _, case in ipairs(cases) do
+      local value = assert(quantity.read(case[1], case[2]))
+      assert.truthy(math.abs(value - case[3]) <= 1e-12 * case[3], case[1])
+    end
+    for _, wrong in ipairs({ { "80", "bytes" }, { 80, "bytes" }, { "80 GB", "rate" }, { "12 us", "bytes" },
+      { "x GB", "bytes" }, { "1.5", "count" }, { "90", "part" }, { {}, "time" }, { "0x10 GB", "bytes" } }) do
+      assert.is_nil((quantity.read(wrong[1], wrong[2])))
+    end
+  end)
+
+  it("E1 is what the engine gets", function()
+    local one = cluster.load(changed('device = { memory = { "8 GB", "here" } }'))
+    local c = one:struct()
+    assert.equal(8e9, c.memory)
+    assert.equal(2, c.cores)
+    assert.equal(100e9, c.peak[0])
+    assert.equal(0, c.peak[1])
+    assert.equal(1e10, c.memory_rate)
+    assert.equal(5e9, c.link[0].inside)
+    assert.equal(1, c.link[0].nodes_most) -- no network
+    assert.truthy(math.abs(c.link[0].step_inside - 1e-7) < 1e-15)
+    local gpu = cluster.load("h100x8-400g"):struct()
+    local simple = cluster.load("h100x8-3200g"):struct()
+    for i = 0, gpu.links - 1 do
+      if gpu.link[i].nodes_most ~= 1 then assert.truthy(gpu.link[i].between <= 50e9) end
+    end
+    assert.equal(gpu.links, simple.links)
+  end)
+
+  it("E1 divides the network's rate by its oversubscription", function()
+    local function between(factor)
+      local path = written(('return { extends = "h100x8-400g", network = { oversubscription = { %s, "here" } } }')
+        :format(factor))
+      local one = cluster.load(path)
+      for i, name in ipairs(one.link_names) do
+        if name == "ring_simple" then return one:struct().link[i - 1].between end
+      end
+    end
+    assert.truthy(math.abs(between("1") / between("4") - 4) < 1e-9)
+    has(fixture.message(between, "0.5"), "network.oversubscription | at least 1")
+  end)
+
+  it("E1 names a field that is unknown, missing, without a unit or a source, or out of range", function()
+    local cases = {
+      { 'device = { memroy = { "4 GB", "here" } }', "device.memroy | unknown | memory" },
+      { "device = { memory = false }", "device.memory | missing" },
+      { 'device = { memory = "4 GB" }', 'device.memory | no source' },
+      { 'device = { memory = { "4 GB" } }', 'device.memory | no source' },
+      { 'device = { memory = { 4e9, "here" } }', "device.memory | no unit" },
+      { 'device = { memory = { "4 Gb", "here" } }', "device.memory | Gb | 4 GB" },
+      { 'device = { memory_rate = { "10 Gb/s", "here" } }', "device.memory_rate | 10 Gbit/s | 10 GB/s" },
+      { 'device = { memory_rate = { "10 us", "here" } }', "device.memory_rate | 10 us | per second" },
+      { 'device = { peak = { f32 = { "1 TFLOPS", "here" } } }', "device.peak.f32 | TFLOPS | TFLOP/s" },
+      { 'device = { peak = { f33 = { "1 TFLOP/s", "here" } } }', "device.peak.f33 | f32" },
+      { 'device = { clock = { "120 %", "here" } }', "device.clock | 120 % | at most 100 %" },
+      { 'device = { overlap = { "95 %", "here" } }', "device.overlap | 90 %" },
+      { 'device = { issue = { "1 us", "here" } }', "device.issue | cuda" },
+      { 'device = { kind = "gpu" }', "device.kind | cuda" },
+      { "device = 3", "device | table" },
+      { "links = { memory = false }", "links | empty" },
+      { 'links = { memory = { algorithm = "rings" } }', "links.memory.algorithm | ring" },
+      { 'links = { memory = { kinds = { "allgather" } } }', "links.memory.kinds | all_gather" },
+      { 'links = { memory = { kinds = { "all_gather" } } }', "links | none takes" },
+      { "links = { other = false }", "links.other | removes nothing" },
+      { 'ranks_per_node = { 2.5, "here" }', "ranks_per_node | whole" },
+      { 'network = { rails = { 1, "here" } }', "network.rail | missing" },
+      { 'network = { rails = { 1, "here" }, rail = { "1 Gbit/s", "here" } }', "links.memory.between | missing" },
+      { "kernels = { points = {} }", "kernels.source | missing" },
+      { 'kernels = { source = "me", points = { { op = "matmull" } } }', "kernels.points[1].op | matmull" },
+    }
+    for _, case in ipairs(cases) do
+      local text, path = refused(case[1], case[2])
+      if not case[2]:find("missing") and not case[2]:find("none") then has(text, path) end
+    end
+  end)
+
+  it("E1 names the file of a mistake in what it extends", function()
+    local base = written('return { extends = "h100x8", device = { memory = { "80 Gbit", "here" } } }')
+    local path = written(("return { extends = %q }"):format(base))
+    has(fixture.message(cluster.load, path), base .. " | device.memory")
+    local own = scratch.path() .. ".lua"
+    written(("return { extends = %q }"):format(own), own)
+    has(fixture.message(cluster.load, own), "extends itself | " .. own)
+    has(fixture.message(cluster.load, "h100x8-400"), "h100x8-400g")
+    has(fixture.message(cluster.load, own .. "x.lua"), "No such file")
+  end)
+
+  it("E1 is data alone", function()
+    for text, fact in pairs({ ["return os.time()"] = "os", ["while true do end"] = "does not end", ["return 3"] = "table",
+      ["return {"] = "unexpected", ["return { about = function() end }"] = "about | function",
+      ["return setmetatable({}, {})"] = "setmetatable" }) do
+      has(fixture.message(cluster.load, written(text)), fact)
+    end
+  end)
+
+  it("E1 takes measured kernels", function()
+    local path = changed([[kernels = { source = "a stopwatch", points = { { op = "matmul", shape = "product",
+      dtype = "bf16", variant = 2, threads = 1, size = { 1, 8, 16, 32 }, flops = 8192, bytes = 1792, time = "3 us" } } }]])
+    local one = cluster.load(path)
+    local c = one:struct()
+    assert.equal(1, c.points)
+    assert.equal(16, c.point[0].work.size[2])
+    assert.truthy(math.abs(c.point[0].seconds - 3e-6) < 1e-15)
+    has(one:explain(), "1 | stopwatch")
+  end)
+
+  it("E1 is listed with its sources by moonshard price --constants", function()
+    local ended = program.run({ "price", "--cluster", "h100x8-400g", "--constants" })
+    assert.equal(0, ended.status, ended.err)
+    has(ended.out, "device.peak.bf16 | 989 TFLOP/s | datasheet | network.rail | 400 Gbit/s")
+    program.refused(2, { "price", "--cluster", "h100x8-400", "--constants" }, "h100x8-400g")
+    program.refused(2, { "price", "recipes/toy_hsdp.lua" }, "--cluster | h100x8-400g")
+  end)
+end)

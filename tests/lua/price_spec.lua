@@ -1,0 +1,158 @@
+-- moonshard price: the numbers of a plan on a cluster, its trace, and tables of meshes.
+
+local cluster = require("moonshard.price.cluster")
+local decode = require("moonshard.base.json").decode
+local has = require("lua.message").has
+local program = require("lua.program")
+local scratch = require("lua.scratch")
+
+local refused = program.refused
+local LLAMA = { "recipes/llama.lua", "-n", "16", "size=1B", "seq=512", "batch=1" }
+
+local function with(command, arguments, more)
+  local words = { command, unpack(arguments) }
+  for _, word in ipairs(more) do words[#words + 1] = word end
+  return words
+end
+
+local function run(words)
+  local ended = program.run(words)
+  assert.equal(0, ended.status, ended.err)
+  return ended.out
+end
+
+local function priced(more) return decode(run(with("price", LLAMA, { "--json", unpack(more) }))) end
+
+local function planned(more)
+  return decode(run(with("plan", LLAMA, { "--device", "cuda", "--ranks-per-node", "8", "--json", unpack(more) })))
+end
+
+-- The operations of forward and backward, without what fused kernels recompute.
+local function flops_of(plan)
+  for _, phase in ipairs(plan.phases) do
+    if phase.name == "first" then return phase.flops end
+  end
+end
+
+describe("moonshard price", function()
+  teardown(scratch.clear)
+
+  it("E4 prints the memory, the bytes and the operations of the plan", function()
+    for _, mesh in ipairs({ "mesh=2x8", "mesh=1x16" }) do
+      local price, plan = priced({ "--cluster", "h100x8-400g", mesh }), planned({ mesh })
+      local bytes = 0
+      for _, of in pairs(plan.bytes) do bytes = bytes + of end
+      assert.equal(bytes, price.peak_bytes)
+      assert.equal(plan.fingerprint, price.fingerprint)
+      local ops = 0
+      for _, op in ipairs(price.ops) do ops = ops + op.flops end
+      assert.equal(ops, price.flops)
+      assert.truthy(price.flops >= flops_of(plan) and price.flops <= 1.01 * flops_of(plan))
+      local summary = decode(run(with("plan", LLAMA, { "--device", "cuda", "--ranks-per-node", "8", "--summary",
+        "--json", mesh })))
+      assert.same(summary.comm_bytes, price.comm_bytes)
+      assert.equal(16 * 512, price.tokens)
+    end
+  end)
+
+  it("E4 adds up: a step is its kernels, its waits and its gaps", function()
+    local cases = { { "--cluster", "h100x8-25gbe", "mesh=2x8" }, { "--cluster", "h100x8-3200g", "mesh=16x1" } }
+    for _, arguments in ipairs(cases) do
+      local price = priced(arguments)
+      local waiting, exposed, ops = 0, 0, 0
+      for _, ms in pairs(price.waiting_ms) do waiting = waiting + ms end
+      for _, entry in ipairs(price.exposed) do exposed = exposed + entry.ms end
+      for _, op in ipairs(price.ops) do ops = ops + op.ms end
+      assert.truthy(math.abs(waiting - price.exposed_ms) < 1e-6 * price.step_ms)
+      assert.truthy(math.abs(exposed - waiting) < 1e-6 * price.step_ms, exposed .. " of " .. waiting)
+      assert.truthy(math.abs(ops - price.kernels_ms) < 1e-6 * price.step_ms)
+      local sum = price.kernels_ms + waiting + price.issuing_ms + price.gaps_ms
+      assert.truthy(math.abs(sum - price.step_ms) < 1e-6 * price.step_ms, sum .. " of " .. price.step_ms)
+      assert.truthy(price.mfu > 0 and price.mfu < 1 and price.hfu > 0)
+      assert.truthy(math.abs(price.tokens / price.step_ms * 1e3 - price.tokens_per_s) < 1e-6 * price.tokens_per_s)
+    end
+  end)
+
+  it("E4 refuses memory that a device does not have, by the sizes of both", function()
+    local room = cluster.load("a100-40x8"):room()
+    local fits, none = priced({ "--cluster", "a100-40x8", "mesh=1x16" }), scratch.path() .. ".lua"
+    assert.truthy(fits.fits and fits.room_bytes == room)
+    scratch.write(none, [[return { extends = "a100-40x8", device = { memory = { "2 GB", "here" },
+      reserved = { "1 GB", "here" } } }]])
+    local price = priced({ "--cluster", none, "mesh=1x16" })
+    assert.falsy(price.fits)
+    assert.equal(1e9, price.room_bytes)
+    assert.equal("memory", price.limit.kind)
+    has(run(with("price", LLAMA, { "--cluster", none, "mesh=1x16" })), "DOES NOT FIT")
+  end)
+
+  it("E2 writes a trace that moonshard trace accepts, of the plan's kernels and collectives", function()
+    local cases = {
+      { recipe = LLAMA, more = { "--cluster", "h100x8-400g", "mesh=2x8" } },
+      { recipe = { "tests/lua/recipes/trouble.lua", "-n", "2" },
+        more = { "--cluster", "cpu-example", "micro_batches=4" } },
+    }
+    for _, case in ipairs(cases) do
+      local path = scratch.path()
+      local price = decode(run(with("price", case.recipe, { "--json", "--trace", path, unpack(case.more) })))
+      local sum = decode(run({ "trace", path, "--json" }))
+      assert.truthy(math.abs(sum.step_ms - price.step_ms) < 1e-3)
+      assert.truthy(math.abs(sum.kernel_ms - price.kernels_ms) < 1e-3 * sum.kernels)
+      local calls, runs = 0, 0
+      for _, op in ipairs(price.ops) do calls = calls + op.calls end
+      assert.equal(calls, sum.kernels)
+      for _, phase in ipairs(price.phases) do runs = runs + phase.runs end
+      local slices = 0
+      for _, phase in ipairs(sum.phases) do slices = slices + phase.calls end
+      assert.equal(runs, slices)
+      assert.truthy(sum.collectives > 0)
+    end
+  end)
+
+  it("E4 has the names of a real trace of the same recipe", function()
+    local real, predicted = scratch.path(), scratch.path()
+    local settings = { "tests/lua/recipes/trouble.lua", "-n", "2" }
+    run(with("run", settings, { "--trace", real }))
+    run(with("price", settings, { "--cluster", "cpu-example", "--trace", predicted }))
+    local function names(path)
+      local sum, set = decode(run({ "trace", path, "--json" })), {}
+      for _, list in ipairs({ sum.ops, sum.by_collective, sum.units, sum.phases }) do
+        for _, entry in ipairs(list) do set[entry.name] = true end
+      end
+      return set
+    end
+    local of_run = names(real)
+    for name in pairs(names(predicted)) do assert.truthy(of_run[name], name) end
+  end)
+
+  it("E4 sorts a list of meshes by tokens per second, and lists those that are refused", function()
+    local list = decode(run(with("price", LLAMA, { "--cluster", "h100x8-400g", "--json", "--mesh-list",
+      "16x1,2x8,1x16,3x5" })))
+    assert.equal(4, #list)
+    for i = 2, 3 do
+      if list[i - 1].fits == list[i].fits then assert.truthy(list[i - 1].tokens_per_s >= list[i].tokens_per_s) end
+    end
+    assert.equal("3x5", list[4].mesh)
+    has(list[4].refused, "15 ranks | 16")
+    local one = priced({ "--cluster", "h100x8-400g", "mesh=2x8" })
+    for _, record in ipairs(list) do
+      if record.mesh == "2x8" then
+        assert.equal(one.step_ms, record.step_ms)
+        assert.equal(one.fingerprint, record.fingerprint)
+      end
+    end
+    local text = run(with("price", LLAMA, { "--cluster", "h100x8-400g", "--mesh-list", "2x8, 1x16,3x5" }))
+    for _, words in ipairs({ "mesh | tokens/s | MFU", "2x8", "1x16", "refused", "3x5" }) do has(text, words) end
+  end)
+
+  it("E1 refuses what does not fit the cluster", function()
+    local function bad(more, ...) refused(2, with("price", LLAMA, more), ...) end
+    bad({}, "--cluster | h100x8-400g")
+    bad({ "--cluster", "h100x8", "mesh=2x8" }, "h100x8 | 8 ranks | network")
+    bad({ "--cluster", "h100x8-400g", "--mesh-list", "2x8", "mesh=2x8" }, "mesh=2x8 | --mesh-list")
+    bad({ "--cluster", "h100x8-400g", "--mesh-list", "2y8" }, "2y8")
+    bad({ "--cluster", "h100x8-400g", "--mesh-list", "2x8", "--trace", "x" }, "--trace")
+    bad({ "--cluster", "h100x8-400g", "--mesh-list", "3x5,5x3" }, "15 ranks | 16")
+    refused(2, { "price", LLAMA[1], "-n", "12", "--cluster", "h100x8-400g" }, "-n 12 | multiple | 8")
+  end)
+end)
