@@ -140,7 +140,8 @@ describe("a description of a cluster", function()
       { 'links = { memory = { kinds = { "all_gather" } } }', "links | none takes" },
       { "links = { other = false }", "links.other | removes nothing" },
       { 'ranks_per_node = { 2.5, "here" }', "ranks_per_node | whole" },
-      { 'network = { rails = { 1, "here" } }', "network.rail | missing" },
+      { 'network = { rails = { 1, "here" } }, links = { memory = { step_between = { "9 us", "here" }, between = '
+        .. '{ "90 %", "here" } } }', "network.rail | missing" },
       { 'network = { rails = { 1, "here" }, rail = { "1 Gbit/s", "here" } }', "links.memory.between | missing" },
       { "kernels = { points = {} }", "kernels.source | missing" },
       { 'kernels = { source = "me", points = { { op = "matmull" } } }', "kernels.points[1].op | matmull" },
@@ -163,16 +164,18 @@ describe("a description of a cluster", function()
   end)
 
   it("E1 is data alone", function()
-    for text, fact in pairs({ ["return os.time()"] = "os", ["while true do end"] = "does not end", ["return 3"] = "table",
-      ["return {"] = "unexpected", ["return { about = function() end }"] = "about | function",
-      ["return setmetatable({}, {})"] = "setmetatable" }) do
+    for text, fact in pairs({
+      ["return os.time()"] = "os", ["while true do end"] = "end", ["return 3"] = "table", ["return {"] = "unexpected",
+      ["return { about = function() end }"] = "about | function", ["return setmetatable({}, {})"] = "setmetatable",
+    }) do
       has(fixture.message(cluster.load, written(text)), fact)
     end
   end)
 
   it("E1 takes measured kernels", function()
     local path = changed([[kernels = { source = "a stopwatch", points = { { op = "matmul", shape = "product",
-      dtype = "bf16", variant = 2, threads = 1, size = { 1, 8, 16, 32 }, flops = 8192, bytes = 1792, time = "3 us" } } }]])
+      dtype = "bf16", variant = 2, threads = 1, size = { 1, 8, 16, 32 }, flops = 8192, bytes = 1792,
+      time = "3 us" } } }]])
     local one = cluster.load(path)
     local c = one:struct()
     assert.equal(1, c.points)

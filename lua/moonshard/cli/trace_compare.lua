@@ -58,13 +58,14 @@ local function totals(sum, runs)
   end
   return {
     { name = "step", ms = sum.step_ms * runs }, { name = "kernels", ms = kernels },
-    { name = "phases without a kernel", ms = math.max(0, phases - kernels) },
-    { name = "outside of phases", ms = outside },
+    { name = "waiting", ms = math.max(0, phases - kernels) },
+    { name = "outside", ms = outside },
   }
 end
 
 ---@class moonshard.TraceComparison
----@field step moonshard.TraceDifference[] in order: step, kernels, phases without a kernel, outside of phases
+---@field step moonshard.TraceDifference[] in order: step, kernels, waiting (phases without a kernel), outside (of
+---  phases)
 ---@field phases moonshard.TraceDifference[]
 ---@field ops moonshard.TraceDifference[]
 ---@field collectives moonshard.TraceDifference[]
@@ -88,7 +89,7 @@ function trace_compare.of(predicted, real)
   local runs = { runs_of(a), runs_of(b) }
   local function compare(of, key) return differences(of(a), of(b), key or "ms", runs) end
   local step = differences(totals(a, runs[1]), totals(b, runs[2]), "ms", runs)
-  local order = { step = 1, kernels = 2, ["phases without a kernel"] = 3, ["outside of phases"] = 4 }
+  local order = { step = 1, kernels = 2, waiting = 3, outside = 4 }
   table.sort(step, function(x, y) return order[x.name] < order[y.name] end)
   return {
     step = step, runs = runs,

@@ -91,7 +91,7 @@ local function merge(lower, upper, file, path, files)
       result[key] = merge(deeper, value, file, at, files)
     elseif value == false then
       if before == nil then refuse("MS_ENAME", "cluster %s: %s = false removes nothing", file, at) end
-      result[key], files[at] = nil, nil
+      result[key], files[at], files[path] = nil, nil, file
     else
       result[key], files[at] = value, file
     end
