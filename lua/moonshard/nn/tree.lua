@@ -94,13 +94,17 @@ local function is_utf8(name)
   return true
 end
 
+local fit = {} -- names of fields that were found to be usable: layers repeat them
+
 -- Names are used in patterns, files and reports.
 local function join(path, key)
   local name = type(key) == "number" and tostring(key - 1) or key
+  if fit[name] then return path == "" and name or path .. "." .. name end
   if name == "" or name:find("[%.%s%c%z]") or name:find("[\128-\255]") and not is_utf8(name) then
     errors.raise("MS_ENAME", "field %q of %s: names of modules and parameters must be UTF-8 without dots, spaces or "
       .. "control characters, and not empty", name, path == "" and "the model" or path)
   end
+  fit[name] = true
   return path == "" and name or path .. "." .. name
 end
 

@@ -10,7 +10,6 @@
 local batch_of = require("moonshard.engine.batch")
 local engine = require("moonshard.base.ffi")
 local plans = require("moonshard.engine.plan")
-local tree = require("moonshard.nn.tree")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -59,18 +58,19 @@ local function dtype_of(plan)
 end
 
 -- Operations per token by the usual formula; nil if the model does not say its layers and width.
-local function flops_by_formula(model, batch)
-  local config, tokens = model.config, batch.tokens
+local function flops_by_formula(trainer, batch)
+  local config, tokens, parameters = trainer.model.config, batch.tokens, 0
   local known = type(config) == "table" and type(config.layers) == "number" and type(config.dim) == "number"
   if not known or not tokens or #tokens.shape ~= 2 then return nil end
-  return 6 * tree.count(model) + 12 * config.layers * config.dim * tokens.shape[2]
+  for _, param in ipairs(trainer.session.sharding.params) do parameters = parameters + param.numel end
+  return 6 * parameters + 12 * config.layers * config.dim * tokens.shape[2]
 end
 
 local function add_utilisation(self, trainer, batch)
   local ranks = trainer.session.sharding.mesh:size()
   self.dtype = dtype_of(self.plan)
   local peak = self.cluster:rank_peak(self.dtype)
-  local per_token = flops_by_formula(trainer.model, batch)
+  local per_token = flops_by_formula(trainer, batch)
   self.mfu_counts = per_token and "6 N + 12 L d s per token" or "operations of the plan's forward and backward"
   local flops = per_token and per_token * self.tokens / ranks
     or self.plan:summary().flops * trainer.micro_batches
