@@ -172,6 +172,13 @@ describe("a description of a cluster", function()
     end
   end)
 
+  it("E1 is as the guide shows one", function()
+    local guide = scratch.read("recipes/README.md"):match("\n### What a step takes\n.-```lua\n(.-)```")
+    local one, base = cluster.load(written(guide)), cluster.load("h100x8-800g")
+    assert.truthy(math.abs(one:struct().clock - 0.88) < 1e-12)
+    assert.equal(base:struct().links - 1, one:struct().links)
+  end)
+
   it("E1 takes measured kernels", function()
     local path = changed([[kernels = { source = "a stopwatch", points = { { op = "matmul", shape = "product",
       dtype = "bf16", variant = 2, threads = 1, size = { 1, 8, 16, 32 }, flops = 8192, bytes = 1792,

@@ -141,8 +141,9 @@ end
 ---@return string
 function trace_compare.text(comparison, paths, top)
   local calls = { title = "calls", cell = calls_of }
-  local parts = { ("first: %s\nsecond: %s\nmeans of a rank and step: %d in the first, %d in the second\n\n"):format(
-    paths[1], paths[2], comparison.runs[1], comparison.runs[2]) }
+  local parts = { ("first: %s\nsecond: %s\nmeans of a rank and step: of %d in the first, of %d in the second; waiting: "
+    .. "phases without a kernel; outside: of phases\n\n"):format(paths[1], paths[2], comparison.runs[1],
+    comparison.runs[2]) }
   parts[#parts + 1] = rows_of("total", comparison.step, top)
   parts[#parts + 1] = rows_of("phase", comparison.phases, top, calls)
   parts[#parts + 1] = rows_of("op", comparison.ops, top, calls)
