@@ -27,6 +27,15 @@ local function planned(more)
   return decode(run(with("plan", LLAMA, { "--device", "cuda", "--ranks-per-node", "8", "--json", unpack(more) })))
 end
 
+-- A description of hosts with two ranks each and a network.
+local function two_hosts()
+  local path = scratch.path() .. ".lua"
+  scratch.write(path, [[return { extends = "cpu-example",
+    network = { rails = { 1, "here" }, rail = { "1 Gbit/s", "here" } },
+    links = { memory = { step_between = { "50 us", "here" }, between = { "90 %", "here" } } } }]])
+  return path
+end
+
 -- The operations of forward and backward, without what fused kernels recompute.
 local function flops_of(plan)
   for _, phase in ipairs(plan.phases) do
@@ -91,6 +100,8 @@ describe("moonshard price", function()
       { recipe = LLAMA, more = { "--cluster", "h100x8-400g", "mesh=2x8" } },
       { recipe = { "tests/lua/recipes/trouble.lua", "-n", "2" },
         more = { "--cluster", "cpu-example", "micro_batches=4" } },
+      { recipe = { "recipes/hybrid.lua", "-n", "4" },
+        more = { "--cluster", two_hosts(), "mesh=2x2", "accumulate=2", "shard_optimizer=true" } },
     }
     for _, case in ipairs(cases) do
       local path = scratch.path()

@@ -56,12 +56,12 @@ local function collective_fields(event, phase)
 end
 
 -- An arrow from what an instruction waited for to it, if that is on another stream.
-function writer:arrow(from, to, start)
+function writer:arrow(from, to, to_begin, start)
   self.arrows = self.arrows + 1
   local names = { "cat", "order", "name", "waited for", "id", self.process / PROCESS_STEP * 2 ^ 32 + self.arrows }
   local at = from["end"] > from.begin and from["end"] - 1e-9 or from["end"]
   self:add("s", FIRST_STREAM_LANE + from.stream, start + at, names)
-  self:add("f", FIRST_STREAM_LANE + to.stream, start + to.begin, { "bp", "e", unpack(names) })
+  self:add("f", FIRST_STREAM_LANE + to.stream, start + to_begin, { "bp", "e", unpack(names) })
 end
 
 local function by_begin(a, b)
@@ -83,13 +83,17 @@ function writer:phase(name, instructions, start)
     if is_slice(instructions[event.instruction + 1]) then events[#events + 1] = event end
   end
   table.sort(events, by_begin)
+  local busy = {} -- by lane: the end of its latest slice
   for _, event in ipairs(events) do
     local fields = event.kind == 0 and kernel_fields(event, name) or collective_fields(event, name)
     local lane, cause = FIRST_STREAM_LANE + event.stream, by_instruction[event.cause]
+    -- Between hosts a collective can begin while the one before it on its stream is moving.
+    local begin = math.min(math.max(event.begin, busy[lane] or 0), event["end"])
+    busy[lane] = math.max(event["end"], busy[lane] or 0)
     self.streams[lane] = instructions[event.instruction + 1].stream
-    self:slice(lane, start + event.begin, start + event["end"], fields)
+    self:slice(lane, start + begin, start + event["end"], fields)
     if cause and cause.stream ~= event.stream and is_slice(instructions[cause.instruction + 1]) then
-      self:arrow(cause, event, start)
+      self:arrow(cause, event, begin, start)
     end
   end
 end
