@@ -36,6 +36,7 @@ end
 ---@field tokenizer fun(path: string): moonshard.Tokenizer
 ---@field checkpoint moonshard.checkpoint
 ---@field sweep fun(options: moonshard.SweepOptions): moonshard.SweepReport
+---@field scaling fun(options: moonshard.ScalingOptions): moonshard.Scaling
 ---@field find_lr fun(options: moonshard.FindLrOptions): number?
 ---@field tensor fun(given: number|table, options: table?): moonshard.Tensor
 ---@field zeros fun(...): moonshard.Tensor
@@ -90,6 +91,7 @@ local PARTS = {
   tokenizer = { "moonshard.data.tokenizer", "open" },
   checkpoint = { "moonshard.checkpoint" },
   sweep = { "moonshard.sweep", "run" },
+  scaling = { "moonshard.scaling", "run" },
   find_lr = { "moonshard.sweep.find_lr" },
   tensor = { "moonshard.tensor.create", "tensor" },
   zeros = { "moonshard.tensor.create", "zeros" },

@@ -55,7 +55,7 @@ end
 local function check_it_sweeps(path)
   local source = assert(input_file.text(path))
   local rest = source:gsub("require%s*%(?%s*[\"']moonshard[\"']", "")
-  for _, word in ipairs({ "sweep", "find_lr", "require", "dofile", "load" }) do
+  for _, word in ipairs({ "sweep", "scaling", "find_lr", "require", "dofile", "load" }) do
     if rest:find(word, 1, true) then return end
   end
   status.refuse("MS_EINVAL", "%s calls neither ms.sweep nor ms.find_lr; to train by a recipe: moonshard run %s", path,

@@ -93,7 +93,13 @@ function charts.download(name, kind, content, text)
     escape(text))
 end
 
-local function framed(title, about, svg, entries)
+---A drawing with its title, a description, and a link that downloads it as a file.
+---@param title string
+---@param about string description below the title
+---@param svg string
+---@param entries { class: string, name: string }[]? legend of its colours
+---@return string
+function charts.framed(title, about, svg, entries)
   local name = title:lower():gsub("[^%w]+", "-") .. ".svg"
   return ('<figure><figcaption>%s<h2>%s</h2><p>%s</p></figcaption>%s%s</figure>'):format(charts.download(name,
     "image/svg+xml", as_file(svg), "SVG"), escape(title), escape(about), entries and legend(entries) or "", svg)
@@ -105,7 +111,7 @@ end
 ---@param chart moonshard.BarChart
 ---@param entries { class: string, name: string }[]? legend of its colours
 ---@return string
-function charts.figure(title, about, chart, entries) return framed(title, about, bars.svg(chart), entries) end
+function charts.figure(title, about, chart, entries) return charts.framed(title, about, bars.svg(chart), entries) end
 local figure, grouped, label_of = charts.figure, charts.group_rows, charts.label_of
 
 -- ---- the charts -------------------------------------------------------------------------------------------------
@@ -153,7 +159,7 @@ local function loss_curve(self)
   chart.x_log = list[#list].rate >= 10 * list[1].rate
   local rate, text = minimum.advise(list)
   chart.mark = { x = rate, text = ("%s=%s"):format(key, grid.text(rate)) }
-  return framed(chart.title, text .. ".", points.svg(chart))
+  return charts.framed(chart.title, text .. ".", points.svg(chart))
 end
 
 local function has_curve(self)
@@ -197,7 +203,7 @@ local function speed_against_memory(self)
       best, point.text = point.y, point.key
     end
   end
-  return framed(chart.title, "Tokens per second over MiB per rank. No other point is better than a named one in both.",
+  return charts.framed(chart.title, "Tokens per second over MiB per rank. No other point is better than a named one in both.",
     points.svg(chart))
 end
 

@@ -68,7 +68,11 @@ local function read_memory_limit(given)
     .. "bytes, not %s", options.describe(given))
 end
 
-local function find_recipe(path)
+---The recipe of a sweep, and its source.
+---@param path string relative to the sweep's file or to the working directory
+---@return string path
+---@return string source
+function sweep.find_recipe(path)
   local folder = sweep.mode.file:match("^(.*/)[^/]*$") or ""
   local tried = path:sub(1, 1) == "/" and { path } or folder == "" and { path }
     or { folder .. path, path }
@@ -161,7 +165,7 @@ local function read_job(given)
   if #points == 0 then errors.invalid("ms.sweep: where leaves out every point") end
   check_conflicts(o, points)
   if o.timeout and o.timeout <= 0 then errors.invalid("ms.sweep: timeout must be above 0 seconds") end
-  o.recipe, o.source = find_recipe(o.recipe)
+  o.recipe, o.source = sweep.find_recipe(o.recipe)
   o.warmup, o.memory_limit = read_warmup(o), read_memory_limit(o.memory_limit)
   o.out = (o.out or "build/sweep/" .. name_of_file()):gsub("/+$", "")
   o.title = o.title or name_of_file()

@@ -21,6 +21,10 @@ svg .limit-text { fill: var(--warn); }
 svg .range line { stroke: var(--ink); stroke-width: 1.5; }
 svg .curve { stroke: var(--c1); stroke-width: 2; }
 svg .faint { opacity: 0.45; }
+svg .line { stroke-width: 2; }
+svg .error { stroke-width: 1.5; opacity: 0.6; }
+.s1 { stroke: var(--c1); } .s2 { stroke: var(--c2); } .s3 { stroke: var(--c3); } .s4 { stroke: var(--c4); }
+.s5 { stroke: var(--c5); } .s6 { stroke: var(--c6); } .s7 { stroke: var(--c7); }
 .c1, .d1 { fill: var(--c1); background: var(--c1); }
 .c2, .d4 { fill: var(--c2); background: var(--c2); }
 .c3 { fill: var(--c3); background: var(--c3); }

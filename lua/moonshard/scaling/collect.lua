@@ -1,0 +1,96 @@
+-- Prices a recipe on many numbers of nodes: compiles each mesh's plan for rank 0 of a described world, in this process.
+
+local closed_forms = require("moonshard.price.closed_forms")
+local errors = require("moonshard.base.error")
+local planned = require("moonshard.cli.planned")
+local price = require("moonshard.price.price")
+local shapes = require("moonshard.scaling.shapes")
+local world = require("moonshard.distributed.world")
+
+local collect = {}
+
+---@class moonshard.ScalingRecord
+---@field shape string
+---@field nodes integer
+---@field ranks integer
+---@field mesh string
+---@field settings table<string, any> that vary, other than the mesh
+---@field refused string? why there is no plan; then the fields below are nil
+---@field step number seconds
+---@field tokens_per_s number of all ranks
+---@field per_rank number tokens/s
+---@field mfu number?
+---@field bytes number of a rank
+---@field room number bytes that it may have
+---@field fits boolean
+---@field waiting table<string, number> seconds of a step, by mesh dimension
+---@field computing number seconds
+---@field guide number? seconds of communication by the closed form; nil with a tensor dimension
+
+-- Bytes/s of one rank: those of the link that gathers fastest.
+local function links_of(cluster)
+  local struct = cluster:struct()
+  local links = { inside = 0, between = 0, ranks_per_node = cluster.ranks_per_node }
+  for i = 0, struct.links - 1 do
+    links.inside = math.max(links.inside, struct.link[i].inside)
+    links.between = math.max(links.between, struct.link[i].between / cluster.ranks_per_node)
+  end
+  return links
+end
+
+local function guide_of(compiled, cluster, mesh)
+  if mesh.ndim ~= 2 then return nil end
+  local bytes = compiled:summary().comm_bytes
+  return closed_forms.seconds(bytes[mesh:dim_name(1)], bytes[mesh:dim_name(0)], mesh:size(1), mesh:size(0),
+    links_of(cluster))
+end
+
+local function take(record, cluster)
+  return function(compiled, trainer, batch)
+    local priced = price.of(compiled, cluster, trainer, batch)
+    record.step, record.tokens_per_s, record.per_rank = priced.step, priced.tokens_per_s,
+      priced.tokens_per_s / record.ranks
+    record.mfu, record.bytes, record.room, record.fits = priced.mfu, priced.bytes, priced.room, priced.fits
+    record.waiting, record.computing = priced.waiting, priced.computing
+    record.guide = guide_of(compiled, cluster, trainer.session.sharding.mesh)
+    compiled:free()
+  end
+end
+
+-- Ranks that divide layers share samples: a data rank of `tensor` ranks takes that many times the batch, so that every
+-- shape has the same tokens per rank.
+local function settings_of(fixed, varied, mesh, tensor)
+  local values, list = { mesh = mesh }, {}
+  for _, settings in ipairs({ fixed, varied }) do
+    for key, value in pairs(settings) do values[key] = value end
+  end
+  if tensor > 1 and type(values.batch) == "number" then values.batch = values.batch * tensor end
+  for key, value in pairs(values) do list[#list + 1] = { key = key, text = tostring(value) } end
+  table.sort(list, function(a, b) return a.key < b.key end)
+  return list
+end
+
+---Prices one point; nil where the shape has no mesh on these nodes.
+---@param job { path: string, chunk: function, cluster: moonshard.Cluster, settings: table }
+---@param shape moonshard.ScalingShape
+---@param nodes integer
+---@param varied table<string, any> settings in addition to those of the job
+---@return moonshard.ScalingRecord?
+function collect.point(job, shape, nodes, varied)
+  local cluster = job.cluster
+  local mesh = shapes.mesh(shape, nodes, cluster.ranks_per_node)
+  if not mesh then return nil end
+  local record = { shape = shape.name, nodes = nodes, ranks = nodes * cluster.ranks_per_node, mesh = mesh,
+    settings = varied }
+  world.check_interrupt()
+  world.describe(0, record.ranks, cluster.ranks_per_node)
+  local ok, raised = pcall(planned.run, job.path, job.chunk, settings_of(job.settings, varied, mesh, shape.tensor),
+    take(record, cluster))
+  if not ok then
+    if not errors.is(raised) or raised.status == "MS_EINTERNAL" then error(raised, 0) end
+    record.refused = tostring(raised)
+  end
+  return record
+end
+
+return collect

@@ -1,0 +1,121 @@
+-- ms.scaling: prices one recipe from few nodes to many, in several shapes of mesh, and reports which shape wins where,
+-- as text, JSON and a page with charts. Works under `moonshard sweep FILE`; nothing runs but the compiler.
+
+local cluster = require("moonshard.price.cluster")
+local collect = require("moonshard.scaling.collect")
+local device = require("moonshard.distributed.device")
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local output_file = require("moonshard.base.output_file")
+local recipe = require("moonshard.cli.recipe")
+local report = require("moonshard.scaling.report")
+local shapes = require("moonshard.scaling.shapes")
+local sweep = require("moonshard.sweep")
+
+local scaling = {}
+
+---@class moonshard.ScalingOptions
+---@field recipe string path, relative to the sweep's file or to the working directory; it takes the mesh as setting
+---@field cluster string a description's name or path
+---@field nodes integer[] ascending
+---@field shapes string[]? default: fsdp, hsdp, hsdp:2
+---@field settings table<string, any>? of every point; a number `batch` is multiplied by a shape's tensor ranks, which
+---  share samples: all shapes have the same tokens per rank
+---@field models table<string, any[]>? one setting and its values: rows of the heat map
+---@field tradeoffs table<string, any[]>? settings and their values: memory against time, on the most nodes
+---@field out string? folder; default build/scaling
+---@field title string?
+
+local SPECS = {
+  recipe = { "string", required = true }, cluster = { "string", required = true }, nodes = { "table", required = true },
+  shapes = { "table", default = { "fsdp", "hsdp", "hsdp:2" } }, settings = { "table", default = {} },
+  models = { "table" }, tradeoffs = { "table" }, out = { "string", default = "build/scaling" }, title = { "string" },
+}
+
+local function check_nodes(nodes)
+  local before = 0
+  for _, n in ipairs(nodes) do
+    if type(n) ~= "number" or n % 1 ~= 0 or n <= before then
+      errors.invalid("ms.scaling: nodes must be ascending integers from 1, and one is %s", options.describe(n))
+    end
+    before = n
+  end
+  if before == 0 then errors.invalid("ms.scaling: nodes names no number of nodes") end
+end
+
+-- Every combination of the values of some settings.
+local function combinations(over)
+  local keys, list = {}, { {} }
+  for key in pairs(over) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for _, key in ipairs(keys) do
+    local longer = {}
+    for _, one in ipairs(list) do
+      for _, value in ipairs(over[key]) do
+        local copy = { [key] = value }
+        for k, v in pairs(one) do copy[k] = v end
+        longer[#longer + 1] = copy
+      end
+    end
+    list = longer
+  end
+  return list
+end
+
+local function points(job, list, nodes, varied)
+  local records = {}
+  for _, shape in ipairs(job.shapes) do
+    for _, n in ipairs(nodes) do
+      for _, settings in ipairs(varied) do records[#records + 1] = collect.point(job, shape, n, settings) end
+    end
+  end
+  for _, record in ipairs(records) do list[#list + 1] = record end
+  return list
+end
+
+local function heat_of(job, models, nodes)
+  local setting, values = next(models)
+  if not setting or next(models, setting) then
+    errors.invalid("ms.scaling: models must be one setting and its values, like { size = { \"1B\", \"8B\" } }")
+  end
+  return { setting = setting, values = values, records = points(job, {}, nodes, combinations(models)) }
+end
+
+local function job_of(o)
+  local path, chunk = sweep.find_recipe(o.recipe), nil
+  chunk = recipe.load(path)
+  local job = { path = path, chunk = chunk, cluster = cluster.load(o.cluster), settings = o.settings, shapes = {} }
+  for i, text in ipairs(o.shapes) do job.shapes[i] = shapes.read(text) end
+  if not job.cluster.has_network and o.nodes[#o.nodes] > 1 then
+    errors.invalid("ms.scaling: cluster %s has no network between nodes: describe one, or give nodes = { 1 }",
+      job.cluster.name)
+  end
+  device.apply_options({ device = job.cluster.device })
+  return job
+end
+
+---@param o moonshard.ScalingOptions
+---@return moonshard.Scaling
+function scaling.run(o)
+  o = options.parse("ms.scaling", o, SPECS)
+  if not sweep.mode.file then errors.invalid("ms.scaling works under `moonshard sweep FILE.lua`") end
+  check_nodes(o.nodes)
+  local job = job_of(o)
+  local self = { title = o.title or ("scaling of " .. o.recipe), cluster = job.cluster, settings = o.settings,
+    shapes = o.shapes, nodes = o.nodes }
+  self.curve = points(job, {}, o.nodes, { {} })
+  if not report.find(self.curve, { refused = nil }) then
+    errors.invalid("ms.scaling: no point has a plan: %s", self.curve[1] and self.curve[1].refused
+      or "no shape has a mesh on these nodes")
+  end
+  self.models = o.models and heat_of(job, o.models, o.nodes)
+  self.tradeoffs = o.tradeoffs and { records = points(job, {}, { o.nodes[#o.nodes] }, combinations(o.tradeoffs)) }
+  sweep.ran = sweep.ran + 1
+  output_file.write("page", o.out .. "/index.html", require("moonshard.scaling.page").of(self))
+  output_file.write("results", o.out .. "/results.json", require("moonshard.base.json").encode(
+    { curve = self.curve, models = self.models, tradeoffs = self.tradeoffs }) .. "\n")
+  output_file.print(report.text(self), ("\n%s/index.html has the charts\n"):format(o.out))
+  return self
+end
+
+return scaling

@@ -1,0 +1,201 @@
+-- A scaling study as a self-contained page: the curve of every shape, a heat map of models and nodes, memory against
+-- time, and a table of all points.
+
+local bars = require("moonshard.sweep.bars")
+local charts = require("moonshard.sweep.charts")
+local heat = require("moonshard.sweep.heat")
+local html = require("moonshard.sweep.html")
+local lines = require("moonshard.sweep.lines")
+local points = require("moonshard.sweep.points")
+local progress = require("moonshard.base.progress")
+local report = require("moonshard.scaling.report")
+
+local page = {}
+
+local escape = bars.escape
+local COLOURS = 7
+
+local function percent(fraction) return fraction and ("%.1f %%"):format(100 * fraction) or "no MFU" end
+
+local function title_of(record)
+  return ("%s, mesh %s, %d nodes: %s per rank, step %.1f ms, %s, %s of %s%s"):format(record.shape, record.mesh,
+    record.nodes, progress.rate(record.per_rank), 1e3 * record.step, percent(record.mfu), progress.size(record.bytes),
+    progress.size(record.room), record.fits and "" or " (does not fit)")
+end
+
+-- ---- the curve --------------------------------------------------------------------------------------------------
+
+local function curve_points(self, shape)
+  local list, error = {}, self.cluster.accuracy
+  for _, record in ipairs(self.curve) do
+    if record.shape == shape and not record.refused then
+      list[#list + 1] = { x = record.nodes, y = record.per_rank, title = title_of(record), faint = not record.fits,
+        low = error and record.per_rank * (1 - error), high = error and record.per_rank * (1 + error) }
+    end
+  end
+  return list
+end
+
+local function curve(self)
+  local curves, entries = {}, {}
+  for i, shape in ipairs(self.shapes) do
+    local list, colour = curve_points(self, shape), (i - 1) % COLOURS + 1
+    if #list > 0 then
+      curves[#curves + 1] = { class = "s" .. colour, points = list }
+      entries[#entries + 1] = { class = "c" .. colour, name = shape }
+    end
+  end
+  local about = "Tokens per second and rank, by number of nodes; a flat curve is perfect scaling. Faint points need more "
+    .. "memory than a rank has."
+  if self.cluster.accuracy then
+    about = about .. (" Bars: ±%.0f %%, within which nine of ten measurements that were held out lie."):format(
+      100 * self.cluster.accuracy)
+  end
+  local title = "Scaling"
+  return charts.framed(title, about, lines.svg({ title = title, curves = curves,
+    x_text = function(x) return ("%d"):format(x) end }), entries)
+end
+
+-- ---- the heat map -----------------------------------------------------------------------------------------------
+
+local function cell_of(records)
+  local best = report.fastest(records)
+  if best then
+    return { value = best.mfu or 0, title = title_of(best),
+      lines = { percent(best.mfu), best.shape, progress.size(best.bytes) } }
+  end
+  local least
+  for _, record in ipairs(records) do
+    if record.bytes and (not least or record.bytes < least.bytes) then least = record end
+  end
+  return { lines = least and { "too large", least.shape, progress.size(least.bytes) } or { "none" }, faint = true,
+    title = least and title_of(least) or "no shape has a plan" }
+end
+
+local function heat_map(self)
+  if not self.models then return "" end
+  local setting, columns, rows = self.models.setting, {}, {}
+  for i, nodes in ipairs(self.nodes) do columns[i] = nodes == 1 and "1 node" or nodes .. " nodes" end
+  for i, value in ipairs(self.models.values) do
+    rows[i] = { label = tostring(value), cells = {} }
+    for k, nodes in ipairs(self.nodes) do
+      local here = {}
+      for _, record in ipairs(report.on_nodes(self.models.records, nodes)) do
+        if record.settings[setting] == value then here[#here + 1] = record end
+      end
+      rows[i].cells[k] = cell_of(here)
+    end
+  end
+  local title = setting .. " by number of nodes"
+  return charts.framed(title, "The fastest shape that fits: its MFU, and the memory of a rank.", heat.svg({
+    title = title, columns = columns, rows = rows }))
+end
+
+-- ---- memory against time ----------------------------------------------------------------------------------------
+
+local function settings_text(record)
+  local parts = {}
+  for key, value in pairs(record.settings) do parts[#parts + 1] = ("%s=%s"):format(key, tostring(value)) end
+  table.sort(parts)
+  return table.concat(parts, " ")
+end
+
+-- Those that no other beats in both memory and speed, by memory.
+local function best_of(records)
+  local list, fastest = {}, 0
+  table.sort(records, function(a, b)
+    if a.bytes ~= b.bytes then return a.bytes < b.bytes end
+    return a.per_rank > b.per_rank
+  end)
+  for _, record in ipairs(records) do
+    if record.per_rank > fastest then list[#list + 1] = record end
+    fastest = math.max(fastest, record.per_rank)
+  end
+  return list
+end
+
+local function tradeoffs(self)
+  if not self.tradeoffs then return "" end
+  local known, list, gib = {}, {}, 2 ^ 30
+  for _, record in ipairs(self.tradeoffs.records) do
+    if not record.refused then known[#known + 1] = record end
+  end
+  if #known == 0 then return "" end
+  for i, record in ipairs(best_of(known)) do
+    list[i] = { x = record.bytes / gib, y = record.per_rank, title = title_of(record) .. " " .. settings_text(record),
+      text = record.shape .. " " .. settings_text(record) }
+  end
+  local title = ("Memory against speed on %d nodes"):format(self.nodes[#self.nodes])
+  return charts.framed(title, ("GiB of a rank, and tokens per second and rank, of the settings that no other of %d "
+    .. "beats in both."):format(#known), points.svg({ title = title, points = list, joined = true,
+    mark = { x = known[1].room / gib, text = "the rank's memory" } }))
+end
+
+-- ---- the table --------------------------------------------------------------------------------------------------
+
+local HEADS = { "shape", "mesh", "settings" }
+local NUMBERS = { "nodes", "ranks", "tokens/s per rank", "step ms", "exposed ms", "MFU", "peak", "by bytes alone, ms" }
+
+local function row_of(record)
+  local cells, exposed = {}, 0
+  for _, text in ipairs({ record.shape, record.mesh, settings_text(record) }) do
+    cells[#cells + 1] = "<td>" .. escape(text) .. "</td>"
+  end
+  for _, seconds in pairs(record.waiting or {}) do exposed = exposed + seconds end
+  local function number(value, text)
+    cells[#cells + 1] = value and ('<td class="n" data-v="%.17g">%s</td>'):format(value, escape(text))
+      or '<td class="n"></td>'
+  end
+  number(record.nodes, tostring(record.nodes))
+  number(record.ranks, tostring(record.ranks))
+  number(record.per_rank, ("%.0f"):format(record.per_rank or 0))
+  number(record.step, ("%.2f"):format(1e3 * (record.step or 0)))
+  number(record.step and exposed, ("%.2f"):format(1e3 * exposed))
+  number(record.mfu, percent(record.mfu))
+  number(record.bytes, progress.size(record.bytes or 0))
+  number(record.guide, ("%.2f"):format(1e3 * (record.guide or 0)))
+  local state = record.refused and "failed" or record.fits and "ok" or "skipped"
+  return ('<tr class="%s">%s</tr>'):format(state, table.concat(cells))
+end
+
+local function all_points(self)
+  local heads, rows = {}, {}
+  for _, head in ipairs(HEADS) do heads[#heads + 1] = "<th>" .. head .. "</th>" end
+  for _, head in ipairs(NUMBERS) do heads[#heads + 1] = '<th class="n">' .. head .. "</th>" end
+  for _, list in ipairs({ self.curve, self.models and self.models.records or {},
+    self.tradeoffs and self.tradeoffs.records or {} }) do
+    for _, record in ipairs(list) do rows[#rows + 1] = row_of(record) end
+  end
+  return ('<section><h2>All points</h2><div class="scroll"><table data-settings="%d"><thead><tr>%s</tr></thead>'
+    .. "<tbody>\n%s</tbody></table></div></section>"):format(#HEADS, table.concat(heads), table.concat(rows, "\n"))
+end
+
+local function about(self)
+  local settings = {}
+  for key, value in pairs(self.settings) do settings[#settings + 1] = key .. "=" .. tostring(value) end
+  table.sort(settings)
+  return ('<p class="about">%s on %s: %s. Priced by simulating the plan of every mesh; nothing ran.</p>'):format(
+    escape(table.concat(settings, " ")), escape(self.cluster.name), escape(self.cluster.about or ""))
+end
+
+local function verdict(self)
+  local items = {}
+  for _, crossover in ipairs(report.crossovers(self)) do
+    items[#items + 1] = ("<li>from %d nodes on, %s is faster than %s</li>"):format(crossover.nodes,
+      escape(crossover.to), escape(crossover.from))
+  end
+  local best = report.fastest(report.on_nodes(self.curve, self.nodes[#self.nodes]))
+  local tiles = best and "<dl>" .. html.tile("fastest on " .. best.nodes .. " nodes", best.shape, "mesh=" .. best.mesh)
+    .. html.tile("per rank", progress.rate(best.per_rank), percent(best.mfu) .. " MFU")
+    .. html.tile("memory", progress.size(best.bytes), "of " .. progress.size(best.room)) .. "</dl>" or ""
+  return tiles .. (#items > 0 and "<ul>" .. table.concat(items) .. "</ul>" or "")
+end
+
+---@param self moonshard.Scaling
+---@return string
+function page.of(self)
+  return html.document(self.title, table.concat({ about(self), verdict(self), curve(self), heat_map(self),
+    tradeoffs(self), all_points(self) }, "\n"))
+end
+
+return page

@@ -1,0 +1,156 @@
+-- A scaling study as text: a table of numbers of nodes and shapes, which shape wins where, and what the closed forms of
+-- guides say about it.
+
+local progress = require("moonshard.base.progress")
+local text_columns = require("moonshard.base.text_columns")
+
+local report = {}
+
+---@class moonshard.Scaling
+---@field title string
+---@field cluster moonshard.Cluster
+---@field settings table<string, any>
+---@field shapes string[]
+---@field nodes integer[]
+---@field curve moonshard.ScalingRecord[] every shape on every number of nodes
+---@field models { setting: string, values: any[], records: moonshard.ScalingRecord[] }? of the heat map
+---@field tradeoffs { records: moonshard.ScalingRecord[] }? at the most nodes
+
+---The record of a list with these fields, or nil.
+---@param records moonshard.ScalingRecord[]
+---@param wanted table<string, any>
+---@return moonshard.ScalingRecord?
+function report.find(records, wanted)
+  for _, record in ipairs(records) do
+    local same = true
+    for key, value in pairs(wanted) do same = same and record[key] == value end
+    if same then return record end
+  end
+end
+
+---The fastest record that fits, or nil.
+---@param records moonshard.ScalingRecord[]
+---@return moonshard.ScalingRecord?
+function report.fastest(records)
+  local best
+  for _, record in ipairs(records) do
+    if record.fits and (not best or record.per_rank > best.per_rank) then best = record end
+  end
+  return best
+end
+
+---The records of one number of nodes.
+---@param records moonshard.ScalingRecord[]
+---@param nodes integer
+---@return moonshard.ScalingRecord[]
+function report.on_nodes(records, nodes)
+  local list = {}
+  for _, record in ipairs(records) do
+    if record.nodes == nodes then list[#list + 1] = record end
+  end
+  return list
+end
+
+-- "412" tokens/s a rank, in brackets where the memory does not suffice, with a star for the fastest that fits.
+local function cell(record, best)
+  if not record then return "" end
+  if record.refused then return "refused" end
+  local text = ("%.0f"):format(record.per_rank)
+  if not record.fits then return "(" .. text .. ")" end
+  return record == best and text .. " *" or text .. "  "
+end
+
+local function curve_rows(self)
+  local rows = { { "nodes", "ranks" } }
+  for _, shape in ipairs(self.shapes) do table.insert(rows[1], shape .. "  ") end
+  for _, nodes in ipairs(self.nodes) do
+    local best = report.fastest(report.on_nodes(self.curve, nodes))
+    local row = { tostring(nodes), tostring(nodes * self.cluster.ranks_per_node) }
+    for i, shape in ipairs(self.shapes) do
+      row[i + 2] = cell(report.find(self.curve, { nodes = nodes, shape = shape }), best)
+    end
+    rows[#rows + 1] = row
+  end
+  return rows
+end
+
+---@class moonshard.Crossover
+---@field nodes integer the first number of nodes on which `to` is faster
+---@field from string
+---@field to string
+
+---Where the fastest shape changes from one number of nodes to the next.
+---@param self moonshard.Scaling
+---@return moonshard.Crossover[]
+function report.crossovers(self)
+  local list, before = {}, nil
+  for _, nodes in ipairs(self.nodes) do
+    local best = report.fastest(report.on_nodes(self.curve, nodes))
+    if best and before and best.shape ~= before then
+      list[#list + 1] = { nodes = nodes, from = before, to = best.shape }
+    end
+    before = best and best.shape or before
+  end
+  return list
+end
+
+-- The mesh that the closed forms prefer: the least communication among the shapes that they know.
+local function guides_choice(records)
+  local best
+  for _, record in ipairs(records) do
+    if record.guide and record.fits and (not best or record.guide < best.guide) then best = record end
+  end
+  return best
+end
+
+local function guide_rows(self)
+  local rows = { { "nodes", "fastest", "mesh", "step ms", "exposed ms", "by bytes alone", "ms" } }
+  for _, nodes in ipairs(self.nodes) do
+    local records = report.on_nodes(self.curve, nodes)
+    local best, guide = report.fastest(records), guides_choice(records)
+    local exposed = 0
+    for _, seconds in pairs(best and best.waiting or {}) do exposed = exposed + seconds end
+    rows[#rows + 1] = best and { tostring(nodes), best.shape, best.mesh, ("%.1f"):format(1e3 * best.step),
+      ("%.1f"):format(1e3 * exposed), guide and guide.shape or "", guide and ("%.1f"):format(1e3 * guide.guide) or "" }
+      or { tostring(nodes), "none fits" }
+  end
+  return rows
+end
+
+local function answer(self)
+  local lines, last = {}, self.nodes[#self.nodes]
+  for _, crossover in ipairs(report.crossovers(self)) do
+    lines[#lines + 1] = ("  from %d nodes on, %s is faster than %s"):format(crossover.nodes, crossover.to,
+      crossover.from)
+  end
+  local best = report.fastest(report.on_nodes(self.curve, last))
+  lines[#lines + 1] = best and ("  on %d nodes: %s, mesh=%s, %s per rank, %s of %s"):format(last, best.shape, best.mesh,
+    progress.rate(best.per_rank), progress.size(best.bytes), progress.size(best.room))
+    or ("  on %d nodes no shape fits into the memory"):format(last)
+  return table.concat(lines, "\n") .. "\n"
+end
+
+local function refusals(self)
+  local lines, seen = {}, {}
+  for _, record in ipairs(self.curve) do
+    if record.refused and not seen[record.refused] then
+      lines[#lines + 1] = ("  refused: %s on %d nodes: %s"):format(record.shape, record.nodes, record.refused)
+      seen[record.refused] = true
+    end
+  end
+  return #lines > 0 and table.concat(lines, "\n") .. "\n" or ""
+end
+
+---@param self moonshard.Scaling
+---@return string
+function report.text(self)
+  return table.concat({
+    ("%s\n\ntokens/s per rank on %s; *: the fastest that fits, (): needs more memory than a rank has\n"):format(
+      self.title, self.cluster.name),
+    text_columns.of(curve_rows(self), 0), "\n", answer(self), refusals(self), "\n",
+    "the fastest, and what bytes over bandwidth alone would choose (no latency, no overlap)\n",
+    text_columns.of(guide_rows(self), 0),
+  })
+end
+
+return report

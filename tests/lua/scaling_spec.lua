@@ -1,0 +1,87 @@
+-- ms.scaling: prices of one recipe on few nodes and many, which shape wins where, and the closed forms beside them.
+
+local closed_forms = require("moonshard.price.closed_forms")
+local has = require("lua.message").has
+local json = require("moonshard.base.json")
+local program = require("lua.program")
+local scratch = require("lua.scratch")
+local shapes = require("moonshard.scaling.shapes")
+
+describe("closed forms", function()
+  -- 7e9 parameters gathered twice in bf16 and reduced in f32, on 2 nodes of 8: 100 GB/s inside, 5 GB/s between.
+  local links = { inside = 100e9, between = 5e9, ranks_per_node = 8 }
+  local function case(shards, replicas)
+    return { parameters = 7e9, shards = shards, replicas = replicas, gathers = 2, gather_bytes = 2, reduce_bytes = 4 }
+  end
+
+  it("E5 FSDP over two nodes moves V between them", function()
+    local shard, replicate = closed_forms.bytes(case(16, 1))
+    assert.equal(15 / 16 * 56e9, shard)
+    assert.equal(0, replicate)
+    assert.near(15 / 16 * 56 / 5, closed_forms.seconds(shard, replicate, 16, 1, links), 1e-9)
+  end)
+
+  it("E5 HSDP moves V inside the nodes, and synchronises its shards between them", function()
+    local shard, replicate = closed_forms.bytes(case(8, 2))
+    assert.equal(7 / 8 * 56e9, shard)
+    assert.equal(2 * 0.5 * 7e9 / 8 * 4, replicate)
+    assert.near(7 / 8 * 56 / 100 + 3.5 / 5, closed_forms.seconds(shard, replicate, 8, 2, links), 1e-9)
+  end)
+
+  it("E5 on one node nothing moves between nodes", function()
+    local shard, replicate = closed_forms.bytes(case(4, 2))
+    assert.near((shard + replicate) / 100e9, closed_forms.seconds(shard, replicate, 4, 2, links), 1e-12)
+  end)
+end)
+
+describe("shapes of a scaling study", function()
+  it("are meshes of all ranks", function()
+    assert.equal("1x64", shapes.mesh(shapes.read("fsdp"), 8, 8))
+    assert.equal("8x8", shapes.mesh(shapes.read("hsdp"), 8, 8))
+    assert.equal("4x16", shapes.mesh(shapes.read("hsdp:2"), 8, 8))
+    assert.equal("1x8x8", shapes.mesh(shapes.read("fsdp tensor:8"), 8, 8))
+    assert.equal("4x8x2", shapes.mesh(shapes.read("hsdp:2 tensor:2"), 8, 8))
+  end)
+
+  it("are left out where they are another shape or do not divide", function()
+    assert.is_nil(shapes.mesh(shapes.read("hsdp"), 1, 8))
+    assert.is_nil(shapes.mesh(shapes.read("hsdp:2"), 3, 8))
+    assert.is_nil(shapes.mesh(shapes.read("fsdp tensor:3"), 2, 8))
+  end)
+
+  it("are refused with what is possible", function()
+    for _, wrong in ipairs({ "ddp", "fsdp:2", "hsdp:0", "tensor:8", "fsdp tensor:1", "" }) do
+      assert.has_error(function() shapes.read(wrong) end)
+    end
+  end)
+end)
+
+describe("moonshard sweep with ms.scaling", function()
+  local folder
+  setup(function() folder = scratch.folder() end)
+  teardown(scratch.clear)
+
+  local function arguments(...)
+    return { "sweep", "recipes/scaling.lua", "out=" .. folder .. "/out", "models=1B", "size=1B", "seq=256", ... }
+  end
+
+  it("prints which shape wins where, and writes a page that needs nothing else", function()
+    local run = program.run(arguments("cluster=h100x8-25gbe", "shapes=fsdp,hsdp", "nodes=1,2"))
+    assert.equal(0, run.status, run.err)
+    has(run.out, "from 2 nodes on | hsdp is faster than fsdp | mesh=2x8")
+    local page = scratch.read(folder .. "/out/index.html")
+    for _, text in ipairs({ "<svg", "heat", "2x8", "1x16" }) do
+      assert.is_truthy(page:find(text, 1, true), text)
+    end
+    assert.is_nil(page:find("src="))
+    local results = json.decode(scratch.read(folder .. "/out/results.json"))
+    assert.equal(3, #results.curve)
+    for _, record in ipairs(results.curve) do assert.is_true(record.step > 0 and record.bytes > 0) end
+  end)
+
+  it("refuses nodes that a cluster does not have, and shapes that nobody knows", function()
+    program.refused(2, arguments("nodes=2,1"), "ascending")
+    program.refused(2, arguments("shapes=ddp"), "hsdp")
+    program.refused(2, arguments("cluster=h100x9"), "h100x8")
+  end)
+end)
