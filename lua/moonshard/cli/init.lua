@@ -9,7 +9,7 @@ local cli = {}
 
 -- Each has a module moonshard.cli.NAME, loaded when the command runs.
 local COMMANDS = {}
-local NAMES = "run plan explain price check sweep repl inspect export generate tokenize doctor ps trace"
+local NAMES = "run plan explain price calibrate check sweep repl inspect export generate tokenize doctor ps trace"
 for name in NAMES:gmatch("%S+") do
   COMMANDS[name] = true
 end
@@ -25,7 +25,7 @@ local function print_version()
 end
 
 -- Started by other commands, not by users.
-local HIDDEN = { host = true }
+local HIDDEN = { host = true, calibrate_ranks = true }
 
 local PRINTED = {
   help = print_help, ["--help"] = print_help, ["-h"] = print_help, ["--version"] = print_version,

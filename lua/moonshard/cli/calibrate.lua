@@ -1,0 +1,169 @@
+-- moonshard calibrate: measures this machine, or several hosts, and writes a cluster description with which prices of
+-- plans are those of this machine.
+--
+-- It starts ranks several times, with another number of them each time: one with all cores, one for each core, and as
+-- many as -n says. They are child processes that print what they measure (cli/calibrate_ranks.lua).
+
+local calibration_file = require("moonshard.price.calibration_file")
+local calibration_fit = require("moonshard.price.calibration_fit")
+local calibration_trainings = require("moonshard.price.calibration_trainings")
+local command_line = require("moonshard.cli.command_line")
+local device = require("moonshard.distributed.device")
+local engine = require("moonshard.base.ffi")
+local hosts = require("moonshard.cli.hosts")
+local json = require("moonshard.base.json")
+local machine = require("moonshard.base.machine")
+local output_file = require("moonshard.base.output_file")
+local process = require("moonshard.sweep.process")
+local progress = require("moonshard.base.progress")
+local status = require("moonshard.base.exit_status")
+local terminal = require("moonshard.base.terminal")
+local refuse = status.refuse
+
+local command = {}
+
+local OPTIONS = {
+  ["-n"] = { name = "ranks", value = "count" },
+  ["--device"] = { name = "device", value = "text", what = "cpu or cuda" },
+  ["--out"] = { name = "out", value = "text", what = "a file" },
+  ["--quick"] = { name = "quick", value = "flag" },
+}
+for option, row in pairs(hosts.OPTIONS) do OPTIONS[option] = row end
+
+local ROUNDS = 2 -- of each training, of which the faster counts
+local DEFAULT_OUT = "cluster.lua"
+
+-- ---- measuring ----------------------------------------------------------------------------------------------------
+
+-- The numbers of ranks to measure with, ascending.
+local function worlds(line, most, units)
+  local list, seen = {}, {}
+  for _, ranks in ipairs({ 1, math.min(units, most), most }) do
+    if not seen[ranks] then list[#list + 1], seen[ranks] = { ranks = ranks, hosts = false }, true end
+  end
+  if line.hosts then list[#list + 1] = { ranks = select(2, hosts.read(line.hosts, line.ranks)), hosts = true } end
+  return list
+end
+
+local function dtypes_of(kind)
+  local native = kind == "cuda" or require("moonshard.shard.precision").cpu_has_bf16()
+  return native and { "f32", "bf16" } or { "f32" }
+end
+
+local function words_of(line, one, dtypes)
+  local words = { "calibrate_ranks", "--dtypes", table.concat(dtypes, ","), "--rounds", tostring(ROUNDS),
+    "--device", line.device }
+  if line.quick then words[#words + 1] = "--quick" end
+  if not one.hosts then
+    words[#words + 1] = "-n"
+    words[#words + 1] = tostring(one.ranks)
+    return words
+  end
+  for option, row in pairs(hosts.OPTIONS) do
+    local given = line[row.name]
+    for _, text in ipairs(type(given) == "table" and given or { given }) do
+      words[#words + 1] = option
+      words[#words + 1] = text
+    end
+  end
+  return words
+end
+
+local function lines_of(path)
+  local file, list = assert(io.open(path, "rb")), {}
+  for text in file:lines() do list[#list + 1] = text end
+  file:close()
+  return list
+end
+
+-- One line that is redrawn on a terminal; nothing elsewhere.
+local function show(part, text)
+  if not terminal.interactive() then return end
+  io.stdout:write("\r", progress.bar(part), "  ", text, "\27[K")
+  io.stdout:flush()
+end
+
+-- Runs the ranks of a world; returns their records.
+local function measure(line, one, dtypes, shown)
+  local path = os.tmpname()
+  local text = ("%d rank%s"):format(one.ranks, one.ranks == 1 and "" or "s")
+  local ended = process.run(words_of(line, one, dtypes), {
+    output = path, tick = function() show((shown.done + #lines_of(path)) / shown.all, text) end,
+  })
+  local records = lines_of(path)
+  os.remove(path)
+  if ended.status ~= status.OK then
+    show(0, "")
+    if ended.interrupted then require("moonshard.distributed.world").check_interrupt() end
+    refuse("MS_EPEER", "calibrate: the ranks of %s ended with %s:\n%s", text,
+      ended.status and "exit status " .. ended.status or "signal " .. tostring(ended.signal), ended.err)
+  end
+  for i, record in ipairs(records) do records[i] = assert(json.decode(record)) end
+  shown.done = shown.done + #records
+  return records
+end
+
+local function measure_all(line, list)
+  local dtypes, records = dtypes_of(line.device), {}
+  local shown = { done = 0, all = 0 }
+  for _, one in ipairs(list) do
+    shown.all = shown.all
+      + ROUNDS * #calibration_trainings.of(one.ranks, { dtypes = dtypes, device = line.device, quick = line.quick })
+  end
+  for _, one in ipairs(list) do
+    for _, record in ipairs(measure(line, one, dtypes, shown)) do records[#records + 1] = record end
+  end
+  if terminal.interactive() then io.stdout:write("\r\27[K") end
+  return records
+end
+
+-- ---- the description ----------------------------------------------------------------------------------------------
+
+local function describe(line, records, list, cores)
+  local facts = machine.inspect()
+  local host = require("moonshard.host").name()
+  local model = line.device == "cuda" and facts.gpu.devices[1].name or facts.cpu.model
+  local memory = line.device == "cuda" and facts.gpu.devices[1].memory_bytes or facts.memory.total_bytes
+  local by = ("moonshard calibrate on %s, %s"):format(host, os.date("%Y-%m-%d"))
+  local fastest = calibration_fit.fastest(records)
+  local points = calibration_fit.points(fastest, cores)
+  local rates, off = calibration_fit.rates(points, line.device)
+  local step_gap, phase_gap = calibration_fit.gaps(fastest)
+  local steps = fastest[1].training.steps
+  return {
+    about = ("%s: %s, measured by %s"):format(host, model, by), measured = ("measured by %s, medians of %d steps"):format(
+      by, steps),
+    fitted = ("fitted by %s to %d kernels, %.0f %% off without them"):format(by, #points, 100 * off),
+    links_source = ("fitted by %s to the times of %d trainings"):format(by, #fastest),
+    machine = "what " .. host .. " reports", device = line.device, ranks_per_node = list[#list].ranks, cores = cores,
+    memory = memory, rates = rates, phase_gap = phase_gap, step_gap = step_gap,
+    links = calibration_fit.links(fastest, cores), points = points,
+  }
+end
+
+local function report(path, d)
+  local spreads = {}
+  for i, point in ipairs(d.points) do spreads[i] = point.spread end
+  table.sort(spreads)
+  output_file.print(("%d kernels measured; those that several trainings ran differ by %.0f %% (median), %.0f %% at "
+    .. "most\nwritten: %s\n"):format(#d.points, 100 * (spreads[math.ceil(#spreads / 2)] - 1),
+    100 * (spreads[#spreads] - 1), path))
+end
+
+---@param arguments string[] without "calibrate"
+---@return integer exit status
+function command.main(arguments)
+  local line = command_line.parse("moonshard calibrate", arguments, { options = OPTIONS })
+  line.device, line.out = line.device or "cpu", line.out or DEFAULT_OUT
+  local kind = device.kind(line.device, "--device")
+  output_file.check("cluster description", line.out)
+  engine.C.ms_interrupt_install()
+  local units = kind == engine.C.MS_DEVICE_CPU and machine.cpu().cores or #machine.inspect().gpu.devices
+  local list = worlds(line, line.ranks or units, units)
+  local d = describe(line, measure_all(line, list), list, units)
+  output_file.write("cluster description", line.out, calibration_file.text(d))
+  report(line.out, d)
+  return status.OK
+end
+
+return command

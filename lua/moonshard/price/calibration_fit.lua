@@ -1,0 +1,244 @@
+-- Turns what the ranks of a calibration measured into the constants of a cluster description: points of kernels, the
+-- few rates of the model that covers kernels which never ran, links, and gaps.
+
+local calibration_rank = require("moonshard.price.calibration_rank")
+local engine = require("moonshard.base.ffi")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+local median = calibration_rank.median
+
+local calibration_fit = {}
+
+-- ---- records ------------------------------------------------------------------------------------------------------
+
+---The fastest record of each training: other programs can only slow one down.
+---@param records moonshard.CalibrationRecord[]
+---@return moonshard.CalibrationRecord[]
+function calibration_fit.fastest(records)
+  local by, order = {}, {}
+  for _, record in ipairs(records) do
+    local key = ("%d %d %d"):format(record.nodes, record.ranks, record.number)
+    local before = by[key]
+    if not before then order[#order + 1] = key end
+    if not before or record.step < before.step then by[key] = record end
+  end
+  for i, key in ipairs(order) do order[i] = by[key] end
+  return order
+end
+
+-- ---- kernels ------------------------------------------------------------------------------------------------------
+
+-- Between two kernels the runner looks after collectives, and counts: a part of every kernel's time.
+local function between_kernels(record)
+  local sum, runs = 0, 0
+  for _, kernel in ipairs(record.kernels) do
+    sum, runs = sum + kernel.seconds * kernel.runs, runs + kernel.runs
+  end
+  return math.max(0, record.kernel_seconds - sum) / runs
+end
+
+---@class moonshard.CalibrationPoint: moonshard.MeasuredKernel
+---@field spread number of the trainings that ran it, the slowest over the fastest
+
+---Points of all different works, the median over the trainings that ran them. Trainings on more ranks than cores do not
+---count: their ranks wait for cores.
+---@param records moonshard.CalibrationRecord[]
+---@param cores integer of a node
+---@return moonshard.CalibrationPoint[]
+function calibration_fit.points(records, cores)
+  local by, order = {}, {}
+  for _, record in ipairs(records) do
+    local more = record.ranks / record.nodes <= cores and between_kernels(record)
+    for _, kernel in ipairs(more and record.kernels or {}) do
+      local key = calibration_rank.key(kernel)
+      if not by[key] then
+        by[key] = { kernel = kernel, times = {} }
+        order[#order + 1] = by[key]
+      end
+      table.insert(by[key].times, kernel.seconds + more)
+    end
+  end
+  for i, found in ipairs(order) do
+    local point = {}
+    for key, value in pairs(found.kernel) do point[key] = value end
+    point.seconds = median(found.times)
+    point.spread = found.times[#found.times] / found.times[1]
+    order[i] = point
+  end
+  return order
+end
+
+-- ---- rates --------------------------------------------------------------------------------------------------------
+
+local function array_of(points)
+  local array = ffi.new("ms_kernel_point[?]", #points)
+  for i, point in ipairs(points) do
+    local work = array[i - 1].work
+    work.op, work.shape, work.dtype = C.ms_op_find(point.op), point.shape, point.dtype
+    work.variant, work.threads, work.flops, work.bytes = point.variant, point.threads, point.flops, point.bytes
+    for k = 1, 4 do work.size[k - 1] = point.size[k] end
+    array[i - 1].seconds = point.seconds
+  end
+  return array
+end
+
+-- The mean of how far the model is from the points, as a logarithm.
+local function distance(cluster, array, n)
+  local seconds, sum = ffi.new("double[1]"), 0
+  for i = 0, n - 1 do
+    check(C.ms_cluster_kernel_time(cluster, array[i].work, seconds))
+    sum = sum + math.abs(math.log(seconds[0] / array[i].seconds))
+  end
+  return sum / n
+end
+
+-- Changes one constant after another by factors, as long as the model gets nearer to the points.
+local STEPS = { 2, 1.25, 1.05 }
+local MOST_ROUNDS = 40
+
+local function descend(cluster, array, n, constants)
+  local best = distance(cluster, array, n)
+  for _, factor in ipairs(STEPS) do
+    local moved, rounds = true, 0
+    while moved and rounds < MOST_ROUNDS do
+      moved, rounds = false, rounds + 1
+      for _, constant in ipairs(constants) do
+        local before = constant.of[constant.name]
+        for _, by in ipairs({ factor, 1 / factor }) do
+          constant.of[constant.name] = math.min(before * by, constant.most or math.huge)
+          local now = distance(cluster, array, n)
+          if now < best - 1e-6 then
+            best, moved = now, true
+            break
+          end
+          constant.of[constant.name] = before
+        end
+      end
+    end
+  end
+  return best
+end
+
+-- The best rate of a thread in products of a dtype.
+local function peak(points, dtype)
+  local best = 0
+  for _, point in ipairs(points) do
+    if point.shape == tonumber(C.MS_SHAPE_PRODUCT) and point.dtype == dtype then
+      best = math.max(best, point.flops / point.seconds / point.threads)
+    end
+  end
+  return best
+end
+
+---Rates of the model without points. The model divides by peaks, so the peaks are the best products, and everything
+---else is relative to them.
+---@param points moonshard.CalibrationPoint[]
+---@param device string
+---@return ffi.cdata* ms_cluster with its rates, and no links
+---@return number error mean relative distance of the model from the points
+function calibration_fit.rates(points, device)
+  local cluster = ffi.new("ms_cluster")
+  C.ms_cluster_default(cluster, ffi.sizeof(cluster))
+  cluster.device = device == "cuda" and C.MS_DEVICE_CUDA or C.MS_DEVICE_CPU
+  for id = 0, tonumber(C.MS_DTYPES) - 1 do cluster.peak[id] = peak(points, id) end
+  cluster.clock, cluster.product.efficiency = 1, 1
+  cluster.product.k_half, cluster.product.half_tile = 32, 1
+  cluster.attention.forward, cluster.attention.backward = 0.5, 0.5
+  cluster.attention.keys_half, cluster.attention.causal = 64, 1
+  cluster.memory_rate, cluster.memory_half, cluster.kernel_start = 1e10, 4096, 1e-6
+  local array = array_of(points)
+  local off = descend(cluster, array, #points, {
+    { of = cluster, name = "memory_rate" }, { of = cluster, name = "memory_half" },
+    { of = cluster, name = "kernel_start" }, { of = cluster.product, name = "k_half" },
+    { of = cluster.product, name = "efficiency", most = 1 },
+    { of = cluster.attention, name = "forward", most = 1 }, { of = cluster.attention, name = "backward", most = 1 },
+    { of = cluster.attention, name = "keys_half" },
+  })
+  return cluster, math.exp(off) - 1
+end
+
+-- ---- links --------------------------------------------------------------------------------------------------------
+
+-- Least squares of relative errors with no negative unknowns: rows { y, x1, x2, ... }. One unknown after another takes
+-- its best value, until none moves.
+local MOST_PASSES = 2000
+
+local function least_squares(rows, unknowns)
+  local x = {}
+  for i = 1, unknowns do x[i] = 0 end
+  for _ = 1, MOST_PASSES do
+    for i = 1, unknowns do
+      local above, below = 0, 0
+      for _, row in ipairs(rows) do
+        local rest = row[1]
+        for k = 1, unknowns do
+          if k ~= i then rest = rest - row[1 + k] * x[k] end
+        end
+        local weight = 1 / row[1] ^ 2
+        above, below = above + weight * rest * row[1 + i], below + weight * row[1 + i] ^ 2
+      end
+      x[i] = below > 0 and math.max(0, above / below) or 0
+    end
+  end
+  return x
+end
+
+local KINDS = { "all_gather", "reduce_scatter", "all_reduce" }
+local FASTEST = 1e12 -- bytes/s of a kind whose bytes took no time that could be told from its start
+
+---@class moonshard.CalibrationLink
+---@field kind string
+---@field start number seconds
+---@field inside number bytes/s
+---@field start_between number? seconds
+---@field between number? bytes/s of a node
+
+-- Of a training on one node: the seconds of its ranks in collectives, and the number and bytes of each kind.
+local function row_of(record)
+  local row = { record.collective_seconds }
+  for i, kind in ipairs(KINDS) do
+    row[2 * i], row[2 * i + 1] = 0, 0
+    for _, collective in ipairs(record.collectives) do
+      if collective.kind == kind then
+        row[2 * i], row[2 * i + 1] = row[2 * i] + 1, row[2 * i + 1] + collective.inside
+      end
+    end
+  end
+  return row
+end
+
+---The links inside a node, one for each kind of collective.
+---@param records moonshard.CalibrationRecord[]
+---@param cores integer of a node
+---@return moonshard.CalibrationLink[]
+function calibration_fit.links(records, cores)
+  local rows = {}
+  for _, record in ipairs(records) do
+    local row = record.nodes == 1 and record.ranks > 1 and record.ranks <= cores and row_of(record)
+    if row and row[1] > 0 then rows[#rows + 1] = row end
+  end
+  local x, links = least_squares(rows, 2 * #KINDS), {}
+  for i, kind in ipairs(KINDS) do
+    links[i] = { kind = kind, start = x[2 * i - 1], inside = x[2 * i] > 0 and math.min(FASTEST, 1 / x[2 * i]) or FASTEST }
+  end
+  return links
+end
+
+-- ---- gaps ---------------------------------------------------------------------------------------------------------
+
+local PHASES = 3 -- of a step: first, norm, update
+
+---What a step takes outside its phases, and a phase outside its kernels, collectives and waits.
+---@param records moonshard.CalibrationRecord[]
+---@return number step_gap seconds
+---@return number phase_gap seconds
+function calibration_fit.gaps(records)
+  local steps, phases = {}, {}
+  for _, record in ipairs(records) do
+    steps[#steps + 1] = record.gap
+    local rest = record.total_seconds - record.kernel_seconds - record.collective_seconds - record.wait_seconds
+    phases[#phases + 1] = math.max(0, rest) / PHASES
+  end
+  return median(steps), median(phases)
+end
+
+return calibration_fit

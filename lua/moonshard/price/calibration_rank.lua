@@ -1,0 +1,242 @@
+-- A rank's part of `moonshard calibrate`: trains small models, and reads from profiles of their steps how long kernels
+-- and collectives take where they run: among others, on cores that are all busy, with caches as training leaves them.
+--
+-- Rank 0 prints a line of JSON for each training: a record of its kernels, one for each different work, its
+-- collectives, and the times of whole steps.
+
+local engine = require("moonshard.base.ffi")
+local json = require("moonshard.base.json")
+local output_file = require("moonshard.base.output_file")
+local world = require("moonshard.distributed.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local calibration_rank = {}
+
+---@class moonshard.CalibrationTraining a small training
+---@field model "gpt"|"llama"
+---@field layers integer
+---@field dim integer
+---@field heads integer
+---@field ffn integer? of llama
+---@field seq integer
+---@field batch integer rows of a rank
+---@field vocab integer
+---@field mesh string
+---@field names string[] of the mesh's dimensions
+---@field dtype string of the parameters in kernels
+---@field sequence_parallel boolean?
+---@field recompute boolean?
+---@field reshard boolean? false keeps gathered weights
+---@field warmup integer steps before those that count
+---@field steps integer
+
+-- ---- the training -------------------------------------------------------------------------------------------------
+
+---A trainer, not yet compiled.
+---@param t moonshard.CalibrationTraining
+---@return moonshard.Trainer
+function calibration_rank.trainer(t)
+  local ms = require("moonshard")
+  local mesh = ms.init_device_mesh(t.device or "cpu", t.mesh, t.names)
+  local sizes = { vocab = t.vocab, layers = t.layers, dim = t.dim, heads = t.heads, seq = t.seq }
+  local make = ms.models.gpt2
+  if t.model == "llama" then
+    make, sizes.kv_heads, sizes.ffn = ms.models.llama, math.max(1, t.heads / 2), t.ffn
+  end
+  local model = make(sizes)
+  local reshard = nil
+  if t.reshard == false then reshard = false end
+  ms.fully_shard(model, {
+    mesh = mesh, units = { ms.re [[^layers\.\d+$]] }, placements = mesh:has("tensor") and ms.rules.tensor_parallel(model)
+      or nil,
+    sequence_parallel = t.sequence_parallel, recompute = t.recompute, reshard_after_forward = reshard,
+    mp_policy = { param_dtype = t.dtype, reduce_dtype = "f32" },
+  })
+  return ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-4 } }
+end
+
+---Tokens that follow no pattern, the same on ranks that compute the same rows.
+---@param t moonshard.CalibrationTraining
+---@param reader integer which of the ranks with rows of their own this is
+---@return table<string, moonshard.Array>
+function calibration_rank.batch(t, reader)
+  local n, seed = t.batch * t.seq, 12345 + reader
+  local function rows()
+    local data = ffi.new("int32_t[?]", n)
+    for i = 0, n - 1 do
+      seed = (seed * 1103515245 + 12345) % 2 ^ 31
+      data[i] = math.floor(seed / 2 ^ 16) % t.vocab
+    end
+    return { data = data, dtype = "i32", shape = { t.batch, t.seq } }
+  end
+  return { tokens = rows(), targets = rows() }
+end
+
+-- ---- the profile --------------------------------------------------------------------------------------------------
+
+local function new_profile()
+  local out = ffi.new("ms_profile *[1]")
+  check(C.ms_profile_new(world.handle, out))
+  return ffi.gc(out[0], C.ms_profile_free)
+end
+
+-- The items of a profile by phase and instruction: times, and what they are of.
+local function instructions_of(profile)
+  local n = ffi.new("int[1]")
+  check(C.ms_profile_items(profile, 0, nil, n))
+  local list = ffi.new("ms_profile_item[?]", n[0])
+  check(C.ms_profile_items(profile, n[0], list, n))
+  local by, order = {}, {}
+  for i = 0, n[0] - 1 do
+    local item = list[i]
+    local key = item.phase * 2 ^ 24 + item.instruction
+    local found = by[key]
+    if not found then
+      found = { phase = item.phase, instruction = item.instruction, collective = item.collective ~= 0,
+        name = ffi.string(item.name), inside = item.inside, wire = item.wire, seconds = {},
+        waits = {} }
+      by[key], order[#order + 1] = found, found
+    end
+    local began = found.collective and item.met or item.begin
+    table.insert(found.seconds, item["end"] - began)
+    if found.collective then table.insert(found.waits, item.met - item.begin) end
+  end
+  return order
+end
+
+-- ---- records ------------------------------------------------------------------------------------------------------
+
+---@param values number[] at least one; they are sorted
+---@return number
+function calibration_rank.median(values)
+  table.sort(values)
+  local half = math.floor(#values / 2)
+  return #values % 2 == 1 and values[half + 1] or (values[half] + values[half + 1]) / 2
+end
+local median = calibration_rank.median
+
+---@class moonshard.MeasuredKernel kernels of a training that do the same work
+---@field op string
+---@field shape integer enum ms_kernel_shape
+---@field dtype integer
+---@field variant integer
+---@field threads integer
+---@field flops number
+---@field bytes number
+---@field size number[]
+---@field seconds number mean over the kernels, of the median over the steps
+---@field runs integer of these kernels in a step
+
+local FIELDS = { "shape", "dtype", "variant", "threads", "flops", "bytes" }
+
+local function work_of(plan, instruction, work)
+  check(C.ms_plan_kernel_work(plan.handle, instruction.phase, instruction.instruction, work))
+  local kernel = { op = instruction.name, size = {}, seconds = 0, runs = 0 }
+  for _, field in ipairs(FIELDS) do kernel[field] = tonumber(work[field]) end
+  for i = 1, 4 do kernel.size[i] = work.size[i - 1] end
+  return kernel
+end
+
+---Identifies a work: equal for kernels that should take equally long.
+---@param kernel moonshard.MeasuredKernel
+---@return string
+function calibration_rank.key(kernel)
+  return table.concat({ kernel.op, kernel.dtype, kernel.variant, kernel.threads, unpack(kernel.size) }, " ")
+end
+
+local function record_kernels(plan, instructions)
+  local work, by, order = ffi.new("ms_kernel_work"), {}, {}
+  for _, instruction in ipairs(instructions) do
+    if not instruction.collective then
+      local kernel = work_of(plan, instruction, work)
+      local key = calibration_rank.key(kernel)
+      if not by[key] then by[key], order[#order + 1] = kernel, kernel end
+      kernel = by[key]
+      kernel.seconds, kernel.runs = kernel.seconds + median(instruction.seconds), kernel.runs + 1
+    end
+  end
+  for _, kernel in ipairs(order) do kernel.seconds = kernel.seconds / kernel.runs end
+  return order
+end
+
+---@class moonshard.MeasuredCollective
+---@field kind string
+---@field inside number bytes that this rank moved inside its node
+---@field wire number bytes that it moved between nodes
+---@field seconds number median over the steps, from when all ranks had entered it
+---@field waits number median over the steps, until then
+
+local function record_collectives(instructions)
+  local list = {}
+  for _, instruction in ipairs(instructions) do
+    if instruction.collective then
+      list[#list + 1] = { kind = instruction.name, inside = instruction.inside, wire = instruction.wire,
+        seconds = median(instruction.seconds),
+        waits = median(instruction.waits) }
+    end
+  end
+  return list
+end
+
+-- What the engine counts of a step.
+local COUNTED = { "kernel_seconds", "wait_seconds", "collective_seconds", "total_seconds" }
+
+-- Runs a step; adds what it took to the lists of `taken`.
+local function step(train, exec, batch, taken)
+  local before = exec:counters()
+  local seconds = 1e-3 * train:step(batch).step_ms
+  local after = exec:counters()
+  table.insert(taken.step, seconds)
+  for _, name in ipairs(COUNTED) do table.insert(taken[name], after[name] - before[name]) end
+  table.insert(taken.gap, seconds - (after.total_seconds - before.total_seconds))
+end
+
+---Trains and returns what was measured.
+---@param t moonshard.CalibrationTraining
+---@return moonshard.CalibrationRecord
+function calibration_rank.measure(t)
+  local train = calibration_rank.trainer(t)
+  local _, reader = train.session:data_ranks()
+  local batch, taken = calibration_rank.batch(t, reader), { step = {}, gap = {} }
+  for _, name in ipairs(COUNTED) do taken[name] = {} end
+  for _ = 1, t.warmup do train:step(batch) end
+  local exec, profile = train.session.train_exec, new_profile()
+  C.ms_exec_set_profile(exec.handle, profile)
+  for _ = 1, t.steps do step(train, exec, batch, taken) end
+  C.ms_exec_set_profile(exec.handle, nil)
+  local instructions = instructions_of(profile)
+  local record = { training = t, ranks = world.size, nodes = world.nodes(), kernels = record_kernels(exec.plan,
+    instructions), collectives = record_collectives(instructions) }
+  for name, values in pairs(taken) do record[name] = median(values) end
+  return record
+end
+
+---@class moonshard.CalibrationRecord
+---@field training moonshard.CalibrationTraining
+---@field ranks integer
+---@field nodes integer
+---@field kernels moonshard.MeasuredKernel[]
+---@field collectives moonshard.MeasuredCollective[]
+---@field step number seconds of a step
+---@field gap number of it outside phases
+---@field kernel_seconds number of its kernels, with what the runner does between them
+---@field collective_seconds number in which the rank's thread copied and summed
+---@field wait_seconds number in which kernels waited for other ranks
+---@field total_seconds number of its phases
+
+---Measures trainings one after another, `rounds` times. Rank 0 prints a record of each as a line of JSON.
+---@param trainings moonshard.CalibrationTraining[]
+---@param rounds integer
+function calibration_rank.run(trainings, rounds)
+  for _ = 1, rounds do
+    for number, training in ipairs(trainings) do
+      local record = calibration_rank.measure(training)
+      record.number = number
+      if world.rank == 0 then output_file.print(json.encode(record), "\n") end
+      collectgarbage()
+      collectgarbage()
+    end
+  end
+end
+
+return calibration_rank

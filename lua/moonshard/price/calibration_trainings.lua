@@ -1,0 +1,63 @@
+-- The trainings that `moonshard calibrate` measures: few and small, so that all of them take two minutes, and spread
+-- over the sizes of kernels that models have.
+--
+-- Every model has two layers and a root, so a kernel finds the caches as the layers before it left them.
+
+local calibration_trainings = {}
+
+local VOCAB = 256
+local HEAD_DIM = 64
+
+-- dim, tokens of a row, rows.
+local SIZES = {
+  { 64, 64, 2 }, { 128, 64, 8 }, { 128, 256, 4 }, { 256, 128, 2 }, { 256, 128, 8 }, { 384, 256, 2 }, { 512, 128, 4 },
+  { 512, 512, 1 }, { 768, 128, 2 },
+}
+local QUICK = { { 64, 64, 2 }, { 128, 64, 4 } }
+
+-- Between two and four times dim, in steps of 64, as the published Llama models have.
+local function ffn_of(dim) return 64 * math.floor(dim * 8 / 3 / 64 + 0.5) end
+
+local function training(model, dtype, size, more)
+  local dim = size[1]
+  local t = {
+    model = model, layers = 2, dim = dim, heads = math.max(2, dim / HEAD_DIM), ffn = ffn_of(dim), seq = size[2],
+    batch = size[3], vocab = VOCAB, dtype = dtype, warmup = 2, steps = 5,
+  }
+  for key, value in pairs(more) do t[key] = value end
+  return t
+end
+
+local FSDP, TENSOR = { "replicate", "shard" }, { "replicate", "shard", "tensor" }
+
+---The trainings on a number of ranks.
+---@param ranks integer
+---@param o { dtypes: string[], device: string, quick: boolean? }
+---@return moonshard.CalibrationTraining[]
+function calibration_trainings.of(ranks, o)
+  local list = {}
+  local function add(...)
+    local t = training(...)
+    t.device = o.device
+    list[#list + 1] = t
+  end
+  for _, dtype in ipairs(o.dtypes) do
+    for i, size in ipairs(o.quick and QUICK or SIZES) do
+      for _, model in ipairs({ "gpt", "llama" }) do
+        local replicates = ranks > 1 and i % 3 == 0
+        add(model, dtype, size, { mesh = (replicates and "%dx1" or "1x%d"):format(ranks), names = FSDP })
+      end
+    end
+    if ranks > 1 and not o.quick then
+      for _, sequence_parallel in ipairs({ false, true }) do
+        for _, size in ipairs({ SIZES[3], SIZES[5] }) do
+          add("llama", dtype, size, { mesh = ("1x1x%d"):format(ranks), names = TENSOR,
+            sequence_parallel = sequence_parallel })
+        end
+      end
+    end
+  end
+  return list
+end
+
+return calibration_trainings
