@@ -1,0 +1,292 @@
+-- Predicted against published training speeds: luajit tests/bench/price/published.lua [ROWS.csv]
+--
+-- Every published row becomes a plan (training_plans.lua) whose step is priced on the described cluster of its stack
+-- (training_clusters.lua). Constants are fitted on some rows and judged on others: four folds, small runs for large
+-- ones, one row of a cluster whose other constants come from another, and pairs of FSDP and HSDP whose order must be
+-- right. With ROWS.csv, a table of the same columns, the shipped rows fit and its rows are judged.
+
+package.path = (arg[0]:match("^(.*)/[^/]*$") or ".") .. "/?.lua;" .. package.path
+
+local errors = require("error_table")
+local training_model = require("training_model")
+local training_rows = require("training_rows")
+
+local HERE = arg[0]:match("^(.*)/[^/]*$") or "."
+local SHIPPED = HERE .. "/data/published_training_speed.csv"
+local FOLDS = 4
+local FEWEST_ROWS = 10 -- of a stack whose rows are divided into folds
+local WORTH_KNOWING = 0.03 -- a relative difference of two speeds that a plan should foresee
+
+-- A short name of a stack.
+local NAMES = {
+  { "llm%-foundry.*A100.*40GB", "MPT, A100 40 GB" }, { "llm%-foundry.*A100", "MPT, A100 80 GB" },
+  { "llm%-foundry.*H100", "MPT, H100" }, { "scaling_mn5", "Modalities, MareNostrum 5" },
+  { "scaling_leonardo", "Modalities, Leonardo" }, { "torchtitan.*A100", "torchtitan, A100" },
+  { "KempnerForge.*mfu", "KempnerForge, H200" }, { "KempnerForge", "KempnerForge, H200, validation" },
+  { "maximizing.*A100", "IBM blog, A100" }, { "maximizing.*H100", "IBM blog, H100" }, { "fms%-fsdp", "fms-fsdp, A100" },
+  { "pytorch/ao", "torchao, H100" },
+}
+
+local function short(stack)
+  for _, known in ipairs(NAMES) do
+    if stack:find(known[1]) then return known[2] end
+  end
+  return stack
+end
+
+local function append(list, more)
+  for _, one in ipairs(more) do list[#list + 1] = one end
+  return list
+end
+
+local function filter(runs, keep)
+  local kept = {}
+  for i, run in ipairs(runs) do
+    if keep(run, i) then kept[#kept + 1] = run end
+  end
+  return kept
+end
+
+local function table_row(name, list) return { name = name, errors = errors.summarize(list) } end
+
+local function print_largest(list, n)
+  local sorted = append({}, list)
+  local function size(one) return math.abs(math.log(one.predicted / one.measured)) end
+  table.sort(sorted, function(a, b) return size(a) > size(b) end)
+  for i = 1, math.min(n, #sorted) do
+    local one = sorted[i]
+    print(("    %+6.1f %%  %s: %s"):format(100 * (one.predicted / one.measured - 1), short(one.run.row.stack),
+      one.run.row.label))
+  end
+end
+
+-- ---- parts -----------------------------------------------------------------------------------------------------
+
+local function judge(stack, train, test, from)
+  local constants = training_model.fit(filter(stack.runs, train), stack.sheet, from)
+  return training_model.predictions(filter(stack.runs, test), stack.sheet, constants)
+end
+
+-- Every row predicted by the rows of the other folds. Neighbours in the table are alike, so each goes to another fold.
+local function folds_of(stack)
+  local list = {}
+  for fold = 0, FOLDS - 1 do
+    local function held(_, i) return i % FOLDS == fold end
+    append(list, judge(stack, function(run, i) return not held(run, i) end, held))
+  end
+  return list
+end
+
+local function cross_validate(stacks)
+  local rows, all, mpt = {}, {}, {}
+  for _, stack in ipairs(stacks) do
+    if #stack.runs >= FEWEST_ROWS then
+      local list = folds_of(stack)
+      rows[#rows + 1] = table_row(short(stack.name), list)
+      append(all, list)
+      if stack.name:find("llm%-foundry") then append(mpt, list) end
+    end
+  end
+  if #mpt > 0 then rows[#rows + 1] = table_row("all MPT", mpt) end
+  rows[#rows + 1] = table_row("all", all)
+  errors.print(("Each row by the others: %d folds"):format(FOLDS), rows)
+  print("  largest errors:")
+  print_largest(all, 12)
+end
+
+-- Rows of at most so many GPUs predict those of more.
+local SMALL_TO_LARGE = {
+  { "llm%-foundry.*H100", 16 }, { "llm%-foundry.*H100", 32 }, { "llm%-foundry.*A100.*40GB", 16 },
+  { "scaling_mn5", 32 }, { "scaling_mn5", 64 }, { "scaling_leonardo", 64 },
+}
+
+local function extrapolate(stacks)
+  local rows = {}
+  for _, case in ipairs(SMALL_TO_LARGE) do
+    for _, stack in ipairs(stacks) do
+      local function is_small(run) return run.row.gpus <= case[2] end
+      if stack.name:find(case[1]) then
+        local list = judge(stack, is_small, function(run) return not is_small(run) end)
+        rows[#rows + 1] = table_row(("%s: up to %d GPUs for more"):format(short(stack.name), case[2]), list)
+      end
+    end
+  end
+  errors.print("Large runs by small ones", rows)
+end
+
+-- Another cluster, its data sheet and one row: which stack lends its constants.
+local LENT = {
+  { "llm%-foundry.*A100.*80GB", "llm%-foundry.*A100.*40GB" }, { "llm%-foundry.*A100.*40GB", "llm%-foundry.*A100.*80GB" },
+  { "scaling_mn5", "llm%-foundry.*H100" }, { "scaling_leonardo", "llm%-foundry.*A100.*40GB" },
+  { "torchtitan.*A100", "llm%-foundry.*A100.*80GB" }, { "KempnerForge.*mfu", "llm%-foundry.*H100" },
+}
+
+local function find_stack(stacks, pattern)
+  for _, stack in ipairs(stacks) do
+    if stack.name:find(pattern) then return stack end
+  end
+end
+
+-- The run that is nearest to all others in size of model, sequence, batch and GPUs: one that a user would measure.
+local function typical(runs)
+  local function place(row)
+    return { math.log(row.layers * row.dim ^ 2), math.log(row.seq), math.log(row.seq * row.micro_batch),
+      math.log(row.gpus) }
+  end
+  local best, least = 1, math.huge
+  for i, run in ipairs(runs) do
+    local here, sum = place(run.row), 0
+    for _, other in ipairs(runs) do
+      for k, x in ipairs(place(other.row)) do sum = sum + math.abs(x - here[k]) end
+    end
+    if sum < least then best, least = i, sum end
+  end
+  return best
+end
+
+-- The errors of all rows but the one that adapts another stack's constants.
+local function with_one_row(stack, constants, i)
+  return judge(stack, function(_, k) return k == i end, function(_, k) return k ~= i end, constants)
+end
+
+local function with_any_row(stack, constants)
+  local list, stride = {}, math.max(1, math.floor(#stack.runs / 8))
+  for i = 1, #stack.runs, stride do append(list, with_one_row(stack, constants, i)) end
+  return list
+end
+
+local function transfer(stacks)
+  local rows = {}
+  for _, case in ipairs(LENT) do
+    local stack, lender = find_stack(stacks, case[1]), find_stack(stacks, case[2])
+    if stack and lender then
+      local constants = training_model.fit(lender.runs, lender.sheet)
+      local name = ("%s, from %s"):format(short(stack.name), short(lender.name))
+      rows[#rows + 1] = table_row(name .. ": no row", training_model.predictions(stack.runs, stack.sheet, constants))
+      rows[#rows + 1] = table_row(name .. ": a typical row", with_one_row(stack, constants, typical(stack.runs)))
+      rows[#rows + 1] = table_row(name .. ": any of 8 rows", with_any_row(stack, constants))
+    end
+  end
+  errors.print("Another cluster: its data sheet, constants of a stack with such GPUs, and no row or one row of its own",
+    rows)
+end
+
+-- Runs that differ only in how they divide the same GPUs: by everything else.
+local function families(runs)
+  local by, order = {}, {}
+  for _, run in ipairs(runs) do
+    local r = run.row
+    local key = table.concat({ r.model, r.gpus, r.tensor, r.micro_batch, r.grad_accum, r.seq, r.recompute, r.precision },
+      "|")
+    if not by[key] then
+      by[key] = {}
+      order[#order + 1] = by[key]
+    end
+    table.insert(by[key], run)
+  end
+  return order
+end
+
+local function pairs_of(runs)
+  local list = {}
+  for _, family in ipairs(families(runs)) do
+    for i = 1, #family do
+      for k = i + 1, #family do
+        local a, b = family[i], family[k]
+        if a.row.shard ~= b.row.shard and math.abs(math.log(a.row.measured / b.row.measured)) > WORTH_KNOWING then
+          list[#list + 1] = { a, b }
+        end
+      end
+    end
+  end
+  return list
+end
+
+local function winners(stacks)
+  print(("FSDP or HSDP: pairs of runs that differ by more than %d %%, constants of all rows of the stack"):format(
+    100 * WORTH_KNOWING))
+  local right, total = 0, 0
+  for _, stack in ipairs(stacks) do
+    local found = pairs_of(stack.runs)
+    local constants = #found > 0 and training_model.fit(stack.runs, stack.sheet)
+    for _, pair in ipairs(found) do
+      local of = training_model.predictions(pair, stack.sheet, constants)
+      local measured = of[1].measured / of[2].measured
+      local predicted = of[1].predicted / of[2].predicted
+      local is_right = (measured > 1) == (predicted > 1)
+      right, total = right + (is_right and 1 or 0), total + 1
+      print(("  %-26s %-44s against shard %-4d measured %.2fx, predicted %.2fx  %s"):format(short(stack.name),
+        pair[1].row.label, pair[2].row.shard, measured, predicted, is_right and "right" or "WRONG"))
+    end
+  end
+  print(("  %d of %d right"):format(right, total))
+end
+
+-- ---- other rows ------------------------------------------------------------------------------------------------
+
+-- The shipped stack that fits another one: the same document and GPU, else the same kind of GPU.
+local function nearest(stacks, stack)
+  for _, shipped in ipairs(stacks) do
+    if shipped.name == stack.name then return shipped, "its own stack" end
+  end
+  for _, pattern in ipairs({ "A100", "H" }) do
+    for _, shipped in ipairs(stacks) do
+      if stack.runs[1].row.gpu_type:find(pattern) and shipped.runs[1].row.gpu_type:find(pattern)
+          and #shipped.runs >= FEWEST_ROWS then
+        return shipped, short(shipped.name)
+      end
+    end
+  end
+  return nil, "data sheet alone"
+end
+
+local function judge_file(stacks, path)
+  local rows, refused = training_rows.read(path)
+  if #rows == 0 then error(path .. ": no row that a plan can stand for", 0) end
+  local others, all, lines = training_model.stacks(rows), {}, {}
+  for _, stack in ipairs(others) do
+    local shipped, whose = nearest(stacks, stack)
+    local constants = shipped and training_model.fit(shipped.runs, shipped.sheet) or training_model.before(stack.sheet)
+    local sheet = shipped and shipped.name == stack.name and shipped.sheet or stack.sheet
+    local list = training_model.predictions(stack.runs, sheet, constants)
+    lines[#lines + 1] = table_row(("%s (constants: %s)"):format(short(stack.name), whose), list)
+    append(all, list)
+  end
+  lines[#lines + 1] = table_row("all", all)
+  return lines, all, refused
+end
+
+-- ---- main ------------------------------------------------------------------------------------------------------
+
+local function print_refused(refused)
+  for _, one in ipairs(refused) do print(("  %4d  %s"):format(one.rows, one.why)) end
+end
+
+local function print_selection(rows, refused)
+  print(("%d rows that a plan can stand for; rows that none can:"):format(#rows))
+  print_refused(refused)
+  print("  outliers, left out:")
+  for _, row in ipairs(rows) do
+    if row.outlier then print(("    %s, %s: %s"):format(short(row.stack), row.label, row.outlier)) end
+  end
+end
+
+local function main()
+  local rows, refused = training_rows.read(SHIPPED)
+  local stacks = training_model.stacks(rows)
+  if arg[1] and arg[1] ~= "" then
+    local lines, all, others = judge_file(stacks, arg[1])
+    print("rows that no plan can stand for:")
+    print_refused(others)
+    errors.print("Rows of " .. arg[1] .. " by the shipped ones", lines)
+    print("  largest errors:")
+    return print_largest(all, 12)
+  end
+  print_selection(rows, refused)
+  cross_validate(stacks)
+  extrapolate(stacks)
+  transfer(stacks)
+  winners(stacks)
+end
+
+main()

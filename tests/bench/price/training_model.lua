@@ -1,0 +1,111 @@
+-- Predicts training speeds of published rows from their plans, and fits a stack's constants on some of them.
+
+local engine = require("moonshard.base.ffi")
+local least_squares = require("least_squares")
+local training_clusters = require("training_clusters")
+local training_plans = require("training_plans")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local training_model = {}
+
+-- The usual relative error of a prediction, which weighs rows against what is known of the constants beforehand.
+local USUAL_ERROR = 0.025
+
+---@class moonshard.bench.Run
+---@field row moonshard.bench.TrainingRow
+---@field plan moonshard.Plan
+
+---@class moonshard.bench.Stack
+---@field name string
+---@field sheet moonshard.bench.Sheet
+---@field runs moonshard.bench.Run[]
+
+---Compiles the rows' plans, by stack in order of appearance. Outliers are left out.
+---@param rows moonshard.bench.TrainingRow[]
+---@return moonshard.bench.Stack[]
+function training_model.stacks(rows)
+  local stacks, by_name = {}, {}
+  for _, row in ipairs(rows) do
+    if not row.outlier then
+      local stack = by_name[row.stack]
+      if not stack then
+        stack = { name = row.stack, runs = {} }
+        by_name[row.stack], stacks[#stacks + 1] = stack, stack
+      end
+      stack.runs[#stack.runs + 1] = { row = row, plan = training_plans.compile(row) }
+    end
+  end
+  for _, stack in ipairs(stacks) do
+    local own = {}
+    for i, run in ipairs(stack.runs) do own[i] = run.row end
+    stack.sheet = training_clusters.sheet_of(own)
+  end
+  return stacks
+end
+
+local price = ffi.new("ms_price")
+
+---Tokens/s of a GPU.
+---@param run moonshard.bench.Run
+---@param cluster ffi.cdata* ms_cluster
+---@return number
+function training_model.predict(run, cluster)
+  local row = run.row
+  check(C.ms_plan_price(run.plan.handle, cluster, row.grad_accum, price))
+  return row.grad_accum * row.micro_batch * row.seq / row.tensor / price.step
+end
+
+---@param runs moonshard.bench.Run[] of one stack
+---@param sheet moonshard.bench.Sheet
+---@param constants table<string, number>
+---@return { predicted: number, measured: number, run: moonshard.bench.Run }[]
+function training_model.predictions(runs, sheet, constants)
+  local list = {}
+  if #runs == 0 then return list end
+  local cluster = training_clusters.cluster(sheet, constants, runs[1].row.per_node)
+  for i, run in ipairs(runs) do
+    list[i] = { predicted = training_model.predict(run, cluster), measured = run.row.measured, run = run }
+  end
+  return list
+end
+
+-- The constant at the start of a fit of this stack.
+local function start_of(constant, sheet)
+  return type(constant.start) == "function" and constant.start(sheet) or constant.start
+end
+
+---What is known of a stack before any row.
+---@param sheet moonshard.bench.Sheet
+---@return table<string, number>
+function training_model.before(sheet)
+  local constants = {}
+  for _, constant in ipairs(training_clusters.CONSTANTS) do constants[constant.name] = start_of(constant, sheet) end
+  return constants
+end
+
+---@param runs moonshard.bench.Run[]
+---@param sheet moonshard.bench.Sheet
+---@param from table<string, number>? constants known beforehand; default: of training_model.before
+---@return table<string, number>
+function training_model.fit(runs, sheet, from)
+  from = from or training_model.before(sheet)
+  local unknowns = {}
+  for i, constant in ipairs(training_clusters.CONSTANTS) do
+    unknowns[i] = { start = from[constant.name], spread = constant.spread, low = constant.low, high = constant.high }
+  end
+  local function named(values)
+    local constants = {}
+    for i, constant in ipairs(training_clusters.CONSTANTS) do constants[constant.name] = values[i] end
+    return constants
+  end
+  local values = least_squares.minimize(function(values)
+    local residuals = {}
+    for i, one in ipairs(training_model.predictions(runs, sheet, named(values))) do
+      residuals[i] = math.log(one.predicted / one.measured) / USUAL_ERROR
+    end
+    return residuals
+  end, unknowns)
+  return named(values)
+end
+
+return training_model
