@@ -134,6 +134,13 @@ bench: $(BUILD)/packages/train all ## measure, and compare with the installed pe
 	$(build_config) bench
 	@luajit tests/bench/run.lua $(BUILD)
 
+.PHONY: bench-price
+bench-price: ## compare prices with measurements; PART=collectives or published; ROWS=file.csv: predict other published runs
+bench-price: all
+	@for part in $(or $(PART),$(if $(ROWS),published,collectives published)); do \
+	  LUA_PATH='lua/?.lua;lua/?/init.lua;$(BUILD)/gen/?.lua;;' MOONSHARD_LIB=$(BUILD)/release/libmoonshard.so \
+	    luajit tests/bench/price/$$part.lua $(ROWS) || exit; done
+
 bench-peers: ## install the peers that bench compares with: PyTorch (in build/peers) and Open MPI
 bench-peers: $(BUILD)/packages/bench
 	$(build_config) peers

@@ -13,7 +13,7 @@ local least_squares = {}
 ---@field high number
 
 local STEP = 2e-3       -- of a logarithm, for differences
-local ROUNDS = 20       -- at most
+local ROUNDS = 8        -- at most
 local ENOUGH = 1e-3     -- a relative gain that ends the search
 
 -- Of a residual r: 2 (sqrt(1 + r^2) - 1).
@@ -111,7 +111,7 @@ function least_squares.minimize(f, unknowns)
   local cost = cost_of(unknowns, logs, residuals)
   for _ = 1, ROUNDS do
     local a, b = equations(unknowns, logs, residuals, slopes(f, unknowns, logs, residuals))
-    local gain = 0
+    local gain
     repeat
       local change, there = solve(damped(a, damping), { unpack(b) }), {}
       for i, x in ipairs(change) do there[i] = logs[i] + math.min(math.max(x, -1), 1) end

@@ -63,8 +63,8 @@ end
 -- ---- parts -----------------------------------------------------------------------------------------------------
 
 local function judge(stack, train, test, from)
-  local constants = training_model.fit(filter(stack.runs, train), stack.sheet, from)
-  return training_model.predictions(filter(stack.runs, test), stack.sheet, constants)
+  local constants = training_model.fit(filter(stack.runs, train), stack.description, from)
+  return training_model.predictions(filter(stack.runs, test), stack.description, constants)
 end
 
 -- Every row predicted by the rows of the other folds. Neighbours in the table are alike, so each goes to another fold.
@@ -114,9 +114,10 @@ local function extrapolate(stacks)
   errors.print("Large runs by small ones", rows)
 end
 
--- Another cluster, its data sheet and one row: which stack lends its constants.
+-- Another cluster, its description and one row: which stack lends its constants.
 local LENT = {
-  { "llm%-foundry.*A100.*80GB", "llm%-foundry.*A100.*40GB" }, { "llm%-foundry.*A100.*40GB", "llm%-foundry.*A100.*80GB" },
+  { "llm%-foundry.*A100.*80GB", "llm%-foundry.*A100.*40GB" },
+  { "llm%-foundry.*A100.*40GB", "llm%-foundry.*A100.*80GB" },
   { "scaling_mn5", "llm%-foundry.*H100" }, { "scaling_leonardo", "llm%-foundry.*A100.*40GB" },
   { "torchtitan.*A100", "llm%-foundry.*A100.*80GB" }, { "KempnerForge.*mfu", "llm%-foundry.*H100" },
 }
@@ -160,15 +161,15 @@ local function transfer(stacks)
   for _, case in ipairs(LENT) do
     local stack, lender = find_stack(stacks, case[1]), find_stack(stacks, case[2])
     if stack and lender then
-      local constants = training_model.fit(lender.runs, lender.sheet)
+      local constants = training_model.fit(lender.runs, lender.description)
       local name = ("%s, from %s"):format(short(stack.name), short(lender.name))
-      rows[#rows + 1] = table_row(name .. ": no row", training_model.predictions(stack.runs, stack.sheet, constants))
+      local without = training_model.predictions(stack.runs, stack.description, constants)
+      rows[#rows + 1] = table_row(name .. ": no row", without)
       rows[#rows + 1] = table_row(name .. ": a typical row", with_one_row(stack, constants, typical(stack.runs)))
       rows[#rows + 1] = table_row(name .. ": any of 8 rows", with_any_row(stack, constants))
     end
   end
-  errors.print("Another cluster: its data sheet, constants of a stack with such GPUs, and no row or one row of its own",
-    rows)
+  errors.print("Another cluster: its description, another stack's constants, and no row or one row of its own", rows)
 end
 
 -- Runs that differ only in how they divide the same GPUs: by everything else.
@@ -176,8 +177,8 @@ local function families(runs)
   local by, order = {}, {}
   for _, run in ipairs(runs) do
     local r = run.row
-    local key = table.concat({ r.model, r.gpus, r.tensor, r.micro_batch, r.grad_accum, r.seq, r.recompute, r.precision },
-      "|")
+    local key = table.concat({ r.model, r.gpus, r.tensor, r.micro_batch, r.grad_accum, r.seq, r.recompute,
+      r.precision }, "|")
     if not by[key] then
       by[key] = {}
       order[#order + 1] = by[key]
@@ -208,9 +209,9 @@ local function winners(stacks)
   local right, total = 0, 0
   for _, stack in ipairs(stacks) do
     local found = pairs_of(stack.runs)
-    local constants = #found > 0 and training_model.fit(stack.runs, stack.sheet)
+    local constants = #found > 0 and training_model.fit(stack.runs, stack.description)
     for _, pair in ipairs(found) do
-      local of = training_model.predictions(pair, stack.sheet, constants)
+      local of = training_model.predictions(pair, stack.description, constants)
       local measured = of[1].measured / of[2].measured
       local predicted = of[1].predicted / of[2].predicted
       local is_right = (measured > 1) == (predicted > 1)
@@ -237,7 +238,7 @@ local function nearest(stacks, stack)
       end
     end
   end
-  return nil, "data sheet alone"
+  return nil, "the usual ones"
 end
 
 local function judge_file(stacks, path)
@@ -246,9 +247,8 @@ local function judge_file(stacks, path)
   local others, all, lines = training_model.stacks(rows), {}, {}
   for _, stack in ipairs(others) do
     local shipped, whose = nearest(stacks, stack)
-    local constants = shipped and training_model.fit(shipped.runs, shipped.sheet) or training_model.before(stack.sheet)
-    local sheet = shipped and shipped.name == stack.name and shipped.sheet or stack.sheet
-    local list = training_model.predictions(stack.runs, sheet, constants)
+    local constants = shipped and training_model.fit(shipped.runs, shipped.description) or training_model.usual()
+    local list = training_model.predictions(stack.runs, stack.description, constants)
     lines[#lines + 1] = table_row(("%s (constants: %s)"):format(short(stack.name), whose), list)
     append(all, list)
   end
@@ -272,6 +272,7 @@ local function print_selection(rows, refused)
 end
 
 local function main()
+  io.stdout:setvbuf("line") -- fits take minutes
   local rows, refused = training_rows.read(SHIPPED)
   local stacks = training_model.stacks(rows)
   if arg[1] and arg[1] ~= "" then

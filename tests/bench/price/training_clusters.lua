@@ -1,143 +1,111 @@
--- The clusters of published training runs: data sheets, and the constants that no data sheet gives.
+-- The clusters of published training runs: a description each, and constants that correct it for a stack.
 --
--- A data sheet names a GPU's peaks, memory and links, and a node's network. The constants say what part of them
--- training reaches. They belong to a stack, that is hardware and software, and are fitted on its rows; each starts from
--- what measurements elsewhere say (MAMF and attention tables, NCCL's tuning and tables) and has a spread: the standard
--- deviation of its logarithm between stacks, which holds a constant where rows say nothing about it.
+-- A description (moonshard.price.cluster) holds data sheets, and rates that kernels and collectives reach alone.
+-- Training in PyTorch reaches other ones, which belong to a stack of hardware and software. They are fitted on its rows
+-- as factors of the description's values, or as values where it has none. Each starts from what is usual and has a
+-- spread: the standard deviation of its logarithm between stacks, which holds it where rows say nothing about it.
 
+local described = require("moonshard.price.cluster")
 local engine = require("moonshard.base.ffi")
-local C, ffi = engine.C, engine.ffi
+local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local training_clusters = {}
 
-local A100 = { peak = 312e12, f32 = 19.5e12, memory_rate = 1.555e12, units = 108, inside = 300e9, product = 0.75 }
-local H100 = { peak = 989.5e12, f32 = 67e12, memory_rate = 3.35e12, units = 132, inside = 450e9, product = 0.65 }
+local HERE = arg[0]:match("^(.*)/[^/]*$") or "."
 
-local function like(gpu, changes)
-  local sheet = {}
-  for key, value in pairs(gpu) do sheet[key] = value end
-  for key, value in pairs(changes) do sheet[key] = value end
-  return sheet
-end
-
--- By what the GPU's name contains, most special first; network: Gbit/s of a node where a row does not say. Leonardo's
--- part has 64 GB of HBM2e, and MareNostrum's 64 GB of HBM2e and a lower power limit.
-local SHEETS = {
-  { "Leonardo", like(A100, { memory = 64e9, memory_rate = 1.64e12, network = 400 }) },
-  { "MareNostrum", like(H100, { memory = 64e9, memory_rate = 2.0e12, network = 800, product = 0.45 }) },
-  { "A100.*40GB", like(A100, { memory = 40e9, network = 1600 }) },
-  { "A100", like(A100, { memory = 80e9, memory_rate = 2.039e12, network = 1600 }) },
-  { "H200", like(H100, { memory = 141e9, memory_rate = 4.8e12, network = 3200 }) },
-  { "H100", like(H100, { memory = 80e9, network = 3200 }) },
+-- By what the GPU's name contains, most special first.
+local DESCRIPTIONS = {
+  { "Leonardo", HERE .. "/clusters/leonardo.lua" }, { "MareNostrum", HERE .. "/clusters/marenostrum5.lua" },
+  { "A100.*40GB", "a100-40x8" }, { "A100", "a100-80x8" }, { "H200", "h200x8-3200g" }, { "H100", "h100x8-3200g" },
 }
 
----@class moonshard.bench.Sheet
----@field peak number FLOP/s in bf16
----@field f32 number FLOP/s
----@field memory number bytes
----@field memory_rate number bytes/s
----@field units integer multiprocessors
----@field inside number bytes/s of a GPU to others of its node
----@field network number Gbit/s of a node
----@field product number the part of the peak that large products usually reach
-
----@param rows moonshard.bench.TrainingRow[] of one stack
----@return moonshard.bench.Sheet
-function training_clusters.sheet_of(rows)
-  local gpu = rows[1].gpu_type
-  for _, known in ipairs(SHEETS) do
-    if gpu:find(known[1]) then
-      local sheet = like(known[2], {})
-      for _, row in ipairs(rows) do sheet.network = row.inter_gbps or sheet.network end
-      return sheet
-    end
+---@param gpu string as the table names it
+---@return moonshard.Cluster
+function training_clusters.described(gpu)
+  for _, known in ipairs(DESCRIPTIONS) do
+    if gpu:find(known[1]) then return described.load(known[2]) end
   end
-  error(("no data sheet of a %s: add one to training_clusters.lua"):format(gpu), 0)
+  error(("no description of a cluster of %s: add one to training_clusters.lua"):format(gpu), 0)
 end
 
----A constant that rows can fit.
----@class moonshard.bench.Constant
----@field name string
----@field start number|fun(sheet: moonshard.bench.Sheet): number
----@field spread number of its logarithm
----@field low number
----@field high number
----@field between boolean? only rows on several nodes depend on it
-
----@type moonshard.bench.Constant[]
-training_clusters.CONSTANTS = {
-  { name = "product", start = function(sheet) return sheet.product end, spread = 0.2, low = 0.1, high = 1 },
-  { name = "product k", start = 64, spread = 1, low = 1, high = 2000 },
-  { name = "attention forward", start = 0.5, spread = 0.5, low = 0.05, high = 1 },
-  { name = "attention backward", start = 0.35, spread = 0.5, low = 0.05, high = 1 },
-  { name = "attention keys", start = 200, spread = 0.7, low = 1, high = 4000 },
-  { name = "memory", start = 0.7, spread = 0.3, low = 0.1, high = 1.3 },
-  { name = "issue", start = 6e-6, spread = 0.5, low = 5e-7, high = 1e-4 },
-  { name = "step gap", start = 10e-3, spread = 1.2, low = 1e-5, high = 2 },
-  { name = "loss", start = 2, spread = 0.7, low = 1, high = 10 },
-  { name = "overlap", start = 0.1, spread = 0.5, low = 0.001, high = 0.6 },
-  { name = "inside", start = 0.75, spread = 0.5, low = 0.05, high = 1 },
-  { name = "between", start = 0.8, spread = 0.3, low = 0.05, high = 1.05, between = true },
-  { name = "step between", start = 14e-6, spread = 1.2, low = 1e-6, high = 1e-3, between = true },
-  { name = "network growth", start = 0.03, spread = 1.2, low = 0.001, high = 0.45, between = true },
-}
+local function each_link(cluster, change)
+  for i = 0, cluster.links - 1 do change(cluster.link[i]) end
+end
 
 -- PyTorch computes the loss in several kernels, and in f32: together they take a few times what the plan's fused
--- kernels take. A cluster says that as measured kernels.
+-- kernels take. A cluster says that as measured kernels, which belong to the cluster that is made.
 local UNFUSED = { "cross_entropy", "cross_entropy_backward" }
-local points = ffi.new("ms_kernel_point[?]", #UNFUSED)
+local points, seconds = ffi.new("ms_kernel_point[?]", #UNFUSED), ffi.new("double[1]")
 for i, op in ipairs(UNFUSED) do
   local work = points[i - 1].work
   work.op, work.shape, work.dtype, work.threads = C.ms_op_find(op), C.MS_SHAPE_OTHER, C.MS_BF16, 1
   work.bytes = 1e9 -- large, so that its time is that of the memory rate
-  for k = 0, 3 do work.size[k] = 1 end
 end
 
-local seconds = ffi.new("double[1]")
-
-local function add_unfused(cluster, loss)
+local function lengthen_loss(cluster, factor)
   cluster.points = 0
   for i = 0, #UNFUSED - 1 do
-    engine.check(C.ms_cluster_kernel_time(cluster, points[i].work, seconds))
-    points[i].seconds = seconds[0] * loss
+    check(C.ms_cluster_kernel_time(cluster, points[i].work, seconds))
+    points[i].seconds = factor * seconds[0]
   end
   cluster.point, cluster.points = points, #UNFUSED
 end
 
-local KINDS = 7 -- all three collectives
+---A number that rows fit. `set` changes a copy of the description's ms_cluster.
+---@class moonshard.bench.Constant
+---@field name string
+---@field start number
+---@field spread number of its logarithm
+---@field low number
+---@field high number
+---@field set fun(cluster: ffi.cdata*, x: number)
 
--- Rings in NCCL's two kinds of protocol: one for large messages, and one with short steps and a low rate.
-local function add_links(cluster, sheet, given)
-  local large, short = cluster.link[0], cluster.link[1]
-  large.algorithm, large.kinds = C.MS_LINK_RING, KINDS
-  large.start, large.step_inside, large.step_between = 20e-6, 4e-6, given["step between"]
-  large.inside, large.between = sheet.inside * given.inside, sheet.network * 1e9 / 8 * given.between
-  large.log_between = given["network growth"]
-  ffi.copy(short, large, ffi.sizeof(large))
-  short.start, short.step_inside, short.step_between = 8e-6, 1e-6, given["step between"] / 6
-  short.inside, short.between = large.inside / 10, large.between / 10
-  cluster.links = 2
+-- A rate that is a part of the peak.
+local function part(group, field)
+  return function(cluster, x) cluster[group][field] = math.min(1, cluster[group][field] * x) end
 end
 
----@param sheet moonshard.bench.Sheet
+---In the order in which they are set: the loss last, since it depends on the memory's rate.
+---@type moonshard.bench.Constant[]
+training_clusters.CONSTANTS = {
+  { name = "products", start = 0.8, spread = 0.2, low = 0.2, high = 1.3, set = part("product", "efficiency") },
+  { name = "inner size", start = 0.5, spread = 0.7, low = 0.02, high = 10,
+    set = function(cluster, x) cluster.product.k_half = cluster.product.k_half * x end },
+  { name = "attention", start = 0.6, spread = 0.5, low = 0.05, high = 1.8, set = part("attention", "forward") },
+  { name = "attention backward", start = 0.5, spread = 0.5, low = 0.05, high = 1.8,
+    set = part("attention", "backward") },
+  { name = "keys", start = 1, spread = 0.7, low = 0.05, high = 20,
+    set = function(cluster, x) cluster.attention.keys_half = cluster.attention.keys_half * x end },
+  { name = "memory", start = 0.8, spread = 0.3, low = 0.1, high = 1.4,
+    set = function(cluster, x) cluster.memory_rate = cluster.memory_rate * x end },
+  { name = "issue", start = 1.5, spread = 0.5, low = 0.2, high = 20,
+    set = function(cluster, x) cluster.issue = cluster.issue * x end },
+  { name = "step gap, s", start = 10e-3, spread = 1.2, low = 1e-5, high = 2,
+    set = function(cluster, x) cluster.step_gap = x end },
+  { name = "overlap, part", start = 0.1, spread = 0.5, low = 0.001, high = 0.6,
+    set = function(cluster, x) cluster.overlap = x end },
+  { name = "inside", start = 0.8, spread = 0.5, low = 0.05, high = 1.2, set = function(cluster, x)
+    each_link(cluster, function(link) link.inside = link.inside * x end)
+  end },
+  { name = "between", start = 0.9, spread = 0.3, low = 0.05, high = 1.1, set = function(cluster, x)
+    each_link(cluster, function(link) link.between = link.between * x end)
+  end },
+  { name = "steps between", start = 1, spread = 1.2, low = 0.1, high = 60, set = function(cluster, x)
+    each_link(cluster, function(link) link.step_between = link.step_between * x end)
+  end },
+  { name = "growth, part", start = 0.03, spread = 1.2, low = 0.001, high = 2, set = function(cluster, x)
+    each_link(cluster, function(link) link.log_between = x end)
+  end },
+  { name = "loss", start = 2, spread = 0.7, low = 1, high = 10, set = lengthen_loss },
+}
+
+---The cluster of a stack. Valid until the next call.
+---@param description moonshard.Cluster
 ---@param given table<string, number> constants by name
----@param per_node integer ranks
 ---@return ffi.cdata* ms_cluster
-function training_clusters.cluster(sheet, given, per_node)
-  local cluster = ffi.new("ms_cluster")
-  C.ms_cluster_default(cluster, ffi.sizeof(cluster))
-  cluster.device, cluster.ranks_per_node, cluster.memory = C.MS_DEVICE_CUDA, per_node, sheet.memory
-  cluster.peak[C.MS_F32], cluster.peak[C.MS_BF16] = sheet.f32, sheet.peak
-  local product, attention = cluster.product, cluster.attention
-  product.efficiency, product.k_half = given.product, given["product k"]
-  product.tile_m, product.tile_n, product.units, product.half_tile = 128, 256, sheet.units, 0.85
-  attention.forward, attention.backward = given["attention forward"], given["attention backward"]
-  attention.keys_half, attention.causal = given["attention keys"], 0.6
-  cluster.memory_rate, cluster.memory_half = sheet.memory_rate * given.memory, 1e6
-  cluster.kernel_start, cluster.issue, cluster.overlap = 2e-6, given.issue, given.overlap
-  cluster.phase_gap, cluster.step_gap = 0, given["step gap"]
-  add_links(cluster, sheet, given)
-  add_unfused(cluster, given.loss)
+function training_clusters.cluster(description, given)
+  local cluster = ffi.new("ms_cluster", description:struct())
+  for _, constant in ipairs(training_clusters.CONSTANTS) do constant.set(cluster, given[constant.name]) end
   return cluster
 end
 

@@ -17,7 +17,7 @@ local USUAL_ERROR = 0.025
 
 ---@class moonshard.bench.Stack
 ---@field name string
----@field sheet moonshard.bench.Sheet
+---@field description moonshard.Cluster
 ---@field runs moonshard.bench.Run[]
 
 ---Compiles the rows' plans, by stack in order of appearance. Outliers are left out.
@@ -36,9 +36,7 @@ function training_model.stacks(rows)
     end
   end
   for _, stack in ipairs(stacks) do
-    local own = {}
-    for i, run in ipairs(stack.runs) do own[i] = run.row end
-    stack.sheet = training_clusters.sheet_of(own)
+    stack.description = training_clusters.described(stack.runs[1].row.gpu_type)
   end
   return stacks
 end
@@ -56,39 +54,33 @@ function training_model.predict(run, cluster)
 end
 
 ---@param runs moonshard.bench.Run[] of one stack
----@param sheet moonshard.bench.Sheet
+---@param description moonshard.Cluster
 ---@param constants table<string, number>
 ---@return { predicted: number, measured: number, run: moonshard.bench.Run }[]
-function training_model.predictions(runs, sheet, constants)
+function training_model.predictions(runs, description, constants)
   local list = {}
   if #runs == 0 then return list end
-  local cluster = training_clusters.cluster(sheet, constants, runs[1].row.per_node)
+  local cluster = training_clusters.cluster(description, constants)
   for i, run in ipairs(runs) do
     list[i] = { predicted = training_model.predict(run, cluster), measured = run.row.measured, run = run }
   end
   return list
 end
 
--- The constant at the start of a fit of this stack.
-local function start_of(constant, sheet)
-  return type(constant.start) == "function" and constant.start(sheet) or constant.start
-end
-
----What is known of a stack before any row.
----@param sheet moonshard.bench.Sheet
+---What is usual, before any row.
 ---@return table<string, number>
-function training_model.before(sheet)
+function training_model.usual()
   local constants = {}
-  for _, constant in ipairs(training_clusters.CONSTANTS) do constants[constant.name] = start_of(constant, sheet) end
+  for _, constant in ipairs(training_clusters.CONSTANTS) do constants[constant.name] = constant.start end
   return constants
 end
 
 ---@param runs moonshard.bench.Run[]
----@param sheet moonshard.bench.Sheet
----@param from table<string, number>? constants known beforehand; default: of training_model.before
+---@param description moonshard.Cluster
+---@param from table<string, number>? constants known beforehand; default: the usual ones
 ---@return table<string, number>
-function training_model.fit(runs, sheet, from)
-  from = from or training_model.before(sheet)
+function training_model.fit(runs, description, from)
+  from = from or training_model.usual()
   local unknowns = {}
   for i, constant in ipairs(training_clusters.CONSTANTS) do
     unknowns[i] = { start = from[constant.name], spread = constant.spread, low = constant.low, high = constant.high }
@@ -100,7 +92,7 @@ function training_model.fit(runs, sheet, from)
   end
   local values = least_squares.minimize(function(values)
     local residuals = {}
-    for i, one in ipairs(training_model.predictions(runs, sheet, named(values))) do
+    for i, one in ipairs(training_model.predictions(runs, description, named(values))) do
       residuals[i] = math.log(one.predicted / one.measured) / USUAL_ERROR
     end
     return residuals
