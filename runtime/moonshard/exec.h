@@ -132,8 +132,8 @@ typedef struct ms_profile_item {
   int run;                /* which run of a phase it is part of, counted from 1 */
   const char *name;       /* op, or collective: "all_gather" */
   double begin, end;
-  double met;   /* collective: when all ranks had entered it; kernel: begin */
-  double bytes;       /* a kernel's as the op table counts them; a collective's sent and received */
+  double met;          /* collective: when all ranks had entered it; kernel: begin */
+  double bytes;        /* a kernel's as the op table counts them; a collective's sent and received */
   double inside, wire; /* collective: bytes of that from ranks of this node; to other nodes, or from them if more */
 } ms_profile_item;
 /* This rank's kernels and collectives, stream by stream in the order in which they ran: list gets the first `capacity`;

@@ -68,7 +68,7 @@ describe("moonshard sweep with ms.scaling", function()
   it("prints which shape wins where, and writes a page that needs nothing else", function()
     local run = program.run(arguments("cluster=h100x8-25gbe", "shapes=fsdp,hsdp", "nodes=1,2"))
     assert.equal(0, run.status, run.err)
-    has(run.out, "from 2 nodes on | hsdp is faster than fsdp | mesh=2x8")
+    has(run.out, "2 nodes | hsdp | fsdp | mesh=2x8")
     local page = scratch.read(folder .. "/out/index.html")
     for _, text in ipairs({ "<svg", "heat", "2x8", "1x16" }) do
       assert.is_truthy(page:find(text, 1, true), text)

@@ -82,9 +82,8 @@ local function heat_of(job, models, nodes)
 end
 
 local function job_of(o)
-  local path, chunk = sweep.find_recipe(o.recipe), nil
-  chunk = recipe.load(path)
-  local job = { path = path, chunk = chunk, cluster = cluster.load(o.cluster), settings = o.settings, shapes = {} }
+  local path = sweep.find_recipe(o.recipe)
+  local job = { path = path, chunk = recipe.load(path), cluster = cluster.load(o.cluster), settings = o.settings, shapes = {} }
   for i, text in ipairs(o.shapes) do job.shapes[i] = shapes.read(text) end
   if not job.cluster.has_network and o.nodes[#o.nodes] > 1 then
     errors.invalid("ms.scaling: cluster %s has no network between nodes: describe one, or give nodes = { 1 }",

@@ -45,8 +45,8 @@ local function curve(self)
       entries[#entries + 1] = { class = "c" .. colour, name = shape }
     end
   end
-  local about = "Tokens per second and rank, by number of nodes; a flat curve is perfect scaling. Faint points need more "
-    .. "memory than a rank has."
+  local about = "Tokens per second and rank, by number of nodes; a flat curve is perfect scaling. Faint points need "
+    .. "more memory than a rank has."
   if self.cluster.accuracy then
     about = about .. (" Bars: ±%.0f %%, within which nine of ten measurements that were held out lie."):format(
       100 * self.cluster.accuracy)

@@ -203,8 +203,8 @@ local function speed_against_memory(self)
       best, point.text = point.y, point.key
     end
   end
-  return charts.framed(chart.title, "Tokens per second over MiB per rank. No other point is better than a named one in both.",
-    points.svg(chart))
+  local about = "Tokens per second over MiB per rank. No other point is better than a named one in both."
+  return charts.framed(chart.title, about, points.svg(chart))
 end
 
 local function memory(self)
