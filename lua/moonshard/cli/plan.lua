@@ -2,8 +2,8 @@
 -- moonshard explain shares this path with a different `render`.
 
 local command_line = require("moonshard.cli.command_line")
-local planned = require("moonshard.cli.planned")
-local recipe = require("moonshard.cli.recipe")
+local planned = require("moonshard.recipe.planned")
+local recipe = require("moonshard.recipe.file")
 local status = require("moonshard.base.exit_status")
 local world = require("moonshard.distributed.world")
 local refuse = status.refuse

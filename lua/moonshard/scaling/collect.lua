@@ -2,7 +2,7 @@
 
 local closed_forms = require("moonshard.price.closed_forms")
 local errors = require("moonshard.base.error")
-local planned = require("moonshard.cli.planned")
+local planned = require("moonshard.recipe.planned")
 local price = require("moonshard.price.price")
 local shapes = require("moonshard.scaling.shapes")
 local world = require("moonshard.distributed.world")

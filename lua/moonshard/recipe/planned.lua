@@ -4,7 +4,7 @@
 local args = require("moonshard.recipe.args")
 local errors = require("moonshard.base.error")
 local plan_mode = require("moonshard.recipe.plan_mode")
-local recipe = require("moonshard.cli.recipe")
+local recipe = require("moonshard.recipe.file")
 local status = require("moonshard.base.exit_status")
 local refuse = status.refuse
 
