@@ -70,7 +70,7 @@ describe("moonshard sweep with ms.scaling", function()
     assert.equal(0, run.status, run.err)
     has(run.out, "2 nodes | hsdp | fsdp | mesh=2x8")
     local page = scratch.read(folder .. "/out/index.html")
-    for _, text in ipairs({ "<svg", "heat", "2x8", "1x16" }) do
+    for _, text in ipairs({ "<svg", "<table", "2x8", "1x16" }) do
       assert.is_truthy(page:find(text, 1, true), text)
     end
     assert.is_nil(page:find("src="))
