@@ -87,6 +87,14 @@ void ms_profile_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *i
   event->sequence = atomic_load_explicit(&record->sequence, memory_order_relaxed);
 }
 
+/* 1 for an all-gather of what is in place already: its ranks only meet. */
+static int moves_nothing(const ms_coll *coll) {
+  if (coll->kind != MS_COLL_ALL_GATHER) return 0;
+  for (int i = 0; i < coll->parts; i++)
+    if (coll->part[i].src) return 0;
+  return 1;
+}
+
 /* Fills in an event after the run, while the exec still exists. */
 static void complete(const ms_exec *exec, int phase, ms_profile_event *event) {
   const ms_exec_instr *instr = event->instr;
@@ -106,7 +114,7 @@ static void complete(const ms_exec *exec, int phase, ms_profile_event *event) {
     event->op = instr->coll->kind;
     event->label = instr->coll->label_number;
     event->bytes = instr->bytes + instr->also_bytes;
-    event->inside = instr->moved.inside + instr->also_bytes;
+    event->inside = moves_nothing(instr->coll) ? 0 : instr->moved.inside + instr->also_bytes;
     event->wire = fmax(instr->moved.sent, instr->moved.received);
   }
 }

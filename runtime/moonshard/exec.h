@@ -134,7 +134,8 @@ typedef struct ms_profile_item {
   double begin, end;
   double met;          /* collective: when all ranks had entered it; kernel: begin */
   double bytes;        /* a kernel's as the op table counts them; a collective's sent and received */
-  double inside, wire; /* collective: bytes of that from ranks of this node; to other nodes, or from them if more */
+  double inside, wire; /* collective: bytes of that from ranks of this node, 0 if they were read in place; to other
+                          nodes, or from them if that is more */
 } ms_profile_item;
 /* This rank's kernels and collectives, stream by stream in the order in which they ran: list gets the first `capacity`;
  * *n is their total number. A profile of several plans does not say to which one an instruction belongs. */

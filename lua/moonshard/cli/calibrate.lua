@@ -1,8 +1,8 @@
 -- moonshard calibrate: measures this machine, or several hosts, and writes a cluster description with which prices of
 -- plans are those of this machine.
 --
--- It starts ranks several times, with another number of them each time: one with all cores, one for each core, and as
--- many as -n says. They are child processes that print what they measure (cli/calibrate_ranks.lua).
+-- It starts ranks twice, first one with all cores, then one for each core. They are child processes that print what
+-- they measure (cli/calibrate_ranks.lua). -n is the most ranks that a node of the description can have.
 
 local calibration_file = require("moonshard.price.calibration_file")
 local calibration_fit = require("moonshard.price.calibration_fit")
@@ -35,10 +35,10 @@ local DEFAULT_OUT = "cluster.lua"
 
 -- ---- measuring ----------------------------------------------------------------------------------------------------
 
--- The numbers of ranks to measure with, ascending.
-local function worlds(line, most, units)
+-- The numbers of ranks to measure with, ascending: not more than cores, since ranks that wait for a core measure that.
+local function worlds(line, most)
   local list, seen = {}, {}
-  for _, ranks in ipairs({ 1, math.min(units, most), most }) do
+  for _, ranks in ipairs({ 1, most }) do
     if not seen[ranks] then list[#list + 1], seen[ranks] = { ranks = ranks, hosts = false }, true end
   end
   if line.hosts then list[#list + 1] = { ranks = select(2, hosts.read(line.hosts, line.ranks)), hosts = true } end
@@ -119,7 +119,7 @@ end
 
 -- ---- the description ----------------------------------------------------------------------------------------------
 
-local function describe(line, records, list, cores)
+local function describe(line, records, ranks, cores)
   local facts = machine.inspect()
   local host = require("moonshard.host").name()
   local model = line.device == "cuda" and facts.gpu.devices[1].name or facts.cpu.model
@@ -135,7 +135,7 @@ local function describe(line, records, list, cores)
       by, steps),
     fitted = ("fitted by %s to %d kernels, %.0f %% off without them"):format(by, #points, 100 * off),
     links_source = ("fitted by %s to the times of %d trainings"):format(by, #fastest),
-    machine = "what " .. host .. " reports", device = line.device, ranks_per_node = list[#list].ranks, cores = cores,
+    machine = "what " .. host .. " reports", device = line.device, ranks_per_node = ranks, cores = cores,
     memory = memory, rates = rates, phase_gap = phase_gap, step_gap = step_gap,
     links = calibration_fit.links(fastest, cores), points = points,
   }
@@ -159,8 +159,9 @@ function command.main(arguments)
   output_file.check("cluster description", line.out)
   engine.C.ms_interrupt_install()
   local units = kind == engine.C.MS_DEVICE_CPU and machine.cpu().cores or #machine.inspect().gpu.devices
-  local list = worlds(line, line.ranks or units, units)
-  local d = describe(line, measure_all(line, list), list, units)
+  local ranks = line.ranks or units
+  local list = worlds(line, math.min(ranks, units))
+  local d = describe(line, measure_all(line, list), ranks, units)
   output_file.write("cluster description", line.out, calibration_file.text(d))
   report(line.out, d)
   return status.OK

@@ -142,7 +142,7 @@ function calibration_file.text(d)
   w.line("")
   w.open()
   w.line("about = %q,", d.about)
-  w.constant("ranks_per_node", d.ranks_per_node, "the most ranks that were measured")
+  w.constant("ranks_per_node", d.ranks_per_node, "as `moonshard calibrate` was told")
   write_device(w, d)
   if d.network then
     w.open("network")

@@ -10,30 +10,47 @@ local calibration_fit = {}
 
 -- ---- records ------------------------------------------------------------------------------------------------------
 
----The fastest record of each training: other programs can only slow one down.
+local LEAST = { "step", "gap", "kernel_seconds", "collective_seconds", "wait_seconds", "total_seconds" }
+
+-- Takes over what was faster in another round of the same training.
+local function take_faster(to, from)
+  for _, name in ipairs(LEAST) do to[name] = math.min(to[name], from[name]) end
+  for i, kernel in ipairs(to.kernels) do kernel.seconds = math.min(kernel.seconds, from.kernels[i].seconds) end
+  for i, collective in ipairs(to.collectives) do
+    collective.seconds = math.min(collective.seconds, from.collectives[i].seconds)
+  end
+end
+
+---One record of each training, with the fastest of its rounds: other programs can only slow one down.
 ---@param records moonshard.CalibrationRecord[]
 ---@return moonshard.CalibrationRecord[]
 function calibration_fit.fastest(records)
   local by, order = {}, {}
   for _, record in ipairs(records) do
     local key = ("%d %d %d"):format(record.nodes, record.ranks, record.number)
-    local before = by[key]
-    if not before then order[#order + 1] = key end
-    if not before or record.step < before.step then by[key] = record end
+    if by[key] then
+      take_faster(by[key], record)
+    else
+      by[key], order[#order + 1] = record, record
+    end
   end
-  for i, key in ipairs(order) do order[i] = by[key] end
   return order
 end
 
 -- ---- kernels ------------------------------------------------------------------------------------------------------
 
--- Between two kernels the runner looks after collectives, and counts: a part of every kernel's time.
-local function between_kernels(record)
-  local sum, runs = 0, 0
-  for _, kernel in ipairs(record.kernels) do
-    sum, runs = sum + kernel.seconds * kernel.runs, runs + kernel.runs
+-- Between two kernels the runner looks after collectives, and counts: a part of every kernel's time. The median over
+-- the trainings, since in some of them another program ran there.
+local function between_kernels(records)
+  local list = {}
+  for i, record in ipairs(records) do
+    local sum, runs = 0, 0
+    for _, kernel in ipairs(record.kernels) do
+      sum, runs = sum + kernel.seconds * kernel.runs, runs + kernel.runs
+    end
+    list[i] = math.max(0, record.kernel_seconds - sum) / runs
   end
-  return math.max(0, record.kernel_seconds - sum) / runs
+  return median(list)
 end
 
 ---@class moonshard.CalibrationPoint: moonshard.MeasuredKernel
@@ -45,10 +62,10 @@ end
 ---@param cores integer of a node
 ---@return moonshard.CalibrationPoint[]
 function calibration_fit.points(records, cores)
-  local by, order = {}, {}
+  local by, order, more = {}, {}, between_kernels(records)
   for _, record in ipairs(records) do
-    local more = record.ranks / record.nodes <= cores and between_kernels(record)
-    for _, kernel in ipairs(more and record.kernels or {}) do
+    local has_cores = record.ranks / record.nodes <= cores
+    for _, kernel in ipairs(has_cores and record.kernels or {}) do
       local key = calibration_rank.key(kernel)
       if not by[key] then
         by[key] = { kernel = kernel, times = {} }

@@ -48,10 +48,10 @@ function calibration_trainings.of(ranks, o)
         add(model, dtype, size, { mesh = (replicates and "%dx1" or "1x%d"):format(ranks), names = FSDP })
       end
     end
-    if ranks > 1 and not o.quick then
+    if ranks % 2 == 0 and not o.quick then
       for _, sequence_parallel in ipairs({ false, true }) do
         for _, size in ipairs({ SIZES[3], SIZES[5] }) do
-          add("llama", dtype, size, { mesh = ("1x1x%d"):format(ranks), names = TENSOR,
+          add("llama", dtype, size, { mesh = ("1x%dx2"):format(ranks / 2), names = TENSOR,
             sequence_parallel = sequence_parallel })
         end
       end
