@@ -62,6 +62,14 @@ fail:
   return rc;
 }
 
+/* 1 for an all-gather of what is in place already: its ranks only meet. */
+static int moves_nothing(const ms_plan_coll *coll) {
+  if (coll->kind != MS_COLL_ALL_GATHER) return 0;
+  for (int i = 0; i < coll->parts; i++)
+    if (coll->part[i].src.buffer >= 0) return 0;
+  return 1;
+}
+
 int ms_collective_work_of(const ms_plan *plan, const ms_cluster *cluster, const ms_plan_coll *coll,
                           ms_collective_work *work) {
   static const int kinds[MS_COLL_KINDS] = {[MS_COLL_ALL_GATHER] = MS_LINK_ALL_GATHER,
@@ -78,7 +86,7 @@ int ms_collective_work_of(const ms_plan *plan, const ms_cluster *cluster, const 
   work->bytes = n > 1 ? coll->bytes * n / (passes * (n - 1)) : 0;
   work->groups = plan->topology.node_ranks[node] / here;
   if (cluster->device != MS_DEVICE_CPU) return MS_OK;
-  work->inside = coll->moved.inside + coll->also_bytes;
+  work->inside = moves_nothing(coll) ? 0 : coll->moved.inside + coll->also_bytes;
   work->wire = fmax(coll->moved.sent, coll->moved.received) * plan->topology.node_ranks[node];
   return MS_OK;
 }
