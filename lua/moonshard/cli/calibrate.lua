@@ -4,9 +4,9 @@
 -- It starts ranks twice, first one with all cores, then one for each core. They are child processes that print what
 -- they measure (cli/calibrate_ranks.lua). -n is the most ranks that a node of the description can have.
 
-local calibration_file = require("moonshard.price.calibration_file")
-local calibration_fit = require("moonshard.price.calibration_fit")
-local calibration_trainings = require("moonshard.price.calibration_trainings")
+local calibration_file = require("moonshard.calibrate.file")
+local calibration_fit = require("moonshard.calibrate.fit")
+local calibration_trainings = require("moonshard.calibrate.trainings")
 local command_line = require("moonshard.cli.command_line")
 local device = require("moonshard.distributed.device")
 local engine = require("moonshard.base.ffi")
@@ -131,8 +131,8 @@ local function describe(line, records, ranks, cores)
   local step_gap, phase_gap = calibration_fit.gaps(fastest)
   local steps = fastest[1].training.steps
   return {
-    about = ("%s: %s, measured by %s"):format(host, model, by), measured = ("measured by %s, medians of %d steps"):format(
-      by, steps),
+    about = ("%s: %s, measured by %s"):format(host, model, by),
+    measured = ("measured by %s, medians of %d steps"):format(by, steps),
     fitted = ("fitted by %s to %d kernels, %.0f %% off without them"):format(by, #points, 100 * off),
     links_source = ("fitted by %s to the times of %d trainings"):format(by, #fastest),
     machine = "what " .. host .. " reports", device = line.device, ranks_per_node = ranks, cores = cores,

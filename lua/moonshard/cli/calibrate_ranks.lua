@@ -1,8 +1,8 @@
 -- moonshard calibrate_ranks: the ranks of a calibration on one number of ranks; `moonshard calibrate` starts it. Rank 0
 -- prints what it measured as lines of JSON. It is not for users.
 
-local calibration_rank = require("moonshard.price.calibration_rank")
-local calibration_trainings = require("moonshard.price.calibration_trainings")
+local calibration_rank = require("moonshard.calibrate.rank")
+local calibration_trainings = require("moonshard.calibrate.trainings")
 local command_line = require("moonshard.cli.command_line")
 local hosts = require("moonshard.cli.hosts")
 local nodes = require("moonshard.cli.nodes")

@@ -1,7 +1,7 @@
 -- Turns what the ranks of a calibration measured into the constants of a cluster description: points of kernels, the
 -- few rates of the model that covers kernels which never ran, links, and gaps.
 
-local calibration_rank = require("moonshard.price.calibration_rank")
+local calibration_rank = require("moonshard.calibrate.rank")
 local engine = require("moonshard.base.ffi")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 local median = calibration_rank.median
@@ -235,7 +235,8 @@ function calibration_fit.links(records, cores)
   end
   local x, links = least_squares(rows, 2 * #KINDS), {}
   for i, kind in ipairs(KINDS) do
-    links[i] = { kind = kind, start = x[2 * i - 1], inside = x[2 * i] > 0 and math.min(FASTEST, 1 / x[2 * i]) or FASTEST }
+    local rate = x[2 * i] > 0 and 1 / x[2 * i] or FASTEST
+    links[i] = { kind = kind, start = x[2 * i - 1], inside = math.min(FASTEST, rate) }
   end
   return links
 end

@@ -47,8 +47,8 @@ function calibration_rank.trainer(t)
   local reshard = nil
   if t.reshard == false then reshard = false end
   ms.fully_shard(model, {
-    mesh = mesh, units = { ms.re [[^layers\.\d+$]] }, placements = mesh:has("tensor") and ms.rules.tensor_parallel(model)
-      or nil,
+    mesh = mesh, units = { ms.re [[^layers\.\d+$]] },
+    placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil,
     sequence_parallel = t.sequence_parallel, recompute = t.recompute, reshard_after_forward = reshard,
     mp_policy = { param_dtype = t.dtype, reduce_dtype = "f32" },
   })
