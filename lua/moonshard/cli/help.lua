@@ -25,6 +25,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --transport NAME   how hosts exchange bytes: tcp, ucx, mpi, or auto (default): ucx over RDMA, otherwise tcp;
                          `moonshard doctor` says which one auto takes
       --device D         cpu (default) or cuda: one rank per GPU, numbered on each host by LOCAL_RANK
+      --cluster C        a description of these devices (moonshard calibrate): metrics then have the MFU
       --cuda-graph       capture each phase on the GPU once, then replay it
       --nccl-windows     place communication buffers of GPUs in NCCL's registered memory (NCCL 2.27 or later)
       --nccl-copy-engines   also run all-gathers on copy engines, which leaves the multiprocessors free (2.28 or later)
@@ -35,7 +36,8 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                        [--summary | --passes] [key=value ...]
                          compile the step of rank R (default 0) without running it: memory, collectives, instructions;
                          --passes: the time that each compiler pass took and what it changed
-  moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--all] [--json] [key=value ...]
+  moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--all] [--json]
+                          [key=value ...]
                          list which rule made each decision and its cost, what sets the memory peak, and what to change
   moonshard price RECIPE.lua -n RANKS --cluster C [--mesh-list M,M,...] [--trace FILE] [--json] [key=value ...]
                          predict the time of a step, tokens/s, MFU, exposed communication and memory on a described
@@ -48,7 +50,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                   [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]] [key=value ...]
                          compare the first K steps (default 5) on RANKS ranks with one rank on the same global batches:
                          losses, gradient norms, parameters
-  moonshard sweep SWEEP.lua [--plan] [--ranks-per-node M] [--resume] [--json] [key=value ...]
+  moonshard sweep SWEEP.lua [--plan] [--price C [--run]] [--ranks-per-node M] [--resume] [--json] [key=value ...]
                          run a recipe over a grid of settings (ms.sweep): table, CSV, JSON and a page of charts
                   --hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]
                           [--rendezvous PLACE]

@@ -18,6 +18,16 @@ local OPTIONS = {
   ["--device"] = { name = "device", value = "text", what = "cpu or cuda" },
 }
 
+-- A description says what the devices are, and how many ranks a node has.
+local function describe_cluster(line, rank, ranks)
+  if line.device or line.ranks_per_node then
+    refuse("MS_EINVAL", "--cluster %s and %s: the description has both the device and the ranks of a node: give one "
+      .. "of the options", line.cluster, line.device and "--device" or "--ranks-per-node")
+  end
+  line.described = require("moonshard.price.cluster").load(line.cluster)
+  line.described:describe_world(rank, ranks)
+end
+
 ---Runs a recipe up to the plan of its first step, and prints the text that `render` returns.
 ---@param command string for messages: "moonshard plan"
 ---@param arguments string[]
@@ -35,8 +45,12 @@ function plan.of_recipe(command, arguments, options, render)
   if rank >= ranks then
     refuse("MS_EINVAL", "--rank %d: the ranks of -n %d are 0 to %d", rank, ranks, ranks - 1)
   end
-  world.describe(rank, ranks, line.ranks_per_node)
-  require("moonshard.distributed.device").apply_options(line)
+  if line.cluster then
+    describe_cluster(line, rank, ranks)
+  else
+    world.describe(rank, ranks, line.ranks_per_node)
+    require("moonshard.distributed.device").apply_options(line)
+  end
   local out = recipe.print_to_stderr()
   planned.intercept_exit()
   planned.run(line.recipe, recipe.load(line.recipe), line.settings, function(compiled, trainer, batch)

@@ -57,20 +57,6 @@ local function check_line(line)
   end
 end
 
--- Ranks fill the nodes of a cluster, or are on one.
-local function describe_world(ranks, cluster)
-  local per_node = cluster.ranks_per_node
-  if ranks > per_node and not cluster.has_network then
-    refuse("MS_EINVAL", "-n %d: cluster %s is one node of %d ranks: its description has no network", ranks,
-      cluster.name, per_node)
-  end
-  if ranks > per_node and ranks % per_node ~= 0 then
-    refuse("MS_EINVAL", "-n %d: the nodes of cluster %s have %d ranks each: give a multiple of %d", ranks, cluster.name,
-      per_node, per_node)
-  end
-  world.describe(0, ranks, math.min(ranks, per_node))
-end
-
 -- ---- one mesh ---------------------------------------------------------------------------------------------------
 
 local function print_constants(out, cluster, as_json)
@@ -134,8 +120,7 @@ function command.main(arguments)
       line.cluster)
   end
   if line.constants then refuse("MS_EINVAL", "--constants lists those of the cluster alone: leave out the recipe") end
-  describe_world(line.ranks or 1, cluster)
-  require("moonshard.distributed.device").apply_options({ device = cluster.device })
+  cluster:describe_world(0, line.ranks or 1)
   local chunk = recipe.load(line.recipe)
   local out = recipe.print_to_stderr()
   planned.intercept_exit()

@@ -24,6 +24,7 @@ local OPTIONS = {
   ["--trace"] = { name = "trace", value = "text", what = "a file" },
   ["--trace-steps"] = { name = "trace_steps", value = "text", what = "steps like 3 or 3-5" },
   ["--device"] = { name = "device", value = "text", what = "cpu or cuda" },
+  ["--cluster"] = { name = "cluster", value = "text", what = "a description" },
   ["--cuda-graph"] = { name = "cuda_graph", value = "flag" },
   ["--nccl-windows"] = { name = "nccl_windows", value = "flag" },
   ["--nccl-copy-engines"] = { name = "nccl_copy_engines", value = "flag" },
@@ -171,6 +172,10 @@ local function check(line)
     refuse("MS_EINVAL", "--progress %s: must be auto, bar or plain", line.progress)
   end
   if line.inject_delay then inject_delay(line) end
+  if line.cluster then
+    local described = require("moonshard.price.cluster").load(line.cluster)
+    require("moonshard.train.utilisation").peak = function(dtype) return described:rank_peak(dtype) end
+  end
 end
 
 -- mpirun gives each rank a terminal and torchrun shares its own, but their output usually ends up in files and logs,

@@ -19,6 +19,8 @@ local OPTIONS = {
   ["--resume"] = { name = "resume", value = "flag" },
   ["--json"] = { name = "json", value = "flag" },
   ["--plan"] = { name = "plan", value = "flag" },
+  ["--price"] = { name = "price", value = "text", what = "a cluster" },
+  ["--run"] = { name = "run", value = "flag" },
   ["--ranks-per-node"] = { name = "ranks_per_node", value = "count" },
 }
 for option, row in pairs(sweep_hosts.OPTIONS) do OPTIONS[option] = row end
@@ -69,7 +71,10 @@ function command.main(arguments)
   local line = command_line.parse("moonshard sweep", arguments, {
     recipe = true, usage = "SWEEP.lua", options = OPTIONS,
   })
-  sweep.mode = { file = line.recipe, resume = line.resume or false, json = line.json or false,
+  if line.run and not line.price then
+    status.refuse("MS_EINVAL", "--run goes with --price: points are then priced and run")
+  end
+  sweep.mode = { file = line.recipe, price = line.price, run = line.run or false, resume = line.resume or false, json = line.json or false,
     plan = line.plan or false, ranks_per_node = line.ranks_per_node, hosts = sweep_hosts.read(line) }
   local chunk = recipe.load(line.recipe)
   check_it_sweeps(line.recipe)

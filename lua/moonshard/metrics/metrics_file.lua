@@ -19,7 +19,7 @@ MetricsFile.__index = MetricsFile
 
 -- The keys of every line, in this order.
 local KEYS = {
-  "step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "exposed_ms", "data_ms", "peak_bytes",
+  "step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "mfu", "exposed_ms", "data_ms", "peak_bytes",
   "comm_bytes", "wire_bytes", "waits_ms", "valid_loss", "save_ms", "snapshot_bytes",
 }
 

@@ -18,7 +18,7 @@ local tensorboard = {}
 -- The tag of each metric of a step.
 local TAGS = {
   loss = "loss/train", valid_loss = "loss/valid", grad_norm = "train/grad_norm", lr = "train/lr",
-  tokens_per_s = "speed/tokens_per_s", step_ms = "speed/step_ms", exposed_ms = "speed/exposed_ms",
+  tokens_per_s = "speed/tokens_per_s", step_ms = "speed/step_ms", exposed_ms = "speed/exposed_ms", mfu = "speed/mfu",
   data_ms = "speed/data_ms", peak_bytes = "memory/peak_bytes",
 }
 

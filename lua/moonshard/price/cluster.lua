@@ -4,6 +4,7 @@
 --   local h100 = cluster.load("h100x8-400g")       -- or a path: "clusters/mine.lua"
 --   print(h100.ranks_per_node, h100.device, h100:explain())
 
+local device = require("moonshard.distributed.device")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local fields = require("moonshard.price.fields")
@@ -12,6 +13,7 @@ local names = require("moonshard.clusters")
 local read_description = require("moonshard.price.read_description")
 local refuse = require("moonshard.base.exit_status").refuse
 local text_columns = require("moonshard.base.text_columns")
+local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.Cluster
@@ -133,6 +135,24 @@ end
 ---The cluster as the engine takes it. Valid while this object is.
 ---@return ffi.cdata* ms_cluster
 function Cluster:struct() return self.cdata end
+
+---Makes this process a rank of a described world of this cluster, so that plans are made for its devices. Ranks fill its
+---nodes, or are on one.
+---@param rank integer
+---@param ranks integer
+function Cluster:describe_world(rank, ranks)
+  local per_node = self.ranks_per_node
+  if ranks > per_node and not self.has_network then
+    refuse("MS_EINVAL", "-n %d: cluster %s is one node of %d ranks: its description has no network", ranks, self.name,
+      per_node)
+  end
+  if ranks > per_node and ranks % per_node ~= 0 then
+    refuse("MS_EINVAL", "-n %d: the nodes of cluster %s have %d ranks each: give a multiple of %d", ranks, self.name,
+      per_node, per_node)
+  end
+  world.describe(rank, ranks, math.min(ranks, per_node))
+  device.apply_options({ device = self.device })
+end
 
 ---The peak rate of products of a dtype that one rank has: of its GPU, or of its share of the node's cores.
 ---@param dtype string

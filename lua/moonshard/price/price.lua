@@ -2,14 +2,12 @@
 --
 -- The engine simulates the plan (ms_plan_price, ms_plan_timeline); this file turns its numbers into those that people
 -- compare: tokens per second, MFU, exposed communication, the critical path, and what limits the step.
---
--- MFU counts 6 N + 12 L d s operations per token: N parameters, L layers of width d, sequences of s tokens, full
--- attention, nothing recomputed (Chowdhery et al. 2022, PaLM, appendix B). A model whose layers and width are unknown
--- (model.config) counts what the ops of its plan compute instead. HFU counts what kernels compute, with recomputation.
+-- MFU is that of train/utilisation.lua; HFU counts what kernels compute, with recomputation.
 
 local batch_of = require("moonshard.engine.batch")
 local engine = require("moonshard.base.ffi")
 local plans = require("moonshard.engine.plan")
+local utilisation = require("moonshard.train.utilisation")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -44,36 +42,10 @@ local price = {}
 ---@field room number bytes that they may have
 ---@field fits boolean
 
--- ---- operations of the model ------------------------------------------------------------------------------------
-
--- The element type of the first matrix product of a step.
-local function dtype_of(plan)
-  local work = ffi.new("ms_kernel_work")
-  for instruction = 0, plan:summary().instructions - 1 do
-    local status = C.ms_plan_kernel_work(plan.handle, C.MS_PHASE_FIRST, instruction, work)
-    if status == 0 and work.shape == C.MS_SHAPE_PRODUCT then return ffi.string(C.ms_dtype_name(work.dtype)) end
-  end
-  C.ms_error_clear()
-  return "f32"
-end
-
--- Operations per token by the usual formula; nil if the model does not say its layers and width.
-local function flops_by_formula(trainer, batch)
-  local config, tokens, parameters = trainer.model.config, batch.tokens, 0
-  local known = type(config) == "table" and type(config.layers) == "number" and type(config.dim) == "number"
-  if not known or not tokens or #tokens.shape ~= 2 then return nil end
-  for _, param in ipairs(trainer.session.sharding.params) do parameters = parameters + param.numel end
-  return 6 * parameters + 12 * config.layers * config.dim * tokens.shape[2]
-end
-
 local function add_utilisation(self, trainer, batch)
-  local ranks = trainer.session.sharding.mesh:size()
-  self.dtype = dtype_of(self.plan)
-  local peak = self.cluster:rank_peak(self.dtype)
-  local per_token = flops_by_formula(trainer, batch)
-  self.mfu_counts = per_token and "6 N + 12 L d s per token" or "operations of the plan's forward and backward"
-  local flops = per_token and per_token * self.tokens / ranks
-    or self.plan:summary().flops * trainer.micro_batches
+  self.dtype = utilisation.dtype(self.plan)
+  local peak, flops = self.cluster:rank_peak(self.dtype), nil
+  flops, self.mfu_counts = utilisation.flops(trainer, self.plan, batch, self.tokens)
   self.mfu = peak and flops / self.step / peak
   self.hfu = peak and self.flops / self.step / peak
 end

@@ -83,7 +83,7 @@ function collect.point(job, shape, nodes, varied)
   local record = { shape = shape.name, nodes = nodes, ranks = nodes * cluster.ranks_per_node, mesh = mesh,
     settings = varied }
   world.check_interrupt()
-  world.describe(0, record.ranks, cluster.ranks_per_node)
+  cluster:describe_world(0, record.ranks)
   local ok, raised = pcall(planned.run, job.path, job.chunk, settings_of(job.settings, varied, mesh, shape.tensor),
     take(record, cluster))
   if not ok then

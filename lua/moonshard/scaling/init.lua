@@ -3,7 +3,6 @@
 
 local cluster = require("moonshard.price.cluster")
 local collect = require("moonshard.scaling.collect")
-local device = require("moonshard.distributed.device")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 local output_file = require("moonshard.base.output_file")
@@ -83,13 +82,13 @@ end
 
 local function job_of(o)
   local path = sweep.find_recipe(o.recipe)
-  local job = { path = path, chunk = recipe.load(path), cluster = cluster.load(o.cluster), settings = o.settings, shapes = {} }
+  local job = { path = path, chunk = recipe.load(path), cluster = cluster.load(o.cluster), settings = o.settings,
+    shapes = {} }
   for i, text in ipairs(o.shapes) do job.shapes[i] = shapes.read(text) end
   if not job.cluster.has_network and o.nodes[#o.nodes] > 1 then
     errors.invalid("ms.scaling: cluster %s has no network between nodes: describe one, or give nodes = { 1 }",
       job.cluster.name)
   end
-  device.apply_options({ device = job.cluster.device })
   return job
 end
 

@@ -25,6 +25,7 @@ local function table_head(self)
   local numbers = is_planned(self) and { "peak" }
     or self.header.repeats > 1 and { "tokens/s", "±", "ms per step", "ms exposed", "peak" }
     or { "tokens/s", "ms per step", "ms exposed", "peak" }
+  if self.header.price then numbers[#numbers + 1] = "priced ms" end
   for _, name in ipairs(plans.CATEGORIES) do numbers[#numbers + 1] = name end
   for _, dim in ipairs(self.dims) do numbers[#numbers + 1] = dim .. " per step" end
   for _, name in ipairs(self.metrics) do numbers[#numbers + 1] = name end
@@ -57,6 +58,8 @@ local function table_row(self, record)
     number(record.exposed_ms, record.exposed_ms and ("%.2f"):format(record.exposed_ms))
   end
   bytes(planned and peak_of(record), record.status)
+  if self.header.price then number(record.priced and record.priced.step_ms, ("%.2f"):format(
+    record.priced and record.priced.step_ms or 0)) end
   for _, name in ipairs(plans.CATEGORIES) do bytes(planned and planned.bytes[name]) end
   for _, dim in ipairs(self.dims) do bytes(measured and record.comm_bytes[dim] or nil) end
   for _, name in ipairs(self.metrics) do

@@ -17,8 +17,8 @@ local status_line = require("moonshard.sweep.status_line")
 local terminal = require("moonshard.base.terminal")
 
 local sweep = {
-  ---Options of the command: file (the sweep's; nil outside the command), resume, json, plan, hosts.
-  mode = { file = nil, resume = false, json = false, plan = false, hosts = nil },
+  ---Options of the command: file (the sweep's; nil outside the command), resume, json, plan, price, run, hosts.
+  mode = { file = nil, resume = false, json = false, plan = false, price = nil, run = false, hosts = nil },
   ---Whether any point of any sweep failed.
   failed = false,
   ---Number of sweeps that ran.
@@ -46,6 +46,8 @@ local sweep = {
 ---@field sort string? "speed" (fastest first; the default), "memory" (smallest peak first; the default of plans),
 ---  "loss", or a metric of the recipe (lowest first; with a leading "-" highest first)
 ---@field plan boolean? only plan the points, of any number of ranks, and run none; also set by `--plan`
+---@field price string? a cluster's description, by name or path: prices every point on it; `--price` overrides it and
+---  prices instead of running, unless `--run` is given, too
 ---@field ranks_per_node integer? ranks per node in plans; `--ranks-per-node` overrides it
 ---@field order string? order of the runs: "shuffled" (by seed; the default) or "given"; each round has every point once
 ---@field seed integer? seed of the order; default 1
@@ -56,7 +58,7 @@ local SPECS = {
   settings = { "table", default = {} }, steps = { "positive" }, warmup = { "integer" },
   repeats = { "positive", most = 1000, default = 1 }, ranks = { "positive" }, memory_limit = { "string|number" },
   timeout = { "number" }, out = { "string" }, title = { "string" }, sort = { "string" },
-  plan = { "boolean" }, ranks_per_node = { "positive" }, order = { "string", default = "shuffled" },
+  plan = { "boolean" }, price = { "string" }, ranks_per_node = { "positive" }, order = { "string", default = "shuffled" },
   seed = { "integer", default = 1 },
 }
 local SORTS = { speed = true, memory = true, loss = true }
@@ -121,7 +123,7 @@ local function new_header(job)
   return {
     title = job.title, recipe = job.recipe, source = job.source, settings = job.settings, steps = job.steps,
     warmup = job.warmup, repeats = job.repeats, memory_limit = job.memory_limit, timeout = job.timeout,
-    sort = job.sort, plan = job.plan or nil, ranks_per_node = job.ranks_per_node, load = running.machine_load(),
+    sort = job.sort, plan = job.plan or nil, price = job.price, ranks_per_node = job.ranks_per_node, load = running.machine_load(),
     hosts = job.hosts and job.hosts.text,
     version = require("moonshard.base.ffi").version, machine = { cpu = cpu.model, cores = cpu.cores },
     started = os.date("%Y-%m-%d %H:%M"),
@@ -131,9 +133,9 @@ end
 -- Other names are metrics, which only runs can confirm; a name close to one of ours is taken for a typing mistake.
 local function check_sort(o)
   if SORTS[o.sort] then
-    if o.plan and o.sort ~= "memory" then
-      errors.invalid("ms.sweep: sort %q: points that are only planned have no %s: use sort = \"memory\"", o.sort,
-        o.sort)
+    if o.plan and o.sort ~= "memory" and not (o.price and o.sort == "speed") then
+      errors.invalid("ms.sweep: sort %q: points that are only planned have no %s: use sort = \"memory\"%s", o.sort,
+        o.sort, o.sort == "speed" and ", or price = a cluster" or "")
     end
     return
   end
@@ -150,12 +152,18 @@ local function read_job(given)
   if not (o.over and next(o.over)) and not (o.points and next(o.points)) and not next(o.conditions or {}) then
     errors.invalid("ms.sweep: there is nothing to sweep: give over = { mesh = { \"1x4\", \"2x2\" } }, or points")
   end
-  o.plan, o.ranks_per_node = o.plan or sweep.mode.plan, sweep.mode.ranks_per_node or o.ranks_per_node
+  o.price = sweep.mode.price or o.price
+  o.plan = o.plan or sweep.mode.plan or (sweep.mode.price ~= nil and not sweep.mode.run)
+  o.ranks_per_node = sweep.mode.ranks_per_node or o.ranks_per_node
+  if o.price then o.cluster = require("moonshard.price.cluster").load(o.price) end
   o.hosts = sweep.mode.hosts
-  o.sort = o.sort or (o.plan and "memory" or "speed")
+  o.sort = o.sort or (o.plan and not o.price and "memory" or "speed")
   check_sort(o)
   if not ORDERS[o.order] then
     errors.raise("MS_ENAME", "ms.sweep: order %q: %s", o.order, nearest.advice(o.order, ORDERS))
+  end
+  if o.ranks_per_node and o.price then
+    errors.invalid("ms.sweep: ranks_per_node and price: the cluster's description has the ranks of a node")
   end
   if o.ranks_per_node and not o.plan then
     errors.invalid("ms.sweep: ranks_per_node needs plan = true, because points that run use this machine")

@@ -24,7 +24,7 @@ local warnings_of
 
 -- Sort keys; the lowest comes first.
 local SORTS = {
-  speed = function(record) return -record.tokens_per_s end,
+  speed = function(record) return -(record.tokens_per_s or record.priced.tokens_per_s) end,
   memory = function(record) return record.peak_bytes or record.planned.peak_bytes end,
   loss = function(record) return record.loss end,
 }
@@ -173,12 +173,32 @@ local function metric_columns(self, records)
   return list
 end
 
+---By how much a price is above the measured step, in per cent; nil if one of the two is missing.
+---@param record moonshard.SweepRecord
+---@return number?
+function report.price_error(record)
+  return record.priced and record.step_ms and 100 * (record.priced.step_ms / record.step_ms - 1)
+end
+
+local function price_columns(self, records)
+  if not self.header.price then return {} end
+  local list = { columns.numbers(records, "priced ms", "%.2f", function(r) return r.priced and r.priced.step_ms end) }
+  if not report.is_planned(self) then
+    list[2] = columns.numbers(records, "off %", "%+.1f", report.price_error)
+    return list
+  end
+  table.insert(list, 1, columns.numbers(records, "tokens/s", "%.0f", function(r) return r.priced.tokens_per_s end))
+  list[3] = columns.numbers(records, "exposed ms", "%.2f", function(r) return r.priced.exposed_ms end)
+  list[4] = columns.numbers(records, "MFU %", "%.1f", function(r) return r.priced.mfu and 100 * r.priced.mfu end)
+  return list
+end
+
 local function speed_columns(self, records)
   if report.is_planned(self) then
-    return {
+    return append(price_columns(self, records), {
       columns.numbers(records, "nodes", "%d", function(r) return math.ceil(r.ranks / r.planned.ranks_per_node) end),
       columns.numbers(records, "sharing", "%d", function(r) return r.planned.replicas_together end),
-    }
+    })
   end
   local list = { columns.numbers(records, "tokens/s", "%.0f", function(r) return r.tokens_per_s end) }
   if self.header.sort == "loss" then
@@ -188,6 +208,7 @@ local function speed_columns(self, records)
     list[#list + 1] = columns.numbers(records, "+-%", "%.1f", report.spread)
   end
   list[#list + 1] = columns.numbers(records, "step ms", "%.2f", function(r) return r.step_ms end)
+  append(list, price_columns(self, records))
   return append(list, metric_columns(self, records))
 end
 
@@ -315,6 +336,7 @@ function report.csv(self)
   local head, lines = {}, {}
   for _, key in ipairs(self.columns) do if key ~= "ranks" then head[#head + 1] = key end end
   append(append(append(head, PLAIN), self.metrics), { "nodes", "planned_peak_bytes" })
+  append(head, self.header.price and { "priced_step_ms", "priced_tokens_per_s", "priced_mfu" } or {})
   for _, name in ipairs(plans.CATEGORIES) do head[#head + 1] = "planned_" .. name .. "_bytes" end
   for _, what in ipairs(BY_DIMENSION) do
     for _, dim in ipairs(self.dims) do head[#head + 1] = what.head:format(dim) end
@@ -329,6 +351,9 @@ function report.csv(self)
     for _, name in ipairs(self.metrics) do add(record.metrics and record.metrics[name]) end
     add(record.planned and record.planned.nodes)
     add(record.planned and record.planned.peak_bytes)
+    for _, key in ipairs(self.header.price and { "step_ms", "tokens_per_s", "mfu" } or {}) do
+      add(record.priced and record.priced[key])
+    end
     for _, name in ipairs(plans.CATEGORIES) do add(record.planned and record.planned.bytes[name]) end
     for _, what in ipairs(BY_DIMENSION) do
       for _, dim in ipairs(self.dims) do add(record[what.key] and record[what.key][dim]) end

@@ -37,6 +37,14 @@ local running = {}
 ---@field replicas_together integer number of replicas that share one copy of the state
 ---@field fingerprint string
 
+---@class moonshard.SweepPrice
+---@field step_ms number
+---@field tokens_per_s number
+---@field exposed_ms number
+---@field mfu number?
+---@field fits boolean
+---@field room_bytes number of a rank
+
 ---@class moonshard.SweepRecord
 ---@field key string
 ---@field point table<string, any>
@@ -44,6 +52,7 @@ local running = {}
 ---@field status "ok"|"skipped"|"failed"
 ---@field reason string? why it was skipped or failed
 ---@field planned moonshard.SweepPlan? of rank 0
+---@field priced moonshard.SweepPrice? on job.price
 ---@field runs moonshard.SweepRun[]?
 ---@field tokens_per_s number? median over runs
 ---@field tokens_per_s_min number?
@@ -128,6 +137,17 @@ local function child(job, point, words, files, tick)
   return ended
 end
 
+-- What a command prints as JSON, or nil and why it failed.
+local function output_of(job, point, words, files)
+  local ended = child(job, point, words, files)
+  local text = input_file.text(files .. ".out") or ""
+  os.remove(files .. ".out")
+  if ended.status ~= 0 then return nil, reason_of(ended, job.timeout) end
+  local output, why = json.decode(text)
+  if not output then return nil, ("the output of moonshard %s is not JSON: %s"):format(words[1], why) end
+  return output
+end
+
 -- Fills record.planned, or returns the reason why the point cannot be planned.
 local function plan(job, point, record)
   local files = stem(job, point) .. ".plan"
@@ -137,16 +157,25 @@ local function plan(job, point, record)
     per_node = job.hosts:ranks_per_node(point.ranks)
     if not per_node then return "a plan needs as many ranks on each host: --hosts " .. job.hosts.text end
   end
+  if job.plan and job.cluster then -- the plan is the one that is priced
+    per_node = math.min(job.cluster.ranks_per_node, point.ranks)
+    words[#words + 1], words[#words + 2] = "--device", job.cluster.device
+  end
   if per_node then words[#words + 1], words[#words + 2] = "--ranks-per-node", tostring(per_node) end
-  local ended = child(job, point, words, files)
-  local text = input_file.text(files .. ".out") or ""
-  os.remove(files .. ".out")
-  if ended.status ~= 0 then return reason_of(ended, job.timeout) end
-  local planned, why = json.decode(text)
-  if not planned then return "the output of moonshard plan is not JSON: " .. why end
+  local planned, why = output_of(job, point, words, files)
+  if not planned then return why end
   record.planned = { peak_bytes = planned.peak_bytes, bytes = planned.bytes, fingerprint = planned.fingerprint,
     comm_bytes = planned.comm_bytes, fullest = planned.fullest, nodes = planned.nodes,
     ranks_per_node = planned.ranks_per_node, replicas_together = planned.replicas_together }
+end
+
+-- Fills record.priced, or returns the reason why the point has no price.
+local function price(job, point, record)
+  local words = { "price", job.recipe, "-n", tostring(point.ranks), "--cluster", job.price, "--json" }
+  local priced, why = output_of(job, point, words, stem(job, point) .. ".price")
+  if not priced then return why end
+  record.priced = { step_ms = priced.step_ms, tokens_per_s = priced.tokens_per_s, exposed_ms = priced.exposed_ms,
+    mfu = priced.mfu, fits = priced.fits, room_bytes = priced.room_bytes }
 end
 
 -- Returns a function that counts the lines of a growing file.
@@ -163,7 +192,7 @@ end
 local NEEDED = { "loss", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes" }
 
 -- Metrics that are not the recipe's own.
-local OWN = { step = true, grad_norm = true, lr = true, tokens = true, exposed_ms = true, save_ms = true,
+local OWN = { mfu = true, step = true, grad_norm = true, lr = true, tokens = true, exposed_ms = true, save_ms = true,
   snapshot_bytes = true, outside_bytes = true }
 for _, key in ipairs(NEEDED) do OWN[key] = true end
 
@@ -284,12 +313,17 @@ function running.plan(job, point)
   local record = { key = point.key, point = point.values, ranks = point.ranks, runs = {}, seconds = 0 }
   output_file.make_folders("results", job.out .. "/points/")
   record.reason = timed(record, plan, job, point, record)
+    or job.price and timed(record, price, job, point, record) or nil
   if record.reason then
     record.status = "failed"
   elseif job.memory_limit and record.planned.peak_bytes > job.memory_limit then
     record.status = "skipped"
     record.reason = ("planned peak %s per rank is over the limit of %s"):format(
       progress.size(record.planned.peak_bytes), progress.size(job.memory_limit))
+  elseif job.plan and record.priced and not record.priced.fits then
+    record.status = "skipped"
+    record.reason = ("planned peak %s per rank is over the %s that %s has"):format(
+      progress.size(record.planned.peak_bytes), progress.size(record.priced.room_bytes), job.cluster.name)
   elseif job.plan then
     record.status, record.comm_bytes = "ok", record.planned.comm_bytes
   end

@@ -16,6 +16,7 @@ local replicate_sync = require("moonshard.shard.replicate_sync")
 local same_data = require("moonshard.train.same_data")
 local same_rows = require("moonshard.engine.same_rows")
 local termination = require("moonshard.checkpoint.termination")
+local utilisation = require("moonshard.train.utilisation")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
 
@@ -248,6 +249,7 @@ function step.run(self, batch, places)
     tokens = tokens,
     tokens_per_s = tokens / seconds,
     step_ms = 1e3 * seconds,
+    mfu = utilisation.of_step(self, exec.plan, batch, tokens, seconds),
     exposed_ms = exposed and met_ms + exposed,
     waits_ms = waits_ms(exec, before),
     data_ms = batch.data_ms or 0,

@@ -34,6 +34,7 @@ Trainer.__index = Trainer
 ---@field tokens integer targets of all ranks in this step
 ---@field tokens_per_s number
 ---@field step_ms number
+---@field mfu number? 0 to 1; nil unless `--cluster` of the command line describes the devices' peak rate
 ---@field exposed_ms number? time in the step without a running kernel: waiting for other ranks, copying their bytes;
 ---  nil on a GPU, where only a trace measures it
 ---@field waits_ms table<string, number>? part of exposed_ms: kernels waited for collectives, by mesh dimension; nil

@@ -1,0 +1,69 @@
+-- MFU: the part of the peak rate of the devices that a model's own operations are.
+--
+-- Counted are 6 N + 12 L d s operations per token: N parameters, L layers of width d, sequences of s tokens, full
+-- attention, nothing recomputed (Chowdhery et al. 2022, PaLM, appendix B). A model whose layers and width are unknown
+-- (model.config) counts what the ops of its plan compute instead, forward and backward.
+
+local engine = require("moonshard.base.ffi")
+local tree = require("moonshard.nn.tree")
+local C, ffi = engine.C, engine.ffi
+
+local utilisation = {
+  ---Peak FLOP/s of a rank's device in a dtype, nil where none is known; `moonshard run --cluster` sets it.
+  ---@type fun(dtype: string): number?
+  peak = nil,
+}
+
+---The element type of the first matrix product of a step.
+---@param plan moonshard.Plan
+---@return string
+function utilisation.dtype(plan)
+  local work = ffi.new("ms_kernel_work")
+  for instruction = 0, plan:summary().instructions - 1 do
+    local status = C.ms_plan_kernel_work(plan.handle, C.MS_PHASE_FIRST, instruction, work)
+    if status == 0 and work.shape == C.MS_SHAPE_PRODUCT then return ffi.string(C.ms_dtype_name(work.dtype)) end
+  end
+  C.ms_error_clear()
+  return "f32"
+end
+
+-- Operations per token by the formula; nil if the model does not say its layers and width.
+local function per_token(model, batch)
+  local config, tokens = model.config, batch.tokens
+  local known = type(config) == "table" and type(config.layers) == "number" and type(config.dim) == "number"
+  if not known or not tokens or #tokens.shape ~= 2 then return nil end
+  return 6 * tree.count(model) + 12 * config.layers * config.dim * tokens.shape[2]
+end
+
+---The operations of a step that MFU counts, of one rank.
+---@param trainer moonshard.Trainer
+---@param plan moonshard.Plan
+---@param batch table
+---@param tokens integer of a step of all ranks
+---@return number
+---@return string counts what they are
+function utilisation.flops(trainer, plan, batch, tokens)
+  local formula = per_token(trainer.model, batch)
+  if formula then
+    return formula * tokens / trainer.session.sharding.mesh:size(), "6 N + 12 L d s per token"
+  end
+  return plan:summary().flops * trainer.micro_batches, "operations of the plan's forward and backward"
+end
+
+---MFU of a step; nil if no peak is known.
+---@param trainer moonshard.Trainer
+---@param plan moonshard.Plan
+---@param batch table
+---@param tokens integer of all ranks
+---@param seconds number
+---@return number? 0 to 1
+function utilisation.of_step(trainer, plan, batch, tokens, seconds)
+  if not utilisation.peak then return nil end
+  if plan.mfu_peak == nil then -- the same in every step of a plan
+    plan.mfu_peak = utilisation.peak(utilisation.dtype(plan)) or false
+    plan.mfu_flops = utilisation.flops(trainer, plan, batch, tokens)
+  end
+  return plan.mfu_peak and plan.mfu_flops / seconds / plan.mfu_peak
+end
+
+return utilisation
