@@ -5,14 +5,13 @@
 -- ones, one row of a cluster whose other constants come from another, and pairs of FSDP and HSDP whose order must be
 -- right. With ROWS.csv, a table of the same columns, the shipped rows fit and its rows are judged.
 
-package.path = (arg[0]:match("^(.*)/[^/]*$") or ".") .. "/?.lua;" .. package.path
-
+local folder = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
+package.path = folder .. "?.lua;" .. package.path
 local errors = require("error_table")
 local training_model = require("training_model")
 local training_rows = require("training_rows")
 
-local HERE = arg[0]:match("^(.*)/[^/]*$") or "."
-local SHIPPED = HERE .. "/data/published_training_speed.csv"
+local SHIPPED = folder .. "data/published_training_speed.csv"
 local FOLDS = 4
 local FEWEST_ROWS = 10 -- of a stack whose rows are divided into folds
 local WORTH_KNOWING = 0.03 -- a relative difference of two speeds that a plan should foresee

@@ -11,11 +11,11 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local training_clusters = {}
 
-local HERE = arg[0]:match("^(.*)/[^/]*$") or "."
+local folder = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 
 -- By what the GPU's name contains, most special first.
 local DESCRIPTIONS = {
-  { "Leonardo", HERE .. "/clusters/leonardo.lua" }, { "MareNostrum", HERE .. "/clusters/marenostrum5.lua" },
+  { "Leonardo", folder .. "clusters/leonardo.lua" }, { "MareNostrum", folder .. "clusters/marenostrum5.lua" },
   { "A100.*40GB", "a100-40x8" }, { "A100", "a100-80x8" }, { "H200", "h200x8-3200g" }, { "H100", "h100x8-3200g" },
 }
 
@@ -93,7 +93,7 @@ training_clusters.CONSTANTS = {
   { name = "steps between", start = 1, spread = 1.2, low = 0.1, high = 60, set = function(cluster, x)
     each_link(cluster, function(link) link.step_between = link.step_between * x end)
   end },
-  { name = "growth, part", start = 0.03, spread = 1.2, low = 0.001, high = 2, set = function(cluster, x)
+  { name = "growth, part", start = 0.04, spread = 0.7, low = 0.001, high = 2, set = function(cluster, x)
     each_link(cluster, function(link) link.log_between = x end)
   end },
   { name = "loss", start = 2, spread = 0.7, low = 1, high = 10, set = lengthen_loss },
