@@ -86,7 +86,7 @@ local function write_links(w, d)
   w.open("links")
   for _, link in ipairs(d.links) do
     w.open(link.kind)
-    w.line('algorithm = "hosts", kinds = { %q },', link.kind)
+    w.line('algorithm = %q, kinds = { %q },', d.device == "cpu" and "hosts" or "ring", link.kind)
     w.constant("start", time(link.start), d.links_source)
     w.constant("step_inside", "0 us", "part of the start")
     w.constant("inside", rate(link.inside), d.links_source)

@@ -245,6 +245,19 @@ end
 
 local PHASES = 3 -- of a step: first, norm, update
 
+---What the host takes at most to issue an instruction to a device: where the kernels are smallest, it is what limits.
+---@param records moonshard.CalibrationRecord[]
+---@return number seconds
+function calibration_fit.issue(records)
+  local least = math.huge
+  for _, record in ipairs(records) do
+    local runs = #record.collectives
+    for _, kernel in ipairs(record.kernels) do runs = runs + kernel.runs end
+    least = math.min(least, record.total_seconds / runs)
+  end
+  return least
+end
+
 ---What a step takes outside its phases, and a phase outside its kernels, collectives and waits.
 ---@param records moonshard.CalibrationRecord[]
 ---@return number step_gap seconds

@@ -6,11 +6,21 @@
 
 local engine = require("moonshard.base.ffi")
 local json = require("moonshard.base.json")
+local loss = require("moonshard.nn.loss")
+local mesh_of = require("moonshard.distributed.mesh")
+local models = require("moonshard.models")
+local optim = require("moonshard.train.optim")
 local output_file = require("moonshard.base.output_file")
+local re = require("moonshard.base.re")
+local rule_presets = require("moonshard.shard.rule_presets")
+local sharding = require("moonshard.shard.sharding")
+local trainer = require("moonshard.train.trainer")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local calibration_rank = {}
+
+local LEARNING_RATE = 1e-4 -- low: what is learned does not matter, and must stay finite
 
 ---@class moonshard.CalibrationTraining a small training
 ---@field model "gpt"|"llama"
@@ -25,8 +35,7 @@ local calibration_rank = {}
 ---@field names string[] of the mesh's dimensions
 ---@field dtype string of the parameters in kernels
 ---@field sequence_parallel boolean?
----@field recompute boolean?
----@field reshard boolean? false keeps gathered weights
+---@field device string
 ---@field warmup integer steps before those that count
 ---@field steps integer
 
@@ -36,23 +45,16 @@ local calibration_rank = {}
 ---@param t moonshard.CalibrationTraining
 ---@return moonshard.Trainer
 function calibration_rank.trainer(t)
-  local ms = require("moonshard")
-  local mesh = ms.init_device_mesh(t.device or "cpu", t.mesh, t.names)
+  local mesh = mesh_of.init_device_mesh(t.device, t.mesh, t.names)
   local sizes = { vocab = t.vocab, layers = t.layers, dim = t.dim, heads = t.heads, seq = t.seq }
-  local make = ms.models.gpt2
-  if t.model == "llama" then
-    make, sizes.kv_heads, sizes.ffn = ms.models.llama, math.max(1, t.heads / 2), t.ffn
-  end
-  local model = make(sizes)
-  local reshard = nil
-  if t.reshard == false then reshard = false end
-  ms.fully_shard(model, {
-    mesh = mesh, units = { ms.re [[^layers\.\d+$]] },
-    placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil,
-    sequence_parallel = t.sequence_parallel, recompute = t.recompute, reshard_after_forward = reshard,
-    mp_policy = { param_dtype = t.dtype, reduce_dtype = "f32" },
+  if t.model == "llama" then sizes.kv_heads, sizes.ffn = math.max(1, t.heads / 2), t.ffn end
+  local model = (t.model == "llama" and models.llama or models.gpt2)(sizes)
+  sharding.fully_shard(model, {
+    mesh = mesh, units = { re [[^layers\.\d+$]] },
+    placements = mesh:has("tensor") and rule_presets.tensor_parallel(model) or nil,
+    sequence_parallel = t.sequence_parallel, mp_policy = { param_dtype = t.dtype, reduce_dtype = "f32" },
   })
-  return ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-4 } }
+  return trainer { model = model, loss = loss.cross_entropy, optimizer = optim.adamw { lr = LEARNING_RATE } }
 end
 
 ---Tokens that follow no pattern, the same on ranks that compute the same rows.

@@ -22,7 +22,7 @@ local function training(model, dtype, size, more)
   local dim = size[1]
   local t = {
     model = model, layers = 2, dim = dim, heads = math.max(2, dim / HEAD_DIM), ffn = ffn_of(dim), seq = size[2],
-    batch = size[3], vocab = VOCAB, dtype = dtype, warmup = 2, steps = 5,
+    batch = size[3], vocab = VOCAB, dtype = dtype, warmup = 2, steps = 3,
   }
   for key, value in pairs(more) do t[key] = value end
   return t

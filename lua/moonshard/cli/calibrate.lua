@@ -4,9 +4,9 @@
 -- It starts ranks twice, first one with all cores, then one for each core. They are child processes that print what
 -- they measure (cli/calibrate_ranks.lua). -n is the most ranks that a node of the description can have.
 
-local calibration_file = require("moonshard.calibrate.file")
-local calibration_fit = require("moonshard.calibrate.fit")
-local calibration_trainings = require("moonshard.calibrate.trainings")
+local calibration_file = require("moonshard.price.calibration_file")
+local calibration_fit = require("moonshard.price.calibration_fit")
+local calibration_trainings = require("moonshard.price.calibration_trainings")
 local command_line = require("moonshard.cli.command_line")
 local device = require("moonshard.distributed.device")
 local engine = require("moonshard.base.ffi")
@@ -30,7 +30,7 @@ local OPTIONS = {
 }
 for option, row in pairs(hosts.OPTIONS) do OPTIONS[option] = row end
 
-local ROUNDS = 2 -- of each training, of which the faster counts
+local ROUNDS = 3 -- of each training, some time apart; the fastest counts
 local DEFAULT_OUT = "cluster.lua"
 
 -- ---- measuring ----------------------------------------------------------------------------------------------------
@@ -131,12 +131,13 @@ local function describe(line, records, ranks, cores)
   local step_gap, phase_gap = calibration_fit.gaps(fastest)
   local steps = fastest[1].training.steps
   return {
-    about = ("%s: %s, measured by %s"):format(host, model, by),
-    measured = ("measured by %s, medians of %d steps"):format(by, steps),
+    about = ("%s: %s, measured by %s"):format(host, model, by), measured = ("measured by %s, medians of %d steps, "
+      .. "the fastest of %d rounds"):format(by, steps, ROUNDS),
     fitted = ("fitted by %s to %d kernels, %.0f %% off without them"):format(by, #points, 100 * off),
     links_source = ("fitted by %s to the times of %d trainings"):format(by, #fastest),
     machine = "what " .. host .. " reports", device = line.device, ranks_per_node = ranks, cores = cores,
     memory = memory, rates = rates, phase_gap = phase_gap, step_gap = step_gap,
+    issue = line.device == "cuda" and calibration_fit.issue(fastest) or nil,
     links = calibration_fit.links(fastest, cores), points = points,
   }
 end

@@ -14,7 +14,7 @@ local ms = require("moonshard")
 local re = ms.re
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
-local cfg = ms.args { cluster = "", rounds = 3, steps = 5, warmup = 2, only = "" }
+local cfg = ms.args { cluster = "", rounds = 4, steps = 3, warmup = 1, only = "" }
 local described = require("moonshard.price.cluster").load(cfg.cluster)
 
 local MESHES = { [1] = { "1x1" }, [2] = { "1x2", "2x1", "1x1x2", "1x1x2x1" }, [4] = { "2x2", "1x4", "4x1", "1x2x2" } }
