@@ -131,7 +131,8 @@ end
 ---@field step_gap number
 ---@field links moonshard.CalibrationLink[]
 ---@field network { rails: integer, rate: number }? of several hosts: bytes/s of each
----@field points moonshard.CalibrationPoint[]
+---@field points moonshard.CalibrationPoint[] that are written
+---@field all_points moonshard.CalibrationPoint[]
 
 ---The description as Lua.
 ---@param d moonshard.CalibrationResult

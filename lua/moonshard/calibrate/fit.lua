@@ -1,7 +1,7 @@
 -- Turns what the ranks of a calibration measured into the constants of a cluster description: points of kernels, the
 -- few rates of the model that covers kernels which never ran, links, and gaps.
 
-local calibration_rank = require("moonshard.calibrate.rank")
+local calibration_rank = require("moonshard.price.calibration_rank")
 local engine = require("moonshard.base.ffi")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 local median = calibration_rank.median
@@ -54,7 +54,8 @@ local function between_kernels(records)
 end
 
 ---@class moonshard.CalibrationPoint: moonshard.MeasuredKernel
----@field spread number of the trainings that ran it, the slowest over the fastest
+---@field trainings integer that ran it
+---@field spread number of these, the slowest over the fastest
 
 ---Points of all different works, the median over the trainings that ran them. Trainings on more ranks than cores do not
 ---count: their ranks wait for cores.
@@ -78,7 +79,7 @@ function calibration_fit.points(records, cores)
     local point = {}
     for key, value in pairs(found.kernel) do point[key] = value end
     point.seconds = median(found.times)
-    point.spread = found.times[#found.times] / found.times[1]
+    point.spread, point.trainings = found.times[#found.times] / found.times[1], #found.times
     order[i] = point
   end
   return order
@@ -173,6 +174,34 @@ function calibration_fit.rates(points, device)
   return cluster, math.exp(off) - 1
 end
 
+-- The part by which a kernel's time may differ from what others tell of it, if it is left out of a description.
+local TOLD_BY_OTHERS = 0.04
+
+---The points without those whose times follow from the others.
+---@param points moonshard.CalibrationPoint[]
+---@param rates ffi.cdata* ms_cluster of calibration_fit.rates
+---@return moonshard.CalibrationPoint[]
+function calibration_fit.thin(points, rates)
+  local array, seconds, kept = array_of(points), ffi.new("double[1]"), {}
+  local own, last = ffi.new("ms_kernel_point"), ffi.sizeof("ms_kernel_point")
+  local n = #points
+  rates.point = array
+  for i = #points - 1, 0, -1 do
+    ffi.copy(own, array + i, last)
+    ffi.copy(array + i, array + n - 1, last) -- the first n - 1 are the others
+    rates.points = n - 1
+    check(C.ms_cluster_kernel_time(rates, own.work, seconds))
+    if math.abs(math.log(seconds[0] / own.seconds)) < TOLD_BY_OTHERS then
+      n = n - 1
+    else
+      ffi.copy(array + i, own, last)
+      table.insert(kept, 1, points[i + 1])
+    end
+  end
+  rates.point, rates.points = nil, 0
+  return kept
+end
+
 -- ---- links --------------------------------------------------------------------------------------------------------
 
 -- Least squares of relative errors with no negative unknowns: rows { y, x1, x2, ... }. One unknown after another takes
@@ -235,8 +264,7 @@ function calibration_fit.links(records, cores)
   end
   local x, links = least_squares(rows, 2 * #KINDS), {}
   for i, kind in ipairs(KINDS) do
-    local rate = x[2 * i] > 0 and 1 / x[2 * i] or FASTEST
-    links[i] = { kind = kind, start = x[2 * i - 1], inside = math.min(FASTEST, rate) }
+    links[i] = { kind = kind, start = x[2 * i - 1], inside = math.min(FASTEST, 1 / x[2 * i]) }
   end
   return links
 end

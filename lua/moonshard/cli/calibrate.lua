@@ -138,17 +138,19 @@ local function describe(line, records, ranks, cores)
     machine = "what " .. host .. " reports", device = line.device, ranks_per_node = ranks, cores = cores,
     memory = memory, rates = rates, phase_gap = phase_gap, step_gap = step_gap,
     issue = line.device == "cuda" and calibration_fit.issue(fastest) or nil,
-    links = calibration_fit.links(fastest, cores), points = points,
+    links = calibration_fit.links(fastest, cores), points = calibration_fit.thin(points, rates), all_points = points,
   }
 end
 
 local function report(path, d)
   local spreads = {}
-  for i, point in ipairs(d.points) do spreads[i] = point.spread end
+  for _, point in ipairs(d.all_points) do
+    if point.trainings > 1 then spreads[#spreads + 1] = point.spread end
+  end
   table.sort(spreads)
-  output_file.print(("%d kernels measured; those that several trainings ran differ by %.0f %% (median), %.0f %% at "
-    .. "most\nwritten: %s\n"):format(#d.points, 100 * (spreads[math.ceil(#spreads / 2)] - 1),
-    100 * (spreads[#spreads] - 1), path))
+  output_file.print(("%d kernels measured, of which %d tell the others; %d were in several trainings, in which they "
+    .. "differ by %.0f %% (median)\nwritten: %s\n"):format(#d.all_points, #d.points, #spreads,
+    100 * ((spreads[math.ceil(#spreads / 2)] or 1) - 1), path))
 end
 
 ---@param arguments string[] without "calibrate"
