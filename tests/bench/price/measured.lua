@@ -5,7 +5,7 @@
 --
 -- Trains configurations of GPT and Llama on meshes of the world's ranks: some steps of each, in rounds, so that what
 -- else the machine does slows all of them alike. Rank 0 prints a line of JSON for each: its name, the price and the
--- measured step in ms (the median of each round, then the fastest round; and the median of all steps).
+-- measured step in ms (the median of each round, of which the fastest counts; and the median of all steps).
 -- measured_table.lua makes a table of these lines.
 
 local engine = require("moonshard.base.ffi")
