@@ -1,7 +1,7 @@
 -- Turns what the ranks of a calibration measured into the constants of a cluster description: points of kernels, the
 -- few rates of the model that covers kernels which never ran, links, and gaps.
 
-local calibration_rank = require("moonshard.price.calibration_rank")
+local calibration_rank = require("moonshard.calibrate.rank")
 local engine = require("moonshard.base.ffi")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 local median = calibration_rank.median

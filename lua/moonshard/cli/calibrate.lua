@@ -4,9 +4,9 @@
 -- It starts ranks twice, first one with all cores, then one for each core. They are child processes that print what
 -- they measure (cli/calibrate_ranks.lua). -n is the most ranks that a node of the description can have.
 
-local calibration_file = require("moonshard.price.calibration_file")
-local calibration_fit = require("moonshard.price.calibration_fit")
-local calibration_trainings = require("moonshard.price.calibration_trainings")
+local calibration_file = require("moonshard.calibrate.file")
+local calibration_fit = require("moonshard.calibrate.fit")
+local calibration_trainings = require("moonshard.calibrate.trainings")
 local command_line = require("moonshard.cli.command_line")
 local device = require("moonshard.distributed.device")
 local engine = require("moonshard.base.ffi")

@@ -74,7 +74,8 @@ function command.main(arguments)
   if line.run and not line.price then
     status.refuse("MS_EINVAL", "--run goes with --price: points are then priced and run")
   end
-  sweep.mode = { file = line.recipe, price = line.price, run = line.run or false, resume = line.resume or false, json = line.json or false,
+  sweep.mode = { file = line.recipe, resume = line.resume or false, json = line.json or false,
+    price = line.price, run = line.run or false,
     plan = line.plan or false, ranks_per_node = line.ranks_per_node, hosts = sweep_hosts.read(line) }
   local chunk = recipe.load(line.recipe)
   check_it_sweeps(line.recipe)

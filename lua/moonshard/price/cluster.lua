@@ -136,8 +136,8 @@ end
 ---@return ffi.cdata* ms_cluster
 function Cluster:struct() return self.cdata end
 
----Makes this process a rank of a described world of this cluster, so that plans are made for its devices. Ranks fill its
----nodes, or are on one.
+---Makes this process a rank of a described world of this cluster, so that plans are made for its devices. Ranks fill
+---its nodes, or are on one.
 ---@param rank integer
 ---@param ranks integer
 function Cluster:describe_world(rank, ranks)

@@ -44,8 +44,9 @@ local price = {}
 
 local function add_utilisation(self, trainer, batch)
   self.dtype = utilisation.dtype(self.plan)
-  local peak, flops = self.cluster:rank_peak(self.dtype), nil
-  flops, self.mfu_counts = utilisation.flops(trainer, self.plan, batch, self.tokens)
+  local peak = self.cluster:rank_peak(self.dtype)
+  local flops, counts = utilisation.flops(trainer, self.plan, batch, self.tokens)
+  self.mfu_counts = counts
   self.mfu = peak and flops / self.step / peak
   self.hfu = peak and self.flops / self.step / peak
 end
