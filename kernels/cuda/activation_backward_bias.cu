@@ -52,18 +52,8 @@ template <class T, class G> struct column_of {
   }
 };
 
-ms_columns columns_of(const ms_kernel_call *call) {
-  const int lanes = call->in[0].dtype == MS_BF16 ? ms_lanes<ms_b16> : ms_lanes<float>;
-  return ms_columns_of(1, ms_row_count(&call->in[0]), ms_row_length(&call->in[0]), lanes);
-}
-
-int prepare(ms_kernel_call *call) {
-  call->workspace_bytes = ms_columns_bytes(columns_of(call), 1);
-  return MS_OK;
-}
-
 template <class T, class G> int run_typed(const ms_kernel_call *call) {
-  const ms_columns c = columns_of(call);
+  const ms_columns c = ms_activation_columns(call);
   float *partial = static_cast<float *>(call->workspace);
   const bool again = call->op != MS_OP_activation_backward_bias;
   const column_of<T, G> f = {static_cast<const T *>(call->in_data[0]),
@@ -92,7 +82,5 @@ int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[0].dtype, T
 
 } // namespace
 
-/* Every row is read before the bias gradient is written, so outputs 1 and 2 can overwrite inputs as well. */
-extern const ms_kernel ms_cuda_activation_backward_bias = {prepare, run, nullptr,
-                                                           MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(1, 0) |
-                                                               MS_OVER(1, 1) | MS_OVER(2, 0) | MS_OVER(2, 1)};
+extern const ms_kernel ms_cuda_activation_backward_bias = {ms_cuda_prepare_activation_backward_bias, run, nullptr,
+                                                           MS_CUDA_OVER_activation_backward_bias};

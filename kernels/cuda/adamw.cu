@@ -158,4 +158,4 @@ int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->out[1].dtype, 
 
 } // namespace
 
-extern const ms_kernel ms_cuda_adamw = {nullptr, run, nullptr, 0};
+extern const ms_kernel ms_cuda_adamw = {nullptr, run, nullptr, MS_CUDA_OVER_adamw};

@@ -1,8 +1,5 @@
-/* attention.cu - softmax(q k' scale) v and its gradients: chooses the implementation. MOONSHARD_ATTENTION selects:
- *
- *   auto    cuDNN if it supports the call and is found; otherwise our own kernels, with a note if cuDNN is missing
- *   cudnn   cuDNN, or an error
- *   flash   our own kernels (flash.h)
+/* attention.cu - softmax(q k' scale) v and its gradients, by the implementation that the plan chose
+ * (plan/attention.c); where cuDNN is missing, by our own kernels, with a note.
  *
  * Our own backward first computes the row sums of o do. Memory traffic: 2 s bytes per element of o, plus 4 bytes per
  * row.
@@ -10,13 +7,11 @@
 #include "kernels/cuda/attention.h"
 
 #include <cstdlib>
-#include <cstring>
 
 extern "C" {
-#include "base/env.h"
 #include "base/error.h"
 #include "kernels/cuda/attention_cudnn.h"
-#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/plan/attention.h"
 }
 
 #include "kernels/cuda/reduce.h"
@@ -24,7 +19,7 @@ extern "C" {
 
 namespace {
 
-constexpr int WARPS = 4, MOST = 256;
+constexpr int WARPS = 4;
 
 /* delta [batch][heads][t] = sum over d of o do; o, gradient [batch][t][heads][d]. One warp per row. */
 template <class T>
@@ -48,22 +43,8 @@ template <class T> int deltas_typed(const ms_kernel_call *call, const ms_cuda_at
                         static_cast<const T *>(call->in_data[MS_ATTENTION_DO]), delta, a);
 }
 
-enum choice { AUTO, CUDNN, FLASH };
-
-int choose(choice *chosen) {
-  static const char *const names[] = {"auto", "cudnn", "flash"};
-  const char *text = ms_env_string("MOONSHARD_ATTENTION", names[AUTO]);
-  for (int i = AUTO; i <= FLASH; i++)
-    if (!strcmp(text, names[i])) {
-      *chosen = static_cast<choice>(i);
-      return MS_OK;
-    }
-  return MS_FAIL(MS_EINVAL, "MOONSHARD_ATTENTION is \"%s\"; it must be auto, cudnn or flash", text);
-}
-
 struct prepared_attention {
-  const char *own; /* why our own kernels compute it, a static string; NULL: cuDNN does */
-  int demanded, tf32;
+  ms_attention_plan plan;
   ms_attention_cudnn *cudnn; /* NULL before bind, or if our own kernels compute the call */
 };
 
@@ -77,79 +58,45 @@ int aligned(const ms_kernel_call *call) {
   return 1;
 }
 
-int64_t delta_bytes(const ms_cuda_attention &a) {
-  return a.batch * a.heads * a.t * static_cast<int64_t>(sizeof(float));
-}
-
-int prepare(ms_kernel_call *call) {
-  const ms_dnn_attention asked = ms_attention_cudnn_of(call, is_backward(call));
-  MS_TRY(ms_cuda_attention_prepare(call, is_backward(call), 0, ms_attention_cudnn_refuses(call, &asked)));
-  if (!static_cast<prepared_attention *>(call->prepared)->own)
-    call->workspace_bytes = max(call->workspace_bytes, ms_attention_cudnn_workspace(&asked));
-  return MS_OK;
-}
-
 /* Looks for cuDNN, which only the machine with the device needs to have. */
 int bind(const ms_kernel_call *call) {
   prepared_attention *prepared = static_cast<prepared_attention *>(call->prepared);
-  if (prepared->own || prepared->cudnn) return MS_OK;
+  if (prepared->plan.own || prepared->cudnn) return MS_OK;
   char why[MS_LIBRARY_WHY_BYTES];
-  const ms_dnn_attention asked = ms_attention_cudnn_of(call, is_backward(call));
+  const ms_dnn_attention asked = ms_attention_cudnn_of(call);
   MS_TRY(ms_attention_cudnn_new(&asked, ms_cuda_attention_of(call).scale, &prepared->cudnn, why));
   if (prepared->cudnn) return MS_OK;
-  if (prepared->demanded) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: %s", why);
+  if (prepared->plan.demanded) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: %s", why);
   ms_note("%s; Moonshard's own kernels compute attention", why);
-  prepared->own = "no cuDNN with a plan for this call";
+  prepared->plan.own = "no cuDNN with a plan for this call";
   return MS_OK;
 }
 
 /* Why our own kernels compute a bound call; NULL: cuDNN does. */
 const char *own_because(const ms_kernel_call *call) {
   const prepared_attention *prepared = static_cast<const prepared_attention *>(call->prepared);
-  if (prepared->own) return prepared->own;
+  if (prepared->plan.own) return prepared->plan.own;
   return aligned(call) ? nullptr : "tensors that are not aligned to 16 bytes";
 }
 
 int run(const ms_kernel_call *call) {
   const prepared_attention *prepared = static_cast<const prepared_attention *>(call->prepared);
   const char *because = own_because(call);
-  if (!prepared->own && !prepared->cudnn) return MS_FAIL(MS_EINTERNAL, "attention: the call was not bound");
+  if (!prepared->plan.own && !prepared->cudnn) return MS_FAIL(MS_EINTERNAL, "attention: the call was not bound");
   if (!because) return ms_attention_cudnn_run(prepared->cudnn, call);
-  if (prepared->demanded)
+  if (prepared->plan.demanded)
     return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: cuDNN is not used for %s", because);
   return ms_cuda_attention_run(call, ms_cuda_attention_of(call), is_backward(call), call->workspace);
 }
 
 } // namespace
 
-int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own, const char *because) {
-  constexpr int64_t POSITIONS = int64_t{1} << 30;
-  const int dtype = call->in[0].dtype;
-  const ms_cuda_attention a = ms_cuda_attention_of(call);
-  choice chosen = AUTO;
-  int tf32 = 0;
-  if (dtype != MS_F32 && dtype != MS_BF16)
-    return MS_FAIL(MS_EDTYPE, "attention: q is %s; it must be f32 or bf16", ms_dtype_name(dtype));
-  if (a.d > MOST)
-    return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention with head size %lld; it must be at most %d",
-                   static_cast<long long>(a.d), MOST);
-  if (a.t > POSITIONS || a.s > POSITIONS)
-    return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention of %lld queries and %lld keys; there must be at most 2^30 of each",
-                   static_cast<long long>(a.t), static_cast<long long>(a.s));
-  MS_TRY(choose(&chosen));
-  MS_TRY(ms_matmul_tf32(&tf32));
-  if (chosen == CUDNN && because)
-    return MS_FAIL(MS_EUNSUPPORTED,
-                   "MOONSHARD_ATTENTION=cudnn: cuDNN is not used for %s; the call has %lld %s heads of %lld, "
-                   "%lld queries and %lld keys",
-                   because, static_cast<long long>(a.heads), ms_dtype_name(dtype), static_cast<long long>(a.d),
-                   static_cast<long long>(a.t), static_cast<long long>(a.s));
+int ms_cuda_attention_prepare(ms_kernel_call *call) {
+  ms_attention_plan plan;
+  MS_TRY(ms_attention_plan_of(call, &plan));
   prepared_attention *prepared = static_cast<prepared_attention *>(ms_calloc(1, sizeof *prepared));
   if (!prepared) return MS_ENOMEM;
-  prepared->own = chosen == FLASH ? "MOONSHARD_ATTENTION=flash" : because;
-  prepared->demanded = chosen == CUDNN;
-  prepared->tf32 = tf32;
-  call->workspace_bytes = own + (backward ? delta_bytes(a) : 0);
+  prepared->plan = plan;
   call->prepared = prepared;
   return MS_OK;
 }
@@ -158,9 +105,9 @@ int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a
   const prepared_attention *prepared = static_cast<const prepared_attention *>(call->prepared);
   float *delta = static_cast<float *>(workspace);
   const int dtype = call->in[0].dtype, whole = aligned(call) && a.d * ms_dtype_size(dtype) % 16 == 0;
-  if (!backward) return ms_cuda_attention_flash(call, a, prepared->tf32, whole);
+  if (!backward) return ms_cuda_attention_flash(call, a, prepared->plan.tf32, whole);
   MS_TRY(MS_CUDA_FLOATS(dtype, T, deltas_typed<T>(call, a, delta)));
-  return ms_cuda_attention_flash_backward(call, a, delta, prepared->tf32, whole);
+  return ms_cuda_attention_flash_backward(call, a, delta, prepared->plan.tf32, whole);
 }
 
 void ms_cuda_attention_release(void *data) {
@@ -174,7 +121,7 @@ ms_computed ms_cuda_attention_computed(const ms_kernel_call *call) {
   return {because ? "own kernels" : "cuDNN", because};
 }
 
-extern const ms_kernel ms_cuda_attention = {prepare, run,  ms_cuda_attention_release,
-                                            0,       bind, ms_cuda_attention_computed};
-extern const ms_kernel ms_cuda_attention_backward = {prepare, run,  ms_cuda_attention_release,
-                                                     0,       bind, ms_cuda_attention_computed};
+extern const ms_kernel ms_cuda_attention = {ms_cuda_attention_prepare, run,  ms_cuda_attention_release,
+                                            MS_CUDA_OVER_attention,    bind, ms_cuda_attention_computed};
+extern const ms_kernel ms_cuda_attention_backward = {ms_cuda_attention_prepare,       run,  ms_cuda_attention_release,
+                                                     MS_CUDA_OVER_attention_backward, bind, ms_cuda_attention_computed};

@@ -1,6 +1,7 @@
 /* attention.h - the sizes of an attention call, the keys that a query sees, and the implementations:
  *
- *   attention.cu           reads the call and chooses an implementation
+ *   plan/attention.c       chooses an implementation
+ *   attention.cu           reads the call and runs it
  *   attention_cudnn.c      cuDNN, if available (cudnn_graph.h)
  *   attention_flash.cu     our own kernels for all other calls (flash.h, tiles.h)
  *   attention_flash_backward.cu
@@ -66,10 +67,9 @@ int ms_cuda_attention_flash(const ms_kernel_call *call, const ms_cuda_attention 
 int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta,
                                      int tf32, int whole);
 
-/* Shared by both ops. prepare checks the call and reserves workspace, including `own` bytes for the op itself;
- * `because` is the reason not to use cuDNN (NULL: use it). run's `workspace` begins after the `own` bytes. release
- * frees what prepare created. */
-int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own, const char *because);
+/* Shared by both ops. prepare plans the call (plan/attention.h) and keeps the choice; release frees that. run's
+ * `workspace` begins after the bounds of documents. */
+int ms_cuda_attention_prepare(ms_kernel_call *call);
 int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, int backward, void *workspace);
 void ms_cuda_attention_release(void *prepared);
 ms_computed ms_cuda_attention_computed(const ms_kernel_call *call);

@@ -1,9 +1,5 @@
-/* attention_cudnn.c - attention by a plan of cuDNN (cudnn_graph.h).
- *
- * prepare requests the workspace without a GPU, so that an execution plan is the same wherever it is compiled: the sums
- * of dq for backward, plus the size that the library's preferred plan is known to need. cuDNN plans that need more are
- * skipped.
- */
+/* attention_cudnn.c - attention by a plan of cuDNN (cudnn_graph.h), in the workspace that a call has requested
+ * (plan/attention.c). */
 #include "kernels/cuda/attention_cudnn.h"
 
 #include <float.h>
@@ -14,16 +10,7 @@
 #include "base/error.h"
 #include "kernels/cuda/workspace.h"
 
-enum {
-  MOST_HEAD = 256,
-  HEAD_UNIT = 8,
-  WRONG_KEYS = 128,
-  WRONG_UNTIL = 91500,
-  BLOCK = 256,
-  OWN_BYTES = 4096,
-  F32 = 4,
-  BF16 = 2
-};
+enum { WRONG_KEYS = 128, WRONG_UNTIL = 91500 };
 
 struct ms_attention_cudnn {
   ms_dnn_attention attention;
@@ -32,48 +19,6 @@ struct ms_attention_cudnn {
   float scale, hidden, one;
   int32_t keys, queries;
 };
-
-static int64_t rounded(int64_t bytes) { return (bytes + BLOCK - 1) / BLOCK * BLOCK; }
-
-/* The limit for the cuDNN plan. With grouped queries, its backward stores dk and dv of all query heads. */
-static int64_t library_workspace(const ms_dnn_attention *a) {
-  const int grouped = a->backward && a->heads != a->groups;
-  return OWN_BYTES + (grouped ? 2 * rounded(a->batch * a->heads * a->s * a->d * BF16) : 0);
-}
-
-static int64_t delta_bytes(const ms_dnn_attention *a) {
-  return a->backward ? rounded(a->batch * a->heads * a->t * F32) : 0;
-}
-
-static int64_t sums_bytes(const ms_dnn_attention *a) {
-  return a->backward ? rounded(a->batch * a->heads * a->t * a->d * F32) : 0;
-}
-
-int64_t ms_attention_cudnn_workspace(const ms_dnn_attention *attention) {
-  return delta_bytes(attention) + sums_bytes(attention) + library_workspace(attention) + MS_LIBRARY_SLACK;
-}
-
-/* A single query is the last position and sees all keys, so no mask is needed. */
-ms_dnn_attention ms_attention_cudnn_of(const ms_kernel_call *call, int backward) {
-  const int64_t *q = call->in[0].dims, *k = call->in[1].dims;
-  return (ms_dnn_attention){.batch = q[0],
-                            .t = q[1],
-                            .s = k[1],
-                            .heads = q[2],
-                            .groups = k[2],
-                            .d = q[3],
-                            .causal = call->attrs.i[0] != 0 && q[1] > 1,
-                            .backward = backward};
-}
-
-const char *ms_attention_cudnn_refuses(const ms_kernel_call *call, const ms_dnn_attention *a) {
-  if (call->in[0].dtype != MS_BF16) return "f32";
-  if (call->attrs.i[1]) return "a part of the queries";
-  if (a->d > MOST_HEAD || a->d % HEAD_UNIT) return "head sizes that are not a multiple of 8 up to 256";
-  if (a->causal && a->t > a->s) return "fewer keys than causal queries";
-  if (a->backward && a->t == 1 && a->s == 1) return "the gradient of one query and one key";
-  return a->batch > 0 && a->t > 0 && a->s > 0 ? NULL : "tensors without elements";
-}
 
 /* Rejects backward calls that cuDNN up to 9.15.0 computes wrongly. */
 static int is_right(const ms_cudnn *dnn, const ms_dnn_attention *a, char why[MS_LIBRARY_WHY_BYTES]) {
@@ -100,7 +45,7 @@ int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_at
   made->keys = (int32_t)attention->s;
   made->queries = (int32_t)attention->t;
   int rc = ms_handles_take(&ms_cudnn_handles, &made->handle);
-  if (!rc) rc = ms_dnn_open(dnn, made->handle, attention, library_workspace(attention), &made->graph, &found);
+  if (!rc) rc = ms_dnn_open(dnn, made->handle, attention, ms_attention_cudnn_library(attention), &made->graph, &found);
   if (!rc && found) {
     *out = made;
     return MS_OK;
@@ -148,14 +93,15 @@ static operands operands_of(const ms_attention_cudnn *m, const ms_kernel_call *c
   if (!m->attention.backward) return o;
   give(&o, MS_DNN_ONE, &m->one);
   give(&o, MS_DNN_DELTA, ms_library_workspace(call->workspace));
-  give(&o, MS_DNN_SUMS, ms_library_workspace(call->workspace) + delta_bytes(&m->attention));
+  give(&o, MS_DNN_SUMS, ms_library_workspace(call->workspace) + ms_attention_cudnn_delta(&m->attention));
   return o;
 }
 
 int ms_attention_cudnn_run(const ms_attention_cudnn *m, const ms_kernel_call *call) {
   const ms_cudnn *dnn = m->graph.dnn;
   const operands o = operands_of(m, call);
-  void *rest = ms_library_workspace(call->workspace) + delta_bytes(&m->attention) + sums_bytes(&m->attention);
+  void *rest = ms_library_workspace(call->workspace) + ms_attention_cudnn_delta(&m->attention) +
+               ms_attention_cudnn_sums(&m->attention);
   ms_dnn_descriptor pack;
   MS_TRY(MS_CUDNN(dnn, descriptor_create, MS_DNN_VARIANT_PACK, &pack));
   int rc = MS_CUDNN(dnn, descriptor_set, pack, MS_DNN_PACK_IDS, MS_DNN_OF_INT64, o.count, o.id);

@@ -7,10 +7,6 @@
 
 typedef struct ms_attention_cudnn ms_attention_cudnn;
 
-/* Describes a call for cuDNN, and returns the reason if cuDNN does not support it (a static string; NULL: it does). */
-ms_dnn_attention ms_attention_cudnn_of(const ms_kernel_call *call, int backward);
-const char *ms_attention_cudnn_refuses(const ms_kernel_call *call, const ms_dnn_attention *attention);
-int64_t ms_attention_cudnn_workspace(const ms_dnn_attention *attention);
 /* Loads the library and finds a plan that fits in the workspace. *out NULL: there is none, and `why` says why not. */
 int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_attention_cudnn **out,
                            char why[MS_LIBRARY_WHY_BYTES]);

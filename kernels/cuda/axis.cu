@@ -2,8 +2,7 @@
  * additions depends only on shapes. Memory traffic: s bytes per element of s bytes.
  *
  * Over the last axis (inner = 1) 32 or 256 threads share a row (rows.h). If there are few, long rows, each is divided
- * into parts of at least 16384 elements, which a second kernel combines. Over another axis the sums run down columns
- * (columns.h).
+ * into parts, which a second kernel combines. Over another axis the sums run down columns (columns.h).
  */
 #include "kernels/cuda/axis.h"
 
@@ -11,8 +10,6 @@
 #include "kernels/cuda/rows.h"
 
 namespace {
-
-constexpr int64_t ROW_PART = 16384, ROW_BLOCKS = 1024;
 
 struct max_join {
   static __device__ __forceinline__ float neutral() { return -INFINITY; }
@@ -55,41 +52,23 @@ __global__ void join_rows(const T *x, float *partial, int64_t rows, int64_t n, i
   if (threadIdx.x == 0 && own < rows * parts) partial[own] = total;
 }
 
-/* Rows as matrices of one column, whose parts are combined. */
-ms_columns row_parts(ms_axis_view view) {
-  ms_columns c = {view.outer, view.n, 1, 1, 1};
-  const int64_t wanted = ms_cuda_ceil(ROW_BLOCKS, view.outer > 0 ? view.outer : 1),
-                most = ms_cuda_ceil(view.n, ROW_PART);
-  c.parts = wanted < most ? wanted : most;
-  if (c.parts < 1) c.parts = 1;
-  return c;
-}
-
-int lanes_of(const ms_kernel_call *call) { return call->in[0].dtype == MS_BF16 ? ms_lanes<ms_b16> : ms_lanes<float>; }
-
 template <class T, class J> int run_typed(const ms_kernel_call *call, ms_axis_view view, float divisor) {
   const T *x = static_cast<const T *>(call->in_data[0]);
   float *partial = static_cast<float *>(call->workspace);
+  const ms_columns c = ms_axis_columns(call, view);
   if (view.inner == 1) {
-    const ms_columns c = row_parts(view);
     const ms_row_shape by = ms_row_shape_of(c.outer * c.parts, view.n / c.parts, 0, 1, 1, 0);
     if (by.blocks)
       MS_TRY(MS_CUDA_LAUNCH((join_rows<T, J>), by.blocks, by.block, 0, call->stream, x, partial, c.outer, view.n,
                             c.parts));
     return ms_join_to<J>(call, 0, partial, c, divisor);
   }
-  const ms_columns c = ms_columns_of(view.outer, view.n, view.inner, lanes_of(call));
   const column_of<T, J> f = {x, view.n, view.inner};
   MS_TRY((ms_run_columns<ms_lanes<T>>(call, f, c, ms_cuda_aligned(x), partial)));
   return ms_join_to<J>(call, 0, partial, c, divisor);
 }
 
 } // namespace
-
-int64_t ms_axis_workspace(const ms_kernel_call *call, ms_axis_view view) {
-  if (view.inner == 1) return ms_columns_bytes(row_parts(view), 1);
-  return ms_columns_bytes(ms_columns_of(view.outer, view.n, view.inner, lanes_of(call)), 1);
-}
 
 int ms_axis_run(const ms_kernel_call *call, ms_axis_view view, ms_reduction reduction, double divisor) {
   const float by = static_cast<float>(divisor);

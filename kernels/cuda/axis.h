@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/launch.h"
 
-int64_t ms_axis_workspace(const ms_kernel_call *call, ms_axis_view view);
 /* Output 0 [outer][inner] = reduction over n of input 0; sums are divided by divisor. A NaN in the input gives NaN. */
 int ms_axis_run(const ms_kernel_call *call, ms_axis_view view, ms_reduction reduction, double divisor);
 

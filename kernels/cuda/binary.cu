@@ -42,14 +42,6 @@ template <class A, class B, class Y> int run_typed(const ms_kernel_call *call) {
                         shape, n, call->op);
 }
 
-/* bf16 with bf16 must give bf16; other combinations give f32. */
-int prepare(ms_kernel_call *call) {
-  const int both = call->in[0].dtype == MS_BF16 && call->in[1].dtype == MS_BF16;
-  if (call->out[0].dtype == (both ? MS_BF16 : MS_F32)) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "cuda: %s and %s give %s", ms_dtype_name(call->in[0].dtype),
-                 ms_dtype_name(call->in[1].dtype), both ? "bf16" : "f32");
-}
-
 int run(const ms_kernel_call *call) {
   if (call->in[0].dtype == MS_BF16 && call->in[1].dtype == MS_BF16) return run_typed<ms_b16, ms_b16, ms_b16>(call);
   if (call->in[0].dtype == MS_BF16) return run_typed<ms_b16, float, float>(call);
@@ -59,4 +51,4 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_binary = {prepare, run, nullptr, MS_OVER(0, 0) | MS_OVER(0, 1)};
+extern const ms_kernel ms_cuda_binary = {ms_cuda_prepare_binary, run, nullptr, MS_CUDA_OVER_binary};

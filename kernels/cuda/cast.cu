@@ -51,4 +51,4 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_cast = {nullptr, run, nullptr, 0};
+extern const ms_kernel ms_cuda_cast = {nullptr, run, nullptr, MS_CUDA_OVER_cast};

@@ -3,8 +3,8 @@
  *
  * A block of 32 x 8 threads covers 32 vectors of columns and a part of the rows. Each thread processes every eighth row
  * of its columns, the eight sums are combined in shared memory in order, and a second kernel combines the parts in
- * order. There are enough parts to keep about 1000 blocks busy, with at least 64 rows each. The sums of the parts are
- * f32 in the workspace, [sums][outer][parts][columns]: at most 1/64 of the bytes read.
+ * order. The sums of the parts are f32 in the workspace, [sums][outer][parts][columns]: at most 1/64 of the bytes read
+ * (plan/partial_sums.c divides the rows).
  *
  * F defines what is summed:
  *
@@ -14,33 +14,19 @@
 #ifndef MS_KERNELS_CUDA_COLUMNS_H
 #define MS_KERNELS_CUDA_COLUMNS_H
 
+extern "C" {
+#include "kernels/cuda/plan/partial_sums.h"
+}
+
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 
-constexpr int MS_COLUMN_LANES = 32, MS_COLUMN_ROWS = 8, MS_COLUMN_BLOCKS = 1024, MS_COLUMN_LEAST = 64;
+constexpr int MS_COLUMN_ROWS = 8;
 
 struct ms_column_sum {
   static __device__ __forceinline__ float neutral() { return 0.0f; }
   static __device__ __forceinline__ float join(float a, float b) { return a + b; }
 };
-
-struct ms_columns {
-  int64_t outer, rows, columns;
-  int64_t parts, strips;
-};
-
-static inline ms_columns ms_columns_of(int64_t outer, int64_t rows, int64_t columns, int lanes) {
-  ms_columns c = {outer, rows, columns, 1, ms_cuda_ceil(columns, static_cast<int64_t>(lanes) * MS_COLUMN_LANES)};
-  const int64_t blocks = outer * c.strips > 0 ? outer * c.strips : 1;
-  const int64_t wanted = ms_cuda_ceil(MS_COLUMN_BLOCKS, blocks), most = ms_cuda_ceil(rows, MS_COLUMN_LEAST);
-  c.parts = wanted < most ? wanted : most;
-  if (c.parts < 1) c.parts = 1;
-  return c;
-}
-
-static inline int64_t ms_columns_bytes(const ms_columns &c, int sums) {
-  return sums * c.outer * c.parts * c.columns * static_cast<int64_t>(sizeof(float));
-}
 
 template <int V, class F>
 __global__ void __launch_bounds__(MS_COLUMN_LANES *MS_COLUMN_ROWS) ms_sum_columns(F f, ms_columns c, float *partial) {

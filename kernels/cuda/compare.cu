@@ -170,13 +170,6 @@ int run_where(const ms_kernel_call *call) {
   return run_where_typed<float, float, float>(call);
 }
 
-/* dy must have the dtype of maximum's result, which dx has too. */
-int prepare_share(ms_kernel_call *call) {
-  if (call->in[2].dtype == call->out[0].dtype) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "cuda: maximum_backward of dy %s; it must be %s", ms_dtype_name(call->in[2].dtype),
-                 ms_dtype_name(call->out[0].dtype));
-}
-
 int run_share(const ms_kernel_call *call) {
   if (call->in[0].dtype == MS_BF16 && call->in[1].dtype == MS_BF16)
     return run_share_typed<ms_b16, ms_b16, ms_b16>(call);
@@ -187,6 +180,7 @@ int run_share(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_compare = {nullptr, run_compare, nullptr, 0};
-extern const ms_kernel ms_cuda_where = {nullptr, run_where, nullptr, 0};
-extern const ms_kernel ms_cuda_maximum_backward = {prepare_share, run_share, nullptr, MS_OVER(0, 2)};
+extern const ms_kernel ms_cuda_compare = {nullptr, run_compare, nullptr, MS_CUDA_OVER_compare};
+extern const ms_kernel ms_cuda_where = {nullptr, run_where, nullptr, MS_CUDA_OVER_where};
+extern const ms_kernel ms_cuda_maximum_backward = {ms_cuda_prepare_maximum_backward, run_share, nullptr,
+                                                   MS_CUDA_OVER_maximum_backward};

@@ -145,11 +145,6 @@ __global__ void __launch_bounds__(THREADS) backward_rows(const T *logits, const 
   });
 }
 
-int prepare_forward(ms_kernel_call *call) {
-  call->workspace_bytes = shape_of(call).rows * static_cast<int64_t>(sizeof(double));
-  return MS_OK;
-}
-
 template <class T> int forward(const ms_kernel_call *call) {
   const shape s = shape_of(call);
   const int32_t *targets = static_cast<const int32_t *>(call->in_data[TARGETS]);
@@ -204,8 +199,11 @@ int run_weigh(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_cross_entropy = {prepare_forward, run_forward, nullptr, 0};
-extern const ms_kernel ms_cuda_cross_entropy_part = {nullptr, run_added, nullptr, 0};
-extern const ms_kernel ms_cuda_cross_entropy_join = {prepare_forward, run_join, nullptr, 0};
-extern const ms_kernel ms_cuda_cross_entropy_backward = {nullptr, run_backward, nullptr, MS_OVER(0, 0)};
-extern const ms_kernel ms_cuda_weigh = {nullptr, run_weigh, nullptr, 0};
+extern const ms_kernel ms_cuda_cross_entropy = {ms_cuda_prepare_cross_entropy, run_forward, nullptr,
+                                                MS_CUDA_OVER_cross_entropy};
+extern const ms_kernel ms_cuda_cross_entropy_part = {nullptr, run_added, nullptr, MS_CUDA_OVER_cross_entropy_part};
+extern const ms_kernel ms_cuda_cross_entropy_join = {ms_cuda_prepare_cross_entropy, run_join, nullptr,
+                                                     MS_CUDA_OVER_cross_entropy_join};
+extern const ms_kernel ms_cuda_cross_entropy_backward = {nullptr, run_backward, nullptr,
+                                                         MS_CUDA_OVER_cross_entropy_backward};
+extern const ms_kernel ms_cuda_weigh = {nullptr, run_weigh, nullptr, MS_CUDA_OVER_weigh};

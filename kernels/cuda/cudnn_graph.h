@@ -8,13 +8,7 @@
 #define MS_KERNELS_CUDA_CUDNN_GRAPH_H
 
 #include "kernels/cuda/cudnn.h"
-
-/* q, o, do, dq [batch][t][heads][d]; k, v, dk, dv [batch][s][groups][d], bf16; lse, delta f32 [batch][heads][t]; sums
- * f32 [batch][heads][t][d]. Causal: query i sees keys 0 to i + s - t, and t <= s. */
-typedef struct ms_dnn_attention {
-  int64_t batch, t, s, heads, groups, d;
-  int causal, backward;
-} ms_dnn_attention;
+#include "kernels/cuda/plan/attention.h"
 
 /* Ids of a plan's arguments: device tensors, then host numbers (f32, except the lengths). Forward uses q, k, v, o and
  * lse. */

@@ -1,6 +1,10 @@
 /* document_attention.cu - causal attention in which no query sees keys before the beginning of its document, and its
  * gradients. It first finds the begin and end of the document of each position and then runs attention.cu with them.
  * Memory traffic of the search: 16 bytes per position. */
+extern "C" {
+#include "kernels/cuda/plan/attention.h"
+}
+
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/reduce.h"
 
@@ -36,16 +40,7 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
-int64_t borders_bytes(const ms_kernel_call *call) {
-  const int64_t *k = call->in[MS_ATTENTION_K].dims;
-  return ms_cuda_align(2 * k[0] * k[1] * static_cast<int64_t>(sizeof(int32_t)));
-}
-
 int is_backward(const ms_kernel_call *call) { return call->op == MS_OP_document_attention_backward; }
-
-int prepare(ms_kernel_call *call) {
-  return ms_cuda_attention_prepare(call, is_backward(call), borders_bytes(call), "documents");
-}
 
 int run(const ms_kernel_call *call) {
   ms_cuda_attention a = ms_cuda_attention_of(call);
@@ -57,10 +52,12 @@ int run(const ms_kernel_call *call) {
   a.causal = 1;
   a.begin = begin;
   a.end = end;
-  return ms_cuda_attention_run(call, a, is_backward(call), static_cast<char *>(call->workspace) + borders_bytes(call));
+  return ms_cuda_attention_run(call, a, is_backward(call),
+                               static_cast<char *>(call->workspace) + ms_attention_borders_bytes(call));
 }
 
 } // namespace
 
-extern const ms_kernel ms_cuda_document_attention = {prepare, run,     ms_cuda_attention_release,
-                                                     0,       nullptr, ms_cuda_attention_computed};
+extern const ms_kernel ms_cuda_document_attention = {
+    ms_cuda_attention_prepare,       run,     ms_cuda_attention_release,
+    MS_CUDA_OVER_document_attention, nullptr, ms_cuda_attention_computed};

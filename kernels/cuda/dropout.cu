@@ -79,4 +79,4 @@ int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[0].dtype, T
 
 } // namespace
 
-extern const ms_kernel ms_cuda_dropout = {nullptr, run, nullptr, MS_OVER(0, 0)};
+extern const ms_kernel ms_cuda_dropout = {nullptr, run, nullptr, MS_CUDA_OVER_dropout};

@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int THREADS = 128, RUN = 32;
+constexpr int THREADS = 128, RUN = MS_EMBEDDING_RUN;
 
 struct gradient {
   ms_sorted sorted;
@@ -86,19 +86,9 @@ template <int V, class Y> __global__ void __launch_bounds__(THREADS) join_runs(g
   put_row<V>(g, dw, row, column, sum);
 }
 
-int64_t blocks_of(int64_t n) { return ms_cuda_ceil(n, RUN); }
-
-int prepare(ms_kernel_call *call) {
-  const int64_t n = ms_numel(&call->in[0]), columns = call->out[0].dims[1];
-  if (n >= INT64_C(4294967296) || call->out[0].dims[0] >= INT64_C(4294967295))
-    return MS_FAIL(MS_EUNSUPPORTED, "cuda: embedding_backward of %lld tokens and %lld rows; both must be below 2^32",
-                   static_cast<long long>(n), static_cast<long long>(call->out[0].dims[0]));
-  call->workspace_bytes = ms_sort_bytes(n) + blocks_of(n) * 2 * columns * static_cast<int64_t>(sizeof(float));
-  return MS_OK;
-}
-
 template <int V, class T, class Y> int sum_vectors(const ms_kernel_call *call, const gradient &g) {
-  const dim3 grid(static_cast<unsigned>(blocks_of(g.n)), static_cast<unsigned>(ms_cuda_ceil(g.columns, THREADS * V)));
+  const dim3 grid(static_cast<unsigned>(ms_embedding_blocks(g.n)),
+                  static_cast<unsigned>(ms_cuda_ceil(g.columns, THREADS * V)));
   Y *dw = static_cast<Y *>(call->out_data[0]);
   MS_TRY(MS_CUDA_LAUNCH((sum_runs<V, T, Y>), grid, THREADS, 0, call->stream, g,
                         static_cast<const T *>(call->in_data[1]), dw));
@@ -131,4 +121,5 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_embedding_backward = {prepare, run, nullptr, MS_OVER(0, 2)};
+extern const ms_kernel ms_cuda_embedding_backward = {ms_cuda_prepare_embedding_backward, run, nullptr,
+                                                     MS_CUDA_OVER_embedding_backward};

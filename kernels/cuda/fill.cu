@@ -50,5 +50,5 @@ int run_copy(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_fill = {nullptr, run_fill, nullptr, 0};
-extern const ms_kernel ms_cuda_copy = {nullptr, run_copy, nullptr, MS_OVER(0, 0)};
+extern const ms_kernel ms_cuda_fill = {nullptr, run_fill, nullptr, MS_CUDA_OVER_fill};
+extern const ms_kernel ms_cuda_copy = {nullptr, run_copy, nullptr, MS_CUDA_OVER_copy};

@@ -9,6 +9,8 @@
 extern "C" {
 #include "base/dtype.h"
 #include "base/error.h"
+#include "kernels/cuda/plan/plan.h"
+#include "kernels/cuda/plan/sizes.h"
 #include "kernels/cuda/table.h"
 #include "kernels/op.h"
 #include "kernels/product.h"
@@ -69,11 +71,6 @@ static __device__ __forceinline__ void ms_note_fault(ms_fault *fault, int op, in
   fault->value = value;
   fault->limit = limit;
 }
-
-/* Rounds bytes up so that the next array in a workspace is aligned. */
-static inline int64_t ms_cuda_align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-static inline __host__ __device__ int64_t ms_cuda_ceil(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 /* 1 if 16-byte loads from the pointer are allowed; NULL counts as aligned. */
 static inline int ms_cuda_aligned(const void *data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }

@@ -27,15 +27,13 @@ struct prepared_product {
 
 int prepare(ms_kernel_call *call) {
   ms_product product;
-  int plain, demanded;
-  MS_TRY(ms_product_of(call, &product));
-  MS_TRY(ms_matmul_choice(&product, &plain, &demanded));
+  int plain;
+  MS_TRY(ms_matmul_plan(call, &product, &plain));
   prepared_product *prepared = static_cast<prepared_product *>(ms_calloc(1, sizeof *prepared));
   if (!prepared) return MS_ENOMEM;
   prepared->product = product;
   prepared->plain = plain;
   prepared->because = plain ? "no elements, or MOONSHARD_CUDA_MATMUL=plain" : nullptr;
-  call->workspace_bytes = plain ? 0 : ms_matmul_cublaslt_workspace(&product);
   call->prepared = prepared;
   return MS_OK;
 }
@@ -80,4 +78,4 @@ ms_computed computed(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_matmul = {prepare, run, release, 0, bind, computed};
+extern const ms_kernel ms_cuda_matmul = {prepare, run, release, MS_CUDA_OVER_matmul, bind, computed};

@@ -2,22 +2,11 @@
 #ifndef MS_KERNELS_CUDA_MATMUL_H
 #define MS_KERNELS_CUDA_MATMUL_H
 
-#include "kernels/product.h"
-
-/* Reads MOONSHARD_CUDA_MATMUL. *plain: use our own kernels (also for empty products); *demanded: cuBLASLt or an
- * error. */
-int ms_matmul_choice(const ms_product *product, int *plain, int *demanded);
-
-/* Whether f32 operands of products can be rounded to TF32 (10 bits of mantissa): MOONSHARD_CUDA_MATMUL_TF32=1. */
-int ms_matmul_tf32(int *allowed);
+#include "kernels/cuda/plan/matmul.h"
 
 /* cuBLASLt, the fast implementation (matmul_cublaslt.c). */
 typedef struct ms_matmul_cublaslt ms_matmul_cublaslt;
 
-/* The workspace depends only on the product, so that an execution plan is the same wherever it is compiled. */
-int64_t ms_matmul_cublaslt_workspace(const ms_product *product);
-/* The part of it that an algorithm can use, aligned to 256 bytes (workspace.h). */
-int64_t ms_matmul_cublaslt_own(const ms_product *product);
 /* *matmul NULL: there is no usable cuBLASLt, and `why` is a message. */
 int ms_matmul_cublaslt_new(const ms_product *product, ms_matmul_cublaslt **matmul, char *why);
 void ms_matmul_cublaslt_free(ms_matmul_cublaslt *matmul);

@@ -11,14 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/env.h"
 #include "base/error.h"
 #include "kernels/cuda/cublaslt_product.h"
 #include "kernels/cuda/workspace.h"
-
-/* Workspace for sums split along k: at most PARTS f32 parts of the result, and no more than NVIDIA recommends for
- * Hopper. */
-enum { PARTS = 16, MOST_WORKSPACE = 32 << 20 };
 
 /* Whether all tensors are aligned to 16 bytes; the library has different algorithms for each case. */
 enum { ALIGNED, UNALIGNED, VARIANTS };
@@ -36,25 +31,10 @@ struct ms_matmul_cublaslt {
   variant variant[VARIANTS];
 };
 
-/* Size of the f32 result in the workspace, in bytes, if f32 operands have a bf16 result; otherwise 0. */
-static int64_t scratch_bytes(const ms_product *p) {
-  if (p->dtype != MS_F32 || p->c_dtype != MS_BF16) return 0;
-  return (p->batch * p->m * p->n * 4 + 255) / 256 * 256;
-}
-
-int64_t ms_matmul_cublaslt_own(const ms_product *p) {
-  const int64_t parts = PARTS * 4 * p->batch * p->m * p->n;
-  return parts < MOST_WORKSPACE ? (parts + 255) / 256 * 256 : MOST_WORKSPACE;
-}
-
-int64_t ms_matmul_cublaslt_workspace(const ms_product *p) {
-  return scratch_bytes(p) + ms_matmul_cublaslt_own(p) + MS_LIBRARY_SLACK;
-}
-
 /* The epilogue that computes as much of the op as the library supports. */
 static int epilogue_of(const ms_product *p) {
   const int biased = p->bias_dtype >= 0, gelu = p->activation == MS_ACT_GELU_TANH;
-  if (scratch_bytes(p) || (biased && p->bias_dtype != p->c_dtype)) return MS_LT_EPILOGUE_DEFAULT;
+  if (ms_matmul_scratch_bytes(p) || (biased && p->bias_dtype != p->c_dtype)) return MS_LT_EPILOGUE_DEFAULT;
   if (biased) return gelu ? MS_LT_EPILOGUE_GELU_BIAS : MS_LT_EPILOGUE_BIAS;
   return gelu ? MS_LT_EPILOGUE_GELU : MS_LT_EPILOGUE_DEFAULT;
 }
@@ -65,16 +45,6 @@ static ms_product left_by(const ms_product *p, int epilogue) {
   if (epilogue == MS_LT_EPILOGUE_GELU || epilogue == MS_LT_EPILOGUE_GELU_BIAS) left.activation = MS_ACT_NONE;
   return left;
 }
-
-int ms_matmul_choice(const ms_product *product, int *plain, int *demanded) {
-  const char *choice = ms_env_string("MOONSHARD_CUDA_MATMUL", "auto");
-  *demanded = !strcmp(choice, "cublaslt");
-  *plain = !strcmp(choice, "plain") || product->batch * product->m * product->n * product->k == 0;
-  if (*demanded || !strcmp(choice, "plain") || !strcmp(choice, "auto")) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "MOONSHARD_CUDA_MATMUL is \"%s\"; it must be auto, cublaslt or plain", choice);
-}
-
-int ms_matmul_tf32(int *allowed) { return ms_env_int("MOONSHARD_CUDA_MATMUL_TF32", 0, 0, 1, allowed); }
 
 int ms_matmul_cublaslt_new(const ms_product *product, ms_matmul_cublaslt **out, char *why) {
   int tf32;
@@ -110,8 +80,8 @@ static int try_epilogue(ms_matmul_cublaslt *matmul, int which, int epilogue, con
   ms_lt_problem problem;
   memset(&problem, 0, sizeof problem);
   problem.product = matmul->product;
-  if (scratch_bytes(&matmul->product)) problem.product.c_dtype = MS_F32;
-  problem.workspace_bytes = ms_matmul_cublaslt_own(&matmul->product);
+  if (ms_matmul_scratch_bytes(&matmul->product)) problem.product.c_dtype = MS_F32;
+  problem.workspace_bytes = ms_matmul_library_bytes(&matmul->product);
   problem.epilogue = epilogue;
   problem.accumulate = matmul->product.accumulate;
   problem.tf32 = matmul->tf32;
@@ -146,12 +116,12 @@ int ms_matmul_cublaslt_run(const ms_matmul_cublaslt *matmul, const ms_kernel_cal
   const variant *v = &matmul->variant[variant_of(call)];
   if (!v->bound) return MS_FAIL(MS_EINTERNAL, "matmul: the call was not bound");
   char *workspace = ms_library_workspace(call->workspace);
-  float *scratch = scratch_bytes(p) ? (float *)(void *)workspace : NULL;
+  float *scratch = ms_matmul_scratch_bytes(p) ? (float *)(void *)workspace : NULL;
   const ms_lt_operands on = {.a = call->in_data[0],
                              .b = call->in_data[1],
                              .d = scratch ? (void *)scratch : call->out_data[0],
                              .bias = (void *)call->in_data[2],
-                             .workspace = workspace + scratch_bytes(p)};
+                             .workspace = workspace + ms_matmul_scratch_bytes(p)};
   MS_TRY(ms_lt_run(&v->lt, &v->lt.algo, &on, call->stream));
   const int finishes = scratch || v->left.bias_dtype >= 0 || v->left.activation != MS_ACT_NONE;
   return finishes ? ms_matmul_finish_run(call, &v->left, scratch) : MS_OK;

@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "kernels/cuda/cublaslt_product.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/plan/plan.h"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/workspace.h"
 
@@ -103,7 +104,7 @@ static int open_fused(prepared_gelu *prepared, const ms_cublaslt *lt, const ms_k
   ms_lt_problem problem;
   memset(&problem, 0, sizeof problem);
   problem.product = prepared->product;
-  problem.workspace_bytes = ms_matmul_cublaslt_own(&prepared->product);
+  problem.workspace_bytes = ms_matmul_library_bytes(&prepared->product);
   problem.epilogue = epilogue_of(call->op);
   problem.alignment = ALIGNMENT;
   MS_TRY(ms_lt_open(lt, &problem, &prepared->lt));
@@ -152,4 +153,5 @@ static void release(void *data) {
   free(prepared);
 }
 
-const ms_kernel ms_cuda_matmul_gelu = {.prepare = prepare, .run = run, .release = release, .bind = bind};
+const ms_kernel ms_cuda_matmul_gelu = {
+    .prepare = prepare, .run = run, .release = release, .in_place = MS_CUDA_OVER_matmul_gelu, .bind = bind};

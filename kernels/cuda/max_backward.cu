@@ -59,15 +59,8 @@ template <class T> int run_typed(const ms_kernel_call *call) {
                         0, call->stream, x, y, dy, dx, view);
 }
 
-/* x, y and dy must have one dtype. */
-int prepare(ms_kernel_call *call) {
-  if (call->in[Y].dtype == call->in[X].dtype && call->in[DY].dtype == call->in[X].dtype) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "cuda: max_backward of %s, %s and %s; all must have the same dtype",
-                 ms_dtype_name(call->in[X].dtype), ms_dtype_name(call->in[Y].dtype), ms_dtype_name(call->in[DY].dtype));
-}
-
 int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[X].dtype, T, run_typed<T>(call)); }
 
 } // namespace
 
-extern const ms_kernel ms_cuda_max_backward = {prepare, run, nullptr, MS_OVER(0, 0)};
+extern const ms_kernel ms_cuda_max_backward = {ms_cuda_prepare_max_backward, run, nullptr, MS_CUDA_OVER_max_backward};

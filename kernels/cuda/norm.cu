@@ -132,10 +132,7 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-/* A thread writes only elements that no other thread reads, so both results can overwrite either summand. */
-constexpr unsigned OVER_SUMMANDS = MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(2, 0) | MS_OVER(2, 1);
-
-extern const ms_kernel ms_cuda_layer_norm = {nullptr, run, nullptr, MS_OVER(0, 0)};
-extern const ms_kernel ms_cuda_rms_norm = {nullptr, run, nullptr, MS_OVER(0, 0)};
-extern const ms_kernel ms_cuda_add_layer_norm = {nullptr, run, nullptr, OVER_SUMMANDS};
-extern const ms_kernel ms_cuda_add_rms_norm = {nullptr, run, nullptr, OVER_SUMMANDS};
+extern const ms_kernel ms_cuda_layer_norm = {nullptr, run, nullptr, MS_CUDA_OVER_layer_norm};
+extern const ms_kernel ms_cuda_rms_norm = {nullptr, run, nullptr, MS_CUDA_OVER_rms_norm};
+extern const ms_kernel ms_cuda_add_layer_norm = {nullptr, run, nullptr, MS_CUDA_OVER_add_layer_norm};
+extern const ms_kernel ms_cuda_add_rms_norm = {nullptr, run, nullptr, MS_CUDA_OVER_add_rms_norm};

@@ -17,7 +17,6 @@ namespace {
 
 enum { X, GAIN, STATS, DY, LATER }; /* then the bias (recompute of layer_norm only), then the gradient to add to dx */
 constexpr int THREADS = 512, VECTORS = 2, ROW_THREADS = 256;
-constexpr int64_t BLOCKS = 264;
 
 /* x, dy, more, dx, y [rows][n]; gain, bias [n]; stats f32 [rows][2] = mean, rstd, or [rows] = rstd for rms_norm. */
 template <class T, class G> struct arguments {
@@ -156,22 +155,6 @@ template <class T, class G> struct column_of {
   }
 };
 
-ms_columns streamed_columns(int64_t rows, int64_t n) { return ms_columns_of(1, rows, n, 1); }
-
-/* The same for the held kernel: one part per block. */
-ms_columns held_columns(int64_t rows, int64_t n) {
-  const ms_columns c = {1, rows, n, rows < BLOCKS ? (rows > 0 ? rows : 1) : BLOCKS, 1};
-  return c;
-}
-
-int prepare(ms_kernel_call *call) {
-  const int64_t rows = ms_row_count(&call->in[X]), n = ms_row_length(&call->in[X]);
-  const int64_t held = ms_columns_bytes(held_columns(rows, n), 2),
-                other = ms_columns_bytes(streamed_columns(rows, n), 2);
-  call->workspace_bytes = held > other ? held : other;
-  return MS_OK;
-}
-
 template <class T, class G> int run_typed(const ms_kernel_call *call) {
   const bool again = call->op == MS_OP_layer_norm_backward_recompute || call->op == MS_OP_rms_norm_backward_recompute;
   const int centred = call->op == MS_OP_layer_norm_backward || call->op == MS_OP_layer_norm_backward_recompute;
@@ -193,10 +176,10 @@ template <class T, class G> int run_typed(const ms_kernel_call *call) {
                       ms_cuda_aligned(a.gain) && ms_cuda_aligned(a.bias) && ms_cuda_aligned(a.dx) &&
                       ms_cuda_aligned(a.y);
   ms_row_shape by = ms_row_shape_of(a.rows, a.n, aligned, ms_lanes<T>, VECTORS, THREADS);
-  ms_columns c = streamed_columns(a.rows, a.n);
+  ms_columns c = ms_norm_streamed_columns(a.rows, a.n);
   if (by.held) {
     by.block.y = by.block.x < ROW_THREADS ? ROW_THREADS / by.block.x : 1;
-    c = held_columns(a.rows, a.n);
+    c = ms_norm_held_columns(a.rows, a.n);
     const int64_t groups = ms_cuda_ceil(a.rows, by.block.y);
     if (groups < c.parts) c.parts = groups > 0 ? groups : 1;
     const int64_t shared = by.block.y * a.n * static_cast<int64_t>(sizeof(float));
@@ -216,13 +199,11 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-/* dx and the recomputed result can overwrite x, dy or the gradient to add, but not gain and bias, which every row
- * reads. */
-constexpr unsigned DX_OVER = MS_OVER(0, X) | MS_OVER(0, DY);
-
-extern const ms_kernel ms_cuda_layer_norm_backward = {prepare, run, nullptr, DX_OVER | MS_OVER(0, LATER)};
-extern const ms_kernel ms_cuda_rms_norm_backward = {prepare, run, nullptr, DX_OVER | MS_OVER(0, LATER)};
-extern const ms_kernel ms_cuda_layer_norm_backward_recompute = {
-    prepare, run, nullptr, DX_OVER | MS_OVER(0, LATER + 1) | MS_OVER(3, X) | MS_OVER(3, DY) | MS_OVER(3, LATER + 1)};
-extern const ms_kernel ms_cuda_rms_norm_backward_recompute = {
-    prepare, run, nullptr, DX_OVER | MS_OVER(0, LATER) | MS_OVER(2, X) | MS_OVER(2, DY) | MS_OVER(2, LATER)};
+extern const ms_kernel ms_cuda_layer_norm_backward = {ms_cuda_prepare_norm_backward, run, nullptr,
+                                                      MS_CUDA_OVER_layer_norm_backward};
+extern const ms_kernel ms_cuda_rms_norm_backward = {ms_cuda_prepare_norm_backward, run, nullptr,
+                                                    MS_CUDA_OVER_rms_norm_backward};
+extern const ms_kernel ms_cuda_layer_norm_backward_recompute = {ms_cuda_prepare_norm_backward, run, nullptr,
+                                                                MS_CUDA_OVER_layer_norm_backward_recompute};
+extern const ms_kernel ms_cuda_rms_norm_backward_recompute = {ms_cuda_prepare_norm_backward, run, nullptr,
+                                                              MS_CUDA_OVER_rms_norm_backward_recompute};

@@ -72,4 +72,4 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_outer_sgd = {nullptr, run, nullptr, 0};
+extern const ms_kernel ms_cuda_outer_sgd = {nullptr, run, nullptr, MS_CUDA_OVER_outer_sgd};

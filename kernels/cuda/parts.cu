@@ -88,4 +88,4 @@ int ms_cuda_move(const ms_move *move, int moves, void *stream) {
   return MS_OK;
 }
 
-extern const ms_kernel ms_cuda_accumulate = {nullptr, run_accumulate, nullptr, 0};
+extern const ms_kernel ms_cuda_accumulate = {nullptr, run_accumulate, nullptr, MS_CUDA_OVER_accumulate};

@@ -1,20 +1,14 @@
 /* reduce.cu - sum, mean, max and min over one axis or all axes: axis.cu on the call's view. */
+extern "C" {
+#include "kernels/cuda/plan/partial_sums.h"
+}
+
 #include "kernels/cuda/axis.h"
 
 namespace {
 
-ms_axis_view view_of(const ms_kernel_call *call) {
-  if (call->attrs.i[2]) return ms_axis_view{1, ms_numel(&call->in[0]), 1};
-  return ms_view_axis(&call->in[0], call->attrs.i[0]);
-}
-
-int prepare(ms_kernel_call *call) {
-  call->workspace_bytes = ms_axis_workspace(call, view_of(call));
-  return MS_OK;
-}
-
 int run(const ms_kernel_call *call) {
-  const ms_axis_view view = view_of(call);
+  const ms_axis_view view = ms_reduce_view(call);
   switch (call->op) {
     case MS_OP_max: return ms_axis_run(call, view, MS_REDUCE_LARGEST, 1.0);
     case MS_OP_min: return ms_axis_run(call, view, MS_REDUCE_SMALLEST, 1.0);
@@ -25,4 +19,4 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_reduce = {prepare, run, nullptr, 0};
+extern const ms_kernel ms_cuda_reduce = {ms_cuda_prepare_reduce, run, nullptr, MS_CUDA_OVER_reduce};

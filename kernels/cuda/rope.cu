@@ -103,4 +103,4 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_rope = {nullptr, run, nullptr, MS_OVER(0, 0)};
+extern const ms_kernel ms_cuda_rope = {nullptr, run, nullptr, MS_CUDA_OVER_rope};

@@ -59,5 +59,5 @@ int run_concat(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_slice = {nullptr, run_slice, nullptr, 0};
-extern const ms_kernel ms_cuda_concat = {nullptr, run_concat, nullptr, 0};
+extern const ms_kernel ms_cuda_slice = {nullptr, run_slice, nullptr, MS_CUDA_OVER_slice};
+extern const ms_kernel ms_cuda_concat = {nullptr, run_concat, nullptr, MS_CUDA_OVER_concat};

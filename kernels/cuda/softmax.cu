@@ -147,5 +147,5 @@ int run_backward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[0]
 
 } // namespace
 
-extern const ms_kernel ms_cuda_softmax = {nullptr, run_forward, nullptr, MS_OVER(0, 0)};
-extern const ms_kernel ms_cuda_softmax_backward = {nullptr, run_backward, nullptr, MS_OVER(0, 0)};
+extern const ms_kernel ms_cuda_softmax = {nullptr, run_forward, nullptr, MS_CUDA_OVER_softmax};
+extern const ms_kernel ms_cuda_softmax_backward = {nullptr, run_backward, nullptr, MS_CUDA_OVER_softmax_backward};

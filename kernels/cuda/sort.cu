@@ -5,7 +5,7 @@
 
 namespace {
 
-constexpr int CHUNK = 1024, BITS = 9, DIGITS = 1 << BITS, WARPS = CHUNK / MS_WARP;
+constexpr int CHUNK = MS_SORT_CHUNK, BITS = MS_SORT_BITS, DIGITS = MS_SORT_DIGITS, WARPS = CHUNK / MS_WARP;
 
 /* key[i] = tokens[i] - first, or `rows` for a token that does not count; position[i] = i; all [n]. */
 __global__ void __launch_bounds__(CHUNK) make_keys(const int32_t *tokens, int64_t n, ms_sorted_rows rows, uint32_t *key,
@@ -90,20 +90,12 @@ __global__ void __launch_bounds__(CHUNK) scatter(const uint32_t *key, const uint
   to_position[at] = position[i];
 }
 
-int64_t chunks_of(int64_t n) { return ms_cuda_ceil(n, CHUNK); }
-
-int64_t buffer_bytes(int64_t n) { return ms_cuda_align(n * static_cast<int64_t>(sizeof(uint32_t))); }
-
 } // namespace
-
-int64_t ms_sort_bytes(int64_t n) {
-  return 4 * buffer_bytes(n) + ms_cuda_align(chunks_of(n) * DIGITS * static_cast<int64_t>(sizeof(uint32_t)));
-}
 
 int ms_sort_positions(const int32_t *tokens, int64_t n, ms_sorted_rows rows, void *workspace, int op, ms_fault *fault,
                       void *stream, ms_sorted *sorted) {
-  const int64_t buffer = buffer_bytes(n);
-  const unsigned chunks = static_cast<unsigned>(chunks_of(n));
+  const int64_t buffer = ms_sort_buffer_bytes(n);
+  const unsigned chunks = static_cast<unsigned>(ms_sort_chunks(n));
   uint32_t *array[5];
   for (int i = 0; i < 5; i++) array[i] = reinterpret_cast<uint32_t *>(static_cast<char *>(workspace) + i * buffer);
   uint32_t *key = array[0], *position = array[1], *to_key = array[2], *to_position = array[3], *counts = array[4];

@@ -8,10 +8,11 @@
 #ifndef MS_KERNELS_CUDA_SORT_H
 #define MS_KERNELS_CUDA_SORT_H
 
-#include "kernels/cuda/launch.h"
+extern "C" {
+#include "kernels/cuda/plan/embedding.h"
+}
 
-/* Workspace in bytes for n positions: two buffers of keys, two of positions, and counts. */
-int64_t ms_sort_bytes(int64_t n);
+#include "kernels/cuda/launch.h"
 
 typedef struct ms_sorted {
   const uint32_t *key;      /* [n], ascending */

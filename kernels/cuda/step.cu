@@ -2,13 +2,16 @@
  * double, by up to 512 blocks whose sums one more block adds in order; memory traffic: 4 bytes per element.
  * step_totals: the totals of a rank. step_norm: from the totals of all ranks the mean loss, the gradient norm, and the
  * factor that the optimizer applies to gradients. */
+extern "C" {
+#include "kernels/cuda/plan/partial_sums.h"
+}
+
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 
 namespace {
 
 constexpr int THREADS = 256, V = 4, LAST_THREADS = 512;
-constexpr int64_t PART = 16384, PARTS = 512;
 
 __device__ __forceinline__ double square(float x) { return static_cast<double>(x) * static_cast<double>(x); }
 
@@ -61,18 +64,8 @@ __global__ void norm_of(const float *totals, int weighted, float *to, double ran
   to[3] = static_cast<float>(divisor);
 }
 
-int64_t parts_of(const ms_kernel_call *call) {
-  const int64_t parts = ms_cuda_ceil(ms_numel(&call->in[0]), PART);
-  return parts < PARTS ? parts : PARTS;
-}
-
-int prepare_squares(ms_kernel_call *call) {
-  call->workspace_bytes = parts_of(call) * static_cast<int64_t>(sizeof(double));
-  return MS_OK;
-}
-
 int run_squares(const ms_kernel_call *call) {
-  const int64_t parts = parts_of(call);
+  const int64_t parts = ms_square_parts(call);
   const float *x = static_cast<const float *>(call->in_data[0]);
   double *sums = static_cast<double *>(call->workspace);
   if (parts)
@@ -96,6 +89,7 @@ int run_norm(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_sum_squares = {prepare_squares, run_squares, nullptr, 0};
-extern const ms_kernel ms_cuda_step_totals = {nullptr, run_totals, nullptr, 0};
-extern const ms_kernel ms_cuda_step_norm = {nullptr, run_norm, nullptr, 0};
+extern const ms_kernel ms_cuda_sum_squares = {ms_cuda_prepare_sum_squares, run_squares, nullptr,
+                                              MS_CUDA_OVER_sum_squares};
+extern const ms_kernel ms_cuda_step_totals = {nullptr, run_totals, nullptr, MS_CUDA_OVER_step_totals};
+extern const ms_kernel ms_cuda_step_norm = {nullptr, run_norm, nullptr, MS_CUDA_OVER_step_norm};

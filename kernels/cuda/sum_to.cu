@@ -4,6 +4,10 @@
  * Adjacent axes that are all summed, or all kept, are merged; [kept][summed][kept] is a reduction over one axis
  * (axis.cu). Longer alternations are rare: a warp computes one element of the result from elements scattered over x.
  */
+extern "C" {
+#include "kernels/cuda/plan/partial_sums.h"
+}
+
 #include "kernels/cuda/axis.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
@@ -41,26 +45,6 @@ template <class T, class Y> __global__ void sum_scattered(const T *x, Y *y, scat
   if (threadIdx.x == 0 && own < s.results) ms_element_store(y + own, sum);
 }
 
-/* The output broadcast to x: strides are 0 on summed axes. */
-ms_broadcast runs_of(const ms_kernel_call *call) { return ms_broadcast_of(&call->in[0], 1, &call->out[0]); }
-
-/* Returns 1 and sets the view if the merged axes are at most [kept][summed][kept]. */
-int is_reduction(const ms_broadcast &runs, ms_axis_view *view) {
-  int d = 0;
-  *view = ms_axis_view{1, 1, 1};
-  if (d < runs.ndim && runs.strides[0][d] != 0) view->outer = runs.dims[d++];
-  if (d < runs.ndim && runs.strides[0][d] == 0) view->n = runs.dims[d++];
-  if (d < runs.ndim && runs.strides[0][d] != 0) view->inner = runs.dims[d++];
-  if (view->n == 1) *view = ms_axis_view{1, 1, view->outer * view->inner}; /* nothing is summed: one row */
-  return d == runs.ndim;
-}
-
-int prepare(ms_kernel_call *call) {
-  ms_axis_view view;
-  if (is_reduction(runs_of(call), &view)) call->workspace_bytes = ms_axis_workspace(call, view);
-  return MS_OK;
-}
-
 scattered scattered_of(const ms_broadcast &runs) {
   scattered s = {};
   int64_t strides[MS_MAX_DIMS], stride = 1;
@@ -87,12 +71,12 @@ template <class T, class Y> int run_scattered(const ms_kernel_call *call, const 
 
 int run(const ms_kernel_call *call) {
   ms_axis_view view;
-  const ms_broadcast runs = runs_of(call);
-  if (is_reduction(runs, &view)) return ms_axis_run(call, view, MS_REDUCE_SUM, 1.0);
+  const ms_broadcast runs = ms_sum_to_runs(call);
+  if (ms_sum_to_is_axis(&runs, &view)) return ms_axis_run(call, view, MS_REDUCE_SUM, 1.0);
   const scattered s = scattered_of(runs);
   return MS_CUDA_FLOATS(call->in[0].dtype, T, MS_CUDA_FLOATS(call->out[0].dtype, Y, run_scattered<T, Y>(call, s)));
 }
 
 } // namespace
 
-extern const ms_kernel ms_cuda_sum_to = {prepare, run, nullptr, 0};
+extern const ms_kernel ms_cuda_sum_to = {ms_cuda_prepare_sum_to, run, nullptr, MS_CUDA_OVER_sum_to};

@@ -34,8 +34,5 @@ int run_backward(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_swiglu = {nullptr, run_forward, nullptr, MS_OVER(0, 0) | MS_OVER(0, 1)};
-extern const ms_kernel ms_cuda_swiglu_backward = {nullptr, run_backward, nullptr,
-                                                  MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(0, 2) | MS_OVER(1, 0) |
-                                                      MS_OVER(1, 1) | MS_OVER(1, 2) | MS_OVER(2, 0) | MS_OVER(2, 1) |
-                                                      MS_OVER(2, 2)};
+extern const ms_kernel ms_cuda_swiglu = {nullptr, run_forward, nullptr, MS_CUDA_OVER_swiglu};
+extern const ms_kernel ms_cuda_swiglu_backward = {nullptr, run_backward, nullptr, MS_CUDA_OVER_swiglu_backward};

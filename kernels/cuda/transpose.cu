@@ -149,5 +149,5 @@ int run_transpose(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_transpose = {nullptr, run_transpose, nullptr, 0};
-extern const ms_kernel ms_cuda_broadcast_to = {nullptr, run_broadcast_to, nullptr, 0};
+extern const ms_kernel ms_cuda_transpose = {nullptr, run_transpose, nullptr, MS_CUDA_OVER_transpose};
+extern const ms_kernel ms_cuda_broadcast_to = {nullptr, run_broadcast_to, nullptr, MS_CUDA_OVER_broadcast_to};

@@ -49,4 +49,4 @@ int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[0].dtype, T
 
 } // namespace
 
-extern const ms_kernel ms_cuda_unary_backward = {nullptr, run, nullptr, MS_OVER(0, 0) | MS_OVER(0, 1)};
+extern const ms_kernel ms_cuda_unary_backward = {nullptr, run, nullptr, MS_CUDA_OVER_unary_backward};

@@ -9,7 +9,8 @@
 
 #include "kernels/cuda/launch.h"
 
-template <class A, class B = A> constexpr int ms_lanes = 16 / (sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
+template <class A, class B = A>
+constexpr int ms_lanes = MS_CUDA_VECTOR_BYTES / (sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
 
 static __device__ __forceinline__ float ms_low_bf16(unsigned pair) { return __uint_as_float(pair << 16); }
 static __device__ __forceinline__ float ms_high_bf16(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }

@@ -1,7 +1,7 @@
 /* device.c - the kinds of device: the CPU, and CUDA, whose library is loaded on first use.
  *
- * The library is the file named by MOONSHARD_CUDA_LIBRARY, or libmoonshard_cuda.so (ms_library_open_own). No other part
- * of the engine refers to CUDA.
+ * The library is the file named by MOONSHARD_CUDA_LIBRARY, or libmoonshard_cuda.so (ms_library_open_own). Without it
+ * only plans can be made for CUDA (planned_cuda.c). No other part of the engine refers to CUDA.
  */
 #include "device/device.h"
 
@@ -28,12 +28,46 @@ static void note(const char *text) { ms_note("%s", text); }
 
 static const ms_device_host host = {.version = MS_DEVICE_VERSION, .raise = raise_message, .note = note};
 
-static int open_library(void **library) {
-  char why[MS_LIBRARY_WHY_BYTES];
-  const char *variable = "MOONSHARD_CUDA_LIBRARY";
+static const char variable[] = "MOONSHARD_CUDA_LIBRARY";
+
+/* *library NULL: none is installed; `why` says why not. */
+static int open_library(void **library, char why[MS_LIBRARY_WHY_BYTES]) {
   *library = ms_library_open_own(variable, "libmoonshard_cuda.so", RTLD_LOCAL, why);
-  if (*library) return MS_OK;
-  if (*ms_env_string(variable, "")) return MS_FAIL(MS_EUNSUPPORTED, "device cuda: %s: %s", variable, why);
+  if (*library || !*ms_env_string(variable, "")) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED, "device cuda: %s: %s", variable, why);
+}
+
+/* Enters a library into the table; closes it if it cannot be used. */
+static int take_library(void *library) {
+  ms_device_entry entry;
+  void *symbol = dlsym(library, MS_DEVICE_ENTRY);
+  memcpy(&entry, &symbol, sizeof entry);
+  const ms_device_api *api = symbol ? entry(&host) : NULL;
+  const int fits = api && api->version == MS_DEVICE_VERSION && api->kind == MS_DEVICE_CUDA;
+  if (fits && !devices[MS_DEVICE_CUDA]) {
+    devices[MS_DEVICE_CUDA] = api;
+    return MS_OK;
+  }
+  dlclose(library);
+  if (fits)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "device cuda: this process has compiled plans without libmoonshard_cuda.so, which is "
+                   "there now: start it again");
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "device cuda: libmoonshard_cuda.so belongs to a different version than the engine: rebuild both");
+}
+
+static int load_cuda(int for_plans) {
+  void *library;
+  char why[MS_LIBRARY_WHY_BYTES];
+  const ms_device_api *known = devices[MS_DEVICE_CUDA];
+  if (known && (for_plans || known != &ms_planned_cuda_device)) return MS_OK;
+  MS_TRY(open_library(&library, why));
+  if (library) return take_library(library);
+  if (for_plans) {
+    devices[MS_DEVICE_CUDA] = &ms_planned_cuda_device;
+    return MS_OK;
+  }
   return MS_FAIL(
       MS_EUNSUPPORTED,
       "device cuda: this installation has no libmoonshard_cuda.so: build it on a machine with CUDA's nvcc, or set "
@@ -41,33 +75,23 @@ static int open_library(void **library) {
       variable, why);
 }
 
-static int load_cuda(void) {
-  void *library, *symbol;
-  ms_device_entry entry;
-  if (devices[MS_DEVICE_CUDA]) return MS_OK;
-  MS_TRY(open_library(&library));
-  symbol = dlsym(library, MS_DEVICE_ENTRY);
-  memcpy(&entry, &symbol, sizeof entry);
-  const ms_device_api *api = symbol ? entry(&host) : NULL;
-  if (api && api->version == MS_DEVICE_VERSION && api->kind == MS_DEVICE_CUDA) {
-    devices[MS_DEVICE_CUDA] = api;
-    return MS_OK;
-  }
-  dlclose(library);
-  return MS_FAIL(MS_EUNSUPPORTED,
-                 "device cuda: libmoonshard_cuda.so belongs to a different version than the engine: rebuild both");
-}
-
-int ms_device_find(int kind, const ms_device_api **api) {
+static int find(int kind, int for_plans, const ms_device_api **api) {
   int rc = MS_OK;
   if (kind < 0 || kind >= KINDS)
     return MS_FAIL(MS_EINVAL, "device %d does not exist: it must be cpu (%d) or cuda (%d)", kind, MS_DEVICE_CPU,
                    MS_DEVICE_CUDA);
   pthread_mutex_lock(&loading);
-  if (kind == MS_DEVICE_CUDA) rc = load_cuda();
+  if (kind == MS_DEVICE_CUDA) rc = load_cuda(for_plans);
   *api = devices[kind];
   pthread_mutex_unlock(&loading);
   return rc;
+}
+
+int ms_device_find(int kind, const ms_device_api **api) { return find(kind, 0, api); }
+
+int ms_device_find_for_plans(int kind) {
+  const ms_device_api *found;
+  return find(kind, 1, &found);
 }
 
 const ms_kernel *ms_device_kernel(int kind, int op) { return devices[kind]->kernel(op); }

@@ -25,12 +25,15 @@ typedef struct ms_device_window ms_device_window;
 
 /* Properties of a device that plans and the executor depend on. */
 enum ms_device_capability {
-  MS_DEVICE_HOST_MEMORY = 1,       /* the host can access its arenas, and the ranks of a host can map them together */
-  MS_DEVICE_ASYNCHRONOUS = 2,      /* it has streams and events; without it, all functions after `write` are NULL */
-  MS_DEVICE_SPANS_HOSTS = 4,       /* its collectives reach ranks on other hosts */
-  MS_DEVICE_SUMS_IN_PLACE = 8,     /* its collectives overwrite the buffers they sum with full or partial sums */
-  MS_DEVICE_PRODUCT_ADDS = 16,     /* a matrix product can add to its output without an extra pass */
-  MS_DEVICE_PRODUCT_EPILOGUES = 32 /* a matrix product can also compute a bias, an activation and their gradients */
+  MS_DEVICE_HOST_MEMORY = 1,        /* the host can access its arenas, and the ranks of a host can map them together */
+  MS_DEVICE_ASYNCHRONOUS = 2,       /* it has streams and events; without it, all functions after `write` are NULL */
+  MS_DEVICE_SPANS_HOSTS = 4,        /* its collectives reach ranks on other hosts */
+  MS_DEVICE_SUMS_IN_PLACE = 8,      /* its collectives overwrite the buffers they sum with full or partial sums */
+  MS_DEVICE_PRODUCT_ADDS = 16,      /* a matrix product can add to its output without an extra pass */
+  MS_DEVICE_PRODUCT_EPILOGUES = 32, /* a matrix product can also compute a bias, an activation and their gradients */
+  /* All of CUDA's, for its library and for plans that are made without it. */
+  MS_DEVICE_CUDA_CAPABILITIES = MS_DEVICE_ASYNCHRONOUS | MS_DEVICE_SPANS_HOSTS | MS_DEVICE_SUMS_IN_PLACE |
+                                MS_DEVICE_PRODUCT_ADDS | MS_DEVICE_PRODUCT_EPILOGUES
 };
 
 /* A device's memory as this process uses it, in bytes. */
@@ -154,10 +157,14 @@ typedef const ms_device_api *(*ms_device_entry)(const ms_device_host *host);
 /* *api: the functions of a kind of device. The first call loads its library; MS_EUNSUPPORTED without one.
  * Thread-safe. */
 int ms_device_find(int kind, const ms_device_api **api);
-/* The kernel of an op; NULL for an alias. ms_device_find has found this kind before. */
+/* The same for plans, which need only capabilities, and of kernels only prepare and in_place: where no library is
+ * installed, plans are compiled from the engine's own table of these (planned_cuda.c), and this process can then not
+ * use a library that appears later. */
+int ms_device_find_for_plans(int kind);
+/* The kernel of an op; NULL for an alias. One of the two functions above has found this kind before. */
 const ms_kernel *ms_device_kernel(int kind, int op);
 const char *ms_device_name(int kind);
-/* 1 when a kind of device, which ms_device_find has found before, has a capability. */
+/* 1 when a kind of device, which has been found before, has a capability. */
 int ms_device_can(int kind, enum ms_device_capability capability);
 
 /* 1 when an open device has the capability. */
@@ -166,5 +173,6 @@ static inline int ms_device_has(const ms_device *device, enum ms_device_capabili
 }
 
 extern const ms_device_api ms_cpu_device;
+extern const ms_device_api ms_planned_cuda_device; /* compiles plans, and does nothing else */
 
 #endif

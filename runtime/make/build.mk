@@ -99,7 +99,7 @@ HOST_LDLIBS := $(shell pkg-config --libs luajit libedit)
 # The launcher does not depend on Lua; tests and benchmarks that start ranks link it too.
 LAUNCHER_C := $(wildcard runtime/host/launcher/*.c)
 HOST_C := $(wildcard runtime/host/*.c runtime/host/hosts/*.c) $(LAUNCHER_C)
-KERNEL_C := $(wildcard kernels/*.c kernels/cpu/*.c)
+KERNEL_C := $(wildcard kernels/*.c kernels/cpu/*.c kernels/cuda/plan/*.c)
 ENGINE_C := $(filter-out $(HOST_C) runtime/device/cuda/% runtime/comm/transport/mpi/library.c,\
   $(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c runtime/*/*/*/*.c)) $(KERNEL_C)
 # Programs of tests/c: embed_*.c use only the installed header and the library, the others all internal symbols.
@@ -131,8 +131,9 @@ EMULATION_O := $(patsubst %.cpp,$(OUT)/obj/%.o,$(EMULATION_CPP))
 EMULATED_O := $(patsubst %.cu,$(OUT)/obj/%.emulated.o,$(CUDA_CU)) $(CUDA_KERNEL_C:%.c=$(OUT)/obj/%.emulated.o) $(EMULATION_O)
 EMULATED_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/emulated/%,$(KERNEL_TEST_C)) \
   $(patsubst tests/emulated_cuda/%.cpp,$(OUT)/tests/emulated/%,$(EMULATION_TEST_CPP))
-# Engine sources that the CUDA library contains: memory, dtypes, shapes. It passes errors to the engine that loads it.
-CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c) runtime/base/memory.c runtime/base/dtype.c \
+# Engine sources that the CUDA library contains: memory, dtypes, shapes, workspaces. It passes errors to the engine that
+# loads it.
+CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c kernels/cuda/plan/*.c) runtime/base/memory.c runtime/base/dtype.c \
   runtime/base/env.c runtime/base/hash.c runtime/base/library.c)
 include runtime/make/cuda.mk
 include runtime/make/mpi.mk

@@ -277,14 +277,13 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *given, ms_plan 
   MS_TAKE_CONFIG(ms_plan_config, own, given);
   const ms_plan_config *config = &own;
   const ms_model *model = graph->model;
-  const ms_device_api *device;
   if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_plan_compile");
   if (graph->loss < 0 && !graph->n_outputs)
     return MS_FAIL(MS_EINVAL, "the graph has neither a loss nor an output: there is nothing to compute");
   if (config->train && graph->loss < 0)
     return MS_FAIL(MS_EINVAL, "training needs a loss: call ms_graph_set_loss, or compile with train = 0");
   MS_TRY(ms_plan_check_config(config));
-  MS_TRY(ms_device_find(config->device, &device));
+  MS_TRY(ms_device_find_for_plans(config->device));
   double begin = ms_clock();
   ms_plan *plan;
   int rc = MS_OK, node;

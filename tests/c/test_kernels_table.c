@@ -253,6 +253,18 @@ static void every_op_has_a_case_and_a_kernel(void **state) {
 }
 
 #ifdef MS_TEST_CUDA
+/* Of every case prepare_kernel compares the workspace, too. */
+static void A5_plans_know_every_kernel_without_the_library(void **state) {
+  (void)state;
+  for (int op = -1; op <= MS_OP_COUNT; op++) {
+    const ms_kernel *kernel = ms_cuda_kernel(op), *planned = ms_cuda_planned_kernel(op);
+    assert_int_equal(!kernel, !planned);
+    if (!kernel) continue;
+    assert_int_equal(planned->in_place, kernel->in_place);
+    assert_int_equal(!planned->prepare, !kernel->prepare);
+  }
+}
+
 /* Tensors that begin 4 bytes after a 16-byte boundary: no kernel may read or write them 16 bytes at a time. */
 static void tensors_may_begin_anywhere(void **state) {
   (void)state;
@@ -392,6 +404,7 @@ int main(void) {
       TEST(every_case_matches_the_cpu),
       TEST(every_op_has_a_case_and_a_kernel),
 #ifdef MS_TEST_CUDA
+      TEST(A5_plans_know_every_kernel_without_the_library),
       TEST(tensors_may_begin_anywhere),
       TEST(parts_move_in_one_call),
       TEST(parts_of_several_dtypes_move_in_one_call),

@@ -16,14 +16,14 @@ end
 ---@field err string standard error
 
 local function command(arguments, environment)
-  local binary = assert(os.getenv("MOONSHARD_BIN"), "MOONSHARD_BIN names the executable under test")
+  local binary = arguments.binary or assert(os.getenv("MOONSHARD_BIN"), "MOONSHARD_BIN names the executable under test")
   local words = { environment or "", quote(binary) }
   for _, argument in ipairs(arguments) do words[#words + 1] = quote(argument) end
   return table.concat(words, " ")
 end
 
 ---Runs MOONSHARD_BIN once for every list of arguments, all at the same time, from the root of the tree. A list may
----have an `environment`, as `run` takes it.
+---have an `environment`, as `run` takes it, and a `binary`, a copy of MOONSHARD_BIN.
 ---@param runs table<string, string[]>
 ---@return table<string, Ended>
 function program.run_all(runs)

@@ -6,8 +6,7 @@ const ms_device_api ms_cuda_api = {
     .version = MS_DEVICE_VERSION,
     .kind = MS_DEVICE_CUDA,
     .name = "cuda",
-    .capabilities = MS_DEVICE_ASYNCHRONOUS | MS_DEVICE_SPANS_HOSTS | MS_DEVICE_SUMS_IN_PLACE | MS_DEVICE_PRODUCT_ADDS |
-                    MS_DEVICE_PRODUCT_EPILOGUES,
+    .capabilities = MS_DEVICE_CUDA_CAPABILITIES,
     .kernel = ms_cuda_kernel,
     .open = ms_cuda_open,
     .close = ms_cuda_close,

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "kernels/cuda/plan/plan.h"
 #include "tests/c/support/check.h"
 
 const ms_kernel *ms_cuda_kernel(int op);
@@ -58,6 +59,19 @@ static inline void *mirrored(mirrors *m, const void *host, int64_t bytes, int sh
   new->device = (char *)new->allocation + shift;
   check_cuda(cudaMemcpy(new->device, host, new->bytes, cudaMemcpyHostToDevice));
   return new->device;
+}
+
+/* Also compares with what a plan that is compiled without the kernels is told: refusal, workspace, in_place. */
+static inline int prepare_kernel(const ms_kernel *kernel, ms_kernel_call *call) {
+  const ms_kernel *planned = ms_cuda_planned_kernel(call->op);
+  ms_kernel_call alike = *call;
+  const int expected = planned->prepare ? planned->prepare(&alike) : MS_OK;
+  const int rc = kernel->prepare ? kernel->prepare(call) : MS_OK;
+  assert_int_equal(expected, rc);
+  assert_int_equal(alike.workspace_bytes, call->workspace_bytes);
+  assert_int_equal(planned->in_place, kernel->in_place);
+  assert_null(alike.prepared);
+  return rc;
 }
 
 /* Returns MS_EINVAL with the fault's numbers if the kernel recorded a fault. */

@@ -27,6 +27,9 @@ enum { GUARD_BYTES = 64 };
   #include "tests/c/support/cuda_case.h"
 #else
 static inline const ms_kernel *kernel_of(int op) { return ms_cpu_kernel(op); }
+static inline int prepare_kernel(const ms_kernel *kernel, ms_kernel_call *call) {
+  return kernel->prepare ? kernel->prepare(call) : MS_OK;
+}
 static inline int run_kernel(const ms_kernel *kernel, const ms_kernel_call *call) { return kernel->run(call); }
 #endif
 
@@ -160,7 +163,7 @@ static inline void run_once(kernel_case *c, ms_kernel_call call, int threads) {
   assert_non_null(kernel);
   call.threads = threads;
   call.scalars = &c->scalars;
-  if (kernel->prepare) must(kernel->prepare(&call));
+  must(prepare_kernel(kernel, &call));
   call.workspace = poisoned(call.workspace_bytes);
   must(run_kernel(kernel, &call));
   assert_guarded(call.workspace, call.workspace_bytes);
@@ -248,7 +251,7 @@ static inline void assert_output(const kernel_case *c, int output, int64_t eleme
 static inline int run_status(kernel_case *c, int threads) {
   const ms_kernel *kernel = kernel_of(c->call.op);
   c->call.threads = threads;
-  if (kernel->prepare) assert_int_equal(kernel->prepare(&c->call), MS_OK);
+  must(prepare_kernel(kernel, &c->call));
   c->call.workspace = poisoned(c->call.workspace_bytes);
   int rc = run_kernel(kernel, &c->call);
   free(c->call.workspace);

@@ -1,0 +1,136 @@
+/* attention.c - see the header. MOONSHARD_ATTENTION selects:
+ *
+ *   auto    cuDNN if it supports the call and is found; otherwise our own kernels, with a note if cuDNN is missing
+ *   cudnn   cuDNN, or an error
+ *   flash   our own kernels (flash.h)
+ *
+ * The workspace is requested without a GPU, so that an execution plan is the same wherever it is compiled: for cuDNN's
+ * backward delta and the sums of dq, plus the size that the library's preferred plan is known to need. cuDNN plans that
+ * need more are skipped.
+ */
+#include "kernels/cuda/plan/attention.h"
+
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/env.h"
+#include "base/error.h"
+#include "kernels/cuda/plan/matmul.h"
+#include "kernels/cuda/plan/plan.h"
+#include "kernels/cuda/plan/sizes.h"
+#include "kernels/cuda/workspace.h"
+
+enum { Q, K };
+enum { MOST_HEAD = 256, HEAD_UNIT = 8, OWN_BYTES = 4096, MOST_POSITIONS = 1 << 30 };
+enum choice { AUTO, CUDNN, FLASH };
+
+static int is_backward(const ms_kernel_call *call) {
+  return call->op == MS_OP_attention_backward || call->op == MS_OP_document_attention_backward;
+}
+
+static int has_documents(const ms_kernel_call *call) {
+  return call->op == MS_OP_document_attention || call->op == MS_OP_document_attention_backward;
+}
+
+/* ---- cuDNN ---- */
+
+/* A single query is the last position and sees all keys, so no mask is needed. */
+ms_dnn_attention ms_attention_cudnn_of(const ms_kernel_call *call) {
+  const int64_t *q = call->in[Q].dims, *k = call->in[K].dims;
+  return (ms_dnn_attention){.batch = q[0],
+                            .t = q[1],
+                            .s = k[1],
+                            .heads = q[2],
+                            .groups = k[2],
+                            .d = q[3],
+                            .causal = call->attrs.i[0] != 0 && q[1] > 1,
+                            .backward = is_backward(call)};
+}
+
+static const char *refused_because(const ms_kernel_call *call, const ms_dnn_attention *a) {
+  if (has_documents(call)) return "documents";
+  if (call->in[Q].dtype != MS_BF16) return "f32";
+  if (call->attrs.i[1]) return "a part of the queries";
+  if (a->d > MOST_HEAD || a->d % HEAD_UNIT) return "head sizes that are not a multiple of 8 up to 256";
+  if (a->causal && a->t > a->s) return "fewer keys than causal queries";
+  if (a->backward && a->t == 1 && a->s == 1) return "the gradient of one query and one key";
+  return a->batch > 0 && a->t > 0 && a->s > 0 ? NULL : "tensors without elements";
+}
+
+/* f32 [batch][heads][t]. */
+static int64_t delta_bytes(const ms_dnn_attention *a) { return a->batch * a->heads * a->t * (int64_t)sizeof(float); }
+
+int64_t ms_attention_cudnn_delta(const ms_dnn_attention *a) { return a->backward ? ms_cuda_align(delta_bytes(a)) : 0; }
+
+int64_t ms_attention_cudnn_sums(const ms_dnn_attention *a) {
+  return a->backward ? ms_cuda_align(delta_bytes(a) * a->d) : 0;
+}
+
+/* The limit for the cuDNN plan. With grouped queries, its backward stores dk and dv of all query heads. */
+int64_t ms_attention_cudnn_library(const ms_dnn_attention *a) {
+  const int grouped = a->backward && a->heads != a->groups;
+  const int64_t keys = a->batch * a->heads * a->s * a->d * ms_dtype_size(MS_BF16);
+  return OWN_BYTES + (grouped ? 2 * ms_cuda_align(keys) : 0);
+}
+
+/* ---- the choice ---- */
+
+static int choose(enum choice *chosen) {
+  static const char *const names[] = {"auto", "cudnn", "flash"};
+  const char *text = ms_env_string("MOONSHARD_ATTENTION", names[AUTO]);
+  for (int i = AUTO; i <= FLASH; i++)
+    if (!strcmp(text, names[i])) {
+      *chosen = (enum choice)i;
+      return MS_OK;
+    }
+  return MS_FAIL(MS_EINVAL, "MOONSHARD_ATTENTION is \"%s\"; it must be auto, cudnn or flash", text);
+}
+
+static int check(const ms_kernel_call *call, const ms_dnn_attention *a) {
+  const int dtype = call->in[Q].dtype;
+  if (dtype != MS_F32 && dtype != MS_BF16)
+    return MS_FAIL(MS_EDTYPE, "attention: q is %s; it must be f32 or bf16", ms_dtype_name(dtype));
+  if (a->d > MOST_HEAD)
+    return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention with head size %lld; it must be at most %d", (long long)a->d,
+                   MOST_HEAD);
+  if (a->t > MOST_POSITIONS || a->s > MOST_POSITIONS)
+    return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention of %lld queries and %lld keys; there must be at most 2^30 of each",
+                   (long long)a->t, (long long)a->s);
+  return MS_OK;
+}
+
+int64_t ms_attention_borders_bytes(const ms_kernel_call *call) {
+  const int64_t *k = call->in[K].dims;
+  return has_documents(call) ? ms_cuda_align(2 * k[0] * k[1] * (int64_t)sizeof(int32_t)) : 0;
+}
+
+/* Our own kernels can run in either case: for tensors that are not aligned, and without cuDNN. */
+static int64_t workspace_of(const ms_kernel_call *call, const ms_dnn_attention *a, const ms_attention_plan *plan) {
+  const int64_t own = ms_attention_borders_bytes(call) + (a->backward ? delta_bytes(a) : 0);
+  const int64_t cudnn = ms_attention_cudnn_delta(a) + ms_attention_cudnn_sums(a) + ms_attention_cudnn_library(a);
+  return plan->own || own > cudnn + MS_LIBRARY_SLACK ? own : cudnn + MS_LIBRARY_SLACK;
+}
+
+int ms_attention_plan_of(ms_kernel_call *call, ms_attention_plan *plan) {
+  const ms_dnn_attention a = ms_attention_cudnn_of(call);
+  const char *because = refused_because(call, &a);
+  enum choice chosen = AUTO;
+  MS_TRY(check(call, &a));
+  MS_TRY(choose(&chosen));
+  MS_TRY(ms_matmul_tf32(&plan->tf32));
+  if (chosen == CUDNN && because)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "MOONSHARD_ATTENTION=cudnn: cuDNN is not used for %s; the call has %lld %s heads of %lld, "
+                   "%lld queries and %lld keys",
+                   because, (long long)a.heads, ms_dtype_name(call->in[Q].dtype), (long long)a.d, (long long)a.t,
+                   (long long)a.s);
+  plan->own = chosen == FLASH ? "MOONSHARD_ATTENTION=flash" : because;
+  plan->demanded = chosen == CUDNN;
+  call->workspace_bytes = workspace_of(call, &a, plan);
+  return MS_OK;
+}
+
+int ms_cuda_prepare_attention(ms_kernel_call *call) {
+  ms_attention_plan plan;
+  return ms_attention_plan_of(call, &plan);
+}

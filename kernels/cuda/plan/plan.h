@@ -1,0 +1,34 @@
+/* plan.h - the CUDA kernels as plans see them: which outputs can overwrite which inputs, which calls they refuse, and
+ * the workspace of the others. Plain C without CUDA, in the engine and in libmoonshard_cuda.so: a plan comes out the
+ * same on a machine without that library. */
+#ifndef MS_KERNELS_CUDA_PLAN_PLAN_H
+#define MS_KERNELS_CUDA_PLAN_PLAN_H
+
+#include "kernels/op.h"
+
+/* in_place of each kernel. */
+enum {
+#define MS_CUDA_KERNEL(kernel, prepare, in_place) MS_CUDA_OVER_##kernel = in_place,
+#include "kernels/cuda/plan/kernels.def"
+#undef MS_CUDA_KERNEL
+};
+
+/* The kernel of an op with only prepare and in_place: it cannot run, and its calls have no prepared data. NULL for
+ * aliases. */
+const ms_kernel *ms_cuda_planned_kernel(int op);
+
+int ms_cuda_prepare_binary(ms_kernel_call *call);
+int ms_cuda_prepare_maximum_backward(ms_kernel_call *call);
+int ms_cuda_prepare_max_backward(ms_kernel_call *call);
+int ms_cuda_prepare_matmul(ms_kernel_call *call);
+int ms_cuda_prepare_matmul_gelu(ms_kernel_call *call);
+int ms_cuda_prepare_attention(ms_kernel_call *call);
+int ms_cuda_prepare_reduce(ms_kernel_call *call);
+int ms_cuda_prepare_sum_to(ms_kernel_call *call);
+int ms_cuda_prepare_activation_backward_bias(ms_kernel_call *call);
+int ms_cuda_prepare_norm_backward(ms_kernel_call *call);
+int ms_cuda_prepare_embedding_backward(ms_kernel_call *call);
+int ms_cuda_prepare_cross_entropy(ms_kernel_call *call);
+int ms_cuda_prepare_sum_squares(ms_kernel_call *call);
+
+#endif
