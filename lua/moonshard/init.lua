@@ -51,6 +51,7 @@ end
 ---@field show fun(value: any) prints a tensor with its values
 require("moonshard.base.strict") -- replaces ipairs in recipes
 local advice = require("moonshard.base.advice")
+local context = require("moonshard.base.context")
 
 local ms = {}
 
@@ -59,6 +60,8 @@ function advice.ops() return require("moonshard.tensor.ops").rows end
 function advice.methods()
   return { advice.ops(), require("moonshard.tensor").methods, require("moonshard.engine.module_methods").base }
 end
+
+function context.decide_auto(trainer, batch) require("moonshard.tune.auto")(trainer, batch) end
 
 -- Parts that construct modules; module methods that need the engine are loaded with them.
 local MAKES_MODULES = { nn = true, models = true, huggingface = true }

@@ -10,6 +10,8 @@
 ---@field stepper moonshard.Stepper? runs the steps of trainers instead of them, and nothing is saved or loaded; set by
 ---  `moonshard check` and `moonshard generate`
 ---@field on_step fun(trainer: moonshard.Trainer, metrics: moonshard.StepMetrics)? called after every step
+---@field decide_auto fun(trainer: moonshard.Trainer, batch: table)? decides what ms.fully_shard was given as "auto";
+---  set by moonshard/init.lua
 ---@field call_module function? the function that calls a module's forward; error.lua recognises it on the stack
 local context = { trace = nil, path = "" }
 

@@ -9,10 +9,7 @@ local price = require("moonshard.price.price")
 
 local command = {}
 
-local OPTIONS = {
-  ["--all"] = { name = "all", value = "flag" },
-  ["--cluster"] = { name = "cluster", value = "text", what = "a description" },
-}
+local OPTIONS = { ["--all"] = { name = "all", value = "flag" } }
 
 local function times_of(compiled, line, trainer, batch)
   local priced = price.of(compiled, line.described, trainer, batch)

@@ -32,12 +32,13 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --timeout S        seconds to wait for another rank before reporting an error (default 300)
       --grace S          seconds that ranks may take to finish after SIGTERM (default 30 if they save first, else 5)
       --inject-delay P:T[@R],...   delay operations for testing, e.g. gather:100ms,update:1s@2; results do not change
-  moonshard plan RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--json]
+  moonshard plan RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--json]
                        [--summary | --passes] [key=value ...]
                          compile the step of rank R (default 0) without running it: memory, collectives, instructions;
-                         --passes: the time that each compiler pass took and what it changed
+                         --passes: the time that each compiler pass took and what it changed; --cluster: device and
+                         ranks per node of a described cluster, for which policies that are "auto" are decided
   moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--all] [--json]
-                          [key=value ...]
+                    [key=value ...]
                          list which rule made each decision and its cost, what sets the memory peak, and what to change
   moonshard price RECIPE.lua -n RANKS --cluster C [--mesh-list M,M,...] [--trace FILE] [--json] [key=value ...]
                          predict the time of a step, tokens/s, MFU, exposed communication and memory on a described
@@ -50,6 +51,10 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          measure this machine in two minutes by training small models, and write a description of it
                          for `price` (default cluster.lua); -n: the most ranks of a node (default one per core or GPU);
                          --quick: few sizes, in seconds
+  moonshard tune RECIPE.lua -n RANKS --cluster C [--memory SIZE] [--mesh M] [--json] [key=value ...]
+                         find the mesh and the rules (units, resharding, prefetching, recomputation) with which a step
+                         is fastest on a described cluster, and print them as Lua to paste; --memory: bytes of a device
+                         that a rank may use, like 72GiB (default: all); --mesh: only this one
   moonshard check RECIPE.lua -n RANKS [--steps K] [--rtol X] [--timeout S] [--json]
                   [--transport NAME] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
                   [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]] [key=value ...]

@@ -9,7 +9,7 @@ local cli = {}
 
 -- Each has a module moonshard.cli.NAME, loaded when the command runs.
 local COMMANDS = {}
-local NAMES = "run plan explain price calibrate check sweep repl inspect export generate tokenize doctor ps trace"
+local NAMES = "run plan explain price tune calibrate check sweep repl inspect export generate tokenize doctor ps trace"
 for name in NAMES:gmatch("%S+") do
   COMMANDS[name] = true
 end

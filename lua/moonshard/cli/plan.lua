@@ -1,6 +1,7 @@
 -- moonshard plan: compiles the step for one rank of any world, without devices or other ranks, and prints the plan.
 -- moonshard explain shares this path with a different `render`.
 
+local automatic = require("moonshard.shard.automatic")
 local command_line = require("moonshard.cli.command_line")
 local planned = require("moonshard.recipe.planned")
 local recipe = require("moonshard.recipe.file")
@@ -16,15 +17,17 @@ local OPTIONS = {
   ["--ranks-per-node"] = { name = "ranks_per_node", value = "count" },
   ["--json"] = { name = "json", value = "flag" },
   ["--device"] = { name = "device", value = "text", what = "cpu or cuda" },
+  ["--cluster"] = { name = "cluster", value = "text", what = "a description" },
 }
 
--- A description says what the devices are, and how many ranks a node has.
+-- A description says what the devices are and how many ranks a node has, and for which "auto" decides.
 local function describe_cluster(line, rank, ranks)
   if line.device or line.ranks_per_node then
     refuse("MS_EINVAL", "--cluster %s and %s: the description has both the device and the ranks of a node: give one "
       .. "of the options", line.cluster, line.device and "--device" or "--ranks-per-node")
   end
   line.described = require("moonshard.price.cluster").load(line.cluster)
+  automatic.cluster = line.cluster
   line.described:describe_world(rank, ranks)
 end
 

@@ -1,6 +1,7 @@
 -- moonshard price: what a step of a recipe takes on a described cluster, for one mesh or a list of them. Compiles the
 -- plans that would run there, for rank 0, and runs nothing.
 
+local automatic = require("moonshard.shard.automatic")
 local clusters = require("moonshard.price.cluster")
 local command_line = require("moonshard.cli.command_line")
 local errors = require("moonshard.base.error")
@@ -111,6 +112,7 @@ function command.main(arguments)
   local line = command_line.parse("moonshard price", arguments, { recipe = true, optional = true, options = OPTIONS })
   check_line(line)
   local cluster = clusters.load(line.cluster)
+  automatic.cluster = line.cluster
   if not line.recipe then
     if line.constants then
       print_constants(io.stdout, cluster, line.json)

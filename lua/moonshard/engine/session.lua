@@ -227,6 +227,17 @@ function Session:redivided_state()
   return move_state(self, self.state, new_state(self))
 end
 
+---Decides policies again, under other options of ms.fully_shard, before the model has trained. New units move the
+---state. Collective if there is a state.
+---@param changes table as for Sharding:with
+function Session:decide_again(changes)
+  local sharding, before = self.sharding, self.sharding:handle()
+  sharding:decide_again(changes)
+  self.execs, self.graphs = {}, {}
+  if sharding:handle() == before or not self.state then return end
+  self.state, self.unsharded = agreement.uninterrupted(self.redivided_state, self), {}
+end
+
 ---Gathers a number from every rank that trains this model, or several, in the order of ranks(). Collective over them.
 ---@param number number this rank's
 ---@param what string? the meaning, for reports; equal on all ranks: "of the learning rate"

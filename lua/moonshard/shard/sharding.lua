@@ -1,6 +1,8 @@
 -- ms.fully_shard: reads the options, decides every policy for every unit and parameter, and records each decision with
 -- the rule that made it. The engine's model is created from these decisions when the first graph is traced.
 
+local assign_units = require("moonshard.shard.assign_units")
+local automatic = require("moonshard.shard.automatic")
 local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
 local meshes = require("moonshard.distributed.mesh")
@@ -69,6 +71,8 @@ local world = require("moonshard.distributed.world")
 ---@field rank integer this process's rank in the mesh
 ---@field single_rank boolean? true on this rank only: the model is not sharded yet
 ---@field default_reshard string? the strategy's value for units that no rule matches
+---@field config moonshard.ShardOptions by which units and policies are decided
+---@field auto moonshard.Automatic? policies that are decided with the first plan of a trainer
 local Sharding = {}
 Sharding.__index = Sharding
 
@@ -122,59 +126,25 @@ local function apply_strategy(config)
   return mesh, dims, strategy.reshard
 end
 
--- ---- units ------------------------------------------------------------------------------------------------------
-
-local function new_unit(name, modules, decision)
-  return { name = name, module = modules[1], modules = modules, params = {}, rule = decision }
-end
-
-local function assign_units(self, inventory, list)
-  local roots, by_module, warnings, unmatched = units.find_roots(inventory, list)
-  self.unmatched.units = unmatched
-  for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
-  local root_unit = new_unit(units.ROOT, { self.model })
-  local made, by_root = { root_unit }, {}
-  self.decisions.units = {}
-  for _, root in ipairs(roots) do
-    if root.name == units.ROOT then
-      errors.raise("MS_ENAME", "units: a module named root cannot be a unit: root is the unit of the rest")
-    end
-    local unit = new_unit(root.name, root.modules, root.decision)
-    by_root[root] = unit
-    made[#made + 1] = unit
-    self.decisions.units[root.name] = root.decision
-  end
-  for _, entry in ipairs(inventory.parameters) do
-    local root = units.of_parameter(inventory, by_module, entry)
-    local unit = root and by_root[root] or root_unit
-    local parameter = entry.parameter
-    local param = { fqn = entry.name, parameter = parameter, shape = parameter.shape, numel = parameter.numel,
-      unit = unit, init = parameter.init }
-    table.insert(unit.params, param)
-    table.insert(self.params, param)
-    self.index[parameter] = #self.params - 1
-    for _, place in ipairs(entry.places) do
-      if place.name ~= entry.name then self.tied[place.name] = entry.name end
-    end
-  end
-  -- A unit without parameters has nothing to gather.
-  for _, unit in ipairs(made) do
-    if #unit.params > 0 then self.units[#self.units + 1] = unit end
-  end
-end
-
 -- ---- the public calls -------------------------------------------------------------------------------------------
 
 local SPECS = policies.add_specs(policies.options, {
   mesh = { "any" }, strategy = { "string" }, seed = { "seed", default = 0 },
+  cluster = { "string" }, memory = { "number|string" },
   shared_masters = { "boolean", default = true }, sequence_parallel = { "boolean", default = false },
 })
 
 local function new_sharding(model, seed)
-  return setmetatable({ model = model, units = {}, params = {}, index = {}, tied = {}, decisions = {}, owners = {},
-    recompute = {}, regather = {}, warnings = {}, group_warnings = {}, unmatched = {}, seed = seed,
-    where = errors.caller(),
-  }, Sharding)
+  return setmetatable({ model = model, group_warnings = {}, seed = seed, where = errors.caller() }, Sharding)
+end
+
+-- Decides units and policies; forgets what was decided before.
+local function decide(self, inventory, config)
+  self.units, self.params, self.index, self.tied = {}, {}, {}, {}
+  self.decisions, self.owners, self.recompute, self.regather = {}, {}, {}, {}
+  self.warnings, self.unmatched, self.config = {}, {}, config
+  assign_units(self, inventory, config.units)
+  policies.decide(self, config)
 end
 
 -- The sharding of each parameter, so that a single module of a model can be called. Weak: it keeps no model alive.
@@ -206,16 +176,17 @@ end
 ---@class moonshard.ShardOptions
 ---@field mesh? moonshard.Mesh|integer[]|integer a mesh, { replicate, shard } sizes or one size; default: shard over all
 ---  ranks
----@field units? any patterns over module names; default: one unit
----@field reshard_after_forward? any true, false, "default", a number of ranks, or rules over units
+---@field units? any patterns over module names, or "auto"; default: one unit
+---@field reshard_after_forward? any true, false, "default", a number of ranks, "auto", or rules over units
 ---@field mp_policy? any { param_dtype, reduce_dtype, output_dtype }, "auto", or rules over units; default f32
 ---@field layout? any "rows" (the default), "ragged", or rules over units
 ---@field replicate_sync? any { every, outer, fragments, delay, alpha } (local SGD, DiLoCo), "always" (the default:
 ---  replicas sum gradients in every step), or rules over units
 ---@field shard_optimizer_over_replicate? any true, false (the default), or rules over units: shard masters and
 ---  optimizer state over the replicas, too (ZeRO-1 over `replicate`, Megatron-FSDP's outer sharding "optim")
----@field prefetch? any number of units gathered ahead, or rules over units, whose values can also name units
----@field recompute? any true, false, a list of ops, or rules over modules: what backward recomputes instead of keeping
+---@field prefetch? any number of units gathered ahead, "auto", or rules over units, whose values can also name units
+---@field recompute? any true, false, a list of ops, "auto", { budget = "60GiB" }, or rules over modules: what backward
+---  recomputes instead of keeping
 ---@field regather? any true, false, "default", or rules over modules: whether backward gathers activations again, from
 ---  the ranks of `tensor` or `context`, instead of keeping what forward gathered
 ---@field param_dtype? any rules over parameters with "f32" or "bf16", for parameters that differ from their unit
@@ -225,6 +196,8 @@ end
 ---  or kv_heads = they divide so many heads, and can share those of keys
 ---@field sequence_parallel? boolean divide activations over `tensor` between layers, too; default false
 ---@field strategy? string a name of PyTorch FSDP, such as HYBRID_SHARD
+---@field cluster? string the machine for which "auto" decides: the name of a described cluster, or a path
+---@field memory? number|string bytes of a rank's device that "auto" may use, such as "72GiB"; default: all of it
 ---@field seed? integer seed of the initial weights; default 0
 ---@field shared_masters? boolean on the CPU, read f32 units in their owners' memory instead of copying them, and keep
 ---  one copy of the state per host for its replicas; default true
@@ -243,7 +216,7 @@ function sharding.fully_shard(model, config)
       or "the model is already sharded (%s): give all rules in a single call"
     errors.invalid("ms.fully_shard: " .. format, model.sharding.where or "before")
   end
-  config = options.parse("ms.fully_shard", config, SPECS)
+  config = automatic.replace(options.parse("ms.fully_shard", config, SPECS))
   local self = new_sharding(model, config.seed)
   self.shared_masters = config.shared_masters
   local inventory = tree.inventory(model)
@@ -259,8 +232,8 @@ function sharding.fully_shard(model, config)
   self.is_stage = roles.is_stage(self.mesh)
   self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
-  assign_units(self, inventory, config.units)
-  policies.decide(self, config)
+  self.auto = automatic.take(config, inventory)
+  decide(self, inventory, config)
   self.warnings[#self.warnings + 1] = placements.unused(self)
   replicate_sync.assign(self)
   if reference.active and self.local_sync then
@@ -311,9 +284,7 @@ function sharding.on_single_rank(model)
   self.single_rank, self.rank = true, 0
   self.mesh = single_rank.mesh()
   roles.assign(self, { shard = 0 })
-  local inventory = tree.inventory(model)
-  assign_units(self, inventory, nil)
-  policies.decide(self, {})
+  decide(self, tree.inventory(model), {})
   claim_parameters(self)
   return self
 end
@@ -350,6 +321,55 @@ end
 
 ---Replaces the engine's model after new placements; states and graphs of the old one keep it.
 function Sharding:rebuild() self.built = engine_model.build(self, self.optimizer) end
+
+-- ---- other decisions for the same model and mesh ----------------------------------------------------------------
+
+local function changed(config, changes)
+  local result = {}
+  for _, from in ipairs({ config, changes }) do
+    for name, value in pairs(from) do result[name] = value end
+  end
+  return result
+end
+
+---The same model on the same mesh under other options, as a rank of it would have it. It is not the model's: the caller
+---compiles with it and drops it.
+---@param changes table options of ms.fully_shard that policies read
+---@param rank integer in the mesh
+---@return moonshard.Sharding
+function Sharding:with(changes, rank)
+  local other = new_sharding(self.model, self.seed)
+  for _, name in ipairs({ "shared_masters", "mesh", "sequence_parallel", "is_stage", "default_reshard", "where" }) do
+    other[name] = self[name]
+  end
+  other.rank = rank
+  for _, role in ipairs(roles.all) do other[role.name .. "_dim"] = self[role.name .. "_dim"] end
+  decide(other, tree.inventory(self.model), changed(self.config, changes))
+  replicate_sync.assign(other)
+  other.built = engine_model.build(other, self.optimizer)
+  other.optimizer = self.optimizer
+  return other
+end
+
+---Decides again, under other options. New units replace the engine's model; states and graphs of the old one keep it.
+---@param changes table as for Sharding:with
+function Sharding:decide_again(changes)
+  local config = changed(self.config, changes)
+  if changes.units ~= nil then
+    decide(self, tree.inventory(self.model), config)
+    replicate_sync.assign(self)
+    if self.built then self:rebuild() end
+    return
+  end
+  self.config = config
+  for _, row in ipairs(policies.options) do
+    if changes[row.name] ~= nil then
+      local decisions = policies.decide_one(self, row, changes[row.name])
+      if row.set and self.built then row.set(self, self.built, decisions) end
+      policies.store(self, row)
+    end
+  end
+end
 
 ---Precision by module, for the roots of units.
 ---@return table<moonshard.Module, moonshard.MixedPrecision>

@@ -90,6 +90,10 @@ end
 
 local function check(self, given)
   given = options.parse("ms.set_rules", given, SPECS)
+  if self.sharding.auto and not reference.active then
+    errors.invalid("ms.set_rules: what ms.fully_shard was given as \"auto\" is decided at the first train:step: change "
+      .. "rules after it")
+  end
   for _, row in ipairs(policies.changeable) do
     if row.setting and type(given[row.name]) == "number" then row.setting.check("ms.set_rules", given[row.name]) end
   end

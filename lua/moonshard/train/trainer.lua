@@ -4,6 +4,7 @@
 
 local agreement = require("moonshard.distributed.agreement")
 local args = require("moonshard.recipe.args")
+local automatic = require("moonshard.shard.automatic")
 local byte_size = require("moonshard.base.byte_size")
 local change_rules = require("moonshard.train.change_rules")
 local context = require("moonshard.base.context")
@@ -18,6 +19,7 @@ local session = require("moonshard.engine.session")
 local step = require("moonshard.train.step")
 local termination = require("moonshard.checkpoint.termination")
 local tree = require("moonshard.nn.tree")
+local world = require("moonshard.distributed.world")
 
 ---@class moonshard.Trainer
 ---@field model moonshard.Module
@@ -120,10 +122,17 @@ local function trainer(o)
   return self
 end
 
+-- Decides what is "auto", once shapes are known. The reference of `moonshard check` keeps the defaults.
+local function decide_auto(self, batch)
+  local waiting = self.session.sharding.auto and not automatic.off and not reference.active
+  if waiting then context.decide_auto(self, batch) end
+end
+
 ---Compiles for the shapes of a batch, without running.
 ---@param batch table<string, moonshard.Array>
 ---@return moonshard.Plan
 function Trainer:compile(batch)
+  decide_auto(self, batch)
   return step.compile(self, batch)
 end
 
@@ -143,6 +152,7 @@ end
 ---@return moonshard.StepMetrics
 function Trainer:step(batch)
   check_self(self, "step")
+  if not world.plan_only then agreement.noting_failure(decide_auto, self, batch) end -- else Trainer:compile decides
   if context.stepper then return context.stepper:step(self, batch, step.run) end
   if self.policy then self.policy:before_step() end
   local metrics = agreement.noting_failure(step.run, self, batch)

@@ -1,0 +1,136 @@
+-- moonshard tune: the mesh and the policies with which a recipe is fastest on a described cluster, within its memory.
+-- Compiles many plans and runs none. What it prints is compiled once more from its text before it is printed.
+
+local args = require("moonshard.recipe.args")
+local automatic = require("moonshard.shard.automatic")
+local byte_size = require("moonshard.base.byte_size")
+local clock = require("moonshard.base.clock")
+local clusters = require("moonshard.price.cluster")
+local command_line = require("moonshard.cli.command_line")
+local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
+local meshes = require("moonshard.tune.meshes")
+local nothing_fits = require("moonshard.tune.nothing_fits")
+local planned = require("moonshard.recipe.planned")
+local progress = require("moonshard.base.progress")
+local recipe = require("moonshard.recipe.file")
+local report = require("moonshard.tune.report")
+local room_of = require("moonshard.tune.room")
+local rules_text = require("moonshard.tune.rules_text")
+local status = require("moonshard.base.exit_status")
+local survey = require("moonshard.tune.survey")
+local terminal = require("moonshard.base.terminal")
+local refuse = status.refuse
+
+local command = {}
+
+local OPTIONS = {
+  ["-n"] = { name = "ranks", value = "count" },
+  ["--cluster"] = { name = "cluster", value = "text" },
+  ["--memory"] = { name = "memory", value = "text", what = 'a size, like "72GiB"' },
+  ["--mesh"] = { name = "mesh", value = "text", what = "sizes joined by x, like 8x8" },
+  ["--json"] = { name = "json", value = "flag" },
+}
+
+local MESH = "mesh" -- the recipes' setting
+local REDRAW_SECONDS = 0.1
+
+local function given_mesh(line)
+  for _, setting in ipairs(line.settings) do
+    if setting.key == MESH then return setting.text end
+  end
+end
+
+local function check_line(line)
+  if not line.cluster then
+    refuse("MS_EINVAL", "moonshard tune needs --cluster: a path of a description, or one of %s",
+      table.concat(clusters.names(), ", "))
+  end
+  if line.memory and not byte_size.read(line.memory) then
+    refuse("MS_EINVAL", "--memory %s: must be a size like \"72GiB\"", line.memory)
+  end
+  if line.mesh and given_mesh(line) then
+    refuse("MS_EINVAL", "%s=%s and --mesh both give the mesh: give one of them", MESH, given_mesh(line))
+  end
+  if line.mesh then table.insert(line.settings, { key = MESH, text = line.mesh }) end
+end
+
+-- Runs the recipe on a mesh; nil: its own.
+local function runner(line, chunk)
+  return function(mesh, take)
+    local settings = { unpack(line.settings) }
+    if mesh then settings[#settings + 1] = { key = MESH, text = mesh } end
+    planned.run(line.recipe, chunk, settings, take)
+  end
+end
+
+-- All meshes, if the recipe has a setting for them and the command line gives none.
+local function others(line, cluster)
+  return function()
+    local list = {}
+    if given_mesh(line) or args.texts[MESH] == nil then return list end
+    local ranks = line.ranks or 1
+    for i, sizes in ipairs(meshes.of(ranks, math.min(ranks, cluster.ranks_per_node))) do
+      list[i] = meshes.text(sizes)
+    end
+    return list
+  end
+end
+
+-- A line that is redrawn while plans are compiled, on a terminal.
+local function progress_line(most)
+  if not terminal.interactive() then return nil, function() end end
+  local drawn = 0
+  return function(compiles, best)
+    if clock.now() - drawn < REDRAW_SECONDS then return end
+    drawn = clock.now()
+    local so_far = best and ("  best so far: mesh %s, %s"):format(best.mesh,
+      progress.rate(1 / survey.cost(best))) or ""
+    io.stderr:write("\r", progress.bar(compiles / most), ("  %d plans"):format(compiles), so_far, "\27[K")
+  end, function() io.stderr:write("\r\27[K") end
+end
+
+-- Compiles the printed rules as a recipe with them would, on the mesh of the report.
+local function check_rules(run, found)
+  local text = rules_text.of(found.options)
+  automatic.replaced = rules_text.read(text)
+  local fingerprint
+  run(found.row.own and nil or found.row.mesh, function(compiled)
+    fingerprint = compiled:summary().fingerprint
+    compiled:free()
+  end)
+  automatic.replaced = nil
+  if fingerprint == found.best.fingerprint then return end
+  errors.raise("MS_EINTERNAL", "tune: the rules of mesh %s give plan %s when they are read back, not %s:\n%s",
+    found.row.mesh, fingerprint, found.best.fingerprint, text.before .. text.options)
+end
+
+---@param arguments string[] without "tune"
+---@return integer exit status
+function command.main(arguments)
+  local line = command_line.parse("moonshard tune", arguments, { recipe = true, options = OPTIONS })
+  check_line(line)
+  local cluster = clusters.load(line.cluster)
+  local room = room_of(cluster, line.memory and byte_size.read(line.memory), "--memory")
+  cluster:describe_world(0, line.ranks or 1)
+  local chunk = recipe.load(line.recipe)
+  local out = recipe.print_to_stderr()
+  planned.intercept_exit()
+  automatic.off = true
+  local free, run = {}, runner(line, chunk)
+  for _, name in ipairs(automatic.NAMES) do free[name] = true end
+  local draw, clear = progress_line(survey.MOST_COMPILES)
+  local found = survey.run({ cluster = cluster, limit = room.bytes, free = free, run = run, progress = draw },
+    others(line, cluster))
+  clear()
+  if not report.fits(found) then
+    local least = survey.smallest(found)
+    nothing_fits(least.search.smallest, room.bytes, "mesh " .. least.label)
+  end
+  local result = report.of(found, room, line.ranks or 1)
+  check_rules(run, result)
+  planned.print(out, line.json and json.encode(report.json(result)) or report.text(result))
+  return status.OK
+end
+
+return command

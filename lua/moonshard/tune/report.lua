@@ -1,0 +1,176 @@
+-- What `moonshard tune` found, as text for people and as a table for JSON: the mesh, its step and those of plain
+-- policies, the rules to paste with the price of each, what more memory would buy, and the other meshes.
+
+local point = require("moonshard.tune.point")
+local progress = require("moonshard.base.progress")
+local rules_text = require("moonshard.tune.rules_text")
+local search = require("moonshard.tune.search")
+local survey = require("moonshard.tune.survey")
+local text_columns = require("moonshard.base.text_columns")
+
+local report = {}
+
+local size = progress.size
+local OTHERS = 6 -- meshes
+
+---@class moonshard.TuneReport
+---@field survey moonshard.Survey
+---@field room moonshard.Room
+---@field ranks integer
+---@field row moonshard.TunedMesh the chosen one
+---@field best moonshard.Tried
+---@field prices table<string, moonshard.RulePrice>
+---@field options table of ms.fully_shard
+---@field next moonshard.Tried? what more memory would buy
+
+---@param found moonshard.Survey at least one mesh of which fits
+---@param room moonshard.Room
+---@param ranks integer
+---@return moonshard.TuneReport
+function report.of(found, room, ranks)
+  local row = found.meshes[1]
+  local of, best = row.search.subject, row.search.best
+  return { survey = found, room = room, ranks = ranks, row = row, best = best, prices = rules_text.prices(of, best),
+    options = rules_text.options(of, best.point), next = row.search:next_step() }
+end
+
+-- ---- text -------------------------------------------------------------------------------------------------------
+
+local function ms(seconds) return ("%.2f"):format(1e3 * seconds) end
+
+local function step_cells(name, tried, row, limit)
+  if tried.refused then return { name, "-", "-", "-", tried.refused } end
+  return { name, ms(tried.seconds), progress.rate(row.tokens / tried.seconds), size(tried.bytes),
+    tried.bytes <= limit and "" or "does not fit" }
+end
+
+local function step_rows(self)
+  local row, limit = self.row, self.room.bytes
+  local rows = { { "", "step ms", "speed", "memory" }, step_cells("tuned", self.best, row, limit),
+    step_cells("the recipe's rules", row.search.baselines.recipe, row, limit) }
+  for _, mode in ipairs(search.PLAIN) do
+    local tried = row.search.baselines[mode]
+    if tried then rows[#rows + 1] = step_cells("reshard " .. mode, tried, row, limit) end
+  end
+  return rows
+end
+
+local function rules_part(self)
+  local notes = {}
+  for name, price in pairs(self.prices) do notes[name] = rules_text.price(price) end
+  local rules = rules_text.of(self.options, notes)
+  if rules.options == "" then return "\nno other rules are faster: the recipe can keep its own\n" end
+  local uses_re = (rules.before .. rules.options):find("re[[", 1, true) and "; re is ms.re" or ""
+  local before = rules.before ~= "" and "\nbefore ms.fully_shard\n" .. rules.before:gsub("[^\n]+", "  %0") or ""
+  local strategy = self.row.search.subject.sharding.config.strategy
+  local replaces = strategy and self.options.reshard_after_forward ~= nil
+    and ("  leave out strategy = %q, which these rules replace\n"):format(strategy) or ""
+  return ("%s\noptions of ms.fully_shard (what each adds to a step and to a rank%s)\n%s%s"):format(before, uses_re,
+    (rules.options:gsub("[^\n]+", "  %0")), replaces)
+end
+
+-- "units of 4 blocks, reshard always, recompute 16 blocks"
+local function describe(p)
+  local parts = {}
+  local function add(text, ...) parts[#parts + 1] = text:format(...) end
+  if p.group == point.DIVIDED then add("units of parts of a layer") end
+  if p.group ~= point.RECIPE and p.group >= 1 then add("units of %d block%s", p.group, p.group == 1 and "" or "s") end
+  if p.apart then add("embedding and head apart") end
+  if p.reshard ~= point.RECIPE then add("reshard %s", p.reshard) end
+  if p.keep > 0 then add("%d %s units kept", p.keep, p.first and "first" or "last") end
+  if p.prefetch ~= point.RECIPE then add("prefetch %d", p.prefetch) end
+  if p.recompute ~= point.RECIPE then add("recompute %d block%s", p.recompute, p.recompute == 1 and "" or "s") end
+  return #parts > 0 and table.concat(parts, ", ") or "the recipe's rules"
+end
+
+local function next_part(self)
+  if not self.next then return "\nmore memory: no rules that were tried need more and are faster\n" end
+  return ("\nmore memory: %s more would save %s ms a step: %s\n"):format(size(self.next.bytes - self.room.bytes),
+    ms(self.best.seconds - self.next.seconds), describe(self.next.point))
+end
+
+local function mesh_cells(row)
+  local best, smallest = row.search.best, row.search.smallest
+  if not best then
+    return { row.mesh, "-", "-", smallest and size(smallest.bytes) or "-", "nothing that was tried fits" }
+  end
+  return { row.mesh, ms(best.seconds), progress.rate(row.tokens / best.seconds), size(best.bytes),
+    row.searched and describe(best.point) or "plain rules only" }
+end
+
+local function meshes_part(self)
+  local rows, refused, more = { { "other meshes", "step ms", "speed", "memory", "rules" } }, {}, 0
+  for i, row in ipairs(self.survey.meshes) do
+    if row.refused then refused[#refused + 1] = row
+    elseif i > 1 and #rows <= OTHERS then rows[#rows + 1] = mesh_cells(row)
+    elseif i > 1 then more = more + 1 end
+  end
+  local parts = { #rows > 1 and "\n" .. text_columns.of(rows) or "" }
+  if more > 0 then parts[#parts + 1] = ("  (%d more)\n"):format(more) end
+  if #refused > 0 then
+    parts[#parts + 1] = ("\nthe recipe refuses %d mesh%s, the first of them %s: %s\n"):format(#refused,
+      #refused == 1 and "" or "es", refused[1].mesh, tostring(refused[1].refused))
+  end
+  return table.concat(parts)
+end
+
+local function memory_line(room)
+  local taken = room.reserved > 0 and (", of %s less %s for the rest"):format(size(room.allowed), size(room.reserved))
+    or ""
+  return ("  at most %s per rank%s"):format(size(room.bytes), taken)
+end
+
+---@param self moonshard.TuneReport
+---@return string
+function report.text(self)
+  local list = self.survey.meshes
+  return table.concat({
+    ("tune: %d ranks on %s: mesh %s, %s, %s per rank\n"):format(self.ranks, self.survey.cluster.name, self.row.label,
+      progress.rate(self.row.tokens / self.best.seconds), size(self.best.bytes)),
+    ("%s; %d plans of %d mesh%s\n\n"):format(memory_line(self.room), self.survey.compiles, #list,
+      #list == 1 and "" or "es"),
+    text_columns.of(step_rows(self)), rules_part(self), next_part(self), meshes_part(self),
+  })
+end
+
+-- ---- JSON -------------------------------------------------------------------------------------------------------
+
+local function tried_as_json(tried, row)
+  if not tried then return nil end
+  if tried.refused then return { refused = tried.refused } end
+  return { step_ms = 1e3 * tried.seconds, tokens_per_s = row.tokens / tried.seconds, peak_bytes = tried.bytes,
+    fits = tried.fits, exposed_ms = 1e3 * tried.exposed, fingerprint = tried.fingerprint }
+end
+
+local function mesh_as_json(row)
+  if row.refused then return { mesh = row.mesh, refused = tostring(row.refused) } end
+  local record = { mesh = row.mesh, tokens = row.tokens, searched = row.searched,
+    best = tried_as_json(row.search.best, row), smallest_bytes = row.search.smallest and row.search.smallest.bytes,
+    rules = row.search.best and describe(row.search.best.point) }
+  for name, tried in pairs(row.search.baselines) do record[name] = tried_as_json(tried, row) end
+  return record
+end
+
+---@param self moonshard.TuneReport
+---@return table
+function report.json(self)
+  local record = tried_as_json(self.best, self.row)
+  record.cluster, record.ranks, record.mesh = self.survey.cluster.name, self.ranks, self.row.mesh
+  record.dims, record.tokens = self.row.label:match("%((.*)%)"), self.row.tokens
+  record.limit_bytes, record.reserved_bytes = self.room.bytes, self.room.reserved
+  record.plans, record.rules, record.prices, record.meshes = self.survey.compiles, rules_text.of(self.options), {}, {}
+  for name, price in pairs(self.prices) do
+    record.prices[name] = { ms = 1e3 * price.seconds, bytes = price.bytes }
+  end
+  for i, row in ipairs(self.survey.meshes) do record.meshes[i] = mesh_as_json(row) end
+  record.more_memory = self.next and { bytes = self.next.bytes - self.room.bytes, rules = describe(self.next.point),
+    ms = 1e3 * (self.next.seconds - self.best.seconds) }
+  return record
+end
+
+---Whether the best plan of a survey fits.
+---@param found moonshard.Survey
+---@return boolean
+function report.fits(found) return survey.cost(found.meshes[1]) < math.huge end
+
+return report

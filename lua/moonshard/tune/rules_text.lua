@@ -1,0 +1,138 @@
+-- What a search found as Lua: the options of ms.fully_shard that replace the recipe's, to be pasted there. The text is
+-- read back before it is printed, so that what is pasted is what was compiled.
+
+local point = require("moonshard.tune.point")
+local progress = require("moonshard.base.progress")
+local re = require("moonshard.base.re")
+local unit_loops = require("moonshard.tune.unit_loops")
+
+local rules_text = {
+  ---In the order in which they are printed.
+  POLICIES = { "units", "reshard_after_forward", "prefetch", "recompute" },
+}
+
+local COLUMNS = 112
+
+-- ---- Lua ---------------------------------------------------------------------------------------------------------
+
+local function long_string(text)
+  local level = ""
+  while text:find("]" .. level .. "]", 1, true) do level = level .. "=" end
+  return ("[%s[%s]%s]"):format(level, text, level)
+end
+
+local of_value
+
+-- Lists first, then fields by name. `where` is the line of a rule, which changes when it is pasted.
+local function of_table(value)
+  local parts, names = {}, {}
+  for i, part in ipairs(value) do parts[i] = of_value(part) end
+  for name in pairs(value) do
+    if type(name) == "string" and name ~= "where" then names[#names + 1] = name end
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do parts[#parts + 1] = name .. " = " .. of_value(value[name]) end
+  return #parts > 0 and "{ " .. table.concat(parts, ", ") .. " }" or "{}"
+end
+
+function of_value(value)
+  if re.is(value) then return "re" .. long_string(value.pattern) end
+  if type(value) == "table" then return of_table(value) end
+  return type(value) == "string" and ("%q"):format(value) or tostring(value)
+end
+
+-- Lines of "name = value,", as many items in a line as fit.
+local function lines_of(name, value)
+  local whole = ("%s = %s,"):format(name, of_value(value))
+  if #whole <= COLUMNS or type(value) ~= "table" or value[2] == nil then return { whole } end
+  local lines, line = { name .. " = {" }, nil
+  for _, item in ipairs(value) do
+    local text = of_value(item) .. ","
+    if line and #line + #text + 1 <= COLUMNS then
+      line = line .. " " .. text
+    else
+      lines[#lines + 1] = line
+      line = "  " .. text
+    end
+  end
+  lines[#lines + 1] = line
+  lines[#lines + 1] = "},"
+  return lines
+end
+
+---@class moonshard.RulesText lines without indent
+---@field before string statements that come before ms.fully_shard; "" for none
+---@field options string its options
+
+local function text_of(lines) return #lines > 0 and table.concat(lines, "\n") .. "\n" or "" end
+
+---@param options table of ms.fully_shard
+---@param notes table<string, string>? what a policy costs, by name: a comment in its first line
+---@return moonshard.RulesText
+function rules_text.of(options, notes)
+  local lines, before = {}, {}
+  for _, name in ipairs(rules_text.POLICIES) do
+    local value = options[name]
+    local list = value ~= nil and lines_of(name, value) or {}
+    local loop = name == "units" and #list > 1 and unit_loops.of(value, of_value)
+    if loop then before, list = loop, { "units = units," } end
+    if list[1] and notes and notes[name] then list[1] = list[1] .. "  -- " .. notes[name] end
+    for _, line in ipairs(list) do lines[#lines + 1] = line end
+  end
+  return { before = text_of(before), options = text_of(lines) }
+end
+
+---Reads a text of rules_text.of.
+---@param text moonshard.RulesText
+---@return table options
+function rules_text.read(text)
+  local chunk = assert(loadstring(text.before .. "return {\n" .. text.options .. "}", "=rules"))
+  return setfenv(chunk, { re = re })()
+end
+
+-- ---- what to print ----------------------------------------------------------------------------------------------
+
+---The options of a point, with values for policies that are "auto" in the recipe and stay as they were.
+---@param subject moonshard.Subject
+---@param p moonshard.TunePoint
+---@return table options
+function rules_text.options(subject, p)
+  local options, auto = point.options(p, subject.blocks), subject.sharding.auto
+  local defaults = { units = subject.blocks.entries, reshard_after_forward = "default",
+    prefetch = subject.trainer.prefetch or 1, recompute = false }
+  for name in pairs(auto and auto.policies or {}) do
+    if options[name] == nil then options[name] = defaults[name] end
+  end
+  return options
+end
+
+local function signed(format, value) return (value < 0 and "-" or "+") .. format(math.abs(value)) end
+
+---@class moonshard.RulePrice
+---@field seconds number that the rule adds to a step; below 0: saves
+---@field bytes number that it adds to a rank
+
+---What each policy of a point changes: the point against one that leaves the policy to the recipe.
+---@param subject moonshard.Subject
+---@param best moonshard.Tried
+---@return table<string, moonshard.RulePrice> by policy; none for what the recipe has already
+function rules_text.prices(subject, best)
+  local prices, options = {}, point.options(best.point, subject.blocks)
+  for _, row in ipairs(point.REVERTED) do
+    local name = row.policy
+    local without = options[name] ~= nil and subject:try(point.with(best.point, row.fields))
+    if without and not without.refused then
+      prices[name] = { seconds = best.seconds - without.seconds, bytes = best.bytes - without.bytes }
+    end
+  end
+  return prices
+end
+
+---@param price moonshard.RulePrice
+---@return string "-12.30 ms, +1.2 GiB"
+function rules_text.price(price)
+  return ("%s ms, %s"):format(signed(function(ms) return ("%.2f"):format(ms) end, 1e3 * price.seconds),
+    signed(progress.size, price.bytes))
+end
+
+return rules_text

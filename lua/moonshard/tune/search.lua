@@ -1,0 +1,215 @@
+-- Searches the policies of one mesh: from the best of the recipe's own rules, default, always and never (or if none
+-- fits, from little memory), the move that gains most time per byte, until no move gains any. Steps get smaller; then a
+-- move that does not fit is tried together with a second one. Each point is compiled: nothing is estimated.
+--
+-- The number of compiles is bounded, and ties are broken by order, so all ranks find the same.
+
+local buckets = require("moonshard.tune.buckets")
+local moves = require("moonshard.tune.moves")
+local point = require("moonshard.tune.point")
+local roles = require("moonshard.shard.roles")
+local world = require("moonshard.distributed.world")
+
+---@class moonshard.Search
+---@field subject moonshard.Subject
+---@field context moonshard.TuneMoves
+---@field best moonshard.Tried? the fastest that fits
+---@field smallest moonshard.Tried? with least memory, whether it fits or not
+---@field baselines table<string, moonshard.Tried> "recipe", "default", "always", "never"
+local Search = {}
+Search.__index = Search
+
+local search = {
+  ---Plain values of reshard_after_forward, which a search never loses to.
+  PLAIN = { "default", "always", "never" },
+}
+
+-- Steps as parts of all blocks.
+local PARTS = { 0.5, 0.25, 0.125, 0 }
+-- A smaller part of a step is not worth another rule.
+local GAIN = 1e-3
+-- Faster points that do not fit, each tried together with a second move.
+local TRADES = 3
+-- Compiles to find simpler rules of the same speed.
+local OF_SIMPLIFYING = 20
+
+-- Sizes of the groups in which backward can gather: those of a node, if a shard group has several.
+local function modes_of(sharding)
+  local modes, shards = { unpack(search.PLAIN) }, roles.shards(sharding)
+  local inside = world.node_ranks(0)
+  if inside > 1 and inside < shards and shards % inside == 0 then modes[#modes + 1] = inside end
+  return modes
+end
+
+local function bucket_of(subject)
+  local list, bytes = subject.blocks.of, 0
+  for _, block in ipairs(list) do bytes = bytes + block.bytes end
+  return buckets(subject.sharding, subject.cluster, #list > 0 and bytes / #list or 0, math.max(1, #list))
+end
+
+---@param subject moonshard.Subject
+---@param free table<string, boolean> policies that may change
+---@return moonshard.Search
+function search.new(subject, free)
+  local strategy = subject.sharding.config.strategy
+  if strategy == "NO_SHARD" then free = setmetatable({ reshard_after_forward = false }, { __index = free }) end
+  local context = { blocks = subject.blocks, free = free, bucket = bucket_of(subject),
+    modes = modes_of(subject.sharding), recomputes = next(subject.sharding.recompute) ~= nil,
+    ahead = subject.trainer.prefetch or 1 }
+  return setmetatable({ subject = subject, context = context, baselines = {} }, Search)
+end
+
+local function try(self, p)
+  local tried = self.subject:try(p)
+  if not tried.refused and (not self.smallest or tried.bytes < self.smallest.bytes) then self.smallest = tried end
+  return tried
+end
+
+-- A point at which a search can begin.
+local function try_start(self, p)
+  local tried = try(self, p)
+  if tried.fits and (not self.best or tried.seconds < self.best.seconds) then self.best = tried end
+  return tried
+end
+
+---Tries the recipe's own rules, and if reshard_after_forward may change, its plain values.
+function Search:try_baselines()
+  local recipe = point.recipe()
+  self.baselines.recipe = try_start(self, recipe)
+  for _, mode in ipairs(self.context.free.reshard_after_forward and search.PLAIN or {}) do
+    self.baselines[mode] = try_start(self, point.with(recipe, { reshard = mode }))
+  end
+end
+
+---The time of the fastest plain policy, whether it fits or not.
+---@return number seconds
+function Search:fastest_plain()
+  local least = math.huge
+  for _, tried in pairs(self.baselines) do least = math.min(least, tried.seconds) end
+  return least
+end
+
+---Tries points of little memory, until one fits.
+function Search:try_frugal()
+  for _, p in ipairs(moves.frugal(point.recipe(), self.context)) do
+    if self.best then return end
+    try_start(self, p)
+  end
+end
+
+local function spent(self) return self.subject.compiles >= self.most end
+
+-- Time gained per byte; what takes no memory comes first.
+local function worth(now, tried)
+  local gain, bytes = now.seconds - tried.seconds, tried.bytes - now.bytes
+  if bytes <= 0 then return 1e18 * gain end
+  return gain / bytes
+end
+
+-- The best neighbour that fits, and all that are faster and do not.
+local function step(self, now, part)
+  local chosen, too_large = nil, {}
+  for _, p in ipairs(moves.of(now.point, self.context, part, false)) do
+    if spent(self) then break end
+    local tried = try(self, p)
+    local gains = tried.seconds < now.seconds * (1 - GAIN)
+    if gains and not tried.fits then too_large[#too_large + 1] = tried end
+    if gains and tried.fits and (not chosen or worth(now, tried) > worth(now, chosen)) then chosen = tried end
+  end
+  return chosen, too_large
+end
+
+local function by_seconds(list)
+  for i, tried in ipairs(list) do tried.order = i end
+  table.sort(list, function(a, b)
+    if a.seconds ~= b.seconds then return a.seconds < b.seconds end
+    return a.order < b.order
+  end)
+  return list
+end
+
+-- A second move that makes a first one fit, and leaves some of its gain.
+local function trade(self, now, too_large)
+  for i, first in ipairs(by_seconds(too_large)) do
+    if i > TRADES or spent(self) then return nil end
+    local chosen
+    for _, part in ipairs({ PARTS[1], PARTS[#PARTS] }) do
+      for _, p in ipairs(moves.of(first.point, self.context, part, true)) do
+        if spent(self) then break end
+        local tried = try(self, p)
+        local gains = tried.fits and tried.seconds < now.seconds * (1 - GAIN)
+        if gains and (not chosen or tried.seconds < chosen.seconds) then chosen = tried end
+      end
+    end
+    if chosen then return chosen end
+  end
+end
+
+-- Points with fewer rules, or with fewer blocks to recompute.
+local function simpler(p)
+  local list = {}
+  for _, row in ipairs(point.REVERTED) do list[#list + 1] = point.with(p, row.fields) end
+  for _, part in ipairs(p.recompute ~= point.RECIPE and PARTS or {}) do
+    local less = math.max(0, p.recompute - math.max(1, math.floor(p.recompute * part)))
+    list[#list + 1] = point.with(p, { recompute = less })
+  end
+  return list
+end
+
+-- The fastest plain policy that fits, which must not be lost.
+local function plain_seconds(self)
+  local least = math.huge
+  for _, tried in pairs(self.baselines) do
+    if tried.fits then least = math.min(least, tried.seconds) end
+  end
+  return least
+end
+
+-- Drops rules that gain nothing.
+local function simplify(self)
+  local most = math.min(self.best.seconds * (1 + GAIN), plain_seconds(self))
+  local i, list = 1, simpler(self.best.point)
+  while i <= #list and not spent(self) do
+    local tried = try(self, list[i])
+    local is_simpler = point.key(tried.point) ~= point.key(self.best.point)
+    if is_simpler and tried.fits and tried.seconds <= most then
+      self.best, i, list = tried, 0, simpler(tried.point)
+    end
+    i = i + 1
+  end
+end
+
+---Improves the best point. Needs one that fits.
+---@param compiles integer the most plans to compile
+---@return moonshard.Tried
+function Search:improve(compiles)
+  self.most = self.subject.compiles + compiles
+  local now, i = self.best, 1
+  while i <= #PARTS and not spent(self) do
+    local better, too_large = step(self, now, PARTS[i])
+    if not better and i == #PARTS then better = trade(self, now, too_large) end
+    if better then self.best, now = better, better else i = i + 1 end
+  end
+  self.most = self.most + OF_SIMPLIFYING
+  simplify(self)
+  return self.best
+end
+
+---What more memory would buy: of the faster points that do not fit, the one that gains most per byte above the limit.
+---@return moonshard.Tried? nil: none that was tried is faster
+function Search:next_step()
+  local best, found = self.best, nil
+  local function value(tried) return (best.seconds - tried.seconds) / (tried.bytes - best.bytes) end
+  for _, p in ipairs(moves.of(best.point, self.context, 0, false)) do try(self, p) end
+  local keys, all = {}, self.subject:all()
+  for key in pairs(all) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for _, key in ipairs(keys) do
+    local tried = all[key]
+    local faster = not tried.refused and not tried.fits and tried.seconds < best.seconds * (1 - GAIN)
+    if faster and (not found or value(tried) > value(found)) then found = tried end
+  end
+  return found
+end
+
+return search
