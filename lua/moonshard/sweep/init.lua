@@ -58,7 +58,8 @@ local SPECS = {
   settings = { "table", default = {} }, steps = { "positive" }, warmup = { "integer" },
   repeats = { "positive", most = 1000, default = 1 }, ranks = { "positive" }, memory_limit = { "string|number" },
   timeout = { "number" }, out = { "string" }, title = { "string" }, sort = { "string" },
-  plan = { "boolean" }, price = { "string" }, ranks_per_node = { "positive" }, order = { "string", default = "shuffled" },
+  plan = { "boolean" }, price = { "string" }, ranks_per_node = { "positive" },
+  order = { "string", default = "shuffled" },
   seed = { "integer", default = 1 },
 }
 local SORTS = { speed = true, memory = true, loss = true }
@@ -123,7 +124,8 @@ local function new_header(job)
   return {
     title = job.title, recipe = job.recipe, source = job.source, settings = job.settings, steps = job.steps,
     warmup = job.warmup, repeats = job.repeats, memory_limit = job.memory_limit, timeout = job.timeout,
-    sort = job.sort, plan = job.plan or nil, price = job.price, ranks_per_node = job.ranks_per_node, load = running.machine_load(),
+    sort = job.sort, plan = job.plan or nil, price = job.price, ranks_per_node = job.ranks_per_node,
+    load = running.machine_load(),
     hosts = job.hosts and job.hosts.text,
     version = require("moonshard.base.ffi").version, machine = { cpu = cpu.model, cores = cpu.cores },
     started = os.date("%Y-%m-%d %H:%M"),

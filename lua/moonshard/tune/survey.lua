@@ -1,5 +1,6 @@
 -- Searches over meshes and policies: first plain policies on every mesh, then a search on the meshes that can still
--- win, the most promising first. Meshes are compared by tokens per second, since with tensor ranks a step has fewer tokens.
+-- win, the most promising first. Meshes are compared by tokens per second, since with tensor ranks a step has fewer
+-- tokens.
 
 local batch_of = require("moonshard.engine.batch")
 local search = require("moonshard.tune.search")
