@@ -22,6 +22,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field device string "cpu" or "cuda"
 ---@field ranks_per_node integer
 ---@field has_network boolean whether it has several nodes
+---@field accuracy number? nine of ten measured steps lie within this part of their price; nil: not compared yet
 ---@field memory number bytes of a device; on the CPU of a node
 ---@field reserved number part of it that the plan cannot have: on a GPU, CUDA's context and the communicators
 ---@field peak table<string, number> FLOP/s of a rank's device (cpu: of one core), by dtype
@@ -122,9 +123,9 @@ end
 function cluster.load(name)
   local read, constants = fields.read(read_description.of(name))
   local self = setmetatable({ name = name, about = read.about, device = read.device.kind, constants = constants,
-    ranks_per_node = read.ranks_per_node.value, has_network = read.network ~= nil,
-    memory = read.device.memory.value, reserved = value_of(read.device.reserved, 0), peak = {}, link_names = {},
-    kernels = read.kernels }, Cluster)
+    accuracy = read.accuracy and read.accuracy.value, ranks_per_node = read.ranks_per_node.value,
+    has_network = read.network ~= nil, memory = read.device.memory.value,
+    reserved = value_of(read.device.reserved, 0), peak = {}, link_names = {}, kernels = read.kernels }, Cluster)
   check_whole(self, read)
   for dtype, constant in pairs(read.device.peak) do self.peak[dtype] = constant.value end
   for i, link in ipairs(read.links) do self.link_names[i] = link.name end

@@ -49,7 +49,8 @@ local function head_lines(self, details)
   return {
     ("price: mesh %s on %s, %s"):format(mesh:label(), cluster.name, (self.plan:nodes():gsub(":.*", ""))),
     "  " .. memory_line(self),
-    ("  step %s ms, %s, %s per rank"):format(ms(self.step), progress.rate(self.tokens_per_s),
+    ("  step %s ms%s, %s, %s per rank"):format(ms(self.step),
+      cluster.accuracy and (" +-%.0f %%"):format(100 * cluster.accuracy) or "", progress.rate(self.tokens_per_s),
       progress.rate(self.tokens_per_s / mesh:size())),
     "  " .. utilisation_line(self),
     "  limited by " .. price.limit(self, details.critical).text,
