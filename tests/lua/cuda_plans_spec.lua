@@ -24,7 +24,9 @@ local commands = {
   ["own modules"] = { "plan", PARTS, "-n", "2", "mesh=1x1x2", "model=mixer", "sequence_parallel=true" },
   ["attention by hand"] = { "plan", PARTS, "-n", "2", "mesh=1x2x1", "model=by_hand", "--json" },
   ["slices of the optimizer"] = { "plan", PARTS, "-n", "4", "mesh=2x2x1", "sliced=true" },
-  accumulated = { "plan", "recipes/hybrid.lua", "-n", "4", "accumulate=3", "reduce=bf16", "dtype=bf16" },
+  ["local sgd"] = { "plan", "tests/lua/recipes/local_sgd.lua", "-n", "2" },
+  epilogues = { "plan", "tests/lua/recipes/epilogues.lua", "-n", "1" },
+  accumulated = { "plan", "recipes/hybrid.lua", "-n", "4", "accumulate=2", "reduce=bf16", "dtype=bf16" },
 }
 
 -- Each of them in both ways, at the same time.
