@@ -85,8 +85,8 @@ MS_API int ms_dtype_parse(const char *name, int *dtype);      /* a name to its n
 /* ---- devices ---------------------------------------------------------------------------------------------------- */
 
 /* Where kernels run and tensors are stored. CUDA needs libmoonshard_cuda.so in the folder of the engine's library; the
- * first call that needs it loads it, and calls that need it are MS_EUNSUPPORTED if it is missing. Rank i of a host uses
- * GPU i. */
+ * first call that can use it loads it. If it is missing, plans are compiled and priced all the same, and other calls for
+ * CUDA are MS_EUNSUPPORTED. Rank i of a host uses GPU i. */
 enum ms_device_kind { MS_DEVICE_CPU = 0, MS_DEVICE_CUDA = 1 };
 
 /* How NCCL moves bytes between GPUs that can access each other's memory. Both options allocate communicated buffers
