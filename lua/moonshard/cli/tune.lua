@@ -94,8 +94,9 @@ end
 local function check_rules(run, found)
   local text = rules_text.of(found.options)
   automatic.replaced = rules_text.read(text)
-  local fingerprint
-  run(found.row.own and nil or found.row.mesh, function(compiled)
+  local fingerprint, mesh
+  if not found.row.own then mesh = found.row.mesh end
+  run(mesh, function(compiled)
     fingerprint = compiled:summary().fingerprint
     compiled:free()
   end)

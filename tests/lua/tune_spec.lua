@@ -1,0 +1,230 @@
+-- moonshard tune: its guarantees as a user meets them, for a small Llama on described clusters.
+
+local decode = require("moonshard.base.json").decode
+local fixture = require("lua.fixture")
+local launched = require("lua.launched")
+local meshes = require("moonshard.tune.meshes")
+local pattern_of = require("moonshard.tune.pattern_of")
+local program = require("lua.program")
+local re = require("moonshard.base.re")
+local room = require("moonshard.tune.room")
+local rules = require("moonshard.shard.rules")
+local rules_text = require("moonshard.tune.rules_text")
+local scratch = require("lua.scratch")
+
+local LLAMA = "recipes/llama.lua"
+local SETTINGS = { "seq=64", "files=recipes" }
+local PLAIN = { "recipe", "default", "always", "never" }
+
+local function tune(...)
+  local arguments = { "tune", LLAMA, "--json", ... }
+  for _, setting in ipairs(SETTINGS) do arguments[#arguments + 1] = setting end
+  local ended = program.run(arguments)
+  assert.equal(0, ended.status, ended.err)
+  return decode(ended.out)
+end
+
+-- The recipe with the rules of a report pasted into ms.fully_shard, in place of its own.
+local function pasted(found)
+  local source = scratch.read(LLAMA)
+  local kept = {}
+  for line in source:gmatch("[^\n]*\n") do
+    local name = line:match("^  ([%a_]+) = ")
+    if not (name and found.rules.options:find("^" .. name .. " = ")) and
+      not (name and found.rules.options:find("\n" .. name .. " = ")) then
+      kept[#kept + 1] = line
+    end
+  end
+  local text, count = table.concat(kept):gsub("\nms%.fully_shard%(model, {\n", function(head)
+    return "\n" .. found.rules.before .. head .. found.rules.options
+  end)
+  assert.equal(1, count)
+  return text
+end
+
+describe("moonshard tune", function()
+  it("E7 never exceeds the memory limit, nor what the description reserves", function()
+    local tightest
+    for _, memory in ipairs({ "64MiB", "36MiB", "30MiB", "26MiB" }) do
+      local found = tune("-n", "2", "--cluster", "cpu-example", "--memory", memory)
+      assert.is_true(found.peak_bytes <= found.limit_bytes, memory)
+      assert.is_true(found.fits)
+      tightest = found
+    end
+    assert.equal(26 * 2 ^ 20, tightest.limit_bytes)
+    local on_gpu = tune("-n", "8", "--cluster", "h100x8", "--memory", "5.45GiB")
+    assert.equal(5.8e9, on_gpu.reserved_bytes)
+    assert.is_true(on_gpu.peak_bytes + on_gpu.reserved_bytes <= 5.45 * 2 ^ 30)
+  end)
+
+  it("E7 is never slower than plain rules that fit, on any mesh", function()
+    local runs = {
+      { "-n", "4", "--cluster", "h100x8" }, { "-n", "16", "--cluster", "h100x8-100gbe" },
+      { "-n", "16", "--cluster", "h100x8-100gbe", "--memory", "5.423GiB" },
+      { "-n", "2", "--cluster", "cpu-example", "--memory", "30MiB" },
+    }
+    for _, run in ipairs(runs) do
+      local found, compared = tune(unpack(run)), 0
+      for _, mesh in ipairs(found.meshes) do
+        for _, name in ipairs(mesh.refused and {} or PLAIN) do
+          local plain = mesh[name]
+          if plain.fits then
+            compared = compared + 1
+            assert.is_true(mesh.best.step_ms <= plain.step_ms, mesh.mesh .. " " .. name)
+            assert.is_true(found.tokens_per_s >= plain.tokens_per_s, mesh.mesh .. " " .. name)
+          end
+        end
+      end
+      assert.is_true(compared > 0)
+    end
+  end)
+
+  it("E7 prints rules that give the same plan when they are pasted into the recipe", function()
+    local runs = {
+      { "-n", "16", "--cluster", "h100x8-100gbe", "--memory", "5.423GiB" }, { "-n", "8", "--cluster", "h100x8" },
+      { "-n", "2", "--cluster", "cpu-example", "--memory", "30MiB" },
+    }
+    for _, run in ipairs(runs) do
+      local found = tune(unpack(run))
+      assert.are_not.equal("", found.rules.options)
+      launched.with_recipe(pasted(found), function(path)
+        local ended = program.run({ "price", path, "-n", run[2], "--cluster", run[4], "--json", "mesh=" .. found.mesh,
+          unpack(SETTINGS) })
+        assert.equal(0, ended.status, ended.err)
+        local priced = decode(ended.out)
+        assert.equal(found.fingerprint, priced.fingerprint)
+        assert.equal(found.peak_bytes, priced.peak_bytes)
+        assert.equal(found.step_ms, priced.step_ms)
+      end)
+    end
+  end)
+
+  it("E7 says what is smallest and what would make it smaller, if nothing fits", function()
+    program.refused(3, { "tune", LLAMA, "-n", "2", "--cluster", "cpu-example", "--memory", "8MiB", unpack(SETTINGS) },
+      "8.0 MiB | smallest | mesh | parameters | optimizer | more ranks")
+  end)
+
+  it("E7 finds the same every time", function()
+    local run = { "tune", LLAMA, "-n", "8", "--cluster", "h100x8", "--memory", "5.43GiB", "--json", unpack(SETTINGS) }
+    local ended = program.run_all({ a = run, b = run })
+    assert.equal(0, ended.a.status, ended.a.err)
+    assert.equal(ended.a.out, ended.b.out)
+  end)
+
+  it("takes the mesh of --mesh or of the settings alone, and refuses both", function()
+    for _, given in ipairs({ { "--mesh", "2x4" }, { "mesh=2x4" } }) do
+      local found = tune("-n", "8", "--cluster", "h100x8", unpack(given))
+      assert.equal("2x4", found.mesh)
+      assert.equal(1, #found.meshes)
+    end
+    program.refused(2, { "tune", LLAMA, "-n", "8", "--cluster", "h100x8", "--mesh", "2x4", "mesh=1x8" },
+      "mesh=1x8 | --mesh")
+  end)
+
+  it("refuses a line without a cluster, and memory that is none or more than there is", function()
+    program.refused(2, { "tune", LLAMA, "-n", "2" }, "--cluster | cpu-example")
+    local line = { "tune", LLAMA, "-n", "2", "--cluster", "h100x8", "--memory" }
+    for memory, facts in pairs({ plenty = "--memory plenty | 72GiB", ["90GiB"] = "90.0 GiB | 74.5 GiB | h100x8",
+      ["4GiB"] = "4.0 GiB | 5.4 GiB" }) do
+      local arguments = { unpack(line) }
+      arguments[#arguments + 1] = memory
+      program.refused(2, arguments, facts)
+    end
+  end)
+
+  it("reports for people", function()
+    local ended = program.run({ "tune", LLAMA, "-n", "8", "--cluster", "h100x8", unpack(SETTINGS) })
+    assert.equal(0, ended.status, ended.err)
+    for _, part in ipairs({ "tune: 8 ranks on h100x8: mesh ", "reshard never", "options of ms.fully_shard",
+      "more memory: ", "other meshes" }) do
+      assert.is_truthy(ended.out:find(part, 1, true), part)
+    end
+  end)
+end)
+
+-- ---- parts ------------------------------------------------------------------------------------------------------
+
+-- Options with patterns as text: a pattern remembers its line.
+local function plain(value)
+  if re.is(value) then return tostring(value) end
+  if type(value) ~= "table" then return value end
+  local copy = {}
+  for key, part in pairs(value) do copy[key] = plain(part) end
+  return copy
+end
+
+describe("the text of tuned rules", function()
+  it("reads back as what was written", function()
+    local units = { "embed", { "norm", "head" } }
+    for i = 0, 31 do
+      units[#units + 1] = { "layers." .. i .. ".norm", "layers." .. i .. ".attn" }
+      units[#units + 1] = "layers." .. i .. ".mlp"
+    end
+    units[#units + 1] = { re[[^rest\.]], true, optional = true }
+    local options = { units = units, prefetch = 2, recompute = false,
+      reshard_after_forward = { { re[[^layers\.\d$]], false }, { re"", 8 } } }
+    local text = rules_text.of(options)
+    assert.is_true(#text.before < 300, text.before)
+    assert.same(plain(options), plain(rules_text.read(text)))
+  end)
+
+  it("writes units of any form", function()
+    local lists = {
+      { "a", "b", "c" }, { re[[^\d+$]] }, { "0", "1", "2", "3" }, { { "0", "1" }, { "2", "3" }, { "4", "5" } },
+      { { "x.0", "x.1" }, { "x.2", "x.3" }, { "x.4" } }, { "l.0", "l.2", "l.4", "l.6", "l.7" },
+    }
+    for _, units in ipairs(lists) do
+      for _ = 1, 6 do units[#units + 1] = ("another.unit.with.a.long.name.%d.so.that.lines.fill"):format(#units) end
+      local text = rules_text.of({ units = units })
+      assert.same(plain(units), plain(rules_text.read(text).units))
+    end
+  end)
+
+  it("matches the modules of a list and no others", function()
+    local all = {}
+    for i = 0, 125 do
+      all[#all + 1] = "layers." .. i
+      all[#all + 1] = "layers." .. i .. ".attn"
+    end
+    local lists = { { "layers.0" }, { "layers.9", "layers.10" }, { "layers.3", "layers.7.attn" }, { "head", "embed" } }
+    lists[5], lists[6] = {}, {}
+    for i = 0, 125 do
+      if i % 3 == 0 then table.insert(lists[5], "layers." .. i) end
+      if i < 117 then table.insert(lists[6], "layers." .. i) end
+    end
+    for _, names in ipairs({ "head", "embed" }) do all[#all + 1] = names end
+    for _, list in ipairs(lists) do
+      local chosen, matched = {}, {}
+      for _, name in ipairs(list) do chosen[name] = true end
+      local policy = rules.policy("test", { { re(pattern_of(list)), true } })
+      for i, decision in ipairs((policy:resolve(all, false))) do
+        if decision.value then matched[all[i]] = true end
+      end
+      assert.same(chosen, matched)
+    end
+  end)
+end)
+
+describe("meshes to tune", function()
+  it("have all ranks, and groups that fill nodes or divide them", function()
+    local texts = {}
+    for _, sizes in ipairs(meshes.of(16, 8)) do
+      assert.equal(16, sizes.replicate * sizes.shard * (sizes.tensor or 1))
+      texts[#texts + 1] = meshes.text(sizes)
+    end
+    assert.same({ "16x1", "8x2", "4x4", "2x8", "1x16", "8x1x2", "4x2x2", "2x4x2", "1x8x2", "4x1x4", "2x2x4", "1x4x4",
+      "2x1x8", "1x2x8" }, texts)
+    assert.same({ "3x1", "1x3", "1x1x3" }, (function()
+      local list = {}
+      for i, sizes in ipairs(meshes.of(3, 3)) do list[i] = meshes.text(sizes) end
+      return list
+    end)())
+  end)
+
+  it("divide a node's memory on the CPU", function()
+    local cluster = { name = "c", device = "cpu", ranks_per_node = 4, memory = 400, reserved = 40 }
+    assert.same({ bytes = 90, device = 100, allowed = 100, reserved = 10 }, room(cluster, nil, "memory"))
+    assert.equal(40, room(cluster, 50, "memory").bytes)
+    assert.is_truthy(fixture.message(room, cluster, 101, "memory"):find("100 B", 1, true))
+  end)
+end)
