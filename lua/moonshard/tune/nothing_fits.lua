@@ -3,17 +3,24 @@
 
 local errors = require("moonshard.base.error")
 local plans = require("moonshard.engine.plan")
+local point = require("moonshard.tune.point")
 local size = require("moonshard.base.progress").size
 
--- What makes bytes of a category fewer, in the order of plans.CATEGORIES.
+-- What makes bytes of a category fewer.
 local ADVICE = {
   parameters = "more ranks that shard", optimizer = "more ranks that shard, or moments in bf16",
-  gradients = "more ranks that shard", gathered = "fewer layers a unit, resharding, less prefetching",
-  activations = "recompute, a smaller batch or shorter sequences, more ranks of tensor",
-  workspace = "a smaller batch", communication = "fewer layers a unit",
+  gradients = "more ranks that shard", gathered = "smaller units, such as fewer layers in each",
+  activations = "a smaller batch, shorter sequences, or more ranks of tensor", workspace = "a smaller batch",
+  communication = "smaller units, such as fewer layers in each",
 }
 -- Categories below this part of the peak are not worth advice.
 local SMALL = 0.1
+
+local function advice_for(category, p)
+  local recomputes = p.recompute ~= point.RECIPE and p.recompute > 0
+  if category == "activations" and not recomputes then return "recompute, " .. ADVICE[category] end
+  return ADVICE[category]
+end
 
 ---@param smallest moonshard.Tried
 ---@param limit number bytes
@@ -23,9 +30,9 @@ return function(smallest, limit, where)
   for _, category in ipairs(plans.CATEGORIES) do
     local bytes = smallest.by_category[category]
     if bytes > SMALL * smallest.bytes then
-      parts[#parts + 1] = ("%s %s (fewer with %s)"):format(category, size(bytes), ADVICE[category])
+      parts[#parts + 1] = ("%s %s (fewer with %s)"):format(category, size(bytes), advice_for(category, smallest.point))
     end
   end
-  errors.raise("MS_ENOMEM", "no plan fits in %s per rank: the smallest that was found takes %s, on %s: %s",
-    size(limit), size(smallest.bytes), where, table.concat(parts, ", "))
+  errors.raise("MS_ENOMEM", "no plan fits in %s per rank: the smallest that was found takes %s, on %s with %s: %s",
+    size(limit), size(smallest.bytes), where, point.describe(smallest.point), table.concat(parts, ", "))
 end

@@ -139,6 +139,24 @@ function point.options(self, blocks)
   }
 end
 
+---@param self moonshard.TunePoint
+---@return string "units of 4 blocks, reshard always, recompute 16 blocks"
+function point.describe(self)
+  local parts = {}
+  local function add(text, ...) parts[#parts + 1] = text:format(...) end
+  if self.group == point.DIVIDED then add("units of parts of a layer") end
+  if self.group ~= point.RECIPE and self.group >= 1 then
+    add("units of %d block%s", self.group, self.group == 1 and "" or "s")
+  end
+  if self.apart then add("embedding and head apart") end
+  if self.reshard ~= point.RECIPE then add("reshard %s", self.reshard) end
+  if self.keep > 0 then add("%d %s units kept", self.keep, self.first and "first" or "last") end
+  if self.prefetch ~= point.RECIPE then add("prefetch %d", self.prefetch) end
+  local s = self.recompute == 1 and "" or "s"
+  if self.recompute ~= point.RECIPE then add("recompute %d block%s", self.recompute, s) end
+  return #parts > 0 and table.concat(parts, ", ") or "the recipe's rules"
+end
+
 ---A text that differs if a point differs; with `graph` only if its graph differs.
 ---@param self moonshard.TunePoint
 ---@param graph boolean?

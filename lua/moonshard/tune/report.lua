@@ -69,24 +69,10 @@ local function rules_part(self)
     (rules.options:gsub("[^\n]+", "  %0")), replaces)
 end
 
--- "units of 4 blocks, reshard always, recompute 16 blocks"
-local function describe(p)
-  local parts = {}
-  local function add(text, ...) parts[#parts + 1] = text:format(...) end
-  if p.group == point.DIVIDED then add("units of parts of a layer") end
-  if p.group ~= point.RECIPE and p.group >= 1 then add("units of %d block%s", p.group, p.group == 1 and "" or "s") end
-  if p.apart then add("embedding and head apart") end
-  if p.reshard ~= point.RECIPE then add("reshard %s", p.reshard) end
-  if p.keep > 0 then add("%d %s units kept", p.keep, p.first and "first" or "last") end
-  if p.prefetch ~= point.RECIPE then add("prefetch %d", p.prefetch) end
-  if p.recompute ~= point.RECIPE then add("recompute %d block%s", p.recompute, p.recompute == 1 and "" or "s") end
-  return #parts > 0 and table.concat(parts, ", ") or "the recipe's rules"
-end
-
 local function next_part(self)
   if not self.next then return "\nmore memory: no rules that were tried need more and are faster\n" end
   return ("\nmore memory: %s more would save %s ms a step: %s\n"):format(size(self.next.bytes - self.room.bytes),
-    ms(self.best.seconds - self.next.seconds), describe(self.next.point))
+    ms(self.best.seconds - self.next.seconds), point.describe(self.next.point))
 end
 
 local function mesh_cells(row)
@@ -95,7 +81,7 @@ local function mesh_cells(row)
     return { row.mesh, "-", "-", smallest and size(smallest.bytes) or "-", "nothing that was tried fits" }
   end
   return { row.mesh, ms(best.seconds), progress.rate(row.tokens / best.seconds), size(best.bytes),
-    row.searched and describe(best.point) or "plain rules only" }
+    row.searched and point.describe(best.point) or "plain rules only" }
 end
 
 local function meshes_part(self)
@@ -146,7 +132,7 @@ local function mesh_as_json(row)
   if row.refused then return { mesh = row.mesh, refused = tostring(row.refused) } end
   local record = { mesh = row.mesh, tokens = row.tokens, searched = row.searched,
     best = tried_as_json(row.search.best, row), smallest_bytes = row.search.smallest and row.search.smallest.bytes,
-    rules = row.search.best and describe(row.search.best.point) }
+    rules = row.search.best and point.describe(row.search.best.point) }
   for name, tried in pairs(row.search.baselines) do record[name] = tried_as_json(tried, row) end
   return record
 end
@@ -163,8 +149,8 @@ function report.json(self)
     record.prices[name] = { ms = 1e3 * price.seconds, bytes = price.bytes }
   end
   for i, row in ipairs(self.survey.meshes) do record.meshes[i] = mesh_as_json(row) end
-  record.more_memory = self.next and { bytes = self.next.bytes - self.room.bytes, rules = describe(self.next.point),
-    ms = 1e3 * (self.next.seconds - self.best.seconds) }
+  record.more_memory = self.next and { bytes = self.next.bytes - self.room.bytes,
+    rules = point.describe(self.next.point), ms = 1e3 * (self.next.seconds - self.best.seconds) }
   return record
 end
 
