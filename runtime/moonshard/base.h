@@ -85,7 +85,7 @@ MS_API int ms_dtype_parse(const char *name, int *dtype);      /* a name to its n
 /* ---- devices ---------------------------------------------------------------------------------------------------- */
 
 /* Where kernels run and tensors are stored. CUDA needs libmoonshard_cuda.so in the folder of the engine's library; the
- * first call that can use it loads it. If it is missing, plans are compiled and priced all the same, and other calls for
+ * first call that can use it loads it. If it is missing, plans are compiled and priced all the same; other calls for
  * CUDA are MS_EUNSUPPORTED. Rank i of a host uses GPU i. */
 enum ms_device_kind { MS_DEVICE_CPU = 0, MS_DEVICE_CUDA = 1 };
 
