@@ -42,7 +42,7 @@ describe("moonshard", function()
         commands = commands + 1
       end
     end
-    assert.equal(14, commands)
+    assert.equal(16, commands)
   end)
 
   it("refuses commands that it does not have", function()

@@ -12,7 +12,7 @@ local search = require("moonshard.tune.search")
 local subject = require("moonshard.tune.subject")
 local world = require("moonshard.distributed.world")
 
-local MOST_COMPILES = 120
+local MOST_COMPILES = 160
 
 local function names_of(policies)
   local names = {}

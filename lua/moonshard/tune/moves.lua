@@ -1,5 +1,5 @@
--- Neighbours of a point: one policy changed by one step. The step of what is counted in blocks is a part of all of
--- them, which the search makes smaller and smaller.
+-- Neighbours of a point: one policy changed by one step, towards a faster one. The step of what is counted in blocks is
+-- a part of all of them, which the search makes smaller and smaller.
 
 local point = require("moonshard.tune.point")
 
@@ -24,6 +24,11 @@ local function add_units(list, p, context)
   end
   add(2 * group)
   add(group / 2)
+  -- Half as large units, of which as many bytes are gathered ahead.
+  local ahead = 2 * (p.prefetch == point.RECIPE and context.ahead or p.prefetch)
+  if context.free.prefetch and group / 2 >= point.DIVIDED and ahead <= MOST_AHEAD then
+    list[#list + 1] = point.with(p, { group = group / 2, keep = 0, prefetch = ahead })
+  end
   if group < context.bucket / 2 then add(context.bucket) end
   if #context.blocks.apart > 0 then list[#list + 1] = point.with(p, { apart = not p.apart }) end
 end
@@ -49,14 +54,13 @@ local function add_prefetch(list, p, context)
   end
 end
 
-local function add_recompute(list, p, context, part, saving)
+local function add_recompute(list, p, context, part)
   local n, now = #context.blocks.of, p.recompute
   if now == point.RECIPE then
     if context.recomputes then list[#list + 1] = point.with(p, { recompute = 0 }) end
     now = 0
   end
   local step = math.max(1, math.floor(n * part))
-  if saving and now < n then list[#list + 1] = point.with(p, { recompute = math.min(n, now + step) }) end
   if now > 0 then list[#list + 1] = point.with(p, { recompute = math.max(0, now - step) }) end
   if now > 0 and now < n then list[#list + 1] = point.with(p, { spread = not p.spread }) end
 end
@@ -69,13 +73,37 @@ local BY_POLICY = {
 ---@param p moonshard.TunePoint
 ---@param context moonshard.TuneMoves
 ---@param part number of all blocks: 0 to 1
----@param saving boolean also moves that can only save memory
 ---@return moonshard.TunePoint[]
-function moves.of(p, context, part, saving)
+function moves.of(p, context, part)
   local list = {}
   for _, row in ipairs(BY_POLICY) do
-    if context.free[row[1]] then row[2](list, p, context, part, saving) end
+    if context.free[row[1]] then row[2](list, p, context, part) end
   end
+  return list
+end
+
+---Neighbours that can take less memory: second moves, which make a first one fit.
+---@param p moonshard.TunePoint
+---@param context moonshard.TuneMoves
+---@return moonshard.TunePoint[]
+function moves.saving(p, context)
+  local free, n, list = context.free, #context.blocks.of, {}
+  local function add(policy, changes)
+    if free[policy] then list[#list + 1] = point.with(p, changes) end
+  end
+  local now = p.recompute == point.RECIPE and 0 or p.recompute
+  for _, count in ipairs({ now + 1, math.ceil((now + n) / 2), n }) do
+    if now < n then add("recompute", { recompute = count }) end
+  end
+  for _, mode in ipairs(context.modes) do
+    if mode ~= "never" and mode ~= p.reshard then add("reshard_after_forward", { reshard = mode, keep = 0 }) end
+  end
+  if p.keep > 0 then add("reshard_after_forward", { keep = math.floor(p.keep / 2) }) end
+  if not p.apart and #context.blocks.apart > 0 then add("units", { apart = true }) end
+  local group = p.group == point.RECIPE and 1 or p.group
+  if group / 2 >= point.DIVIDED then add("units", { group = group / 2, keep = 0 }) end
+  local depth = p.prefetch == point.RECIPE and context.ahead or p.prefetch
+  if depth > 0 then add("prefetch", { prefetch = depth - 1 }) end
   return list
 end
 

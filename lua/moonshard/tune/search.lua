@@ -29,7 +29,7 @@ local PARTS = { 0.5, 0.25, 0.125, 0 }
 -- A smaller part of a step is not worth another rule.
 local GAIN = 1e-3
 -- Faster points that do not fit, each tried together with a second move.
-local TRADES = 3
+local TRADES = 6
 -- Compiles to find simpler rules of the same speed.
 local OF_SIMPLIFYING = 20
 
@@ -109,7 +109,7 @@ end
 -- The best neighbour that fits, and all that are faster and do not.
 local function step(self, now, part)
   local chosen, too_large = nil, {}
-  for _, p in ipairs(moves.of(now.point, self.context, part, false)) do
+  for _, p in ipairs(moves.of(now.point, self.context, part)) do
     if spent(self) then break end
     local tried = try(self, p)
     local gains = tried.seconds < now.seconds * (1 - GAIN)
@@ -130,30 +130,17 @@ end
 
 -- A second move that makes a first one fit, and leaves some of its gain.
 local function trade(self, now, too_large)
+  local chosen
   for i, first in ipairs(by_seconds(too_large)) do
-    if i > TRADES or spent(self) then return nil end
-    local chosen
-    for _, part in ipairs({ PARTS[1], PARTS[#PARTS] }) do
-      for _, p in ipairs(moves.of(first.point, self.context, part, true)) do
-        if spent(self) then break end
-        local tried = try(self, p)
-        local gains = tried.fits and tried.seconds < now.seconds * (1 - GAIN)
-        if gains and (not chosen or tried.seconds < chosen.seconds) then chosen = tried end
-      end
+    if i > TRADES then break end
+    for _, p in ipairs(moves.saving(first.point, self.context)) do
+      if spent(self) then return chosen end
+      local tried = try(self, p)
+      local gains = tried.fits and tried.seconds < now.seconds * (1 - GAIN)
+      if gains and (not chosen or tried.seconds < chosen.seconds) then chosen = tried end
     end
     if chosen then return chosen end
   end
-end
-
--- Points with fewer rules, or with fewer blocks to recompute.
-local function simpler(p)
-  local list = {}
-  for _, row in ipairs(point.REVERTED) do list[#list + 1] = point.with(p, row.fields) end
-  for _, part in ipairs(p.recompute ~= point.RECIPE and PARTS or {}) do
-    local less = math.max(0, p.recompute - math.max(1, math.floor(p.recompute * part)))
-    list[#list + 1] = point.with(p, { recompute = less })
-  end
-  return list
 end
 
 -- The fastest plain policy that fits, which must not be lost.
@@ -165,33 +152,69 @@ local function plain_seconds(self)
   return least
 end
 
--- Drops rules that gain nothing.
-local function simplify(self)
+-- Takes the first of a list that fits and is not slower, as far as such small parts count.
+local function take_equal(self, list)
   local most = math.min(self.best.seconds * (1 + GAIN), plain_seconds(self))
-  local i, list = 1, simpler(self.best.point)
-  while i <= #list and not spent(self) do
-    local tried = try(self, list[i])
-    local is_simpler = point.key(tried.point) ~= point.key(self.best.point)
-    if is_simpler and tried.fits and tried.seconds <= most then
-      self.best, i, list = tried, 0, simpler(tried.point)
+  for _, p in ipairs(list) do
+    if spent(self) then return false end
+    local tried = point.key(p) ~= point.key(self.best.point) and try(self, p)
+    if tried and tried.fits and tried.seconds <= most then
+      self.best = tried
+      return true
     end
-    i = i + 1
+  end
+  return false
+end
+
+-- Drops rules that gain nothing. Returns whether there was one.
+local function drop_rules(self)
+  local dropped = false
+  repeat
+    local list = {}
+    for i, row in ipairs(point.REVERTED) do list[i] = point.with(self.best.point, row.fields) end
+    local again = take_equal(self, list)
+    dropped = dropped or again
+  until not again
+  return dropped
+end
+
+-- Recomputes fewer blocks, if they have room.
+local function recompute_less(self)
+  repeat
+    local list, now = {}, self.best.point.recompute
+    for _, part in ipairs(now ~= point.RECIPE and PARTS or {}) do
+      local fewer = math.max(1, math.floor(now * part))
+      if now >= fewer then list[#list + 1] = point.with(self.best.point, { recompute = now - fewer }) end
+    end
+  until not take_equal(self, list)
+end
+
+-- Takes better neighbours until there are none.
+local function climb(self)
+  local now, i = self.best, 1
+  while i <= #PARTS and not spent(self) do
+    local better, too_large = step(self, now, PARTS[i])
+    i = better and i or i + 1
+    if i > #PARTS then
+      better = trade(self, now, too_large)
+      i = better and 1 or i
+    end
+    if better then self.best, now = better, better end
   end
 end
 
 ---Improves the best point. Needs one that fits.
----@param compiles integer the most plans to compile
+---@param compiles integer the most plans to compile, without those that find simpler rules of the same speed
 ---@return moonshard.Tried
 function Search:improve(compiles)
-  self.most = self.subject.compiles + compiles
-  local now, i = self.best, 1
-  while i <= #PARTS and not spent(self) do
-    local better, too_large = step(self, now, PARTS[i])
-    if not better and i == #PARTS then better = trade(self, now, too_large) end
-    if better then self.best, now = better, better else i = i + 1 end
-  end
-  self.most = self.most + OF_SIMPLIFYING
-  simplify(self)
+  local most = self.subject.compiles + compiles
+  repeat
+    self.most = most
+    climb(self)
+    self.most = most + OF_SIMPLIFYING
+    local dropped = drop_rules(self)
+  until not dropped or self.subject.compiles >= most
+  recompute_less(self)
   return self.best
 end
 
@@ -200,7 +223,7 @@ end
 function Search:next_step()
   local best, found = self.best, nil
   local function value(tried) return (best.seconds - tried.seconds) / (tried.bytes - best.bytes) end
-  for _, p in ipairs(moves.of(best.point, self.context, 0, false)) do try(self, p) end
+  for _, p in ipairs(moves.of(best.point, self.context, 0)) do try(self, p) end
   local keys, all = {}, self.subject:all()
   for key in pairs(all) do keys[#keys + 1] = key end
   table.sort(keys)

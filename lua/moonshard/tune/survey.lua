@@ -24,7 +24,7 @@ local world = require("moonshard.distributed.world")
 local survey = {}
 
 -- Compiles of a search, and of all searches together.
-local OF_A_MESH, OF_ALL = 120, 400
+local OF_A_MESH, OF_ALL = 160, 400
 ---About the most plans that are compiled, for a progress bar.
 survey.MOST_COMPILES = 500
 -- Meshes that are searched at least, even if others look better.
