@@ -45,7 +45,8 @@ local optional = {
   ms_safetensors_read = "out", ms_safetensors_read_f32 = "view out bytes", ms_safetensors_write = "data",
   ms_safetensors_write_f32 = "view data", ms_safetensors_create = "tensors config", ms_tokens_read = "out",
   ms_tokenizer_encode = "text", ms_tokenizer_decode = "ids", ms_tokenize_files = "config", ms_save_new = "pieces",
-  ms_initial_values = "out", ms_mesh_slice = "names",
+  ms_initial_values = "out", ms_mesh_slice = "names", ms_cluster_collective_time = "link",
+  ms_plan_timeline = "list",
 }
 local function is_optional(f, name)
   return f.returns == "void" or (" " .. (optional[f.name] or "") .. " "):find(" " .. name .. " ", 1, true) ~= nil

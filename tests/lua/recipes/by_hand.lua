@@ -197,7 +197,8 @@ ms.fully_shard(model, {
     { re[[\.down$]], { tensor = ms.Shard(-1) } }, -- from the end: axis 1
   } or nil,
 })
-local data = ms.data.text { files = "LICENSE", seq = cfg.seq, batch = cfg.batch * cfg.micro_batches, mesh = mesh }
+local data = ms.data.text { files = "tests/lua/recipes/text.txt", seq = cfg.seq,
+  batch = cfg.batch * cfg.micro_batches, mesh = mesh }
 local train = ms.trainer {
   model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.cross_entropy,
   micro_batches = cfg.micro_batches,

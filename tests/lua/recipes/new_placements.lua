@@ -12,7 +12,7 @@ ms.fully_shard(model, {
   mesh = mesh, units = { ms.re[[^layers\.\d+$]] }, layout = cfg.layout, freeze = { "pos" },
   shard_optimizer_over_replicate = cfg.over_replicate,
 })
-local data = ms.data.text { files = "LICENSE", seq = 16, batch = 2, mesh = mesh }
+local data = ms.data.text { files = "tests/lua/recipes/text.txt", seq = 16, batch = 2, mesh = mesh }
 local train = ms.trainer {
   model = model, optimizer = ms.optim.adamw { lr = 1e-2, moments = cfg.moments }, loss = ms.loss.cross_entropy,
   clip_grad_norm = 1, ema = 0.9,

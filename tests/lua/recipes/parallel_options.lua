@@ -24,7 +24,8 @@ ms.fully_shard(model, {
 local groups = cfg.groups and { { re[[norm|bias|embed|pos]], { weight_decay = 0, lr_scale = 0.5 } } } or nil
 local optimizer = cfg.optimizer == "sgd" and ms.optim.sgd { lr = 0.1, momentum = 0.9, groups = groups }
   or ms.optim.adamw { lr = 1e-2, weight_decay = 0.1, moments = cfg.moments, groups = groups }
-local data = ms.data.text { files = "LICENSE", seq = 16, global_batch = cfg.rows * cfg.micro_batches, mesh = mesh }
+local data = ms.data.text { files = "tests/lua/recipes/text.txt", seq = 16,
+  global_batch = cfg.rows * cfg.micro_batches, mesh = mesh }
 local train = ms.trainer {
   model = model, optimizer = optimizer, loss = ms.loss.cross_entropy, clip_grad_norm = cfg.clip, ema = cfg.ema,
   micro_batches = cfg.micro_batches, gradient_sync = cfg.gradient_sync, reshard_after_backward = not cfg.keep_weights,

@@ -25,7 +25,7 @@ local function run()
     mesh = mesh, units = { ms.re [[^layers\.\d+$]] }, mp_policy = { param_dtype = "f32" },
     placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil,
   })
-  local data = ms.data.text { files = "LICENSE", seq = 32, batch = 1, mesh = mesh }
+  local data = ms.data.text { files = "tests/lua/recipes/text.txt", seq = 32, batch = 1, mesh = mesh }
   -- The first rank is asked for it while it saves.
   local position = {
     state = function()
