@@ -135,7 +135,7 @@ describe("completion", function()
 
   it("I1 offers the options of a call inside of its table", function()
     assert.same({ "memory_limit", "micro_batches", "model" }, offers("t = ms.trainer { loss = ms.loss.mse, m"))
-    assert.same({ "mesh", "mp_policy" }, offers("ms.fully_shard(model, { m"))
+    assert.same({ "memory", "mesh", "mp_policy" }, offers("ms.fully_shard(model, { m"))
     offers("ms.optim.adamw {", "betas", "lr", "weight_decay")
     offers("ms.optim.adamw { lr = { 1, 2 }, ", "betas", "eps")
     assert.same({ "model", "module" }, offers("x = { mod"))

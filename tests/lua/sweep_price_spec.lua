@@ -5,12 +5,18 @@ local swept = require("lua.swept")
 
 local with_sweep = swept.with_sweep
 
-local GRID = [[over = { mesh = { "1x4", "2x2" }, reshard = { true, false } }, steps = 3,]]
+local GRID = [[over = { mesh = { %s }, reshard = { true, false } }, steps = 3,
+  settings = { seq = 32, batch = 1, files = "tests/lua/recipes/text.txt" },]]
+
+local function define(sweep, meshes)
+  sweep.recipe = "recipes/llama.lua"
+  sweep.define(GRID:format(meshes))
+end
 
 describe("moonshard sweep --price", function()
   it("E4 prices plans instead of running them, with the memory of the plan that it prices", function()
     with_sweep(function(sweep)
-      sweep.define(GRID)
+      define(sweep, [["1x4", "2x2"]])
       local ended = sweep.run("--price", "h100x8-400g")
       assert.equal(0, ended.status, ended.err)
       has(ended.out, "tokens/s | priced ms | exposed ms | MFU %")
@@ -29,7 +35,7 @@ describe("moonshard sweep --price", function()
 
   it("with --run shows prices next to what was measured", function()
     with_sweep(function(sweep)
-      sweep.define(GRID)
+      define(sweep, [["1x2", "2x1"]])
       local ended = sweep.run("--price", "cpu-example", "--run")
       assert.equal(0, ended.status, ended.err)
       has(ended.out, "step ms | priced ms | off %")
@@ -41,7 +47,7 @@ describe("moonshard sweep --price", function()
 
   it("refuses clusters that nobody described, and --run without a price", function()
     with_sweep(function(sweep)
-      sweep.define(GRID)
+      define(sweep, [["1x2"]])
       local unknown, alone = sweep.run("--price", "h100x9"), sweep.run("--run")
       assert.equal(2, unknown.status)
       has(unknown.err, "h100x9 | h100x8")

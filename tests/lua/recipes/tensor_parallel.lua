@@ -101,7 +101,8 @@ ms.fully_shard(model, {
   shard_optimizer_over_replicate = cfg.sliced, shared_masters = not cfg.sliced,
 })
 local data = ms.data.text {
-  files = "tests/lua/recipes/text.txt", seq = SEQ, batch = cfg.batch * cfg.micro_batches, mesh = cfg.shared and mesh or nil,
+  files = "tests/lua/recipes/text.txt", seq = SEQ, batch = cfg.batch * cfg.micro_batches,
+  mesh = cfg.shared and mesh or nil,
 }
 
 -- Only the first positions of the first sample have a target that counts.
