@@ -6,7 +6,8 @@
  * A cluster is a few tables of numbers: what a device computes and reads in a second, and how long ranks take to
  * communicate inside a node and between nodes. The time of a kernel follows from its op, shapes and dtype
  * (price/kernel_time.c), that of a collective from its kind, bytes and ranks (price/collective_time.c). The plan's own
- * streams and events decide what overlaps (price/simulate.c), so a price belongs to the plan that would run.
+ * streams and events decide what overlaps (price/streams.c; price/inline.c on the CPU), so a price belongs to the plan
+ * that would run.
  *
  * Times are in seconds, rates in bytes or floating-point operations per second.
  */

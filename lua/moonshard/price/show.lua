@@ -13,6 +13,11 @@ local function ms(seconds) return ("%.2f"):format(1e3 * seconds) end
 
 local function percent(part, whole) return ("%.1f %%"):format(100 * part / math.max(whole, 1e-300)) end
 
+-- Three digits, never as a power of ten: a table's neighbours must be comparable at a glance.
+local function digits(number)
+  return number >= 100 and ("%.0f"):format(number) or ("%.3g"):format(number)
+end
+
 local function share(fraction) return fraction and ("%.1f %%"):format(100 * fraction) or "-" end
 
 -- Names without the indices of lists: what the layers of a model have in common.
@@ -114,9 +119,9 @@ end
 
 local function op_rows(self, details)
   return first_rows({ "op", "calls", "ms", "share", "TFLOP/s", "GB/s" }, details.ops, function(e)
-    local rate = e.flops > 0 and e.seconds > 0 and ("%.3g"):format(e.flops / e.seconds / 1e12) or ""
+    local rate = e.flops > 0 and e.seconds > 0 and digits(e.flops / e.seconds / 1e12) or ""
     return { e.name, tostring(e.calls), ms(e.seconds), percent(e.seconds, self.step), rate,
-      e.seconds > 0 and ("%.3g"):format(e.bytes / e.seconds / 1e9) or "" }
+      e.seconds > 0 and digits(e.bytes / e.seconds / 1e9) or "" }
   end)
 end
 
