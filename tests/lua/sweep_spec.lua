@@ -232,7 +232,7 @@ describe("moonshard sweep", function()
     has(program.run({ "sweep", path }).err, "ms.sweep")
     os.remove(path)
     path = program.recipe("local ms = require 'moonshard'\nerror('it ran')")
-    local advice = path .. " calls neither ms.sweep nor ms.find_lr; to train by a recipe: moonshard run " .. path
+    local advice = path .. " | ms.sweep | ms.find_lr | ms.scaling | moonshard run " .. path
     has(program.run({ "sweep", path }).err, advice)
     os.remove(path)
     path = program.recipe("require('moonshard').sweep { recipe = 'x' }")

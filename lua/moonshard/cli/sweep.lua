@@ -60,8 +60,8 @@ local function check_it_sweeps(path)
   for _, word in ipairs({ "sweep", "scaling", "find_lr", "require", "dofile", "load" }) do
     if rest:find(word, 1, true) then return end
   end
-  status.refuse("MS_EINVAL", "%s calls neither ms.sweep nor ms.find_lr; to train by a recipe: moonshard run %s", path,
-    path)
+  status.refuse("MS_EINVAL", "%s calls none of ms.sweep, ms.find_lr and ms.scaling; to train by a recipe: moonshard "
+    .. "run %s", path, path)
 end
 
 ---@param arguments string[] without "sweep"
@@ -82,7 +82,9 @@ function command.main(arguments)
   engine.C.ms_interrupt_install()
   local ok, raised = xpcall(function() recipe.run(line.recipe, chunk, line.settings) end, errors.locate)
   if not ok then error(raised, 0) end
-  if sweep.ran == 0 then status.refuse("MS_EINVAL", "%s: the file ended without calling ms.sweep", line.recipe) end
+  if sweep.ran == 0 then
+    status.refuse("MS_EINVAL", "%s: the file ended without calling ms.sweep, ms.find_lr or ms.scaling", line.recipe)
+  end
   return sweep.failed and status.FAILED_RUN or status.OK
 end
 

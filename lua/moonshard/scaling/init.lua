@@ -92,20 +92,40 @@ local function job_of(o)
   return job
 end
 
+-- Options of the command that would change what a sweep of runs does.
+local function check_command()
+  if not sweep.mode.file then errors.invalid("ms.scaling works under `moonshard sweep FILE.lua`") end
+  for _, name in ipairs({ "plan", "price", "run", "resume", "ranks_per_node", "hosts", "json" }) do
+    if sweep.mode[name] then
+      errors.invalid("ms.scaling prices on its own cluster and runs nothing: leave out --%s%s", name:gsub("_", "-"),
+        name == "price" and ", and give the cluster in the file" or "")
+    end
+  end
+end
+
+-- Refuses a study without a point to show, for the reason of its first one.
+local function check_planned(self)
+  for _, record in ipairs(self.curve) do
+    if not record.refused then return end
+  end
+  local first = self.curve[1]
+  if first then errors.invalid("ms.scaling: no mesh has a plan; the first, %s: %s", first.mesh, first.refused) end
+  errors.invalid("ms.scaling: none of the shapes has a mesh on %s node%s of %d ranks: \"hsdp:2\" needs a larger "
+    .. "multiple of 2 nodes, and \"tensor:8\" a multiple of 8 ranks on each", table.concat(self.nodes, ", "),
+    #self.nodes == 1 and self.nodes[1] == 1 and "" or "s", self.cluster.ranks_per_node)
+end
+
 ---@param o moonshard.ScalingOptions
 ---@return moonshard.Scaling
 function scaling.run(o)
   o = options.parse("ms.scaling", o, SPECS)
-  if not sweep.mode.file then errors.invalid("ms.scaling works under `moonshard sweep FILE.lua`") end
+  check_command()
   check_nodes(o.nodes)
   local job = job_of(o)
   local self = { title = o.title or ("scaling of " .. o.recipe), cluster = job.cluster, settings = o.settings,
     shapes = o.shapes, nodes = o.nodes }
   self.curve = points(job, {}, o.nodes, { {} })
-  if not report.find(self.curve, { refused = nil }) then
-    errors.invalid("ms.scaling: no point has a plan: %s", self.curve[1] and self.curve[1].refused
-      or "no shape has a mesh on these nodes")
-  end
+  check_planned(self)
   self.models = o.models and heat_of(job, o.models, o.nodes)
   self.tradeoffs = o.tradeoffs and { records = points(job, {}, { o.nodes[#o.nodes] }, combinations(o.tradeoffs)) }
   sweep.ran = sweep.ran + 1

@@ -15,12 +15,16 @@ local page = {}
 local escape = bars.escape
 local COLOURS = 7
 
+local count_nodes = report.count_nodes
+
 local function percent(fraction) return fraction and ("%.1f %%"):format(100 * fraction) or "no MFU" end
 
+local function mfu_text(fraction) return fraction and percent(fraction) .. " MFU" or "no MFU" end
+
 local function title_of(record)
-  return ("%s, mesh %s, %d nodes: %s per rank, step %.1f ms, %s, %s of %s%s"):format(record.shape, record.mesh,
-    record.nodes, progress.rate(record.per_rank), 1e3 * record.step, percent(record.mfu), progress.size(record.bytes),
-    progress.size(record.room), record.fits and "" or " (does not fit)")
+  return ("%s, mesh %s, %s: %s per rank, step %.1f ms, %s, %s of %s%s"):format(record.shape, record.mesh,
+    count_nodes(record.nodes), progress.rate(record.per_rank), 1e3 * record.step, mfu_text(record.mfu),
+    progress.size(record.bytes), progress.size(record.room), record.fits and "" or " (does not fit)")
 end
 
 -- ---- the curve --------------------------------------------------------------------------------------------------
@@ -75,7 +79,7 @@ end
 local function heat_map(self)
   if not self.models then return "" end
   local setting, columns, rows = self.models.setting, {}, {}
-  for i, nodes in ipairs(self.nodes) do columns[i] = nodes == 1 and "1 node" or nodes .. " nodes" end
+  for i, nodes in ipairs(self.nodes) do columns[i] = count_nodes(nodes) end
   for i, value in ipairs(self.models.values) do
     rows[i] = { label = tostring(value), cells = {} }
     for k, nodes in ipairs(self.nodes) do
@@ -86,8 +90,8 @@ local function heat_map(self)
       rows[i].cells[k] = cell_of(here)
     end
   end
-  local title = setting .. " by number of nodes"
-  return charts.framed(title, "The fastest shape that fits: its MFU, and the memory of a rank.", heat.svg({
+  local title = ("MFU by %s and number of nodes"):format(setting)
+  return charts.framed(title, "The fastest shape that fits: its MFU, its name, and the memory of a rank.", heat.svg({
     title = title, columns = columns, rows = rows }))
 end
 
@@ -125,7 +129,7 @@ local function tradeoffs(self)
     list[i] = { x = record.bytes / gib, y = record.per_rank, title = title_of(record) .. " " .. settings_text(record),
       text = record.shape .. " " .. settings_text(record) }
   end
-  local title = ("Memory against speed on %d nodes"):format(self.nodes[#self.nodes])
+  local title = ("Memory against speed on %s"):format(count_nodes(self.nodes[#self.nodes]))
   return charts.framed(title, ("GiB of a rank, and tokens per second and rank, of the settings that no other of %d "
     .. "beats in both."):format(#known), points.svg({ title = title, points = list, joined = true,
     mark = { x = known[1].room / gib, text = "the rank's memory" } }))
@@ -181,12 +185,12 @@ end
 local function verdict(self)
   local items = {}
   for _, crossover in ipairs(report.crossovers(self)) do
-    items[#items + 1] = ("<li>from %d nodes on, %s is faster than %s</li>"):format(crossover.nodes,
+    items[#items + 1] = ("<li>from %s on, %s is faster than %s</li>"):format(count_nodes(crossover.nodes),
       escape(crossover.to), escape(crossover.from))
   end
   local best = report.fastest(report.on_nodes(self.curve, self.nodes[#self.nodes]))
-  local tiles = best and "<dl>" .. html.tile("fastest on " .. best.nodes .. " nodes", best.shape, "mesh=" .. best.mesh)
-    .. html.tile("per rank", progress.rate(best.per_rank), percent(best.mfu) .. " MFU")
+  local tiles = best and "<dl>" .. html.tile("fastest on " .. count_nodes(best.nodes), best.shape, "mesh=" .. best.mesh)
+    .. html.tile("per rank", progress.rate(best.per_rank), mfu_text(best.mfu))
     .. html.tile("memory", progress.size(best.bytes), "of " .. progress.size(best.room)) .. "</dl>" or ""
   return tiles .. (#items > 0 and "<ul>" .. table.concat(items) .. "</ul>" or "")
 end

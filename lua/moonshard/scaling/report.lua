@@ -51,6 +51,11 @@ function report.on_nodes(records, nodes)
   return list
 end
 
+---"1 node", "16 nodes".
+---@param nodes integer
+---@return string
+function report.count_nodes(nodes) return nodes == 1 and "1 node" or nodes .. " nodes" end
+
 -- "412" tokens/s a rank, in brackets where the memory does not suffice, with a star for the fastest that fits.
 local function cell(record, best)
   if not record then return "" end
@@ -119,14 +124,15 @@ end
 
 local function answer(self)
   local lines, last = {}, self.nodes[#self.nodes]
+  local nodes = report.count_nodes(last)
   for _, crossover in ipairs(report.crossovers(self)) do
-    lines[#lines + 1] = ("  from %d nodes on, %s is faster than %s"):format(crossover.nodes, crossover.to,
-      crossover.from)
+    lines[#lines + 1] = ("  from %s on, %s is faster than %s"):format(report.count_nodes(crossover.nodes),
+      crossover.to, crossover.from)
   end
   local best = report.fastest(report.on_nodes(self.curve, last))
-  lines[#lines + 1] = best and ("  on %d nodes: %s, mesh=%s, %s per rank, %s of %s"):format(last, best.shape, best.mesh,
+  lines[#lines + 1] = best and ("  on %s: %s, mesh=%s, %s per rank, %s of %s"):format(nodes, best.shape, best.mesh,
     progress.rate(best.per_rank), progress.size(best.bytes), progress.size(best.room))
-    or ("  on %d nodes no shape fits into the memory"):format(last)
+    or ("  on %s no shape fits into the memory"):format(nodes)
   return table.concat(lines, "\n") .. "\n"
 end
 
@@ -134,7 +140,8 @@ local function refusals(self)
   local lines, seen = {}, {}
   for _, record in ipairs(self.curve) do
     if record.refused and not seen[record.refused] then
-      lines[#lines + 1] = ("  refused: %s on %d nodes: %s"):format(record.shape, record.nodes, record.refused)
+      lines[#lines + 1] = ("  refused: %s on %s: %s"):format(record.shape, report.count_nodes(record.nodes),
+        record.refused)
       seen[record.refused] = true
     end
   end
