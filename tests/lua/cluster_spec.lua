@@ -143,6 +143,7 @@ describe("a description of a cluster", function()
       { 'network = { rails = { 1, "here" } }, links = { memory = { step_between = { "9 us", "here" }, between = '
         .. '{ "90 %", "here" } } }', "network.rail | missing" },
       { 'network = { rails = { 1, "here" }, rail = { "1 Gbit/s", "here" } }', "links.memory.between | missing" },
+      { 'device = { kind = "gpu", attention = false }', "device.kind | cuda" }, -- what is given comes first
       { "kernels = { points = {} }", "kernels.source | missing" },
       { 'kernels = { source = "me", points = { { op = "matmull" } } }', "kernels.points[1].op | matmull" },
     }
@@ -159,7 +160,12 @@ describe("a description of a cluster", function()
     local own = scratch.path() .. ".lua"
     written(("return { extends = %q }"):format(own), own)
     has(fixture.message(cluster.load, own), "extends itself | " .. own)
+    written('return { extends = "./' .. own:match("[^/]*$") .. '" }', own)
+    has(fixture.message(cluster.load, own), "extends itself | " .. own)
+    written('return { extends = "../' .. own:match("[^/]*/[^/]*$") .. '" }', own)
+    has(fixture.message(cluster.load, own), "16 | " .. own)
     has(fixture.message(cluster.load, "h100x8-400"), "h100x8-400g")
+    has(fixture.message(cluster.load, "mine.txt"), "like ./mine.txt")
     has(fixture.message(cluster.load, own .. "x.lua"), "No such file")
   end)
 

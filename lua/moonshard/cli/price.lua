@@ -44,7 +44,7 @@ end
 
 local function check_line(line)
   if not line.cluster then
-    refuse("MS_EINVAL", "moonshard price needs --cluster: a path of a description, or one of %s",
+    refuse("MS_EINVAL", "moonshard price needs --cluster: the path of a description, or one of %s",
       table.concat(clusters.names(), ", "))
   end
   if not line.mesh_list then return end

@@ -43,7 +43,7 @@ end
 
 local function check_line(line)
   if not line.cluster then
-    refuse("MS_EINVAL", "moonshard tune needs --cluster: a path of a description, or one of %s",
+    refuse("MS_EINVAL", "moonshard tune needs --cluster: the path of a description, or one of %s",
       table.concat(clusters.names(), ", "))
   end
   if line.memory and not byte_size.read(line.memory) then

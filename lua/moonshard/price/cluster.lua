@@ -144,8 +144,8 @@ function Cluster:struct() return self.cdata end
 function Cluster:describe_world(rank, ranks)
   local per_node = self.ranks_per_node
   if ranks > per_node and not self.has_network then
-    refuse("MS_EINVAL", "-n %d: cluster %s is one node of %d ranks: its description has no network", ranks, self.name,
-      per_node)
+    refuse("MS_EINVAL", "-n %d: cluster %s is one node of %d ranks, without a network: start at most %d, or take a "
+      .. "cluster whose description has a network", ranks, self.name, per_node, per_node)
   end
   if ranks > per_node and ranks % per_node ~= 0 then
     refuse("MS_EINVAL", "-n %d: the nodes of cluster %s have %d ranks each: give a multiple of %d", ranks, self.name,

@@ -244,15 +244,18 @@ function reader:group(path, row, given)
     end
   end
   local result = {}
-  for _, key in ipairs(sorted_keys(row.rows)) do
-    local field, at, value = row.rows[key], below(path, key), given[key]
+  for _, key in ipairs(sorted_keys(given)) do
+    local field, at = row.rows[key], below(path, key)
     local other = field.only == "cpu" and "cuda" or "cpu"
-    if value ~= nil and field.only and self.device_kind == other then
+    if field.only and self.device_kind == other then
       self:wrong(at, "is a field of devices of the kind %s", field.only)
-    elseif value ~= nil then
-      result[key] = self[field.type](self, at, field, value)
-    elseif not may_miss(field, given, self) then
-      refuse("MS_EINVAL", "cluster %s: %s: is missing", self.name, at)
+    end
+    result[key] = self[field.type](self, at, field, given[key])
+  end
+  for _, key in ipairs(sorted_keys(row.rows)) do
+    if given[key] == nil and not may_miss(row.rows[key], given, self) then
+      refuse("MS_EINVAL", "cluster %s: %s is missing: give it, or extend a description that has it", self.name,
+        below(path, key))
     end
   end
   return result

@@ -13,6 +13,7 @@ local read_description = {}
 
 local MOST_INSTRUCTIONS = 1e7 -- far more than a table of constants takes
 local MOST_NESTED = 8
+local MOST_EXTENDED = 16 -- a chain that goes round through other folders has a new path in each round
 
 ---@class moonshard.ClusterDescription
 ---@field name string as given
@@ -48,8 +49,8 @@ local function shipped(name)
   end
   local valid = {}
   for _, known in ipairs(names) do valid[known] = true end
-  refuse("MS_ENAME", "cluster %s: %s; a description of your own is given by its path, like ./%s.lua", name,
-    nearest.advice(name, valid), name)
+  refuse("MS_ENAME", "cluster %s: %s. A description of your own is given by its path, like ./%s", name,
+    nearest.advice(name, valid), name:find(".", 1, true) and name or name .. ".lua")
 end
 
 -- Only text, numbers, booleans and tables of them, at most MOST_NESTED deep.
@@ -102,7 +103,9 @@ end
 -- A path in `extends` is relative to the file that has it.
 local function named_in(file, name)
   if not is_path(name) or name:sub(1, 1) == "/" or not is_path(file) then return name end
-  return (file:match("^(.*/)[^/]*$") or "") .. name
+  local folder, rest = file:match("^(.*/)[^/]*$") or "", name
+  while rest:sub(1, 2) == "./" do rest = rest:sub(3) end
+  return folder .. rest
 end
 
 local function whole(name, seen)
@@ -111,6 +114,10 @@ local function whole(name, seen)
       refuse("MS_EINVAL", "cluster %s: extends itself: %s extends %s", seen[1],
         table.concat(seen, " extends ", i), name)
     end
+  end
+  if #seen == MOST_EXTENDED then
+    refuse("MS_EINVAL", "cluster %s: more than %d descriptions extend one another, the last of them %s", seen[1],
+      MOST_EXTENDED, name)
   end
   seen[#seen + 1] = name
   local own, files, lower = one(name), {}, {}
