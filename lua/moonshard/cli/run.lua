@@ -173,8 +173,7 @@ local function check(line)
   end
   if line.inject_delay then inject_delay(line) end
   if line.cluster then
-    local described = require("moonshard.price.cluster").load(line.cluster)
-    require("moonshard.train.utilisation").peak = function(dtype) return described:rank_peak(dtype) end
+    require("moonshard.train.utilisation").cluster = require("moonshard.price.cluster").load(line.cluster)
   end
 end
 

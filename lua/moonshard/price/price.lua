@@ -6,6 +6,7 @@
 
 local batch_of = require("moonshard.engine.batch")
 local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
 local plans = require("moonshard.engine.plan")
 local utilisation = require("moonshard.train.utilisation")
 local world = require("moonshard.distributed.world")
@@ -77,6 +78,11 @@ end
 ---@param batch table that the plan was compiled for
 ---@return moonshard.Price
 function price.of(plan, cluster, trainer, batch)
+  if plan.mesh.device ~= cluster.device then
+    errors.invalid("the recipe's mesh is on %s, and cluster %s has devices of the kind %s: give "
+      .. "ms.init_device_mesh the setting device (cfg.device), which follows the cluster", plan.mesh.device,
+      cluster.name, cluster.device)
+  end
   local row = ffi.new("ms_price")
   check(C.ms_plan_price(plan.handle, cluster:struct(), trainer.micro_batches, row))
   local self = { plan = plan, cluster = cluster, step = row.step, gaps = row.gaps, flops = row.flops, bytes = row.bytes,

@@ -19,6 +19,7 @@ local session = require("moonshard.engine.session")
 local step = require("moonshard.train.step")
 local termination = require("moonshard.checkpoint.termination")
 local tree = require("moonshard.nn.tree")
+local utilisation = require("moonshard.train.utilisation")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.Trainer
@@ -113,6 +114,7 @@ local function trainer(o)
   o.ema = ema.parse(o.ema)
   args.check_taken()
   o.session = session.of(o.model, { optimizer = o.optimizer, ema = o.ema })
+  utilisation.check(o.session.sharding.mesh.device)
   o.owner = o.session:new_owner()
   o.steps_done = 0
   if reference.active then reference.replace_settings(o) end

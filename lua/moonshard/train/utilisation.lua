@@ -5,14 +5,24 @@
 -- (model.config) counts what the ops of its plan compute instead, forward and backward.
 
 local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
 local tree = require("moonshard.nn.tree")
 local C, ffi = engine.C, engine.ffi
 
 local utilisation = {
-  ---Peak FLOP/s of a rank's device in a dtype, nil where none is known; `moonshard run --cluster` sets it.
-  ---@type fun(dtype: string): number?
-  peak = nil,
+  ---The cluster that this run is on, whose peak rates count; nil: none is described. `moonshard run --cluster` sets it.
+  ---@type moonshard.Cluster?
+  cluster = nil,
 }
+
+---Refuses a model on devices that the described cluster does not have.
+---@param device string of its mesh
+function utilisation.check(device)
+  local cluster = utilisation.cluster
+  if not cluster or cluster.device == device then return end
+  errors.invalid("--cluster %s describes devices of the kind %s, and the mesh is on %s: describe these devices "
+    .. "(moonshard calibrate), or leave out --cluster", cluster.name, cluster.device, device)
+end
 
 ---The element type of the first matrix product of a step.
 ---@param plan moonshard.Plan
@@ -50,7 +60,7 @@ function utilisation.flops(trainer, plan, batch, tokens)
   return plan:summary().flops * trainer.micro_batches, "operations of the plan's forward and backward"
 end
 
----MFU of a step; nil if no peak is known.
+---MFU of a step; nil if no peak rate is known.
 ---@param trainer moonshard.Trainer
 ---@param plan moonshard.Plan
 ---@param batch table
@@ -58,9 +68,9 @@ end
 ---@param seconds number
 ---@return number? 0 to 1
 function utilisation.of_step(trainer, plan, batch, tokens, seconds)
-  if not utilisation.peak then return nil end
+  if not utilisation.cluster then return nil end
   if plan.mfu_peak == nil then -- the same in every step of a plan
-    plan.mfu_peak = utilisation.peak(utilisation.dtype(plan)) or false
+    plan.mfu_peak = utilisation.cluster:rank_peak(utilisation.dtype(plan)) or false
     plan.mfu_flops = utilisation.flops(trainer, plan, batch, tokens)
   end
   return plan.mfu_peak and plan.mfu_flops / seconds / plan.mfu_peak

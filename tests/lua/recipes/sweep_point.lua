@@ -20,7 +20,7 @@ local cfg = ms.args {
 
 local model = ms.nn.sequential { ms.nn.linear(10, 16), ms.ops.relu, ms.nn.linear(16, 5) }
 ms.fully_shard(model, {
-  mesh = ms.init_device_mesh("cpu", cfg.mesh, { "replicate", "shard" }),
+  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
   units = { ms.re[[^0$]] },
   reshard_after_forward = cfg.reshard,
 })
