@@ -76,7 +76,7 @@ describe("a comparison of traces", function()
     for _, list in ipairs({ found.ops, found.collectives }) do
       for _, entry in ipairs(list) do assert.equal(entry.calls[1], entry.calls[2], entry.name) end
     end
-    program.refused(2, { "trace", "--compare", predicted }, "TRACE.json")
+    program.refused(2, { "trace", "--compare", predicted }, "--compare needs two files")
     program.refused(2, { "trace", "--compare", "recipes/toy_hsdp.lua", real }, "recipes/toy_hsdp.lua | JSON")
   end)
 end)

@@ -148,9 +148,11 @@ local function report(path, d)
     if point.trainings > 1 then spreads[#spreads + 1] = point.spread end
   end
   table.sort(spreads)
-  output_file.print(("%d kernels measured, of which %d tell the others; %d were in several trainings, in which they "
-    .. "differ by %.0f %% (median)\nwritten: %s\n"):format(#d.all_points, #d.points, #spreads,
-    100 * ((spreads[math.ceil(#spreads / 2)] or 1) - 1), path))
+  local given = path:find("/", 1, true) and path or "./" .. path
+  output_file.print(("%d kernels measured; %d are written, from which the times of the others follow\n"):format(
+    #d.all_points, #d.points), ("%d kernels ran in several trainings; their times differ by %.0f %% (median)\n"):format(
+    #spreads, 100 * ((spreads[math.ceil(#spreads / 2)] or 1) - 1)),
+    ("written: %s; to use it: moonshard price RECIPE.lua -n %d --cluster %s\n"):format(path, d.ranks_per_node, given))
 end
 
 ---@param arguments string[] without "calibrate"
@@ -163,6 +165,8 @@ function command.main(arguments)
   engine.C.ms_interrupt_install()
   local units = kind == engine.C.MS_DEVICE_CPU and machine.cpu().cores or #machine.inspect().gpu.devices
   local ranks = line.ranks or units
+  local most = tonumber(engine.C.MS_MAX_LOCAL_RANKS)
+  if ranks > most then refuse("MS_EINVAL", "-n %d: a node can have at most %d ranks", ranks, most) end
   local list = worlds(line, math.min(ranks, units))
   local d = describe(line, measure_all(line, list), ranks, units)
   output_file.write("cluster description", line.out, calibration_file.text(d))

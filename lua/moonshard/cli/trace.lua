@@ -93,7 +93,12 @@ end
 ---@param arguments string[] without "trace"
 ---@return integer exit status
 function trace.main(arguments)
-  local line = command_line.parse("moonshard trace", arguments, { recipe = "TRACE.json", options = OPTIONS })
+  local line = command_line.parse("moonshard trace", arguments, { recipe = "TRACE.json", optional = true,
+    options = OPTIONS })
+  if not line.recipe then
+    refuse("MS_EINVAL", line.compare and "moonshard trace --compare needs two files: moonshard trace --compare "
+      .. "PREDICTED.json REAL.json" or "moonshard trace needs a file: moonshard trace TRACE.json")
+  end
   if line.settings[1] then refuse("MS_EINVAL", "moonshard trace takes no settings like %s=", line.settings[1].key) end
   if line.compare then return compare(line) end
   local path, sum = line.recipe, trace_file.summarize(read(line.recipe))
