@@ -8,33 +8,11 @@
 #include <string.h>
 
 #include "tests/c/support/planned.h"
+#include "tests/c/support/priced_cluster.h"
 
 enum { MOST_RANKS = 8 };
 static const int phases[] = {MS_PHASE_FIRST, MS_PHASE_NEXT, MS_PHASE_NORM, MS_PHASE_UPDATE};
 enum { PHASES = sizeof phases / sizeof *phases };
-
-/* A node of eight ranks: 1 TFLOP/s, 100 GB/s of memory, 10 GB/s between ranks and 4 GB/s between nodes. */
-static ms_cluster cluster_of(int device) {
-  ms_cluster c;
-  ms_cluster_default(&c, sizeof c);
-  c.device = device;
-  c.ranks_per_node = c.cores = 8;
-  c.memory = 1e9;
-  c.peak[MS_F32] = 1e12;
-  c.memory_rate = 100e9;
-  c.kernel_start = 1e-6;
-  c.links = 1;
-  c.link[0] = (ms_link){.algorithm = device == MS_DEVICE_CPU ? MS_LINK_HOSTS : MS_LINK_RING,
-                        .kinds = MS_LINK_ALL_GATHER | MS_LINK_REDUCE_SCATTER | MS_LINK_ALL_REDUCE,
-                        .start = 5e-6,
-                        .start_between = 20e-6,
-                        .step_inside = 1e-6,
-                        .step_between = 4e-6,
-                        .inside = 10e9,
-                        .between = 4e9};
-  must(ms_cluster_check(&c));
-  return c;
-}
 
 /* Eight ranks on `nodes` nodes, in order. */
 static planned plan_on(int replicate, int shard, int rank, int nodes) {
@@ -340,94 +318,6 @@ static void E2_the_critical_path_has_no_gaps_but_those_of_the_host(void **state)
   drop(&p);
 }
 
-/* ---- models ----------------------------------------------------------------------------------------------------- */
-
-static ms_kernel_work product_of(double m, double n, double k) {
-  return (ms_kernel_work){.op = ms_op_find("matmul"),
-                          .shape = MS_SHAPE_PRODUCT,
-                          .dtype = MS_F32,
-                          .threads = 1,
-                          .flops = 2 * m * n * k,
-                          .bytes = 4 * (m * n + n * k + m * k),
-                          .size = {1, m, n, k}};
-}
-
-static double time_of(const ms_cluster *cluster, const ms_kernel_work *work) {
-  double seconds = -1;
-  must(ms_cluster_kernel_time(cluster, work, &seconds));
-  assert_true(seconds > 0 && seconds < INFINITY);
-  return seconds;
-}
-
-static void E1_a_product_takes_its_arithmetic_or_its_bytes(void **state) {
-  (void)state;
-  ms_cluster c = cluster_of(MS_DEVICE_CUDA);
-  ms_kernel_work square = product_of(1000, 1000, 1000), thin = product_of(1000, 1000, 1);
-  assert_true(fabs(time_of(&c, &square) - (1e-6 + 2e9 / 1e12)) < 1e-12);
-  assert_true(fabs(time_of(&c, &thin) - (1e-6 + 4 * 1002000 / 100e9)) < 1e-12);
-  c.clock = 0.5;
-  assert_true(fabs(time_of(&c, &square) - (1e-6 + 4e9 / 1e12)) < 1e-12);
-  square.dtype = MS_BF16;
-  double seconds;
-  assert_fails(ms_cluster_kernel_time(&c, &square, &seconds), MS_EUNSUPPORTED, "bf16 | matmul | peak");
-}
-
-/* 100 tiles run at once: the 101st takes a wave of its own. */
-static void E1_a_product_fills_waves_of_tiles(void **state) {
-  (void)state;
-  ms_cluster c = cluster_of(MS_DEVICE_CUDA);
-  c.kernel_start = 0;
-  c.product =
-      (ms_product_rate){.efficiency = 1, .tile_m = 100, .tile_n = 100, .units = 100, .half_tile = 0.1, .k_half = 0};
-  const ms_kernel_work full = product_of(1000, 1000, 1000), more = product_of(1010, 1000, 1000);
-  assert_true(fabs(time_of(&c, &full) - 2e9 / 1e12) < 1e-12);
-  assert_true(fabs(time_of(&c, &more) - 2 * 2e9 / 1e12) < 1e-12);
-  c.product.k_half = 1000;
-  assert_true(fabs(time_of(&c, &full) - 2 * 2e9 / 1e12) < 1e-12);
-}
-
-static void E1_more_work_never_takes_less_time(void **state) {
-  (void)state;
-  ms_cluster c = cluster_of(MS_DEVICE_CUDA);
-  double before = 0;
-  for (double k = 1; k < 1e5; k *= 1.7) {
-    const ms_kernel_work work = product_of(512, 512, k);
-    assert_true(time_of(&c, &work) > before);
-    before = time_of(&c, &work);
-  }
-}
-
-/* A measured size takes what was measured, sizes near it the same factor, other ops nothing. */
-static void E1_measured_kernels_correct_the_model_near_their_sizes(void **state) {
-  (void)state;
-  ms_cluster c = cluster_of(MS_DEVICE_CPU);
-  const ms_kernel_work near = product_of(110, 100, 100);
-  ms_kernel_work other = product_of(100, 100, 100);
-  const double plain = time_of(&c, &other), plain_near = time_of(&c, &near);
-  ms_kernel_point points[] = {{product_of(100, 100, 100), 3 * plain}, {product_of(8000, 8000, 8000), 1}};
-  points[1].seconds = time_of(&c, &points[1].work);
-  c.point = points;
-  c.points = 2;
-  assert_true(fabs(time_of(&c, &other) / plain - 3) < 1e-3);
-  assert_true(fabs(time_of(&c, &near) / plain_near - 3) < 0.1);
-  assert_true(fabs(time_of(&c, &points[1].work) / points[1].seconds - 1) < 1e-3);
-  other.op = ms_op_find("add");
-  assert_true(fabs(time_of(&c, &other) - plain) < 1e-12);
-}
-
-static void E1_a_description_out_of_range_is_refused_by_name(void **state) {
-  (void)state;
-  ms_cluster c = cluster_of(MS_DEVICE_CPU);
-  c.memory_rate = 0;
-  assert_fails(ms_cluster_check(&c), MS_EINVAL, "memory_rate");
-  c = cluster_of(MS_DEVICE_CPU);
-  c.overlap = NAN;
-  assert_fails(ms_cluster_check(&c), MS_EINVAL, "overlap");
-  c = cluster_of(MS_DEVICE_CPU);
-  c.struct_size = 0;
-  assert_fails(ms_cluster_check(&c), MS_EINVAL, "ms_cluster");
-}
-
 static void E1_a_plan_is_priced_on_its_own_kind_of_device(void **state) {
   (void)state;
   planned p = plan_on(1, 4, 0, 1);
@@ -451,11 +341,6 @@ int main(void) {
       TEST(E3_one_rank_stands_for_all),
       TEST(E3_the_slowest_rank_holds_up_the_others),
       TEST(E4_a_price_has_the_memory_and_work_of_its_plan),
-      TEST(E1_a_product_takes_its_arithmetic_or_its_bytes),
-      TEST(E1_a_product_fills_waves_of_tiles),
-      TEST(E1_more_work_never_takes_less_time),
-      TEST(E1_measured_kernels_correct_the_model_near_their_sizes),
-      TEST(E1_a_description_out_of_range_is_refused_by_name),
       TEST(E1_a_plan_is_priced_on_its_own_kind_of_device),
   };
   return cmocka_run_group_tests_name("price", tests, NULL, NULL);

@@ -7,7 +7,6 @@ local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
 local meshes = require("moonshard.distributed.mesh")
 local module = require("moonshard.nn.module")
-local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local placements = require("moonshard.shard.placements")
 local policies = require("moonshard.shard.policies")
@@ -15,6 +14,7 @@ local reference = require("moonshard.shard.reference")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local roles = require("moonshard.shard.roles")
 local single_rank = require("moonshard.distributed.single_rank")
+local strategy = require("moonshard.shard.strategy")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
 local world = require("moonshard.distributed.world")
@@ -77,54 +77,6 @@ local Sharding = {}
 Sharding.__index = Sharding
 
 local sharding = {}
-
--- ---- mesh and strategy ------------------------------------------------------------------------------------------
-
--- PyTorch FSDP's names: the mesh that each requires, and its default of reshard_after_forward.
-local STRATEGIES = {
-  FULL_SHARD = { shards = true, reshard = "default" },
-  SHARD_GRAD_OP = { shards = true, reshard = "never" },
-  NO_SHARD = { reshard = "never" },
-  HYBRID_SHARD = { shards = true, replicates = true, reshard = "default" },
-  HYBRID_SHARD_ZERO2 = { shards = true, replicates = true, reshard = "never" },
-}
-
-local function size_of(mesh, dim)
-  return dim < 0 and 1 or mesh:size(dim)
-end
-
--- The mesh, its dimension of each role, and the strategy's default of reshard_after_forward.
-local function apply_strategy(config)
-  local name = config.strategy
-  local mesh = roles.read_mesh(config.mesh)
-  if not name then return mesh, roles.dims(mesh) end
-  local strategy = STRATEGIES[name]
-  if not strategy then
-    errors.raise("MS_ENAME", "ms.fully_shard: unknown strategy %s: %s", options.describe(name),
-      nearest.advice(name, STRATEGIES))
-  end
-  if config.reshard_after_forward ~= nil then
-    errors.invalid("ms.fully_shard: leave out strategy %s or reshard_after_forward: both set when to reshard", name)
-  end
-  if not strategy.shards then
-    if #roles.model_dims(mesh) > 0 then
-      errors.invalid("ms.fully_shard: strategy %s replicates over all ranks, but mesh %s has dimensions that divide "
-        .. "the work: leave the strategy out, and give the mesh a dimension replicate", name, mesh:label())
-    end
-    if mesh.ndim > 1 then mesh = mesh:as_one("replicate") end
-    return mesh, { replicate = 0, shard = -1 }, strategy.reshard
-  end
-  local dims = roles.dims(mesh)
-  if strategy.replicates and (dims.replicate < 0 or dims.shard < 0) then
-    errors.invalid("ms.fully_shard: strategy %s needs a mesh (replicate, shard), as in mesh = { 2, 2 }; it has %s",
-      name, mesh:label())
-  end
-  if not strategy.replicates and size_of(mesh, dims.replicate) > 1 then
-    errors.invalid("ms.fully_shard: strategy %s shards over all ranks, but the mesh is %s: use HYBRID_SHARD", name,
-      mesh:label())
-  end
-  return mesh, dims, strategy.reshard
-end
 
 -- ---- the public calls -------------------------------------------------------------------------------------------
 
@@ -226,7 +178,7 @@ function sharding.fully_shard(model, config)
   check_unclaimed(inventory)
   self.rank, self.fields = world.rank, inventory.fields
   local dims
-  self.mesh, dims, self.default_reshard = apply_strategy(config)
+  self.mesh, dims, self.default_reshard = strategy(config)
   roles.assign(self, dims)
   self.sequence_parallel = config.sequence_parallel
   self.is_stage = roles.is_stage(self.mesh)
