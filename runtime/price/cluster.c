@@ -1,8 +1,8 @@
 /* cluster.c - the description of a cluster: its defaults, and checks that its numbers are in range. */
 #include <math.h>
+#include <stdio.h>
 
 #include "base/config.h"
-#include "price/collective_time.h"
 #include "price/price.h"
 
 void ms_cluster_default(ms_cluster *cluster, int size) {
@@ -61,6 +61,35 @@ static int check_device(const ms_cluster *c) {
     if (!(c->peak[dtype] >= 0 && c->peak[dtype] < INFINITY))
       return MS_FAIL(MS_EINVAL, "cluster: peak of %s is %g; it must be 0 (it has none) or a rate in FLOP/s",
                      ms_dtype_name(dtype), c->peak[dtype]);
+  return MS_OK;
+}
+
+int ms_link_check(const ms_link *link, int number) {
+  static const double SLOWEST = 1, FASTEST = 1e18; /* bytes/s */
+  static const double LONGEST = 1e3;               /* seconds of a start or a step */
+  const int every_kind = MS_LINK_ALL_GATHER | MS_LINK_REDUCE_SCATTER | MS_LINK_ALL_REDUCE;
+  const range ranges[] = {{"algorithm", link->algorithm, MS_LINK_RING, MS_LINK_SWITCH},
+                          {"kinds", link->kinds, 1, every_kind},
+                          {"nodes_most", link->nodes_most, 0, MS_MAX_RANKS},
+                          {"start", link->start, 0, LONGEST},
+                          {"start_between", link->start_between, 0, LONGEST},
+                          {"step_inside", link->step_inside, 0, LONGEST},
+                          {"step_between", link->step_between, 0, LONGEST},
+                          {"hidden", link->hidden, 0, 0.95},
+                          {"inside", link->inside, SLOWEST, FASTEST},
+                          {"inside_pair", link->inside_pair, 0, FASTEST},
+                          {"between", link->between, link->nodes_most == 1 ? 0 : SLOWEST, FASTEST},
+                          {"between_rank", link->between_rank, 0, FASTEST},
+                          {"log_between", link->log_between, 0, 10}};
+  char what[40];
+  snprintf(what, sizeof what, "cluster: link %d", number);
+  return check_ranges(what, COUNT(ranges), ranges);
+}
+
+int ms_links_check(const ms_cluster *cluster) {
+  if (cluster->links < 0 || cluster->links > MS_MAX_LINKS)
+    return MS_FAIL(MS_EINVAL, "cluster: %d links; it can have 0 to %d", cluster->links, MS_MAX_LINKS);
+  for (int i = 0; i < cluster->links; i++) MS_TRY(ms_link_check(&cluster->link[i], i));
   return MS_OK;
 }
 

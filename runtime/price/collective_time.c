@@ -11,47 +11,9 @@
 #include <stddef.h>
 
 #include "base/config.h"
+#include "price/price.h"
 
 /* ---- checks ----------------------------------------------------------------------------------------------------- */
-
-static const double SLOWEST = 1, FASTEST = 1e18; /* bytes/s */
-static const double LONGEST = 1e3;               /* seconds of a start or a step */
-
-typedef struct range {
-  const char *name;
-  double value, low, high;
-} range;
-
-int ms_link_check(const ms_link *link, int number) {
-  const int every_kind = MS_LINK_ALL_GATHER | MS_LINK_REDUCE_SCATTER | MS_LINK_ALL_REDUCE;
-  const range ranges[] = {{"algorithm", link->algorithm, MS_LINK_RING, MS_LINK_SWITCH},
-                          {"kinds", link->kinds, 1, every_kind},
-                          {"nodes_most", link->nodes_most, 0, MS_MAX_RANKS},
-                          {"start", link->start, 0, LONGEST},
-                          {"start_between", link->start_between, 0, LONGEST},
-                          {"step_inside", link->step_inside, 0, LONGEST},
-                          {"step_between", link->step_between, 0, LONGEST},
-                          {"hidden", link->hidden, 0, 0.95},
-                          {"inside", link->inside, SLOWEST, FASTEST},
-                          {"inside_pair", link->inside_pair, 0, FASTEST},
-                          {"between", link->between, link->nodes_most == 1 ? 0 : SLOWEST, FASTEST},
-                          {"between_rank", link->between_rank, 0, FASTEST},
-                          {"log_between", link->log_between, 0, 10}};
-  for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
-    const range *r = &ranges[i];
-    if (!(r->value >= r->low && r->value <= r->high)) /* NaN, too */
-      return MS_FAIL(MS_EINVAL, "cluster: %s of link %d is %g; it must be from %g to %g", r->name, number, r->value,
-                     r->low, r->high);
-  }
-  return MS_OK;
-}
-
-int ms_links_check(const ms_cluster *cluster) {
-  if (cluster->links < 0 || cluster->links > MS_MAX_LINKS)
-    return MS_FAIL(MS_EINVAL, "cluster: %d links; it can have 0 to %d", cluster->links, MS_MAX_LINKS);
-  for (int i = 0; i < cluster->links; i++) MS_TRY(ms_link_check(&cluster->link[i], i));
-  return MS_OK;
-}
 
 static const char *name_of(int kind) {
   switch (kind) {
@@ -73,9 +35,12 @@ static int check_work(const ms_collective_work *w) {
                    w->ranks, w->nodes);
   if (w->groups < 1)
     return MS_FAIL(MS_EINVAL, "%s: groups is %d: the collective's own group is one", name_of(w->kind), w->groups);
-  const range bytes[] = {{"bytes", w->bytes, 0, 0}, {"inside", w->inside, 0, 0}, {"wire", w->wire, 0, 0}};
+  const struct {
+    const char *name;
+    double value;
+  } bytes[] = {{"bytes", w->bytes}, {"inside", w->inside}, {"wire", w->wire}};
   for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
-    if (!(bytes[i].value >= 0 && bytes[i].value < INFINITY))
+    if (!(bytes[i].value >= 0 && bytes[i].value < INFINITY)) /* NaN, too */
       return MS_FAIL(MS_EINVAL, "%s: %s is %g; it must be a number of bytes", name_of(w->kind), bytes[i].name,
                      bytes[i].value);
   return MS_OK;

@@ -14,8 +14,5 @@ typedef struct ms_collective_time {
 /* The fastest link's. MS_EINVAL if a number of the work is out of range, MS_EUNSUPPORTED if no link can carry it. The
  * cluster has been checked. */
 int ms_collective_time_of(const ms_cluster *cluster, const ms_collective_work *work, ms_collective_time *time);
-/* MS_EINVAL, naming the field and the link's number, if a number is out of range. */
-int ms_link_check(const ms_link *link, int number);
-int ms_links_check(const ms_cluster *cluster);
 
 #endif

@@ -1,9 +1,9 @@
 /* price.h - what the files of this folder have in common: the cost of an instruction, and simulated time.
  *
- * cluster.c checks a description. kernel_work.c and kernel_time.c give the time of a kernel, collective_time.c that of
- * a collective, and costs.c both for every instruction of a phase. A simulator then runs the phase: streams.c for
- * devices that execute streams by themselves, inline.c for the CPU, whose thread runs kernels and collectives in turn.
- * price.c adds the phases up to a step.
+ * cluster.c checks a description and its links. kernel_work.c and kernel_time.c give the time of a kernel,
+ * collective_time.c that of a collective, and costs.c both for every instruction of a phase. A simulator then runs the
+ * phase: streams.c for devices that execute streams by themselves, inline.c for the CPU, whose thread runs kernels and
+ * collectives in turn. price.c adds the phases up to a step.
  */
 #ifndef MS_PRICE_PRICE_H
 #define MS_PRICE_PRICE_H
@@ -13,6 +13,10 @@
 
 /* Declares `own` and copies the caller's description to it. */
 #define MS_TAKE_CLUSTER(own, given) MS_TAKE_CONFIG(ms_cluster, own, given)
+
+/* MS_EINVAL, naming the field and the link's number, if a number is out of range. */
+int ms_link_check(const ms_link *link, int number);
+int ms_links_check(const ms_cluster *cluster);
 
 /* What an instruction takes. */
 typedef struct ms_cost {

@@ -4,6 +4,7 @@
  * Rates are powers of ten and steps whole microseconds, so that the numbers in the tests can be checked at a glance.
  */
 #include "price/collective_time.h"
+#include "price/price.h"
 #include "tests/c/support/check.h"
 
 #include <math.h>
