@@ -1,0 +1,100 @@
+-- What the ranks of a session tell each other outside its plans: numbers that must agree, and whether all succeeded. A
+-- session has these methods.
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local world = require("moonshard.distributed.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+---@class moonshard.SessionRanks
+---@field sharding moonshard.Sharding
+---@field ensure_state fun(self: moonshard.SessionRanks): ffi.cdata*
+local SessionRanks = {}
+SessionRanks.__index = SessionRanks
+
+---Gathers a number from every rank that trains this model, or several, in the order of ranks(). Collective over them.
+---@param number number this rank's
+---@param what string? the meaning, for reports; equal on all ranks: "of the learning rate"
+---@param ... number further numbers
+---@return number[] numbers in the order of ranks()
+---@return number[] ... a list for each further number
+function SessionRanks:gather_numbers(number, what, ...)
+  local mine, lists = { number, ... }, {}
+  for i, value in ipairs(mine) do lists[i] = { value } end
+  if world.plan_only and not self.sharding.single_rank then return unpack(lists) end
+  local n, count = self.sharding.mesh:size(), #mine
+  local given, all = ffi.new("double[?]", count, mine), ffi.new("double[?]", count * n)
+  local state = self:ensure_state()
+  world.set_activity(what)
+  local status = C.ms_state_all_gather_bytes(state, given, 8 * count, all)
+  world.set_activity(nil)
+  check(status)
+  for place = 1, n do
+    for i = 1, count do lists[i][place] = all[count * (place - 1) + i - 1] end
+  end
+  return unpack(lists)
+end
+
+---The first rank whose number differs from this rank's. Collective.
+---@param number number
+---@param what string as for gather_numbers
+---@param ... number further numbers, which can differ
+---@return integer? rank nil when all agree
+---@return number? other that rank's
+---@return number[] ... a list for each further number
+function SessionRanks:find_mismatch(number, what, ...)
+  local lists = { self:gather_numbers(number, what, ...) }
+  for place, other in ipairs(lists[1]) do
+    if other ~= number then return self:ranks()[place], other, unpack(lists, 2) end
+  end
+  return nil, nil, unpack(lists, 2)
+end
+
+---Raises MS_EMISMATCH if a rank has a different number. Collective.
+---@param number number
+---@param what string as for gather_numbers
+---@param message fun(rank: integer, other: number): string about the first rank that differs
+---@param ... number further numbers, which can differ
+---@return number[] ... a list for each further number
+function SessionRanks:require_same(number, what, message, ...)
+  local found = { self:find_mismatch(number, what, ...) }
+  if found[1] then errors.raise("MS_EMISMATCH", "%s", message(found[1], found[2])) end
+  return unpack(found, 3, 2 + select("#", ...))
+end
+
+---Calls a function that every rank executes independently, and reports whether all succeeded. Collective.
+---@param what string for reports, equal on all ranks: "of what set_rules found"
+---@param call function
+---@param ... any arguments
+---@return integer? failed the first rank on which it failed
+---@return table results of pcall on this rank
+function SessionRanks:attempt(what, call, ...)
+  local results, failed = { pcall(call, ...) }, nil
+  for place, bad in ipairs(self:gather_numbers(results[1] and 0 or 1, what)) do
+    if bad ~= 0 then failed = failed or self:ranks()[place] end
+  end
+  return failed, results
+end
+
+---Calls a function as part of an operation that all ranks complete or none. A failing rank raises its error; the others
+---raise that it failed there. Collective.
+---@param what string the operation, for messages; equal on all ranks: "unshard"
+---@param call function
+---@param ... any arguments
+---@return ... what the function returns
+function SessionRanks:all_or_none(what, call, ...)
+  local failed, results = self:attempt("of " .. what, call, ...)
+  if not results[1] then error(results[2], 0) end
+  if failed then
+    errors.raise("MS_EMISMATCH", "%s failed on rank %d, so no rank changed anything", what, failed)
+  end
+  return unpack(results, 2, table.maxn(results))
+end
+
+---The ranks that train this model together.
+---@return integer[]
+function SessionRanks:ranks()
+  return self.sharding.mesh:ranks(self.sharding.rank)
+end
+
+return SessionRanks
