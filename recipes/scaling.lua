@@ -4,7 +4,7 @@
 --   moonshard sweep recipes/scaling.lua                                    # 8B on nodes of 8 H100 with 400 Gbit/s
 --   moonshard sweep recipes/scaling.lua size=8B nodes=1,2,4,8,16 cluster=h100x8-200g
 --
--- An unknown cluster lists the known ones; a description of your own is given by its path: cluster=./mine.lua.
+-- `moonshard price` alone lists the clusters; a description of your own is given by its path: cluster=./mine.lua.
 
 local ms = require "moonshard"
 
