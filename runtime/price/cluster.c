@@ -23,8 +23,6 @@ static int check_ranges(const char *what, int n, const range *list) {
   for (int i = 0; i < n; i++) {
     const range *r = &list[i];
     if (r->value >= r->low && r->value <= r->high) continue; /* neither for NaN */
-    if (isinf(r->high))
-      return MS_FAIL(MS_EINVAL, "%s: %s is %g; it must be a number from %g", what, r->name, r->value, r->low);
     return MS_FAIL(MS_EINVAL, "%s: %s is %g; it must be from %g to %g", what, r->name, r->value, r->low, r->high);
   }
   return MS_OK;
@@ -32,35 +30,37 @@ static int check_ranges(const char *what, int n, const range *list) {
 
 #define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
 
-static const double LEAST = 1e-300; /* for what must not be 0 */
+/* What is out of these ranges describes nothing, and sums of a step could be infinite. */
+static const double SLOWEST = 1, FASTEST = 1e18; /* bytes/s */
+static const double LEAST_PART = 1e-6, MOST_BYTES = 1e18, MOST_FLOPS = 1e24;
 
 static int check_device(const ms_cluster *c) {
-  const range ranges[] = {{"memory", c->memory, 0, INFINITY},
+  const range ranges[] = {{"memory", c->memory, 0, MOST_BYTES},
                           {"ranks_per_node", c->ranks_per_node, 1, MS_MAX_RANKS},
-                          {"cores", c->cores, LEAST, INFINITY},
-                          {"clock", c->clock, LEAST, 1},
-                          {"memory_rate", c->memory_rate, LEAST, 1e300},
-                          {"memory_half", c->memory_half, 0, 1e300},
+                          {"cores", c->cores, 1e-3, 1e6},
+                          {"clock", c->clock, LEAST_PART, 1},
+                          {"memory_rate", c->memory_rate, SLOWEST, FASTEST},
+                          {"memory_half", c->memory_half, 0, MOST_BYTES},
                           {"kernel_start", c->kernel_start, 0, 1e3},
                           {"issue", c->issue, 0, 1e3},
                           {"phase_gap", c->phase_gap, 0, 1e3},
                           {"step_gap", c->step_gap, 0, 1e3},
                           {"overlap", c->overlap, 0, 0.9},
-                          {"product.efficiency", c->product.efficiency, LEAST, 1},
-                          {"product.tile_m", c->product.tile_m, 0, 1e6},
+                          {"product.efficiency", c->product.efficiency, LEAST_PART, 1},
+                          {"product.tile_m", c->product.tile_m, c->product.tile_m > 0 ? 1 : 0, 1e6},
                           {"product.tile_n", c->product.tile_n, c->product.tile_m > 0 ? 1 : 0, 1e6},
                           {"product.units", c->product.units, c->product.tile_m > 0 ? 1 : 0, 1e6},
-                          {"product.half_tile", c->product.half_tile, LEAST, 1},
+                          {"product.half_tile", c->product.half_tile, LEAST_PART, 1},
                           {"product.k_half", c->product.k_half, 0, 1e9},
-                          {"attention.forward", c->attention.forward, LEAST, 1},
-                          {"attention.backward", c->attention.backward, LEAST, 1},
+                          {"attention.forward", c->attention.forward, LEAST_PART, 1},
+                          {"attention.backward", c->attention.backward, LEAST_PART, 1},
                           {"attention.keys_half", c->attention.keys_half, 0, 1e9},
                           {"attention.causal", c->attention.causal, 0.5, 1}};
   MS_TRY(check_ranges("cluster", COUNT(ranges), ranges));
   for (int dtype = 0; dtype < MS_DTYPES; dtype++)
-    if (!(c->peak[dtype] >= 0 && c->peak[dtype] < INFINITY))
-      return MS_FAIL(MS_EINVAL, "cluster: peak of %s is %g; it must be 0 (it has none) or a rate in FLOP/s",
-                     ms_dtype_name(dtype), c->peak[dtype]);
+    if (c->peak[dtype] != 0 && !(c->peak[dtype] >= 1 && c->peak[dtype] <= MOST_FLOPS))
+      return MS_FAIL(MS_EINVAL, "cluster: peak of %s is %g; it must be 0 (it has none) or 1 to %g FLOP/s",
+                     ms_dtype_name(dtype), c->peak[dtype], MOST_FLOPS);
   return MS_OK;
 }
 
@@ -97,10 +97,10 @@ static int check_points(const ms_cluster *c) {
   if (c->points < 0 || (c->points && !c->point))
     return MS_FAIL(MS_EINVAL, "cluster: %d measured kernels, and no list of them", c->points);
   for (int i = 0; i < c->points; i++) {
-    const ms_kernel_work *work = &c->point[i].work;
-    if (!ms_op_row_of(work->op) || work->shape < 0 || work->shape >= MS_SHAPES || work->dtype < 0 ||
-        work->dtype >= MS_DTYPES || !(c->point[i].seconds > 0 && c->point[i].seconds < INFINITY))
-      return MS_FAIL(MS_EINVAL, "cluster: measured kernel %d has no such op, shape or dtype, or no positive time", i);
+    MS_TRY(ms_kernel_work_check(&c->point[i].work));
+    if (!(c->point[i].seconds >= 1e-12 && c->point[i].seconds <= 1e6))
+      return MS_FAIL(MS_EINVAL, "cluster: measured kernel %d takes %g seconds; it must be from 1e-12 to 1e6", i,
+                     c->point[i].seconds);
   }
   return MS_OK;
 }

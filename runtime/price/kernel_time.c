@@ -109,7 +109,6 @@ int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work
   MS_GIVEN(seconds);
   MS_TAKE_CLUSTER(own, cluster);
   MS_TRY(ms_cluster_check(&own));
-  if (!ms_op_row_of(work->op) || work->dtype < 0 || work->dtype >= MS_DTYPES)
-    return MS_FAIL(MS_EINVAL, "kernel: there is no op %d, or no dtype %d", work->op, work->dtype);
+  MS_TRY(ms_kernel_work_check(work));
   return ms_kernel_time_of(&own, work, seconds);
 }

@@ -29,6 +29,8 @@ typedef struct ms_cost {
 /* The costs of a phase's instructions, [phase.n]; the caller frees them. */
 int ms_price_costs(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_cost **costs);
 int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel_work *work);
+/* MS_EINVAL if a number of the work is out of range. */
+int ms_kernel_work_check(const ms_kernel_work *work);
 /* Seconds of a kernel, on a cluster that was checked. */
 int ms_kernel_time_of(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds);
 /* A collective of a plan, as its cluster's model needs it. */

@@ -83,12 +83,35 @@ static void E1_a_description_out_of_range_is_refused_by_name(void **state) {
   ms_cluster c = cluster_of(MS_DEVICE_CPU);
   c.memory_rate = 0;
   assert_fails(ms_cluster_check(&c), MS_EINVAL, "memory_rate");
+  c.memory_rate = 1e-300; /* sums of a step would be infinite */
+  assert_fails(ms_cluster_check(&c), MS_EINVAL, "memory_rate");
   c = cluster_of(MS_DEVICE_CPU);
   c.overlap = NAN;
   assert_fails(ms_cluster_check(&c), MS_EINVAL, "overlap");
   c = cluster_of(MS_DEVICE_CPU);
   c.struct_size = 0;
   assert_fails(ms_cluster_check(&c), MS_EINVAL, "ms_cluster");
+}
+
+static void E1_a_kernel_out_of_range_is_refused(void **state) {
+  (void)state;
+  ms_cluster c = cluster_of(MS_DEVICE_CPU);
+  const ms_kernel_work right = product_of(64, 64, 64);
+  ms_kernel_work wrong[] = {right, right, right, right, right};
+  double seconds;
+  wrong[0].threads = 0;
+  wrong[1].size[2] = NAN;
+  wrong[2].flops = INFINITY;
+  wrong[3].bytes = -1;
+  wrong[4].shape = MS_SHAPES;
+  for (int i = 0; i < 5; i++) {
+    ms_kernel_point point = {wrong[i], 1e-3};
+    assert_fails(ms_cluster_kernel_time(&c, &wrong[i], &seconds), MS_EINVAL, "kernel");
+    c.point = &point;
+    c.points = 1;
+    assert_fails(ms_cluster_check(&c), MS_EINVAL, "kernel");
+    c.points = 0;
+  }
 }
 
 int main(void) {
@@ -98,6 +121,7 @@ int main(void) {
       TEST(E1_more_work_never_takes_less_time),
       TEST(E1_measured_kernels_correct_the_model_near_their_sizes),
       TEST(E1_a_description_out_of_range_is_refused_by_name),
+      TEST(E1_a_kernel_out_of_range_is_refused),
   };
   return cmocka_run_group_tests_name("kernel time", tests, NULL, NULL);
 }

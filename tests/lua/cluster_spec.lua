@@ -130,6 +130,9 @@ describe("a description of a cluster", function()
       { 'device = { peak = { f32 = { "1 TFLOPS", "here" } } }', "device.peak.f32 | TFLOPS | TFLOP/s" },
       { 'device = { peak = { f33 = { "1 TFLOP/s", "here" } } }', "device.peak.f33 | f32" },
       { 'device = { clock = { "120 %", "here" } }', "device.clock | 120 % | at most 100 %" },
+      { 'device = { memory_rate = { "1e-300 B/s", "here" } }', "device.memory_rate | 1e-300 B/s | at least 1" },
+      { 'device = { memory = { "1e308 TB", "here" } }', "device.memory | 1e308 TB | at most 1e+18" },
+      { 'device = { peak = { f32 = { "1e-300 FLOP/s", "here" } } }', "device.peak.f32 | at least 1" },
       { 'device = { overlap = { "95 %", "here" } }', "device.overlap | 90 %" },
       { 'device = { issue = { "1 us", "here" } }', "device.issue | cuda" },
       { 'device = { kind = "gpu" }', "device.kind | cuda" },
@@ -173,9 +176,13 @@ describe("a description of a cluster", function()
     for text, fact in pairs({
       ["return os.time()"] = "os", ["while true do end"] = "end", ["return 3"] = "table", ["return {"] = "unexpected",
       ["return { about = function() end }"] = "about | function", ["return setmetatable({}, {})"] = "setmetatable",
+      ['return { about = ("x"):rep(9) }'] = "string",
+      ["local t = { 1 } for i = 1, 7 do local u = {} for k = 1, 200 do u['a' .. k] = t end t = u end return t"] =
+        "more than 1000000 values",
     }) do
       has(fixture.message(cluster.load, written(text)), fact)
     end
+    assert.equal("xx", ("x"):rep(2)) -- strings have their functions again
   end)
 
   it("E1 is as the guide shows one", function()

@@ -32,15 +32,22 @@ local function group(rows, more)
   return row
 end
 
+-- The slowest and fastest rates, and the longest time, that have a meaning: all sums of a step then stay finite.
+local SLOWEST, FASTEST = 1, 1e18 -- bytes/s
+local MOST_FLOPS = 1e24
+local LONGEST = 1e3 -- seconds
+local LEAST_PART = 1e-6
+
 local function rate(kind, c, more)
   local row = constant(kind, c, more)
-  row.above = row.above or 0
+  row.above = 0
+  if kind == "rate" then row.least, row.most, row.above = SLOWEST, FASTEST, nil end -- of a part the engine checks it
   return row
 end
 
 local function time(c, more)
   local row = constant("time", c, more)
-  row.least = 0
+  row.least, row.most = 0, LONGEST
   return row
 end
 
@@ -51,7 +58,9 @@ local function part(c, least, most, more)
 end
 
 local peaks = {}
-for _, name in ipairs(dtypes.with()) do peaks[name] = constant("flops", nil, { above = 0, default = 0 }) end
+for _, name in ipairs(dtypes.with()) do
+  peaks[name] = constant("flops", nil, { least = 1, most = MOST_FLOPS, default = 0 })
+end
 
 local LINK = group({
   algorithm = { type = "choice", words = { ring = "MS_LINK_RING", tree = "MS_LINK_TREE", hosts = "MS_LINK_HOSTS",
@@ -76,35 +85,35 @@ fields.TREE = group({
   ranks_per_node = constant("count", "ranks_per_node", { least = 1, most = 64 }),
   device = group({
     kind = { type = "choice", words = { cpu = "MS_DEVICE_CPU", cuda = "MS_DEVICE_CUDA" } },
-    cores = constant("number", "cores", { above = 0, only = "cpu" }),
-    memory = constant("bytes", "memory", { above = 0 }),
+    cores = constant("number", "cores", { least = 1e-3, most = 1e6, only = "cpu" }),
+    memory = constant("bytes", "memory", { least = 1, most = 1e18 }),
     reserved = constant("bytes", nil, { least = 0, default = 0 }),
     peak = group(peaks),
-    clock = part("clock", nil, 1, { above = 0 }),
+    clock = part("clock", LEAST_PART, 1),
     product = group({
-      efficiency = part("efficiency", nil, 1, { above = 0 }),
-      tile_m = constant("number", "tile_m", { least = 0, default = 0 }),
-      tile_n = constant("number", "tile_n", { least = 0, default = 0 }),
-      units = constant("number", "units", { least = 0, default = 0 }),
-      half_tile = part("half_tile", nil, 1, { above = 0, default = 1 }),
-      k_half = constant("number", "k_half", { least = 0 }),
+      efficiency = part("efficiency", LEAST_PART, 1),
+      tile_m = constant("count", "tile_m", { least = 0, most = 1e6, default = 0 }),
+      tile_n = constant("count", "tile_n", { least = 0, most = 1e6, default = 0 }),
+      units = constant("count", "units", { least = 0, most = 1e6, default = 0 }),
+      half_tile = part("half_tile", LEAST_PART, 1, { default = 1 }),
+      k_half = constant("number", "k_half", { least = 0, most = 1e9 }),
     }, { c = "product" }),
     attention = group({
-      forward = part("forward", nil, 1, { above = 0 }), backward = part("backward", nil, 1, { above = 0 }),
-      keys_half = constant("number", "keys_half", { least = 0 }),
+      forward = part("forward", LEAST_PART, 1), backward = part("backward", LEAST_PART, 1),
+      keys_half = constant("number", "keys_half", { least = 0, most = 1e9 }),
       causal = part("causal", 0.5, 1),
     }, { c = "attention" }),
     memory_rate = rate("rate", "memory_rate"),
-    memory_half = constant("bytes", "memory_half", { least = 0 }),
+    memory_half = constant("bytes", "memory_half", { least = 0, most = 1e18 }),
     kernel_start = time("kernel_start"),
     issue = time("issue", { only = "cuda" }),
     phase_gap = time("phase_gap"), step_gap = time("step_gap"),
     overlap = part("overlap", 0, 0.9),
   }),
   network = group({
-    rails = constant("count", nil, { least = 1 }),
+    rails = constant("count", nil, { least = 1, most = 1e6 }),
     rail = rate("rate"),
-    oversubscription = constant("number", nil, { least = 1, default = 1 }),
+    oversubscription = constant("number", nil, { least = 1, most = 1e6, default = 1 }),
   }, { optional = true }),
   links = { type = "map", of = LINK, most = 8 },
   kernels = { type = "kernels", optional = true },

@@ -2,7 +2,7 @@
 -- fields this one overrides: tables with names merge field by field, lists and constants are replaced, and `false`
 -- removes an inherited field.
 --
--- A description is data: a file runs without any function of Lua, and its loops end.
+-- A description is data: a file runs without any function of Lua, not even those of strings, and its loops end.
 
 local input_file = require("moonshard.base.input_file")
 local nearest = require("moonshard.base.nearest")
@@ -13,6 +13,7 @@ local read_description = {}
 
 local MOST_INSTRUCTIONS = 1e7 -- far more than a table of constants takes
 local MOST_NESTED = 8
+local MOST_VALUES = 1e6 -- a table that is in several places counts in each
 local MOST_EXTENDED = 16 -- a chain that goes round through other folders has a new path in each round
 
 ---@class moonshard.ClusterDescription
@@ -22,10 +23,14 @@ local MOST_EXTENDED = 16 -- a chain that goes round through other folders has a 
 
 local function is_path(name) return name:find("/", 1, true) ~= nil or name:find("%.lua$") ~= nil end
 
+-- Without string.rep or string.find: the hook does not see what they do in one instruction.
 local function limited(chunk)
+  local strings = getmetatable("")
   jit.off(chunk, true)
   debug.sethook(function() error("it does not end", 0) end, "", MOST_INSTRUCTIONS)
+  strings.__index = nil
   local ok, result = pcall(chunk)
+  strings.__index = string
   debug.sethook()
   return ok, result
 end
@@ -53,19 +58,21 @@ local function shipped(name)
     nearest.advice(name, valid), name:find(".", 1, true) and name or name .. ".lua")
 end
 
--- Only text, numbers, booleans and tables of them, at most MOST_NESTED deep.
-local function check_data(file, path, value, depth)
-  local kind = type(value)
+-- Only text, numbers, booleans and tables of them, at most MOST_NESTED deep. Returns how many values there are.
+local function check_data(file, path, value, depth, before)
+  local kind, count = type(value), before + 1
+  if count > MOST_VALUES then refuse("MS_EINVAL", "cluster %s: it has more than %d values", file, MOST_VALUES) end
   if kind ~= "table" then
-    if kind == "string" or kind == "number" or kind == "boolean" then return end
+    if kind == "string" or kind == "number" or kind == "boolean" then return count end
     refuse("MS_EINVAL", "cluster %s: %s is a %s: a description holds text, numbers and tables", file, path, kind)
   end
   if depth > MOST_NESTED then
     refuse("MS_EINVAL", "cluster %s: %s: tables nest more than %d deep", file, path, MOST_NESTED)
   end
   for key, part in pairs(value) do
-    check_data(file, path == "" and tostring(key) or path .. "." .. tostring(key), part, depth + 1)
+    count = check_data(file, path == "" and tostring(key) or path .. "." .. tostring(key), part, depth + 1, count)
   end
+  return count
 end
 
 local function one(name)
@@ -73,7 +80,7 @@ local function one(name)
   if type(description) ~= "table" then
     refuse("MS_EINVAL", "cluster %s: it must return a table, not a %s", name, type(description))
   end
-  check_data(name, "", description, 0)
+  check_data(name, "", description, 0, 0)
   return description
 end
 
