@@ -65,9 +65,12 @@ describe("moonshard price", function()
   end)
 
   it("E4 adds up: a step is its kernels, its waits and its gaps", function()
-    local cases = { { "--cluster", "h100x8-25gbe", "mesh=2x8" }, { "--cluster", "h100x8-3200g", "mesh=16x1" } }
+    local small = { "recipes/llama.lua", "-n", "4" }
+    local cases = { { LLAMA, "--cluster", "h100x8-25gbe", "mesh=2x8" },
+      { LLAMA, "--cluster", "h100x8-3200g", "mesh=16x1" }, { small, "--cluster", two_hosts(), "mesh=2x2" },
+      { small, "--cluster", two_hosts(), "mesh=1x4" } }
     for _, arguments in ipairs(cases) do
-      local price = priced(arguments)
+      local price = decode(run(with("price", arguments[1], { "--json", unpack(arguments, 2) })))
       local waiting, exposed, ops = 0, 0, 0
       for _, ms in pairs(price.waiting_ms) do waiting = waiting + ms end
       for _, entry in ipairs(price.exposed) do exposed = exposed + entry.ms end
@@ -80,6 +83,62 @@ describe("moonshard price", function()
       assert.truthy(price.mfu > 0 and price.mfu < 1 and price.hfu > 0)
       assert.truthy(math.abs(price.tokens / price.step_ms * 1e3 - price.tokens_per_s) < 1e-6 * price.tokens_per_s)
     end
+  end)
+
+  it("E4 prices the cores that a description has, whichever machine this is", function()
+    local path = scratch.path() .. ".lua"
+    scratch.write(path, [[return { extends = "cpu-example", ranks_per_node = { 4, "here" },
+      device = { cores = { 64, "here" } } }]])
+    local function step(ranks, environment)
+      local ended = program.run({ "price", "recipes/llama.lua", "-n", ranks, "--cluster", path, "--json" }, environment)
+      assert.equal(0, ended.status, ended.err)
+      return decode(ended.out)
+    end
+    assert.equal(step("4", "OMP_NUM_THREADS=16").step_ms, step("4", "env -u OMP_NUM_THREADS").step_ms)
+    local alone = decode(run({ "price", "recipes/llama.lua", "-n", "1", "--cluster", "cpu-example", "--json" }))
+    assert.truthy(alone.hfu < 1 and alone.room_bytes == 16e9) -- it has the node for itself
+  end)
+
+  it("E4 averages over the steps between two syncs of local SGD", function()
+    local function of(every, more)
+      return decode(run({ "price", "tests/lua/recipes/local_sgd.lua", "-n", "16", "mesh=2x8", "every=" .. every,
+        "--cluster", "h100x8-25gbe", "--json", unpack(more or {}) }))
+    end
+    local two, many = of(2), of(1000)
+    local outer = two.phases[#two.phases]
+    assert.equal("outer", outer.name)
+    assert.equal(0.5, outer.runs)
+    local phase_gap = 1e3 * cluster.load("h100x8-25gbe"):struct().phase_gap
+    local expected = (1 / 2 - 1 / 1000) * (outer.ms + phase_gap)
+    assert.truthy(math.abs(two.step_ms - many.step_ms - expected) < 1e-9 * two.step_ms)
+    local sum = two.gaps_ms
+    for _, phase in ipairs(two.phases) do sum = sum + phase.runs * phase.ms end
+    assert.truthy(math.abs(sum - two.step_ms) < 1e-9 * sum)
+    local ops = 0
+    for _, op in ipairs(two.ops) do ops = ops + op.flops end
+    assert.truthy(math.abs(ops - two.flops) < 1e-9 * ops)
+    has(run({ "price", "tests/lua/recipes/local_sgd.lua", "-n", "16", "mesh=2x8", "every=2", "--cluster",
+      "h100x8-25gbe" }), "one in 2 synchronises")
+  end)
+
+  it("E4 counts the tokens of a run: of targets, or else of the first array of a batch", function()
+    local recipe = scratch.path() .. ".lua"
+    scratch.write(recipe, [[
+      local ms = require "moonshard"
+      local cfg = ms.args { mesh = "1x-1" }
+      local model = ms.nn.linear(10, 10)
+      ms.fully_shard(model, { mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }) })
+      local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-3 },
+        forward = function(m, b) return ms.loss.mse(m(b.at), b.to * b.weight) end }
+      local function zeros(n, shape)
+        return { data = require("ffi").new("float[?]", n), dtype = "f32", shape = shape }
+      end
+      train:step { at = zeros(80, { 8, 10 }), to = zeros(80, { 8, 10 }), weight = zeros(8, { 8, 1 }), data_ms = 1,
+        note = "text" }
+    ]])
+    local price = decode(run({ "price", recipe, "-n", "4", "--cluster", "h100x8", "--json" }))
+    assert.equal(4 * 80, price.tokens)
+    assert.equal(0, program.run({ "tune", recipe, "-n", "4", "--cluster", "h100x8", "--json" }).status)
   end)
 
   it("E4 refuses memory that a device does not have, by the sizes of both", function()

@@ -222,7 +222,7 @@ describe("meshes to tune", function()
   end)
 
   it("divide a node's memory on the CPU", function()
-    local cluster = { name = "c", device = "cpu", ranks_per_node = 4, memory = 400, reserved = 40 }
+    local cluster = { name = "c", device = "cpu", memory = 400, reserved = 40, sharing = function() return 4 end }
     assert.same({ bytes = 90, device = 100, allowed = 100, reserved = 10 }, room(cluster, nil, "memory"))
     assert.equal(40, room(cluster, 50, "memory").bytes)
     assert.is_truthy(fixture.message(room, cluster, 101, "memory"):find("100 B", 1, true))

@@ -16,6 +16,8 @@ local device = {
   ---How NCCL communicates: nil, "windows" or "copy_engines" (enum ms_nccl_option); --nccl-windows and
   ---`--nccl-copy-engines` set it.
   nccl = nil, ---@type string?
+  ---Threads of a rank of a described machine, which plans are compiled for; nil: as many as this machine gives it.
+  threads = nil, ---@type integer?
 }
 
 local NCCL_OPTIONS = { windows = C.MS_NCCL_WINDOWS, copy_engines = C.MS_NCCL_COPY_ENGINES }

@@ -40,6 +40,13 @@ function batch_of.numel(shape)
   return n
 end
 
+---Elements that count as the tokens of a batch: those of its targets, or without targets of its first array.
+---@param batch table<string, moonshard.Array>
+---@return integer
+function batch_of.tokens(batch)
+  return batch_of.numel((batch.targets or batch[arrays_of(batch)[1]]).shape)
+end
+
 -- A double represents every integer up to here.
 local MOST_ELEMENTS = 2 ^ 53
 

@@ -142,6 +142,7 @@ function Session:compile(name, graph, settings)
     config.sync = settings.sync or C.MS_SYNC_EVERY
     if settings.reshard_after_backward == false then config.reshard_after_backward = 0 end
     config.prefetch = self.prefetch or settings.prefetch or 1
+    config.threads = device.threads or 0
     config.pipeline_stage = self.sharding.is_stage and 1 or 0
     set_place(self, config)
     if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end

@@ -153,6 +153,15 @@ function Cluster:describe_world(rank, ranks)
   end
   world.describe(rank, ranks, math.min(ranks, per_node))
   device.apply_options({ device = self.device })
+  if self.device == "cpu" and not os.getenv("OMP_NUM_THREADS") then
+    device.threads = math.max(1, math.floor(self.cdata.cores / self:sharing()))
+  end
+end
+
+---The ranks that divide the cores and the memory of this rank's node on the CPU; 1 if each has a device.
+---@return integer
+function Cluster:sharing()
+  return self.device == "cpu" and world.node_ranks(world.node_of(world.rank)) or 1
 end
 
 ---The peak rate of products of a dtype that one rank has: of its GPU, or of its share of the node's cores.
@@ -161,14 +170,13 @@ end
 function Cluster:rank_peak(dtype)
   local peak = self.peak[dtype]
   if not peak or self.device ~= "cpu" then return peak end
-  return peak * self.cdata.cores / self.ranks_per_node
+  return peak * self.cdata.cores / self:sharing()
 end
 
 ---Bytes that the arenas of a rank may have. On the CPU the ranks of a node divide its memory.
 ---@return number
 function Cluster:room()
-  local free = self.memory - self.reserved
-  return self.device == "cpu" and free / self.ranks_per_node or free
+  return (self.memory - self.reserved) / self:sharing()
 end
 
 ---All constants with their values and sources, as text.

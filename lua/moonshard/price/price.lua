@@ -16,7 +16,7 @@ local price = {}
 
 ---@class moonshard.PricedPhase
 ---@field name string "first", as in plan.PHASES
----@field runs integer in a step
+---@field runs number in a step; a part of 1 if not every step has the phase
 ---@field seconds number of one run, as the others
 ---@field computing number
 ---@field waiting table<string, number> by mesh dimension
@@ -32,6 +32,7 @@ local price = {}
 ---@field issuing number in which kernels wait for the thread that issues them
 ---@field waiting table<string, number> in which kernels wait for collectives, by mesh dimension
 ---@field exposed number sum of `waiting`
+---@field sync moonshard.ReplicateSync? the schedule of local SGD
 ---@field tokens integer of a step of all ranks
 ---@field tokens_per_s number of all ranks
 ---@field dtype string in which products compute
@@ -54,8 +55,43 @@ end
 
 -- ---- the step ---------------------------------------------------------------------------------------------------
 
-local function phase_of(plan, number, row)
-  return { name = plans.PHASES[number + 1], runs = row.runs, seconds = row.seconds, computing = row.computing,
+---Of how many steps one has the phase `outer`. The plan of local SGD synchronises all units at once. The steps between
+---two syncs do not, and with fragments each sync is of a part of the units, so on average a step has this part of it.
+---@param trainer moonshard.Trainer
+---@return number 1 without local SGD
+function price.steps_of_outer(trainer)
+  local sync = trainer.session.sharding.local_sync
+  return sync and sync.every or 1
+end
+
+local function flops_of_outer(plan, cluster)
+  local list, n = price.timeline(plan, cluster, "outer")
+  local flops = 0
+  for i = 0, n - 1 do
+    if list[i].kind == 0 then flops = flops + list[i].flops end
+  end
+  return flops
+end
+
+---Prices a step with the phase `outer`, and takes out what steps without it save.
+---@param plan moonshard.Plan
+---@param cluster moonshard.Cluster
+---@param trainer moonshard.Trainer
+---@return ffi.cdata* row ms_price, whose step and gaps are those of an average step
+---@return number outer how often an average step runs the phase `outer`
+function price.row(plan, cluster, trainer)
+  local row = ffi.new("ms_price")
+  check(C.ms_plan_price(plan.handle, cluster:struct(), trainer.micro_batches, row))
+  local outer = row.phase[C.MS_PHASE_OUTER]
+  local part = 1 / price.steps_of_outer(trainer)
+  local saved, gap = outer.runs * (1 - part), cluster:struct().phase_gap
+  row.step, row.gaps = row.step - saved * (outer.seconds + gap), row.gaps - saved * gap
+  if saved > 0 then row.flops = row.flops - saved * flops_of_outer(plan, cluster) end
+  return row, outer.runs * part
+end
+
+local function phase_of(plan, number, row, runs)
+  return { name = plans.PHASES[number + 1], runs = runs, seconds = row.seconds, computing = row.computing,
     waiting = plan.mesh:by_dimension(row.waiting), issuing = row.issuing }
 end
 
@@ -83,16 +119,16 @@ function price.of(plan, cluster, trainer, batch)
       .. "ms.init_device_mesh the setting device (cfg.device), which follows the cluster", plan.mesh.device,
       cluster.name, cluster.device)
   end
-  local row = ffi.new("ms_price")
-  check(C.ms_plan_price(plan.handle, cluster:struct(), trainer.micro_batches, row))
-  local self = { plan = plan, cluster = cluster, step = row.step, gaps = row.gaps, flops = row.flops, bytes = row.bytes,
-    phases = {} }
+  local row, outer = price.row(plan, cluster, trainer)
+  local self = { plan = plan, cluster = cluster, step = row.step, gaps = row.gaps, flops = row.flops,
+    bytes = row.bytes, phases = {}, sync = trainer.session.sharding.local_sync }
   for number = 0, C.MS_PHASES - 1 do
-    if row.phase[number].runs > 0 then table.insert(self.phases, phase_of(plan, number, row.phase[number])) end
+    local of = row.phase[number]
+    local runs = number == C.MS_PHASE_OUTER and outer or of.runs
+    if runs > 0 then table.insert(self.phases, phase_of(plan, number, of, runs)) end
   end
   add_up(self)
-  local rows = batch.targets or batch[next(batch)]
-  self.tokens = batch_of.numel(rows.shape) * (trainer.session:data_ranks())
+  self.tokens = batch_of.tokens(batch) * trainer.session:data_ranks()
   self.tokens_per_s = self.tokens / self.step
   self.room = cluster:room()
   self.fits = self.bytes <= self.room
@@ -165,9 +201,43 @@ local function add_kernel(ops, event, runs)
   entry.flops, entry.bytes = entry.flops + runs * event.flops, entry.bytes + runs * event.bytes
 end
 
--- Adds the waits of a phase's kernels for collectives, and the wait for the last one at its end.
-local function add_phase(self, details, phase)
-  local list, n = price.timeline(self.plan, self.cluster, phase.name)
+local function collectives_by_begin(list, n)
+  local sorted_list = {}
+  for i = 0, n - 1 do
+    if list[i].kind ~= 0 then sorted_list[#sorted_list + 1] = list[i] end
+  end
+  table.sort(sorted_list, function(a, b)
+    if a.begin ~= b.begin then return a.begin < b.begin end
+    return a.instruction < b.instruction
+  end)
+  return sorted_list
+end
+
+-- Adds the waits of a CPU's kernels: between two of them the rank's thread does its part of one collective after
+-- another, and then sleeps until one has moved its bytes.
+local function add_inline_waits(self, exposed, phase, list, n)
+  local collectives, next_one, last = collectives_by_begin(list, n), 1, nil
+  local function add_gap(from, to)
+    local at = from
+    while collectives[next_one] and collectives[next_one].begin < to do
+      local one = collectives[next_one]
+      if last and one.begin > at then add_wait(self, exposed, last, one.begin - at, phase.runs) end
+      at, last, next_one = math.max(at, one.begin), one, next_one + 1
+    end
+    if last and to > at then add_wait(self, exposed, last, to - at, phase.runs) end
+  end
+  local now = 0
+  for i = 0, n - 1 do
+    if list[i].kind == 0 then
+      add_gap(now, list[i].begin)
+      now = list[i]["end"]
+    end
+  end
+  add_gap(now, phase.seconds)
+end
+
+-- Adds the waits of a GPU's kernels for collectives, and the wait for the last one at the phase's end.
+local function add_stream_waits(self, exposed, phase, list, n)
   local by_instruction, now, last = {}, 0, nil
   for i = 0, n - 1 do by_instruction[list[i].instruction] = list[i] end
   for i = 0, n - 1 do
@@ -175,15 +245,23 @@ local function add_phase(self, details, phase)
     if event.kind == 0 then
       local cause = by_instruction[event.cause]
       if cause and cause.kind ~= 0 and event.begin > now then
-        add_wait(self, details.exposed, cause, event.begin - now, phase.runs)
+        add_wait(self, exposed, cause, event.begin - now, phase.runs)
       end
-      add_kernel(details.ops, event, phase.runs)
       now = event["end"]
     end
     if not last or event["end"] > last["end"] then last = event end
   end
   if last and last.kind ~= 0 and phase.seconds > now then
-    add_wait(self, details.exposed, last, phase.seconds - now, phase.runs)
+    add_wait(self, exposed, last, phase.seconds - now, phase.runs)
+  end
+end
+
+local function add_phase(self, details, phase)
+  local list, n = price.timeline(self.plan, self.cluster, phase.name)
+  local add_waits = self.cluster.device == "cpu" and add_inline_waits or add_stream_waits
+  add_waits(self, details.exposed, phase, list, n)
+  for i = 0, n - 1 do
+    if list[i].kind == 0 then add_kernel(details.ops, list[i], phase.runs) end
   end
   for i = 0, n - 1 do
     local event, critical = list[i], details.critical

@@ -11,6 +11,9 @@ local size = progress.size
 
 local function ms(seconds) return ("%.2f"):format(1e3 * seconds) end
 
+-- How often something runs in a step; on average over steps if not all have it.
+local function times(count) return count % 1 == 0 and ("%d"):format(count) or ("%.3g"):format(count) end
+
 local function percent(part, whole) return ("%.1f %%"):format(100 * part / math.max(whole, 1e-300)) end
 
 -- Three digits, never as a power of ten: a table's neighbours must be comparable at a glance.
@@ -49,9 +52,16 @@ local function utilisation_line(self)
     self.mfu_counts, self.cluster:rank_peak(self.dtype) / 1e12, self.dtype, share(self.hfu))
 end
 
+-- With a delay the plan of a step that synchronises begins the sums in its phase FIRST, which is not averaged.
+local function sync_line(self)
+  if not self.sync then return nil end
+  local delayed = self.sync.delay > 0 and "; the sums of its delay count in every step: a real step is faster" or ""
+  return ("  local SGD: an average step, of which one in %d synchronises%s"):format(self.sync.every, delayed)
+end
+
 local function head_lines(self, details)
   local mesh, cluster = self.plan.mesh, self.cluster
-  return {
+  local lines = {
     ("price: mesh %s on %s, %s"):format(mesh:label(), cluster.name, (self.plan:nodes():gsub(":.*", ""))),
     "  " .. memory_line(self),
     ("  step %s ms%s, %s, %s per rank"):format(ms(self.step),
@@ -59,8 +69,10 @@ local function head_lines(self, details)
       progress.rate(self.tokens_per_s / mesh:size())),
     "  " .. utilisation_line(self),
     "  limited by " .. price.limit(self, details.critical).text,
-    "",
   }
+  lines[#lines + 1] = sync_line(self)
+  lines[#lines + 1] = ""
+  return lines
 end
 
 local function step_rows(self)
@@ -80,7 +92,7 @@ local function phase_rows(self)
   for _, phase in ipairs(self.phases) do
     local waiting = 0
     for _, seconds in pairs(phase.waiting) do waiting = waiting + seconds end
-    rows[#rows + 1] = { phase.name, tostring(phase.runs), ms(phase.seconds), percent(phase.computing, phase.seconds),
+    rows[#rows + 1] = { phase.name, times(phase.runs), ms(phase.seconds), percent(phase.computing, phase.seconds),
       percent(waiting, phase.seconds) }
   end
   return rows
@@ -113,14 +125,14 @@ end
 
 local function exposed_rows(self, details)
   return first_rows({ "kernels wait for", "over", "times", "ms", "share" }, by_family(details.exposed), function(e)
-    return { e.op .. " " .. e.unit, e.dim, tostring(e.calls), ms(e.seconds), percent(e.seconds, self.step) }
+    return { e.op .. " " .. e.unit, e.dim, times(e.calls), ms(e.seconds), percent(e.seconds, self.step) }
   end)
 end
 
 local function op_rows(self, details)
   return first_rows({ "op", "calls", "ms", "share", "TFLOP/s", "GB/s" }, details.ops, function(e)
     local rate = e.flops > 0 and e.seconds > 0 and digits(e.flops / e.seconds / 1e12) or ""
-    return { e.name, tostring(e.calls), ms(e.seconds), percent(e.seconds, self.step), rate,
+    return { e.name, times(e.calls), ms(e.seconds), percent(e.seconds, self.step), rate,
       e.seconds > 0 and digits(e.bytes / e.seconds / 1e9) or "" }
   end)
 end

@@ -98,17 +98,20 @@ function writer:phase(name, instructions, start)
   end
 end
 
--- The phases of a step in the order in which they run, each as often as it runs.
+-- The phases of a step in the order in which they run, each as often as it runs; with local SGD of a step that
+-- synchronises.
 local function in_order(self)
   local list = {}
   for _, phase in ipairs(self.phases) do
-    for _ = 1, phase.runs do list[#list + 1] = phase end
+    for _ = 1, math.ceil(phase.runs) do list[#list + 1] = phase end
   end
   return list
 end
 
 function writer:program_slices(phases, gap, first)
-  self:slice(0, 0, self.price.step, { "cat", "step", "name", ("step %d"):format(STEP), "args", { step = STEP } })
+  local step = first
+  for _, phase in ipairs(phases) do step = step + gap + phase.seconds end
+  self:slice(0, 0, step, { "cat", "step", "name", ("step %d"):format(STEP), "args", { step = STEP } })
   local at = first
   for _, phase in ipairs(phases) do
     at = at + gap

@@ -239,7 +239,7 @@ function step.run(self, batch, places)
   local seconds = clock.now() - begin
   self.outside_bytes = self.outside_bytes or outside_bytes(self)
   local exposed = exposed_ms(exec, before)
-  local tokens = batch_of.numel((batch.targets or batch[specs[1].name]).shape) * self.session:data_ranks()
+  local tokens = batch_of.tokens(batch) * self.session:data_ranks()
   C.ms_world_set_progress(world.handle, number, tokens / seconds)
   profile.step_ends(number, begin)
   return {

@@ -16,7 +16,7 @@ local size = progress.size
 ---@param who string for messages: "--memory"
 ---@return moonshard.Room
 return function(cluster, allowed, who)
-  local ranks = cluster.device == "cpu" and cluster.ranks_per_node or 1
+  local ranks = cluster:sharing()
   local device, reserved = cluster.memory / ranks, cluster.reserved / ranks
   allowed = allowed or device
   if allowed > device then

@@ -7,9 +7,10 @@ local blocks = require("moonshard.tune.blocks")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local point = require("moonshard.tune.point")
+local price = require("moonshard.price.price")
 local policies = require("moonshard.shard.policies")
 local world = require("moonshard.distributed.world")
-local C, ffi, check = engine.C, engine.ffi, engine.check
+local C = engine.C
 
 ---@class moonshard.Subject
 ---@field trainer moonshard.Trainer
@@ -84,20 +85,20 @@ local function compile(self, p)
   end)
 end
 
-local function waiting_of(row)
+local function waiting_of(row, outer)
   local waiting, computing = 0, 0
   for phase = 0, C.MS_PHASES - 1 do
     local one = row.phase[phase]
-    computing = computing + one.runs * one.computing
-    for dim = 0, 5 do waiting = waiting + one.runs * one.waiting[dim] end
+    local runs = phase == C.MS_PHASE_OUTER and outer or one.runs
+    computing = computing + runs * one.computing
+    for dim = 0, 5 do waiting = waiting + runs * one.waiting[dim] end
   end
   return waiting, computing
 end
 
 local function priced(self, p, plan)
-  local row = ffi.new("ms_price")
-  check(C.ms_plan_price(plan.handle, self.cluster:struct(), self.trainer.micro_batches, row))
-  local exposed, computing = waiting_of(row)
+  local row, outer = price.row(plan, self.cluster, self.trainer)
+  local exposed, computing = waiting_of(row, outer)
   local summary = plan:summary()
   return { point = p, seconds = row.step, bytes = row.bytes, fits = row.bytes <= self.limit, exposed = exposed,
     computing = computing, fingerprint = summary.fingerprint, by_category = summary.bytes }

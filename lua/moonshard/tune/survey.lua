@@ -50,8 +50,7 @@ function survey.cost(row)
 end
 
 local function tokens_of(trainer, batch)
-  local rows = batch.targets or batch[next(batch)]
-  return batch_of.numel(rows.shape) * trainer.session:data_ranks()
+  return batch_of.tokens(batch) * trainer.session:data_ranks()
 end
 
 local function new_row(options, mesh, trainer, batch)
