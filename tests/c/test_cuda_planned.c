@@ -4,6 +4,8 @@
 #include "tests/c/support/emulated_cuda.h"
 #include "tests/c/support/planned.h"
 
+#include <stdlib.h>
+
 static const char missing[] = "device cuda | no libmoonshard_cuda.so | nvcc | MOONSHARD_CUDA_LIBRARY";
 
 static int compile(const mlp *net, ms_plan **plan) {
