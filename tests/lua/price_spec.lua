@@ -46,6 +46,13 @@ end
 describe("moonshard price", function()
   teardown(scratch.clear)
 
+  it("a description's accuracy follows the time", function()
+    local path = scratch.path() .. ".lua"
+    scratch.write(path, [[return { extends = "h100x8-400g", accuracy = { "8 %", "here" } }]])
+    has(run({ "price", "--cluster", path, unpack(LLAMA) }), "ms +-8 %")
+    assert.is_nil(run({ "price", "--cluster", "h100x8-400g", unpack(LLAMA) }):find("+-", 1, true))
+  end)
+
   it("E4 prints the memory, the bytes and the operations of the plan", function()
     for _, mesh in ipairs({ "mesh=2x8", "mesh=1x16" }) do
       local price, plan = priced({ "--cluster", "h100x8-400g", mesh }), planned({ mesh })

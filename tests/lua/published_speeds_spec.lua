@@ -2,6 +2,7 @@
 
 package.path = "tests/bench/price/?.lua;" .. package.path
 local least_squares = require("least_squares")
+local training_model = require("training_model")
 local training_rows = require("training_rows")
 
 local HEAD = "source,model,params_B,n_layers,d_model,n_heads,n_kv,d_ff,vocab,seq,gpus,gpu_type,gpus_per_node,"
@@ -38,6 +39,16 @@ describe("rows of published training speeds", function()
     assert.equal(0, #rows)
     assert.same({ why = "fp8", rows = 2 }, refused[1])
     assert.equal(4, #refused)
+  end)
+
+  it("E8 have a price on the described cluster, and one by the constants of a stack, which can be fitted", function()
+    local stack = training_model.stacks(read(RUN:format(16, "shard=8,replicate=2,tp=1,pp=1", "bf16")))[1]
+    local as_shipped = training_model.predict(stack.runs[1], stack.description:struct())
+    local usual = training_model.predictions(stack.runs, stack.description, training_model.usual())[1]
+    assert.is_true(as_shipped > usual.predicted and usual.predicted > 0)
+    local fitted = training_model.predictions(stack.runs, stack.description,
+      training_model.fit(stack.runs, stack.description))[1]
+    assert.is_true(math.abs(fitted.predicted / 3700 - 1) < math.abs(usual.predicted / 3700 - 1))
   end)
 
   it("with a field too few are an error that names the line", function()

@@ -1,4 +1,4 @@
--- ms.scaling: prices of one recipe on few nodes and many, which shape wins where, and the closed forms beside them.
+-- ms.scaling: prices of one recipe on few nodes and many, which shape wins where, and closed forms.
 
 local closed_forms = require("moonshard.price.closed_forms")
 local has = require("lua.message").has
@@ -79,7 +79,7 @@ describe("moonshard sweep with ms.scaling", function()
     for _, record in ipairs(results.curve) do assert.is_true(record.step > 0 and record.bytes > 0) end
   end)
 
-  it("refuses nodes that a cluster does not have, and shapes that nobody knows", function()
+  it("refuses nodes that a cluster does not have, and shapes that do not exist", function()
     program.refused(2, arguments("nodes=2,1"), "ascending")
     program.refused(2, arguments("shapes=ddp"), "hsdp")
     program.refused(2, arguments("cluster=h100x9"), "h100x8")

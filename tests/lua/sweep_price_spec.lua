@@ -45,7 +45,7 @@ describe("moonshard sweep --price", function()
     end)
   end)
 
-  it("refuses clusters that nobody described, and --run without a price", function()
+  it("refuses clusters without a description, and --run without a price", function()
     with_sweep(function(sweep)
       define(sweep, [["1x2"]])
       local unknown, alone = sweep.run("--price", "h100x9"), sweep.run("--run")

@@ -6,7 +6,6 @@ local ASSUMED = "assumed, not measured"
 
 return {
   about = "nodes of eight A100 SXM4 40 GB with NVLink 3 and NVSwitch, 8 NICs of 200 Gbit/s (RoCE) per node",
-  accuracy = { "11 %", "nine of ten published runs on other machines with these GPUs, none fitted: make bench-price" },
   ranks_per_node = { 8, "HGX A100: one rank per GPU" },
   device = {
     kind = "cuda",

@@ -6,7 +6,6 @@ local ASSUMED = "assumed, not measured"
 
 return {
   about = "nodes of eight H100 SXM5 80 GB with NVLink 4 and NVSwitch",
-  accuracy = { "21 %", "nine of ten published runs on other machines with these GPUs, none fitted: make bench-price" },
   ranks_per_node = { 8, "HGX H100: one rank per GPU" },
   device = {
     kind = "cuda",

@@ -66,6 +66,21 @@ local function judge(stack, train, test, from)
   return training_model.predictions(filter(stack.runs, test), stack.description, constants)
 end
 
+-- Nothing fitted: what `moonshard price` says of these runs.
+local function as_shipped(stacks)
+  local rows = {}
+  for _, stack in ipairs(stacks) do
+    if #stack.runs >= FEWEST_ROWS then
+      local list = {}
+      for i, run in ipairs(stack.runs) do
+        list[i] = { predicted = training_model.predict(run, stack.description:struct()), measured = run.row.measured }
+      end
+      rows[#rows + 1] = table_row(short(stack.name), list)
+    end
+  end
+  errors.print("Descriptions as they are shipped, nothing fitted", rows)
+end
+
 -- Every row predicted by the rows of the other folds. Neighbours in the table are alike, so each goes to another fold.
 local function folds_of(stack)
   local list = {}
@@ -283,6 +298,7 @@ local function main()
     return print_largest(all, 12)
   end
   print_selection(rows, refused)
+  as_shipped(stacks)
   cross_validate(stacks)
   extrapolate(stacks)
   transfer(stacks)

@@ -40,6 +40,7 @@ for i, op in ipairs(UNFUSED) do
   local work = points[i - 1].work
   work.op, work.shape, work.dtype, work.threads = C.ms_op_find(op), C.MS_SHAPE_OTHER, C.MS_BF16, 1
   work.bytes = 1e9 -- large, so that its time is that of the memory rate
+  for d = 0, 3 do work.size[d] = 1 end -- the only point of its op stands for all sizes
 end
 
 local function lengthen_loss(cluster, factor)

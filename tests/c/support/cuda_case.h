@@ -61,7 +61,7 @@ static inline void *mirrored(mirrors *m, const void *host, int64_t bytes, int sh
   return new->device;
 }
 
-/* Also compares with what a plan that is compiled without the kernels is told: refusal, workspace, in_place. */
+/* Also compares with what a plan reads that is compiled without the kernels: refusal, workspace, in_place. */
 static inline int prepare_kernel(const ms_kernel *kernel, ms_kernel_call *call) {
   const ms_kernel *planned = ms_cuda_planned_kernel(call->op);
   ms_kernel_call alike = *call;
