@@ -13,8 +13,9 @@ void ms_simulated_free(ms_simulated *simulated) {
   *simulated = (ms_simulated){0};
 }
 
-int ms_simulate(const ms_plan *plan, const ms_cluster *cluster, int phase, const ms_simulated *before,
-                ms_simulated *out) {
+/* before: what the phase before left in flight, or NULL. */
+static int simulate(const ms_plan *plan, const ms_cluster *cluster, int phase, const ms_simulated *before,
+                    ms_simulated *out) {
   ms_cost *cost;
   MS_TRY(ms_price_costs(plan, cluster, phase, &cost));
   const ms_cost *costs[] = {cost};
@@ -33,7 +34,8 @@ static int last_of(const ms_plan_phase *phase, const ms_moment *moment) {
   return last;
 }
 
-void ms_mark_critical(const ms_plan_phase *phase, const ms_simulated *simulated, char *critical) {
+/* Marks what ends last, and what let each marked instruction begin. critical: [phase.n] */
+static void mark_critical(const ms_plan_phase *phase, const ms_simulated *simulated, char *critical) {
   for (int i = last_of(phase, simulated->moment); i >= 0; i = simulated->moment[i].cause) critical[i] = 1;
 }
 
@@ -88,13 +90,14 @@ static double flops_of(const ms_plan_phase *phase) {
   return flops;
 }
 
-/* UPDATE can leave collectives in flight, which FIRST of the next step joins: its price needs that of UPDATE. */
+/* UPDATE can leave collectives in flight, which FIRST of the next step joins: its price needs that of UPDATE. On
+ * devices with streams UPDATE is priced with their ends, which is the most that it can take. */
 static int simulate_after(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_simulated *out) {
   ms_simulated before = {0};
   int rc = MS_OK;
   if (phase == MS_PHASE_FIRST && plan->phase[MS_PHASE_UPDATE].present)
-    MS_GOTO(ms_simulate(plan, cluster, MS_PHASE_UPDATE, NULL, &before));
-  MS_GOTO(ms_simulate(plan, cluster, phase, &before, out));
+    MS_GOTO(simulate(plan, cluster, MS_PHASE_UPDATE, NULL, &before));
+  MS_GOTO(simulate(plan, cluster, phase, &before, out));
 fail:
   ms_simulated_free(&before);
   return rc;
@@ -170,7 +173,7 @@ int ms_plan_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, 
   int rc = critical ? MS_OK : MS_ENOMEM;
   if (rc) goto fail;
   MS_GOTO(simulate_after(plan, &own, phase, &simulated));
-  ms_mark_critical(p, &simulated, critical);
+  mark_critical(p, &simulated, critical);
   *n = 0;
   for (int i = 0; i < p->n; i++) {
     if (!is_timed(&p->instr[i])) continue;

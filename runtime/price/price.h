@@ -65,10 +65,5 @@ int ms_simulate_inline(const ms_plan *plan, int phase, const ms_cost *cost, cons
 /* plans: of `ranks` ranks, all ranks of their world in order, or one that stands for all. out: [ranks]. */
 int ms_simulate_streams(const ms_plan *const *plans, int ranks, const ms_cluster *cluster, int phase,
                         const ms_cost *const *costs, ms_simulated *out);
-/* By the cluster's device. */
-int ms_simulate(const ms_plan *plan, const ms_cluster *cluster, int phase, const ms_simulated *before,
-                ms_simulated *out);
-/* Marks what ends last, and what let each marked instruction begin. critical: [phase.n] */
-void ms_mark_critical(const ms_plan_phase *phase, const ms_simulated *simulated, char *critical);
 
 #endif

@@ -130,7 +130,6 @@ end
 ---@field phase_gap number
 ---@field step_gap number
 ---@field links moonshard.CalibrationLink[]
----@field network { rails: integer, rate: number }? of several hosts: bytes/s of each
 ---@field points moonshard.CalibrationPoint[] that are written
 ---@field all_points moonshard.CalibrationPoint[]
 
@@ -145,12 +144,6 @@ function calibration_file.text(d)
   w.line("about = %q,", d.about)
   w.constant("ranks_per_node", d.ranks_per_node, "as `moonshard calibrate` was told")
   write_device(w, d)
-  if d.network then
-    w.open("network")
-    w.constant("rails", d.network.rails, d.links_source)
-    w.constant("rail", rate(d.network.rate), d.links_source)
-    w.close()
-  end
   write_links(w, d)
   write_points(w, d)
   w.close()

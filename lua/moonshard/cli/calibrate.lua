@@ -1,5 +1,5 @@
--- moonshard calibrate: measures this machine, or several hosts, and writes a cluster description with which prices of
--- plans are those of this machine.
+-- moonshard calibrate: measures this machine and writes a cluster description with which prices of plans are those of
+-- this machine. Links to other hosts are not measured: a description that extends the written one adds its `network`.
 --
 -- It starts ranks twice, first one with all cores, then one for each core. They are child processes that print what
 -- they measure (cli/calibrate_ranks.lua). -n is the most ranks that a node of the description can have.
@@ -10,7 +10,6 @@ local calibration_trainings = require("moonshard.calibrate.trainings")
 local command_line = require("moonshard.cli.command_line")
 local device = require("moonshard.distributed.device")
 local engine = require("moonshard.base.ffi")
-local hosts = require("moonshard.cli.hosts")
 local json = require("moonshard.base.json")
 local machine = require("moonshard.base.machine")
 local output_file = require("moonshard.base.output_file")
@@ -28,7 +27,6 @@ local OPTIONS = {
   ["--out"] = { name = "out", value = "text", what = "a file" },
   ["--quick"] = { name = "quick", value = "flag" },
 }
-for option, row in pairs(hosts.OPTIONS) do OPTIONS[option] = row end
 
 local ROUNDS = 3 -- of each training, some time apart; the fastest counts
 local DEFAULT_OUT = "cluster.lua"
@@ -36,36 +34,17 @@ local DEFAULT_OUT = "cluster.lua"
 -- ---- measuring ----------------------------------------------------------------------------------------------------
 
 -- The numbers of ranks to measure with, ascending: not more than cores, since ranks that wait for a core measure that.
-local function worlds(line, most)
-  local list, seen = {}, {}
-  for _, ranks in ipairs({ 1, most }) do
-    if not seen[ranks] then list[#list + 1], seen[ranks] = { ranks = ranks, hosts = false }, true end
-  end
-  if line.hosts then list[#list + 1] = { ranks = select(2, hosts.read(line.hosts, line.ranks)), hosts = true } end
-  return list
-end
+local function worlds(most) return most > 1 and { 1, most } or { 1 } end
 
 local function dtypes_of(kind)
   local native = kind == "cuda" or require("moonshard.shard.precision").cpu_has_bf16()
   return native and { "f32", "bf16" } or { "f32" }
 end
 
-local function words_of(line, one, dtypes)
-  local words = { "calibrate_ranks", "--dtypes", table.concat(dtypes, ","), "--rounds", tostring(ROUNDS),
-    "--device", line.device }
+local function words_of(line, ranks, dtypes)
+  local words = { "calibrate_ranks", "-n", tostring(ranks), "--dtypes", table.concat(dtypes, ","), "--rounds",
+    tostring(ROUNDS), "--device", line.device }
   if line.quick then words[#words + 1] = "--quick" end
-  if not one.hosts then
-    words[#words + 1] = "-n"
-    words[#words + 1] = tostring(one.ranks)
-    return words
-  end
-  for option, row in pairs(hosts.OPTIONS) do
-    local given = line[row.name]
-    for _, text in ipairs(type(given) == "table" and given or { given }) do
-      words[#words + 1] = option
-      words[#words + 1] = text
-    end
-  end
   return words
 end
 
@@ -84,10 +63,10 @@ local function show(part, text)
 end
 
 -- Runs the ranks of a world; returns their records.
-local function measure(line, one, dtypes, shown)
+local function measure(line, ranks, dtypes, shown)
   local path = os.tmpname()
-  local text = ("%d rank%s"):format(one.ranks, one.ranks == 1 and "" or "s")
-  local ended = process.run(words_of(line, one, dtypes), {
+  local text = ("%d rank%s"):format(ranks, ranks == 1 and "" or "s")
+  local ended = process.run(words_of(line, ranks, dtypes), {
     output = path, tick = function() show((shown.done + #lines_of(path)) / shown.all, text) end,
   })
   local records = lines_of(path)
@@ -106,12 +85,12 @@ end
 local function measure_all(line, list)
   local dtypes, records = dtypes_of(line.device), {}
   local shown = { done = 0, all = 0 }
-  for _, one in ipairs(list) do
+  for _, ranks in ipairs(list) do
     shown.all = shown.all
-      + ROUNDS * #calibration_trainings.of(one.ranks, { dtypes = dtypes, device = line.device, quick = line.quick })
+      + ROUNDS * #calibration_trainings.of(ranks, { dtypes = dtypes, device = line.device, quick = line.quick })
   end
-  for _, one in ipairs(list) do
-    for _, record in ipairs(measure(line, one, dtypes, shown)) do records[#records + 1] = record end
+  for _, ranks in ipairs(list) do
+    for _, record in ipairs(measure(line, ranks, dtypes, shown)) do records[#records + 1] = record end
   end
   if terminal.interactive() then io.stdout:write("\r\27[K") end
   return records
@@ -167,8 +146,7 @@ function command.main(arguments)
   local ranks = line.ranks or units
   local most = tonumber(engine.C.MS_MAX_LOCAL_RANKS)
   if ranks > most then refuse("MS_EINVAL", "-n %d: a node can have at most %d ranks", ranks, most) end
-  local list = worlds(line, math.min(ranks, units))
-  local d = describe(line, measure_all(line, list), ranks, units)
+  local d = describe(line, measure_all(line, worlds(math.min(ranks, units))), ranks, units)
   output_file.write("cluster description", line.out, calibration_file.text(d))
   report(line.out, d)
   return status.OK

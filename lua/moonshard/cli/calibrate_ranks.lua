@@ -4,7 +4,6 @@
 local calibration_rank = require("moonshard.calibrate.rank")
 local calibration_trainings = require("moonshard.calibrate.trainings")
 local command_line = require("moonshard.cli.command_line")
-local hosts = require("moonshard.cli.hosts")
 local nodes = require("moonshard.cli.nodes")
 local run = require("moonshard.cli.run")
 
@@ -19,7 +18,6 @@ local OPTIONS = {
   ["--timeout"] = { name = "timeout", value = "seconds" },
 }
 for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
-for option, row in pairs(hosts.OPTIONS) do OPTIONS[option] = row end
 
 ---@param arguments string[] without "calibrate_ranks"
 ---@return integer exit status

@@ -47,7 +47,6 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                   --cluster C --constants [--json]
                          list the constants of a cluster with their sources
   moonshard calibrate [-n RANKS] [--device D] [--out FILE.lua] [--quick]
-                      [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]]
                          measure this machine in two minutes by training small models, and write a description of it
                          for `price` (default cluster.lua); -n: the most ranks of a node (default one per core or GPU);
                          --quick: few sizes, in seconds

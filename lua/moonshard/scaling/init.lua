@@ -61,15 +61,14 @@ local function combinations(over)
   return list
 end
 
-local function points(job, list, nodes, varied)
+local function points(job, nodes, varied)
   local records = {}
   for _, shape in ipairs(job.shapes) do
     for _, n in ipairs(nodes) do
       for _, settings in ipairs(varied) do records[#records + 1] = collect.point(job, shape, n, settings) end
     end
   end
-  for _, record in ipairs(records) do list[#list + 1] = record end
-  return list
+  return records
 end
 
 local function heat_of(job, models, nodes)
@@ -77,7 +76,7 @@ local function heat_of(job, models, nodes)
   if not setting or next(models, setting) then
     errors.invalid("ms.scaling: models must be one setting and its values, like { size = { \"1B\", \"8B\" } }")
   end
-  return { setting = setting, values = values, records = points(job, {}, nodes, combinations(models)) }
+  return { setting = setting, values = values, records = points(job, nodes, combinations(models)) }
 end
 
 local function job_of(o)
@@ -124,10 +123,10 @@ function scaling.run(o)
   local job = job_of(o)
   local self = { title = o.title or ("scaling of " .. o.recipe), cluster = job.cluster, settings = o.settings,
     shapes = o.shapes, nodes = o.nodes }
-  self.curve = points(job, {}, o.nodes, { {} })
+  self.curve = points(job, o.nodes, { {} })
   check_planned(self)
   self.models = o.models and heat_of(job, o.models, o.nodes)
-  self.tradeoffs = o.tradeoffs and { records = points(job, {}, { o.nodes[#o.nodes] }, combinations(o.tradeoffs)) }
+  self.tradeoffs = o.tradeoffs and { records = points(job, { o.nodes[#o.nodes] }, combinations(o.tradeoffs)) }
   sweep.ran = sweep.ran + 1
   output_file.write("page", o.out .. "/index.html", require("moonshard.scaling.page").of(self))
   output_file.write("results", o.out .. "/results.json", require("moonshard.base.json").encode(
