@@ -46,6 +46,8 @@ enum {
       1 << 14, /* of the ranks of mesh dimension dim:i0, ranks:i1 of them; its kernel is that of one rank */
   MS_OP_STOPS_GRADIENT = 1 << 15, /* its result counts as a constant in backward */
   MS_OP_ACTIVATION_SHIFT = 16,    /* enum ms_activation of an activation, or with INTERNAL of its gradient */
+  MS_OP_ACTIVATIONS = 7 << 16,
+  MS_OP_ANY_DTYPE = 1 << 19, /* moves whole elements, or casts: takes dtypes that other kernels have no loops for */
 
   /* Two common combinations: ops on every rank that only read inputs and write outputs. */
   MS_OP_RECIPE = MS_OP_PUBLIC | MS_OP_COMPUTES | MS_OP_WRITES | MS_OP_ALIKE,

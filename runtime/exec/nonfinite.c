@@ -74,7 +74,7 @@ static void find_in_inputs(ms_exec *exec, ms_exec_finder *finder) {
     const ms_plan_input *input = &exec->plan->input[i];
     double value;
     char shape[128];
-    if (!ms_dtype_may(input->at.info.dtype, MS_DTYPE_FLOAT)) continue;
+    if (!ms_dtype_row_of(input->at.info.dtype)->widen) continue;
     int64_t at = find_in(ms_exec_input_at(exec, i), input->at.info.dtype, ms_numel(&input->at.info), &value);
     if (at < 0) continue;
     finder->position = AT_INPUTS;
@@ -91,7 +91,7 @@ static int inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
     double value;
     int64_t at = -1;
     char shape[128];
-    if (ms_dtype_may(call->out[o].dtype, MS_DTYPE_FLOAT))
+    if (ms_dtype_row_of(call->out[o].dtype)->widen)
       MS_TRY(find_in_arena(exec, call->out_data[o], call->out[o].dtype, ms_numel(&call->out[o]), &at, &value));
     if (at < 0) continue;
     finder->position = instr->source;

@@ -73,6 +73,11 @@ static int contribute(tape *t, int value, int gradient) {
   if (!ms_same_shape(ms_info_of(graph, value), ms_info_of(graph, gradient)))
     return MS_FAIL(MS_EINTERNAL, "the gradient of value %d has a different shape than the value", value);
   MS_TRY(ms_grad_dtype(graph, value, &dtype));
+  if (!ms_is_float(dtype))
+    return ms_graph_in_scope(graph, MS_FAIL(MS_EUNSUPPORTED,
+                                            "the loss depends on a trainable parameter through a tensor of dtype %s, "
+                                            "which has no gradient: detach what is cast to it",
+                                            ms_dtype_name(dtype)));
   t->held[gradient]--;
   if (ms_info_of(graph, gradient)->dtype != dtype) {
     if (t->held[gradient] == 0) retype(t, gradient, dtype, &done);
@@ -144,7 +149,7 @@ static int mark_wanted(tape *t) {
     for (int i = 0; i < node->inputs; i++) any |= t->wanted[node->in[i]];
     if (ms_op_row_of(node->op)->flags & MS_OP_STOPS_GRADIENT) any = 0;
     for (int o = 0; o < node->outputs; o++)
-      t->wanted[node->out[o]] = any && ms_is_float(ms_info_of(graph, node->out[o])->dtype);
+      t->wanted[node->out[o]] = any && ms_dtype_row_of(ms_info_of(graph, node->out[o])->dtype)->info.is_float;
   }
   return MS_OK;
 }

@@ -40,6 +40,10 @@ static int check_size(const char *name, int ndim, const int64_t *dims) {
 
 static int check_shape(const char *what, const char *name, int dtype, int ndim, const int64_t *dims) {
   if (dtype < 0 || dtype >= MS_DTYPES) return MS_FAIL(MS_EDTYPE, "%s %s: unknown dtype %d", what, name, dtype);
+  if (!ms_dtype_size(dtype))
+    return MS_FAIL(MS_EDTYPE,
+                   "%s %s is %s, of which several elements share a byte; give its bytes as u8, and their shape", what,
+                   name, ms_dtype_name(dtype));
   if (ndim < 0 || ndim > MS_MAX_DIMS || (ndim > 0 && !dims))
     return MS_FAIL(MS_ESHAPE, "%s %s has %d dimensions; it must have 0 to %d", what, name, ndim, MS_MAX_DIMS);
   for (int d = 0; d < ndim; d++)
@@ -170,8 +174,12 @@ static int make_node(ms_graph *graph, int op, int inputs, const int *in, const m
                   .regather = graph->regather};
   if (attrs) node.attrs = *attrs;
   else MS_TRY(ms_op_row_defaults(op, &node.attrs));
+  for (int i = 0; i < inputs; i++) MS_TRY(ms_op_check_dtype(op, in_info[i].dtype, "input", i));
   MS_TRY(row->infer(&node, in_info, out_info));
-  for (int o = 0; o < row->outputs; o++) MS_TRY(check_size(row->name, out_info[o].ndim, out_info[o].dims));
+  for (int o = 0; o < row->outputs; o++) {
+    MS_TRY(ms_op_check_dtype(op, out_info[o].dtype, "output", o));
+    MS_TRY(check_size(row->name, out_info[o].ndim, out_info[o].dims));
+  }
   settle_attrs(&node, in_info, out_info);
   for (int i = 0; i < inputs; i++) {
     node.in[i] = in[i];

@@ -136,6 +136,8 @@ const ms_op_row *ms_op_row_of(int op); /* NULL when there is no such op */
 int ms_op_row_defaults(int op, ms_attrs *attrs);
 int ms_op_slot(int op, const char *attribute); /* the slot in i of "part", which its row has as "part:i4"; -1: none */
 int ms_op_has(int op, const char *attribute);  /* 1: its row has such an attribute, e.g. "out_dtype:i7" */
+/* MS_EDTYPE if the op's kernels have no code for a dtype of an operand: "add: input 0 is f8e4m3, ...". */
+int ms_op_check_dtype(int op, int dtype, const char *kind, int number);
 /* 1: a call with these attributes reads the contents of its outputs before it writes them. */
 int ms_op_reads_outputs(int op, const ms_attrs *attrs);
 /* The enum ms_activation that an op computes (maker MS_OP_PUBLIC) or is the gradient of (MS_OP_INTERNAL). */

@@ -120,11 +120,19 @@ int ms_op_slot(int op, const char *attribute) {
   return -1;
 }
 
+int ms_op_check_dtype(int op, int dtype, const char *kind, int number) {
+  char floats[MS_DTYPE_LIST];
+  const ms_op_row *row = ms_op_row_of(op);
+  if (ms_dtype_may(dtype, MS_DTYPE_LOOPS) || ((row->flags & MS_OP_ANY_DTYPE) && ms_dtype_size(dtype))) return MS_OK;
+  return MS_FAIL(MS_EDTYPE, "%s: %s %d is %s, for which the op has no kernel: make it %s", row->name, kind, number,
+                 ms_dtype_name(dtype), ms_dtype_list(MS_DTYPE_FLOAT, floats));
+}
+
 int ms_op_reads_outputs(int op, const ms_attrs *attrs) {
   return (rows[op].flags & MS_OP_INOUT) || ((rows[op].flags & MS_OP_ADDS) && attrs->i[0]);
 }
 
 int ms_op_activation(int op, int maker) {
   const ms_op_row *row = ms_op_row_of(op);
-  return row && (row->flags & maker) ? row->flags >> MS_OP_ACTIVATION_SHIFT : MS_ACT_NONE;
+  return row && (row->flags & maker) ? (row->flags & MS_OP_ACTIVATIONS) >> MS_OP_ACTIVATION_SHIFT : MS_ACT_NONE;
 }

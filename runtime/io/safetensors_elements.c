@@ -5,7 +5,7 @@
  * others in one tensor. Both directions move only the requested elements: a transposed view is one run of the file
  * per column, and sixteen columns are processed at a time, so that both sides are accessed in whole cache lines.
  */
-#include "base/bf16.h"
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/handle.h"
 #include "io/safetensors.h"
@@ -15,12 +15,14 @@
 
 enum { PIECE = 1 << 16, TILE = 16 }; /* elements converted at a time; columns of a transposed view */
 
-enum { F32, F16, BF16, F64, KINDS };
+/* Those that the engine has are converted by its table of dtypes. */
+enum { F32, F16, BF16, F64, F8_E4M3, F8_E5M2, F8_E8M0, KINDS, NONE = -1 };
 
 static const struct {
   const char *name;
-  int bytes;
-} kinds[KINDS] = {{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F64", 8}};
+  int bytes, dtype;
+} kinds[KINDS] = {{"F32", 4, MS_F32},        {"F16", 2, NONE},          {"BF16", 2, MS_BF16},   {"F64", 8, NONE},
+                  {"F8_E4M3", 1, MS_F8E4M3}, {"F8_E5M2", 1, MS_F8E5M2}, {"F8_E8M0", 1, MS_E8M0}};
 
 /* ---- element types ---- */
 
@@ -54,29 +56,33 @@ static uint16_t to_f16(float f) {
 
 /* from: n elements of a kind, at any address */
 static void widen(int kind, const uint8_t *from, int64_t n, float *to) {
+  if (kinds[kind].dtype != NONE) {
+    ms_dtype_row_of(kinds[kind].dtype)->widen(from, n, to);
+    return;
+  }
   for (int64_t i = 0; i < n; i++) {
     uint16_t half;
     double twice;
-    switch (kind) {
-      case F32: memcpy(&to[i], from + 4 * i, 4); break;
-      case F64:
-        memcpy(&twice, from + 8 * i, 8);
-        to[i] = (float)twice;
-        break;
-      default: memcpy(&half, from + 2 * i, 2); to[i] = kind == F16 ? from_f16(half) : ms_bf16_to_f32(half);
+    if (kind == F64) {
+      memcpy(&twice, from + 8 * i, 8);
+      to[i] = (float)twice;
+    } else {
+      memcpy(&half, from + 2 * i, 2);
+      to[i] = from_f16(half);
     }
   }
 }
 
 static void narrow(int kind, const float *from, int64_t n, uint8_t *to) {
+  if (kinds[kind].dtype != NONE) {
+    ms_dtype_row_of(kinds[kind].dtype)->narrow(from, n, to);
+    return;
+  }
   for (int64_t i = 0; i < n; i++) {
-    uint16_t half;
-    double twice = (double)from[i];
-    switch (kind) {
-      case F32: memcpy(to + 4 * i, &from[i], 4); break;
-      case F64: memcpy(to + 8 * i, &twice, 8); break;
-      default: half = kind == F16 ? to_f16(from[i]) : ms_f32_to_bf16(from[i]); memcpy(to + 2 * i, &half, 2);
-    }
+    const double twice = (double)from[i];
+    const uint16_t half = to_f16(from[i]);
+    if (kind == F64) memcpy(to + 8 * i, &twice, 8);
+    else memcpy(to + 2 * i, &half, 2);
   }
 }
 
@@ -205,7 +211,10 @@ static int check_view(const ms_safetensors_view *v, int64_t elements, int64_t fi
 static int find_kind(const char *dtype, int *kind) {
   for (*kind = 0; *kind < KINDS; ++*kind)
     if (!strcmp(kinds[*kind].name, dtype)) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "elements of type %s; only F32, BF16, F16 and F64 can be read and written as f32", dtype);
+  return MS_FAIL(MS_EDTYPE,
+                 "elements of type %s; only F32, BF16, F16, F64, F8_E4M3, F8_E5M2 and F8_E8M0 can be read and written "
+                 "as f32",
+                 dtype);
 }
 
 static int check(stream *s, const ms_safetensors_tensor *t, const span *p) {

@@ -20,7 +20,7 @@ extern "C" {
 
 /* ffi:begin */
 
-enum { MS_ABI_VERSION = 5, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 4 };
+enum { MS_ABI_VERSION = 6, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 4 };
 /* The most ranks that a job can have, and one host. */
 enum { MS_MAX_RANKS = 4096, MS_MAX_LOCAL_RANKS = 64 };
 
@@ -66,21 +66,56 @@ MS_API const char *ms_version(void);
 
 /* ---- element types ---------------------------------------------------------------------------------------------- */
 
-enum ms_dtype { MS_F32 = 0, MS_BF16 = 1, MS_I32 = 2, MS_U8 = 3, MS_DTYPES = 4 };
+/* The first four are computed in. Tensors can hold the next four, and ops that only move bytes take them; the op cast
+ * converts between them and the first four, through f32, which represents all of them exactly:
+ *
+ *   f8e4m3  1 sign, 4 exponent and 3 fraction bits, bias 7, to 448: no infinities; 0x7f and 0xff are NaN
+ *   f8e5m2  1, 5 and 2 bits, bias 15, to 57344: with infinities and NaNs
+ *   e8m0    8 exponent bits: the powers of two from 2^-127 to 2^127, for scales; 0xff is NaN
+ *   i8      two's complement
+ *
+ * A cast to f8 rounds to nearest, ties to even, and saturates: beyond the largest finite number, infinities included,
+ * it gives that number with the sign of the input; NaN gives 0x7f. To e8m0 it rounds to the nearest power of two, ties
+ * up; 0 and what is below 2^-127 give 2^-127, finite numbers above 2^127 that; negative numbers, infinity and NaN give
+ * NaN. To i8, as to i32, it truncates and saturates, and NaN gives 0.
+ *
+ * The last two are packed, two elements a byte, the first one in the high four bits. They mean something only with
+ * scales, so no tensor of a graph has them, and no op takes them:
+ *
+ *   i4      two's complement, -8 to 7
+ *   nf4     the number of an entry of QLoRA's table of 16 quantiles of a normal distribution, -1 to 1 */
+enum ms_dtype {
+  MS_F32 = 0,
+  MS_BF16 = 1,
+  MS_I32 = 2,
+  MS_U8 = 3,
+  MS_F8E4M3 = 4,
+  MS_F8E5M2 = 5,
+  MS_E8M0 = 6,
+  MS_I8 = 7,
+  MS_I4 = 8,
+  MS_NF4 = 9,
+  MS_DTYPES = 10
+};
 
 /* The properties of an element type. */
 typedef struct ms_dtype_info {
   const char *name, *long_name; /* "bf16", and PyTorch's name, "bfloat16" */
   const char *c_type;           /* in memory; a bf16 is the upper half of an f32, stored in a uint16_t */
-  int size;                     /* bytes of one element */
-  int is_float;                 /* 0: integers */
+  const char *stored;           /* the name in safetensors files; "U8" for the bytes of packed types */
+  int size;                     /* bytes of one element; 0 of packed types */
+  int bits;                     /* of one element; fewer than 8: packed, 8 / bits elements a byte */
+  int is_float;                 /* 1: the values are floating-point numbers; 0: integers */
   double lowest, largest;       /* finite values */
 } ms_dtype_info;
 
 MS_API int ms_dtype_describe(int dtype, ms_dtype_info *info); /* MS_EDTYPE if there is no such type */
-MS_API const char *ms_dtype_name(int dtype);                  /* "f32", "bf16", "i32", "u8" */
-MS_API int ms_dtype_size(int dtype);                          /* bytes of one element; 0 if there is no such type */
+MS_API const char *ms_dtype_name(int dtype);                  /* "f32", "bf16", "i32", "u8", ... */
 MS_API int ms_dtype_parse(const char *name, int *dtype);      /* a name to its number */
+/* Bytes of one element; 0 if there is no such type, and for packed types, of which ms_dtype_bytes says the bytes. */
+MS_API int ms_dtype_size(int dtype);
+/* Bytes of n elements of any type. MS_ESHAPE if packed elements would not fill the last byte. */
+MS_API int ms_dtype_bytes(int dtype, int64_t n, int64_t *bytes);
 
 /* ---- devices ---------------------------------------------------------------------------------------------------- */
 

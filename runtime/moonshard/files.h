@@ -61,7 +61,7 @@ typedef struct ms_safetensors_view {
 } ms_safetensors_view;
 
 /* Reads elements [first, first + count) of a view, row by row, as f32; view NULL: the tensor itself. The tensor must be
- * F32, BF16, F16 or F64 (MS_EDTYPE). *bytes (can be NULL) is how many bytes of the file this read. */
+ * F32, BF16, F16, F64, F8_E4M3, F8_E5M2 or F8_E8M0 (MS_EDTYPE). *bytes (can be NULL): bytes of the file it read. */
 MS_API int ms_safetensors_read_f32(const ms_safetensors *file, int i, const ms_safetensors_view *view, int64_t first,
                                    int64_t count, float *out, int64_t *bytes);
 /* XXH3 (64 bits) of a tensor's bytes; hex is [17]: 16 hexadecimal digits and a zero byte. */

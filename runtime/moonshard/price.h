@@ -121,9 +121,9 @@ typedef struct ms_cluster {
   double cores; /* cpu: processors of a node; its ranks share them */
 
   /* A device, or on the CPU what one core computes while all are busy. */
-  double memory;  /* bytes */
-  double peak[4]; /* FLOP/s of products, by dtype (enum ms_dtype); 0: it has no products of this dtype */
-  double clock;   /* the part of the peak clock that it keeps up in a long run: 0 to 1 */
+  double memory;          /* bytes */
+  double peak[MS_DTYPES]; /* FLOP/s of products, by dtype (enum ms_dtype); 0: it has no products of this dtype */
+  double clock;           /* the part of the peak clock that it keeps up in a long run: 0 to 1 */
   ms_product_rate product;
   ms_attention_rate attention;
   double memory_rate;  /* bytes/s */

@@ -1,5 +1,4 @@
 /* prepare.c - prepares a kernel once for all equal calls in a plan: layers repeat, and calls run one after another. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,14 +53,10 @@ static int grow(ms_prepared *p) {
 
 static int64_t bytes_of(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
 
-/* Kernels tell bf16 from f32 and ask no further, so what they have no loops for ends here. */
+/* Kernels tell bf16 from f32 and ask no further, so what they have no loops for ends here. The graph has checked its
+ * nodes; lowering makes calls of its own. */
 static int check_dtypes(int op, const char *kind, int n, const ms_ref *ref) {
-  for (int i = 0; i < n; i++) {
-    char what[64];
-    if (ms_dtype_may(ref[i].info.dtype, MS_DTYPE_LOOPS)) continue;
-    snprintf(what, sizeof what, "%s: %s %d", ms_op_row_of(op)->name, kind, i);
-    return ms_dtype_check(ref[i].info.dtype, MS_DTYPE_LOOPS, what);
-  }
+  for (int i = 0; i < n; i++) MS_TRY(ms_op_check_dtype(op, ref[i].info.dtype, kind, i));
   return MS_OK;
 }
 

@@ -215,12 +215,16 @@ static int open_wrongly(ms_world *world, void *context) {
   for (int kind = MS_COLL_ALL_GATHER; kind <= MS_COLL_ALL_REDUCE; kind++) {
     coll.kind = kind;
     part.src_dtype = part.dst_dtype = MS_DTYPES;
-    EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "element type 4");
+    EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "unknown element type");
+    part.src_dtype = part.dst_dtype = MS_NF4;
+    EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "nf4 | u8");
     part.dst_dtype = -1;
     part.src_dtype = MS_F32;
     EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "element type -1");
   }
   coll.kind = MS_COLL_ALL_REDUCE;
+  part.src_dtype = part.dst_dtype = MS_F8E4M3;
+  EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "f8e4m3 | sums");
   part.src_dtype = part.dst_dtype = MS_BF16;
   part.accumulate = 1;
   EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "f32 | accumulate");

@@ -32,16 +32,20 @@ static void every_row_is_whole(void **state) {
     assert_int_equal(parsed, t);
     assert_string_equal(ms_dtype_name(t), info.name);
     assert_int_equal(ms_dtype_size(t), info.size);
-    assert_true(info.size >= 1 && info.size <= 8 && info.lowest < info.largest && isfinite(info.largest));
+    assert_true(info.bits >= 4 && info.bits <= 64 && info.lowest < info.largest && isfinite(info.largest));
+    assert_int_equal(info.size, info.bits / 8);
+    assert_true(info.stored && strlen(info.stored) >= 2);
     assert_non_null(ms_dtype_row_of(row->wire));
     assert_true(ms_dtype_size(row->wire) <= info.size);
-    assert_int_equal(info.is_float, ms_dtype_may(t, MS_DTYPE_FLOAT));
+    assert_true(info.is_float || !ms_dtype_may(t, MS_DTYPE_FLOAT));
+    /* Only dtypes of whole bytes have a use. */
+    assert_true(info.size || !row->uses);
     for (int other = 0; other < t; other++) {
       assert_string_not_equal(ms_dtype_row_of(other)->info.name, info.name);
       assert_string_not_equal(ms_dtype_row_of(other)->info.long_name, info.long_name);
     }
-    /* What a float is used for needs its casts. */
-    assert_true((row->widen && row->narrow) == info.is_float);
+    /* What a float is used for needs its casts; packed ones mean something only with scales. */
+    assert_true((row->widen && row->narrow) == (info.is_float && info.size));
   }
 }
 
@@ -50,7 +54,7 @@ static void floats_widen_in_place_and_narrow_to_the_nearest(void **state) {
   enum { N = 1003 };
   for (int t = 0; t < MS_DTYPES; t++) {
     const ms_dtype_row *row = ms_dtype_row_of(t);
-    if (!row->widen) continue;
+    if (!ms_dtype_may(t, MS_DTYPE_FLOAT)) continue; /* test_float8.c has the others */
     float x[N], back[N], apart[N];
     char packed[8 * N];
     for (int i = 0; i < N; i++) x[i] = (float)((i - N / 2) * 1.37);
@@ -112,12 +116,86 @@ static void graphs_ask_the_table(void **state) {
     ms_attrs attrs = {.i = {[7] = 1 + t}}, shape = {.i = {2, 1, 1, 1, 1, 1, 1, 1 + t}},
              sum = {.i = {[2] = 1, [7] = 1 + t}};
     snprintf(name, sizeof name, "in%d", t + 2);
-    assert_as_the_table_says(ms_graph_input(f.graph, name, t, SHAPE(2), &value), t, 0, "an input");
+    const int status = ms_graph_input(f.graph, name, t, SHAPE(2), &value);
+    if (ms_dtype_row_of(t) && !ms_dtype_size(t)) {
+      assert_int_equal(status, MS_EDTYPE);
+      assert_has(ms_error_message(), ms_dtype_name(t));
+      ms_error_clear();
+    } else assert_as_the_table_says(status, t, 0, "an input");
     if (t == -1) continue; /* out_dtype 0: what the rule gives */
     assert_as_the_table_says(ms_graph_op(f.graph, "cast", 1, &x, &attrs, &value), t, MS_DTYPE_CAST, "cast");
-    assert_as_the_table_says(ms_graph_op(f.graph, "fill", 0, NULL, &shape, &value), t, 0, "fill");
+    assert_as_the_table_says(ms_graph_op(f.graph, "fill", 0, NULL, &shape, &value), t, MS_DTYPE_LOOPS, "fill");
     assert_as_the_table_says(ms_graph_op(f.graph, "sum", 1, &x, &sum, &value), t, MS_DTYPE_FLOAT, "sum");
   }
+  fixture_end(&f);
+}
+
+/* The dtypes of whole bytes that no kernel computes in. */
+static const int stored_only[] = {MS_F8E4M3, MS_F8E5M2, MS_E8M0, MS_I8};
+enum { STORED_ONLY = sizeof stored_only / sizeof *stored_only };
+
+static void Q1_ops_that_compute_refuse_low_precision_by_name(void **state) {
+  (void)state;
+  fixture f;
+  fixture_start(&f);
+  int refused = 0;
+  for (int t = 0; t < STORED_ONLY; t++) {
+    const char *dtype = ms_dtype_name(stored_only[t]);
+    const int low = input(&f, dtype, stored_only[t], SHAPE(2, 3));
+    for (int op = 0; op < MS_OP_COUNT; op++) {
+      const ms_op_row *row = ms_op_row_of(op);
+      if (!row->max_inputs || row->flags & MS_OP_ANY_DTYPE) continue;
+      int in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
+      for (int i = 0; i < MS_MAX_INPUTS; i++) in[i] = low;
+      ms_attrs attrs;
+      must(ms_op_row_defaults(op, &attrs));
+      char wanted[96];
+      snprintf(wanted, sizeof wanted, "%s: | input 0 is %s | f32 or bf16", row->name, dtype);
+      assert_fails(ms_graph_emit(f.graph, op, row->min_inputs, in, &attrs, out), MS_EDTYPE, wanted);
+      refused++;
+    }
+  }
+  assert_true(refused > 4 * 60);
+  fixture_end(&f);
+}
+
+static void Q1_ops_that_move_elements_take_low_precision(void **state) {
+  (void)state;
+  static const char *const moving[] = {"cast", "reshape", "transpose", "slice", "concat"};
+  enum { MOVING = sizeof moving / sizeof *moving };
+  int found = 0;
+  for (int op = 0; op < MS_OP_COUNT; op++)
+    if (ms_op_row_of(op)->flags & MS_OP_ANY_DTYPE) {
+      assert_true(found < MOVING);
+      assert_string_equal(ms_op_row_of(op)->name, moving[found++]);
+    }
+  assert_int_equal(found, MOVING);
+  fixture f;
+  fixture_start(&f);
+  for (int t = 0; t < STORED_ONLY; t++) {
+    int low = input(&f, ms_dtype_name(stored_only[t]), stored_only[t], SHAPE(2, 3)), value;
+    const ms_attrs same = {.i = {2, 3, 1, 1, 1, 1, 2}}, swapped = {.i = {1, 0}}, first = {.i = {0, 0, 1}}, none = {0};
+    must(ms_graph_op(f.graph, "reshape", 1, &low, &same, &value));
+    must(ms_graph_op(f.graph, "transpose", 1, &low, &swapped, &value));
+    must(ms_graph_op(f.graph, "slice", 1, &low, &first, &value));
+    must(ms_graph_op(f.graph, "concat", 2, (int[]){low, low}, &none, &value));
+    for (int to = 0; to < MS_DTYPES; to++) {
+      const ms_attrs attrs = {.i = {[7] = 1 + to}};
+      assert_as_the_table_says(ms_graph_op(f.graph, "cast", 1, &low, &attrs, &value), to, MS_DTYPE_CAST, "cast");
+    }
+  }
+  fixture_end(&f);
+}
+
+static void Q1_nothing_is_differentiated_through_low_precision(void **state) {
+  (void)state;
+  fixture f;
+  fixture_start(&f);
+  const int w = param(&f, MS_F32, SHAPE(2, 3));
+  const int low = op1(&f, MS_OP_cast, w, ATTRS(.i = {[7] = 1 + MS_F8E4M3}));
+  const int wide = op1(&f, MS_OP_cast, low, ATTRS(.i = {[7] = 1 + MS_F32}));
+  must(ms_graph_set_loss(f.graph, op1(&f, MS_OP_sum, wide, ATTRS(.i = {[2] = 1}))));
+  assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "f8e4m3 | no gradient | detach");
   fixture_end(&f);
 }
 
@@ -150,7 +228,8 @@ static void unknown_dtypes_are_refused(void **state) {
     assert_int_equal(ms_dtype_describe(unknown[i], &info), MS_EDTYPE);
     ms_error_clear();
     assert_fails(ms_dtype_check(unknown[i], 0, "what is asked"), MS_EDTYPE, "what is asked | f32 | bf16 | i32 | u8");
-    assert_string_equal(ms_dtype_list(0, list), "f32, bf16, i32 or u8");
+    assert_string_equal(ms_dtype_list(0, list), "f32, bf16, i32, u8, f8e4m3, f8e5m2, e8m0, i8, i4 or nf4");
+    assert_string_equal(ms_dtype_list(MS_DTYPE_LOOPS, list), "f32, bf16, i32 or u8");
     assert_string_equal(ms_dtype_list(MS_DTYPE_SUM, list), "f32");
   }
   int parsed;
@@ -164,6 +243,9 @@ int main(void) {
       TEST(floats_widen_in_place_and_narrow_to_the_nearest),
       TEST(models_and_plans_ask_the_table),
       TEST(graphs_ask_the_table),
+      TEST(Q1_ops_that_compute_refuse_low_precision_by_name),
+      TEST(Q1_ops_that_move_elements_take_low_precision),
+      TEST(Q1_nothing_is_differentiated_through_low_precision),
       TEST(kernels_are_prepared_only_for_what_they_have_loops_for),
       TEST(unknown_dtypes_are_refused),
   };

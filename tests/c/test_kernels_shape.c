@@ -2,7 +2,7 @@
  * rope. */
 #include "tests/c/support/kernel_case.h"
 
-static const int all_dtypes[] = {MS_F32, MS_BF16, MS_I32, MS_U8};
+static const int all_dtypes[] = {MS_F32, MS_BF16, MS_I32, MS_U8, MS_F8E4M3, MS_I8};
 
 /* Numbers that are distinct as far as the dtype allows. */
 static void number_input(kernel_case *c, int input) {

@@ -53,14 +53,14 @@ describe("the table of dtypes", function()
     for id = 0, tonumber(C.MS_DTYPES) - 1 do
       local name = dtypes.names[id]
       local uses = dtypes.uses[name]
-      assert.equal(dtypes.floats[name], uses and true, name)
+      assert.is_true(not uses or dtypes.floats[name] and uses.product, name)
       for use, accepted in pairs({
         param = accepts_unit({ param_dtype = id }), reduce = accepts_unit({ reduce_dtype = id }),
         moment = accepts_plan({ optimizer = C.MS_OPT_ADAMW, moment_dtype = id }),
       }) do
         assert.equal(accepted, dtypes.may(name, use), name .. " " .. use)
       end
-      if uses then
+      if uses and uses.param then
         assert.is_true(uses.tolerance > 0 and uses.norm_tolerance >= uses.tolerance, name)
         assert.is_true(dtypes.readable_as[name] == name or dtypes.readable_as[name] == "f32", name)
       end
@@ -71,6 +71,8 @@ describe("the table of dtypes", function()
   it("S13 names the types of a use in messages", function()
     assert.equal("f32 or bf16", dtypes.list("param"))
     assert.same({ "f32", "bf16" }, dtypes.with("stored"))
+    assert.equal("f32, bf16, f8e4m3 or f8e5m2", dtypes.list("product"))
+    assert.equal("f32, bf16, f8e4m3, f8e5m2 or e8m0", dtypes.list())
     assert.equal("bf16", dtypes.coarser("f32", "bf16"))
     assert.equal("bf16", dtypes.coarser("bf16", "f32"))
   end)

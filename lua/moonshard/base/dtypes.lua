@@ -1,6 +1,6 @@
 -- The table of element types. The engine's table (runtime/base/dtype.c) gives names, sizes and ranges; USES below adds
--- what only the Lua layer decides with. A new type that models compute in is a row in each; tests/lua/tables_spec.lua
--- compares the two.
+-- what only the Lua layer decides with. A new type that models or products compute in is a row in each;
+-- tests/lua/tables_spec.lua compares the two.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -9,27 +9,34 @@ local C, ffi = engine.C, engine.ffi
 local dtypes = {
   names = {}, -- by number
   ctypes = {}, -- by name: C type of one element
-  sizes = {}, -- by name: bytes per element
+  sizes = {}, -- by name: bytes per element; a part of a byte of packed types
+  packed = {}, -- by name: elements in a byte, of types that share one
+  stored = {}, -- by name: safetensors' name; "U8" of packed types
   long_names = {}, -- by name: PyTorch's, "bfloat16"
   ranges = {}, -- by name: { lowest, highest } of an integer type
-  floats = {}, -- by name: true if it is a floating-point type
+  floats = {}, -- by name: true if it is a floating-point type of whole bytes
   -- By name: the type whose C numbers represent its values, because C and Lua have no number of its own.
   readable_as = {},
 }
 
 ---@class moonshard.DtypeUses
+---@field product boolean? devices have matrix products of it, so a cluster describes their peak
 ---@field param boolean? kernels can read parameters in it (mp_policy's param_dtype and output_dtype)
 ---@field reduce boolean? gradients can be summed in it over ranks
 ---@field moment boolean? AdamW can keep its moments in it
----@field tolerance number relative difference of losses and parameters between runs that compute in it
----@field norm_tolerance number the same of the norm of gradients, which some types round individually
----@field stored string? its name in safetensors files, if parameters can be written in it
+---@field stored boolean? parameters can be written in it to Hugging Face's files
+---@field tolerance number? of those that parameters have: relative difference of losses and parameters between runs
+---@field norm_tolerance number? the same of the norm of gradients, which some types round individually
 
--- Floating-point types, by name.
+-- Floating-point types that something computes in, by name.
 ---@type table<string, moonshard.DtypeUses>
 local USES = {
-  f32 = { param = true, reduce = true, moment = true, tolerance = 1e-5, norm_tolerance = 1e-5, stored = "F32" },
-  bf16 = { param = true, reduce = true, moment = true, tolerance = 2e-2, norm_tolerance = 5e-2, stored = "BF16" },
+  f32 = { product = true, param = true, reduce = true, moment = true, stored = true, tolerance = 1e-5,
+    norm_tolerance = 1e-5 },
+  bf16 = { product = true, param = true, reduce = true, moment = true, stored = true, tolerance = 2e-2,
+    norm_tolerance = 5e-2 },
+  f8e4m3 = { product = true },
+  f8e5m2 = { product = true },
 }
 dtypes.uses = USES
 
@@ -39,9 +46,11 @@ for id = 0, tonumber(C.MS_DTYPES) - 1 do
   engine.check(C.ms_dtype_describe(id, info))
   local name, long_name = ffi.string(info.name), ffi.string(info.long_name)
   ids[name], short_names[name], short_names[long_name], dtypes.long_names[name] = id, name, name, long_name
-  dtypes.names[id], dtypes.ctypes[name], dtypes.sizes[name] = name, ffi.string(info.c_type), info.size
+  dtypes.names[id], dtypes.ctypes[name], dtypes.sizes[name] = name, ffi.string(info.c_type), info.bits / 8
+  dtypes.stored[name] = ffi.string(info.stored)
+  if info.size == 0 then dtypes.packed[name] = 8 / info.bits end
   if info.is_float == 0 then dtypes.ranges[name] = { info.lowest, info.largest } end
-  dtypes.floats[name] = info.is_float ~= 0 or nil
+  dtypes.floats[name] = info.is_float ~= 0 and info.size > 0 or nil
   dtypes.readable_as[name] = info.is_float ~= 0 and dtypes.ctypes[name] ~= "float" and "f32" or name
   known[#known + 1] = name
 end
@@ -80,7 +89,7 @@ function dtypes.may(name, use) return USES[name] ~= nil and USES[name][use] == t
 function dtypes.coarser(a, b) return USES[b].tolerance > USES[a].tolerance and b or a end
 
 ---The number of an element type in moonshard.h.
----@param name string "f32", "bf16", "i32", "u8", or PyTorch's name
+---@param name string "f32", "bf16", "i32", "u8", "f8e4m3", ..., or PyTorch's name
 ---@return integer id, string name the short name
 function dtypes.id(name)
   local short = short_names[name]
@@ -88,6 +97,15 @@ function dtypes.id(name)
     errors.raise("MS_EDTYPE", "unknown element type %s: it must be %s", tostring(name), either(known))
   end
   return ids[short], short
+end
+
+---Refuses types of which several elements share a byte: no tensor has them.
+---@param who string
+---@param name string short name
+function dtypes.check_whole_bytes(who, name)
+  if not dtypes.packed[name] then return end
+  errors.raise("MS_EDTYPE", "%s: %d elements of %s share a byte, and mean something only with scales: keep the bytes as u8",
+    who, dtypes.packed[name], name)
 end
 
 -- ---- memory that a recipe made through the FFI ----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local packed = require("moonshard.base.safetensors_packed")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -22,6 +23,7 @@ local CHECKSUM_BYTES = 17 -- 16 digits and a NUL
 ---@field bytes number
 ---@field file string path of the file that contains it
 ---@field index integer the engine's index, from 0
+---@field packed moonshard.PackedElements? what the bytes hold, if metadata says that elements share them
 
 ---@class moonshard.Safetensors
 ---@field tensors moonshard.StoredTensor[] by name, ascending
@@ -66,6 +68,7 @@ function safetensors.open(path)
     self.tensors[i + 1], self.by_name[tensor.name] = tensor, tensor
   end
   self.metadata = read_metadata(handle)
+  packed.read(self)
   return self
 end
 
@@ -120,7 +123,8 @@ local function view_of(view)
     view.column_stride)
 end
 
----Elements of a tensor of type F32, BF16, F16 or F64 as f32, in row order of a view; reads no other part of the file.
+---Elements of a tensor of type F32, BF16, F16, F64, F8_E4M3, F8_E5M2 or F8_E8M0 as f32, in row order of a view; reads
+---no other part of the file.
 ---@param name string
 ---@param view moonshard.TensorView? nil: as stored
 ---@param first number element of the view
@@ -170,9 +174,10 @@ local function declare(tensors)
           given.name, d - 1, tostring(size))
       end
     end
-    local dims = ffi.new("int64_t[?]", #given.shape, given.shape)
+    local dtype, shape = packed.stored("ms.safetensors.create", given)
+    local dims = ffi.new("int64_t[?]", #shape, shape)
     kept[#kept + 1] = dims
-    list[i - 1] = { name = given.name, dtype = given.dtype, ndim = #given.shape, dims = dims }
+    list[i - 1] = { name = given.name, dtype = dtype, ndim = #shape, dims = dims }
     numbers[given.name] = i - 1
   end
   return list, numbers, kept
@@ -196,7 +201,8 @@ end
 
 ---Starts a file and writes its header. The path does not exist before finish, unless atomic is false.
 ---@param path string
----@param tensors { name: string, dtype: string, shape: integer[] }[]
+---@param tensors { name: string, dtype: string, shape: integer[] }[] dtypes of the format; and "i4" and "nf4", whose
+---elements share bytes: they are stored as U8, and the metadata says what they are
 ---@param given moonshard.SafetensorsOptions?
 ---@return moonshard.SafetensorsWriter
 function safetensors.create(path, tensors, given)
@@ -205,7 +211,7 @@ function safetensors.create(path, tensors, given)
   })
   if type(path) ~= "string" then errors.invalid("ms.safetensors.create: give a path, not %s", tostring(path)) end
   local list, numbers, dims = declare(tensors)
-  local n, texts = flatten(given.metadata)
+  local n, texts = flatten(packed.metadata("ms.safetensors.create", tensors, given.metadata))
   local config = ffi.new("ms_safetensors_config")
   C.ms_safetensors_config_default(config, ffi.sizeof(config))
   local text = ffi.new("const char *[?]", #texts, texts)
@@ -242,7 +248,7 @@ function Writer:put(name, data, bytes, first)
   check(C.ms_safetensors_write(self.handle, number, first or 0, bytes, data))
 end
 
----Writes f32 elements to a declared tensor of type F32, BF16, F16 or F64, rounded to it, in row order of a view.
+---Writes f32 elements to a declared tensor of a type that read_f32 reads, rounded to it, in row order of a view.
 ---@param name string
 ---@param view moonshard.TensorView? nil: as stored
 ---@param first number element of the view

@@ -37,7 +37,8 @@ function inspect.read(path, checksums)
   for i, tensor in ipairs(file.tensors) do
     found.tensors[i] = {
       name = tensor.name, dtype = tensor.dtype, shape = tensor.shape, elements = tensor.elements, bytes = tensor.bytes,
-      offset = tensor.offset, file = tensor.file, xxh3 = checksums and file:checksum(tensor.name) or nil,
+      offset = tensor.offset, file = tensor.file, packed = tensor.packed,
+      xxh3 = checksums and file:checksum(tensor.name) or nil,
     }
     found.dtypes[tensor.dtype] = found.dtypes[tensor.dtype] or new_totals()
     add_totals(found.dtypes[tensor.dtype], tensor)
@@ -80,7 +81,8 @@ local function print_text(found)
   local rows = {}
   for i, tensor in ipairs(found.tensors) do
     rows[i] = {
-      text_lines.escape(tensor.name), tensor.dtype, "[" .. table.concat(tensor.shape, ",") .. "]",
+      text_lines.escape(tensor.name), tensor.packed and tensor.packed.dtype .. " in " .. tensor.dtype or tensor.dtype,
+      "[" .. table.concat((tensor.packed or tensor).shape, ",") .. "]",
       progress.size(tensor.bytes),
       tensor.xxh3 or "", several and text_lines.escape(tensor.file:match("[^/]*$")) or "",
     }
@@ -117,8 +119,8 @@ end
 
 local function tensor_text(t)
   local head = json.ordered(4, { "name", t.name, "dtype", t.dtype })
-  local tail = json.ordered(10, { "elements", t.elements, "bytes", t.bytes, "offset", t.offset, "file", t.file, "xxh3",
-    t.xxh3 })
+  local tail = json.ordered(12, { "elements", t.elements, "bytes", t.bytes, "offset", t.offset, "file", t.file, "xxh3",
+    t.xxh3, "packed", t.packed })
   return head:sub(1, -2) .. ',"shape":' .. list_text(t.shape, json.encode) .. "," .. tail:sub(2)
 end
 

@@ -12,6 +12,8 @@ return {
     peak = {
       bf16 = { "2250 TFLOP/s", DATASHEET .. ", dense" },
       f32 = { "75 TFLOP/s", DATASHEET .. ", without TF32" },
+      f8e4m3 = { "4500 TFLOP/s", DATASHEET .. ", FP8, dense" },
+      f8e5m2 = { "4500 TFLOP/s", DATASHEET .. ", FP8, dense" },
     },
     product = {
       efficiency = { "77.6 %", "largest bf16 product that reaches 1745 TFLOP/s, measured by S. Bekman (MAMF finder)" },

@@ -14,6 +14,8 @@ return {
     peak = {
       bf16 = { "989 TFLOP/s", DATASHEET .. ", dense" },
       f32 = { "67 TFLOP/s", DATASHEET .. ", without TF32" },
+      f8e4m3 = { "1979 TFLOP/s", DATASHEET .. ", FP8, dense" },
+      f8e5m2 = { "1979 TFLOP/s", DATASHEET .. ", FP8, dense" },
     },
     clock = { "100 %", "the efficiencies below are measured at the clocks that the GPU kept up" },
     product = {

@@ -7,6 +7,10 @@ return {
   extends = "h100x8",
   device = {
     memory = { "141 GB", DATASHEET },
+    peak = {
+      f8e4m3 = { "1979 TFLOP/s", DATASHEET .. ", FP8, dense" },
+      f8e5m2 = { "1979 TFLOP/s", DATASHEET .. ", FP8, dense" },
+    },
     memory_rate = { "4.3 TB/s", "90 % of the datasheet's 4.8 TB/s, Calculon's part for large accesses" },
   },
 }

@@ -72,6 +72,7 @@ end
 
 local function spec_of(name, array, micro_batches, fed)
   local _, dtype = dtypes.id(array.dtype)
+  dtypes.check_whole_bytes("batch." .. name, dtype)
   check_shape(name, array.shape)
   local shape = { unpack(array.shape) }
   if fed then dtypes.check_memory(("batch.%s.data"):format(name), array.data, dtype, batch_of.numel(shape)) end

@@ -20,7 +20,7 @@ local PIECE = 2 ^ 23 -- elements per read
 -- that of config.json.
 local DTYPES = {}
 for _, name in ipairs(dtypes.with("stored")) do
-  table.insert(DTYPES, { name = name, stored = dtypes.uses[name].stored, bytes = dtypes.sizes[name],
+  table.insert(DTYPES, { name = name, stored = dtypes.stored[name], bytes = dtypes.sizes[name],
     torch = dtypes.long_names[name] })
 end
 table.insert(DTYPES, { name = "f16", stored = "F16", bytes = 2, torch = "float16" })

@@ -58,7 +58,7 @@ local function part(c, least, most, more)
 end
 
 local peaks = {}
-for _, name in ipairs(dtypes.with()) do
+for _, name in ipairs(dtypes.with("product")) do
   peaks[name] = constant("flops", nil, { least = 1, most = MOST_FLOPS, default = 0 })
 end
 

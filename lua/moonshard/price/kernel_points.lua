@@ -47,8 +47,8 @@ local function fault(point)
   if type(point.op) ~= "string" then return "op", "is missing" end
   if C.ms_op_find(point.op) < 0 then return "op", "there is no op " .. point.op end
   if not SHAPES[point.shape] then return "shape", nearest.advice(point.shape, SHAPES) end
-  if not dtypes.floats[point.dtype] then
-    return "dtype", ("%s: must be %s"):format(tostring(point.dtype), dtypes.list())
+  if not dtypes.may(point.dtype, "product") then
+    return "dtype", ("%s: must be %s"):format(tostring(point.dtype), dtypes.list("product"))
   end
   if not natural(point.variant, 0) then return "variant", "must be a whole number, flags of moonshard.h" end
   if not natural(point.threads, 1) then return "threads", "must be a whole number of at least 1" end

@@ -9,7 +9,7 @@ local C, ffi = engine.C, engine.ffi
 
 ---@class moonshard.Tensor
 ---@field shape integer[] sizes, outermost first
----@field dtype string "f32", "bf16", "i32" or "u8"
+---@field dtype string "f32", "bf16", "i32", "u8", "f8e4m3", "f8e5m2", "e8m0" or "i8"
 ---@field trace moonshard.Trace? only symbols
 ---@field id integer? only symbols: value of the graph
 ---@field data ffi.cdata*? only eager tensors: array of the dtype's C type, row-major

@@ -60,6 +60,7 @@ local function read(who, specs, ...)
   end
   local parsed = options.parse(who, named, specs)
   parsed.dtype = select(2, dtypes.id(parsed.dtype))
+  dtypes.check_whole_bytes(who, parsed.dtype)
   return list, parsed
 end
 

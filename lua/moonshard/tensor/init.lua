@@ -171,7 +171,8 @@ function methods:index(...)
 end
 
 ---Converts the tensor to another element type; returns the tensor itself if it already has it.
----@param dtype string "f32", "bf16" or "i32" (truncates fractions); u8 masks result from comparisons only
+---@param dtype string "f32", "bf16", "i32" or "i8" (truncate fractions), or "f8e4m3", "f8e5m2" or "e8m0", in which
+---nothing computes: cast back to "f32" first. u8 masks result from comparisons only
 ---@return moonshard.Tensor
 function methods:cast(dtype)
   local _, name = dtypes.id(dtype)

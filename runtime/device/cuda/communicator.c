@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/dtype.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/nccl.h"
 
@@ -147,6 +148,7 @@ static int issue(ms_device_comm *comm, cudaStream_t stream, int kind, const ms_d
   MS_TRY(ms_nccl_dtype(part->dtype, &dtype));
   if (kind == MS_DEVICE_ALL_GATHER)
     return NCCL(comm, "ncclAllGather", nccl->all_gather(part->from, part->to, count, dtype, comm->comm, stream));
+  MS_TRY(ms_dtype_check(part->dtype, MS_DTYPE_REDUCE, "nccl: what is summed"));
   if (kind == MS_DEVICE_REDUCE_SCATTER)
     return NCCL(comm, "ncclReduceScatter",
                 nccl->reduce_scatter(part->from, part->to, count, dtype, MS_NCCL_SUM, comm->comm, stream));
