@@ -3,7 +3,6 @@
  * A row's attributes are a text ("axis:i0=-1 keepdim:i1=0"), so that the Lua layer, dumps and the defaults below read
  * the same words. Claims of a row are asserted at compile time where possible.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,10 +111,10 @@ int ms_op_has(int op, const char *attribute) {
 }
 
 int ms_op_slot(int op, const char *attribute) {
-  char word[32];
-  for (int slot = 0; slot < (int)(sizeof((ms_attrs *)0)->i / sizeof(int64_t)); slot++) {
-    snprintf(word, sizeof word, "%s:i%d", attribute, slot);
-    if (ms_op_has(op, word)) return slot;
+  const size_t n = strlen(attribute);
+  for (const char *word = rows[op].attrs; *word; word += strspn(word, " ")) {
+    if (!strncmp(word, attribute, n) && word[n] == ':' && word[n + 1] == 'i') return word[n + 2] - '0';
+    word += strcspn(word, " ");
   }
   return -1;
 }

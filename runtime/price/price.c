@@ -168,18 +168,17 @@ int ms_plan_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, 
   MS_TAKE_CLUSTER(own, cluster);
   MS_TRY(check(plan, &own, 1 + plan->phase[MS_PHASE_LAST].present));
   const ms_plan_phase *p = &plan->phase[phase];
+  *n = 0;
+  for (int i = 0; i < p->n; i++) *n += is_timed(&p->instr[i]);
+  if (!capacity) return MS_OK;
   ms_simulated simulated = {0};
   char *critical = ms_calloc(p->n, 1);
   int rc = critical ? MS_OK : MS_ENOMEM;
   if (rc) goto fail;
   MS_GOTO(simulate_after(plan, &own, phase, &simulated));
   mark_critical(p, &simulated, critical);
-  *n = 0;
-  for (int i = 0; i < p->n; i++) {
-    if (!is_timed(&p->instr[i])) continue;
-    if (*n < capacity) describe(plan, phase, i, &simulated.moment[i], critical[i], &list[*n]);
-    ++*n;
-  }
+  for (int i = 0, filled = 0; i < p->n && filled < capacity; i++)
+    if (is_timed(&p->instr[i])) describe(plan, phase, i, &simulated.moment[i], critical[i], &list[filled++]);
 fail:
   ms_simulated_free(&simulated);
   free(critical);

@@ -121,6 +121,13 @@ function errors.is(value)
   return getmetatable(value) == Error
 end
 
+---Whether an error of a plan is not one of what was to be compiled, such as a mesh that a model refuses.
+---@param raised any
+---@return boolean
+function errors.is_fault(raised)
+  return not errors.is(raised) or raised.status == "MS_EINTERNAL" or raised.status == "MS_EINTERRUPT"
+end
+
 local function current_path()
   return context.path ~= "" and context.path or nil
 end

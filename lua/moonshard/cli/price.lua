@@ -4,7 +4,9 @@
 local automatic = require("moonshard.shard.automatic")
 local clusters = require("moonshard.price.cluster")
 local command_line = require("moonshard.cli.command_line")
+local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local forked = require("moonshard.price.forked")
 local json = require("moonshard.base.json")
 local output_file = require("moonshard.base.output_file")
 local planned = require("moonshard.recipe.planned")
@@ -24,6 +26,7 @@ local OPTIONS = {
   ["--mesh-list"] = { name = "mesh_list", value = "text", what = 'meshes separated by commas, like "1x512,64x8"' },
   ["--trace"] = { name = "trace", value = "text", what = "a file" },
   ["--constants"] = { name = "constants", value = "flag" },
+  ["--processes"] = { name = "processes", value = "count" },
   ["--json"] = { name = "json", value = "flag" },
 }
 
@@ -46,6 +49,9 @@ local function check_line(line)
   if not line.cluster then
     refuse("MS_EINVAL", "moonshard price needs --cluster: the path of a description, or one of %s",
       table.concat(clusters.names(), ", "))
+  end
+  if line.processes and not line.mesh_list then
+    refuse("MS_EINVAL", "--processes %d: only a list of meshes is divided among processes: give --mesh-list", line.processes)
   end
   if not line.mesh_list then return end
   if line.trace then
@@ -79,31 +85,44 @@ end
 local function price_mesh(line, cluster, chunk, mesh)
   local settings, record = { unpack(line.settings) }, nil
   settings[#settings + 1] = { key = MESH, text = mesh }
+  world.check_interrupt()
   local ok, raised = pcall(planned.run, line.recipe, chunk, settings, function(compiled, trainer, batch)
     record = show.record(price.of(compiled, cluster, trainer, batch))
     compiled:free()
   end)
   if ok then return record end
-  if not errors.is(raised) or raised.status == "MS_EINTERNAL" then error(raised, 0) end
-  return { mesh = mesh, refused = tostring(raised), error = raised }
+  if errors.is_fault(raised) then error(raised, 0) end
+  return { mesh = mesh, refused = tostring(raised), status = raised.status }
 end
 
 -- Percent of the memory in use after a collection at which the next one begins. Each mesh makes a model and drops it:
 -- collecting less often saves a quarter of the time and costs some 20 MB.
 local COLLECT_AT = 400
 
-local function price_many(out, line, cluster, chunk)
-  collectgarbage("setpause", COLLECT_AT)
-  local records, refused = {}, 0
-  for i, mesh in ipairs(read_meshes(line.mesh_list)) do
-    world.check_interrupt()
-    records[i] = price_mesh(line, cluster, chunk, mesh)
-    if records[i].refused then refused = refused + 1 end
-  end
-  if refused == #records then error(records[1].error, 0) end
-  for _, record in ipairs(records) do record.error = nil end
+local function print_records(out, line, cluster, records)
   show.sort(records)
   planned.print(out, line.json and json.encode(records) or show.table(records, cluster))
+end
+
+local function price_many(out, line, cluster, chunk)
+  collectgarbage("setpause", COLLECT_AT)
+  local meshes, records, refused = read_meshes(line.mesh_list), {}, {}
+  local ok, raised = pcall(forked.each, {
+    count = #meshes, processes = line.processes,
+    work = function(i) return price_mesh(line, cluster, chunk, meshes[i]) end,
+    take = function(i, record)
+      if record.refused then refused[#refused + 1] = record end
+      records[i] = record
+    end,
+  })
+  if not ok then
+    if #records == 0 or not errors.is(raised) or raised.status ~= "MS_EINTERRUPT" then error(raised, 0) end
+    raised.message = ("interrupted after %d of %d meshes; those are printed"):format(#records, #meshes)
+  end
+  if ok and #refused == #records then refuse(refused[1].status, "%s", refused[1].refused) end
+  for _, record in ipairs(refused) do record.status = nil end
+  print_records(out, line, cluster, records)
+  if not ok then error(raised, 0) end
 end
 
 ---@param arguments string[] without "price"
@@ -123,6 +142,7 @@ function command.main(arguments)
   end
   if line.constants then refuse("MS_EINVAL", "--constants lists those of the cluster alone: leave out the recipe") end
   cluster:describe_world(0, line.ranks or 1)
+  engine.C.ms_interrupt_install()
   local chunk = recipe.load(line.recipe)
   local out = recipe.print_to_stderr()
   planned.intercept_exit()

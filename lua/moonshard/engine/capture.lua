@@ -141,7 +141,8 @@ local function new_trace(model, sharding)
     recompute = sharding.recompute, region = recompute.none(), regions = 0,
     regather = sharding.regather, regathers = regather.DEFAULT,
   }, Trace)
-  for _, entry in ipairs(tree.inventory(model).modules) do self.paths[entry.module] = entry.name end
+  local modules = sharding.model == model and sharding.modules or tree.inventory(model).modules
+  for _, entry in ipairs(modules) do self.paths[entry.module] = entry.name end
   return self
 end
 

@@ -57,8 +57,9 @@ function Plan:nodes() return (self:text():match("^[^\n]*\n  ([^\n]*)")) end
 ---@field comm_bytes table<string, number> bytes per step of one micro-batch, by mesh dimension
 ---@field compile_ms number
 
----@return moonshard.PlanSummary
+---@return moonshard.PlanSummary the same table at every call
 function Plan:summary()
+  if self.summarized then return self.summarized end
   local s = ffi.new("ms_plan_summary")
   check(C.ms_plan_summarize(self.handle, s))
   local result = {
@@ -70,6 +71,7 @@ function Plan:summary()
     result.bytes[name], result.fullest[name] = tonumber(s.bytes[i - 1]), tonumber(s.fullest[i - 1])
   end
   for i, name in ipairs(plan.PHASES) do result.collectives[name] = s.collectives[i - 1] end
+  self.summarized = result
   return result
 end
 

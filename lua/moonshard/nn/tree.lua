@@ -40,13 +40,13 @@ end
 
 local is_module = tree.is_module
 
-local function is_plain_table(value)
-  return type(value) == "table" and getmetatable(value) == nil
-end
+local UNDERSCORE = ("_"):byte()
 
+-- Whether a field is a module, a parameter or a plain table. Most fields are settings, which the first test sorts out.
 local function interesting(key, value)
-  if type(key) == "string" and key:sub(1, 1) == "_" then return false end
-  return parameter.is(value) or is_module(value) or is_plain_table(value)
+  if type(value) ~= "table" then return false end
+  if type(key) == "string" and key:byte() == UNDERSCORE then return false end
+  return getmetatable(value) == nil or parameter.is(value) or is_module(value)
 end
 
 -- Keys of a module or a plain table that can contain entries: integers first, then fields in order of assignment, then

@@ -95,12 +95,21 @@ local function phase_of(plan, number, row, runs)
     waiting = plan.mesh:by_dimension(row.waiting), issuing = row.issuing }
 end
 
+-- The dimensions of a table by mesh dimension, always in the same order: sums of numbers depend on it.
+local function dims_of(map)
+  local names = {}
+  for name in pairs(map) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
 local function add_up(self)
   self.computing, self.issuing, self.exposed, self.waiting = 0, 0, 0, {}
   for _, phase in ipairs(self.phases) do
     self.computing = self.computing + phase.runs * phase.computing
     self.issuing = self.issuing + phase.runs * phase.issuing
-    for dim, seconds in pairs(phase.waiting) do
+    for _, dim in ipairs(dims_of(phase.waiting)) do
+      local seconds = phase.waiting[dim]
       self.waiting[dim] = (self.waiting[dim] or 0) + phase.runs * seconds
       self.exposed = self.exposed + phase.runs * seconds
     end
@@ -283,7 +292,7 @@ function price.details(self)
   for _, phase in ipairs(self.phases) do add_phase(self, details, phase) end
   local critical = details.critical
   critical.rest = critical.rest - critical.kernels
-  for _, seconds in pairs(critical.collectives) do critical.rest = critical.rest - seconds end
+  for _, dim in ipairs(dims_of(critical.collectives)) do critical.rest = critical.rest - critical.collectives[dim] end
   details.exposed, details.ops = sorted(details.exposed), sorted(details.ops)
   return details
 end
@@ -324,7 +333,8 @@ function price.limit(self, critical)
   if host > seconds then
     limit, seconds = { kind = "host", text = "the host: %s depends on when it issues kernels and starts phases" }, host
   end
-  for dim, of_dim in pairs(collectives) do
+  for _, dim in ipairs(dims_of(collectives)) do
+    local of_dim = collectives[dim]
     if of_dim > seconds then
       local between = self.plan.mesh:has(dim) and crosses_nodes(self.plan.mesh, dim)
       limit, seconds = { kind = "communication", dim = dim, between = between,

@@ -87,7 +87,7 @@ function collect.point(job, shape, nodes, varied)
   local ok, raised = pcall(planned.run, job.path, job.chunk, settings_of(job.settings, varied, mesh, shape.tensor),
     take(record, cluster))
   if not ok then
-    if not errors.is(raised) or raised.status == "MS_EINTERNAL" then error(raised, 0) end
+    if errors.is_fault(raised) then error(raised, 0) end
     record.refused = tostring(raised)
   end
   return record

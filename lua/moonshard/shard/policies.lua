@@ -13,7 +13,6 @@ local regather = require("moonshard.nn.regather")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local roles = require("moonshard.shard.roles")
 local rules = require("moonshard.shard.rules")
-local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
 
 local policies = {}
@@ -308,7 +307,7 @@ local function owners_of(self, row, given)
     for _, param in ipairs(self.params) do add(param.fqn, param) end
   else
     local by_rule, is_root = has_rules(row, given), policies.unit_modules(self)
-    for _, entry in ipairs(tree.inventory(self.model).modules) do
+    for _, entry in ipairs(self.modules) do
       local decides = by_rule or is_root[entry.module]
       if row.inherited and not by_rule then decides = entry.name == "" else decides = decides and entry.name ~= "" end
       if decides then add(entry.name, entry.module) end

@@ -65,6 +65,7 @@ local world = require("moonshard.distributed.world")
 ---@field group_warnings string[] groups of the optimizer that never decide
 ---@field unmatched table<string, moonshard.Rule[]> by policy: optional rules that match no name
 ---@field seed integer seed of the initial weights
+---@field modules moonshard.NamedModule[] of the model when units and policies were decided
 ---@field fields moonshard.HeldField[]? modules and parameters of the model when it was sharded
 ---@field where string? line of the recipe that sharded the model, or first used it
 ---@field implicit boolean? true if the recipe did not call ms.fully_shard
@@ -94,7 +95,7 @@ end
 local function decide(self, inventory, config)
   self.units, self.params, self.index, self.tied = {}, {}, {}, {}
   self.decisions, self.owners, self.recompute, self.regather = {}, {}, {}, {}
-  self.warnings, self.unmatched, self.config = {}, {}, config
+  self.warnings, self.unmatched, self.config, self.modules = {}, {}, config, inventory.modules
   assign_units(self, inventory, config.units)
   policies.decide(self, config)
 end

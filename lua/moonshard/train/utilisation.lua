@@ -6,7 +6,6 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local tree = require("moonshard.nn.tree")
 local C, ffi = engine.C, engine.ffi
 
 local utilisation = {
@@ -38,11 +37,13 @@ function utilisation.dtype(plan)
 end
 
 -- Operations per token by the formula; nil if the model does not say its layers and width.
-local function per_token(model, batch)
-  local config, tokens = model.config, batch.tokens
+local function per_token(trainer, batch)
+  local config, tokens = trainer.model.config, batch.tokens
   local known = type(config) == "table" and type(config.layers) == "number" and type(config.dim) == "number"
   if not known or not tokens or #tokens.shape ~= 2 then return nil end
-  return 6 * tree.count(model) + 12 * config.layers * config.dim * tokens.shape[2]
+  local parameters = 0
+  for _, param in ipairs(trainer.session.sharding.params) do parameters = parameters + param.numel end
+  return 6 * parameters + 12 * config.layers * config.dim * tokens.shape[2]
 end
 
 ---The operations of a step that MFU counts, of one rank.
@@ -53,7 +54,7 @@ end
 ---@return number
 ---@return string counts what they are
 function utilisation.flops(trainer, plan, batch, tokens)
-  local formula = per_token(trainer.model, batch)
+  local formula = per_token(trainer, batch)
   if formula then
     return formula * tokens / trainer.session.sharding.mesh:size(), "6 N + 12 L d s per token"
   end

@@ -104,16 +104,9 @@ local function priced(self, p, plan)
     computing = computing, fingerprint = summary.fingerprint, by_category = summary.bytes }
 end
 
----Whether an error is not one of what was to be compiled.
----@param raised any
----@return boolean
-function subject.is_fault(raised)
-  return not errors.is(raised) or raised.status == "MS_EINTERNAL" or raised.status == "MS_EINTERRUPT"
-end
-
 -- A point can be one that the model or its other rules refuse, such as a unit of one of two tied modules.
 local function refused(p, raised)
-  if subject.is_fault(raised) then error(raised, 0) end
+  if errors.is_fault(raised) then error(raised, 0) end
   return { point = p, fits = false, seconds = math.huge, bytes = math.huge, refused = tostring(raised) }
 end
 

@@ -3,6 +3,7 @@
 -- tokens.
 
 local batch_of = require("moonshard.engine.batch")
+local errors = require("moonshard.base.error")
 local search = require("moonshard.tune.search")
 local subject = require("moonshard.tune.subject")
 local world = require("moonshard.distributed.world")
@@ -71,7 +72,7 @@ local function plain(options, mesh)
     row.search:try_baselines()
   end)
   if ok then return row end
-  if subject.is_fault(raised) then error(raised, 0) end
+  if errors.is_fault(raised) then error(raised, 0) end
   return { mesh = mesh or "", label = mesh or "", tokens = 1, searched = false, refused = raised }
 end
 
