@@ -3,6 +3,7 @@
 
 local automatic = require("moonshard.shard.automatic")
 local command_line = require("moonshard.cli.command_line")
+local C = require("moonshard.base.ffi").C
 local planned = require("moonshard.recipe.planned")
 local recipe = require("moonshard.recipe.file")
 local status = require("moonshard.base.exit_status")
@@ -54,10 +55,13 @@ function plan.of_recipe(command, arguments, options, render)
     world.describe(rank, ranks, line.ranks_per_node)
     require("moonshard.distributed.device").apply_options(line)
   end
+  C.ms_interrupt_install()
   local out = recipe.print_to_stderr()
   planned.intercept_exit()
   planned.run(line.recipe, recipe.load(line.recipe), line.settings, function(compiled, trainer, batch)
-    planned.print(out, render(compiled, line, trainer, batch))
+    local text = render(compiled, line, trainer, batch)
+    world.check_interrupt("interrupted before anything was printed")
+    planned.print(out, text)
   end)
   return status.OK
 end

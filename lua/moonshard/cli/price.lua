@@ -4,7 +4,7 @@
 local automatic = require("moonshard.shard.automatic")
 local clusters = require("moonshard.price.cluster")
 local command_line = require("moonshard.cli.command_line")
-local engine = require("moonshard.base.ffi")
+local C = require("moonshard.base.ffi").C
 local errors = require("moonshard.base.error")
 local forked = require("moonshard.price.forked")
 local json = require("moonshard.base.json")
@@ -51,7 +51,8 @@ local function check_line(line)
       table.concat(clusters.names(), ", "))
   end
   if line.processes and not line.mesh_list then
-    refuse("MS_EINVAL", "--processes %d: only a list of meshes is divided among processes: give --mesh-list", line.processes)
+    refuse("MS_EINVAL", "--processes %d: only a list of meshes is divided among processes: give --mesh-list",
+      line.processes)
   end
   if not line.mesh_list then return end
   if line.trace then
@@ -74,6 +75,7 @@ end
 local function price_one(out, line, cluster, chunk)
   planned.run(line.recipe, chunk, line.settings, function(compiled, trainer, batch)
     local priced = price.of(compiled, cluster, trainer, batch)
+    world.check_interrupt("interrupted before anything was printed")
     if line.trace then output_file.write("trace", line.trace, trace.of(priced)) end
     planned.print(out, line.json and json.encode(show.detailed_record(priced)) or show.text(priced))
   end)
@@ -142,7 +144,7 @@ function command.main(arguments)
   end
   if line.constants then refuse("MS_EINVAL", "--constants lists those of the cluster alone: leave out the recipe") end
   cluster:describe_world(0, line.ranks or 1)
-  engine.C.ms_interrupt_install()
+  C.ms_interrupt_install()
   local chunk = recipe.load(line.recipe)
   local out = recipe.print_to_stderr()
   planned.intercept_exit()

@@ -7,6 +7,7 @@ local byte_size = require("moonshard.base.byte_size")
 local clock = require("moonshard.base.clock")
 local clusters = require("moonshard.price.cluster")
 local command_line = require("moonshard.cli.command_line")
+local C = require("moonshard.base.ffi").C
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.json")
 local meshes = require("moonshard.tune.meshes")
@@ -77,17 +78,37 @@ local function others(line, cluster)
   end
 end
 
--- A line that is redrawn while plans are compiled, on a terminal.
-local function progress_line(most)
-  if not terminal.interactive() then return nil, function() end end
-  local drawn = 0
-  return function(compiles, best)
-    if clock.now() - drawn < REDRAW_SECONDS then return end
+local function best_text(best)
+  return best and ("best so far: mesh %s, %s"):format(best.mesh, progress.rate(1 / survey.cost(best))) or ""
+end
+
+-- Follows a search: a line that is redrawn on a terminal, and how far the search came.
+local function follow(most)
+  local at, drawn, draws = { compiles = 0 }, 0, terminal.interactive()
+  function at.update(compiles, best)
+    at.compiles, at.best = compiles, best
+    if not draws or clock.now() - drawn < REDRAW_SECONDS then return end
     drawn = clock.now()
-    local so_far = best and ("  best so far: mesh %s, %s"):format(best.mesh,
-      progress.rate(1 / survey.cost(best))) or ""
-    io.stderr:write("\r", progress.bar(compiles / most), ("  %d plans"):format(compiles), so_far, "\27[K")
-  end, function() io.stderr:write("\r\27[K") end
+    io.stderr:write("\r", progress.bar(compiles / most), ("  %d plans  "):format(compiles), best_text(best), "\27[K")
+  end
+  function at.clear()
+    if draws then io.stderr:write("\r\27[K") end
+  end
+  return at
+end
+
+local function search(options, list)
+  local at = follow(survey.MOST_COMPILES)
+  options.progress = at.update
+  C.ms_interrupt_install()
+  local ok, found = pcall(survey.run, options, list)
+  at.clear()
+  if ok then return found end
+  if errors.is(found) and found.status == "MS_EINTERRUPT" then
+    found.message = ("interrupted after %d plans, before anything was printed%s"):format(at.compiles,
+      at.best and "; " .. best_text(at.best) or "")
+  end
+  error(found, 0)
 end
 
 -- Compiles the printed rules as a recipe with them would, on the mesh of the report.
@@ -120,10 +141,7 @@ function command.main(arguments)
   automatic.off = true
   local free, run = {}, runner(line, chunk)
   for _, name in ipairs(automatic.NAMES) do free[name] = true end
-  local draw, clear = progress_line(survey.MOST_COMPILES)
-  local found = survey.run({ cluster = cluster, limit = room.bytes, free = free, run = run, progress = draw },
-    others(line, cluster))
-  clear()
+  local found = search({ cluster = cluster, limit = room.bytes, free = free, run = run }, others(line, cluster))
   if not report.fits(found) then
     local least = survey.smallest(found)
     nothing_fits(least.search.smallest, room.bytes, "mesh " .. least.label)

@@ -86,10 +86,11 @@ function world.act_as_first_of(size)
 end
 
 ---Raises MS_EINTERRUPT if the process was asked to end (Ctrl-C). Ranks that never wait for others must poll this.
-function world.check_interrupt()
-  if C.ms_interrupted() ~= 0 then
-    error(errors.new({ code = tonumber(C.MS_EINTERRUPT), status = "MS_EINTERRUPT", message = "interrupted" }), 0)
-  end
+---@param message string? default "interrupted"
+function world.check_interrupt(message)
+  if C.ms_interrupted() == 0 then return end
+  error(errors.new({ code = tonumber(C.MS_EINTERRUPT), status = "MS_EINTERRUPT", message = message or "interrupted" }),
+    0)
 end
 
 ---Number of nodes (hosts) of the ranks.

@@ -8,6 +8,7 @@
 local engine_model = require("moonshard.shard.engine_model")
 local plan_costs = require("moonshard.explain.plan_costs")
 local units = require("moonshard.shard.units")
+local world = require("moonshard.distributed.world")
 
 local advice = {}
 
@@ -134,6 +135,7 @@ local CHANGES = {
 }
 
 local function try(context, candidate, now)
+  world.check_interrupt()
   local compile, restore = CHANGES[candidate.action](context, candidate)
   local ok, compiled = pcall(compile)
   restore()

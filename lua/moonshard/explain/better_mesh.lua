@@ -154,6 +154,7 @@ function better_mesh.of(plan, trainer, batch)
   if not now or not gathers_cross(now) then return nil end
   local bytes_now, best = between_nodes(plan), nil
   for _, candidate in ipairs(candidates_of(now)) do
+    world.check_interrupt()
     local ok, compiled, sizes = pcall(compile, of_model, candidate, trainer, batch)
     local bytes = ok and between_nodes(compiled) or math.huge
     if ok then compiled:free() end

@@ -9,34 +9,14 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
+local posix = require("moonshard.base.posix")
+local recipe = require("moonshard.recipe.file")
 local refuse = require("moonshard.base.exit_status").refuse
 local world = require("moonshard.distributed.world")
 local ffi, C = engine.ffi, engine.C
 
-ffi.cdef [[
-typedef struct { int descriptor; short events, happened; } ms_lua_readable;
-int fork(void);
-void _exit(int status);
-int pipe2(int ends[2], int flags);
-int memfd_create(const char *name, unsigned flags);
-int dup2(int from, int to);
-int close(int descriptor);
-long read(int descriptor, void *buffer, size_t bytes);
-long pread(int descriptor, void *buffer, size_t bytes, long from);
-long write(int descriptor, const void *buffer, size_t bytes);
-long lseek(int descriptor, long offset, int whence);
-int getpid(void);
-int getppid(void);
-int prctl(int option, ...);
-int waitpid(int pid, int *status, int flags);
-int kill(int pid, int signal);
-int poll(ms_lua_readable *list, unsigned long count, int milliseconds);
-]]
-
 local forked = {}
 
--- Linux, on every architecture that the executable is built for.
-local O_CLOEXEC, POLLIN, SEEK_CUR, SIGKILL, PR_SET_PDEATHSIG, EINTR = 524288, 1, 1, 9, 1, 4
 local STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 local TICK_MS = 100
@@ -64,14 +44,14 @@ local function write_all(descriptor, text)
   local at = 0
   while at < #text do
     local n = tonumber(C.write(descriptor, ffi.cast("const char *", text) + at, #text - at))
-    if n < 0 and ffi.errno() ~= EINTR then C._exit(1) end
+    if n < 0 and ffi.errno() ~= posix.EINTR then C._exit(1) end
     at = at + math.max(0, n)
   end
 end
 
 -- What was written to a file from a position on, and the next position.
 local function written(descriptor, from)
-  local to = tonumber(C.lseek(descriptor, 0, SEEK_CUR))
+  local to = tonumber(C.lseek(descriptor, 0, posix.SEEK_CUR))
   if to <= from then return nil, from end
   local buffer = ffi.new("char[?]", to - from)
   return ffi.string(buffer, tonumber(C.pread(descriptor, buffer, to - from, from))), to
@@ -85,23 +65,34 @@ local function describe(raised)
   return { fields = fields }
 end
 
--- Calls `work` for every n-th item, and sends what came of it, until one raises.
-local function be_copy(descriptor, first, o)
+-- Sends a line with what was printed since the last one.
+local function sender(descriptor)
   local out, err = 0, 0
-  for i = first, o.count, o.processes do
-    local ok, result = pcall(o.work, i)
-    local line = ok and { result = result } or { raised = describe(result) }
+  return function(line)
     io.stdout:flush()
     line.out, out = written(STANDARD_OUTPUT, out)
     line.err, err = written(STANDARD_ERROR, err)
     write_all(descriptor, json.encode(line) .. "\n")
+  end
+end
+
+-- Calls `work` for every n-th item, and sends what came of it, until one raises or calls os.exit.
+local function be_copy(descriptor, first, o)
+  local send = sender(descriptor)
+  recipe.exit = function(status)
+    send({ exit = status })
+    C._exit(0)
+  end
+  for i = first, o.count, o.processes do
+    local ok, result = pcall(o.work, i)
+    send(ok and { result = result } or { raised = describe(result) })
     if not ok then return end
   end
 end
 
 -- What a copy prints goes to files, so that it can be printed in order.
 local function become_copy(descriptor, first, parent, o)
-  C.prctl(PR_SET_PDEATHSIG, ffi.cast("unsigned long", SIGKILL))
+  C.prctl(posix.PR_SET_PDEATHSIG, ffi.cast("unsigned long", posix.SIGKILL))
   for _, stream in ipairs({ STANDARD_OUTPUT, STANDARD_ERROR }) do
     local file = C.memfd_create("moonshard-printed", 0)
     if file < 0 or C.dup2(file, stream) < 0 then return end
@@ -111,7 +102,7 @@ end
 
 local function start(first, o)
   local ends, parent = ffi.new("int[2]"), C.getpid()
-  if C.pipe2(ends, O_CLOEXEC) ~= 0 then refuse("MS_EIO", "cannot make a pipe (errno %d)", ffi.errno()) end
+  if C.pipe2(ends, posix.O_CLOEXEC) ~= 0 then refuse("MS_EIO", "cannot make a pipe (errno %d)", ffi.errno()) end
   local pid = C.fork()
   if pid == 0 then
     pcall(become_copy, ends[1], first, parent, o)
@@ -131,7 +122,7 @@ end
 local function stop(copies)
   for _, copy in ipairs(copies) do
     if not copy.ended then
-      C.kill(copy.pid, SIGKILL)
+      C.kill(copy.pid, posix.SIGKILL)
       C.waitpid(copy.pid, nil, 0)
     end
     C.close(copy.descriptor)
@@ -156,7 +147,7 @@ local function next_line(copy, buffer, wanted)
       return assert(json.decode(line))
     end
     world.check_interrupt()
-    wanted[0].descriptor, wanted[0].events = copy.descriptor, POLLIN
+    wanted[0].descriptor, wanted[0].events = copy.descriptor, posix.POLLIN
     if C.poll(wanted, 1, TICK_MS) > 0 then
       local n = tonumber(C.read(copy.descriptor, buffer, BUFFER_BYTES))
       if n == 0 then died(copy) end
@@ -165,22 +156,29 @@ local function next_line(copy, buffer, wanted)
   end
 end
 
+-- Takes the results in order; returns the exit status if a recipe called os.exit instead.
 local function take_all(copies, o)
-  local buffer, wanted = ffi.new("char[?]", BUFFER_BYTES), ffi.new("ms_lua_readable[1]")
+  local buffer, wanted = ffi.new("char[?]", BUFFER_BYTES), ffi.new("ms_lua_pollfd[1]")
   for i = 1, o.count do
     local line = next_line(copies[(i - 1) % o.processes + 1], buffer, wanted)
     if line.out then io.write(line.out) end
     if line.err then io.stderr:write(line.err) end
     local raised = line.raised
     if raised then error(raised.fields and errors.new(raised.fields) or raised.text, 0) end
+    if line.exit then return line.exit end
     o.take(i, line.result)
   end
 end
 
+---@class moonshard.ForkedList
+---@field count integer
+---@field work fun(i: integer): table? returns what JSON can hold
+---@field take fun(i: integer, result: table?)
+---@field processes integer? default: forked.processes
+
 ---Calls `work` for the numbers 1 to `count`, and `take` with each result, in order. An error of `work` ends the list
 ---and is raised when all results before it were taken.
----@param o { count: integer, work: (fun(i: integer): table?), take: fun(i: integer, result: table?), processes: integer?
----  } work: returns what JSON can hold; processes: default forked.processes
+---@param o moonshard.ForkedList
 function forked.each(o)
   o.processes = math.min(o.processes or forked.processes(o.count), o.count)
   if o.processes <= 1 or has_threads() then
@@ -190,12 +188,13 @@ function forked.each(o)
   io.stdout:flush()
   io.flush()
   local copies = {}
-  local ok, raised = pcall(function()
+  local ok, result = pcall(function()
     for first = 1, o.processes do copies[first] = start(first, o) end
-    take_all(copies, o)
+    return take_all(copies, o)
   end)
   stop(copies)
-  if not ok then error(raised, 0) end
+  if not ok then error(result, 0) end
+  if result then recipe.exit(result) end
 end
 
 return forked

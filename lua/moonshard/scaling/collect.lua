@@ -1,10 +1,9 @@
--- Prices a recipe on many numbers of nodes: compiles each mesh's plan for rank 0 of a described world, in this process.
+-- Prices a recipe on many numbers of nodes: compiles each mesh's plan for rank 0 of a described world.
 
 local closed_forms = require("moonshard.price.closed_forms")
 local errors = require("moonshard.base.error")
 local planned = require("moonshard.recipe.planned")
 local price = require("moonshard.price.price")
-local shapes = require("moonshard.scaling.shapes")
 local world = require("moonshard.distributed.world")
 
 local collect = {}
@@ -70,22 +69,19 @@ local function settings_of(fixed, varied, mesh, tensor)
   return list
 end
 
----Prices one point; nil where the shape has no mesh on these nodes.
+---Prices one point.
 ---@param job { path: string, chunk: function, cluster: moonshard.Cluster, settings: table }
----@param shape moonshard.ScalingShape
----@param nodes integer
----@param varied table<string, any> settings in addition to those of the job
----@return moonshard.ScalingRecord?
-function collect.point(job, shape, nodes, varied)
-  local cluster = job.cluster
-  local mesh = shapes.mesh(shape, nodes, cluster.ranks_per_node)
-  if not mesh then return nil end
-  local record = { shape = shape.name, nodes = nodes, ranks = nodes * cluster.ranks_per_node, mesh = mesh,
-    settings = varied }
+---@param point { shape: moonshard.ScalingShape, nodes: integer, mesh: string, settings: table<string, any> } settings:
+---  in addition to those of the job
+---@return moonshard.ScalingRecord
+function collect.point(job, point)
+  local cluster, mesh = job.cluster, point.mesh
+  local record = { shape = point.shape.name, nodes = point.nodes, ranks = point.nodes * cluster.ranks_per_node,
+    mesh = mesh, settings = point.settings }
   world.check_interrupt()
   cluster:describe_world(0, record.ranks)
-  local ok, raised = pcall(planned.run, job.path, job.chunk, settings_of(job.settings, varied, mesh, shape.tensor),
-    take(record, cluster))
+  local ok, raised = pcall(planned.run, job.path, job.chunk, settings_of(job.settings, point.settings, mesh,
+    point.shape.tensor), take(record, cluster))
   if not ok then
     if errors.is_fault(raised) then error(raised, 0) end
     record.refused = tostring(raised)

@@ -4,6 +4,7 @@
 local cluster = require("moonshard.price.cluster")
 local collect = require("moonshard.scaling.collect")
 local errors = require("moonshard.base.error")
+local forked = require("moonshard.price.forked")
 local options = require("moonshard.base.options")
 local output_file = require("moonshard.base.output_file")
 local recipe = require("moonshard.recipe.file")
@@ -62,12 +63,19 @@ local function combinations(over)
 end
 
 local function points(job, nodes, varied)
-  local records = {}
+  local list, records = {}, {}
   for _, shape in ipairs(job.shapes) do
     for _, n in ipairs(nodes) do
-      for _, settings in ipairs(varied) do records[#records + 1] = collect.point(job, shape, n, settings) end
+      local mesh = shapes.mesh(shape, n, job.cluster.ranks_per_node)
+      for _, settings in ipairs(mesh and varied or {}) do
+        list[#list + 1] = { shape = shape, nodes = n, mesh = mesh, settings = settings }
+      end
     end
   end
+  forked.each {
+    count = #list, work = function(i) return collect.point(job, list[i]) end,
+    take = function(i, record) records[i] = record end,
+  }
   return records
 end
 

@@ -6,33 +6,11 @@
 local clock = require("moonshard.base.clock")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local posix = require("moonshard.base.posix")
 local ffi, C = engine.ffi, engine.C
-
-ffi.cdef [[
-typedef struct { int descriptor; short events, happened; } ms_lua_pollfd;
-int fork(void);
-int execv(const char *path, const char *const *arguments);
-void _exit(int status);
-int open(const char *path, int flags, ...);
-int close(int descriptor);
-int dup2(int from, int to);
-int pipe2(int ends[2], int flags);
-long read(int descriptor, void *buffer, size_t bytes);
-int poll(ms_lua_pollfd *list, unsigned long count, int milliseconds);
-int setpgid(int pid, int group);
-int getppid(void);
-int getpid(void);
-int prctl(int option, ...);
-int waitpid(int pid, int *status, int flags);
-int kill(int pid, int signal);
-]]
 
 local process = {}
 
--- Linux, on every architecture that the executable is built for.
-local O_RDONLY, O_WRONLY, O_CREAT, O_TRUNC, O_CLOEXEC = 0, 1, 64, 512, 524288
-local POLLIN, WNOHANG, PR_SET_PDEATHSIG = 1, 1, 1
-local SIGINT, SIGKILL, SIGTERM = 2, 9, 15
 local CANNOT_START = 127
 
 local TICK_MS = 100
@@ -50,9 +28,10 @@ local MOST_KEPT = 2 ^ 20 -- bytes of standard error
 
 local function become_child(arguments, output, error_end, parent)
   C.setpgid(0, 0)
-  C.prctl(PR_SET_PDEATHSIG, ffi.cast("unsigned long", SIGKILL))
-  local nowhere = C.open("/dev/null", O_RDONLY)
-  local out = C.open(output, O_WRONLY + O_CREAT + O_TRUNC, ffi.cast("int", 438)) -- rw-rw-rw-, less the umask
+  C.prctl(posix.PR_SET_PDEATHSIG, ffi.cast("unsigned long", posix.SIGKILL))
+  local nowhere = C.open("/dev/null", posix.O_RDONLY)
+  local created = ffi.cast("int", 438) -- rw-rw-rw-, less the umask
+  local out = C.open(output, posix.O_WRONLY + posix.O_CREAT + posix.O_TRUNC, created)
   if C.getppid() == parent and nowhere >= 0 and out >= 0 then
     C.dup2(nowhere, 0)
     C.dup2(out, 1)
@@ -66,7 +45,9 @@ local function start(words, output)
   arguments[0] = "moonshard"
   for i, word in ipairs(words) do arguments[i] = word end
   local ends, parent = ffi.new("int[2]"), C.getpid()
-  if C.pipe2(ends, O_CLOEXEC) ~= 0 then errors.raise("MS_EIO", "sweep: cannot make a pipe (errno %d)", ffi.errno()) end
+  if C.pipe2(ends, posix.O_CLOEXEC) ~= 0 then
+    errors.raise("MS_EIO", "sweep: cannot make a pipe (errno %d)", ffi.errno())
+  end
   local pid = C.fork()
   if pid == 0 then
     pcall(become_child, arguments, output, ends[1], parent)
@@ -99,25 +80,25 @@ local function end_in_time(child, deadline)
     child.interrupted = C.ms_interrupted() ~= 0
     child.timed_out = not child.interrupted and deadline ~= nil and now >= deadline
     if child.interrupted or child.timed_out then
-      C.kill(child.pid, child.interrupted and SIGINT or SIGTERM)
+      C.kill(child.pid, child.interrupted and posix.SIGINT or posix.SIGTERM)
       child.kill_at = now + GRACE_SECONDS
     end
   elseif now >= child.kill_at then
-    C.kill(-child.pid, SIGKILL)
+    C.kill(-child.pid, posix.SIGKILL)
   end
 end
 
 -- Waits until the child has ended, and reads its standard error.
 local function watch(child, descriptor, deadline, tick)
   local wanted, buffer, status = ffi.new("ms_lua_pollfd[1]"), ffi.new("char[4096]"), ffi.new("int[1]")
-  wanted[0].descriptor, wanted[0].events = descriptor, POLLIN
+  wanted[0].descriptor, wanted[0].events = descriptor, posix.POLLIN
   local open, running = true, true
   while running do
     -- After the last writer has closed the pipe, poll returns at once, so the end is noticed before the next tick.
     local ready = C.poll(wanted, open and 1 or 0, open and TICK_MS or 1)
     if ready > 0 then open = read_some(descriptor, buffer, child) end
     if ready <= 0 or not open then
-      running = C.waitpid(child.pid, status, WNOHANG) == 0
+      running = C.waitpid(child.pid, status, posix.WNOHANG) == 0
     end
     end_in_time(child, deadline)
     if tick and running then tick() end
