@@ -11,12 +11,22 @@ static const char *text_of(int op) { return ms_op_row_of(op)->axes; }
 
 int ms_op_has_axes(int op) { return *text_of(op) != 0; }
 
-/* 1 when `word` is among those that follow the operands. */
+/* 1 when a text begins with a word that ends there or at a space. */
+static int begins_with(const char *text, const char *word) {
+  while (*word && *text == *word) text++, word++;
+  return !*word && (!*text || *text == ' ');
+}
+
+/* 1 when `word` is among those that follow the operands, or the whole text, if it has no operands. Every node asks for
+ * a dozen words of a few letters. */
 static int has_word(int op, const char *word) {
-  const size_t n = strlen(word);
-  for (const char *at = strchr(text_of(op), ' '); at; at = strchr(at + 1, ' '))
-    if (!strncmp(at + 1, word, n) && (!at[1 + n] || at[1 + n] == ' ')) return 1;
-  return !strchr(text_of(op), '>') && !strcmp(text_of(op), word);
+  const char *at = text_of(op);
+  int operands = 0;
+  for (; *at && *at != ' '; at++) operands |= *at == '>';
+  if (!operands && begins_with(text_of(op), word)) return 1;
+  for (; *at; at++)
+    if (*at == ' ' && begins_with(at + 1, word)) return 1;
+  return 0;
 }
 
 /* ---- labels ----------------------------------------------------------------------------------------------------- */

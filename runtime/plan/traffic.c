@@ -42,12 +42,21 @@ typedef struct span {
   ms_hosts_shape shape;
 } span;
 
+/* The latest collective of a kind that was counted. Layers repeat their collectives, and counting visits all ranks. */
+typedef struct counted {
+  int span, place, parts;
+  ms_coll_part *part; /* [the most parts of a collective]; NULL: none was counted */
+  ms_traffic moved;
+} counted;
+
 typedef struct counting {
   const ms_plan *plan;
   int *ranks, *node;  /* [members] scratch */
-  ms_coll_part *part; /* [the most parts of a collective] scratch */
+  ms_coll_part *part; /* [most_parts] scratch */
+  int most_parts;     /* of a collective */
   span *span;
   int spans, capacity;
+  counted latest[MS_COLL_KINDS];
 } counting;
 
 static int most_parts(const ms_plan *plan) {
@@ -62,34 +71,35 @@ static int open_counting(const ms_plan *plan, counting *c) {
   *c = (counting){.plan = plan};
   c->ranks = ms_calloc(plan->model->members, sizeof *c->ranks);
   c->node = ms_calloc(plan->model->members, sizeof *c->node);
-  c->part = ms_calloc(most_parts(plan), sizeof *c->part);
+  c->most_parts = most_parts(plan);
+  c->part = ms_calloc(c->most_parts, sizeof *c->part);
   return c->ranks && c->node && c->part ? MS_OK : MS_ENOMEM;
 }
 
 static void close_counting(counting *c) {
   for (int i = 0; i < c->spans; i++) ms_hosts_shape_free(&c->span[i].shape);
+  for (int kind = 0; kind < MS_COLL_KINDS; kind++) free(c->latest[kind].part);
   free(c->span);
   free(c->ranks);
   free(c->node);
   free(c->part);
 }
 
-/* Finds the ranks of a collective in which the rank at a position takes part, and its place among them. */
-static int find_span(counting *c, const ms_plan_coll *coll, const int *at, const span **found, int *place) {
+/* Finds the ranks of a collective in which the rank at a position takes part, and its place among them. found: an index
+ * of c->span. */
+static int find_span(counting *c, const ms_plan_coll *coll, const int *at, int *found, int *place) {
   const int n = ms_plan_members(c->plan, coll, at, c->ranks), me = ms_grid_rank(c->plan->model, at);
   *place = 0;
   while (c->ranks[*place] != me) ++*place;
-  for (int i = 0; i < c->spans; i++) {
-    *found = &c->span[i];
-    if ((*found)->dim == coll->dim && (*found)->ranks == n && (*found)->between_nodes == coll->between_nodes &&
-        (*found)->leader == c->ranks[0])
+  for (*found = 0; *found < c->spans; ++*found) {
+    const span *s = &c->span[*found];
+    if (s->dim == coll->dim && s->ranks == n && s->between_nodes == coll->between_nodes && s->leader == c->ranks[0])
       return MS_OK;
   }
   for (int i = 0; i < n; i++) c->node[i] = c->plan->topology.node_of[c->ranks[i]];
   MS_TRY(ms_grow((void **)&c->span, &c->capacity, c->spans + 1, sizeof *c->span));
   span *made = &c->span[c->spans++];
   *made = (span){.dim = coll->dim, .ranks = n, .between_nodes = coll->between_nodes, .leader = c->ranks[0]};
-  *found = made;
   return ms_hosts_shape_make(n, *place, c->node, &made->shape);
 }
 
@@ -119,24 +129,53 @@ static void take_sizes(counting *c, const ms_plan_coll *coll, const int *at) {
     if (!u->segment[s].frozen) c->part[i++].count = count_in_slice(c->plan, coll->unit, s, at);
 }
 
-/* What the rank at a position of the grid moves in a collective like `coll`. */
-static int count(counting *c, const ms_plan_coll *coll, const int *at, ms_traffic *traffic) {
-  const span *s;
-  int place;
-  *traffic = (ms_traffic){.inside = coll->bytes};
-  if (is_inside(c->plan, coll)) return MS_OK;
-  MS_TRY(find_span(c, coll, at, &s, &place));
-  take_sizes(c, coll, at);
-  if (s->shape.hosts == 1) {
-    traffic->inside = ms_coll_bytes(coll->kind, coll->ranks, c->part, coll->parts);
-    return MS_OK;
+static int is_like_latest(const counting *c, const ms_plan_coll *coll, int of_span, int place) {
+  const counted *latest = &c->latest[coll->kind];
+  if (!latest->part || latest->span != of_span || latest->place != place || latest->parts != coll->parts) return 0;
+  for (int i = 0; i < coll->parts; i++) {
+    const ms_coll_part *a = &latest->part[i], *b = &c->part[i];
+    if (a->count != b->count || a->src_dtype != b->src_dtype || a->dst_dtype != b->dst_dtype) return 0;
   }
+  return 1;
+}
+
+static int keep_latest(counting *c, const ms_plan_coll *coll, int of_span, int place, const ms_traffic *moved) {
+  counted *latest = &c->latest[coll->kind];
+  if (!latest->part) latest->part = ms_calloc(c->most_parts, sizeof *latest->part);
+  if (!latest->part) return MS_ENOMEM;
+  memcpy(latest->part, c->part, (size_t)coll->parts * sizeof *c->part);
+  latest->span = of_span;
+  latest->place = place;
+  latest->parts = coll->parts;
+  latest->moved = *moved;
+  return MS_OK;
+}
+
+/* Counts a collective of several nodes whose sizes are in c->part. */
+static int count_between_nodes(counting *c, const ms_plan_coll *coll, int of_span, int place, ms_traffic *traffic) {
+  const ms_hosts_shape *shape = &c->span[of_span].shape;
   const ms_coll sizes = {.kind = coll->kind, .parts = coll->parts, .part = c->part};
   int64_t sent, received;
-  ms_hosts_bytes(&s->shape, &sizes, place, &sent, &received);
-  traffic->inside = (double)ms_hosts_bytes_inside(&s->shape, &sizes, place);
+  if (is_like_latest(c, coll, of_span, place)) {
+    *traffic = c->latest[coll->kind].moved;
+    return MS_OK;
+  }
+  ms_hosts_bytes(shape, &sizes, place, &sent, &received);
+  traffic->inside = (double)ms_hosts_bytes_inside(shape, &sizes, place);
   traffic->sent = (double)sent;
   traffic->received = (double)received;
+  return keep_latest(c, coll, of_span, place, traffic);
+}
+
+/* What the rank at a position of the grid moves in a collective like `coll`. */
+static int count(counting *c, const ms_plan_coll *coll, const int *at, ms_traffic *traffic) {
+  int of_span, place;
+  *traffic = (ms_traffic){.inside = coll->bytes};
+  if (is_inside(c->plan, coll)) return MS_OK;
+  MS_TRY(find_span(c, coll, at, &of_span, &place));
+  take_sizes(c, coll, at);
+  if (c->span[of_span].shape.hosts > 1) return count_between_nodes(c, coll, of_span, place, traffic);
+  traffic->inside = ms_coll_bytes(coll->kind, coll->ranks, c->part, coll->parts);
   return MS_OK;
 }
 
