@@ -40,12 +40,24 @@ int ms_grid_first_on_node(const ms_model *m, const ms_topology *topology, const 
   return other[dim];
 }
 
+/* 1 when the ranks of each group along tensor are on one node. */
+static int tensor_stays_on_nodes(const ms_model *model, const ms_topology *topology) {
+  for (int i = 0; i < model->members; i++) {
+    int first[MS_GRID_DIMS];
+    ms_grid_position(model, i, first);
+    first[MS_DIM_TENSOR] = 0;
+    if (topology->node_of[model->member_rank[i]] != topology->node_of[ms_grid_rank(model, first)]) return 0;
+  }
+  return 1;
+}
+
 /* The ranks of a tensor dimension each have a copy of what it does not divide, and each sums the copy's gradients with
  * the ranks at its own place. Between nodes the order of a sum follows from which of its ranks share a node, and two
- * terms have the same sum in any order: where it differs, the copies would drift apart. */
+ * terms have the same sum in any order: where it differs, the copies would drift apart. Not if the ranks of a group share
+ * a node: then these nodes are the same at all places. */
 static int check_sums(const ms_model *model, const ms_topology *topology) {
   const ms_dim_group *tensor = &model->dim[MS_DIM_TENSOR];
-  if (topology->nodes == 1 || tensor->size == 1) return MS_OK;
+  if (topology->nodes == 1 || tensor->size == 1 || tensor_stays_on_nodes(model, topology)) return MS_OK;
   for (int i = 0; i < model->members; i++)
     for (int dim = MS_DIM_REPLICATE; dim <= MS_DIM_SHARD; dim++) {
       int at[MS_GRID_DIMS], first[MS_GRID_DIMS];

@@ -36,18 +36,19 @@ int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at
   return n;
 }
 
+/* The latest collective of a kind that was counted. Layers repeat their collectives, and counting visits all ranks. */
+typedef struct counted {
+  int place, parts;
+  ms_coll_part *part; /* [the most parts of a collective]; NULL: none was counted */
+  ms_traffic moved;
+} counted;
+
 /* Collectives along one dimension with the same ranks, on several nodes. */
 typedef struct span {
   int dim, ranks, between_nodes, leader;
   ms_hosts_shape shape;
+  counted latest[MS_COLL_KINDS];
 } span;
-
-/* The latest collective of a kind that was counted. Layers repeat their collectives, and counting visits all ranks. */
-typedef struct counted {
-  int span, place, parts;
-  ms_coll_part *part; /* [the most parts of a collective]; NULL: none was counted */
-  ms_traffic moved;
-} counted;
 
 typedef struct counting {
   const ms_plan *plan;
@@ -56,7 +57,6 @@ typedef struct counting {
   int most_parts;     /* of a collective */
   span *span;
   int spans, capacity;
-  counted latest[MS_COLL_KINDS];
 } counting;
 
 static int most_parts(const ms_plan *plan) {
@@ -77,29 +77,32 @@ static int open_counting(const ms_plan *plan, counting *c) {
 }
 
 static void close_counting(counting *c) {
-  for (int i = 0; i < c->spans; i++) ms_hosts_shape_free(&c->span[i].shape);
-  for (int kind = 0; kind < MS_COLL_KINDS; kind++) free(c->latest[kind].part);
+  for (int i = 0; i < c->spans; i++) {
+    ms_hosts_shape_free(&c->span[i].shape);
+    for (int kind = 0; kind < MS_COLL_KINDS; kind++) free(c->span[i].latest[kind].part);
+  }
   free(c->span);
   free(c->ranks);
   free(c->node);
   free(c->part);
 }
 
-/* Finds the ranks of a collective in which the rank at a position takes part, and its place among them. found: an index
- * of c->span. */
-static int find_span(counting *c, const ms_plan_coll *coll, const int *at, int *found, int *place) {
+/* Finds the ranks of a collective in which the rank at a position takes part, and its place among them. */
+static int find_span(counting *c, const ms_plan_coll *coll, const int *at, span **found, int *place) {
   const int n = ms_plan_members(c->plan, coll, at, c->ranks), me = ms_grid_rank(c->plan->model, at);
   *place = 0;
   while (c->ranks[*place] != me) ++*place;
-  for (*found = 0; *found < c->spans; ++*found) {
-    const span *s = &c->span[*found];
-    if (s->dim == coll->dim && s->ranks == n && s->between_nodes == coll->between_nodes && s->leader == c->ranks[0])
+  for (int i = 0; i < c->spans; i++) {
+    *found = &c->span[i];
+    if ((*found)->dim == coll->dim && (*found)->ranks == n && (*found)->between_nodes == coll->between_nodes &&
+        (*found)->leader == c->ranks[0])
       return MS_OK;
   }
   for (int i = 0; i < n; i++) c->node[i] = c->plan->topology.node_of[c->ranks[i]];
   MS_TRY(ms_grow((void **)&c->span, &c->capacity, c->spans + 1, sizeof *c->span));
   span *made = &c->span[c->spans++];
   *made = (span){.dim = coll->dim, .ranks = n, .between_nodes = coll->between_nodes, .leader = c->ranks[0]};
+  *found = made;
   return ms_hosts_shape_make(n, *place, c->node, &made->shape);
 }
 
@@ -129,52 +132,50 @@ static void take_sizes(counting *c, const ms_plan_coll *coll, const int *at) {
     if (!u->segment[s].frozen) c->part[i++].count = count_in_slice(c->plan, coll->unit, s, at);
 }
 
-static int is_like_latest(const counting *c, const ms_plan_coll *coll, int of_span, int place) {
-  const counted *latest = &c->latest[coll->kind];
-  if (!latest->part || latest->span != of_span || latest->place != place || latest->parts != coll->parts) return 0;
-  for (int i = 0; i < coll->parts; i++) {
-    const ms_coll_part *a = &latest->part[i], *b = &c->part[i];
+static int is_like(const counted *latest, int place, const ms_coll_part *part, int parts) {
+  if (!latest->part || latest->place != place || latest->parts != parts) return 0;
+  for (int i = 0; i < parts; i++) {
+    const ms_coll_part *a = &latest->part[i], *b = &part[i];
     if (a->count != b->count || a->src_dtype != b->src_dtype || a->dst_dtype != b->dst_dtype) return 0;
   }
   return 1;
 }
 
-static int keep_latest(counting *c, const ms_plan_coll *coll, int of_span, int place, const ms_traffic *moved) {
-  counted *latest = &c->latest[coll->kind];
+static int keep(const counting *c, counted *latest, int place, int parts, const ms_traffic *moved) {
   if (!latest->part) latest->part = ms_calloc(c->most_parts, sizeof *latest->part);
   if (!latest->part) return MS_ENOMEM;
-  memcpy(latest->part, c->part, (size_t)coll->parts * sizeof *c->part);
-  latest->span = of_span;
+  memcpy(latest->part, c->part, (size_t)parts * sizeof *c->part);
   latest->place = place;
-  latest->parts = coll->parts;
+  latest->parts = parts;
   latest->moved = *moved;
   return MS_OK;
 }
 
 /* Counts a collective of several nodes whose sizes are in c->part. */
-static int count_between_nodes(counting *c, const ms_plan_coll *coll, int of_span, int place, ms_traffic *traffic) {
-  const ms_hosts_shape *shape = &c->span[of_span].shape;
+static int count_between_nodes(const counting *c, span *s, const ms_plan_coll *coll, int place, ms_traffic *traffic) {
   const ms_coll sizes = {.kind = coll->kind, .parts = coll->parts, .part = c->part};
+  counted *latest = &s->latest[coll->kind];
   int64_t sent, received;
-  if (is_like_latest(c, coll, of_span, place)) {
-    *traffic = c->latest[coll->kind].moved;
+  if (is_like(latest, place, c->part, coll->parts)) {
+    *traffic = latest->moved;
     return MS_OK;
   }
-  ms_hosts_bytes(shape, &sizes, place, &sent, &received);
-  traffic->inside = (double)ms_hosts_bytes_inside(shape, &sizes, place);
+  ms_hosts_bytes(&s->shape, &sizes, place, &sent, &received);
+  traffic->inside = (double)ms_hosts_bytes_inside(&s->shape, &sizes, place);
   traffic->sent = (double)sent;
   traffic->received = (double)received;
-  return keep_latest(c, coll, of_span, place, traffic);
+  return keep(c, latest, place, coll->parts, traffic);
 }
 
 /* What the rank at a position of the grid moves in a collective like `coll`. */
 static int count(counting *c, const ms_plan_coll *coll, const int *at, ms_traffic *traffic) {
-  int of_span, place;
+  span *s;
+  int place;
   *traffic = (ms_traffic){.inside = coll->bytes};
   if (is_inside(c->plan, coll)) return MS_OK;
-  MS_TRY(find_span(c, coll, at, &of_span, &place));
+  MS_TRY(find_span(c, coll, at, &s, &place));
   take_sizes(c, coll, at);
-  if (c->span[of_span].shape.hosts > 1) return count_between_nodes(c, coll, of_span, place, traffic);
+  if (s->shape.hosts > 1) return count_between_nodes(c, s, coll, place, traffic);
   traffic->inside = ms_coll_bytes(coll->kind, coll->ranks, c->part, coll->parts);
   return MS_OK;
 }

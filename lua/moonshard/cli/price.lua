@@ -97,17 +97,12 @@ local function price_mesh(line, cluster, chunk, mesh)
   return { mesh = mesh, refused = tostring(raised), status = raised.status }
 end
 
--- Percent of the memory in use after a collection at which the next one begins. Each mesh makes a model and drops it:
--- collecting less often saves a quarter of the time and costs some 20 MB.
-local COLLECT_AT = 400
-
 local function print_records(out, line, cluster, records)
   show.sort(records)
   planned.print(out, line.json and json.encode(records) or show.table(records, cluster))
 end
 
 local function price_many(out, line, cluster, chunk)
-  collectgarbage("setpause", COLLECT_AT)
   local meshes, records, refused = read_meshes(line.mesh_list), {}, {}
   local ok, raised = pcall(forked.each, {
     count = #meshes, processes = line.processes,
