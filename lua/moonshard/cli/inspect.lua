@@ -9,6 +9,7 @@ local json = require("moonshard.base.json")
 local progress = require("moonshard.base.progress")
 local safetensors = require("moonshard.base.safetensors")
 local status = require("moonshard.base.exit_status")
+local text_columns = require("moonshard.base.text_columns")
 local text_lines = require("moonshard.base.text_lines")
 
 local inspect = {}
@@ -53,22 +54,6 @@ function inspect.read(path, checksums)
   return found
 end
 
--- Prints rows in columns; right: the columns aligned to the right.
-local function print_table(rows, right)
-  local widths = {}
-  for _, row in ipairs(rows) do
-    for c, cell in ipairs(row) do widths[c] = math.max(widths[c] or 0, progress.width(cell)) end
-  end
-  for _, row in ipairs(rows) do
-    local cells = {}
-    for c, cell in ipairs(row) do
-      local padding = (" "):rep(widths[c] - progress.width(cell))
-      cells[c] = right[c] and padding .. cell or cell .. padding
-    end
-    io.write("  ", text_lines.trim_end(table.concat(cells, "  ")), "\n")
-  end
-end
-
 local function count(n, what)
   return ("%d %s%s"):format(n, what, n == 1 and "" or "s")
 end
@@ -87,7 +72,7 @@ local function print_text(found)
       tensor.xxh3 or "", several and text_lines.escape(tensor.file:match("[^/]*$")) or "",
     }
   end
-  print_table(rows, { [4] = true })
+  io.write(text_columns.of(rows, { true, true, true, false, true, true }))
   local names, sums = {}, {}
   for name in pairs(found.dtypes) do names[#names + 1] = name end
   table.sort(names)
@@ -98,7 +83,7 @@ local function print_text(found)
   end
   if #names > 1 then
     io.write("by dtype\n")
-    print_table(sums, { [2] = true, [3] = true, [4] = true })
+    io.write(text_columns.of(sums, 1))
   end
   if #found.metadata == 0 then return end
   io.write("metadata\n")
@@ -107,7 +92,7 @@ local function print_text(found)
     local name = several and text_lines.escape(entry.file:match("[^/]*$")) or ""
     entries[i] = { text_lines.escape(entry.key), text_lines.escape(entry.value), name }
   end
-  print_table(entries, {})
+  io.write(text_columns.of(entries))
 end
 
 -- Encodes an empty list as [], where json.encode would write {}.
@@ -144,7 +129,7 @@ local function print_checkpoint(path, line)
   for _, row in ipairs(rows) do
     for c, cell in ipairs(row) do row[c] = text_lines.escape(cell) end
   end
-  print_table(rows, {})
+  io.write(text_columns.of(rows))
 end
 
 local function print_data(path, kind, bits, line)
@@ -155,7 +140,7 @@ local function print_data(path, kind, bits, line)
   end
   local head, rows = inspect_data.rows(found)
   io.write(text_lines.escape(path), ": ", head, "\n")
-  print_table(rows, {})
+  io.write(text_columns.of(rows))
 end
 
 ---@param arguments string[] without "inspect"

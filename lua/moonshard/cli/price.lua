@@ -36,7 +36,8 @@ local function read_meshes(text)
   local meshes, seen = {}, {}
   for mesh in text:gmatch("[^,%s]+") do
     if not mesh:find("^%-?%d[%dx-]*$") then
-      refuse("MS_EINVAL", "--mesh-list: %s: a mesh is sizes joined by x, like 64x8", mesh)
+      refuse("MS_EINVAL", "--mesh-list: %s: a mesh is sizes joined by x, and commas separate meshes, like 64x8,8x64",
+        mesh)
     end
     if not seen[mesh] then meshes[#meshes + 1] = mesh end
     seen[mesh] = true
@@ -49,6 +50,11 @@ local function check_line(line)
   if not line.cluster then
     refuse("MS_EINVAL", "moonshard price needs --cluster: the path of a description, or one of %s",
       table.concat(clusters.names(), ", "))
+  end
+  for _, setting in ipairs(line.settings) do
+    if setting.key == MESH and setting.text:find("^[%dx-]+,[%dx,-]+$") and not line.mesh_list then
+      refuse("MS_EINVAL", "%s=%s gives one mesh: to price several, --mesh-list %s", MESH, setting.text, setting.text)
+    end
   end
   if line.processes and not line.mesh_list then
     refuse("MS_EINVAL", "--processes %d: only a list of meshes is divided among processes: give --mesh-list",

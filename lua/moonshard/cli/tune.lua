@@ -48,7 +48,7 @@ local function check_line(line)
       table.concat(clusters.names(), ", "))
   end
   if line.memory and not byte_size.read(line.memory) then
-    refuse("MS_EINVAL", "--memory %s: must be a size like \"72GiB\"", line.memory)
+    refuse("MS_EINVAL", "--memory %s: %s", line.memory, byte_size.advice(line.memory, "72GiB"))
   end
   if line.mesh and given_mesh(line) then
     refuse("MS_EINVAL", "%s=%s and --mesh both give the mesh: give one of them", MESH, given_mesh(line))

@@ -54,6 +54,26 @@ function axis.ticks(low, high, parts, whole)
   return ticks
 end
 
+-- With fewer powers than this, an axis has values between them, too.
+local MOST_DIVIDED = 3
+
+---Values of a logarithmic axis: powers of the base, and of ten also two and five times them where there are few.
+---@param low number above 0
+---@param high number
+---@param base integer
+---@return number[]
+function axis.log_ticks(low, high, base)
+  local first, last = math.floor(math.log(low) / math.log(base)), math.ceil(math.log(high) / math.log(base))
+  local factors, values = base == 10 and last - first <= MOST_DIVIDED and { 1, 2, 5 } or { 1 }, {}
+  for exponent = first, last do
+    for _, factor in ipairs(factors) do
+      local value = factor * base ^ exponent
+      if value >= low * (1 - 1e-9) and value <= high * (1 + 1e-9) then values[#values + 1] = value end
+    end
+  end
+  return values
+end
+
 ---The exponential moving average of a curve; the weight of a point halves every `half_life` points.
 ---@param points number[][]
 ---@param half_life number measured in points

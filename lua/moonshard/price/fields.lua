@@ -114,7 +114,7 @@ fields.TREE = group({
     rails = constant("count", nil, { least = 1, most = 1e6 }),
     rail = rate("rate"),
     oversubscription = constant("number", nil, { least = 1, most = 1e6, default = 1 }),
-  }, { optional = true }),
+  }, { optional = true, like = '{ rails = { 8, "where it is from" }, rail = { "400 Gbit/s", "where it is from" } }' }),
   links = { type = "map", of = LINK, most = 8 },
   kernels = { type = "kernels", optional = true },
 })
@@ -246,10 +246,11 @@ local function sorted_keys(list)
 end
 
 function reader:group(path, row, given)
-  self:check_table(path, given, "fields")
+  self:check_table(path, given, "fields" .. (row.like and ", like " .. row.like or ""))
   for _, key in ipairs(sorted_keys(given)) do
     if not row.rows[key] then
-      self:wrong(below(path, key), "unknown field: %s", nearest.advice(key, row.rows))
+      self:wrong(below(path, key), "unknown field: %s%s", nearest.advice(key, row.rows),
+        row.like and ". It must be like " .. row.like or "")
     end
   end
   local result = {}
@@ -263,8 +264,8 @@ function reader:group(path, row, given)
   end
   for _, key in ipairs(sorted_keys(row.rows)) do
     if given[key] == nil and not may_miss(row.rows[key], given, self) then
-      refuse("MS_EINVAL", "cluster %s: %s is missing: give it, or extend a description that has it", self.name,
-        below(path, key))
+      refuse("MS_EINVAL", "cluster %s: %s is missing: give it%s, or extend a description that has it", self.name,
+        below(path, key), row.like and ", as in " .. row.like or "")
     end
   end
   return result

@@ -54,8 +54,8 @@ local function shipped(name)
   end
   local valid = {}
   for _, known in ipairs(names) do valid[known] = true end
-  refuse("MS_ENAME", "cluster %s: %s. A description of your own is given by its path, like ./%s", name,
-    nearest.advice(name, valid), name:find(".", 1, true) and name or name .. ".lua")
+  refuse("MS_ENAME", "cluster %s: %s A description of your own is given by its path, like ./%s", name,
+    nearest.advice(name, valid):gsub("[^?]$", "%0."), name:find(".", 1, true) and name or name .. ".lua")
 end
 
 -- Only text, numbers, booleans and tables of them, at most MOST_NESTED deep. Returns how many values there are.

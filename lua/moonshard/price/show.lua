@@ -55,8 +55,10 @@ end
 -- With a delay the plan of a step that synchronises begins the sums in its phase FIRST, which is not averaged.
 local function sync_line(self)
   if not self.sync then return nil end
-  local delayed = self.sync.delay > 0 and "; the sums of its delay count in every step: a real step is faster" or ""
-  return ("  local SGD: an average step, of which one in %d synchronises%s"):format(self.sync.every, delayed)
+  local delayed = self.sync.delay > 0
+    and "; the sums of its delay count in every step, so this is the most that it takes" or ""
+  return ("  local SGD: an average step, of which one in %d synchronises (--trace shows one that does)%s"):format(
+    self.sync.every, delayed)
 end
 
 local function head_lines(self, details)
@@ -147,6 +149,16 @@ local function critical_line(self, details)
   return "  critical path: " .. table.concat(parts, ", ") .. "\n"
 end
 
+-- Attention is counted in full, as MFU counts it, so its rate can be above the peak of a device.
+local function attention_note(details)
+  for i = 1, math.min(#details.ops, TOP) do
+    if details.ops[i].name:find("^attention") then
+      return "  attention: TFLOP/s of all pairs of positions; under a causal mask kernels compute about half of them\n"
+    end
+  end
+  return ""
+end
+
 ---A price on one page.
 ---@param self moonshard.Price
 ---@return string
@@ -158,7 +170,7 @@ function show.text(self)
     parts[#parts + 1] = text_columns.of(exposed_rows(self, details), 2)
     parts[#parts + 1] = "\n"
   end
-  parts[#parts + 1] = text_columns.of(op_rows(self, details), 1)
+  parts[#parts + 1] = text_columns.of(op_rows(self, details), 1) .. attention_note(details)
   if self.cluster.device ~= "cpu" then parts[#parts + 1] = "\n" .. critical_line(self, details) end
   return table.concat(parts)
 end
@@ -195,6 +207,7 @@ function show.record(self)
     hfu = self.hfu, dtype = self.dtype, flops = self.flops, peak_bytes = self.bytes, room_bytes = self.room,
     fits = self.fits, comm_bytes = summary.comm_bytes, kernels_ms = 1e3 * self.computing, waiting_ms = waiting,
     exposed_ms = 1e3 * self.exposed, issuing_ms = 1e3 * self.issuing, gaps_ms = 1e3 * self.gaps,
+    local_sgd = self.sync and { every = self.sync.every, upper_bound = self.sync.delay > 0 } or nil,
     phases = phases_as_json(self), critical_ms = critical_as_json(details.critical), limit = limit,
   }
 end
@@ -216,8 +229,10 @@ end
 
 -- ---- many prices ------------------------------------------------------------------------------------------------
 
+local function class_of(record) return record.fits and 1 or not record.refused and 2 or 3 end
+
 local function better(a, b)
-  if a.fits ~= b.fits then return a.fits or false end
+  if class_of(a) ~= class_of(b) then return class_of(a) < class_of(b) end
   if a.tokens_per_s ~= b.tokens_per_s then return (a.tokens_per_s or 0) > (b.tokens_per_s or 0) end
   return a.mesh < b.mesh
 end
@@ -250,6 +265,12 @@ function show.table(records, cluster)
   end
   local text = ("prices on %s, of %s of memory per rank\n"):format(cluster.name, size(cluster:room()))
   if #rows > 1 then text = text .. text_columns.of(rows, 1) end
+  for _, r in ipairs(records) do
+    if r.local_sgd and r.local_sgd.upper_bound then
+      text = text .. "  local SGD with a delay: its sums count in every step, so these are the most that steps take\n"
+      break
+    end
+  end
   if #refused > 0 then text = text .. "refused:\n" .. table.concat(refused) end
   return text
 end

@@ -120,6 +120,12 @@ function writer:program_slices(phases, gap, first)
   end
 end
 
+-- Which step of local SGD is traced; nothing where all steps are alike.
+local function which_step(self)
+  if not self.sync then return "" end
+  return (": a step that synchronises, as one in %d does"):format(self.sync.every)
+end
+
 ---The trace of one step of the rank that was priced.
 ---@param self moonshard.Price
 ---@return string JSON in Chrome's trace format
@@ -132,7 +138,7 @@ function trace.of(self)
   local phases = in_order(self)
   local gap, first = self.cluster:struct().phase_gap, self.cluster:struct().step_gap
   w:add("M", 0, 0, { "name", "process_name", "args",
-    { name = ("rank %d, predicted on %s"):format(document.rank, self.cluster.name) } })
+    { name = ("rank %d, predicted on %s%s"):format(document.rank, self.cluster.name, which_step(self)) } })
   w:add("M", 0, 0, { "name", "process_sort_index", "args", { sort_index = document.rank } })
   w:name_lane(0, "program")
   w:program_slices(phases, gap, first)

@@ -35,9 +35,10 @@ local SPECS = {
 local function check_nodes(nodes)
   local before = 0
   for _, n in ipairs(nodes) do
-    if type(n) ~= "number" or n % 1 ~= 0 or n <= before then
+    if type(n) ~= "number" or n % 1 ~= 0 or n < 1 then
       errors.invalid("ms.scaling: nodes must be ascending integers from 1, and one is %s", options.describe(n))
     end
+    if n <= before then errors.invalid("ms.scaling: nodes must be ascending, and %d comes after %d", n, before) end
     before = n
   end
   if before == 0 then errors.invalid("ms.scaling: nodes names no number of nodes") end

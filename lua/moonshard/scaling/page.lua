@@ -27,37 +27,48 @@ local function title_of(record)
     progress.size(record.bytes), progress.size(record.room), record.fits and "" or " (does not fit)")
 end
 
--- ---- the curve --------------------------------------------------------------------------------------------------
+-- ---- the curves -------------------------------------------------------------------------------------------------
 
-local function curve_points(self, shape)
+-- of: "tokens_per_s" or "per_rank"
+local function curve_points(self, shape, of)
   local list, error = {}, self.cluster.accuracy
   for _, record in ipairs(self.curve) do
     if record.shape == shape and not record.refused then
-      list[#list + 1] = { x = record.nodes, y = record.per_rank, title = title_of(record), faint = not record.fits,
-        low = error and record.per_rank * (1 - error), high = error and record.per_rank * (1 + error) }
+      list[#list + 1] = { x = record.nodes, y = record[of], title = title_of(record), faint = not record.fits,
+        low = error and record[of] * (1 - error), high = error and record[of] * (1 + error) }
     end
   end
   return list
 end
 
-local function curve(self)
-  local curves, entries = {}, {}
+-- A chart with a curve for each shape; about: what it shows.
+local function curves(self, of, title, about, log_y)
+  local list, entries = {}, {}
   for i, shape in ipairs(self.shapes) do
-    local list, colour = curve_points(self, shape), (i - 1) % COLOURS + 1
-    if #list > 0 then
-      curves[#curves + 1] = { class = "s" .. colour, points = list }
+    local points_of_shape, colour = curve_points(self, shape, of), (i - 1) % COLOURS + 1
+    if #points_of_shape > 0 then
+      list[#list + 1] = { class = "s" .. colour, points = points_of_shape }
       entries[#entries + 1] = { class = "c" .. colour, name = shape }
     end
   end
-  local about = "Tokens per second and rank, by number of nodes; a flat curve is perfect scaling. Faint points need "
-    .. "more memory than a rank has."
+  about = about .. " Faint points need more memory than a rank has."
   if self.cluster.accuracy then
     about = about .. (" Bars: ±%.0f %%, within which nine of ten measurements that were held out lie."):format(
       100 * self.cluster.accuracy)
   end
-  local title = "Scaling"
-  return charts.framed(title, about, lines.svg({ title = title, curves = curves,
-    x_text = function(x) return ("%d"):format(x) end }), entries)
+  return charts.framed(title, about, lines.svg({ title = title, curves = list, x_base = 2, log_y = log_y,
+    x_text = function(x) return ("%d"):format(x) end,
+    y_text = function(y) return (progress.rate(y):gsub(" tokens/s$", "")) end }), entries)
+end
+
+local function throughput(self)
+  return curves(self, "tokens_per_s", "Scaling", "Tokens per second of all ranks, by number of nodes, both on "
+    .. "logarithmic axes: perfect scaling is a straight line that doubles with the nodes.", true)
+end
+
+local function per_rank(self)
+  return curves(self, "per_rank", "Scaling per rank", "Tokens per second and rank, by number of nodes; a flat curve is "
+    .. "perfect scaling.", false)
 end
 
 -- ---- the heat map -----------------------------------------------------------------------------------------------
@@ -198,8 +209,8 @@ end
 ---@param self moonshard.Scaling
 ---@return string
 function page.of(self)
-  return html.document(self.title, table.concat({ about(self), verdict(self), curve(self), heat_map(self),
-    tradeoffs(self), all_points(self) }, "\n"))
+  return html.document(self.title, table.concat({ about(self), verdict(self), throughput(self), per_rank(self),
+    heat_map(self), tradeoffs(self), all_points(self) }, "\n"))
 end
 
 return page

@@ -136,13 +136,17 @@ local function answer(self)
   return table.concat(lines, "\n") .. "\n"
 end
 
+-- Each reason once, with the first point that it is of.
 local function refusals(self)
   local lines, seen = {}, {}
-  for _, record in ipairs(self.curve) do
-    if record.refused and not seen[record.refused] then
-      lines[#lines + 1] = ("  refused: %s on %s: %s"):format(record.shape, report.count_nodes(record.nodes),
-        record.refused)
-      seen[record.refused] = true
+  for _, records in ipairs({ self.curve, self.models and self.models.records or {},
+    self.tradeoffs and self.tradeoffs.records or {} }) do
+    for _, record in ipairs(records) do
+      if record.refused and not seen[record.refused] then
+        lines[#lines + 1] = ("  refused: %s on %s: %s"):format(record.shape, report.count_nodes(record.nodes),
+          record.refused)
+        seen[record.refused] = true
+      end
     end
   end
   return #lines > 0 and table.concat(lines, "\n") .. "\n" or ""
