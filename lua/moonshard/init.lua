@@ -32,6 +32,7 @@ end
 ---@field trainer fun(o: moonshard.TrainerOptions): moonshard.Trainer
 ---@field generate fun(trainer: moonshard.Trainer, o: moonshard.GenerateOptions?): string, integer[]
 ---@field huggingface moonshard.huggingface
+---@field lora moonshard.lora
 ---@field safetensors moonshard.safetensors
 ---@field tokenizer fun(path: string): moonshard.Tokenizer
 ---@field checkpoint moonshard.checkpoint
@@ -90,6 +91,7 @@ local PARTS = {
   trainer = { "moonshard.train.trainer" },
   generate = { "moonshard.train.generate" },
   huggingface = { "moonshard.huggingface" },
+  lora = { "moonshard.lora" },
   safetensors = { "moonshard.base.safetensors" },
   tokenizer = { "moonshard.data.tokenizer", "open" },
   checkpoint = { "moonshard.checkpoint" },

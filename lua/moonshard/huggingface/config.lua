@@ -19,6 +19,7 @@ local FAMILIES = { gpt2 = "moonshard.huggingface.gpt2", llama = "moonshard.huggi
 ---@field prefix string of its names, except the head's
 ---@field head string name of the head's weight
 ---@field architecture string
+---@field transposed boolean? whether its linear layers are stored as [in, out]
 ---@field buffers string[] patterns of names to skip
 ---@field options fun(path: string, config: table): table
 ---@field config fun(options: table): table

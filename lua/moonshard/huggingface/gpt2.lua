@@ -6,7 +6,7 @@
 local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
 
-local gpt2 = { prefix = "transformer.", architecture = "GPT2LMHeadModel", head = "lm_head.weight" }
+local gpt2 = { prefix = "transformer.", architecture = "GPT2LMHeadModel", head = "lm_head.weight", transposed = true }
 
 -- Masks that old versions stored with the weights.
 gpt2.buffers = { "^h%.%d+%.attn%.bias$", "^h%.%d+%.attn%.masked_bias$" }

@@ -1,9 +1,11 @@
 -- Models in Hugging Face's layout: loads a folder with config.json and safetensors files as one of our models, and
 -- saves our models as folders that the reference library loads.
 
+local adapter = require("moonshard.nn.adapter")
 local config = require("moonshard.huggingface.config")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local merged = require("moonshard.huggingface.merged")
 local models = require("moonshard.models")
 local options = require("moonshard.base.options")
 local session = require("moonshard.engine.session")
@@ -69,24 +71,43 @@ function huggingface.config(model)
   return family.config(model.config)
 end
 
----Layout metadata for a checkpoint, so that it can be exported as a folder later; nil for a model without a layout.
+---@class moonshard.ModelLayout
+---@field huggingface table? contents of config.json, for a model that has a layout
+---@field lora moonshard.AdapterRecord[]? for a model with adapters
+
+---Layout metadata for a checkpoint, so that it can be exported as a folder later; nil for a model without any.
 ---@param model moonshard.Module
----@return { huggingface: table }?
+---@return moonshard.ModelLayout?
 function huggingface.layout(model)
   local has_one, whole = pcall(huggingface.config, model)
-  return has_one and { huggingface = whole } or nil
+  local records = adapter.records(model)
+  if not has_one and not records[1] then return nil end
+  return { huggingface = has_one and whole or nil, lora = records[1] and records or nil }
 end
 
 -- Options that must match the saved weights, but that shapes do not reveal.
 local KEPT = { "heads", "kv_heads", "activation" }
 
+local function check_adapters(path, saved, here)
+  local by_layer = {}
+  for _, record in ipairs(saved or {}) do by_layer[record.layer] = record end
+  for _, record in ipairs(here or {}) do
+    local other = by_layer[record.layer]
+    if other and other.alpha / other.rank ~= record.alpha / record.rank then
+      errors.raise("MS_EMISMATCH", "checkpoint %s has adapters of another scale: alpha of %s is %g with rank %d, here "
+        .. "%g with rank %d", path, record.layer, other.alpha, other.rank, record.alpha, record.rank)
+    end
+  end
+end
+
 ---Raises MS_EMISMATCH when saved weights would have a different meaning in this model.
 ---@param path string of the checkpoint, for messages
----@param noted { huggingface: table }? layout metadata of the saved model
+---@param noted moonshard.ModelLayout? layout metadata of the saved model
 ---@param model moonshard.Module
 function huggingface.check_layout(path, noted, model)
   local mine = huggingface.layout(model)
-  if not noted or not noted.huggingface or not mine then return end
+  check_adapters(path, noted and noted.lora, mine and mine.lora)
+  if not (noted and noted.huggingface and mine and mine.huggingface) then return end
   local _, saved = config.parse(noted.huggingface, path)
   local _, here = config.parse(mine.huggingface, path)
   for _, key in ipairs(KEPT) do
@@ -97,20 +118,27 @@ function huggingface.check_layout(path, noted, model)
   end
 end
 
+---Reads elements of parameters of a model that is divided over ranks. Reading is collective.
+---@param around moonshard.Session
+---@param writes boolean whether this rank needs the values
+---@return fun(param: moonshard.Parameter, first: number, count: number): ffi.cdata*? values valid until the next read
+function huggingface.reader(around, writes)
+  local state, buffer, room = around:ensure_state(), nil, 0
+  return function(param, first, count)
+    if writes and count > room then buffer, room = ffi.new("float[?]", count), count end
+    check(C.ms_state_gather_range(state, around.sharding.index[param], C.MS_TENSOR_PARAM, first, count, buffer))
+    return buffer
+  end
+end
+
 -- Iterates over a model's parameters in the form that write takes; reading is collective.
 local function parameters_of(model, around, writes)
-  local entries, i = tree.inventory(model).parameters, 0
-  local state, buffer, room = around:ensure_state(), nil, 0
+  local entries, i, read = tree.inventory(model).parameters, 0, huggingface.reader(around, writes)
   return function()
     i = i + 1
     local entry = entries[i]
     if not entry then return nil end
-    local index = around.sharding.index[entry.parameter]
-    return entry.name, entry.parameter.shape, function(first, count)
-      if writes and count > room then buffer, room = ffi.new("float[?]", count), count end
-      check(C.ms_state_gather_range(state, index, C.MS_TENSOR_PARAM, first, count, buffer))
-      return buffer
-    end
+    return entry.name, entry.parameter.shape, function(first, count) return read(entry.parameter, first, count) end
   end
 end
 
@@ -120,14 +148,15 @@ local function save(model, folder, given)
   local around = session.around(model)
   local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
   local written = writing.write(folder, {
-    config = whole, parameters = parameters_of(model, around, writes), writes = writes,
+    config = whole, parameters = merged(parameters_of(model, around, writes), adapter.records(model)), writes = writes,
   }, given)
   around:gather_numbers(0, "of a saved model") -- the folder is complete before any rank continues
   return written
 end
 
 ---Saves a model: config.json and model.safetensors, or several files and their index. No rank needs more memory than
----its chunks and 64 MiB. Collective; the first rank of the mesh writes.
+---its chunks and 64 MiB. Adapters of ms.lora are merged into the saved weights. Collective; the first rank of the mesh
+---writes.
 ---@param model moonshard.Module|moonshard.Trainer
 ---@param folder string created; must not already contain a model
 ---@param given moonshard.HuggingFaceSaveOptions?

@@ -1,6 +1,7 @@
 -- The common layers, with PyTorch's names and meanings. `init` chooses the distribution of the initial weights:
 -- "pytorch" (the default), "gpt2" (normal 0.02, zero bias), or an initializer of ms.init for the weight.
 
+local adapter = require("moonshard.nn.adapter")
 local context = require("moonshard.base.context")
 local create = require("moonshard.tensor.create")
 local dtypes = require("moonshard.base.dtypes")
@@ -49,6 +50,7 @@ end
 -- ---- linear -----------------------------------------------------------------------------------------------------
 
 local Linear = module.define("Linear")
+Linear.takes_adapter = true
 
 function Linear:init(given)
   local config = options.parse("ms.nn.linear", given, {
@@ -66,15 +68,22 @@ function Linear:init(given)
   if config.bias then self.bias = parameter.new({ outputs, init = bias_init }) end
 end
 
-function Linear:forward(x)
+local function linear(self, x)
   local weight = value_of(self, "weight")
   x = in_dtype_of(weight, x)
   if self.bias then return ops.matmul(x, weight, self.bias, { trans_b = 1 }) end
   return ops.matmul(x, weight, { trans_b = 1 })
 end
 
+function Linear:forward(x)
+  local y = linear(self, x)
+  return adapter.of(self) and adapter.add(self, x, y) or y
+end
+
 function Linear:describe()
-  return ("%d -> %d%s"):format(self.weight.shape[2], self.weight.shape[1], describe_bias(self))
+  local config = adapter.of(self)
+  return ("%d -> %d%s%s"):format(self.weight.shape[2], self.weight.shape[1], describe_bias(self),
+    config and ", LoRA of " .. adapter.describe(config) or "")
 end
 
 ---@class moonshard.LinearOptions

@@ -136,6 +136,17 @@ local function divides_heads(param, axis, given, ranks)
     given.kv_heads and (", and so can multiples of %d"):format(heads) or "")
 end
 
+-- The axis along which a style divides a parameter. For an adapter a style means what it means for the layer: the
+-- outputs of a layer that is divided by columns are those of B, and the inputs of one divided by rows those of A. The
+-- other factor is whole: it is small, and its other axis is the adapter's rank.
+local function axis_of_style(param, given)
+  if given.axis then return given.axis end
+  local axis, factor = given.weight, param.parameter.factor
+  if #param.shape == 1 then axis = given.bias end
+  if factor == "A" and axis == 0 or factor == "B" and axis == 1 then return nil end
+  return axis
+end
+
 local function ranks_of(sharding) return roles.ranks(sharding, "tensor") end
 
 ---Stores the decision for a parameter.
@@ -146,10 +157,7 @@ function placements.store(param, value, sharding)
   local given = value and value.tensor
   param.placement = nil
   if not given then return end
-  local axis = given.axis
-  if not axis then
-    if #param.shape > 1 then axis = given.weight else axis = given.bias end
-  end
+  local axis = axis_of_style(param, given)
   if axis and (axis >= #param.shape or axis < -#param.shape) then
     errors.invalid("placements: %s: %s has shape [%s] and no axis %d", given.style, param.fqn,
       table.concat(param.shape, ","), axis)

@@ -119,12 +119,16 @@ local function check_unclaimed(inventory)
   end
 end
 
+---Reports warnings, such as rules that never decide, on rank 0.
+---@param warnings string[]
+function sharding.report(warnings)
+  if world.rank ~= 0 then return end
+  for _, warning in ipairs(warnings) do io.stderr:write("moonshard: warning: ", warning, "\n") end
+end
+
 ---Reports rules that never decide, on rank 0.
 ---@param warnings string[]? default: those of the policies of ms.fully_shard
-function Sharding:report_warnings(warnings)
-  if world.rank ~= 0 then return end
-  for _, warning in ipairs(warnings or self.warnings) do io.stderr:write("moonshard: warning: ", warning, "\n") end
-end
+function Sharding:report_warnings(warnings) sharding.report(warnings or self.warnings) end
 
 ---@class moonshard.ShardOptions
 ---@field mesh? moonshard.Mesh|integer[]|integer a mesh, { replicate, shard } sizes or one size; default: shard over all

@@ -258,10 +258,11 @@ for name, method in pairs(methods) do
     return method(context.trace:parameter(self), ...)
   end
 end
--- Only parameters read from a file have a source.
+-- Only parameters read from a file have a source, and only those of adapters are a factor.
+local OPTIONAL = { source = true, factor = true }
 parameter.class.__index = setmetatable(forwarded, {
   __index = function(_, key)
-    if type(key) == "string" and key ~= "source" then strict.unknown_method("a parameter", key, forwarded) end
+    if type(key) == "string" and not OPTIONAL[key] then strict.unknown_method("a parameter", key, forwarded) end
   end,
 })
 

@@ -76,6 +76,7 @@ end
 ---@field init moonshard.Initializer
 ---@field frozen boolean as declared; in a sharded model, as its rules decided
 ---@field source moonshard.ValueSource? origin of its initial values, in place of init
+---@field factor "A"|"B"|nil of an adapter (nn/adapter.lua): which of its two matrices this is
 local Parameter = {}
 parameter.class = Parameter
 

@@ -1,0 +1,149 @@
+-- PEFT's adapter_config.json: what a file of adapters is multiplied by, and whether it is LoRA as this layer computes
+-- it. A field that would change the numbers and is not implemented is an error, and so is an unknown one that is set.
+
+local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
+local json = require("moonshard.base.json")
+local options = require("moonshard.base.options")
+local re = require("moonshard.base.re")
+local rules = require("moonshard.shard.rules")
+
+local adapter_config = { NAME = "adapter_config.json" }
+
+-- Fields that say nothing more than the tensors do, or nothing about them.
+local WITHOUT_PART = {}
+for name in ([[
+  alpha_pattern auto_mapping base_model_name_or_path bias eva_config exclude_modules fan_in_fan_out inference_mode
+  init_lora_weights layers_pattern layers_to_transform lora_alpha lora_dropout megatron_core peft_type peft_version
+  qalora_group_size r rank_pattern revision runtime_config target_modules task_type use_rslora
+]]):gmatch("%S+") do WITHOUT_PART[name] = true end
+
+-- Initial values that leave the weights of the base model as they are; others change them at each start.
+local INITIAL = { gaussian = true, eva = true, orthogonal = true }
+
+local function is_off(value) return value == nil or value == false or type(value) == "table" and next(value) == nil end
+
+local function check_fields(path, given)
+  if given.peft_type ~= "LORA" then
+    errors.raise("MS_EUNSUPPORTED", "%s: peft_type %s is not supported; supported: LORA", path,
+      options.describe(given.peft_type))
+  end
+  for name, value in pairs(given) do
+    if not WITHOUT_PART[name] and not is_off(value) then
+      errors.raise("MS_EUNSUPPORTED", "%s: %s is set, which plain LoRA does not have: it is not supported", path, name)
+    end
+  end
+  if given.bias ~= nil and given.bias ~= "none" then
+    errors.raise("MS_EUNSUPPORTED", "%s: bias %s: files with biases of the base model are not supported", path,
+      options.describe(given.bias))
+  end
+  local initial = given.init_lora_weights
+  if type(initial) == "string" and not INITIAL[initial] then
+    errors.raise("MS_EUNSUPPORTED", "%s: init_lora_weights %q changes the weights of the base model: let PEFT convert "
+      .. "the adapter to plain LoRA (path_initial_model_for_weight_conversion)", path, initial)
+  end
+end
+
+local function number(path, given, name, least, default)
+  local value = given[name]
+  if value == nil then value = default end
+  if type(value) ~= "number" or value < least or value == math.huge then
+    errors.invalid("%s: %s must be a number of at least %g, not %s", path, name, least, options.describe(value))
+  end
+  return value
+end
+
+-- The values of rank_pattern or alpha_pattern by name: keys are expressions for the end of a name, from a dot on.
+local function pattern_values(path, given, field, names)
+  local found = {}
+  for key, value in pairs(given[field] or {}) do
+    if type(value) ~= "number" or value <= 0 then
+      errors.invalid("%s: %s of %s must be a number above 0, not %s", path, field, tostring(key),
+        options.describe(value))
+    end
+    local rule = { re("^(.*\\.)?(" .. key .. ")$"), value, optional = true }
+    for i, decision in ipairs((rules.policy(field, { rule }):resolve(names))) do
+      local name = decision.value and names[i]
+      if name and found[name] and found[name] ~= value then
+        errors.invalid("%s: %s has both %g and %g for %s", path, field, found[name], value, name)
+      end
+      if name then found[name] = value end
+    end
+  end
+  return found
+end
+
+---Reads a folder's adapter_config.json.
+---@param folder string
+---@param names string[] of the modules that have adapters in the file, as in the reference library
+---@return table<string, moonshard.Adapter> by these names; alpha is that of alpha / rank, also with use_rslora
+---@return string path
+function adapter_config.read(folder, names)
+  local path = folder:gsub("(.)/+$", "%1") .. "/" .. adapter_config.NAME
+  local given, problem = json.decode(input_file.read(path, "a folder of adapters needs an adapter_config.json"))
+  if type(given) ~= "table" or given[1] ~= nil then errors.invalid("%s: %s", path, problem or "it must be an object") end
+  check_fields(path, given)
+  local rank, alpha = number(path, given, "r", 1, 8), number(path, given, "lora_alpha", 0, 8)
+  local dropout = number(path, given, "lora_dropout", 0, 0)
+  if dropout >= 1 then errors.invalid("%s: lora_dropout must be below 1, not %g", path, dropout) end
+  local ranks = pattern_values(path, given, "rank_pattern", names)
+  local alphas = pattern_values(path, given, "alpha_pattern", names)
+  local found = {}
+  for _, name in ipairs(names) do
+    local of = { rank = ranks[name] or rank, alpha = alphas[name] or alpha, dropout = dropout }
+    if given.use_rslora then of.alpha = of.alpha * math.sqrt(of.rank) end
+    found[name] = of
+  end
+  return found, path
+end
+
+-- ---- writing ----------------------------------------------------------------------------------------------------
+
+---@class moonshard.WrittenAdapter a module of the reference library with its adapter
+---@field module moonshard.AdaptedModule
+---@field rank integer
+---@field alpha number
+---@field dropout number
+
+-- The last part of names if all modules with this end have adapters, which is how people write target_modules, else
+-- names as far as the family's prefix.
+local function targets(written, modules)
+  local function last(module) return module.short:match("[^.]*$") end
+  local all, chosen, list, seen = {}, {}, {}, {}
+  for _, module in ipairs(modules) do all[last(module)] = (all[last(module)] or 0) + 1 end
+  for _, one in ipairs(written) do chosen[last(one.module)] = (chosen[last(one.module)] or 0) + 1 end
+  for _, one in ipairs(written) do
+    local name = last(one.module)
+    if all[name] ~= chosen[name] then name = one.module.short end
+    if not seen[name] then
+      seen[name] = true
+      list[#list + 1] = name
+    end
+  end
+  table.sort(list)
+  return list
+end
+
+local function escaped(name) return (name:gsub("%.", "\\.")) end
+
+---The text of an adapter_config.json.
+---@param written moonshard.WrittenAdapter[] not empty
+---@param modules moonshard.AdaptedModule[] all of the model
+---@param o { transposed: boolean, base: string? } transposed: whether the library stores weights as [in, out]
+---@return string
+function adapter_config.text(written, modules, o)
+  local first, ranks, alphas, dropout = written[1], {}, {}, 0
+  for _, one in ipairs(written) do
+    if one.rank ~= first.rank then ranks[escaped(one.module.short)] = one.rank end
+    if one.alpha ~= first.alpha then alphas[escaped(one.module.short)] = one.alpha end
+    dropout = math.max(dropout, one.dropout) -- the file has one for all
+  end
+  return require("moonshard.huggingface.config").text({
+    peft_type = "LORA", task_type = "CAUSAL_LM", base_model_name_or_path = o.base, r = first.rank,
+    lora_alpha = first.alpha, lora_dropout = dropout, target_modules = targets(written, modules), bias = "none",
+    fan_in_fan_out = o.transposed, inference_mode = true, init_lora_weights = true, use_rslora = false,
+    use_dora = false, rank_pattern = next(ranks) and ranks, alpha_pattern = next(alphas) and alphas,
+  })
+end
+
+return adapter_config

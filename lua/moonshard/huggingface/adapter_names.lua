@@ -1,0 +1,79 @@
+-- Adapters as PEFT names them: which module of the reference library an adapted layer is, and how the adapters of
+-- several layers make that of one module.
+--
+-- GPT-2's queries, keys and values are columns of one module, c_attn, which has one A and one B in a file. Layers with
+-- one A (ms.lora.load makes them from such a file) are rows of that B. Layers with an A each are blocks: their A stand
+-- below one another, and B has the columns of each in its own rows and zeros elsewhere.
+
+local config = require("moonshard.huggingface.config")
+
+local adapter_names = {}
+
+---@class moonshard.AdaptedModule a module of the reference library, and the layers in it
+---@field name string with the family's prefix
+---@field short string without it
+---@field inputs integer
+---@field outputs integer
+---@field rows { layer: string, row: integer, rows: integer }[] all layers in it: rows of B, without padding
+
+---The modules of a layout that can have adapters, by the names of their layers. A model without a layout has its own.
+---@param layout table? contents of config.json
+---@param own { layer: string, inputs: integer, outputs: integer }[] linear layers of a model without a layout
+---@return moonshard.AdaptedModule[] in the order of the model
+---@return moonshard.HuggingFaceFamily? family
+function adapter_names.modules(layout, own)
+  local list = {}
+  if not layout then
+    for i, layer in ipairs(own) do
+      list[i] = { name = layer.layer, short = layer.layer, inputs = layer.inputs, outputs = layer.outputs,
+        rows = { { layer = layer.layer, row = 0, rows = layer.outputs } } }
+    end
+    return list
+  end
+  local family, model = config.parse(layout, "config.json")
+  for _, tensor in ipairs(family.tensors(model)) do
+    local short, slices = tensor.name:match("^(.*)%.weight$"), tensor.slices
+    if short and #tensor.shape == 2 then
+      local transposed = slices[1].transposed
+      local module = { short = short, rows = {}, inputs = tensor.shape[transposed and 1 or 2],
+        outputs = tensor.shape[transposed and 2 or 1] }
+      module.name = tensor.name == family.head and short or family.prefix .. short
+      for i, slice in ipairs(slices) do
+        module.rows[i] = { layer = slice.parameter:match("^(.*)%.weight$"), row = slice.column or 0,
+          rows = slice.columns or module.outputs }
+      end
+      list[#list + 1] = module
+    end
+  end
+  return list, family
+end
+
+---Where the adapters of a module's layers are in its A and B.
+---@param module moonshard.AdaptedModule
+---@param records table<string, moonshard.AdapterRecord> by layer
+---@return { record: moonshard.AdapterRecord, row: integer, rows: integer, column: integer, first: boolean }[] parts
+---  column: of B, and row of A; first: no earlier part has this A
+---@return integer rank of the module
+function adapter_names.parts(module, records)
+  local parts, column_of, rank = {}, {}, 0
+  for _, place in ipairs(module.rows) do
+    local record = records[place.layer]
+    if record then
+      local column = column_of[record.down]
+      parts[#parts + 1] = { record = record, row = place.row, rows = place.rows, column = column or rank,
+        first = not column }
+      if not column then column_of[record.down], rank = rank, rank + record.rank end
+    end
+  end
+  return parts, rank
+end
+
+---The names of a module's two tensors in a file.
+---@param name string of the module
+---@return string down
+---@return string up
+function adapter_names.tensors(name)
+  return ("base_model.model.%s.lora_A.weight"):format(name), ("base_model.model.%s.lora_B.weight"):format(name)
+end
+
+return adapter_names

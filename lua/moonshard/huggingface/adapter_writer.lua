@@ -1,0 +1,136 @@
+-- Writes adapters as a folder that PEFT reads, from any source of parameters: a model over ranks, or a checkpoint.
+
+local adapter_config = require("moonshard.huggingface.adapter_config")
+local adapter_names = require("moonshard.huggingface.adapter_names")
+local dtypes = require("moonshard.base.dtypes")
+local errors = require("moonshard.base.error")
+local ffi = require("ffi")
+local input_file = require("moonshard.base.input_file")
+local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
+local output_file = require("moonshard.base.output_file")
+local safetensors = require("moonshard.base.safetensors")
+
+local adapter_writer = {}
+
+local FILE = "adapter_model.safetensors"
+
+---@class moonshard.AdapterSource
+---@field records moonshard.AdapterRecord[] not empty
+---@field layout table? contents of the model's config.json
+---@field read fun(name: string, first: number, count: number): ffi.cdata* elements of a parameter as const float *, valid
+---  until the next read; collective if the parameters are divided over ranks
+---@field writes boolean? false: only take part in collective reads, write nothing; default true
+
+local function read_dtype(given)
+  local names = { f16 = "F16" }
+  for _, name in ipairs(dtypes.with("stored")) do names[name] = dtypes.uses[name].stored end
+  if names[given] then return names[given] end
+  errors.raise("MS_ENAME", "adapters: dtype %s: %s", options.describe(given), nearest.advice(tostring(given), names))
+end
+
+---Creates a folder, and raises MS_EINVAL if it contains adapters or is not writable.
+---@param folder string
+function adapter_writer.check_folder(folder)
+  for _, name in ipairs({ FILE, adapter_config.NAME }) do
+    if input_file.exists(folder .. "/" .. name) then
+      errors.invalid("%s/%s already exists: save into a different folder", folder, name)
+    end
+  end
+  output_file.check("adapters cannot be saved:", folder .. "/" .. adapter_config.NAME)
+end
+
+-- The modules with adapters, with the alpha of all their layers.
+local function collect(source)
+  local records, written = {}, {}
+  for _, record in ipairs(source.records) do records[record.layer] = record end
+  local modules, family = adapter_names.modules(source.layout, source.records)
+  for _, module in ipairs(modules) do
+    local parts, rank = adapter_names.parts(module, records)
+    if parts[1] then
+      local first, dropout = parts[1].record, 0
+      for _, part in ipairs(parts) do dropout = math.max(dropout, part.record.dropout) end
+      written[#written + 1] = { module = module, parts = parts, rank = rank, alpha = first.alpha / first.rank * rank,
+        dropout = dropout }
+    end
+  end
+  return written, modules, family
+end
+
+-- A [rank, inputs] of a module, from those of its layers.
+local function down_of(source, one)
+  local inputs = one.module.inputs
+  local values = ffi.new("float[?]", one.rank * inputs)
+  for _, part in ipairs(one.parts) do
+    if part.first then
+      local count = part.record.rank * inputs
+      local own = source.read(part.record.down, 0, count)
+      if source.writes ~= false then ffi.copy(values + part.column * inputs, own, 4 * count) end
+    end
+  end
+  return values
+end
+
+-- B [outputs, rank]. A layer with another factor alpha / rank than the module's has the ratio in its values.
+local function up_of(source, one)
+  local values, scale = ffi.new("float[?]", one.module.outputs * one.rank), one.alpha / one.rank
+  for _, part in ipairs(one.parts) do
+    local record = part.record
+    local own = source.read(record.up, 0, part.rows * record.rank)
+    local ratio = record.alpha / record.rank / scale
+    for row = 0, source.writes ~= false and part.rows - 1 or -1 do
+      local at = (part.row + row) * one.rank + part.column
+      for column = 0, record.rank - 1 do values[at + column] = ratio * own[row * record.rank + column] end
+    end
+  end
+  return values
+end
+
+local function write_tensors(source, folder, written, dtype)
+  local declared, writer = {}, nil
+  for _, one in ipairs(written) do
+    local down, up = adapter_names.tensors(one.module.name)
+    table.insert(declared, { name = down, dtype = dtype, shape = { one.rank, one.module.inputs } })
+    table.insert(declared, { name = up, dtype = dtype, shape = { one.module.outputs, one.rank } })
+  end
+  if source.writes ~= false then
+    writer = safetensors.create(folder .. "/" .. FILE, declared, { metadata = { format = "pt" } })
+  end
+  local ok, problem = pcall(function()
+    for _, one in ipairs(written) do
+      local down, up = adapter_names.tensors(one.module.name)
+      local a = down_of(source, one)
+      if writer then writer:put_f32(down, nil, 0, one.rank * one.module.inputs, a) end
+      local b = up_of(source, one)
+      if writer then writer:put_f32(up, nil, 0, one.rank * one.module.outputs, b) end
+    end
+    if writer then writer:finish() end
+  end)
+  if ok then return declared end
+  if writer then writer:abort() end
+  error(problem, 0)
+end
+
+---Writes adapter_model.safetensors and adapter_config.json. If reading is collective, all ranks must call it.
+---@param folder string created; must not already contain adapters
+---@param source moonshard.AdapterSource
+---@param given { dtype: string?, base: string? }? "f32" (default), "bf16" or "f16"; base_model_name_or_path
+---@return { bytes: number, tensors: integer } written
+function adapter_writer.write(folder, source, given)
+  given = given or {}
+  local dtype = read_dtype(given.dtype or "f32")
+  folder = folder:gsub("(.)/+$", "%1")
+  local written, modules, family = collect(source)
+  if source.writes ~= false then adapter_writer.check_folder(folder) end
+  local declared = write_tensors(source, folder, written, dtype)
+  local elements = 0
+  for _, tensor in ipairs(declared) do elements = elements + tensor.shape[1] * tensor.shape[2] end
+  if source.writes ~= false then
+    output_file.write("adapters", folder .. "/" .. adapter_config.NAME, adapter_config.text(written, modules, {
+      transposed = family ~= nil and family.transposed == true, base = given.base,
+    }))
+  end
+  return { bytes = elements * (dtype == "F32" and 4 or 2), tensors = #declared }
+end
+
+return adapter_writer

@@ -1,0 +1,47 @@
+-- Saves the adapters of a model, which can be divided over ranks, as a folder of PEFT's.
+
+local adapter = require("moonshard.nn.adapter")
+local adapter_writer = require("moonshard.huggingface.adapter_writer")
+local errors = require("moonshard.base.error")
+local huggingface = require("moonshard.huggingface")
+local options = require("moonshard.base.options")
+local session = require("moonshard.engine.session")
+local tree = require("moonshard.nn.tree")
+local world = require("moonshard.distributed.world")
+
+local SPECS = { dtype = { "string", default = "f32" }, ema = { "boolean", default = false }, base = { "string" } }
+
+local function save(model, folder, given)
+  local records = adapter.records(model)
+  if not records[1] then errors.invalid("ms.lora.save: the model has no adapters: call ms.lora(model, rules) first") end
+  if world.plan_only then return { bytes = 0, tensors = 0 } end
+  local around = session.around(model)
+  local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
+  local by_name, read = {}, huggingface.reader(around, writes)
+  for name, param in model:named_parameters() do by_name[name] = param end
+  local written = adapter_writer.write(folder, {
+    records = records, layout = huggingface.layout(model).huggingface, writes = writes,
+    read = function(name, first, count) return read(by_name[name], first, count) end,
+  }, given)
+  around:gather_numbers(0, "of saved adapters") -- the folder is complete before any rank continues
+  return written
+end
+
+---@param model moonshard.Module|moonshard.Trainer
+---@param folder string
+---@param given moonshard.LoraSaveOptions?
+---@return { bytes: number, tensors: integer }
+return function(model, folder, given)
+  given = options.parse("ms.lora.save", given, SPECS)
+  local trainer = type(model) == "table" and model.with_ema and model or nil
+  model = trainer and trainer.model or model
+  if not tree.is_module(model) then
+    errors.invalid("ms.lora.save: give a model or a trainer, not %s", options.describe(model))
+  end
+  if type(folder) ~= "string" then
+    errors.invalid("ms.lora.save: give a folder, not %s", options.describe(folder))
+  end
+  if not given.ema then return save(model, folder, given) end
+  if not trainer then errors.invalid("ms.lora.save: ema needs the trainer, which has the averages") end
+  return trainer:with_ema(save, model, folder, given)
+end
