@@ -53,6 +53,10 @@ local TENSOR = {
   { "name", "string" }, { "parameter", "string" }, { "kind", "string" }, { "first", "count" }, { "count", "count" },
   { "xxh3", "checksums" },
 }
+local ADAPTER = {
+  { "layer", "string" }, { "down", "string" }, { "up", "string" }, { "rank", "positive" }, { "inputs", "positive" },
+  { "outputs", "positive" }, { "alpha", "number" }, { "dropout", "number" },
+}
 local PART = { { "run", "positive" }, { "stride", "positive" }, { "origin", "count" } }
 
 ---@class moonshard.ManifestCheck
@@ -112,6 +116,22 @@ local function check_parameters(check, parameters)
   end)
 end
 
+-- Adapters and the parameters that they are made of.
+local function check_adapters(check, adapters, parameters)
+  local shapes = {}
+  for _, param in ipairs(parameters) do shapes[param.name] = table.concat(param.shape, ",") end
+  each(check, adapters, "model.lora", function(adapter, where)
+    check_fields(check, adapter, where, ADAPTER)
+    for _, matrix in ipairs({ { adapter.down, adapter.rank, adapter.inputs },
+      { adapter.up, adapter.outputs, adapter.rank }, { adapter.layer .. ".weight", adapter.outputs, adapter.inputs } }) do
+      local wanted = ("%.0f,%.0f"):format(matrix[2], matrix[3])
+      if shapes[matrix[1]] ~= wanted then
+        refuse(check, where, ("of parameter %s [%s]"):format(matrix[1], wanted), shapes[matrix[1]])
+      end
+    end
+  end)
+end
+
 -- A piece can be of a part of its parameter.
 local function check_part(check, tensor, where)
   if not (tensor.run or tensor.stride or tensor.origin) then return end
@@ -168,6 +188,10 @@ function schema.check(read, path)
   end)
   for key, value in pairs(read.settings or {}) do expect(check, value, "settings." .. tostring(key), "string") end
   check_parameters(check, read.parameters)
+  if read.model and read.model.lora ~= nil then
+    expect(check, read.model.lora, "model.lora", "table")
+    check_adapters(check, read.model.lora, read.parameters)
+  end
   check_files(check, read.files)
 end
 

@@ -1,5 +1,6 @@
--- moonshard export: writes the parameters of a checkpoint as a safetensors file for other programs, or as a folder in
--- Hugging Face's layout. Holds a few megabytes of them in memory at a time.
+-- moonshard export: writes the parameters of a checkpoint as a safetensors file for other programs, as a folder in
+-- Hugging Face's layout with adapters merged, or its adapters alone as a folder of PEFT's. Holds a few megabytes of them
+-- in memory at a time.
 
 local checkpoint = require("moonshard.checkpoint")
 local command_line = require("moonshard.cli.command_line")
@@ -15,6 +16,7 @@ local OPTIONS = {
   ["--no-checksums"] = { name = "no_checksums", value = "flag" },
   ["--ema"] = { name = "ema", value = "flag" },
   ["--huggingface"] = { name = "huggingface", value = "flag" },
+  ["--adapters"] = { name = "adapters", value = "flag" },
 }
 
 local AT_ONCE = 2 ^ 21 -- elements per read
@@ -72,7 +74,17 @@ function export.run(source, folder, averages)
   error(problem, 0)
 end
 
----Writes them in Hugging Face's layout. Raises MS_EUNSUPPORTED when the model has no such layout.
+-- Reads elements of parameters of a checkpoint; the values are valid until the next read.
+local function reader(source, averages)
+  local buffer, room = nil, 0
+  return function(name, first, count)
+    if count > room then buffer, room = ffi.new("float[?]", count), count end
+    source:read(kind_of(source, name, averages), name, first, count, buffer)
+    return buffer
+  end
+end
+
+---Writes them in Hugging Face's layout, with adapters merged. Raises MS_EUNSUPPORTED when the model has no such layout.
 ---@param source moonshard.Checkpoint
 ---@param folder string created
 ---@param averages boolean? write the averages of the weights instead of the weights
@@ -80,21 +92,39 @@ end
 ---@return number bytes
 ---@return integer tensors
 function export.run_huggingface(source, folder, averages)
-  local layout = source.manifest.model and source.manifest.model.huggingface
+  local noted = source.manifest.model or {}
+  local layout = noted.huggingface
   if not layout then
     refuse("MS_EUNSUPPORTED", "%s: its model has no Hugging Face layout; omit --huggingface to export it "
       .. "under its own names", source.path)
   end
-  local i, buffer, room = 0, nil, 0
-  local written = require("moonshard.huggingface.write").write(folder, { config = layout, parameters = function()
+  local i, read = 0, reader(source, averages)
+  local function parameters()
     i = i + 1
     local param = source.parameters[i]
-    return param and param.name, param and param.shape, function(first, count)
-      if count > room then buffer, room = ffi.new("float[?]", count), count end
-      source:read(kind_of(source, param.name, averages), param.name, first, count, buffer)
-      return buffer
-    end
-  end })
+    if not param then return nil end
+    return param.name, param.shape, function(first, count) return read(param.name, first, count) end
+  end
+  local merged = require("moonshard.huggingface.merged")(parameters, noted.lora or {})
+  local written = require("moonshard.huggingface.write").write(folder, { config = layout, parameters = merged })
+  return folder, written.bytes, written.tensors
+end
+
+---Writes its adapters as a folder that PEFT reads. Raises MS_EINVAL when it has none.
+---@param source moonshard.Checkpoint
+---@param folder string created
+---@param averages boolean? write the averages of the weights instead of the weights
+---@return string path
+---@return number bytes
+---@return integer tensors
+function export.run_adapters(source, folder, averages)
+  local noted = source.manifest.model or {}
+  if not noted.lora then
+    refuse("MS_EINVAL", "%s: its model has no adapters (ms.lora); omit --adapters to export its parameters", source.path)
+  end
+  local written = require("moonshard.huggingface.adapter_writer").write(folder, {
+    records = noted.lora, layout = noted.huggingface, read = reader(source, averages),
+  })
   return folder, written.bytes, written.tensors
 end
 
@@ -105,10 +135,14 @@ function export.main(arguments)
   if #line.files ~= 2 then
     refuse("MS_EINVAL", "moonshard export takes a checkpoint and a folder: moonshard export CHECKPOINT OUT")
   end
+  if line.huggingface and line.adapters then
+    refuse("MS_EINVAL", "moonshard export: --huggingface writes the whole model and --adapters only its adapters: give "
+      .. "one of them")
+  end
   local source = checkpoint.open(line.files[1])
   if line.ema then source:check_averages() end
   if not line.no_checksums then source:verify() end
-  local to_folder = line.huggingface and export.run_huggingface or export.run
+  local to_folder = line.huggingface and export.run_huggingface or line.adapters and export.run_adapters or export.run
   local path, bytes, tensors = to_folder(source, line.files[2], line.ema)
   source:close()
   print(("%s: %d tensors, %s, of %s%s, step %d"):format(path, tensors, progress.size(bytes),

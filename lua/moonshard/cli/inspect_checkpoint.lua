@@ -21,10 +21,11 @@ end
 ---@param checked boolean whether its checksums were verified
 ---@return table
 function describe.table(checkpoint, checked)
-  local read, parameters, files, elements, bytes = checkpoint.manifest, {}, {}, 0, 0
+  local read, parameters, files, elements, frozen, bytes = checkpoint.manifest, {}, {}, 0, 0, 0
   for i, param in ipairs(read.parameters) do
     parameters[i] = param
     elements = elements + numel(param.shape)
+    frozen = frozen + (param.frozen and numel(param.shape) or 0)
   end
   for i, file in ipairs(read.files) do
     files[i] = { file = file.file, tensors = #file.tensors, bytes = bytes_of(file) }
@@ -35,8 +36,9 @@ function describe.table(checkpoint, checked)
     optimizer = read.optimizer, ema = read.ema, replicate_sync = read.replicate_sync,
     data = read.data, generator = read.generator, schedule = read.schedule,
     settings = read.settings,
-    missing = read.missing,
-    parameters = parameters, files = files, elements = elements, bytes = bytes, checksums_compared = checked,
+    missing = read.missing, adapters = read.model and read.model.lora,
+    parameters = parameters, files = files, elements = elements, frozen = frozen, bytes = bytes,
+    checksums_compared = checked,
   }
 end
 
@@ -54,12 +56,24 @@ local function settings_text(settings)
   return table.concat(parts, ", ")
 end
 
+-- "4 layers, rank 8, alpha 16": ranks and alphas that occur.
+local function adapters_text(records)
+  local texts, seen = { #records == 1 and "1 layer" or #records .. " layers" }, {}
+  for _, record in ipairs(records) do
+    local text = ("rank %d, alpha %g"):format(record.rank, record.alpha)
+    if not seen[text] then texts[#texts + 1] = text end
+    seen[text] = true
+  end
+  return table.concat(texts, "; ")
+end
+
 ---@param found table of describe.table
 ---@return string[][] rows of columns
 ---@return string head
 function describe.text(found)
-  local head = ("%s: step %d, mesh %s, %d parameters, %.0f elements, %s in %d files, %s"):format(found.path, found.step,
-    found.mesh, #found.parameters, found.elements, progress.size(found.bytes), #found.files,
+  local frozen = found.frozen > 0 and (" (%.0f frozen)"):format(found.frozen) or ""
+  local head = ("%s: step %d, mesh %s, %d parameters, %.0f elements%s, %s in %d files, %s"):format(found.path,
+    found.step, found.mesh, #found.parameters, found.elements, frozen, progress.size(found.bytes), #found.files,
     found.checksums_compared and "all checksums right" or "checksums not compared")
   local missing = found.missing or {}
   if #missing > 0 then head = ("%s; %d parts of other hosts are missing"):format(head, #missing) end
@@ -67,6 +81,7 @@ function describe.text(found)
   for _, part in ipairs({ "optimizer", "ema", "replicate_sync", "data", "generator", "schedule" }) do
     if found[part] then rows[#rows + 1] = { part, settings_text(found[part]) } end
   end
+  if found.adapters then rows[#rows + 1] = { "adapters", adapters_text(found.adapters) } end
   for _, file in ipairs(found.files) do
     rows[#rows + 1] = { file.file, ("%d tensors, %s"):format(file.tensors, progress.size(file.bytes)) }
   end

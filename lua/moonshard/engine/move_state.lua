@@ -1,14 +1,15 @@
--- Moves the values of a model to a state that divides its parameters in another way, as new placements do: weights,
--- the optimizer's state and averages. One tensor at a time is gathered in full, and each rank keeps what it owns, so
--- the values are the same bit for bit.
+-- Moves the values of a model to a state that divides its parameters in another way, as new placements do, or that has
+-- fewer of them: weights, the optimizer's state and averages. One tensor at a time is gathered in full, and each rank
+-- keeps what it owns, so the values are the same bit for bit.
 
 local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
--- Writes the elements of a whole tensor that this rank owns. Returns whether no other replica has them.
-local function keep(state, model, index, what, whole)
+-- Writes the elements of a whole tensor that this rank owns, changed if they are to be. Returns whether no other replica
+-- has them.
+local function keep(state, model, index, what, whole, change)
   local from, n, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
   check(C.ms_state_kept(state, index, what, from, n, sliced))
   local part, first, count, done = division.of(model, index), tonumber(from[0]), tonumber(n[0]), 0
@@ -17,29 +18,36 @@ local function keep(state, model, index, what, whole)
     local at, run = division.index(part, first + done)
     run = math.min(run, count - done)
     ffi.copy(own + done, whole + at, 4 * run)
+    if change then change(own + done, at, run) end
     done = done + run
   end
   check(C.ms_state_write(state, index, what, first, count, own))
   return sliced[0] ~= 0
 end
 
+---@class moonshard.StateMove
+---@field index table<moonshard.Parameter, integer> the parameters' indices in the old state
+---@field change table<moonshard.Parameter, fun(values: ffi.cdata*, first: number, count: number)> changes elements of a
+---  weight on the way
+
 ---Copies the values of a model from one state to another. Collective.
 ---@param session moonshard.Session
 ---@param from ffi.cdata* ms_state*
 ---@param to ffi.cdata* ms_state* of the model that session.sharding:handle() is now
+---@param move moonshard.StateMove? nil: both have the same parameters, and no value changes
 ---@return ffi.cdata* to
-return function(session, from, to)
+return function(session, from, to, move)
   local model, any_sliced, updates = session.sharding:handle(), false, ffi.new("int64_t[1]")
   local states = owned_ranges.states(session.optimizer, session.ema)
   for i, param in ipairs(session.sharding.params) do
-    local whole = ffi.new("float[?]", param.numel)
-    local function move(what)
-      check(C.ms_state_gather(from, i - 1, what, whole))
-      any_sliced = keep(to, model, i - 1, what, whole) or any_sliced
+    local whole, old = ffi.new("float[?]", param.numel), move and move.index[param.parameter] or i - 1
+    local function copy(what, change)
+      check(C.ms_state_gather(from, old, what, whole))
+      any_sliced = keep(to, model, i - 1, what, whole, change) or any_sliced
     end
-    move(C.MS_TENSOR_PARAM)
-    for _, state in ipairs(param.frozen and {} or states) do move(state.what) end
-    check(C.ms_state_updates(from, i - 1, updates))
+    copy(C.MS_TENSOR_PARAM, move and move.change[param.parameter])
+    for _, state in ipairs(param.frozen and {} or states) do copy(state.what) end
+    check(C.ms_state_updates(from, old, updates))
     check(C.ms_state_set_updates(to, i - 1, updates[0]))
   end
   if any_sliced then check(C.ms_state_spread(to)) end

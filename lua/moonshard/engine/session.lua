@@ -46,6 +46,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field synced_gradient_scale number? the same for units without a fragment, whose sums are over all replicas
 ---@field memory_limit number? of the last trainer: maximum bytes of this rank's arenas and unsharded copies
 ---@field unsharded table<moonshard.Unit, table<integer, moonshard.Tensor>> full parameters kept by unshard
+---@field ended string? why it cannot run any more
 ---@field in_full_params boolean whether ms.with_full_params is running
 ---@field loaded { bytes: number, seconds: number }? initial values that this rank read from files
 ---@field row_places table<integer, string>|false|nil which rows each rank computes (engine/same_rows.lua)
@@ -229,6 +230,24 @@ function Session:redivided_state()
   return move_state(self, self.state, new_state(self))
 end
 
+---A session in the place of another, for a model that lost parameters and was sharded anew: with its other values, and
+---without an optimizer. The old one keeps its state, and refuses to run. Collective.
+---@param model moonshard.Module
+---@param before moonshard.Session
+---@param ended string why the old one is over, for messages
+---@param change table<moonshard.Parameter, function> as of moonshard.StateMove
+---@return moonshard.Session
+function session.succeed(model, before, ended, change)
+  local old = before:ensure_state()
+  rawset(model, "session", nil)
+  local after = session.of(model)
+  after.state = agreement.uninterrupted(function()
+    return move_state(after, old, new_state(after), { index = before.sharding.index, change = change })
+  end)
+  before.ended, before.unsharded = ended, {}
+  return after
+end
+
 ---Decides policies again, under other options of ms.fully_shard, before the model has trained. New units move the
 ---state. Collective if there is a state.
 ---@param changes table as for Sharding:with
@@ -277,6 +296,7 @@ function Session:exec(name, inputs, forward, settings)
     errors.invalid("the model cannot run inside ms.with_full_params, which changes its weights: run it after that "
       .. "returns")
   end
+  if self.ended then errors.invalid("this trainer is over: %s", self.ended) end
   if context.trace then
     errors.invalid("a model cannot run inside a forward or loss, which are traced and not run: do it between steps")
   end

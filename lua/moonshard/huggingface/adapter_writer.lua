@@ -49,7 +49,13 @@ local function collect(source)
     local parts, rank = adapter_names.parts(module, records)
     if parts[1] then
       local first, dropout = parts[1].record, 0
-      for _, part in ipairs(parts) do dropout = math.max(dropout, part.record.dropout) end
+      for _, part in ipairs(parts) do
+        dropout = math.max(dropout, part.record.dropout)
+        if part.record.inputs ~= module.inputs or part.record.outputs < part.rows then -- more rows are padding
+          errors.raise("MS_EMISMATCH", "adapters: layer %s is [%d,%d], but module %s has [%d,%d] of it",
+            part.record.layer, part.record.outputs, part.record.inputs, module.name, part.rows, module.inputs)
+        end
+      end
       written[#written + 1] = { module = module, parts = parts, rank = rank, alpha = first.alpha / first.rank * rank,
         dropout = dropout }
     end

@@ -8,6 +8,7 @@ local options = require("moonshard.base.options")
 local placements = require("moonshard.shard.placements")
 local precision = require("moonshard.shard.precision")
 local prefetch = require("moonshard.shard.prefetch")
+local re = require("moonshard.base.re")
 local recompute = require("moonshard.nn.recompute")
 local regather = require("moonshard.nn.regather")
 local replicate_sync = require("moonshard.shard.replicate_sync")
@@ -283,6 +284,27 @@ end
 
 local function has_rules(row, given)
   return rules.is_list(given) and not (row.is_value and row.is_value(given))
+end
+
+---The same options with all rules over parameters optional, for a model that lost some.
+---@param config table options of ms.fully_shard
+---@return table
+function policies.without_duty(config)
+  local result = {}
+  for name, value in pairs(config) do result[name] = value end
+  for _, row in ipairs(policies.options) do
+    if row.of == "parameter" and has_rules(row, config[row.name]) then
+      local list = {}
+      for i, entry in ipairs(config[row.name]) do
+        local rule = (type(entry) ~= "table" or re.is(entry)) and { entry } or entry
+        local value = rule[2]
+        if value == nil then value = row.bare_value end
+        list[i] = { rule[1], value, optional = true, where = rule.where }
+      end
+      result[row.name] = list
+    end
+  end
+  return result
 end
 
 ---The root modules of all units except the root unit.

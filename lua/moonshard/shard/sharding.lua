@@ -289,22 +289,40 @@ local function changed(config, changes)
   return result
 end
 
----The same model on the same mesh under other options, as a rank of it would have it. It is not the model's: the caller
----compiles with it and drops it.
----@param changes table options of ms.fully_shard that policies read
----@param rank integer in the mesh
----@return moonshard.Sharding
-function Sharding:with(changes, rank)
+-- The same model on the same mesh under other options, not built yet.
+local function beside(self, config, rank)
   local other = new_sharding(self.model, self.seed)
   for _, name in ipairs({ "shared_masters", "mesh", "sequence_parallel", "is_stage", "default_reshard", "where" }) do
     other[name] = self[name]
   end
   other.rank = rank
   for _, role in ipairs(roles.all) do other[role.name .. "_dim"] = self[role.name .. "_dim"] end
-  decide(other, tree.inventory(self.model), changed(self.config, changes))
+  decide(other, tree.inventory(self.model), config)
   replicate_sync.assign(other)
+  return other
+end
+
+---The same model on the same mesh under other options, as a rank of it would have it. It is not the model's: the caller
+---compiles with it and drops it.
+---@param changes table options of ms.fully_shard that policies read
+---@param rank integer in the mesh
+---@return moonshard.Sharding
+function Sharding:with(changes, rank)
+  local other = beside(self, changed(self.config, changes), rank)
   other.built = engine_model.build(other, self.optimizer)
   other.optimizer = self.optimizer
+  return other
+end
+
+---Shards the model anew by the same rules, after parameters were removed from it, for a session of its own: rules that
+---matched only those now match nothing.
+---@return moonshard.Sharding the model's
+function Sharding:after_removal()
+  local other = beside(self, policies.without_duty(self.config), self.rank)
+  other.fields, other.implicit = tree.inventory(self.model).fields, self.implicit
+  rawset(self.model, "sharding", other)
+  for _, param in ipairs(other.params) do param.parameter.frozen = param.frozen end
+  claim_parameters(other)
   return other
 end
 
