@@ -244,7 +244,7 @@ describe("a folder of adapters", function()
     refused(FIXTURES .. "llama", ms.lora(model_of("llama"), { { re"wq", { rank = 4, alpha = 4 } } }),
       "v_proj | none there")
     refused(FIXTURES .. "llama", ms.lora(model_of("llama"), { { re"w", { rank = 4, alpha = 4 } },
-      { "head", { rank = 4, alpha = 4 } } }), "no adapter of layers.")
+      { "head", { rank = 4, alpha = 4 } } }), "no adapter | layers.")
     refused(FIXTURES .. "llama", ms.lora(model_of("llama"), { { re"wq|wv|head|layers.1.mlp.w2", { rank = 4 } } }),
       "multiplied by 1 | alpha / rank = 2 | alpha = 4")
     refused(FIXTURES .. "gpt2", ms.lora(model_of("gpt2"), { { re"wq|wk|wv", { rank = 1, alpha = 1.5 } },
@@ -252,7 +252,8 @@ describe("a folder of adapters", function()
   end)
 
   it("Q8 is refused with missing tensors, of another dtype, and with names that are not adapters", function()
-    refused(copy_of("llama", nil, function(list) table.remove(list, 2) end), model_of("llama"), "lora_B.weight | missing")
+    refused(copy_of("llama", nil, function(list) table.remove(list, 2) end), model_of("llama"),
+      "lora_B.weight | missing")
     refused(copy_of("llama", nil, function(list) list[1].dtype = "U8" end), model_of("llama"), "U8 | F32, BF16, F16")
     refused(copy_of("llama", nil, function(list) list[1].name = "base_model.model.embed.lora_embedding_A" end),
       model_of("llama"), "lora_embedding_A | lora_A")
@@ -306,7 +307,29 @@ describe("moonshard export", function()
     ]]), scratch.path()
     assert.equal(0, program.run({ "run", recipe, "out=" .. folder }).status)
     program.refused(2, { "export", folder, scratch.path(), "--adapters" }, "adapters | ms.lora")
-    program.refused(2, { "export", folder, scratch.path(), "--adapters", "--huggingface" }, "--adapters | --huggingface")
+    program.refused(2, { "export", folder, scratch.path(), "--adapters", "--huggingface" },
+      "--adapters | --huggingface")
     os.remove(recipe)
+  end)
+end)
+
+describe("recipes/lora.lua", function()
+  it("Q8 fine-tunes a folder, and saves adapters and a merged folder, or refuses to before it trains", function()
+    local sizes = { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 32, ffn = 12 }
+    for name, model_of_sizes in pairs({ gpt2 = ms.models.gpt2, llama = ms.models.llama }) do
+      local base, adapters, merged = scratch.path(), scratch.path(), scratch.path()
+      ms.huggingface.save(model_of_sizes(sizes), base)
+      local words = { "run", "recipes/lora.lua", "-n", "2", "steps=2", "seq=8", "batch=1", "rank=2", "files=recipes",
+        "folder=" .. base, "adapters=" .. adapters, "save=" .. merged, "dtype=f32" }
+      local ended = program.run(words)
+      assert.equal(0, ended.status, ended.err)
+      has(ended.out, "validation | before")
+      local tuned, whole = ms.lora.load(ms.huggingface.model(base), adapters), ms.huggingface.model(merged)
+      assert_close(values(tuned), values(whole), F32, name)
+      assert.equal(base, json.decode(scratch.read(adapters .. "/adapter_config.json")).base_model_name_or_path)
+      program.refused(2, words, adapters .. " | already")
+      words[11], words[12] = "start=" .. adapters, "save="
+      assert.equal(0, program.run(words).status)
+    end
   end)
 end)

@@ -122,8 +122,10 @@ local function check_adapters(check, adapters, parameters)
   for _, param in ipairs(parameters) do shapes[param.name] = table.concat(param.shape, ",") end
   each(check, adapters, "model.lora", function(adapter, where)
     check_fields(check, adapter, where, ADAPTER)
-    for _, matrix in ipairs({ { adapter.down, adapter.rank, adapter.inputs },
-      { adapter.up, adapter.outputs, adapter.rank }, { adapter.layer .. ".weight", adapter.outputs, adapter.inputs } }) do
+    for _, matrix in ipairs({
+      { adapter.down, adapter.rank, adapter.inputs }, { adapter.up, adapter.outputs, adapter.rank },
+      { adapter.layer .. ".weight", adapter.outputs, adapter.inputs },
+    }) do
       local wanted = ("%.0f,%.0f"):format(matrix[2], matrix[3])
       if shapes[matrix[1]] ~= wanted then
         refuse(check, where, ("of parameter %s [%s]"):format(matrix[1], wanted), shapes[matrix[1]])

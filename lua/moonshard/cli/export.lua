@@ -1,6 +1,6 @@
 -- moonshard export: writes the parameters of a checkpoint as a safetensors file for other programs, as a folder in
--- Hugging Face's layout with adapters merged, or its adapters alone as a folder of PEFT's. Holds a few megabytes of them
--- in memory at a time.
+-- Hugging Face's layout with adapters merged, or its adapters alone as a folder of PEFT's. Holds a few megabytes of
+-- them in memory at a time.
 
 local checkpoint = require("moonshard.checkpoint")
 local command_line = require("moonshard.cli.command_line")
@@ -120,7 +120,8 @@ end
 function export.run_adapters(source, folder, averages)
   local noted = source.manifest.model or {}
   if not noted.lora then
-    refuse("MS_EINVAL", "%s: its model has no adapters (ms.lora); omit --adapters to export its parameters", source.path)
+    refuse("MS_EINVAL", "%s: its model has no adapters (ms.lora); omit --adapters to export its parameters",
+      source.path)
   end
   local written = require("moonshard.huggingface.adapter_writer").write(folder, {
     records = noted.lora, layout = noted.huggingface, read = reader(source, averages),

@@ -7,8 +7,8 @@ local engine = require("moonshard.base.ffi")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
--- Writes the elements of a whole tensor that this rank owns, changed if they are to be. Returns whether no other replica
--- has them.
+-- Writes the elements of a whole tensor that this rank owns, changed by a function if one is given. Returns whether no
+-- other replica has them.
 local function keep(state, model, index, what, whole, change)
   local from, n, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
   check(C.ms_state_kept(state, index, what, from, n, sliced))

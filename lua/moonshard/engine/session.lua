@@ -230,7 +230,7 @@ function Session:redivided_state()
   return move_state(self, self.state, new_state(self))
 end
 
----A session in the place of another, for a model that lost parameters and was sharded anew: with its other values, and
+---A session in the place of another, for a model that lost parameters and was sharded again: with its other values, and
 ---without an optimizer. The old one keeps its state, and refuses to run. Collective.
 ---@param model moonshard.Module
 ---@param before moonshard.Session

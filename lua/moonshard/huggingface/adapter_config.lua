@@ -81,7 +81,9 @@ end
 function adapter_config.read(folder, names)
   local path = folder:gsub("(.)/+$", "%1") .. "/" .. adapter_config.NAME
   local given, problem = json.decode(input_file.read(path, "a folder of adapters needs an adapter_config.json"))
-  if type(given) ~= "table" or given[1] ~= nil then errors.invalid("%s: %s", path, problem or "it must be an object") end
+  if type(given) ~= "table" or given[1] ~= nil then
+    errors.invalid("%s: %s", path, problem or "it must be an object")
+  end
   check_fields(path, given)
   local rank, alpha = number(path, given, "r", 1, 8), number(path, given, "lora_alpha", 0, 8)
   local dropout = number(path, given, "lora_dropout", 0, 0)

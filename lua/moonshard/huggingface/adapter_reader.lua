@@ -46,8 +46,8 @@ end
 
 ---@class moonshard.AdapterFile
 ---@field file moonshard.Safetensors
----@field modules { module: moonshard.AdaptedModule, config: moonshard.Adapter, down: string, up: string }[] in the order
----  of the model
+---@field modules { module: moonshard.AdaptedModule, config: moonshard.Adapter, down: string, up: string }[] in the
+---  order of the model
 
 local function check_tensors(file, path, found)
   local module, config = found.module, found.config
@@ -55,7 +55,8 @@ local function check_tensors(file, path, found)
     local stored = file.by_name[name]
     if not stored then errors.raise("MS_EMISMATCH", "%s: tensor %s is missing", file.path, name) end
     if not FLOATS[stored.dtype] then
-      errors.raise("MS_EDTYPE", "%s: tensor %s is %s: adapters are F32, BF16, F16 or F64", file.path, name, stored.dtype)
+      errors.raise("MS_EDTYPE", "%s: tensor %s is %s: adapters are F32, BF16, F16 or F64", file.path, name,
+        stored.dtype)
     end
   end
   expect(file, file.by_name[found.down], { config.rank, module.inputs }, "with the model and " .. path)
@@ -149,15 +150,16 @@ local function check_ranks(file, found, parts, rank)
   if whole and #parts == #found.module.rows then
     for _, part in ipairs(parts) do part.column = 0 end
   elseif rank ~= found.config.rank then
-    errors.raise("MS_EMISMATCH", "%s: the adapter of %s has rank %d, and the model's layers there %d: ms.lora.load makes "
-      .. "the adapters of a folder in a model without any", file.path, found.module.name, found.config.rank, rank)
+    errors.raise("MS_EMISMATCH", "%s: the adapter of %s has rank %d, and the model's layers there %d: ms.lora.load "
+      .. "gives a model without adapters those of a folder", file.path, found.module.name, found.config.rank, rank)
   end
   check_blocks(file, found, parts)
   for _, part in ipairs(parts) do
     local mine, theirs = part.record.alpha / part.record.rank, found.config.alpha / found.config.rank
     if math.abs(mine - theirs) > 1e-6 * theirs then
-      errors.raise("MS_EMISMATCH", "%s: the adapter of %s is multiplied by %g, and the model's %s by alpha / rank = %g: "
-        .. "set alpha = %g", file.path, found.module.name, theirs, part.record.layer, mine, theirs * part.record.rank)
+      errors.raise("MS_EMISMATCH", "%s: the adapter of %s is multiplied by %g, and the model's %s by alpha / rank = "
+        .. "%g: set alpha = %g", file.path, found.module.name, theirs, part.record.layer, mine,
+        theirs * part.record.rank)
     end
   end
 end

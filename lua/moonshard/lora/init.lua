@@ -218,6 +218,14 @@ end
 ---@return { bytes: number, tensors: integer } written
 function lora.save(model, folder, given) return require("moonshard.lora.save")(model, folder, given) end
 
+---Refuses a folder that already contains adapters, so that a run fails at its start and not when it saves at its end.
+---@param folder string
+function lora.check_folder(folder)
+  if world.rank == 0 and not world.plan_only then
+    require("moonshard.huggingface.adapter_writer").check_folder(folder)
+  end
+end
+
 ---Adds the adapters to the weights and removes them, so that the model is again as it was made, with other weights. A
 ---sharded model stays sharded by the same rules; a trainer that it had is over. Collective if it is sharded.
 ---@param model moonshard.Module|moonshard.Trainer

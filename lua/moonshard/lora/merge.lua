@@ -1,9 +1,9 @@
 -- Merges adapters into the weights of their layers: W becomes W + (alpha / rank) B A, and the model has the modules and
 -- parameters that it had before ms.lora.
 --
--- Before ms.fully_shard the weights are still in files, so the sum becomes their origin: each rank reads its elements of
--- W and all of A and B. A sharded model is divided anew, without adapters, by the same rules, and each rank computes the
--- elements that it owns.
+-- Before ms.fully_shard the weights are still in files, so the sum becomes their origin: each rank reads its elements
+-- of W and all of A and B. A sharded model is sharded again, without adapters, by the same rules, and each rank
+-- computes the elements that it owns.
 
 local adapter = require("moonshard.nn.adapter")
 local context = require("moonshard.base.context")

@@ -1,6 +1,6 @@
 -- Low-rank adapters of linear layers (LoRA, Hu et al. 2021): y = W x + b + (alpha / rank) B A x, where W and b stay as
--- they are. The layer gets two parameters beside its own: lora_A [rank, in], uniform within 1/sqrt(in) of zero, and
--- lora_B [out, rank], zeros, so that the layer first computes what it did without them: a zero is added to every output.
+-- they are. The layer gets two more parameters: lora_A [rank, in], uniform within 1/sqrt(in) of zero, and
+-- lora_B [out, rank], zeros, so that the layer first computes what it did without them: zero is added to it.
 --
 -- Names, rules and files see lora_A and lora_B as parameters of the layer: layers.0.attn.wq.lora_A.
 

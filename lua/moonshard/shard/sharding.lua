@@ -290,7 +290,7 @@ local function changed(config, changes)
 end
 
 -- The same model on the same mesh under other options, not built yet.
-local function beside(self, config, rank)
+local function alternative(self, config, rank)
   local other = new_sharding(self.model, self.seed)
   for _, name in ipairs({ "shared_masters", "mesh", "sequence_parallel", "is_stage", "default_reshard", "where" }) do
     other[name] = self[name]
@@ -308,17 +308,17 @@ end
 ---@param rank integer in the mesh
 ---@return moonshard.Sharding
 function Sharding:with(changes, rank)
-  local other = beside(self, changed(self.config, changes), rank)
+  local other = alternative(self, changed(self.config, changes), rank)
   other.built = engine_model.build(other, self.optimizer)
   other.optimizer = self.optimizer
   return other
 end
 
----Shards the model anew by the same rules, after parameters were removed from it, for a session of its own: rules that
+---Shards the model again by the same rules, after parameters were removed from it, for a session of its own: rules that
 ---matched only those now match nothing.
 ---@return moonshard.Sharding the model's
 function Sharding:after_removal()
-  local other = beside(self, policies.without_duty(self.config), self.rank)
+  local other = alternative(self, policies.without_duty(self.config), self.rank)
   other.fields, other.implicit = tree.inventory(self.model).fields, self.implicit
   rawset(self.model, "sharding", other)
   for _, param in ipairs(other.params) do param.parameter.frozen = param.frozen end

@@ -10,7 +10,7 @@ local cfg = ms.args {
   recompute = false, vocab = 256, pad = 1, seq = 16, documents = false, ignored = false, forward = 0, names = "",
   hint = "", freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
   ema = false, averaged = false, sliced = false, loads = "", saves = "", exports = "", restores = false, resume = false,
-  regather = "default", facts = "",
+  regather = "default", facts = "", lora = "", rank = 2, adapter_dropout = ms.args.real(0), adapter_dtype = "",
 }
 local SEQ, DIM, VOCAB, NEWLINE = cfg.seq, cfg.dim, cfg.vocab, 10
 
@@ -93,11 +93,14 @@ else
   rules = ms.rules.tensor_parallel(model)
 end
 
+if cfg.lora ~= "" then ms.lora(model, { { re(cfg.lora), { rank = cfg.rank, dropout = cfg.adapter_dropout } } }) end
+
 ms.fully_shard(model, {
   mesh = mesh, placements = rules, sequence_parallel = cfg.sequence_parallel, units = { re[[^layers\.\d+$]] },
   mp_policy = { param_dtype = cfg.dtype }, layout = cfg.layout, recompute = cfg.recompute,
   regather = cfg.regather,
   freeze = cfg.freeze ~= "" and { { re(cfg.freeze), true } } or nil,
+  param_dtype = cfg.adapter_dtype ~= "" and { { re[[\.lora_]], cfg.adapter_dtype } } or nil,
   shard_optimizer_over_replicate = cfg.sliced, shared_masters = not cfg.sliced,
 })
 local data = ms.data.text {
