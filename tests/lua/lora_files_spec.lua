@@ -283,6 +283,29 @@ describe("a folder of adapters", function()
     has(message(ms.lora.save, loaded("llama"), scratch.path(), { ema = true }), "ema | trainer")
   end)
 
+  it("Q8 is saved with a warning if something else was trained, which it does not hold", function()
+    local recipe, folder, checkpoint, out = program.recipe([[
+      local ms = require "moonshard"
+      local cfg = ms.args { out = "", checkpoint = "" }
+      local model = ms.nn.sequential { ms.nn.linear(4, 4), ms.nn.layer_norm(4) }
+      ms.lora(model, { { "0", { rank = 1 } } }, { train = { "1" } })
+      ms.fully_shard(model)
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      train:step { inputs = ms.ones(2, 4), targets = ms.ones(2, 4) }
+      ms.lora.save(train, cfg.out)
+      ms.checkpoint.save(train, cfg.checkpoint)
+      ms.lora.merge(train)
+      local ok, raised = pcall(ms.checkpoint.save, train, cfg.checkpoint)
+      print(ok, raised)
+    ]]), scratch.path(), scratch.path(), scratch.path()
+    local ended = program.run({ "run", recipe, "out=" .. folder, "checkpoint=" .. checkpoint })
+    os.remove(recipe)
+    assert.equal(0, ended.status, ended.err)
+    has(ended.err, "warning | 1.weight | 1 more")
+    has(ended.out, "false | ms.lora.merge")
+    has(program.run({ "export", checkpoint, out, "--adapters" }).err, "warning | 1.weight | 1 more")
+  end)
+
   it("Q8 is written in half precision when asked", function()
     local folder = scratch.path()
     local written = ms.lora.save(loaded("llama"), folder, { dtype = "bf16", base = "meta-llama/x" })

@@ -123,7 +123,13 @@ function export.run_adapters(source, folder, averages)
     refuse("MS_EINVAL", "%s: its model has no adapters (ms.lora); omit --adapters to export its parameters",
       source.path)
   end
-  local written = require("moonshard.huggingface.adapter_writer").write(folder, {
+  local writer, trained = require("moonshard.huggingface.adapter_writer"), {}
+  for _, param in ipairs(source.manifest.parameters) do
+    if not param.frozen then trained[#trained + 1] = param.name end
+  end
+  local left_out = writer.left_out(noted.lora, trained)
+  if left_out then io.stderr:write("moonshard: warning: ", left_out, "\n") end
+  local written = writer.write(folder, {
     records = noted.lora, layout = noted.huggingface, read = reader(source, averages),
   })
   return folder, written.bytes, written.tensors

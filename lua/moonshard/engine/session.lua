@@ -182,10 +182,15 @@ local function new_state(self)
   end)
 end
 
+local function check_goes_on(self)
+  if self.ended then errors.invalid("this trainer is over: %s", self.ended) end
+end
+
 ---The state, created at the first call: parameters (with values from files if they have a source), and gradients and
 ---optimizer state if the model has an optimizer. Collective.
 ---@return ffi.cdata* ms_state*
 function Session:ensure_state()
+  check_goes_on(self)
   if self.state then return self.state end
   if world.plan_only and not self.sharding.single_rank then
     errors.invalid("the model has no values while only its plan is compiled: call or inspect it after the first step")
@@ -296,7 +301,7 @@ function Session:exec(name, inputs, forward, settings)
     errors.invalid("the model cannot run inside ms.with_full_params, which changes its weights: run it after that "
       .. "returns")
   end
-  if self.ended then errors.invalid("this trainer is over: %s", self.ended) end
+  check_goes_on(self)
   if context.trace then
     errors.invalid("a model cannot run inside a forward or loss, which are traced and not run: do it between steps")
   end

@@ -40,6 +40,21 @@ function adapter_writer.check_folder(folder)
   output_file.check("adapters cannot be saved:", folder .. "/" .. adapter_config.NAME)
 end
 
+---What a folder of adapters leaves out, for people; nil if nothing else was trained.
+---@param records moonshard.AdapterRecord[]
+---@param trained string[] names of the parameters that were trained
+---@return string?
+function adapter_writer.left_out(records, trained)
+  local saved, others = {}, {}
+  for _, record in ipairs(records) do saved[record.down], saved[record.up] = true, true end
+  for _, name in ipairs(trained) do
+    if not saved[name] then others[#others + 1] = name end
+  end
+  if not others[1] then return nil end
+  return ("%s%s was trained, too, and is not in a folder of adapters: save the whole model"):format(others[1],
+    #others > 1 and (" (and %d more)"):format(#others - 1) or "")
+end
+
 -- The modules with adapters, with the alpha of all their layers.
 local function collect(source)
   local records, written = {}, {}

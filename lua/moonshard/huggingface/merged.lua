@@ -24,7 +24,7 @@ local function reader(by_name, record, base)
     end
     local values = base.read(first, count)
     if values == nil then return nil end
-    adapter.add_product(ffi.cast("float *", values), first, count, record.inputs, down, up, 0, record)
+    adapter.add_product(ffi.cast("float *", values), first, count, record.inputs, down, up, record)
     return values
   end
 end

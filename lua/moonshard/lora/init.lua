@@ -198,10 +198,11 @@ function lora.load(model, folder, given)
   if type(folder) ~= "string" then
     errors.invalid("ms.lora.load: give a folder, not %s", options.describe(folder))
   end
-  local read_folder = require("moonshard.huggingface.adapter_reader")
-  if not adapter.layers(model)[1] then
-    adapt("ms.lora.load", model, read_folder.layers(model, folder), given.train)
+  local read_folder, has_some = require("moonshard.huggingface.adapter_reader"), adapter.layers(model)[1] ~= nil
+  if has_some and given.train ~= nil then
+    errors.invalid("ms.lora.load: the model has adapters, and ms.lora, which made them, takes train")
   end
+  if not has_some then adapt("ms.lora.load", model, read_folder.layers(model, folder), given.train) end
   if not world.plan_only then read_folder.values(model, folder) end
   return model
 end

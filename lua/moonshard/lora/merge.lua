@@ -45,7 +45,7 @@ local function merged_source(found)
     read = function(first, count, out)
       down, up = down or read_all(down_param), up or read_all(up_param)
       local bytes = weight.read(first, count, out)
-      adapter.add_product(out, first, count, inputs, down, up, 0, config)
+      adapter.add_product(out, first, count, inputs, down, up, config)
       return bytes
     end,
   }
@@ -94,7 +94,7 @@ local function merge_shards(model, layers)
     local layer, inputs, config = found.layer, found.layer.weight.shape[2], found.adapter
     local down, up = gather(around, layer.lora_A), gather(around, layer.lora_B)
     change[layer.weight] = function(values, first, count)
-      adapter.add_product(values, first, count, inputs, down, up, 0, config)
+      adapter.add_product(values, first, count, inputs, down, up, config)
     end
   end
   remove(model, layers)

@@ -6,6 +6,7 @@ local errors = require("moonshard.base.error")
 local huggingface = require("moonshard.huggingface")
 local options = require("moonshard.base.options")
 local session = require("moonshard.engine.session")
+local shardings = require("moonshard.shard.sharding")
 local tree = require("moonshard.nn.tree")
 local world = require("moonshard.distributed.world")
 
@@ -17,8 +18,12 @@ local function save(model, folder, given)
   if world.plan_only then return { bytes = 0, tensors = 0 } end
   local around = session.around(model)
   local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
-  local by_name, read = {}, huggingface.reader(around, writes)
-  for name, param in model:named_parameters() do by_name[name] = param end
+  local by_name, trained, read = {}, {}, huggingface.reader(around, writes)
+  for name, param in model:named_parameters() do
+    by_name[name] = param
+    if not param.frozen then trained[#trained + 1] = name end
+  end
+  shardings.report({ adapter_writer.left_out(records, trained) })
   local written = adapter_writer.write(folder, {
     records = records, layout = huggingface.layout(model).huggingface, writes = writes,
     read = function(name, first, count) return read(by_name[name], first, count) end,

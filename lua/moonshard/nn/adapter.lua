@@ -6,6 +6,7 @@
 
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
+local ffi = require("ffi")
 local ops = require("moonshard.tensor.ops")
 local parameter = require("moonshard.tensor.parameter")
 local tree = require("moonshard.nn.tree")
@@ -101,28 +102,32 @@ function adapter.add(layer, x, y)
   return y + ops.matmul(in_dtype(scaled, up.dtype), up, { trans_b = 1 }):cast(y.dtype)
 end
 
+-- sums[i] = a row of B times columns column + i of A
+local function add_row(sums, row, down, inputs, rank, column, count)
+  ffi.fill(sums, 8 * count)
+  for k = 0, rank - 1 do
+    local factor, from = row[k], down + k * inputs + column
+    for i = 0, count - 1 do sums[i] = sums[i] + factor * from[i] end
+  end
+end
+
 ---Adds (alpha / rank) B A to elements of a weight [out, in]. Every element is summed in double precision and in one
 ---order, so that it has the same bits wherever it is computed.
 ---@param values ffi.cdata* float *, elements first to first + count - 1 of the flattened weight
 ---@param first number
 ---@param count number
 ---@param inputs integer
----@param down ffi.cdata* float *, all of A
----@param up ffi.cdata* float *, rows of B
----@param up_first integer the first of these rows
+---@param down ffi.cdata* float *, A
+---@param up ffi.cdata* float *, B
 ---@param config moonshard.Adapter
-function adapter.add_product(values, first, count, inputs, down, up, up_first, config)
-  local rank, scale = config.rank, config.alpha / config.rank
-  local done = 0
+function adapter.add_product(values, first, count, inputs, down, up, config)
+  local rank, scale, sums, done = config.rank, config.alpha / config.rank, ffi.new("double[?]", inputs), 0
+  down, up = ffi.cast("const float *", down), ffi.cast("const float *", up)
   while done < count do
     local column = (first + done) % inputs
-    local row = (first + done - column) / inputs - up_first
     local run = math.min(inputs - column, count - done)
-    for i = 0, run - 1 do
-      local sum = 0
-      for k = 0, rank - 1 do sum = sum + up[row * rank + k] * down[k * inputs + column + i] end
-      values[done + i] = values[done + i] + scale * sum
-    end
+    add_row(sums, up + (first + done - column) / inputs * rank, down, inputs, rank, column, run)
+    for i = 0, run - 1 do values[done + i] = values[done + i] + scale * sums[i] end
     done = done + run
   end
 end

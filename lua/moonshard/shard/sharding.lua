@@ -319,7 +319,7 @@ end
 ---@return moonshard.Sharding the model's
 function Sharding:after_removal()
   local other = alternative(self, policies.without_duty(self.config), self.rank)
-  other.fields, other.implicit = tree.inventory(self.model).fields, self.implicit
+  other.fields, other.implicit, other.auto = tree.inventory(self.model).fields, self.implicit, self.auto
   rawset(self.model, "sharding", other)
   for _, param in ipairs(other.params) do param.parameter.frozen = param.frozen end
   claim_parameters(other)
