@@ -1,6 +1,7 @@
 /* cost.c - the cost of an op: floating-point operations, and bytes read and written if each tensor is touched once.
  * The column `work` of the op table names the function here, and the column `flops` is its factor. */
 #include "graph/infer.h"
+#include "kernels/linear_cross_entropy.h"
 
 static double elements(const ms_value_info *info) { return (double)ms_numel(info); }
 
@@ -25,11 +26,11 @@ ms_work ms_work_each(const ms_cost_case *c) { return (ms_work){flops_of(c) * ele
 /* `flops` per element of the first input, for reductions */
 ms_work ms_work_each_read(const ms_cost_case *c) { return (ms_work){flops_of(c) * elements(&c->in[0]), bytes_once(c)}; }
 
-/* of input 2, and of input 0 nothing: what the gradient reads is an input only for it */
+/* of the last input, which the parts add; inputs before the targets count for nothing: only the gradient reads them */
 ms_work ms_work_joined(const ms_cost_case *c) {
   const ms_cost_case read = {
-      .op = c->op, .attrs = c->attrs, .inputs = 2, .outputs = c->outputs, .in = c->in + 1, .out = c->out};
-  return (ms_work){flops_of(c) * elements(&c->in[2]), bytes_once(&read)};
+      .op = c->op, .attrs = c->attrs, .inputs = 2, .outputs = c->outputs, .in = c->in + c->inputs - 2, .out = c->out};
+  return (ms_work){flops_of(c) * elements(&read.in[1]), bytes_once(&read)};
 }
 
 /* 2 M N K per leading index, plus `flops` per element of the result for gelu or its gradient */
@@ -47,6 +48,19 @@ ms_work ms_work_product_bias(const ms_cost_case *c) { return product(c, flops_of
 /* q k' and the product with v: 2 B H T S D each, and 2.5 times that backward; q [B,T,H,D], k [B,S,G,D] */
 ms_work ms_work_attention(const ms_cost_case *c) {
   return (ms_work){flops_of(c) * elements(&c->in[0]) * (double)c->in[1].dims[1], bytes_once(c)};
+}
+
+/* The product x w' of x [...,D] and w [V,D] and its two gradients; making the logits again for backward is no work of
+ * the model. Logits of a chunk are written and read by each product and each pass over them, and every chunk reads w,
+ * and adds to its gradient. */
+ms_work ms_work_chunked_loss(const ms_cost_case *c) {
+  const ms_loss_sizes l = ms_loss_sizes_of(c->op, c->attrs, c->in);
+  const double logits = (double)l.rows * (double)l.classes, product = 2 * logits * (double)l.dim;
+  const double w = (double)l.classes * (double)l.dim, size = ms_dtype_size(c->in[0].dtype);
+  const double each_chunk = w * (size * (l.logits + l.dx) + 2 * (double)sizeof(float) * l.dw);
+  const int passes = 2 * l.logits + 2 * l.dx + l.dx + l.dw;
+  return (ms_work){product * (l.logits - l.again + l.dx + l.dw) + flops_of(c) * logits,
+                   bytes_once(c) + (double)(l.chunks - 1) * each_chunk + size * logits * passes};
 }
 
 /* Reads only the rows of the table [V,D] that the tokens select. */

@@ -267,13 +267,24 @@ static int place_parts(const ms_lowering *l, int op, ms_attrs *attrs) {
   return placed;
 }
 
+/* The axis of which a node has one part, and knows which: rows of a table, or classes. */
+static int64_t part_size(const ms_node *n, const ms_ref *in, const ms_ref *out) {
+  switch (n->op) {
+    case MS_OP_embedding: return in->info.dims[0];
+    case MS_OP_embedding_backward: return out->info.dims[0];
+    case MS_OP_linear_cross_entropy_part:
+    case MS_OP_linear_cross_entropy_join:
+    case MS_OP_linear_cross_entropy_backward:
+    case MS_OP_linear_cross_entropy_backward_x: return in[1].info.dims[0]; /* w [V,D] */
+    default: return in->info.dims[in->info.ndim - 1];                      /* logits */
+  }
+}
+
 ms_attrs ms_across_attrs(const ms_lowering *l, const ms_node *n, const ms_ref *in, const ms_ref *out, int *local) {
   ms_attrs attrs = n->attrs;
   *local = place_parts(l, n->op, &attrs);
   if (!ms_op_has(n->op, "first:i3") || !ms_op_has(n->op, "parts:i1") || attrs.i[1] < 2) return attrs;
   *local = 1;
-  const ms_value_info *x = n->op == MS_OP_embedding_backward ? &out->info : &in->info;
-  const int is_table = n->op == MS_OP_embedding || n->op == MS_OP_embedding_backward; /* otherwise logits */
-  attrs.i[3] = l->model->dim[attrs.i[2]].place * x->dims[is_table ? 0 : x->ndim - 1];
+  attrs.i[3] = l->model->dim[attrs.i[2]].place * part_size(n, in, out);
   return attrs;
 }

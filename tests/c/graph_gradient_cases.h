@@ -226,6 +226,24 @@ static int build_cross_entropy_join(fixture *f, int op, int dtype) {
   return out[0];
 }
 
+/* x [2,3,5] of a linear layer with a weight [7,5], of which the last two rows are padding, in chunks of four rows. */
+static int linear_cross_entropy(fixture *f, int op, int x, int w) {
+  const int in[] = {x, w, input(f, "few_tokens", MS_I32, SHAPE(2, 3))};
+  const ms_attrs attrs = {.i = {2, 1, 0, 0, 5, 4}};
+  int out[MS_MAX_OUTPUTS];
+  apply(f, MS_OP_linear_cross_entropy_part, 3, in, &attrs, out);
+  apply(f, op, 4, (int[]){in[0], in[1], in[2], out[0]}, &attrs, out);
+  return out[0];
+}
+
+static int build_linear_cross_entropy(fixture *f, int op, int dtype) {
+  return linear_cross_entropy(f, op, param(f, dtype, SHAPE(2, 3, 5)), param(f, dtype, SHAPE(7, 5)));
+}
+
+static int build_linear_cross_entropy_frozen(fixture *f, int op, int dtype) {
+  return linear_cross_entropy(f, op, param(f, dtype, SHAPE(2, 3, 5)), input(f, "w", dtype, SHAPE(7, 5)));
+}
+
 /* A mean over some targets as a share of that over more. */
 static int build_weigh(fixture *f, int op, int dtype) {
   const int tokens = input(f, "few_tokens", MS_I32, SHAPE(6));
@@ -368,6 +386,8 @@ static const gradient_case cases[] = {
     {MS_OP_cross_entropy, " sum", NORMAL, build_cross_entropy_sum},
     {MS_OP_cross_entropy, " padded", NORMAL, build_cross_entropy_padded},
     {MS_OP_cross_entropy_join, "", NORMAL, build_cross_entropy_join},
+    {MS_OP_linear_cross_entropy_join, "", NORMAL, build_linear_cross_entropy},
+    {MS_OP_linear_cross_entropy_join, " frozen", NORMAL, build_linear_cross_entropy_frozen},
     {MS_OP_weigh, "", NORMAL, build_weigh},
     {MS_OP_reshape, "", NORMAL, build_reshape},
     {MS_OP_redistribute, "", NORMAL, build_redistribute},

@@ -111,6 +111,14 @@ static const op_case cases[] = {
     {"cross_entropy_part", "x7,11 i7", "i0=3 i1=2 i3=5"},
     {"cross_entropy_join", "x7,11 i7 f2,7,2", "i0=3 i1=2"},
     {"cross_entropy_backward", "x7,11 i7 f7 f f", "i0=3"},
+    {"linear_cross_entropy_part", "x7,5 x11,5 i7", "i0=3 i5=3"},
+    {"linear_cross_entropy_part", "x2,4,5 x11,5 i2,4", "i0=3 i1=2 i3=11 i5=3"},
+    {"linear_cross_entropy_join", "x7,5 x11,5 i7 f2,7,2", "i0=3 i1=2"},
+    {"linear_cross_entropy_backward", "x7,5 x11,5 i7 f7 f f", "i0=3 i5=3 i7=1"},
+    {"linear_cross_entropy_backward", "x7,5 x11,5 i7 f7 f f", "i0=3 i5=3"},
+    {"linear_cross_entropy_backward_x", "x7,5 x11,5 i7 f7 f f", "i0=3 i5=3"},
+    {"linear_cross_entropy_step", "x8,5 x11,5 i8 f f", "i0=3 i5=4 i7=1"},
+    {"linear_cross_entropy_step", "x7,5 x13,5 i7 f f", "i0=3 i4=11"},
     {"weigh", "f f f", ""},
     {"fill", "", "i0=5 i1=7 i6=2 i7=2 f0=1.5"},
     {"fold", "x3,4,7", ""},
@@ -156,6 +164,12 @@ static void read_attrs(const char *text, ms_attrs *attrs) {
   }
 }
 
+/* The log-sums, the count and the gradient of a loss. */
+static int is_after_targets(int op, int i) {
+  return i >= 3 && (op == MS_OP_linear_cross_entropy_backward || op == MS_OP_linear_cross_entropy_backward_x ||
+                    op == MS_OP_linear_cross_entropy_step);
+}
+
 /* Tokens and targets are classes of 11; norms and counts are positive; the log-sums of attention are larger than
  * scores. */
 static void make_sensible(kernel_case *c) {
@@ -168,7 +182,7 @@ static void make_sensible(kernel_case *c) {
         set_input(c, i, e, fabs(x) + 0.25);
       else if ((op == MS_OP_attention_backward || op == MS_OP_document_attention_backward) && i == 4)
         set_input(c, i, e, 4.0 + fabs(x));
-      else if (op == MS_OP_step_norm || (op == MS_OP_cross_entropy_backward && i >= 2))
+      else if (op == MS_OP_step_norm || (op == MS_OP_cross_entropy_backward && i >= 2) || is_after_targets(op, i))
         set_input(c, i, e, 1.0 + fabs(x));
     }
 }

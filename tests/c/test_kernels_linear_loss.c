@@ -1,0 +1,268 @@
+/* test_kernels_linear_loss.c - the loss of a linear layer in chunks of rows: the numbers of a product, a cross entropy
+ * and their gradients in double, whatever the chunk; and the logits of only one chunk in the workspace. */
+#include "tests/c/support/kernel_case.h"
+
+enum { X, W, TARGETS, LSE, COUNT, DLOSS, ADDED = 3 };
+enum { ROWS = 23, CLASSES = 19, DIM = 12, IGNORED = -100 };
+
+/* The loss of all rows, in double. */
+typedef struct reference {
+  double loss, count, lse[ROWS], p[ROWS][CLASSES]; /* p: of classes that count, the others are 0 */
+} reference;
+
+static kernel_case operands(int op, int dtype, int chunk, int classes) {
+  kernel_case c = case_of(op);
+  add_input(&c, SHAPE(dtype, ROWS, DIM));
+  add_input(&c, SHAPE(dtype, CLASSES, DIM));
+  add_input(&c, SHAPE(MS_I32, ROWS));
+  c.call.attrs = (ms_attrs){.i = {IGNORED, 1, 0, 0, classes, chunk}};
+  for (int r = 0; r < ROWS; r++)
+    set_input(&c, TARGETS, r, r % 7 == 3 ? IGNORED : r * 5 % (classes ? classes : CLASSES));
+  return c;
+}
+
+static int target_of(const kernel_case *c, int r) { return (int)input_at(c, TARGETS, r); }
+
+/* A bf16 logit is rounded before anything reads it. */
+static double logit(const kernel_case *c, int r, int v) {
+  double sum = 0;
+  for (int d = 0; d < DIM; d++) sum += input_at(c, X, r * DIM + d) * input_at(c, W, v * DIM + d);
+  return c->call.in[X].dtype == MS_BF16 ? ms_bf16_to_f32(ms_f32_to_bf16((float)sum)) : sum;
+}
+
+static reference reference_of(const kernel_case *c) {
+  reference ref = {0};
+  const int classes = c->call.attrs.i[4] ? (int)c->call.attrs.i[4] : CLASSES;
+  for (int r = 0; r < ROWS; r++) {
+    double sum = 0;
+    for (int v = 0; v < classes; v++) sum += ref.p[r][v] = exp(logit(c, r, v));
+    for (int v = 0; v < classes; v++) ref.p[r][v] /= sum;
+    ref.lse[r] = log(sum);
+    if (target_of(c, r) == IGNORED) continue;
+    ref.loss += ref.lse[r] - logit(c, r, target_of(c, r));
+    ref.count++;
+  }
+  ref.loss /= ref.count;
+  return ref;
+}
+
+static double dlogit(const kernel_case *c, const reference *ref, int r, int v, double scale) {
+  if (target_of(c, r) == IGNORED) return 0;
+  return scale * (ref->p[r][v] - (v == target_of(c, r)));
+}
+
+/* Tolerances of bf16 also cover the rounded gradients of logits. */
+static void assert_gradients(const kernel_case *c, const reference *ref, int dx, int dw, double scale) {
+  const double tolerance = c->call.in[X].dtype == MS_BF16 ? 4e-3 : 2e-6;
+  for (int r = 0; r < ROWS; r++)
+    for (int d = 0; d < DIM; d++) {
+      double sum = 0;
+      for (int v = 0; v < CLASSES; v++) sum += dlogit(c, ref, r, v, scale) * input_at(c, W, v * DIM + d);
+      assert_output(c, dx, r * DIM + d, sum, tolerance);
+    }
+  for (int v = 0; v < CLASSES && dw >= 0; v++)
+    for (int d = 0; d < DIM; d++) {
+      double sum = 0;
+      for (int r = 0; r < ROWS; r++) sum += dlogit(c, ref, r, v, scale) * input_at(c, X, r * DIM + d);
+      assert_output(c, dw, v * DIM + d, sum, tolerance);
+    }
+}
+
+static const int chunks[] = {0, 1, 5, 8, ROWS - 1, ROWS, 100};
+
+static void forward_matches(void **state) {
+  (void)state;
+  FOR_EACH(dtype, dtypes) FOR_EACH(chunk, chunks) {
+    kernel_case c = operands(MS_OP_linear_cross_entropy_part, dtype, chunk, 17);
+    add_output(&c, SHAPE(MS_F32, 1, ROWS, 2));
+    run_case(&c);
+    const reference ref = reference_of(&c);
+    for (int r = 0; r < ROWS; r++) {
+      assert_output(&c, 0, 2 * r, ref.lse[r], 2e-5);
+      assert_output(&c, 0, 2 * r + 1, target_of(&c, r) == IGNORED ? 0 : logit(&c, r, target_of(&c, r)), 1e-5);
+    }
+    kernel_case join = operands(MS_OP_linear_cross_entropy_join, dtype, chunk, 17);
+    add_input(&join, SHAPE(MS_F32, 1, ROWS, 2));
+    for (int i = 0; i < 2 * ROWS; i++) set_input(&join, ADDED, i, output_at(&c, 0, i));
+    add_output(&join, SCALAR(MS_F32));
+    add_output(&join, SHAPE(MS_F32, ROWS));
+    add_output(&join, SCALAR(MS_F32));
+    run_case(&join);
+    assert_output(&join, 0, 0, ref.loss, 2e-5);
+    assert_output(&join, 2, 0, ref.count, 0);
+    for (int r = 0; r < ROWS; r++) assert_true(output_at(&join, 1, r) == output_at(&c, 0, 2 * r));
+    free_case(&c);
+    free_case(&join);
+  }
+}
+
+/* dw in f32, and in the dtype of x, to which the sum of all chunks is rounded once. */
+static void gradients_match(void **state) {
+  (void)state;
+  FOR_EACH(dtype, dtypes) FOR_EACH(chunk, chunks) for (int frozen = 0; frozen < 2; frozen++) {
+    const int op = frozen ? MS_OP_linear_cross_entropy_backward_x : MS_OP_linear_cross_entropy_backward;
+    kernel_case c = operands(op, dtype, chunk, 17);
+    const reference ref = reference_of(&c);
+    add_input(&c, SHAPE(MS_F32, ROWS));
+    add_input(&c, SCALAR(MS_F32));
+    add_input(&c, SCALAR(MS_F32));
+    for (int r = 0; r < ROWS; r++) set_input(&c, LSE, r, ref.lse[r]);
+    set_input(&c, COUNT, 0, ref.count);
+    set_input(&c, DLOSS, 0, 3);
+    add_output(&c, SHAPE(dtype, ROWS, DIM));
+    if (!frozen) add_output(&c, SHAPE(chunk % 2 ? dtype : MS_F32, CLASSES, DIM));
+    run_case(&c);
+    assert_gradients(&c, &ref, 0, frozen ? -1 : 1, 3 / ref.count);
+    free_case(&c);
+  }
+}
+
+static kernel_case step_case(int dtype, int chunk, int dw_dtype, double count) {
+  kernel_case c = operands(MS_OP_linear_cross_entropy_step, dtype, chunk, 0);
+  add_input(&c, SCALAR(MS_F32));
+  add_input(&c, SCALAR(MS_F32));
+  set_input(&c, 3, 0, count);
+  set_input(&c, 4, 0, 3);
+  add_output(&c, SHAPE(dtype, ROWS, DIM));
+  add_output(&c, SHAPE(dw_dtype, CLASSES, DIM));
+  add_output(&c, SCALAR(MS_F32));
+  return c;
+}
+
+static void one_pass_makes_loss_and_gradients(void **state) {
+  (void)state;
+  FOR_EACH(dtype, dtypes) FOR_EACH(chunk, chunks) {
+    kernel_case c = step_case(dtype, chunk, chunk % 2 ? dtype : MS_F32, 20);
+    const reference ref = reference_of(&c);
+    assert_int_equal(ref.count, 20);
+    run_case(&c);
+    assert_output(&c, 2, 0, ref.loss, 2e-5);
+    assert_gradients(&c, &ref, 0, 1, 3 / ref.count);
+    free_case(&c);
+  }
+}
+
+static void share_operands(kernel_case *c, const kernel_case *with) {
+  for (int i = 0; i < 3; i++)
+    memcpy((void *)c->call.in_data[i], with->call.in_data[i], (size_t)tensor_bytes(&with->call.in[i]));
+}
+
+/* Products of other shapes can sum in another order, but chunks of one size give the bits of the two passes. */
+static void one_pass_has_the_bits_of_two(void **state) {
+  (void)state;
+  FOR_EACH(dtype, dtypes) {
+    kernel_case step = step_case(dtype, 8, MS_F32, 20), part = operands(MS_OP_linear_cross_entropy_part, dtype, 8, 0);
+    kernel_case backward = operands(MS_OP_linear_cross_entropy_backward, dtype, 8, 0);
+    share_operands(&part, &step);
+    share_operands(&backward, &step);
+    add_output(&part, SHAPE(MS_F32, 1, ROWS, 2));
+    run_case(&part);
+    add_input(&backward, SHAPE(MS_F32, ROWS));
+    for (int r = 0; r < ROWS; r++) set_input(&backward, LSE, r, output_at(&part, 0, 2 * r));
+    set_input(&backward, add_input(&backward, SCALAR(MS_F32)), 0, 20);
+    set_input(&backward, add_input(&backward, SCALAR(MS_F32)), 0, 3);
+    add_output(&backward, SHAPE(dtype, ROWS, DIM));
+    add_output(&backward, SHAPE(MS_F32, CLASSES, DIM));
+    run_case(&backward);
+    run_case(&step);
+    for (int o = 0; o < 2; o++)
+      assert_memory_equal(step.call.out_data[o], backward.call.out_data[o], tensor_bytes(&step.call.out[o]));
+    free_case(&step);
+    free_case(&part);
+    free_case(&backward);
+  }
+}
+
+/* Per rank, the gradient of its own classes: their sum over ranks, and dw side by side, are those of the whole. */
+static void parts_of_the_classes_have_their_gradients(void **state) {
+  (void)state;
+  enum { PARTS = 2 };
+  kernel_case whole = operands(MS_OP_linear_cross_entropy_backward, MS_F32, 5, 0);
+  const reference ref = reference_of(&whole);
+  double dx[ROWS * DIM] = {0};
+  for (int p = 0; p < PARTS; p++) {
+    const int first = p * 10, own = p ? CLASSES - 10 : 10; /* the last part is padded with rows that do not count */
+    kernel_case c = case_of(MS_OP_linear_cross_entropy_backward);
+    add_input(&c, SHAPE(MS_F32, ROWS, DIM));
+    add_input(&c, SHAPE(MS_F32, 10, DIM));
+    add_input(&c, SHAPE(MS_I32, ROWS));
+    for (int i = 0; i < ROWS * DIM; i++) set_input(&c, X, i, input_at(&whole, X, i));
+    for (int i = 0; i < own * DIM; i++) set_input(&c, W, i, input_at(&whole, W, first * DIM + i));
+    for (int r = 0; r < ROWS; r++) set_input(&c, TARGETS, r, target_of(&whole, r));
+    add_input(&c, SHAPE(MS_F32, ROWS));
+    for (int r = 0; r < ROWS; r++) set_input(&c, LSE, r, ref.lse[r]);
+    set_input(&c, add_input(&c, SCALAR(MS_F32)), 0, ref.count);
+    set_input(&c, add_input(&c, SCALAR(MS_F32)), 0, 1);
+    c.call.attrs = (ms_attrs){.i = {IGNORED, PARTS, 0, first, CLASSES, 5}};
+    add_output(&c, SHAPE(MS_F32, ROWS, DIM));
+    add_output(&c, SHAPE(MS_F32, 10, DIM));
+    run_case(&c);
+    for (int i = 0; i < ROWS * DIM; i++) dx[i] += output_at(&c, 0, i);
+    for (int v = 0; v < own; v++)
+      for (int d = 0; d < DIM; d++) {
+        double sum = 0;
+        for (int r = 0; r < ROWS; r++)
+          sum += dlogit(&whole, &ref, r, first + v, 1 / ref.count) * input_at(&whole, X, r * DIM + d);
+        assert_output(&c, 1, v * DIM + d, sum, 2e-6);
+      }
+    free_case(&c);
+  }
+  for (int r = 0; r < ROWS; r++)
+    for (int d = 0; d < DIM; d++) {
+      double sum = 0;
+      for (int v = 0; v < CLASSES; v++)
+        sum += dlogit(&whole, &ref, r, v, 1 / ref.count) * input_at(&whole, W, v * DIM + d);
+      assert_true(same_number(dx[r * DIM + d], sum, 2e-6));
+    }
+  free_case(&whole);
+}
+
+static void wrong_targets_are_reported(void **state) {
+  (void)state;
+  kernel_case c = step_case(MS_F32, 5, MS_F32, 20);
+  set_input(&c, TARGETS, 17, CLASSES);
+  assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("19 | row 17 | [0,19) | ignore_index | -100", "19 | [0,19)"));
+  free_case(&c);
+}
+
+static int64_t workspace_of(int op, int chunk, int rows, int classes) {
+  kernel_case c = case_of(op);
+  const ms_kernel *kernel = kernel_of(op);
+  c.call.in[0] = SHAPE(MS_F32, rows, 64);
+  c.call.in[1] = SHAPE(MS_F32, classes, 64);
+  c.call.in[2] = SHAPE(MS_I32, rows);
+  for (int i = 3; i < 5; i++) c.call.in[i] = SCALAR(MS_F32);
+  c.call.inputs = 5;
+  c.call.out[0] = c.call.in[0];
+  c.call.out[1] = c.call.in[1];
+  c.call.out[2] = SCALAR(MS_F32);
+  c.call.outputs = 3;
+  c.call.attrs.i[5] = chunk;
+  must(prepare_kernel(kernel, &c.call));
+  if (kernel->release) kernel->release(c.call.prepared);
+  return c.call.workspace_bytes;
+}
+
+/* A chunk more of rows needs their logits, and nothing else of that size; more chunks need nothing but their numbers.
+ */
+static void only_the_logits_of_a_chunk_exist(void **state) {
+  (void)state;
+  enum { CHUNK = 64, MANY = 4000 };
+  const int op = MS_OP_linear_cross_entropy_step;
+  const int64_t logits = CHUNK * MANY * (int64_t)sizeof(float), one = workspace_of(op, CHUNK, 2 * CHUNK, MANY);
+  assert_true(one >= logits);
+  const int64_t larger = workspace_of(op, 2 * CHUNK, 4 * CHUNK, MANY), more = workspace_of(op, CHUNK, 8 * CHUNK, MANY);
+  assert_true(larger - one >= logits);
+  assert_in_range(more - one, 0, 32 * 6 * CHUNK);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {TEST(forward_matches),
+                                     TEST(gradients_match),
+                                     TEST(one_pass_makes_loss_and_gradients),
+                                     TEST(one_pass_has_the_bits_of_two),
+                                     TEST(parts_of_the_classes_have_their_gradients),
+                                     TEST(wrong_targets_are_reported),
+                                     TEST(only_the_logits_of_a_chunk_exist)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
