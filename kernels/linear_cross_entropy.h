@@ -8,6 +8,9 @@
 
 #include "kernels/op.h"
 
+/* The attribute `fused` of cross_entropy. */
+enum ms_fused_loss { MS_LOSS_WHOLE = 0, MS_LOSS_CHUNKED = 1, MS_LOSS_CHUNKED_TO_SAVE = 2 };
+
 /* The sizes of a call, and the products that it computes: of 2 rows classes dim operations each, in `chunks` parts. */
 typedef struct ms_loss_sizes {
   int64_t rows, classes, dim;

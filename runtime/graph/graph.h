@@ -162,6 +162,11 @@ int ms_graph_rewrite(ms_graph *graph, int evaluate);
 int ms_graph_pass_identities(ms_graph *graph, int evaluate, int hints);
 /* The part of ms_graph_rewrite that must come before the graph is divided: the loss reads padded logits itself. */
 int ms_graph_fuse_classes(ms_graph *graph);
+/* The last part of ms_graph_rewrite: a cross entropy that asks for it (attribute fused) reads x and w instead of the
+ * logits x w' (linear_loss.c). MS_EUNSUPPORTED if it must, and cannot. */
+int ms_graph_fuse_linear_loss(ms_graph *graph);
+/* The part of ms_graph_rewrite_backward that makes such a loss and its gradient one node, where that is possible. */
+int ms_graph_fuse_linear_loss_step(ms_graph *graph);
 /* Runs after autodiff. Fuses activation backward + bias gradient into activation_backward_bias, makes the other
  * addend of a norm's gradient its fifth input, and turns a sum of pads that tile an axis (the gradient of slices)
  * into concat. Removes unused nodes. */

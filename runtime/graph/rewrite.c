@@ -186,5 +186,6 @@ int ms_graph_rewrite(ms_graph *graph, int evaluate) {
   MS_TRY(walk(graph, evaluate, fuse_bias));
   MS_TRY(walk(graph, evaluate, fuse_activation));
   MS_TRY(walk(graph, evaluate, fuse_add_norm));
-  return ms_graph_fuse_classes(graph);
+  MS_TRY(ms_graph_fuse_classes(graph));
+  return ms_graph_fuse_linear_loss(graph);
 }

@@ -121,5 +121,5 @@ int ms_graph_rewrite_backward(ms_graph *graph) {
   }
   ms_uses_free(&uses);
   ms_compact(graph);
-  return MS_OK;
+  return ms_graph_fuse_linear_loss_step(graph);
 }

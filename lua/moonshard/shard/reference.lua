@@ -3,9 +3,10 @@
 -- ranks in turn.
 --
 -- Settings that do not affect the numbers are dropped: when weights are gathered and freed, layouts, prefetching,
--- recomputation (`on_reference` of their policies), and when gradients are summed. Precision, frozen parameters and the
--- optimizer's settings stay.
+-- recomputation (`on_reference` of their policies), when gradients are summed, fused losses. Precision, frozen
+-- parameters and the optimizer's settings stay.
 
+local context = require("moonshard.base.context")
 local policies = require("moonshard.shard.policies")
 local roles = require("moonshard.shard.roles")
 local single_rank = require("moonshard.distributed.single_rank")
@@ -19,7 +20,7 @@ local reference = {
 ---Makes this process rank 0 of `size` ranks that do not exist. It must be the only rank of its world.
 ---@param size integer
 function reference.begin(size)
-  reference.active = true
+  reference.active, context.whole_logits = true, true
   world.act_as_first_of(size)
 end
 

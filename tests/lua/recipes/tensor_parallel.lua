@@ -11,6 +11,7 @@ local cfg = ms.args {
   hint = "", freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
   ema = false, averaged = false, sliced = false, loads = "", saves = "", exports = "", restores = false, resume = false,
   regather = "default", facts = "", lora = "", rank = 2, adapter_dropout = ms.args.real(0), adapter_dtype = "",
+  chunk = 0,
 }
 local SEQ, DIM, VOCAB, NEWLINE = cfg.seq, cfg.dim, cfg.vocab, 10
 
@@ -116,7 +117,8 @@ local function ignore(batch)
 end
 
 local train = ms.trainer {
-  model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.cross_entropy, clip_grad_norm = 1,
+  model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, clip_grad_norm = 1,
+  loss = cfg.chunk > 0 and ms.loss.cross_entropy { fused = true, chunk = cfg.chunk } or ms.loss.cross_entropy,
   micro_batches = cfg.micro_batches, ema = cfg.ema and { decay = 0.9 } or nil,
 }
 -- On another mesh the ranks are given other samples, so the data's position would mean nothing.

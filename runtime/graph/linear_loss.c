@@ -1,0 +1,286 @@
+/* linear_loss.c - a linear layer and the cross entropy that reads its logits become ops that make the logits of a chunk
+ * of rows at a time, because logits of a large vocabulary are a step's largest tensors.
+ *
+ * Forward: cross_entropy(x w') -> linear_cross_entropy_join(linear_cross_entropy_part(x, w)), with what ranks that
+ * divide the classes gather between the two. Backward then makes each chunk's logits again, a fourth product of the
+ * head's size where whole logits need three, and keeps two numbers a row until then.
+ *
+ * That product is saved where the gradient of the loss is known before the loss (as Liger Kernel does, Hsu et al.
+ * 2024): a loss that the recipe returns as it is has its weight as gradient, which depends only on the number of
+ * targets. Then linear_cross_entropy_step makes loss and gradients of a chunk while its logits exist, at the place of
+ * the gradient's node. The number of targets is counted before, by other ops. Ranks that divide the classes need each
+ * other's sums for a gradient, so there backward makes logits again: one collective for all rows costs less than one
+ * for each chunk.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/grad.h"
+#include "graph/infer.h"
+#include "graph/rewrite.h"
+#include "kernels/linear_cross_entropy.h"
+
+/* ---- how many rows ----------------------------------------------------------------------------------------------- */
+
+/* The logits of a chunk are at most half as large as the gradient of w in f32, which exists anyway: they have dim rows
+ * in bf16, half of that in f32. With MOST_ROWS the products take much longer than reading and writing the sums of that
+ * gradient, once per chunk; with less than LEAST_ROWS they do not, and chunks of less than LEAST_BYTES are no use. */
+enum { MOST_ROWS = 1024, LEAST_ROWS = 128, ROW_UNIT = 16 };
+static const int64_t LEAST_BYTES = 8 << 20;
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Equal chunks, but for rounding to whole vectors. */
+static int64_t chunk_rows(int64_t rows, const ms_value_info *w) {
+  const int64_t size = ms_dtype_size(w->dtype), half_of_dw = w->dims[1] * (int64_t)sizeof(float) / 2 / size;
+  const int64_t least = larger(LEAST_ROWS, LEAST_BYTES / (w->dims[0] * size));
+  const int64_t most = larger(least, smaller(MOST_ROWS, half_of_dw)), chunks = (rows + most - 1) / most;
+  const int64_t even = (rows + chunks - 1) / chunks;
+  return smaller(rows, (even + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT);
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+typedef struct fuser {
+  ms_graph *graph;
+  ms_uses uses;
+} fuser;
+
+/* A loss, and the product that makes its logits. */
+typedef struct linear_loss {
+  int loss, part; /* nodes; part -1: the loss reads logits of all classes */
+  int product;
+  int64_t rows, chunk;
+} linear_loss;
+
+static const ms_value_info *info_of(const ms_graph *graph, int v) { return &graph->values[v].info; }
+
+/* The node that adds this rank's classes to a loss of divided logits. */
+static int part_of(const ms_graph *graph, const ms_node *join) {
+  const ms_node *gather = ms_maker(graph, join->in[2], MS_OP_all_gather);
+  return gather ? graph->values[gather->in[0]].node : -1;
+}
+
+/* Why the product cannot be made in chunks, or NULL. */
+static const char *fault_of(const fuser *f, const linear_loss *l) {
+  const ms_node *loss = &f->graph->nodes[l->loss], *product = l->product < 0 ? NULL : &f->graph->nodes[l->product];
+  if (!product || product->op != MS_OP_matmul) return "something else than a matrix product makes them";
+  const int readers = l->part < 0 ? 1 : 2;
+  if (f->uses.count[loss->in[0]] != readers) return "something else reads them, too";
+  if (product->inputs != 2 || product->attrs.i[2] != MS_ACT_NONE) return "the layer has a bias or an activation";
+  const ms_value_info *w = info_of(f->graph, product->in[1]);
+  if (product->attrs.i[0] || !product->attrs.i[1] || w->ndim != 2) return "the layer's weight is not [classes, dim]";
+  return info_of(f->graph, loss->in[0])->dtype == w->dtype ? NULL : "they have another dtype than the layer's weight";
+}
+
+/* 1 when the step's loss is this one, or its share of the loss of all ranks, so that its gradient is known before. */
+static int is_the_loss(const ms_graph *graph, int value) {
+  int loss = graph->loss;
+  for (const ms_node *weigh; loss >= 0 && loss != value; loss = weigh->in[0]) {
+    weigh = ms_maker(graph, loss, MS_OP_weigh);
+    if (!weigh) return 0;
+  }
+  return loss == value;
+}
+
+/* 1 when chunks take less memory than whole logits and no further product: besides a chunk's logits there are dx, and
+ * the sums of dw if its dtype cannot hold them. */
+static int saves(const fuser *f, const linear_loss *l, int *less) {
+  const ms_graph *graph = f->graph;
+  const ms_node *product = &graph->nodes[l->product];
+  const ms_value *w = &graph->values[product->in[1]];
+  const int64_t size = ms_dtype_size(w->info.dtype), row = w->info.dims[0] * size;
+  int64_t kept = l->chunk * row + l->rows * w->info.dims[1] * size;
+  int dtype;
+  *less = 0;
+  if (l->part >= 0 || !is_the_loss(graph, graph->nodes[l->loss].out[0])) return MS_OK;
+  MS_TRY(ms_grad_dtype(graph, product->in[1], &dtype));
+  if (dtype != MS_F32) kept += ms_numel(&w->info) * (int64_t)sizeof(float);
+  if (w->kind == MS_VALUE_PARAM) {
+    ms_param_info param;
+    MS_TRY(graph->lookup(graph->model, w->param, &param));
+    if (param.frozen) return MS_OK;
+  }
+  *less = l->chunk < l->rows && kept < l->rows * row;
+  return MS_OK;
+}
+
+/* Makes the product the part's node, right before the loss, since nothing else reads the logits; its result becomes the
+ * two numbers a row. */
+static void move_product(ms_graph *graph, const linear_loss *l) {
+  const ms_node product = graph->nodes[l->product];
+  for (int n = l->product; n < l->loss - 1; n++) {
+    graph->nodes[n] = graph->nodes[n + 1];
+    for (int o = 0; o < graph->nodes[n].outputs; o++) graph->values[graph->nodes[n].out[o]].node = n;
+  }
+  graph->nodes[l->loss - 1] = product;
+  ms_value *added = &graph->values[product.out[0]];
+  added->node = l->loss - 1;
+  added->info = (ms_value_info){.dtype = MS_F32, .ndim = 3, .dims = {1, l->rows, 2}};
+}
+
+static void replace(ms_node *node, int op, const ms_attrs *attrs, int inputs, const int *in) {
+  node->op = op;
+  node->attrs = *attrs;
+  node->inputs = inputs;
+  memcpy(node->in, in, (size_t)inputs * sizeof *in);
+}
+
+static void fuse(ms_graph *graph, const linear_loss *l) {
+  const ms_node loss = graph->nodes[l->loss], product = graph->nodes[l->product];
+  const int in[] = {product.in[0], product.in[1], loss.in[1], l->part < 0 ? product.out[0] : loss.in[2]};
+  ms_attrs attrs = loss.attrs;
+  if (l->part < 0) attrs.i[1] = 1;
+  attrs.i[5] = l->chunk;
+  attrs.i[6] = 0;
+  if (l->part < 0) move_product(graph, l);
+  else ms_remove_node(graph, l->product);
+  replace(&graph->nodes[l->part < 0 ? l->loss - 1 : l->part], MS_OP_linear_cross_entropy_part, &attrs, 3, in);
+  replace(&graph->nodes[l->loss], MS_OP_linear_cross_entropy_join, &attrs, 4, in);
+}
+
+static int fuse_loss(fuser *f, int index) {
+  ms_graph *graph = f->graph;
+  const ms_node *loss = &graph->nodes[index];
+  const int joins = loss->op == MS_OP_cross_entropy_join;
+  if ((loss->op != MS_OP_cross_entropy && !joins) || loss->attrs.i[5] == MS_LOSS_WHOLE) return MS_OK;
+  linear_loss l = {.loss = index,
+                   .part = joins ? part_of(graph, loss) : -1,
+                   .product = graph->values[loss->in[0]].node,
+                   .rows = ms_rows(info_of(graph, loss->in[0]))};
+  const char *fault = fault_of(f, &l);
+  int less = 1;
+  if (fault && loss->attrs.i[5] != MS_LOSS_CHUNKED) return MS_OK;
+  graph->scope = loss->scope;
+  if (fault)
+    return ms_graph_in_scope(graph,
+                             MS_FAIL(MS_EUNSUPPORTED,
+                                     "cross_entropy: fused needs logits that only the loss reads, made by a linear "
+                                     "layer without a bias; here %s",
+                                     fault));
+  l.chunk = loss->attrs.i[6] ? smaller(loss->attrs.i[6], l.rows)
+                             : chunk_rows(l.rows, info_of(graph, graph->nodes[l.product].in[1]));
+  if (loss->attrs.i[5] == MS_LOSS_CHUNKED_TO_SAVE) MS_TRY(saves(f, &l, &less));
+  if (less) fuse(graph, &l);
+  return MS_OK;
+}
+
+int ms_graph_fuse_linear_loss(ms_graph *graph) {
+  fuser f = {.graph = graph};
+  const char *scope = graph->scope;
+  int rc = ms_uses_count(graph, &f.uses);
+  for (int n = 0; n < graph->n_nodes && !rc; n++) rc = fuse_loss(&f, n);
+  graph->scope = scope;
+  ms_uses_free(&f.uses);
+  ms_compact(graph);
+  return rc;
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+enum { COUNT_NODES = 4, DLOSS = 5 };
+
+/* A loss and its gradient, which become one node. */
+typedef struct step {
+  ms_graph *graph;
+  int part, join, backward; /* nodes */
+  unsigned char *depends;   /* [values] 1: on the loss */
+} step;
+
+static int reads_loss(const step *s, const ms_node *node) {
+  for (int i = 0; i < node->inputs; i++)
+    if (s->depends[node->in[i]]) return 1;
+  return 0;
+}
+
+/* Follows the loss up to its gradient; returns whether that depends on it. */
+static int mark_dependents(step *s) {
+  const ms_graph *graph = s->graph;
+  s->depends[graph->nodes[s->join].out[0]] = 1;
+  for (int n = s->join + 1; n < s->backward; n++)
+    if (reads_loss(s, &graph->nodes[n]))
+      for (int o = 0; o < graph->nodes[n].outputs; o++) s->depends[graph->nodes[n].out[o]] = 1;
+  return s->depends[graph->nodes[s->backward].in[DLOSS]];
+}
+
+/* Appends the nodes that count the targets that are not ignored, the last of which makes the loss's count. */
+static int count_targets(const step *s) {
+  ms_graph *graph = s->graph;
+  const ms_node join = graph->nodes[s->join];
+  const ms_attrs ignored = {.i = {1, 1, 1, 1, 1, 1, 1, 1 + MS_I32}, .f = {(double)join.attrs.i[0]}};
+  const ms_attrs to_f32 = {.i = {[7] = 1 + MS_F32}}, all = {.i = {-1, 0, 1}};
+  int value, differs, number, sum;
+  graph->scope = join.scope;
+  MS_TRY(ms_graph_emit(graph, MS_OP_fill, 0, NULL, &ignored, &value));
+  MS_TRY(ms_graph_emit(graph, MS_OP_not_equal, 2, (int[]){join.in[2], value}, NULL, &differs));
+  MS_TRY(ms_graph_emit(graph, MS_OP_cast, 1, &differs, &to_f32, &number));
+  MS_TRY(ms_graph_emit(graph, MS_OP_sum, 1, &number, &all, &sum));
+  ms_take_output(graph, graph->n_nodes - 1, 0, join.out[2]);
+  return MS_OK;
+}
+
+/* The node of both, at the place of the gradient's. */
+static ms_node step_node(const step *s) {
+  const ms_node join = s->graph->nodes[s->join];
+  ms_node node = s->graph->nodes[s->backward];
+  const int in[] = {node.in[0], node.in[1], node.in[2], node.in[4], node.in[DLOSS]};
+  replace(&node, MS_OP_linear_cross_entropy_step, &node.attrs, 5, in);
+  node.outputs = 3;
+  node.out[2] = join.out[0];
+  node.scope = s->graph->nodes[s->part].scope; /* the linear layer's */
+  return node;
+}
+
+/* Targets are counted where the loss was, and what reads the loss comes after the step. */
+static int reorder(const step *s) {
+  ms_graph *graph = s->graph;
+  const int nodes = graph->n_nodes, counts = nodes - COUNT_NODES;
+  ms_node *ordered = ms_calloc(nodes, sizeof *ordered);
+  if (!ordered) return MS_ENOMEM;
+  int n = 0;
+  for (int i = 0; i < counts; i++) {
+    if (i == s->join)
+      for (int k = 0; k < COUNT_NODES; k++) ordered[n++] = graph->nodes[counts + k];
+    const int waits = i > s->join && i < s->backward && reads_loss(s, &graph->nodes[i]);
+    if (i == s->backward) ordered[n++] = step_node(s);
+    else if (i != s->part && i != s->join && !waits) ordered[n++] = graph->nodes[i];
+    for (int w = s->join + 1; i == s->backward && w < i; w++)
+      if (reads_loss(s, &graph->nodes[w])) ordered[n++] = graph->nodes[w];
+  }
+  ms_value *loss = &graph->values[graph->nodes[s->join].out[0]], *lse = &graph->values[graph->nodes[s->join].out[1]];
+  lse->node = lse->output = -1;
+  loss->output = 2;
+  memcpy(graph->nodes, ordered, (size_t)n * sizeof *ordered);
+  graph->n_nodes = n;
+  free(ordered);
+  ms_compact(graph); /* sets the values' nodes */
+  return MS_OK;
+}
+
+static int make_step(ms_graph *graph, int backward) {
+  const ms_node *node = &graph->nodes[backward];
+  if (node->op != MS_OP_linear_cross_entropy_backward || node->attrs.i[1] > 1) return MS_OK;
+  const ms_node *join = ms_maker(graph, node->in[3], MS_OP_linear_cross_entropy_join);
+  if (!join || join->recompute) return MS_OK;
+  step s = {.graph = graph, .join = (int)(join - graph->nodes), .backward = backward};
+  s.part = graph->values[join->in[3]].node;
+  s.depends = ms_calloc(graph->n_values, 1);
+  if (!s.depends) return MS_ENOMEM;
+  int rc = MS_OK;
+  if (!mark_dependents(&s)) {
+    rc = count_targets(&s);
+    if (!rc) rc = reorder(&s);
+  }
+  free(s.depends);
+  return rc;
+}
+
+int ms_graph_fuse_linear_loss_step(ms_graph *graph) {
+  const char *scope = graph->scope;
+  int rc = MS_OK;
+  for (int n = 0; n < graph->n_nodes && !rc; n++) rc = make_step(graph, n);
+  graph->scope = scope;
+  return rc;
+}
