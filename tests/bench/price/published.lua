@@ -21,7 +21,8 @@ local NAMES = {
   { "llm%-foundry.*A100.*40GB", "MPT, A100 40 GB" }, { "llm%-foundry.*A100", "MPT, A100 80 GB" },
   { "llm%-foundry.*H100", "MPT, H100" }, { "scaling_mn5", "Modalities, MareNostrum 5" },
   { "scaling_leonardo", "Modalities, Leonardo" }, { "torchtitan.*A100", "torchtitan, A100" },
-  { "KempnerForge.*mfu", "KempnerForge, H200" }, { "KempnerForge", "KempnerForge, H200, validation" },
+  { "KempnerForge.*mfu.*compiled", "KempnerForge, H200" }, { "KempnerForge.*mfu", "KempnerForge, H200, not compiled" },
+  { "KempnerForge", "KempnerForge, H200, validation" },
   { "maximizing.*A100", "IBM blog, A100" }, { "maximizing.*H100", "IBM blog, H100" }, { "fms%-fsdp", "fms-fsdp, A100" },
   { "pytorch/ao", "torchao, H100" },
 }
@@ -133,7 +134,7 @@ local LENT = {
   { "llm%-foundry.*A100.*80GB", "llm%-foundry.*A100.*40GB" },
   { "llm%-foundry.*A100.*40GB", "llm%-foundry.*A100.*80GB" },
   { "scaling_mn5", "llm%-foundry.*H100" }, { "scaling_leonardo", "llm%-foundry.*A100.*40GB" },
-  { "torchtitan.*A100", "llm%-foundry.*A100.*80GB" }, { "KempnerForge.*mfu", "llm%-foundry.*H100" },
+  { "torchtitan.*A100", "llm%-foundry.*A100.*80GB" }, { "KempnerForge.*mfu.*compiled", "llm%-foundry.*H100" },
 }
 
 local function find_stack(stacks, pattern)

@@ -13,19 +13,20 @@ local training_clusters = {}
 
 local folder = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 
--- By what the GPU's name contains, most special first.
+-- By what the stack's name contains, most special first.
 local DESCRIPTIONS = {
   { "Leonardo", folder .. "clusters/leonardo.lua" }, { "MareNostrum", folder .. "clusters/marenostrum5.lua" },
-  { "A100.*40GB", "a100-40x8" }, { "A100", "a100-80x8" }, { "H200", "h200x8-3200g" }, { "H100", "h100x8-3200g" },
+  { "KempnerForge", folder .. "clusters/kempner.lua" }, { "A100.*40GB", "a100-40x8" }, { "A100", "a100-80x8" },
+  { "H200", "h200x8-3200g" }, { "H100", "h100x8-3200g" },
 }
 
----@param gpu string as the table names it
+---@param stack string
 ---@return moonshard.Cluster
-function training_clusters.described(gpu)
+function training_clusters.described(stack)
   for _, known in ipairs(DESCRIPTIONS) do
-    if gpu:find(known[1]) then return described.load(known[2]) end
+    if stack:find(known[1]) then return described.load(known[2]) end
   end
-  error(("no description of a cluster of %s: add one to training_clusters.lua"):format(gpu), 0)
+  error(("no description of the cluster of %s: add one to training_clusters.lua"):format(stack), 0)
 end
 
 local function each_link(cluster, change)

@@ -36,7 +36,7 @@ function training_model.stacks(rows)
     end
   end
   for _, stack in ipairs(stacks) do
-    stack.description = training_clusters.described(stack.runs[1].row.gpu_type)
+    stack.description = training_clusters.described(stack.name)
   end
   return stacks
 end

@@ -2,8 +2,7 @@
 -- CUDA as one rank of a described world.
 --
 -- GPT models have no biases and share the embedding with the head; Llama models are as published. Each block is a unit
--- that is freed after forward. Runs mix precision in two ways. "PURE" and plain bf16 gather and reduce in bf16;
--- Composer's "DEFAULT" reduces in f32.
+-- that is freed after forward, and weights are gathered in bf16.
 
 local device = require("moonshard.distributed.device")
 local ms = require("moonshard")
@@ -39,6 +38,27 @@ local function recompute_of(row)
   return false
 end
 
+-- Tensor parallelism of DTensors, as KempnerForge applies it: norms divide the sequence, each column-wise product gathers
+-- its input by itself, although several have the same, and the loss is that of gathered logits.
+local COLWISE = { attn = { "wq", "wk", "wv" }, mlp = { "w1", "w3" } }
+
+local function gathered(forward)
+  return function(self, x, ...) return forward(self, x:redistribute { tensor = "replicate" }, ...) end
+end
+
+local function gather_like_dtensors(model)
+  for _, layer in ipairs(model.layers) do
+    for part, names in pairs(COLWISE) do
+      for _, name in ipairs(names) do
+        local product = layer[part][name]
+        product.forward = gathered(product.forward)
+      end
+    end
+  end
+  local forward = model.forward
+  model.forward = function(self, ...) return forward(self, ...):redistribute { tensor = "replicate" } end
+end
+
 local function tokens(row)
   return { data = 0, dtype = "i32", shape = { row.grad_accum * row.micro_batch, row.seq } }
 end
@@ -50,11 +70,13 @@ function training_plans.compile(row)
   device.apply_options({ device = "cuda" })
   local model = model_of(row)
   local sizes, names = { row.replicate, row.shard }, { "replicate", "shard" }
+  local like_dtensors = row.tensor > 1 and row.gathers_each_input
+  if like_dtensors then gather_like_dtensors(model) end
   if row.tensor > 1 then sizes[3], names[3] = row.tensor, "tensor" end
   ms.fully_shard(model, {
     mesh = ms.init_device_mesh("cuda", sizes, names), units = { BLOCKS }, reshard_after_forward = true,
-    placements = row.tensor > 1 and ms.rules.tensor_parallel(model) or nil, recompute = recompute_of(row),
-    mp_policy = { param_dtype = "bf16", reduce_dtype = row.precision:find("DEFAULT") and "f32" or "bf16" },
+    placements = row.tensor > 1 and ms.rules.tensor_parallel(model) or nil, sequence_parallel = like_dtensors,
+    recompute = recompute_of(row), mp_policy = { param_dtype = "bf16", reduce_dtype = row.reduce_dtype },
   })
   local trainer = ms.trainer {
     model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-3 }, clip_grad_norm = 1,

@@ -2,8 +2,8 @@
 --
 -- A row is one run: its model, GPUs, sharding, batch, precision and tokens/s of a GPU (data/README.md). A plan stands
 -- for it if FSDP, HSDP or tensor parallelism divide the model, the table names everything that the plan needs, and
--- kernels compute in bf16. Rows of one document on one kind of GPU form a stack: they share hardware and software,
--- and so the constants of a described cluster.
+-- kernels compute in bf16. Rows of one document on one kind of GPU, all compiled by torch.compile or none, form a stack:
+-- they share hardware and software, and so the constants of a described cluster.
 
 local training_rows = {}
 
@@ -11,7 +11,7 @@ local training_rows = {}
 ---@field line integer of the file
 ---@field source string
 ---@field document string the source without its revision and row
----@field stack string document and GPU
+---@field stack string document and GPU, and whether torch.compile compiled it
 ---@field model string
 ---@field gpu_type string
 ---@field layers integer
@@ -28,7 +28,8 @@ local training_rows = {}
 ---@field tensor integer
 ---@field micro_batch integer
 ---@field grad_accum integer
----@field precision string
+---@field reduce_dtype "f32"|"bf16" of gradients between ranks
+---@field gathers_each_input boolean tensor parallel products gather their inputs one by one
 ---@field recompute "none"|"full"|"op"|"layer"
 ---@field compiled boolean by torch.compile
 ---@field measured number tokens/s of a GPU
@@ -106,6 +107,17 @@ local RECOMPUTE = {
   [""] = "none", none = "none", full = "full", ["selective(op)"] = "op", ["selective(layer)"] = "layer",
 }
 
+-- Whose gradients are summed in f32, by document or precision: Composer's mixed precision "DEFAULT", and the defaults of
+-- torchtitan and KempnerForge. Others sum bf16.
+local REDUCED_IN_F32 = { "FSDP%-DEFAULT", "pytorch/torchtitan", "pytorch/ao", "KempnerForge" }
+
+local function reduce_dtype_of(record)
+  for _, pattern in ipairs(REDUCED_IN_F32) do
+    if record.source:find(pattern) or record.precision:find(pattern) then return "f32" end
+  end
+  return "bf16"
+end
+
 -- Sizes along the dimensions of the mesh: "shard=8,replicate=2,tp=1,pp=1". Nil, and why, if a plan has no such mesh.
 local function mesh_of(record)
   local size = {}
@@ -151,12 +163,13 @@ local function row_of(record, size)
     heads = heads or modalities and dim / MODALITIES.head_dim, vocab = number("vocab") or MODALITIES.vocab,
     ffn = number("d_ff") or 4 * dim, seq = number("seq"), gpus = number("gpus"), per_node = number("gpus_per_node"),
     shard = size.shard, replicate = size.replicate, tensor = size.tp or 1, micro_batch = number("micro_batch"),
-    grad_accum = number("grad_accum") or 1, precision = record.precision, recompute = RECOMPUTE[record.act_ckpt],
+    grad_accum = number("grad_accum") or 1, reduce_dtype = reduce_dtype_of(record),
+    gathers_each_input = record.source:find("KempnerForge", 1, true) ~= nil, recompute = RECOMPUTE[record.act_ckpt],
     compiled = record.compile == "yes", measured = number("tokens_per_s_per_gpu"), intra = number("intra_bw_GBps"),
     inter_gbps = number("inter_bw_Gbps"), gpt = modalities ~= nil or record.model:find("^MPT") ~= nil,
   }
   row.kv_heads = number("n_kv") or row.heads
-  row.stack = ("%s, %s"):format(row.document, row.gpu_type)
+  row.stack = ("%s, %s%s"):format(row.document, row.gpu_type, row.compiled and ", compiled" or "")
   row.outlier = outlier_of(row)
   row.label = ("%s x%d shard %d%s, %d x %d x %d%s"):format(row.model, row.gpus, row.shard,
     row.tensor > 1 and " tp " .. row.tensor or "", row.grad_accum, row.micro_batch, row.seq,
