@@ -22,7 +22,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field device string "cpu" or "cuda"
 ---@field ranks_per_node integer
 ---@field has_network boolean whether it has several nodes
----@field accuracy number? nine of ten measured steps lie within this part of their price; nil: not compared yet
+---@field accuracy number? nine of ten held-out measurements lie within this part of their price; nil: not compared
 ---@field memory number bytes of a device; on the CPU of a node
 ---@field reserved number part of it that the plan cannot have: on a GPU, CUDA's context and the communicators
 ---@field peak table<string, number> FLOP/s of a rank's device (cpu: of one core), by dtype

@@ -81,7 +81,8 @@ local LINK = group({
 ---The fields of a description, as a tree.
 fields.TREE = group({
   about = { type = "text", optional = true },
-  accuracy = part(nil, 0, 1, { default = 0 }), -- nine of ten measured steps are within this part of their price
+  -- Of ten measured steps like those that fitted the constants, but held out, nine are within this part of their price.
+  accuracy = part(nil, 0, 1, { default = 0 }),
   ranks_per_node = constant("count", "ranks_per_node", { least = 1, most = 64 }),
   device = group({
     kind = { type = "choice", words = { cpu = "MS_DEVICE_CPU", cuda = "MS_DEVICE_CUDA" } },

@@ -152,12 +152,17 @@ local function refusals(self)
   return #lines > 0 and table.concat(lines, "\n") .. "\n" or ""
 end
 
+local function accuracy(self)
+  local part = self.cluster.accuracy
+  return part and (" +-%.0f %%"):format(100 * part) or ""
+end
+
 ---@param self moonshard.Scaling
 ---@return string
 function report.text(self)
   return table.concat({
-    ("%s\n\ntokens/s per rank on %s; *: the fastest that fits, (): needs more memory than a rank has\n"):format(
-      self.title, self.cluster.name),
+    ("%s\n\ntokens/s per rank on %s%s; *: the fastest that fits, (): needs more memory than a rank has\n"):format(
+      self.title, self.cluster.name, accuracy(self)),
     text_columns.of(curve_rows(self), 0), "\n", answer(self), refusals(self), "\n",
     "the fastest, and what bytes over bandwidth alone would choose (no latency, no overlap)\n",
     text_columns.of(guide_rows(self), 0),

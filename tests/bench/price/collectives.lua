@@ -75,7 +75,9 @@ local FIELDS = {
   start = { US, 15, 0.1, 200 }, start_between = { US, 15, 0.1, 200 },
   step_inside = { US, 2, 0.01, 100 }, step_between = { US, 20, 0.1, 300 },
   inside = { GB, 150, 1, 300 }, between = { GB, 50, 0.1, 100 }, hidden = { 1, 0.2, 0.001, 0.9 },
+  faster = { 1, 1.2, 1, 4 }, -- how much faster than the link `as` between nodes
 }
+local FASTER = 1.2 -- NCCL's table, which counts if no rows are of two nodes
 local FREE = { "start", "start_between", "step_inside", "step_between", "inside", "between", "hidden" }
 -- A tree's chain inside a node has the steps and the rate of the ring of the same protocol.
 local FREE_OF_TREE = { "start", "start_between", "step_between", "between", "hidden" }
@@ -85,24 +87,36 @@ local FREE_OF_TREE = { "start", "start_between", "step_between", "between", "hid
 local SHORT = { start = 8, step_inside = 0.6, step_between = 5, inside = 70, between = 6 }
 local LONG = { step_inside = 10 }
 
+-- NCCL's own table has a higher rate of the short protocol between two nodes than between more.
 local RINGS = {
   { name = "ring, short", algorithm = C.MS_LINK_RING, kinds = GATHERS + C.MS_LINK_ALL_REDUCE, first = SHORT,
     free = FREE },
+  { name = "ring, short, two", algorithm = C.MS_LINK_RING, kinds = GATHERS + C.MS_LINK_ALL_REDUCE, first = {},
+    free = { "faster" }, as = "ring, short", nodes_most = 2 },
   { name = "ring, long", algorithm = C.MS_LINK_RING, kinds = GATHERS, first = LONG, free = FREE, own_card = true },
 }
 local SUMS = {
   { name = "ring, long, all_reduce", algorithm = C.MS_LINK_RING, kinds = C.MS_LINK_ALL_REDUCE, first = LONG,
     free = FREE, own_card = true },
   { name = "tree, short", algorithm = C.MS_LINK_TREE, kinds = C.MS_LINK_ALL_REDUCE, first = SHORT,
-    free = FREE_OF_TREE, ring = 0 },
+    free = FREE_OF_TREE, ring = "ring, short" },
   { name = "tree, long", algorithm = C.MS_LINK_TREE, kinds = C.MS_LINK_ALL_REDUCE, first = LONG,
-    free = FREE_OF_TREE, ring = 2, own_card = true },
+    free = FREE_OF_TREE, ring = "ring, long, all_reduce", own_card = true },
 }
 
-local function start_of(links)
+-- The constants of a link that rows can fit.
+local function free_of(link, rows)
+  if not link.nodes_most then return link.free end
+  for _, row in ipairs(rows) do
+    if row.nodes > 1 and row.nodes <= link.nodes_most then return link.free end
+  end
+  return {}
+end
+
+local function start_of(links, rows)
   local start, lower, upper = {}, {}, {}
   for _, link in ipairs(links) do
-    for _, name in ipairs(link.free) do
+    for _, name in ipairs(free_of(link, rows)) do
       local field, i = FIELDS[name], #start + 1
       local unit = field[1]
       start[i], lower[i], upper[i] = (link.first[name] or field[2]) * unit, field[3] * unit, field[4] * unit
@@ -111,17 +125,31 @@ local function start_of(links)
   return start, lower, upper
 end
 
+local ALL = {}
+for _, links in ipairs { RINGS, SUMS } do
+  for _, link in ipairs(links) do ALL[#ALL + 1] = link end
+end
+
+local function link_of(cluster, name)
+  for i, link in ipairs(ALL) do
+    if link.name == name then return cluster.link[i - 1] end
+  end
+end
+
 -- Writes numbers to the links of a cluster from index `first` on.
-local function set_links(cluster, first, links, numbers)
+local function set_links(cluster, first, links, numbers, rows)
   local i = 0
   for l, link in ipairs(links) do
-    local to = cluster.link[first + l - 1]
-    to.algorithm, to.kinds = link.algorithm, link.kinds
-    for _, name in ipairs(link.free) do
-      i = i + 1
-      to[name] = numbers[i]
+    local to, given, free = cluster.link[first + l - 1], {}, free_of(link, rows)
+    for k, name in ipairs(free) do given[name] = numbers[i + k] end
+    i = i + #free
+    if link.as then
+      ffi.copy(to, link_of(cluster, link.as), ffi.sizeof(to))
+      given = { between = to.between * (given.faster or FASTER) }
     end
-    local ring = link.ring and cluster.link[link.ring]
+    to.algorithm, to.kinds, to.nodes_most = link.algorithm, link.kinds, link.nodes_most or 0
+    for name, number in pairs(given) do to[name] = number end
+    local ring = link.ring and link_of(cluster, link.ring)
     if ring then to.step_inside, to.inside = ring.step_inside, ring.inside end
     to.between_rank = link.own_card and to.between / GPUS or 0
   end
@@ -141,16 +169,16 @@ local function fit_links(cluster, first, links, rows)
     weights[i] = is_whole(row) and 1 or PART_WEIGHT
     total = total + weights[i]
   end
-  local start, lower, upper = start_of(links)
+  local start, lower, upper = start_of(links, rows)
   local best = fit.minimize(function(numbers)
-    set_links(cluster, first, links, numbers)
+    set_links(cluster, first, links, numbers, rows)
     local sum = 0
     for i, row in ipairs(rows) do
       sum = sum + weights[i] * math.abs(math.log(predict(cluster, row) / row.measured))
     end
     return sum / total
   end, start, { lower = lower, upper = upper, evaluations = EVALUATIONS })
-  set_links(cluster, first, links, best)
+  set_links(cluster, first, links, best, rows)
 end
 
 -- The links that gather first: sums can take the short one, too.
@@ -211,14 +239,10 @@ local function print_links(cluster)
   print("Links: times in us, rates in GB/s")
   local format = "  %-22s  " .. ("%14s"):rep(#FREE)
   print(format:format("", unpack(FREE)))
-  local names = {}
-  for _, links in ipairs { RINGS, SUMS } do
-    for _, link in ipairs(links) do names[#names + 1] = link.name end
-  end
-  for i, name in ipairs(names) do
+  for i, link in ipairs(ALL) do
     local numbers = {}
     for n, field in ipairs(FREE) do numbers[n] = ("%.3g"):format(cluster.link[i - 1][field] / FIELDS[field][1]) end
-    print(format:format(name, unpack(numbers)))
+    print(format:format(link.name, unpack(numbers)))
   end
 end
 

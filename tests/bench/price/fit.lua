@@ -1,4 +1,5 @@
--- Least squares for constants that no data sheet gives: a minimum of a function of a few positive numbers.
+-- A minimum of any function of a few positive numbers, for constants that no data sheet gives. least_squares.lua is
+-- faster where residuals are smooth, and says why both exist.
 --
 -- Nelder and Mead's simplex, which needs no derivatives, so the function may contain a minimum of several models. It
 -- starts again from its best point with a new simplex until that gains nothing, because a simplex can collapse. The

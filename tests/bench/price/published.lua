@@ -1,38 +1,23 @@
--- Predicted against published training speeds: luajit tests/bench/price/published.lua [ROWS.csv]
+-- Predicted against published training speeds: luajit tests/bench/price/published.lua [ROWS [WRITE [CLUSTER]]]
 --
 -- Every published row becomes a plan (training_plans.lua) whose step is priced on the described cluster of its stack
 -- (training_clusters.lua). Constants are fitted on some rows and judged on others: four folds, small runs for large
 -- ones, one row of a cluster whose other constants come from another, and pairs of FSDP and HSDP whose order must be
--- right. With ROWS.csv, a table of the same columns, the shipped rows fit and its rows are judged.
+-- right. With ROWS, a table of the same columns, the shipped rows fit and its rows are judged; CLUSTER describes their
+-- hardware. With WRITE, a folder, descriptions of what was fitted are written there.
 
 local folder = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 package.path = folder .. "?.lua;" .. package.path
 local errors = require("error_table")
+local fitted_stacks = require("fitted_stacks")
 local training_model = require("training_model")
 local training_rows = require("training_rows")
 
 local SHIPPED = folder .. "data/published_training_speed.csv"
-local FOLDS = 4
-local FEWEST_ROWS = 10 -- of a stack whose rows are divided into folds
+local FEWEST_ROWS = fitted_stacks.FEWEST_ROWS
 local WORTH_KNOWING = 0.03 -- a relative difference of two speeds that a plan should foresee
 
--- A short name of a stack.
-local NAMES = {
-  { "llm%-foundry.*A100.*40GB", "MPT, A100 40 GB" }, { "llm%-foundry.*A100", "MPT, A100 80 GB" },
-  { "llm%-foundry.*H100", "MPT, H100" }, { "scaling_mn5", "Modalities, MareNostrum 5" },
-  { "scaling_leonardo", "Modalities, Leonardo" }, { "torchtitan.*A100", "torchtitan, A100" },
-  { "KempnerForge.*mfu.*compiled", "KempnerForge, H200" }, { "KempnerForge.*mfu", "KempnerForge, H200, not compiled" },
-  { "KempnerForge", "KempnerForge, H200, validation" },
-  { "maximizing.*A100", "IBM blog, A100" }, { "maximizing.*H100", "IBM blog, H100" }, { "fms%-fsdp", "fms-fsdp, A100" },
-  { "pytorch/ao", "torchao, H100" },
-}
-
-local function short(stack)
-  for _, known in ipairs(NAMES) do
-    if stack:find(known[1]) then return known[2] end
-  end
-  return stack
-end
+local short = fitted_stacks.short
 
 local function append(list, more)
   for _, one in ipairs(more) do list[#list + 1] = one end
@@ -48,6 +33,10 @@ local function filter(runs, keep)
 end
 
 local function table_row(name, list) return { name = name, errors = errors.summarize(list) } end
+
+local function print_refused(refused)
+  for _, one in ipairs(refused) do print(("  %4d  %s"):format(one.rows, one.why)) end
+end
 
 local function print_largest(list, n)
   local sorted = append({}, list)
@@ -72,31 +61,20 @@ local function as_shipped(stacks)
   local rows = {}
   for _, stack in ipairs(stacks) do
     if #stack.runs >= FEWEST_ROWS then
-      local list = {}
-      for i, run in ipairs(stack.runs) do
-        list[i] = { predicted = training_model.predict(run, stack.description:struct()), measured = run.row.measured }
-      end
+      local list = training_model.priced(stack.runs, stack.description:struct())
       rows[#rows + 1] = table_row(short(stack.name), list)
     end
   end
   errors.print("Descriptions as they are shipped, nothing fitted", rows)
 end
 
--- Every row predicted by the rows of the other folds. Neighbours in the table are alike, so each goes to another fold.
-local function folds_of(stack)
-  local list = {}
-  for fold = 0, FOLDS - 1 do
-    local function held(_, i) return i % FOLDS == fold end
-    append(list, judge(stack, function(run, i) return not held(run, i) end, held))
-  end
-  return list
-end
-
-local function cross_validate(stacks)
+-- With a folder, each stack's description is written there, with the errors as its accuracy.
+local function cross_validate(stacks, write)
   local rows, all, mpt = {}, {}, {}
   for _, stack in ipairs(stacks) do
     if #stack.runs >= FEWEST_ROWS then
-      local list = folds_of(stack)
+      local list = fitted_stacks.folds(stack)
+      if write then fitted_stacks.write(stack, write, list) end
       rows[#rows + 1] = table_row(short(stack.name), list)
       append(all, list)
       if stack.name:find("llm%-foundry") then append(mpt, list) end
@@ -104,7 +82,7 @@ local function cross_validate(stacks)
   end
   if #mpt > 0 then rows[#rows + 1] = table_row("all MPT", mpt) end
   rows[#rows + 1] = table_row("all", all)
-  errors.print(("Each row by the others: %d folds"):format(FOLDS), rows)
+  errors.print(("Each row by the others: %d folds"):format(fitted_stacks.FOLDS), rows)
   print("  largest errors:")
   print_largest(all, 12)
 end
@@ -256,26 +234,42 @@ local function nearest(stacks, stack)
   return nil, "the usual ones"
 end
 
-local function judge_file(stacks, path)
+-- The constants that begin a fit of other rows: those of the nearest shipped stack.
+local function lent_by(stacks, stack)
+  local shipped, whose = nearest(stacks, stack)
+  if not shipped then return nil, whose end
+  return { constants = training_model.fit(shipped.runs, shipped.description), name = short(shipped.name) }, whose
+end
+
+local function read_file(path, hardware)
   local rows, refused = training_rows.read(path)
   if #rows == 0 then error(path .. ": no row that a plan can stand for", 0) end
-  local others, all, lines = training_model.stacks(rows), {}, {}
-  for _, stack in ipairs(others) do
-    local shipped, whose = nearest(stacks, stack)
-    local constants = shipped and training_model.fit(shipped.runs, shipped.description) or training_model.usual()
+  print("rows that no plan can stand for:")
+  print_refused(refused)
+  return training_model.stacks(rows, hardware)
+end
+
+-- Judges the rows of a file by constants of the shipped ones. With a folder, writes the descriptions that they fit.
+local function judge_file(stacks, path, write, hardware)
+  local all, lines = {}, {}
+  for _, stack in ipairs(read_file(path, hardware)) do
+    local lent, whose = lent_by(stacks, stack)
+    local constants = lent and lent.constants or training_model.usual()
     local list = training_model.predictions(stack.runs, stack.description, constants)
     lines[#lines + 1] = table_row(("%s (constants: %s)"):format(short(stack.name), whose), list)
     append(all, list)
+    if write then
+      local held_out = #stack.runs >= FEWEST_ROWS and fitted_stacks.folds(stack, lent) or nil
+      fitted_stacks.write(stack, write, held_out, lent)
+    end
   end
   lines[#lines + 1] = table_row("all", all)
-  return lines, all, refused
+  errors.print("Rows of " .. path .. " by the shipped ones", lines)
+  print("  largest errors:")
+  print_largest(all, 12)
 end
 
 -- ---- main ------------------------------------------------------------------------------------------------------
-
-local function print_refused(refused)
-  for _, one in ipairs(refused) do print(("  %4d  %s"):format(one.rows, one.why)) end
-end
 
 local function print_selection(rows, refused)
   print(("%d rows that a plan can stand for; rows that none can:"):format(#rows))
@@ -286,18 +280,15 @@ local function print_selection(rows, refused)
   end
 end
 
+local function given(i) return arg[i] ~= "" and arg[i] or nil end
+
 local function main()
   io.stdout:setvbuf("line") -- fits take minutes
   local rows, refused = training_rows.read(SHIPPED)
   local stacks = training_model.stacks(rows)
-  if arg[1] and arg[1] ~= "" then
-    local lines, all, others = judge_file(stacks, arg[1])
-    print("rows that no plan can stand for:")
-    print_refused(others)
-    errors.print("Rows of " .. arg[1] .. " by the shipped ones", lines)
-    print("  largest errors:")
-    return print_largest(all, 12)
-  end
+  local path, write, hardware = given(1), given(2), given(3)
+  if path then return judge_file(stacks, path, write, hardware) end
+  if write then return cross_validate(stacks, write) end
   print_selection(rows, refused)
   as_shipped(stacks)
   cross_validate(stacks)

@@ -15,7 +15,7 @@ local folder = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 
 -- By what the stack's name contains, most special first.
 local DESCRIPTIONS = {
-  { "Leonardo", folder .. "clusters/leonardo.lua" }, { "MareNostrum", folder .. "clusters/marenostrum5.lua" },
+  { "Leonardo", folder .. "clusters/leonardo.lua" }, { "MareNostrum", "marenostrum5" },
   { "KempnerForge", folder .. "clusters/kempner.lua" }, { "A100.*40GB", "a100-40x8" }, { "A100", "a100-80x8" },
   { "H200", "h200x8-3200g" }, { "H100", "h100x8-3200g" },
 }
@@ -35,9 +35,10 @@ end
 
 -- PyTorch computes the loss in several kernels, and in f32: together they take a few times what the plan's fused
 -- kernels take. A cluster says that as measured kernels, which belong to the cluster that is made.
-local UNFUSED = { "cross_entropy", "cross_entropy_backward" }
-local points, seconds = ffi.new("ms_kernel_point[?]", #UNFUSED), ffi.new("double[1]")
-for i, op in ipairs(UNFUSED) do
+training_clusters.UNFUSED = { "cross_entropy", "cross_entropy_backward" }
+local n = #training_clusters.UNFUSED
+local points, seconds = ffi.new("ms_kernel_point[?]", n), ffi.new("double[1]")
+for i, op in ipairs(training_clusters.UNFUSED) do
   local work = points[i - 1].work
   work.op, work.shape, work.dtype, work.threads = C.ms_op_find(op), C.MS_SHAPE_OTHER, C.MS_BF16, 1
   work.bytes = 1e9 -- large, so that its time is that of the memory rate
@@ -46,11 +47,11 @@ end
 
 local function lengthen_loss(cluster, factor)
   cluster.points = 0
-  for i = 0, #UNFUSED - 1 do
+  for i = 0, n - 1 do
     check(C.ms_cluster_kernel_time(cluster, points[i].work, seconds))
     points[i].seconds = factor * seconds[0]
   end
-  cluster.point, cluster.points = points, #UNFUSED
+  cluster.point, cluster.points = points, n
 end
 
 ---A number that rows fit. `set` changes a copy of the description's ms_cluster.

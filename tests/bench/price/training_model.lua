@@ -1,5 +1,6 @@
 -- Predicts training speeds of published rows from their plans, and fits a stack's constants on some of them.
 
+local cluster = require("moonshard.price.cluster")
 local engine = require("moonshard.base.ffi")
 local least_squares = require("least_squares")
 local training_clusters = require("training_clusters")
@@ -22,8 +23,9 @@ local USUAL_ERROR = 0.025
 
 ---Compiles the rows' plans, by stack in order of appearance. Outliers are left out.
 ---@param rows moonshard.bench.TrainingRow[]
+---@param hardware string? name or path of the description of all stacks' cluster; default: by the stack's name
 ---@return moonshard.bench.Stack[]
-function training_model.stacks(rows)
+function training_model.stacks(rows, hardware)
   local stacks, by_name = {}, {}
   for _, row in ipairs(rows) do
     if not row.outlier then
@@ -36,7 +38,7 @@ function training_model.stacks(rows)
     end
   end
   for _, stack in ipairs(stacks) do
-    stack.description = training_clusters.described(stack.name)
+    stack.description = hardware and cluster.load(hardware) or training_clusters.described(stack.name)
   end
   return stacks
 end
@@ -45,12 +47,23 @@ local price = ffi.new("ms_price")
 
 ---Tokens/s of a GPU.
 ---@param run moonshard.bench.Run
----@param cluster ffi.cdata* ms_cluster
+---@param struct ffi.cdata* ms_cluster
 ---@return number
-function training_model.predict(run, cluster)
+function training_model.predict(run, struct)
   local row = run.row
-  check(C.ms_plan_price(run.plan.handle, cluster, row.grad_accum, price))
+  check(C.ms_plan_price(run.plan.handle, struct, row.grad_accum, price))
   return row.grad_accum * row.micro_batch * row.seq / row.tensor / price.step
+end
+
+---@param runs moonshard.bench.Run[]
+---@param struct ffi.cdata* ms_cluster
+---@return { predicted: number, measured: number, run: moonshard.bench.Run }[]
+function training_model.priced(runs, struct)
+  local list = {}
+  for i, run in ipairs(runs) do
+    list[i] = { predicted = training_model.predict(run, struct), measured = run.row.measured, run = run }
+  end
+  return list
 end
 
 ---@param runs moonshard.bench.Run[] of one stack
@@ -58,13 +71,7 @@ end
 ---@param constants table<string, number>
 ---@return { predicted: number, measured: number, run: moonshard.bench.Run }[]
 function training_model.predictions(runs, description, constants)
-  local list = {}
-  if #runs == 0 then return list end
-  local cluster = training_clusters.cluster(description, constants)
-  for i, run in ipairs(runs) do
-    list[i] = { predicted = training_model.predict(run, cluster), measured = run.row.measured, run = run }
-  end
-  return list
+  return training_model.priced(runs, training_clusters.cluster(description, constants))
 end
 
 ---What is usual, before any row.

@@ -38,8 +38,8 @@ local function recompute_of(row)
   return false
 end
 
--- Tensor parallelism of DTensors, as KempnerForge applies it: norms divide the sequence, each column-wise product gathers
--- its input by itself, although several have the same, and the loss is that of gathered logits.
+-- Tensor parallelism of DTensors, as KempnerForge applies it: norms divide the sequence, each column-wise product
+-- gathers its input by itself, although several have the same, and the loss is that of gathered logits.
 local COLWISE = { attn = { "wq", "wk", "wv" }, mlp = { "w1", "w3" } }
 
 local function gathered(forward)

@@ -2,8 +2,8 @@
 --
 -- A row is one run: its model, GPUs, sharding, batch, precision and tokens/s of a GPU (data/README.md). A plan stands
 -- for it if FSDP, HSDP or tensor parallelism divide the model, the table names everything that the plan needs, and
--- kernels compute in bf16. Rows of one document on one kind of GPU, all compiled by torch.compile or none, form a stack:
--- they share hardware and software, and so the constants of a described cluster.
+-- kernels compute in bf16. Rows of one document on one kind of GPU, all compiled by torch.compile or none, form a
+-- stack: they share hardware and software, and so the constants of a described cluster.
 
 local training_rows = {}
 
@@ -107,8 +107,8 @@ local RECOMPUTE = {
   [""] = "none", none = "none", full = "full", ["selective(op)"] = "op", ["selective(layer)"] = "layer",
 }
 
--- Whose gradients are summed in f32, by document or precision: Composer's mixed precision "DEFAULT", and the defaults of
--- torchtitan and KempnerForge. Others sum bf16.
+-- Whose gradients are summed in f32, by document or precision: Composer's mixed precision "DEFAULT", and the defaults
+-- of torchtitan and KempnerForge. Others sum bf16.
 local REDUCED_IN_F32 = { "FSDP%-DEFAULT", "pytorch/torchtitan", "pytorch/ao", "KempnerForge" }
 
 local function reduce_dtype_of(record)

@@ -1,4 +1,4 @@
--- The accelerated nodes of MareNostrum 5 (BSC), on which Modalities' runs were published.
+-- The accelerated nodes of MareNostrum 5 (BSC).
 
 return {
   about = "nodes of four H100 64 GB with NVLink 4, 4 NICs of 200 Gbit/s (InfiniBand) per node",
@@ -11,6 +11,7 @@ return {
   network = {
     rails = { 4, "BSC: one NIC per GPU" },
     rail = { "200 Gbit/s", "BSC: NDR200" },
-    oversubscription = { 1, "assumed: the fitted rate includes what the fabric loses" },
+    oversubscription = { 1, "assumed: a fabric without oversubscription" },
   },
+  links = { nvls = false }, -- four GPUs are wired to each other, without the switch that NVLS needs
 }
