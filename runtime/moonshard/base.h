@@ -67,7 +67,7 @@ MS_API const char *ms_version(void);
 /* ---- element types ---------------------------------------------------------------------------------------------- */
 
 /* The first four are computed in. Tensors can hold the next four, and ops that only move bytes take them; the op cast
- * converts between them and the first four, through f32, which represents all of them exactly:
+ * converts between all eight (not to u8), through f32, which holds all but large numbers of i32 exactly:
  *
  *   f8e4m3  1 sign, 4 exponent and 3 fraction bits, bias 7, to 448: no infinities; 0x7f and 0xff are NaN
  *   f8e5m2  1, 5 and 2 bits, bias 15, to 57344: with infinities and NaNs

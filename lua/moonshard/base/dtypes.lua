@@ -104,8 +104,8 @@ end
 ---@param name string short name
 function dtypes.check_whole_bytes(who, name)
   if not dtypes.packed[name] then return end
-  errors.raise("MS_EDTYPE", "%s: %d elements of %s share a byte, and mean something only with scales: keep the bytes as "
-    .. "u8", who, dtypes.packed[name], name)
+  errors.raise("MS_EDTYPE", "%s: %d elements of %s share a byte, and mean something only with scales: keep the bytes "
+    .. "as u8", who, dtypes.packed[name], name)
 end
 
 -- ---- memory that a recipe made through the FFI ----------------------------------------------------------------------
