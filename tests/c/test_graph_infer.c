@@ -1,5 +1,4 @@
-/* test_graph_infer.c - the op table as the public header tells it, the builder, and every shape rule: what it gives,
- * what it refuses, and in which words.
+/* test_graph_infer.c - the builder, and every shape rule: what it gives, what it refuses, and in which words.
  */
 #include "tests/c/graph_case.h"
 
@@ -20,43 +19,6 @@ static int ints(const char *name, int ndim, const int64_t *dims) { return input(
 static void assert_value(int value, int dtype, const char *shape) {
   assert_int_equal(dtype_of(&f, value), dtype);
   assert_string_equal(shape_of(&f, value), shape);
-}
-
-/* ---- the table -------------------------------------------------------------------------------------------------- */
-
-static void table_describes_every_row(void **state) {
-  (void)state;
-  assert_int_equal(ms_op_count(), MS_OP_COUNT);
-  for (int op = 0; op < ms_op_count(); op++) {
-    ms_op_info info;
-    ms_attrs attrs;
-    must(ms_op_describe(op, &info));
-    assert_int_equal(ms_op_find(info.name), op);
-    assert_true(info.min_inputs <= info.max_inputs && info.max_inputs <= MS_MAX_INPUTS);
-    assert_true(info.outputs >= 1 && info.outputs <= MS_MAX_OUTPUTS);
-    assert_true(info.doc[0]);
-    must(ms_op_defaults(info.name, &attrs));
-  }
-  assert_int_equal(ms_op_find("conv9"), -1);
-  assert_int_equal(ms_op_find(""), -1);
-  assert_int_equal(ms_op_find(NULL), -1);
-  assert_fails(ms_op_describe(-1, &(ms_op_info){0}), MS_EINVAL, "ops | 0");
-}
-
-static void defaults_come_from_the_row(void **state) {
-  (void)state;
-  ms_attrs attrs;
-  must(ms_op_defaults("rope", &attrs));
-  assert_true(attrs.f[0] == 10000 && attrs.i[0] == 0 && attrs.i[7] == 0);
-  must(ms_op_defaults("layer_norm", &attrs));
-  assert_true(attrs.f[0] == 1e-5);
-  must(ms_op_defaults("cross_entropy", &attrs));
-  assert_int_equal(attrs.i[0], -100);
-  must(ms_op_defaults("adamw", &attrs));
-  assert_true(attrs.f[0] == 1 && attrs.f[1] == 0 && attrs.f[2] == 0.9 && attrs.f[3] == 0.999);
-  must(ms_op_defaults("fill", &attrs));
-  assert_int_equal(attrs.i[7], 1);
-  assert_fails(ms_op_defaults("sofmax", &attrs), MS_ENAME, "sofmax");
 }
 
 /* ---- the builder ------------------------------------------------------------------------------------------------ */
@@ -379,8 +341,6 @@ static void costs(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(table_describes_every_row),
-      TEST(defaults_come_from_the_row),
       CASE(errors_carry_the_module_path),
       CASE(inputs_and_parameters),
       CASE(arity_and_value_ids),

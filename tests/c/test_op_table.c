@@ -1,10 +1,49 @@
-/* test_op_table.c - what rows of the op table claim in words that the compiler cannot check, and what passes read of
- * them. */
+/* test_op_table.c - the op table as the public header tells it, what its rows claim in words that the compiler cannot
+ * check, and what passes read of them. */
 #include "tests/c/support/check.h"
 
 #include <stdio.h>
 
 #include "graph/graph.h"
+
+/* ---- what the public header tells ------------------------------------------------------------------------------- */
+
+static void table_describes_every_row(void **state) {
+  (void)state;
+  assert_int_equal(ms_op_count(), MS_OP_COUNT);
+  for (int op = 0; op < ms_op_count(); op++) {
+    ms_op_info info;
+    ms_attrs attrs;
+    must(ms_op_describe(op, &info));
+    assert_int_equal(ms_op_find(info.name), op);
+    assert_true(info.min_inputs <= info.max_inputs && info.max_inputs <= MS_MAX_INPUTS);
+    assert_true(info.outputs >= 1 && info.outputs <= MS_MAX_OUTPUTS);
+    assert_true(info.doc[0]);
+    must(ms_op_defaults(info.name, &attrs));
+  }
+  assert_int_equal(ms_op_find("conv9"), -1);
+  assert_int_equal(ms_op_find(""), -1);
+  assert_int_equal(ms_op_find(NULL), -1);
+  assert_fails(ms_op_describe(-1, &(ms_op_info){0}), MS_EINVAL, "ops | 0");
+}
+
+static void defaults_come_from_the_row(void **state) {
+  (void)state;
+  ms_attrs attrs;
+  must(ms_op_defaults("rope", &attrs));
+  assert_true(attrs.f[0] == 10000 && attrs.i[0] == 0 && attrs.i[7] == 0);
+  must(ms_op_defaults("layer_norm", &attrs));
+  assert_true(attrs.f[0] == 1e-5);
+  must(ms_op_defaults("cross_entropy", &attrs));
+  assert_int_equal(attrs.i[0], -100);
+  must(ms_op_defaults("adamw", &attrs));
+  assert_true(attrs.f[0] == 1 && attrs.f[1] == 0 && attrs.f[2] == 0.9 && attrs.f[3] == 0.999);
+  must(ms_op_defaults("fill", &attrs));
+  assert_int_equal(attrs.i[7], 1);
+  assert_fails(ms_op_defaults("sofmax", &attrs), MS_ENAME, "sofmax");
+}
+
+/* ---- what passes read ------------------------------------------------------------------------------------------- */
 
 static void attributes_parse_and_shared_names_have_their_slots(void **state) {
   (void)state;
@@ -19,6 +58,16 @@ static void attributes_parse_and_shared_names_have_their_slots(void **state) {
         fail_msg("%s: its attribute %s is not %s, where passes look for it", ms_op_row_of(op)->name, name, shared[s]);
     }
   }
+}
+
+static void slots_are_those_of_whole_names(void **state) {
+  (void)state;
+  assert_int_equal(ms_op_slot(MS_OP_attention, "causal"), 0);
+  assert_int_equal(ms_op_slot(MS_OP_attention, "part"), 1);
+  assert_int_equal(ms_op_slot(MS_OP_attention, "caus"), -1);
+  assert_int_equal(ms_op_slot(MS_OP_attention, "scale"), -1); /* a number of the other kind */
+  assert_int_equal(ms_op_slot(MS_OP_matmul, "out_dtype"), 7);
+  assert_int_equal(ms_op_slot(MS_OP_add, "part"), -1);
 }
 
 static void flags_have_the_attributes_that_they_speak_of(void **state) {
@@ -75,7 +124,10 @@ static void work_is_counted_for_every_row(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      TEST(table_describes_every_row),
+      TEST(defaults_come_from_the_row),
       TEST(attributes_parse_and_shared_names_have_their_slots),
+      TEST(slots_are_those_of_whole_names),
       TEST(flags_have_the_attributes_that_they_speak_of),
       TEST(outputs_are_read_as_flags_and_attributes_define),
       TEST(activations_are_found_once),

@@ -87,6 +87,19 @@ describe("a list of prices", function()
     has(many.err, "interrupted")
   end)
 
+  it("ends searches and single plans with one line, too", function()
+    local own = [[signal(function() return ffi.C.getpid() end)]]
+    local third = [[local runs = package.loaded.runs or { n = 0 }
+      runs.n = runs.n + 1
+      package.loaded.runs = runs
+      if runs.n == 3 then ]] .. own .. " end"
+    local line = program.refused(130, { "tune", recipe(third), "-n", "16", "--cluster", "h100x8-400g" }, "interrupted")
+    has(line, "plans | best so far | mesh")
+    for _, command in ipairs({ "plan", "explain", "price" }) do
+      program.refused(130, { command, recipe(own), "-n", "16", "--cluster", "h100x8-400g" }, "interrupted")
+    end
+  end)
+
   it("walks a model once for a plan, and not again for its price", function()
     local walks, inventory = 0, tree.inventory
     tree.inventory = function(...)

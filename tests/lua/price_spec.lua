@@ -128,6 +128,26 @@ describe("moonshard price", function()
       "h100x8-25gbe" }), "one in 2 synchronises")
   end)
 
+  it("E4 says of local SGD which step a trace shows, and what a delay does to the price", function()
+    local trace = scratch.path()
+    local function of(...)
+      return run({ "price", "tests/lua/recipes/local_sgd.lua", "-n", "16", "--cluster", "h100x8-25gbe", "every=4",
+        ... })
+    end
+    has(of("mesh=2x8", "--trace", trace), "one in 4 synchronises | --trace")
+    has(scratch.read(trace), "rank 0 | synchronises | one in 4")
+    has(of("mesh=2x8", "delay=2"), "delay | most that it takes")
+    local text = of("delay=2", "--mesh-list", "2x8,4x4")
+    has(text, "local SGD | delay | most")
+    assert.is_nil(of("--mesh-list", "2x8,4x4"):find("local SGD", 1, true))
+    assert.same({ every = 4, upper_bound = true }, decode(of("mesh=2x8", "delay=2", "--json")).local_sgd)
+  end)
+
+  it("E4 says that attention counts all pairs, since its rate can be above the peak", function()
+    has(run({ "price", LLAMA[1], "-n", "16", "--cluster", "h100x8-400g", "size=1B", "seq=4096", "batch=1" }),
+      "attention | all pairs | causal")
+  end)
+
   it("E4 counts the tokens of a run: of targets, or else of the first array of a batch", function()
     local recipe = scratch.path() .. ".lua"
     scratch.write(recipe, [[
@@ -227,6 +247,12 @@ describe("moonshard price", function()
     bad({}, "--cluster | h100x8-400g")
     bad({ "--cluster", "h100x8", "mesh=2x8" }, "h100x8 | 8 ranks | network")
     bad({ "--cluster", "h100x8-400g", "--mesh-list", "2x8", "mesh=2x8" }, "mesh=2x8 | --mesh-list")
+    bad({ "--cluster", "h100x8-400g", "mesh=2x8,1x16" }, "mesh=2x8,1x16 | --mesh-list 2x8,1x16")
+    local path = scratch.path() .. ".lua"
+    for _, network in ipairs({ '"400 Gbit/s"', "{ 8 }", '{ rails = { 8, "here" } }' }) do
+      scratch.write(path, ('return { extends = "h100x8", network = %s }'):format(network))
+      bad({ "--cluster", path }, 'network | rails = { 8, | rail = { "400 Gbit/s",')
+    end
     bad({ "--cluster", "h100x8-400g", "--mesh-list", "2y8" }, "2y8")
     bad({ "--cluster", "h100x8-400g", "--mesh-list", "2x8", "--trace", "x" }, "--trace")
     bad({ "--cluster", "h100x8-400g", "--mesh-list", "3x5,5x3" }, "15 ranks | 16")

@@ -1,8 +1,10 @@
 -- ms.scaling: prices of one recipe on few nodes and many, which shape wins where, and closed forms.
 
+local axis = require("moonshard.metrics.axis")
 local closed_forms = require("moonshard.price.closed_forms")
 local has = require("lua.message").has
 local json = require("moonshard.base.json")
+local lines = require("moonshard.sweep.lines")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 local shapes = require("moonshard.scaling.shapes")
@@ -56,6 +58,32 @@ describe("shapes of a scaling study", function()
   end)
 end)
 
+describe("a logarithmic axis", function()
+  it("has powers of its base, and of ten also twice and five times them", function()
+    assert.same({ 1, 2, 4, 8 }, axis.log_ticks(1, 12, 2))
+    assert.same({ 20, 50, 100, 200, 500 }, axis.log_ticks(15, 900, 10))
+    assert.same({ 1e3, 1e4, 1e5, 1e6 }, axis.log_ticks(1e3, 5e6, 10))
+    assert.same({}, axis.log_ticks(3, 3, 2))
+  end)
+
+  it("gives equal factors equal distances, and labels what it is told to", function()
+    local function heights(log_y)
+      local points = {}
+      for i, y in ipairs({ 100, 200, 400 }) do points[i] = { x = 2 ^ i, y = y, low = 0, high = y, title = "" } end
+      local svg, list = lines.svg({ title = "t", curves = { { class = "s1", points = points } }, log_y = log_y,
+        x_base = 2, x_text = tostring, y_text = function(y) return y .. " a second" end }), {}
+      for y in svg:gmatch('cy="([%d.]+)"') do list[#list + 1] = tonumber(y) end
+      assert.is_nil(svg:find("nan"))
+      return list, svg
+    end
+    local list, svg = heights(true)
+    assert.near(list[1] - list[2], list[2] - list[3], 0.11)
+    has(svg, "200 a second | 4 | 8")
+    list = heights(false)
+    assert.near(2 * (list[1] - list[2]), list[2] - list[3], 0.21)
+  end)
+end)
+
 describe("moonshard sweep with ms.scaling", function()
   local folder
   setup(function() folder = scratch.folder() end)
@@ -73,6 +101,7 @@ describe("moonshard sweep with ms.scaling", function()
     for _, text in ipairs({ "<svg", "<table", "2x8", "1x16" }) do
       assert.is_truthy(page:find(text, 1, true), text)
     end
+    has(page, "Scaling | logarithmic | Scaling per rank")
     assert.is_nil(page:find("src="))
     local results = json.decode(scratch.read(folder .. "/out/results.json"))
     assert.equal(3, #results.curve)
@@ -80,7 +109,7 @@ describe("moonshard sweep with ms.scaling", function()
   end)
 
   it("refuses nodes that a cluster does not have, and shapes that do not exist", function()
-    program.refused(2, arguments("nodes=2,1"), "ascending")
+    program.refused(2, arguments("nodes=2,1"), "ascending | 1 | 2")
     program.refused(2, arguments("shapes=ddp"), "hsdp")
     program.refused(2, arguments("cluster=h100x9"), "h100x8")
   end)

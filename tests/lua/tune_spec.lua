@@ -125,7 +125,7 @@ describe("moonshard tune", function()
     program.refused(2, { "tune", LLAMA, "-n", "2" }, "--cluster | cpu-example")
     local line = { "tune", LLAMA, "-n", "2", "--cluster", "h100x8", "--memory" }
     for memory, facts in pairs({ plenty = "--memory plenty | 72GiB", ["90GiB"] = "90.0 GiB | 74.5 GiB | h100x8",
-      ["4GiB"] = "4.0 GiB | 5.4 GiB" }) do
+      ["4GiB"] = "4.0 GiB | 5.4 GiB", ["20Gb"] = "20Gb | 20GiB | 20GB" }) do
       local arguments = { unpack(line) }
       arguments[#arguments + 1] = memory
       program.refused(2, arguments, facts)
