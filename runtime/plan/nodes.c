@@ -53,8 +53,8 @@ static int tensor_stays_on_nodes(const ms_model *model, const ms_topology *topol
 
 /* The ranks of a tensor dimension each have a copy of what it does not divide, and each sums the copy's gradients with
  * the ranks at its own place. Between nodes the order of a sum follows from which of its ranks share a node, and two
- * terms have the same sum in any order: where it differs, the copies would drift apart. Not if the ranks of a group share
- * a node: then these nodes are the same at all places. */
+ * terms have the same sum in any order: where it differs, the copies would drift apart. Not if the ranks of a group
+ * share a node: then these nodes are the same at all places. */
 static int check_sums(const ms_model *model, const ms_topology *topology) {
   const ms_dim_group *tensor = &model->dim[MS_DIM_TENSOR];
   if (topology->nodes == 1 || tensor->size == 1 || tensor_stays_on_nodes(model, topology)) return MS_OK;

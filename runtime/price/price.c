@@ -90,8 +90,8 @@ static double flops_of(const ms_plan_phase *phase) {
   return flops;
 }
 
-/* On the CPU UPDATE can leave collectives in flight, which FIRST of the next step joins: its price needs that of UPDATE.
- * On devices with streams UPDATE is priced with their ends, which is the most that it can take. */
+/* On the CPU UPDATE can leave collectives in flight, which FIRST of the next step joins: its price needs that of
+ * UPDATE. On devices with streams UPDATE is priced with their ends, which is the most that it can take. */
 static int simulate_after(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_simulated *out) {
   ms_simulated before = {0};
   int rc = MS_OK;

@@ -90,8 +90,10 @@ end
 local function plans()
   local paths = ("LUA_PATH='lua/?.lua;lua/?/init.lua;%s/gen/?.lua;;' MOONSHARD_LIB=%s/release/libmoonshard.so"):format(
     build, build)
-  for _, line in ipairs((json_lines("OMP_NUM_THREADS=1 " .. paths .. " luajit tests/bench/plans.lua"))) do
-    report_target(line.name, line.unit, line.ours, line.target)
+  for _, command in ipairs({ "luajit tests/bench/plans.lua", "luajit tests/bench/price_list.lua " .. build }) do
+    for _, line in ipairs((json_lines("OMP_NUM_THREADS=1 " .. paths .. " " .. command))) do
+      report_target(line.name, line.unit, line.ours, line.target)
+    end
   end
 end
 

@@ -136,7 +136,7 @@ describe("moonshard price", function()
     end
     has(of("mesh=2x8", "--trace", trace), "one in 4 synchronises | --trace")
     has(scratch.read(trace), "rank 0 | synchronises | one in 4")
-    has(of("mesh=2x8", "delay=2"), "delay | most that it takes")
+    has(of("mesh=2x8", "delay=2"), "delay | most")
     local text = of("delay=2", "--mesh-list", "2x8,4x4")
     has(text, "local SGD | delay | most")
     assert.is_nil(of("--mesh-list", "2x8,4x4"):find("local SGD", 1, true))

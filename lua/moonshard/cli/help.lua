@@ -40,10 +40,12 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--all] [--json]
                     [key=value ...]
                          list which rule made each decision and its cost, what sets the memory peak, and what to change
-  moonshard price RECIPE.lua -n RANKS --cluster C [--mesh-list M,M,...] [--trace FILE] [--json] [key=value ...]
+  moonshard price RECIPE.lua -n RANKS --cluster C [--mesh-list M,M,... [--processes P] | --trace FILE] [--json]
+                  [key=value ...]
                          predict the time of a step, tokens/s, MFU, exposed communication and memory on a described
                          cluster: a name like h100x8-400g (`moonshard price` alone lists them), or the path of a file;
-                         --mesh-list "1x512,64x8": a table of meshes; --trace: the predicted step as a trace
+                         --mesh-list "1x512,64x8": a table of meshes, divided among P processes (default: one per core
+                         for a long list); --trace: the predicted step as a trace
                   --cluster C --constants [--json]
                          list the constants of a cluster with their sources
   moonshard calibrate [-n RANKS] [--device D] [--out FILE.lua] [--quick]
