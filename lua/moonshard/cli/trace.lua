@@ -1,6 +1,7 @@
 -- moonshard trace: validates a trace that `moonshard run --trace` or `moonshard price --trace` wrote, and summarises it
 -- or compares it with another one.
 
+local attention_note = require("moonshard.price.attention_note")
 local trace_compare = require("moonshard.cli.trace_compare")
 local trace_file = require("moonshard.cli.trace_file")
 local command_line = require("moonshard.cli.command_line")
@@ -24,7 +25,8 @@ local function rate(amount, ms)
   return ms > 0 and ("%.3g"):format(amount / ms / 1e6) or ""
 end
 
-local function print_table(rows) io.write(text_columns.of(rows, 1), "\n") end
+---@param note string? below the rows
+local function print_table(rows, note) io.write(text_columns.of(rows, 1), note or "", "\n") end
 
 local function rows_of(head, list, top, cells)
   local rows = { head }
@@ -55,7 +57,7 @@ local function print_summary(path, sum, top)
   print_table(rows_of({ "op", "calls", "ms", "share", "GFLOP/s", "GB/s" }, sum.ops, top, function(e)
     return { e.name, tostring(e.calls), ms(e.ms), percent(e.ms, sum.kernel_ms),
       e.flops > 0 and rate(e.flops, e.ms) or "", rate(e.bytes, e.ms) }
-  end))
+  end), attention_note(sum.ops, top))
   if #sum.by_collective > 0 then
     local head = { "collective", "calls", "ms", "waiting ms", "bytes" }
     print_table(rows_of(head, sum.by_collective, top, function(e)

@@ -265,15 +265,9 @@ local function add_stream_waits(self, exposed, phase, list, n)
   end
 end
 
-local function add_phase(self, details, phase)
-  local list, n = price.timeline(self.plan, self.cluster, phase.name)
-  local add_waits = self.cluster.device == "cpu" and add_inline_waits or add_stream_waits
-  add_waits(self, details.exposed, phase, list, n)
+local function add_critical(self, critical, phase, list, n)
   for i = 0, n - 1 do
-    if list[i].kind == 0 then add_kernel(details.ops, list[i], phase.runs) end
-  end
-  for i = 0, n - 1 do
-    local event, critical = list[i], details.critical
+    local event = list[i]
     local seconds = phase.runs * (event["end"] - event.begin)
     if event.critical ~= 0 and event.kind == 0 then
       critical.kernels = critical.kernels + seconds
@@ -284,17 +278,37 @@ local function add_phase(self, details, phase)
   end
 end
 
+-- The critical path of a step; visit: called with the timeline of each phase.
+local function critical_path(self, visit)
+  local critical = { kernels = 0, collectives = {}, rest = self.step }
+  for _, phase in ipairs(self.phases) do
+    local list, n = price.timeline(self.plan, self.cluster, phase.name)
+    add_critical(self, critical, phase, list, n)
+    if visit then visit(phase, list, n) end
+  end
+  critical.rest = critical.rest - critical.kernels
+  for _, dim in ipairs(dims_of(critical.collectives)) do critical.rest = critical.rest - critical.collectives[dim] end
+  return critical
+end
+
+---The critical path of a price alone, as in its details.
+---@param self moonshard.Price
+---@return { kernels: number, collectives: table<string, number>, rest: number }
+function price.critical(self) return critical_path(self) end
+
 ---What a price consists of, from its timelines.
 ---@param self moonshard.Price
 ---@return moonshard.PriceDetails
 function price.details(self)
-  local details = { exposed = {}, ops = {}, critical = { kernels = 0, collectives = {}, rest = self.step } }
-  for _, phase in ipairs(self.phases) do add_phase(self, details, phase) end
-  local critical = details.critical
-  critical.rest = critical.rest - critical.kernels
-  for _, dim in ipairs(dims_of(critical.collectives)) do critical.rest = critical.rest - critical.collectives[dim] end
-  details.exposed, details.ops = sorted(details.exposed), sorted(details.ops)
-  return details
+  local exposed, ops = {}, {}
+  local add_waits = self.cluster.device == "cpu" and add_inline_waits or add_stream_waits
+  local critical = critical_path(self, function(phase, list, n)
+    add_waits(self, exposed, phase, list, n)
+    for i = 0, n - 1 do
+      if list[i].kind == 0 then add_kernel(ops, list[i], phase.runs) end
+    end
+  end)
+  return { exposed = sorted(exposed), ops = sorted(ops), critical = critical }
 end
 
 -- ---- what limits it ---------------------------------------------------------------------------------------------

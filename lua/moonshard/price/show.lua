@@ -1,5 +1,6 @@
 -- A price as text for people and as a table for JSON, and many prices as one table.
 
+local attention_note = require("moonshard.price.attention_note")
 local price = require("moonshard.price.price")
 local progress = require("moonshard.base.progress")
 local text_columns = require("moonshard.base.text_columns")
@@ -149,16 +150,6 @@ local function critical_line(self, details)
   return "  critical path: " .. table.concat(parts, ", ") .. "\n"
 end
 
--- Attention is counted in full, as MFU counts it, so its rate can be above the peak of a device.
-local function attention_note(details)
-  for i = 1, math.min(#details.ops, TOP) do
-    if details.ops[i].name:find("^attention") then
-      return "  attention: TFLOP/s of all pairs of positions; under a causal mask kernels compute about half of them\n"
-    end
-  end
-  return ""
-end
-
 ---A price on one page.
 ---@param self moonshard.Price
 ---@return string
@@ -170,7 +161,7 @@ function show.text(self)
     parts[#parts + 1] = text_columns.of(exposed_rows(self, details), 2)
     parts[#parts + 1] = "\n"
   end
-  parts[#parts + 1] = text_columns.of(op_rows(self, details), 1) .. attention_note(details)
+  parts[#parts + 1] = text_columns.of(op_rows(self, details), 1) .. attention_note(details.ops, TOP)
   if self.cluster.device ~= "cpu" then parts[#parts + 1] = "\n" .. critical_line(self, details) end
   return table.concat(parts)
 end
@@ -195,9 +186,9 @@ end
 ---@param self moonshard.Price
 ---@return table
 function show.record(self)
-  local summary, waiting, details = self.plan:summary(), {}, price.details(self)
+  local summary, waiting, critical = self.plan:summary(), {}, price.critical(self)
   for dim, seconds in pairs(self.waiting) do waiting[dim] = 1e3 * seconds end
-  local sizes, limit = {}, price.limit(self, details.critical)
+  local sizes, limit = {}, price.limit(self, critical)
   for dim = 0, self.plan.mesh.ndim - 1 do sizes[dim + 1] = tostring(self.plan.mesh:size(dim)) end
   return {
     mesh = table.concat(sizes, "x"), dims = self.plan.mesh:label():match("%((.*)%)"), cluster = self.cluster.name,
@@ -208,7 +199,7 @@ function show.record(self)
     fits = self.fits, comm_bytes = summary.comm_bytes, kernels_ms = 1e3 * self.computing, waiting_ms = waiting,
     exposed_ms = 1e3 * self.exposed, issuing_ms = 1e3 * self.issuing, gaps_ms = 1e3 * self.gaps,
     local_sgd = self.sync and { every = self.sync.every, upper_bound = self.sync.delay > 0 } or nil,
-    phases = phases_as_json(self), critical_ms = critical_as_json(details.critical), limit = limit,
+    phases = phases_as_json(self), critical_ms = critical_as_json(critical), limit = limit,
   }
 end
 
