@@ -20,6 +20,7 @@ local cfg = ms.args {
   sequence_parallel = false,       -- with tensor: divide activations between layers, too
   reshard = ms.args.any("default"), -- free gathered weights between forward and backward: true, false or a group size
   prefetch = 1,                    -- layers gathered ahead of their use
+  fused = ms.args.any(false),      -- loss without whole logits in memory: true, false or auto (where that saves memory)
   checkpoint = "", save_every = 500, resume = "", -- resume=auto continues from the newest checkpoint
   save = "",                       -- Hugging Face folder for the trained model
 }
@@ -51,8 +52,8 @@ local opt = ms.optim.adamw {
 local data = cfg.tokens ~= "" and ms.data.tokens { files = cfg.tokens, seq = cfg.seq, batch = cfg.batch, mesh = mesh }
   or ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch, mesh = mesh }
 local train = ms.trainer {
-  model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0, prefetch = cfg.prefetch,
-  ema = cfg.ema,
+  model = model, optimizer = opt, loss = ms.loss.cross_entropy { fused = cfg.fused },
+  clip_grad_norm = 1.0, prefetch = cfg.prefetch, ema = cfg.ema,
   checkpoint = { dir = cfg.checkpoint, every = cfg.save_every, resume = cfg.resume, data = data },
 }
 

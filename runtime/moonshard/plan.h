@@ -201,6 +201,17 @@ typedef struct ms_plan_conversion {
  * the first `capacity`; *n is their total number. */
 MS_API int ms_plan_conversions(const ms_plan *plan, int capacity, ms_plan_conversion *list, int *n);
 
+/* A loss that makes the logits of a linear layer for some rows at a time (attribute fused of cross_entropy). */
+typedef struct ms_chunked_loss {
+  int64_t rows, classes;             /* of this rank, in a micro-batch */
+  int64_t chunks, chunk;             /* how many, of how many rows; the last can have fewer */
+  int64_t logits_bytes, whole_bytes; /* of a chunk's logits, and of all rows' */
+  int again;                         /* 1: backward makes them again */
+} ms_chunked_loss;
+/* Those of a training step, or of evaluation if the plan does not train, in program order: list gets the first
+ * `capacity`; *n is their total number. */
+MS_API int ms_plan_chunked_losses(const ms_plan *plan, int capacity, ms_chunked_loss *list, int *n);
+
 /* An exposed collective: while it runs, events let no kernel of this rank compute. The plan owns the texts. */
 typedef struct ms_exposed {
   int instruction; /* its number in ms_plan_dump */

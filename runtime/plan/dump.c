@@ -104,6 +104,31 @@ static int node_memory(const ms_plan *plan, ms_text *text) {
   return MS_OK;
 }
 
+enum { LOSSES = 8 };
+
+/* Lists the losses that are made in chunks: no recipe has more than a few. */
+static int chunked_losses(const ms_plan *plan, ms_chunked_loss *loss, int *n) {
+  MS_TRY(ms_plan_chunked_losses(plan, LOSSES, loss, n));
+  if (*n > LOSSES) *n = LOSSES;
+  return MS_OK;
+}
+
+/* "loss in 3 chunks of 352 rows: 67.6 MiB of logits at a time, not 197 MiB" */
+static int losses(const ms_plan *plan, ms_text *text) {
+  ms_chunked_loss loss[LOSSES];
+  int n;
+  MS_TRY(chunked_losses(plan, loss, &n));
+  for (int i = 0; i < n; i++) {
+    ms_text_append(text, "\n  loss in %lld chunk%s of %lld rows: ", (long long)loss[i].chunks,
+                   loss[i].chunks == 1 ? "" : "s", (long long)loss[i].chunk);
+    ms_text_bytes(text, (double)loss[i].logits_bytes);
+    ms_text_append(text, " of logits at a time, not ");
+    ms_text_bytes(text, (double)loss[i].whole_bytes);
+    if (loss[i].again) ms_text_append(text, "; backward makes them again");
+  }
+  return MS_OK;
+}
+
 static int head(const ms_plan *plan, ms_text *text) {
   const ms_model *model = plan->model;
   ms_plan_summary summary;
@@ -119,6 +144,7 @@ static int head(const ms_plan *plan, ms_text *text) {
   categories("each at its own peak", summary.fullest, text);
   if (model->members > 1) MS_TRY(node_memory(plan, text));
   MS_TRY(traffic(plan, text));
+  MS_TRY(losses(plan, text));
   ms_text_append(text, "\n");
   return MS_OK;
 }
@@ -279,6 +305,22 @@ static void json_phase(const ms_plan *plan, int id, ms_text *text) {
   ms_text_append(text, "]}");
 }
 
+static int json_losses(const ms_plan *plan, ms_text *text) {
+  ms_chunked_loss loss[LOSSES];
+  int n;
+  MS_TRY(chunked_losses(plan, loss, &n));
+  if (n) ms_text_append(text, ",\"chunked_losses\":[");
+  for (int i = 0; i < n; i++)
+    ms_text_append(text,
+                   "%s{\"rows\":%lld,\"classes\":%lld,\"chunks\":%lld,\"chunk\":%lld,\"logits_bytes\":%lld,"
+                   "\"whole_bytes\":%lld,\"again\":%s}",
+                   i ? "," : "", (long long)loss[i].rows, (long long)loss[i].classes, (long long)loss[i].chunks,
+                   (long long)loss[i].chunk, (long long)loss[i].logits_bytes, (long long)loss[i].whole_bytes,
+                   loss[i].again ? "true" : "false");
+  if (n) ms_text_append(text, "]");
+  return MS_OK;
+}
+
 static int json_of_plan(const ms_plan *plan, ms_text *text) {
   const ms_model *model = plan->model;
   int64_t fullest[MS_CATEGORIES];
@@ -301,6 +343,7 @@ static int json_of_plan(const ms_plan *plan, ms_text *text) {
     json_bytes(text, ms_arena_name(a), plan->arena_bytes[a] - plan->peers_bytes[a], a == 0);
   ms_text_append(text, "},\"peak_bytes\":%lld", (long long)ms_plan_peak(plan));
   MS_TRY(json_nodes(plan, text));
+  MS_TRY(json_losses(plan, text));
   ms_text_append(text, ",\"phases\":[");
   int first = 1;
   for (int p = 0; p < MS_PHASES; p++) {

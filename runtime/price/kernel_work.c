@@ -1,6 +1,7 @@
 /* kernel_work.c - what a kernel of a plan does, in the numbers on which its time depends. They are read from the
  * prepared call, so the shapes are those that run.
  */
+#include "kernels/linear_cross_entropy.h"
 #include "kernels/product.h"
 #include "price/price.h"
 
@@ -37,6 +38,17 @@ static void read_attention(const ms_kernel_call *call, ms_kernel_work *work) {
   for (int i = 0; i < 4; i++) work->size[i] = size[i];
 }
 
+/* The products of all chunks, whose sizes are those of the logits', also where logits are made again. */
+static void read_chunked_loss(const ms_kernel_call *call, ms_kernel_work *work) {
+  const ms_loss_sizes l = ms_loss_sizes_of(call->op, &call->attrs, call->in);
+  const double rows = (double)l.rows / (double)l.chunks;
+  const double size[4] = {(double)(l.chunks * (l.logits + l.dx + l.dw)), rows, (double)l.classes, (double)l.dim};
+  work->shape = MS_SHAPE_PRODUCT;
+  work->variant = MS_VARIANT_TRANS_B | MS_VARIANT_SHARED_B;
+  work->flops += l.again * 2 * (double)l.rows * (double)l.classes * (double)l.dim;
+  for (int i = 0; i < 4; i++) work->size[i] = size[i];
+}
+
 static void read_other(const ms_kernel_call *call, ms_kernel_work *work) {
   const ms_value_info *largest = call->inputs ? &call->in[0] : &call->out[0];
   for (int i = 0; i < call->inputs + call->outputs; i++) {
@@ -59,6 +71,7 @@ int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel
                            .bytes = ms_op_bytes(&c)};
   if (row->work == ms_work_product || row->work == ms_work_product_bias) return read_product(call, work);
   if (row->work == ms_work_attention) read_attention(call, work);
+  else if (row->work == ms_work_chunked_loss) read_chunked_loss(call, work);
   else read_other(call, work);
   return MS_OK;
 }

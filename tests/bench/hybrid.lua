@@ -2,14 +2,11 @@
 --
 --   moonshard run tests/bench/hybrid.lua -n 4 mesh=2x2 beside=1x4 dtype=bf16
 --
--- A pair is `window` steps over each mesh, every other pair the other way round, so that what else the machine does
--- meets both of one; ranks begin a window together, and it ends with the last of them. Rank 0 prints one JSON line: for
--- each mesh ms and cpu_ms of a step (the median; of all ranks' processors together), and of the pairs' ratios, mesh to
--- beside, the median and the quartiles: of time (ratio, ratio_low, ratio_high), of the processors' (cpu_ratio, ...).
+-- Rank 0 prints one JSON line: the result of pairs.lua, with the names mesh and beside.
 
 local ffi = require("ffi")
-local clock = require("moonshard.base.clock")
 local ms = require("moonshard")
+local compare = dofile("tests/bench/pairs.lua").compare
 local re = ms.re
 
 local cfg = ms.args {
@@ -36,51 +33,9 @@ for i = 0, count - 1 do tokens[i] = (i * 7 + ms.world().rank) % cfg.vocab end
 local array = { data = tokens, dtype = "i32", shape = { cfg.batch, cfg.seq } }
 local batch = { tokens = array, targets = array }
 
-local function sum(list)
-  local total = 0
-  for _, number in ipairs(list) do total = total + number end
-  return total
-end
-
--- Milliseconds of a step of a window, and those of all ranks' processors.
-local function window(train)
-  train.session:gather_numbers(0)
-  local began, worked = clock.now(), os.clock()
-  for _ = 1, cfg.window do train:step(batch) end
-  worked = os.clock() - worked
-  local cpu = sum(train.session:gather_numbers(worked))
-  return 1e3 * (clock.now() - began) / cfg.window, 1e3 * cpu / cfg.window
-end
-
--- The value below which a share of the list lies.
-local function quantile(list, share)
-  local sorted = { unpack(list) }
-  table.sort(sorted)
-  local at = 1 + share * (#sorted - 1)
-  local low = math.floor(at)
-  return sorted[low] + (at - low) * ((sorted[low + 1] or sorted[low]) - sorted[low])
-end
-
-local train = { [cfg.mesh] = trainer(cfg.mesh), [cfg.beside] = trainer(cfg.beside) }
-for _ = 1, cfg.warmup do
-  window(train[cfg.mesh])
-  window(train[cfg.beside])
-end
-local took, worked, ratio, cpu_ratio = { mesh = {}, beside = {} }, { mesh = {}, beside = {} }, {}, {}
-for i = 1, cfg.pairs do
-  for _, which in ipairs(i % 2 == 0 and { "mesh", "beside" } or { "beside", "mesh" }) do
-    took[which][i], worked[which][i] = window(train[cfg[which]])
-  end
-  ratio[i], cpu_ratio[i] = took.mesh[i] / took.beside[i], worked.mesh[i] / worked.beside[i]
-end
+local train = { mesh = trainer(cfg.mesh), beside = trainer(cfg.beside) }
+local result = compare({ "mesh", "beside" }, train, batch, cfg)
 if ms.world().rank == 0 then
-  local result = { mesh = cfg.mesh, beside = cfg.beside, dtype = cfg.dtype, pairs = cfg.pairs, window = cfg.window }
-  for _, which in ipairs({ "mesh", "beside" }) do
-    result[which .. "_ms"], result[which .. "_cpu_ms"] = quantile(took[which], 0.5), quantile(worked[which], 0.5)
-  end
-  for name, list in pairs({ ratio = ratio, cpu_ratio = cpu_ratio }) do
-    result[name] = quantile(list, 0.5)
-    result[name .. "_low"], result[name .. "_high"] = quantile(list, 0.25), quantile(list, 0.75)
-  end
+  result.mesh, result.beside, result.dtype = cfg.mesh, cfg.beside, cfg.dtype
   print(require("moonshard.base.json").encode(result))
 end

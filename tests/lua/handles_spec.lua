@@ -39,7 +39,7 @@ local optional = {
   ms_rules_new = "policy", ms_rules_add = "where", ms_rules_resolve = "names decided",
   ms_model_set_reshard = "reshard_size", ms_model_set_prefetch_order = "units", ms_graph_set_scope = "path",
   ms_graph_set_recompute = "ops", ms_graph_op = "attrs inputs", ms_graph_input = "dims", ms_plan_exposed = "list",
-  ms_plan_passes = "list", ms_plan_conversions = "list", ms_profile_items = "list", ms_profile_activities = "list",
+  ms_plan_passes = "list", ms_plan_conversions = "list", ms_plan_chunked_losses = "list", ms_profile_items = "list", ms_profile_activities = "list",
   ms_plan_peak_use = "buffer", ms_exec_run = "inputs outputs", ms_state_gather = "full",
   ms_state_gather_range = "out", ms_state_scatter = "full", ms_state_read = "out", ms_state_write = "values",
   ms_safetensors_read = "out", ms_safetensors_read_f32 = "view out bytes", ms_safetensors_write = "data",

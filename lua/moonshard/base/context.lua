@@ -12,8 +12,8 @@
 ---@field on_step fun(trainer: moonshard.Trainer, metrics: moonshard.StepMetrics)? called after every step
 ---@field decide_auto fun(trainer: moonshard.Trainer, batch: table)? decides what ms.fully_shard was given as "auto";
 ---  set by moonshard/init.lua
----@field whole_logits boolean? losses read whole logits, whatever they were asked; set for the reference of
----  `moonshard check`
+---@field fused_loss boolean|"auto"|nil what losses do whatever they were asked (`fused` of ms.loss.cross_entropy); set
+---  for the reference of `moonshard check`, and where `moonshard explain` tries what would change
 ---@field call_module function? the function that calls a module's forward; error.lua recognises it on the stack
 local context = { trace = nil, path = "" }
 

@@ -167,6 +167,31 @@ function Plan:conversions()
   return list
 end
 
+---@class moonshard.ChunkedLoss a loss that makes the logits of a linear layer for some rows at a time
+---@field rows integer of this rank, in a micro-batch
+---@field classes integer
+---@field chunks integer
+---@field chunk integer rows
+---@field logits_bytes number of a chunk
+---@field whole_bytes number of all rows
+---@field again boolean backward makes the logits again
+
+---Such losses of a training step, in program order.
+---@return moonshard.ChunkedLoss[]
+function Plan:chunked_losses()
+  local n, list = ffi.new("int[1]"), {}
+  check(C.ms_plan_chunked_losses(self.handle, 0, nil, n))
+  local rows = ffi.new("ms_chunked_loss[?]", n[0] + 1)
+  check(C.ms_plan_chunked_losses(self.handle, n[0], rows, n))
+  for i = 1, n[0] do
+    local row = rows[i - 1]
+    list[i] = { rows = tonumber(row.rows), classes = tonumber(row.classes), chunks = tonumber(row.chunks),
+      chunk = tonumber(row.chunk), logits_bytes = tonumber(row.logits_bytes),
+      whole_bytes = tonumber(row.whole_bytes), again = row.again ~= 0 }
+  end
+  return list
+end
+
 -- Rows of a comparison: a name and the values of two summaries.
 local function rows_of(mesh, before, after)
   local size = require("moonshard.base.progress").size

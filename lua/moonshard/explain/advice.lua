@@ -2,19 +2,20 @@
 -- traffic with the current plan. Nothing is estimated.
 --
 -- Candidates: resharding a unit after forward or keeping it; recomputing a module's activations in backward or keeping
--- them; prefetching one unit more or fewer. In a run of neighbouring units with the same decision, only the first, the
--- middle and the last are tried individually, and then all of them together.
+-- them; prefetching one unit more or fewer; fusing the loss, or not. In a run of neighbouring units with the same
+-- decision, only the first, the middle and the last are tried individually, and then all of them together.
 
 local engine_model = require("moonshard.shard.engine_model")
 local plan_costs = require("moonshard.explain.plan_costs")
+local tracing = require("moonshard.base.context")
 local units = require("moonshard.shard.units")
 local world = require("moonshard.distributed.world")
 
 local advice = {}
 
 ---@class moonshard.Candidate
----@field action "keep"|"reshard"|"recompute"|"keep activations"|"prefetch"
----@field names string[] units or modules; empty for prefetch
+---@field action "keep"|"reshard"|"recompute"|"keep activations"|"prefetch"|"fuse the loss"|"whole logits"
+---@field names string[] units or modules; empty for prefetch and the loss
 ---@field depth integer? prefetch depth
 ---@field peak number change of the arenas of one rank, bytes; below 0: saved
 ---@field gathered number change of the weight bytes that one rank receives per step
@@ -85,6 +86,8 @@ local function candidates_of(context)
       candidates[#candidates + 1] = { action = "prefetch", names = {}, depth = other }
     end
   end
+  local is_fused = #context.plan:chunked_losses() > 0
+  candidates[#candidates + 1] = { action = is_fused and "whole logits" or "fuse the loss", names = {} }
   return candidates
 end
 
@@ -129,9 +132,16 @@ local function with_prefetch(context, candidate)
     function() session.prefetch = before end
 end
 
+-- "auto" changes nothing where it would not help, or the loss reads no logits of a linear layer.
+local function with_loss(context, candidate)
+  local before = tracing.fused_loss
+  tracing.fused_loss = candidate.action == "fuse the loss" and "auto"
+  return context.retrace, function() tracing.fused_loss = before end
+end
+
 local CHANGES = {
   keep = with_reshard, reshard = with_reshard, recompute = with_recompute, ["keep activations"] = with_recompute,
-  prefetch = with_prefetch,
+  prefetch = with_prefetch, ["fuse the loss"] = with_loss, ["whole logits"] = with_loss,
 }
 
 local function try(context, candidate, now)

@@ -30,6 +30,7 @@ local explain = {}
 ---@field unmatched { policy: string, pattern: string, where: string? }[]
 ---@field exposed { collectives: integer, exposed: moonshard.Exposed[] }
 ---@field conversions moonshard.Conversion[] of a micro-batch
+---@field losses moonshard.ChunkedLoss[]
 ---@field advice moonshard.Candidate[]
 ---@field all boolean
 ---@field folder string? of the recipe
@@ -86,7 +87,7 @@ function explain.plan(plan, trainer, batch, options)
     micro_batches = trainer.micro_batches, peak_bytes = plan:summary().peak_bytes, bytes = plan:summary().bytes,
     peak = peak_of(plan, sharding, root_names(sharding, modules)),
     total = plan_costs.total(plan, #sharding.units, times),
-    exposed = plan_costs.exposed(plan, times), conversions = plan:conversions(),
+    exposed = plan_costs.exposed(plan, times), conversions = plan:conversions(), losses = plan:chunked_losses(),
     all = options.all, folder = options.folder,
   }
   found.decisions, found.shadowed, found.unmatched = decisions.of(sharding, plan, costs, trainer.optimizer, modules)
@@ -149,6 +150,7 @@ function explain.json(found)
       backward = peak.backward, unit = peak.unit, in_use_bytes = peak.in_use, bytes = peak.bytes,
       units = plan_costs.shares(peak) },
     placement_changes = #found.conversions > 0 and found.conversions or nil,
+    chunked_losses = #found.losses > 0 and found.losses or nil,
     collectives = found.exposed.collectives, exposed = found.exposed.exposed, advice = candidates_as_json(found.advice),
   })
 end

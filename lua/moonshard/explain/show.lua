@@ -161,10 +161,16 @@ local VERBS = {
   ["keep activations"] = "keeping the activations of %s",
 }
 
-local function candidate_text(candidate, first)
+local function name_of(candidate)
   local names = candidate.names
-  local who = candidate.action == "prefetch" and ("prefetch = %d"):format(candidate.depth)
-    or VERBS[candidate.action]:format(run_name(names[1], names[#names], #names))
+  if candidate.action == "prefetch" then return ("prefetch = %d"):format(candidate.depth) end
+  if candidate.action == "fuse the loss" then return 'ms.loss.cross_entropy { fused = "auto" }' end
+  if candidate.action == "whole logits" then return "ms.loss.cross_entropy without fused" end
+  return VERBS[candidate.action]:format(run_name(names[1], names[#names], #names))
+end
+
+local function candidate_text(candidate, first)
+  local who = name_of(candidate)
   if candidate.refused then return ("  %s: %s"):format(who, candidate.refused) end
   local gathers, peak = change(candidate.gathered, "gathers per step"), change(candidate.peak, "peak")
   if first == "peak" then gathers, peak = peak, gathers end
@@ -210,6 +216,26 @@ local function add_conversions(lines, found)
       moved(backward_of(one), row.backward) }
   end
   for _, line in ipairs(aligned(cells)) do lines[#lines + 1] = line end
+end
+
+-- ---- losses in chunks -------------------------------------------------------------------------------------------
+
+-- What whole logits would cost, which is more than the difference of their bytes where something else is the peak.
+local function whole_logits_of(found)
+  for _, candidate in ipairs(found.advice) do
+    if candidate.action == "whole logits" and not candidate.refused then return candidate.peak end
+  end
+end
+
+local function add_losses(lines, found)
+  for i, loss in ipairs(found.losses) do
+    if i == 1 then lines[#lines + 1] = "" end
+    lines[#lines + 1] = ("loss: in %d chunk%s of %d rows, %s of logits at a time, not %s%s"):format(loss.chunks,
+      loss.chunks == 1 and "" or "s", loss.chunk, size(loss.logits_bytes), size(loss.whole_bytes),
+      loss.again and "; backward makes them again" or "")
+  end
+  local costs = #found.losses > 0 and whole_logits_of(found)
+  if costs then lines[#lines + 1] = "  whole logits: " .. change(costs, "peak") end
 end
 
 -- ---- what waits -------------------------------------------------------------------------------------------------
@@ -272,6 +298,7 @@ function show.text(found)
     if rows then add_table(lines, policy, rows, found.all) end
   end
   add_conversions(lines, found)
+  add_losses(lines, found)
   add_peak(lines, found)
   add_exposed(lines, found)
   add_advice(lines, found)

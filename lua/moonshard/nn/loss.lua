@@ -21,8 +21,10 @@ local FUSED = { [false] = 0, [true] = 1, auto = 2 }
 
 -- The mean over this rank's targets of one micro-batch; with "tokens" the step weights it by their count.
 local function cross_entropy(o, logits, targets)
+  local fused = o.fused
+  if context.fused_loss ~= nil then fused = context.fused_loss end
   local outputs = ops.apply("cross_entropy", { logits, targets }, {
-    ignore_index = o.ignore_index, fused = FUSED[not context.whole_logits and o.fused], chunk = o.chunk or 0,
+    ignore_index = o.ignore_index, fused = FUSED[fused], chunk = o.chunk or 0,
   })
   if context.trace and o.reduction == "tokens" then
     local terms = 1

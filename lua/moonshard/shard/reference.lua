@@ -20,7 +20,7 @@ local reference = {
 ---Makes this process rank 0 of `size` ranks that do not exist. It must be the only rank of its world.
 ---@param size integer
 function reference.begin(size)
-  reference.active, context.whole_logits = true, true
+  reference.active, context.fused_loss = true, false
   world.act_as_first_of(size)
 end
 
