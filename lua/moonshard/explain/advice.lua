@@ -20,6 +20,7 @@ local advice = {}
 ---@field peak number change of the arenas of one rank, bytes; below 0: saved
 ---@field gathered number change of the weight bytes that one rank receives per step
 ---@field refused string? the error, when the candidate does not compile
+---@field idle boolean? it is the plan as it is
 
 ---@class moonshard.AdviceContext
 ---@field session moonshard.Session
@@ -155,6 +156,7 @@ local function try(context, candidate, now)
   end
   local total = plan_costs.total(compiled, #context.sharding.units, context.times)
   candidate.peak, candidate.gathered = total.peak - now.peak, total.gathered - now.gathered
+  candidate.idle = candidate.action == "fuse the loss" and #compiled:chunked_losses() == 0
   compiled:free()
 end
 
@@ -195,8 +197,11 @@ end
 ---@return moonshard.Candidate[] in the order of units
 function advice.of(context)
   local now = plan_costs.total(context.plan, #context.sharding.units, context.times)
-  local candidates = candidates_of(context)
-  for _, candidate in ipairs(candidates) do try(context, candidate, now) end
+  local candidates = {}
+  for _, candidate in ipairs(candidates_of(context)) do
+    try(context, candidate, now)
+    if not candidate.idle then candidates[#candidates + 1] = candidate end
+  end
   return candidates
 end
 
