@@ -228,6 +228,7 @@ function case.of(seed)
   if case.ranks(self) <= 2 and d:chance(0.15) then self.stages = 2 end
   draw_training(d, self, draw_sharding(d, self))
   if self.context or self.tensor then placements.draw(d, self) end
+  if self.classes and d:chance(0.4) then self.chunk = d:integer(1, 9) end -- rows of a fused loss
   return self
 end
 

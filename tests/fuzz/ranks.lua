@@ -12,9 +12,11 @@ local MANY_STEPS = 1000
 
 local REFUSED = { MS_ESHAPE = true, MS_EUNSUPPORTED = true }
 
--- The error names the mesh dimension whose ranks cannot divide something. All of them raise it, before they wait.
+-- The error names the mesh dimension whose ranks cannot divide something, or a fused loss whose logits they do not have
+-- as a product. All of them raise it, before they wait.
 local function is_refusal(raised)
   if not errors.is(raised) or not REFUSED[raised.status] then return false end
+  if raised.message:find("ranks that divide the layer", 1, true) then return true end
   local dimension = raised.message:match("%f[%w](%w+) %(%d+ ranks")
   return dimension == "tensor" or dimension == "context"
 end

@@ -83,7 +83,8 @@ local function net_of(case)
   add { ("  self.embed = ms.nn.%s(%d, %d)"):format(case.seq and "embedding" or "linear", case.inputs, case.width) }
   add { "  self.layers = {" }
   add(init)
-  add { "  }", ("  self.head = ms.nn.linear(%d, %d)"):format(width, targets) }
+  local bias = case.classes and case.chunk and ", { bias = false }" or ""
+  add { "  }", ("  self.head = ms.nn.linear(%d, %d%s)"):format(width, targets, bias) }
   add(ties)
   add { "end", "", "function Net:forward(tokens)", "  local x = self.embed(tokens)" }
   add(forward)
@@ -165,6 +166,9 @@ function recipe.of(case)
   sharding.mesh, sharding.placements = mesh_of(case), sharding.placements or placements.text(case)
   trainer.model, trainer.optimizer = "model", case.optimizer
   trainer.loss = "ms.loss." .. (case.classes and "cross_entropy" or "mse")
+  if case.classes and case.chunk then
+    trainer.loss = ("%s { fused = true, chunk = %d }"):format(trainer.loss, case.chunk)
+  end
   trainer.micro_batches = case.micro and tostring(case.micro) or nil
   return table.concat({
     ("-- Random case %d: moonshard check FILE -n %d\n"):format(case.seed, ranks_of(case)),

@@ -70,6 +70,11 @@ describe("updates compared with PyTorch", function()
       end
     end)
 
+    it("S20 of " .. optimizer .. " are the same with a fused loss", function()
+      assert_reference(optimizer, 1, { mesh = "1x1", chunk = 7 })
+      assert_reference(optimizer, 2, { mesh = "1x2", micro = 2, chunk = 4 })
+    end)
+
     it("K1 S18 of " .. optimizer .. " go on from a checkpoint on another mesh", function()
       local folder = scratch.path()
       run(2, { optimizer = optimizer, mesh = "1x2", save = folder, save_at = 3 })

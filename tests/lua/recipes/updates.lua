@@ -10,7 +10,7 @@ local re = ms.re
 
 local cfg = ms.args {
   mesh = "1x1", out = "", optimizer = "adamw", layout = "rows", micro = 1, sync = "every", reshard = "default",
-  wrong = "", save = "", save_at = 0, load = "", shared_masters = true,
+  wrong = "", save = "", save_at = 0, load = "", shared_masters = true, chunk = 0,
 }
 local STEPS, ROWS, LENGTH, VOCAB, DIM, INNER = 6, 12, 5, 11, 8, 12
 
@@ -57,6 +57,7 @@ local train = ms.trainer {
   clip_grad_norm = cfg.wrong ~= "clipping" and 0.5 or nil,
   forward = function(net, batch)
     local loss = ms.loss.cross_entropy
+    if cfg.chunk > 0 then loss = ms.loss.cross_entropy { fused = true, chunk = cfg.chunk } end
     if cfg.wrong == "tokens" then loss = ms.loss.cross_entropy { reduction = "mean" } end
     return loss(net(batch.tokens, batch.even), batch.targets)
   end,
