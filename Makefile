@@ -140,7 +140,7 @@ bench-price: all
 	@for part in $(or $(PART),$(if $(ROWS)$(WRITE),published,measured collectives published)); do \
 	  export LUA_PATH='lua/?.lua;lua/?/init.lua;$(BUILD)/gen/?.lua;;' MOONSHARD_LIB=$(BUILD)/release/libmoonshard.so; \
 	  if [ $$part = measured ]; then tests/bench/price/measured.sh $(BUILD) $(CLUSTER) || exit; \
-	  elif [ $$part = two_hosts ]; then luajit tests/bench/price/two_hosts.lua $(BUILD) $(CLUSTER) || exit; \
+	  elif [ $$part = two_hosts ]; then tests/bench/price/two_hosts.sh $(BUILD) $(CLUSTER) || exit; \
 	  else luajit tests/bench/price/$$part.lua "$(ROWS)" "$(WRITE)" "$(if $(ROWS),$(CLUSTER))" || exit; fi; done
 
 bench-peers: ## install the peers that bench compares with: PyTorch (in build/peers) and Open MPI

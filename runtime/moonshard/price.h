@@ -110,6 +110,8 @@ typedef struct ms_link {
   double between;       /* bytes/s of a node, in each direction: of all its ranks together; unused if nodes_most is 1 */
   double between_rank;  /* the most that one of its ranks can use; 0: all of it */
   double log_between;   /* what each doubling of the nodes beyond two adds to the transfer between them, as a part */
+  double processor;     /* HOSTS: processor time that a byte of the work's `wire` takes of its node, seconds: threads
+                           that move bytes share the cores with those that compute; 0: none */
 } ms_link;
 
 enum { MS_MAX_LINKS = 8 };

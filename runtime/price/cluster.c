@@ -80,7 +80,8 @@ int ms_link_check(const ms_link *link, int number) {
                           {"inside_pair", link->inside_pair, 0, FASTEST},
                           {"between", link->between, link->nodes_most == 1 ? 0 : SLOWEST, FASTEST},
                           {"between_rank", link->between_rank, 0, FASTEST},
-                          {"log_between", link->log_between, 0, 10}};
+                          {"log_between", link->log_between, 0, 10},
+                          {"processor", link->processor, 0, 1}};
   char what[40];
   snprintf(what, sizeof what, "cluster: link %d", number);
   return check_ranges(what, COUNT(ranges), ranges);

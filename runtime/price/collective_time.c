@@ -114,6 +114,7 @@ static void transfer(const ms_link *link, const ms_collective_work *w, ms_collec
   /* The work's `wire` is that of all groups already. */
   if (w->nodes > 1) between = bytes.between / rate_between(link, w, hosts ? 1 : w->groups);
   time->transfer = hosts ? inside + between : fmax(inside, between);
+  time->processor = hosts && w->nodes > 1 ? bytes.between * link->processor : 0;
   time->between = between > inside;
 }
 

@@ -5,10 +5,11 @@
 #include "moonshard.h"
 
 typedef struct ms_collective_time {
-  double seconds;  /* alone on its links */
-  double transfer; /* of these, at least this part moves bytes: what another collective on the same links adds */
-  int between;     /* 1: the links to other nodes bound the transfer; 0: those inside a node */
-  int link;        /* index in the cluster; -1: of one rank, which takes no time */
+  double seconds;   /* alone on its links */
+  double transfer;  /* of these, at least this part moves bytes: what another collective on the same links adds */
+  double processor; /* HOSTS: processor time of a node in which it moves bytes to and from others, seconds */
+  int between;      /* 1: the links to other nodes bound the transfer; 0: those inside a node */
+  int link;         /* index in the cluster; -1: of one rank, which takes no time */
 } ms_collective_time;
 
 /* The fastest link's. MS_EINVAL if a number of the work is out of range, MS_EUNSUPPORTED if no link can carry it. The

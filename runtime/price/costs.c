@@ -106,6 +106,17 @@ static double converted_bytes(const ms_plan_coll *coll) {
   return bytes;
 }
 
+static double threads_of_node(const ms_plan *plan) {
+  return (double)plan->topology.node_ranks[plan->topology.node_of[plan->model->rank]] * plan->config.threads;
+}
+
+/* The part of each computing core that threads take which move bytes, `wanted` cores in all. Those take idle cores
+ * first, and of a core that computes at most half, since the system divides it evenly. */
+static double taken(const ms_plan *plan, const ms_cluster *cluster, double wanted) {
+  const double computing = fmin(threads_of_node(plan), cluster->cores), idle = cluster->cores - computing;
+  return fmin(0.5, fmax(0, wanted - idle) / computing);
+}
+
 /* On the CPU the rank's thread moves what stays inside its node, and the links the rest while it computes on. A device
  * that executes streams waits first, and then moves bytes. */
 static int price_collective(const ms_plan *plan, const ms_cluster *cluster, const ms_plan_coll *coll, ms_cost *cost) {
@@ -121,6 +132,7 @@ static int price_collective(const ms_plan *plan, const ms_cluster *cluster, cons
     cost->between = work.nodes > 1;
     cost->work = cost->between ? fmin(inside.seconds, whole.seconds) : whole.seconds;
     cost->transfer = whole.seconds - cost->work;
+    if (cost->transfer > 0) cost->taken = taken(plan, cluster, whole.processor / cost->transfer);
     return MS_OK;
   }
   const double converted = converted_bytes(coll);
@@ -132,11 +144,9 @@ static int price_collective(const ms_plan *plan, const ms_cluster *cluster, cons
 
 /* ---- a phase ---------------------------------------------------------------------------------------------------- */
 
-/* The part of a processor that each thread of this rank's node has. */
+/* How many threads of this rank's node share a core. */
 static double crowding(const ms_plan *plan, const ms_cluster *cluster) {
-  if (cluster->device != MS_DEVICE_CPU) return 1;
-  const double ranks = plan->topology.node_ranks[plan->topology.node_of[plan->model->rank]];
-  return fmax(1, ranks * plan->config.threads / cluster->cores);
+  return cluster->device == MS_DEVICE_CPU ? fmax(1, threads_of_node(plan) / cluster->cores) : 1;
 }
 
 int ms_price_costs(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_cost **out) {

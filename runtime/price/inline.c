@@ -4,6 +4,11 @@
  * thread copies or sums its part, and then, if the ranks are on several nodes, the bytes move while the thread computes
  * on. Bytes of several collectives move one after another, since they share the node's link. The thread sleeps only
  * while compute waits for a collective.
+ *
+ * Moving bytes between nodes takes processor time: that of copies into and out of the kernel, of the network's protocol
+ * and of sums. Other threads of the node spend it, on idle cores if there are any. Where all cores compute, whatever
+ * the rank's thread runs while bytes move is slower by the part of its core that they take (ms_cost.taken); while the
+ * thread sleeps they cost it nothing.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -16,6 +21,11 @@ typedef struct stream {
   int because;         /* the instruction that the latest wait was for; -1: none since the latest one began */
 } stream;
 
+/* Bytes that move on the node's link, from `begin` to `end`. */
+typedef struct transfer {
+  double begin, end, taken;
+} transfer;
+
 typedef struct thread {
   const ms_model *model;
   const ms_plan_phase *phase;
@@ -25,6 +35,8 @@ typedef struct thread {
   char *recorded;        /* [events] */
   int *recorder;         /* [events] the instruction that was done when the event was recorded */
   double now, link_free; /* link_free: when the link has moved all that was given to it */
+  transfer *transfer;    /* [transfers] one after another; those below `passed` have ended */
+  int transfers, transfer_capacity, passed;
   ms_simulated *out;
   const ms_simulated *carried;
 } thread;
@@ -43,6 +55,35 @@ static int cause_of(const stream *s) { return s->because >= 0 ? s->because : s->
 static void note_begin(stream *s, int i) {
   s->begun = i;
   s->because = -1;
+}
+
+/* ---- time ------------------------------------------------------------------------------------------------------- */
+
+/* Gives bytes to the link, which moves them after those before; *end: when they have arrived. */
+static int give_to_link(thread *t, double seconds, double taken, double *end) {
+  MS_TRY(ms_grow((void **)&t->transfer, &t->transfer_capacity, t->transfers + 1, sizeof *t->transfer));
+  const double begin = fmax(t->now, t->link_free);
+  *end = t->link_free = begin + seconds;
+  t->transfer[t->transfers++] = (transfer){begin, *end, taken};
+  return MS_OK;
+}
+
+/* The thread works for so many seconds of a core; what moves meanwhile takes a part of its core. */
+static void work(thread *t, double seconds) {
+  for (; t->passed < t->transfers; t->passed++) {
+    const transfer *moves = &t->transfer[t->passed];
+    const double alone = fmin(seconds, fmax(0, moves->begin - t->now)), rate = 1 - moves->taken;
+    t->now += alone;
+    seconds -= alone;
+    if (t->now >= moves->end) continue;
+    if (t->now + seconds / rate <= moves->end) {
+      t->now += seconds / rate;
+      return;
+    }
+    seconds -= (moves->end - t->now) * rate;
+    t->now = moves->end;
+  }
+  t->now += seconds;
 }
 
 /* ---- collectives ------------------------------------------------------------------------------------------------ */
@@ -68,14 +109,14 @@ static int begin(thread *t, stream *s, int i) {
     moment->end = fmax(t->now, end_of_joined(t, instr->coll));
     return MS_OK;
   }
-  t->now += t->cost[i].work;
-  charge(t, i, t->cost[i].work);
+  work(t, t->cost[i].work);
+  charge(t, i, t->now - moment->begin);
   moment->end = t->now;
-  if (t->cost[i].transfer > 0) moment->end = t->link_free = fmax(t->now, t->link_free) + t->cost[i].transfer;
+  if (t->cost[i].transfer > 0) MS_TRY(give_to_link(t, t->cost[i].transfer, t->cost[i].taken, &moment->end));
   if (!instr->coll->in_flight) return MS_OK;
   ms_simulated *out = t->out;
   MS_TRY(ms_grow((void **)&out->outlasting, &out->outlasting_capacity, out->n_outlasting + 1, sizeof *out->outlasting));
-  out->outlasting[out->n_outlasting++] = (ms_outlasting){instr->coll, moment->end};
+  out->outlasting[out->n_outlasting++] = (ms_outlasting){instr->coll, moment->end, t->cost[i].taken};
   return MS_OK;
 }
 
@@ -127,8 +168,9 @@ static void compute(thread *t, int *moved) {
       t->recorded[instr->event] = 1;
       t->recorder[instr->event] = s->finished;
     } else {
-      t->out->moment[s->at] = (ms_moment){t->now, t->now, t->now + t->cost[s->at].work, cause_of(s)};
-      t->now += t->cost[s->at].work;
+      const double begin = t->now;
+      work(t, t->cost[s->at].work);
+      t->out->moment[s->at] = (ms_moment){begin, begin, t->now, cause_of(s)};
       note_begin(s, s->at);
       s->finished = s->at;
       ran = 1;
@@ -172,6 +214,16 @@ static int open_thread(const ms_plan *plan, thread *t) {
   return MS_OK;
 }
 
+/* What the phase before left in flight is on the link first. */
+static int take_over(thread *t) {
+  double end;
+  for (int k = 0; t->carried && k < t->carried->n_outlasting; k++) {
+    const ms_outlasting *left = &t->carried->outlasting[k];
+    if (left->end > t->link_free) MS_TRY(give_to_link(t, left->end - t->link_free, left->taken, &end));
+  }
+  return MS_OK;
+}
+
 static int run(thread *t) {
   while (!is_done(t)) {
     int moved = 0;
@@ -187,11 +239,13 @@ int ms_simulate_inline(const ms_plan *plan, int phase, const ms_cost *cost, cons
   thread t = {.model = plan->model, .phase = &plan->phase[phase], .cost = cost, .out = out, .carried = before};
   int rc;
   MS_GOTO(open_thread(plan, &t));
+  MS_GOTO(take_over(&t));
   MS_GOTO(run(&t));
   out->end = t.now;
   for (int i = 0; i < out->n_outlasting; i++) out->outlasting[i].end = fmax(0, out->outlasting[i].end - t.now);
 fail:
   free(t.stream);
+  free(t.transfer);
   free(t.recorded);
   free(t.recorder);
   return rc;

@@ -23,6 +23,7 @@ typedef struct ms_cost {
   double work;     /* of its stream: a kernel; the part of a collective in which it does not use a link, or on the CPU
                       the part that its rank's thread computes */
   double transfer; /* then, of a link that it has for itself */
+  double taken;    /* the part of every computing core that moving these bytes takes meanwhile: 0 to 0.5 (cpu) */
   int between;     /* 1: that link leads to other nodes */
 } ms_cost;
 
@@ -46,7 +47,8 @@ typedef struct ms_moment {
 /* Collectives that outlast their phase: those that UPDATE leaves in flight, in order. */
 typedef struct ms_outlasting {
   const ms_plan_coll *coll;
-  double end; /* seconds from the start of the next phase */
+  double end;   /* seconds from the start of the next phase */
+  double taken; /* as of its cost, while its bytes move */
 } ms_outlasting;
 
 typedef struct ms_simulated {

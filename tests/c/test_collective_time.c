@@ -272,7 +272,8 @@ static void E1_numbers_out_of_range_are_named(void **state) {
                {offsetof(ms_link, inside_pair), -1, "inside_pair | link 3 | -1"},
                {offsetof(ms_link, between), 0, "between | link 3 | 0"},
                {offsetof(ms_link, between_rank), -5, "between_rank | link 3 | -5"},
-               {offsetof(ms_link, log_between), -0.1, "log_between | link 3 | -0.1"}};
+               {offsetof(ms_link, log_between), -0.1, "log_between | link 3 | -0.1"},
+               {offsetof(ms_link, processor), 2, "processor | link 3 | 2"}};
   must(ms_link_check(&right, 3));
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ms_link link = right;

@@ -10,23 +10,8 @@
 #include "tests/c/support/planned.h"
 #include "tests/c/support/priced_cluster.h"
 
-enum { MOST_RANKS = 8 };
 static const int phases[] = {MS_PHASE_FIRST, MS_PHASE_NEXT, MS_PHASE_NORM, MS_PHASE_UPDATE};
 enum { PHASES = sizeof phases / sizeof *phases };
-
-/* Eight ranks on `nodes` nodes, in order. */
-static planned plan_on(int replicate, int shard, int rank, int nodes) {
-  int node_of[MOST_RANKS];
-  const int ranks = replicate * shard;
-  mlp_config c = mlp_default(replicate, shard, rank);
-  ms_plan_config config = planned_config();
-  for (int r = 0; r < ranks; r++) node_of[r] = r * nodes / ranks;
-  c.block.reshard = MS_RESHARD_ALWAYS;
-  config.shared_masters = 0;
-  config.nodes = nodes;
-  config.node_of = node_of;
-  return plan_with(&c, &config);
-}
 
 static int runs(const ms_instr *instr) { return instr->kind == MS_INSTR_KERNEL || instr->kind == MS_INSTR_COLLECTIVE; }
 

@@ -1,5 +1,6 @@
 -- moonshard calibrate: its description loads, and another calibration measures about the same. The bound is wide: other
--- tests run at the same time. tests/bench/price/measured.lua measures how good it is.
+-- tests run at the same time. tests/bench/price/measured.lua measures how good it is. Hosts are this one, reached by a
+-- script that stands for ssh.
 
 local cluster = require("moonshard.price.cluster")
 local engine = require("moonshard.base.ffi")
@@ -16,6 +17,31 @@ local function quick(path)
   local ended = program.run(words)
   assert.equal(0, ended.status, ended.err)
   return cluster.load(path), ended
+end
+
+-- An agent that starts what it is told here, but on the host "gone".
+local function agent()
+  local path = scratch.path()
+  scratch.write(path, [==[#!/bin/sh
+    [ "$1" = gone ] && { echo "ssh: Could not resolve hostname gone" >&2; exit 255; }
+    shift
+    exec "$@"
+]==])
+  os.execute("chmod +x " .. path)
+  return path
+end
+
+local function over(list, ...)
+  return { "calibrate", "--quick", "--hosts", list, "--agent", agent(), "--rendezvous", "tcp://127.0.0.1", ... }
+end
+
+-- Seconds of an all-gather of a number of bytes over two hosts of two ranks.
+local function gather_seconds(described, bytes)
+  local work, out = ffi.new("ms_collective_work"), ffi.new("double[1]")
+  work.kind, work.ranks, work.nodes, work.groups, work.bytes = C.MS_LINK_ALL_GATHER, 4, 2, 1, bytes
+  work.inside, work.wire = bytes / 2, bytes / 2
+  engine.check(C.ms_cluster_collective_time(described:struct(), work, out, nil))
+  return out[0]
 end
 
 local function seconds(described, work)
@@ -50,6 +76,57 @@ describe("moonshard calibrate", function()
     local list = ratios(first, second)
     assert.truthy(#list > 20)
     assert.truthy(list[math.ceil(#list / 2)] < 2, "half of the kernels differ twofold between two calibrations")
+  end)
+
+  it("E6 measures the links between hosts, whose constants are in the description with their sources", function()
+    local path = scratch.path() .. ".lua"
+    local ended = program.run(over("a:2,b:2", "--out", path))
+    assert.equal(0, ended.status, ended.err)
+    has(ended.out, "between hosts | processor time")
+    local one, found = cluster.load(path), {}
+    assert.is_true(one.has_network)
+    assert.equal(2, one.ranks_per_node)
+    for _, constant in ipairs(one.constants) do found[constant.path] = constant end
+    has(found["network.rail"].source, "hosts a, b")
+    for i, kind in ipairs({ "all_gather", "all_reduce", "reduce_scatter" }) do
+      local link = one:struct().link[i - 1]
+      assert.equal(kind, one.link_names[i])
+      for _, field in ipairs({ "start_between", "between", "processor" }) do
+        has(found[("links.%s.%s"):format(kind, field)].source, "hosts a, b")
+      end
+      assert.equal(0, link.nodes_most)
+      assert.truthy(link.start_between >= 0 and link.start_between < 0.1)
+      assert.truthy(link.between > 1e6 and link.between <= found["network.rail"].value * 1.001)
+      assert.truthy(link.processor >= 0 and link.processor < 1e-6)
+    end
+    -- A network of a hundredth of the rate moves large messages a hundred times as slowly.
+    local slower = scratch.path() .. ".lua"
+    scratch.write(slower, ("return { extends = %q, network = { rail = { %q, 'here' } } }"):format(path,
+      ("%.6g MB/s"):format(1e-8 * found["network.rail"].value)))
+    local factor = gather_seconds(cluster.load(slower), 1e9) / gather_seconds(one, 1e9)
+    assert.truthy(factor > 20 and factor < 101, factor)
+    local priced = program.run({ "price", "recipes/toy_hsdp.lua", "-n", "4", "--cluster", path, "mesh=2x2", "--json" })
+    assert.equal(0, priced.status, priced.err)
+  end)
+
+  it("E6 refuses hosts that have no links between them, or cannot be reached, before it measures", function()
+    local path = scratch.path() .. ".lua"
+    local function refused(words, facts)
+      words[#words + 1] = "--out"
+      words[#words + 1] = path
+      program.refused(2, words, facts)
+    end
+    refused(over("a:2"), "--hosts a:2 | two of them | a:4,b:4")
+    refused(over("a:2,b:2", "--device", "cuda"), "--hosts | --device cuda | CPUs only | network")
+    refused(over("a:2,b:2", "-n", "2"), "-n 2 | a:2,b:2 | omit -n")
+    refused(over("a:1000,b:1000"), "1000 | at most 64 ranks")
+    refused(over("a,b", "--transport", "infiniband"), "--transport infiniband | tcp")
+    refused({ "calibrate", "--agent", "ssh" }, "--agent needs --hosts")
+    refused({ "calibrate", "--transport", "tcp" }, "--transport needs --hosts")
+    local ended = program.run(over("a,gone", "--out", path))
+    assert.equal(3, ended.status, ended.err)
+    has(ended.err, "ranks on 2 hosts | host gone | Could not resolve")
+    assert.is_nil(io.open(path))
   end)
 
   it("E6 refuses what it cannot measure before it measures", function()

@@ -73,14 +73,15 @@ describe("a description of a cluster", function()
       { "989 TFLOP/s", "flops", 989e12 }, { "80 GB", "bytes", 80e9 }, { "80 GiB", "bytes", 80 * 2 ^ 30 },
       { "3.35 TB/s", "rate", 3.35e12 }, { "400 Gbit/s", "rate", 50e9 }, { "12 us", "time", 12e-6 },
       { "1.5 ms", "time", 1.5e-3 }, { "90 %", "part", 0.9 }, { 132, "count", 132 }, { "8", "count", 8 },
-      { "1e3 ns", "time", 1e-6 },
+      { "1e3 ns", "time", 1e-6 }, { "0.8 ns/B", "per_byte", 0.8e-9 },
     }
     for _, case in ipairs(cases) do
       local value = assert(quantity.read(case[1], case[2]))
       assert.truthy(math.abs(value - case[3]) <= 1e-12 * case[3], case[1])
     end
     for _, wrong in ipairs({ { "80", "bytes" }, { 80, "bytes" }, { "80 GB", "rate" }, { "12 us", "bytes" },
-      { "x GB", "bytes" }, { "1.5", "count" }, { "90", "part" }, { {}, "time" }, { "0x10 GB", "bytes" } }) do
+      { "x GB", "bytes" }, { "1.5", "count" }, { "90", "part" }, { {}, "time" }, { "1 ns", "per_byte" },
+      { "1 ns/b", "per_byte" }, { "0x10 GB", "bytes" } }) do
       assert.is_nil((quantity.read(wrong[1], wrong[2])))
     end
   end)
@@ -96,6 +97,11 @@ describe("a description of a cluster", function()
     assert.equal(5e9, c.link[0].inside)
     assert.equal(1, c.link[0].nodes_most) -- no network
     assert.truthy(math.abs(c.link[0].step_inside - 1e-7) < 1e-15)
+    assert.equal(0, c.link[0].processor)
+    local costly = cluster.load(changed('links = { memory = { processor = { "0.5 ns/B", "here" } } }'))
+    assert.truthy(math.abs(costly:struct().link[0].processor - 5e-10) < 1e-18)
+    local of_gpus = written('return { extends = "h100x8", links = { nvls = { processor = { "1 ns/B", "here" } } } }')
+    has(fixture.message(cluster.load, of_gpus), "links.nvls.processor | cpu")
     local gpu = cluster.load("h100x8-400g"):struct()
     local simple = cluster.load("h100x8-3200g"):struct()
     for i = 0, gpu.links - 1 do
@@ -142,6 +148,10 @@ describe("a description of a cluster", function()
       { 'links = { memory = { kinds = { "allgather" } } }', "links.memory.kinds | all_gather" },
       { 'links = { memory = { kinds = { "all_gather" } } }', "links | none takes" },
       { "links = { other = false }", "links.other | removes nothing" },
+      { 'links = { memory = { processor = { "8 ns", "here" } } }', "links.memory.processor | 8 ns | each byte" },
+      { 'links = { memory = { processor = { "2 GB/s", "here" } } }', "links.memory.processor | 2 GB/s | 0.8 ns/B" },
+      { 'links = { memory = { processor = { "2 s/B", "here" } } }', "links.memory.processor | 2 s/B | at most 1" },
+      { 'links = { memory = { processor = { "-1 ns/B", "here" } } }', "links.memory.processor | at least 0" },
       { 'ranks_per_node = { 2.5, "here" }', "ranks_per_node | whole" },
       { 'network = { rails = { 1, "here" } }, links = { memory = { step_between = { "9 us", "here" }, between = '
         .. '{ "90 %", "here" } } }', "network.rail | missing" },

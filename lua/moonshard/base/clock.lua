@@ -1,4 +1,4 @@
--- Wall-clock seconds from a clock that does not jump.
+-- Seconds from a clock that does not jump, and of processor time.
 
 local ffi = require("ffi")
 
@@ -7,13 +7,18 @@ typedef struct ms_lua_timespec { long seconds; long nanoseconds; } ms_lua_timesp
 int clock_gettime(int clock, ms_lua_timespec *time);
 ]])
 
-local MONOTONIC = 1
+local MONOTONIC, PROCESS, THREAD = 1, 2, 3 -- of Linux
 local time = ffi.new("ms_lua_timespec")
 
----@return number seconds since some fixed point
-local function now()
-  ffi.C.clock_gettime(MONOTONIC, time)
+local function read(clock)
+  ffi.C.clock_gettime(clock, time)
   return tonumber(time.seconds) + 1e-9 * tonumber(time.nanoseconds)
 end
 
-return { now = now }
+---@return number seconds since some fixed point
+local function now() return read(MONOTONIC) end
+
+---@return number seconds of processor time that this process's other threads have taken, in it and for it in the kernel
+local function other_threads() return read(PROCESS) - read(THREAD) end
+
+return { now = now, other_threads = other_threads }

@@ -17,6 +17,8 @@ end
 
 local function rate(bytes) return ("%.4g GB/s"):format(1e-9 * bytes) end
 
+local function per_byte(seconds) return ("%.4g ns/B"):format(1e9 * seconds) end
+
 local function flops(rate_of) return ("%.4g GFLOP/s"):format(1e-9 * rate_of) end
 
 local function percent(part) return ("%.4g %%"):format(100 * part) end
@@ -82,6 +84,15 @@ local function write_device(w, d)
   w.close()
 end
 
+-- The rate of a node to others, of which the links' are parts: who changes it changes them all.
+local function write_network(w, d)
+  if not d.network then return end
+  w.open("network")
+  w.constant("rails", 1, "as one: what a node's ranks move together")
+  w.constant("rail", rate(d.network.rail), d.network.source)
+  w.close()
+end
+
 local function write_links(w, d)
   w.open("links")
   for _, link in ipairs(d.links) do
@@ -90,10 +101,11 @@ local function write_links(w, d)
     w.constant("start", time(link.start), d.links_source)
     w.constant("step_inside", "0 us", "part of the start")
     w.constant("inside", rate(link.inside), d.links_source)
-    if link.between then
-      w.constant("start_between", time(link.start_between), d.links_source)
+    if d.network then
+      w.constant("start_between", time(link.start_between), d.network.source)
       w.constant("step_between", "0 us", "part of the start")
-      w.constant("between", rate(link.between), d.links_source)
+      w.constant("between", percent(link.between / d.network.rail), d.network.source)
+      w.constant("processor", per_byte(link.processor), d.network.source)
     end
     w.close()
   end
@@ -129,6 +141,7 @@ end
 ---@field issue number? seconds; cuda
 ---@field phase_gap number
 ---@field step_gap number
+---@field network { rail: number, source: string }? of several hosts: bytes/s of a node
 ---@field links moonshard.CalibrationLink[]
 ---@field points moonshard.CalibrationPoint[] that are written
 ---@field all_points moonshard.CalibrationPoint[]
@@ -144,6 +157,7 @@ function calibration_file.text(d)
   w.line("about = %q,", d.about)
   w.constant("ranks_per_node", d.ranks_per_node, "as `moonshard calibrate` was told")
   write_device(w, d)
+  write_network(w, d)
   write_links(w, d)
   write_points(w, d)
   w.close()

@@ -3,6 +3,7 @@
 
 local calibration_rank = require("moonshard.calibrate.rank")
 local engine = require("moonshard.base.ffi")
+local least_squares = require("moonshard.calibrate.least_squares")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 local median = calibration_rank.median
 
@@ -204,30 +205,6 @@ end
 
 -- ---- links --------------------------------------------------------------------------------------------------------
 
--- Least squares of relative errors with no negative unknowns: rows { y, x1, x2, ... }. One unknown after another takes
--- its best value, until none moves.
-local MOST_PASSES = 2000
-
-local function least_squares(rows, unknowns)
-  local x = {}
-  for i = 1, unknowns do x[i] = 0 end
-  for _ = 1, MOST_PASSES do
-    for i = 1, unknowns do
-      local above, below = 0, 0
-      for _, row in ipairs(rows) do
-        local rest = row[1]
-        for k = 1, unknowns do
-          if k ~= i then rest = rest - row[1 + k] * x[k] end
-        end
-        local weight = 1 / row[1] ^ 2
-        above, below = above + weight * rest * row[1 + i], below + weight * row[1 + i] ^ 2
-      end
-      x[i] = below > 0 and math.max(0, above / below) or 0
-    end
-  end
-  return x
-end
-
 local KINDS = { "all_gather", "reduce_scatter", "all_reduce" }
 local FASTEST = 1e12 -- bytes/s of a kind whose bytes took no time that could be told from its start
 
@@ -237,10 +214,11 @@ local FASTEST = 1e12 -- bytes/s of a kind whose bytes took no time that could be
 ---@field inside number bytes/s
 ---@field start_between number? seconds
 ---@field between number? bytes/s of a node
+---@field processor number? seconds of its processors per byte
 
 -- Of a training on one node: the seconds of its ranks in collectives, and the number and bytes of each kind.
 local function row_of(record)
-  local row = { record.collective_seconds }
+  local row = { record.collective_seconds, whole = record.collective_seconds }
   for i, kind in ipairs(KINDS) do
     row[2 * i], row[2 * i + 1] = 0, 0
     for _, collective in ipairs(record.collectives) do

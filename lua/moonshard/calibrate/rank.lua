@@ -76,20 +76,29 @@ end
 
 -- ---- the profile --------------------------------------------------------------------------------------------------
 
-local function new_profile()
+---@return ffi.cdata* ms_profile
+function calibration_rank.new_profile()
   local out = ffi.new("ms_profile *[1]")
   check(C.ms_profile_new(world.handle, out))
   return ffi.gc(out[0], C.ms_profile_free)
 end
 
--- The items of a profile by phase and instruction: times, and what they are of.
-local function instructions_of(profile)
+---@param profile ffi.cdata*
+---@return ffi.cdata* list ms_profile_item [n]
+---@return integer n
+function calibration_rank.items(profile)
   local n = ffi.new("int[1]")
   check(C.ms_profile_items(profile, 0, nil, n))
   local list = ffi.new("ms_profile_item[?]", n[0])
   check(C.ms_profile_items(profile, n[0], list, n))
+  return list, n[0]
+end
+
+-- The items of a profile by phase and instruction: times, and what they are of.
+local function instructions_of(profile)
+  local list, n = calibration_rank.items(profile)
   local by, order = {}, {}
-  for i = 0, n[0] - 1 do
+  for i = 0, n - 1 do
     local item = list[i]
     local key = item.phase * 2 ^ 24 + item.instruction
     local found = by[key]
@@ -202,7 +211,7 @@ function calibration_rank.measure(t)
   local batch, taken = calibration_rank.batch(t, reader), { step = {}, gap = {} }
   for _, name in ipairs(COUNTED) do taken[name] = {} end
   for _ = 1, t.warmup do train:step(batch) end
-  local exec, profile = train.session.train_exec, new_profile()
+  local exec, profile = train.session.train_exec, calibration_rank.new_profile()
   C.ms_exec_set_profile(exec.handle, profile)
   for _ = 1, t.steps do step(train, exec, batch, taken) end
   C.ms_exec_set_profile(exec.handle, nil)

@@ -1,12 +1,15 @@
 -- moonshard calibrate: measures this machine and writes a cluster description with which prices of plans are those of
--- this machine. Links to other hosts are not measured: a description that extends the written one adds its `network`.
+-- this machine; with --hosts, those of several machines like it, whose links it measures, too.
 --
--- It starts ranks twice, first one with all cores, then one for each core. They are child processes that print what
--- they measure (cli/calibrate_ranks.lua). -n is the most ranks that a node of the description can have.
+-- It starts ranks over the hosts, first of all, since one that cannot be reached ends it then; and twice on this one,
+-- with all cores, then one for each core. They are child processes that print what they measure
+-- (cli/calibrate_ranks.lua). -n is the most ranks that a node of the description can have.
 
 local calibration_file = require("moonshard.calibrate.file")
+local calibrate_hosts = require("moonshard.cli.calibrate_hosts")
 local calibration_fit = require("moonshard.calibrate.fit")
 local calibration_trainings = require("moonshard.calibrate.trainings")
+local fit_between = require("moonshard.calibrate.fit_between")
 local command_line = require("moonshard.cli.command_line")
 local device = require("moonshard.distributed.device")
 local engine = require("moonshard.base.ffi")
@@ -27,6 +30,7 @@ local OPTIONS = {
   ["--out"] = { name = "out", value = "text", what = "a file" },
   ["--quick"] = { name = "quick", value = "flag" },
 }
+for option, row in pairs(calibrate_hosts.OPTIONS) do OPTIONS[option] = row end
 
 local ROUNDS = 3 -- of each training, some time apart; the fastest counts
 local DEFAULT_OUT = "cluster.lua"
@@ -62,11 +66,10 @@ local function show(part, text)
   io.stdout:flush()
 end
 
--- Runs the ranks of a world; returns their records.
-local function measure(line, ranks, dtypes, shown)
+-- Runs the ranks of a world; returns their records. text: which ranks they are.
+local function measure(words, text, shown)
   local path = os.tmpname()
-  local text = ("%d rank%s"):format(ranks, ranks == 1 and "" or "s")
-  local ended = process.run(words_of(line, ranks, dtypes), {
+  local ended = process.run(words, {
     output = path, tick = function() show((shown.done + #lines_of(path)) / shown.all, text) end,
   })
   local records = lines_of(path)
@@ -74,7 +77,7 @@ local function measure(line, ranks, dtypes, shown)
   if ended.status ~= status.OK then
     show(0, "")
     if ended.interrupted then require("moonshard.distributed.world").check_interrupt() end
-    refuse("MS_EPEER", "calibrate: the ranks of %s ended with %s:\n%s", text,
+    refuse("MS_EPEER", "calibrate: %s ended with %s:\n%s", text,
       ended.status and "exit status " .. ended.status or "signal " .. tostring(ended.signal), ended.err)
   end
   for i, record in ipairs(records) do records[i] = assert(json.decode(record)) end
@@ -82,23 +85,39 @@ local function measure(line, ranks, dtypes, shown)
   return records
 end
 
-local function measure_all(line, list)
+-- Returns the records of this host, and those of several.
+local function measure_all(line, list, over)
   local dtypes, records = dtypes_of(line.device), {}
-  local shown = { done = 0, all = 0 }
+  local shown = { done = 0, all = over and calibrate_hosts.records(ROUNDS, line.quick) or 0 }
+  local all_over = shown.all
   for _, ranks in ipairs(list) do
     shown.all = shown.all
       + ROUNDS * #calibration_trainings.of(ranks, { dtypes = dtypes, device = line.device, quick = line.quick })
   end
+  local between = over and measure(calibrate_hosts.words(over, ROUNDS, line.quick),
+    ("%d ranks on %d hosts"):format(over.world, #over.list), shown)
+  shown.done = all_over -- the largest layers are left out where links are slow
   for _, ranks in ipairs(list) do
-    for _, record in ipairs(measure(line, ranks, dtypes, shown)) do records[#records + 1] = record end
+    local text = ("%d rank%s"):format(ranks, ranks == 1 and "" or "s")
+    for _, record in ipairs(measure(words_of(line, ranks, dtypes), text, shown)) do records[#records + 1] = record end
   end
   if terminal.interactive() then io.stdout:write("\r\27[K") end
-  return records
+  return records, between
 end
 
 -- ---- the description ----------------------------------------------------------------------------------------------
 
-local function describe(line, records, ranks, cores)
+-- Adds what was measured between hosts to the links; returns the network of the description.
+local function describe_network(links, between, over, by)
+  local fastest = fit_between.fastest(between)
+  local fitted = fit_between.add(fastest, links)
+  local names = {}
+  for i, host in ipairs(over.list) do names[i] = host.name end
+  return { rail = fitted.rail, source = ("fitted by %s to %d collectives over the hosts %s, %.0f %% off"):format(by,
+    fitted.collectives, table.concat(names, ", "), 100 * fitted.off) }
+end
+
+local function describe(line, records, ranks, cores, between, over)
   local facts = machine.inspect()
   local host = require("moonshard.host").name()
   local model = line.device == "cuda" and facts.gpu.devices[1].name or facts.cpu.model
@@ -109,7 +128,9 @@ local function describe(line, records, ranks, cores)
   local rates, off = calibration_fit.rates(points, line.device)
   local step_gap, phase_gap = calibration_fit.gaps(fastest)
   local steps = fastest[1].training.steps
+  local links = calibration_fit.links(fastest, cores)
   return {
+    network = between and describe_network(links, between, over, by),
     about = ("%s: %s, measured by %s"):format(host, model, by), measured = ("measured by %s, medians of %d steps, "
       .. "the fastest of %d rounds"):format(by, steps, ROUNDS),
     fitted = ("fitted by %s to %d kernels, %.0f %% off without them"):format(by, #points, 100 * off),
@@ -117,11 +138,23 @@ local function describe(line, records, ranks, cores)
     machine = "what " .. host .. " reports", device = line.device, ranks_per_node = ranks, cores = cores,
     memory = memory, rates = rates, phase_gap = phase_gap, step_gap = step_gap,
     issue = line.device == "cuda" and calibration_fit.issue(fastest) or nil,
-    links = calibration_fit.links(fastest, cores), points = calibration_fit.thin(points, rates), all_points = points,
+    links = links, points = calibration_fit.thin(points, rates), all_points = points,
   }
 end
 
+-- What was found between hosts, as a line.
+local function report_network(d)
+  if not d.network then return end
+  local least, most = math.huge, 0
+  for _, link in ipairs(d.links) do
+    least, most = math.min(least, link.start_between), math.max(most, link.start_between)
+  end
+  output_file.print(("between hosts: %.3g MB/s of a node, %.0f to %.0f us until the first byte, %.2f ns of processor "
+    .. "time a byte\n"):format(1e-6 * d.network.rail, 1e6 * least, 1e6 * most, 1e9 * d.links[1].processor))
+end
+
 local function report(path, d)
+  report_network(d)
   local spreads = {}
   for _, point in ipairs(d.all_points) do
     if point.trainings > 1 then spreads[#spreads + 1] = point.spread end
@@ -139,14 +172,17 @@ end
 function command.main(arguments)
   local line = command_line.parse("moonshard calibrate", arguments, { options = OPTIONS })
   line.device, line.out = line.device or "cpu", line.out or DEFAULT_OUT
+  calibrate_hosts.check(line)
   local kind = device.kind(line.device, "--device")
   output_file.check("cluster description", line.out)
   engine.C.ms_interrupt_install()
   local units = kind == engine.C.MS_DEVICE_CPU and machine.cpu().cores or #machine.inspect().gpu.devices
-  local ranks = line.ranks or units
+  local over = calibrate_hosts.read(line, units)
+  local ranks = over and over.ranks or line.ranks or units
   local most = tonumber(engine.C.MS_MAX_LOCAL_RANKS)
   if ranks > most then refuse("MS_EINVAL", "-n %d: a node can have at most %d ranks", ranks, most) end
-  local d = describe(line, measure_all(line, worlds(math.min(ranks, units))), ranks, units)
+  local records, between = measure_all(line, worlds(math.min(ranks, units)), over)
+  local d = describe(line, records, ranks, units, between, over)
   output_file.write("cluster description", line.out, calibration_file.text(d))
   report(line.out, d)
   return status.OK

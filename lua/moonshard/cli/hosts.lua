@@ -89,6 +89,7 @@ end
 ---@param ranks integer? for hosts without a number
 ---@return moonshard.HostEntry[] list
 ---@return integer world number of ranks of all hosts
+---@return boolean lacks_numbers whether a host is without a number
 function hosts.read(text, ranks)
   local list, seen, world, needs_ranks = {}, {}, 0, false
   for _, item in ipairs(read_items(text)) do
@@ -117,7 +118,7 @@ function hosts.read(text, ranks)
     refuse("MS_EINVAL", "-n %d applies to hosts without a number of ranks, but in --hosts %s each has one: omit -n",
       ranks, text)
   end
-  return list, world
+  return list, world, needs_ranks
 end
 
 -- ---- the agent ----------------------------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ local LINK = group({
   between = rate("part|rate", "between", { between = true }), -- a part: of the network's rate
   between_rank = rate("part|rate", "between_rank", { default = 0 }), -- a part: of a rail's rate
   log_between = part("log_between", 0, 10, { default = 0 }),
+  processor = constant("per_byte", "processor", { least = 0, most = 1, default = 0, only = "cpu" }),
 })
 
 ---The fields of a description, as a tree.

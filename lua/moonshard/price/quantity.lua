@@ -1,5 +1,6 @@
--- Quantities of cluster descriptions: text with a unit ("989 TFLOP/s", "80 GB", "400 Gbit/s", "12 us", "90 %"), or a
--- bare number for what has no unit. Read to base units: bytes, bytes/s, FLOP/s, seconds, parts of 1.
+-- Quantities of cluster descriptions: text with a unit ("989 TFLOP/s", "80 GB", "400 Gbit/s", "12 us", "0.8 ns/B",
+-- "90 %"), or a bare number for what has no unit. Read to base units: bytes, bytes/s, FLOP/s, seconds, seconds per
+-- byte, parts of 1.
 --
 -- Case counts: Gb would be bits to one reader and bytes to another, so bits are written "bit".
 
@@ -36,6 +37,8 @@ local KINDS = {
   rate = { what = "bytes or bits per second", like = '3.35 TB/s" or "400 Gbit/s',
     units = merged(prefixed("B/s", 1, DECIMAL), prefixed("B/s", 1, BINARY), prefixed("bit/s", 1 / 8, DECIMAL)) },
   time = { what = "a time", like = "12 us", units = { s = 1, ms = 1e-3, us = 1e-6, ns = 1e-9 } },
+  per_byte = { what = "a time for each byte", like = "0.8 ns/B", units = { ["s/B"] = 1, ["us/B"] = 1e-6,
+    ["ns/B"] = 1e-9, ["ps/B"] = 1e-12 } },
   part = { what = "a part of the whole", like = "90 %", units = { ["%"] = 0.01 } },
   number = { what = "a number without a unit", like = "128", units = { [""] = 1 } },
   count = { what = "a whole number without a unit", like = "8", units = { [""] = 1 } },
@@ -73,7 +76,7 @@ end
 
 ---Reads a quantity of a kind.
 ---@param given any
----@param name "flops"|"bytes"|"rate"|"time"|"part"|"number"|"count"
+---@param name "flops"|"bytes"|"rate"|"time"|"per_byte"|"part"|"number"|"count"
 ---@return number? value in the base unit; nil and why
 ---@return string? why
 function quantity.read(given, name)

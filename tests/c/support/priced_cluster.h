@@ -1,9 +1,11 @@
-/* priced_cluster.h - a described cluster of round numbers, on which times can be worked out by hand. */
+/* priced_cluster.h - a described cluster of round numbers, on which times can be worked out by hand, and plans for it.
+ */
 #ifndef MS_TESTS_PRICED_CLUSTER_H
 #define MS_TESTS_PRICED_CLUSTER_H
 
 #include "price/price.h"
 #include "tests/c/support/check.h"
+#include "tests/c/support/planned.h"
 
 /* A node of eight ranks: 1 TFLOP/s, 100 GB/s of memory, 10 GB/s between ranks and 4 GB/s between nodes. */
 static inline ms_cluster cluster_of(int device) {
@@ -26,6 +28,22 @@ static inline ms_cluster cluster_of(int device) {
                         .between = 4e9};
   must(ms_cluster_check(&c));
   return c;
+}
+
+enum { MOST_RANKS = 8 };
+
+/* A plan of replicate * shard ranks, at most MOST_RANKS, on `nodes` nodes in order. */
+static inline planned plan_on(int replicate, int shard, int rank, int nodes) {
+  int node_of[MOST_RANKS];
+  const int ranks = replicate * shard;
+  mlp_config c = mlp_default(replicate, shard, rank);
+  ms_plan_config config = planned_config();
+  for (int r = 0; r < ranks; r++) node_of[r] = r * nodes / ranks;
+  c.block.reshard = MS_RESHARD_ALWAYS;
+  config.shared_masters = 0;
+  config.nodes = nodes;
+  config.node_of = node_of;
+  return plan_with(&c, &config);
 }
 
 #endif
