@@ -21,7 +21,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 local calibration_between = {}
 
 -- Sides of the layers' weights, of f32: from 256 bytes to 16 MiB.
-local SIDES = { 8, 32, 128, 256, 512, 1024, 2048 }
+local SIDES = { 8, 32, 128, 256, 512, 1024, 1448, 2048 }
 local QUICK = { 8, 64, 256, 512 }
 local MESHES = { "1x%d", "%dx1" }
 -- Seconds that the steps of a layer take, and the most that those of the largest may.

@@ -89,7 +89,7 @@ local function write_network(w, d)
   if not d.network then return end
   w.open("network")
   w.constant("rails", 1, "as one: what a node's ranks move together")
-  w.constant("rail", rate(d.network.rail), d.network.source)
+  w.constant("rail", rate(d.network.rail), d.network.rate_source)
   w.close()
 end
 
@@ -102,10 +102,10 @@ local function write_links(w, d)
     w.constant("step_inside", "0 us", "part of the start")
     w.constant("inside", rate(link.inside), d.links_source)
     if d.network then
-      w.constant("start_between", time(link.start_between), d.network.source)
+      w.constant("start_between", time(link.start_between), d.network.start_source)
       w.constant("step_between", "0 us", "part of the start")
-      w.constant("between", percent(link.between / d.network.rail), d.network.source)
-      w.constant("processor", per_byte(link.processor), d.network.source)
+      w.constant("between", percent(link.between / d.network.rail), d.network.rate_source)
+      w.constant("processor", per_byte(link.processor), d.network.processor_source)
     end
     w.close()
   end
@@ -141,7 +141,8 @@ end
 ---@field issue number? seconds; cuda
 ---@field phase_gap number
 ---@field step_gap number
----@field network { rail: number, source: string }? of several hosts: bytes/s of a node
+---@field network { rail: number, rate_source: string, start_source: string, processor_source: string }? of several
+---hosts; rail: bytes/s of a node
 ---@field links moonshard.CalibrationLink[]
 ---@field points moonshard.CalibrationPoint[] that are written
 ---@field all_points moonshard.CalibrationPoint[]

@@ -1,5 +1,9 @@
 -- Turns what was measured between hosts into constants of links: a start, the rate of a node, and the processor time
 -- that its bytes take.
+--
+-- Networks, and what limits them, often let a burst pass before they slow down, so collectives of middle sizes can be
+-- faster than their bytes and the rate of large ones say. Training moves megabytes without a pause. So the rate is that
+-- at which time grows from large collectives to the largest, and the start is that of small ones.
 
 local least_squares = require("moonshard.calibrate.least_squares")
 
@@ -7,6 +11,8 @@ local fit_between = {}
 
 local KINDS = { "all_gather", "reduce_scatter", "all_reduce" }
 local FASTEST = 1e12 -- bytes/s of a kind whose bytes took no time that could be told from its start
+local LARGE = 1 / 8 -- of the bytes of the largest
+local SMALL = 8192 -- bytes
 -- Kinds whose rates differ less share one: that much is noise.
 local ALIKE = 1.1
 
@@ -29,45 +35,78 @@ function fit_between.fastest(records)
   return order
 end
 
--- Each collective's time without what the same would take inside a node, a start for each kind, and bytes: of each kind
--- (n: 3), or of all (n: 1).
-local function rows_of(records, links, n)
-  local rows = {}
+-- The collectives of each kind; seconds: without what the same would take inside a node.
+local function by_kind(records, links)
+  local found, kind_of = {}, {}
+  for k, kind in ipairs(KINDS) do found[k], kind_of[kind] = {}, k end
   for _, record in ipairs(records) do
     for _, collective in ipairs(record.collectives) do
-      for k, kind in ipairs(KINDS) do
-        if collective.kind == kind then
-          local inside = links[k].start + collective.inside / links[k].inside
-          local row = { collective.seconds - inside, whole = collective.seconds }
-          for i = 1, #KINDS + n do row[1 + i] = 0 end
-          row[1 + k], row[1 + #KINDS + math.min(k, n)] = 1, collective.wire
-          rows[#rows + 1] = row
-        end
-      end
+      local k = kind_of[collective.kind]
+      local inside = links[k].start + collective.inside / links[k].inside
+      table.insert(found[k], { bytes = collective.wire, seconds = collective.seconds - inside,
+        whole = collective.seconds })
     end
   end
-  return rows
+  return found
 end
 
-local function error_of(rows, x)
-  local sum = 0
-  for _, row in ipairs(rows) do
-    local rest = row[1]
-    for i, value in ipairs(x) do rest = rest - row[1 + i] * value end
-    sum = sum + math.abs(rest) / row.whole
+local function largest_of(list)
+  local largest = 0
+  for _, one in ipairs(list) do largest = math.max(largest, one.bytes) end
+  return largest
+end
+
+-- Of the line through the large ones, by least squares of relative errors: its slope is above / below.
+local function slope(list)
+  local largest, sum, bytes, seconds, above, below = largest_of(list), 0, 0, 0, 0, 0
+  local function each(visit)
+    for _, one in ipairs(list) do
+      if one.bytes >= LARGE * largest then visit(one, 1 / one.whole ^ 2) end
+    end
   end
-  return sum / math.max(1, #rows)
+  each(function(one, weight)
+    sum, bytes, seconds = sum + weight, bytes + weight * one.bytes, seconds + weight * one.seconds
+  end)
+  each(function(one, weight)
+    local more = one.bytes - bytes / sum
+    above, below = above + weight * more * (one.seconds - seconds / sum), below + weight * more ^ 2
+  end)
+  return above, below
 end
 
-local function rate(per_byte) return math.min(FASTEST, 1 / per_byte) end
-
-local function are_alike(x)
-  local least, most = math.huge, 0
+-- Seconds per byte of each kind, or one for all that are alike.
+local function per_byte(found)
+  local list, above, below, least, most = {}, 0, 0, math.huge, 0
   for k in ipairs(KINDS) do
-    local of = rate(x[#KINDS + k])
-    least, most = math.min(least, of), math.max(most, of)
+    local own_above, own_below = slope(found[k])
+    list[k] = math.max(1 / FASTEST, own_below > 0 and own_above / own_below or 0)
+    above, below = above + own_above, below + own_below
+    least, most = math.min(least, list[k]), math.max(most, list[k])
   end
-  return most <= ALIKE * least
+  for k in ipairs(KINDS) do
+    if most <= ALIKE * least then list[k] = above / below end
+  end
+  return list
+end
+
+local function start_of(list, byte)
+  local rows = {}
+  for _, one in ipairs(list) do
+    if one.bytes <= SMALL then rows[#rows + 1] = { one.seconds - byte * one.bytes, 1, whole = one.whole } end
+  end
+  return least_squares(rows, 1)[1]
+end
+
+-- How many of a kind are large, and how many small; the sum of the relative errors of large ones.
+local function count(list, start, byte)
+  local largest, large, small, sum = largest_of(list), 0, 0, 0
+  for _, one in ipairs(list) do
+    if one.bytes <= SMALL then small = small + 1 end
+    if one.bytes >= LARGE * largest then
+      large, sum = large + 1, sum + math.abs(start + byte * one.bytes - one.seconds) / one.whole
+    end
+  end
+  return large, small, sum
 end
 
 -- The processor time of a byte: that of a step is a part for each collective and one for its bytes.
@@ -86,22 +125,19 @@ end
 ---Adds to the links inside a node what they are between nodes.
 ---@param records moonshard.BetweenRecord[]
 ---@param links moonshard.CalibrationLink[] of calibration_fit.links
----@return { rail: number, off: number, collectives: integer } rail: bytes/s of a node, of its fastest kind; off: the
----mean relative error of the fit
+---@return { rail: number, off: number, large: integer, small: integer } rail: bytes/s of a node, of its fastest kind;
+---large, small: numbers of collectives that tell of rates and of starts; off: the mean relative error of large ones
 function fit_between.add(records, links)
-  local rows, n = rows_of(records, links, #KINDS), #KINDS
-  local x = least_squares(rows, 2 * #KINDS)
-  if are_alike(x) then
-    rows, n = rows_of(records, links, 1), 1
-    x = least_squares(rows, #KINDS + 1)
-  end
-  local processor, rail = processor_of(records), 0
+  local found, processor = by_kind(records, links), processor_of(records)
+  local bytes, fitted = per_byte(found), { rail = 0, off = 0, large = 0, small = 0 }
   for k, link in ipairs(links) do
-    link.start_between, link.between = x[k], rate(x[#KINDS + math.min(k, n)])
-    link.processor = processor
-    rail = math.max(rail, link.between)
+    link.start_between, link.between, link.processor = start_of(found[k], bytes[k]), 1 / bytes[k], processor
+    local large, small, sum = count(found[k], link.start_between, bytes[k])
+    fitted.rail = math.max(fitted.rail, link.between)
+    fitted.large, fitted.small, fitted.off = fitted.large + large, fitted.small + small, fitted.off + sum
   end
-  return { rail = rail, off = error_of(rows, x), collectives = #rows }
+  fitted.off = fitted.off / math.max(1, fitted.large)
+  return fitted
 end
 
 return fit_between

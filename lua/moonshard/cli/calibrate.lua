@@ -113,8 +113,14 @@ local function describe_network(links, between, over, by)
   local fitted = fit_between.add(fastest, links)
   local names = {}
   for i, host in ipairs(over.list) do names[i] = host.name end
-  return { rail = fitted.rail, source = ("fitted by %s to %d collectives over the hosts %s, %.0f %% off"):format(by,
-    fitted.collectives, table.concat(names, ", "), 100 * fitted.off) }
+  local over_hosts = "over the hosts " .. table.concat(names, ", ")
+  return {
+    rail = fitted.rail,
+    rate_source = ("fitted by %s to %d large collectives %s, %.0f %% off"):format(by, fitted.large, over_hosts,
+      100 * fitted.off),
+    start_source = ("fitted by %s to %d small collectives %s"):format(by, fitted.small, over_hosts),
+    processor_source = ("processor time of ranks, without that of training, measured by %s %s"):format(by, over_hosts),
+  }
 end
 
 local function describe(line, records, ranks, cores, between, over)

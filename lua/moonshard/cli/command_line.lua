@@ -105,8 +105,8 @@ local function refuse_option(command, option, rows)
       .. "host, as -n RANKS --ranks-per-node M", command)
   end
   if option == "--hosts" then
-    refuse("MS_EINVAL", "%s runs on one host: `moonshard run`, `check`, `sweep`, `generate`, `repl` and `ps` take "
-      .. "--hosts", command)
+    refuse("MS_EINVAL", "%s runs on one host: `moonshard run`, `calibrate`, `check`, `sweep`, `generate`, `repl` and "
+      .. "`ps` take --hosts", command)
   end
   local key = rows.recipe == true and option:match("^%-%-([%a_][%w_]*)$")
   local here = launcher_option(option, rows.options)

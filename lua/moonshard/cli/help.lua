@@ -52,6 +52,10 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          measure this machine in two minutes by training small models, and write a description of it
                          for `price` (default cluster.lua); -n: the most ranks of a node (default one per core or GPU);
                          --quick: few sizes, in seconds
+                      --hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]
+                      [--rendezvous PLACE] [--transport NAME] [--timeout S]
+                         also measure the links between hosts like this one: what they move, when the first byte comes,
+                         and the processor time that it takes
   moonshard tune RECIPE.lua -n RANKS --cluster C [--memory SIZE] [--mesh M] [--json] [key=value ...]
                          find the mesh and the rules (units, resharding, prefetching, recomputation) with which a step
                          is fastest on a described cluster, and print them as Lua to paste; --memory: bytes of a device
