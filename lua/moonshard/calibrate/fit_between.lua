@@ -109,17 +109,20 @@ local function count(list, start, byte)
   return large, small, sum
 end
 
--- The processor time of a byte: that of a step is a part for each collective and one for its bytes.
+-- The processor time of a byte of each kind. That of a step is a part for each collective and one for its bytes; a step
+-- that gathers also scatters as many bytes, so these two share one.
 local function processor_of(records)
   local rows = {}
   for _, record in ipairs(records) do
-    local bytes = 0
-    for _, collective in ipairs(record.collectives) do bytes = bytes + collective.wire end
-    if record.processor > 0 then
-      rows[#rows + 1] = { record.processor, #record.collectives, bytes, whole = record.processor }
+    local row = { record.processor, #record.collectives, 0, 0, whole = record.processor }
+    for _, collective in ipairs(record.collectives) do
+      local at = collective.kind == "all_reduce" and 4 or 3
+      row[at] = row[at] + collective.wire
     end
+    if record.processor > 0 then rows[#rows + 1] = row end
   end
-  return least_squares(rows, 2)[2]
+  local x = least_squares(rows, 3)
+  return { x[2], x[2], x[3] }
 end
 
 ---Adds to the links inside a node what they are between nodes.
@@ -131,7 +134,7 @@ function fit_between.add(records, links)
   local found, processor = by_kind(records, links), processor_of(records)
   local bytes, fitted = per_byte(found), { rail = 0, off = 0, large = 0, small = 0 }
   for k, link in ipairs(links) do
-    link.start_between, link.between, link.processor = start_of(found[k], bytes[k]), 1 / bytes[k], processor
+    link.start_between, link.between, link.processor = start_of(found[k], bytes[k]), 1 / bytes[k], processor[k]
     local large, small, sum = count(found[k], link.start_between, bytes[k])
     fitted.rail = math.max(fitted.rail, link.between)
     fitted.large, fitted.small, fitted.off = fitted.large + large, fitted.small + small, fitted.off + sum

@@ -151,12 +151,14 @@ end
 -- What was found between hosts, as a line.
 local function report_network(d)
   if not d.network then return end
-  local least, most = math.huge, 0
-  for _, link in ipairs(d.links) do
-    least, most = math.min(least, link.start_between), math.max(most, link.start_between)
+  local function range(field, scale)
+    local list = {}
+    for i, link in ipairs(d.links) do list[i] = scale * link[field] end
+    return math.min(unpack(list)), math.max(unpack(list))
   end
-  output_file.print(("between hosts: %.3g MB/s of a node, %.0f to %.0f us until the first byte, %.2f ns of processor "
-    .. "time a byte\n"):format(1e-6 * d.network.rail, 1e6 * least, 1e6 * most, 1e9 * d.links[1].processor))
+  local first, last = range("start_between", 1e6)
+  output_file.print(("between hosts: %.3g MB/s of a node, %.0f to %.0f us until the first byte, %.2f to %.2f ns of "
+    .. "processor time a byte\n"):format(1e-6 * d.network.rail, first, last, range("processor", 1e9)))
 end
 
 local function report(path, d)
