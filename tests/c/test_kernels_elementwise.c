@@ -354,18 +354,12 @@ static void empty_tensors_are_legal(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(unary_matches),
-      TEST(unary_special_values),
-      TEST(unary_backward_matches),
-      TEST(binary_broadcasts),
-      TEST(binary_keeps_nonfinite),
-      TEST(binary_of_one_tensor_in_place),
-      TEST(where_chooses),
-      TEST(swiglu_matches),
-      TEST(swiglu_backward_matches),
-      TEST(accumulate_writes_and_adds),
-      TEST(fill_writes_every_dtype),
-      TEST(empty_tensors_are_legal),
+      TEST(unary_matches),           TEST(unary_special_values),
+      TEST(unary_backward_matches),  TEST(binary_broadcasts),
+      TEST(binary_keeps_nonfinite),  TEST(binary_of_one_tensor_in_place),
+      TEST(where_chooses),           TEST(swiglu_matches),
+      TEST(swiglu_backward_matches), TEST(accumulate_writes_and_adds),
+      TEST(fill_writes_every_dtype), TEST(empty_tensors_are_legal),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
