@@ -1,6 +1,10 @@
 -- The loss of a linear layer in chunks of rows. `moonshard check` compares each run with one rank, whose logits are
 -- whole: the reference drops `fused`.
 
+local fixture = require("lua.fixture")
+local has = require("lua.message").has
+local json = require("cjson")
+local ms = require("moonshard")
 local program = require("lua.program")
 
 local RECIPE = "tests/lua/recipes/tensor_parallel.lua"
@@ -25,7 +29,44 @@ local cases = {
   ["positions and classes"] = check("8", "mesh=1x2x2x2", "model=llama", "sequence_parallel=true"),
 }
 
-local _, equals_one_rank = program.checks(cases)
+-- A vocabulary of 50,304 and 1,024 rows, in f32.
+local function large(command, ...)
+  return { command, "recipes/gpt2.lua", "-n", "2", "mesh=1x2", "size=124M", "seq=1024", "batch=1", "dtype=f32", ... }
+end
+for _, fused in ipairs({ "true", "false", "auto" }) do
+  cases["plan " .. fused] = large("plan", "--json", "fused=" .. fused)
+  cases["explain " .. fused] = large("explain", "fused=" .. fused)
+end
+cases["plan in words"] = large("plan", "fused=auto")
+cases["small"] = { "plan", "recipes/gpt2.lua", "-n", "2", "mesh=1x2", "fused=auto" }
+cases["price"] = large("price", "--cluster", "h100x8", "fused=true")
+if os.getenv("MOONSHARD_CONFIG") ~= "thread" then
+  cases["cuda"] = check("2", "mesh=1x2x1", "device=cuda", "tied=true", "steps=2")
+  cases["cuda"].environment = program.emulated_cuda(("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/%s"):format(
+    os.getenv("MOONSHARD_BIN"):match("^(.*)/"), "libmoonshard_cuda_emulated.so"))
+end
+
+local of, equals_one_rank = program.checks(cases)
+
+local function plan_of(name)
+  assert.equal(0, of(name).status, of(name).err)
+  return json.decode(of(name).out)
+end
+
+-- The largest tensor that a phase's kernels write, in bytes.
+local function largest(plan, name)
+  local most = 0
+  for _, phase in ipairs(plan.phases) do
+    for _, instruction in ipairs(phase.name == name and phase.instructions or {}) do
+      for _, out in ipairs(instruction.kind == "kernel" and instruction.out or {}) do
+        local bytes = out.dtype == "bf16" and 2 or 4
+        for _, size in ipairs(out.shape) do bytes = bytes * size end
+        most = math.max(most, bytes)
+      end
+    end
+  end
+  return most
+end
 
 describe("a fused loss", function()
   it("S20 trains as whole logits do, with shards, replicas, a tied head and micro-batches", function()
@@ -38,4 +79,41 @@ describe("a fused loss", function()
     equals_one_rank("classes", "classes in parts", "classes, sequence", "padded classes", "frozen classes")
   end)
   it("S20 has rows that ranks divide", function() equals_one_rank("positions", "positions and classes") end)
+
+  it("S20 lowers the peak, by what plans and explanations say", function()
+    local fused, whole = plan_of("plan true"), plan_of("plan false")
+    local loss, rows, classes = fused.chunked_losses[1], 1024, 50304
+    assert.same({ rows, classes, false }, { loss.rows, loss.classes, loss.again })
+    assert.equal(4 * rows * classes, loss.whole_bytes)
+    assert.equal(4 * loss.chunk * classes, loss.logits_bytes)
+    assert.equal(math.ceil(rows / loss.chunk), loss.chunks)
+    assert.is_nil(whole.chunked_losses)
+    assert.equal(4 * classes * 768, largest(fused, "first")) -- the weight's gradient
+    assert.is_true(largest(fused, "evaluate") < 4 * rows * classes / 10)
+    assert.equal(4 * rows * classes, largest(whole, "first"))
+    local saved = whole.peak_bytes - fused.peak_bytes
+    assert.is_true(saved > 64 * 2 ^ 20, saved)
+    local size = require("moonshard.base.progress").size
+    has(of("explain true").out, ("loss | %d chunks | whole logits | %s of peak"):format(loss.chunks, size(saved)))
+    has(of("explain false").out, ('fused = "auto" | saves %s of peak'):format(size(saved)))
+    has(of("plan in words").out:match("[^\n]*loss in[^\n]*"), ("%d chunks | %d rows | 196 MiB"):format(loss.chunks,
+      loss.chunk))
+  end)
+
+  it("S20 is chosen where it saves memory", function()
+    assert.equal(plan_of("plan true").fingerprint, plan_of("plan auto").fingerprint)
+    assert.is_nil(of("small").out:find("linear_cross_entropy", 1, true))
+  end)
+
+  it("S20 has a price", function() assert.equal(0, of("price").status, of("price").err) end)
+
+  it("S20 refuses what it cannot mean", function()
+    local cross_entropy = ms.loss.cross_entropy
+    has(fixture.message(cross_entropy, { fused = "often" }), 'fused | true | false | "auto" | often')
+    has(fixture.message(cross_entropy, { chunk = 5 }), "chunk | fused")
+  end)
+
+  if cases["cuda"] then
+    it("S20 A1 trains so on the device cuda, with its kernels", function() equals_one_rank("cuda") end)
+  end
 end)
