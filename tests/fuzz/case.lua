@@ -215,6 +215,17 @@ local function draw_model(d, self)
   self.tie = draw_tie(d, self.layers)
 end
 
+local OTHERS = [=[, { re[[(fc\d|linear|tokens|w\w)$]], { rank = 1, alpha = %g }, optional = true }]=]
+
+-- Adapters of the head and perhaps of others; layers with a tied weight take none. Sizes can be as small as 1, and so
+-- the rank is.
+local function draw_adapters(d, self)
+  if self.tie or self.tied_head or self.preset and self.preset.options.tied then return nil end
+  local others = d:chance(0.7) and OTHERS:format(d:integer(1, 4)) or ""
+  local train = d:chance(0.3) and [[, { train = { re"bias$|norm", optional = true } }]] or ""
+  return ('ms.lora(model, { { "head", { rank = 1, alpha = %g } }%s }%s)\n'):format(d:integer(1, 4), others, train)
+end
+
 ---The case of a seed.
 ---@param seed integer
 ---@return table
@@ -229,6 +240,7 @@ function case.of(seed)
   draw_training(d, self, draw_sharding(d, self))
   if self.context or self.tensor then placements.draw(d, self) end
   if self.classes and d:chance(0.4) then self.chunk = d:integer(1, 9) end -- rows of a fused loss
+  if d:chance(0.15) then self.adapters = draw_adapters(d, self) end -- last: other draws are those of earlier versions
   return self
 end
 

@@ -174,7 +174,7 @@ function recipe.of(case)
     ("-- Random case %d: moonshard check FILE -n %d\n"):format(case.seed, ranks_of(case)),
     'local ms = require "moonshard"\nlocal re = ms.re\n',
     table.concat(helpers_of(case), "\n"),
-    net,
+    net .. (case.adapters or ""),
     "ms.fully_shard(model, {\n" .. entries(sharding) .. "\n})",
     "local train = ms.trainer {\n" .. entries(trainer) .. "\n}\n",
     batch_of(case, targets),

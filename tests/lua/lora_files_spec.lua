@@ -205,6 +205,30 @@ describe("a checkpoint of adapters", function()
   end)
 end)
 
+describe("a manifest", function()
+  it("Q10 K4 whose adapters are not those of its parameters is refused, by field", function()
+    local schema = require("moonshard.checkpoint.schema")
+    local function manifest(change)
+      local adapter = { layer = "0", down = "0.lora_A", up = "0.lora_B", rank = 1, inputs = 3, outputs = 4, alpha = 2,
+        dropout = 0 }
+      for name, value in pairs(change) do adapter[name] = value end
+      local parameters = {}
+      for name, shape in pairs({ ["0.weight"] = { 4, 3 }, ["0.lora_A"] = { 1, 3 }, ["0.lora_B"] = { 4, 1 } }) do
+        table.insert(parameters, { name = name, shape = shape, dtype = "f32", frozen = false })
+      end
+      return { step = 1, ranks = 1, mesh = { label = "1", shape = { 1 } }, files = {}, parameters = parameters,
+        model = { lora = { adapter } } }
+    end
+    schema.check(manifest({}), "here")
+    for field, value in pairs({ rank = 2, inputs = 4, outputs = 2 ^ 40, down = "0.weight", up = 3, layer = "1",
+      alpha = "2" }) do
+      has(message(schema.check, manifest({ [field] = value }), "here"), "here/manifest.json | model.lora[1]")
+    end
+    has(message(schema.check, { step = 1, ranks = 1, mesh = { label = "1", shape = { 1 } }, files = {},
+      parameters = {}, model = { lora = 3 } }, "here"), "model.lora | 3")
+  end)
+end)
+
 -- ---- refused files ----------------------------------------------------------------------------------------------
 
 -- A copy of a folder of adapters, changed.

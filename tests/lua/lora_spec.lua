@@ -183,7 +183,18 @@ end)
 
 local function check(ranks, ...) return { "check", RECIPE, "-n", ranks, ALL, ... } end
 
+-- Emulated GPUs, with the kernels of CUDA, emulated.
+local function check_cuda(...)
+  local words = check(...)
+  words[#words + 1] = "device=cuda"
+  words.environment = program.emulated_cuda(("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_emulated.so")
+    :format(assert(os.getenv("MOONSHARD_BIN")):match("^(.*)/")))
+  return words
+end
+
 local of, equals_one_rank = program.checks({
+  ["cuda"] = check_cuda("2", "mesh=1x1x2", "sequence_parallel=true", "adapter_dropout=0.2", "steps=2"),
+  ["cuda, bf16"] = check_cuda("2", "mesh=1x2x1", "model=llama", "dtype=bf16", "adapter_dtype=f32", "steps=2"),
   ["shards"] = check("4", "mesh=2x2x1", "layout=ragged", "micro_batches=2"),
   ["tensor"] = check("2", "mesh=1x1x2"),
   ["tensor over four"] = check("4", "mesh=1x1x4", "sequence_parallel=true"),
@@ -221,6 +232,8 @@ describe("adapters on a mesh", function()
   end)
 
   it("Q8 train in f32 beside a base in bf16", function() equals_one_rank("f32 beside bf16") end)
+
+  it("Q8 train as on one rank on GPUs", function() equals_one_rank("cuda", "cuda, bf16") end)
 end)
 
 -- ---- merging ----------------------------------------------------------------------------------------------------
