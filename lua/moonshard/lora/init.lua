@@ -117,17 +117,24 @@ local function check_model(who, model)
   end
 end
 
-local function check_layer(who, model, wanted)
+-- The first name of every parameter that has several.
+local function tied_names(model)
+  local names = {}
+  for _, entry in ipairs(tree.inventory(model).parameters) do
+    if #entry.places > 1 then names[entry.parameter] = entry.places[1].name end
+  end
+  return names
+end
+
+local function check_layer(who, wanted, tied)
   local layer, config = wanted.layer, wanted.config
   if adapter.of(layer) then
     errors.invalid("%s: %s already has an adapter (%s): a layer takes one", who, wanted.name,
       adapter.describe(adapter.of(layer)))
   end
-  for _, entry in ipairs(tree.inventory(model).parameters) do
-    if entry.parameter == layer.weight and #entry.places > 1 then
-      errors.invalid("%s: %s.weight is also %s: an adapter of one could not be merged into both", who, wanted.name,
-        entry.places[1].name)
-    end
+  if tied[layer.weight] then
+    errors.invalid("%s: %s.weight is also %s: an adapter of one could not be merged into both", who, wanted.name,
+      tied[layer.weight])
   end
   local outputs, inputs = unpack(layer.weight.shape)
   if not wanted.loaded and config.rank > math.min(outputs, inputs) then
@@ -162,7 +169,8 @@ end
 ---  loaded: boolean? }[] shared: a layer whose lora_A is this layer's, too
 ---@param train any
 local function adapt(who, model, chosen, train)
-  for _, wanted in ipairs(chosen) do check_layer(who, model, wanted) end
+  local tied = tied_names(model)
+  for _, wanted in ipairs(chosen) do check_layer(who, wanted, tied) end
   for _, wanted in ipairs(chosen) do
     adapter.attach(wanted.layer, wanted.config, wanted.shared and wanted.shared.lora_A)
   end
