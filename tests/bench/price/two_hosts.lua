@@ -13,7 +13,8 @@ local json = require("moonshard.base.json")
 local build, described, calibrated_at = arg[1], arg[2], arg[3]
 local RESULTS = build .. "/sweep/fsdp_vs_hsdp/results.json"
 -- bits/s, by what tc calls them.
-local RATES = { ["100mbit"] = 1e8, ["200mbit"] = 2e8, ["500mbit"] = 5e8, ["1gbit"] = 1e9, ["2gbit"] = 2e9 }
+local RATES = { ["50mbit"] = 5e7, ["100mbit"] = 1e8, ["200mbit"] = 2e8, ["500mbit"] = 5e8, ["1gbit"] = 1e9,
+  ["2gbit"] = 2e9 }
 
 local DESCRIPTION = [[
 return {
