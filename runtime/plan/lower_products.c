@@ -39,12 +39,17 @@ static const ms_node *gather_of(const ms_lowering *l, const ms_node *n) {
   return &l->graph->nodes[l->graph->values[l->root[n->in[0]]].node];
 }
 
+/* The ranks have rows of it, not columns: those of a single row are joined in memory, too. */
+static int joins_rows(const ms_graph *g, const ms_node *gather) {
+  return ms_across_joins_chunks(g, gather) && gather->attrs.i[2] < g->values[gather->in[0]].info.ndim - 1;
+}
+
 int ms_lower_gathered_part(const ms_lowering *l, const ms_node *n) {
   const ms_graph *g = l->graph;
   if (n->op != MS_OP_matmul || n->attrs.i[0] || g->values[n->in[1]].info.ndim != 2) return -1;
   if (!ms_device_can(l->plan->config.device, MS_DEVICE_HOST_MEMORY)) return -1;
   const int root = l->root[n->in[0]];
-  if (g->values[root].node < 0 || l->begun[root] || !ms_across_joins_chunks(g, gather_of(l, n))) return -1;
+  if (g->values[root].node < 0 || l->begun[root] || !joins_rows(g, gather_of(l, n))) return -1;
   return gather_of(l, n)->in[0];
 }
 

@@ -9,7 +9,25 @@ local RECIPE = "tests/lua/recipes/tensor_parallel.lua"
 local function check(ranks, ...) return { "check", RECIPE, "-n", ranks, ... } end
 local function run(ranks, ...) return { "run", RECIPE, "-n", ranks, "--timeout", "60", ... } end
 
+-- A row of a batch alone: the parts of its columns that ranks gather lie behind one another, as rows would.
+local ONE_ROW = program.recipe([==[
+  local ms = require "moonshard"
+  local Net = ms.module "Net"
+  function Net:init() self.up, self.head = ms.nn.linear(4, 8), ms.nn.linear(8, 6) end
+  function Net:forward(x) return self.head(self.up(x):sigmoid()) end
+  local model = Net()
+  ms.fully_shard(model, {
+    mesh = ms.init_device_mesh("cpu", { 1, 1, 2 }, { "replicate", "shard", "tensor" }),
+    placements = { { "up", { tensor = "colwise" } }, { "head", { tensor = "vocab" } } },
+  })
+  local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 1e-2 } }
+  for step = 1, 2 do
+    train:step { inputs = ms.randn { 1, 4, seed = step }, targets = ms.randn { 1, 6, seed = step + 7 } }
+  end
+]==])
+
 local cases = {
+  ["one row"] = { "check", ONE_ROW, "-n", "2" },
   ["gpt2"] = check("2", "mesh=1x1x2"),
   ["gpt2 over four"] = check("4", "mesh=1x1x4", "tied=true", "sequence_parallel=true"),
   ["padded classes"] = check("4", "mesh=1x1x4", "vocab=257", "pad=64", "dtype=bf16"),
@@ -69,6 +87,8 @@ local function changes(name)
 end
 
 describe("a tensor dimension", function()
+  teardown(function() os.remove(ONE_ROW) end)
+
   it("T1 trains GPT-2 and Llama as one rank does, with dropout, a tied head and bf16", function()
     equals_one_rank("gpt2", "gpt2 over four", "gpt2 in bf16", "llama", "one head of keys")
   end)
@@ -86,6 +106,8 @@ describe("a tensor dimension", function()
   it("T5 trains modules that no preset knows", function()
     equals_one_rank("mixer", "mixer sequence", "shared", "by hand")
   end)
+
+  it("T1 trains on one row, whose columns ranks gather", function() equals_one_rank("one row") end)
 
   it("T5 follows hints in a module, which override rules and change no number", function()
     equals_one_rank("hint", "other hint")
