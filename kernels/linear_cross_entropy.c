@@ -153,9 +153,8 @@ static int64_t take(ms_kernel_call *call, int64_t bytes) {
 }
 
 static void lay_out(ms_loss_chunks *l, ms_kernel_call *call) {
-  const int64_t size = ms_dtype_size(call->in[X].dtype), columns = call->in[W].dims[0];
+  const int64_t columns = call->in[W].dims[0];
   call->workspace_bytes = 0;
-  if (l->steps) l->logits = take(call, l->sizes.chunk * columns * size);
   if (is_step(call)) {
     l->added = take(call, 2 * l->sizes.rows * (int64_t)sizeof(float));
     l->lse = take(call, l->sizes.rows * (int64_t)sizeof(float));
@@ -250,7 +249,7 @@ static ms_kernel_call bound(const ms_loss_chunks *l, const ms_kernel_call *call,
   const int64_t row = chunk * l->sizes.chunk, row_bytes = l->sizes.dim * ms_dtype_size(call->in[X].dtype);
   const void *x = at(call->in_data[X], row * row_bytes), *w = call->in_data[W];
   const void *targets = at(call->in_data[TARGETS], row * (int64_t)sizeof(int32_t));
-  char *work = call->workspace, *logits = work + l->logits;
+  char *work = call->workspace, *logits = call->out_data[call->outputs - 1];
   char *added = (is_step(call) ? work + l->added : (char *)call->out_data[0]) + 2 * row * (int64_t)sizeof(float);
   char *lse = work + l->lse + row * (int64_t)sizeof(float);
   in_stream_of(&one, l, call);

@@ -1,6 +1,7 @@
 /* linear_cross_entropy.h - the cross entropy of x w', and its gradients, without the logits in memory: rows of x are
- * processed in chunks, and only the logits of one chunk exist, in the workspace. Each chunk is a sequence of kernels of
- * one device, the same that compute the loss of whole logits, so every number of a row has the bits that it has there.
+ * processed in chunks, and only the logits of one chunk exist, in the last output. Each chunk is a sequence of kernels
+ * of one device, the same that compute the loss of whole logits, so every number of a row has the bits that it has
+ * there.
  *
  * The gradient of w is summed over the chunks, in their order. */
 #ifndef MS_KERNELS_LINEAR_CROSS_ENTROPY_H
@@ -41,7 +42,7 @@ typedef struct ms_loss_chunks {
   ms_kernel_call call[2][MS_CHUNK_STEPS]; /* pointers are not set */
   ms_kernel_call join, cast;              /* after the chunks; without inputs: not needed */
   const ms_kernel *(*kernel_of)(int op);
-  int64_t logits, added, lse, count, sums, scratch; /* offsets in the workspace, bytes */
+  int64_t added, lse, count, sums, scratch; /* offsets in the workspace, bytes */
 } ms_loss_chunks;
 
 /* call: one of the ops linear_cross_entropy_*. Prepares its kernels and requests the workspace. If it fails, nothing

@@ -144,11 +144,14 @@ int ms_grad_linear_cross_entropy_join(ms_graph *graph, int node, const int *dy, 
   const ms_node n = graph->nodes[node];
   const int in[6] = {n.in[0], n.in[1], n.in[2], n.out[1], n.out[2], dy[0]};
   ms_attrs attrs = n.attrs;
-  int dtype;
+  int dtype, out[MS_MAX_OUTPUTS];
   MS_TRY(ms_grad_refuse(graph, node, dy, 1));
   if (dy[0] < 0) return MS_OK;
-  if (!needs[1]) return ms_graph_emit(graph, MS_OP_linear_cross_entropy_backward_x, 6, in, &attrs, dx);
   MS_TRY(ms_grad_dtype(graph, n.in[1], &dtype));
-  attrs.i[7] = 1 + dtype;
-  return ms_graph_emit(graph, MS_OP_linear_cross_entropy_backward, 6, in, &attrs, dx);
+  if (needs[1]) attrs.i[7] = 1 + dtype;
+  const int op = needs[1] ? MS_OP_linear_cross_entropy_backward : MS_OP_linear_cross_entropy_backward_x;
+  MS_TRY(ms_graph_emit(graph, op, 6, in, &attrs, out));
+  dx[0] = out[0];
+  if (needs[1]) dx[1] = out[1];
+  return MS_OK;
 }

@@ -1,5 +1,6 @@
 /* infer_linear_loss.c - shape rules of the loss of a linear layer, whose logits x w' are never whole in memory. */
 #include "graph/infer.h"
+#include "kernels/linear_cross_entropy.h"
 
 /* x [...,D] and w [V,D] of one dtype, targets [...] */
 static int check_operands(const ms_node *node, const ms_value_info *in) {
@@ -16,9 +17,17 @@ static int check_operands(const ms_node *node, const ms_value_info *in) {
   return ms_check_same_shape(node, &rows, "x without its last axis", &in[2], "targets");
 }
 
+/* The last output of the ops that make logits: those of one chunk. As an output it can use memory that workspaces
+ * cannot, such as gradients that are not written yet. */
+static ms_value_info chunk_of(const ms_node *node, const ms_value_info *in) {
+  const ms_loss_sizes sizes = ms_loss_sizes_of(node->op, &node->attrs, in);
+  return (ms_value_info){.dtype = in[0].dtype, .ndim = 2, .dims = {sizes.chunk, sizes.classes}};
+}
+
 int ms_infer_linear_cross_entropy_part(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(check_operands(node, in));
   out[0] = (ms_value_info){.dtype = MS_F32, .ndim = 3, .dims = {1, ms_rows(&in[0]), 2}};
+  out[1] = chunk_of(node, in);
   return MS_OK;
 }
 
@@ -31,17 +40,25 @@ int ms_infer_linear_cross_entropy_join(const ms_node *node, const ms_value_info 
   return MS_OK;
 }
 
-/* dw, where the op has it, can have the dtype in which it is reduced. */
+/* dw can have the dtype in which it is reduced. */
 int ms_infer_linear_cross_entropy_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(check_operands(node, in));
   out[0] = in[0];
-  if (ms_op_row_of(node->op)->outputs == 1) return MS_OK;
   out[1] = in[1];
+  out[2] = chunk_of(node, in);
   return ms_asked_dtype(node, in[1].dtype, MS_DTYPE_FLOAT, &out[1].dtype);
+}
+
+int ms_infer_linear_cross_entropy_backward_x(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_operands(node, in));
+  out[0] = in[0];
+  out[1] = chunk_of(node, in);
+  return MS_OK;
 }
 
 int ms_infer_linear_cross_entropy_step(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_infer_linear_cross_entropy_backward(node, in, out));
+  out[3] = out[2];
   out[2] = (ms_value_info){.dtype = MS_F32};
   return MS_OK;
 }

@@ -129,7 +129,20 @@ static void replace(ms_node *node, int op, const ms_attrs *attrs, int inputs, co
   memcpy(node->in, in, (size_t)inputs * sizeof *in);
 }
 
-static void fuse(ms_graph *graph, const linear_loss *l) {
+/* The value of a chunk's logits, the last output of the part. */
+static int add_chunk(ms_graph *graph, const linear_loss *l, const ms_value_info *w, int part) {
+  MS_TRY(ms_grow((void **)&graph->values, &graph->values_capacity, graph->n_values + 1, sizeof *graph->values));
+  graph->values[graph->n_values] = (ms_value){.info = {.dtype = w->dtype, .ndim = 2, .dims = {l->chunk, w->dims[0]}},
+                                              .node = part,
+                                              .output = 1,
+                                              .param = -1,
+                                              .name = ""};
+  graph->nodes[part].outputs = 2;
+  graph->nodes[part].out[1] = graph->n_values++;
+  return MS_OK;
+}
+
+static int fuse(ms_graph *graph, const linear_loss *l) {
   const ms_node loss = graph->nodes[l->loss], product = graph->nodes[l->product];
   const int in[] = {product.in[0], product.in[1], loss.in[1], l->part < 0 ? product.out[0] : loss.in[2]};
   ms_attrs attrs = loss.attrs;
@@ -138,8 +151,11 @@ static void fuse(ms_graph *graph, const linear_loss *l) {
   attrs.i[6] = 0;
   if (l->part < 0) move_product(graph, l);
   else ms_remove_node(graph, l->product);
-  replace(&graph->nodes[l->part < 0 ? l->loss - 1 : l->part], MS_OP_linear_cross_entropy_part, &attrs, 3, in);
+  const ms_value_info w = *info_of(graph, in[1]);
+  const int part = l->part < 0 ? l->loss - 1 : l->part;
+  replace(&graph->nodes[part], MS_OP_linear_cross_entropy_part, &attrs, 3, in);
   replace(&graph->nodes[l->loss], MS_OP_linear_cross_entropy_join, &attrs, 4, in);
+  return add_chunk(graph, l, &w, part);
 }
 
 static int fuse_loss(fuser *f, int index) {
@@ -164,8 +180,7 @@ static int fuse_loss(fuser *f, int index) {
   l.chunk = loss->attrs.i[6] ? smaller(loss->attrs.i[6], l.rows)
                              : chunk_rows(l.rows, info_of(graph, graph->nodes[l.product].in[1]));
   if (loss->attrs.i[5] == MS_LOSS_CHUNKED_TO_SAVE) MS_TRY(saves(f, &l, &less));
-  if (less) fuse(graph, &l);
-  return MS_OK;
+  return less ? fuse(graph, &l) : MS_OK;
 }
 
 int ms_graph_fuse_linear_loss(ms_graph *graph) {
@@ -228,7 +243,8 @@ static ms_node step_node(const step *s) {
   ms_node node = s->graph->nodes[s->backward];
   const int in[] = {node.in[0], node.in[1], node.in[2], node.in[4], node.in[DLOSS]};
   replace(&node, MS_OP_linear_cross_entropy_step, &node.attrs, 5, in);
-  node.outputs = 3;
+  node.outputs = 4;
+  node.out[3] = node.out[2];
   node.out[2] = join.out[0];
   node.scope = s->graph->nodes[s->part].scope; /* the linear layer's */
   return node;
@@ -250,9 +266,11 @@ static int reorder(const step *s) {
     for (int w = s->join + 1; i == s->backward && w < i; w++)
       if (reads_loss(s, &graph->nodes[w])) ordered[n++] = graph->nodes[w];
   }
-  ms_value *loss = &graph->values[graph->nodes[s->join].out[0]], *lse = &graph->values[graph->nodes[s->join].out[1]];
+  const ms_node join = graph->nodes[s->join];
+  ms_value *lse = &graph->values[join.out[1]];
   lse->node = lse->output = -1;
-  loss->output = 2;
+  graph->values[join.out[0]].output = 2;
+  graph->values[graph->nodes[s->backward].out[2]].output = 3;
   memcpy(graph->nodes, ordered, (size_t)n * sizeof *ordered);
   graph->n_nodes = n;
   free(ordered);
