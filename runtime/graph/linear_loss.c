@@ -167,6 +167,7 @@ static int fuse_loss(fuser *f, int index) {
                    .part = joins ? part_of(graph, loss) : -1,
                    .product = graph->values[loss->in[0]].node,
                    .rows = ms_rows(info_of(graph, loss->in[0]))};
+  if (joins && l.part < 0) return MS_FAIL(MS_EINTERNAL, "cross_entropy_join: its input 3 is not gathered");
   const char *fault = fault_of(f, &l);
   int less = 1;
   if (fault && loss->attrs.i[5] != MS_LOSS_CHUNKED) return MS_OK;
