@@ -135,12 +135,13 @@ bench: $(BUILD)/packages/train all ## measure, and compare with the installed pe
 	@luajit tests/bench/run.lua $(BUILD)
 
 .PHONY: bench-price
-bench-price: ## compare prices with measurements; PART=measured, collectives, published or two_hosts; ROWS=file.csv: predict other published runs; WRITE=folder: write what they fit
+bench-price: ## compare prices with measurements; PART=measured, twice, collectives, published or two_hosts; ROWS=file.csv: predict other published runs; WRITE=folder: write what they fit
 bench-price: all
 	@for part in $(or $(PART),$(if $(ROWS)$(WRITE),published,measured collectives published)); do \
 	  export LUA_PATH='lua/?.lua;lua/?/init.lua;$(BUILD)/gen/?.lua;;' MOONSHARD_LIB=$(BUILD)/release/libmoonshard.so; \
 	  if [ $$part = measured ]; then tests/bench/price/measured.sh $(BUILD) $(CLUSTER) || exit; \
 	  elif [ $$part = two_hosts ]; then tests/bench/price/two_hosts.sh $(BUILD) $(CLUSTER) || exit; \
+	  elif [ $$part = twice ]; then luajit tests/bench/price/twice.lua $(BUILD) || exit; \
 	  else luajit tests/bench/price/$$part.lua "$(ROWS)" "$(WRITE)" "$(if $(ROWS),$(CLUSTER))" || exit; fi; done
 
 bench-peers: ## install the peers that bench compares with: PyTorch (in build/peers) and Open MPI
