@@ -255,6 +255,8 @@ static inline int run_status(kernel_case *c, int threads) {
   c->call.workspace = poisoned(c->call.workspace_bytes);
   int rc = run_kernel(kernel, &c->call);
   free(c->call.workspace);
+  if (kernel->release) kernel->release(c->call.prepared);
+  c->call.prepared = NULL;
   return rc;
 }
 
