@@ -79,8 +79,11 @@ static int do_round(const work *w, size_t first, size_t n) {
   if (emulated_nccl_barrier(comm)) return 1;
   if (w->kind == REDUCE_SCATTER) sum(comm, (size_t)comm->rank * n * size, w->to + first * size, w->dtype, w->op, n);
   if (w->kind == ALL_REDUCE) sum(comm, 0, w->to + first * size, w->dtype, w->op, n);
-  for (int p = 0; w->kind == ALL_GATHER && p < comm->size; p++)
-    memcpy(w->to + ((size_t)p * w->count + first) * size, comm->memory->round[p], n * size);
+  for (int p = 0; w->kind == ALL_GATHER && p < comm->size; p++) {
+    char *part = w->to + (size_t)p * w->count * size;
+    /* What is in place is not written: other streams can read it meanwhile. */
+    if (part != w->from) memcpy(part + first * size, comm->memory->round[p], n * size);
+  }
   return emulated_nccl_barrier(comm);
 }
 
