@@ -1,5 +1,5 @@
-/* test_op_table.c - the op table as the public header tells it, what its rows claim in words that the compiler cannot
- * check, and what passes read of them. */
+/* test_op_table.c - the op table as the public header describes it, what its rows claim in words that the compiler
+ * cannot check, and what passes read of them. */
 #include "tests/c/support/check.h"
 
 #include <stdio.h>

@@ -19,7 +19,7 @@ local function quick(path)
   return cluster.load(path), ended
 end
 
--- An agent that starts what it is told here, but on the host "gone".
+-- An agent that runs the command on this host, and fails for the host "gone".
 local function agent()
   local path = scratch.path()
   scratch.write(path, [==[#!/bin/sh

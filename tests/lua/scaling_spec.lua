@@ -66,7 +66,7 @@ describe("a logarithmic axis", function()
     assert.same({}, axis.log_ticks(3, 3, 2))
   end)
 
-  it("gives equal factors equal distances, and labels what it is told to", function()
+  it("gives equal factors equal distances, and has a label at each tick", function()
     local function heights(log_y)
       local points = {}
       for i, y in ipairs({ 100, 200, 400 }) do points[i] = { x = 2 ^ i, y = y, low = 0, high = y, title = "" } end

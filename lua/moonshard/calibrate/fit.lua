@@ -207,6 +207,7 @@ end
 
 local KINDS = { "all_gather", "reduce_scatter", "all_reduce" }
 local FASTEST = 1e12 -- bytes/s of a kind whose bytes took no time that could be told from its start
+calibration_fit.KINDS, calibration_fit.FASTEST = KINDS, FASTEST
 
 ---@class moonshard.CalibrationLink
 ---@field kind string

@@ -5,12 +5,12 @@
 -- faster than their bytes and the rate of large ones say. Training moves megabytes without a pause. So the rate is that
 -- at which time grows from large collectives to the largest, and the start is that of small ones.
 
+local calibration_fit = require("moonshard.calibrate.fit")
 local least_squares = require("moonshard.calibrate.least_squares")
 
 local fit_between = {}
 
-local KINDS = { "all_gather", "reduce_scatter", "all_reduce" }
-local FASTEST = 1e12 -- bytes/s of a kind whose bytes took no time that could be told from its start
+local KINDS, FASTEST = calibration_fit.KINDS, calibration_fit.FASTEST
 local LARGE = 1 / 8 -- of the bytes of the largest
 local SMALL = 8192 -- bytes
 -- Kinds whose rates differ less share one: that much is noise.

@@ -95,8 +95,10 @@ local function phase_of(plan, number, row, runs)
     waiting = plan.mesh:by_dimension(row.waiting), issuing = row.issuing }
 end
 
--- The dimensions of a table by mesh dimension, always in the same order: sums of numbers depend on it.
-local function dims_of(map)
+---The dimensions of a table by mesh dimension, always in the same order: sums of numbers depend on it.
+---@param map table<string, any>
+---@return string[]
+function price.dims_of(map)
   local names = {}
   for name in pairs(map) do names[#names + 1] = name end
   table.sort(names)
@@ -108,7 +110,7 @@ local function add_up(self)
   for _, phase in ipairs(self.phases) do
     self.computing = self.computing + phase.runs * phase.computing
     self.issuing = self.issuing + phase.runs * phase.issuing
-    for _, dim in ipairs(dims_of(phase.waiting)) do
+    for _, dim in ipairs(price.dims_of(phase.waiting)) do
       local seconds = phase.waiting[dim]
       self.waiting[dim] = (self.waiting[dim] or 0) + phase.runs * seconds
       self.exposed = self.exposed + phase.runs * seconds
@@ -287,7 +289,9 @@ local function critical_path(self, visit)
     if visit then visit(phase, list, n) end
   end
   critical.rest = critical.rest - critical.kernels
-  for _, dim in ipairs(dims_of(critical.collectives)) do critical.rest = critical.rest - critical.collectives[dim] end
+  for _, dim in ipairs(price.dims_of(critical.collectives)) do
+    critical.rest = critical.rest - critical.collectives[dim]
+  end
   return critical
 end
 
@@ -347,7 +351,7 @@ function price.limit(self, critical)
   if host > seconds then
     limit, seconds = { kind = "host", text = "the host: %s depends on when it issues kernels and starts phases" }, host
   end
-  for _, dim in ipairs(dims_of(collectives)) do
+  for _, dim in ipairs(price.dims_of(collectives)) do
     local of_dim = collectives[dim]
     if of_dim > seconds then
       local between = self.plan.mesh:has(dim) and crosses_nodes(self.plan.mesh, dim)

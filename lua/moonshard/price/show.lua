@@ -27,13 +27,6 @@ local function share(fraction) return fraction and ("%.1f %%"):format(100 * frac
 -- Names without the indices of lists: what the layers of a model have in common.
 local function family_of(name) return (("." .. name):gsub("%.%d+%f[%.%z]", ".*"):sub(2)) end
 
-local function sorted_names(map)
-  local names = {}
-  for name in pairs(map) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
 -- ---- one price --------------------------------------------------------------------------------------------------
 
 local function memory_line(self)
@@ -84,7 +77,7 @@ local function step_rows(self)
     if seconds > 0 then rows[#rows + 1] = { name, ms(seconds), percent(seconds, self.step) } end
   end
   add("kernels", self.computing)
-  for _, dim in ipairs(sorted_names(self.waiting)) do add("waiting for " .. dim, self.waiting[dim]) end
+  for _, dim in ipairs(price.dims_of(self.waiting)) do add("waiting for " .. dim, self.waiting[dim]) end
   add("waiting for the host", self.issuing)
   add("between phases", self.gaps)
   return rows
@@ -143,7 +136,7 @@ end
 local function critical_line(self, details)
   local critical, parts = details.critical, {}
   parts[1] = ("kernels %s"):format(percent(critical.kernels, self.step))
-  for _, dim in ipairs(sorted_names(critical.collectives)) do
+  for _, dim in ipairs(price.dims_of(critical.collectives)) do
     parts[#parts + 1] = ("collectives over %s %s"):format(dim, percent(critical.collectives[dim], self.step))
   end
   parts[#parts + 1] = ("issuing and gaps %s"):format(percent(math.max(0, critical.rest), self.step))
