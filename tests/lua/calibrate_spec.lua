@@ -4,6 +4,7 @@
 
 local cluster = require("moonshard.price.cluster")
 local engine = require("moonshard.base.ffi")
+local fit_between = require("moonshard.calibrate.fit_between")
 local has = require("lua.message").has
 local program = require("lua.program")
 local scratch = require("lua.scratch")
@@ -120,6 +121,17 @@ describe("moonshard calibrate", function()
     assert.equal(3, ended.status, ended.err)
     has(ended.err, "ranks on 2 hosts | host gone | Could not resolve")
     assert.is_nil(io.open(path))
+  end)
+
+  it("E6 refuses links that are too slow for two large sizes, of which no rate follows", function()
+    local links, collectives = {}, {}
+    for i, kind in ipairs({ "all_gather", "reduce_scatter", "all_reduce" }) do
+      links[i] = { kind = kind, start = 0, inside = 1e9 }
+      collectives[i] = { kind = kind, inside = 0, wire = 256, seconds = 3 }
+    end
+    local ok, raised = pcall(fit_between.add, { { processor = 1e-3, collectives = collectives } }, links)
+    assert.is_false(ok)
+    has(tostring(raised), "256 bytes of all_gather | two large sizes | network")
   end)
 
   it("E6 refuses what it cannot measure before it measures", function()

@@ -6,6 +6,7 @@
 -- at which time grows from large collectives to the largest, and the start is that of small ones.
 
 local calibration_fit = require("moonshard.calibrate.fit")
+local errors = require("moonshard.base.error")
 local least_squares = require("moonshard.calibrate.least_squares")
 
 local fit_between = {}
@@ -77,9 +78,14 @@ end
 -- Seconds per byte of each kind, or one for all that are alike.
 local function per_byte(found)
   local list, above, below, least, most = {}, 0, 0, math.huge, 0
-  for k in ipairs(KINDS) do
+  for k, kind in ipairs(KINDS) do
     local own_above, own_below = slope(found[k])
-    list[k] = math.max(1 / FASTEST, own_below > 0 and own_above / own_below or 0)
+    if own_below == 0 then
+      errors.raise("MS_EUNSUPPORTED", "calibrate: the hosts moved only %d bytes of %s in time, and a rate needs two "
+        .. "large sizes: the links are too slow to be measured; write `network` and the links' `between` by hand",
+        largest_of(found[k]), kind)
+    end
+    list[k] = math.max(1 / FASTEST, own_above / own_below)
     above, below = above + own_above, below + own_below
     least, most = math.min(least, list[k]), math.max(most, list[k])
   end
