@@ -30,7 +30,7 @@ needed() {
 }
 
 cp "$build/moonshard" "$build/libmoonshard_cuda.so" "$work/release/engine/"
-cp "$build/libmoonshard.so.1" "$work/release/libmoonshard.so"
+cp -L "$build/libmoonshard.so" "$work/release/libmoonshard.so"
 cp "$luajit" "$work/lib/luajit"
 [ -d "${build%/*}/gen" ] && cp -r "${build%/*}/gen" "$work/gen"
 tests=("$build"/tests/gpu/test_*)

@@ -1,21 +1,22 @@
 #!/bin/bash
 # Runs the checks that need a GPU, and prints a table of the results. Exits with 2 if there is no GPU.
 #
-#   tests/gpu/run.sh --build build/release [--seconds 560] [--dry]
+#   tests/gpu/run.sh --build build/release [--seconds 560] [--sanitizer] [--dry]
 #
 # Recipes: trains on the GPU, on streams and as captured graphs, and compares the results with the CPU's. NCCL: two
 # ranks share the first GPU, each as a separate host over sockets; this checks order, sizes and numbers, not speed.
-# Memory: NVIDIA's compute-sanitizer, if installed, on a short training and on the tests of the kernels. It needs the
-# driver, NCCL, and the results of `make all` and `make test-gpu`. Checks that have not finished after --seconds fail.
-# --dry: uses the kernel tests of the emulated GPU.
+# --sanitizer: NVIDIA's compute-sanitizer instead, on a short training and on the tests of the kernels; this takes many
+# minutes. It needs the driver, NCCL, and the results of `make all` and `make test-gpu`. Checks that have not finished
+# after --seconds fail. --dry: uses the kernel tests of the emulated GPU.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-build=build/release seconds=560 dry=0
+build=build/release seconds=560 dry=0 sanitize=0
 while [ $# -gt 0 ]; do
   case $1 in
     --build) build=$2 ;;
     --seconds) seconds=$2 ;;
     --dry) dry=1; shift; continue ;;
+    --sanitizer) sanitize=1; shift; continue ;;
     *) echo "tests/gpu/run.sh: unknown option $1" >&2; exit 2 ;;
   esac
   shift 2
@@ -68,16 +69,18 @@ export MOONSHARD_LIB=$PWD/$build/libmoonshard.so
 alone=CUDA_MODULE_LOADING=LAZY
 shared="MOONSHARD_CUDA_SHARE=1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=1 NCCL_ALGO=Ring \
 NCCL_PROTO=Simple CUDA_MODULE_LOADING=EAGER"
-parity "training, f32" 120 1 1e-4 "$alone" mesh=1x1 micro=2 dropout=true
-parity "training, bf16" 120 1 2e-2 "$alone" mesh=1x1 dtype=bf16
-parity "training, recomputation" 120 1 1e-4 "$alone" mesh=1x1 recompute=blocks
-parity "training, captured as graphs" 120 1 1e-4 "$alone" mesh=1x1 micro=3 --cuda-graph
-parity "NCCL, two shards on one GPU" 180 2 1e-4 "$shared" mesh=1x2 micro=2
-parity "NCCL, two shards in bf16, ragged" 180 2 2e-2 "$shared" mesh=1x2 dtype=bf16 layout=ragged
-parity "NCCL, two replicas on one GPU" 180 2 1e-4 "$shared" mesh=2x1
-parity "NCCL, two shards, captured" 180 2 1e-4 "$shared" mesh=1x2 micro=3 --cuda-graph
-sanitizer=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
-if [ -x "$sanitizer" ]; then
+if [ "$sanitize" -eq 0 ]; then
+  parity "training, f32" 120 1 1e-4 "$alone" mesh=1x1 micro=2 dropout=true
+  parity "training, bf16" 120 1 2e-2 "$alone" mesh=1x1 dtype=bf16
+  parity "training, recomputation" 120 1 1e-4 "$alone" mesh=1x1 recompute=blocks
+  parity "training, captured as graphs" 120 1 1e-4 "$alone" mesh=1x1 micro=3 --cuda-graph
+  parity "NCCL, two shards on one GPU" 180 2 1e-4 "$shared" mesh=1x2 micro=2
+  parity "NCCL, two shards in bf16, ragged" 180 2 2e-2 "$shared" mesh=1x2 dtype=bf16 layout=ragged
+  parity "NCCL, two replicas on one GPU" 180 2 1e-4 "$shared" mesh=2x1
+  parity "NCCL, two shards, captured" 180 2 1e-4 "$shared" mesh=1x2 micro=3 --cuda-graph
+else
+  sanitizer=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
+  [ -x "$sanitizer" ] || { echo "tests/gpu: --sanitizer needs NVIDIA's compute-sanitizer on the PATH" >&2; exit 2; }
   try "compute-sanitizer, memory, a short training" 600 "$sanitizer" --tool memcheck --target-processes all \
     --error-exitcode 9 "$bin" run tests/lua/recipes/parity.lua device=cuda steps=2 "out=$work/sanitized.json"
   kernels=$build/tests/gpu
@@ -85,8 +88,6 @@ if [ -x "$sanitizer" ]; then
   for tool in memcheck racecheck synccheck; do
     try "compute-sanitizer, $tool, the kernels' tests" 300 tests/gpu/sanitize.sh "$sanitizer" "$tool" "$kernels"
   done
-else
-  table+=("skip  compute-sanitizer is not installed")
 fi
 
 printf '\n'
