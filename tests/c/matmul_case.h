@@ -61,11 +61,11 @@ static double reference(const kernel_case *c, const product *p, int64_t batch, i
   return sum;
 }
 
-/* Additional rounding of a bf16 result beyond assert_output's: CUDA may add a bias of another dtype, or apply an
- * activation, to a product that is already rounded. */
+/* Additional rounding of a bf16 result beyond assert_output's: CUDA may add a bias, or apply an activation, to a product
+ * that is already rounded. (Some of cuBLASLt's algorithms do so for a bf16 bias, too: seen in 13.1 on an H100.) */
 static double rounded_before(const product *p) {
 #ifdef MS_TEST_CUDA
-  const int passes = (p->bias && p->bias_dtype != p->out_dtype) || p->activation != MS_ACT_NONE;
+  const int passes = p->bias || p->activation != MS_ACT_NONE;
   return passes && p->dtype == MS_BF16 && p->out_dtype == MS_BF16 ? 1.0 / 256 : 0;
 #else
   (void)p;

@@ -2,9 +2,10 @@
 # Runs `make test-gpu` and `make bench-gpu` on a machine with a GPU, from the package of tests/gpu/portable.sh.
 #
 #   build/gpu/run kernels [--only WORD]      the tests of the kernels
-#   build/gpu/run trainings                  trainings compared with the CPU's, NCCL
+#   build/gpu/run trainings [--sanitizer]    trainings compared with the CPU's, NCCL
 #   build/gpu/run test                       both
 #   build/gpu/run bench [options of tests/gpu/bench.sh]
+#   build/gpu/run price                      calibrates the GPU, and compares prices with measured steps
 #   build/gpu/run unpack                     only unpacks
 #
 # It must be two folders below the root of the source tree. It unpacks its package into build/portable there, and needs
@@ -33,6 +34,12 @@ case $command in
     exit "$status"
     ;;
   bench) exec tests/gpu/bench.sh --build build/portable/release "$@" ;;
+  price)
+    . tests/gpu/libraries.sh
+    export LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;$PWD/build/portable/gen/?.lua;;"
+    MOONSHARD_LIB=$PWD/build/portable/release/libmoonshard.so DEVICE=cuda \
+      exec tests/bench/price/measured.sh build/portable "$@"
+    ;;
   unpack) ;;
-  *) echo "$0: the command must be kernels, trainings, test, bench or unpack" >&2; exit 2 ;;
+  *) echo "$0: the command must be kernels, trainings, test, bench, price or unpack" >&2; exit 2 ;;
 esac

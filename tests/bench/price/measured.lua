@@ -2,6 +2,7 @@
 --
 --   moonshard calibrate -n 4 --out build/cpu.lua
 --   moonshard run tests/bench/price/measured.lua -n 2 cluster=build/cpu.lua       on 1, 2 and 4 ranks
+--   moonshard run tests/bench/price/measured.lua cluster=build/gpu.lua device=cuda
 --
 -- Trains configurations of GPT and Llama on meshes of the world's ranks: some steps of each, in rounds, so that what
 -- else the machine does slows all of them alike. Rank 0 prints a line of JSON for each: its name, the price and the
@@ -14,7 +15,7 @@ local ms = require("moonshard")
 local re = ms.re
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
-local cfg = ms.args { cluster = "", rounds = 4, steps = 3, warmup = 1, only = "" }
+local cfg = ms.args { cluster = "", device = "cpu", rounds = 4, steps = 3, warmup = 1, only = "" }
 local described = require("moonshard.price.cluster").load(cfg.cluster)
 
 local MESHES = { [1] = { "1x1" }, [2] = { "1x2", "2x1", "1x1x2", "1x1x2x1" }, [4] = { "2x2", "1x4", "4x1", "1x2x2" } }
@@ -22,7 +23,8 @@ local NAMES = { [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "t
   [4] = { "replicate", "shard", "context", "tensor" } }
 
 -- None of these sizes is one of the calibration's trainings.
-local MODELS = {
+local MODELS = {}
+MODELS.cpu = {
   { model = "gpt", layers = 4, dim = 192, heads = 4, seq = 96, batch = 4, dtype = "bf16" },
   { model = "gpt", layers = 3, dim = 320, heads = 4, seq = 192, batch = 3, dtype = "f32" },
   { model = "llama", layers = 4, dim = 256, heads = 4, ffn = 640, seq = 192, batch = 2, dtype = "bf16" },
@@ -32,9 +34,27 @@ local MODELS = {
   { model = "llama", layers = 2, dim = 512, heads = 8, ffn = 1728, seq = 128, batch = 3, dtype = "bf16" },
   { model = "gpt", layers = 5, dim = 128, heads = 2, seq = 128, batch = 6, dtype = "f32" },
 }
+MODELS.cuda = {
+  { model = "gpt", layers = 12, dim = 768, heads = 12, seq = 1024, batch = 32, dtype = "bf16", vocab = 50304 },
+  { model = "gpt", layers = 12, dim = 768, heads = 12, seq = 1024, batch = 8, dtype = "bf16", vocab = 50304 },
+  { model = "gpt", layers = 6, dim = 640, heads = 10, seq = 512, batch = 16, dtype = "f32", vocab = 8192 },
+  { model = "llama", layers = 8, dim = 1280, heads = 20, ffn = 3456, seq = 1024, batch = 8, dtype = "bf16",
+    vocab = 32000 },
+  { model = "llama", layers = 3, dim = 2560, heads = 20, ffn = 6912, seq = 2048, batch = 4, dtype = "bf16",
+    vocab = 32000 },
+  { model = "gpt", layers = 8, dim = 1152, heads = 18, seq = 768, batch = 8, dtype = "bf16", vocab = 32000,
+    recompute = true },
+  { model = "llama", layers = 6, dim = 896, heads = 14, ffn = 2432, seq = 512, batch = 12, dtype = "f32",
+    vocab = 8192 },
+  { model = "llama", layers = 8, dim = 2048, heads = 32, ffn = 8192, seq = 1024, batch = 4, dtype = "bf16",
+    vocab = 32000 },
+  { model = "gpt", layers = 20, dim = 896, heads = 14, seq = 1024, batch = 4, dtype = "bf16", vocab = 50304 },
+  { model = "gpt", layers = 4, dim = 384, heads = 6, seq = 256, batch = 4, dtype = "bf16", vocab = 8192 },
+  { model = "llama", layers = 4, dim = 256, heads = 4, ffn = 704, seq = 256, batch = 8, dtype = "f32", vocab = 8192 },
+}
 
 local function make(t)
-  local sizes = { vocab = 512, layers = t.layers, dim = t.dim, heads = t.heads, seq = t.seq }
+  local sizes = { vocab = t.vocab or 512, layers = t.layers, dim = t.dim, heads = t.heads, seq = t.seq }
   if t.model == "gpt" then return ms.models.gpt2(sizes) end
   sizes.kv_heads, sizes.ffn = t.heads / 2, t.ffn
   return ms.models.llama(sizes)
@@ -46,7 +66,7 @@ local function name_of(t, mesh)
 end
 
 local function configure(t, shape)
-  local mesh = ms.init_device_mesh("cpu", shape, NAMES[select(2, shape:gsub("x", "")) + 1])
+  local mesh = ms.init_device_mesh(cfg.device, shape, NAMES[select(2, shape:gsub("x", "")) + 1])
   local model = make(t)
   local reshard = nil
   if t.keep then reshard = false end
@@ -84,7 +104,7 @@ end
 local world = ms.world()
 local runs = {}
 for _, shape in ipairs(assert(MESHES[world.size], "this benchmark runs on 1, 2 or 4 ranks")) do
-  for _, t in ipairs(MODELS) do
+  for _, t in ipairs(MODELS[cfg.device]) do
     if name_of(t, shape):find(cfg.only, 1, true) then
       local run = configure(t, shape)
       local _, reader = run.train.session:data_ranks()

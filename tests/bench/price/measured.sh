@@ -4,13 +4,18 @@
 #
 #   tests/bench/price/measured.sh BUILD [CLUSTER.lua]     with CLUSTER.lua no calibration is made
 #
-# The machine should do nothing else meanwhile; it takes about four minutes.
+# The machine should do nothing else meanwhile; it takes about four minutes. DEVICE=cuda: on a GPU, which has one rank.
 set -eu
 build=$1 cluster=${2:-$1/price/this-machine.lua}
 moonshard=$build/release/moonshard
 mkdir -p "$build/price"
-[ $# -gt 1 ] || "$moonshard" calibrate -n 4 --out "$cluster"
-for ranks in 1 2 4; do
-  "$moonshard" run tests/bench/price/measured.lua -n $ranks cluster="$cluster" >"$build/price/measured-$ranks.json"
+device=${DEVICE:-cpu} most=4 worlds=(1 2 4)
+[ "$device" = cpu ] || most=1 worlds=(1)
+[ $# -gt 1 ] || "$moonshard" calibrate --device "$device" -n $most --out "$cluster"
+files=()
+for ranks in "${worlds[@]}"; do
+  files+=("$build/price/measured-$ranks.json")
+  "$moonshard" run tests/bench/price/measured.lua -n "$ranks" "cluster=$cluster" "device=$device" \
+    >"${files[-1]}"
 done
-luajit tests/bench/price/measured_table.lua "$build"/price/measured-{1,2,4}.json
+luajit tests/bench/price/measured_table.lua "${files[@]}"
