@@ -2,8 +2,8 @@
  * and for the gradients of bias and gain.
  *
  * A block of 32 x 8 threads covers 32 vectors of columns and a part of the rows. Each thread processes every eighth row
- * of its columns, the eight sums are combined in shared memory in order, and a second kernel combines the parts in
- * order. The sums of the parts are f32 in the workspace, [sums][outer][parts][columns]: at most 1/64 of the bytes read
+ * of its columns, the eight sums are combined in shared memory in order, and a second kernel combines the parts, also
+ * several side by side, since one after the other is a chain of loads from memory. The sums of the parts are f32 in the workspace, [sums][outer][parts][columns]: at most 1/64 of the bytes read
  * (plan/partial_sums.c divides the rows).
  *
  * F defines what is summed:
@@ -21,7 +21,7 @@ extern "C" {
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 
-constexpr int MS_COLUMN_ROWS = 8;
+constexpr int MS_COLUMN_ROWS = 8, MS_JOIN_ROWS = 32;
 
 struct ms_column_sum {
   static __device__ __forceinline__ float neutral() { return 0.0f; }
@@ -60,24 +60,42 @@ __global__ void __launch_bounds__(MS_COLUMN_LANES *MS_COLUMN_ROWS) ms_sum_column
   }
 }
 
-/* to[o][column] = the combined parts, divided by divisor; partial is one of the sums: [outer][parts][columns]. */
-template <class Y, class Join> __global__ void ms_join_parts(const float *partial, Y *to, ms_columns c, float divisor) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= c.outer * c.columns) return;
-  const float *from = partial + i / c.columns * c.parts * c.columns + i % c.columns;
-  float total = from[0];
+/* to[o][column] = the combined parts, divided by divisor; partial is one of the sums: [outer][parts][columns]. Row y of
+ * a block combines the parts y, y + blockDim.y, ... of 32 columns; then the rows are combined in order. */
+template <class Y, class Join>
+__global__ void __launch_bounds__(MS_COLUMN_LANES *MS_JOIN_ROWS)
+    ms_join_parts(const float *partial, Y *to, ms_columns c, float divisor) {
+  __shared__ float joined[MS_JOIN_ROWS][MS_COLUMN_LANES];
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * MS_COLUMN_LANES + threadIdx.x;
+  const bool real = i < c.outer * c.columns;
+  float total = Join::neutral();
+  if (real) {
+    const float *from = partial + i / c.columns * c.parts * c.columns + i % c.columns;
 #pragma unroll 8
-  for (int64_t p = 1; p < c.parts; p++) total = Join::join(total, from[p * c.columns]);
+    for (int64_t p = threadIdx.y; p < c.parts; p += blockDim.y) total = Join::join(total, from[p * c.columns]);
+  }
+  joined[threadIdx.y][threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.y != 0 || !real) return;
+  for (unsigned r = 1; r < blockDim.y; r++) total = Join::join(total, joined[r][threadIdx.x]);
   ms_element_store(to + i, total / divisor);
+}
+
+/* A row of a block for every eight parts, so that a thread has all its loads in flight at once. */
+static inline unsigned ms_join_rows(int64_t parts) {
+  unsigned rows = 1;
+  while (rows < MS_JOIN_ROWS && rows * 8 < parts) rows *= 2;
+  return rows;
 }
 
 template <class Join>
 static int ms_join_to(const ms_kernel_call *call, int output, const float *partial, const ms_columns &c,
                       float divisor) {
-  const unsigned blocks = static_cast<unsigned>(ms_cuda_ceil(c.outer * c.columns, 256));
+  const unsigned blocks = static_cast<unsigned>(ms_cuda_ceil(c.outer * c.columns, MS_COLUMN_LANES));
+  const dim3 block(MS_COLUMN_LANES, ms_join_rows(c.parts));
   if (blocks == 0) return MS_OK;
   return MS_CUDA_FLOATS(call->out[output].dtype, Y,
-                        MS_CUDA_LAUNCH((ms_join_parts<Y, Join>), blocks, 256, 0, call->stream, partial,
+                        MS_CUDA_LAUNCH((ms_join_parts<Y, Join>), blocks, block, 0, call->stream, partial,
                                        static_cast<Y *>(call->out_data[output]), c, divisor));
 }
 
