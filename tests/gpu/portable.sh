@@ -47,10 +47,11 @@ strip --strip-debug "$work"/release/*/*.real "$work"/release/engine/* "$work"/re
   true
 
 # wrap SCRIPT ROOT PROGRAM: creates a script that runs a program with the packed libraries. ROOT: the relative path from
-# the script to the root of the package; PROGRAM: its path from there.
+# the script to the root of the package; PROGRAM: its path from there. Only the executable finds its kernels by itself.
 wrap() {
-  printf '#!/bin/sh\nroot=$(dirname "$(readlink -f "$0")")/%s\n%s exec "$root/%s" "$@"\n' \
-    "$2" 'LD_LIBRARY_PATH=$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}' "$3" >"$work/$1"
+  printf '#!/bin/sh\nroot=$(dirname "$(readlink -f "$0")")/%s\n%s\n%s exec "$root/%s" "$@"\n' "$2" \
+    'export MOONSHARD_CUDA_LIBRARY=${MOONSHARD_CUDA_LIBRARY:-$root/release/engine/libmoonshard_cuda.so}' \
+    'LD_LIBRARY_PATH=$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}' "$3" >"$work/$1"
   chmod +x "$work/$1"
 }
 wrap release/moonshard .. release/engine/moonshard

@@ -70,6 +70,20 @@ describe("moonshard calibrate", function()
     assert.truthy(list[math.ceil(#list / 2)] < 2, "half of the kernels differ twofold between two calibrations")
   end)
 
+  it("E6 measures a GPU, too: what its host takes to issue, and prices of plans for it", function()
+    local path = scratch.path() .. ".lua"
+    local emulated = program.emulated_cuda()
+    local ended = program.run({ "calibrate", "--device", "cuda", "--quick", "-n", "1", "--out", path }, emulated)
+    assert.equal(0, ended.status, ended.err)
+    local one = cluster.load(path)
+    assert.equal("cuda", one.device)
+    assert.truthy(one:struct().issue > 0)
+    assert.truthy(one:struct().points > 20)
+    local priced = program.run({ "price", "recipes/toy_hsdp.lua", "-n", "1", "--cluster", path, "mesh=1x1",
+      "device=cuda", "--json" }, emulated)
+    assert.equal(0, priced.status, priced.err)
+  end)
+
   it("E6 measures the links between hosts, whose constants are in the description with their sources", function()
     local path = scratch.path() .. ".lua"
     local ended = program.run(over("a:2,b:2", "--out", path))

@@ -202,6 +202,16 @@ local function step(train, exec, batch, taken)
   table.insert(taken.gap, seconds - (after.total_seconds - before.total_seconds))
 end
 
+-- A GPU's kernels are profiled by events between them, which the host has to issue as well: what a step and its phases
+-- take is measured without.
+local function time_alone(train, exec, batch, taken)
+  local steps = #taken.step
+  local alone = { step = {}, gap = {} }
+  for _, name in ipairs(COUNTED) do alone[name] = {} end
+  for _ = 1, steps do step(train, exec, batch, alone) end
+  for _, name in ipairs({ "step", "gap", "total_seconds" }) do taken[name] = alone[name] end
+end
+
 ---Trains and returns what was measured.
 ---@param t moonshard.CalibrationTraining
 ---@return moonshard.CalibrationRecord
@@ -215,6 +225,7 @@ function calibration_rank.measure(t)
   C.ms_exec_set_profile(exec.handle, profile)
   for _ = 1, t.steps do step(train, exec, batch, taken) end
   C.ms_exec_set_profile(exec.handle, nil)
+  if t.device == "cuda" then time_alone(train, exec, batch, taken) end
   local instructions = instructions_of(profile)
   local record = { training = t, ranks = world.size, nodes = world.nodes(), kernels = record_kernels(exec.plan,
     instructions), collectives = record_collectives(instructions) }
