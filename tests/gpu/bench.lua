@@ -1,6 +1,7 @@
 -- The Moonshard side of `make bench-gpu`: trains a GPT-2 or a Llama on random tokens, in bf16, like peer_torch.py.
 --
 --   moonshard run tests/gpu/bench.lua device=cuda model=gpt2 batch=32
+--   moonshard run tests/gpu/bench.lua device=cuda model=gpt2 batch=32 fused=true     no whole logits in memory
 --
 -- Rank 0 prints one JSON line: tokens_per_s and step_ms (median after the warm-up), flops_per_token (6 parameters + 12
 -- layers dim seq: counts masked scores, but no recomputation), the bytes inside and outside the arenas, and the losses
@@ -12,7 +13,7 @@ local re = ms.re
 
 local cfg = ms.args {
   model = "gpt2", batch = 32, seq = 1024, steps = 30, warmup = 10, dtype = "bf16", mesh = "1x1", layers = 0, lr = 1e-4,
-  vocab = 0, name = "moonshard",
+  vocab = 0, name = "moonshard", fused = ms.args.any(false),
 }
 
 local SIZES = {
@@ -31,7 +32,8 @@ ms.fully_shard(model, {
   mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
 })
 local train = ms.trainer {
-  model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = cfg.lr, weight_decay = 0.1 },
+  model = model, loss = ms.loss.cross_entropy { fused = cfg.fused },
+  optimizer = ms.optim.adamw { lr = cfg.lr, weight_decay = 0.1 },
 }
 
 math.randomseed(1 + ms.world().rank)
