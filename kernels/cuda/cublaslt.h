@@ -47,7 +47,7 @@ enum {
   MS_LT_PREF_MIN_ALIGNMENT_D_BYTES = 8
 };
 /* How partial sums along k are combined: in f32, in the workspace, by a separate step, never in place. */
-enum { MS_LT_REDUCTION_COMPUTE_TYPE = 2 };
+enum { MS_LT_REDUCTION_IN_PLACE = 1, MS_LT_REDUCTION_COMPUTE_TYPE = 2 };
 
 /* An algorithm. It can be stored and reused with the same version of the library. */
 typedef struct ms_lt_algo {

@@ -79,12 +79,16 @@ static int set_pointers(const ms_lt_product *p, const void *bias, const void *au
 
 int ms_lt_expect(ms_lt_product *p, const void *bias, const void *aux) { return set_pointers(p, bias, aux); }
 
+uint32_t ms_lt_joins(const ms_lt_problem *of) {
+  return MS_LT_REDUCTION_COMPUTE_TYPE | (of->product.c_dtype == MS_F32 ? MS_LT_REDUCTION_IN_PLACE : 0);
+}
+
 static int set_preference(const ms_lt_product *p, ms_lt_preference *preference) {
   const ms_lt_problem *of = &p->problem;
   const uint64_t workspace = (uint64_t)of->workspace_bytes;
-  const uint32_t scheme = MS_LT_REDUCTION_COMPUTE_TYPE;
+  const uint32_t joins = ms_lt_joins(of);
   MS_TRY(MS_CUBLASLT(p->lt, preference_set, preference, MS_LT_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
-  MS_TRY(MS_CUBLASLT(p->lt, preference_set, preference, MS_LT_PREF_REDUCTION_SCHEME_MASK, &scheme, sizeof scheme));
+  MS_TRY(MS_CUBLASLT(p->lt, preference_set, preference, MS_LT_PREF_REDUCTION_SCHEME_MASK, &joins, sizeof joins));
   for (int matrix = MS_LT_PREF_MIN_ALIGNMENT_A_BYTES; matrix <= MS_LT_PREF_MIN_ALIGNMENT_D_BYTES; matrix++) {
     const int input = matrix < MS_LT_PREF_MIN_ALIGNMENT_A_BYTES + 2;
     const int element = (int)ms_dtype_size(input ? of->product.dtype : of->product.c_dtype);

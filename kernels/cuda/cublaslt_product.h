@@ -4,9 +4,9 @@
  * cuBLASLt's matrices are column-major and ours are row-major, so it computes c' = op(b)' op(a)'. Its A is our b and
  * its B is our a, without copying or transposing. The rows of its D are our columns, along which a bias applies.
  *
- * Results are reproducible bit for bit. An algorithm that splits a sum along k combines the parts in f32 in a separate
- * step (the mask of reduction schemes), so the same algorithm gives the same bits; and the choice of the algorithm is
- * permanent (cublaslt_choice.c).
+ * Results are reproducible bit for bit. An algorithm that splits a sum along k joins the parts in f32 and in one order
+ * (ms_lt_joins), so the same algorithm gives the same bits; and the choice of the algorithm is permanent
+ * (cublaslt_choice.c).
  */
 #ifndef MS_KERNELS_CUDA_CUBLASLT_PRODUCT_H
 #define MS_KERNELS_CUDA_CUBLASLT_PRODUCT_H
@@ -46,6 +46,9 @@ int ms_lt_open(const ms_cublaslt *lt, const ms_lt_problem *problem, ms_lt_produc
 void ms_lt_close(ms_lt_product *product);
 /* Sets the addresses of bias and auxiliary matrix, because their alignment affects the choice of algorithms. */
 int ms_lt_expect(ms_lt_product *product, const void *bias, const void *aux);
+/* How algorithms may join the parts of a sum, a mask: in f32 in a separate step; if the result is f32, also in it, where
+ * the library adds one part after the other. */
+uint32_t ms_lt_joins(const ms_lt_problem *problem);
 /* The library's candidates, most promising first. *count 0: it has none for this product. */
 int ms_lt_candidates(const ms_lt_product *product, int most, ms_lt_result *result, int *count);
 /* 1 if the algorithm can compute the product within its workspace. */

@@ -175,6 +175,24 @@ static void what_the_library_refuses_is_two_kernels(void **state) {
   assert_true(told > 1);
   unsetenv("MOONSHARD_EMULATE_CUBLASLT_NONE");
 }
+
+/* Whether the library was asked for the gradients of gelu and a bias: it refuses, which a note reports. */
+static int asks_for_gradients(void) {
+  const product p = {0, 34, 32, 40, .trans_b = 1, .dtype = MS_BF16}; /* notes are not repeated */
+  setenv("MOONSHARD_EMULATE_CUBLASLT_NONE", "64", 1);
+  while (ms_note_next()) continue;
+  check_backward(&p, 1);
+  unsetenv("MOONSHARD_EMULATE_CUBLASLT_NONE");
+  return ms_note_next() != NULL;
+}
+
+static void gradients_with_a_bias_are_two_kernels(void **state) {
+  (void)state;
+  assert_int_equal(asks_for_gradients(), 0);
+  setenv("MOONSHARD_CUDA_EPILOGUES", "fused", 1);
+  assert_int_equal(asks_for_gradients(), 1);
+  unsetenv("MOONSHARD_CUDA_EPILOGUES");
+}
 #endif
 
 int main(void) {
@@ -187,6 +205,7 @@ int main(void) {
 #endif
 #ifdef EMULATED_CUDA
       TEST(what_the_library_refuses_is_two_kernels),
+      TEST(gradients_with_a_bias_are_two_kernels),
 #endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

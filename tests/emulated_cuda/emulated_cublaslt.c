@@ -4,7 +4,7 @@
  * small, algorithms that it did not return.
  *
  * Its algorithms add in different orders, so their bits differ. The first needs tensors aligned to 16 bytes and a
- * kilobyte of workspace.
+ * kilobyte of workspace; the second splits sums in place if the result is f32.
  *
  * MOONSHARD_EMULATE_FAIL accepts the names of all functions. Other settings:
  *   MOONSHARD_EMULATE_CUBLASLT_VERSION=110000   reported version (130100)
@@ -25,6 +25,7 @@
 enum {
   INTERNAL_ERROR = 14,
   ALGORITHMS = 3,
+  IN_PLACE = 1, /* of these, the one that splits sums */
   MAGIC = 0x17,
   ALIGNMENT = 16,
   WORKSPACE_ALIGNMENT = 256,
@@ -221,6 +222,16 @@ static ms_lt_result result_of(int algorithm) {
   return (ms_lt_result){.algo = {{MAGIC, (uint64_t)algorithm}}, .workspace_bytes = workspace_of(algorithm), .waves = 1};
 }
 
+/* The schemes that join the parts of a sum in f32. */
+static uint32_t joins_in_f32(const ms_lt_layout *d) {
+  return MS_LT_REDUCTION_COMPUTE_TYPE | (d->type == MS_LT_R_32F ? MS_LT_REDUCTION_IN_PLACE : 0);
+}
+
+/* The scheme of an algorithm: as in the real library, some split sums only in place, if the result is f32. */
+static uint32_t joins_of(int algorithm, const ms_lt_layout *d) {
+  return algorithm == IN_PLACE && d->type == MS_LT_R_32F ? MS_LT_REDUCTION_IN_PLACE : 0;
+}
+
 int cublasLtMatmulAlgoGetHeuristic(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_layout *a, ms_lt_layout *b,
                                    ms_lt_layout *c, ms_lt_layout *d, ms_lt_preference *preference, int wanted,
                                    ms_lt_result *results, int *count);
@@ -230,12 +241,13 @@ int cublasLtMatmulAlgoGetHeuristic(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_
   FAIL_ON_DEMAND("cublasLtMatmulAlgoGetHeuristic");
   *count = 0;
   if (!handle || c->rows != d->rows || wanted < 1) return MS_LT_INVALID_VALUE;
-  const int status = judge(desc, a, b, d);
-  int aligned = 1;
+  int status = judge(desc, a, b, d), aligned = 1;
+  if (preference->schemes & ~joins_in_f32(d)) status = MS_LT_INVALID_VALUE; /* the real one would sum in bf16 */
   for (int i = 0; i < 4; i++) aligned &= preference->alignment[i] >= ALIGNMENT;
   if (epilogue_pointers(desc) % ALIGNMENT) aligned = 0;
   for (int i = aligned ? 0 : 1; !status && i < ALGORITHMS && *count < wanted; i++)
-    if (workspace_of(i) <= preference->workspace) results[(*count)++] = result_of(i);
+    if (workspace_of(i) <= preference->workspace && !(joins_of(i, d) & ~preference->schemes))
+      results[(*count)++] = result_of(i);
   return status;
 }
 

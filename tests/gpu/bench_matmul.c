@@ -22,12 +22,12 @@ static const layer layers[] = {
     {"gpt2 head", 32768, 768, 50304},     {"llama projection", 16384, 2048, 2048}, {"llama key", 16384, 2048, 512},
     {"llama up", 16384, 2048, 8192},      {"llama down", 16384, 8192, 2048},       {"llama head", 16384, 2048, 128256}};
 
-enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, GELU, GELU_GRADIENT, WAYS };
-static const char *const ways[WAYS] = {"forward", "gradient", "weight gradient", "gelu", "gelu gradient"};
+enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, GELU, GELU_GRADIENT, GELU_AND_BIAS, WAYS };
+static const char *const ways[WAYS] = {"forward", "gradient", "weight gradient", "gelu", "gelu gradient", "gelu, bias gradients"};
 
 static int has_way(const layer *l, int way) {
   if (way == GELU) return !strcmp(l->name, "gpt2 up");
-  return way != GELU_GRADIENT || !strcmp(l->name, "gpt2 down");
+  return way < GELU_GRADIENT || !strcmp(l->name, "gpt2 down");
 }
 
 static ms_value_info matrix(int dtype, int64_t rows, int64_t columns) {
@@ -42,7 +42,8 @@ static ms_kernel_call gelu_call_of(const layer *l, int way) {
   const ms_value_info x = matrix(MS_BF16, l->tokens, l->in), y = matrix(MS_BF16, l->tokens, l->out);
   const int64_t columns = way == GELU ? l->out : l->in;
   const ms_value_info vector = {.dtype = MS_BF16, .ndim = 1, .dims = {columns}};
-  if (way == GELU_GRADIENT) call.op = MS_OP_matmul_gelu_backward_bias;
+  if (way == GELU_GRADIENT) call.op = MS_OP_matmul_gelu_backward, call.outputs = 1;
+  if (way == GELU_AND_BIAS) call.op = MS_OP_matmul_gelu_backward_bias;
   call.in[0] = way == GELU ? x : y;
   call.in[1] = matrix(MS_BF16, l->out, l->in);
   call.in[2] = way == GELU ? vector : x;
@@ -54,7 +55,7 @@ static ms_kernel_call gelu_call_of(const layer *l, int way) {
 
 /* y = x w'; dx = dy w; dw = dy' x: x [tokens][in], y [tokens][out], w [out][in]. */
 static ms_kernel_call call_of(const layer *l, int way) {
-  if (way == GELU || way == GELU_GRADIENT) return gelu_call_of(l, way);
+  if (way >= GELU) return gelu_call_of(l, way);
   ms_kernel_call call = {.op = MS_OP_matmul, .inputs = 2, .outputs = 1, .threads = 1};
   const ms_value_info x = matrix(MS_BF16, l->tokens, l->in), y = matrix(MS_BF16, l->tokens, l->out);
   const ms_value_info w = matrix(MS_BF16, l->out, l->in);
