@@ -2,6 +2,9 @@
  * otherwise the fastest of the library's candidates on tensors of the same sizes, which is then stored; otherwise the
  * library's first candidate.
  *
+ * Timing stands for training: tensors hold random numbers, on which a GPU draws more power than on equal ones, and
+ * repeated runs take turns on copies of the tensors that exceed the cache, which in training holds other tensors.
+ *
  * Two runs can measure different winners, and different algorithms give different bits. Candidates are therefore timed
  * only if the winner can be stored: later runs and other ranks of the host read it from disk. A candidate must beat the
  * best earlier one by at least 3 %.
@@ -10,14 +13,16 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/env.h"
 #include "base/error.h"
 #include "kernels/cuda/cublaslt_cache.h"
 
-enum { CANDIDATES = 8, ROUNDS = 3, MOST_REPEATS = 50 };
+enum { CANDIDATES = 8, ROUNDS = 3, MOST_REPEATS = 50, MOST_COPIES = 16, PATTERN_WORDS = 1 << 16 };
 static const double CLEARLY = 0.97, ROUND_MS = 2.0;
+static const int64_t BEYOND_CACHE = 128 << 20; /* bytes; the largest GPUs have 50 to 126 MB of second-level cache */
 
 static int check_cuda(cudaError_t error, const char *doing) {
   if (error == cudaSuccess) return MS_OK;
@@ -49,13 +54,39 @@ typedef struct bench {
   char *memory;
   cudaStream_t stream;
   cudaEvent_t begin, end;
-  ms_lt_operands on;
+  int copies, next;                /* next: the copy whose turn it is */
+  ms_lt_operands on[MOST_COPIES]; /* of which all have one workspace */
 } bench;
 
 static int64_t align_up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/* Allocates the tensors in one block, all misaligned if the product's are. Sets *room to 0 if there is not enough
- * memory. */
+/* Fills device memory with numbers of both dtypes of about -2 to 2: random signs, mantissas and lowest bits of
+ * exponents. */
+static int fill(char *memory, int64_t bytes) {
+  uint32_t *pattern = ms_calloc(PATTERN_WORDS, sizeof *pattern), word = 1;
+  if (!pattern) return MS_ENOMEM;
+  for (int i = 0; i < PATTERN_WORDS; i++) {
+    word = word * 1664525u + 1013904223u;
+    pattern[i] = 0x3c003c00u | ((word ^ word >> 15) & 0x83ff83ffu);
+  }
+  int64_t done = (int64_t)sizeof *pattern * PATTERN_WORDS;
+  if (done > bytes) done = bytes;
+  int rc = check_cuda(cudaMemcpy(memory, pattern, (size_t)done, cudaMemcpyHostToDevice), "cudaMemcpy");
+  for (; !rc && done < bytes; done *= 2) {
+    const int64_t more = done < bytes - done ? done : bytes - done;
+    rc = check_cuda(cudaMemcpy(memory + done, memory, (size_t)more, cudaMemcpyDeviceToDevice), "cudaMemcpy");
+  }
+  free(pattern);
+  return rc;
+}
+
+static int copies_of(int64_t bytes) {
+  const int64_t copies = (BEYOND_CACHE + bytes - 1) / bytes;
+  return (int)(copies < MOST_COPIES ? copies : MOST_COPIES);
+}
+
+/* Allocates the copies of the tensors and the workspace in one block, all tensors misaligned if the product's are. Sets
+ * *room to 0 if there is not enough memory. */
 static int open_bench(const ms_lt_problem *of, bench *b, int *room) {
   const ms_product *c = &of->product;
   const int64_t in = ms_dtype_size(c->dtype), out = ms_dtype_size(c->c_dtype), widest = 4;
@@ -63,19 +94,23 @@ static int open_bench(const ms_lt_problem *of, bench *b, int *room) {
   const int64_t bytes[] = {
       align_up(c->batch * c->m * c->k * in + shift),  align_up((c->shared_b ? 1 : c->batch) * c->k * c->n * in + shift),
       align_up(c->batch * c->m * c->n * out + shift), align_up(c->n * widest + shift),
-      align_up(c->batch * c->m * c->n * out + shift), of->workspace_bytes};
-  int64_t at[7] = {0};
-  for (int i = 0; i < 6; i++) at[i + 1] = at[i] + bytes[i];
-  const cudaError_t error = cudaMalloc((void **)&b->memory, (size_t)at[6]);
+      align_up(c->batch * c->m * c->n * out + shift)};
+  int64_t at[6] = {0};
+  for (int i = 0; i < 5; i++) at[i + 1] = at[i] + bytes[i];
+  b->copies = copies_of(at[5]);
+  const int64_t all = b->copies * at[5];
+  const cudaError_t error = cudaMalloc((void **)&b->memory, (size_t)(all + of->workspace_bytes));
   *room = error == cudaSuccess;
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
     return MS_OK;
   }
   MS_TRY(check_cuda(error, "cudaMalloc"));
-  MS_TRY(check_cuda(cudaMemset(b->memory, 0x3c, (size_t)at[6]), "cudaMemset")); /* small numbers in both dtypes */
-  b->on = (ms_lt_operands){b->memory + shift,         b->memory + at[1] + shift, b->memory + at[2] + shift,
-                           b->memory + at[3] + shift, b->memory + at[4] + shift, b->memory + at[5]};
+  MS_TRY(fill(b->memory, all));
+  for (int i = 0; i < b->copies; i++) {
+    char *copy = b->memory + i * at[5] + shift;
+    b->on[i] = (ms_lt_operands){copy, copy + at[1], copy + at[2], copy + at[3], copy + at[4], b->memory + all};
+  }
   MS_TRY(check_cuda(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
   MS_TRY(check_cuda(cudaEventCreateWithFlags(&b->begin, cudaEventDefault), "cudaEventCreateWithFlags"));
   MS_TRY(check_cuda(cudaEventCreateWithFlags(&b->end, cudaEventDefault), "cudaEventCreateWithFlags"));
@@ -90,10 +125,11 @@ static void close_bench(bench *b) {
 }
 
 /* Sets *ms to the milliseconds that `runs` runs take in total. */
-static int time_runs(const ms_lt_product *p, const ms_lt_algo *algo, const bench *b, int runs, double *ms) {
+static int time_runs(const ms_lt_product *p, const ms_lt_algo *algo, bench *b, int runs, double *ms) {
   float elapsed = 0;
   MS_TRY(check_cuda(cudaEventRecord(b->begin, b->stream), "cudaEventRecord"));
-  for (int i = 0; i < runs; i++) MS_TRY(ms_lt_run(p, algo, &b->on, b->stream));
+  for (int i = 0; i < runs; i++, b->next = (b->next + 1) % b->copies)
+    MS_TRY(ms_lt_run(p, algo, &b->on[b->next], b->stream));
   MS_TRY(check_cuda(cudaEventRecord(b->end, b->stream), "cudaEventRecord"));
   MS_TRY(check_cuda(cudaEventSynchronize(b->end), "cudaEventSynchronize"));
   MS_TRY(check_cuda(cudaEventElapsedTime(&elapsed, b->begin, b->end), "cudaEventElapsedTime"));
@@ -103,7 +139,7 @@ static int time_runs(const ms_lt_product *p, const ms_lt_algo *algo, const bench
 
 /* Sets *ms to the fastest milliseconds per run. A round has as many runs as fit in about ROUND_MS; the first run, which
  * loads code, is not counted. */
-static int time_candidate(const ms_lt_product *p, const ms_lt_algo *algo, const bench *b, double *ms) {
+static int time_candidate(const ms_lt_product *p, const ms_lt_algo *algo, bench *b, double *ms) {
   double once, round;
   MS_TRY(time_runs(p, algo, b, 1, &once));
   MS_TRY(time_runs(p, algo, b, 1, &once));
@@ -117,7 +153,7 @@ static int time_candidate(const ms_lt_product *p, const ms_lt_algo *algo, const 
   return MS_OK;
 }
 
-static int time_candidates(const ms_lt_product *p, const bench *b, int count, const ms_lt_result *result, int *best) {
+static int time_candidates(const ms_lt_product *p, bench *b, int count, const ms_lt_result *result, int *best) {
   double least = 0, ms;
   *best = 0;
   for (int i = 0; i < count; i++) {

@@ -9,6 +9,8 @@
  * MOONSHARD_EMULATE_FAIL accepts the names of all functions. Other settings:
  *   MOONSHARD_EMULATE_CUBLASLT_VERSION=110000   reported version (130100)
  *   MOONSHARD_EMULATE_CUBLASLT_SLOW=5           algorithms 0 and 2 take 2 ms longer
+ *   MOONSHARD_EMULATE_CUBLASLT_COLD=2           algorithm 1 takes 4 ms longer on tensors that are not in the cache: that
+ *                                               the product before did not write
  *   MOONSHARD_EMULATE_CUBLASLT_NONE=32          no algorithm supports an epilogue with one of these bits
  */
 #include <math.h>
@@ -59,10 +61,11 @@ typedef struct task {
   const void *a_data, *b_data;
   void *d_data;
   float alpha, beta;
-  int backwards, slow;
+  int backwards, milliseconds;
 } task;
 
 static _Atomic long long alive;
+static _Atomic(void *) written_last;
 
 /* Describes the objects that were not freed; NULL: none. */
 const char *emulated_cublaslt_left(void);
@@ -318,7 +321,7 @@ static float finish(const task *t, float value, int64_t row, int64_t column) {
 static void multiply(void *argument) {
   const task *t = argument;
   const size_t in = element_bytes(t->a.type), out = element_bytes(t->d.type);
-  if (t->slow) nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+  if (t->milliseconds) nanosleep(&(struct timespec){.tv_nsec = 1000000 * t->milliseconds}, NULL);
   float *sums = calloc((size_t)t->d.rows, sizeof *sums);
   if (!sums) abort();
   for (int batch = 0; batch < t->d.batch; batch++) {
@@ -404,7 +407,9 @@ int cublasLtMatmul(ms_lt_handle handle, ms_lt_desc *desc, const void *alpha, con
               .alpha = *(const float *)alpha,
               .beta = *(const float *)beta,
               .backwards = algorithm % 2,
-              .slow = setting("MOONSHARD_EMULATE_CUBLASLT_SLOW", 0) >> algorithm & 1};
+              .milliseconds = 2 * (setting("MOONSHARD_EMULATE_CUBLASLT_SLOW", 0) >> algorithm & 1)};
+  if (atomic_exchange(&written_last, d) != d)
+    t->milliseconds += 4 * (setting("MOONSHARD_EMULATE_CUBLASLT_COLD", 0) >> algorithm & 1);
   status = check_pointers(t, algorithm);
   if (!status && emulated_submit(stream, multiply, t, free) == cudaSuccess) return MS_LT_SUCCESS;
   if (status) free(t);
