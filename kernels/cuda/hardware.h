@@ -15,6 +15,10 @@ inline unsigned ms_pack_bf16(float low, float high) {
          static_cast<unsigned>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
 }
 
+/* Stores 8 or 16 bytes, to which `to` is aligned, to global memory. Loads before it stay before it, later ones after. */
+inline void ms_store_global(void *to, uint2 words) { *static_cast<uint2 *>(to) = words; }
+inline void ms_store_global(void *to, uint4 words) { *static_cast<uint4 *>(to) = words; }
+
 /* 2^x, within 2 units in the last place; results below 2^-126 are 0. */
 inline float ms_exp2(float x) { return std::exp2(x); }
 
@@ -65,6 +69,17 @@ static __device__ __forceinline__ unsigned ms_pack_bf16(float low, float high) {
   unsigned packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
+}
+
+/* In assembly, because nvcc splits the store of a vector into its elements where it can. */
+static __device__ __forceinline__ void ms_store_global(void *to, uint2 words) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(words.x), "r"(words.y)
+               : "memory");
+}
+static __device__ __forceinline__ void ms_store_global(void *to, uint4 words) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(words.x),
+               "r"(words.y), "r"(words.z), "r"(words.w)
+               : "memory");
 }
 
 static __device__ __forceinline__ float ms_exp2(float x) {

@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partia
     for (int k = 0; k < VECTORS; k++) {
       const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
       if (at >= a.n) continue;
-      if (s == 0) ms_vector_store<V>(joined + threadIdx.y * a.n + at, dgain[k]);
-      else ms_vector_store<V>(joined + threadIdx.y * a.n + at, dbias[k]);
+      if (s == 0) ms_shared_vector_store<V>(joined + threadIdx.y * a.n + at, dgain[k]);
+      else ms_shared_vector_store<V>(joined + threadIdx.y * a.n + at, dbias[k]);
     }
     __syncthreads();
     for (int64_t i = threadIdx.y * blockDim.x + threadIdx.x; i < a.n; i += blockDim.x * blockDim.y) {

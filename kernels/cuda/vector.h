@@ -42,21 +42,29 @@ template <int V> __device__ __forceinline__ void ms_vector_load(const ms_b16 *at
   }
 }
 
+/* Stores are to global memory; ms_shared_vector_store is for the block's own. */
 template <int V> __device__ __forceinline__ void ms_vector_store(float *at, const float (&x)[V]) {
   if constexpr (V == 1) *at = x[0];
   else
 #pragma unroll
     for (int i = 0; i < V; i += 4)
-      *reinterpret_cast<float4 *>(at + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+      ms_store_global(at + i, make_uint4(__float_as_uint(x[i]), __float_as_uint(x[i + 1]), __float_as_uint(x[i + 2]),
+                                         __float_as_uint(x[i + 3])));
 }
 
 template <int V> __device__ __forceinline__ void ms_vector_store(ms_b16 *at, const float (&x)[V]) {
   if constexpr (V == 1) at->bits = static_cast<unsigned short>(ms_pack_bf16(x[0], 0.0f));
-  else if constexpr (V == 4)
-    *reinterpret_cast<uint2 *>(at) = make_uint2(ms_pack_bf16(x[0], x[1]), ms_pack_bf16(x[2], x[3]));
+  else if constexpr (V == 4) ms_store_global(at, make_uint2(ms_pack_bf16(x[0], x[1]), ms_pack_bf16(x[2], x[3])));
   else
-    *reinterpret_cast<uint4 *>(at) = make_uint4(ms_pack_bf16(x[0], x[1]), ms_pack_bf16(x[2], x[3]),
-                                                ms_pack_bf16(x[4], x[5]), ms_pack_bf16(x[6], x[7]));
+    ms_store_global(at, make_uint4(ms_pack_bf16(x[0], x[1]), ms_pack_bf16(x[2], x[3]), ms_pack_bf16(x[4], x[5]),
+                                   ms_pack_bf16(x[6], x[7])));
+}
+
+template <int V> __device__ __forceinline__ void ms_shared_vector_store(float *at, const float (&x)[V]) {
+  static_assert(V % 4 == 0, "16 bytes");
+#pragma unroll
+  for (int i = 0; i < V; i += 4)
+    *reinterpret_cast<float4 *>(at + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
 }
 
 template <class T> __device__ __forceinline__ float ms_element_load(const T *at) {
