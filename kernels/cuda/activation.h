@@ -32,30 +32,29 @@ static __device__ __forceinline__ float ms_silu(float x) { return x * ms_gate(x)
 
 /* 2u, where u = sqrt(2/pi) (x + 0.044715 x^3): gelu_tanh needs (1 + tanh u) / 2, which is sigmoid(2u). */
 static __device__ __forceinline__ float ms_gelu_tanh_argument(float x) {
-  return x * (2.0f * MS_SQRT_2_OVER_PI + 2.0f * MS_SQRT_2_OVER_PI * MS_GELU_CUBIC * (x * x));
+  return x * fmaf(2.0f * MS_SQRT_2_OVER_PI * MS_GELU_CUBIC, x * x, 2.0f * MS_SQRT_2_OVER_PI);
 }
 
 static __device__ __forceinline__ float ms_gelu_tanh(float x) { return x * ms_gate(ms_gelu_tanh_argument(x)); }
 
-static __device__ __forceinline__ float ms_normal_cdf(float x) { return 0.5f + 0.5f * erff(x * MS_SQRT_HALF); }
+static __device__ __forceinline__ float ms_normal_cdf(float x) { return fmaf(0.5f, erff(x * MS_SQRT_HALF), 0.5f); }
 
 static __device__ __forceinline__ float ms_gelu(float x) { return x * ms_normal_cdf(x); }
 
 static __device__ __forceinline__ float ms_gelu_grad(float x) {
-  return ms_normal_cdf(x) + x * MS_NORMAL_PEAK * __expf(-0.5f * x * x);
+  return fmaf(x * MS_NORMAL_PEAK, __expf(-0.5f * x * x), ms_normal_cdf(x));
 }
 
 /* s + x s (1 - s) 2u', where s = sigmoid(2u) and u' = sqrt(2/pi) (1 + 3 0.044715 x^2) */
 static __device__ __forceinline__ float ms_gelu_tanh_grad(float x) {
   const ms_gate_value s = ms_gate_and_slope(ms_gelu_tanh_argument(x));
-  return s.gate + x * s.slope * (2.0f * MS_SQRT_2_OVER_PI + 6.0f * MS_SQRT_2_OVER_PI * MS_GELU_CUBIC * (x * x));
+  return fmaf(x * s.slope, fmaf(6.0f * MS_SQRT_2_OVER_PI * MS_GELU_CUBIC, x * x, 2.0f * MS_SQRT_2_OVER_PI), s.gate);
 }
 
 /* s + x s (1 - s), where s = sigmoid(x) */
-static __device__ __forceinline__ float ms_silu_grad(float x) {
-  const ms_gate_value s = ms_gate_and_slope(x);
-  return s.gate + x * s.slope;
-}
+static __device__ __forceinline__ float ms_silu_grad_of(float x, ms_gate_value s) { return fmaf(x, s.slope, s.gate); }
+
+static __device__ __forceinline__ float ms_silu_grad(float x) { return ms_silu_grad_of(x, ms_gate_and_slope(x)); }
 
 /* Applies an activation (enum ms_activation); the switch costs nothing compared with memory access. */
 static __device__ __forceinline__ float ms_activate(float x, int activation) {

@@ -49,9 +49,9 @@ struct update {
   float beta1, rest1, beta2, rest2, eps;
   __device__ __forceinline__ void operator()(float gradient, float &p, float &m, float &v) const {
     const float g = gradient * by.gradient;
-    m = beta1 * m + rest1 * g;
-    v = beta2 * v + rest2 * (g * g);
-    p = p * by.keep - by.step_size * m / (sqrtf(v) * by.inverse_root + eps);
+    m = fmaf(beta1, m, rest1 * g);
+    v = fmaf(beta2, v, rest2 * (g * g));
+    p = fmaf(p, by.keep, -(by.step_size * m / fmaf(sqrtf(v), by.inverse_root, eps)));
   }
 };
 

@@ -43,14 +43,14 @@ __device__ __forceinline__ void soften(float (&score)[M][N][4], float (&o)[M][D]
       highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
       highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
       const float base = highest > -INFINITY ? highest * scale : 0.0f;
-      const float shrink = ms_exp2(row.largest[m][half] * scale - base);
+      const float shrink = ms_exp2(fmaf(row.largest[m][half], scale, -base));
       row.largest[m][half] = highest;
       float sum = row.sum[m][half] * shrink;
 #pragma unroll
       for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = half * 2; e < half * 2 + 2; e++) {
-          score[m][n][e] = ms_exp2(score[m][n][e] * scale - base);
+          score[m][n][e] = ms_exp2(fmaf(score[m][n][e], scale, -base));
           sum += score[m][n][e];
         }
       row.sum[m][half] = sum;
@@ -160,7 +160,8 @@ template <class A, int DIM> int launch(const ms_kernel_call *call, const ms_cuda
   x.whole = whole;
   const int64_t grid = a.batch * a.heads * ms_cuda_ceil(a.t, S::OWN);
   if (grid == 0) return MS_OK;
-  return MS_FLASH_LAUNCH((forward<A, DIM>), grid, S::THREADS, S::BYTES, call, x, a);
+  return MS_CUDA_LAUNCH_SHARED((forward<A, DIM>), static_cast<unsigned>(grid), S::THREADS, S::BYTES, call->stream, x,
+                               a);
 }
 
 } // namespace

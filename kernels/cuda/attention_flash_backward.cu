@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
 #pragma unroll
             for (int e = half * 2; e < half * 2 + 2; e++) {
               const int column = n * 8 + ms_own_column() + e % 2;
-              const float p = ms_exp2(score[m][n][e] * scale - lse[m][half]);
+              const float p = ms_exp2(fmaf(score[m][n][e], scale, -lse[m][half]));
               const bool hidden = column < seen.begin || column >= seen.end;
               score[m][n][e] = hidden ? 0.0f : p * (dp[m][n][e] - delta[m][half]);
             }
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
             for (int e = half * 2; e < half * 2 + 2; e++) {
               const int column = n * 8 + ms_own_column() + e % 2;
               const bool hidden = column < seeing.begin || column >= seeing.end;
-              const float p = ms_exp2(score[m][n][e] * scale - lse[column] * MS_LOG2E);
+              const float p = ms_exp2(fmaf(score[m][n][e], scale, -(lse[column] * MS_LOG2E)));
               score[m][n][e] = hidden ? 0.0f : p;
               dp[m][n][e] = hidden ? 0.0f : p * (dp[m][n][e] - delta[column]);
             }
@@ -232,13 +232,18 @@ int launch(const ms_kernel_call *call, const ms_cuda_attention &a, const float *
   x.whole = whole;
   const int64_t queries = a.batch * a.heads * ms_cuda_ceil(a.t, S::OWN);
   const int64_t keys = a.batch * a.groups * ms_cuda_ceil(a.s, S::OWN);
-  if (queries) MS_TRY(MS_FLASH_LAUNCH((query_gradients<A, DIM>), queries, S::THREADS, S::BYTES, call, x, a));
+  if (queries)
+    MS_TRY(MS_CUDA_LAUNCH_SHARED((query_gradients<A, DIM>), static_cast<unsigned>(queries), S::THREADS, S::BYTES,
+                                 call->stream, x, a));
   if (keys == 0) return MS_OK;
   if constexpr (DIM <= 128) {
-    return MS_FLASH_LAUNCH((key_gradients<A, DIM, DK | DV>), keys, S::THREADS, S::BYTES, call, x, a);
+    return MS_CUDA_LAUNCH_SHARED((key_gradients<A, DIM, DK | DV>), static_cast<unsigned>(keys), S::THREADS, S::BYTES,
+                                 call->stream, x, a);
   } else {
-    MS_TRY(MS_FLASH_LAUNCH((key_gradients<A, DIM, DK>), keys, S::THREADS, S::BYTES, call, x, a));
-    return MS_FLASH_LAUNCH((key_gradients<A, DIM, DV>), keys, S::THREADS, S::BYTES, call, x, a);
+    MS_TRY(MS_CUDA_LAUNCH_SHARED((key_gradients<A, DIM, DK>), static_cast<unsigned>(keys), S::THREADS, S::BYTES,
+                                 call->stream, x, a));
+    return MS_CUDA_LAUNCH_SHARED((key_gradients<A, DIM, DV>), static_cast<unsigned>(keys), S::THREADS, S::BYTES,
+                                 call->stream, x, a);
   }
 }
 

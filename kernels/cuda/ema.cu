@@ -19,6 +19,10 @@ __device__ __forceinline__ float rest_of(double decay, int warmup, double step) 
   return static_cast<float>(1.0 - now);
 }
 
+__device__ __forceinline__ float moved(float average, float weight, float rest, bool first) {
+  return first ? weight : fmaf(rest, weight - average, average);
+}
+
 __global__ void __launch_bounds__(THREADS) ema(const float *weights, float *average, int64_t n, int64_t vectors,
                                                double decay, int warmup, const ms_scalars *now) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
@@ -30,11 +34,10 @@ __global__ void __launch_bounds__(THREADS) ema(const float *weights, float *aver
     ms_vector_load<V>(weights + i * V, p);
     ms_vector_load<V>(average + i * V, a);
 #pragma unroll
-    for (int l = 0; l < V; l++) a[l] = first ? p[l] : a[l] + rest * (p[l] - a[l]);
+    for (int l = 0; l < V; l++) a[l] = moved(a[l], p[l], rest, first);
     ms_vector_store<V>(average + i * V, a);
   }
-  for (int64_t i = vectors * V + thread; i < n; i += threads)
-    average[i] = first ? weights[i] : average[i] + rest * (weights[i] - average[i]);
+  for (int64_t i = vectors * V + thread; i < n; i += threads) average[i] = moved(average[i], weights[i], rest, first);
 }
 
 int run(const ms_kernel_call *call) {

@@ -85,15 +85,6 @@ __device__ __forceinline__ const T *ms_flash_head(const T *x, int64_t row, int64
   return x + (row * rows * heads + head) * d;
 }
 
-/* Launches a kernel that needs more dynamic shared memory than the default limit. */
-#define MS_FLASH_LAUNCH(kernel, grid, threads, shared, call, tensors, attention)                                     \
-  [&] {                                                                                                              \
-    MS_TRY(ms_cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),                               \
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize, (shared)),               \
-                          "shared memory of " #kernel));                                                             \
-    return MS_CUDA_LAUNCH(kernel, static_cast<unsigned>(grid), threads, shared, (call)->stream, tensors, attention); \
-  }()
-
 /* Calls function<arithmetic, columns>(...) for the call's dtype, head size and TF32 setting. */
 template <class Arithmetic, class Function> static int ms_flash_by_columns(int64_t d, const Function &function) {
   if (d <= 64) return function(Arithmetic{}, std::integral_constant<int, 64>{});

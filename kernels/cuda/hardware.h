@@ -15,7 +15,8 @@ inline unsigned ms_pack_bf16(float low, float high) {
          static_cast<unsigned>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
 }
 
-/* Stores 8 or 16 bytes, to which `to` is aligned, to global memory. Loads before it stay before it, later ones after. */
+/* Stores 8 or 16 bytes, to which `to` is aligned, to global memory. Loads before it stay before it, later ones after.
+ */
 inline void ms_store_global(void *to, uint2 words) { *static_cast<uint2 *>(to) = words; }
 inline void ms_store_global(void *to, uint4 words) { *static_cast<uint4 *>(to) = words; }
 

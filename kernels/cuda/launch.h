@@ -51,6 +51,16 @@ static cudaError_t launch_kernel(const char *, void (*kernel)(Parameters...), di
                                static_cast<cudaStream_t>(stream), __VA_ARGS__),                 \
                  "kernel " #kernel)
 
+/* The same for a kernel that needs more dynamic shared memory than the 48 KiB that every launch may have. */
+#define MS_CUDA_LAUNCH_SHARED(kernel, grid, block, shared_bytes, stream, ...)               \
+  [&] {                                                                                     \
+    MS_TRY(ms_cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),      \
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize, \
+                                               static_cast<int>(shared_bytes)),             \
+                          "shared memory of " #kernel));                                    \
+    return MS_CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, __VA_ARGS__);          \
+  }()
+
 /* An element of a bf16 tensor. */
 struct ms_b16 {
   unsigned short bits;

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(THREADS) matmul(const T *a, const T *b, const 
 #pragma unroll
       for (int r = 0; r < SIDE; r++)
 #pragma unroll
-        for (int s = 0; s < SIDE; s++) sum[r][s] += p[r] * q[s];
+        for (int s = 0; s < SIDE; s++) sum[r][s] = fmaf(p[r], q[s], sum[r][s]);
     }
     __syncthreads();
   }

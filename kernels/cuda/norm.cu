@@ -2,9 +2,11 @@
  * b, which is then an output too. Rows are held or streamed (rows.h). A sum is rounded to its dtype before it is
  * normalised, so the fused op has the same bits as add followed by the norm. Results can overwrite a and b.
  *
- * Memory traffic: 2 s bytes per element of s bytes, or 4 s for a sum. Gain and bias stay in cache; the statistics for
- * backward are 4 or 8 bytes per row.
+ * Memory traffic: 2 s bytes per element of s bytes, or 4 s for a sum. Gain and bias stay in cache, and are never
+ * written by the op, so their loads may pass the stores of results; the statistics for backward are 4 or 8 bytes per
+ * row. All loads of a held row are issued before its first store.
  */
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/rows.h"
 
 namespace {
@@ -29,24 +31,36 @@ __device__ __forceinline__ void store_stats(const arguments<T, G> &a, int64_t ro
   a.stats[a.centred ? 2 * row + 1 : row] = rstd;
 }
 
-template <class T, class G> __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a) {
-  constexpr int V = ms_lanes<T>;
-  const int64_t row = ms_own_row(), from = min(row, a.rows - 1) * a.n;
-  float x[MS_ROW_VECTORS][V], mean = 0.0f, squares = 0.0f;
+/* The thread's vectors of a row in x, zeros after its end. A sum is stored as well, after all loads. */
+template <class T, class G, int V>
+__device__ __forceinline__ void load_held(const arguments<T, G> &a, int64_t row, float (&x)[MS_ROW_VECTORS][V]) {
+  const int64_t from = min(row, a.rows - 1) * a.n;
+  uint4 of_a[MS_ROW_VECTORS] = {}, of_b[MS_ROW_VECTORS];
 #pragma unroll
   for (int k = 0; k < MS_ROW_VECTORS; k++) {
     const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
-#pragma unroll
-    for (int l = 0; l < V; l++) x[k][l] = 0.0f;
     if (at >= a.n) continue;
-    ms_vector_load<V>(a.a + from + at, x[k]);
-    if (!a.b) continue;
+    of_a[k] = ms_packed_load(a.a + from + at);
+    if (a.b) of_b[k] = ms_packed_load(a.b + from + at);
+  }
+#pragma unroll
+  for (int k = 0; k < MS_ROW_VECTORS; k++) {
+    const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
+    ms_unpack(a.a, of_a[k], x[k]);
+    if (!a.b || at >= a.n) continue;
     float b[V];
-    ms_vector_load<V>(a.b + from + at, b);
+    ms_unpack(a.b, of_b[k], b);
 #pragma unroll
     for (int l = 0; l < V; l++) x[k][l] = ms_rounded<T>(x[k][l] + b[l]);
     if (row < a.rows) ms_vector_store<V>(a.sum + from + at, x[k]);
   }
+}
+
+template <class T, class G> __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a) {
+  constexpr int V = ms_lanes<T>;
+  const int64_t row = ms_own_row(), from = min(row, a.rows - 1) * a.n;
+  float x[MS_ROW_VECTORS][V], mean = 0.0f, squares = 0.0f;
+  load_held(a, row, x);
   if (a.centred) {
 #pragma unroll
     for (int k = 0; k < MS_ROW_VECTORS; k++)
@@ -58,20 +72,18 @@ template <class T, class G> __global__ void __launch_bounds__(THREADS) held(argu
   for (int k = 0; k < MS_ROW_VECTORS; k++)
     if (static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V < a.n)
 #pragma unroll
-      for (int l = 0; l < V; l++) squares += (x[k][l] - mean) * (x[k][l] - mean);
-  const float rstd = 1.0f / sqrtf(ms_row_sum(squares) / static_cast<float>(a.n) + a.eps);
+      for (int l = 0; l < V; l++) squares = ms_norm_add_square(squares, x[k][l], mean);
+  const float rstd = ms_norm_rstd(ms_row_sum(squares), a.n, a.eps);
 #pragma unroll
   for (int k = 0; k < MS_ROW_VECTORS; k++) {
     const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
     if (at >= a.n || row >= a.rows) continue;
-    float gain[V], bias[V];
-    ms_vector_load<V>(a.gain + at, gain);
-    if (a.centred) ms_vector_load<V>(a.bias + at, bias);
+    float gain[V], bias[V] = {};
+    ms_vector_load_constant<V>(a.gain + at, gain);
+    if (a.centred) ms_vector_load_constant<V>(a.bias + at, bias);
 #pragma unroll
-    for (int l = 0; l < V; l++) {
-      x[k][l] = (x[k][l] - mean) * rstd * gain[l];
-      if (a.centred) x[k][l] += bias[l];
-    }
+    for (int l = 0; l < V; l++)
+      x[k][l] = ms_norm_result(ms_norm_scaled(x[k][l], mean, rstd), gain[l], bias[l], a.centred);
     ms_vector_store<V>(a.y + from + at, x[k]);
   }
   store_stats(a, row, mean, rstd);
@@ -89,16 +101,15 @@ template <class T, class G> __global__ void streamed(arguments<T, G> a) {
     for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) mean += summand(a, from + i);
     mean = ms_row_sum(mean) / static_cast<float>(a.n);
   }
-  for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
-    const float x = summand(a, from + i) - mean;
-    squares += x * x;
-  }
-  const float rstd = 1.0f / sqrtf(ms_row_sum(squares) / static_cast<float>(a.n) + a.eps);
+  for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x)
+    squares = ms_norm_add_square(squares, summand(a, from + i), mean);
+  const float rstd = ms_norm_rstd(ms_row_sum(squares), a.n, a.eps);
   for (int64_t i = threadIdx.x; i < a.n && row < a.rows; i += blockDim.x) {
     const float x = summand(a, from + i);
     if (a.b) ms_element_store(a.sum + from + i, x);
-    const float y = (x - mean) * rstd * ms_element_load(a.gain + i);
-    ms_element_store(a.y + from + i, a.centred ? y + ms_element_load(a.bias + i) : y);
+    const float bias = a.centred ? ms_element_load(a.bias + i) : 0.0f;
+    const float y = ms_norm_result(ms_norm_scaled(x, mean, rstd), ms_element_load(a.gain + i), bias, a.centred);
+    ms_element_store(a.y + from + i, y);
   }
   store_stats(a, row, mean, rstd);
 }

@@ -5,18 +5,22 @@
  *   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional last input
  *   dgain = sum over rows of dy h,  dbias = sum over rows of dy
  *
- * Held (rows.h): two blocks for each of 132 SMs stride over the rows, some side by side in a block. x, dy and the sums
- * of their columns are in registers. At the end a block combines its sums in shared memory and writes them to the
- * workspace, f32 [2][blocks][n], and columns.h combines the blocks' sums in order. Streamed: one pass for the sums and
- * one for dx. Outputs can overwrite all inputs of their size.
+ * Held (rows.h): two blocks for each of 132 SMs stride over the rows, some side by side in a block. While a row is
+ * computed, the next one is copied to shared memory, where registers would not suffice: each thread copies what it will
+ * read itself, so no barrier is needed. x, dy and the sums of their columns are in registers. At the end a block
+ * combines its sums in shared memory and writes them to the workspace, f32 [2][blocks][n], and columns.h combines the
+ * blocks' sums in order. Streamed: one pass for the sums and one for dx. Outputs can overwrite all inputs of their
+ * size.
  */
 #include "kernels/cuda/columns.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/rows.h"
 
 namespace {
 
 enum { X, GAIN, STATS, DY, LATER }; /* then the bias (recompute of layer_norm only), then the gradient to add to dx */
 constexpr int THREADS = 512, VECTORS = 2, ROW_THREADS = 256;
+constexpr int STAGES = 2; /* a row in use, and the next one */
 
 /* x, dy, more, dx, y [rows][n]; gain, bias [n]; stats f32 [rows][2] = mean, rstd, or [rows] = rstd for rms_norm. */
 template <class T, class G> struct arguments {
@@ -30,11 +34,36 @@ template <class T, class G> struct arguments {
   __device__ __forceinline__ float rstd(int64_t row) const { return stats[centred ? 2 * row + 1 : row]; }
 };
 
+/* A thread's vectors of rows in shared memory: [STAGES][2 or 3 tensors][VECTORS][threads of the block]. */
+template <class T, class G> struct staged_rows {
+  static constexpr int V = ms_lanes<T>;
+  const arguments<T, G> &a;
+  T *data;
+  __device__ __forceinline__ T *at(int stage, int tensor, int k) const {
+    const int threads = blockDim.x * blockDim.y, tensors = a.more ? 3 : 2;
+    const int slot = (stage * tensors + tensor) * VECTORS + k, thread = threadIdx.y * blockDim.x + threadIdx.x;
+    return data + (slot * threads + thread) * V;
+  }
+  /* Starts copying a row, if there is one. */
+  __device__ __forceinline__ void fetch(int64_t row, int stage) const {
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+      const int64_t column = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V, from = row * a.n + column;
+      if (row >= a.rows || column >= a.n) continue;
+      ms_copy_async<MS_CUDA_VECTOR_BYTES>(ms_shared_at(at(stage, 0, k)), a.x + from, true);
+      ms_copy_async<MS_CUDA_VECTOR_BYTES>(ms_shared_at(at(stage, 1, k)), a.dy + from, true);
+      if (a.more) ms_copy_async<MS_CUDA_VECTOR_BYTES>(ms_shared_at(at(stage, 2, k)), a.more + from, true);
+    }
+    ms_commit_copies();
+  }
+};
+
 /* partial f32 [2][parts][n]: each block's sums of dgain and dbias. One block per part. */
 template <class T, class G>
 __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partial, int64_t parts) {
   constexpr int V = ms_lanes<T>;
-  MS_CUDA_DYNAMIC_SHARED(float, joined); /* [blockDim.y][n] */
+  MS_CUDA_DYNAMIC_SHARED(float, joined); /* [blockDim.y][n], after the last row */
+  const staged_rows<T, G> staged = {a, reinterpret_cast<T *>(joined)};
   float gain[VECTORS][V], dgain[VECTORS][V], dbias[VECTORS][V];
 #pragma unroll
   for (int k = 0; k < VECTORS; k++) {
@@ -45,28 +74,31 @@ __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partia
   }
   /* All rows of a block must reach its barriers, so they iterate together to the end. */
   const int64_t together = static_cast<int64_t>(gridDim.x) * blockDim.y;
-  for (int64_t base = static_cast<int64_t>(blockIdx.x) * blockDim.y; base < a.rows; base += together) {
-    const int64_t row = base + threadIdx.y, from = row * a.n;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  int stage = 0;
+  staged.fetch(first, stage);
+  float next_mean = first < a.rows ? a.mean(first) : 0.0f, next_rstd = first < a.rows ? a.rstd(first) : 0.0f;
+  for (int64_t row = first; row - threadIdx.y < a.rows; row += together, stage ^= 1) {
+    const int64_t from = row * a.n, next = row + together;
     const bool real = row < a.rows;
+    const float mean = next_mean, rstd = next_rstd;
+    staged.fetch(next, stage ^ 1);
+    if (next < a.rows) next_mean = a.mean(next), next_rstd = a.rstd(next);
+    ms_wait_copies<1>();
     float h[VECTORS][V], dy[VECTORS][V], g_sum = 0.0f, gh_sum = 0.0f;
-    const float mean = real ? a.mean(row) : 0.0f, rstd = real ? a.rstd(row) : 0.0f;
-#pragma unroll
-    for (int k = 0; k < VECTORS; k++) {
-      const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
-      if (!real || at >= a.n) continue;
-      ms_vector_load<V>(a.x + from + at, h[k]);
-      ms_vector_load<V>(a.dy + from + at, dy[k]);
-    }
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
       if (!real || static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V >= a.n) continue;
+      ms_vector_load<V>(staged.at(stage, 0, k), h[k]);
+      ms_vector_load<V>(staged.at(stage, 1, k), dy[k]);
 #pragma unroll
       for (int l = 0; l < V; l++) {
-        h[k][l] = (h[k][l] - mean) * rstd;
-        dgain[k][l] += dy[k][l] * h[k][l];
+        const float g = dy[k][l] * gain[k][l];
+        h[k][l] = ms_norm_scaled(h[k][l], mean, rstd);
+        dgain[k][l] = fmaf(dy[k][l], h[k][l], dgain[k][l]);
         dbias[k][l] += dy[k][l];
-        g_sum += dy[k][l] * gain[k][l];
-        gh_sum += dy[k][l] * gain[k][l] * h[k][l];
+        g_sum += g;
+        gh_sum = fmaf(g, h[k][l], gh_sum);
       }
     }
     const float2 sums = ms_row_sums(g_sum, gh_sum);
@@ -76,21 +108,18 @@ __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partia
     for (int k = 0; k < VECTORS; k++) {
       const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
       if (!real || at >= a.n) continue;
-      float more[V];
-      if (a.more) ms_vector_load<V>(a.more + from + at, more);
+      float more[V] = {};
+      if (a.more) ms_vector_load<V>(staged.at(stage, 2, k), more);
       if (a.y) {
-        float y[V], bias[V];
-        if (a.bias) ms_vector_load<V>(a.bias + at, bias);
+        float y[V], bias[V] = {};
+        if (a.bias) ms_vector_load_constant<V>(a.bias + at, bias);
 #pragma unroll
-        for (int l = 0; l < V; l++) {
-          y[l] = h[k][l] * gain[k][l];
-          if (a.bias) y[l] += bias[l];
-        }
+        for (int l = 0; l < V; l++) y[l] = ms_norm_result(h[k][l], gain[k][l], bias[l], a.bias);
         ms_vector_store<V>(a.y + from + at, y);
       }
 #pragma unroll
       for (int l = 0; l < V; l++) {
-        h[k][l] = rstd * (dy[k][l] * gain[k][l] - g_average - h[k][l] * gh_average);
+        h[k][l] = ms_norm_gradient(dy[k][l] * gain[k][l], h[k][l], rstd, g_average, gh_average);
         if (a.more) h[k][l] += more[l];
       }
       ms_vector_store<V>(a.dx + from + at, h[k]);
@@ -123,17 +152,20 @@ template <class T, class G> __global__ void streamed(arguments<T, G> a) {
   for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
     const float g = ms_element_load(a.dy + from + i) * ms_element_load(a.gain + i);
     g_sum += g;
-    gh_sum += g * (ms_element_load(a.x + from + i) - mean) * rstd;
+    gh_sum = fmaf(g, ms_norm_scaled(ms_element_load(a.x + from + i), mean, rstd), gh_sum);
   }
   const float2 sums = ms_row_sums(g_sum, gh_sum);
   const float g_average = a.centred ? sums.x / static_cast<float>(a.n) : 0.0f;
   const float gh_average = sums.y / static_cast<float>(a.n);
   for (int64_t i = threadIdx.x; i < a.n && own < a.rows; i += blockDim.x) {
     const float g = ms_element_load(a.dy + from + i) * ms_element_load(a.gain + i);
-    const float h = (ms_element_load(a.x + from + i) - mean) * rstd, dx = rstd * (g - g_average - h * gh_average);
+    const float h = ms_norm_scaled(ms_element_load(a.x + from + i), mean, rstd);
+    const float dx = ms_norm_gradient(g, h, rstd, g_average, gh_average);
     const float all = a.more ? dx + ms_element_load(a.more + from + i) : dx;
-    const float y = h * ms_element_load(a.gain + i);
-    if (a.y) ms_element_store(a.y + from + i, a.bias ? y + ms_element_load(a.bias + i) : y);
+    if (a.y) {
+      const float bias = a.bias ? ms_element_load(a.bias + i) : 0.0f;
+      ms_element_store(a.y + from + i, ms_norm_result(h, ms_element_load(a.gain + i), bias, a.bias));
+    }
     ms_element_store(a.dx + from + i, all);
   }
 }
@@ -149,7 +181,7 @@ template <class T, class G> struct column_of {
     ms_vector_load<V>(a.dy + row * a.n + column, dy);
 #pragma unroll
     for (int l = 0; l < V; l++) {
-      sum[0][l] += dy[l] * (x[l] - mean) * rstd;
+      sum[0][l] = fmaf(dy[l], ms_norm_scaled(x[l], mean, rstd), sum[0][l]);
       sum[1][l] += dy[l];
     }
   }
@@ -182,9 +214,10 @@ template <class T, class G> int run_typed(const ms_kernel_call *call) {
     c = ms_norm_held_columns(a.rows, a.n);
     const int64_t groups = ms_cuda_ceil(a.rows, by.block.y);
     if (groups < c.parts) c.parts = groups > 0 ? groups : 1;
-    const int64_t shared = by.block.y * a.n * static_cast<int64_t>(sizeof(float));
-    MS_TRY(MS_CUDA_LAUNCH((held<T, G>), static_cast<unsigned>(c.parts), by.block, shared, call->stream, a, partial,
-                          c.parts));
+    const int64_t joined = by.block.y * a.n * static_cast<int64_t>(sizeof(float));
+    const int64_t staged = STAGES * (a.more ? 3 : 2) * VECTORS * by.block.x * by.block.y * MS_CUDA_VECTOR_BYTES;
+    MS_TRY(MS_CUDA_LAUNCH_SHARED((held<T, G>), static_cast<unsigned>(c.parts), by.block,
+                                 joined > staged ? joined : staged, call->stream, a, partial, c.parts));
   } else {
     MS_TRY((ms_run_columns<1>(call, column_of<T, G>{a}, c, 0, partial)));
     if (a.rows) MS_TRY(MS_CUDA_LAUNCH((streamed<T, G>), by.blocks, by.block, 0, call->stream, a));

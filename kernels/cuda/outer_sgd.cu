@@ -19,9 +19,9 @@ struct outer_step {
   float momentum, alpha, share, own, carried; /* s changes by -lr (own g + carried b) */
   __device__ __forceinline__ void operator()(float lr, float d, float &w, float &s, float &b) const {
     const float g = share * d;
-    b = momentum * b + g;
-    s -= lr * (own * g + carried * b);
-    w = alpha == 0.0f ? s : s + alpha * (w - s);
+    b = fmaf(momentum, b, g);
+    s = fmaf(-lr, fmaf(own, g, carried * b), s);
+    w = alpha == 0.0f ? s : fmaf(alpha, w - s, s);
   }
 };
 

@@ -20,6 +20,13 @@ struct rotation {
   ms_part part; /* which of the positions these are */
 };
 
+/* Turns the pair (u, w) by an angle of this cosine and sine. */
+__device__ __forceinline__ void turn_pair(float &u, float &w, float cosine, float sine) {
+  const float from = u;
+  u = fmaf(from, cosine, -(w * sine));
+  w = fmaf(from, sine, w * cosine);
+}
+
 /* x, y [batch][times][heads][2 half]. Rotates V elements at a time: of both halves of a head, or of its interleaved
  * pairs. */
 template <int V, class T, bool INTERLEAVED>
@@ -46,11 +53,7 @@ __global__ void __launch_bounds__(THREADS) turn(const T *x, T *y, rotation r) {
       float v[V];
       ms_vector_load<V>(x + head + 2 * p, v);
 #pragma unroll
-      for (int l = 0; l < PAIRS; l++) {
-        const float c = cosine[p + l], s = sine[p + l], u = v[2 * l], w = v[2 * l + 1];
-        v[2 * l] = u * c - w * s;
-        v[2 * l + 1] = u * s + w * c;
-      }
+      for (int l = 0; l < PAIRS; l++) turn_pair(v[2 * l], v[2 * l + 1], cosine[p + l], sine[p + l]);
       ms_vector_store<V>(y + head + 2 * p, v);
     } else {
       const int64_t low = head + (INTERLEAVED ? 2 * p : p), high = INTERLEAVED ? low + 1 : low + r.half;
@@ -58,11 +61,7 @@ __global__ void __launch_bounds__(THREADS) turn(const T *x, T *y, rotation r) {
       ms_vector_load<V>(x + low, a);
       ms_vector_load<V>(x + high, b_);
 #pragma unroll
-      for (int l = 0; l < V; l++) {
-        const float c = cosine[p + l], s = sine[p + l], u = a[l], w = b_[l];
-        a[l] = u * c - w * s;
-        b_[l] = u * s + w * c;
-      }
+      for (int l = 0; l < V; l++) turn_pair(a[l], b_[l], cosine[p + l], sine[p + l]);
       ms_vector_store<V>(y + low, a);
       ms_vector_store<V>(y + high, b_);
     }

@@ -24,9 +24,9 @@ struct update {
   bool first;
   /* p changes by -lr (own g + carried b). */
   __device__ __forceinline__ void operator()(float gradient, float &p, float &b) const {
-    const float g = gradient * factor + decay * p;
-    b = (first ? 0.0f : momentum * b) + rest * g;
-    p -= lr * (own * g + carried * b);
+    const float g = fmaf(gradient, factor, decay * p);
+    b = fmaf(rest, g, first ? 0.0f : momentum * b);
+    p = fmaf(-lr, fmaf(own, g, carried * b), p);
   }
 };
 

@@ -72,7 +72,7 @@ template <class T> __global__ void streamed_forward(const T *x, T *y, shape s) {
 __device__ __forceinline__ float term_of(float y, float dy, int log) { return log ? dy : y * dy; }
 
 __device__ __forceinline__ float gradient_of(float y, float dy, float sum, int log) {
-  return log ? dy - __expf(y) * sum : y * (dy - sum);
+  return log ? fmaf(-__expf(y), sum, dy) : y * (dy - sum);
 }
 
 template <class T>

@@ -16,7 +16,7 @@ template <bool again> struct backward_of {
     const float a = from[0], b = from[1], dy = from[2];
     const ms_gate_value s = ms_gate_and_slope(a);
     const float activated = a * s.gate;
-    to[0] = dy * b * (s.gate + a * s.slope);
+    to[0] = dy * b * ms_silu_grad_of(a, s);
     to[1] = dy * activated;
     if constexpr (again) to[2] = activated * b;
   }

@@ -211,7 +211,8 @@ __device__ __forceinline__ void ms_multiply_rows(ms_f32_arithmetic, float (&c)[M
           for (int half = 0; half < 2; half++) {
             const float4 x = left[m][half];
             float &sum = c[m][n][half * 2 + e];
-            sum += x.x * right.x, sum += x.y * right.y, sum += x.z * right.z, sum += x.w * right.w;
+            sum = fmaf(x.x, right.x, sum), sum = fmaf(x.y, right.y, sum);
+            sum = fmaf(x.z, right.z, sum), sum = fmaf(x.w, right.w, sum);
           }
       }
   }
@@ -243,8 +244,8 @@ __device__ __forceinline__ void ms_multiply_columns(ms_f32_arithmetic, float (&c
           for (int m = 0; m < M; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-              c[m][n][half * 2] += left[m][half] * right.x;
-              c[m][n][half * 2 + 1] += left[m][half] * right.y;
+              c[m][n][half * 2] = fmaf(left[m][half], right.x, c[m][n][half * 2]);
+              c[m][n][half * 2 + 1] = fmaf(left[m][half], right.y, c[m][n][half * 2 + 1]);
             }
         }
       }

@@ -15,7 +15,7 @@ namespace {
 
 struct scale_of {
   float alpha, beta;
-  __device__ __forceinline__ void operator()(const float *from, float *to) const { to[0] = beta + alpha * from[0]; }
+  __device__ __forceinline__ void operator()(const float *from, float *to) const { to[0] = fmaf(alpha, from[0], beta); }
 };
 
 struct clamp_of {

@@ -14,7 +14,7 @@
 
 namespace {
 
-UNARY_BACKWARD(tanh, dy *(1.0f - a * a))
+UNARY_BACKWARD(tanh, dy *fmaf(-a, a, 1.0f))
 UNARY_BACKWARD(sigmoid, dy *(a *(1.0f - a)))
 UNARY_BACKWARD(relu, a <= 0.0f ? 0.0f : dy)
 UNARY_BACKWARD(abs, a > 0.0f ? dy : a < 0.0f ? -dy : dy * a)

@@ -15,31 +15,51 @@ constexpr int ms_lanes = MS_CUDA_VECTOR_BYTES / (sizeof(A) > sizeof(B) ? sizeof(
 static __device__ __forceinline__ float ms_low_bf16(unsigned pair) { return __uint_as_float(pair << 16); }
 static __device__ __forceinline__ float ms_high_bf16(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-template <int V> __device__ __forceinline__ void ms_vector_load(const float *at, float (&x)[V]) {
+/* 16 bytes of elements in their own layout, which take half the registers of bf16 as floats. */
+template <class T> __device__ __forceinline__ uint4 ms_packed_load(const T *at) {
+  return *reinterpret_cast<const uint4 *>(at);
+}
+
+static __device__ __forceinline__ void ms_unpack(const float *, uint4 words, float (&x)[4]) {
+  x[0] = __uint_as_float(words.x), x[1] = __uint_as_float(words.y), x[2] = __uint_as_float(words.z),
+  x[3] = __uint_as_float(words.w);
+}
+
+static __device__ __forceinline__ void ms_unpack(const ms_b16 *, uint4 words, float (&x)[8]) {
+  x[0] = ms_low_bf16(words.x), x[1] = ms_high_bf16(words.x), x[2] = ms_low_bf16(words.y), x[3] = ms_high_bf16(words.y);
+  x[4] = ms_low_bf16(words.z), x[5] = ms_high_bf16(words.z), x[6] = ms_low_bf16(words.w), x[7] = ms_high_bf16(words.w);
+}
+
+/* A word in memory. CONSTANT: nothing writes it while the kernel runs, so its load may pass stores. */
+template <bool CONSTANT, class W> __device__ __forceinline__ W ms_word(const void *at) {
+  if constexpr (CONSTANT) return __ldg(static_cast<const W *>(at));
+  else return *static_cast<const W *>(at);
+}
+
+template <int V, bool CONSTANT = false> __device__ __forceinline__ void ms_vector_load(const float *at, float (&x)[V]) {
   static_assert(V == 1 || V % 4 == 0, "one element, or 16 bytes");
-  if constexpr (V == 1) x[0] = *at;
+  if constexpr (V == 1) x[0] = ms_word<CONSTANT, float>(at);
   else
 #pragma unroll
     for (int i = 0; i < V; i += 4) {
-      const float4 four = *reinterpret_cast<const float4 *>(at + i);
+      const float4 four = ms_word<CONSTANT, float4>(at + i);
       x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
     }
 }
 
-template <int V> __device__ __forceinline__ void ms_vector_load(const ms_b16 *at, float (&x)[V]) {
+template <int V, bool CONSTANT = false>
+__device__ __forceinline__ void ms_vector_load(const ms_b16 *at, float (&x)[V]) {
   static_assert(V == 1 || V == 4 || V == 8, "one element, 8 or 16 bytes");
-  if constexpr (V == 1) x[0] = ms_low_bf16(at->bits);
+  if constexpr (V == 1) x[0] = ms_low_bf16(ms_word<CONSTANT, unsigned short>(at));
   else if constexpr (V == 4) {
-    const uint2 pairs = *reinterpret_cast<const uint2 *>(at);
+    const uint2 pairs = ms_word<CONSTANT, uint2>(at);
     x[0] = ms_low_bf16(pairs.x), x[1] = ms_high_bf16(pairs.x), x[2] = ms_low_bf16(pairs.y),
     x[3] = ms_high_bf16(pairs.y);
-  } else {
-    const uint4 pairs = *reinterpret_cast<const uint4 *>(at);
-    x[0] = ms_low_bf16(pairs.x), x[1] = ms_high_bf16(pairs.x), x[2] = ms_low_bf16(pairs.y),
-    x[3] = ms_high_bf16(pairs.y);
-    x[4] = ms_low_bf16(pairs.z), x[5] = ms_high_bf16(pairs.z), x[6] = ms_low_bf16(pairs.w),
-    x[7] = ms_high_bf16(pairs.w);
-  }
+  } else ms_unpack(at, ms_word<CONSTANT, uint4>(at), x);
+}
+
+template <int V, class T> __device__ __forceinline__ void ms_vector_load_constant(const T *at, float (&x)[V]) {
+  ms_vector_load<V, true>(at, x);
 }
 
 /* Stores are to global memory; ms_shared_vector_store is for the block's own. */
@@ -63,8 +83,7 @@ template <int V> __device__ __forceinline__ void ms_vector_store(ms_b16 *at, con
 template <int V> __device__ __forceinline__ void ms_shared_vector_store(float *at, const float (&x)[V]) {
   static_assert(V % 4 == 0, "16 bytes");
 #pragma unroll
-  for (int i = 0; i < V; i += 4)
-    *reinterpret_cast<float4 *>(at + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+  for (int i = 0; i < V; i += 4) *reinterpret_cast<float4 *>(at + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
 }
 
 template <class T> __device__ __forceinline__ float ms_element_load(const T *at) {
