@@ -182,6 +182,7 @@ static int set_of(const ms_loss_chunks *l, int64_t chunk) {
 /* The first chunk writes the gradient of w, the others add to it. */
 static int takes_step(const ms_loss_chunks *l, int step, int64_t chunk) {
   if (!(l->steps >> step & 1)) return 0;
+  if (l->both && (step == MS_CHUNK_PART || step == MS_CHUNK_LSE)) return 0;
   return step == MS_CHUNK_DW ? chunk == 0 : step == MS_CHUNK_ADD_DW ? chunk > 0 : 1;
 }
 
@@ -264,6 +265,7 @@ static ms_kernel_call bound(const ms_loss_chunks *l, const ms_kernel_call *call,
       one.in_data[2] = is_backward(call) ? at(call->in_data[3], row * (int64_t)sizeof(float)) : lse;
       one.in_data[3] = call->in_data[count_of(call)];
       one.in_data[4] = call->in_data[count_of(call) + 1];
+      if (l->both) one.out_data[1] = added;
       break;
     case MS_CHUNK_DX: one.in_data[1] = w, one.out_data[0] = (char *)call->out_data[DX] + row * row_bytes; break;
     default: one.in_data[1] = x, one.out_data[0] = sums_of(l, call); break;
@@ -296,7 +298,10 @@ static int bind_one(const ms_loss_chunks *l, ms_kernel_call one) {
   return kernel->bind ? kernel->bind(&one) : MS_OK;
 }
 
-static int run_one(const ms_loss_chunks *l, ms_kernel_call one) { return l->kernel_of(one.op)->run(&one); }
+static int run_one(const ms_loss_chunks *l, ms_kernel_call one) {
+  if (l->both && one.op == MS_OP_cross_entropy_backward) return l->both(&one);
+  return l->kernel_of(one.op)->run(&one);
+}
 
 static int each(const ms_loss_chunks *l, const ms_kernel_call *call,
                 int (*with)(const ms_loss_chunks *l, ms_kernel_call one)) {

@@ -42,6 +42,9 @@ typedef struct ms_loss_chunks {
   ms_kernel_call call[2][MS_CHUNK_STEPS]; /* pointers are not set */
   ms_kernel_call join, cast;              /* after the chunks; without inputs: not needed */
   const ms_kernel *(*kernel_of)(int op);
+  /* NULL, or a device's kernel for MS_CHUNK_PART to MS_CHUNK_DLOGITS with their bits: it is called as that of the last
+   * one, reads no lse, and also writes what PART adds to out_data[1]. Set after preparation, where an op takes both. */
+  int (*both)(const ms_kernel_call *call);
   int64_t added, lse, count, sums, scratch; /* offsets in the workspace, bytes */
 } ms_loss_chunks;
 

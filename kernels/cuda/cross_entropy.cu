@@ -3,8 +3,9 @@
  * Forward reads each logit once: s bytes per logit of s bytes. A block computes one row; each thread keeps a running
  * maximum and the sum of exponentials relative to it (Milakov & Gimelshein 2018), which are combined at the end. For
  * backward it keeps one number per row, the log of the sum. One block sums the losses of all rows in double, in a fixed
- * order. Backward reads and writes each logit once, 2 s bytes, and can overwrite the logits. Rows need not be aligned,
- * because vocabularies often have odd sizes.
+ * order. Backward reads and writes each logit once, 2 s bytes, and can overwrite the logits. Where both are wanted of a
+ * row that fits shared memory, one kernel reads each logit once for both, with the same bits: 2 s bytes instead of 3 s.
+ * Rows need not be aligned, because vocabularies often have odd sizes.
  *
  * Where ranks have different parts of the classes, each gives two numbers a row, and the loss is made of those of all
  * parts.
@@ -13,6 +14,10 @@
  * [parts][rows][2].
  */
 #include "kernels/cuda/rows.h"
+
+extern "C" {
+#include "kernels/cuda/cross_entropy.h"
+}
 
 namespace {
 
@@ -53,7 +58,7 @@ struct running {
   }
 };
 
-/* ln sum e^x over a row [used], computed by a block; valid in its first thread. */
+/* ln sum e^x over a row [used], computed by a block; every thread receives it. */
 template <class T> __device__ __forceinline__ float row_lse(const T *logits, int64_t used) {
   running own = {-INFINITY, 0.0f};
   ms_for_row(logits, used, [&](int64_t, auto &x) { own.add(x); });
@@ -78,17 +83,21 @@ __global__ void __launch_bounds__(THREADS)
   else if (target != s.ignored) ms_note_fault(fault, MS_OP_cross_entropy, target, s.classes);
 }
 
-/* added [rows][2]: what this part of the classes adds to a row, the log of its sum of exponentials and the target's
- * logit. One block per row. */
+/* added [2]: what this part of the classes adds to a row, the log of its sum of exponentials and the target's logit. */
+template <class T>
+__device__ __forceinline__ void add_row(const T *row, int32_t target, float log_sum, float *added, const shape &s) {
+  const int64_t column = target - s.first;
+  const bool is_here = target != s.ignored && column >= 0 && column < s.used;
+  added[0] = log_sum;
+  added[1] = is_here ? ms_element_load(row + column) : 0.0f;
+}
+
+/* added [rows][2]. One block per row. */
 template <class T>
 __global__ void __launch_bounds__(THREADS) added_rows(const T *logits, const int32_t *targets, float *added, shape s) {
   const int64_t row = blockIdx.x;
   const float value = row_lse(logits + row * s.stride, s.used);
-  if (threadIdx.x != 0) return;
-  const int64_t column = targets[row] - s.first;
-  const bool is_here = targets[row] != s.ignored && column >= 0 && column < s.used;
-  added[2 * row] = value;
-  added[2 * row + 1] = is_here ? ms_element_load(logits + row * s.stride + column) : 0.0f;
+  if (threadIdx.x == 0) add_row(logits + row * s.stride, targets[row], value, added + 2 * row, s);
 }
 
 /* lse [rows] and losses double [rows] of what all parts add. One thread per row. */
@@ -129,20 +138,43 @@ __global__ void weigh(const float *x, const float *part, const float *total, flo
   *y = *total == 0.0f ? 0.0f : *x * (*part / *total);
 }
 
-/* dlogits [rows][stride] = (softmax - onehot) dloss / count. One block per row. */
+/* to [stride] = (softmax - onehot) scale of a row of logits, by a block. */
 template <class T>
-__global__ void __launch_bounds__(THREADS) backward_rows(const T *logits, const int32_t *targets, const float *lse,
-                                                         const float *count, const float *dloss, T *dlogits, shape s) {
-  const int64_t row = blockIdx.x, target = targets[row] - s.first;
-  const float log_sum = lse[row], scale = *count > 0.0f ? *dloss / *count : 0.0f;
-  const bool counted = counts(targets[row], s);
-  ms_map_row(logits + row * s.stride, dlogits + row * s.stride, s.stride, [&](int64_t first, auto &x) {
+__device__ __forceinline__ void write_gradient(const T *row, T *to, int32_t row_target, float log_sum, float scale,
+                                               const shape &s) {
+  const bool counted = counts(row_target, s);
+  const int64_t target = row_target - s.first;
+  ms_map_row(row, to, s.stride, [&](int64_t first, auto &x) {
     int64_t at = first;
     for (float &e : x) {
       e = counted && at < s.used ? scale * (__expf(e - log_sum) - (at == target ? 1.0f : 0.0f)) : 0.0f;
       at++;
     }
   });
+}
+
+__device__ __forceinline__ float scale_of(const float *count, const float *dloss) {
+  return *count > 0.0f ? *dloss / *count : 0.0f;
+}
+
+/* dlogits [rows][stride], with the dloss of the mean over count. One block per row. */
+template <class T>
+__global__ void __launch_bounds__(THREADS) backward_rows(const T *logits, const int32_t *targets, const float *lse,
+                                                         const float *count, const float *dloss, T *dlogits, shape s) {
+  const int64_t row = blockIdx.x;
+  write_gradient(logits + row * s.stride, dlogits + row * s.stride, targets[row], lse[row], scale_of(count, dloss), s);
+}
+
+/* added_rows and backward_rows of a row that is read once. */
+template <class T>
+__global__ void __launch_bounds__(THREADS) both_rows(const T *logits, const int32_t *targets, float *added,
+                                                     const float *count, const float *dloss, T *dlogits, shape s) {
+  MS_CUDA_DYNAMIC_SHARED(T, shared); /* ms_kept_bytes of a row */
+  const int64_t row = blockIdx.x;
+  const T *kept = ms_keep_row(logits + row * s.stride, s.stride, shared);
+  const float log_sum = row_lse(kept, s.used);
+  if (threadIdx.x == 0) add_row(kept, targets[row], log_sum, added + 2 * row, s);
+  write_gradient(kept, dlogits + row * s.stride, targets[row], log_sum, scale_of(count, dloss), s);
 }
 
 template <class T> int forward(const ms_kernel_call *call) {
@@ -188,6 +220,16 @@ template <class T> int backward(const ms_kernel_call *call) {
       static_cast<const float *>(call->in_data[DLOSS]), static_cast<T *>(call->out_data[0]), s);
 }
 
+template <class T> int both(const ms_kernel_call *call) {
+  const shape s = shape_of(call);
+  if (s.rows == 0) return MS_OK;
+  return MS_CUDA_LAUNCH_SHARED(
+      both_rows<T>, static_cast<unsigned>(s.rows), THREADS, ms_kept_bytes<T>(s.stride), call->stream,
+      static_cast<const T *>(call->in_data[LOGITS]), static_cast<const int32_t *>(call->in_data[TARGETS]),
+      static_cast<float *>(call->out_data[1]), static_cast<const float *>(call->in_data[COUNT]),
+      static_cast<const float *>(call->in_data[DLOSS]), static_cast<T *>(call->out_data[0]), s);
+}
+
 int run_forward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, forward<T>(call)); }
 int run_added(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, added<T>(call)); }
 int run_backward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, backward<T>(call)); }
@@ -198,6 +240,14 @@ int run_weigh(const ms_kernel_call *call) {
 }
 
 } // namespace
+
+int ms_cuda_cross_entropy_fits(int dtype, int64_t classes) {
+  return MS_CUDA_FLOATS(dtype, T, ms_kept_bytes<T>(classes)) <= MS_KEPT_BYTES;
+}
+
+int ms_cuda_cross_entropy_both(const ms_kernel_call *call) {
+  return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, both<T>(call));
+}
 
 extern const ms_kernel ms_cuda_cross_entropy = {ms_cuda_prepare_cross_entropy, run_forward, nullptr,
                                                 MS_CUDA_OVER_cross_entropy};

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/plan/plan.h"
 #include "kernels/cuda/table.h"
 
@@ -11,9 +12,15 @@ static int prepare(ms_kernel_call *call) {
   ms_loss_chunks *chunks = ms_calloc(1, sizeof *chunks);
   if (!chunks) return MS_ENOMEM;
   int rc = ms_loss_chunks_prepare(call, ms_cuda_kernel, chunks);
-  if (rc) free(chunks);
-  else call->prepared = chunks;
-  return rc;
+  if (rc) {
+    free(chunks);
+    return rc;
+  }
+  if (call->op == MS_OP_linear_cross_entropy_step &&
+      ms_cuda_cross_entropy_fits(call->in[0].dtype, chunks->sizes.classes))
+    chunks->both = ms_cuda_cross_entropy_both;
+  call->prepared = chunks;
+  return MS_OK;
 }
 
 static int bind(const ms_kernel_call *call) { return ms_loss_chunks_bind(call->prepared, call); }

@@ -4,7 +4,7 @@
  * each fit one warp share a block, and their sums need no barrier; a longer row has its own block.
  *
  * Streamed rows are too long for that, or cannot be read as vectors (n is not a multiple of the vector, or a pointer is
- * not aligned): each pass reads the row again, mostly from cache.
+ * not aligned): each pass reads the row again, mostly from cache. A block can also keep a row in shared memory.
  */
 #ifndef MS_KERNELS_CUDA_ROWS_H
 #define MS_KERNELS_CUDA_ROWS_H
@@ -57,7 +57,33 @@ template <class T, class F> __device__ __forceinline__ void ms_for_row(const T *
   }
 }
 
-/* The same, and stores x after f to `to` [n], which can be the row itself. */
+/* The most bytes of a row in shared memory: what a block of an A100 can have, less what kernels need themselves. */
+constexpr int64_t MS_KEPT_BYTES = 160 * 1024;
+
+/* The shared memory that a row [n] of T needs. It may begin anywhere in 16 bytes. */
+template <class T> constexpr int64_t ms_kept_bytes(int64_t n) {
+  return n * static_cast<int64_t>(sizeof(T)) + MS_CUDA_VECTOR_BYTES;
+}
+
+/* Copies row [n] to `shared`, aligned like the row itself, so that ms_for_row gives every thread the same elements. All
+ * threads of the block must call it. */
+template <class T> __device__ __forceinline__ const T *ms_keep_row(const T *row, int64_t n, T *shared) {
+  constexpr int V = ms_lanes<T>;
+  const int64_t misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(T));
+  const int64_t head = min(n, static_cast<int64_t>((V - misaligned) % V)), vectors = (n - head) / V;
+  T *kept = shared + misaligned;
+#pragma unroll 4
+  for (int64_t v = threadIdx.x; v < vectors; v += blockDim.x)
+    ms_copy_async<MS_CUDA_VECTOR_BYTES>(ms_shared_at(kept + head + v * V), row + head + v * V, true);
+  ms_commit_copies();
+  for (int64_t i = threadIdx.x; i < head; i += blockDim.x) kept[i] = row[i];
+  for (int64_t i = head + vectors * V + threadIdx.x; i < n; i += blockDim.x) kept[i] = row[i];
+  ms_wait_copies<0>();
+  __syncthreads();
+  return kept;
+}
+
+/* ms_for_row, which also stores x after f to `to` [n]; that can be the row itself. */
 template <class T, class F> __device__ __forceinline__ void ms_map_row(const T *row, T *to, int64_t n, F &&f) {
   const bool alike = reinterpret_cast<uintptr_t>(row) % 16 == reinterpret_cast<uintptr_t>(to) % 16;
   if (alike) {
