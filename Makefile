@@ -126,6 +126,10 @@ test-mpi: $(BUILD)/packages/test $(BUILD)/packages/mpi all
 	$(build_config) tests mpi
 	@tests/run.sh --build $(BUILD)/release --config release --only test_mpi --timeout $(TEST_TIMEOUT)
 
+.PHONY: disassembler
+disassembler: ## download cuobjdump, with which `make test` checks nvcc's code where the toolkit lacks it
+	@runtime/make/disassembler.sh $(BUILD)/disassembler
+
 test-gpu: $(BUILD)/packages/test all ## run the kernel tests on this machine's GPU; ONLY=word selects test files
 	$(build_config) gpu-tests
 	@tests/run.sh --build $(BUILD)/release --config gpu --only '$(ONLY)' --timeout $(TEST_TIMEOUT)
