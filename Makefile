@@ -40,8 +40,9 @@ FUZZ_SECONDS ?= 20
 SECONDS ?= 600
 # folder of the CUDA 13 toolkit: nvcc, and libraries that `make bench-peers` then need not download
 CUDA_HOME ?= /usr/local/cuda
-# make cuda: GPU architectures to compile kernels for
-CUDA_ARCHS ?= 90
+# make cuda: GPU architectures to compile kernels for ("80 90 100"); empty: those of this machine's GPUs, or 90 if it has
+# none
+CUDA_ARCHS ?=
 # make mpi: the compiler wrapper of the site's MPI (mpiicc, on a Cray cc); empty: build nothing for MPI
 MPICC ?= mpicc
 
@@ -109,12 +110,13 @@ fuzz-placements: $(BUILD)/packages/build
 	$(build_config) $(BUILD)/release/tests/test_partition_random
 	@SEED='$(or $(SEED),1)' CASES='$(or $(CASES),20000)' $(BUILD)/release/tests/test_partition_random
 
-cuda: ## build the CUDA kernels with nvcc (`all` does so if nvcc exists); CUDA_ARCHS="80 90 100" for more GPUs
+cuda: ## build the CUDA kernels with nvcc (`all` does so if nvcc exists); CUDA_ARCHS="80 90": other GPUs than this machine's
 cuda: $(BUILD)/packages/build
 	$(build_config) cuda
 
-cuda-all: ## build the CUDA kernels for every supported GPU
-	@$(MAKE) --no-print-directory cuda CUDA_ARCHS="80 90 100"
+# What is built for other machines runs on all supported GPUs.
+cuda-all gpu-portable: CUDA_ARCHS := 80 90 100
+cuda-all: cuda ## build the CUDA kernels for every supported GPU
 
 .PHONY: mpi test-mpi
 mpi: ## build the transport mpi's library with MPICC (`all` does so if it exists)

@@ -124,6 +124,13 @@ int ms_device_describe(int device, int index, ms_device_info *info) {
   return api->describe(index, info);
 }
 
+int ms_device_check(int device, int index) {
+  MS_NOT_NEGATIVE(index);
+  const ms_device_api *api;
+  MS_TRY(find_gpus(device, &api));
+  return api->check(index);
+}
+
 int ms_device_library(int device, int library, char *version, int bytes) {
   MS_GIVEN(version);
   static const char *const libraries[MS_LIBRARIES] = {"driver", "runtime",      "cublasLt",         "cudnn",

@@ -14,7 +14,7 @@
 #include "kernels/op.h"
 
 /* MS_DEVICE_VERSION: version of this table. A library that was built for another version is refused. */
-enum { MS_DEVICE_VERSION = 3, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
+enum { MS_DEVICE_VERSION = 4, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_device_stream ms_device_stream;
@@ -100,6 +100,9 @@ typedef struct ms_device_api {
   /* Copies, converts or adds all moves with as few launches as possible: usually one per unit. */
   int (*move)(ms_device *device, ms_device_stream *stream, int moves, const ms_move *move);
   int (*usage)(ms_device *device, ms_device_usage *usage);
+  /* The device's address on its host, the same for two processes that use the same device; "" where they are allowed
+   * to. text: [bytes] */
+  int (*place)(ms_device *device, char *text, int bytes);
   int64_t (*allocations)(void); /* of memory, streams, events, graphs and communicators, since the process started */
 
   /* Enqueues *pinned = *value, also inside a graph. value: in device memory. */
@@ -114,7 +117,9 @@ typedef struct ms_device_api {
   /* Communicators. One rank makes an id and sends it to the others. comm_open and comm_split only begin: comm_ready
    * reports when they are done. All ranks of the parent split together; those with the same color form a communicator,
    * ordered by key. */
-  int (*comm_id)(ms_device *device, void *id); /* [MS_DEVICE_ID_BYTES]; NULL: only checks that communicators work */
+  /* id: [MS_DEVICE_ID_BYTES]; NULL: only checks that communicators work. at_once: the most communicators of this device
+   * that run a collective at the same time. Called before comm_open on every rank. */
+  int (*comm_id)(ms_device *device, int at_once, void *id);
   int (*comm_open)(ms_device *device, const void *id, int size, int rank, ms_device_comm **comm);
   int (*comm_split)(ms_device *device, ms_device_comm *parent, int color, int key, ms_device_comm **comm);
   /* *ready: nothing is pending on the host side. Returns the communicator's first error, including those of
@@ -127,13 +132,17 @@ typedef struct ms_device_api {
   /* Enqueues all parts as one operation. Call comm_ready until it reports *ready before the next collective. */
   int (*collective)(ms_device *device, ms_device_comm *comm, ms_device_stream *stream, int kind, int parts,
                     const ms_device_part *part);
-  /* Aborts collectives in flight and frees the communicator, without the other ranks; waits for that at most `seconds`
-   * (rounded up). */
+  /* Begins to abort collectives in flight and to free the communicator, without the other ranks. Each can wait for the
+   * collectives of others, so abort all communicators before the first is closed, splits before their parents. *comm
+   * becomes NULL if there is nothing to wait for. */
+  void (*comm_abort)(ms_device *device, ms_device_comm **comm);
+  /* Waits at most `seconds` for that. */
   void (*comm_close)(ms_device *device, ms_device_comm *comm, double seconds);
 
   /* For `moonshard doctor`; these do not open a device. */
   int (*count)(int *devices);
   int (*describe)(int index, ms_device_info *info);
+  int (*check)(int index); /* whether open accepts it */
   /* "driver", "runtime", "cublasLt", "cudnn", "nccl": its version, or "" if not found. */
   int (*library)(const char *name, char *version, int bytes);
 } ms_device_api;

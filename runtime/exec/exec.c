@@ -257,6 +257,15 @@ int ms_exec_counts(const ms_exec *exec, ms_exec_counters *counters) {
   return MS_OK;
 }
 
+int ms_exec_issued(const ms_exec *exec, int64_t *collectives, double *seconds) {
+  MS_HANDLE(exec, EXEC);
+  MS_GIVEN(collectives);
+  MS_GIVEN(seconds);
+  *collectives = exec->issued;
+  *seconds = exec->issue_seconds;
+  return MS_OK;
+}
+
 int ms_exec_traffic(const ms_exec *exec, int mesh_dim, ms_traffic *traffic) {
   MS_HANDLE(exec, EXEC);
   MS_GIVEN(traffic);

@@ -144,11 +144,15 @@ OPS_META := $(GEN)/moonshard/meta/ops.lua
 
 # nvcc, if installed: on the PATH or in CUDA_HOME. Without it, the CUDA library is not built, and no rule needs it.
 CUDA_HOME ?= /usr/local/cuda
-CUDA_ARCHS ?= 90
 NVCC := $(firstword $(shell command -v nvcc) $(wildcard $(CUDA_HOME)/bin/nvcc))
+# Each architecture adds half of the compile time of one, so that a build for this machine has code for its GPUs alone.
+# PTX is of the newest: drivers compile it for GPUs that are newer still.
+CUDA_HERE := $(if $(NVCC),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+  sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | awk '$$1 >= 80' | sort -nu))
+GPU_ARCHS := $(shell printf '%s\n' $(or $(strip $(CUDA_ARCHS)),$(CUDA_HERE),90) | sort -nu)
 NVCC_FLAGS := -std=c++17 -O3 -Xcompiler -fPIC,-Wall,-fvisibility=hidden $(INCLUDES) \
-  $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
-  -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+  $(foreach arch,$(GPU_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+  -gencode arch=compute_$(lastword $(GPU_ARCHS)),code=compute_$(lastword $(GPU_ARCHS))
 # The compiler does not contract: which multiplications and additions it joins would depend on the code around them, and
 # so would bits of equal formulas. Kernels write fmaf where they want one rounding.
 NVCC_FLAGS += -fmad=false

@@ -141,6 +141,9 @@ typedef struct ms_device_info {
 /* The number of GPUs that this process can use, and the properties of one of them. device: enum ms_device_kind. */
 MS_API int ms_device_count(int device, int *count);
 MS_API int ms_device_describe(int device, int index, ms_device_info *info);
+/* MS_OK if a rank can open this GPU; otherwise the error says why not, for example because the device's library
+ * contains no code for its compute capability. */
+MS_API int ms_device_check(int device, int index);
 /* Libraries of a device. The last two stand for the version of NCCL if it supports the option of enum ms_nccl_option.
  */
 enum ms_gpu_library {

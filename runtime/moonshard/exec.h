@@ -110,6 +110,9 @@ MS_API int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, c
 MS_API int ms_exec_counts(const ms_exec *exec, ms_exec_counters *counters);
 /* What its collectives over a dimension of the mesh have moved since ms_exec_new, as in ms_plan_traffic. */
 MS_API int ms_exec_traffic(const ms_exec *exec, int mesh_dim, ms_traffic *traffic);
+/* How many collectives the host has given to an asynchronous device's library since ms_exec_new, and how long that took
+ * it; a captured phase counts once. Zeros on the CPU. */
+MS_API int ms_exec_issued(const ms_exec *exec, int64_t *collectives, double *seconds);
 
 /* ---- profiles --------------------------------------------------------------------------------------------------- */
 

@@ -68,6 +68,7 @@ static int fails_at(ms_world *world, const char *function, int call) {
 static void A4_every_call_of_the_runtime_may_fail(void **state) {
   (void)state;
   static const char *const functions[] = {"cudaGetDeviceCount",
+                                          "cudaDeviceGetAttribute",
                                           "cudaSetDevice",
                                           "cudaMemGetInfo",
                                           "cudaMalloc",
@@ -150,6 +151,9 @@ static void A4_every_call_of_nccl_may_fail(void **state) {
                              {"ncclMemAlloc:1", 1, MS_NCCL_WINDOWS},
                              {"ncclCommWindowRegister:1", 1, MS_NCCL_WINDOWS},
                              {"asynchronous:7", 1, 0},
+                             {"cudaDriverGetVersion:1", 1, 0},
+                             {"cudaGetDeviceProperties:1", 1, 0},
+                             {"cudaDeviceGetPCIBusId:1", 1, 0},
                              {"cudaStreamWaitEvent:9", 1, 0}};
   for (size_t i = 0; i < sizeof lost / sizeof *lost; i++) run_ranks_as_processes(2, lose_a_call, &lost[i]);
 }
@@ -157,7 +161,7 @@ static void A4_every_call_of_nccl_may_fail(void **state) {
 /* A communicator of one rank. */
 static void open_communicator(const ms_device_api *api, ms_device *device, ms_device_comm **comm) {
   char id[MS_DEVICE_ID_BYTES];
-  must(api->comm_id(device, id));
+  must(api->comm_id(device, 1, id));
   must(api->comm_open(device, id, 1, 0, comm));
   for (int ready = 0; !ready;) must(api->comm_ready(device, *comm, &ready));
 }
@@ -187,6 +191,7 @@ static void a_collective_of_an_unknown_dtype_is_refused(void **state) {
     must(api->collective(device, comm, stream, kind, 1, &part));
     for (int ready = 0; !ready;) must(api->comm_ready(device, comm, &ready));
   }
+  api->comm_abort(device, &comm);
   api->comm_close(device, comm, 5);
   api->stream_close(device, stream);
   must(api->read(device, same, memory, sizeof same));

@@ -11,6 +11,8 @@
 /* Distinguishes the emulation from the toolkit at compile time. */
 #define EMULATED_CUDA 1
 #define CUDART_VERSION 13000
+/* As if nvcc had compiled for this architecture. */
+#define __CUDA_ARCH_LIST__ 900
 
 #pragma GCC visibility push(default)
 #ifdef __cplusplus

@@ -16,6 +16,7 @@
 #include "emulated_window.h"
 
 static char last_error[256] = "";
+static _Atomic int not_aborted; /* communicators of this process */
 
 /* ---- barriers and shared memory ---------------------------------------------------------------------------------- */
 
@@ -102,15 +103,20 @@ __attribute__((destructor)) static void close_ids(void) {
   while (id_count) close(ids[--id_count]);
 }
 
+/* NCCL would choose the number of thread blocks itself, and up to 32 on any version. */
+static int is_bounded(const ms_nccl_config *config) { return config->max_ctas >= 1 && config->max_ctas <= 32; }
+
 static int asks_for_copy_engines(const ms_nccl_config *config) {
   return config->size == sizeof *config && config->cta_policy == MS_NCCL_CTA_POLICY_ZERO;
 }
 
 int ncclCommInitRankConfig(ms_nccl_comm *out, int size, ms_nccl_id id, int rank, ms_nccl_config *config) {
   if (emulated_fails("ncclCommInitRankConfig")) return INTERNAL;
-  if (size < 1 || size > MAX_RANKS || rank < 0 || rank >= size || config->blocking != 0) return INVALID_ARGUMENT;
+  if (size < 1 || size > MAX_RANKS || rank < 0 || rank >= size || config->blocking != 0 || !is_bounded(config))
+    return INVALID_ARGUMENT;
   struct ncclComm *comm = calloc(1, sizeof *comm);
   if (!comm) return SYSTEM_ERROR;
+  atomic_fetch_add(&not_aborted, 1);
   comm->size = size;
   comm->rank = rank;
   comm->windowed = asks_for_copy_engines(config);
@@ -144,7 +150,10 @@ static void *split_on_thread(void *argument) {
   if (!rc && emulated_nccl_barrier(parent)) rc = REMOTE_ERROR;
   if (id.fd >= 0) close(id.fd);
   if (!rc) emulated_take(COMM_BYTES);
-  if (!rc) *comm->out = comm;
+  if (!rc) {
+    atomic_fetch_add(&not_aborted, 1);
+    *comm->out = comm;
+  }
   if (rc && comm->memory) munmap(comm->memory, sizeof(emulated_nccl_memory));
   if (rc) free(comm);
   atomic_fetch_sub(&parent->pending, 1);
@@ -160,7 +169,7 @@ static void finish_opening(struct ncclComm *comm) {
 /* Meanwhile the parent is in progress, and it also reports errors of the split. */
 int ncclCommSplit(ms_nccl_comm parent, int color, int key, ms_nccl_comm *out, ms_nccl_config *config) {
   if (emulated_fails("ncclCommSplit")) return INTERNAL;
-  if (config->blocking != 0 || atomic_load(&parent->state)) return INVALID_USAGE;
+  if (config->blocking != 0 || atomic_load(&parent->state) || !is_bounded(config)) return INVALID_USAGE;
   struct ncclComm *comm = calloc(1, sizeof *comm);
   if (!comm) return SYSTEM_ERROR;
   comm->parent = parent;
@@ -180,10 +189,18 @@ int ncclCommGetAsyncError(ms_nccl_comm comm, int *error) {
   return MS_NCCL_SUCCESS;
 }
 
+/* As if each communicator's kernels waited for those of the others. */
+static int abort_together(void) {
+  const char *text = getenv("MOONSHARD_EMULATE_NCCL_ABORTS");
+  return text && !strcmp(text, "together");
+}
+
 int ncclCommAbort(ms_nccl_comm comm) {
   if (emulated_fails("abort"))
     for (;;) pause();
   atomic_store(&comm->aborted, 1);
+  atomic_fetch_sub(&not_aborted, 1);
+  for (int turn = 0; abort_together() && atomic_load(&not_aborted); turn++) emulated_nccl_nap(turn);
   for (int turn = 0; atomic_load(&comm->pending) || atomic_load(&comm->issuing); turn++) emulated_nccl_nap(turn);
   finish_opening(comm);
   emulated_window_forget(comm);

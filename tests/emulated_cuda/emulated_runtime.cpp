@@ -74,6 +74,12 @@ int devices() {
   return text ? atoi(text) : 8;
 }
 
+/* The GPU's compute capability times 10. */
+int capability() {
+  const char *text = getenv("MOONSHARD_EMULATE_CAPABILITY");
+  return text ? atoi(text) : 90;
+}
+
 /* Whether [data, data + bytes) is inside one allocation of a table. */
 bool lies_in(const std::map<void *, size_t> &table, const void *data, size_t bytes) {
   auto next = table.upper_bound(const_cast<void *>(data));
@@ -88,10 +94,10 @@ bool lies_in(const std::map<void *, size_t> &table, const void *data, size_t byt
 #define FAIL_ON_DEMAND(function, error) \
   if (emulated_fails(function)) return finish(error)
 
-#define REFUSE_IN_CAPTURE(function)                                   \
-  do {                                                                \
-    const cudaError_t illegal = emulated::check_capture(function);    \
-    if (illegal != cudaSuccess) return finish(illegal);               \
+#define REFUSE_IN_CAPTURE(function)                                \
+  do {                                                             \
+    const cudaError_t illegal = emulated::check_capture(function); \
+    if (illegal != cudaSuccess) return finish(illegal);            \
   } while (0)
 
 cudaError_t emulated::check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
@@ -218,7 +224,8 @@ cudaError_t cudaPeekAtLastError(void) { return emulated::last_error; }
 
 cudaError_t cudaDriverGetVersion(int *version) {
   FAIL_ON_DEMAND("cudaDriverGetVersion", cudaErrorUnknown);
-  *version = CUDART_VERSION;
+  const char *text = getenv("MOONSHARD_EMULATE_DRIVER");
+  *version = text ? atoi(text) : CUDART_VERSION;
   return cudaSuccess;
 }
 
@@ -251,10 +258,11 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
   FAIL_ON_DEMAND("cudaGetDeviceProperties", cudaErrorUnknown);
   if (device < 0 || device >= devices()) return finish(cudaErrorInvalidDevice);
   *properties = cudaDeviceProp{};
-  snprintf(properties->name, sizeof properties->name, "emulated");
+  const char *name = getenv("MOONSHARD_EMULATE_NAME");
+  snprintf(properties->name, sizeof properties->name, "%s", name ? name : "emulated");
   properties->totalGlobalMem = DEVICE_BYTES;
-  properties->major = 9;
-  properties->minor = 0;
+  properties->major = capability() / 10;
+  properties->minor = capability() % 10;
   properties->multiProcessorCount = 2;
   return cudaSuccess;
 }
@@ -265,8 +273,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock: *value = emulated::MAX_THREADS; break;
     case cudaDevAttrMultiProcessorCount: *value = 2; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = capability() / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = capability() % 10; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = emulated::SHARED_BYTES_ON_REQUEST; break;
     default: return finish(cudaErrorInvalidValue);
   }
@@ -275,7 +283,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device) {
   if (device < 0 || device >= devices()) return finish(cudaErrorInvalidDevice);
-  snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0", device);
+  FAIL_ON_DEMAND("cudaDeviceGetPCIBusId", cudaErrorUnknown);
+  const char *first = getenv("MOONSHARD_EMULATE_FIRST");
+  snprintf(text, static_cast<size_t>(bytes), "0000:%02X:00.0", device + (first ? atoi(first) : 0));
   return cudaSuccess;
 }
 

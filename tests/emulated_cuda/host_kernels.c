@@ -5,11 +5,13 @@
 
 #include "emulated_log.h"
 #include "emulated_runtime.h"
+#include "kernels/cuda/architectures.h"
 #include "kernels/cuda/mark.h"
 #include "kernels/cuda/parts.h"
 #include "kernels/op.h"
 
 const ms_kernel *ms_cuda_kernel(int op);
+const int ms_cuda_architectures[] = {__CUDA_ARCH_LIST__, 0};
 
 static const char *const names[MS_OP_COUNT] = {
 #define MS_OP(name, ...) [MS_OP_##name] = #name,

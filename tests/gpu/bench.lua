@@ -4,8 +4,8 @@
 --   moonshard run tests/gpu/bench.lua device=cuda model=gpt2 batch=32 fused=true     no whole logits in memory
 --
 -- Rank 0 prints one JSON line: tokens_per_s and step_ms (median after the warm-up), flops_per_token (6 parameters + 12
--- layers dim seq: counts masked scores, but no recomputation), the bytes inside and outside the arenas, and the losses
--- of the first and the last step.
+-- layers dim seq: counts masked scores, but no recomputation), the bytes inside and outside the arenas, the host's
+-- microseconds for each collective that it gives to NCCL (0: none), and the losses of the first and the last step.
 
 local ffi = require("ffi")
 local ms = require("moonshard")
@@ -64,9 +64,11 @@ for _, parameter in model:named_parameters() do
   for _, dim in ipairs(parameter.shape) do n = n * dim end
   parameters = parameters + n
 end
+local issued = train.session:counters("train").issued
+local collective_us = issued.collectives > 0 and 1e6 * issued.seconds / issued.collectives or 0
 if ms.world().rank == 0 then
   print(('{"name":"%s","model":"%s","tokens_per_s":%.1f,"step_ms":%.3f,"flops_per_token":%.0f,"peak_bytes":%.0f,'
-    .. '"outside_bytes":%.0f,"losses":[%.4f,%.4f]}'):format(cfg.name, cfg.model, last.tokens / median * 1e3, median,
-    6 * parameters + 12 * size.layers * size.dim * cfg.seq, last.peak_bytes, last.outside_bytes or 0, first.loss,
-    last.loss))
+    .. '"outside_bytes":%.0f,"collective_us":%.1f,"losses":[%.4f,%.4f]}'):format(cfg.name, cfg.model,
+    last.tokens / median * 1e3, median, 6 * parameters + 12 * size.layers * size.dim * cfg.seq, last.peak_bytes,
+    last.outside_bytes or 0, collective_us, first.loss, last.loss))
 end

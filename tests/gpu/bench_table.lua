@@ -62,4 +62,11 @@ for _, model in ipairs(order) do
       m.peak_bytes > 0 and ("%.2fx"):format(ours.peak_bytes / m.peak_bytes) or "-"))
   end
 end
+for _, model in ipairs(order) do
+  for _, m in ipairs(runs[model]) do
+    if (m.collective_us or 0) > 0 then
+      print(("%s, %s: a collective takes %.0f us of the host"):format(m.model, m.name, m.collective_us))
+    end
+  end
+end
 print("speed, memory: relative to the first line of the model; MFU: 6 N + 12 layers dim seq per token, over the peak")

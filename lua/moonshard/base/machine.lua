@@ -99,6 +99,12 @@ local function cuda_versions()
   return versions
 end
 
+-- The reason that no rank can open a GPU; nil if one can.
+local function refusal_of(index)
+  local ok, raised = pcall(function() engine.check(C.ms_device_check(C.MS_DEVICE_CUDA, index)) end)
+  return not ok and tostring(raised.message or raised) or nil
+end
+
 local function inspect_gpus()
   local count, info, gpus = ffi.new("int[1]"), ffi.new("ms_device_info"), {}
   engine.check(C.ms_device_count(C.MS_DEVICE_CUDA, count))
@@ -110,13 +116,13 @@ local function inspect_gpus()
     end
     gpus[i + 1] = {
       name = ffi.string(info.name), capability = ("%d.%d"):format(info.major, info.minor),
-      processors = info.processors, memory_bytes = tonumber(info.memory_bytes), peers = peers,
+      processors = info.processors, memory_bytes = tonumber(info.memory_bytes), peers = peers, why = refusal_of(i),
     }
   end
   return gpus
 end
 
--- why: the reason that training cannot use GPUs here; nil if it can.
+-- why: the reason that training cannot use GPUs here, or one of them; nil if it can.
 local function inspect_gpu()
   local found = { libcuda = (pcall(ffi.load, "libcuda.so.1")), libraries = {}, devices = {} }
   local ok, raised = pcall(function()

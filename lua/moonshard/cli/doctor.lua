@@ -38,6 +38,7 @@ local function gpu_rows(gpu, rows)
     local text = ("%d: %s, compute capability %s, %d multiprocessors, %s%s"):format(i - 1, one.name, one.capability,
       one.processors, progress.size(one.memory_bytes), peers)
     rows[#rows + 1] = { i == 1 and "gpu" or "", text }
+    if one.why then rows[#rows + 1] = { "", one.why } end
   end
   if gpu.why then
     rows[#rows + 1] = { "gpu", ("libcuda.so.1 %sfound; %s"):format(gpu.libcuda and "" or "not ", gpu.why) }

@@ -16,6 +16,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field traffic table<string, moonshard.Traffic> by mesh dimension
 ---@field allocations integer memory allocations by the engine during phases: 0
 ---@field seconds { kernels: number, waits: number, collectives: number, total: number }
+---@field issued { collectives: integer, seconds: number } given to a GPU's library, and the host's time for that
 
 local PHASE = {
   first = C.MS_PHASE_FIRST, next = C.MS_PHASE_NEXT, last = C.MS_PHASE_LAST, norm = C.MS_PHASE_NORM,
@@ -135,6 +136,9 @@ function Exec:report()
     kernels = counters.kernel_seconds, waits = counters.wait_seconds, collectives = counters.collective_seconds,
     total = counters.total_seconds,
   }
+  local issued, seconds = ffi.new("int64_t[1]"), ffi.new("double[1]")
+  check(C.ms_exec_issued(self.handle, issued, seconds))
+  report.issued = { collectives = tonumber(issued[0]), seconds = seconds[0] }
   return report
 end
 

@@ -42,9 +42,11 @@ static int spin_until_rung(const ms_world *world, unsigned seen) {
   return 0;
 }
 
+int ms_world_spins(const ms_world *world) { return (!world->control || world->spin) && !ms_crowded(); }
+
 void ms_world_sleep(ms_world *world, unsigned seen, double seconds) {
   if (!world->control || seconds <= 0) return;
-  if (world->spin && !ms_crowded()) {
+  if (ms_world_spins(world)) {
     if (spin_until_rung(world, seen)) return;
   } else {
     /* The missing rank may share this core: yielding is cheaper than a sleep and a wake-up. */

@@ -31,6 +31,8 @@ void ms_world_ring(ms_world *world, const int *ranks, int n);
  * yields once. */
 unsigned ms_world_doorbell(const ms_world *world);
 void ms_world_sleep(ms_world *world, unsigned seen, double seconds);
+/* 1 while this rank has a core to itself, so that it can poll something else than its doorbell without sleeping. */
+int ms_world_spins(const ms_world *world);
 /* Where the executor notes the state that left collectives in flight between phases: they use channels that another
  * state of the same ranks needs, too. NULL: none. */
 struct ms_state **ms_world_left_in_flight(ms_world *world);

@@ -2,9 +2,11 @@
  *
  * Communicators are non-blocking: slow operations (opening, the first collective) continue in NCCL's own threads, and
  * ms_cuda_comm_ready reports when they are done. Only non-blocking communicators allow ncclCommAbort while an operation
- * hangs. ncclCommAbort itself can hang, so it runs on a separate thread, which is abandoned after the given time.
+ * hangs. ncclCommAbort itself can hang, and can wait for kernels that wait for those of another communicator, so each
+ * runs on a thread of its own, which is abandoned after the given time.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +17,13 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/nccl.h"
 
+/* NCCL's threads write `handle` some time after the call, so its memory lives as long as the communicator. */
+struct ms_device_window {
+  ms_nccl_window handle; /* NULL: none was made */
+  int told;              /* that none was made */
+  ms_device_window *next;
+};
+
 struct ms_device_comm {
   const ms_nccl *nccl;
   ms_nccl_comm comm;
@@ -22,7 +31,15 @@ struct ms_device_comm {
   ms_device_comm *given_up; /* list of splits that were closed during a split: the parent frees them */
   int opening;              /* comm_ready has not reported yet that it is open */
   int64_t free_before;      /* free device memory in bytes when opening began */
+  ms_device_window *window; /* list */
+  /* After ms_cuda_comm_abort: */
+  int device;
+  pthread_t ending;
+  _Atomic int users; /* the thread and the caller; the last one frees the communicator */
 };
+
+/* Seconds to wait for a communicator that could not be opened. */
+enum { DROP_SECONDS = 1 };
 
 #define NCCL(comm, function, result) check((comm), (function), (result), __LINE__)
 
@@ -49,7 +66,7 @@ static ms_nccl_config configure(const ms_device *device) {
                           .blocking = 0,
                           .cga_cluster_size = INT_MIN,
                           .min_ctas = INT_MIN,
-                          .max_ctas = INT_MIN,
+                          .max_ctas = ((const ms_cuda_device *)device)->ctas,
                           .split_share = INT_MIN,
                           .traffic_class = INT_MIN,
                           .collnet_enable = INT_MIN,
@@ -70,6 +87,12 @@ static int make(const ms_nccl *nccl, ms_device_comm **comm) {
   return MS_OK;
 }
 
+/* After a failure to open it. */
+static void drop(ms_device *device, ms_device_comm *comm) {
+  ms_cuda_comm_abort(device, &comm);
+  if (comm) ms_cuda_comm_close(device, comm, DROP_SECONDS);
+}
+
 /* NCCL refuses two ranks on the same GPU of a host. Where ranks share a GPU, each claims to be on a different host. */
 static void set_host_id(void) {
   char id[64];
@@ -77,11 +100,12 @@ static void set_host_id(void) {
   if (ms_cuda_shares()) setenv("NCCL_HOSTID", id, 0);
 }
 
-int ms_cuda_comm_id(ms_device *device, void *id) {
+int ms_cuda_comm_id(ms_device *device, int at_once, void *id) {
   ms_device_comm none = {0};
   set_host_id();
   _Static_assert(sizeof(ms_nccl_id) == MS_DEVICE_ID_BYTES, "an id has MS_DEVICE_ID_BYTES bytes");
   MS_TRY(ms_cuda_attach(device));
+  MS_TRY(ms_cuda_order_collectives(ms_cuda_index(device), at_once, &((ms_cuda_device *)device)->ctas));
   MS_TRY(ms_nccl_load(&none.nccl));
   return id ? NCCL(&none, "ncclGetUniqueId", none.nccl->get_unique_id(id)) : MS_OK;
 }
@@ -96,7 +120,7 @@ int ms_cuda_comm_open(ms_device *device, const void *id, int size, int rank, ms_
   MS_TRY(ms_nccl_load(&nccl));
   MS_TRY(make(nccl, &comm));
   int rc = NCCL(comm, "ncclCommInitRankConfig", nccl->comm_init_rank_config(&comm->comm, size, copy, rank, &config));
-  if (rc) ms_cuda_comm_close(device, comm, 0);
+  if (rc) drop(device, comm);
   else *out = comm;
   return rc;
 }
@@ -108,12 +132,22 @@ int ms_cuda_comm_split(ms_device *device, ms_device_comm *parent, int color, int
   MS_TRY(make(parent->nccl, &comm));
   int rc = NCCL(parent, "ncclCommSplit", comm->nccl->comm_split(parent->comm, color, key, &comm->comm, &config));
   if (rc) {
-    ms_cuda_comm_close(device, comm, 0);
+    drop(device, comm);
     return rc;
   }
   comm->parent = parent;
   *out = comm;
   return MS_OK;
+}
+
+/* NCCL reports success, and no handle, where GPUs of a communicator cannot reach each other's memory. */
+static void note_missing_windows(const ms_device_comm *comm) {
+  for (ms_device_window *w = comm->window; w; w = w->next) {
+    if (w->handle || w->told) continue;
+    w->told = 1;
+    ms_note("NCCL has registered no window: some GPUs of a communicator cannot access each other's memory directly. "
+            "Its collectives use NCCL's own buffers, as without --nccl-windows");
+  }
 }
 
 static int ask(const ms_device_comm *comm, const char *about, int *ready) {
@@ -134,6 +168,7 @@ int ms_cuda_comm_ready(ms_device *device, ms_device_comm *comm, int *ready) {
     if (!comm->comm) return MS_FAIL(MS_EDEVICE, "ncclCommSplit: it returned no communicator");
   }
   MS_TRY(ask(comm, "nccl collective", ready));
+  if (*ready && comm->window) note_missing_windows(comm);
   if (!*ready || !comm->opening) return MS_OK;
   comm->opening = 0;
   int64_t taken = comm->free_before - free_bytes();
@@ -172,40 +207,53 @@ int ms_cuda_collective(ms_device *device, ms_device_comm *comm, ms_device_stream
 
 int ms_cuda_window_open(ms_device *device, ms_device_comm *comm, void *base, int64_t bytes, ms_device_window **window) {
   (void)device;
+  ms_device_window *made = ms_calloc(1, sizeof *made);
+  if (!made) return MS_ENOMEM;
+  made->next = comm->window;
+  *window = comm->window = made; /* stays there after an error, too: a thread of NCCL may still write it */
   return NCCL(comm, "ncclCommWindowRegister",
-              comm->nccl->window_register(comm->comm, base, (size_t)bytes, (ms_nccl_window *)(void *)window,
-                                          MS_NCCL_WINDOW_SYMMETRIC));
+              comm->nccl->window_register(comm->comm, base, (size_t)bytes, &made->handle, MS_NCCL_WINDOW_SYMMETRIC));
 }
 
 void ms_cuda_window_close(ms_device *device, ms_device_comm *comm, ms_device_window *window) {
   (void)device;
-  comm->nccl->window_deregister(comm->comm, (ms_nccl_window)(void *)window);
+  ms_device_window **at = &comm->window;
+  while (*at != window) at = &(*at)->next;
+  *at = window->next;
+  if (window->handle) comm->nccl->window_deregister(comm->comm, window->handle);
+  free(window);
 }
 
 /* ---- closing ---- */
 
-typedef struct ending {
-  ms_device_comm *comm;
-  int device;
-} ending;
+static void release(ms_device_comm *comm) {
+  for (ms_device_window *w = comm->window, *next; w; w = next) {
+    next = w->next;
+    free(w);
+  }
+  free(comm);
+}
+
+static void leave(ms_device_comm *comm) {
+  if (atomic_fetch_sub(&comm->users, 1) == 1) release(comm);
+}
 
 static void *end_on_thread(void *argument) {
-  ending *e = argument;
-  ms_cuda_ignore(cudaSetDevice(e->device));
-  e->comm->nccl->comm_abort(e->comm->comm);
-  for (ms_device_comm *split = e->comm->given_up, *next; split; split = next) {
+  ms_device_comm *comm = argument;
+  ms_cuda_ignore(cudaSetDevice(comm->device));
+  comm->nccl->comm_abort(comm->comm);
+  for (ms_device_comm *split = comm->given_up, *next; split; split = next) {
     next = split->given_up;
-    if (split->comm) e->comm->nccl->comm_abort(split->comm);
-    free(split);
+    if (split->comm) comm->nccl->comm_abort(split->comm);
+    release(split);
   }
-  free(e->comm);
-  free(e);
+  leave(comm);
   return NULL;
 }
 
-void ms_cuda_comm_close(ms_device *device, ms_device_comm *comm, double seconds) {
-  struct timespec until;
-  pthread_t thread;
+void ms_cuda_comm_abort(ms_device *device, ms_device_comm **at) {
+  ms_device_comm *comm = *at;
+  *at = NULL;
   if (!comm) return;
   if (comm->parent) {
     comm->given_up = comm->parent->given_up;
@@ -213,17 +261,25 @@ void ms_cuda_comm_close(ms_device *device, ms_device_comm *comm, double seconds)
     return;
   }
   if (!comm->comm) {
-    free(comm);
+    release(comm);
     return;
   }
-  ending *e = malloc(sizeof *e);
-  if (!e) return;
-  *e = (ending){comm, ms_cuda_index(device)};
-  if (pthread_create(&thread, NULL, end_on_thread, e)) {
-    free(e);
-    return;
-  }
+  comm->device = ms_cuda_index(device);
+  atomic_store(&comm->users, 2);
+  if (pthread_create(&comm->ending, NULL, end_on_thread, comm)) return; /* nothing frees it: NCCL still uses it */
+  *at = comm;
+}
+
+void ms_cuda_comm_close(ms_device *device, ms_device_comm *comm, double seconds) {
+  struct timespec until;
+  (void)device;
   clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += (time_t)seconds + 1;
-  if (pthread_timedjoin_np(thread, NULL, &until)) pthread_detach(thread);
+  until.tv_sec += (time_t)seconds;
+  until.tv_nsec += (long)(1e9 * (seconds - (double)(time_t)seconds));
+  if (until.tv_nsec >= 1000000000) {
+    until.tv_sec++;
+    until.tv_nsec -= 1000000000;
+  }
+  if (pthread_timedjoin_np(comm->ending, NULL, &until)) pthread_detach(comm->ending);
+  leave(comm);
 }

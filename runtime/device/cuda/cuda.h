@@ -15,6 +15,7 @@ typedef struct ms_cuda_device {
   ms_device base;
   int index; /* CUDA's index among the devices visible to this process */
   int nccl;  /* enum ms_nccl_option */
+  int ctas;  /* the most thread blocks of a collective's kernel (order.c) */
 } ms_cuda_device;
 
 /* error.c: sends errors and notes to this engine from now on. */
@@ -39,11 +40,16 @@ extern const ms_device_api ms_cuda_api;
 int ms_cuda_open(int local_rank, int nccl, ms_device **device);
 void ms_cuda_close(ms_device *device);
 int ms_cuda_attach(ms_device *device);
+int ms_cuda_place(ms_device *device, char *text, int bytes);
 /* 1 when MOONSHARD_CUDA_SHARE=1: several ranks can use one GPU. */
 int ms_cuda_shares(void);
 int ms_cuda_count(int *devices);
 int ms_cuda_describe(int index, ms_device_info *info);
+int ms_cuda_check_gpu(int index);
 int ms_cuda_library(const char *name, char *version, int bytes);
+
+/* code.c: MS_EUNSUPPORTED if the library contains no code that this GPU can run. */
+int ms_cuda_check_code(int index);
 
 /* memory.c */
 int ms_cuda_allocate(ms_device *device, int64_t bytes, int communicated, const char *label, void **base);
@@ -75,7 +81,7 @@ int ms_cuda_graph_run(ms_device *device, ms_device_graph *graph, ms_device_strea
 void ms_cuda_graph_close(ms_device *device, ms_device_graph *graph);
 
 /* communicator.c */
-int ms_cuda_comm_id(ms_device *device, void *id);
+int ms_cuda_comm_id(ms_device *device, int at_once, void *id);
 int ms_cuda_comm_open(ms_device *device, const void *id, int size, int rank, ms_device_comm **comm);
 int ms_cuda_comm_split(ms_device *device, ms_device_comm *parent, int color, int key, ms_device_comm **comm);
 int ms_cuda_comm_ready(ms_device *device, ms_device_comm *comm, int *ready);
@@ -83,7 +89,13 @@ int ms_cuda_window_open(ms_device *device, ms_device_comm *comm, void *base, int
 void ms_cuda_window_close(ms_device *device, ms_device_comm *comm, ms_device_window *window);
 int ms_cuda_collective(ms_device *device, ms_device_comm *comm, ms_device_stream *stream, int kind, int parts,
                        const ms_device_part *part);
+void ms_cuda_comm_abort(ms_device *device, ms_device_comm **comm);
 void ms_cuda_comm_close(ms_device *device, ms_device_comm *comm, double seconds);
+
+/* order.c: prepares the process for communicators of which at_once run at the same time, before NCCL reads its
+ * settings; *ctas: the most thread blocks of each. MS_EUNSUPPORTED if a setting of NCCL gives it more, or the GPU is a
+ * part of one. */
+int ms_cuda_order_collectives(int index, int at_once, int *ctas);
 
 /* The kernel of an op (kernels/cuda/table.cu). */
 const ms_kernel *ms_cuda_kernel(int op);

@@ -30,6 +30,7 @@ const ms_device_api ms_cuda_api = {
     .copy = ms_cuda_copy_within,
     .move = ms_cuda_move_on,
     .usage = ms_cuda_usage,
+    .place = ms_cuda_place,
     .allocations = ms_cuda_allocations,
     .mark = ms_cuda_mark_on,
     .capture_begin = ms_cuda_capture_begin,
@@ -43,9 +44,11 @@ const ms_device_api ms_cuda_api = {
     .window_open = ms_cuda_window_open,
     .window_close = ms_cuda_window_close,
     .collective = ms_cuda_collective,
+    .comm_abort = ms_cuda_comm_abort,
     .comm_close = ms_cuda_comm_close,
     .count = ms_cuda_count,
     .describe = ms_cuda_describe,
+    .check = ms_cuda_check_gpu,
     .library = ms_cuda_library,
 };
 

@@ -1,8 +1,9 @@
 /* open.c - selects the GPU of a process, and describes GPUs and CUDA libraries for `moonshard doctor`.
  *
- * A process uses the GPU whose index is its local rank (LOCAL_RANK), one rank per GPU. With MOONSHARD_CUDA_SHARE=1,
- * local ranks beyond the last GPU start again at the first: for tests with several ranks on one GPU, which are not
- * faster.
+ * A process uses the GPU whose index is its local rank (LOCAL_RANK), one rank per GPU. Where it sees a single GPU it
+ * uses that one: batch systems and containers show each task its own. Ranks that then find each other on the same GPU
+ * are refused (exec/async/state.c), unless MOONSHARD_CUDA_SHARE=1 lets local ranks beyond the last GPU start again at
+ * the first: for tests with several ranks on one GPU, which are not faster.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -40,7 +41,7 @@ static int choose(int local_rank, int *index) {
   MS_TRY(ms_cuda_count(&devices));
   if (!devices)
     return MS_FAIL(MS_EUNSUPPORTED, "device cuda: this machine shows no GPU (CUDA_VISIBLE_DEVICES can hide them)");
-  *index = ms_cuda_shares() ? local_rank % devices : local_rank;
+  *index = ms_cuda_shares() || devices == 1 ? local_rank % devices : local_rank;
   if (*index < devices) return MS_OK;
   return MS_FAIL(MS_EINVAL,
                  "device cuda: local rank %d needs GPU %d, but there are %d: start at most one rank per GPU "
@@ -61,6 +62,7 @@ int ms_cuda_open(int local_rank, int nccl, ms_device **device) {
   int index = 0;
   if (nccl) MS_TRY(ms_nccl_require(nccl));
   MS_TRY(choose(local_rank, &index));
+  MS_TRY(ms_cuda_check_code(index));
   MS_TRY(MS_CUDA(cudaSetDevice(index)));
   MS_TRY(note_context());
   ms_cuda_device *opened = ms_calloc(1, sizeof *opened);
@@ -76,13 +78,29 @@ void ms_cuda_close(ms_device *device) { free(device); }
 
 int ms_cuda_attach(ms_device *device) { return MS_CUDA(cudaSetDevice(ms_cuda_index(device))); }
 
+int ms_cuda_place(ms_device *device, char *text, int bytes) {
+  *text = '\0';
+  return ms_cuda_shares() ? MS_OK : MS_CUDA(cudaDeviceGetPCIBusId(text, bytes, ms_cuda_index(device)));
+}
+
 /* ---- information for doctor ---- */
+
+static int count_beyond(int index, int *devices) {
+  MS_TRY(ms_cuda_count(devices));
+  if (index >= 0 && index < *devices) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "GPU %d does not exist: there are %d", index, *devices);
+}
+
+int ms_cuda_check_gpu(int index) {
+  int devices;
+  MS_TRY(count_beyond(index, &devices));
+  return ms_cuda_check_code(index);
+}
 
 int ms_cuda_describe(int index, ms_device_info *info) {
   int devices, major, minor, processors;
   struct cudaDeviceProp properties;
-  MS_TRY(ms_cuda_count(&devices));
-  if (index < 0 || index >= devices) return MS_FAIL(MS_EINVAL, "GPU %d does not exist: there are %d", index, devices);
+  MS_TRY(count_beyond(index, &devices));
   MS_TRY(MS_CUDA(cudaGetDeviceProperties(&properties, index)));
   MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index)));
   MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index)));

@@ -17,6 +17,12 @@ enum { MS_ASYNC_RUNS = 4 };
 /* Seconds to wait for a communicator, or for work in flight, to end during clean-up; after that it is abandoned. */
 enum { MS_ASYNC_CLOSE_SECONDS = 5 };
 
+/* How a host thread waits for a device. It spins for a while: a sleep of 20 us takes 70, and while it sleeps after the
+ * device has finished, the device idles. A thread without a core to itself sleeps early, because it would keep the core
+ * from others; and so does one that waits so long that a nap costs nothing in comparison. Returns the seconds to
+ * sleep after waiting for `waited` seconds, 0 to spin (queue.c). */
+double ms_async_nap(double waited, int has_core);
+
 /* The arguments of one run of a phase, which its kernels read in device memory. */
 typedef struct ms_async_args {
   ms_scalars scalars;
@@ -78,6 +84,7 @@ typedef struct ms_async {
   int ring_size;
   int64_t issued, done; /* counts of collectives; issued - done are in the ring */
   double moved_at;      /* when the device last made progress */
+  int64_t naps;         /* how often the host has slept while it waited for the device */
 } ms_async;
 
 /* One per exec, which owns it. */
@@ -134,6 +141,8 @@ void ms_async_exec_drop_graphs(const ms_state *state, struct ms_async_exec *asyn
 
 /* Makes room in the ring for MS_ASYNC_RUNS phases of `colls` collectives each. */
 int ms_async_reserve(ms_state *state, int colls);
+/* One turn of a wait for the device that began at `began`. seen: the doorbell before the condition was tested. */
+void ms_async_turn(const ms_state *state, unsigned seen, double began);
 /* Waits until the device has reached the event. */
 int ms_async_wait(const ms_state *state, ms_device_event *event);
 /* Waits for work in flight, at most MS_ASYNC_CLOSE_SECONDS, without checking peers and without raising an error. For

@@ -9,11 +9,26 @@
 #include "base/error.h"
 #include "exec/async/async.h"
 
-/* In seconds. The host polls without sleeping for EAGER, then between naps, which get longer after LONG_AFTER: it
- * notices the end of short waits at once. */
-static const double EAGER = 2e-4, SHORT_NAP = 2e-5, LONG_NAP = 5e-4, LONG_AFTER = 0.05;
+/* In seconds. Without a core to itself the host spins for EAGER, then takes short naps, and long ones after LONG_AFTER;
+ * with one it spins for SPINS, longer than most steps take. */
+static const double EAGER = 2e-4, SPINS = 1, SHORT_NAP = 2e-5, LONG_NAP = 5e-4, LONG_AFTER = 0.05;
 /* Seconds between checks of peers and communicators. */
 static const double LOOK = 2e-3;
+
+double ms_async_nap(double waited, int has_core) {
+  if (waited <= (has_core ? SPINS : EAGER)) return 0;
+  return waited > LONG_AFTER ? LONG_NAP : SHORT_NAP;
+}
+
+void ms_async_turn(const ms_state *state, unsigned seen, double began) {
+  const double nap = ms_async_nap(ms_clock() - began, ms_world_spins(state->world));
+  if (nap > 0) {
+    state->async->naps++;
+    ms_world_sleep(state->world, seen, nap);
+  } else {
+    ms_relax();
+  }
+}
 
 static int query(const ms_state *state, ms_device_event *event, int *done) {
   return state->device->api->query(state->device, event, done);
@@ -88,7 +103,7 @@ static int wait_for(const ms_state *state, ms_device_event *event) {
       MS_TRY(look(state));
       looked = now;
     }
-    if (now > began + EAGER) ms_world_sleep(state->world, seen, now > began + LONG_AFTER ? LONG_NAP : SHORT_NAP);
+    ms_async_turn(state, seen, began);
   }
 }
 

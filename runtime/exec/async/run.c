@@ -39,6 +39,7 @@ static int collect(ms_exec *exec, int phase, const ms_exec_instr *instr, int str
   const ms_state *state = exec->state;
   const ms_coll *coll = instr->coll;
   ms_device_part part[GROUPED_PARTS];
+  const double began = ms_clock();
   const int kind = coll->largest ? MS_DEVICE_ALL_REDUCE_MAX : kinds[coll->kind];
   for (int first = 0; first < coll->parts; first += GROUPED_PARTS) {
     int n = coll->parts - first < GROUPED_PARTS ? coll->parts - first : GROUPED_PARTS;
@@ -46,6 +47,8 @@ static int collect(ms_exec *exec, int phase, const ms_exec_instr *instr, int str
     MS_TRY(state->device->api->collective(state->device, comm, state->async->stream[stream], kind, n, part));
     MS_TRY(ms_async_comm_ready(exec->state, comm));
   }
+  exec->issued++;
+  exec->issue_seconds += ms_clock() - began;
   return MS_OK;
 }
 

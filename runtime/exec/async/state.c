@@ -4,14 +4,13 @@
  * its operations. A failure aborts them, and the first phase after the ranks have recovered opens them again.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "exec/async/async.h"
 
 /* ---- communicators ---- */
-
-static double nap(double since) { return ms_clock() - since < 0.01 ? 2e-5 : 1e-3; }
 
 int ms_async_comm_ready(ms_state *state, ms_device_comm *comm) {
   double began = ms_clock(), timeout = ms_world_timeout(state->world);
@@ -24,7 +23,7 @@ int ms_async_comm_ready(ms_state *state, ms_device_comm *comm) {
     if (ms_clock() > began + timeout)
       return MS_FAIL(MS_ETIMEOUT, "rank %d has waited %g s for the other ranks to open a communicator of the device",
                      ms_world_rank(state->world), timeout);
-    ms_world_sleep(state->world, seen, nap(began));
+    ms_async_turn(state, seen, began);
   }
 }
 
@@ -33,22 +32,54 @@ static int split(ms_state *state, ms_device_comm *parent, int color, int key, ms
   return ms_async_comm_ready(state, *comm);
 }
 
+/* What ranks tell each other before they open communicators. */
+typedef struct introduction {
+  int rc, node;
+  char id[MS_DEVICE_ID_BYTES]; /* of the first rank */
+  char place[64];              /* of the device on its host */
+} introduction;
+
+/* Streams with peers: each runs one collective at a time. */
+static int streams_with_peers(const ms_state *state) {
+  int n = 0;
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++) n += state->model->dim[ms_stream_dim(s)].size > 1;
+  return n;
+}
+
+static int introduce(const ms_state *state, introduction *mine) {
+  ms_device *device = state->device;
+  const int me = state->process_group.me;
+  mine->node = ms_world_node_of(state->world, state->process_group.rank[me]);
+  MS_TRY(device->api->comm_id(device, streams_with_peers(state), me == 0 ? mine->id : NULL));
+  return device->api->place(device, mine->place, sizeof mine->place);
+}
+
+static int refuse_one_device(const ms_state *state, const introduction *all) {
+  for (int i = 1; i < state->process_group.size; i++)
+    for (int k = 0; k < i; k++)
+      if (*all[i].place && all[i].node == all[k].node && !strcmp(all[i].place, all[k].place))
+        return MS_FAIL(
+            MS_EINVAL,
+            "device %s: ranks %d and %d use the same GPU, %s: start at most one rank per GPU, and let each see "
+            "all GPUs of its host, or only its own (CUDA_VISIBLE_DEVICES)",
+            state->device->api->name, state->process_group.rank[k], state->process_group.rank[i], all[i].place);
+  return MS_OK;
+}
+
 /* The first rank of the group makes the id. */
 static int open_all(ms_state *state) {
   ms_async *async = state->async;
   ms_device *device = state->device;
-  struct id {
-    int rc;
-    char id[MS_DEVICE_ID_BYTES];
-  } mine = {0}, *all = ms_calloc(state->process_group.size, sizeof *all);
+  introduction mine = {0}, *all = ms_calloc(state->process_group.size, sizeof *all);
   if (!all) return MS_ENOMEM;
   int rc = MS_OK;
-  mine.rc = device->api->comm_id(device, state->process_group.me == 0 ? mine.id : NULL);
+  mine.rc = introduce(state, &mine);
   MS_GOTO(ms_group_all_gather_bytes(&state->process_group, &mine, sizeof mine, all));
   MS_GOTO(mine.rc);
   if (all[0].rc)
     MS_GOTO(MS_FAIL(all[0].rc, "rank %d could not create the id of the device's communicators",
                     state->process_group.rank[0]));
+  MS_GOTO(refuse_one_device(state, all));
   MS_GOTO(device->api->comm_open(device, all[0].id, state->process_group.size, state->process_group.me, &async->all));
   MS_GOTO(ms_async_comm_ready(state, async->all));
 fail:
@@ -86,7 +117,7 @@ static int is_open(const ms_async *async, const ms_device_comm *comm, int arena)
 
 static int open_window(ms_state *state, ms_device_comm *comm, int arena) {
   ms_async *async = state->async;
-  ms_device_window *opened;
+  ms_device_window *opened = NULL;
   if (!comm || !state->arena[arena].base || is_open(async, comm, arena)) return MS_OK;
   MS_TRY(ms_grow((void **)&async->window, &async->window_capacity, async->windows + 1, sizeof *async->window));
   MS_TRY(state->device->api->window_open(state->device, comm, state->arena[arena].base, state->arena_bytes[arena],
@@ -146,8 +177,23 @@ int ms_async_connect(ms_state *state) {
   return MS_OK;
 }
 
-static void end(ms_state *state, ms_device_comm **comm) {
-  if (*comm) state->device->api->comm_close(state->device, *comm, MS_ASYNC_CLOSE_SECONDS);
+/* Calls a function for every communicator, for splits before what they were split from. */
+static void each_comm(ms_state *state, void (*call)(ms_state *state, ms_device_comm **comm, double until),
+                      double until) {
+  ms_async *async = state->async;
+  for (int i = 0; i < async->groups; i++) call(state, &async->group[i].comm, until);
+  for (int s = 0; s < MS_NAMED_STREAMS; s++) call(state, &async->comm[s], until);
+  call(state, &async->all, until);
+}
+
+static void begin_to_end(ms_state *state, ms_device_comm **comm, double until) {
+  (void)until;
+  if (*comm) state->device->api->comm_abort(state->device, comm);
+}
+
+static void end(ms_state *state, ms_device_comm **comm, double until) {
+  const double left = until - ms_clock();
+  if (*comm) state->device->api->comm_close(state->device, *comm, left > 0 ? left : 0);
   *comm = NULL;
 }
 
@@ -163,9 +209,8 @@ void ms_async_disconnect(ms_state *state) {
   ms_async *async = state->async;
   for (struct ms_async_exec *exec = async->execs; exec; exec = exec->next) ms_async_exec_drop_graphs(state, exec);
   async->windows = 0; /* closing a communicator closes its windows */
-  for (int i = 0; i < async->groups; i++) end(state, &async->group[i].comm);
-  for (int s = 0; s < MS_NAMED_STREAMS; s++) end(state, &async->comm[s]);
-  end(state, &async->all);
+  each_comm(state, begin_to_end, 0);
+  each_comm(state, end, ms_clock() + MS_ASYNC_CLOSE_SECONDS);
   ms_async_settle(state); /* aborted collectives no longer block enqueued work */
   async->open = 0;
   async->done = async->issued;

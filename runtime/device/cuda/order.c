@@ -1,0 +1,69 @@
+/* order.c - keeps collectives of several communicators from waiting for each other in a circle.
+ *
+ * The kernel of a collective holds its multiprocessors until the same collective runs on all of its ranks. If two such
+ * kernels began in different orders on two GPUs, and the second did not fit next to the first, neither would end. There
+ * are two safeguards, of which one suffices:
+ *
+ * - NCCL 2.26 and later begins kernels in the order in which the host issues them, which is the plan's order on all
+ *   ranks, if NCCL_LAUNCH_ORDER_IMPLICIT is 1. Drivers for CUDA 12.3 and later can do so without serialising them, and
+ *   from 12.9 on also in captured graphs. The setting's value is kept if there is one.
+ * - The kernels fit next to each other. A stream runs one collective at a time, and kernels of a plan end without
+ * waiting for other ranks, so if n communicators run at once, each may have 1/n of the multiprocessors (max_ctas). One
+ * thread block of NCCL fits on any multiprocessor.
+ *
+ * Settings of NCCL that let a communicator have more are refused, and so is a part of a GPU (MIG): it has few
+ * multiprocessors and no direct access to the memory of other GPUs.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/cuda/cuda.h"
+
+/* The most thread blocks that all versions of NCCL accept. */
+enum { MOST_CTAS = 32 };
+/* The first CUDA version whose drivers can order launches without serialising them. */
+enum { ORDERS_LAUNCHES = 12030 };
+
+static int set_launch_order(void) {
+  int driver;
+  MS_TRY(MS_CUDA(cudaDriverGetVersion(&driver)));
+  if (driver >= ORDERS_LAUNCHES && setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0))
+    return MS_FAIL(MS_EDEVICE, "NCCL_LAUNCH_ORDER_IMPLICIT cannot be set: %s", strerror(errno));
+  return MS_OK;
+}
+
+static int refuse_part(int index) {
+  struct cudaDeviceProp properties;
+  MS_TRY(MS_CUDA(cudaGetDeviceProperties(&properties, index)));
+  if (!strstr(properties.name, " MIG ")) return MS_OK;
+  return MS_FAIL(
+      MS_EUNSUPPORTED,
+      "device cuda: GPU %d (%s) is a part of a GPU, between which NCCL's collectives can wait for each other "
+      "forever: use whole GPUs for several ranks",
+      index, properties.name);
+}
+
+/* NCCL prefers these to what a communicator asks for. */
+static int refuse_more(int ctas, int at_once) {
+  static const char *const settings[] = {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS"};
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    const char *text = getenv(settings[i]);
+    if (text && strtol(text, NULL, 10) > ctas)
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "%s is %s, but %d communicators run at once on this GPU, and each can have at most %d of its "
+                     "multiprocessors, or collectives could wait for each other forever: set at most %d",
+                     settings[i], text, at_once, ctas, ctas);
+  }
+  return MS_OK;
+}
+
+int ms_cuda_order_collectives(int index, int at_once, int *ctas) {
+  int processors;
+  MS_TRY(set_launch_order());
+  MS_TRY(refuse_part(index));
+  MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, index)));
+  const int share = at_once > 1 ? processors / at_once : MOST_CTAS;
+  *ctas = share < 1 ? 1 : share < MOST_CTAS ? share : MOST_CTAS;
+  return at_once > 1 ? refuse_more(*ctas, at_once) : MS_OK;
+}
