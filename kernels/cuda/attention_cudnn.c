@@ -30,6 +30,17 @@ static int is_right(const ms_cudnn *dnn, const ms_dnn_attention *a, char why[MS_
   return 0;
 }
 
+/* Writes that the library's preferred plan was skipped because it needs more workspace than `reserved` bytes. */
+static void explain_skipped(const ms_attention_cudnn *m, int64_t reserved, char why[MS_LIBRARY_WHY_BYTES]) {
+  const ms_dnn_attention *a = &m->attention;
+  snprintf(why, MS_LIBRARY_WHY_BYTES,
+           "%.512s: its plan for the %s of attention of %lld heads of %lld over %lld positions needs %lld bytes of "
+           "workspace, and %lld are reserved (MOONSHARD_CUDNN_WORKSPACE=%lld reserves them)",
+           ms_library_path(&ms_cudnn_library), a->backward ? "gradient" : "result", (long long)a->heads,
+           (long long)a->d, (long long)a->s, (long long)m->graph.preferred_bytes, (long long)reserved,
+           (long long)m->graph.preferred_bytes);
+}
+
 int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_attention_cudnn **out,
                            char why[MS_LIBRARY_WHY_BYTES]) {
   int found = 0;
@@ -44,15 +55,21 @@ int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_at
   made->one = 1.0f;
   made->keys = (int32_t)attention->s;
   made->queries = (int32_t)attention->t;
-  int rc = ms_handles_take(&ms_cudnn_handles, &made->handle);
-  if (!rc) rc = ms_dnn_open(dnn, made->handle, attention, ms_attention_cudnn_library(attention), &made->graph, &found);
+  int64_t reserved = 0;
+  int rc = ms_attention_cudnn_library(attention, &reserved);
+  if (!rc) rc = ms_handles_take(&ms_cudnn_handles, &made->handle);
+  if (!rc) rc = ms_dnn_open(dnn, made->handle, attention, reserved, &made->graph, &found);
+  const int skipped = made->graph.preferred_bytes > reserved;
+  if (skipped) explain_skipped(made, reserved, why);
   if (!rc && found) {
+    if (skipped) ms_note("%s; another of its plans is used", why);
     *out = made;
     return MS_OK;
   }
-  snprintf(why, MS_LIBRARY_WHY_BYTES, "%.512s has no plan for attention of %lld heads of %lld over %lld positions",
-           ms_library_path(&ms_cudnn_library), (long long)attention->heads, (long long)attention->d,
-           (long long)attention->s);
+  if (!skipped)
+    snprintf(why, MS_LIBRARY_WHY_BYTES, "%.512s has no plan for attention of %lld heads of %lld over %lld positions",
+             ms_library_path(&ms_cudnn_library), (long long)attention->heads, (long long)attention->d,
+             (long long)attention->s);
   ms_attention_cudnn_free(made);
   return rc;
 }

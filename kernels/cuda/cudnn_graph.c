@@ -284,7 +284,9 @@ static void try_plan(ms_dnn_graph *g, ms_dnn_handle handle, descriptor configura
   set_descriptor(g, plan, MS_DNN_PLAN_ENGINE_CONFIG, configuration);
   if (g->rc || g->dnn->descriptor_finalize(plan)) return;
   g->rc = MS_CUDNN(g->dnn, descriptor_get, plan, MS_DNN_PLAN_WORKSPACE, MS_DNN_OF_INT64, 1, &count, &bytes);
-  if (g->rc || bytes > most_workspace) return;
+  if (g->rc) return;
+  if (!g->preferred_bytes) g->preferred_bytes = bytes;
+  if (bytes > most_workspace) return;
   g->plan = plan;
   g->workspace_bytes = bytes;
 }

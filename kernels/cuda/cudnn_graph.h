@@ -41,12 +41,13 @@ typedef struct ms_dnn_graph {
   int64_t next_id;
   ms_dnn_descriptor plan;
   int64_t workspace_bytes;
+  int64_t preferred_bytes; /* the workspace of the library's first plan; 0: it has no plan */
 } ms_dnn_graph;
 
 /* Creates only the operations, without a GPU or a handle. If it fails, ms_dnn_close still frees what was created. */
 int ms_dnn_build(const ms_cudnn *dnn, const ms_dnn_attention *attention, ms_dnn_graph *graph);
 /* Opens the first plan, in the library's order, that needs at most most_workspace bytes. *found 0: there is none for
- * this GPU, and nothing is open. */
+ * this GPU, or none that needs so few (preferred_bytes), and nothing is open. */
 int ms_dnn_open(const ms_cudnn *dnn, ms_dnn_handle handle, const ms_dnn_attention *attention, int64_t most_workspace,
                 ms_dnn_graph *graph, int *found);
 void ms_dnn_close(ms_dnn_graph *graph);

@@ -214,6 +214,12 @@ static void own_kernels_compute_shapes_that_cudnn_does_not(void **state) {
   free_case(&whole);
 }
 
+static void assert_noted(const char *facts) {
+  const char *note = ms_note_next();
+  assert_non_null(note);
+  assert_has(note, facts);
+}
+
 /* Chosen automatically, our own kernels compute it, and a note with these facts gives the reason. */
 static void assert_auto_takes_own_kernels(attention_case *c, const char *facts) {
   char *out[3];
@@ -221,12 +227,11 @@ static void assert_auto_takes_own_kernels(attention_case *c, const char *facts) 
   must(run_alone(c, 0, out));
   assert_true(by_own_kernels(c, out));
   free_results(out);
-  const char *note = ms_note_next();
-  assert_non_null(note);
-  assert_has(note, facts);
+  assert_noted(facts);
 }
 
-/* A plan that needs more than the workspace is skipped; without any plan our own kernels run, and a note reports it. */
+/* A plan that needs more than the workspace is skipped, or without any plan our own kernels run; a note reports both,
+ * and how to reserve enough. */
 static void plans_are_chosen_by_their_workspace(void **state) {
   (void)state;
   const attention_size a = {1, 33, 33, 4, 2, 16, 1};
@@ -237,6 +242,19 @@ static void plans_are_chosen_by_their_workspace(void **state) {
   must(run_alone(&c, 0, out));
   assert_close(&c, out);
   free_results(out);
+  assert_noted("100008704 bytes | 4 heads | MOONSHARD_CUDNN_WORKSPACE=100008704 | another");
+  setenv("MOONSHARD_CUDNN_WORKSPACE", "200000000", 1);
+  must(run_alone(&c, 0, out));
+  free_results(out);
+  assert_null(ms_note_next());
+  setenv("MOONSHARD_CUDNN_WORKSPACE", "-1", 1);
+  assert_fails(run_alone(&c, 0, out), MS_EINVAL, "MOONSHARD_CUDNN_WORKSPACE | -1");
+  free_results(out);
+  unsetenv("MOONSHARD_CUDNN_WORKSPACE");
+  setenv("MOONSHARD_EMULATE_CUDNN_EVERY", "1", 1);
+  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "100008704 bytes | MOONSHARD_CUDNN_WORKSPACE=100008704");
+  free_results(out);
+  unsetenv("MOONSHARD_EMULATE_CUDNN_EVERY");
   unsetenv("MOONSHARD_EMULATE_CUDNN_WORKSPACE");
   setenv("MOONSHARD_EMULATE_CUDNN_NONE", "1", 1);
   assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "attention | 4 | 16 | 33");

@@ -7,6 +7,7 @@
  * MOONSHARD_EMULATE_FAIL accepts the names of all functions. Other settings:
  *   MOONSHARD_EMULATE_CUDNN_VERSION=80900     reported version (91900)
  *   MOONSHARD_EMULATE_CUDNN_WORKSPACE=100000  additional workspace of its first plan in bytes
+ *   MOONSHARD_EMULATE_CUDNN_EVERY=1           its other plan needs them, too
  *   MOONSHARD_EMULATE_CUDNN_NONE=1            no graph has a plan
  */
 #include <stdarg.h>
@@ -352,7 +353,9 @@ static int is_attention(const descriptor *graph) {
 int64_t workspace_of(const descriptor *graph, int choice) {
   int count;
   descriptor *const *operation = operations_of(graph, &count);
-  int64_t bytes = WORKSPACE + (choice == 0 ? setting("MOONSHARD_EMULATE_CUDNN_WORKSPACE", 0) : 0);
+  int64_t bytes = WORKSPACE + (choice == 0 || setting("MOONSHARD_EMULATE_CUDNN_EVERY", 0)
+                                   ? setting("MOONSHARD_EMULATE_CUDNN_WORKSPACE", 0)
+                                   : 0);
   for (int i = 0; i < count; i++) {
     if (operation[i]->type != MS_DNN_OPERATION_REDUCTION) continue;
     const int64_t *x = dims_of(operation[i], MS_DNN_OPERATION_REDUCTION_X);

@@ -6,7 +6,7 @@
  *
  * The workspace is requested without a GPU, so that an execution plan is the same wherever it is compiled: for cuDNN's
  * backward delta and the sums of dq, plus the size that the library's preferred plan is known to need. cuDNN plans that
- * need more are skipped.
+ * need more are skipped, and a note says how many bytes to ask for (MOONSHARD_CUDNN_WORKSPACE).
  */
 #include "kernels/cuda/plan/attention.h"
 
@@ -23,6 +23,7 @@
 enum { Q, K };
 enum { MOST_HEAD = 256, HEAD_UNIT = 8, OWN_BYTES = 4096, MOST_POSITIONS = 1 << 30 };
 enum choice { AUTO, CUDNN, FLASH };
+static const double MOST_WORKSPACE = 1e12;
 
 static int is_backward(const ms_kernel_call *call) {
   return call->op == MS_OP_attention_backward || call->op == MS_OP_document_attention_backward;
@@ -67,10 +68,17 @@ int64_t ms_attention_cudnn_sums(const ms_dnn_attention *a) {
 }
 
 /* The limit for the cuDNN plan. With grouped queries, its backward stores dk and dv of all query heads. */
-int64_t ms_attention_cudnn_library(const ms_dnn_attention *a) {
+int ms_attention_cudnn_library(const ms_dnn_attention *a, int64_t *bytes) {
   const int grouped = a->backward && a->heads != a->groups;
   const int64_t keys = a->batch * a->heads * a->s * a->d * ms_dtype_size(MS_BF16);
-  return OWN_BYTES + (grouped ? 2 * ms_cuda_align(keys) : 0);
+  double asked;
+  MS_TRY(ms_env_double("MOONSHARD_CUDNN_WORKSPACE", 0, &asked));
+  if (!(asked >= 0 && asked <= MOST_WORKSPACE))
+    return MS_FAIL(MS_EINVAL, "MOONSHARD_CUDNN_WORKSPACE is %g; it must be a number of bytes, at most %g", asked,
+                   MOST_WORKSPACE);
+  *bytes = OWN_BYTES + (grouped ? 2 * ms_cuda_align(keys) : 0);
+  if (*bytes < (int64_t)asked) *bytes = ms_cuda_align((int64_t)asked);
+  return MS_OK;
 }
 
 /* ---- the choice ---- */
@@ -105,10 +113,13 @@ int64_t ms_attention_borders_bytes(const ms_kernel_call *call) {
 }
 
 /* Our own kernels can run in either case: for tensors that are not aligned, and without cuDNN. */
-static int64_t workspace_of(const ms_kernel_call *call, const ms_dnn_attention *a, const ms_attention_plan *plan) {
+static int request_workspace(ms_kernel_call *call, const ms_dnn_attention *a, const ms_attention_plan *plan) {
+  int64_t library;
+  MS_TRY(ms_attention_cudnn_library(a, &library));
   const int64_t own = ms_attention_borders_bytes(call) + (a->backward ? delta_bytes(a) : 0);
-  const int64_t cudnn = ms_attention_cudnn_delta(a) + ms_attention_cudnn_sums(a) + ms_attention_cudnn_library(a);
-  return plan->own || own > cudnn + MS_LIBRARY_SLACK ? own : cudnn + MS_LIBRARY_SLACK;
+  const int64_t cudnn = ms_attention_cudnn_delta(a) + ms_attention_cudnn_sums(a) + library + MS_LIBRARY_SLACK;
+  call->workspace_bytes = plan->own || own > cudnn ? own : cudnn;
+  return MS_OK;
 }
 
 int ms_attention_plan_of(ms_kernel_call *call, ms_attention_plan *plan) {
@@ -126,8 +137,7 @@ int ms_attention_plan_of(ms_kernel_call *call, ms_attention_plan *plan) {
                    (long long)a.s);
   plan->own = chosen == FLASH ? "MOONSHARD_ATTENTION=flash" : because;
   plan->demanded = chosen == CUDNN;
-  call->workspace_bytes = workspace_of(call, &a, plan);
-  return MS_OK;
+  return request_workspace(call, &a, plan);
 }
 
 int ms_cuda_prepare_attention(ms_kernel_call *call) {

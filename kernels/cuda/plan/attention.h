@@ -13,10 +13,12 @@ typedef struct ms_dnn_attention {
 
 /* Describes a call for cuDNN. */
 ms_dnn_attention ms_attention_cudnn_of(const ms_kernel_call *call);
-/* The parts of cuDNN's workspace, in order: delta and the sums of dq, then what the library's plan can use. */
+/* The parts of cuDNN's workspace, in order: delta and the sums of dq, then what the library's plan can use. The last is
+ * what its preferred plans are known to need, or MOONSHARD_CUDNN_WORKSPACE bytes, which must be the same on all ranks,
+ * if that is more. */
 int64_t ms_attention_cudnn_delta(const ms_dnn_attention *attention);
 int64_t ms_attention_cudnn_sums(const ms_dnn_attention *attention);
-int64_t ms_attention_cudnn_library(const ms_dnn_attention *attention);
+int ms_attention_cudnn_library(const ms_dnn_attention *attention, int64_t *bytes);
 
 /* The part of a document_attention's workspace, at its beginning, with the bounds of documents: begin and end i32
  * [batch][s] each. 0 for attention. */
