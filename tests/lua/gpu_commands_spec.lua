@@ -33,7 +33,25 @@ describe("the commands for a GPU", function()
 
   -- NVIDIA's tool is a script here, which writes down what it is asked for: that it finds anything is its own affair,
   -- but not that every program runs under it, and that what it finds fails the command.
-  it("A1 compare training with the CPU, run kernels' tests under compute-sanitizer, and end with a table", function()
+  it("A1 compare training with the CPU, and end with a table", function()
+    local status, text = run("tests/gpu/run.sh --dry")
+    assert.equal(0, status, text)
+    contains(text, "pass  training, f32", "pass  NCCL, two shards, captured")
+    assert.falsy(text:find("FAIL"), text)
+  end)
+
+  -- NCCL does not promise that two ranks on one GPU end; a rank alone must.
+  it("A1 tell ranks on one GPU that hang from failures", function()
+    local status, text = run("tests/gpu/run.sh --only replicas --each 8", "MOONSHARD_EMULATE_FAIL=lost:2")
+    assert.equal(0, status, text)
+    contains(text, "open  NCCL, two replicas [^\n]*inconclusive", "\n1 inconclusive: [^\n]*two GPUs")
+    status, text = run("tests/gpu/run.sh --only recomputation --each 1")
+    assert.equal(256, status, text)
+    contains(text, "FAIL  training, recomputation .*status 124")
+    assert.equal(512, (run("tests/gpu/run.sh --only nothing")))
+  end)
+
+  it("A1 run kernels' tests under compute-sanitizer, and end with a table", function()
     local home = scratch.path()
     os.execute("mkdir -p " .. home .. "/bin")
     local tool, log = home .. "/bin/compute-sanitizer", home .. "/log"
@@ -46,12 +64,11 @@ describe("the commands for a GPU", function()
       exec "$@"
     ]==]):format(log))
     os.execute("chmod +x " .. tool)
-    local status, text = run("tests/gpu/run.sh --dry", "CUDA_HOME=" .. home)
+    local status, text = run("tests/gpu/run.sh --dry --sanitizer", "CUDA_HOME=" .. home)
     assert.equal(256, status, text)
     local _, failed = text:gsub("FAIL", "")
     assert.equal(1, failed, text)
-    contains(text, "pass  training, f32", "pass  NCCL, two shards, captured",
-      "pass  compute%-sanitizer, memory, ", "pass  compute%-sanitizer, memcheck",
+    contains(text, "pass  compute%-sanitizer, memory, ", "pass  compute%-sanitizer, memcheck",
       "FAIL  compute%-sanitizer, racecheck", "test_kernels_norm under racecheck:\n *a race",
       "pass  compute%-sanitizer, synccheck")
     local asked = scratch.read(log)
@@ -63,7 +80,10 @@ describe("the commands for a GPU", function()
   it("A1 say what failed, and what there was no time for", function()
     local status, text = run("tests/gpu/run.sh --seconds 0")
     assert.equal(256, status)
-    contains(text, "FAIL  training, f32 .*status 124", "skip  compute%-sanitizer is not installed\n$")
+    contains(text, "FAIL  training, f32 .*status 124", "FAIL  NCCL, two replicas .*status 124")
+    status, text = run("tests/gpu/run.sh --sanitizer")
+    assert.equal(512, status)
+    contains(text, "compute%-sanitizer")
   end)
 
   it("A1 measure trainings and kernels, and end with a table", function()
@@ -119,6 +139,28 @@ describe("the commands for a GPU", function()
     local text = pipe:read("*a")
     pipe:close()
     contains(text, "not ok 1 %- " .. home .. "/nvidia/cublas/lib/libcublasLt.so.12\n", "\n0 passed, 1 failed\n$")
+    scratch.clear()
+  end)
+
+  it("A1 build the kernels for this machine's GPUs, and PTX of the newest", function()
+    local home = scratch.path()
+    os.execute("mkdir -p " .. home)
+    local function flags(gpus, settings)
+      scratch.write(home .. "/nvcc", "#!/bin/sh\n")
+      scratch.write(home .. "/nvidia-smi", "#!/bin/sh\nprintf '" .. gpus .. "'\n")
+      os.execute(("chmod +x %s/nvcc %s/nvidia-smi"):format(home, home))
+      local pipe = assert(io.popen(("PATH=%s:$PATH make -n -f runtime/make/build.mk CONFIG=release BUILD=%s/b %s " ..
+        "%s/b/release/obj/kernels/cuda/mark.cuda.o"):format(home, home, settings or "CUDA_ARCHS=", home)))
+      local text = pipe:read("*a")
+      pipe:close()
+      local found = {}
+      for code in text:gmatch(",code=(%S+)") do found[#found + 1] = code end
+      return table.concat(found, " ")
+    end
+    assert.equal("sm_80 sm_90 compute_90", flags("9.0\\n8.0\\n9.0\\n"))
+    assert.equal("sm_120 compute_120", flags("7.5\\n12.0\\n"))
+    assert.equal("sm_90 compute_90", flags("N/A\\n"))
+    assert.equal("sm_80 sm_90 sm_100 compute_100", flags("9.0\\n", "CUDA_ARCHS='100 80 90'"))
     scratch.clear()
   end)
 
