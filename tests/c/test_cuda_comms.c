@@ -105,6 +105,8 @@ static void A4_a_rank_that_sees_one_gpu_uses_it_and_two_ranks_do_not_share_one(v
   must(ms_device_find(MS_DEVICE_CUDA, &api));
   setenv("MOONSHARD_EMULATE_DEVICES", "2", 1);
   assert_fails(api->open(2, 0, &device), MS_EINVAL, "local rank 2 | GPU 2 | there are 2");
+  assert_fails(ms_device_check(MS_DEVICE_CUDA, 2), MS_EINVAL, "GPU 2 | there are 2");
+  must(ms_device_check(MS_DEVICE_CUDA, 1));
   c.plan.device = MS_DEVICE_CUDA;
   setenv("MOONSHARD_EMULATE_DEVICES", "1", 1);
   run_ranks_as_processes(2, train_on_an_own_gpu, &c);

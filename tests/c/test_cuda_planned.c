@@ -35,6 +35,7 @@ static void A5_plans_need_no_library_and_runs_do(void **state) {
   assert_fails(ms_device_find(MS_DEVICE_CUDA, &device), MS_EUNSUPPORTED, missing);
   assert_fails(ms_device_count(MS_DEVICE_CUDA, &gpus), MS_EUNSUPPORTED, missing);
   assert_fails(ms_device_library(MS_DEVICE_CUDA, 0, version, sizeof version), MS_EUNSUPPORTED, missing);
+  assert_fails(ms_device_check(MS_DEVICE_CUDA, 0), MS_EUNSUPPORTED, missing);
   ms_plan_free(plan);
 
   emulate_cuda_kernels("inline");

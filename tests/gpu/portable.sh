@@ -72,4 +72,5 @@ done
 tar -C "$work" --sort=name -cf - . | xz -T0 -6 --lzma2=preset=6,dict=96MiB >"$out/files.tar.xz"
 cp tests/gpu/portable_run.sh "$out/run"
 chmod +x "$out/run"
+printf 'code for %s\n' "$(grep -o 'code=[a-z]*_[0-9]*' "$build/cuda.list" | cut -d= -f2 | xargs)"
 du -sk "$out" | awk '{ printf "%s: %.1f MiB; on the GPU machine: %s/run test, %s/run bench\n", $2, $1 / 1024, $2, $2 }'
