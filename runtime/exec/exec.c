@@ -139,12 +139,19 @@ static int read_result(const ms_exec *exec, const ms_ref *ref, int n, float *res
   return ms_state_copy_out(exec->state, result, ms_exec_pointer(exec, ref), n * (int64_t)sizeof *result);
 }
 
+static int read_norm(const ms_exec *exec, int synced, float norm[MS_NORM_NUMBERS]) {
+  if (!exec->runner->norm)
+    return read_result(exec, synced ? &exec->plan->norm_of_synced : &exec->plan->norm, MS_NORM_NUMBERS, norm);
+  memcpy(norm, exec->runner->norm(exec, synced), MS_NORM_NUMBERS * sizeof *norm);
+  return MS_OK;
+}
+
 static int report_norm(const ms_exec *exec, ms_step_outputs *outputs) {
-  float norm[4], synced[4];
-  MS_TRY(read_result(exec, &exec->plan->norm, 4, norm));
+  float norm[MS_NORM_NUMBERS], synced[MS_NORM_NUMBERS];
+  MS_TRY(read_norm(exec, 0, norm));
   synced[3] = norm[3];
   if (exec->plan->norm_of_synced.buffer >= 0) {
-    MS_TRY(read_result(exec, &exec->plan->norm_of_synced, 4, synced));
+    MS_TRY(read_norm(exec, 1, synced));
     norm[1] = (float)hypot(norm[1], synced[1]);
   }
   if (outputs)

@@ -68,8 +68,10 @@ typedef struct ms_exec_cursor {
 typedef struct ms_exec_threads ms_exec_threads;
 typedef struct ms_exec_finder ms_exec_finder;
 
-/* How an exec runs its phases. Every member but run can be NULL: without input and output, the host reads and writes
- * the plan's buffers directly; without the others, there is nothing to do. */
+enum { MS_NORM_NUMBERS = 4 }; /* of the plan's norm */
+
+/* How an exec runs its phases. Every member but run can be NULL: without input, output and norm, the host reads and
+ * writes the plan's buffers directly; without the others, there is nothing to do. */
 typedef struct ms_runner {
   int (*open)(ms_exec *exec);    /* called when instructions are sorted, before pointers are resolved */
   void (*close)(ms_exec *exec);  /* also called when open failed */
@@ -77,9 +79,10 @@ typedef struct ms_runner {
   int (*run)(ms_exec *exec, int phase);
   void *(*input)(ms_exec *exec, int input); /* where the host writes an input */
   const void *(*output)(ms_exec *exec,
-                        int output);       /* where the host reads an output; returns NULL on error, or if absent */
-  int (*set_graph)(ms_exec *exec, int on); /* NULL: the runner captures no graphs */
-  int (*reserve_profile)(ms_exec *exec, int phase); /* called before a profiled run */
+                        int output); /* where the host reads an output; returns NULL on error, or if absent */
+  const float *(*norm)(const ms_exec *exec, int synced); /* after NORM: [MS_NORM_NUMBERS] of norm, norm_of_synced */
+  int (*set_graph)(ms_exec *exec, int on);               /* NULL: the runner captures no graphs */
+  int (*reserve_profile)(ms_exec *exec, int phase);      /* called before a profiled run */
 } ms_runner;
 extern const ms_runner ms_inline_runner, ms_threads_runner, ms_async_runner;
 

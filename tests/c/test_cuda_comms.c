@@ -205,6 +205,24 @@ static void A6_the_host_does_not_sleep_between_the_norm_and_the_update(void **st
   run_ranks_as_processes(1, step_without_naps, &c);
 }
 
+/* Not even for the norm: its numbers arrive with the end of its phase. */
+static void A6_a_step_makes_no_call_in_which_the_host_sleeps_for_the_device(void **state) {
+  (void)state;
+  training_config c = training_default(1, 1);
+  rank_engine engine;
+  ms_world *world;
+  ms_step_outputs out;
+  c.plan.device = MS_DEVICE_CUDA;
+  must(ms_world_join_alone(&world));
+  engine_open(world, &c, &engine);
+  emulate_failure("cudaMemcpy:1,cudaDeviceSynchronize:1,cudaStreamSynchronize:1,cudaEventSynchronize:1");
+  engine_step(&engine, &c, 0, 0, &out);
+  assert_true(out.grad_norm > 0 && out.divisor > 0);
+  emulate_failure("");
+  engine_close(&engine);
+  ms_world_leave(world);
+}
+
 static int count_issued(ms_world *world, void *context) {
   training_config *config = context;
   rank_engine engine;
@@ -240,6 +258,7 @@ int main(void) {
       TEST(A4_communicators_whose_kernels_wait_for_each_other_are_aborted_together),
       TEST(A6_a_host_thread_with_a_core_spins_while_a_step_runs),
       TEST(A6_the_host_does_not_sleep_between_the_norm_and_the_update),
+      TEST(A6_a_step_makes_no_call_in_which_the_host_sleeps_for_the_device),
       TEST(A6_the_host_counts_what_collectives_cost_it),
   };
   emulate_cuda("threads");

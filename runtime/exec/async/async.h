@@ -31,8 +31,9 @@ typedef struct ms_async_args {
 
 /* Pinned host memory of one run in flight. */
 typedef struct ms_async_words {
-  ms_async_args args; /* copied to the device before the run */
-  ms_fault fault;     /* copied from the device after the run */
+  ms_async_args args;             /* copied to the device before the run */
+  ms_fault fault;                 /* copied from the device after the run */
+  float norm[2][MS_NORM_NUMBERS]; /* of NORM: copied from the plan's norm and norm_of_synced after the run */
 } ms_async_words;
 
 typedef struct ms_async_run {

@@ -235,6 +235,18 @@ static int is_waited_for(const ms_exec *exec, int phase) {
   return phase == MS_PHASE_NORM || phase == MS_PHASE_EVALUATE || exec->profile || exec->after_kernel;
 }
 
+/* Together with the run's end the host then has all that decides about the update. */
+static int send_norms(const ms_exec *exec, ms_async_run *run) {
+  const ms_state *state = exec->state;
+  const ms_ref *ref[] = {&exec->plan->norm, &exec->plan->norm_of_synced};
+  for (int i = 0; i < 2; i++) {
+    if (ref[i]->buffer < 0) continue;
+    MS_TRY(state->device->api->copy_out(state->device, state->async->stream[MS_STREAM_COMPUTE], run->words->norm[i],
+                                        ms_exec_pointer(exec, ref[i]), sizeof run->words->norm[i]));
+  }
+  return MS_OK;
+}
+
 static int run_phase(ms_exec *exec, int phase, ms_async_run *run) {
   ms_state *state = exec->state;
   ms_async *async = state->async;
@@ -243,6 +255,7 @@ static int run_phase(ms_exec *exec, int phase, ms_async_run *run) {
   int replays = exec->async->captures && exec->async->phase[phase].warm && !exec->profile && !exec->after_kernel;
   MS_TRY(replays ? run_graph(exec, phase, run) : issue_all(exec, phase, run, 0));
   exec->async->phase[phase].warm = 1;
+  if (phase == MS_PHASE_NORM) MS_TRY(send_norms(exec, run));
   if (is_waited_for(exec, phase))
     MS_TRY(state->device->api->copy_out(state->device, async->stream[MS_STREAM_COMPUTE], &run->words->fault,
                                         async->fault, sizeof(ms_fault)));
@@ -346,6 +359,12 @@ static int run(ms_exec *exec, int phase) {
   return rc;
 }
 
+/* Of the last run, which was NORM. */
+static const float *norm_of(const ms_exec *exec, int synced) {
+  const ms_async *async = exec->state->async;
+  return async->run[(async->begun - 1) % MS_ASYNC_RUNS].words->norm[synced];
+}
+
 static void *input_at(ms_exec *exec, int input) { return exec->async->staged + exec->async->staged_at[input]; }
 
 /* Copies the output to the host now, after the device has finished the phase. */
@@ -363,5 +382,6 @@ const ms_runner ms_async_runner = {.open = ms_async_exec_new,
                                    .run = run,
                                    .input = input_at,
                                    .output = output_at,
+                                   .norm = norm_of,
                                    .set_graph = ms_async_exec_set_graph,
                                    .reserve_profile = reserve_timers};
