@@ -101,9 +101,10 @@ static int read_all(loading *l) {
 static int check(const loading *l) {
   const ms_safetensors_tensor *t = &l->tensor;
   const char *checksums = l->piece->checksums;
-  if (strcmp(t->dtype, "F32"))
-    return MS_FAIL(MS_EDTYPE, "%s: tensor %s has dtype %s; a state can only be loaded from F32", t->file, t->name,
-                   t->dtype);
+  const char *wanted = l->what == MS_TENSOR_STORED ? "I32" : "F32";
+  if (strcmp(t->dtype, wanted))
+    return MS_FAIL(MS_EDTYPE, "%s: tensor %s has dtype %s; a state can only be loaded from %s", t->file, t->name,
+                   t->dtype, wanted);
   int64_t blocks = (t->bytes + MS_CHECKPOINT_BLOCK - 1) / MS_CHECKPOINT_BLOCK;
   if (checksums && (int64_t)strlen(checksums) != blocks * DIGITS)
     return MS_FAIL(MS_EINVAL, "%s: tensor %s: its checksums have %zu digits, but its %lld blocks need %lld", t->file,

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "exec/exec.h"
 #include "exec/params.h"
+#include "exec/stored.h"
 #include "shard/divided.h"
 
 enum { TEXT_BYTES = 896 };
@@ -47,6 +48,22 @@ static int find_in_arena(const ms_exec *exec, void *tensor, int dtype, int64_t n
   return MS_OK;
 }
 
+/* The same for a parameter that is kept in few bits. */
+static int find_in_stored(const ms_exec *exec, const ms_elements *owned, int64_t *at, double *value) {
+  enum { PIECE = 1 << 14 };
+  float *x = ms_calloc(PIECE, sizeof *x);
+  int rc = x ? MS_OK : MS_ENOMEM;
+  *at = -1;
+  for (int64_t n, first = 0; first < owned->count && *at < 0 && !rc; first += n) {
+    n = owned->count - first < PIECE ? owned->count - first : PIECE;
+    rc = ms_stored_read(exec->state, owned, first, n, x);
+    const int64_t found = rc ? -1 : find_in(x, MS_F32, n, value);
+    if (found >= 0) *at = first + found;
+  }
+  free(x);
+  return rc;
+}
+
 const char *ms_nonfinite_name(double value) { return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
 
 static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, int what, int position) {
@@ -59,7 +76,8 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, int w
     int64_t at, run;
     if (position == AT_GRADIENTS && p->config.frozen) continue;
     MS_TRY(ms_params_find(exec->state, i, what, &owned));
-    MS_TRY(find_in_arena(exec, owned.data, owned.dtype, owned.count, &at, &value));
+    if (ms_stored_is_quantised(owned.dtype)) MS_TRY(find_in_stored(exec, &owned, &at, &value));
+    else MS_TRY(find_in_arena(exec, owned.data, owned.dtype, owned.count, &at, &value));
     if (at < 0) continue;
     finder->position = position;
     snprintf(finder->text, TEXT_BYTES, "%s %s holds %s at element %lld",

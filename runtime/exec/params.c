@@ -11,6 +11,8 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/slice.h"
+#include "exec/stored.h"
+#include "kernels/storage.h"
 #include "shard/divided.h"
 #include "shard/initial_values.h"
 
@@ -35,7 +37,7 @@ int ms_params_is_sliced(const ms_state *state, const ms_param *p) {
  */
 static void find_weights(const ms_state *state, const ms_param *p, ms_elements *at) {
   const ms_unit *unit = &state->model->unit[p->unit];
-  *at = (ms_elements){.dtype = MS_F32, .first = p->first, .count = p->owned};
+  *at = (ms_elements){.dtype = MS_F32, .param = (int)(p - state->model->param), .first = p->first, .count = p->owned};
   if (!ms_unit_has_weights(state->model, unit, state->layout.replicas)) return;
   const int64_t offset = ms_weights_offset(state->model, unit, state->layout.replicas, p->local, &at->dtype);
   at->data = ms_state_block(state, MS_ARENA_CHUNKS) + state->layout.unit[p->unit].weights + offset;
@@ -59,14 +61,16 @@ int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first
 }
 
 /* Of a sliced unit, every replica draws all that it owns: drawing is cheaper than gathering. Replicas of a host write
- * the same memory then, also of its frozen parameters, so they write only final values, which are equal. */
+ * the same memory then, also of its frozen parameters, so they write only final values, which are equal. The same holds
+ * for what is stored in few bits, which is not written in slices. */
 static int draw_parameter(ms_state *state, int param, float *drawn) {
   const ms_param *p = &state->model->param[param];
-  const int sliced = ms_unit_is_sliced(state->model, &state->model->unit[p->unit], state->layout.replicas);
+  const int whole = ms_unit_is_sliced(state->model, &state->model->unit[p->unit], state->layout.replicas) ||
+                    ms_param_is_stored(p);
   ms_elements to;
   MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &to));
-  int64_t first = 0, count = sliced ? p->owned : ms_params_slice(state, p, &first);
-  if (!sliced && ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
+  int64_t first = 0, count = whole ? p->owned : ms_params_slice(state, p, &first);
+  if (!whole && ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
     draw(state->model, p, p->first + first, count, (float *)to.data + first);
     return MS_OK;
   }
@@ -81,13 +85,15 @@ static int draw_parameter(ms_state *state, int param, float *drawn) {
 int ms_params_init(ms_state *state) {
   float *drawn = NULL;
   int rc = MS_OK;
-  const int in_pieces = state->layout.sliced || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY);
+  int in_pieces = state->layout.sliced || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY);
+  for (int i = 0; i < state->model->params; i++) in_pieces |= ms_param_is_stored(&state->model->param[i]);
   if (in_pieces && !(drawn = ms_calloc(DRAWN_ELEMENTS, sizeof *drawn))) return MS_ENOMEM;
   for (int i = 0; i < state->model->params && !rc; i++) {
     const ms_param *p = &state->model->param[i];
     if (p->owned && p->config.init != MS_INIT_ZEROS) rc = draw_parameter(state, i, drawn);
   }
   free(drawn);
+  if (!rc) rc = ms_stored_seal(state, 0, state->model->params);
   if (rc || (state->layout.replicas == 1 && !state->layout.sliced)) return rc;
   return ms_group_barrier(&state->process_group); /* afterwards, all of what replicas share is written */
 }
@@ -102,7 +108,8 @@ static const char *const tensor_kinds[MS_TENSOR_KINDS] = {[MS_TENSOR_PARAM] = "p
                                                           [MS_TENSOR_EMA] = "ema",
                                                           [MS_TENSOR_SYNCED] = "synced weights",
                                                           [MS_TENSOR_OUTER_MOMENTUM] = "outer momentum",
-                                                          [MS_TENSOR_OUTER_SUM] = "outer sum"};
+                                                          [MS_TENSOR_OUTER_SUM] = "outer sum",
+                                                          [MS_TENSOR_STORED] = "stored form"};
 
 /* In the arena that optimizer state is in; -1: the state has none. */
 static int64_t offset_of(const ms_state_layout *layout, int unit, int what) {
@@ -116,6 +123,21 @@ static int64_t offset_of(const ms_state_layout *layout, int unit, int what) {
 
 const char *ms_params_kind_name(int what) { return tensor_kinds[what]; }
 
+/* The words of the records that this rank keeps. */
+static int find_records(const ms_state *state, int param, ms_elements *at) {
+  const ms_param *p = &state->model->param[param];
+  const ms_storage *storage = ms_storage_of(p->config.storage_dtype);
+  if (!ms_stored_is_quantised(p->config.storage_dtype))
+    return MS_FAIL(MS_EINVAL, "parameter '%s' has no stored form: it is kept in %s", p->name,
+                   ms_dtype_name(p->config.storage_dtype));
+  MS_TRY(ms_stored_check_sealed(state, param));
+  MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, at));
+  at->dtype = MS_F32; /* words are moved as f32 values are */
+  at->first = p->first / storage->elements * storage->words;
+  at->count = ms_storage_words(storage->dtype, p->owned);
+  return MS_OK;
+}
+
 int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) {
   if (what < 0 || what >= MS_TENSOR_KINDS)
     return MS_FAIL(MS_EINVAL, "what of a parameter must be one of enum ms_tensor_kind, not %d", what);
@@ -125,11 +147,13 @@ int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) 
   const int sliced = ms_params_is_sliced(state, p);
   int64_t offset, place = p->local;
   int arena = what == MS_TENSOR_GRAD ? MS_ARENA_STATE : ms_state_optimizer_arena(state->model, &state->layout, p->unit);
-  *at = (ms_elements){.dtype = MS_F32, .first = p->first, .count = p->owned, .sliced = sliced};
+  *at = (ms_elements){.dtype = MS_F32, .param = param, .first = p->first, .count = p->owned, .sliced = sliced};
+  if (what == MS_TENSOR_STORED) return find_records(state, param, at);
   if (what == MS_TENSOR_PARAM) {
     if (sliced) at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
     else find_weights(state, p, at);
-    if (!at->data) at->data = at_master(state, p, p->local + at->first - p->first);
+    if (!at->data) at->data = at_master(state, p, p->local + (sliced ? at->first - p->first : 0));
+    if (ms_param_is_stored(p)) at->dtype = p->config.storage_dtype;
     return MS_OK;
   }
   offset = offset_of(&state->layout, p->unit, what);
@@ -159,6 +183,7 @@ static void *element(const ms_elements *e, int64_t i) { return (char *)e->data +
 int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out) {
   const int64_t bytes = ms_dtype_size(from->dtype) * count;
   if (!count) return MS_OK;
+  if (ms_stored_is_quantised(from->dtype)) return ms_stored_read(state, from, first, count, out);
   if (from->dtype == MS_F32) return ms_state_copy_out(state, out, element(from, first), bytes);
   void *packed =
       (char *)(out + count) - bytes; /* at the end of `out`, so that widening upwards never overwrites unread input */
@@ -171,6 +196,7 @@ int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int
   enum { AT_ONCE = 1 << 18 };
   int rc = MS_OK;
   if (!count) return MS_OK;
+  if (ms_stored_is_quantised(to->dtype)) return ms_stored_write(state, to, first, count, values);
   if (to->dtype == MS_F32) return ms_state_copy_in(state, element(to, first), values, count * (int64_t)sizeof *values);
   const ms_dtype_row *row = ms_dtype_row_of(to->dtype);
   void *rounded = ms_calloc(count < AT_ONCE ? count : AT_ONCE, row->info.size);
@@ -232,12 +258,10 @@ static int check_found(const ms_state *state, int param, const ms_elements *at, 
   return MS_OK;
 }
 
-/* Where elements [first, first + count) lie; they must be owned. */
+/* Finds a tensor of which this rank owns elements [first, first + count). */
 static int find_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, ms_elements *at) {
   MS_TRY(ms_params_find(state, param, what, at));
-  MS_TRY(check_found(state, param, at, first, count));
-  at->data = element(at, first - at->first);
-  return MS_OK;
+  return check_found(state, param, at, first, count);
 }
 
 static float *in_host_memory(const ms_state *state, const ms_elements *e, int64_t i) {
@@ -256,7 +280,7 @@ int ms_state_writable(ms_state *state, int param, int what, int64_t first, int64
 int ms_state_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at) {
   ms_elements found;
   MS_TRY(find_owned(state, param, what, first, count, &found));
-  *at = in_host_memory(state, &found, 0);
+  *at = in_host_memory(state, &found, first - found.first);
   return MS_OK;
 }
 
@@ -265,7 +289,7 @@ int ms_state_read(const ms_state *state, int param, int what, int64_t first, int
   if (count > 0) MS_GIVEN(out);
   ms_elements at;
   MS_TRY(find_owned(state, param, what, first, count, &at));
-  return ms_params_copy_out(state, &at, 0, count, out);
+  return ms_params_copy_out(state, &at, first - at.first, count, out);
 }
 
 int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t count, const float *values) {

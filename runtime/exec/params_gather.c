@@ -16,6 +16,7 @@
 #include "comm/recorder/flight_recorder.h"
 #include "exec/host_memory.h"
 #include "exec/params.h"
+#include "exec/stored.h"
 #include "shard/divided.h"
 
 /* Elements of a window: 16 MiB. A rank fills one of two windows while its peers can still read the other. */
@@ -191,6 +192,8 @@ int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, i
   MS_TRY(ms_params_find(state, param, what, &mine));
   const ms_param *p = &state->model->param[param];
   const int64_t whole = ms_param_whole_numel(state->model, p);
+  if (what == MS_TENSOR_STORED)
+    return MS_FAIL(MS_EINVAL, "parameter '%s': its stored form is read and written part by part, not gathered", p->name);
   if (first < 0 || count < 1 || first > whole || count > whole - first)
     return MS_FAIL(
         MS_EINVAL,
@@ -278,6 +281,7 @@ static int scatter(ms_state *state, int param, int from, const float *full, cons
     if (s.comm) MS_GOTO(broadcast(&s, full ? full + begin : NULL, end - begin));
     MS_GOTO(ms_params_take(state, param, mine, begin, end, s.room ? s.room : full + begin));
   }
+  MS_GOTO(ms_stored_seal(state, param, param + 1));
 fail:
   ms_region_unmap(&s.window);
   free(s.room);
@@ -308,5 +312,7 @@ int ms_state_write_full(ms_state *state, int param, const float *full) {
   ms_elements mine;
   MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &mine));
   MS_TRY(ms_group_barrier(&state->process_group));
-  return ms_params_take(state, param, &mine, 0, ms_param_whole_numel(state->model, &state->model->param[param]), full);
+  MS_TRY(
+      ms_params_take(state, param, &mine, 0, ms_param_whole_numel(state->model, &state->model->param[param]), full));
+  return ms_stored_seal(state, param, param + 1);
 }

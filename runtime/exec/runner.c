@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "exec/params.h"
 #include "exec/profile.h"
+#include "exec/stored.h"
 
 /* ---- admission ---- */
 
@@ -69,8 +70,14 @@ static int make_weights_whole(ms_exec *exec, int phase) {
   return state->replicas_must_meet ? ms_ema_meet_replicas(state) : MS_OK;
 }
 
+static int check_sealed(const ms_state *state) {
+  for (int i = 0; state->unsealed && i < state->model->params; i++) MS_TRY(ms_stored_check_sealed(state, i));
+  return MS_OK;
+}
+
 int ms_exec_admit(ms_exec *exec, int phase, const ms_step_inputs *inputs) {
   MS_TRY(check_run(exec, phase));
+  MS_TRY(check_sealed(exec->state));
   MS_TRY(check_inputs(phase, inputs));
   return make_weights_whole(exec, phase);
 }

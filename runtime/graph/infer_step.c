@@ -4,6 +4,7 @@
 
 #include "graph/infer.h"
 #include "kernels/fold.h"
+#include "kernels/storage.h"
 
 static const ms_value_info scalar = {.dtype = MS_F32};
 
@@ -21,6 +22,19 @@ int ms_infer_fold(const ms_node *node, const ms_value_info *in, ms_value_info *o
   if (node->attrs.i[0] == MS_FOLD_TAKE) out[0].dims[1] = 1;
   else if (node->attrs.i[0] == MS_FOLD_PUT) out[0].dims[1] = node->attrs.i[2];
   else out[0].dims[0] = in[0].dims[1], out[0].dims[1] = in[0].dims[0];
+  return MS_OK;
+}
+
+/* All elements that the records have room for; a parameter can have fewer. */
+int ms_infer_dequantise(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const ms_storage *storage = ms_storage_of((int)node->attrs.i[0]);
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[words]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_I32, "the input"));
+  if (!storage)
+    return MS_FAIL(MS_EDTYPE, "dequantise: parameters cannot be stored in %s; they can in %s",
+                   ms_dtype_name((int)node->attrs.i[0]), ms_storage_list());
+  out[0] = (ms_value_info){
+      .dtype = MS_F32, .ndim = 1, .dims = {in[0].dims[0] / storage->words * storage->elements}};
   return MS_OK;
 }
 

@@ -47,7 +47,10 @@ static int declare(writing *w, const char *path) {
   if (!tensor) return MS_ENOMEM;
   for (int i = 0; i < part->n; i++) {
     const ms_save_piece *piece = &part->piece[i];
-    tensor[i] = (ms_safetensors_tensor){.name = piece->name, .dtype = "F32", .ndim = piece->ndim, .dims = piece->dims};
+    tensor[i] = (ms_safetensors_tensor){.name = piece->name,
+                                        .dtype = piece->what == MS_TENSOR_STORED ? "I32" : "F32",
+                                        .ndim = piece->ndim,
+                                        .dims = piece->dims};
   }
   ms_safetensors_config_default(&config, sizeof config);
   config.atomic = 0; /* the folder as a whole is */

@@ -241,7 +241,7 @@ MS_API int ms_checkpoint_read_part(const char *folder, int writer, char **text);
 /* Elements of a parameter, or of a part of it, that a tensor of a file contains. */
 typedef struct ms_saved_piece {
   const ms_safetensors *file;
-  int tensor;            /* its index in the file; its dtype must be F32 */
+  int tensor;            /* its index in the file; its dtype must be F32, of a stored form I32 */
   int64_t first;         /* its first element, counted in the flattened part */
   ms_division part;      /* which part of the parameter; all 0: the whole */
   const char *checksums; /* 16 hexadecimal digits for each block of the tensor (see MS_CHECKPOINT_BLOCK): every block

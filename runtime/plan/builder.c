@@ -276,6 +276,7 @@ ms_ref ms_plan_weights(const ms_plan *plan, int unit, int s, int64_t local, int6
     which = MS_STATE_WEIGHTS;
     at = ms_weights_offset(plan->model, u, plan->replicas, local, &dtype);
   } else at = ms_master_offset(plan->model, u, plan->replicas, shared, s, local);
+  if (ms_segment_is_stored(&u->segment[s])) dtype = u->segment[s].wire;
   return ms_ref_vector(ms_state_buffer(unit, which), at, dtype, n);
 }
 

@@ -136,9 +136,37 @@ static int64_t value_bytes(const ms_value_info *info) { return ms_numel(info) * 
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
+/* Where the records of a stored parameter are: gathered, or with one shard where they are kept. */
+static int place_records(ms_lowering *l, const ms_param *p, const ms_segment *seg, ms_ref *records) {
+  const int shards = ms_model_shards(l->model);
+  if (shards == 1) *records = ms_plan_weights(l->plan, p->unit, p->segment, seg->local, seg->chunk);
+  else *records = ms_ref_vector(l->gathered[p->unit], seg->gathered, seg->wire, seg->chunk * shards);
+  if (records->buffer >= 0) return MS_OK;
+  return MS_FAIL(MS_EINTERNAL, "unit '%s' is read before it is gathered", l->model->unit[p->unit].name);
+}
+
+/* A node that reads a stored parameter does so in memory that lives as long as the node's kernel; one that is stored in
+ * the dtype that kernels read, where it is. */
+static int place_stored(ms_lowering *l, const ms_param *p, const ms_segment *seg, ms_place *at) {
+  ms_ref records, values = {.info = {.dtype = seg->param_dtype, .ndim = p->ndim}};
+  MS_TRY(place_records(l, p, seg, &records));
+  *at = (ms_place){records.buffer, records.offset};
+  if (seg->storage == seg->param_dtype) return MS_OK;
+  memcpy(values.info.dims, p->dims, sizeof values.info.dims);
+  MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, p->numel * ms_dtype_size(seg->param_dtype),
+                        "dequantised", &values.buffer));
+  const ms_attrs attrs = {.i = {seg->storage}};
+  const ms_node *reader = l->reader;
+  MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_dequantise, &attrs, 1, &records, 1, &values,
+                        reader ? reader->scope : "", reader ? reader->backward : 0));
+  *at = (ms_place){values.buffer, 0};
+  return MS_OK;
+}
+
 static int place_param(ms_lowering *l, int param, ms_place *at) {
   const ms_param *p = &l->model->param[param];
   const ms_segment *seg = &l->model->unit[p->unit].segment[p->segment];
+  if (ms_segment_is_stored(seg)) return place_stored(l, p, seg, at);
   if (ms_unit_is_direct(l->model, p->unit)) {
     const ms_ref master = ms_plan_weights(l->plan, p->unit, p->segment, seg->local + p->offset, p->numel);
     *at = (ms_place){master.buffer, master.offset};
@@ -218,6 +246,7 @@ static int lower_node(ms_lowering *l, int node) {
   const ms_node *n = &l->graph->nodes[node];
   if (is_alias(n)) return MS_OK;
   ms_ref in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
+  l->reader = n;
   for (int i = 0; i < n->inputs; i++) MS_TRY(value_ref(l, n->in[i], &in[i]));
   if (ms_is_across(n) && n->op == MS_OP_all_gather) return ms_lower_gather(l, n, in[0], &l->at[n->out[0]]);
   MS_TRY(place_outputs(l, node));
@@ -317,6 +346,7 @@ int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph) {
     MS_GOTO(ms_lower_keep_slices(&l, n));
     MS_GOTO(ms_lower_reduce_completed(&l, n));
   }
+  l.reader = NULL;
   MS_GOTO(record_loss(&l));
   MS_GOTO(keep_outputs(&l));
 fail:

@@ -26,7 +26,7 @@ int ms_unit_uses(const ms_model *model, const ms_plan_config *config, const ms_g
 /* Fills `list` with the unshards of a phase in order of issue, at most 2*units; returns their number, or -1 without
  * memory. */
 int ms_unshard_schedule(const ms_model *model, const ms_unit_use *use, int boundary, int prefetch, ms_unshard *list);
-/* 1 when kernels read the master chunk directly: one shard, f32. */
+/* 1 when kernels read the masters directly: one shard, and all of the unit in f32 or stored. */
 int ms_unit_is_direct(const ms_model *model, int unit);
 
 /* The builder (builder.c). ms_plan_buffer returns the index of the new buffer in *buffer. */
@@ -93,6 +93,7 @@ typedef struct ms_lowering {
   int phase;
   const ms_graph *graph;
   const ms_model *model;
+  const ms_node *reader; /* the node that is lowered; NULL behind the last one */
   int *root;           /* [values] the value that owns its bytes */
   int *last_use;       /* [values] last node that reads it; INT_MAX: kept until the end of the phase */
   ms_place *at;        /* [values] place of each root */

@@ -4,19 +4,20 @@
 #include "plan/lower.h"
 
 /* Returns the end of the run of segments from `first` on with the same dtype. With one shard these are contiguous,
- * at the same element offsets in all buffers; except in the chunks of a sliced unit, frozen ones behind others. */
+ * at the same element offsets in all buffers; except in the chunks of a sliced unit, frozen ones behind others. What is
+ * stored comes last. */
 static int same_dtype_run(const ms_unit *u, int first) {
   int end = first + 1;
   while (end < u->segments && u->segment[end].param_dtype == u->segment[first].param_dtype &&
-         u->segment[end].frozen == u->segment[first].frozen)
+         u->segment[end].frozen == u->segment[first].frozen && !ms_segment_is_stored(&u->segment[end]))
     end++;
   return end;
 }
 
-/* One shard: there is nothing to gather, only to cast. */
+/* One shard: there is nothing to gather, only to cast; what is stored is read where it is kept. */
 static int cast_unit(ms_lowering *l, int unit, int buffer) {
   const ms_unit *u = &l->model->unit[unit];
-  for (int s = 0, end; s < u->segments; s = end) {
+  for (int s = 0, end; s < u->segments && !ms_segment_is_stored(&u->segment[s]); s = end) {
     end = same_dtype_run(u, s);
     const ms_segment *first = &u->segment[s];
     int64_t n = (end < u->segments ? u->segment[end].local : u->master_count) - first->local;
@@ -35,9 +36,9 @@ static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
     const ms_segment *seg = &u->segment[s];
     l->part[s] = (ms_plan_part){
         .count = seg->chunk * (ms_model_shards(l->model) / ranks),
-        .src = in_place ? ms_ref_vector(-1, 0, MS_F32, seg->chunk)
+        .src = in_place ? ms_ref_vector(-1, 0, seg->wire, seg->chunk)
                         : ms_plan_weights(l->plan, unit, s, seg->local, seg->chunk),
-        .shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, seg->chunk * ms_model_shards(l->model)),
+        .shared = ms_ref_vector(buffer, seg->gathered, seg->wire, seg->chunk * ms_model_shards(l->model)),
         .dst.buffer = -1};
   }
   MS_TRY(ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
@@ -47,7 +48,7 @@ static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
 
 /* Size in bytes of the part of a segment that each of `ranks` neighbours keeps. */
 static int64_t slice_bytes(const ms_lowering *l, const ms_segment *seg, int ranks) {
-  return seg->chunk * (ms_model_shards(l->model) / ranks) * ms_dtype_size(seg->param_dtype);
+  return seg->chunk * (ms_model_shards(l->model) / ranks) * ms_dtype_size(seg->wire);
 }
 
 /* After forward: copies this rank's contribution to its group's gather in backward out of the gathered unit. */
@@ -58,11 +59,11 @@ static int keep_slice(ms_lowering *l, int unit, int ranks) {
   int64_t at = 0;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
-    int64_t bytes = slice_bytes(l, seg, ranks), n = bytes / ms_dtype_size(seg->param_dtype);
+    int64_t bytes = slice_bytes(l, seg, ranks), n = bytes / ms_dtype_size(seg->wire);
     int64_t begin = seg->gathered + l->model->dim[MS_DIM_SHARD].place % ranks * bytes;
-    ms_ref in = ms_ref_vector(l->gathered[unit], begin, seg->param_dtype, n);
-    ms_ref out = ms_ref_vector(l->slice[unit], at, seg->param_dtype, n);
-    ms_attrs attrs = {.i[7] = 1 + seg->param_dtype};
+    ms_ref in = ms_ref_vector(l->gathered[unit], begin, seg->wire, n);
+    ms_ref out = ms_ref_vector(l->slice[unit], at, seg->wire, n);
+    ms_attrs attrs = {.i[7] = 1 + seg->wire};
     MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_cast, &attrs, 1, &in, 1, &out, u->name, 0));
     at += (bytes + 63) / 64 * 64;
   }
@@ -93,10 +94,10 @@ static int gather_slices(ms_lowering *l, int unit, int ranks) {
   int64_t at = 0;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
-    int64_t bytes = slice_bytes(l, seg, ranks), n = bytes / ms_dtype_size(seg->param_dtype);
+    int64_t bytes = slice_bytes(l, seg, ranks), n = bytes / ms_dtype_size(seg->wire);
     l->part[s] = (ms_plan_part){.count = n,
-                                .src = ms_ref_vector(l->slice[unit], at, seg->param_dtype, n),
-                                .shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, n * ranks),
+                                .src = ms_ref_vector(l->slice[unit], at, seg->wire, n),
+                                .shared = ms_ref_vector(buffer, seg->gathered, seg->wire, n * ranks),
                                 .dst.buffer = -1};
     at += (bytes + 63) / 64 * 64;
   }

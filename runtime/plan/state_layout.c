@@ -42,11 +42,11 @@ int ms_state_master_arena(const ms_model *model, const ms_state_layout *layout, 
   return ms_state_optimizer_arena(model, layout, unit);
 }
 
-/* 1 when the shard group reads a unit's masters in place: kernels read every segment in f32, and the ranks share
+/* 1 when the shard group reads a unit's masters in place: every segment is kept as it is gathered, and the ranks share
  * memory. */
 static int shares_masters(const ms_unit *u, int shards_together) {
   for (int s = 0; s < u->segments; s++)
-    if (u->segment[s].param_dtype != MS_F32) return 0;
+    if (!ms_segment_is_as_gathered(&u->segment[s])) return 0;
   return shards_together;
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/dtype.h"
 #include "graph/placement.h"
+#include "kernels/storage.h"
 
 /* What ms_model_shard makes: also the parts that one which failed has made. */
 static void release_shards(ms_model *model) {
@@ -46,6 +47,33 @@ int ms_model_new(uint64_t seed, ms_model **out) {
   return MS_OK;
 }
 
+static int find_storage(int dtype, const ms_storage **storage) {
+  if ((*storage = ms_storage_of(dtype))) return MS_OK;
+  return MS_FAIL(MS_EDTYPE, "parameters are not stored in records of %s; they are in those of %s", ms_dtype_name(dtype),
+                 ms_storage_list());
+}
+
+int ms_storage_record(int dtype, int64_t *elements, int64_t *words) {
+  MS_GIVEN(elements);
+  MS_GIVEN(words);
+  const ms_storage *storage;
+  MS_TRY(find_storage(dtype, &storage));
+  *elements = storage->elements;
+  *words = storage->words;
+  return MS_OK;
+}
+
+int ms_storage_read(int dtype, const void *records, int64_t first, int64_t count, float *out) {
+  MS_GIVEN(records);
+  MS_GIVEN(out);
+  const ms_storage *storage;
+  MS_TRY(find_storage(dtype, &storage));
+  if (first < 0 || count < 0)
+    return MS_FAIL(MS_EINVAL, "records of %s: cannot read %lld elements from element %lld on", ms_dtype_name(dtype),
+                   (long long)count, (long long)first);
+  return ms_storage_decode(dtype, records, first, count, out);
+}
+
 void ms_model_free(ms_model *model) { ms_handle_release(model, MS_HANDLE_MODEL); }
 
 void ms_unit_config_default(ms_unit_config *config, int size) {
@@ -56,7 +84,8 @@ void ms_unit_config_default(ms_unit_config *config, int size) {
 
 void ms_param_config_default(ms_param_config *config, int size) {
   static const ms_param_config defaults = {
-      .init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .param_dtype = -1, .lr_scale = 1, .tensor_axis = -1};
+      .init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .param_dtype = -1, .lr_scale = 1, .tensor_axis = -1,
+      .storage_dtype = MS_F32};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_param_config");
 }
 
@@ -149,6 +178,18 @@ static int check_elements(const ms_model *model, const char *name, int ndim, con
   return MS_OK;
 }
 
+static int check_storage(const char *name, const ms_param_config *config) {
+  if (config->storage_dtype == MS_F32) return MS_OK;
+  if (!ms_storage_of(config->storage_dtype))
+    return MS_FAIL(MS_EDTYPE, "parameter '%s': storage_dtype must be f32, %s, not %s", name, ms_storage_list(),
+                   ms_dtype_name(config->storage_dtype));
+  if (config->frozen) return MS_OK;
+  return MS_FAIL(MS_EINVAL,
+                 "parameter '%s': it trains, so it has an f32 master and cannot be stored in %s: freeze it, or store "
+                 "it in f32",
+                 name, ms_dtype_name(config->storage_dtype));
+}
+
 static int check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                        const ms_param_config *config) {
   if (unit < 0 || unit >= model->units)
@@ -166,6 +207,7 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
   if (config->tensor_axis < -1 || config->tensor_axis >= ndim)
     return MS_FAIL(MS_EINVAL, "parameter '%s': tensor_axis is %d; it must be an axis below %d, or -1", name,
                    config->tensor_axis, ndim);
+  MS_TRY(check_storage(name, config));
   MS_TRY(check_initial(name, config));
   MS_TRY(ms_model_check_group(name, config->lr_scale, config->weight_decay));
   if (ms_model_find_param(model, name) >= 0)
@@ -235,6 +277,14 @@ static int refuse_uneven(const ms_model *model, const ms_param *p) {
   return ms_placement_uneven(what, &whole, p->config.tensor_axis, 1, group->name, group->size);
 }
 
+static int refuse_divided(const ms_model *model, const ms_param *p) {
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "parameter '%s' is stored in %s, whose records the dimension %s of the mesh would cut along axis %d: "
+                 "store it in f32, leave it whole on each rank of %s, or use a mesh without that dimension",
+                 p->name, ms_dtype_name(p->config.storage_dtype), model->dim[MS_DIM_TENSOR].label, p->config.tensor_axis,
+                 model->dim[MS_DIM_TENSOR].label);
+}
+
 /* Gives each parameter the shape of this rank's part. */
 static int divide_params(ms_model *model) {
   const int64_t ranks = model->dim[MS_DIM_TENSOR].size;
@@ -242,6 +292,7 @@ static int divide_params(ms_model *model) {
     ms_param *p = &model->param[i];
     const int axis = p->config.tensor_axis;
     if (axis >= 0 && p->whole[axis] % ranks) return refuse_uneven(model, p);
+    if (axis >= 0 && ranks > 1 && p->config.storage_dtype != MS_F32) return refuse_divided(model, p);
     p->numel = 1;
     for (int d = 0; d < p->ndim; d++) p->numel *= p->dims[d] = d == axis ? p->whole[d] / ranks : p->whole[d];
   }

@@ -9,8 +9,12 @@
  *   master           f32 [chunk elements of all segments]        this rank's chunks; trainable segments first
  *   gradient         f32 [chunk elements of trainable segments]  at the same offsets as master
  *   optimizer state  like gradient
- *   gathered         param_dtype, [W*chunk] per segment          what kernels read
+ *   gathered         wire dtype, [W*chunk] per segment           what kernels read
  *   reduce           reduce_dtype, [W*chunk] per trainable segment; what weight-gradient kernels write
+ *
+ * A parameter that is stored in another dtype than f32 (ms_param_config.storage_dtype) is a segment of its own, behind all
+ * others. Its master and its gathered form are the same: words of records (kernels/storage.h), which chunks do not cut.
+ * Kernels read it through the op `dequantise`, or in place if it is stored in its param_dtype.
  *
  * The padding of every segment is zero in all of them. Offsets are multiples of MS_SEGMENT_ALIGN elements.
  */
@@ -42,10 +46,12 @@ typedef struct ms_param {
 
 typedef struct ms_segment {
   int frozen, param_dtype, reduce_dtype;
+  int storage;                   /* MS_F32, or the dtype of a stored parameter's records */
+  int wire;                      /* the dtype that is gathered: param_dtype, or MS_I32: the words of records */
   double lr_scale, weight_decay; /* `rows`: those of its parameter; `ragged`: all parameters of the segment have the
                                   * same */
   int first_param, params;       /* range of ms_unit.order */
-  int64_t chunk;                 /* elements per rank */
+  int64_t chunk;                 /* elements of the wire dtype per rank */
   int64_t local;                 /* offset in elements in master (and gradient, optimizer state) */
   int64_t gathered;              /* offset in bytes in the unit's gathered buffer */
   int64_t reduce;                /* offset in bytes in the unit's reduce buffer; -1 when frozen */
@@ -123,6 +129,13 @@ static inline int ms_model_splits_norm(const ms_model *m) {
   for (int u = 0; u < m->units; u++) equal += m->unit[u].trainable_count && !m->unit[u].config.fragment;
   return ms_model_local_units(m) && equal;
 }
+
+static inline int ms_segment_is_stored(const ms_segment *s) { return s->storage != MS_F32; }
+/* 1 when what a rank keeps of a segment has the form that the shards gather, so that kernels can read it there. */
+static inline int ms_segment_is_as_gathered(const ms_segment *s) {
+  return ms_segment_is_stored(s) || s->param_dtype == MS_F32;
+}
+static inline int ms_param_is_stored(const ms_param *p) { return p->config.storage_dtype != MS_F32; }
 
 /* Checks whether a unit of a sharded model can keep shards of 1/size with this enum ms_reshard. */
 int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size);

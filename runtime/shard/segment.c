@@ -1,18 +1,19 @@
 /* segment.c - divides a unit's parameters into segments, and each segment into one chunk per rank.
  *
- * Parameters are ordered trainable before frozen, then divided by the tensor dimension before whole, then by optimizer
- * group, then in the order of addition. Gradients and optimizer state therefore cover a prefix of the master buffer,
+ * Parameters are ordered trainable before frozen, masters before what is stored otherwise, then divided by the tensor
+ * dimension before whole, then by optimizer group, then in the order of addition. Gradients and optimizer state therefore cover a prefix of the master buffer,
  * and an optimizer pass over a unit needs one kernel per group.
  */
 #include <stdlib.h>
 
+#include "kernels/storage.h"
 #include "shard/model.h"
 
 static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /* Those that the tensor dimension divides come first, since their squares are summed over it. */
 static int same_group(const ms_model *model, const ms_param *a, const ms_param *b) {
-  return a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
+  return !ms_param_is_stored(a) && !ms_param_is_stored(b) && a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
          a->config.param_dtype == b->config.param_dtype && a->config.lr_scale == b->config.lr_scale &&
          a->config.weight_decay == b->config.weight_decay;
 }
@@ -20,6 +21,7 @@ static int same_group(const ms_model *model, const ms_param *a, const ms_param *
 static int goes_before(const ms_model *model, const ms_param *a, const ms_param *b) {
   const int divided = ms_param_is_divided(model, a);
   if (a->config.frozen != b->config.frozen) return a->config.frozen < b->config.frozen;
+  if (ms_param_is_stored(a) != ms_param_is_stored(b)) return ms_param_is_stored(b);
   if (divided != ms_param_is_divided(model, b)) return divided;
   if (a->config.weight_decay != b->config.weight_decay) return a->config.weight_decay > b->config.weight_decay;
   if (a->config.lr_scale != b->config.lr_scale) return a->config.lr_scale > b->config.lr_scale;
@@ -38,9 +40,15 @@ static void order_params(const ms_model *model, ms_unit *unit) {
   }
 }
 
+/* Elements of parameters in a chunk. */
+static int64_t chunk_elements(const ms_segment *segment) {
+  const ms_storage *storage = ms_storage_of(segment->storage);
+  return storage ? segment->chunk / storage->words * storage->elements : segment->chunk;
+}
+
 /* Sets the owned part of a parameter: its elements that are in chunk `rank` of the segment. */
 static void own(ms_param *p, const ms_segment *segment, int rank) {
-  int64_t chunk_begin = segment->chunk * rank, chunk_end = chunk_begin + segment->chunk;
+  int64_t chunk_begin = chunk_elements(segment) * rank, chunk_end = chunk_begin + chunk_elements(segment);
   int64_t begin = p->offset > chunk_begin ? p->offset : chunk_begin;
   int64_t end = p->offset + p->numel < chunk_end ? p->offset + p->numel : chunk_end;
   p->owned = end > begin ? end - begin : 0;
@@ -54,6 +62,8 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
   int64_t ranks = ms_model_shards(model);
   *segment = (ms_segment){.frozen = head->config.frozen,
                           .param_dtype = head->config.param_dtype,
+                          .storage = head->config.storage_dtype,
+                          .wire = ms_param_is_stored(head) ? MS_I32 : head->config.param_dtype,
                           .reduce_dtype = unit->config.reduce_dtype,
                           .lr_scale = head->config.lr_scale,
                           .weight_decay = head->config.weight_decay,
@@ -65,7 +75,9 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
     p->offset = align_up(end, MS_SEGMENT_ALIGN);
     end = p->offset + p->numel;
   }
-  if (unit->config.layout == MS_LAYOUT_ROWS)
+  const ms_storage *storage = ms_storage_of(segment->storage);
+  if (storage) segment->chunk = (ms_storage_words(storage->dtype, end) / storage->words + ranks - 1) / ranks * storage->words;
+  else if (unit->config.layout == MS_LAYOUT_ROWS)
     segment->chunk = (head->dims[0] + ranks - 1) / ranks * (head->numel / head->dims[0]);
   else segment->chunk = align_up((end + ranks - 1) / ranks, MS_SEGMENT_ALIGN);
 }
@@ -81,7 +93,9 @@ static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index
   segment->local = unit->master_count;
   unit->master_count = align_up(segment->local + segment->chunk, MS_SEGMENT_ALIGN);
   segment->gathered = unit->gathered_bytes;
-  unit->gathered_bytes = segment_end(segment->gathered, whole, segment->param_dtype);
+  /* With one shard, what is as gathered is read where it is kept. */
+  if (ms_model_shards(model) > 1 || !ms_segment_is_stored(segment))
+    unit->gathered_bytes = segment_end(segment->gathered, whole, segment->wire);
   segment->reduce = -1;
   if (!segment->frozen) {
     segment->reduce = unit->reduce_bytes;

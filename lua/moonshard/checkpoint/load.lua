@@ -142,6 +142,7 @@ function load.state(who, path, session, wanted)
   checkpoint:close()
   session.unsharded = {} -- gathered by unshard before loading, now stale
   agreement.raise_first_failure(session, "of loading", ok, raised)
+  check(C.ms_state_seal(session.state))
   check(C.ms_state_spread(session.state)) -- of what only one replica has; others may not reach the files it is in
   return checkpoint.manifest, { path = path, bytes_read = bytes, skipped = skipped }
 end

@@ -1,13 +1,15 @@
 -- Reads a checkpoint without a model: its parameters and any of their elements, whichever files contain them.
 
 local division = require("moonshard.shard.division")
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local manifest = require("moonshard.checkpoint.manifest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local host_parts = require("moonshard.checkpoint.host_parts")
 local safetensors = require("moonshard.base.safetensors")
-local C, ffi = engine.C, engine.ffi
+local storage = require("moonshard.shard.storage")
+local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.SavedPiece elements of a parameter, or of a part of it, in one file
 ---@field file string
@@ -80,6 +82,23 @@ function Checkpoint:close()
   self.files = {}
 end
 
+-- The forms in which the weights of a parameter can be saved: f32 values, or codes with scales.
+local FORMS = { param = "f32", i8 = "i8", nf4 = "nf4" }
+
+-- The form in which the weights of a parameter were saved.
+local function form_of(self, fqn)
+  for kind in pairs(FORMS) do
+    if self.pieces[owned_ranges.tensor_name(kind, fqn)] then return kind end
+  end
+end
+
+local function refuse_form(self, kind, fqn)
+  local saved = FORMS[kind] and form_of(self, fqn)
+  if not saved or saved == kind then return end
+  errors.raise("MS_EMISMATCH", "checkpoint %s has %s in %s, but here it is kept in %s: give ms.fully_shard the storage "
+    .. "that it was saved with", self.path, fqn, FORMS[saved], FORMS[kind])
+end
+
 ---The pieces that contain elements [first, first + count) of a part of a parameter, and in each those among which they
 ---are. Parts of several hosts can contain the same elements. Raises MS_EINVAL when no piece contains some of them.
 ---@param kind string "param", "exp_avg", ...
@@ -100,6 +119,7 @@ function Checkpoint:cover(kind, fqn, part, first, count)
     end
   end
   if found < count then
+    refuse_form(self, kind, fqn)
     errors.invalid("checkpoint %s: %s of %s: %.0f of its elements %.0f to %.0f%s are in no file%s", self.path, kind,
       fqn, count - found, division.index(part, first), division.index(part, first + count - 1) + 1,
       division.is_whole(part) and "" or ", of which this rank has a part,",
@@ -143,6 +163,19 @@ local function read_piece(file, range, first, count, out)
   end
 end
 
+-- Copies elements of a parameter that is saved as codes with scales: whole records, of which it takes what is asked for.
+local function read_records(self, dtype, fqn, whole, first, count, out)
+  local elements, words = storage.record(dtype)
+  local record = math.floor(first / elements)
+  local records = math.ceil((first + count) / elements) - record
+  local from, n = record * words, records * words
+  local room = ffi.new("float[?]", n)
+  for _, range in ipairs(self:cover(dtype, fqn, division.whole(whole), from, n)) do
+    read_piece(self:file(range.piece.file), range, from, n, room)
+  end
+  check(C.ms_storage_read((dtypes.id(dtype)), room, first - record * elements, count, out))
+end
+
 ---Copies elements of a parameter, f32, without verifying checksums (see verify).
 ---@param kind string
 ---@param fqn string
@@ -154,6 +187,8 @@ function Checkpoint:read(kind, fqn, first, count, out)
   for _, param in ipairs(self.parameters) do
     if param.name == fqn then elements = numel(param.shape) end
   end
+  local form = kind == "param" and form_of(self, fqn)
+  if form and form ~= "param" then return read_records(self, form, fqn, elements, first, count, at) end
   for _, range in ipairs(self:cover(kind, fqn, division.whole(elements), first, count)) do
     read_piece(self:file(range.piece.file), range, first, count, at)
   end

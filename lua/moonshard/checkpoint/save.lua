@@ -36,7 +36,8 @@ local NONE = -2 -- in the place of the number of a save
 
 local function fill(sharding, list, kept, i, range)
   local piece = list[i - 1]
-  local shape = owned_ranges.shape(placements.part(sharding, range.param), range.first, range.count)
+  local shape = range.what == C.MS_TENSOR_STORED and { range.count }
+    or owned_ranges.shape(placements.part(sharding, range.param), range.first, range.count)
   local name = owned_ranges.tensor_name(range.kind, range.param.fqn)
   kept[#kept + 1] = name
   piece.name, piece.parameter, piece.kind, piece.what = name, range.param.fqn, range.kind, range.what

@@ -63,6 +63,7 @@ function initial_values.read(session)
     end
   end
   if not scratch then return nil end
+  check(C.ms_state_seal(session.state))
   compare(session, identities)
   return { bytes = bytes, seconds = clock.now() - began }
 end

@@ -50,6 +50,7 @@ return function(session, from, to, move)
     check(C.ms_state_updates(from, old, updates))
     check(C.ms_state_set_updates(to, i - 1, updates[0]))
   end
+  check(C.ms_state_seal(to))
   if any_sliced then check(C.ms_state_spread(to)) end
   return to
 end

@@ -11,6 +11,7 @@ local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local optimizers = require("moonshard.engine.optimizers")
 local placements = require("moonshard.shard.placements")
+local storage = require("moonshard.shard.storage")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local owned_ranges = {}
@@ -40,7 +41,7 @@ end
 ---@class moonshard.OwnedRange
 ---@field param moonshard.ShardedParameter
 ---@field index integer of the parameter, from 0
----@field kind string "param", "exp_avg", ...
+---@field kind string "param", "exp_avg", ...; "i8", "nf4": the stored form of a parameter, whose elements are words
 ---@field what integer the same as enum ms_tensor_kind
 ---@field part moonshard.Division of the parameter: what this rank's place in a tensor dimension has
 ---@field first number first element of the range in the flattened part
@@ -67,6 +68,15 @@ local function kinds_of(param, all, outer, replica)
   return list
 end
 
+-- A parameter that is kept as codes with scales is saved as such: its values would be quantised again.
+local function as_stored(range)
+  local param = range.param
+  if range.kind ~= "param" or not storage.is_quantised(param) then return range end
+  range.kind, range.what = param.storage, C.MS_TENSOR_STORED
+  range.first, range.count = storage.words(param.storage, range.first, range.count)
+  return range
+end
+
 ---The ranges that this rank keeps, in the order in which they are written. Some can be empty.
 ---@param session moonshard.Session
 ---@param optimizer moonshard.Optimizer? nil: only the parameters
@@ -89,10 +99,10 @@ function owned_ranges.owned(session, optimizer, ema, o)
       if kind and (kind.kind == "param" or not param.frozen) then
         if plan then check(C.ms_plan_kept(plan.handle, i - 1, first, count, sliced))
         else check(C.ms_state_kept(state, i - 1, kind.what, first, count, sliced)) end
-        list[#list + 1] = {
+        list[#list + 1] = as_stored({
           param = param, index = i - 1, part = parts[i], kind = kind.kind, what = kind.what, replica = kind.replica,
           first = tonumber(first[0]), count = tonumber(count[0]), sliced = sliced[0] ~= 0,
-        }
+        })
       end
     end
   end
@@ -187,6 +197,7 @@ function owned_ranges.tensor_name(kind, fqn)
   local replica, of_it = kind:match("^(replica%.%d+%.)(.*)$")
   if replica then return replica .. owned_ranges.tensor_name(of_it, fqn) end
   if kind == "ema" then return "ema." .. fqn end
+  if kind == "i8" or kind == "nf4" then return ("model.%s.%s"):format(kind, fqn) end
   return kind == "param" and "model." .. fqn or ("optimizer.%s.%s"):format(kind, fqn)
 end
 

@@ -102,6 +102,7 @@ local function write(around, dict, full)
       any_sliced = any_sliced or sliced
     end
   end
+  check(C.ms_state_seal(around.state))
   if any_sliced then check(C.ms_state_spread(around.state)) end
 end
 

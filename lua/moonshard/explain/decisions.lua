@@ -7,6 +7,7 @@ local plan_costs = require("moonshard.explain.plan_costs")
 local policies = require("moonshard.shard.policies")
 local roles = require("moonshard.shard.roles")
 local rules = require("moonshard.shard.rules")
+local storage = require("moonshard.shard.storage")
 local units = require("moonshard.shard.units")
 
 local decisions = {}
@@ -23,7 +24,7 @@ local decisions = {}
 ---@field kept table<string, number> bytes by category
 ---@field in_turn boolean? rows of the policy keep their bytes at different times, so a sum of rows is their maximum
 
--- A parameter's share of its unit's cost: received bytes in proportion to the bytes that kernels read, state by
+-- A parameter's share of its unit's cost: received bytes in proportion to the bytes that are gathered, state by
 -- elements.
 local function costs_of_parameters(self, costs, handle)
   local by_param, unit_cost, read = {}, {}, {}
@@ -31,7 +32,8 @@ local function costs_of_parameters(self, costs, handle)
   local tensor = roles.ranks(self, "tensor")
   local function read_bytes(param)
     local elements = placements.divides(self, param) and param.numel / tensor or param.numel
-    return elements * dtypes.sizes[param.dtype or param.unit.param_dtype]
+    return elements * (param.storage and storage.bytes_per_element(param)
+      or dtypes.sizes[param.dtype or param.unit.param_dtype])
   end
   for _, param in ipairs(self.params) do read[param.unit] = read[param.unit] + read_bytes(param) end
   for i, param in ipairs(self.params) do
@@ -41,6 +43,7 @@ local function costs_of_parameters(self, costs, handle)
     by_param[param] = {
       gathered = math.floor(cost.gathered * share + 0.5),
       gathered_wire = math.floor(cost.gathered_wire * share + 0.5),
+      parameters = math.floor(storage.bytes_per_element(param) * owned + 0.5),
       gradients = param.frozen and 0 or 4 * owned, optimizer = param.frozen and 0 or 4 * owned * states,
     }
   end

@@ -45,6 +45,7 @@ local function add_params(self, handle, unit_ids, groups)
     config.init, config.init_a, config.init_b = INIT_IDS[param.init.kind], param.init.a, param.init.b
     config.frozen = param.frozen and 1 or 0
     config.param_dtype = param.dtype and dtypes.id(param.dtype) or -1
+    config.storage_dtype = (dtypes.id(param.storage or "f32"))
     config.lr_scale, config.weight_decay = group.lr_scale or 1, group.weight_decay or 0
     local placement = param.placement or {}
     config.tensor_axis, config.tensor_splits = placement.axis or -1, placement.splits and 1 or 0

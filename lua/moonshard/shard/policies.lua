@@ -14,6 +14,7 @@ local regather = require("moonshard.nn.regather")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local roles = require("moonshard.shard.roles")
 local rules = require("moonshard.shard.rules")
+local storage = require("moonshard.shard.storage")
 local units = require("moonshard.shard.units")
 
 local policies = {}
@@ -103,6 +104,8 @@ end
 ---@field default (fun(self: moonshard.Sharding): any)? value of names that no rule matches; without it nil
 ---@field absent (fun(owner: table): any)? replaces such a nil, by unit, module or parameter
 ---@field bare_value any value of patterns without one
+---@field applies (fun(param: moonshard.ShardedParameter, by_rules: boolean): boolean)? which parameters it decides for;
+---  nil: all
 ---@field is_value (fun(given: any): boolean)? whether a list is one value for all instead of rules
 ---@field inherited boolean? a module's decision holds for its submodules, so one value for all is the model's own
 ---@field store (fun(owner: table, value: any, self: moonshard.Sharding))? stores the decision for an owner
@@ -209,6 +212,12 @@ local ROWS = {
     text = function(value, param) return value or "default: " .. param.unit.param_dtype end,
     json = function(value, param) return value or param.unit.param_dtype end,
     cost = function(c) return { gathered = c.gathered, gathered_wire = c.gathered_wire } end,
+  },
+  {
+    name = "storage", of = "parameter", reader = storage.reader, applies = storage.applies, store = storage.store,
+    text = function(value) return value or "default: f32" end,
+    json = function(value) return value or "f32" end,
+    cost = function(c) return { gathered = c.gathered, kept = { parameters = c.parameters } } end, rare = true,
   },
   {
     name = "placements", of = "parameter", reader = always(placements.read),
@@ -326,7 +335,9 @@ local function owners_of(self, row, given)
   if row.of == "unit" then
     for _, unit in ipairs(self.units) do add(unit.name, unit) end
   elseif row.of == "parameter" then
-    for _, param in ipairs(self.params) do add(param.fqn, param) end
+    for _, param in ipairs(self.params) do
+      if not row.applies or row.applies(param, has_rules(row, given)) then add(param.fqn, param) end
+    end
   else
     local by_rule, is_root = has_rules(row, given), policies.unit_modules(self)
     for _, entry in ipairs(self.modules) do

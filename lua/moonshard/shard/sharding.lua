@@ -42,6 +42,7 @@ local world = require("moonshard.distributed.world")
 ---@field unit moonshard.Unit
 ---@field frozen boolean
 ---@field init moonshard.Initializer
+---@field storage string? "bf16", "i8" or "nf4": how it is kept; nil: as an f32 master
 
 ---@class moonshard.Sharding
 ---@field model moonshard.Module
@@ -148,6 +149,8 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---  the ranks of `tensor` or `context`, instead of keeping what forward gathered
 ---@field param_dtype? any rules over parameters with "f32" or "bf16", for parameters that differ from their unit
 ---@field freeze? any rules over parameters
+---@field storage? any "f32" (the default), "bf16", "i8" or "nf4", or rules over frozen parameters: how they are kept and
+---  gathered; they become what kernels read where they read it. A value for all is that of matrices
 ---@field placements? any rules over parameters with { tensor = style }: how the ranks of the mesh dimension `tensor`
 ---  divide them: "colwise", "rowwise", "vocab", "sequence", "replicate", ms.Shard(axis) or ms.Replicate(); with heads =
 ---  or kv_heads = they divide so many heads, and can share those of keys
@@ -362,7 +365,9 @@ function Sharding:marks()
   local marks, session = { frozen = {} }, rawget(self.model, "session")
   for _, param in ipairs(self.params) do
     marks.frozen[param.parameter] = param.frozen
-    marks[param.parameter] = (param.frozen and "frozen " or "") .. (param.dtype or param.unit.param_dtype)
+    local read = param.dtype or param.unit.param_dtype
+    marks[param.parameter] = (param.frozen and "frozen " or "") .. read
+      .. (param.storage and (" kept in %s"):format(param.storage) or "")
   end
   for _, unit in ipairs(self.units) do
     local mark = (unit.name == units.ROOT and "root unit, " or "unit, ") .. unit.param_dtype

@@ -5,6 +5,7 @@
 
 local automatic = require("moonshard.shard.automatic")
 local dtypes = require("moonshard.base.dtypes")
+local storage = require("moonshard.shard.storage")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
 
@@ -41,7 +42,8 @@ local function count_bytes(inventory, sharding)
   for i in ipairs(inventory.modules) do own[i], all[i] = 0, 0 end
   for _, entry in ipairs(inventory.parameters) do
     local param = sharding.params[sharding.index[entry.parameter] + 1]
-    local bytes = param.numel * dtypes.sizes[param.dtype or param.unit.param_dtype]
+    local bytes = param.numel * (param.storage and storage.bytes_per_element(param)
+      or dtypes.sizes[param.dtype or param.unit.param_dtype])
     local owner = entry.places[1].owner
     own[owner] = own[owner] + bytes
     while owner do

@@ -17,6 +17,11 @@ static int64_t align_up(int64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * AL
 
 /* ---- conversions ---- */
 
+/* How a conversion counts elements of a dtype: what is moved as it is, and is neither f32 nor bf16, as f32. */
+static int moved_as(const ms_coll_part *part, int dtype) {
+  return part->src_dtype == part->dst_dtype && ms_dtype_size(dtype) == ms_dtype_size(MS_F32) ? MS_F32 : dtype;
+}
+
 /* Whether a conversion is needed: from the source of an all-gather, or into the destination of a reduction. With
  * windows, reductions always convert, because the destination is not registered. */
 static int converts(const ms_state *state, const ms_coll *coll, const ms_coll_part *part, int from_is_null) {
@@ -37,8 +42,8 @@ static int describe_conversions(ms_exec *exec, int index) {
         const ms_coll_part *part = &instr->coll->part[i];
         move[part - phase->part] =
             (ms_move){.n = converts(exec->state, instr->coll, part, source->part[i].src.buffer < 0) * part->count,
-                      .from_dtype = part->src_dtype,
-                      .to_dtype = part->dst_dtype,
+                      .from_dtype = moved_as(part, part->src_dtype),
+                      .to_dtype = moved_as(part, part->dst_dtype),
                       .add = part->accumulate};
       }
     }

@@ -1,0 +1,93 @@
+/* storage.c - records of stored parameters on the host (kernels/storage.h): making and reading them. */
+#include "kernels/storage.h"
+
+#include <string.h>
+
+#include "base/bf16.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "kernels/storage_code.h"
+
+static const ms_quantisation blocks_of_i8 = {.dtype = MS_I8, .scaling = MS_SCALE_BLOCK, .block = MS_STORED_BLOCK_I8};
+static const ms_quantisation blocks_of_nf4 = {
+    .dtype = MS_NF4, .scaling = MS_SCALE_BLOCK, .block = MS_STORED_BLOCK_NF4};
+
+/* ---- making a record --------------------------------------------------------------------------------------------- */
+
+/* The last byte of an odd number of elements has half an element more, which is 0. */
+static int encode_nf4(const float *x, int64_t n, void *record, float *scales) {
+  memset(scales, 0, MS_STORED_SCALES * sizeof *scales);
+  const int64_t even = n / 2 * 2, whole = n / MS_STORED_BLOCK_NF4 * MS_STORED_BLOCK_NF4;
+  if (n == even) return ms_cpu_quantise(&blocks_of_nf4, x, n, record, scales);
+  float last[MS_STORED_BLOCK_NF4] = {0};
+  memcpy(last, x + whole, (size_t)(n - whole) * sizeof *x);
+  MS_TRY(ms_cpu_quantise(&blocks_of_nf4, x, whole, record, scales));
+  return ms_cpu_quantise(&blocks_of_nf4, last, n - whole + 1, (char *)record + whole / 2,
+                         scales + whole / MS_STORED_BLOCK_NF4);
+}
+
+int ms_storage_encode(int dtype, const float *x, int64_t n, void *record, float *scales) {
+  memset(record, 0, (size_t)ms_storage_of(dtype)->words * 4);
+  if (dtype == MS_NF4) return encode_nf4(x, n, record, scales);
+  if (dtype == MS_I8) return ms_cpu_quantise(&blocks_of_i8, x, n, record, (char *)record + MS_I8_SCALES);
+  ms_dtype_row_of(dtype)->narrow(x, n, record);
+  return MS_OK;
+}
+
+void ms_storage_set_scales(void *record, const float *scales, int64_t n, float offset) {
+  uint8_t *bytes = record;
+  float rest[MS_STORED_SCALES];
+  uint32_t most = 0;
+  for (int64_t i = 0; i < n; i++) {
+    rest[i] = scales[i] - offset;
+    if (ms_magnitude(rest[i]) > most) most = ms_magnitude(rest[i]);
+  }
+  const float scale = ms_float8_value(most);
+  for (int64_t i = 0; i < n; i++)
+    bytes[MS_NF4_SCALE_CODES + i] = ms_f32_to_dynamic(ms_block_quotient(rest[i], scale));
+  memcpy(bytes + MS_NF4_SCALE, &scale, sizeof scale);
+  memcpy(bytes + MS_NF4_OFFSET, &offset, sizeof offset);
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* One block of nf4, and its scale. */
+static int decode_block(const uint8_t *record, int64_t block, float *x) {
+  float scale, offset;
+  memcpy(&scale, record + MS_NF4_SCALE, sizeof scale);
+  memcpy(&offset, record + MS_NF4_OFFSET, sizeof offset);
+  const float restored = ms_restored_scale(record[MS_NF4_SCALE_CODES + block], scale, offset);
+  return ms_cpu_dequantise(&blocks_of_nf4, record + block * MS_STORED_BLOCK_NF4 / 2, &restored, MS_STORED_BLOCK_NF4, x);
+}
+
+/* Elements [first, first + n) of a record of blocks. */
+static int decode_blocks(int dtype, const uint8_t *record, int64_t first, int64_t n, float *x) {
+  const int64_t length = dtype == MS_NF4 ? MS_STORED_BLOCK_NF4 : MS_STORED_BLOCK_I8;
+  float whole[MS_STORED_BLOCK_I8];
+  for (int64_t at = first, taken; at < first + n; at += taken) {
+    const int64_t block = at / length, skipped = at % length;
+    const float *scales = (const float *)(record + MS_I8_SCALES);
+    taken = least(length - skipped, first + n - at);
+    float *to = taken == length ? x + (at - first) : whole;
+    if (dtype == MS_NF4) MS_TRY(decode_block(record, block, to));
+    else MS_TRY(ms_cpu_dequantise(&blocks_of_i8, record + block * length, scales + block, length, to));
+    if (to == whole) memcpy(x + (at - first), whole + skipped, (size_t)taken * sizeof *x);
+  }
+  return MS_OK;
+}
+
+int ms_storage_decode(int dtype, const void *records, int64_t first, int64_t n, float *x) {
+  const ms_storage *s = ms_storage_of(dtype);
+  if (dtype == MS_BF16) {
+    ms_dtype_row_of(dtype)->widen((const ms_bf16 *)records + first, n, x);
+    return MS_OK;
+  }
+  for (int64_t at = first, taken; at < first + n; at += taken) {
+    const int64_t record = at / s->elements, skipped = at % s->elements;
+    taken = least(s->elements - skipped, first + n - at);
+    MS_TRY(decode_blocks(dtype, (const uint8_t *)records + record * s->words * 4, skipped, taken, x + (at - first)));
+  }
+  return MS_OK;
+}

@@ -1,0 +1,48 @@
+/* storage.h - how parameters that do not train are kept in few bits.
+ *
+ * A stored parameter is an array of records, each of so many consecutive elements with the scales that belong to them.
+ * A record depends on nothing outside it, so any rank can keep, send and read any range of records. Records consist of
+ * 32-bit words, in which ranges of them are counted, gathered and saved. Chunks of a segment never cut a record.
+ *
+ *   dtype  elements  a record has
+ *   bf16         64  the elements
+ *   i8         1024  their codes; the f32 scales of 4 blocks of 256 (MS_SCALE_BLOCK of quantise.h)
+ *   nf4       16384  their codes, two a byte; the codes of the scales of 256 blocks of 64; their f32 scale; an f32 offset
+ *
+ * The scales of nf4 are quantised themselves, as QLoRA does and bitsandbytes (quantize_4bit with compress_statistics):
+ * offset is the mean of the scales of the whole parameter; what is left of 256 scales, divided by its largest
+ * magnitude, has codes of the dynamic map (dynamic_map.h). A scale reads back as map[code] * scale + offset, in f32,
+ * rounded after each step. The elements' codes are those of the scales before that. So such a parameter is complete only
+ * when the mean is known: ms_storage_encode leaves the scales to ms_storage_set_scales.
+ */
+#ifndef MS_KERNELS_STORAGE_H
+#define MS_KERNELS_STORAGE_H
+
+#include "kernels/op.h"
+
+enum { MS_STORED_SCALES = 256, MS_STORED_BLOCK_I8 = 256, MS_STORED_BLOCK_NF4 = 64, MS_STORED_MOST = 16384 };
+
+typedef struct ms_storage {
+  int dtype;
+  int64_t elements, words; /* of a record */
+} ms_storage;
+
+/* NULL if parameters cannot be stored in this dtype. */
+const ms_storage *ms_storage_of(int dtype);
+/* "bf16, i8 or nf4" */
+const char *ms_storage_list(void);
+/* Words of the records of n elements. */
+int64_t ms_storage_words(int dtype, int64_t n);
+
+/* Makes a record of n elements; the rest of it is zero. nf4: writes its scales to scales [MS_STORED_SCALES], and only
+ * the codes of the elements. */
+int ms_storage_encode(int dtype, const float *x, int64_t n, void *record, float *scales);
+/* Completes a record of nf4 with the scales of its first n blocks, and the parameter's offset. */
+void ms_storage_set_scales(void *record, const float *scales, int64_t n, float offset);
+/* Elements [first, first + n) of an array of records. */
+int ms_storage_decode(int dtype, const void *records, int64_t first, int64_t n, float *x);
+
+/* The prepare of the op dequantise, on any device. */
+int ms_storage_prepare(ms_kernel_call *call);
+
+#endif

@@ -1,0 +1,83 @@
+-- The policy `storage`: how frozen parameters are kept. A parameter that trains has an f32 master; one that does not can
+-- be kept, gathered and saved in fewer bits, and becomes what kernels read where they read it (kernels/storage.h):
+--
+--   freeze = { re"." }, storage = { { re[[\.(wq|wk|wv|wo|w1|w2|w3)\.weight$]], "nf4" }, { "embed", "bf16" } }
+--
+-- Rules name frozen parameters alone, so patterns can also match adapters, which train.
+
+local dtypes = require("moonshard.base.dtypes")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local storage = {}
+
+local KEPT = { f32 = true, bf16 = true, i8 = true, nf4 = true }
+
+local function read(value, rule)
+  local ok, _, name = pcall(dtypes.id, value)
+  if ok and KEPT[name] then return name end
+  errors.raise("MS_EDTYPE", 'storage: %s must be "f32", "bf16", "i8" or "nf4", not %s', rule, options.describe(value))
+end
+
+---The reader of the policy's values.
+---@param self moonshard.Sharding
+---@return fun(value: any, rule: string): string
+function storage.reader(self)
+  return function(value, rule)
+    for _, param in ipairs(self.params) do
+      if param.frozen then return read(value, rule) end
+    end
+    errors.invalid("storage: %s chooses how frozen parameters are kept, but all parameters train: freeze some "
+      .. "(freeze, or ms.lora), or leave storage out", rule)
+  end
+end
+
+---Which parameters the policy decides for: frozen ones; without rules those of two axes or more, as gains and biases
+---save nothing.
+---@param param moonshard.ShardedParameter
+---@param by_rules boolean
+---@return boolean
+function storage.applies(param, by_rules) return param.frozen and (by_rules or #param.shape > 1) end
+
+---@param param moonshard.ShardedParameter
+---@param value string?
+function storage.store(param, value) param.storage = value ~= "f32" and value or nil end
+
+---Whether a parameter is kept as codes with scales, which its values do not determine.
+---@param param moonshard.ShardedParameter
+---@return boolean
+function storage.is_quantised(param) return param.storage == "i8" or param.storage == "nf4" end
+
+---Bytes per element that a parameter is kept in.
+---@param param moonshard.ShardedParameter
+---@return number
+function storage.bytes_per_element(param)
+  if not param.storage then return dtypes.sizes.f32 end
+  local elements, words = storage.record(param.storage)
+  return 4 * words / elements
+end
+
+---The records that stored parameters are made of.
+---@param dtype string
+---@return integer elements
+---@return integer words of 32 bits
+function storage.record(dtype)
+  local elements, words = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
+  check(C.ms_storage_record((dtypes.id(dtype)), elements, words))
+  return tonumber(elements[0]), tonumber(words[0])
+end
+
+---The words of the records of a range of elements that begins with a record.
+---@param dtype string
+---@param first number
+---@param count number
+---@return number first
+---@return number count
+function storage.words(dtype, first, count)
+  local elements, words = storage.record(dtype)
+  return first / elements * words, math.ceil(count / elements) * words
+end
+
+return storage
