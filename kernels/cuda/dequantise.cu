@@ -2,7 +2,7 @@
  * per element: that of its code, and of the result.
  *
  * A block of threads has TILE elements. Its first threads read back the scales of the blocks of elements in it; then each
- * thread has 8 consecutive elements, which are in one of them. The result begins at a multiple of 16 bytes.
+ * thread has 8 consecutive elements, which are in one of them.
  */
 #include "kernels/cuda/vector.h"
 
@@ -39,7 +39,8 @@ template <int DTYPE> __device__ __forceinline__ float value_of(const uint8_t *co
   else return ms_value_of(k % 2 ? ms_second4(codes[k / 2]) : ms_first4(codes[k / 2]), MS_NF4);
 }
 
-template <int DTYPE, class Y>
+/* ALIGNED: y begins at a multiple of 16 bytes. */
+template <int DTYPE, class Y, bool ALIGNED>
 __global__ void __launch_bounds__(THREADS) decode(const uint8_t *records, int64_t n, Y *y) {
   using of = layout<DTYPE>;
   __shared__ float scale[TILE / of::block];
@@ -58,9 +59,9 @@ __global__ void __launch_bounds__(THREADS) decode(const uint8_t *records, int64_
   float x[EACH];
 #pragma unroll
   for (int k = 0; k < EACH; k++) x[k] = value_of<DTYPE>(codes, k) * factor;
-  if (first + EACH <= n) ms_vector_store<EACH>(y + first, x);
+  if (ALIGNED && first + EACH <= n) ms_vector_store<EACH>(y + first, x);
   else
-    for (int k = 0; first + k < n; k++) ms_element_store(y + first + k, x[k]);
+    for (int k = 0; k < EACH && first + k < n; k++) ms_element_store(y + first + k, x[k]);
 }
 
 /* Stored in bf16, read in f32. */
@@ -69,15 +70,21 @@ template <class Y> __global__ void __launch_bounds__(THREADS) widen(const ms_b16
   if (i < n) ms_element_store(y + i, ms_element_load(x + i));
 }
 
-template <class Y> int launch(const ms_kernel_call *call) {
-  const int64_t n = ms_numel(&call->out[0]);
+template <int DTYPE, class Y> int launch_decode(const ms_kernel_call *call, int64_t n, Y *y) {
   const unsigned tiles = static_cast<unsigned>(ms_cuda_ceil(n, TILE));
   const uint8_t *records = static_cast<const uint8_t *>(call->in_data[0]);
+  if (reinterpret_cast<uintptr_t>(y) % MS_CUDA_VECTOR_BYTES == 0)
+    return MS_CUDA_LAUNCH((decode<DTYPE, Y, true>), tiles, THREADS, 0, call->stream, records, n, y);
+  return MS_CUDA_LAUNCH((decode<DTYPE, Y, false>), tiles, THREADS, 0, call->stream, records, n, y);
+}
+
+template <class Y> int launch(const ms_kernel_call *call) {
+  const int64_t n = ms_numel(&call->out[0]);
   Y *y = static_cast<Y *>(call->out_data[0]);
   if (n == 0) return MS_OK;
   switch (call->attrs.i[0]) {
-    case MS_NF4: return MS_CUDA_LAUNCH((decode<MS_NF4, Y>), tiles, THREADS, 0, call->stream, records, n, y);
-    case MS_I8: return MS_CUDA_LAUNCH((decode<MS_I8, Y>), tiles, THREADS, 0, call->stream, records, n, y);
+    case MS_NF4: return launch_decode<MS_NF4>(call, n, y);
+    case MS_I8: return launch_decode<MS_I8>(call, n, y);
     default:
       return MS_CUDA_LAUNCH((widen<Y>), static_cast<unsigned>(ms_cuda_ceil(n, THREADS)), THREADS, 0, call->stream,
                             static_cast<const ms_b16 *>(call->in_data[0]), n, y);

@@ -33,9 +33,8 @@ int ms_infer_dequantise(const ms_node *node, const ms_value_info *in, ms_value_i
   if (!storage)
     return MS_FAIL(MS_EDTYPE, "dequantise: parameters cannot be stored in %s; they can in %s",
                    ms_dtype_name((int)node->attrs.i[0]), ms_storage_list());
-  out[0] = (ms_value_info){
-      .dtype = MS_F32, .ndim = 1, .dims = {in[0].dims[0] / storage->words * storage->elements}};
-  return MS_OK;
+  out[0] = vector(in[0].dims[0] / storage->words * storage->elements);
+  return ms_asked_dtype(node, MS_F32, MS_DTYPE_FLOAT, &out[0].dtype);
 }
 
 int ms_infer_accumulate(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

@@ -50,6 +50,8 @@ static const op_case cases[] = {
     {"cast", "i37", "i7=1"},
     {"cast", "u37", "i7=2"},
     {"cast", "x37", "i7=3"},
+    {"dequantise", "i780", "i0=7"},
+    {"dequantise", "i64", "i0=1 i7=2"},
     {"sum", "x5,6,7", "i0=1"},
     {"mean", "x5,64", "i0=-1"},
     {"max", "x5,6,8", "i2=1"},
