@@ -19,7 +19,7 @@
 enum { MS_DYNAMIC_ZERO = 127, MS_DYNAMIC_ONE = 255 };
 
 MS_DYNAMIC_MAP_FUNCTION float ms_dynamic_to_f32(uint8_t code) {
-  const float positive[127] = {
+  static const float positive[127] = {
       5.5000004e-7f, 3.2500002e-6f, 7.75e-6f, 2.1249998e-5f, 4.375e-5f, 6.625e-5f, 8.875e-5f, 1.5625001e-4f,
       2.6875004e-4f, 3.8125002e-4f, 4.9375003e-4f, 6.062501e-4f, 7.1875006e-4f, 8.3125e-4f, 9.437501e-4f,
       0.0012812499f, 0.00184375f, 0.00240625f, 0.00296875f, 0.0035312497f, 0.00409375f, 0.0046562497f, 0.0052187503f,

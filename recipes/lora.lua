@@ -2,6 +2,7 @@
 --
 --   moonshard run recipes/lora.lua -n 2 folder=path/to/llama tokens=train.bin adapters=adapted     # a folder for PEFT
 --   moonshard run recipes/lora.lua -n 4 mesh=1x2x2 folder=path/to/llama save=merged                # the whole model
+--   moonshard run recipes/lora.lua -n 2 folder=path/to/llama storage=nf4                           # QLoRA
 --   moonshard plan recipes/lora.lua -n 8 mesh=1x8 size=8B seq=4096 batch=1                         # memory only
 
 local ms = require "moonshard"
@@ -12,6 +13,8 @@ local cfg = ms.args {
   size = "tiny",                   -- without a folder, a Llama: tiny, 1B, 3B, 8B, 70B or 405B
   modules = [[attn\.(wq|wv)$]],    -- the linear layers that get an adapter
   rank = 8, alpha = ms.args.real(16), dropout = ms.args.real(0),
+  storage = "f32",                 -- how weights that do not train are kept: f32, bf16, i8 or nf4 (QLoRA)
+  stored = [[^layers\..*\.(w\w|fc\d)\.weight$]], -- which of them; "": all matrices, also embedding and head
   start = "",                      -- folder of adapters to go on from, such as one that PEFT saved, instead of new ones
   tokens = "",                     -- token files (moonshard tokenize); "": the text of `files`, by bytes
   seq = 256, batch = 4,            -- tokens per sequence, sequences per rank
@@ -42,6 +45,7 @@ ms.fully_shard(model, {
   mesh = mesh,
   placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil, -- adapters follow their layers
   units = { re[[^layers\.\d+$]] },  -- each layer is gathered and freed as one, with its adapters
+  storage = cfg.storage ~= "f32" and (cfg.stored == "" and cfg.storage or { { re(cfg.stored), cfg.storage } }) or nil,
   mp_policy = { param_dtype = cfg.size == "tiny" and cfg.dtype or "bf16", reduce_dtype = "f32" }, -- masters are f32
 })
 

@@ -75,18 +75,22 @@ static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_pi
 
 typedef struct place {
   const char *name;
-  int piece;
+  int words, piece; /* words 1: a stored form, which is I32 in the file */
 } place;
 
-static int by_name(const void *a, const void *b) { return strcmp(((const place *)a)->name, ((const place *)b)->name); }
+/* F32 is before I32 in the file. */
+static int in_file(const void *a, const void *b) {
+  const place *x = a, *y = b;
+  return x->words != y->words ? x->words - y->words : strcmp(x->name, y->name);
+}
 
-/* Orders the copy like the file, by name: see ms_safetensors_create. */
+/* Orders the copy like the file, by dtype and name: see ms_safetensors_create. */
 static int place_pieces(ms_save *save) {
   place *order = ms_calloc(save->n, sizeof *order);
   int64_t end = 0;
   if (!order) return MS_ENOMEM;
-  for (int i = 0; i < save->n; i++) order[i] = (place){save->piece[i].name, i};
-  if (save->n) qsort(order, (size_t)save->n, sizeof *order, by_name);
+  for (int i = 0; i < save->n; i++) order[i] = (place){save->piece[i].name, save->piece[i].what == MS_TENSOR_STORED, i};
+  if (save->n) qsort(order, (size_t)save->n, sizeof *order, in_file);
   for (int i = 0; i < save->n; i++) {
     save->at[order[i].piece] = end;
     end += save->piece[order[i].piece].count;

@@ -50,8 +50,10 @@ local function saver_of(session, disk)
   local saver = session.saver
   if saver and saver.state == state and saver.disk == disk then return saver end
   local ranges, kept, bytes = owned_ranges.written(session, disk), {}, 0
-  -- Sorted like the names in a file, so that the file is written sequentially.
+  -- Sorted as in a file, so that it is written sequentially: values, then the words of stored forms, each by name.
   table.sort(ranges, function(a, b)
+    local a_is_stored, b_is_stored = a.what == C.MS_TENSOR_STORED, b.what == C.MS_TENSOR_STORED
+    if a_is_stored ~= b_is_stored then return b_is_stored end
     return owned_ranges.tensor_name(a.kind, a.param.fqn) < owned_ranges.tensor_name(b.kind, b.param.fqn)
   end)
   local list, out = ffi.new("ms_save_piece[?]", #ranges), ffi.new("ms_save *[1]")

@@ -5,6 +5,7 @@
 local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local owned_ranges = require("moonshard.engine.owned_ranges")
+local storage = require("moonshard.shard.storage")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 -- Writes the elements of a whole tensor that this rank owns, changed by a function if one is given. Returns whether no
@@ -25,6 +26,23 @@ local function keep(state, model, index, what, whole, change)
   return sliced[0] ~= 0
 end
 
+local move_state = {}
+
+---Copies a parameter that is kept as codes with scales, as it is: quantising its values again would change them. Its
+---ranks own the same of it in both states.
+---@param from ffi.cdata* ms_state*
+---@param old integer its index there
+---@param to ffi.cdata* ms_state*
+---@param index integer its index there
+function move_state.copy_stored(from, old, to, index)
+  local first, n, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
+  check(C.ms_state_kept(from, old, C.MS_TENSOR_STORED, first, n, sliced))
+  local count = tonumber(n[0])
+  local words = ffi.new("float[?]", count)
+  check(C.ms_state_read(from, old, C.MS_TENSOR_STORED, first[0], count, words))
+  check(C.ms_state_write(to, index, C.MS_TENSOR_STORED, first[0], count, words))
+end
+
 ---@class moonshard.StateMove
 ---@field index table<moonshard.Parameter, integer> the parameters' indices in the old state
 ---@field change table<moonshard.Parameter, fun(values: ffi.cdata*, first: number, count: number)> changes elements of a
@@ -36,7 +54,7 @@ end
 ---@param to ffi.cdata* ms_state* of the model that session.sharding:handle() is now
 ---@param move moonshard.StateMove? nil: both have the same parameters, and no value changes
 ---@return ffi.cdata* to
-return function(session, from, to, move)
+function move_state.all(session, from, to, move)
   local model, any_sliced, updates = session.sharding:handle(), false, ffi.new("int64_t[1]")
   local states = owned_ranges.states(session.optimizer, session.ema)
   for i, param in ipairs(session.sharding.params) do
@@ -45,12 +63,14 @@ return function(session, from, to, move)
       check(C.ms_state_gather(from, old, what, whole))
       any_sliced = keep(to, model, i - 1, what, whole, change) or any_sliced
     end
-    copy(C.MS_TENSOR_PARAM, move and move.change[param.parameter])
+    if storage.is_quantised(param) then move_state.copy_stored(from, old, to, i - 1)
+    else copy(C.MS_TENSOR_PARAM, move and move.change[param.parameter]) end
     for _, state in ipairs(param.frozen and {} or states) do copy(state.what) end
     check(C.ms_state_updates(from, old, updates))
     check(C.ms_state_set_updates(to, i - 1, updates[0]))
   end
-  check(C.ms_state_seal(to))
   if any_sliced then check(C.ms_state_spread(to)) end
   return to
 end
+
+return move_state

@@ -20,6 +20,7 @@ local plan = require("moonshard.engine.plan")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local roles = require("moonshard.shard.roles")
 local session_ranks = require("moonshard.engine.session_ranks")
+local storage = require("moonshard.shard.storage")
 local capture = require("moonshard.engine.capture")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -221,9 +222,13 @@ function Session:rebuild_with_optimizer(optimizer, averages)
   if not before then return self end
   self.state = new_state(self)
   for i, param in ipairs(self.sharding.params) do
-    local values = ffi.new("float[?]", param.numel)
-    check(C.ms_state_gather(before, i - 1, C.MS_TENSOR_PARAM, values))
-    check(C.ms_state_write_full(self.state, i - 1, values))
+    if storage.is_quantised(param) then
+      move_state.copy_stored(before, i - 1, self.state, i - 1)
+    else
+      local values = ffi.new("float[?]", param.numel)
+      check(C.ms_state_gather(before, i - 1, C.MS_TENSOR_PARAM, values))
+      check(C.ms_state_write_full(self.state, i - 1, values))
+    end
   end
   return self
 end
@@ -232,7 +237,7 @@ end
 ---until it is given the new one. Collective.
 ---@return ffi.cdata* ms_state*
 function Session:redivided_state()
-  return move_state(self, self.state, new_state(self))
+  return move_state.all(self, self.state, new_state(self))
 end
 
 ---A session in the place of another, for a model that lost parameters and was sharded again: with its other values, and
@@ -247,7 +252,7 @@ function session.succeed(model, before, ended, change)
   rawset(model, "session", nil)
   local after = session.of(model)
   after.state = agreement.uninterrupted(function()
-    return move_state(after, old, new_state(after), { index = before.sharding.index, change = change })
+    return move_state.all(after, old, new_state(after), { index = before.sharding.index, change = change })
   end)
   before.ended, before.unsharded = ended, {}
   return after

@@ -86,8 +86,20 @@ local function check_place(around)
   end
 end
 
+-- Merged weights would be quantised again, which loses most of what adapters add; and without adapters weights train.
+local function check_storage(sharding)
+  for _, param in ipairs(sharding.params) do
+    if param.storage then
+      errors.raise("MS_EUNSUPPORTED", "ms.lora.merge: %s is kept in %s, in which only frozen parameters are: keep the "
+        .. "adapters apart (ms.lora.save), or merge them in f32, in files (ms.huggingface.save, moonshard export "
+        .. "--huggingface)", param.fqn, param.storage)
+    end
+  end
+end
+
 local function merge_shards(model, layers)
   local sharding, change = model.sharding, {}
+  check_storage(sharding)
   local around = not world.plan_only and session.of(model)
   if around then check_place(around) end
   for _, found in ipairs(around and layers or {}) do
