@@ -7,13 +7,14 @@
  *   dtype  elements  a record has
  *   bf16         64  the elements
  *   i8         1024  their codes; the f32 scales of 4 blocks of 256 (MS_SCALE_BLOCK of quantise.h)
- *   nf4       16384  their codes, two a byte; the codes of the scales of 256 blocks of 64; their f32 scale; an f32 offset
+ *   nf4       16384  their codes, two a byte; the codes of the scales of 256 blocks of 64; their f32 scale; an f32
+ * offset
  *
  * The scales of nf4 are quantised themselves, as QLoRA does and bitsandbytes (quantize_4bit with compress_statistics):
  * offset is the mean of the scales of the whole parameter; what is left of 256 scales, divided by its largest
  * magnitude, has codes of the dynamic map (dynamic_map.h). A scale reads back as map[code] * scale + offset, in f32,
- * rounded after each step. The elements' codes are those of the scales before that. So such a parameter is complete only
- * when the mean is known: ms_storage_encode leaves the scales to ms_storage_set_scales.
+ * rounded after each step. The elements' codes are those of the scales before that. So such a parameter is complete
+ * only when the mean is known: ms_storage_encode leaves the scales to ms_storage_set_scales.
  */
 #ifndef MS_KERNELS_STORAGE_H
 #define MS_KERNELS_STORAGE_H

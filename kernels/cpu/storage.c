@@ -9,8 +9,7 @@
 #include "kernels/storage_code.h"
 
 static const ms_quantisation blocks_of_i8 = {.dtype = MS_I8, .scaling = MS_SCALE_BLOCK, .block = MS_STORED_BLOCK_I8};
-static const ms_quantisation blocks_of_nf4 = {
-    .dtype = MS_NF4, .scaling = MS_SCALE_BLOCK, .block = MS_STORED_BLOCK_NF4};
+static const ms_quantisation blocks_of_nf4 = {.dtype = MS_NF4, .scaling = MS_SCALE_BLOCK, .block = MS_STORED_BLOCK_NF4};
 
 /* ---- making a record --------------------------------------------------------------------------------------------- */
 
@@ -43,8 +42,7 @@ void ms_storage_set_scales(void *record, const float *scales, int64_t n, float o
     if (ms_magnitude(rest[i]) > most) most = ms_magnitude(rest[i]);
   }
   const float scale = ms_float8_value(most);
-  for (int64_t i = 0; i < n; i++)
-    bytes[MS_NF4_SCALE_CODES + i] = ms_f32_to_dynamic(ms_block_quotient(rest[i], scale));
+  for (int64_t i = 0; i < n; i++) bytes[MS_NF4_SCALE_CODES + i] = ms_f32_to_dynamic(ms_block_quotient(rest[i], scale));
   memcpy(bytes + MS_NF4_SCALE, &scale, sizeof scale);
   memcpy(bytes + MS_NF4_OFFSET, &offset, sizeof offset);
 }

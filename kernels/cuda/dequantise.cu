@@ -1,8 +1,8 @@
 /* dequantise.cu - the elements of a stored parameter (kernels/storage.h), before a kernel reads them. Memory traffic
  * per element: that of its code, and of the result.
  *
- * A block of threads has TILE elements. Its first threads read back the scales of the blocks of elements in it; then each
- * thread has 8 consecutive elements, which are in one of them.
+ * A block of threads has TILE elements. Its first threads read back the scales of the blocks of elements in it; then
+ * each thread has 8 consecutive elements, which are in one of them.
  */
 #include "kernels/cuda/vector.h"
 

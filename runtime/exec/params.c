@@ -65,8 +65,8 @@ int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first
  * for what is stored in few bits, which is not written in slices. */
 static int draw_parameter(ms_state *state, int param, float *drawn) {
   const ms_param *p = &state->model->param[param];
-  const int whole = ms_unit_is_sliced(state->model, &state->model->unit[p->unit], state->layout.replicas) ||
-                    ms_param_is_stored(p);
+  const int whole =
+      ms_unit_is_sliced(state->model, &state->model->unit[p->unit], state->layout.replicas) || ms_param_is_stored(p);
   ms_elements to;
   MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &to));
   int64_t first = 0, count = whole ? p->owned : ms_params_slice(state, p, &first);
@@ -93,7 +93,6 @@ int ms_params_init(ms_state *state) {
     if (p->owned && p->config.init != MS_INIT_ZEROS) rc = draw_parameter(state, i, drawn);
   }
   free(drawn);
-  if (!rc) rc = ms_stored_seal(state, 0, state->model->params);
   if (rc || (state->layout.replicas == 1 && !state->layout.sliced)) return rc;
   return ms_group_barrier(&state->process_group); /* afterwards, all of what replicas share is written */
 }

@@ -193,7 +193,8 @@ int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, i
   const ms_param *p = &state->model->param[param];
   const int64_t whole = ms_param_whole_numel(state->model, p);
   if (what == MS_TENSOR_STORED)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': its stored form is read and written part by part, not gathered", p->name);
+    return MS_FAIL(MS_EINVAL, "parameter '%s': its stored form is read and written part by part, not gathered",
+                   p->name);
   if (first < 0 || count < 1 || first > whole || count > whole - first)
     return MS_FAIL(
         MS_EINVAL,
@@ -312,7 +313,6 @@ int ms_state_write_full(ms_state *state, int param, const float *full) {
   ms_elements mine;
   MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &mine));
   MS_TRY(ms_group_barrier(&state->process_group));
-  MS_TRY(
-      ms_params_take(state, param, &mine, 0, ms_param_whole_numel(state->model, &state->model->param[param]), full));
+  MS_TRY(ms_params_take(state, param, &mine, 0, ms_param_whole_numel(state->model, &state->model->param[param]), full));
   return ms_stored_seal(state, param, param + 1);
 }

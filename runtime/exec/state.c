@@ -181,6 +181,7 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *g
   for (int arena = MS_ARENA_STATE; arena < MS_ARENA_ACTIVATIONS; arena++)
     if (state->layout.bytes[arena]) MS_GOTO(ms_state_map_arena(state, arena, state->layout.bytes[arena]));
   MS_GOTO(ms_params_init(state));
+  MS_GOTO(ms_stored_seal(state, 0, model->params));
   MS_GOTO(ms_state_restart_outer(state));
   MS_GOTO(open_communicators(state));
   MS_GOTO(ms_async_open(state));

@@ -64,10 +64,11 @@ struct ms_state {
   ms_in_flight in_flight;
   int ema_swapped;        /* averages and masters are swapped: see ms_state_swap_ema */
   int replicas_must_meet; /* this rank swapped its slice back alone: replicas must synchronise before a run */
-  int *grid;  /* the model's ranks, replica by replica, each in the order of its shards: the order of collectives that
-               * include replicas */
-  struct ms_unsealed **unsealed; /* [params], or NULL: quantised parameters that were written and not sealed (stored.c) */
-  void *view; /* ms_state_view's last copy; the state owns it */
+  int *grid; /* the model's ranks, replica by replica, each in the order of its shards: the order of collectives that
+              * include replicas */
+  struct ms_unsealed *
+      *unsealed; /* [params], or NULL: quantised parameters that were written and not sealed (stored.c) */
+  void *view;    /* ms_state_view's last copy; the state owns it */
   int64_t view_bytes;
   unsigned interrupted; /* 1 + the world's epoch in which a phase failed part-way; 0: none failed */
 };

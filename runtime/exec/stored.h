@@ -3,6 +3,16 @@
 #define MS_EXEC_STORED_H
 
 #include "exec/params.h"
+#include "kernels/storage.h"
+
+/* A parameter that is being written. */
+struct ms_unsealed {
+  int64_t at, staged; /* the first `staged` elements of the record that begins with element `at` are in `room` */
+  int64_t records;
+  char *done;   /* [records] 1: it is written */
+  float *scale; /* [records][MS_STORED_SCALES] of nf4 */
+  float room[MS_STORED_MOST];
+};
 
 /* 1 for dtypes in which parameters are kept as codes with scales. */
 int ms_stored_is_quantised(int dtype);
@@ -14,6 +24,10 @@ int ms_stored_read(const ms_state *state, const ms_elements *from, int64_t first
 int ms_stored_seal(ms_state *state, int first, int end);
 /* MS_EINVAL if a parameter was written and not sealed. */
 int ms_stored_check_sealed(const ms_state *state, int param);
+/* The address of a record, counted from the first owned element. */
+char *ms_stored_record(const ms_elements *of, int64_t record);
+/* Ends the writing of a parameter, and of all of them. */
+void ms_stored_forget(ms_state *state, int param);
 void ms_stored_free(ms_state *state);
 
 #endif

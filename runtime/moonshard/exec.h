@@ -157,10 +157,10 @@ MS_API int ms_profile_activities(const ms_profile *profile, int capacity, ms_pro
  * the last sync, the outer optimizer's momentum, and with ms_plan_config.outer_delay the sum over the replicas that was
  * sent and not yet applied. These are the same on all replicas; between syncs all others there are not.
  *
- * STORED: of a parameter that is kept in i8 or nf4 (ms_param_config.storage_dtype), its codes and scales as they are kept,
- * to save and load them bit for bit. Its "elements" are 32-bit words, which take the place of f32 values. As PARAM such a
- * parameter reads as what its codes mean, and is written by quantising, whole: from the first owned element on, in
- * order. */
+ * STORED: of a parameter that is kept in i8 or nf4 (ms_param_config.storage_dtype), its codes and scales as they are
+ * kept, to save and load them bit for bit. Its "elements" are 32-bit words, which take the place of f32 values. As
+ * PARAM such a parameter reads as what its codes mean, and is written by quantising, whole: from the first owned
+ * element on, in order. */
 enum ms_tensor_kind {
   MS_TENSOR_PARAM = 0,
   MS_TENSOR_GRAD = 1,
@@ -197,8 +197,8 @@ MS_API int ms_state_write(ms_state *state, int param, int what, int64_t first, i
  */
 MS_API int ms_state_spread(ms_state *state);
 /* Ends the writing of parameters that are kept in i8 or nf4, by ms_state_write or ms_state_load; functions that write
- * whole parameters do so themselves. The scales of nf4 need the mean over all ranks. MS_EINVAL if a rank has not written
- * all that it owns of a parameter. Without it no phase runs. Collective. */
+ * whole parameters do so themselves. The scales of nf4 need the mean over all ranks. MS_EINVAL if a rank has not
+ * written all that it owns of a parameter. Without it no phase runs. Collective. */
 MS_API int ms_state_seal(ms_state *state);
 /* Gathers a whole tensor on every rank, where replicas take local steps that of its replica: full is [elements], or
  * NULL on a rank that only contributes its part. Gradients are sums: ms_step_outputs.divisor has not been applied.

@@ -58,9 +58,9 @@ typedef struct ms_param_config {
   int tensor_splits;     /* 1: with ms_model_dims.sequence_parallel, what meets the parameter is divided, too: for the
                           * gain of a norm; default 0 */
   /* The dtype in which its ranks keep it: MS_F32 (default), a master; of a frozen parameter that the tensor dimension
-   * does not divide also MS_BF16, MS_I8 (blocks of 256 elements with an f32 scale), or MS_NF4 (blocks of 64, whose scales
-   * are quantised, too: QLoRA). It is gathered as it is kept, and becomes param_dtype where a kernel reads it. Whoever
-   * writes such a parameter calls ms_state_seal afterwards. */
+   * does not divide also MS_BF16, MS_I8 (blocks of 256 elements with an f32 scale), or MS_NF4 (blocks of 64, whose
+   * scales are quantised, too: QLoRA). It is gathered as it is kept, and becomes param_dtype where a kernel reads it.
+   * After writing such a parameter, call ms_state_seal. */
   int storage_dtype;
 } ms_param_config;
 
@@ -126,8 +126,8 @@ typedef struct ms_division {
   int64_t run, stride, origin;
 } ms_division;
 
-/* What a parameter that is stored in a dtype (ms_param_config.storage_dtype) is made of: records of so many elements, each
- * of so many 32-bit words, which ranks do not cut. MS_EDTYPE for dtypes in which parameters cannot be stored. */
+/* What a parameter that is stored in a dtype (ms_param_config.storage_dtype) is made of: records of so many elements,
+ * each of so many 32-bit words, which ranks do not cut. MS_EDTYPE for dtypes in which parameters cannot be stored. */
 MS_API int ms_storage_record(int dtype, int64_t *elements, int64_t *words);
 /* Elements [first, first + count) of an array of records, as f32. */
 MS_API int ms_storage_read(int dtype, const void *records, int64_t first, int64_t count, float *out);

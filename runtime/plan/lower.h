@@ -94,11 +94,11 @@ typedef struct ms_lowering {
   const ms_graph *graph;
   const ms_model *model;
   const ms_node *reader; /* the node that is lowered; NULL behind the last one */
-  int *root;           /* [values] the value that owns its bytes */
-  int *last_use;       /* [values] last node that reads it; INT_MAX: kept until the end of the phase */
-  ms_place *at;        /* [values] place of each root */
-  char *read;          /* [values] 1 for roots that a node or the caller reads */
-  char *sent;          /* [values] 1 for roots that peers read */
+  int *root;             /* [values] the value that owns its bytes */
+  int *last_use;         /* [values] last node that reads it; INT_MAX: kept until the end of the phase */
+  ms_place *at;          /* [values] place of each root */
+  char *read;            /* [values] 1 for roots that a node or the caller reads */
+  char *sent;            /* [values] 1 for roots that peers read */
   int *gather;         /* [values] the first all_gather of a root whose result is the ranks' parts one after the other,
                         * or -1 */
   char *begun;         /* [values] 1 for roots that a kernel has read */

@@ -83,9 +83,13 @@ void ms_unit_config_default(ms_unit_config *config, int size) {
 }
 
 void ms_param_config_default(ms_param_config *config, int size) {
-  static const ms_param_config defaults = {
-      .init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .param_dtype = -1, .lr_scale = 1, .tensor_axis = -1,
-      .storage_dtype = MS_F32};
+  static const ms_param_config defaults = {.init = MS_INIT_NORMAL,
+                                           .init_a = 0,
+                                           .init_b = 0.02,
+                                           .param_dtype = -1,
+                                           .lr_scale = 1,
+                                           .tensor_axis = -1,
+                                           .storage_dtype = MS_F32};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_param_config");
 }
 
@@ -281,8 +285,8 @@ static int refuse_divided(const ms_model *model, const ms_param *p) {
   return MS_FAIL(MS_EUNSUPPORTED,
                  "parameter '%s' is stored in %s, whose records the dimension %s of the mesh would cut along axis %d: "
                  "store it in f32, leave it whole on each rank of %s, or use a mesh without that dimension",
-                 p->name, ms_dtype_name(p->config.storage_dtype), model->dim[MS_DIM_TENSOR].label, p->config.tensor_axis,
-                 model->dim[MS_DIM_TENSOR].label);
+                 p->name, ms_dtype_name(p->config.storage_dtype), model->dim[MS_DIM_TENSOR].label,
+                 p->config.tensor_axis, model->dim[MS_DIM_TENSOR].label);
 }
 
 /* Gives each parameter the shape of this rank's part. */

@@ -12,9 +12,9 @@
  *   gathered         wire dtype, [W*chunk] per segment           what kernels read
  *   reduce           reduce_dtype, [W*chunk] per trainable segment; what weight-gradient kernels write
  *
- * A parameter that is stored in another dtype than f32 (ms_param_config.storage_dtype) is a segment of its own, behind all
- * others. Its master and its gathered form are the same: words of records (kernels/storage.h), which chunks do not cut.
- * Kernels read it through the op `dequantise`, or in place if it is stored in its param_dtype.
+ * A parameter that is stored in another dtype than f32 (ms_param_config.storage_dtype) is a segment of its own, behind
+ * all others. Its master and its gathered form are the same: words of records (kernels/storage.h), which chunks do not
+ * cut. Kernels read it through the op `dequantise`, or in place if it is stored in its param_dtype.
  *
  * The padding of every segment is zero in all of them. Offsets are multiples of MS_SEGMENT_ALIGN elements.
  */

@@ -1,8 +1,8 @@
 /* segment.c - divides a unit's parameters into segments, and each segment into one chunk per rank.
  *
  * Parameters are ordered trainable before frozen, masters before what is stored otherwise, then divided by the tensor
- * dimension before whole, then by optimizer group, then in the order of addition. Gradients and optimizer state therefore cover a prefix of the master buffer,
- * and an optimizer pass over a unit needs one kernel per group.
+ * dimension before whole, then by optimizer group, then in the order of addition. Gradients and optimizer state
+ * therefore cover a prefix of the master buffer, and an optimizer pass over a unit needs one kernel per group.
  */
 #include <stdlib.h>
 
@@ -13,7 +13,8 @@ static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 
 /* Those that the tensor dimension divides come first, since their squares are summed over it. */
 static int same_group(const ms_model *model, const ms_param *a, const ms_param *b) {
-  return !ms_param_is_stored(a) && !ms_param_is_stored(b) && a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
+  return !ms_param_is_stored(a) && !ms_param_is_stored(b) && a->config.frozen == b->config.frozen &&
+         ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
          a->config.param_dtype == b->config.param_dtype && a->config.lr_scale == b->config.lr_scale &&
          a->config.weight_decay == b->config.weight_decay;
 }
@@ -76,7 +77,8 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
     end = p->offset + p->numel;
   }
   const ms_storage *storage = ms_storage_of(segment->storage);
-  if (storage) segment->chunk = (ms_storage_words(storage->dtype, end) / storage->words + ranks - 1) / ranks * storage->words;
+  if (storage)
+    segment->chunk = (ms_storage_words(storage->dtype, end) / storage->words + ranks - 1) / ranks * storage->words;
   else if (unit->config.layout == MS_LAYOUT_ROWS)
     segment->chunk = (head->dims[0] + ranks - 1) / ranks * (head->numel / head->dims[0]);
   else segment->chunk = align_up((end + ranks - 1) / ranks, MS_SEGMENT_ALIGN);

@@ -1,5 +1,5 @@
-/* test_kernels_storage.c - parameters that are kept in few bits: records of nf4 against bitsandbytes' algorithm and of i8
- * against PyTorch, bit for bit, and the op that reads them, on the CPU and on (emulated) CUDA. */
+/* test_kernels_storage.c - parameters that are kept in few bits: records of nf4 against bitsandbytes' algorithm and of
+ * i8 against PyTorch, bit for bit, and the op that reads them, on the CPU and on (emulated) CUDA. */
 #include "kernels/storage.h"
 
 #include "graph/graph.h"
@@ -153,7 +153,7 @@ static void Q7_calls_that_do_not_fit_are_refused(void **state) {
   call.in[0] = (ms_value_info){.dtype = MS_I32, .ndim = 1, .dims = {2116}};
   call.out[0] = (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {16385}};
   call.attrs.i[0] = MS_NF4;
-  assert_fails(ms_storage_prepare(&call), MS_ESHAPE, "2116 words have fewer elements than 16385");
+  assert_fails(ms_storage_prepare(&call), MS_ESHAPE, "2116 words");
   call.attrs.i[0] = MS_I4;
   assert_fails(ms_storage_prepare(&call), MS_EDTYPE, "cannot be stored in i4; they can in bf16, i8 or nf4");
   int64_t elements, words;

@@ -163,7 +163,7 @@ local function read_piece(file, range, first, count, out)
   end
 end
 
--- Copies elements of a parameter that is saved as codes with scales: whole records, of which it takes what is asked for.
+-- Copies elements of a parameter that is saved as codes with scales: reads whole records, and takes what is asked for.
 local function read_records(self, dtype, fqn, whole, first, count, out)
   local elements, words = storage.record(dtype)
   local record = math.floor(first / elements)

@@ -149,8 +149,8 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---  the ranks of `tensor` or `context`, instead of keeping what forward gathered
 ---@field param_dtype? any rules over parameters with "f32" or "bf16", for parameters that differ from their unit
 ---@field freeze? any rules over parameters
----@field storage? any "f32" (the default), "bf16", "i8" or "nf4", or rules over frozen parameters: how they are kept and
----  gathered; they become what kernels read where they read it. A value for all is that of matrices
+---@field storage? any "f32" (the default), "bf16", "i8" or "nf4", or rules over frozen parameters: how they are kept
+---  and gathered; they become what kernels read where they read it. A value for all is that of matrices
 ---@field placements? any rules over parameters with { tensor = style }: how the ranks of the mesh dimension `tensor`
 ---  divide them: "colwise", "rowwise", "vocab", "sequence", "replicate", ms.Shard(axis) or ms.Replicate(); with heads =
 ---  or kv_heads = they divide so many heads, and can share those of keys

@@ -1,5 +1,5 @@
--- A Llama whose frozen weights are kept in few bits, with adapters that train. Its matrices have one to three records of
--- nf4 (16384 elements), so chunks of two and four ranks have whole ones, padding, or nothing.
+-- A Llama whose frozen weights are kept in few bits, with adapters that train. Its matrices have one to three records
+-- of nf4 (16384 elements), so chunks of two and four ranks have whole ones, padding, or nothing.
 
 local ms = require "moonshard"
 local re = ms.re
@@ -23,7 +23,9 @@ ms.fully_shard(model, {
   shard_optimizer_over_replicate = cfg.sliced, shared_masters = cfg.shared,
 })
 
-local data = ms.data.text { files = "tests/lua/recipes/text.txt", seq = 16, batch = cfg.batch / mesh:size(), mesh = mesh }
+local data = ms.data.text {
+  files = "tests/lua/recipes/text.txt", seq = 16, batch = cfg.batch / mesh:size(), mesh = mesh,
+}
 local train = ms.trainer {
   model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-2 }, clip_grad_norm = 1,
   micro_batches = cfg.micro_batches, ema = cfg.ema and { decay = 0.9 } or nil,
@@ -37,7 +39,8 @@ for step, batch in data:batches(cfg.steps) do
   ms.log(step, m)
   lines[#lines + 1] = ("loss %d %a"):format(step, m.loss)
 end
-for _, name in ipairs(cfg.facts ~= "" and { "layers.0.attn.wk.weight", "layers.1.mlp.w2.weight", "embed.weight" } or {}) do
+local shown = { "layers.0.attn.wk.weight", "layers.1.mlp.w2.weight", "embed.weight" }
+for _, name in ipairs(cfg.facts ~= "" and shown or {}) do
   local sum, weighted = 0, 0
   for i, value in ipairs(model:parameter(name):reshape(-1):tolist()) do
     sum, weighted = sum + value, weighted + (i % 97) * value
