@@ -14,6 +14,9 @@ static int check_dtypes(const ms_kernel_call *call) {
     return MS_FAIL(MS_EDTYPE, "matmul: the result is %s; it must be f32 or bf16", ms_dtype_name(call->out[0].dtype));
   if (call->op == MS_OP_matmul_accumulate && !ms_dtype_may(call->out[0].dtype, MS_DTYPE_SUM))
     return MS_FAIL(MS_EDTYPE, "matmul_accumulate: the result is bf16; the accumulator must be f32");
+  if (call->op == MS_OP_matmul_add && call->in[0].dtype == MS_F32 && call->out[0].dtype != MS_F32)
+    return MS_FAIL(MS_EDTYPE, "matmul_add: f32 operands, but the result is %s; it must be f32",
+                   ms_dtype_name(call->out[0].dtype));
   if (call->in[0].dtype != call->in[1].dtype)
     return MS_FAIL(MS_EDTYPE, "matmul: %s x %s; both operands must have the same dtype: cast one",
                    ms_dtype_name(call->in[0].dtype), ms_dtype_name(call->in[1].dtype));
@@ -26,11 +29,11 @@ int ms_product_of(const ms_kernel_call *call, ms_product *product) {
   memset(product, 0, sizeof *product);
   product->trans_a = call->attrs.i[0] != 0;
   product->trans_b = call->attrs.i[1] != 0;
-  product->accumulate = call->op == MS_OP_matmul_accumulate;
+  product->accumulate = call->op == MS_OP_matmul_accumulate || call->op == MS_OP_matmul_add;
   product->activation = product->accumulate ? MS_ACT_NONE : (int)call->attrs.i[2];
   product->dtype = a->dtype;
   product->c_dtype = c->dtype;
-  product->bias_dtype = call->inputs == 3 ? call->in[2].dtype : -1;
+  product->bias_dtype = call->inputs == 3 && !product->accumulate ? call->in[2].dtype : -1;
   product->m = c->dims[c->ndim - 2];
   product->n = c->dims[c->ndim - 1];
   product->k = a->dims[a->ndim - (product->trans_a ? 2 : 1)];

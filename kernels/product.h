@@ -10,7 +10,7 @@ typedef struct ms_product {
   int trans_a, trans_b;
   int shared_b;   /* 1: one b for the whole batch */
   int activation; /* enum ms_activation */
-  int accumulate; /* 1: c += the product */
+  int accumulate; /* 1: c += the product; of matmul_add, c holds its third input */
   int dtype, c_dtype;
   int bias_dtype; /* -1: no bias */
 } ms_product;

@@ -12,6 +12,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "kernels/cpu/parallel.h"
 
 typedef enum implementation { ONEDNN, SPLIT, PLAIN } implementation;
 
@@ -69,3 +70,20 @@ static void release(void *data) {
 }
 
 const ms_kernel ms_cpu_matmul = {.prepare = prepare, .run = run, .release = release};
+
+/* ---- op(a) op(b) + x --------------------------------------------------------------------------------------------- */
+
+static void copy_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  if (begin < end)
+    memcpy((char *)call->out_data[0] + begin, (const char *)call->in_data[2] + begin, (size_t)(end - begin));
+}
+
+/* The product is added in the result's memory, which is that of x unless something reads x later. */
+static int run_add(const ms_kernel_call *call) {
+  if (call->out_data[0] != call->in_data[2])
+    MS_TRY(ms_run_elements(call, ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype), copy_part));
+  return run(call);
+}
+
+const ms_kernel ms_cpu_matmul_add = {.prepare = prepare, .run = run_add, .release = release, .in_place = MS_OVER(0, 2)};

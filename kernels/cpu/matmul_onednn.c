@@ -59,6 +59,7 @@ typedef struct product_primitive {
   int64_t offset[SCRATCH];   /* of the converted operand, in bytes of the workspace; -1: no conversion needed */
   int64_t elements[SCRATCH]; /* number of elements of the operand */
   int64_t element_bytes[SCRATCH];
+  int bias, reads_result; /* 1: the product has a bias; it is added to the result */
   int parts;
   piece piece[]; /* [parts] */
 } product_primitive;
@@ -272,6 +273,8 @@ int ms_onednn_prepare(ms_kernel_call *call, const ms_product *product, void **pr
   memcpy(&key.product, product, sizeof *product);
   drop_idle_transposes(&key.product);
   choose_types(made, product, key.types, &workspace);
+  made->bias = product->bias_dtype >= 0;
+  made->reads_result = product->accumulate;
   made->parts = count_parts(made, product, call->threads);
   const ms_cut cut = ms_cut_product(product, made->parts, GRAIN);
   for (int i = 0; i < made->parts; i++) {
@@ -341,13 +344,15 @@ static void run_piece(void *context, int part) {
 
 int ms_onednn_run(const ms_kernel_call *call, void *prepared) {
   product_primitive *made = prepared;
-  const void *tensor[SCRATCH] = {call->in_data[0], call->in_data[1], call->in_data[2], call->out_data[0]};
+  const void *tensor[SCRATCH] = {call->in_data[0], call->in_data[1], made->bias ? call->in_data[2] : NULL,
+                                 call->out_data[0]};
   const int outer_threads = omp_get_max_threads(); /* the application's setting, restored below */
   execution all = {.call = call, .made = made};
   for (int i = 0; i < SCRATCH; i++) {
     const int converted = made->offset[i] >= 0;
     all.operand[i] = converted ? (char *)call->workspace + made->offset[i] : (char *)tensor[i];
-    if (converted && i != C && tensor[i]) convert(all.operand[i], tensor[i], made->elements[i], 1, call->threads);
+    const int read = i == C ? made->reads_result : tensor[i] != NULL;
+    if (converted && read) convert(all.operand[i], tensor[i], made->elements[i], 1, call->threads);
   }
   ms_team_run(made->parts, run_piece, &all);
   if (outer_threads != 1) omp_set_num_threads(outer_threads);

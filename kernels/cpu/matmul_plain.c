@@ -70,7 +70,7 @@ static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t ba
       float bias = p->bias_dtype >= 0 ? ms_scalar_at(call->in_data[2], p->bias_dtype, j) : 0.0f;
       const int64_t at = (batch * p->m + first + r) * p->n + j;
       float value = activate(c[r * c_stride + j] + bias, p->activation);
-      if (p->accumulate) value += ((const float *)call->out_data[0])[at];
+      if (p->accumulate) value += ms_simd_load(call->out_data[0], at, p->c_dtype == MS_BF16);
       ms_simd_store(call->out_data[0], at, value, p->c_dtype == MS_BF16);
     }
 }

@@ -77,7 +77,7 @@ static void copy_block(float *c, int64_t stride, const float *x, int64_t rows, i
 /* How a block of c starts and ends for one stretch of k. */
 typedef struct stage {
   int64_t steps;
-  int first;         /* 1: first stretch, c has no values yet */
+  int first;         /* 1: first stretch, and c has no values yet */
   const float *bias; /* from the block's first column on; NULL: none, or already added */
   int activation;    /* set for the last stretch of k, otherwise MS_ACT_NONE */
 } stage;
@@ -118,7 +118,7 @@ static void pad_bias(const block *r, const ms_product *p, int64_t column, int64_
 static void multiply_rows(const ms_product *p, const block *r, int64_t row, int64_t rows, int64_t column,
                           int64_t columns, int64_t k_first, int64_t k) {
   const int64_t panel = ms_split_panel_bytes(k);
-  stage s = {.steps = ms_split_steps(k), .first = k_first == 0};
+  stage s = {.steps = ms_split_steps(k), .first = k_first == 0 && !p->accumulate};
   if (k_first + k == p->k) s.activation = p->activation;
   ms_split_pack_a(r->a_panels, &r->a, row, rows, k_first, k);
   for (int64_t j = 0; j < columns; j += GRAIN) {
@@ -189,7 +189,7 @@ void ms_split_run(const ms_kernel_call *call, const ms_product *p) {
 }
 
 int ms_split_takes(const ms_product *p) {
-  return p->dtype == MS_F32 && p->c_dtype == MS_F32 && !p->accumulate && ms_split_available();
+  return p->dtype == MS_F32 && p->c_dtype == MS_F32 && ms_split_available();
 }
 
 /* Compares estimated nanoseconds on a Sapphire Rapids with all data in L2: 150 multiply-adds per ns on whole panels

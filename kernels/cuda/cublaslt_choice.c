@@ -109,7 +109,13 @@ static int open_bench(const ms_lt_problem *of, bench *b, int *room) {
   MS_TRY(fill(b->memory, all));
   for (int i = 0; i < b->copies; i++) {
     char *copy = b->memory + i * at[5] + shift;
-    b->on[i] = (ms_lt_operands){copy, copy + at[1], copy + at[2], copy + at[3], copy + at[4], b->memory + all};
+    b->on[i] = (ms_lt_operands){.a = copy,
+                                .b = copy + at[1],
+                                .c = copy + at[2],
+                                .d = copy + at[2],
+                                .bias = copy + at[3],
+                                .aux = copy + at[4],
+                                .workspace = b->memory + all};
   }
   MS_TRY(check_cuda(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
   MS_TRY(check_cuda(cudaEventCreateWithFlags(&b->begin, cudaEventDefault), "cudaEventCreateWithFlags"));

@@ -129,6 +129,7 @@ int ms_lt_usable(const ms_lt_product *p, const ms_lt_algo *algo) {
 int ms_lt_run(const ms_lt_product *p, const ms_lt_algo *algo, const ms_lt_operands *on, void *stream) {
   const float alpha = 1.0f, beta = p->problem.accumulate ? 1.0f : 0.0f;
   MS_TRY(set_pointers(p, on->bias, on->aux));
-  return MS_CUBLASLT(p->lt, matmul, p->handle, p->desc, &alpha, on->b, p->b, on->a, p->a, &beta, on->d, p->d, on->d,
-                     p->d, algo, on->workspace, (size_t)p->problem.workspace_bytes, stream);
+  const void *c = p->problem.accumulate ? on->c : on->d;
+  return MS_CUBLASLT(p->lt, matmul, p->handle, p->desc, &alpha, on->b, p->b, on->a, p->a, &beta, c, p->d, on->d, p->d,
+                     algo, on->workspace, (size_t)p->problem.workspace_bytes, stream);
 }

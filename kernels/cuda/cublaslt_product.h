@@ -20,7 +20,7 @@ typedef struct ms_lt_problem {
   ms_product product;      /* c_dtype is D's dtype; activation and bias are those that `epilogue` includes */
   int64_t workspace_bytes; /* limit for the algorithm */
   int epilogue;
-  int accumulate; /* D += product */
+  int accumulate; /* D = C + product */
   int tf32;
   int alignment; /* bytes: 16, or 0 if some tensor is only aligned to its element size */
 } ms_lt_problem;
@@ -34,10 +34,10 @@ typedef struct ms_lt_product {
   ms_lt_algo algo;
 } ms_lt_product;
 
-/* Device pointers of one run: a, b, d as the product's a, b, c. aux: for epilogues that have one; bias: [n], or its
- * gradient. */
+/* Device pointers of one run: a, b, d as the product's a, b, c; c: what it is added to if the problem accumulates, which
+ * can be d. aux: for epilogues that have one; bias: [n], or its gradient. */
 typedef struct ms_lt_operands {
-  const void *a, *b;
+  const void *a, *b, *c;
   void *d, *bias, *aux, *workspace;
 } ms_lt_operands;
 

@@ -79,3 +79,4 @@ ms_computed computed(const ms_kernel_call *call) {
 } // namespace
 
 extern const ms_kernel ms_cuda_matmul = {prepare, run, release, MS_CUDA_OVER_matmul, bind, computed};
+extern const ms_kernel ms_cuda_matmul_add = {prepare, run, release, MS_CUDA_OVER_matmul_add, bind, computed};

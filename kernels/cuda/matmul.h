@@ -17,6 +17,12 @@ int ms_matmul_cublaslt_run(const ms_matmul_cublaslt *matmul, const ms_kernel_cal
 /* Our own tiles in f32 arithmetic, without a library (matmul_plain.cu). */
 int ms_matmul_plain_run(const ms_kernel_call *call, const ms_product *product);
 
+/* What a product that accumulates is added to: the third input of matmul_add, which can be the result's memory, or the
+ * result itself. */
+static inline const void *ms_matmul_added_to(const ms_kernel_call *call) {
+  return call->op == MS_OP_matmul_add ? call->in_data[2] : call->out_data[0];
+}
+
 /* c = act(x + bias) for cases that the library's epilogue does not support (matmul_finish.cu): c, x f32 [batch][m][n],
  * bias [n]. x NULL: c itself. */
 int ms_matmul_finish_run(const ms_kernel_call *call, const ms_product *product, const float *x);

@@ -119,6 +119,7 @@ int ms_matmul_cublaslt_run(const ms_matmul_cublaslt *matmul, const ms_kernel_cal
   float *scratch = ms_matmul_scratch_bytes(p) ? (float *)(void *)workspace : NULL;
   const ms_lt_operands on = {.a = call->in_data[0],
                              .b = call->in_data[1],
+                             .c = ms_matmul_added_to(call),
                              .d = scratch ? (void *)scratch : call->out_data[0],
                              .bias = (void *)call->in_data[2],
                              .workspace = workspace + ms_matmul_scratch_bytes(p)};

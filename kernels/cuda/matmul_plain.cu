@@ -22,6 +22,7 @@ struct task {
   int64_t m, n, k, tiles_down, tiles_across;
   operand a, b;
   int activation, bias_dtype, accumulate;
+  const void *added_to; /* [batch][m][n] as c, or c itself */
 };
 
 /* tile[j][i] = op(x)[first + i][depth + j]: rows of a, or columns of b; zero outside. Adjacent threads read adjacent
@@ -43,8 +44,8 @@ __device__ __forceinline__ float bias_at(const void *bias, int dtype, int64_t co
   return static_cast<const float *>(bias)[column];
 }
 
-/* c [batch][m][n] = act(op(a) op(b) + bias), or c += it; op(a) [m][k], op(b) [k][n], bias [n]. One block per tile of
- * c. */
+/* c [batch][m][n] = act(op(a) op(b) + bias), or added_to + it; op(a) [m][k], op(b) [k][n], bias [n]. One block per tile
+ * of c. */
 template <class T, class Y>
 __global__ void __launch_bounds__(THREADS) matmul(const T *a, const T *b, const void *bias, Y *c, task t) {
   __shared__ float as[DEPTH][TILE + 1], bs[DEPTH][TILE + 1];
@@ -74,9 +75,9 @@ __global__ void __launch_bounds__(THREADS) matmul(const T *a, const T *b, const 
     for (int s = 0; s < SIDE; s++) {
       const int64_t i = row + y + r * ACROSS, j = column + x + s * ACROSS;
       if (i >= t.m || j >= t.n) continue;
-      Y *at = c + (matrix * t.m + i) * t.n + j;
+      const int64_t at = (matrix * t.m + i) * t.n + j;
       const float value = ms_activate(sum[r][s] + bias_at(bias, t.bias_dtype, j), t.activation);
-      ms_element_store(at, t.accumulate ? ms_element_load(at) + value : value);
+      ms_element_store(c + at, t.accumulate ? ms_element_load(static_cast<const Y *>(t.added_to) + at) + value : value);
     }
 }
 
@@ -94,7 +95,7 @@ int ms_matmul_plain_run(const ms_kernel_call *call, const ms_product *product) {
   const ms_product &p = *product;
   const operand a = {p.trans_a ? 1 : p.k, p.trans_a ? p.m : 1, p.m * p.k};
   const operand b = {p.trans_b ? 1 : p.n, p.trans_b ? p.k : 1, p.shared_b ? 0 : p.k * p.n};
-  const task t = {p.m,          p.n,          p.k,         ms_cuda_ceil(p.m, TILE), ms_cuda_ceil(p.n, TILE), a, b,
-                  p.activation, p.bias_dtype, p.accumulate};
+  const task t = {p.m,          p.n,          p.k,          ms_cuda_ceil(p.m, TILE), ms_cuda_ceil(p.n, TILE), a, b,
+                  p.activation, p.bias_dtype, p.accumulate, ms_matmul_added_to(call)};
   return MS_CUDA_FLOATS(p.dtype, T, MS_CUDA_FLOATS(p.c_dtype, Y, run_typed<T, Y>(call, t, p.batch)));
 }

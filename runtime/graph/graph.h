@@ -167,6 +167,8 @@ int ms_graph_fuse_classes(ms_graph *graph);
 int ms_graph_fuse_linear_loss(ms_graph *graph);
 /* The part of ms_graph_rewrite_backward that makes such a loss and its gradient one node, where that is possible. */
 int ms_graph_fuse_linear_loss_step(ms_graph *graph);
+/* The part of ms_graph_rewrite_backward that makes products add themselves to gradients (product_sums.c). */
+int ms_graph_fuse_product_sums(ms_graph *graph);
 /* Runs after autodiff. Fuses activation backward + bias gradient into activation_backward_bias, makes the other
  * addend of a norm's gradient its fifth input, and turns a sum of pads that tile an axis (the gradient of slices)
  * into concat. Removes unused nodes. */

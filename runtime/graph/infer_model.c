@@ -51,6 +51,15 @@ int ms_infer_matmul(const ms_node *node, const ms_value_info *in, ms_value_info 
   return ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[0].dtype);
 }
 
+/* The third input is what the product is added to. */
+int ms_infer_matmul_add(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_node product = *node;
+  product.inputs = 2;
+  MS_TRY(ms_infer_matmul(&product, in, out));
+  MS_TRY(ms_check_same_shape(node, &in[2], "x", &out[0], "the product"));
+  return ms_check_same_dtype(node, &in[2], "x", &out[0], "the product");
+}
+
 int ms_infer_matmul_gelu(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_infer_matmul(node, in, out));
   out[1] = out[0];

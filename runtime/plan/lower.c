@@ -21,6 +21,13 @@ static void keep(ms_lowering *l, int value) {
   l->readers[l->root[value]]++;
 }
 
+/* 1 when a node is a product that adds itself to another one, which nothing else reads (graph/product_sums.c). */
+static int adds_to_product(const ms_lowering *l, const ms_node *n) {
+  if (n->op != MS_OP_matmul_add || l->readers[l->root[n->in[2]]] != 1) return 0;
+  const int maker = l->graph->values[l->root[n->in[2]]].node;
+  return maker >= 0 && (l->graph->nodes[maker].op == MS_OP_matmul || l->graph->nodes[maker].op == MS_OP_matmul_add);
+}
+
 /* Follows aliases to the values that own bytes, and finds the last reader of each. Outputs, gradients and the loss are
  * kept until the end of the phase. */
 static void find_roots(ms_lowering *l) {
@@ -53,6 +60,8 @@ static void find_roots(ms_lowering *l) {
     const int root = g->nodes[n].inputs ? l->root[g->nodes[n].in[0]] : -1;
     if (root >= 0 && l->readers[root] == 1) l->sent[root] |= ms_across_sends(g, &g->nodes[n]);
   }
+  for (int n = g->n_nodes - 1; n >= 0; n--) /* the first of several products is written where their sum is sent from */
+    if (adds_to_product(l, &g->nodes[n])) l->sent[l->root[g->nodes[n].in[2]]] |= l->sent[g->nodes[n].out[0]];
 }
 
 static int most_segments(const ms_model *model) {
@@ -233,6 +242,10 @@ static int place_outputs(ms_lowering *l, int node) {
     if (l->gather[root] >= 0) MS_TRY(ms_lower_chunk(l, root, &l->at[root]));
     if (l->at[root].buffer >= 0) continue;
     if (!sent && reuse_input(l, node, o, &l->at[root])) continue;
+    if (sent && adds_to_product(l, n)) {
+      l->at[root] = l->at[l->root[n->in[2]]];
+      continue;
+    }
     MS_TRY(ms_plan_buffer(l->plan, l->phase, sent ? MS_ARENA_COMM : MS_ARENA_ACTIVATIONS,
                           sent ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS, value_bytes(&l->graph->values[root].info),
                           ms_op_row_of(n->op)->name, &l->at[root].buffer));
@@ -253,7 +266,7 @@ static int lower_node(ms_lowering *l, int node) {
   for (int o = 0; o < n->outputs; o++) MS_TRY(value_ref(l, n->out[o], &out[o]));
   if (ms_is_across(n)) return ms_lower_across(l, n, in[0], out[0]);
   if (!n->recomputed) l->plan->phase[l->phase].flops += ms_node_flops(l->graph, n);
-  const int op = l->added[n->out[0]] ? MS_OP_matmul_accumulate : n->op;
+  const int op = l->added[n->out[0]] && n->op == MS_OP_matmul ? MS_OP_matmul_accumulate : n->op;
   const int part = op == n->op ? ms_lower_gathered_part(l, n) : -1;
   for (int i = 0; i < n->inputs; i++) l->begun[l->root[n->in[i]]] = 1;
   if (part >= 0) {

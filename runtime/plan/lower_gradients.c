@@ -99,15 +99,22 @@ static int adds_alone(ms_lowering *l, int unit, ms_gradients *to) {
   return to->buffer >= 0 && (!ms_lower_communicates(l, unit) || ms_lower_defers_unsharded(l, unit));
 }
 
-/* 1 when the matrix product that computes a gradient can also add it: on devices whose library accumulates in the
- * same pass. */
-static int product_adds(const ms_lowering *l, int grad) {
-  const ms_value *value = &l->graph->values[l->root[grad]];
-  if (!ms_device_can(l->plan->config.device, MS_DEVICE_PRODUCT_ADDS) || value->kind != MS_VALUE_NODE ||
-      l->read[l->root[grad]])
-    return 0;
-  const ms_node *maker = &l->graph->nodes[value->node];
-  return maker->op == MS_OP_matmul && maker->inputs == 2 && maker->attrs.i[2] == MS_ACT_NONE;
+/* The product that can also add a gradient to another one: on devices whose library accumulates in the same pass. Of a
+ * weight that several products read it is the first of them, to which the others add themselves. Returns its value, or
+ * -1. */
+static int adding_product(const ms_lowering *l, int grad) {
+  const ms_graph *g = l->graph;
+  const int sum = l->root[grad];
+  int value = sum;
+  if (!ms_device_can(l->plan->config.device, MS_DEVICE_PRODUCT_ADDS) || l->read[sum]) return -1;
+  while (value >= 0 && g->values[value].node >= 0 && g->nodes[g->values[value].node].op == MS_OP_matmul_add) {
+    value = ms_lower_first_summand(l, value);
+    if (value >= 0 && l->readers[value] != 1) return -1;
+  }
+  if (value < 0 || g->values[value].kind != MS_VALUE_NODE) return -1;
+  if (value != sum && l->at[value].buffer >= 0) return -1; /* it has already been computed, elsewhere */
+  const ms_node *maker = &g->nodes[g->values[value].node];
+  return maker->op == MS_OP_matmul && maker->inputs == 2 && maker->attrs.i[2] == MS_ACT_NONE ? value : -1;
 }
 
 /* Places a parameter's gradient in the unit's buffer, or where the product adds it in place. */
@@ -118,17 +125,21 @@ static void place_gradient(ms_lowering *l, int unit, int param, int to_state) {
   int64_t base = to_state ? 4 * seg->local : seg->reduce;
   ms_gradients to;
   l->at[root] = (ms_place){l->reduce[unit], base + p->offset * ms_dtype_size(seg->reduce_dtype)};
-  if (!adds_alone(l, unit, &to) || !product_adds(l, l->graph->param_grads[param])) return;
-  l->added[root] = 1;
+  if (!adds_alone(l, unit, &to)) return;
+  const int product = adding_product(l, root);
+  if (product < 0) return;
+  l->added[root] = l->added[product] = 1;
   l->at[root] = (ms_place){to.buffer, ms_gradients_offset(&to, seg) + 4 * p->offset};
 }
+
+static int is_sum(int op) { return op == MS_OP_add || op == MS_OP_embedding_backward || op == MS_OP_matmul_add; }
 
 /* A weight used more than once has a gradient that is a sum. Returns the summand that is computed first, if the sum
  * can overwrite it and nothing reads it later, or -1. */
 int ms_lower_first_summand(const ms_lowering *l, int value) {
   const ms_graph *g = l->graph;
   int maker = g->values[value].node, first = -1;
-  if (maker < 0 || (g->nodes[maker].op != MS_OP_add && g->nodes[maker].op != MS_OP_embedding_backward)) return -1;
+  if (maker < 0 || !is_sum(g->nodes[maker].op)) return -1;
   const ms_value_info *sum = &g->values[value].info;
   const ms_kernel *kernel = ms_device_kernel(l->plan->config.device, g->nodes[maker].op);
   for (int i = 0; i < g->nodes[maker].inputs; i++) {

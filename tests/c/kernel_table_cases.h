@@ -75,6 +75,8 @@ static const op_case cases[] = {
     {"sum_to", "x2,3,4,8", "i0=3 i1=1 i2=8 i6=3"},
     {"add_layer_norm", "x5,37 x5,37 x37 x37", "f0=1e-5"},
     {"add_rms_norm", "x5,40 x5,40 x40", "f0=1e-5"},
+    {"matmul_add", "x7,5 x9,5 x7,9", "i1=1"},
+    {"matmul_add", "x2,7,5 x5,9 x2,7,9", ""},
     {"matmul_gelu", "x7,5 x5,16 x16", ""},
     {"matmul_gelu", "x2,7,5 x9,5 f9", "i1=1"},
     {"matmul_gelu_backward", "x7,5 x5,16 x7,16", ""},

@@ -91,6 +91,37 @@ static void results_are_added_to_the_output(void **state) {
   }
 }
 
+/* The product added to x, in x's memory or apart from it, in both dtypes, rounded once; deep enough for several passes
+ * over k. Whichever memory it is computed in, the bits are the same. */
+static void products_are_added_to_another_result(void **state) {
+  (void)state;
+  for (int bits = 0; bits < 16; bits++) {
+    product p = {.m = 33, .n = 70, .k = bits & 8 ? 1100 : 70, .trans_a = bits & 1, .trans_b = bits >> 1 & 1};
+    p.dtype = p.out_dtype = bits & 4 ? MS_BF16 : MS_F32;
+    if (too_large(p.m * p.n * p.k / 10)) continue;
+    kernel_case c = case_of_product(&p);
+    c.call.op = MS_OP_matmul_add;
+    add_input(&c, SHAPE(p.dtype, p.m, p.n));
+    run_case(&c);
+    for (int64_t i = 0; i < p.m * p.n; i++) {
+      double size, sum = reference(&c, &p, 0, i / p.n, i % p.n, &size);
+      assert_output(&c, 0, i, input_at(&c, 2, i) + sum, 1e-6 * (2 + size));
+    }
+    free_case(&c);
+  }
+}
+
+/* A sum in bf16 of f32 products would be rounded twice. */
+static void products_are_added_in_their_dtype(void **state) {
+  (void)state;
+  product p = {.m = 4, .n = 4, .k = 4, .out_dtype = MS_BF16};
+  kernel_case c = case_of_product(&p);
+  c.call.op = MS_OP_matmul_add;
+  add_input(&c, SHAPE(MS_BF16, 4, 4));
+  assert_fails(kernel_of(MS_OP_matmul_add)->prepare(&c.call), MS_EDTYPE, "matmul_add | f32 operands | bf16");
+  free_case(&c);
+}
+
 /* relu of a negative number is exactly 0, however large the number. */
 static void relu_is_exact(void **state) {
   (void)state;
@@ -159,9 +190,11 @@ int main(void) {
                                      TEST(batches),
                                      TEST(activations),
                                      TEST(results_are_added_to_the_output),
+                                     TEST(products_are_added_to_another_result),
                                      TEST(relu_is_exact),
                                      TEST(nan_propagates),
                                      TEST(dtypes_are_checked),
+                                     TEST(products_are_added_in_their_dtype),
                                      TEST(unaligned)};
   int failed = cmocka_run_group_tests_name("matmul by cuBLASLt", tests, by_cublaslt, NULL);
   return failed + cmocka_run_group_tests_name("matmul by own kernels", tests, by_own_kernels, NULL);
@@ -183,6 +216,7 @@ int main(void) {
                                      TEST(batches),
                                      TEST(activations),
                                      TEST(results_are_added_to_the_output),
+                                     TEST(products_are_added_to_another_result),
                                      TEST(relu_is_exact),
                                      TEST(nan_propagates)};
   int failed = cmocka_run_group_tests_name("matmul by plain loops", plain, by_plain_loops, by_size);
@@ -192,6 +226,7 @@ int main(void) {
                                       TEST(batches),
                                       TEST(activations),
                                       TEST(results_are_added_to_the_output),
+                                      TEST(products_are_added_to_another_result),
                                       TEST(relu_is_exact),
                                       TEST(nan_propagates)};
   const struct CMUnitTest split[] = {TEST(matrices),
@@ -199,9 +234,11 @@ int main(void) {
                                      TEST(batches),
                                      TEST(activations),
                                      TEST(results_are_added_to_the_output),
+                                     TEST(products_are_added_to_another_result),
                                      TEST(relu_is_exact),
                                      TEST(nan_propagates)};
-  const struct CMUnitTest chosen[] = {TEST(large_matrices), TEST(dtypes_are_checked)};
+  const struct CMUnitTest chosen[] = {TEST(large_matrices), TEST(dtypes_are_checked),
+                                      TEST(products_are_added_in_their_dtype)};
   failed += cmocka_run_group_tests_name("matmul by oneDNN", onednn, by_onednn, by_size);
   if (ms_split_available()) failed += cmocka_run_group_tests_name("matmul in three parts", split, by_parts, by_size);
   failed += cmocka_run_group_tests_name("matmul by size", chosen, by_size, NULL);

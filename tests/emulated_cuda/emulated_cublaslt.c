@@ -58,7 +58,7 @@ struct ms_lt_preference {
 typedef struct task {
   struct ms_lt_desc desc;
   struct ms_lt_layout a, b, d;
-  const void *a_data, *b_data;
+  const void *a_data, *b_data, *c_data; /* c is laid out as d */
   void *d_data;
   float alpha, beta;
   int backwards, milliseconds;
@@ -327,12 +327,13 @@ static void multiply(void *argument) {
   for (int batch = 0; batch < t->d.batch; batch++) {
     const char *a = (const char *)t->a_data + (int64_t)in * batch * t->a.stride;
     const char *b = (const char *)t->b_data + (int64_t)in * batch * t->b.stride;
+    const char *c = (const char *)t->c_data + (int64_t)out * batch * t->d.stride;
     char *d = (char *)t->d_data + (int64_t)out * batch * t->d.stride;
     for (int64_t column = 0; column < t->d.columns; column++)
       for (int64_t row = 0; row < t->d.rows; row++) {
         const int64_t at = column * t->d.leading + row;
         float value = t->alpha * sum_of(t, a, b, row, column);
-        if (t->beta != 0) value += t->beta * load(d, t->d.type, at);
+        if (t->beta != 0) value += t->beta * load(c, t->d.type, at);
         value = finish(t, value, row, column);
         sums[row] += value;
         put(d, t->d.type, at, value);
@@ -366,14 +367,22 @@ static int epilogue_is_apart(const task *t, int64_t vector) {
   return !has_sums || !overlap(t->desc.bias, vector, t->d_data, d);
 }
 
+/* Whether the result is apart from what it is computed from; c can be d itself. */
+static int result_is_apart(const task *t) {
+  const int64_t d = bytes_of(&t->d);
+  return !overlap(t->d_data, d, t->a_data, bytes_of(&t->a)) && !overlap(t->d_data, d, t->b_data, bytes_of(&t->b)) &&
+         (t->c_data == t->d_data || !overlap(t->d_data, d, t->c_data, d));
+}
+
 /* Whether all pointers are on the device and aligned as the algorithm requires. */
 static int check_pointers(const task *t, int algorithm) {
-  const uintptr_t all =
-      (uintptr_t)t->a_data | (uintptr_t)t->b_data | (uintptr_t)t->d_data | epilogue_pointers(&t->desc);
+  const uintptr_t all = (uintptr_t)t->a_data | (uintptr_t)t->b_data | (uintptr_t)t->c_data | (uintptr_t)t->d_data |
+                        epilogue_pointers(&t->desc);
   if (algorithm == 0 && all % ALIGNMENT) return MS_LT_INVALID_VALUE;
   const int64_t vector = t->d.rows * (int64_t)element_bytes(t->d.type);
   int there = on_device(t->a_data, bytes_of(&t->a)) && on_device(t->b_data, bytes_of(&t->b)) &&
-              on_device(t->d_data, bytes_of(&t->d));
+              on_device(t->c_data, bytes_of(&t->d)) && on_device(t->d_data, bytes_of(&t->d));
+  there &= result_is_apart(t);
   if (t->desc.epilogue & (BIAS | BGRAD)) there &= on_device(t->desc.bias, vector);
   there &= epilogue_is_apart(t, vector);
   return there ? MS_LT_SUCCESS : MS_LT_INVALID_VALUE;
@@ -391,7 +400,7 @@ int cublasLtMatmul(ms_lt_handle handle, ms_lt_desc *desc, const void *alpha, con
   ms_lt_result result;
   int status = cublasLtMatmulAlgoCheck(handle, desc, a_layout, b_layout, c_layout, d_layout, algo, &result);
   if (status) return status;
-  if (c != d || result.workspace_bytes > workspace_bytes) return MS_LT_INVALID_VALUE;
+  if (c_layout != d_layout || result.workspace_bytes > workspace_bytes) return MS_LT_INVALID_VALUE;
   if ((uintptr_t)workspace % WORKSPACE_ALIGNMENT) return MS_LT_INVALID_VALUE;
   if (workspace_bytes && !on_device(workspace, (int64_t)workspace_bytes)) return MS_LT_INVALID_VALUE;
   const int algorithm = (int)algo->data[1];
@@ -403,6 +412,7 @@ int cublasLtMatmul(ms_lt_handle handle, ms_lt_desc *desc, const void *alpha, con
               .d = *d_layout,
               .a_data = a,
               .b_data = b,
+              .c_data = c,
               .d_data = d,
               .alpha = *(const float *)alpha,
               .beta = *(const float *)beta,
