@@ -34,7 +34,7 @@ typedef struct ms_lt_product {
   ms_lt_algo algo;
 } ms_lt_product;
 
-/* Device pointers of one run: a, b, d as the product's a, b, c; c: what it is added to if the problem accumulates, which
+/* Device pointers of one run: a, b, d as the product's a, b, c; c: what it is added to if the problem accumulates, and
  * can be d. aux: for epilogues that have one; bias: [n], or its gradient. */
 typedef struct ms_lt_operands {
   const void *a, *b, *c;
