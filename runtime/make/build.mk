@@ -145,8 +145,8 @@ OPS_META := $(GEN)/moonshard/meta/ops.lua
 # nvcc, if installed: on the PATH or in CUDA_HOME. Without it, the CUDA library is not built, and no rule needs it.
 CUDA_HOME ?= /usr/local/cuda
 NVCC := $(firstword $(shell command -v nvcc) $(wildcard $(CUDA_HOME)/bin/nvcc))
-# Each architecture adds half of the compile time of one, so that a build for this machine has code for its GPUs alone.
-# PTX is of the newest: drivers compile it for GPUs that are newer still.
+# Three architectures take nvcc three times as long as one, so a build for this machine has code for its GPUs alone. PTX is
+# of the newest: drivers compile it for GPUs that are newer still.
 CUDA_HERE := $(if $(NVCC),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
   sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | awk '$$1 >= 80' | sort -nu))
 GPU_ARCHS := $(shell printf '%s\n' $(or $(strip $(CUDA_ARCHS)),$(CUDA_HERE),90) | sort -nu)
