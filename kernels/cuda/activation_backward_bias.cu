@@ -10,6 +10,7 @@
 
 namespace {
 
+/* dx for one element. A product is rounded before it is added to the bias's gradient, as it is in memory. */
 struct none_grad {
   static __device__ __forceinline__ float of(float, float dy) { return dy; }
 };
@@ -17,13 +18,13 @@ struct relu_grad {
   static __device__ __forceinline__ float of(float a, float dy) { return a <= 0.0f ? 0.0f : dy; }
 };
 struct gelu_grad {
-  static __device__ __forceinline__ float of(float a, float dy) { return dy * ms_gelu_grad(a); }
+  static __device__ __forceinline__ float of(float a, float dy) { return __fmul_rn(dy, ms_gelu_grad(a)); }
 };
 struct gelu_tanh_grad {
-  static __device__ __forceinline__ float of(float a, float dy) { return dy * ms_gelu_tanh_grad(a); }
+  static __device__ __forceinline__ float of(float a, float dy) { return __fmul_rn(dy, ms_gelu_tanh_grad(a)); }
 };
 struct silu_grad {
-  static __device__ __forceinline__ float of(float a, float dy) { return dy * ms_silu_grad(a); }
+  static __device__ __forceinline__ float of(float a, float dy) { return __fmul_rn(dy, ms_silu_grad(a)); }
 };
 
 template <class T, class G> struct column_of {

@@ -49,7 +49,7 @@ struct running {
 #pragma unroll
     for (int l = 1; l < V; l++) highest = fmaxf(highest, x[l]);
     if (highest > largest) {
-      sum *= __expf(largest - highest);
+      sum = __fmul_rn(sum, __expf(largest - highest));
       largest = highest;
     }
     const float base = largest > -INFINITY ? largest : 0.0f;
@@ -63,7 +63,7 @@ template <class T> __device__ __forceinline__ float row_lse(const T *logits, int
   running own = {-INFINITY, 0.0f};
   ms_for_row(logits, used, [&](int64_t, auto &x) { own.add(x); });
   const float largest = ms_row_max(own.largest);
-  if (own.largest > -INFINITY) own.sum *= __expf(own.largest - largest);
+  if (own.largest > -INFINITY) own.sum = __fmul_rn(own.sum, __expf(own.largest - largest));
   const float sum = ms_row_sum(own.sum);
   return largest > -INFINITY ? largest + logf(sum) : logf(sum); /* largest: -inf for -inf and NaN only */
 }

@@ -22,10 +22,13 @@ static __device__ __forceinline__ float ms_norm_result(float h, float gain, floa
   return biased ? fmaf(h, gain, bias) : h * gain;
 }
 
+/* g, which is added to sums and differences. */
+static __device__ __forceinline__ float ms_norm_weighed(float dy, float gain) { return __fmul_rn(dy, gain); }
+
 /* dx of g = dy gain, with the row's averages of g and of g h; rms_norm: the first is 0. */
 static __device__ __forceinline__ float ms_norm_gradient(float g, float h, float rstd, float g_average,
                                                          float gh_average) {
-  return rstd * fmaf(-h, gh_average, g - g_average);
+  return __fmul_rn(rstd, fmaf(-h, gh_average, g - g_average));
 }
 
 #endif

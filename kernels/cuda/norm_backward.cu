@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partia
       ms_vector_load<V>(staged.at(stage, 1, k), dy[k]);
 #pragma unroll
       for (int l = 0; l < V; l++) {
-        const float g = dy[k][l] * gain[k][l];
+        const float g = ms_norm_weighed(dy[k][l], gain[k][l]);
         h[k][l] = ms_norm_scaled(h[k][l], mean, rstd);
         dgain[k][l] = fmaf(dy[k][l], h[k][l], dgain[k][l]);
         dbias[k][l] += dy[k][l];
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partia
       }
 #pragma unroll
       for (int l = 0; l < V; l++) {
-        h[k][l] = ms_norm_gradient(dy[k][l] * gain[k][l], h[k][l], rstd, g_average, gh_average);
+        h[k][l] = ms_norm_gradient(ms_norm_weighed(dy[k][l], gain[k][l]), h[k][l], rstd, g_average, gh_average);
         if (a.more) h[k][l] += more[l];
       }
       ms_vector_store<V>(a.dx + from + at, h[k]);
@@ -150,7 +150,7 @@ template <class T, class G> __global__ void streamed(arguments<T, G> a) {
   const float mean = a.mean(row), rstd = a.rstd(row);
   float g_sum = 0.0f, gh_sum = 0.0f;
   for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
-    const float g = ms_element_load(a.dy + from + i) * ms_element_load(a.gain + i);
+    const float g = ms_norm_weighed(ms_element_load(a.dy + from + i), ms_element_load(a.gain + i));
     g_sum += g;
     gh_sum = fmaf(g, ms_norm_scaled(ms_element_load(a.x + from + i), mean, rstd), gh_sum);
   }
@@ -158,7 +158,7 @@ template <class T, class G> __global__ void streamed(arguments<T, G> a) {
   const float g_average = a.centred ? sums.x / static_cast<float>(a.n) : 0.0f;
   const float gh_average = sums.y / static_cast<float>(a.n);
   for (int64_t i = threadIdx.x; i < a.n && own < a.rows; i += blockDim.x) {
-    const float g = ms_element_load(a.dy + from + i) * ms_element_load(a.gain + i);
+    const float g = ms_norm_weighed(ms_element_load(a.dy + from + i), ms_element_load(a.gain + i));
     const float h = ms_norm_scaled(ms_element_load(a.x + from + i), mean, rstd);
     const float dx = ms_norm_gradient(g, h, rstd, g_average, gh_average);
     const float all = a.more ? dx + ms_element_load(a.more + from + i) : dx;

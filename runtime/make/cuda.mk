@@ -5,8 +5,10 @@
 CUDA_C := $(wildcard runtime/device/cuda/*.c)
 CUDA_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/cuda/%.o,$(CUDA_C))
 EMULATED := $(OUT)/tests/emulated
+CONTRACTED := $(EMULATED)/libmoonshard_cuda_contracted.so
 EMULATED_LIBRARIES := $(addprefix $(EMULATED)/,libcudart_emulated.so libnccl_emulated.so libcublaslt_emulated.so \
-  libcudnn_emulated.so libmoonshard_cuda_host.so libmoonshard_cuda_emulated.so)
+  libcudnn_emulated.so libmoonshard_cuda_host.so libmoonshard_cuda_emulated.so) \
+  $(if $(filter release,$(CONFIG)),$(CONTRACTED))
 EMULATED_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/emulated/%.o,$(CUDA_C))
 HOST_KERNEL_O := $(call objects,$(KERNEL_C) $(filter-out %/error.c %/note.c,$(wildcard runtime/base/*.c))) \
   $(OUT)/obj/tests/emulated_cuda/host_kernels.o
@@ -71,6 +73,22 @@ $(EMULATED)/libmoonshard_cuda_emulated.so: $(EMULATED_DEVICE_O) $(filter-out $(E
     $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -ldl -lpthread
+
+# The same kernels, of which those with formulas whose bits do not depend on the path are compiled with contraction:
+# tests compute one path with each. Processors without fused multiply-adds cannot run them.
+CONTRACTED_CU := $(addprefix kernels/cuda/,activation_backward_bias.cu adamw.cu cross_entropy.cu ema.cu norm.cu \
+  norm_backward.cu outer_sgd.cu sgd.cu swiglu.cu unary.cu unary_backward.cu)
+CONTRACTED_O := $(CONTRACTED_CU:%.cu=$(OUT)/obj/%.contracted.o)
+
+$(OUT)/obj/%.contracted.o: %.cu $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "c++   $< (contracted)"
+	@$(CXX) -x c++ $(EMULATED_CXXFLAGS) $(if $(filter x86_64,$(shell uname -m)),-mfma) -ffp-contract=fast -MMD -MP -c $< -o $@
+
+$(CONTRACTED): $(CONTRACTED_O) $(filter-out $(EMULATION_O) $(CONTRACTED_O:.contracted.o=.emulated.o),$(EMULATED_O)) \
+    $(CUDA_HOST_O) $(call objects,runtime/base/error.c) $(EMULATED)/libcudart_emulated.so
+	@echo "link  $@"
+	@$(EMULATED_LINK) -Wl,-Bsymbolic $^ -o $@ -ldl -lpthread
 
 # The additional measurements of `make bench-gpu`. It needs no toolkit, because it loads the device's library.
 .PHONY: gpu-bench

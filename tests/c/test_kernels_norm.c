@@ -78,7 +78,9 @@ static void fused_sum_gives_the_bits_of_both(void **state) {
     add_output(&fused, x);
     add_output(&fused, stats);
     add_output(&fused, x);
+    contract(1);
     run_case(&fused);
+    contract(0);
 
     for (int i = 0; i < 2; i++) {
       add_input(&sum, x);

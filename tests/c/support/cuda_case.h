@@ -12,7 +12,44 @@
 
 const ms_kernel *ms_cuda_kernel(int op);
 
-static inline const ms_kernel *kernel_of(int op) { return ms_cuda_kernel(op); }
+/* Whether kernels are those that were compiled with contraction. Only the emulation has any: a compiler is free to join
+ * a product and a sum in one place and not in another, and a path that promises the bits of another path is computed
+ * with these, and the other one without. Results are then equal only if formulas leave nothing to join. */
+static int is_contracted;
+
+#if defined(EMULATED_CUDA) && !defined(__SANITIZE_ADDRESS__)
+  #include <dlfcn.h>
+
+static inline const ms_kernel *contracted_kernel_of(int op) {
+  static const ms_kernel *(*kernel)(int op);
+  char path[4096] = {0};
+  if (kernel) return kernel(op);
+  if (readlink("/proc/self/exe", path, sizeof path - 40) <= 0) abort();
+  strcpy(strrchr(path, '/'), "/libmoonshard_cuda_contracted.so");
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!library) fail_msg("%s", dlerror());
+  *(void **)&kernel = dlsym(library, "ms_cuda_kernel");
+  if (!kernel) fail_msg("%s", dlerror());
+  return kernel(op);
+}
+
+static inline int can_contract(void) {
+  #ifdef __x86_64__
+  return __builtin_cpu_supports("fma");
+  #else
+  return 1;
+  #endif
+}
+#else
+static inline const ms_kernel *contracted_kernel_of(int op) { return ms_cuda_kernel(op); }
+static inline int can_contract(void) { return 0; }
+#endif
+
+static inline void contract(int on) { is_contracted = on && can_contract(); }
+
+static inline const ms_kernel *kernel_of(int op) {
+  return is_contracted ? contracted_kernel_of(op) : ms_cuda_kernel(op);
+}
 
 /* Algorithms are not timed, so nothing is stored on disk. On the emulated device, cuBLASLt and cuDNN are the emulated
  * libraries next to the test. */

@@ -27,6 +27,7 @@ enum { GUARD_BYTES = 64 };
   #include "tests/c/support/cuda_case.h"
 #else
 static inline const ms_kernel *kernel_of(int op) { return ms_cpu_kernel(op); }
+static inline void contract(int on) { (void)on; }
 static inline int prepare_kernel(const ms_kernel *kernel, ms_kernel_call *call) {
   return kernel->prepare ? kernel->prepare(call) : MS_OK;
 }
