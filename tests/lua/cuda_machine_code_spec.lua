@@ -43,6 +43,11 @@ local limits = {
   },
 }
 
+-- The most bytes of stack of a kernel: a few of scalar paths, tables that rope and quantise index, and what attention
+-- spills at 255 registers.
+local STACK = 8
+local stacks = { attention_flash = 88, attention_flash_backward = 184, quantise = 64, rope = 40 }
+
 -- Names of limits, and what they count.
 local counters = {
   loads = { "loads", 16 },
@@ -99,6 +104,19 @@ describe("the machine code of CUDA kernels", function()
       assert.same({}, check(kernels, object_limits))
     end)
   end
+
+  it("keeps registers out of memory", function()
+    local kernels = 0
+    for _, object in ipairs(objects()) do
+      local there, why_not = machine_code.stacks(OBJECTS .. object .. ".cuda.o")
+      if not there then return pending(why_not) end
+      for name, bytes in pairs(there) do
+        kernels = kernels + 1
+        assert(bytes <= (stacks[object] or STACK), ("%s: %s has %d bytes of stack"):format(object, name, bytes))
+      end
+    end
+    if kernels == 0 then return pending("not compiled for this GPU") end
+  end)
 
   it("leaves no product and sum to be joined", function()
     for _, object in ipairs(objects()) do

@@ -68,6 +68,19 @@ local function name_of(signature)
   return (plain:match("^([^(]*)") or plain):gsub("[%s:]+$", "")
 end
 
+-- Registers and bytes of stack by name, as -res-usage lists them.
+local function resources_in(text)
+  local resources, name = {}, nil
+  for line in text:gmatch("[^\n]+") do
+    name = line:match("^%s*Function (.+):%s*$") or name
+    local registers, stack = line:match("REG:(%d+) STACK:(%d+)")
+    if registers and name then
+      resources[name_of(name)] = { registers = tonumber(registers), stack = tonumber(stack) }
+    end
+  end
+  return resources
+end
+
 ---The kernels of listings: of instructions (-sass) and of resources (-res-usage), by name.
 ---@param instructions string
 ---@param resources string
@@ -86,13 +99,22 @@ function machine_code.parse(instructions, resources)
       count(kernel, instruction)
     end
   end
-  local name
-  for line in resources:gmatch("[^\n]+") do
-    name = line:match("^%s*Function (.+):%s*$") or name
-    local registers = tonumber(line:match("REG:(%d+)"))
-    if registers and kernels[name_of(name)] then kernels[name_of(name)].registers = registers end
+  for name, of in pairs(resources_in(resources)) do
+    if kernels[name] then kernels[name].registers = of.registers end
   end
   return kernels
+end
+
+---Bytes of stack of an object's kernels by name, of which spills are a part; or nil and why they cannot be read. Empty
+---without a kernel for this GPU.
+---@param object string path
+---@return table<string, integer>|nil, string|nil
+function machine_code.stacks(object)
+  local text, why_not = listing(object, "-res-usage -arch " .. ARCH)
+  if not text then return nil, why_not end
+  local stacks = {}
+  for name, of in pairs(resources_in(text)) do stacks[name] = of.stack end
+  return stacks
 end
 
 ---The kernels of an object, or nil and why they cannot be read.
