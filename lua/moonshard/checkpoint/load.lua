@@ -30,7 +30,8 @@ local function plan(checkpoint, session, wanted)
   local replica = wanted.optimizer and replicas.source(checkpoint.manifest, checkpoint.path, session.sharding) or nil
   for _, owned in ipairs(owned_ranges.owned(session, wanted.optimizer, ema, { replica = replica })) do
     if owned.count > 0 then
-      local kind = wanted.averages and checkpoint:kind_of_average(owned.param.fqn) or owned.kind
+      local averaged = wanted.averages and owned.kind == "param"
+      local kind = averaged and checkpoint:kind_of_average(owned.param.fqn) or owned.kind
       for _, range in ipairs(checkpoint:cover(kind, owned.param.fqn, owned.part, owned.first, owned.count)) do
         range.owned, range.tensor = owned, checkpoint:file(range.piece.file):tensor(range.piece.tensor)
         range.first, range.count = wanted_of(owned, range)
