@@ -226,6 +226,16 @@ local function draw_adapters(d, self)
   return ('ms.lora(model, { { "head", { rank = 1, alpha = %g } }%s }%s)\n'):format(d:integer(1, 4), others, train)
 end
 
+local STORAGE = { [["nf4"]], [["i8"]], [["bf16"]],
+  [[{ { re"weight", "nf4", optional = true }, { re".", "bf16", optional = true } }]],
+  [[{ { re"fc", "i8", optional = true }, { re"embed|bias", "nf4", optional = true } }]] }
+
+-- How weights below adapters are kept. A tensor dimension would cut their records.
+local function draw_storage(d, self)
+  if not self.adapters or self.tensor or d:chance(0.4) then return nil end
+  return d:one_of(STORAGE)
+end
+
 ---The case of a seed.
 ---@param seed integer
 ---@return table
@@ -241,6 +251,8 @@ function case.of(seed)
   if self.context or self.tensor then placements.draw(d, self) end
   if self.classes and d:chance(0.4) then self.chunk = d:integer(1, 9) end -- rows of a fused loss
   if d:chance(0.15) then self.adapters = draw_adapters(d, self) end -- last: other draws are those of earlier versions
+  if self.adapters then self.chunk = nil end -- the head has one, so its product is not all that makes logits
+  self.sharding.storage = draw_storage(d, self)
   return self
 end
 

@@ -216,6 +216,8 @@ check("both", "4", { "mesh=2x2", "layout=ragged", "recompute=true" })
 check("neighbours", "4", { "mesh=1x4", "reshard=2", "storage=i8", "dtype=bf16" })
 check("copies", "4", { "mesh=2x2", "shared=false", "sliced=true", "dtype=bf16" })
 check("averages", "2", { "storage=bf16", "ema=true", "shared=false" })
+cases.hosts = { "check", RECIPE, "--hosts", "a:2,b:2", "--agent", "tests/fuzz/agent.sh", "--rendezvous",
+  "tcp://127.0.0.1", "mesh=1x4" }
 check("cuda", "2", { "device=cuda", "dtype=bf16", "steps=2" }, KERNELS)
 check("cuda, i8", "2", { "device=cuda", "storage=i8", "steps=2" }, KERNELS)
 check("cuda, bf16", "2", { "device=cuda", "storage=bf16", "mesh=2x1" }, "MOONSHARD_EMULATE_JITTER=50")
@@ -227,6 +229,8 @@ describe("parameters in few bits on a mesh", function()
   it("Q7 train as on one rank: shards, replicas, layouts, recomputation, groups of neighbours, sliced state", function()
     equals_one_rank("shards", "replicas", "both", "neighbours", "copies", "averages")
   end)
+
+  it("Q7 train as on one rank over two hosts", function() equals_one_rank("hosts") end)
 
   it("Q7 train as on one rank on emulated GPUs, with the kernels of CUDA", function()
     equals_one_rank("cuda", "cuda, i8", "cuda, bf16")
