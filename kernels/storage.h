@@ -41,7 +41,7 @@ int ms_storage_encode(int dtype, const float *x, int64_t n, void *record, float 
 /* Completes a record of nf4 with the scales of its first n blocks, and the parameter's offset. */
 void ms_storage_set_scales(void *record, const float *scales, int64_t n, float offset);
 /* Elements [first, first + n) of an array of records. */
-int ms_storage_decode(int dtype, const void *records, int64_t first, int64_t n, float *x);
+void ms_storage_decode(int dtype, const void *records, int64_t first, int64_t n, float *x);
 
 /* The prepare of the op dequantise, on any device. */
 int ms_storage_prepare(ms_kernel_call *call);

@@ -1,6 +1,8 @@
 /* storage.c - records of stored parameters on the host (kernels/storage.h): making and reading them. */
 #include "kernels/storage.h"
 
+#include "kernels/cpu/simd.h"
+
 #include <string.h>
 
 #include "base/bf16.h"
@@ -51,41 +53,62 @@ void ms_storage_set_scales(void *record, const float *scales, int64_t n, float o
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* One block of nf4, and its scale. */
-static int decode_block(const uint8_t *record, int64_t block, float *x) {
-  float scale, offset;
-  memcpy(&scale, record + MS_NF4_SCALE, sizeof scale);
-  memcpy(&offset, record + MS_NF4_OFFSET, sizeof offset);
-  const float restored = ms_restored_scale(record[MS_NF4_SCALE_CODES + block], scale, offset);
-  return ms_cpu_dequantise(&blocks_of_nf4, record + block * MS_STORED_BLOCK_NF4 / 2, &restored, MS_STORED_BLOCK_NF4, x);
+/* Elements of a block are products with its scale, and those of nf4 are 16 different ones. */
+MS_CLONES static void decode_nf4(const uint8_t *restrict codes, float scale, float *restrict x) {
+  float product[16];
+  for (int code = 0; code < 16; code++) product[code] = ms_value_of((uint8_t)code, MS_NF4) * scale;
+  for (int i = 0; i < MS_STORED_BLOCK_NF4 / 2; i++) {
+    x[2 * i] = product[ms_first4(codes[i])];
+    x[2 * i + 1] = product[ms_second4(codes[i])];
+  }
+}
+
+MS_CLONES static void decode_i8(const uint8_t *restrict codes, float scale, float *restrict x) {
+#pragma omp simd
+  for (int i = 0; i < MS_STORED_BLOCK_I8; i++) x[i] = ms_value_of(codes[i], MS_I8) * scale;
+}
+
+static float float_at(const uint8_t *record, int64_t byte) {
+  float x;
+  memcpy(&x, record + byte, sizeof x);
+  return x;
+}
+
+static void decode_block(int dtype, const uint8_t *record, int64_t block, float *x) {
+  if (dtype == MS_NF4) {
+    const float scale = ms_restored_scale(record[MS_NF4_SCALE_CODES + block], float_at(record, MS_NF4_SCALE),
+                                          float_at(record, MS_NF4_OFFSET));
+    decode_nf4(record + block * MS_STORED_BLOCK_NF4 / 2, scale, x);
+  } else decode_i8(record + block * MS_STORED_BLOCK_I8, float_at(record, MS_I8_SCALES + 4 * block), x);
 }
 
 /* Elements [first, first + n) of a record of blocks. */
-static int decode_blocks(int dtype, const uint8_t *record, int64_t first, int64_t n, float *x) {
+static void decode_blocks(int dtype, const uint8_t *record, int64_t first, int64_t n, float *x) {
   const int64_t length = dtype == MS_NF4 ? MS_STORED_BLOCK_NF4 : MS_STORED_BLOCK_I8;
   float whole[MS_STORED_BLOCK_I8];
   for (int64_t at = first, taken; at < first + n; at += taken) {
-    const int64_t block = at / length, skipped = at % length;
-    const float *scales = (const float *)(record + MS_I8_SCALES);
+    const int64_t skipped = at % length;
     taken = least(length - skipped, first + n - at);
     float *to = taken == length ? x + (at - first) : whole;
-    if (dtype == MS_NF4) MS_TRY(decode_block(record, block, to));
-    else MS_TRY(ms_cpu_dequantise(&blocks_of_i8, record + block * length, scales + block, length, to));
+    decode_block(dtype, record, at / length, to);
     if (to == whole) memcpy(x + (at - first), whole + skipped, (size_t)taken * sizeof *x);
   }
-  return MS_OK;
 }
 
-int ms_storage_decode(int dtype, const void *records, int64_t first, int64_t n, float *x) {
+MS_CLONES static void widen(const ms_bf16 *restrict from, int64_t n, float *restrict x) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) x[i] = ms_from_bf16(from[i]);
+}
+
+void ms_storage_decode(int dtype, const void *records, int64_t first, int64_t n, float *x) {
   const ms_storage *s = ms_storage_of(dtype);
   if (dtype == MS_BF16) {
-    ms_dtype_row_of(dtype)->widen((const ms_bf16 *)records + first, n, x);
-    return MS_OK;
+    widen((const ms_bf16 *)records + first, n, x);
+    return;
   }
   for (int64_t at = first, taken; at < first + n; at += taken) {
     const int64_t record = at / s->elements, skipped = at % s->elements;
     taken = least(s->elements - skipped, first + n - at);
-    MS_TRY(decode_blocks(dtype, (const uint8_t *)records + record * s->words * 4, skipped, taken, x + (at - first)));
+    decode_blocks(dtype, (const uint8_t *)records + record * s->words * 4, skipped, taken, x + (at - first));
   }
-  return MS_OK;
 }

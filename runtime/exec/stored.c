@@ -116,8 +116,10 @@ int ms_stored_read(const ms_state *state, const ms_elements *from, int64_t first
   enum { RECORDS = 64 }; /* copied from a device at a time */
   const ms_storage *storage = ms_storage_of(from->dtype);
   MS_TRY(ms_stored_check_sealed(state, from->param));
-  if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY))
-    return ms_storage_decode(from->dtype, from->data, first, count, out);
+  if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
+    ms_storage_decode(from->dtype, from->data, first, count, out);
+    return MS_OK;
+  }
   void *words = ms_calloc(RECORDS, (size_t)storage->words * 4);
   int rc = words ? MS_OK : MS_ENOMEM;
   for (int64_t n; count && !rc; first += n, out += n, count -= n) {
@@ -125,7 +127,7 @@ int ms_stored_read(const ms_state *state, const ms_elements *from, int64_t first
     n = least(count, start + RECORDS * storage->elements - first);
     const int64_t copied = (first + n - 1) / storage->elements - record + 1;
     rc = ms_state_copy_out(state, words, ms_stored_record(from, record), copied * storage->words * 4);
-    if (!rc) rc = ms_storage_decode(from->dtype, words, first - start, n, out);
+    if (!rc) ms_storage_decode(from->dtype, words, first - start, n, out);
   }
   free(words);
   return rc;

@@ -71,7 +71,8 @@ int ms_storage_read(int dtype, const void *records, int64_t first, int64_t count
   if (first < 0 || count < 0)
     return MS_FAIL(MS_EINVAL, "records of %s: cannot read %lld elements from element %lld on", ms_dtype_name(dtype),
                    (long long)count, (long long)first);
-  return ms_storage_decode(dtype, records, first, count, out);
+  ms_storage_decode(dtype, records, first, count, out);
+  return MS_OK;
 }
 
 void ms_model_free(ms_model *model) { ms_handle_release(model, MS_HANDLE_MODEL); }
