@@ -19,6 +19,8 @@ local cfg = ms.args {
   mesh = "1x-1",                   -- replicas x shards; -1: all remaining ranks
   dtype = "auto",                  -- type of gathered weights: f32, bf16, or auto (bf16 if the CPU computes in it)
   reshard = ms.args.any("default"), -- free gathered weights between forward and backward: true, false or a group size
+  rematerialize = ms.args.any(true), -- backward computes gelu and norms again: true, false or auto (if need be)
+  memory_limit = "1TiB",           -- of a rank, which auto fits
   fused = ms.args.any(false),      -- loss without whole logits in memory: true, false or auto (where that saves memory)
   checkpoint = "", save_every = 500, resume = "", -- resume=auto continues from the newest checkpoint
   save = "",                       -- Hugging Face folder for the trained model
@@ -53,7 +55,7 @@ local data = cfg.tokens ~= "" and ms.data.tokens { files = cfg.tokens, seq = cfg
   or ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }
 local train = ms.trainer {
   model = model, optimizer = opt, loss = ms.loss.cross_entropy { fused = cfg.fused },
-  clip_grad_norm = 1.0, ema = cfg.ema,
+  clip_grad_norm = 1.0, ema = cfg.ema, rematerialize = cfg.rematerialize, memory_limit = cfg.memory_limit,
   checkpoint = { dir = cfg.checkpoint, every = cfg.save_every, resume = cfg.resume, data = data },
 }
 

@@ -188,9 +188,7 @@ void ms_split_run(const ms_kernel_call *call, const ms_product *p) {
   ms_team_run(call->threads, run_part, &all);
 }
 
-int ms_split_takes(const ms_product *p) {
-  return p->dtype == MS_F32 && p->c_dtype == MS_F32 && ms_split_available();
-}
+int ms_split_takes(const ms_product *p) { return p->dtype == MS_F32 && p->c_dtype == MS_F32 && ms_split_available(); }
 
 /* Compares estimated nanoseconds on a Sapphire Rapids with all data in L2: 150 multiply-adds per ns on whole panels
  * plus 1/4 ns per packed element, against 60 multiply-adds per ns in f32 arithmetic. */

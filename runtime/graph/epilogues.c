@@ -10,9 +10,10 @@
  *   its gradient, h recomputed        and h written                    and u read, h written            5 -> 4
  *     and an f32 bias gradient        the same                         and du read                      5 -> 5
  *
- * The last case is therefore not fused. Keeping h instead of recomputing it would save 2 more, but cost four more
- * tensors of the model's width per block, where rematerialize.c keeps ten. Backward keeps u anyway. The epilogue sums
- * a bias gradient in f32 but returns it in the product's dtype; an f32 bias gradient is summed by a separate op.
+ * The last case is therefore not fused. Keeping h instead of recomputing it saves 2 more, but costs four more tensors
+ * of the model's width per block, where rematerialize.c keeps ten: a plan's setting (ms_plan_config.rematerialize).
+ * Backward keeps u anyway. The epilogue sums a bias gradient in f32 but returns it in the product's dtype; an f32 bias
+ * gradient is summed by a separate op.
  *
  * The epilogue applies gelu to u before rounding, so a recomputed h differs from forward's by one bf16 rounding.
  * Nodes of recomputed regions are not fused, because their copies must have the bits of forward. Other forms of gelu

@@ -52,7 +52,8 @@ static int left_gradient(ms_graph *graph, int b, int trans_a, int trans_b, int d
   return emit_matmul(graph, dc, 0, b, !trans_b, da);
 }
 
-/* Bias and weight first: their common input (saved by forward) is then free when da is computed. */
+/* Bias and weight first: their common input (saved by forward) is then free when da is computed. The weight's gradient
+ * sums over all rows, so these become one axis; da has the axes of a, so that what reads it next finds the product. */
 int ms_grad_matmul(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   const ms_node n = graph->nodes[node];
   ms_value_info a_info = *ms_info_of(graph, n.in[0]);
@@ -65,23 +66,18 @@ int ms_grad_matmul(ms_graph *graph, int node, const int *dy, const int *needs, i
     MS_TRY(ms_emit_shaped(graph, MS_OP_sum_to, dz, &bias, &dx[2]));
   }
   if (ms_info_of(graph, dz)->dtype != a_info.dtype) MS_TRY(ms_emit_cast(graph, dz, a_info.dtype, &dz));
-  if (shared) {
-    if (needs[1] && trans_a) MS_TRY(emit_swapped(graph, a, &a));
-    if (needs[1]) MS_TRY(emit_folded(graph, a, &a));
-    MS_TRY(emit_folded(graph, dz, &dz));
-    trans_a = 0;
+  if (needs[1] && shared) {
+    int folded;
+    if (trans_a) MS_TRY(emit_swapped(graph, a, &a));
+    MS_TRY(emit_folded(graph, a, &a));
+    MS_TRY(emit_folded(graph, dz, &folded));
+    MS_TRY(right_gradient(graph, a, 0, trans_b, folded, &dx[1]));
+  } else if (needs[1]) {
+    MS_TRY(right_gradient(graph, a, trans_a, trans_b, dz, &dx[1]));
   }
-  if (needs[1]) MS_TRY(right_gradient(graph, a, trans_a, trans_b, dz, &dx[1]));
   if (!needs[0]) return MS_OK;
-  MS_TRY(left_gradient(graph, b, trans_a, trans_b, dz, &dx[0]));
-  if (swap_back) {
-    ms_value_info swapped = a_info;
-    swapped.dims[a_info.ndim - 2] = a_info.dims[a_info.ndim - 1];
-    swapped.dims[a_info.ndim - 1] = a_info.dims[a_info.ndim - 2];
-    MS_TRY(ms_emit_shaped(graph, MS_OP_reshape, dx[0], &swapped, &dx[0]));
-    return emit_swapped(graph, dx[0], &dx[0]);
-  }
-  return ms_emit_shaped(graph, MS_OP_reshape, dx[0], &a_info, &dx[0]);
+  MS_TRY(left_gradient(graph, b, trans_a && !shared, trans_b, dz, &dx[0]));
+  return swap_back ? emit_swapped(graph, dx[0], &dx[0]) : MS_OK;
 }
 
 /* dw[v] = sum of dy over the positions of token v */

@@ -111,6 +111,9 @@ typedef struct ms_plan_config {
   int outer_delay;    /* 1: see enum ms_outer; the same for a state and its plans */
   int outer_fragment; /* the fragment of the parts below; 0 (default): none */
   int outer_parts;    /* flags of enum ms_outer */
+  /* 1 (default): backward computes results of gelu, silu, swiglu and norms again, within the kernels of their
+   * gradients, instead of keeping them. 0: they are kept, which moves fewer bytes and takes more memory. */
+  int rematerialize;
 } ms_plan_config;
 
 /* Communicated bytes are doubles, because an all-reduce over n ranks counts 2 (n - 1) / n of its buffer. */

@@ -18,7 +18,7 @@ typedef struct program {
   int wanted;
   int cached; /* the graph is complete, and the cache owns it */
   enum ms_fusing fusing;
-  unsigned char regathers[MS_DIMS]; /* 1: backward gathers again along this dimension, where the trace says nothing */
+  ms_made_again again; /* where the trace says nothing */
   ms_graph *graph;
   unsigned char *summed; /* [params] 1: each rank of the tensor dimension computes a summand of its gradient */
 } program;
@@ -96,14 +96,14 @@ static int rewrite_backward(compilation *c) {
 
 static int regather(compilation *c) {
   ms_graph *graph = graph_of(&c->training);
-  return graph ? ms_graph_regather(graph, c->training.regathers) : MS_OK;
+  return graph ? ms_graph_regather(graph, c->training.again.gathered) : MS_OK;
 }
 
 /* First what the kernels of gradients compute again, then what recompute regions do. */
 static int rematerialize(compilation *c) {
   ms_graph *graph = graph_of(&c->training);
   if (!graph) return MS_OK;
-  if (fuses(&c->training)) MS_TRY(ms_graph_rematerialize(graph));
+  if (c->training.again.results) MS_TRY(ms_graph_rematerialize(graph));
   return ms_graph_insert_recomputation(graph);
 }
 
@@ -230,13 +230,13 @@ static int run_passes(compilation *c, int first, int end) {
 }
 
 static void find_cached(compilation *c, int evaluate, program *p) {
-  p->graph = ms_cached_graph(c->traced, evaluate, p->fusing, p->regathers);
+  p->graph = ms_cached_graph(c->traced, evaluate, p->fusing, &p->again);
   p->cached = p->graph != NULL;
 }
 
 static int put_into_cache(compilation *c, int evaluate, program *p) {
   if (!graph_of(p)) return MS_OK;
-  MS_TRY(ms_cache_graph(c->traced, evaluate, p->fusing, p->regathers, p->graph));
+  MS_TRY(ms_cache_graph(c->traced, evaluate, p->fusing, &p->again, p->graph));
   p->cached = 1;
   return MS_OK;
 }
@@ -250,7 +250,8 @@ static int compile_all(compilation *c) {
   c->evaluation.wanted = 1;
   c->evaluation.fusing = ops;
   int rc;
-  for (int dim = 0; dim < MS_DIMS; dim++) c->training.regathers[dim] = !ms_plan_gathers_once(c->plan, dim);
+  c->training.again.results = config->rematerialize && fuses(&c->training);
+  for (int dim = 0; dim < MS_DIMS; dim++) c->training.again.gathered[dim] = !ms_plan_gathers_once(c->plan, dim);
   if (c->training.wanted) find_cached(c, 0, &c->training);
   find_cached(c, 1, &c->evaluation);
   MS_GOTO(run_passes(c, 0, GRAPH_PASSES));

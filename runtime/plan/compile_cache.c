@@ -17,7 +17,7 @@ typedef struct packing {
 
 typedef struct cache {
   ms_graph *lowered[2][MS_FUSINGS]; /* [evaluate][fusing] */
-  unsigned char regathers[2][MS_FUSINGS][MS_DIMS];
+  ms_made_again again[2][MS_FUSINGS];
   int values, nodes, outputs, loss, loss_weight; /* of the traced graph that the lowered graphs were made from */
   packing packing[PACKINGS];
   int next; /* index of the oldest */
@@ -57,14 +57,14 @@ static int has_grown(const cache *c, const ms_graph *g) {
          c->loss_weight != g->loss_weight;
 }
 
-ms_graph *ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const unsigned char *regathers) {
+ms_graph *ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_made_again *again) {
   cache *c = traced->cache->data;
   if (c && has_grown(c, traced)) drop_graphs(c);
-  const int alike = c && !memcmp(c->regathers[evaluate != 0][fusing], regathers, MS_DIMS);
+  const int alike = c && !memcmp(&c->again[evaluate != 0][fusing], again, sizeof *again);
   return alike ? c->lowered[evaluate != 0][fusing] : NULL;
 }
 
-int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const unsigned char *regathers,
+int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_made_again *again,
                    ms_graph *graph) {
   cache *c = find(traced);
   if (!c) return MS_ENOMEM;
@@ -75,7 +75,7 @@ int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, 
   c->loss_weight = traced->loss_weight;
   ms_graph_free(c->lowered[evaluate != 0][fusing]);
   c->lowered[evaluate != 0][fusing] = graph;
-  memcpy(c->regathers[evaluate != 0][fusing], regathers, MS_DIMS);
+  c->again[evaluate != 0][fusing] = *again;
   return MS_OK;
 }
 

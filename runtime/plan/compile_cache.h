@@ -25,13 +25,17 @@ int ms_cache_packing(const ms_graph *graph, const ms_packing_item *before, const
 
 /* What may be fused: nothing, the patterns that every device has kernels for, or also epilogues of matrix products. */
 enum ms_fusing { MS_FUSE_NOTHING, MS_FUSE_OPS, MS_FUSE_EPILOGUES, MS_FUSINGS };
+/* What backward makes again by default instead of keeping it: results that kernels of gradients compute, and what is
+ * gathered along each dimension. */
+typedef struct ms_made_again {
+  unsigned char results, gathered[MS_DIMS];
+} ms_made_again;
 /* Returns the graph that phases are lowered from, with its backward pass or (evaluate) without it, if it is cached
- * and the traced graph has not grown since; the traced graph owns it. NULL: the caller must build it. regathers:
- * [MS_DIMS] along which dimensions backward gathers activations again by default. */
-ms_graph *ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const unsigned char *regathers);
-/* Stores a newly built graph in the place of one with other regathers, and takes ownership of it, except after an
- * error. */
-int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const unsigned char *regathers,
+ * and the traced graph has not grown since; the traced graph owns it. NULL: the caller must build it. */
+ms_graph *ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_made_again *again);
+/* Stores a newly built graph in the place of one that makes other things again, and takes ownership of it, except after
+ * an error. */
+int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_made_again *again,
                    ms_graph *graph);
 
 #endif

@@ -16,6 +16,7 @@ void ms_plan_config_default(ms_plan_config *config, int size) {
                                           .reshard_after_backward = 1,
                                           .train = 1,
                                           .fuse = 1,
+                                          .rematerialize = 1,
                                           .shared_masters = 1};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_plan_config");
 }

@@ -97,6 +97,7 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   const ms_plan_config *c = &plan->config;
   ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, fuse %d, sync %d, reshard_after_backward %d\n",
                  c->max_norm, c->prefetch, c->accumulate, c->fuse, c->sync, c->reshard_after_backward);
+  if (!c->rematerialize) ms_text_append(text, "results of activations and norms are kept\n");
   if (c->outer_fragment) ms_text_append(text, "outer fragment %d, parts %d\n", c->outer_fragment, c->outer_parts);
   for (int p = 0; p < plan->model->params; p++) {
     const ms_param *param = &plan->model->param[p];

@@ -251,7 +251,7 @@ function case.of(seed)
   if self.context or self.tensor then placements.draw(d, self) end
   if self.classes and d:chance(0.4) then self.chunk = d:integer(1, 9) end -- rows of a fused loss
   if d:chance(0.15) then self.adapters = draw_adapters(d, self) end -- last: other draws are those of earlier versions
-  if self.adapters then self.chunk = nil end -- the head has one, so its product is not all that makes logits
+  if self.adapters then self.chunk = nil end -- an adapter of the head adds to its product, which a fused loss refuses
   self.sharding.storage = draw_storage(d, self)
   return self
 end

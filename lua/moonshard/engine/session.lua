@@ -114,6 +114,7 @@ end
 ---@field prefetch integer?
 ---@field sync integer?
 ---@field reshard_after_backward boolean?
+---@field rematerialize boolean? false: results of activations and norms are kept for backward
 ---@field memory_limit number? maximum bytes of a rank's arenas; a plan that needs more is not bound
 ---@field outer moonshard.OuterParts? what the plan does of an outer step of local SGD
 
@@ -143,6 +144,7 @@ function Session:compile(name, graph, settings)
     config.max_norm = settings.clip_grad_norm or 0
     config.sync = settings.sync or C.MS_SYNC_EVERY
     if settings.reshard_after_backward == false then config.reshard_after_backward = 0 end
+    if settings.rematerialize == false then config.rematerialize = 0 end
     config.prefetch = self.prefetch or settings.prefetch or 1
     config.threads = device.threads or 0
     config.pipeline_stage = self.sharding.is_stage and 1 or 0
@@ -151,6 +153,18 @@ function Session:compile(name, graph, settings)
   end)
   compiled.name, compiled.memory_limit, compiled.settings = name, settings.memory_limit, settings
   return compiled
+end
+
+---Calls a function while the session has another sharding, as of another rank, or under other rules.
+---@param sharding moonshard.Sharding
+---@param call fun(): any
+---@return any its result
+function Session:under(sharding, call)
+  local before = self.sharding
+  self.sharding = sharding
+  local ok, result = pcall(call)
+  self.sharding = before
+  return ok and result or error(result, 0)
 end
 
 local function trace_inputs(self, inputs, forward)

@@ -44,6 +44,7 @@ end
 function reference.replace_settings(trainer)
   trainer.micro_batches = trainer.micro_batches * #trainer.session.sharding.reference_ranks
   trainer.gradient_sync, trainer.reshard_after_backward, trainer.memory_limit = "every", true, nil
+  trainer.rematerialize = true
 end
 
 ---Gives a step's metrics the mesh dimensions that the recipe expects; no bytes are sent along them here.

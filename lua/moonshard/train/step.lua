@@ -55,6 +55,7 @@ local function train_settings(self, outer)
     sync = accumulates and step.SYNC[self.gradient_sync] or nil,
     reshard_after_backward = self.reshard_after_backward or not accumulates,
     train = true, accumulate = accumulates, clip_grad_norm = self.clip_grad_norm, prefetch = self.prefetch,
+    rematerialize = self.rematerialize ~= false, -- also while "auto" is undecided
     memory_limit = self.memory_limit, owner = self.owner, outer = outer,
   }
 end

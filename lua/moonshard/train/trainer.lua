@@ -11,6 +11,7 @@ local context = require("moonshard.base.context")
 local ema = require("moonshard.engine.ema")
 local errors = require("moonshard.base.error")
 local inspect = require("moonshard.engine.inspect")
+local keep_results = require("moonshard.train.keep_results")
 local nearest = require("moonshard.base.nearest")
 local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
@@ -64,6 +65,9 @@ Trainer.__index = Trainer
 ---  over replicas in the last
 ---@field reshard_after_backward? boolean false keeps gathered weights from one micro-batch to the next; default true
 ---@field seed? integer seed of dropout
+---@field rematerialize? boolean|"auto" true (default): backward computes results of activations and norms again, within
+---  the kernels of their gradients; false: they are kept; "auto": kept if the plan of the first batch then fits
+---  memory_limit
 ---@field memory_limit? number limit for the arenas of one rank, bytes; a plan that needs more is refused before use
 ---@field ema? number|moonshard.EmaOptions decay of an exponential moving average of the weights, which is kept, saved
 ---  and resumed with them: a = p after the first step, then a = decay a + (1 - decay) p (torch.optim.swa_utils'
@@ -85,6 +89,7 @@ local function trainer(o)
     reshard_after_backward = { "boolean", default = true },
     seed = { "seed", default = 0 },
     memory_limit = { "number|string" },
+    rematerialize = { "boolean|string", default = true },
     ema = { "number|table|boolean" },
     checkpoint = { "table" },
   })
@@ -105,6 +110,7 @@ local function trainer(o)
     o.memory_limit = byte_size.read(o.memory_limit) or errors.invalid("ms.trainer: memory_limit must be a size like "
       .. "\"2GiB\" or a number of bytes above 0, not %s", options.describe(o.memory_limit))
   end
+  keep_results.check(o)
   if o.prefetch and o.prefetch < 0 then
     errors.invalid("ms.trainer: prefetch must be at least 0 units, not %d", o.prefetch)
   end
@@ -130,11 +136,26 @@ local function decide_auto(self, batch)
   if waiting then context.decide_auto(self, batch) end
 end
 
+local function decide_both(self, batch)
+  decide_auto(self, batch)
+  if self.rematerialize ~= "auto" or automatic.off then return end
+  keep_results.decide(self, function() return step.compile(self, batch) end)
+end
+
+-- The search that decides compiles steps, too.
+local function decide(self, batch)
+  if self.deciding then return end
+  self.deciding = true
+  local ok, raised = pcall(decide_both, self, batch)
+  self.deciding = nil
+  if not ok then error(raised, 0) end
+end
+
 ---Compiles for the shapes of a batch, without running.
 ---@param batch table<string, moonshard.Array>
 ---@return moonshard.Plan
 function Trainer:compile(batch)
-  decide_auto(self, batch)
+  decide(self, batch)
   return step.compile(self, batch)
 end
 
@@ -154,7 +175,7 @@ end
 ---@return moonshard.StepMetrics
 function Trainer:step(batch)
   check_self(self, "step")
-  if not world.plan_only then agreement.noting_failure(decide_auto, self, batch) end -- else Trainer:compile decides
+  if not world.plan_only then agreement.noting_failure(decide, self, batch) end -- else Trainer:compile decides
   if context.stepper then return context.stepper:step(self, batch, step.run) end
   if self.policy then self.policy:before_step() end
   local metrics = agreement.noting_failure(step.run, self, batch)

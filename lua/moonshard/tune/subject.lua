@@ -49,15 +49,6 @@ function subject.new(trainer, batch, cluster, limit)
     Subject)
 end
 
--- Calls a function while the session has another sharding.
-local function under(session, sharding, call)
-  local before = session.sharding
-  session.sharding = sharding
-  local ok, result = pcall(call)
-  session.sharding = before
-  return ok and result or error(result, 0)
-end
-
 -- The policies that a plan of an existing graph can be compiled under. A trainer's prefetch is that of units that no
 -- rule decides.
 local function set_policies(sharding, recipe, options)
@@ -75,11 +66,11 @@ local function compile(self, p)
   local known = self.graphs[key]
   if not known then
     local sharding = self.sharding:with(options, self.rank)
-    local plan = under(session, sharding, function() return self.trainer:compile(self.batch) end)
+    local plan = session:under(sharding, function() return self.trainer:compile(self.batch) end)
     self.graphs[key] = { sharding = sharding, graph = plan.graph, settings = plan.settings }
     return plan
   end
-  return under(session, known.sharding, function()
+  return session:under(known.sharding, function()
     set_policies(known.sharding, self.sharding.config, options)
     return session:compile("train", known.graph, known.settings)
   end)

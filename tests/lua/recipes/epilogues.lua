@@ -5,7 +5,10 @@ local ms = require "moonshard"
 local json = require "moonshard.base.json"
 local re = ms.re
 
-local cfg = ms.args { out = "", mesh = "1x1", reduce = "f32", recompute = false, steps = 2 }
+local cfg = ms.args {
+  out = "", mesh = "1x1", reduce = "f32", recompute = false, steps = 2,
+  rematerialize = ms.args.any(true), limit = "1GiB",
+}
 
 local Block = ms.module "Block"
 
@@ -24,7 +27,10 @@ ms.fully_shard(model, {
   recompute = cfg.recompute and { { re[[^[12]$]], true } } or nil,
   mp_policy = { param_dtype = "bf16", reduce_dtype = cfg.reduce },
 })
-local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+local train = ms.trainer {
+  model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse, rematerialize = cfg.rematerialize,
+  memory_limit = cfg.limit,
+}
 local data = ms.data.random { inputs = 8, targets = 4 }
 local sampler = ms.data.sampler { length = data.length }
 
