@@ -69,7 +69,7 @@ for program in "$work"/release/bench/*.real; do
 done
 
 # One file with a large dictionary, because all test programs contain the same kernels.
-tar -C "$work" --sort=name -cf - . | xz -T0 -6 --lzma2=preset=6,dict=96MiB >"$out/files.tar.xz"
+tar -C "$work" --sort=name -cf - . | xz -T0 --lzma2=preset=1,dict=96MiB >"$out/files.tar.xz"
 cp tests/gpu/portable_run.sh "$out/run"
 chmod +x "$out/run"
 printf 'code for %s\n' "$(grep -o 'code=[a-z]*_[0-9]*' "$build/cuda.list" | cut -d= -f2 | xargs)"
