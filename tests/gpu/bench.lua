@@ -13,7 +13,7 @@ local re = ms.re
 
 local cfg = ms.args {
   model = "gpt2", batch = 32, seq = 1024, steps = 30, warmup = 10, dtype = "bf16", mesh = "1x1", layers = 0, lr = 1e-4,
-  vocab = 0, name = "moonshard", fused = ms.args.any(false),
+  vocab = 0, name = "moonshard", fused = ms.args.any(false), chunk = 0,
 }
 
 local SIZES = {
@@ -32,7 +32,7 @@ ms.fully_shard(model, {
   mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
 })
 local train = ms.trainer {
-  model = model, loss = ms.loss.cross_entropy { fused = cfg.fused },
+  model = model, loss = ms.loss.cross_entropy { fused = cfg.fused, chunk = cfg.chunk > 0 and cfg.chunk or nil },
   optimizer = ms.optim.adamw { lr = cfg.lr, weight_decay = 0.1 },
 }
 
