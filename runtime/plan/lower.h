@@ -105,7 +105,7 @@ typedef struct ms_lowering {
   char *chunk;         /* [values] 1 for roots that are this rank's chunk of what that all_gather makes */
   int *readers;        /* [values] of each root: nodes that read it, and 1 if it is kept until the end */
   char *added;         /* [values] 1 for roots that are gradients which the matrix product itself adds to the sums of
-                        * earlier micro-batches */
+                        * earlier micro-batches, and for the first product of such a gradient that is a sum of several */
   ms_unit_use *use;    /* [units] */
   char *ends;          /* [nodes] 1: the node ends a unit's forward pass or completes its gradients */
   ms_unshard *unshard; /* [2 units] in order of issue */
