@@ -5,7 +5,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/storage.h"
 
-static void part_of(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+MS_CLONES static void part_of(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const int storage = (int)call->attrs.i[0], to = call->out[0].dtype;
   MS_BLOCK_BUFFER(buffer);

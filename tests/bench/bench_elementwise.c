@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "graph/graph.h"
 #include "kernels/op.h"
+#include "kernels/storage.h"
 
 /* The best of at least this many runs and this many seconds. */
 enum { REPEATS = 30 };
@@ -45,6 +46,8 @@ static const row rows[] = {
     {"dropout", MS_OP_dropout, 1, 1, "x", "x", {.f = {0.1}}},
     {"cast to f32", MS_OP_cast, 1, 1, "x", "f", {.i = {0}}},
     {"cast from f32", MS_OP_cast, 1, 1, "f", "x", {.i = {0}}},
+    {"dequantise nf4", MS_OP_dequantise, 1, 1, "4", "x", {.i = {MS_NF4}}},
+    {"dequantise i8", MS_OP_dequantise, 1, 1, "8", "x", {.i = {MS_I8}}},
     {"accumulate", MS_OP_accumulate, 1, 1, "x", "f", {.i = {1}}},
     {"sum last axis", MS_OP_sum, 1, 1, "x", "r", {.i = {-1}}},
     {"max last axis", MS_OP_max, 1, 1, "x", "r", {.i = {-1}}},
@@ -86,6 +89,8 @@ static ms_value_info info_of(char kind, int dtype, int64_t n, int64_t d) {
     case 't': return (ms_value_info){dtype, 2, {d, n}};
     case 'h': return (ms_value_info){dtype, 4, {n / 256, 256, d / 64, 64}};
     case 'n': return (ms_value_info){MS_F32, 1, {4}};
+    case '4': return (ms_value_info){MS_I32, 1, {ms_storage_words(MS_NF4, n * d)}};
+    case '8': return (ms_value_info){MS_I32, 1, {ms_storage_words(MS_I8, n * d)}};
     default: return (ms_value_info){MS_F32, 0, {0}};
   }
 }
@@ -96,6 +101,7 @@ static void *tensor(const ms_value_info *info) {
   for (int64_t i = 0; i < n; i++) {
     float value = (float)(i * 2654435761u % 4096) / 1024.0f - 2.0f;
     if (info->dtype == MS_F32) ((float *)data)[i] = value;
+    else if (info->dtype == MS_I32) ((uint32_t *)data)[i] = (uint32_t)(i * 2654435761u) >> 4 | 0x30000000u;
     else ((ms_bf16 *)data)[i] = ms_f32_to_bf16(value);
   }
   return data;

@@ -89,9 +89,7 @@ local function check_prefetch(who, value)
   errors.invalid("%s: prefetch must be at least 0 units, not %s", who, tostring(value))
 end
 
-local function always(read)
-  return function() return read end
-end
+local function always(read) return function() return read end end
 
 -- ---- the table --------------------------------------------------------------------------------------------------
 
@@ -104,8 +102,7 @@ end
 ---@field default (fun(self: moonshard.Sharding): any)? value of names that no rule matches; without it nil
 ---@field absent (fun(owner: table): any)? replaces such a nil, by unit, module or parameter
 ---@field bare_value any value of patterns without one
----@field applies (fun(param: moonshard.ShardedParameter, by_rules: boolean): boolean)? which parameters it decides for;
----  nil: all
+---@field applies (fun(param: moonshard.ShardedParameter, by_rules: boolean): boolean)? to which parameters
 ---@field is_value (fun(given: any): boolean)? whether a list is one value for all instead of rules
 ---@field inherited boolean? a module's decision holds for its submodules, so one value for all is the model's own
 ---@field store (fun(owner: table, value: any, self: moonshard.Sharding))? stores the decision for an owner
@@ -215,8 +212,7 @@ local ROWS = {
   },
   {
     name = "storage", of = "parameter", reader = storage.reader, applies = storage.applies, store = storage.store,
-    text = function(value) return value or "default: f32" end,
-    json = function(value) return value or "f32" end,
+    text = function(value) return value or "default: f32" end, json = function(value) return value or "f32" end,
     cost = function(c) return { gathered = c.gathered, kept = { parameters = c.parameters } } end, rare = true,
   },
   {
