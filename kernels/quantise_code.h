@@ -46,6 +46,12 @@ MS_QUANTISE_FUNCTION float ms_tensor_scale(uint32_t magnitude, int dtype) {
   return (float)((double)ms_largest_code(dtype) / (amax < MS_LEAST_AMAX ? MS_LEAST_AMAX : amax));
 }
 
+/* The largest power of two that is not above a scale; NaN, infinity and 0 stay. */
+MS_QUANTISE_FUNCTION float ms_power_below(float scale) {
+  const uint32_t bits = ms_float8_bits(scale);
+  return ms_float8_value(bits >= 0x7f800000u ? bits : bits & 0x7f800000u);
+}
+
 MS_QUANTISE_FUNCTION float ms_block_scale(uint32_t magnitude, int dtype) {
   return ms_float8_value(magnitude) / ms_largest_code(dtype);
 }

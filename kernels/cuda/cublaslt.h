@@ -18,7 +18,7 @@ typedef struct ms_lt_layout ms_lt_layout;
 typedef struct ms_lt_preference ms_lt_preference;
 
 enum { MS_LT_SUCCESS = 0, MS_LT_ALLOC_FAILED = 3, MS_LT_INVALID_VALUE = 7, MS_LT_NOT_SUPPORTED = 15 };
-enum { MS_LT_R_32F = 0, MS_LT_R_16BF = 14 };
+enum { MS_LT_R_32F = 0, MS_LT_R_16BF = 14, MS_LT_R_8F_E4M3 = 28, MS_LT_R_8F_E5M2 = 29 };
 enum { MS_LT_OP_N = 0, MS_LT_OP_T = 1 };
 /* f32 sums of f32 or bf16 products, or of f32 operands rounded to TF32 (10 bits of mantissa). */
 enum { MS_LT_COMPUTE_32F = 68, MS_LT_COMPUTE_32F_FAST_TF32 = 77 };
@@ -29,8 +29,17 @@ enum {
   MS_LT_DESC_EPILOGUE = 7,
   MS_LT_DESC_BIAS_POINTER = 8,
   MS_LT_DESC_EPILOGUE_AUX_POINTER = 11,
-  MS_LT_DESC_EPILOGUE_AUX_LD = 12
+  MS_LT_DESC_EPILOGUE_AUX_LD = 12,
+  MS_LT_DESC_A_SCALE_POINTER = 17,
+  MS_LT_DESC_B_SCALE_POINTER = 18,
+  MS_LT_DESC_FAST_ACCUM = 25,
+  MS_LT_DESC_A_SCALE_MODE = 31,
+  MS_LT_DESC_B_SCALE_MODE = 32
 };
+/* What the product of 8-bit operands is multiplied by: a number for each of them, or one for each row of op(A) and one
+ * for each column of op(B), from this version on, and only on GPUs of this compute capability. */
+enum { MS_LT_SCALE_SCALAR_32F = 0, MS_LT_SCALE_OUTER_VEC_32F = 3 };
+enum { MS_LT_OUTER_VEC_VERSION = 120900, MS_LT_OUTER_VEC_MAJOR = 9 };
 enum {
   MS_LT_EPILOGUE_DEFAULT = 1,
   MS_LT_EPILOGUE_BIAS = 4,

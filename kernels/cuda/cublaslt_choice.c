@@ -44,6 +44,10 @@ static int write_key(const ms_lt_product *p, ms_lt_key *key) {
            p->lt->get_version(), gpu.name, gpu.major, gpu.minor, gpu.multiProcessorCount, c->batch, c->m, c->n, c->k,
            c->trans_a, c->trans_b, c->shared_b, ms_dtype_name(c->dtype), ms_dtype_name(c->c_dtype), of->epilogue,
            of->accumulate, of->tf32, ms_lt_joins(of), of->alignment, of->workspace_bytes);
+  if (ms_dtype_size(c->dtype) > 1) return MS_OK;
+  const size_t used = strlen(key->text);
+  snprintf(key->text + used, sizeof key->text - used, " b %s scaling %d fast sums %d", ms_dtype_name(of->b_dtype),
+           of->scaling, of->fast_sums);
   return MS_OK;
 }
 
@@ -60,14 +64,14 @@ typedef struct bench {
 
 static int64_t align_up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/* Fills device memory with numbers of both dtypes of about -2 to 2: random signs, mantissas and lowest bits of
+/* Fills device memory with finite numbers of any dtype of at most about 2: random signs, mantissas and lowest bits of
  * exponents. */
 static int fill(char *memory, int64_t bytes) {
   uint32_t *pattern = ms_calloc(PATTERN_WORDS, sizeof *pattern), word = 1;
   if (!pattern) return MS_ENOMEM;
   for (int i = 0; i < PATTERN_WORDS; i++) {
     word = word * 1664525u + 1013904223u;
-    pattern[i] = 0x3c003c00u | ((word ^ word >> 15) & 0x83ff83ffu);
+    pattern[i] = 0x3c003c00u | ((word ^ word >> 15) & 0x83bf83bfu);
   }
   int64_t done = (int64_t)sizeof *pattern * PATTERN_WORDS;
   if (done > bytes) done = bytes;
@@ -91,14 +95,18 @@ static int open_bench(const ms_lt_problem *of, bench *b, int *room) {
   const ms_product *c = &of->product;
   const int64_t in = ms_dtype_size(c->dtype), out = ms_dtype_size(c->c_dtype), widest = 4;
   const int64_t shift = of->alignment ? 0 : widest;
-  const int64_t bytes[] = {
-      align_up(c->batch * c->m * c->k * in + shift),  align_up((c->shared_b ? 1 : c->batch) * c->k * c->n * in + shift),
-      align_up(c->batch * c->m * c->n * out + shift), align_up(c->n * widest + shift),
-      align_up(c->batch * c->m * c->n * out + shift)};
-  int64_t at[6] = {0};
-  for (int i = 0; i < 5; i++) at[i + 1] = at[i] + bytes[i];
-  b->copies = copies_of(at[5]);
-  const int64_t all = b->copies * at[5];
+  const int64_t bytes[] = {align_up(c->batch * c->m * c->k * in + shift),
+                           align_up((c->shared_b ? 1 : c->batch) * c->k * c->n * in + shift),
+                           align_up(c->batch * c->m * c->n * out + shift),
+                           align_up(c->n * widest + shift),
+                           align_up(c->batch * c->m * c->n * out + shift),
+                           align_up(c->m * widest),
+                           align_up(c->n * widest)};
+  enum { TENSORS = sizeof bytes / sizeof *bytes };
+  int64_t at[TENSORS + 1] = {0};
+  for (int i = 0; i < TENSORS; i++) at[i + 1] = at[i] + bytes[i];
+  b->copies = copies_of(at[TENSORS]);
+  const int64_t all = b->copies * at[TENSORS];
   const cudaError_t error = cudaMalloc((void **)&b->memory, (size_t)(all + of->workspace_bytes));
   *room = error == cudaSuccess;
   if (error == cudaErrorMemoryAllocation) {
@@ -108,13 +116,15 @@ static int open_bench(const ms_lt_problem *of, bench *b, int *room) {
   MS_TRY(check_cuda(error, "cudaMalloc"));
   MS_TRY(fill(b->memory, all));
   for (int i = 0; i < b->copies; i++) {
-    char *copy = b->memory + i * at[5] + shift;
-    b->on[i] = (ms_lt_operands){.a = copy,
-                                .b = copy + at[1],
-                                .c = copy + at[2],
-                                .d = copy + at[2],
-                                .bias = copy + at[3],
-                                .aux = copy + at[4],
+    char *copy = b->memory + i * at[TENSORS];
+    b->on[i] = (ms_lt_operands){.a = copy + shift,
+                                .b = copy + at[1] + shift,
+                                .c = copy + at[2] + shift,
+                                .d = copy + at[2] + shift,
+                                .bias = copy + at[3] + shift,
+                                .aux = copy + at[4] + shift,
+                                .a_factor = (const float *)(const void *)(copy + at[5]),
+                                .b_factor = (const float *)(const void *)(copy + at[6]),
                                 .workspace = b->memory + all};
   }
   MS_TRY(check_cuda(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));

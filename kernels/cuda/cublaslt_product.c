@@ -3,9 +3,19 @@
 
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/error.h"
 
-static int type_of(int dtype) { return dtype == MS_BF16 ? MS_LT_R_16BF : MS_LT_R_32F; }
+static int type_of(int dtype) {
+  switch (dtype) {
+    case MS_BF16: return MS_LT_R_16BF;
+    case MS_F8E4M3: return MS_LT_R_8F_E4M3;
+    case MS_F8E5M2: return MS_LT_R_8F_E5M2;
+    default: return MS_LT_R_32F;
+  }
+}
+
+static int has_codes(const ms_lt_problem *of) { return ms_dtype_size(of->product.dtype) == 1; }
 
 static int set(const ms_lt_product *p, int attribute, const void *value, size_t bytes) {
   return MS_CUBLASLT(p->lt, desc_set, p->desc, attribute, value, bytes);
@@ -37,16 +47,27 @@ static int has_bias(int epilogue) {
          epilogue == MS_LT_EPILOGUE_GELU_AUX_BIAS || epilogue == MS_LT_EPILOGUE_DGELU_BGRAD;
 }
 
+/* Library's A is our b. */
+static int describe_scales(const ms_lt_product *p) {
+  const int8_t fast = (int8_t)p->problem.fast_sums;
+  MS_TRY(set(p, MS_LT_DESC_FAST_ACCUM, &fast, sizeof fast));
+  if (p->problem.scaling != MS_LT_SCALED_BY_ROWS) return MS_OK;
+  MS_TRY(set_int(p, MS_LT_DESC_A_SCALE_MODE, MS_LT_SCALE_OUTER_VEC_32F));
+  return set_int(p, MS_LT_DESC_B_SCALE_MODE, MS_LT_SCALE_OUTER_VEC_32F);
+}
+
 static int describe(ms_lt_product *p) {
   const ms_product *of = &p->problem.product;
+  const int b_dtype = has_codes(&p->problem) ? p->problem.b_dtype : of->dtype;
   const int compute = p->problem.tf32 && of->dtype == MS_F32 ? MS_LT_COMPUTE_32F_FAST_TF32 : MS_LT_COMPUTE_32F;
   MS_TRY(MS_CUBLASLT(p->lt, desc_create, &p->desc, compute, MS_LT_R_32F));
   MS_TRY(set_int(p, MS_LT_DESC_TRANSA, of->trans_b ? MS_LT_OP_T : MS_LT_OP_N));
   MS_TRY(set_int(p, MS_LT_DESC_TRANSB, of->trans_a ? MS_LT_OP_T : MS_LT_OP_N));
   MS_TRY(set_int(p, MS_LT_DESC_EPILOGUE, p->problem.epilogue));
+  if (has_codes(&p->problem)) MS_TRY(describe_scales(p));
   if (has_aux(p->problem.epilogue)) MS_TRY(set(p, MS_LT_DESC_EPILOGUE_AUX_LD, &of->n, sizeof of->n));
   MS_TRY(make_layout(p, of->dtype, of->trans_a ? of->k : of->m, of->trans_a ? of->m : of->k, of->m * of->k, &p->a));
-  MS_TRY(make_layout(p, of->dtype, of->trans_b ? of->n : of->k, of->trans_b ? of->k : of->n,
+  MS_TRY(make_layout(p, b_dtype, of->trans_b ? of->n : of->k, of->trans_b ? of->k : of->n,
                      of->shared_b ? 0 : of->k * of->n, &p->b));
   return make_layout(p, of->c_dtype, of->m, of->n, of->m * of->n, &p->d);
 }
@@ -72,12 +93,15 @@ void ms_lt_close(ms_lt_product *p) {
   memset(p, 0, sizeof *p);
 }
 
-static int set_pointers(const ms_lt_product *p, const void *bias, const void *aux) {
-  if (has_bias(p->problem.epilogue)) MS_TRY(set(p, MS_LT_DESC_BIAS_POINTER, &bias, sizeof bias));
-  return has_aux(p->problem.epilogue) ? set(p, MS_LT_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux) : MS_OK;
+static int set_pointers(const ms_lt_product *p, const ms_lt_operands *on) {
+  if (has_bias(p->problem.epilogue)) MS_TRY(set(p, MS_LT_DESC_BIAS_POINTER, &on->bias, sizeof on->bias));
+  if (has_aux(p->problem.epilogue)) MS_TRY(set(p, MS_LT_DESC_EPILOGUE_AUX_POINTER, &on->aux, sizeof on->aux));
+  if (p->problem.scaling == MS_LT_UNSCALED) return MS_OK;
+  MS_TRY(set(p, MS_LT_DESC_A_SCALE_POINTER, &on->b_factor, sizeof on->b_factor));
+  return set(p, MS_LT_DESC_B_SCALE_POINTER, &on->a_factor, sizeof on->a_factor);
 }
 
-int ms_lt_expect(ms_lt_product *p, const void *bias, const void *aux) { return set_pointers(p, bias, aux); }
+int ms_lt_expect(ms_lt_product *p, const ms_lt_operands *on) { return set_pointers(p, on); }
 
 uint32_t ms_lt_joins(const ms_lt_problem *of) {
   return MS_LT_REDUCTION_COMPUTE_TYPE | (of->product.c_dtype == MS_F32 ? MS_LT_REDUCTION_IN_PLACE : 0);
@@ -106,9 +130,9 @@ int ms_lt_candidates(const ms_lt_product *p, int most, ms_lt_result *result, int
   MS_GOTO(set_preference(p, preference));
   const int status =
       p->lt->algo_get_heuristic(p->handle, p->desc, p->b, p->a, p->d, p->d, preference, most, result, count);
-  /* Old versions may report an unknown epilogue as an invalid value. */
-  const int epilogue = p->problem.epilogue != MS_LT_EPILOGUE_DEFAULT;
-  if (status == MS_LT_NOT_SUPPORTED || (epilogue && status == MS_LT_INVALID_VALUE)) *count = 0;
+  /* Old versions may report an unknown epilogue, or a scaling that they lack, as an invalid value. */
+  const int special = p->problem.epilogue != MS_LT_EPILOGUE_DEFAULT || has_codes(&p->problem);
+  if (status == MS_LT_NOT_SUPPORTED || (special && status == MS_LT_INVALID_VALUE)) *count = 0;
   else MS_GOTO(ms_cublaslt_handles.check(p->lt, status, "cublasLtMatmulAlgoGetHeuristic"));
   int kept = 0;
   for (int i = 0; i < *count; i++)
@@ -128,7 +152,7 @@ int ms_lt_usable(const ms_lt_product *p, const ms_lt_algo *algo) {
 
 int ms_lt_run(const ms_lt_product *p, const ms_lt_algo *algo, const ms_lt_operands *on, void *stream) {
   const float alpha = 1.0f, beta = p->problem.accumulate ? 1.0f : 0.0f;
-  MS_TRY(set_pointers(p, on->bias, on->aux));
+  MS_TRY(set_pointers(p, on));
   const void *c = p->problem.accumulate ? on->c : on->d;
   return MS_CUBLASLT(p->lt, matmul, p->handle, p->desc, &alpha, on->b, p->b, on->a, p->a, &beta, c, p->d, on->d, p->d,
                      algo, on->workspace, (size_t)p->problem.workspace_bytes, stream);

@@ -14,10 +14,16 @@
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/product.h"
 
+/* What products of 8-bit operands are multiplied by. UNSCALED: by nothing, for our own pass to do it. */
+enum ms_lt_scaling { MS_LT_UNSCALED = 0, MS_LT_SCALED_AS_ONE = 1, MS_LT_SCALED_BY_ROWS = 2 };
+
 /* Everything that determines the fastest algorithm. Padding between fields must be zero, because keys are compared as
  * bytes. */
 typedef struct ms_lt_problem {
   ms_product product;      /* c_dtype is D's dtype; activation and bias are those that `epilogue` includes */
+  int b_dtype;             /* of b, where product.dtype is 8-bit: the two can differ */
+  int scaling;             /* enum ms_lt_scaling */
+  int fast_sums;           /* with 8-bit operands: sums in fewer bits between promotions to f32 */
   int64_t workspace_bytes; /* limit for the algorithm */
   int epilogue;
   int accumulate; /* D = C + product */
@@ -39,13 +45,14 @@ typedef struct ms_lt_product {
 typedef struct ms_lt_operands {
   const void *a, *b, *c;
   void *d, *bias, *aux, *workspace;
+  const float *a_factor, *b_factor; /* f32 [1], or with MS_LT_SCALED_BY_ROWS [m] and [n] */
 } ms_lt_operands;
 
 /* Creates the descriptors; needs the library and a GPU. If it fails, nothing stays open. */
 int ms_lt_open(const ms_cublaslt *lt, const ms_lt_problem *problem, ms_lt_product *product);
 void ms_lt_close(ms_lt_product *product);
-/* Sets the addresses of bias and auxiliary matrix, because their alignment affects the choice of algorithms. */
-int ms_lt_expect(ms_lt_product *product, const void *bias, const void *aux);
+/* Sets the addresses of bias, auxiliary matrix and factors, because they affect the choice of algorithms. */
+int ms_lt_expect(ms_lt_product *product, const ms_lt_operands *on);
 /* How algorithms may join the parts of a sum, a mask: in f32 in a separate step; if the result is f32, also in it, where
  * the library adds one part after the other. */
 uint32_t ms_lt_joins(const ms_lt_problem *problem);

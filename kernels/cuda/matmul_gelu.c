@@ -110,7 +110,7 @@ static int open_fused(prepared_gelu *prepared, const ms_cublaslt *lt, const ms_k
   problem.epilogue = epilogue_of(call->op);
   problem.alignment = ALIGNMENT;
   MS_TRY(ms_lt_open(lt, &problem, &prepared->lt));
-  int rc = ms_lt_expect(&prepared->lt, on.bias, on.aux);
+  int rc = ms_lt_expect(&prepared->lt, &on);
   if (!rc) rc = ms_lt_choose(&prepared->lt, found);
   if (rc || !*found) ms_lt_close(&prepared->lt);
   return rc;

@@ -45,6 +45,13 @@ ms_work ms_work_product(const ms_cost_case *c) { return product(c, flops_of(c));
 /* plus the addition of a bias if there is a third input */
 ms_work ms_work_product_bias(const ms_cost_case *c) { return product(c, flops_of(c) + (c->inputs == 3)); }
 
+/* also writes the codes of both operands, a byte each, and reads them */
+ms_work ms_work_product_f8(const ms_cost_case *c) {
+  ms_work work = product(c, flops_of(c) + (c->inputs == 3));
+  work.bytes += 2 * (elements(&c->in[0]) + elements(&c->in[1]));
+  return work;
+}
+
 /* q k' and the product with v: 2 B H T S D each, and 2.5 times that backward; q [B,T,H,D], k [B,S,G,D] */
 ms_work ms_work_attention(const ms_cost_case *c) {
   return (ms_work){flops_of(c) * elements(&c->in[0]) * (double)c->in[1].dims[1], bytes_once(c)};

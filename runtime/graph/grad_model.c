@@ -4,10 +4,17 @@
 
 #include "base/error.h"
 #include "graph/grad.h"
+#include "kernels/matmul_f8.h"
 
-static int emit_matmul(ms_graph *graph, int a, int trans_a, int b, int trans_b, int *out) {
+/* A product of the gradient of `of`: rounded to 8 bits if its recipe rounds this one (enum ms_f8_product). */
+static int emit_product(ms_graph *graph, const ms_node *of, int product, int a, int trans_a, int b, int trans_b,
+                        int *out) {
   ms_attrs attrs = {.i = {trans_a, trans_b}};
-  return ms_emit_binary(graph, MS_OP_matmul, a, b, &attrs, out);
+  if (of->op != MS_OP_matmul_f8 || !ms_f8_rounds((int)of->attrs.i[3], product))
+    return ms_emit_binary(graph, MS_OP_matmul, a, b, &attrs, out);
+  attrs.i[3] = of->attrs.i[3];
+  attrs.i[4] = product;
+  return ms_emit_binary(graph, MS_OP_matmul_f8, a, b, &attrs, out);
 }
 
 /* Swaps the last two axes. */
@@ -41,15 +48,15 @@ static int before_activation(ms_graph *graph, const ms_node *n, int dy, int *dz)
 
 /* db, the gradient of b in C = A B, where A is a or its transpose and B is b or its transpose:
  * B = b: db = A' dC; B = b': db = dC' A. */
-static int right_gradient(ms_graph *graph, int a, int trans_a, int trans_b, int dc, int *db) {
-  if (trans_b) return emit_matmul(graph, dc, 1, a, trans_a, db);
-  return emit_matmul(graph, a, !trans_a, dc, 0, db);
+static int right_gradient(ms_graph *graph, const ms_node *of, int a, int trans_a, int trans_b, int dc, int *db) {
+  if (trans_b) return emit_product(graph, of, MS_F8_DW, dc, 1, a, trans_a, db);
+  return emit_product(graph, of, MS_F8_DW_TURNED, a, !trans_a, dc, 0, db);
 }
 
-/* da: A = a: da = dC B'; A = a': da = B dC'. */
-static int left_gradient(ms_graph *graph, int b, int trans_a, int trans_b, int dc, int *da) {
-  if (trans_a) return emit_matmul(graph, b, trans_b, dc, 1, da);
-  return emit_matmul(graph, dc, 0, b, !trans_b, da);
+/* da, of which only the first form has rounded operands: A = a: da = dC B'; A = a': da = B dC'. */
+static int left_gradient(ms_graph *graph, const ms_node *of, int b, int trans_a, int trans_b, int dc, int *da) {
+  if (trans_a) return emit_product(graph, of, MS_F8_DX, b, trans_b, dc, 1, da);
+  return emit_product(graph, of, MS_F8_DX, dc, 0, b, !trans_b, da);
 }
 
 /* Bias and weight first: their common input (saved by forward) is then free when da is computed. The weight's gradient
@@ -71,12 +78,12 @@ int ms_grad_matmul(ms_graph *graph, int node, const int *dy, const int *needs, i
     if (trans_a) MS_TRY(emit_swapped(graph, a, &a));
     MS_TRY(emit_folded(graph, a, &a));
     MS_TRY(emit_folded(graph, dz, &folded));
-    MS_TRY(right_gradient(graph, a, 0, trans_b, folded, &dx[1]));
+    MS_TRY(right_gradient(graph, &n, a, 0, trans_b, folded, &dx[1]));
   } else if (needs[1]) {
-    MS_TRY(right_gradient(graph, a, trans_a, trans_b, dz, &dx[1]));
+    MS_TRY(right_gradient(graph, &n, a, trans_a, trans_b, dz, &dx[1]));
   }
   if (!needs[0]) return MS_OK;
-  MS_TRY(left_gradient(graph, b, trans_a && !shared, trans_b, dz, &dx[0]));
+  MS_TRY(left_gradient(graph, &n, b, trans_a && !shared, trans_b, dz, &dx[0]));
   return swap_back ? emit_swapped(graph, dx[0], &dx[0]) : MS_OK;
 }
 

@@ -55,6 +55,7 @@ typedef struct ms_param_info {
   ms_value_info info; /* its dtype is the one that kernels read */
   int grad_dtype;     /* dtype of the gradient */
   int frozen;
+  int fp8; /* enum ms_fp8: how its products round their operands */
 } ms_param_info;
 typedef int (*ms_param_lookup)(const void *model, int param, ms_param_info *info);
 
@@ -169,6 +170,9 @@ int ms_graph_fuse_linear_loss(ms_graph *graph);
 int ms_graph_fuse_linear_loss_step(ms_graph *graph);
 /* The part of ms_graph_rewrite_backward that makes products add themselves to gradients (product_sums.c). */
 int ms_graph_fuse_product_sums(ms_graph *graph);
+/* Runs before autodiff, whatever is fused: products of weights that ask for 8 bits become matmul_f8 (float8.c).
+ * backward: 1 if their gradients follow. MS_EUNSUPPORTED or MS_ESHAPE if one cannot. */
+int ms_graph_round_products(ms_graph *graph, int backward);
 /* Runs after autodiff. Fuses activation backward + bias gradient into activation_backward_bias, makes the other
  * addend of a norm's gradient its fifth input, and turns a sum of pads that tile an axis (the gradient of slices)
  * into concat. Removes unused nodes. */

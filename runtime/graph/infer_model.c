@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "graph/infer.h"
+#include "kernels/matmul_f8.h"
 #include "kernels/part.h"
 
 typedef struct matrix {
@@ -58,6 +59,24 @@ int ms_infer_matmul_add(const ms_node *node, const ms_value_info *in, ms_value_i
   MS_TRY(ms_infer_matmul(&product, in, out));
   MS_TRY(ms_check_same_shape(node, &in[2], "x", &out[0], "the product"));
   return ms_check_same_dtype(node, &in[2], "x", &out[0], "the product");
+}
+
+/* The summed axis and the columns of the result are multiples of what products of codes add at a time. */
+int ms_infer_matmul_f8(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t recipe = node->attrs.i[3], product = node->attrs.i[4];
+  MS_TRY(ms_infer_matmul(node, in, out));
+  if (recipe <= MS_FP8_NONE || !ms_f8_recipe_name((int)recipe) || product < 0 || product >= MS_F8_PRODUCTS ||
+      !ms_f8_rounds((int)recipe, (int)product))
+    return MS_FAIL(MS_EINVAL, "matmul_f8: recipe %" PRId64 " has no product %" PRId64, recipe, product);
+  if (in[1].ndim != 2 || (in[0].ndim > 2 && node->attrs.i[0]))
+    return MS_FAIL(MS_ESHAPE, "matmul_f8: b must be a matrix, and a that is transposed, too");
+  const int64_t inner = in[1].dims[node->attrs.i[1] != 0], columns = in[1].dims[!node->attrs.i[1]];
+  if (inner % MS_F8_MULTIPLE || columns % MS_F8_MULTIPLE)
+    return MS_FAIL(MS_ESHAPE,
+                   "matmul_f8: %" PRId64 " inner elements and %" PRId64 " columns; both must be multiples "
+                   "of %d",
+                   inner, columns, MS_F8_MULTIPLE);
+  return MS_OK;
 }
 
 int ms_infer_matmul_gelu(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

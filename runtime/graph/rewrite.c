@@ -29,6 +29,11 @@ static ms_node *sole_maker(const rewriter *r, int v, int op, const ms_node *read
   return maker && recomputed_alike(maker, reader) ? maker : NULL;
 }
 
+static ms_node *sole_product(const rewriter *r, int v, const ms_node *reader) {
+  ms_node *product = sole_maker(r, v, MS_OP_matmul, reader);
+  return product ? product : sole_maker(r, v, MS_OP_matmul_f8, reader);
+}
+
 static int index_of(const rewriter *r, const ms_node *node) { return (int)(node - r->graph->nodes); }
 
 /* silu(a) * b -> swiglu(a, b) */
@@ -56,7 +61,7 @@ static void fuse_bias(rewriter *r, int index) {
   ms_node *add = &graph->nodes[index];
   if (add->op != MS_OP_add) return;
   for (int side = 0; side < 2; side++) {
-    ms_node *matmul = sole_maker(r, add->in[side], MS_OP_matmul, add);
+    ms_node *matmul = sole_product(r, add->in[side], add);
     int bias = add->in[1 - side];
     if (!matmul || matmul->inputs != 2 || matmul->attrs.i[2] != MS_ACT_NONE) continue;
     const ms_value_info *product = &graph->values[add->in[side]].info, *vector = &graph->values[bias].info;
@@ -90,7 +95,7 @@ static void fuse_activation(rewriter *r, int index) {
   const ms_node *node = &graph->nodes[index];
   int activation = fused_activation(node->op, r->evaluate);
   if (activation == MS_ACT_NONE) return;
-  ms_node *matmul = sole_maker(r, node->in[0], MS_OP_matmul, node);
+  ms_node *matmul = sole_product(r, node->in[0], node);
   if (!matmul || matmul->attrs.i[2] != MS_ACT_NONE) return;
   int place = index_of(r, matmul), result = node->out[0];
   matmul->attrs.i[2] = activation;

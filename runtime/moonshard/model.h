@@ -45,6 +45,10 @@ enum ms_layout { MS_LAYOUT_ROWS = 0, MS_LAYOUT_RAGGED = 1 };
  * them again. */
 enum ms_reshard { MS_RESHARD_KEEP = 0, MS_RESHARD_ALWAYS = 1, MS_RESHARD_DEFAULT = 2 };
 
+/* How the matrix products of a weight round their operands to 8 bits, by torchao's names: each tensor has one scale;
+ * each row and column has one; or so, but for the weight's gradient, which is not rounded. */
+enum ms_fp8 { MS_FP8_NONE = 0, MS_FP8_TENSORWISE = 1, MS_FP8_ROWWISE = 2, MS_FP8_ROWWISE_WITH_GW_HP = 3 };
+
 typedef struct ms_param_config {
   int struct_size;       /* set by ms_param_config_default */
   int init;              /* enum ms_init; default: normal(0, 0.02) */
@@ -62,6 +66,7 @@ typedef struct ms_param_config {
    * scales are quantised, too: QLoRA). It is gathered as it is kept, and becomes param_dtype where a kernel reads it.
    * After writing such a parameter, call ms_state_seal. */
   int storage_dtype;
+  int fp8;               /* enum ms_fp8; default none. Other than none, matrix products must be all that reads it */
 } ms_param_config;
 
 typedef struct ms_unit_config {

@@ -62,8 +62,10 @@ static int divide(compilation *c) {
 
 static int rewrite(compilation *c) {
   ms_graph *training = graph_of(&c->training), *evaluation = graph_of(&c->evaluation);
+  if (training) MS_TRY(ms_graph_round_products(training, 1));
   if (training && fuses(&c->training)) MS_TRY(ms_graph_rewrite(training, 0));
   if (!evaluation) return MS_OK;
+  MS_TRY(ms_graph_round_products(evaluation, 0));
   return fuses(&c->evaluation) ? ms_graph_rewrite(evaluation, 1) : ms_graph_pass_identities(evaluation, 1, 1);
 }
 

@@ -7,8 +7,10 @@
 
 static int is_float(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
 
-/* The dtype in which an op computes: that of its first operand that is not an integer. */
-static int dtype_of(const ms_kernel_call *call) {
+/* The dtype in which an op computes: that of its first operand that is not an integer. A CPU multiplies the values of
+ * 8-bit codes in bf16 (kernels/cpu/matmul_f8.c). */
+static int dtype_of(const ms_kernel_call *call, int device) {
+  if (ms_op_row_of(call->op)->work == ms_work_product_f8) return device == MS_DEVICE_CPU ? MS_BF16 : MS_F8E4M3;
   for (int i = 0; i < call->inputs; i++)
     if (is_float(call->in[i].dtype)) return call->in[i].dtype;
   return call->outputs ? call->out[0].dtype : MS_F32;
@@ -65,11 +67,12 @@ int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel
   const ms_op_row *row = ms_op_row_of(call->op);
   const ms_cost_case c = {call->op, &call->attrs, call->inputs, call->outputs, call->in, call->out};
   *work = (ms_kernel_work){.op = call->op,
-                           .dtype = dtype_of(call),
+                           .dtype = dtype_of(call, plan->config.device),
                            .threads = plan->config.device == MS_DEVICE_CPU ? call->threads : 1,
                            .flops = ms_op_flops(&c),
                            .bytes = ms_op_bytes(&c)};
-  if (row->work == ms_work_product || row->work == ms_work_product_bias) return read_product(call, work);
+  if (row->work == ms_work_product || row->work == ms_work_product_bias || row->work == ms_work_product_f8)
+    return read_product(call, work);
   if (row->work == ms_work_attention) read_attention(call, work);
   else if (row->work == ms_work_chunked_loss) read_chunked_loss(call, work);
   else read_other(call, work);

@@ -11,6 +11,8 @@ typedef struct op_case {
 static const op_case cases[] = {
     {"matmul", "x7,5 x5,9 x9", "i2=3"},
     {"matmul", "x2,7,5 x2,9,7", "i0=1 i1=1"},
+    {"matmul_f8", "x5,48 x32,48 x32", "i1=1 i2=3"},
+    {"matmul_f8", "x48,5 x48,32", "i0=1 i3=1 i4=2"},
     {"add", "x5,17 x17", ""},
     {"sub", "x4,1,6 x3,1", ""},
     {"mul", "x40 x40", ""},

@@ -46,8 +46,8 @@ static double activate(double x, int activation) {
 }
 
 /* Element (row, column) of matrix `batch`, and the sum of absolute products, to which rounding errors are relative. */
-static double reference(const kernel_case *c, const product *p, int64_t batch, int64_t row, int64_t column,
-                        double *size) {
+static inline double reference(const kernel_case *c, const product *p, int64_t batch, int64_t row, int64_t column,
+                               double *size) {
   int64_t a = batch * p->m * p->k, b = p->batched_b ? batch * p->k * p->n : 0;
   double sum = 0;
   *size = 0;
@@ -61,8 +61,9 @@ static double reference(const kernel_case *c, const product *p, int64_t batch, i
   return sum;
 }
 
-/* Additional rounding of a bf16 result beyond assert_output's: CUDA may add a bias, or apply an activation, to a product
- * that is already rounded. (Some of cuBLASLt's algorithms do so for a bf16 bias, too: seen in 13.1 on an H100.) */
+/* Additional rounding of a bf16 result beyond assert_output's: CUDA may add a bias, or apply an activation, to a
+ * product that is already rounded. (Some of cuBLASLt's algorithms do so for a bf16 bias, too: seen in 13.1 on an H100.)
+ */
 static double rounded_before(const product *p) {
 #ifdef MS_TEST_CUDA
   const int passes = p->bias || p->activation != MS_ACT_NONE;
@@ -73,7 +74,7 @@ static double rounded_before(const product *p) {
 #endif
 }
 
-static void check_product(const product *p) {
+static inline void check_product(const product *p) {
   if (too_large(batch_of(p) * p->m * p->n * p->k / 10)) return;
   kernel_case c = case_of_product(p);
   run_case(&c);

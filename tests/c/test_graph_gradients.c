@@ -137,6 +137,9 @@ static void bf16_gradients_are_near_those_of_f32(void **state) {
   }
 }
 
+/* Its result is a step function of its inputs: test_graph_float8.c looks at its gradient. */
+static int rounds(int op) { return op == MS_OP_matmul_f8; }
+
 static void every_differentiable_row_has_a_case(void **state) {
   (void)state;
   for (int op = 0; op < ms_op_count(); op++) {
@@ -144,7 +147,7 @@ static void every_differentiable_row_has_a_case(void **state) {
     int found = 0;
     must(ms_op_describe(op, &info));
     for (int i = 0; i < N_CASES; i++) found |= cases[i].op == op;
-    if (info.differentiable && !found) fail_msg("%s is differentiable and has no case here", info.name);
+    if (info.differentiable && !found && !rounds(op)) fail_msg("%s is differentiable and has no case here", info.name);
     if (!info.differentiable && found) fail_msg("%s has a case here and no gradient", info.name);
   }
 }

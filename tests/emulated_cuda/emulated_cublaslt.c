@@ -12,6 +12,10 @@
  *   MOONSHARD_EMULATE_CUBLASLT_COLD=2           algorithm 1 takes 4 ms longer on tensors that are not in the cache: that
  *                                               the product before did not write
  *   MOONSHARD_EMULATE_CUBLASLT_NONE=32          no algorithm supports an epilogue with one of these bits
+ *   MOONSHARD_EMULATE_CUBLASLT_NO_FLOAT8=1      nor 8-bit operands, as on GPUs before 8.9
+ *
+ * Products of 8-bit operands are those of compute capability 9.0: A transposed and B not, sizes that are multiples of
+ * 16 bytes, at most one operand e5m2, results of bf16 or f32, scales for both operands or for none.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -21,6 +25,7 @@
 #include <time.h>
 
 #include "base/bf16.h"
+#include "base/float8.h"
 #include "emulated_runtime.h"
 #include "kernels/cuda/cublaslt.h"
 
@@ -43,6 +48,9 @@ struct ms_lt_desc {
   int compute, trans_a, trans_b, epilogue;
   void *bias, *aux;
   int64_t aux_ld;
+  const float *a_scale, *b_scale;
+  int a_mode, b_mode;
+  int8_t fast;
 };
 
 struct ms_lt_layout {
@@ -144,6 +152,9 @@ static int store(void *field, size_t field_bytes, const void *value, size_t byte
 int cublasLtMatmulDescSetAttribute(ms_lt_desc *desc, int attribute, const void *value, size_t bytes);
 int cublasLtMatmulDescSetAttribute(ms_lt_desc *desc, int attribute, const void *value, size_t bytes) {
   FAIL_ON_DEMAND("cublasLtMatmulDescSetAttribute");
+  const int has_modes = cublasLtGetVersion() >= MS_LT_OUTER_VEC_VERSION;
+  if (has_modes && attribute == MS_LT_DESC_A_SCALE_MODE) return STORE(desc->a_mode);
+  if (has_modes && attribute == MS_LT_DESC_B_SCALE_MODE) return STORE(desc->b_mode);
   switch (attribute) {
     case MS_LT_DESC_TRANSA: return STORE(desc->trans_a);
     case MS_LT_DESC_TRANSB: return STORE(desc->trans_b);
@@ -151,6 +162,9 @@ int cublasLtMatmulDescSetAttribute(ms_lt_desc *desc, int attribute, const void *
     case MS_LT_DESC_BIAS_POINTER: return STORE(desc->bias);
     case MS_LT_DESC_EPILOGUE_AUX_POINTER: return STORE(desc->aux);
     case MS_LT_DESC_EPILOGUE_AUX_LD: return STORE(desc->aux_ld);
+    case MS_LT_DESC_A_SCALE_POINTER: return STORE(desc->a_scale);
+    case MS_LT_DESC_B_SCALE_POINTER: return STORE(desc->b_scale);
+    case MS_LT_DESC_FAST_ACCUM: return STORE(desc->fast);
     default: return MS_LT_INVALID_VALUE;
   }
 }
@@ -196,7 +210,23 @@ int cublasLtMatmulPreferenceSetAttribute(ms_lt_preference *preference, int attri
 
 /* ---- supported products ------------------------------------------------------------------------------------------ */
 
-static size_t element_bytes(int type) { return type == MS_LT_R_16BF ? 2 : 4; }
+static int is_float8(int type) { return type == MS_LT_R_8F_E4M3 || type == MS_LT_R_8F_E5M2; }
+
+static size_t element_bytes(int type) { return is_float8(type) ? 1 : type == MS_LT_R_16BF ? 2 : 4; }
+
+/* Products of 8-bit operands. */
+static int judge_float8(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_lt_layout *b, const ms_lt_layout *d) {
+  const int64_t leading = a->leading | b->leading | d->leading * (int64_t)element_bytes(d->type);
+  const int both_e5m2 = a->type == MS_LT_R_8F_E5M2 && b->type == MS_LT_R_8F_E5M2;
+  const int types = is_float8(a->type) && is_float8(b->type) && !both_e5m2 && !is_float8(d->type);
+  const int known = desc->a_mode == MS_LT_SCALE_SCALAR_32F || desc->a_mode == MS_LT_SCALE_OUTER_VEC_32F;
+  if (setting("MOONSHARD_EMULATE_CUBLASLT_NO_FLOAT8", 0) || !types) return MS_LT_NOT_SUPPORTED;
+  if (desc->compute != MS_LT_COMPUTE_32F || !desc->trans_a || desc->trans_b || leading % ALIGNMENT)
+    return MS_LT_NOT_SUPPORTED;
+  if (!known || desc->a_mode != desc->b_mode || !desc->a_scale != !desc->b_scale) return MS_LT_NOT_SUPPORTED;
+  if (desc->a_mode == MS_LT_SCALE_OUTER_VEC_32F && (!desc->a_scale || d->batch > 1)) return MS_LT_INVALID_VALUE;
+  return desc->epilogue & ~BIAS & ~MS_LT_EPILOGUE_DEFAULT ? MS_LT_NOT_SUPPORTED : MS_LT_SUCCESS;
+}
 
 /* The status of a product: success, invalid, or without an algorithm. */
 static int judge(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_lt_layout *b, const ms_lt_layout *d) {
@@ -204,6 +234,7 @@ static int judge(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_lt_layo
   const int64_t columns = desc->trans_b ? b->rows : b->columns, other = desc->trans_b ? b->columns : b->rows;
   if (rows != d->rows || columns != d->columns || depth != other || a->batch != d->batch || b->batch != d->batch)
     return MS_LT_INVALID_VALUE;
+  if (is_float8(a->type) || is_float8(b->type)) return judge_float8(desc, a, b, d);
   const int types = a->type == b->type && (d->type == MS_LT_R_32F || (d->type == MS_LT_R_16BF && a->type == d->type));
   if (!types || (desc->compute != MS_LT_COMPUTE_32F && a->type != MS_LT_R_32F)) return MS_LT_NOT_SUPPORTED;
   if ((desc->epilogue & AUX) && (desc->aux_ld % 8 || desc->aux_ld < d->rows)) return MS_LT_INVALID_VALUE;
@@ -267,6 +298,8 @@ int cublasLtMatmulAlgoCheck(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_layout 
 /* ---- the product ------------------------------------------------------------------------------------------------- */
 
 static float load(const void *data, int type, int64_t i) {
+  if (type == MS_LT_R_8F_E4M3) return ms_f8e4m3_to_f32(((const uint8_t *)data)[i]);
+  if (type == MS_LT_R_8F_E5M2) return ms_f8e5m2_to_f32(((const uint8_t *)data)[i]);
   return type == MS_LT_R_16BF ? ms_bf16_to_f32(((const ms_bf16 *)data)[i]) : ((const float *)data)[i];
 }
 
@@ -297,6 +330,12 @@ static float sum_of(const task *t, const char *a, const char *b, int64_t row, in
     sum += x * y;
   }
   return sum;
+}
+
+/* What the product of 8-bit operands is multiplied by. */
+static float scale_at(const task *t, int64_t row, int64_t column) {
+  const int each = t->desc.a_mode == MS_LT_SCALE_OUTER_VEC_32F;
+  return t->desc.a_scale ? t->desc.a_scale[each ? row : 0] * t->desc.b_scale[each ? column : 0] : 1.0f;
 }
 
 static const double ROOT = 0.79788456080286536, CUBIC = 0.044715; /* sqrt(2 / pi) */
@@ -332,7 +371,7 @@ static void multiply(void *argument) {
     for (int64_t column = 0; column < t->d.columns; column++)
       for (int64_t row = 0; row < t->d.rows; row++) {
         const int64_t at = column * t->d.leading + row;
-        float value = t->alpha * sum_of(t, a, b, row, column);
+        float value = t->alpha * scale_at(t, row, column) * sum_of(t, a, b, row, column);
         if (t->beta != 0) value += t->beta * load(c, t->d.type, at);
         value = finish(t, value, row, column);
         sums[row] += value;
@@ -378,11 +417,15 @@ static int result_is_apart(const task *t) {
 static int check_pointers(const task *t, int algorithm) {
   const uintptr_t all = (uintptr_t)t->a_data | (uintptr_t)t->b_data | (uintptr_t)t->c_data | (uintptr_t)t->d_data |
                         epilogue_pointers(&t->desc);
-  if (algorithm == 0 && all % ALIGNMENT) return MS_LT_INVALID_VALUE;
+  if ((algorithm == 0 || is_float8(t->a.type)) && all % ALIGNMENT) return MS_LT_INVALID_VALUE;
   const int64_t vector = t->d.rows * (int64_t)element_bytes(t->d.type);
   int there = on_device(t->a_data, bytes_of(&t->a)) && on_device(t->b_data, bytes_of(&t->b)) &&
               on_device(t->c_data, bytes_of(&t->d)) && on_device(t->d_data, bytes_of(&t->d));
   there &= result_is_apart(t);
+  const int64_t scales = t->desc.a_mode == MS_LT_SCALE_OUTER_VEC_32F;
+  const int64_t a_bytes = (int64_t)sizeof(float) * (scales ? t->d.rows : 1);
+  const int64_t b_bytes = (int64_t)sizeof(float) * (scales ? t->d.columns : 1);
+  if (t->desc.a_scale) there &= on_device(t->desc.a_scale, a_bytes) && on_device(t->desc.b_scale, b_bytes);
   if (t->desc.epilogue & (BIAS | BGRAD)) there &= on_device(t->desc.bias, vector);
   there &= epilogue_is_apart(t, vector);
   return there ? MS_LT_SUCCESS : MS_LT_INVALID_VALUE;

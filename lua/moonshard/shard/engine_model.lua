@@ -2,6 +2,7 @@
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
+local float8 = require("moonshard.shard.float8")
 local prefetch = require("moonshard.shard.prefetch")
 local units = require("moonshard.shard.units")
 local C, ffi = engine.C, engine.ffi
@@ -49,6 +50,7 @@ local function add_params(self, handle, unit_ids, groups)
     config.lr_scale, config.weight_decay = group.lr_scale or 1, group.weight_decay or 0
     local placement = param.placement or {}
     config.tensor_axis, config.tensor_splits = placement.axis or -1, placement.splits and 1 or 0
+    config.fp8 = float8.id(param)
     local dims = ffi.new("int64_t[?]", #param.shape, param.shape)
     engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))
   end

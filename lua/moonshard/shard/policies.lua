@@ -4,6 +4,7 @@
 
 local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
+local float8 = require("moonshard.shard.float8")
 local options = require("moonshard.base.options")
 local placements = require("moonshard.shard.placements")
 local precision = require("moonshard.shard.precision")
@@ -214,6 +215,11 @@ local ROWS = {
     name = "storage", of = "parameter", reader = storage.reader, applies = storage.applies, store = storage.store,
     text = function(value) return value or "default: f32" end, json = function(value) return value or "f32" end,
     cost = function(c) return { gathered = c.gathered, kept = { parameters = c.parameters } } end, rare = true,
+    },
+    {
+    name = "fp8", of = "parameter", reader = always(float8.read),
+    store = float8.store, text = float8.text, json = float8.json, rare = true,
+    cost = function() return {} end,
   },
   {
     name = "placements", of = "parameter", reader = always(placements.read),

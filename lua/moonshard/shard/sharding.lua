@@ -41,6 +41,7 @@ local world = require("moonshard.distributed.world")
 ---@field numel integer
 ---@field unit moonshard.Unit
 ---@field frozen boolean
+---@field fp8 string? recipe by which its products round their operands (shard/float8.lua)
 ---@field init moonshard.Initializer
 ---@field storage string? "bf16", "i8" or "nf4": how it is kept; nil: as an f32 master
 
@@ -151,6 +152,8 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---@field freeze? any rules over parameters
 ---@field storage? any "f32" (the default), "bf16", "i8" or "nf4", or rules over frozen parameters: how they are kept
 ---  and gathered; they become what kernels read where they read it. A value for all is that of matrices
+---@field fp8? any rules over parameters with "tensorwise", "rowwise", "rowwise_with_gw_hp" or false: how products of
+---  these weights round their operands to 8 bits
 ---@field placements? any rules over parameters with { tensor = style }: how the ranks of the mesh dimension `tensor`
 ---  divide them: "colwise", "rowwise", "vocab", "sequence", "replicate", ms.Shard(axis) or ms.Replicate(); with heads =
 ---  or kv_heads = they divide so many heads, and can share those of keys

@@ -1,0 +1,20 @@
+/* matmul_f8.h - the kernels around a product of operands rounded to 8 bits on CUDA (matmul_f8_codes.cu). */
+#ifndef MS_KERNELS_CUDA_MATMUL_F8_H
+#define MS_KERNELS_CUDA_MATMUL_F8_H
+
+#include "kernels/cuda/plan/matmul_f8.h"
+
+/* An operand's part of the workspace: floats [ms_f8_scales], and codes [rows][k]. */
+typedef struct ms_f8_memory {
+  float *magnitudes, *scales, *inverses;
+  uint8_t *codes;
+} ms_f8_memory;
+
+/* Rounds input `which` of the call: 0 is a, 1 is b. */
+int ms_f8_round_run(const ms_kernel_call *call, const ms_f8 *f8, int which, const ms_f8_memory *to);
+/* c = act(c times the inverse scales + bias), in place: where the library leaves it. */
+int ms_f8_scale_run(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]);
+/* The whole product of the codes by tiles in f32 arithmetic, without tensor cores. */
+int ms_f8_plain_run(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]);
+
+#endif

@@ -1,0 +1,321 @@
+/* matmul_f8_codes.cu - rounds the operands of products to 8 bits, and finishes products that the library does not.
+ *
+ * An operand x is stored as [rows][k], or turned, as [k][rows]; the library multiplies codes [rows][k]. What is read:
+ *
+ *   a scale a row, x as it is    x once from memory, and once more from cache: a block has a row
+ *   a scale a row, x turned      x twice: magnitudes of columns, then codes by tiles, through shared memory
+ *   one scale                    x twice: the largest magnitude, then codes
+ *
+ * and one byte an element is written. Magnitudes are joined as the bits of |x| by atomicMax, which gives the same
+ * result in any order, and keeps NaN.
+ */
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/vector.h"
+
+extern "C" {
+#include "kernels/cuda/matmul_f8.h"
+}
+
+#include "kernels/quantise_code.h"
+
+namespace {
+
+constexpr int THREADS = 256, WARPS = THREADS / MS_WARP;
+constexpr int64_t SPAN = 8192;             /* elements of a block that looks for the largest magnitude */
+constexpr int64_t ROWS_DOWN = 256;         /* rows of a block that looks for those of columns */
+constexpr int TILE = 64, PITCH = TILE + 4; /* of turned codes; the pitch keeps columns in different banks */
+constexpr int64_t MOST_BLOCKS_DOWN = 65535;
+
+struct larger_bits {
+  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
+};
+
+/* Two codes, the first in the low byte. */
+template <int DTYPE> __device__ __forceinline__ unsigned code_pair(float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  unsigned short pair;
+  if constexpr (DTYPE == MS_F8E4M3)
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  return pair;
+#else
+  return ms_code_of(first, DTYPE) | static_cast<unsigned>(ms_code_of(second, DTYPE)) << 8;
+#endif
+}
+
+template <int DTYPE> __device__ __forceinline__ unsigned code_four(const float *x) {
+  return code_pair<DTYPE>(x[0], x[1]) | code_pair<DTYPE>(x[2], x[3]) << 16;
+}
+
+/* Stores V codes; with V > 1, `to` is aligned to V. */
+template <int DTYPE, int V> __device__ __forceinline__ void store_codes(uint8_t *to, const float (&x)[V]) {
+  if constexpr (V == 1) *to = static_cast<uint8_t>(code_pair<DTYPE>(x[0], 0.0f));
+  else if constexpr (V == 4) *reinterpret_cast<unsigned *>(to) = code_four<DTYPE>(x);
+  else *reinterpret_cast<uint2 *>(to) = make_uint2(code_four<DTYPE>(x), code_four<DTYPE>(x + 4));
+}
+
+template <int V> __device__ __forceinline__ uint32_t largest_of(const float (&x)[V], uint32_t most) {
+#pragma unroll
+  for (int l = 0; l < V; l++) most = larger_bits()(most, ms_magnitude(x[l]));
+  return most;
+}
+
+__device__ __forceinline__ float scale_of(uint32_t magnitude, int dtype, int powers) {
+  const float scale = ms_tensor_scale(magnitude, dtype);
+  return powers ? ms_power_below(scale) : scale;
+}
+
+/* ---- a scale a row, in one kernel -------------------------------------------------------------------------------- */
+
+template <int DTYPE, int V, class X>
+__global__ void __launch_bounds__(THREADS)
+    round_rows(const X *x, int64_t k, int powers, float *scales, float *inverses, uint8_t *codes) {
+  const int64_t row = blockIdx.x;
+  const X *from = x + row * k;
+  uint32_t own = 0;
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * V; i < k; i += THREADS * V) {
+    float each[V];
+    ms_vector_load<V>(from + i, each);
+    own = largest_of<V>(each, own);
+  }
+  const float scale = scale_of(ms_row_reduce(own, 0u, larger_bits()), DTYPE, powers);
+  if (threadIdx.x == 0) scales[row] = scale, inverses[row] = 1.0f / scale;
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * V; i < k; i += THREADS * V) {
+    float each[V];
+    ms_vector_load<V>(from + i, each);
+#pragma unroll
+    for (int l = 0; l < V; l++) each[l] *= scale;
+    store_codes<DTYPE, V>(codes + row * k + i, each);
+  }
+}
+
+/* ---- magnitudes -------------------------------------------------------------------------------------------------- */
+
+template <int V, class X>
+__global__ void __launch_bounds__(THREADS) find_largest(const X *x, int64_t n, unsigned *magnitude) {
+  const int64_t first = blockIdx.x * SPAN, end = min(n, first + SPAN);
+  uint32_t own = 0;
+  for (int64_t i = first + static_cast<int64_t>(threadIdx.x) * V; i < end; i += THREADS * V) {
+    float each[V];
+    ms_vector_load<V>(x + i, each);
+    own = largest_of<V>(each, own);
+  }
+  const uint32_t most = ms_row_reduce(own, 0u, larger_bits());
+  if (threadIdx.x == 0) atomicMax(magnitude, static_cast<unsigned>(most));
+}
+
+/* Columns of x [k][columns]: a warp reads V columns a lane, warps read different rows. */
+template <int V, class X>
+__global__ void __launch_bounds__(THREADS) find_columns(const X *x, int64_t k, int64_t columns, unsigned *magnitudes) {
+  __shared__ uint32_t of_warp[WARPS][MS_WARP * V];
+  const int lane = threadIdx.x % MS_WARP, warp = threadIdx.x / MS_WARP;
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * MS_WARP + lane) * V;
+  const int64_t first = blockIdx.y * ROWS_DOWN, end = min(k, first + ROWS_DOWN);
+  uint32_t own[V] = {};
+  for (int64_t row = first + warp; row < end && column < columns; row += WARPS) {
+    float each[V];
+    ms_vector_load<V>(x + row * columns + column, each);
+#pragma unroll
+    for (int l = 0; l < V; l++) own[l] = larger_bits()(own[l], ms_magnitude(each[l]));
+  }
+#pragma unroll
+  for (int l = 0; l < V; l++) of_warp[warp][lane * V + l] = own[l];
+  __syncthreads();
+  for (int i = threadIdx.x; i < MS_WARP * V; i += THREADS) {
+    uint32_t most = 0;
+    for (int w = 0; w < WARPS; w++) most = larger_bits()(most, of_warp[w][i]);
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * MS_WARP * V + i;
+    if (at < columns) atomicMax(magnitudes + at, static_cast<unsigned>(most));
+  }
+}
+
+/* Scales [n] from magnitudes [n], or from one. */
+__global__ void __launch_bounds__(THREADS)
+    set_scales(const unsigned *magnitudes, int one, int64_t n, int dtype, int powers, float *scales, float *inverses) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+  if (i >= n) return;
+  scales[i] = scale_of(magnitudes[one ? 0 : i], dtype, powers);
+  inverses[i] = 1.0f / scales[i];
+}
+
+/* ---- codes with known scales ------------------------------------------------------------------------------------- */
+
+template <int DTYPE, int V, class X>
+__global__ void __launch_bounds__(THREADS) round_all(const X *x, int64_t n, const float *scale, uint8_t *codes) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * V;
+  const float factor = *scale;
+  if (i >= n) return;
+  float each[V];
+  ms_vector_load<V>(x + i, each);
+#pragma unroll
+  for (int l = 0; l < V; l++) each[l] *= factor;
+  store_codes<DTYPE, V>(codes + i, each);
+}
+
+/* x [k][columns] to codes [columns][k]; scales [columns], or one. k is a multiple of 16. A block has TILE by TILE. */
+template <int DTYPE, int V, class X>
+__global__ void __launch_bounds__(THREADS)
+    round_turned(const X *x, int64_t k, int64_t columns, const float *scales, int one, uint8_t *codes) {
+  __shared__ uint32_t words[TILE * PITCH / 4];
+  uint8_t *tile = reinterpret_cast<uint8_t *>(words); /* [column][k] */
+  const int64_t first_column = static_cast<int64_t>(blockIdx.x) * TILE;
+  constexpr int LANES = TILE / V;
+  const int column = threadIdx.x % LANES * V;
+  for (int64_t first = static_cast<int64_t>(blockIdx.y) * TILE; first < k;
+       first += static_cast<int64_t>(gridDim.y) * TILE) {
+    for (int row = threadIdx.x / LANES; row < TILE && first_column + column < columns; row += THREADS / LANES) {
+      if (first + row >= k) break;
+      float each[V];
+      ms_vector_load<V>(x + (first + row) * columns + first_column + column, each);
+#pragma unroll
+      for (int l = 0; l < V; l++) {
+        const float scaled = each[l] * scales[one ? 0 : first_column + column + l];
+        tile[(column + l) * PITCH + row] = static_cast<uint8_t>(code_pair<DTYPE>(scaled, 0.0f));
+      }
+    }
+    __syncthreads();
+    const int to = threadIdx.x / 4, part = threadIdx.x % 4;
+    if (first_column + to < columns && first + part * 16 < k) {
+      const uint32_t *from = words + (to * PITCH + part * 16) / 4;
+      *reinterpret_cast<uint4 *>(codes + (first_column + to) * k + first + part * 16) =
+          make_uint4(from[0], from[1], from[2], from[3]);
+    }
+    __syncthreads();
+  }
+}
+
+/* ---- launches of the roundings ----------------------------------------------------------------------------------- */
+
+struct task {
+  const ms_kernel_call *call;
+  const ms_f8 *f8;
+  const ms_f8_operand *operand;
+  const ms_f8_memory *to;
+  int64_t k, elements;
+};
+
+unsigned grid(int64_t n, int64_t of_each) { return static_cast<unsigned>(ms_cuda_ceil(n, of_each)); }
+
+unsigned down(int64_t n, int64_t of_each) {
+  return static_cast<unsigned>(min(ms_cuda_ceil(n, of_each), MOST_BLOCKS_DOWN));
+}
+
+template <int V, class X> int find_scales(const task &t, const X *x) {
+  unsigned *magnitudes = reinterpret_cast<unsigned *>(t.to->magnitudes);
+  const int64_t scales = ms_f8_scales(t.f8, t.operand), found = t.operand->by_rows ? scales : 1;
+  void *stream = t.call->stream;
+  MS_TRY(ms_cuda_status(cudaMemsetAsync(magnitudes, 0, static_cast<size_t>(found) * sizeof *magnitudes,
+                                        static_cast<cudaStream_t>(stream)),
+                        "matmul_f8: cudaMemsetAsync"));
+  if (t.operand->by_rows) {
+    const dim3 blocks(grid(t.operand->rows, MS_WARP * V), grid(t.k, ROWS_DOWN));
+    MS_TRY(MS_CUDA_LAUNCH((find_columns<V, X>), blocks, THREADS, 0, stream, x, t.k, t.operand->rows, magnitudes));
+  } else {
+    MS_TRY(MS_CUDA_LAUNCH((find_largest<V, X>), grid(t.elements, SPAN), THREADS, 0, stream, x, t.elements, magnitudes));
+  }
+  return MS_CUDA_LAUNCH(set_scales, grid(scales, THREADS), THREADS, 0, stream, magnitudes, !t.operand->by_rows, scales,
+                        t.operand->dtype, t.f8->powers, t.to->scales, t.to->inverses);
+}
+
+template <int DTYPE, int V, class X> int round_typed(const task &t, const X *x) {
+  void *stream = t.call->stream;
+  if (t.operand->by_rows && !t.operand->turned)
+    return MS_CUDA_LAUNCH((round_rows<DTYPE, V, X>), static_cast<unsigned>(t.operand->rows), THREADS, 0, stream, x, t.k,
+                          t.f8->powers, t.to->scales, t.to->inverses, t.to->codes);
+  MS_TRY((find_scales<V, X>(t, x)));
+  if (!t.operand->turned)
+    return MS_CUDA_LAUNCH((round_all<DTYPE, V, X>), grid(t.elements, THREADS * V), THREADS, 0, stream, x, t.elements,
+                          t.to->scales, t.to->codes);
+  const dim3 blocks(grid(t.operand->rows, TILE), down(t.k, TILE));
+  return MS_CUDA_LAUNCH((round_turned<DTYPE, V, X>), blocks, THREADS, 0, stream, x, t.k, t.operand->rows, t.to->scales,
+                        !t.operand->by_rows, t.to->codes);
+}
+
+template <int V, class X> int round_as(const task &t, const X *x) {
+  if (t.operand->dtype == MS_F8E4M3) return round_typed<MS_F8E4M3, V, X>(t, x);
+  return round_typed<MS_F8E5M2, V, X>(t, x);
+}
+
+/* Vectors, unless a row does not begin at a multiple of 16 bytes. */
+template <class X> int round_any(const task &t, const X *x) {
+  constexpr int V = ms_lanes<X>;
+  const int64_t columns = t.operand->turned ? t.operand->rows : t.k;
+  return columns % V == 0 && ms_cuda_aligned(x) ? round_as<V, X>(t, x) : round_as<1, X>(t, x);
+}
+
+/* ---- the product's end ------------------------------------------------------------------------------------------- */
+
+struct ending {
+  int64_t m, n, k;
+  const float *a, *b; /* inverse scales */
+  const void *bias;
+  int by_rows, bias_dtype, activation;
+};
+
+__device__ __forceinline__ float ended(const ending &e, float sum, int64_t row, int64_t column) {
+  float bias = 0.0f;
+  if (e.bias_dtype == MS_BF16) bias = ms_element_load(static_cast<const ms_b16 *>(e.bias) + column);
+  else if (e.bias_dtype == MS_F32) bias = static_cast<const float *>(e.bias)[column];
+  return ms_activate(sum * e.a[e.by_rows ? row : 0] * e.b[e.by_rows ? column : 0] + bias, e.activation);
+}
+
+ending ending_of(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]) {
+  const ms_product &p = f8->product;
+  return {p.m,         p.n,          p.k,         memory[0].inverses, memory[1].inverses, call->in_data[2],
+          f8->by_rows, p.bias_dtype, p.activation};
+}
+
+template <class Y> __global__ void __launch_bounds__(THREADS) scale_all(Y *c, ending e) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+  if (i < e.m * e.n) ms_element_store(c + i, ended(e, ms_element_load(c + i), i / e.n, i % e.n));
+}
+
+/* ---- the product by tiles ---------------------------------------------------------------------------------------- */
+
+constexpr int SIDE = 16;
+
+/* One thread an element of c; a [m][k], b [n][k]. */
+template <class Y>
+__global__ void __launch_bounds__(SIDE *SIDE)
+    multiply(const uint8_t *a, int a_dtype, const uint8_t *b, int b_dtype, int64_t across, Y *c, ending e) {
+  __shared__ float as[SIDE][SIDE + 1], bs[SIDE][SIDE + 1];
+  const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
+  const int64_t first_row = blockIdx.x / across * SIDE, first_column = blockIdx.x % across * SIDE;
+  const int64_t row = first_row + y, column = first_column + x;
+  float sum = 0.0f;
+  for (int64_t depth = 0; depth < e.k; depth += SIDE) {
+    const int inside = depth + x < e.k;
+    as[y][x] = inside && row < e.m ? ms_value_of(a[row * e.k + depth + x], a_dtype) : 0.0f;
+    bs[y][x] = inside && first_column + y < e.n ? ms_value_of(b[(first_column + y) * e.k + depth + x], b_dtype) : 0.0f;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < SIDE; i++) sum += as[y][i] * bs[x][i];
+    __syncthreads();
+  }
+  if (row < e.m && column < e.n) ms_element_store(c + row * e.n + column, ended(e, sum, row, column));
+}
+
+} // namespace
+
+extern "C" int ms_f8_round_run(const ms_kernel_call *call, const ms_f8 *f8, int which, const ms_f8_memory *to) {
+  const ms_f8_operand *operand = which ? &f8->b : &f8->a;
+  const task t = {call, f8, operand, to, f8->product.k, operand->rows * f8->product.k};
+  return MS_CUDA_FLOATS(f8->product.dtype, X, round_any<X>(t, static_cast<const X *>(call->in_data[which])));
+}
+
+extern "C" int ms_f8_scale_run(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]) {
+  const ending e = ending_of(call, f8, memory);
+  return MS_CUDA_FLOATS(f8->product.c_dtype, Y,
+                        MS_CUDA_LAUNCH(scale_all<Y>, grid(e.m * e.n, THREADS), THREADS, 0, call->stream,
+                                       static_cast<Y *>(call->out_data[0]), e));
+}
+
+extern "C" int ms_f8_plain_run(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]) {
+  const ending e = ending_of(call, f8, memory);
+  const int64_t across = ms_cuda_ceil(e.n, SIDE);
+  return MS_CUDA_FLOATS(f8->product.c_dtype, Y,
+                        MS_CUDA_LAUNCH(multiply<Y>, static_cast<unsigned>(ms_cuda_ceil(e.m, SIDE) * across),
+                                       SIDE * SIDE, 0, call->stream, memory[0].codes, f8->a.dtype, memory[1].codes,
+                                       f8->b.dtype, across, static_cast<Y *>(call->out_data[0]), e));
+}

@@ -1,0 +1,40 @@
+/* matmul_f8.c - see the header. */
+#include "kernels/cuda/plan/matmul_f8.h"
+
+#include "base/error.h"
+#include "kernels/cuda/plan/matmul.h"
+#include "kernels/cuda/plan/plan.h"
+#include "kernels/cuda/plan/sizes.h"
+#include "kernels/cuda/workspace.h"
+
+static int64_t take(int64_t *total, int64_t bytes) {
+  const int64_t at = *total;
+  *total += ms_cuda_align(bytes);
+  return at;
+}
+
+static void place(const ms_f8 *f8, ms_f8_places *places) {
+  const ms_f8_operand *operand[2] = {&f8->a, &f8->b};
+  places->total = 0;
+  for (int i = 0; i < 2; i++) {
+    const int64_t scales = ms_f8_scales(f8, operand[i]) * (int64_t)sizeof(float);
+    places->magnitudes[i] = take(&places->total, scales);
+    places->scales[i] = take(&places->total, scales);
+    places->inverses[i] = take(&places->total, scales);
+    places->codes[i] = take(&places->total, operand[i]->rows * f8->product.k);
+  }
+  places->library = take(&places->total, ms_matmul_library_bytes(&f8->product));
+}
+
+int ms_f8_plan(ms_kernel_call *call, ms_f8 *f8, ms_f8_places *places) {
+  MS_TRY(ms_f8_of(call, f8));
+  place(f8, places);
+  call->workspace_bytes = places->total + MS_LIBRARY_SLACK;
+  return MS_OK;
+}
+
+int ms_cuda_prepare_matmul_f8(ms_kernel_call *call) {
+  ms_f8 f8;
+  ms_f8_places places;
+  return ms_f8_plan(call, &f8, &places);
+}

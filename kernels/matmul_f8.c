@@ -1,0 +1,54 @@
+/* matmul_f8.c - the recipes as tables (matmul_f8.h). */
+#include "kernels/matmul_f8.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+static const char *const names[] = {[MS_FP8_NONE] = "none",
+                                    [MS_FP8_TENSORWISE] = "tensorwise",
+                                    [MS_FP8_ROWWISE] = "rowwise",
+                                    [MS_FP8_ROWWISE_WITH_GW_HP] = "rowwise_with_gw_hp"};
+enum { RECIPES = sizeof names / sizeof *names };
+
+const char *ms_f8_recipe_name(int recipe) { return recipe >= 0 && recipe < RECIPES ? names[recipe] : NULL; }
+
+int ms_f8_rounds(int recipe, int product) {
+  if (recipe == MS_FP8_NONE) return 0;
+  return recipe != MS_FP8_ROWWISE_WITH_GW_HP || product == MS_F8_OUTPUT || product == MS_F8_DX;
+}
+
+/* Which operand is dy: 0 or 1, or -1. */
+static int gradient_of(int product) {
+  return product == MS_F8_DX || product == MS_F8_DW ? 0 : product == MS_F8_DW_TURNED ? 1 : -1;
+}
+
+static void set_operands(int recipe, int product, ms_f8 *f8) {
+  ms_f8_operand *operand[2] = {&f8->a, &f8->b};
+  const int tensorwise = recipe == MS_FP8_TENSORWISE, w = product == MS_F8_DX ? 1 : -1;
+  for (int i = 0; i < 2; i++) {
+    operand[i]->dtype = tensorwise && i == gradient_of(product) ? MS_F8E5M2 : MS_F8E4M3;
+    operand[i]->by_rows = !tensorwise && !(recipe == MS_FP8_ROWWISE_WITH_GW_HP && i == w);
+  }
+  f8->by_rows = f8->a.by_rows || f8->b.by_rows;
+  f8->powers = !tensorwise;
+  f8->fast_sums = !tensorwise || product == MS_F8_OUTPUT;
+}
+
+int ms_f8_of(const ms_kernel_call *call, ms_f8 *f8) {
+  const int recipe = (int)call->attrs.i[3], product = (int)call->attrs.i[4];
+  memset(f8, 0, sizeof *f8);
+  MS_TRY(ms_product_of(call, &f8->product));
+  const ms_product *p = &f8->product;
+  if (!ms_f8_recipe_name(recipe) || !ms_f8_rounds(recipe, product) || p->batch != 1)
+    return MS_FAIL(MS_EINTERNAL, "matmul_f8: recipe %d, product %d, a batch of %lld", recipe, product,
+                   (long long)p->batch);
+  set_operands(recipe, product, f8);
+  f8->a.turned = p->trans_a;
+  f8->b.turned = !p->trans_b;
+  f8->a.rows = p->m;
+  f8->b.rows = p->n;
+  return MS_OK;
+}
+
+int64_t ms_f8_scales(const ms_f8 *f8, const ms_f8_operand *operand) { return f8->by_rows ? operand->rows : 1; }

@@ -1,0 +1,55 @@
+/* matmul_f8.h - matrix products of operands rounded to 8 bits: the format and the scales of each operand, by recipe.
+ *
+ * A linear layer has three products: its output x w', the gradient dx = dy w, and the gradient dw = dy' x. Each of them
+ * rounds its own two operands just before it multiplies them, with scales of their present contents (torchao's dynamic
+ * scaling), and adds the products of the codes in f32:
+ *
+ *   c[i][j] = sum over k of code(a)[i][k] code(b)[k][j], times 1 / (scale of a, scale of b)
+ *
+ *   recipe              output           dx                   dw
+ *   tensorwise          x e4m3, w e4m3   dy e5m2, w e4m3      dy e5m2, x e4m3    one scale a tensor
+ *   rowwise             e4m3, e4m3       e4m3, e4m3           e4m3, e4m3         one a row of op(a), a column of op(b)
+ *   rowwise_with_gw_hp  as rowwise       dy as rowwise, w     matmul, without    of w in dx: one for all
+ *                                        with one scale       rounding
+ *
+ * The scales of the last two are rounded down to powers of two, so dividing by them is exact. A scale is
+ * largest / max(amax, 1e-12), as in quantise.h, and NaN and infinity are treated as there: a broken step stays visible.
+ */
+#ifndef MS_KERNELS_MATMUL_F8_H
+#define MS_KERNELS_MATMUL_F8_H
+
+#include "kernels/product.h"
+
+/* The attribute product:i4. The weight's gradient has dy as its first operand, or, with w stored as [in][out], as its
+ * second. */
+enum ms_f8_product { MS_F8_OUTPUT = 0, MS_F8_DX = 1, MS_F8_DW = 2, MS_F8_DW_TURNED = 3, MS_F8_PRODUCTS = 4 };
+
+/* Products add this many codes at a time; sizes are multiples of it. */
+enum { MS_F8_MULTIPLE = 16 };
+
+typedef struct ms_f8_operand {
+  int dtype;    /* of the codes */
+  int by_rows;  /* 1: each row of op(a), or column of op(b), has its scale; 0: one for all */
+  int turned;   /* 1: stored with the summed axis first */
+  int64_t rows; /* of op(a), or columns of op(b) */
+} ms_f8_operand;
+
+typedef struct ms_f8 {
+  ms_product product; /* its dtype is that of the operands in memory */
+  ms_f8_operand a, b;
+  int by_rows;   /* 1: at least one operand has a scale a row; the other's one scale is then repeated */
+  int powers;    /* 1: scales are powers of two */
+  int fast_sums; /* 1: tensor cores may keep sums in fewer bits between promotions to f32 */
+} ms_f8;
+
+/* Reads and checks a matmul_f8. */
+int ms_f8_of(const ms_kernel_call *call, ms_f8 *f8);
+/* The number of scales of an operand: as many as rows if any operand has them. */
+int64_t ms_f8_scales(const ms_f8 *f8, const ms_f8_operand *operand);
+
+/* 1 when the recipe rounds the operands of this product (enum ms_fp8, enum ms_f8_product). */
+int ms_f8_rounds(int recipe, int product);
+/* "rowwise"; NULL when there is no such recipe. */
+const char *ms_f8_recipe_name(int recipe);
+
+#endif

@@ -1,0 +1,71 @@
+-- Which weights are multiplied in 8 bits, and how: the policy `fp8`. A recipe says which operands of a linear layer's
+-- three products are rounded, and what shares a scale; the names are torchao's (kernels/matmul_f8.h has details).
+--
+-- A weight that cannot be multiplied so is an error that names the rule. What depends on the rows of a batch, and on how
+-- ranks divide layers, the engine checks when it compiles a plan.
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
+local C = engine.C
+
+local float8 = {}
+
+local RECIPES = {
+  tensorwise = C.MS_FP8_TENSORWISE, rowwise = C.MS_FP8_ROWWISE, rowwise_with_gw_hp = C.MS_FP8_ROWWISE_WITH_GW_HP,
+}
+
+local MULTIPLE = 16 -- MS_F8_MULTIPLE of kernels/matmul_f8.h
+
+---Checks the value of a rule.
+---@param value any a recipe, or false
+---@param rule string for messages
+---@return string|false
+function float8.read(value, rule)
+  if value == false or type(value) == "string" and RECIPES[value] then return value end
+  if rule == "the value" then
+    errors.invalid("fp8 must be a list of rules, as in { { re[[\\.(fc1|fc2)\\.weight$]], \"rowwise\" } }, not %s",
+      options.describe(value))
+  end
+  errors.invalid("fp8: %s must be a recipe or false, not %s: %s", rule, options.describe(value),
+    nearest.advice(tostring(value), RECIPES))
+end
+
+local function refuse(param, value, decision, why)
+  errors.raise("MS_ESHAPE", 'fp8: %s is "%s" by rule %s%s, but %s: give it the value false in an earlier rule',
+    param.fqn, value, decision.pattern, decision.where and " (" .. decision.where .. ")" or "", why)
+end
+
+---Stores the decision for a parameter.
+---@param param moonshard.ShardedParameter
+---@param value string|false|nil
+---@param sharding moonshard.Sharding
+function float8.store(param, value, sharding)
+  param.fp8 = value or nil
+  if not value then return end
+  local decision = sharding.decisions.fp8[param.fqn]
+  if #param.shape ~= 2 then refuse(param, value, decision, "is no matrix") end
+  for _, size in ipairs(param.shape) do
+    if size % MULTIPLE ~= 0 then
+      refuse(param, value, decision, ("its shape [%s] is not of multiples of %d"):format(
+        table.concat(param.shape, ","), MULTIPLE))
+    end
+  end
+end
+
+---@param param moonshard.ShardedParameter
+---@return integer id enum ms_fp8
+function float8.id(param) return param.fp8 and RECIPES[param.fp8] or C.MS_FP8_NONE end
+
+---A decision, for people.
+---@param value string|false|nil
+---@return string
+function float8.text(value) return value or "no" end
+
+---A decision in JSON.
+---@param value string|false|nil
+---@return string|false
+function float8.json(value) return value or false end
+
+return float8

@@ -1,0 +1,219 @@
+/* test_kernels_matmul_f8.c - products of operands rounded to 8 bits against sums in double of codes and scales that are
+ * computed here, from the formats' definitions: every recipe, each of the three products of a linear layer, transposes,
+ * biases and activations; on CUDA by the library's factors, by our pass after it, and by our own tiles.
+ */
+#include "tests/c/matmul_case.h"
+
+#include "kernels/matmul_f8.h"
+
+/* ---- the reference ----------------------------------------------------------------------------------------------- */
+
+/* The value of a code, by its sign, exponent and fraction. */
+static double value_of(int code, int fraction_bits, int bias) {
+  const int exponent = (code & 127) >> fraction_bits, fraction = code & ((1 << fraction_bits) - 1);
+  const double of_one = ldexp(fraction, -fraction_bits);
+  const double size = exponent ? ldexp(1 + of_one, exponent - bias) : ldexp(of_one, 1 - bias);
+  return code & 128 ? -size : size;
+}
+
+/* The nearest value of the format, the even code of two that are equally near; beyond the largest, the largest. */
+static double nearest(double x, int e4m3) {
+  const int fraction = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, codes = e4m3 ? 0x7f : 0x7c;
+  double best = 0;
+  if (isnan(x)) return x;
+  for (int code = 0; code < codes; code++) {
+    const double value = value_of(code, fraction, bias), apart = fabs(fabs(x) - value), least = fabs(fabs(x) - best);
+    if (apart < least || (apart == least && code % 2 == 0)) best = value;
+  }
+  return x < 0 ? -best : best;
+}
+
+typedef struct rounded {
+  double *value, *scale; /* [rows][k], [rows] */
+} rounded;
+
+/* Row i of op(a), or column i of op(b). */
+static double element(const kernel_case *c, const product *p, int which, int64_t i, int64_t k) {
+  if (which) return input_at(c, 1, p->trans_b ? i * p->k + k : k * p->n + i);
+  return input_at(c, 0, p->trans_a ? k * p->m + i : i * p->k + k);
+}
+
+static double scale_from(double amax, double largest, int powers) {
+  const float scale = (float)(largest / fmax(amax, 1e-12));
+  int exponent;
+  if (!powers) return scale;
+  (void)frexp(scale, &exponent);
+  return ldexp(1, exponent - 1);
+}
+
+static rounded round_operand(const kernel_case *c, const product *p, int which, int e4m3, int by_rows, int powers) {
+  const int64_t rows = which ? p->n : p->m;
+  rounded r = {calloc((size_t)(rows * p->k), sizeof(double)), calloc((size_t)rows, sizeof(double))};
+  double of_all = 0;
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t k = 0; k < p->k; k++) {
+      const double size = fabs(element(c, p, which, i, k));
+      of_all = fmax(of_all, size);
+      r.scale[i] = fmax(r.scale[i], size);
+    }
+  for (int64_t i = 0; i < rows; i++) {
+    r.scale[i] = scale_from(by_rows ? r.scale[i] : of_all, e4m3 ? 448 : 57344, powers);
+    for (int64_t k = 0; k < p->k; k++)
+      r.value[i * p->k + k] = nearest((float)element(c, p, which, i, k) * (float)r.scale[i], e4m3);
+  }
+  return r;
+}
+
+static void free_rounded(rounded r) {
+  free(r.value);
+  free(r.scale);
+}
+
+/* ---- cases ------------------------------------------------------------------------------------------------------- */
+
+/* The recipe's columns of the table in matmul_f8.h, written again. */
+typedef struct kind {
+  int recipe, product, a_e4m3, b_e4m3, a_rows, b_rows, powers;
+} kind;
+
+static const kind kinds[] = {
+    {MS_FP8_TENSORWISE, MS_F8_OUTPUT, 1, 1, 0, 0, 0},    {MS_FP8_TENSORWISE, MS_F8_DX, 0, 1, 0, 0, 0},
+    {MS_FP8_TENSORWISE, MS_F8_DW, 0, 1, 0, 0, 0},        {MS_FP8_TENSORWISE, MS_F8_DW_TURNED, 1, 0, 0, 0, 0},
+    {MS_FP8_ROWWISE, MS_F8_OUTPUT, 1, 1, 1, 1, 1},       {MS_FP8_ROWWISE, MS_F8_DX, 1, 1, 1, 1, 1},
+    {MS_FP8_ROWWISE, MS_F8_DW, 1, 1, 1, 1, 1},           {MS_FP8_ROWWISE_WITH_GW_HP, MS_F8_OUTPUT, 1, 1, 1, 1, 1},
+    {MS_FP8_ROWWISE_WITH_GW_HP, MS_F8_DX, 1, 1, 1, 0, 1}};
+
+static kernel_case case_of_rounded(const product *p, const kind *of) {
+  kernel_case c = case_of_product(p);
+  c.call.op = MS_OP_matmul_f8;
+  c.call.attrs.i[3] = of->recipe;
+  c.call.attrs.i[4] = of->product;
+  /* Rows of very different sizes, and some of zeros, which scales of their own tell apart. */
+  for (int64_t i = 0; i < p->m; i++)
+    for (int64_t k = 0; k < p->k; k++) {
+      const int64_t at = p->trans_a ? k * p->m + i : i * p->k + k;
+      set_input(&c, 0, at, i % 7 == 3 ? 0 : ldexp(input_at(&c, 0, at), (int)(i % 5) * 3 - 6));
+    }
+  return c;
+}
+
+static void compare(const kernel_case *c, const product *p, const kind *of) {
+  const rounded a = round_operand(c, p, 0, of->a_e4m3, of->a_rows, of->powers);
+  const rounded b = round_operand(c, p, 1, of->b_e4m3, of->b_rows, of->powers);
+  for (int64_t row = 0; row < p->m; row++)
+    for (int64_t column = 0; column < p->n; column++) {
+      double sum = 0, size = 0;
+      for (int64_t k = 0; k < p->k; k++) {
+        const double each = a.value[row * p->k + k] * b.value[column * p->k + k];
+        sum += each;
+        size += fabs(each);
+      }
+      sum /= a.scale[row] * b.scale[column];
+      size /= a.scale[row] * b.scale[column];
+      if (p->bias) sum += input_at(c, 2, column);
+      assert_output(c, 0, row * p->n + column, activate(sum, p->activation), 1e-6 * (2 + size) + rounded_before(p));
+    }
+  free_rounded(a);
+  free_rounded(b);
+}
+
+static void check_rounded(const product *p, const kind *of) {
+  if (too_large(p->m * p->n * p->k / 10)) return;
+  kernel_case c = case_of_rounded(p, of);
+  run_case(&c);
+  compare(&c, p, of);
+  free_case(&c);
+}
+
+static void check_all(void) {
+  static const product products[] = {{33, 32, 48, .trans_b = 1},
+                                     {48, 80, 144, .trans_a = 1},
+                                     {17, 32, 272, .trans_b = 0},
+                                     {40, 16, 272, .trans_a = 1, .trans_b = 1},
+                                     {1, 16, 16, .trans_b = 1}};
+  FOR_EACH(of, kinds)
+  FOR_EACH(shape, products)
+  FOR_EACH(dtype, dtypes)
+  FOR_EACH(out_dtype, dtypes) {
+    product p = shape;
+    p.dtype = dtype;
+    p.out_dtype = out_dtype;
+    check_rounded(&p, &of);
+  }
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
+
+static void Q4_products_are_those_of_the_rounded_operands(void **state) {
+  (void)state;
+  check_all();
+}
+
+static void Q4_biases_and_activations_follow_the_product(void **state) {
+  static const int activations[] = {MS_ACT_NONE, MS_ACT_RELU, MS_ACT_GELU, MS_ACT_GELU_TANH, MS_ACT_SILU};
+  (void)state;
+  FOR_EACH(dtype, dtypes)
+  FOR_EACH(activation, activations)
+  for (int bias = 0; bias < 3; bias++) {
+    product p = {20, 48, 32, .trans_b = 1, .dtype = dtype, .out_dtype = dtype, .activation = activation};
+    p.bias = bias > 0;
+    p.bias_dtype = bias == 1 ? MS_F32 : dtype;
+    check_rounded(&p, &kinds[0]);
+    check_rounded(&p, &kinds[4]);
+  }
+}
+
+static void put(kernel_case *c, int64_t row, int64_t k, double value) {
+  set_input(c, 0, row * c->call.in[0].dims[1] + k, value);
+}
+
+/* With a scale a row, a NaN or an infinity spoils its row, which shows, and no other one. */
+static void Q4_a_broken_row_stays_broken(void **state) {
+  const product p = {4, 16, 32, .trans_b = 1, .dtype = MS_F32, .out_dtype = MS_F32};
+  (void)state;
+  kernel_case c = case_of_rounded(&p, &kinds[4]);
+  for (int64_t k = 0; k < p.k; k++) put(&c, 3, k, 1);
+  put(&c, 0, 3, NAN);
+  put(&c, 1, 5, INFINITY);
+  run_case(&c);
+  for (int64_t column = 0; column < p.n; column++) {
+    assert_true(isnan(output_at(&c, 0, column)));
+    assert_true(isnan(output_at(&c, 0, p.n + column)));
+    assert_true(isfinite(output_at(&c, 0, 2 * p.n + column)) && isfinite(output_at(&c, 0, 3 * p.n + column)));
+  }
+  free_case(&c);
+}
+
+#ifdef MS_TEST_CUDA
+static void Q4_our_own_tiles_give_the_same(void **state) {
+  (void)state;
+  setenv("MOONSHARD_CUDA_MATMUL", "plain", 1);
+  check_all();
+  unsetenv("MOONSHARD_CUDA_MATMUL");
+}
+#endif
+
+#ifdef EMULATED_CUDA
+/* Before it had factors by row. */
+static void Q4_an_older_library_leaves_the_scales_to_us(void **state) {
+  (void)state;
+  setenv("MOONSHARD_EMULATE_CUBLASLT_VERSION", "120800", 1);
+  check_all();
+  unsetenv("MOONSHARD_EMULATE_CUBLASLT_VERSION");
+}
+#endif
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(Q4_products_are_those_of_the_rounded_operands),
+      TEST(Q4_biases_and_activations_follow_the_product),
+      TEST(Q4_a_broken_row_stays_broken),
+#ifdef MS_TEST_CUDA
+      TEST(Q4_our_own_tiles_give_the_same),
+#endif
+#ifdef EMULATED_CUDA
+      TEST(Q4_an_older_library_leaves_the_scales_to_us),
+#endif
+  };
+  return cmocka_run_group_tests_name("matmul of 8-bit operands", tests, NULL, NULL);
+}

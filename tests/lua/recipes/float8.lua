@@ -1,0 +1,65 @@
+-- Trains a small GPT-2 or Llama, whose sizes are multiples of what 8-bit products need, and writes what came out, for
+-- specs that compare recipes, meshes and devices. Every mesh sees the same global batches.
+
+local ffi = require("ffi")
+local json = require("moonshard.base.json")
+local ms = require("moonshard")
+local re = ms.re
+
+local cfg = ms.args {
+  mesh = "1x1x1", steps = 10, out = "", fp8 = "", dtype = "bf16", model = "gpt2", micro = 1, rows = 8, seq = 16,
+  rule = [[layers\.\d+\..*weight$]], recompute = false, sequence = false,
+  excepted = "norm|embed", vocab = 64,
+}
+
+local size = { vocab = cfg.vocab, layers = 2, dim = 64, heads = 2, seq = cfg.seq }
+if cfg.model == "llama" then size.kv_heads, size.ffn = 2, 96 end
+local model = ms.models[cfg.model](size)
+local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard", "tensor" })
+ms.fully_shard(model, {
+  mesh = mesh, units = { re[[^layers\.\d+$]] },
+  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
+  fp8 = cfg.fp8 ~= "" and { { re(cfg.excepted), false }, { re(cfg.rule), cfg.fp8 } } or nil,
+  placements = mesh:size("tensor") > 1 and ms.rules.tensor_parallel(model) or nil,
+  sequence_parallel = cfg.sequence,
+  recompute = cfg.recompute and true or nil,
+})
+local train = ms.trainer {
+  model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 3e-3 }, micro_batches = cfg.micro,
+  clip_grad_norm = 1,
+}
+
+-- Rows of an arithmetic progression in the vocabulary, whose next token can be learnt.
+local tensor = mesh:size("tensor")
+local ranks = mesh:size() / tensor
+local place = math.floor(mesh:get_index() / tensor)
+local mine = cfg.rows / ranks
+
+local function batch_of(step)
+  local tokens, targets = ffi.new("int32_t[?]", mine * cfg.seq), ffi.new("int32_t[?]", mine * cfg.seq)
+  for i = 0, mine - 1 do
+    local row = step * cfg.rows + place * mine + i
+    local first, stride = row * 17 % cfg.vocab, 1 + row % 3
+    for t = 0, cfg.seq - 1 do
+      tokens[i * cfg.seq + t] = (first + stride * t) % cfg.vocab
+      targets[i * cfg.seq + t] = (first + stride * (t + 1)) % cfg.vocab
+    end
+  end
+  local function of(data) return { data = data, dtype = "i32", shape = { mine, cfg.seq } } end
+  return { tokens = of(tokens), targets = of(targets) }
+end
+
+local result = { losses = {}, norms = {} }
+for step = 1, cfg.steps do
+  local m = train:step(batch_of(step))
+  table.insert(result.losses, m.loss)
+  table.insert(result.norms, m.grad_norm)
+  result.peak_bytes = m.peak_bytes
+end
+result.evaluated = train:evaluate(coroutine.wrap(function() coroutine.yield(1, batch_of(1)) end))
+result.plan = train:plan():summary()
+if ms.world().rank == 0 and cfg.out ~= "" then
+  local file = assert(io.open(cfg.out, "w"))
+  file:write(json.encode(result))
+  file:close()
+end
