@@ -35,6 +35,13 @@ static void set_operands(int recipe, int product, ms_f8 *f8) {
   f8->fast_sums = !tensorwise || product == MS_F8_OUTPUT;
 }
 
+int ms_f8_passes(int recipe, int product, int operand, int turned) {
+  ms_f8 f8;
+  set_operands(recipe, product, &f8);
+  const int by_rows = operand ? f8.b.by_rows : f8.a.by_rows;
+  return by_rows && !turned ? 1 : 2;
+}
+
 int ms_f8_of(const ms_kernel_call *call, ms_f8 *f8) {
   const int recipe = (int)call->attrs.i[3], product = (int)call->attrs.i[4];
   memset(f8, 0, sizeof *f8);

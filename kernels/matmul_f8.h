@@ -49,6 +49,8 @@ int64_t ms_f8_scales(const ms_f8 *f8, const ms_f8_operand *operand);
 
 /* 1 when the recipe rounds the operands of this product (enum ms_fp8, enum ms_f8_product). */
 int ms_f8_rounds(int recipe, int product);
+/* How often an operand (0: a, 1: b) is read for its codes: twice if no scale is known before most of it is read. */
+int ms_f8_passes(int recipe, int product, int operand, int turned);
 /* "rowwise"; NULL when there is no such recipe. */
 const char *ms_f8_recipe_name(int recipe);
 

@@ -153,26 +153,30 @@ __global__ void __launch_bounds__(THREADS) round_all(const X *x, int64_t n, cons
   store_codes<DTYPE, V>(codes + i, each);
 }
 
-/* x [k][columns] to codes [columns][k]; scales [columns], or one. k is a multiple of 16. A block has TILE by TILE. */
+/* x [k][columns] to codes [columns][k]; scales [columns], or one. k is a multiple of 16. A block has TILE by TILE; a
+ * thread has V columns of two rows at a time, whose codes are neighbours. */
 template <int DTYPE, int V, class X>
 __global__ void __launch_bounds__(THREADS)
     round_turned(const X *x, int64_t k, int64_t columns, const float *scales, int one, uint8_t *codes) {
   __shared__ uint32_t words[TILE * PITCH / 4];
-  uint8_t *tile = reinterpret_cast<uint8_t *>(words); /* [column][k] */
+  uint16_t *pairs = reinterpret_cast<uint16_t *>(words); /* [column][k / 2] */
+  constexpr int LANES = TILE / V, PAIRS = TILE / 2;
   const int64_t first_column = static_cast<int64_t>(blockIdx.x) * TILE;
-  constexpr int LANES = TILE / V;
-  const int column = threadIdx.x % LANES * V;
+  const int column = threadIdx.x % LANES * V, inside = first_column + column < columns;
+  float scale[V];
+#pragma unroll
+  for (int l = 0; l < V; l++) scale[l] = inside ? scales[one ? 0 : first_column + column + l] : 0.0f;
   for (int64_t first = static_cast<int64_t>(blockIdx.y) * TILE; first < k;
        first += static_cast<int64_t>(gridDim.y) * TILE) {
-    for (int row = threadIdx.x / LANES; row < TILE && first_column + column < columns; row += THREADS / LANES) {
-      if (first + row >= k) break;
-      float each[V];
-      ms_vector_load<V>(x + (first + row) * columns + first_column + column, each);
+    for (int pair = threadIdx.x / LANES; inside && pair < PAIRS && first + 2 * pair < k; pair += THREADS / LANES) {
+      const X *from = x + (first + 2 * pair) * columns + first_column + column;
+      float upper[V], lower[V];
+      ms_vector_load<V>(from, upper);
+      ms_vector_load<V>(from + columns, lower);
 #pragma unroll
-      for (int l = 0; l < V; l++) {
-        const float scaled = each[l] * scales[one ? 0 : first_column + column + l];
-        tile[(column + l) * PITCH + row] = static_cast<uint8_t>(code_pair<DTYPE>(scaled, 0.0f));
-      }
+      for (int l = 0; l < V; l++)
+        pairs[(column + l) * (PITCH / 2) + pair] =
+            static_cast<uint16_t>(code_pair<DTYPE>(upper[l] * scale[l], lower[l] * scale[l]));
     }
     __syncthreads();
     const int to = threadIdx.x / 4, part = threadIdx.x % 4;

@@ -48,8 +48,17 @@ static double arithmetic_time(const ms_cluster *c, const ms_kernel_work *work) {
   return work->flops * done / (peak * of_peak * keys / (keys + c->attention.keys_half));
 }
 
+/* What a product moves before its arithmetic begins, because it rounds its operands itself: all but their codes, and a
+ * result of bf16. */
+static double rounding_bytes(const ms_kernel_work *work) {
+  const double m = work->size[1], n = work->size[2], k = work->size[3];
+  if (ms_op_row_of(work->op)->work != ms_work_product_f8) return 0;
+  return fmax(0, work->bytes - (m + n) * k - 2 * m * n);
+}
+
 static int roofline(const ms_cluster *c, const ms_kernel_work *work, double *seconds) {
-  double busy = memory_time(c, work->bytes);
+  const double before = rounding_bytes(work);
+  double busy = memory_time(c, work->bytes - before);
   if (work->shape != MS_SHAPE_OTHER && work->flops > 0) {
     if (!(c->peak[work->dtype] > 0))
       return MS_FAIL(MS_EUNSUPPORTED,
@@ -57,7 +66,7 @@ static int roofline(const ms_cluster *c, const ms_kernel_work *work, double *sec
                      ms_dtype_name(work->dtype), ms_op_row_of(work->op)->name);
     busy = fmax(busy, arithmetic_time(c, work));
   }
-  *seconds = c->kernel_start + busy;
+  *seconds = c->kernel_start + busy + (before > 0 ? memory_time(c, before) : 0);
   return MS_OK;
 }
 

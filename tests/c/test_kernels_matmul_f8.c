@@ -5,6 +5,7 @@
 #include "tests/c/matmul_case.h"
 
 #include "kernels/matmul_f8.h"
+#include "tests/c/support/fixture_file.h"
 
 /* ---- the reference ----------------------------------------------------------------------------------------------- */
 
@@ -142,6 +143,32 @@ static void check_all(void) {
   }
 }
 
+/* ---- torchao's recipes ------------------------------------------------------------------------------------------- */
+
+#define PRODUCTS "tests/fixtures/low_precision/products.safetensors"
+enum { ROWS = 16, INPUTS = 48, OUTPUTS = 32 };
+
+static void fill_from(const ms_safetensors *file, kernel_case *c, int input, const char *name) {
+  int64_t n;
+  const float *x = fixture_tensor(file, name, &n);
+  assert_int_equal(n, ms_numel(&c->call.in[input]));
+  for (int64_t i = 0; i < n; i++) set_input(c, input, i, (double)x[i]);
+}
+
+static void check_fixture(const ms_safetensors *file, const product *p, const kind *of, const char *a, const char *b,
+                          const char *result) {
+  int64_t n;
+  kernel_case c = case_of_rounded(p, of);
+  fill_from(file, &c, 0, a);
+  fill_from(file, &c, 1, b);
+  const float *expected = fixture_part(file, ms_f8_recipe_name(of->recipe), result, &n);
+  run_case(&c);
+  double size = 0;
+  for (int64_t i = 0; i < n; i++) size = fmax(size, fabs((double)expected[i]));
+  for (int64_t i = 0; i < n; i++) assert_output(&c, 0, i, (double)expected[i], 1e-6 * (2 + size));
+  free_case(&c);
+}
+
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static void Q4_products_are_those_of_the_rounded_operands(void **state) {
@@ -149,9 +176,8 @@ static void Q4_products_are_those_of_the_rounded_operands(void **state) {
   check_all();
 }
 
-static void Q4_biases_and_activations_follow_the_product(void **state) {
+static void check_endings(void) {
   static const int activations[] = {MS_ACT_NONE, MS_ACT_RELU, MS_ACT_GELU, MS_ACT_GELU_TANH, MS_ACT_SILU};
-  (void)state;
   FOR_EACH(dtype, dtypes)
   FOR_EACH(activation, activations)
   for (int bias = 0; bias < 3; bias++) {
@@ -161,6 +187,27 @@ static void Q4_biases_and_activations_follow_the_product(void **state) {
     check_rounded(&p, &kinds[0]);
     check_rounded(&p, &kinds[4]);
   }
+}
+
+static void Q4_biases_and_activations_follow_the_product(void **state) {
+  (void)state;
+  check_endings();
+}
+
+static void Q4_products_are_those_of_torchaos_recipes(void **state) {
+  ms_safetensors *file;
+  (void)state;
+  must(ms_safetensors_open(PRODUCTS, &file));
+  FOR_EACH(of, kinds)
+  FOR_EACH(dtype, dtypes) {
+    product p = {ROWS, OUTPUTS, INPUTS, .trans_b = 1, .dtype = dtype, .out_dtype = MS_F32};
+    if (of.product == MS_F8_DX) p = (product){ROWS, INPUTS, OUTPUTS, .trans_b = 0, .dtype = dtype};
+    if (of.product == MS_F8_DW) p = (product){OUTPUTS, INPUTS, ROWS, .trans_a = 1, .dtype = dtype};
+    if (of.product == MS_F8_OUTPUT) check_fixture(file, &p, &of, "x", "w", ".y");
+    if (of.product == MS_F8_DX) check_fixture(file, &p, &of, "dy", "w", ".dx");
+    if (of.product == MS_F8_DW) check_fixture(file, &p, &of, "dy", "x", ".dw");
+  }
+  ms_safetensors_close(file);
 }
 
 static void put(kernel_case *c, int64_t row, int64_t k, double value) {
@@ -189,6 +236,7 @@ static void Q4_our_own_tiles_give_the_same(void **state) {
   (void)state;
   setenv("MOONSHARD_CUDA_MATMUL", "plain", 1);
   check_all();
+  check_endings();
   unsetenv("MOONSHARD_CUDA_MATMUL");
 }
 #endif
@@ -199,6 +247,7 @@ static void Q4_an_older_library_leaves_the_scales_to_us(void **state) {
   (void)state;
   setenv("MOONSHARD_EMULATE_CUBLASLT_VERSION", "120800", 1);
   check_all();
+  check_endings();
   unsetenv("MOONSHARD_EMULATE_CUBLASLT_VERSION");
 }
 #endif
@@ -206,6 +255,7 @@ static void Q4_an_older_library_leaves_the_scales_to_us(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(Q4_products_are_those_of_the_rounded_operands),
+      TEST(Q4_products_are_those_of_torchaos_recipes),
       TEST(Q4_biases_and_activations_follow_the_product),
       TEST(Q4_a_broken_row_stays_broken),
 #ifdef MS_TEST_CUDA

@@ -1,7 +1,8 @@
 /* bench_matmul.c - measures matrix products on the device cuda, in the shapes of GPT-2 124M (32 x 1024 tokens) and
  * Llama 1B (4 x 4096): forward, the gradient of the input, and the gradient of the weight, which is f32. For GPT-2's
  * gelu also the product followed by bias and gelu, and the product followed by the gradients of gelu and bias;
- * MOONSHARD_CUDA_EPILOGUES=apart computes them by two kernels.
+ * MOONSHARD_CUDA_EPILOGUES=apart computes them by two kernels. FP8=rowwise, or another recipe of fp8: operands are
+ * rounded to 8 bits, which is part of the time, where the recipe rounds them.
  *
  *   bench_matmul [TOKENS]     TOKENS tokens, and layers of 1/256 of their size, to check that it works
  *
@@ -11,6 +12,8 @@
 #include "tests/gpu/device_bench.h"
 
 #include <string.h>
+
+#include "kernels/matmul_f8.h"
 
 typedef struct layer {
   const char *name;
@@ -53,6 +56,18 @@ static ms_kernel_call gelu_call_of(const layer *l, int way) {
   return call;
 }
 
+/* Makes a product one of operands in 8 bits, if the environment asks for it. */
+static void round_operands(ms_kernel_call *call, int way) {
+  static const int products[] = {[FORWARD] = MS_F8_OUTPUT, [INPUT_GRADIENT] = MS_F8_DX, [WEIGHT_GRADIENT] = MS_F8_DW};
+  const char *name = getenv("FP8");
+  int recipe = MS_FP8_NONE;
+  while (name && ms_f8_recipe_name(recipe) && strcmp(name, ms_f8_recipe_name(recipe))) recipe++;
+  if (!name || !ms_f8_recipe_name(recipe) || !ms_f8_rounds(recipe, products[way])) return;
+  call->op = MS_OP_matmul_f8;
+  call->attrs.i[3] = recipe;
+  call->attrs.i[4] = products[way];
+}
+
 /* y = x w'; dx = dy w; dw = dy' x: x [tokens][in], y [tokens][out], w [out][in]. */
 static ms_kernel_call call_of(const layer *l, int way) {
   if (way >= GELU) return gelu_call_of(l, way);
@@ -64,6 +79,7 @@ static ms_kernel_call call_of(const layer *l, int way) {
   call.out[0] = way == FORWARD ? y : way == INPUT_GRADIENT ? x : matrix(MS_F32, l->out, l->in);
   call.attrs.i[0] = way == WEIGHT_GRADIENT;
   call.attrs.i[1] = way == FORWARD;
+  round_operands(&call, way);
   return call;
 }
 

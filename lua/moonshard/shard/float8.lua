@@ -1,8 +1,8 @@
 -- Which weights are multiplied in 8 bits, and how: the policy `fp8`. A recipe says which operands of a linear layer's
 -- three products are rounded, and what shares a scale; the names are torchao's (kernels/matmul_f8.h has details).
 --
--- A weight that cannot be multiplied so is an error that names the rule. What depends on the rows of a batch, and on how
--- ranks divide layers, the engine checks when it compiles a plan.
+-- A weight that cannot be multiplied so is an error that names the rule. What depends on the rows of a batch, and on
+-- how ranks divide layers, the engine checks when it compiles a plan.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
