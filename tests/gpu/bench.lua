@@ -3,6 +3,7 @@
 --   moonshard run tests/gpu/bench.lua device=cuda model=gpt2 batch=32
 --   moonshard run tests/gpu/bench.lua device=cuda model=gpt2 batch=32 fused=true     no whole logits in memory
 --   moonshard run tests/gpu/bench.lua device=cuda model=llama batch=4 fp8=rowwise    layers multiply in 8 bits
+--   moonshard run tests/gpu/bench.lua device=cuda rematerialize=false                results of gelu and norms are kept
 --
 -- Rank 0 prints one JSON line: tokens_per_s and step_ms (median after the warm-up), flops_per_token (6 parameters + 12
 -- layers dim seq: counts masked scores, but no recomputation), the bytes inside and outside the arenas, the host's
@@ -15,6 +16,7 @@ local re = ms.re
 local cfg = ms.args {
   model = "gpt2", batch = 32, seq = 1024, steps = 30, warmup = 10, dtype = "bf16", mesh = "1x1", layers = 0, lr = 1e-4,
   vocab = 0, name = "moonshard", fused = ms.args.any(false), chunk = 0, fp8 = "",
+  rematerialize = ms.args.any(true),
 }
 
 local SIZES = {
@@ -35,7 +37,7 @@ ms.fully_shard(model, {
 })
 local train = ms.trainer {
   model = model, loss = ms.loss.cross_entropy { fused = cfg.fused, chunk = cfg.chunk > 0 and cfg.chunk or nil },
-  optimizer = ms.optim.adamw { lr = cfg.lr, weight_decay = 0.1 },
+  optimizer = ms.optim.adamw { lr = cfg.lr, weight_decay = 0.1 }, rematerialize = cfg.rematerialize,
 }
 
 math.randomseed(1 + ms.world().rank)
