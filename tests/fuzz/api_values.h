@@ -166,6 +166,63 @@ static void *save_pieces(void) {
   return list;
 }
 
+/* Elements of no file: handles inside structs are not drawn. */
+static void *saved_piece(void) {
+  static ms_saved_piece p;
+  if (chance(3)) return NULL;
+  p = (ms_saved_piece){.tensor = an_int(), .first = a_long()};
+  return &p;
+}
+
+static void *model_dims(void) {
+  static ms_model_dims d;
+  if (chance(12)) return NULL;
+  ms_model_dims_default(&d, sizeof d);
+  int *const roles[] = {&d.replicate, &d.shard, &d.tensor, &d.context, &d.sequence_parallel};
+  for (int i = 0; i < 5; i++)
+    if (chance(2)) *roles[i] = an_int();
+  return &d;
+}
+
+/* A cluster that can price most plans, with one number changed. */
+static void *cluster(void) {
+  static ms_cluster c;
+  if (chance(12)) return NULL;
+  ms_cluster_default(&c, sizeof c);
+  c.ranks_per_node = 2, c.cores = 2, c.memory = 1e9, c.clock = 1, c.memory_rate = 1e10;
+  for (int dtype = 0; dtype < MS_DTYPES; dtype++) c.peak[dtype] = 1e11;
+  c.product = (ms_product_rate){.efficiency = 1, .half_tile = 1, .k_half = 32};
+  c.attention = (ms_attention_rate){.forward = 1, .backward = 1, .keys_half = 64, .causal = 1};
+  c.links = 1;
+  c.link[0] = (ms_link){.algorithm = MS_LINK_HOSTS, .kinds = 7, .inside = 1e9, .between = 1e8};
+  double *const numbers[] = {&c.cores,       &c.memory,           &c.clock,           &c.memory_rate,
+                             &c.memory_half, &c.kernel_start,     &c.issue,           &c.overlap,
+                             &c.step_gap,    &c.product.tile_m,   &c.product.k_half,  &c.attention.causal,
+                             &c.peak[0],     &c.link[0].inside,   &c.link[0].between, &c.link[0].processor,
+                             &c.phase_gap,   &c.link[0].hidden,   &c.product.units,   &c.link[0].start};
+  if (chance(2)) *PICK(numbers) = a_real();
+  int *const counts[] = {&c.device, &c.ranks_per_node, &c.links, &c.link[0].algorithm, &c.link[0].kinds};
+  if (chance(4)) *PICK(counts) = an_int();
+  return &c;
+}
+
+static void *kernel_work(void) {
+  static ms_kernel_work w;
+  if (chance(12)) return NULL;
+  w = (ms_kernel_work){.op = an_int(), .shape = an_int(), .dtype = an_int(), .variant = an_int(), .threads = an_int()};
+  w.flops = a_real(), w.bytes = a_real();
+  for (int i = 0; i < 4; i++) w.size[i] = chance(4) ? a_real() : 64;
+  return &w;
+}
+
+static void *collective_work(void) {
+  static ms_collective_work w;
+  if (chance(12)) return NULL;
+  w = (ms_collective_work){.kind = an_int(), .ranks = an_int(), .nodes = an_int(), .groups = an_int()};
+  w.bytes = a_real(), w.inside = a_real(), w.wire = a_real();
+  return &w;
+}
+
 /* A configuration with its defaults, of any size that a program of another version could give, and one field changed.
  */
 static void *a_config(void (*set_defaults)(void *, int), void (*change)(void *), size_t size) {
