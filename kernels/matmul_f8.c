@@ -4,14 +4,19 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "kernels/quantise.h"
 
 static const char *const names[] = {[MS_FP8_NONE] = "none",
                                     [MS_FP8_TENSORWISE] = "tensorwise",
                                     [MS_FP8_ROWWISE] = "rowwise",
-                                    [MS_FP8_ROWWISE_WITH_GW_HP] = "rowwise_with_gw_hp"};
-enum { RECIPES = sizeof names / sizeof *names };
+                                    [MS_FP8_ROWWISE_WITH_GW_HP] = "rowwise_with_gw_hp",
+                                    [MS_FP8_MXFP8] = "mxfp8"};
+/* CODES: that tensor cores add at a time. */
+enum { RECIPES = sizeof names / sizeof *names, CODES = 16 };
 
 const char *ms_f8_recipe_name(int recipe) { return recipe >= 0 && recipe < RECIPES ? names[recipe] : NULL; }
+
+int ms_f8_multiple(int recipe) { return recipe == MS_FP8_MXFP8 ? MS_MX_BLOCK : CODES; }
 
 int ms_f8_rounds(int recipe, int product) {
   if (recipe == MS_FP8_NONE) return 0;
@@ -25,21 +30,22 @@ static int gradient_of(int product) {
 
 static void set_operands(int recipe, int product, ms_f8 *f8) {
   ms_f8_operand *operand[2] = {&f8->a, &f8->b};
-  const int tensorwise = recipe == MS_FP8_TENSORWISE, w = product == MS_F8_DX ? 1 : -1;
+  const int tensorwise = recipe == MS_FP8_TENSORWISE, mx = recipe == MS_FP8_MXFP8, w = product == MS_F8_DX ? 1 : -1;
   for (int i = 0; i < 2; i++) {
     operand[i]->dtype = tensorwise && i == gradient_of(product) ? MS_F8E5M2 : MS_F8E4M3;
-    operand[i]->by_rows = !tensorwise && !(recipe == MS_FP8_ROWWISE_WITH_GW_HP && i == w);
+    operand[i]->by_blocks = mx;
+    operand[i]->by_rows = !tensorwise && !mx && !(recipe == MS_FP8_ROWWISE_WITH_GW_HP && i == w);
   }
   f8->by_rows = f8->a.by_rows || f8->b.by_rows;
-  f8->powers = !tensorwise;
-  f8->fast_sums = !tensorwise || product == MS_F8_OUTPUT;
+  f8->powers = f8->by_rows;
+  f8->fast_sums = f8->by_rows || (tensorwise && product == MS_F8_OUTPUT);
 }
 
 int ms_f8_passes(int recipe, int product, int operand, int turned) {
   ms_f8 f8;
   set_operands(recipe, product, &f8);
-  const int by_rows = operand ? f8.b.by_rows : f8.a.by_rows;
-  return by_rows && !turned ? 1 : 2;
+  const ms_f8_operand *of = operand ? &f8.b : &f8.a;
+  return of->by_blocks || (of->by_rows && !turned) ? 1 : 2;
 }
 
 int ms_f8_of(const ms_kernel_call *call, ms_f8 *f8) {

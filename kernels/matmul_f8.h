@@ -11,9 +11,11 @@
  *   rowwise             e4m3, e4m3       e4m3, e4m3           e4m3, e4m3         one a row of op(a), a column of op(b)
  *   rowwise_with_gw_hp  as rowwise       dy as rowwise, w     matmul, without    of w in dx: one for all
  *                                        with one scale       rounding
+ *   mxfp8               e4m3, e4m3       e4m3, e4m3           e4m3, e4m3         one for 32 elements that are summed
  *
- * The scales of the last two are rounded down to powers of two, so dividing by them is exact. A scale is
- * largest / max(amax, 1e-12), as in quantise.h, and NaN and infinity are treated as there: a broken step stays visible.
+ * Scales by rows are rounded down to powers of two, so dividing by them is exact; those of mxfp8 are the e8m0 of
+ * MS_MX_RCEIL in quantise.h. A scale is otherwise largest / max(amax, 1e-12), as there, and NaN and infinity are
+ * treated as there: a broken step stays visible.
  */
 #ifndef MS_KERNELS_MATMUL_F8_H
 #define MS_KERNELS_MATMUL_F8_H
@@ -24,14 +26,12 @@
  * second. */
 enum ms_f8_product { MS_F8_OUTPUT = 0, MS_F8_DX = 1, MS_F8_DW = 2, MS_F8_DW_TURNED = 3, MS_F8_PRODUCTS = 4 };
 
-/* Products add this many codes at a time; sizes are multiples of it. */
-enum { MS_F8_MULTIPLE = 16 };
-
 typedef struct ms_f8_operand {
-  int dtype;    /* of the codes */
-  int by_rows;  /* 1: each row of op(a), or column of op(b), has its scale; 0: one for all */
-  int turned;   /* 1: stored with the summed axis first */
-  int64_t rows; /* of op(a), or columns of op(b) */
+  int dtype;     /* of the codes */
+  int by_rows;   /* 1: each row of op(a), or column of op(b), has its scale; 0: one for all */
+  int by_blocks; /* 1: each 32 elements along the summed axis have an e8m0 */
+  int turned;    /* 1: stored with the summed axis first */
+  int64_t rows;  /* of op(a), or columns of op(b) */
 } ms_f8_operand;
 
 typedef struct ms_f8 {
@@ -44,9 +44,11 @@ typedef struct ms_f8 {
 
 /* Reads and checks a matmul_f8. */
 int ms_f8_of(const ms_kernel_call *call, ms_f8 *f8);
-/* The number of scales of an operand: as many as rows if any operand has them. */
+/* The number of f32 scales of an operand: as many as rows if any operand has them. */
 int64_t ms_f8_scales(const ms_f8 *f8, const ms_f8_operand *operand);
 
+/* Sizes of weights, and of summed axes, are multiples of this. */
+int ms_f8_multiple(int recipe);
 /* 1 when the recipe rounds the operands of this product (enum ms_fp8, enum ms_f8_product). */
 int ms_f8_rounds(int recipe, int product);
 /* How often an operand (0: a, 1: b) is read for its codes: twice if no scale is known before most of it is read. */

@@ -28,7 +28,7 @@ typedef struct prepared_f8 {
 /* An operand on its way: stored as [rows][columns]; `across` if a scale belongs to a column. */
 typedef struct rounding {
   const void *x;
-  int bf16, dtype, powers, by_rows, across;
+  int bf16, dtype, powers, by_rows, by_blocks, across;
   int64_t rows, columns, scales;
   float *scale; /* [scales]; while they are found, the bits of magnitudes, [rows] or [columns] */
   ms_bf16 *values;
@@ -139,6 +139,47 @@ MS_CLONES static void round_rows(const void *of, int64_t begin, int64_t end) {
   else round_as(r, begin, end, 0, MS_F8E5M2);
 }
 
+/* ---- codes with a scale a block, whose values include it --------------------------------------------------------- */
+
+MS_INLINE ms_bf16 rounded_in_block(float x, uint8_t scale) {
+  const float code = ms_value_of(ms_code_of(x * ms_mx_inverse(scale), MS_F8E4M3), MS_F8E4M3);
+  return (ms_bf16)(ms_float8_bits(code * ms_e8m0_to_f32(scale)) >> 16);
+}
+
+/* The elements of a block are `stride` apart. */
+MS_INLINE void round_block(const rounding *r, int64_t first, int64_t stride, int bf16) {
+  uint32_t most = 0;
+  for (int64_t i = 0; i < MS_MX_BLOCK; i++) {
+    const uint32_t size = ms_magnitude(ms_simd_load(r->x, first + i * stride, bf16));
+    most = size > most ? size : most;
+  }
+  const uint8_t scale = ms_mx_scale(most, MS_F8E4M3, MS_MX_RCEIL);
+  for (int64_t i = 0; i < MS_MX_BLOCK; i++)
+    r->values[first + i * stride] = rounded_in_block(ms_simd_load(r->x, first + i * stride, bf16), scale);
+}
+
+/* Rows, along which blocks are. */
+MS_CLONES static void round_blocks_along(const void *of, int64_t begin, int64_t end) {
+  const rounding *r = of;
+  for (int64_t first = begin * r->columns; first < end * r->columns; first += MS_MX_BLOCK)
+    if (r->bf16) round_block(r, first, 1, 1);
+    else round_block(r, first, 1, 0);
+}
+
+/* Groups of rows, whose columns are blocks. */
+static void round_blocks_across(const void *of, int64_t begin, int64_t end) {
+  const rounding *r = of;
+  for (int64_t group = begin; group < end; group++)
+    for (int64_t column = 0; column < r->columns; column++)
+      round_block(r, group * MS_MX_BLOCK * r->columns + column, r->columns, r->bf16);
+}
+
+static void round_blocks(const ms_kernel_call *call, const rounding *r, int64_t bytes) {
+  if (r->across) divide(call, r->rows / MS_MX_BLOCK, 1, bytes, round_blocks_across, r);
+  else divide(call, r->rows, 1, bytes, round_blocks_along, r);
+  r->scale[0] = 1;
+}
+
 static rounding rounding_of(const ms_kernel_call *call, int which) {
   const prepared_f8 *p = call->prepared;
   const ms_f8_operand *o = which ? &p->f8.b : &p->f8.a;
@@ -148,6 +189,7 @@ static rounding rounding_of(const ms_kernel_call *call, int which) {
                     .dtype = o->dtype,
                     .powers = p->f8.powers,
                     .by_rows = o->by_rows,
+                    .by_blocks = o->by_blocks,
                     .across = o->turned,
                     .rows = o->turned ? p->f8.product.k : o->rows,
                     .columns = o->turned ? o->rows : p->f8.product.k,
@@ -159,6 +201,10 @@ static rounding rounding_of(const ms_kernel_call *call, int which) {
 static void round_operand(const ms_kernel_call *call, int which) {
   const rounding r = rounding_of(call, which);
   const int64_t bytes = r.rows * r.columns * ms_dtype_size(call->in[which].dtype);
+  if (r.by_blocks) {
+    round_blocks(call, &r, bytes);
+    return;
+  }
   find_scales(call, &r, bytes);
   divide(call, r.rows, 1, bytes, round_rows, &r);
   for (int64_t i = 0; i < r.scales; i++) r.scale[i] = 1.0f / r.scale[i];

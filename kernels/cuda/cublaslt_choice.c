@@ -89,6 +89,9 @@ static int copies_of(int64_t bytes) {
   return (int)(copies < MOST_COPIES ? copies : MOST_COPIES);
 }
 
+/* Of f32 a row, or of e8m0 for each 32 elements, in tiles of 128 rows and 4 blocks. */
+static int64_t factor_bytes(int64_t rows, int64_t k) { return rows * 4 + (rows + 127) * (k / 32 + 3); }
+
 /* Allocates the copies of the tensors and the workspace in one block, all tensors misaligned if the product's are. Sets
  * *room to 0 if there is not enough memory. */
 static int open_bench(const ms_lt_problem *of, bench *b, int *room) {
@@ -100,8 +103,8 @@ static int open_bench(const ms_lt_problem *of, bench *b, int *room) {
                            align_up(c->batch * c->m * c->n * out + shift),
                            align_up(c->n * widest + shift),
                            align_up(c->batch * c->m * c->n * out + shift),
-                           align_up(c->m * widest),
-                           align_up(c->n * widest)};
+                           align_up(factor_bytes(c->m, c->k)),
+                           align_up(factor_bytes(c->n, c->k))};
   enum { TENSORS = sizeof bytes / sizeof *bytes };
   int64_t at[TENSORS + 1] = {0};
   for (int i = 0; i < TENSORS; i++) at[i + 1] = at[i] + bytes[i];
@@ -123,8 +126,8 @@ static int open_bench(const ms_lt_problem *of, bench *b, int *room) {
                                 .d = copy + at[2] + shift,
                                 .bias = copy + at[3] + shift,
                                 .aux = copy + at[4] + shift,
-                                .a_factor = (const float *)(const void *)(copy + at[5]),
-                                .b_factor = (const float *)(const void *)(copy + at[6]),
+                                .a_factor = copy + at[5],
+                                .b_factor = copy + at[6],
                                 .workspace = b->memory + all};
   }
   MS_TRY(check_cuda(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));

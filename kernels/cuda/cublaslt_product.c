@@ -51,9 +51,11 @@ static int has_bias(int epilogue) {
 static int describe_scales(const ms_lt_product *p) {
   const int8_t fast = (int8_t)p->problem.fast_sums;
   MS_TRY(set(p, MS_LT_DESC_FAST_ACCUM, &fast, sizeof fast));
-  if (p->problem.scaling != MS_LT_SCALED_BY_ROWS) return MS_OK;
-  MS_TRY(set_int(p, MS_LT_DESC_A_SCALE_MODE, MS_LT_SCALE_OUTER_VEC_32F));
-  return set_int(p, MS_LT_DESC_B_SCALE_MODE, MS_LT_SCALE_OUTER_VEC_32F);
+  const int blocks = p->problem.scaling == MS_LT_SCALED_BY_BLOCKS;
+  if (!blocks && p->problem.scaling != MS_LT_SCALED_BY_ROWS) return MS_OK;
+  const int mode = blocks ? MS_LT_SCALE_VEC32_UE8M0 : MS_LT_SCALE_OUTER_VEC_32F;
+  MS_TRY(set_int(p, MS_LT_DESC_A_SCALE_MODE, mode));
+  return set_int(p, MS_LT_DESC_B_SCALE_MODE, mode);
 }
 
 static int describe(ms_lt_product *p) {

@@ -15,7 +15,12 @@
 #include "kernels/product.h"
 
 /* What products of 8-bit operands are multiplied by. UNSCALED: by nothing, for our own pass to do it. */
-enum ms_lt_scaling { MS_LT_UNSCALED = 0, MS_LT_SCALED_AS_ONE = 1, MS_LT_SCALED_BY_ROWS = 2 };
+enum ms_lt_scaling {
+  MS_LT_UNSCALED = 0,
+  MS_LT_SCALED_AS_ONE = 1,
+  MS_LT_SCALED_BY_ROWS = 2,
+  MS_LT_SCALED_BY_BLOCKS = 3
+};
 
 /* Everything that determines the fastest algorithm. Padding between fields must be zero, because keys are compared as
  * bytes. */
@@ -45,7 +50,7 @@ typedef struct ms_lt_product {
 typedef struct ms_lt_operands {
   const void *a, *b, *c;
   void *d, *bias, *aux, *workspace;
-  const float *a_factor, *b_factor; /* f32 [1], or with MS_LT_SCALED_BY_ROWS [m] and [n] */
+  const void *a_factor, *b_factor; /* f32 [1], with MS_LT_SCALED_BY_ROWS [m] and [n]; or e8m0 of blocks, in tiles */
 } ms_lt_operands;
 
 /* Creates the descriptors; needs the library and a GPU. If it fails, nothing stays open. */

@@ -2,7 +2,7 @@
  * these multiplies the codes:
  *
  *   LIBRARY  cuBLASLt with the scales as factors: one a tensor from compute capability 8.9 on; one a row and column on
- *            9.0 with cuBLASLt 12.9 or later
+ *            9.0 with cuBLASLt 12.9 or later; one a block from 10.0 on
  *   AFTER    cuBLASLt without factors, and our pass over the result. Factors that differ by row are powers of two, so a
  *            bf16 result is not rounded a second time by them
  *   PLAIN    our own tiles, without tensor cores: MOONSHARD_CUDA_MATMUL=plain, no cuBLASLt, no elements, or a result
@@ -52,19 +52,21 @@ static void memory_of(const ms_kernel_call *call, ms_f8_memory memory[2]) {
     memory[i] = (ms_f8_memory){.magnitudes = (float *)(void *)(workspace + prepared->places.magnitudes[i]),
                                .scales = (float *)(void *)(workspace + prepared->places.scales[i]),
                                .inverses = (float *)(void *)(workspace + prepared->places.inverses[i]),
-                               .codes = (uint8_t *)(workspace + prepared->places.codes[i])};
+                               .codes = (uint8_t *)(workspace + prepared->places.codes[i]),
+                               .blocks = (uint8_t *)(workspace + prepared->places.blocks[i])};
 }
 
 static ms_lt_operands operands_of(const ms_kernel_call *call) {
   const prepared_f8 *prepared = call->prepared;
+  const int blocks = prepared->f8.a.by_blocks;
   ms_f8_memory memory[2];
   memory_of(call, memory);
   return (ms_lt_operands){.a = memory[0].codes,
                           .b = memory[1].codes,
                           .d = call->out_data[0],
                           .bias = (void *)call->in_data[2],
-                          .a_factor = memory[0].inverses,
-                          .b_factor = memory[1].inverses,
+                          .a_factor = blocks ? (void *)memory[0].blocks : memory[0].inverses,
+                          .b_factor = blocks ? (void *)memory[1].blocks : memory[1].inverses,
                           .workspace = ms_library_workspace(call->workspace) + prepared->places.library};
 }
 
@@ -114,13 +116,17 @@ static int capability(int *major, int *minor) {
 
 /* Whether the library may have factors for what this product scales. */
 static int library_scales(const prepared_f8 *prepared, const ms_cublaslt *lt, int major) {
+  if (prepared->f8.a.by_blocks) return lt->get_version() >= MS_LT_VEC32_VERSION && major >= MS_LT_VEC32_MAJOR;
   return !prepared->f8.by_rows || (lt->get_version() >= MS_LT_OUTER_VEC_VERSION && major == MS_LT_OUTER_VEC_MAJOR);
 }
 
 static int decide_library(prepared_f8 *prepared, const ms_cublaslt *lt, const ms_kernel_call *call) {
   const ms_product *p = &prepared->f8.product;
   const int epilogue = epilogue_of(p);
-  const int scaling = prepared->f8.by_rows ? MS_LT_SCALED_BY_ROWS : MS_LT_SCALED_AS_ONE;
+  const int blocks = prepared->f8.a.by_blocks, needs = blocks ? MS_LT_VEC32_MAJOR * 10 : 89;
+  const int scaling = blocks                 ? MS_LT_SCALED_BY_BLOCKS
+                      : prepared->f8.by_rows ? MS_LT_SCALED_BY_ROWS
+                                             : MS_LT_SCALED_AS_ONE;
   int major = 0, minor = 0, found = 0;
   MS_TRY(capability(&major, &minor));
   prepared->way = LIBRARY;
@@ -139,10 +145,11 @@ static int decide_library(prepared_f8 *prepared, const ms_cublaslt *lt, const ms
   return MS_FAIL(
       MS_EUNSUPPORTED,
       "matmul_f8: cuBLASLt %zu has no algorithm for [%" PRId64 ",%" PRId64 "] x [%" PRId64 ",%" PRId64
-      "], %s by %s, on this GPU of compute capability %d.%d; 8-bit products need 8.9 or later: leave out the "
-      "rules of fp8, or set MOONSHARD_CUDA_MATMUL=plain to compute them without tensor cores",
+      "], %s by %s, on this GPU of compute capability %d.%d; %s needs %d.%d or later: leave out the rules of "
+      "fp8, or set MOONSHARD_CUDA_MATMUL=plain to compute them without tensor cores",
       lt->get_version(), p->m, p->k, p->k, p->n, ms_dtype_name(prepared->f8.a.dtype),
-      ms_dtype_name(prepared->f8.b.dtype), major, minor);
+      ms_dtype_name(prepared->f8.b.dtype), major, minor, ms_f8_recipe_name((int)call->attrs.i[3]), needs / 10,
+      needs % 10);
 }
 
 static int decide(prepared_f8 *prepared, const ms_kernel_call *call) {

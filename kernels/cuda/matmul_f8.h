@@ -4,10 +4,10 @@
 
 #include "kernels/cuda/plan/matmul_f8.h"
 
-/* An operand's part of the workspace: floats [ms_f8_scales], and codes [rows][k]. */
+/* An operand's part of the workspace: floats [ms_f8_scales], codes [rows][k], and e8m0 of blocks in tiles. */
 typedef struct ms_f8_memory {
   float *magnitudes, *scales, *inverses;
-  uint8_t *codes;
+  uint8_t *codes, *blocks;
 } ms_f8_memory;
 
 /* Rounds input `which` of the call: 0 is a, 1 is b. */

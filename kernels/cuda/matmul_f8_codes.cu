@@ -5,6 +5,7 @@
  *   a scale a row, x as it is    x once from memory, and once more from cache: a block has a row
  *   a scale a row, x turned      x twice: magnitudes of columns, then codes by tiles, through shared memory
  *   one scale                    x twice: the largest magnitude, then codes
+ *   a scale a block              x once
  *
  * and one byte an element is written. Magnitudes are joined as the bits of |x| by atomicMax, which gives the same
  * result in any order, and keeps NaN.
@@ -189,6 +190,62 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
+/* ---- a scale a block --------------------------------------------------------------------------------------------- */
+
+/* Where tensor cores look for the scale of a block of a row: in tiles (plan/matmul_f8.h). */
+__device__ __forceinline__ int64_t block_place(int64_t row, int64_t block, int64_t blocks) {
+  const int64_t across = ms_cuda_ceil(blocks, static_cast<int64_t>(MS_F8_TILE_BLOCKS));
+  const int64_t tile = row / MS_F8_TILE_ROWS * across + block / MS_F8_TILE_BLOCKS;
+  const int64_t inside = row % 32 * 16 + row % MS_F8_TILE_ROWS / 32 * 4 + block % MS_F8_TILE_BLOCKS;
+  return tile * MS_F8_TILE_BYTES + inside;
+}
+
+/* x [rows][k], k a multiple of 32: neighbouring lanes have a block together. */
+template <int V, class X>
+__global__ void __launch_bounds__(THREADS)
+    round_blocks(const X *x, int64_t k, int64_t elements, uint8_t *scales, uint8_t *codes) {
+  constexpr int LANES = MS_MX_BLOCK / V;
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * V;
+  float each[V] = {};
+  if (i < elements) ms_vector_load<V>(x + i, each);
+  uint32_t most = largest_of<V>(each, 0u);
+#pragma unroll
+  for (int bits = LANES / 2; bits > 0; bits /= 2) most = larger_bits()(most, __shfl_xor_sync(0xffffffffu, most, bits));
+  if (i >= elements) return;
+  const uint8_t scale = ms_mx_scale(most, MS_F8E4M3, MS_MX_RCEIL);
+  const float inverse = ms_mx_inverse(scale);
+#pragma unroll
+  for (int l = 0; l < V; l++) each[l] *= inverse;
+  store_codes<MS_F8E4M3, V>(codes + i, each);
+  if (threadIdx.x % LANES == 0) scales[block_place(i / k, i % k / MS_MX_BLOCK, k / MS_MX_BLOCK)] = scale;
+}
+
+/* x [k][columns]: a thread has a block, 32 rows of a column. */
+template <class X>
+__global__ void __launch_bounds__(THREADS)
+    round_turned_blocks(const X *x, int64_t k, int64_t columns, uint8_t *scales, uint8_t *codes) {
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+  const int64_t column = thread % columns, block = thread / columns, first = block * MS_MX_BLOCK;
+  if (first >= k) return;
+  float each[MS_MX_BLOCK];
+  uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < MS_MX_BLOCK; i++) {
+    each[i] = ms_element_load(x + (first + i) * columns + column);
+    most = larger_bits()(most, ms_magnitude(each[i]));
+  }
+  const uint8_t scale = ms_mx_scale(most, MS_F8E4M3, MS_MX_RCEIL);
+  const float inverse = ms_mx_inverse(scale);
+#pragma unroll
+  for (int i = 0; i < MS_MX_BLOCK; i++) each[i] *= inverse;
+#pragma unroll
+  for (int i = 0; i < MS_MX_BLOCK; i += 16)
+    *reinterpret_cast<uint4 *>(codes + column * k + first + i) =
+        make_uint4(code_four<MS_F8E4M3>(each + i), code_four<MS_F8E4M3>(each + i + 4),
+                   code_four<MS_F8E4M3>(each + i + 8), code_four<MS_F8E4M3>(each + i + 12));
+  scales[block_place(column, block, k / MS_MX_BLOCK)] = scale;
+}
+
 /* ---- launches of the roundings ----------------------------------------------------------------------------------- */
 
 struct task {
@@ -236,7 +293,17 @@ template <int DTYPE, int V, class X> int round_typed(const task &t, const X *x) 
                         !t.operand->by_rows, t.to->codes);
 }
 
+template <int V, class X> int round_in_blocks(const task &t, const X *x) {
+  void *stream = t.call->stream;
+  if (t.operand->turned)
+    return MS_CUDA_LAUNCH((round_turned_blocks<X>), grid(t.elements / MS_MX_BLOCK, THREADS), THREADS, 0, stream, x, t.k,
+                          t.operand->rows, t.to->blocks, t.to->codes);
+  return MS_CUDA_LAUNCH((round_blocks<V, X>), grid(t.elements, THREADS * V), THREADS, 0, stream, x, t.k, t.elements,
+                        t.to->blocks, t.to->codes);
+}
+
 template <int V, class X> int round_as(const task &t, const X *x) {
+  if (t.operand->by_blocks) return round_in_blocks<V, X>(t, x);
   if (t.operand->dtype == MS_F8E4M3) return round_typed<MS_F8E4M3, V, X>(t, x);
   return round_typed<MS_F8E5M2, V, X>(t, x);
 }
@@ -252,7 +319,8 @@ template <class X> int round_any(const task &t, const X *x) {
 
 struct ending {
   int64_t m, n, k;
-  const float *a, *b; /* inverse scales */
+  const float *a, *b; /* inverse scales; NULL: of blocks */
+  const uint8_t *a_blocks, *b_blocks;
   const void *bias;
   int by_rows, bias_dtype, activation;
 };
@@ -261,13 +329,24 @@ __device__ __forceinline__ float ended(const ending &e, float sum, int64_t row, 
   float bias = 0.0f;
   if (e.bias_dtype == MS_BF16) bias = ms_element_load(static_cast<const ms_b16 *>(e.bias) + column);
   else if (e.bias_dtype == MS_F32) bias = static_cast<const float *>(e.bias)[column];
-  return ms_activate(sum * e.a[e.by_rows ? row : 0] * e.b[e.by_rows ? column : 0] + bias, e.activation);
+  if (e.a) sum *= e.a[e.by_rows ? row : 0] * e.b[e.by_rows ? column : 0];
+  return ms_activate(sum + bias, e.activation);
 }
 
 ending ending_of(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]) {
   const ms_product &p = f8->product;
-  return {p.m,         p.n,          p.k,         memory[0].inverses, memory[1].inverses, call->in_data[2],
-          f8->by_rows, p.bias_dtype, p.activation};
+  const int blocks = f8->a.by_blocks;
+  return {p.m,
+          p.n,
+          p.k,
+          blocks ? nullptr : memory[0].inverses,
+          blocks ? nullptr : memory[1].inverses,
+          blocks ? memory[0].blocks : nullptr,
+          blocks ? memory[1].blocks : nullptr,
+          call->in_data[2],
+          f8->by_rows,
+          p.bias_dtype,
+          p.activation};
 }
 
 template <class Y> __global__ void __launch_bounds__(THREADS) scale_all(Y *c, ending e) {
@@ -278,6 +357,12 @@ template <class Y> __global__ void __launch_bounds__(THREADS) scale_all(Y *c, en
 /* ---- the product by tiles ---------------------------------------------------------------------------------------- */
 
 constexpr int SIDE = 16;
+
+__device__ __forceinline__ float value_at(const uint8_t *codes, int dtype, const uint8_t *blocks, int64_t row,
+                                          int64_t at, int64_t k) {
+  const float value = ms_value_of(codes[row * k + at], dtype);
+  return blocks ? value * ms_e8m0_to_f32(blocks[block_place(row, at / MS_MX_BLOCK, k / MS_MX_BLOCK)]) : value;
+}
 
 /* One thread an element of c; a [m][k], b [n][k]. */
 template <class Y>
@@ -290,8 +375,9 @@ __global__ void __launch_bounds__(SIDE *SIDE)
   float sum = 0.0f;
   for (int64_t depth = 0; depth < e.k; depth += SIDE) {
     const int inside = depth + x < e.k;
-    as[y][x] = inside && row < e.m ? ms_value_of(a[row * e.k + depth + x], a_dtype) : 0.0f;
-    bs[y][x] = inside && first_column + y < e.n ? ms_value_of(b[(first_column + y) * e.k + depth + x], b_dtype) : 0.0f;
+    as[y][x] = inside && row < e.m ? value_at(a, a_dtype, e.a_blocks, row, depth + x, e.k) : 0.0f;
+    bs[y][x] =
+        inside && first_column + y < e.n ? value_at(b, b_dtype, e.b_blocks, first_column + y, depth + x, e.k) : 0.0f;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < SIDE; i++) sum += as[y][i] * bs[x][i];

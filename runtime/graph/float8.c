@@ -33,13 +33,14 @@ static int check_reader(const ms_graph *graph, const use *u) {
 }
 
 static int check_size(const use *u, int64_t size, const char *what) {
-  if (size % MS_F8_MULTIPLE == 0) return MS_OK;
+  const int multiple = ms_f8_multiple(u->param->fp8);
+  if (size % multiple == 0) return MS_OK;
   return MS_FAIL(MS_ESHAPE,
                  "parameter '%s' (fp8 = \"%s\"): its product in %s has %" PRId64
                  " %s; 8-bit products need a multiple of %d: leave the parameter out of the rules of fp8, or change "
                  "the size",
                  u->param->name, ms_f8_recipe_name(u->param->fp8), *u->node->scope ? u->node->scope : "the model", size,
-                 what, MS_F8_MULTIPLE);
+                 what, multiple);
 }
 
 /* The inputs are summed in the output, the outputs in dx, and the rows in dw. */

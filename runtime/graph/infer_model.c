@@ -71,11 +71,12 @@ int ms_infer_matmul_f8(const ms_node *node, const ms_value_info *in, ms_value_in
   if (in[1].ndim != 2 || (in[0].ndim > 2 && node->attrs.i[0]))
     return MS_FAIL(MS_ESHAPE, "matmul_f8: b must be a matrix, and a that is transposed, too");
   const int64_t inner = in[1].dims[node->attrs.i[1] != 0], columns = in[1].dims[!node->attrs.i[1]];
-  if (inner % MS_F8_MULTIPLE || columns % MS_F8_MULTIPLE)
+  const int multiple = ms_f8_multiple((int)recipe);
+  if (inner % multiple || columns % multiple)
     return MS_FAIL(MS_ESHAPE,
                    "matmul_f8: %" PRId64 " inner elements and %" PRId64 " columns; both must be multiples "
                    "of %d",
-                   inner, columns, MS_F8_MULTIPLE);
+                   inner, columns, multiple);
   return MS_OK;
 }
 

@@ -46,8 +46,15 @@ enum ms_layout { MS_LAYOUT_ROWS = 0, MS_LAYOUT_RAGGED = 1 };
 enum ms_reshard { MS_RESHARD_KEEP = 0, MS_RESHARD_ALWAYS = 1, MS_RESHARD_DEFAULT = 2 };
 
 /* How the matrix products of a weight round their operands to 8 bits, by torchao's names: each tensor has one scale;
- * each row and column has one; or so, but for the weight's gradient, which is not rounded. */
-enum ms_fp8 { MS_FP8_NONE = 0, MS_FP8_TENSORWISE = 1, MS_FP8_ROWWISE = 2, MS_FP8_ROWWISE_WITH_GW_HP = 3 };
+ * each row and column has one; or so, but for the weight's gradient, which is not rounded; or each 32 elements have
+ * one. */
+enum ms_fp8 {
+  MS_FP8_NONE = 0,
+  MS_FP8_TENSORWISE = 1,
+  MS_FP8_ROWWISE = 2,
+  MS_FP8_ROWWISE_WITH_GW_HP = 3,
+  MS_FP8_MXFP8 = 4
+};
 
 typedef struct ms_param_config {
   int struct_size;       /* set by ms_param_config_default */

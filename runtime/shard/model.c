@@ -213,7 +213,7 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
     return MS_FAIL(MS_EINVAL, "parameter '%s': tensor_axis is %d; it must be an axis below %d, or -1", name,
                    config->tensor_axis, ndim);
   MS_TRY(check_storage(name, config));
-  if (config->fp8 < MS_FP8_NONE || config->fp8 > MS_FP8_ROWWISE_WITH_GW_HP)
+  if (config->fp8 < MS_FP8_NONE || config->fp8 > MS_FP8_MXFP8)
     return MS_FAIL(MS_EINVAL, "parameter '%s': fp8 must be one of enum ms_fp8, not %d", name, config->fp8);
   MS_TRY(check_initial(name, config));
   MS_TRY(ms_model_check_group(name, config->lr_scale, config->weight_decay));

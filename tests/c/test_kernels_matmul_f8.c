@@ -65,6 +65,24 @@ static rounded round_operand(const kernel_case *c, const product *p, int which, 
   return r;
 }
 
+/* With a scale that is the smallest power of two of at least amax / 448 for each 32 elements; scale[] is 1. */
+static rounded round_blocks(const kernel_case *c, const product *p, int which) {
+  enum { BLOCK = 32 };
+  const int64_t rows = which ? p->n : p->m;
+  rounded r = {calloc((size_t)(rows * p->k), sizeof(double)), calloc((size_t)rows, sizeof(double))};
+  for (int64_t i = 0; i < rows; i++) {
+    r.scale[i] = 1;
+    for (int64_t first = 0; first < p->k; first += BLOCK) {
+      double amax = 0, scale = 0x1p-127;
+      for (int64_t k = first; k < first + BLOCK; k++) amax = fmax(amax, fabs(element(c, p, which, i, k)));
+      while (scale < amax / 448) scale *= 2;
+      for (int64_t k = first; k < first + BLOCK; k++)
+        r.value[i * p->k + k] = nearest(element(c, p, which, i, k) / scale, 1) * scale;
+    }
+  }
+  return r;
+}
+
 static void free_rounded(rounded r) {
   free(r.value);
   free(r.scale);
@@ -84,15 +102,20 @@ static double tolerance_of(double size) {
 
 /* The recipe's columns of the table in matmul_f8.h, written again. */
 typedef struct kind {
-  int recipe, product, a_e4m3, b_e4m3, a_rows, b_rows, powers;
+  int recipe, product, a_e4m3, b_e4m3, a_rows, b_rows, powers, blocks;
 } kind;
 
 static const kind kinds[] = {
-    {MS_FP8_TENSORWISE, MS_F8_OUTPUT, 1, 1, 0, 0, 0},    {MS_FP8_TENSORWISE, MS_F8_DX, 0, 1, 0, 0, 0},
-    {MS_FP8_TENSORWISE, MS_F8_DW, 0, 1, 0, 0, 0},        {MS_FP8_TENSORWISE, MS_F8_DW_TURNED, 1, 0, 0, 0, 0},
-    {MS_FP8_ROWWISE, MS_F8_OUTPUT, 1, 1, 1, 1, 1},       {MS_FP8_ROWWISE, MS_F8_DX, 1, 1, 1, 1, 1},
-    {MS_FP8_ROWWISE, MS_F8_DW, 1, 1, 1, 1, 1},           {MS_FP8_ROWWISE_WITH_GW_HP, MS_F8_OUTPUT, 1, 1, 1, 1, 1},
-    {MS_FP8_ROWWISE_WITH_GW_HP, MS_F8_DX, 1, 1, 1, 0, 1}};
+    {MS_FP8_TENSORWISE, MS_F8_OUTPUT, 1, 1, 0, 0, 0, 0},    {MS_FP8_TENSORWISE, MS_F8_DX, 0, 1, 0, 0, 0, 0},
+    {MS_FP8_TENSORWISE, MS_F8_DW, 0, 1, 0, 0, 0, 0},        {MS_FP8_TENSORWISE, MS_F8_DW_TURNED, 1, 0, 0, 0, 0, 0},
+    {MS_FP8_ROWWISE, MS_F8_OUTPUT, 1, 1, 1, 1, 1, 0},       {MS_FP8_ROWWISE, MS_F8_DX, 1, 1, 1, 1, 1, 0},
+    {MS_FP8_ROWWISE, MS_F8_DW, 1, 1, 1, 1, 1, 0},           {MS_FP8_ROWWISE_WITH_GW_HP, MS_F8_OUTPUT, 1, 1, 1, 1, 1, 0},
+    {MS_FP8_ROWWISE_WITH_GW_HP, MS_F8_DX, 1, 1, 1, 0, 1, 0}};
+
+/* Each 32 elements that are summed have a scale. */
+static const kind block_kinds[] = {{MS_FP8_MXFP8, MS_F8_OUTPUT, 1, 1, 0, 0, 0, 1},
+                                   {MS_FP8_MXFP8, MS_F8_DX, 1, 1, 0, 0, 0, 1},
+                                   {MS_FP8_MXFP8, MS_F8_DW, 1, 1, 0, 0, 0, 1}};
 
 static kernel_case case_of_rounded(const product *p, const kind *of) {
   kernel_case c = case_of_product(p);
@@ -109,8 +132,8 @@ static kernel_case case_of_rounded(const product *p, const kind *of) {
 }
 
 static void compare(const kernel_case *c, const product *p, const kind *of) {
-  const rounded a = round_operand(c, p, 0, of->a_e4m3, of->a_rows, of->powers);
-  const rounded b = round_operand(c, p, 1, of->b_e4m3, of->b_rows, of->powers);
+  const rounded a = of->blocks ? round_blocks(c, p, 0) : round_operand(c, p, 0, of->a_e4m3, of->a_rows, of->powers);
+  const rounded b = of->blocks ? round_blocks(c, p, 1) : round_operand(c, p, 1, of->b_e4m3, of->b_rows, of->powers);
   for (int64_t row = 0; row < p->m; row++)
     for (int64_t column = 0; column < p->n; column++) {
       double sum = 0, size = 0;
@@ -149,6 +172,25 @@ static void check_all(void) {
     product p = shape;
     p.dtype = dtype;
     p.out_dtype = out_dtype;
+    check_rounded(&p, &of);
+  }
+}
+
+static void check_blocks(void) {
+  static const product products[] = {{33, 32, 64, .trans_b = 1},
+                                     {48, 64, 160, .trans_a = 1},
+                                     {17, 32, 288, .trans_b = 0},
+                                     {140, 32, 64, .trans_a = 1, .trans_b = 1},
+                                     {1, 160, 32, .trans_b = 1}};
+  FOR_EACH(of, block_kinds)
+  FOR_EACH(shape, products)
+  FOR_EACH(dtype, dtypes) {
+    product p = shape;
+    p.dtype = p.out_dtype = dtype;
+    check_rounded(&p, &of);
+    p.bias = 1;
+    p.bias_dtype = dtype;
+    p.activation = MS_ACT_RELU;
     check_rounded(&p, &of);
   }
 }
@@ -220,6 +262,19 @@ static void Q4_products_are_those_of_torchaos_recipes(void **state) {
   ms_safetensors_close(file);
 }
 
+/* A GPU that multiplies blocks is emulated; others have our own tiles. */
+static void Q4_blocks_have_scales_of_their_own(void **state) {
+  (void)state;
+#ifdef EMULATED_CUDA
+  setenv("MOONSHARD_EMULATE_CAPABILITY", "100", 1);
+  check_blocks();
+  unsetenv("MOONSHARD_EMULATE_CAPABILITY");
+#endif
+  setenv("MOONSHARD_CUDA_MATMUL", "plain", 1);
+  check_blocks();
+  unsetenv("MOONSHARD_CUDA_MATMUL");
+}
+
 static void put(kernel_case *c, int64_t row, int64_t k, double value) {
   set_input(c, 0, row * c->call.in[0].dims[1] + k, value);
 }
@@ -267,6 +322,7 @@ int main(void) {
       TEST(Q4_products_are_those_of_the_rounded_operands),
       TEST(Q4_products_are_those_of_torchaos_recipes),
       TEST(Q4_biases_and_activations_follow_the_product),
+      TEST(Q4_blocks_have_scales_of_their_own),
       TEST(Q4_a_broken_row_stays_broken),
 #ifdef MS_TEST_CUDA
       TEST(Q4_our_own_tiles_give_the_same),

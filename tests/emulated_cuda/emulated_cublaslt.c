@@ -14,8 +14,9 @@
  *   MOONSHARD_EMULATE_CUBLASLT_NONE=32          no algorithm supports an epilogue with one of these bits
  *   MOONSHARD_EMULATE_CUBLASLT_NO_FLOAT8=1      nor 8-bit operands, as on GPUs before 8.9
  *
- * Products of 8-bit operands are those of compute capability 9.0: A transposed and B not, sizes that are multiples of
- * 16 bytes, at most one operand e5m2, results of bf16 or f32, scales for both operands or for none.
+ * Products of 8-bit operands are those of compute capability 9.0, and of 10.0 with scales of blocks: A transposed and B
+ * not, sizes that are multiples of 16 bytes, at most one operand e5m2, results of bf16 or f32, scales for both operands
+ * or for none.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -38,6 +39,7 @@ enum {
   WORKSPACE_ALIGNMENT = 256,
   FIRST_WORKSPACE = 1024
 };
+enum { BLOCK = 32 }; /* elements of an e8m0 */
 enum { BIAS = 4, GELU = 32, DGELU = 64, AUX = 128, BGRAD = 16 };
 
 struct cublasLtContext {
@@ -48,7 +50,7 @@ struct ms_lt_desc {
   int compute, trans_a, trans_b, epilogue;
   void *bias, *aux;
   int64_t aux_ld;
-  const float *a_scale, *b_scale;
+  const void *a_scale, *b_scale;
   int a_mode, b_mode;
   int8_t fast;
 };
@@ -219,12 +221,14 @@ static int judge_float8(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_
   const int64_t leading = a->leading | b->leading | d->leading * (int64_t)element_bytes(d->type);
   const int both_e5m2 = a->type == MS_LT_R_8F_E5M2 && b->type == MS_LT_R_8F_E5M2;
   const int types = is_float8(a->type) && is_float8(b->type) && !both_e5m2 && !is_float8(d->type);
-  const int known = desc->a_mode == MS_LT_SCALE_SCALAR_32F || desc->a_mode == MS_LT_SCALE_OUTER_VEC_32F;
+  const int blackwell = setting("MOONSHARD_EMULATE_CAPABILITY", 90) >= 10 * MS_LT_VEC32_MAJOR, mode = desc->a_mode;
+  const int known = mode == MS_LT_SCALE_SCALAR_32F || (mode == MS_LT_SCALE_OUTER_VEC_32F && !blackwell) ||
+                    (mode == MS_LT_SCALE_VEC32_UE8M0 && blackwell && a->rows % BLOCK == 0);
   if (setting("MOONSHARD_EMULATE_CUBLASLT_NO_FLOAT8", 0) || !types) return MS_LT_NOT_SUPPORTED;
   if (desc->compute != MS_LT_COMPUTE_32F || !desc->trans_a || desc->trans_b || leading % ALIGNMENT)
     return MS_LT_NOT_SUPPORTED;
   if (!known || desc->a_mode != desc->b_mode || !desc->a_scale != !desc->b_scale) return MS_LT_NOT_SUPPORTED;
-  if (desc->a_mode == MS_LT_SCALE_OUTER_VEC_32F && (!desc->a_scale || d->batch > 1)) return MS_LT_INVALID_VALUE;
+  if (mode != MS_LT_SCALE_SCALAR_32F && (!desc->a_scale || d->batch > 1)) return MS_LT_INVALID_VALUE;
   return desc->epilogue & ~BIAS & ~MS_LT_EPILOGUE_DEFAULT ? MS_LT_NOT_SUPPORTED : MS_LT_SUCCESS;
 }
 
@@ -318,6 +322,14 @@ static float to_tf32(float x) {
   return x;
 }
 
+/* The scale of element k of a row: 512 bytes have 4 blocks of 128 rows, of which rows i, i + 32, i + 64 and i + 96 are
+ * neighbours. */
+static float block_scale(const uint8_t *scales, int64_t row, int64_t k, int64_t depth) {
+  const int64_t block = k / BLOCK, across = (depth / BLOCK + 3) / 4;
+  const uint8_t *tile = scales + (row / 128 * across + block / 4) * 512;
+  return ms_e8m0_to_f32(tile[row % 32 * 16 + row / 32 % 4 * 4 + block % 4]);
+}
+
 static float sum_of(const task *t, const char *a, const char *b, int64_t row, int64_t column) {
   const int64_t depth = t->desc.trans_a ? t->a.rows : t->a.columns;
   const int tf32 = t->desc.compute == MS_LT_COMPUTE_32F_FAST_TF32;
@@ -326,6 +338,10 @@ static float sum_of(const task *t, const char *a, const char *b, int64_t row, in
     const int64_t k = t->backwards ? depth - 1 - i : i;
     float x = load(a, t->a.type, t->desc.trans_a ? row * t->a.leading + k : k * t->a.leading + row);
     float y = load(b, t->b.type, t->desc.trans_b ? k * t->b.leading + column : column * t->b.leading + k);
+    if (t->desc.a_mode == MS_LT_SCALE_VEC32_UE8M0) {
+      x *= block_scale(t->desc.a_scale, row, k, depth);
+      y *= block_scale(t->desc.b_scale, column, k, depth);
+    }
     if (tf32) x = to_tf32(x), y = to_tf32(y);
     sum += x * y;
   }
@@ -335,7 +351,9 @@ static float sum_of(const task *t, const char *a, const char *b, int64_t row, in
 /* What the product of 8-bit operands is multiplied by. */
 static float scale_at(const task *t, int64_t row, int64_t column) {
   const int each = t->desc.a_mode == MS_LT_SCALE_OUTER_VEC_32F;
-  return t->desc.a_scale ? t->desc.a_scale[each ? row : 0] * t->desc.b_scale[each ? column : 0] : 1.0f;
+  const float *a = t->desc.a_scale, *b = t->desc.b_scale;
+  if (!a || t->desc.a_mode == MS_LT_SCALE_VEC32_UE8M0) return 1.0f;
+  return a[each ? row : 0] * b[each ? column : 0];
 }
 
 static const double ROOT = 0.79788456080286536, CUBIC = 0.044715; /* sqrt(2 / pi) */

@@ -7,7 +7,7 @@ local json = require("cjson")
 local program = require("lua.program")
 
 local RECIPE = "tests/lua/recipes/float8.lua"
-local RECIPES = { "tensorwise", "rowwise", "rowwise_with_gw_hp" }
+local RECIPES = { "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" }
 local STEPS = os.getenv("MOONSHARD_CONFIG") == "release" and 50 or 4
 
 -- Of a loss beside bf16's, as long as it falls: in part of it, and at most over all steps.
@@ -20,7 +20,8 @@ local runs = emulated_runs.of(RECIPE)
 runs:case("bf16", { "steps=" .. STEPS })
 for _, name in ipairs(RECIPES) do
   runs:case(name, { "fp8=" .. name, "steps=" .. STEPS })
-  runs:case(name .. " on cuda", { "fp8=" .. name, "steps=3", "device=cuda" }, "")
+  runs:case(name .. " on cuda", { "fp8=" .. name, "steps=3", "device=cuda" },
+    name == "mxfp8" and "MOONSHARD_EMULATE_CAPABILITY=100" or "")
 end
 local function case(name, ranks, ...) runs:case(name, { "-n", ranks, "fp8=rowwise", "steps=8", ... }) end
 case("alone", "1")
@@ -37,6 +38,7 @@ runs:case("plain on cuda", { "fp8=rowwise", "steps=3", "device=cuda" }, "MOONSHA
 runs:case("parts on cuda", { "fp8=rowwise", "steps=3", "device=cuda", "micro=2" }, "")
 runs:case("older on cuda", { "fp8=rowwise", "steps=3", "device=cuda" }, "MOONSHARD_EMULATE_CUBLASLT_VERSION=120800")
 runs:case("without on cuda", { "fp8=rowwise", "steps=1", "device=cuda" }, "MOONSHARD_EMULATE_CUBLASLT_NO_FLOAT8=1")
+runs:case("blocks on Hopper", { "fp8=mxfp8", "steps=1", "device=cuda" }, "")
 runs:plan("cuda plan", { "fp8=rowwise", "--json" })
 
 local function losses(name)
@@ -79,7 +81,8 @@ describe("products in 8 bits", function()
   it("Q5 are never computed otherwise", function()
     local ended = runs:ended("without on cuda")
     assert.equal(2, ended.status)
-    has(ended.err, "matmul_f8 | no algorithm | compute capability 9.0 | fp8")
+    has(ended.err, "matmul_f8 | no algorithm | compute capability 9.0 | rowwise | 8.9 | fp8")
+    has(runs:ended("blocks on Hopper").err, "matmul_f8 | no algorithm | compute capability 9.0 | mxfp8 | 10.0 | fp8")
   end)
 
   it("Q5 are refused by rule, parameter and size", function()

@@ -6,11 +6,21 @@
 #include "kernels/cuda/plan/plan.h"
 #include "kernels/cuda/plan/sizes.h"
 #include "kernels/cuda/workspace.h"
+#include "kernels/quantise.h"
 
 static int64_t take(int64_t *total, int64_t bytes) {
   const int64_t at = *total;
   *total += ms_cuda_align(bytes);
   return at;
+}
+
+static int64_t tiles(int64_t n, int64_t of_each) { return (n + of_each - 1) / of_each; }
+
+/* Bytes of the scales of blocks; the last tiles are whole. */
+static int64_t block_bytes(const ms_f8 *f8, const ms_f8_operand *operand) {
+  if (!operand->by_blocks) return 0;
+  return tiles(operand->rows, MS_F8_TILE_ROWS) * tiles(f8->product.k / MS_MX_BLOCK, MS_F8_TILE_BLOCKS) *
+         MS_F8_TILE_BYTES;
 }
 
 static void place(const ms_f8 *f8, ms_f8_places *places) {
@@ -22,6 +32,7 @@ static void place(const ms_f8 *f8, ms_f8_places *places) {
     places->scales[i] = take(&places->total, scales);
     places->inverses[i] = take(&places->total, scales);
     places->codes[i] = take(&places->total, operand[i]->rows * f8->product.k);
+    places->blocks[i] = take(&places->total, block_bytes(f8, operand[i]));
   }
   places->library = take(&places->total, ms_matmul_library_bytes(&f8->product));
 }

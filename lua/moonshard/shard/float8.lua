@@ -14,9 +14,11 @@ local float8 = {}
 
 local RECIPES = {
   tensorwise = C.MS_FP8_TENSORWISE, rowwise = C.MS_FP8_ROWWISE, rowwise_with_gw_hp = C.MS_FP8_ROWWISE_WITH_GW_HP,
+  mxfp8 = C.MS_FP8_MXFP8,
 }
 
-local MULTIPLE = 16 -- MS_F8_MULTIPLE of kernels/matmul_f8.h
+-- Of the sizes of a weight (ms_f8_multiple of kernels/matmul_f8.h).
+local function multiple_of(recipe) return recipe == "mxfp8" and 32 or 16 end
 
 ---Checks the value of a rule.
 ---@param value any a recipe, or false
@@ -47,9 +49,9 @@ function float8.store(param, value, sharding)
   local decision = sharding.decisions.fp8[param.fqn]
   if #param.shape ~= 2 then refuse(param, value, decision, "is no matrix") end
   for _, size in ipairs(param.shape) do
-    if size % MULTIPLE ~= 0 then
+    if size % multiple_of(value) ~= 0 then
       refuse(param, value, decision, ("its shape [%s] is not of multiples of %d"):format(
-        table.concat(param.shape, ","), MULTIPLE))
+        table.concat(param.shape, ","), multiple_of(value)))
     end
   end
 end

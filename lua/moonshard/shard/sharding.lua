@@ -152,8 +152,8 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---@field freeze? any rules over parameters
 ---@field storage? any "f32" (the default), "bf16", "i8" or "nf4", or rules over frozen parameters: how they are kept
 ---  and gathered; they become what kernels read where they read it. A value for all is that of matrices
----@field fp8? any rules over parameters with "tensorwise", "rowwise", "rowwise_with_gw_hp" or false: how products of
----  these weights round their operands to 8 bits
+---@field fp8? any rules over parameters with "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" or false: how
+---  products of these weights round their operands to 8 bits
 ---@field placements? any rules over parameters with { tensor = style }: how the ranks of the mesh dimension `tensor`
 ---  divide them: "colwise", "rowwise", "vocab", "sequence", "replicate", ms.Shard(axis) or ms.Replicate(); with heads =
 ---  or kv_heads = they divide so many heads, and can share those of keys
