@@ -1,4 +1,5 @@
-/* matmul_f8.h - the kernels around a product of operands rounded to 8 bits on CUDA (matmul_f8_codes.cu). */
+/* matmul_f8.h - the kernels around a product of operands rounded to 8 bits on CUDA (matmul_f8_codes.cu,
+ * matmul_f8_plain.cu). */
 #ifndef MS_KERNELS_CUDA_MATMUL_F8_H
 #define MS_KERNELS_CUDA_MATMUL_F8_H
 

@@ -1,4 +1,4 @@
-/* matmul_f8_codes.cu - rounds the operands of products to 8 bits, and finishes products that the library does not.
+/* matmul_f8_codes.cu - rounds the operands of products to 8 bits.
  *
  * An operand x is stored as [rows][k], or turned, as [k][rows]; the library multiplies codes [rows][k]. What is read:
  *
@@ -10,7 +10,7 @@
  * and one byte an element is written. Magnitudes are joined as the bits of |x| by atomicMax, which gives the same
  * result in any order, and keeps NaN.
  */
-#include "kernels/cuda/activation.h"
+#include "kernels/cuda/matmul_f8_blocks.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 
@@ -192,14 +192,6 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- a scale a block --------------------------------------------------------------------------------------------- */
 
-/* Where tensor cores look for the scale of a block of a row: in tiles (plan/matmul_f8.h). */
-__device__ __forceinline__ int64_t block_place(int64_t row, int64_t block, int64_t blocks) {
-  const int64_t across = ms_cuda_ceil(blocks, static_cast<int64_t>(MS_F8_TILE_BLOCKS));
-  const int64_t tile = row / MS_F8_TILE_ROWS * across + block / MS_F8_TILE_BLOCKS;
-  const int64_t inside = row % 32 * 16 + row % MS_F8_TILE_ROWS / 32 * 4 + block % MS_F8_TILE_BLOCKS;
-  return tile * MS_F8_TILE_BYTES + inside;
-}
-
 /* x [rows][k], k a multiple of 32: neighbouring lanes have a block together. */
 template <int V, class X>
 __global__ void __launch_bounds__(THREADS)
@@ -217,7 +209,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
   for (int l = 0; l < V; l++) each[l] *= inverse;
   store_codes<MS_F8E4M3, V>(codes + i, each);
-  if (threadIdx.x % LANES == 0) scales[block_place(i / k, i % k / MS_MX_BLOCK, k / MS_MX_BLOCK)] = scale;
+  if (threadIdx.x % LANES == 0) scales[ms_f8_block_place(i / k, i % k / MS_MX_BLOCK, k / MS_MX_BLOCK)] = scale;
 }
 
 /* x [k][columns]: a thread has a block, 32 rows of a column. */
@@ -243,7 +235,7 @@ __global__ void __launch_bounds__(THREADS)
     *reinterpret_cast<uint4 *>(codes + column * k + first + i) =
         make_uint4(code_four<MS_F8E4M3>(each + i), code_four<MS_F8E4M3>(each + i + 4),
                    code_four<MS_F8E4M3>(each + i + 8), code_four<MS_F8E4M3>(each + i + 12));
-  scales[block_place(column, block, k / MS_MX_BLOCK)] = scale;
+  scales[ms_f8_block_place(column, block, k / MS_MX_BLOCK)] = scale;
 }
 
 /* ---- launches of the roundings ----------------------------------------------------------------------------------- */
@@ -315,97 +307,10 @@ template <class X> int round_any(const task &t, const X *x) {
   return columns % V == 0 && ms_cuda_aligned(x) ? round_as<V, X>(t, x) : round_as<1, X>(t, x);
 }
 
-/* ---- the product's end ------------------------------------------------------------------------------------------- */
-
-struct ending {
-  int64_t m, n, k;
-  const float *a, *b; /* inverse scales; NULL: of blocks */
-  const uint8_t *a_blocks, *b_blocks;
-  const void *bias;
-  int by_rows, bias_dtype, activation;
-};
-
-__device__ __forceinline__ float ended(const ending &e, float sum, int64_t row, int64_t column) {
-  float bias = 0.0f;
-  if (e.bias_dtype == MS_BF16) bias = ms_element_load(static_cast<const ms_b16 *>(e.bias) + column);
-  else if (e.bias_dtype == MS_F32) bias = static_cast<const float *>(e.bias)[column];
-  if (e.a) sum *= e.a[e.by_rows ? row : 0] * e.b[e.by_rows ? column : 0];
-  return ms_activate(sum + bias, e.activation);
-}
-
-ending ending_of(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]) {
-  const ms_product &p = f8->product;
-  const int blocks = f8->a.by_blocks;
-  return {p.m,
-          p.n,
-          p.k,
-          blocks ? nullptr : memory[0].inverses,
-          blocks ? nullptr : memory[1].inverses,
-          blocks ? memory[0].blocks : nullptr,
-          blocks ? memory[1].blocks : nullptr,
-          call->in_data[2],
-          f8->by_rows,
-          p.bias_dtype,
-          p.activation};
-}
-
-template <class Y> __global__ void __launch_bounds__(THREADS) scale_all(Y *c, ending e) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-  if (i < e.m * e.n) ms_element_store(c + i, ended(e, ms_element_load(c + i), i / e.n, i % e.n));
-}
-
-/* ---- the product by tiles ---------------------------------------------------------------------------------------- */
-
-constexpr int SIDE = 16;
-
-__device__ __forceinline__ float value_at(const uint8_t *codes, int dtype, const uint8_t *blocks, int64_t row,
-                                          int64_t at, int64_t k) {
-  const float value = ms_value_of(codes[row * k + at], dtype);
-  return blocks ? value * ms_e8m0_to_f32(blocks[block_place(row, at / MS_MX_BLOCK, k / MS_MX_BLOCK)]) : value;
-}
-
-/* One thread an element of c; a [m][k], b [n][k]. */
-template <class Y>
-__global__ void __launch_bounds__(SIDE *SIDE)
-    multiply(const uint8_t *a, int a_dtype, const uint8_t *b, int b_dtype, int64_t across, Y *c, ending e) {
-  __shared__ float as[SIDE][SIDE + 1], bs[SIDE][SIDE + 1];
-  const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
-  const int64_t first_row = blockIdx.x / across * SIDE, first_column = blockIdx.x % across * SIDE;
-  const int64_t row = first_row + y, column = first_column + x;
-  float sum = 0.0f;
-  for (int64_t depth = 0; depth < e.k; depth += SIDE) {
-    const int inside = depth + x < e.k;
-    as[y][x] = inside && row < e.m ? value_at(a, a_dtype, e.a_blocks, row, depth + x, e.k) : 0.0f;
-    bs[y][x] =
-        inside && first_column + y < e.n ? value_at(b, b_dtype, e.b_blocks, first_column + y, depth + x, e.k) : 0.0f;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < SIDE; i++) sum += as[y][i] * bs[x][i];
-    __syncthreads();
-  }
-  if (row < e.m && column < e.n) ms_element_store(c + row * e.n + column, ended(e, sum, row, column));
-}
-
 } // namespace
 
 extern "C" int ms_f8_round_run(const ms_kernel_call *call, const ms_f8 *f8, int which, const ms_f8_memory *to) {
   const ms_f8_operand *operand = which ? &f8->b : &f8->a;
   const task t = {call, f8, operand, to, f8->product.k, operand->rows * f8->product.k};
   return MS_CUDA_FLOATS(f8->product.dtype, X, round_any<X>(t, static_cast<const X *>(call->in_data[which])));
-}
-
-extern "C" int ms_f8_scale_run(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]) {
-  const ending e = ending_of(call, f8, memory);
-  return MS_CUDA_FLOATS(f8->product.c_dtype, Y,
-                        MS_CUDA_LAUNCH(scale_all<Y>, grid(e.m * e.n, THREADS), THREADS, 0, call->stream,
-                                       static_cast<Y *>(call->out_data[0]), e));
-}
-
-extern "C" int ms_f8_plain_run(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]) {
-  const ending e = ending_of(call, f8, memory);
-  const int64_t across = ms_cuda_ceil(e.n, SIDE);
-  return MS_CUDA_FLOATS(f8->product.c_dtype, Y,
-                        MS_CUDA_LAUNCH(multiply<Y>, static_cast<unsigned>(ms_cuda_ceil(e.m, SIDE) * across),
-                                       SIDE * SIDE, 0, call->stream, memory[0].codes, f8->a.dtype, memory[1].codes,
-                                       f8->b.dtype, across, static_cast<Y *>(call->out_data[0]), e));
 }
