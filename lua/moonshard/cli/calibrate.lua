@@ -32,7 +32,8 @@ local OPTIONS = {
 }
 for option, row in pairs(calibrate_hosts.OPTIONS) do OPTIONS[option] = row end
 
-local ROUNDS = 3 -- of each training, some time apart; the fastest counts
+-- Of each training, some time apart; the fastest counts. A GPU computes for this process alone.
+local ROUNDS = { cpu = 3, cuda = 1 }
 local DEFAULT_OUT = "cluster.lua"
 
 -- ---- measuring ----------------------------------------------------------------------------------------------------
@@ -47,7 +48,7 @@ end
 
 local function words_of(line, ranks, dtypes)
   local words = { "calibrate_ranks", "-n", tostring(ranks), "--dtypes", table.concat(dtypes, ","), "--rounds",
-    tostring(ROUNDS), "--device", line.device }
+    tostring(ROUNDS[line.device]), "--device", line.device }
   if line.quick then words[#words + 1] = "--quick" end
   return words
 end
@@ -88,13 +89,13 @@ end
 -- Returns the records of this host, and those of several.
 local function measure_all(line, list, over)
   local dtypes, records = dtypes_of(line.device), {}
-  local shown = { done = 0, all = over and calibrate_hosts.records(ROUNDS, line.quick) or 0 }
+  local shown = { done = 0, all = over and calibrate_hosts.records(ROUNDS.cpu, line.quick) or 0 }
   local all_over = shown.all
   for _, ranks in ipairs(list) do
     shown.all = shown.all
-      + ROUNDS * #calibration_trainings.of(ranks, { dtypes = dtypes, device = line.device, quick = line.quick })
+      + ROUNDS[line.device] * #calibration_trainings.of(ranks, { dtypes = dtypes, device = line.device, quick = line.quick })
   end
-  local between = over and measure(calibrate_hosts.words(over, ROUNDS, line.quick),
+  local between = over and measure(calibrate_hosts.words(over, ROUNDS.cpu, line.quick),
     ("%d ranks on %d hosts"):format(over.world, #over.list), shown)
   shown.done = all_over -- the largest layers are left out where links are slow
   for _, ranks in ipairs(list) do
@@ -137,8 +138,8 @@ local function describe(line, records, ranks, cores, between, over)
   local links = calibration_fit.links(fastest, cores)
   return {
     network = between and describe_network(links, between, over, by),
-    about = ("%s: %s, measured by %s"):format(host, model, by), measured = ("measured by %s, medians of %d steps, "
-      .. "the fastest of %d rounds"):format(by, steps, ROUNDS),
+    about = ("%s: %s, measured by %s"):format(host, model, by), measured = ("measured by %s, medians of %d steps%s"):format(by, steps,
+      ROUNDS[line.device] > 1 and (", the fastest of %d rounds"):format(ROUNDS[line.device]) or ""),
     fitted = ("fitted by %s to %d kernels, %.0f %% off without them"):format(by, #points, 100 * off),
     links_source = ("fitted by %s to the times of %d trainings"):format(by, #fastest),
     machine = "what " .. host .. " reports", device = line.device, ranks_per_node = ranks, cores = cores,
