@@ -3,8 +3,8 @@
  *
  * A block of 32 x 8 threads covers 32 vectors of columns and a part of the rows. Each thread processes every eighth row
  * of its columns, the eight sums are combined in shared memory in order, and a second kernel combines the parts, also
- * several side by side, since one after the other is a chain of loads from memory. The sums of the parts are f32 in the workspace, [sums][outer][parts][columns]: at most 1/64 of the bytes read
- * (plan/partial_sums.c divides the rows).
+ * several side by side, since one after the other is a chain of loads from memory. The sums of the parts are f32 in the
+ * workspace, [sums][outer][parts][columns]: at most 1/64 of the bytes read (plan/partial_sums.c divides the rows).
  *
  * F defines what is summed:
  *

@@ -40,7 +40,8 @@ static int write_key(const ms_lt_product *p, ms_lt_key *key) {
   MS_TRY(check_cuda(cudaGetDeviceProperties(&gpu, device), "cudaGetDeviceProperties"));
   snprintf(key->text, sizeof key->text,
            "cublaslt %zu gpu \"%s\" %d.%d %d batch %" PRId64 " m %" PRId64 " n %" PRId64 " k %" PRId64
-           " transposed %d%d shared %d types %s %s epilogue %d accumulate %d tf32 %d joins %u alignment %d workspace %" PRId64,
+           " transposed %d%d shared %d types %s %s epilogue %d accumulate %d tf32 %d joins %u alignment %d workspace "
+           "%" PRId64,
            p->lt->get_version(), gpu.name, gpu.major, gpu.minor, gpu.multiProcessorCount, c->batch, c->m, c->n, c->k,
            c->trans_a, c->trans_b, c->shared_b, ms_dtype_name(c->dtype), ms_dtype_name(c->c_dtype), of->epilogue,
            of->accumulate, of->tf32, ms_lt_joins(of), of->alignment, of->workspace_bytes);
@@ -58,7 +59,7 @@ typedef struct bench {
   char *memory;
   cudaStream_t stream;
   cudaEvent_t begin, end;
-  int copies, next;                /* next: the copy whose turn it is */
+  int copies, next;               /* next: the copy whose turn it is */
   ms_lt_operands on[MOST_COPIES]; /* of which all have one workspace */
 } bench;
 

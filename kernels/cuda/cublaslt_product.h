@@ -58,8 +58,8 @@ int ms_lt_open(const ms_cublaslt *lt, const ms_lt_problem *problem, ms_lt_produc
 void ms_lt_close(ms_lt_product *product);
 /* Sets the addresses of bias, auxiliary matrix and factors, because they affect the choice of algorithms. */
 int ms_lt_expect(ms_lt_product *product, const ms_lt_operands *on);
-/* How algorithms may join the parts of a sum, a mask: in f32 in a separate step; if the result is f32, also in it, where
- * the library adds one part after the other. */
+/* How algorithms may join the parts of a sum, a mask: in f32 in a separate step; if the result is f32, also in it,
+ * where the library adds one part after the other. */
 uint32_t ms_lt_joins(const ms_lt_problem *problem);
 /* The library's candidates, most promising first. *count 0: it has none for this product. */
 int ms_lt_candidates(const ms_lt_product *product, int most, ms_lt_result *result, int *count);

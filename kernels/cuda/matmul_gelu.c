@@ -1,10 +1,9 @@
 /* matmul_gelu.c - a product followed by gelu (tanh form) or gelu's gradient: one cuBLASLt call with an epilogue, or two
  * kernels. MOONSHARD_CUDA_EPILOGUES selects:
  *
- *   auto    the epilogue from compute capability 9.0 on, if the library has it, but two kernels if gradients of gelu and
- *           of a bias are needed (the epilogue took twice as long on an H100); otherwise two kernels
- *   fused   the epilogue on every GPU
- *   apart   two kernels
+ *   auto    the epilogue from compute capability 9.0 on, if the library has it, but two kernels if gradients of gelu
+ * and of a bias are needed (the epilogue took twice as long on an H100); otherwise two kernels fused   the epilogue on
+ * every GPU apart   two kernels
  *
  * matmul_gelu uses GELU_AUX_BIAS, whose auxiliary matrix is the product before gelu. The gradients use DGELU and
  * DGELU_BGRAD, which read it. The epilogue needs auxiliary matrices with rows of a multiple of 8 elements and tensors

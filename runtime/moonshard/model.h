@@ -73,7 +73,7 @@ typedef struct ms_param_config {
    * scales are quantised, too: QLoRA). It is gathered as it is kept, and becomes param_dtype where a kernel reads it.
    * After writing such a parameter, call ms_state_seal. */
   int storage_dtype;
-  int fp8;               /* enum ms_fp8; default none. Other than none, matrix products must be all that reads it */
+  int fp8; /* enum ms_fp8; default none. Other than none, matrix products must be all that reads it */
 } ms_param_config;
 
 typedef struct ms_unit_config {

@@ -9,10 +9,9 @@
  * MOONSHARD_EMULATE_FAIL accepts the names of all functions. Other settings:
  *   MOONSHARD_EMULATE_CUBLASLT_VERSION=110000   reported version (130100)
  *   MOONSHARD_EMULATE_CUBLASLT_SLOW=5           algorithms 0 and 2 take 2 ms longer
- *   MOONSHARD_EMULATE_CUBLASLT_COLD=2           algorithm 1 takes 4 ms longer on tensors that are not in the cache: that
- *                                               the product before did not write
- *   MOONSHARD_EMULATE_CUBLASLT_NONE=32          no algorithm supports an epilogue with one of these bits
- *   MOONSHARD_EMULATE_CUBLASLT_NO_FLOAT8=1      nor 8-bit operands, as on GPUs before 8.9
+ *   MOONSHARD_EMULATE_CUBLASLT_COLD=2           algorithm 1 takes 4 ms longer on tensors that are not in the cache:
+ * that the product before did not write MOONSHARD_EMULATE_CUBLASLT_NONE=32          no algorithm supports an epilogue
+ * with one of these bits MOONSHARD_EMULATE_CUBLASLT_NO_FLOAT8=1      nor 8-bit operands, as on GPUs before 8.9
  *
  * Products of 8-bit operands are those of compute capability 9.0, and of 10.0 with scales of blocks: A transposed and B
  * not, sizes that are multiples of 16 bytes, at most one operand e5m2, results of bf16 or f32, scales for both operands

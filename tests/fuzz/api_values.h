@@ -195,11 +195,11 @@ static void *cluster(void) {
   c.attention = (ms_attention_rate){.forward = 1, .backward = 1, .keys_half = 64, .causal = 1};
   c.links = 1;
   c.link[0] = (ms_link){.algorithm = MS_LINK_HOSTS, .kinds = 7, .inside = 1e9, .between = 1e8};
-  double *const numbers[] = {&c.cores,       &c.memory,           &c.clock,           &c.memory_rate,
-                             &c.memory_half, &c.kernel_start,     &c.issue,           &c.overlap,
-                             &c.step_gap,    &c.product.tile_m,   &c.product.k_half,  &c.attention.causal,
-                             &c.peak[0],     &c.link[0].inside,   &c.link[0].between, &c.link[0].processor,
-                             &c.phase_gap,   &c.link[0].hidden,   &c.product.units,   &c.link[0].start};
+  double *const numbers[] = {&c.cores,       &c.memory,         &c.clock,           &c.memory_rate,
+                             &c.memory_half, &c.kernel_start,   &c.issue,           &c.overlap,
+                             &c.step_gap,    &c.product.tile_m, &c.product.k_half,  &c.attention.causal,
+                             &c.peak[0],     &c.link[0].inside, &c.link[0].between, &c.link[0].processor,
+                             &c.phase_gap,   &c.link[0].hidden, &c.product.units,   &c.link[0].start};
   if (chance(2)) *PICK(numbers) = a_real();
   int *const counts[] = {&c.device, &c.ranks_per_node, &c.links, &c.link[0].algorithm, &c.link[0].kinds};
   if (chance(4)) *PICK(counts) = an_int();

@@ -26,7 +26,8 @@ static const layer layers[] = {
     {"llama up", 16384, 2048, 8192},      {"llama down", 16384, 8192, 2048},       {"llama head", 16384, 2048, 128256}};
 
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, GELU, GELU_GRADIENT, GELU_AND_BIAS, WAYS };
-static const char *const ways[WAYS] = {"forward", "gradient", "weight gradient", "gelu", "gelu gradient", "gelu, bias gradients"};
+static const char *const ways[WAYS] = {"forward", "gradient",      "weight gradient",
+                                       "gelu",    "gelu gradient", "gelu, bias gradients"};
 
 static int has_way(const layer *l, int way) {
   if (way == GELU) return !strcmp(l->name, "gpt2 up");

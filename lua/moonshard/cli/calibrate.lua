@@ -92,8 +92,8 @@ local function measure_all(line, list, over)
   local shown = { done = 0, all = over and calibrate_hosts.records(ROUNDS.cpu, line.quick) or 0 }
   local all_over = shown.all
   for _, ranks in ipairs(list) do
-    shown.all = shown.all
-      + ROUNDS[line.device] * #calibration_trainings.of(ranks, { dtypes = dtypes, device = line.device, quick = line.quick })
+    local trainings = calibration_trainings.of(ranks, { dtypes = dtypes, device = line.device, quick = line.quick })
+    shown.all = shown.all + ROUNDS[line.device] * #trainings
   end
   local between = over and measure(calibrate_hosts.words(over, ROUNDS.cpu, line.quick),
     ("%d ranks on %d hosts"):format(over.world, #over.list), shown)
@@ -138,7 +138,8 @@ local function describe(line, records, ranks, cores, between, over)
   local links = calibration_fit.links(fastest, cores)
   return {
     network = between and describe_network(links, between, over, by),
-    about = ("%s: %s, measured by %s"):format(host, model, by), measured = ("measured by %s, medians of %d steps%s"):format(by, steps,
+    about = ("%s: %s, measured by %s"):format(host, model, by),
+    measured = ("measured by %s, medians of %d steps%s"):format(by, steps,
       ROUNDS[line.device] > 1 and (", the fastest of %d rounds"):format(ROUNDS[line.device]) or ""),
     fitted = ("fitted by %s to %d kernels, %.0f %% off without them"):format(by, #points, 100 * off),
     links_source = ("fitted by %s to the times of %d trainings"):format(by, #fastest),
