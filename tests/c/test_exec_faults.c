@@ -346,7 +346,7 @@ static int misuse(ms_world *world, void *context) {
   assert_fails(ms_exec_run(engine.exec, 9, NULL, NULL), MS_EINVAL, "phase | 9");
   assert_fails(ms_exec_run(engine.exec, MS_PHASE_NEXT, NULL, NULL), MS_EINVAL, "phase | next | accumulate = 1");
   assert_fails(ms_state_shard(engine.state, 0, MS_TENSOR_KINDS, &first, &count, &data), MS_EINVAL,
-               "ms_tensor_kind | 8");
+               "ms_tensor_kind | 9");
   assert_fails(ms_state_shard(engine.state, 99, MS_TENSOR_PARAM, &first, &count, &data), MS_EINVAL, "99 | parameter");
   ms_step_inputs inputs = {.lr = 0.01, .step = 1, .micro_batches = 1};
   engine_feed(&engine, config, 0, 0, 0);

@@ -27,7 +27,7 @@ static const layer layers[] = {
 
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, GELU, GELU_GRADIENT, GELU_AND_BIAS, WAYS };
 static const char *const ways[WAYS] = {"forward", "gradient",      "weight gradient",
-                                       "gelu",    "gelu gradient", "gelu, bias gradients"};
+                                       "gelu",    "gelu gradient", "gelu and bias gradients"};
 
 static int has_way(const layer *l, int way) {
   if (way == GELU) return !strcmp(l->name, "gpt2 up");

@@ -13,7 +13,8 @@ runs:case("f32 cpu", {})
 runs:case("f32", { "device=cuda" }, "MOONSHARD_CUDA_MATMUL=cublaslt")
 runs:case("bf16 cpu", { "reduce=bf16", "-n", "2", "mesh=1x2" })
 runs:case("bf16", { "reduce=bf16", "-n", "2", "mesh=1x2", "device=cuda" }, "MOONSHARD_CUDA_MATMUL=cublaslt")
-runs:case("refused", { "reduce=bf16", "-n", "2", "mesh=1x2", "device=cuda" }, "MOONSHARD_EMULATE_CUBLASLT_NONE=128")
+runs:case("refused", { "reduce=bf16", "-n", "2", "mesh=1x2", "device=cuda" },
+  "MOONSHARD_CUDA_EPILOGUES=fused MOONSHARD_EMULATE_CUBLASLT_NONE=128")
 if not THIN then
   runs:case("again", { "reduce=bf16", "-n", "2", "mesh=1x2", "device=cuda" }, "MOONSHARD_CUDA_MATMUL=cublaslt")
   runs:case("apart", { "device=cuda" }, "MOONSHARD_CUDA_EPILOGUES=apart")
