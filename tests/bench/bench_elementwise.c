@@ -131,7 +131,7 @@ static int measure(const row *r, int dtype, int64_t n, int64_t d, const char *on
   char name[128];
   snprintf(name, sizeof name, "%s %s %dx%d", r->name, ms_dtype_name(dtype), (int)n, (int)d);
   if (!strstr(name, only)) return 0;
-  static const ms_scalars scalars = {1e-3, 3, 1, 42};
+  static const ms_scalars scalars = {.lr = 1e-3, .step = 3, .micro_batches = 1, .seed = 42};
   ms_kernel_call call = {
       .op = r->op, .attrs = r->attrs, .inputs = r->inputs, .outputs = r->outputs, .threads = 1, .scalars = &scalars};
   const ms_kernel *kernel = ms_cpu_kernel(r->op);
