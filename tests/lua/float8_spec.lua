@@ -8,7 +8,9 @@ local program = require("lua.program")
 
 local RECIPE = "tests/lua/recipes/float8.lua"
 local RECIPES = { "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" }
-local STEPS = os.getenv("MOONSHARD_CONFIG") == "release" and 50 or 4
+-- Sanitizers need no more than that all of it has run.
+local RELEASE = os.getenv("MOONSHARD_CONFIG") == "release"
+local STEPS, MESH_STEPS = RELEASE and 50 or 3, RELEASE and 8 or 2
 
 -- Of a loss beside bf16's, as long as it falls: in part of it, and at most over all steps.
 local BESIDE = 0.02
@@ -23,7 +25,7 @@ for _, name in ipairs(RECIPES) do
   runs:case(name .. " on cuda", { "fp8=" .. name, "steps=3", "device=cuda" },
     name == "mxfp8" and "MOONSHARD_EMULATE_CAPABILITY=100" or "")
 end
-local function case(name, ranks, ...) runs:case(name, { "-n", ranks, "fp8=rowwise", "steps=8", ... }) end
+local function case(name, ranks, ...) runs:case(name, { "-n", ranks, "fp8=rowwise", "steps=" .. MESH_STEPS, ... }) end
 case("alone", "1")
 case("shards", "4", "mesh=1x4x1")
 case("replicas", "4", "mesh=2x2x1", "micro=2")
