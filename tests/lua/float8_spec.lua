@@ -1,5 +1,5 @@
--- Weights multiplied in 8 bits by rule: training beside bf16, on meshes, on CUDA; what explain, plans and prices show;
--- and what is refused.
+-- Weights multiplied in 8 bits by rule: training compared with bf16, on meshes, on CUDA; what explain, plans and prices
+-- show; and what is refused.
 
 local emulated_runs = require("lua.emulated_runs")
 local has = require("lua.message").has
@@ -12,8 +12,8 @@ local RECIPES = { "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" }
 local RELEASE = os.getenv("MOONSHARD_CONFIG") == "release"
 local STEPS, MESH_STEPS = RELEASE and 50 or 3, RELEASE and 8 or 2
 
--- Of a loss beside bf16's, as long as it falls: in part of it, and at most over all steps.
-local BESIDE = 0.02
+-- The most by which a loss may differ from that in bf16, as a part of it.
+local FROM_BF16 = 0.02
 -- Between meshes: a sum in another order may round an element to another code.
 local MESHES = 0.01
 
@@ -51,14 +51,14 @@ end
 local function assert_near(expected, got, tolerance, what)
   for i = 1, math.min(#expected, #got) do
     local apart = math.abs(got[i] - expected[i]) / expected[i]
-    assert(apart <= tolerance, ("%s, step %d: %.6g beside %.6g"):format(what, i, got[i], expected[i]))
+    assert(apart <= tolerance, ("%s, step %d: %.6g instead of %.6g"):format(what, i, got[i], expected[i]))
   end
 end
 
 describe("products in 8 bits", function()
   for _, name in ipairs(RECIPES) do
-    it("Q4 train beside bf16: " .. name, function()
-      assert_near(losses("bf16"), losses(name), BESIDE, name)
+    it("Q4 train as in bf16: " .. name, function()
+      assert_near(losses("bf16"), losses(name), FROM_BF16, name)
       assert.not_same(losses("bf16"), losses(name))
     end)
 
