@@ -145,7 +145,8 @@ static void compare(const kernel_case *c, const product *p, const kind *of) {
       sum /= a.scale[row] * b.scale[column];
       size /= a.scale[row] * b.scale[column];
       if (p->bias) sum += input_at(c, 2, column);
-      assert_output(c, 0, row * p->n + column, activate(sum, p->activation), tolerance_of(size) + rounded_before(p));
+      assert_output(c, 0, row * p->n + column, activate(sum, p->activation),
+                    tolerance_of(size) + rounded_if(p, p->bias));
     }
   free_rounded(a);
   free_rounded(b);
