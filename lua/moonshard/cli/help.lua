@@ -33,10 +33,11 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --grace S          seconds that ranks may take to finish after SIGTERM (default 30 if they save first, else 5)
       --inject-delay P:T[@R],...   delay operations for testing, e.g. gather:100ms,update:1s@2; results do not change
   moonshard plan RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--json]
-                       [--summary | --passes] [key=value ...]
+                       [--summary | --passes | --roofline] [key=value ...]
                          compile the step of rank R (default 0) without running it: memory, collectives, instructions;
                          --passes: the time that each compiler pass took and what it changed; --cluster: device and
-                         ranks per node of a described cluster, for which policies that are "auto" are decided
+                         ranks per node of a described cluster, for which policies that are "auto" are decided;
+                         --roofline: what each op would take at the rates of that cluster's devices
   moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--all] [--json]
                     [key=value ...]
                          list which rule made each decision and its cost, what sets the memory peak, and what to change

@@ -46,6 +46,9 @@ function plan.of_recipe(command, arguments, options, render)
   end
   local line = command_line.parse(command, arguments, { recipe = true, options = rows })
   local ranks, rank = line.ranks or 1, line.rank or 0
+  if line.roofline and not line.cluster then
+    refuse("MS_EINVAL", "--roofline needs the rates of a device: give --cluster, like --cluster h100x8")
+  end
   if rank >= ranks then
     refuse("MS_EINVAL", "--rank %d: the ranks of -n %d are 0 to %d", rank, ranks, ranks - 1)
   end
@@ -116,8 +119,16 @@ local function whole_plan(compiled, line, trainer)
     require("moonshard.base.progress").size(bytes))
 end
 
+-- What kernels would take at the described rates. Another text than the plan's, so not together with its other forms.
+local function roofline_of(compiled, line, trainer, batch)
+  local roofline = require("moonshard.price.roofline")
+  local found = roofline.of(require("moonshard.price.price").of(compiled, line.described, trainer, batch))
+  return line.json and require("moonshard.base.json").encode(roofline.record(found)) or roofline.text(found)
+end
+
 -- Adds notes at the end of the head, if another mesh would send less between nodes.
 local function print_plan(compiled, line, trainer, batch)
+  if line.roofline then return roofline_of(compiled, line, trainer, batch) end
   if line.passes then return passes_of(compiled, line.json) end
   local text = line.summary and summary_of(compiled, line.json) or whole_plan(compiled, line, trainer)
   local better_mesh = require("moonshard.explain.better_mesh")
@@ -138,6 +149,7 @@ end
 function plan.main(arguments)
   local options = {
     ["--summary"] = { name = "summary", value = "flag" }, ["--passes"] = { name = "passes", value = "flag" },
+    ["--roofline"] = { name = "roofline", value = "flag" },
   }
   return plan.of_recipe("moonshard plan", arguments, options, print_plan)
 end
