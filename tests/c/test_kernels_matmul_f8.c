@@ -17,14 +17,24 @@ static double value_of(int code, int fraction_bits, int bias) {
   return code & 128 ? -size : size;
 }
 
+/* The values of a format's codes, without signs: E4M3's before its NaN, E5M2's before its infinity. */
+static const double *values_of(int e4m3, int *codes) {
+  static double table[2][128];
+  *codes = e4m3 ? 0x7f : 0x7c;
+  if (table[e4m3][1] > 0) return table[e4m3];
+  for (int code = 0; code < *codes; code++) table[e4m3][code] = value_of(code, e4m3 ? 3 : 2, e4m3 ? 7 : 15);
+  return table[e4m3];
+}
+
 /* The nearest value of the format, the even code of two that are equally near; beyond the largest, the largest. */
 static double nearest(double x, int e4m3) {
-  const int fraction = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, codes = e4m3 ? 0x7f : 0x7c;
+  int codes;
+  const double *values = values_of(e4m3, &codes);
   double best = 0;
   if (isnan(x)) return x;
   for (int code = 0; code < codes; code++) {
-    const double value = value_of(code, fraction, bias), apart = fabs(fabs(x) - value), least = fabs(fabs(x) - best);
-    if (apart < least || (apart == least && code % 2 == 0)) best = value;
+    const double apart = fabs(fabs(x) - values[code]), least = fabs(fabs(x) - best);
+    if (apart < least || (apart == least && code % 2 == 0)) best = values[code];
   }
   return x < 0 ? -best : best;
 }
