@@ -197,6 +197,7 @@ typedef struct ms_price_event {
   int critical;              /* 1: on the critical path of the phase */
   int cause;                 /* the instruction whose end let this one begin; -1: none, it was issued just then */
   double issued, begin, end; /* seconds from the phase's start */
+  double waited;             /* seconds in which kernels wait for this collective; of ms_price_phase.waiting */
   double flops, bytes;
   const char *name, *scope; /* op or collective; module or unit. The plan owns the texts */
 } ms_price_event;

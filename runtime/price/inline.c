@@ -96,6 +96,7 @@ static double end_of_joined(const thread *t, const ms_plan_coll *coll) {
 
 static void charge(thread *t, int i, double seconds) {
   const int dim = t->model->dim[t->phase->instr[i].coll->dim].mesh_dim;
+  t->out->moment[i].waited += seconds;
   if (dim >= 0) t->out->waiting[dim] += seconds;
 }
 
@@ -170,7 +171,7 @@ static void compute(thread *t, int *moved) {
     } else {
       const double begin = t->now;
       work(t, t->cost[s->at].work);
-      t->out->moment[s->at] = (ms_moment){begin, begin, t->now, cause_of(s)};
+      t->out->moment[s->at] = (ms_moment){.issued = begin, .begin = begin, .end = t->now, .cause = cause_of(s)};
       note_begin(s, s->at);
       s->finished = s->at;
       ran = 1;

@@ -143,6 +143,7 @@ static void describe(const ms_plan *plan, int phase, int i, const ms_moment *mom
                             .issued = moment->issued,
                             .begin = moment->begin,
                             .end = moment->end,
+                            .waited = moment->waited,
                             .scope = instr->scope};
   if (instr->coll) {
     event->name = ms_coll_name(instr->coll->kind);

@@ -41,6 +41,7 @@ int ms_collective_work_of(const ms_plan *plan, const ms_cluster *cluster, const 
 /* When an instruction ran. */
 typedef struct ms_moment {
   double issued, begin, end; /* seconds from the start of the phase */
+  double waited;             /* seconds in which no kernel ran because of this collective */
   int cause;                 /* the instruction whose end let it begin; -1: none */
 } ms_moment;
 

@@ -223,6 +223,7 @@ static void add_gap(const rank *r, double gap, int cause) {
   const ms_plan_coll *coll = cause < 0 ? NULL : r->phase->instr[cause].coll;
   const int dim = coll ? r->plan->model->dim[coll->dim].mesh_dim : -1;
   if (gap <= 0) return;
+  if (coll) r->out->moment[cause].waited += gap;
   if (dim >= 0) r->out->waiting[dim] += gap;
   else r->out->issuing += gap;
 }

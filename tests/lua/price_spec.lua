@@ -72,15 +72,21 @@ describe("moonshard price", function()
   end)
 
   it("E4 adds up: a step is its kernels, its waits and its gaps", function()
-    local small = { "recipes/llama.lua", "-n", "4" }
+    local small, larger = { "recipes/llama.lua", "-n", "4" }, { "recipes/llama.lua", "-n", "8" }
     local cases = { { LLAMA, "--cluster", "h100x8-25gbe", "mesh=2x8" },
       { LLAMA, "--cluster", "h100x8-3200g", "mesh=16x1" }, { small, "--cluster", two_hosts(), "mesh=2x2" },
-      { small, "--cluster", two_hosts(), "mesh=1x4" } }
+      { small, "--cluster", two_hosts(), "mesh=1x4" }, { larger, "--cluster", two_hosts(), "mesh=2x4" },
+      { larger, "--cluster", two_hosts(), "mesh=1x4x2" } }
     for _, arguments in ipairs(cases) do
       local price = decode(run(with("price", arguments[1], { "--json", unpack(arguments, 2) })))
-      local waiting, exposed, ops = 0, 0, 0
-      for _, ms in pairs(price.waiting_ms) do waiting = waiting + ms end
-      for _, entry in ipairs(price.exposed) do exposed = exposed + entry.ms end
+      local waiting, exposed, ops, of_dim = 0, 0, 0, {}
+      for _, entry in ipairs(price.exposed) do
+        exposed, of_dim[entry.dim] = exposed + entry.ms, (of_dim[entry.dim] or 0) + entry.ms
+      end
+      for dim, ms in pairs(price.waiting_ms) do
+        waiting = waiting + ms
+        assert.near(ms, of_dim[dim] or 0, 1e-6 * price.step_ms, dim)
+      end
       for _, op in ipairs(price.ops) do ops = ops + op.ms end
       assert.truthy(math.abs(waiting - price.exposed_ms) < 1e-6 * price.step_ms)
       assert.truthy(math.abs(exposed - waiting) < 1e-6 * price.step_ms, exposed .. " of " .. waiting)

@@ -170,7 +170,7 @@ end
 ---@field op string "all_gather"
 ---@field unit string
 ---@field dim string
----@field calls integer waits in a step
+---@field calls integer collectives of a step that kernels wait for
 ---@field seconds number of a step
 
 ---@class moonshard.PriceDetails
@@ -198,11 +198,11 @@ local function dim_name(self, event)
   return event.mesh_dim >= 0 and self.plan.mesh:dim_name(event.mesh_dim) or "other"
 end
 
-local function add_wait(self, exposed, event, seconds, runs)
+local function add_wait(self, exposed, event, runs)
   local op, unit, dim = ffi.string(event.name), ffi.string(event.scope), dim_name(self, event)
   local key = op .. " " .. dim .. " " .. unit
   local entry = entry_of(exposed, key, { key = key, op = op, unit = unit, dim = dim, calls = 0, seconds = 0 })
-  entry.calls, entry.seconds = entry.calls + runs, entry.seconds + runs * seconds
+  entry.calls, entry.seconds = entry.calls + runs, entry.seconds + runs * event.waited
 end
 
 local function add_kernel(ops, event, runs)
@@ -210,61 +210,6 @@ local function add_kernel(ops, event, runs)
   local entry = entry_of(ops, name, { key = name, name = name, calls = 0, seconds = 0, flops = 0, bytes = 0 })
   entry.calls, entry.seconds = entry.calls + runs, entry.seconds + runs * (event["end"] - event.begin)
   entry.flops, entry.bytes = entry.flops + runs * event.flops, entry.bytes + runs * event.bytes
-end
-
-local function collectives_by_begin(list, n)
-  local sorted_list = {}
-  for i = 0, n - 1 do
-    if list[i].kind ~= 0 then sorted_list[#sorted_list + 1] = list[i] end
-  end
-  table.sort(sorted_list, function(a, b)
-    if a.begin ~= b.begin then return a.begin < b.begin end
-    return a.instruction < b.instruction
-  end)
-  return sorted_list
-end
-
--- Adds the waits of a CPU's kernels: between two of them the rank's thread does its part of one collective after
--- another, and then sleeps until one has moved its bytes.
-local function add_inline_waits(self, exposed, phase, list, n)
-  local collectives, next_one, last = collectives_by_begin(list, n), 1, nil
-  local function add_gap(from, to)
-    local at = from
-    while collectives[next_one] and collectives[next_one].begin < to do
-      local one = collectives[next_one]
-      if last and one.begin > at then add_wait(self, exposed, last, one.begin - at, phase.runs) end
-      at, last, next_one = math.max(at, one.begin), one, next_one + 1
-    end
-    if last and to > at then add_wait(self, exposed, last, to - at, phase.runs) end
-  end
-  local now = 0
-  for i = 0, n - 1 do
-    if list[i].kind == 0 then
-      add_gap(now, list[i].begin)
-      now = list[i]["end"]
-    end
-  end
-  add_gap(now, phase.seconds)
-end
-
--- Adds the waits of a GPU's kernels for collectives, and the wait for the last one at the phase's end.
-local function add_stream_waits(self, exposed, phase, list, n)
-  local by_instruction, now, last = {}, 0, nil
-  for i = 0, n - 1 do by_instruction[list[i].instruction] = list[i] end
-  for i = 0, n - 1 do
-    local event = list[i]
-    if event.kind == 0 then
-      local cause = by_instruction[event.cause]
-      if cause and cause.kind ~= 0 and event.begin > now then
-        add_wait(self, exposed, cause, event.begin - now, phase.runs)
-      end
-      now = event["end"]
-    end
-    if not last or event["end"] > last["end"] then last = event end
-  end
-  if last and last.kind ~= 0 and phase.seconds > now then
-    add_wait(self, exposed, last, phase.seconds - now, phase.runs)
-  end
 end
 
 local function add_critical(self, critical, phase, list, n)
@@ -305,11 +250,10 @@ function price.critical(self) return critical_path(self) end
 ---@return moonshard.PriceDetails
 function price.details(self)
   local exposed, ops = {}, {}
-  local add_waits = self.cluster.device == "cpu" and add_inline_waits or add_stream_waits
   local critical = critical_path(self, function(phase, list, n)
-    add_waits(self, exposed, phase, list, n)
     for i = 0, n - 1 do
-      if list[i].kind == 0 then add_kernel(ops, list[i], phase.runs) end
+      if list[i].kind == 0 then add_kernel(ops, list[i], phase.runs)
+      elseif list[i].waited > 0 then add_wait(self, exposed, list[i], phase.runs) end
     end
   end)
   return { exposed = sorted(exposed), ops = sorted(ops), critical = critical }
