@@ -36,6 +36,16 @@ local function changed(fields)
   return written(("return { extends = %q, %s }"):format(base, fields))
 end
 
+-- The field `kernels` with one measured kernel, one of whose fields is another.
+local function kernel(other)
+  local name, fields = other:match("^%l+"), { 'op = "matmul"', 'shape = "product"', 'dtype = "f32"', "variant = 0",
+    "threads = 1", "size = { 1, 8, 16, 32 }", "flops = 8192", "bytes = 1792", 'time = "3 us"' }
+  for i, field in ipairs(fields) do
+    if field:match("^%l+") == name then fields[i] = other end
+  end
+  return ('kernels = { source = "me", points = { { %s } } }'):format(table.concat(fields, ", "))
+end
+
 local function refused(fields, ...)
   local path = changed(fields)
   local text = fixture.message(cluster.load, path)
@@ -159,6 +169,15 @@ describe("a description of a cluster", function()
       { 'device = { kind = "gpu", attention = false }', "device.kind | cuda" }, -- what is given comes first
       { "kernels = { points = {} }", "kernels.source | missing" },
       { 'kernels = { source = "me", points = { { op = "matmull" } } }', "kernels.points[1].op | matmull" },
+      { 'kernels = { source = "me", points = { first = {} } }', "kernels.points | list" },
+      { kernel('threads = 1e10'), "kernels.points[1].threads | 2^31" },
+      { kernel('variant = 1e300'), "kernels.points[1].variant | 2^31" },
+      { kernel('flops = 1e300'), "kernels.points[1].flops | 1e30" },
+      { kernel('time = "1e-300 s"'), "kernels.points[1] | 1e-300 | 1e-12" },
+      { 'links = { memory = { kinds = { "all_gather", only = true } } }', "links.memory.kinds | list | only" },
+      { 'device = { product = { tile_m = { 128, "here" }, tile_n = { 128, "here" } } }', "product.units | from 1" },
+      { 'network = { rails = { 1, "here" }, rail = { "1 Gbit/s", "here" } }, links = { memory = { step_between = '
+        .. '{ "9 us", "here" }, between = { "1e-20 %", "here" } } }', "links.memory: between | from 1" },
     }
     for _, case in ipairs(cases) do
       local text, path = refused(case[1], case[2])
@@ -179,19 +198,25 @@ describe("a description of a cluster", function()
     has(fixture.message(cluster.load, own), "16 | " .. own)
     has(fixture.message(cluster.load, "h100x8-400"), "h100x8-400g")
     has(fixture.message(cluster.load, "mine.txt"), "like ./mine.txt")
-    has(fixture.message(cluster.load, own .. "x.lua"), "No such file")
+    has(fixture.message(cluster.load, own .. "x.lua"), "No such file | --cluster")
+    written('return { extends = "./none.lua" }', own)
+    has(fixture.message(cluster.load, own), "none.lua | No such file | " .. own .. " extends it")
+    written('return { extends = "h100x8-400" }', own)
+    has(fixture.message(cluster.load, own), "h100x8-400g | which " .. own .. " extends")
   end)
 
   it("E1 is data alone", function()
     for text, fact in pairs({
-      ["return os.time()"] = "os", ["while true do end"] = "end", ["return 3"] = "table", ["return {"] = "unexpected",
+      ["return os.time()"] = "os", ["while true do end"] = "end", ["return 3"] = "table, not a number", ["return {"] = "unexpected",
       ["return { about = function() end }"] = "about | function", ["return setmetatable({}, {})"] = "setmetatable",
-      ['return { about = ("x"):rep(9) }'] = "string",
+      ['return { about = ("x"):rep(9) }'] = "string", ["return nil"] = "table, not a nil",
       ["local t = { 1 } for i = 1, 7 do local u = {} for k = 1, 200 do u['a' .. k] = t end t = u end return t"] =
         "more than 1000000 values",
     }) do
       has(fixture.message(cluster.load, written(text)), fact)
     end
+    local compiled = written("\27LJ")
+    has(fixture.message(cluster.load, compiled), compiled .. ": attempt to load")
     assert.equal("xx", ("x"):rep(2)) -- strings have their functions again
   end)
 

@@ -91,6 +91,17 @@ local function fill_links(self, to, read)
   end
 end
 
+-- Refuses numbers that only the engine finds out of range, such as a small part of a small rate, with their place.
+local function check_numbers(self, to)
+  local ok, raised = pcall(check, C.ms_cluster_check(to))
+  if ok then return end
+  local message = raised.message:gsub("^cluster: ", "")
+  message = message:gsub("^link (%d+)", function(number) return "links." .. self.link_names[tonumber(number) + 1] end)
+  message = message:gsub("^measured kernel (%d+)", function(number) return ("kernels.points[%d]"):format(number + 1) end)
+  raised.message = ("cluster %s: %s"):format(self.name, message)
+  error(raised, 0)
+end
+
 local function build(self, read)
   local to = ffi.new("ms_cluster")
   C.ms_cluster_default(to, ffi.sizeof(to))
@@ -102,7 +113,7 @@ local function build(self, read)
   local points = read.kernels and read.kernels.points or {}
   self.points = kernel_points.array(points)
   to.point, to.points = self.points, #points
-  check(C.ms_cluster_check(to))
+  check_numbers(self, to)
   return to
 end
 

@@ -195,7 +195,8 @@ end
 function reader:words(path, row, given)
   self:check_table(path, given, 'words, like { "all_gather", "reduce_scatter" }')
   local seen = {}
-  for _, word in ipairs(given) do
+  for key, word in pairs(given) do
+    if type(key) ~= "number" then self:wrong(path, "is a list of words, without %s = ...", tostring(key)) end
     if not row.words[word] then self:wrong(path, "%s: %s", tostring(word), nearest.advice(word, row.words)) end
     seen[word] = true
   end

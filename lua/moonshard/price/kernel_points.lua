@@ -34,9 +34,21 @@ local SHAPES = { product = C.MS_SHAPE_PRODUCT, attention = C.MS_SHAPE_ATTENTION,
 local KEYS = { op = true, shape = true, dtype = true, variant = true, threads = true, size = true, flops = true,
   bytes = true, time = true }
 
-local function natural(value, least) return type(value) == "number" and value >= least and value % 1 == 0 end
+local MOST_INTEGER = 2 ^ 31 - 1 -- of C
+local MOST = 1e30 -- of operations, bytes and elements, as the engine takes them
 
-local function positive(value) return type(value) == "number" and value > 0 and value < math.huge end
+local function natural(value, least)
+  return type(value) == "number" and value >= least and value <= MOST_INTEGER and value % 1 == 0
+end
+
+local function positive(value) return type(value) == "number" and value > 0 and value <= MOST end
+
+-- Whether a table has nothing but what #table counts: ipairs would not see the rest.
+local function is_list(given)
+  local count = 0
+  for _ in pairs(given) do count = count + 1 end
+  return count == #given
+end
 
 -- What is wrong with a point: a key and a text.
 local function fault(point)
@@ -50,14 +62,14 @@ local function fault(point)
   if not dtypes.may(point.dtype, "product") then
     return "dtype", ("%s: must be %s"):format(tostring(point.dtype), dtypes.list("product"))
   end
-  if not natural(point.variant, 0) then return "variant", "must be a whole number, flags of moonshard.h" end
-  if not natural(point.threads, 1) then return "threads", "must be a whole number of at least 1" end
+  if not natural(point.variant, 0) then return "variant", "must be a whole number, flags of moonshard.h, below 2^31" end
+  if not natural(point.threads, 1) then return "threads", "must be a whole number of at least 1, below 2^31" end
   if type(point.size) ~= "table" or #point.size ~= 4 then return "size", "must be four numbers" end
   for i = 1, 4 do
-    if not positive(point.size[i]) then return "size", "must be four numbers above 0" end
+    if not positive(point.size[i]) then return "size", "must be four numbers above 0, at most 1e30" end
   end
-  if point.flops ~= 0 and not positive(point.flops) then return "flops", "must be a number of at least 0" end
-  if not positive(point.bytes) then return "bytes", "must be a number above 0" end
+  if point.flops ~= 0 and not positive(point.flops) then return "flops", "must be a number of at least 0, at most 1e30" end
+  if not positive(point.bytes) then return "bytes", "must be a number above 0, at most 1e30" end
   local seconds, why = quantity.read(point.time, "time")
   if not seconds then return "time", why end
   if seconds <= 0 then return "time", "must be above 0" end
@@ -75,7 +87,9 @@ function kernel_points.read(given, wrong)
     end
   end
   if type(given.source) ~= "string" or given.source == "" then wrong("source", "is missing: say what measured them") end
-  if type(given.points) ~= "table" then wrong("points", "must be a list of measured kernels") end
+  if type(given.points) ~= "table" or not is_list(given.points) then
+    wrong("points", "must be a list of measured kernels")
+  end
   for i, point in ipairs(given.points) do
     local key, why = fault(point)
     if why then wrong(("points[%d]%s"):format(i, key and "." .. key or ""), "%s", why) end

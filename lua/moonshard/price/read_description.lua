@@ -35,10 +35,13 @@ local function limited(chunk)
   return ok, result
 end
 
-local function from_file(path)
-  local source = input_file.read(path, "--cluster takes a name or the path of a description")
+local function from_file(path, by)
+  local source = input_file.read(path, by and by .. " extends it"
+    or "--cluster takes a name or the path of a description")
   local chunk, wrong = load(source, "@" .. path, "t", {})
-  if not chunk then refuse("MS_EINVAL", "cluster %s", wrong) end
+  if not chunk then
+    refuse("MS_EINVAL", "cluster %s%s", wrong:sub(1, #path) == path and "" or path .. ": ", wrong)
+  end
   local ok, result = limited(chunk)
   if not ok then
     local where, why = tostring(result):match("^(.-:%d+): (.*)$")
@@ -48,14 +51,15 @@ local function from_file(path)
   return result
 end
 
-local function shipped(name)
+local function shipped(name, by)
   for _, known in ipairs(names) do
     if known == name then return require("moonshard.clusters." .. name) end
   end
   local valid = {}
   for _, known in ipairs(names) do valid[known] = true end
-  refuse("MS_ENAME", "cluster %s: %s A description of your own is given by its path, like ./%s", name,
-    nearest.advice(name, valid):gsub("[^?]$", "%0."), name:find(".", 1, true) and name or name .. ".lua")
+  local advice = nearest.advice(name, valid):gsub("[^?]$", "%0.")
+  refuse("MS_ENAME", "cluster %s%s: %s A description of your own is given by its path, like ./%s", name,
+    by and ", which " .. by .. " extends" or "", advice, name:find(".", 1, true) and name or name .. ".lua")
 end
 
 -- Only text, numbers, booleans and tables of them, at most MOST_NESTED deep. Returns how many values there are.
@@ -75,8 +79,10 @@ local function check_data(file, path, value, depth, before)
   return count
 end
 
-local function one(name)
-  local description = is_path(name) and from_file(name) or not is_path(name) and shipped(name)
+-- by: the description that extends it, or nil.
+local function one(name, by)
+  local description
+  if is_path(name) then description = from_file(name, by) else description = shipped(name, by) end
   if type(description) ~= "table" then
     refuse("MS_EINVAL", "cluster %s: it must return a table, not a %s", name, type(description))
   end
@@ -126,8 +132,8 @@ local function whole(name, seen)
     refuse("MS_EINVAL", "cluster %s: more than %d descriptions extend one another, the last of them %s", seen[1],
       MOST_EXTENDED, name)
   end
+  local own, files, lower = one(name, seen[#seen]), {}, {}
   seen[#seen + 1] = name
-  local own, files, lower = one(name), {}, {}
   local base = own.extends
   if base ~= nil then
     if type(base) ~= "string" then
