@@ -94,6 +94,14 @@ describe("moonshard price", function()
       local sum = price.kernels_ms + waiting + price.issuing_ms + price.gaps_ms
       assert.truthy(math.abs(sum - price.step_ms) < 1e-6 * price.step_ms, sum .. " of " .. price.step_ms)
       assert.truthy(price.mfu > 0 and price.mfu < 1 and price.hfu > 0)
+      local critical = price.critical_ms -- of devices with streams
+      assert.equal(arguments[1] == LLAMA, critical ~= nil)
+      if critical then
+        local path = critical.kernels + critical.rest
+        for _, ms in pairs(critical.collectives) do path = path + ms end
+        assert.near(price.step_ms, path, 1e-6 * price.step_ms)
+        assert.truthy(critical.rest >= 0)
+      end
       assert.truthy(math.abs(price.tokens / price.step_ms * 1e3 - price.tokens_per_s) < 1e-6 * price.tokens_per_s)
     end
   end)

@@ -192,7 +192,9 @@ function show.record(self)
     fits = self.fits, comm_bytes = summary.comm_bytes, kernels_ms = 1e3 * self.computing, waiting_ms = waiting,
     exposed_ms = 1e3 * self.exposed, issuing_ms = 1e3 * self.issuing, gaps_ms = 1e3 * self.gaps,
     local_sgd = self.sync and { every = self.sync.every, upper_bound = self.sync.delay > 0 } or nil,
-    phases = phases_as_json(self), critical_ms = critical_as_json(critical), limit = limit,
+    phases = phases_as_json(self), limit = limit,
+    -- The one thread of a CPU's rank does one thing after another: causes are not what its step depends on.
+    critical_ms = self.cluster.device ~= "cpu" and critical_as_json(critical) or nil,
   }
 end
 
