@@ -207,7 +207,8 @@ describe("a description of a cluster", function()
 
   it("E1 is data alone", function()
     for text, fact in pairs({
-      ["return os.time()"] = "os", ["while true do end"] = "end", ["return 3"] = "table, not a number", ["return {"] = "unexpected",
+      ["return os.time()"] = "os", ["while true do end"] = "end", ["return 3"] = "table, not a number",
+      ["return {"] = "unexpected",
       ["return { about = function() end }"] = "about | function", ["return setmetatable({}, {})"] = "setmetatable",
       ['return { about = ("x"):rep(9) }'] = "string", ["return nil"] = "table, not a nil",
       ["local t = { 1 } for i = 1, 7 do local u = {} for k = 1, 200 do u['a' .. k] = t end t = u end return t"] =

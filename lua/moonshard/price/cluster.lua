@@ -97,7 +97,9 @@ local function check_numbers(self, to)
   if ok then return end
   local message = raised.message:gsub("^cluster: ", "")
   message = message:gsub("^link (%d+)", function(number) return "links." .. self.link_names[tonumber(number) + 1] end)
-  message = message:gsub("^measured kernel (%d+)", function(number) return ("kernels.points[%d]"):format(number + 1) end)
+  message = message:gsub("^measured kernel (%d+)", function(number)
+    return ("kernels.points[%d]"):format(number + 1)
+  end)
   raised.message = ("cluster %s: %s"):format(self.name, message)
   error(raised, 0)
 end
@@ -199,7 +201,7 @@ function Cluster:explain()
   end
   local head = ("cluster %s%s\n"):format(self.name, self.about and ": " .. self.about or "")
   local measured = self.kernels
-    and ("measured kernels: %d, by %s\n"):format(#self.kernels.points, self.kernels.source) or ""
+    and ("measured kernels: %d (%s)\n"):format(#self.kernels.points, self.kernels.source) or ""
   return head .. text_columns.of(rows) .. measured
 end
 

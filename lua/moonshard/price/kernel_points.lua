@@ -68,7 +68,7 @@ local function fault(point)
   for i = 1, 4 do
     if not positive(point.size[i]) then return "size", "must be four numbers above 0, at most 1e30" end
   end
-  if point.flops ~= 0 and not positive(point.flops) then return "flops", "must be a number of at least 0, at most 1e30" end
+  if point.flops ~= 0 and not positive(point.flops) then return "flops", "must be a number from 0 to 1e30" end
   if not positive(point.bytes) then return "bytes", "must be a number above 0, at most 1e30" end
   local seconds, why = quantity.read(point.time, "time")
   if not seconds then return "time", why end
