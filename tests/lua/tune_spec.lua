@@ -2,6 +2,7 @@
 
 local decode = require("moonshard.base.json").decode
 local fixture = require("lua.fixture")
+local has = require("lua.message").has
 local launched = require("lua.launched")
 local meshes = require("moonshard.tune.meshes")
 local pattern_of = require("moonshard.tune.pattern_of")
@@ -55,6 +56,22 @@ describe("moonshard tune", function()
     local on_gpu = tune("-n", "8", "--cluster", "h100x8", "--memory", "5.45GiB")
     assert.equal(5.8e9, on_gpu.reserved_bytes)
     assert.is_true(on_gpu.peak_bytes + on_gpu.reserved_bytes <= 5.45 * 2 ^ 30)
+  end)
+
+  it("E7 says that a trainer's memory_limit is what counts, where it is less than the device has", function()
+    local path = scratch.path() .. ".lua"
+    local function limited(limit, ...)
+      local option = ("%%0 memory_limit = %q,"):format(limit)
+      scratch.write(path, (scratch.read(LLAMA):gsub("clip_grad_norm = 1%.0,", option)))
+      return program.run({ "tune", path, "-n", "2", "--cluster", "cpu-example", "--mesh", "1x2", "seq=64",
+        "files=recipes", ... })
+    end
+    local found = decode(limited("30MiB", "--json").out)
+    assert.equal(30 * 2 ^ 20, found.limit_bytes)
+    assert.is_true(found.peak_bytes <= found.limit_bytes)
+    assert.is_true(not found.more_memory or found.more_memory.bytes > 0)
+    has(limited("30MiB").out, "30.0 MiB | memory_limit | does not fit")
+    has(limited("2MiB").err, "no plan | 2.0 MiB")
   end)
 
   it("E7 is never slower than plain rules that fit, on any mesh", function()

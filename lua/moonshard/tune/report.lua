@@ -18,6 +18,7 @@ local OTHERS = 6 -- meshes
 ---@field room moonshard.Room
 ---@field ranks integer
 ---@field row moonshard.TunedMesh the chosen one
+---@field limit number bytes of the arenas: those of the room, or the trainer's memory_limit if that is less
 ---@field best moonshard.Tried
 ---@field prices table<string, moonshard.RulePrice>
 ---@field options table of ms.fully_shard
@@ -30,7 +31,8 @@ local OTHERS = 6 -- meshes
 function report.of(found, room, ranks)
   local row = found.meshes[1]
   local of, best = row.search.subject, row.search.best
-  return { survey = found, room = room, ranks = ranks, row = row, best = best, prices = rules_text.prices(of, best),
+  return { survey = found, room = room, ranks = ranks, row = row, limit = of.limit, best = best,
+    prices = rules_text.prices(of, best),
     options = rules_text.options(of, best.point), next = row.search:next_step() }
 end
 
@@ -45,7 +47,7 @@ local function step_cells(name, tried, row, limit)
 end
 
 local function step_rows(self)
-  local row, limit = self.row, self.room.bytes
+  local row, limit = self.row, self.limit
   local rows = { { "", "step ms", "speed", "memory" }, step_cells("tuned", self.best, row, limit),
     step_cells("the recipe's rules", row.search.baselines.recipe, row, limit) }
   for _, mode in ipairs(search.PLAIN) do
@@ -71,7 +73,7 @@ end
 
 local function next_part(self)
   if not self.next then return "\nmore memory: no rules that were tried need more and are faster\n" end
-  return ("\nmore memory: %s more would save %s ms a step: %s\n"):format(size(self.next.bytes - self.room.bytes),
+  return ("\nmore memory: %s more would save %s ms a step: %s\n"):format(size(self.next.bytes - self.limit),
     ms(self.best.seconds - self.next.seconds), point.describe(self.next.point))
 end
 
@@ -100,7 +102,11 @@ local function meshes_part(self)
   return table.concat(parts)
 end
 
-local function memory_line(room)
+local function memory_line(self)
+  local room = self.room
+  if self.limit < room.bytes then
+    return ("  at most %s per rank, the trainer's memory_limit"):format(size(self.limit))
+  end
   local taken = room.reserved > 0 and (", of %s less %s for the rest"):format(size(room.allowed), size(room.reserved))
     or ""
   return ("  at most %s per rank%s"):format(size(room.bytes), taken)
@@ -113,7 +119,7 @@ function report.text(self)
   return table.concat({
     ("tune: %d ranks on %s: mesh %s, %s, %s per rank\n"):format(self.ranks, self.survey.cluster.name, self.row.label,
       progress.rate(self.row.tokens / self.best.seconds), size(self.best.bytes)),
-    ("%s; %d plans of %d mesh%s\n\n"):format(memory_line(self.room), self.survey.compiles, #list,
+    ("%s; %d plans of %d mesh%s\n\n"):format(memory_line(self), self.survey.compiles, #list,
       #list == 1 and "" or "es"),
     text_columns.of(step_rows(self)), rules_part(self), next_part(self), meshes_part(self),
   })
@@ -143,13 +149,13 @@ function report.json(self)
   local record = tried_as_json(self.best, self.row)
   record.cluster, record.ranks, record.mesh = self.survey.cluster.name, self.ranks, self.row.mesh
   record.dims, record.tokens = self.row.label:match("%((.*)%)"), self.row.tokens
-  record.limit_bytes, record.reserved_bytes = self.room.bytes, self.room.reserved
+  record.limit_bytes, record.reserved_bytes = self.limit, self.room.reserved
   record.plans, record.rules, record.prices, record.meshes = self.survey.compiles, rules_text.of(self.options), {}, {}
   for name, price in pairs(self.prices) do
     record.prices[name] = { ms = 1e3 * price.seconds, bytes = price.bytes }
   end
   for i, row in ipairs(self.survey.meshes) do record.meshes[i] = mesh_as_json(row) end
-  record.more_memory = self.next and { bytes = self.next.bytes - self.room.bytes,
+  record.more_memory = self.next and { bytes = self.next.bytes - self.limit,
     rules = point.describe(self.next.point), ms = 1e3 * (self.next.seconds - self.best.seconds) }
   return record
 end
