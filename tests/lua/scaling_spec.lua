@@ -10,8 +10,9 @@ local scratch = require("lua.scratch")
 local shapes = require("moonshard.scaling.shapes")
 
 describe("closed forms", function()
-  -- 7e9 parameters gathered twice in bf16 and reduced in f32, on 2 nodes of 8: 100 GB/s inside, 5 GB/s between.
-  local links = { inside = 100e9, between = 5e9, ranks_per_node = 8 }
+  -- 7e9 parameters gathered twice in bf16 and reduced in f32, on 2 nodes of 8: 100 GB/s of a rank inside, 40 GB/s of a
+  -- node between.
+  local links = { inside = 100e9, between = 40e9, ranks_per_node = 8 }
   local function case(shards, replicas)
     return { parameters = 7e9, shards = shards, replicas = replicas, gathers = 2, gather_bytes = 2, reduce_bytes = 4 }
   end
@@ -20,14 +21,19 @@ describe("closed forms", function()
     local shard, replicate = closed_forms.bytes(case(16, 1))
     assert.equal(15 / 16 * 56e9, shard)
     assert.equal(0, replicate)
-    assert.near(15 / 16 * 56 / 5, closed_forms.seconds(shard, replicate, 16, 1, links), 1e-9)
+    assert.near(15 / 16 * 56 / 40, closed_forms.seconds(shard, replicate, 16, 1, links), 1e-9)
   end)
 
   it("E5 HSDP moves V inside the nodes, and synchronises its shards between them", function()
     local shard, replicate = closed_forms.bytes(case(8, 2))
     assert.equal(7 / 8 * 56e9, shard)
     assert.equal(2 * 0.5 * 7e9 / 8 * 4, replicate)
-    assert.near(7 / 8 * 56 / 100 + 3.5 / 5, closed_forms.seconds(shard, replicate, 8, 2, links), 1e-9)
+    assert.near(7 / 8 * 56 / 100 + 3.5 / (40 / 8), closed_forms.seconds(shard, replicate, 8, 2, links), 1e-9)
+  end)
+
+  it("E5 replicas that share a node share its bandwidth with fewer groups", function()
+    local shard, replicate = closed_forms.bytes(case(4, 4))
+    assert.near(shard / 100e9 + replicate / (40e9 / 4), closed_forms.seconds(shard, replicate, 4, 4, links), 1e-9)
   end)
 
   it("E5 on one node nothing moves between nodes", function()
@@ -105,7 +111,10 @@ describe("moonshard sweep with ms.scaling", function()
     assert.is_nil(page:find("src="))
     local results = json.decode(scratch.read(folder .. "/out/results.json"))
     assert.equal(3, #results.curve)
-    for _, record in ipairs(results.curve) do assert.is_true(record.step > 0 and record.bytes > 0) end
+    for _, record in ipairs(results.curve) do
+      assert.is_true(record.step > 0 and record.bytes > 0)
+      assert.is_true(record.guide > 0 and record.guide < 1.05 * record.step) -- bytes alone take no longer than a step
+    end
   end)
 
   it("refuses nodes that a cluster does not have, and shapes that do not exist", function()

@@ -5,9 +5,11 @@
 --   V_replicate = 2 (R - 1) / R * (P / S) * e_reduce                  over R replicas
 --   T           = V_shard / B + V_replicate / B
 --
--- P parameters are gathered in e_gather bytes each and reduced in e_reduce bytes each. B is the bandwidth of one rank:
--- inside its node for a group that is on one node, and otherwise to other nodes. With one replica this is FSDP. A plan
--- counts both V exactly (moonshard plan, "a step over ...").
+-- P parameters are gathered in e_gather bytes each and reduced in e_reduce bytes each. B is the bandwidth of a group:
+-- that of a rank inside its node for a group that is on one node, and otherwise its part of a node's bandwidth to other
+-- nodes. A ring that crosses nodes enters and leaves each of them once, however many of its ranks are there: a shard
+-- group of whole nodes has all of the bandwidth, and the replicate groups of S shards on a node divide it among them.
+-- With one replica this is FSDP. A plan counts both V exactly (moonshard plan, "a step over ...").
 
 local closed_forms = {}
 
@@ -31,7 +33,7 @@ end
 
 ---@class moonshard.ClosedFormLinks
 ---@field inside number bytes/s of a rank to its node
----@field between number bytes/s of a rank to other nodes
+---@field between number bytes/s of a node to other nodes
 ---@field ranks_per_node integer
 
 ---Seconds of a step's communication.
@@ -42,8 +44,12 @@ end
 ---@param links moonshard.ClosedFormLinks
 ---@return number
 function closed_forms.seconds(shard_bytes, replicate_bytes, shards, replicas, links)
-  local function over(ranks) return ranks > links.ranks_per_node and links.between or links.inside end
-  return shard_bytes / over(shards) + replicate_bytes / over(shards * replicas)
+  -- ranks: neighbours that the group spans; groups: of them on a node
+  local function over(ranks, groups)
+    return ranks > links.ranks_per_node and links.between / groups or links.inside
+  end
+  return shard_bytes / over(shards, 1)
+    + replicate_bytes / over(shards * replicas, math.min(shards, links.ranks_per_node))
 end
 
 return closed_forms

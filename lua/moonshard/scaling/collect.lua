@@ -26,13 +26,13 @@ local collect = {}
 ---@field computing number seconds
 ---@field guide number? seconds of communication by the closed form; nil with a tensor dimension
 
--- Bytes/s of one rank: those of the link that gathers fastest.
+-- Bytes/s of a rank inside its node and of a node to others: those of the fastest link.
 local function links_of(cluster)
   local struct = cluster:struct()
   local links = { inside = 0, between = 0, ranks_per_node = cluster.ranks_per_node }
   for i = 0, struct.links - 1 do
     links.inside = math.max(links.inside, struct.link[i].inside)
-    links.between = math.max(links.between, struct.link[i].between / cluster.ranks_per_node)
+    links.between = math.max(links.between, struct.link[i].between)
   end
   return links
 end
