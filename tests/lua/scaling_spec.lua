@@ -117,6 +117,13 @@ describe("moonshard sweep with ms.scaling", function()
     end
   end)
 
+  it("says which shape is the fastest without a tensor dimension where one with it is faster", function()
+    local run = program.run(arguments("cluster=h100x8-25gbe", "shapes=fsdp,hsdp,fsdp tensor:8", "nodes=2"))
+    assert.equal(0, run.status, run.err)
+    has(run.out, "on 2 nodes: fsdp tensor:8, mesh=1x2x8 | on 2 nodes without a tensor dimension: hsdp, mesh=2x8")
+    has(scratch.read(folder .. "/out/index.html"), "without a tensor dimension: hsdp, mesh=2x8")
+  end)
+
   it("refuses nodes that a cluster does not have, and shapes that do not exist", function()
     program.refused(2, arguments("nodes=2,1"), "ascending | 1 | 2")
     program.refused(2, arguments("shapes=ddp"), "hsdp")

@@ -13,6 +13,7 @@ local collect = {}
 ---@field nodes integer
 ---@field ranks integer
 ---@field mesh string
+---@field tensor integer ranks that divide a layer
 ---@field settings table<string, any> that vary, other than the mesh
 ---@field refused string? why there is no plan; then the fields below are nil
 ---@field step number seconds
@@ -77,7 +78,7 @@ end
 function collect.point(job, point)
   local cluster, mesh = job.cluster, point.mesh
   local record = { shape = point.shape.name, nodes = point.nodes, ranks = point.nodes * cluster.ranks_per_node,
-    mesh = mesh, settings = point.settings }
+    mesh = mesh, tensor = point.shape.tensor, settings = point.settings }
   world.check_interrupt()
   cluster:describe_world(0, record.ranks)
   local ok, raised = pcall(planned.run, job.path, job.chunk, settings_of(job.settings, point.settings, mesh,

@@ -195,15 +195,12 @@ end
 
 local function verdict(self)
   local items = {}
-  for _, crossover in ipairs(report.crossovers(self)) do
-    items[#items + 1] = ("<li>from %s on, %s is faster than %s</li>"):format(count_nodes(crossover.nodes),
-      escape(crossover.to), escape(crossover.from))
-  end
+  for i, text in ipairs(report.answers(self)) do items[i] = "<li>" .. escape(text) .. "</li>" end
   local best = report.fastest(report.on_nodes(self.curve, self.nodes[#self.nodes]))
   local tiles = best and "<dl>" .. html.tile("fastest on " .. count_nodes(best.nodes), best.shape, "mesh=" .. best.mesh)
     .. html.tile("per rank", progress.rate(best.per_rank), mfu_text(best.mfu))
     .. html.tile("memory", progress.size(best.bytes), "of " .. progress.size(best.room)) .. "</dl>" or ""
-  return tiles .. (#items > 0 and "<ul>" .. table.concat(items) .. "</ul>" or "")
+  return tiles .. "<ul>" .. table.concat(items) .. "</ul>"
 end
 
 ---@param self moonshard.Scaling

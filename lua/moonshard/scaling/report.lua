@@ -122,18 +122,36 @@ local function guide_rows(self)
   return rows
 end
 
-local function answer(self)
-  local lines, last = {}, self.nodes[#self.nodes]
+local function described(record)
+  return ("%s, mesh=%s, %s per rank, %s of %s"):format(record.shape, record.mesh, progress.rate(record.per_rank),
+    progress.size(record.bytes), progress.size(record.room))
+end
+
+---Which shape to take, in sentences: where the fastest changes, and the fastest on the most nodes; FSDP or HSDP, too,
+---where a shape with a tensor dimension is the fastest.
+---@param self moonshard.Scaling
+---@return string[]
+function report.answers(self)
+  local list, last = {}, self.nodes[#self.nodes]
   local nodes = report.count_nodes(last)
   for _, crossover in ipairs(report.crossovers(self)) do
-    lines[#lines + 1] = ("  from %s on, %s is faster than %s"):format(report.count_nodes(crossover.nodes),
-      crossover.to, crossover.from)
+    list[#list + 1] = ("from %s on, %s is faster than %s"):format(report.count_nodes(crossover.nodes), crossover.to,
+      crossover.from)
   end
-  local best = report.fastest(report.on_nodes(self.curve, last))
-  lines[#lines + 1] = best and ("  on %s: %s, mesh=%s, %s per rank, %s of %s"):format(nodes, best.shape, best.mesh,
-    progress.rate(best.per_rank), progress.size(best.bytes), progress.size(best.room))
-    or ("  on %s no shape fits into the memory"):format(nodes)
-  return table.concat(lines, "\n") .. "\n"
+  local records, plain = report.on_nodes(self.curve, last), {}
+  local best = report.fastest(records)
+  list[#list + 1] = best and ("on %s: %s"):format(nodes, described(best))
+    or ("on %s no shape fits into the memory"):format(nodes)
+  for _, record in ipairs(records) do
+    if record.tensor == 1 then plain[#plain + 1] = record end
+  end
+  local second = best and best.tensor > 1 and report.fastest(plain)
+  if second then list[#list + 1] = ("on %s without a tensor dimension: %s"):format(nodes, described(second)) end
+  return list
+end
+
+local function answer(self)
+  return "  " .. table.concat(report.answers(self), "\n  ") .. "\n"
 end
 
 -- Each reason once, with the first point that it is of.
