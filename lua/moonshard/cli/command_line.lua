@@ -112,11 +112,9 @@ local function refuse_option(command, option, rows)
   local here = launcher_option(option, rows.options)
   if here then refuse("MS_ENAME", "%s has no option %s: did you mean %s?", command, option, here) end
   local advice = nearest.advice(option, rows.options)
-  if key and not advice:find("^did you mean") then
-    advice = ("a setting of the recipe is written %s=value; `%s --help` lists the options"):format(key, command)
-  elseif key then
-    advice = ("%s; a setting of the recipe is written %s=value; `%s --help` lists the options"):format(advice, key,
-      command)
+  if key then
+    local written = ("setting of the recipe is written %s=value; `%s --help` lists the options"):format(key, command)
+    advice = advice:find("^did you mean") and advice .. " A " .. written or "a " .. written
   end
   refuse("MS_ENAME", "%s has no option %s: %s", command, option, advice)
 end
