@@ -56,6 +56,17 @@ end
 describe("a description of a cluster", function()
   teardown(scratch.clear)
 
+  it("E1 names the other links where a field of one is missing, since its name may be the mistake", function()
+    refused('links = { memroy = { inside = { "6 GB/s", "here" } } }', "links.memroy.algorithm | memory")
+  end)
+
+  it("E1 ends the question about an unknown field before it goes on", function()
+    local path = written('return { extends = "h100x8-400g", network = { rial = { "400 Gbit/s", "here" } } }')
+    local text = fixture.message(cluster.load, path)
+    has(text, "network.rial | rail | rails")
+    assert.is_nil(text:find("?.", 1, true))
+  end)
+
   it("E1 has a source for every constant of each shipped description, and loads", function()
     assert.truthy(#cluster.names() >= 12)
     for _, name in ipairs(cluster.names()) do
@@ -189,6 +200,11 @@ describe("a description of a cluster", function()
     local base = written('return { extends = "h100x8", device = { memory = { "80 Gbit", "here" } } }')
     local path = written(("return { extends = %q }"):format(base))
     has(fixture.message(cluster.load, path), base .. " | device.memory")
+    for _, missing in ipairs({ "h100x9", "/nonexistent/h100.lua" }) do
+      path = written(("return { extends = %q }"):format(missing))
+      has(fixture.message(cluster.load, path), missing)
+      has(fixture.message(cluster.load, path), path)
+    end
     local own = scratch.path() .. ".lua"
     written(("return { extends = %q }"):format(own), own)
     has(fixture.message(cluster.load, own), "extends itself | " .. own)

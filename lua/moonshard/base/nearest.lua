@@ -105,4 +105,12 @@ function nearest.advice(name, valid)
   return "valid are " .. table.concat(names, ", ")
 end
 
+---The same as a sentence that others can follow.
+---@param name any
+---@param valid table<string, any>
+---@return string
+function nearest.sentence(name, valid)
+  return (nearest.advice(name, valid):gsub("[^?]$", "%0."))
+end
+
 return nearest

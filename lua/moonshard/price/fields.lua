@@ -221,7 +221,9 @@ function reader:map(path, row, given)
   if #names == 0 then self:wrong(path, "is empty: without links ranks cannot communicate") end
   if #names > row.most then self:wrong(path, "has %d entries, at most %d are possible", #names, row.most) end
   for i, name in ipairs(names) do
-    result[i] = { name = name, fields = self:group(below(path, name), row.of, given[name]) }
+    local others = { unpack(names) }
+    table.remove(others, i)
+    result[i] = { name = name, fields = self:group(below(path, name), row.of, given[name], others) }
   end
   return result
 end
@@ -248,12 +250,18 @@ local function sorted_keys(list)
   return keys
 end
 
-function reader:group(path, row, given)
+-- others: the names of the entries beside this one, if it is one of a map: a mistyped name is a new entry.
+local function how_to_give(row, others)
+  return (row.like and ", as in " .. row.like or "") .. ", or extend a description that has it"
+    .. (others and #others > 0 and "; beside it there are " .. table.concat(others, ", ") or "")
+end
+
+function reader:group(path, row, given, others)
   self:check_table(path, given, "fields" .. (row.like and ", like " .. row.like or ""))
   for _, key in ipairs(sorted_keys(given)) do
     if not row.rows[key] then
-      self:wrong(below(path, key), "unknown field: %s%s", nearest.advice(key, row.rows),
-        row.like and ". It must be like " .. row.like or "")
+      self:wrong(below(path, key), "unknown field: %s", row.like
+        and nearest.sentence(key, row.rows) .. " It must be like " .. row.like or nearest.advice(key, row.rows))
     end
   end
   local result = {}
@@ -267,8 +275,7 @@ function reader:group(path, row, given)
   end
   for _, key in ipairs(sorted_keys(row.rows)) do
     if given[key] == nil and not may_miss(row.rows[key], given, self) then
-      refuse("MS_EINVAL", "cluster %s: %s is missing: give it%s, or extend a description that has it", self.name,
-        below(path, key), row.like and ", as in " .. row.like or "")
+      refuse("MS_EINVAL", "cluster %s: %s is missing: give it%s", self.name, below(path, key), how_to_give(row, others))
     end
   end
   return result

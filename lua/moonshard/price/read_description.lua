@@ -35,8 +35,9 @@ local function limited(chunk)
   return ok, result
 end
 
+-- by: the description that extends this one, or nil
 local function from_file(path, by)
-  local source = input_file.read(path, by and by .. " extends it"
+  local source = input_file.read(path, by and "cluster " .. by .. " extends it"
     or "--cluster takes a name or the path of a description")
   local chunk, wrong = load(source, "@" .. path, "t", {})
   if not chunk then
@@ -57,9 +58,9 @@ local function shipped(name, by)
   end
   local valid = {}
   for _, known in ipairs(names) do valid[known] = true end
-  local advice = nearest.advice(name, valid):gsub("[^?]$", "%0.")
-  refuse("MS_ENAME", "cluster %s%s: %s A description of your own is given by its path, like ./%s", name,
-    by and ", which " .. by .. " extends" or "", advice, name:find(".", 1, true) and name or name .. ".lua")
+  refuse("MS_ENAME", "cluster %s: %s A description of your own is given by its path, like ./%s",
+    by and by .. ": extends " .. name or name, nearest.sentence(name, valid),
+    name:find(".", 1, true) and name or name .. ".lua")
 end
 
 -- Only text, numbers, booleans and tables of them, at most MOST_NESTED deep. Returns how many values there are.
@@ -79,7 +80,6 @@ local function check_data(file, path, value, depth, before)
   return count
 end
 
--- by: the description that extends it, or nil.
 local function one(name, by)
   local description
   if is_path(name) then description = from_file(name, by) else description = shipped(name, by) end
