@@ -11,7 +11,7 @@ local re = ms.re
 
 local cfg = ms.args {
   folder = "",                     -- Hugging Face folder with config.json and weights; "": random weights
-  size = "tiny",                   -- without a folder: tiny, 1B, 3B, 8B, 70B or 405B
+  size = "tiny",                   -- without a folder: tiny, 1B, 3B, 7B, 8B, 13B, 70B or 405B
   tokens = "",                     -- token files (moonshard tokenize); "": the text of `files`, by bytes
   seq = 256, batch = 4,            -- tokens per sequence, sequences per rank
   steps = 200, lr = 1e-3,

@@ -10,7 +10,7 @@ local re = ms.re
 
 local cfg = ms.args {
   folder = "",                     -- Hugging Face folder with config.json and weights; "": random weights
-  size = "tiny",                   -- without a folder, a Llama: tiny, 1B, 3B, 8B, 70B or 405B
+  size = "tiny",                   -- without a folder, a Llama: tiny, 1B, 3B, 7B, 8B, 13B, 70B or 405B
   modules = [[attn\.(wq|wv)$]],    -- the linear layers that get an adapter
   rank = 8, alpha = ms.args.real(16), dropout = ms.args.real(0),
   storage = "f32",                 -- how weights that do not train are kept: f32, bf16, i8 or nf4 (QLoRA)

@@ -133,7 +133,8 @@ describe("llama", function()
   end)
 
   it("has the published sizes", function()
-    local published = { ["1B"] = 1235814400, ["3B"] = 3212749824, ["8B"] = 8030261248, ["70B"] = 70553706496 }
+    local published = { ["1B"] = 1235814400, ["3B"] = 3212749824, ["7B"] = 6738415616, ["8B"] = 8030261248,
+      ["13B"] = 13015864320, ["70B"] = 70553706496 }
     for name, count in pairs(published) do
       assert.equal(count, ms.models.llama({ name }):num_parameters())
     end
@@ -171,6 +172,11 @@ describe("llama", function()
         scaling.original_max_position_embeddings })
     end
     assert.is_false(ms.models.llama({ "8B", rope_scaling = false }).config.rope_scaling)
+    for _, name in ipairs({ "7B", "13B" }) do
+      local config = ms.models.llama({ name }).config
+      assert.same({ false, 10000, 4096, config.heads },
+        { config.rope_scaling, config.rope_theta, config.seq, config.kv_heads })
+    end
   end)
 
   it("refuses heads that do not divide, or are odd, and scaling that makes no sense", function()

@@ -19,11 +19,14 @@ local function scaling(factor)
   return { factor = factor, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8192 }
 end
 
--- Llama 3.1 (8B, 70B, 405B) and 3.2 (1B, 3B); all have 128256 tokens, theta 500000 and 131072 positions.
+-- Llama 2 (7B, 13B), 3.1 (8B, 70B, 405B) and 3.2 (1B, 3B). Those of 3 have 128256 tokens, theta 500000 and 131072
+-- positions.
 local PUBLISHED = {
   ["1B"] = { layers = 16, dim = 2048, heads = 32, kv_heads = 8, ffn = 8192, tied = true, rope_scaling = scaling(32) },
   ["3B"] = { layers = 28, dim = 3072, heads = 24, kv_heads = 8, ffn = 8192, tied = true, rope_scaling = scaling(32) },
+  ["7B"] = { layers = 32, dim = 4096, heads = 32, ffn = 11008, vocab = 32000, rope_theta = 10000, seq = 4096 },
   ["8B"] = { layers = 32, dim = 4096, heads = 32, kv_heads = 8, ffn = 14336, rope_scaling = scaling(8) },
+  ["13B"] = { layers = 40, dim = 5120, heads = 40, ffn = 13824, vocab = 32000, rope_theta = 10000, seq = 4096 },
   ["70B"] = { layers = 80, dim = 8192, heads = 64, kv_heads = 8, ffn = 28672, rope_scaling = scaling(8) },
   ["405B"] = { layers = 126, dim = 16384, heads = 128, kv_heads = 8, ffn = 53248, rope_scaling = scaling(8) },
 }
@@ -172,7 +175,7 @@ local function read(given)
   local published = type(given) == "table" and given[1]
   if published then
     if not PUBLISHED[published] then
-      errors.raise("MS_ENAME", "ms.models.llama: no size %s; the sizes are 1B, 3B, 8B, 70B, 405B",
+      errors.raise("MS_ENAME", "ms.models.llama: no size %s; the sizes are 1B, 3B, 7B, 8B, 13B, 70B, 405B",
         options.describe(published))
     end
     local filled = { vocab = 128256, rope_theta = 500000, seq = 131072 }
