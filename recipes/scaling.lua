@@ -2,7 +2,7 @@
 -- described cluster; needs neither a GPU nor a second machine.
 --
 --   moonshard sweep recipes/scaling.lua                                    # 8B on nodes of 8 H100 with 400 Gbit/s
---   moonshard sweep recipes/scaling.lua size=8B nodes=1,2,4,8,16 cluster=h100x8-200g
+--   moonshard sweep recipes/scaling.lua size=7B nodes=1,2,4,8,16 cluster=h100x8-200g
 --
 -- `moonshard price` alone lists the clusters; a description of your own is given by its path: cluster=./mine.lua.
 
