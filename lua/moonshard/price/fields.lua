@@ -250,10 +250,10 @@ local function sorted_keys(list)
   return keys
 end
 
--- others: the names of the entries beside this one, if it is one of a map: a mistyped name is a new entry.
+-- others: the names of the other entries, if this is one of a map: a mistyped name is a new entry.
 local function how_to_give(row, others)
   return (row.like and ", as in " .. row.like or "") .. ", or extend a description that has it"
-    .. (others and #others > 0 and "; beside it there are " .. table.concat(others, ", ") or "")
+    .. (others and #others > 0 and "; others are called " .. table.concat(others, ", ") or "")
 end
 
 function reader:group(path, row, given, others)
