@@ -47,10 +47,6 @@ local function read_meshes(text)
 end
 
 local function check_line(line)
-  if not line.cluster then
-    refuse("MS_EINVAL", "moonshard price needs --cluster: the path of a description, or one of %s",
-      table.concat(clusters.names(), ", "))
-  end
   for _, setting in ipairs(line.settings) do
     if setting.key == MESH and setting.text:find("^[%dx-]+,[%dx,-]+$") and not line.mesh_list then
       refuse("MS_EINVAL", "%s=%s gives one mesh: to price several, --mesh-list %s", MESH, setting.text, setting.text)
@@ -133,7 +129,7 @@ end
 function command.main(arguments)
   local line = command_line.parse("moonshard price", arguments, { recipe = true, optional = true, options = OPTIONS })
   check_line(line)
-  local cluster = clusters.load(line.cluster)
+  local cluster = clusters.of_option("moonshard price", line.cluster)
   automatic.cluster = line.cluster
   if not line.recipe then
     if line.constants then

@@ -43,10 +43,6 @@ local function given_mesh(line)
 end
 
 local function check_line(line)
-  if not line.cluster then
-    refuse("MS_EINVAL", "moonshard tune needs --cluster: the path of a description, or one of %s",
-      table.concat(clusters.names(), ", "))
-  end
   if line.memory and not byte_size.read(line.memory) then
     refuse("MS_EINVAL", "--memory %s: %s", line.memory, byte_size.advice(line.memory, "72GiB"))
   end
@@ -132,7 +128,7 @@ end
 function command.main(arguments)
   local line = command_line.parse("moonshard tune", arguments, { recipe = true, options = OPTIONS })
   check_line(line)
-  local cluster = clusters.load(line.cluster)
+  local cluster = clusters.of_option("moonshard tune", line.cluster)
   cluster:describe_world(0, line.ranks or 1)
   local room = room_of(cluster, line.memory and byte_size.read(line.memory), "--memory")
   local chunk = recipe.load(line.recipe)

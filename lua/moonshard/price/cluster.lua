@@ -211,6 +211,16 @@ function Cluster:__tostring()
     self.ranks_per_node == 1 and "" or "s", self.device)
 end
 
+---Loads the cluster that a command was given. Raises, with the names that there are, if it was given none.
+---@param command string "moonshard price"
+---@param name string?
+---@return moonshard.Cluster
+function cluster.of_option(command, name)
+  if name then return cluster.load(name) end
+  refuse("MS_EINVAL", "%s needs --cluster: the path of a description, or one of %s", command,
+    table.concat(names, ", "))
+end
+
 ---The names of the descriptions that come with the program.
 ---@return string[]
 function cluster.names() return { unpack(names) } end
