@@ -6,6 +6,7 @@ local has = require("lua.message").has
 local launched = require("lua.launched")
 local meshes = require("moonshard.tune.meshes")
 local pattern_of = require("moonshard.tune.pattern_of")
+local has = require("lua.message").has
 local program = require("lua.program")
 local re = require("moonshard.base.re")
 local room = require("moonshard.tune.room")
@@ -147,6 +148,14 @@ describe("moonshard tune", function()
       arguments[#arguments + 1] = memory
       program.refused(2, arguments, facts)
     end
+  end)
+
+  it("names -n where nothing fits on the one rank that it did not give", function()
+    local alone = { "tune", LLAMA, "--cluster", "h100x8", "--memory", "5.41GiB", unpack(SETTINGS) }
+    has(program.run(alone).err, "1 rank | -n")
+    table.insert(alone, "-n")
+    table.insert(alone, "1")
+    assert.is_nil(program.run(alone).err:find("-n", 1, true))
   end)
 
   it("reports for people", function()
