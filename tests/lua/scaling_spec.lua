@@ -132,7 +132,7 @@ describe("moonshard sweep with ms.scaling", function()
 
   it("refuses a recipe that has no plan on any mesh, for the reason of the first", function()
     program.refused(2, arguments("size=9B", "nodes=1,2"), "1x8 | 9B | 7B")
-    program.refused(2, arguments("shapes=hsdp:3", "nodes=2"), "shapes | 8 ranks")
+    program.refused(2, arguments("shapes=hsdp:3", "nodes=2"), "shapes | 8 ranks | hsdp:K | tensor:T")
   end)
 
   it("refuses options of the command that it would ignore", function()
