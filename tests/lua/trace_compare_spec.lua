@@ -62,6 +62,12 @@ describe("a comparison of traces", function()
     has(text, "only in the first")
   end)
 
+  it("E2 has no factor for what was predicted to take next to nothing", function()
+    local text = compare.text(compare.of(events(1, 1e-6, 2), events(1, 1, 2)), { "a", "b" }, 5)
+    has(text, "over 1000 x")
+    assert.is_nil(text:find("%d%d%d%d%.%d+ x"))
+  end)
+
   it("E2 prints where a prediction and a run differ", function()
     local real, predicted = scratch.path(), scratch.path()
     local recipe = { "tests/lua/recipes/trouble.lua", "-n", "2" }
