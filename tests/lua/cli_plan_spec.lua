@@ -109,6 +109,10 @@ describe("moonshard plan", function()
     return traffic, found
   end
 
+  it("refuses samples of more tokens than a batch can have", function()
+    program.refused(2, { "plan", "recipes/llama.lua", "-n", "2", "seq=1000000000" }, "seq=1000000000 | tokens")
+  end)
+
   it("H2 --json has the bytes of a step inside a node and between nodes, as the closed forms say", function()
     local totals = 2 * 4 -- bytes: the sum of squares and the loss
     local padded = 4 * (4 * (3 * 10 + 3) + 4 * (2 * 10 + 2))

@@ -41,6 +41,8 @@ strict.refuse_ipairs(Loader, "for step, batch in data:batches(steps) do")
 
 local loader = {}
 
+local MOST_TOKENS = 2 ^ 29 - 1 -- of a rank and step: LuaJIT's arrays are smaller than 2 GiB, and a token has 4 bytes
+
 ---@class moonshard.Share a rank's share of the samples of a step
 ---@field index integer from 0
 ---@field ranks integer number of ranks that share
@@ -85,6 +87,10 @@ end
 ---@return moonshard.Loader
 function loader.new(o)
   local self = setmetatable(o, Loader)
+  if self.batch * self.seq > MOST_TOKENS then
+    errors.invalid("ms.data: seq=%.0f and %.0f sequences per rank are more than %d tokens: give fewer", self.seq,
+      self.batch, MOST_TOKENS)
+  end
   self.position, self.epoch = 0, nil
   return self
 end
