@@ -10,7 +10,7 @@ local options = require("moonshard.base.options")
 local re = require("moonshard.base.re")
 
 local automatic = {
-  ---Policies that can be "auto".
+  ---Policies that can be "auto", in the order in which tuned rules are printed.
   NAMES = { "units", "reshard_after_forward", "prefetch", "recompute" },
   ---Whether what is "auto" stays undecided: `moonshard tune` decides itself.
   off = false,

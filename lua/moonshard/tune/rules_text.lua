@@ -1,15 +1,13 @@
 -- What a search found as Lua: the options of ms.fully_shard that replace the recipe's, to be pasted there. The text is
 -- read back before it is printed, so that what is pasted is what was compiled.
 
+local automatic = require("moonshard.shard.automatic")
 local point = require("moonshard.tune.point")
 local progress = require("moonshard.base.progress")
 local re = require("moonshard.base.re")
 local unit_loops = require("moonshard.tune.unit_loops")
 
-local rules_text = {
-  ---In the order in which they are printed.
-  POLICIES = { "units", "reshard_after_forward", "prefetch", "recompute" },
-}
+local rules_text = {}
 
 local COLUMNS = 112
 
@@ -71,7 +69,7 @@ local function text_of(lines) return #lines > 0 and table.concat(lines, "\n") ..
 ---@return moonshard.RulesText
 function rules_text.of(options, notes)
   local lines, before = {}, {}
-  for _, name in ipairs(rules_text.POLICIES) do
+  for _, name in ipairs(automatic.NAMES) do
     local value = options[name]
     local list = value ~= nil and lines_of(name, value) or {}
     local loop = name == "units" and #list > 1 and unit_loops.of(value, of_value)
