@@ -305,7 +305,7 @@ function price.limit(self, critical)
     end
   end
   limit.share = seconds / self.step
-  limit.text = limit.text:format(("%.0f %%%% of the step"):format(100 * limit.share)):gsub("%%%%", "%%")
+  limit.text = limit.text:format(("%.0f %% of the step"):format(100 * limit.share))
   return limit
 end
 
