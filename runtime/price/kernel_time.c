@@ -34,7 +34,7 @@ static double best_filled(const ms_product_rate *rate, const double *size) {
   return best;
 }
 
-/* FLOP/s of this kernel, and the part of its counted work that it does. */
+/* The work that the kernel does, at the rate that its shape reaches. */
 static double arithmetic_time(const ms_cluster *c, const ms_kernel_work *work) {
   const double peak = c->peak[work->dtype] * c->clock * (c->device == MS_DEVICE_CPU ? work->threads : 1);
   if (work->shape == MS_SHAPE_PRODUCT) {

@@ -6,7 +6,7 @@
 --
 -- Two other fits are of other problems. fit.lua minimizes any function, such as one with the minimum of several links
 -- in it: these steps, tried on collectives, predict all-reduces of 128 nodes by 13 % instead of 10 %. The calibration
--- (calibrate/fit.lua) solves a linear problem whose unknowns may be zero, so they have no logarithm.
+-- (calibrate/least_squares.lua) solves a linear problem whose unknowns may be zero, so they have no logarithm.
 
 local least_squares = {}
 
