@@ -62,6 +62,8 @@ for _, name in ipairs(dtypes.with("product")) do
   peaks[name] = constant("flops", nil, { least = 1, most = MOST_FLOPS, default = 0 })
 end
 
+local KINDS = { cpu = "MS_DEVICE_CPU", cuda = "MS_DEVICE_CUDA" }
+
 local LINK = group({
   algorithm = { type = "choice", words = { ring = "MS_LINK_RING", tree = "MS_LINK_TREE", hosts = "MS_LINK_HOSTS",
     switch = "MS_LINK_SWITCH" } },
@@ -86,7 +88,7 @@ fields.TREE = group({
   accuracy = part(nil, 0, 1, { default = 0 }),
   ranks_per_node = constant("count", "ranks_per_node", { least = 1, most = 64 }),
   device = group({
-    kind = { type = "choice", words = { cpu = "MS_DEVICE_CPU", cuda = "MS_DEVICE_CUDA" } },
+    kind = { type = "choice", words = KINDS },
     cores = constant("number", "cores", { least = 1e-3, most = 1e6, only = "cpu" }),
     memory = constant("bytes", "memory", { least = 1, most = 1e18 }),
     reserved = constant("bytes", nil, { least = 0, default = 0 }),
@@ -267,8 +269,7 @@ function reader:group(path, row, given, others)
   local result = {}
   for _, key in ipairs(sorted_keys(given)) do
     local field, at = row.rows[key], below(path, key)
-    local other = field.only == "cpu" and "cuda" or "cpu"
-    if field.only and self.device_kind == other then
+    if field.only and KINDS[self.device_kind] and self.device_kind ~= field.only then -- else the kind is the mistake
       self:wrong(at, "is a field of devices of the kind %s", field.only)
     end
     result[key] = self[field.type](self, at, field, given[key])
