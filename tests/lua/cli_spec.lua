@@ -84,6 +84,12 @@ describe("moonshard", function()
     refused(2, { "doctor", "--json=1" }, "--json | value")
   end)
 
+  it("asks about a mistyped option in a sentence of its own", function()
+    local ended = program.run({ "price", "recipes/llama.lua", "--clutser", "h100x8" })
+    has(ended.err, "--clutser | --cluster | clutser=value")
+    assert.is_nil(ended.err:find("?;", 1, true))
+  end)
+
   it("refuses recipes that are not there, do not parse or do not run", function()
     refused(2, { "run", "nowhere.lua" }, "nowhere.lua", "No such file")
     refused(2, { "run", "recipes" }, "recipes", "Is a directory")
