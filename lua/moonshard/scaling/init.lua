@@ -118,8 +118,8 @@ local function check_planned(self)
   end
   local first = self.curve[1]
   if first then errors.invalid("ms.scaling: no mesh has a plan; the first, %s: %s", first.mesh, first.refused) end
-  errors.invalid("ms.scaling: none of the shapes has a mesh on %s node%s of %d ranks: hsdp:K takes 2 K, 3 K, ... nodes, "
-    .. "and the T of tensor:T divides the ranks of a node", table.concat(self.nodes, ", "),
+  errors.invalid("ms.scaling: none of the shapes has a mesh on %s node%s of %d ranks: hsdp:K takes 2 K, 3 K, ... "
+    .. "nodes, and the T of tensor:T divides the ranks of a node", table.concat(self.nodes, ", "),
     #self.nodes == 1 and self.nodes[1] == 1 and "" or "s", self.cluster.ranks_per_node)
 end
 
