@@ -243,9 +243,11 @@ end
 
 local function read_file(path, hardware)
   local rows, refused = training_rows.read(path)
+  if next(refused) then
+    print("rows that no plan can stand for:")
+    print_refused(refused)
+  end
   if #rows == 0 then error(path .. ": no row that a plan can stand for", 0) end
-  print("rows that no plan can stand for:")
-  print_refused(refused)
   return training_model.stacks(rows, hardware)
 end
 
