@@ -218,7 +218,7 @@ describe("a description of a cluster", function()
     written('return { extends = "./none.lua" }', own)
     has(fixture.message(cluster.load, own), "none.lua | No such file | " .. own .. " extends it")
     written('return { extends = "h100x8-400" }', own)
-    has(fixture.message(cluster.load, own), "h100x8-400g | which " .. own .. " extends")
+    has(fixture.message(cluster.load, own), "h100x8-400g | " .. own .. ": extends h100x8-400")
   end)
 
   it("E1 is data alone", function()

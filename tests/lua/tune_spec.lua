@@ -2,7 +2,6 @@
 
 local decode = require("moonshard.base.json").decode
 local fixture = require("lua.fixture")
-local has = require("lua.message").has
 local launched = require("lua.launched")
 local meshes = require("moonshard.tune.meshes")
 local pattern_of = require("moonshard.tune.pattern_of")
