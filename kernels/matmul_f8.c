@@ -48,10 +48,34 @@ int ms_f8_passes(int recipe, int product, int operand, int turned) {
   return of->by_blocks || (of->by_rows && !turned) ? 1 : 2;
 }
 
+int ms_f8_product_of(const ms_kernel_call *call, ms_product *product) {
+  if (call->op != MS_OP_matmul_f8_codes) return ms_product_of(call, product);
+  ms_kernel_call plain = *call;
+  plain.in[MS_F8_CODES_INPUT].dtype = call->in[0].dtype;
+  plain.in[MS_F8_SCALE_INPUT] = call->in[MS_F8_CODED_BIAS_INPUT];
+  plain.inputs--;
+  return ms_product_of(&plain, product);
+}
+
+const void *ms_f8_bias(const ms_kernel_call *call, const ms_f8 *f8) {
+  if (f8->product.bias_dtype < 0) return NULL;
+  return call->in_data[f8->coded ? MS_F8_CODED_BIAS_INPUT : MS_F8_SCALE_INPUT];
+}
+
+static int check_codes(const ms_kernel_call *call, int recipe, int product) {
+  const ms_value_info *codes = &call->in[MS_F8_CODES_INPUT], *scale = &call->in[MS_F8_SCALE_INPUT];
+  const int weighs = product == MS_F8_OUTPUT || product == MS_F8_DX;
+  if (codes->dtype == MS_F8E4M3 && scale->dtype == MS_F32 && recipe == MS_FP8_TENSORWISE && weighs) return MS_OK;
+  return MS_FAIL(MS_EINTERNAL, "matmul_f8_codes: %s codes with a scale in %s, recipe %d, product %d",
+                 ms_dtype_name(codes->dtype), ms_dtype_name(scale->dtype), recipe, product);
+}
+
 int ms_f8_of(const ms_kernel_call *call, ms_f8 *f8) {
   const int recipe = (int)call->attrs.i[3], product = (int)call->attrs.i[4];
   memset(f8, 0, sizeof *f8);
-  MS_TRY(ms_product_of(call, &f8->product));
+  f8->coded = call->op == MS_OP_matmul_f8_codes;
+  if (f8->coded) MS_TRY(check_codes(call, recipe, product));
+  MS_TRY(ms_f8_product_of(call, &f8->product));
   const ms_product *p = &f8->product;
   if (!ms_f8_recipe_name(recipe) || !ms_f8_rounds(recipe, product) || p->batch != 1)
     return MS_FAIL(MS_EINTERNAL, "matmul_f8: recipe %d, product %d, a batch of %lld", recipe, product,

@@ -16,6 +16,9 @@
  * Scales by rows are rounded down to powers of two, so dividing by them is exact; those of mxfp8 are the e8m0 of
  * MS_MX_RCEIL in quantise.h. A scale is otherwise largest / max(amax, 1e-12), as there, and NaN and infinity are
  * treated as there: a broken step stays visible.
+ *
+ * The op matmul_f8_codes takes w as codes that were made before, of the whole tensor with one scale (kernels/ops.def):
+ * a tensorwise weight is gathered so, and only the other operand is rounded.
  */
 #ifndef MS_KERNELS_MATMUL_F8_H
 #define MS_KERNELS_MATMUL_F8_H
@@ -40,10 +43,18 @@ typedef struct ms_f8 {
   int by_rows;   /* 1: at least one operand has a scale a row; the other's one scale is then repeated */
   int powers;    /* 1: scales are powers of two */
   int fast_sums; /* 1: tensor cores may keep sums in fewer bits between promotions to f32 */
+  int coded;     /* 1: b comes as codes, with its scale */
 } ms_f8;
 
-/* Reads and checks a matmul_f8. */
+/* Inputs of a call with coded operands: a, the codes, their scale, and optionally a bias. */
+enum { MS_F8_CODES_INPUT = 1, MS_F8_SCALE_INPUT = 2, MS_F8_CODED_BIAS_INPUT = 3 };
+
+/* Reads and checks a matmul_f8 or matmul_f8_codes. */
 int ms_f8_of(const ms_kernel_call *call, ms_f8 *f8);
+/* Its matrix product, whose operands both have the dtype of a. */
+int ms_f8_product_of(const ms_kernel_call *call, ms_product *product);
+/* Its bias, or NULL. */
+const void *ms_f8_bias(const ms_kernel_call *call, const ms_f8 *f8);
 /* The number of f32 scales of an operand: as many as rows if any operand has them. */
 int64_t ms_f8_scales(const ms_f8 *f8, const ms_f8_operand *operand);
 

@@ -107,13 +107,14 @@ typedef struct ms_kernel_call {
 } ms_kernel_call;
 
 /* One tensor of a launch that copies, casts or adds several tensors: to = from, or to += from. Both are [n], f32 or
- * bf16; the target of a sum is f32. */
+ * bf16; the target of a sum is f32. Or f32 times a scale becomes f8e4m3, or f8e4m3 is copied. */
 typedef struct ms_move {
   const void *from;
   void *to;
   int64_t n; /* elements; 0: nothing to do */
   int from_dtype, to_dtype;
-  int add; /* 1: add to `to`, whose dtype must be f32 */
+  int add;            /* 1: add to `to`, whose dtype must be f32 */
+  const float *scale; /* of codes that are made, in the device's memory */
 } ms_move;
 
 /* The implementation that computes a call, and the reason why it is not the preferred one: NULL if it is. Both are

@@ -1,6 +1,6 @@
 /* matmul_f8.c - products of operands rounded to 8 bits on the CPU, which has no arithmetic for them: the values of the
  * codes, which bf16 holds exactly, are multiplied by the kernel of matmul with f32 sums, and divided by the scales. So
- * products are those of a GPU up to the order of the sums.
+ * products are those of a GPU up to the order of the sums. A weight that comes as codes is only decoded.
  *
  * Workspace: for each operand its scales, and the values of its codes, laid out like the operand; the product in f32
  * where the result is bf16; and matmul's own.
@@ -180,6 +180,22 @@ static void round_blocks(const ms_kernel_call *call, const rounding *r, int64_t 
   r->scale[0] = 1;
 }
 
+/* ---- codes that were made before ---------------------------------------------------------------------------------- */
+
+MS_CLONES static void decode_rows(const void *of, int64_t begin, int64_t end) {
+  const rounding *r = of;
+  const uint8_t *restrict codes = r->x;
+  ms_bf16 *restrict values = r->values;
+#pragma omp simd
+  for (int64_t i = begin * r->columns; i < end * r->columns; i++)
+    values[i] = (ms_bf16)(ms_float8_bits(ms_value_of(codes[i], MS_F8E4M3)) >> 16);
+}
+
+static void take_codes(const ms_kernel_call *call, const rounding *r) {
+  divide(call, r->rows, 1, r->rows * r->columns, decode_rows, r);
+  r->scale[0] = 1.0f / *(const float *)call->in_data[MS_F8_SCALE_INPUT];
+}
+
 static rounding rounding_of(const ms_kernel_call *call, int which) {
   const prepared_f8 *p = call->prepared;
   const ms_f8_operand *o = which ? &p->f8.b : &p->f8.a;
@@ -199,7 +215,12 @@ static rounding rounding_of(const ms_kernel_call *call, int which) {
 }
 
 static void round_operand(const ms_kernel_call *call, int which) {
+  const prepared_f8 *p = call->prepared;
   const rounding r = rounding_of(call, which);
+  if (p->f8.coded && which == MS_F8_CODES_INPUT) {
+    take_codes(call, &r);
+    return;
+  }
   const int64_t bytes = r.rows * r.columns * ms_dtype_size(call->in[which].dtype);
   if (r.by_blocks) {
     round_blocks(call, &r, bytes);
@@ -245,7 +266,7 @@ MS_CLONES static void finish_block(const ms_kernel_call *call, const float *sums
   MS_BLOCK_BUFFER(bias);
   MS_BLOCK_BUFFER(x);
   ms_block_fill(bias, 0, n);
-  if (call->inputs == 3) ms_widen(call->in_data[2], call->in[2].dtype, first, n, bias);
+  if (p->f8.product.bias_dtype >= 0) ms_widen(ms_f8_bias(call, &p->f8), p->f8.product.bias_dtype, first, n, bias);
   if (p->f8.by_rows) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) x[i] = sums[i] * of_row * b[i] + bias[i];

@@ -74,7 +74,7 @@ bool is_float(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
 
 int run(const ms_kernel_call *call) {
   const int from = call->in[0].dtype, to = call->out[0].dtype;
-  const ms_move part = {call->in_data[0], call->out_data[0], ms_numel(&call->out[0]), from, to, 0};
+  const ms_move part = {call->in_data[0], call->out_data[0], ms_numel(&call->out[0]), from, to, 0, nullptr};
   if (is_float(from) && is_float(to)) return ms_cuda_move(&part, 1, call->stream);
   if (from == to) return copy(call);
   switch (from) {

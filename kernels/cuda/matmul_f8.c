@@ -6,7 +6,7 @@
  *   AFTER    cuBLASLt without factors, and our pass over the result. Factors that differ by row are powers of two, so a
  *            bf16 result is not rounded a second time by them
  *   PLAIN    our own tiles, without tensor cores: MOONSHARD_CUDA_MATMUL=plain, no cuBLASLt, no elements, or a result
- *            that is not aligned to 16 bytes
+ *            that is not aligned to 16 bytes, or a bias or codes
  *
  * All give the same numbers up to the order of the sums, and a bf16 result's second rounding when a bias or an
  * activation follows. A GPU without 8-bit tensor cores is an error.
@@ -54,6 +54,7 @@ static void memory_of(const ms_kernel_call *call, ms_f8_memory memory[2]) {
                                .inverses = (float *)(void *)(workspace + prepared->places.inverses[i]),
                                .codes = (uint8_t *)(workspace + prepared->places.codes[i]),
                                .blocks = (uint8_t *)(workspace + prepared->places.blocks[i])};
+  if (ms_f8_reads_codes(&prepared->f8)) memory[1].codes = (uint8_t *)(uintptr_t)call->in_data[MS_F8_CODES_INPUT];
 }
 
 static ms_lt_operands operands_of(const ms_kernel_call *call) {
@@ -64,14 +65,16 @@ static ms_lt_operands operands_of(const ms_kernel_call *call) {
   return (ms_lt_operands){.a = memory[0].codes,
                           .b = memory[1].codes,
                           .d = call->out_data[0],
-                          .bias = (void *)call->in_data[2],
+                          .bias = (void *)(uintptr_t)ms_f8_bias(call, &prepared->f8),
                           .a_factor = blocks ? (void *)memory[0].blocks : memory[0].inverses,
                           .b_factor = blocks ? (void *)memory[1].blocks : memory[1].inverses,
                           .workspace = ms_library_workspace(call->workspace) + prepared->places.library};
 }
 
 static int is_aligned(const ms_kernel_call *call) {
-  return ((uintptr_t)call->out_data[0] | (uintptr_t)call->in_data[2]) % ALIGNMENT == 0;
+  const ms_f8 *f8 = &((const prepared_f8 *)call->prepared)->f8;
+  const uintptr_t codes = ms_f8_reads_codes(f8) ? (uintptr_t)call->in_data[MS_F8_CODES_INPUT] : 0;
+  return ((uintptr_t)call->out_data[0] | (uintptr_t)ms_f8_bias(call, f8) | codes) % ALIGNMENT == 0;
 }
 
 /* ---- the choice -------------------------------------------------------------------------------------------------- */
@@ -172,6 +175,18 @@ static int bind(const ms_kernel_call *call) {
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
 
+static int finish(const ms_kernel_call *call) {
+  const prepared_f8 *prepared = call->prepared;
+  ms_kernel_call plain = *call;
+  plain.in_data[2] = ms_f8_bias(call, &prepared->f8);
+  return ms_matmul_finish_run(&plain, &prepared->left, NULL);
+}
+
+static int round_operand(const ms_kernel_call *call, const ms_f8 *f8, int which, const ms_f8_memory *to) {
+  const int coded = f8->coded && which == MS_F8_CODES_INPUT;
+  return coded ? ms_f8_take_codes_run(call, f8, to) : ms_f8_round_run(call, f8, which, to);
+}
+
 static int run(const ms_kernel_call *call) {
   const prepared_f8 *prepared = call->prepared;
   const ms_f8 *f8 = &prepared->f8;
@@ -179,13 +194,13 @@ static int run(const ms_kernel_call *call) {
   ms_f8_memory memory[2];
   if (f8->product.m * f8->product.n == 0) return MS_OK;
   memory_of(call, memory);
-  for (int i = 0; i < 2; i++) MS_TRY(ms_f8_round_run(call, f8, i, &memory[i]));
+  for (int i = 0; i < 2; i++) MS_TRY(round_operand(call, f8, i, &memory[i]));
   if (prepared->way == PLAIN || !is_aligned(call)) return ms_f8_plain_run(call, f8, memory);
   if (prepared->way == UNDECIDED) return MS_FAIL(MS_EINTERNAL, "matmul_f8: the call was not bound");
   MS_TRY(ms_lt_run(&prepared->lt, &prepared->lt.algo, &on, call->stream));
   if (prepared->way == AFTER) return ms_f8_scale_run(call, f8, memory);
   const int finishes = prepared->left.bias_dtype >= 0 || prepared->left.activation != MS_ACT_NONE;
-  return finishes ? ms_matmul_finish_run(call, &prepared->left, NULL) : MS_OK;
+  return finishes ? finish(call) : MS_OK;
 }
 
 static void release(void *data) {
@@ -196,7 +211,8 @@ static void release(void *data) {
 
 static ms_computed computed(const ms_kernel_call *call) {
   const prepared_f8 *prepared = call->prepared;
-  if (!is_aligned(call)) return (ms_computed){"own kernels", "the result or the bias is not aligned to 16 bytes"};
+  if (!is_aligned(call))
+    return (ms_computed){"own kernels", "the result, the bias or the weight's codes are not aligned to 16 bytes"};
   return (ms_computed){prepared->way == PLAIN ? "own kernels" : "cuBLASLt", prepared->because};
 }
 

@@ -13,6 +13,9 @@ typedef struct ms_f8_memory {
 
 /* Rounds input `which` of the call: 0 is a, 1 is b. */
 int ms_f8_round_run(const ms_kernel_call *call, const ms_f8 *f8, int which, const ms_f8_memory *to);
+/* The same of a b that comes as codes: turns them if the product does not read them where they are, and inverts their
+ * scale. */
+int ms_f8_take_codes_run(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory *to);
 /* c = act(c times the inverse scales + bias), in place: where the library leaves it. */
 int ms_f8_scale_run(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]);
 /* The whole product of the codes by tiles in f32 arithmetic, without tensor cores. */

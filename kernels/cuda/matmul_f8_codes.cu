@@ -6,6 +6,7 @@
  *   a scale a row, x turned      x twice: magnitudes of columns, then codes by tiles, through shared memory
  *   one scale                    x twice: the largest magnitude, then codes
  *   a scale a block              x once
+ *   codes, turned                codes once, through shared memory
  *
  * and one byte an element is written. Magnitudes are joined as the bits of |x| by atomicMax, which gives the same
  * result in any order, and keeps NaN.
@@ -190,6 +191,37 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
+/* ---- codes that were made before --------------------------------------------------------------------------------- */
+
+/* codes [k][columns] to [columns][k], TILE by TILE: a thread reads four of a row and writes four of a column. k and
+ * columns are multiples of 16. */
+__global__ void __launch_bounds__(THREADS) turn_codes(const uint8_t *from, int64_t k, int64_t columns, uint8_t *to) {
+  __shared__ uint32_t words[TILE * PITCH / 4];
+  uint8_t *tile = reinterpret_cast<uint8_t *>(words); /* [column][k] */
+  constexpr int FOURS = TILE / 4;
+  const int64_t first_column = static_cast<int64_t>(blockIdx.x) * TILE;
+  for (int64_t first = static_cast<int64_t>(blockIdx.y) * TILE; first < k;
+       first += static_cast<int64_t>(gridDim.y) * TILE) {
+    for (int i = threadIdx.x; i < TILE * FOURS; i += THREADS) {
+      const int row = i / FOURS, column = i % FOURS * 4;
+      if (first + row >= k || first_column + column >= columns) continue;
+      const uint32_t four = *reinterpret_cast<const uint32_t *>(from + (first + row) * columns + first_column + column);
+#pragma unroll
+      for (int l = 0; l < 4; l++) tile[(column + l) * PITCH + row] = static_cast<uint8_t>(four >> 8 * l);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < TILE * FOURS; i += THREADS) {
+      const int column = i / FOURS, row = i % FOURS * 4;
+      if (first + row >= k || first_column + column >= columns) continue;
+      *reinterpret_cast<uint32_t *>(to + (first_column + column) * k + first + row) =
+          words[(column * PITCH + row) / 4];
+    }
+    __syncthreads();
+  }
+}
+
+__global__ void invert(const float *scale, float *inverse) { *inverse = 1.0f / *scale; }
+
 /* ---- a scale a block --------------------------------------------------------------------------------------------- */
 
 /* x [rows][k], k a multiple of 32: neighbouring lanes have a block together. */
@@ -313,4 +345,14 @@ extern "C" int ms_f8_round_run(const ms_kernel_call *call, const ms_f8 *f8, int 
   const ms_f8_operand *operand = which ? &f8->b : &f8->a;
   const task t = {call, f8, operand, to, f8->product.k, operand->rows * f8->product.k};
   return MS_CUDA_FLOATS(f8->product.dtype, X, round_any<X>(t, static_cast<const X *>(call->in_data[which])));
+}
+
+extern "C" int ms_f8_take_codes_run(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory *to) {
+  const int64_t k = f8->product.k, columns = f8->product.n;
+  const float *scale = static_cast<const float *>(call->in_data[MS_F8_SCALE_INPUT]);
+  MS_TRY(MS_CUDA_LAUNCH(invert, 1, 1, 0, call->stream, scale, to->inverses));
+  if (!f8->b.turned) return MS_OK;
+  const dim3 blocks(grid(columns, TILE), down(k, TILE));
+  return MS_CUDA_LAUNCH(turn_codes, blocks, THREADS, 0, call->stream,
+                        static_cast<const uint8_t *>(call->in_data[MS_F8_CODES_INPUT]), k, columns, to->codes);
 }

@@ -40,7 +40,7 @@ ending ending_of(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory
           blocks ? nullptr : memory[1].inverses,
           blocks ? memory[0].blocks : nullptr,
           blocks ? memory[1].blocks : nullptr,
-          call->in_data[2],
+          ms_f8_bias(call, f8),
           f8->by_rows,
           p.bias_dtype,
           p.activation};

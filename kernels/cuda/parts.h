@@ -1,5 +1,5 @@
 /* parts.h - copies, casts or adds several tensors in one launch: the chunks of a unit into the segments to be gathered,
- * and reduced gradients into the f32 accumulators. cast.cu uses it for a single tensor. */
+ * some of them as codes, and reduced gradients into the f32 accumulators. cast.cu uses it for a single tensor. */
 #ifndef MS_KERNELS_CUDA_PARTS_H
 #define MS_KERNELS_CUDA_PARTS_H
 

@@ -82,6 +82,7 @@ static void resolve_collective(ms_exec *exec, const ms_exec_phase *phase, const 
     ms_coll_part *part = &phase->part[coll->part - phase->part + i];
     void **shared = &phase->shared[part->shared - phase->shared];
     part->src = ms_exec_pointer(exec, &from->src);
+    if (ms_plan_part_is_coded(source, from)) part->scale = ms_exec_pointer(exec, &from->scale);
     part->dst = ms_exec_pointer(exec, &from->dst);
     for (int p = 0; p < ranks; p++)
       shared[p] = coll->kind == MS_COLL_ALL_GATHER ? ms_exec_pointer(exec, &from->shared)

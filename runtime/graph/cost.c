@@ -46,11 +46,14 @@ ms_work ms_work_product(const ms_cost_case *c) { return product(c, flops_of(c));
 /* plus the addition of a bias if there is a third input */
 ms_work ms_work_product_bias(const ms_cost_case *c) { return product(c, flops_of(c) + (c->inputs == 3)); }
 
-/* also writes the codes of both operands, a byte each, and reads them; a scale can take a second pass */
+/* also writes the codes of both operands, a byte each, and reads them; a scale can take a second pass. Of a weight that
+ * comes as codes, only those that are turned are written again. */
 ms_work ms_work_product_f8(const ms_cost_case *c) {
   const int64_t *i = c->attrs->i;
-  ms_work work = product(c, flops_of(c) + (c->inputs == 3));
-  for (int operand = 0; operand < 2; operand++) {
+  const int coded = c->op == MS_OP_matmul_f8_codes;
+  ms_work work = product(c, flops_of(c) + (c->inputs == 3 + coded));
+  if (coded && !i[1]) work.bytes += 2 * elements(&c->in[1]);
+  for (int operand = 0; operand < 2 - coded; operand++) {
     const int turned = operand ? !i[1] : i[0] != 0, passes = ms_f8_passes((int)i[3], (int)i[4], operand, turned);
     work.bytes += (passes - 1) * tensor_bytes(&c->in[operand]) + 2 * elements(&c->in[operand]);
   }

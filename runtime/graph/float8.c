@@ -68,12 +68,25 @@ static int round_uses(ms_graph *graph, const ms_param_info *param, int value, in
   return MS_OK;
 }
 
+/* A weight that is gathered as codes cannot be a result: these are nothing without their scale. */
+static int check_outputs(const ms_graph *graph, const ms_param_info *param, int value) {
+  for (int o = 0; o < graph->n_outputs; o++)
+    if (graph->outputs[o].value == value && param->fp8 == MS_FP8_TENSORWISE)
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "parameter '%s' (fp8 = \"%s\"): the model returns it as '%s'; only products x w and x w' of a "
+                     "matrix w have an 8-bit form: leave the parameter out of the rules of fp8",
+                     param->name, ms_f8_recipe_name(param->fp8), graph->outputs[o].name);
+  return MS_OK;
+}
+
 int ms_graph_round_products(ms_graph *graph, int backward) {
   for (int p = 0; p < graph->n_params; p++) {
     ms_param_info info;
     if (graph->param_values[p] < 0) continue;
     MS_TRY(graph->lookup(graph->model, p, &info));
-    if (info.fp8 != MS_FP8_NONE) MS_TRY(round_uses(graph, &info, graph->param_values[p], backward));
+    if (info.fp8 == MS_FP8_NONE) continue;
+    MS_TRY(check_outputs(graph, &info, graph->param_values[p]));
+    MS_TRY(round_uses(graph, &info, graph->param_values[p], backward));
   }
   return MS_OK;
 }

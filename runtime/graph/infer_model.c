@@ -80,6 +80,18 @@ int ms_infer_matmul_f8(const ms_node *node, const ms_value_info *in, ms_value_in
   return MS_OK;
 }
 
+/* Of the codes only the shape matters; the bias is last. */
+int ms_infer_matmul_f8_codes(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_node product = *node;
+  ms_value_info plain[] = {in[0], in[MS_F8_CODES_INPUT], in[node->inputs - 1]};
+  MS_TRY(ms_check_dtype(node, &in[MS_F8_CODES_INPUT], MS_F8E4M3, "the codes"));
+  MS_TRY(ms_check_ndim(node, &in[MS_F8_SCALE_INPUT], 0, "the scale", "a scalar"));
+  MS_TRY(ms_check_dtype(node, &in[MS_F8_SCALE_INPUT], MS_F32, "the scale"));
+  plain[MS_F8_CODES_INPUT].dtype = in[0].dtype;
+  product.inputs--;
+  return ms_infer_matmul_f8(&product, plain, out);
+}
+
 int ms_infer_matmul_gelu(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_infer_matmul(node, in, out));
   out[1] = out[0];

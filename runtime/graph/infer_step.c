@@ -44,6 +44,29 @@ int ms_infer_accumulate(const ms_node *node, const ms_value_info *in, ms_value_i
   return MS_OK;
 }
 
+int ms_infer_largest_magnitude(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the input"));
+  out[0] = scalar;
+  return MS_OK;
+}
+
+int ms_infer_f8_scales(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the magnitudes", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the magnitudes"));
+  out[0] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_f8_codes(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the input"));
+  MS_TRY(ms_check_ndim(node, &in[1], 0, "the scale", "a scalar"));
+  MS_TRY(ms_check_dtype(node, &in[1], MS_F32, "the scale"));
+  out[0] = in[0];
+  out[0].dtype = MS_F8E4M3;
+  return MS_OK;
+}
+
 int ms_infer_sum_squares(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[n]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the input"));

@@ -50,6 +50,8 @@ static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *
   int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE ||
                              ms_device_can(plan->config.device, MS_DEVICE_SUMS_IN_PLACE);
   for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].src, 0, access, n, capacity);
+  for (int i = 0; i < coll->parts; i++)
+    if (ms_plan_part_is_coded(coll, &coll->part[i])) n = add(plan, &coll->part[i].scale, 0, access, n, capacity);
   for (int i = 0; i < coll->parts; i++) {
     const ms_plan_part *part = &coll->part[i];
     if (gathers_in_place(coll, part)) n = add_gathered(plan, coll, part, access, n, capacity);
@@ -76,7 +78,7 @@ int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *acc
 }
 
 int ms_instr_access_limit(const ms_instr *instr) {
-  if (moves(instr)) return 5 * instr->coll->parts + instr->coll->opened;
+  if (moves(instr)) return 6 * instr->coll->parts + instr->coll->opened;
   return instr->kind == MS_INSTR_KERNEL ? instr->call->inputs + instr->call->outputs + 1 : 0;
 }
 
@@ -144,6 +146,7 @@ int ms_instr_needs(const ms_instr *instr, int buffer) {
     for (int i = 0; i < instr->coll->parts; i++) {
       const ms_plan_part *part = &instr->coll->part[i];
       int sums = instr->coll->kind != MS_COLL_ALL_GATHER;
+      if (ms_plan_part_is_coded(instr->coll, part) && part->scale.buffer == buffer) return 1;
       if (part->src.buffer == buffer || (sums && part->shared.buffer == buffer)) return 1;
       if (part->accumulate && part->dst.buffer == buffer) return 1;
     }

@@ -189,6 +189,7 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
   for (int i = 0; i < parts; i++) {
     coll->bytes += bytes_of_part(coll, &part[i]);
     ms_plan_touch(plan, part[i].src.buffer, plan->phase[phase].n - 1);
+    if (ms_plan_part_is_coded(coll, &part[i])) ms_plan_touch(plan, part[i].scale.buffer, plan->phase[phase].n - 1);
     ms_plan_touch(plan, part[i].shared.buffer, plan->phase[phase].n - 1);
     ms_plan_touch(plan, part[i].dst.buffer, plan->phase[phase].n - 1);
   }

@@ -98,9 +98,10 @@ static int start(ms_lowering *l) {
   l->slice = ms_calloc(units, sizeof *l->slice);
   l->reduce = ms_calloc(units, sizeof *l->reduce);
   l->part = ms_calloc(most_segments(l->model), sizeof *l->part);
+  l->scale = ms_calloc(l->model->params, sizeof *l->scale);
   if (!l->root || !l->last_use || !l->at || !l->read || !l->sent || !l->readers || !l->gather || !l->chunk ||
       !l->begun || !l->added || !l->use || !l->ends || !l->unshard || !l->gathered || !l->slice || !l->reduce ||
-      !l->part)
+      !l->part || !l->scale)
     return MS_ENOMEM;
   MS_TRY(ms_across_check(l->model, g));
   MS_TRY(reserve(l->plan, l->phase, g));
@@ -139,6 +140,7 @@ static void finish(ms_lowering *l) {
   free(l->slice);
   free(l->reduce);
   free(l->part);
+  free(l->scale);
 }
 
 static int64_t value_bytes(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
@@ -183,8 +185,15 @@ static int place_param(ms_lowering *l, int param, ms_place *at) {
   }
   if (l->gathered[p->unit] < 0)
     return MS_FAIL(MS_EINTERNAL, "unit '%s' is read before it is gathered", l->model->unit[p->unit].name);
-  *at = (ms_place){l->gathered[p->unit], seg->gathered + p->offset * ms_dtype_size(seg->param_dtype)};
+  *at = (ms_place){l->gathered[p->unit], seg->gathered + p->offset * ms_dtype_size(seg->wire)};
   return MS_OK;
+}
+
+/* What a kernel reads of a value: codes of a parameter that is gathered so. */
+static int dtype_of(const ms_lowering *l, int value) {
+  const ms_value *v = &l->graph->values[l->root[value]];
+  const int coded = v->kind == MS_VALUE_PARAM && ms_param_is_coded(&l->model->param[v->param]);
+  return coded ? MS_F8E4M3 : l->graph->values[value].info.dtype;
 }
 
 static int value_ref(ms_lowering *l, int value, ms_ref *ref) {
@@ -194,6 +203,7 @@ static int value_ref(ms_lowering *l, int value, ms_ref *ref) {
   if (v->kind == MS_VALUE_PARAM) MS_TRY(place_param(l, v->param, &at));
   if (at.buffer < 0) return MS_FAIL(MS_EINTERNAL, "value %d is read before it is written", value);
   *ref = (ms_ref){at.buffer, at.offset, l->graph->values[value].info};
+  ref->info.dtype = dtype_of(l, value);
   return MS_OK;
 }
 
@@ -274,6 +284,7 @@ static int lower_node(ms_lowering *l, int node) {
     MS_TRY(value_ref(l, part, &own));
     return ms_lower_product(l, n, own, in, out[0]);
   }
+  if (n->op == MS_OP_matmul_f8 && dtype_of(l, n->in[1]) == MS_F8E4M3) return ms_lower_coded_product(l, n, in, out[0]);
   int local;
   const ms_attrs attrs = ms_across_attrs(l, n, in, out, &local);
   MS_TRY(ms_plan_kernel(l->plan, l->phase, op, &attrs, n->inputs, in, n->outputs, out, n->scope, n->backward));
@@ -351,6 +362,7 @@ int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph) {
     if (graph->param_grads[p] >= 0) mark_gradient(&l, p, grad_unit);
   plan->phase[phase].present = 1;
   place_inputs(&l);
+  MS_GOTO(ms_lower_scales(&l));
   MS_GOTO(ms_lower_zero_unreached(&l));
   for (int n = 0; n < graph->n_nodes; n++) {
     MS_GOTO(ms_lower_unshards(&l, n));

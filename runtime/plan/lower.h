@@ -113,6 +113,8 @@ typedef struct ms_lowering {
   int *gathered;        /* [units] buffer that currently holds the unit's unsharded weights, or -1 */
   int *slice;           /* [units] buffer of the shard kept for gathering in a smaller group, or -1 */
   int *reduce;          /* [units] buffer that the unit's gradients are written to, or -1 */
+  int *scale;           /* [params] index of the scale of codes in `scales`, or -1 */
+  int scales;           /* buffer of those scales, or -1 */
   ms_plan_part *part;   /* [most segments in any unit] scratch: the parts of one collective */
   int sending[MS_DIMS]; /* [enum ms_model_dim] buffer of the latest collective, kept until the next one starts */
   int latest[MS_DIMS];  /* [enum ms_model_dim] instruction of the latest collective that is a node, or -1 */
@@ -150,6 +152,14 @@ ms_attrs ms_across_attrs(const ms_lowering *l, const ms_node *node, const ms_ref
  * (lower_unshards.c). */
 int ms_lower_unshards(ms_lowering *l, int node);
 int ms_lower_keep_slices(ms_lowering *l, int node);
+
+/* Weights that are gathered as codes (lower_codes.c). Begins a phase: scales of all of them that its units have. */
+int ms_lower_scales(ms_lowering *l);
+ms_ref ms_lower_scale(const ms_lowering *l, int param);
+/* With one shard: makes the codes of segment s from its masters. */
+int ms_lower_codes(ms_lowering *l, int unit, int s, ms_ref in, ms_ref out);
+/* A matmul_f8 whose second input is such a weight. */
+int ms_lower_coded_product(ms_lowering *l, const ms_node *node, const ms_ref *in, ms_ref out);
 
 /* Source or destination of a sum over ranks: whole reduce buffers or chunks, in one dtype. */
 typedef struct ms_gradients {

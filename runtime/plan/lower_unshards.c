@@ -5,11 +5,11 @@
 
 /* Returns the end of the run of segments from `first` on with the same dtype. With one shard these are contiguous,
  * at the same element offsets in all buffers; except in the chunks of a sliced unit, frozen ones behind others. What is
- * stored comes last. */
+ * stored comes last; codes have a scale of their own. */
 static int same_dtype_run(const ms_unit *u, int first) {
   int end = first + 1;
-  while (end < u->segments && u->segment[end].param_dtype == u->segment[first].param_dtype &&
-         u->segment[end].frozen == u->segment[first].frozen && !ms_segment_is_stored(&u->segment[end]))
+  while (end < u->segments && u->segment[end].wire == u->segment[first].wire && u->segment[end].wire != MS_F8E4M3 &&
+         u->segment[end].frozen == u->segment[first].frozen)
     end++;
   return end;
 }
@@ -22,8 +22,12 @@ static int cast_unit(ms_lowering *l, int unit, int buffer) {
     const ms_segment *first = &u->segment[s];
     int64_t n = (end < u->segments ? u->segment[end].local : u->master_count) - first->local;
     ms_ref in = ms_plan_weights(l->plan, unit, s, first->local, n);
-    ms_ref out = ms_ref_vector(buffer, first->gathered, first->param_dtype, n);
-    ms_attrs attrs = {.i[7] = 1 + first->param_dtype};
+    ms_ref out = ms_ref_vector(buffer, first->gathered, first->wire, n);
+    if (first->wire == MS_F8E4M3) {
+      MS_TRY(ms_lower_codes(l, unit, s, in, out));
+      continue;
+    }
+    ms_attrs attrs = {.i[7] = 1 + first->wire};
     MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_cast, &attrs, 1, &in, 1, &out, u->name, 0));
   }
   return MS_OK;
@@ -40,6 +44,7 @@ static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
                         : ms_plan_weights(l->plan, unit, s, seg->local, seg->chunk),
         .shared = ms_ref_vector(buffer, seg->gathered, seg->wire, seg->chunk * ms_model_shards(l->model)),
         .dst.buffer = -1};
+    if (seg->wire == MS_F8E4M3) l->part[s].scale = ms_lower_scale(l, u->order[seg->first_param]);
   }
   MS_TRY(ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
                             u->segments, l->part));

@@ -49,6 +49,7 @@ static int start_between(ms_plan *plan) {
   plan->deferred_gradients = ms_calloc(units, sizeof *plan->deferred_gradients);
   plan->has_gradient = ms_calloc(plan->model->params, 1);
   if (!plan->kept_unsharded || !plan->deferred_gradients || !plan->has_gradient) return MS_ENOMEM;
+  plan->weight_scales = -1;
   for (int u = 0; u < units; u++) plan->kept_unsharded[u] = plan->deferred_gradients[u] = -1;
   return MS_OK;
 }

@@ -92,6 +92,7 @@ typedef struct ms_plan_part {
   int64_t count; /* elements per rank, as in ms_coll_part */
   int accumulate;
   ms_ref src;    /* all_gather: this rank's master chunk (buffer -1: in place). Otherwise unused */
+  ms_ref scale;  /* all_gather of codes from f32: the f32 that src is multiplied by. Otherwise unused */
   ms_ref shared; /* all_gather: the result. Otherwise this rank's source; the offset is the same on every rank */
   int64_t first; /* sliced sums: index in this rank's chunk (all_reduce: in the whole part) of the first element
                   * stored in dst */
@@ -121,6 +122,12 @@ typedef struct ms_plan_coll {
   double also_bytes; /* of the all_reduce over the replicas that this collective includes */
   ms_traffic moved;  /* by this rank, without also_bytes, which are inside its node (traffic.c) */
 } ms_plan_coll;
+
+/* 1 when a collective makes codes of what it gathers. */
+static inline int ms_plan_part_is_coded(const ms_plan_coll *coll, const ms_plan_part *part) {
+  return coll->kind == MS_COLL_ALL_GATHER && part->src.buffer >= 0 && part->src.info.dtype == MS_F32 &&
+         part->shared.info.dtype == MS_F8E4M3;
+}
 
 typedef struct ms_instr {
   int kind, stream;
@@ -200,6 +207,7 @@ struct ms_plan {
   ms_plan_output *output;
   int inputs, outputs;
   int *kept_unsharded;     /* [units] buffer of weights kept unsharded between micro-batches, or -1 */
+  int weight_scales;       /* buffer of the scales of weights that are gathered as codes, which FIRST computes, or -1 */
   int *deferred_gradients; /* [units] buffer of gradients that wait for the last micro-batch, or -1 */
   char *has_gradient;      /* [params] 1: the loss depends on it; the update skips the others */
   /* EVALUATE: f32 [2], with the loss summed over the ranks at [1], or f32 [3] with the sum of its weights at [2];

@@ -24,7 +24,8 @@ int ms_replica_copies(const ms_model *model, int replicas);
 int ms_unit_is_sliced(const ms_model *model, const ms_unit *unit, int replicas);
 /* 1 when that is so of a parameter: a trainable one of such a unit. */
 int ms_param_is_sliced(const ms_model *model, const ms_param *p, int replicas);
-/* The dtype in which the replicas gather a sliced unit: that of its trainable parameters, or MS_F32 if they differ. */
+/* The dtype in which the replicas gather a sliced unit: that of its trainable parameters, or MS_F32 if they differ, or
+ * if the shards gather codes, which are made of f32 masters. */
 int ms_unit_chunk_dtype(const ms_unit *unit);
 /* 1 when a sliced unit keeps its chunks in such a dtype, and f32 masters of the slice alone. 0: the chunks are the
  * masters. */

@@ -2,7 +2,7 @@
  * prepared call, so the shapes are those that run.
  */
 #include "kernels/linear_cross_entropy.h"
-#include "kernels/product.h"
+#include "kernels/matmul_f8.h"
 #include "price/price.h"
 
 static int is_float(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
@@ -17,11 +17,12 @@ static int dtype_of(const ms_kernel_call *call, int device) {
 }
 
 static int read_product(const ms_kernel_call *call, ms_kernel_work *work) {
+  const int inputs = call->inputs - (call->op == MS_OP_matmul_f8_codes); /* without the scale */
   ms_product p;
-  MS_TRY(ms_product_of(call, &p));
+  MS_TRY(ms_f8_product_of(call, &p));
   work->shape = MS_SHAPE_PRODUCT;
   work->variant = (p.trans_a ? MS_VARIANT_TRANS_A : 0) | (p.trans_b ? MS_VARIANT_TRANS_B : 0) |
-                  (p.accumulate ? MS_VARIANT_ADDS : 0) | (p.activation || call->inputs > 2 ? MS_VARIANT_EPILOGUE : 0) |
+                  (p.accumulate ? MS_VARIANT_ADDS : 0) | (p.activation || inputs > 2 ? MS_VARIANT_EPILOGUE : 0) |
                   (p.batch > 1 && p.shared_b ? MS_VARIANT_SHARED_B : 0);
   const double size[4] = {(double)p.batch, (double)p.m, (double)p.n, (double)p.k};
   for (int i = 0; i < 4; i++) work->size[i] = size[i];

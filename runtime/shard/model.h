@@ -16,6 +16,9 @@
  * all others. Its master and its gathered form are the same: words of records (kernels/storage.h), which chunks do not
  * cut. Kernels read it through the op `dequantise`, or in place if it is stored in its param_dtype.
  *
+ * A parameter that is multiplied in 8 bits with one scale (MS_FP8_TENSORWISE) is a segment of its own, too: it has an
+ * f32 master, and is gathered as codes of that master, with a scale that all ranks know (plan/lower_codes.c).
+ *
  * The padding of every segment is zero in all of them. Offsets are multiples of MS_SEGMENT_ALIGN elements.
  */
 #ifndef MS_SHARD_MODEL_H
@@ -47,7 +50,8 @@ typedef struct ms_param {
 typedef struct ms_segment {
   int frozen, param_dtype, reduce_dtype;
   int storage;                   /* MS_F32, or the dtype of a stored parameter's records */
-  int wire;                      /* the dtype that is gathered: param_dtype, or MS_I32: the words of records */
+  int wire;                      /* the dtype that is gathered: param_dtype, MS_F8E4M3: codes with one scale, or
+                                  * MS_I32: the words of records */
   double lr_scale, weight_decay; /* `rows`: those of its parameter; `ragged`: all parameters of the segment have the
                                   * same */
   int first_param, params;       /* range of ms_unit.order */
@@ -133,9 +137,13 @@ static inline int ms_model_splits_norm(const ms_model *m) {
 static inline int ms_segment_is_stored(const ms_segment *s) { return s->storage != MS_F32; }
 /* 1 when what a rank keeps of a segment has the form that the shards gather, so that kernels can read it there. */
 static inline int ms_segment_is_as_gathered(const ms_segment *s) {
-  return ms_segment_is_stored(s) || s->param_dtype == MS_F32;
+  return ms_segment_is_stored(s) || s->wire == MS_F32;
 }
 static inline int ms_param_is_stored(const ms_param *p) { return p->config.storage_dtype != MS_F32; }
+/* 1 when it is gathered as codes of its master. */
+static inline int ms_param_is_coded(const ms_param *p) {
+  return p->config.fp8 == MS_FP8_TENSORWISE && !ms_param_is_stored(p);
+}
 
 /* Checks whether a unit of a sharded model can keep shards of 1/size with this enum ms_reshard. */
 int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size);

@@ -1,7 +1,7 @@
 /* segment.c - divides a unit's parameters into segments, and each segment into one chunk per rank.
  *
  * Parameters are ordered trainable before frozen, masters before what is stored otherwise, then divided by the tensor
- * dimension before whole, then by optimizer group, then in the order of addition. Gradients and optimizer state
+ * dimension before whole, then by optimizer group, then codes behind others, then in the order of addition. Gradients and optimizer state
  * therefore cover a prefix of the master buffer, and an optimizer pass over a unit needs one kernel per group.
  */
 #include <stdlib.h>
@@ -13,7 +13,8 @@ static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 
 /* Those that the tensor dimension divides come first, since their squares are summed over it. */
 static int same_group(const ms_model *model, const ms_param *a, const ms_param *b) {
-  return !ms_param_is_stored(a) && !ms_param_is_stored(b) && a->config.frozen == b->config.frozen &&
+  return !ms_param_is_stored(a) && !ms_param_is_stored(b) && !ms_param_is_coded(a) && !ms_param_is_coded(b) &&
+         a->config.frozen == b->config.frozen &&
          ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
          a->config.param_dtype == b->config.param_dtype && a->config.lr_scale == b->config.lr_scale &&
          a->config.weight_decay == b->config.weight_decay;
@@ -26,7 +27,13 @@ static int goes_before(const ms_model *model, const ms_param *a, const ms_param 
   if (divided != ms_param_is_divided(model, b)) return divided;
   if (a->config.weight_decay != b->config.weight_decay) return a->config.weight_decay > b->config.weight_decay;
   if (a->config.lr_scale != b->config.lr_scale) return a->config.lr_scale > b->config.lr_scale;
+  if (ms_param_is_coded(a) != ms_param_is_coded(b)) return ms_param_is_coded(b);
   return a->config.param_dtype > b->config.param_dtype;
+}
+
+/* The dtype in which a parameter is gathered. */
+static int wire_of(const ms_param *p) {
+  return ms_param_is_stored(p) ? MS_I32 : ms_param_is_coded(p) ? MS_F8E4M3 : p->config.param_dtype;
 }
 
 /* Insertion sort: stable, and a unit has few parameters. */
@@ -64,7 +71,7 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
   *segment = (ms_segment){.frozen = head->config.frozen,
                           .param_dtype = head->config.param_dtype,
                           .storage = head->config.storage_dtype,
-                          .wire = ms_param_is_stored(head) ? MS_I32 : head->config.param_dtype,
+                          .wire = wire_of(head),
                           .reduce_dtype = unit->config.reduce_dtype,
                           .lr_scale = head->config.lr_scale,
                           .weight_decay = head->config.weight_decay,

@@ -71,8 +71,14 @@ static void run_moves(void *argument) {
       memmove(move->to, move->from, (size_t)(move->n * ms_dtype_size(move->to_dtype)));
       continue;
     }
-    ms_kernel_call call = {.op = move->add ? MS_OP_accumulate : MS_OP_cast, .inputs = 1, .outputs = 1, .threads = 1};
+    ms_kernel_call call = {.op = move->add     ? MS_OP_accumulate
+                                 : move->scale ? MS_OP_f8_codes
+                                               : MS_OP_cast,
+                           .inputs = 1 + (move->scale != NULL),
+                           .outputs = 1,
+                           .threads = 1};
     call.attrs.i[0] = move->add;
+    call.in_data[1] = move->scale;
     call.in[0] = (ms_value_info){.dtype = move->from_dtype, .ndim = 1, .dims = {move->n}};
     call.out[0] = (ms_value_info){.dtype = move->to_dtype, .ndim = 1, .dims = {move->n}};
     call.in_data[0] = move->from;
@@ -82,13 +88,15 @@ static void run_moves(void *argument) {
 }
 
 static void log_moves(const moves *m, void *stream) {
-  emulated_range range[2 * MS_CUDA_PARTS];
+  emulated_range range[3 * MS_CUDA_PARTS];
+  int n = 0;
   for (int i = 0; i < m->n; i++) {
     const ms_move *move = &m->move[i];
-    range[2 * i] = (emulated_range){'r', move->from, (size_t)(move->n * ms_dtype_size(move->from_dtype))};
-    range[2 * i + 1] = (emulated_range){'w', move->to, (size_t)(move->n * ms_dtype_size(move->to_dtype))};
+    range[n++] = (emulated_range){'r', move->from, (size_t)(move->n * ms_dtype_size(move->from_dtype))};
+    range[n++] = (emulated_range){'w', move->to, (size_t)(move->n * ms_dtype_size(move->to_dtype))};
+    if (move->scale) range[n++] = (emulated_range){'r', move->scale, sizeof *move->scale};
   }
-  emulated_log_work(stream, "move_parts", 2 * m->n, range);
+  emulated_log_work(stream, "move_parts", n, range);
 }
 
 int ms_cuda_move(const ms_move *move, int n, void *stream) {

@@ -23,6 +23,9 @@ static int64_t block_bytes(const ms_f8 *f8, const ms_f8_operand *operand) {
          MS_F8_TILE_BYTES;
 }
 
+/* 1 when an operand's codes come as the product reads them. */
+static int has_codes(const ms_f8 *f8, int operand) { return operand == 1 && ms_f8_reads_codes(f8); }
+
 static void place(const ms_f8 *f8, ms_f8_places *places) {
   const ms_f8_operand *operand[2] = {&f8->a, &f8->b};
   places->total = 0;
@@ -31,7 +34,7 @@ static void place(const ms_f8 *f8, ms_f8_places *places) {
     places->magnitudes[i] = take(&places->total, scales);
     places->scales[i] = take(&places->total, scales);
     places->inverses[i] = take(&places->total, scales);
-    places->codes[i] = take(&places->total, operand[i]->rows * f8->product.k);
+    places->codes[i] = take(&places->total, has_codes(f8, i) ? 0 : operand[i]->rows * f8->product.k);
     places->blocks[i] = take(&places->total, block_bytes(f8, operand[i]));
   }
   places->library = take(&places->total, ms_matmul_library_bytes(&f8->product));

@@ -16,6 +16,9 @@ typedef struct ms_f8_places {
  * i, i + 32, i + 64 and i + 96 of a tile are neighbours, each with its 4 blocks. */
 enum { MS_F8_TILE_ROWS = 128, MS_F8_TILE_BLOCKS = 4, MS_F8_TILE_BYTES = 512 };
 
+/* 1 when b comes as codes with the summed axis last: the product reads them where they are. */
+static inline int ms_f8_reads_codes(const ms_f8 *f8) { return f8->coded && !f8->b.turned; }
+
 /* Reads a call, and requests the workspace. */
 int ms_f8_plan(ms_kernel_call *call, ms_f8 *f8, ms_f8_places *places);
 

@@ -124,6 +124,7 @@ static int check_part(const ms_comm *comm, const ms_coll *coll, const ms_coll_pa
   if (coll->kind != MS_COLL_BARRIER && !(ms_dtype_size(part->src_dtype) && ms_dtype_size(part->dst_dtype)))
     return MS_FAIL(MS_EDTYPE, "%s %s: %s elements share bytes; send the bytes as u8", kind, label,
                    ms_dtype_name(ms_dtype_size(part->src_dtype) ? part->dst_dtype : part->src_dtype));
+  if (coll->kind == MS_COLL_ALL_GATHER && ms_part_is_coded(part)) return MS_OK;
   const int needed = MS_DTYPE_REDUCE | MS_DTYPE_LOOPS; /* sum.c tells bf16 from f32 and asks no further */
   if ((sums || part->src_dtype != part->dst_dtype) &&
       !(ms_dtype_may(part->src_dtype, needed) && ms_dtype_may(part->dst_dtype, needed)))

@@ -40,7 +40,7 @@ enum { MS_COMM_QUEUE = 128 };
 /* One buffer of a grouped collective. count is in elements:
  *   all_gather      count: each rank's chunk. src [count] is private to this rank, f32 or bf16; shared [ranks*count] is
  *                   the single result that all ranks of the group map (shared[0]: its address in this process); rank r
- *                   fills chunk r
+ *                   fills chunk r. From f32 to f8e4m3, with src times *scale, which is read when the chunk is cast
  *   reduce_scatter  count: each rank's chunk. shared[p] [ranks*count] is rank p's source as mapped here; dst [count]
  *                   receives the sum of chunk `me`
  *   all_reduce      count: the whole buffer. shared[p] [count] is rank p's source as mapped here; dst [count], can
@@ -63,10 +63,16 @@ typedef struct ms_coll_part {
   int dst_dtype;  /* all_gather: type of shared. Others: of dst; bf16 results are rounded once, after the f32 sum */
   int accumulate; /* reduce_scatter, all_reduce with f32 dst: dst += sum instead of dst = sum */
   const void *src;
+  const float *scale; /* all_gather from f32 to f8e4m3; on a device, in its memory */
   void *const *shared;
   void *dst;
   int64_t first, n; /* elements of a sliced sum */
 } ms_coll_part;
+
+/* 1 when an all_gather makes codes of its source. */
+static inline int ms_part_is_coded(const ms_coll_part *part) {
+  return part->src_dtype == MS_F32 && part->dst_dtype == MS_F8E4M3 && (part->scale || !part->src);
+}
 
 typedef struct ms_coll {
   int kind;     /* enum ms_coll_kind */

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/collectives/hosts.h"
+#include "comm/collectives/move.h"
 #include "comm/collectives/sum.h"
 
 /* ---- flows ---- */
@@ -144,9 +145,7 @@ static void cast_piece(ms_hosts_lane *lane, int *busy) {
   const ms_hosts_piece *piece = &flow->next;
   if (!flow->more) return;
   const ms_coll_part *part = &lane->coll->part[piece->part];
-  if (part->src)
-    ms_copy_arrays(place_of(lane, piece), part->dst_dtype,
-                   (const char *)part->src + piece->within * ms_dtype_size(part->src_dtype), part->src_dtype, piece->n);
+  if (part->src) ms_cast_chunk(part, piece->within, piece->n, place_of(lane, piece));
   flow->more = ms_hosts_next_piece(&lane->shape, lane->coll, &flow->walk, &flow->next);
   lane->ready++;
   *busy = 1;

@@ -21,8 +21,7 @@ static void gather(int size, int me, const ms_coll *coll, const ms_coll_part *pa
   const int replicas = coll->replicas ? coll->replicas : 1, shards = size / replicas, shard = me % shards;
   int64_t first, count = ms_slice(part->count, replicas, me / shards, &first);
   char *to = (char *)part->shared[0] + (shard * part->count + first) * ms_dtype_size(part->dst_dtype);
-  const char *from = (const char *)part->src + first * ms_dtype_size(part->src_dtype);
-  ms_copy_arrays(to, part->dst_dtype, from, part->src_dtype, count);
+  ms_cast_chunk(part, first, count, to);
 }
 
 /* Sums elements [first, first + count) of all sources into dst, or takes the largest. */

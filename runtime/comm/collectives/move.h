@@ -20,5 +20,7 @@ void ms_move_share(int size, int me, const ms_coll *coll);
 /* Returns whether a second movement follows once every rank has moved its share; ms_move_pull does it. */
 int ms_move_pulls(int size, int me, const ms_coll *coll);
 void ms_move_pull(int size, int me, const ms_coll *coll);
+/* Elements [first, first + n) of what this rank contributes to an all_gather, as its result has them (cast_chunk.c). */
+void ms_cast_chunk(const ms_coll_part *part, int64_t first, int64_t n, void *to);
 
 #endif

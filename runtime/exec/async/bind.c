@@ -68,6 +68,7 @@ void ms_async_exec_rebind(ms_exec *exec) {
           const ms_coll_part *part = &instr->coll->part[i];
           ms_move *move = &exec->async->phase[p].convert[part - exec->phase[p].part];
           int gathers = instr->coll->kind == MS_COLL_ALL_GATHER;
+          move->scale = part->scale;
           move->from = gathers ? part->src : own_chunk(instr, part);
           move->to = gathers ? own_chunk(instr, part) : part->dst;
         }
