@@ -180,7 +180,7 @@ static void round_blocks(const ms_kernel_call *call, const rounding *r, int64_t 
   r->scale[0] = 1;
 }
 
-/* ---- codes that were made before ---------------------------------------------------------------------------------- */
+/* ---- codes that were made before --------------------------------------------------------------------------------- */
 
 MS_CLONES static void decode_rows(const void *of, int64_t begin, int64_t end) {
   const rounding *r = of;

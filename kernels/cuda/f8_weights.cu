@@ -1,5 +1,5 @@
-/* f8_weights.cu - weights that are gathered as codes: the largest magnitude of a rank's chunk, 4 bytes read per element,
- * and the scales that follow from those of all ranks. parts.cu makes the codes of a chunk. */
+/* f8_weights.cu - weights that are gathered as codes: the largest magnitude of a rank's chunk, 4 bytes read per
+ * element, and the scales that follow from those of all ranks. parts.cu makes the codes of a chunk. */
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 

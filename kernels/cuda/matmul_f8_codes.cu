@@ -213,8 +213,7 @@ __global__ void __launch_bounds__(THREADS) turn_codes(const uint8_t *from, int64
     for (int i = threadIdx.x; i < TILE * FOURS; i += THREADS) {
       const int column = i / FOURS, row = i % FOURS * 4;
       if (first + row >= k || first_column + column >= columns) continue;
-      *reinterpret_cast<uint32_t *>(to + (first_column + column) * k + first + row) =
-          words[(column * PITCH + row) / 4];
+      *reinterpret_cast<uint32_t *>(to + (first_column + column) * k + first + row) = words[(column * PITCH + row) / 4];
     }
     __syncthreads();
   }

@@ -91,14 +91,19 @@ int check_dtypes(const ms_move &move) {
 }
 
 int run_accumulate(const ms_kernel_call *call) {
-  const ms_move part = {call->in_data[0], call->out_data[0],      ms_numel(&call->out[0]), call->in[0].dtype,
-                        MS_F32,           call->attrs.i[0] != 0, nullptr};
+  const ms_move part = {
+      call->in_data[0], call->out_data[0], ms_numel(&call->out[0]), call->in[0].dtype, MS_F32, call->attrs.i[0] != 0,
+      nullptr};
   return ms_cuda_move(&part, 1, call->stream);
 }
 
 int run_codes(const ms_kernel_call *call) {
-  const ms_move part = {call->in_data[0], call->out_data[0], ms_numel(&call->out[0]),
-                        MS_F32,           MS_F8E4M3,         0,
+  const ms_move part = {call->in_data[0],
+                        call->out_data[0],
+                        ms_numel(&call->out[0]),
+                        MS_F32,
+                        MS_F8E4M3,
+                        0,
                         static_cast<const float *>(call->in_data[1])};
   return ms_cuda_move(&part, 1, call->stream);
 }

@@ -50,7 +50,7 @@ ms_work ms_work_product_bias(const ms_cost_case *c) { return product(c, flops_of
  * comes as codes, only those that are turned are written again. */
 ms_work ms_work_product_f8(const ms_cost_case *c) {
   const int64_t *i = c->attrs->i;
-  const int coded = c->op == MS_OP_matmul_f8_codes;
+  const int coded = c->in[1].dtype == MS_F8E4M3;
   ms_work work = product(c, flops_of(c) + (c->inputs == 3 + coded));
   if (coded && !i[1]) work.bytes += 2 * elements(&c->in[1]);
   for (int operand = 0; operand < 2 - coded; operand++) {

@@ -47,7 +47,7 @@ enum ms_reshard { MS_RESHARD_KEEP = 0, MS_RESHARD_ALWAYS = 1, MS_RESHARD_DEFAULT
 
 /* How the matrix products of a weight round their operands to 8 bits, by torchao's names: each tensor has one scale;
  * each row and column has one; or so, but for the weight's gradient, which is not rounded; or each 32 elements have
- * one. */
+ * one. A TENSORWISE parameter that is stored in f32 is gathered as f8e4m3, with the scale of its f32 master. */
 enum ms_fp8 {
   MS_FP8_NONE = 0,
   MS_FP8_TENSORWISE = 1,

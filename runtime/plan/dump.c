@@ -163,6 +163,39 @@ static void kernel(const ms_plan *plan, const ms_instr *instr, ms_text *text) {
   for (int i = 0; i < instr->call->outputs; i++) ref(plan, ms_instr_output(instr, i), text);
 }
 
+/* The bytes of all parts of a dtype. */
+static double bytes_in(const ms_plan_coll *coll, int dtype) {
+  double bytes = 0;
+  for (int i = 0; i < coll->parts; i++) {
+    const ms_value_info *info = &coll->part[i].shared.info;
+    if (info->dtype == dtype) bytes += (double)ms_numel(info) * ms_dtype_size(dtype);
+  }
+  return bytes;
+}
+
+/* Of a collective whose parts differ. */
+static void append_dtypes(const ms_plan_coll *coll, ms_text *text) {
+  int dtypes = 0;
+  for (int dtype = 0; dtype < MS_DTYPES; dtype++) dtypes += bytes_in(coll, dtype) > 0;
+  const char *before = " of ";
+  for (int dtype = 0; dtype < MS_DTYPES && dtypes > 1; dtype++) {
+    if (bytes_in(coll, dtype) <= 0) continue;
+    ms_text_append(text, "%s%s", before, ms_dtype_name(dtype));
+    before = ", ";
+  }
+}
+
+static void json_dtypes(const ms_plan_coll *coll, ms_text *text) {
+  const char *before = "";
+  ms_text_append(text, ",\"dtypes\":{");
+  for (int dtype = 0; dtype < MS_DTYPES; dtype++) {
+    if (bytes_in(coll, dtype) <= 0) continue;
+    ms_text_append(text, "%s\"%s\":%.0f", before, ms_dtype_name(dtype), bytes_in(coll, dtype));
+    before = ",";
+  }
+  ms_text_append(text, "}");
+}
+
 static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *text) {
   double bytes = 0;
   for (int i = 0; i < coll->parts; i++) {
@@ -180,6 +213,7 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
   ms_text_append(text, ", ");
   ms_text_bytes(text, bytes);
   ms_text_append(text, " in %d segment%s", coll->parts, coll->parts == 1 ? "" : "s");
+  append_dtypes(coll, text);
   if (coll->moved.sent + coll->moved.received > 0) append_wire(plan, &coll->moved, text);
   if (coll->in_flight) ms_text_append(text, ", joined by first");
   ms_text_append(text, ",");
@@ -285,6 +319,7 @@ static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text
     const ms_plan_coll *coll = instr->coll;
     ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",
                    ms_coll_name(coll->kind), plan->model->dim[coll->dim].name, coll->ranks, coll->parts, coll->bytes);
+    if (coll->kind == MS_COLL_ALL_GATHER) json_dtypes(coll, text);
     json_traffic(&coll->moved, text);
     if (coll->between_nodes) ms_text_append(text, ",\"between_nodes\":true");
     if (coll->in_flight) ms_text_append(text, ",\"in_flight\":true");

@@ -17,7 +17,7 @@ static int dtype_of(const ms_kernel_call *call, int device) {
 }
 
 static int read_product(const ms_kernel_call *call, ms_kernel_work *work) {
-  const int inputs = call->inputs - (call->op == MS_OP_matmul_f8_codes); /* without the scale */
+  const int inputs = call->inputs - (call->in[1].dtype == MS_F8E4M3); /* without the scale of codes */
   ms_product p;
   MS_TRY(ms_f8_product_of(call, &p));
   work->shape = MS_SHAPE_PRODUCT;

@@ -3,7 +3,7 @@
 #ifndef MS_TESTS_KERNEL_TABLE_CASES_H
 #define MS_TESTS_KERNEL_TABLE_CASES_H
 
-/* Inputs as letters with dims: x has the tested dtype, f is f32, i is i32, u is u8. Attributes as slot=value. */
+/* Inputs as letters with dims: x has the tested dtype, f is f32, i is i32, u is u8, e is f8e4m3. Attributes as slot=value. */
 typedef struct op_case {
   const char *op, *inputs, *attrs;
 } op_case;
@@ -13,6 +13,8 @@ static const op_case cases[] = {
     {"matmul", "x2,7,5 x2,9,7", "i0=1 i1=1"},
     {"matmul_f8", "x5,48 x32,48 x32", "i1=1 i2=3"},
     {"matmul_f8", "x48,5 x48,32", "i0=1 i3=1 i4=2"},
+    {"matmul_f8_codes", "x5,48 e32,48 f x32", "i1=1 i2=3"},
+    {"matmul_f8_codes", "x5,32 e32,80 f", "i4=1"},
     {"add", "x5,17 x17", ""},
     {"sub", "x4,1,6 x3,1", ""},
     {"mul", "x40 x40", ""},
@@ -52,6 +54,10 @@ static const op_case cases[] = {
     {"cast", "i37", "i7=1"},
     {"cast", "u37", "i7=2"},
     {"cast", "x37", "i7=3"},
+    {"largest_magnitude", "f40001", ""},
+    {"largest_magnitude", "f0", ""},
+    {"f8_scales", "f37", ""},
+    {"f8_codes", "f37 f", ""},
     {"dequantise", "i780", "i0=7"},
     {"dequantise", "i64", "i0=1 i7=2"},
     {"sum", "x5,6,7", "i0=1"},

@@ -153,6 +153,14 @@ static void Q5_other_readers_are_refused(void **state) {
                  "'p0' | rowwise | embedding reads it");
 }
 
+/* Of a weight that is gathered as codes. */
+static void Q5_a_weight_that_is_a_result_is_refused(void **state) {
+  (void)state;
+  const layer l = layer_of(MS_FP8_TENSORWISE, 1);
+  must(ms_graph_output(f.graph, "weight", l.w));
+  assert_refused(l.y, 1, MS_EUNSUPPORTED, "'p1' | tensorwise | returns it as 'weight'");
+}
+
 static void Q5_a_weight_on_the_left_is_refused(void **state) {
   (void)state;
   const int w = weight(MS_FP8_TENSORWISE, 32, 16);
@@ -186,6 +194,7 @@ int main(void) {
       CASE(Q4_the_weights_gradient_may_stay_as_it_is),    CASE(Q4_biases_and_activations_are_fused),
       TEST(Q4_gradients_are_near_those_without_rounding), CASE(Q5_other_readers_are_refused),
       CASE(Q5_a_weight_on_the_left_is_refused),           CASE(Q5_sizes_are_refused_by_name),
+      CASE(Q5_a_weight_that_is_a_result_is_refused),
       CASE(Q5_rows_matter_where_they_are_summed),         CASE(Q5_rows_do_not_matter_without_the_weights_gradient),
   };
   return cmocka_run_group_tests_name("products in 8 bits", tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include "tests/c/matmul_case.h"
 
 #include "kernels/matmul_f8.h"
+#include "kernels/quantise.h"
 #include "tests/c/support/fixture_file.h"
 
 /* ---- the reference ----------------------------------------------------------------------------------------------- */
@@ -273,6 +274,62 @@ static void Q4_products_are_those_of_torchaos_recipes(void **state) {
   ms_safetensors_close(file);
 }
 
+/* ---- weights that come as codes ---------------------------------------------------------------------------------- */
+
+/* The same product with b as codes and their scale. */
+static kernel_case case_of_codes(const kernel_case *rounded) {
+  const ms_quantisation q = {.dtype = MS_F8E4M3, .scaling = MS_SCALE_TENSOR};
+  const ms_value_info *b = &rounded->call.in[1];
+  const int64_t n = ms_numel(b);
+  kernel_case c = case_of(MS_OP_matmul_f8_codes);
+  float *values = malloc((size_t)n * sizeof *values);
+  c.call.attrs = rounded->call.attrs;
+  add_input(&c, rounded->call.in[0]);
+  add_input(&c, shape(MS_F8E4M3, 2, b->dims));
+  add_input(&c, SCALAR(MS_F32));
+  if (rounded->call.inputs == 3) add_input(&c, rounded->call.in[2]);
+  add_output(&c, rounded->call.out[0]);
+  for (int i = 0; i < rounded->call.inputs; i++)
+    for (int64_t e = 0; i != 1 && e < ms_numel(&rounded->call.in[i]); e++)
+      set_input(&c, i ? MS_F8_CODED_BIAS_INPUT : 0, e, input_at(rounded, i, e));
+  for (int64_t e = 0; e < n; e++) values[e] = (float)input_at(rounded, 1, e);
+  must(ms_cpu_quantise(&q, values, n, (void *)c.call.in_data[MS_F8_CODES_INPUT],
+                       (void *)c.call.in_data[MS_F8_SCALE_INPUT]));
+  free(values);
+  return c;
+}
+
+static void check_codes(const product *p, const kind *of) {
+  kernel_case rounded = case_of_rounded(p, of), coded = case_of_codes(&rounded);
+  run_case(&rounded);
+  run_case(&coded);
+  assert_memory_equal(coded.call.out_data[0], rounded.call.out_data[0], tensor_bytes(&coded.call.out[0]));
+  free_case(&rounded);
+  free_case(&coded);
+}
+
+static void check_all_codes(void) {
+  static const product products[] = {{33, 32, 48, .trans_b = 1}, {17, 96, 272, .trans_b = 0}, {1, 16, 16, .trans_b = 0}};
+  for (int of = 0; of < 2; of++) /* the two products of a tensorwise weight */
+    FOR_EACH(shape, products)
+    FOR_EACH(dtype, dtypes)
+    for (int bias = 0; bias < 2; bias++) {
+      product p = shape;
+      p.dtype = p.out_dtype = p.bias_dtype = dtype;
+      p.bias = bias;
+      p.activation = bias ? MS_ACT_RELU : MS_ACT_NONE;
+      if (!too_large(p.m * p.n * p.k / 10)) check_codes(&p, &kinds[of]);
+    }
+}
+
+static void Q3_codes_give_the_bits_of_a_weight_that_is_rounded_now(void **state) {
+  (void)state;
+  check_all_codes();
+  setenv("MOONSHARD_CUDA_MATMUL", "plain", 1);
+  check_all_codes();
+  unsetenv("MOONSHARD_CUDA_MATMUL");
+}
+
 /* A GPU that multiplies blocks is emulated; others have our own tiles. */
 static void Q4_blocks_have_scales_of_their_own(void **state) {
   (void)state;
@@ -333,6 +390,7 @@ int main(void) {
       TEST(Q4_products_are_those_of_the_rounded_operands),
       TEST(Q4_products_are_those_of_torchaos_recipes),
       TEST(Q4_biases_and_activations_follow_the_product),
+      TEST(Q3_codes_give_the_bits_of_a_weight_that_is_rounded_now),
       TEST(Q4_blocks_have_scales_of_their_own),
       TEST(Q4_a_broken_row_stays_broken),
 #ifdef MS_TEST_CUDA

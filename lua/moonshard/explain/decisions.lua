@@ -1,7 +1,6 @@
 -- Every decision of every policy as a row: name, value, rule, and cost. The table of policies (shard/policies.lua) says
 -- how a decision reads and what it costs.
 
-local dtypes = require("moonshard.base.dtypes")
 local placements = require("moonshard.shard.placements")
 local plan_costs = require("moonshard.explain.plan_costs")
 local policies = require("moonshard.shard.policies")
@@ -32,8 +31,7 @@ local function costs_of_parameters(self, costs, handle)
   local tensor = roles.ranks(self, "tensor")
   local function read_bytes(param)
     local elements = placements.divides(self, param) and param.numel / tensor or param.numel
-    return elements * (param.storage and storage.bytes_per_element(param)
-      or dtypes.sizes[param.dtype or param.unit.param_dtype])
+    return elements * storage.gathered_bytes_per_element(param)
   end
   for _, param in ipairs(self.params) do read[param.unit] = read[param.unit] + read_bytes(param) end
   for i, param in ipairs(self.params) do

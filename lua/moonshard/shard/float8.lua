@@ -60,10 +60,18 @@ end
 ---@return integer id enum ms_fp8
 function float8.id(param) return param.fp8 and RECIPES[param.fp8] or C.MS_FP8_NONE end
 
+---Whether a parameter is gathered as codes of f8e4m3, with one scale, and not as what kernels would read without rules.
+---@param param moonshard.ShardedParameter
+---@return boolean
+function float8.is_gathered(param) return param.fp8 == "tensorwise" and not param.storage end
+
 ---A decision, for people.
 ---@param value string|false|nil
+---@param param moonshard.ShardedParameter
 ---@return string
-function float8.text(value) return value or "no" end
+function float8.text(value, param)
+  return (value or "no") .. (float8.is_gathered(param) and ", gathered as f8e4m3" or "")
+end
 
 ---A decision in JSON.
 ---@param value string|false|nil

@@ -219,7 +219,7 @@ local ROWS = {
     {
     name = "fp8", of = "parameter", reader = always(float8.read),
     store = float8.store, text = float8.text, json = float8.json, rare = true,
-    cost = function() return {} end,
+    cost = function(c) return { gathered = c.gathered, gathered_wire = c.gathered_wire } end,
   },
   {
     name = "placements", of = "parameter", reader = always(placements.read),

@@ -5,6 +5,7 @@ local assign_units = require("moonshard.shard.assign_units")
 local automatic = require("moonshard.shard.automatic")
 local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
+local float8 = require("moonshard.shard.float8")
 local meshes = require("moonshard.distributed.mesh")
 local module = require("moonshard.nn.module")
 local options = require("moonshard.base.options")
@@ -371,6 +372,7 @@ function Sharding:marks()
     local read = param.dtype or param.unit.param_dtype
     marks[param.parameter] = (param.frozen and "frozen " or "") .. read
       .. (param.storage and (" kept in %s"):format(param.storage) or "")
+      .. (float8.is_gathered(param) and " gathered as f8e4m3" or "")
   end
   for _, unit in ipairs(self.units) do
     local mark = (unit.name == units.ROOT and "root unit, " or "unit, ") .. unit.param_dtype

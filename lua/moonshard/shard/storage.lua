@@ -8,6 +8,7 @@
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local float8 = require("moonshard.shard.float8")
 local options = require("moonshard.base.options")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -57,6 +58,14 @@ function storage.bytes_per_element(param)
   if not param.storage then return dtypes.sizes.f32 end
   local elements, words = storage.record(param.storage)
   return 4 * words / elements
+end
+
+---Bytes per element that the shards gather.
+---@param param moonshard.ShardedParameter
+---@return number
+function storage.gathered_bytes_per_element(param)
+  if param.storage then return storage.bytes_per_element(param) end
+  return dtypes.sizes[float8.is_gathered(param) and "f8e4m3" or param.dtype or param.unit.param_dtype]
 end
 
 ---The records that stored parameters are made of.

@@ -4,7 +4,6 @@
 -- Small modules such as norms stay with what follows them: a collective of a few bytes takes a latency and no more.
 
 local automatic = require("moonshard.shard.automatic")
-local dtypes = require("moonshard.base.dtypes")
 local storage = require("moonshard.shard.storage")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
@@ -42,8 +41,7 @@ local function count_bytes(inventory, sharding)
   for i in ipairs(inventory.modules) do own[i], all[i] = 0, 0 end
   for _, entry in ipairs(inventory.parameters) do
     local param = sharding.params[sharding.index[entry.parameter] + 1]
-    local bytes = param.numel * (param.storage and storage.bytes_per_element(param)
-      or dtypes.sizes[param.dtype or param.unit.param_dtype])
+    local bytes = param.numel * storage.gathered_bytes_per_element(param)
     local owner = entry.places[1].owner
     own[owner] = own[owner] + bytes
     while owner do

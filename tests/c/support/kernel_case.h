@@ -132,7 +132,7 @@ static inline kernel_case case_of(int op) {
   return c;
 }
 
-/* Adds an input of normally distributed numbers (u8: 0 or 1); returns its index. */
+/* Adds an input of normally distributed numbers (of a byte: 0 or 1); returns its index. */
 static inline int add_input(kernel_case *c, ms_value_info info) {
   int i = c->call.inputs++;
   int64_t n = ms_numel(&info);
@@ -141,7 +141,7 @@ static inline int add_input(kernel_case *c, ms_value_info info) {
   c->drawn += n;
   c->call.in[i] = info;
   c->call.in_data[i] = poisoned(tensor_bytes(&info));
-  for (int64_t e = 0; e < n; e++) set_input(c, i, e, info.dtype == MS_U8 ? normal[e] > 0 : normal[e]);
+  for (int64_t e = 0; e < n; e++) set_input(c, i, e, ms_dtype_size(info.dtype) == 1 ? normal[e] > 0 : normal[e]);
   free(normal);
   return i;
 }
