@@ -29,6 +29,11 @@ runs:case("ragged", { "-n", "4", "mesh=1x4", "layout=ragged", "ema=true", "rows=
 runs:case("neighbours", { "-n", "4", "mesh=1x4", "reshard=2" })
 runs:case("sliced", { "-n", "4", "mesh=2x2", "sliced=true", "shared=false", "ema=true" })
 runs:case("kept", { "-n", "2", "mesh=1x2", "keep=false", "rows=64", "micro=2" })
+runs:case("hosts", { "--hosts", "a:2,b:2", "--agent", "tests/fuzz/agent.sh", "--rendezvous", "tcp://127.0.0.1",
+  "mesh=1x4" })
+-- Gathers of the slices stay in flight between its updates and the next steps.
+runs:case("sliced hosts", { "--hosts", "a:2,b:2", "--agent", "tests/fuzz/agent.sh", "--rendezvous", "tcp://127.0.0.1",
+  "mesh=2x2", "sliced=true" })
 runs:case("one on cuda", { "-n", "1", "device=cuda", "micro=2" }, "")
 runs:case("jittered", { "-n", "4", "mesh=1x4", "device=cuda", "rows=128", "micro=2" },
   "MOONSHARD_EMULATE_STREAMS=threads MOONSHARD_EMULATE_JITTER=50")
@@ -69,7 +74,7 @@ describe("a weight that is gathered as codes", function()
   it("Q3 has the codes and the scale of its f32 master, whatever wrote that, on any mesh", function()
     for name in pairs(MESHES) do assert.equal(3, assert_quantised(name, "bf16")) end
     for name in pairs(MESHES) do assert_quantised(name .. " in f32", "f32") end
-    for _, name in ipairs({ "uneven", "neighbours", "kept" }) do assert_quantised(name, "bf16") end
+    for _, name in ipairs({ "uneven", "neighbours", "kept", "hosts", "sliced hosts" }) do assert_quantised(name, "bf16") end
     for _, name in ipairs({ "one", "ragged", "sliced" }) do assert.equal(4, assert_quantised(name, "bf16")) end
   end)
 
@@ -148,6 +153,16 @@ describe("the gather of a unit", function()
     assert.equal((SHARDS - 1) * (chunk(48, 64, 1) + chunk(64, 48, 1)), rows.block - codes.block)
     assert.equal(2 * codes.root, rows.root)
     assert.is_nil(moved(plan("fp8=rowwise"), "all_reduce")["weight scales"])
+  end)
+
+  it("Q3 needs one maximum over the shards and one over the tensor dimension", function()
+    local told = program.run { "plan", "tests/lua/recipes/float8.lua", "-n", "4", "fp8=tensorwise", "mesh=1x2x2" }
+    local weights = 2 * 6 -- of two layers: wq, wk, wv, wo, fc1, fc2
+    local first = told.out:match("\nphase first.-\nphase ")
+    for _, dim in ipairs({ "shard", "tensor" }) do
+      local line = ("all_reduce max over %s, %d B in 1 segment"):format(dim, 4 * weights)
+      assert.equal(1, select(2, first:gsub(line, "")), told.out)
+    end
   end)
 
   it("Q2 is printed with its dtypes, and explained by parameter", function()
