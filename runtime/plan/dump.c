@@ -198,10 +198,7 @@ static void json_dtypes(const ms_plan_coll *coll, ms_text *text) {
 
 static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *text) {
   double bytes = 0;
-  for (int i = 0; i < coll->parts; i++) {
-    const ms_value_info *info = &coll->part[i].shared.info;
-    bytes += (double)ms_numel(info) * ms_dtype_size(info->dtype);
-  }
+  for (int dtype = 0; dtype < MS_DTYPES; dtype++) bytes += bytes_in(coll, dtype);
   const ms_dim_group whole = plan->model->dim[coll->dim];
   ms_text_append(text, "%s%s over %s", ms_coll_name(coll->kind), coll->largest ? " max" : "", whole.label);
   if (coll->between_nodes) ms_text_append(text, " between %d nodes", coll->ranks);

@@ -1,6 +1,6 @@
 /* lower_codes.c - weights that are multiplied in 8 bits with one scale (MS_FP8_TENSORWISE) are gathered as codes of
- * f8e4m3, a byte an element. The scale is that of the whole f32 parameter, so before the first gather the ranks that own
- * parts of it must agree on its largest magnitude:
+ * f8e4m3, a byte an element. The scale is that of the whole f32 parameter, so before the first gather the ranks that
+ * own parts of it must agree on its largest magnitude:
  *
  *   largest_magnitude   of this rank's chunk of each such parameter
  *   all_reduce max      over the shards, then over the tensor dimension, of one f32 a parameter for the whole model
@@ -8,8 +8,8 @@
  *
  * FIRST and EVALUATE begin with this: between an update and the gathers that need the scales, and after whatever else
  * wrote parameters. Further micro-batches read the scales of FIRST. A maximum has no order, so every rank has the same
- * bits, on every mesh. Codes are made where other weights are cast: by the gather, of the master chunk that it sends, or
- * by a kernel if there is one shard.
+ * bits, on every mesh. Codes are made where other weights are cast: by the gather, of the master chunk that it sends,
+ * or by a kernel if there is one shard.
  */
 #include "plan/lower.h"
 

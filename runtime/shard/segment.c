@@ -1,8 +1,9 @@
 /* segment.c - divides a unit's parameters into segments, and each segment into one chunk per rank.
  *
  * Parameters are ordered trainable before frozen, masters before what is stored otherwise, then divided by the tensor
- * dimension before whole, then by optimizer group, then codes behind others, then in the order of addition. Gradients and optimizer state
- * therefore cover a prefix of the master buffer, and an optimizer pass over a unit needs one kernel per group.
+ * dimension before whole, then by optimizer group, then codes behind others, then in the order of addition. Gradients
+ * and optimizer state therefore cover a prefix of the master buffer, and an optimizer pass over a unit needs one kernel
+ * per group.
  */
 #include <stdlib.h>
 
@@ -14,8 +15,7 @@ static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 /* Those that the tensor dimension divides come first, since their squares are summed over it. */
 static int same_group(const ms_model *model, const ms_param *a, const ms_param *b) {
   return !ms_param_is_stored(a) && !ms_param_is_stored(b) && !ms_param_is_coded(a) && !ms_param_is_coded(b) &&
-         a->config.frozen == b->config.frozen &&
-         ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
+         a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
          a->config.param_dtype == b->config.param_dtype && a->config.lr_scale == b->config.lr_scale &&
          a->config.weight_decay == b->config.weight_decay;
 }

@@ -3,7 +3,8 @@
 #ifndef MS_TESTS_KERNEL_TABLE_CASES_H
 #define MS_TESTS_KERNEL_TABLE_CASES_H
 
-/* Inputs as letters with dims: x has the tested dtype, f is f32, i is i32, u is u8, e is f8e4m3. Attributes as slot=value. */
+/* Inputs as letters with dims: x has the tested dtype, f is f32, i is i32, u is u8, e is f8e4m3. Attributes as
+ * slot=value. */
 typedef struct op_case {
   const char *op, *inputs, *attrs;
 } op_case;

@@ -190,12 +190,17 @@ static void Q5_rows_do_not_matter_without_the_weights_gradient(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(Q4_a_layer_has_three_rounded_products),        CASE(Q4_weights_may_be_stored_either_way),
-      CASE(Q4_the_weights_gradient_may_stay_as_it_is),    CASE(Q4_biases_and_activations_are_fused),
-      TEST(Q4_gradients_are_near_those_without_rounding), CASE(Q5_other_readers_are_refused),
-      CASE(Q5_a_weight_on_the_left_is_refused),           CASE(Q5_sizes_are_refused_by_name),
+      CASE(Q4_a_layer_has_three_rounded_products),
+      CASE(Q4_weights_may_be_stored_either_way),
+      CASE(Q4_the_weights_gradient_may_stay_as_it_is),
+      CASE(Q4_biases_and_activations_are_fused),
+      TEST(Q4_gradients_are_near_those_without_rounding),
+      CASE(Q5_other_readers_are_refused),
+      CASE(Q5_a_weight_on_the_left_is_refused),
+      CASE(Q5_sizes_are_refused_by_name),
       CASE(Q5_a_weight_that_is_a_result_is_refused),
-      CASE(Q5_rows_matter_where_they_are_summed),         CASE(Q5_rows_do_not_matter_without_the_weights_gradient),
+      CASE(Q5_rows_matter_where_they_are_summed),
+      CASE(Q5_rows_do_not_matter_without_the_weights_gradient),
   };
   return cmocka_run_group_tests_name("products in 8 bits", tests, NULL, NULL);
 }

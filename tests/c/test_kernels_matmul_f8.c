@@ -309,17 +309,18 @@ static void check_codes(const product *p, const kind *of) {
 }
 
 static void check_all_codes(void) {
-  static const product products[] = {{33, 32, 48, .trans_b = 1}, {17, 96, 272, .trans_b = 0}, {1, 16, 16, .trans_b = 0}};
+  static const product products[] = {
+      {33, 32, 48, .trans_b = 1}, {17, 96, 272, .trans_b = 0}, {1, 16, 16, .trans_b = 0}};
   for (int of = 0; of < 2; of++) /* the two products of a tensorwise weight */
     FOR_EACH(shape, products)
-    FOR_EACH(dtype, dtypes)
-    for (int bias = 0; bias < 2; bias++) {
-      product p = shape;
-      p.dtype = p.out_dtype = p.bias_dtype = dtype;
-      p.bias = bias;
-      p.activation = bias ? MS_ACT_RELU : MS_ACT_NONE;
-      if (!too_large(p.m * p.n * p.k / 10)) check_codes(&p, &kinds[of]);
-    }
+  FOR_EACH(dtype, dtypes)
+  for (int bias = 0; bias < 2; bias++) {
+    product p = shape;
+    p.dtype = p.out_dtype = p.bias_dtype = dtype;
+    p.bias = bias;
+    p.activation = bias ? MS_ACT_RELU : MS_ACT_NONE;
+    if (!too_large(p.m * p.n * p.k / 10)) check_codes(&p, &kinds[of]);
+  }
 }
 
 static void Q3_codes_give_the_bits_of_a_weight_that_is_rounded_now(void **state) {

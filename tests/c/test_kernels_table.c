@@ -41,8 +41,8 @@ static int is_after_targets(int op, int i) {
                     op == MS_OP_linear_cross_entropy_step);
 }
 
-/* Codes are no NaN (127, 255); tokens and targets are classes of 11; norms and counts are positive; the log-sums of attention are larger than
- * scores. */
+/* Codes are no NaN (127, 255); tokens and targets are classes of 11; norms and counts are positive; the log-sums of
+ * attention are larger than scores. */
 static void make_sensible(kernel_case *c) {
   const int op = c->call.op;
   for (int i = 0; i < c->call.inputs; i++)

@@ -74,7 +74,9 @@ describe("a weight that is gathered as codes", function()
   it("Q3 has the codes and the scale of its f32 master, whatever wrote that, on any mesh", function()
     for name in pairs(MESHES) do assert.equal(3, assert_quantised(name, "bf16")) end
     for name in pairs(MESHES) do assert_quantised(name .. " in f32", "f32") end
-    for _, name in ipairs({ "uneven", "neighbours", "kept", "hosts", "sliced hosts" }) do assert_quantised(name, "bf16") end
+    for _, name in ipairs({ "uneven", "neighbours", "kept", "hosts", "sliced hosts" }) do
+      assert_quantised(name, "bf16")
+    end
     for _, name in ipairs({ "one", "ragged", "sliced" }) do assert.equal(4, assert_quantised(name, "bf16")) end
   end)
 
