@@ -45,7 +45,13 @@ typedef struct ms_device_usage {
   int64_t pinned;        /* pinned host memory */
 } ms_device_usage;
 
-enum ms_device_coll { MS_DEVICE_ALL_GATHER, MS_DEVICE_REDUCE_SCATTER, MS_DEVICE_ALL_REDUCE, MS_DEVICE_ALL_REDUCE_MAX };
+enum ms_device_coll {
+  MS_DEVICE_ALL_GATHER,
+  MS_DEVICE_REDUCE_SCATTER,
+  MS_DEVICE_ALL_REDUCE,
+  MS_DEVICE_ALL_REDUCE_MAX,
+  MS_DEVICE_ALL_TO_ALL /* chunk p of `from` goes to rank p; chunk p of `to` comes from it. Never in place */
+};
 
 /* One buffer of a grouped collective. count: elements per rank, or of the whole buffer for all_reduce. Sums are
  * computed in dtype. In place: all_gather's `from` is the rank's chunk of `to`; reduce_scatter's `to` is its chunk of

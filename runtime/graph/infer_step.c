@@ -4,6 +4,7 @@
 
 #include "graph/infer.h"
 #include "kernels/fold.h"
+#include "kernels/quantised_sum.h"
 #include "kernels/storage.h"
 
 static const ms_value_info scalar = {.dtype = MS_F32};
@@ -35,6 +36,53 @@ int ms_infer_dequantise(const ms_node *node, const ms_value_info *in, ms_value_i
                    ms_dtype_name((int)node->attrs.i[0]), ms_storage_list());
   out[0] = vector(in[0].dims[0] / storage->words * storage->elements);
   return ms_asked_dtype(node, MS_F32, MS_DTYPE_FLOAT, &out[0].dtype);
+}
+
+/* ---- sums in few bits ---- */
+
+static int check_pieces(const ms_node *node, int64_t dtype, int64_t pieces, int64_t elements) {
+  const char *op = ms_op_row_of(node->op)->name;
+  if (dtype != MS_I8 && dtype != MS_I4)
+    return MS_FAIL(MS_EDTYPE, "%s: sums travel in i8 or i4, not in %s", op, ms_dtype_name((int)dtype));
+  if (pieces < 1 || elements < 0)
+    return MS_FAIL(MS_ESHAPE, "%s: %lld elements in %lld pieces", op, (long long)elements, (long long)pieces);
+  return MS_OK;
+}
+
+static int check_words(const ms_node *node, const ms_value_info *x, int64_t words) {
+  const ms_value_info wanted = {.dtype = MS_I32, .ndim = 1, .dims = {words}};
+  MS_TRY(ms_check_dtype(node, x, MS_I32, "the input"));
+  return ms_check_same_shape(node, &wanted, "the pieces", x, "the input");
+}
+
+int ms_infer_quantise_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t *i = node->attrs.i;
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[n]"));
+  MS_TRY(ms_check_float(node, &in[0], "the input"));
+  MS_TRY(check_pieces(node, i[0], i[1], in[0].dims[0]));
+  const ms_pieces pieces = ms_pieces_of((int)i[0], in[0].dims[0], i[1]);
+  out[0] = (ms_value_info){.dtype = MS_I32, .ndim = 1, .dims = {i[1] * pieces.words}};
+  return MS_OK;
+}
+
+int ms_infer_sum_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t *i = node->attrs.i;
+  MS_TRY(check_pieces(node, i[0], i[1], i[2]));
+  const ms_pieces pieces = ms_pieces_of((int)i[0], i[2], i[1]);
+  MS_TRY(check_words(node, &in[0], i[1] * pieces.words));
+  out[0] = in[0];
+  out[0].dims[0] = pieces.words;
+  return MS_OK;
+}
+
+int ms_infer_restore_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t *i = node->attrs.i;
+  MS_TRY(check_pieces(node, i[1], i[2], i[3]));
+  MS_TRY(check_words(node, &in[0], i[2] * ms_pieces_of((int)i[1], i[3], i[2]).words));
+  if (i[4] < 0 || i[4] > i[3])
+    return MS_FAIL(MS_ESHAPE, "restore_pieces: element %lld of %lld", (long long)i[4], (long long)i[3]);
+  out[0] = vector(i[3] - i[4]);
+  return MS_OK;
 }
 
 int ms_infer_accumulate(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

@@ -97,6 +97,11 @@ typedef struct ms_unit_config {
    * the replicas instead of all-reduced; it updates its slice of its chunks, and gathers the other slices after the
    * update. Default 0. Nothing changes where all replicas share one copy anyway (ms_plan_config.shared_masters). */
   int shard_over_replicate;
+  /* The dtype in which replicas send their gradients to each other. MS_F32 (default): reduce_dtype. MS_I8 or
+   * MS_I4: in blocks of 256 elements with an f32 scale. Each replica sums a piece in f32 and sends the sum in the same
+   * form, which all of them decode, so their gradients stay equal bit for bit. Not with fragment or
+   * shard_over_replicate. */
+  int replicate_dtype;
 } ms_unit_config;
 
 /* What a dimension of the mesh is for. The first ones are the grid of the model's ranks, in which a rank of shard is

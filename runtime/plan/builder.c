@@ -206,6 +206,10 @@ void ms_plan_takes_largest(ms_plan *plan, int phase) {
   plan->phase[phase].instr[plan->phase[phase].n - 1].coll->largest = 1;
 }
 
+void ms_plan_gathers_sums(ms_plan *plan, int phase) {
+  plan->phase[phase].instr[plan->phase[phase].n - 1].coll->of_sums = 1;
+}
+
 void ms_plan_hash_alike(ms_plan *plan, int phase, int op, const ms_attrs *attrs) {
   ms_instr *instr = &plan->phase[phase].instr[plan->phase[phase].n - 1];
   const ms_kernel_call *call = instr->call;

@@ -56,7 +56,7 @@ static void add_collectives(const ms_plan *plan, int phase, int unit, ms_unit_co
   for (int i = 0; i < p->colls; i++) {
     const ms_plan_coll *coll = p->coll[i];
     if (coll->unit != unit) continue;
-    if (coll->kind != MS_COLL_ALL_GATHER) {
+    if (coll->kind != MS_COLL_ALL_GATHER || coll->of_sums) {
       cost->reduced_bytes += coll->bytes;
       continue;
     }

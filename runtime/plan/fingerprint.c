@@ -48,6 +48,8 @@ static void describe_model(const ms_model *model, ms_text *text) {
     ms_text_string(text, ms_dtype_name(unit->config.param_dtype));
     ms_text_string(text, ", reduce_dtype ");
     ms_text_string(text, ms_dtype_name(unit->config.reduce_dtype));
+    if (unit->config.replicate_dtype != MS_F32)
+      ms_text_append(text, ", over replicate %s", ms_dtype_name(unit->config.replicate_dtype));
     ms_text_string(text, unit->config.layout == MS_LAYOUT_ROWS ? ", layout rows" : ", layout ragged");
     ms_text_string(text, ", reshard ");
     ms_text_integer(text, unit->config.reshard);

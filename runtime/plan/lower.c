@@ -99,9 +99,10 @@ static int start(ms_lowering *l) {
   l->reduce = ms_calloc(units, sizeof *l->reduce);
   l->part = ms_calloc(most_segments(l->model), sizeof *l->part);
   l->scale = ms_calloc(l->model->params, sizeof *l->scale);
+  l->quantised = ms_calloc(units, sizeof *l->quantised);
   if (!l->root || !l->last_use || !l->at || !l->read || !l->sent || !l->readers || !l->gather || !l->chunk ||
       !l->begun || !l->added || !l->use || !l->ends || !l->unshard || !l->gathered || !l->slice || !l->reduce ||
-      !l->part || !l->scale)
+      !l->part || !l->scale || !l->quantised)
     return MS_ENOMEM;
   MS_TRY(ms_across_check(l->model, g));
   MS_TRY(reserve(l->plan, l->phase, g));
@@ -141,6 +142,7 @@ static void finish(ms_lowering *l) {
   free(l->reduce);
   free(l->part);
   free(l->scale);
+  free(l->quantised);
 }
 
 static int64_t value_bytes(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
@@ -372,6 +374,7 @@ int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph) {
     MS_GOTO(ms_lower_reduce_completed(&l, n));
   }
   l.reader = NULL;
+  while (l.quantised_begun < l.quantised_started) MS_GOTO(ms_lower_advance_quantised(&l));
   MS_GOTO(record_loss(&l));
   MS_GOTO(keep_outputs(&l));
 fail:

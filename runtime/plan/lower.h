@@ -51,6 +51,8 @@ int ms_plan_collective_of(ms_plan *plan, int phase, int stream, int kind, int di
                           const ms_plan_part *part);
 /* The all_reduce just appended takes the largest of the ranks' numbers. */
 void ms_plan_takes_largest(ms_plan *plan, int phase);
+/* The all_gather just appended is of sums of gradients. */
+void ms_plan_gathers_sums(ms_plan *plan, int phase);
 /* The kernel just appended has attributes that depend on this rank's place: what ranks compare of it is an op and
  * attributes that say the same on all of them. */
 void ms_plan_hash_alike(ms_plan *plan, int phase, int op, const ms_attrs *attrs);
@@ -88,6 +90,19 @@ int ms_updates_buffer(const ms_plan *plan);
 ms_ref ms_ref_vector(int buffer, int64_t offset, int dtype, int64_t n);
 ms_ref ms_ref_scalar(int buffer, int64_t offset);
 
+/* Source or destination of a sum over ranks: whole reduce buffers or chunks, in one dtype. */
+typedef struct ms_gradients {
+  int buffer, dtype, chunked;
+  int sliced; /* chunks only: just this rank's slice of them */
+} ms_gradients;
+
+/* A sum over the replicas in few bits, whose steps are lowered apart (lower_quantised.c). */
+typedef struct ms_quantised {
+  int unit, step;
+  ms_gradients from;
+  int sent, received, own, gathered; /* buffers */
+} ms_quantised;
+
 typedef struct ms_lowering {
   ms_plan *plan;
   int phase;
@@ -116,6 +131,8 @@ typedef struct ms_lowering {
   int *scale;           /* [params] index of the scale of codes in `scales`, or -1 */
   int scales;           /* buffer of those scales, or -1 */
   ms_plan_part *part;   /* [most segments in any unit] scratch: the parts of one collective */
+  ms_quantised *quantised; /* [units] sums over the replicas in few bits, in the order in which they start */
+  int quantised_started, quantised_begun; /* their number; the first one that is not lowered to its end */
   int sending[MS_DIMS]; /* [enum ms_model_dim] buffer of the latest collective, kept until the next one starts */
   int latest[MS_DIMS];  /* [enum ms_model_dim] instruction of the latest collective that is a node, or -1 */
 } ms_lowering;
@@ -161,11 +178,6 @@ int ms_lower_codes(ms_lowering *l, int unit, int s, ms_ref in, ms_ref out);
 /* A matmul_f8 whose second input is such a weight. */
 int ms_lower_coded_product(ms_lowering *l, const ms_node *node, const ms_ref *in, ms_ref out);
 
-/* Source or destination of a sum over ranks: whole reduce buffers or chunks, in one dtype. */
-typedef struct ms_gradients {
-  int buffer, dtype, chunked;
-  int sliced; /* chunks only: just this rank's slice of them */
-} ms_gradients;
 int64_t ms_gradients_offset(const ms_gradients *g, const ms_segment *seg);
 
 /* Where gradients are written (lower_gradients.c). 1 when other ranks have gradients of the same parameters. */
@@ -188,6 +200,14 @@ int ms_lower_first_summand(const ms_lowering *l, int value);
 int ms_lower_zero_unreached(ms_lowering *l);
 /* Reduces the units whose gradients this node completes (lower_reductions.c). */
 int ms_lower_reduce_completed(ms_lowering *l, int node);
+
+/* Sums over the replicas in few bits (lower_quantised.c). 1 when the unit's gradients travel so. */
+static inline int ms_unit_is_quantised(const ms_model *model, int unit) {
+  return model->unit[unit].config.replicate_dtype != MS_F32 && ms_unit_replicas(model, unit) > 1;
+}
+/* Starts the sum of a unit's gradients; takes all that were started a step further. */
+int ms_lower_quantised(ms_lowering *l, int unit, const ms_gradients *from);
+int ms_lower_advance_quantised(ms_lowering *l);
 
 /* Sliced units (lower_replica_slices.c). In the last sum of a unit's gradients, each replica receives its slice. */
 int ms_lower_scatter_slices(ms_lowering *l, int unit, const ms_gradients *from, int accumulate);

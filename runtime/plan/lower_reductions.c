@@ -89,7 +89,8 @@ static int accumulate_local(ms_lowering *l, int unit, const ms_gradients *to) {
 
 /* 1 when one collective sums over shards and replicas: the replicas read the same buffers anyway. */
 static int reduces_at_once(const ms_lowering *l, int unit) {
-  return ms_model_shards(l->model) > 1 && ms_lower_sync(l, unit) != MS_SYNC_SHARD && l->plan->replicas > 1;
+  return ms_model_shards(l->model) > 1 && ms_lower_sync(l, unit) != MS_SYNC_SHARD && l->plan->replicas > 1 &&
+         !ms_unit_is_quantised(l->model, unit);
 }
 
 static int sums_between_nodes(const ms_lowering *l) {
@@ -130,7 +131,7 @@ static int reduce_over_shards(ms_lowering *l, int unit, const ms_gradients *from
     MS_TRY(ms_lower_deferred_buffer(l, unit, ms_unit_chunk_room(l->model, u, l->plan->replicas), &to->buffer));
   } else if (ms_unit_replicas(l->model, unit) > 1) {
     accumulate = 0;
-    MS_TRY(open_chunks(l, unit, from->dtype, 0, to));
+    MS_TRY(open_chunks(l, unit, ms_unit_is_quantised(l->model, unit) ? MS_F32 : from->dtype, 0, to));
   }
   int parts = reduce_parts(l, unit, from, to, accumulate);
   MS_TRY(send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, 0, parts));
@@ -205,6 +206,7 @@ static int reduce_unit(ms_lowering *l, int unit) {
   }
   int waits_for_replicas = ms_lower_sync(l, unit) == MS_SYNC_SHARD && l->phase != MS_PHASE_LAST;
   if (ms_unit_replicas(model, unit) == 1 || waits_for_replicas) return MS_OK;
+  if (ms_unit_is_quantised(model, unit)) return ms_lower_quantised(l, unit, &at);
   if (!reduces_at_once(l, unit) && !(is_sliced(l, unit) && l->plan->replicas == 1)) {
     MS_TRY(reduce_over_replicas(l, unit, &at, &sums));
     at = sums;
@@ -220,6 +222,7 @@ int ms_lower_reduce_completed(ms_lowering *l, int node) {
     if (l->use[u].gradient_last == node) {
       MS_TRY(reduce_unit(l, u));
       MS_TRY(zero_between_segments(l, u));
+      MS_TRY(ms_lower_advance_quantised(l));
     }
   return MS_OK;
 }

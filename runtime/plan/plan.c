@@ -119,6 +119,6 @@ const char *ms_arena_name(int arena) {
 
 const char *ms_coll_name(int kind) {
   static const char *const names[MS_COLL_KINDS] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
-                                                   "barrier",    "send",           "recv"};
+                                                   "barrier",    "send",           "recv",       "all_to_all"};
   return names[kind];
 }

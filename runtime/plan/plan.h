@@ -112,6 +112,7 @@ typedef struct ms_plan_coll {
   int sliced;    /* each rank receives only its slice of the sum */
   int in_flight; /* 1: its phase, UPDATE, can end before it; FIRST joins it */
   int largest;   /* all_reduce: 1: the largest of the ranks' numbers instead of their sum */
+  int of_sums;   /* all_gather: 1: of gradients that the ranks have summed, not of weights (lower_quantised.c) */
   int parts;
   ms_plan_part *part;
   /* Buffers whose bytes it hands over: when it ends, every rank of its group has finished with their earlier contents,

@@ -251,7 +251,7 @@ int ms_plan_unit_traffic(const ms_plan *plan, int phase, int unit, ms_traffic *g
   *gathers = *again = *sums = (ms_traffic){0};
   for (int i = 0, gathered = 0; i < plan->phase[phase].colls; i++) {
     const ms_plan_coll *coll = plan->phase[phase].coll[i];
-    const int is_gather = coll->kind == MS_COLL_ALL_GATHER;
+    const int is_gather = coll->kind == MS_COLL_ALL_GATHER && !coll->of_sums;
     if (coll->unit != unit) continue;
     ms_traffic_add(is_gather ? gathers : sums, &coll->moved);
     if (is_gather && gathered++) ms_traffic_add(again, &coll->moved);

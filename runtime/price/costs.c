@@ -75,7 +75,9 @@ int ms_collective_work_of(const ms_plan *plan, const ms_cluster *cluster, const 
   static const int kinds[MS_COLL_KINDS] = {[MS_COLL_ALL_GATHER] = MS_LINK_ALL_GATHER,
                                            [MS_COLL_REDUCE_SCATTER] = MS_LINK_REDUCE_SCATTER,
                                            [MS_COLL_ALL_REDUCE] = MS_LINK_ALL_REDUCE,
-                                           [MS_COLL_BARRIER] = MS_LINK_ALL_REDUCE};
+                                           [MS_COLL_BARRIER] = MS_LINK_ALL_REDUCE,
+                                           /* moves as many bytes as a reduce-scatter, to as many ranks */
+                                           [MS_COLL_ALL_TO_ALL] = MS_LINK_REDUCE_SCATTER};
   const int node = plan->topology.node_of[plan->model->rank];
   int here = 0;
   *work = (ms_collective_work){.kind = kinds[coll->kind]};
@@ -99,7 +101,7 @@ static double converted_bytes(const ms_plan_coll *coll) {
     const ms_plan_part *part = &coll->part[i];
     const int gathers = coll->kind == MS_COLL_ALL_GATHER;
     const ms_ref *from = gathers ? &part->src : &part->shared, *to = gathers ? &part->shared : &part->dst;
-    if (from->buffer < 0 || to->buffer < 0) continue;
+    if (from->buffer < 0 || to->buffer < 0 || coll->kind == MS_COLL_ALL_TO_ALL) continue;
     if (!gathers && !part->accumulate && from->info.dtype == to->info.dtype) continue;
     bytes += (double)part->count * (ms_dtype_size(from->info.dtype) + ms_dtype_size(to->info.dtype));
   }

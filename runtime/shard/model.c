@@ -79,7 +79,8 @@ void ms_model_free(ms_model *model) { ms_handle_release(model, MS_HANDLE_MODEL);
 
 void ms_unit_config_default(ms_unit_config *config, int size) {
   static const ms_unit_config defaults = {
-      .param_dtype = MS_F32, .reduce_dtype = MS_F32, .layout = MS_LAYOUT_ROWS, .reshard = MS_RESHARD_DEFAULT};
+      .param_dtype = MS_F32, .reduce_dtype = MS_F32, .layout = MS_LAYOUT_ROWS, .reshard = MS_RESHARD_DEFAULT,
+      .replicate_dtype = MS_F32};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_unit_config");
 }
 
@@ -106,9 +107,28 @@ static int check_dtype(const char *kind, const char *name, const char *field, in
                  ms_dtype_name(dtype));
 }
 
+static int check_replicate_dtype(const char *name, const ms_unit_config *config) {
+  const int dtype = config->replicate_dtype;
+  if (dtype == MS_F32) return MS_OK;
+  if (dtype != MS_I8 && dtype != MS_I4)
+    return MS_FAIL(MS_EDTYPE, "unit '%s': replicate_dtype must be f32 (as reduce_dtype says), i8 or i4, not %s", name,
+                   ms_dtype_name(dtype));
+  if (config->fragment)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "unit '%s': replicate_dtype %s with fragment %d: replicas that take local steps send no gradients",
+                   name, ms_dtype_name(dtype), config->fragment);
+  if (config->shard_over_replicate)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "unit '%s': replicate_dtype %s with shard_over_replicate: such units sum gradients only in "
+                   "reduce_dtype",
+                   name, ms_dtype_name(dtype));
+  return MS_OK;
+}
+
 static int check_unit_config(const char *name, const ms_unit_config *config) {
   MS_TRY(check_dtype("unit", name, "param_dtype", config->param_dtype, MS_DTYPE_PARAM));
   MS_TRY(check_dtype("unit", name, "reduce_dtype", config->reduce_dtype, MS_DTYPE_REDUCE));
+  MS_TRY(check_replicate_dtype(name, config));
   if (config->layout != MS_LAYOUT_ROWS && config->layout != MS_LAYOUT_RAGGED)
     return MS_FAIL(MS_EINVAL, "unit '%s': layout must be rows (0) or ragged (1), not %d", name, config->layout);
   if (config->reshard < MS_RESHARD_KEEP || config->reshard > MS_RESHARD_DEFAULT)

@@ -25,7 +25,8 @@ local dtypes = {
 ---@field reduce boolean? gradients can be summed in it over ranks
 ---@field moment boolean? AdamW can keep its moments in it
 ---@field stored boolean? parameters can be written in it to Hugging Face's files
----@field tolerance number? of those that parameters have: relative difference of losses and parameters between runs
+---@field quantised_sum boolean? replicas can send gradients in it, in blocks with a scale (mp_policy's reduce_dtype)
+---@field tolerance number? of those that parameters have, or in which gradients are sent: relative difference of losses and parameters between runs
 ---@field norm_tolerance number? the same of the norm of gradients, which some types round individually
 
 -- Floating-point types that something computes in, by name.
@@ -37,6 +38,9 @@ local USES = {
     norm_tolerance = 5e-2 },
   f8e4m3 = { product = true },
   f8e5m2 = { product = true },
+  -- Twice half a step of a block's largest gradient: 1/127 of it, 1/7.
+  i8 = { quantised_sum = true, tolerance = 2e-2, norm_tolerance = 5e-2 },
+  i4 = { quantised_sum = true, tolerance = 2.5e-1, norm_tolerance = 2.5e-1 },
 }
 dtypes.uses = USES
 

@@ -164,7 +164,8 @@ local function describe(trainer)
   }
   for i, param in ipairs(sharding.params) do
     local dtype = param.dtype or param.unit.param_dtype
-    result.dtype = dtypes.coarser(result.dtype, dtypes.coarser(dtype, param.unit.reduce_dtype))
+    local sent = dtypes.coarser(param.unit.reduce_dtype, param.unit.replicate_dtype or "f32")
+    result.dtype = dtypes.coarser(result.dtype, dtypes.coarser(dtype, sent))
     result.params[i] = {
       name = param.fqn, shape = param.shape, numel = param.numel, dtype = dtype, frozen = param.frozen,
       lr_scale = groups[param.fqn].lr_scale,

@@ -22,11 +22,24 @@ local function reshard_of(value)
   return RESHARD_IDS[value], 0
 end
 
+-- Such units sum their gradients otherwise.
+local function check_replicate_dtype(unit)
+  if not unit.replicate_dtype then return end
+  local other = unit.fragment and "replicate_sync: its replicas take local steps and send no gradients"
+    or unit.shard_over_replicate and "shard_optimizer_over_replicate: its replicas sum slices of gradients in "
+      .. unit.reduce_dtype
+  if not other then return end
+  errors.raise("MS_EUNSUPPORTED", "mp_policy: reduce_dtype.replicate = %q of unit %s does not go with %s",
+    unit.replicate_dtype, unit.name, other)
+end
+
 local function add_units(self, handle)
   local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
   for _, unit in ipairs(self.units) do
+    check_replicate_dtype(unit)
     C.ms_unit_config_default(config, ffi.sizeof(config))
     config.param_dtype, config.reduce_dtype = dtypes.id(unit.param_dtype), (dtypes.id(unit.reduce_dtype))
+    config.replicate_dtype = (dtypes.id(unit.replicate_dtype or "f32"))
     config.layout = LAYOUT_IDS[unit.layout]
     config.reshard, config.reshard_size = reshard_of(unit.reshard)
     config.fragment = unit.fragment or 0

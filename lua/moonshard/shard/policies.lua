@@ -75,8 +75,11 @@ local function read_param_dtype(value, rule)
   return precision.read(rule, { param_dtype = value }).param_dtype
 end
 
-local function read_precision(value, rule)
-  return precision.read(rule == "the value" and "mp_policy" or "mp_policy: " .. rule, value)
+local function precision_reader(self)
+  return function(value, rule)
+    local who = rule == "the value" and "mp_policy" or "mp_policy: " .. rule
+    return precision.read(who, value, self.mesh, self.replicate_dim >= 0)
+  end
 end
 
 local function prefetch_reader(self)
@@ -150,13 +153,15 @@ local ROWS = {
     cost = function(c) return { gathered = c.again, gathered_wire = c.again_wire, kept = { gathered = c.kept } } end,
   },
   {
-    name = "mp_policy", of = "unit", reader = always(read_precision),
+    name = "mp_policy", of = "unit", reader = precision_reader,
     default = function() return precision.read("mp_policy", nil) end,
     store = function(unit, value)
       unit.param_dtype, unit.reduce_dtype, unit.output_dtype = value.param_dtype, value.reduce_dtype, value.output_dtype
+      unit.replicate_dtype = value.replicate_dtype
     end,
     text = function(value)
       local text = ("params %s, reduce %s"):format(value.param_dtype, value.reduce_dtype)
+      if value.replicate_dtype then text = text .. ", over replicate " .. value.replicate_dtype end
       return value.output_dtype and text .. ", output " .. value.output_dtype or text
     end,
     json = same,

@@ -1,5 +1,6 @@
 -- Mixed precision: the element type that the kernels of a unit read, and the type in which its gradients are summed.
--- Master weights and optimizer state are always f32.
+-- Master weights and optimizer state are always f32. Gradients can travel in fewer bits over `replicate`, the slow link
+-- of a mesh whose replicas are on several hosts.
 
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
@@ -34,6 +35,8 @@ end
 ---@class moonshard.MixedPrecision
 ---@field param_dtype string "f32" or "bf16": type that kernels read; inputs of the unit are cast to it
 ---@field reduce_dtype string "f32" or "bf16": type in which gradients are summed over ranks
+---@field replicate_dtype string? "i8" or "i4": gradients travel in it between replicas, in blocks with a scale; nil: in
+---reduce_dtype
 ---@field output_dtype string? type to which the unit's outputs are cast; nil: no cast
 
 -- use: a field of moonshard.DtypeUses.
@@ -48,21 +51,76 @@ local function read_dtype(who, value, use)
   return name
 end
 
+-- The types of a sum in few bits, as text: "i8" or "i4".
+local QUANTISED = {}
+for _, name in ipairs({ "i8", "i4" }) do
+  assert(dtypes.uses[name].quantised_sum)
+  QUANTISED[#QUANTISED + 1] = ("%q"):format(name)
+end
+local QUANTISED_TEXT = table.concat(QUANTISED, " or ")
+
+local function is_quantised(value)
+  local ok, _, name = pcall(dtypes.id, value)
+  return ok and dtypes.uses[name] ~= nil and dtypes.uses[name].quantised_sum == true, name
+end
+
+-- A type for each dimension over which gradients are summed. Returns that of `shard`, and that of `replicate` if it
+-- differs.
+local function read_by_dimension(who, value, mesh, replicates)
+  for name in pairs(value) do
+    if name ~= "shard" and name ~= "replicate" then
+      errors.invalid("%s: gradients are summed in types of their own over shard and replicate, not over %s: write "
+        .. '{ shard = "f32", replicate = "i8" }', who, tostring(name))
+    end
+  end
+  if is_quantised(value.shard) then
+    errors.raise("MS_EUNSUPPORTED", "%s: shard = %s: gradients are sent in %s only over replicate", who,
+      options.describe(value.shard), QUANTISED_TEXT)
+  end
+  local shard = read_dtype(who .. ".shard", value.shard, "reduce") or "f32"
+  if value.replicate == nil then return shard end
+  local quantised, name = is_quantised(value.replicate)
+  if not quantised then
+    local ok, other = pcall(read_dtype, who .. ".replicate", value.replicate, "reduce")
+    if ok and other == shard then return shard end
+    errors.raise("MS_EDTYPE", "%s: replicate must be %s, or %q as for shard, not %s", who, QUANTISED_TEXT, shard,
+      options.describe(value.replicate))
+  end
+  if mesh and not replicates then
+    errors.invalid("%s: replicate = %q, but mesh %s has no dimension that replicates: use a mesh (replicate, shard), "
+      .. "as in mesh = { 2, 2 }", who, name, mesh:label())
+  end
+  return shard, name
+end
+
+local function read_reduce(who, value, mesh, replicates)
+  if type(value) == "table" then return read_by_dimension(who, value, mesh, replicates) end
+  if is_quantised(value) then
+    errors.raise("MS_EDTYPE", '%s must be "f32", "bf16" or "auto", not %s: over replicate alone it can be that: '
+      .. '{ shard = "f32", replicate = %s }', who, options.describe(value), options.describe(value))
+  end
+  return read_dtype(who, value, "reduce") or "f32"
+end
+
 ---Checks one value of mp_policy and fills in the defaults: f32, gradients summed in f32.
 ---@param who string for messages
----@param value table|string|nil { param_dtype =, reduce_dtype =, output_dtype = } or "auto" (bf16 where the CPU has it)
+---@param value table|string|nil { param_dtype =, reduce_dtype =, output_dtype = } or "auto" (bf16 where the CPU has it);
+---  reduce_dtype can be { shard =, replicate = }
+---@param mesh moonshard.Mesh? refuses a type for replicas if `replicates` is false
+---@param replicates boolean? the mesh has a dimension that replicates
 ---@return moonshard.MixedPrecision
-function precision.read(who, value)
+function precision.read(who, value, mesh, replicates)
   if value == "auto" then value = { param_dtype = "auto" } end
   if type(value) == "string" then
     errors.invalid('%s must be "auto" or a table such as { param_dtype = "bf16" }, not "%s"', who, value)
   end
   local read = options.parse(who, value, {
-    param_dtype = { "string" }, reduce_dtype = { "string" }, output_dtype = { "string" },
+    param_dtype = { "string" }, reduce_dtype = { "string|table" }, output_dtype = { "string" },
   })
+  local reduce_dtype, replicate_dtype = read_reduce(who .. ".reduce_dtype", read.reduce_dtype, mesh, replicates)
   return {
     param_dtype = read_dtype(who .. ".param_dtype", read.param_dtype, "param") or "f32",
-    reduce_dtype = read_dtype(who .. ".reduce_dtype", read.reduce_dtype, "reduce") or "f32",
+    reduce_dtype = reduce_dtype, replicate_dtype = replicate_dtype,
     output_dtype = read_dtype(who .. ".output_dtype", read.output_dtype, "param"),
   }
 end

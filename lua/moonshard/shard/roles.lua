@@ -18,7 +18,8 @@ local roles = {}
 ---@type moonshard.Role[]
 local ROLES = {
   { name = "replicate", data = true, collectives = {
-    replicate = { "all_reduce", "reduce_scatter", "all_gather" }, -- the last two of shard_optimizer_over_replicate
+    -- After the first: of shard_optimizer_over_replicate, and of sums in few bits.
+    replicate = { "all_reduce", "reduce_scatter", "all_gather", "all_to_all" },
   } },
   { name = "shard", data = true, collectives = {
     -- The gradients' norm is an all_reduce; a recipe's collectives are any.

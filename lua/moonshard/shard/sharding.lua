@@ -27,6 +27,7 @@ local world = require("moonshard.distributed.world")
 ---@field params moonshard.ShardedParameter[]
 ---@field param_dtype string
 ---@field reduce_dtype string
+---@field replicate_dtype string?
 ---@field output_dtype string?
 ---@field layout string "rows" or "ragged"
 ---@field replicate_sync "always"|moonshard.ReplicateSync
@@ -138,7 +139,8 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---  ranks
 ---@field units? any patterns over module names, or "auto"; default: one unit
 ---@field reshard_after_forward? any true, false, "default", a number of ranks, "auto", or rules over units
----@field mp_policy? any { param_dtype, reduce_dtype, output_dtype }, "auto", or rules over units; default f32
+---@field mp_policy? any { param_dtype, reduce_dtype, output_dtype }, "auto", or rules over units; default f32.
+---  reduce_dtype can be { shard = "f32", replicate = "i8" }: i8 or i4 between replicas, in blocks with a scale
 ---@field layout? any "rows" (the default), "ragged", or rules over units
 ---@field replicate_sync? any { every, outer, fragments, delay, alpha } (local SGD, DiLoCo), "always" (the default:
 ---  replicas sum gradients in every step), or rules over units

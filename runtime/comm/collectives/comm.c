@@ -133,6 +133,9 @@ static int check_part(const ms_comm *comm, const ms_coll *coll, const ms_coll_pa
   if (sums && part->accumulate && !ms_dtype_may(part->dst_dtype, MS_DTYPE_SUM))
     return MS_FAIL(MS_EDTYPE, "%s %s: can accumulate only in f32, not in %s", kind, label,
                    ms_dtype_name(part->dst_dtype));
+  if (coll->kind == MS_COLL_ALL_TO_ALL && (part->accumulate || part->src_dtype != part->dst_dtype))
+    return MS_FAIL(MS_EDTYPE, "%s %s: it moves elements as they are: %s to %s%s", kind, label,
+                   ms_dtype_name(part->src_dtype), ms_dtype_name(part->dst_dtype), part->accumulate ? ", added" : "");
   if (coll->largest && (coll->kind != MS_COLL_ALL_REDUCE || part->accumulate))
     return MS_FAIL(MS_EINVAL, "%s %s: only an all_reduce that does not accumulate takes the largest number", kind,
                    label);

@@ -15,6 +15,8 @@
  *                   have finished
  *   all_reduce      as reduce_scatter, over the whole buffer (in place, or small); or sum own slice, then copy the
  *                   others' slices, finish
+ *   all_to_all      enter; when all have entered: copy own chunk of every peer's source, finish; done when all have
+ *                   finished
  *   broadcast       root enters; the others copy, finish
  *   send, recv      pairwise: the receiver reads the sender's buffer in place; between hosts its pieces are sent
  * Between hosts (hosts.c) the same operations add up in another order: first, in f32, the ranks of a host in group
@@ -45,6 +47,8 @@ enum { MS_COMM_QUEUE = 128 };
  *                   receives the sum of chunk `me`
  *   all_reduce      count: the whole buffer. shared[p] [count] is rank p's source as mapped here; dst [count], can
  *                   equal shared[me]
+ *   all_to_all      count: a chunk. shared[p] [ranks*count] is rank p's source as mapped here; chunk p of dst
+ *                   [ranks*count] receives chunk `me` of rank p's source. Both have the same type, and nothing is added
  *   broadcast       shared[root] [count] is the source; dst [count] (unused on root)
  *   send/recv       shared[sender] [count] is the source as mapped here, if the sender is on this host; dst [count] on
  *                   the receiver
@@ -127,7 +131,8 @@ int ms_comm_wait(ms_comm *comm);
  * communicator can be used again after a recovery. */
 void ms_comm_give_up(ms_comm *comm);
 /* Bytes that this rank reads from or writes for others in one such operation, by the closed forms of a ring: (n-1)/n of
- * the full buffer for all_gather (in dst_dtype) and reduce_scatter (in src_dtype), twice that for all_reduce. */
+ * the full buffer for all_gather (in dst_dtype), reduce_scatter and all_to_all (in src_dtype), twice that for
+ * all_reduce. */
 double ms_coll_bytes(int kind, int ranks, const ms_coll_part *part, int parts);
 
 #endif

@@ -47,7 +47,7 @@ static void finish(ms_hosts_lane *lane) {
 static void share(const ms_hosts_lane *lane) {
   const ms_coll *coll = lane->coll;
   int here = coll->kind == MS_COLL_BROADCAST && coll->root != lane->shape.me && !lane->apart[coll->root];
-  if (here) ms_move_share(lane->shape.size, lane->shape.me, coll);
+  if (here || coll->kind == MS_COLL_ALL_TO_ALL) ms_move_share(lane->shape.size, lane->shape.me, coll);
 }
 
 static int step_inside(ms_hosts_lane *lane, ms_rank_set *missing) {

@@ -30,7 +30,8 @@ static void find_first_pieces(const ms_hosts_lane *lane, ms_hosts_partner *x) {
 void ms_hosts_begin(ms_hosts_lane *lane) {
   const ms_hosts_shape *shape = &lane->shape;
   const ms_coll *coll = lane->coll;
-  const int kind = coll->kind, sums = kind == MS_COLL_REDUCE_SCATTER || kind == MS_COLL_ALL_REDUCE;
+  const int kind = coll->kind, exchanges = kind == MS_COLL_ALL_TO_ALL;
+  const int sums = kind == MS_COLL_REDUCE_SCATTER || kind == MS_COLL_ALL_REDUCE || exchanges;
   const int copies = kind == MS_COLL_ALL_GATHER || (kind == MS_COLL_ALL_REDUCE && !coll->sliced);
   const int from = kind == MS_COLL_BROADCAST ? shape->host_of[coll->root] : -1;
   lane->ready = lane->moved = 0;
@@ -42,6 +43,8 @@ void ms_hosts_begin(ms_hosts_lane *lane) {
     x->begun = 0;
     begin_flow(lane, &x->sums_out, x->handled && (sums || from == ms_hosts_here(lane)), x->p, x->asked);
     begin_flow(lane, &x->sums_in, x->handles_me && (sums || from == shape->host_of[x->p]), shape->me, lane->asked);
+    x->sums_out.walk.host = ms_hosts_here(lane);
+    x->sums_in.walk.host = shape->host_of[x->p];
     begin_flow(lane, &x->copies_out, copies && x->handles_me, shape->me, NULL);
     begin_flow(lane, &x->copies_in, copies && x->handled, x->p, NULL);
   }
@@ -54,11 +57,12 @@ int ms_hosts_is_over_with(const ms_hosts_partner *x) {
 
 /* ---- sums ---- */
 
-/* The sum of this host, in the sources' type: at `room`, or a single source itself. */
+/* The sum of this host, in the sources' type: at `room`, or a single source itself. An all_to_all adds nothing. */
 static void *sum_here(ms_hosts_lane *lane, const ms_hosts_piece *piece, char *room) {
   const ms_hosts_shape *shape = &lane->shape;
   const int here = ms_hosts_here(lane), dtype = lane->coll->part[piece->part].src_dtype;
   if (lane->coll->kind == MS_COLL_BROADCAST) return ms_hosts_piece_in(lane, lane->coll->root, piece);
+  if (lane->coll->kind == MS_COLL_ALL_TO_ALL) return ms_hosts_piece_in(lane, piece->from, piece);
   int n = 0;
   for (int i = shape->first[here]; i < shape->first[here + 1]; i++)
     lane->source[n++] = ms_hosts_piece_in(lane, shape->member[i], piece);
@@ -79,13 +83,24 @@ static int send_sum(ms_hosts_lane *lane, ms_hosts_partner *x, int *busy) {
   return MS_OK;
 }
 
-/* What is broadcast comes to the buffer from which the ranks of this host copy it. */
+/* 1: what comes is not added to anything, so it lands where it stays. */
+static int lands(const ms_hosts_lane *lane) {
+  return lane->coll->kind == MS_COLL_BROADCAST || lane->coll->kind == MS_COLL_ALL_TO_ALL;
+}
+
+/* What is broadcast comes to the buffer from which the ranks of this host copy it, and in an all_to_all to the chunk of
+ * the rank that it is from. */
+static void *landing_place(const ms_hosts_lane *lane, const ms_hosts_piece *piece) {
+  const ms_coll_part *part = &lane->coll->part[piece->part];
+  if (lane->coll->kind == MS_COLL_BROADCAST) return ms_hosts_piece_in(lane, lane->shape.me, piece);
+  return (char *)part->dst + (piece->from * part->count + piece->within) * ms_dtype_size(part->dst_dtype);
+}
+
 static int receive_sums(ms_hosts_lane *lane, ms_hosts_partner *x) {
   ms_hosts_flow *flow = &x->sums_in;
-  const int lands = lane->coll->kind == MS_COLL_BROADCAST;
-  if (lands) ms_hosts_finish_moved(flow);
+  if (lands(lane)) ms_hosts_finish_moved(flow);
   while (ms_hosts_has_room(flow)) {
-    void *to = lands ? ms_hosts_piece_in(lane, lane->shape.me, &flow->next) : ms_hosts_slot(flow, flow->posted);
+    void *to = lands(lane) ? landing_place(lane, &flow->next) : ms_hosts_slot(flow, flow->posted);
     MS_TRY(ms_hosts_post_piece(lane, x->rank, flow, 1, lane->key, to));
   }
   return MS_OK;
@@ -110,7 +125,7 @@ static const ms_hosts_piece *find_complete(const ms_hosts_lane *lane) {
 
 /* Adds up the sums of all hosts for one piece of this rank's region. */
 static void add_hosts(ms_hosts_lane *lane, int *busy) {
-  const ms_hosts_piece *piece = lane->coll->kind == MS_COLL_BROADCAST ? NULL : find_complete(lane);
+  const ms_hosts_piece *piece = lands(lane) ? NULL : find_complete(lane);
   if (!piece) return;
   const ms_coll_part *part = &lane->coll->part[piece->part];
   const int in_source = ms_hosts_pulls(lane), dtype = in_source ? part->src_dtype : part->dst_dtype;

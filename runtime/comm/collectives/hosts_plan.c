@@ -89,14 +89,26 @@ int ms_hosts_wire_dtype(const ms_coll *coll, int part) {
   return coll->kind == MS_COLL_ALL_GATHER ? coll->part[part].dst_dtype : coll->part[part].src_dtype;
 }
 
+/* What follows a region: the same one in the buffer of the host's next rank, or that of the next part. */
+static void leave_region(const ms_hosts_shape *shape, const ms_coll *coll, ms_hosts_walk *walk) {
+  walk->done = 0;
+  if (coll->kind == MS_COLL_ALL_TO_ALL && ++walk->member < members_of(shape, walk->host)) return;
+  walk->member = 0;
+  walk->part++;
+}
+
 int ms_hosts_next_piece(const ms_hosts_shape *shape, const ms_coll *coll, ms_hosts_walk *walk, ms_hosts_piece *piece) {
-  for (; walk->part < coll->parts; walk->part++, walk->done = 0) {
+  for (; walk->part < coll->parts; leave_region(shape, coll, walk)) {
     ms_hosts_range asked = walk->asked ? walk->asked[walk->part] : (ms_hosts_range){0};
     ms_hosts_range region = ms_hosts_region(shape, coll, walk->part, walk->p, asked);
     int64_t most = MS_HOSTS_PIECE / ms_dtype_size(ms_hosts_wire_dtype(coll, walk->part));
     int64_t rest = region.n - walk->done;
     if (rest <= 0) continue;
-    *piece = (ms_hosts_piece){walk->part, region.first + walk->done, rest < most ? rest : most, walk->done};
+    *piece = (ms_hosts_piece){.part = walk->part,
+                              .from = shape->member[shape->first[walk->host] + walk->member],
+                              .first = region.first + walk->done,
+                              .n = rest < most ? rest : most,
+                              .within = walk->done};
     walk->done += piece->n;
     return 1;
   }
@@ -130,18 +142,22 @@ void ms_hosts_bytes(const ms_hosts_shape *shape, const ms_coll *coll, int p, int
   } else if (kind == MS_COLL_ALL_GATHER || kind == MS_COLL_REDUCE_SCATTER) {
     *sent = kind == MS_COLL_ALL_GATHER ? own : handled;
     *received = kind == MS_COLL_ALL_GATHER ? handled : own;
+  } else if (kind == MS_COLL_ALL_TO_ALL) {
+    const int here = members_of(shape, shape->host_of[p]);
+    *sent = handled * here;
+    *received = region_bytes(shape, coll, p) * (shape->size - here);
   } else if (kind == MS_COLL_ALL_REDUCE) *sent = *received = own + handled;
 }
 
 /* A rank sums the regions that it has in hand, its own and those that it handles, over the sources of its host, and
- * reads all others where ranks of its host have put them. */
+ * reads all others where ranks of its host have put them. In an all_to_all it copies or sends those regions instead. */
 int64_t ms_hosts_bytes_inside(const ms_hosts_shape *shape, const ms_coll *coll, int p) {
   const int kind = coll->kind;
   const int64_t own = region_bytes(shape, coll, p), in_hand = own + handled_bytes(shape, coll, p);
   if (kind == MS_COLL_BROADCAST) return p != coll->root && shape->host_of[p] == shape->host_of[coll->root] ? own : 0;
   if (ms_coll_is_pairwise(kind)) return own;
   const int64_t summed = in_hand * (members_of(shape, shape->host_of[p]) - 1);
-  if (kind == MS_COLL_REDUCE_SCATTER) return summed;
+  if (kind == MS_COLL_REDUCE_SCATTER || kind == MS_COLL_ALL_TO_ALL) return summed;
   int64_t rest = -in_hand;
   for (int q = 0; q < shape->size; q++) rest += region_bytes(shape, coll, q);
   return kind == MS_COLL_ALL_GATHER ? rest : summed + rest;

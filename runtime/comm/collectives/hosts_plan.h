@@ -9,6 +9,7 @@
  *   all_gather       the owner sends its chunk to its handlers
  *   reduce_scatter   the handlers send their hosts' partial sums of the chunk to its owner
  *   all_reduce       both, with a slice for each rank; the slices of a host make up 1/H of the buffer
+ *   all_to_all       the handlers send the chunks that their hosts' ranks have for its owner, one after the other
  *   broadcast        the handlers on the root's host send the ranks of each other host a part of it
  */
 #ifndef MS_COMM_COLLECTIVES_HOSTS_PLAN_H
@@ -48,13 +49,14 @@ int ms_hosts_wire_dtype(const ms_coll *coll, int part);
 /* A piece of a region: elements [first, first + n) of the part's buffer; `within`: the first one's place in the
  * region. */
 typedef struct ms_hosts_piece {
-  int part;
+  int part, from; /* from: all_to_all: the rank in whose buffer they are */
   int64_t first, n, within;
 } ms_hosts_piece;
 
-/* Walks over the pieces of rank p's regions, part by part. */
+/* Walks over the pieces of rank p's regions, part by part; in an all_to_all for each rank of `host`. */
 typedef struct ms_hosts_walk {
   int p, part;
+  int host, member;            /* all_to_all: the host whose ranks' buffers are walked over, and the place there */
   int64_t done;                /* elements of the current part */
   const ms_hosts_range *asked; /* [parts]; NULL: the sum is not sliced */
 } ms_hosts_walk;

@@ -1,6 +1,8 @@
 /* move.c - the data movement of each kind of collective, over buffers that all ranks of the group have mapped. */
 #include "comm/collectives/move.h"
 
+#include <string.h>
+
 #include "base/slice.h"
 #include "comm/collectives/sum.h"
 #include "comm/group/world.h"
@@ -62,6 +64,17 @@ static void all_reduce(int size, int me, const ms_coll *coll, const ms_coll_part
   else sum_slice(size, me, coll->largest, part, way);
 }
 
+/* Sources that are not mapped here are those of other hosts, whose chunks come by another way. */
+static void exchange(int size, int me, const ms_coll_part *part) {
+  const int64_t chunk = part->count * ms_dtype_size(part->src_dtype);
+  /* Every rank begins with its own source, so they do not all read the same memory at once. */
+  for (int turn = 0; turn < size; turn++) {
+    const int p = (me + turn) % size;
+    const char *source = part->shared[p];
+    if (source) memcpy((char *)part->dst + p * chunk, source + me * chunk, (size_t)chunk);
+  }
+}
+
 void ms_move_share(int size, int me, const ms_coll *coll) {
   for (int i = 0; i < coll->parts; i++) {
     const ms_coll_part *part = &coll->part[i];
@@ -69,6 +82,7 @@ void ms_move_share(int size, int me, const ms_coll *coll) {
     if (coll->kind == MS_COLL_ALL_GATHER) gather(size, me, coll, part);
     else if (coll->kind == MS_COLL_REDUCE_SCATTER) reduce_scatter(size, me, coll, part);
     else if (coll->kind == MS_COLL_ALL_REDUCE) all_reduce(size, me, coll, part);
+    else if (coll->kind == MS_COLL_ALL_TO_ALL) exchange(size, me, part);
     else if (coll->kind == MS_COLL_BROADCAST || coll->kind == MS_COLL_RECV)
       ms_copy_arrays(part->dst, part->dst_dtype, part->shared[coll->root], part->src_dtype, part->count);
   }

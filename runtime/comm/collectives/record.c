@@ -8,7 +8,7 @@ double ms_coll_bytes(int kind, int ranks, const ms_coll_part *part, int parts) {
     double count = (double)part[i].count;
     int src = ms_dtype_size(part[i].src_dtype), dst = ms_dtype_size(part[i].dst_dtype);
     if (kind == MS_COLL_ALL_GATHER) bytes += others * count * dst;
-    else if (kind == MS_COLL_REDUCE_SCATTER) bytes += others * count * src;
+    else if (kind == MS_COLL_REDUCE_SCATTER || kind == MS_COLL_ALL_TO_ALL) bytes += others * count * src;
     else if (kind == MS_COLL_ALL_REDUCE) bytes += 2 * others / ranks * count * src;
     else if (kind != MS_COLL_BARRIER) bytes += count * src;
   }

@@ -28,6 +28,7 @@ const char *ms_coll_kind_name(int kind) {
       [MS_COLL_BARRIER] = "barrier",
       [MS_COLL_SEND] = "send",
       [MS_COLL_RECV] = "recv",
+      [MS_COLL_ALL_TO_ALL] = "all_to_all",
       [MS_RECORDER_ALL_GATHER_BYTES] = "all_gather_bytes",
       [MS_RECORDER_MESH] = "mesh",
   };

@@ -41,10 +41,11 @@ enum ms_coll_kind {
   MS_COLL_BARRIER = 4,
   MS_COLL_SEND = 5,
   MS_COLL_RECV = 6,
-  MS_COLL_KINDS = 7,
-  MS_RECORDER_ALL_GATHER_BYTES = 7,
-  MS_RECORDER_MESH = 8,
-  MS_RECORDER_KINDS = 9
+  MS_COLL_ALL_TO_ALL = 7,
+  MS_COLL_KINDS = 8,
+  MS_RECORDER_ALL_GATHER_BYTES = 8,
+  MS_RECORDER_MESH = 9,
+  MS_RECORDER_KINDS = 10
 };
 
 /* One collective of one rank. Times are nanoseconds of the monotonic clock; 0: not yet. */

@@ -176,6 +176,21 @@ int ms_cuda_comm_ready(ms_device *device, ms_device_comm *comm, int *ready) {
   return MS_OK;
 }
 
+/* NCCL has no all-to-all before 2.28; sends and receives of one group are one operation. */
+static int exchange(ms_device_comm *comm, cudaStream_t stream, int dtype, const ms_device_part *part) {
+  const ms_nccl *nccl = comm->nccl;
+  const int64_t chunk = part->count * ms_dtype_size(part->dtype);
+  int size = 0;
+  MS_TRY(NCCL(comm, "ncclCommCount", nccl->comm_count(comm->comm, &size)));
+  for (int p = 0; p < size; p++) {
+    MS_TRY(NCCL(comm, "ncclSend",
+                nccl->send((const char *)part->from + p * chunk, (size_t)part->count, dtype, p, comm->comm, stream)));
+    MS_TRY(NCCL(comm, "ncclRecv",
+                nccl->recv((char *)part->to + p * chunk, (size_t)part->count, dtype, p, comm->comm, stream)));
+  }
+  return MS_OK;
+}
+
 static int issue(ms_device_comm *comm, cudaStream_t stream, int kind, const ms_device_part *part) {
   const ms_nccl *nccl = comm->nccl;
   size_t count = (size_t)part->count;
@@ -183,6 +198,7 @@ static int issue(ms_device_comm *comm, cudaStream_t stream, int kind, const ms_d
   MS_TRY(ms_nccl_dtype(part->dtype, &dtype));
   if (kind == MS_DEVICE_ALL_GATHER)
     return NCCL(comm, "ncclAllGather", nccl->all_gather(part->from, part->to, count, dtype, comm->comm, stream));
+  if (kind == MS_DEVICE_ALL_TO_ALL) return exchange(comm, stream, dtype, part);
   MS_TRY(ms_dtype_check(part->dtype, MS_DTYPE_REDUCE, "nccl: what is summed"));
   if (kind == MS_DEVICE_REDUCE_SCATTER)
     return NCCL(comm, "ncclReduceScatter",

@@ -22,6 +22,7 @@ static const ms_library_entry entries[] = {ENTRY(get_version, "ncclGetVersion"),
                                            ENTRY(comm_init_rank_config, "ncclCommInitRankConfig"),
                                            ENTRY(comm_split, "ncclCommSplit"),
                                            ENTRY(comm_get_async_error, "ncclCommGetAsyncError"),
+                                           ENTRY(comm_count, "ncclCommCount"),
                                            ENTRY(comm_abort, "ncclCommAbort"),
                                            ENTRY(get_error_string, "ncclGetErrorString"),
                                            ENTRY(get_last_error, "ncclGetLastError"),
@@ -29,7 +30,9 @@ static const ms_library_entry entries[] = {ENTRY(get_version, "ncclGetVersion"),
                                            ENTRY(group_end, "ncclGroupEnd"),
                                            ENTRY(all_gather, "ncclAllGather"),
                                            ENTRY(reduce_scatter, "ncclReduceScatter"),
-                                           ENTRY(all_reduce, "ncclAllReduce")};
+                                           ENTRY(all_reduce, "ncclAllReduce"),
+                                           ENTRY(send, "ncclSend"),
+                                           ENTRY(recv, "ncclRecv")};
 static const char *const names[] = {"libnccl.so.2", NULL};
 static const ms_library library = {
     "MOONSHARD_NCCL_LIBRARY",        names, "several GPUs need NCCL", "NCCL 2.18.5", entries,

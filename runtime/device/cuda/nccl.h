@@ -43,6 +43,7 @@ typedef struct ms_nccl {
   int (*comm_init_rank_config)(ms_nccl_comm *comm, int ranks, ms_nccl_id id, int rank, ms_nccl_config *config);
   int (*comm_split)(ms_nccl_comm comm, int color, int key, ms_nccl_comm *part, ms_nccl_config *config);
   int (*comm_get_async_error)(ms_nccl_comm comm, int *error);
+  int (*comm_count)(ms_nccl_comm comm, int *ranks);
   int (*comm_abort)(ms_nccl_comm comm);
   const char *(*get_error_string)(int result);
   const char *(*get_last_error)(ms_nccl_comm comm);
@@ -53,6 +54,8 @@ typedef struct ms_nccl {
                         cudaStream_t stream);
   int (*all_reduce)(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm,
                     cudaStream_t stream);
+  int (*send)(const void *from, size_t count, int dtype, int peer, ms_nccl_comm comm, cudaStream_t stream);
+  int (*recv)(void *to, size_t count, int dtype, int peer, ms_nccl_comm comm, cudaStream_t stream);
   /* NULL if the version has no windows. */
   int (*mem_alloc)(void **data, size_t bytes);
   int (*mem_free)(void *data);

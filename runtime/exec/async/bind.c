@@ -26,6 +26,7 @@ static int moved_as(const ms_coll_part *part, int dtype) {
  * windows, reductions always convert, because the destination is not registered. */
 static int converts(const ms_state *state, const ms_coll *coll, const ms_coll_part *part, int from_is_null) {
   if (coll->kind == MS_COLL_ALL_GATHER) return !from_is_null;
+  if (coll->kind == MS_COLL_ALL_TO_ALL) return 0;
   return state->nccl || part->accumulate || part->src_dtype != part->dst_dtype;
 }
 

@@ -35,7 +35,8 @@ enum { GROUPED_PARTS = 64 }; /* the most parts in one operation of the library *
 static int collect(ms_exec *exec, int phase, const ms_exec_instr *instr, int stream, ms_device_comm *comm) {
   static const int kinds[] = {[MS_COLL_ALL_GATHER] = MS_DEVICE_ALL_GATHER,
                               [MS_COLL_REDUCE_SCATTER] = MS_DEVICE_REDUCE_SCATTER,
-                              [MS_COLL_ALL_REDUCE] = MS_DEVICE_ALL_REDUCE};
+                              [MS_COLL_ALL_REDUCE] = MS_DEVICE_ALL_REDUCE,
+                              [MS_COLL_ALL_TO_ALL] = MS_DEVICE_ALL_TO_ALL};
   const ms_state *state = exec->state;
   const ms_coll *coll = instr->coll;
   ms_device_part part[GROUPED_PARTS];
