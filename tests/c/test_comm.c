@@ -83,6 +83,22 @@ static int round_broadcast(bench *b, ms_coll *coll, ms_coll_part *part) {
   return MS_OK;
 }
 
+static int round_exchange(bench *b, ms_coll *coll, ms_coll_part *part) {
+  const collective_case *c = b->c;
+  const int64_t whole = c->count * b->ranks;
+  fill(b->shared[b->me], c->src_dtype, whole, b->me, b->round);
+  part->dst = b->mine;
+  MS_TRY(complete(b->comm, coll));
+  memset(b->shared[b->me], 0xff, (size_t)whole * (size_t)ms_dtype_size(c->src_dtype));
+  for (int64_t i = 0; i < whole; i++) {
+    const int p = (int)(i / c->count);
+    const float want = rounded(value_of(p, b->round, b->me * c->count + i % c->count), c->src_dtype);
+    const float got = read_element(b->mine, c->dst_dtype, i);
+    EXPECT(got == want, "chunk %d[%lld] is %g, not %g", p, (long long)(i % c->count), (double)got, (double)want);
+  }
+  return MS_OK;
+}
+
 /* Everybody sends to the next rank; even ranks send first. */
 static int round_ring(bench *b, ms_coll *coll, ms_coll_part *part) {
   const collective_case *c = b->c;
@@ -123,6 +139,7 @@ static int run_case(ms_world *world, void *context) {
     if (c->kind == MS_COLL_ALL_GATHER) MS_GOTO(round_gather(&b, &coll, &part));
     else if (c->kind == MS_COLL_BROADCAST) MS_GOTO(round_broadcast(&b, &coll, &part));
     else if (c->kind == MS_COLL_SEND) MS_GOTO(round_ring(&b, &coll, &part));
+    else if (c->kind == MS_COLL_ALL_TO_ALL) MS_GOTO(round_exchange(&b, &coll, &part));
     else MS_GOTO(round_reduce(&b, &coll, &part));
   }
 fail:
@@ -139,7 +156,7 @@ static const int64_t counts[] = {1, 7, 1000, MOST_COUNT};
 
 static void for_all_cases(void (*run)(int, rank_body *, void *)) {
   static const int kinds[] = {MS_COLL_ALL_GATHER, MS_COLL_REDUCE_SCATTER, MS_COLL_ALL_REDUCE, MS_COLL_BROADCAST,
-                              MS_COLL_SEND};
+                              MS_COLL_SEND,       MS_COLL_ALL_TO_ALL};
   arena *memory = share_memory(sizeof *memory);
   for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
@@ -157,6 +174,7 @@ static void for_all_cases(void (*run)(int, rank_body *, void *)) {
             int sums = c.kind == MS_COLL_REDUCE_SCATTER || c.kind == MS_COLL_ALL_REDUCE;
             if (variant && !sums) continue;
             if (c.largest && c.kind != MS_COLL_ALL_REDUCE) continue;
+            if (c.kind == MS_COLL_ALL_TO_ALL && c.src_dtype != c.dst_dtype) continue;
             if (c.accumulate && c.dst_dtype != MS_F32) continue;
             if (c.in_place && c.src_dtype != c.dst_dtype) continue;
             run(ranks, run_case, &c);

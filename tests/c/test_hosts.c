@@ -85,7 +85,7 @@ static float reference(const runner *r, const hosts_case *c, int64_t i) {
 /* ---- one operation ---- */
 
 static int64_t length_of(const runner *r, const hosts_case *c, int part) {
-  int chunks = c->kind == MS_COLL_ALL_GATHER || c->kind == MS_COLL_REDUCE_SCATTER;
+  int chunks = c->kind == MS_COLL_ALL_GATHER || c->kind == MS_COLL_REDUCE_SCATTER || c->kind == MS_COLL_ALL_TO_ALL;
   return c->count[part] * (chunks ? r->n : 1);
 }
 
@@ -120,7 +120,7 @@ static void prepare(runner *r, const hosts_case *c) {
     if (gathers) part->src = mine;
     if (!c->in_place) fill(dst, c->dst_dtype, c->count[i], 50 + r->me, r->round);
     at += length_of(r, c, i);
-    dst += c->count[i];
+    dst += c->kind == MS_COLL_ALL_TO_ALL ? length_of(r, c, i) : c->count[i];
   }
 }
 
@@ -137,6 +137,15 @@ static int check_gathered(runner *r, const hosts_case *c, int part) {
       float got = read_element(r->shared[part][0], c->dst_dtype, p * c->count[part] + i);
       MS_TRY(expect_element(r, part, p * c->count[part] + i, got, want));
     }
+  return MS_OK;
+}
+
+static int check_exchanged(runner *r, const hosts_case *c, int part) {
+  const int64_t count = c->count[part];
+  for (int p = 0; p < r->n; p++)
+    for (int64_t i = 0; i < count; i++)
+      MS_TRY(expect_element(r, part, p * count + i, read_element(r->part[part].dst, c->dst_dtype, p * count + i),
+                            rounded(value_of(p, r->round, r->me * count + i), c->src_dtype)));
   return MS_OK;
 }
 
@@ -159,6 +168,7 @@ enum { ROOT = 1 };
 static int check_result(runner *r, const hosts_case *c) {
   for (int i = 0; i < PARTS; i++) {
     if (c->kind == MS_COLL_ALL_GATHER) MS_TRY(check_gathered(r, c, i));
+    else if (c->kind == MS_COLL_ALL_TO_ALL) MS_TRY(check_exchanged(r, c, i));
     else if (c->kind != MS_COLL_BROADCAST) MS_TRY(check_sums(r, c, i));
     else if (r->me != ROOT)
       for (int64_t e = 0; e < c->count[i]; e++)
@@ -230,8 +240,10 @@ enum { TYPES = 4, TYPES_OF_A_ROW = 4, EVERY = 1 };
 static int run_kinds(runner *r, int types, const int64_t *count) {
   hosts_case c = {.src_dtype = types & 1 ? MS_BF16 : MS_F32, .dst_dtype = types & 2 ? MS_BF16 : MS_F32};
   memcpy(c.count, count, sizeof c.count);
-  static const int kinds[] = {MS_COLL_ALL_GATHER, MS_COLL_REDUCE_SCATTER, MS_COLL_ALL_REDUCE, MS_COLL_BROADCAST};
-  for (int k = 0; k < 4; k++) {
+  static const int kinds[] = {MS_COLL_ALL_GATHER, MS_COLL_REDUCE_SCATTER, MS_COLL_ALL_REDUCE, MS_COLL_BROADCAST,
+                              MS_COLL_ALL_TO_ALL};
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    if (kinds[k] == MS_COLL_ALL_TO_ALL && c.src_dtype != c.dst_dtype) continue;
     const int sums = kinds[k] == MS_COLL_REDUCE_SCATTER || kinds[k] == MS_COLL_ALL_REDUCE;
     c.kind = kinds[k];
     MS_TRY(run_case(r, &c));

@@ -127,6 +127,10 @@ static void H2_bytes_between_hosts_follow_the_closed_forms(void **state) {
       add_up(&shape, &(ms_coll){.kind = MS_COLL_REDUCE_SCATTER, .parts = 1, .part = &part}, host, &sent, &received);
       assert_int_equal(received, (H - 1) * own);
       assert_int_equal(sent, S - own);
+      const int64_t here = ranks_of(&shape, host);
+      add_up(&shape, &(ms_coll){.kind = MS_COLL_ALL_TO_ALL, .parts = 1, .part = &part}, host, &sent, &received);
+      assert_int_equal(sent, here * (n - here) * count * 4);
+      assert_int_equal(received, sent);
       add_up(&shape, &(ms_coll){.kind = MS_COLL_ALL_REDUCE, .parts = 1, .part = &part}, host, &sent, &received);
       assert_int_equal(sent, 2 * (H - 1) * count * 4 / H);
       assert_int_equal(received, sent);

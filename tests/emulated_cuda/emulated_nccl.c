@@ -183,6 +183,12 @@ int ncclCommSplit(ms_nccl_comm parent, int color, int key, ms_nccl_comm *out, ms
   return start(parent, split_on_thread, comm);
 }
 
+int ncclCommCount(ms_nccl_comm comm, int *ranks) {
+  if (emulated_fails("ncclCommCount")) return INTERNAL;
+  *ranks = comm->size;
+  return MS_NCCL_SUCCESS;
+}
+
 int ncclCommGetAsyncError(ms_nccl_comm comm, int *error) {
   if (emulated_fails("ncclCommGetAsyncError")) return INTERNAL;
   *error = atomic_load(&comm->state);

@@ -1,7 +1,9 @@
 /* emulated_nccl_collectives.c - collectives of NCCL among processes of one host. In rounds, every rank copies its
  * contribution to memory that all ranks of the communicator map, and sums or copies its result from there.
  *
- * Work is enqueued on emulated streams; a stream sleeps in a collective until all ranks have arrived.
+ * Work is enqueued on emulated streams; a stream sleeps in a collective until all ranks have arrived. Of sends and
+ * receives there are only those that make up an all-to-all: to rank 0, from rank 0, to rank 1, and so on, of chunks that
+ * follow each other.
  * MOONSHARD_EMULATE_FAIL also accepts "asynchronous:3" (the third collective never ends, and its communicator reports
  * an error) and "lost:3" (it never ends, and no error is reported).
  */
@@ -14,7 +16,7 @@
 #include "emulated_window.h"
 
 enum { MAX_GROUP = 256 };
-enum { ALL_GATHER = 1, REDUCE_SCATTER, ALL_REDUCE };
+enum { ALL_GATHER = 1, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL };
 
 typedef struct work {
   struct ncclComm *comm;
@@ -25,6 +27,7 @@ typedef struct work {
   size_t count;
   size_t at; /* offset in the window, which must be equal on all ranks */
   int lost, fails;
+  int sends, receives; /* of an all-to-all: those that were added */
   struct work *next;
 } work;
 
@@ -67,12 +70,14 @@ static void sum(const struct ncclComm *comm, size_t at, char *to, int dtype, int
   }
 }
 
+static int sends_chunks(const work *w) { return w->kind == REDUCE_SCATTER || w->kind == ALL_TO_ALL; }
+
 /* Elements [first, first + n) of every rank's chunk, or for all_reduce of the whole tensor. */
 static int do_round(const work *w, size_t first, size_t n) {
   struct ncclComm *comm = w->comm;
   size_t size = size_of(w->dtype);
   char *mine = comm->memory->round[comm->rank];
-  if (w->kind == REDUCE_SCATTER)
+  if (sends_chunks(w))
     for (int p = 0; p < comm->size; p++)
       memcpy(mine + (size_t)p * n * size, w->from + ((size_t)p * w->count + first) * size, n * size);
   else memcpy(mine, w->from + first * size, n * size);
@@ -84,6 +89,9 @@ static int do_round(const work *w, size_t first, size_t n) {
     /* What is in place is not written: other streams can read it meanwhile. */
     if (part != w->from) memcpy(part + first * size, comm->memory->round[p], n * size);
   }
+  for (int p = 0; w->kind == ALL_TO_ALL && p < comm->size; p++)
+    memcpy(w->to + ((size_t)p * w->count + first) * size, comm->memory->round[p] + (size_t)comm->rank * n * size,
+           n * size);
   return emulated_nccl_barrier(comm);
 }
 
@@ -105,7 +113,7 @@ static void run(void *argument) {
   struct ncclComm *comm = w->comm;
   if (w->fails) atomic_store(&comm->state, REMOTE_ERROR);
   for (int turn = 0; (w->fails || w->lost) && !atomic_load(&comm->aborted); turn++) emulated_nccl_nap(turn);
-  size_t step = ROUND_BYTES / size_of(w->dtype) / (w->kind == REDUCE_SCATTER ? (size_t)comm->size : 1);
+  size_t step = ROUND_BYTES / size_of(w->dtype) / (sends_chunks(w) ? (size_t)comm->size : 1);
   int stopped = atomic_load(&comm->aborted) || agree(w);
   for (size_t first = 0; first < w->count && !stopped; first += step)
     stopped = do_round(w, first, w->count - first < step ? w->count - first : step);
@@ -123,10 +131,11 @@ static void drop(void *argument) {
 
 static void log_work(const work *w) {
   static const char *const names[] = {
-      [ALL_GATHER] = "all_gather", [REDUCE_SCATTER] = "reduce_scatter", [ALL_REDUCE] = "all_reduce"};
+      [ALL_GATHER] = "all_gather", [REDUCE_SCATTER] = "reduce_scatter", [ALL_REDUCE] = "all_reduce",
+      [ALL_TO_ALL] = "all_to_all"};
   size_t bytes = w->count * size_of(w->dtype), all = bytes * (size_t)w->comm->size;
-  emulated_range range[] = {{'r', w->from, w->kind == REDUCE_SCATTER ? all : bytes},
-                            {'w', w->to, w->kind == ALL_GATHER ? all : bytes}};
+  emulated_range range[] = {{'r', w->from, sends_chunks(w) ? all : bytes},
+                            {'w', w->to, w->kind == ALL_GATHER || w->kind == ALL_TO_ALL ? all : bytes}};
   emulated_log_work(w->stream, names[w->kind], 2, range);
 }
 
@@ -176,6 +185,7 @@ static int submit(void) {
 /* With windows, all buffers must be in one; the buffer that all ranks share must be at equal offsets. */
 static int find_in_windows(work *w) {
   size_t bytes = w->count * size_of(w->dtype), all = bytes * (size_t)w->comm->size, part;
+  if (w->kind == ALL_TO_ALL) return MS_NCCL_SUCCESS; /* sends and receives need none */
   if (!w->comm->windowed && !emulated_window_any(w->comm)) return MS_NCCL_SUCCESS;
   const void *whole = w->kind == REDUCE_SCATTER ? w->from : w->to, *own = w->kind == REDUCE_SCATTER ? w->to : w->from;
   int found = emulated_window_has(w->comm, whole, w->kind == ALL_REDUCE ? bytes : all, &w->at) &&
@@ -198,6 +208,39 @@ static int add(work given) {
   last = &w->next;
   group_size++;
   return depth ? MS_NCCL_SUCCESS : submit();
+}
+
+/* The all-to-all of the current group to which a send or receive belongs; NULL: there is none. */
+static work *find_exchange(ms_nccl_comm comm) {
+  work *latest = NULL;
+  for (work *w = first; w; w = w->next) latest = w;
+  if (!latest || latest->kind != ALL_TO_ALL || latest->comm != comm) return NULL;
+  return latest->receives < comm->size ? latest : NULL;
+}
+
+int ncclSend(const void *from, size_t count, int dtype, int peer, ms_nccl_comm comm, cudaStream_t stream) {
+  if (emulated_fails("ncclSend")) return INTERNAL;
+  work *w = find_exchange(comm);
+  if (!depth || peer != (w ? w->sends : 0)) return INVALID_USAGE;
+  if (!w)
+    return add((work){
+        .comm = comm, .stream = stream, .kind = ALL_TO_ALL, .dtype = dtype, .from = from, .count = count, .sends = 1});
+  const char *chunk = w->from + (size_t)peer * count * size_of(dtype);
+  if (from != chunk || count != w->count || dtype != w->dtype || stream != w->stream) return INVALID_USAGE;
+  w->sends++;
+  return MS_NCCL_SUCCESS;
+}
+
+int ncclRecv(void *to, size_t count, int dtype, int peer, ms_nccl_comm comm, cudaStream_t stream) {
+  if (emulated_fails("ncclRecv")) return INTERNAL;
+  work *w = find_exchange(comm);
+  if (!depth || !w || peer != w->receives || peer != w->sends - 1) return INVALID_USAGE;
+  if (peer == 0) w->to = to;
+  if ((char *)to != w->to + (size_t)peer * count * size_of(dtype) || count != w->count || dtype != w->dtype ||
+      stream != w->stream)
+    return INVALID_USAGE;
+  w->receives++;
+  return MS_NCCL_SUCCESS;
 }
 
 int ncclGroupStart(void) {

@@ -176,7 +176,7 @@ int ms_cuda_comm_ready(ms_device *device, ms_device_comm *comm, int *ready) {
   return MS_OK;
 }
 
-/* NCCL has no all-to-all before 2.28; sends and receives of one group are one operation. */
+/* NCCL has no all-to-all of its own before 2.28. Sends and receives of one group are one operation. */
 static int exchange(ms_device_comm *comm, cudaStream_t stream, int dtype, const ms_device_part *part) {
   const ms_nccl *nccl = comm->nccl;
   const int64_t chunk = part->count * ms_dtype_size(part->dtype);

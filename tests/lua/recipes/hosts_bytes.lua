@@ -5,7 +5,7 @@ local ms = require "moonshard"
 local world, clock = require "moonshard.distributed.world", require "moonshard.base.clock"
 local cfg = ms.args {
   mesh = "2x2", names = "replicate shard", groups = "", interface = "lo", steps = 3, dtype = "f32", model = "linear",
-  sequence_parallel = false, bias = true,
+  sequence_parallel = false, bias = true, replicate = "",
 }
 
 -- Dimensions by names; with groups = "0 1,2 3|0 2,1 3" every group of each dimension.
@@ -35,7 +35,9 @@ local OF_LINEAR = { { ms.re[[^0\.]], { tensor = "colwise" } }, { ms.re[[^2\.]], 
 ms.fully_shard(model, {
   mesh = mesh, units = { is_gpt and ms.re[[^layers\.\d$]] or ms.re[[^\d$]] }, reshard_after_forward = true,
   placements = tensor and (is_gpt and ms.rules.tensor_parallel(model) or OF_LINEAR) or nil,
-  sequence_parallel = cfg.sequence_parallel, mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
+  sequence_parallel = cfg.sequence_parallel, mp_policy = {
+    param_dtype = cfg.dtype, reduce_dtype = cfg.replicate == "" and "f32" or { shard = "f32", replicate = cfg.replicate },
+  },
 })
 local train = ms.trainer {
   model = model, optimizer = ms.optim.adamw { lr = 1e-3 }, loss = is_gpt and ms.loss.cross_entropy or ms.loss.mse,
