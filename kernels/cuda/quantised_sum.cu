@@ -1,8 +1,8 @@
 /* quantised_sum.cu - the kernels of sums over ranks in few bits (kernels/quantised_sum.h). Memory traffic per element:
  * that of its codes, and of the f32 or bf16 element that is read, written, or added to.
  *
- * A warp has a block of 256 elements, each lane 8 that follow each other: their codes are one word or two. Products and
- * sums are not fused, so the bits are those of the CPU.
+ * A warp has a block of 256 elements, each lane 8 that follow each other: their codes are one word or two. A product
+ * that __fmul_rn rounds is not fused with a sum, so the bits are those of the CPU.
  */
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
@@ -30,6 +30,13 @@ struct place {
 
 template <int DTYPE> constexpr int WORDS = ms_code_is_packed(DTYPE) ? 1 : 2; /* of a lane's codes */
 
+/* Of element k of a lane: its word, and its bits there. Two elements share a byte, whose high bits are the first's. */
+template <int DTYPE> __device__ __forceinline__ constexpr int word_of(int k) { return WORDS<DTYPE> == 1 ? 0 : k / 4; }
+template <int DTYPE> __device__ __forceinline__ constexpr int shift_of(int k) {
+  return WORDS<DTYPE> == 1 ? k / 2 * 8 + (k % 2 ? 0 : 4) : k % 4 * 8;
+}
+template <int DTYPE> constexpr uint32_t MASK = WORDS<DTYPE> == 1 ? 15u : 255u;
+
 template <int DTYPE> __device__ __forceinline__ place place_of(const ms_pieces &of, int64_t piece, int64_t element) {
   const int64_t start = piece * of.words;
   return {start + element / MS_PIECE_BLOCK, start + of.blocks + element / EACH * WORDS<DTYPE>, element < of.elements};
@@ -40,8 +47,7 @@ __device__ __forceinline__ void decode(const uint32_t *words, const place &from,
   const float scale = __uint_as_float(words[from.scale]);
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
-    constexpr int bits = 32 * WORDS<DTYPE> / EACH, in_word = 32 / bits;
-    const uint32_t code = words[from.codes + k / in_word] >> bits * (k % in_word) & ((1u << bits) - 1);
+    const uint32_t code = words[from.codes + word_of<DTYPE>(k)] >> shift_of<DTYPE>(k) & MASK<DTYPE>;
     x[k] = __fmul_rn(ms_value_of(static_cast<uint8_t>(code), DTYPE), scale);
   }
 }
@@ -58,8 +64,8 @@ __device__ __forceinline__ void encode(const float (&x)[EACH], const place &to, 
   uint32_t word[WORDS<DTYPE>] = {};
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
-    constexpr int bits = 32 * WORDS<DTYPE> / EACH, in_word = 32 / bits;
-    word[k / in_word] |= static_cast<uint32_t>(ms_code_of(ms_block_quotient(x[k], scale), DTYPE)) << bits * (k % in_word);
+    const uint32_t code = ms_code_of(ms_block_quotient(x[k], scale), DTYPE) & MASK<DTYPE>;
+    word[word_of<DTYPE>(k)] |= code << shift_of<DTYPE>(k);
   }
 #pragma unroll
   for (int w = 0; w < WORDS<DTYPE>; w++) words[to.codes + w] = word[w];
@@ -92,7 +98,7 @@ __global__ void __launch_bounds__(THREADS) sum_blocks(const uint32_t *from, int 
   for (int rank = 1; rank < ranks && to.has; rank++) {
     decode<DTYPE>(from, place_of<DTYPE>(of, rank, element), x);
 #pragma unroll
-    for (int k = 0; k < EACH; k++) sum[k] = __fadd_rn(sum[k], x[k]);
+    for (int k = 0; k < EACH; k++) sum[k] += x[k];
   }
   encode<DTYPE>(sum, to, lane, words);
 }
@@ -110,7 +116,7 @@ __global__ void __launch_bounds__(THREADS)
   for (int k = 0; k < EACH; k++) {
     const int64_t at = first + k - offset;
     if (at < 0 || at >= n) continue;
-    y[at] = adds ? __fadd_rn(y[at], x[k]) : x[k];
+    y[at] = adds ? y[at] + x[k] : x[k];
   }
 }
 

@@ -50,6 +50,17 @@ static ms_value_info vector_of(int dtype, int64_t n) { return (ms_value_info){.d
 
 static ms_value_info words_of(int64_t n) { return vector_of(MS_I32, n); }
 
+/* Both kinds of devices make the same bytes. */
+static void assert_as_on_the_cpu(const kernel_case *c) {
+  const int64_t bytes = tensor_bytes(&c->call.out[0]);
+  ms_kernel_call call = c->call;
+  void *words = call.out_data[0] = malloc((size_t)bytes);
+  call.threads = 1;
+  must(ms_cpu_kernel(call.op)->run(&call));
+  assert_memory_equal(words, c->call.out_data[0], (size_t)bytes);
+  free(words);
+}
+
 /* One rank's pieces. */
 static void quantise(int dtype, int from, int rank, int64_t n, int ranks, int32_t *out) {
   const ms_pieces of = ms_pieces_of(dtype, n, ranks);
@@ -62,6 +73,7 @@ static void quantise(int dtype, int from, int rank, int64_t n, int ranks, int32_
   }
   add_output(&c, words_of(ranks * of.words));
   run_once(&c, c.call, TEAM);
+  assert_as_on_the_cpu(&c);
   memcpy(out, c.call.out_data[0], (size_t)(4 * ranks * of.words));
   free_case(&c);
 }
@@ -74,6 +86,7 @@ static void sum(int dtype, int64_t n, int ranks, const int32_t *from, int32_t *o
   memcpy((void *)(uintptr_t)c.call.in_data[0], from, (size_t)(4 * ranks * of.words));
   add_output(&c, words_of(of.words));
   run_once(&c, c.call, TEAM);
+  assert_as_on_the_cpu(&c);
   memcpy(out, c.call.out_data[0], (size_t)(4 * of.words));
   free_case(&c);
 }

@@ -2,6 +2,7 @@
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
 local float8 = require("moonshard.shard.float8")
 local prefetch = require("moonshard.shard.prefetch")
 local units = require("moonshard.shard.units")

@@ -1,0 +1,62 @@
+-- Trains a small GPT of odd sizes, whose replicas sum gradients in the given type. Every rank prints its losses and what
+-- its own parameters are, to the last bit; with out=PATH the first one writes losses, and bytes by mesh dimension.
+
+local ffi = require "ffi"
+local ms = require "moonshard"
+local re = ms.re
+
+local cfg = ms.args {
+  mesh = "2x2", replicate = "i8", shard = "f32", dtype = "f32", layout = "rows", shared = true, steps = 3,
+  micro = 1, sync = "every", clip = 1.0, blocks_only = false, dim = 36, out = "",
+}
+
+local rank = ms.world().rank
+local policy = {
+  param_dtype = cfg.dtype,
+  reduce_dtype = cfg.replicate == "" and cfg.shard or { shard = cfg.shard, replicate = cfg.replicate },
+}
+local model = ms.models.gpt2 { vocab = 41, layers = 2, dim = cfg.dim, heads = 2, seq = 9 }
+ms.fully_shard(model, {
+  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }), units = { re[[^layers\.\d+$]] },
+  layout = cfg.layout, shared_masters = cfg.shared,
+  mp_policy = cfg.blocks_only and { { re[[^layers]], policy }, { re[[.]], { param_dtype = cfg.dtype } } } or policy,
+})
+local train = ms.trainer {
+  model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 3e-3 }, micro_batches = cfg.micro,
+  gradient_sync = cfg.sync, clip_grad_norm = cfg.clip > 0 and cfg.clip or nil,
+}
+
+-- The next token is the token's multiple, which can be learned.
+local function batch(step)
+  local rows = 4 * cfg.micro
+  local count, drawn = rows * 9, ms.rand { rows * 9, seed = 100 * step + rank }:tolist()
+  local tokens, targets = ffi.new("int32_t[?]", count), ffi.new("int32_t[?]", count)
+  for i = 0, count - 1 do
+    tokens[i] = math.floor(41 * drawn[i + 1])
+    targets[i] = tokens[i] * 7 % 41
+  end
+  local function array(data) return { data = data, dtype = "i32", shape = { rows, 9 } } end
+  return { tokens = array(tokens), targets = array(targets) }
+end
+
+local losses, norms, bytes, wire = {}, {}, {}, {}
+for step = 1, cfg.steps do
+  local m = train:step(batch(step))
+  losses[step], norms[step], bytes, wire = m.loss, m.grad_norm, m.comm_bytes, m.wire_bytes or {}
+end
+
+local sum, words = 0, {}
+for name in model:named_parameters() do
+  for _, x in ipairs(train:parameter(name):flatten():tolist()) do sum = sum + x * (#words % 7 + 1) end
+  words[#words + 1] = name
+end
+io.write(("replica %d: loss %.17g norm %.17g parameters %.17g\n"):format(
+  math.floor(rank / tonumber(cfg.mesh:match("x(%d+)"))), losses[#losses], norms[#norms], sum))
+
+if cfg.out ~= "" and rank == 0 then
+  local file = assert(io.open(cfg.out, "w"))
+  file:write(require("moonshard.base.json").encode({
+    losses = losses, norms = norms, bytes = bytes, wire = wire, plan = train:plan():summary().comm_bytes,
+  }), "\n")
+  assert(file:close())
+end
