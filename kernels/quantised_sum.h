@@ -1,5 +1,5 @@
-/* quantised_sum.h - sums over ranks that travel in few bits: how a vector is cut into pieces, one for each rank, and what
- * a piece looks like between them.
+/* quantised_sum.h - sums over ranks that travel in few bits: how a vector is cut into pieces, one for each rank, and
+ * what a piece looks like between them.
  *
  *   quantise_pieces  x [n] of this rank      -> its pieces, of which piece r goes to rank r
  *   sum_pieces       a piece of every rank   -> their sum in f32, in rank order, as a piece again
@@ -7,10 +7,10 @@
  *
  * So each element is rounded twice, for any number of ranks, and all ranks read the same bytes.
  *
- * Pieces have equal numbers of elements, a multiple of 8, so the last ones can end behind the vector: there elements are
- * 0. Of a piece, blocks of 256 elements have an f32 scale each (MS_SCALE_BLOCK of quantise.h: i8 or i4, symmetric); the
- * last one can be shorter. A piece consists of 32-bit words: the scales, then the codes. The CPU and CUDA give the same
- * bits.
+ * Pieces have equal numbers of elements, a multiple of 8, so the last ones can end behind the vector: there elements
+ * are 0. Of a piece, blocks of 256 elements have an f32 scale each (MS_SCALE_BLOCK of quantise.h: i8 or i4, symmetric);
+ * the last one can be shorter. A piece consists of 32-bit words: the scales, then the codes. The CPU and CUDA give the
+ * same bits.
  */
 #ifndef MS_KERNELS_QUANTISED_SUM_H
 #define MS_KERNELS_QUANTISED_SUM_H

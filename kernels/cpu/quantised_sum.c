@@ -110,8 +110,7 @@ static void restore_part(const ms_kernel_call *call, int part, int64_t begin, in
   float x[MS_PIECE_BLOCK], *y = call->out_data[0];
   for (int64_t at = begin, n; at < end; at += n) {
     const int64_t piece = (offset + at) / of.elements, within = (offset + at) % of.elements;
-    const place from =
-        place_of(&of, dtype, (void *)(uintptr_t)call->in_data[0], piece, within / MS_PIECE_BLOCK);
+    const place from = place_of(&of, dtype, (void *)(uintptr_t)call->in_data[0], piece, within / MS_PIECE_BLOCK);
     const int64_t skipped = within % MS_PIECE_BLOCK;
     n = least(end - at, from.n - skipped);
     decode(dtype, from, x);

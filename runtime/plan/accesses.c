@@ -47,9 +47,9 @@ static int add_gathered(const ms_plan *plan, const ms_plan_coll *coll, const ms_
  * readers, and what writes there later waits for it. An all-reduce can leave sums in its own source for other ranks to
  * copy. Collectives of a device's library sum in place. */
 static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *access, int capacity) {
-  int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE ||
-                             (coll->kind != MS_COLL_ALL_TO_ALL &&
-                              ms_device_can(plan->config.device, MS_DEVICE_SUMS_IN_PLACE));
+  int n = 0,
+      writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE ||
+                      (coll->kind != MS_COLL_ALL_TO_ALL && ms_device_can(plan->config.device, MS_DEVICE_SUMS_IN_PLACE));
   for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].src, 0, access, n, capacity);
   for (int i = 0; i < coll->parts; i++)
     if (ms_plan_part_is_coded(coll, &coll->part[i])) n = add(plan, &coll->part[i].scale, 0, access, n, capacity);

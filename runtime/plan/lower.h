@@ -125,12 +125,12 @@ typedef struct ms_lowering {
   char *ends;          /* [nodes] 1: the node ends a unit's forward pass or completes its gradients */
   ms_unshard *unshard; /* [2 units] in order of issue */
   int unshards, next_unshard, boundary;
-  int *gathered;        /* [units] buffer that currently holds the unit's unsharded weights, or -1 */
-  int *slice;           /* [units] buffer of the shard kept for gathering in a smaller group, or -1 */
-  int *reduce;          /* [units] buffer that the unit's gradients are written to, or -1 */
-  int *scale;           /* [params] index of the scale of codes in `scales`, or -1 */
-  int scales;           /* buffer of those scales, or -1 */
-  ms_plan_part *part;   /* [most segments in any unit] scratch: the parts of one collective */
+  int *gathered;           /* [units] buffer that currently holds the unit's unsharded weights, or -1 */
+  int *slice;              /* [units] buffer of the shard kept for gathering in a smaller group, or -1 */
+  int *reduce;             /* [units] buffer that the unit's gradients are written to, or -1 */
+  int *scale;              /* [params] index of the scale of codes in `scales`, or -1 */
+  int scales;              /* buffer of those scales, or -1 */
+  ms_plan_part *part;      /* [most segments in any unit] scratch: the parts of one collective */
   ms_quantised *quantised; /* [units] sums over the replicas in few bits, in the order in which they start */
   int quantised_started, quantised_begun; /* their number; the first one that is not lowered to its end */
   int sending[MS_DIMS]; /* [enum ms_model_dim] buffer of the latest collective, kept until the next one starts */

@@ -87,8 +87,7 @@ static int send(ms_lowering *l, ms_quantised *q) {
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    const ms_ref chunk =
-        ms_ref_vector(q->from.buffer, ms_gradients_offset(&q->from, seg), q->from.dtype, seg->chunk);
+    const ms_ref chunk = ms_ref_vector(q->from.buffer, ms_gradients_offset(&q->from, seg), q->from.dtype, seg->chunk);
     const ms_ref sent = next_pieces(l, q->unit, seg, q->sent, replicas, &from);
     MS_TRY(kernel(l, q->unit, MS_OP_quantise_pieces, &attrs, chunk, sent));
     l->part[parts++] = (ms_plan_part){.count = pieces_of(l, q->unit, seg).words,
@@ -113,8 +112,8 @@ static int sum(ms_lowering *l, ms_quantised *q) {
     if (seg->frozen) continue;
     const ms_attrs attrs = {.i = {dtype_of(l, q->unit), replicas, seg->chunk}};
     const ms_ref own = next_pieces(l, q->unit, seg, q->own, 1, &one);
-    MS_TRY(kernel(l, q->unit, MS_OP_sum_pieces, &attrs, next_pieces(l, q->unit, seg, q->received, replicas, &from),
-                  own));
+    MS_TRY(
+        kernel(l, q->unit, MS_OP_sum_pieces, &attrs, next_pieces(l, q->unit, seg, q->received, replicas, &from), own));
     l->part[parts++] = (ms_plan_part){.count = pieces_of(l, q->unit, seg).words,
                                       .src = own,
                                       .shared = next_pieces(l, q->unit, seg, q->gathered, replicas, &to),

@@ -78,9 +78,11 @@ int ms_storage_read(int dtype, const void *records, int64_t first, int64_t count
 void ms_model_free(ms_model *model) { ms_handle_release(model, MS_HANDLE_MODEL); }
 
 void ms_unit_config_default(ms_unit_config *config, int size) {
-  static const ms_unit_config defaults = {
-      .param_dtype = MS_F32, .reduce_dtype = MS_F32, .layout = MS_LAYOUT_ROWS, .reshard = MS_RESHARD_DEFAULT,
-      .replicate_dtype = MS_F32};
+  static const ms_unit_config defaults = {.param_dtype = MS_F32,
+                                          .reduce_dtype = MS_F32,
+                                          .layout = MS_LAYOUT_ROWS,
+                                          .reshard = MS_RESHARD_DEFAULT,
+                                          .replicate_dtype = MS_F32};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_unit_config");
 }
 

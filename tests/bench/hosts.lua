@@ -2,10 +2,10 @@
 --
 --   recipes/two_hosts.sh luajit tests/bench/hosts.lua BUILD
 --
--- A GPT of 17 million parameters as FSDP, HSDP, and HSDP whose replicas share the optimizer's work
--- (shard_optimizer_over_replicate), in f32 and bf16, at several speeds of the link. Prints one JSON line
--- a figure: {"name", "unit", "ours", "peer"}, medians of the steps after the warm-up, and for the speeds the time that
--- the bytes of a step need on the link alone ("wire"), by the plan.
+-- A GPT of 17 million parameters as FSDP, HSDP, HSDP whose replicas share the optimizer's work
+-- (shard_optimizer_over_replicate), and HSDP whose replicas sum gradients in 8 bits, in f32 and bf16, at several speeds
+-- of the link. Prints one JSON line a figure: {"name", "unit", "ours", "peer"}, medians of the steps after the warm-up,
+-- and for the speeds the time that the bytes of a step need on the link alone ("wire"), by the plan.
 
 package.path = "lua/?.lua;" .. package.path
 local json = require("moonshard.base.json")
@@ -30,13 +30,22 @@ local function options(format)
   return table.concat(list, " ")
 end
 
--- Name, replicas x shards, shard_optimizer_over_replicate.
-local LAYOUTS = { { "HSDP", "2x2", false }, { "HSDP, optimizer sharded", "2x2", true }, { "FSDP", "1x4", false } }
+-- Name, replicas x shards, shard_optimizer_over_replicate, the type in which replicas sum gradients.
+local LAYOUTS = {
+  { "HSDP", "2x2", false, "" }, { "HSDP, optimizer sharded", "2x2", true, "" },
+  { "HSDP, replicas in i8", "2x2", false, "i8" }, { "FSDP", "1x4", false, "" },
+}
 
-local function ours(mesh, dtype, sharded)
+-- What tells train.lua about a layout.
+local function settings(layout, dtype)
+  local _, mesh, sharded, replicate = unpack(layout)
+  return ("mesh=%s dtype=%s shard_optimizer=%s replicate=%s tokens=%s %s"):format(mesh, dtype, sharded, replicate,
+    build .. "/bench/hosts.tokens", options("%s=%s"))
+end
+
+local function ours(layout, dtype)
   return run(("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/train.lua --hosts %s:2,%s:2 "
-    .. "--agent 'ip netns exec' mesh=%s dtype=%s shard_optimizer=%s tokens=%s %s"):format(build, HOSTS[1],
-    HOSTS[2], mesh, dtype, sharded, build .. "/bench/hosts.tokens", options("%s=%s")))
+    .. "--agent 'ip netns exec' %s"):format(build, HOSTS[1], HOSTS[2], settings(layout, dtype)))
 end
 
 -- Each rank is started in its host's namespace; they meet at a file, which both see.
@@ -56,10 +65,9 @@ local function peer(mesh, dtype)
 end
 
 -- Bytes that a host sends in a step, by the plan.
-local function wire_bytes(mesh, dtype, sharded)
+local function wire_bytes(layout, dtype)
   local pipe = assert(io.popen(("%s/release/moonshard plan tests/bench/train.lua -n 4 --ranks-per-node 2 --json "
-    .. "mesh=%s dtype=%s shard_optimizer=%s tokens=%s %s"):format(build, mesh, dtype, sharded,
-    build .. "/bench/hosts.tokens", options("%s=%s"))))
+    .. "%s"):format(build, settings(layout, dtype))))
   local planned = json.decode(pipe:read("*a"))
   pipe:close()
   local bytes = 0
@@ -87,14 +95,14 @@ for _, speed in ipairs(SPEEDS) do
   for _, dtype in ipairs({ "f32", "bf16" }) do
     local theirs = {}
     for _, layout in ipairs(LAYOUTS) do
-      local name, mesh, sharded = unpack(layout)
-      local mine, text = ours(mesh, dtype, sharded)
+      local name, mesh = unpack(layout)
+      local mine, text = ours(layout, dtype)
       theirs[mesh] = theirs[mesh] or peer(mesh, dtype) -- which has no such option
       if not mine then io.stderr:write("bench: no figure:\n", text) end
       io.write(json.encode({
         name = ("two hosts/%s/%s/%s"):format(name, dtype, speed[1]), unit = "ms",
         ours = mine and mine.step_ms, peer = theirs[mesh] and theirs[mesh].step_ms,
-        wire = 1e3 * wire_bytes(mesh, dtype, sharded) * FRAME / speed[2],
+        wire = 1e3 * wire_bytes(layout, dtype) * FRAME / speed[2],
       }), "\n")
       io.flush()
     end

@@ -17,7 +17,7 @@ local re = ms.re
 local cfg = ms.args {
   model = "gpt", layers = 6, dim = 384, heads = 6, ffn = 1024, seq = 256, batch = 8, vocab = 256, mesh = "1x2",
   dtype = "f32", steps = 25, warmup = 5, report = 20, weights = "", tokens = "", lr = 1e-3, shard_optimizer = false,
-  sequence_parallel = false,
+  sequence_parallel = false, replicate = "", -- replicate: i8 or i4: the type in which replicas sum gradients
 }
 local NAMES = { [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "tensor" },
   [4] = { "replicate", "shard", "context", "tensor" } }
@@ -37,7 +37,9 @@ ms.fully_shard(model, {
   placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil,
   sequence_parallel = cfg.sequence_parallel,
   units = { re[[^layers\.\d+$]] },
-  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
+  mp_policy = {
+    param_dtype = cfg.dtype, reduce_dtype = cfg.replicate == "" and "f32" or { replicate = cfg.replicate },
+  },
   shard_optimizer_over_replicate = cfg.shard_optimizer,
 })
 local train = ms.trainer {

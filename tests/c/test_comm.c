@@ -155,8 +155,8 @@ fail:
 static const int64_t counts[] = {1, 7, 1000, MOST_COUNT};
 
 static void for_all_cases(void (*run)(int, rank_body *, void *)) {
-  static const int kinds[] = {MS_COLL_ALL_GATHER, MS_COLL_REDUCE_SCATTER, MS_COLL_ALL_REDUCE, MS_COLL_BROADCAST,
-                              MS_COLL_SEND,       MS_COLL_ALL_TO_ALL};
+  static const int kinds[] = {MS_COLL_ALL_GATHER, MS_COLL_REDUCE_SCATTER, MS_COLL_ALL_REDUCE,
+                              MS_COLL_BROADCAST,  MS_COLL_SEND,           MS_COLL_ALL_TO_ALL};
   arena *memory = share_memory(sizeof *memory);
   for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)

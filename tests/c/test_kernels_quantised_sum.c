@@ -1,5 +1,6 @@
 /* test_kernels_quantised_sum.c - sums over ranks in 8 and 4 bits against the same written out, bit for bit, on the CPU
- * and on (emulated) CUDA: sizes that no piece, block or word divides, several numbers of ranks, ranges of the result. */
+ * and on (emulated) CUDA: sizes that no piece, block or word divides, several numbers of ranks, ranges of the result.
+ */
 #include "kernels/quantised_sum.h"
 
 #include <math.h>
@@ -105,8 +106,8 @@ static void restore(int dtype, int64_t n, int ranks, const int32_t *from, int64_
   for (int64_t i = 0; i < count; i++) {
     const float expected = adds ? 0.5f * (float)i + wanted[first + i] : wanted[first + i];
     if (output_at(&c, 0, i) != (double)expected)
-      fail_msg("%s over %d ranks, %lld elements: element %lld is %a, not %a", ms_dtype_name(dtype), ranks,
-               (long long)n, (long long)(first + i), output_at(&c, 0, i), (double)expected);
+      fail_msg("%s over %d ranks, %lld elements: element %lld is %a, not %a", ms_dtype_name(dtype), ranks, (long long)n,
+               (long long)(first + i), output_at(&c, 0, i), (double)expected);
   }
   free_case(&c);
 }
@@ -161,7 +162,7 @@ static void Q6_a_piece_has_the_words_of_its_codes_and_scales(void **state) {
     int dtype;
     int64_t n, ranks, elements, words;
   } cases[] = {{MS_I8, 1024, 4, 256, 64 + 1}, {MS_I4, 1024, 4, 256, 32 + 1}, {MS_I8, 1025, 4, 264, 66 + 2},
-               {MS_I4, 1025, 4, 264, 33 + 2}, {MS_I8, 1, 3, 8, 2 + 1},      {MS_I4, 1, 3, 8, 1 + 1}};
+               {MS_I4, 1025, 4, 264, 33 + 2}, {MS_I8, 1, 3, 8, 2 + 1},       {MS_I4, 1, 3, 8, 1 + 1}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const ms_pieces of = ms_pieces_of(cases[i].dtype, cases[i].n, cases[i].ranks);
     assert_int_equal(of.elements, cases[i].elements);

@@ -2,10 +2,9 @@
  * contribution to memory that all ranks of the communicator map, and sums or copies its result from there.
  *
  * Work is enqueued on emulated streams; a stream sleeps in a collective until all ranks have arrived. Of sends and
- * receives there are only those that make up an all-to-all: to rank 0, from rank 0, to rank 1, and so on, of chunks that
- * follow each other.
- * MOONSHARD_EMULATE_FAIL also accepts "asynchronous:3" (the third collective never ends, and its communicator reports
- * an error) and "lost:3" (it never ends, and no error is reported).
+ * receives there are only those that make up an all-to-all: to rank 0, from rank 0, to rank 1, and so on, of chunks
+ * that follow each other. MOONSHARD_EMULATE_FAIL also accepts "asynchronous:3" (the third collective never ends, and
+ * its communicator reports an error) and "lost:3" (it never ends, and no error is reported).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -130,9 +129,10 @@ static void drop(void *argument) {
 }
 
 static void log_work(const work *w) {
-  static const char *const names[] = {
-      [ALL_GATHER] = "all_gather", [REDUCE_SCATTER] = "reduce_scatter", [ALL_REDUCE] = "all_reduce",
-      [ALL_TO_ALL] = "all_to_all"};
+  static const char *const names[] = {[ALL_GATHER] = "all_gather",
+                                      [REDUCE_SCATTER] = "reduce_scatter",
+                                      [ALL_REDUCE] = "all_reduce",
+                                      [ALL_TO_ALL] = "all_to_all"};
   size_t bytes = w->count * size_of(w->dtype), all = bytes * (size_t)w->comm->size;
   emulated_range range[] = {{'r', w->from, sends_chunks(w) ? all : bytes},
                             {'w', w->to, w->kind == ALL_GATHER || w->kind == ALL_TO_ALL ? all : bytes}};

@@ -236,6 +236,21 @@ local function draw_storage(d, self)
   return d:one_of(STORAGE)
 end
 
+-- Gradients that replicas sum in few bits. With AdamW, whose steps are signs of gradients at first, elements that are
+-- small in their block would move by rounding alone.
+local function draw_quantised(d, self)
+  local sharding = self.sharding
+  if self.replicate == 1 or sharding.shard_optimizer_over_replicate or self.optimizer:find("adamw") then return end
+  local bits = d:chance(0.5) and d:one_of { "i8", "i8", "i4" }
+  if not bits then return end
+  if not sharding.mp_policy then
+    sharding.mp_policy = ('{ reduce_dtype = { replicate = "%s" } }'):format(bits)
+  else
+    sharding.mp_policy = sharding.mp_policy:gsub('reduce_dtype = ("%w+")',
+      ('reduce_dtype = { shard = %%1, replicate = "%s" }'):format(bits))
+  end
+end
+
 ---The case of a seed.
 ---@param seed integer
 ---@return table
@@ -253,6 +268,7 @@ function case.of(seed)
   if d:chance(0.15) then self.adapters = draw_adapters(d, self) end -- last: other draws are those of earlier versions
   if self.adapters then self.chunk = nil end -- an adapter of the head adds to its product, which a fused loss refuses
   self.sharding.storage = draw_storage(d, self)
+  draw_quantised(d, self)
   return self
 end
 

@@ -72,6 +72,23 @@ describe("bytes between hosts", function()
     end)
   end
 
+  it("H2 Q6 of gradients that replicas sum in few bits are those of codes and scales", function()
+    -- Of two shards, each parameter's chunk goes out and comes back as halves with a scale for 256 elements.
+    local function packed(bits)
+      local bytes = 0
+      for _, size in ipairs({ 512 * 1024, 1024, 1024 * 256, 256 }) do
+        local half = size / 2 / 2
+        bytes = bytes + 2 * (half * bits / 8 + 4 * math.ceil(half / 256))
+      end
+      return 2 * bytes -- both ranks of the host
+    end
+    for bits, number in pairs({ i8 = 8, i4 = 4 }) do
+      local sent = sent_by_host("a:2,b:2", "shard", "mesh=2x2", "replicate=" .. bits)
+      assert.is_true(math.abs(sent - packed(number)) < 64, ("%s: %d, not %d"):format(bits, sent, packed(number)))
+      assert.is_true(S / sent > (number == 8 and 3.9 or 7.7), S / sent .. " times fewer than in f32")
+    end
+  end)
+
   local TENSOR, ALL = "names=replicate shard tensor", "names=replicate shard context tensor"
   local DIVIDED = {
     -- Each rank of tensor has half of the weights, so the hosts send what they send without it.
@@ -101,10 +118,10 @@ describe("bytes between hosts", function()
 
   it("H2 are those that the interfaces count, within 2 %", function()
     if why_not then return pending(why_not) end
-    for _, mesh in ipairs({ "mesh=1x4", "mesh=2x2", "mesh=4x1" }) do
+    for _, words in ipairs({ { "mesh=1x4" }, { "mesh=2x2" }, { "mesh=4x1" }, { "mesh=2x2", "replicate=i8" } }) do
       local hosts = { { 0, 0 }, { 0, 0 } }
       each_rank({ "run", RECIPE, "--log-ranks", "all", "--hosts", ("%s:2,%s:2"):format(a, b), "--agent",
-        "ip netns exec", mesh, "interface=veth0", "steps=10" }, "MOONSHARD_INTERFACE=veth0",
+        "ip netns exec", "interface=veth0", "steps=10", unpack(words) }, "MOONSHARD_INTERFACE=veth0",
         function(rank, _, transport, link)
           local host = hosts[1 + math.floor(rank / 2)]
           host.link = link
@@ -113,7 +130,8 @@ describe("bytes between hosts", function()
       for _, one in ipairs(hosts) do
         for way = 1, 2 do
           assert.is_true(math.abs(one.link[way] - one[way]) < 0.02 * one[way],
-            ("%s: the interface counts %d, the transport %d"):format(mesh, one.link[way], one[way]))
+            ("%s: the interface counts %d, the transport %d"):format(table.concat(words, " "), one.link[way],
+              one[way]))
         end
       end
     end

@@ -53,13 +53,15 @@ describe("the table of dtypes", function()
     for id = 0, tonumber(C.MS_DTYPES) - 1 do
       local name = dtypes.names[id]
       local uses = dtypes.uses[name]
-      assert.is_true(not uses or dtypes.floats[name] and uses.product, name)
+      assert.is_true(not uses or dtypes.floats[name] and uses.product or uses.quantised_sum, name)
       for use, accepted in pairs({
         param = accepts_unit({ param_dtype = id }), reduce = accepts_unit({ reduce_dtype = id }),
         moment = accepts_plan({ optimizer = C.MS_OPT_ADAMW, moment_dtype = id }),
       }) do
         assert.equal(accepted, dtypes.may(name, use), name .. " " .. use)
       end
+      assert.equal(accepts_unit({ replicate_dtype = id }), name == "f32" or dtypes.may(name, "quantised_sum"), name)
+      if uses and uses.quantised_sum then assert.is_true(uses.norm_tolerance >= uses.tolerance, name) end
       if uses and uses.param then
         assert.is_true(uses.tolerance > 0 and uses.norm_tolerance >= uses.tolerance, name)
         assert.is_true(dtypes.readable_as[name] == name or dtypes.readable_as[name] == "f32", name)
@@ -194,11 +196,12 @@ local function gathering_plan()
 end
 
 -- The plan of a small model on 2 x 2 ranks, or on 2 x 2 x 2 with a dimension of this name.
-local function sharded_plan(over_replicate, third)
+local function sharded_plan(over_replicate, third, replicate)
   local model = fixture.gpt2()
   world.describe(0, third and 8 or 4)
   ms.fully_shard(model, { shared_masters = false, shard_optimizer_over_replicate = over_replicate,
     mesh = third and ms.init_device_mesh("cpu", { 2, 2, 2 }, { "replicate", "shard", third }) or { 2, 2 },
+    mp_policy = replicate and { reduce_dtype = { replicate = replicate } } or nil,
     placements = third == "tensor" and ms.rules.tensor_parallel(model) or nil, sequence_parallel = third == "tensor" })
   local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 }, clip_grad_norm = 1,
     loss = ms.loss.cross_entropy }
@@ -230,7 +233,7 @@ describe("the table of mesh roles", function()
       end
     end
     for _, plan in ipairs({ sharded_plan(false), sharded_plan(true), sharded_plan(false, "tensor"),
-      sharded_plan(false, "context"), gathering_plan() }) do
+      sharded_plan(false, "context"), sharded_plan(false, nil, "i8"), gathering_plan() }) do
       for _, phase in ipairs(json.decode(plan:json()).phases) do
         for _, instruction in ipairs(phase.instructions) do
           if instruction.kind == "collective" then

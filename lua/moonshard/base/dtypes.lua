@@ -25,8 +25,9 @@ local dtypes = {
 ---@field reduce boolean? gradients can be summed in it over ranks
 ---@field moment boolean? AdamW can keep its moments in it
 ---@field stored boolean? parameters can be written in it to Hugging Face's files
----@field quantised_sum boolean? replicas can send gradients in it, in blocks with a scale (mp_policy's reduce_dtype)
----@field tolerance number? of those that parameters have, or in which gradients are sent: relative difference of losses and parameters between runs
+---@field quantised_sum boolean? replicas can send gradients in it, in blocks with a scale
+---@field tolerance number? of those that parameters have, or in which gradients are sent: relative difference of losses
+---and parameters between runs
 ---@field norm_tolerance number? the same of the norm of gradients, which some types round individually
 
 -- Floating-point types that something computes in, by name.

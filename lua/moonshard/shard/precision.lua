@@ -104,8 +104,8 @@ end
 
 ---Checks one value of mp_policy and fills in the defaults: f32, gradients summed in f32.
 ---@param who string for messages
----@param value table|string|nil { param_dtype =, reduce_dtype =, output_dtype = } or "auto" (bf16 where the CPU has it);
----  reduce_dtype can be { shard =, replicate = }
+---@param value table|string|nil { param_dtype =, reduce_dtype =, output_dtype = }, of which reduce_dtype can be
+---  { shard =, replicate = }, or "auto" (bf16 where the CPU has it)
 ---@param mesh moonshard.Mesh? refuses a type for replicas if `replicates` is false
 ---@param replicates boolean? the mesh has a dimension that replicates
 ---@return moonshard.MixedPrecision

@@ -36,7 +36,7 @@ ms.fully_shard(model, {
   mesh = mesh, units = { is_gpt and ms.re[[^layers\.\d$]] or ms.re[[^\d$]] }, reshard_after_forward = true,
   placements = tensor and (is_gpt and ms.rules.tensor_parallel(model) or OF_LINEAR) or nil,
   sequence_parallel = cfg.sequence_parallel, mp_policy = {
-    param_dtype = cfg.dtype, reduce_dtype = cfg.replicate == "" and "f32" or { shard = "f32", replicate = cfg.replicate },
+    param_dtype = cfg.dtype, reduce_dtype = cfg.replicate == "" and "f32" or { replicate = cfg.replicate },
   },
 })
 local train = ms.trainer {

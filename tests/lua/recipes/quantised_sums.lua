@@ -1,5 +1,5 @@
--- Trains a small GPT of odd sizes, whose replicas sum gradients in the given type. Every rank prints its losses and what
--- its own parameters are, to the last bit; with out=PATH the first one writes losses, and bytes by mesh dimension.
+-- Trains a small GPT of odd sizes, whose replicas sum gradients in the given type. Every rank prints its last loss and
+-- what its parameters are, to the last bit; with out=PATH the first one writes losses, and bytes by mesh dimension.
 
 local ffi = require "ffi"
 local ms = require "moonshard"
