@@ -13,6 +13,7 @@ typedef struct variant {
   int recompute, frozen_block, frozen_weights, f32_biases, ragged, eval_only;
   int fragment, outer_parts, outer_delay; /* of the blocks */
   int tensor;                             /* with sequence parallelism; 0: no such dimension */
+  int quantised;                          /* replicate_dtype; 0: none */
 } variant;
 
 static mlp_config network(const variant *v) {
@@ -26,6 +27,7 @@ static mlp_config network(const variant *v) {
   c.frozen_block = v->frozen_block - 1;
   c.frozen_weights = v->frozen_weights;
   c.block.fragment = v->fragment;
+  c.block.replicate_dtype = c.root.replicate_dtype = v->quantised;
   c.f32_biases = v->f32_biases;
   if (v->tensor) c.tensor = v->tensor, c.world *= v->tensor, c.sequence_parallel = 1;
   return c;
@@ -165,6 +167,27 @@ static void M4_every_wait_is_needed_whatever_the_policies(void **state) {
         int waits[MS_PHASES];
         check_mutants(&v, waits);
         assert_true(waits[MS_PHASE_EVALUATE] > 0);
+      }
+}
+
+static void M4_Q6_every_wait_of_sums_in_few_bits_is_needed(void **state) {
+  (void)state;
+  static const int meshes[][2] = {{2, 2}, {4, 1}, {3, 1}};
+  for (int m = 0; m < 3; m++)
+    for (int sync = MS_SYNC_EVERY; sync <= MS_SYNC_LAST; sync++)
+      for (int own = 0; own < 2; own++) {
+        variant v = {.what = "sums in few bits",
+                     .replicate = meshes[m][0],
+                     .shard = meshes[m][1],
+                     .prefetch = 1,
+                     .sync = sync,
+                     .ragged = m == 1,
+                     .own_copies = own,
+                     .reshard = ALWAYS,
+                     .quantised = sync == MS_SYNC_LAST ? MS_I4 : MS_I8};
+        int waits[MS_PHASES];
+        check_mutants(&v, waits);
+        assert_true(waits[MS_PHASE_LAST] + waits[MS_PHASE_FIRST] > 8);
       }
 }
 
@@ -370,12 +393,19 @@ static void M4_groups_of_other_sizes_share_no_bytes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(M4_every_wait_of_every_mesh_and_prefetch_is_needed),  TEST(M4_every_wait_is_needed_when_gradients_wait),
-      TEST(M4_every_wait_is_needed_whatever_the_policies),       TEST(M4_every_wait_of_divided_layers_is_needed),
-      TEST(M4_every_wait_is_needed_whatever_the_policies),       TEST(M4_every_wait_of_an_outer_step_is_needed),
-      TEST(M4_the_update_waits_once_for_replicas_with_one_copy), TEST(M4_shared_bytes_are_refused),
-      TEST(M4_state_shares_no_bytes_with_what_a_phase_needs),    TEST(M4_bytes_outside_arenas_and_buffers_are_refused),
-      TEST(M4_buffers_larger_than_their_arena_are_refused),      TEST(M4_groups_of_other_sizes_share_no_bytes),
+      TEST(M4_every_wait_of_every_mesh_and_prefetch_is_needed),
+      TEST(M4_every_wait_is_needed_when_gradients_wait),
+      TEST(M4_every_wait_is_needed_whatever_the_policies),
+      TEST(M4_every_wait_of_divided_layers_is_needed),
+      TEST(M4_every_wait_is_needed_whatever_the_policies),
+      TEST(M4_every_wait_of_an_outer_step_is_needed),
+      TEST(M4_Q6_every_wait_of_sums_in_few_bits_is_needed),
+      TEST(M4_the_update_waits_once_for_replicas_with_one_copy),
+      TEST(M4_shared_bytes_are_refused),
+      TEST(M4_state_shares_no_bytes_with_what_a_phase_needs),
+      TEST(M4_bytes_outside_arenas_and_buffers_are_refused),
+      TEST(M4_buffers_larger_than_their_arena_are_refused),
+      TEST(M4_groups_of_other_sizes_share_no_bytes),
   };
   return cmocka_run_group_tests_name("plan verify", tests, NULL, NULL);
 }

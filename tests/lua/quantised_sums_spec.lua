@@ -128,7 +128,32 @@ describe("gradients that replicas sum in few bits", function()
     end
   end)
 
-  it("Q6 on emulated GPUs they are those of the CPU", function()
+  it("Q6 train as one rank does, within what their rounding allows: moonshard check", function()
+    local _, equals_one_rank = program.checks {
+      i8 = { "check", RECIPE, "-n", "4", "mesh=2x2", "replicate=i8" },
+      i4 = { "check", RECIPE, "-n", "3", "mesh=3x1", "replicate=i4", "layout=ragged" },
+      accumulated = { "check", RECIPE, "-n", "4", "mesh=2x2", "replicate=i8", "micro=2", "sync=shard" },
+    }
+    equals_one_rank("i8", "i4", "accumulated")
+  end)
+
+  it("Q6 on emulated GPUs they are those of the CPU, bit for bit, in graphs and with windows of NCCL", function()
+    local runs = { cpu = words_of(4, "mesh=2x2", "shared=false"), graph = words_of(4, "mesh=2x2"),
+      windows = words_of(4, "mesh=2x2") }
+    for name, option in pairs({ graph = "--cuda-graph", windows = "--nccl-windows" }) do
+      for place, word in ipairs({ "--device", "cuda", option }) do table.insert(runs[name], 2 + place, word) end
+      runs[name].environment = program.emulated_cuda("MOONSHARD_EMULATE_JITTER=50")
+    end
+    local ended = program.run_all(runs)
+    local function parameters(name)
+      assert.equal(0, ended[name].status, ended[name].err)
+      return ended[name].out:match("parameters %S+")
+    end
+    assert.equal(parameters("cpu"), parameters("graph"))
+    assert.equal(parameters("cpu"), parameters("windows"))
+  end)
+
+  it("Q6 on emulated GPUs they move the bytes of the CPU", function()
     local words = { "mesh=2x2", "steps=3", "clip=0" }
     for _, bits in ipairs({ "i8", "i4" }) do
       local out = { cpu = os.tmpname(), cuda = os.tmpname() }
