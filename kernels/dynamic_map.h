@@ -1,9 +1,14 @@
-/* dynamic_map.h - bitsandbytes' signed dynamic map of 8 bits (Dettmers et al., 2022, "8-bit Optimizers via Block-wise
- * Quantization"; create_dynamic_map), with which QLoRA keeps the scales of nf4.
+/* dynamic_map.h - bitsandbytes' dynamic maps of 8 bits (Dettmers et al., 2022, "8-bit Optimizers via Block-wise
+ * Quantization"; create_dynamic_map): the signed one, with which QLoRA keeps the scales of nf4, and which codes AdamW's
+ * first moment; the unsigned one is for the second.
  *
- * Its 256 numbers are 0, 1, and +-10^(i - 6) m for i = 0 to 6, where m are the middles of 2^i equal parts of [0.1, 1].
- * Code c is the c-th in order: 127 is 0, 255 is 1, and 254 - c is the negative of c. There is no -1. The table has the
- * positive ones below 1 as PyTorch computes them in f32, so that codes and numbers equal bitsandbytes' bit for bit.
+ * The 256 numbers of the signed map are 0, 1, and +-10^(i - 6) m for i = 0 to 6, where m are the middles of 2^i equal
+ * parts of [0.1, 1]. Code c is the c-th in order: 127 is 0, 255 is 1, and 254 - c is the negative of c. There is no -1.
+ * The table has the positive ones below 1 as PyTorch computes them in f32, so that codes and numbers equal
+ * bitsandbytes' bit for bit.
+ *
+ * The numbers of the unsigned map are 0, 1, and 10^(i - 6) m, where m are the middles of 2^(i+1) equal parts of [0.1,
+ * 1]; in order, too, and from PyTorch.
  */
 #ifndef MS_KERNELS_DYNAMIC_MAP_H
 #define MS_KERNELS_DYNAMIC_MAP_H
@@ -45,7 +50,50 @@ MS_DYNAMIC_MAP_FUNCTION float ms_dynamic_to_f32(uint8_t code) {
   return code > MS_DYNAMIC_ZERO ? positive[code - 128] : -positive[126 - code];
 }
 
-/* The code of the nearest number; in the middle of two, the lower one. x is between -1 and 1. */
+MS_DYNAMIC_MAP_FUNCTION float ms_dynamic_unsigned_to_f32(uint8_t code) {
+  static const float between[254] = {
+      3.2500003e-7f, 7.75e-7f,      2.1249998e-6f, 4.3749997e-6f, 6.625e-6f,     8.874999e-6f,  1.5624999e-5f,
+      2.6875001e-5f, 3.8125e-5f,    4.9374998e-5f, 6.0625003e-5f, 7.1875e-5f,    8.312499e-5f,  9.4375e-5f,
+      1.28125e-4f,   1.84375e-4f,   2.4062501e-4f, 2.9687502e-4f, 3.5312498e-4f, 4.0937503e-4f, 4.6562502e-4f,
+      5.2187504e-4f, 5.78125e-4f,   6.34375e-4f,   6.9062505e-4f, 7.46875e-4f,   8.031251e-4f,  8.5937505e-4f,
+      9.15625e-4f,   9.7187504e-4f, 0.001140625f,  0.001421875f,  0.001703125f,  0.001984375f,  0.002265625f,
+      0.0025468748f, 0.002828125f,  0.0031093748f, 0.0033906251f, 0.003671875f,  0.003953125f,  0.0042343745f,
+      0.004515625f,  0.0047968747f, 0.005078125f,  0.005359375f,  0.0056406246f, 0.005921875f,  0.0062031248f,
+      0.006484375f,  0.0067656254f, 0.0070468746f, 0.007328125f,  0.0076093744f, 0.007890625f,  0.008171875f,
+      0.008453124f,  0.008734375f,  0.009015624f,  0.0092968745f, 0.009578126f,  0.009859375f,  0.010703126f,
+      0.012109376f,  0.013515624f,  0.014921876f,  0.016328124f,  0.017734377f,  0.019140625f,  0.020546874f,
+      0.021953126f,  0.023359375f,  0.024765624f,  0.026171876f,  0.027578129f,  0.028984373f,  0.030390626f,
+      0.031796873f,  0.033203125f,  0.034609374f,  0.036015626f,  0.03742188f,   0.038828123f,  0.040234376f,
+      0.041640624f,  0.043046873f,  0.044453125f,  0.045859374f,  0.047265626f,  0.04867187f,   0.050078124f,
+      0.051484372f,  0.052890625f,  0.054296877f,  0.05570313f,   0.057109382f,  0.058515627f,  0.059921872f,
+      0.061328124f,  0.06273438f,   0.06414063f,   0.06554688f,   0.06695312f,   0.068359375f,  0.06976563f,
+      0.07117188f,   0.072578125f,  0.07398438f,   0.07539063f,   0.07679688f,   0.07820313f,   0.07960938f,
+      0.081015624f,  0.08242188f,   0.08382813f,   0.085234374f,  0.086640626f,  0.08804687f,   0.08945312f,
+      0.090859376f,  0.09226563f,   0.09367188f,   0.095078126f,  0.09648438f,   0.09789063f,   0.099296875f,
+      0.103515625f,  0.11054687f,   0.11757813f,   0.12460937f,   0.13164061f,   0.13867188f,   0.14570314f,
+      0.15273437f,   0.15976563f,   0.16679686f,   0.17382812f,   0.18085939f,   0.18789062f,   0.19492188f,
+      0.20195311f,   0.20898438f,   0.21601564f,   0.22304687f,   0.23007813f,   0.23710936f,   0.24414062f,
+      0.25117186f,   0.25820312f,   0.26523438f,   0.2722656f,    0.27929688f,   0.28632814f,   0.29335937f,
+      0.3003906f,    0.30742186f,   0.31445312f,   0.3214844f,    0.32851562f,   0.33554685f,   0.3425781f,
+      0.34960938f,   0.35664064f,   0.36367187f,   0.3707031f,    0.37773436f,   0.38476562f,   0.3917969f,
+      0.39882812f,   0.40585935f,   0.4128906f,    0.41992188f,   0.42695314f,   0.43398437f,   0.4410156f,
+      0.44804686f,   0.45507812f,   0.4621094f,    0.46914062f,   0.47617185f,   0.4832031f,    0.49023438f,
+      0.4972656f,    0.5042969f,    0.5113281f,    0.51835936f,   0.5253906f,    0.5324218f,    0.53945315f,
+      0.54648435f,   0.5535157f,    0.5605469f,    0.56757814f,   0.5746094f,    0.5816406f,    0.5886719f,
+      0.5957031f,    0.6027344f,    0.60976565f,   0.61679685f,   0.6238282f,    0.6308594f,    0.63789064f,
+      0.6449219f,    0.6519531f,    0.6589844f,    0.6660156f,    0.6730469f,    0.68007815f,   0.68710935f,
+      0.6941407f,    0.7011719f,    0.70820314f,   0.7152344f,    0.7222656f,    0.7292969f,    0.7363281f,
+      0.7433594f,    0.75039065f,   0.75742185f,   0.7644532f,    0.7714844f,    0.7785156f,    0.7855469f,
+      0.7925781f,    0.7996094f,    0.8066406f,    0.8136718f,    0.82070315f,   0.82773435f,   0.8347657f,
+      0.8417969f,    0.8488281f,    0.8558594f,    0.8628906f,    0.8699219f,    0.8769531f,    0.8839843f,
+      0.89101565f,   0.89804685f,   0.9050782f,    0.9121094f,    0.9191406f,    0.9261719f,    0.9332031f,
+      0.9402344f,    0.9472656f,    0.9542968f,    0.96132815f,   0.96835935f,   0.9753907f,    0.9824219f,
+      0.9894531f,    0.9964844f,
+  };
+  return code == 0 ? 0.0f : code == MS_DYNAMIC_ONE ? 1.0f : between[code - 1];
+}
+
+/* The code of the nearest number of the signed map; in the middle of two, the lower one. x is between -1 and 1. */
 MS_DYNAMIC_MAP_FUNCTION uint8_t ms_f32_to_dynamic(float x) {
   int low = 0, high = MS_DYNAMIC_ONE;
   while (high - low >

@@ -10,55 +10,23 @@
  *
  * bf16 moments are rounded stochastically (Gupta et al. 2015) when they are stored; the step itself uses the unrounded
  * values. With the neighbours lo <= |x| <= hi in bf16, the probability of hi is (|x| - lo) / (hi - lo). Each element
- * has one 32-bit Philox word: the low half rounds m, the high half v.
+ * has one 32-bit Philox word: the low half rounds m, the high half v. Moments in 8 bits: adamw_records.c.
  */
-#include "kernels/cpu/block.h"
-
-#include <math.h>
+#include "kernels/cpu/adamw.h"
 
 #include "base/bf16.h"
 #include "kernels/cpu/draw.h"
-#include "kernels/cpu/parallel.h"
-
-typedef struct setting {
-  float keep, step_size, inverse_root, eps, beta1, rest1, beta2, rest2, factor;
-} setting;
-
-MS_INLINE setting setting_of(const ms_kernel_call *call) {
-  const ms_scalars *now = call->scalars;
-  const double *f = call->attrs.f;
-  double eps_value;
-  memcpy(&eps_value, &call->attrs.i[0], sizeof eps_value);
-  const double step = ((const float *)call->in_data[2])[0];
-  const double lr_value = now->lr * f[0], correction1 = 1.0 - pow(f[2], step), correction2 = 1.0 - pow(f[3], step);
-  return (setting){.keep = (float)(1.0 - lr_value * f[1]),
-                   .step_size = (float)(lr_value / correction1),
-                   .inverse_root = (float)(1.0 / sqrt(correction2)),
-                   .eps = (float)eps_value,
-                   .beta1 = (float)f[2],
-                   .rest1 = (float)(1.0 - f[2]),
-                   .beta2 = (float)f[3],
-                   .rest2 = (float)(1.0 - f[3]),
-                   .factor = ((const float *)call->in_data[1])[2]};
-}
-
-/* Updates one element: stores the new moments in *m and *v and returns the new weight. */
-MS_INLINE float update(const setting *s, float gradient, float p, float *m, float *v) {
-  const float g = gradient * s->factor;
-  *m = s->beta1 * *m + s->rest1 * g;
-  *v = s->beta2 * *v + s->rest2 * (g * g);
-  return p * s->keep - s->step_size * *m / (sqrtf(*v) * s->inverse_root + s->eps);
-}
+#include "kernels/moments.h"
 
 MS_CLONES static void adamw_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const setting s = setting_of(call);
+  const ms_adamw s = ms_adamw_of(call);
   const float *restrict gradient = call->in_data[0];
   float *restrict p = call->out_data[0], *restrict m = call->out_data[1], *restrict v = call->out_data[2];
 #pragma omp simd
   for (int64_t i = begin; i < end; i++) {
     float m1 = m[i], v1 = v[i];
-    p[i] = update(&s, gradient[i], p[i], &m1, &v1);
+    p[i] = ms_adamw_update(&s, gradient[i], p[i], &m1, &v1);
     m[i] = m1;
     v[i] = v1;
   }
@@ -77,7 +45,7 @@ MS_INLINE ms_bf16 round_at_random(float x, uint32_t random) {
  * first `skipped` words are not used. */
 MS_CLONES static void adamw_part_of_bf16(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const setting s = setting_of(call);
+  const ms_adamw s = ms_adamw_of(call);
   const uint64_t stream = (uint64_t)call->attrs.i[1], step = (uint64_t)((const float *)call->in_data[2])[0];
   const int64_t first = call->attrs.i[2] + begin, skipped = first % 4, at_once = MS_BLOCK - 4;
   ms_draw_fn *draw = ms_pick_draw();
@@ -92,7 +60,7 @@ MS_CLONES static void adamw_part_of_bf16(const ms_kernel_call *call, int part, i
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
       float m1 = ms_bf16_to_f32(m[i]), v1 = ms_bf16_to_f32(v[i]);
-      p[i] = update(&s, gradient[i], p[i], &m1, &v1);
+      p[i] = ms_adamw_update(&s, gradient[i], p[i], &m1, &v1);
       m[i] = round_at_random(m1, word[i] & 0xffffu);
       v[i] = round_at_random(v1, word[i] >> 16);
     }
@@ -100,8 +68,12 @@ MS_CLONES static void adamw_part_of_bf16(const ms_kernel_call *call, int part, i
 }
 
 static int run(const ms_kernel_call *call) {
-  const int in_bf16 = call->out[1].dtype == MS_BF16;
-  return ms_run_elements(call, ms_numel(&call->in[0]), in_bf16 ? adamw_part_of_bf16 : adamw_part);
+  const int64_t n = ms_numel(&call->in[0]), records = ms_moment_records(n);
+  if (call->attrs.i[3] == MS_ADAMW_I8) {
+    ms_run_parts(call, ms_part_count(call, records, ms_call_bytes(call)), records, 1, ms_adamw_of_records);
+    return MS_OK;
+  }
+  return ms_run_elements(call, n, call->attrs.i[3] == MS_ADAMW_BF16 ? adamw_part_of_bf16 : adamw_part);
 }
 
 const ms_kernel ms_cpu_adamw = {.run = run};

@@ -14,46 +14,21 @@
  * 132 SMs, which stride over the chunk.
  *
  * bf16 moments are rounded stochastically with the Philox words of kernels/cpu/adamw.c. Chunks that begin inside a
- * group of four elements, or that are not aligned, are processed element by element.
+ * group of four elements, or that are not aligned, are processed element by element. Moments in 8 bits:
+ * adamw_records.cu.
  */
+#include "kernels/cuda/adamw.h"
 #include "kernels/cuda/philox.h"
 #include "kernels/cuda/vector.h"
 
-#include <string.h>
+extern "C" {
+#include "kernels/moments.h"
+}
 
 namespace {
 
 constexpr int THREADS = 256, V = 4;
 constexpr int64_t BLOCKS = 8448;
-
-struct setting {
-  double lr_scale, weight_decay, beta1, beta2, eps;
-};
-
-struct factors {
-  float keep, step_size, inverse_root, gradient;
-};
-
-__device__ factors factors_of(const setting &s, const ms_scalars *now, const float *norm, const float *updates) {
-  const double lr = now->lr * s.lr_scale, step = static_cast<double>(*updates);
-  factors f;
-  f.keep = static_cast<float>(1.0 - lr * s.weight_decay);
-  f.step_size = static_cast<float>(lr / (1.0 - pow(s.beta1, step)));
-  f.inverse_root = static_cast<float>(1.0 / sqrt(1.0 - pow(s.beta2, step)));
-  f.gradient = norm[2];
-  return f;
-}
-
-struct update {
-  factors by;
-  float beta1, rest1, beta2, rest2, eps;
-  __device__ __forceinline__ void operator()(float gradient, float &p, float &m, float &v) const {
-    const float g = gradient * by.gradient;
-    m = fmaf(beta1, m, rest1 * g);
-    v = fmaf(beta2, v, rest2 * (g * g));
-    p = fmaf(p, by.keep, -(by.step_size * m / fmaf(sqrtf(v), by.inverse_root, eps)));
-  }
-};
 
 /* All [n]. */
 template <class M> struct arrays {
@@ -103,21 +78,17 @@ template <class M> struct vectors_of {
 
 /* Updates a chunk of n elements, of which the first vectors * V are in whole vectors. norm f32 [4], updates f32 [1]. */
 template <class M>
-__global__ void __launch_bounds__(THREADS) adamw(arrays<M> a, int64_t n, int64_t vectors, setting s, rounding r,
-                                                 const ms_scalars *now, const float *norm, const float *updates) {
-  __shared__ factors made;
+__global__ void __launch_bounds__(THREADS)
+    adamw(arrays<M> a, int64_t n, int64_t vectors, ms_adamw_setting s, rounding r, const ms_scalars *now,
+          const float *norm, const float *updates) {
+  __shared__ ms_adamw_factors made;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * THREADS;
   vectors_of<M> x;
   if (thread < vectors) x.load(a, thread * V);
-  if (threadIdx.x == 0) made = factors_of(s, now, norm, updates);
+  if (threadIdx.x == 0) made = ms_adamw_factors_of(s, now, norm, updates);
   __syncthreads();
-  const update update_of = {made,
-                            static_cast<float>(s.beta1),
-                            static_cast<float>(1.0 - s.beta1),
-                            static_cast<float>(s.beta2),
-                            static_cast<float>(1.0 - s.beta2),
-                            static_cast<float>(s.eps)};
+  const ms_adamw update_of = ms_adamw_of(s, made);
   for (int64_t i = thread; i < vectors; i += threads) {
     if (i != thread) x.load(a, i * V);
     const ms_words w = draw_for(a.m, r, updates, i * V);
@@ -142,8 +113,7 @@ template <class M> int run_typed(const ms_kernel_call *call) {
   const arrays<M> a = {static_cast<const float *>(call->in_data[0]), static_cast<float *>(call->out_data[0]),
                        static_cast<M *>(call->out_data[1]), static_cast<M *>(call->out_data[2])};
   const rounding r = {static_cast<uint64_t>(call->attrs.i[1]), call->attrs.i[2]};
-  setting s = {call->attrs.f[0], call->attrs.f[1], call->attrs.f[2], call->attrs.f[3], 0.0};
-  memcpy(&s.eps, &call->attrs.i[0], sizeof s.eps);
+  const ms_adamw_setting s = ms_adamw_setting_of(call);
   if (n == 0) return MS_OK;
   const int aligned =
       ms_cuda_aligned(a.gradient) && ms_cuda_aligned(a.p) && ms_cuda_aligned(a.m) && ms_cuda_aligned(a.v);
@@ -154,7 +124,10 @@ template <class M> int run_typed(const ms_kernel_call *call) {
                         static_cast<const float *>(call->in_data[2]));
 }
 
-int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->out[1].dtype, M, run_typed<M>(call)); }
+int run(const ms_kernel_call *call) {
+  if (call->attrs.i[3] == MS_ADAMW_I8) return ms_cuda_adamw_records(call);
+  return MS_CUDA_FLOATS(call->out[1].dtype, M, run_typed<M>(call));
+}
 
 } // namespace
 

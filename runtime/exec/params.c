@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/slice.h"
+#include "exec/moments.h"
 #include "exec/stored.h"
 #include "kernels/storage.h"
 #include "shard/divided.h"
@@ -122,6 +123,18 @@ static int64_t offset_of(const ms_state_layout *layout, int unit, int what) {
 
 const char *ms_params_kind_name(int what) { return tensor_kinds[what]; }
 
+/* Finds a moment; `local` is the first element's place in the unit's chunks. */
+static void find_moment(const ms_state *state, const ms_param *p, int what, int64_t local, ms_elements *at) {
+  const ms_state_layout *layout = &state->layout;
+  const int dtype = ms_moment_dtype(p, layout->moment_dtype);
+  at->dtype = dtype == MS_I8 ? MS_U8 : dtype;
+  if (dtype == MS_I8) at->records = 1 + (what == MS_TENSOR_EXP_AVG ? MS_MOMENT_FIRST : MS_MOMENT_SECOND);
+  at->data =
+      ms_state_block(state, ms_state_optimizer_arena(state->model, layout, p->unit)) +
+      offset_of(layout, p->unit, what) +
+      ms_moment_offset(state->model, &state->model->unit[p->unit], layout->replicas, layout->moment_dtype, local);
+}
+
 /* The words of the records that this rank keeps. */
 static int find_records(const ms_state *state, int param, ms_elements *at) {
   const ms_param *p = &state->model->param[param];
@@ -159,10 +172,13 @@ int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) 
   if (offset < 0 || p->config.frozen)
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, tensor_kinds[what],
                    p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
-  if (what == MS_TENSOR_EXP_AVG || what == MS_TENSOR_EXP_AVG_SQ) at->dtype = state->layout.moment_dtype;
   if (what == MS_TENSOR_GRAD) at->sliced |= state->layout.replicas > 1;
   if (sliced || what == MS_TENSOR_GRAD)
     at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
+  if (what == MS_TENSOR_EXP_AVG || what == MS_TENSOR_EXP_AVG_SQ) {
+    find_moment(state, p, what, p->local + at->first - p->first, at);
+    return MS_OK;
+  }
   at->data = ms_state_block(state, arena) + offset + ms_dtype_size(at->dtype) * place;
   return MS_OK;
 }
@@ -182,6 +198,7 @@ static void *element(const ms_elements *e, int64_t i) { return (char *)e->data +
 int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out) {
   const int64_t bytes = ms_dtype_size(from->dtype) * count;
   if (!count) return MS_OK;
+  if (from->records) return ms_moments_read(state, from, first, count, out);
   if (ms_stored_is_quantised(from->dtype)) return ms_stored_read(state, from, first, count, out);
   if (from->dtype == MS_F32) return ms_state_copy_out(state, out, element(from, first), bytes);
   void *packed =
@@ -195,6 +212,7 @@ int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int
   enum { AT_ONCE = 1 << 18 };
   int rc = MS_OK;
   if (!count) return MS_OK;
+  if (to->records) return ms_moments_write(state, to, first, count, values);
   if (ms_stored_is_quantised(to->dtype)) return ms_stored_write(state, to, first, count, values);
   if (to->dtype == MS_F32) return ms_state_copy_in(state, element(to, first), values, count * (int64_t)sizeof *values);
   const ms_dtype_row *row = ms_dtype_row_of(to->dtype);

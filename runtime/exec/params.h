@@ -15,6 +15,9 @@ typedef struct ms_elements {
   void *data;
   int dtype; /* MS_F32; moments can be MS_BF16, and weights what they are stored in: with MS_I8 and MS_NF4, data is an
               * array of records that begins with the first element (kernels/storage.h) */
+  /* 0, or 1 + enum ms_moment_map: data is an array of such records of moments that begins with the first element
+   * (kernels/moments.h); dtype is MS_U8 */
+  int records;
   int param;
   int64_t first, count;
   int sliced; /* 1: only this rank has them, as each replica has a slice. 0: all replicas have the same bits */

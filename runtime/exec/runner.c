@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "exec/moments.h"
 #include "exec/params.h"
 #include "exec/profile.h"
 #include "exec/stored.h"
@@ -72,6 +73,7 @@ static int make_weights_whole(ms_exec *exec, int phase) {
 
 static int check_sealed(const ms_state *state) {
   for (int i = 0; state->unsealed && i < state->model->params; i++) MS_TRY(ms_stored_check_sealed(state, i));
+  for (int i = 0; state->open_moments && i < state->model->params; i++) MS_TRY(ms_moments_check_sealed(state, i));
   return MS_OK;
 }
 

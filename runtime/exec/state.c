@@ -12,6 +12,7 @@
 #include "exec/async/async.h"
 #include "exec/host_memory.h"
 #include "exec/params.h"
+#include "exec/moments.h"
 #include "exec/stored.h"
 
 void ms_state_set_interrupted(ms_state *state) {
@@ -137,6 +138,7 @@ static void destroy_state(void *object) {
   ms_state *state = object;
   ms_async_close(state);
   ms_stored_free(state);
+  ms_moments_free(state);
   for (int i = 0; i < state->groups; i++) ms_comm_close(state->group[i].comm);
   free(state->group);
   for (int stream = 0; stream < MS_NAMED_STREAMS; stream++) ms_comm_close(state->comm[stream]);

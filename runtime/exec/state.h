@@ -68,7 +68,8 @@ struct ms_state {
               * include replicas */
   struct ms_unsealed *
       *unsealed; /* [params], or NULL: quantised parameters that were written and not sealed (stored.c) */
-  void *view;    /* ms_state_view's last copy; the state owns it */
+  struct ms_open_moment *open_moments; /* [params][MS_MOMENTS], or NULL: moments written in part (moments.c) */
+  void *view;                          /* ms_state_view's last copy; the state owns it */
   int64_t view_bytes;
   unsigned interrupted; /* 1 + the world's epoch in which a phase failed part-way; 0: none failed */
 };

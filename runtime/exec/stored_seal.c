@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "exec/moments.h"
 #include "exec/stored.h"
 #include "kernels/storage_code.h"
 
@@ -135,5 +136,6 @@ int ms_stored_seal(ms_state *state, int first, int end) {
 int ms_state_seal(ms_state *state) {
   MS_HANDLE(state, STATE);
   MS_TRY(ms_state_settle(state));
+  MS_TRY(ms_moments_seal(state));
   return ms_stored_seal(state, 0, state->model->params);
 }

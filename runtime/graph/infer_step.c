@@ -4,6 +4,7 @@
 
 #include "graph/infer.h"
 #include "kernels/fold.h"
+#include "kernels/moments.h"
 #include "kernels/quantised_sum.h"
 #include "kernels/storage.h"
 
@@ -151,7 +152,11 @@ int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_in
   MS_TRY(ms_check_ndim(node, &in[2], 0, "the count of updates", "a scalar"));
   MS_TRY(ms_check_dtype(node, &in[2], MS_F32, "the count of updates"));
   for (int i = 0; i < node->outputs; i++) out[i] = in[0];
-  if (node->op == MS_OP_adamw && node->attrs.i[3]) out[1].dtype = out[2].dtype = MS_BF16;
+  if (node->op == MS_OP_adamw && node->attrs.i[3] == MS_ADAMW_BF16) out[1].dtype = out[2].dtype = MS_BF16;
+  if (node->op == MS_OP_adamw && node->attrs.i[3] == MS_ADAMW_I8) {
+    out[1] = out[2] = vector(ms_moment_words(in[0].dims[0]));
+    out[1].dtype = out[2].dtype = MS_I32;
+  }
   int without_momentum = node->op == MS_OP_sgd && node->attrs.f[2] == 0;
   if (without_momentum) out[1] = vector(0);
   return MS_OK;

@@ -196,8 +196,9 @@ MS_API int ms_state_write(ms_state *state, int param, int what, int64_t first, i
 /* Gives all replicas the parameters of which each has written its slice (shard_over_replicate). Collective.
  */
 MS_API int ms_state_spread(ms_state *state);
-/* Ends the writing of parameters that are kept in i8 or nf4, by ms_state_write or ms_state_load; functions that write
- * whole parameters do so themselves. The scales of nf4 need the mean over all ranks. MS_EINVAL if a rank has not
+/* Ends the writing of moments in 8 bits of which only a part of some 256 elements was written: the others keep their
+ * values. Ends the writing of parameters that are kept in i8 or nf4, by ms_state_write or ms_state_load; functions that
+ * write whole parameters do so themselves. The scales of nf4 need the mean over all ranks. MS_EINVAL if a rank has not
  * written all that it owns of a parameter. Without it no phase runs. Collective. */
 MS_API int ms_state_seal(ms_state *state);
 /* Gathers a whole tensor on every rank, where replicas take local steps that of its replica: full is [elements], or

@@ -74,6 +74,10 @@ typedef struct ms_param_config {
    * After writing such a parameter, call ms_state_seal. */
   int storage_dtype;
   int fp8; /* enum ms_fp8; default none. Other than none, matrix products must be all that reads it */
+  /* 1: its moments are in 8 bits if ms_plan_config.moment_dtype is MS_I8, where others are in f32. Ranks then divide it
+   * at multiples of 256 elements, in the layout `rows` of whole rows, too. Default 0. torchao does this to parameters
+   * of 4,096 elements and more. Of the part that a tensor dimension divides, elements are counted in the part. */
+  int packed_moments;
 } ms_param_config;
 
 typedef struct ms_unit_config {

@@ -66,7 +66,9 @@ typedef struct ms_plan_config {
    * bf16, every step computes in f32 and then rounds up or down at random, so that the mean is exact. Rounding to
    * nearest would lose every change below half a step of bf16 (1/512 of the moment), which beta2 = 0.999 produces. The
    * direction depends only on the model's seed, the parameter's name, the element and the parameter's number of
-   * updates, so it is the same on every mesh and device. */
+   * updates, so it is the same on every mesh and device. MS_I8: those of parameters with packed_moments are in 8 bits,
+   * as dynamic maps of bitsandbytes have them, with an f32 scale for each 256 elements; all others are in f32. A step
+   * computes in f32 and rounds to nearest. */
   int moment_dtype;
   double momentum, dampening; /* SGD, as in PyTorch */
   int nesterov;

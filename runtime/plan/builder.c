@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/xxh3.h"
 #include "plan/lower.h"
+#include "plan/moment_layout.h"
 
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer) {
   MS_TRY(ms_grow((void **)&plan->buffer, &plan->buffers_capacity, plan->buffers + 1, sizeof *plan->buffer));
@@ -332,7 +333,8 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
   const ms_model *model = plan->model;
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
-    const int replicas = layout->replicas, size = ms_dtype_size(layout->moment_dtype);
+    const int replicas = layout->replicas;
+    const int64_t moments = ms_moment_room(model, unit, replicas, layout->moment_dtype);
     const int64_t gradient = ms_unit_slice_room(model, unit, replicas);
     const int64_t kept = ms_unit_is_sliced(model, unit, replicas) ? gradient : unit->trainable_count;
     const int64_t own = ms_unit_master_bytes(model, unit, replicas);
@@ -341,7 +343,7 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
                       layout->unit[u].shared ? unit->gathered_bytes : own, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, 4 * gradient, unit->name));
     for (int m = 0; m < MS_MOMENTS; m++)
-      MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].moment[m], size * kept, unit->name));
+      MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].moment[m], moments, unit->name));
     MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].ema, 4 * kept, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].synced, 4 * kept, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_momentum, 4 * kept, unit->name));

@@ -73,6 +73,7 @@ static void describe_model(const ms_model *model, ms_text *text) {
     ms_text_string(text, " in unit ");
     ms_text_string(text, model->unit[p->unit].name);
     if (ms_param_is_stored(p)) ms_text_append(text, ", stored in %s", ms_dtype_name(p->config.storage_dtype));
+    if (p->config.packed_moments) ms_text_string(text, ", moments in records");
     ms_text_string(text, p->config.frozen ? ", frozen, " : ", ");
     ms_text_string(text, settings_text(&known, &p->config));
     ms_text_string(text, "\n");

@@ -240,7 +240,7 @@ typedef struct ms_stretch {
 } ms_stretch;
 /* The masters of a range within segment `s`, shared or private (lower_step.c). */
 ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own);
-/* Other f32 state of a range: moments, averages (enum ms_state_buffer). */
+/* Other f32 state of a range: averages, what local SGD keeps (enum ms_state_buffer). */
 ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_stretch own);
 /* Updates the averages of a unit's weights after all of them are updated. */
 int ms_lower_average(ms_plan *plan, int phase, int unit);

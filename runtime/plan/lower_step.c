@@ -10,6 +10,7 @@
  */
 #include "base/hash.h"
 #include "plan/lower.h"
+#include "plan/moment_layout.h"
 #include "plan/optimizer.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -158,6 +159,15 @@ int ms_lower_norm(ms_plan *plan, int weighted) {
   return norm_of(plan, weighted, 4 * model->units, 1, plan->norm_of_synced);
 }
 
+/* A moment of the elements of a parameter that this rank updates: elements, or the words of records. */
+static ms_ref moment_of(const ms_plan *plan, const ms_param *p, int m, ms_stretch own) {
+  const ms_unit *unit = &plan->model->unit[p->unit];
+  const int all = plan->config.moment_dtype, dtype = ms_moment_dtype(p, all);
+  const int64_t at = ms_moment_offset(plan->model, unit, plan->replicas, all, own.begin), n = own.end - own.begin;
+  const int buffer = ms_state_buffer(p->unit, MS_STATE_MOMENT + m);
+  return dtype == MS_I8 ? ms_ref_vector(buffer, at, MS_I32, ms_moment_words(n)) : ms_ref_vector(buffer, at, dtype, n);
+}
+
 /* One fused pass over the elements of a parameter that this rank updates. Each parameter has its own count of
  * updates, and its own random numbers for rounding bf16 moments: these depend on an element's index in the
  * parameter, not on the rank, so every mesh draws the same. Of a parameter that a tensor dimension divides, elements
@@ -177,13 +187,14 @@ static int update_parameter(ms_plan *plan, int param) {
   const int kept = ms_moments_kept(c);
   ms_ref out[1 + MS_MOMENTS] = {ms_lower_masters(plan, p->unit, p->segment, own)};
   for (int m = 0; m < optimizer->outputs; m++)
-    out[1 + m] = m < kept ? ms_lower_kept(plan, p->unit, MS_STATE_MOMENT + m, c->moment_dtype, own)
+    out[1 + m] = m < kept ? moment_of(plan, p, m, own)
                           : ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_MOMENT + m), 0, MS_F32, 0);
   const int64_t before = ms_param_is_divided(model, p) ? model->dim[MS_DIM_TENSOR].place * p->numel : 0;
   const ms_updated updated = {.lr_scale = group->lr_scale,
                               .weight_decay = group->weight_decay,
                               .key = ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name),
-                              .first = before + p->first + own.begin - p->local};
+                              .first = before + p->first + own.begin - p->local,
+                              .moments = ms_moment_dtype(p, c->moment_dtype)};
   const ms_attrs attrs = optimizer->attrs(c, &updated);
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, optimizer->op, &attrs, 3, in, 1 + optimizer->outputs, out, scope, 0);
 }

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/moments.h"
+
 /* ---- SGD: its momentum, if it has one ---- */
 
 /* The negated comparisons in the checks also reject NaN. */
@@ -39,10 +41,11 @@ static int adamw_moments(const ms_plan_config *c) {
 static ms_attrs adamw_attrs(const ms_plan_config *c, const ms_updated *u) {
   ms_attrs attrs = {.f = {u->lr_scale, u->weight_decay, c->beta1, c->beta2}};
   memcpy(&attrs.i[0], &c->eps, sizeof c->eps);
-  if (c->moment_dtype == MS_F32) return attrs;
+  if (u->moments == MS_I8) attrs.i[3] = MS_ADAMW_I8;
+  if (u->moments != MS_BF16) return attrs;
   attrs.i[1] = (int64_t)u->key;
   attrs.i[2] = u->first;
-  attrs.i[3] = 1;
+  attrs.i[3] = MS_ADAMW_BF16;
   return attrs;
 }
 

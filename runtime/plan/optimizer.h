@@ -13,6 +13,7 @@ typedef struct ms_updated {
   double lr_scale, weight_decay;
   uint64_t key;  /* of the parameter's random numbers */
   int64_t first; /* index of the first element in its parameter, for these */
+  int moments;   /* the dtype of its moments */
 } ms_updated;
 
 /* The op's inputs are the gradients, the step's norm and the count of updates; its outputs the masters, then `outputs`

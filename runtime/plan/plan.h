@@ -244,7 +244,7 @@ typedef struct ms_state_layout {
     int64_t synced, outer_momentum, outer_sum; /* -1: none; see enum ms_tensor_kind */
     int shared;
   } * unit;
-  int moment_dtype;         /* of all moments */
+  int moment_dtype;         /* of all moments; MS_I8: see moment_layout.h */
   int64_t squares;          /* f32 [units] sums of squares of the gradients; [2 units] if only some have a fragment:
                              * theirs, then the others' */
   int64_t loss_sum;         /* f32 [2]: sum of the step's losses, and of their weights */

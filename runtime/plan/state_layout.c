@@ -9,6 +9,7 @@
  * weights, of which the replicas of a node share one copy (replica_slices.h). */
 #include <stdlib.h>
 
+#include "plan/moment_layout.h"
 #include "plan/optimizer.h"
 
 static int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -96,11 +97,10 @@ static void take_outer(const ms_model *model, const ms_plan_config *config, int 
 /* Reserves optimizer state of a unit's trainable elements that this rank updates or shares; -1: there are none. */
 static int64_t take_optimizer(const ms_model *model, int unit, int dtype, ms_state_layout *layout) {
   const ms_unit *u = &model->unit[unit];
-  const int size = ms_dtype_size(dtype);
+  const int64_t bytes = ms_moment_room(model, u, layout->replicas, dtype);
   if (!u->trainable_count) return -1;
-  if (!ms_unit_is_sliced(model, u, layout->replicas))
-    return take_chunks(layout, MS_CAT_OPTIMIZER, size * u->trainable_count);
-  return take(layout, MS_ARENA_STATE, MS_CAT_OPTIMIZER, size * ms_unit_slice_room(model, u, layout->replicas));
+  if (!ms_unit_is_sliced(model, u, layout->replicas)) return take_chunks(layout, MS_CAT_OPTIMIZER, bytes);
+  return take(layout, MS_ARENA_STATE, MS_CAT_OPTIMIZER, bytes);
 }
 
 int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout) {

@@ -217,6 +217,13 @@ static int check_storage(const char *name, const ms_param_config *config) {
                  name, ms_dtype_name(config->storage_dtype));
 }
 
+static int check_moments(const char *name, const ms_param_config *config) {
+  if (config->packed_moments != 0 && config->packed_moments != 1)
+    return MS_FAIL(MS_EINVAL, "parameter '%s': packed_moments must be 0 or 1, not %d", name, config->packed_moments);
+  if (!config->packed_moments || !config->frozen) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "parameter '%s': it is frozen and has no moments: leave packed_moments at 0", name);
+}
+
 static int check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                        const ms_param_config *config) {
   if (unit < 0 || unit >= model->units)
@@ -235,6 +242,7 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
     return MS_FAIL(MS_EINVAL, "parameter '%s': tensor_axis is %d; it must be an axis below %d, or -1", name,
                    config->tensor_axis, ndim);
   MS_TRY(check_storage(name, config));
+  MS_TRY(check_moments(name, config));
   if (config->fp8 < MS_FP8_NONE || config->fp8 > MS_FP8_MXFP8)
     return MS_FAIL(MS_EINVAL, "parameter '%s': fp8 must be one of enum ms_fp8, not %d", name, config->fp8);
   MS_TRY(check_initial(name, config));

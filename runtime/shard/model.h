@@ -19,6 +19,10 @@
  * A parameter that is multiplied in 8 bits with one scale (MS_FP8_TENSORWISE) is a segment of its own, too: it has an
  * f32 master, and is gathered as codes of that master, with a scale that all ranks know (plan/lower_codes.c).
  *
+ * Chunks also do not cut the records of moments in 8 bits (kernels/moments.h): a parameter that has them
+ * (ms_param_config.packed_moments) is in a segment with others that do, and all offsets and chunks of such a unit are
+ * multiples of their elements.
+ *
  * The padding of every segment is zero in all of them. Offsets are multiples of MS_SEGMENT_ALIGN elements.
  */
 #ifndef MS_SHARD_MODEL_H
@@ -49,6 +53,7 @@ typedef struct ms_param {
 
 typedef struct ms_segment {
   int frozen, param_dtype, reduce_dtype;
+  int packed_moments;
   int storage;                   /* MS_F32, or the dtype of a stored parameter's records */
   int wire;                      /* the dtype that is gathered: param_dtype, MS_F8E4M3: codes with one scale, or
                                   * MS_I32: the words of records */
@@ -64,6 +69,7 @@ typedef struct ms_segment {
 typedef struct ms_unit {
   char *name;
   ms_unit_config config;
+  int align;  /* elements: MS_SEGMENT_ALIGN, or a record of moments */
   int *order; /* indices of its parameters, in segment order */
   int params, order_capacity;
   ms_segment *segment;

@@ -1,12 +1,13 @@
 /* segment.c - divides a unit's parameters into segments, and each segment into one chunk per rank.
  *
  * Parameters are ordered trainable before frozen, masters before what is stored otherwise, then divided by the tensor
- * dimension before whole, then by optimizer group, then codes behind others, then in the order of addition. Gradients
- * and optimizer state therefore cover a prefix of the master buffer, and an optimizer pass over a unit needs one kernel
- * per group.
+ * dimension before whole, then by the form of their moments and by optimizer group, then codes behind others, then in the
+ * order of addition. Gradients and optimizer state therefore cover a prefix of the master buffer, and an optimizer pass
+ * over a unit needs one kernel per group.
  */
 #include <stdlib.h>
 
+#include "kernels/moments.h"
 #include "kernels/storage.h"
 #include "shard/model.h"
 
@@ -16,8 +17,8 @@ static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 static int same_group(const ms_model *model, const ms_param *a, const ms_param *b) {
   return !ms_param_is_stored(a) && !ms_param_is_stored(b) && !ms_param_is_coded(a) && !ms_param_is_coded(b) &&
          a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
-         a->config.param_dtype == b->config.param_dtype && a->config.lr_scale == b->config.lr_scale &&
-         a->config.weight_decay == b->config.weight_decay;
+         a->config.packed_moments == b->config.packed_moments && a->config.param_dtype == b->config.param_dtype &&
+         a->config.lr_scale == b->config.lr_scale && a->config.weight_decay == b->config.weight_decay;
 }
 
 static int goes_before(const ms_model *model, const ms_param *a, const ms_param *b) {
@@ -25,6 +26,7 @@ static int goes_before(const ms_model *model, const ms_param *a, const ms_param 
   if (a->config.frozen != b->config.frozen) return a->config.frozen < b->config.frozen;
   if (ms_param_is_stored(a) != ms_param_is_stored(b)) return ms_param_is_stored(b);
   if (divided != ms_param_is_divided(model, b)) return divided;
+  if (a->config.packed_moments != b->config.packed_moments) return a->config.packed_moments;
   if (a->config.weight_decay != b->config.weight_decay) return a->config.weight_decay > b->config.weight_decay;
   if (a->config.lr_scale != b->config.lr_scale) return a->config.lr_scale > b->config.lr_scale;
   if (ms_param_is_coded(a) != ms_param_is_coded(b)) return ms_param_is_coded(b);
@@ -64,12 +66,22 @@ static void own(ms_param *p, const ms_segment *segment, int rank) {
   p->local = segment->local + (p->owned ? begin - chunk_begin : 0);
 }
 
+static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
+
+/* Rows of a chunk in the layout `rows`: of a parameter whose moments are records, as many as fill them, or all. */
+static int64_t chunk_rows(const ms_param *p, int64_t ranks) {
+  const int64_t row = p->numel / p->dims[0], share = (p->dims[0] + ranks - 1) / ranks;
+  const int64_t whole = align_up(share, MS_MOMENT_BLOCK / common_divisor(row, MS_MOMENT_BLOCK));
+  return !p->config.packed_moments ? share : whole < p->dims[0] ? whole : p->dims[0];
+}
+
 /* Makes a segment of unit->order[first, first + count): offsets of its parameters, and the size of its chunk. */
 static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, int count) {
   const ms_param *head = &model->param[unit->order[first]];
   int64_t ranks = ms_model_shards(model);
   *segment = (ms_segment){.frozen = head->config.frozen,
                           .param_dtype = head->config.param_dtype,
+                          .packed_moments = head->config.packed_moments,
                           .storage = head->config.storage_dtype,
                           .wire = wire_of(head),
                           .reduce_dtype = unit->config.reduce_dtype,
@@ -80,35 +92,45 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
   int64_t end = 0;
   for (int i = first; i < first + count; i++) {
     ms_param *p = &model->param[unit->order[i]];
-    p->offset = align_up(end, MS_SEGMENT_ALIGN);
+    p->offset = align_up(end, unit->align);
     end = p->offset + p->numel;
   }
   const ms_storage *storage = ms_storage_of(segment->storage);
   if (storage)
     segment->chunk = (ms_storage_words(storage->dtype, end) / storage->words + ranks - 1) / ranks * storage->words;
   else if (unit->config.layout == MS_LAYOUT_ROWS)
-    segment->chunk = (head->dims[0] + ranks - 1) / ranks * (head->numel / head->dims[0]);
-  else segment->chunk = align_up((end + ranks - 1) / ranks, MS_SEGMENT_ALIGN);
+    segment->chunk = chunk_rows(head, ranks) * (head->numel / head->dims[0]);
+  else segment->chunk = align_up((end + ranks - 1) / ranks, unit->align);
 }
 
 /* End of a segment in bytes, aligned in elements: with one rank, all buffers then have equal element offsets. */
-static int64_t segment_end(int64_t begin, int64_t elements, int dtype) {
-  return begin + align_up(elements, MS_SEGMENT_ALIGN) * ms_dtype_size(dtype);
+static int64_t segment_end(const ms_unit *unit, int64_t begin, int64_t elements, int dtype) {
+  return begin + align_up(elements, unit->align) * ms_dtype_size(dtype);
+}
+
+/* Elements between a segment and the next one. Behind the trainable ones of a unit with records of moments there are as
+ * many as it takes for the slices of replicas to be whole records (base/slice.h divides evenly what can be). */
+static int64_t gap_behind(const ms_model *model, const ms_unit *unit, const ms_segment *segment) {
+  const int next = segment->first_param + segment->params;
+  const int64_t end = align_up(segment->local + segment->chunk, unit->align);
+  const int last = !segment->frozen && (next == unit->params || model->param[unit->order[next]].config.frozen);
+  return last && unit->align == MS_MOMENT_BLOCK ? align_up(end, unit->align * ms_model_replicas(model)) - end : 0;
 }
 
 /* Places a segment behind the previous ones in all buffers, and sets what this rank owns of its parameters. */
 static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index) {
   int64_t whole = segment->chunk * ms_model_shards(model);
   segment->local = unit->master_count;
-  unit->master_count = align_up(segment->local + segment->chunk, MS_SEGMENT_ALIGN);
+  const int64_t gap = gap_behind(model, unit, segment);
+  unit->master_count = align_up(segment->local + segment->chunk, unit->align) + gap;
   segment->gathered = unit->gathered_bytes;
   /* With one shard, what is as gathered is read where it is kept. */
   if (ms_model_shards(model) > 1 || !ms_segment_is_stored(segment))
-    unit->gathered_bytes = segment_end(segment->gathered, whole, segment->wire);
+    unit->gathered_bytes = segment_end(unit, segment->gathered, whole + gap, segment->wire);
   segment->reduce = -1;
   if (!segment->frozen) {
     segment->reduce = unit->reduce_bytes;
-    unit->reduce_bytes = segment_end(segment->reduce, whole, segment->reduce_dtype);
+    unit->reduce_bytes = segment_end(unit, segment->reduce, whole + gap, segment->reduce_dtype);
     unit->trainable_count = unit->master_count;
     if (ms_param_is_divided(model, &model->param[unit->order[segment->first_param]]))
       unit->divided_count = unit->master_count;
@@ -126,6 +148,9 @@ int ms_model_segment(ms_model *model) {
     if (!unit->params)
       return MS_FAIL(MS_EINVAL, "unit '%s' has no parameters; remove the unit, or add parameters to it", unit->name);
     order_params(model, unit);
+    unit->align = MS_SEGMENT_ALIGN;
+    for (int i = 0; i < unit->params; i++)
+      if (model->param[unit->order[i]].config.packed_moments) unit->align = MS_MOMENT_BLOCK;
     unit->segment = ms_calloc(unit->params, sizeof *unit->segment);
     if (!unit->segment) return MS_ENOMEM;
     for (int first = 0; first < unit->params;) {

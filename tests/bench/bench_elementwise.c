@@ -11,6 +11,7 @@
 #include "base/bf16.h"
 #include "base/clock.h"
 #include "graph/graph.h"
+#include "kernels/moments.h"
 #include "kernels/op.h"
 #include "kernels/storage.h"
 
@@ -75,6 +76,7 @@ static const row rows[] = {
     {"rope", MS_OP_rope, 1, 1, "h", "h", {.f = {10000.0}}},
     {"sum_squares", MS_OP_sum_squares, 1, 1, "f", "l", {.i = {0}}},
     {"adamw", MS_OP_adamw, 3, 3, "fn1", "fff", {.f = {1.0, 0.1, 0.9, 0.999}}},
+    {"adamw, 8 bits", MS_OP_adamw, 3, 3, "fn1", "fmm", {.i = {[3] = MS_ADAMW_I8}, .f = {1.0, 0.1, 0.9, 0.999}}},
     {"sgd momentum", MS_OP_sgd, 3, 2, "fn1", "ff", {.f = {1.0, 0.1, 0.9}}},
 };
 
@@ -90,6 +92,7 @@ static ms_value_info info_of(char kind, int dtype, int64_t n, int64_t d) {
     case 'h': return (ms_value_info){dtype, 4, {n / 256, 256, d / 64, 64}};
     case 'n': return (ms_value_info){MS_F32, 1, {4}};
     case '4': return (ms_value_info){MS_I32, 1, {ms_storage_words(MS_NF4, n * d)}};
+    case 'm': return (ms_value_info){MS_I32, 1, {ms_moment_words(n * d)}};
     case '8': return (ms_value_info){MS_I32, 1, {ms_storage_words(MS_I8, n * d)}};
     default: return (ms_value_info){MS_F32, 0, {0}};
   }

@@ -312,6 +312,8 @@ static void step_shapes(void **state) {
   const int updates = tensor(SCALAR);
   apply(&f, MS_OP_adamw, 3, (int[]){gradient, norm, updates}, NULL, out);
   assert_value(out[2], MS_F32, "[40]");
+  apply(&f, MS_OP_adamw, 3, (int[]){gradient, norm, updates}, ATTRS(.i = {[3] = 2}), out);
+  assert_value(out[2], MS_I32, "[65]");
   apply(&f, MS_OP_sgd, 3, (int[]){gradient, norm, updates}, NULL, out);
   assert_value(out[1], MS_F32, "[0]");
   apply(&f, MS_OP_sgd, 3, (int[]){empty, norm, updates}, ATTRS(.f = {1, 0, 0.9}), out);

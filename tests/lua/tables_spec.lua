@@ -53,7 +53,7 @@ describe("the table of dtypes", function()
     for id = 0, tonumber(C.MS_DTYPES) - 1 do
       local name = dtypes.names[id]
       local uses = dtypes.uses[name]
-      assert.is_true(not uses or dtypes.floats[name] and uses.product or uses.quantised_sum, name)
+      assert.is_true(not uses or dtypes.floats[name] and uses.product or uses.moment or uses.quantised_sum, name)
       for use, accepted in pairs({
         param = accepts_unit({ param_dtype = id }), reduce = accepts_unit({ reduce_dtype = id }),
         moment = accepts_plan({ optimizer = C.MS_OPT_ADAMW, moment_dtype = id }),
@@ -72,6 +72,7 @@ describe("the table of dtypes", function()
 
   it("S13 names the types of a use in messages", function()
     assert.equal("f32 or bf16", dtypes.list("param"))
+    assert.equal("f32, bf16 or i8", dtypes.list("moment"))
     assert.same({ "f32", "bf16" }, dtypes.with("stored"))
     assert.equal("f32, bf16, f8e4m3 or f8e5m2", dtypes.list("product"))
     assert.equal("f32, bf16, f8e4m3, f8e5m2 or e8m0", dtypes.list())

@@ -30,7 +30,7 @@ local dtypes = {
 ---and parameters between runs
 ---@field norm_tolerance number? the same of the norm of gradients, which some types round individually
 
--- Floating-point types that something computes in, by name.
+-- Types that something computes in or keeps, by name.
 ---@type table<string, moonshard.DtypeUses>
 local USES = {
   f32 = { product = true, param = true, reduce = true, moment = true, stored = true, tolerance = 1e-5,
@@ -40,7 +40,7 @@ local USES = {
   f8e4m3 = { product = true },
   f8e5m2 = { product = true },
   -- Twice half a step of a block's largest gradient: 1/127 of it, 1/7.
-  i8 = { quantised_sum = true, tolerance = 2e-2, norm_tolerance = 5e-2 },
+  i8 = { quantised_sum = true, moment = true, tolerance = 2e-2, norm_tolerance = 5e-2 },
   i4 = { quantised_sum = true, tolerance = 2.5e-1, norm_tolerance = 2.5e-1 },
 }
 dtypes.uses = USES
@@ -71,7 +71,8 @@ end
 function dtypes.with(use)
   local list = {}
   for _, name in ipairs(known) do
-    if dtypes.floats[name] and (not use or dtypes.uses[name] and dtypes.uses[name][use]) then list[#list + 1] = name end
+    local row = dtypes.uses[name]
+    if use and row and row[use] or not use and dtypes.floats[name] then list[#list + 1] = name end
   end
   return list
 end

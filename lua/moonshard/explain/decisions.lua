@@ -23,11 +23,32 @@ local decisions = {}
 ---@field kept table<string, number> bytes by category
 ---@field in_turn boolean? rows of the policy keep their bytes at different times, so a sum of rows is their maximum
 
+-- Bytes per element of a moment in 8 bits, with a scale for each 256 elements (kernels/moments.h).
+local IN_8_BITS = 260 / 256
+
+-- Bytes of optimizer state for each byte of gradient, by parameter. Those of a unit differ where some moments are in 8
+-- bits.
+local function states_of(self, unit_cost, handle, optimizer)
+  local states, all, bytes = {}, {}, {}
+  for i, param in ipairs(self.params) do
+    local owned, unit = param.frozen and 0 or plan_costs.owned(handle, i - 1), param.unit
+    states[param] = optimizer:moments_of(param) == "i8" and IN_8_BITS / 4 or 1
+    all[unit], bytes[unit] = (all[unit] or 0) + owned, (bytes[unit] or 0) + owned * states[param]
+  end
+  for _, param in ipairs(self.params) do
+    local cost, unit = unit_cost[param.unit], param.unit
+    local some = cost.gradients > 0 and bytes[unit] > 0
+    states[param] = some and states[param] * all[unit] / bytes[unit] * cost.optimizer / cost.gradients or 0
+  end
+  return states
+end
+
 -- A parameter's share of its unit's cost: received bytes in proportion to the bytes that are gathered, state by
 -- elements.
-local function costs_of_parameters(self, costs, handle)
+local function costs_of_parameters(self, costs, handle, optimizer)
   local by_param, unit_cost, read = {}, {}, {}
   for i, unit in ipairs(self.units) do unit_cost[unit], read[unit] = costs[i], 0 end
+  local states = states_of(self, unit_cost, handle, optimizer)
   local tensor = roles.ranks(self, "tensor")
   local function read_bytes(param)
     local elements = placements.divides(self, param) and param.numel / tensor or param.numel
@@ -36,23 +57,22 @@ local function costs_of_parameters(self, costs, handle)
   for _, param in ipairs(self.params) do read[param.unit] = read[param.unit] + read_bytes(param) end
   for i, param in ipairs(self.params) do
     local cost, owned = unit_cost[param.unit], plan_costs.owned(handle, i - 1)
-    local states = cost.gradients > 0 and cost.optimizer / cost.gradients or 0
     local share = read_bytes(param) / read[param.unit]
     by_param[param] = {
       gathered = math.floor(cost.gathered * share + 0.5),
       gathered_wire = math.floor(cost.gathered_wire * share + 0.5),
       parameters = math.floor(storage.bytes_per_element(param) * owned + 0.5),
-      gradients = param.frozen and 0 or 4 * owned, optimizer = param.frozen and 0 or 4 * owned * states,
+      gradients = param.frozen and 0 or 4 * owned, optimizer = param.frozen and 0 or 4 * owned * states[param],
     }
   end
   return by_param
 end
 
 -- What policies decide for, by `of` of their rows: lists of { name, owner, cost }.
-local function subjects_of(self, plan, costs, modules)
+local function subjects_of(self, plan, costs, modules, optimizer)
   local by = { unit = {}, module = {}, parameter = {} }
   for i, unit in ipairs(self.units) do by.unit[i] = { name = unit.name, owner = unit, cost = costs[i] } end
-  local by_param = costs_of_parameters(self, costs, self:handle())
+  local by_param = costs_of_parameters(self, costs, self:handle(), optimizer)
   for i, param in ipairs(self.params) do
     by.parameter[i] = { name = param.fqn, owner = param, cost = by_param[param] }
   end
@@ -102,6 +122,8 @@ local function groups_of(self, optimizer)
   for i, param in ipairs(self.params) do fqns[i] = param.fqn end
   local settings, decided, warnings, unmatched = optimizer:param_groups(fqns), optimizer:decide(fqns)
   for i, fqn in ipairs(fqns) do
+    local moments = optimizer:moments_of(self.params[i])
+    settings[fqn].moments = optimizer.moments ~= "f32" and moments or nil
     by_name[fqn] = setmetatable({ value = settings[fqn] }, { __index = decided[i] })
   end
   return by_name, warnings, unmatched
@@ -119,7 +141,7 @@ end
 function decisions.of(sharding, plan, costs, optimizer, modules)
   local groups, warnings, unmatched = groups_of(sharding, optimizer)
   local elsewhere = { [optimizer.POLICY] = { decided = groups, unmatched = unmatched } }
-  local subjects, by_policy, shadowed, idle = subjects_of(sharding, plan, costs, modules), {}, {}, {}
+  local subjects, by_policy, shadowed, idle = subjects_of(sharding, plan, costs, modules, optimizer), {}, {}, {}
   for _, list in ipairs({ sharding.warnings, warnings }) do
     for _, warning in ipairs(list) do shadowed[#shadowed + 1] = warning end
   end

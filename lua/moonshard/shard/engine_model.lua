@@ -52,7 +52,7 @@ local function add_units(self, handle)
   return ids
 end
 
-local function add_params(self, handle, unit_ids, groups)
+local function add_params(self, handle, unit_ids, groups, optimizer)
   local out, config = ffi.new("int[1]"), ffi.new("ms_param_config")
   for _, param in ipairs(self.params) do
     local group = groups[param.fqn] or {}
@@ -65,6 +65,7 @@ local function add_params(self, handle, unit_ids, groups)
     local placement = param.placement or {}
     config.tensor_axis, config.tensor_splits = placement.axis or -1, placement.splits and 1 or 0
     config.fp8 = float8.id(param)
+    config.packed_moments = optimizer and optimizer:moments_of(param) == "i8" and 1 or 0
     local dims = ffi.new("int64_t[?]", #param.shape, param.shape)
     engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))
   end
@@ -97,7 +98,7 @@ function engine_model.build(self, optimizer)
   local out = ffi.new("ms_model *[1]")
   engine.check(C.ms_model_new(self.seed, out))
   local handle = ffi.gc(out[0], C.ms_model_free)
-  add_params(self, handle, add_units(self, handle), groups_of(self, optimizer))
+  add_params(self, handle, add_units(self, handle), groups_of(self, optimizer), optimizer)
   engine.check(C.ms_model_shard(handle, self.mesh.handle, self.rank, dims_of(self)))
   prefetch.set(self, handle, self.decisions.prefetch)
   return handle

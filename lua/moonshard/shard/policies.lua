@@ -258,7 +258,10 @@ local ROWS = {
   },
   {
     name = "optimizer groups", of = "parameter", no_option = true, -- train/optim.lua decides them
-    text = function(value) return ("lr x %g, weight decay %g"):format(value.lr_scale, value.weight_decay) end,
+    text = function(value)
+      return ("lr x %g, weight decay %g%s"):format(value.lr_scale, value.weight_decay,
+        value.moments and ", moments " .. value.moments or "")
+    end,
     json = same,
     cost = function(c) return { kept = { optimizer = c.optimizer } } end,
   },

@@ -11,7 +11,7 @@ local schedule = require("moonshard.train.schedule")
 ---@field kind "adamw"|"sgd" its row in engine/optimizers.lua
 ---@field lr moonshard.Schedule
 ---@field weight_decay number for parameters without one from a group
----@field moments "f32"|"bf16"|nil only for AdamW
+---@field moments "f32"|"bf16"|"i8"|nil only for AdamW
 ---@field groups table? a policy over parameter FQNs: list of { pattern, { lr_scale=, weight_decay= } }
 local Optimizer = { POLICY = "optimizer groups" } -- its row in shard/policies.lua
 Optimizer.__index = Optimizer
@@ -51,6 +51,18 @@ function Optimizer:param_groups(fqns, tied)
   return result, warnings
 end
 
+-- As torchao: smaller parameters keep their moments in f32.
+local LEAST_IN_8_BITS = 4096
+
+---The element type in which it keeps the moments of a parameter; nil: the parameter is frozen, or the optimizer keeps
+---none.
+---@param param { numel: number, frozen: boolean? }
+---@return "f32"|"bf16"|"i8"|nil
+function Optimizer:moments_of(param)
+  if param.frozen or not self.moments then return nil end
+  return self.moments == "i8" and param.numel < LEAST_IN_8_BITS and "f32" or self.moments
+end
+
 ---Fills the optimizer's part of an ms_plan_config.
 ---@param config ffi.cdata* ms_plan_config
 function Optimizer:configure(config)
@@ -88,7 +100,7 @@ end
 ---@field eps? number default 1e-8
 ---@field weight_decay? number default 0.01
 ---@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
----@field moments? "f32"|"bf16" default f32
+---@field moments? "f32"|"bf16"|"i8" default f32
 
 ---AdamW (Loshchilov & Hutter 2019) as in PyTorch: decoupled weight decay, bias corrections.
 ---
@@ -96,6 +108,11 @@ end
 ---the moments stochastically, so that changes smaller than a bf16 step are kept on average. The direction depends on
 ---the model's seed, the parameter's name, the element and the number of updates of the parameter: it is the same on
 ---every mesh and device, and after resuming.
+---
+---`moments = "i8"` keeps those of parameters of 4,096 elements and more in 8 bits, 2.03 bytes per parameter, by the
+---dynamic maps of bitsandbytes and torchao (Dettmers et al. 2022): blocks of 256 elements have an f32 scale, and a step
+---computes in f32 and rounds to nearest. Ranks never divide a block, so every mesh has the same ones. In layout `rows`
+---chunks are then rows that fill blocks; `ragged` divides parameters evenly whatever their rows are.
 ---@param o moonshard.AdamWOptions
 ---@return moonshard.Optimizer
 function optim.adamw(o) return new("adamw", o) end

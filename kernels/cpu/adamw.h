@@ -1,0 +1,44 @@
+/* adamw.h - a step of AdamW for one element (adamw.c), whatever its moments are kept in. */
+#ifndef MS_KERNELS_CPU_ADAMW_H
+#define MS_KERNELS_CPU_ADAMW_H
+
+#include "kernels/cpu/block.h"
+
+#include <math.h>
+
+#include "kernels/cpu/parallel.h"
+
+typedef struct ms_adamw {
+  float keep, step_size, inverse_root, eps, beta1, rest1, beta2, rest2, factor;
+} ms_adamw;
+
+MS_INLINE ms_adamw ms_adamw_of(const ms_kernel_call *call) {
+  const ms_scalars *now = call->scalars;
+  const double *f = call->attrs.f;
+  double eps_value;
+  memcpy(&eps_value, &call->attrs.i[0], sizeof eps_value);
+  const double step = ((const float *)call->in_data[2])[0];
+  const double lr_value = now->lr * f[0], correction1 = 1.0 - pow(f[2], step), correction2 = 1.0 - pow(f[3], step);
+  return (ms_adamw){.keep = (float)(1.0 - lr_value * f[1]),
+                    .step_size = (float)(lr_value / correction1),
+                    .inverse_root = (float)(1.0 / sqrt(correction2)),
+                    .eps = (float)eps_value,
+                    .beta1 = (float)f[2],
+                    .rest1 = (float)(1.0 - f[2]),
+                    .beta2 = (float)f[3],
+                    .rest2 = (float)(1.0 - f[3]),
+                    .factor = ((const float *)call->in_data[1])[2]};
+}
+
+/* Updates one element: stores the new moments in *m and *v and returns the new weight. */
+MS_INLINE float ms_adamw_update(const ms_adamw *s, float gradient, float p, float *m, float *v) {
+  const float g = gradient * s->factor;
+  *m = s->beta1 * *m + s->rest1 * g;
+  *v = s->beta2 * *v + s->rest2 * (g * g);
+  return p * s->keep - s->step_size * *m / (sqrtf(*v) * s->inverse_root + s->eps);
+}
+
+/* The part of an update whose moments are records of 256 elements (adamw_records.c): records [begin, end). */
+ms_part_fn ms_adamw_of_records;
+
+#endif

@@ -1,0 +1,58 @@
+/* adamw.h - a step of AdamW for one element (adamw.cu), whatever its moments are kept in. */
+#ifndef MS_KERNELS_CUDA_ADAMW_H
+#define MS_KERNELS_CUDA_ADAMW_H
+
+#include "kernels/cuda/launch.h"
+
+#include <string.h>
+
+struct ms_adamw_setting {
+  double lr_scale, weight_decay, beta1, beta2, eps;
+};
+
+struct ms_adamw_factors {
+  float keep, step_size, inverse_root, gradient;
+};
+
+static __device__ ms_adamw_factors ms_adamw_factors_of(const ms_adamw_setting &s, const ms_scalars *now,
+                                                       const float *norm, const float *updates) {
+  const double lr = now->lr * s.lr_scale, step = static_cast<double>(*updates);
+  ms_adamw_factors f;
+  f.keep = static_cast<float>(1.0 - lr * s.weight_decay);
+  f.step_size = static_cast<float>(lr / (1.0 - pow(s.beta1, step)));
+  f.inverse_root = static_cast<float>(1.0 / sqrt(1.0 - pow(s.beta2, step)));
+  f.gradient = norm[2];
+  return f;
+}
+
+struct ms_adamw {
+  ms_adamw_factors by;
+  float beta1, rest1, beta2, rest2, eps;
+  __device__ __forceinline__ void operator()(float gradient, float &p, float &m, float &v) const {
+    const float g = gradient * by.gradient;
+    m = fmaf(beta1, m, rest1 * g);
+    v = fmaf(beta2, v, rest2 * (g * g));
+    p = fmaf(p, by.keep, -(by.step_size * m / fmaf(sqrtf(v), by.inverse_root, eps)));
+  }
+};
+
+static inline ms_adamw_setting ms_adamw_setting_of(const ms_kernel_call *call) {
+  ms_adamw_setting s = {call->attrs.f[0], call->attrs.f[1], call->attrs.f[2], call->attrs.f[3], 0.0};
+  memcpy(&s.eps, &call->attrs.i[0], sizeof s.eps);
+  return s;
+}
+
+/* The update of a step, which one thread of a block makes of the factors. */
+static __device__ ms_adamw ms_adamw_of(const ms_adamw_setting &s, const ms_adamw_factors &by) {
+  return {by,
+          static_cast<float>(s.beta1),
+          static_cast<float>(1.0 - s.beta1),
+          static_cast<float>(s.beta2),
+          static_cast<float>(1.0 - s.beta2),
+          static_cast<float>(s.eps)};
+}
+
+/* The op with moments in records (adamw_records.cu). */
+int ms_cuda_adamw_records(const ms_kernel_call *call);
+
+#endif

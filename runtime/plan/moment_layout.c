@@ -1,0 +1,41 @@
+/* moment_layout.c - offsets and sizes of moments. */
+#include "plan/moment_layout.h"
+
+#include "base/dtype.h"
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+int ms_moment_dtype(const ms_param *p, int dtype) {
+  return dtype == MS_I8 && !p->config.packed_moments ? MS_F32 : dtype;
+}
+
+/* Bytes of a moment of elements [begin, end) of the trainable chunks. */
+static int64_t bytes_of(const ms_unit *unit, int dtype, int64_t begin, int64_t end) {
+  if (dtype != MS_I8) return ms_dtype_size(dtype) * (end - begin);
+  int64_t bytes = 0;
+  for (int s = 0; s < unit->segments && !unit->segment[s].frozen; s++) {
+    const ms_segment *segment = &unit->segment[s];
+    const int last = s + 1 == unit->segments || unit->segment[s + 1].frozen;
+    const int64_t behind = last ? unit->trainable_count : unit->segment[s + 1].local;
+    const int64_t n = least(end, behind) - most(begin, segment->local);
+    if (n > 0) bytes += 4 * (segment->packed_moments ? ms_moment_words(n) : n);
+  }
+  return bytes;
+}
+
+int64_t ms_moment_offset(const ms_model *model, const ms_unit *unit, int replicas, int dtype, int64_t local) {
+  int64_t first = 0;
+  if (ms_unit_is_sliced(model, unit, replicas)) ms_unit_slice(model, unit, replicas, &first);
+  return bytes_of(unit, dtype, first, most(first, local));
+}
+
+/* Slices have as many elements, but not as many records. */
+int64_t ms_moment_room(const ms_model *model, const ms_unit *unit, int replicas, int dtype) {
+  if (!ms_unit_is_sliced(model, unit, replicas)) return bytes_of(unit, dtype, 0, unit->trainable_count);
+  const int64_t slice = ms_unit_slice_room(model, unit, replicas);
+  int64_t room = 0;
+  for (int64_t at = 0; at < unit->trainable_count; at += slice)
+    room = most(room, bytes_of(unit, dtype, at, least(at + slice, unit->trainable_count)));
+  return room;
+}
