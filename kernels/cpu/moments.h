@@ -27,6 +27,24 @@ MS_INLINE void ms_moment_read(const ms_moment_tables *tables, const uint8_t *res
   for (int i = 0; i < MS_MOMENT_BLOCK; i++) x[i] = tables->number[record[i]] * scale;
 }
 
+/* ms_moment_code of all elements, step by step, so that the search is gathers and no branches. */
+MS_INLINE void ms_moment_search(const ms_moment_tables *tables, const float *restrict x, float scale,
+                                uint8_t *restrict record) {
+  float quotient[MS_MOMENT_BLOCK] __attribute__((aligned(64)));
+  int code[MS_MOMENT_BLOCK] __attribute__((aligned(64)));
+#pragma omp simd
+  for (int i = 0; i < MS_MOMENT_BLOCK; i++) {
+    quotient[i] = ms_block_quotient(x[i], scale);
+    code[i] = 0;
+  }
+  for (int step = 128; step > 0; step /= 2) {
+#pragma omp simd
+    for (int i = 0; i < MS_MOMENT_BLOCK; i++) code[i] += (quotient[i] >= tables->border[code[i] + step]) * step;
+  }
+#pragma omp simd
+  for (int i = 0; i < MS_MOMENT_BLOCK; i++) record[i] = (uint8_t)code[i];
+}
+
 MS_INLINE void ms_moment_write(const ms_moment_tables *tables, const float *restrict x, uint8_t *restrict record) {
   uint32_t most = 0, positive = 0;
 #pragma omp simd reduction(max : most, positive)
@@ -36,9 +54,7 @@ MS_INLINE void ms_moment_write(const ms_moment_tables *tables, const float *rest
     positive = above > positive ? above : positive;
   }
   const float scale = ms_moment_scale(most, positive);
-#pragma omp simd
-  for (int i = 0; i < MS_MOMENT_BLOCK; i++)
-    record[i] = (uint8_t)ms_moment_code(tables->border, ms_block_quotient(x[i], scale));
+  ms_moment_search(tables, x, scale, record);
   memcpy(record + MS_MOMENT_BLOCK, &scale, sizeof scale);
 }
 

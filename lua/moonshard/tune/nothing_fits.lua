@@ -8,7 +8,7 @@ local size = require("moonshard.base.progress").size
 
 -- What makes bytes of a category fewer.
 local ADVICE = {
-  parameters = "more ranks that shard", optimizer = "more ranks that shard, or moments in bf16",
+  parameters = "more ranks that shard", optimizer = "more ranks that shard, or moments in bf16 or i8",
   gradients = "more ranks that shard", gathered = "smaller units, such as fewer layers in each",
   activations = "a smaller batch, shorter sequences, or more ranks of tensor", workspace = "a smaller batch",
   communication = "smaller units, such as fewer layers in each",

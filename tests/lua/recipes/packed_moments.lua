@@ -9,7 +9,7 @@ local cfg = ms.args {
   over_replicate = false, shared_masters = true, ema = ms.args.real(0),
 }
 
--- Rows that fill blocks of 256 and rows that do not, a last block of few elements, and one that is too small for 8 bits.
+-- Rows that fill blocks of 256, rows that do not, a last block of few elements, and one that is too small for 8 bits.
 local SHAPES = { even = { 96, 64 }, odd = { 70, 61 }, long = { 5000 }, small = { 60, 50 } }
 local NAMES = { "even", "odd", "long", "small" }
 
