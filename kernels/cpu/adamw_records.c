@@ -31,8 +31,8 @@ MS_CLONES static void update_records(const ms_kernel_call *call, int64_t begin, 
     ms_moment_read(&first, m, m1);
     ms_moment_read(&second, v, v1);
     update_record(&s, n, (const float *)call->in_data[0] + at, (float *)call->out_data[0] + at, m1, v1);
-    ms_moment_write(&first, m1, m);
-    ms_moment_write(&second, v1, v);
+    ms_moment_write(MS_MOMENT_FIRST, &first, m1, m);
+    ms_moment_write(MS_MOMENT_SECOND, &second, v1, v);
   }
 }
 

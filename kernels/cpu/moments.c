@@ -9,7 +9,7 @@ void ms_moment_encode(enum ms_moment_map map, const float *x, int64_t n, void *r
   for (uint8_t *record = records; n > 0; record += MS_MOMENT_WORDS * 4, x += MS_MOMENT_BLOCK, n -= MS_MOMENT_BLOCK) {
     float all[MS_MOMENT_BLOCK] = {0};
     memcpy(all, x, (size_t)least(n, MS_MOMENT_BLOCK) * sizeof *x);
-    ms_moment_write(&tables, all, record);
+    ms_moment_write((int)map, &tables, all, record);
   }
 }
 

@@ -64,6 +64,20 @@ static void Q9_codes_are_the_nearest(void **state) {
   }
 }
 
+/* However a device finds them. */
+static void Q9_codes_change_at_their_borders(void **state) {
+  (void)state;
+  uint8_t record[BYTES];
+  FOR_EACH(map, maps)
+  for (int code = 1; code < 256; code++) {
+    const float border = ms_moment_border(map, code), x[3] = {1.0f, border, nextafterf(border, -1.0f)};
+    ms_moment_encode((enum ms_moment_map)map, x, 3, record);
+    assert_int_equal(record[0], 255);
+    assert_int_equal(record[1], code);
+    assert_int_equal(record[2], code - 1);
+  }
+}
+
 /* So f32 in a checkpoint is a record, bit for bit. */
 static void Q9_records_of_what_records_mean_are_the_same(void **state) {
   (void)state;
@@ -234,6 +248,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(Q9_maps_are_those_of_pytorch),
       TEST(Q9_codes_are_the_nearest),
+      TEST(Q9_codes_change_at_their_borders),
       TEST(Q9_records_of_what_records_mean_are_the_same),
       TEST(Q9_the_largest_magnitude_is_exact_with_either_sign),
       TEST(Q9_a_second_moment_above_0_stays_above_0),
