@@ -20,8 +20,8 @@
  * f32 master, and is gathered as codes of that master, with a scale that all ranks know (plan/lower_codes.c).
  *
  * Chunks also do not cut the records of moments in 8 bits (kernels/moments.h): a parameter that has them
- * (ms_param_config.packed_moments) is in a segment with others that do, and all offsets and chunks of such a unit are
- * multiples of their elements.
+ * (ms_param_config.packed_moments) is in a segment with others that do. In all buffers it begins at a multiple of their
+ * elements, and so does every rank's part of it.
  *
  * The padding of every segment is zero in all of them. Offsets are multiples of MS_SEGMENT_ALIGN elements.
  */
@@ -69,7 +69,7 @@ typedef struct ms_segment {
 typedef struct ms_unit {
   char *name;
   ms_unit_config config;
-  int align;  /* elements: MS_SEGMENT_ALIGN, or a record of moments */
+  int align;  /* elements of which slices of replicas are multiples: MS_SEGMENT_ALIGN, or a record of moments */
   int *order; /* indices of its parameters, in segment order */
   int params, order_capacity;
   ms_segment *segment;

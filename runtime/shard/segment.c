@@ -75,6 +75,12 @@ static int64_t chunk_rows(const ms_param *p, int64_t ranks) {
   return !p->config.packed_moments ? share : whole < p->dims[0] ? whole : p->dims[0];
 }
 
+/* Elements of which a segment's offset, and those of its parameters, are multiples. */
+static int64_t align_of(const ms_model *model, const ms_unit *unit, int first_param) {
+  if (first_param >= unit->params) return MS_SEGMENT_ALIGN;
+  return model->param[unit->order[first_param]].config.packed_moments ? MS_MOMENT_BLOCK : MS_SEGMENT_ALIGN;
+}
+
 /* Makes a segment of unit->order[first, first + count): offsets of its parameters, and the size of its chunk. */
 static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, int count) {
   const ms_param *head = &model->param[unit->order[first]];
@@ -89,10 +95,11 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
                           .weight_decay = head->config.weight_decay,
                           .first_param = first,
                           .params = count};
+  const int64_t align = align_of(model, unit, first);
   int64_t end = 0;
   for (int i = first; i < first + count; i++) {
     ms_param *p = &model->param[unit->order[i]];
-    p->offset = align_up(end, unit->align);
+    p->offset = align_up(end, align);
     end = p->offset + p->numel;
   }
   const ms_storage *storage = ms_storage_of(segment->storage);
@@ -100,37 +107,35 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
     segment->chunk = (ms_storage_words(storage->dtype, end) / storage->words + ranks - 1) / ranks * storage->words;
   else if (unit->config.layout == MS_LAYOUT_ROWS)
     segment->chunk = chunk_rows(head, ranks) * (head->numel / head->dims[0]);
-  else segment->chunk = align_up((end + ranks - 1) / ranks, unit->align);
+  else segment->chunk = align_up((end + ranks - 1) / ranks, align);
 }
 
-/* End of a segment in bytes, aligned in elements: with one rank, all buffers then have equal element offsets. */
-static int64_t segment_end(const ms_unit *unit, int64_t begin, int64_t elements, int dtype) {
-  return begin + align_up(elements, unit->align) * ms_dtype_size(dtype);
-}
-
-/* Elements between a segment and the next one. Behind the trainable ones of a unit with records of moments there are as
- * many as it takes for the slices of replicas to be whole records (base/slice.h divides evenly what can be). */
+/* Elements between a segment, with its padding, and the next one, which begins with a record if it has records of
+ * moments. Behind the trainable ones of a unit with records there are as many as it takes for the slices of replicas to
+ * be whole records (base/slice.h divides evenly what can be). */
 static int64_t gap_behind(const ms_model *model, const ms_unit *unit, const ms_segment *segment) {
   const int next = segment->first_param + segment->params;
-  const int64_t end = align_up(segment->local + segment->chunk, unit->align);
   const int last = !segment->frozen && (next == unit->params || model->param[unit->order[next]].config.frozen);
-  return last && unit->align == MS_MOMENT_BLOCK ? align_up(end, unit->align * ms_model_replicas(model)) - end : 0;
+  const int64_t end = segment->local + align_up(segment->chunk, MS_SEGMENT_ALIGN);
+  const int64_t of_slices = (int64_t)MS_MOMENT_BLOCK * ms_model_replicas(model);
+  return align_up(end, last && unit->align == MS_MOMENT_BLOCK ? of_slices : align_of(model, unit, next)) - end;
 }
 
-/* Places a segment behind the previous ones in all buffers, and sets what this rank owns of its parameters. */
+/* Places a segment behind the previous ones in all buffers, and sets what this rank owns of its parameters. With one
+ * rank, all buffers have equal element offsets. */
 static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index) {
-  int64_t whole = segment->chunk * ms_model_shards(model);
   segment->local = unit->master_count;
   const int64_t gap = gap_behind(model, unit, segment);
-  unit->master_count = align_up(segment->local + segment->chunk, unit->align) + gap;
+  const int64_t whole = align_up(segment->chunk * ms_model_shards(model), MS_SEGMENT_ALIGN) + gap;
+  unit->master_count = segment->local + align_up(segment->chunk, MS_SEGMENT_ALIGN) + gap;
   segment->gathered = unit->gathered_bytes;
   /* With one shard, what is as gathered is read where it is kept. */
   if (ms_model_shards(model) > 1 || !ms_segment_is_stored(segment))
-    unit->gathered_bytes = segment_end(unit, segment->gathered, whole + gap, segment->wire);
+    unit->gathered_bytes = segment->gathered + whole * ms_dtype_size(segment->wire);
   segment->reduce = -1;
   if (!segment->frozen) {
     segment->reduce = unit->reduce_bytes;
-    unit->reduce_bytes = segment_end(unit, segment->reduce, whole + gap, segment->reduce_dtype);
+    unit->reduce_bytes = segment->reduce + whole * ms_dtype_size(segment->reduce_dtype);
     unit->trainable_count = unit->master_count;
     if (ms_param_is_divided(model, &model->param[unit->order[segment->first_param]]))
       unit->divided_count = unit->master_count;
