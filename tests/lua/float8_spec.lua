@@ -36,6 +36,8 @@ case("recomputed", "2", "mesh=1x2x1", "recompute=true")
 case("llama", "1", "model=llama")
 case("divided llama", "4", "model=llama", "mesh=1x2x2")
 case("f32", "1", "dtype=f32")
+runs:case("all in 8 bits", { "-n", "4", "mesh=2x2x1", "fp8=tensorwise", "moments=i8", "replicate=i8",
+  "steps=" .. STEPS })
 runs:case("plain on cuda", { "fp8=rowwise", "steps=3", "device=cuda" }, "MOONSHARD_CUDA_MATMUL=plain")
 runs:case("parts on cuda", { "fp8=rowwise", "steps=3", "device=cuda", "micro=2" }, "")
 runs:case("older on cuda", { "fp8=rowwise", "steps=3", "device=cuda" }, "MOONSHARD_EMULATE_CUBLASLT_VERSION=120800")
@@ -66,6 +68,10 @@ describe("products in 8 bits", function()
       assert_near(losses(name), losses(name .. " on cuda"), 2e-3, name)
     end)
   end
+
+  it("Q2 Q6 Q9 train as in bf16 with gathers, sums over replicas and moments in 8 bits", function()
+    assert_near(losses("bf16"), losses("all in 8 bits"), FROM_BF16, "all in 8 bits")
+  end)
 
   it("Q4 train alike on every mesh", function()
     for _, name in ipairs({ "shards", "replicas", "micro-batches", "tensor", "sequence", "recomputed", "f32" }) do

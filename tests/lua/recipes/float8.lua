@@ -9,7 +9,7 @@ local re = ms.re
 local cfg = ms.args {
   mesh = "1x1x1", steps = 10, out = "", fp8 = "", dtype = "bf16", model = "gpt2", micro = 1, rows = 8, seq = 16,
   rule = [[layers\.\d+\..*weight$]], recompute = false, sequence = false,
-  excepted = "norm|embed", vocab = 64,
+  excepted = "norm|embed", vocab = 64, moments = "f32", replicate = "f32",
 }
 
 local size = { vocab = cfg.vocab, layers = 2, dim = 64, heads = 2, seq = cfg.seq }
@@ -18,15 +18,15 @@ local model = ms.models[cfg.model](size)
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard", "tensor" })
 ms.fully_shard(model, {
   mesh = mesh, units = { re[[^layers\.\d+$]] },
-  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
+  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = { shard = "f32", replicate = cfg.replicate } },
   fp8 = cfg.fp8 ~= "" and { { re(cfg.excepted), false }, { re(cfg.rule), cfg.fp8 } } or nil,
   placements = mesh:size("tensor") > 1 and ms.rules.tensor_parallel(model) or nil,
   sequence_parallel = cfg.sequence,
   recompute = cfg.recompute and true or nil,
 })
 local train = ms.trainer {
-  model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 3e-3 }, micro_batches = cfg.micro,
-  clip_grad_norm = 1,
+  model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 3e-3, moments = cfg.moments },
+  micro_batches = cfg.micro, clip_grad_norm = 1,
 }
 
 -- Rows of an arithmetic progression in the vocabulary, whose next token can be learnt.
