@@ -182,6 +182,20 @@ describe("moonshard price", function()
     assert.equal(0, program.run({ "tune", recipe, "-n", "4", "--cluster", "h100x8", "--json" }).status)
   end)
 
+  it("E4 compares memory with a trainer's memory_limit where that is less than the device has", function()
+    local path = scratch.path() .. ".lua"
+    local function limited(limit, ...)
+      local option = ("%%0 memory_limit = %q,"):format(limit)
+      scratch.write(path, (scratch.read("recipes/llama.lua"):gsub("clip_grad_norm = 1%.0,", option)))
+      return run({ "price", path, "-n", "8", "--cluster", "h100x8", "seq=64", ... })
+    end
+    local found = decode(limited("1MiB", "--json"))
+    assert.same({ 2 ^ 20, false, "memory" }, { found.room_bytes, found.fits, found.limit.kind })
+    has(limited("1MiB"), "DOES NOT FIT | 1.0 MiB | memory_limit")
+    assert.is_true(decode(limited("1GiB", "--json")).fits)
+    assert.is_nil(limited("999GiB"):find("memory_limit", 1, true))
+  end)
+
   it("E4 refuses memory that a device does not have, by the sizes of both", function()
     local room = cluster.load("a100-40x8"):room()
     local fits, none = priced({ "--cluster", "a100-40x8", "mesh=1x16" }), scratch.path() .. ".lua"

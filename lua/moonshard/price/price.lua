@@ -41,7 +41,8 @@ local price = {}
 ---@field hfu number?
 ---@field flops number that this rank's kernels compute in a step
 ---@field bytes number of this rank's arenas
----@field room number bytes that they may have
+---@field limit number? bytes that the trainer's memory_limit lets them have
+---@field room number bytes that they may have, by the cluster and by that limit
 ---@field fits boolean
 
 local function add_utilisation(self, trainer, batch)
@@ -141,7 +142,8 @@ function price.of(plan, cluster, trainer, batch)
   add_up(self)
   self.tokens = batch_of.tokens(batch) * trainer.session:data_ranks()
   self.tokens_per_s = self.tokens / self.step
-  self.room = cluster:room()
+  self.limit = trainer.memory_limit
+  self.room = math.min(cluster:room(), self.limit or math.huge)
   self.fits = self.bytes <= self.room
   add_utilisation(self, trainer, batch)
   return self

@@ -31,6 +31,10 @@ local function family_of(name) return (("." .. name):gsub("%.%d+%f[%.%z]", ".*")
 
 local function memory_line(self)
   local cluster, room = self.cluster, self.room
+  if self.room == self.limit then
+    return ("%s: %s per rank, of the %s of the trainer's memory_limit"):format(self.fits and "FITS" or "DOES NOT FIT",
+      size(self.bytes), size(room))
+  end
   local taken = cluster.reserved > 0 and (" of %s, less %s for the rest"):format(size(cluster.memory),
     size(cluster.reserved)) or ""
   local verdict = self.fits and ("FITS: %s per rank, %s free"):format(size(self.bytes), size(room - self.bytes))
