@@ -189,6 +189,7 @@ describe("a description of a cluster", function()
       { 'device = { product = { tile_m = { 128, "here" }, tile_n = { 128, "here" } } }', "product.units | from 1" },
       { 'network = { rails = { 1, "here" }, rail = { "1 Gbit/s", "here" } }, links = { memory = { step_between = '
         .. '{ "9 us", "here" }, between = { "1e-20 %", "here" } } }', "links.memory: between | from 1" },
+      { 'links = { memory = { between = { "500 %", "here" } } }', "links.memory.between | 500 % | at most 100 %" },
     }
     for _, case in ipairs(cases) do
       local text, path = refused(case[1], case[2])

@@ -188,6 +188,9 @@ function reader:constant(path, row, given)
   local value, why, kind = read_of_kinds(text, row.kind)
   if not value then self:wrong(path, "%s", why) end
   if not in_range(row, value) then self:wrong(path, "%s must be %s", tostring(text), range_text(row)) end
+  if kind == "part" and kind ~= row.kind and value > 1 then
+    self:wrong(path, "%s is more than all of the network's rate: give at most 100 %%, or a rate", tostring(text))
+  end
   local read = { path = path, text = tostring(text), value = value, kind = kind, source = source,
     file = self.files[path] or self.name }
   table.insert(self.constants, read)
