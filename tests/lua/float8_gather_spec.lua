@@ -86,7 +86,7 @@ describe("a weight that is gathered as codes", function()
     end
   end)
 
-  it("Q3 is the same, bit for bit, on (4,1), (1,4) and (2,2), and trains to the same bits", function()
+  it("Q3 is the same, bit for bit, on (4,1), (1,4) and (2,2), whose losses are alike", function()
     local expected = runs:result("replicas")
     for _, name in ipairs({ "shards", "both", "neighbours", "kept", "sliced" }) do
       local got = runs:result(name)
@@ -95,7 +95,8 @@ describe("a weight that is gathered as codes", function()
           assert_same(has_been.seen, got.states[state][weight].seen, ("%s, %s of %s"):format(name, weight, state))
         end
       end
-      assert_same(expected.losses, got.losses, name .. ", losses")
+      -- Losses of ranks and of micro-batches are added up in another order.
+      for i, loss in ipairs(expected.losses) do assert.near(loss, got.losses[i], 1e-6 * loss, name) end
     end
   end)
 end)
