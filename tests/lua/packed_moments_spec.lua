@@ -90,7 +90,7 @@ describe("moments in 8 bits", function()
     run(1, { load = back, moments = "f32" })
   end)
 
-  it("Q9 have an average of the weights beside them", function()
+  it("Q9 train together with averages of the weights", function()
     assert.is_true(run(2, { mesh = "1x2", ema = 0.9 }) == one_rank())
   end)
 
