@@ -81,7 +81,7 @@ describe("training over hosts", function()
   it("H4 goes on with the same numbers after a rank that lagged, or a link that was down", function()
     if why_not then return pending(why_not) end
     local function losses(strike)
-      local case = case_of(strike, { timeout = 60, words = "steps=100 --metrics $D/metrics" })
+      local case = case_of(strike, { timeout = 60, words = "steps=400 --metrics $D/metrics" })
       return struck_hosts.run(case, function(ended)
         assert.equal(0, ended.commands[1].status, ended.commands[1].err)
         local list = {}
@@ -92,7 +92,7 @@ describe("training over hosts", function()
       end)
     end
     local expected = losses("none")
-    assert.equal(100, #expected)
+    assert.equal(400, #expected)
     assert.same(expected, losses("lag_rank"))
     assert.same(expected, losses("blink_link"))
   end)
