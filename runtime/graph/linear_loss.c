@@ -67,6 +67,8 @@ static int part_of(const ms_graph *graph, const ms_node *join) {
 static const char *fault_of(const fuser *f, const linear_loss *l) {
   const ms_node *loss = &f->graph->nodes[l->loss], *product = l->product < 0 ? NULL : &f->graph->nodes[l->product];
   if (product && ms_op_row_of(product->op)->flags & MS_OP_COLLECTIVE) return "ranks that divide the layer join them";
+  if (product && product->op == MS_OP_matmul_f8)
+    return "the layer multiplies in 8 bits: leave its weight out of the rules of fp8";
   if (!product || product->op != MS_OP_matmul) return "something else than a matrix product makes them";
   const int readers = l->part < 0 ? 1 : 2;
   if (f->uses.count[loss->in[0]] != readers) return "something else reads them, too";

@@ -88,7 +88,7 @@ describe("eager tensors of low precision", function()
     end
     for name in pairs { f8e4m3 = 1, f8e5m2 = 1, e8m0 = 1, i4 = 1, nf4 = 1 } do
       has(fixture.message(ms.optim.adamw, { lr = 1, moments = name }),
-        "moments must be | f32, bf16 or i8 | not " .. name)
+        'moments must be | "f32", "bf16" or "i8" | not "' .. name .. '"')
     end
   end)
 end)

@@ -188,7 +188,7 @@ describe("moments in bf16", function()
 
   it("are refused with what would be right", function()
     for _, case in ipairs {
-      { { moments = "f16" }, "ms.optim.adamw: moments must be f32, bf16 or i8, not f16" },
+      { { moments = "f16" }, 'ms.optim.adamw: moments must be "f32", "bf16" or "i8", not "f16"' },
       { { moments = 2 }, "moments must be a string" },
     } do
       local ok, why = pcall(ms.optim.adamw, with(case[1], { lr = 1 }))

@@ -57,6 +57,18 @@ describe("refused are", function()
     ["R2 a negative weight decay of a group"] = { function()
       trainer { optimizer = ms.optim.sgd { lr = 1, groups = { { "2", { weight_decay = -1 } } } } }
     end, "optimizer | rule 1 (2) | weight_decay | 0" },
+    ["Q5 one recipe of fp8 for all parameters"] = { function() shard { fp8 = "rowwise" } end, "list of rules | rowwise" },
+    ["Q5 an unknown recipe of fp8"] = { function() shard { fp8 = { { re[[^0]], "row-wise" } } } end,
+      "fp8: rule 1 (/^0/) must have a recipe or false | did you mean rowwise?" },
+    ["Q5 a rule of fp8 without a recipe"] = { function() shard { fp8 = { { re[[^0]] } } } end,
+      "fp8: rule 1 (/^0/) has no value: write { re[[^0]], value }" },
+    ["Q5 fp8 where kernels read"] = { function() shard { mp_policy = { param_dtype = "fp8" } } end,
+      "mp_policy.param_dtype | rules of fp8" },
+    ["Q1 few bits where kernels read"] = { function() shard { param_dtype = { { "0", "nf4" } } } end,
+      'param_dtype: rule 1 (0) must be "f32", "bf16" or "auto" | storage' },
+    ["Q6 a field of mp_policy next to it"] = { function() shard { reduce_dtype = "bf16" } end, "a field of mp_policy" },
+    ["Q10 moments of a model"] = { function() shard { moments = "i8" } end, "an option of ms.optim.adamw" },
+    ["Q8 adapters as an option"] = { function() shard { lora = { rank = 4 } } end, "call ms.lora(model, rules)" },
     ["a learning rate that is no number"] = { function() ms.optim.adamw { lr = NAN } end, "not nan" },
     ["an infinite floor"] = { function() ms.schedule.linear { peak = 1, total = 5, floor = math.huge } end, "finite" },
     ["an eps that is no number"] = { function() ms.optim.adamw { lr = 1, eps = NAN } end,

@@ -267,6 +267,7 @@ describe("checkpoints of parameters in few bits", function()
       local other = program.run { "run", RECIPE, resume, "storage=f32", "dir=" .. scratch.path() }
       assert.equal(2, other.status)
       has(other.err, "layers.0.attn.wq.weight in " .. storage .. " | kept in f32")
+      has(program.run({ "inspect", folder .. "/step-00000004" }).out, "layers.0.attn.wq.weight | frozen, " .. storage)
       local ended = program.run { "export", folder .. "/step-00000004", exported }
       assert.equal(0, ended.status, ended.err)
       local file, sum = ms.safetensors.open(exported), 0
@@ -289,7 +290,9 @@ describe("storage", function()
   it("Q7 refuses what it cannot do by name", function()
     has(refused { storage = "nf4" }, "all parameters train: freeze some")
     has(refused { freeze = { re"." }, storage = "int4" }, 'must be "f32", "bf16", "i8" or "nf4"')
-    has(refused { freeze = { "embed" }, storage = { { "head", "nf4" } } }, "storage | \"head\" matches none of 1 name")
+    has(refused { freeze = { "embed" }, storage = { { "head", "nf4" } } },
+      "storage: rule head matches only head.weight, which trains | freeze it | leave it out of storage")
+    has(refused { freeze = { "embed" }, storage = { { "hed", "nf4" } } }, "storage | \"hed\" matches none of 1 name")
     local model = ms.lora(ms.models.llama(TINY), { { re"wq", {} } })
     ms.fully_shard(model, { storage = LINEAR })
     has(message(ms.lora.merge, model), "layers.0.attn.wq.weight is kept in nf4 | ms.lora.save")

@@ -53,7 +53,7 @@ describe("the table of dtypes", function()
     for id = 0, tonumber(C.MS_DTYPES) - 1 do
       local name = dtypes.names[id]
       local uses = dtypes.uses[name]
-      assert.is_true(not uses or dtypes.floats[name] and uses.product or uses.moment or uses.quantised_sum, name)
+      assert.is_true(not uses or uses.product or uses.moment or uses.quantised_sum or uses.storage, name)
       for use, accepted in pairs({
         param = accepts_unit({ param_dtype = id }), reduce = accepts_unit({ reduce_dtype = id }),
         moment = accepts_plan({ optimizer = C.MS_OPT_ADAMW, moment_dtype = id }),
@@ -61,6 +61,8 @@ describe("the table of dtypes", function()
         assert.equal(accepted, dtypes.may(name, use), name .. " " .. use)
       end
       assert.equal(accepts_unit({ replicate_dtype = id }), name == "f32" or dtypes.may(name, "quantised_sum"), name)
+      local stored = C.ms_storage_record(id, ffi.new("int64_t[1]"), ffi.new("int64_t[1]")) == C.MS_OK
+      assert.equal(stored or name == "f32", dtypes.may(name, "storage"), name)
       if uses and uses.quantised_sum then assert.is_true(uses.norm_tolerance >= uses.tolerance, name) end
       if uses and uses.param then
         assert.is_true(uses.tolerance > 0 and uses.norm_tolerance >= uses.tolerance, name)
@@ -73,6 +75,8 @@ describe("the table of dtypes", function()
   it("S13 names the types of a use in messages", function()
     assert.equal("f32 or bf16", dtypes.list("param"))
     assert.equal("f32, bf16 or i8", dtypes.list("moment"))
+    assert.equal('"f32", "bf16", "i8" or "nf4"', dtypes.quoted("storage"))
+    assert.same({ "i8", "nf4" }, dtypes.with("coded"))
     assert.same({ "f32", "bf16" }, dtypes.with("stored"))
     assert.equal("f32, bf16, f8e4m3 or f8e5m2", dtypes.list("product"))
     assert.equal("f32, bf16, f8e4m3, f8e5m2 or e8m0", dtypes.list())
@@ -134,7 +138,7 @@ describe("the table of policies", function()
     name = "string", of = "string", reader = "function", no_option = "boolean", default = "function",
     absent = "function", bare_value = "boolean", is_value = "function", store = "function", set = "function",
     key = "function", setting = "table", on_reference = "table", in_turn = "boolean", rare = "boolean",
-    moves = "boolean", inherited = "boolean", applies = "function",
+    moves = "boolean", inherited = "boolean", applies = "function", left_out = "string",
   }
 
   it("R3 has complete rows", function()

@@ -24,6 +24,8 @@ local dtypes = {
 ---@field param boolean? kernels can read parameters in it (mp_policy's param_dtype and output_dtype)
 ---@field reduce boolean? gradients can be summed in it over ranks
 ---@field moment boolean? AdamW can keep its moments in it
+---@field storage boolean? frozen parameters can be kept in it
+---@field coded boolean? and then as codes with scales, which their values do not determine
 ---@field stored boolean? parameters can be written in it to Hugging Face's files
 ---@field quantised_sum boolean? replicas can send gradients in it, in blocks with a scale
 ---@field tolerance number? of those that parameters have, or in which gradients are sent: relative difference of losses
@@ -33,15 +35,16 @@ local dtypes = {
 -- Types that something computes in or keeps, by name.
 ---@type table<string, moonshard.DtypeUses>
 local USES = {
-  f32 = { product = true, param = true, reduce = true, moment = true, stored = true, tolerance = 1e-5,
-    norm_tolerance = 1e-5 },
-  bf16 = { product = true, param = true, reduce = true, moment = true, stored = true, tolerance = 2e-2,
-    norm_tolerance = 5e-2 },
+  f32 = { product = true, param = true, reduce = true, moment = true, storage = true, stored = true,
+    tolerance = 1e-5, norm_tolerance = 1e-5 },
+  bf16 = { product = true, param = true, reduce = true, moment = true, storage = true, stored = true,
+    tolerance = 2e-2, norm_tolerance = 5e-2 },
   f8e4m3 = { product = true },
   f8e5m2 = { product = true },
   -- Twice half a step of a block's largest gradient: 1/127 of it, 1/7.
-  i8 = { quantised_sum = true, moment = true, tolerance = 2e-2, norm_tolerance = 5e-2 },
+  i8 = { quantised_sum = true, moment = true, storage = true, coded = true, tolerance = 2e-2, norm_tolerance = 5e-2 },
   i4 = { quantised_sum = true, tolerance = 2.5e-1, norm_tolerance = 2.5e-1 },
+  nf4 = { storage = true, coded = true },
 }
 dtypes.uses = USES
 
@@ -82,11 +85,29 @@ end
 ---@return string
 function dtypes.list(use) return either(dtypes.with(use)) end
 
+---The same as a recipe has them: '"f32" or "bf16"'.
+---@param use string
+---@return string
+function dtypes.quoted(use)
+  local list = dtypes.with(use)
+  for i, name in ipairs(list) do list[i] = ("%q"):format(name) end
+  return either(list)
+end
+
 ---Whether an element type has a use.
 ---@param name any
 ---@param use string a field of moonshard.DtypeUses
 ---@return boolean
 function dtypes.may(name, use) return USES[name] ~= nil and USES[name][use] == true end
+
+---The short name of an element type that has a use; nil for any other value.
+---@param value any
+---@param use string a field of moonshard.DtypeUses
+---@return string?
+function dtypes.of_use(value, use)
+  local name = short_names[value]
+  return dtypes.may(name, use) and name or nil
+end
 
 ---The type with the larger tolerance, which decides how near two runs can be.
 ---@param a string

@@ -26,6 +26,14 @@ local ABSENT = {
   hosts = "hosts are given on the command line: --hosts a:4,b:4",
 }
 
+-- Options of something else, with the place that they belong to.
+local ELSEWHERE = {
+  reduce_dtype = "it is a field of mp_policy: mp_policy = { reduce_dtype = ... }",
+  output_dtype = "it is a field of mp_policy: mp_policy = { output_dtype = ... }",
+  moments = "it is an option of ms.optim.adamw, for all parameters",
+  lora = "call ms.lora(model, rules) before ms.fully_shard",
+}
+
 local function matches(value, kind)
   local check = CHECKS[kind]
   if check then return check(value) end
@@ -89,7 +97,7 @@ function options.parse(who, given, specs)
       if type(name) == "number" then
         errors.invalid("%s: %s has no name: write name = value; %s", who, describe(value), nearest.advice("", named))
       end
-      local advice = ABSENT[name] or nearest.advice(name, named)
+      local advice = ABSENT[name] or ELSEWHERE[name] or nearest.advice(name, named)
       errors.raise("MS_ENAME", "%s: unknown option %s: %s", who, tostring(name), advice)
     end
     check_value(who, name_of(name, spec), value, spec[1])

@@ -82,8 +82,9 @@ function Checkpoint:close()
   self.files = {}
 end
 
--- The forms in which the weights of a parameter can be saved: f32 values, or codes with scales.
-local FORMS = { param = "f32", i8 = "i8", nf4 = "nf4" }
+-- The forms in which the weights of a parameter can be saved: f32 values, or codes with scales. By kind of tensor.
+local FORMS = { param = "f32" }
+for _, name in ipairs(dtypes.with("coded")) do FORMS[name] = name end
 
 -- The form in which the weights of a parameter were saved.
 local function form_of(self, fqn)
@@ -91,6 +92,11 @@ local function form_of(self, fqn)
     if self.pieces[owned_ranges.tensor_name(kind, fqn)] then return kind end
   end
 end
+
+---The element type in which the weights of a parameter were saved; nil: no piece has them.
+---@param fqn string
+---@return string?
+function Checkpoint:saved_in(fqn) return FORMS[form_of(self, fqn)] end
 
 local function refuse_form(self, kind, fqn)
   local saved = FORMS[kind] and form_of(self, fqn)

@@ -23,6 +23,7 @@ end
 function describe.table(checkpoint, checked)
   local read, parameters, files, elements, frozen, bytes = checkpoint.manifest, {}, {}, 0, 0, 0
   for i, param in ipairs(read.parameters) do
+    param.saved_in = checkpoint:saved_in(param.name)
     parameters[i] = param
     elements = elements + numel(param.shape)
     frozen = frozen + (param.frozen and numel(param.shape) or 0)
@@ -67,6 +68,13 @@ local function adapters_text(records)
   return table.concat(texts, "; ")
 end
 
+-- "[64,64] frozen, nf4"
+local function parameter_text(param)
+  local text = ("[%s]%s"):format(table.concat(param.shape, ","), param.frozen and " frozen" or "")
+  if param.saved_in == nil or param.saved_in == "f32" then return text end
+  return text .. ", " .. param.saved_in
+end
+
 ---@param found table of describe.table
 ---@return string[][] rows of columns
 ---@return string head
@@ -86,11 +94,7 @@ function describe.text(found)
     rows[#rows + 1] = { file.file, ("%d tensors, %s"):format(file.tensors, progress.size(file.bytes)) }
   end
   for _, part in ipairs(missing) do rows[#rows + 1] = { part.part, "missing: written on " .. part.host } end
-  for _, param in ipairs(found.parameters) do
-    rows[#rows + 1] = {
-      param.name, ("[%s]%s"):format(table.concat(param.shape, ","), param.frozen and " frozen" or ""),
-    }
-  end
+  for _, param in ipairs(found.parameters) do rows[#rows + 1] = { param.name, parameter_text(param) } end
   return rows, head
 end
 

@@ -30,7 +30,7 @@ local check_rate = optimizers.check_rate
 ---@field kind string
 ---@field id integer enum ms_optimizer_kind
 ---@field options fun(): table<string, moonshard.OptionSpec> besides lr and groups; checkpoints record their values
----@field check fun(who: string, o: table) refuses invalid options
+---@field check fun(who: string, o: table) refuses invalid options, and gives dtypes their short names
 ---@field configure fun(config: ffi.cdata*, o: table) fills its part of an ms_plan_config
 ---@field states moonshard.OptimizerState[]
 ---@field keeps fun(o: table): boolean whether it keeps these states
@@ -50,9 +50,11 @@ local ROWS = {
       }
     end,
     check = function(who, o)
-      if not dtypes.may(o.moments, "moment") then
-        errors.invalid("%s: moments must be %s, not %s", who, dtypes.list("moment"), o.moments)
+      local moments = dtypes.of_use(o.moments, "moment")
+      if not moments then
+        errors.invalid("%s: moments must be %s, not %s", who, dtypes.quoted("moment"), options.describe(o.moments))
       end
+      o.moments = moments
       if type(o.betas) ~= "table" or #o.betas ~= 2 then
         errors.invalid("%s: betas must be two numbers, { 0.9, 0.999 }, not %s", who, options.describe(o.betas))
       end

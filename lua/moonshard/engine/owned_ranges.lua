@@ -8,6 +8,7 @@
 -- (shard_optimizer_over_replicate) are not divided among replicas.
 
 local division = require("moonshard.shard.division")
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local optimizers = require("moonshard.engine.optimizers")
 local placements = require("moonshard.shard.placements")
@@ -197,7 +198,7 @@ function owned_ranges.tensor_name(kind, fqn)
   local replica, of_it = kind:match("^(replica%.%d+%.)(.*)$")
   if replica then return replica .. owned_ranges.tensor_name(of_it, fqn) end
   if kind == "ema" then return "ema." .. fqn end
-  if kind == "i8" or kind == "nf4" then return ("model.%s.%s"):format(kind, fqn) end
+  if dtypes.may(kind, "coded") then return ("model.%s.%s"):format(kind, fqn) end
   return kind == "param" and "model." .. fqn or ("optimizer.%s.%s"):format(kind, fqn)
 end
 

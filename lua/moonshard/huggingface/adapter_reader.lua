@@ -6,6 +6,7 @@ local adapter_config = require("moonshard.huggingface.adapter_config")
 local adapter_names = require("moonshard.huggingface.adapter_names")
 local errors = require("moonshard.base.error")
 local huggingface = require("moonshard.huggingface")
+local input_file = require("moonshard.base.input_file")
 local nearest = require("moonshard.base.nearest")
 local safetensors = require("moonshard.base.safetensors")
 local ffi = require("ffi")
@@ -63,9 +64,22 @@ local function check_tensors(file, path, found)
   expect(file, file.by_name[found.up], { module.outputs, config.rank }, "with the model and " .. path)
 end
 
+-- Says what a folder without adapters is, where it is something else.
+local function open_file(folder)
+  local path = folder .. "/adapter_model.safetensors"
+  if input_file.exists(path) then return safetensors.open(path) end
+  local hint = ""
+  if input_file.exists(folder .. "/adapter_model.bin") then
+    hint = "; adapter_model.bin cannot be read: save with PEFT's safe_serialization = True"
+  elseif input_file.exists(folder .. "/config.json") then
+    hint = "; it is the folder of a whole model, which ms.huggingface.model reads"
+  end
+  errors.invalid("%s has no adapter_model.safetensors, so it is not a folder of adapters%s", folder, hint)
+end
+
 -- Opens a folder, and checks its names, shapes and types against a model.
 local function open(model, folder)
-  local file = safetensors.open(folder:gsub("(.)/+$", "%1") .. "/adapter_model.safetensors")
+  local file = open_file((folder:gsub("(.)/+$", "%1")))
   local modules, by_name, names, present = modules_of(model), {}, {}, {}
   for _, module in ipairs(modules) do by_name[module.name] = module end
   for _, tensor in ipairs(file.tensors) do

@@ -25,18 +25,20 @@ local function multiple_of(recipe) return recipe == "mxfp8" and 32 or 16 end
 ---@param rule string for messages
 ---@return string|false
 function float8.read(value, rule)
-  if value == false or type(value) == "string" and RECIPES[value] then return value end
-  if rule == "the value" then
+  if value == false then return value end
+  if rule == "the value" then -- one for all: norms and biases are parameters, too
     errors.invalid("fp8 must be a list of rules, as in { { re[[\\.(fc1|fc2)\\.weight$]], \"rowwise\" } }, not %s",
       options.describe(value))
   end
-  errors.invalid("fp8: %s must be a recipe or false, not %s: %s", rule, options.describe(value),
+  if type(value) == "string" and RECIPES[value] then return value end
+  errors.invalid("fp8: %s must have a recipe or false, not %s: %s", rule, options.describe(value),
     nearest.advice(tostring(value), RECIPES))
 end
 
 local function refuse(param, value, decision, why)
-  errors.raise("MS_ESHAPE", 'fp8: %s is "%s" by rule %s%s, but %s: give it the value false in an earlier rule',
-    param.fqn, value, decision.pattern, decision.where and " (" .. decision.where .. ")" or "", why)
+  errors.raise("MS_ESHAPE", 'fp8: %s is "%s" by rule %s%s, but %s: give it the value false in an earlier rule, or '
+    .. "narrow the pattern", param.fqn, value, decision.pattern,
+    decision.where and " (" .. decision.where .. ")" or "", why)
 end
 
 ---Stores the decision for a parameter.
@@ -47,10 +49,10 @@ function float8.store(param, value, sharding)
   param.fp8 = value or nil
   if not value then return end
   local decision = sharding.decisions.fp8[param.fqn]
-  if #param.shape ~= 2 then refuse(param, value, decision, "is no matrix") end
+  if #param.shape ~= 2 then refuse(param, value, decision, "it is not a matrix") end
   for _, size in ipairs(param.shape) do
     if size % multiple_of(value) ~= 0 then
-      refuse(param, value, decision, ("its shape [%s] is not of multiples of %d"):format(
+      refuse(param, value, decision, ("the sizes of its shape [%s] are not multiples of %d"):format(
         table.concat(param.shape, ","), multiple_of(value)))
     end
   end

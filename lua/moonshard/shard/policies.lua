@@ -72,7 +72,7 @@ local function read_freeze(value, rule)
 end
 
 local function read_param_dtype(value, rule)
-  return precision.read(rule, { param_dtype = value }).param_dtype
+  return precision.read_dtype("param_dtype: " .. rule, value, "param")
 end
 
 local function precision_reader(self)
@@ -107,6 +107,7 @@ local function always(read) return function() return read end end
 ---@field absent (fun(owner: table): any)? replaces such a nil, by unit, module or parameter
 ---@field bare_value any value of patterns without one
 ---@field applies (fun(param: moonshard.ShardedParameter, by_rules: boolean): boolean)? to which parameters
+---@field left_out string? why not to the others, for rules that match only those
 ---@field is_value (fun(given: any): boolean)? whether a list is one value for all instead of rules
 ---@field inherited boolean? a module's decision holds for its submodules, so one value for all is the model's own
 ---@field store (fun(owner: table, value: any, self: moonshard.Sharding))? stores the decision for an owner
@@ -217,11 +218,12 @@ local ROWS = {
     cost = function(c) return { gathered = c.gathered, gathered_wire = c.gathered_wire } end,
   },
   {
-    name = "storage", of = "parameter", reader = storage.reader, applies = storage.applies, store = storage.store,
+    name = "storage", of = "parameter", reader = storage.reader, applies = storage.applies,
+    left_out = storage.LEFT_OUT, store = storage.store,
     text = function(value) return value or "default: f32" end, json = function(value) return value or "f32" end,
     cost = function(c) return { gathered = c.gathered, kept = { parameters = c.parameters } } end, rare = true,
-    },
-    {
+  },
+  {
     name = "fp8", of = "parameter", reader = always(float8.read),
     store = float8.store, text = float8.text, json = float8.json, rare = true,
     cost = function(c) return { gathered = c.gathered, gathered_wire = c.gathered_wire } end,
@@ -337,16 +339,17 @@ function policies.unit_modules(self)
   return is_root
 end
 
--- What the policy decides for. Rules can name any module; one value for all applies to the root modules of units, or to
--- the model if modules inherit it.
+-- What the policy decides for, and the names of parameters that it leaves out. Rules can name any module; one value for
+-- all applies to the root modules of units, or to the model if modules inherit it.
 local function owners_of(self, row, given)
-  local list = {}
+  local list, left_out = {}, {}
   local function add(name, owner) list[#list + 1] = { name = name, owner = owner } end
   if row.of == "unit" then
     for _, unit in ipairs(self.units) do add(unit.name, unit) end
   elseif row.of == "parameter" then
     for _, param in ipairs(self.params) do
-      if not row.applies or row.applies(param, has_rules(row, given)) then add(param.fqn, param) end
+      if not row.applies or row.applies(param, has_rules(row, given)) then add(param.fqn, param)
+      else left_out[#left_out + 1] = param.fqn end
     end
   else
     local by_rule, is_root = has_rules(row, given), policies.unit_modules(self)
@@ -356,7 +359,7 @@ local function owners_of(self, row, given)
       if decides then add(entry.name, entry.module) end
     end
   end
-  return list
+  return list, left_out
 end
 
 ---Decides one policy for everything that it names, by a list of rules or one value for all.
@@ -365,13 +368,14 @@ end
 ---@param given any as in ms.fully_shard
 ---@return table<string, moonshard.Decision> by_name
 function policies.decide_one(self, row, given)
-  local owners, names = owners_of(self, row, given), {}
+  local names, owners, left_out = {}, owners_of(self, row, given)
   local read, default = row.reader(self), row.default and row.default(self)
   for i, entry in ipairs(owners) do names[i] = entry.name end
   local decisions, warnings, unmatched = {}, {}, {}
   if has_rules(row, given) then
     local policy = rules.policy(row.name, given, { read = read, bare_value = row.bare_value })
-    decisions, warnings, unmatched = policy:resolve(names, default, row.of == "parameter" and self.tied or nil)
+    decisions, warnings, unmatched = policy:resolve(names, default, row.of == "parameter" and self.tied or nil,
+      row.left_out and { names = left_out, because = row.left_out } or nil)
   else
     local value = default
     if given ~= nil then value = read(given, "the value") end

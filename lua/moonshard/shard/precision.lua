@@ -39,17 +39,30 @@ end
 ---reduce_dtype
 ---@field output_dtype string? type to which the unit's outputs are cast; nil: no cast
 
--- use: a field of moonshard.DtypeUses.
-local function read_dtype(who, value, use)
+-- Which policy has a type that kernels do not read: ": rules of fp8 ...", or nothing.
+local function other_policy(value)
+  if value == "fp8" or dtypes.of_use(value, "product") then
+    return ": rules of fp8 choose weights that are multiplied in 8 bits"
+  elseif dtypes.of_use(value, "storage") then
+    return ": storage keeps frozen parameters in it"
+  end
+  return ""
+end
+
+---Checks an element type, or "auto".
+---@param who string for messages
+---@param value any
+---@param use string a field of moonshard.DtypeUses
+---@return string? name nil for nil
+function precision.read_dtype(who, value, use)
   if value == nil then return nil end
   if value == "auto" then return precision.cpu_has_bf16() and "bf16" or "f32" end
-  local ok, _, name = pcall(dtypes.id, value)
-  if not ok or not dtypes.may(name, use) then
-    errors.raise("MS_EDTYPE", '%s must be "%s" or "auto", not %s', who, table.concat(dtypes.with(use), '", "'),
-      options.describe(value))
-  end
-  return name
+  local name = dtypes.of_use(value, use)
+  if name then return name end
+  errors.raise("MS_EDTYPE", '%s must be "%s" or "auto", not %s%s', who, table.concat(dtypes.with(use), '", "'),
+    options.describe(value), use == "param" and other_policy(value) or "")
 end
+local read_dtype = precision.read_dtype
 
 -- The types of a sum in few bits, as text: "i8" or "i4".
 local QUANTISED = {}

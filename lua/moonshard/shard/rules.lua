@@ -33,29 +33,36 @@ local function pattern_of(policy, entry, position)
     policy, position, type(entry) == "table" and "a table" or tostring(entry))
 end
 
+-- A pattern in messages: /regex/ or name.
+local function shown(pattern, is_regex) return is_regex and "/" .. pattern .. "/" or pattern end
+
+-- The same as Lua.
+local function written(pattern, is_regex) return is_regex and "re[[" .. pattern .. "]]" or ("%q"):format(pattern) end
+
+local function refuse_without_value(policy, position, pattern, is_regex)
+  errors.raise("MS_ERULE", "%s: rule %d (%s) has no value: write { %s, value }", policy, position,
+    shown(pattern, is_regex), written(pattern, is_regex))
+end
+
 local function read_entry(policy, entry, position, bare_value)
   local bare = re.is(entry) or type(entry) == "string"
-  if bare and bare_value == nil then
-    errors.raise("MS_ERULE", "%s: rule %d (%s) has no value: write { %s, value }", policy, position, tostring(entry),
-      re.is(entry) and "re[[" .. entry.pattern .. "]]" or ("%q"):format(entry))
-  end
   if not bare and type(entry) ~= "table" then
     errors.raise("MS_ERULE", "%s: rule %d is %s: write { pattern, value }", policy, position, tostring(entry))
   end
   local pattern, is_regex, where = pattern_of(policy, bare and entry or entry[1], position)
   local value = bare_value
   if not bare and entry[2] ~= nil then value = entry[2] end
-  if value == nil then errors.raise("MS_ERULE", "%s: rule %d (%s) has no value", policy, position, pattern) end
+  if value == nil then refuse_without_value(policy, position, pattern, is_regex) end
   for key in pairs(bare and {} or entry) do
     if key ~= 1 and key ~= 2 and key ~= "optional" and key ~= "where" then
       errors.raise("MS_ERULE", "%s: rule %d (%s) has %s: a rule is { pattern, value, optional = true }", policy,
-        position, pattern, tostring(key))
+        position, shown(pattern, is_regex), tostring(key))
     end
   end
   local optional = not bare and entry.optional or false
   if type(optional) ~= "boolean" then
-    errors.raise("MS_ERULE", "%s: rule %d (%s): optional must be true or false, not %s", policy, position, pattern,
-      tostring(optional))
+    errors.raise("MS_ERULE", "%s: rule %d (%s): optional must be true or false, not %s", policy, position,
+      shown(pattern, is_regex), tostring(optional))
   end
   return { pattern = pattern, is_regex = is_regex, value = value, optional = optional,
     where = where or not bare and entry.where or errors.caller() }
@@ -74,9 +81,7 @@ end
 ---A rule's pattern as it was written: /regex/ or name.
 ---@param rule moonshard.Rule
 ---@return string
-function rules.describe(rule)
-  return rule.is_regex and "/" .. rule.pattern .. "/" or rule.pattern
-end
+function rules.describe(rule) return shown(rule.pattern, rule.is_regex) end
 
 ---Reads a policy from a recipe.
 ---@param name string the policy's name in messages
@@ -91,7 +96,9 @@ function rules.policy(name, list, options)
   local read = {}
   for position, entry in ipairs(list) do
     local rule = read_entry(name, entry, position, options.bare_value)
-    if options.read then rule.value = options.read(rule.value, ("rule %d (%s)"):format(position, rule.pattern)) end
+    if options.read then
+      rule.value = options.read(rule.value, ("rule %d (%s)"):format(position, rules.describe(rule)))
+    end
     read[position] = rule
   end
   return setmetatable({ name = name, rules = read }, Policy)
@@ -144,6 +151,20 @@ local function check_tied(self, n, c_names, tied)
   end
 end
 
+-- Raises if a rule matches only names that the policy does not decide for.
+local function check_left_out(self, n, c_names, left_out)
+  for _, rule in ipairs(self.rules) do
+    if not rule.optional and not matches_any(rule, n, c_names) then
+      for _, name in ipairs(left_out.names) do
+        if matches_any(rule, 1, ffi.new("const char *[1]", { name })) then
+          errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches only %s, %s", self.name, rules.describe(rule),
+            name, left_out.because)
+        end
+      end
+    end
+  end
+end
+
 ---@class moonshard.Decision
 ---@field value any
 ---@field rule integer? index of the rule that decided, from 1; nil: the default
@@ -154,10 +175,11 @@ end
 ---@param names string[]
 ---@param default any value of names that no rule matches
 ---@param tied table<string, string>? names by their alternative names
+---@param left_out { names: string[], because: string }? other names, and why the policy does not decide for them
 ---@return moonshard.Decision[] decisions one per name, in the order of names
 ---@return string[] warnings rules that match names but never decide
 ---@return moonshard.Rule[] unmatched optional rules that match no name
-function Policy:resolve(names, default, tied)
+function Policy:resolve(names, default, tied, left_out)
   local out = ffi.new("ms_rules *[1]")
   engine.check(C.ms_rules_new(self.name, out))
   local handle = ffi.gc(out[0], C.ms_rules_free)
@@ -168,6 +190,7 @@ function Policy:resolve(names, default, tied)
   local c_names, decided = ffi.new("const char *[?]", #names + 1, names), ffi.new("int[?]", #names + 1)
   local status = C.ms_rules_resolve(handle, #names, c_names, decided)
   if status == C.MS_ERULE and tied then check_tied(self, #names, c_names, tied) end
+  if status == C.MS_ERULE and left_out then check_left_out(self, #names, c_names, left_out) end
   engine.check(status)
   local decisions = {}
   for i = 1, #names do

@@ -14,12 +14,13 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local storage = {}
 
-local KEPT = { f32 = true, bf16 = true, i8 = true, nf4 = true }
+---Why rules do not decide for other parameters.
+storage.LEFT_OUT = "which trains and has an f32 master: freeze it (freeze, or ms.lora), or leave it out of storage"
 
 local function read(value, rule)
-  local ok, _, name = pcall(dtypes.id, value)
-  if ok and KEPT[name] then return name end
-  errors.raise("MS_EDTYPE", 'storage: %s must be "f32", "bf16", "i8" or "nf4", not %s', rule, options.describe(value))
+  local name = dtypes.of_use(value, "storage")
+  if name then return name end
+  errors.raise("MS_EDTYPE", "storage: %s must be %s, not %s", rule, dtypes.quoted("storage"), options.describe(value))
 end
 
 ---The reader of the policy's values.
@@ -49,7 +50,7 @@ function storage.store(param, value) param.storage = value ~= "f32" and value or
 ---Whether a parameter is kept as codes with scales, which its values do not determine.
 ---@param param moonshard.ShardedParameter
 ---@return boolean
-function storage.is_quantised(param) return param.storage == "i8" or param.storage == "nf4" end
+function storage.is_quantised(param) return dtypes.may(param.storage, "coded") end
 
 ---Bytes per element that a parameter is kept in.
 ---@param param moonshard.ShardedParameter
