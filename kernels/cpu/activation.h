@@ -5,6 +5,7 @@
 #define MS_KERNELS_CPU_ACTIVATION_H
 
 #include "kernels/cpu/simd.h"
+#include "kernels/op.h"
 
 /* 1/sqrt(2 pi), sqrt(2/pi), and the coefficient of x^3 in the tanh form of gelu. */
 #define MS_NORMAL_PEAK 0.39894228040143268f
@@ -61,6 +62,33 @@ MS_INLINE float ms_normal_cdf(float x, float bell) {
 }
 
 MS_INLINE float ms_gelu(float x) { return x * ms_normal_cdf(x, ms_bell(x)); }
+
+/* Applies an activation (enum ms_activation). In loops that vectorise it is constant. */
+MS_INLINE float ms_activate(float x, int activation) {
+  switch (activation) {
+    case MS_ACT_RELU: return ms_relu(x);
+    case MS_ACT_GELU: return ms_gelu(x);
+    case MS_ACT_GELU_TANH: return ms_gelu_tanh(x);
+    case MS_ACT_SILU: return ms_silu(x);
+    default: return x;
+  }
+}
+
+MS_INLINE void ms_activate_as(float *restrict x, int64_t n, int activation) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) x[i] = ms_activate(x[i], activation);
+}
+
+/* x [n] in place. */
+MS_INLINE void ms_activate_row(float *restrict x, int64_t n, int activation) {
+  switch (activation) {
+    case MS_ACT_RELU: ms_activate_as(x, n, MS_ACT_RELU); break;
+    case MS_ACT_GELU: ms_activate_as(x, n, MS_ACT_GELU); break;
+    case MS_ACT_GELU_TANH: ms_activate_as(x, n, MS_ACT_GELU_TANH); break;
+    case MS_ACT_SILU: ms_activate_as(x, n, MS_ACT_SILU); break;
+    default: break;
+  }
+}
 
 MS_INLINE float ms_relu_grad(float y) { return y <= 0.0f ? 0.0f : 1.0f; }
 

@@ -12,14 +12,6 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 
-MS_INLINE float activated(int activation, float x) {
-  switch (activation) {
-    case MS_ACT_GELU: return ms_gelu(x);
-    case MS_ACT_GELU_TANH: return ms_gelu_tanh(x);
-    default: return ms_silu(x);
-  }
-}
-
 MS_INLINE float gradient(int activation, float a, float dy) {
   switch (activation) {
     case MS_ACT_RELU: return a <= 0.0f ? 0.0f : dy;
@@ -52,7 +44,7 @@ MS_INLINE void backward_rows(const ms_kernel_call *call, int part, int64_t begin
 #pragma omp simd
       for (int64_t i = 0; i < n; i++) {
         float a = as[i], dx = gradient(activation, a, dys[i]);
-        if (again) ys[i] = activated(activation, a);
+        if (again) ys[i] = ms_activate(a, activation);
         dxs[i] = dx;
         sum[i] += dx;
       }

@@ -233,28 +233,6 @@ static void round_operand(const ms_kernel_call *call, int which) {
 
 /* ---- the result -------------------------------------------------------------------------------------------------- */
 
-MS_INLINE void activate(float *x, int64_t n, int activation) {
-  switch (activation) {
-    case MS_ACT_RELU:
-#pragma omp simd
-      for (int64_t i = 0; i < n; i++) x[i] = ms_relu(x[i]);
-      break;
-    case MS_ACT_GELU:
-#pragma omp simd
-      for (int64_t i = 0; i < n; i++) x[i] = ms_gelu(x[i]);
-      break;
-    case MS_ACT_GELU_TANH:
-#pragma omp simd
-      for (int64_t i = 0; i < n; i++) x[i] = ms_gelu_tanh(x[i]);
-      break;
-    case MS_ACT_SILU:
-#pragma omp simd
-      for (int64_t i = 0; i < n; i++) x[i] = ms_silu(x[i]);
-      break;
-    default: break;
-  }
-}
-
 /* c[first .. first + n) of a row: the sums divided by the scales, plus the bias. */
 MS_CLONES static void finish_block(const ms_kernel_call *call, const float *sums, int64_t row, int64_t first,
                                    int64_t n) {
@@ -274,7 +252,7 @@ MS_CLONES static void finish_block(const ms_kernel_call *call, const float *sums
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) x[i] = sums[i] * of_row * b[0] + bias[i];
   }
-  activate(x, n, p->f8.product.activation);
+  ms_activate_row(x, n, p->f8.product.activation);
   if (p->f8.product.c_dtype == MS_F32) memcpy((float *)call->out_data[0] + at, x, (size_t)n * sizeof *x);
   else ms_narrow((ms_bf16 *)call->out_data[0] + at, x, n);
 }

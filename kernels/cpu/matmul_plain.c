@@ -44,16 +44,6 @@ MS_CLONES static void add_products(float *restrict c, const float *restrict a, c
   }
 }
 
-static float activate(float x, int activation) {
-  switch (activation) {
-    case MS_ACT_RELU: return ms_relu(x);
-    case MS_ACT_GELU: return ms_gelu(x);
-    case MS_ACT_GELU_TANH: return ms_gelu_tanh(x);
-    case MS_ACT_SILU: return ms_silu(x);
-    default: return x;
-  }
-}
-
 /* Computes rows [first, first + rows) of matrix `batch`; scratch is f32 [thread_floats]. */
 static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t batch, int64_t first, int64_t rows,
                      const float *b, float *scratch) {
@@ -69,7 +59,7 @@ static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t ba
     for (int64_t j = 0; j < p->n; j++) {
       float bias = p->bias_dtype >= 0 ? ms_scalar_at(call->in_data[2], p->bias_dtype, j) : 0.0f;
       const int64_t at = (batch * p->m + first + r) * p->n + j;
-      float value = activate(c[r * c_stride + j] + bias, p->activation);
+      float value = ms_activate(c[r * c_stride + j] + bias, p->activation);
       if (p->accumulate) value += ms_simd_load(call->out_data[0], at, p->c_dtype == MS_BF16);
       ms_simd_store(call->out_data[0], at, value, p->c_dtype == MS_BF16);
     }

@@ -44,24 +44,8 @@ static layout layout_of(const ms_product *p, const ms_cut *parts) {
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-#define ACTIVATE(name, function)                                                                 \
-  MS_CLONES static void name(float *restrict c, int64_t stride, int64_t rows, int64_t columns) { \
-    for (int64_t r = 0; r < rows; r++)                                                           \
-      for (int64_t i = 0; i < columns; i++) c[r * stride + i] = function(c[r * stride + i]);     \
-  }
-ACTIVATE(relu_block, ms_relu)
-ACTIVATE(gelu_block, ms_gelu)
-ACTIVATE(gelu_tanh_block, ms_gelu_tanh)
-ACTIVATE(silu_block, ms_silu)
-
-static void activate(float *c, int64_t stride, int64_t rows, int64_t columns, int activation) {
-  switch (activation) {
-    case MS_ACT_RELU: relu_block(c, stride, rows, columns); break;
-    case MS_ACT_GELU: gelu_block(c, stride, rows, columns); break;
-    case MS_ACT_GELU_TANH: gelu_tanh_block(c, stride, rows, columns); break;
-    case MS_ACT_SILU: silu_block(c, stride, rows, columns); break;
-    default: break;
-  }
+MS_CLONES static void activate(float *c, int64_t stride, int64_t rows, int64_t columns, int activation) {
+  for (int64_t r = 0; r < rows; r++) ms_activate_row(c + r * stride, columns, activation);
 }
 
 MS_CLONES static void add_block(float *restrict c, int64_t stride, const float *restrict x, int64_t rows,
