@@ -7,8 +7,8 @@
  *   dtype  elements  a record has
  *   bf16         64  the elements
  *   i8         1024  their codes; the f32 scales of 4 blocks of 256 (MS_SCALE_BLOCK of quantise.h)
- *   nf4       16384  their codes, two a byte; the codes of the scales of 256 blocks of 64; their f32 scale; an f32
- * offset
+ *   nf4       16384  their codes, two a byte; the codes of the scales of 256 blocks of 64; a scale of these and an
+ *                    offset, f32
  *
  * The scales of nf4 are quantised themselves, as QLoRA does and bitsandbytes (quantize_4bit with compress_statistics):
  * offset is the mean of the scales of the whole parameter; what is left of 256 scales, divided by its largest
@@ -26,12 +26,15 @@ enum { MS_STORED_SCALES = 256, MS_STORED_BLOCK_I8 = 256, MS_STORED_BLOCK_NF4 = 6
 typedef struct ms_storage {
   int dtype;
   int64_t elements, words; /* of a record */
+  int64_t block;           /* elements of a scale; 0: the elements are numbers, not codes */
 } ms_storage;
 
-/* NULL if parameters cannot be stored in this dtype. */
+/* NULL if parameters cannot be stored in this dtype (MS_DTYPE_STORED of base/dtype.h). */
 const ms_storage *ms_storage_of(int dtype);
-/* "bf16, i8 or nf4" */
-const char *ms_storage_list(void);
+/* MS_EDTYPE in that case, with the dtypes in which they can be. */
+int ms_storage_find(int dtype, const ms_storage **storage);
+/* 1 for dtypes in which parameters are kept as codes with scales. */
+int ms_storage_is_coded(int dtype);
 /* Words of the records of n elements. */
 int64_t ms_storage_words(int dtype, int64_t n);
 

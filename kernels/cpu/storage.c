@@ -83,14 +83,14 @@ static void decode_block(int dtype, const uint8_t *record, int64_t block, float 
 }
 
 /* Elements [first, first + n) of a record of blocks. */
-static void decode_blocks(int dtype, const uint8_t *record, int64_t first, int64_t n, float *x) {
-  const int64_t length = dtype == MS_NF4 ? MS_STORED_BLOCK_NF4 : MS_STORED_BLOCK_I8;
+static void decode_blocks(const ms_storage *s, const uint8_t *record, int64_t first, int64_t n, float *x) {
+  const int64_t length = s->block;
   float whole[MS_STORED_BLOCK_I8];
   for (int64_t at = first, taken; at < first + n; at += taken) {
     const int64_t skipped = at % length;
     taken = least(length - skipped, first + n - at);
     float *to = taken == length ? x + (at - first) : whole;
-    decode_block(dtype, record, at / length, to);
+    decode_block(s->dtype, record, at / length, to);
     if (to == whole) memcpy(x + (at - first), whole + skipped, (size_t)taken * sizeof *x);
   }
 }
@@ -102,13 +102,13 @@ MS_CLONES static void widen(const ms_bf16 *restrict from, int64_t n, float *rest
 
 void ms_storage_decode(int dtype, const void *records, int64_t first, int64_t n, float *x) {
   const ms_storage *s = ms_storage_of(dtype);
-  if (dtype == MS_BF16) {
+  if (!s->block) {
     widen((const ms_bf16 *)records + first, n, x);
     return;
   }
   for (int64_t at = first, taken; at < first + n; at += taken) {
     const int64_t record = at / s->elements, skipped = at % s->elements;
     taken = least(s->elements - skipped, first + n - at);
-    decode_blocks(dtype, (const uint8_t *)records + record * s->words * 4, skipped, taken, x + (at - first));
+    decode_blocks(s, (const uint8_t *)records + record * s->words * 4, skipped, taken, x + (at - first));
   }
 }

@@ -63,7 +63,7 @@ static const ms_dtype_row rows[] = {
                 widen_f32,
                 narrow_f32},
     [MS_BF16] = {{"bf16", "bfloat16", "uint16_t", "BF16", 2, 16, 1, -BF16_MAX, BF16_MAX},
-                 MODEL_FLOAT,
+                 MODEL_FLOAT | MS_DTYPE_STORED,
                  MS_BF16,
                  widen_bf16,
                  narrow_bf16},
@@ -89,12 +89,12 @@ static const ms_dtype_row rows[] = {
                  widen_e8m0,
                  narrow_e8m0},
     [MS_I8] = {{"i8", "int8", "int8_t", "I8", 1, 8, 0, INT8_MIN, INT8_MAX},
-               MS_DTYPE_CAST | MS_DTYPE_MOMENT,
+               MS_DTYPE_CAST | MS_DTYPE_MOMENT | MS_DTYPE_STORED,
                MS_I8,
                NULL,
                NULL},
     [MS_I4] = {{"i4", "int4", "uint8_t", "U8", 0, 4, 0, -8, 7}, 0, MS_I4, NULL, NULL},
-    [MS_NF4] = {{"nf4", "normal_float4", "uint8_t", "U8", 0, 4, 1, -1, 1}, 0, MS_NF4, NULL, NULL},
+    [MS_NF4] = {{"nf4", "normal_float4", "uint8_t", "U8", 0, 4, 1, -1, 1}, MS_DTYPE_STORED, MS_NF4, NULL, NULL},
 };
 
 _Static_assert(sizeof rows / sizeof *rows == MS_DTYPES, "every dtype of moonshard.h has a row");

@@ -76,7 +76,7 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, int w
     int64_t at, run;
     if (position == AT_GRADIENTS && p->config.frozen) continue;
     MS_TRY(ms_params_find(exec->state, i, what, &owned));
-    if (ms_stored_is_quantised(owned.dtype)) MS_TRY(find_in_stored(exec, &owned, &at, &value));
+    if (ms_storage_is_coded(owned.dtype)) MS_TRY(find_in_stored(exec, &owned, &at, &value));
     else MS_TRY(find_in_arena(exec, owned.data, owned.dtype, owned.count, &at, &value));
     if (at < 0) continue;
     finder->position = position;

@@ -139,7 +139,7 @@ static void find_moment(const ms_state *state, const ms_param *p, int what, int6
 static int find_records(const ms_state *state, int param, ms_elements *at) {
   const ms_param *p = &state->model->param[param];
   const ms_storage *storage = ms_storage_of(p->config.storage_dtype);
-  if (!ms_stored_is_quantised(p->config.storage_dtype))
+  if (!ms_storage_is_coded(p->config.storage_dtype))
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no stored form: it is kept in %s", p->name,
                    ms_dtype_name(p->config.storage_dtype));
   MS_TRY(ms_stored_check_sealed(state, param));
@@ -199,7 +199,7 @@ int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t f
   const int64_t bytes = ms_dtype_size(from->dtype) * count;
   if (!count) return MS_OK;
   if (from->records) return ms_moments_read(state, from, first, count, out);
-  if (ms_stored_is_quantised(from->dtype)) return ms_stored_read(state, from, first, count, out);
+  if (ms_storage_is_coded(from->dtype)) return ms_stored_read(state, from, first, count, out);
   if (from->dtype == MS_F32) return ms_state_copy_out(state, out, element(from, first), bytes);
   void *packed =
       (char *)(out + count) - bytes; /* at the end of `out`, so that widening upwards never overwrites unread input */
@@ -213,7 +213,7 @@ int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int
   int rc = MS_OK;
   if (!count) return MS_OK;
   if (to->records) return ms_moments_write(state, to, first, count, values);
-  if (ms_stored_is_quantised(to->dtype)) return ms_stored_write(state, to, first, count, values);
+  if (ms_storage_is_coded(to->dtype)) return ms_stored_write(state, to, first, count, values);
   if (to->dtype == MS_F32) return ms_state_copy_in(state, element(to, first), values, count * (int64_t)sizeof *values);
   const ms_dtype_row *row = ms_dtype_row_of(to->dtype);
   void *rounded = ms_calloc(count < AT_ONCE ? count : AT_ONCE, row->info.size);

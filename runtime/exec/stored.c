@@ -15,8 +15,6 @@
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-int ms_stored_is_quantised(int dtype) { return dtype == MS_I8 || dtype == MS_NF4; }
-
 static void release(struct ms_unsealed *u) {
   if (!u) return;
   free(u->done);

@@ -14,8 +14,6 @@ struct ms_unsealed {
   float room[MS_STORED_MOST];
 };
 
-/* 1 for dtypes in which parameters are kept as codes with scales. */
-int ms_stored_is_quantised(int dtype);
 /* Elements [first, first + count) of what was found, from and to f32. Elements are written in order. */
 int ms_stored_write(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values);
 int ms_stored_read(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out);

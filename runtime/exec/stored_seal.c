@@ -124,7 +124,7 @@ fail:
 int ms_stored_seal(ms_state *state, int first, int end) {
   int list[AT_ONCE], n = 0;
   for (int i = first; i < end; i++) {
-    if (!ms_stored_is_quantised(state->model->param[i].config.storage_dtype)) continue;
+    if (!ms_storage_is_coded(state->model->param[i].config.storage_dtype)) continue;
     list[n++] = i;
     if (n < AT_ONCE) continue;
     MS_TRY(seal(state, n, list));

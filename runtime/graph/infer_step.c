@@ -12,6 +12,13 @@ static const ms_value_info scalar = {.dtype = MS_F32};
 
 static ms_value_info vector(int64_t n) { return (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {n}}; }
 
+/* f32 [n] */
+static int check_chunk(const ms_node *node, const ms_value_info *x, const char *what) {
+  MS_TRY(ms_check_ndim(node, x, 1, what, "[n]"));
+  return ms_check_dtype(node, x, MS_F32, what);
+}
+
+/* f32 [n], for one n */
 static int check_vector(const ms_node *node, const ms_value_info *x, int64_t n, const char *what) {
   ms_value_info wanted = vector(n);
   MS_TRY(ms_check_dtype(node, x, MS_F32, what));
@@ -29,12 +36,10 @@ int ms_infer_fold(const ms_node *node, const ms_value_info *in, ms_value_info *o
 
 /* All elements that the records have room for; a parameter can have fewer. */
 int ms_infer_dequantise(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const ms_storage *storage = ms_storage_of((int)node->attrs.i[0]);
+  const ms_storage *storage;
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[words]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_I32, "the input"));
-  if (!storage)
-    return MS_FAIL(MS_EDTYPE, "dequantise: parameters cannot be stored in %s; they can in %s",
-                   ms_dtype_name((int)node->attrs.i[0]), ms_storage_list());
+  MS_TRY(ms_storage_find((int)node->attrs.i[0], &storage));
   out[0] = vector(in[0].dims[0] / storage->words * storage->elements);
   return ms_asked_dtype(node, MS_F32, MS_DTYPE_FLOAT, &out[0].dtype);
 }
@@ -93,16 +98,14 @@ int ms_infer_accumulate(const ms_node *node, const ms_value_info *in, ms_value_i
   return MS_OK;
 }
 
-int ms_infer_largest_magnitude(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[n]"));
-  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the input"));
+int ms_infer_chunk_to_scalar(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_chunk(node, &in[0], "the input"));
   out[0] = scalar;
   return MS_OK;
 }
 
 int ms_infer_f8_scales(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(ms_check_ndim(node, &in[0], 1, "the magnitudes", "[n]"));
-  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the magnitudes"));
+  MS_TRY(check_chunk(node, &in[0], "the magnitudes"));
   out[0] = in[0];
   return MS_OK;
 }
@@ -116,16 +119,8 @@ int ms_infer_f8_codes(const ms_node *node, const ms_value_info *in, ms_value_inf
   return MS_OK;
 }
 
-int ms_infer_sum_squares(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[n]"));
-  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the input"));
-  out[0] = scalar;
-  return MS_OK;
-}
-
 int ms_infer_step_totals(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(ms_check_ndim(node, &in[0], 1, "squares", "[units]"));
-  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "squares"));
+  MS_TRY(check_chunk(node, &in[0], "squares"));
   const int64_t numbers = ms_numel(&in[1]);
   MS_TRY(check_vector(node, &in[1], numbers == 2 ? 2 : 1, "the loss sum"));
   out[0] = vector(1 + numbers);
@@ -139,15 +134,13 @@ int ms_infer_step_norm(const ms_node *node, const ms_value_info *in, ms_value_in
 }
 
 int ms_infer_ema(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(ms_check_ndim(node, &in[0], 1, "the weights", "[n]"));
-  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the weights"));
+  MS_TRY(check_chunk(node, &in[0], "the weights"));
   out[0] = in[0];
   return MS_OK;
 }
 
 int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(ms_check_ndim(node, &in[0], 1, "the gradient", "[n]"));
-  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the gradient"));
+  MS_TRY(check_chunk(node, &in[0], "the gradient"));
   MS_TRY(check_vector(node, &in[1], 4, "the step norm"));
   MS_TRY(ms_check_ndim(node, &in[2], 0, "the count of updates", "a scalar"));
   MS_TRY(ms_check_dtype(node, &in[2], MS_F32, "the count of updates"));

@@ -47,17 +47,11 @@ int ms_model_new(uint64_t seed, ms_model **out) {
   return MS_OK;
 }
 
-static int find_storage(int dtype, const ms_storage **storage) {
-  if ((*storage = ms_storage_of(dtype))) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "parameters are not stored in records of %s; they are in those of %s", ms_dtype_name(dtype),
-                 ms_storage_list());
-}
-
 int ms_storage_record(int dtype, int64_t *elements, int64_t *words) {
   MS_GIVEN(elements);
   MS_GIVEN(words);
   const ms_storage *storage;
-  MS_TRY(find_storage(dtype, &storage));
+  MS_TRY(ms_storage_find(dtype, &storage));
   *elements = storage->elements;
   *words = storage->words;
   return MS_OK;
@@ -67,7 +61,7 @@ int ms_storage_read(int dtype, const void *records, int64_t first, int64_t count
   MS_GIVEN(records);
   MS_GIVEN(out);
   const ms_storage *storage;
-  MS_TRY(find_storage(dtype, &storage));
+  MS_TRY(ms_storage_find(dtype, &storage));
   if (first < 0 || count < 0)
     return MS_FAIL(MS_EINVAL, "records of %s: cannot read %lld elements from element %lld on", ms_dtype_name(dtype),
                    (long long)count, (long long)first);
@@ -206,10 +200,11 @@ static int check_elements(const ms_model *model, const char *name, int ndim, con
 }
 
 static int check_storage(const char *name, const ms_param_config *config) {
+  char stored[MS_DTYPE_LIST];
   if (config->storage_dtype == MS_F32) return MS_OK;
   if (!ms_storage_of(config->storage_dtype))
-    return MS_FAIL(MS_EDTYPE, "parameter '%s': storage_dtype must be f32, %s, not %s", name, ms_storage_list(),
-                   ms_dtype_name(config->storage_dtype));
+    return MS_FAIL(MS_EDTYPE, "parameter '%s': storage_dtype must be f32, %s, not %s", name,
+                   ms_dtype_list(MS_DTYPE_STORED, stored), ms_dtype_name(config->storage_dtype));
   if (config->frozen) return MS_OK;
   return MS_FAIL(MS_EINVAL,
                  "parameter '%s': it trains, so it has an f32 master and cannot be stored in %s: freeze it, or store "

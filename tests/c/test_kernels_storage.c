@@ -2,6 +2,7 @@
  * i8 against PyTorch, bit for bit, and the op that reads them, on the CPU and on (emulated) CUDA. */
 #include "kernels/storage.h"
 
+#include "base/dtype.h"
 #include "graph/graph.h"
 #include "kernels/storage_code.h"
 #include "tests/c/support/fixture_file.h"
@@ -147,6 +148,17 @@ static void Q7_the_op_gives_the_reference_rounded_to_what_kernels_read(void **st
   ms_safetensors_close(file);
 }
 
+static void Q7_dtypes_with_records_are_those_of_the_table_of_dtypes(void **state) {
+  (void)state;
+  for (int dtype = 0; dtype < MS_DTYPES; dtype++) {
+    const ms_storage *s = ms_storage_of(dtype);
+    assert_int_equal(s != NULL, ms_dtype_may(dtype, MS_DTYPE_STORED));
+    if (s && s->block) assert_int_equal(s->elements % s->block, 0);
+  }
+  assert_false(ms_storage_is_coded(MS_F32) || ms_storage_is_coded(MS_BF16));
+  assert_true(ms_storage_is_coded(MS_I8) && ms_storage_is_coded(MS_NF4));
+}
+
 static void Q7_calls_that_do_not_fit_are_refused(void **state) {
   (void)state;
   ms_kernel_call call = {.op = MS_OP_dequantise, .inputs = 1, .outputs = 1};
@@ -157,7 +169,7 @@ static void Q7_calls_that_do_not_fit_are_refused(void **state) {
   call.attrs.i[0] = MS_I4;
   assert_fails(ms_storage_prepare(&call), MS_EDTYPE, "cannot be stored in i4; they can in bf16, i8 or nf4");
   int64_t elements, words;
-  assert_fails(ms_storage_record(MS_F32, &elements, &words), MS_EDTYPE, "not stored in records of f32");
+  assert_fails(ms_storage_record(MS_F32, &elements, &words), MS_EDTYPE, "cannot be stored in f32");
   must(ms_storage_record(MS_NF4, &elements, &words));
   assert_int_equal(elements, 16384);
   assert_int_equal(words * 4, 8464);
@@ -170,6 +182,7 @@ int main(void) {
       TEST(Q7_codes_and_scales_of_i8_are_symmetric),
       TEST(Q7_records_read_back_as_the_reference),
       TEST(Q7_the_op_gives_the_reference_rounded_to_what_kernels_read),
+      TEST(Q7_dtypes_with_records_are_those_of_the_table_of_dtypes),
       TEST(Q7_calls_that_do_not_fit_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,7 +26,7 @@ local dtypes = {
 ---@field moment boolean? AdamW can keep its moments in it
 ---@field storage boolean? frozen parameters can be kept in it
 ---@field coded boolean? and then as codes with scales, which their values do not determine
----@field stored boolean? parameters can be written in it to Hugging Face's files
+---@field saved boolean? parameters can be written in it to Hugging Face's files
 ---@field quantised_sum boolean? replicas can send gradients in it, in blocks with a scale
 ---@field tolerance number? of those that parameters have, or in which gradients are sent: relative difference of losses
 ---and parameters between runs
@@ -35,9 +35,9 @@ local dtypes = {
 -- Types that something computes in or keeps, by name.
 ---@type table<string, moonshard.DtypeUses>
 local USES = {
-  f32 = { product = true, param = true, reduce = true, moment = true, storage = true, stored = true,
+  f32 = { product = true, param = true, reduce = true, moment = true, storage = true, saved = true,
     tolerance = 1e-5, norm_tolerance = 1e-5 },
-  bf16 = { product = true, param = true, reduce = true, moment = true, storage = true, stored = true,
+  bf16 = { product = true, param = true, reduce = true, moment = true, storage = true, saved = true,
     tolerance = 2e-2, norm_tolerance = 5e-2 },
   f8e4m3 = { product = true },
   f8e5m2 = { product = true },

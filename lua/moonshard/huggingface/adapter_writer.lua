@@ -24,7 +24,7 @@ local FILE = "adapter_model.safetensors"
 
 local function read_dtype(given)
   local names = { f16 = "F16" }
-  for _, name in ipairs(dtypes.with("stored")) do names[name] = dtypes.stored[name] end
+  for _, name in ipairs(dtypes.with("saved")) do names[name] = dtypes.stored[name] end
   if names[given] then return names[given] end
   errors.raise("MS_ENAME", "adapters: dtype %s: %s", options.describe(given), nearest.advice(tostring(given), names))
 end

@@ -19,7 +19,7 @@ local PIECE = 2 ^ 23 -- elements per read
 -- The dtypes that can be written: the engine's, and f16, which exists only in files. stored: safetensors' name; torch:
 -- that of config.json.
 local DTYPES = {}
-for _, name in ipairs(dtypes.with("stored")) do
+for _, name in ipairs(dtypes.with("saved")) do
   table.insert(DTYPES, { name = name, stored = dtypes.stored[name], bytes = dtypes.sizes[name],
     torch = dtypes.long_names[name] })
 end
