@@ -1,9 +1,9 @@
-/* dump.c - reports on a finished plan: a summary in numbers, a text for people (costs, then what runs in each
- * phase), and the same facts as one JSON object for programs.
+/* dump.c - reports on a finished plan: a summary in numbers, and a text for people: costs, then what runs in each
+ * phase. dump_json.c has the same facts for programs.
  */
-#include <stdlib.h>
+#include "plan/dump.h"
 
-#include "plan/plan.h"
+#include <stdlib.h>
 
 /* comm_bytes leaves out EVALUATE, and NEXT, which a step runs any number of times. */
 int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
@@ -38,9 +38,7 @@ static void categories(const char *what, const int64_t *bytes, ms_text *text) {
   }
 }
 
-/* Collects the dimensions along which there are collectives, in the order of the mesh: the number of them. Without a
- * dimension that shards, that of context is named once. */
-static int dims_in_order(const ms_plan *plan, int *dim) {
+int ms_plan_dims_in_order(const ms_plan *plan, int *dim) {
   const ms_model *model = plan->model;
   int n = 0;
   for (int at = 0; at < model->mesh_ndim; at++)
@@ -65,7 +63,7 @@ static void append_wire(const ms_plan *plan, const ms_traffic *moved, ms_text *t
 static int traffic(const ms_plan *plan, ms_text *text) {
   const int ranks = ms_plan_ranks_on(plan, plan->topology.node_of[plan->model->rank]);
   int dim[MS_DIMS];
-  const int dims = dims_in_order(plan, dim);
+  const int dims = ms_plan_dims_in_order(plan, dim);
   for (int d = 0; d < dims; d++) {
     const ms_dim_group *group = &plan->model->dim[dim[d]];
     ms_traffic moved[2]; /* by this rank, by its node */
@@ -104,20 +102,17 @@ static int node_memory(const ms_plan *plan, ms_text *text) {
   return MS_OK;
 }
 
-enum { LOSSES = 8 };
-
-/* Lists the losses that are made in chunks: no recipe has more than a few. */
-static int chunked_losses(const ms_plan *plan, ms_chunked_loss *loss, int *n) {
-  MS_TRY(ms_plan_chunked_losses(plan, LOSSES, loss, n));
-  if (*n > LOSSES) *n = LOSSES;
+int ms_plan_listed_losses(const ms_plan *plan, ms_chunked_loss loss[MS_LISTED_LOSSES], int *n) {
+  MS_TRY(ms_plan_chunked_losses(plan, MS_LISTED_LOSSES, loss, n));
+  if (*n > MS_LISTED_LOSSES) *n = MS_LISTED_LOSSES;
   return MS_OK;
 }
 
 /* "loss in 3 chunks of 352 rows: 67.6 MiB of logits at a time, not 197 MiB" */
 static int losses(const ms_plan *plan, ms_text *text) {
-  ms_chunked_loss loss[LOSSES];
+  ms_chunked_loss loss[MS_LISTED_LOSSES];
   int n;
-  MS_TRY(chunked_losses(plan, loss, &n));
+  MS_TRY(ms_plan_listed_losses(plan, loss, &n));
   for (int i = 0; i < n; i++) {
     ms_text_append(text, "\n  loss in %lld chunk%s of %lld rows: ", (long long)loss[i].chunks,
                    loss[i].chunks == 1 ? "" : "s", (long long)loss[i].chunk);
@@ -163,8 +158,7 @@ static void kernel(const ms_plan *plan, const ms_instr *instr, ms_text *text) {
   for (int i = 0; i < instr->call->outputs; i++) ref(plan, ms_instr_output(instr, i), text);
 }
 
-/* The bytes of all parts of a dtype. */
-static double bytes_in(const ms_plan_coll *coll, int dtype) {
+double ms_plan_bytes_in(const ms_plan_coll *coll, int dtype) {
   double bytes = 0;
   for (int i = 0; i < coll->parts; i++) {
     const ms_value_info *info = &coll->part[i].shared.info;
@@ -176,29 +170,18 @@ static double bytes_in(const ms_plan_coll *coll, int dtype) {
 /* Of a collective whose parts differ. */
 static void append_dtypes(const ms_plan_coll *coll, ms_text *text) {
   int dtypes = 0;
-  for (int dtype = 0; dtype < MS_DTYPES; dtype++) dtypes += bytes_in(coll, dtype) > 0;
+  for (int dtype = 0; dtype < MS_DTYPES; dtype++) dtypes += ms_plan_bytes_in(coll, dtype) > 0;
   const char *before = " of ";
   for (int dtype = 0; dtype < MS_DTYPES && dtypes > 1; dtype++) {
-    if (bytes_in(coll, dtype) <= 0) continue;
+    if (ms_plan_bytes_in(coll, dtype) <= 0) continue;
     ms_text_append(text, "%s%s", before, ms_dtype_name(dtype));
     before = ", ";
   }
 }
 
-static void json_dtypes(const ms_plan_coll *coll, ms_text *text) {
-  const char *before = "";
-  ms_text_append(text, ",\"dtypes\":{");
-  for (int dtype = 0; dtype < MS_DTYPES; dtype++) {
-    if (bytes_in(coll, dtype) <= 0) continue;
-    ms_text_append(text, "%s\"%s\":%.0f", before, ms_dtype_name(dtype), bytes_in(coll, dtype));
-    before = ",";
-  }
-  ms_text_append(text, "}");
-}
-
 static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *text) {
   double bytes = 0;
-  for (int dtype = 0; dtype < MS_DTYPES; dtype++) bytes += bytes_in(coll, dtype);
+  for (int dtype = 0; dtype < MS_DTYPES; dtype++) bytes += ms_plan_bytes_in(coll, dtype);
   const ms_dim_group whole = plan->model->dim[coll->dim];
   ms_text_append(text, "%s%s over %s", ms_coll_name(coll->kind), coll->largest ? " max" : "", whole.label);
   if (coll->between_nodes) ms_text_append(text, " between %d nodes", coll->ranks);
@@ -247,152 +230,11 @@ static int text_of_plan(const ms_plan *plan, ms_text *text) {
   return ms_text_status(text);
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------- */
-
-static void json_bytes(ms_text *text, const char *name, int64_t bytes, int first) {
-  ms_text_append(text, "%s\"%s\":%lld", first ? "" : ",", name, (long long)bytes);
-}
-
-static void json_refs(const ms_plan *plan, const char *name, const ms_place *list, const ms_value_info *info, int n,
-                      ms_text *text) {
-  ms_text_append(text, ",\"%s\":[", name);
-  for (int i = 0; i < n; i++) {
-    const ms_buffer *b = &plan->buffer[list[i].buffer];
-    ms_text_append(text, "%s{\"arena\":\"%s\",\"offset\":%lld,\"dtype\":\"%s\",\"shape\":[", i ? "," : "",
-                   ms_arena_name(b->arena), (long long)(b->offset + list[i].offset), ms_dtype_name(info[i].dtype));
-    for (int d = 0; d < info[i].ndim; d++) ms_text_append(text, "%s%lld", d ? "," : "", (long long)info[i].dims[d]);
-    ms_text_append(text, "]}");
-  }
-  ms_text_append(text, "]");
-}
-
-static void json_traffic(const ms_traffic *moved, ms_text *text) {
-  ms_text_append(text, ",\"inside_bytes\":%.0f,\"sent_bytes\":%.0f,\"received_bytes\":%.0f", moved->inside, moved->sent,
-                 moved->received);
-}
-
-/* What a step moves over each dimension, and the memory of each node. */
-static int json_nodes(const ms_plan *plan, ms_text *text) {
-  ms_text_append(text, ",\"traffic\":[");
-  int dim[MS_DIMS];
-  const int dims = dims_in_order(plan, dim);
-  for (int d = 0; d < dims; d++) {
-    const ms_dim_group *group = &plan->model->dim[dim[d]];
-    ms_traffic rank, node;
-    MS_TRY(ms_plan_traffic(plan, group->mesh_dim, &rank, &node));
-    ms_text_append(text, "%s{\"dim\":\"%s\",\"ranks\":%d", d ? "," : "", group->name, group->size);
-    json_traffic(&rank, text);
-    ms_text_append(text, ",\"node\":{\"ranks\":%d", ms_plan_ranks_on(plan, plan->topology.node_of[plan->model->rank]));
-    json_traffic(&node, text);
-    ms_text_append(text, "}}");
-  }
-  ms_text_append(text, "],\"node_bytes\":[");
-  for (int n = 0; n < plan->topology.nodes; n++) {
-    int64_t bytes;
-    MS_TRY(ms_plan_node_bytes(plan, n, &bytes));
-    ms_text_append(text, "%s%lld", n ? "," : "", (long long)bytes);
-  }
-  ms_text_append(text, "]");
-  return MS_OK;
-}
-
-static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text *text) {
-  static const char *const kinds[] = {"kernel", "collective", "record", "wait", "join"};
-  ms_text_append(text, "{\"kind\":\"%s\",\"stream\":\"%s\"", kinds[instr->kind], ms_stream_name(instr->stream));
-  if (instr->kind == MS_INSTR_RECORD || instr->kind == MS_INSTR_WAIT) {
-    ms_text_append(text, ",\"event\":%d}", instr->event);
-    return;
-  }
-  ms_text_append(text, ",\"scope\":");
-  ms_text_json_string(text, instr->scope ? instr->scope : "");
-  if (instr->kind == MS_INSTR_KERNEL) {
-    ms_text_append(text, ",\"op\":\"%s\",\"backward\":%s", ms_op_row_of(instr->call->op)->name,
-                   instr->backward ? "true" : "false");
-    json_refs(plan, "in", instr->in, instr->call->in, instr->call->inputs, text);
-    json_refs(plan, "out", instr->out, instr->call->out, instr->call->outputs, text);
-  } else if (instr->kind == MS_INSTR_JOIN) {
-    ms_text_append(text, ",\"op\":\"%s\"", ms_coll_name(instr->coll->kind));
-  } else {
-    const ms_plan_coll *coll = instr->coll;
-    ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",
-                   ms_coll_name(coll->kind), plan->model->dim[coll->dim].name, coll->ranks, coll->parts, coll->bytes);
-    if (coll->kind == MS_COLL_ALL_GATHER) json_dtypes(coll, text);
-    json_traffic(&coll->moved, text);
-    if (coll->between_nodes) ms_text_append(text, ",\"between_nodes\":true");
-    if (coll->in_flight) ms_text_append(text, ",\"in_flight\":true");
-    if (coll->largest) ms_text_append(text, ",\"max\":true");
-    if (coll->replicas) ms_text_append(text, ",\"replicas\":%d,\"also_bytes\":%.0f", coll->replicas, coll->also_bytes);
-  }
-  ms_text_append(text, "}");
-}
-
-static void json_phase(const ms_plan *plan, int id, ms_text *text) {
-  const ms_plan_phase *p = &plan->phase[id];
-  ms_text_append(text, "{\"name\":\"%s\",\"events\":%d,\"collectives\":%d,\"flops\":%.0f,\"instructions\":[",
-                 ms_phase_name(id), p->events, p->colls, p->flops);
-  for (int i = 0; i < p->n; i++) {
-    if (i) ms_text_append(text, ",");
-    json_instruction(plan, &p->instr[i], text);
-  }
-  ms_text_append(text, "]}");
-}
-
-static int json_losses(const ms_plan *plan, ms_text *text) {
-  ms_chunked_loss loss[LOSSES];
-  int n;
-  MS_TRY(chunked_losses(plan, loss, &n));
-  if (n) ms_text_append(text, ",\"chunked_losses\":[");
-  for (int i = 0; i < n; i++)
-    ms_text_append(text,
-                   "%s{\"rows\":%lld,\"classes\":%lld,\"chunks\":%lld,\"chunk\":%lld,\"logits_bytes\":%lld,"
-                   "\"whole_bytes\":%lld,\"again\":%s}",
-                   i ? "," : "", (long long)loss[i].rows, (long long)loss[i].classes, (long long)loss[i].chunks,
-                   (long long)loss[i].chunk, (long long)loss[i].logits_bytes, (long long)loss[i].whole_bytes,
-                   loss[i].again ? "true" : "false");
-  if (n) ms_text_append(text, "]");
-  return MS_OK;
-}
-
-static int json_of_plan(const ms_plan *plan, ms_text *text) {
-  const ms_model *model = plan->model;
-  int64_t fullest[MS_CATEGORIES];
-  MS_TRY(ms_plan_category_peaks(plan, fullest));
-  ms_text_append(text, "{\"rank\":%d,\"world\":%d,\"mesh\":", model->rank, model->world);
-  ms_text_json_string(text, model->mesh_text);
-  ms_text_append(text,
-                 ",\"ranks_per_node\":%d,\"replicas_together\":%d,\"nodes\":", ms_topology_most_ranks(&plan->topology),
-                 plan->replicas);
-  ms_text nodes = {0};
-  ms_plan_describe_nodes(plan, &nodes);
-  if (!ms_text_status(&nodes)) ms_text_json_string(text, nodes.data);
-  ms_text_free(&nodes);
-  ms_text_append(text, ",\"fingerprint\":\"%016llx\",\"bytes\":{", (unsigned long long)plan->fingerprint);
-  for (int c = 0; c < MS_CATEGORIES; c++) json_bytes(text, ms_category_name(c), plan->category_bytes[c], c == 0);
-  ms_text_append(text, "},\"fullest\":{");
-  for (int c = 0; c < MS_CATEGORIES; c++) json_bytes(text, ms_category_name(c), fullest[c], c == 0);
-  ms_text_append(text, "},\"arenas\":{");
-  for (int a = 0; a < MS_ARENAS; a++)
-    json_bytes(text, ms_arena_name(a), plan->arena_bytes[a] - plan->peers_bytes[a], a == 0);
-  ms_text_append(text, "},\"peak_bytes\":%lld", (long long)ms_plan_peak(plan));
-  MS_TRY(json_nodes(plan, text));
-  MS_TRY(json_losses(plan, text));
-  ms_text_append(text, ",\"phases\":[");
-  int first = 1;
-  for (int p = 0; p < MS_PHASES; p++) {
-    if (!plan->phase[p].present) continue;
-    if (!first) ms_text_append(text, ",");
-    json_phase(plan, p, text);
-    first = 0;
-  }
-  ms_text_append(text, "]}\n");
-  return ms_text_status(text);
-}
-
 int ms_plan_dump(ms_plan *plan, int json, const char **out) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(out);
   ms_text text = {0};
-  int rc = json ? json_of_plan(plan, &text) : text_of_plan(plan, &text);
+  int rc = json ? ms_plan_json(plan, &text) : text_of_plan(plan, &text);
   if (rc) {
     ms_text_free(&text);
     return rc;

@@ -1,0 +1,19 @@
+/* dump.h - what the text of a plan and its JSON object have in common. */
+#ifndef MS_PLAN_DUMP_H
+#define MS_PLAN_DUMP_H
+
+#include "plan/plan.h"
+
+enum { MS_LISTED_LOSSES = 8 }; /* no recipe has more than a few */
+
+/* Collects the dimensions along which there are collectives, in the order of the mesh: the number of them. Without a
+ * dimension that shards, that of context is named once. */
+int ms_plan_dims_in_order(const ms_plan *plan, int dim[MS_DIMS]);
+/* The bytes of all parts of a collective that have a dtype. */
+double ms_plan_bytes_in(const ms_plan_coll *coll, int dtype);
+/* Lists the losses that are made in chunks. */
+int ms_plan_listed_losses(const ms_plan *plan, ms_chunked_loss loss[MS_LISTED_LOSSES], int *n);
+/* Appends the JSON object. */
+int ms_plan_json(const ms_plan *plan, ms_text *text);
+
+#endif
