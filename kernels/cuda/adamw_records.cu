@@ -25,10 +25,6 @@ struct tables {
   float number[2][256], border[2][256]; /* by map and code */
 };
 
-struct larger_bits {
-  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
-};
-
 /* The lane's elements of a moment. */
 using elements = float[HALVES][V];
 
@@ -49,10 +45,11 @@ __device__ __forceinline__ void encode(const tables &t, int map, const elements 
   for (int h = 0; h < HALVES; h++)
 #pragma unroll
     for (int l = 0; l < V; l++) {
-      most = larger_bits()(most, ms_magnitude(x[h][l]));
-      positive = larger_bits()(positive, ms_moment_positive(x[h][l]));
+      most = ms_larger_bits()(most, ms_magnitude(x[h][l]));
+      positive = ms_larger_bits()(positive, ms_moment_positive(x[h][l]));
     }
-  const float scale = ms_moment_scale(ms_warp_reduce(most, larger_bits()), ms_warp_reduce(positive, larger_bits()));
+  const float scale =
+      ms_moment_scale(ms_warp_reduce(most, ms_larger_bits()), ms_warp_reduce(positive, ms_larger_bits()));
 #pragma unroll
   for (int h = 0; h < HALVES; h++) {
     uint32_t codes = 0;

@@ -10,10 +10,6 @@ namespace {
 constexpr int THREADS = 256, V = 4;
 constexpr int64_t SPAN = 16384; /* elements of a block */
 
-struct larger_bits {
-  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
-};
-
 /* Magnitudes are compared as bits, which gives the same result in any order, and keeps NaN. *most begins as 0. */
 __global__ void __launch_bounds__(THREADS) find_largest(const float *x, int64_t n, int aligned, unsigned *most) {
   const int64_t begin = blockIdx.x * SPAN, end = min(n, begin + SPAN);
@@ -24,10 +20,10 @@ __global__ void __launch_bounds__(THREADS) find_largest(const float *x, int64_t 
     float each[V];
     ms_vector_load<V>(x + i, each);
 #pragma unroll
-    for (int l = 0; l < V; l++) own = larger_bits()(own, ms_magnitude(each[l]));
+    for (int l = 0; l < V; l++) own = ms_larger_bits()(own, ms_magnitude(each[l]));
   }
-  for (int64_t i = whole + threadIdx.x; i < end; i += THREADS) own = larger_bits()(own, ms_magnitude(x[i]));
-  own = ms_row_reduce(own, 0u, larger_bits());
+  for (int64_t i = whole + threadIdx.x; i < end; i += THREADS) own = ms_larger_bits()(own, ms_magnitude(x[i]));
+  own = ms_row_reduce(own, 0u, ms_larger_bits());
   if (threadIdx.x == 0) atomicMax(most, static_cast<unsigned>(own));
 }
 

@@ -29,10 +29,6 @@ constexpr int64_t ROWS_DOWN = 256;         /* rows of a block that looks for tho
 constexpr int TILE = 64, PITCH = TILE + 4; /* of turned codes; the pitch keeps columns in different banks */
 constexpr int64_t MOST_BLOCKS_DOWN = 65535;
 
-struct larger_bits {
-  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
-};
-
 /* Two codes, the first in the low byte. */
 template <int DTYPE> __device__ __forceinline__ unsigned code_pair(float first, float second) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -59,7 +55,7 @@ template <int DTYPE, int V> __device__ __forceinline__ void store_codes(uint8_t 
 
 template <int V> __device__ __forceinline__ uint32_t largest_of(const float (&x)[V], uint32_t most) {
 #pragma unroll
-  for (int l = 0; l < V; l++) most = larger_bits()(most, ms_magnitude(x[l]));
+  for (int l = 0; l < V; l++) most = ms_larger_bits()(most, ms_magnitude(x[l]));
   return most;
 }
 
@@ -81,7 +77,7 @@ __global__ void __launch_bounds__(THREADS)
     ms_vector_load<V>(from + i, each);
     own = largest_of<V>(each, own);
   }
-  const float scale = scale_of(ms_row_reduce(own, 0u, larger_bits()), DTYPE, powers);
+  const float scale = scale_of(ms_row_reduce(own, 0u, ms_larger_bits()), DTYPE, powers);
   if (threadIdx.x == 0) scales[row] = scale, inverses[row] = 1.0f / scale;
   for (int64_t i = static_cast<int64_t>(threadIdx.x) * V; i < k; i += THREADS * V) {
     float each[V];
@@ -103,7 +99,7 @@ __global__ void __launch_bounds__(THREADS) find_largest(const X *x, int64_t n, u
     ms_vector_load<V>(x + i, each);
     own = largest_of<V>(each, own);
   }
-  const uint32_t most = ms_row_reduce(own, 0u, larger_bits());
+  const uint32_t most = ms_row_reduce(own, 0u, ms_larger_bits());
   if (threadIdx.x == 0) atomicMax(magnitude, static_cast<unsigned>(most));
 }
 
@@ -119,14 +115,14 @@ __global__ void __launch_bounds__(THREADS) find_columns(const X *x, int64_t k, i
     float each[V];
     ms_vector_load<V>(x + row * columns + column, each);
 #pragma unroll
-    for (int l = 0; l < V; l++) own[l] = larger_bits()(own[l], ms_magnitude(each[l]));
+    for (int l = 0; l < V; l++) own[l] = ms_larger_bits()(own[l], ms_magnitude(each[l]));
   }
 #pragma unroll
   for (int l = 0; l < V; l++) of_warp[warp][lane * V + l] = own[l];
   __syncthreads();
   for (int i = threadIdx.x; i < MS_WARP * V; i += THREADS) {
     uint32_t most = 0;
-    for (int w = 0; w < WARPS; w++) most = larger_bits()(most, of_warp[w][i]);
+    for (int w = 0; w < WARPS; w++) most = ms_larger_bits()(most, of_warp[w][i]);
     const int64_t at = static_cast<int64_t>(blockIdx.x) * MS_WARP * V + i;
     if (at < columns) atomicMax(magnitudes + at, static_cast<unsigned>(most));
   }
@@ -233,7 +229,8 @@ __global__ void __launch_bounds__(THREADS)
   if (i < elements) ms_vector_load<V>(x + i, each);
   uint32_t most = largest_of<V>(each, 0u);
 #pragma unroll
-  for (int bits = LANES / 2; bits > 0; bits /= 2) most = larger_bits()(most, __shfl_xor_sync(0xffffffffu, most, bits));
+  for (int bits = LANES / 2; bits > 0; bits /= 2)
+    most = ms_larger_bits()(most, __shfl_xor_sync(0xffffffffu, most, bits));
   if (i >= elements) return;
   const uint8_t scale = ms_mx_scale(most, MS_F8E4M3, MS_MX_RCEIL);
   const float inverse = ms_mx_inverse(scale);
@@ -255,7 +252,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
   for (int i = 0; i < MS_MX_BLOCK; i++) {
     each[i] = ms_element_load(x + (first + i) * columns + column);
-    most = larger_bits()(most, ms_magnitude(each[i]));
+    most = ms_larger_bits()(most, ms_magnitude(each[i]));
   }
   const uint8_t scale = ms_mx_scale(most, MS_F8E4M3, MS_MX_RCEIL);
   const float inverse = ms_mx_inverse(scale);

@@ -19,10 +19,6 @@ namespace {
 constexpr int THREADS = 256, WARPS = THREADS / MS_WARP;
 constexpr int64_t TILE = 4096; /* elements of a block of threads, with one scale for all */
 
-struct ms_larger_bits {
-  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
-};
-
 /* Codes of elements [first, end), which begin a byte; lane of `lanes`. quotient: x / scale, else x * scale. */
 template <int DTYPE, bool QUOTIENT>
 __device__ void encode(const float *x, int64_t first, int64_t end, float scale, uint8_t *codes, int lane, int lanes) {

@@ -18,10 +18,6 @@ namespace {
 constexpr int THREADS = 256, WARPS = THREADS / MS_WARP, EACH = 8;
 static_assert(MS_WARP * EACH == MS_PIECE_BLOCK, "a warp has a block");
 
-struct ms_larger_bits {
-  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
-};
-
 /* Where a lane finds its part of a block. */
 struct place {
   int64_t scale, codes; /* words from the start of all pieces */

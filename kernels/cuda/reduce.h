@@ -21,6 +21,11 @@ struct ms_larger {
   __device__ __forceinline__ float operator()(float a, float b) const { return b > a || b != b ? b : a; }
 };
 
+/* The larger of two numbers of bits: of magnitudes (kernels/quantise_code.h), among which NaN is the largest. */
+struct ms_larger_bits {
+  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
+};
+
 template <class T, class Join> __device__ __forceinline__ T ms_warp_reduce(T value, Join join) {
 #pragma unroll
   for (int bits = MS_WARP / 2; bits > 0; bits /= 2) value = join(value, __shfl_xor_sync(0xffffffffu, value, bits));
