@@ -96,8 +96,8 @@ MS_DYNAMIC_MAP_FUNCTION float ms_dynamic_unsigned_to_f32(uint8_t code) {
 /* The code of the nearest number of the signed map; in the middle of two, the lower one. x is between -1 and 1. */
 MS_DYNAMIC_MAP_FUNCTION uint8_t ms_f32_to_dynamic(float x) {
   int low = 0, high = MS_DYNAMIC_ONE;
-  while (high - low >
-         1) { /* the number of `low` is at most x, or it is the first; that of `high` is above, or the last */
+  /* The number of `low` is at most x, or it is the first; that of `high` is above x, or it is the last. */
+  while (high - low > 1) {
     const int middle = (low + high) / 2;
     if (ms_dynamic_to_f32((uint8_t)middle) <= x) low = middle;
     else high = middle;

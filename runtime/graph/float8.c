@@ -29,7 +29,7 @@ static int check_reader(const ms_graph *graph, const use *u) {
   if (n->op != MS_OP_matmul || n->in[1] != u->value) return refuse_reader(u, "");
   if (n->in[0] == u->value) return refuse_reader(u, ", on both sides");
   if (n->attrs.i[0]) return refuse_reader(u, ", with a transposed x");
-  return ms_info_of(graph, u->value)->ndim == 2 ? MS_OK : refuse_reader(u, ", and it is no matrix");
+  return ms_info_of(graph, u->value)->ndim == 2 ? MS_OK : refuse_reader(u, ", and it is not a matrix");
 }
 
 static int check_size(const use *u, int64_t size, const char *what) {
