@@ -38,17 +38,6 @@ static void categories(const char *what, const int64_t *bytes, ms_text *text) {
   }
 }
 
-int ms_plan_dims_in_order(const ms_plan *plan, int *dim) {
-  const ms_model *model = plan->model;
-  int n = 0;
-  for (int at = 0; at < model->mesh_ndim; at++)
-    for (int d = MS_DIMS - 1, found = 0; d >= 0 && !found; d--) {
-      found = model->dim[d].size > 1 && model->dim[d].mesh_dim == at;
-      if (found) dim[n++] = d;
-    }
-  return n;
-}
-
 /* ", 704 B to and 704 B from other nodes" */
 static void append_wire(const ms_plan *plan, const ms_traffic *moved, ms_text *text) {
   const int least = ms_device_can(plan->config.device, MS_DEVICE_SPANS_HOSTS); /* NCCL can send more */
@@ -102,12 +91,6 @@ static int node_memory(const ms_plan *plan, ms_text *text) {
   return MS_OK;
 }
 
-int ms_plan_listed_losses(const ms_plan *plan, ms_chunked_loss loss[MS_LISTED_LOSSES], int *n) {
-  MS_TRY(ms_plan_chunked_losses(plan, MS_LISTED_LOSSES, loss, n));
-  if (*n > MS_LISTED_LOSSES) *n = MS_LISTED_LOSSES;
-  return MS_OK;
-}
-
 /* "loss in 3 chunks of 352 rows: 67.6 MiB of logits at a time, not 197 MiB" */
 static int losses(const ms_plan *plan, ms_text *text) {
   ms_chunked_loss loss[MS_LISTED_LOSSES];
@@ -156,15 +139,6 @@ static void kernel(const ms_plan *plan, const ms_instr *instr, ms_text *text) {
   for (int i = 0; i < instr->call->inputs; i++) ref(plan, ms_instr_input(instr, i), text);
   ms_text_append(text, " ->");
   for (int i = 0; i < instr->call->outputs; i++) ref(plan, ms_instr_output(instr, i), text);
-}
-
-double ms_plan_bytes_in(const ms_plan_coll *coll, int dtype) {
-  double bytes = 0;
-  for (int i = 0; i < coll->parts; i++) {
-    const ms_value_info *info = &coll->part[i].shared.info;
-    if (info->dtype == dtype) bytes += (double)ms_numel(info) * ms_dtype_size(dtype);
-  }
-  return bytes;
 }
 
 /* Of a collective whose parts differ. */

@@ -113,7 +113,8 @@ describe("a fused loss", function()
     has(fixture.message(cross_entropy, { chunk = 5 }), "chunk | fused")
     local model = fixture.gpt2 { dim = 32, vocab = 32, seq = 8 }
     ms.fully_shard(model, { fp8 = { { "head.weight", "rowwise" } } })
-    local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 }, loss = cross_entropy { fused = true } }
+    local loss = cross_entropy { fused = true }
+    local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 }, loss = loss }
     local tokens = ms.zeros { 2, 8, dtype = "i32" }
     has(fixture.message(train.step, train, { tokens = tokens, targets = tokens }), "fused | 8 bits | rules of fp8")
   end)

@@ -1,0 +1,28 @@
+/* dump_facts.c - what the text of a plan and its JSON object both say (dump.h). */
+#include "plan/dump.h"
+
+int ms_plan_dims_in_order(const ms_plan *plan, int *dim) {
+  const ms_model *model = plan->model;
+  int n = 0;
+  for (int at = 0; at < model->mesh_ndim; at++)
+    for (int d = MS_DIMS - 1, found = 0; d >= 0 && !found; d--) {
+      found = model->dim[d].size > 1 && model->dim[d].mesh_dim == at;
+      if (found) dim[n++] = d;
+    }
+  return n;
+}
+
+double ms_plan_bytes_in(const ms_plan_coll *coll, int dtype) {
+  double bytes = 0;
+  for (int i = 0; i < coll->parts; i++) {
+    const ms_value_info *info = &coll->part[i].shared.info;
+    if (info->dtype == dtype) bytes += (double)ms_numel(info) * ms_dtype_size(dtype);
+  }
+  return bytes;
+}
+
+int ms_plan_listed_losses(const ms_plan *plan, ms_chunked_loss loss[MS_LISTED_LOSSES], int *n) {
+  MS_TRY(ms_plan_chunked_losses(plan, MS_LISTED_LOSSES, loss, n));
+  if (*n > MS_LISTED_LOSSES) *n = MS_LISTED_LOSSES;
+  return MS_OK;
+}
