@@ -2,7 +2,11 @@
 
 local ffi = require("ffi")
 local json = require("cjson")
+local assert = require("luassert")
+local assert_close = require("lua.fixture").assert_close
+local compare = require("moonshard.check.tolerance")
 local ms = require("moonshard")
+local program = require("lua.program")
 local scratch = require("lua.scratch")
 
 local huggingface = { FIXTURES = "tests/fixtures/huggingface/" }
@@ -59,6 +63,58 @@ end
 ---@return fun(config: table)
 function huggingface.set(name, value)
   return function(config) config[name] = value end
+end
+
+-- ---- the reference library's numbers ----------------------------------------------------------------------------
+
+local F32 = 1e-5
+
+---Trains a fixture as its reference was trained.
+---@param name string
+---@param ranks integer
+---@param mesh string
+---@param more table<string, any>? options of the recipe
+---@return table result of the recipe, and its folder `out`
+function huggingface.train(name, ranks, mesh, more)
+  local out = scratch.path()
+  os.execute(("mkdir '%s'"):format(out))
+  local words = {
+    "run", "tests/lua/recipes/huggingface.lua", "-n", tostring(ranks), "mesh=" .. mesh, "out=" .. out,
+    "folder=" .. huggingface.FIXTURES .. name, "reference=" .. huggingface.FIXTURES .. name .. ".safetensors",
+  }
+  for key, value in pairs(more or {}) do words[#words + 1] = ("%s=%s"):format(key, tostring(value)) end
+  local ended = program.run(words)
+  assert(ended.status == 0, ended.err)
+  local result = json.decode(scratch.read(out .. "/result.json"))
+  result.out = out
+  return result
+end
+
+-- Compares a folder that was written with the tensors of the reference whose names begin with `kind`.
+local function assert_tensors(reference, folder, kind, tolerance)
+  local file, count = ms.safetensors.open(folder), 0
+  for _, tensor in ipairs(file.tensors) do
+    local theirs = reference:tensor(kind .. "." .. tensor.name)
+    assert.same(theirs.shape, tensor.shape, tensor.name)
+    assert_close(huggingface.values_of(reference, theirs.name), huggingface.values_of(file, tensor.name), tolerance,
+      theirs.name)
+  end
+  for _, tensor in ipairs(reference.tensors) do
+    if tensor.name:sub(1, #kind + 1) == kind .. "." then count = count + 1 end
+  end
+  assert.equal(count, #file.tensors)
+end
+
+---Compares what huggingface.train returned with the reference.
+---@param name string
+---@param result table
+function huggingface.assert_reference(name, result)
+  local reference = ms.safetensors.open(huggingface.FIXTURES .. name .. ".safetensors")
+  assert.same(reference:tensor("logits").shape, result.shape)
+  assert_close(huggingface.values_of(reference, "logits"), result.logits, F32, "logits")
+  assert_close(huggingface.values_of(reference, "losses"), result.losses, F32, "losses")
+  assert_tensors(reference, result.out .. "/gradient", "gradient", F32)
+  assert_tensors(reference, result.out .. "/after", "after", compare.PARAMETERS * F32)
 end
 
 return huggingface

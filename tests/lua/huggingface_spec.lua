@@ -2,12 +2,10 @@
 -- ranks read, the recipes, and checkpoints as folders.
 
 local json = require("cjson")
-local compare = require("moonshard.check.tolerance")
 local huggingface = require("lua.huggingface")
 local has = require("lua.message").has
 local scratch = require("lua.scratch")
 local ms = require("moonshard")
-local assert_close = require("lua.fixture").assert_close
 local program = require("lua.program")
 
 local FIXTURES = huggingface.FIXTURES
@@ -16,51 +14,11 @@ local read_file = scratch.read
 local write_file = scratch.write
 local values_of = huggingface.values_of
 local copy_of = huggingface.copy_of
+local train, assert_reference = huggingface.train, huggingface.assert_reference
 
 teardown(scratch.clear)
 
 -- ---- the reference library's numbers ----------------------------------------------------------------------------
-
-local F32 = 1e-5
-
--- Trains a fixture as its reference was trained.
-local function train(name, ranks, mesh, more)
-  local out = new_folder()
-  os.execute(("mkdir '%s'"):format(out))
-  local words = {
-    "run", "tests/lua/recipes/huggingface.lua", "-n", tostring(ranks), "mesh=" .. mesh, "folder=" .. FIXTURES .. name,
-    "reference=" .. FIXTURES .. name .. ".safetensors", "out=" .. out,
-  }
-  for key, value in pairs(more or {}) do words[#words + 1] = ("%s=%s"):format(key, tostring(value)) end
-  local ended = program.run(words)
-  assert(ended.status == 0, ended.err)
-  local result = json.decode(read_file(out .. "/result.json"))
-  result.out = out
-  return result
-end
-
--- Compares a folder that was written with the tensors of the reference whose names begin with `kind`.
-local function assert_tensors(reference, folder, kind, tolerance)
-  local file, count = ms.safetensors.open(folder), 0
-  for _, tensor in ipairs(file.tensors) do
-    local theirs = reference:tensor(kind .. "." .. tensor.name)
-    assert.same(theirs.shape, tensor.shape, tensor.name)
-    assert_close(values_of(reference, theirs.name), values_of(file, tensor.name), tolerance, theirs.name)
-  end
-  for _, tensor in ipairs(reference.tensors) do
-    if tensor.name:sub(1, #kind + 1) == kind .. "." then count = count + 1 end
-  end
-  assert.equal(count, #file.tensors)
-end
-
-local function assert_reference(name, result)
-  local reference = ms.safetensors.open(FIXTURES .. name .. ".safetensors")
-  assert.same(reference:tensor("logits").shape, result.shape)
-  assert_close(values_of(reference, "logits"), result.logits, F32, "logits")
-  assert_close(values_of(reference, "losses"), result.losses, F32, "losses")
-  assert_tensors(reference, result.out .. "/gradient", "gradient", F32)
-  assert_tensors(reference, result.out .. "/after", "after", compare.PARAMETERS * F32)
-end
 
 -- The thread sanitizer makes a run ten times slower: there the richest model stands for all.
 local function fixtures()

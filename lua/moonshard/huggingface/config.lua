@@ -7,7 +7,12 @@ local options = require("moonshard.base.options")
 
 local config = {}
 
-local FAMILIES = { gpt2 = "moonshard.huggingface.gpt2", llama = "moonshard.huggingface.llama" }
+-- GPT-2 has a file; the others are decoders (huggingface/families.lua).
+local DECODERS = {
+  gemma = true, gemma2 = true, gemma3_text = true, llama = true, mistral = true, olmo2 = true, phi3 = true,
+  qwen2 = true, qwen3 = true,
+}
+local SUPPORTED = "gemma, gemma2, gemma3_text, gpt2, llama, mistral, olmo2, phi3, qwen2 and qwen3"
 
 ---@class moonshard.HuggingFaceTensor a stored tensor and the parameters in it
 ---@field name string without the family's prefix
@@ -25,11 +30,21 @@ local FAMILIES = { gpt2 = "moonshard.huggingface.gpt2", llama = "moonshard.huggi
 ---@field config fun(options: table): table
 ---@field tensors fun(options: table): moonshard.HuggingFaceTensor[]
 
----@param name string
+local made = {}
+
+---@param name string a model_type
 ---@return moonshard.HuggingFaceFamily?
 function config.family(name)
-  return FAMILIES[name] and require(FAMILIES[name])
+  if name == "gpt2" then return require("moonshard.huggingface.gpt2") end
+  if not DECODERS[name] then return nil end
+  made[name] = made[name]
+    or require("moonshard.huggingface.decoder").family(require("moonshard.huggingface.families")[name])
+  return made[name]
 end
+
+-- Fields whose null means something else than their absence, which is a default: null is false here.
+local NULLS = { "sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "bos_token_id", "eos_token_id",
+  "pad_token_id" }
 
 ---Reads config.json as a table.
 ---@param folder string
@@ -43,6 +58,9 @@ function config.read(folder)
   if type(decoded) ~= "table" or decoded[1] ~= nil then
     errors.invalid("%s: %s", path, problem or "it must be an object")
   end
+  for _, name in ipairs(NULLS) do
+    if decoded[name] == nil and text:find(('"%s"%%s*:%%s*null'):format(name)) then decoded[name] = false end
+  end
   return decoded, path
 end
 
@@ -54,8 +72,8 @@ end
 function config.parse(given, path)
   local family = config.family(given.model_type)
   if not family then
-    errors.raise("MS_EUNSUPPORTED", "%s: model_type %s is not supported; supported: gpt2 and llama", path,
-      options.describe(given.model_type))
+    errors.raise("MS_EUNSUPPORTED", "%s: model_type %s is not supported; supported: %s", path,
+      options.describe(given.model_type), SUPPORTED)
   end
   return family, family.options(path, given)
 end
@@ -63,8 +81,12 @@ end
 -- Fields whose numbers need a decimal point for the reference library.
 local REAL = {
   factor = true, low_freq_factor = true, high_freq_factor = true, rope_theta = true, resid_pdrop = true,
-  embd_pdrop = true, attn_pdrop = true,
+  embd_pdrop = true, attn_pdrop = true, rope_local_base_freq = true, attn_logit_softcapping = true,
+  final_logit_softcapping = true,
 }
+
+local IS_NULL = {}
+for _, name in ipairs(NULLS) do IS_NULL[name] = true end
 
 local function lines(object, indent)
   local keys, parts = {}, {}
@@ -75,6 +97,8 @@ local function lines(object, indent)
     local text
     if type(value) == "table" and value[1] == nil and next(value) then
       text = lines(value, indent .. "  ")
+    elseif value == false and IS_NULL[key] then
+      text = "null"
     elseif REAL[key] and type(value) == "number" and value % 1 == 0 then
       text = ("%.1f"):format(value)
     else

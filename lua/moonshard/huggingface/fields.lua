@@ -29,7 +29,14 @@ local KINDS = {
   positive = { "a number above 0", function(v) return type(v) == "number" and v > 0 end },
   boolean = { "true or false", function(v) return type(v) == "boolean" end },
   text = { "a text", function(v) return type(v) == "string" end },
+  number = { "a number", function(v) return type(v) == "number" end },
   object = { "an object", function(v) return type(v) == "table" end },
+  ["size|none"] = { "a whole number of at least 1, or null", function(v)
+    return v == false or type(v) == "number" and v % 1 == 0 and v >= 1
+  end },
+  ["positive|none"] = { "a number above 0, or null", function(v)
+    return v == false or type(v) == "number" and v > 0
+  end },
 }
 
 local function unknown(path, name, known)

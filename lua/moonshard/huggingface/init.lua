@@ -65,7 +65,7 @@ function huggingface.config(model)
   if read then return read end
   local family = model.family and config.family(model.family)
   if not family then
-    errors.raise("MS_EUNSUPPORTED", "a %s has no Hugging Face layout; only ms.models.gpt2 and ms.models.llama have one",
+    errors.raise("MS_EUNSUPPORTED", "a %s has no Hugging Face layout; the models of ms.models have one",
       getmetatable(model).name)
   end
   return family.config(model.config)
@@ -86,7 +86,7 @@ function huggingface.layout(model)
 end
 
 -- Options that must match the saved weights, but that shapes do not reveal.
-local KEPT = { "heads", "kv_heads", "activation" }
+local KEPT = { "heads", "kv_heads", "activation", "norm_from_one" }
 
 local function check_adapters(path, saved, here)
   local by_layer = {}

@@ -26,8 +26,10 @@ end
 ---@return integer elements
 function weights.view(tensor, slice)
   if not slice.column then return nil, numel(tensor.shape) end
-  if not slice.transposed then
-    return { rows = 1, columns = slice.columns, first = slice.column, row_stride = 1, column_stride = 1 }, slice.columns
+  if not slice.transposed then -- rows below one another, or elements of a vector
+    local width = tensor.shape[2] or 1
+    local elements = slice.columns * width
+    return { rows = 1, columns = elements, first = slice.column * width, row_stride = 1, column_stride = 1 }, elements
   end
   local inputs, width = tensor.shape[1], tensor.shape[2]
   return { rows = slice.columns, columns = inputs, first = slice.column, row_stride = 1, column_stride = width },

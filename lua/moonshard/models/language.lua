@@ -8,15 +8,17 @@ local ops = require("moonshard.tensor.ops")
 local language = {}
 
 ---Causal attention: over all earlier tokens, or only over those of the same document.
----@param config { document_start: integer? } the first token of every document; nil: no boundaries
+---@param config { document_start: integer?, attention_scale: number? } the first token of every document, nil: no
+---  boundaries; of scores, default 1 / sqrt(D)
 ---@param q moonshard.Tensor [B,T,H,D]
 ---@param k moonshard.Tensor [B,T,G,D]
 ---@param v moonshard.Tensor [B,T,G,D]
 ---@param tokens moonshard.Tensor i32 [B,T]
 ---@return moonshard.Tensor [B,T,H,D]
 function language.attend(config, q, k, v, tokens)
-  if not config.document_start then return ops.attention(q, k, v, { causal = true }) end
-  return ops.document_attention(q, k, v, tokens, { start = config.document_start })
+  local scale = config.attention_scale
+  if not config.document_start then return ops.attention(q, k, v, { causal = true, scale = scale }) end
+  return ops.document_attention(q, k, v, tokens, { start = config.document_start, scale = scale })
 end
 
 ---Number of rows of the embedding and the head.

@@ -186,28 +186,31 @@ local RMSNorm = module.define("RMSNorm")
 
 function RMSNorm:init(given)
   local config = options.parse("ms.nn.rms_norm", given, {
-    { "positive", required = "dim" }, eps = { "number", default = 1e-5 },
+    { "positive", required = "dim" }, eps = { "number", default = 1e-5 }, from_one = { "boolean", default = false },
   })
-  self.weight = parameter.new({ config[1], init = "ones" })
-  self.eps = config.eps
+  self.weight = parameter.new({ config[1], init = config.from_one and "zeros" or "ones" })
+  self.eps, self.from_one = config.eps, config.from_one
 end
 
 function RMSNorm:forward(x)
   local weight = value_of(self, "weight")
   if weight.dtype ~= "f32" then x = in_dtype_of(weight, x) end
-  return ops.rms_norm(x, weight, { eps = self.eps })
+  -- In f32, since 1 + w rounds most digits of a small w away in a narrower type.
+  local gain = self.from_one and weight:cast("f32") + 1 or weight
+  return ops.rms_norm(x, gain, { eps = self.eps })
 end
 
-function RMSNorm:describe() return tostring(self.weight.shape[1]) end
+function RMSNorm:describe() return self.weight.shape[1] .. (self.from_one and ", 1 + weight" or "") end
 
 ---@class moonshard.RMSNormOptions
 ---@field [1] integer? dim, if not given before the table
 ---@field eps? number 1e-5
+---@field from_one? boolean the factors are 1 + weight, as in Gemma, so that weight decay pulls them to 1; default false
 
 ---RMS norm (Zhang & Sennrich 2019) over the last axis: x [..., dim], weight [dim].
 ---@overload fun(o: moonshard.RMSNormOptions): moonshard.Module
 ---@overload fun(dim: integer, o: moonshard.RMSNormOptions?): moonshard.Module
----@param ... any { dim, eps = 1e-5 }
+---@param ... any { dim, eps = 1e-5, from_one = false }
 ---@return moonshard.Module
 function nn.rms_norm(...) return RMSNorm(gather(...)) end
 
@@ -262,5 +265,7 @@ end
 ---@param layers table list of modules and functions
 ---@return moonshard.Module
 function nn.sequential(layers) return Sequential(layers) end
+
+nn.masked_attention = require("moonshard.nn.masked_attention")
 
 return require("moonshard.base.strict").fields("ms.nn", nn)

@@ -178,7 +178,7 @@ function placements.unused(sharding)
     if placements.divides(sharding, param) then return nil end
   end
   return ("placements: no parameter is divided, so the %d ranks along tensor of mesh %s compute the same: "
-    .. "ms.rules.tensor_parallel(model) has rules for a GPT-2 or Llama"):format(ranks, sharding.mesh:label())
+    .. "ms.rules.tensor_parallel(model) has rules for the models of ms.models"):format(ranks, sharding.mesh:label())
 end
 
 ---Whether the ranks of the tensor dimension of a mesh divide a parameter.
@@ -226,11 +226,11 @@ end
 -- ---- presets ----------------------------------------------------------------------------------------------------
 
 ---@param model moonshard.Module
----@return table rules of `placements` for a GPT-2 or Llama of ms.models: column-wise into each branch, row-wise out of
+---@return table rules of `placements` for a model of ms.models: column-wise into each branch, row-wise out of
 ---  it, the table of tokens and the head by vocabulary
 function placements.tensor_parallel(model)
   if not (type(model) == "table" and rawget(model, "config") and rawget(model, "layers")) then
-    errors.invalid("ms.rules.tensor_parallel: give a GPT-2 or Llama of ms.models, not %s; for a module of your own, "
+    errors.invalid("ms.rules.tensor_parallel: give a model of ms.models, not %s; for a module of your own, "
       .. "write rules of placements", options.describe(model))
   end
   local heads = model.config.heads
@@ -240,6 +240,7 @@ function placements.tensor_parallel(model)
     { re[[\.(fc1|w1|w3)\.]], { tensor = "colwise" } },
     { re[[\.(wo|fc2|w2)\.]], { tensor = "rowwise" } },
     { re[[^(embed|head)\.]], { tensor = "vocab" } },
+    { re[[\.(q_norm|k_norm)\.]], { tensor = "replicate" }, optional = true },
     { re[[norm]], { tensor = "sequence" } },
   }
 end

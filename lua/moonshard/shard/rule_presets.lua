@@ -129,7 +129,7 @@ function rule_presets.load(path)
   return by_policy
 end
 
----The rules of `placements` that divide a GPT-2 or Llama of ms.models over the mesh dimension `tensor`.
+---The rules of `placements` that divide a model of ms.models over the mesh dimension `tensor`.
 rule_presets.tensor_parallel = placements.tensor_parallel
 
 return strict.fields("ms.rules", rule_presets)

@@ -81,7 +81,7 @@ local function continue(model, o)
   local config = rawget(model, "config")
   if type(config) ~= "table" or not config.seq or not config.vocab then
     errors.invalid("ms.generate: a %s has no config.seq and config.vocab, the length of its input and its vocabulary; "
-      .. "ms.models.gpt2 and ms.models.llama have them", getmetatable(model).name)
+      .. "the models of ms.models have them", getmetatable(model).name)
   end
   local window, vocab = config.seq, config.vocab
   local ids = encode_prompt(o, vocab)

@@ -1,0 +1,214 @@
+-- Hugging Face's decoders: maps the config.json of a family to the options of models/decoder.lua, and its tensors to
+-- our parameters. Weights are stored like ours, [out, in], with the same rotary pairs. A family is a row of
+-- huggingface/families.lua: what its config adds to the fields that all have.
+
+local errors = require("moonshard.base.error")
+local families = require("moonshard.models.families")
+local fields = require("moonshard.huggingface.fields")
+local rope = require("moonshard.huggingface.rope")
+
+local decoder = {}
+
+-- Fields that all families have; a family gives the defaults of its config class.
+local COMMON = {
+  vocab_size = "size", hidden_size = "size", intermediate_size = "size", num_hidden_layers = "size",
+  num_attention_heads = "size", num_key_value_heads = "size", head_dim = "size", max_position_embeddings = "size",
+  rms_norm_eps = "positive", tie_word_embeddings = "boolean",
+}
+
+-- Fields of some: those whose defaults a family gives.
+local OF_SOME = { attention_bias = "boolean", mlp_bias = "boolean" }
+
+-- Fields that change numbers in a way that is not built, unless a family knows better.
+local REFUSED = {
+  pretraining_tp = { only = 1, why = "products cut as in tensor-parallel pretraining are not built" },
+  sliding_window = { only = false, why = "attention in a sliding window is not built for this family" },
+  use_sliding_window = { only = false, why = "attention in a sliding window is not built for this family" },
+  is_encoder_decoder = { only = false, why = "models of an encoder and a decoder are not built" },
+  quantization_config = { only = false, why = "weights that were quantised are not read" },
+  use_bidirectional_attention = { only = false, why = "attention to later tokens is not built" },
+}
+
+local ACTIVATIONS = { silu = "silu", swish = "silu", gelu_pytorch_tanh = "gelu_tanh", gelu_new = "gelu_tanh",
+  gelu = "gelu" }
+local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu = "gelu" }
+
+---@class moonshard.DecoderFamily a row of families.lua
+---@field model_type string
+---@field architecture string
+---@field defaults table<string, any> of fields, as in the family's config class
+---@field activation string? the field that names it; default hidden_act
+---@field known table? further fields, as for fields.read
+---@field theta number? default of rope_theta
+---@field fused boolean? q, k and v are one tensor, and so are gate and up
+---@field options (fun(path: string, values: table, o: table))? adds to the options what further fields say
+---@field config (fun(o: table, config: table))? adds the further fields of an options' config
+
+local function known_of(row)
+  local known = {}
+  for name, field in pairs(REFUSED) do known[name] = field end
+  for name, field in pairs(rope.KNOWN) do known[name] = field end
+  for name, kind in pairs(COMMON) do known[name] = { kind, row.defaults[name] } end
+  for name, kind in pairs(OF_SOME) do
+    if row.defaults[name] ~= nil then known[name] = { kind, row.defaults[name] } end
+  end
+  local activation = row.activation or "hidden_act"
+  known[activation] = { "text", row.defaults[activation] }
+  for name, field in pairs(row.known or {}) do known[name] = field end
+  return known
+end
+
+local function check_heads(path, values)
+  local heads, kv_heads = values.num_attention_heads, values.num_key_value_heads
+  if heads % kv_heads ~= 0 then
+    errors.invalid("%s: num_attention_heads %d must be a multiple of num_key_value_heads %d", path, heads, kv_heads)
+  end
+  if not values.head_dim and values.hidden_size % heads ~= 0 then
+    errors.invalid("%s: hidden_size %d must be a multiple of num_attention_heads %d if head_dim is not given", path,
+      values.hidden_size, heads)
+  end
+end
+
+local function read(row, known, path, config)
+  local values = fields.read(path, config, known)
+  values.num_key_value_heads = values.num_key_value_heads or values.num_attention_heads
+  check_heads(path, values)
+  local o = {
+    vocab = values.vocab_size, dim = values.hidden_size, layers = values.num_hidden_layers,
+    heads = values.num_attention_heads, kv_heads = values.num_key_value_heads,
+    head_dim = values.head_dim or values.hidden_size / values.num_attention_heads, ffn = values.intermediate_size,
+    seq = values.max_position_embeddings, eps = values.rms_norm_eps, tied = values.tie_word_embeddings,
+    qkv_bias = values.attention_bias or false, out_bias = values.attention_bias or false,
+    mlp_bias = values.mlp_bias or false,
+  }
+  for name, value in pairs(families.traits[row.model_type]) do o[name] = value end
+  local activation = row.activation or "hidden_act"
+  o.activation = fields.choose(path, activation, values[activation], ACTIVATIONS)
+  if row.options then row.options(path, values, o) end
+  if not o.rope_theta then o.rope_theta, o.rope_scaling = rope.read(path, values, row.theta or 10000) end
+  return o
+end
+
+---The config.json for one of our models, valid for versions 4 and 5 of the reference library.
+local function write(row, o)
+  local config = {
+    model_type = row.model_type, vocab_size = o.vocab, hidden_size = o.dim, intermediate_size = o.ffn,
+    num_hidden_layers = o.layers, num_attention_heads = o.heads, num_key_value_heads = o.kv_heads,
+    head_dim = o.head_dim, max_position_embeddings = o.seq, rms_norm_eps = o.eps, rope_theta = o.rope_theta,
+    rope_scaling = rope.config(o.rope_scaling), tie_word_embeddings = o.tied,
+    [row.activation or "hidden_act"] = ACTIVATION_NAMES[o.activation],
+    -- null: a family's defaults can be tokens that a small vocabulary lacks
+    bos_token_id = false, eos_token_id = false, pad_token_id = false,
+  }
+  if row.defaults.attention_bias ~= nil then config.attention_bias = o.qkv_bias end
+  if row.defaults.mlp_bias ~= nil then config.mlp_bias = o.mlp_bias end
+  if row.config then row.config(o, config) end
+  return config
+end
+
+-- ---- tensors ----------------------------------------------------------------------------------------------------
+
+-- Their names of a layer's norms, by where a family has them.
+local NORMS = {
+  before = { attn_norm = "input_layernorm", ffn_norm = "post_attention_layernorm" },
+  behind = { attn_norm_behind = "post_attention_layernorm", ffn_norm_behind = "post_feedforward_layernorm" },
+  around = { attn_norm = "input_layernorm", attn_norm_behind = "post_attention_layernorm",
+    ffn_norm = "pre_feedforward_layernorm", ffn_norm_behind = "post_feedforward_layernorm" },
+}
+
+-- A branch's products: their name, ours, inputs, outputs, and whether there is a bias.
+local function products_of(o)
+  local queries, keys, bias = o.heads * o.head_dim, o.kv_heads * o.head_dim, o.qkv_bias
+  return {
+    { "self_attn.q_proj", "attn.wq", o.dim, queries, bias }, { "self_attn.k_proj", "attn.wk", o.dim, keys, bias },
+    { "self_attn.v_proj", "attn.wv", o.dim, keys, bias }, { "self_attn.o_proj", "attn.wo", queries, o.dim, o.out_bias },
+  }, {
+    { "mlp.gate_proj", "mlp.w1", o.dim, o.ffn, o.mlp_bias }, { "mlp.up_proj", "mlp.w3", o.dim, o.ffn, o.mlp_bias },
+    { "mlp.down_proj", "mlp.w2", o.ffn, o.dim, o.mlp_bias },
+  }
+end
+
+-- Products that families with fused tensors store below one another.
+local FUSED = {
+  ["self_attn.q_proj"] = "self_attn.qkv_proj", ["self_attn.k_proj"] = "self_attn.qkv_proj",
+  ["self_attn.v_proj"] = "self_attn.qkv_proj", ["mlp.gate_proj"] = "mlp.gate_up_proj",
+  ["mlp.up_proj"] = "mlp.gate_up_proj",
+}
+
+-- The list of a model's tensors while it is made.
+local List = {}
+List.__index = List
+
+function List:add(name, shape, parameter)
+  self[#self + 1] = { name = name, shape = shape, slices = { { parameter = parameter } } }
+end
+
+-- Appends rows to a tensor of several products.
+function List:add_rows(name, inputs, outputs, parameter)
+  local tensor = self[#self]
+  if tensor.name ~= name then
+    tensor = { name = name, shape = { 0, inputs }, slices = {} }
+    self[#self + 1] = tensor
+  end
+  table.insert(tensor.slices, { parameter = parameter, column = tensor.shape[1], columns = outputs })
+  tensor.shape[1] = tensor.shape[1] + outputs
+end
+
+function List:add_products(row, layer, products)
+  for _, product in ipairs(products) do
+    local theirs, ours, inputs, outputs, has_bias = unpack(product)
+    local fused = row.fused and FUSED[theirs]
+    if fused then
+      self:add_rows(layer .. fused .. ".weight", inputs, outputs, layer .. ours .. ".weight")
+    else
+      self:add(layer .. theirs .. ".weight", { outputs, inputs }, layer .. ours .. ".weight")
+    end
+    if has_bias then self:add(layer .. theirs .. ".bias", { outputs }, layer .. ours .. ".bias") end
+  end
+end
+
+function List:add_qk_norms(layer, o)
+  local all = o.qk_norm == "all"
+  self:add(layer .. "self_attn.q_norm.weight", { all and o.heads * o.head_dim or o.head_dim },
+    layer .. "attn.q_norm.weight")
+  self:add(layer .. "self_attn.k_norm.weight", { all and o.kv_heads * o.head_dim or o.head_dim },
+    layer .. "attn.k_norm.weight")
+end
+
+local function tensors_of(row, o)
+  local list, attention, mlp = setmetatable({}, List), products_of(o)
+  local norms = NORMS[o.norms or "before"]
+  list:add("embed_tokens.weight", { o.vocab, o.dim }, "embed.weight")
+  for i = 0, o.layers - 1 do
+    local layer = ("layers.%d."):format(i)
+    local function add_norm(ours)
+      if norms[ours] then list:add(layer .. norms[ours] .. ".weight", { o.dim }, layer .. ours .. ".weight") end
+    end
+    add_norm("attn_norm")
+    list:add_products(row, layer, attention)
+    if o.qk_norm then list:add_qk_norms(layer, o) end
+    add_norm("attn_norm_behind")
+    add_norm("ffn_norm")
+    list:add_products(row, layer, mlp)
+    add_norm("ffn_norm_behind")
+  end
+  list:add("norm.weight", { o.dim }, "norm.weight")
+  if not o.tied then list:add("lm_head.weight", { o.vocab, o.dim }, "head.weight") end
+  return list
+end
+
+---The family that a row describes.
+---@param row moonshard.DecoderFamily
+---@return moonshard.HuggingFaceFamily
+function decoder.family(row)
+  local known = known_of(row)
+  return {
+    prefix = "model.", architecture = row.architecture, head = "lm_head.weight",
+    buffers = { "^layers%.%d+%.self_attn%.rotary_emb%.inv_freq$" }, -- old versions stored them with the weights
+    options = function(path, config) return read(row, known, path, config) end,
+    config = function(o) return write(row, o) end,
+    tensors = function(o) return tensors_of(row, o) end,
+  }
+end
+
+return decoder

@@ -1,0 +1,235 @@
+-- The families of decoders that Hugging Face's library and we have: one row each, of what its config.json says besides
+-- the fields that all have. Defaults are those of its config class. What all models of a family have, whatever their
+-- config says, is in models/families.lua.
+--
+-- A new family of this kind is a row here and there, its name in huggingface/config.lua and models/init.lua, and a
+-- fixture (tests/fixtures/huggingface/make.py).
+
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local rope = require("moonshard.huggingface.rope")
+
+local KINDS = { full_attention = false, sliding_attention = true }
+
+-- Which layers slide: as layer_types says, or by number.
+local function slides_of(path, values, layers, by_number)
+  local types, slides = values.layer_types, {}
+  for i = 1, layers do
+    if types and KINDS[types[i]] == nil then
+      errors.raise("MS_EUNSUPPORTED", "%s: layer_types of layer %d is %s; supported: full_attention and "
+        .. "sliding_attention, for each of the %d layers", path, i, options.describe(types[i]), layers)
+    end
+    if types then slides[i] = KINDS[types[i]] else slides[i] = by_number(i) end
+  end
+  return slides
+end
+
+local function any(list)
+  for _, value in ipairs(list) do
+    if value then return true end
+  end
+  return false
+end
+
+-- A window that no layer has is none.
+local function set_window(o, window, slides)
+  if window and any(slides) then o.window, o.slides = window, slides end
+end
+
+local function layer_types(o)
+  local list = {}
+  for i = 1, o.layers do
+    local slides = o.window and (not o.slides or o.slides[i])
+    list[i] = slides and "sliding_attention" or "full_attention"
+  end
+  return list
+end
+
+-- Qwen's fields of windows: layers from max_window_layers on have one, if it is used.
+local QWEN = {
+  use_sliding_window = { "boolean", false }, sliding_window = { "size|none", 4096 },
+  max_window_layers = { "number", 28 }, layer_types = { "object" },
+}
+
+local function read_qwen(path, values, o)
+  if not values.use_sliding_window then return end
+  set_window(o, values.sliding_window, slides_of(path, values, o.layers, function(i)
+    return i > values.max_window_layers
+  end))
+end
+
+local function write_qwen(o, config)
+  config.use_sliding_window = o.window ~= nil
+  config.sliding_window = o.window or false
+  if o.window then config.layer_types = layer_types(o) end
+end
+
+-- A window of all layers.
+local function read_window(_, values, o)
+  o.window = values.sliding_window or nil
+end
+
+local function write_window(o, config)
+  config.sliding_window = o.window or false
+end
+
+-- Gemma's caps, scale of scores, and embedding scaled by the root of its width.
+local function read_gemma(_, values, o)
+  o.embedding_scale = math.sqrt(o.dim)
+  if values.query_pre_attn_scalar then o.attention_scale = values.query_pre_attn_scalar ^ -0.5 end
+  o.attention_softcap = values.attn_logit_softcapping or nil
+  o.logit_softcap = values.final_logit_softcapping or nil
+end
+
+local function write_gemma(o, config)
+  config.query_pre_attn_scalar = o.attention_scale and math.floor(o.attention_scale ^ -2 + 0.5) or o.head_dim
+  config.final_logit_softcapping = o.logit_softcap or false
+  config.sliding_window, config.layer_types = o.window or false, layer_types(o)
+end
+
+-- Gemma 3: layers that slide have a theta of their own, and no scaling.
+local function read_gemma3_rope(path, values, o)
+  local both, positions = values.rope_parameters or {}, o.seq
+  local full = both.full_attention or values.rope_scaling or {}
+  local where = both.full_attention and "rope_parameters.full_attention" or "rope_scaling"
+  o.rope_theta, o.rope_scaling = rope.parameters(path, where, full, values.rope_theta or 1e6, positions)
+  local theta, scaling = rope.parameters(path, "rope_parameters.sliding_attention", both.sliding_attention or {},
+    values.rope_local_base_freq or 10000, positions)
+  if scaling then
+    errors.raise("MS_EUNSUPPORTED", "%s: rope_parameters.sliding_attention: scaled frequencies of layers that slide "
+      .. "are not built", path)
+  end
+  if o.window then o.window_rope_theta = theta end
+end
+
+local GEMMA_SIZES = {
+  hidden_size = 2304, intermediate_size = 9216, num_hidden_layers = 26, num_attention_heads = 8,
+  num_key_value_heads = 4, head_dim = 256, max_position_embeddings = 8192, rms_norm_eps = 1e-6,
+  tie_word_embeddings = true, attention_bias = false, hidden_activation = "gelu_pytorch_tanh",
+}
+
+local QWEN_SIZES = {
+  vocab_size = 151936, hidden_size = 4096, intermediate_size = 22016, num_hidden_layers = 32,
+  num_attention_heads = 32, num_key_value_heads = 32, hidden_act = "silu", max_position_embeddings = 32768,
+  rms_norm_eps = 1e-6, tie_word_embeddings = false,
+}
+
+local function with(defaults, more)
+  local all = {}
+  for name, value in pairs(defaults) do all[name] = value end
+  for name, value in pairs(more) do all[name] = value end
+  return all
+end
+
+---@type table<string, moonshard.DecoderFamily>
+local families = {}
+
+families.llama = {
+  architecture = "LlamaForCausalLM",
+  defaults = {
+    vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
+    num_attention_heads = 32, max_position_embeddings = 2048, rms_norm_eps = 1e-6, tie_word_embeddings = false,
+    hidden_act = "silu", attention_bias = false, mlp_bias = false,
+  },
+}
+
+families.mistral = {
+  architecture = "MistralForCausalLM",
+  defaults = {
+    vocab_size = 32000, hidden_size = 4096, intermediate_size = 14336, num_hidden_layers = 32,
+    num_attention_heads = 32, num_key_value_heads = 8, max_position_embeddings = 131072, rms_norm_eps = 1e-6,
+    tie_word_embeddings = false, hidden_act = "silu",
+  },
+  known = { sliding_window = { "size|none", 4096 } },
+  options = read_window, config = write_window,
+}
+
+families.qwen2 = {
+  architecture = "Qwen2ForCausalLM", defaults = QWEN_SIZES,
+  known = QWEN, options = read_qwen, config = write_qwen,
+}
+
+families.qwen3 = {
+  architecture = "Qwen3ForCausalLM",
+  defaults = with(QWEN_SIZES, { head_dim = 128, attention_bias = false }),
+  known = QWEN, options = read_qwen, config = write_qwen,
+}
+
+families.gemma = {
+  architecture = "GemmaForCausalLM",
+  defaults = with(GEMMA_SIZES, {
+    vocab_size = 256000, hidden_size = 3072, intermediate_size = 24576, num_hidden_layers = 28,
+    num_attention_heads = 16, num_key_value_heads = 16, hidden_act = "gelu_pytorch_tanh",
+  }),
+  known = { hidden_activation = { "text" } },
+  options = function(path, values, o)
+    read_gemma(path, values, o)
+    -- Its first configs say "gelu" and mean the approximation with tanh.
+    if o.activation == "gelu" then o.activation = "gelu_tanh" end
+  end,
+}
+
+families.gemma2 = {
+  architecture = "Gemma2ForCausalLM", activation = "hidden_activation",
+  defaults = with(GEMMA_SIZES, { vocab_size = 256000 }),
+  known = {
+    hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size|none", 4096 },
+    layer_types = { "object" }, attn_logit_softcapping = { "positive|none", 50 },
+    final_logit_softcapping = { "positive|none", 30 }, cache_implementation = { "text" },
+  },
+  options = function(path, values, o)
+    read_gemma(path, values, o)
+    set_window(o, values.sliding_window, slides_of(path, values, o.layers, function(i) return i % 2 == 1 end))
+  end,
+  config = function(o, config)
+    write_gemma(o, config)
+    config.attn_logit_softcapping = o.attention_softcap or false
+  end,
+}
+
+families.gemma3_text = {
+  architecture = "Gemma3ForCausalLM", activation = "hidden_activation",
+
+  defaults = with(GEMMA_SIZES, { vocab_size = 262208, max_position_embeddings = 131072 }),
+  known = {
+    hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size|none", 4096 },
+    layer_types = { "object" }, final_logit_softcapping = { "positive|none" }, rope_local_base_freq = { "positive" },
+    sliding_window_pattern = { "size", 6 }, _sliding_window_pattern = { "size" }, cache_implementation = { "text" },
+    attn_logit_softcapping = { only = false, why = "the reference library does not cap the scores of Gemma 3" },
+  },
+  options = function(path, values, o)
+    read_gemma(path, values, o)
+    set_window(o, values.sliding_window, slides_of(path, values, o.layers, function(i)
+      return i % values.sliding_window_pattern ~= 0
+    end))
+    read_gemma3_rope(path, values, o)
+  end,
+  config = function(o, config)
+    write_gemma(o, config)
+    config.rope_local_base_freq = o.window_rope_theta
+  end,
+}
+
+families.phi3 = {
+  architecture = "Phi3ForCausalLM", fused = true,
+  defaults = {
+    vocab_size = 32064, hidden_size = 3072, intermediate_size = 8192, num_hidden_layers = 32,
+    num_attention_heads = 32, max_position_embeddings = 4096, rms_norm_eps = 1e-5, tie_word_embeddings = false,
+    hidden_act = "silu",
+  },
+  known = { sliding_window = { "size|none" }, original_max_position_embeddings = { "size" } },
+  options = read_window, config = write_window,
+}
+
+families.olmo2 = {
+  architecture = "Olmo2ForCausalLM",
+  defaults = {
+    vocab_size = 50304, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
+    num_attention_heads = 32, max_position_embeddings = 2048, rms_norm_eps = 1e-5, tie_word_embeddings = false,
+    hidden_act = "silu", attention_bias = false,
+  },
+}
+
+for model_type, row in pairs(families) do row.model_type = model_type end
+
+return families

@@ -1,0 +1,186 @@
+-- The decoder that today's language models share: RMS norms, rotary positions, grouped queries, gated MLPs. A family is
+-- this model under some of the options below (huggingface/families.lua has their values):
+--
+--   Llama, SmolLM, Mistral, Phi-3   norms before each branch; Mistral and Phi-3 with a sliding window
+--   Qwen 2, 2.5, 3                  biases of queries, keys and values (2); norms of queries and keys by head (3)
+--   Gemma, Gemma 2, 3               factors 1 + weight, scaled embedding, GELU; norms around branches, caps, two
+--                                   kinds of layers
+--   OLMo 2                          norms behind each branch, and of all queries and all keys together
+--
+-- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect. Initial weights: normal(0, 0.02), the
+-- projections into the residual stream scaled by 1/sqrt(2 layers).
+
+local errors = require("moonshard.base.error")
+local language = require("moonshard.models.language")
+local masked_attention = require("moonshard.nn.masked_attention")
+local module = require("moonshard.nn.module")
+local nn = require("moonshard.nn")
+local ops = require("moonshard.tensor.ops")
+local parameter = require("moonshard.tensor.parameter")
+
+local initializers = parameter.initializers
+
+local decoder = {}
+
+local function linear(inputs, outputs, bias, init)
+  return nn.linear({ inputs, outputs, bias = bias, init = init or "gpt2" })
+end
+
+local function residual_law(config)
+  return initializers.normal(0, 0.02 / math.sqrt(2 * config.layers))
+end
+
+local function norm(config, dim)
+  return nn.rms_norm({ dim or config.dim, eps = config.eps, from_one = config.norm_from_one })
+end
+
+-- Attributes of the op `rope`.
+local function rope_of(theta, scaled)
+  if not scaled then return { theta = theta } end
+  -- Every wavelength is above one position, so all frequencies are divided.
+  if scaled.type == "linear" then return { theta = theta, factor = scaled.factor, low = 1, high = 2, original = 1 } end
+  return {
+    theta = theta, factor = scaled.factor, low = scaled.low_freq_factor, high = scaled.high_freq_factor,
+    original = scaled.original_max_position_embeddings,
+  }
+end
+
+-- ---- attention --------------------------------------------------------------------------------------------------
+
+local Attention = module.define("Attention")
+
+function Attention:init(config, slides)
+  local head_dim = config.head_dim
+  self._config, self.heads, self.kv_heads, self.head_dim = config, config.heads, config.kv_heads, head_dim
+  self._window = slides and config.window or nil
+  local local_theta = slides and config.window_rope_theta
+  self._rope = local_theta and rope_of(local_theta) or rope_of(config.rope_theta, config.rope_scaling)
+  self.wq = linear(config.dim, config.heads * head_dim, config.qkv_bias)
+  self.wk = linear(config.dim, config.kv_heads * head_dim, config.qkv_bias)
+  self.wv = linear(config.dim, config.kv_heads * head_dim, config.qkv_bias)
+  self.wo = linear(config.heads * head_dim, config.dim, config.out_bias, residual_law(config))
+  if config.qk_norm then
+    local by_head = config.qk_norm == "head"
+    self.q_norm = norm(config, by_head and head_dim or config.heads * head_dim)
+    self.k_norm = norm(config, by_head and head_dim or config.kv_heads * head_dim)
+  end
+end
+
+-- Queries or keys [B,T,heads,D] of a projection, normalised and rotated.
+local function project(self, x, weights, heads, normalise)
+  local batch, length = unpack(x.shape)
+  local y = weights(x)
+  if normalise and self._config.qk_norm == "all" then y = normalise(y) end
+  y = y:reshape(batch, length, heads, self.head_dim)
+  if normalise and self._config.qk_norm == "head" then y = normalise(y) end
+  return y:rope(self._rope)
+end
+
+-- A window as long as the sequence hides nothing.
+local function attend(self, q, k, v, tokens)
+  local config, window = self._config, self._window
+  if window and window >= q.shape[2] then window = nil end
+  if not (window or config.attention_softcap) then return language.attend(config, q, k, v, tokens) end
+  if config.document_start then
+    errors.raise("MS_EUNSUPPORTED", "document_start: attention within documents is not built with capped scores, nor "
+      .. "with a sliding window that is shorter than the sequence: leave document_start out")
+  end
+  return masked_attention(q, k, v, { window = window, softcap = config.attention_softcap,
+    scale = config.attention_scale })
+end
+
+-- x [B,T,D], tokens i32 [B,T] -> [B,T,D]
+function Attention:forward(x, tokens)
+  local batch, length = unpack(x.shape)
+  local q = project(self, x, self.wq, self.heads, self.q_norm)
+  local k = project(self, x, self.wk, self.kv_heads, self.k_norm)
+  local v = self.wv(x):reshape(batch, length, self.kv_heads, self.head_dim)
+  return self.wo(attend(self, q, k, v, tokens):reshape(batch, length, self.heads * self.head_dim))
+end
+
+-- ---- MLP and block ----------------------------------------------------------------------------------------------
+
+local MLP = module.define("MLP")
+
+function MLP:init(config)
+  self._activation = config.activation
+  self.w1 = linear(config.dim, config.ffn, config.mlp_bias)
+  self.w3 = linear(config.dim, config.ffn, config.mlp_bias)
+  self.w2 = linear(config.ffn, config.dim, config.mlp_bias, residual_law(config))
+end
+
+function MLP:forward(x)
+  local gate, up = self.w1(x), self.w3(x)
+  if self._activation == "silu" then return self.w2(ops.swiglu(gate, up)) end
+  return self.w2(ops[self._activation](gate) * up)
+end
+
+local Block = module.define("Block")
+
+function Block:init(config, slides)
+  local before, behind = config.norms ~= "behind", config.norms ~= "before"
+  self.attn_norm = before and norm(config) or nil
+  self.attn = Attention(config, slides)
+  self.attn_norm_behind = behind and norm(config) or nil
+  self.ffn_norm = before and norm(config) or nil
+  self.mlp = MLP(config)
+  self.ffn_norm_behind = behind and norm(config) or nil
+end
+
+local function through(layer, x)
+  return layer and layer(x) or x
+end
+
+function Block:forward(x, tokens)
+  x = x + through(self.attn_norm_behind, self.attn(through(self.attn_norm, x), tokens))
+  return x + through(self.ffn_norm_behind, self.mlp(through(self.ffn_norm, x)))
+end
+
+-- ---- the model --------------------------------------------------------------------------------------------------
+
+local Decoder = module.define("Decoder")
+
+function Decoder:init(config)
+  self.config = setmetatable(config, {})
+  language.add_embedding(self, config)
+  self.layers = {}
+  for i = 1, config.layers do
+    local slides = config.window and (not config.slides or config.slides[i])
+    self.layers[i] = Block(config, slides)
+  end
+  self.norm = norm(config)
+  language.add_head(self, config)
+end
+
+-- tokens i32 [B,T] -> logits [B,T,V]
+function Decoder:forward(tokens)
+  local config = self.config
+  if tokens.shape[2] > config.seq then
+    errors.raise("MS_ESHAPE", "%s: a sequence of %d tokens, but the model has seq=%d: raise seq", self.family,
+      tokens.shape[2], config.seq)
+  end
+  local x = self.embed(tokens)
+  if config.embedding_scale then x = x * config.embedding_scale end
+  for _, layer in ipairs(self.layers) do x = layer(x, tokens) end
+  local logits = language.logits(self, self.norm(x))
+  local cap = config.logit_softcap
+  return cap and (logits * (1 / cap)):tanh() * cap or logits
+end
+
+function Decoder:describe()
+  local config = self.config
+  return ("%d layers, dim %d, %d heads, %d kv heads, ffn %d, vocab %d"):format(config.layers, config.dim, config.heads,
+    config.kv_heads, config.ffn, config.vocab)
+end
+
+---A class of models.
+---@param name string as it is printed: "Llama"
+---@param family string Hugging Face's model_type
+---@return fun(config: moonshard.DecoderConfig): moonshard.Module
+function decoder.define(name, family)
+  local class = module.define(name, Decoder)
+  class.family = family
+  return class
+end
+
+return decoder

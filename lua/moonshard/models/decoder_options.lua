@@ -1,0 +1,162 @@
+-- Checks the options of a decoder (models/decoder.lua), and fills in what follows from others.
+
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+
+local decoder_options = {}
+
+local SPECS = {
+  vocab = { "positive", required = true },
+  layers = { "positive", most = 10000, required = true },
+  dim = { "positive", required = true },
+  heads = { "positive", required = true },
+  kv_heads = { "positive" },
+  head_dim = { "positive" },
+  ffn = { "positive", required = true },
+  seq = { "positive", required = true },
+  document_start = { "integer" },
+  rope_theta = { "number", default = 10000 },
+  rope_scaling = { "table|boolean", default = false },
+  eps = { "number", default = 1e-5 },
+  tied = { "boolean", default = false },
+  pad_vocab_to_multiple_of = { "positive", default = 1 },
+  activation = { "string", default = "silu" },
+  qkv_bias = { "boolean", default = false },
+  out_bias = { "boolean", default = false },
+  mlp_bias = { "boolean", default = false },
+  qk_norm = { "string|boolean", default = false },
+  norms = { "string", default = "before" },
+  norm_from_one = { "boolean", default = false },
+  embedding_scale = { "number" },
+  attention_scale = { "number" },
+  attention_softcap = { "number" },
+  logit_softcap = { "number" },
+  window = { "positive" },
+  slides = { "table" },
+  window_rope_theta = { "number" },
+}
+
+-- What options that name a choice can be.
+local CHOICES = {
+  activation = { "silu", "gelu_tanh", "gelu" },
+  qk_norm = { "head", "all", false },
+  norms = { "before", "behind", "around" },
+}
+
+local SCALING = {
+  factor = { "number", required = true }, low_freq_factor = { "number", required = true },
+  high_freq_factor = { "number", required = true }, original_max_position_embeddings = { "positive", required = true },
+}
+local LINEAR = { type = { "string" }, factor = { "number", required = true } }
+
+local function read_scaling(who, given)
+  if not given then return false end
+  local name = who .. ": rope_scaling"
+  if type(given) == "table" and given.type == "linear" then
+    local scaled = options.parse(name, given, LINEAR)
+    if scaled.factor <= 0 then errors.invalid("%s: factor %g must be above 0", name, scaled.factor) end
+    return scaled
+  end
+  local scaled = options.parse(name, given ~= true and given or nil, SCALING)
+  if not (scaled.factor > 0 and scaled.low_freq_factor > 0 and scaled.high_freq_factor > scaled.low_freq_factor) then
+    errors.invalid("%s: factor %g, low_freq_factor %g and high_freq_factor %g must be positive, and the high one above "
+      .. "the low one", name, scaled.factor, scaled.low_freq_factor, scaled.high_freq_factor)
+  end
+  return scaled
+end
+
+local function check_heads(who, config)
+  if config.dim % config.heads ~= 0 and not config.head_dim or config.heads % config.kv_heads ~= 0 then
+    errors.raise("MS_ESHAPE", "%s: dim %d must be a multiple of heads %d, and heads of kv_heads %d", who, config.dim,
+      config.heads, config.kv_heads)
+  end
+  config.head_dim = config.head_dim or config.dim / config.heads
+  if config.head_dim % 2 ~= 0 then
+    errors.raise("MS_ESHAPE", "%s: heads of %d must be even, since pairs of elements are rotated", who, config.head_dim)
+  end
+end
+
+local function check_choices(who, config)
+  for name, choices in pairs(CHOICES) do
+    local texts, found = {}, false
+    for i, choice in ipairs(choices) do
+      texts[i], found = options.describe(choice), found or choice == config[name]
+    end
+    if not found then
+      errors.raise("MS_ENAME", "%s: %s must be %s, not %s", who, name, table.concat(texts, " or "),
+        options.describe(config[name]))
+    end
+  end
+end
+
+local function check_numbers(who, config)
+  for _, name in ipairs({ "attention_scale", "attention_softcap", "logit_softcap", "embedding_scale", "eps",
+    "rope_theta", "window_rope_theta" }) do
+    if config[name] and config[name] <= 0 then
+      errors.invalid("%s: %s must be above 0, not %s", who, name, options.describe(config[name]))
+    end
+  end
+end
+
+local function check_window(who, config)
+  for _, name in ipairs({ "slides", "window_rope_theta" }) do
+    if config[name] and not config.window then
+      errors.invalid("%s: %s says something of layers with a sliding window: give window, its length", who, name)
+    end
+  end
+  for i = 1, config.slides and config.layers or 0 do
+    if type(config.slides[i]) ~= "boolean" then
+      errors.invalid("%s: slides must have true or false for each of the %d layers; that of layer %d is %s", who,
+        config.layers, i, options.describe(config.slides[i]))
+    end
+  end
+end
+
+---@class moonshard.DecoderOptions
+---@field vocab? integer required, like layers, dim, heads, ffn and seq
+---@field layers? integer
+---@field dim? integer
+---@field heads? integer
+---@field kv_heads? integer default heads
+---@field head_dim? integer default dim / heads
+---@field ffn? integer
+---@field seq? integer maximum sequence length
+---@field document_start? integer token that begins a document: attention does not cross it
+---@field rope_theta? number default 10000
+---@field rope_scaling? moonshard.RopeScaling|false default false
+---@field eps? number default 1e-5
+---@field tied? boolean share the weights of embedding and head; default false
+---@field pad_vocab_to_multiple_of? integer default 1
+---@field activation? "silu"|"gelu_tanh"|"gelu" of the MLP's gate; default "silu"
+---@field qkv_bias? boolean default false
+---@field out_bias? boolean of the attention's output; default false
+---@field mlp_bias? boolean default false
+---@field qk_norm? "head"|"all"|false norms of queries and keys: of each head, or of all together; default false
+---@field norms? "before"|"behind"|"around" where the norms of a branch are; default "before"
+---@field norm_from_one? boolean factors of norms are 1 + weight; default false
+---@field embedding_scale? number factor of embedded tokens
+---@field attention_scale? number of scores; default 1 / sqrt(head_dim)
+---@field attention_softcap? number scores s become c tanh(s / c)
+---@field logit_softcap? number so do logits
+---@field window? integer a query sees so many keys, itself included, in the layers that slide
+---@field slides? boolean[] which layers do; default: all
+---@field window_rope_theta? number theta of the layers that slide, which then have no scaling
+
+---@class moonshard.DecoderConfig: moonshard.DecoderOptions with all defaults filled in
+
+---A complete description of a decoder.
+---@param who string whose options they are, for messages: "ms.models.decoder"
+---@param given table
+---@return moonshard.DecoderConfig
+function decoder_options.read(who, given)
+  local config = options.parse(who, given, SPECS)
+  config.kv_heads = config.kv_heads or config.heads
+  config.rope_scaling = read_scaling(who, config.rope_scaling)
+  check_heads(who, config)
+  check_choices(who, config)
+  check_numbers(who, config)
+  check_window(who, config)
+  return config
+end
+
+return decoder_options
