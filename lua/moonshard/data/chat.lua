@@ -1,0 +1,142 @@
+-- Conversations for fine-tuning: JSON lines, a template, and a loss on the answers only.
+--
+--   ms.data.chat { files = "chats/*.jsonl", tokenizer = ms.tokenizer("hf"), template = "chatml", seq = 1024 }
+--
+-- With `document_start`, a token that begins each conversation, rows are packed with as many as they have room for; a
+-- model with the same document_start does not attend from one to another. All ranks read all files and keep the tokens
+-- in memory, 8 bytes each.
+
+local errors = require("moonshard.base.error")
+local chat_template = require("moonshard.data.chat_template")
+local conversations = require("moonshard.data.conversations")
+local files = require("moonshard.data.files")
+local options = require("moonshard.base.options")
+local packing = require("moonshard.data.packing")
+local windows = require("moonshard.data.windows")
+local world = require("moonshard.distributed.world")
+
+local WHO = "ms.data.chat"
+
+---@class moonshard.ChatOptions
+---@field files string|string[] paths, patterns or folders of .jsonl and .jsonl.zst files
+---@field tokenizer? moonshard.Tokenizer default: a token is a byte
+---@field template? string|moonshard.ChatTemplate "chatml" (default), "llama3", "gemma", "phi3", "plain", or a table
+---@field train_on? string the role whose messages are trained on, or "all"; default "assistant"
+---@field document_start? integer|string a token, or its text in the tokenizer, before each conversation
+---@field pack? boolean several conversations in a row; default: with document_start
+---@field padding? integer the token of what is left of a row; default 0
+---@field seq? integer tokens per row; default 256; of a longer conversation only the beginning is used
+---@field batch? integer rows per rank and step; default 8
+---@field global_batch? integer rows per step on all ranks, instead of batch
+---@field seed? integer seed of the order of rows; default 0
+---@field shuffle? boolean default true; false: in the order of the files
+---@field valid_fraction? number fraction of the rows held out for validation; default 0
+---@field mesh? moonshard.Mesh its ranks share the rows; default: all ranks of the world
+
+---@class moonshard.ChatData: moonshard.Loader
+---@field conversations integer
+---@field cut integer conversations of which only the beginning fits a row
+---@field trained number tokens that are trained on
+---@field document_start integer? the token's id, for the model's option of this name
+---@field valid moonshard.Loader? the validation data
+
+local function encoder(tokenizer)
+  if tokenizer then return function(text) return tokenizer:encode(text) end end
+  return function(text)
+    local ids = {}
+    for i = 1, #text do ids[i] = text:byte(i) end
+    return ids
+  end
+end
+
+local function start_of(o)
+  local start = o.document_start
+  if type(start) ~= "string" then return start end
+  if not o.tokenizer then
+    errors.invalid("%s: document_start %s is a text, whose token a tokenizer has: give tokenizer, or a number", WHO,
+      options.describe(start))
+  end
+  return o.tokenizer:id(start)
+end
+
+-- The tokens of a conversation, and which are trained on.
+local function tokenize(encode, start, pieces)
+  local tokens, trained = { start }, { start and false or nil }
+  for _, piece in ipairs(pieces) do
+    for _, id in ipairs(encode(piece.text)) do
+      if id == start then
+        errors.invalid("%s: the token document_start (%d) is in the text %s: documents would begin there", WHO, start,
+          options.describe(piece.text:sub(1, 40)))
+      end
+      tokens[#tokens + 1], trained[#tokens + 1] = id, piece.trained
+    end
+  end
+  return tokens, trained
+end
+
+local function pack(o)
+  local template, encode = chat_template.find(WHO, o.template), encoder(o.tokenizer)
+  local packed = packing.new(o.seq, o.pack)
+  for _, path in ipairs(files.find(o.files, conversations.is_file, ".jsonl")) do
+    for messages, where in conversations.of(path, o.train_on) do
+      packed:add(tokenize(encode, o.document_start, chat_template.render(template, messages, where)))
+    end
+  end
+  if packed.documents == 0 then errors.invalid("%s: files=%s have no conversation", WHO, files.show(o.files)) end
+  if packed.trained == 0 then
+    errors.invalid("%s: nothing is trained on: no message has the role %s, or all are behind the first %d tokens", WHO,
+      options.describe(o.train_on), o.seq)
+  end
+  return packed
+end
+
+local function check_size(o, rows)
+  local needed = (windows.tokens_needed(o) - 1) / o.seq
+  if rows >= needed then return end
+  errors.invalid("%s: files=%s fill %d rows of %d tokens, but %d rows per step%s need at least %d", WHO,
+    files.show(o.files), rows, o.seq, o.batch * o.share.ranks, o.valid_fraction > 0 and " and validation" or "", needed)
+end
+
+---Batches { tokens, targets } of conversations: i32 [batch, seq] each; targets are the next tokens where those are
+---trained on, and -100 elsewhere.
+---@param given moonshard.ChatOptions
+---@return moonshard.ChatData
+local function chat(given)
+  local o = options.parse(WHO, given, {
+    files = { "string|table", required = true },
+    tokenizer = { "any" },
+    template = { "string|table", default = "chatml" },
+    train_on = { "string", default = "assistant" },
+    document_start = { "integer|string" },
+    pack = { "boolean" },
+    padding = { "integer", default = 0 },
+    seq = { "positive", default = 256 },
+    batch = { "positive" },
+    global_batch = { "positive" },
+    seed = { "seed", default = 0 },
+    shuffle = { "boolean", default = true },
+    valid_fraction = { "number", default = 0 },
+    mesh = { "table" },
+  })
+  windows.share(WHO, o)
+  o.document_start = start_of(o)
+  if o.pack == nil then o.pack = o.document_start ~= nil end
+  if o.pack and not o.document_start then
+    errors.invalid("%s: pack needs document_start, the token that begins each conversation in a row, and a model with "
+      .. "the same document_start, which keeps them apart", WHO)
+  end
+  if world.plan_only then
+    local data = windows.loaders(o, nil, windows.tokens_needed(o))
+    data.document_start = o.document_start
+    return data
+  end
+  local packed = pack(o)
+  local stream = packed:finish(o.padding)
+  check_size(o, stream.n)
+  local data = windows.loaders(o, stream, stream.tokens + 1)
+  data.conversations, data.cut, data.trained = packed.documents, packed.cut, packed.trained
+  data.document_start = o.document_start
+  return data
+end
+
+return chat

@@ -1,0 +1,76 @@
+-- How conversations become text: what is written before and after each message, by role. The texts are those of the
+-- templates that the models named here were published with; a recipe can have its own, in the same form.
+--
+-- A message's content and what ends it can be trained on; what begins it never is.
+
+local errors = require("moonshard.base.error")
+local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
+
+local chat_template = {}
+
+---@class moonshard.ChatTemplate
+---@field begin string? before each conversation
+---@field [string] { [1]: string, [2]: string } by role: the texts before and after a message; `default`: of roles that
+---  have none, with ROLE in place of the role's name
+
+---@type table<string, moonshard.ChatTemplate>
+local NAMED = {
+  chatml = { default = { "<|im_start|>ROLE\n", "<|im_end|>\n" } },
+  llama3 = {
+    begin = "<|begin_of_text|>", default = { "<|start_header_id|>ROLE<|end_header_id|>\n\n", "<|eot_id|>" },
+  },
+  gemma = {
+    begin = "<bos>", user = { "<start_of_turn>user\n", "<end_of_turn>\n" },
+    assistant = { "<start_of_turn>model\n", "<end_of_turn>\n" },
+  },
+  phi3 = { default = { "<|ROLE|>\n", "<|end|>\n" } },
+  plain = { default = { "ROLE: ", "\n" } },
+}
+
+---A template by its name, or one of a recipe's own, checked.
+---@param who string for messages
+---@param given string|moonshard.ChatTemplate
+---@return moonshard.ChatTemplate
+function chat_template.find(who, given)
+  if type(given) == "string" then
+    if NAMED[given] then return NAMED[given] end
+    errors.raise("MS_ENAME", "%s: no template named %s: %s; or give { begin = text, ROLE = { before, after } }", who,
+      given, nearest.advice(given, NAMED))
+  end
+  for role, texts in pairs(given) do
+    local right = role == "begin" and type(texts) == "string"
+      or type(texts) == "table" and type(texts[1]) == "string" and type(texts[2]) == "string" and #texts == 2
+    if not right then
+      errors.invalid("%s: template: %s must be %s, not %s", who, tostring(role),
+        role == "begin" and "a text" or "{ before, after }, two texts", options.describe(texts))
+    end
+  end
+  return given
+end
+
+---@class moonshard.ChatPiece
+---@field text string
+---@field trained boolean
+
+---A conversation as pieces of text.
+---@param template moonshard.ChatTemplate
+---@param messages moonshard.ChatMessage[]
+---@param where string for messages: "chats.jsonl:3"
+---@return moonshard.ChatPiece[]
+function chat_template.render(template, messages, where)
+  local pieces = {}
+  if template.begin then pieces[1] = { text = template.begin, trained = false } end
+  for _, message in ipairs(messages) do
+    local texts = template[message.role] or template.default
+    if not texts or message.role == "begin" or message.role == "default" then
+      errors.raise("MS_ENAME", "%s: the template has no role %s", where, options.describe(message.role))
+    end
+    local before = texts[1]:gsub("ROLE", (message.role:gsub("%%", "%%%%")))
+    pieces[#pieces + 1] = { text = before, trained = false }
+    pieces[#pieces + 1] = { text = message.content .. texts[2], trained = message.trained }
+  end
+  return pieces
+end
+
+return chat_template

@@ -1,0 +1,92 @@
+-- Conversations of JSON lines, one a line, in the forms that published datasets have:
+--
+--   { "messages": [ { "role": "user", "content": "..." }, { "role": "assistant", "content": "..." } ] }
+--   { "prompt": "...", "completion": "..." }
+--   { "instruction": "...", "input": "...", "output": "..." }      input may be missing or empty
+--
+-- Files that end in .zst are decompressed.
+
+local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
+local json = require("moonshard.base.json")
+local options = require("moonshard.base.options")
+local zstd = require("moonshard.base.zstd")
+
+local conversations = {}
+
+---@class moonshard.ChatMessage
+---@field role string
+---@field content string
+---@field trained boolean
+
+local function text_of(where, row, field)
+  local value = row[field]
+  if type(value) ~= "string" then
+    errors.invalid("%s: %s must be a text, not %s", where, field, options.describe(value))
+  end
+  return value
+end
+
+local function of_messages(where, row, trains)
+  local list = row.messages
+  if type(list) ~= "table" or #list == 0 then
+    errors.invalid("%s: messages must be a list of at least one { role, content }", where)
+  end
+  local messages = {}
+  for i, message in ipairs(list) do
+    local at = ("%s: message %d"):format(where, i)
+    if type(message) ~= "table" then errors.invalid("%s must be { role, content }", at) end
+    local role, content = text_of(at, message, "role"), text_of(at, message, "content")
+    messages[i] = { role = role, content = content, trained = trains == "all" or role == trains }
+  end
+  return messages
+end
+
+local function of_pair(asked, answered, trains)
+  return {
+    { role = "user", content = asked, trained = trains == "all" or trains == "user" },
+    { role = "assistant", content = answered, trained = trains == "all" or trains == "assistant" },
+  }
+end
+
+local function messages_of(where, row, trains)
+  if row.messages ~= nil then return of_messages(where, row, trains) end
+  if row.prompt ~= nil then
+    return of_pair(text_of(where, row, "prompt"), text_of(where, row, "completion"), trains)
+  end
+  if row.instruction ~= nil then
+    local asked, more = text_of(where, row, "instruction"), row.input
+    if more ~= nil and more ~= "" then asked = asked .. "\n\n" .. text_of(where, row, "input") end
+    return of_pair(asked, text_of(where, row, "output"), trains)
+  end
+  errors.invalid("%s: a conversation has messages, or prompt and completion, or instruction and output", where)
+end
+
+---@param path string
+---@return boolean
+function conversations.is_file(path)
+  return path:find("%.jsonl$") ~= nil or path:find("%.jsonl%.zst$") ~= nil
+end
+
+---Iterates over the conversations of a file.
+---@param path string
+---@param trains string the role whose messages are trained on, or "all"
+---@return fun(): moonshard.ChatMessage[]?, string? messages, and where they are: "chats.jsonl:3"
+function conversations.of(path, trains)
+  local text = input_file.read(path, "conversations are read from files of JSON lines")
+  if path:find("%.zst$") then text = zstd.decompress(path, text) end
+  local lines, number = text:gmatch("([^\n]*)\n?"), 0
+  return function()
+    for line in lines do
+      number = number + 1
+      if line:find("%S") then
+        local where = ("%s:%d"):format(path, number)
+        local row, problem = json.decode(line)
+        if type(row) ~= "table" then errors.invalid("%s: %s", where, problem or "a line must be an object") end
+        return messages_of(where, row, trains), where
+      end
+    end
+  end
+end
+
+return conversations

@@ -1,0 +1,166 @@
+-- Conversations for fine-tuning: templates, masks, packed rows, compressed files, and that packing changes no numbers.
+
+local ffi = require("ffi")
+local has = require("lua.message").has
+local message = require("lua.fixture").message
+local ms = require("moonshard")
+local program = require("lua.program")
+local scratch = require("lua.scratch")
+
+teardown(scratch.clear)
+
+-- A file of JSON lines.
+local function write(lines, name)
+  local folder = scratch.path()
+  os.execute(("mkdir '%s'"):format(folder))
+  local path = folder .. "/" .. (name or "chats.jsonl")
+  scratch.write(path, type(lines) == "table" and table.concat(lines, "\n") .. "\n" or lines)
+  return path
+end
+
+local HELLO = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}'
+
+local function with(more)
+  local o = { files = write { HELLO }, seq = 64, batch = 1, shuffle = false }
+  for key, value in pairs(more or {}) do o[key] = value end
+  return ms.data.chat(o)
+end
+
+-- The first row of bytes: its text, and the text of its targets, with a dot for none.
+local function texts(data)
+  local _, batch = data:batches(1)()
+  local tokens, targets = {}, {}
+  for i = 0, batch.tokens.shape[2] - 1 do
+    local token, target = batch.tokens.data[i], batch.targets.data[i]
+    tokens[i + 1] = token == 0 and "_" or string.char(token)
+    targets[i + 1] = target == -100 and "." or string.char(target)
+  end
+  return table.concat(tokens), table.concat(targets)
+end
+
+local function padded(text, filler) return text .. filler:rep(64 - #text) end
+
+describe("ms.data.chat", function()
+  it("G5 trains on answers only, by the template", function()
+    local tokens, targets = texts(with())
+    local whole = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n"
+    assert.equal(whole:sub(1, 64), tokens)
+    assert.equal(("."):rep(51) .. "Yo<|im_end|>\n", targets)
+    tokens, targets = texts(with { template = "plain" })
+    assert.equal(padded("user: Hi\nassistant: Yo\n", "_"), tokens)
+    assert.equal(padded(("."):rep(19) .. "Yo\n", "."), targets)
+  end)
+
+  it("G5 trains on another role, or on all, and takes templates of a recipe's own", function()
+    local template = { begin = "!", user = { "<", ">" }, assistant = { "[", "]" } }
+    local tokens, targets = texts(with { template = template })
+    assert.equal(padded("!<Hi>[Yo]", "_"), tokens)
+    assert.equal(padded(".....Yo]", "."), targets)
+    assert.equal(padded(".Hi>", "."), select(2, texts(with { template = template, train_on = "user" })))
+    assert.equal(padded(".Hi>.Yo]", "."), select(2, texts(with { template = template, train_on = "all" })))
+  end)
+
+  it("G5 reads the forms of published datasets, and compressed files", function()
+    local template = { user = { "<", ">" }, assistant = { "[", "]" } }
+    local function text_of(line, name)
+      return (texts(with { template = template, files = write({ line }, name) }):gsub("_+$", ""))
+    end
+    assert.equal("<Q>[A]", text_of('{"prompt": "Q", "completion": "A"}'))
+    assert.equal("<Q\n\nI>[A]", text_of('{"instruction": "Q", "input": "I", "output": "A"}'))
+    assert.equal("<Q>[A]", text_of('{"instruction": "Q", "input": "", "output": "A"}'))
+    ffi.cdef [[
+      size_t ZSTD_compress(void *to, size_t capacity, const void *from, size_t bytes, int level);
+    ]]
+    local plain = ('{"prompt": "Q", "completion": "A"}\n'):rep(100000) -- more than is decompressed at a time
+    local room = ffi.new("uint8_t[?]", 2 ^ 20)
+    local bytes = tonumber(ffi.load("libzstd.so.1").ZSTD_compress(room, 2 ^ 20, plain, #plain, 3))
+    local compressed = ffi.string(room, bytes)
+    assert.equal(100000, with({ template = template, files = write(compressed, "chats.jsonl.zst") }).conversations)
+    has(message(with, { files = write(compressed:sub(1, -5), "chats.jsonl.zst") }), "chats.jsonl.zst | frame")
+    has(message(with, { files = write("nothing", "chats.jsonl.zst") }), "chats.jsonl.zst | zstd")
+  end)
+
+  it("G5 packs rows, in which no conversation has a target in the next", function()
+    local template = { user = { "<", ">" }, assistant = { "[", "]" } }
+    local lines = {}
+    for i = 1, 7 do
+      lines[i] = ('{"prompt": "%s", "completion": "%s"}'):format(("q"):rep(i), ("a"):rep(12 - i))
+    end
+    local packed = with { template = template, files = write(lines), document_start = 1 }
+    assert.equal(7, packed.conversations)
+    assert.equal(0, packed.cut)
+    assert.equal(3, packed.n) -- 17 tokens each, three in a row
+    local tokens, targets = texts(packed)
+    local one = "\1<q>[aaaaaaaaaaa]"
+    assert.equal(one, tokens:sub(1, 17))
+    assert.equal("....aaaaaaaaaaa].", targets:sub(1, 17))
+    assert.equal("\1<qq>", tokens:sub(18, 22))
+    local apart = with { template = template, files = write(lines), document_start = 1, pack = false }
+    assert.equal(7, apart.n)
+    assert.equal(packed.trained, apart.trained)
+  end)
+
+  it("G5 uses the beginning of a longer conversation, and says how many there are", function()
+    local lines = { HELLO, ('{"prompt": "q", "completion": "%s"}'):format(("a"):rep(100)) }
+    local data = with { files = write(lines), template = "plain" }
+    assert.equal(1, data.cut)
+    assert.equal(2, data.n)
+  end)
+
+  it("G5 says where a line is wrong", function()
+    local function refused(line, more)
+      more = more or {}
+      more.files = write { HELLO, line }
+      return message(with, more)
+    end
+    has(refused "{", "chats.jsonl:2: ")
+    has(refused "[]", "chats.jsonl:2: | messages | prompt | instruction")
+    has(refused '{"messages": []}', "chats.jsonl:2: messages | at least one")
+    has(refused '{"messages": [{"role": "user"}]}', "chats.jsonl:2: message 1: content | nil")
+    has(refused '{"prompt": "q", "completion": 3}', "chats.jsonl:2: completion | 3")
+    has(refused('{"messages": [{"role": "tool", "content": "x"}]}', { template = { user = { "", "" },
+      assistant = { "", "" } } }), 'chats.jsonl:2: | role "tool"')
+    has(message(with, { template = "chatlm" }), "chatlm | chatml")
+    has(message(with, { template = { user = "x" } }), "template: user | before, after")
+    has(message(with, { train_on = "bot" }), 'trained | "bot"')
+    has(message(with, { pack = true }), "pack | document_start")
+    has(message(with, { document_start = "<s>" }), "document_start | tokenizer")
+    has(message(with, { document_start = 72 }), "document_start (72) | text")
+    has(message(with, { batch = 3 }), "1 rows | at least 3")
+    has(message(with, { files = write({}, "chats.jsonl") }), "no conversation")
+  end)
+end)
+
+describe("training on packed conversations", function()
+  local recipe = program.recipe [[
+    local ms = require "moonshard"
+    local cfg = ms.args { files = "", pack = true, batch = 1, mesh = "1x1" }
+    local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
+    local data = ms.data.chat { files = cfg.files, template = "plain", document_start = 1, pack = cfg.pack, seq = 64,
+      global_batch = cfg.batch, shuffle = false, mesh = mesh }
+    local model = ms.models.llama { vocab = 256, layers = 2, dim = 16, heads = 2, ffn = 24, seq = 64,
+      document_start = data.document_start }
+    ms.fully_shard(model, { mesh = mesh })
+    local train = ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.sgd { lr = 0.5 } }
+    for step, batch in data:batches(3) do print(("%.4f"):format(train:step(batch).loss)) end
+  ]]
+  teardown(function() os.remove(recipe) end)
+
+  it("G5 is training on them apart, on any mesh", function()
+    local lines = {}
+    for i = 1, 4 do
+      lines[i] = ('{"prompt": "%s", "completion": "%s"}'):format(("q"):rep(i), ("ab"):rep(2))
+    end
+    local path = write(lines)
+    local function losses(...)
+      local ended = program.run { "run", recipe, "files=" .. path, ... }
+      assert.equal(0, ended.status, ended.err)
+      return ended.out
+    end
+    local apart = losses("pack=false", "batch=4")
+    assert.equal(3, select(2, apart:gsub("\n", "")))
+    assert.equal(apart, losses("-n", "2", "mesh=1x2", "pack=false", "batch=4"))
+    assert.equal(apart, losses("batch=2"))
+    assert.equal(apart, losses("-n", "2", "mesh=2x1", "batch=2"))
+  end)
+end)
