@@ -5,6 +5,7 @@ local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local tensor = require("moonshard.tensor")
+local weighed_loss = require("moonshard.nn.weighed_loss")
 
 ---@class moonshard.loss
 local loss = {}
@@ -14,6 +15,9 @@ local CROSS_ENTROPY = {
   ignore_index = { "integer", default = -100 },
   fused = { "boolean|string", default = false },
   chunk = { "positive" },
+  label_smoothing = { "number", default = 0 },
+  weight = { "table" },
+  z_loss = { "number", default = 0 },
 }
 local REDUCTIONS = { tokens = true, mean = true }
 -- enum ms_fused_loss: the op's attribute `fused`.
@@ -39,6 +43,29 @@ end
 ---@field ignore_index? integer default -100
 ---@field fused? boolean|"auto" default false
 ---@field chunk? integer rows at a time, with `fused`; default: chosen by sizes
+---@field label_smoothing? number share of the probability that all classes divide; default 0
+---@field weight? number[] of each class: the mean is weighed by those of the targets
+---@field z_loss? number factor of the mean square of the log of the softmax's denominator (PaLM has 1e-4); default 0
+
+local function is_plain(o) return o.label_smoothing == 0 and not o.weight and o.z_loss == 0 end
+
+local function check_weighed(o)
+  local who = "ms.loss.cross_entropy"
+  if o.fused then
+    errors.raise("MS_EUNSUPPORTED", "%s: fused is not built with label_smoothing, weight or z_loss: leave it out", who)
+  end
+  if not (o.label_smoothing >= 0 and o.label_smoothing < 1) then
+    errors.invalid("%s: label_smoothing must be at least 0 and below 1, not %s", who,
+      options.describe(o.label_smoothing))
+  end
+  if o.z_loss < 0 then errors.invalid("%s: z_loss must be at least 0, not %s", who, options.describe(o.z_loss)) end
+  for i, value in ipairs(o.weight or {}) do
+    if type(value) ~= "number" or value < 0 or value ~= value then
+      errors.invalid("%s: weight of class %d must be a number of at least 0, not %s", who, i - 1,
+        options.describe(value))
+    end
+  end
+end
 
 ---Mean of -log softmax(logits)[target] over the targets that are not ignored. If returned to the trainer unchanged, the
 ---loss is the mean over the targets of all ranks and micro-batches ("tokens"), or with reduction "mean" the mean of
@@ -65,7 +92,29 @@ function loss.cross_entropy(logits, targets)
   if o.chunk and not o.fused then
     errors.invalid("ms.loss.cross_entropy: chunk is the number of rows at a time with fused = true or \"auto\"")
   end
-  return function(...) return cross_entropy(o, ...) end
+  if is_plain(o) then return function(...) return cross_entropy(o, ...) end end
+  check_weighed(o)
+  return function(x, y)
+    if o.weight and #o.weight ~= x.shape[#x.shape] then
+      errors.raise("MS_ESHAPE", "ms.loss.cross_entropy: weight has %d numbers for %d classes", #o.weight,
+        x.shape[#x.shape])
+    end
+    return weighed_loss(o, x, y)
+  end
+end
+
+-- ---- of predictions and targets of one shape --------------------------------------------------------------------
+
+local function check_shapes(name, prediction, target)
+  local predicted, given = tensor.shape_text(prediction.shape), tensor.shape_text(target.shape)
+  if predicted == given then return end
+  errors.raise("MS_ESHAPE", "ms.loss.%s: the prediction is %s and the target %s; their shapes must be equal", name,
+    predicted, given)
+end
+
+local function difference_of(name, prediction, target)
+  check_shapes(name, prediction, target)
+  return ops.sub(ops.cast(prediction, { out_dtype = "f32" }), target)
 end
 
 ---Mean of (prediction - target)^2.
@@ -73,13 +122,67 @@ end
 ---@param target moonshard.Tensor of the same shape
 ---@return moonshard.Tensor f32 []
 function loss.mse(prediction, target)
-  local predicted, given = tensor.shape_text(prediction.shape), tensor.shape_text(target.shape)
-  if predicted ~= given then
-    errors.raise("MS_ESHAPE", "ms.loss.mse: the prediction is %s and the target %s; their shapes must be equal",
-      predicted, given)
-  end
-  local difference = ops.sub(ops.cast(prediction, { out_dtype = "f32" }), target)
+  local difference = difference_of("mse", prediction, target)
   return ops.mean(ops.mul(difference, difference), { all = true })
+end
+
+---Mean of |prediction - target|.
+---@param prediction moonshard.Tensor [...]
+---@param target moonshard.Tensor of the same shape
+---@return moonshard.Tensor f32 []
+function loss.l1(prediction, target)
+  return ops.mean(ops.abs(difference_of("l1", prediction, target)), { all = true })
+end
+
+local function huber(delta, prediction, target)
+  local distance = ops.abs(difference_of("huber", prediction, target))
+  local near = ops.clamp(distance, { max = delta }) -- |d| up to delta: d^2 / 2, beyond: delta (|d| - delta / 2)
+  return ops.mean(near * (distance - near * 0.5), { all = true })
+end
+
+---Mean of d^2 / 2 where |d| is at most delta, and of delta (|d| - delta / 2) elsewhere, d = prediction - target.
+---@param prediction moonshard.Tensor|{ delta: number } [...]; or options, default delta 1
+---@param target moonshard.Tensor? of the same shape
+---@return moonshard.Tensor|fun(prediction: moonshard.Tensor, target: moonshard.Tensor): moonshard.Tensor loss f32 []
+function loss.huber(prediction, target)
+  if target ~= nil or tensor.is(prediction) then return huber(1, prediction, target) end
+  local o = options.parse("ms.loss.huber", prediction, { delta = { "number", default = 1 } })
+  if o.delta <= 0 then errors.invalid("ms.loss.huber: delta must be above 0, not %s", options.describe(o.delta)) end
+  return function(...) return huber(o.delta, ...) end
+end
+
+---Mean of -t log p - (1 - t) log(1 - p) with p = sigmoid(logits), computed without p.
+---@param logits moonshard.Tensor [...]
+---@param targets moonshard.Tensor of the same shape: probabilities, or 0 and 1
+---@return moonshard.Tensor f32 []
+function loss.binary_cross_entropy(logits, targets)
+  check_shapes("binary_cross_entropy", logits, targets)
+  local x = ops.cast(logits, { out_dtype = "f32" })
+  return ops.mean(ops.softplus(x) - x * targets, { all = true })
+end
+
+-- ---- of two models ----------------------------------------------------------------------------------------------
+
+local function distillation(temperature, student, teacher)
+  check_shapes("distillation", student, teacher)
+  local log_p = ops.log_softmax(student:cast("f32") * (1 / temperature))
+  local log_q = ops.log_softmax(ops.detach(teacher):cast("f32") * (1 / temperature))
+  local divergence = (log_q:exp() * (log_q - log_p)):sum(-1)
+  return ops.mean(divergence, { all = true }) * temperature ^ 2
+end
+
+---Mean over rows of T^2 KL(softmax(teacher / T), softmax(student / T)) (Hinton et al. 2015). The teacher's logits are
+---constants: no gradient goes through them.
+---@param student moonshard.Tensor|{ temperature: number } logits [..., V]; or options, default temperature 1
+---@param teacher moonshard.Tensor? logits of the same shape
+---@return moonshard.Tensor|fun(student: moonshard.Tensor, teacher: moonshard.Tensor): moonshard.Tensor loss f32 []
+function loss.distillation(student, teacher)
+  if teacher ~= nil or tensor.is(student) then return distillation(1, student, teacher) end
+  local o = options.parse("ms.loss.distillation", student, { temperature = { "number", default = 1 } })
+  if o.temperature <= 0 then
+    errors.invalid("ms.loss.distillation: temperature must be above 0, not %s", options.describe(o.temperature))
+  end
+  return function(...) return distillation(o.temperature, ...) end
 end
 
 return require("moonshard.base.strict").fields("ms.loss", loss)

@@ -1,0 +1,67 @@
+-- Cross entropy with what its kernel does not have: smoothed labels, weights of classes, and the z-loss. Made of ops
+-- that keep the log-probabilities of all classes, in f32.
+
+local context = require("moonshard.base.context")
+local create = require("moonshard.tensor.create")
+local ops = require("moonshard.tensor.ops")
+
+-- The classes 0 to n - 1, i32; and weights of classes, f32. Constants of traces, so equal ones are one tensor.
+local classes, weights = {}, setmetatable({}, { __mode = "k" })
+
+local function classes_of(n)
+  classes[n] = classes[n] or create.arange(n, { dtype = "i32" })
+  return classes[n]
+end
+
+local function weights_of(list)
+  weights[list] = weights[list] or create.tensor(list, { dtype = "f32" })
+  return weights[list]
+end
+
+-- What each class of a row counts, and the target of each row: f32 [V] or nil, f32 [...].
+local function weigh(o, is_target, counted)
+  if not o.weight then return nil, counted end
+  local of_class = weights_of(o.weight)
+  return of_class, ops.where(is_target, of_class, 0):sum(-1) * counted
+end
+
+---The mean over the targets that count, weighed by their classes, as PyTorch's cross_entropy has it, plus z_loss times
+---the mean square of the logarithm of the softmax's denominator.
+---@param o { ignore_index: integer, label_smoothing: number, weight: number[]?, z_loss: number }
+---@param logits moonshard.Tensor [..., V]
+---@param targets moonshard.Tensor i32 [...]
+---@return moonshard.Tensor loss f32 []
+---@return moonshard.Tensor denominator f32 []: the sum of the weights of the targets that count
+local function weighed_loss(o, logits, targets)
+  local x = logits:cast("f32")
+  local log_p, n = ops.log_softmax(x), x.shape[#x.shape]
+  local counted = ops.not_equal(targets, o.ignore_index):cast("f32")
+  local is_target = ops.equal(targets:unsqueeze(-1), classes_of(n))
+  local of_class, of_target = weigh(o, is_target, counted)
+  local loss = ops.where(is_target, log_p, 0):sum(-1) * of_target * (o.label_smoothing - 1)
+  if o.label_smoothing > 0 then
+    local all = of_class and log_p * of_class or log_p
+    loss = loss - all:sum(-1) * counted * (o.label_smoothing / n)
+  end
+  if o.z_loss > 0 then
+    local log_sum = (x:slice(-1, 0, 1) - log_p:slice(-1, 0, 1)):squeeze(-1)
+    loss = loss + log_sum * log_sum * of_target * o.z_loss
+  end
+  local denominator = of_target:sum()
+  return loss:sum() / ops.where(ops.equal(denominator, 0), 1, denominator), denominator
+end
+
+---The loss, and in a trace its weight among those of ranks and micro-batches, by o.reduction.
+---@param o table options of ms.loss.cross_entropy
+---@param logits moonshard.Tensor
+---@param targets moonshard.Tensor
+---@return moonshard.Tensor
+return function(o, logits, targets)
+  local loss, denominator = weighed_loss(o, logits, targets)
+  if context.trace and o.reduction == "tokens" then
+    local terms = 1
+    for _, size in ipairs(targets.shape) do terms = terms * size end
+    context.trace.weights[loss.id] = { weight = denominator / terms, terms = terms }
+  end
+  return loss
+end
