@@ -200,6 +200,9 @@ int ms_lower_first_summand(const ms_lowering *l, int value);
 int ms_lower_zero_unreached(ms_lowering *l);
 /* Reduces the units whose gradients this node completes (lower_reductions.c). */
 int ms_lower_reduce_completed(ms_lowering *l, int node);
+/* Clears the bytes of a unit's gradients that belong to no segment, once its sums are written. Ranks have different
+ * ones, so this must not be what begins the gradients' lifetime, which decides how large shared arenas are. */
+int ms_lower_zero_between_segments(ms_lowering *l, int unit);
 
 /* Sums over the replicas in few bits (lower_quantised.c). 1 when the unit's gradients travel so. */
 static inline int ms_unit_is_quantised(const ms_model *model, int unit) {

@@ -139,7 +139,7 @@ static int restore(ms_lowering *l, const ms_quantised *q) {
     MS_TRY(kernel(l, q->unit, MS_OP_restore_pieces, &attrs, sums, own));
   }
   keep(l, q->own);
-  return MS_OK;
+  return ms_lower_zero_between_segments(l, q->unit);
 }
 
 /* ---- order ---- */

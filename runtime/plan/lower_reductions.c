@@ -167,7 +167,7 @@ static int reduce_between_nodes(ms_lowering *l, int unit, const ms_gradients *fr
 /* In a phase that overwrites gradients, activations may have used the chunk until now (accesses.c). No other kernel
  * writes the bytes between the segments, but the kernels that sum a whole chunk read them. (In a slice of a sliced
  * unit, the sums write them: see ms_lower_clear_slice.) */
-static int zero_between_segments(ms_lowering *l, int unit) {
+int ms_lower_zero_between_segments(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
   int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT);
   if (is_sliced(l, unit) || l->phase != (ms_lower_sync(l, unit) == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST))
@@ -221,7 +221,7 @@ int ms_lower_reduce_completed(ms_lowering *l, int node) {
   for (int u = 0; u < l->model->units; u++)
     if (l->use[u].gradient_last == node) {
       MS_TRY(reduce_unit(l, u));
-      MS_TRY(zero_between_segments(l, u));
+      if (!ms_unit_is_quantised(l->model, u)) MS_TRY(ms_lower_zero_between_segments(l, u));
       MS_TRY(ms_lower_advance_quantised(l));
     }
   return MS_OK;

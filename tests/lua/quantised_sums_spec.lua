@@ -128,6 +128,10 @@ describe("gradients that replicas sum in few bits", function()
     end
   end)
 
+  it("Q6 of ranks whose slices have padding in other places have plans that agree", function()
+    trained(nil, 3, "mesh=3x1", "replicate=i4", "dim=6", "layout=ragged", "steps=1")
+  end)
+
   it("Q6 train as one rank does, within what their rounding allows: moonshard check", function()
     local _, equals_one_rank = program.checks {
       i8 = { "check", RECIPE, "-n", "4", "mesh=2x2", "replicate=i8" },
