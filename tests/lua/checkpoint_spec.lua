@@ -197,6 +197,13 @@ describe("a checkpoint", function()
     has(ended.err, "/nonexistent | checkpoint | manifest.json")
   end)
 
+  it_unless_thread("K4 a parameter that trains, but was frozen when it was saved, is refused by name", function()
+    local folder = save_on(2, "1x2", { freeze = "embed.weight" })
+    local ended = program.run({ "run", "tests/lua/recipes/parity.lua", "-n", "2", "mesh=1x2", "load=" .. folder })
+    assert.equal(2, ended.status)
+    has(ended.err, "exp_avg of embed.weight | frozen when it was saved | freeze it here")
+  end)
+
   it("K4 damage is found wherever it is, on all ranks", function()
     local path = checkpoint_2x2() .. "/step-00000005"
     local copy = new_folder()

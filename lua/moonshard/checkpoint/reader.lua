@@ -105,6 +105,17 @@ local function refuse_form(self, kind, fqn)
     .. "that it was saved with", self.path, fqn, FORMS[saved], FORMS[kind])
 end
 
+-- What only parameters that train have is not in a checkpoint of one that was frozen.
+local function refuse_frozen(self, kind, fqn)
+  if self.pieces[owned_ranges.tensor_name(kind, fqn)] then return end
+  for _, saved in ipairs(self.parameters) do
+    if saved.name == fqn and saved.frozen and not FORMS[kind] then
+      errors.raise("MS_EMISMATCH", "checkpoint %s has no %s of %s, which was frozen when it was saved: freeze it here, "
+        .. "too, or start a run from the weights alone, by ms.checkpoint.load(model, path)", self.path, kind, fqn)
+    end
+  end
+end
+
 ---The pieces that contain elements [first, first + count) of a part of a parameter, and in each those among which they
 ---are. Parts of several hosts can contain the same elements. Raises MS_EINVAL when no piece contains some of them.
 ---@param kind string "param", "exp_avg", ...
@@ -126,6 +137,7 @@ function Checkpoint:cover(kind, fqn, part, first, count)
   end
   if found < count then
     refuse_form(self, kind, fqn)
+    refuse_frozen(self, kind, fqn)
     errors.invalid("checkpoint %s: %s of %s: %.0f of its elements %.0f to %.0f%s are in no file%s", self.path, kind,
       fqn, count - found, division.index(part, first), division.index(part, first + count - 1) + 1,
       division.is_whole(part) and "" or ", of which this rank has a part,",
