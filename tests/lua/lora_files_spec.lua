@@ -271,6 +271,8 @@ describe("a folder of adapters", function()
     refused(copy_of("llama", nil, function(list) list[1].shape[2] = 5 end), model_of("llama"), "5 | another model")
     refused(copy_of("llama", set("r", 8)), model_of("llama"), "lora_A.weight | [4,16] | [8,16]")
     refused(copy_of("gpt2", set("rank_pattern", {})), model_of("gpt2"), "mlp.c_proj | [3,48] | [2,48]")
+    refused(copy_of("llama", set("r", 4.5)), model_of("llama"), "adapter_config.json | r | q_proj | 4.5 | whole")
+    refused(copy_of("llama", set("rank_pattern", { q_proj = 4.5 })), model_of("llama"), "rank_pattern | q_proj | 4.5")
     refused(FIXTURES .. "llama", ms.lora(model_of("llama"), { { re"wq", { rank = 4, alpha = 4 } } }),
       "v_proj | none there")
     refused(FIXTURES .. "llama", ms.lora(model_of("llama"), { { re"w", { rank = 4, alpha = 4 } },

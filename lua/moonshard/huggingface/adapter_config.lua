@@ -93,6 +93,10 @@ function adapter_config.read(folder, names)
   local found = {}
   for _, name in ipairs(names) do
     local of = { rank = ranks[name] or rank, alpha = alphas[name] or alpha, dropout = dropout }
+    if of.rank % 1 ~= 0 then
+      errors.invalid("%s: %s gives %s the rank %g, but ranks are whole numbers", path,
+        ranks[name] and "rank_pattern" or "r", name, of.rank)
+    end
     if given.use_rslora then of.alpha = of.alpha * math.sqrt(of.rank) end
     found[name] = of
   end
