@@ -341,6 +341,9 @@ describe("a mistake in ms.lora", function()
     has(message(ms.lora, model, { { "layers.0.attn", {} } }), "layers.0.attn.wq | already | rank 4")
     assert.equal(4, #trainable(model)) -- and wk was not given one either
     has(message(ms.lora, llama { tied = true }, { { "head", {} } }), "head.weight | embed.weight")
+    local twins = ms.nn.sequential { ms.nn.linear(4, 4), ms.nn.linear(4, 4) }
+    twins[2].weight = twins[1].weight
+    has(message(ms.lora, twins, { { "0", { rank = 2 } } }), "0.weight is also 1.weight")
     ms.fully_shard(model)
     has(message(ms.lora, model, { { "head", {} } }), "already sharded | before ms.fully_shard")
     has(message(ms.lora.load, model, "tests/fixtures/lora/llama"), "already sharded")

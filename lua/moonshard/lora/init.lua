@@ -117,14 +117,20 @@ local function check_model(who, model)
   end
 end
 
--- The first name of every parameter that has several.
+-- The names of every parameter that has several.
 local function tied_names(model)
   local names = {}
   for _, entry in ipairs(tree.inventory(model).parameters) do
-    if #entry.places > 1 then names[entry.parameter] = entry.places[1].name end
+    if #entry.places > 1 then
+      local list = {}
+      for i, place in ipairs(entry.places) do list[i] = place.name end
+      names[entry.parameter] = list
+    end
   end
   return names
 end
+
+local function other_than(name, names) return names[1] ~= name and names[1] or names[2] end
 
 local function check_layer(who, wanted, tied)
   local layer, config = wanted.layer, wanted.config
@@ -134,7 +140,7 @@ local function check_layer(who, wanted, tied)
   end
   if tied[layer.weight] then
     errors.invalid("%s: %s.weight is also %s: an adapter of one could not be merged into both", who, wanted.name,
-      tied[layer.weight])
+      other_than(wanted.name .. ".weight", tied[layer.weight]))
   end
   local outputs, inputs = unpack(layer.weight.shape)
   if not wanted.loaded and config.rank > math.min(outputs, inputs) then
