@@ -198,12 +198,11 @@ int ms_lower_fill_zero(ms_lowering *l, int buffer, int64_t offset, int dtype, in
 int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit);
 int ms_lower_first_summand(const ms_lowering *l, int value);
 int ms_lower_zero_unreached(ms_lowering *l);
-/* Reduces the units whose gradients this node completes (lower_reductions.c). */
-int ms_lower_reduce_completed(ms_lowering *l, int node);
 /* Clears the bytes of a unit's gradients that belong to no segment, once its sums are written. Ranks have different
  * ones, so this must not be what begins the gradients' lifetime, which decides how large shared arenas are. */
 int ms_lower_zero_between_segments(ms_lowering *l, int unit);
-
+/* Reduces the units whose gradients this node completes (lower_reductions.c). */
+int ms_lower_reduce_completed(ms_lowering *l, int node);
 /* Sums over the replicas in few bits (lower_quantised.c). 1 when the unit's gradients travel so. */
 static inline int ms_unit_is_quantised(const ms_model *model, int unit) {
   return model->unit[unit].config.replicate_dtype != MS_F32 && ms_unit_replicas(model, unit) > 1;

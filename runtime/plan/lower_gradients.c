@@ -85,6 +85,27 @@ static int zero_rest(ms_lowering *l, int unit) {
   return MS_OK;
 }
 
+/* In a phase that overwrites gradients, activations may have used the chunk until now (accesses.c). No other kernel
+ * writes the bytes between the segments, but the kernels that sum a whole chunk read them. (In a slice of a sliced
+ * unit, the sums write them: see ms_lower_clear_slice.) */
+int ms_lower_zero_between_segments(ms_lowering *l, int unit) {
+  const ms_unit *u = &l->model->unit[unit];
+  int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT);
+  if (ms_unit_is_sliced(l->model, u, l->plan->replicas) ||
+      l->phase != (ms_lower_sync(l, unit) == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST))
+    return MS_OK;
+  int64_t first, n = ms_unit_node_slice(l->model, u, l->plan->replicas, &first), end = first;
+  for (int s = 0; s < u->segments && !u->segment[s].frozen; s++) {
+    const ms_segment *seg = &u->segment[s];
+    const int64_t begin = seg->local < first + n ? seg->local : first + n;
+    MS_TRY(ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, begin - end, u->name));
+    if (seg->local + seg->chunk > end) end = seg->local + seg->chunk;
+  }
+  const int64_t room = ms_unit_slice_room(l->model, u, l->plan->replicas);
+  if (end > first + n) end = first + n; /* the reserved bytes behind a shorter or empty slice are cleared as well */
+  return ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
+}
+
 int64_t ms_gradients_offset(const ms_gradients *g, const ms_segment *seg) {
   int64_t element = g->chunked ? seg->local : seg->reduce / ms_dtype_size(seg->reduce_dtype);
   return element * ms_dtype_size(g->dtype);

@@ -164,26 +164,6 @@ static int reduce_between_nodes(ms_lowering *l, int unit, const ms_gradients *fr
   return ms_plan_between_copies(l->plan, l->phase, MS_COLL_ALL_REDUCE, unit, parts, l->part);
 }
 
-/* In a phase that overwrites gradients, activations may have used the chunk until now (accesses.c). No other kernel
- * writes the bytes between the segments, but the kernels that sum a whole chunk read them. (In a slice of a sliced
- * unit, the sums write them: see ms_lower_clear_slice.) */
-int ms_lower_zero_between_segments(ms_lowering *l, int unit) {
-  const ms_unit *u = &l->model->unit[unit];
-  int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT);
-  if (is_sliced(l, unit) || l->phase != (ms_lower_sync(l, unit) == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST))
-    return MS_OK;
-  int64_t first, n = own_slice(l, unit, &first), end = first;
-  for (int s = 0; s < u->segments && !u->segment[s].frozen; s++) {
-    const ms_segment *seg = &u->segment[s];
-    const int64_t begin = seg->local < first + n ? seg->local : first + n;
-    MS_TRY(ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, begin - end, u->name));
-    if (seg->local + seg->chunk > end) end = seg->local + seg->chunk;
-  }
-  const int64_t room = ms_unit_slice_room(l->model, u, l->plan->replicas);
-  if (end > first + n) end = first + n; /* the reserved bytes behind a shorter or empty slice are cleared as well */
-  return ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
-}
-
 /* Takes a unit's gradients of this micro-batch from this rank's buffer through all sums that the phase requires. */
 static int reduce_unit(ms_lowering *l, int unit) {
   const ms_model *model = l->model;
