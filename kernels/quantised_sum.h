@@ -1,16 +1,24 @@
-/* quantised_sum.h - sums over ranks that travel in few bits: how a vector is cut into pieces, one for each rank, and
- * what a piece looks like between them.
+/* quantised_sum.h - numbers that travel between ranks in few bits: how a vector is cut into pieces, one for each rank,
+ * what a piece looks like, and the sum of pieces.
  *
  *   quantise_pieces  x [n] of this rank      -> its pieces, of which piece r goes to rank r
- *   sum_pieces       a piece of every rank   -> their sum in f32, in rank order, as a piece again
- *   restore_pieces   the sums of all ranks   -> the sum of the vectors, or a part of it
+ *   total_pieces     a piece of every rank   -> their sum in f32, in rank order
+ *   sum_pieces       the same, as a piece again
+ *   restore_pieces   the pieces of a vector  -> the vector, or a part of it
  *
- * So each element is rounded twice, for any number of ranks, and all ranks read the same bytes.
+ * So each element of a sum over shards is rounded once, of one over replicas twice, for any number of ranks, and all
+ * ranks read the same bytes.
  *
- * Pieces have equal numbers of elements, a multiple of 8, so the last ones can end behind the vector: there elements
- * are 0. Of a piece, blocks of 256 elements have an f32 scale each (MS_SCALE_BLOCK of quantise.h: i8 or i4, symmetric);
- * the last one can be shorter. A piece consists of 32-bit words: the scales, then the codes. The CPU and CUDA give the
- * same bits.
+ * The two forms that make pieces can keep what they round off (quantise_pieces_kept, sum_pieces_kept): they add to each
+ * element what is left of the last time, and leave its own rest. A sum over many steps then misses one rest, not one a
+ * step. The rest of a block that is not finite is 0, or no later step would be.
+ *
+ * Pieces have `stride` elements of the vector each. If that is not given, it is as many as there are for each rank,
+ * rounded up to a multiple of 8. A piece has a multiple of 8 elements; those behind its stride, or behind the vector, are
+ * 0. Blocks of 256 of them have an f32 scale each (MS_SCALE_BLOCK of quantise.h: i8 or i4, symmetric); the last one can
+ * be shorter. A piece consists of 32-bit words: the scales, then the codes. The CPU and CUDA give the same bits.
+ *
+ * Weights that are gathered in i8 are pieces of one block each, MS_PIECE_BLOCK elements, which chunks do not cut.
  */
 #ifndef MS_KERNELS_QUANTISED_SUM_H
 #define MS_KERNELS_QUANTISED_SUM_H
@@ -20,17 +28,33 @@
 enum { MS_PIECE_BLOCK = 256, MS_PIECE_ALIGN = 8 };
 
 typedef struct ms_pieces {
+  int64_t stride;                  /* elements of the vector in a piece */
   int64_t elements, blocks, words; /* of a piece; `blocks` is also the number of words before the codes */
 } ms_pieces;
 
-/* The pieces of n elements for so many ranks. dtype: MS_I8 or MS_I4. */
-static inline ms_pieces ms_pieces_of(int dtype, int64_t n, int64_t ranks) {
-  const int64_t most = (n + ranks - 1) / ranks;
-  ms_pieces p;
-  p.elements = (most + MS_PIECE_ALIGN - 1) / MS_PIECE_ALIGN * MS_PIECE_ALIGN;
+/* Pieces of so many elements each. dtype: MS_I8 or MS_I4. */
+static inline ms_pieces ms_pieces_each(int dtype, int64_t stride) {
+  ms_pieces p = {.stride = stride};
+  p.elements = (stride + MS_PIECE_ALIGN - 1) / MS_PIECE_ALIGN * MS_PIECE_ALIGN;
   p.blocks = (p.elements + MS_PIECE_BLOCK - 1) / MS_PIECE_BLOCK;
   p.words = p.blocks + p.elements / (dtype == MS_I4 ? 8 : 4);
   return p;
+}
+
+/* The pieces of n elements for so many ranks. */
+static inline ms_pieces ms_pieces_of(int dtype, int64_t n, int64_t ranks) {
+  const int64_t most = (n + ranks - 1) / ranks;
+  return ms_pieces_each(dtype, (most + MS_PIECE_ALIGN - 1) / MS_PIECE_ALIGN * MS_PIECE_ALIGN);
+}
+
+/* As a call asks for them: stride 0 is that of n elements for so many ranks. */
+static inline ms_pieces ms_pieces_asked(int dtype, int64_t n, int64_t ranks, int64_t stride) {
+  return stride ? ms_pieces_each(dtype, stride) : ms_pieces_of(dtype, n, ranks);
+}
+
+/* The words of n weights that are gathered in a dtype. */
+static inline int64_t ms_weight_words(int dtype, int64_t n) {
+  return (n + MS_PIECE_BLOCK - 1) / MS_PIECE_BLOCK * ms_pieces_each(dtype, MS_PIECE_BLOCK).words;
 }
 
 #endif

@@ -1,8 +1,9 @@
-/* quantised_sum.c - the kernels of sums over ranks in few bits (kernels/quantised_sum.h), block by block: what a block
- * needs stays in L1.
+/* quantised_sum.c - the kernels of numbers that travel in few bits (kernels/quantised_sum.h), block by block: what a
+ * block needs stays in L1.
  */
 #include "kernels/quantised_sum.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "kernels/cpu/block.h"
@@ -46,35 +47,71 @@ static int run_blocks(const ms_kernel_call *call, int64_t blocks, ms_part_fn *ru
   return MS_OK;
 }
 
-/* ---- quantise_pieces ---- */
+/* What rounding left of a block; rest: what is left of it before, and here. */
+MS_CLONES static void take_rest(float *restrict x, const float *restrict rest, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) x[i] += rest[i];
+}
+
+MS_CLONES static void leave_rest(const float *restrict x, const float *restrict rounded, int finite, int64_t n,
+                                 float *restrict rest) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) rest[i] = finite ? x[i] - rounded[i] : 0;
+}
+
+/* Makes a block of x and its rest, of which it has the first `here` elements. */
+static void encode_kept(int dtype, float *x, place to, int64_t here, float *rest) {
+  float rounded[MS_PIECE_BLOCK];
+  take_rest(x, rest, here);
+  encode(dtype, x, to);
+  decode(dtype, to, rounded);
+  leave_rest(x, rounded, isfinite(*to.scale), here, rest);
+}
+
+/* ---- quantise_pieces, quantise_pieces_kept ---- */
+
+static ms_pieces quantised_pieces(const ms_kernel_call *call) {
+  const int64_t *i = call->attrs.i;
+  return ms_pieces_asked((int)i[0], ms_numel(&call->in[0]), i[1], i[2]);
+}
 
 MS_CLONES static void quantise_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const int dtype = (int)call->attrs.i[0];
   const int64_t n = ms_numel(&call->in[0]);
-  const ms_pieces of = ms_pieces_of(dtype, n, call->attrs.i[1]);
+  const ms_pieces of = quantised_pieces(call);
   float x[MS_PIECE_BLOCK];
   for (int64_t i = begin; i < end; i++) {
-    const int64_t piece = i / of.blocks, block = i % of.blocks;
-    const place to = place_of(&of, dtype, call->out_data[0], piece, block);
-    const int64_t first = piece * of.elements + block * MS_PIECE_BLOCK;
-    const int64_t here = first < n ? least(to.n, n - first) : 0;
+    const int64_t piece = i / of.blocks, within = i % of.blocks * MS_PIECE_BLOCK;
+    const place to = place_of(&of, dtype, call->out_data[0], piece, i % of.blocks);
+    const int64_t first = piece * of.stride + within, behind = least(n, (piece + 1) * of.stride);
+    const int64_t here = first < behind ? least(to.n, behind - first) : 0;
     ms_widen(call->in_data[0], call->in[0].dtype, first, here, x);
     memset(x + here, 0, (size_t)(to.n - here) * sizeof *x);
-    encode(dtype, x, to);
+    if (call->outputs == 1) encode(dtype, x, to);
+    else encode_kept(dtype, x, to, here, (float *)call->out_data[1] + first);
   }
 }
 
 static int quantise(const ms_kernel_call *call) {
-  const ms_pieces of = ms_pieces_of((int)call->attrs.i[0], ms_numel(&call->in[0]), call->attrs.i[1]);
-  return run_blocks(call, of.blocks * call->attrs.i[1], quantise_part);
+  return run_blocks(call, quantised_pieces(call).blocks * call->attrs.i[1], quantise_part);
 }
 
-/* ---- sum_pieces ---- */
+/* ---- sum_pieces, sum_pieces_kept, total_pieces ---- */
 
 MS_CLONES static void add(float *restrict sum, const float *restrict x, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+static void sum_block(int dtype, const ms_pieces *of, void *from, int64_t ranks, int64_t block, float *sum) {
+  float x[MS_PIECE_BLOCK];
+  decode(dtype, place_of(of, dtype, from, 0, block), sum);
+  for (int64_t rank = 1; rank < ranks; rank++) {
+    const place next = place_of(of, dtype, from, rank, block);
+    decode(dtype, next, x);
+    add(sum, x, next.n);
+  }
 }
 
 static void sum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
@@ -82,16 +119,12 @@ static void sum_part(const ms_kernel_call *call, int part, int64_t begin, int64_
   const int dtype = (int)call->attrs.i[0];
   const int64_t ranks = call->attrs.i[1];
   const ms_pieces of = ms_pieces_of(dtype, call->attrs.i[2], ranks);
-  void *from = (void *)(uintptr_t)call->in_data[0];
-  float sum[MS_PIECE_BLOCK], x[MS_PIECE_BLOCK];
+  float sum[MS_PIECE_BLOCK];
   for (int64_t block = begin; block < end; block++) {
     const place to = place_of(&of, dtype, call->out_data[0], 0, block);
-    decode(dtype, place_of(&of, dtype, from, 0, block), sum);
-    for (int64_t rank = 1; rank < ranks; rank++) {
-      decode(dtype, place_of(&of, dtype, from, rank, block), x);
-      add(sum, x, to.n);
-    }
-    encode(dtype, sum, to);
+    sum_block(dtype, &of, (void *)(uintptr_t)call->in_data[0], ranks, block, sum);
+    if (call->outputs == 1) encode(dtype, sum, to);
+    else encode_kept(dtype, sum, to, to.n, (float *)call->out_data[1] + block * MS_PIECE_BLOCK);
   }
 }
 
@@ -99,22 +132,41 @@ static int sum(const ms_kernel_call *call) {
   return run_blocks(call, ms_pieces_of((int)call->attrs.i[0], call->attrs.i[2], call->attrs.i[1]).blocks, sum_part);
 }
 
+static void total_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  const int dtype = (int)call->attrs.i[1];
+  const int64_t n = call->attrs.i[3];
+  const ms_pieces of = ms_pieces_each(dtype, n);
+  float sum[MS_PIECE_BLOCK], *y = call->out_data[0];
+  for (int64_t block = begin; block < end; block++) {
+    const int64_t first = block * MS_PIECE_BLOCK, here = least(MS_PIECE_BLOCK, n - first);
+    sum_block(dtype, &of, (void *)(uintptr_t)call->in_data[0], call->attrs.i[2], block, sum);
+    if (call->attrs.i[0]) add(y + first, sum, here);
+    else memcpy(y + first, sum, (size_t)here * sizeof *y);
+  }
+}
+
+static int total(const ms_kernel_call *call) {
+  return run_blocks(call, ms_pieces_each((int)call->attrs.i[1], call->attrs.i[3]).blocks, total_part);
+}
+
 /* ---- restore_pieces ---- */
 
 /* Elements [begin, end) of the output, of which element 0 is element i4 of the vector. */
-static void restore_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+MS_CLONES static void restore_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const int dtype = (int)call->attrs.i[1], adds = call->attrs.i[0] != 0;
-  const int64_t offset = call->attrs.i[4];
-  const ms_pieces of = ms_pieces_of(dtype, call->attrs.i[3], call->attrs.i[2]);
+  const int64_t *i = call->attrs.i;
+  const int dtype = (int)i[1], adds = i[0] != 0;
+  const ms_pieces of = ms_pieces_asked(dtype, i[3], i[2], i[5]);
   float x[MS_PIECE_BLOCK], *y = call->out_data[0];
   for (int64_t at = begin, n; at < end; at += n) {
-    const int64_t piece = (offset + at) / of.elements, within = (offset + at) % of.elements;
+    const int64_t piece = (i[4] + at) / of.stride, within = (i[4] + at) % of.stride;
     const place from = place_of(&of, dtype, (void *)(uintptr_t)call->in_data[0], piece, within / MS_PIECE_BLOCK);
     const int64_t skipped = within % MS_PIECE_BLOCK;
     n = least(end - at, from.n - skipped);
     decode(dtype, from, x);
-    if (adds) add(y + at, x + skipped, n);
+    if (call->out[0].dtype != MS_F32) ms_narrow((ms_bf16 *)call->out_data[0] + at, x + skipped, n);
+    else if (adds) add(y + at, x + skipped, n);
     else memcpy(y + at, x + skipped, (size_t)n * sizeof *y);
   }
 }
@@ -123,4 +175,5 @@ static int restore(const ms_kernel_call *call) { return ms_run_elements(call, ms
 
 const ms_kernel ms_cpu_quantise_pieces = {.run = quantise};
 const ms_kernel ms_cpu_sum_pieces = {.run = sum};
+const ms_kernel ms_cpu_total_pieces = {.run = total};
 const ms_kernel ms_cpu_restore_pieces = {.run = restore};

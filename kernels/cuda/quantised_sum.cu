@@ -1,4 +1,4 @@
-/* quantised_sum.cu - the kernels of sums over ranks in few bits (kernels/quantised_sum.h). Memory traffic per element:
+/* quantised_sum.cu - the kernels of numbers that travel in few bits (kernels/quantised_sum.h). Memory traffic per element:
  * that of its codes, and of the f32 or bf16 element that is read, written, or added to.
  *
  * A warp has a block of 256 elements, each lane 8 that follow each other: their codes are one word or two. A product
@@ -48,15 +48,15 @@ __device__ __forceinline__ void decode(const uint32_t *words, const place &from,
   }
 }
 
-/* All lanes of the warp take part; those without elements have zeros. */
+/* All lanes of the warp take part; those without elements have zeros. Returns the scale. */
 template <int DTYPE>
-__device__ __forceinline__ void encode(const float (&x)[EACH], const place &to, int lane, uint32_t *words) {
+__device__ __forceinline__ float encode(const float (&x)[EACH], const place &to, int lane, uint32_t *words) {
   uint32_t most = 0;
 #pragma unroll
   for (int k = 0; k < EACH; k++) most = ms_larger_bits()(most, ms_magnitude(x[k]));
   const float scale = ms_block_scale(ms_warp_reduce(most, ms_larger_bits()), DTYPE);
   if (lane == 0) words[to.scale] = __float_as_uint(scale);
-  if (!to.has) return;
+  if (!to.has) return scale;
   uint32_t word[WORDS<DTYPE>] = {};
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
@@ -65,54 +65,94 @@ __device__ __forceinline__ void encode(const float (&x)[EACH], const place &to, 
   }
 #pragma unroll
   for (int w = 0; w < WORDS<DTYPE>; w++) words[to.codes + w] = word[w];
+  return scale;
+}
+
+/* With the rests of the lane's first `here` elements, which are added before and replaced. rest nullptr: none. */
+template <int DTYPE>
+__device__ __forceinline__ void encode_kept(float (&x)[EACH], const place &to, int here, int lane, uint32_t *words,
+                                            float *rest) {
+#pragma unroll
+  for (int k = 0; k < EACH; k++) x[k] = rest && k < here ? x[k] + rest[k] : x[k];
+  const float scale = encode<DTYPE>(x, to, lane, words);
+  if (!rest) return;
+  const bool finite = ms_magnitude(scale) < 0x7f800000u;
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    const uint8_t code = ms_code_of(ms_block_quotient(x[k], scale), DTYPE);
+    if (k < here) rest[k] = finite ? x[k] - __fmul_rn(ms_value_of(code, DTYPE), scale) : 0.0f;
+  }
 }
 
 template <int DTYPE, class X>
 __global__ void __launch_bounds__(THREADS)
-    quantise_blocks(const X *x, int64_t n, ms_pieces of, int64_t blocks, uint32_t *words) {
+    quantise_blocks(const X *x, int64_t n, ms_pieces of, int64_t blocks, uint32_t *words, float *rest) {
   const int lane = threadIdx.x % MS_WARP;
   const int64_t number = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / MS_WARP;
   if (number >= blocks) return;
   const int64_t piece = number / of.blocks, element = number % of.blocks * MS_PIECE_BLOCK + lane * EACH;
-  const int64_t first = piece * of.elements + element;
+  const int64_t first = piece * of.stride + element, behind = (piece + 1) * of.stride;
+  const int64_t left = (n < behind ? n : behind) - first;
   const place to = place_of<DTYPE>(of, piece, element);
+  const int here = static_cast<int>(left < 0 ? 0 : left < EACH ? left : EACH);
   float own[EACH];
 #pragma unroll
-  for (int k = 0; k < EACH; k++) own[k] = to.has && first + k < n ? ms_element_load(x + first + k) : 0.0f;
-  encode<DTYPE>(own, to, lane, words);
+  for (int k = 0; k < EACH; k++) own[k] = k < here ? ms_element_load(x + first + k) : 0.0f;
+  encode_kept<DTYPE>(own, to, here, lane, words, rest ? rest + first : nullptr);
 }
 
 template <int DTYPE>
-__global__ void __launch_bounds__(THREADS) sum_blocks(const uint32_t *from, int ranks, ms_pieces of, uint32_t *words) {
+__device__ __forceinline__ void sum_of(const uint32_t *from, int ranks, const ms_pieces &of, int64_t element,
+                                       float (&sum)[EACH]) {
+  float x[EACH];
+  decode<DTYPE>(from, place_of<DTYPE>(of, 0, element), sum);
+  for (int rank = 1; rank < ranks; rank++) {
+    decode<DTYPE>(from, place_of<DTYPE>(of, rank, element), x);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) sum[k] += x[k];
+  }
+}
+
+template <int DTYPE>
+__global__ void __launch_bounds__(THREADS)
+    sum_blocks(const uint32_t *from, int ranks, ms_pieces of, uint32_t *words, float *rest) {
   const int lane = threadIdx.x % MS_WARP;
   const int64_t block = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / MS_WARP;
   if (block >= of.blocks) return;
   const int64_t element = block * MS_PIECE_BLOCK + lane * EACH;
   const place to = place_of<DTYPE>(of, 0, element);
-  float sum[EACH] = {}, x[EACH];
-  if (to.has) decode<DTYPE>(from, to, sum);
-  for (int rank = 1; rank < ranks && to.has; rank++) {
-    decode<DTYPE>(from, place_of<DTYPE>(of, rank, element), x);
+  float sum[EACH] = {};
+  if (to.has) sum_of<DTYPE>(from, ranks, of, element, sum);
+  encode_kept<DTYPE>(sum, to, to.has ? EACH : 0, lane, words, rest ? rest + element : nullptr);
+}
+
+/* A thread has 8 elements of a piece. */
+template <int DTYPE>
+__global__ void __launch_bounds__(THREADS)
+    total_elements(const uint32_t *from, int ranks, ms_pieces of, bool adds, float *y) {
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * EACH;
+  if (first >= of.stride) return;
+  float sum[EACH];
+  sum_of<DTYPE>(from, ranks, of, first, sum);
 #pragma unroll
-    for (int k = 0; k < EACH; k++) sum[k] += x[k];
-  }
-  encode<DTYPE>(sum, to, lane, words);
+  for (int k = 0; k < EACH; k++)
+    if (first + k < of.stride) y[first + k] = adds ? y[first + k] + sum[k] : sum[k];
 }
 
 /* A thread has 8 elements of a vector, which begin at a multiple of 8, or those of them that are asked for. */
-template <int DTYPE>
+template <int DTYPE, class Y>
 __global__ void __launch_bounds__(THREADS)
-    restore_elements(const uint32_t *words, ms_pieces of, int64_t offset, int64_t n, bool adds, float *y) {
+    restore_elements(const uint32_t *words, ms_pieces of, int64_t offset, int64_t n, bool adds, Y *y) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
   const int64_t first = (offset / EACH + thread) * EACH;
   if (first >= offset + n) return;
   float x[EACH];
-  decode<DTYPE>(words, place_of<DTYPE>(of, first / of.elements, first % of.elements), x);
+  decode<DTYPE>(words, place_of<DTYPE>(of, first / of.stride, first % of.stride), x);
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
     const int64_t at = first + k - offset;
     if (at < 0 || at >= n) continue;
-    y[at] = adds ? y[at] + x[k] : x[k];
+    ms_element_store(y + at, adds ? ms_element_load(y + at) + x[k] : x[k]);
   }
 }
 
@@ -120,17 +160,22 @@ __global__ void __launch_bounds__(THREADS)
 
 unsigned grid(int64_t n, int64_t of_each) { return static_cast<unsigned>(ms_cuda_ceil(n, of_each)); }
 
-template <int DTYPE> int quantise_as(const ms_kernel_call *call) {
+float *rest_of(const ms_kernel_call *call) {
+  return call->outputs == 2 ? static_cast<float *>(call->out_data[1]) : nullptr;
+}
+
+template <int DTYPE, class X> int quantise_from(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[0]), ranks = call->attrs.i[1];
-  const ms_pieces of = ms_pieces_of(DTYPE, n, ranks);
+  const ms_pieces of = ms_pieces_asked(DTYPE, n, ranks, call->attrs.i[2]);
   const int64_t blocks = of.blocks * ranks;
-  uint32_t *words = static_cast<uint32_t *>(call->out_data[0]);
   if (blocks == 0) return MS_OK;
-  if (call->in[0].dtype == MS_F32)
-    return MS_CUDA_LAUNCH((quantise_blocks<DTYPE, float>), grid(blocks, WARPS), THREADS, 0, call->stream,
-                          static_cast<const float *>(call->in_data[0]), n, of, blocks, words);
-  return MS_CUDA_LAUNCH((quantise_blocks<DTYPE, ms_b16>), grid(blocks, WARPS), THREADS, 0, call->stream,
-                        static_cast<const ms_b16 *>(call->in_data[0]), n, of, blocks, words);
+  return MS_CUDA_LAUNCH((quantise_blocks<DTYPE, X>), grid(blocks, WARPS), THREADS, 0, call->stream,
+                        static_cast<const X *>(call->in_data[0]), n, of, blocks,
+                        static_cast<uint32_t *>(call->out_data[0]), rest_of(call));
+}
+
+template <int DTYPE> int quantise_as(const ms_kernel_call *call) {
+  return call->in[0].dtype == MS_F32 ? quantise_from<DTYPE, float>(call) : quantise_from<DTYPE, ms_b16>(call);
 }
 
 template <int DTYPE> int sum_as(const ms_kernel_call *call) {
@@ -139,16 +184,28 @@ template <int DTYPE> int sum_as(const ms_kernel_call *call) {
   if (of.blocks == 0) return MS_OK;
   return MS_CUDA_LAUNCH((sum_blocks<DTYPE>), grid(of.blocks, WARPS), THREADS, 0, call->stream,
                         static_cast<const uint32_t *>(call->in_data[0]), static_cast<int>(ranks), of,
-                        static_cast<uint32_t *>(call->out_data[0]));
+                        static_cast<uint32_t *>(call->out_data[0]), rest_of(call));
+}
+
+template <int DTYPE> int total_as(const ms_kernel_call *call) {
+  const ms_pieces of = ms_pieces_each(DTYPE, call->attrs.i[3]);
+  if (of.blocks == 0) return MS_OK;
+  return MS_CUDA_LAUNCH((total_elements<DTYPE>), grid(of.elements, THREADS * EACH), THREADS, 0, call->stream,
+                        static_cast<const uint32_t *>(call->in_data[0]), static_cast<int>(call->attrs.i[2]), of,
+                        call->attrs.i[0] != 0, static_cast<float *>(call->out_data[0]));
+}
+
+template <int DTYPE, class Y> int restore_to(const ms_kernel_call *call) {
+  const int64_t *i = call->attrs.i, n = ms_numel(&call->out[0]), offset = i[4];
+  const ms_pieces of = ms_pieces_asked(DTYPE, i[3], i[2], i[5]);
+  if (n == 0) return MS_OK;
+  return MS_CUDA_LAUNCH((restore_elements<DTYPE, Y>), grid(n + offset % EACH, THREADS * EACH), THREADS, 0,
+                        call->stream, static_cast<const uint32_t *>(call->in_data[0]), of, offset, n, i[0] != 0,
+                        static_cast<Y *>(call->out_data[0]));
 }
 
 template <int DTYPE> int restore_as(const ms_kernel_call *call) {
-  const int64_t n = ms_numel(&call->out[0]), offset = call->attrs.i[4];
-  const ms_pieces of = ms_pieces_of(DTYPE, call->attrs.i[3], call->attrs.i[2]);
-  if (n == 0) return MS_OK;
-  return MS_CUDA_LAUNCH((restore_elements<DTYPE>), grid(n + offset % EACH, THREADS * EACH), THREADS, 0, call->stream,
-                        static_cast<const uint32_t *>(call->in_data[0]), of, offset, n, call->attrs.i[0] != 0,
-                        static_cast<float *>(call->out_data[0]));
+  return call->out[0].dtype == MS_F32 ? restore_to<DTYPE, float>(call) : restore_to<DTYPE, ms_b16>(call);
 }
 
 int quantise(const ms_kernel_call *call) {
@@ -156,6 +213,10 @@ int quantise(const ms_kernel_call *call) {
 }
 
 int sum(const ms_kernel_call *call) { return call->attrs.i[0] == MS_I8 ? sum_as<MS_I8>(call) : sum_as<MS_I4>(call); }
+
+int total(const ms_kernel_call *call) {
+  return call->attrs.i[1] == MS_I8 ? total_as<MS_I8>(call) : total_as<MS_I4>(call);
+}
 
 int restore(const ms_kernel_call *call) {
   return call->attrs.i[1] == MS_I8 ? restore_as<MS_I8>(call) : restore_as<MS_I4>(call);
@@ -165,4 +226,5 @@ int restore(const ms_kernel_call *call) {
 
 extern const ms_kernel ms_cuda_quantise_pieces = {nullptr, quantise, nullptr, MS_CUDA_OVER_quantise_pieces};
 extern const ms_kernel ms_cuda_sum_pieces = {nullptr, sum, nullptr, MS_CUDA_OVER_sum_pieces};
+extern const ms_kernel ms_cuda_total_pieces = {nullptr, total, nullptr, MS_CUDA_OVER_total_pieces};
 extern const ms_kernel ms_cuda_restore_pieces = {nullptr, restore, nullptr, MS_CUDA_OVER_restore_pieces};

@@ -61,13 +61,23 @@ static int check_words(const ms_node *node, const ms_value_info *x, int64_t word
   return ms_check_same_shape(node, &wanted, "the pieces", x, "the input");
 }
 
+/* The second output of an op that has one: what it rounds off. */
+static void keep_rest(const ms_node *node, int64_t n, ms_value_info *out) {
+  if (node->outputs == 2) out[1] = vector(n);
+}
+
 int ms_infer_quantise_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   const int64_t *i = node->attrs.i;
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[n]"));
   MS_TRY(ms_check_float(node, &in[0], "the input"));
-  MS_TRY(check_pieces(node, i[0], i[1], in[0].dims[0]));
-  const ms_pieces pieces = ms_pieces_of((int)i[0], in[0].dims[0], i[1]);
+  const int64_t n = in[0].dims[0];
+  MS_TRY(check_pieces(node, i[0], i[1], n));
+  if (i[2] < 0 || (i[2] && (i[1] - 1) * i[2] > n))
+    return MS_FAIL(MS_ESHAPE, "%s: %lld pieces of %lld elements, of %lld", ms_op_row_of(node->op)->name,
+                   (long long)i[1], (long long)i[2], (long long)n);
+  const ms_pieces pieces = ms_pieces_asked((int)i[0], n, i[1], i[2]);
   out[0] = (ms_value_info){.dtype = MS_I32, .ndim = 1, .dims = {i[1] * pieces.words}};
+  keep_rest(node, n, out);
   return MS_OK;
 }
 
@@ -78,17 +88,29 @@ int ms_infer_sum_pieces(const ms_node *node, const ms_value_info *in, ms_value_i
   MS_TRY(check_words(node, &in[0], i[1] * pieces.words));
   out[0] = in[0];
   out[0].dims[0] = pieces.words;
+  keep_rest(node, pieces.elements, out);
+  return MS_OK;
+}
+
+int ms_infer_total_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t *i = node->attrs.i;
+  MS_TRY(check_pieces(node, i[1], i[2], i[3]));
+  MS_TRY(check_words(node, &in[0], i[2] * ms_pieces_each((int)i[1], i[3]).words));
+  out[0] = vector(i[3]);
   return MS_OK;
 }
 
 int ms_infer_restore_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   const int64_t *i = node->attrs.i;
   MS_TRY(check_pieces(node, i[1], i[2], i[3]));
-  MS_TRY(check_words(node, &in[0], i[2] * ms_pieces_of((int)i[1], i[3], i[2]).words));
+  if (i[5] < 0 || i[5] % MS_PIECE_ALIGN || (i[5] && i[2] * i[5] < i[3]))
+    return MS_FAIL(MS_ESHAPE, "restore_pieces: %lld pieces of %lld elements, of %lld", (long long)i[2], (long long)i[5],
+                   (long long)i[3]);
+  MS_TRY(check_words(node, &in[0], i[2] * ms_pieces_asked((int)i[1], i[3], i[2], i[5]).words));
   if (i[4] < 0 || i[4] > i[3])
     return MS_FAIL(MS_ESHAPE, "restore_pieces: element %lld of %lld", (long long)i[4], (long long)i[3]);
   out[0] = vector(i[3] - i[4]);
-  return MS_OK;
+  return ms_asked_dtype(node, MS_F32, MS_DTYPE_FLOAT, &out[0].dtype);
 }
 
 int ms_infer_accumulate(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

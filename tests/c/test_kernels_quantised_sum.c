@@ -1,5 +1,6 @@
-/* test_kernels_quantised_sum.c - sums over ranks in 8 and 4 bits against the same written out, bit for bit, on the CPU
- * and on (emulated) CUDA: sizes that no piece, block or word divides, several numbers of ranks, ranges of the result.
+/* test_kernels_quantised_sum.c - numbers that travel in 8 and 4 bits against the same written out, bit for bit, on the
+ * CPU and on (emulated) CUDA: sizes that no piece, block or word divides, several numbers of ranks, ranges of the
+ * result; what rounding leaves, over many sums; weights in blocks.
  */
 #include "kernels/quantised_sum.h"
 
@@ -170,6 +171,187 @@ static void Q6_a_piece_has_the_words_of_its_codes_and_scales(void **state) {
   }
 }
 
+/* ---- sums over shards: pieces of `chunk` elements, whose total is in f32 ---- */
+
+/* One rank's pieces; rests: NULL, or what is left of the last time, and here. */
+static void quantise_chunks(int dtype, const float *x, int64_t chunk, int shards, float *rests, int32_t *out) {
+  const int64_t words = shards * ms_pieces_each(dtype, chunk).words;
+  kernel_case c = case_of(rests ? MS_OP_quantise_pieces_kept : MS_OP_quantise_pieces);
+  c.call.attrs = (ms_attrs){.i = {dtype, shards, chunk}};
+  add_input(&c, vector_of(MS_F32, shards * chunk));
+  memcpy((void *)(uintptr_t)c.call.in_data[0], x, (size_t)(4 * shards * chunk));
+  add_output(&c, words_of(words));
+  if (rests) {
+    add_output(&c, vector_of(MS_F32, shards * chunk));
+    memcpy(c.call.out_data[1], rests, (size_t)(4 * shards * chunk));
+  }
+  run_once(&c, c.call, TEAM);
+  memcpy(out, c.call.out_data[0], (size_t)(4 * words));
+  if (rests) memcpy(rests, c.call.out_data[1], (size_t)(4 * shards * chunk));
+  else assert_as_on_the_cpu(&c);
+  free_case(&c);
+}
+
+static void total(int dtype, int64_t chunk, int shards, const int32_t *from, int adds, float *sum) {
+  const int64_t words = shards * ms_pieces_each(dtype, chunk).words;
+  kernel_case c = case_of(MS_OP_total_pieces);
+  c.call.attrs = (ms_attrs){.i = {adds, dtype, shards, chunk}};
+  add_input(&c, words_of(words));
+  memcpy((void *)(uintptr_t)c.call.in_data[0], from, (size_t)(4 * words));
+  add_output(&c, vector_of(MS_F32, chunk));
+  memcpy(c.call.out_data[0], sum, (size_t)(4 * chunk));
+  run_once(&c, c.call, TEAM);
+  memcpy(sum, c.call.out_data[0], (size_t)(4 * chunk));
+  free_case(&c);
+}
+
+static void shards_of(int dtype, int64_t chunk, int shards) {
+  const ms_pieces of = ms_pieces_each(dtype, chunk);
+  const int64_t n = shards * chunk;
+  int32_t *sent = malloc((size_t)(4 * shards * shards * of.words));
+  int32_t *received = malloc((size_t)(4 * shards * of.words));
+  float *x = malloc((size_t)(4 * n)), *wanted = calloc((size_t)n, 4), *sum = calloc((size_t)chunk, 4);
+  for (int rank = 0; rank < shards; rank++) {
+    for (int64_t i = 0; i < n; i++) x[i] = value_of(rank, i);
+    quantise_chunks(dtype, x, chunk, shards, NULL, sent + rank * shards * of.words);
+    for (int64_t begin = 0; begin < n; begin += chunk)
+      for (int64_t at = begin; at < begin + chunk; at += MS_PIECE_BLOCK)
+        round_block(dtype, x, at, at + MS_PIECE_BLOCK < begin + chunk ? at + MS_PIECE_BLOCK : begin + chunk);
+    for (int64_t i = 0; i < n; i++) wanted[i] = rank ? wanted[i] + x[i] : x[i];
+  }
+  for (int me = 0; me < shards; me++) {
+    for (int rank = 0; rank < shards; rank++)
+      memcpy(received + rank * of.words, sent + (rank * shards + me) * of.words, (size_t)(4 * of.words));
+    for (int adds = 0; adds < 2; adds++) {
+      for (int64_t i = 0; i < chunk; i++) sum[i] = adds ? 0.5f * (float)i : NAN;
+      total(dtype, chunk, shards, received, adds, sum);
+      for (int64_t i = 0; i < chunk; i++)
+        assert_true(sum[i] == (adds ? 0.5f * (float)i : 0) + wanted[me * chunk + i]);
+    }
+  }
+  free(sent);
+  free(received);
+  free(x);
+  free(wanted);
+  free(sum);
+}
+
+static void Q6_sums_over_shards_round_each_block_once_and_add_in_f32(void **state) {
+  (void)state;
+  static const int64_t chunks[] = {1, 7, 255, 256, 333, 1025};
+  for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
+    for (int shards = 1; shards <= MOST_RANKS; shards += 2)
+      for (int dtype = MS_I8; dtype <= MS_I4; dtype++) shards_of(dtype, chunks[i], shards);
+}
+
+/* The sum of what is sent differs from that of the gradients by one rest, so their means by less and less. */
+static void Q6_the_mean_of_many_sums_has_no_bias_with_error_feedback(void **state) {
+  (void)state;
+  enum { CHUNK = 333, SHARDS = 3, N = SHARDS * CHUNK, STEPS = 64 };
+  for (int dtype = MS_I8; dtype <= MS_I4; dtype++) {
+    static float x[N], rests[N], mean[2][N];
+    static int32_t words[SHARDS * 512];
+    const ms_pieces of = ms_pieces_each(dtype, CHUNK);
+    memset(rests, 0, sizeof rests);
+    memset(mean, 0, sizeof mean);
+    for (int i = 0; i < N; i++) x[i] = value_of(0, i % 256) * (i % 256 ? 1 : 8);
+    for (int step = 0; step < STEPS; step++)
+      for (int keeps = 0; keeps < 2; keeps++) {
+        quantise_chunks(dtype, x, CHUNK, SHARDS, keeps ? rests : NULL, words);
+        for (int piece = 0; piece < SHARDS; piece++) {
+          float one[CHUNK];
+          total(dtype, CHUNK, 1, words + piece * of.words, 0, one);
+          for (int i = 0; i < CHUNK; i++) mean[keeps][piece * CHUNK + i] += one[i] / STEPS;
+        }
+      }
+    float most = 0, without = 0, with = 0;
+    for (int i = 0; i < N; i++) {
+      most = fmaxf(most, fabsf(x[i]));
+      without = fmaxf(without, fabsf(mean[0][i] - x[i]));
+      with = fmaxf(with, fabsf(mean[1][i] - x[i]));
+    }
+    const float half = most / (2 * most_of(dtype));
+    assert_true(without > half / 2);
+    assert_true(with <= 1.1f * half / STEPS + 1e-5f * most);
+  }
+}
+
+/* One rest of a step that is not finite would spoil all that follow. */
+static void Q6_what_is_not_finite_leaves_no_rest(void **state) {
+  (void)state;
+  for (int dtype = MS_I8; dtype <= MS_I4; dtype++) {
+    float x[600], rests[600];
+    int32_t words[256];
+    for (int i = 0; i < 600; i++) {
+      x[i] = i == 7 ? NAN : i == 300 ? INFINITY : value_of(0, i);
+      rests[i] = 0.25f;
+    }
+    quantise_chunks(dtype, x, 600, 1, rests, words);
+    for (int i = 0; i < 512; i++) assert_true(rests[i] == 0);
+    for (int i = 512; i < 600; i++) assert_true(isfinite(rests[i]));
+  }
+}
+
+/* sum_pieces_kept: the piece and the rest are those of the sum and what was left. */
+static void Q6_the_rest_of_a_sum_is_what_its_piece_lacks(void **state) {
+  (void)state;
+  enum { N = 700, RANKS = 2 };
+  for (int dtype = MS_I8; dtype <= MS_I4; dtype++) {
+    const ms_pieces of = ms_pieces_of(dtype, N, RANKS);
+    static int32_t pieces[2][RANKS * 256];
+    for (int rank = 0; rank < RANKS; rank++) quantise(dtype, MS_F32, rank, N, RANKS, pieces[rank]);
+    memmove(pieces[0] + of.words, pieces[1], (size_t)(4 * of.words));
+    kernel_case c = case_of(MS_OP_sum_pieces_kept);
+    c.call.attrs = (ms_attrs){.i = {dtype, RANKS, N}};
+    add_input(&c, words_of(RANKS * of.words));
+    memcpy((void *)(uintptr_t)c.call.in_data[0], pieces[0], (size_t)(4 * RANKS * of.words));
+    add_output(&c, words_of(of.words));
+    add_output(&c, vector_of(MS_F32, of.elements));
+    for (int64_t i = 0; i < of.elements; i++) ((float *)c.call.out_data[1])[i] = value_of(3, i) / 128;
+    run_once(&c, c.call, TEAM);
+    float sum[N] = {0}, sent[N];
+    total(dtype, of.elements, RANKS, pieces[0], 0, sum);
+    total(dtype, of.elements, 1, c.call.out_data[0], 0, sent);
+    for (int64_t i = 0; i < of.elements; i++)
+      assert_true((float)output_at(&c, 1, i) == (sum[i] + value_of(3, i) / 128) - sent[i]);
+    free_case(&c);
+  }
+}
+
+/* ---- weights in blocks ---- */
+
+static void Q3_weights_in_blocks_are_those_written_out_in_f32_and_bf16(void **state) {
+  (void)state;
+  static const int64_t sizes[] = {1, 255, 256, 257, 1000};
+  for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+    const int64_t n = sizes[s], blocks = (n + MS_PIECE_BLOCK - 1) / MS_PIECE_BLOCK, words = ms_weight_words(MS_I8, n);
+    float x[1000];
+    for (int64_t i = 0; i < n; i++) x[i] = value_of(2, i);
+    kernel_case c = case_of(MS_OP_quantise_pieces);
+    c.call.attrs = (ms_attrs){.i = {MS_I8, blocks, MS_PIECE_BLOCK}};
+    add_input(&c, vector_of(MS_F32, n));
+    memcpy((void *)(uintptr_t)c.call.in_data[0], x, (size_t)(4 * n));
+    add_output(&c, words_of(words));
+    run_once(&c, c.call, TEAM);
+    assert_as_on_the_cpu(&c);
+    for (int64_t begin = 0; begin < n; begin += MS_PIECE_BLOCK)
+      round_block(MS_I8, x, begin, begin + MS_PIECE_BLOCK < n ? begin + MS_PIECE_BLOCK : n);
+    for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+      kernel_case back = case_of(MS_OP_restore_pieces);
+      back.call.attrs = (ms_attrs){.i = {0, MS_I8, blocks, n, 0, MS_PIECE_BLOCK, 0, 1 + dtype}};
+      add_input(&back, words_of(words));
+      memcpy((void *)(uintptr_t)back.call.in_data[0], c.call.out_data[0], (size_t)(4 * words));
+      add_output(&back, vector_of(dtype, n));
+      run_once(&back, back.call, TEAM);
+      for (int64_t i = 0; i < n; i++)
+        assert_true((float)output_at(&back, 0, i) ==
+                    (dtype == MS_F32 ? x[i] : ms_bf16_to_f32(ms_f32_to_bf16(x[i]))));
+      free_case(&back);
+    }
+    free_case(&c);
+  }
+}
+
 /* A gradient that is not finite must stop the step on all ranks. */
 static void Q6_what_is_not_finite_stays_so(void **state) {
   (void)state;
@@ -202,6 +384,11 @@ int main(void) {
       TEST(Q6_sums_in_few_bits_are_those_written_out_and_within_half_a_step_of_each_block),
       TEST(Q6_a_piece_has_the_words_of_its_codes_and_scales),
       TEST(Q6_what_is_not_finite_stays_so),
+      TEST(Q6_sums_over_shards_round_each_block_once_and_add_in_f32),
+      TEST(Q6_the_mean_of_many_sums_has_no_bias_with_error_feedback),
+      TEST(Q6_what_is_not_finite_leaves_no_rest),
+      TEST(Q6_the_rest_of_a_sum_is_what_its_piece_lacks),
+      TEST(Q3_weights_in_blocks_are_those_written_out_in_f32_and_bf16),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
