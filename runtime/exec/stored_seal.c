@@ -137,5 +137,6 @@ int ms_state_seal(ms_state *state) {
   MS_HANDLE(state, STATE);
   MS_TRY(ms_state_settle(state));
   MS_TRY(ms_moments_seal(state));
+  MS_TRY(ms_rests_clear(state));
   return ms_stored_seal(state, 0, state->model->params);
 }

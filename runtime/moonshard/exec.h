@@ -199,7 +199,8 @@ MS_API int ms_state_spread(ms_state *state);
 /* Ends the writing of moments in 8 bits of which only a part of some 256 elements was written: the others keep their
  * values. Ends the writing of parameters that are kept in i8 or nf4, by ms_state_write or ms_state_load; functions that
  * write whole parameters do so themselves. The scales of nf4 need the mean over all ranks. MS_EINVAL if a rank has not
- * written all that it owns of a parameter. Without it no phase runs. Collective. */
+ * written all that it owns of a parameter. Without it no phase runs. Also forgets what rounding left of earlier
+ * gradients (ms_unit_config.error_feedback). Collective. */
 MS_API int ms_state_seal(ms_state *state);
 /* Gathers a whole tensor on every rank, where replicas take local steps that of its replica: full is [elements], or
  * NULL on a rank that only contributes its part. Gradients are sums: ms_step_outputs.divisor has not been applied.

@@ -9,6 +9,7 @@
 #include "base/xxh3.h"
 #include "plan/lower.h"
 #include "plan/moment_layout.h"
+#include "plan/rests.h"
 
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer) {
   MS_TRY(ms_grow((void **)&plan->buffer, &plan->buffers_capacity, plan->buffers + 1, sizeof *plan->buffer));
@@ -348,6 +349,7 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].synced, 4 * kept, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_momentum, 4 * kept, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_sum, 4 * kept, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].rests, ms_rests_bytes(model, u), unit->name));
     MS_TRY(persistent(plan, MS_ARENA_CHUNKS, MS_CAT_PARAMETERS, layout->unit[u].weights,
                       ms_unit_weights_bytes(model, unit, replicas), unit->name));
   }

@@ -148,7 +148,7 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   if (rc) return rc;
   cost->parameter_bytes = parameter_bytes(plan, unit);
   cost->gradient_bytes = plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
-  for (int which = MS_STATE_MOMENT; which <= MS_STATE_OUTER_SUM; which++)
+  for (int which = MS_STATE_MOMENT; which <= MS_STATE_RESTS; which++)
     cost->optimizer_bytes += counted(plan, &plan->buffer[ms_state_buffer(unit, which)]);
   return MS_OK;
 }

@@ -50,6 +50,9 @@ static void describe_model(const ms_model *model, ms_text *text) {
     ms_text_string(text, ms_dtype_name(unit->config.reduce_dtype));
     if (unit->config.replicate_dtype != MS_F32)
       ms_text_append(text, ", over replicate %s", ms_dtype_name(unit->config.replicate_dtype));
+    if (unit->config.shard_dtype != MS_F32)
+      ms_text_append(text, ", over shard %s", ms_dtype_name(unit->config.shard_dtype));
+    if (unit->config.error_feedback) ms_text_string(text, " with what rounding left");
     ms_text_string(text, unit->config.layout == MS_LAYOUT_ROWS ? ", layout rows" : ", layout ragged");
     ms_text_string(text, ", reshard ");
     ms_text_integer(text, unit->config.reshard);
@@ -73,6 +76,7 @@ static void describe_model(const ms_model *model, ms_text *text) {
     ms_text_string(text, " in unit ");
     ms_text_string(text, model->unit[p->unit].name);
     if (ms_param_is_stored(p)) ms_text_append(text, ", stored in %s", ms_dtype_name(p->config.storage_dtype));
+    if (ms_param_is_in_blocks(p)) ms_text_append(text, ", gathered in %s", ms_dtype_name(p->config.gather_dtype));
     if (p->config.packed_moments) ms_text_string(text, ", moments in records");
     ms_text_string(text, p->config.frozen ? ", frozen, " : ", ");
     ms_text_string(text, settings_text(&known, &p->config));

@@ -99,7 +99,7 @@ static int start(ms_lowering *l) {
   l->reduce = ms_calloc(units, sizeof *l->reduce);
   l->part = ms_calloc(most_segments(l->model), sizeof *l->part);
   l->scale = ms_calloc(l->model->params, sizeof *l->scale);
-  l->quantised = ms_calloc(units, sizeof *l->quantised);
+  l->quantised = ms_calloc(2 * units, sizeof *l->quantised);
   if (!l->root || !l->last_use || !l->at || !l->read || !l->sent || !l->readers || !l->gather || !l->chunk ||
       !l->begun || !l->added || !l->use || !l->ends || !l->unshard || !l->gathered || !l->slice || !l->reduce ||
       !l->part || !l->scale || !l->quantised)
@@ -187,6 +187,7 @@ static int place_param(ms_lowering *l, int param, ms_place *at) {
   }
   if (l->gathered[p->unit] < 0)
     return MS_FAIL(MS_EINTERNAL, "unit '%s' is read before it is gathered", l->model->unit[p->unit].name);
+  if (seg->blocks) return ms_lower_restore_blocks(l, p, seg, at);
   *at = (ms_place){l->gathered[p->unit], seg->gathered + p->offset * ms_dtype_size(seg->wire)};
   return MS_OK;
 }

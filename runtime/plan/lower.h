@@ -76,6 +76,7 @@ enum ms_state_buffer {
   MS_STATE_SYNCED,
   MS_STATE_OUTER_MOMENTUM,
   MS_STATE_OUTER_SUM,
+  MS_STATE_RESTS, /* of gradients that are rounded (rests.h) */
   MS_STATE_WEIGHTS, /* chunks of a sliced unit that are not its masters */
   MS_STATE_BUFFERS
 };
@@ -96,12 +97,26 @@ typedef struct ms_gradients {
   int sliced; /* chunks only: just this rank's slice of them */
 } ms_gradients;
 
-/* A sum over the replicas in few bits, whose steps are lowered apart (lower_quantised.c). */
+/* What is left of a sum in few bits, whose steps are lowered apart: over the shards the TOTAL, which follows at once in
+ * the next step (lower_quantised_shards.c), over the replicas the others, one after the other (lower_quantised.c). */
+enum ms_quantised_step {
+  MS_QUANTISED_TOTAL,
+  MS_QUANTISED_WAIT,
+  MS_QUANTISED_SEND,
+  MS_QUANTISED_SUM,
+  MS_QUANTISED_RESTORE,
+  MS_QUANTISED_DONE
+};
+
 typedef struct ms_quantised {
   int unit, step;
-  ms_gradients from;
+  ms_gradients from; /* TOTAL: where the chunks go */
+  int adds;          /* TOTAL: 1: the sum is added to what is there */
   int sent, received, own, gathered; /* buffers */
 } ms_quantised;
+
+/* Words of a buffer for so many, so that the next begins at a cache line. */
+static inline int64_t ms_pieces_lines(int64_t words) { return (words + 15) / 16 * 16; }
 
 typedef struct ms_lowering {
   ms_plan *plan;
@@ -131,7 +146,7 @@ typedef struct ms_lowering {
   int *scale;              /* [params] index of the scale of codes in `scales`, or -1 */
   int scales;              /* buffer of those scales, or -1 */
   ms_plan_part *part;      /* [most segments in any unit] scratch: the parts of one collective */
-  ms_quantised *quantised; /* [units] sums over the replicas in few bits, in the order in which they start */
+  ms_quantised *quantised; /* [2 units] sums in few bits, in the order in which they start */
   int quantised_started, quantised_begun; /* their number; the first one that is not lowered to its end */
   int sending[MS_DIMS]; /* [enum ms_model_dim] buffer of the latest collective, kept until the next one starts */
   int latest[MS_DIMS];  /* [enum ms_model_dim] instruction of the latest collective that is a node, or -1 */
@@ -178,6 +193,12 @@ int ms_lower_codes(ms_lowering *l, int unit, int s, ms_ref in, ms_ref out);
 /* A matmul_f8 whose second input is such a weight. */
 int ms_lower_coded_product(ms_lowering *l, const ms_node *node, const ms_ref *in, ms_ref out);
 
+/* Weights that are gathered in blocks of i8 (lower_blocks.c). Makes the blocks of this rank's chunk of segment s, for a
+ * gather or, with one shard, where kernels find them; restores a parameter before the kernel that reads it. */
+int ms_lower_blocks(ms_lowering *l, int unit, int s, ms_ref to);
+int ms_lower_sent_blocks(ms_lowering *l, int unit, int s, ms_ref *blocks);
+int ms_lower_restore_blocks(ms_lowering *l, const ms_param *p, const ms_segment *seg, ms_place *at);
+
 int64_t ms_gradients_offset(const ms_gradients *g, const ms_segment *seg);
 
 /* Where gradients are written (lower_gradients.c). 1 when other ranks have gradients of the same parameters. */
@@ -203,6 +224,18 @@ int ms_lower_zero_unreached(ms_lowering *l);
 int ms_lower_zero_between_segments(ms_lowering *l, int unit);
 /* Reduces the units whose gradients this node completes (lower_reductions.c). */
 int ms_lower_reduce_completed(ms_lowering *l, int node);
+
+/* Takes chunks with the sums over the shards through the sums over the replicas that the phase requires. */
+int ms_lower_reduce_chunks(ms_lowering *l, int unit, const ms_gradients *from);
+
+/* Sums over the shards in few bits (lower_quantised_shards.c). 1 when the unit's gradients travel so. */
+static inline int ms_unit_quantises_shards(const ms_model *model, int unit) {
+  return model->unit[unit].config.shard_dtype != MS_F32 && ms_model_shards(model) > 1;
+}
+/* Starts the sum of whole gradients into chunks, which a later step of ms_lower_advance_quantised completes. */
+int ms_lower_send_to_shards(ms_lowering *l, int unit, const ms_gradients *from, const ms_gradients *to, int accumulate);
+int ms_lower_total_of_shards(ms_lowering *l, const ms_quantised *q);
+
 /* Sums over the replicas in few bits (lower_quantised.c). 1 when the unit's gradients travel so. */
 static inline int ms_unit_is_quantised(const ms_model *model, int unit) {
   return model->unit[unit].config.replicate_dtype != MS_F32 && ms_unit_replicas(model, unit) > 1;

@@ -14,15 +14,9 @@
 #include "kernels/quantised_sum.h"
 
 #include "plan/lower.h"
-
-enum { OVER_SHARDS, SEND, SUM, RESTORE, DONE };
+#include "plan/rests.h"
 
 /* ---- places ---- */
-
-/* Words between the segments of a buffer, so that each begins at a cache line. */
-enum { ALIGN_WORDS = 16 };
-
-static int64_t align_up(int64_t words) { return (words + ALIGN_WORDS - 1) / ALIGN_WORDS * ALIGN_WORDS; }
 
 static int dtype_of(const ms_lowering *l, int unit) { return l->model->unit[unit].config.replicate_dtype; }
 
@@ -35,7 +29,7 @@ static int open_pieces(ms_lowering *l, int unit, int64_t pieces, int arena, int 
   const ms_unit *u = &l->model->unit[unit];
   int64_t words = 0;
   for (int s = 0; s < u->segments; s++)
-    if (!u->segment[s].frozen) words += align_up(pieces * pieces_of(l, unit, &u->segment[s]).words);
+    if (!u->segment[s].frozen) words += ms_pieces_lines(pieces * pieces_of(l, unit, &u->segment[s]).words);
   return ms_plan_buffer(l->plan, l->phase, arena, category, 4 * words, u->name, buffer);
 }
 
@@ -48,7 +42,7 @@ static ms_ref next_pieces(const ms_lowering *l, int unit, const ms_segment *seg,
                           int64_t *at) {
   const int64_t words = pieces * pieces_of(l, unit, seg).words;
   const ms_ref ref = ms_ref_vector(buffer, 4 * *at, MS_I32, words);
-  *at += align_up(words);
+  *at += ms_pieces_lines(words);
   return ref;
 }
 
@@ -67,6 +61,14 @@ static ms_ref own_gradients(const ms_lowering *l, int unit, const ms_segment *se
 
 static int kernel(ms_lowering *l, int unit, int op, const ms_attrs *attrs, ms_ref in, ms_ref out) {
   return ms_plan_kernel(l->plan, l->phase, op, attrs, 1, &in, 1, &out, l->model->unit[unit].name, 1);
+}
+
+/* An op that rounds: `kept` if the unit keeps the rest. */
+static int round_off(ms_lowering *l, int unit, int op, int kept, const ms_attrs *attrs, ms_ref in, ms_ref out,
+                     ms_ref rest) {
+  const ms_ref both[] = {out, rest};
+  if (!l->model->unit[unit].config.error_feedback) return kernel(l, unit, op, attrs, in, out);
+  return ms_plan_kernel(l->plan, l->phase, kept, attrs, 1, &in, 2, both, l->model->unit[unit].name, 1);
 }
 
 static int collect(ms_lowering *l, int unit, int kind, int parts) {
@@ -89,7 +91,8 @@ static int send(ms_lowering *l, ms_quantised *q) {
     if (seg->frozen) continue;
     const ms_ref chunk = ms_ref_vector(q->from.buffer, ms_gradients_offset(&q->from, seg), q->from.dtype, seg->chunk);
     const ms_ref sent = next_pieces(l, q->unit, seg, q->sent, replicas, &from);
-    MS_TRY(kernel(l, q->unit, MS_OP_quantise_pieces, &attrs, chunk, sent));
+    MS_TRY(round_off(l, q->unit, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, chunk, sent,
+                     ms_rests_of_chunk(l->model, q->unit, seg)));
     l->part[parts++] = (ms_plan_part){.count = pieces_of(l, q->unit, seg).words,
                                       .src.buffer = -1,
                                       .shared = sent,
@@ -112,8 +115,9 @@ static int sum(ms_lowering *l, ms_quantised *q) {
     if (seg->frozen) continue;
     const ms_attrs attrs = {.i = {dtype_of(l, q->unit), replicas, seg->chunk}};
     const ms_ref own = next_pieces(l, q->unit, seg, q->own, 1, &one);
-    MS_TRY(
-        kernel(l, q->unit, MS_OP_sum_pieces, &attrs, next_pieces(l, q->unit, seg, q->received, replicas, &from), own));
+    const ms_ref received = next_pieces(l, q->unit, seg, q->received, replicas, &from);
+    MS_TRY(round_off(l, q->unit, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, own,
+                     ms_rests_of_sum(l->model, q->unit, seg)));
     l->part[parts++] = (ms_plan_part){.count = pieces_of(l, q->unit, seg).words,
                                       .src = own,
                                       .shared = next_pieces(l, q->unit, seg, q->gathered, replicas, &to),
@@ -145,8 +149,9 @@ static int restore(ms_lowering *l, const ms_quantised *q) {
 /* ---- order ---- */
 
 int ms_lower_quantised(ms_lowering *l, int unit, const ms_gradients *from) {
-  /* Gradients that come from the shards are on their way. */
-  const int step = ms_model_shards(l->model) > 1 ? OVER_SHARDS : SEND;
+  /* Gradients that a collective brings from the shards are on their way. */
+  const int on_their_way = ms_model_shards(l->model) > 1 && !ms_unit_quantises_shards(l->model, unit);
+  const int step = on_their_way ? MS_QUANTISED_WAIT : MS_QUANTISED_SEND;
   l->quantised[l->quantised_started++] = (ms_quantised){.unit = unit, .step = step, .from = *from};
   return MS_OK;
 }
@@ -155,12 +160,17 @@ int ms_lower_quantised(ms_lowering *l, int unit, const ms_gradients *from) {
 int ms_lower_advance_quantised(ms_lowering *l) {
   for (int i = l->quantised_started - 1; i >= l->quantised_begun; i--) {
     ms_quantised *q = &l->quantised[i];
-    if (q->step == SEND) MS_TRY(send(l, q));
-    if (q->step == SUM) MS_TRY(sum(l, q));
-    if (q->step == RESTORE) MS_TRY(restore(l, q));
+    const int step = q->step;
+    if (step == MS_QUANTISED_DONE) continue;
     q->step++;
+    if (step == MS_QUANTISED_SEND) MS_TRY(send(l, q));
+    if (step == MS_QUANTISED_SUM) MS_TRY(sum(l, q));
+    if (step == MS_QUANTISED_RESTORE) MS_TRY(restore(l, q));
+    if (step != MS_QUANTISED_TOTAL) continue;
+    q->step = MS_QUANTISED_DONE;
+    MS_TRY(ms_lower_total_of_shards(l, q));
   }
-  while (l->quantised_begun < l->quantised_started && l->quantised[l->quantised_begun].step == DONE)
+  while (l->quantised_begun < l->quantised_started && l->quantised[l->quantised_begun].step == MS_QUANTISED_DONE)
     l->quantised_begun++;
   return MS_OK;
 }

@@ -90,7 +90,7 @@ static int accumulate_local(ms_lowering *l, int unit, const ms_gradients *to) {
 /* 1 when one collective sums over shards and replicas: the replicas read the same buffers anyway. */
 static int reduces_at_once(const ms_lowering *l, int unit) {
   return ms_model_shards(l->model) > 1 && ms_lower_sync(l, unit) != MS_SYNC_SHARD && l->plan->replicas > 1 &&
-         !ms_unit_is_quantised(l->model, unit);
+         !ms_unit_is_quantised(l->model, unit) && !ms_unit_quantises_shards(l->model, unit);
 }
 
 static int sums_between_nodes(const ms_lowering *l) {
@@ -131,8 +131,10 @@ static int reduce_over_shards(ms_lowering *l, int unit, const ms_gradients *from
     MS_TRY(ms_lower_deferred_buffer(l, unit, ms_unit_chunk_room(l->model, u, l->plan->replicas), &to->buffer));
   } else if (ms_unit_replicas(l->model, unit) > 1) {
     accumulate = 0;
-    MS_TRY(open_chunks(l, unit, ms_unit_is_quantised(l->model, unit) ? MS_F32 : from->dtype, 0, to));
+    const int whole = ms_unit_is_quantised(l->model, unit) || ms_unit_quantises_shards(l->model, unit);
+    MS_TRY(open_chunks(l, unit, whole ? MS_F32 : from->dtype, 0, to));
   }
+  if (ms_unit_quantises_shards(l->model, unit)) return ms_lower_send_to_shards(l, unit, from, to, accumulate);
   int parts = reduce_parts(l, unit, from, to, accumulate);
   MS_TRY(send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, 0, parts));
   return reduces_at_once(l, unit) ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
@@ -164,7 +166,22 @@ static int reduce_between_nodes(ms_lowering *l, int unit, const ms_gradients *fr
   return ms_plan_between_copies(l->plan, l->phase, MS_COLL_ALL_REDUCE, unit, parts, l->part);
 }
 
-/* Takes a unit's gradients of this micro-batch from this rank's buffer through all sums that the phase requires. */
+int ms_lower_reduce_chunks(ms_lowering *l, int unit, const ms_gradients *from) {
+  const int adds = ms_lower_sync(l, unit) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
+  const int waits_for_replicas = ms_lower_sync(l, unit) == MS_SYNC_SHARD && l->phase != MS_PHASE_LAST;
+  ms_gradients at = *from, sums;
+  if (ms_unit_replicas(l->model, unit) == 1 || waits_for_replicas) return MS_OK;
+  if (ms_unit_is_quantised(l->model, unit)) return ms_lower_quantised(l, unit, &at);
+  if (!reduces_at_once(l, unit) && !(is_sliced(l, unit) && l->plan->replicas == 1)) {
+    MS_TRY(reduce_over_replicas(l, unit, &at, &sums));
+    at = sums;
+  }
+  if (is_sliced(l, unit)) return ms_lower_scatter_slices(l, unit, &at, adds);
+  return sums_between_nodes(l) ? reduce_between_nodes(l, unit, &at) : MS_OK;
+}
+
+/* Takes a unit's gradients of this micro-batch from this rank's buffer through all sums that the phase requires, or as
+ * far as the first one in few bits. */
 static int reduce_unit(ms_lowering *l, int unit) {
   const ms_model *model = l->model;
   const ms_unit *u = &model->unit[unit];
@@ -182,18 +199,10 @@ static int reduce_unit(ms_lowering *l, int unit) {
   }
   if (ms_model_shards(model) > 1) {
     MS_TRY(reduce_over_shards(l, unit, &at, &sums));
+    if (ms_unit_quantises_shards(model, unit)) return MS_OK;
     at = sums;
   }
-  int waits_for_replicas = ms_lower_sync(l, unit) == MS_SYNC_SHARD && l->phase != MS_PHASE_LAST;
-  if (ms_unit_replicas(model, unit) == 1 || waits_for_replicas) return MS_OK;
-  if (ms_unit_is_quantised(model, unit)) return ms_lower_quantised(l, unit, &at);
-  if (!reduces_at_once(l, unit) && !(is_sliced(l, unit) && l->plan->replicas == 1)) {
-    MS_TRY(reduce_over_replicas(l, unit, &at, &sums));
-    at = sums;
-  }
-  if (is_sliced(l, unit))
-    return ms_lower_scatter_slices(l, unit, &at, ms_lower_sync(l, unit) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST);
-  return sums_between_nodes(l) ? reduce_between_nodes(l, unit, &at) : MS_OK;
+  return ms_lower_reduce_chunks(l, unit, &at);
 }
 
 int ms_lower_reduce_completed(ms_lowering *l, int node) {
@@ -201,7 +210,8 @@ int ms_lower_reduce_completed(ms_lowering *l, int node) {
   for (int u = 0; u < l->model->units; u++)
     if (l->use[u].gradient_last == node) {
       MS_TRY(reduce_unit(l, u));
-      if (!ms_unit_is_quantised(l->model, u)) MS_TRY(ms_lower_zero_between_segments(l, u));
+      if (!ms_unit_is_quantised(l->model, u) && !ms_unit_quantises_shards(l->model, u))
+        MS_TRY(ms_lower_zero_between_segments(l, u));
       MS_TRY(ms_lower_advance_quantised(l));
     }
   return MS_OK;

@@ -5,10 +5,11 @@
 
 /* Returns the end of the run of segments from `first` on with the same dtype. With one shard these are contiguous,
  * at the same element offsets in all buffers; except in the chunks of a sliced unit, frozen ones behind others. What is
- * stored comes last; codes have a scale of their own. */
+ * stored comes last; codes have a scale of their own, and blocks are words. */
 static int same_dtype_run(const ms_unit *u, int first) {
   int end = first + 1;
   while (end < u->segments && u->segment[end].wire == u->segment[first].wire && u->segment[end].wire != MS_F8E4M3 &&
+         !u->segment[end].blocks && !u->segment[first].blocks &&
          u->segment[end].frozen == u->segment[first].frozen)
     end++;
   return end;
@@ -20,6 +21,10 @@ static int cast_unit(ms_lowering *l, int unit, int buffer) {
   for (int s = 0, end; s < u->segments && !ms_segment_is_stored(&u->segment[s]); s = end) {
     end = same_dtype_run(u, s);
     const ms_segment *first = &u->segment[s];
+    if (first->blocks) {
+      MS_TRY(ms_lower_blocks(l, unit, s, ms_ref_vector(buffer, first->gathered, first->wire, first->wire_chunk)));
+      continue;
+    }
     int64_t n = (end < u->segments ? u->segment[end].local : u->master_count) - first->local;
     ms_ref in = ms_plan_weights(l->plan, unit, s, first->local, n);
     ms_ref out = ms_ref_vector(buffer, first->gathered, first->wire, n);
@@ -38,11 +43,13 @@ static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
   const int in_place = ms_plan_shares_masters(l->plan, unit);
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
+    ms_ref src = in_place ? ms_ref_vector(-1, 0, seg->wire, seg->chunk)
+                          : ms_plan_weights(l->plan, unit, s, seg->local, seg->chunk);
+    if (seg->blocks) MS_TRY(ms_lower_sent_blocks(l, unit, s, &src));
     l->part[s] = (ms_plan_part){
-        .count = seg->chunk * (ms_model_shards(l->model) / ranks),
-        .src = in_place ? ms_ref_vector(-1, 0, seg->wire, seg->chunk)
-                        : ms_plan_weights(l->plan, unit, s, seg->local, seg->chunk),
-        .shared = ms_ref_vector(buffer, seg->gathered, seg->wire, seg->chunk * ms_model_shards(l->model)),
+        .count = seg->wire_chunk * (ms_model_shards(l->model) / ranks),
+        .src = src,
+        .shared = ms_ref_vector(buffer, seg->gathered, seg->wire, seg->wire_chunk * ms_model_shards(l->model)),
         .dst.buffer = -1};
     if (seg->wire == MS_F8E4M3) l->part[s].scale = ms_lower_scale(l, u->order[seg->first_param]);
   }
@@ -53,7 +60,7 @@ static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
 
 /* Size in bytes of the part of a segment that each of `ranks` neighbours keeps. */
 static int64_t slice_bytes(const ms_lowering *l, const ms_segment *seg, int ranks) {
-  return seg->chunk * (ms_model_shards(l->model) / ranks) * ms_dtype_size(seg->wire);
+  return seg->wire_chunk * (ms_model_shards(l->model) / ranks) * ms_dtype_size(seg->wire);
 }
 
 /* After forward: copies this rank's contribution to its group's gather in backward out of the gathered unit. */

@@ -242,6 +242,7 @@ typedef struct ms_state_layout {
     int64_t weights; /* sliced units that kernels read in another dtype than f32: the chunks, in CHUNKS; -1: none */
     int64_t gradient, moment[MS_MOMENTS], ema; /* -1: none. AdamW: exp_avg, exp_avg_sq; SGD: its momentum */
     int64_t synced, outer_momentum, outer_sum; /* -1: none; see enum ms_tensor_kind */
+    int64_t rests;                             /* -1: none; see rests.h */
     int shared;
   } * unit;
   int moment_dtype;         /* of all moments; MS_I8: see moment_layout.h */

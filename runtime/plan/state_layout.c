@@ -11,6 +11,7 @@
 
 #include "plan/moment_layout.h"
 #include "plan/optimizer.h"
+#include "plan/rests.h"
 
 static int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -132,6 +133,10 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   const int averaged = config->train && config->ema_decay > 0;
   for (int u = 0; u < model->units; u++) layout->unit[u].ema = averaged ? take_optimizer(model, u, MS_F32, layout) : -1;
   for (int u = 0; u < model->units; u++) take_outer(model, config, u, layout);
+  for (int u = 0; u < model->units; u++) {
+    const int64_t rests = config->train ? ms_rests_bytes(model, u) : 0;
+    layout->unit[u].rests = rests ? take(layout, MS_ARENA_STATE, MS_CAT_OPTIMIZER, rests) : -1;
+  }
   return MS_OK;
 }
 

@@ -76,7 +76,8 @@ void ms_unit_config_default(ms_unit_config *config, int size) {
                                           .reduce_dtype = MS_F32,
                                           .layout = MS_LAYOUT_ROWS,
                                           .reshard = MS_RESHARD_DEFAULT,
-                                          .replicate_dtype = MS_F32};
+                                          .replicate_dtype = MS_F32,
+                                          .shard_dtype = MS_F32};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_unit_config");
 }
 
@@ -87,7 +88,8 @@ void ms_param_config_default(ms_param_config *config, int size) {
                                            .param_dtype = -1,
                                            .lr_scale = 1,
                                            .tensor_axis = -1,
-                                           .storage_dtype = MS_F32};
+                                           .storage_dtype = MS_F32,
+                                           .gather_dtype = -1};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_param_config");
 }
 
@@ -103,28 +105,39 @@ static int check_dtype(const char *kind, const char *name, const char *field, in
                  ms_dtype_name(dtype));
 }
 
-static int check_replicate_dtype(const char *name, const ms_unit_config *config) {
-  const int dtype = config->replicate_dtype;
-  if (dtype == MS_F32) return MS_OK;
-  if (dtype != MS_I8 && dtype != MS_I4)
-    return MS_FAIL(MS_EDTYPE, "unit '%s': replicate_dtype must be f32 (as reduce_dtype says), i8 or i4, not %s", name,
-                   ms_dtype_name(dtype));
-  if (config->fragment)
+static int check_sum_dtype(const char *name, const char *field, int dtype) {
+  if (dtype == MS_F32 || dtype == MS_I8 || dtype == MS_I4) return MS_OK;
+  return MS_FAIL(MS_EDTYPE, "unit '%s': %s must be f32 (as reduce_dtype says), i8 or i4, not %s", name, field,
+                 ms_dtype_name(dtype));
+}
+
+static int check_sums(const char *name, const ms_unit_config *config) {
+  const int replicate = config->replicate_dtype, shard = config->shard_dtype;
+  MS_TRY(check_sum_dtype(name, "replicate_dtype", replicate));
+  MS_TRY(check_sum_dtype(name, "shard_dtype", shard));
+  if (config->error_feedback != 0 && config->error_feedback != 1)
+    return MS_FAIL(MS_EINVAL, "unit '%s': error_feedback must be 0 or 1, not %d", name, config->error_feedback);
+  if (config->error_feedback && replicate == MS_F32 && shard == MS_F32)
+    return MS_FAIL(MS_EINVAL,
+                   "unit '%s': error_feedback keeps what sums in i8 or i4 round off, but neither shard_dtype nor "
+                   "replicate_dtype is one of these",
+                   name);
+  if (replicate != MS_F32 && config->fragment)
     return MS_FAIL(MS_EUNSUPPORTED,
                    "unit '%s': replicate_dtype %s with fragment %d: replicas that take local steps send no gradients",
-                   name, ms_dtype_name(dtype), config->fragment);
-  if (config->shard_over_replicate)
+                   name, ms_dtype_name(replicate), config->fragment);
+  if ((replicate != MS_F32 || shard != MS_F32) && config->shard_over_replicate)
     return MS_FAIL(MS_EUNSUPPORTED,
-                   "unit '%s': replicate_dtype %s with shard_over_replicate: such units sum gradients only in "
-                   "reduce_dtype",
-                   name, ms_dtype_name(dtype));
+                   "unit '%s': %s %s with shard_over_replicate: such units sum gradients only in reduce_dtype", name,
+                   replicate != MS_F32 ? "replicate_dtype" : "shard_dtype",
+                   ms_dtype_name(replicate != MS_F32 ? replicate : shard));
   return MS_OK;
 }
 
 static int check_unit_config(const char *name, const ms_unit_config *config) {
   MS_TRY(check_dtype("unit", name, "param_dtype", config->param_dtype, MS_DTYPE_PARAM));
   MS_TRY(check_dtype("unit", name, "reduce_dtype", config->reduce_dtype, MS_DTYPE_REDUCE));
-  MS_TRY(check_replicate_dtype(name, config));
+  MS_TRY(check_sums(name, config));
   if (config->layout != MS_LAYOUT_ROWS && config->layout != MS_LAYOUT_RAGGED)
     return MS_FAIL(MS_EINVAL, "unit '%s': layout must be rows (0) or ragged (1), not %d", name, config->layout);
   if (config->reshard < MS_RESHARD_KEEP || config->reshard > MS_RESHARD_DEFAULT)
@@ -212,6 +225,25 @@ static int check_storage(const char *name, const ms_param_config *config) {
                  name, ms_dtype_name(config->storage_dtype));
 }
 
+static int check_gather(const char *name, const ms_param_config *config) {
+  const int dtype = config->gather_dtype;
+  if (dtype == -1) return MS_OK;
+  if (dtype != MS_I8)
+    return MS_FAIL(MS_EDTYPE, "parameter '%s': gather_dtype must be i8, or -1 (what it is read in), not %s", name,
+                   ms_dtype_name(dtype));
+  if (config->storage_dtype != MS_F32)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "parameter '%s': it is stored in %s and gathered as it is stored: leave gather_dtype out, or store "
+                   "it in f32",
+                   name, ms_dtype_name(config->storage_dtype));
+  if (config->fp8 == MS_FP8_TENSORWISE)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "parameter '%s': fp8 tensorwise gathers it as codes of f8e4m3: leave gather_dtype out, or take a "
+                   "rowwise recipe",
+                   name);
+  return MS_OK;
+}
+
 static int check_moments(const char *name, const ms_param_config *config) {
   if (config->packed_moments != 0 && config->packed_moments != 1)
     return MS_FAIL(MS_EINVAL, "parameter '%s': packed_moments must be 0 or 1, not %d", name, config->packed_moments);
@@ -238,6 +270,7 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
                    config->tensor_axis, ndim);
   MS_TRY(check_storage(name, config));
   MS_TRY(check_moments(name, config));
+  MS_TRY(check_gather(name, config));
   if (config->fp8 < MS_FP8_NONE || config->fp8 > MS_FP8_MXFP8)
     return MS_FAIL(MS_EINVAL, "parameter '%s': fp8 must be one of enum ms_fp8, not %d", name, config->fp8);
   MS_TRY(check_initial(name, config));

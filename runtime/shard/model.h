@@ -19,6 +19,10 @@
  * A parameter that is multiplied in 8 bits with one scale (MS_FP8_TENSORWISE) is a segment of its own, too: it has an
  * f32 master, and is gathered as codes of that master, with a scale that all ranks know (plan/lower_codes.c).
  *
+ * A parameter with gather_dtype MS_I8 has an f32 master, too, and is gathered as pieces of one block each
+ * (kernels/quantised_sum.h, plan/lower_blocks.c), which chunks do not cut: it is in a segment with others of that kind,
+ * and in all buffers begins at a multiple of a block.
+ *
  * Chunks also do not cut the records of moments in 8 bits (kernels/moments.h): a parameter that has them
  * (ms_param_config.packed_moments) is in a segment with others that do. In all buffers it begins at a multiple of their
  * elements, and so does every rank's part of it.
@@ -34,7 +38,10 @@
 #include "mesh/mesh.h"
 #include "moonshard.h"
 
-enum { MS_SEGMENT_ALIGN = 32 };
+enum {
+  MS_SEGMENT_ALIGN = 32,
+  MS_UNCUT = 256 /* elements of a record of moments, and of a block of i8 */
+};
 
 typedef struct ms_param {
   char *name;
@@ -54,13 +61,15 @@ typedef struct ms_param {
 typedef struct ms_segment {
   int frozen, param_dtype, reduce_dtype;
   int packed_moments;
+  int blocks;                    /* 1: gathered in blocks of i8 */
   int storage;                   /* MS_F32, or the dtype of a stored parameter's records */
   int wire;                      /* the dtype that is gathered: param_dtype, MS_F8E4M3: codes with one scale, or
-                                  * MS_I32: the words of records */
+                                  * MS_I32: the words of records, or of blocks */
   double lr_scale, weight_decay; /* `rows`: those of its parameter; `ragged`: all parameters of the segment have the
                                   * same */
   int first_param, params;       /* range of ms_unit.order */
-  int64_t chunk;                 /* elements of the wire dtype per rank */
+  int64_t chunk;                 /* elements per rank of what it keeps: f32, or words of records */
+  int64_t wire_chunk;            /* elements of the wire dtype per rank: as many, or the words of blocks */
   int64_t local;                 /* offset in elements in master (and gradient, optimizer state) */
   int64_t gathered;              /* offset in bytes in the unit's gathered buffer */
   int64_t reduce;                /* offset in bytes in the unit's reduce buffer; -1 when frozen */
@@ -146,6 +155,12 @@ static inline int ms_segment_is_as_gathered(const ms_segment *s) {
   return ms_segment_is_stored(s) || s->wire == MS_F32;
 }
 static inline int ms_param_is_stored(const ms_param *p) { return p->config.storage_dtype != MS_F32; }
+/* 1 when it is gathered in blocks of i8. */
+static inline int ms_param_is_in_blocks(const ms_param *p) { return p->config.gather_dtype == MS_I8; }
+/* Elements of which its offset, and the parts that ranks own of it, are multiples. */
+static inline int ms_param_align(const ms_param *p) {
+  return p->config.packed_moments || ms_param_is_in_blocks(p) ? MS_UNCUT : MS_SEGMENT_ALIGN;
+}
 /* 1 when it is gathered as codes of its master. */
 static inline int ms_param_is_coded(const ms_param *p) {
   return p->config.fp8 == MS_FP8_TENSORWISE && !ms_param_is_stored(p);

@@ -8,8 +8,11 @@
 #include <stdlib.h>
 
 #include "kernels/moments.h"
+#include "kernels/quantised_sum.h"
 #include "kernels/storage.h"
 #include "shard/model.h"
+
+_Static_assert(MS_UNCUT == (int)MS_MOMENT_BLOCK && MS_UNCUT == (int)MS_PIECE_BLOCK, "one alignment keeps both whole");
 
 static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -17,6 +20,7 @@ static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 static int same_group(const ms_model *model, const ms_param *a, const ms_param *b) {
   return !ms_param_is_stored(a) && !ms_param_is_stored(b) && !ms_param_is_coded(a) && !ms_param_is_coded(b) &&
          a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
+         ms_param_is_in_blocks(a) == ms_param_is_in_blocks(b) &&
          a->config.packed_moments == b->config.packed_moments && a->config.param_dtype == b->config.param_dtype &&
          a->config.lr_scale == b->config.lr_scale && a->config.weight_decay == b->config.weight_decay;
 }
@@ -30,12 +34,13 @@ static int goes_before(const ms_model *model, const ms_param *a, const ms_param 
   if (a->config.weight_decay != b->config.weight_decay) return a->config.weight_decay > b->config.weight_decay;
   if (a->config.lr_scale != b->config.lr_scale) return a->config.lr_scale > b->config.lr_scale;
   if (ms_param_is_coded(a) != ms_param_is_coded(b)) return ms_param_is_coded(b);
+  if (ms_param_is_in_blocks(a) != ms_param_is_in_blocks(b)) return ms_param_is_in_blocks(b);
   return a->config.param_dtype > b->config.param_dtype;
 }
 
 /* The dtype in which a parameter is gathered. */
 static int wire_of(const ms_param *p) {
-  return ms_param_is_stored(p) ? MS_I32 : ms_param_is_coded(p) ? MS_F8E4M3 : p->config.param_dtype;
+  return ms_param_is_stored(p) || ms_param_is_in_blocks(p) ? MS_I32 : ms_param_is_coded(p) ? MS_F8E4M3 : p->config.param_dtype;
 }
 
 /* Insertion sort: stable, and a unit has few parameters. */
@@ -68,17 +73,17 @@ static void own(ms_param *p, const ms_segment *segment, int rank) {
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
 
-/* Rows of a chunk in the layout `rows`: of a parameter whose moments are records, as many as fill them, or all. */
+/* Rows of a chunk in the layout `rows`: of a parameter of records or blocks, as many as fill them, or all. */
 static int64_t chunk_rows(const ms_param *p, int64_t ranks) {
   const int64_t row = p->numel / p->dims[0], share = (p->dims[0] + ranks - 1) / ranks;
-  const int64_t whole = align_up(share, MS_MOMENT_BLOCK / common_divisor(row, MS_MOMENT_BLOCK));
-  return !p->config.packed_moments ? share : whole < p->dims[0] ? whole : p->dims[0];
+  const int64_t whole = align_up(share, MS_UNCUT / common_divisor(row, MS_UNCUT));
+  return ms_param_align(p) != MS_UNCUT ? share : whole < p->dims[0] ? whole : p->dims[0];
 }
 
 /* Elements of which a segment's offset, and those of its parameters, are multiples. */
 static int64_t align_of(const ms_model *model, const ms_unit *unit, int first_param) {
   if (first_param >= unit->params) return MS_SEGMENT_ALIGN;
-  return model->param[unit->order[first_param]].config.packed_moments ? MS_MOMENT_BLOCK : MS_SEGMENT_ALIGN;
+  return ms_param_align(&model->param[unit->order[first_param]]);
 }
 
 /* Makes a segment of unit->order[first, first + count): offsets of its parameters, and the size of its chunk. */
@@ -88,6 +93,7 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
   *segment = (ms_segment){.frozen = head->config.frozen,
                           .param_dtype = head->config.param_dtype,
                           .packed_moments = head->config.packed_moments,
+                          .blocks = ms_param_is_in_blocks(head),
                           .storage = head->config.storage_dtype,
                           .wire = wire_of(head),
                           .reduce_dtype = unit->config.reduce_dtype,
@@ -108,6 +114,7 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
   else if (unit->config.layout == MS_LAYOUT_ROWS)
     segment->chunk = chunk_rows(head, ranks) * (head->numel / head->dims[0]);
   else segment->chunk = align_up((end + ranks - 1) / ranks, align);
+  segment->wire_chunk = segment->blocks ? ms_weight_words(MS_I8, segment->chunk) : segment->chunk;
 }
 
 /* Elements between a segment, with its padding, and the next one, which begins with a record if it has records of
@@ -117,8 +124,8 @@ static int64_t gap_behind(const ms_model *model, const ms_unit *unit, const ms_s
   const int next = segment->first_param + segment->params;
   const int last = !segment->frozen && (next == unit->params || model->param[unit->order[next]].config.frozen);
   const int64_t end = segment->local + align_up(segment->chunk, MS_SEGMENT_ALIGN);
-  const int64_t of_slices = (int64_t)MS_MOMENT_BLOCK * ms_model_replicas(model);
-  return align_up(end, last && unit->align == MS_MOMENT_BLOCK ? of_slices : align_of(model, unit, next)) - end;
+  const int64_t of_slices = (int64_t)MS_UNCUT * ms_model_replicas(model);
+  return align_up(end, last && unit->align == MS_UNCUT ? of_slices : align_of(model, unit, next)) - end;
 }
 
 /* Places a segment behind the previous ones in all buffers, and sets what this rank owns of its parameters. With one
@@ -127,11 +134,13 @@ static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index
   segment->local = unit->master_count;
   const int64_t gap = gap_behind(model, unit, segment);
   const int64_t whole = align_up(segment->chunk * ms_model_shards(model), MS_SEGMENT_ALIGN) + gap;
+  const int64_t words = align_up(segment->wire_chunk * ms_model_shards(model), MS_SEGMENT_ALIGN);
+  const int64_t wire = segment->blocks ? words : whole;
   unit->master_count = segment->local + align_up(segment->chunk, MS_SEGMENT_ALIGN) + gap;
   segment->gathered = unit->gathered_bytes;
   /* With one shard, what is as gathered is read where it is kept. */
   if (ms_model_shards(model) > 1 || !ms_segment_is_stored(segment))
-    unit->gathered_bytes = segment->gathered + whole * ms_dtype_size(segment->wire);
+    unit->gathered_bytes = segment->gathered + wire * ms_dtype_size(segment->wire);
   segment->reduce = -1;
   if (!segment->frozen) {
     segment->reduce = unit->reduce_bytes;
@@ -155,7 +164,7 @@ int ms_model_segment(ms_model *model) {
     order_params(model, unit);
     unit->align = MS_SEGMENT_ALIGN;
     for (int i = 0; i < unit->params; i++)
-      if (model->param[unit->order[i]].config.packed_moments) unit->align = MS_MOMENT_BLOCK;
+      if (model->param[unit->order[i]].config.packed_moments) unit->align = MS_UNCUT;
     unit->segment = ms_calloc(unit->params, sizeof *unit->segment);
     if (!unit->segment) return MS_ENOMEM;
     for (int first = 0; first < unit->params;) {

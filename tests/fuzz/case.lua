@@ -251,6 +251,29 @@ local function draw_quantised(d, self)
   end
 end
 
+-- The same of shards, alone or with replicas, and what rounding leaves.
+local function draw_quantised_shards(d, self)
+  local sharding = self.sharding
+  if self.shard == 1 or sharding.shard_optimizer_over_replicate or self.optimizer:find("adamw") then return end
+  local bits = d:chance(0.4) and d:one_of { "i8", "i8", "i4" }
+  if not bits then return end
+  local own = ('shard = "%s"%s'):format(bits, d:chance(0.5) and ", error_feedback = true" or "")
+  local policy = sharding.mp_policy or '{ reduce_dtype = "f32" }'
+  policy = policy:gsub('reduce_dtype = "%w+"', ("reduce_dtype = { %s }"):format(own))
+  policy = policy:gsub('shard = "%l+%d+", replicate', own .. ", replicate")
+  sharding.mp_policy = policy:gsub("reduce_dtype = { replicate", ("reduce_dtype = { %s, replicate"):format(own))
+end
+
+-- Weights that are gathered in blocks of 8 bits; stored ones are gathered as they are stored.
+local function draw_gather(d, self)
+  if not d:chance(0.2) then return nil end
+  local rules = not self.sharding.storage and d:one_of {
+    [[{ { re".", "i8" } }]], [[{ { re"bias$|gain", false, optional = true }, { re".", "i8", optional = true } }]],
+    [[{ { re"fc|embed", "i8", optional = true } }]],
+  }
+  return rules or [["i8"]]
+end
+
 ---The case of a seed.
 ---@param seed integer
 ---@return table
@@ -269,6 +292,8 @@ function case.of(seed)
   if self.adapters then self.chunk = nil end -- an adapter of the head adds to its product, which a fused loss refuses
   self.sharding.storage = draw_storage(d, self)
   draw_quantised(d, self)
+  draw_quantised_shards(d, self)
+  self.sharding.gather_dtype = draw_gather(d, self)
   return self
 end
 

@@ -6,52 +6,12 @@ local has = require("lua.message").has
 local json = require("moonshard.base.json")
 local ms = require("moonshard")
 local program = require("lua.program")
+local runs = require("lua.quantised_runs")
 local scratch = require("lua.scratch")
 local message, re = fixture.message, ms.re
 
-local RECIPE = "tests/lua/recipes/quantised_sums.lua"
-local HOSTS = { "--agent", "tests/fuzz/agent.sh", "--rendezvous", "tcp://127.0.0.1", "--hosts" }
-
--- A list of words without what is nil.
-local function words_of(ranks, ...)
-  local words = { "run", RECIPE, "--log-ranks", "all", "--timeout", "60" }
-  if type(ranks) == "number" then
-    words[#words + 1], words[#words + 2] = "-n", tostring(ranks)
-  else
-    for _, word in ipairs(HOSTS) do words[#words + 1] = word end
-    words[#words + 1] = ranks
-  end
-  for _, word in ipairs({ ... }) do words[#words + 1] = word end
-  return words
-end
-
--- What every rank printed, which must be the same; ranks: a number, or hosts with theirs.
-local function trained(environment, ranks, ...)
-  local ended = program.run(words_of(ranks, ...), environment)
-  assert.equal(0, ended.status, ended.err)
-  local found, replicas
-  for replica, line in ended.out:gmatch("replica (%d+): ([^\n]*)") do
-    assert.equal(found or line, line)
-    found, replicas = line, math.max(replicas or 0, replica + 1)
-  end
-  assert.is_truthy(found, ended.out)
-  return found, replicas
-end
-
--- What the first rank wrote.
-local function measured(ranks, ...)
-  local out = os.tmpname()
-  trained(nil, ranks, "out=" .. out, ...)
-  local read = json.decode(scratch.read(out))
-  os.remove(out)
-  return read
-end
-
--- Bytes of the pieces of n elements for so many replicas: codes, and an f32 for 256 of them.
-local function bytes_of_piece(bits, n, replicas)
-  local elements = math.ceil(math.ceil(n / replicas) / 8) * 8
-  return elements * bits / 8 + 4 * math.ceil(elements / 256)
-end
+local RECIPE, words_of = runs.RECIPE, runs.words_of
+local trained, measured, bytes_of_piece = runs.trained, runs.measured, runs.bytes_of_piece
 
 describe("gradients that replicas sum in few bits", function()
   it("Q6 are the same bits on all replicas, in every run and on streams that are threads", function()
@@ -195,7 +155,12 @@ describe("mp_policy with a type for replicas", function()
 
   it("Q5 says what a dimension cannot do", function()
     refuses("i8", 'reduce_dtype must be "f32", "bf16" or "auto", not "i8" | { shard = "f32", replicate = "i8" }')
-    refuses({ shard = "i8" }, 'shard = "i8": gradients are sent in "i8" or "i4" only over replicate')
+    refuses({ shard = "i8", replicate = "bf16" }, 'replicate must be "i8" or "i4", or "f32" as sums of shards are')
+    refuses({ shard = "nf4" }, 'shard must be "f32", "bf16" or "auto", not "nf4"')
+    refuses({ shard = "bf16", error_feedback = true }, 'error_feedback keeps what sums in "i8" or "i4" round off')
+    refuses({ shard = "i8", error_feedback = 1 }, "error_feedback must be true or false, not 1")
+    refuses({ shard = "i4" }, 'shard = "i4" | mesh 1 (replicate) | shards',
+      { mesh = ms.init_device_mesh("cpu", { 1 }, { "replicate" }) })
     refuses({ shard = "f32", replicate = "bf16" }, 'replicate must be "i8" or "i4", or "f32" as for shard, not "bf16"')
     refuses({ replicate = "nf4" }, 'replicate must be "i8" or "i4" | not "nf4"')
     refuses({ tensor = "i8" }, "over shard and replicate, not over tensor")

@@ -165,6 +165,8 @@ local function describe(trainer)
   for i, param in ipairs(sharding.params) do
     local dtype = param.dtype or param.unit.param_dtype
     local sent = dtypes.coarser(param.unit.reduce_dtype, param.unit.replicate_dtype or "f32")
+    sent = dtypes.coarser(sent, param.unit.shard_dtype or "f32")
+    sent = dtypes.coarser(sent, param.gather or "f32") -- a weight that differs a little can have another code
     result.dtype = dtypes.coarser(result.dtype, dtypes.coarser(dtype, sent))
     result.params[i] = {
       name = param.fqn, shape = param.shape, numel = param.numel, dtype = dtype, frozen = param.frozen,

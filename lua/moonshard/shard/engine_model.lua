@@ -4,6 +4,7 @@ local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local float8 = require("moonshard.shard.float8")
+local gather = require("moonshard.shard.gather")
 local prefetch = require("moonshard.shard.prefetch")
 local units = require("moonshard.shard.units")
 local C, ffi = engine.C, engine.ffi
@@ -24,23 +25,27 @@ local function reshard_of(value)
 end
 
 -- Such units sum their gradients otherwise.
-local function check_replicate_dtype(unit)
-  if not unit.replicate_dtype then return end
-  local other = unit.fragment and "replicate_sync: its replicas take local steps and send no gradients"
+local function check_sums(unit)
+  local dimension = unit.replicate_dtype and "replicate" or unit.shard_dtype and "shard"
+  if not dimension then return end
+  local other = dimension == "replicate" and unit.fragment
+    and "replicate_sync: its replicas take local steps and send no gradients"
     or unit.shard_over_replicate and "shard_optimizer_over_replicate: its replicas sum slices of gradients in "
       .. unit.reduce_dtype
   if not other then return end
-  errors.raise("MS_EUNSUPPORTED", "mp_policy: reduce_dtype.replicate = %q of unit %s does not go with %s",
-    unit.replicate_dtype, unit.name, other)
+  errors.raise("MS_EUNSUPPORTED", "mp_policy: reduce_dtype.%s = %q of unit %s does not go with %s", dimension,
+    unit[dimension .. "_dtype"], unit.name, other)
 end
 
 local function add_units(self, handle)
   local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
   for _, unit in ipairs(self.units) do
-    check_replicate_dtype(unit)
+    check_sums(unit)
     C.ms_unit_config_default(config, ffi.sizeof(config))
     config.param_dtype, config.reduce_dtype = dtypes.id(unit.param_dtype), (dtypes.id(unit.reduce_dtype))
     config.replicate_dtype = (dtypes.id(unit.replicate_dtype or "f32"))
+    config.shard_dtype = (dtypes.id(unit.shard_dtype or "f32"))
+    config.error_feedback = unit.error_feedback and 1 or 0
     config.layout = LAYOUT_IDS[unit.layout]
     config.reshard, config.reshard_size = reshard_of(unit.reshard)
     config.fragment = unit.fragment or 0
@@ -64,7 +69,7 @@ local function add_params(self, handle, unit_ids, groups, optimizer)
     config.lr_scale, config.weight_decay = group.lr_scale or 1, group.weight_decay or 0
     local placement = param.placement or {}
     config.tensor_axis, config.tensor_splits = placement.axis or -1, placement.splits and 1 or 0
-    config.fp8 = float8.id(param)
+    config.fp8, config.gather_dtype = float8.id(param), gather.id(param)
     config.packed_moments = optimizer and optimizer:moments_of(param) == "i8" and 1 or 0
     local dims = ffi.new("int64_t[?]", #param.shape, param.shape)
     engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))

@@ -5,6 +5,7 @@
 local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
 local float8 = require("moonshard.shard.float8")
+local gather = require("moonshard.shard.gather")
 local options = require("moonshard.base.options")
 local placements = require("moonshard.shard.placements")
 local precision = require("moonshard.shard.precision")
@@ -78,7 +79,8 @@ end
 local function precision_reader(self)
   return function(value, rule)
     local who = rule == "the value" and "mp_policy" or "mp_policy: " .. rule
-    return precision.read(who, value, self.mesh, self.replicate_dim >= 0)
+    return precision.read(who, value, { mesh = self.mesh, replicate = self.replicate_dim >= 0,
+      shard = self.shard_dim >= 0 or self.context_dim >= 0 })
   end
 end
 
@@ -158,11 +160,14 @@ local ROWS = {
     default = function() return precision.read("mp_policy", nil) end,
     store = function(unit, value)
       unit.param_dtype, unit.reduce_dtype, unit.output_dtype = value.param_dtype, value.reduce_dtype, value.output_dtype
-      unit.replicate_dtype = value.replicate_dtype
+      unit.replicate_dtype, unit.shard_dtype = value.replicate_dtype, value.shard_dtype
+      unit.error_feedback = value.error_feedback
     end,
     text = function(value)
       local text = ("params %s, reduce %s"):format(value.param_dtype, value.reduce_dtype)
+      if value.shard_dtype then text = text .. ", over shard " .. value.shard_dtype end
       if value.replicate_dtype then text = text .. ", over replicate " .. value.replicate_dtype end
+      if value.error_feedback then text = text .. " with error feedback" end
       return value.output_dtype and text .. ", output " .. value.output_dtype or text
     end,
     json = same,
@@ -226,6 +231,13 @@ local ROWS = {
   {
     name = "fp8", of = "parameter", reader = always(float8.read),
     store = float8.store, text = float8.text, json = float8.json, rare = true,
+    cost = function(c) return { gathered = c.gathered, gathered_wire = c.gathered_wire } end,
+  },
+  {
+    name = "gather_dtype", of = "parameter", reader = always(gather.read), applies = gather.applies,
+    store = gather.store,
+    text = function(value, param) return value or "default: " .. (param.dtype or param.unit.param_dtype) end,
+    json = function(value) return value or false end, rare = true,
     cost = function(c) return { gathered = c.gathered, gathered_wire = c.gathered_wire } end,
   },
   {

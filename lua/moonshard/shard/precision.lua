@@ -1,6 +1,6 @@
 -- Mixed precision: the element type that the kernels of a unit read, and the type in which its gradients are summed.
--- Master weights and optimizer state are always f32. Gradients can travel in fewer bits over `replicate`, the slow link
--- of a mesh whose replicas are on several hosts.
+-- Master weights and optimizer state are always f32. Gradients can travel in fewer bits over a dimension whose links are
+-- slow: `replicate` of a mesh whose replicas are on several hosts, or `shard`.
 
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
@@ -37,6 +37,8 @@ end
 ---@field reduce_dtype string "f32" or "bf16": type in which gradients are summed over ranks
 ---@field replicate_dtype string? "i8" or "i4": gradients travel in it between replicas, in blocks with a scale; nil: in
 ---reduce_dtype
+---@field shard_dtype string? the same between shards, whose sums are in f32
+---@field error_feedback boolean? ranks keep what they round off of gradients, and add it to the next ones
 ---@field output_dtype string? type to which the unit's outputs are cast; nil: no cast
 
 -- Which policy has a type that kernels do not read: ": rules of fp8 ...", or nothing.
@@ -77,52 +79,70 @@ local function is_quantised(value)
   return ok and dtypes.uses[name] ~= nil and dtypes.uses[name].quantised_sum == true, name
 end
 
--- A type for each dimension over which gradients are summed. Returns that of `shard`, and that of `replicate` if it
--- differs.
-local function read_by_dimension(who, value, mesh, replicates)
+-- The dimensions of a mesh for messages and checks; nil: any.
+---@class moonshard.SumDimensions
+---@field mesh moonshard.Mesh
+---@field shard boolean the mesh has a dimension that shards
+---@field replicate boolean the mesh has one that replicates
+
+local SUMS = { replicate = "replicates", shard = "shards" }
+
+-- The type of a sum in few bits over a dimension, or nil.
+local function read_quantised(who, value, dimension, dims)
+  local quantised, name = is_quantised(value[dimension])
+  if not quantised then return nil end
+  if dims and not dims[dimension] then
+    errors.invalid("%s: %s = %q, but mesh %s has no dimension that %s: use a mesh (replicate, shard), as in "
+      .. "mesh = { 2, 2 }", who, dimension, name, dims.mesh:label(), SUMS[dimension])
+  end
+  return name
+end
+
+local function check_fields(who, value)
   for name in pairs(value) do
-    if name ~= "shard" and name ~= "replicate" then
+    if not SUMS[name] and name ~= "error_feedback" then
       errors.invalid("%s: gradients are summed in types of their own over shard and replicate, not over %s: write "
         .. '{ shard = "f32", replicate = "i8" }', who, tostring(name))
     end
   end
-  if is_quantised(value.shard) then
-    errors.raise("MS_EUNSUPPORTED", "%s: shard = %s: gradients are sent in %s only over replicate", who,
-      options.describe(value.shard), QUANTISED_TEXT)
+  if value.error_feedback ~= nil and type(value.error_feedback) ~= "boolean" then
+    errors.invalid("%s: error_feedback must be true or false, not %s", who, options.describe(value.error_feedback))
   end
-  local shard = read_dtype(who .. ".shard", value.shard, "reduce") or "f32"
-  if value.replicate == nil then return shard end
-  local quantised, name = is_quantised(value.replicate)
-  if not quantised then
-    local ok, other = pcall(read_dtype, who .. ".replicate", value.replicate, "reduce")
-    if ok and other == shard then return shard end
-    errors.raise("MS_EDTYPE", "%s: replicate must be %s, or %q as for shard, not %s", who, QUANTISED_TEXT, shard,
-      options.describe(value.replicate))
-  end
-  if mesh and not replicates then
-    errors.invalid("%s: replicate = %q, but mesh %s has no dimension that replicates: use a mesh (replicate, shard), "
-      .. "as in mesh = { 2, 2 }", who, name, mesh:label())
-  end
-  return shard, name
 end
 
-local function read_reduce(who, value, mesh, replicates)
-  if type(value) == "table" then return read_by_dimension(who, value, mesh, replicates) end
+-- A type for each dimension over which gradients are summed: fields of moonshard.MixedPrecision.
+local function read_by_dimension(who, value, dims)
+  check_fields(who, value)
+  local read = { shard_dtype = read_quantised(who, value, "shard", dims),
+    replicate_dtype = read_quantised(who, value, "replicate", dims), error_feedback = value.error_feedback or nil }
+  read.reduce_dtype = not read.shard_dtype and read_dtype(who .. ".shard", value.shard, "reduce") or "f32"
+  if read.error_feedback and not read.shard_dtype and not read.replicate_dtype then
+    errors.invalid("%s: error_feedback keeps what sums in %s round off: none of these is over shard or replicate", who,
+      QUANTISED_TEXT)
+  end
+  if value.replicate == nil or read.replicate_dtype then return read end
+  local ok, other = pcall(read_dtype, who .. ".replicate", value.replicate, "reduce")
+  if ok and other == read.reduce_dtype then return read end
+  errors.raise("MS_EDTYPE", "%s: replicate must be %s, or %q as %s, not %s", who, QUANTISED_TEXT, read.reduce_dtype,
+    read.shard_dtype and "sums of shards are" or "for shard", options.describe(value.replicate))
+end
+
+local function read_reduce(who, value, dims)
+  if type(value) == "table" then return read_by_dimension(who, value, dims) end
   if is_quantised(value) then
-    errors.raise("MS_EDTYPE", '%s must be "f32", "bf16" or "auto", not %s: over replicate alone it can be that: '
+    errors.raise("MS_EDTYPE", '%s must be "f32", "bf16" or "auto", not %s: over a dimension it can be that: '
       .. '{ shard = "f32", replicate = %s }', who, options.describe(value), options.describe(value))
   end
-  return read_dtype(who, value, "reduce") or "f32"
+  return { reduce_dtype = read_dtype(who, value, "reduce") or "f32" }
 end
 
 ---Checks one value of mp_policy and fills in the defaults: f32, gradients summed in f32.
 ---@param who string for messages
 ---@param value table|string|nil { param_dtype =, reduce_dtype =, output_dtype = }, of which reduce_dtype can be
----  { shard =, replicate = }, or "auto" (bf16 where the CPU has it)
----@param mesh moonshard.Mesh? refuses a type for replicas if `replicates` is false
----@param replicates boolean? the mesh has a dimension that replicates
+---  { shard =, replicate =, error_feedback = }, or "auto" (bf16 where the CPU has it)
+---@param dims moonshard.SumDimensions? refuses sums in few bits over a dimension that the mesh does not have
 ---@return moonshard.MixedPrecision
-function precision.read(who, value, mesh, replicates)
+function precision.read(who, value, dims)
   if value == "auto" then value = { param_dtype = "auto" } end
   if type(value) == "string" then
     errors.invalid('%s must be "auto" or a table such as { param_dtype = "bf16" }, not "%s"', who, value)
@@ -130,12 +150,10 @@ function precision.read(who, value, mesh, replicates)
   local read = options.parse(who, value, {
     param_dtype = { "string" }, reduce_dtype = { "string|table" }, output_dtype = { "string" },
   })
-  local reduce_dtype, replicate_dtype = read_reduce(who .. ".reduce_dtype", read.reduce_dtype, mesh, replicates)
-  return {
-    param_dtype = read_dtype(who .. ".param_dtype", read.param_dtype, "param") or "f32",
-    reduce_dtype = reduce_dtype, replicate_dtype = replicate_dtype,
-    output_dtype = read_dtype(who .. ".output_dtype", read.output_dtype, "param"),
-  }
+  local all = read_reduce(who .. ".reduce_dtype", read.reduce_dtype, dims)
+  all.param_dtype = read_dtype(who .. ".param_dtype", read.param_dtype, "param") or "f32"
+  all.output_dtype = read_dtype(who .. ".output_dtype", read.output_dtype, "param")
+  return all
 end
 
 return precision

@@ -22,8 +22,8 @@ local ROLES = {
     replicate = { "all_reduce", "reduce_scatter", "all_gather", "all_to_all" },
   } },
   { name = "shard", data = true, collectives = {
-    -- The gradients' norm is an all_reduce; a recipe's collectives are any.
-    gather = { "all_gather" }, reduce = { "reduce_scatter", "all_reduce", "all_gather" },
+    -- The gradients' norm is an all_reduce; a recipe's collectives are any; sums in few bits are an all_to_all.
+    gather = { "all_gather" }, reduce = { "reduce_scatter", "all_reduce", "all_gather", "all_to_all" },
   } },
   { name = "context", model = true, collectives = { context = { "all_reduce", "reduce_scatter", "all_gather" } } },
   { name = "tensor", model = true, collectives = { tensor = { "all_reduce", "reduce_scatter", "all_gather" } } },

@@ -28,6 +28,8 @@ local world = require("moonshard.distributed.world")
 ---@field param_dtype string
 ---@field reduce_dtype string
 ---@field replicate_dtype string?
+---@field shard_dtype string?
+---@field error_feedback boolean?
 ---@field output_dtype string?
 ---@field layout string "rows" or "ragged"
 ---@field replicate_sync "always"|moonshard.ReplicateSync
@@ -44,6 +46,7 @@ local world = require("moonshard.distributed.world")
 ---@field unit moonshard.Unit
 ---@field frozen boolean
 ---@field fp8 string? recipe by which its products round their operands (shard/float8.lua)
+---@field gather string? "i8": gathered in blocks of it (shard/gather.lua)
 ---@field init moonshard.Initializer
 ---@field storage string? "bf16", "i8" or "nf4": how it is kept; nil: as an f32 master
 
@@ -140,7 +143,8 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---@field units? any patterns over module names, or "auto"; default: one unit
 ---@field reshard_after_forward? any true, false, "default", a number of ranks, "auto", or rules over units
 ---@field mp_policy? any { param_dtype, reduce_dtype, output_dtype }, "auto", or rules over units; default f32.
----  reduce_dtype can be { shard = "f32", replicate = "i8" }: i8 or i4 between replicas, in blocks with a scale
+---  reduce_dtype can be { shard = "i8", replicate = "i8", error_feedback = true }: i8 or i4 between shards, replicas or
+---  both, in blocks with a scale; with error_feedback, ranks add what they rounded off to the next gradients
 ---@field layout? any "rows" (the default), "ragged", or rules over units
 ---@field replicate_sync? any { every, outer, fragments, delay, alpha } (local SGD, DiLoCo), "always" (the default:
 ---  replicas sum gradients in every step), or rules over units
@@ -157,6 +161,8 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---  and gathered; they become what kernels read where they read it. A value for all is that of matrices
 ---@field fp8? any rules over parameters with "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" or false: how
 ---  products of these weights round their operands to 8 bits
+---@field gather_dtype? any "i8", or rules over parameters with "i8" or false: shards gather them in blocks of 256 codes
+---  with a scale. A value for all is that of weights of two axes or more
 ---@field placements? any rules over parameters with { tensor = style }: how the ranks of the mesh dimension `tensor`
 ---  divide them: "colwise", "rowwise", "vocab", "sequence", "replicate", ms.Shard(axis) or ms.Replicate(); with heads =
 ---  or kv_heads = they divide so many heads, and can share those of keys

@@ -9,6 +9,7 @@ local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local float8 = require("moonshard.shard.float8")
+local gather = require("moonshard.shard.gather")
 local options = require("moonshard.base.options")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -66,6 +67,7 @@ end
 ---@return number
 function storage.gathered_bytes_per_element(param)
   if param.storage then return storage.bytes_per_element(param) end
+  if param.gather then return gather.bytes_per_element() end
   return dtypes.sizes[float8.is_gathered(param) and "f8e4m3" or param.dtype or param.unit.param_dtype]
 end
 

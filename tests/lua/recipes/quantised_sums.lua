@@ -1,4 +1,5 @@
--- Trains a small GPT of odd sizes, whose replicas sum gradients in the given type. Every rank prints its last loss and
+-- Trains a small GPT of odd sizes, whose shards and replicas sum gradients in the given types, and gather weights in one
+-- (gather=i8: matrices; gather=all: every parameter). Every rank prints its last loss and
 -- what its parameters are, to the last bit; with out=PATH the first one writes losses, and bytes by mesh dimension.
 
 local ffi = require "ffi"
@@ -7,22 +8,26 @@ local re = ms.re
 
 local cfg = ms.args {
   mesh = "2x2", replicate = "i8", shard = "f32", dtype = "f32", layout = "rows", shared = true, steps = 3,
-  micro = 1, sync = "every", clip = 1.0, blocks_only = false, dim = 36, out = "",
+  micro = 1, sync = "every", clip = 1.0, blocks_only = false, dim = 36, out = "", feedback = false, gather = "",
+  reshard = 0, sliced = false, lr = 3e-3,
 }
 
 local rank = ms.world().rank
 local policy = {
   param_dtype = cfg.dtype,
-  reduce_dtype = cfg.replicate == "" and cfg.shard or { shard = cfg.shard, replicate = cfg.replicate },
+  reduce_dtype = { shard = cfg.shard, replicate = cfg.replicate ~= "" and cfg.replicate or nil,
+    error_feedback = cfg.feedback or nil },
 }
 local model = ms.models.gpt2 { vocab = 41, layers = 2, dim = cfg.dim, heads = 2, seq = 9 }
 ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }), units = { re[[^layers\.\d+$]] },
   layout = cfg.layout, shared_masters = cfg.shared,
+  gather_dtype = cfg.gather == "all" and { { re".", "i8" } } or cfg.gather ~= "" and cfg.gather or nil,
+  reshard_after_forward = cfg.reshard > 0 and cfg.reshard or nil, shard_optimizer_over_replicate = cfg.sliced,
   mp_policy = cfg.blocks_only and { { re[[^layers]], policy }, { re[[.]], { param_dtype = cfg.dtype } } } or policy,
 })
 local train = ms.trainer {
-  model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 3e-3 }, micro_batches = cfg.micro,
+  model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = cfg.lr }, micro_batches = cfg.micro,
   gradient_sync = cfg.sync, clip_grad_norm = cfg.clip > 0 and cfg.clip or nil,
 }
 
@@ -57,6 +62,7 @@ if cfg.out ~= "" and rank == 0 then
   local file = assert(io.open(cfg.out, "w"))
   file:write(require("moonshard.base.json").encode({
     losses = losses, norms = norms, bytes = bytes, wire = wire, plan = train:plan():summary().comm_bytes,
+    optimizer = train:plan():summary().bytes.optimizer,
   }), "\n")
   assert(file:close())
 end
