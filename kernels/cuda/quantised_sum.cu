@@ -1,5 +1,5 @@
-/* quantised_sum.cu - the kernels of numbers that travel in few bits (kernels/quantised_sum.h). Memory traffic per element:
- * that of its codes, and of the f32 or bf16 element that is read, written, or added to.
+/* quantised_sum.cu - the kernels of numbers that travel in few bits (kernels/quantised_sum.h). Memory traffic per
+ * element: that of its codes, and of the f32 or bf16 element that is read, written, or added to.
  *
  * A warp has a block of 256 elements, each lane 8 that follow each other: their codes are one word or two. A product
  * that __fmul_rn rounds is not fused with a sum, so the bits are those of the CPU.
@@ -199,8 +199,8 @@ template <int DTYPE, class Y> int restore_to(const ms_kernel_call *call) {
   const int64_t *i = call->attrs.i, n = ms_numel(&call->out[0]), offset = i[4];
   const ms_pieces of = ms_pieces_asked(DTYPE, i[3], i[2], i[5]);
   if (n == 0) return MS_OK;
-  return MS_CUDA_LAUNCH((restore_elements<DTYPE, Y>), grid(n + offset % EACH, THREADS * EACH), THREADS, 0,
-                        call->stream, static_cast<const uint32_t *>(call->in_data[0]), of, offset, n, i[0] != 0,
+  return MS_CUDA_LAUNCH((restore_elements<DTYPE, Y>), grid(n + offset % EACH, THREADS * EACH), THREADS, 0, call->stream,
+                        static_cast<const uint32_t *>(call->in_data[0]), of, offset, n, i[0] != 0,
                         static_cast<Y *>(call->out_data[0]));
 }
 

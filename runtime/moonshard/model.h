@@ -78,9 +78,9 @@ typedef struct ms_param_config {
    * at multiples of 256 elements, in the layout `rows` of whole rows, too. Default 0. torchao does this to parameters
    * of 4,096 elements and more. Of the part that a tensor dimension divides, elements are counted in the part. */
   int packed_moments;
-  /* The dtype in which the shards gather it: -1 (default) param_dtype, or what storage_dtype and fp8 say; MS_I8: codes of
-   * its f32 master, in blocks of 256 elements with an f32 scale, which become param_dtype where a kernel reads it. Ranks
-   * then divide it at multiples of 256 elements, as with packed_moments, so every mesh has the same blocks. */
+  /* The dtype in which the shards gather it: -1 (default) param_dtype, or what storage_dtype and fp8 say; MS_I8: codes
+   * of its f32 master, in blocks of 256 elements with an f32 scale, which become param_dtype where a kernel reads it.
+   * Ranks then divide it at multiples of 256 elements, as with packed_moments, so every mesh has the same blocks. */
   int gather_dtype;
 } ms_param_config;
 
@@ -113,9 +113,9 @@ typedef struct ms_unit_config {
   /* The dtype in which shards send their gradients to each other. MS_F32 (default): reduce_dtype. MS_I8 or MS_I4: in
    * blocks of 256 elements with an f32 scale, whose sums are in f32. Not with shard_over_replicate. */
   int shard_dtype;
-  /* 1: with one of these dtypes, each rank keeps what it rounded off of its gradients in f32 and adds it to those of the
-   * next sum. Memory: an f32 for each element that it sends, the whole unit's over shard, its chunks and a piece of them
-   * over replicate. Checkpoints do not have it: it is zero after a load. Default 0. */
+  /* 1: with one of these dtypes, each rank keeps what it rounded off of its gradients in f32 and adds it to those of
+   * the next sum. Memory: an f32 for each element that it sends, the whole unit's over shard, its chunks and a piece of
+   * them over replicate. Checkpoints do not have it: it is zero after a load. Default 0. */
   int error_feedback;
 } ms_unit_config;
 

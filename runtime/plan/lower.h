@@ -76,7 +76,7 @@ enum ms_state_buffer {
   MS_STATE_SYNCED,
   MS_STATE_OUTER_MOMENTUM,
   MS_STATE_OUTER_SUM,
-  MS_STATE_RESTS, /* of gradients that are rounded (rests.h) */
+  MS_STATE_RESTS,   /* of gradients that are rounded (rests.h) */
   MS_STATE_WEIGHTS, /* chunks of a sliced unit that are not its masters */
   MS_STATE_BUFFERS
 };
@@ -110,8 +110,8 @@ enum ms_quantised_step {
 
 typedef struct ms_quantised {
   int unit, step;
-  ms_gradients from; /* TOTAL: where the chunks go */
-  int adds;          /* TOTAL: 1: the sum is added to what is there */
+  ms_gradients from;                 /* TOTAL: where the chunks go */
+  int adds;                          /* TOTAL: 1: the sum is added to what is there */
   int sent, received, own, gathered; /* buffers */
 } ms_quantised;
 
@@ -140,13 +140,13 @@ typedef struct ms_lowering {
   char *ends;          /* [nodes] 1: the node ends a unit's forward pass or completes its gradients */
   ms_unshard *unshard; /* [2 units] in order of issue */
   int unshards, next_unshard, boundary;
-  int *gathered;           /* [units] buffer that currently holds the unit's unsharded weights, or -1 */
-  int *slice;              /* [units] buffer of the shard kept for gathering in a smaller group, or -1 */
-  int *reduce;             /* [units] buffer that the unit's gradients are written to, or -1 */
-  int *scale;              /* [params] index of the scale of codes in `scales`, or -1 */
-  int scales;              /* buffer of those scales, or -1 */
-  ms_plan_part *part;      /* [most segments in any unit] scratch: the parts of one collective */
-  ms_quantised *quantised; /* [2 units] sums in few bits, in the order in which they start */
+  int *gathered;                          /* [units] buffer that currently holds the unit's unsharded weights, or -1 */
+  int *slice;                             /* [units] buffer of the shard kept for gathering in a smaller group, or -1 */
+  int *reduce;                            /* [units] buffer that the unit's gradients are written to, or -1 */
+  int *scale;                             /* [params] index of the scale of codes in `scales`, or -1 */
+  int scales;                             /* buffer of those scales, or -1 */
+  ms_plan_part *part;                     /* [most segments in any unit] scratch: the parts of one collective */
+  ms_quantised *quantised;                /* [2 units] sums in few bits, in the order in which they start */
   int quantised_started, quantised_begun; /* their number; the first one that is not lowered to its end */
   int sending[MS_DIMS]; /* [enum ms_model_dim] buffer of the latest collective, kept until the next one starts */
   int latest[MS_DIMS];  /* [enum ms_model_dim] instruction of the latest collective that is a node, or -1 */
@@ -225,24 +225,18 @@ int ms_lower_zero_between_segments(ms_lowering *l, int unit);
 /* Reduces the units whose gradients this node completes (lower_reductions.c). */
 int ms_lower_reduce_completed(ms_lowering *l, int node);
 
-/* Takes chunks with the sums over the shards through the sums over the replicas that the phase requires. */
-int ms_lower_reduce_chunks(ms_lowering *l, int unit, const ms_gradients *from);
+/* Takes all sums in few bits that were started a step further. */
+int ms_lower_advance_quantised(ms_lowering *l);
 
-/* Sums over the shards in few bits (lower_quantised_shards.c). 1 when the unit's gradients travel so. */
-static inline int ms_unit_quantises_shards(const ms_model *model, int unit) {
-  return model->unit[unit].config.shard_dtype != MS_F32 && ms_model_shards(model) > 1;
-}
-/* Starts the sum of whole gradients into chunks, which a later step of ms_lower_advance_quantised completes. */
+/* Sums over the shards in few bits (lower_quantised_shards.c). */
+/* Starts the sum of whole gradients into chunks, which a later step completes. */
 int ms_lower_send_to_shards(ms_lowering *l, int unit, const ms_gradients *from, const ms_gradients *to, int accumulate);
 int ms_lower_total_of_shards(ms_lowering *l, const ms_quantised *q);
 
-/* Sums over the replicas in few bits (lower_quantised.c). 1 when the unit's gradients travel so. */
-static inline int ms_unit_is_quantised(const ms_model *model, int unit) {
-  return model->unit[unit].config.replicate_dtype != MS_F32 && ms_unit_replicas(model, unit) > 1;
-}
-/* Starts the sum of a unit's gradients; takes all that were started a step further. */
+/* Sums over the replicas in few bits (lower_quantised.c). */
+/* Starts the sum of a unit's gradients; takes one that was started a step further. */
 int ms_lower_quantised(ms_lowering *l, int unit, const ms_gradients *from);
-int ms_lower_advance_quantised(ms_lowering *l);
+int ms_lower_step_quantised(ms_lowering *l, ms_quantised *q);
 
 /* Sliced units (lower_replica_slices.c). In the last sum of a unit's gradients, each replica receives its slice. */
 int ms_lower_scatter_slices(ms_lowering *l, int unit, const ms_gradients *from, int accumulate);

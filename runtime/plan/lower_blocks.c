@@ -19,8 +19,8 @@ int ms_lower_blocks(ms_lowering *l, int unit, int s, ms_ref to) {
   const ms_segment *seg = &l->model->unit[unit].segment[s];
   const ms_ref chunk = ms_plan_weights(l->plan, unit, s, seg->local, seg->chunk);
   const ms_attrs attrs = {.i = {MS_I8, seg->wire_chunk / block_of().words, MS_PIECE_BLOCK}};
-  return ms_plan_kernel(l->plan, l->phase, MS_OP_quantise_pieces, &attrs, 1, &chunk, 1, &to,
-                        l->model->unit[unit].name, 0);
+  return ms_plan_kernel(l->plan, l->phase, MS_OP_quantise_pieces, &attrs, 1, &chunk, 1, &to, l->model->unit[unit].name,
+                        0);
 }
 
 int ms_lower_sent_blocks(ms_lowering *l, int unit, int s, ms_ref *blocks) {

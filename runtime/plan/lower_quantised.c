@@ -63,10 +63,10 @@ static int kernel(ms_lowering *l, int unit, int op, const ms_attrs *attrs, ms_re
   return ms_plan_kernel(l->plan, l->phase, op, attrs, 1, &in, 1, &out, l->model->unit[unit].name, 1);
 }
 
-/* An op that rounds: `kept` if the unit keeps the rest. */
+/* An op that rounds n elements: `kept` if the unit keeps the rests, which begin at byte `rest` of them. */
 static int round_off(ms_lowering *l, int unit, int op, int kept, const ms_attrs *attrs, ms_ref in, ms_ref out,
-                     ms_ref rest) {
-  const ms_ref both[] = {out, rest};
+                     int64_t rest, int64_t n) {
+  const ms_ref both[] = {out, ms_ref_vector(ms_state_buffer(unit, MS_STATE_RESTS), rest, MS_F32, n)};
   if (!l->model->unit[unit].config.error_feedback) return kernel(l, unit, op, attrs, in, out);
   return ms_plan_kernel(l->plan, l->phase, kept, attrs, 1, &in, 2, both, l->model->unit[unit].name, 1);
 }
@@ -92,7 +92,7 @@ static int send(ms_lowering *l, ms_quantised *q) {
     const ms_ref chunk = ms_ref_vector(q->from.buffer, ms_gradients_offset(&q->from, seg), q->from.dtype, seg->chunk);
     const ms_ref sent = next_pieces(l, q->unit, seg, q->sent, replicas, &from);
     MS_TRY(round_off(l, q->unit, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, chunk, sent,
-                     ms_rests_of_chunk(l->model, q->unit, seg)));
+                     ms_rests_of_chunk(l->model, q->unit, seg), seg->chunk));
     l->part[parts++] = (ms_plan_part){.count = pieces_of(l, q->unit, seg).words,
                                       .src.buffer = -1,
                                       .shared = sent,
@@ -117,7 +117,7 @@ static int sum(ms_lowering *l, ms_quantised *q) {
     const ms_ref own = next_pieces(l, q->unit, seg, q->own, 1, &one);
     const ms_ref received = next_pieces(l, q->unit, seg, q->received, replicas, &from);
     MS_TRY(round_off(l, q->unit, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, own,
-                     ms_rests_of_sum(l->model, q->unit, seg)));
+                     ms_rests_of_sum(l->model, q->unit, seg), pieces_of(l, q->unit, seg).elements));
     l->part[parts++] = (ms_plan_part){.count = pieces_of(l, q->unit, seg).words,
                                       .src = own,
                                       .shared = next_pieces(l, q->unit, seg, q->gathered, replicas, &to),
@@ -156,21 +156,9 @@ int ms_lower_quantised(ms_lowering *l, int unit, const ms_gradients *from) {
   return MS_OK;
 }
 
-/* The latest first: its bytes are under way while compute waits for those of an earlier one. */
-int ms_lower_advance_quantised(ms_lowering *l) {
-  for (int i = l->quantised_started - 1; i >= l->quantised_begun; i--) {
-    ms_quantised *q = &l->quantised[i];
-    const int step = q->step;
-    if (step == MS_QUANTISED_DONE) continue;
-    q->step++;
-    if (step == MS_QUANTISED_SEND) MS_TRY(send(l, q));
-    if (step == MS_QUANTISED_SUM) MS_TRY(sum(l, q));
-    if (step == MS_QUANTISED_RESTORE) MS_TRY(restore(l, q));
-    if (step != MS_QUANTISED_TOTAL) continue;
-    q->step = MS_QUANTISED_DONE;
-    MS_TRY(ms_lower_total_of_shards(l, q));
-  }
-  while (l->quantised_begun < l->quantised_started && l->quantised[l->quantised_begun].step == MS_QUANTISED_DONE)
-    l->quantised_begun++;
-  return MS_OK;
+int ms_lower_step_quantised(ms_lowering *l, ms_quantised *q) {
+  const int step = q->step++;
+  if (step == MS_QUANTISED_SEND) return send(l, q);
+  if (step == MS_QUANTISED_SUM) return sum(l, q);
+  return step == MS_QUANTISED_RESTORE ? restore(l, q) : MS_OK;
 }

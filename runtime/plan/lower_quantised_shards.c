@@ -6,7 +6,7 @@
  *   total_pieces     -> its chunk: their sum, in f32 and in the shards' order
  *
  * So a gradient is rounded once, where a ring that adds in few bits would round it at every hop. The total is lowered
- * one step later than the rest (ms_lower_advance_quantised), and with it the sums over the replicas, so that the bytes
+ * one step later than the rest (lower_reductions.c), and with it the sums over the replicas, so that the bytes
  * move while another unit's gradients are computed.
  */
 #include "kernels/quantised_sum.h"
@@ -44,7 +44,9 @@ static int quantise(ms_lowering *l, int unit, const ms_segment *seg, const ms_gr
   const int64_t shards = ms_model_shards(l->model);
   const ms_attrs attrs = {.i = {dtype_of(l, unit), shards, seg->chunk}};
   const ms_ref whole = ms_ref_vector(from->buffer, ms_gradients_offset(from, seg), from->dtype, seg->chunk * shards);
-  const ms_ref out[] = {pieces, ms_rests_of_shards(l->model, unit, seg)};
+  const ms_ref rests =
+      ms_ref_vector(ms_state_buffer(unit, MS_STATE_RESTS), ms_rests_of_shards(seg), MS_F32, seg->chunk * shards);
+  const ms_ref out[] = {pieces, rests};
   const int keeps = u->config.error_feedback;
   return ms_plan_kernel(l->plan, l->phase, keeps ? MS_OP_quantise_pieces_kept : MS_OP_quantise_pieces, &attrs, 1,
                         &whole, 1 + keeps, out, u->name, 1);
@@ -86,6 +88,5 @@ int ms_lower_total_of_shards(ms_lowering *l, const ms_quantised *q) {
     MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_total_pieces, &attrs, 1, &pieces, 1, &chunk, u->name, 1));
   }
   ms_plan_touch(l->plan, q->sent, l->plan->phase[l->phase].n - 1); /* so compute does not wait for the collective */
-  MS_TRY(ms_lower_reduce_chunks(l, q->unit, &q->from));
-  return ms_unit_is_quantised(l->model, q->unit) ? MS_OK : ms_lower_zero_between_segments(l, q->unit);
+  return MS_OK;
 }

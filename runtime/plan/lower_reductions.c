@@ -166,7 +166,8 @@ static int reduce_between_nodes(ms_lowering *l, int unit, const ms_gradients *fr
   return ms_plan_between_copies(l->plan, l->phase, MS_COLL_ALL_REDUCE, unit, parts, l->part);
 }
 
-int ms_lower_reduce_chunks(ms_lowering *l, int unit, const ms_gradients *from) {
+/* Takes chunks with the sums over the shards through the sums over the replicas that the phase requires. */
+static int reduce_chunks(ms_lowering *l, int unit, const ms_gradients *from) {
   const int adds = ms_lower_sync(l, unit) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
   const int waits_for_replicas = ms_lower_sync(l, unit) == MS_SYNC_SHARD && l->phase != MS_PHASE_LAST;
   ms_gradients at = *from, sums;
@@ -202,7 +203,27 @@ static int reduce_unit(ms_lowering *l, int unit) {
     if (ms_unit_quantises_shards(model, unit)) return MS_OK;
     at = sums;
   }
-  return ms_lower_reduce_chunks(l, unit, &at);
+  return reduce_chunks(l, unit, &at);
+}
+
+/* Completes a sum over the shards in few bits, and begins what follows. */
+static int finish_shards(ms_lowering *l, ms_quantised *q) {
+  q->step = MS_QUANTISED_DONE;
+  MS_TRY(ms_lower_total_of_shards(l, q));
+  MS_TRY(reduce_chunks(l, q->unit, &q->from));
+  return ms_unit_is_quantised(l->model, q->unit) ? MS_OK : ms_lower_zero_between_segments(l, q->unit);
+}
+
+/* The latest first: its bytes are under way while compute waits for those of an earlier one. */
+int ms_lower_advance_quantised(ms_lowering *l) {
+  for (int i = l->quantised_started - 1; i >= l->quantised_begun; i--) {
+    ms_quantised *q = &l->quantised[i];
+    if (q->step == MS_QUANTISED_DONE) continue;
+    MS_TRY(q->step == MS_QUANTISED_TOTAL ? finish_shards(l, q) : ms_lower_step_quantised(l, q));
+  }
+  while (l->quantised_begun < l->quantised_started && l->quantised[l->quantised_begun].step == MS_QUANTISED_DONE)
+    l->quantised_begun++;
+  return MS_OK;
 }
 
 int ms_lower_reduce_completed(ms_lowering *l, int node) {

@@ -9,8 +9,7 @@
 static int same_dtype_run(const ms_unit *u, int first) {
   int end = first + 1;
   while (end < u->segments && u->segment[end].wire == u->segment[first].wire && u->segment[end].wire != MS_F8E4M3 &&
-         !u->segment[end].blocks && !u->segment[first].blocks &&
-         u->segment[end].frozen == u->segment[first].frozen)
+         !u->segment[end].blocks && !u->segment[first].blocks && u->segment[end].frozen == u->segment[first].frozen)
     end++;
   return end;
 }

@@ -30,19 +30,12 @@ int64_t ms_rests_bytes(const ms_model *model, int unit) {
   return 4 * (of_shards(model, unit) + of_chunks(model, unit) + of_sums(model, unit, NULL));
 }
 
-static ms_ref rests(int unit, int64_t element, int64_t n) {
-  return ms_ref_vector(ms_state_buffer(unit, MS_STATE_RESTS), 4 * element, MS_F32, n);
+int64_t ms_rests_of_shards(const ms_segment *seg) { return 4 * (seg->reduce / ms_dtype_size(seg->reduce_dtype)); }
+
+int64_t ms_rests_of_chunk(const ms_model *model, int unit, const ms_segment *seg) {
+  return 4 * (of_shards(model, unit) + seg->local);
 }
 
-ms_ref ms_rests_of_shards(const ms_model *model, int unit, const ms_segment *seg) {
-  return rests(unit, seg->reduce / ms_dtype_size(seg->reduce_dtype), seg->chunk * ms_model_shards(model));
-}
-
-ms_ref ms_rests_of_chunk(const ms_model *model, int unit, const ms_segment *seg) {
-  return rests(unit, of_shards(model, unit) + seg->local, seg->chunk);
-}
-
-ms_ref ms_rests_of_sum(const ms_model *model, int unit, const ms_segment *seg) {
-  const int64_t before = of_shards(model, unit) + of_chunks(model, unit);
-  return rests(unit, before + of_sums(model, unit, seg), piece(model, unit, seg));
+int64_t ms_rests_of_sum(const ms_model *model, int unit, const ms_segment *seg) {
+  return 4 * (of_shards(model, unit) + of_chunks(model, unit) + of_sums(model, unit, seg));
 }

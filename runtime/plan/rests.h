@@ -1,5 +1,5 @@
-/* rests.h - where a rank keeps what it rounded off of its gradients (ms_unit_config.error_feedback): f32, zero at first,
- * one buffer of the state per unit:
+/* rests.h - where a rank keeps what it rounded off of its gradients (ms_unit_config.error_feedback): in f32, zero at
+ * first, in one buffer of the state per unit (MS_STATE_RESTS):
  *
  *   over shard       an element for each of the unit's reduce buffer, which it quantises whole
  *   over replicate   an element for each of its trainable chunks, then for each of the pieces that it sums
@@ -9,13 +9,13 @@
 #ifndef MS_PLAN_RESTS_H
 #define MS_PLAN_RESTS_H
 
-#include "plan/lower.h"
+#include "shard/model.h"
 
 /* Bytes of a unit's rests; 0: it keeps none. */
 int64_t ms_rests_bytes(const ms_model *model, int unit);
-/* Those of a segment: of its gradients of all shards, of its chunk, and of its piece of a sum. */
-ms_ref ms_rests_of_shards(const ms_model *model, int unit, const ms_segment *seg);
-ms_ref ms_rests_of_chunk(const ms_model *model, int unit, const ms_segment *seg);
-ms_ref ms_rests_of_sum(const ms_model *model, int unit, const ms_segment *seg);
+/* Where those of a segment begin, in bytes: of its gradients of all shards, of its chunk, and of its piece of a sum. */
+int64_t ms_rests_of_shards(const ms_segment *seg);
+int64_t ms_rests_of_chunk(const ms_model *model, int unit, const ms_segment *seg);
+int64_t ms_rests_of_sum(const ms_model *model, int unit, const ms_segment *seg);
 
 #endif

@@ -135,6 +135,13 @@ static inline int ms_param_is_divided(const ms_model *m, const ms_param *p) {
 static inline int ms_unit_replicas(const ms_model *m, int unit) {
   return m->unit[unit].config.fragment ? 1 : ms_model_replicas(m);
 }
+/* 1 when a unit's gradients travel in few bits over the shards, and over the replicas. */
+static inline int ms_unit_quantises_shards(const ms_model *m, int unit) {
+  return m->unit[unit].config.shard_dtype != MS_F32 && ms_model_shards(m) > 1;
+}
+static inline int ms_unit_is_quantised(const ms_model *m, int unit) {
+  return m->unit[unit].config.replicate_dtype != MS_F32 && ms_unit_replicas(m, unit) > 1;
+}
 /* The number of units that have a fragment. */
 static inline int ms_model_local_units(const ms_model *m) {
   int n = 0;

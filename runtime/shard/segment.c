@@ -20,9 +20,9 @@ static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 static int same_group(const ms_model *model, const ms_param *a, const ms_param *b) {
   return !ms_param_is_stored(a) && !ms_param_is_stored(b) && !ms_param_is_coded(a) && !ms_param_is_coded(b) &&
          a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
-         ms_param_is_in_blocks(a) == ms_param_is_in_blocks(b) &&
-         a->config.packed_moments == b->config.packed_moments && a->config.param_dtype == b->config.param_dtype &&
-         a->config.lr_scale == b->config.lr_scale && a->config.weight_decay == b->config.weight_decay;
+         ms_param_is_in_blocks(a) == ms_param_is_in_blocks(b) && a->config.packed_moments == b->config.packed_moments &&
+         a->config.param_dtype == b->config.param_dtype && a->config.lr_scale == b->config.lr_scale &&
+         a->config.weight_decay == b->config.weight_decay;
 }
 
 static int goes_before(const ms_model *model, const ms_param *a, const ms_param *b) {
@@ -40,7 +40,9 @@ static int goes_before(const ms_model *model, const ms_param *a, const ms_param 
 
 /* The dtype in which a parameter is gathered. */
 static int wire_of(const ms_param *p) {
-  return ms_param_is_stored(p) || ms_param_is_in_blocks(p) ? MS_I32 : ms_param_is_coded(p) ? MS_F8E4M3 : p->config.param_dtype;
+  return ms_param_is_stored(p) || ms_param_is_in_blocks(p) ? MS_I32
+         : ms_param_is_coded(p)                            ? MS_F8E4M3
+                                                           : p->config.param_dtype;
 }
 
 /* Insertion sort: stable, and a unit has few parameters. */

@@ -225,8 +225,7 @@ static void shards_of(int dtype, int64_t chunk, int shards) {
     for (int adds = 0; adds < 2; adds++) {
       for (int64_t i = 0; i < chunk; i++) sum[i] = adds ? 0.5f * (float)i : NAN;
       total(dtype, chunk, shards, received, adds, sum);
-      for (int64_t i = 0; i < chunk; i++)
-        assert_true(sum[i] == (adds ? 0.5f * (float)i : 0) + wanted[me * chunk + i]);
+      for (int64_t i = 0; i < chunk; i++) assert_true(sum[i] == (adds ? 0.5f * (float)i : 0) + wanted[me * chunk + i]);
     }
   }
   free(sent);
@@ -344,8 +343,7 @@ static void Q3_weights_in_blocks_are_those_written_out_in_f32_and_bf16(void **st
       add_output(&back, vector_of(dtype, n));
       run_once(&back, back.call, TEAM);
       for (int64_t i = 0; i < n; i++)
-        assert_true((float)output_at(&back, 0, i) ==
-                    (dtype == MS_F32 ? x[i] : ms_bf16_to_f32(ms_f32_to_bf16(x[i]))));
+        assert_true((float)output_at(&back, 0, i) == (dtype == MS_F32 ? x[i] : ms_bf16_to_f32(ms_f32_to_bf16(x[i]))));
       free_case(&back);
     }
     free_case(&c);

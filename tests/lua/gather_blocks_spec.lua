@@ -78,6 +78,26 @@ describe("weights that are gathered in blocks of 8 bits", function()
     has(ended.out, "quantise_pieces | all_gather over shard | restore_pieces")
   end)
 
+  it("Q2 go in one gather with codes of f8e4m3, bf16, f32, and stored weights in i8 and nf4", function()
+    local recipe = "tests/lua/recipes/float8_gather.lua"
+    local ended = program.run({ "plan", recipe, "-n", "2", "mesh=1x2", "blocks=true" })
+    assert.equal(0, ended.status, ended.err)
+    has(ended.out, "segments of f32, i32, f8e4m3")
+    local all = {}
+    for _, mesh in ipairs({ "4x1", "1x4", "2x2" }) do
+      all[mesh] = { "run", recipe, "-n", "4", "mesh=" .. mesh, "blocks=true", "steps=1" }
+      local cuda = { "run", recipe, "-n", "4", "--device", "cuda", "mesh=" .. mesh, "blocks=true", "steps=1" }
+      cuda.environment = program.emulated_cuda()
+      all[mesh .. " on cuda"] = cuda
+    end
+    local losses = {}
+    for name, run in pairs(program.run_all(all)) do
+      assert.equal(0, run.status, run.err)
+      losses[name] = run.out:match("loss (%S+)")
+    end
+    for name, loss in pairs(losses) do assert.equal(losses["1x4"], loss, name) end
+  end)
+
   it("Q3 train as f32 weights do for 50 steps, within 2 % of the first loss", function()
     local f32 = measured(4, "mesh=1x4", "replicate=", "steps=50").losses
     local i8 = measured(4, "mesh=1x4", "replicate=", "gather=all", "steps=50").losses
@@ -124,10 +144,10 @@ describe("gather_dtype", function()
 
   it("Q5 says what cannot be gathered so", function()
     local function refuses(options, expected) has(message(shard, options), expected) end
-    refuses({ gather_dtype = "i4" }, 'gather_dtype: the value must be "i8" or false (param_dtype), not "i4"')
+    refuses({ gather_dtype = "i4" }, 'gather_dtype | "i8" or false | not "i4"')
     refuses({ gather_dtype = { { "0.weight", "i8" } }, fp8 = { { "0.weight", "tensorwise" } } },
-      'gather_dtype: 0.weight is "i8" by rule 0.weight | but fp8 tensorwise gathers it as f8e4m3 | false')
+      'gather_dtype: 0.weight | rule 0.weight | fp8 tensorwise | f8e4m3 | false')
     refuses({ gather_dtype = { { "0.weight", "i8" } }, freeze = { "0" }, storage = "nf4" },
-      'gather_dtype: 0.weight is "i8" by rule 0.weight | but it is stored, and gathered, in nf4 | false')
+      'gather_dtype: 0.weight | rule 0.weight | nf4 | false')
   end)
 end)

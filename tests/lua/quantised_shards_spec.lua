@@ -3,6 +3,7 @@
 
 local program = require("lua.program")
 local runs = require("lua.quantised_runs")
+local scratch = require("lua.scratch")
 local trained, measured, parameters = runs.trained, runs.measured, runs.parameters
 
 local DIM = 36
@@ -11,6 +12,8 @@ local DIM = 36
 local function chunk_of(shape, shards) return math.ceil(shape[1] / shards), shape[2] or 1 end
 
 describe("gradients that shards sum in few bits", function()
+  teardown(scratch.clear)
+
   it("Q6 are the same bits in every run, on streams that are threads, and where replicas have copies", function()
     for _, words in ipairs(program.thin {
       { "mesh=1x4", "replicate=", "shard=i8" }, { "mesh=2x2", "replicate=i8", "shard=i4", "feedback=true" },
@@ -95,6 +98,23 @@ describe("gradients that shards sum in few bits", function()
       for _, elements in pairs(units) do expected = expected + up(4 * elements, 64) end
       assert.equal(expected, kept(mesh, "shard=i4", "replicate=" .. (replicas > 1 and "i8" or "")))
     end
+  end)
+
+  it("Q6 what rounding leaves is zero after a load: the same steps from a checkpoint give the same bits", function()
+    local folder = scratch.folder()
+    local words = { "mesh=2x2", "replicate=i8", "shard=i4", "checkpoint=" .. folder .. "/saved" }
+    local function from_checkpoint(...)
+      local ended = program.run(runs.words_of(4, ...))
+      assert.equal(0, ended.status, ended.err)
+      local found = {}
+      for weight in ended.out:gmatch("from the checkpoint: (%S+)") do found[#found + 1] = weight end
+      assert.equal(2, #found)
+      assert.equal(found[1], found[2])
+      return found[1]
+    end
+    local with = from_checkpoint("feedback=true", unpack(words))
+    words[#words] = "checkpoint=" .. folder .. "/other"
+    assert.not_equal(with, from_checkpoint(unpack(words)))
   end)
 
   it("Q6 train as one rank does, within what their rounding allows: moonshard check", function()

@@ -1,6 +1,6 @@
 -- Mixed precision: the element type that the kernels of a unit read, and the type in which its gradients are summed.
--- Master weights and optimizer state are always f32. Gradients can travel in fewer bits over a dimension whose links are
--- slow: `replicate` of a mesh whose replicas are on several hosts, or `shard`.
+-- Master weights and optimizer state are always f32. Gradients can travel in fewer bits over a dimension whose links
+-- are slow: `replicate` of a mesh whose replicas are on several hosts, or `shard`.
 
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")

@@ -1,5 +1,6 @@
 -- A unit whose one gather has all kinds of parameters: codes of f8e4m3, trainable and frozen, bf16, f32, and stored in
--- i8 and nf4. Writes what the ranks multiply, next to the weights that it is made of, in several states of the model.
+-- i8 and nf4; with blocks=true also one that trains and is gathered in blocks of i8. Writes what the ranks multiply,
+-- next to the weights that it is made of, in several states of the model.
 
 local ffi = require("ffi")
 local json = require("moonshard.base.json")
@@ -8,7 +9,7 @@ local re = ms.re
 
 local cfg = ms.args {
   mesh = "1x1", dtype = "bf16", fp8 = "tensorwise", layout = "rows", reshard = 0, sliced = false, shared = true,
-  keep = true, micro = 1, steps = 2, rows = 64, ema = false, out = "",
+  keep = true, micro = 1, steps = 2, rows = 64, ema = false, out = "", blocks = false,
 }
 
 local INPUTS, HIDDEN = 64, 48
@@ -44,6 +45,7 @@ local model = ms.fully_shard(Net(), {
   param_dtype = { { re"gain", "f32" } }, freeze = { re"down|few" },
   storage = { { re"few\\.", "i8" }, { re"fewer", "nf4" } },
   fp8 = cfg.fp8 ~= "" and { { re"up|down", cfg.fp8 }, { "head", cfg.fp8 } } or nil,
+  gather_dtype = cfg.blocks and { { "block.plain", "i8" } } or nil,
   shard_optimizer_over_replicate = cfg.sliced, shared_masters = cfg.shared,
 })
 local train = ms.trainer {

@@ -1,6 +1,6 @@
--- Trains a small GPT of odd sizes, whose shards and replicas sum gradients in the given types, and gather weights in one
--- (gather=i8: matrices; gather=all: every parameter). Every rank prints its last loss and
--- what its parameters are, to the last bit; with out=PATH the first one writes losses, and bytes by mesh dimension.
+-- Trains a small GPT of odd sizes, whose shards and replicas sum gradients in the given types, and gather weights in
+-- one (gather=i8: matrices; gather=all: every parameter). Every rank prints its last loss and what its parameters are,
+-- to the last bit; with out=PATH the first one writes losses, and bytes by mesh dimension.
 
 local ffi = require "ffi"
 local ms = require "moonshard"
@@ -9,7 +9,7 @@ local re = ms.re
 local cfg = ms.args {
   mesh = "2x2", replicate = "i8", shard = "f32", dtype = "f32", layout = "rows", shared = true, steps = 3,
   micro = 1, sync = "every", clip = 1.0, blocks_only = false, dim = 36, out = "", feedback = false, gather = "",
-  reshard = 0, sliced = false, lr = 3e-3,
+  reshard = 0, sliced = false, lr = 3e-3, checkpoint = "",
 }
 
 local rank = ms.world().rank
@@ -48,6 +48,15 @@ local losses, norms, bytes, wire = {}, {}, {}, {}
 for step = 1, cfg.steps do
   local m = train:step(batch(step))
   losses[step], norms[step], bytes, wire = m.loss, m.grad_norm, m.comm_bytes, m.wire_bytes or {}
+end
+
+-- The same two steps twice, both from the checkpoint.
+for again = 1, cfg.checkpoint ~= "" and 2 or 0 do
+  if again == 1 then ms.checkpoint.save(train, cfg.checkpoint) end
+  ms.checkpoint.load(train, cfg.checkpoint)
+  for step = 1, 2 do train:step(batch(step)) end
+  local first = model:parameter("layers.0.mlp.fc1.weight"):flatten():tolist()
+  if rank == 0 then io.write(("from the checkpoint: %.17g\n"):format(first[1])) end
 end
 
 local sum, words = 0, {}
