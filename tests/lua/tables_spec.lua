@@ -60,6 +60,7 @@ describe("the table of dtypes", function()
       }) do
         assert.equal(accepted, dtypes.may(name, use), name .. " " .. use)
       end
+      assert.equal(accepts_unit({ shard_dtype = id }), name == "f32" or dtypes.may(name, "quantised_sum"), name)
       assert.equal(accepts_unit({ replicate_dtype = id }), name == "f32" or dtypes.may(name, "quantised_sum"), name)
       local stored = C.ms_storage_record(id, ffi.new("int64_t[1]"), ffi.new("int64_t[1]")) == C.MS_OK
       assert.equal(stored or name == "f32", dtypes.may(name, "storage"), name)
@@ -201,12 +202,12 @@ local function gathering_plan()
 end
 
 -- The plan of a small model on 2 x 2 ranks, or on 2 x 2 x 2 with a dimension of this name.
-local function sharded_plan(over_replicate, third, replicate)
+local function sharded_plan(over_replicate, third, sums)
   local model = fixture.gpt2()
   world.describe(0, third and 8 or 4)
   ms.fully_shard(model, { shared_masters = false, shard_optimizer_over_replicate = over_replicate,
     mesh = third and ms.init_device_mesh("cpu", { 2, 2, 2 }, { "replicate", "shard", third }) or { 2, 2 },
-    mp_policy = replicate and { reduce_dtype = { replicate = replicate } } or nil,
+    mp_policy = sums and { reduce_dtype = sums } or nil,
     placements = third == "tensor" and ms.rules.tensor_parallel(model) or nil, sequence_parallel = third == "tensor" })
   local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 }, clip_grad_norm = 1,
     loss = ms.loss.cross_entropy }
@@ -238,7 +239,8 @@ describe("the table of mesh roles", function()
       end
     end
     for _, plan in ipairs({ sharded_plan(false), sharded_plan(true), sharded_plan(false, "tensor"),
-      sharded_plan(false, "context"), sharded_plan(false, nil, "i8"), gathering_plan() }) do
+      sharded_plan(false, "context"), sharded_plan(false, nil, { replicate = "i8" }),
+      sharded_plan(false, nil, { shard = "i4" }), gathering_plan() }) do
       for _, phase in ipairs(json.decode(plan:json()).phases) do
         for _, instruction in ipairs(phase.instructions) do
           if instruction.kind == "collective" then
