@@ -11,22 +11,54 @@ static const char *text_of(int op) { return ms_op_row_of(op)->axes; }
 
 int ms_op_has_axes(int op) { return *text_of(op) != 0; }
 
-/* 1 when a text begins with a word that ends there or at a space. */
-static int begins_with(const char *text, const char *word) {
-  while (*word && *text == *word) text++, word++;
-  return !*word && (!*text || *text == ' ');
+/* The words about an op, as flags. */
+enum word {
+  ACT = 1 << 0,
+  AT2 = 1 << 1,
+  AT3 = 1 << 2,
+  BETA = 1 << 3,
+  CAST = 1 << 4,
+  CUT = 1 << 5,
+  MAX = 1 << 6,
+  MEAN = 1 << 7,
+  MIN = 1 << 8,
+  PART = 1 << 9,
+  PERMUTE = 1 << 10,
+  PLACED = 1 << 11,
+  PLACED1 = 1 << 12,
+  RESHAPE = 1 << 13,
+  SHAPE = 1 << 14,
+  SUM = 1 << 15,
+  SWAP = 1 << 16,
+  TOGETHER = 1 << 17
+};
+enum { REDUCES = SUM | MEAN | MAX | MIN };
+
+/* The flag of a word of n letters; 0: it says something else, such as in which inputs the op is linear. */
+static int flag_of(const char *word, size_t n) {
+  static const struct {
+    const char *text;
+    int flag;
+  } words[] = {{"act", ACT},         {"at2", AT2},         {"at3", AT3},         {"beta", BETA},   {"cast", CAST},
+               {"cut", CUT},         {"max", MAX},         {"mean", MEAN},       {"min", MIN},     {"part", PART},
+               {"permute", PERMUTE}, {"placed", PLACED},   {"placed1", PLACED1}, {"shape", SHAPE}, {"sum", SUM},
+               {"swap", SWAP},       {"reshape", RESHAPE}, {"+", TOGETHER}};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (!strncmp(words[i].text, word, n) && !words[i].text[n]) return words[i].flag;
+  return 0;
 }
 
-/* 1 when `word` is among those that follow the operands, or the whole text, if it has no operands. Every node asks for
- * a dozen words of a few letters. */
-static int has_word(int op, const char *word) {
+/* The words that follow the operands, or are the whole text, if it has no operands. */
+static int words_of(int op) {
   const char *at = text_of(op);
-  int operands = 0;
-  for (; *at && *at != ' '; at++) operands |= *at == '>';
-  if (!operands && begins_with(text_of(op), word)) return 1;
-  for (; *at; at++)
-    if (*at == ' ' && begins_with(at + 1, word)) return 1;
-  return 0;
+  int words = 0;
+  size_t n = strcspn(at, " ");
+  if (memchr(at, '>', n)) at += n;
+  for (at += *at == ' '; *at; at += n + (at[n] == ' ')) {
+    n = strcspn(at, " ");
+    words |= flag_of(at, n);
+  }
+  return words;
 }
 
 /* ---- labels ----------------------------------------------------------------------------------------------------- */
@@ -84,10 +116,6 @@ static int chosen_axis(const ms_node *node, const ms_value_info *in) {
   return (int)(node->attrs.i[0] < 0 ? node->attrs.i[0] + in->ndim : node->attrs.i[0]);
 }
 
-static int is_reduction(int op) {
-  return has_word(op, "sum") || has_word(op, "mean") || has_word(op, "max") || has_word(op, "min");
-}
-
 /* The output of a reduction: the input's axes but those that are reduced, which stay with size 1 if keepdim is set. */
 static void label_reduced(const ms_node *node, const ms_value_info *in, ms_axes *axes) {
   const int keeps = node->attrs.i[1] != 0, all = node->attrs.i[2] != 0, axis = chosen_axis(node, in);
@@ -131,36 +159,38 @@ static int label_reshaped(const ms_value_info *in, const ms_value_info *out, ms_
 
 /* ---- a node ----------------------------------------------------------------------------------------------------- */
 
-static void read_words(const ms_node *node, const ms_value_info *in, const ms_value_info *out, ms_axes *axes) {
+static void read_words(const ms_node *node, int words, const ms_value_info *in, const ms_value_info *out,
+                       ms_axes *axes) {
   const char *at = strchr(text_of(node->op), ' ');
-  axes->linear_together = has_word(node->op, "+");
+  axes->linear_together = (words & TOGETHER) != 0;
   for (at = at ? at + 1 : ""; isdigit((unsigned char)*at); at++) axes->linear |= 1u << (*at - '0');
-  if (has_word(node->op, "beta") && node->attrs.f[1] != 0) axes->linear = 0;
-  if (has_word(node->op, "cast") && ms_dtype_size(out[0].dtype) < ms_dtype_size(in[0].dtype)) axes->linear = 0;
-  if (has_word(node->op, "mean")) axes->join = MS_JOIN_MEAN;
-  if (has_word(node->op, "max")) axes->join = MS_JOIN_MAX;
-  if (has_word(node->op, "min")) axes->join = MS_JOIN_MIN;
+  if (words & BETA && node->attrs.f[1] != 0) axes->linear = 0;
+  if (words & CAST && ms_dtype_size(out[0].dtype) < ms_dtype_size(in[0].dtype)) axes->linear = 0;
+  if (words & MEAN) axes->join = MS_JOIN_MEAN;
+  if (words & MAX) axes->join = MS_JOIN_MAX;
+  if (words & MIN) axes->join = MS_JOIN_MIN;
 }
 
-static int read_inputs(const ms_node *node, const ms_value_info *in, ms_axes *axes) {
+static int read_inputs(const ms_node *node, int words, const ms_value_info *in, ms_axes *axes) {
   const char *text = text_of(node->op);
   for (int i = 0; i < node->inputs; i++) {
     const char *word = text;
     if (*text == '+') axes->added |= 1u << i, text++;
-    MS_TRY(read_operand(axes, &text, &in[i], i < 2 && has_word(node->op, "swap") && node->attrs.i[i], axes->in[i]));
+    MS_TRY(read_operand(axes, &text, &in[i], i < 2 && words & SWAP && node->attrs.i[i], axes->in[i]));
     if (!strncmp(text, "..", 2)) text = word;
     else if (*text == ',') text++;
   }
   return MS_OK;
 }
 
-static int read_outputs(const ms_node *node, const ms_value_info *in, const ms_value_info *out, ms_axes *axes) {
+static int read_outputs(const ms_node *node, int words, const ms_value_info *in, const ms_value_info *out,
+                        ms_axes *axes) {
   const char *text = strchr(text_of(node->op), '>') + 1;
   for (int o = 0; o < node->outputs; o++) {
     if (*text == '_') axes->statistics |= 1u << o, text++;
-    else if (has_word(node->op, "permute"))
+    else if (words & PERMUTE)
       for (int d = 0; d < out[o].ndim; d++) axes->out[o][d] = axes->in[0][node->attrs.i[d]];
-    else if (is_reduction(node->op)) label_reduced(node, in, axes);
+    else if (words & REDUCES) label_reduced(node, in, axes);
     else MS_TRY(read_operand(axes, &text, &out[o], 0, axes->out[o]));
     if (*text == ',') text++;
   }
@@ -183,9 +213,9 @@ static int64_t *free_part(int op, ms_attrs *attrs) {
   return NULL;
 }
 
-static void find_placed(const ms_node *node, ms_axes *axes) {
+static void find_placed(const ms_node *node, int words, ms_axes *axes) {
   ms_attrs attrs = node->attrs;
-  const int can = free_part(node->op, &attrs) != NULL, one = has_word(node->op, "placed1");
+  const int can = free_part(node->op, &attrs) != NULL, one = (words & PLACED1) != 0;
   if (can) axes->placed = one ? axes->in[0][1] : MS_AXES_ALL;
   for (int l = 0; l < axes->labels && !can && !one; l++) axes->label[l].whole = 1;
 }
@@ -206,17 +236,18 @@ int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info
   *axes = (ms_axes){.contiguous = -1, .placed = MS_AXES_NONE};
   const char *name = ms_op_row_of(node->op)->name;
   if (!ms_op_has_axes(node->op)) return MS_FAIL(MS_EINTERNAL, "%s: its row of the op table has no axes", name);
-  if (has_word(node->op, "reshape")) return label_reshaped(in, out, axes);
-  MS_TRY(read_inputs(node, in, axes));
-  read_words(node, in, out, axes);
-  if (has_word(node->op, "part")) find_contiguous(node, axes);
-  if (has_word(node->op, "placed") || has_word(node->op, "placed1")) find_placed(node, axes);
-  for (int slot = 2; slot < 4; slot++)
-    if (has_word(node->op, slot == 2 ? "at2" : "at3")) axes->label[axes->in[0][node->attrs.i[slot]]].whole = 1;
-  if (has_word(node->op, "cut")) axes->label[axes->in[0][chosen_axis(node, in)]].whole = 1;
-  MS_TRY(read_outputs(node, in, out, axes));
-  if (has_word(node->op, "act") && node->attrs.i[2]) need_sums_whole(out, axes);
-  const int repeats = !has_word(node->op, "cut"); /* a piece can have size 1 */
+  const int words = words_of(node->op);
+  if (words & RESHAPE) return label_reshaped(in, out, axes);
+  MS_TRY(read_inputs(node, words, in, axes));
+  read_words(node, words, in, out, axes);
+  if (words & PART) find_contiguous(node, axes);
+  if (words & (PLACED | PLACED1)) find_placed(node, words, axes);
+  if (words & AT2) axes->label[axes->in[0][node->attrs.i[2]]].whole = 1;
+  if (words & AT3) axes->label[axes->in[0][node->attrs.i[3]]].whole = 1;
+  if (words & CUT) axes->label[axes->in[0][chosen_axis(node, in)]].whole = 1;
+  MS_TRY(read_outputs(node, words, in, out, axes));
+  if (words & ACT && node->attrs.i[2]) need_sums_whole(out, axes);
+  const int repeats = !(words & CUT); /* a piece can have size 1 */
   for (int i = 0; i < node->inputs && repeats; i++) find_repeated(axes, &in[i], axes->in[i]);
   for (int o = 0; o < node->outputs && repeats; o++)
     if (!(axes->statistics >> o & 1)) find_repeated(axes, &out[o], axes->out[o]);
@@ -228,7 +259,7 @@ int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info
 ms_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const ms_value_info *out, int label, int64_t n) {
   ms_attrs attrs = node->attrs;
   if (label == axes->contiguous) attrs.i[1] = n;
-  if (!has_word(node->op, "shape") && !has_word(node->op, "reshape")) return attrs;
+  if (!(words_of(node->op) & (SHAPE | RESHAPE))) return attrs;
   for (int d = 0; d < out->ndim; d++)
     if (axes->out[0][d] == label && attrs.i[d] > 0) attrs.i[d] /= n;
   return attrs;

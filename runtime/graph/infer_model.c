@@ -19,17 +19,19 @@ static matrix matrix_of(const ms_value_info *x, int transposed) {
 
 static int check_matmul_operands(const ms_node *node, const ms_value_info *a, const ms_value_info *b) {
   char text_a[MS_SHAPE_TEXT], text_b[MS_SHAPE_TEXT];
-  ms_shape_text(a, text_a), ms_shape_text(b, text_b);
   MS_TRY(ms_check_float(node, a, "a"));
   MS_TRY(ms_check_float(node, b, "b"));
   MS_TRY(ms_check_same_dtype(node, a, "a", b, "b"));
   if (a->ndim < 2 || b->ndim < 2)
-    return MS_FAIL(MS_ESHAPE, "matmul: %s x %s; both need two dimensions or more", text_a, text_b);
+    return MS_FAIL(MS_ESHAPE, "matmul: %s x %s; both need two dimensions or more", ms_shape_text(a, text_a),
+                   ms_shape_text(b, text_b));
   if (b->ndim != 2 && b->ndim != a->ndim)
-    return MS_FAIL(MS_ESHAPE, "matmul: %s x %s; b must have two dimensions, or as many as a", text_a, text_b);
+    return MS_FAIL(MS_ESHAPE, "matmul: %s x %s; b must have two dimensions, or as many as a", ms_shape_text(a, text_a),
+                   ms_shape_text(b, text_b));
   for (int d = 0; b->ndim > 2 && d < a->ndim - 2; d++)
     if (a->dims[d] != b->dims[d])
-      return MS_FAIL(MS_ESHAPE, "matmul: leading dimensions differ: %s x %s", text_a, text_b);
+      return MS_FAIL(MS_ESHAPE, "matmul: leading dimensions differ: %s x %s", ms_shape_text(a, text_a),
+                     ms_shape_text(b, text_b));
   return MS_OK;
 }
 
@@ -178,16 +180,15 @@ static int check_attention(const ms_node *node, int causal, const ms_value_info 
   MS_TRY(ms_check_same_shape(node, k, "k", v, "v"));
   MS_TRY(ms_check_same_dtype(node, q, "q", k, "k"));
   MS_TRY(ms_check_same_dtype(node, k, "k", v, "v"));
-  ms_shape_text(q, text_q), ms_shape_text(k, text_k);
   if (q->dims[0] != k->dims[0] || q->dims[3] != k->dims[3])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; the first and the last dimension must be the same", name,
-                   text_q, text_k);
+                   ms_shape_text(q, text_q), ms_shape_text(k, text_k));
   if (q->dims[2] % k->dims[2])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; q's %" PRId64 " heads must be a multiple of k's %" PRId64, name,
-                   text_q, text_k, q->dims[2], k->dims[2]);
+                   ms_shape_text(q, text_q), ms_shape_text(k, text_k), q->dims[2], k->dims[2]);
   if (causal && q->dims[1] > k->dims[1])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; causal attention needs at least as many keys as queries", name,
-                   text_q, text_k);
+                   ms_shape_text(q, text_q), ms_shape_text(k, text_k));
   return MS_OK;
 }
 
@@ -219,13 +220,13 @@ static int check_documents(const ms_node *node, const ms_value_info *q, const ms
   char text_q[MS_SHAPE_TEXT], text_k[MS_SHAPE_TEXT], text[MS_SHAPE_TEXT];
   const char *name = ms_node_name(node);
   MS_TRY(ms_check_dtype(node, tokens, MS_I32, "tokens"));
-  ms_shape_text(q, text_q), ms_shape_text(k, text_k), ms_shape_text(tokens, text);
   const ms_part part = ms_part_of(node->attrs.i[1]);
   if (q->dims[1] * (part.ranks ? part.ranks : 1) != k->dims[1])
-    return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; both must have the same length", name, text_q, text_k);
+    return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; both must have the same length", name, ms_shape_text(q, text_q),
+                   ms_shape_text(k, text_k));
   if (tokens->ndim != 2 || tokens->dims[0] != q->dims[0] || tokens->dims[1] != k->dims[1])
     return MS_FAIL(MS_ESHAPE, "%s: k is %s and tokens are %s; they must be [B,T], like the first two axes of k", name,
-                   text_k, text);
+                   ms_shape_text(k, text_k), ms_shape_text(tokens, text));
   return MS_OK;
 }
 

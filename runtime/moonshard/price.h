@@ -201,6 +201,16 @@ typedef struct ms_price_event {
   double flops, bytes;
   const char *name, *scope; /* op or collective; module or unit. The plan owns the texts */
 } ms_price_event;
+/* What a step's critical path consists of, in seconds. */
+typedef struct ms_price_critical {
+  double kernels;
+  double collectives[6]; /* by mesh dimension */
+  double others;         /* collectives of no mesh dimension */
+} ms_price_critical;
+/* Adds the critical path of a phase that runs `runs` times in a step. */
+MS_API int ms_plan_add_critical(const ms_plan *plan, const ms_cluster *cluster, int phase, double runs,
+                                ms_price_critical *critical);
+
 /* Kernels and collectives of a phase, in program order: list gets the first `capacity`; *n is their total number. */
 MS_API int ms_plan_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, int capacity,
                             ms_price_event *list, int *n);

@@ -13,6 +13,9 @@
 
 /* ---- the ranks of a collective ---------------------------------------------------------------------------------- */
 
+/* The dimension of the grid that a collective's ranks differ in: context is the end of shard. */
+static int digit_of(const ms_plan_coll *coll) { return coll->dim == MS_DIM_CONTEXT ? MS_DIM_SHARD : coll->dim; }
+
 int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at, int *ranks) {
   const ms_model *m = plan->model;
   const int together = plan->replicas;
@@ -27,7 +30,7 @@ int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at
     }
     return n;
   }
-  const int digit = coll->dim == MS_DIM_CONTEXT ? MS_DIM_SHARD : coll->dim; /* context is the end of shard */
+  const int digit = digit_of(coll);
   const int mine = at[digit], start = mine / coll->ranks * coll->ranks;
   while (n < coll->ranks) {
     member[digit] = coll->between_nodes ? n * together + mine % together : start + n;
@@ -87,21 +90,31 @@ static void close_counting(counting *c) {
   free(c->part);
 }
 
+/* The first rank of a collective in which the rank at a position takes part, and the place of that one among them: as
+ * ms_plan_members lists them, of a collective without `replicas`. */
+static int leader_of(const ms_plan *plan, const ms_plan_coll *coll, const int *at, int *place) {
+  int member[MS_GRID_DIMS];
+  memcpy(member, at, sizeof member);
+  const int digit = digit_of(coll), mine = at[digit];
+  *place = coll->between_nodes ? mine / plan->replicas : mine % coll->ranks;
+  member[digit] = coll->between_nodes ? mine % plan->replicas : mine - *place;
+  return ms_grid_rank(plan->model, member);
+}
+
 /* Finds the ranks of a collective in which the rank at a position takes part, and its place among them. */
 static int find_span(counting *c, const ms_plan_coll *coll, const int *at, span **found, int *place) {
-  const int n = ms_plan_members(c->plan, coll, at, c->ranks), me = ms_grid_rank(c->plan->model, at);
-  *place = 0;
-  while (c->ranks[*place] != me) ++*place;
+  const int leader = leader_of(c->plan, coll, at, place);
   for (int i = 0; i < c->spans; i++) {
     *found = &c->span[i];
-    if ((*found)->dim == coll->dim && (*found)->ranks == n && (*found)->between_nodes == coll->between_nodes &&
-        (*found)->leader == c->ranks[0])
+    if ((*found)->dim == coll->dim && (*found)->ranks == coll->ranks &&
+        (*found)->between_nodes == coll->between_nodes && (*found)->leader == leader)
       return MS_OK;
   }
+  const int n = ms_plan_members(c->plan, coll, at, c->ranks);
   for (int i = 0; i < n; i++) c->node[i] = c->plan->topology.node_of[c->ranks[i]];
   MS_TRY(ms_grow((void **)&c->span, &c->capacity, c->spans + 1, sizeof *c->span));
   span *made = &c->span[c->spans++];
-  *made = (span){.dim = coll->dim, .ranks = n, .between_nodes = coll->between_nodes, .leader = c->ranks[0]};
+  *made = (span){.dim = coll->dim, .ranks = n, .between_nodes = coll->between_nodes, .leader = leader};
   *found = made;
   return ms_hosts_shape_make(n, *place, c->node, &made->shape);
 }

@@ -127,6 +127,50 @@ int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batc
   return MS_OK;
 }
 
+/* ---- the critical path ------------------------------------------------------------------------------------------ */
+
+static int check_phase(const ms_plan *plan, const ms_cluster *cluster, int phase) {
+  if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
+    return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
+  return check(plan, cluster, 1 + plan->phase[MS_PHASE_LAST].present);
+}
+
+/* Simulates a phase and marks its critical path; the caller frees both. critical: [phase.n] */
+static int simulate_critical(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_simulated *simulated,
+                             char **critical) {
+  *critical = ms_calloc(plan->phase[phase].n, 1);
+  if (!*critical) return MS_ENOMEM;
+  MS_TRY(simulate_after(plan, cluster, phase, simulated));
+  mark_critical(&plan->phase[phase], simulated, *critical);
+  return MS_OK;
+}
+
+int ms_plan_add_critical(const ms_plan *plan, const ms_cluster *cluster, int phase, double runs,
+                         ms_price_critical *sum) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(cluster);
+  MS_GIVEN(sum);
+  MS_TAKE_CLUSTER(own, cluster);
+  MS_TRY(check_phase(plan, &own, phase));
+  ms_simulated simulated = {0};
+  char *critical = NULL;
+  int rc;
+  MS_GOTO(simulate_critical(plan, &own, phase, &simulated, &critical));
+  const ms_plan_phase *p = &plan->phase[phase];
+  for (int i = 0; i < p->n; i++) {
+    const double seconds = runs * (simulated.moment[i].end - simulated.moment[i].begin);
+    const int dim = mesh_dim_of(plan, &p->instr[i]);
+    if (!critical[i]) continue;
+    if (p->instr[i].kind == MS_INSTR_KERNEL) sum->kernels += seconds;
+    else if (dim >= 0) sum->collectives[dim] += seconds;
+    else sum->others += seconds;
+  }
+fail:
+  ms_simulated_free(&simulated);
+  free(critical);
+  return rc;
+}
+
 /* ---- a timeline ------------------------------------------------------------------------------------------------- */
 
 static void describe(const ms_plan *plan, int phase, int i, const ms_moment *moment, int critical,
@@ -164,20 +208,16 @@ int ms_plan_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, 
   MS_GIVEN(n);
   MS_NOT_NEGATIVE(capacity);
   if (capacity > 0) MS_GIVEN(list);
-  if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
-    return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
   MS_TAKE_CLUSTER(own, cluster);
-  MS_TRY(check(plan, &own, 1 + plan->phase[MS_PHASE_LAST].present));
+  MS_TRY(check_phase(plan, &own, phase));
   const ms_plan_phase *p = &plan->phase[phase];
   *n = 0;
   for (int i = 0; i < p->n; i++) *n += is_timed(&p->instr[i]);
   if (!capacity) return MS_OK;
   ms_simulated simulated = {0};
-  char *critical = ms_calloc(p->n, 1);
-  int rc = critical ? MS_OK : MS_ENOMEM;
-  if (rc) goto fail;
-  MS_GOTO(simulate_after(plan, &own, phase, &simulated));
-  mark_critical(p, &simulated, critical);
+  char *critical = NULL;
+  int rc;
+  MS_GOTO(simulate_critical(plan, &own, phase, &simulated, &critical));
   for (int i = 0, filled = 0; i < p->n && filled < capacity; i++)
     if (is_timed(&p->instr[i])) describe(plan, phase, i, &simulated.moment[i], critical[i], &list[filled++]);
 fail:

@@ -34,9 +34,6 @@ int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel
 int ms_kernel_work_check(const ms_kernel_work *work);
 /* Seconds of a kernel, on a cluster that was checked. */
 int ms_kernel_time_of(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds);
-/* A collective of a plan, as its cluster's model needs it. */
-int ms_collective_work_of(const ms_plan *plan, const ms_cluster *cluster, const ms_plan_coll *coll,
-                          ms_collective_work *work);
 
 /* When an instruction ran. */
 typedef struct ms_moment {

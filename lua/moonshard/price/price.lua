@@ -151,6 +151,13 @@ end
 
 -- ---- the timeline -----------------------------------------------------------------------------------------------
 
+-- As enum ms_phase numbers it.
+local function number_of(phase)
+  for i, name in ipairs(plans.PHASES) do
+    if name == phase then return i - 1 end
+  end
+end
+
 ---The kernels and collectives of a phase in simulated time, in program order.
 ---@param plan moonshard.Plan
 ---@param cluster moonshard.Cluster
@@ -158,10 +165,7 @@ end
 ---@return ffi.cdata* list ms_price_event [n]
 ---@return integer n
 function price.timeline(plan, cluster, phase)
-  local number, n = 0, ffi.new("int[1]")
-  for i, name in ipairs(plans.PHASES) do
-    if name == phase then number = i - 1 end
-  end
+  local number, n = number_of(phase), ffi.new("int[1]")
   check(C.ms_plan_timeline(plan.handle, cluster:struct(), number, 0, nil, n))
   local list = ffi.new("ms_price_event[?]", n[0] + 1)
   check(C.ms_plan_timeline(plan.handle, cluster:struct(), number, n[0], list, n))
@@ -214,51 +218,44 @@ local function add_kernel(ops, event, runs)
   entry.flops, entry.bytes = entry.flops + runs * event.flops, entry.bytes + runs * event.bytes
 end
 
-local function add_critical(self, critical, phase, list, n)
-  for i = 0, n - 1 do
-    local event = list[i]
-    local seconds = phase.runs * (event["end"] - event.begin)
-    if event.critical ~= 0 and event.kind == 0 then
-      critical.kernels = critical.kernels + seconds
-    elseif event.critical ~= 0 then
-      local dim = dim_name(self, event)
-      critical.collectives[dim] = (critical.collectives[dim] or 0) + seconds
-    end
+-- Seconds by mesh dimension, as by_dimension gives them, without the dimensions that have none.
+local function collectives_of(self, sums)
+  local collectives = self.plan.mesh:by_dimension(sums.collectives)
+  for dim, seconds in pairs(collectives) do
+    if seconds == 0 then collectives[dim] = nil end
   end
+  if sums.others > 0 then collectives.other = sums.others end
+  return collectives
 end
 
--- The critical path of a step; visit: called with the timeline of each phase.
-local function critical_path(self, visit)
-  local critical = { kernels = 0, collectives = {}, rest = self.step }
+---The critical path of a step, a part of a price's details.
+---@param self moonshard.Price
+---@return { kernels: number, collectives: table<string, number>, rest: number }
+function price.critical(self)
+  local sums = ffi.new("ms_price_critical")
   for _, phase in ipairs(self.phases) do
-    local list, n = price.timeline(self.plan, self.cluster, phase.name)
-    add_critical(self, critical, phase, list, n)
-    if visit then visit(phase, list, n) end
+    check(C.ms_plan_add_critical(self.plan.handle, self.cluster:struct(), number_of(phase.name), phase.runs, sums))
   end
-  critical.rest = critical.rest - critical.kernels
+  local critical = { kernels = sums.kernels, collectives = collectives_of(self, sums), rest = self.step - sums.kernels }
   for _, dim in ipairs(price.dims_of(critical.collectives)) do
     critical.rest = critical.rest - critical.collectives[dim]
   end
   return critical
 end
 
----The critical path of a price alone, as in its details.
----@param self moonshard.Price
----@return { kernels: number, collectives: table<string, number>, rest: number }
-function price.critical(self) return critical_path(self) end
-
 ---What a price consists of, from its timelines.
 ---@param self moonshard.Price
 ---@return moonshard.PriceDetails
 function price.details(self)
   local exposed, ops = {}, {}
-  local critical = critical_path(self, function(phase, list, n)
+  for _, phase in ipairs(self.phases) do
+    local list, n = price.timeline(self.plan, self.cluster, phase.name)
     for i = 0, n - 1 do
       if list[i].kind == 0 then add_kernel(ops, list[i], phase.runs)
       elseif list[i].waited > 0 then add_wait(self, exposed, list[i], phase.runs) end
     end
-  end)
-  return { exposed = sorted(exposed), ops = sorted(ops), critical = critical }
+  end
+  return { exposed = sorted(exposed), ops = sorted(ops), critical = price.critical(self) }
 end
 
 -- ---- what limits it ---------------------------------------------------------------------------------------------

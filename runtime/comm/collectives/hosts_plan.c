@@ -9,33 +9,33 @@
 
 /* ---- shapes ---- */
 
-static int host_of_node(const ms_hosts_shape *shape, const int *node, int p) {
-  for (int q = 0; q < p; q++)
-    if (node[q] == node[p]) return shape->host_of[q];
-  return shape->hosts;
+/* Numbers hosts in the order of their first ranks. host: [nodes] of zeros, becomes 1 + the host of each node. */
+static void number_hosts(ms_hosts_shape *shape, const int *node, int *host) {
+  for (int p = 0; p < shape->size; p++) {
+    if (!host[node[p]]) host[node[p]] = ++shape->hosts;
+    shape->host_of[p] = host[node[p]] - 1;
+    shape->place_of[p] = shape->first[host[node[p]]]++;
+  }
 }
 
 int ms_hosts_shape_make(int size, int me, const int *node, ms_hosts_shape *shape) {
+  int nodes = 0;
+  for (int p = 0; p < size; p++)
+    if (node[p] >= nodes) nodes = node[p] + 1;
   *shape = (ms_hosts_shape){.size = size, .me = me};
   shape->host_of = ms_calloc(size, sizeof *shape->host_of);
   shape->place_of = ms_calloc(size, sizeof *shape->place_of);
   shape->member = ms_calloc(size, sizeof *shape->member);
   shape->first = ms_calloc(size + 1, sizeof *shape->first);
-  if (!shape->host_of || !shape->place_of || !shape->member || !shape->first) return MS_ENOMEM;
-  for (int p = 0; p < size; p++) {
-    shape->host_of[p] = host_of_node(shape, node, p);
-    if (shape->host_of[p] == shape->hosts) shape->hosts++;
+  int *host = ms_calloc(nodes, sizeof *host);
+  if (!shape->host_of || !shape->place_of || !shape->member || !shape->first || !host) {
+    free(host);
+    return MS_ENOMEM;
   }
-  int n = 0;
-  for (int host = 0; host < shape->hosts; host++) {
-    shape->first[host] = n;
-    for (int p = 0; p < size; p++) {
-      if (shape->host_of[p] != host) continue;
-      shape->place_of[p] = n - shape->first[host];
-      shape->member[n++] = p;
-    }
-  }
-  shape->first[shape->hosts] = n;
+  number_hosts(shape, node, host);
+  free(host);
+  for (int h = 0; h < shape->hosts; h++) shape->first[h + 1] += shape->first[h];
+  for (int p = 0; p < size; p++) shape->member[shape->first[shape->host_of[p]] + shape->place_of[p]] = p;
   return MS_OK;
 }
 

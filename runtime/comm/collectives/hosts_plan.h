@@ -27,7 +27,7 @@ typedef struct ms_hosts_shape {
   int *first;    /* [hosts + 1]: the first member of each host */
 } ms_hosts_shape;
 
-/* node: [size], any number for each host. The caller frees the shape, after an error too. */
+/* node: [size], from 0: a number of each host. The caller frees the shape, after an error too. */
 int ms_hosts_shape_make(int size, int me, const int *node, ms_hosts_shape *shape);
 void ms_hosts_shape_free(ms_hosts_shape *shape);
 
