@@ -33,6 +33,9 @@ enum ms_kernel_shape {
   MS_SHAPES = 3
 };
 
+/* What the kernels of an op are counted in: enum ms_kernel_shape; -1: there is no such op. */
+MS_API int ms_op_kernel_shape(int op);
+
 enum ms_kernel_variant {
   MS_VARIANT_TRANS_A = 1, /* of products */
   MS_VARIANT_TRANS_B = 2,

@@ -5,6 +5,15 @@
 #include "kernels/matmul_f8.h"
 #include "price/price.h"
 
+int ms_op_kernel_shape(int op) {
+  const ms_op_row *row = ms_op_row_of(op);
+  if (!row) return -1;
+  if (row->work == ms_work_product || row->work == ms_work_product_bias || row->work == ms_work_product_f8 ||
+      row->work == ms_work_chunked_loss)
+    return MS_SHAPE_PRODUCT;
+  return row->work == ms_work_attention ? MS_SHAPE_ATTENTION : MS_SHAPE_OTHER;
+}
+
 static int is_float(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
 
 /* The dtype in which an op computes: that of its first operand that is not an integer. A CPU multiplies the values of
@@ -20,7 +29,6 @@ static int read_product(const ms_kernel_call *call, ms_kernel_work *work) {
   const int inputs = call->inputs - (call->in[1].dtype == MS_F8E4M3); /* without the scale of codes */
   ms_product p;
   MS_TRY(ms_f8_product_of(call, &p));
-  work->shape = MS_SHAPE_PRODUCT;
   work->variant = (p.trans_a ? MS_VARIANT_TRANS_A : 0) | (p.trans_b ? MS_VARIANT_TRANS_B : 0) |
                   (p.accumulate ? MS_VARIANT_ADDS : 0) | (p.activation || inputs > 2 ? MS_VARIANT_EPILOGUE : 0) |
                   (p.batch > 1 && p.shared_b ? MS_VARIANT_SHARED_B : 0);
@@ -33,7 +41,6 @@ static int read_product(const ms_kernel_call *call, ms_kernel_work *work) {
 static void read_attention(const ms_kernel_call *call, ms_kernel_work *work) {
   const ms_value_info *q = &call->in[0], *k = &call->in[1];
   const int slot = ms_op_slot(call->op, "causal");
-  work->shape = MS_SHAPE_ATTENTION;
   work->variant = (slot < 0 || call->attrs.i[slot] ? MS_VARIANT_CAUSAL : 0) |
                   (call->outputs == 3 ? MS_VARIANT_BACKWARD : 0); /* dq, dk, dv */
   const double size[4] = {(double)(q->dims[0] * q->dims[2]), (double)q->dims[1], (double)k->dims[1],
@@ -46,7 +53,6 @@ static void read_chunked_loss(const ms_kernel_call *call, ms_kernel_work *work) 
   const ms_loss_sizes l = ms_loss_sizes_of(call->op, &call->attrs, call->in);
   const double rows = (double)l.rows / (double)l.chunks;
   const double size[4] = {(double)(l.chunks * (l.logits + l.dx + l.dw)), rows, (double)l.classes, (double)l.dim};
-  work->shape = MS_SHAPE_PRODUCT;
   work->variant = MS_VARIANT_TRANS_B | MS_VARIANT_SHARED_B;
   work->flops += l.again * 2 * (double)l.rows * (double)l.classes * (double)l.dim;
   for (int i = 0; i < 4; i++) work->size[i] = size[i];
@@ -58,7 +64,6 @@ static void read_other(const ms_kernel_call *call, ms_kernel_work *work) {
     const ms_value_info *info = i < call->inputs ? &call->in[i] : &call->out[i - call->inputs];
     if (ms_numel(info) > ms_numel(largest)) largest = info;
   }
-  work->shape = MS_SHAPE_OTHER;
   work->size[0] = (double)ms_numel(largest);
   work->size[1] = largest->ndim ? (double)largest->dims[largest->ndim - 1] : 1;
   work->size[2] = work->size[3] = 1;
@@ -68,14 +73,14 @@ int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel
   const ms_op_row *row = ms_op_row_of(call->op);
   const ms_cost_case c = {call->op, &call->attrs, call->inputs, call->outputs, call->in, call->out};
   *work = (ms_kernel_work){.op = call->op,
+                           .shape = ms_op_kernel_shape(call->op),
                            .dtype = dtype_of(call, plan->config.device),
                            .threads = plan->config.device == MS_DEVICE_CPU ? call->threads : 1,
                            .flops = ms_op_flops(&c),
                            .bytes = ms_op_bytes(&c)};
-  if (row->work == ms_work_product || row->work == ms_work_product_bias || row->work == ms_work_product_f8)
-    return read_product(call, work);
-  if (row->work == ms_work_attention) read_attention(call, work);
-  else if (row->work == ms_work_chunked_loss) read_chunked_loss(call, work);
+  if (row->work == ms_work_chunked_loss) read_chunked_loss(call, work);
+  else if (work->shape == MS_SHAPE_PRODUCT) return read_product(call, work);
+  else if (work->shape == MS_SHAPE_ATTENTION) read_attention(call, work);
   else read_other(call, work);
   return MS_OK;
 }
@@ -86,6 +91,9 @@ int ms_kernel_work_check(const ms_kernel_work *work) {
       work->dtype >= MS_DTYPES)
     return MS_FAIL(MS_EINVAL, "kernel: there is no op %d, no shape %d, or no dtype %d", work->op, work->shape,
                    work->dtype);
+  if (work->shape != ms_op_kernel_shape(work->op))
+    return MS_FAIL(MS_EINVAL, "kernel: op %s has shape %d, not %d (enum ms_kernel_shape)", ms_op_row_of(work->op)->name,
+                   ms_op_kernel_shape(work->op), work->shape);
   if (work->threads < 1) return MS_FAIL(MS_EINVAL, "kernel: threads is %d; it must be at least 1", work->threads);
   int right = work->flops >= 0 && work->flops <= MOST && work->bytes >= 0 && work->bytes <= MOST;
   for (int i = 0; i < 4; i++) right &= work->size[i] > 0 && work->size[i] <= MOST;

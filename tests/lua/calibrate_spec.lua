@@ -61,6 +61,7 @@ describe("moonshard calibrate", function()
     local folder = scratch.folder()
     local first, ended = quick(folder .. "/first.lua")
     assert.truthy(ended.out:find("kernels measured"))
+    has(ended.err, "calibrate: measuring on 1 rank | calibrate: measuring on 2 ranks | calibrate: fitting")
     assert.equal("cpu", first.device)
     assert.equal(2, first.ranks_per_node)
     assert.truthy(first.peak.f32 > 1e8)
@@ -68,6 +69,23 @@ describe("moonshard calibrate", function()
     local list = ratios(first, second)
     assert.truthy(#list > 20)
     assert.truthy(list[math.ceil(#list / 2)] < 2, "half of the kernels differ twofold between two calibrations")
+  end)
+
+  it("E6 leaves no file behind if TERM ends it: its ranks write to one without a name", function()
+    local script = scratch.path()
+    scratch.write(script, ([==[
+      "$MOONSHARD_BIN" calibrate --quick -n 1 --out %s >/dev/null 2>&1 & own=$!
+      for tick in $(seq 100); do
+        for child in $(cat /proc/$own/task/*/children 2>/dev/null); do
+          to=$(readlink /proc/$child/fd/1)
+          case $to in /dev/null|pipe*) ;; *) echo "$to"; kill -TERM $own; wait $own; echo "status $?"; exit;; esac
+        done
+        sleep 0.1
+      done]==]):format(scratch.path()))
+    local pipe = assert(io.popen("sh " .. script))
+    local text = pipe:read("*a")
+    pipe:close()
+    has(text, "memfd:moonshard-calibrate | status 143")
   end)
 
   it("E6 measures a GPU, too: what its host takes to issue, and prices of plans for it", function()

@@ -258,6 +258,12 @@ describe("a description of a cluster", function()
     has(one:explain(), "1 | stopwatch")
   end)
 
+  it("E1 takes no measured kernel whose sizes count something else than its op's", function()
+    refused(kernel('shape = "attention"'), 'kernels.points[1].shape | "attention" | matmul | "product"')
+    refused(kernel('op = "attention"'), 'kernels.points[1].shape | "product" | attention | "attention"')
+    refused(kernel('op = "add"'), 'kernels.points[1].shape | "product" | add | "other"')
+  end)
+
   it("E1 is listed with its sources by moonshard price --constants", function()
     local ended = program.run({ "price", "--cluster", "h100x8-400g", "--constants" })
     assert.equal(0, ended.status, ended.err)

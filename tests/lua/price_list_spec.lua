@@ -48,6 +48,23 @@ describe("a list of prices", function()
     end
   end)
 
+  it("E4 calls meshes a tie whose prices differ by less than prices tell apart", function()
+    local show = require("moonshard.price.show")
+    local function record(mesh, tokens_per_s, fits)
+      return { mesh = mesh, tokens_per_s = tokens_per_s, tokens_per_s_per_rank = 1, step_ms = 1, exposed_ms = 0,
+        peak_bytes = 1, fits = fits ~= false, limit = { kind = "compute" } }
+    end
+    local cluster = { name = "mine", room = function() return 2 ^ 30 end }
+    local function text(second)
+      return show.table({ record("1x16", 1000), record("2x8", second), record("4x4", 999, false) }, cluster)
+    end
+    has(text(997), "a tie: 1x16, 2x8 differ | 5 %")
+    assert.is_nil(text(940):find("a tie", 1, true))
+    cluster.accuracy = 0.08
+    has(text(940), "a tie: 1x16, 2x8 differ | 8 % | accurate")
+    assert.is_nil(text(900):find("a tie", 1, true))
+  end)
+
   it("is compiled by as many processes as asked for", function()
     local path = recipe [[print("pid", ffi.C.getpid())]]
     local function pids(processes)

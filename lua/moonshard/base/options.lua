@@ -55,15 +55,6 @@ local function describe(value)
 end
 options.describe = describe
 
-local function check_value(who, name, value, kinds)
-  for kind in kinds:gmatch("[^|]+") do
-    if matches(value, kind) then return end
-  end
-  local texts = {}
-  for kind in kinds:gmatch("[^|]+") do texts[#texts + 1] = TEXTS[kind] or kind end
-  errors.invalid("%s: %s must be %s, not %s", who, name, table.concat(texts, " or "), describe(value))
-end
-
 ---@class moonshard.OptionSpec
 ---@field [1] string kinds, joined by "|": integer, positive (an integer >= 1), seed, number (not NaN), any, or
 ---  what type() says
@@ -74,6 +65,29 @@ end
 local function name_of(key, spec)
   if type(key) == "string" then return key end
   return ("argument %d%s"):format(key, type(spec.required) == "string" and " (" .. spec.required .. ")" or "")
+end
+
+-- "string|number" as a list, read once: specs are constants, and a model's layers parse theirs again and again.
+local lists_of_kinds = {}
+
+local function list_of(kinds)
+  local list = lists_of_kinds[kinds]
+  if not list then
+    list = {}
+    for kind in kinds:gmatch("[^|]+") do list[#list + 1] = kind end
+    lists_of_kinds[kinds] = list
+  end
+  return list
+end
+
+local function check_value(who, name, spec, value)
+  local list = list_of(spec[1])
+  for i = 1, #list do
+    if matches(value, list[i]) then return end
+  end
+  local texts = {}
+  for i, kind in ipairs(list) do texts[i] = TEXTS[kind] or kind end
+  errors.invalid("%s: %s must be %s, not %s", who, name_of(name, spec), table.concat(texts, " or "), describe(value))
 end
 
 ---Checks a table of options and fills in the defaults.
@@ -100,7 +114,7 @@ function options.parse(who, given, specs)
       local advice = ABSENT[name] or ELSEWHERE[name] or nearest.advice(name, named)
       errors.raise("MS_ENAME", "%s: unknown option %s: %s", who, tostring(name), advice)
     end
-    check_value(who, name_of(name, spec), value, spec[1])
+    check_value(who, name, spec, value)
     if spec.most and type(value) == "number" and value > spec.most then
       errors.invalid("%s: %s is %s, but the maximum is %s", who, name_of(name, spec), describe(value),
         describe(spec.most))

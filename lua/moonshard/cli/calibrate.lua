@@ -53,6 +53,13 @@ local function words_of(line, ranks, dtypes)
   return words
 end
 
+-- A file without a name, which ends with this process however that ends; its path, for the ranks' standard output.
+local function nameless_file()
+  local descriptor = engine.C.memfd_create("moonshard-calibrate", 0)
+  if descriptor < 0 then refuse("MS_EIO", "calibrate: cannot make a file in memory (errno %d)", engine.ffi.errno()) end
+  return "/proc/self/fd/" .. descriptor, descriptor
+end
+
 local function lines_of(path)
   local file, list = assert(io.open(path, "rb")), {}
   for text in file:lines() do list[#list + 1] = text end
@@ -60,7 +67,14 @@ local function lines_of(path)
   return list
 end
 
--- One line that is redrawn on a terminal; nothing elsewhere.
+-- Elsewhere than on a terminal: a line for each stage.
+local function announce(text)
+  if terminal.interactive() then return end
+  io.stderr:write("calibrate: ", text, "\n")
+  io.stderr:flush()
+end
+
+-- One line that is redrawn on a terminal.
 local function show(part, text)
   if not terminal.interactive() then return end
   io.stdout:write("\r", progress.bar(part), "  ", text, "\27[K")
@@ -69,12 +83,13 @@ end
 
 -- Runs the ranks of a world; returns their records. text: which ranks they are.
 local function measure(words, text, shown)
-  local path = os.tmpname()
+  local path, descriptor = nameless_file()
+  announce(("measuring on %s, after %d of %d trainings"):format(text, shown.done, shown.all))
   local ended = process.run(words, {
     output = path, tick = function() show((shown.done + #lines_of(path)) / shown.all, text) end,
   })
   local records = lines_of(path)
-  os.remove(path)
+  engine.C.close(descriptor)
   if ended.status ~= status.OK then
     show(0, "")
     if ended.interrupted then require("moonshard.distributed.world").check_interrupt() end
@@ -192,6 +207,7 @@ function command.main(arguments)
   local most = tonumber(engine.C.MS_MAX_LOCAL_RANKS)
   if ranks > most then refuse("MS_EINVAL", "-n %d: a node can have at most %d ranks", ranks, most) end
   local records, between = measure_all(line, worlds(math.min(ranks, units)), over)
+  announce("fitting the description")
   local d = describe(line, records, ranks, units, between, over)
   output_file.write("cluster description", line.out, calibration_file.text(d))
   report(line.out, d)

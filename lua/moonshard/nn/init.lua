@@ -52,11 +52,13 @@ end
 local Linear = module.define("Linear")
 Linear.takes_adapter = true
 
+local LINEAR = {
+  { "positive", required = "inputs" }, { "positive", required = "outputs" }, bias = { "boolean", default = true },
+  init = { "string|number|table", default = "pytorch" },
+}
+
 function Linear:init(given)
-  local config = options.parse("ms.nn.linear", given, {
-    { "positive", required = "inputs" }, { "positive", required = "outputs" }, bias = { "boolean", default = true },
-    init = { "string|number|table", default = "pytorch" },
-  })
+  local config = options.parse("ms.nn.linear", given, LINEAR)
   local inputs, outputs = config[1], config[2]
   local init, bias_init = config.init, initializers.zeros()
   if init == "pytorch" then
@@ -103,11 +105,13 @@ function nn.linear(...) return Linear(gather(...)) end
 
 local Embedding = module.define("Embedding")
 
+local EMBEDDING = {
+  { "positive", required = "rows" }, { "positive", required = "dim" },
+  init = { "string|number|table", default = "pytorch" }, used_rows = { "positive", default = 0 },
+}
+
 function Embedding:init(given)
-  local config = options.parse("ms.nn.embedding", given, {
-    { "positive", required = "rows" }, { "positive", required = "dim" },
-    init = { "string|number|table", default = "pytorch" }, used_rows = { "positive", default = 0 },
-  })
+  local config = options.parse("ms.nn.embedding", given, EMBEDDING)
   local init = config.init
   if init == "pytorch" then
     init = initializers.normal(0, 1)
@@ -153,10 +157,12 @@ end
 
 local LayerNorm = module.define("LayerNorm")
 
+local LAYER_NORM = {
+  { "positive", required = "dim" }, eps = { "number", default = 1e-5 }, bias = { "boolean", default = true },
+}
+
 function LayerNorm:init(given)
-  local config = options.parse("ms.nn.layer_norm", given, {
-    { "positive", required = "dim" }, eps = { "number", default = 1e-5 }, bias = { "boolean", default = true },
-  })
+  local config = options.parse("ms.nn.layer_norm", given, LAYER_NORM)
   self.weight = parameter.new({ config[1], init = "ones" })
   self.bias = config.bias and parameter.new({ config[1], init = "zeros" }) or nil
   self.eps = config.eps
@@ -184,10 +190,12 @@ function nn.layer_norm(...) return LayerNorm(gather(...)) end
 
 local RMSNorm = module.define("RMSNorm")
 
+local RMS_NORM = {
+  { "positive", required = "dim" }, eps = { "number", default = 1e-5 }, from_one = { "boolean", default = false },
+}
+
 function RMSNorm:init(given)
-  local config = options.parse("ms.nn.rms_norm", given, {
-    { "positive", required = "dim" }, eps = { "number", default = 1e-5 }, from_one = { "boolean", default = false },
-  })
+  local config = options.parse("ms.nn.rms_norm", given, RMS_NORM)
   self.weight = parameter.new({ config[1], init = config.from_one and "zeros" or "ones" })
   self.eps, self.from_one = config.eps, config.from_one
 end

@@ -31,6 +31,9 @@ local SHAPES = { product = C.MS_SHAPE_PRODUCT, attention = C.MS_SHAPE_ATTENTION,
 ---@field bytes number
 ---@field time string "640 us"
 
+local SHAPE_NAMES = {}
+for name, id in pairs(SHAPES) do SHAPE_NAMES[id] = name end
+
 local KEYS = { op = true, shape = true, dtype = true, variant = true, threads = true, size = true, flops = true,
   bytes = true, time = true }
 
@@ -59,6 +62,10 @@ local function fault(point)
   if type(point.op) ~= "string" then return "op", "is missing" end
   if C.ms_op_find(point.op) < 0 then return "op", "there is no op " .. point.op end
   if not SHAPES[point.shape] then return "shape", nearest.advice(point.shape, SHAPES) end
+  local shape = SHAPE_NAMES[C.ms_op_kernel_shape(C.ms_op_find(point.op))]
+  if point.shape ~= shape then
+    return "shape", ('is "%s", and sizes of %s are counted as "%s"'):format(point.shape, point.op, shape)
+  end
   if not dtypes.may(point.dtype, "product") then
     return "dtype", ("%s: must be %s"):format(tostring(point.dtype), dtypes.list("product"))
   end

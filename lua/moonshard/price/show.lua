@@ -236,6 +236,20 @@ local function limit_cell(limit)
   return ("%s %s nodes"):format(limit.dim, limit.between and "between" or "inside")
 end
 
+-- Without an accuracy of the description: the difference up to which a validation counts two meshes as equally fast.
+local TIE = 0.05
+
+-- The meshes that fit and are as fast as the first one, as far as prices tell, as a line; empty: it is alone.
+local function tie_line(records, cluster)
+  local within, tied = cluster.accuracy or TIE, {}
+  for _, r in ipairs(records) do
+    if r.fits and r.tokens_per_s >= (1 - within) * records[1].tokens_per_s then tied[#tied + 1] = r.mesh end
+  end
+  if #tied < 2 then return "" end
+  return ("  a tie: %s differ by less than the %.3g %% that %s\n"):format(table.concat(tied, ", "), 100 * within,
+    cluster.accuracy and "prices on this cluster are accurate to" or "prices tell apart")
+end
+
 ---A table of prices.
 ---@param records table[] sorted
 ---@param cluster moonshard.Cluster
@@ -254,7 +268,7 @@ function show.table(records, cluster)
     end
   end
   local text = ("prices on %s, of %s of memory per rank\n"):format(cluster.name, size(cluster:room()))
-  if #rows > 1 then text = text .. text_columns.of(rows, 1) end
+  if #rows > 1 then text = text .. text_columns.of(rows, 1) .. tie_line(records, cluster) end
   for _, r in ipairs(records) do
     if r.local_sgd and r.local_sgd.upper_bound then
       text = text .. "  local SGD with a delay: its sums count in every step, so these are the most that steps take\n"
