@@ -44,7 +44,7 @@ static int flag_of(const char *word, size_t n) {
                {"permute", PERMUTE}, {"placed", PLACED},   {"placed1", PLACED1}, {"shape", SHAPE}, {"sum", SUM},
                {"swap", SWAP},       {"reshape", RESHAPE}, {"+", TOGETHER}};
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-    if (!strncmp(words[i].text, word, n) && !words[i].text[n]) return words[i].flag;
+    if (words[i].text[0] == *word && !strncmp(words[i].text, word, n) && !words[i].text[n]) return words[i].flag;
   return 0;
 }
 

@@ -103,20 +103,19 @@ int ms_op_defaults(const char *op, ms_attrs *attrs) {
   return ms_op_row_defaults(id, attrs);
 }
 
+/* Finds `attribute` at the start of a word of the row's attributes. */
+int ms_op_has(int op, const char *attribute) {
+  const char *attrs = rows[op].attrs, *at = strstr(attrs, attribute);
+  while (at && at != attrs && at[-1] != ' ') at = strstr(at + 1, attribute);
+  return at != NULL;
+}
+
 static const char *next_word(const char *word) {
   while (*word && *word != ' ') word++;
   return word + (*word == ' ');
 }
 
-/* Finds `attribute` at the start of a word of the row's attributes. Passes ask for every node, and most words begin
- * with another letter. */
-int ms_op_has(int op, const char *attribute) {
-  const size_t n = strlen(attribute);
-  for (const char *word = rows[op].attrs; *word; word = next_word(word))
-    if (*word == *attribute && !strncmp(word, attribute, n)) return 1;
-  return 0;
-}
-
+/* Passes ask for every node, and most words begin with another letter. */
 int ms_op_slot(int op, const char *attribute) {
   const size_t n = strlen(attribute);
   for (const char *word = rows[op].attrs; *word; word = next_word(word))

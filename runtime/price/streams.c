@@ -27,6 +27,7 @@ typedef struct rank {
   const ms_plan_phase *phase;
   const ms_cost *cost;
   lane *lane;     /* [streams] */
+  int *following; /* [phase->n + streams] the next instruction of the same stream; then the first one of each stream */
   char *recorded; /* [events] */
   int *recorder;  /* [events] */
   int moving[2];  /* collectives that move bytes now: inside a node, between nodes */
@@ -40,9 +41,15 @@ typedef struct simulation {
   double now;
 } simulation;
 
-static int after(const rank *r, int stream, int i) {
-  while (i < r->phase->n && r->phase->instr[i].stream != stream) i++;
-  return i;
+static int first_of(const rank *r, int stream) { return r->following[r->phase->n + stream]; }
+
+static void find_following(rank *r, int streams) {
+  int *first = &r->following[r->phase->n];
+  for (int s = 0; s < streams; s++) first[s] = r->phase->n;
+  for (int i = r->phase->n - 1; i >= 0; i--) {
+    r->following[i] = first[r->phase->instr[i].stream];
+    first[r->phase->instr[i].stream] = i;
+  }
 }
 
 /* When the host has issued an instruction: events cost it nothing that counts. */
@@ -106,7 +113,7 @@ static int meet(simulation *sim, rank *r, int stream) {
 }
 
 static void next(rank *r, int stream) {
-  r->lane[stream].at = after(r, stream, r->lane[stream].at + 1);
+  r->lane[stream].at = r->following[r->lane[stream].at];
   r->lane[stream].state = IDLE;
 }
 
@@ -249,8 +256,10 @@ static int open_rank(const ms_plan *plan, int phase, const ms_cost *cost, ms_sim
   r->recorded = ms_calloc(r->phase->events, 1);
   r->recorder = ms_calloc(r->phase->events, sizeof *r->recorder);
   out->moment = ms_calloc(r->phase->n, sizeof *out->moment);
-  if (!r->lane || !r->recorded || !r->recorder || !out->moment) return MS_ENOMEM;
-  for (int s = 0; s < plan->streams; s++) r->lane[s] = (lane){.at = after(r, s, 0), .before = -1, .because = -1};
+  r->following = ms_calloc(r->phase->n + plan->streams, sizeof *r->following);
+  if (!r->lane || !r->recorded || !r->recorder || !r->following || !out->moment) return MS_ENOMEM;
+  find_following(r, plan->streams);
+  for (int s = 0; s < plan->streams; s++) r->lane[s] = (lane){.at = first_of(r, s), .before = -1, .because = -1};
   return MS_OK;
 }
 
@@ -294,6 +303,7 @@ fail:
     free(sim.rank[k].lane);
     free(sim.rank[k].recorded);
     free(sim.rank[k].recorder);
+    free(sim.rank[k].following);
   }
   free(sim.rank);
   free(sim.members);
