@@ -72,6 +72,7 @@ typedef struct ms_scalars {
   int micro_batches;
   uint64_t seed;
   ms_axis_part rows;
+  double muon_lr;
 } ms_scalars;
 
 /* A fault found by a kernel that runs asynchronously (on a GPU); the host reads it later. Only the first fault is kept.

@@ -123,16 +123,19 @@ static int64_t offset_of(const ms_state_layout *layout, int unit, int what) {
 
 const char *ms_params_kind_name(int what) { return tensor_kinds[what]; }
 
+static int is_moment(int what) { return what == MS_TENSOR_EXP_AVG || what == MS_TENSOR_EXP_AVG_SQ; }
+
 /* Finds a moment; `local` is the first element's place in the unit's chunks. */
 static void find_moment(const ms_state *state, const ms_param *p, int what, int64_t local, ms_elements *at) {
   const ms_state_layout *layout = &state->layout;
+  const ms_moment moment = ms_moment_of(layout, what == MS_TENSOR_EXP_AVG ? 0 : 1);
   const int dtype = ms_moment_dtype(p, layout->moment_dtype);
   at->dtype = dtype == MS_I8 ? MS_U8 : dtype;
   if (dtype == MS_I8) at->records = 1 + (what == MS_TENSOR_EXP_AVG ? MS_MOMENT_FIRST : MS_MOMENT_SECOND);
   at->data =
       ms_state_block(state, ms_state_optimizer_arena(state->model, layout, p->unit)) +
       offset_of(layout, p->unit, what) +
-      ms_moment_offset(state->model, &state->model->unit[p->unit], layout->replicas, layout->moment_dtype, local);
+      ms_moment_offset(state->model, &state->model->unit[p->unit], layout->replicas, moment, local);
 }
 
 /* The words of the records that this rank keeps. */
@@ -169,13 +172,16 @@ int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) 
     return MS_OK;
   }
   offset = offset_of(&state->layout, p->unit, what);
+  if (what == MS_TENSOR_EXP_AVG_SQ && ms_param_takes_muon(p))
+    return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: muon keeps only its momentum", p->name, tensor_kinds[what]);
+  if (is_moment(what) && !ms_moment_is_kept(p, ms_moment_of(&state->layout, what - MS_TENSOR_EXP_AVG))) offset = -1;
   if (offset < 0 || p->config.frozen)
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, tensor_kinds[what],
                    p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
   if (what == MS_TENSOR_GRAD) at->sliced |= state->layout.replicas > 1;
   if (sliced || what == MS_TENSOR_GRAD)
     at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
-  if (what == MS_TENSOR_EXP_AVG || what == MS_TENSOR_EXP_AVG_SQ) {
+  if (is_moment(what)) {
     find_moment(state, p, what, p->local + at->first - p->first, at);
     return MS_OK;
   }

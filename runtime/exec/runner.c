@@ -51,6 +51,8 @@ enum { MOST_MICRO_BATCHES = 1 << 24 };
 static int check_inputs(int phase, const ms_step_inputs *inputs) {
   if (!inputs || phase == MS_PHASE_EVALUATE) return MS_OK;
   if (!(inputs->lr >= 0 && isfinite(inputs->lr))) return MS_FAIL(MS_EINVAL, "lr must be 0 or more, not %g", inputs->lr);
+  if (!(inputs->muon_lr >= 0 && isfinite(inputs->muon_lr)))
+    return MS_FAIL(MS_EINVAL, "muon_lr must be 0 or more, not %g", inputs->muon_lr);
   if (inputs->step < 1 || inputs->step > MOST_STEPS)
     return MS_FAIL(MS_EINVAL, "step must be from 1 to %lld, not %lld", (long long)MOST_STEPS, (long long)inputs->step);
   if (inputs->micro_batches < 1 || inputs->micro_batches > MOST_MICRO_BATCHES)

@@ -3,6 +3,7 @@
 #include "graph/infer.h"
 #include "kernels/linear_cross_entropy.h"
 #include "kernels/matmul_f8.h"
+#include "kernels/orthogonalise.h"
 
 static double elements(const ms_value_info *info) { return (double)ms_numel(info); }
 
@@ -76,6 +77,14 @@ ms_work ms_work_chunked_loss(const ms_cost_case *c) {
   const int passes = 2 * l.logits + 2 * l.dx + l.dx + l.dw;
   return (ms_work){product * (l.logits - l.again + l.dx + l.dw) + flops_of(c) * logits,
                    bytes_once(c) + (double)(l.chunks - 1) * each_chunk + size * logits * passes};
+}
+
+/* The products; each step also reads and writes x and the squares of the smaller size several times. */
+ms_work ms_work_orthogonalise(const ms_cost_case *c) {
+  const double steps = (double)c->attrs->i[0], m = (double)ms_orthogonalise_inner(&c->in[0]);
+  const int size = c->attrs->i[1] == MS_ORTHOGONALISE_BF16 ? 2 : 4;
+  const double x = elements(&c->in[0]) * (2 * size + 12 + (size == 2) * 6), g = m * m * (4 * size + 16);
+  return (ms_work){ms_orthogonalise_flops(c->attrs->i[0], &c->in[0]), 3 * bytes_once(c) / 2 + steps * (x + g)};
 }
 
 /* Reads only the rows of the table [V,D] that the tokens select. */

@@ -5,6 +5,7 @@
 #include "graph/infer.h"
 #include "kernels/fold.h"
 #include "kernels/moments.h"
+#include "kernels/orthogonalise.h"
 #include "kernels/quantised_sum.h"
 #include "kernels/storage.h"
 
@@ -182,5 +183,31 @@ int ms_infer_outer_sgd(const ms_node *node, const ms_value_info *in, ms_value_in
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the sum of differences"));
   out[0] = out[1] = in[0];
   out[2] = node->attrs.f[0] == 0 ? vector(0) : in[0];
+  return MS_OK;
+}
+
+int ms_infer_muon_momentum(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the gradient", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the gradient"));
+  MS_TRY(check_vector(node, &in[1], 4, "the step norm"));
+  out[0] = out[1] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_muon_orthogonalise(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t *i = node->attrs.i;
+  MS_TRY(ms_check_ndim(node, &in[0], 2, "the matrix", "[m,n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the matrix"));
+  if (i[0] < 1 || i[1] < MS_ORTHOGONALISE_F32 || i[1] > MS_ORTHOGONALISE_BF16)
+    return MS_FAIL(MS_EINVAL, "muon_orthogonalise: %lld steps with dtype %lld: at least one step, dtype 0 or 1",
+                   (long long)i[0], (long long)i[1]);
+  out[0] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_muon_apply(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the directions", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the directions"));
+  out[0] = in[0];
   return MS_OK;
 }

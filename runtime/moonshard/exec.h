@@ -60,6 +60,7 @@ typedef struct ms_step_inputs {
   int micro_batches; /* how many phases FIRST, NEXT and LAST the step has, at most 2^24; gradients are divided by it */
   uint64_t seed;     /* of dropout; must differ from step to step */
   ms_axis_part rows; /* which rows of the global batch this micro-batch has; dropout depends on them */
+  double muon_lr;    /* that of parameters that take Muon */
 } ms_step_inputs;
 
 typedef struct ms_step_outputs {

@@ -82,6 +82,9 @@ typedef struct ms_param_config {
    * of its f32 master, in blocks of 256 elements with an f32 scale, which become param_dtype where a kernel reads it.
    * Ranks then divide it at multiples of 256 elements, as with packed_moments, so every mesh has the same blocks. */
   int gather_dtype;
+  /* enum ms_optimizer_kind: 0 (default), that of ms_plan_config; or MS_OPT_MUON, for a matrix of which each rank of the
+   * tensor dimension has all. It keeps one moment, in f32. */
+  int optimizer;
 } ms_param_config;
 
 typedef struct ms_unit_config {

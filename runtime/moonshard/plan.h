@@ -56,7 +56,12 @@ enum ms_category {
  * sum until a later step, or the same one, applies it. */
 enum ms_outer { MS_OUTER_NONE = 0, MS_OUTER_SEND = 1, MS_OUTER_APPLY = 2 };
 
-enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2 };
+/* MUON is for matrices, which their parameters say, too (ms_param_config.optimizer). */
+enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2, MS_OPT_MUON = 3 };
+
+/* How Muon's learning rate depends on the shape of a matrix, as in PyTorch: times sqrt(max(1, rows / columns)); or times
+ * 0.2 sqrt(max(rows, columns)), which gives updates of AdamW's size. */
+enum ms_muon_adjust { MS_MUON_ORIGINAL = 0, MS_MUON_MATCH_RMS_ADAMW = 1 };
 
 typedef struct ms_plan_config {
   int struct_size;          /* set by ms_plan_config_default */
@@ -116,6 +121,15 @@ typedef struct ms_plan_config {
   /* 1 (default): backward computes results of gelu, silu, swiglu and norms again, within the kernels of their
    * gradients, instead of keeping them. 0: they are kept, which moves fewer bytes and takes more memory. */
   int rematerialize;
+  /* Muon (Jordan et al. 2024), as torch.optim.Muon, of the parameters with ms_param_config.optimizer = MS_OPT_MUON; all
+   * others take `optimizer`, which can be MS_OPT_MUON if there are none. A whole matrix is orthogonalised on one rank,
+   * its owner. Owners are part of the plan (ms_plan_muon): the work is divided evenly over the ranks of shard and
+   * replicate. Directions are exchanged with the owners before and after that in UPDATE, in f32. */
+  double muon_momentum; /* 0.95 */
+  int muon_nesterov;    /* 1 (default): as in PyTorch */
+  int muon_adjust;      /* enum ms_muon_adjust */
+  int muon_steps;       /* Newton-Schulz iterations: 5 */
+  int muon_dtype;       /* what their products read: MS_F32 (default) or MS_BF16 */
 } ms_plan_config;
 
 /* Communicated bytes are doubles, because an all-reduce over n ranks counts 2 (n - 1) / n of its buffer. */
@@ -137,6 +151,9 @@ MS_API void ms_plan_config_default(ms_plan_config *config, int size);
 /* Compiles a plan for the rank that was passed to ms_model_shard. MS_ERACE if the verifier rejects the result. */
 MS_API int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **plan);
 MS_API void ms_plan_free(ms_plan *plan);
+/* Who orthogonalises a parameter in UPDATE: *owner is a rank of the world; -1: the parameter does not take Muon, or has
+ * no gradient. Ranks at another place of a tensor dimension have an owner of their own there. *flops: of all steps. */
+MS_API int ms_plan_muon(const ms_plan *plan, int param, int *owner, double *flops);
 MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary);
 /* A pass of the compiler: its time, and the plan's size before [0] and after [1] it. nodes: of the graphs for training
  * and evaluation. bytes: the sum of all buffers until they are laid out; then the peak. */

@@ -335,7 +335,6 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
     const int replicas = layout->replicas;
-    const int64_t moments = ms_moment_room(model, unit, replicas, layout->moment_dtype);
     const int64_t gradient = ms_unit_slice_room(model, unit, replicas);
     const int64_t kept = ms_unit_is_sliced(model, unit, replicas) ? gradient : unit->trainable_count;
     const int64_t own = ms_unit_master_bytes(model, unit, replicas);
@@ -344,7 +343,8 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
                       layout->unit[u].shared ? unit->gathered_bytes : own, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, 4 * gradient, unit->name));
     for (int m = 0; m < MS_MOMENTS; m++)
-      MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].moment[m], moments, unit->name));
+      MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].moment[m],
+                        ms_moment_room(model, unit, replicas, ms_moment_of(layout, m)), unit->name));
     MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].ema, 4 * kept, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].synced, 4 * kept, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_momentum, 4 * kept, unit->name));

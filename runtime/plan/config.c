@@ -17,7 +17,10 @@ void ms_plan_config_default(ms_plan_config *config, int size) {
                                           .train = 1,
                                           .fuse = 1,
                                           .rematerialize = 1,
-                                          .shared_masters = 1};
+                                          .shared_masters = 1,
+                                          .muon_momentum = 0.95,
+                                          .muon_nesterov = 1,
+                                          .muon_steps = 5};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_plan_config");
 }
 
@@ -25,8 +28,9 @@ void ms_plan_config_default(ms_plan_config *config, int size) {
 int ms_plan_check_optimizer(const ms_plan_config *c) {
   const ms_optimizer *optimizer = ms_optimizer_of(c);
   if (!optimizer && c->optimizer != MS_OPT_NONE)
-    return MS_FAIL(MS_EINVAL, "optimizer must be none (0), sgd (1) or adamw (2), not %d", c->optimizer);
+    return MS_FAIL(MS_EINVAL, "optimizer must be none (0), sgd (1), adamw (2) or muon (3), not %d", c->optimizer);
   if (optimizer) MS_TRY(optimizer->check(c));
+  MS_TRY(ms_muon_check(c));
   if (c->nesterov && (c->momentum <= 0 || c->dampening != 0))
     return MS_FAIL(MS_EINVAL, "nesterov needs momentum above 0 and dampening 0, not %g and %g", c->momentum,
                    c->dampening);

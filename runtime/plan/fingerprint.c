@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/xxh3.h"
 #include "plan/lower.h"
+#include "plan/muon.h"
 
 enum { SETTINGS = 8, SETTINGS_TEXT = 192 };
 
@@ -78,10 +79,19 @@ static void describe_model(const ms_model *model, ms_text *text) {
     if (ms_param_is_stored(p)) ms_text_append(text, ", stored in %s", ms_dtype_name(p->config.storage_dtype));
     if (ms_param_is_in_blocks(p)) ms_text_append(text, ", gathered in %s", ms_dtype_name(p->config.gather_dtype));
     if (p->config.packed_moments) ms_text_string(text, ", moments in records");
+    if (p->config.optimizer == MS_OPT_MUON) ms_text_string(text, ", muon");
     ms_text_string(text, p->config.frozen ? ", frozen, " : ", ");
     ms_text_string(text, settings_text(&known, &p->config));
     ms_text_string(text, "\n");
   }
+}
+
+static void describe_muon(const ms_model *model, const ms_plan_config *c, ms_text *text) {
+  int any = 0;
+  for (int i = 0; i < model->params; i++) any |= ms_param_takes_muon(&model->param[i]);
+  if (any)
+    ms_text_append(text, "muon: momentum %.17g, nesterov %d, adjust %d, %d steps in %s\n", c->muon_momentum,
+                   c->muon_nesterov, c->muon_adjust, c->muon_steps, ms_dtype_name(c->muon_dtype));
 }
 
 void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_text *text) {
@@ -90,6 +100,7 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
                  "optimizer %d: beta1 %.17g, beta2 %.17g, eps %.17g, momentum %.17g, dampening %.17g, nesterov %d\n",
                  c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
   if (c->moment_dtype != MS_F32) ms_text_append(text, "moments in %s\n", ms_dtype_name(c->moment_dtype));
+  describe_muon(model, c, text);
   if (c->ema_decay > 0) ms_text_append(text, "ema: decay %.17g, warmup %d\n", c->ema_decay, c->ema_warmup);
   if (ms_model_local_units(model))
     ms_text_append(text, "outer sgd: momentum %.17g, nesterov %d, alpha %.17g, delay %d\n", c->outer_momentum,
@@ -97,6 +108,13 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
   ms_text_append(text, "train %d, shared_masters %d\n", c->train, c->shared_masters);
   if (c->device) ms_text_append(text, "device %s\n", ms_device_name(c->device));
   if (c->nccl) ms_text_append(text, "nccl options %d\n", c->nccl);
+}
+
+static void describe_owners(const ms_plan *plan, ms_text *text) {
+  for (int p = 0; p < plan->model->params; p++)
+    if (ms_muon_is_taken(plan, p))
+      ms_text_append(text, "muon of %s: shard %d of replica %d\n", plan->model->param[p].name, ms_muon_shard(plan, p),
+                     ms_muon_replica(plan, p));
 }
 
 /* Settings of the plan alone: plans that differ in them can share a state. */
@@ -111,6 +129,7 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
     if (plan->phase[MS_PHASE_FIRST].present && !param->config.frozen && !plan->has_gradient[p])
       ms_text_append(text, "no gradient of %s\n", param->name);
   }
+  describe_owners(plan, text);
   for (int i = 0; i < plan->inputs; i++) {
     char shape[128];
     ms_text_append(text, "input %s: %s %s\n", plan->input[i].name, ms_dtype_name(plan->input[i].at.info.dtype),

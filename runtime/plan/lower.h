@@ -260,6 +260,8 @@ int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph);
 /* weighted: the step's losses have weights. */
 int ms_lower_norm(ms_plan *plan, int weighted);
 int ms_lower_update(ms_plan *plan);
+/* The updates of the parameters that take Muon (lower_muon.c). */
+int ms_lower_muon(ms_plan *plan);
 /* Sums f32 [n] over all ranks of the mesh, or only over those of this replica, in place. */
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas);
 
@@ -267,6 +269,11 @@ int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas);
 typedef struct ms_stretch {
   int64_t begin, end;
 } ms_stretch;
+/* The part of [begin, end) whose gradients this rank holds and which it updates (lower_step.c); its gradients, and a
+ * moment of it. */
+ms_stretch ms_lower_own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end);
+ms_ref ms_lower_gradients_of(const ms_plan *plan, int unit, ms_stretch own);
+ms_ref ms_lower_moment(const ms_plan *plan, const ms_param *p, int m, ms_stretch own);
 /* The masters of a range within segment `s`, shared or private (lower_step.c). */
 ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own);
 /* Other f32 state of a range: averages, what local SGD keeps (enum ms_state_buffer). */

@@ -17,14 +17,14 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The part of [begin, end) whose gradients this rank holds and which it updates. */
-static ms_stretch own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
+ms_stretch ms_lower_own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
   int64_t first;
   int64_t n = ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
   return (ms_stretch){most(begin, first), least(end, first + n)};
 }
 
 /* The gradients of a range that this rank holds; their buffer starts at the rank's slice. */
-static ms_ref gradients_of(const ms_plan *plan, int unit, ms_stretch own) {
+ms_ref ms_lower_gradients_of(const ms_plan *plan, int unit, ms_stretch own) {
   int64_t first;
   ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
   return ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * (own.begin - first), MS_F32, own.end - own.begin);
@@ -117,8 +117,8 @@ static int norm_of(ms_plan *plan, int weighted, int64_t squares, int over_replic
 
 static int sum_squares_of(ms_plan *plan, int unit, int64_t begin, int64_t end, ms_ref out) {
   const ms_attrs none = {{0}, {0}};
-  const ms_stretch own = own_part(plan, unit, begin, end);
-  const ms_ref in = gradients_of(plan, unit, (ms_stretch){own.begin, most(own.begin, own.end)});
+  const ms_stretch own = ms_lower_own_part(plan, unit, begin, end);
+  const ms_ref in = ms_lower_gradients_of(plan, unit, (ms_stretch){own.begin, most(own.begin, own.end)});
   return ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_sum_squares, &none, 1, &in, 1, &out, plan->model->unit[unit].name,
                         0);
 }
@@ -160,10 +160,11 @@ int ms_lower_norm(ms_plan *plan, int weighted) {
 }
 
 /* A moment of the elements of a parameter that this rank updates: elements, or the words of records. */
-static ms_ref moment_of(const ms_plan *plan, const ms_param *p, int m, ms_stretch own) {
+ms_ref ms_lower_moment(const ms_plan *plan, const ms_param *p, int m, ms_stretch own) {
   const ms_unit *unit = &plan->model->unit[p->unit];
   const int all = plan->config.moment_dtype, dtype = ms_moment_dtype(p, all);
-  const int64_t at = ms_moment_offset(plan->model, unit, plan->replicas, all, own.begin), n = own.end - own.begin;
+  const ms_moment moment = ms_moment_of_plan(&plan->config, m);
+  const int64_t at = ms_moment_offset(plan->model, unit, plan->replicas, moment, own.begin), n = own.end - own.begin;
   const int buffer = ms_state_buffer(p->unit, MS_STATE_MOMENT + m);
   return dtype == MS_I8 ? ms_ref_vector(buffer, at, MS_I32, ms_moment_words(n)) : ms_ref_vector(buffer, at, dtype, n);
 }
@@ -177,17 +178,17 @@ static int update_parameter(ms_plan *plan, int param) {
   const ms_param *p = &model->param[param];
   const ms_segment *group = &model->unit[p->unit].segment[p->segment];
   const ms_plan_config *c = &plan->config;
-  const ms_stretch own = own_part(plan, p->unit, p->local, p->local + p->owned);
+  const ms_stretch own = ms_lower_own_part(plan, p->unit, p->local, p->local + p->owned);
   const char *scope = model->unit[p->unit].name;
   if (own.end <= own.begin) return MS_OK;
   const int synced = plan->norm_of_synced.buffer >= 0 && !model->unit[p->unit].config.fragment;
-  const ms_ref in[3] = {gradients_of(plan, p->unit, own), synced ? plan->norm_of_synced : plan->norm,
+  const ms_ref in[3] = {ms_lower_gradients_of(plan, p->unit, own), synced ? plan->norm_of_synced : plan->norm,
                         ms_ref_scalar(ms_updates_buffer(plan), 4 * param)};
   const ms_optimizer *optimizer = ms_optimizer_of(c);
   const int kept = ms_moments_kept(c);
   ms_ref out[1 + MS_MOMENTS] = {ms_lower_masters(plan, p->unit, p->segment, own)};
   for (int m = 0; m < optimizer->outputs; m++)
-    out[1 + m] = m < kept ? moment_of(plan, p, m, own)
+    out[1 + m] = m < kept ? ms_lower_moment(plan, p, m, own)
                           : ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_MOMENT + m), 0, MS_F32, 0);
   const int64_t before = ms_param_is_divided(model, p) ? model->dim[MS_DIM_TENSOR].place * p->numel : 0;
   const ms_updated updated = {.lr_scale = group->lr_scale,
@@ -217,7 +218,8 @@ static int update_unit(ms_plan *plan, int unit) {
   const ms_unit *u = &plan->model->unit[unit];
   for (int i = 0; i < u->params; i++) {
     const ms_param *p = &plan->model->param[u->order[i]];
-    if (p->owned && !p->config.frozen && plan->has_gradient[u->order[i]]) MS_TRY(update_parameter(plan, u->order[i]));
+    if (!p->owned || p->config.frozen || !plan->has_gradient[u->order[i]] || ms_param_takes_muon(p)) continue;
+    MS_TRY(update_parameter(plan, u->order[i]));
   }
   return MS_OK;
 }
@@ -229,7 +231,7 @@ int ms_lower_average(ms_plan *plan, int phase, int unit) {
   const ms_attrs attrs = {.i = {plan->config.ema_warmup}, .f = {plan->config.ema_decay}};
   for (int s = 0; s < (apart ? u->segments : 1) && !u->segment[s].frozen; s++) {
     const int64_t begin = u->segment[s].local;
-    const ms_stretch own = own_part(plan, unit, begin, apart ? begin + u->segment[s].chunk : u->trainable_count);
+    const ms_stretch own = ms_lower_own_part(plan, unit, begin, apart ? begin + u->segment[s].chunk : u->trainable_count);
     if (own.end <= own.begin) continue;
     const ms_ref in = ms_lower_masters(plan, unit, s, own), out = ms_lower_kept(plan, unit, MS_STATE_EMA, MS_F32, own);
     MS_TRY(ms_plan_kernel(plan, phase, MS_OP_ema, &attrs, 1, &in, 1, &out, u->name, 0));
@@ -251,6 +253,7 @@ static int meet_replicas(ms_plan *plan) {
 int ms_lower_update(ms_plan *plan) {
   plan->phase[MS_PHASE_UPDATE].present = 1; /* on all ranks, also on one that owns nothing */
   MS_TRY(count_updates(plan));
+  MS_TRY(ms_lower_muon(plan));
   for (int u = 0; u < plan->model->units; u++) {
     MS_TRY(update_unit(plan, u));
     if (plan->config.ema_decay > 0 && !ms_outer_applies(plan, u)) MS_TRY(ms_lower_average(plan, MS_PHASE_UPDATE, u));

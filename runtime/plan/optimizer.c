@@ -6,6 +6,8 @@
 
 #include "kernels/moments.h"
 
+enum { MOST_STEPS = 99 }; /* of an iteration that five steps end */
+
 /* ---- SGD: its momentum, if it has one ---- */
 
 /* The negated comparisons in the checks also reject NaN. */
@@ -49,11 +51,31 @@ static ms_attrs adamw_attrs(const ms_plan_config *c, const ms_updated *u) {
   return attrs;
 }
 
+/* ---- Muon: its momentum. Parameters say that they take it, and keep its momentum ---- */
+
+int ms_muon_check(const ms_plan_config *c) {
+  if (!(c->muon_momentum >= 0 && c->muon_momentum < 1))
+    return MS_FAIL(MS_EINVAL, "muon_momentum must be at least 0 and below 1, not %g", c->muon_momentum);
+  if (c->muon_adjust != MS_MUON_ORIGINAL && c->muon_adjust != MS_MUON_MATCH_RMS_ADAMW)
+    return MS_FAIL(MS_EINVAL, "muon_adjust must be original (0) or match_rms_adamw (1), not %d", c->muon_adjust);
+  if (c->muon_steps < 1 || c->muon_steps > MOST_STEPS)
+    return MS_FAIL(MS_EINVAL, "muon_steps must be 1 to %d, not %d", MOST_STEPS, c->muon_steps);
+  if (c->muon_dtype != MS_F32 && c->muon_dtype != MS_BF16)
+    return MS_FAIL(MS_EINVAL, "muon_dtype must be f32 (%d) or bf16 (%d), not %d", MS_F32, MS_BF16, c->muon_dtype);
+  return MS_OK;
+}
+
+static int no_moments(const ms_plan_config *c) {
+  (void)c;
+  return 0;
+}
+
 /* ---- the table ---- */
 
 static const ms_optimizer rows[] = {
     [MS_OPT_SGD] = {"sgd", MS_OP_sgd, 1, 0, check_sgd, sgd_moments, sgd_attrs},
     [MS_OPT_ADAMW] = {"adamw", MS_OP_adamw, 2, 1, check_adamw, adamw_moments, adamw_attrs},
+    [MS_OPT_MUON] = {.name = "muon", .check = ms_muon_check, .moments = no_moments},
 };
 
 const ms_optimizer *ms_optimizer_of(const ms_plan_config *config) {

@@ -17,7 +17,8 @@ typedef struct ms_updated {
 } ms_updated;
 
 /* The op's inputs are the gradients, the step's norm and the count of updates; its outputs the masters, then `outputs`
- * moments, of which those that are not kept are empty. */
+ * moments, of which those that are not kept are empty. Muon has an op for each of its steps, and none here
+ * (lower_muon.c). */
 typedef struct ms_optimizer {
   const char *name;
   int op, outputs;
@@ -29,6 +30,8 @@ typedef struct ms_optimizer {
 
 /* NULL: the plan has none, or a number that is not one. */
 const ms_optimizer *ms_optimizer_of(const ms_plan_config *config);
+/* Checks the settings of Muon, which single parameters take. */
+int ms_muon_check(const ms_plan_config *config);
 /* The moments that a state keeps for plans with these settings. */
 int ms_moments_kept(const ms_plan_config *config);
 

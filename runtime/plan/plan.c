@@ -36,6 +36,7 @@ static void destroy_plan(void *object) {
   free(plan->kept_unsharded);
   free(plan->deferred_gradients);
   free(plan->has_gradient);
+  free(plan->muon_owner);
   free(plan->buffer);
   ms_topology_free(&plan->topology);
   free(plan->manifest);

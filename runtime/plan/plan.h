@@ -210,6 +210,8 @@ struct ms_plan {
   int *kept_unsharded;     /* [units] buffer of weights kept unsharded between micro-batches, or -1 */
   int weight_scales;       /* buffer of the scales of weights that are gathered as codes, which FIRST computes, or -1 */
   int *deferred_gradients; /* [units] buffer of gradients that wait for the last micro-batch, or -1 */
+  int *muon_owner;         /* [params] who orthogonalises it, index in the grid of replicas and shards; -1: nobody; or
+                            * NULL: no parameter takes Muon (muon_owners.c) */
   char *has_gradient;      /* [params] 1: the loss depends on it; the update skips the others */
   /* EVALUATE: f32 [2], with the loss summed over the ranks at [1], or f32 [3] with the sum of its weights at [2];
    * buffer -1 without a loss */
@@ -245,7 +247,8 @@ typedef struct ms_state_layout {
     int64_t rests;                             /* -1: none; see rests.h */
     int shared;
   } * unit;
-  int moment_dtype;         /* of all moments; MS_I8: see moment_layout.h */
+  int moment_dtype;         /* of all moments; see moment_layout.h */
+  int moments;              /* how many the optimizer keeps; of parameters with Muon one */
   int64_t squares;          /* f32 [units] sums of squares of the gradients; [2 units] if only some have a fragment:
                              * theirs, then the others' */
   int64_t loss_sum;         /* f32 [2]: sum of the step's losses, and of their weights */

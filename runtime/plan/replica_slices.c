@@ -42,18 +42,26 @@ int64_t ms_unit_node_slice_room(const ms_model *model, const ms_unit *unit, int 
   return copies * ms_unit_slice_room(model, unit, replicas);
 }
 
-int64_t ms_unit_node_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first) {
+static int64_t node_slice_of(const ms_model *model, const ms_unit *unit, int replicas, int place, int64_t *first) {
   const int64_t room = ms_unit_node_slice_room(model, unit, replicas);
-  *first = model->dim[MS_DIM_REPLICATE].place % replicas * room;
+  *first = place % replicas * room;
+  return clip(unit, room, first);
+}
+
+int64_t ms_unit_node_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first) {
+  return node_slice_of(model, unit, replicas, model->dim[MS_DIM_REPLICATE].place, first);
+}
+
+int64_t ms_unit_slice_of(const ms_model *model, const ms_unit *unit, int replicas, int place, int64_t *first) {
+  if (!ms_unit_is_sliced(model, unit, replicas)) return node_slice_of(model, unit, replicas, place, first);
+  const int index = place % replicas * ms_replica_copies(model, replicas);
+  const int64_t room = ms_unit_slice_room(model, unit, replicas);
+  *first = (index + place / replicas) * room;
   return clip(unit, room, first);
 }
 
 int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first) {
-  if (!ms_unit_is_sliced(model, unit, replicas)) return ms_unit_node_slice(model, unit, replicas, first);
-  const int index = model->dim[MS_DIM_REPLICATE].place % replicas * ms_replica_copies(model, replicas);
-  const int64_t room = ms_unit_slice_room(model, unit, replicas);
-  *first = (index + model->dim[MS_DIM_REPLICATE].place / replicas) * room;
-  return clip(unit, room, first);
+  return ms_unit_slice_of(model, unit, replicas, model->dim[MS_DIM_REPLICATE].place, first);
 }
 
 int64_t ms_param_slice(const ms_model *model, const ms_param *p, int replicas, int64_t *first, int64_t *place) {

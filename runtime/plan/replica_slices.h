@@ -33,6 +33,8 @@ int ms_unit_has_weights(const ms_model *model, const ms_unit *unit, int replicas
 /* The elements [*first, *first + n) of a unit's trainable chunks whose gradients this rank holds and which it
  * updates. Returns n: all of them, or a slice. */
 int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first);
+/* The same of the rank at another place of the replicate dimension. */
+int64_t ms_unit_slice_of(const ms_model *model, const ms_unit *unit, int replicas, int place, int64_t *first);
 /* Elements reserved per rank for such a slice; the same on all ranks. */
 int64_t ms_unit_slice_room(const ms_model *model, const ms_unit *unit, int replicas);
 /* The same for the elements that the sums within a node leave on this rank: its slice, unless the unit is sliced. */

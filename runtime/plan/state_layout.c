@@ -96,10 +96,10 @@ static void take_outer(const ms_model *model, const ms_plan_config *config, int 
 }
 
 /* Reserves optimizer state of a unit's trainable elements that this rank updates or shares; -1: there are none. */
-static int64_t take_optimizer(const ms_model *model, int unit, int dtype, ms_state_layout *layout) {
+static int64_t take_optimizer(const ms_model *model, int unit, ms_moment moment, ms_state_layout *layout) {
   const ms_unit *u = &model->unit[unit];
-  const int64_t bytes = ms_moment_room(model, u, layout->replicas, dtype);
-  if (!u->trainable_count) return -1;
+  const int64_t bytes = ms_moment_room(model, u, layout->replicas, moment);
+  if (!u->trainable_count || (!bytes && moment.index >= moment.kept)) return -1;
   if (!ms_unit_is_sliced(model, u, layout->replicas)) return take_chunks(layout, MS_CAT_OPTIMIZER, bytes);
   return take(layout, MS_ARENA_STATE, MS_CAT_OPTIMIZER, bytes);
 }
@@ -115,8 +115,9 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   if (rc) return rc;
   layout->unit = ms_calloc(model->units, sizeof *layout->unit);
   if (!layout->unit) return MS_ENOMEM;
-  const int moments = ms_moments_kept(config);
-  layout->moment_dtype = moments ? config->moment_dtype : MS_F32;
+  const int updates = config->train && config->optimizer != MS_OPT_NONE;
+  layout->moments = ms_moments_kept(config);
+  layout->moment_dtype = layout->moments ? config->moment_dtype : MS_F32;
   for (int u = 0; u < model->units; u++) take_masters(model, u, shards_together, layout);
   const int norms = 1 + ms_model_splits_norm(model);
   layout->squares = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * norms * model->units);
@@ -129,9 +130,11 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   }
   for (int u = 0; u < model->units; u++)
     for (int m = 0; m < MS_MOMENTS; m++)
-      layout->unit[u].moment[m] = m < moments ? take_optimizer(model, u, layout->moment_dtype, layout) : -1;
+      layout->unit[u].moment[m] = updates ? take_optimizer(model, u, ms_moment_of(layout, m), layout) : -1;
   const int averaged = config->train && config->ema_decay > 0;
-  for (int u = 0; u < model->units; u++) layout->unit[u].ema = averaged ? take_optimizer(model, u, MS_F32, layout) : -1;
+  const ms_moment average = {.dtype = MS_F32, .kept = 1};
+  for (int u = 0; u < model->units; u++)
+    layout->unit[u].ema = averaged ? take_optimizer(model, u, average, layout) : -1;
   for (int u = 0; u < model->units; u++) take_outer(model, config, u, layout);
   for (int u = 0; u < model->units; u++) {
     const int64_t rests = config->train ? ms_rests_bytes(model, u) : 0;

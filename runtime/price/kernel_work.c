@@ -3,6 +3,7 @@
  */
 #include "kernels/linear_cross_entropy.h"
 #include "kernels/matmul_f8.h"
+#include "kernels/orthogonalise.h"
 #include "price/price.h"
 
 int ms_op_kernel_shape(int op) {
@@ -58,6 +59,15 @@ static void read_chunked_loss(const ms_kernel_call *call, ms_kernel_work *work) 
   for (int i = 0; i < 4; i++) work->size[i] = size[i];
 }
 
+/* Two products with the square of the smaller size m for each step, and one of that square. */
+static void read_orthogonalise(const ms_kernel_call *call, ms_kernel_work *work) {
+  const double m = (double)ms_orthogonalise_inner(&call->in[0]), n = (double)ms_orthogonalise_outer(&call->in[0]);
+  const double size[4] = {3 * (double)call->attrs.i[0], m, (2 * n + m) / 3, m};
+  work->shape = MS_SHAPE_PRODUCT;
+  work->dtype = call->attrs.i[1] == MS_ORTHOGONALISE_BF16 ? MS_BF16 : MS_F32;
+  for (int i = 0; i < 4; i++) work->size[i] = size[i];
+}
+
 static void read_other(const ms_kernel_call *call, ms_kernel_work *work) {
   const ms_value_info *largest = call->inputs ? &call->in[0] : &call->out[0];
   for (int i = 0; i < call->inputs + call->outputs; i++) {
@@ -81,6 +91,7 @@ int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel
   if (row->work == ms_work_chunked_loss) read_chunked_loss(call, work);
   else if (work->shape == MS_SHAPE_PRODUCT) return read_product(call, work);
   else if (work->shape == MS_SHAPE_ATTENTION) read_attention(call, work);
+  else if (row->work == ms_work_orthogonalise) read_orthogonalise(call, work);
   else read_other(call, work);
   return MS_OK;
 }

@@ -62,6 +62,7 @@ typedef struct ms_segment {
   int frozen, param_dtype, reduce_dtype;
   int packed_moments;
   int blocks;                    /* 1: gathered in blocks of i8 */
+  int muon;                      /* 1: its parameters take Muon, and keep one moment, in f32 */
   int storage;                   /* MS_F32, or the dtype of a stored parameter's records */
   int wire;                      /* the dtype that is gathered: param_dtype, MS_F8E4M3: codes with one scale, or
                                   * MS_I32: the words of records, or of blocks */
@@ -167,6 +168,10 @@ static inline int ms_param_is_in_blocks(const ms_param *p) { return p->config.ga
 /* Elements of which its offset, and the parts that ranks own of it, are multiples. */
 static inline int ms_param_align(const ms_param *p) {
   return p->config.packed_moments || ms_param_is_in_blocks(p) ? MS_UNCUT : MS_SEGMENT_ALIGN;
+}
+/* 1 when it trains with Muon. */
+static inline int ms_param_takes_muon(const ms_param *p) {
+  return p->config.optimizer == MS_OPT_MUON && !p->config.frozen;
 }
 /* 1 when it is gathered as codes of its master. */
 static inline int ms_param_is_coded(const ms_param *p) {

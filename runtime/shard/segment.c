@@ -1,7 +1,7 @@
 /* segment.c - divides a unit's parameters into segments, and each segment into one chunk per rank.
  *
  * Parameters are ordered trainable before frozen, masters before what is stored otherwise, then divided by the tensor
- * dimension before whole, then by the form of their moments and by optimizer group, then codes behind others, then in
+ * dimension before whole, then by the form of their moments, Muon's before others, and by optimizer group, then codes behind others, then in
  * the order of addition. Gradients and optimizer state therefore cover a prefix of the master buffer, and an optimizer
  * pass over a unit needs one kernel per group.
  */
@@ -21,8 +21,8 @@ static int same_group(const ms_model *model, const ms_param *a, const ms_param *
   return !ms_param_is_stored(a) && !ms_param_is_stored(b) && !ms_param_is_coded(a) && !ms_param_is_coded(b) &&
          a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
          ms_param_is_in_blocks(a) == ms_param_is_in_blocks(b) && a->config.packed_moments == b->config.packed_moments &&
-         a->config.param_dtype == b->config.param_dtype && a->config.lr_scale == b->config.lr_scale &&
-         a->config.weight_decay == b->config.weight_decay;
+         ms_param_takes_muon(a) == ms_param_takes_muon(b) && a->config.param_dtype == b->config.param_dtype &&
+         a->config.lr_scale == b->config.lr_scale && a->config.weight_decay == b->config.weight_decay;
 }
 
 static int goes_before(const ms_model *model, const ms_param *a, const ms_param *b) {
@@ -31,6 +31,7 @@ static int goes_before(const ms_model *model, const ms_param *a, const ms_param 
   if (ms_param_is_stored(a) != ms_param_is_stored(b)) return ms_param_is_stored(b);
   if (divided != ms_param_is_divided(model, b)) return divided;
   if (a->config.packed_moments != b->config.packed_moments) return a->config.packed_moments;
+  if (ms_param_takes_muon(a) != ms_param_takes_muon(b)) return ms_param_takes_muon(a);
   if (a->config.weight_decay != b->config.weight_decay) return a->config.weight_decay > b->config.weight_decay;
   if (a->config.lr_scale != b->config.lr_scale) return a->config.lr_scale > b->config.lr_scale;
   if (ms_param_is_coded(a) != ms_param_is_coded(b)) return ms_param_is_coded(b);
@@ -96,6 +97,7 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
                           .param_dtype = head->config.param_dtype,
                           .packed_moments = head->config.packed_moments,
                           .blocks = ms_param_is_in_blocks(head),
+                          .muon = ms_param_takes_muon(head),
                           .storage = head->config.storage_dtype,
                           .wire = wire_of(head),
                           .reduce_dtype = unit->config.reduce_dtype,

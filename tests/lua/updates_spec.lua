@@ -60,7 +60,7 @@ local MESHES = trained.few {
 describe("updates compared with PyTorch", function()
   teardown(scratch.clear)
 
-  for _, optimizer in ipairs { "adamw", "sgd" } do
+  for _, optimizer in ipairs { "adamw", "sgd", "muon" } do
     it("S13 S18 of " .. optimizer .. " are the same for every parameter in every step, on every mesh", function()
       for _, mesh in ipairs(MESHES) do
         local got = assert_reference(optimizer, mesh[1], mesh[2])

@@ -22,7 +22,7 @@ function adamw_sensitivity.new() return setmetatable({ steps = 0, least = {} }, 
 local function squares_of(trainer)
   local squares, largest = {}, 0
   for _, param in ipairs(trainer.session.sharding.params) do
-    if not param.frozen then
+    if not param.frozen and trainer.optimizer:part_of(param.fqn).kind == "adamw" then
       local of_param = trainer:optimizer_state(param.fqn, "exp_avg_sq").data
       for e = 0, param.numel - 1 do largest = math.max(largest, of_param[e]) end
       squares[param] = of_param

@@ -45,7 +45,7 @@ local function optimizer_of(optimizer)
   local kinds = {}
   for i, state in ipairs(owned_ranges.states(optimizer)) do kinds[i] = state.kind end
   local recorded = optimizers.settings(optimizer)
-  recorded.kind, recorded.states = optimizer.kind, #kinds > 0 and kinds or nil
+  recorded.kind, recorded.states = optimizer.title or optimizer.kind, #kinds > 0 and kinds or nil
   return recorded
 end
 
@@ -203,10 +203,11 @@ function manifest.check_optimizer(read, path, optimizer)
   end
   local mine, theirs = {}, saved.states or {}
   for i, state in ipairs(owned_ranges.states(optimizer)) do mine[i] = state.kind end
-  if saved.kind ~= optimizer.kind or table.concat(mine, ", ") ~= table.concat(theirs, ", ") then
+  local kind = optimizer.title or optimizer.kind
+  if saved.kind ~= kind or table.concat(mine, ", ") ~= table.concat(theirs, ", ") then
     errors.invalid("checkpoint %s is from optimizer %s (state %s), the trainer has %s (%s): load only the model, "
       .. "ms.checkpoint.load(model, path), or use the same optimizer", path, saved.kind,
-      #theirs > 0 and table.concat(theirs, ", ") or "nothing", optimizer.kind,
+      #theirs > 0 and table.concat(theirs, ", ") or "nothing", kind,
       #mine > 0 and table.concat(mine, ", ") or "nothing")
   end
 end

@@ -130,19 +130,20 @@ end
 ---The optimizer's state of a parameter. Collective, except with `own` and for "step".
 ---@param trainer moonshard.Trainer
 ---@param name string
----@param what string "step": the number of its updates; AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; averages of
+---@param what string "step": the number of its updates; AdamW: "exp_avg", "exp_avg_sq"; SGD and Muon: "momentum"; averages of
 ---  the weights: "ema"; local SGD: "synced", "outer_momentum", "outer_sum"
 ---@param own boolean? only the shard of this rank
 ---@return moonshard.Tensor
 function inspect.optimizer_state(trainer, name, what, own)
   if what == "step" then return updates_of(trainer, name) end
-  local states, sync = {}, trainer.session.sharding.local_sync
-  for _, state in ipairs(owned_ranges.states(trainer.optimizer, trainer.session.ema)) do
+  local states, sync, optimizer = {}, trainer.session.sharding.local_sync, trainer.optimizer
+  local _, _, found = find(trainer.model, name)
+  for _, state in ipairs(owned_ranges.states_of(optimizer, trainer.session.ema, found.fqn)) do
     states[state.kind] = state.what
   end
   for _, state in ipairs(sync and owned_ranges.outer_states(sync) or {}) do states[state.kind] = state.what end
   if not states[what] then
-    errors.raise("MS_ENAME", "%s keeps no %s: %s", trainer.optimizer.kind, tostring(what),
+    errors.raise("MS_ENAME", "%s keeps no %s: %s", optimizer:part_of(found.fqn).kind, tostring(what),
       nearest.advice(what, states))
   end
   local around, index, param = find(trainer.model, name)

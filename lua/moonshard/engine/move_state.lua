@@ -56,7 +56,6 @@ end
 ---@return ffi.cdata* to
 function move_state.all(session, from, to, move)
   local model, any_sliced, updates = session.sharding:handle(), false, ffi.new("int64_t[1]")
-  local states = owned_ranges.states(session.optimizer, session.ema)
   for i, param in ipairs(session.sharding.params) do
     local whole, old = ffi.new("float[?]", param.numel), move and move.index[param.parameter] or i - 1
     local function copy(what, change)
@@ -65,7 +64,8 @@ function move_state.all(session, from, to, move)
     end
     if storage.is_quantised(param) then move_state.copy_stored(from, old, to, i - 1)
     else copy(C.MS_TENSOR_PARAM, move and move.change[param.parameter]) end
-    for _, state in ipairs(param.frozen and {} or states) do copy(state.what) end
+    local states = param.frozen and {} or owned_ranges.states_of(session.optimizer, session.ema, param.fqn)
+    for _, state in ipairs(states) do copy(state.what) end
     check(C.ms_state_updates(from, old, updates))
     check(C.ms_state_set_updates(to, i - 1, updates[0]))
   end

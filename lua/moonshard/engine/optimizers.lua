@@ -5,6 +5,7 @@
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local C = engine.C
 
@@ -38,6 +39,9 @@ local check_rate = optimizers.check_rate
 ---@field training_tolerance number the same of the whole change made by training, where differences accumulate
 ---@field by_size boolean? divides gradients by their size, so that small ones amplify rounding; check/
 ---  adamw_sensitivity.lua measures this
+
+local ADJUSTS = { original = C.MS_MUON_ORIGINAL, match_rms_adamw = C.MS_MUON_MATCH_RMS_ADAMW }
+local MOST_STEPS = 99 -- of Muon's iteration, which has converged after a few
 
 ---@type table<string, moonshard.OptimizerRow>
 local ROWS = {
@@ -96,6 +100,36 @@ local ROWS = {
     keeps = function(o) return o.momentum ~= 0 end,
     update_tolerance = 2, training_tolerance = 5,
   },
+  muon = {
+    id = C.MS_OPT_MUON,
+    options = function()
+      return {
+        momentum = { "number", default = 0.95 }, nesterov = { "boolean", default = true },
+        weight_decay = { "number", default = 0.1 }, adjust = { "string", default = "original" },
+        steps = { "positive", default = 5 }, dtype = { "string", default = "f32" },
+      }
+    end,
+    check = function(who, o)
+      check_rate(who, "momentum", o.momentum, 0, 1)
+      check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
+      if not ADJUSTS[o.adjust] then
+        errors.raise("MS_ENAME", "%s: adjust %s: %s", who, o.adjust, nearest.advice(o.adjust, ADJUSTS))
+      end
+      if o.steps > MOST_STEPS then errors.invalid("%s: steps must be 1 to %d, not %d", who, MOST_STEPS, o.steps) end
+      if o.dtype ~= "f32" and o.dtype ~= "bf16" then
+        errors.invalid("%s: dtype must be f32 or bf16, not %s", who, o.dtype)
+      end
+    end,
+    configure = function(config, o)
+      config.muon_momentum, config.muon_nesterov = o.momentum, o.nesterov and 1 or 0
+      config.muon_adjust, config.muon_steps = ADJUSTS[o.adjust], o.steps
+      config.muon_dtype = (dtypes.id(o.dtype))
+    end,
+    states = { { kind = "momentum", what = C.MS_TENSOR_MOMENTUM } },
+    keeps = function() return true end,
+    -- Each step moves a matrix by as much in every direction, also in those of small gradients.
+    update_tolerance = 10, training_tolerance = 10,
+  },
 }
 
 ---The names of all optimizers, latest first in moonshard.h.
@@ -112,19 +146,41 @@ table.sort(optimizers.kinds, function(a, b) return ROWS[a].id > ROWS[b].id end)
 ---@return moonshard.OptimizerRow
 function optimizers.of(kind) return ROWS[kind] end
 
----The state that an optimizer keeps for every trained parameter.
+-- The state that a single optimizer keeps.
+local function kept(optimizer)
+  local row = ROWS[optimizer.kind]
+  return row.keeps(optimizer) and { unpack(row.states) } or {}
+end
+
+---The state that an optimizer keeps for every trained parameter; with rules, for any of them.
 ---@param optimizer moonshard.Optimizer?
 ---@return moonshard.OptimizerState[] a new list
 function optimizers.states(optimizer)
-  local row = optimizer and ROWS[optimizer.kind]
-  return row and row.keeps(optimizer) and { unpack(row.states) } or {}
+  local list, seen = {}, {}
+  for _, one in ipairs(optimizer and (optimizer.rules and optimizer.parts or { optimizer }) or {}) do
+    for _, state in ipairs(kept(one)) do
+      if not seen[state.kind] then list[#list + 1] = state end
+      seen[state.kind] = true
+    end
+  end
+  return list
 end
+
+---The state that an optimizer keeps for a trained parameter.
+---@param optimizer moonshard.Optimizer?
+---@param fqn string
+---@return moonshard.OptimizerState[] a new list
+function optimizers.states_of(optimizer, fqn) return optimizer and kept(optimizer:part_of(fqn)) or {} end
 
 ---The settings that a checkpoint records; the rest belongs to the recipe.
 ---@param optimizer moonshard.Optimizer
 ---@return table<string, any> by option
 function optimizers.settings(optimizer)
   local settings = {}
+  if optimizer.rules then
+    for _, part in ipairs(optimizer.parts) do settings[part.kind] = optimizers.settings(part) end
+    return settings
+  end
   for name in pairs(ROWS[optimizer.kind].options()) do settings[name] = optimizer[name] end
   -- Checkpoints name the dtype of moments only if it is another than that of all other state.
   if settings.moments == "f32" then settings.moments = nil end

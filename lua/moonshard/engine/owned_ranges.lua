@@ -27,6 +27,17 @@ function owned_ranges.states(optimizer, ema)
   return list
 end
 
+---The state kept for a trained parameter.
+---@param optimizer moonshard.Optimizer?
+---@param ema table? of a session
+---@param fqn string
+---@return moonshard.OptimizerState[]
+function owned_ranges.states_of(optimizer, ema, fqn)
+  local list = optimizers.states_of(optimizer, fqn)
+  if ema then list[#list + 1] = { kind = "ema", what = C.MS_TENSOR_EMA } end
+  return list
+end
+
 ---What local SGD keeps for every parameter of a unit with a fragment; it is the same on all replicas.
 ---@param sync moonshard.ReplicateSync
 ---@return moonshard.OptimizerState[]
@@ -92,11 +103,15 @@ function owned_ranges.owned(session, optimizer, ema, o)
   local all = { { kind = "param", what = C.MS_TENSOR_PARAM }, unpack(owned_ranges.states(optimizer, ema)) }
   local sync = session.sharding.local_sync
   local outer = replica and sync and owned_ranges.outer_states(sync) or nil
-  local most, parts, handle = #all + (outer and #outer or 0), {}, session.sharding:handle()
-  for i in ipairs(session.sharding.params) do parts[i] = division.of(handle, i - 1) end
+  local most, parts, own, handle = #all + (outer and #outer or 0), {}, {}, session.sharding:handle()
+  for i, param in ipairs(session.sharding.params) do
+    parts[i] = division.of(handle, i - 1)
+    local states = param.frozen and {} or owned_ranges.states_of(optimizer, ema, param.fqn)
+    own[i] = { all[1], unpack(states) }
+  end
   for place = 1, most do
     for i, param in ipairs(session.sharding.params) do
-      local kind = kinds_of(param, all, outer, replica)[place]
+      local kind = kinds_of(param, own[i], outer, replica)[place]
       if kind and (kind.kind == "param" or not param.frozen) then
         if plan then check(C.ms_plan_kept(plan.handle, i - 1, first, count, sliced))
         else check(C.ms_state_kept(state, i - 1, kind.what, first, count, sliced)) end

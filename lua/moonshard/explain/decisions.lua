@@ -1,6 +1,7 @@
 -- Every decision of every policy as a row: name, value, rule, and cost. The table of policies (shard/policies.lua) says
 -- how a decision reads and what it costs.
 
+local optimizers = require("moonshard.engine.optimizers")
 local placements = require("moonshard.shard.placements")
 local plan_costs = require("moonshard.explain.plan_costs")
 local policies = require("moonshard.shard.policies")
@@ -27,12 +28,13 @@ local decisions = {}
 local IN_8_BITS = 260 / 256
 
 -- Bytes of optimizer state for each byte of gradient, by parameter. Those of a unit differ where some moments are in 8
--- bits.
+-- bits, or with Muon for some.
 local function states_of(self, unit_cost, handle, optimizer)
   local states, all, bytes = {}, {}, {}
   for i, param in ipairs(self.params) do
     local owned, unit = param.frozen and 0 or plan_costs.owned(handle, i - 1), param.unit
-    states[param] = optimizer:moments_of(param) == "i8" and IN_8_BITS / 4 or 1
+    local moments = optimizer.rules and #optimizers.states_of(optimizer, param.fqn) or 1
+    states[param] = moments * (optimizer:moments_of(param) == "i8" and IN_8_BITS / 4 or 1)
     all[unit], bytes[unit] = (all[unit] or 0) + owned, (bytes[unit] or 0) + owned * states[param]
   end
   for _, param in ipairs(self.params) do

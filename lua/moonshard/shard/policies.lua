@@ -273,7 +273,8 @@ local ROWS = {
   {
     name = "optimizer groups", of = "parameter", no_option = true, -- train/optim.lua decides them
     text = function(value)
-      return ("lr x %g, weight decay %g%s"):format(value.lr_scale, value.weight_decay,
+      return ("%slr x %g, weight decay %g%s"):format(value.optimizer and value.optimizer .. ", " or "", value.lr_scale,
+        value.weight_decay,
         value.moments and ", moments " .. value.moments or "")
     end,
     json = same,

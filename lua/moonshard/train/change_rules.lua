@@ -106,6 +106,10 @@ local function check(self, given)
       errors.invalid("ms.set_rules: %s belongs to an optimizer, and the model has none yet: make its trainer first",
         name)
     end
+    if given[name] ~= nil and self.optimizer.rules then
+      errors.raise("MS_EUNSUPPORTED", "ms.set_rules: %s belongs to one optimizer, and this trainer has %s by rules: "
+        .. "give each a schedule as its lr", name, self.optimizer.title)
+    end
   end
   return given
 end

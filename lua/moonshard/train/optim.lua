@@ -8,7 +8,7 @@ local rules = require("moonshard.shard.rules")
 local schedule = require("moonshard.train.schedule")
 
 ---@class moonshard.Optimizer
----@field kind "adamw"|"sgd" its row in engine/optimizers.lua
+---@field kind "adamw"|"sgd"|"muon" its row in engine/optimizers.lua
 ---@field lr moonshard.Schedule
 ---@field weight_decay number for parameters without one from a group
 ---@field moments "f32"|"bf16"|"i8"|nil only for AdamW
@@ -62,6 +62,15 @@ function Optimizer:moments_of(param)
   if param.frozen or not self.moments then return nil end
   return self.moments == "i8" and param.numel < LEAST_IN_8_BITS and "f32" or self.moments
 end
+
+---The optimizer of a parameter: with rules (train/optimizer_rules.lua) one of several.
+---@param _ string FQN
+---@return moonshard.Optimizer
+function Optimizer:part_of(_) return self end
+
+---Muon, if it trains a parameter.
+---@return moonshard.Optimizer?
+function Optimizer:muon() return self.kind == "muon" and self or nil end
 
 ---Fills the optimizer's part of an ms_plan_config.
 ---@param config ffi.cdata* ms_plan_config
@@ -129,5 +138,28 @@ function optim.adamw(o) return new("adamw", o) end
 ---@param o moonshard.SGDOptions
 ---@return moonshard.Optimizer
 function optim.sgd(o) return new("sgd", o) end
+
+---@class moonshard.MuonOptions
+---@field lr number|moonshard.Schedule
+---@field momentum? number default 0.95
+---@field nesterov? boolean default true
+---@field weight_decay? number decoupled; default 0.1
+---@field adjust? "original"|"match_rms_adamw" factor of the learning rate by shape: sqrt(max(1, rows / columns))
+---  (default), or 0.2 sqrt(max(rows, columns)), with which AdamW's learning rate and weight decay fit
+---@field steps? integer Newton-Schulz iterations; default 5
+---@field dtype? "f32"|"bf16" what their products read; default f32
+---@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
+
+---Muon (Jordan et al. 2024) as in torch.optim.Muon: the momentum of a matrix, orthogonalised. It is for the matrices of
+---hidden layers; give a trainer rules with another optimizer for the rest:
+---`optimizer = { { re[[\.(w\w|fc\d)\.weight$]], ms.optim.muon { lr = 0.02 } }, { re".", ms.optim.adamw { lr = 3e-4 } } }`.
+---Parameters that are not matrices are refused.
+---
+---A whole matrix is orthogonalised on one rank, its owner. The work is divided evenly over the ranks of shard and
+---replicate, and directions are exchanged with the owners in f32. Numbers are those of one rank. One moment is kept, in
+---f32, sharded like the weights.
+---@param o moonshard.MuonOptions
+---@return moonshard.Optimizer
+function optim.muon(o) return new("muon", o) end
 
 return require("moonshard.base.strict").fields("ms.optim", optim)

@@ -211,6 +211,17 @@ local function learning_rate(self, number, batch, given)
   return lr
 end
 
+-- That of Muon. Ranks compare it if it is another one.
+local function muon_rate(self, number)
+  local muon = self.optimizer:muon()
+  if not muon then return 0 end
+  local lr = muon.lr(number)
+  if not self.optimizer.rules then return lr end
+  check_rate(lr, number, "Muon's ")
+  compare(self, lr, "the learning rate of Muon", ("the learning rate of Muon in step %d is %%g"):format(number))
+  return lr
+end
+
 -- The index of this rank among those that train on different rows, from 0.
 local function place_of(self) return select(2, self.session:data_ranks()) end
 
@@ -233,8 +244,9 @@ function step.run(self, batch, places)
   local given = same_rows.new(self.session, self.uncompared)
   if given then add_batch(given, exec, batch, specs, self.micro_batches) end
   local lr = learning_rate(self, number, batch, given)
+  local muon_lr = muon_rate(self, number)
   local met_ms = 1e3 * (clock.now() - begin)
-  exec.step_inputs.lr, exec.step_inputs.step = lr, number
+  exec.step_inputs.lr, exec.step_inputs.muon_lr, exec.step_inputs.step = lr, muon_lr, number
   exec.step_inputs.micro_batches = self.micro_batches
   run_phases(self, exec, specs, batch, places, number, given)
   local seconds = clock.now() - begin
@@ -247,6 +259,7 @@ function step.run(self, batch, places)
     loss = exec.step_outputs.loss,
     grad_norm = exec.step_outputs.grad_norm,
     lr = lr,
+    muon_lr = self.optimizer.rules and self.optimizer:muon() and muon_lr or nil,
     tokens = tokens,
     tokens_per_s = tokens / seconds,
     step_ms = 1e3 * seconds,

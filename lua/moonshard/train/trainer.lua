@@ -13,9 +13,11 @@ local errors = require("moonshard.base.error")
 local inspect = require("moonshard.engine.inspect")
 local keep_results = require("moonshard.train.keep_results")
 local nearest = require("moonshard.base.nearest")
+local optimizer_rules = require("moonshard.train.optimizer_rules")
 local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
 local reference = require("moonshard.shard.reference")
+local rules = require("moonshard.shard.rules")
 local session = require("moonshard.engine.session")
 local step = require("moonshard.train.step")
 local termination = require("moonshard.checkpoint.termination")
@@ -25,7 +27,7 @@ local world = require("moonshard.distributed.world")
 
 ---@class moonshard.Trainer
 ---@field model moonshard.Module
----@field optimizer moonshard.Optimizer
+---@field optimizer moonshard.Optimizer|moonshard.OptimizerRules
 ---@field steps_done integer
 local Trainer = {}
 Trainer.__index = Trainer
@@ -35,6 +37,7 @@ Trainer.__index = Trainer
 ---  this replica
 ---@field grad_norm number norm of the mean gradient, before clipping; with replicate_sync of this replica's
 ---@field lr number
+---@field muon_lr number? that of the parameters with Muon, if others have another optimizer
 ---@field tokens integer targets of all ranks in this step
 ---@field tokens_per_s number
 ---@field step_ms number
@@ -54,7 +57,8 @@ Trainer.__index = Trainer
 
 ---@class moonshard.TrainerOptions
 ---@field model moonshard.Module
----@field optimizer moonshard.Optimizer
+---@field optimizer moonshard.Optimizer|table of ms.optim; or rules over parameters, at most one Muon and one other:
+---  { { re[[\.fc\d\.weight$]], ms.optim.muon { ... } }, { re".", ms.optim.adamw { ... } } }
 ---@field loss? fun(result: moonshard.Tensor, targets: moonshard.Tensor): moonshard.Tensor
 ---@field forward? fun(model: moonshard.Module, batch: table): moonshard.Tensor instead of loss(model(tokens), targets)
 ---@field clip_grad_norm? number clip by the global norm; 0 (the default): no clipping
@@ -97,8 +101,9 @@ local function trainer(o)
     errors.invalid("ms.trainer: give loss (a function of the model's result and batch.targets) or forward "
       .. "(a function of model and batch that returns the loss)")
   end
+  if rules.is_list(o.optimizer) then o.optimizer = optimizer_rules.new(o.optimizer) end
   if not o.optimizer.configure then
-    errors.invalid("ms.trainer: optimizer must be made by ms.optim.%s",
+    errors.invalid("ms.trainer: optimizer must be made by ms.optim.%s, or be rules with them",
       table.concat(optimizers.kinds, " or ms.optim."))
   end
   if not step.SYNC[o.gradient_sync] then
@@ -161,7 +166,7 @@ end
 
 function Trainer:__tostring()
   return ("trainer of %s, %s parameters, mesh %s: %s, lr %g, %d step%s done"):format(getmetatable(self.model).name,
-    tree.thousands(tree.count(self.model)), self.session.sharding.mesh:label(), self.optimizer.kind,
+    tree.thousands(tree.count(self.model)), self.session.sharding.mesh:label(), self.optimizer.title or self.optimizer.kind,
     self.optimizer.lr(self.steps_done + 1), self.steps_done, self.steps_done == 1 and "" or "s")
 end
 

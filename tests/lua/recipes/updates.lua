@@ -50,10 +50,15 @@ local settings = {
   lr = 2e-2, weight_decay = 0.1,
   groups = cfg.wrong ~= "groups" and { { re[[norm|bias]], { weight_decay = 0, lr_scale = 0.5 } } } or nil,
 }
-if cfg.optimizer == "adamw" then settings.betas = { 0.9, 0.95 } end
+if cfg.optimizer ~= "sgd" then settings.betas = { 0.9, 0.95 } end
 if cfg.optimizer == "sgd" then settings.momentum, settings.nesterov = 0.9, true end
+local optimizer = ms.optim[cfg.optimizer == "muon" and "adamw" or cfg.optimizer](settings)
+if cfg.optimizer == "muon" then
+  local muon = ms.optim.muon { lr = 1e-2, momentum = 0.9, weight_decay = 0.1 }
+  optimizer = { { re[[fc\d\.weight$]], muon }, { re".", optimizer } }
+end
 local train = ms.trainer {
-  model = model, optimizer = ms.optim[cfg.optimizer](settings), micro_batches = cfg.micro, gradient_sync = cfg.sync,
+  model = model, optimizer = optimizer, micro_batches = cfg.micro, gradient_sync = cfg.sync,
   clip_grad_norm = cfg.wrong ~= "clipping" and 0.5 or nil,
   forward = function(net, batch)
     local loss = ms.loss.cross_entropy

@@ -1,0 +1,145 @@
+-- An optimizer by rules: which of two optimizers trains a parameter, Muon or another one.
+--
+--   optimizer = {
+--     { re[[\.(w\w|fc\d)\.weight$]], ms.optim.muon { lr = 0.02 } },
+--     { re".", ms.optim.adamw { lr = 3e-4 } },
+--   }
+--
+-- It has the methods of an optimizer (train/optim.lua), and otherwise the fields of the one that is not Muon.
+
+local errors = require("moonshard.base.error")
+local optimizers = require("moonshard.engine.optimizers")
+local options = require("moonshard.base.options")
+local rules = require("moonshard.shard.rules")
+
+local optimizer_rules = {}
+
+---@class moonshard.OptimizerRules: moonshard.Optimizer
+---@field rules moonshard.Policy
+---@field parts moonshard.Optimizer[] Muon first
+---@field main moonshard.Optimizer the one that is not Muon, or Muon
+---@field title string "muon and adamw"
+---@field chosen table<string, moonshard.Optimizer> by parameter, since the last decision
+local Rules = {}
+
+local POLICY = "optimizer"
+
+local function read(value, rule)
+  if type(value) == "table" and value.configure and not value.rules then return value end
+  errors.invalid("%s: %s must be made by ms.optim.%s, not %s", POLICY, rule,
+    table.concat(optimizers.kinds, " or ms.optim."), options.describe(value))
+end
+
+-- Its distinct optimizers. The engine has settings for Muon and for one other.
+local function parts_of(policy)
+  local muon, other
+  for i, rule in ipairs(policy.rules) do
+    local part = rule.value
+    local before = part.kind == "muon" and muon or part.kind ~= "muon" and other or nil
+    if before and before ~= part then
+      errors.raise("MS_EUNSUPPORTED", "%s: rule %d (%s) has another ms.optim.%s than a rule before it has, which made "
+        .. "ms.optim.%s: rules can name one Muon and one other optimizer; give them the same object, and set learning "
+        .. "rates and weight decays apart by its groups", POLICY, i, rules.describe(rule), part.kind, before.kind)
+    end
+    if part.kind == "muon" then muon = part else other = part end
+  end
+  local parts = {}
+  if muon then parts[1] = muon end
+  if other then parts[#parts + 1] = other end
+  return parts
+end
+
+-- The rule's optimizer for each name. A rule that decides nothing is a mistake that warnings and errors tell.
+local function choose(self, fqns, tied)
+  local decided, warnings, unmatched = self.rules:resolve(fqns, nil, tied)
+  local chosen, of = {}, {}
+  for _, part in ipairs(self.parts) do of[part] = {} end
+  for i, fqn in ipairs(fqns) do
+    local part = decided[i].value
+    if not part then
+      errors.raise("MS_ERULE", "%s: no rule matches %s: end with { re\".\", ms.optim.adamw { ... } }", POLICY, fqn)
+    end
+    chosen[fqn] = part
+    table.insert(of[part], fqn)
+  end
+  self.chosen = chosen
+  return { decided = decided, of = of, warnings = warnings, unmatched = unmatched }
+end
+
+local function append(list, more)
+  for _, value in ipairs(more) do list[#list + 1] = value end
+end
+
+---The rule that decides each parameter; of a parameter that a group of its optimizer sets apart, that group.
+---@param fqns string[]
+---@param tied table<string, string>?
+---@return moonshard.Decision[] decisions
+---@return string[] warnings
+---@return moonshard.Rule[] unmatched
+function Rules:decide(fqns, tied)
+  local choice, by_name, decisions = choose(self, fqns, tied), {}, {}
+  local warnings, unmatched = choice.warnings, choice.unmatched
+  for _, part in ipairs(self.parts) do
+    local own = choice.of[part]
+    local decided, more, idle = part:decide(own, tied)
+    append(warnings, more)
+    append(unmatched, idle)
+    for i, fqn in ipairs(own) do by_name[fqn] = decided[i] end
+  end
+  for i, fqn in ipairs(fqns) do
+    local group, rule = by_name[fqn], choice.decided[i]
+    decisions[i] = group.rule and group
+      or { value = group.value, rule = rule.rule, pattern = rule.pattern, where = rule.where }
+  end
+  return decisions, warnings, unmatched
+end
+
+---@param fqns string[]
+---@param tied table<string, string>?
+---@return table<string, { lr_scale: number, weight_decay: number, optimizer: string }> groups
+---@return string[] warnings
+function Rules:param_groups(fqns, tied)
+  local decided, warnings = self:decide(fqns, tied)
+  local result = {}
+  for i, fqn in ipairs(fqns) do
+    local group, part = decided[i].value, self.chosen[fqn]
+    result[fqn] = { lr_scale = group.lr_scale or 1, weight_decay = group.weight_decay or part.weight_decay,
+      optimizer = part.kind }
+  end
+  return result, warnings
+end
+
+---The optimizer of a parameter, after param_groups.
+---@param fqn string
+---@return moonshard.Optimizer
+function Rules:part_of(fqn) return self.chosen[fqn] end
+
+---@return moonshard.Optimizer?
+function Rules:muon() return self.parts[1].kind == "muon" and self.parts[1] or nil end
+
+---@param param { fqn: string, numel: number, frozen: boolean? }
+---@return "f32"|"bf16"|"i8"|nil
+function Rules:moments_of(param) return self.chosen[param.fqn]:moments_of(param) end
+
+---@param config ffi.cdata* ms_plan_config
+function Rules:configure(config)
+  for _, part in ipairs(self.parts) do part:configure(config) end
+end
+
+---Reads the option `optimizer` of a trainer if it is a list of rules.
+---@param list table
+---@return moonshard.OptimizerRules
+function optimizer_rules.new(list)
+  local policy = rules.policy(POLICY, list, { read = read })
+  local parts, kinds = parts_of(policy), {}
+  if #parts == 0 then errors.raise("MS_ERULE", "%s: there is no rule", POLICY) end
+  for i, part in ipairs(parts) do kinds[i] = part.kind end
+  local self = { rules = policy, parts = parts, main = parts[#parts], title = table.concat(kinds, " and ") }
+  return setmetatable(self, { __index = function(_, key)
+    local method = Rules[key]
+    if method ~= nil then return method end
+    return parts[#parts][key]
+  end })
+end
+
+return optimizer_rules
