@@ -238,8 +238,9 @@ static int move_chunks(const muon *m, int param, int whole, int back) {
   return MS_OK;
 }
 
+/* Workspace, as the kernel's own: the sizes of arenas that peers read must not depend on what a rank owns. */
 static int open_whole(const muon *m, int param, int *buffer) {
-  return ms_plan_buffer(m->plan, MS_PHASE_UPDATE, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS,
+  return ms_plan_buffer(m->plan, MS_PHASE_UPDATE, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE,
                         4 * m->plan->model->param[param].numel, scope, buffer);
 }
 

@@ -157,6 +157,12 @@ static const op_case cases[] = {
     {"ema", "f37", "f0=0.9 i0=1"},
     {"outer_sgd", "f37", "f0=0.9 f1=0.25 f2=0.5 i0=1"},
     {"outer_sgd", "f37", "f2=0.5"},
+    {"muon_momentum", "f37 f4", "f0=0.9 i0=1"},
+    {"muon_momentum", "f37 f4", "f0=0.9"},
+    {"muon_orthogonalise", "f7,19", ""},
+    {"muon_orthogonalise", "f19,7", "i0=2"},
+    {"muon_apply", "f37", "f0=0.5 f1=0.1 f2=3"},
+    {"muon_move", "f37", ""},
 };
 
 #endif

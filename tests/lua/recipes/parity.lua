@@ -145,11 +145,15 @@ ms.fully_shard(model, {
 })
 
 local groups = cfg.groups and { { re[[bias|norm]], { weight_decay = 0, lr_scale = 0.5 } } } or nil
-local opt = cfg.optimizer == "adamw"
+local opt = cfg.optimizer ~= "sgd"
   and ms.optim.adamw { lr = 1e-2, weight_decay = cfg.decay, groups = groups, moments = cfg.moments }
   or ms.optim.sgd {
     lr = 5e-2, momentum = cfg.momentum, nesterov = cfg.nesterov, weight_decay = cfg.decay, groups = groups,
   }
+if cfg.optimizer == "muon" then
+  local muon = ms.optim.muon { lr = 2e-2, momentum = cfg.momentum, weight_decay = cfg.decay }
+  opt = { { re[[fc\d\.weight$|^tail.*weight$]], muon }, { re".", opt } }
+end
 local function trainer_of(clip)
   return ms.trainer {
     model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = clip,
@@ -270,13 +274,14 @@ local function updates_of(before, after)
 end
 
 -- What the optimizer averaged of each parameter's gradients. AdamW's updates do not show how large those are.
-local MOMENT = { adamw = "exp_avg", sgd = cfg.momentum > 0 and "momentum" or nil }
+local MOMENT = { adamw = "exp_avg", muon = "momentum", sgd = cfg.momentum > 0 and "momentum" or nil }
 
 local function moments_of()
   local moments = {}
   for _, param in ipairs(MOMENT[cfg.optimizer] and train.session.sharding.params or {}) do
     if not param.frozen then
-      moments[param.fqn] = train:optimizer_state(param.fqn, MOMENT[cfg.optimizer]):reshape(-1):tolist()
+      local kind = cfg.optimizer == "muon" and train.optimizer:part_of(param.fqn).kind or cfg.optimizer
+      moments[param.fqn] = train:optimizer_state(param.fqn, MOMENT[kind]):reshape(-1):tolist()
     end
   end
   return moments
