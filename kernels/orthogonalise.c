@@ -38,7 +38,7 @@ static ms_kernel_call product(int op, int trans_a, int trans_b, ms_value_info x,
       .op = op, .attrs = {.i = {trans_a, trans_b}}, .inputs = 2, .outputs = 1, .in = {x, y}, .out = {out}};
 }
 
-static ms_kernel_call rounding(ms_value_info from, ms_value_info to) {
+static ms_kernel_call conversion(ms_value_info from, ms_value_info to) {
   ms_kernel_call call = unary(MS_OP_cast, 0, from, to);
   call.attrs.i[7] = 1 + to.dtype;
   return call;
@@ -58,14 +58,15 @@ static void make(ms_orthogonalise *o, const ms_kernel_call *call) {
   k[MS_NS_NORMALISE] = product(MS_OP_div, 0, 0, u, number, x);
   k[MS_NS_GRAM] = product(MS_OP_matmul, tall, !tall, read_x, read_x, g);
   k[MS_NS_GRAM].attrs.i[7] = 1 + MS_F32;
-  k[MS_NS_TIMES_C] = unary(MS_OP_scale, c, read_g, read_g);
-  k[MS_NS_TIMES_B] = unary(MS_OP_scale, b, g, g);
+  k[MS_NS_TIMES_BC] = unary(MS_OP_scale, b / c, g, g);
   k[MS_NS_ADD_GG] = product(MS_OP_matmul_accumulate, 0, 0, read_g, read_g, g);
+  k[MS_NS_TIMES_C] = unary(MS_OP_scale, c, g, g);
   k[MS_NS_TIMES_A] = unary(MS_OP_scale, a, x, x);
   k[MS_NS_ADD_GX] = product(MS_OP_matmul_accumulate, 0, 0, tall ? read_x : read_g, tall ? read_g : read_x, x);
   if (!rounds(call)) return;
-  k[MS_NS_ROUND_X] = rounding(x, read_x);
-  k[MS_NS_ROUND_G] = rounding(g, read_g);
+  k[MS_NS_ROUND_X] = conversion(x, read_x);
+  k[MS_NS_ROUND_G] = conversion(g, read_g);
+  k[MS_NS_WIDEN_X] = conversion(read_x, x);
 }
 
 /* ---- preparation ------------------------------------------------------------------------------------------------- */
@@ -84,7 +85,6 @@ static void lay_out(ms_orthogonalise *o, ms_kernel_call *call) {
   o->norm = take(call, sizeof(float));
   o->x = take(call, bytes_of(matrix(call, MS_F32)));
   o->gram = take(call, bytes_of(square(call, MS_F32)));
-  o->scaled = take(call, bytes_of(square(call, dtype)));
   o->polynomial = take(call, bytes_of(square(call, MS_F32)));
   if (rounds(call)) {
     o->rounded_x = take(call, bytes_of(matrix(call, dtype)));
@@ -154,16 +154,17 @@ static int rounded(const sequence *s, int kernel, void *from, int64_t to, void *
 /* x -> next; both f32. */
 static int iterate(const sequence *s, void *x, void *next) {
   char *work = s->call->workspace;
-  void *gram = work + s->o->gram, *scaled = work + s->o->scaled, *polynomial = work + s->o->polynomial;
+  void *gram = work + s->o->gram, *polynomial = work + s->o->polynomial;
   void *read_x, *read_g;
   MS_TRY(rounded(s, MS_NS_ROUND_X, x, s->o->rounded_x, &read_x));
   MS_TRY(step(s, MS_NS_GRAM, read_x, read_x, gram));
   MS_TRY(rounded(s, MS_NS_ROUND_G, gram, s->o->rounded_g, &read_g));
-  MS_TRY(step(s, MS_NS_TIMES_C, read_g, NULL, scaled));
-  MS_TRY(step(s, MS_NS_TIMES_B, gram, NULL, polynomial));
-  MS_TRY(step(s, MS_NS_ADD_GG, scaled, read_g, polynomial));
+  MS_TRY(step(s, MS_NS_TIMES_BC, gram, NULL, polynomial));
+  MS_TRY(step(s, MS_NS_ADD_GG, read_g, read_g, polynomial));
+  MS_TRY(step(s, MS_NS_TIMES_C, polynomial, NULL, polynomial));
   MS_TRY(rounded(s, MS_NS_ROUND_G, polynomial, s->o->rounded_g, &read_g));
-  MS_TRY(step(s, MS_NS_TIMES_A, x, NULL, next));
+  if (rounds(s->call)) MS_TRY(step(s, MS_NS_WIDEN_X, read_x, NULL, next));
+  MS_TRY(step(s, MS_NS_TIMES_A, rounds(s->call) ? next : x, NULL, next));
   const int tall = is_tall(s->call);
   return step(s, MS_NS_ADD_GX, tall ? read_x : read_g, tall ? read_g : read_x, next);
 }

@@ -5,8 +5,9 @@
  *   g = x' x,  x = a x + x (b g + c g g)           of a tall one: the same numbers without a transposed copy
  *
  * Singular values end between 0.7 and 1.2. The op is a sequence of other kernels of one device, the same on all
- * devices. In f32 all of it is f32. With dtype 1, products read x and g in bf16 and are added up in f32, in which x
- * stays between the steps; PyTorch rounds it to bf16 there, too.
+ * devices. In f32 all of it is f32. With dtype 1, each step rounds x to bf16, and its products read x, g and the
+ * polynomial of g in bf16, as PyTorch does; sums are in f32. All of a step reads the same rounded x: the iteration
+ * corrects what x is off by, but not what one of its terms is.
  */
 #ifndef MS_KERNELS_ORTHOGONALISE_H
 #define MS_KERNELS_ORTHOGONALISE_H
@@ -24,9 +25,10 @@ enum ms_orthogonalise_kernel {
   MS_NS_ROUND_X,   /* x in bf16, if products are; also of the other places of x */
   MS_NS_GRAM,      /* g */
   MS_NS_ROUND_G,   /* g, and later b g + c g g, in bf16 */
-  MS_NS_TIMES_C,   /* c g */
-  MS_NS_TIMES_B,   /* b g */
-  MS_NS_ADD_GG,    /* b g + (c g) g */
+  MS_NS_TIMES_BC,  /* (b / c) g */
+  MS_NS_ADD_GG,    /* (b / c) g + g g */
+  MS_NS_TIMES_C,   /* b g + c g g, which is rounded only once */
+  MS_NS_WIDEN_X,   /* x, which was rounded, in f32 */
   MS_NS_TIMES_A,   /* a x */
   MS_NS_ADD_GX,    /* a x + (b g + c g g) x */
   MS_NS_KERNELS
@@ -35,7 +37,7 @@ enum ms_orthogonalise_kernel {
 typedef struct ms_orthogonalise {
   ms_kernel_call call[MS_NS_KERNELS]; /* pointers are not set; without inputs: not needed */
   const ms_kernel *(*kernel_of)(int op);
-  int64_t norm, x, rounded_x, gram, rounded_g, scaled, polynomial, scratch; /* offsets in the workspace, bytes */
+  int64_t norm, x, rounded_x, gram, rounded_g, polynomial, scratch; /* offsets in the workspace, bytes */
 } ms_orthogonalise;
 
 /* The smaller size of a matrix [m,n], whose square g has; the larger one. */

@@ -42,7 +42,9 @@ local function directions(dtype)
       train:step { inputs = gradient }
       found[name] = (train:parameter("w") * -1):reshape(-1):tolist()
     end
-    io.open(cfg.out, "w"):write(json.encode(found)):close()
+    local written = assert(io.open(cfg.out, "w"))
+    written:write(json.encode(found))
+    written:close()
   ]==]), scratch.path()
   local ended = program.run { "run", path, "dtype=" .. dtype, "out=" .. out }
   os.remove(path)
@@ -71,7 +73,7 @@ describe("Muon", function()
       local worst = compare.arrays(exact, got, { count = #exact, tolerance = 1e-5 })
       assert.is_false(worst.differs, name)
       local of_torch = distance(exact, values("bf16"))
-      assert.is_true(distance(exact, bf16[name]) < math.max(1e-2, of_torch),
+      assert.is_true(distance(exact, bf16[name]) < math.max(1e-2, 2 * of_torch),
         ("%s: %g, PyTorch %g"):format(name, distance(exact, bf16[name]), of_torch))
     end
   end)
