@@ -15,6 +15,8 @@ local cfg = ms.args {
   tokens = "",                     -- token files (moonshard tokenize); "": the text of `files`, by bytes
   seq = 256, batch = 4,            -- tokens per sequence, sequences per rank
   steps = 200, warmup = 20, lr = 6e-4,
+  optimizer = "adamw",             -- or muon: Muon for the layers' matrices, AdamW for the rest
+  muon_lr = 0.01,
   ema = ms.args.real(0),           -- decay of the averages of the weights; 0: none
   mesh = "1x-1",                   -- replicas x shards; -1: all remaining ranks
   dtype = "auto",                  -- type of gathered weights: f32, bf16, or auto (bf16 if the CPU computes in it)
@@ -45,12 +47,19 @@ ms.fully_shard(model, {
 })
 
 local warmup = math.min(cfg.warmup, cfg.steps)
+local function schedule(peak)
+  return ms.schedule.cosine { peak = peak, warmup = warmup, total = cfg.steps, floor = peak / 10 }
+end
 local opt = ms.optim.adamw {
-  lr = ms.schedule.cosine { peak = cfg.lr, warmup = warmup, total = cfg.steps, floor = cfg.lr / 10 },
+  lr = schedule(cfg.lr),
   betas = { 0.9, 0.95 },
   weight_decay = 0.1,
   groups = { { re[[norm|bias|embed|pos]], { weight_decay = 0 } } }, -- decay only matrices
 }
+assert(cfg.optimizer == "adamw" or cfg.optimizer == "muon", "optimizer must be adamw or muon")
+if cfg.optimizer == "muon" then
+  opt = { { re[[^layers\..*\.(w\w|fc\d)\.weight$]], ms.optim.muon { lr = schedule(cfg.muon_lr) } }, { re".", opt } }
+end
 local data = cfg.tokens ~= "" and ms.data.tokens { files = cfg.tokens, seq = cfg.seq, batch = cfg.batch }
   or ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }
 local train = ms.trainer {

@@ -3,6 +3,7 @@
 local bit = require("bit")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local roles = require("moonshard.shard.roles")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.Plan
@@ -190,6 +191,34 @@ function Plan:chunked_losses()
       whole_bytes = tonumber(row.whole_bytes), again = row.again ~= 0 }
   end
   return list
+end
+
+---@class moonshard.MuonOwners who orthogonalises the matrices that take Muon
+---@field of table<string, integer> rank of the world, by parameter; of a tensor dimension, at this rank's place
+---@field flops table<integer, number> of a step, by rank; only of those that own a matrix
+---@field matrices integer
+---@field ranks integer that divide the work
+---@field balance number the most work of a rank as a multiple of the mean
+
+---The owners of the matrices that take Muon; nil without any.
+---@param sharding moonshard.Sharding
+---@return moonshard.MuonOwners?
+function Plan:muon_owners(sharding)
+  local owner, flops = ffi.new("int[1]"), ffi.new("double[1]")
+  local found, total, most = { of = {}, flops = {}, matrices = 0 }, 0, 0
+  for i, param in ipairs(sharding.params) do
+    check(C.ms_plan_muon(self.handle, i - 1, owner, flops))
+    local rank = owner[0]
+    if rank >= 0 then
+      found.of[param.fqn], found.matrices = rank, found.matrices + 1
+      found.flops[rank] = (found.flops[rank] or 0) + flops[0]
+      total, most = total + flops[0], math.max(most, found.flops[rank])
+    end
+  end
+  if found.matrices == 0 then return nil end
+  found.ranks = roles.shards(sharding) * roles.ranks(sharding, "replicate")
+  found.balance = most * found.ranks / total
+  return found
 end
 
 -- Rows of a comparison: a name and the values of two summaries.

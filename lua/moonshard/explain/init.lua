@@ -31,6 +31,7 @@ local explain = {}
 ---@field exposed { collectives: integer, exposed: moonshard.Exposed[] }
 ---@field conversions moonshard.Conversion[] of a micro-batch
 ---@field losses moonshard.ChunkedLoss[]
+---@field muon moonshard.MuonOwners?
 ---@field advice moonshard.Candidate[]
 ---@field all boolean
 ---@field folder string? of the recipe
@@ -88,6 +89,7 @@ function explain.plan(plan, trainer, batch, options)
     peak = peak_of(plan, sharding, root_names(sharding, modules)),
     total = plan_costs.total(plan, #sharding.units, times),
     exposed = plan_costs.exposed(plan, times), conversions = plan:conversions(), losses = plan:chunked_losses(),
+    muon = plan:muon_owners(sharding),
     all = options.all, folder = options.folder,
   }
   found.decisions, found.shadowed, found.unmatched = decisions.of(sharding, plan, costs, trainer.optimizer, modules)
@@ -150,6 +152,7 @@ function explain.json(found)
       backward = peak.backward, unit = peak.unit, in_use_bytes = peak.in_use, bytes = peak.bytes,
       units = plan_costs.shares(peak) },
     placement_changes = #found.conversions > 0 and found.conversions or nil,
+    muon = found.muon and { owners = found.muon.of, balance = found.muon.balance } or nil,
     chunked_losses = #found.losses > 0 and found.losses or nil,
     collectives = found.exposed.collectives, exposed = found.exposed.exposed, advice = candidates_as_json(found.advice),
   })

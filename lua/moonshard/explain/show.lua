@@ -238,6 +238,35 @@ local function add_losses(lines, found)
   if costs then lines[#lines + 1] = "  whole logits: " .. change(costs, "peak") end
 end
 
+-- ---- owners of matrices -----------------------------------------------------------------------------------------
+
+local function add_muon(lines, found)
+  local muon = found.muon
+  if not muon then return end
+  lines[#lines + 1] = ("\nmuon: %d matri%s, orthogonalised on %d rank%s; the most work of a rank is %.2f times the mean"
+    ):format(muon.matrices, muon.matrices == 1 and "x" or "ces", muon.ranks, muon.ranks == 1 and "" or "s",
+    muon.balance)
+  if muon.ranks == 1 then return end
+  local by_rank, ranks = {}, {}
+  for name, rank in pairs(muon.of) do
+    if not by_rank[rank] then
+      by_rank[rank] = {}
+      ranks[#ranks + 1] = rank
+    end
+    table.insert(by_rank[rank], name)
+  end
+  table.sort(ranks)
+  local cells = { { "rank", "GFLOP a step", "matrices" } }
+  for _, rank in ipairs(ranks) do
+    local names = by_rank[rank]
+    table.sort(names)
+    local shown = found.all and #names or math.min(#names, 4)
+    cells[#cells + 1] = { tostring(rank), ("%.3g"):format(muon.flops[rank] / 1e9),
+      table.concat(names, ", ", 1, shown) .. (shown < #names and (", %d more"):format(#names - shown) or "") }
+  end
+  for _, line in ipairs(aligned(cells)) do lines[#lines + 1] = line end
+end
+
 -- ---- what waits -------------------------------------------------------------------------------------------------
 
 local function add_exposed(lines, found)
@@ -299,6 +328,7 @@ function show.text(found)
   end
   add_conversions(lines, found)
   add_losses(lines, found)
+  add_muon(lines, found)
   add_peak(lines, found)
   add_exposed(lines, found)
   add_advice(lines, found)
