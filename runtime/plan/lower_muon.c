@@ -18,6 +18,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kernels/orthogonalise.h"
 #include "plan/lower.h"
 #include "plan/muon.h"
 
@@ -250,6 +251,7 @@ static int orthogonalise(const muon *m, int param, int from, int to) {
   const ms_attrs attrs = {.i = {c->muon_steps, c->muon_dtype == MS_BF16}};
   const ms_value_info shape = {.dtype = MS_F32, .ndim = 2, .dims = {p->dims[0], p->dims[1]}};
   const ms_ref in = {from, 0, shape}, out = {to, 0, shape};
+  m->plan->phase[MS_PHASE_UPDATE].flops += ms_orthogonalise_flops(c->muon_steps, &shape);
   return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_muon_orthogonalise, &attrs, 1, &in, 1, &out, scope, 0);
 }
 

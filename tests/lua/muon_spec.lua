@@ -95,6 +95,22 @@ describe("Muon", function()
     end
   end)
 
+  it("Q9 A1 trains on the device cuda as on the CPU", function()
+    if os.getenv("MOONSHARD_CONFIG") ~= "release" then return end
+    local library = ("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_emulated.so"):format(
+      os.getenv("MOONSHARD_BIN"):match("^(.*)/"))
+    for ranks, mesh in ipairs { "1x1", "1x2" } do
+      local settings, out = { optimizer = "muon", mesh = mesh, steps = 3, groups = true }, scratch.path()
+      local words = { "device=cuda", "out=" .. out, "-n", tostring(ranks) }
+      for name, value in pairs(settings) do words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
+      local ended = program.run({ "run", "tests/lua/recipes/parity.lua", unpack(words) }, program.emulated_cuda(library))
+      assert(ended.status == 0, ended.err)
+      local cpu, cuda = run(ranks, settings), json.decode(scratch.read(out))
+      trained.assert_close(cpu.losses, cuda.losses, 1e-4, "losses")
+      for name, values in pairs(cpu.params) do trained.assert_close(values, cuda.params[name], 1e-3, name) end
+    end
+  end)
+
   it("Q9 K1 goes on from a checkpoint on another mesh", function()
     local folder = scratch.path()
     local settings = { optimizer = "muon", steps = 8 }
@@ -108,5 +124,132 @@ describe("Muon", function()
     end
     has(program.run({ "inspect", folder }).out, "muon and adamw")
     scratch.clear()
+  end)
+
+  it("Q9 keeps one moment of a matrix, in f32, also where others are in fewer bits: bytes are exact", function()
+    local matrices, all = 2 * (17 * 16 + 17 * 7), 0
+    for _, layout in ipairs { "rows", "ragged" } do
+      local plain = run(1, { mesh = "1x1", layout = layout, steps = 1 })
+      all = 0
+      for _, values in pairs(plain.params) do all = all + #values end
+      for moments, bytes in pairs { f32 = 4, bf16 = 2 } do
+        local muon = run(1, { mesh = "1x1", layout = layout, steps = 1, optimizer = "muon", moments = moments })
+        local wanted = 4 * matrices + 2 * bytes * (all - matrices)
+        -- Segments begin at multiples of 32 elements.
+        local padding = muon.plan.bytes.optimizer - wanted
+        assert.is_true(padding >= 0 and padding < 16 * 32 * 8, ("%s %s: %d"):format(layout, moments, padding))
+        assert.equal(muon.plan.peak_bytes, muon.peak_bytes)
+      end
+    end
+  end)
+
+  it("Q9 counts the bytes that owners exchange", function()
+    for _, mesh in ipairs(few { { 2, "1x2" }, { 2, "2x1" }, { 4, "2x2" } }) do
+      local ran = run(mesh[1], { optimizer = "muon", mesh = mesh[2], steps = 2 })
+      assert.equal(ran.plan.peak_bytes, ran.peak_bytes)
+      for dim, bytes in pairs(ran.comm_bytes) do assert.equal(ran.plan.comm_bytes[dim], bytes, mesh[2] .. " " .. dim) end
+    end
+  end)
+
+  local GPT2 = { "recipes/gpt2.lua", "-n", "4", "size=124M", "seq=32", "batch=1", "dtype=f32" }
+
+  local function explained(more)
+    local ended = program.run { "explain", "--json", more[1], more[2] or "optimizer=adamw", unpack(GPT2) }
+    assert.equal(0, ended.status, ended.err)
+    return json.decode(ended.out)
+  end
+
+  it("Q9 divides the work of GPT-2 evenly, and every rank's plan says who does it", function()
+    for _, mesh in ipairs { "mesh=1x4", "mesh=2x2" } do
+      local muon, owned = explained({ mesh, "optimizer=muon" }).muon, {}
+      assert.is_true(muon.balance <= 1.1, muon.balance)
+      for name, rank in pairs(muon.owners) do
+        assert.is_truthy(name:find("^layers.*weight$"))
+        owned[rank] = (owned[rank] or 0) + 1
+      end
+      for rank = 0, 3 do assert.is_true(owned[rank] >= 12 and owned[rank] <= 24) end
+    end
+    assert.is_nil(explained({ "mesh=1x4" }).muon)
+    local text = program.run { "explain", "mesh=1x4", "optimizer=muon", unpack(GPT2) }
+    has(text.out, "muon: 72 matrices, orthogonalised on 4 ranks; the most work of a rank is 1.00 times the mean")
+    has(text.out, "muon, lr x 1, weight decay 0.1")
+  end)
+
+  it("Q9 has a price: the operations of the iterations, and the exchanges", function()
+    local function priced(optimizer)
+      local ended = program.run { "price", "--json", "--cluster", "h100x8", "mesh=1x4", "optimizer=" .. optimizer,
+        unpack(GPT2) }
+      assert.equal(0, ended.status, ended.err)
+      return json.decode(ended.out)
+    end
+    local adamw, muon = priced("adamw"), priced("muon")
+    -- 5 (4 m^2 n + 2 m^3) of four square matrices and two that are four times as wide in each of twelve layers, a fourth
+    -- of it on this rank, which computes at most 67 TFLOP/s in f32.
+    local flops = 12 * 5 * (4 * 6 + 2 * 18) * 768 ^ 3 / 4
+    assert.is_true(muon.step_ms > adamw.step_ms + 1e3 * flops / 67e12)
+  end)
+end)
+
+-- A recipe of a small model with an optimizer, and what running it ends with.
+local function ends_with(optimizer, o)
+  o = o or {}
+  local path = program.recipe(([==[
+    local ms = require "moonshard"
+    local re = ms.re
+    local muon, adamw = ms.optim.muon { lr = 0.01 }, ms.optim.adamw { lr = 0.01 }
+    local function linear(a, b) return ms.nn.linear(a, b) end
+    local model = ms.nn.sequential { linear(4, 6), linear(6, 4), ms.nn.layer_norm(4) }
+    ms.fully_shard(model, { %s })
+    local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = %s }
+    for step = 1, 2 do train:step { inputs = ms.randn { 4, 4, seed = step }, targets = ms.randn { 4, 4 } } end
+    %s
+    print "done"
+  ]==]):format(o.shard or "mesh = '1x1'", optimizer, o.after or ""))
+  local ended = program.run { "run", path, "-n", tostring(o.ranks or 1) }
+  os.remove(path)
+  return ended.status == 0 and ended.out or ended.err
+end
+
+describe("rules of optimizers", function()
+  local WEIGHTS = [[{ { re[=[^[01]\.weight$]=], muon }, { re".", adamw } }]]
+
+  it("Q9 take the first that matches", function()
+    has(ends_with(WEIGHTS, { after = [[
+      assert(train:optimizer_state("0.weight", "momentum").shape[1] == 6)
+      assert(train:optimizer_state("0.bias", "exp_avg_sq").shape[1] == 6)
+      assert(tostring(train):find("muon and adamw", 1, true), tostring(train))
+      local m = train:step { inputs = ms.randn { 4, 4 }, targets = ms.randn { 4, 4 } }
+      assert(m.lr == 0.01 and m.muon_lr == 0.01)
+      local ok, why = pcall(train.optimizer_state, train, "0.weight", "exp_avg_sq")
+      assert(not ok and tostring(why):find("muon keeps no exp_avg_sq", 1, true), tostring(why))
+    ]] }), "done")
+  end)
+
+  it("Q9 leave frozen parameters out, of any shape", function()
+    has(ends_with([[muon]], { shard = [[mesh = '1x1', freeze = { { re"bias|^2", true } }]] }), "done")
+  end)
+
+  it("Q9 refuse, by name, what Muon cannot train", function()
+    local divided = [[mesh = ms.init_device_mesh("cpu", "1x1x2", { "replicate", "shard", "tensor" }),
+      placements = { { "0", { tensor = "colwise" } }, { "1", { tensor = "rowwise" } } }]]
+    for _, case in ipairs {
+      { "muon", "parameter '0.bias': muon takes matrices, and it has 1 dimension: give it adamw" },
+      { [[{ { re"weight", muon }, { re".", adamw } }]], "parameter '2.weight': muon takes matrices" },
+      { [[{ { re"bias", adamw } }]], [[no rule matches 0.weight: end with { re".", ms.optim.adamw { ... } }]] },
+      { [[{ { re"bias", adamw }, { re".", ms.optim.adamw { lr = 1 } } }]], "one Muon and one other optimizer" },
+      { [[{ { re"bias", "adamw" } }]], "must be made by ms.optim." },
+      { [[{ { re"nothing", muon }, { re".", adamw } }]], "nothing" },
+      { [[ms.optim.muon { lr = 1, adjust = "orignal" }]], "original" },
+      { [[ms.optim.muon { lr = 1, steps = 100 }]], "steps must be 1 to 99, not 100" },
+      { [[ms.optim.muon { lr = 1, dtype = "i8" }]], "dtype must be f32 or bf16, not i8" },
+      { [[ms.optim.muon { lr = 1, momentum = 1 }]], "momentum must be at least 0 and below 1, not 1" },
+      { WEIGHTS, "parameter '0.weight' takes muon, which needs the whole matrix, but the dimension tensor",
+        { shard = divided, ranks = 2 } },
+      { WEIGHTS, "ms.set_rules: lr belongs to one optimizer", { after = [[ms.set_rules(model, { lr = 1 })]] } },
+      { WEIGHTS, "fragment (local SGD)", { shard = [[mesh = "2x1", replicate_sync = { every = 2,
+        outer = ms.optim.sgd { lr = 0.7 } }]], ranks = 2 } },
+    } do
+      has(ends_with(case[1], case[3]), case[2])
+    end
   end)
 end)

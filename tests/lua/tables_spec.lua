@@ -103,6 +103,10 @@ describe("the table of optimizers", function()
         assert.is_true(state.what > C.MS_TENSOR_GRAD and state.what < C.MS_TENSOR_EMA, kind .. " " .. state.kind)
       end
     end
+    -- Parameters must say that they take Muon: those of the graph do not (muon_spec.lua).
+    assert.is_false(accepts_plan({ optimizer = C.MS_OPT_MUON }))
+    assert.equal("muon", ids[C.MS_OPT_MUON])
+    ids[C.MS_OPT_MUON] = nil
     for id = 1, 16 do
       assert.equal(accepts_plan({ optimizer = id }), ids[id] ~= nil, "optimizer " .. id .. " of the engine")
     end
@@ -116,7 +120,9 @@ describe("the table of optimizers", function()
     local one = bytes_of(ms.optim.sgd { lr = 1, momentum = 0.5 })
     assert.is_true(one > 0)
     local made = { ms.optim.sgd { lr = 1, momentum = 0.5 }, ms.optim.adamw { lr = 1, moments = "f32" } }
-    for _, kind in ipairs(optimizers.kinds) do made[#made + 1] = ms.optim[kind] { lr = 1 } end
+    for _, kind in ipairs(optimizers.kinds) do
+      if kind ~= "muon" then made[#made + 1] = ms.optim[kind] { lr = 1 } end
+    end
     for _, optimizer in ipairs(made) do
       assert.equal(one * #optimizers.states(optimizer), bytes_of(optimizer), optimizer.kind)
     end
