@@ -24,8 +24,5 @@ static void release(void *prepared) {
   free(prepared);
 }
 
-const ms_kernel ms_cuda_muon_orthogonalise = {.prepare = prepare,
-                                              .run = run,
-                                              .release = release,
-                                              .in_place = MS_CUDA_OVER_muon_orthogonalise,
-                                              .bind = bind};
+const ms_kernel ms_cuda_muon_orthogonalise = {
+    .prepare = prepare, .run = run, .release = release, .in_place = MS_CUDA_OVER_muon_orthogonalise, .bind = bind};

@@ -132,10 +132,9 @@ static void find_moment(const ms_state *state, const ms_param *p, int what, int6
   const int dtype = ms_moment_dtype(p, layout->moment_dtype);
   at->dtype = dtype == MS_I8 ? MS_U8 : dtype;
   if (dtype == MS_I8) at->records = 1 + (what == MS_TENSOR_EXP_AVG ? MS_MOMENT_FIRST : MS_MOMENT_SECOND);
-  at->data =
-      ms_state_block(state, ms_state_optimizer_arena(state->model, layout, p->unit)) +
-      offset_of(layout, p->unit, what) +
-      ms_moment_offset(state->model, &state->model->unit[p->unit], layout->replicas, moment, local);
+  at->data = ms_state_block(state, ms_state_optimizer_arena(state->model, layout, p->unit)) +
+             offset_of(layout, p->unit, what) +
+             ms_moment_offset(state->model, &state->model->unit[p->unit], layout->replicas, moment, local);
 }
 
 /* The words of the records that this rank keeps. */

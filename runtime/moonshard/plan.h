@@ -59,8 +59,8 @@ enum ms_outer { MS_OUTER_NONE = 0, MS_OUTER_SEND = 1, MS_OUTER_APPLY = 2 };
 /* MUON is for matrices, which their parameters say, too (ms_param_config.optimizer). */
 enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2, MS_OPT_MUON = 3 };
 
-/* How Muon's learning rate depends on the shape of a matrix, as in PyTorch: times sqrt(max(1, rows / columns)); or times
- * 0.2 sqrt(max(rows, columns)), which gives updates of AdamW's size. */
+/* How Muon's learning rate depends on the shape of a matrix, as in PyTorch: times sqrt(max(1, rows / columns)); or
+ * times 0.2 sqrt(max(rows, columns)), which gives updates of AdamW's size. */
 enum ms_muon_adjust { MS_MUON_ORIGINAL = 0, MS_MUON_MATCH_RMS_ADAMW = 1 };
 
 typedef struct ms_plan_config {

@@ -269,12 +269,12 @@ int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas);
 typedef struct ms_stretch {
   int64_t begin, end;
 } ms_stretch;
-/* The part of [begin, end) whose gradients this rank holds and which it updates (lower_step.c); its gradients, and a
+/* The part of [begin, end) whose gradients this rank holds and which it updates (lower_state.c); its gradients, and a
  * moment of it. */
 ms_stretch ms_lower_own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end);
 ms_ref ms_lower_gradients_of(const ms_plan *plan, int unit, ms_stretch own);
 ms_ref ms_lower_moment(const ms_plan *plan, const ms_param *p, int m, ms_stretch own);
-/* The masters of a range within segment `s`, shared or private (lower_step.c). */
+/* The masters of a range within segment `s`, shared or private. */
 ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own);
 /* Other f32 state of a range: averages, what local SGD keeps (enum ms_state_buffer). */
 ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_stretch own);

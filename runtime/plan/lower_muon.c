@@ -29,10 +29,10 @@ static const char scope[] = "muon";
 
 /* The exchange over a dimension. */
 typedef struct exchange {
-  int ranks;           /* 1: there is none */
-  int dim, stream;     /* enum ms_model_dim; enum ms_stream */
-  int64_t piece;       /* elements */
-  int sent, received;  /* buffers of [ranks][piece] f32 */
+  int ranks;          /* 1: there is none */
+  int dim, stream;    /* enum ms_model_dim; enum ms_stream */
+  int64_t piece;      /* elements */
+  int sent, received; /* buffers of [ranks][piece] f32 */
 } exchange;
 
 typedef struct muon {
@@ -209,8 +209,8 @@ static int join_slices(const muon *m, int param, int whole) {
   const int in_copy = m->plan->replicas, copies = m->across.ranks / in_copy;
   for (int r = 0; r < m->across.ranks; r++) {
     const ms_muon_range slice = ms_muon_slice(m->plan, param, r, m->shard);
-    const int sliced = ms_unit_is_sliced(m->plan->model, &m->plan->model->unit[m->plan->model->param[param].unit],
-                                         in_copy);
+    const int sliced =
+        ms_unit_is_sliced(m->plan->model, &m->plan->model->unit[m->plan->model->param[param].unit], in_copy);
     if (!sliced && copies > 1 && r / in_copy != m->replica / in_copy) continue;
     const ms_ref from = in_across(m, m->copies ? m->across.sent : m->across.received, param, r, r);
     MS_TRY(move(m, from, in_chunk(m, param, whole, slice.first, slice.count)));
@@ -222,8 +222,7 @@ static int join_slices(const muon *m, int param, int whole) {
 static int give_slices(const muon *m, int param, int whole) {
   for (int r = 0; r < m->across.ranks; r++) {
     const ms_muon_range slice = ms_muon_slice(m->plan, param, r, m->shard);
-    MS_TRY(move(m, in_chunk(m, param, whole, slice.first, slice.count),
-                in_across(m, m->across.received, param, r, r)));
+    MS_TRY(move(m, in_chunk(m, param, whole, slice.first, slice.count), in_across(m, m->across.received, param, r, r)));
   }
   return MS_OK;
 }

@@ -14,35 +14,6 @@
 #include "plan/optimizer.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* The part of [begin, end) whose gradients this rank holds and which it updates. */
-ms_stretch ms_lower_own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
-  int64_t first;
-  int64_t n = ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
-  return (ms_stretch){most(begin, first), least(end, first + n)};
-}
-
-/* The gradients of a range that this rank holds; their buffer starts at the rank's slice. */
-ms_ref ms_lower_gradients_of(const ms_plan *plan, int unit, ms_stretch own) {
-  int64_t first;
-  ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
-  return ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * (own.begin - first), MS_F32, own.end - own.begin);
-}
-
-ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own) {
-  const int shared = ms_plan_shares_masters(plan, unit);
-  const int64_t at = ms_master_offset(plan->model, &plan->model->unit[unit], plan->replicas, shared, s, own.begin);
-  return ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), at, MS_F32, own.end - own.begin);
-}
-
-ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_stretch own) {
-  const ms_unit *u = &plan->model->unit[unit];
-  int64_t first = 0;
-  if (ms_unit_is_sliced(plan->model, u, plan->replicas)) ms_unit_slice(plan->model, u, plan->replicas, &first);
-  return ms_ref_vector(ms_state_buffer(unit, which), ms_dtype_size(dtype) * (own.begin - first), dtype,
-                       own.end - own.begin);
-}
 
 /* The first replica whose rank of a shard is on the same node as replica r's. */
 static int first_on_node(const ms_plan *plan, int r, int s) {
@@ -159,16 +130,6 @@ int ms_lower_norm(ms_plan *plan, int weighted) {
   return norm_of(plan, weighted, 4 * model->units, 1, plan->norm_of_synced);
 }
 
-/* A moment of the elements of a parameter that this rank updates: elements, or the words of records. */
-ms_ref ms_lower_moment(const ms_plan *plan, const ms_param *p, int m, ms_stretch own) {
-  const ms_unit *unit = &plan->model->unit[p->unit];
-  const int all = plan->config.moment_dtype, dtype = ms_moment_dtype(p, all);
-  const ms_moment moment = ms_moment_of_plan(&plan->config, m);
-  const int64_t at = ms_moment_offset(plan->model, unit, plan->replicas, moment, own.begin), n = own.end - own.begin;
-  const int buffer = ms_state_buffer(p->unit, MS_STATE_MOMENT + m);
-  return dtype == MS_I8 ? ms_ref_vector(buffer, at, MS_I32, ms_moment_words(n)) : ms_ref_vector(buffer, at, dtype, n);
-}
-
 /* One fused pass over the elements of a parameter that this rank updates. Each parameter has its own count of
  * updates, and its own random numbers for rounding bf16 moments: these depend on an element's index in the
  * parameter, not on the rank, so every mesh draws the same. Of a parameter that a tensor dimension divides, elements
@@ -231,7 +192,8 @@ int ms_lower_average(ms_plan *plan, int phase, int unit) {
   const ms_attrs attrs = {.i = {plan->config.ema_warmup}, .f = {plan->config.ema_decay}};
   for (int s = 0; s < (apart ? u->segments : 1) && !u->segment[s].frozen; s++) {
     const int64_t begin = u->segment[s].local;
-    const ms_stretch own = ms_lower_own_part(plan, unit, begin, apart ? begin + u->segment[s].chunk : u->trainable_count);
+    const ms_stretch own =
+        ms_lower_own_part(plan, unit, begin, apart ? begin + u->segment[s].chunk : u->trainable_count);
     if (own.end <= own.begin) continue;
     const ms_ref in = ms_lower_masters(plan, unit, s, own), out = ms_lower_kept(plan, unit, MS_STATE_EMA, MS_F32, own);
     MS_TRY(ms_plan_kernel(plan, phase, MS_OP_ema, &attrs, 1, &in, 1, &out, u->name, 0));

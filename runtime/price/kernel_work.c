@@ -10,7 +10,7 @@ int ms_op_kernel_shape(int op) {
   const ms_op_row *row = ms_op_row_of(op);
   if (!row) return -1;
   if (row->work == ms_work_product || row->work == ms_work_product_bias || row->work == ms_work_product_f8 ||
-      row->work == ms_work_chunked_loss)
+      row->work == ms_work_chunked_loss || row->work == ms_work_orthogonalise)
     return MS_SHAPE_PRODUCT;
   return row->work == ms_work_attention ? MS_SHAPE_ATTENTION : MS_SHAPE_OTHER;
 }
@@ -63,7 +63,6 @@ static void read_chunked_loss(const ms_kernel_call *call, ms_kernel_work *work) 
 static void read_orthogonalise(const ms_kernel_call *call, ms_kernel_work *work) {
   const double m = (double)ms_orthogonalise_inner(&call->in[0]), n = (double)ms_orthogonalise_outer(&call->in[0]);
   const double size[4] = {3 * (double)call->attrs.i[0], m, (2 * n + m) / 3, m};
-  work->shape = MS_SHAPE_PRODUCT;
   work->dtype = call->attrs.i[1] == MS_ORTHOGONALISE_BF16 ? MS_BF16 : MS_F32;
   for (int i = 0; i < 4; i++) work->size[i] = size[i];
 }
@@ -89,9 +88,9 @@ int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel
                            .flops = ms_op_flops(&c),
                            .bytes = ms_op_bytes(&c)};
   if (row->work == ms_work_chunked_loss) read_chunked_loss(call, work);
+  else if (row->work == ms_work_orthogonalise) read_orthogonalise(call, work);
   else if (work->shape == MS_SHAPE_PRODUCT) return read_product(call, work);
   else if (work->shape == MS_SHAPE_ATTENTION) read_attention(call, work);
-  else if (row->work == ms_work_orthogonalise) read_orthogonalise(call, work);
   else read_other(call, work);
   return MS_OK;
 }

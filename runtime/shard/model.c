@@ -251,19 +251,6 @@ static int check_moments(const char *name, const ms_param_config *config) {
   return MS_FAIL(MS_EINVAL, "parameter '%s': it is frozen and has no moments: leave packed_moments at 0", name);
 }
 
-static int check_optimizer(const char *name, int ndim, const ms_param_config *config) {
-  if (config->optimizer == MS_OPT_NONE) return MS_OK;
-  if (config->optimizer != MS_OPT_MUON)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': optimizer must be 0 (the plan's) or muon (%d), not %d", name,
-                   MS_OPT_MUON, config->optimizer);
-  if (ndim != 2)
-    return MS_FAIL(MS_ESHAPE, "parameter '%s': muon takes matrices, and it has %d dimension%s: give it adamw", name,
-                   ndim, ndim == 1 ? "" : "s");
-  if (config->packed_moments)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': muon keeps its momentum in f32: leave packed_moments at 0", name);
-  return MS_OK;
-}
-
 static int check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                        const ms_param_config *config) {
   if (unit < 0 || unit >= model->units)
@@ -284,7 +271,7 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
   MS_TRY(check_storage(name, config));
   MS_TRY(check_moments(name, config));
   MS_TRY(check_gather(name, config));
-  MS_TRY(check_optimizer(name, ndim, config));
+  MS_TRY(ms_muon_check_param(name, ndim, config));
   if (config->fp8 < MS_FP8_NONE || config->fp8 > MS_FP8_MXFP8)
     return MS_FAIL(MS_EINVAL, "parameter '%s': fp8 must be one of enum ms_fp8, not %d", name, config->fp8);
   MS_TRY(check_initial(name, config));
@@ -364,14 +351,6 @@ static int refuse_divided(const ms_model *model, const ms_param *p) {
                  p->config.tensor_axis, model->dim[MS_DIM_TENSOR].label);
 }
 
-static int refuse_divided_muon(const ms_model *model, const ms_param *p) {
-  const char *tensor = model->dim[MS_DIM_TENSOR].label;
-  return MS_FAIL(MS_EUNSUPPORTED,
-                 "parameter '%s' takes muon, which needs the whole matrix, but the dimension %s of the mesh divides it "
-                 "along axis %d: give it adamw, leave it whole on each rank of %s, or use a mesh without that dimension",
-                 p->name, tensor, p->config.tensor_axis, tensor);
-}
-
 /* Gives each parameter the shape of this rank's part. */
 static int divide_params(ms_model *model) {
   const int64_t ranks = model->dim[MS_DIM_TENSOR].size;
@@ -380,7 +359,6 @@ static int divide_params(ms_model *model) {
     const int axis = p->config.tensor_axis;
     if (axis >= 0 && p->whole[axis] % ranks) return refuse_uneven(model, p);
     if (axis >= 0 && ranks > 1 && p->config.storage_dtype != MS_F32) return refuse_divided(model, p);
-    if (axis >= 0 && ranks > 1 && ms_param_takes_muon(p)) return refuse_divided_muon(model, p);
     p->numel = 1;
     for (int d = 0; d < p->ndim; d++) p->numel *= p->dims[d] = d == axis ? p->whole[d] / ranks : p->whole[d];
   }
@@ -423,19 +401,6 @@ static int check_replicas(const ms_model *model) {
   return MS_OK;
 }
 
-/* Of weights that differ between replicas, the parts that a replica keeps do not make up a matrix of another. */
-static int check_muon(const ms_model *model) {
-  for (int i = 0; i < model->params; i++) {
-    const ms_param *p = &model->param[i];
-    if (ms_param_takes_muon(p) && model->unit[p->unit].config.fragment)
-      return MS_FAIL(MS_EUNSUPPORTED,
-                     "parameter '%s' takes muon, and its unit '%s' has a fragment (local SGD): muon's work is divided "
-                     "among replicas with equal weights; give it adamw",
-                     p->name, model->unit[p->unit].name);
-  }
-  return MS_OK;
-}
-
 int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_model_dims *given) {
   MS_HANDLE(model, MODEL);
   MS_HANDLE(mesh, MESH);
@@ -446,7 +411,7 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_mode
   MS_TRY(divide_params(model));
   MS_TRY(check_reshard_sizes(model));
   MS_TRY(check_replicas(model));
-  MS_TRY(check_muon(model));
+  MS_TRY(ms_muon_check_model(model));
   model->sequence_parallel = own.sequence_parallel;
   MS_TRY(ms_model_segment(model));
   model->sharded = 1;

@@ -178,6 +178,9 @@ static inline int ms_param_is_coded(const ms_param *p) {
   return p->config.fp8 == MS_FP8_TENSORWISE && !ms_param_is_stored(p);
 }
 
+/* Check that a parameter can take Muon if its config says so, before and after its model is divided (check_muon.c). */
+int ms_muon_check_param(const char *name, int ndim, const ms_param_config *config);
+int ms_muon_check_model(const ms_model *model);
 /* Checks whether a unit of a sharded model can keep shards of 1/size with this enum ms_reshard. */
 int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size);
 /* Number of ranks that gather a unit for backward: the shard group, or neighbours in it; 1 when the unit stays

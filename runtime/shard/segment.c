@@ -1,9 +1,9 @@
 /* segment.c - divides a unit's parameters into segments, and each segment into one chunk per rank.
  *
  * Parameters are ordered trainable before frozen, masters before what is stored otherwise, then divided by the tensor
- * dimension before whole, then by the form of their moments, Muon's before others, and by optimizer group, then codes behind others, then in
- * the order of addition. Gradients and optimizer state therefore cover a prefix of the master buffer, and an optimizer
- * pass over a unit needs one kernel per group.
+ * dimension before whole, then by the form of their moments, Muon's before others, and by optimizer group, then codes
+ * behind others, then in the order of addition. Gradients and optimizer state therefore cover a prefix of the master
+ * buffer, and an optimizer pass over a unit needs one kernel per group.
  */
 #include <stdlib.h>
 

@@ -130,8 +130,8 @@ end
 ---The optimizer's state of a parameter. Collective, except with `own` and for "step".
 ---@param trainer moonshard.Trainer
 ---@param name string
----@param what string "step": the number of its updates; AdamW: "exp_avg", "exp_avg_sq"; SGD and Muon: "momentum"; averages of
----  the weights: "ema"; local SGD: "synced", "outer_momentum", "outer_sum"
+---@param what string "step": the number of its updates; AdamW: "exp_avg", "exp_avg_sq"; SGD and Muon: "momentum";
+---  averages of the weights: "ema"; local SGD: "synced", "outer_momentum", "outer_sum"
 ---@param own boolean? only the shard of this rank
 ---@return moonshard.Tensor
 function inspect.optimizer_state(trainer, name, what, own)

@@ -152,7 +152,7 @@ function optim.sgd(o) return new("sgd", o) end
 
 ---Muon (Jordan et al. 2024) as in torch.optim.Muon: the momentum of a matrix, orthogonalised. It is for the matrices of
 ---hidden layers; give a trainer rules with another optimizer for the rest:
----`optimizer = { { re[[\.(w\w|fc\d)\.weight$]], ms.optim.muon { lr = 0.02 } }, { re".", ms.optim.adamw { lr = 3e-4 } } }`.
+---`optimizer = { { re[[\.fc\d\.weight$]], ms.optim.muon { lr = 0.02 } }, { re".", ms.optim.adamw { lr = 3e-4 } } }`.
 ---Parameters that are not matrices are refused.
 ---
 ---A whole matrix is orthogonalised on one rank, its owner. The work is divided evenly over the ranks of shard and

@@ -17,7 +17,7 @@ local optimizer_rules = require("moonshard.train.optimizer_rules")
 local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
 local reference = require("moonshard.shard.reference")
-local rules = require("moonshard.shard.rules")
+local rule_lists = require("moonshard.shard.rules")
 local session = require("moonshard.engine.session")
 local step = require("moonshard.train.step")
 local termination = require("moonshard.checkpoint.termination")
@@ -101,7 +101,7 @@ local function trainer(o)
     errors.invalid("ms.trainer: give loss (a function of the model's result and batch.targets) or forward "
       .. "(a function of model and batch that returns the loss)")
   end
-  if rules.is_list(o.optimizer) then o.optimizer = optimizer_rules.new(o.optimizer) end
+  if rule_lists.is_list(o.optimizer) then o.optimizer = optimizer_rules.new(o.optimizer) end
   if not o.optimizer.configure then
     errors.invalid("ms.trainer: optimizer must be made by ms.optim.%s, or be rules with them",
       table.concat(optimizers.kinds, " or ms.optim."))
@@ -166,7 +166,8 @@ end
 
 function Trainer:__tostring()
   return ("trainer of %s, %s parameters, mesh %s: %s, lr %g, %d step%s done"):format(getmetatable(self.model).name,
-    tree.thousands(tree.count(self.model)), self.session.sharding.mesh:label(), self.optimizer.title or self.optimizer.kind,
+    tree.thousands(tree.count(self.model)), self.session.sharding.mesh:label(),
+    self.optimizer.title or self.optimizer.kind,
     self.optimizer.lr(self.steps_done + 1), self.steps_done, self.steps_done == 1 and "" or "s")
 end
 
