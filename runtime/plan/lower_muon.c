@@ -17,6 +17,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/orthogonalise.h"
 #include "plan/lower.h"
@@ -73,32 +74,35 @@ static int64_t before_across(const ms_plan *plan, int param, int like, int repli
   return n;
 }
 
-/* 1 when a matrix is the first one in its piece. */
-static int begins_piece(const ms_plan *plan, int param, int whole_owner) {
-  if (!ms_muon_is_taken(plan, param)) return 0;
-  for (int i = 0; i < param; i++)
-    if (shares_piece(plan, i, param, whole_owner)) return 0;
-  return 1;
-}
+/* Adds to the piece of one owner, and returns its elements so far. */
+static int64_t lengthen(int64_t *sum, int owner, int64_t elements) { return sum[owner] += align_up(elements); }
 
-static int64_t longest_along(const ms_plan *plan) {
-  int64_t longest = 0;
-  for (int like = 0; like < plan->model->params; like++)
-    for (int s = 0; begins_piece(plan, like, 1) && s < ms_model_shards(plan->model); s++) {
-      const int64_t n = before_along(plan, plan->model->params, like, s);
-      if (n > longest) longest = n;
-    }
+/* The longest piece over the shards. sum: [ranks], scratch: elements by owner. */
+static int64_t longest_along(const ms_plan *plan, int64_t *sum) {
+  const int shards = ms_model_shards(plan->model), ranks = shards * ms_model_replicas(plan->model);
+  int64_t longest = 0, n;
+  for (int s = 0; s < shards; s++) {
+    memset(sum, 0, (size_t)ranks * sizeof *sum);
+    for (int i = 0; i < plan->model->params; i++)
+      if (ms_muon_is_taken(plan, i) &&
+          (n = lengthen(sum, plan->muon_owner[i], ms_muon_chunk(plan, i, s).count)) > longest)
+        longest = n;
+  }
   return longest;
 }
 
-static int64_t longest_across(const ms_plan *plan) {
-  int64_t longest = 0;
-  for (int like = 0; like < plan->model->params; like++)
-    for (int r = 0; begins_piece(plan, like, 0) && r < ms_model_replicas(plan->model); r++)
-      for (int s = 0; s < ms_model_shards(plan->model); s++) {
-        const int64_t n = before_across(plan, plan->model->params, like, r, s);
-        if (n > longest) longest = n;
-      }
+/* The same over the replicas, by the owner's replica. */
+static int64_t longest_across(const ms_plan *plan, int64_t *sum) {
+  const int shards = ms_model_shards(plan->model), replicas = ms_model_replicas(plan->model);
+  int64_t longest = 0, n;
+  for (int rank = 0; rank < replicas * shards; rank++) {
+    const int r = rank / shards, s = rank % shards;
+    memset(sum, 0, (size_t)replicas * sizeof *sum);
+    for (int i = 0; i < plan->model->params; i++)
+      if (ms_muon_is_taken(plan, i) &&
+          (n = lengthen(sum, ms_muon_replica(plan, i), ms_muon_slice(plan, i, r, s).count)) > longest)
+        longest = n;
+  }
   return longest;
 }
 
@@ -272,7 +276,7 @@ static int own(const muon *m, int param) {
 
 typedef int step(const muon *m, int param, int whole);
 
-/* For the matrices of all owners, of those in this rank's replica, or of this rank. */
+/* For the matrices of all owners, or of those in this rank's replica. */
 enum { ALL, OF_REPLICA };
 static int each(const muon *m, int of, step *do_it) {
   for (int i = 0; i < m->plan->model->params; i++) {
@@ -300,6 +304,17 @@ static int lower_replica(const muon *m) {
   return m->across.ranks > 1 ? each(m, OF_REPLICA, give_slices) : MS_OK;
 }
 
+/* Of the longest pieces. */
+static int open_exchanges(muon *m) {
+  const size_t ranks = (size_t)m->across.ranks * (size_t)m->along.ranks;
+  int64_t *sum = ms_calloc(ranks, sizeof *sum);
+  if (!sum) return MS_ENOMEM;
+  const int64_t across = longest_across(m->plan, sum), along = longest_along(m->plan, sum);
+  free(sum);
+  MS_TRY(open(m, &m->across, across));
+  return open(m, &m->along, along);
+}
+
 static int has_slices(const ms_plan *plan) { return plan->replicas > 1 || plan->sliced; }
 
 int ms_lower_muon(ms_plan *plan) {
@@ -312,8 +327,7 @@ int ms_lower_muon(ms_plan *plan) {
             .along = {.ranks = ms_model_shards(model), .dim = MS_DIM_SHARD, .stream = MS_STREAM_REDUCE}};
   MS_TRY(ms_muon_find_owners(plan));
   if (!ms_muon_any(plan)) return MS_OK;
-  MS_TRY(open(&m, &m.across, longest_across(plan)));
-  MS_TRY(open(&m, &m.along, longest_along(plan)));
+  MS_TRY(open_exchanges(&m));
   if (m.across.ranks == 1 && m.along.ranks == 1) return own_all(&m);
   MS_TRY(each(&m, ALL, make_direction));
   if (m.across.ranks > 1 && !m.copies) MS_TRY(trade(&m, &m.across, m.across.sent, m.across.received));

@@ -115,8 +115,8 @@ static void work_is_counted_for_every_row(void **state) {
     ms_attrs attrs;
     must(ms_op_row_defaults(op, &attrs));
     const ms_cost_case c = {op, &attrs, row->min_inputs, row->outputs, in, out};
-    const int product =
-        row->work == ms_work_product || row->work == ms_work_product_bias || row->work == ms_work_product_f8;
+    const int product = row->work == ms_work_product || row->work == ms_work_product_bias ||
+                        row->work == ms_work_product_f8 || row->work == ms_work_orthogonalise;
     if ((ms_op_flops(&c) > 0) != (row->flops > 0 || product)) fail_msg("%s: %g operations", row->name, ms_op_flops(&c));
     if ((ms_op_bytes(&c) > 0) == ((row->flags & MS_OP_ALIAS) != 0))
       fail_msg("%s: %g bytes", row->name, ms_op_bytes(&c));

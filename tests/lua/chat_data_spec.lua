@@ -76,6 +76,12 @@ describe("ms.data.chat", function()
     local bytes = tonumber(ffi.load("libzstd.so.1").ZSTD_compress(room, 2 ^ 20, plain, #plain, 3))
     local compressed = ffi.string(room, bytes)
     assert.equal(100000, with({ template = template, files = write(compressed, "chats.jsonl.zst") }).conversations)
+    for _, size in ipairs({ 2 ^ 20 - 1, 2 ^ 20, 2 ^ 20 + 1 }) do -- as much as is decompressed at a time
+      local line = '{"prompt": "", "completion": "' .. ("x"):rep(size - 32) .. '"}'
+      bytes = tonumber(ffi.load("libzstd.so.1").ZSTD_compress(room, 2 ^ 20, line, #line, 3))
+      assert.equal(size, #line)
+      assert.equal(1, with({ files = write(ffi.string(room, bytes), "chats.jsonl.zst"), template = template }).cut)
+    end
     has(message(with, { files = write(compressed:sub(1, -5), "chats.jsonl.zst") }), "chats.jsonl.zst | frame")
     has(message(with, { files = write("nothing", "chats.jsonl.zst") }), "chats.jsonl.zst | zstd")
   end)
@@ -98,6 +104,8 @@ describe("ms.data.chat", function()
     local apart = with { template = template, files = write(lines), document_start = 1, pack = false }
     assert.equal(7, apart.n)
     assert.equal(packed.trained, apart.trained)
+    template.begin = "\1" -- which is document_start itself
+    assert.equal(one, texts(with { template = template, files = write(lines), document_start = 1 }):sub(1, 17))
   end)
 
   it("G5 uses the beginning of a longer conversation, and says how many there are", function()

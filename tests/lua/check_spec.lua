@@ -170,7 +170,7 @@ describe("certainty", function()
   local function step(squares)
     local trainer = {
       session = { sharding = { params = { { fqn = "w", numel = 3 }, { fqn = "b", numel = 3, frozen = true } } } },
-      optimizer = { betas = { 0.9, 0.999 }, eps = 1e-8 },
+      optimizer = { kind = "adamw", betas = { 0.9, 0.999 }, eps = 1e-8, part_of = function(self) return self end },
     }
     function trainer:optimizer_state(name, what)
       assert.same({ "w", "exp_avg_sq" }, { name, what })
@@ -208,7 +208,8 @@ describe("verdict", function()
       steps = o.steps or { { trainer = 1, loss = 1, grad_norm = 1, lr = 0.01 } }, values = values,
       value_count = #o.values,
       trainers = { { optimizer = o.optimizer or "sgd", dtype = "f32",
-        params = { { name = "w", shape = { 2 }, numel = 2, frozen = false, lr_scale = 1 } } } },
+        params = { { name = "w", shape = { 2 }, numel = 2, frozen = false, lr_scale = 1,
+          optimizer = o.optimizer or "sgd" } } } },
     }
   end
 

@@ -104,6 +104,23 @@ describe("ms.models", function()
     end
   end)
 
+  it("G1 refuses to save what a family's config.json cannot say", function()
+    local function refused(name, more, option)
+      has(message(ms.huggingface.save, ms.models[name](with(more)), scratch.path()),
+        ("config.json of %s | %s"):format(name, option))
+    end
+    refused("qwen3", { attention_softcap = 5 }, "attention_softcap")
+    refused("mistral", { window = 4, slides = { true, false } }, "slides")
+    refused("olmo2", { norms = "before" }, "norms")
+    refused("gemma", { embedding_scale = 1 }, "embedding_scale")
+    refused("llama", { out_bias = true }, "out_bias")
+    refused("gemma2", { window = 4, slides = { true, false }, window_rope_theta = 7 }, "window_rope_theta")
+    local same = ms.models.gemma3_text(with { window = 4, slides = { true, false } })
+    local folder = scratch.path()
+    ms.huggingface.save(same, folder)
+    assert.equal(1e6, ms.huggingface.model(folder).config.window_rope_theta)
+  end)
+
   it("G1 refuses options of a decoder that make no sense", function()
     local function refused(more) return message(ms.models.decoder, with(more)) end
     has(refused { norms = "after" }, 'norms | "before" or "behind" or "around" | "after"')

@@ -27,7 +27,7 @@ local dtypes = {
 ---@field storage boolean? frozen parameters can be kept in it
 ---@field coded boolean? and then as codes with scales, which their values do not determine
 ---@field saved boolean? parameters can be written in it to Hugging Face's files
----@field quantised_sum boolean? replicas can send gradients in it, in blocks with a scale
+---@field quantised_sum boolean? ranks can send gradients in it, in blocks with a scale
 ---@field tolerance number? of those that parameters have, or in which gradients are sent: relative difference of losses
 ---and parameters between runs
 ---@field norm_tolerance number? the same of the norm of gradients, which some types round individually

@@ -34,11 +34,12 @@ local function decompress(lib, stream, path, compressed)
   local from = ffi.new("ms_lua_zstd_in", { src = compressed, size = #compressed, pos = 0 })
   local into = ffi.new("ms_lua_zstd_out", { dst = piece, size = PIECE })
   local left = 0 -- of the current frame: 0 at its end
-  while from.pos < from.size or into.pos == into.size do
+  -- A full output can hide more, unless the frame has ended.
+  while from.pos < from.size or left ~= 0 and into.pos == into.size do
     into.pos = 0
     left = lib.ZSTD_decompressStream(stream, into, from)
     if lib.ZSTD_isError(left) ~= 0 then
-      errors.invalid("%s: it is no zstd file, or damaged: %s", path, ffi.string(lib.ZSTD_getErrorName(left)))
+      errors.invalid("%s: it is not a zstd file, or it is damaged: %s", path, ffi.string(lib.ZSTD_getErrorName(left)))
     end
     parts[#parts + 1] = ffi.string(piece, into.pos)
   end
@@ -52,8 +53,9 @@ end
 ---@return string
 function zstd.decompress(path, compressed)
   local lib = load()
-  local stream = ffi.gc(lib.ZSTD_createDStream(), lib.ZSTD_freeDStream)
-  return decompress(lib, stream, path, compressed)
+  local stream = lib.ZSTD_createDStream()
+  if stream == nil then errors.raise("MS_ENOMEM", "%s: no memory to decompress it", path) end
+  return decompress(lib, ffi.gc(stream, lib.ZSTD_freeDStream), path, compressed)
 end
 
 return zstd

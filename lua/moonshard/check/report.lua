@@ -125,16 +125,16 @@ local function compare_parameters(self, ranks, one, rtol)
   local of_ranks, of_one = slices(ranks, false), slices(one, true)
   for t, trainer in ipairs(one.trainers) do
     local base = rtol or dtypes.uses[trainer.dtype].tolerance
-    local optimizer = optimizers.of(trainer.optimizer)
-    local slack = optimizer.by_size and adamw_slack(trainer, one, of_one[t].sensitivity, base)
+    local slack = optimizers.of(trainer.optimizer).by_size and adamw_slack(trainer, one, of_one[t].sensitivity, base)
     local updates, largest = largest_updates(trainer, of_one[t])
     for i, param in ipairs(trainer.params) do
+      local optimizer = optimizers.of(param.optimizer)
       local weight = tolerance.largest(of_one[t].params[i], 0, param.numel)
       local scale = param.frozen and weight
         or optimizer.training_tolerance * updates[i] + largest + ROUNDING / base * #one.steps * weight
       local difference = tolerance.arrays(of_one[t].params[i], of_ranks[t].params[i], {
         count = param.numel, first = 0, tolerance = base, scale = scale,
-        slack = slack and not param.frozen and slack(i) or nil,
+        slack = slack and optimizer.by_size and not param.frozen and slack(i) or nil,
       })
       note_worst(self, "parameter", difference, param.name)
       self.tensors = self.tensors + 1

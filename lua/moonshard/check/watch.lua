@@ -170,7 +170,7 @@ local function describe(trainer)
     result.dtype = dtypes.coarser(result.dtype, dtypes.coarser(dtype, sent))
     result.params[i] = {
       name = param.fqn, shape = param.shape, numel = param.numel, dtype = dtype, frozen = param.frozen,
-      lr_scale = groups[param.fqn].lr_scale,
+      lr_scale = groups[param.fqn].lr_scale, optimizer = trainer.optimizer:part_of(param.fqn).kind,
     }
   end
   return result

@@ -106,6 +106,39 @@ local function write(row, o)
   return config
 end
 
+-- Options of which neither shapes nor names tell that they are lost, and what they are if they are not given.
+local CHECKED = {
+  activation = "silu", qkv_bias = false, out_bias = false, mlp_bias = false, qk_norm = false, norms = "before",
+  norm_from_one = false, embedding_scale = 1, attention_softcap = false, logit_softcap = false, window = false,
+}
+
+local function is_near(a, b)
+  if type(a) == "number" and type(b) == "number" then return math.abs(a - b) <= 1e-6 * math.abs(a) end
+  return a == b
+end
+
+local function refuse_lost(row, name)
+  errors.raise("MS_EUNSUPPORTED", "config.json of %s cannot say what %s of this model is: leave it at the family's "
+    .. "value, or save a checkpoint", row.model_type, name)
+end
+
+local function theta_of_window(o) return o.window_rope_theta or not o.rope_scaling and o.rope_theta end
+
+-- Reads what was written: an option that a family's config.json cannot say would be lost.
+local function check_written(row, known, o, config)
+  local again = read(row, known, "config.json", config)
+  for name, default in pairs(CHECKED) do
+    if not is_near(o[name] or default, again[name] or default) then refuse_lost(row, name) end
+  end
+  local scale, theirs = o.attention_scale or o.head_dim ^ -0.5, again.attention_scale or o.head_dim ^ -0.5
+  if not is_near(scale, theirs) then refuse_lost(row, "attention_scale") end
+  for i = 1, o.window and o.layers or 0 do
+    local slides = not o.slides or o.slides[i]
+    if slides ~= (not again.slides or again.slides[i]) then refuse_lost(row, "slides") end
+  end
+  if o.window and not is_near(theta_of_window(o), theta_of_window(again)) then refuse_lost(row, "window_rope_theta") end
+end
+
 -- ---- tensors ----------------------------------------------------------------------------------------------------
 
 -- Their names of a layer's norms, by where a family has them.
@@ -206,7 +239,11 @@ function decoder.family(row)
     prefix = "model.", architecture = row.architecture, head = "lm_head.weight",
     buffers = { "^layers%.%d+%.self_attn%.rotary_emb%.inv_freq$" }, -- old versions stored them with the weights
     options = function(path, config) return read(row, known, path, config) end,
-    config = function(o) return write(row, o) end,
+    config = function(o)
+      local config = write(row, o)
+      check_written(row, known, o, config)
+      return config
+    end,
     tensors = function(o) return tensors_of(row, o) end,
   }
 end

@@ -89,6 +89,10 @@ end
 
 -- Gemma 3: layers that slide have a theta of their own, and no scaling.
 local function read_gemma3_rope(path, values, o)
+  if values.rope_parameters and not values.rope_parameters.full_attention then
+    errors.raise("MS_EUNSUPPORTED", "%s: rope_parameters must have full_attention, and sliding_attention for layers "
+      .. "that slide", path)
+  end
   local both, positions = values.rope_parameters or {}, o.seq
   local full = both.full_attention or values.rope_scaling or {}
   local where = both.full_attention and "rope_parameters.full_attention" or "rope_scaling"
@@ -189,7 +193,6 @@ families.gemma2 = {
 
 families.gemma3_text = {
   architecture = "Gemma3ForCausalLM", activation = "hidden_activation",
-
   defaults = with(GEMMA_SIZES, { vocab_size = 262208, max_position_embeddings = 131072 }),
   known = {
     hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size|none", 4096 },
@@ -206,7 +209,8 @@ families.gemma3_text = {
   end,
   config = function(o, config)
     write_gemma(o, config)
-    config.rope_local_base_freq = o.window_rope_theta
+    local same = o.window and not o.rope_scaling and o.rope_theta or nil
+    config.rope_local_base_freq = o.window_rope_theta or same
   end,
 }
 

@@ -42,10 +42,11 @@ local function fill(given)
 end
 
 ---@class moonshard.RopeScaling as in Llama 3.1; or { type = "linear", factor }, which divides all frequencies
+---@field type? "linear"
 ---@field factor number
----@field low_freq_factor number
----@field high_freq_factor number
----@field original_max_position_embeddings integer
+---@field low_freq_factor? number of Llama 3.1, like the next two
+---@field high_freq_factor? number
+---@field original_max_position_embeddings? integer
 
 ---@class moonshard.LlamaOptions: moonshard.DecoderOptions
 ---@field [1] string? a published size, "8B", which sets the defaults of the other fields

@@ -1,6 +1,7 @@
 -- Losses: functions from the model's output and the targets to a scalar f32 tensor.
 
 local context = require("moonshard.base.context")
+local create = require("moonshard.tensor.create")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
@@ -94,9 +95,10 @@ function loss.cross_entropy(logits, targets)
   end
   if is_plain(o) then return function(...) return cross_entropy(o, ...) end end
   check_weighed(o)
+  o.weight = o.weight and create.tensor(o.weight, { dtype = "f32" })
   return function(x, y)
-    if o.weight and #o.weight ~= x.shape[#x.shape] then
-      errors.raise("MS_ESHAPE", "ms.loss.cross_entropy: weight has %d numbers for %d classes", #o.weight,
+    if o.weight and o.weight.shape[1] ~= x.shape[#x.shape] then
+      errors.raise("MS_ESHAPE", "ms.loss.cross_entropy: weight has %d numbers for %d classes", o.weight.shape[1],
         x.shape[#x.shape])
     end
     return weighed_loss(o, x, y)

@@ -5,29 +5,24 @@ local context = require("moonshard.base.context")
 local create = require("moonshard.tensor.create")
 local ops = require("moonshard.tensor.ops")
 
--- The classes 0 to n - 1, i32; and weights of classes, f32. Constants of traces, so equal ones are one tensor.
-local classes, weights = {}, setmetatable({}, { __mode = "k" })
+-- The classes 0 to n - 1, i32: a constant of traces, so equal ones are one tensor.
+local classes = setmetatable({}, { __mode = "v" })
 
 local function classes_of(n)
-  classes[n] = classes[n] or create.arange(n, { dtype = "i32" })
-  return classes[n]
-end
-
-local function weights_of(list)
-  weights[list] = weights[list] or create.tensor(list, { dtype = "f32" })
-  return weights[list]
+  local known = classes[n] or create.arange(n, { dtype = "i32" })
+  classes[n] = known
+  return known
 end
 
 -- What each class of a row counts, and the target of each row: f32 [V] or nil, f32 [...].
 local function weigh(o, is_target, counted)
   if not o.weight then return nil, counted end
-  local of_class = weights_of(o.weight)
-  return of_class, ops.where(is_target, of_class, 0):sum(-1) * counted
+  return o.weight, ops.where(is_target, o.weight, 0):sum(-1) * counted
 end
 
 ---The mean over the targets that count, weighed by their classes, as PyTorch's cross_entropy has it, plus z_loss times
 ---the mean square of the logarithm of the softmax's denominator.
----@param o { ignore_index: integer, label_smoothing: number, weight: number[]?, z_loss: number }
+---@param o { ignore_index: integer, label_smoothing: number, weight: moonshard.Tensor?, z_loss: number }
 ---@param logits moonshard.Tensor [..., V]
 ---@param targets moonshard.Tensor i32 [...]
 ---@return moonshard.Tensor loss f32 []

@@ -156,8 +156,8 @@ function optim.sgd(o) return new("sgd", o) end
 ---Parameters that are not matrices are refused.
 ---
 ---A whole matrix is orthogonalised on one rank, its owner. The work is divided evenly over the ranks of shard and
----replicate, and directions are exchanged with the owners in f32. Numbers are those of one rank. One moment is kept, in
----f32, sharded like the weights.
+---replicate, and directions are exchanged with the owners in f32. Numbers are those of one rank but for the order of
+---sums. One moment is kept, in f32, sharded like the weights.
 ---@param o moonshard.MuonOptions
 ---@return moonshard.Optimizer
 function optim.muon(o) return new("muon", o) end
