@@ -63,11 +63,13 @@ static int kernel(ms_lowering *l, int unit, int op, const ms_attrs *attrs, ms_re
   return ms_plan_kernel(l->plan, l->phase, op, attrs, 1, &in, 1, &out, l->model->unit[unit].name, 1);
 }
 
-/* An op that rounds n elements: `kept` if the unit keeps the rests, which begin at byte `rest` of them. */
-static int round_off(ms_lowering *l, int unit, int op, int kept, const ms_attrs *attrs, ms_ref in, ms_ref out,
-                     int64_t rest, int64_t n) {
+/* An op that rounds n elements: `kept` if the segment keeps the rests, which begin at byte `rest` of them. */
+static int round_off(ms_lowering *l, int unit, const ms_segment *seg, int op, int kept, const ms_attrs *attrs,
+                     ms_ref in, ms_ref out, int64_t rest, int64_t n) {
+  int keeps;
+  MS_TRY(ms_rests_are_kept(l->plan, unit, seg, &keeps));
   const ms_ref both[] = {out, ms_ref_vector(ms_state_buffer(unit, MS_STATE_RESTS), rest, MS_F32, n)};
-  if (!l->model->unit[unit].config.error_feedback) return kernel(l, unit, op, attrs, in, out);
+  if (!keeps) return kernel(l, unit, op, attrs, in, out);
   return ms_plan_kernel(l->plan, l->phase, kept, attrs, 1, &in, 2, both, l->model->unit[unit].name, 1);
 }
 
@@ -91,7 +93,7 @@ static int send(ms_lowering *l, ms_quantised *q) {
     if (seg->frozen) continue;
     const ms_ref chunk = ms_ref_vector(q->from.buffer, ms_gradients_offset(&q->from, seg), q->from.dtype, seg->chunk);
     const ms_ref sent = next_pieces(l, q->unit, seg, q->sent, replicas, &from);
-    MS_TRY(round_off(l, q->unit, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, chunk, sent,
+    MS_TRY(round_off(l, q->unit, seg, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, chunk, sent,
                      ms_rests_of_chunk(l->model, q->unit, seg), seg->chunk));
     l->part[parts++] = (ms_plan_part){.count = pieces_of(l, q->unit, seg).words,
                                       .src.buffer = -1,
@@ -116,7 +118,7 @@ static int sum(ms_lowering *l, ms_quantised *q) {
     const ms_attrs attrs = {.i = {dtype_of(l, q->unit), replicas, seg->chunk}};
     const ms_ref own = next_pieces(l, q->unit, seg, q->own, 1, &one);
     const ms_ref received = next_pieces(l, q->unit, seg, q->received, replicas, &from);
-    MS_TRY(round_off(l, q->unit, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, own,
+    MS_TRY(round_off(l, q->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, own,
                      ms_rests_of_sum(l->model, q->unit, seg), pieces_of(l, q->unit, seg).elements));
     l->part[parts++] = (ms_plan_part){.count = pieces_of(l, q->unit, seg).words,
                                       .src = own,

@@ -47,7 +47,8 @@ static int quantise(ms_lowering *l, int unit, const ms_segment *seg, const ms_gr
   const ms_ref rests =
       ms_ref_vector(ms_state_buffer(unit, MS_STATE_RESTS), ms_rests_of_shards(seg), MS_F32, seg->chunk * shards);
   const ms_ref out[] = {pieces, rests};
-  const int keeps = u->config.error_feedback;
+  int keeps;
+  MS_TRY(ms_rests_are_kept(l->plan, unit, seg, &keeps));
   return ms_plan_kernel(l->plan, l->phase, keeps ? MS_OP_quantise_pieces_kept : MS_OP_quantise_pieces, &attrs, 1,
                         &whole, 1 + keeps, out, u->name, 1);
 }

@@ -1,6 +1,7 @@
 /* rests.c - offsets and sizes of what rounding leaves of gradients. */
 #include "plan/rests.h"
 
+#include "base/error.h"
 #include "kernels/quantised_sum.h"
 
 static int64_t of_shards(const ms_model *model, int unit) {
@@ -28,6 +29,21 @@ static int64_t of_sums(const ms_model *model, int unit, const ms_segment *seg) {
 int64_t ms_rests_bytes(const ms_model *model, int unit) {
   if (!model->unit[unit].config.error_feedback) return 0;
   return 4 * (of_shards(model, unit) + of_chunks(model, unit) + of_sums(model, unit, NULL));
+}
+
+int ms_rests_are_kept(const ms_plan *plan, int unit, const ms_segment *seg, int *kept) {
+  const ms_unit *u = &plan->model->unit[unit];
+  int with = 0, without = -1;
+  for (int i = seg->first_param; i < seg->first_param + seg->params; i++) {
+    with += plan->has_gradient[u->order[i]];
+    if (!plan->has_gradient[u->order[i]]) without = u->order[i];
+  }
+  *kept = u->config.error_feedback && with;
+  if (!*kept || without < 0) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "unit %s: with error_feedback, parameters that are reduced together all need a gradient in a step, or "
+                 "none: '%s' has none: give it a unit of its own, use layout rows, or leave error_feedback out",
+                 u->name, plan->model->param[without].name);
 }
 
 int64_t ms_rests_of_shards(const ms_segment *seg) { return 4 * (seg->reduce / ms_dtype_size(seg->reduce_dtype)); }

@@ -9,7 +9,7 @@
 #ifndef MS_PLAN_RESTS_H
 #define MS_PLAN_RESTS_H
 
-#include "shard/model.h"
+#include "plan/plan.h"
 
 /* Bytes of a unit's rests; 0: it keeps none. */
 int64_t ms_rests_bytes(const ms_model *model, int unit);
@@ -17,5 +17,9 @@ int64_t ms_rests_bytes(const ms_model *model, int unit);
 int64_t ms_rests_of_shards(const ms_segment *seg);
 int64_t ms_rests_of_chunk(const ms_model *model, int unit, const ms_segment *seg);
 int64_t ms_rests_of_sum(const ms_model *model, int unit, const ms_segment *seg);
+/* *kept: 1 when this plan adds a segment's rests to its gradients, and keeps new ones. A segment without gradients
+ * leaves its rests alone: the optimizer skips its parameters, so what was sent would be lost. MS_EUNSUPPORTED names a
+ * parameter without a gradient in a segment that has others. */
+int ms_rests_are_kept(const ms_plan *plan, int unit, const ms_segment *seg, int *kept);
 
 #endif

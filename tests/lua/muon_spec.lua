@@ -124,6 +124,29 @@ describe("Muon", function()
     scratch.clear()
   end)
 
+  it("Q9 K4 refuses a checkpoint under rules that give a matrix another optimizer", function()
+    local recipe = program.recipe [[
+      local ms = require "moonshard"
+      local cfg = ms.args { muon = "0", load = "", save = "" }
+      local model = ms.nn.sequential { ms.nn.linear(8, 8), ms.nn.linear(8, 8) }
+      ms.fully_shard(model)
+      local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = {
+        { ms.re("^" .. cfg.muon .. "\\.weight$"), ms.optim.muon { lr = 0.1 } },
+        { ms.re ".", ms.optim.sgd { lr = 0.1, momentum = 0.9 } } } }
+      if cfg.load ~= "" then ms.checkpoint.load(train, cfg.load) end
+      train:step { inputs = ms.ones(2, 8), targets = ms.zeros(2, 8) }
+      if cfg.save ~= "" then ms.checkpoint.save(train, cfg.save) end
+    ]]
+    local folder = scratch.path()
+    assert.equal(0, program.run({ "run", recipe, "save=" .. folder }).status)
+    assert.equal(0, program.run({ "run", recipe, "load=" .. folder }).status)
+    local other = program.run({ "run", recipe, "load=" .. folder, "muon=1" })
+    os.remove(recipe)
+    scratch.clear()
+    assert.equal(2, other.status, other.err)
+    has(other.err, ".weight | muon | sgd | same rules")
+  end)
+
   it("Q9 keeps one moment of a matrix, in f32, also where others are in fewer bits: bytes are exact", function()
     local matrices = 2 * (17 * 16 + 17 * 7)
     for _, layout in ipairs { "rows", "ragged" } do

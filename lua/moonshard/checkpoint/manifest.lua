@@ -39,6 +39,17 @@ local function parameters_text(session, step)
   return "[" .. table.concat(texts, ",") .. "]"
 end
 
+-- The parameters of an optimizer by rules that take Muon, sorted.
+local function muon_names(optimizer)
+  if not optimizer.chosen then return nil end
+  local names = {}
+  for fqn, part in pairs(optimizer.chosen) do
+    if part.kind == "muon" then names[#names + 1] = fqn end
+  end
+  table.sort(names)
+  return names
+end
+
 -- The optimizer's settings worth recording; its rules belong to the recipe.
 local function optimizer_of(optimizer)
   if not optimizer then return nil end
@@ -46,6 +57,7 @@ local function optimizer_of(optimizer)
   for i, state in ipairs(owned_ranges.states(optimizer)) do kinds[i] = state.kind end
   local recorded = optimizers.settings(optimizer)
   recorded.kind, recorded.states = optimizer.title or optimizer.kind, #kinds > 0 and kinds or nil
+  recorded.muon = muon_names(optimizer)
   return recorded
 end
 
@@ -191,6 +203,20 @@ function manifest.check_parameters(read, path, params)
   end
 end
 
+-- The states of two optimizers can have one name, and mean different things.
+local function check_muon(saved, path, optimizer)
+  local had, mine = {}, muon_names(optimizer)
+  if not (saved.muon and mine) then return end
+  for _, fqn in ipairs(saved.muon) do had[fqn] = true end
+  for fqn, part in pairs(optimizer.chosen) do
+    if (part.kind == "muon") ~= (had[fqn] == true) then
+      errors.invalid("checkpoint %s: %s was trained by %s, the trainer gives it %s: use the same rules, or load only "
+        .. "the model, ms.checkpoint.load(model, path)", path, fqn, had[fqn] and "muon" or "the other optimizer",
+        part.kind)
+    end
+  end
+end
+
 ---Compares the optimizer of a checkpoint with the one that resumes from it.
 ---@param read moonshard.Manifest
 ---@param path string
@@ -210,6 +236,7 @@ function manifest.check_optimizer(read, path, optimizer)
       #theirs > 0 and table.concat(theirs, ", ") or "nothing", kind,
       #mine > 0 and table.concat(mine, ", ") or "nothing")
   end
+  check_muon(saved, path, optimizer)
 end
 
 return manifest

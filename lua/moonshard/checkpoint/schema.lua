@@ -39,7 +39,9 @@ local HEAD = {
   { "model", "table", optional = true }, { "replicate_sync", "table", optional = true },
 }
 local MESH = { { "label", "string" }, { "shape", "table" } }
-local OPTIMIZER = { { "kind", "string" }, { "states", "table", optional = true } }
+local OPTIMIZER = {
+  { "kind", "string" }, { "states", "table", optional = true }, { "muon", "table", optional = true },
+}
 local EMA = { { "decay", "number" }, { "warmup", "boolean" } }
 local REPLICATE_SYNC = {
   { "replicas", "positive" }, { "every", "positive" }, { "fragments", "positive" }, { "delay", "count" },

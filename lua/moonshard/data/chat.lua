@@ -98,6 +98,18 @@ local function check_size(o, rows)
     files.show(o.files), rows, o.seq, o.batch * o.share.ranks, o.valid_fraction > 0 and " and validation" or "", needed)
 end
 
+local function check(o)
+  if o.tokenizer ~= nil and not (type(o.tokenizer) == "table" and o.tokenizer.encode) then
+    errors.invalid("%s: tokenizer must be one that ms.tokenizer(path) returns, not %s", WHO,
+      options.describe(o.tokenizer))
+  end
+  for _, name in ipairs({ "document_start", "padding" }) do
+    if type(o[name]) == "number" and o[name] < 0 then
+      errors.invalid("%s: %s must be a token, at least 0, not %d", WHO, name, o[name])
+    end
+  end
+end
+
 ---Batches { tokens, targets } of conversations: i32 [batch, seq] each; targets are the next tokens where those are
 ---trained on, and -100 elsewhere.
 ---@param given moonshard.ChatOptions
@@ -119,6 +131,7 @@ local function chat(given)
     valid_fraction = { "number", default = 0 },
     mesh = { "table" },
   })
+  check(o)
   windows.share(WHO, o)
   o.document_start = start_of(o)
   if o.pack == nil then o.pack = o.document_start ~= nil end

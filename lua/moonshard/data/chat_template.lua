@@ -12,7 +12,7 @@ local chat_template = {}
 ---@class moonshard.ChatTemplate
 ---@field begin string? before each conversation
 ---@field [string] { [1]: string, [2]: string } by role: the texts before and after a message; `default`: of roles that
----  have none, with ROLE in place of the role's name
+---  have none; ROLE in the text before is replaced by the role's name
 
 ---@type table<string, moonshard.ChatTemplate>
 local NAMED = {
@@ -64,7 +64,8 @@ function chat_template.render(template, messages, where)
   for _, message in ipairs(messages) do
     local texts = template[message.role] or template.default
     if not texts or message.role == "begin" or message.role == "default" then
-      errors.raise("MS_ENAME", "%s: the template has no role %s", where, options.describe(message.role))
+      errors.raise("MS_ENAME", "%s: the template has no role %s: leave such messages out, or give a template that has "
+        .. "texts for it", where, options.describe(message.role))
     end
     local before = texts[1]:gsub("ROLE", (message.role:gsub("%%", "%%%%")))
     pieces[#pieces + 1] = { text = before, trained = false }

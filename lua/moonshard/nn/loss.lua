@@ -108,6 +108,10 @@ end
 -- ---- of predictions and targets of one shape --------------------------------------------------------------------
 
 local function check_shapes(name, prediction, target)
+  if not (tensor.is(prediction) and tensor.is(target)) then
+    errors.invalid("ms.loss.%s takes a prediction and a target, two tensors, and no options: give the function itself, "
+      .. "loss = ms.loss.%s", name, name)
+  end
   local predicted, given = tensor.shape_text(prediction.shape), tensor.shape_text(target.shape)
   if predicted == given then return end
   errors.raise("MS_ESHAPE", "ms.loss.%s: the prediction is %s and the target %s; their shapes must be equal", name,
