@@ -66,14 +66,16 @@ function Attention:init(config, slides)
   end
 end
 
--- Queries or keys [B,T,heads,D] of a projection, normalised and rotated.
+-- x [B,T,D] -> queries, keys or values [B,T,heads,D].
 local function project(self, x, weights, heads, normalise)
-  local batch, length = unpack(x.shape)
   local y = weights(x)
   if normalise and self._config.qk_norm == "all" then y = normalise(y) end
-  y = y:reshape(batch, length, heads, self.head_dim)
-  if normalise and self._config.qk_norm == "head" then y = normalise(y) end
-  return y:rope(self._rope)
+  return y:reshape(x.shape[1], x.shape[2], heads, self.head_dim)
+end
+
+local function rotate(self, x, normalise)
+  if normalise and self._config.qk_norm == "head" then x = normalise(x) end
+  return x:rope(self._rope)
 end
 
 -- A window as long as the sequence hides nothing.
@@ -94,8 +96,9 @@ function Attention:forward(x, tokens)
   local batch, length = unpack(x.shape)
   local q = project(self, x, self.wq, self.heads, self.q_norm)
   local k = project(self, x, self.wk, self.kv_heads, self.k_norm)
-  local v = self.wv(x):reshape(batch, length, self.kv_heads, self.head_dim)
-  return self.wo(attend(self, q, k, v, tokens):reshape(batch, length, self.heads * self.head_dim))
+  local v = project(self, x, self.wv, self.kv_heads)
+  local y = attend(self, rotate(self, q, self.q_norm), rotate(self, k, self.k_norm), v, tokens)
+  return self.wo(y:reshape(batch, length, self.heads * self.head_dim))
 end
 
 -- ---- MLP and block ----------------------------------------------------------------------------------------------
