@@ -257,7 +257,7 @@ describe("fully_shard", function()
     local first = sharding:handle()
     assert.equal(first, sharding:handle())
     local asked
-    local optimizer = { moments_of = function() end, param_groups = function(_, fqns)
+    local optimizer = { moments_of = function() end, part_of = function(self) return self end, param_groups = function(_, fqns)
       asked = fqns
       return { ["head.weight"] = { lr_scale = 0.5, weight_decay = 0.1 } }
     end }
@@ -266,7 +266,8 @@ describe("fully_shard", function()
     assert.equal(second, sharding:handle(optimizer))
     assert.equal(second, sharding:handle())
     assert.equal(#sharding.params, #asked)
-    local other = { param_groups = optimizer.param_groups, moments_of = optimizer.moments_of }
+    local other = { param_groups = optimizer.param_groups, moments_of = optimizer.moments_of,
+      part_of = optimizer.part_of }
     has(message(sharding.handle, sharding, other), "one trainer")
   end)
 

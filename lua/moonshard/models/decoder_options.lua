@@ -36,6 +36,9 @@ local SPECS = {
   window_rope_theta = { "number" },
 }
 
+local WITH_SIZES = { { "string" } }
+for name, spec in pairs(SPECS) do WITH_SIZES[name] = spec end
+
 -- What options that name a choice can be.
 local CHOICES = {
   activation = { "silu", "gelu_tanh", "gelu" },
@@ -113,14 +116,14 @@ local function check_window(who, config)
 end
 
 ---@class moonshard.DecoderOptions
----@field vocab? integer required, like layers, dim, heads, ffn and seq
----@field layers? integer
----@field dim? integer
----@field heads? integer
+---@field vocab integer
+---@field layers integer
+---@field dim integer
+---@field heads integer
 ---@field kv_heads? integer default heads
 ---@field head_dim? integer default dim / heads
----@field ffn? integer
----@field seq? integer maximum sequence length
+---@field ffn integer
+---@field seq integer maximum sequence length
 ---@field document_start? integer token that begins a document: attention does not cross it
 ---@field rope_theta? number default 10000
 ---@field rope_scaling? moonshard.RopeScaling|false default false
@@ -147,9 +150,10 @@ end
 ---A complete description of a decoder.
 ---@param who string whose options they are, for messages: "ms.models.decoder"
 ---@param given table
+---@param has_sizes boolean? its first argument can be the name of a published size, which has been filled in
 ---@return moonshard.DecoderConfig
-function decoder_options.read(who, given)
-  local config = options.parse(who, given, SPECS)
+function decoder_options.read(who, given, has_sizes)
+  local config = options.parse(who, given, has_sizes and WITH_SIZES or SPECS)
   config.kv_heads = config.kv_heads or config.heads
   config.rope_scaling = read_scaling(who, config.rope_scaling)
   check_heads(who, config)

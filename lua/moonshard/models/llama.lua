@@ -35,9 +35,7 @@ local function fill(given)
   end
   local filled = { vocab = 128256, rope_theta = 500000, seq = 131072 }
   for key, value in pairs(PUBLISHED[published]) do filled[key] = value end
-  for key, value in pairs(given) do
-    if key ~= 1 then filled[key] = value end
-  end
+  for key, value in pairs(given) do filled[key] = value end
   return filled
 end
 
@@ -50,8 +48,14 @@ end
 
 ---@class moonshard.LlamaOptions: moonshard.DecoderOptions
 ---@field [1] string? a published size, "8B", which sets the defaults of the other fields
+---@field vocab? integer required without a published size, like layers, dim, heads, ffn and seq
+---@field layers? integer
+---@field dim? integer
+---@field heads? integer
+---@field ffn? integer
+---@field seq? integer
 
 ---A Llama. Its forward maps tokens i32 [batch, length] to logits [batch, length, vocab].
 ---@param given moonshard.LlamaOptions
 ---@return moonshard.Module
-return function(given) return Llama(decoder_options.read("ms.models.llama", fill(given))) end
+return function(given) return Llama(decoder_options.read("ms.models.llama", fill(given), true)) end
