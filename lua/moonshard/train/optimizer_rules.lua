@@ -133,8 +133,8 @@ function optimizer_rules.new(list)
   local policy = rules.policy(POLICY, list, { read = read })
   local parts, kinds = parts_of(policy), {}
   if #parts == 0 then
-    errors.raise("MS_ERULE", "%s: there is no rule: give ms.optim.adamw { ... }, or { { pattern, ms.optim.muon { ... } }, "
-      .. "... }", POLICY)
+    errors.raise("MS_ERULE", "%s: there is no rule: give ms.optim.adamw { ... }, or a list such as "
+      .. "{ { pattern, ms.optim.muon { ... } }, ... }", POLICY)
   end
   for i, part in ipairs(parts) do kinds[i] = part.kind end
   local self = { rules = policy, parts = parts, main = parts[#parts], title = table.concat(kinds, " and ") }
