@@ -208,7 +208,11 @@ local function check_muon(saved, path, optimizer)
   local had, mine = {}, muon_names(optimizer)
   if not (saved.muon and mine) then return end
   for _, fqn in ipairs(saved.muon) do had[fqn] = true end
-  for fqn, part in pairs(optimizer.chosen) do
+  local names = {}
+  for fqn in pairs(optimizer.chosen) do names[#names + 1] = fqn end
+  table.sort(names) -- so that ranks name the same one
+  for _, fqn in ipairs(names) do
+    local part = optimizer.chosen[fqn]
     if (part.kind == "muon") ~= (had[fqn] == true) then
       errors.invalid("checkpoint %s: %s was trained by %s, the trainer gives it %s: use the same rules, or load only "
         .. "the model, ms.checkpoint.load(model, path)", path, fqn, had[fqn] and "muon" or "the other optimizer",
