@@ -1,7 +1,7 @@
 /* dump_facts.c - what the text of a plan and its JSON object both say (dump.h). */
 #include "plan/dump.h"
 
-int ms_plan_dims_in_order(const ms_plan *plan, int *dim) {
+int ms_plan_dims_in_order(const ms_plan *plan, int dim[MS_DIMS]) {
   const ms_model *model = plan->model;
   int n = 0;
   for (int at = 0; at < model->mesh_ndim; at++)
