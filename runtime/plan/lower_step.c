@@ -8,6 +8,9 @@
  * by the number of terms or by the sum of their weights. The optimizer's pass applies this factor together with
  * clipping, so no kernel scales gradients in memory.
  */
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/hash.h"
 #include "plan/lower.h"
 #include "plan/moment_layout.h"
@@ -15,23 +18,32 @@
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The first replica whose rank of a shard is on the same node as replica r's. */
-static int first_on_node(const ms_plan *plan, int r, int s) {
-  int at[MS_GRID_DIMS];
-  ms_grid_position(plan->model, plan->model->member, at);
-  at[MS_DIM_REPLICATE] = r;
-  at[MS_DIM_SHARD] = s;
-  return ms_grid_first_on_node(plan->model, &plan->topology, at, MS_DIM_REPLICATE);
+/* For each replica, the first one whose rank of a shard is on the same node: first [replicas]; seen [nodes] is scratch.
+ */
+static void find_first_on_nodes(const ms_plan *plan, int shard, int *first, int *seen) {
+  for (int n = 0; n < plan->topology.nodes; n++) seen[n] = -1;
+  for (int r = 0; r < ms_model_replicas(plan->model); r++) {
+    int *of_node = &seen[plan->topology.node_of[ms_grid_sibling(plan->model, r, shard)]];
+    if (*of_node < 0) *of_node = r;
+    first[r] = *of_node;
+  }
 }
 
 /* Between nodes the order of a sum follows from which of its ranks share a node. Two terms have the same sum in any
  * order. The ranks of a tensor dimension sum in one order (nodes.c). */
-static int sums_in_one_order(const ms_plan *plan) {
-  if (plan->topology.nodes == 1 || ms_model_replicas(plan->model) < 3) return 1;
-  for (int r = 0; r < ms_model_replicas(plan->model); r++)
-    for (int s = 1; s < ms_model_shards(plan->model); s++)
-      if (first_on_node(plan, r, s) != first_on_node(plan, r, 0)) return 0;
-  return 1;
+static int sums_in_one_order(const ms_plan *plan, int *one) {
+  const int replicas = ms_model_replicas(plan->model);
+  *one = 1;
+  if (plan->topology.nodes == 1 || replicas < 3) return MS_OK;
+  int *first = ms_calloc(2 * (int64_t)replicas + plan->topology.nodes, sizeof *first);
+  if (!first) return MS_ENOMEM;
+  find_first_on_nodes(plan, 0, first, first + 2 * replicas);
+  for (int s = 1; s < ms_model_shards(plan->model) && *one; s++) {
+    find_first_on_nodes(plan, s, first + replicas, first + 2 * replicas);
+    *one = !memcmp(first, first + replicas, replicas * sizeof *first);
+  }
+  free(first);
+  return MS_OK;
 }
 
 /* Every rank takes the totals of its replica's first shard. */
@@ -57,7 +69,9 @@ int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas) 
   if (both) return ms_plan_between_copies(plan, phase, MS_COLL_ALL_REDUCE, -1, 1, &part);
   if (ms_model_replicas(model) == 1 || !over_replicas) return MS_OK;
   MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, 0, -1, 1, &part));
-  return sums_in_one_order(plan) ? MS_OK : take_totals_of_first_shard(plan, phase, totals);
+  int one_order;
+  MS_TRY(sums_in_one_order(plan, &one_order));
+  return one_order ? MS_OK : take_totals_of_first_shard(plan, phase, totals);
 }
 
 /* Only the squares, which come first: the ranks of the tensor dimension have the same loss. */

@@ -32,7 +32,8 @@ void ms_grid_position(const ms_model *m, int member, int *at) {
 
 /* ---- in which order ranks on several nodes sum ---- */
 
-int ms_grid_first_on_node(const ms_model *m, const ms_topology *topology, const int *at, int dim) {
+/* The first place along a dimension of the grid whose rank is on the node of the one at `at`. */
+static int first_on_node(const ms_model *m, const ms_topology *topology, const int *at, int dim) {
   const int node = topology->node_of[ms_grid_rank(m, at)];
   int other[MS_GRID_DIMS];
   memcpy(other, at, sizeof other);
@@ -65,7 +66,7 @@ static int check_sums(const ms_model *model, const ms_topology *topology) {
       memcpy(first, at, sizeof first);
       first[MS_DIM_TENSOR] = 0;
       if (model->dim[dim].size < 3 ||
-          ms_grid_first_on_node(model, topology, at, dim) == ms_grid_first_on_node(model, topology, first, dim))
+          first_on_node(model, topology, at, dim) == first_on_node(model, topology, first, dim))
         continue;
       return MS_FAIL(MS_EINVAL,
                      "mesh %s: the %d ranks along dimension %s are divided among the nodes in another way at rank %d "

@@ -364,8 +364,6 @@ int ms_grid_rank(const ms_model *model, const int *at);
 /* ... at this rank's position in the other dimensions. */
 int ms_grid_sibling(const ms_model *model, int replica, int shard);
 void ms_grid_position(const ms_model *model, int member, int *at);
-/* The first place along a dimension of the grid whose rank is on the node of the one at `at`. */
-int ms_grid_first_on_node(const ms_model *model, const ms_topology *topology, const int *at, int dim);
 /* The number of the model's ranks on a node (nodes.c). */
 int ms_plan_ranks_on(const ms_plan *plan, int node);
 /* The number of copies of an arena on a node: one for each rank, or for each set of ranks that share it (nodes.c). */
