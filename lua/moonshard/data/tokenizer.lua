@@ -54,14 +54,21 @@ function Tokenizer:decode(ids)
   return ffi.string(text[0], bytes[0])
 end
 
+-- Those that begin or end texts, for messages.
+local USUAL_TOKENS = { "<|endoftext|>", "<|end_of_text|>", "<|begin_of_text|>", "<|im_end|>", "</s>", "<eos>" }
+
 ---The id of a token as tokenizer.json writes it.
 ---@param token string "<|endoftext|>"
 ---@return integer
 function Tokenizer:id(token)
   local id = C.ms_tokenizer_find(self.handle, token)
   if id < 0 then
-    errors.raise("MS_ENAME", "%s: it has no token %s: %s", self.path, token,
-      nearest.advice(token, { ["<|endoftext|>"] = true, ["<|end_of_text|>"] = true, ["<|begin_of_text|>"] = true }))
+    local known = {}
+    for _, usual in ipairs(USUAL_TOKENS) do
+      if C.ms_tokenizer_find(self.handle, usual) >= 0 then known[usual] = true end
+    end
+    errors.raise("MS_ENAME", "%s: it has no token %s%s", self.path, token,
+      next(known) and ": " .. nearest.advice(token, known) or "")
   end
   return id
 end

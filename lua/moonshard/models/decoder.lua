@@ -73,8 +73,9 @@ local function project(self, x, weights, heads, normalise)
   return y:reshape(x.shape[1], x.shape[2], heads, self.head_dim)
 end
 
-local function rotate(self, x, normalise)
+local function rotate(self, x, normalise, cache)
   if normalise and self._config.qk_norm == "head" then x = normalise(x) end
+  if cache then return cache:rotate(x, self._rope) end
   return x:rope(self._rope)
 end
 
@@ -92,12 +93,16 @@ local function attend(self, q, k, v, tokens)
 end
 
 -- x [B,T,D], tokens i32 [B,T] -> [B,T,D]
-function Attention:forward(x, tokens)
+function Attention:forward(x, tokens, cache)
   local batch, length = unpack(x.shape)
   local q = project(self, x, self.wq, self.heads, self.q_norm)
   local k = project(self, x, self.wk, self.kv_heads, self.k_norm)
   local v = project(self, x, self.wv, self.kv_heads)
-  local y = attend(self, rotate(self, q, self.q_norm), rotate(self, k, self.k_norm), v, tokens)
+  q, k = rotate(self, q, self.q_norm, cache), rotate(self, k, self.k_norm, cache)
+  local function whole() return attend(self, q, k, v, tokens) end
+  local config = self._config
+  local y = cache and cache:attend(q, k, v, { window = self._window, softcap = config.attention_softcap,
+    scale = config.attention_scale }, whole) or whole()
   return self.wo(y:reshape(batch, length, self.heads * self.head_dim))
 end
 
@@ -134,14 +139,15 @@ local function through(layer, x)
   return layer and layer(x) or x
 end
 
-function Block:forward(x, tokens)
-  x = x + through(self.attn_norm_behind, self.attn(through(self.attn_norm, x), tokens))
+function Block:forward(x, tokens, cache)
+  x = x + through(self.attn_norm_behind, self.attn(through(self.attn_norm, x), tokens, cache))
   return x + through(self.ffn_norm_behind, self.mlp(through(self.ffn_norm, x)))
 end
 
 -- ---- the model --------------------------------------------------------------------------------------------------
 
 local Decoder = module.define("Decoder")
+Decoder.takes_cache = true
 
 function Decoder:init(config)
   self.config = setmetatable(config, {})
@@ -155,8 +161,8 @@ function Decoder:init(config)
   language.add_head(self, config)
 end
 
--- tokens i32 [B,T] -> logits [B,T,V]
-function Decoder:forward(tokens)
+-- tokens i32 [B,T], cache moonshard.KVCache? -> logits [B,T,V]
+function Decoder:forward(tokens, cache)
   local config = self.config
   if tokens.shape[2] > config.seq then
     errors.raise("MS_ESHAPE", "%s: a sequence of %d tokens, but the model has seq=%d: raise seq", self.family,
@@ -164,7 +170,7 @@ function Decoder:forward(tokens)
   end
   local x = self.embed(tokens)
   if config.embedding_scale then x = x * config.embedding_scale end
-  for _, layer in ipairs(self.layers) do x = layer(x, tokens) end
+  for _, layer in ipairs(self.layers) do x = layer(x, tokens, cache) end
   local logits = language.logits(self, self.norm(x))
   local cap = config.logit_softcap
   return cap and (logits * (1 / cap)):tanh() * cap or logits

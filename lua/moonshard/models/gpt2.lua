@@ -47,10 +47,12 @@ function Attention:init(config)
 end
 
 -- x [B,T,D], tokens i32 [B,T] -> [B,T,D]
-function Attention:forward(x, tokens)
+function Attention:forward(x, tokens, cache)
   local batch, length, dim = unpack(x.shape)
   local function split(y) return y:reshape(batch, length, self.heads, dim / self.heads) end
-  local y = language.attend(self._config, split(self.wq(x)), split(self.wk(x)), split(self.wv(x)), tokens)
+  local q, k, v = split(self.wq(x)), split(self.wk(x)), split(self.wv(x))
+  local function whole() return language.attend(self._config, q, k, v, tokens) end
+  local y = cache and cache:attend(q, k, v, {}, whole) or whole()
   return self.wo(y:reshape(batch, length, dim))
 end
 
@@ -76,13 +78,13 @@ function Block:init(config)
   self.dropout = nn.dropout(config.dropout)
 end
 
-function Block:forward(x, tokens)
-  x = x + self.dropout(self.attn(self.norm1(x), tokens))
+function Block:forward(x, tokens, cache)
+  x = x + self.dropout(self.attn(self.norm1(x), tokens, cache))
   return x + self.dropout(self.mlp(self.norm2(x)))
 end
 
 local GPT2 = module.define("GPT2")
-GPT2.family = "gpt2"
+GPT2.family, GPT2.takes_cache = "gpt2", true
 
 function GPT2:init(config)
   self.config = setmetatable(config, {})
@@ -95,16 +97,16 @@ function GPT2:init(config)
   language.add_head(self, config)
 end
 
--- tokens i32 [B,T], T at most seq -> logits [B,T,V]
-function GPT2:forward(tokens)
+-- tokens i32 [B,T], T at most seq, cache moonshard.KVCache? -> logits [B,T,V]
+function GPT2:forward(tokens, cache)
   local length = tokens.shape[2]
   if length > self.config.seq then
     errors.raise("MS_ESHAPE", "gpt2: a sequence of %d tokens, but the model has %d positions: raise seq", length,
       self.config.seq)
   end
-  local positions = self.pos.weight:slice(0, 0, length)
+  local positions = cache and cache:embed_positions(self.pos, length) or self.pos.weight:slice(0, 0, length)
   local x = self.dropout(self.embed(tokens) + positions)
-  for _, layer in ipairs(self.layers) do x = layer(x, tokens) end
+  for _, layer in ipairs(self.layers) do x = layer(x, tokens, cache) end
   return language.logits(self, self.norm(x))
 end
 

@@ -1,17 +1,16 @@
--- Samples from a model: one forward pass per token over a window of the model's sequence length. Tokens are bytes, or a
--- tokenizer's.
+-- Samples from a model: continues one prompt, or many together, by a token a pass (train/decoding.lua). Tokens are
+-- bytes, or a tokenizer's.
 --
--- Every rank takes part because the weights are sharded. All compute the same logits and use the token that rank 0
--- draws, so the text depends on weights, prompt, settings and seed but not on the mesh.
+-- Every rank takes part because the weights are sharded. Prompts are divided among the ranks that compute different
+-- rows, and each continues by draws of its own, so a text depends on weights, prompt, settings and seed, but neither on
+-- the mesh nor on the other prompts.
 
-local engine = require("moonshard.base.ffi")
+local decoding = require("moonshard.train.decoding")
 local errors = require("moonshard.base.error")
-local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local sampling = require("moonshard.train.sampling")
 local session = require("moonshard.engine.session")
 local tokenizers = require("moonshard.data.tokenizer")
-local ffi = engine.ffi
 
 -- Bytes as tokens, as in ms.data.text.
 local bytes = {
@@ -24,7 +23,7 @@ local bytes = {
 }
 
 ---@class moonshard.GenerateOptions
----@field prompt? string default: a newline
+---@field prompt? string|integer[]|(string|integer[])[] a text, the list of its tokens, or a list of such; default: a newline
 ---@field tokenizer? string|moonshard.Tokenizer a tokenizer.json, its folder, or an open one; default: tokens are bytes
 ---@field tokens? integer number of tokens to draw; default 300
 ---@field bytes? integer the same, for byte-level models
@@ -32,12 +31,13 @@ local bytes = {
 ---@field top_k? integer draw from this many of the most likely tokens; default 50; 0: from all
 ---@field top_p? number draw from the most likely tokens with this total probability; 1: from all
 ---@field stop? string a token that ends the text
----@field seed? integer default 1
+---@field seed? integer default 1; prompt i of a list draws by seed + i - 1
+---@field cache? boolean keep keys and values of earlier tokens; default true for the models of ms.models, which can
 ---@field ema? boolean use the averages of a trainer's weights; default false
 
 local function parse(o)
   o = options.parse("ms.generate", o, {
-    prompt = { "string", default = "\n" },
+    prompt = { "string|table", default = "\n" },
     tokenizer = { "string|table" },
     tokens = { "positive" },
     bytes = { "positive" },
@@ -46,6 +46,7 @@ local function parse(o)
     top_p = { "number", default = 1 },
     stop = { "string" },
     seed = { "seed", default = 1 },
+    cache = { "boolean" },
     ema = { "boolean", default = false },
   })
   if o.temperature < 0 then
@@ -61,15 +62,20 @@ local function parse(o)
   return o
 end
 
--- The ids of the prompt, with space for the continuation.
-local function encode_prompt(o, vocab)
-  if not o.tokenizer and vocab > 256 then
-    errors.invalid("ms.generate: the model has %d tokens, so they are not bytes: give its tokenizer", vocab)
+-- The tokens of a prompt.
+local function encode(o, prompt, vocab)
+  local ids = prompt
+  if type(prompt) == "string" then
+    if not o.tokenizer and vocab > 256 then
+      errors.invalid("ms.generate: the model has %d tokens, so they are not bytes: give its tokenizer", vocab)
+    end
+    ids = (o.tokenizer or bytes):encode(prompt)
   end
-  local ids = (o.tokenizer or bytes):encode(o.prompt)
   if #ids == 0 then errors.invalid("ms.generate: the prompt must contain at least one token") end
-  for _, id in ipairs(ids) do
-    if id >= vocab then
+  for i, id in ipairs(ids) do
+    if type(id) ~= "number" or id % 1 ~= 0 or id < 0 then
+      errors.invalid("ms.generate: token %d of a prompt is %s: tokens are integers from 0", i, options.describe(id))
+    elseif id >= vocab then
       errors.invalid("ms.generate: the prompt contains token %d, but the model has %d tokens: is %s its tokenizer?", id,
         vocab, o.tokenizer and o.tokenizer.path or "a vocabulary of bytes")
     end
@@ -77,41 +83,107 @@ local function encode_prompt(o, vocab)
   return ids
 end
 
-local function continue(model, o)
+-- The prompts as lists of tokens, and whether there was a list of them.
+local function read_prompts(o, vocab)
+  local many = type(o.prompt) == "table" and type(o.prompt[1]) ~= "number"
+  if many and #o.prompt == 0 then errors.invalid("ms.generate: the list of prompts is empty") end
+  local lists = {}
+  for i, prompt in ipairs(many and o.prompt or { o.prompt }) do
+    if type(prompt) ~= "string" and type(prompt) ~= "table" then
+      errors.invalid("ms.generate: prompt %d must be a text or a list of tokens, not %s", i, options.describe(prompt))
+    end
+    lists[i] = encode(o, prompt, vocab)
+  end
+  return lists, many
+end
+
+local function check_model(model, o)
   local config = rawget(model, "config")
   if type(config) ~= "table" or not config.seq or not config.vocab then
     errors.invalid("ms.generate: a %s has no config.seq and config.vocab, the length of its input and its vocabulary; "
       .. "the models of ms.models have them", getmetatable(model).name)
   end
-  local window, vocab = config.seq, config.vocab
-  local ids = encode_prompt(o, vocab)
-  local stop = o.stop and o.tokenizer:id(o.stop)
-  local spec = { name = "tokens", dtype = "i32", shape = { 1, window } }
-  local running = session.of(model)
-  local exec = running:exec("generate", { spec }, function(inputs)
-    return { outputs = { logits = ops.cast(model(inputs.tokens), { out_dtype = "f32" }) } }
-  end, { train = false })
-  local tokens = ffi.new("int32_t[?]", window)
-  local array = { data = tokens, dtype = "i32", shape = spec.shape }
-  local draw, made = sampling.random(o.seed), {}
-  for i = 1, o.tokens or o.bytes or 300 do
-    local used = math.min(#ids, window)
-    for t = 0, window - 1 do tokens[t] = t < used and ids[#ids - used + t + 1] or 0 end
-    exec:write("tokens", array, 0, window)
-    exec:run("evaluate")
-    local logits = exec:output("logits", "f32") + (used - 1) * vocab
-    local token = running:gather_numbers(sampling.choose(logits, vocab, o, draw), "of the next token")[1]
-    if token == stop then break end
-    made[i], ids[#ids + 1] = token, token
+  if o.cache and not model.takes_cache then
+    errors.raise("MS_EUNSUPPORTED", "ms.generate: a %s keeps no keys and values, which the models of ms.models do: "
+      .. "leave cache out", getmetatable(model).name)
   end
-  return (o.tokenizer or bytes):decode(made), made
 end
 
----Continues a prompt. Collective.
+-- The numbers of the prompts that each rank continues, in the order of running:ranks(), as many on every rank; and this
+-- rank's. A rank without a prompt of its own repeats the last one.
+local function divide(running, count)
+  local ranks, index = running:data_ranks()
+  local per, numbers = math.ceil(count / ranks), {}
+  local function of(at)
+    local list = {}
+    for i = 1, per do list[i] = math.min(at * per + i, count) end
+    return list
+  end
+  for place, at in ipairs(running:gather_numbers(index, "of which ranks continue which prompts")) do
+    numbers[place] = of(at)
+  end
+  return numbers, of(index)
+end
+
+-- Draws a token after each of this rank's texts, and returns those of all: by number of the prompt.
+local function draw_tokens(self, logits)
+  local mine, tokens = {}, {}
+  for i, draw in ipairs(self.draws) do mine[i] = sampling.choose(logits(i), self.vocab, self.o, draw) end
+  local lists = { self.running:gather_numbers(mine[1], "of the next token", unpack(mine, 2)) }
+  for i, of_places in ipairs(lists) do
+    for place, token in ipairs(of_places) do
+      local number = self.numbers[place][i]
+      tokens[number] = tokens[number] or token
+    end
+  end
+  return tokens
+end
+
+-- The tokens that each prompt is continued with.
+local function continue_all(self, lists, count)
+  local made, ended, left, longest = {}, {}, #lists, 0
+  for number, ids in ipairs(lists) do made[number], longest = {}, math.max(longest, #ids) end
+  for _ = 1, count do
+    local tokens = draw_tokens(self, self.passes:next(longest))
+    for number, token in ipairs(tokens) do
+      if not ended[number] and token == self.stop then ended[number], left = true, left - 1 end
+      if not ended[number] then table.insert(made[number], token) end
+    end
+    if left == 0 then break end
+    for number, ids in ipairs(lists) do longest = math.max(longest, #ids + #made[number]) end
+    for i, text in ipairs(self.passes.texts) do
+      local number = self.mine[i]
+      if not ended[number] then table.insert(text.ids, tokens[number]) end
+    end
+  end
+  return made
+end
+
+local function continue(model, o)
+  check_model(model, o)
+  local running, config = session.of(model), model.config
+  local lists, many = read_prompts(o, config.vocab)
+  local numbers, mine = divide(running, #lists)
+  local own, draws = {}, {}
+  for i, number in ipairs(mine) do
+    own[i], draws[i] = { unpack(lists[number]) }, sampling.random(o.seed + number - 1)
+  end
+  local made = continue_all({
+    running = running, vocab = config.vocab, o = o, numbers = numbers, mine = mine, draws = draws,
+    stop = o.stop and o.tokenizer:id(o.stop),
+    passes = decoding.new(running, own, o.cache ~= false and model.takes_cache == true),
+  }, lists, o.tokens or o.bytes or 300)
+  local texts = {}
+  for number, tokens in ipairs(made) do texts[number] = (o.tokenizer or bytes):decode(tokens) end
+  if many then return texts, made end
+  return texts[1], made[1]
+end
+
+---Continues a prompt, or a list of prompts together. Collective.
 ---@param trainer moonshard.Trainer|moonshard.Module
 ---@param o moonshard.GenerateOptions?
----@return string the continuation, without the prompt
----@return integer[] its tokens
+---@return string|string[] the continuation, without the prompt; of a list of prompts: a list
+---@return integer[]|integer[][] its tokens
 local function generate(trainer, o)
   o = parse(o)
   local model = trainer.model or trainer

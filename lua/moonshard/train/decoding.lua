@@ -1,0 +1,228 @@
+-- Passes of a model over texts that grow by a token each: with the keys and values of earlier tokens kept, or, for
+-- models that do not take a cache and for texts beyond the model's length, over the last tokens anew.
+--
+-- The first pass takes whole texts, padded behind to a power of two, and gives keys and values of all their tokens.
+-- They are kept on the host, and are inputs of the later passes, together with a mask of those that a text has: its own
+-- in front of the new token, within the layer's window and the document. Their number is a power of two as well, so
+-- that a few plans serve texts of all lengths.
+
+local dtypes = require("moonshard.base.dtypes")
+local engine = require("moonshard.base.ffi")
+local kv_cache = require("moonshard.models.kv_cache")
+local ops = require("moonshard.tensor.ops")
+local ffi = engine.ffi
+
+local LEAST_ROWS = 16
+
+---@class moonshard.DecodedText
+---@field ids integer[] its tokens; a caller appends to them
+---@field kept integer number of tokens whose keys and values are kept
+---@field document integer index, from 0, of the token that begins the newest document among the first `read` ones
+---@field read integer
+
+---@class moonshard.Decoding
+---@field model moonshard.Module
+---@field running moonshard.Session
+---@field texts moonshard.DecodedText[] of this rank
+---@field seq integer the model's length
+---@field vocab integer
+---@field keeps boolean whether keys and values are kept
+---@field layers moonshard.CachedLayer[]?
+---@field rows integer tokens that the kept arrays have room for
+---@field arrays table<string, ffi.cdata*> "keys 1", ...: [B,rows,G,D]
+local Decoding = {}
+Decoding.__index = Decoding
+
+local decoding = {}
+
+-- What the layers of a model keep. A plan that another call compiled does not trace the model again.
+local layers_of = setmetatable({}, { __mode = "k" })
+
+---@param running moonshard.Session
+---@param lists integer[][] the tokens of each text of this rank; as many on every rank
+---@param keeps boolean whether to keep keys and values
+---@return moonshard.Decoding
+function decoding.new(running, lists, keeps)
+  local config, texts = running.model.config, {}
+  for i, ids in ipairs(lists) do texts[i] = { ids = ids, kept = 0, document = 0, read = 0 } end
+  return setmetatable({ model = running.model, running = running, texts = texts, seq = config.seq, vocab = config.vocab,
+    document_start = config.document_start, keeps = keeps, rows = 0, arrays = {} }, Decoding)
+end
+
+local function room_for(self, tokens)
+  local rows = LEAST_ROWS
+  while rows < tokens do rows = 2 * rows end
+  return math.min(rows, self.seq)
+end
+
+local function run(exec, inputs)
+  for name, array in pairs(inputs) do exec:write(name, array, 0, array.count) end
+  exec:run("evaluate")
+end
+
+local function array_of(dtype, count)
+  return { data = ffi.new(dtypes.ctypes[dtype] .. "[?]", count), dtype = dtype, count = count }
+end
+
+-- The logits of a text's last token in a pass over `length` tokens a text.
+local function reader(self, exec, length, at)
+  local logits = exec:output("logits", "f32")
+  return function(i) return logits + ((i - 1) * length + at(self.texts[i])) * self.vocab end
+end
+
+-- ---- over the last tokens anew ----------------------------------------------------------------------------------
+
+-- The last tokens of each text, padded behind, i32 [B,length].
+local function last_tokens(self, length)
+  local array = array_of("i32", #self.texts * length)
+  for i, text in ipairs(self.texts) do
+    local used = math.min(#text.ids, length)
+    for t = 0, used - 1 do array.data[(i - 1) * length + t] = text.ids[#text.ids - used + t + 1] end
+  end
+  return array
+end
+
+local function recompute(self)
+  local spec = { name = "tokens", dtype = "i32", shape = { #self.texts, self.seq } }
+  local model = self.model
+  local exec = self.running:exec("generate", { spec }, function(inputs)
+    return { outputs = { logits = ops.cast(model(inputs.tokens), { out_dtype = "f32" }) } }
+  end, { train = false })
+  run(exec, { tokens = last_tokens(self, self.seq) })
+  return reader(self, exec, self.seq, function(text) return math.min(#text.ids, self.seq) - 1 end)
+end
+
+-- ---- the first pass ---------------------------------------------------------------------------------------------
+
+local function each_array(self, visit)
+  for i, layer in ipairs(self.layers) do
+    visit("keys " .. i, layer, layer.heads * layer.key_dim)
+    visit("values " .. i, layer, layer.heads * layer.value_dim)
+  end
+end
+
+-- Gives the kept arrays room for more tokens.
+local function make_room(self, tokens)
+  if tokens <= self.rows then return end
+  local rows = room_for(self, tokens)
+  each_array(self, function(name, layer, width)
+    local before, after = self.arrays[name], array_of(layer.dtype, #self.texts * rows * width)
+    local bytes = width * dtypes.sizes[layer.dtype]
+    for i = 0, before and #self.texts - 1 or -1 do
+      ffi.copy(after.data + i * rows * width, before.data + i * self.rows * width, self.rows * bytes)
+    end
+    self.arrays[name] = after
+  end)
+  self.rows = rows
+end
+
+-- Keeps tokens [text.kept, to) of every text, of a pass whose first token of a text is number `first(text)`.
+local function keep(self, exec, length, first, to)
+  each_array(self, function(name, layer, width)
+    local made, bytes = exec:output(name, layer.dtype), dtypes.sizes[layer.dtype]
+    local kept = self.arrays[name].data
+    for i, text in ipairs(self.texts) do
+      local from = first(text)
+      ffi.copy(kept + ((i - 1) * self.rows + from) * width, made + (i - 1) * length * width,
+        (to(text) - from) * width * bytes)
+    end
+  end)
+  for _, text in ipairs(self.texts) do text.kept = to(text) end
+end
+
+local function with_outputs(cache, logits)
+  local outputs = { logits = ops.cast(logits, { out_dtype = "f32" }) }
+  for name, value in pairs(cache.outputs) do outputs[name] = value end
+  return { outputs = outputs }
+end
+
+local function length_of(text) return #text.ids end
+
+local function begin(self, longest)
+  local length, model, running = room_for(self, longest), self.model, self.running
+  local spec = { name = "tokens", dtype = "i32", shape = { #self.texts, length } }
+  local exec = running:exec("prefill", { spec }, function(inputs)
+    local cache = kv_cache.new()
+    local logits = model(inputs.tokens, cache)
+    layers_of[running] = cache.layers
+    return with_outputs(cache, logits)
+  end, { train = false })
+  self.layers = layers_of[running]
+  run(exec, { tokens = last_tokens(self, length) })
+  make_room(self, longest)
+  keep(self, exec, length, function() return 0 end, length_of)
+  return reader(self, exec, length, function(text) return #text.ids - 1 end)
+end
+
+-- ---- later passes -----------------------------------------------------------------------------------------------
+
+-- Follows a text to the token that begins its newest document.
+local function follow_documents(self, text)
+  for t = text.read + 1, #text.ids do
+    if text.ids[t] == self.document_start then text.document = t - 1 end
+  end
+  text.read = #text.ids
+end
+
+-- u8 [B,1,1,rows+1]: the kept tokens that the new one, the last column, sees.
+local function mask_of(self, window)
+  local columns = self.rows + 1
+  local array = array_of("u8", #self.texts * columns)
+  for i, text in ipairs(self.texts) do
+    local row, at = array.data + (i - 1) * columns, #text.ids - 1
+    for t = math.max(text.document, window and at - window + 1 or 0), at - 1 do row[t] = 1 end
+    row[columns - 1] = 1
+  end
+  return array
+end
+
+local function last_of_each(self, number)
+  local array = array_of("i32", #self.texts)
+  for i, text in ipairs(self.texts) do array.data[i - 1] = number(text) end
+  return array
+end
+
+-- What the pass is given, and how the graph's inputs are declared.
+local function inputs_of(self)
+  local batch, inputs, specs = #self.texts, {}, {}
+  local function add(name, array, ...)
+    inputs[name], specs[#specs + 1] = array, { name = name, dtype = array.dtype, shape = { batch, ... } }
+  end
+  add("tokens", last_of_each(self, function(text) return text.ids[#text.ids] end), 1)
+  add("positions", last_of_each(self, function(text) return #text.ids - 1 end), 1)
+  for _, layer in ipairs(self.layers) do
+    local name = kv_cache.mask_name(layer.window)
+    if not inputs[name] then add(name, mask_of(self, layer.window), 1, 1, self.rows + 1) end
+  end
+  for i, layer in ipairs(self.layers) do
+    add("keys " .. i, self.arrays["keys " .. i], self.rows, layer.heads, layer.key_dim)
+    add("values " .. i, self.arrays["values " .. i], self.rows, layer.heads, layer.value_dim)
+  end
+  return inputs, specs
+end
+
+local function continue(self, longest)
+  make_room(self, longest)
+  if self.document_start then
+    for _, text in ipairs(self.texts) do follow_documents(self, text) end
+  end
+  local model, inputs, specs = self.model, inputs_of(self)
+  local exec = self.running:exec("decode", specs, function(given)
+    local cache = kv_cache.new(given)
+    return with_outputs(cache, model(given.tokens, cache))
+  end, { train = false })
+  run(exec, inputs)
+  keep(self, exec, 1, function(text) return #text.ids - 1 end, length_of)
+  return reader(self, exec, 1, function() return 0 end)
+end
+
+---Runs the model once. Every text has at least one token, and at most one more than in the pass before. Collective.
+---@param longest integer number of tokens of the longest text of any rank
+---@return fun(i: integer): ffi.cdata* logits float [vocab] of the token that follows text i, valid until the next pass
+function Decoding:next(longest)
+  if not self.keeps or longest > self.seq then return recompute(self) end
+  if self.rows == 0 then return begin(self, longest) end
+  return continue(self, longest)
+end
+
+return decoding
