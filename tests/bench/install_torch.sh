@@ -14,10 +14,12 @@ not_in_toolkit=(nvidia-cufile nvidia-cusparselt-cu13==0.8.1 nvidia-nvshmem-cu13=
 
 imports() { "$venv/bin/python" -c 'import numpy; from torch.distributed.fsdp import fully_shard' 2>"$folder/import.log"; }
 install() { "$venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
-# In addition to PyTorch; only its own benchmark needs it.
-install_tokenizers() {
+# In addition to PyTorch; only the benchmarks of the tokenizers and of generation need them.
+install_transformers() {
   "$venv/bin/python" -c 'import tokenizers' 2>/dev/null || install --no-deps tokenizers==0.23.3 ||
     echo "bench-peers: pip could not install tokenizers; its benchmark will run without a peer" >&2
+  "$venv/bin/python" -c 'from transformers import GPT2LMHeadModel' 2>/dev/null || install transformers==5.24.0 ||
+    echo "bench-peers: pip could not install transformers; generation will run without a peer" >&2
 }
 give_up() {
   echo "bench-peers: $1; the benchmark will run without PyTorch" >&2
@@ -26,7 +28,7 @@ give_up() {
 }
 
 mkdir -p "$folder"
-[ -x "$venv/bin/python" ] && imports && { install_tokenizers; echo "bench-peers: PyTorch is ready in $venv"; exit 0; }
+[ -x "$venv/bin/python" ] && imports && { install_transformers; echo "bench-peers: PyTorch is ready in $venv"; exit 0; }
 
 /usr/bin/python3 -m venv --clear "$venv" || give_up "cannot make a virtual environment"
 install "${pure_python[@]}" || give_up "PyPI cannot be reached, or lacks a package (pip's words are above)"
@@ -35,5 +37,5 @@ if [ -e "$cuda_home/lib64/libcublas.so.13" ] && [ -e "$cuda_home/lib64/libcudnn.
 fi
 imports || install "$torch" || give_up "pip could not install PyTorch with its CUDA libraries"
 imports || { cat "$folder/import.log" >&2; give_up "PyTorch was installed and does not import"; }
-install_tokenizers
+install_transformers
 echo "bench-peers: PyTorch is ready in $venv"

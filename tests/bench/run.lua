@@ -366,6 +366,23 @@ local function checkpoints()
   background_saves(2)
 end
 
+-- Tokens a second of texts that are continued, one alone and eight together.
+local function generation()
+  local has_peer = exists(peer_python)
+    and os.execute(peer_python .. " -c 'from transformers import Qwen3ForCausalLM' 2>/dev/null") == 0
+  if not has_peer then print("transformers' side of generation is missing: make bench-peers") end
+  for _, family in ipairs({ "gpt2", "qwen3" }) do
+    for _, batch in ipairs({ 1, 8 }) do
+      local line = json_lines(("%s/release/moonshard run tests/bench/generate.lua family=%s batch=%d"):format(build,
+        family, batch))[1] or {}
+      local peer = has_peer and json_lines(("%s tests/bench/peer_generate.py %s %d 64 64"):format(peer_python, family,
+        batch))[1] or {}
+      report(("generate/%s/%d texts"):format(family, batch), "tokens/s", line.kept_tokens_per_s, peer.tokens_per_s,
+        "higher")
+    end
+  end
+end
+
 -- Two hosts are network namespaces, which need root; the command says so where they cannot be.
 local function hosts()
   for _, line in ipairs((json_lines(("recipes/two_hosts.sh luajit tests/bench/hosts.lua %s"):format(build)))) do
@@ -380,6 +397,7 @@ collectives()
 programs()
 plans()
 tokenizers()
+generation()
 data()
 start()
 two_jobs("f32")

@@ -161,7 +161,7 @@ function Decoder:init(config)
   language.add_head(self, config)
 end
 
--- tokens i32 [B,T], cache moonshard.KVCache? -> logits [B,T,V]
+-- tokens i32 [B,T], cache moonshard.KVCache? -> logits [B,T,V], or [B,1,V]
 function Decoder:forward(tokens, cache)
   local config = self.config
   if tokens.shape[2] > config.seq then
@@ -171,6 +171,7 @@ function Decoder:forward(tokens, cache)
   local x = self.embed(tokens)
   if config.embedding_scale then x = x * config.embedding_scale end
   for _, layer in ipairs(self.layers) do x = layer(x, tokens, cache) end
+  if cache then x = cache:last(x) end
   local logits = language.logits(self, self.norm(x))
   local cap = config.logit_softcap
   return cap and (logits * (1 / cap)):tanh() * cap or logits

@@ -97,7 +97,7 @@ function GPT2:init(config)
   language.add_head(self, config)
 end
 
--- tokens i32 [B,T], T at most seq, cache moonshard.KVCache? -> logits [B,T,V]
+-- tokens i32 [B,T], T at most seq, cache moonshard.KVCache? -> logits [B,T,V], or [B,1,V]
 function GPT2:forward(tokens, cache)
   local length = tokens.shape[2]
   if length > self.config.seq then
@@ -107,6 +107,7 @@ function GPT2:forward(tokens, cache)
   local positions = cache and cache:embed_positions(self.pos, length) or self.pos.weight:slice(0, 0, length)
   local x = self.dropout(self.embed(tokens) + positions)
   for _, layer in ipairs(self.layers) do x = layer(x, tokens, cache) end
+  if cache then x = cache:last(x) end
   return language.logits(self, self.norm(x))
 end
 

@@ -4,13 +4,13 @@
 -- ones kept so far, which are inputs, as is the mask of those that a sample has (train/decoding.lua writes both).
 
 local create = require("moonshard.tensor.create")
-local masked_attention = require("moonshard.nn.masked_attention")
 local ops = require("moonshard.tensor.ops")
 
 ---@class moonshard.KVCache
 ---@field outputs table<string, moonshard.Tensor> "keys 1", "values 1", ...: what this pass adds, [B,T,G,D] a layer
 ---@field layers moonshard.CachedLayer[] what the outputs are, in the order of the layers
----@field inputs table<string, moonshard.Tensor>? of a later pass; nil: the first one
+---@field inputs table<string, moonshard.Tensor>
+---@field is_first boolean
 ---@field angles table<string, moonshard.Tensor> of all positions, by what the op rope is given
 local KVCache = {}
 KVCache.__index = KVCache
@@ -31,11 +31,28 @@ function kv_cache.mask_name(window)
   return window and "seen within " .. window or "seen"
 end
 
----@param inputs table<string, moonshard.Tensor>? positions i32 [B,1], masks u8 [B,1,1,S+1] by mask_name, "keys 1",
----  "values 1", ... [B,S,G,D]; nil: the first pass
+---The cache of a first pass.
+---@param inputs table<string, moonshard.Tensor> last i32 [B]: where the last token of each text is among all B T
 ---@return moonshard.KVCache
-function kv_cache.new(inputs)
-  return setmetatable({ outputs = {}, layers = {}, inputs = inputs, angles = {} }, KVCache)
+function kv_cache.first(inputs)
+  return setmetatable({ outputs = {}, layers = {}, inputs = inputs, is_first = true }, KVCache)
+end
+
+---The cache of a later pass.
+---@param inputs table<string, moonshard.Tensor> positions i32 [B,1], masks u8 [B,1,1,S+1] by mask_name, "keys 1",
+---  "values 1", ... [B,G,S,D]
+---@return moonshard.KVCache
+function kv_cache.later(inputs)
+  return setmetatable({ outputs = {}, layers = {}, inputs = inputs, is_first = false, angles = {} }, KVCache)
+end
+
+---The last token of each text alone: no other's logits are needed.
+---@param x moonshard.Tensor [B,T,D]
+---@return moonshard.Tensor [B,1,D]
+function KVCache:last(x)
+  if not self.is_first then return x end
+  local batch, length, dim = unpack(x.shape)
+  return ops.embedding(x:reshape(batch * length, dim), self.inputs.last):reshape(batch, 1, dim)
 end
 
 ---The learned positions of this pass's tokens.
@@ -43,7 +60,7 @@ end
 ---@param length integer of the first pass
 ---@return moonshard.Tensor [T,D] or [B,1,D]
 function KVCache:embed_positions(positions, length)
-  if not self.inputs then return positions.weight:slice(0, 0, length) end
+  if self.is_first then return positions.weight:slice(0, 0, length) end
   return positions(self.inputs.positions)
 end
 
@@ -55,7 +72,7 @@ local function angles_of(self, dim, attributes)
   for i, name in ipairs(names) do texts[i] = ("%s=%.17g"):format(name, attributes[name]) end
   local key = dim .. " " .. table.concat(texts, " ")
   if not self.angles[key] then
-    local positions = self.inputs["keys 1"].shape[2] + 1
+    local positions = self.inputs["keys 1"].shape[3] + 1
     local pairs_of_one = ops.concat(create.ones(1, positions, 1, dim / 2), create.zeros(1, positions, 1, dim / 2),
       { axis = -1 })
     self.angles[key] = ops.rope(pairs_of_one, attributes):reshape(positions, dim)
@@ -68,7 +85,7 @@ end
 ---@param attributes table of the op rope
 ---@return moonshard.Tensor
 function KVCache:rotate(x, attributes)
-  if not self.inputs then return x:rope(attributes) end
+  if self.is_first then return x:rope(attributes) end
   local batch, length, _, dim = unpack(x.shape)
   local half = dim / 2
   local at = ops.embedding(angles_of(self, dim, attributes), self.inputs.positions):reshape(batch, length, 1, dim)
@@ -76,6 +93,24 @@ function KVCache:rotate(x, attributes)
   local wide = x:cast("f32")
   local a, b = wide:slice(-1, 0, half), wide:slice(-1, half, dim)
   return ops.concat(a * cosine - b * sine, a * sine + b * cosine, { axis = -1 }):cast(x.dtype)
+end
+
+-- Attention of one token a text: of its query to the kept keys, and to its own. The query heads that share a key head
+-- are rows of one product, and what is kept is not copied: scores are joined instead of keys.
+local function attend_to_kept(self, layer, q, k, v, o)
+  local batch, _, heads, dim = unpack(q.shape)
+  local groups, width = k.shape[3], v.shape[4]
+  local keys, values = self.inputs["keys " .. layer], self.inputs["values " .. layer]
+  local rows = keys.shape[3]
+  local query, key = q:reshape(batch, groups, heads / groups, dim), k:reshape(batch, groups, 1, dim)
+  local function scores_of(these) return ops.matmul(query, these, { trans_b = 1 }):cast("f32") end
+  local scores = ops.concat(scores_of(keys), scores_of(key), { axis = -1 }) * (o.scale or 1 / math.sqrt(dim))
+  if o.softcap then scores = (scores * (1 / o.softcap)):tanh() * o.softcap end
+  local seen = ops.where(self.inputs[kv_cache.mask_name(o.window)], scores, -math.huge)
+  local weights = ops.softmax(seen):cast(v.dtype)
+  local y = ops.matmul(weights:slice(-1, 0, rows), values)
+    + weights:slice(-1, rows, rows + 1) * v:reshape(batch, groups, 1, width)
+  return y:reshape(batch, 1, heads, width)
 end
 
 ---Attention of this pass's tokens.
@@ -90,11 +125,8 @@ function KVCache:attend(q, k, v, o, whole)
   self.layers[layer] = { heads = k.shape[3], key_dim = k.shape[4], value_dim = v.shape[4], dtype = k.dtype,
     window = o.window }
   self.outputs["keys " .. layer], self.outputs["values " .. layer] = k, v
-  if not self.inputs then return whole() end
-  local keys = ops.concat(self.inputs["keys " .. layer], k, { axis = 1 })
-  local values = ops.concat(self.inputs["values " .. layer], v, { axis = 1 })
-  return masked_attention(q, keys, values, { causal = false, mask = self.inputs[kv_cache.mask_name(o.window)],
-    softcap = o.softcap, scale = o.scale })
+  if self.is_first then return whole() end
+  return attend_to_kept(self, layer, q, k, v, o)
 end
 
 return kv_cache

@@ -1,5 +1,5 @@
 -- Passes of a model over texts that grow by a token each: with the keys and values of earlier tokens kept, or, for
--- models that do not take a cache and for texts beyond the model's length, over the last tokens anew.
+-- models that do not take a cache and for texts beyond the model's length, over the last tokens again.
 --
 -- The first pass takes whole texts, padded behind to a power of two, and gives keys and values of all their tokens.
 -- They are kept on the host, and are inputs of the later passes, together with a mask of those that a text has: its own
@@ -16,7 +16,6 @@ local LEAST_ROWS = 16
 
 ---@class moonshard.DecodedText
 ---@field ids integer[] its tokens; a caller appends to them
----@field kept integer number of tokens whose keys and values are kept
 ---@field document integer index, from 0, of the token that begins the newest document among the first `read` ones
 ---@field read integer
 
@@ -29,7 +28,7 @@ local LEAST_ROWS = 16
 ---@field keeps boolean whether keys and values are kept
 ---@field layers moonshard.CachedLayer[]?
 ---@field rows integer tokens that the kept arrays have room for
----@field arrays table<string, ffi.cdata*> "keys 1", ...: [B,rows,G,D]
+---@field arrays table<string, ffi.cdata*> "keys 1", ...: [B,G,rows,D]
 local Decoding = {}
 Decoding.__index = Decoding
 
@@ -44,7 +43,7 @@ local layers_of = setmetatable({}, { __mode = "k" })
 ---@return moonshard.Decoding
 function decoding.new(running, lists, keeps)
   local config, texts = running.model.config, {}
-  for i, ids in ipairs(lists) do texts[i] = { ids = ids, kept = 0, document = 0, read = 0 } end
+  for i, ids in ipairs(lists) do texts[i] = { ids = ids, document = 0, read = 0 } end
   return setmetatable({ model = running.model, running = running, texts = texts, seq = config.seq, vocab = config.vocab,
     document_start = config.document_start, keeps = keeps, rows = 0, arrays = {} }, Decoding)
 end
@@ -64,13 +63,22 @@ local function array_of(dtype, count)
   return { data = ffi.new(dtypes.ctypes[dtype] .. "[?]", count), dtype = dtype, count = count }
 end
 
--- The logits of a text's last token in a pass over `length` tokens a text.
+-- A number for each text, i32 [B].
+local function of_each(self, number)
+  local array = array_of("i32", #self.texts)
+  for i, text in ipairs(self.texts) do array.data[i - 1] = number(text, i) end
+  return array
+end
+
+-- The logits that follow text i, of a pass that gives those of `length` tokens a text.
 local function reader(self, exec, length, at)
   local logits = exec:output("logits", "f32")
   return function(i) return logits + ((i - 1) * length + at(self.texts[i])) * self.vocab end
 end
 
--- ---- over the last tokens anew ----------------------------------------------------------------------------------
+local function only_one() return 0 end
+
+-- ---- over the last tokens again ----------------------------------------------------------------------------------
 
 -- The last tokens of each text, padded behind, i32 [B,length].
 local function last_tokens(self, length)
@@ -96,8 +104,8 @@ end
 
 local function each_array(self, visit)
   for i, layer in ipairs(self.layers) do
-    visit("keys " .. i, layer, layer.heads * layer.key_dim)
-    visit("values " .. i, layer, layer.heads * layer.value_dim)
+    visit("keys " .. i, layer, layer.key_dim)
+    visit("values " .. i, layer, layer.value_dim)
   end
 end
 
@@ -106,28 +114,31 @@ local function make_room(self, tokens)
   if tokens <= self.rows then return end
   local rows = room_for(self, tokens)
   each_array(self, function(name, layer, width)
-    local before, after = self.arrays[name], array_of(layer.dtype, #self.texts * rows * width)
-    local bytes = width * dtypes.sizes[layer.dtype]
-    for i = 0, before and #self.texts - 1 or -1 do
-      ffi.copy(after.data + i * rows * width, before.data + i * self.rows * width, self.rows * bytes)
+    local blocks = #self.texts * layer.heads
+    local before, after = self.arrays[name], array_of(layer.dtype, blocks * rows * width)
+    local bytes = self.rows * width * dtypes.sizes[layer.dtype]
+    for i = 0, before and blocks - 1 or -1 do
+      ffi.copy(after.data + i * rows * width, before.data + i * self.rows * width, bytes)
     end
     self.arrays[name] = after
   end)
   self.rows = rows
 end
 
--- Keeps tokens [text.kept, to) of every text, of a pass whose first token of a text is number `first(text)`.
-local function keep(self, exec, length, first, to)
+-- Keeps what a pass made of tokens [from, #ids) of every text, which are its first ones: [B,length,G,D].
+local function keep(self, exec, length, from)
   each_array(self, function(name, layer, width)
-    local made, bytes = exec:output(name, layer.dtype), dtypes.sizes[layer.dtype]
-    local kept = self.arrays[name].data
+    local made, kept, bytes = exec:output(name, layer.dtype), self.arrays[name].data, width * dtypes.sizes[layer.dtype]
     for i, text in ipairs(self.texts) do
-      local from = first(text)
-      ffi.copy(kept + ((i - 1) * self.rows + from) * width, made + (i - 1) * length * width,
-        (to(text) - from) * width * bytes)
+      local first = from(text)
+      for t = first, #text.ids - 1 do
+        for g = 0, layer.heads - 1 do
+          ffi.copy(kept + (((i - 1) * layer.heads + g) * self.rows + t) * width,
+            made + (((i - 1) * length + t - first) * layer.heads + g) * width, bytes)
+        end
+      end
     end
   end)
-  for _, text in ipairs(self.texts) do text.kept = to(text) end
 end
 
 local function with_outputs(cache, logits)
@@ -136,22 +147,23 @@ local function with_outputs(cache, logits)
   return { outputs = outputs }
 end
 
-local function length_of(text) return #text.ids end
-
 local function begin(self, longest)
   local length, model, running = room_for(self, longest), self.model, self.running
-  local spec = { name = "tokens", dtype = "i32", shape = { #self.texts, length } }
-  local exec = running:exec("prefill", { spec }, function(inputs)
-    local cache = kv_cache.new()
+  local exec = running:exec("prefill", {
+    { name = "tokens", dtype = "i32", shape = { #self.texts, length } },
+    { name = "last", dtype = "i32", shape = { #self.texts } },
+  }, function(inputs)
+    local cache = kv_cache.first(inputs)
     local logits = model(inputs.tokens, cache)
     layers_of[running] = cache.layers
     return with_outputs(cache, logits)
   end, { train = false })
   self.layers = layers_of[running]
-  run(exec, { tokens = last_tokens(self, length) })
+  local last = of_each(self, function(text, i) return (i - 1) * length + #text.ids - 1 end)
+  run(exec, { tokens = last_tokens(self, length), last = last })
   make_room(self, longest)
-  keep(self, exec, length, function() return 0 end, length_of)
-  return reader(self, exec, length, function(text) return #text.ids - 1 end)
+  keep(self, exec, length, function() return 0 end)
+  return reader(self, exec, 1, only_one)
 end
 
 -- ---- later passes -----------------------------------------------------------------------------------------------
@@ -176,27 +188,21 @@ local function mask_of(self, window)
   return array
 end
 
-local function last_of_each(self, number)
-  local array = array_of("i32", #self.texts)
-  for i, text in ipairs(self.texts) do array.data[i - 1] = number(text) end
-  return array
-end
-
 -- What the pass is given, and how the graph's inputs are declared.
 local function inputs_of(self)
   local batch, inputs, specs = #self.texts, {}, {}
   local function add(name, array, ...)
     inputs[name], specs[#specs + 1] = array, { name = name, dtype = array.dtype, shape = { batch, ... } }
   end
-  add("tokens", last_of_each(self, function(text) return text.ids[#text.ids] end), 1)
-  add("positions", last_of_each(self, function(text) return #text.ids - 1 end), 1)
+  add("tokens", of_each(self, function(text) return text.ids[#text.ids] end), 1)
+  add("positions", of_each(self, function(text) return #text.ids - 1 end), 1)
   for _, layer in ipairs(self.layers) do
     local name = kv_cache.mask_name(layer.window)
     if not inputs[name] then add(name, mask_of(self, layer.window), 1, 1, self.rows + 1) end
   end
   for i, layer in ipairs(self.layers) do
-    add("keys " .. i, self.arrays["keys " .. i], self.rows, layer.heads, layer.key_dim)
-    add("values " .. i, self.arrays["values " .. i], self.rows, layer.heads, layer.value_dim)
+    add("keys " .. i, self.arrays["keys " .. i], layer.heads, self.rows, layer.key_dim)
+    add("values " .. i, self.arrays["values " .. i], layer.heads, self.rows, layer.value_dim)
   end
   return inputs, specs
 end
@@ -208,12 +214,12 @@ local function continue(self, longest)
   end
   local model, inputs, specs = self.model, inputs_of(self)
   local exec = self.running:exec("decode", specs, function(given)
-    local cache = kv_cache.new(given)
+    local cache = kv_cache.later(given)
     return with_outputs(cache, model(given.tokens, cache))
   end, { train = false })
   run(exec, inputs)
-  keep(self, exec, 1, function(text) return #text.ids - 1 end, length_of)
-  return reader(self, exec, 1, function() return 0 end)
+  keep(self, exec, 1, function(text) return #text.ids - 1 end)
+  return reader(self, exec, 1, only_one)
 end
 
 ---Runs the model once. Every text has at least one token, and at most one more than in the pass before. Collective.

@@ -23,7 +23,8 @@ local bytes = {
 }
 
 ---@class moonshard.GenerateOptions
----@field prompt? string|integer[]|(string|integer[])[] a text, the list of its tokens, or a list of such; default: a newline
+---@field prompt? string|integer[]|(string|integer[])[] a text, the list of its tokens, or a list of such; default: a
+---  newline
 ---@field tokenizer? string|moonshard.Tokenizer a tokenizer.json, its folder, or an open one; default: tokens are bytes
 ---@field tokens? integer number of tokens to draw; default 300
 ---@field bytes? integer the same, for byte-level models

@@ -18,7 +18,9 @@ local make = ms.models[config.of or cfg.family]
 config.vocab, config.layers, config.dim, config.heads, config.of = cfg.vocab, 2, 32, 4, nil
 local model = make(config)
 
-local NAMES = { { "replicate", "shard" }, { "replicate", "shard", "tensor" }, { "replicate", "shard", "context", "tensor" } }
+local NAMES = {
+  { "replicate", "shard" }, { "replicate", "shard", "tensor" }, { "replicate", "shard", "context", "tensor" },
+}
 local _, crosses = cfg.mesh:gsub("x", "")
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, NAMES[crosses])
 ms.fully_shard(model, {
