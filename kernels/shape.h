@@ -30,6 +30,9 @@ static inline ms_axis_view ms_view_axis(const ms_value_info *info, int64_t axis)
   return view;
 }
 
+/* How many of n elements roll puts in front of the first, 0 to n - 1. */
+static inline int64_t ms_rolled(int64_t n, int64_t by) { return (by % n + n) % n; }
+
 /* The row length D and the number of rows of [..., D]; a scalar is one row of length 1. */
 static inline int64_t ms_row_length(const ms_value_info *info) { return info->ndim ? info->dims[info->ndim - 1] : 1; }
 

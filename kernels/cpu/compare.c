@@ -1,21 +1,10 @@
 /* compare.c - comparisons, which give u8 masks, `where`, which reads one, and the gradient of maximum and minimum. All
- * broadcast: an input that repeats one element along a run is first spread over a block, so one loop serves every
- * combination. Floats are compared as f32, integers (i32, u8) as i32. */
-#include "kernels/cpu/block.h"
+ * broadcast (operand.h). Floats are compared as f32, integers (i32, u8) as i32. */
+#include "kernels/cpu/operand.h"
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/shape.h"
 
-/* n elements of input i from element `from`, as f32 [n]: a pointer into the tensor or to buffer. */
-MS_INLINE const float *operand(const ms_kernel_call *call, const ms_broadcast *broadcast, int i, int64_t from,
-                               int64_t n, float *buffer) {
-  if (broadcast->strides[i][broadcast->ndim - 1] == 1)
-    return ms_block_in(call->in_data[i], call->in[i].dtype, from, n, buffer);
-  ms_block_fill(buffer, ms_scalar_at(call->in_data[i], call->in[i].dtype, from), n);
-  return buffer;
-}
-
-/* The same for an input of integers, as i32 [n]. */
+/* n elements of an input of integers from element `from`, as i32 [n]: a pointer into the tensor or to buffer. */
 MS_INLINE const int32_t *integers(const ms_kernel_call *call, const ms_broadcast *broadcast, int i, int64_t from,
                                   int64_t n, int32_t *buffer) {
   const int64_t walk = broadcast->strides[i][broadcast->ndim - 1];
@@ -42,10 +31,10 @@ MS_INLINE const int32_t *integers(const ms_kernel_call *call, const ms_broadcast
     }                                                                                                   \
   }
 
-COMPARE(less, float, operand, <)
-COMPARE(less_equal, float, operand, <=)
-COMPARE(equal, float, operand, ==)
-COMPARE(not_equal, float, operand, !=)
+COMPARE(less, float, ms_operand, <)
+COMPARE(less_equal, float, ms_operand, <=)
+COMPARE(equal, float, ms_operand, ==)
+COMPARE(not_equal, float, ms_operand, !=)
 COMPARE(less_integers, int32_t, integers, <)
 COMPARE(less_equal_integers, int32_t, integers, <=)
 COMPARE(equal_integers, int32_t, integers, ==)
@@ -69,8 +58,8 @@ MS_CLONES static void where_part(const ms_kernel_call *call, int part, int64_t b
   for (int64_t first = begin; first < end; first += n) {
     n = ms_broadcast_run(&broadcast, 3, first, first + ms_block_length(first, end), from);
     const uint8_t *mask = mask_of(call, &broadcast, from[0], n, mask_buffer);
-    const float *a = operand(call, &broadcast, 1, from[1], n, a_buffer);
-    const float *b = operand(call, &broadcast, 2, from[2], n, b_buffer);
+    const float *a = ms_operand(call, &broadcast, 1, from[1], n, a_buffer);
+    const float *b = ms_operand(call, &broadcast, 2, from[2], n, b_buffer);
     float *y = ms_block_out(call->out_data[0], call->out[0].dtype, first, y_buffer);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) y[i] = mask[i] ? a[i] : b[i];
@@ -110,9 +99,9 @@ MS_CLONES static void maximum_backward_part(const ms_kernel_call *call, int part
   int64_t from[3], n;
   for (int64_t first = begin; first < end; first += n) {
     n = ms_broadcast_run(&broadcast, 3, first, first + ms_block_length(first, end), from);
-    const float *a = operand(call, &broadcast, 0, from[0], n, a_buffer);
-    const float *b = operand(call, &broadcast, 1, from[1], n, b_buffer);
-    const float *dy = operand(call, &broadcast, 2, from[2], n, dy_buffer);
+    const float *a = ms_operand(call, &broadcast, 0, from[0], n, a_buffer);
+    const float *b = ms_operand(call, &broadcast, 1, from[1], n, b_buffer);
+    const float *dy = ms_operand(call, &broadcast, 2, from[2], n, dy_buffer);
     float *dx = ms_block_out(call->out_data[0], call->out[0].dtype, first, dx_buffer);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) dx[i] = a[i] < b[i] ? 0.0f : a[i] == b[i] ? 0.5f * dy[i] : dy[i];

@@ -1,5 +1,5 @@
-/* slice.c - slice and pad on one axis: for each index of the axes before it, copies one contiguous range of bytes; pad
- * also zeroes the bytes around it. Elements of any dtype. */
+/* slice.c - slice, pad and roll on one axis: for each index of the axes before it, copies one contiguous range of bytes,
+ * or two to roll; pad also zeroes the bytes around it. Elements of any dtype. */
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"
@@ -31,11 +31,25 @@ static void pad_part(const ms_kernel_call *call, int part, int64_t begin, int64_
   }
 }
 
+static void roll_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
+  const int64_t unit = view.inner * ms_dtype_size(call->in[0].dtype), all = view.n * unit;
+  const int64_t front = ms_rolled(view.n, call->attrs.i[1]) * unit;
+  for (int64_t o = begin; o < end; o++) {
+    const char *x = (const char *)call->in_data[0] + o * all;
+    char *y = (char *)call->out_data[0] + o * all;
+    memcpy(y, x + all - front, (size_t)front);
+    memcpy(y + front, x, (size_t)(all - front));
+  }
+}
+
 static int run(const ms_kernel_call *call) {
   if (ms_numel(&call->out[0]) == 0) return MS_OK;
+  ms_part_fn *part = call->op == MS_OP_pad ? pad_part : call->op == MS_OP_roll ? roll_part : slice_part;
   int64_t outer = ms_view_axis(&call->out[0], call->attrs.i[0]).outer;
   int64_t bytes = 2 * ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype);
-  ms_run_parts(call, ms_part_count(call, outer, bytes), outer, 1, call->op == MS_OP_pad ? pad_part : slice_part);
+  ms_run_parts(call, ms_part_count(call, outer, bytes), outer, 1, part);
   return MS_OK;
 }
 

@@ -1,4 +1,4 @@
-/* slice.cu - slice, pad and concat on one axis, viewed as rows of units (units.h). Memory traffic: 2 s bytes per
+/* slice.cu - slice, pad, roll and concat on one axis, viewed as rows of units (units.h). Memory traffic: 2 s bytes per
  * element of the result. A thread copies one unit. */
 #include "kernels/cuda/units.h"
 
@@ -36,7 +36,18 @@ int run_cut(const ms_kernel_call *call, int input, cut c) {
   return MS_CUDA_UNITS(unit, U, launch_cut<U>(call, input, c));
 }
 
+/* What leaves at the end enters in front; then comes the rest. */
+int run_roll(const ms_kernel_call *call) {
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
+  const int64_t unit = view.inner * ms_dtype_size(call->in[0].dtype), all = view.n * unit;
+  if (all == 0) return MS_OK;
+  const int64_t front = ms_rolled(view.n, call->attrs.i[1]) * unit, rest = all - front;
+  MS_TRY(run_cut(call, 0, {view.outer, front, all, 0, all, -rest}));
+  return run_cut(call, 0, {view.outer, rest, all, front, all, 0});
+}
+
 int run_slice(const ms_kernel_call *call) {
+  if (call->op == MS_OP_roll) return run_roll(call);
   const ms_axis_view from = ms_view_axis(&call->in[0], call->attrs.i[0]),
                      to = ms_view_axis(&call->out[0], call->attrs.i[0]);
   const int64_t bytes = from.inner * ms_dtype_size(call->in[0].dtype);

@@ -87,7 +87,7 @@ ms_work ms_work_orthogonalise(const ms_cost_case *c) {
   return (ms_work){ms_orthogonalise_flops(c->attrs->i[0], &c->in[0]), 3 * bytes_once(c) / 2 + steps * (x + g)};
 }
 
-/* Reads only the rows of the table [V,D] that the tokens select. */
+/* Reads only the rows of the table [V,D] that the tokens select, or the elements that the index does. */
 ms_work ms_work_rows(const ms_cost_case *c) {
   return (ms_work){flops_of(c) * elements(&c->out[0]), 2 * tensor_bytes(&c->out[0]) + tensor_bytes(&c->in[1])};
 }
@@ -96,6 +96,11 @@ ms_work ms_work_rows(const ms_cost_case *c) {
 ms_work ms_work_rows_added(const ms_cost_case *c) {
   const double added = tensor_bytes(&c->in[0]) + 3 * tensor_bytes(&c->in[1]);
   return (ms_work){flops_of(c) * elements(&c->in[1]), c->inputs == 3 ? added : bytes_once(c)};
+}
+
+/* `flops` per element of the last input, which is added to others. */
+ms_work ms_work_scattered(const ms_cost_case *c) {
+  return (ms_work){flops_of(c) * elements(&c->in[2]), bytes_once(c)};
 }
 
 /* Reads only the part of the input that it returns. */

@@ -51,6 +51,19 @@ int ms_grad_div(ms_graph *graph, int node, const int *dy, const int *needs, int 
   return ms_emit_scale(graph, dx[1], -1, &dx[1]);
 }
 
+/* da = dy b a^(b-1), db = dy a^b ln a */
+int ms_grad_pow(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  static const int backward[] = {MS_OP_pow_backward_base, MS_OP_pow_backward_exponent};
+  const ms_node n = graph->nodes[node];
+  const int in[3] = {n.in[0], n.in[1], dy[0]};
+  for (int i = 0; i < 2; i++) {
+    if (!needs[i]) continue;
+    MS_TRY(ms_graph_emit(graph, backward[i], 3, in, NULL, &dx[i]));
+    MS_TRY(sum_back(graph, dx[i], n.in[i], &dx[i]));
+  }
+  return MS_OK;
+}
+
 /* The share of dy that goes to input `i`: all of it where the input was selected, half where both are equal.
  * `larger`: the larger input is selected. */
 static int share_of_taken(ms_graph *graph, int node, int i, int larger, int dy, int *dx) {

@@ -20,11 +20,19 @@ static int broadcast_shape(const ms_node *node, const ms_value_info *a, const ms
   return MS_OK;
 }
 
+/* The common dtype of a and b. A power by a single number in f32 keeps the tensor's: in bf16 2.7 would be 2.703. */
+static int joined_dtype(const ms_node *node, const ms_value_info *a, const ms_value_info *b) {
+  if (a->dtype == b->dtype) return a->dtype;
+  const int powers = node->op == MS_OP_pow || node->op == MS_OP_pow_backward_base || node->op == MS_OP_pow_backward_exponent;
+  if (powers && (a->ndim == 0) != (b->ndim == 0)) return a->ndim ? a->dtype : b->dtype;
+  return MS_F32;
+}
+
 int ms_infer_broadcast(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_check_float(node, &in[0], "a"));
   MS_TRY(ms_check_float(node, &in[1], "b"));
   MS_TRY(broadcast_shape(node, &in[0], &in[1], &out[0]));
-  out[0].dtype = in[0].dtype == in[1].dtype ? in[0].dtype : MS_F32;
+  out[0].dtype = joined_dtype(node, &in[0], &in[1]);
   return MS_OK;
 }
 
@@ -43,10 +51,19 @@ int ms_infer_compare(const ms_node *node, const ms_value_info *in, ms_value_info
   return MS_OK;
 }
 
-int ms_infer_maximum_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+/* Inputs a, b and the gradient of what they give, which is named in messages. */
+static int infer_binary_backward(const ms_node *node, const ms_value_info *in, const char *given, ms_value_info *out) {
   MS_TRY(ms_infer_broadcast(node, in, out));
-  MS_TRY(ms_check_same_shape(node, &out[0], "the larger", &in[2], "dy"));
+  MS_TRY(ms_check_same_shape(node, &out[0], given, &in[2], "dy"));
   return ms_check_float(node, &in[2], "dy");
+}
+
+int ms_infer_maximum_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  return infer_binary_backward(node, in, "the larger", out);
+}
+
+int ms_infer_pow_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  return infer_binary_backward(node, in, "the power", out);
 }
 
 int ms_infer_where(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

@@ -281,6 +281,37 @@ static int build_concat(fixture *f, int op, int dtype) {
              ATTRS(.i = {1}));
 }
 
+static int build_roll(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 6, 2)), ATTRS(.i = {1, -2}));
+}
+
+static int build_cumsum(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 6, 2)), ATTRS(.i = {-2}));
+}
+static int build_cumsum_reverse(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 6)), ATTRS(.i = {-1, 1}));
+}
+
+static int build_topk(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(4, 6, 2)), ATTRS(.i = {1, 3, 1}));
+}
+static int build_smallest(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {-1, 2, 0}));
+}
+
+/* Tokens, which are below 5, as an index of elements. */
+static int build_gather(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(4, 6, 2)), input(f, "tokens", MS_I32, SHAPE(4, 8, 2)), ATTRS(.i = {1}));
+}
+static int build_gather_last(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(4, 6)), input(f, "tokens", MS_I32, SHAPE(4, 3)), ATTRS(.i = {-1}));
+}
+
+static int build_scatter_add(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(4, 6, 2)), input(f, "tokens", MS_I32, SHAPE(4, 8, 2)),
+             param(f, dtype, SHAPE(4, 8, 2)), ATTRS(.i = {1}));
+}
+
 static int build_broadcast_to(fixture *f, int op, int dtype) {
   return op1(f, op, param(f, dtype, SHAPE(3, 1)), ATTRS(.i = {2, 3, 4, 1, 1, 1, 3}));
 }
@@ -321,6 +352,9 @@ static const gradient_case cases[] = {
     {MS_OP_div, " scalar", POSITIVE, build_scalar},
     {MS_OP_maximum, "", DISTINCT, build_apart},
     {MS_OP_minimum, "", DISTINCT, build_apart},
+    {MS_OP_pow, "", POSITIVE, build_binary},
+    {MS_OP_pow, " broadcast", POSITIVE, build_broadcast},
+    {MS_OP_pow, " of itself", POSITIVE, build_square},
     {MS_OP_where, "", NORMAL, build_where},
     {MS_OP_abs, "", AWAY_FROM_ZERO, build_unary},
     {MS_OP_clamp, "", DISTINCT, build_clamp},
@@ -395,6 +429,14 @@ static const gradient_case cases[] = {
     {MS_OP_slice, "", NORMAL, build_slice},
     {MS_OP_pad, "", NORMAL, build_pad},
     {MS_OP_concat, "", NORMAL, build_concat},
+    {MS_OP_roll, "", NORMAL, build_roll},
+    {MS_OP_cumsum, "", NORMAL, build_cumsum},
+    {MS_OP_cumsum, " reverse", NORMAL, build_cumsum_reverse},
+    {MS_OP_topk, "", DISTINCT, build_topk},
+    {MS_OP_topk, " smallest", DISTINCT, build_smallest},
+    {MS_OP_gather, "", NORMAL, build_gather},
+    {MS_OP_gather, " last", NORMAL, build_gather_last},
+    {MS_OP_scatter_add, "", NORMAL, build_scatter_add},
     {MS_OP_broadcast_to, "", NORMAL, build_broadcast_to},
     {MS_OP_sum_to, "", NORMAL, build_sum_to},
     {MS_OP_all_reduce, " alone", NORMAL, build_alone},

@@ -41,6 +41,10 @@ static int is_after_targets(int op, int i) {
                     op == MS_OP_linear_cross_entropy_step);
 }
 
+static int needs_positive_base(int op, int i) {
+  return i == 0 && (op == MS_OP_pow || op == MS_OP_pow_backward_base || op == MS_OP_pow_backward_exponent);
+}
+
 /* Codes are no NaN (127, 255); tokens and targets are classes of 11; norms and counts are positive; the log-sums of
  * attention are larger than scores. */
 static void make_sensible(kernel_case *c) {
@@ -50,7 +54,7 @@ static void make_sensible(kernel_case *c) {
       const double x = input_at(c, i, e);
       if (c->call.in[i].dtype == MS_F8E4M3) set_input(c, i, e, (double)(e * 37 % 255 == 127 ? 0 : e * 37 % 255));
       else if (c->call.in[i].dtype == MS_I32) set_input(c, i, e, (double)(e * e % 11));
-      else if (op == MS_OP_log || op == MS_OP_sqrt || op == MS_OP_rsqrt || op == MS_OP_div)
+      else if (op == MS_OP_log || op == MS_OP_sqrt || op == MS_OP_rsqrt || op == MS_OP_div || needs_positive_base(op, i))
         set_input(c, i, e, fabs(x) + 0.25);
       else if ((op == MS_OP_attention_backward || op == MS_OP_document_attention_backward) && i == 4)
         set_input(c, i, e, 4.0 + fabs(x));

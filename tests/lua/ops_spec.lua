@@ -49,7 +49,9 @@ describe("ops", function()
     ["addition of a number"] = { function(x) return 1 + x end, "f32", { 2, 4, 8 } },
     ["mixed types"] = { function(x, h) return x * h end, "f32", { 2, 4, 8 } },
     ["a number on the left"] = { function(_, h) return 2 / (3 - h) end, "bf16", { 2, 4, 8 } },
-    ["negation and powers"] = { function(x) return -x ^ 2 + x ^ 0.5 end, "f32", { 2, 4, 8 } },
+    ["negation and powers"] = { function(x) return -x ^ 2 + x ^ 0.5 + x ^ 7 + 2 ^ x end, "f32", { 2, 4, 8 } },
+    ["a power by a number keeps the type"] = { function(_, h) return h ^ 2.7 end, "bf16", { 2, 4, 8 } },
+    ["a power by a tensor"] = { function(x, h) return h ^ x end, "f32", { 2, 4, 8 } },
     ["a parameter on either side"] = { function(x)
       return model.w:transpose(0, 1):sum(0) * x + x:sum(2, true) / model.w:slice(0, 0, 1):reshape(3):slice(0, 0, 1)
     end, "f32", { 2, 4, 8 } },
@@ -117,7 +119,7 @@ describe("ops", function()
       "alpha | number" },
     ["too many sizes"] = { function(x) return x:reshape(1, 1, 1, 1, 1, 1, 64) end, "6" },
     ["an axis outside"] = { function(x) return x:slice(3, 0) end, "0 to 2" },
-    ["a power that is not offered"] = { function(x) return x ^ 7 end, "exponents 2, 3, 0.5" },
+    ["a power by what is no number"] = { function(x) return x ^ "7" end, "pow | input 2 | tensor" },
     ["attributes given twice"] = { function(x) return ops.sum(x, { axis = 1 }, { axis = 1 }) end, "twice" },
   }) do
     it("refuse " .. title, function()

@@ -69,6 +69,27 @@ local function shape_without(x, set, kept)
   return shape
 end
 
+---The number of elements along some axes, or all: how many a reduction takes together.
+---@param x moonshard.Tensor
+---@param given integer|integer[] {}: all
+---@return integer
+function axes.count(x, given)
+  local list = axes_of(x, given)
+  if #list > 0 then return product(x, list) end
+  local count = 1
+  for _, size in ipairs(x.shape) do count = count * size end
+  return count
+end
+
+---The shape that a reduction over some axes leaves.
+---@param x moonshard.Tensor
+---@param given integer|integer[] {}: all
+---@return integer[]
+function axes.shape_without(x, given)
+  local list, set = axes_of(x, given)
+  return #list > 0 and shape_without(x, set) or {}
+end
+
 -- The permutation that moves these axes to the end, and its inverse.
 local function order_to_end(x, list, set)
   local order, inverse = {}, {}
@@ -250,6 +271,9 @@ function ops.stack(...)
   for i, input in ipairs(inputs) do parts[i] = methods.unsqueeze(input, axis) end
   return join(parts, { axis = axis })
 end
+
+ops.composed.stack = { takes = "any number of inputs, { axis }", doc = "the inputs, of one shape, joined on a new axis" }
+ops.composed.cat = { takes = "any number of inputs, { axis }", doc = "concat, by PyTorch's name" }
 
 -- ---- axes of size 1, and axes made one --------------------------------------------------------------------------
 

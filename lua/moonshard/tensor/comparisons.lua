@@ -20,6 +20,9 @@ function ops.greater(a, b) return ops.less(b, a) end
 ---@return moonshard.Tensor mask u8
 function ops.greater_equal(a, b) return ops.less_equal(b, a) end
 
+ops.composed.greater = { takes = "2 inputs", doc = "1 where a > b, else 0, as u8" }
+ops.composed.greater_equal = { takes = "2 inputs", doc = "1 where a >= b, else 0, as u8" }
+
 ---Mask of the elements less than the other's.
 ---@param other moonshard.Tensor|number
 ---@return moonshard.Tensor mask u8

@@ -4,11 +4,14 @@
 -- in a forward.
 --
 -- Tensors are immutable: an op returns a new one. Methods over axes are in axes.lua, comparisons in comparisons.lua,
--- hints about placements in redistribute.lua, collectives in collectives.lua.
+-- order and indices in places.lua, hints about placements in redistribute.lua, collectives in collectives.lua.
 
 local any_axes = require("moonshard.tensor.axes")
 local collectives = require("moonshard.tensor.collectives")
 local comparisons = require("moonshard.tensor.comparisons")
+local einsum = require("moonshard.tensor.einsum")
+local places = require("moonshard.tensor.places")
+local statistics = require("moonshard.tensor.statistics")
 local redistribute = require("moonshard.tensor.redistribute")
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
@@ -64,14 +67,18 @@ local POWERS = {
   [-1] = function(x) return arithmetic.__div(1, x) end,
 }
 
-function arithmetic.__pow(a, exponent)
-  local power = POWERS[exponent]
-  if not power then
-    errors.invalid("x ^ %s: exponents 2, 3, 0.5, -0.5 and -1 are supported; for positive x write (x:log() * p):exp()",
-      tostring(exponent))
-  end
-  return power(a)
+local power = ops.pow
+
+---The power of two tensors, or of a tensor and a number on either side: x ^ 2, x ^ y, 2 ^ x.
+---@param a moonshard.Tensor|number
+---@param b moonshard.Tensor|number
+---@return moonshard.Tensor
+function ops.pow(a, b)
+  local known = type(b) == "number" and POWERS[b]
+  if known then return known(a) end
+  return power(a, b)
 end
+arithmetic.__pow = ops.pow
 
 for name, operator in pairs(arithmetic) do
   Tensor[name] = operator
@@ -82,7 +89,10 @@ for name, operator in pairs(comparisons.operators) do Tensor[name] = operator en
 -- ---- methods: every op whose first input is the tensor, and the forms that read better with plain arguments -----
 
 for name in pairs(ops.rows) do methods[name] = ops[name] end
-for _, more in ipairs({ any_axes.methods, comparisons.methods, redistribute.methods, collectives.methods }) do
+for _, more in ipairs({
+  any_axes.methods, comparisons.methods, redistribute.methods, collectives.methods, places.methods, statistics.methods,
+  einsum.methods,
+}) do
   for name, method in pairs(more) do methods[name] = method end
 end
 

@@ -123,9 +123,10 @@ end
 -- ---- numbers as inputs -----------------------------------------------------------------------------------------
 
 -- Broadcasting ops, with the index of the first input that can be a number: it becomes a tensor without axes, with the
--- other input's element type. For sums and products a number is an attribute instead: x + 1 is the op scale.
+-- other input's element type; that of a power is f32, and the result has the other's type. For sums and products a
+-- number is an attribute instead: x + 1 is the op scale.
 local TAKES_NUMBERS = {
-  less = 1, less_equal = 1, equal = 1, not_equal = 1, maximum = 1, minimum = 1, where = 2,
+  less = 1, less_equal = 1, equal = 1, not_equal = 1, maximum = 1, minimum = 1, where = 2, pow = 1,
 }
 
 local function dtype_beside(inputs, first, count)
@@ -150,7 +151,7 @@ end
 local function take_numbers(row, inputs, count)
   local first = TAKES_NUMBERS[row.name]
   if not first then return end
-  local dtype = dtype_beside(inputs, first, count)
+  local dtype = row.name == "pow" and "f32" or dtype_beside(inputs, first, count)
   for i = first, count do
     if type(inputs[i]) == "number" then inputs[i] = number_as_tensor(row, inputs[i], dtype) end
   end
@@ -235,14 +236,27 @@ function ops.apply(name, inputs, attributes)
   return values
 end
 
----The ops with their inputs, attributes and formulas, as text.
+---Functions that consist of ops, for help: what they take, and their formula.
+---@type table<string, { takes: string, doc: string }>
+ops.composed = {}
+
+local function add_entry(lines, name, takes, doc)
+  lines[#lines + 1] = ("%-14s %s\n               %s"):format(name, takes, doc)
+end
+
+---The ops with their inputs, attributes and formulas, as text, and the functions that consist of them.
 ---@return string
 function ops.help()
   local lines, names = {}, {}
   for name in pairs(rows) do names[#names + 1] = name end
+  for name in pairs(ops.composed) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do
-    local row = rows[name]
+    local row, composed = rows[name], ops.composed[name]
+    if composed then
+      add_entry(lines, name, composed.takes, composed.doc)
+      goto continue
+    end
     local attributes = {}
     for key in pairs(row.slots) do attributes[#attributes + 1] = key end
     for key in pairs(row.lists) do attributes[#attributes + 1] = key end
@@ -250,8 +264,8 @@ function ops.help()
     local taken = row.min_inputs == row.max_inputs and row.min_inputs or row.min_inputs .. " to " .. row.max_inputs
     local more = #attributes > 0 and ", { " .. table.concat(attributes, ", ") .. " }" or ""
     if row.across then more = ", a mesh dimension, ..." end
-    lines[#lines + 1] = ("%-14s %s input%s%s\n               %s"):format(name, taken, taken == 1 and "" or "s", more,
-      row.doc)
+    add_entry(lines, name, ("%s input%s%s"):format(taken, taken == 1 and "" or "s", more), row.doc)
+    ::continue::
   end
   return table.concat(lines, "\n")
 end
