@@ -1,5 +1,5 @@
-/* gather.c - elements of x [outer][n][inner] by an index [outer][m][inner] along the middle axis, and the reverse, which
- * adds elements of src to those that the index names.
+/* gather.c - elements of x [outer][n][inner] by an index [outer][m][inner] along the middle axis, and the reverse,
+ * which adds elements of src to those that the index names.
  *
  * Sums go to a copy of up to MS_LINES lines in f32, in the workspace, in the order of the index: the result does not
  * depend on how lines are divided among threads, and bf16 is rounded once.
@@ -24,18 +24,18 @@ static int check_index(const ms_kernel_call *call) {
 /* ---- gather ------------------------------------------------------------------------------------------------------ */
 
 /* Rows [begin, end) of y [outer m][inner], whose elements have this type. */
-#define GATHER(type)                                                                                      \
-  static void gather_##type(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {          \
-    (void)part;                                                                                           \
-    const ms_axis_view x_view = ms_view_axis(&call->in[0], call->attrs.i[0]);                             \
-    const ms_axis_view y_view = ms_view_axis(&call->out[0], call->attrs.i[0]);                            \
-    const int32_t *index = call->in_data[1];                                                              \
-    const int64_t inner = x_view.inner;                                                                   \
-    for (int64_t row = begin; row < end; row++) {                                                         \
-      const type *x = (const type *)call->in_data[0] + row / y_view.n * x_view.n * inner;                 \
-      type *y = (type *)call->out_data[0] + row * inner;                                                  \
-      for (int64_t i = 0; i < inner; i++) y[i] = x[index[row * inner + i] * inner + i];                   \
-    }                                                                                                     \
+#define GATHER(type)                                                                            \
+  static void gather_##type(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \
+    (void)part;                                                                                 \
+    const ms_axis_view x_view = ms_view_axis(&call->in[0], call->attrs.i[0]);                   \
+    const ms_axis_view y_view = ms_view_axis(&call->out[0], call->attrs.i[0]);                  \
+    const int32_t *index = call->in_data[1];                                                    \
+    const int64_t inner = x_view.inner;                                                         \
+    for (int64_t row = begin; row < end; row++) {                                               \
+      const type *x = (const type *)call->in_data[0] + row / y_view.n * x_view.n * inner;       \
+      type *y = (type *)call->out_data[0] + row * inner;                                        \
+      for (int64_t i = 0; i < inner; i++) y[i] = x[index[row * inner + i] * inner + i];         \
+    }                                                                                           \
   }
 
 GATHER(uint8_t)
@@ -48,7 +48,10 @@ static int run_gather(const ms_kernel_call *call) {
   const int64_t rows = view.outer * view.n, size = ms_dtype_size(call->out[0].dtype);
   MS_TRY(check_index(call));
   ms_run_parts(call, ms_part_count(call, rows, ms_numel(&call->out[0]) * (2 * size + (int64_t)sizeof(int32_t))), rows,
-               1, size == 4 ? gather_uint32_t : size == 2 ? gather_uint16_t : gather_uint8_t);
+               1,
+               size == 4   ? gather_uint32_t
+               : size == 2 ? gather_uint16_t
+                           : gather_uint8_t);
   return MS_OK;
 }
 

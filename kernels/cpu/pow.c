@@ -9,9 +9,7 @@
 
 MS_INLINE float base_slope(float a, float b) { return b == 0.0f ? 0.0f : b * powf(a, b - 1.0f); }
 
-MS_INLINE float exponent_slope(float a, float b) {
-  return a == 0.0f && b >= 0.0f ? 0.0f : powf(a, b) * logf(a);
-}
+MS_INLINE float exponent_slope(float a, float b) { return a == 0.0f && b >= 0.0f ? 0.0f : powf(a, b) * logf(a); }
 
 static void pow_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;

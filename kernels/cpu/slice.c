@@ -1,5 +1,5 @@
-/* slice.c - slice, pad and roll on one axis: for each index of the axes before it, copies one contiguous range of bytes,
- * or two to roll; pad also zeroes the bytes around it. Elements of any dtype. */
+/* slice.c - slice, pad and roll on one axis: for each index of the axes before it, copies one contiguous range of
+ * bytes, or two to roll; pad also zeroes the bytes around it. Elements of any dtype. */
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"

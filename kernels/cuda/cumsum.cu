@@ -1,7 +1,7 @@
-/* cumsum.cu - sums up to each element of one axis, from its start or from its end. Memory traffic: 2 s bytes per element
- * of s bytes. Along the last axis a warp or a block of 256 threads has a row: it scans tiles of an element a thread, in
- * warps and then over the warps, and carries the sum to the next tile; sums are double, as on the CPU. Along another axis a thread has a
- * column. An element is read before its place is written. */
+/* cumsum.cu - sums up to each element of one axis, from its start or from its end. Memory traffic: 2 s bytes per
+ * element of s bytes. Along the last axis a warp or a block of 256 threads has a row: it scans tiles of an element a
+ * thread, in warps and then over the warps, and carries the sum to the next tile; sums are double, as on the CPU. Along
+ * another axis a thread has a column. An element is read before its place is written. */
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 

@@ -35,8 +35,8 @@ template <class U> int run_units(const ms_kernel_call *call) {
   if (count == 0) return MS_OK;
   return MS_CUDA_LAUNCH(gather<U>, blocks_of(count), THREADS, 0, call->stream, static_cast<const U *>(call->in_data[0]),
                         static_cast<const int32_t *>(call->in_data[1]), static_cast<U *>(call->out_data[0]),
-                        ms_view_axis(&call->in[0], call->attrs.i[0]),
-                        ms_view_axis(&call->in[1], call->attrs.i[0]).n, call->fault);
+                        ms_view_axis(&call->in[0], call->attrs.i[0]), ms_view_axis(&call->in[1], call->attrs.i[0]).n,
+                        call->fault);
 }
 
 int run_gather(const ms_kernel_call *call) {

@@ -14,7 +14,9 @@ struct operand {
   }
 };
 
-struct operands { operand of[MS_MAX_BROADCAST_INPUTS]; };
+struct operands {
+  operand of[MS_MAX_BROADCAST_INPUTS];
+};
 
 __device__ __forceinline__ float base_slope(float a, float b) { return b == 0.0f ? 0.0f : b * powf(a, b - 1.0f); }
 

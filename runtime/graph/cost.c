@@ -99,9 +99,7 @@ ms_work ms_work_rows_added(const ms_cost_case *c) {
 }
 
 /* `flops` per element of the last input, which is added to others. */
-ms_work ms_work_scattered(const ms_cost_case *c) {
-  return (ms_work){flops_of(c) * elements(&c->in[2]), bytes_once(c)};
-}
+ms_work ms_work_scattered(const ms_cost_case *c) { return (ms_work){flops_of(c) * elements(&c->in[2]), bytes_once(c)}; }
 
 /* Reads only the part of the input that it returns. */
 ms_work ms_work_part(const ms_cost_case *c) {

@@ -23,7 +23,8 @@ static int broadcast_shape(const ms_node *node, const ms_value_info *a, const ms
 /* The common dtype of a and b. A power by a single number in f32 keeps the tensor's: in bf16 2.7 would be 2.703. */
 static int joined_dtype(const ms_node *node, const ms_value_info *a, const ms_value_info *b) {
   if (a->dtype == b->dtype) return a->dtype;
-  const int powers = node->op == MS_OP_pow || node->op == MS_OP_pow_backward_base || node->op == MS_OP_pow_backward_exponent;
+  const int powers =
+      node->op == MS_OP_pow || node->op == MS_OP_pow_backward_base || node->op == MS_OP_pow_backward_exponent;
   if (powers && (a->ndim == 0) != (b->ndim == 0)) return a->ndim ? a->dtype : b->dtype;
   return MS_F32;
 }

@@ -23,7 +23,8 @@ int ms_infer_topk(const ms_node *node, const ms_value_info *in, ms_value_info *o
   MS_TRY(ms_check_axis(node, in[0].ndim, &axis));
   const int64_t n = in[0].dims[axis];
   if (k < 1 || k > n || n > INT32_MAX)
-    return MS_FAIL(MS_ESHAPE, "topk: k is %" PRId64 ", and axis %d of %s has %" PRId64 " elements; it must be 1 <= k <= %" PRId64,
+    return MS_FAIL(MS_ESHAPE,
+                   "topk: k is %" PRId64 ", and axis %d of %s has %" PRId64 " elements; it must be 1 <= k <= %" PRId64,
                    k, axis, ms_shape_text(&in[0], text), n, n < INT32_MAX ? n : INT32_MAX);
   out[0] = in[0];
   out[0].dims[axis] = k;

@@ -73,6 +73,13 @@ static const row rows[] = {
      {.i = {[2] = MS_ACT_GELU_TANH}}},
     {"activation_backward_bias silu", MS_OP_activation_backward_bias, 2, 2, "xx", "xD", {.i = {[2] = MS_ACT_SILU}}},
     {"transpose", MS_OP_transpose, 1, 1, "x", "t", {.i = {1, 0}}},
+    {"pow", MS_OP_pow, 2, 1, "xd", "x", {.i = {0}}},
+    {"roll", MS_OP_roll, 1, 1, "x", "x", {.i = {1, 5}}},
+    {"cumsum last axis", MS_OP_cumsum, 1, 1, "x", "x", {.i = {-1}}},
+    {"cumsum first axis", MS_OP_cumsum, 1, 1, "x", "x", {.i = {0}}},
+    {"topk 2", MS_OP_topk, 1, 2, "x", "vj", {.i = {-1, 2, 1}}},
+    {"gather", MS_OP_gather, 2, 1, "xi", "x", {.i = {-1}}},
+    {"scatter_add", MS_OP_scatter_add, 3, 1, "xix", "x", {.i = {-1}}},
     {"rope", MS_OP_rope, 1, 1, "h", "h", {.f = {10000.0}}},
     {"sum_squares", MS_OP_sum_squares, 1, 1, "f", "l", {.i = {0}}},
     {"adamw", MS_OP_adamw, 3, 3, "fn1", "fff", {.f = {1.0, 0.1, 0.9, 0.999}}},
@@ -87,6 +94,9 @@ static ms_value_info info_of(char kind, int dtype, int64_t n, int64_t d) {
     case 'd': return (ms_value_info){dtype, 1, {d}};
     case 'D': return (ms_value_info){MS_F32, 1, {d}};
     case 's': return (ms_value_info){MS_F32, 2, {n, 2}};
+    case 'v': return (ms_value_info){dtype, 2, {n, 2}};
+    case 'j': return (ms_value_info){MS_I32, 2, {n, 2}};
+    case 'i': return (ms_value_info){MS_I32, 2, {n, d}};
     case 'r': return (ms_value_info){dtype, 1, {n}};
     case 't': return (ms_value_info){dtype, 2, {d, n}};
     case 'h': return (ms_value_info){dtype, 4, {n / 256, 256, d / 64, 64}};
@@ -107,6 +117,13 @@ static void *tensor(const ms_value_info *info) {
     else if (info->dtype == MS_I32) ((uint32_t *)data)[i] = (uint32_t)(i * 2654435761u) >> 4 | 0x30000000u;
     else ((ms_bf16 *)data)[i] = ms_f32_to_bf16(value);
   }
+  return data;
+}
+
+/* Indices of elements of an axis of n. */
+static void *indices(const ms_value_info *info, int64_t n) {
+  int32_t *data = tensor(info);
+  for (int64_t i = 0; i < ms_numel(info); i++) data[i] = (int32_t)((uint32_t)data[i] % (uint32_t)n);
   return data;
 }
 
@@ -141,7 +158,7 @@ static int measure(const row *r, int dtype, int64_t n, int64_t d, const char *on
   double bytes = 0.0;
   for (int i = 0; i < r->inputs; i++) {
     call.in[i] = info_of(r->in[i], dtype, n, d);
-    call.in_data[i] = tensor(&call.in[i]);
+    call.in_data[i] = r->in[i] == 'i' ? indices(&call.in[i], d) : tensor(&call.in[i]);
     bytes += (double)ms_numel(&call.in[i]) * ms_dtype_size(call.in[i].dtype);
   }
   const int updates = ms_op_reads_outputs(r->op, &r->attrs);

@@ -223,6 +223,31 @@ static void norm_shapes(void **state) {
   REFUSED(MS_OP_rms_norm, NULL, MS_EDTYPE, "gain | bf16 | f32", op2(&f, MS_OP_add, x, g32, NULL), g);
 }
 
+static void shapes_along_an_axis(void **state) {
+  (void)state;
+  int x = half(SHAPE(4, 5, 3)), index = ints("index", SHAPE(4, 9, 3)), few = ints("few", SHAPE(4, 9, 2));
+  int number = tensor(SCALAR), src = half(SHAPE(4, 9, 3)), out[MS_MAX_OUTPUTS];
+  assert_value(op1(&f, MS_OP_roll, index, ATTRS(.i = {-2, 100})), MS_I32, "[4,9,3]");
+  assert_value(op1(&f, MS_OP_cumsum, x, ATTRS(.i = {1, 1})), MS_BF16, "[4,5,3]");
+  apply(&f, MS_OP_topk, 1, &x, ATTRS(.i = {1, 2, 1}), out);
+  assert_value(out[0], MS_BF16, "[4,2,3]");
+  assert_value(out[1], MS_I32, "[4,2,3]");
+  assert_value(op2(&f, MS_OP_gather, x, index, ATTRS(.i = {1})), MS_BF16, "[4,9,3]");
+  assert_value(op3(&f, MS_OP_scatter_add, x, index, src, ATTRS(.i = {1})), MS_BF16, "[4,5,3]");
+  assert_value(op2(&f, MS_OP_pow, x, number, NULL), MS_BF16, "[4,5,3]");
+  assert_value(op2(&f, MS_OP_pow, number, x, NULL), MS_BF16, "[4,5,3]");
+  assert_value(op2(&f, MS_OP_pow, x, tensor(SHAPE(3)), NULL), MS_F32, "[4,5,3]");
+  REFUSED(MS_OP_roll, ATTRS(.i = {3, 1}), MS_EINVAL, "roll | axis 3", x);
+  REFUSED(MS_OP_cumsum, NULL, MS_EDTYPE, "cumsum | x | i32", index);
+  REFUSED(MS_OP_topk, ATTRS(.i = {1, 6, 1}), MS_ESHAPE, "topk | k is 6 | axis 1 | [4,5,3] | 5", x);
+  REFUSED(MS_OP_topk, ATTRS(.i = {1, 0, 1}), MS_ESHAPE, "topk | k is 0", x);
+  REFUSED(MS_OP_gather, ATTRS(.i = {1}), MS_ESHAPE, "gather | x | [4,5,3] | [4,9,2] | axis 1", x, few);
+  REFUSED(MS_OP_gather, ATTRS(.i = {1}), MS_EDTYPE, "gather | index | bf16 | i32", x, src);
+  REFUSED(MS_OP_scatter_add, ATTRS(.i = {1}), MS_ESHAPE, "scatter_add | index | [4,9,3] | src | [4,5,3]", x, index, x);
+  REFUSED(MS_OP_scatter_add, ATTRS(.i = {1}), MS_EDTYPE, "scatter_add | src", x, index, tensor(SHAPE(4, 9, 3)));
+  REFUSED(MS_OP_pow, NULL, MS_EDTYPE, "pow | a | i32", index, number);
+}
+
 static void model_shapes(void **state) {
   (void)state;
   int w = half(SHAPE(100, 8)), tokens = ints("tokens", SHAPE(2, 6)), out[MS_MAX_OUTPUTS],
@@ -354,6 +379,7 @@ int main(void) {
       CASE(elementwise_shapes),
       CASE(reduction_shapes),
       CASE(norm_shapes),
+      CASE(shapes_along_an_axis),
       CASE(model_shapes),
       CASE(moving_shapes),
       CASE(step_shapes),

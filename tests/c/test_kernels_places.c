@@ -8,7 +8,7 @@ typedef struct view {
   int64_t outer, n, inner;
 } view;
 
-static const view views[] = {{1, 1, 1},   {1, 17, 1},  {3, 40, 1},  {5, 7, 3},    {1, 33, 20}, {2, 300, 1},
+static const view views[] = {{1, 1, 1},    {1, 17, 1},  {3, 40, 1},  {5, 7, 3},     {1, 33, 20}, {2, 300, 1},
                              {1, 5, 1001}, {900, 8, 1}, {2, 64, 33}, {1, 40001, 1}, {0, 4, 2},   {2, 5, 0}};
 
 static kernel_case case_along(int op, int dtype, view v) {
@@ -148,7 +148,8 @@ static void topk_sorts_a_whole_line(void **state) {
   }
 }
 
-/* ---- gather and scatter_add --------------------------------------------------------------------------------------- */
+/* ---- gather and scatter_add ---------------------------------------------------------------------------------------
+ */
 
 static const int64_t lengths[] = {0, 1, 5, 130};
 

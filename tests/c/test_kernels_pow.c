@@ -1,5 +1,5 @@
-/* test_kernels_pow.c - compares powers and their gradients with formulas in double, with broadcasting, mixed dtypes, and
- * PyTorch's conventions at zero, infinity and NaN. */
+/* test_kernels_pow.c - compares powers and their gradients with formulas in double, with broadcasting, mixed dtypes,
+ * and PyTorch's conventions at zero, infinity and NaN. */
 #include "tests/c/support/kernel_case.h"
 
 static double slope_of_base(double a, double b) { return b == 0 ? 0 : b * pow(a, b - 1); }
@@ -37,10 +37,10 @@ static void powers_match(void **state) {
     draw(&c);
     run_case(&c);
     for (int64_t i = 0; i < n; i++)
-      assert_output(&c, 0, i,
-                    reference(op, input_at(&c, 0, i), input_at(&c, 1, scalar ? 0 : i),
-                              op == MS_OP_pow ? 1 : input_at(&c, 2, i)),
-                    2e-6);
+      assert_output(
+          &c, 0, i,
+          reference(op, input_at(&c, 0, i), input_at(&c, 1, scalar ? 0 : i), op == MS_OP_pow ? 1 : input_at(&c, 2, i)),
+          2e-6);
     free_case(&c);
   }
 }
@@ -71,12 +71,18 @@ typedef struct special {
 } special;
 
 static const special specials[] = {
-    {0, 0, 1, 0, 0},           {0, 2, 0, 0, 0},
-    {0, 1, 0, 1, 0},           {0, -1, INFINITY, -INFINITY, -INFINITY},
-    {-2, 3, -8, 12, NAN},      {-2, 0.5, NAN, NAN, NAN},
-    {-2, 0, 1, 0, NAN},        {NAN, 0, 1, 0, NAN},
-    {NAN, 2, NAN, NAN, NAN},   {2, NAN, NAN, NAN, NAN},
-    {1, INFINITY, 1, INFINITY, 0}, {INFINITY, 2, INFINITY, INFINITY, INFINITY},
+    {0, 0, 1, 0, 0},
+    {0, 2, 0, 0, 0},
+    {0, 1, 0, 1, 0},
+    {0, -1, INFINITY, -INFINITY, -INFINITY},
+    {-2, 3, -8, 12, NAN},
+    {-2, 0.5, NAN, NAN, NAN},
+    {-2, 0, 1, 0, NAN},
+    {NAN, 0, 1, 0, NAN},
+    {NAN, 2, NAN, NAN, NAN},
+    {2, NAN, NAN, NAN, NAN},
+    {1, INFINITY, 1, INFINITY, 0},
+    {INFINITY, 2, INFINITY, INFINITY, INFINITY},
     {0, 0.5, 0, INFINITY, 0},
 };
 enum { SPECIALS = sizeof specials / sizeof *specials };

@@ -54,7 +54,8 @@ static void make_sensible(kernel_case *c) {
       const double x = input_at(c, i, e);
       if (c->call.in[i].dtype == MS_F8E4M3) set_input(c, i, e, (double)(e * 37 % 255 == 127 ? 0 : e * 37 % 255));
       else if (c->call.in[i].dtype == MS_I32) set_input(c, i, e, (double)(e * e % 11));
-      else if (op == MS_OP_log || op == MS_OP_sqrt || op == MS_OP_rsqrt || op == MS_OP_div || needs_positive_base(op, i))
+      else if (op == MS_OP_log || op == MS_OP_sqrt || op == MS_OP_rsqrt || op == MS_OP_div ||
+               needs_positive_base(op, i))
         set_input(c, i, e, fabs(x) + 0.25);
       else if ((op == MS_OP_attention_backward || op == MS_OP_document_attention_backward) && i == 4)
         set_input(c, i, e, 4.0 + fabs(x));

@@ -1,4 +1,5 @@
-/* scatter_add.c - the workspace of scatter_add: sums of bf16 are f32 [elements of the result], and rounded at the end. */
+/* scatter_add.c - the workspace of scatter_add: sums of bf16 are f32 [elements of the result], and rounded at the end.
+ */
 #include "kernels/cuda/plan/plan.h"
 
 int ms_cuda_prepare_scatter_add(ms_kernel_call *call) {

@@ -272,7 +272,7 @@ function ops.stack(...)
   return join(parts, { axis = axis })
 end
 
-ops.composed.stack = { takes = "any number of inputs, { axis }", doc = "the inputs, of one shape, joined on a new axis" }
+ops.composed.stack = { takes = "any number of inputs, { axis }", doc = "inputs of one shape, joined on a new axis" }
 ops.composed.cat = { takes = "any number of inputs, { axis }", doc = "concat, by PyTorch's name" }
 
 -- ---- axes of size 1, and axes made one --------------------------------------------------------------------------

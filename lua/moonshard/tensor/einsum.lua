@@ -1,7 +1,7 @@
--- Sums of products of two tensors by the letters of their axes, as in NumPy: ms.ops.einsum("bhid,bhjd->bhij", q, k). They
--- become one product of matrices. Letters are in groups: of both operands and the result (one product for each), of one
--- operand and the result (rows, columns), of both operands only (what the product sums over), and of one operand only,
--- which is summed first. Operands whose groups are in order, or with the last two swapped, are not copied.
+-- Sums of products of two tensors by the letters of their axes, as in NumPy: ms.ops.einsum("bhid,bhjd->bhij", q, k).
+-- They become one product of matrices. Letters are in groups: of both operands and the result (one product for each), of
+-- one operand and the result (rows, columns), of both operands only (what the product sums over), and of one operand
+-- only, which is summed first. Operands whose groups are in order, or with the last two swapped, are not copied.
 
 local any_axes = require("moonshard.tensor.axes")
 local context = require("moonshard.base.context")
@@ -138,29 +138,15 @@ local function multiply(a, of_a, b, of_b, out, sizes)
   return ops.mul(spread(a, of_a), spread(b, of_b))
 end
 
----The sum of products of two tensors by the letters of their axes: einsum("bij,bjk->bik", a, b). Without "->" the result
----has the letters that occur once, in the order of the alphabet.
----@param text string
----@param a moonshard.Tensor
----@param b moonshard.Tensor
----@return moonshard.Tensor
-function ops.einsum(text, a, b)
-  local of_a, of_b, out = parse(text)
-  local sizes = {}
-  for _, x in ipairs({ a, b }) do
-    if not (tensor.is(x) or parameter.is(x)) then
-      refuse(text, "an operand must be a tensor, not %s", options.describe(x))
-    end
-  end
-  if a == nil or b == nil then refuse(text, "it needs two tensors") end
-  a, b = parameter.is(a) and context.trace:parameter(a) or a, parameter.is(b) and context.trace:parameter(b) or b
-  take_sizes(text, a, of_a, sizes)
-  take_sizes(text, b, of_b, sizes)
-  a, of_a = sum_own(a, of_a, of_b .. out)
-  b, of_b = sum_own(b, of_b, of_a .. out)
-  local summed = without(common(of_a, of_b), out)
-  if summed == "" then return multiply(a, of_a, b, of_b, out, sizes) end
+-- An operand as a tensor of the trace.
+local function operand(text, x)
+  if parameter.is(x) and context.trace then return context.trace:parameter(x) end
+  if tensor.is(x) then return x end
+  return refuse(text, "an operand must be a tensor, not %s", options.describe(x))
+end
 
+-- a and b as matrices, their product, and the axes of that in the order of the result. `summed`: what it sums over.
+local function multiply_matrices(a, of_a, b, of_b, out, summed, sizes)
   local each = common(out, of_a, of_b)
   local rows, columns = common(without(out, of_b), of_a), common(without(out, of_a), of_b)
   if out == each .. columns .. rows and rows ~= "" then
@@ -172,6 +158,31 @@ function ops.einsum(text, a, b)
   local letters = each .. rows .. columns
   return reorder(ops.reshape(product, { shape = shape_of(letters, sizes) }), letters, out)
 end
+
+---The sum of products of two tensors by the letters of their axes: einsum("bij,bjk->bik", a, b). Without "->" the
+---result has the letters that occur once, in the order of the alphabet.
+---@param text string
+---@param a moonshard.Tensor
+---@param b moonshard.Tensor
+---@return moonshard.Tensor
+function ops.einsum(text, a, b)
+  local of_a, of_b, out = parse(text)
+  local sizes = {}
+  a, b = operand(text, a), operand(text, b)
+  take_sizes(text, a, of_a, sizes)
+  take_sizes(text, b, of_b, sizes)
+  a, of_a = sum_own(a, of_a, of_b .. out)
+  b, of_b = sum_own(b, of_b, of_a .. out)
+  local summed = without(common(of_a, of_b), out)
+  if summed == "" then return multiply(a, of_a, b, of_b, out, sizes) end
+  return multiply_matrices(a, of_a, b, of_b, out, summed, sizes)
+end
+
+---einsum with this tensor as the first of the two.
+---@param text string
+---@param other moonshard.Tensor
+---@return moonshard.Tensor
+function methods:einsum(text, other) return ops.einsum(text, self, other) end
 ops.composed.einsum = { takes = "a text and 2 inputs",
   doc = 'sums of products by letters of axes: einsum("bij,bjk->bik", a, b), as one product of matrices' }
 

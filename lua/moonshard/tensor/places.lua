@@ -1,6 +1,6 @@
--- Elements by their order and by their place: sums along an axis, the largest and where they are, elements that an index
--- names, triangles, pieces. Functions and methods with PyTorch's names and order of arguments; the ops of the table with
--- the same names take their inputs first, then { axis = ... }, and both forms work.
+-- Elements by their order and by their place: sums along an axis, the largest and where they are, elements that an
+-- index names, triangles, pieces. Functions and methods with PyTorch's names and order of arguments; the ops of the
+-- table with the same names take their inputs first, then { axis = ... }, and both forms work.
 
 local any_axes = require("moonshard.tensor.axes")
 local context = require("moonshard.base.context")
@@ -100,8 +100,8 @@ local function cut_to(x, other, axis)
   return x
 end
 
----Elements of one axis by index: gather(x, 1, index), or gather(x, index, { axis = 1 }). The index can be shorter than x
----on other axes.
+---Elements of one axis by index: gather(x, 1, index), or gather(x, index, { axis = 1 }). The index can be shorter than
+---x on other axes.
 ---@param x moonshard.Tensor
 ---@param axis integer|moonshard.Tensor
 ---@param index moonshard.Tensor i32
@@ -109,7 +109,9 @@ end
 function ops.gather(x, axis, index)
   if type(axis) ~= "number" then return row.gather(x, axis, index) end
   x = value_of(x)
-  if not tensor.is(index) then errors.invalid("gather: the index must be a tensor i32, not %s", options.describe(index)) end
+  if not tensor.is(index) then
+    errors.invalid("gather: the index must be a tensor i32, not %s", options.describe(index))
+  end
   return row.gather(cut_to(x, index, any_axes.of(x, axis)), index, { axis = axis })
 end
 
@@ -174,8 +176,8 @@ function methods:split(sizes, axis)
     start = start + length
   end
   if start ~= size then
-    errors.raise("MS_ESHAPE", "split: pieces of %d elements together, of axis %d of a tensor %s; they must be %d", start,
-      axis, tensor.shape_text(self.shape), size)
+    errors.raise("MS_ESHAPE", "split: pieces of %d elements together, of axis %d of a tensor %s; they must be %d",
+      start, axis, tensor.shape_text(self.shape), size)
   end
   return pieces
 end
@@ -229,7 +231,9 @@ composed("tril", "1 input, diagonal", "the lower triangle of matrices [...,R,C]:
 function ops.triu(x, diagonal) return triangle("triu", x, diagonal, false) end
 composed("triu", "1 input, diagonal", "the upper triangle of matrices [...,R,C]: 0 where column < row + diagonal")
 
-for _, name in ipairs({ "cumsum", "topk", "argmax", "argmin", "gather", "scatter_add", "one_hot", "roll", "tril", "triu" }) do
+for _, name in ipairs({
+  "cumsum", "topk", "argmax", "argmin", "gather", "scatter_add", "one_hot", "roll", "tril", "triu",
+}) do
   methods[name] = ops[name]
 end
 

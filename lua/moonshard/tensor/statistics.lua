@@ -16,7 +16,9 @@ statistics.methods = methods
 ---@field unbiased? boolean divide by the number of elements less one; default true
 
 local REDUCTION = { axis = { "any" }, keepdim = { "boolean", default = false } }
-local VARIANCE = { axis = { "any" }, keepdim = { "boolean", default = false }, unbiased = { "boolean", default = true } }
+local VARIANCE = {
+  axis = { "any" }, keepdim = { "boolean", default = false }, unbiased = { "boolean", default = true },
+}
 
 -- x:var(), x:var(1), x:var({ 0, 2 }, true), x:var { axis = 1, unbiased = false }
 local function read(who, specs, axis, keepdim)
