@@ -5,27 +5,38 @@
 #include "kernels/cpu/lines.h"
 #include "kernels/cpu/parallel.h"
 
-MS_INLINE void sum_lines(const void *x, void *y, ms_axis_view view, ms_line_group group, int reverse, int bf16) {
+/* Lines next to each other, of which there are `width` in each row of `inner`; pass a constant width. */
+MS_INLINE void sum_lines(const void *x, void *y, ms_axis_view view, ms_line_group group, int64_t width, int reverse,
+                         int bf16) {
   double total[MS_LINES] = {0};
   for (int64_t j = 0; j < view.n; j++) {
     const int64_t at = reverse ? view.n - 1 - j : j;
     const int64_t first = (group.outer * view.n + at) * view.inner + group.column;
-    for (int64_t c = 0; c < group.width; c++) {
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) {
       total[c] += (double)ms_simd_load(x, first + c, bf16);
       ms_simd_store(y, first + c, (float)total[c], bf16);
     }
   }
 }
 
-static void cumsum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
-  (void)part;
+MS_INLINE void sum_groups(const ms_kernel_call *call, int64_t begin, int64_t end, int bf16) {
   const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
   const int reverse = call->attrs.i[1] != 0;
+  const void *x = call->in_data[0];
+  void *y = call->out_data[0];
   for (int64_t g = begin; g < end; g++) {
     const ms_line_group group = ms_lines_of(view, g);
-    if (call->in[0].dtype == MS_BF16) sum_lines(call->in_data[0], call->out_data[0], view, group, reverse, 1);
-    else sum_lines(call->in_data[0], call->out_data[0], view, group, reverse, 0);
+    if (group.width == 1) sum_lines(x, y, view, group, 1, reverse, bf16);
+    else if (group.width == MS_LINES) sum_lines(x, y, view, group, MS_LINES, reverse, bf16);
+    else sum_lines(x, y, view, group, group.width, reverse, bf16);
   }
+}
+
+MS_CLONES static void cumsum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  if (call->in[0].dtype == MS_BF16) sum_groups(call, begin, end, 1);
+  else sum_groups(call, begin, end, 0);
 }
 
 static int run(const ms_kernel_call *call) {

@@ -23,18 +23,25 @@ static int check_index(const ms_kernel_call *call) {
 
 /* ---- gather ------------------------------------------------------------------------------------------------------ */
 
-/* Rows [begin, end) of y [outer m][inner], whose elements have this type. */
+/* Elements [begin, end) of y [outer][m][inner], which have this type: runs of one outer index, in which the index of
+ * the inner axis counts on. */
 #define GATHER(type)                                                                            \
   static void gather_##type(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \
     (void)part;                                                                                 \
     const ms_axis_view x_view = ms_view_axis(&call->in[0], call->attrs.i[0]);                   \
     const ms_axis_view y_view = ms_view_axis(&call->out[0], call->attrs.i[0]);                  \
+    const int64_t inner = x_view.inner, slab = y_view.n * inner;                                \
     const int32_t *index = call->in_data[1];                                                    \
-    const int64_t inner = x_view.inner;                                                         \
-    for (int64_t row = begin; row < end; row++) {                                               \
-      const type *x = (const type *)call->in_data[0] + row / y_view.n * x_view.n * inner;       \
-      type *y = (type *)call->out_data[0] + row * inner;                                        \
-      for (int64_t i = 0; i < inner; i++) y[i] = x[index[row * inner + i] * inner + i];         \
+    type *y = call->out_data[0];                                                                \
+    for (int64_t at = begin, stop; at < end; at = stop) {                                       \
+      const type *x = (const type *)call->in_data[0] + at / slab * x_view.n * inner;            \
+      int64_t i = at % inner;                                                                   \
+      stop = (at / slab + 1) * slab;                                                            \
+      if (stop > end) stop = end;                                                               \
+      for (int64_t e = at; e < stop; e++) {                                                     \
+        y[e] = x[index[e] * inner + i];                                                         \
+        if (++i == inner) i = 0;                                                                \
+      }                                                                                         \
     }                                                                                           \
   }
 
@@ -43,12 +50,10 @@ GATHER(uint16_t)
 GATHER(uint32_t)
 
 static int run_gather(const ms_kernel_call *call) {
-  if (ms_numel(&call->out[0]) == 0) return MS_OK;
-  const ms_axis_view view = ms_view_axis(&call->out[0], call->attrs.i[0]);
-  const int64_t rows = view.outer * view.n, size = ms_dtype_size(call->out[0].dtype);
+  const int64_t count = ms_numel(&call->out[0]), size = ms_dtype_size(call->out[0].dtype);
+  if (count == 0) return MS_OK;
   MS_TRY(check_index(call));
-  ms_run_parts(call, ms_part_count(call, rows, ms_numel(&call->out[0]) * (2 * size + (int64_t)sizeof(int32_t))), rows,
-               1,
+  ms_run_parts(call, ms_part_count(call, count, count * (2 * size + (int64_t)sizeof(int32_t))), count, 64,
                size == 4   ? gather_uint32_t
                : size == 2 ? gather_uint16_t
                            : gather_uint8_t);
@@ -70,33 +75,41 @@ static int prepare_scatter_add(ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* A group of lines of y = those of x + what the index adds; lines: f32 [n][width]. */
+/* A group of lines of y = those of x + what the index adds; lines: f32 [n][width]. Pass a constant width. */
 MS_INLINE void scatter_lines(const ms_kernel_call *call, ms_axis_view view, int64_t m, ms_line_group group,
-                             float *lines, int bf16) {
+                             int64_t width, float *restrict lines, int bf16) {
   const int32_t *index = call->in_data[1];
   const int64_t first = group.outer * view.n * view.inner + group.column;
   for (int64_t j = 0; j < view.n; j++)
-    for (int64_t c = 0; c < group.width; c++)
-      lines[j * group.width + c] = ms_simd_load(call->in_data[0], first + j * view.inner + c, bf16);
+    for (int64_t c = 0; c < width; c++)
+      lines[j * width + c] = ms_simd_load(call->in_data[0], first + j * view.inner + c, bf16);
   for (int64_t j = 0; j < m; j++) {
     const int64_t from = (group.outer * m + j) * view.inner + group.column;
-    for (int64_t c = 0; c < group.width; c++)
-      lines[index[from + c] * group.width + c] += ms_simd_load(call->in_data[2], from + c, bf16);
+    for (int64_t c = 0; c < width; c++)
+      lines[index[from + c] * width + c] += ms_simd_load(call->in_data[2], from + c, bf16);
   }
   for (int64_t j = 0; j < view.n; j++)
-    for (int64_t c = 0; c < group.width; c++)
-      ms_simd_store(call->out_data[0], first + j * view.inner + c, lines[j * group.width + c], bf16);
+    for (int64_t c = 0; c < width; c++)
+      ms_simd_store(call->out_data[0], first + j * view.inner + c, lines[j * width + c], bf16);
 }
 
-static void scatter_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+MS_INLINE void scatter_groups(const ms_kernel_call *call, int64_t begin, int64_t end, float *lines, int bf16) {
   const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
   const int64_t m = ms_view_axis(&call->in[1], call->attrs.i[0]).n;
-  float *lines = (float *)call->workspace + part * copy_stride(view);
   for (int64_t g = begin; g < end; g++) {
     const ms_line_group group = ms_lines_of(view, g);
-    if (call->out[0].dtype == MS_BF16) scatter_lines(call, view, m, group, lines, 1);
-    else scatter_lines(call, view, m, group, lines, 0);
+    if (group.width == 1 && view.inner == 1) {
+      const ms_axis_view alone = {view.outer, view.n, 1}; /* a constant stride */
+      scatter_lines(call, alone, m, group, 1, lines, bf16);
+    } else if (group.width == MS_LINES) scatter_lines(call, view, m, group, MS_LINES, lines, bf16);
+    else scatter_lines(call, view, m, group, group.width, lines, bf16);
   }
+}
+
+MS_CLONES static void scatter_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  float *lines = (float *)call->workspace + part * copy_stride(ms_view_axis(&call->in[0], call->attrs.i[0]));
+  if (call->out[0].dtype == MS_BF16) scatter_groups(call, begin, end, lines, 1);
+  else scatter_groups(call, begin, end, lines, 0);
 }
 
 static int run_scatter_add(const ms_kernel_call *call) {

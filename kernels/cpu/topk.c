@@ -33,14 +33,14 @@ static void push(uint64_t *heap, int64_t n, uint64_t key) {
 }
 
 /* Leaves the largest k keys of a line in keys [k], the largest first. */
-static void select_line(const ms_kernel_call *call, ms_axis_view view, int64_t first, uint64_t *keys) {
+MS_INLINE void select_line(const ms_kernel_call *call, ms_axis_view view, int64_t first, uint64_t *keys, int bf16) {
   const int64_t k = call->attrs.i[1];
   const int largest = call->attrs.i[2] != 0;
-  for (int64_t i = 0; i < view.n; i++) {
-    const uint64_t key =
-        ms_order_key(ms_scalar_at(call->in_data[0], call->in[0].dtype, first + i * view.inner), i, largest);
-    if (i < k) push(keys, i, key);
-    else if (key > keys[0]) keys[0] = key, sift(keys, k);
+  for (int64_t i = 0; i < k; i++)
+    push(keys, i, ms_order_key(ms_simd_load(call->in_data[0], first + i * view.inner, bf16), i, largest));
+  for (int64_t i = k; i < view.n; i++) {
+    const uint64_t key = ms_order_key(ms_simd_load(call->in_data[0], first + i * view.inner, bf16), i, largest);
+    if (key > keys[0]) keys[0] = key, sift(keys, k);
   }
   for (int64_t left = k - 1; left > 0; left--) { /* the smallest goes to the end */
     const uint64_t smallest = keys[0];
@@ -51,21 +51,25 @@ static void select_line(const ms_kernel_call *call, ms_axis_view view, int64_t f
 }
 
 /* Lines [begin, end) of [outer][inner]. */
-static void topk_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+MS_INLINE void select_lines(const ms_kernel_call *call, int64_t begin, int64_t end, uint64_t *keys, int bf16) {
   const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
   const int64_t k = call->attrs.i[1];
-  const int bf16 = call->in[0].dtype == MS_BF16;
-  uint64_t *keys = (uint64_t *)call->workspace + part * heap_stride(k);
   int32_t *indices = call->out_data[1];
   for (int64_t line = begin; line < end; line++) {
     const int64_t outer = line / view.inner, inner = line % view.inner, first = outer * view.n * view.inner + inner;
-    select_line(call, view, first, keys);
+    select_line(call, view, first, keys, bf16);
     for (int64_t i = 0; i < k; i++) {
       const int64_t index = ms_order_index(keys[i]), to = (outer * k + i) * view.inner + inner;
       ms_simd_store(call->out_data[0], to, ms_simd_load(call->in_data[0], first + index * view.inner, bf16), bf16);
       indices[to] = (int32_t)index;
     }
   }
+}
+
+static void topk_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  uint64_t *keys = (uint64_t *)call->workspace + part * heap_stride(call->attrs.i[1]);
+  if (call->in[0].dtype == MS_BF16) select_lines(call, begin, end, keys, 1);
+  else select_lines(call, begin, end, keys, 0);
 }
 
 static int run(const ms_kernel_call *call) {

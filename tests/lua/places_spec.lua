@@ -141,14 +141,16 @@ end)
 
 describe("what does not fit", function()
   for title, case in pairs({
-    ["an index outside of the axis"] = { function() return x:gather(0, index) end, "gather: index 2 | position 0 | [0,2)" },
+    ["an index outside of the axis"] = { function() return x:gather(0, index) end,
+      "gather: index 2 | position 0 | [0,2)" },
     ["a class too large"] = { function() return ops.one_hot(index, 2) end, "scatter_add: index 2 | [0,2)" },
     ["an index below 0"] = { function() return x:gather(0, ms.tensor({ { -1 } }, { dtype = "i32" })) end,
       "gather: index -1 | [0,2) | axis 0" },
     ["an index of floats"] = { function() return x:gather(0, x) end, "gather: | i32 | f32" },
     ["an index longer than x"] = { function() return x:gather(0, ms.zeros(1, 4, { dtype = "i32" })) end,
       "gather: | [2,3] | [1,4] | axis 0" },
-    ["src of another shape"] = { function() return x:scatter_add(1, index, x) end, "scatter_add: | index | [2,2] | src" },
+    ["src of another shape"] = { function() return x:scatter_add(1, index, x) end,
+      "scatter_add: | index | [2,2] | src" },
     ["more than there are"] = { function() return x:topk(4) end, "topk: k is 4 | [2,3] | 3" },
     ["an axis that is not there"] = { function() return x:cumsum(2) end, "cumsum: | axis 2" },
     ["a variance of one element"] = { function() return x:slice(0, 0, 1):var(0) end, "var of | unbiased = false" },

@@ -1,6 +1,6 @@
 -- Sums of products of two tensors by the letters of their axes, as in NumPy: ms.ops.einsum("bhid,bhjd->bhij", q, k).
--- They become one product of matrices. Letters are in groups: of both operands and the result (one product for each), of
--- one operand and the result (rows, columns), of both operands only (what the product sums over), and of one operand
+-- They become one product of matrices. Letters are in groups: of both operands and the result (one product for each),
+-- of one operand and the result (rows, columns), of both operands only (what the product sums over), and of one operand
 -- only, which is summed first. Operands whose groups are in order, or with the last two swapped, are not copied.
 
 local any_axes = require("moonshard.tensor.axes")

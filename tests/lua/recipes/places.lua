@@ -21,8 +21,8 @@ end
 function Net:mix(h)
   local best, which = self.router(h):topk(2)
   local weights = best - best:logsumexp(-1, true)
-  local dense = ops.scatter_add(ops.fill { shape = { h.shape[1], h.shape[2], EXPERTS }, out_dtype = h.dtype }, -1, which,
-    weights:exp())
+  local none = ops.fill { shape = { h.shape[1], h.shape[2], EXPERTS }, out_dtype = h.dtype }
+  local dense = none:scatter_add(-1, which, weights:exp())
   local all = ops.einsum("bti,eij->btej", h, self.experts)
   return ops.einsum("bte,btej->btj", dense, all)
 end
