@@ -179,7 +179,37 @@ describe("help", function()
   end)
 end)
 
+-- The emulated kernels are not built for the thread sanitizer.
+local runs = require("lua.emulated_runs").of("tests/lua/recipes/places.lua")
+local EMULATED = os.getenv("MOONSHARD_CONFIG") ~= "thread"
+runs:case("f32 cpu", { "mesh=1x1x1" })
+runs:case("wrong cpu", { "mesh=1x1x1", "wrong=true" })
+if EMULATED then
+  runs:case("f32 cuda", { "mesh=1x1x1", "device=cuda" }, "")
+  runs:case("bf16 cpu", { "mesh=1x1x1", "dtype=bf16" })
+  runs:case("bf16 cuda", { "mesh=1x1x1", "dtype=bf16", "device=cuda" }, "")
+  runs:case("wrong cuda", { "mesh=1x1x1", "wrong=true", "device=cuda" }, "")
+end
+
 describe("a model of these ops", function()
+  teardown(function() runs:remove() end)
+
+  it("G2 trains on the emulated device cuda as on the CPU", function()
+    if not EMULATED then return end
+    runs:assert_as("f32 cpu", "f32 cuda")
+    runs:assert_as("bf16 cpu", "bf16 cuda")
+  end)
+
+  it("G2 fails by name where an index is outside of its axis", function()
+    for name, text in pairs({ ["wrong cpu"] = "gather: index | [0,12)", ["wrong cuda"] = "gather: | 0 to 11" }) do
+      if runs.runs[name] then
+        local ended = runs:ended(name)
+        assert.not_equal(0, ended.status)
+        has(ended.err, text)
+      end
+    end
+  end)
+
   it("G2 trains over ranks as on one", function()
     for _, settings in ipairs(program.thin({
       { "mesh=1x2x1" }, { "mesh=2x1x1" }, { "mesh=1x2x1", "dtype=bf16" }, { "mesh=1x1x2" },

@@ -1,9 +1,11 @@
 -- A classifier with ops of powers, order and indices inside: a router that gives each token to two of three experts by
--- topk, gather and scatter_add, running sums over positions, a learned power, variances, and products by letters.
+-- topk, gather and scatter_add, running sums over positions, a learned power, variances, and products by letters. With
+-- `wrong`, an index is outside of its axis.
 
 local ms = require "moonshard"
+local json = require "moonshard.base.json"
 
-local cfg = ms.args { mesh = "1x-1", steps = 4, dtype = "f32", rows = 6, length = 7 }
+local cfg = ms.args { mesh = "1x-1", steps = 4, dtype = "f32", rows = 6, length = 7, wrong = false, out = "" }
 local ops, EXPERTS, DIM = ms.ops, 3, 12
 
 local Net = ms.module "Net"
@@ -31,7 +33,8 @@ function Net:forward(tokens)
   local h = self.embed(tokens)
   h = h + self.down(self.up(h):roll(3, 2):cumsum(1):tanh())
   h = h + self:mix(h)
-  local chosen = h:gather(2, tokens:unsqueeze(-1))
+  local index = cfg.wrong and (tokens:float() * 2):cast("i32") or tokens
+  local chosen = h:gather(2, index:unsqueeze(-1))
   local spread = (h:var(1) + 0.1) ^ self.power
   local seen = h:tril(2):cumsum(1):mean(1) * (chosen:abs() + 1):pow(1.3):mean(1)
   return self.head(ops.cat({ spread, seen }, -1))
@@ -64,4 +67,14 @@ local function batch_of(step)
   return { inputs = ms.tensor(tokens, { dtype = "i32" }), targets = ms.tensor(targets, { dtype = "i32" }) }
 end
 
-for step = 1, cfg.steps do ms.log(step, train:step(batch_of(step))) end
+local losses, norms = {}, {}
+for step = 1, cfg.steps do
+  local m = train:step(batch_of(step))
+  losses[step], norms[step] = m.loss, m.grad_norm
+  ms.log(step, m)
+end
+if cfg.out ~= "" and ms.world().rank == 0 then
+  local file = assert(io.open(cfg.out, "w"))
+  file:write(json.encode { losses = losses, norms = norms })
+  file:close()
+end
