@@ -73,7 +73,7 @@ static const row rows[] = {
      {.i = {[2] = MS_ACT_GELU_TANH}}},
     {"activation_backward_bias silu", MS_OP_activation_backward_bias, 2, 2, "xx", "xD", {.i = {[2] = MS_ACT_SILU}}},
     {"transpose", MS_OP_transpose, 1, 1, "x", "t", {.i = {1, 0}}},
-    {"pow", MS_OP_pow, 2, 1, "xd", "x", {.i = {0}}},
+    {"pow", MS_OP_pow, 2, 1, "pd", "x", {.i = {0}}},
     {"roll", MS_OP_roll, 1, 1, "x", "x", {.i = {1, 5}}},
     {"cumsum last axis", MS_OP_cumsum, 1, 1, "x", "x", {.i = {-1}}},
     {"cumsum first axis", MS_OP_cumsum, 1, 1, "x", "x", {.i = {0}}},
@@ -89,6 +89,7 @@ static const row rows[] = {
 
 static ms_value_info info_of(char kind, int dtype, int64_t n, int64_t d) {
   switch (kind) {
+    case 'p':
     case 'x': return (ms_value_info){dtype, 2, {n, d}};
     case 'f': return (ms_value_info){MS_F32, 2, {n, d}};
     case 'd': return (ms_value_info){dtype, 1, {d}};
@@ -127,6 +128,18 @@ static void *indices(const ms_value_info *info, int64_t n) {
   return data;
 }
 
+/* Positive numbers. */
+static void *bases(const ms_value_info *info) {
+  void *data = tensor(info);
+  const int64_t size = ms_dtype_size(info->dtype);
+  for (int64_t i = 0; i < ms_numel(info); i++) ((uint8_t *)data)[(i + 1) * size - 1] &= 0x7f; /* the sign */
+  return data;
+}
+
+static void *input_of(char kind, const ms_value_info *info, int64_t d) {
+  return kind == 'i' ? indices(info, d) : kind == 'p' ? bases(info) : tensor(info);
+}
+
 /* Best GB/s of copying half of `bytes`. */
 static double copy_rate(double bytes) {
   size_t half = (size_t)(bytes / 2);
@@ -158,7 +171,7 @@ static int measure(const row *r, int dtype, int64_t n, int64_t d, const char *on
   double bytes = 0.0;
   for (int i = 0; i < r->inputs; i++) {
     call.in[i] = info_of(r->in[i], dtype, n, d);
-    call.in_data[i] = r->in[i] == 'i' ? indices(&call.in[i], d) : tensor(&call.in[i]);
+    call.in_data[i] = input_of(r->in[i], &call.in[i], d);
     bytes += (double)ms_numel(&call.in[i]) * ms_dtype_size(call.in[i].dtype);
   }
   const int updates = ms_op_reads_outputs(r->op, &r->attrs);

@@ -108,8 +108,32 @@ static void special_values_are_those_of_pytorch(void **state) {
   }
 }
 
+/* Over all of f32: tiny and huge bases, exponents from 1e-6 to 1e6, results that overflow, are subnormal or vanish. */
+static void powers_reach_over_the_whole_range(void **state) {
+  (void)state;
+  enum { N = 20000 };
+  kernel_case c = case_of(MS_OP_pow);
+  add_input(&c, SHAPE(MS_F32, N));
+  add_input(&c, SHAPE(MS_F32, N));
+  add_output(&c, SHAPE(MS_F32, N));
+  for (int i = 0; i < N; i++) {
+    set_input(&c, 0, i, pow(2, fmod(i * 0.6180339887, 1) * 276 - 149));
+    set_input(&c, 1, i, (i % 2 ? 1 : -1) * pow(10, fmod(i * 0.7548776662, 1) * 12 - 6));
+    if (i % 5 == 0) set_input(&c, 0, i, 1 + (i % 100 - 50) * 0x1p-20);
+  }
+  run_case(&c);
+  for (int i = 0; i < N; i++) {
+    const double expected = pow(input_at(&c, 0, i), input_at(&c, 1, i)), found = output_at(&c, 0, i);
+    if (expected > 3.4028235e38 || isinf(found)) assert_true(isinf((float)expected) || expected > 3.4028230e38);
+    else if (!(fabs(found - expected) <= 3e-7 * expected + 0x1p-149))
+      fail_msg("%g^%g: %.9g instead of %.9g", input_at(&c, 0, i), input_at(&c, 1, i), found, expected);
+  }
+  free_case(&c);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {TEST(powers_match), TEST(powers_broadcast),
-                                     TEST(special_values_are_those_of_pytorch)};
+                                     TEST(special_values_are_those_of_pytorch),
+                                     TEST(powers_reach_over_the_whole_range)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
