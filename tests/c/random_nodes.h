@@ -1,5 +1,5 @@
-/* random_nodes.h - nodes of a random graph: every op that recipes can use, on values made before. Each function returns
- * a new f32 value, or -1 where it found no input that fits.
+/* random_nodes.h - nodes of a random graph: ops that recipes can use, on values made before; random_places.h has those
+ * of powers, order and indices. Each function returns a new f32 value, or -1 where it found no input that fits.
  *
  * Choices that depend on values, such as comparisons, are made on inputs of the graph alone: there the ranks have the
  * same bits as one rank, so rounding cannot decide them.
@@ -269,11 +269,5 @@ static inline int hint_node(draw *d) {
   }
   return op1(&d->t->f, MS_OP_redistribute, x, ATTRS(.i = {dim, axis}));
 }
-
-static int (*const random_nodes[])(draw *) = {
-    table_node, linear_node,  linear_node,    linear_node,  unary_node,   unary_node,   binary_node, binary_node,
-    norm_node,  reduce_node,  transpose_node, where_node,   reshape_node, reshape_node, cut_node,    attention_node,
-    sized_node, product_node, hint_node,      dropout_node, cast_node,    numbers_node};
-enum { N_RANDOM_NODES = sizeof random_nodes / sizeof random_nodes[0] };
 
 #endif
