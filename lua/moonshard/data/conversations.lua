@@ -4,7 +4,7 @@
 --   { "prompt": "...", "completion": "..." }
 --   { "instruction": "...", "input": "...", "output": "..." }      input may be missing or empty
 --
--- Files that end in .zst are decompressed.
+-- Files that end in .zst are decompressed. Pairs of answers (data/preferences.lua) are read through the same lines.
 
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
@@ -19,7 +19,12 @@ local conversations = {}
 ---@field content string
 ---@field trained boolean
 
-local function text_of(where, row, field)
+---A field that must be a text.
+---@param where string for messages
+---@param row table
+---@param field string
+---@return string
+function conversations.text(where, row, field)
   local value = row[field]
   if type(value) ~= "string" then
     errors.invalid("%s: %s must be a text, not %s", where, field, options.describe(value))
@@ -27,16 +32,22 @@ local function text_of(where, row, field)
   return value
 end
 
-local function of_messages(where, row, trains)
-  local list = row.messages
+---A list of messages.
+---@param where string for messages
+---@param row table a line
+---@param field string of the line, which has the list
+---@param trains string the role whose messages are trained on, "all", or "none"
+---@return moonshard.ChatMessage[]
+function conversations.messages(where, row, field, trains)
+  local list = row[field]
   if type(list) ~= "table" or #list == 0 then
-    errors.invalid("%s: messages must be a list of at least one { role, content }", where)
+    errors.invalid("%s: %s must be a list of at least one { role, content }", where, field)
   end
   local messages = {}
   for i, message in ipairs(list) do
-    local at = ("%s: message %d"):format(where, i)
+    local at = ("%s: %s %d"):format(where, field == "messages" and "message" or field .. ": message", i)
     if type(message) ~= "table" then errors.invalid("%s must be { role, content }", at) end
-    local role, content = text_of(at, message, "role"), text_of(at, message, "content")
+    local role, content = conversations.text(at, message, "role"), conversations.text(at, message, "content")
     messages[i] = { role = role, content = content, trained = trains == "all" or role == trains }
   end
   return messages
@@ -50,14 +61,14 @@ local function of_pair(asked, answered, trains)
 end
 
 local function messages_of(where, row, trains)
-  if row.messages ~= nil then return of_messages(where, row, trains) end
+  if row.messages ~= nil then return conversations.messages(where, row, "messages", trains) end
   if row.prompt ~= nil then
-    return of_pair(text_of(where, row, "prompt"), text_of(where, row, "completion"), trains)
+    return of_pair(conversations.text(where, row, "prompt"), conversations.text(where, row, "completion"), trains)
   end
   if row.instruction ~= nil then
-    local asked, more = text_of(where, row, "instruction"), row.input
-    if more ~= nil and more ~= "" then asked = asked .. "\n\n" .. text_of(where, row, "input") end
-    return of_pair(asked, text_of(where, row, "output"), trains)
+    local asked, more = conversations.text(where, row, "instruction"), row.input
+    if more ~= nil and more ~= "" then asked = asked .. "\n\n" .. conversations.text(where, row, "input") end
+    return of_pair(asked, conversations.text(where, row, "output"), trains)
   end
   errors.invalid("%s: a conversation has messages, or prompt and completion, or instruction and output", where)
 end
@@ -68,12 +79,12 @@ function conversations.is_file(path)
   return path:find("%.jsonl$") ~= nil or path:find("%.jsonl%.zst$") ~= nil
 end
 
----Iterates over the conversations of a file.
+---Iterates over the objects of a file.
 ---@param path string
----@param trains string the role whose messages are trained on, or "all"
----@return fun(): moonshard.ChatMessage[]?, string? messages, and where they are: "chats.jsonl:3"
-function conversations.of(path, trains)
-  local text = input_file.read(path, "conversations are read from files of JSON lines")
+---@param what string for messages: "conversations"
+---@return fun(): table?, string? the object, and where it is: "chats.jsonl:3"
+function conversations.lines(path, what)
+  local text = input_file.read(path, what .. " are read from files of JSON lines")
   if path:find("%.zst$") then text = zstd.decompress(path, text) end
   local lines, number = text:gmatch("([^\n]*)\n?"), 0
   return function()
@@ -83,9 +94,21 @@ function conversations.of(path, trains)
         local where = ("%s:%d"):format(path, number)
         local row, problem = json.decode(line)
         if type(row) ~= "table" then errors.invalid("%s: %s", where, problem or "a line must be an object") end
-        return messages_of(where, row, trains), where
+        return row, where
       end
     end
+  end
+end
+
+---Iterates over the conversations of a file.
+---@param path string
+---@param trains string the role whose messages are trained on, or "all"
+---@return fun(): moonshard.ChatMessage[]?, string? messages, and where they are: "chats.jsonl:3"
+function conversations.of(path, trains)
+  local lines = conversations.lines(path, "conversations")
+  return function()
+    local row, where = lines()
+    if row then return messages_of(where, row, trains), where end
   end
 end
 

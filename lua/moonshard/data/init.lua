@@ -1,15 +1,17 @@
--- Data for recipes: text by bytes, token files, conversations, random numbers, and the sampler that divides a dataset
--- over the ranks.
+-- Data for recipes: text by bytes, token files, conversations, pairs of answers, mixes of these, random numbers, and the
+-- sampler that divides a dataset over the ranks.
 ---@class moonshard.data
 ---@field text fun(o: moonshard.TextOptions): moonshard.TextData
 ---@field tokens fun(o: moonshard.TokenOptions): moonshard.TokenData
 ---@field chat fun(o: moonshard.ChatOptions): moonshard.ChatData
+---@field mix fun(o: moonshard.MixOptions): moonshard.MixData
 ---@field random fun(o: moonshard.RandomOptions): moonshard.RandomData
 ---@field sampler fun(o: moonshard.SamplerOptions): moonshard.Sampler
 return require("moonshard.base.strict").fields("ms.data", {
   text = require("moonshard.data.text"),
   tokens = require("moonshard.data.tokens"),
   chat = require("moonshard.data.chat"),
+  mix = require("moonshard.data.mix"),
   random = require("moonshard.data.random"),
   sampler = require("moonshard.data.sampler"),
 })

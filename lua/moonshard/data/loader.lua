@@ -26,9 +26,11 @@ local ffi = require("moonshard.base.ffi").ffi
 ---@field batch integer samples per rank and step
 ---@field share moonshard.Share
 ---@field seed integer
----@field given_seed integer what the user gave, for messages
+---@field given_seed integer|string what the user gave, for messages
 ---@field shuffle boolean
 ---@field restart boolean start every call of batches at position 0 (validation), instead of continuing
+---@field locate? fun(position: number): number instead of `first` and `shuffle`: where the sample at a position begins
+---@field rows? integer rows of a batch that a sample becomes, each of seq / rows tokens; default 1
 
 ---@class moonshard.Loader
 ---@field n integer samples
@@ -105,24 +107,44 @@ local function sample_at(self, position)
   return self.order(position % self.n)
 end
 
+---Where the sample at a position of the run begins in its stream.
+---@param position number
+---@return number
+function Loader:begin_of(position)
+  if self.locate then return self.locate(position) end
+  return self.first(sample_at(self, position))
+end
+
+---A method of loaders, for data that are loaders in another form.
+---@param name string
+---@return function?
+function loader.method(name) return rawget(Loader, name) end
+
+---Whether a value is a loader, as ms.data.text and the others make them.
+---@param value any
+---@return boolean
+function loader.is(value) return getmetatable(value) == Loader end
+
 -- What identifies the data and the order of its samples, on all ranks that share it.
 local function source_of(self)
   local count, contents = self.stream.tokens, self.stream:contents()
-  return ("%d tokens with contents %013x, %d samples of %d, %d per rank and step, seed %d%s"):format(count, contents,
-    self.n, self.seq, self.batch, self.given_seed, self.shuffle and "" or ", in order")
+  local seed = type(self.given_seed) == "number" and ("%d"):format(self.given_seed) or self.given_seed
+  return ("%d tokens with contents %013x, %d samples of %d, %d per rank and step, seed %s%s"):format(count, contents,
+    self.n, self.seq, self.batch, seed, self.shuffle and "" or ", in order")
 end
 
 -- This rank's batch of the step that begins at a position of the run. `last` is the position of the last batch.
 local function read_batch(self, position, last)
   local began = clock.now()
-  local numel, shape = self.batch * self.seq, { self.batch, self.seq }
+  local numel, rows = self.batch * self.seq, self.rows or 1
+  local shape = { self.batch * rows, self.seq / rows }
   local tokens, targets = ffi.new("int32_t[?]", numel), ffi.new("int32_t[?]", numel)
   if not world.plan_only then
     world.set_activity("data")
     self.reader = self.reader or self.stream:reader(self.batch, self.seq)
     self.source = self.source or source_of(self)
     self.reader:read(position, function(at, row)
-      return self.first(sample_at(self, at + self.share.index * self.batch + row))
+      return self:begin_of(at + self.share.index * self.batch + row)
     end, self.batch * self.share.ranks, last, tokens, targets)
     world.set_activity(nil)
     profile.mark("data", began)
@@ -130,7 +152,7 @@ local function read_batch(self, position, last)
   return {
     tokens = { data = tokens, dtype = "i32", shape = shape },
     targets = { data = targets, dtype = "i32", shape = { unpack(shape) } },
-    first_row = self.share.index * self.batch, row_step = 1,
+    first_row = self.share.index * self.batch * rows, row_step = 1,
     source = self.source, shared_by = self.share.name,
     data_ms = 1e3 * (clock.now() - began),
   }

@@ -112,4 +112,26 @@ function Rows:reader(rows, columns)
   }
 end
 
+---@class moonshard.RowQueue
+---@field asked number[] where the samples begin that were asked for, oldest first
+local Queue = {}
+Queue.__index = Queue
+
+---@param columns integer tokens of a sample
+---@return moonshard.RowQueue as a moonshard.TokenQueue
+function Rows:queue(columns) return setmetatable({ rows = self, columns = columns, asked = {} }, Queue) end
+
+---@param first number
+function Queue:ask(first) self.asked[#self.asked + 1] = first end
+
+---@param tokens ffi.cdata* int32_t [columns]
+---@param targets ffi.cdata* int32_t [columns]
+function Queue:take(tokens, targets)
+  local first = table.remove(self.asked, 1)
+  ffi.copy(tokens, self.rows.token_array + first, 4 * self.columns)
+  ffi.copy(targets, self.rows.target_array + first, 4 * self.columns)
+end
+
+function Queue:discard() self.asked = {} end
+
 return packing

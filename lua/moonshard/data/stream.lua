@@ -61,6 +61,40 @@ function Stream:contents()
   return self.hashed
 end
 
+-- ---- samples of several streams ---------------------------------------------------------------------------------
+
+---@class moonshard.TokenQueue samples that are read ahead one by one
+local Queue = {}
+Queue.__index = Queue
+
+---@param columns integer tokens a sample
+---@param slots integer samples that can be asked for and not taken yet
+---@return moonshard.TokenQueue
+function Stream:queue(columns, slots)
+  local out = ffi.new("ms_token_reader *[1]")
+  check(C.ms_token_reader_new(self.handle, 1, columns, slots, out))
+  return setmetatable({ handle = ffi.gc(out[0], C.ms_token_reader_free), first = ffi.new("int64_t[1]") }, Queue)
+end
+
+---Has a sample read.
+---@param first number the token at which it begins
+function Queue:ask(first)
+  self.first[0] = first
+  check(C.ms_token_reader_request(self.handle, self.first))
+end
+
+---Copies the sample that was asked for first.
+---@param tokens ffi.cdata* int32_t [columns]
+---@param targets ffi.cdata* int32_t [columns]
+function Queue:take(tokens, targets)
+  check(C.ms_token_reader_take(self.handle, READ_SECONDS, tokens, targets))
+end
+
+---Forgets what was asked for and not taken.
+function Queue:discard() check(C.ms_token_reader_discard(self.handle, READ_SECONDS)) end
+
+-- ---- batches of one stream --------------------------------------------------------------------------------------
+
 ---@class moonshard.TokenReader batches of one shape, read ahead
 ---@field asked number[] positions of batches that were asked for, oldest first
 local Reader = {}

@@ -1,0 +1,213 @@
+-- Several sources of samples as one, each with a weight:
+--
+--   ms.data.mix { { web, weight = 3 }, { code, weight = 1 } }
+--
+-- The next sample is of the source that lacks most of its share so far, as in Megatron's blended datasets: after any
+-- number of samples each source has had its share of them, but for one or two. Which source a position of the run has
+-- depends on the weights alone, and which of its samples on its seed: both are the same on every mesh. A source that has
+-- run out begins its next epoch, in another order.
+
+local errors = require("moonshard.base.error")
+local joined_stream = require("moonshard.data.joined_stream")
+local loader = require("moonshard.data.loader")
+local options = require("moonshard.base.options")
+local saved = require("moonshard.data.saved")
+local strict = require("moonshard.base.strict")
+
+local WHO = "ms.data.mix"
+local STRATEGIES = { first_exhausted = true, all_exhausted = true }
+
+---@class moonshard.MixOptions
+---@field [integer] { [1]: moonshard.Loader, weight: number? } the sources; weight: its share of the samples relative to
+---  the others', default 1
+---@field batch? integer samples per rank and step; default: that of the sources
+---@field global_batch? integer samples per step on all ranks, instead of batch
+---@field stopping_strategy? "first_exhausted"|"all_exhausted" what an epoch is, for calls of batches without a number:
+---  until the first source has run out (default), or until all have, the others repeating
+
+---@class moonshard.MixData: moonshard.Loader
+---@field sources moonshard.Loader[]
+---@field shares number[] of each source, 1 in all
+local Mix = { __name = "a mix of data" }
+strict.refuse_ipairs(Mix, "for step, batch in data:batches(steps) do")
+
+function Mix:__index(name)
+  if Mix[name] ~= nil then return Mix[name] end
+  return loader.method(name)
+end
+
+function Mix:__tostring()
+  local parts = {}
+  for i, source in ipairs(self.sources) do parts[i] = ("%.4g of %d"):format(self.shares[i], source.n) end
+  return ("mix of %d sources, %s samples: %d tokens a sample, %d samples per rank and step, position %d"):format(
+    #self.sources, table.concat(parts, ", "), self.seq, self.batch, self.position)
+end
+
+-- ---- options ----------------------------------------------------------------------------------------------------
+
+local function check_alike(i, source, first)
+  for _, name in ipairs({ "seq", "rows" }) do
+    if source[name] ~= first[name] then
+      errors.invalid("%s: source %d has %s=%s, but source 1 has %s=%s: give all the same", WHO, i, name,
+        tostring(source[name]), name, tostring(first[name]))
+    end
+  end
+  if source.share.name ~= first.share.name or source.share.ranks ~= first.share.ranks then
+    errors.invalid("%s: source %d is divided over %d ranks (%s), but source 1 over %d (%s): give all the same mesh", WHO,
+      i, source.share.ranks, source.share.name, first.share.ranks, first.share.name)
+  end
+end
+
+local function read_source(i, entry, first)
+  if type(entry) ~= "table" or loader.is(entry) then
+    errors.invalid("%s: source %d must be { data, weight = 1 }, not %s", WHO, i, options.describe(entry))
+  end
+  local o = options.parse(("%s: source %d"):format(WHO, i), entry, {
+    { "table", required = "data" }, weight = { "number", default = 1 },
+  })
+  local source = o[1]
+  if getmetatable(source) == Mix then
+    errors.invalid("%s: source %d is a mix: list its sources here, with their weights", WHO, i)
+  elseif not loader.is(source) then
+    errors.invalid("%s: source %d must be data of ms.data.text, tokens, chat or preferences, not %s", WHO, i,
+      options.describe(source))
+  elseif not (o.weight > 0 and o.weight < math.huge) then
+    errors.invalid("%s: weight of source %d must be a number above 0, not %s", WHO, i, options.describe(o.weight))
+  end
+  check_alike(i, source, first or source)
+  return source, o.weight
+end
+
+-- Samples per rank and step.
+local function batch_of(o, sources)
+  local first = sources[1]
+  if o.batch or o.global_batch then return loader.batch_of_rank(WHO, first.share, o.batch, o.global_batch) end
+  for i, source in ipairs(sources) do
+    if source.batch ~= first.batch then
+      errors.invalid("%s: source %d has batch=%d, but source 1 has batch=%d: give the mix batch or global_batch", WHO, i,
+        source.batch, first.batch)
+    end
+  end
+  return first.batch
+end
+
+local function read(given)
+  if type(given) ~= "table" or getmetatable(given) then
+    errors.invalid("%s takes a list of { data, weight = 1 }, not %s", WHO, options.describe(given))
+  end
+  local sources, shares, named, sum = {}, {}, {}, 0
+  for i = 1, #given do
+    sources[i], shares[i] = read_source(i, given[i], sources[1])
+    sum = sum + shares[i]
+  end
+  if not sources[1] then errors.invalid("%s: give at least one source: { { data, weight = 1 }, ... }", WHO) end
+  for i, weight in ipairs(shares) do shares[i] = weight / sum end
+  for name, value in pairs(given) do
+    if type(name) ~= "number" then named[name] = value end
+  end
+  local o = options.parse(WHO, named, {
+    batch = { "positive" }, global_batch = { "positive" },
+    stopping_strategy = { "string", default = "first_exhausted" },
+  })
+  if not STRATEGIES[o.stopping_strategy] then
+    errors.invalid('%s: stopping_strategy must be "first_exhausted" or "all_exhausted", not %s', WHO,
+      options.describe(o.stopping_strategy))
+  end
+  return sources, shares, o
+end
+
+-- ---- the order --------------------------------------------------------------------------------------------------
+
+-- Samples until the first source has run out, or until all have.
+local function samples_of(sources, shares, strategy)
+  local least, most = math.huge, 0
+  for i, source in ipairs(sources) do
+    local samples = math.ceil(source.n / shares[i] - 1e-6) -- a share of 1/3 is no double: 100 / share is above 300
+    least, most = math.min(least, samples), math.max(most, samples)
+  end
+  return strategy == "first_exhausted" and least or most
+end
+
+-- A function from a position of the run to its source and the position in that source's own run. Positions are usually
+-- asked for in order; one before the last restarts the count.
+local function interleave(shares)
+  local used, next_position, source = {}, 0, nil
+  local function advance()
+    local most = -math.huge
+    for i = 1, #shares do
+      local lacks = shares[i] * (next_position + 1) - used[i]
+      if lacks > most then source, most = i, lacks end
+    end
+    used[source], next_position = used[source] + 1, next_position + 1
+  end
+  return function(position)
+    if position < next_position - 1 or not source then
+      for i = 1, #shares do used[i] = 0 end
+      next_position = 0
+    end
+    while next_position <= position do advance() end
+    return source, used[source] - 1
+  end
+end
+
+local function texts_of(self)
+  local samples, seeds, shuffled = {}, {}, {}
+  for i, source in ipairs(self.sources) do
+    samples[i], seeds[i], shuffled[i] = ("%d"):format(source.n), ("%d"):format(source.seed), tostring(source.shuffle)
+  end
+  local shares = {}
+  for i, share in ipairs(self.shares) do shares[i] = ("%.6g"):format(share) end
+  return {
+    shares = table.concat(shares, " "), samples = table.concat(samples, " "), seed = table.concat(seeds, " "),
+    shuffle = table.concat(shuffled, " "),
+  }
+end
+
+---@class moonshard.MixState
+---@field position number samples that the run has used, on all ranks
+---@field shares string of each source
+---@field samples string of each source
+---@field seed string of each source
+---@field shuffle string of each source
+
+---The position of the run, from which it can continue on any number of ranks.
+---@return moonshard.MixState
+function Mix:state()
+  local state = texts_of(self)
+  state.position = self.position
+  return state
+end
+
+---Restores a state of the same sources and weights.
+---@param state moonshard.MixState
+function Mix:load_state(state)
+  saved.check("data:load_state", state, texts_of(self))
+  self.position = saved.count("data:load_state", state, "position")
+end
+
+---Batches of several sources, which train alike: { data, weight } each, with the same seq and mesh. Each source's
+---own `valid` is its validation data.
+---@param given moonshard.MixOptions
+---@return moonshard.MixData
+local function mix(given)
+  local sources, shares, o = read(given)
+  local first, streams = sources[1], {}
+  for i, source in ipairs(sources) do streams[i] = source.stream end
+  local self = {
+    sources = sources, shares = shares, n = samples_of(sources, shares, o.stopping_strategy), position = 0,
+    seq = first.seq, batch = batch_of(o, sources), rows = first.rows, share = first.share, shuffle = true, restart = false,
+  }
+  local texts = texts_of(self)
+  self.given_seed = texts.seed
+  local stream = #streams == #sources and joined_stream.new(streams, ("%s; %s; %s"):format(texts.shares, texts.seed,
+    texts.shuffle)) or nil
+  local source_at = interleave(shares)
+  self.stream = stream
+  self.locate = stream and function(position)
+    local source, at = source_at(position)
+    return stream.first[source] + sources[source]:begin_of(at)
+  end
+  return setmetatable(self, Mix)
+end
+
+return mix
