@@ -7,9 +7,9 @@
 -- in memory, 8 bytes each, twice that while rows are joined.
 
 local errors = require("moonshard.base.error")
-local chat_template = require("moonshard.data.chat_template")
 local conversations = require("moonshard.data.conversations")
 local files = require("moonshard.data.files")
+local message_tokens = require("moonshard.data.message_tokens")
 local options = require("moonshard.base.options")
 local packing = require("moonshard.data.packing")
 local windows = require("moonshard.data.windows")
@@ -40,47 +40,11 @@ local WHO = "ms.data.chat"
 ---@field document_start integer? the token's id, for the model's option of this name
 ---@field valid moonshard.Loader? the validation data
 
-local function encoder(tokenizer)
-  if tokenizer then return function(text) return tokenizer:encode(text) end end
-  return function(text)
-    local ids = {}
-    for i = 1, #text do ids[i] = text:byte(i) end
-    return ids
-  end
-end
-
-local function start_of(o)
-  local start = o.document_start
-  if type(start) ~= "string" then return start end
-  if not o.tokenizer then
-    errors.invalid("%s: document_start %s is a text, whose token a tokenizer has: give tokenizer, or a number", WHO,
-      options.describe(start))
-  end
-  return o.tokenizer:id(start)
-end
-
--- The tokens of a conversation, and which are trained on. A template can begin with document_start itself.
-local function tokenize(encode, start, pieces)
-  local tokens, trained = {}, {}
-  for _, piece in ipairs(pieces) do
-    for _, id in ipairs(encode(piece.text)) do
-      if id == start and #tokens > 0 then
-        errors.invalid("%s: the token document_start (%d) is in the text %s: documents would begin there", WHO, start,
-          options.describe(piece.text:sub(1, 40)))
-      end
-      if start and #tokens == 0 and id ~= start then tokens[1], trained[1] = start, false end
-      tokens[#tokens + 1], trained[#tokens + 1] = id, piece.trained
-    end
-  end
-  return tokens, trained
-end
-
 local function pack(o)
-  local template, encode = chat_template.find(WHO, o.template), encoder(o.tokenizer)
-  local packed = packing.new(o.seq, o.pack)
+  local packed = packing.new(WHO, o.seq, o.pack)
   for _, path in ipairs(files.find(o.files, conversations.is_file, ".jsonl")) do
     for messages, where in conversations.of(path, o.train_on) do
-      packed:add(tokenize(encode, o.document_start, chat_template.render(template, messages, where)))
+      packed:add(o.tokens:of(messages, where))
     end
   end
   if packed.documents == 0 then errors.invalid("%s: files=%s have no conversation", WHO, files.show(o.files)) end
@@ -96,18 +60,6 @@ local function check_size(o, rows)
   if rows >= needed then return end
   errors.invalid("%s: files=%s fill %d rows of %d tokens, but %d rows per step%s need at least %d", WHO,
     files.show(o.files), rows, o.seq, o.batch * o.share.ranks, o.valid_fraction > 0 and " and validation" or "", needed)
-end
-
-local function check(o)
-  if o.tokenizer ~= nil and not (type(o.tokenizer) == "table" and o.tokenizer.encode) then
-    errors.invalid("%s: tokenizer must be one that ms.tokenizer(path) returns, not %s", WHO,
-      options.describe(o.tokenizer))
-  end
-  for _, name in ipairs({ "document_start", "padding" }) do
-    if type(o[name]) == "number" and o[name] < 0 then
-      errors.invalid("%s: %s must be a token, at least 0, not %d", WHO, name, o[name])
-    end
-  end
 end
 
 ---Batches { tokens, targets } of conversations: i32 [batch, seq] each; targets are the next tokens where those are
@@ -131,9 +83,9 @@ local function chat(given)
     valid_fraction = { "number", default = 0 },
     mesh = { "table" },
   })
-  check(o)
   windows.share(WHO, o)
-  o.document_start = start_of(o)
+  o.tokens = message_tokens.new(WHO, o)
+  o.document_start = o.tokens.document_start
   if o.pack == nil then o.pack = o.document_start ~= nil end
   if o.pack and not o.document_start then
     errors.invalid("%s: pack needs document_start, the token that begins each conversation in a row, and a model with "

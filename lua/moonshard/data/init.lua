@@ -4,6 +4,7 @@
 ---@field text fun(o: moonshard.TextOptions): moonshard.TextData
 ---@field tokens fun(o: moonshard.TokenOptions): moonshard.TokenData
 ---@field chat fun(o: moonshard.ChatOptions): moonshard.ChatData
+---@field preferences fun(o: moonshard.PreferenceOptions): moonshard.PreferenceData
 ---@field mix fun(o: moonshard.MixOptions): moonshard.MixData
 ---@field random fun(o: moonshard.RandomOptions): moonshard.RandomData
 ---@field sampler fun(o: moonshard.SamplerOptions): moonshard.Sampler
@@ -11,6 +12,7 @@ return require("moonshard.base.strict").fields("ms.data", {
   text = require("moonshard.data.text"),
   tokens = require("moonshard.data.tokens"),
   chat = require("moonshard.data.chat"),
+  preferences = require("moonshard.data.preferences"),
   mix = require("moonshard.data.mix"),
   random = require("moonshard.data.random"),
   sampler = require("moonshard.data.sampler"),

@@ -20,12 +20,13 @@ Packing.__index = Packing
 
 local packing = {}
 
+---@param who string for messages: "ms.data.chat"
 ---@param seq integer tokens of a row
 ---@param shares boolean whether a row can have several documents
 ---@return moonshard.Packing
-function packing.new(seq, shares)
+function packing.new(who, seq, shares)
   return setmetatable({
-    seq = seq, shares = shares, documents = 0, cut = 0, trained = 0, rows = {}, open = {},
+    who = who, seq = seq, shares = shares, documents = 0, cut = 0, trained = 0, rows = {}, open = {},
   }, Packing)
 end
 
@@ -39,8 +40,8 @@ local function row_with_room(self, count)
   local row = { used = 0, tokens = ffi.new("int32_t[?]", self.seq), targets = ffi.new("int32_t[?]", self.seq) }
   self.rows[#self.rows + 1] = row
   if #self.rows * self.seq > MOST_TOKENS then
-    errors.raise("MS_EUNSUPPORTED", "ms.data.chat: more than %d tokens: use fewer files, or `moonshard tokenize` and "
-      .. "ms.data.tokens, which do not keep data in memory", MOST_TOKENS)
+    errors.raise("MS_EUNSUPPORTED", "%s: more than %d tokens: use fewer files, or `moonshard tokenize` and "
+      .. "ms.data.tokens, which do not keep data in memory", self.who, MOST_TOKENS)
   end
   if count < self.seq then self.open[#self.open + 1] = row end
   if #self.open > OPEN_ROWS then table.remove(self.open, 1) end

@@ -21,6 +21,7 @@ local windows = {}
 ---@field seed number
 ---@field shuffle boolean
 ---@field valid_fraction number
+---@field rows integer? rows of a batch that a window becomes; default 1
 
 local function all_of(sample) return sample end
 
@@ -99,6 +100,7 @@ local function make_loader(o, stream, n, window, restart)
     seed = o.seed + (restart and VALIDATION_SEED or 0), given_seed = o.seed,
     shuffle = o.shuffle,
     restart = restart,
+    rows = o.rows,
   })
 end
 

@@ -5,10 +5,13 @@ local create = require("moonshard.tensor.create")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
+local preference_loss = require("moonshard.nn.preference_loss")
 local tensor = require("moonshard.tensor")
 local weighed_loss = require("moonshard.nn.weighed_loss")
 
 ---@class moonshard.loss
+---@field log_likelihood fun(logits: moonshard.Tensor, targets: moonshard.Tensor): moonshard.Tensor
+---@field dpo fun(o: moonshard.DpoOptions?): moonshard.DpoLoss
 local loss = {}
 
 local CROSS_ENTROPY = {
@@ -190,5 +193,7 @@ function loss.distillation(student, teacher)
   end
   return function(...) return distillation(o.temperature, ...) end
 end
+
+loss.log_likelihood, loss.dpo = preference_loss.log_likelihood, preference_loss.dpo
 
 return require("moonshard.base.strict").fields("ms.loss", loss)

@@ -2,17 +2,8 @@
 -- that keep the log-probabilities of all classes, in f32.
 
 local context = require("moonshard.base.context")
-local create = require("moonshard.tensor.create")
+local classes = require("moonshard.nn.classes")
 local ops = require("moonshard.tensor.ops")
-
--- The classes 0 to n - 1, i32: a constant of traces, so equal ones are one tensor.
-local classes = setmetatable({}, { __mode = "v" })
-
-local function classes_of(n)
-  local known = classes[n] or create.arange(n, { dtype = "i32" })
-  classes[n] = known
-  return known
-end
 
 -- What each class of a row counts, and the target of each row: f32 [V] or nil, f32 [...].
 local function weigh(o, is_target, counted)
@@ -31,7 +22,7 @@ local function weighed_loss(o, logits, targets)
   local x = logits:cast("f32")
   local log_p, n = ops.log_softmax(x), x.shape[#x.shape]
   local counted = ops.not_equal(targets, o.ignore_index):cast("f32")
-  local is_target = ops.equal(targets:unsqueeze(-1), classes_of(n))
+  local is_target = classes.of(targets, n)
   local of_class, of_target = weigh(o, is_target, counted)
   local loss = ops.where(is_target, log_p, 0):sum(-1) * of_target * (o.label_smoothing - 1)
   if o.label_smoothing > 0 then

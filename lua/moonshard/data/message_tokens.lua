@@ -1,0 +1,77 @@
+-- Conversations as tokens: a template writes the text, a tokenizer or the bytes give the tokens, and each token says
+-- whether it is trained on.
+
+local chat_template = require("moonshard.data.chat_template")
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+
+local message_tokens = {}
+
+---@class moonshard.MessageTokens
+---@field document_start integer? the token before each conversation
+local MessageTokens = {}
+MessageTokens.__index = MessageTokens
+
+local function of_bytes(text)
+  local ids = {}
+  for i = 1, #text do ids[i] = text:byte(i) end
+  return ids
+end
+
+local function check(who, o)
+  if o.tokenizer ~= nil and not (type(o.tokenizer) == "table" and o.tokenizer.encode) then
+    errors.invalid("%s: tokenizer must be one that ms.tokenizer(path) returns, not %s", who,
+      options.describe(o.tokenizer))
+  end
+  for _, name in ipairs({ "document_start", "padding" }) do
+    if type(o[name]) == "number" and o[name] < 0 then
+      errors.invalid("%s: %s must be a token, at least 0, not %d", who, name, o[name])
+    end
+  end
+end
+
+local function start_of(who, o)
+  local start = o.document_start
+  if type(start) ~= "string" then return start end
+  if not o.tokenizer then
+    errors.invalid("%s: document_start %s is a text, whose token a tokenizer has: give tokenizer, or a number", who,
+      options.describe(start))
+  end
+  return o.tokenizer:id(start)
+end
+
+---How conversations become tokens, by the options that data of conversations have in common.
+---@param who string for messages: "ms.data.chat"
+---@param o { tokenizer: moonshard.Tokenizer?, template: string|moonshard.ChatTemplate, document_start: integer|string?,
+---  padding: integer? } parsed options
+---@return moonshard.MessageTokens
+function message_tokens.new(who, o)
+  check(who, o)
+  local tokenizer = o.tokenizer
+  return setmetatable({
+    who = who, document_start = start_of(who, o), template = chat_template.find(who, o.template),
+    encode = tokenizer and function(text) return tokenizer:encode(text) end or of_bytes,
+  }, MessageTokens)
+end
+
+---The tokens of a conversation, and which are trained on. A template can begin with document_start itself.
+---@param messages moonshard.ChatMessage[]
+---@param where string for messages: "chats.jsonl:3"
+---@return integer[] tokens
+---@return boolean[] trained
+function MessageTokens:of(messages, where)
+  local tokens, trained, start = {}, {}, self.document_start
+  for _, piece in ipairs(chat_template.render(self.template, messages, where)) do
+    for _, id in ipairs(self.encode(piece.text)) do
+      if id == start and #tokens > 0 then
+        errors.invalid("%s: the token document_start (%d) is in the text %s: documents would begin there", self.who,
+          start, options.describe(piece.text:sub(1, 40)))
+      end
+      if start and #tokens == 0 and id ~= start then tokens[1], trained[1] = start, false end
+      tokens[#tokens + 1], trained[#tokens + 1] = id, piece.trained
+    end
+  end
+  return tokens, trained
+end
+
+return message_tokens

@@ -1,0 +1,141 @@
+-- Pairs of answers, one preferred to the other, for losses such as ms.loss.dpo: JSON lines and a template.
+--
+--   { "prompt": "...", "chosen": "...", "rejected": "..." }           prompt may also be a list of messages
+--   { "chosen": [ messages ], "rejected": [ messages ] }              whole conversations, which end with an answer
+--
+-- Rows of a batch are chosen and rejected in turn, so ranks and micro-batches never separate a pair. Only answers have
+-- targets. All ranks read all files and keep the tokens in memory, 8 bytes each, twice that while rows are joined.
+
+local conversations = require("moonshard.data.conversations")
+local errors = require("moonshard.base.error")
+local files = require("moonshard.data.files")
+local message_tokens = require("moonshard.data.message_tokens")
+local options = require("moonshard.base.options")
+local packing = require("moonshard.data.packing")
+local windows = require("moonshard.data.windows")
+local world = require("moonshard.distributed.world")
+
+local WHO = "ms.data.preferences"
+
+---@class moonshard.PreferenceOptions
+---@field files string|string[] paths, patterns or folders of .jsonl and .jsonl.zst files
+---@field tokenizer? moonshard.Tokenizer default: a token is a byte
+---@field template? string|moonshard.ChatTemplate as of ms.data.chat; default "chatml"
+---@field padding? integer the token of what is left of a row; default 0
+---@field seq? integer tokens per row; default 256; of a longer conversation only the beginning is used
+---@field batch? integer pairs per rank and step; default 8
+---@field global_batch? integer pairs per step on all ranks, instead of batch
+---@field seed? integer seed of the order of pairs; default 0
+---@field shuffle? boolean default true; false: in the order of the files
+---@field valid_fraction? number fraction of the pairs held out for validation; default 0
+---@field mesh? moonshard.Mesh its ranks share the pairs; default: all ranks of the world
+
+---@class moonshard.PreferenceData: moonshard.Loader
+---@field pairs integer
+---@field cut integer answers of which only the beginning fits a row
+---@field left_out integer pairs with an answer that begins behind the row, which are not in the data
+---@field valid moonshard.Loader? the validation data
+
+-- ---- lines ------------------------------------------------------------------------------------------------------
+
+local function prompt_of(where, row)
+  if row.prompt == nil then return {} end
+  if type(row.prompt) == "table" then return conversations.messages(where, row, "prompt", "none") end
+  return { { role = "user", content = conversations.text(where, row, "prompt"), trained = false } }
+end
+
+-- The messages of one answer behind its prompt. Of a whole conversation only the last message is the answer.
+local function conversation(where, row, field)
+  local messages = prompt_of(where, row)
+  if type(row[field]) ~= "table" then
+    if #messages == 0 then
+      errors.invalid("%s: a pair has prompt, chosen and rejected; or chosen and rejected that are lists of messages",
+        where)
+    end
+    messages[#messages + 1] = {
+      role = "assistant", content = conversations.text(where, row, field), trained = true,
+    }
+    return messages
+  end
+  local answer = conversations.messages(where, row, field, #messages > 0 and "assistant" or "none")
+  if answer[#answer].role ~= "assistant" then
+    errors.invalid("%s: the last message of %s has the role %s, not \"assistant\"", where, field,
+      options.describe(answer[#answer].role))
+  end
+  answer[#answer].trained = true
+  for _, message in ipairs(answer) do messages[#messages + 1] = message end
+  return messages
+end
+
+local function trains(trained, seq)
+  for i = 2, math.min(#trained, seq + 1) do
+    if trained[i] then return true end
+  end
+  return false
+end
+
+local function read_pairs(o)
+  local rows, left_out = packing.new(WHO, o.seq, false), 0
+  for _, path in ipairs(files.find(o.files, conversations.is_file, ".jsonl")) do
+    for row, where in conversations.lines(path, "pairs of answers") do
+      local chosen, of_chosen = o.tokens:of(conversation(where, row, "chosen"), where)
+      local rejected, of_rejected = o.tokens:of(conversation(where, row, "rejected"), where)
+      if trains(of_chosen, o.seq) and trains(of_rejected, o.seq) then
+        rows:add(chosen, of_chosen)
+        rows:add(rejected, of_rejected)
+      else
+        left_out = left_out + 1
+      end
+    end
+  end
+  return rows, left_out
+end
+
+-- ---- the data ---------------------------------------------------------------------------------------------------
+
+local function check_size(o, pairs_read, left_out)
+  if pairs_read == 0 and left_out > 0 then
+    errors.invalid("%s: the prompts of all %d pairs fill rows of %d tokens: give a larger seq", WHO, left_out, o.seq)
+  elseif pairs_read == 0 then
+    errors.invalid("%s: files=%s have no pair of answers", WHO, files.show(o.files))
+  end
+  local needed = (windows.tokens_needed(o.of_pairs) - 1) / o.of_pairs.seq
+  if pairs_read >= needed then return end
+  errors.invalid("%s: files=%s have %d pairs, but %d pairs per step%s need at least %d", WHO, files.show(o.files),
+    pairs_read, o.batch * o.share.ranks, o.valid_fraction > 0 and " and validation" or "", needed)
+end
+
+---Batches { tokens, targets } of pairs: i32 [2 batch, seq] each, rows chosen and rejected in turn; targets are the next
+---tokens where those are of the answer, and -100 elsewhere.
+---@param given moonshard.PreferenceOptions
+---@return moonshard.PreferenceData
+local function preferences(given)
+  local o = options.parse(WHO, given, {
+    files = { "string|table", required = true },
+    tokenizer = { "any" },
+    template = { "string|table", default = "chatml" },
+    padding = { "integer", default = 0 },
+    seq = { "positive", default = 256 },
+    batch = { "positive" },
+    global_batch = { "positive" },
+    seed = { "seed", default = 0 },
+    shuffle = { "boolean", default = true },
+    valid_fraction = { "number", default = 0 },
+    mesh = { "table" },
+  })
+  windows.share(WHO, o)
+  o.tokens = message_tokens.new(WHO, o)
+  o.of_pairs = {
+    seq = 2 * o.seq, rows = 2, batch = o.batch, share = o.share, seed = o.seed, shuffle = o.shuffle,
+    valid_fraction = o.valid_fraction,
+  }
+  if world.plan_only then return windows.loaders(o.of_pairs, nil, windows.tokens_needed(o.of_pairs)) end
+  local rows, left_out = read_pairs(o)
+  check_size(o, rows.documents / 2, left_out)
+  local stream = rows:finish(o.padding)
+  local data = windows.loaders(o.of_pairs, stream, stream.tokens + 1)
+  data.pairs, data.cut, data.left_out = rows.documents / 2, rows.cut, left_out
+  return data
+end
+
+return preferences

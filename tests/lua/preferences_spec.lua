@@ -1,0 +1,144 @@
+-- Pairs of answers: their rows, the loss of direct preference optimisation by PyTorch's numbers, and a policy that trains
+-- against a frozen reference on several meshes.
+
+local fixture = require("lua.fixture")
+local has = require("lua.message").has
+local huggingface = require("lua.huggingface")
+local message = fixture.message
+local ms = require("moonshard")
+local program = require("lua.program")
+local scratch = require("lua.scratch")
+
+teardown(scratch.clear)
+
+local function write(lines)
+  local path = scratch.path() .. ".jsonl"
+  scratch.write(path, table.concat(lines, "\n") .. "\n")
+  return path
+end
+
+local TEMPLATE = { user = { "<", ">" }, assistant = { "[", "]" } }
+
+local function with(lines, more)
+  local o = { files = write(lines), seq = 16, batch = 1, shuffle = false, template = TEMPLATE }
+  for key, value in pairs(more or {}) do o[key] = value end
+  return ms.data.preferences(o)
+end
+
+-- The rows of the first batch: texts of tokens and of targets.
+local function rows(data)
+  local _, batch = data:batches(1)()
+  local found, columns = {}, batch.tokens.shape[2]
+  for row = 0, batch.tokens.shape[1] - 1 do
+    local tokens, targets = {}, {}
+    for i = 0, columns - 1 do
+      local token, target = batch.tokens.data[row * columns + i], batch.targets.data[row * columns + i]
+      tokens[i + 1] = token == 0 and "_" or string.char(token)
+      targets[i + 1] = target == -100 and "." or string.char(target)
+    end
+    found[#found + 1] = table.concat(tokens):gsub("_+$", "") .. " " .. table.concat(targets):gsub("%.+$", "")
+  end
+  return found, batch
+end
+
+describe("ms.data.preferences", function()
+  it("G5 has rows of chosen and rejected answers in turn, with targets on answers only", function()
+    local expected = { "<Q>[yes] ...yes]", "<Q>[no] ...no]" }
+    local found, batch = rows(with { '{"prompt": "Q", "chosen": "yes", "rejected": "no"}' })
+    assert.same(expected, found)
+    assert.same({ 2, 16 }, batch.tokens.shape)
+    local function messages(...)
+      local list = {}
+      for i, text in ipairs({ ... }) do
+        list[i] = ('{"role": "%s", "content": "%s"}'):format(i % 2 == 1 and "user" or "assistant", text)
+      end
+      return "[" .. table.concat(list, ", ") .. "]"
+    end
+    assert.same(expected, (rows(with { ('{"prompt": %s, "chosen": "yes", "rejected": "no"}'):format(messages "Q") })))
+    assert.same(expected, (rows(with { ('{"chosen": %s, "rejected": %s}'):format(messages("Q", "yes"),
+      messages("Q", "no")) })))
+    assert.same({ "<Q>[a]<b>[yes] .........yes]", "<Q>[a]<b>[no] .........no]" },
+      (rows(with { ('{"chosen": %s, "rejected": %s}'):format(messages("Q", "a", "b", "yes"),
+        messages("Q", "a", "b", "no")) })))
+  end)
+
+  it("G5 leaves out pairs whose prompt fills the row, and counts what it cuts", function()
+    local long = ("q"):rep(20)
+    local data = with {
+      '{"prompt": "Q", "chosen": "a very long answer", "rejected": "no"}',
+      ('{"prompt": "%s", "chosen": "yes", "rejected": "no"}'):format(long),
+      '{"prompt": "Q", "chosen": "yes", "rejected": "no"}',
+    }
+    assert.same({ 2, 1, 1 }, { data.pairs, data.cut, data.left_out })
+    assert.equal(2, data.n)
+  end)
+
+  it("G5 says where a line is wrong", function()
+    local function refused(line) return message(with, { line }) end
+    has(refused '{"chosen": "a", "rejected": "b"}', ":1 | prompt")
+    has(refused '{"prompt": "q", "chosen": "a"}', ":1 | rejected | text")
+    has(refused '{"prompt": "q", "chosen": 1, "rejected": "b"}', ":1 | chosen | 1")
+    has(refused '{"prompt": [], "chosen": "a", "rejected": "b"}', ":1 | prompt | list")
+    has(refused '{"prompt": "q", "chosen": [{"role": "user", "content": "x"}], "rejected": "b"}', ":1 | chosen | assistant")
+    has(message(with, {}), "no pair")
+    has(message(with, { ('{"prompt": "%s", "chosen": "a", "rejected": "b"}'):format(("q"):rep(40)) }), "seq")
+    has(message(with, { '{"prompt": "q", "chosen": "a", "rejected": "b"}' }, { batch = 2 }), "1 pairs | 2 pairs per step")
+  end)
+end)
+
+-- ---- the loss ---------------------------------------------------------------------------------------------------
+
+local file = ms.safetensors.open("tests/fixtures/dpo/dpo.safetensors")
+
+local function nested(name, dtype)
+  local shape, values = file:tensor(name).shape, huggingface.values_of(file, name)
+  return ms.tensor(values, { dtype = dtype or "f32" }):reshape(unpack(shape))
+end
+
+local function targets_of()
+  local data, memory = file:tensor("targets"), {}
+  local bytes = require("ffi").new("int32_t[?]", data.elements)
+  file:read("targets", 0, 4 * data.elements, bytes)
+  for i = 1, data.elements do memory[i] = bytes[i - 1] end
+  return ms.tensor(memory, { dtype = "i32" }):reshape(unpack(data.shape))
+end
+
+describe("ms.loss.dpo", function()
+  it("G8 has PyTorch's loss and gradient, and none for the reference", function()
+    local targets = targets_of()
+    fixture.assert_close(huggingface.values_of(file, "log_likelihood"),
+      ms.loss.log_likelihood(nested "policy", targets):tolist(), 1e-6, "log_likelihood")
+    for i = 0, 2 do
+      local case = huggingface.values_of(file, "case." .. i)
+      local loss = ms.loss.dpo { beta = case[1], label_smoothing = case[2] }
+      local model = ms.module {
+        shift = ms.parameter { 6, 7, 11, init = "zeros" }, other = ms.parameter { 6, 7, 11, init = "zeros" },
+        forward = function(self, x, y) return x + self.shift, y + self.other end,
+      }
+      ms.fully_shard(model)
+      local train = ms.trainer {
+        model = model, optimizer = ms.optim.sgd { lr = 0 },
+        forward = function(whole, batch)
+          local policy, reference = whole(batch.tokens, batch.reference)
+          return loss(policy, reference, batch.targets)
+        end,
+      }
+      local got = train:step({ tokens = nested "policy", reference = nested "reference", targets = targets }).loss
+      fixture.assert_close(huggingface.values_of(file, "loss." .. i), { got }, 1e-6, "loss")
+      fixture.assert_close(huggingface.values_of(file, "gradient." .. i),
+        train:gradient("shift"):reshape(-1):tolist(), 1e-5, "gradient")
+      assert.equal(0, train:optimizer_state("other", "step"):item())
+    end
+  end)
+
+  it("G8 refuses what makes no sense", function()
+    local x, y = ms.zeros(3, 2, 5), ms.zeros(3, 2, { dtype = "i32" })
+    has(message(ms.loss.dpo, { beta = 0 }), "ms.loss.dpo | beta | 0")
+    has(message(ms.loss.dpo, { label_smoothing = 0.5 }), "label_smoothing | 0.5")
+    has(message(ms.loss.dpo, x), "options first")
+    has(message(ms.loss.dpo(), x, x, y), "3 rows | pairs")
+    has(message(ms.loss.dpo(), x, ms.zeros(2, 2, 5), y), "reference | [2,2,5] | [3,2]")
+    has(message(ms.loss.log_likelihood, x, x), "[3,2,5] | [rows, length]")
+    has(message(ms.loss.log_likelihood, x), "tensors")
+  end)
+end)
