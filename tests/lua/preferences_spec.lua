@@ -142,3 +142,69 @@ describe("ms.loss.dpo", function()
     has(message(ms.loss.log_likelihood, x), "tensors")
   end)
 end)
+
+-- ---- two models in one recipe -----------------------------------------------------------------------------------
+
+describe("recipes/dpo.lua", function()
+  local answers = {}
+  for i = 1, 24 do
+    local word = string.char(96 + i % 8 + 1):rep(3)
+    answers[i] = ('{"prompt": "say %s", "chosen": "%s", "rejected": "never"}'):format(word, word:upper())
+  end
+  -- What the models contain before and after training, as bits.
+  local watching = scratch.read("recipes/dpo.lua"):gsub("\nfor step, batch", [[
+
+    local hash = require("moonshard.base.hash")
+    local function bits(part)
+      local texts = {}
+      for name in part:named_parameters() do
+        local value = part:parameter(name)
+        texts[#texts + 1] = name .. ("%%x"):format(hash.of_bytes(value.data, 4 * value:numel()))
+      end
+      table.sort(texts)
+      return table.concat(texts, " ")
+    end
+    local before, of_policy = bits(model.reference), bits(model.policy)
+%0]]) .. [[
+    ms.log.print(before == bits(model.reference) and "the reference is the same" or "the reference has changed")
+    ms.log.print(of_policy == bits(model.policy) and "the policy is the same" or "the policy has changed")
+  ]]
+
+  it("G8 trains a policy against a frozen reference, on meshes as on one rank", function()
+    local recipe, path = program.recipe(watching), write(answers)
+    local function run(ranks, mesh, ...)
+      local ended = program.run { "run", recipe, "-n", tostring(ranks), "mesh=" .. mesh, "files=" .. path, "steps=10",
+        "seq=64", "dtype=f32", "batch=" .. 4 / ranks, ... }
+      assert.equal(0, ended.status, ended.err)
+      has(ended.out, "the reference is the same | the policy has changed")
+      local losses = {}
+      for loss in ended.out:gmatch("loss ([%d.]+)") do losses[#losses + 1] = tonumber(loss) end
+      return losses
+    end
+    local one = run(1, "1x1")
+    assert.equal(10, #one)
+    assert.equal(0.6931, one[1]) -- log 2: both are the same model
+    assert.is_true(one[10] < 0.5)
+    assert.same(one, run(2, "1x2"))
+    assert.same(one, run(4, "2x2"))
+    assert.same(one, run(1, "1x1", "micro_batches=2"))
+    fixture.assert_close({ one[10] }, { run(2, "2x1", "reference=nf4")[10] }, 0.05, "loss")
+    os.remove(recipe)
+  end)
+
+  it("G8 can be planned, checked and resumed", function()
+    local path, folder = write(answers), scratch.path()
+    local function run(command, ...)
+      local ended = program.run { command, "recipes/dpo.lua", "-n", "2", "files=" .. path, "seq=64", "batch=2", ... }
+      assert.equal(0, ended.status, ended.err)
+      return ended.out
+    end
+    has(run("plan"), "peak")
+    has(run("check"), "equal within tolerance | parameters")
+    local whole = run("run", "steps=6", "checkpoint=" .. folder, "save_every=3")
+    local resumed = run("run", "steps=6", "resume=" .. folder .. "/step-00000003", "mesh=2x1")
+    local function loss_of(text) return text:match("step 6/6  (loss [%d.]+  grad norm [%d.]+)") end
+    assert.is_truthy(loss_of(whole))
+    assert.equal(loss_of(whole), loss_of(resumed))
+  end)
+end)
