@@ -1,5 +1,5 @@
--- Trains a policy on pairs of answers by direct preference optimisation (DPO): it shall prefer the chosen answer to the
--- rejected one more than a frozen reference does, which is the model that it begins as.
+-- Trains a policy on pairs of answers by direct preference optimisation (DPO): it learns to prefer the chosen answer to
+-- the rejected one more than a frozen reference does, which is the model that it begins as.
 --
 --   moonshard run recipes/dpo.lua -n 2 files=pairs.jsonl folder=path/to/model save=aligned
 --   moonshard run recipes/dpo.lua -n 4 mesh=2x2 folder=path/to/model reference=nf4    # the reference in 4 bits

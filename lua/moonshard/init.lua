@@ -31,6 +31,7 @@ end
 ---@field loss moonshard.loss
 ---@field trainer fun(o: moonshard.TrainerOptions): moonshard.Trainer
 ---@field generate fun(trainer: moonshard.Trainer, o: moonshard.GenerateOptions?): string, integer[]
+---@field evaluate moonshard.evaluate
 ---@field huggingface moonshard.huggingface
 ---@field lora moonshard.lora
 ---@field safetensors moonshard.safetensors
@@ -91,6 +92,7 @@ local PARTS = {
   loss = { "moonshard.nn.loss" },
   trainer = { "moonshard.train.trainer" },
   generate = { "moonshard.train.generate" },
+  evaluate = { "moonshard.evaluate" },
   huggingface = { "moonshard.huggingface" },
   lora = { "moonshard.lora" },
   safetensors = { "moonshard.base.safetensors" },

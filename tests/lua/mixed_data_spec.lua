@@ -145,10 +145,11 @@ describe("ms.data.mix", function()
 
   it("G5 refuses what makes no sense, by the source", function()
     local a = source(MANY)
-    has(message(ms.data.mix, {}), "ms.data.mix | at least one source")
+    has(message(ms.data.mix, {}), "ms.data.mix | source")
     has(message(ms.data.mix, { a }), "source 1 | { data, weight = 1 }")
     has(message(ms.data.mix, { { a }, { source(FEW, { seq = 10 }) } }), "source 2 | seq=10 | source 1 | seq=20")
-    has(message(ms.data.mix, { { a }, { source(FEW, { global_batch = 6 }) } }), "source 2 | batch=6 | batch=12 | global_batch")
+    has(message(ms.data.mix, { { a }, { source(FEW, { global_batch = 6 }) } }),
+      "source 2 | batch=6 | batch=12 | global_batch")
     has(message(ms.data.mix, { { a, weight = 0 } }), "weight of source 1 | 0")
     has(message(ms.data.mix, { { a, wieght = 1 } }), "source 1 | wieght | weight")
     has(message(ms.data.mix, { { ms.data.mix { { a } } } }), "source 1 is a mix")

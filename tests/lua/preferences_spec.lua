@@ -1,5 +1,5 @@
--- Pairs of answers: their rows, the loss of direct preference optimisation by PyTorch's numbers, and a policy that trains
--- against a frozen reference on several meshes.
+-- Pairs of answers: their rows, the loss of direct preference optimisation by PyTorch's numbers, and a policy that
+-- trains against a frozen reference on several meshes.
 
 local fixture = require("lua.fixture")
 local has = require("lua.message").has
@@ -79,10 +79,12 @@ describe("ms.data.preferences", function()
     has(refused '{"prompt": "q", "chosen": "a"}', ":1 | rejected | text")
     has(refused '{"prompt": "q", "chosen": 1, "rejected": "b"}', ":1 | chosen | 1")
     has(refused '{"prompt": [], "chosen": "a", "rejected": "b"}', ":1 | prompt | list")
-    has(refused '{"prompt": "q", "chosen": [{"role": "user", "content": "x"}], "rejected": "b"}', ":1 | chosen | assistant")
+    has(refused '{"prompt": "q", "chosen": [{"role": "user", "content": "x"}], "rejected": "b"}',
+      ":1 | chosen | assistant")
     has(message(with, {}), "no pair")
     has(message(with, { ('{"prompt": "%s", "chosen": "a", "rejected": "b"}'):format(("q"):rep(40)) }), "seq")
-    has(message(with, { '{"prompt": "q", "chosen": "a", "rejected": "b"}' }, { batch = 2 }), "1 pairs | 2 pairs per step")
+    has(message(with, { '{"prompt": "q", "chosen": "a", "rejected": "b"}' }, { batch = 2 }),
+      "1 pairs | 2 pairs per step")
   end)
 end)
 
@@ -166,8 +168,8 @@ describe("recipes/dpo.lua", function()
     end
     local before, of_policy = bits(model.reference), bits(model.policy)
 %0]]) .. [[
-    ms.log.print(before == bits(model.reference) and "the reference is the same" or "the reference has changed")
-    ms.log.print(of_policy == bits(model.policy) and "the policy is the same" or "the policy has changed")
+    ms.log.print(before == bits(model.reference) and "reference: same" or "reference: changed")
+    ms.log.print(of_policy == bits(model.policy) and "policy: same" or "policy: changed")
   ]]
 
   it("G8 trains a policy against a frozen reference, on meshes as on one rank", function()
@@ -176,7 +178,7 @@ describe("recipes/dpo.lua", function()
       local ended = program.run { "run", recipe, "-n", tostring(ranks), "mesh=" .. mesh, "files=" .. path, "steps=10",
         "seq=64", "dtype=f32", "batch=" .. 4 / ranks, ... }
       assert.equal(0, ended.status, ended.err)
-      has(ended.out, "the reference is the same | the policy has changed")
+      has(ended.out, "reference: same | policy: changed")
       local losses = {}
       for loss in ended.out:gmatch("loss ([%d.]+)") do losses[#losses + 1] = tonumber(loss) end
       return losses

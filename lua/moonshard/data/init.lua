@@ -1,5 +1,5 @@
--- Data for recipes: text by bytes, token files, conversations, pairs of answers, mixes of these, random numbers, and the
--- sampler that divides a dataset over the ranks.
+-- Data for recipes: text by bytes, token files, conversations, pairs of answers, mixes of these, random numbers, and
+-- the sampler that divides a dataset over the ranks.
 ---@class moonshard.data
 ---@field text fun(o: moonshard.TextOptions): moonshard.TextData
 ---@field tokens fun(o: moonshard.TokenOptions): moonshard.TokenData

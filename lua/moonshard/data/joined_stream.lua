@@ -1,5 +1,5 @@
--- Several streams of tokens as one, for a loader whose batches have samples of each: the tokens of a stream follow those
--- of the one before. Every stream is read by a thread of its own, for this batch and the next.
+-- Several streams of tokens as one, for a loader whose batches have samples of each: the tokens of a stream follow
+-- those of the one before. Every stream is read by a thread of its own, for this batch and the next.
 
 local hash = require("moonshard.base.hash")
 local world = require("moonshard.distributed.world")

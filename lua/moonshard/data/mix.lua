@@ -4,8 +4,8 @@
 --
 -- The next sample is of the source that lacks most of its share so far, as in Megatron's blended datasets: after any
 -- number of samples each source has had its share of them, but for one or two. Which source a position of the run has
--- depends on the weights alone, and which of its samples on its seed: both are the same on every mesh. A source that has
--- run out begins its next epoch, in another order.
+-- depends on the weights alone, and which of its samples on its seed: both are the same on every mesh. A source that
+-- has run out begins its next epoch, in another order.
 
 local errors = require("moonshard.base.error")
 local joined_stream = require("moonshard.data.joined_stream")
@@ -53,8 +53,8 @@ local function check_alike(i, source, first)
     end
   end
   if source.share.name ~= first.share.name or source.share.ranks ~= first.share.ranks then
-    errors.invalid("%s: source %d is divided over %d ranks (%s), but source 1 over %d (%s): give all the same mesh", WHO,
-      i, source.share.ranks, source.share.name, first.share.ranks, first.share.name)
+    errors.invalid("%s: source %d is divided over %d ranks (%s), but source 1 over %d (%s): give all the same mesh",
+      WHO, i, source.share.ranks, source.share.name, first.share.ranks, first.share.name)
   end
 end
 
@@ -84,8 +84,8 @@ local function batch_of(o, sources)
   if o.batch or o.global_batch then return loader.batch_of_rank(WHO, first.share, o.batch, o.global_batch) end
   for i, source in ipairs(sources) do
     if source.batch ~= first.batch then
-      errors.invalid("%s: source %d has batch=%d, but source 1 has batch=%d: give the mix batch or global_batch", WHO, i,
-        source.batch, first.batch)
+      errors.invalid("%s: source %d has batch=%d, but source 1 has batch=%d: give the mix batch or global_batch",
+        WHO, i, source.batch, first.batch)
     end
   end
   return first.batch
@@ -195,7 +195,8 @@ local function mix(given)
   for i, source in ipairs(sources) do streams[i] = source.stream end
   local self = {
     sources = sources, shares = shares, n = samples_of(sources, shares, o.stopping_strategy), position = 0,
-    seq = first.seq, batch = batch_of(o, sources), rows = first.rows, share = first.share, shuffle = true, restart = false,
+    seq = first.seq, batch = batch_of(o, sources), rows = first.rows, share = first.share,
+    shuffle = true, restart = false,
   }
   local texts = texts_of(self)
   self.given_seed = texts.seed

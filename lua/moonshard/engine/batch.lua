@@ -87,7 +87,10 @@ end
 -- The first of these fields, or else the first array, determines the number of rows of a batch.
 local PRIMARY = { "tokens", "inputs", "targets" }
 
-local function rows_of(batch)
+---The rows of a batch, or of a trace's inputs.
+---@param batch table<string, moonshard.Array|moonshard.Tensor>
+---@return integer
+function batch_of.rows(batch)
   for _, name in ipairs(PRIMARY) do
     if type(batch[name]) == "table" then return batch[name].shape[1] end
   end
@@ -107,7 +110,7 @@ end
 function batch_of.specs(batch, micro_batches, fed)
   local specs = {}
   for i, name in ipairs(arrays_of(batch)) do specs[i] = spec_of(name, batch[name], micro_batches, fed ~= false) end
-  local rows = rows_of(batch) / micro_batches
+  local rows = batch_of.rows(batch) / micro_batches
   for _, spec in ipairs(specs) do spec.rows = spec.shape[1] % rows == 0 and rows or 0 end
   return specs
 end
@@ -120,7 +123,7 @@ end
 ---@param place integer index of this rank among those that train together, from 0
 ---@return { first: integer, step: integer }[] by micro-batch
 function batch_of.places(batch, micro_batches, place)
-  local rows, places = rows_of(batch), {}
+  local rows, places = batch_of.rows(batch), {}
   local first, step = batch.first_row or place * rows, batch.row_step or 1
   for key, value in pairs({ first_row = first, row_step = step }) do
     if type(value) ~= "number" or value % 1 ~= 0 or value < (key == "row_step" and 1 or 0) then

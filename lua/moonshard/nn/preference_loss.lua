@@ -1,5 +1,5 @@
--- Losses over the likelihood of whole texts: log-likelihoods by row, and direct preference optimisation (DPO, Rafailov et
--- al. 2023), which makes a policy prefer one answer to another more than a frozen reference does.
+-- Losses over the likelihood of whole texts: log-likelihoods by row, and direct preference optimisation (DPO, Rafailov
+-- et al. 2023), which makes a policy prefer one answer to another more than a frozen reference does.
 
 local classes = require("moonshard.nn.classes")
 local errors = require("moonshard.base.error")
@@ -44,9 +44,9 @@ end
 ---  moonshard.Tensor
 
 ---A loss over pairs: with r = log-likelihood of policy minus that of reference, and margin = beta (r of chosen - r of
----rejected), the mean over pairs of -(1 - s) log sigmoid(margin) - s log sigmoid(-margin), s = label_smoothing. It takes
----the logits of both models, [2 pairs, length, vocab], and targets, i32 [2 pairs, length], rows chosen and rejected in
----turn, as ms.data.preferences has them. The reference's logits are constants.
+---rejected), the mean over pairs of -(1 - s) log sigmoid(margin) - s log sigmoid(-margin), s = label_smoothing. It
+---takes the logits of both models, [2 pairs, length, vocab], and targets, i32 [2 pairs, length], rows chosen and
+---rejected in turn, as ms.data.preferences has them. The reference's logits are constants.
 ---@param o moonshard.DpoOptions?
 ---@return moonshard.DpoLoss
 function preference_loss.dpo(o)

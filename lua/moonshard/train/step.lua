@@ -16,6 +16,7 @@ local replicate_sync = require("moonshard.shard.replicate_sync")
 local same_data = require("moonshard.train.same_data")
 local same_rows = require("moonshard.engine.same_rows")
 local termination = require("moonshard.checkpoint.termination")
+local teacher = require("moonshard.train.teacher")
 local utilisation = require("moonshard.train.utilisation")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
@@ -299,6 +300,7 @@ function step.mean_loss(self, batches, within_averages)
   for _, batch in batches do
     world.check_interrupt()
     if evaluation_ends(self, within_averages) then return nil end
+    batch = teacher.with_result(self, batch, 1)
     local specs = batch_of.specs(batch, 1)
     local exec = self.session:exec("evaluate", specs, traced(self), settings)
     if not self.evaluates_same_data then same_data.require(self.session, "of the validation data", batch) end

@@ -20,6 +20,7 @@ local reference = require("moonshard.shard.reference")
 local rule_lists = require("moonshard.shard.rules")
 local session = require("moonshard.engine.session")
 local step = require("moonshard.train.step")
+local teacher = require("moonshard.train.teacher")
 local termination = require("moonshard.checkpoint.termination")
 local tree = require("moonshard.nn.tree")
 local utilisation = require("moonshard.train.utilisation")
@@ -61,6 +62,8 @@ Trainer.__index = Trainer
 ---  { { re[[\.fc\d\.weight$]], ms.optim.muon { ... } }, { re".", ms.optim.adamw { ... } } }
 ---@field loss? fun(result: moonshard.Tensor, targets: moonshard.Tensor): moonshard.Tensor
 ---@field forward? fun(model: moonshard.Module, batch: table): moonshard.Tensor instead of loss(model(tokens), targets)
+---@field teacher? fun(model: moonshard.Module, batch: table): moonshard.Tensor with ema and forward: computed before
+---  each step with the averages as the weights; batch.teacher is its result, a constant for forward
 ---@field clip_grad_norm? number clip by the global norm; 0 (the default): no clipping
 ---@field micro_batches? integer divide the rows of a batch into this many and add their gradients; default 1
 ---@field prefetch? integer units gathered ahead; default 1
@@ -86,7 +89,7 @@ local function trainer(o)
     model = { "table", required = true },
     optimizer = { "table", required = true },
     loss = { "function" },
-    forward = { "function" },
+    forward = { "function" }, teacher = { "function" },
     clip_grad_norm = { "number", default = 0 },
     micro_batches = { "positive", default = 1 },
     prefetch = { "integer" }, gradient_sync = { "string", default = "every" },
@@ -123,6 +126,7 @@ local function trainer(o)
     errors.invalid("ms.trainer: model must be a module, not %s", options.describe(o.model))
   end
   o.ema = ema.parse(o.ema)
+  teacher.check(o)
   args.check_taken()
   o.session = session.of(o.model, { optimizer = o.optimizer, ema = o.ema })
   utilisation.check(o.session.sharding.mesh.device)
@@ -160,6 +164,7 @@ end
 ---@param batch table<string, moonshard.Array>
 ---@return moonshard.Plan
 function Trainer:compile(batch)
+  if self.teacher and not batch.teacher then batch = teacher.with_result(self, batch, self.micro_batches) end
   decide(self, batch)
   return step.compile(self, batch)
 end
@@ -181,6 +186,7 @@ end
 ---@return moonshard.StepMetrics
 function Trainer:step(batch)
   check_self(self, "step")
+  batch = agreement.noting_failure(teacher.with_result, self, batch, self.micro_batches)
   if not world.plan_only then agreement.noting_failure(decide, self, batch) end -- else Trainer:compile decides
   if context.stepper then return context.stepper:step(self, batch, step.run) end
   if self.policy then self.policy:before_step() end

@@ -1,0 +1,139 @@
+-- Questions with several answers: the model's answer is the one to which it gives the largest likelihood behind the
+-- question, in total or per character. As in EleutherAI's lm-evaluation-harness, whose acc and acc_norm these are.
+--
+--   { "context": "The capital of France is", "choices": ["Paris", "Rome"], "label": 0 }       one a line; labels from 0
+
+local conversations = require("moonshard.data.conversations")
+local errors = require("moonshard.base.error")
+local files = require("moonshard.data.files")
+local options = require("moonshard.base.options")
+local score = require("moonshard.evaluate.score")
+local world = require("moonshard.distributed.world")
+
+local WHO = "ms.evaluate.multiple_choice"
+
+---@class moonshard.MultipleChoiceOptions
+---@field files string|string[] paths, folders or patterns of .jsonl and .jsonl.zst files
+---@field tokenizer? string|moonshard.Tokenizer default: a token is a byte
+---@field delimiter? string between a context and an answer; default a blank
+---@field seq? integer tokens of a row; default: the model's; of a longer text the end is used
+---@field batch? integer answers of a rank at a time; default 8
+---@field ema? boolean use the averages of a trainer's weights; default false
+
+---@class moonshard.MultipleChoice
+---@field acc number share of the questions whose right answer has the largest log-likelihood
+---@field acc_norm number share whose right answer has the largest log-likelihood per character
+---@field acc_stderr number standard error of acc, as the harness has it
+---@field acc_norm_stderr number
+---@field questions integer
+---@field cut integer answers whose context did not fit a row whole
+---@field log_likelihoods number[][] of each question's answers
+
+-- ---- questions --------------------------------------------------------------------------------------------------
+
+---@class moonshard.Question
+---@field context string
+---@field choices string[]
+---@field label integer from 0
+---@field where string "arc.jsonl:3"
+
+local function question_of(row, where)
+  local context, choices, label = conversations.text(where, row, "context"), row.choices, row.label
+  if type(choices) ~= "table" or #choices < 2 then
+    errors.invalid("%s: choices must be a list of at least 2 texts, not %s", where, options.describe(choices))
+  end
+  for i, choice in ipairs(choices) do
+    if type(choice) ~= "string" or choice == "" then
+      errors.invalid("%s: choice %d must be a text that is not empty, not %s", where, i - 1, options.describe(choice))
+    end
+  end
+  if type(label) ~= "number" or label % 1 ~= 0 or label < 0 or label >= #choices then
+    errors.invalid("%s: label must be the number of a choice, 0 to %d, not %s", where, #choices - 1,
+      options.describe(label))
+  end
+  return { context = context, choices = choices, label = label, where = where }
+end
+
+local function read_questions(o)
+  local questions = {}
+  for _, path in ipairs(files.find(o.files, conversations.is_file, ".jsonl")) do
+    for row, where in conversations.lines(path, "questions") do questions[#questions + 1] = question_of(row, where) end
+  end
+  if not questions[1] then errors.invalid("%s: files=%s have no question", WHO, files.show(o.files)) end
+  return questions
+end
+
+-- An answer behind its context, as one row. Blanks at the end of a context are tokenized with the answer, and the
+-- answer's tokens are those behind the context's own: the two together can have other tokens than each alone.
+local function row_of(question, choice, o, subject)
+  local context = question.context:gsub("%s+$", "")
+  local before = subject.encode(context)
+  local whole = subject.encode(context .. question.context:sub(#context + 1) .. o.delimiter .. choice)
+  local answer = #whole - #before
+  if #before == 0 then
+    errors.invalid("%s: the context is empty, so the first token of an answer has nothing before it", question.where)
+  elseif answer < 1 or answer > subject.seq then
+    errors.invalid("%s: the answer %s has %d tokens behind its context; it must have 1 to %d", question.where,
+      options.describe(choice:sub(1, 40)), answer, subject.seq)
+  end
+  local count = math.min(#whole - 1, subject.seq)
+  return { tokens = whole, first = #whole - count, count = count, scored = answer }, count < #whole - 1
+end
+
+-- ---- accuracies -------------------------------------------------------------------------------------------------
+
+local function characters(text) return select(2, text:gsub("[^\128-\191]", "")) end
+
+-- The first of the largest, from 0.
+local function best(list)
+  local at = 1
+  for i = 2, #list do
+    if list[i] > list[at] then at = i end
+  end
+  return at - 1
+end
+
+local function stderr_of(share, n) return n > 1 and math.sqrt(share * (1 - share) / (n - 1)) or 0 / 0 end
+
+local function summarize(questions, values)
+  local right, right_by_length, lists, at = 0, 0, {}, 0
+  for q, question in ipairs(questions) do
+    local each, per_character = {}, {}
+    for i, choice in ipairs(question.choices) do
+      at = at + 1
+      each[i], per_character[i] = values[at], values[at] / characters(choice)
+    end
+    lists[q] = each
+    if best(each) == question.label then right = right + 1 end
+    if best(per_character) == question.label then right_by_length = right_by_length + 1 end
+  end
+  local n = #questions
+  local acc, acc_norm = right / n, right_by_length / n
+  return {
+    acc = acc, acc_norm = acc_norm, acc_stderr = stderr_of(acc, n), acc_norm_stderr = stderr_of(acc_norm, n),
+    questions = n, log_likelihoods = lists,
+  }
+end
+
+---How many questions a model answers rightly, the same on every mesh. Collective: all ranks call it with the same
+---files.
+---@param model moonshard.Module|moonshard.Trainer
+---@param o moonshard.MultipleChoiceOptions
+---@return moonshard.MultipleChoice
+return function(model, o)
+  local specs = { files = { "string|table", required = true }, delimiter = { "string", default = " " } }
+  for name, spec in pairs(score.OPTIONS) do specs[name] = spec end
+  o = options.parse(WHO, o, specs)
+  local subject = score.subject(WHO, model, o)
+  if world.plan_only then return { acc = 0 / 0, acc_norm = 0 / 0, questions = 0, cut = 0, log_likelihoods = {} } end
+  local questions, rows, cut = read_questions(o), {}, 0
+  for _, question in ipairs(questions) do
+    for _, choice in ipairs(question.choices) do
+      local row, was_cut = row_of(question, choice, o, subject)
+      rows[#rows + 1], cut = row, cut + (was_cut and 1 or 0)
+    end
+  end
+  local result = summarize(questions, score.rows(subject, rows, o.batch))
+  result.cut = cut
+  return result
+end

@@ -1,0 +1,176 @@
+-- Log-likelihoods of rows of tokens, divided over the ranks that have rows of their own: the common part of
+-- evaluations.
+--
+-- Every batch has the same shape, so one plan computes all, and a row's number does not depend on the rank that has it.
+-- All ranks get all numbers, in the order of the rows; sums in that order are the same on every mesh.
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local hash = require("moonshard.base.hash")
+local options = require("moonshard.base.options")
+local preference_loss = require("moonshard.nn.preference_loss")
+local session = require("moonshard.engine.session")
+local tokenizers = require("moonshard.data.tokenizer")
+local tree = require("moonshard.nn.tree")
+local world = require("moonshard.distributed.world")
+local ffi = engine.ffi
+
+local IGNORED = -100
+
+local score = {}
+
+---@class moonshard.ScoredRow tokens and what is to be predicted; the rest of a row is padding
+---@field tokens integer[] of any list; the row's are tokens[first], tokens[first + 1], ...
+---@field first integer from 1
+---@field count integer of inputs; their targets are the tokens that follow them
+---@field scored integer the last so many targets count
+
+---Options that all evaluations have.
+score.OPTIONS = {
+  tokenizer = { "string|table" },
+  seq = { "positive" },
+  batch = { "positive", default = 8 },
+  ema = { "boolean", default = false },
+}
+
+---@class moonshard.EvaluatedModel
+---@field model moonshard.Module
+---@field trainer moonshard.Trainer?
+---@field seq integer tokens of a row
+---@field vocab integer
+---@field encode fun(text: string): integer[]
+
+local function length_of(who, model, seq)
+  local config = rawget(model, "config")
+  if type(config) ~= "table" or not config.seq or not config.vocab then
+    errors.invalid("%s: a %s has no config.seq and config.vocab, the length of its input and its vocabulary; the "
+      .. "models of ms.models have them", who, getmetatable(model).name)
+  end
+  if seq and seq > config.seq then
+    errors.invalid("%s: seq=%d, but the model's inputs have at most %d tokens", who, seq, config.seq)
+  end
+  return seq or config.seq, config.vocab
+end
+
+local function of_bytes(text)
+  local ids = {}
+  for i = 1, #text do ids[i] = text:byte(i) end
+  return ids
+end
+
+local function encoder(who, tokenizer, vocab)
+  if type(tokenizer) == "string" then tokenizer = tokenizers.open(tokenizer) end
+  if tokenizer and not tokenizer.encode then
+    errors.invalid("%s: tokenizer must be one that ms.tokenizer(path) returns, or its path, not %s", who,
+      options.describe(tokenizer))
+  end
+  if not tokenizer and vocab > 256 then
+    errors.invalid("%s: the model has %d tokens, so they are not bytes: give its tokenizer", who, vocab)
+  end
+  return function(text)
+    local ids = tokenizer and tokenizer:encode(text) or of_bytes(text)
+    for _, id in ipairs(ids) do
+      if id >= vocab then
+        errors.invalid("%s: the text contains token %d, but the model has %d tokens: is %s its tokenizer?", who, id,
+          vocab, tokenizer and tokenizer.path or "a vocabulary of bytes")
+      end
+    end
+    return ids
+  end
+end
+
+---What an evaluation needs of a model or a trainer, and of its options.
+---@param who string for messages: "ms.evaluate.perplexity"
+---@param given moonshard.Trainer|moonshard.Module
+---@param o table parsed options
+---@return moonshard.EvaluatedModel
+function score.subject(who, given, o)
+  local trainer = type(given) == "table" and given.with_ema and given or nil
+  local model = trainer and trainer.model or given
+  if not tree.is_module(model) then
+    errors.invalid("%s: give a model or a trainer first, not %s", who, options.describe(given))
+  end
+  if o.ema and not trainer then errors.invalid("%s: ema needs the trainer, which has the averages", who) end
+  local seq, vocab = length_of(who, model, o.seq)
+  return {
+    model = model, trainer = o.ema and trainer or nil, seq = seq, vocab = vocab,
+    encode = encoder(who, o.tokenizer, vocab),
+  }
+end
+
+-- ---- batches ----------------------------------------------------------------------------------------------------
+
+-- A row beyond the last has no targets.
+local function fill(row, seq, tokens, targets)
+  for i = 0, seq - 1 do tokens[i], targets[i] = 0, IGNORED end
+  if not row then return end
+  for i = 0, row.count - 1 do
+    tokens[i] = row.tokens[row.first + i]
+    if i >= row.count - row.scored then targets[i] = row.tokens[row.first + i + 1] end
+  end
+end
+
+-- Ranks that evaluate other rows would report numbers of neither.
+local function require_same(running, rows)
+  local parts = {}
+  for i, row in ipairs(rows) do
+    local tokens = ffi.new("int32_t[?]", row.count + 1)
+    for t = 0, row.count do tokens[t] = row.tokens[row.first + t] end
+    parts[i] = ("%d %x"):format(row.scored, hash.of_bytes(tokens, 4 * (row.count + 1)))
+  end
+  running:require_same(hash.of_text(table.concat(parts, "\n")), "of what is evaluated", function(rank)
+    return ("rank %d evaluates other data than rank %d: all ranks need the same files and settings"):format(rank,
+      world.rank)
+  end)
+end
+
+-- Runs the rows from `first` on, `batch` for each rank, and puts their numbers into `found`.
+local function run_batch(running, exec, shape, rows, first, found)
+  local ranks, index = running:data_ranks()
+  local batch, seq = shape[1], shape[2]
+  local tokens, targets = ffi.new("int32_t[?]", batch * seq), ffi.new("int32_t[?]", batch * seq)
+  for i = 0, batch - 1 do fill(rows[first + index * batch + i], seq, tokens + i * seq, targets + i * seq) end
+  exec:write("tokens", { data = tokens, dtype = "i32" }, 0, batch * seq)
+  exec:write("targets", { data = targets, dtype = "i32" }, 0, batch * seq)
+  exec:run("evaluate")
+  local values, mine = exec:output("log_likelihood", "f32"), {}
+  for i = 1, batch do mine[i] = values[i - 1] end
+  local lists = { running:gather_numbers(index, "of log-likelihoods", unpack(mine)) }
+  for place, of_rank in ipairs(lists[1]) do
+    for i = 1, batch do
+      local at = first + of_rank * batch + i - 1
+      if rows[at] then found[at] = lists[i + 1][place] end
+    end
+  end
+  return ranks * batch
+end
+
+local function run(subject, rows, batch)
+  local model, running = subject.model, session.around(subject.model)
+  local shape, found = { batch, subject.seq }, {}
+  require_same(running, rows)
+  local exec = running:exec("score", {
+    { name = "tokens", dtype = "i32", shape = shape, rows = batch },
+    { name = "targets", dtype = "i32", shape = shape, rows = batch },
+  }, function(inputs)
+    return { outputs = { log_likelihood = preference_loss.log_likelihood(model(inputs.tokens), inputs.targets) } }
+  end, { train = false, owner = "score" })
+  local at = 1
+  while at <= #rows do
+    world.check_interrupt()
+    at = at + run_batch(running, exec, shape, rows, at, found)
+  end
+  return found
+end
+
+---The log-likelihood of the scored targets of each row. Collective.
+---@param subject moonshard.EvaluatedModel
+---@param rows moonshard.ScoredRow[]
+---@param batch integer rows of a rank at a time
+---@return number[]
+function score.rows(subject, rows, batch)
+  if subject.trainer then return subject.trainer:with_ema(run, subject, rows, batch) end
+  return run(subject, rows, batch)
+end
+
+return score
