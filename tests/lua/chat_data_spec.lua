@@ -141,6 +141,31 @@ describe("ms.data.chat", function()
   end)
 end)
 
+describe("recipes/chat.lua", function()
+  it("G5 packs rows for a folder's model, evaluates, and can be planned and checked", function()
+    local folder, lines = scratch.path(), {}
+    ms.huggingface.save(ms.models.qwen3 { vocab = 256, layers = 1, dim = 16, heads = 2, ffn = 24, seq = 96 }, folder)
+    for i = 1, 16 do lines[i] = ('{"prompt": "%s", "completion": "yes"}'):format(("q"):rep(i % 4 + 1)) end
+    local path = write(lines)
+    local function run(command, ...)
+      local ended = program.run { command, "recipes/chat.lua", "-n", "2", "folder=" .. folder, "files=" .. path,
+        "template=plain", "document_start=1", "seq=40", "batch=1", "text=README.md", ... }
+      assert.equal(0, ended.status, ended.err .. ended.out)
+      return ended.out
+    end
+    has(run("run", "steps=2", "valid=0.25"), "before: validation loss | perplexity | step 2/2 | after: | perplexity")
+    has(run("plan"), "peak")
+    has(run("check", "mesh=1x2", "dtype=f32"), "equal within tolerance")
+    -- With its document_start the model does not attend from one conversation to another; the folder does not keep it.
+    local packed = ms.huggingface.model(folder, { document_start = 1 })
+    local tokens = ms.tensor({ { 1, 2, 3, 1, 4, 5 }, { 1, 9, 9, 1, 4, 5 } }, { dtype = "i32" })
+    local function last(model, row) return model(tokens)[row][5]:tolist() end
+    assert.same(last(packed, 0), last(packed, 1))
+    assert.are_not.same(last(ms.huggingface.model(folder), 0), last(ms.huggingface.model(folder), 1))
+    assert.is_nil(ms.huggingface.config(packed).document_start)
+  end)
+end)
+
 describe("training on packed conversations", function()
   local recipe = program.recipe [[
     local ms = require "moonshard"

@@ -93,6 +93,21 @@ describe("ms.evaluate.multiple_choice", function()
     assert.same(sums, ms.evaluate.multiple_choice(bytes, { files = joined, delimiter = "" }).log_likelihoods[1])
   end)
 
+  it("G5 asks by a template of conversations", function()
+    local bytes = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 32 }
+    local template = { begin = "!", user = { "<", ">" }, assistant = { "[", "]" } }
+    local asked = questions { '{"context": "q", "choices": ["a", "bc"], "label": 0}' }
+    local written = questions { '{"context": "!<q>[", "choices": ["a", "bc"], "label": 0}' }
+    assert.equal("!<q>[", ms.data.chat_prompt("q", template))
+    assert.equal("!<q>[a]<r>[", ms.data.chat_prompt({ { role = "user", content = "q" },
+      { role = "assistant", content = "a" }, { role = "user", content = "r" } }, template))
+    assert.same(ms.evaluate.multiple_choice(bytes, { files = written, delimiter = "" }).log_likelihoods,
+      ms.evaluate.multiple_choice(bytes, { files = asked, template = template }).log_likelihoods)
+    has(message(ms.evaluate.multiple_choice, bytes, { files = asked, template = "chatmk" }), "chatmk | chatml")
+    has(message(ms.data.chat_prompt, { "q" }), "ms.data.chat_prompt | message 1")
+    has(message(ms.data.chat_prompt, 3), "ms.data.chat_prompt | 3")
+  end)
+
   it("G5 says where a line is wrong", function()
     local function refused(line) return message(ms.evaluate.multiple_choice, model, { files = questions { line } }) end
     has(refused '{"choices": ["!", "#"], "label": 0}', ":1 | context | text")

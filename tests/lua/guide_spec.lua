@@ -100,6 +100,45 @@ describe("the recipe that does everything by hand", function()
   end)
 end)
 
+describe("the guide to a fine-tune", function()
+  -- The folder that the guide has another library make.
+  local QWEN = [[
+    local ms = require "moonshard"
+    local cfg = ms.args { to = "" }
+    ms.huggingface.save(ms.models.qwen3 { vocab = 256, layers = 2, dim = 64, heads = 4, kv_heads = 2, head_dim = 16,
+      ffn = 192, seq = 128 }, cfg.to)
+  ]]
+
+  local function share(text, when) return tonumber(text:match(when .. ": validation loss [%d.]+  acc ([%d.]+)")) end
+
+  it("G5 has commands that train, evaluate and answer", function()
+    local folder, recipe = scratch.folder(), program.recipe(QWEN)
+    assert.equal(0, program.run({ "run", recipe, "to=" .. folder .. "/qwen" }).status)
+    os.remove(recipe)
+    local lines = { "set -e", 'ln -s "$OLDPWD/recipes" .' }
+    local section = scratch.read("recipes/README.md"):match("\n## A fine%-tune from end to end\n(.-)\n## ")
+    for line in section:gmatch("\n    %$ ([^\n]+)") do
+      if not line:find("^python3") then lines[#lines + 1] = line end
+    end
+    assert.equal(8, #lines)
+    scratch.write(folder .. "/commands.sh", table.concat(lines, "\n"))
+    local bin = os.getenv("MOONSHARD_BIN")
+    local status = os.execute(("cd '%s' && PATH='%s':$PATH bash commands.sh >out 2>err"):format(folder,
+      bin:match("^(.*)/")))
+    local out, err = scratch.read(folder .. "/out"), scratch.read(folder .. "/err")
+    assert.equal(0, status, err)
+    assert.truthy(out:find(section:match('\n    ({"context"[^\n]+)'), 1, true))
+    local first, second = out:match("^(.-after:[^\n]*\n)(.*)$")
+    assert.is_true(share(first, "before") < 1)
+    assert.equal(1, share(first, "after"))
+    assert.equal(1, share(second, "before"))
+    assert.equal(first:match("after: ([^\n]*)"), second:match("before: ([^\n]*)"))
+    assert.truthy(second:find("answer: moo", 1, true))
+    assert.truthy(second:find("assistant\n%l+"))
+    scratch.clear()
+  end)
+end)
+
 -- Lines that are typed at the prompt in a section, with what is shown behind each; ^C is a key.
 local function typed_and_shown(path, section)
   local text, entries = scratch.read(path):match("\n## " .. section .. "\n(.-)\n## "), {}

@@ -4,6 +4,7 @@
 ---@field text fun(o: moonshard.TextOptions): moonshard.TextData
 ---@field tokens fun(o: moonshard.TokenOptions): moonshard.TokenData
 ---@field chat fun(o: moonshard.ChatOptions): moonshard.ChatData
+---@field chat_prompt fun(messages: string|moonshard.ChatMessage[], template: string|moonshard.ChatTemplate?): string
 ---@field preferences fun(o: moonshard.PreferenceOptions): moonshard.PreferenceData
 ---@field mix fun(o: moonshard.MixOptions): moonshard.MixData
 ---@field random fun(o: moonshard.RandomOptions): moonshard.RandomData
@@ -12,6 +13,7 @@ return require("moonshard.base.strict").fields("ms.data", {
   text = require("moonshard.data.text"),
   tokens = require("moonshard.data.tokens"),
   chat = require("moonshard.data.chat"),
+  chat_prompt = require("moonshard.data.chat_template").prompt,
   preferences = require("moonshard.data.preferences"),
   mix = require("moonshard.data.mix"),
   random = require("moonshard.data.random"),

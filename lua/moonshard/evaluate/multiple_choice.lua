@@ -3,6 +3,7 @@
 --
 --   { "context": "The capital of France is", "choices": ["Paris", "Rome"], "label": 0 }       one a line; labels from 0
 
+local chat_template = require("moonshard.data.chat_template")
 local conversations = require("moonshard.data.conversations")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
@@ -15,7 +16,9 @@ local WHO = "ms.evaluate.multiple_choice"
 ---@class moonshard.MultipleChoiceOptions
 ---@field files string|string[] paths, folders or patterns of .jsonl and .jsonl.zst files
 ---@field tokenizer? string|moonshard.Tokenizer default: a token is a byte
----@field delimiter? string between a context and an answer; default a blank
+---@field template? string|moonshard.ChatTemplate makes a context the user's message of a conversation, as of
+---  ms.data.chat, and the answers what follows
+---@field delimiter? string between a context and an answer; default a blank, or nothing with a template
 ---@field seq? integer tokens of a row; default: the model's; of a longer text the end is used
 ---@field batch? integer answers of a rank at a time; default 8
 ---@field ema? boolean use the averages of a trainer's weights; default false
@@ -37,8 +40,9 @@ local WHO = "ms.evaluate.multiple_choice"
 ---@field label integer from 0
 ---@field where string "arc.jsonl:3"
 
-local function question_of(row, where)
+local function question_of(o, row, where)
   local context, choices, label = conversations.text(where, row, "context"), row.choices, row.label
+  if o.template then context = chat_template.prompt(context, o.template) end
   if type(choices) ~= "table" or #choices < 2 then
     errors.invalid("%s: choices must be a list of at least 2 texts, not %s", where, options.describe(choices))
   end
@@ -57,7 +61,9 @@ end
 local function read_questions(o)
   local questions = {}
   for _, path in ipairs(files.find(o.files, conversations.is_file, ".jsonl")) do
-    for row, where in conversations.lines(path, "questions") do questions[#questions + 1] = question_of(row, where) end
+    for row, where in conversations.lines(path, "questions") do
+      questions[#questions + 1] = question_of(o, row, where)
+    end
   end
   if not questions[1] then errors.invalid("%s: files=%s have no question", WHO, files.show(o.files)) end
   return questions
@@ -121,9 +127,11 @@ end
 ---@param o moonshard.MultipleChoiceOptions
 ---@return moonshard.MultipleChoice
 return function(model, o)
-  local specs = { files = { "string|table", required = true }, delimiter = { "string", default = " " } }
+  local specs = { files = { "string|table", required = true }, delimiter = { "string" }, template = { "string|table" } }
   for name, spec in pairs(score.OPTIONS) do specs[name] = spec end
   o = options.parse(WHO, o, specs)
+  o.delimiter = o.delimiter or (o.template and "" or " ")
+  if o.template then chat_template.find(WHO, o.template) end -- also when only planning
   local subject = score.subject(WHO, model, o)
   if world.plan_only then return { acc = 0 / 0, acc_norm = 0 / 0, questions = 0, cut = 0, log_likelihoods = {} } end
   local questions, rows, cut = read_questions(o), {}, 0

@@ -18,6 +18,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@class moonshard.HuggingFaceModelOptions
 ---@field dropout? number for training (GPT-2); default 0
 ---@field pad_vocab_to_multiple_of? integer
+---@field document_start? integer token that begins a document: attention does not cross it; not saved
 ---@field ignore? string[] unknown fields of config.json to ignore because they do not affect the results; they are not
 ---  saved
 
@@ -36,13 +37,14 @@ local huggingface = { write = writing.write }
 ---@return moonshard.Module
 function huggingface.model(folder, given)
   given = options.parse("ms.huggingface.model", given, {
-    dropout = { "number" }, pad_vocab_to_multiple_of = { "positive" }, ignore = { "table" },
+    dropout = { "number" }, pad_vocab_to_multiple_of = { "positive" }, document_start = { "integer" },
+    ignore = { "table" },
   })
   if type(folder) ~= "string" then errors.invalid("ms.huggingface.model: give a folder, not %s", tostring(folder)) end
   local whole, path = config.read(folder)
   for _, name in ipairs(given.ignore or {}) do whole[name] = nil end
   local family, wanted = config.parse(whole, path)
-  wanted.dropout, wanted.pad_vocab_to_multiple_of = given.dropout, given.pad_vocab_to_multiple_of
+  for _, name in ipairs({ "dropout", "pad_vocab_to_multiple_of", "document_start" }) do wanted[name] = given[name] end
   local sources = not world.plan_only and weights.open(folder, family, wanted) or {}
   local model = models[whole.model_type](wanted)
   rawset(model, "_huggingface", whole)
