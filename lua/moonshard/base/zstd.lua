@@ -1,4 +1,4 @@
--- Reads files that zstd compressed, in one piece, through the system's library.
+-- Reads files that zstd compressed, through the system's library.
 
 local ffi = require("ffi")
 local errors = require("moonshard.base.error")
@@ -29,22 +29,35 @@ local function load()
   return library
 end
 
-local function decompress(lib, stream, path, compressed)
-  local parts, piece = {}, ffi.new("uint8_t[?]", PIECE)
-  local from = ffi.new("ms_lua_zstd_in", { src = compressed, size = #compressed, pos = 0 })
+local function decompress(lib, stream, path, read, write)
+  local piece = ffi.new("uint8_t[?]", PIECE)
   local into = ffi.new("ms_lua_zstd_out", { dst = piece, size = PIECE })
-  local left = 0 -- of the current frame: 0 at its end
-  -- A full output can hide more, unless the frame has ended.
-  while from.pos < from.size or left ~= 0 and into.pos == into.size do
-    into.pos = 0
-    left = lib.ZSTD_decompressStream(stream, into, from)
-    if lib.ZSTD_isError(left) ~= 0 then
-      errors.invalid("%s: it is not a zstd file, or it is damaged: %s", path, ffi.string(lib.ZSTD_getErrorName(left)))
+  local left, any = 0, false -- left: of the current frame, 0 at its end
+  for compressed in read do
+    local from = ffi.new("ms_lua_zstd_in", { src = compressed, size = #compressed, pos = 0 })
+    any = true
+    -- A full output can hide more, unless the frame has ended.
+    while from.pos < from.size or left ~= 0 and into.pos == into.size do
+      into.pos = 0
+      left = lib.ZSTD_decompressStream(stream, into, from)
+      if lib.ZSTD_isError(left) ~= 0 then
+        errors.invalid("%s: it is not a zstd file, or it is damaged: %s", path, ffi.string(lib.ZSTD_getErrorName(left)))
+      end
+      write(ffi.string(piece, into.pos))
     end
-    parts[#parts + 1] = ffi.string(piece, into.pos)
   end
-  if left ~= 0 or #compressed == 0 then errors.invalid("%s: it ends in the middle of a zstd frame", path) end
-  return table.concat(parts)
+  if left ~= 0 or not any then errors.invalid("%s: it ends in the middle of a zstd frame", path) end
+end
+
+---Decompresses piece by piece.
+---@param path string for messages
+---@param read fun(): string? the next compressed bytes, in pieces of any size; nil: no more
+---@param write fun(text: string) takes the next decompressed bytes
+function zstd.stream(path, read, write)
+  local lib = load()
+  local stream = lib.ZSTD_createDStream()
+  if stream == nil then errors.raise("MS_ENOMEM", "%s: no memory to decompress it", path) end
+  decompress(lib, ffi.gc(stream, lib.ZSTD_freeDStream), path, read, write)
 end
 
 ---The contents of a compressed file.
@@ -52,10 +65,13 @@ end
 ---@param compressed string its bytes
 ---@return string
 function zstd.decompress(path, compressed)
-  local lib = load()
-  local stream = lib.ZSTD_createDStream()
-  if stream == nil then errors.raise("MS_ENOMEM", "%s: no memory to decompress it", path) end
-  return decompress(lib, ffi.gc(stream, lib.ZSTD_freeDStream), path, compressed)
+  local parts, given = {}, #compressed > 0 and compressed or nil
+  zstd.stream(path, function()
+    local text = given
+    given = nil
+    return text
+  end, function(text) parts[#parts + 1] = text end)
+  return table.concat(parts)
 end
 
 return zstd

@@ -24,7 +24,7 @@ int statx(int folder, const char *path, int flags, unsigned wanted, ms_lua_statx
 ]]
 
 local C = ffi.C
-local AT_FDCWD, STATX_TYPE_AND_SIZE = -100, 0x201 -- Linux
+local AT_FDCWD, STATX_TYPE_SIZE_AND_MTIME = -100, 0x241 -- Linux
 local TYPE, REGULAR, FOLDER = 0xf000, 0x8000, 0x4000
 local BYTES_LOOKED_AT = 4096 -- for a zero byte
 
@@ -34,7 +34,7 @@ local about = ffi.new("ms_lua_statx")
 
 -- The type bits and the size in bytes of a file, following links; nil if it does not exist.
 local function look_at(path)
-  if C.statx(AT_FDCWD, path, 0, STATX_TYPE_AND_SIZE, about) ~= 0 then return nil end
+  if C.statx(AT_FDCWD, path, 0, STATX_TYPE_SIZE_AND_MTIME, about) ~= 0 then return nil end
   return bit.band(about.mode, TYPE), tonumber(about.bytes)
 end
 
@@ -48,6 +48,17 @@ function files.exists(path) return look_at(path) ~= nil end
 function files.bytes(path)
   local kind, bytes = look_at(path)
   return kind == REGULAR and bytes or nil
+end
+
+local MTIME_SECONDS, MTIME_NANOSECONDS = 64, 72 -- offsets in the fields of statx that follow the size
+
+---When a file was last written, to the nanosecond; nil if it does not exist.
+---@param path string
+---@return string?
+function files.written_at(path)
+  if not look_at(path) then return nil end
+  local seconds = ffi.cast("int64_t *", about.others + MTIME_SECONDS)[0]
+  return ("%.0f.%d"):format(tonumber(seconds), ffi.cast("uint32_t *", about.others + MTIME_NANOSECONDS)[0])
 end
 
 ---A path without links and dots; nil if it does not exist.

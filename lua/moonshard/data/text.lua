@@ -1,5 +1,6 @@
 -- Text by bytes: the token of a byte is its value, so the vocabulary is 256 and the loss is in nats per byte.
 
+local decompressed = require("moonshard.data.decompressed")
 local files = require("moonshard.data.files")
 local options = require("moonshard.base.options")
 local streams = require("moonshard.data.stream")
@@ -7,7 +8,8 @@ local windows = require("moonshard.data.windows")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.TextOptions
----@field files string|string[] paths, folders or patterns; a string can list several, separated by commas or blanks
+---@field files string|string[] paths, folders or patterns; a string can list several, separated by commas or blanks;
+---  .zst files are decompressed
 ---@field seq? integer bytes a sequence; 256
 ---@field batch? integer sequences a rank and step; 8
 ---@field global_batch? integer sequences of all ranks a step, instead of batch
@@ -40,7 +42,7 @@ local function text(o)
   if world.plan_only then
     bytes = windows.tokens_needed(o)
   else
-    stream = streams.open(files.find(o.files, files.is_text, "text"), "MS_TOKEN_BYTES")
+    stream = streams.open(decompressed.paths(files.find(o.files, decompressed.is_text, "text")), "MS_TOKEN_BYTES")
     bytes = stream.tokens
     windows.check_size(who, o.files, "bytes", bytes, o)
   end

@@ -3,6 +3,7 @@
 -- Several files form one stream, in the given order; a window can begin in one file and end in the next. Documents
 -- follow one another without padding, separated by end tokens if the files contain them.
 
+local decompressed = require("moonshard.data.decompressed")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
 local options = require("moonshard.base.options")
@@ -11,7 +12,8 @@ local windows = require("moonshard.data.windows")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.TokenOptions
----@field files string|string[] paths, patterns ("train_*.bin") or folders (their .bin files); a string can list several
+---@field files string|string[] paths, patterns ("train_*.bin") or folders (their .bin and .bin.zst files); a string can
+---  list several
 ---@field valid_files? string|string[] files for validation, instead of a fraction of `files`
 ---@field seq? integer tokens per sequence; default 256
 ---@field batch? integer sequences per rank and step; default 8
@@ -25,7 +27,7 @@ local world = require("moonshard.distributed.world")
 ---@field tokens number tokens in the files
 ---@field valid moonshard.Loader? the validation data; every call of its batches starts with the same samples
 
-local function is_token_file(path) return path:find("%.bin$") ~= nil end
+local function is_token_file(path) return path:find("%.bin$") ~= nil or path:find("%.bin%.zst$") ~= nil end
 
 local function any() return true end
 
@@ -38,7 +40,7 @@ local function open(spec, option)
       errors.invalid("%s: No such file or directory: `moonshard tokenize` converts text to token files", path)
     end
   end
-  return streams.open(paths, "MS_TOKEN_FILES")
+  return streams.open(decompressed.paths(paths), "MS_TOKEN_FILES")
 end
 
 ---Batches { tokens, targets } of token files: i32 [batch, seq] each, targets are the tokens shifted by one.

@@ -1,6 +1,7 @@
 -- Perplexity of a text: windows of the model's length, a stride apart, of which only what no earlier window has scored
 -- counts. With a stride below the length, tokens at the beginning of a window have context, too.
 
+local decompressed = require("moonshard.data.decompressed")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
 local input_file = require("moonshard.base.input_file")
@@ -32,7 +33,7 @@ local function read_text(o)
   if given ~= 1 then errors.invalid("%s: give one of files, text and tokens", WHO) end
   if not o.files then return o.text end
   local parts = {}
-  for i, path in ipairs(files.find(o.files, files.is_text, "text")) do
+  for i, path in ipairs(decompressed.paths(files.find(o.files, decompressed.is_text, "text"))) do
     parts[i] = input_file.read(path, "its perplexity is wanted")
   end
   return table.concat(parts)
