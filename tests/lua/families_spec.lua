@@ -14,7 +14,7 @@ teardown(scratch.clear)
 
 local FAMILIES = {
   "gemma", "gemma2", "gemma3", "llama_biased", "mistral", "mistral_whole", "olmo2", "phi3", "qwen2", "qwen2_window",
-  "qwen3",
+  "qwen3", "smollm3",
 }
 -- The thread sanitizer makes a run ten times slower: there the richest model stands for all.
 local tried = os.getenv("MOONSHARD_CONFIG") == "thread" and { "gemma3" } or FAMILIES
@@ -29,7 +29,7 @@ describe("a family", function()
 
   it("G1 trains alike over a tensor dimension, with a padded vocabulary, ragged chunks and micro-batches", function()
     for _, name in ipairs(#tried > 1 and { "gemma2", "gemma3", "llama_biased", "olmo2", "phi3", "qwen2_window",
-      "qwen3" } or {}) do
+      "qwen3", "smollm3" } or {}) do
       assert_reference(name, train(name, 2, "1x1x2", { padding = 2 }))
       assert_reference(name, train(name, 2, "1x2", { padding = 16, layout = "ragged", micro = 2 }))
     end
@@ -45,7 +45,7 @@ describe("a family", function()
       local tokens = ms.tensor({ { 1, 2, 30, 4, 5, 6, 7, 8 }, { 9, 3, 5, 16, 7, 1, 2, 4 } }, { dtype = "i32" })
       for _ = 1, 3 do print(("%.5f"):format(train:step({ tokens = tokens, targets = tokens }).loss)) end
     ]]
-    for _, name in ipairs(#tried > 1 and { "mistral", "gemma2", "gemma3", "qwen3" } or {}) do
+    for _, name in ipairs(#tried > 1 and { "mistral", "gemma2", "gemma3", "qwen3", "smollm3" } or {}) do
       local function losses(ranks)
         local ended = program.run({ "run", recipe, "-n", tostring(ranks), "mesh=1x" .. ranks,
           "folder=" .. huggingface.FIXTURES .. name })
@@ -91,6 +91,7 @@ describe("ms.models", function()
     local cases = {
       llama = { rope_scaling = { type = "linear", factor = 2 }, qkv_bias = true, out_bias = true, mlp_bias = true },
       mistral = { window = 4 }, qwen2 = { window = 4, slides = { false, true } }, qwen3 = { head_dim = 6 }, phi3 = {},
+      smollm3 = { rotates = { false, true }, mlp_bias = true },
       olmo2 = {}, gemma = {}, gemma2 = { window = 4, slides = { true, false }, attention_scale = 0.5 },
       gemma3_text = { window = 4, slides = { true, false }, window_rope_theta = 100, attention_scale = 0.5 },
     }
@@ -111,6 +112,8 @@ describe("ms.models", function()
     end
     refused("qwen3", { attention_softcap = 5 }, "attention_softcap")
     refused("mistral", { window = 4, slides = { true, false } }, "slides")
+    refused("qwen3", { rotates = { true, false } }, "rotates")
+    refused("smollm3", { window = 4 }, "window")
     refused("olmo2", { norms = "before" }, "norms")
     refused("gemma", { embedding_scale = 1 }, "embedding_scale")
     refused("llama", { out_bias = true }, "out_bias")
@@ -127,10 +130,17 @@ describe("ms.models", function()
     has(refused { qk_norm = true }, 'qk_norm | "head" or "all" or false | true')
     has(refused { activation = "relu" }, 'activation | "silu" or "gelu_tanh" or "gelu" | "relu"')
     has(refused { slides = { true, true } }, "slides | window")
+    has(refused { rotates = { true } }, "rotates | layer 2 is nil")
     has(refused { window = 4, slides = { true } }, "slides | layer 2 is nil")
     has(refused { logit_softcap = -1 }, "logit_softcap | above 0 | -1")
     has(refused { rope_scaling = { type = "linear", factor = 0 } }, "rope_scaling | factor 0")
     has(refused { windows = 4 }, "unknown option windows | window")
+    local function config_refused(name, value)
+      return message(ms.huggingface.model, huggingface.copy_of("smollm3", huggingface.set(name, value)))
+    end
+    has(config_refused("no_rope_layers", { 1, 2 }), "no_rope_layers of layer 2 is 2")
+    has(config_refused("no_rope_layers", { 1 }), "no_rope_layers of layer 2 is nil")
+    has(config_refused("use_sliding_window", true), "use_sliding_window is true")
     local model = ms.models.mistral(with { window = 4, document_start = 0 })
     has(message(model, ms.tensor({ { 3, 1, 16, 7, 2, 5, 9, 4 } }, { dtype = "i32" })), "document_start | window")
     has(message(function() return ms.models.qwen9 end), "qwen9 | qwen2")

@@ -7,13 +7,6 @@ local options = require("moonshard.base.options")
 
 local config = {}
 
--- GPT-2 has a file; the others are decoders (huggingface/families.lua).
-local DECODERS = {
-  gemma = true, gemma2 = true, gemma3_text = true, llama = true, mistral = true, olmo2 = true, phi3 = true,
-  qwen2 = true, qwen3 = true,
-}
-local SUPPORTED = "gemma, gemma2, gemma3_text, gpt2, llama, mistral, olmo2, phi3, qwen2 and qwen3"
-
 ---@class moonshard.HuggingFaceTensor a stored tensor and the parameters in it
 ---@field name string without the family's prefix
 ---@field shape integer[]
@@ -32,14 +25,24 @@ local SUPPORTED = "gemma, gemma2, gemma3_text, gpt2, llama, mistral, olmo2, phi3
 
 local made = {}
 
+-- GPT-2 has a file; the others are decoders, a row each.
+local function decoders() return require("moonshard.huggingface.families") end
+
 ---@param name string a model_type
 ---@return moonshard.HuggingFaceFamily?
 function config.family(name)
   if name == "gpt2" then return require("moonshard.huggingface.gpt2") end
-  if not DECODERS[name] then return nil end
-  made[name] = made[name]
-    or require("moonshard.huggingface.decoder").family(require("moonshard.huggingface.families")[name])
+  if name == nil or not decoders()[name] then return nil end
+  made[name] = made[name] or require("moonshard.huggingface.decoder").family(decoders()[name])
   return made[name]
+end
+
+-- "gemma, ..., phi3 and qwen3"
+local function supported()
+  local names = { "gpt2" }
+  for name in pairs(decoders()) do names[#names + 1] = name end
+  table.sort(names)
+  return table.concat(names, ", ", 1, #names - 1) .. " and " .. names[#names]
 end
 
 -- Fields whose null means something else than their absence, which is a default: null is false here.
@@ -73,7 +76,7 @@ function config.parse(given, path)
   local family = config.family(given.model_type)
   if not family then
     errors.raise("MS_EUNSUPPORTED", "%s: model_type %s is not supported; supported: %s", path,
-      options.describe(given.model_type), SUPPORTED)
+      options.describe(given.model_type), supported())
   end
   return family, family.options(path, given)
 end

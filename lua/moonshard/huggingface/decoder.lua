@@ -81,7 +81,7 @@ local function read(row, known, path, config)
     qkv_bias = values.attention_bias or false, out_bias = values.attention_bias or false,
     mlp_bias = values.mlp_bias or false,
   }
-  for name, value in pairs(families.traits[row.model_type]) do o[name] = value end
+  for name, value in pairs(families.traits(row.model_type)) do o[name] = value end
   local activation = row.activation or "hidden_act"
   o.activation = fields.choose(path, activation, values[activation], ACTIVATIONS)
   if row.options then row.options(path, values, o) end
@@ -135,6 +135,10 @@ local function check_written(row, known, o, config)
   for i = 1, o.window and o.layers or 0 do
     local slides = not o.slides or o.slides[i]
     if slides ~= (not again.slides or again.slides[i]) then refuse_lost(row, "slides") end
+  end
+  for i = 1, o.layers do
+    local rotates = not o.rotates or o.rotates[i]
+    if rotates ~= (not again.rotates or again.rotates[i]) then refuse_lost(row, "rotates") end
   end
   if o.window and not is_near(theta_of_window(o), theta_of_window(again)) then refuse_lost(row, "window_rope_theta") end
 end

@@ -2,8 +2,7 @@
 -- the fields that all have. Defaults are those of its config class. What all models of a family have, whatever their
 -- config says, is in models/families.lua.
 --
--- A new family of this kind is a row here and there, its name in huggingface/config.lua and models/init.lua, and a
--- fixture (tests/fixtures/huggingface/make.py).
+-- A new family of this kind is a row here and there, and a fixture (tests/fixtures/huggingface/make.py).
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
@@ -232,6 +231,33 @@ families.olmo2 = {
     num_attention_heads = 32, max_position_embeddings = 2048, rms_norm_eps = 1e-5, tie_word_embeddings = false,
     hidden_act = "silu", attention_bias = false,
   },
+}
+
+-- Layers without rotary positions: those with 0 in no_rope_layers, or every so many.
+families.smollm3 = {
+  architecture = "SmolLM3ForCausalLM", theta = 2e6,
+  defaults = {
+    vocab_size = 128256, hidden_size = 2048, intermediate_size = 11008, num_hidden_layers = 36,
+    num_attention_heads = 16, num_key_value_heads = 4, max_position_embeddings = 32768, rms_norm_eps = 1e-6,
+    tie_word_embeddings = true, hidden_act = "silu", attention_bias = false, mlp_bias = false,
+  },
+  known = { no_rope_layers = { "object" }, no_rope_layer_interval = { "size", 4 }, layer_types = { "object" } },
+  options = function(path, values, o)
+    local rotates, all = {}, true
+    for i = 1, o.layers do
+      local given = i % values.no_rope_layer_interval ~= 0 and 1 or 0
+      if values.no_rope_layers then given = values.no_rope_layers[i] end
+      if given ~= 0 and given ~= 1 then
+        errors.invalid("%s: no_rope_layers of layer %d is %s; it must be 0 or 1", path, i, options.describe(given))
+      end
+      rotates[i], all = given == 1, all and given == 1
+    end
+    o.rotates = not all and rotates or nil
+  end,
+  config = function(o, config)
+    config.no_rope_layers = {}
+    for i = 1, o.layers do config.no_rope_layers[i] = (not o.rotates or o.rotates[i]) and 1 or 0 end
+  end,
 }
 
 for model_type, row in pairs(families) do row.model_type = model_type end

@@ -2,6 +2,7 @@
 -- this model under some of the options below (huggingface/families.lua has their values):
 --
 --   Llama, SmolLM, Mistral, Phi-3   norms before each branch; Mistral and Phi-3 with a sliding window
+--   SmolLM3                         layers without rotary positions
 --   Qwen 2, 2.5, 3                  biases of queries, keys and values (2); norms of queries and keys by head (3)
 --   Gemma, Gemma 2, 3               factors 1 + weight, scaled embedding, GELU; norms around branches, caps, two
 --                                   kinds of layers
@@ -49,12 +50,12 @@ end
 
 local Attention = module.define("Attention")
 
-function Attention:init(config, slides)
+function Attention:init(config, slides, rotates)
   local head_dim = config.head_dim
   self._config, self.heads, self.kv_heads, self.head_dim = config, config.heads, config.kv_heads, head_dim
   self._window = slides and config.window or nil
   local local_theta = slides and config.window_rope_theta
-  self._rope = local_theta and rope_of(local_theta) or rope_of(config.rope_theta, config.rope_scaling)
+  self._rope = rotates and (local_theta and rope_of(local_theta) or rope_of(config.rope_theta, config.rope_scaling))
   self.wq = linear(config.dim, config.heads * head_dim, config.qkv_bias)
   self.wk = linear(config.dim, config.kv_heads * head_dim, config.qkv_bias)
   self.wv = linear(config.dim, config.kv_heads * head_dim, config.qkv_bias)
@@ -75,8 +76,8 @@ end
 
 local function rotate(self, x, normalise, cache)
   if normalise and self._config.qk_norm == "head" then x = normalise(x) end
-  if cache then return cache:rotate(x, self._rope) end
-  return x:rope(self._rope)
+  if not self._rope then return x end
+  return cache and cache:rotate(x, self._rope) or x:rope(self._rope)
 end
 
 -- A window as long as the sequence hides nothing.
@@ -125,10 +126,10 @@ end
 
 local Block = module.define("Block")
 
-function Block:init(config, slides)
+function Block:init(config, slides, rotates)
   local before, behind = config.norms ~= "behind", config.norms ~= "before"
   self.attn_norm = before and norm(config) or nil
-  self.attn = Attention(config, slides)
+  self.attn = Attention(config, slides, rotates)
   self.attn_norm_behind = behind and norm(config) or nil
   self.ffn_norm = before and norm(config) or nil
   self.mlp = MLP(config)
@@ -155,7 +156,7 @@ function Decoder:init(config)
   self.layers = {}
   for i = 1, config.layers do
     local slides = config.window and (not config.slides or config.slides[i])
-    self.layers[i] = Block(config, slides)
+    self.layers[i] = Block(config, slides, not config.rotates or config.rotates[i])
   end
   self.norm = norm(config)
   language.add_head(self, config)

@@ -34,6 +34,7 @@ local SPECS = {
   window = { "positive" },
   slides = { "table" },
   window_rope_theta = { "number" },
+  rotates = { "table" },
 }
 
 local WITH_SIZES = { { "string" } }
@@ -107,10 +108,16 @@ local function check_window(who, config)
       errors.invalid("%s: %s says something of layers with a sliding window: give window, its length", who, name)
     end
   end
-  for i = 1, config.slides and config.layers or 0 do
-    if type(config.slides[i]) ~= "boolean" then
-      errors.invalid("%s: slides must have true or false for each of the %d layers; that of layer %d is %s", who,
-        config.layers, i, options.describe(config.slides[i]))
+end
+
+-- Options that have true or false for each layer.
+local function check_by_layer(who, config)
+  for _, name in ipairs({ "slides", "rotates" }) do
+    for i = 1, config[name] and config.layers or 0 do
+      if type(config[name][i]) ~= "boolean" then
+        errors.invalid("%s: %s must have true or false for each of the %d layers; that of layer %d is %s", who, name,
+          config.layers, i, options.describe(config[name][i]))
+      end
     end
   end
 end
@@ -143,6 +150,7 @@ end
 ---@field logit_softcap? number so do logits
 ---@field window? integer a query sees so many keys, itself included, in the layers that slide
 ---@field slides? boolean[] which layers do; default: all
+---@field rotates? boolean[] which layers have rotary positions; default: all
 ---@field window_rope_theta? number theta of the layers that slide, which then have no scaling
 
 ---@class moonshard.DecoderConfig: moonshard.DecoderOptions with all defaults filled in
@@ -160,6 +168,7 @@ function decoder_options.read(who, given, has_sizes)
   check_choices(who, config)
   check_numbers(who, config)
   check_window(who, config)
+  check_by_layer(who, config)
   return config
 end
 

@@ -1,56 +1,66 @@
--- Families of decoders as models: the options that make a decoder (models/decoder.lua) one of a family. Folders of
--- these families are read by huggingface/families.lua.
+-- Families of decoders as models: the options that make a decoder (models/decoder.lua) one of a family. A family is a
+-- row here, which makes it a field of ms.models, and for folders a row of huggingface/families.lua.
 
 local decoder = require("moonshard.models.decoder")
 local decoder_options = require("moonshard.models.decoder_options")
 
 local families = {}
 
+---@class moonshard.Family
+---@field name string of the class, as models print it
+---@field traits table? options that all its models have
+---@field usual table? options of its published models, where they are not a decoder's defaults
+---@field scaled boolean? embeddings are scaled by the root of their width
+
+---@type table<string, moonshard.Family>
+families.rows = {
+  decoder = { name = "Decoder" },
+  mistral = { name = "Mistral", usual = { eps = 1e-6 } },
+  phi3 = { name = "Phi3" },
+  qwen2 = { name = "Qwen2", traits = { qkv_bias = true }, usual = { eps = 1e-6 } },
+  qwen3 = { name = "Qwen3", traits = { qk_norm = "head" }, usual = { eps = 1e-6 } },
+  gemma = {
+    name = "Gemma", traits = { norm_from_one = true }, scaled = true,
+    usual = { activation = "gelu_tanh", tied = true, eps = 1e-6 },
+  },
+  gemma2 = {
+    name = "Gemma2", traits = { norm_from_one = true, norms = "around" }, scaled = true,
+    usual = { activation = "gelu_tanh", tied = true, eps = 1e-6, attention_softcap = 50, logit_softcap = 30 },
+  },
+  gemma3_text = {
+    name = "Gemma3", traits = { norm_from_one = true, norms = "around", qk_norm = "head" }, scaled = true,
+    usual = { activation = "gelu_tanh", tied = true, eps = 1e-6, rope_theta = 1e6 },
+  },
+  olmo2 = { name = "Olmo2", traits = { norms = "behind", qk_norm = "all" } },
+  smollm3 = { name = "SmolLM3", usual = { tied = true, eps = 1e-6, rope_theta = 2e6 } },
+}
+
 ---What all models of a family have.
----@type table<string, table>
-families.traits = {
-  decoder = {}, llama = {}, mistral = {}, phi3 = {},
-  qwen2 = { qkv_bias = true },
-  qwen3 = { qk_norm = "head" },
-  gemma = { norm_from_one = true },
-  gemma2 = { norm_from_one = true, norms = "around" },
-  gemma3_text = { norm_from_one = true, norms = "around", qk_norm = "head" },
-  olmo2 = { norms = "behind", qk_norm = "all" },
-}
+---@param name string
+---@return table options
+function families.traits(name)
+  return families.rows[name] and families.rows[name].traits or {}
+end
 
-local NAMES = {
-  decoder = "Decoder", mistral = "Mistral", phi3 = "Phi3", qwen2 = "Qwen2", qwen3 = "Qwen3", gemma = "Gemma",
-  gemma2 = "Gemma2", gemma3_text = "Gemma3", olmo2 = "Olmo2",
-}
-
--- What their published models have, where it is not a decoder's default. Gemma scales embeddings by the root of their
--- width.
-local USUAL = {
-  mistral = { eps = 1e-6 }, qwen2 = { eps = 1e-6 }, qwen3 = { eps = 1e-6 },
-  gemma = { activation = "gelu_tanh", tied = true, eps = 1e-6 },
-  gemma2 = { activation = "gelu_tanh", tied = true, eps = 1e-6, attention_softcap = 50, logit_softcap = 30 },
-  gemma3_text = { activation = "gelu_tanh", tied = true, eps = 1e-6, rope_theta = 1e6 },
-}
-local SCALED = { gemma = true, gemma2 = true, gemma3_text = true }
-
-local function fill(name, given)
+local function fill(row, given)
   local filled = {}
-  for _, source in ipairs({ families.traits[name], USUAL[name] or {}, given }) do
+  for _, source in ipairs({ row.traits or {}, row.usual or {}, given }) do
     for key, value in pairs(source) do filled[key] = value end
   end
-  if SCALED[name] and filled.embedding_scale == nil and type(filled.dim) == "number" and filled.dim > 0 then
+  if row.scaled and filled.embedding_scale == nil and type(filled.dim) == "number" and filled.dim > 0 then
     filled.embedding_scale = math.sqrt(filled.dim)
   end
   return filled
 end
 
 ---The models of a family.
----@param name string a key of families.traits, except llama, which has published sizes (models/llama.lua)
+---@param name string a key of families.rows; llama, which has published sizes, is in models/llama.lua
 ---@return fun(given: moonshard.DecoderOptions): moonshard.Module
 function families.maker(name)
-  local class = decoder.define(NAMES[name], name)
+  local row = families.rows[name]
+  local class = decoder.define(row.name, name)
   return function(given)
-    return class(decoder_options.read("ms.models." .. name, type(given) == "table" and fill(name, given) or given))
+    return class(decoder_options.read("ms.models." .. name, type(given) == "table" and fill(row, given) or given))
   end
 end
 

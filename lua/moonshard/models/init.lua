@@ -13,21 +13,21 @@
 ---@field phi3 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field qwen2 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field qwen3 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field smollm3 fun(config: moonshard.DecoderOptions): moonshard.Module
 
 local OWN = { gpt2 = "moonshard.models.gpt2", llama = "moonshard.models.llama" }
-local DECODERS = { decoder = true, gemma = true, gemma2 = true, gemma3_text = true, mistral = true, olmo2 = true,
-  phi3 = true, qwen2 = true, qwen3 = true }
 
 return setmetatable({}, {
   __index = function(self, name)
+    local families = require("moonshard.models.families")
     if OWN[name] then
       self[name] = require(OWN[name])
-    elseif DECODERS[name] then
-      self[name] = require("moonshard.models.families").maker(name)
+    elseif families.rows[name] then
+      self[name] = families.maker(name)
     else
       local known = {}
       for each in pairs(OWN) do known[each] = true end
-      for each in pairs(DECODERS) do known[each] = true end
+      for each in pairs(families.rows) do known[each] = true end
       require("moonshard.base.strict").unknown_field("ms.models", name, known)
     end
     return self[name]
