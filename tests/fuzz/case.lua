@@ -4,6 +4,7 @@
 
 local draw = require("fuzz.draw")
 local layers = require("fuzz.layers")
+local low_precision = require("fuzz.low_precision")
 local placements = require("fuzz.placements")
 
 local case = {}
@@ -226,54 +227,6 @@ local function draw_adapters(d, self)
   return ('ms.lora(model, { { "head", { rank = 1, alpha = %g } }%s }%s)\n'):format(d:integer(1, 4), others, train)
 end
 
-local STORAGE = { [["nf4"]], [["i8"]], [["bf16"]],
-  [[{ { re"weight", "nf4", optional = true }, { re".", "bf16", optional = true } }]],
-  [[{ { re"fc", "i8", optional = true }, { re"embed|bias", "nf4", optional = true } }]] }
-
--- How weights below adapters are kept. A tensor dimension would cut their records.
-local function draw_storage(d, self)
-  if not self.adapters or self.tensor or d:chance(0.4) then return nil end
-  return d:one_of(STORAGE)
-end
-
--- Gradients that replicas sum in few bits. With AdamW, whose steps are signs of gradients at first, elements that are
--- small in their block would move by rounding alone.
-local function draw_quantised(d, self)
-  local sharding = self.sharding
-  if self.replicate == 1 or sharding.shard_optimizer_over_replicate or self.optimizer:find("adamw") then return end
-  local bits = d:chance(0.5) and d:one_of { "i8", "i8", "i4" }
-  if not bits then return end
-  if not sharding.mp_policy then
-    sharding.mp_policy = ('{ reduce_dtype = { replicate = "%s" } }'):format(bits)
-  else
-    sharding.mp_policy = sharding.mp_policy:gsub('reduce_dtype = ("%w+")',
-      ('reduce_dtype = { shard = %%1, replicate = "%s" }'):format(bits))
-  end
-end
-
--- The same of shards, alone or with replicas, and what rounding leaves.
-local function draw_quantised_shards(d, self)
-  local sharding = self.sharding
-  if self.shard == 1 or sharding.shard_optimizer_over_replicate or self.optimizer:find("adamw") then return end
-  local bits = d:chance(0.4) and d:one_of { "i8", "i8", "i4" }
-  if not bits then return end
-  local own = ('shard = "%s"%s'):format(bits, d:chance(0.5) and ", error_feedback = true" or "")
-  local policy = sharding.mp_policy or '{ reduce_dtype = "f32" }'
-  policy = policy:gsub('reduce_dtype = "%w+"', ("reduce_dtype = { %s }"):format(own))
-  policy = policy:gsub('shard = "%l+%d+", replicate', own .. ", replicate")
-  sharding.mp_policy = policy:gsub("reduce_dtype = { replicate", ("reduce_dtype = { %s, replicate"):format(own))
-end
-
--- Weights that are gathered in blocks of 8 bits; stored ones are gathered as they are stored.
-local function draw_gather(d, self)
-  if not d:chance(0.2) then return nil end
-  local rules = not self.sharding.storage and d:one_of {
-    [[{ { re".", "i8" } }]], [[{ { re"bias$|gain", false, optional = true }, { re".", "i8", optional = true } }]],
-    [[{ { re"fc|embed", "i8", optional = true } }]],
-  }
-  return rules or [["i8"]]
-end
-
 ---The case of a seed.
 ---@param seed integer
 ---@return table
@@ -290,10 +243,7 @@ function case.of(seed)
   if self.classes and d:chance(0.4) then self.chunk = d:integer(1, 9) end -- rows of a fused loss
   if d:chance(0.15) then self.adapters = draw_adapters(d, self) end -- last: other draws are those of earlier versions
   if self.adapters then self.chunk = nil end -- an adapter of the head adds to its product, which a fused loss refuses
-  self.sharding.storage = draw_storage(d, self)
-  draw_quantised(d, self)
-  draw_quantised_shards(d, self)
-  self.sharding.gather_dtype = draw_gather(d, self)
+  low_precision.draw(d, self)
   return self
 end
 

@@ -184,6 +184,18 @@ function layers.classes(case)
   return list
 end
 
+local function up(size, multiple) return size and math.ceil(size / multiple) * multiple end
+
+---Makes the sizes of layers multiples of one that a tensor dimension divides. (Not in a loop over names: LuaJIT 2.1 of
+---2022 loses stores of loops over a list that stands in the loop's head.)
+---@param list table[]
+---@param multiple integer
+function layers.round_up(list, multiple)
+  for _, layer in ipairs(list) do
+    layer.out, layer.inner, layer.size = up(layer.out, multiple), up(layer.inner, multiple), up(layer.size, multiple)
+  end
+end
+
 ---Whether a layer has parameters wherever it stands.
 function layers.has_parameters(layer) return KINDS[layer.kind].parameters == true end
 

@@ -13,10 +13,11 @@ local MANY_STEPS = 1000
 local REFUSED = { MS_ESHAPE = true, MS_EUNSUPPORTED = true }
 
 -- The error names the mesh dimension whose ranks cannot divide something, or a fused loss whose logits they do not have
--- as a product. All of them raise it, before they wait.
+-- as a product, or a weight that they join before a product in 8 bits. All of them raise it, before they wait.
 local function is_refusal(raised)
   if not errors.is(raised) or not REFUSED[raised.status] then return false end
   if raised.message:find("ranks that divide the layer", 1, true) then return true end
+  if raised.message:find("only products x w and x w' of a matrix w have an 8-bit form", 1, true) then return true end
   local dimension = raised.message:match("%f[%w](%w+) %(%d+ ranks")
   return dimension == "tensor" or dimension == "context"
 end

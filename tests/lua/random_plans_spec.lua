@@ -45,6 +45,25 @@ describe("random plans", function()
     assert(distinct > 95)
   end)
 
+  it("Q1 Q4 Q8 among them are products in 8 bits, stored weights, and sums and gathers in few bits", function()
+    local drawn = {}
+    for seed = 1, 400 do
+      local sharding = case.of(seed).sharding
+      for _, name in ipairs({ "fp8", "storage", "gather_dtype" }) do
+        if sharding[name] then drawn[name] = (drawn[name] or 0) + 1 end
+      end
+      for _, name in ipairs({ "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" }) do
+        if (sharding.fp8 or ""):find(('"%s"'):format(name), 1, true) then drawn[name] = true end
+      end
+      if sharding.storage and not sharding.fp8 and (sharding.freeze or ""):find("embed") then drawn.frozen = true end
+      if (sharding.mp_policy or ""):find('"i[48]"') then drawn.sums = true end
+    end
+    assert(drawn.fp8 >= 40 and drawn.storage >= 10 and drawn.gather_dtype >= 20, "few are drawn")
+    for _, name in ipairs({ "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "frozen", "sums" }) do
+      assert.is_true(drawn[name], name .. " is never drawn")
+    end
+  end)
+
   it("what fails is found, and made smaller while it fails in the same way", function()
     -- A rule that no reader accepts stands for a mistake: nothing else of the case is needed to show it.
     local list = {}

@@ -28,8 +28,8 @@ local dtypes = {
 ---@field coded boolean? and then as codes with scales, which their values do not determine
 ---@field saved boolean? parameters can be written in it to Hugging Face's files
 ---@field quantised_sum boolean? ranks can send gradients in it, in blocks with a scale
----@field tolerance number? of those that parameters have, or in which gradients are sent: relative difference of losses
----and parameters between runs
+---@field tolerance number? of those that parameters have, are multiplied in, or in which gradients are sent: relative
+---difference of losses and parameters between runs
 ---@field norm_tolerance number? the same of the norm of gradients, which some types round individually
 
 -- Types that something computes in or keeps, by name.
@@ -39,7 +39,9 @@ local USES = {
     tolerance = 1e-5, norm_tolerance = 1e-5 },
   bf16 = { product = true, param = true, reduce = true, moment = true, storage = true, saved = true,
     tolerance = 2e-2, norm_tolerance = 5e-2 },
-  f8e4m3 = { product = true },
+  -- An operand that lies between two codes can get the other, 1/8 away, as can any of the 16 or more that a product
+  -- sums: 1/8 / sqrt(16).
+  f8e4m3 = { product = true, tolerance = 3e-2, norm_tolerance = 5e-2 },
   f8e5m2 = { product = true },
   -- Twice half a step of a block's largest gradient: 1/127 of it, 1/7.
   i8 = { quantised_sum = true, moment = true, storage = true, coded = true, tolerance = 2e-2, norm_tolerance = 5e-2 },

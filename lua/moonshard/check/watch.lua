@@ -166,7 +166,8 @@ local function describe(trainer)
     local dtype = param.dtype or param.unit.param_dtype
     local sent = dtypes.coarser(param.unit.reduce_dtype, param.unit.replicate_dtype or "f32")
     sent = dtypes.coarser(sent, param.unit.shard_dtype or "f32")
-    sent = dtypes.coarser(sent, param.gather or "f32") -- a weight that differs a little can have another code
+    -- A weight that differs a little can have another code.
+    sent = dtypes.coarser(dtypes.coarser(sent, param.gather or "f32"), param.fp8 and "f8e4m3" or "f32")
     result.dtype = dtypes.coarser(result.dtype, dtypes.coarser(dtype, sent))
     result.params[i] = {
       name = param.fqn, shape = param.shape, numel = param.numel, dtype = dtype, frozen = param.frozen,

@@ -1,0 +1,111 @@
+-- What random cases keep, send or multiply in fewer bits: stored weights, gradients and gathers in codes with scales,
+-- products in 8 bits.
+
+local layers = require("fuzz.layers")
+
+local low_precision = {}
+
+-- AdamW's first steps are signs of gradients: elements that are small next to what rounding adds would move by rounding
+-- alone.
+local function takes_signs(self) return self.optimizer:find("adamw") ~= nil end
+
+-- ---- storage ----------------------------------------------------------------------------------------------------
+
+local STORAGE = { [["nf4"]], [["i8"]], [["bf16"]],
+  [[{ { re"weight", "nf4", optional = true }, { re".", "bf16", optional = true } }]],
+  [[{ { re"fc", "i8", optional = true }, { re"embed|bias", "nf4", optional = true } }]] }
+
+-- How weights below adapters are kept. A tensor dimension would cut their records.
+local function draw_storage(d, self)
+  if not self.adapters or self.tensor or d:chance(0.4) then return nil end
+  return d:one_of(STORAGE)
+end
+
+-- The same of other weights that a case freezes. What only some models have may be in none of the frozen ones, and
+-- storage is refused where all parameters train.
+local function draw_frozen_storage(d, self)
+  local freeze = self.sharding.freeze
+  if self.tensor or self.sharding.storage or not freeze or not freeze:find("^embed", 1, true) then return end
+  if d:chance(0.4) then return end
+  self.sharding.storage, self.sharding.gather_dtype = d:one_of(STORAGE), nil
+end
+
+-- ---- sums and gathers -------------------------------------------------------------------------------------------
+
+-- Gradients that replicas sum in few bits.
+local function draw_quantised(d, self)
+  local sharding = self.sharding
+  if self.replicate == 1 or sharding.shard_optimizer_over_replicate or takes_signs(self) then return end
+  local bits = d:chance(0.5) and d:one_of { "i8", "i8", "i4" }
+  if not bits then return end
+  if not sharding.mp_policy then
+    sharding.mp_policy = ('{ reduce_dtype = { replicate = "%s" } }'):format(bits)
+  else
+    sharding.mp_policy = sharding.mp_policy:gsub('reduce_dtype = ("%w+")',
+      ('reduce_dtype = { shard = %%1, replicate = "%s" }'):format(bits))
+  end
+end
+
+-- The same of shards, alone or with replicas, and what rounding leaves.
+local function draw_quantised_shards(d, self)
+  local sharding = self.sharding
+  if self.shard == 1 or sharding.shard_optimizer_over_replicate or takes_signs(self) then return end
+  local bits = d:chance(0.4) and d:one_of { "i8", "i8", "i4" }
+  if not bits then return end
+  local own = ('shard = "%s"%s'):format(bits, d:chance(0.5) and ", error_feedback = true" or "")
+  local policy = sharding.mp_policy or '{ reduce_dtype = "f32" }'
+  policy = policy:gsub('reduce_dtype = "%w+"', ("reduce_dtype = { %s }"):format(own))
+  policy = policy:gsub('shard = "%l+%d+", replicate', own .. ", replicate")
+  sharding.mp_policy = policy:gsub("reduce_dtype = { replicate", ("reduce_dtype = { %s, replicate"):format(own))
+end
+
+-- Weights that are gathered in blocks of 8 bits; stored ones are gathered as they are stored.
+local function draw_gather(d, self)
+  if not d:chance(0.2) then return nil end
+  local rules = not self.sharding.storage and d:one_of {
+    [[{ { re".", "i8" } }]], [[{ { re"bias$|gain", false, optional = true }, { re".", "i8", optional = true } }]],
+    [[{ { re"fc|embed", "i8", optional = true } }]],
+  }
+  return rules or [["i8"]]
+end
+
+-- ---- products ---------------------------------------------------------------------------------------------------
+
+local FLOAT8 = { "tensorwise", "tensorwise", "rowwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" }
+-- Of the sizes of a weight that each rank has.
+local MULTIPLES = { mxfp8 = 32 }
+local MULTIPLE = 16
+
+-- Rules that multiply the layers' weights in 8 bits. The case gets sizes that this takes, on every rank.
+local function draw_float8(d, self)
+  if takes_signs(self) or not d:chance(0.25) then return end
+  local recipe = d:one_of(FLOAT8)
+  if recipe == "tensorwise" then self.sharding.gather_dtype = nil end -- it has codes of its own to gather
+  local multiple = MULTIPLES[recipe] or MULTIPLE
+  local others = d:chance(0.3) and [=[{ re[[fc2|wo]], false, optional = true }, ]=] or ""
+  self.sharding.fp8 = ("{ %s{ re[[^layers.*(fc\\d|linear|w\\w)\\.weight$]], %q, optional = true } }"):format(others,
+    recipe)
+  local each = multiple * (self.tensor or 1)
+  local function up(size) return math.ceil(size / each) * each end
+  self.rows, self.width = up(self.rows), up(self.width)
+  self.trainer.clip_grad_norm = self.trainer.clip_grad_norm or "0.5" -- larger sizes have larger gradients
+  layers.round_up(self.layers, each)
+  if self.preset then
+    local o = self.preset.options
+    o.dim, o.ffn = o.heads * multiple, o.ffn and up(o.ffn)
+  end
+end
+
+---Draws them for a case that is complete otherwise.
+---@param d table of fuzz.draw
+---@param self table a case
+function low_precision.draw(d, self)
+  self.sharding.storage = draw_storage(d, self)
+  draw_quantised(d, self)
+  draw_quantised_shards(d, self)
+  self.sharding.gather_dtype = draw_gather(d, self)
+  draw_frozen_storage(d, self)
+  draw_float8(d, self)
+end
+
+return low_precision
