@@ -69,7 +69,8 @@ static const char *fault_of(const fuser *f, const linear_loss *l) {
   if (product && ms_op_row_of(product->op)->flags & MS_OP_COLLECTIVE) return "ranks that divide the layer join them";
   if (product && product->op == MS_OP_matmul_f8)
     return "the layer multiplies in 8 bits: leave its weight out of the rules of fp8";
-  if (!product || product->op != MS_OP_matmul) return "something else than a matrix product makes them";
+  if (!product || product->op != MS_OP_matmul)
+    return "something else than a matrix product makes them, as a cap of logits does";
   const int readers = l->part < 0 ? 1 : 2;
   if (f->uses.count[loss->in[0]] != readers) return "something else reads them, too";
   if (product->inputs != 2 || product->attrs.i[2] != MS_ACT_NONE) return "the layer has a bias or an activation";
@@ -178,7 +179,7 @@ static int fuse_loss(fuser *f, int index) {
     return ms_graph_in_scope(graph,
                              MS_FAIL(MS_EUNSUPPORTED,
                                      "cross_entropy: fused needs logits that only the loss reads, made by a linear "
-                                     "layer without a bias; here %s",
+                                     "layer without a bias; here %s (fused = \"auto\" fuses only where that is so)",
                                      fault));
   l.chunk = loss->attrs.i[6] ? smaller(loss->attrs.i[6], l.rows)
                              : chunk_rows(l.rows, info_of(graph, graph->nodes[l.product].in[1]));

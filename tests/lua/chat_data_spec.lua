@@ -68,6 +68,7 @@ describe("ms.data.chat", function()
     assert.equal("<Q>[A]", text_of('{"prompt": "Q", "completion": "A"}'))
     assert.equal("<Q\n\nI>[A]", text_of('{"instruction": "Q", "input": "I", "output": "A"}'))
     assert.equal("<Q>[A]", text_of('{"instruction": "Q", "input": "", "output": "A"}'))
+    assert.equal("<Q>[A]", text_of('\239\187\191{"prompt": "Q", "completion": "A"}')) -- with a byte order mark
     ffi.cdef [[
       size_t ZSTD_compress(void *to, size_t capacity, const void *from, size_t bytes, int level);
     ]]

@@ -117,6 +117,10 @@ describe("a fused loss", function()
     local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1 }, loss = loss }
     local tokens = ms.zeros { 2, 8, dtype = "i32" }
     has(fixture.message(train.step, train, { tokens = tokens, targets = tokens }), "fused | 8 bits | rules of fp8")
+    local capped = ms.models.gemma2 { vocab = 16, layers = 1, dim = 8, heads = 2, ffn = 8, seq = 8 }
+    ms.fully_shard(capped, {})
+    train = ms.trainer { model = capped, optimizer = ms.optim.sgd { lr = 1 }, loss = loss }
+    has(fixture.message(train.step, train, { tokens = tokens, targets = tokens }), 'a cap of logits | fused = "auto"')
   end)
 
   if cases["cuda"] then

@@ -299,8 +299,11 @@ describe("a folder of adapters", function()
   it("Q8 is refused for what plain LoRA does not compute, by field", function()
     for field, value in pairs({ peft_type = "LOHA", use_dora = true, bias = "all", init_lora_weights = "pissa_niter_4",
       modules_to_save = { "head" }, layer_replication = { { 0, 1 } }, lora_bias = true, brand_new = 3,
-      lora_dropout = 1, r = 0, alpha_pattern = { q_proj = -1 } }) do
+      lora_dropout = 1, r = 0, alpha_pattern = { q_proj = -1 }, target_modules = 3 }) do
       refused(copy_of("llama", set(field, value)), model_of("llama"), "adapter_config.json | " .. field)
+    end
+    for _, value in ipairs({ { "q_proj", 3 }, { q_proj = true }, true }) do
+      refused(copy_of("llama", set("target_modules", value)), model_of("llama"), "target_modules must be a text or")
     end
     local both = set("alpha_pattern", { q_proj = 3, ["self_attn.q_proj"] = 4 })
     refused(copy_of("llama", both), model_of("llama"), "alpha_pattern | 3 | 4 | q_proj")
@@ -313,6 +316,16 @@ describe("a folder of adapters", function()
     has(message(save, model_of("llama"), scratch.path()), "no adapters")
     has(message(ms.lora.save, loaded("llama"), scratch.path(), { dtype = "f64" }), "f64")
     has(message(ms.lora.save, loaded("llama"), scratch.path(), { ema = true }), "ema | trainer")
+  end)
+
+  it("Q8 is not saved by several ranks that have the model undivided", function()
+    local recipe = program.recipe([==[
+      local ms = require "moonshard"
+      local model = ms.lora(ms.nn.sequential { ms.nn.linear(4, 4) }, { { "0", { rank = 2 } } })
+      ms.lora.save(model, "/nowhere")
+    ]==])
+    program.refused(2, { "run", recipe, "-n", "2" }, "ms.lora.save | not divided | 2 ranks | ms.fully_shard")
+    os.remove(recipe)
   end)
 
   it("Q8 is saved with a warning if something else was trained, which it does not hold", function()

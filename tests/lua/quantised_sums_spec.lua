@@ -155,6 +155,8 @@ describe("mp_policy with a type for replicas", function()
 
   it("Q5 says what a dimension cannot do", function()
     refuses("i8", 'reduce_dtype must be "f32", "bf16" or "auto", not "i8" | { shard = "f32", replicate = "i8" }')
+    refuses("i2", 'reduce_dtype | not "i2": over a dimension it can also be "i8" or "i4"')
+    has(message(shard, "f32", { error_feedback = true }), "error_feedback: it is a field of reduce_dtype")
     refuses({ shard = "i8", replicate = "bf16" }, 'replicate | "i8" or "i4" | "f32" | not "bf16"')
     refuses({ shard = "nf4" }, 'shard must be "f32", "bf16" or "auto", not "nf4"')
     refuses({ shard = "bf16", error_feedback = true }, 'error_feedback keeps what sums in "i8" or "i4" round off')

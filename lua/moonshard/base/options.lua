@@ -31,6 +31,8 @@ local ELSEWHERE = {
   reduce_dtype = "it is a field of mp_policy: mp_policy = { reduce_dtype = ... }",
   output_dtype = "it is a field of mp_policy: mp_policy = { output_dtype = ... }",
   moments = "it is an option of ms.optim.adamw, for all parameters",
+  error_feedback = "it is a field of reduce_dtype: mp_policy = { reduce_dtype = { shard = \"f32\", "
+    .. "replicate = \"i8\", error_feedback = true } }",
   lora = "call ms.lora(model, rules) before ms.fully_shard",
 }
 

@@ -79,6 +79,9 @@ function conversations.is_file(path)
   return path:find("%.jsonl$") ~= nil or path:find("%.jsonl%.zst$") ~= nil
 end
 
+-- UTF-8's byte order mark, with which some editors begin a file.
+local MARK = "\239\187\191"
+
 ---Iterates over the objects of a file.
 ---@param path string
 ---@param what string for messages: "conversations"
@@ -86,6 +89,7 @@ end
 function conversations.lines(path, what)
   local text = input_file.read(path, what .. " are read from files of JSON lines")
   if path:find("%.zst$") then text = zstd.decompress(path, text) end
+  if text:sub(1, #MARK) == MARK then text = text:sub(#MARK + 1) end
   local lines, number = text:gmatch("([^\n]*)\n?"), 0
   return function()
     for line in lines do

@@ -23,6 +23,19 @@ local INITIAL = { gaussian = true, eva = true, orthogonal = true }
 
 local function is_off(value) return value == nil or value == false or type(value) == "table" and next(value) == nil end
 
+-- The tensors decide which modules have adapters, but a file with another kind of value is not PEFT's.
+local function check_targets(path, given)
+  if given == nil or type(given) == "string" then return end
+  local wrong = type(given) ~= "table" and given
+  for key, name in pairs(type(given) == "table" and given or {}) do
+    if type(key) ~= "number" then wrong = given elseif type(name) ~= "string" then wrong = name end
+  end
+  if wrong then
+    errors.invalid("%s: target_modules must be a text or a list of names of modules, not %s", path,
+      wrong == given and options.describe(given) or "with " .. options.describe(wrong))
+  end
+end
+
 local function check_fields(path, given)
   if given.peft_type ~= "LORA" then
     errors.raise("MS_EUNSUPPORTED", "%s: peft_type %s is not supported; supported: LORA", path,
@@ -37,6 +50,7 @@ local function check_fields(path, given)
     errors.raise("MS_EUNSUPPORTED", "%s: bias %s: files with biases of the base model are not supported", path,
       options.describe(given.bias))
   end
+  check_targets(path, given.target_modules)
   local initial = given.init_lora_weights
   if type(initial) == "string" and not INITIAL[initial] then
     errors.raise("MS_EUNSUPPORTED", "%s: init_lora_weights %q changes the weights of the base model: let PEFT convert "

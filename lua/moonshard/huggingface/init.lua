@@ -144,10 +144,20 @@ local function parameters_of(model, around, writes)
   end
 end
 
+---Refuses to save a model that several ranks have undivided: each would write the folder.
+---@param who string for messages
+---@param around moonshard.Session
+function huggingface.check_writers(who, around)
+  if not around.sharding.single_rank or world.size == 1 then return end
+  errors.invalid("%s: the model is not divided, so each of %d ranks would write the folder: call ms.fully_shard(model, "
+    .. "...) before, or run on one rank", who, world.size)
+end
+
 local function save(model, folder, given)
   local whole = huggingface.config(model)
   if world.plan_only then return { bytes = 0, files = {}, tensors = 0 } end
   local around = session.around(model)
+  huggingface.check_writers("ms.huggingface.save", around)
   local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
   local written = writing.write(folder, {
     config = whole, parameters = merged(parameters_of(model, around, writes), adapter.records(model)), writes = writes,

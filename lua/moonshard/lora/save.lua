@@ -17,6 +17,7 @@ local function save(model, folder, given)
   if not records[1] then errors.invalid("ms.lora.save: the model has no adapters: call ms.lora(model, rules) first") end
   if world.plan_only then return { bytes = 0, tensors = 0 } end
   local around = session.around(model)
+  huggingface.check_writers("ms.lora.save", around)
   local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
   local by_name, trained, read = {}, {}, huggingface.reader(around, writes)
   for name, param in model:named_parameters() do

@@ -70,13 +70,18 @@ local function read_scaling(who, given)
 end
 
 local function check_heads(who, config)
-  if config.dim % config.heads ~= 0 and not config.head_dim or config.heads % config.kv_heads ~= 0 then
-    errors.raise("MS_ESHAPE", "%s: dim %d must be a multiple of heads %d, and heads of kv_heads %d", who, config.dim,
+  if config.dim % config.heads ~= 0 and not config.head_dim then
+    errors.raise("MS_ESHAPE", "%s: dim %d must be a multiple of heads %d: change one of them, or give head_dim, the "
+      .. "elements of a head", who, config.dim, config.heads)
+  elseif config.heads % config.kv_heads ~= 0 then
+    errors.raise("MS_ESHAPE", "%s: heads %d must be a multiple of kv_heads %d: as many heads share each of these", who,
       config.heads, config.kv_heads)
   end
+  local given = config.head_dim and "" or " (dim / heads)"
   config.head_dim = config.head_dim or config.dim / config.heads
   if config.head_dim % 2 ~= 0 then
-    errors.raise("MS_ESHAPE", "%s: heads of %d must be even, since pairs of elements are rotated", who, config.head_dim)
+    errors.raise("MS_ESHAPE", "%s: head_dim %d%s must be even, since pairs of elements are rotated", who,
+      config.head_dim, given)
   end
 end
 

@@ -51,6 +51,20 @@ local function other_policy(value)
   return ""
 end
 
+-- The types of a sum in few bits, as text: "i8" or "i4".
+local QUANTISED = {}
+for _, name in ipairs({ "i8", "i4" }) do
+  assert(dtypes.uses[name].quantised_sum)
+  QUANTISED[#QUANTISED + 1] = ("%q"):format(name)
+end
+local QUANTISED_TEXT = table.concat(QUANTISED, " or ")
+
+-- What else a message about a type should say, by its use.
+local function advice_of(value, use)
+  if use == "param" then return other_policy(value) end
+  return (': over a dimension it can also be %s, as in { shard = "f32", replicate = "i8" }'):format(QUANTISED_TEXT)
+end
+
 ---Checks an element type, or "auto".
 ---@param who string for messages
 ---@param value any
@@ -62,17 +76,9 @@ function precision.read_dtype(who, value, use)
   local name = dtypes.of_use(value, use)
   if name then return name end
   errors.raise("MS_EDTYPE", '%s must be "%s" or "auto", not %s%s', who, table.concat(dtypes.with(use), '", "'),
-    options.describe(value), use == "param" and other_policy(value) or "")
+    options.describe(value), advice_of(value, use))
 end
 local read_dtype = precision.read_dtype
-
--- The types of a sum in few bits, as text: "i8" or "i4".
-local QUANTISED = {}
-for _, name in ipairs({ "i8", "i4" }) do
-  assert(dtypes.uses[name].quantised_sum)
-  QUANTISED[#QUANTISED + 1] = ("%q"):format(name)
-end
-local QUANTISED_TEXT = table.concat(QUANTISED, " or ")
 
 local function is_quantised(value)
   local ok, _, name = pcall(dtypes.id, value)

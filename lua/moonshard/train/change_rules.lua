@@ -36,6 +36,13 @@ local MOST_RULE_SETS = 16 -- with cached plans
 
 local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
 
+-- How each of several optimizers gets its own.
+local OF_EACH = {
+  lr = "give each a schedule as its lr",
+  groups = "give groups to each optimizer where its rule makes it",
+  weight_decay = "give it to each optimizer where its rule makes it",
+}
+
 -- What a change that moves the state replaces.
 local OF_SESSION = { "rules", "kept_rules", "execs", "graphs", "train_exec" }
 
@@ -108,7 +115,7 @@ local function check(self, given)
     end
     if given[name] ~= nil and self.optimizer.rules then
       errors.raise("MS_EUNSUPPORTED", "ms.set_rules: %s belongs to one optimizer, and this trainer has %s by rules: "
-        .. "give each a schedule as its lr", name, self.optimizer.title)
+        .. "%s", name, self.optimizer.title, OF_EACH[name])
     end
   end
   return given

@@ -2,6 +2,7 @@
 --
 -- An optimizer has no parameters of its own, so it cannot be created too early, before sharding: the trainer binds it.
 
+local errors = require("moonshard.base.error")
 local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
 local rules = require("moonshard.shard.rules")
@@ -94,6 +95,9 @@ local function new(kind, given)
   local specs = row.options()
   specs.lr, specs.groups = { "number|function", required = true }, { "table" }
   local o = options.parse(who, given, specs)
+  if type(o.lr) == "number" and not (o.lr >= 0 and o.lr < math.huge) then
+    errors.invalid("%s: lr must be at least 0 and finite, not %g", who, o.lr)
+  end
   row.check(who, o)
   o.kind, o.lr = kind, schedule.of(o.lr)
   return setmetatable(o, Optimizer)

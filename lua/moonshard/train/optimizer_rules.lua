@@ -30,6 +30,16 @@ local function read(value, rule)
     table.concat(optimizers.kinds, " or ms.optim."), options.describe(value))
 end
 
+local ONE_OBJECT = "make it once, local %s = ms.optim.%s { lr = ..., groups = { { pattern, { lr_scale = ..., "
+  .. "weight_decay = ... } } } }, and write %s in both rules"
+
+local function refuse_part(i, rule, before)
+  local kind, advice, another = rule.value.kind, "choose one of the two", ""
+  if kind == before then advice, another = ONE_OBJECT:format(kind, kind, kind), "another " end
+  errors.raise("MS_EUNSUPPORTED", "%s: rule %d (%s) has ms.optim.%s, and a rule before it has %sms.optim.%s: rules can "
+    .. "name one Muon and one other optimizer: %s", POLICY, i, rules.describe(rule), kind, another, before, advice)
+end
+
 -- Its distinct optimizers. The engine has settings for Muon and for one other.
 local function parts_of(policy)
   local muon, other
@@ -37,9 +47,7 @@ local function parts_of(policy)
     local part = rule.value
     local before = part.kind == "muon" and muon or part.kind ~= "muon" and other or nil
     if before and before ~= part then
-      errors.raise("MS_EUNSUPPORTED", "%s: rule %d (%s) has another ms.optim.%s than a rule before it has, which made "
-        .. "ms.optim.%s: rules can name one Muon and one other optimizer; give them the same object, and set learning "
-        .. "rates and weight decays apart by its groups", POLICY, i, rules.describe(rule), part.kind, before.kind)
+      refuse_part(i, rule, before.kind)
     end
     if part.kind == "muon" then muon = part else other = part end
   end
