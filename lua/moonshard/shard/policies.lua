@@ -1,99 +1,23 @@
--- The table of policies: what recipes decide by rules, or by one value for all. A policy is a row here and its reader;
--- ms.fully_shard, ms.set_rules, the reference of `moonshard check` and `moonshard explain` all work from the table.
--- Every decision is stored with the rule that made it.
+-- The table of policies: what recipes decide by rules, or by one value for all. A policy is a row here and its reader
+-- (policy_readers.lua, or a file of its own); ms.fully_shard, ms.set_rules, the reference of `moonshard check` and
+-- `moonshard explain` all work from the table. Every decision is stored with the rule that made it.
 
 local engine_model = require("moonshard.shard.engine_model")
-local errors = require("moonshard.base.error")
 local float8 = require("moonshard.shard.float8")
 local gather = require("moonshard.shard.gather")
-local options = require("moonshard.base.options")
 local placements = require("moonshard.shard.placements")
 local precision = require("moonshard.shard.precision")
 local prefetch = require("moonshard.shard.prefetch")
 local re = require("moonshard.base.re")
+local readers = require("moonshard.shard.policy_readers")
 local recompute = require("moonshard.nn.recompute")
 local regather = require("moonshard.nn.regather")
 local replicate_sync = require("moonshard.shard.replicate_sync")
-local roles = require("moonshard.shard.roles")
 local rules = require("moonshard.shard.rules")
 local storage = require("moonshard.shard.storage")
 local units = require("moonshard.shard.units")
 
 local policies = {}
-
--- ---- readers ----------------------------------------------------------------------------------------------------
-
-local RESHARD = { [true] = "always", [false] = "never", always = "always", never = "never", default = "default" }
-
--- A number is the size of the groups in which backward gathers: 1 keeps the weights gathered; the size of the shard
--- group reshards them completely.
-local function reshard_reader(self)
-  local shard_size = roles.shards(self)
-  return function(value, rule)
-    local mode = RESHARD[value]
-    if mode then return mode end
-    if value == 1 then return "never" end
-    if value == shard_size then return "always" end
-    if type(value) ~= "number" then
-      errors.invalid("reshard_after_forward: %s must be true, false, \"default\" or a number of ranks, not %s", rule,
-        options.describe(value))
-    end
-    if value < 1 or shard_size % value ~= 0 then
-      errors.invalid("reshard_after_forward: %s asks for groups of %s, which must divide the %d ranks that shard", rule,
-        tostring(value), shard_size)
-    end
-    return value
-  end
-end
-
-local function read_layout(value, rule)
-  if value == "rows" or value == "ragged" then return value end
-  errors.invalid("layout: %s must be \"rows\" or \"ragged\", not %s", rule, options.describe(value))
-end
-
--- Megatron-FSDP's outer sharding; ZeRO-1 over `replicate`.
-local function over_replicate_reader(self)
-  return function(value, rule)
-    if type(value) ~= "boolean" then
-      errors.invalid("shard_optimizer_over_replicate: %s must be true or false, not %s", rule,
-        options.describe(value))
-    end
-    if value and self.replicate_dim < 0 then
-      errors.invalid("shard_optimizer_over_replicate: %s asks for it, but mesh %s has no dimension that replicates: "
-        .. "use a mesh (replicate, shard), as in mesh = { 2, 2 }", rule, self.mesh:label())
-    end
-    return value
-  end
-end
-
-local function read_freeze(value, rule)
-  if type(value) == "boolean" then return value end
-  errors.invalid("freeze: %s must be true or false, not %s%s", rule, options.describe(value),
-    rule == "the value" and "; rules are a list, as in { \"embed\" }" or "")
-end
-
-local function read_param_dtype(value, rule)
-  return precision.read_dtype("param_dtype: " .. rule, value, "param")
-end
-
-local function precision_reader(self)
-  return function(value, rule)
-    local who = rule == "the value" and "mp_policy" or "mp_policy: " .. rule
-    return precision.read(who, value, { mesh = self.mesh, replicate = self.replicate_dim >= 0,
-      shard = self.shard_dim >= 0 or self.context_dim >= 0 })
-  end
-end
-
-local function prefetch_reader(self)
-  local known = {}
-  for _, unit in ipairs(self.units) do known[unit.name] = true end
-  return prefetch.reader(known)
-end
-
-local function check_prefetch(who, value)
-  if value >= 0 and value % 1 == 0 then return end
-  errors.invalid("%s: prefetch must be at least 0 units, not %s", who, tostring(value))
-end
 
 local function always(read) return function() return read end end
 
@@ -143,7 +67,7 @@ local ROWS = {
     end,
   },
   {
-    name = "reshard_after_forward", of = "unit", reader = reshard_reader,
+    name = "reshard_after_forward", of = "unit", reader = readers.reshard,
     default = function(self) return self.default_reshard or "default" end,
     store = function(unit, value) unit.reshard = value end,
     set = engine_model.set_reshard, key = tostring, on_reference = { value = "never" },
@@ -156,7 +80,7 @@ local ROWS = {
     cost = function(c) return { gathered = c.again, gathered_wire = c.again_wire, kept = { gathered = c.kept } } end,
   },
   {
-    name = "mp_policy", of = "unit", reader = precision_reader,
+    name = "mp_policy", of = "unit", reader = readers.precision,
     default = function() return precision.read("mp_policy", nil) end,
     store = function(unit, value)
       unit.param_dtype, unit.reduce_dtype, unit.output_dtype = value.param_dtype, value.reduce_dtype, value.output_dtype
@@ -177,7 +101,7 @@ local ROWS = {
     end,
   },
   {
-    name = "layout", of = "unit", reader = always(read_layout),
+    name = "layout", of = "unit", reader = always(readers.layout),
     default = function() return "rows" end,
     store = function(unit, value) unit.layout = value end,
     on_reference = { value = "rows" },
@@ -194,7 +118,7 @@ local ROWS = {
     cost = function(c) return { reduced = c.reduced, kept = { optimizer = c.optimizer } } end,
   },
   {
-    name = "shard_optimizer_over_replicate", of = "unit", reader = over_replicate_reader,
+    name = "shard_optimizer_over_replicate", of = "unit", reader = readers.over_replicate,
     default = function() return false end,
     store = function(unit, value) unit.shard_over_replicate = value end,
     on_reference = { value = false },
@@ -208,7 +132,7 @@ local ROWS = {
     end,
   },
   {
-    name = "freeze", of = "parameter", reader = always(read_freeze), bare_value = true,
+    name = "freeze", of = "parameter", reader = always(readers.freeze), bare_value = true,
     absent = function(param) return param.parameter.frozen end,
     store = function(param, value) param.frozen = value end,
     text = function(_, param) return param.frozen and "frozen" or "trainable" end,
@@ -216,7 +140,7 @@ local ROWS = {
     cost = function(c) return { kept = { gradients = c.gradients, optimizer = c.optimizer } } end,
   },
   {
-    name = "param_dtype", of = "parameter", reader = always(read_param_dtype),
+    name = "param_dtype", of = "parameter", reader = always(readers.param_dtype),
     store = function(param, value) param.dtype = value end,
     text = function(value, param) return value or "default: " .. param.unit.param_dtype end,
     json = function(value, param) return value or param.unit.param_dtype end,
@@ -263,8 +187,9 @@ local ROWS = {
     cost = function(c) return { kept = { activations = c.activations } } end, rare = true,
   },
   {
-    name = "prefetch", of = "unit", reader = prefetch_reader,
-    set = prefetch.set, key = prefetch.describe, setting = { name = "prefetch", default = 1, check = check_prefetch },
+    name = "prefetch", of = "unit", reader = readers.prefetch,
+    set = prefetch.set, key = prefetch.describe,
+    setting = { name = "prefetch", default = 1, check = readers.check_prefetch },
     on_reference = { value = nil },
     text = prefetch.describe,
     json = function(value) return value or "default" end,
