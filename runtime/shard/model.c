@@ -1,4 +1,5 @@
-/* model.c - builds a model: its units, its parameters, and the mesh over which it is sharded.
+/* model.c - builds a model: its units, its parameters, and the mesh over which it is sharded. Configs are checked in
+ * check_configs.c.
  *
  * This is bookkeeping by name and shape; it allocates no memory of the parameters' size, so a model of any size can
  * be described, sharded and planned on any machine.
@@ -6,7 +7,6 @@
 #include "base/config.h"
 #include "shard/model.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,56 +98,6 @@ void ms_model_dims_default(ms_model_dims *dims, int size) {
   ms_config_give(dims, size, &defaults, sizeof defaults, "ms_model_dims");
 }
 
-static int check_dtype(const char *kind, const char *name, const char *field, int dtype, int uses) {
-  char allowed[MS_DTYPE_LIST];
-  if (ms_dtype_may(dtype, uses)) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "%s '%s': %s must be %s, not %s", kind, name, field, ms_dtype_list(uses, allowed),
-                 ms_dtype_name(dtype));
-}
-
-static int check_sum_dtype(const char *name, const char *field, int dtype) {
-  if (dtype == MS_F32 || dtype == MS_I8 || dtype == MS_I4) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "unit '%s': %s must be f32 (as reduce_dtype says), i8 or i4, not %s", name, field,
-                 ms_dtype_name(dtype));
-}
-
-static int check_sums(const char *name, const ms_unit_config *config) {
-  const int replicate = config->replicate_dtype, shard = config->shard_dtype;
-  MS_TRY(check_sum_dtype(name, "replicate_dtype", replicate));
-  MS_TRY(check_sum_dtype(name, "shard_dtype", shard));
-  if (config->error_feedback != 0 && config->error_feedback != 1)
-    return MS_FAIL(MS_EINVAL, "unit '%s': error_feedback must be 0 or 1, not %d", name, config->error_feedback);
-  if (config->error_feedback && replicate == MS_F32 && shard == MS_F32)
-    return MS_FAIL(MS_EINVAL,
-                   "unit '%s': error_feedback keeps what sums in i8 or i4 round off, but neither shard_dtype nor "
-                   "replicate_dtype is one of these",
-                   name);
-  if (replicate != MS_F32 && config->fragment)
-    return MS_FAIL(MS_EUNSUPPORTED,
-                   "unit '%s': replicate_dtype %s with fragment %d: replicas that take local steps send no gradients",
-                   name, ms_dtype_name(replicate), config->fragment);
-  if ((replicate != MS_F32 || shard != MS_F32) && config->shard_over_replicate)
-    return MS_FAIL(MS_EUNSUPPORTED,
-                   "unit '%s': %s %s with shard_over_replicate: such units sum gradients only in reduce_dtype", name,
-                   replicate != MS_F32 ? "replicate_dtype" : "shard_dtype",
-                   ms_dtype_name(replicate != MS_F32 ? replicate : shard));
-  return MS_OK;
-}
-
-static int check_unit_config(const char *name, const ms_unit_config *config) {
-  MS_TRY(check_dtype("unit", name, "param_dtype", config->param_dtype, MS_DTYPE_PARAM));
-  MS_TRY(check_dtype("unit", name, "reduce_dtype", config->reduce_dtype, MS_DTYPE_REDUCE));
-  MS_TRY(check_sums(name, config));
-  if (config->layout != MS_LAYOUT_ROWS && config->layout != MS_LAYOUT_RAGGED)
-    return MS_FAIL(MS_EINVAL, "unit '%s': layout must be rows (0) or ragged (1), not %d", name, config->layout);
-  if (config->reshard < MS_RESHARD_KEEP || config->reshard > MS_RESHARD_DEFAULT)
-    return MS_FAIL(MS_EINVAL, "unit '%s': reshard must be keep (0), always (1) or default (2), not %d", name,
-                   config->reshard);
-  if (config->fragment < 0)
-    return MS_FAIL(MS_EINVAL, "unit '%s': fragment must be 0 (none) or more, not %d", name, config->fragment);
-  return MS_OK;
-}
-
 /* ms_model_shard fixes all offsets, so nothing can be added after it. */
 static int check_open(const ms_model *model, const char *what, const char *name) {
   if (!model->sharded) return MS_OK;
@@ -162,7 +112,7 @@ int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *g
   MS_TAKE_CONFIG(ms_unit_config, own, given);
   const ms_unit_config *config = &own;
   MS_TRY(check_open(model, "unit", name));
-  MS_TRY(check_unit_config(name, config));
+  MS_TRY(ms_model_check_unit(name, config));
   for (int i = 0; i < model->units; i++)
     if (!strcmp(model->unit[i].name, name)) return MS_FAIL(MS_ENAME, "unit '%s' already exists", name);
   MS_TRY(ms_grow((void **)&model->unit, &model->unit_capacity, model->units + 1, sizeof *model->unit));
@@ -182,105 +132,6 @@ int ms_model_find_param(const ms_model *model, const char *name) {
   return -1;
 }
 
-int ms_model_check_group(const char *name, double lr_scale, double weight_decay) {
-  if (!(lr_scale >= 0 && isfinite(lr_scale)))
-    return MS_FAIL(MS_EINVAL, "parameter '%s': lr_scale must be 0 or more, not %g", name, lr_scale);
-  if (!(weight_decay >= 0 && isfinite(weight_decay)))
-    return MS_FAIL(MS_EINVAL, "parameter '%s': weight_decay must be 0 or more, not %g", name, weight_decay);
-  return MS_OK;
-}
-
-static int check_initial(const char *name, const ms_param_config *config) {
-  if (config->init < MS_INIT_ZEROS || config->init > MS_INIT_CONSTANT)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': init must be one of enum ms_init, not %d", name, config->init);
-  if (!isfinite(config->init_a) || !isfinite(config->init_b))
-    return MS_FAIL(MS_EINVAL, "parameter '%s': init_a and init_b must be finite, not %g and %g", name, config->init_a,
-                   config->init_b);
-  return MS_OK;
-}
-
-/* Counts are reported as doubles, which are exact up to here; the bytes of a few tensors then also fit into 63 bits. */
-static const int64_t most_elements = (int64_t)1 << 53;
-
-static int check_elements(const ms_model *model, const char *name, int ndim, const int64_t *dims) {
-  int64_t elements = 1, all = 0;
-  for (int d = 0; d < ndim; d++)
-    if (__builtin_mul_overflow(elements, dims[d], &elements) || elements > most_elements)
-      return MS_FAIL(MS_ESHAPE, "parameter '%s': its shape has more than 2^53 elements", name);
-  if (__builtin_add_overflow(model->elements, elements, &all) || all > most_elements)
-    return MS_FAIL(MS_ESHAPE, "parameter '%s': with this parameter the model has more than 2^53 elements", name);
-  return MS_OK;
-}
-
-static int check_storage(const char *name, const ms_param_config *config) {
-  char stored[MS_DTYPE_LIST];
-  if (config->storage_dtype == MS_F32) return MS_OK;
-  if (!ms_storage_of(config->storage_dtype))
-    return MS_FAIL(MS_EDTYPE, "parameter '%s': storage_dtype must be f32, %s, not %s", name,
-                   ms_dtype_list(MS_DTYPE_STORED, stored), ms_dtype_name(config->storage_dtype));
-  if (config->frozen) return MS_OK;
-  return MS_FAIL(MS_EINVAL,
-                 "parameter '%s': it trains, so it has an f32 master and cannot be stored in %s: freeze it, or store "
-                 "it in f32",
-                 name, ms_dtype_name(config->storage_dtype));
-}
-
-static int check_gather(const char *name, const ms_param_config *config) {
-  const int dtype = config->gather_dtype;
-  if (dtype == -1) return MS_OK;
-  if (dtype != MS_I8)
-    return MS_FAIL(MS_EDTYPE, "parameter '%s': gather_dtype must be i8, or -1 (what it is read in), not %s", name,
-                   ms_dtype_name(dtype));
-  if (config->storage_dtype != MS_F32)
-    return MS_FAIL(MS_EUNSUPPORTED,
-                   "parameter '%s': it is stored in %s and gathered as it is stored: leave gather_dtype out, or store "
-                   "it in f32",
-                   name, ms_dtype_name(config->storage_dtype));
-  if (config->fp8 == MS_FP8_TENSORWISE)
-    return MS_FAIL(MS_EUNSUPPORTED,
-                   "parameter '%s': fp8 tensorwise gathers it as codes of f8e4m3: leave gather_dtype out, or take a "
-                   "rowwise recipe",
-                   name);
-  return MS_OK;
-}
-
-static int check_moments(const char *name, const ms_param_config *config) {
-  if (config->packed_moments != 0 && config->packed_moments != 1)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': packed_moments must be 0 or 1, not %d", name, config->packed_moments);
-  if (!config->packed_moments || !config->frozen) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "parameter '%s': it is frozen and has no moments: leave packed_moments at 0", name);
-}
-
-static int check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
-                       const ms_param_config *config) {
-  if (unit < 0 || unit >= model->units)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': unit %d does not exist; the model has %d units", name, unit,
-                   model->units);
-  if (ndim < 1 || ndim > MS_MAX_DIMS)
-    return MS_FAIL(MS_ESHAPE, "parameter '%s': it has %d dimensions; 1 to %d are supported", name, ndim, MS_MAX_DIMS);
-  for (int d = 0; d < ndim; d++)
-    if (dims[d] < 1)
-      return MS_FAIL(MS_ESHAPE, "parameter '%s': dimension %d has size %lld; sizes must be at least 1", name, d,
-                     (long long)dims[d]);
-  MS_TRY(check_elements(model, name, ndim, dims));
-  if (config->param_dtype != -1) /* -1: the unit's dtype */
-    MS_TRY(check_dtype("parameter", name, "param_dtype", config->param_dtype, MS_DTYPE_PARAM));
-  if (config->tensor_axis < -1 || config->tensor_axis >= ndim)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': tensor_axis is %d; it must be an axis below %d, or -1", name,
-                   config->tensor_axis, ndim);
-  MS_TRY(check_storage(name, config));
-  MS_TRY(check_moments(name, config));
-  MS_TRY(check_gather(name, config));
-  MS_TRY(ms_muon_check_param(name, ndim, config));
-  if (config->fp8 < MS_FP8_NONE || config->fp8 > MS_FP8_MXFP8)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': fp8 must be one of enum ms_fp8, not %d", name, config->fp8);
-  MS_TRY(check_initial(name, config));
-  MS_TRY(ms_model_check_group(name, config->lr_scale, config->weight_decay));
-  if (ms_model_find_param(model, name) >= 0)
-    return MS_FAIL(MS_ENAME, "parameter '%s' already exists; a parameter belongs to exactly one unit", name);
-  return MS_OK;
-}
-
 int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                        const ms_param_config *given, int *param) {
   MS_HANDLE(model, MODEL);
@@ -290,7 +141,7 @@ int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, co
   MS_TAKE_CONFIG(ms_param_config, own, given);
   const ms_param_config *config = &own;
   MS_TRY(check_open(model, "parameter", name));
-  MS_TRY(check_param(model, unit, name, ndim, dims, config));
+  MS_TRY(ms_model_check_param(model, unit, name, ndim, dims, config));
   MS_TRY(ms_grow((void **)&model->param, &model->param_capacity, model->params + 1, sizeof *model->param));
   ms_unit *u = &model->unit[unit];
   MS_TRY(ms_grow((void **)&u->order, &u->order_capacity, u->params + 1, sizeof *u->order));

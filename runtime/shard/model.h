@@ -186,7 +186,11 @@ int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int
 /* Number of ranks that gather a unit for backward: the shard group, or neighbours in it; 1 when the unit stays
  * gathered (model.c). */
 int ms_unit_backward_ranks(const ms_model *model, int unit);
-/* Checks the range of a parameter's optimizer settings (model.c). */
+/* Check what is to be added to a model (check_configs.c). */
+int ms_model_check_unit(const char *name, const ms_unit_config *config);
+int ms_model_check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
+                         const ms_param_config *config);
+/* Checks the range of a parameter's optimizer settings (check_configs.c). */
 int ms_model_check_group(const char *name, double lr_scale, double weight_decay);
 /* Sets the model's rank, members and groups along the dimensions that have a role, and frees them (model_mesh.c). On
  * failure, too, ms_model_leave_mesh is to be called. */
