@@ -18,6 +18,7 @@ MS_TARGET_BEGIN("arch=x86-64-v4")
   #define MS_VECTOR_BYTES 64
   #define ms_vector_max(a, b) ((vector)_mm512_max_ps((__m512)(a), (__m512)(b)))
 
+  #include "base/least.h"
   #include "kernels/cpu/attention_vector.h"
   #include "kernels/cpu/split_panel.h"
 
@@ -27,8 +28,6 @@ enum {
   BACKWARD_QUERIES = 2 * GRAIN, /* queries per block: longer sums, so fewer additions to dk and dv */
   STEP_FLOATS = MS_SPLIT_STEP_BYTES / 4
 };
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t padded(int64_t n) { return round_up(n, GRAIN); }
 
@@ -48,12 +47,12 @@ static ms_split_operand head_of(const ms_attention *a, const void *x, int64_t le
 /* Packs keys or values for sums over keys: panels of d, one stretch of KEYS keys after the other. */
 static void pack_over_keys(const ms_attention *a, char *panels, const ms_split_operand *x) {
   for (int64_t first = 0; first < a->s; first += KEYS)
-    ms_split_pack_b(panels + panels_bytes(a->d, first), x, 0, a->d, first, least(KEYS, a->s - first));
+    ms_split_pack_b(panels + panels_bytes(a->d, first), x, 0, a->d, first, ms_least(KEYS, a->s - first));
 }
 
 /* Panel j of the stretch that begins at key `first`. */
 static const char *stretch_panel(const ms_attention *a, const char *panels, int64_t first, int64_t j) {
-  return panels + panels_bytes(a->d, first) + j * ms_split_panel_bytes(least(KEYS, a->s - first));
+  return panels + panels_bytes(a->d, first) + j * ms_split_panel_bytes(ms_least(KEYS, a->s - first));
 }
 
 /* y [rows][padded d] = scale x [rows][d]; the rows of x are `stride` elements apart. */
@@ -138,7 +137,7 @@ static void write_outputs(const ms_attention *a, const ms_kernel_call *call, con
 
 static void forward_block(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s, int64_t b,
                           int64_t h, int64_t q0) {
-  const int64_t seen = ms_block_keys(a, q0), rows = least(QUERIES, a->t - q0), d_steps = ms_split_steps(a->d);
+  const int64_t seen = ms_block_keys(a, q0), rows = ms_least(QUERIES, a->t - q0), d_steps = ms_split_steps(a->d);
   const ms_split_operand q = {s->rows, padded(a->d), 1};
   running_softmax state;
   expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, QUERIES, h);
@@ -147,7 +146,7 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
   ms_split_pack_b(s->query, &q, 0, rows, 0, a->d);
   for (int i = 0; i < QUERIES; i++) state.largest[i] = -INFINITY, state.sum[i] = 0.0f;
   for (int64_t first = 0; first < seen; first += KEYS) {
-    const int64_t keys = padded(least(KEYS, seen - first));
+    const int64_t keys = padded(ms_least(KEYS, seen - first));
     for (int64_t key = 0; key < keys; key += GRAIN)
       ms_split_product(s->scores + key * QUERIES, QUERIES, s->keys + panels_bytes(first + key, a->d), s->query, d_steps,
                        NULL, 0);
@@ -299,15 +298,15 @@ static void backward_keys(const ms_attention *a, const backward_scratch *s, int6
 
 static void backward_block(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
                            int64_t h, int64_t q0) {
-  const int64_t columns = padded(a->d), rows = least(BACKWARD_QUERIES, a->t - q0),
+  const int64_t columns = padded(a->d), rows = ms_least(BACKWARD_QUERIES, a->t - q0),
                 seen = ms_visible_keys(a, q0 + rows - 1);
   expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, rows, h);
   load_queries(a, call, s, b, h, q0, rows);
   for (int64_t first = 0; first < seen; first += KEYS) {
-    const int64_t keys = padded(least(KEYS, seen - first));
+    const int64_t keys = padded(ms_least(KEYS, seen - first));
     for (int64_t key = first; key < first + keys; key += GRAIN) backward_keys(a, s, key, first, keys, q0, rows);
     for (int64_t q = 0; q < rows; q += GRAIN) {
-      const int64_t seen_here = least(padded(ms_visible_keys(a, q0 + least(q + GRAIN, rows) - 1) - first), keys);
+      const int64_t seen_here = ms_least(padded(ms_visible_keys(a, q0 + ms_least(q + GRAIN, rows) - 1) - first), keys);
       if (seen_here <= 0) continue;
       for (int64_t j = 0; j < columns; j += GRAIN)
         ms_split_product(s->dq + q * columns + j, columns, s->scores + panels_bytes(q, keys),

@@ -6,11 +6,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/least.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/quantise.h"
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static ms_quantisation quantisation_of(int dtype) {
   return (ms_quantisation){.dtype = dtype, .scaling = MS_SCALE_BLOCK, .block = MS_PIECE_BLOCK};
@@ -28,7 +27,7 @@ static place place_of(const ms_pieces *of, int dtype, void *words, int64_t piece
   const int64_t first = block * MS_PIECE_BLOCK;
   return (place){.scale = at + block,
                  .codes = (uint8_t *)(at + of->blocks) + (dtype == MS_I4 ? first / 2 : first),
-                 .n = least(MS_PIECE_BLOCK, of->elements - first)};
+                 .n = ms_least(MS_PIECE_BLOCK, of->elements - first)};
 }
 
 static void encode(int dtype, const float *x, place to) {
@@ -84,8 +83,8 @@ MS_CLONES static void quantise_part(const ms_kernel_call *call, int part, int64_
   for (int64_t i = begin; i < end; i++) {
     const int64_t piece = i / of.blocks, within = i % of.blocks * MS_PIECE_BLOCK;
     const place to = place_of(&of, dtype, call->out_data[0], piece, i % of.blocks);
-    const int64_t first = piece * of.stride + within, behind = least(n, (piece + 1) * of.stride);
-    const int64_t here = first < behind ? least(to.n, behind - first) : 0;
+    const int64_t first = piece * of.stride + within, behind = ms_least(n, (piece + 1) * of.stride);
+    const int64_t here = first < behind ? ms_least(to.n, behind - first) : 0;
     ms_widen(call->in_data[0], call->in[0].dtype, first, here, x);
     memset(x + here, 0, (size_t)(to.n - here) * sizeof *x);
     if (call->outputs == 1) encode(dtype, x, to);
@@ -139,7 +138,7 @@ static void total_part(const ms_kernel_call *call, int part, int64_t begin, int6
   const ms_pieces of = ms_pieces_each(dtype, n);
   float sum[MS_PIECE_BLOCK], *y = call->out_data[0];
   for (int64_t block = begin; block < end; block++) {
-    const int64_t first = block * MS_PIECE_BLOCK, here = least(MS_PIECE_BLOCK, n - first);
+    const int64_t first = block * MS_PIECE_BLOCK, here = ms_least(MS_PIECE_BLOCK, n - first);
     sum_block(dtype, &of, (void *)(uintptr_t)call->in_data[0], call->attrs.i[2], block, sum);
     if (call->attrs.i[0]) add(y + first, sum, here);
     else memcpy(y + first, sum, (size_t)here * sizeof *y);
@@ -163,7 +162,7 @@ MS_CLONES static void restore_part(const ms_kernel_call *call, int part, int64_t
     const int64_t piece = (i[4] + at) / of.stride, within = (i[4] + at) % of.stride;
     const place from = place_of(&of, dtype, (void *)(uintptr_t)call->in_data[0], piece, within / MS_PIECE_BLOCK);
     const int64_t skipped = within % MS_PIECE_BLOCK;
-    n = least(end - at, from.n - skipped);
+    n = ms_least(end - at, from.n - skipped);
     decode(dtype, from, x);
     if (call->out[0].dtype != MS_F32) ms_narrow((ms_bf16 *)call->out_data[0] + at, x + skipped, n);
     else if (adds) add(y + at, x + skipped, n);

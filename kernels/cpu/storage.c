@@ -8,6 +8,7 @@
 #include "base/bf16.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/least.h"
 #include "kernels/storage_code.h"
 
 static const ms_quantisation blocks_of_i8 = {.dtype = MS_I8, .scaling = MS_SCALE_BLOCK, .block = MS_STORED_BLOCK_I8};
@@ -51,8 +52,6 @@ void ms_storage_set_scales(void *record, const float *scales, int64_t n, float o
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Elements of a block are products with its scale, and those of nf4 are 16 different ones. */
 MS_CLONES static void decode_nf4(const uint8_t *restrict codes, float scale, float *restrict x) {
   float product[16];
@@ -88,7 +87,7 @@ static void decode_blocks(const ms_storage *s, const uint8_t *record, int64_t fi
   float whole[MS_STORED_BLOCK_I8];
   for (int64_t at = first, taken; at < first + n; at += taken) {
     const int64_t skipped = at % length;
-    taken = least(length - skipped, first + n - at);
+    taken = ms_least(length - skipped, first + n - at);
     float *to = taken == length ? x + (at - first) : whole;
     decode_block(s->dtype, record, at / length, to);
     if (to == whole) memcpy(x + (at - first), whole + skipped, (size_t)taken * sizeof *x);
@@ -108,7 +107,7 @@ void ms_storage_decode(int dtype, const void *records, int64_t first, int64_t n,
   }
   for (int64_t at = first, taken; at < first + n; at += taken) {
     const int64_t record = at / s->elements, skipped = at % s->elements;
-    taken = least(s->elements - skipped, first + n - at);
+    taken = ms_least(s->elements - skipped, first + n - at);
     decode_blocks(s, (const uint8_t *)records + record * s->words * 4, skipped, taken, x + (at - first));
   }
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/least.h"
 #include "comm/collectives/comm.h"
 #include "comm/recorder/flight_recorder.h"
 #include "exec/host_memory.h"
@@ -22,7 +23,6 @@
 /* Elements of a window: 16 MiB. A rank fills one of two windows while its peers can still read the other. */
 enum { WINDOW_ELEMENTS = 4 << 20, WINDOWS = 2 };
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* What a rank asks for, and which elements of it this rank gives. */
@@ -74,7 +74,7 @@ typedef struct gathering {
 static int64_t in_round(const gathering *g, int p, int64_t round, int64_t *at) {
   const request *r = &g->giver[p];
   *at = r->gives + round * g->chunk;
-  return most(0, least(g->chunk, r->gives + r->given - *at));
+  return most(0, ms_least(g->chunk, r->gives + r->given - *at));
 }
 
 /* Puts n elements that a rank gives, from `at` of its part on, where they belong among the wanted ones. */
@@ -83,7 +83,7 @@ static void put(const gathering *g, const request *giver, int64_t at, int64_t n,
   const ms_division part = ms_param_division(model, &model->param[g->wanted->param], giver->place);
   for (int64_t run, end = at + n; at < end; at += run, given += run) {
     const int64_t index = ms_division_index(&part, at, &run);
-    run = least(run, end - at);
+    run = ms_least(run, end - at);
     memcpy(out + (index - g->wanted->first), given, (size_t)run * sizeof *out);
   }
 }
@@ -149,7 +149,7 @@ static int gather(ms_state *state, const ms_elements *mine, const request *wante
   g.shared = ms_calloc(g.n, sizeof *g.shared);
   if (!g.giver || !g.shared) MS_GOTO(MS_ENOMEM);
   const int64_t longest = find_givers(&g, all);
-  g.chunk = most(1, least(longest, WINDOW_ELEMENTS / g.n));
+  g.chunk = most(1, ms_least(longest, WINDOW_ELEMENTS / g.n));
   MS_GOTO(open_window(&g));
   for (int64_t round = 0; round * g.chunk < longest; round++) MS_GOTO(run_round(&g, round, out));
 fail:
@@ -168,7 +168,7 @@ static void find_given(const ms_state *state, const ms_param *p, const ms_elemen
   const ms_division part = ms_param_division(model, p, r->place);
   r->gives = most(mine->first + first, ms_division_below(&part, r->first));
   const int64_t end = ms_division_below(&part, r->first + r->count);
-  r->given = most(0, least(mine->first + first + n, end) - r->gives);
+  r->given = most(0, ms_least(mine->first + first + n, end) - r->gives);
   const int again = state->replica == &state->process_group && !mine->sliced &&
                     model->dim[MS_DIM_REPLICATE].place >= state->layout.replicas;
   if (again && is_of_all(state, p)) r->given = 0;
@@ -259,10 +259,10 @@ int ms_params_take(ms_state *state, int param, const ms_elements *mine, int64_t 
   const ms_param *p = &model->param[param];
   const ms_division part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place);
   int64_t at = most(p->first, ms_division_below(&part, begin)), n;
-  const int64_t last = least(p->first + p->owned, ms_division_below(&part, end));
+  const int64_t last = ms_least(p->first + p->owned, ms_division_below(&part, end));
   for (; at < last; at += n) {
     const float *from = given + (ms_division_index(&part, at, &n) - begin);
-    n = least(n, last - at);
+    n = ms_least(n, last - at);
     MS_TRY(ms_params_write(state, param, mine, at - p->first, n, from));
     MS_TRY(ms_outer_take(state, param, at - p->first, n, from));
   }
@@ -274,11 +274,11 @@ static int scatter(ms_state *state, int param, int from, const float *full, cons
   int rc = MS_OK;
   const int64_t whole = ms_param_whole_numel(state->model, &state->model->param[param]);
   scattering s = {.state = state, .from = from};
-  const int64_t round = least(whole, WINDOW_ELEMENTS);
+  const int64_t round = ms_least(whole, WINDOW_ELEMENTS);
   MS_GOTO(open_scattering(&s, round));
   MS_GOTO(ms_group_barrier(&state->process_group));
   for (int64_t begin = 0; begin < whole; begin += round) {
-    const int64_t end = least(begin + round, whole);
+    const int64_t end = ms_least(begin + round, whole);
     if (s.comm) MS_GOTO(broadcast(&s, full ? full + begin : NULL, end - begin));
     MS_GOTO(ms_params_take(state, param, mine, begin, end, s.room ? s.room : full + begin));
   }

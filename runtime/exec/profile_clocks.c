@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/least.h"
 #include "exec/profile.h"
 
 enum { ROUNDS = 16 };
@@ -18,7 +19,6 @@ typedef struct moment {
 } moment;
 
 static int64_t now(void) { return (int64_t)ms_recorder_now(); }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* all: [ROUNDS + 1][ranks]; the last gather only carries the times of leaving. */
@@ -51,7 +51,7 @@ int ms_profile_align(ms_world *world, int64_t *ahead, int64_t *error) {
   for (int round = 0; !rc && here && round < ROUNDS; round++) {
     const moment *began = all + (int64_t)round * ranks, *ended = began + ranks;
     low = most(low, began[here].entered - ended[0].left);
-    high = least(high, ended[here].left - began[0].entered);
+    high = ms_least(high, ended[here].left - began[0].entered);
   }
   free(all);
   if (rc || !here) return rc;

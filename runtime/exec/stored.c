@@ -11,9 +11,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/least.h"
 #include "kernels/storage_code.h"
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void release(struct ms_unsealed *u) {
   if (!u) return;
@@ -86,8 +85,8 @@ int ms_stored_write(ms_state *state, const ms_elements *to, int64_t first, int64
   MS_TRY(begin(state, to, &u));
   for (int64_t taken; count; first += taken, values += taken, count -= taken) {
     if (u->staged ? first != u->at + u->staged : first % length) return refuse_order(state, to, first);
-    const int64_t start = first - u->staged, n = least(length, to->count - start);
-    taken = least(n - u->staged, count);
+    const int64_t start = first - u->staged, n = ms_least(length, to->count - start);
+    taken = ms_least(n - u->staged, count);
     if (taken == n) { /* a whole record, which needs no copy */
       MS_TRY(put_record(state, u, to, start, n, values));
       continue;
@@ -122,7 +121,7 @@ int ms_stored_read(const ms_state *state, const ms_elements *from, int64_t first
   int rc = words ? MS_OK : MS_ENOMEM;
   for (int64_t n; count && !rc; first += n, out += n, count -= n) {
     const int64_t record = first / storage->elements, start = record * storage->elements;
-    n = least(count, start + RECORDS * storage->elements - first);
+    n = ms_least(count, start + RECORDS * storage->elements - first);
     const int64_t copied = (first + n - 1) / storage->elements - record + 1;
     rc = ms_state_copy_out(state, words, ms_stored_record(from, record), copied * storage->words * 4);
     if (!rc) ms_storage_decode(from->dtype, words, first - start, n, out);

@@ -6,11 +6,10 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/least.h"
 #include "exec/moments.h"
 #include "exec/stored.h"
 #include "kernels/storage_code.h"
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* An exact sum of f32 numbers that are not negative, in units of 2^-149: limb k counts 2^(32 k) of them. */
 enum { LIMBS = 10 };
@@ -90,7 +89,7 @@ static int set_scales(ms_state *state, int param, float offset) {
   char record[MS_NF4_RECORD] = {0};
   for (int64_t i = 0; i < u->records; i++) {
     ms_storage_set_scales(record, u->scale + i * MS_STORED_SCALES,
-                          least(MS_STORED_SCALES, blocks - i * MS_STORED_SCALES), offset);
+                          ms_least(MS_STORED_SCALES, blocks - i * MS_STORED_SCALES), offset);
     MS_TRY(ms_state_copy_in(state, ms_stored_record(&to, i) + MS_NF4_SCALE_CODES, record + MS_NF4_SCALE_CODES,
                             MS_NF4_RECORD - MS_NF4_SCALE_CODES));
   }

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/least.h"
 #include "graph/grad.h"
 #include "graph/infer.h"
 #include "graph/rewrite.h"
@@ -30,15 +31,13 @@ enum { MOST_ROWS = 1024, LEAST_ROWS = 128, ROW_UNIT = 16 };
 static const int64_t LEAST_BYTES = 8 << 20;
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Equal chunks, but for rounding to whole vectors. */
 static int64_t chunk_rows(int64_t rows, const ms_value_info *w) {
   const int64_t size = ms_dtype_size(w->dtype), half_of_dw = w->dims[1] * (int64_t)sizeof(float) / 2 / size;
   const int64_t least = larger(LEAST_ROWS, LEAST_BYTES / (w->dims[0] * size));
-  const int64_t most = larger(least, smaller(MOST_ROWS, half_of_dw)), chunks = (rows + most - 1) / most;
+  const int64_t most = larger(least, ms_least(MOST_ROWS, half_of_dw)), chunks = (rows + most - 1) / most;
   const int64_t even = (rows + chunks - 1) / chunks;
-  return smaller(rows, (even + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT);
+  return ms_least(rows, (even + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -181,7 +180,7 @@ static int fuse_loss(fuser *f, int index) {
                                      "cross_entropy: fused needs logits that only the loss reads, made by a linear "
                                      "layer without a bias; here %s (fused = \"auto\" fuses only where that is so)",
                                      fault));
-  l.chunk = loss->attrs.i[6] ? smaller(loss->attrs.i[6], l.rows)
+  l.chunk = loss->attrs.i[6] ? ms_least(loss->attrs.i[6], l.rows)
                              : chunk_rows(l.rows, info_of(graph, graph->nodes[l.product].in[1]));
   if (loss->attrs.i[5] == MS_LOSS_CHUNKED_TO_SAVE) MS_TRY(saves(f, &l, &less));
   return less ? fuse(graph, &l) : MS_OK;

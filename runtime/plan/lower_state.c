@@ -2,16 +2,15 @@
  * is kept besides.
  */
 #include "plan/lower.h"
+#include "base/least.h"
 #include "plan/moment_layout.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* The part of [begin, end) whose gradients this rank holds and which it updates. */
 ms_stretch ms_lower_own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
   int64_t first;
   int64_t n = ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
-  return (ms_stretch){most(begin, first), least(end, first + n)};
+  return (ms_stretch){most(begin, first), ms_least(end, first + n)};
 }
 
 /* The gradients of a range that this rank holds; their buffer starts at the rank's slice. */

@@ -2,11 +2,10 @@
 #include "plan/moment_layout.h"
 
 #include "base/dtype.h"
+#include "base/least.h"
 #include "plan/optimizer.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 ms_moment ms_moment_of_plan(const ms_plan_config *config, int index) {
   return (ms_moment){config->moment_dtype, ms_moments_kept(config), index};
 }
@@ -34,7 +33,7 @@ static int64_t bytes_of(const ms_unit *unit, ms_moment moment, int64_t begin, in
     const ms_segment *segment = &unit->segment[s];
     const int last = s + 1 == unit->segments || unit->segment[s + 1].frozen;
     const int64_t behind = last ? unit->trainable_count : unit->segment[s + 1].local;
-    const int64_t n = least(end, behind) - most(begin, segment->local);
+    const int64_t n = ms_least(end, behind) - most(begin, segment->local);
     if (n > 0) bytes += bytes_in(segment, moment, n);
   }
   return bytes;
@@ -52,6 +51,6 @@ int64_t ms_moment_room(const ms_model *model, const ms_unit *unit, int replicas,
   const int64_t slice = ms_unit_slice_room(model, unit, replicas);
   int64_t room = 0;
   for (int64_t at = 0; at < unit->trainable_count; at += slice)
-    room = most(room, bytes_of(unit, moment, at, least(at + slice, unit->trainable_count)));
+    room = most(room, bytes_of(unit, moment, at, ms_least(at + slice, unit->trainable_count)));
   return room;
 }

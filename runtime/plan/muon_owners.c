@@ -2,11 +2,10 @@
 #include <stdlib.h>
 
 #include "kernels/orthogonalise.h"
+#include "base/least.h"
 #include "plan/muon.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static double flops_of(const ms_plan *plan, const ms_param *p) {
   const ms_value_info shape = {.dtype = MS_F32, .ndim = 2, .dims = {p->dims[0], p->dims[1]}};
   return ms_orthogonalise_flops(plan->config.muon_steps, &shape);
@@ -70,7 +69,7 @@ ms_muon_range ms_muon_chunk(const ms_plan *plan, int param, int shard) {
   const ms_param *p = &plan->model->param[param];
   const ms_segment *segment = &plan->model->unit[p->unit].segment[p->segment];
   const int64_t chunk = segment->chunk * shard;
-  const int64_t begin = most(p->offset, chunk), end = least(p->offset + p->numel, chunk + segment->chunk);
+  const int64_t begin = most(p->offset, chunk), end = ms_least(p->offset + p->numel, chunk + segment->chunk);
   if (end <= begin) return (ms_muon_range){.local = segment->local};
   return (ms_muon_range){begin - p->offset, end - begin, segment->local + begin - chunk};
 }
@@ -80,7 +79,7 @@ ms_muon_range ms_muon_slice(const ms_plan *plan, int param, int replica, int sha
   const ms_muon_range chunk = ms_muon_chunk(plan, param, shard);
   int64_t first;
   const int64_t n = ms_unit_slice_of(plan->model, unit, plan->replicas, replica, &first);
-  const int64_t begin = most(chunk.local, first), end = least(chunk.local + chunk.count, first + n);
+  const int64_t begin = most(chunk.local, first), end = ms_least(chunk.local + chunk.count, first + n);
   if (end <= begin) return (ms_muon_range){.first = chunk.first, .local = chunk.local};
   return (ms_muon_range){chunk.first + begin - chunk.local, end - begin, begin};
 }

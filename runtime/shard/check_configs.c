@@ -151,7 +151,5 @@ int ms_model_check_param(const ms_model *model, int unit, const char *name, int 
     return MS_FAIL(MS_EINVAL, "parameter '%s': fp8 must be one of enum ms_fp8, not %d", name, config->fp8);
   MS_TRY(check_initial(name, config));
   MS_TRY(ms_model_check_group(name, config->lr_scale, config->weight_decay));
-  if (ms_model_find_param(model, name) >= 0)
-    return MS_FAIL(MS_ENAME, "parameter '%s' already exists; a parameter belongs to exactly one unit", name);
   return MS_OK;
 }

@@ -142,6 +142,8 @@ int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, co
   const ms_param_config *config = &own;
   MS_TRY(check_open(model, "parameter", name));
   MS_TRY(ms_model_check_param(model, unit, name, ndim, dims, config));
+  if (ms_model_find_param(model, name) >= 0)
+    return MS_FAIL(MS_ENAME, "parameter '%s' already exists; a parameter belongs to exactly one unit", name);
   MS_TRY(ms_grow((void **)&model->param, &model->param_capacity, model->params + 1, sizeof *model->param));
   ms_unit *u = &model->unit[unit];
   MS_TRY(ms_grow((void **)&u->order, &u->order_capacity, u->params + 1, sizeof *u->order));

@@ -303,7 +303,7 @@ describe("a folder of adapters", function()
       refused(copy_of("llama", set(field, value)), model_of("llama"), "adapter_config.json | " .. field)
     end
     for _, value in ipairs({ { "q_proj", 3 }, { q_proj = true }, true }) do
-      refused(copy_of("llama", set("target_modules", value)), model_of("llama"), "target_modules must be a text or")
+      refused(copy_of("llama", set("target_modules", value)), model_of("llama"), "target_modules | names")
     end
     local both = set("alpha_pattern", { q_proj = 3, ["self_attn.q_proj"] = 4 })
     refused(copy_of("llama", both), model_of("llama"), "alpha_pattern | 3 | 4 | q_proj")

@@ -180,8 +180,8 @@ describe("llama", function()
   end)
 
   it("refuses heads that do not divide, or are odd, and scaling that makes no sense", function()
-    has(message(llama, { kv_heads = 3 }), "heads 4 must be a multiple of kv_heads 3")
-    has(message(llama, { dim = 18 }), "dim 18 must be a multiple of heads 4 | or give head_dim")
+    has(message(llama, { kv_heads = 3 }), "heads 4 | kv_heads 3")
+    has(message(llama, { dim = 18 }), "dim 18 | heads 4 | head_dim")
     has(message(llama, { head_dim = 5 }), "5 | even")
     has(message(llama, { rope_scaling = { factor = 8 } }), "rope_scaling: ")
     has(message(llama, { rope_scaling = { factor = 8, low_freq_factor = 4, high_freq_factor = 4,
