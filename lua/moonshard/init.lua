@@ -51,7 +51,7 @@ end
 ---@field set_rules fun(model: moonshard.Module, rules: moonshard.NewRules): moonshard.Plan?
 ---@field with_full_params fun(model: moonshard.Module, block: function, o: moonshard.FullParamsOptions?): ...
 ---@field show fun(value: any) prints a tensor with its values
-require("moonshard.base.traversal") -- replaces pairs and next
+require("moonshard.base.luajit_defects") -- replaces pairs and next, before any loop is compiled
 require("moonshard.base.strict") -- replaces ipairs in recipes
 local advice = require("moonshard.base.advice")
 local context = require("moonshard.base.context")

@@ -1,6 +1,6 @@
 -- The command line of the executable: dispatches to a command and reports its errors.
 
-require("moonshard.base.traversal") -- replaces pairs and next
+require("moonshard.base.luajit_defects") -- replaces pairs and next, before any loop is compiled
 local help = require("moonshard.cli.help")
 local nearest = require("moonshard.base.nearest")
 local status = require("moonshard.base.exit_status")
