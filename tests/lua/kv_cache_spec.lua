@@ -9,8 +9,10 @@ local session = require("moonshard.engine.session")
 
 local message = fixture.message
 
-local FAMILIES = { "gpt2", "documents", "llama", "qwen3", "gemma2" }
+local FAMILIES = { "gpt2", "documents", "llama", "qwen3", "gemma2", "smollm3" }
 local PROMPTS = { "the moon is", { 1, 2, 32, 4 }, "a" }
+
+local FOLDERS = "tests/fixtures/huggingface/"
 
 local MODELS = {
   gpt2 = function() return fixture.gpt2 { vocab = 256, seq = 40 } end,
@@ -22,11 +24,21 @@ local MODELS = {
     return ms.models.qwen3 { vocab = 256, layers = 2, dim = 16, heads = 4, kv_heads = 2, head_dim = 6, ffn = 32,
       seq = 40 }
   end,
+  smollm3 = function()
+    return ms.models.smollm3 { vocab = 256, layers = 4, dim = 16, heads = 4, kv_heads = 2, head_dim = 4, ffn = 32,
+      seq = 40 }
+  end,
   gemma2 = function()
     return ms.models.gemma2 { vocab = 256, layers = 2, dim = 16, heads = 4, kv_heads = 2, head_dim = 6, ffn = 32,
       seq = 40, window = 5 }
   end,
 }
+
+local function numbers_of(text)
+  local list = {}
+  for digits in text:gmatch("%d+") do list[#list + 1] = tonumber(digits) end
+  return list
+end
 
 -- Which of its plans a model has run.
 local function plans_of(model)
@@ -72,6 +84,20 @@ describe("keys and values that generation keeps", function()
       if os.getenv("MOONSHARD_CONFIG") == "release" then assert.equal(alone, run(4, "2x2", family)) end
     end)
   end
+
+  it("G7 continue prompts as the reference library does, for every folder of the fixtures", function()
+    local folders = {}
+    for line in scratch.read(FOLDERS .. "generated.txt"):gmatch("[^\n]+") do
+      local folder, prompt, made = line:match("^(%S+) ([%d ]+) | ([%d ]+)$")
+      local ids, expected = numbers_of(prompt), numbers_of(made)
+      folders[folder] = folders[folder] or ms.huggingface.model(FOLDERS .. folder)
+      local o = { prompt = ids, tokens = #expected, temperature = 0, cache = true }
+      assert.same(expected, select(2, ms.generate(folders[folder], o)), folder)
+    end
+    local count = 0
+    for _ in pairs(folders) do count = count + 1 end
+    assert.is_true(count >= 16, count .. " folders")
+  end)
 
   it("G7 continue the prompts of a list as each of them alone", function()
     for _, cache in ipairs({ true, false }) do

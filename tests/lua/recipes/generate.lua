@@ -10,6 +10,7 @@ local FAMILIES = {
   llama = { seq = 30, kv_heads = 2, ffn = 64, rope_scaling = { factor = 4, low_freq_factor = 1, high_freq_factor = 4,
     original_max_position_embeddings = 16 } },
   qwen3 = { seq = 30, kv_heads = 2, ffn = 64, head_dim = 8 },
+  smollm3 = { seq = 30, kv_heads = 2, ffn = 64, head_dim = 8 },
   gemma2 = { seq = 30, kv_heads = 2, ffn = 64, head_dim = 8, window = 5 },
 }
 
