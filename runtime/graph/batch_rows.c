@@ -8,6 +8,7 @@
  * instead of the row would differ on another mesh.
  */
 #include <stddef.h>
+#include <string.h>
 
 #include "graph/axes.h"
 #include "graph/batch_rows.h"
@@ -87,6 +88,14 @@ static ms_batch_rows repeated(const ms_node *node, const ms_value_info *in, cons
   return at_axis(out, from.axis, from, &rows[0]);
 }
 
+/* 1 when the node moves or mixes elements along an axis of an input, although sizes and labels stay: cumsum, roll, ...
+ */
+static int mixes_along(const ms_node *node, const ms_axes *axes, int input, int axis) {
+  const int label = axes->in[input][axis];
+  if (node->op == MS_OP_slice || node->op == MS_OP_concat || label < 0) return 0;
+  return axes->label[label].whole && strstr(ms_op_row_of(node->op)->axes, " cut");
+}
+
 static ms_batch_rows from_input(const ms_node *node, const ms_value_info *in, const ms_value_info *out,
                                 const ms_batch_rows *rows, int input) {
   ms_axes axes;
@@ -94,6 +103,9 @@ static ms_batch_rows from_input(const ms_node *node, const ms_value_info *in, co
   int to = TORN, searched = 0;
   if (rows[input].rows < 0 || !ms_op_has_axes(node->op) || ms_axes_of(node, in, out, &axes)) return torn;
   if (out->ndim == 0) return none;
+  if (find_axis(&in[input], &rows[input], 0, &from) && in[input].dims[from.axis] > 1 &&
+      mixes_along(node, &axes, input, from.axis))
+    return torn;
   if (keeps_elements(&axes, in, out, input)) return rows[input];
   if (!find_axis(&in[input], &rows[input], 0, &from)) return torn;
   /* A single row can be assigned to any axis of size 1; prefer one that survives over one that ends. */

@@ -161,7 +161,7 @@ static void Q1_ops_that_compute_refuse_low_precision_by_name(void **state) {
 
 static void Q1_ops_that_move_elements_take_low_precision(void **state) {
   (void)state;
-  static const char *const moving[] = {"cast", "reshape", "transpose", "slice", "concat"};
+  static const char *const moving[] = {"cast", "reshape", "transpose", "slice", "concat", "roll", "gather"};
   enum { MOVING = sizeof moving / sizeof *moving };
   int found = 0;
   /* Of the engine's own ops some have codes among their inputs, and check each. */
@@ -173,6 +173,7 @@ static void Q1_ops_that_move_elements_take_low_precision(void **state) {
   assert_int_equal(found, MOVING);
   fixture f;
   fixture_start(&f);
+  const int index = input(&f, "index", MS_I32, SHAPE(1, 3));
   for (int t = 0; t < STORED_ONLY; t++) {
     int low = input(&f, ms_dtype_name(stored_only[t]), stored_only[t], SHAPE(2, 3)), value;
     const ms_attrs same = {.i = {2, 3, 1, 1, 1, 1, 2}}, swapped = {.i = {1, 0}}, first = {.i = {0, 0, 1}}, none = {0};
@@ -180,6 +181,8 @@ static void Q1_ops_that_move_elements_take_low_precision(void **state) {
     must(ms_graph_op(f.graph, "transpose", 1, &low, &swapped, &value));
     must(ms_graph_op(f.graph, "slice", 1, &low, &first, &value));
     must(ms_graph_op(f.graph, "concat", 2, (int[]){low, low}, &none, &value));
+    must(ms_graph_op(f.graph, "roll", 1, &low, &none, &value));
+    must(ms_graph_op(f.graph, "gather", 2, (int[]){low, index}, &none, &value));
     for (int to = 0; to < MS_DTYPES; to++) {
       const ms_attrs attrs = {.i = {[7] = 1 + to}};
       assert_as_the_table_says(ms_graph_op(f.graph, "cast", 1, &low, &attrs, &value), to, MS_DTYPE_CAST, "cast");

@@ -93,6 +93,10 @@ static void parts_of_rows_know_which(void **state) {
   assert_torn(op2(&f, MS_OP_concat, x, cut(x, 0, 0, 2), NULL));
   assert_torn(op1(&f, MS_OP_pad, x, ATTRS(.i = {0, 1, 0})));
   assert_torn(cut(reshape_to(&f, x, SHAPE(24, 10)), 0, 3, 9));
+  assert_torn(op1(&f, MS_OP_roll, x, ATTRS(.i = {0, 1})));
+  assert_torn(op1(&f, MS_OP_cumsum, x, ATTRS(.i = {0})));
+  assert_rows(op1(&f, MS_OP_roll, x, ATTRS(.i = {2, 1})), 1, 4, 0);
+  assert_rows(op1(&f, MS_OP_cumsum, x, ATTRS(.i = {1})), 1, 4, 0);
 }
 
 static void inputs_say_how_many_rows_they_have(void **state) {

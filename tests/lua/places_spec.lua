@@ -108,8 +108,62 @@ describe("special numbers", function()
     assert.same({ 1, 5, 2, 4, 0, 6, 7, 3 }, at:tolist())
     assert.equal(3, values:tolist()[3])
     assert.equal(1, given:argmax():item())
-    assert.equal(3, given:argmin():item())
+    assert.equal(1, given:argmin():item())
+    assert.equal(3, (select(2, given:topk(8, 0, false))):tolist()[1])
+    assert.equal(1, ms.tensor({ 2, -1, -1 }):argmin():item())
     assert.same({ 3, 6, 7, 0, 2, 4, 1, 5 }, (select(2, given:topk(8, 0, false))):tolist())
+  end)
+
+  it("G2 statistics over all axes keep as many of size 1, if asked", function()
+    for _, y in ipairs({ x:var(nil, true), x:std { keepdim = true }, x:logsumexp { keepdim = true } }) do
+      assert.same({ 1, 1 }, y.shape)
+    end
+  end)
+
+  it("G2 of equal elements std has a gradient of 0", function()
+    local Spread = ms.module "Spread"
+    function Spread:init() self.w = ms.parameter { 2, 3, init = "ones" } end
+    function Spread:forward(scale) return (self.w * scale):std(1) end
+    local model = Spread()
+    ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", "1x1", { "replicate", "shard" }) })
+    local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1 },
+      forward = function(m, batch) return m(batch.scale):sum() end }
+    train:step { scale = ms.tensor { { 2, 2, 2 }, { 1, 2, 3 } } }
+    local w = train:parameter("w"):tolist()
+    assert.same({ 1, 1, 1 }, w[1])
+    -- d std / d w_i = (x_i - mean) s_i / (2 std) with s = x, n - 1 = 2, mean 2 and std 1
+    for i, expected in ipairs({ 1.5, 1, -0.5 }) do assert.is_near(expected, w[2][i], 1e-6) end
+  end)
+
+  it("G2 triangles far beyond the corners are whole or empty", function()
+    local whole = ms.ones(2, 2):tolist()
+    assert.same(whole, ms.ones(2, 2):tril(2 ^ 40):tolist())
+    assert.same(whole, ms.ones(2, 2):triu(-2 ^ 40):tolist())
+    assert.same({ { 0, 0 }, { 0, 0 } }, ms.ones(2, 2):triu(2 ^ 32):tolist())
+  end)
+
+  it("G2 ops of the table take their inputs first, in a list or one by one", function()
+    local column = ms.tensor({ { 1 }, { 0 } }, { dtype = "i32" })
+    for _, y in ipairs({ ms.ops.gather(x, 1, column), ms.ops.gather(x, column, { axis = 1 }),
+      ms.ops.gather({ x, column }, { axis = 1 }) }) do
+      assert.same({ { -2 }, { 4 } }, y:tolist())
+    end
+  end)
+
+  it("G2 what is no tensor, no distance and no count is refused by the name of the op", function()
+    for text, call in pairs({
+      ["one_hot | i32 | not 3"] = function() ms.ops.one_hot(3, 5) end,
+      ["one_hot | i32 | f32"] = function() ms.ops.one_hot(x, 5) end,
+      ["tril | tensor | not 3"] = function() ms.ops.tril(3) end,
+      ["var | f32 | not 3"] = function() ms.ops.var(3) end,
+      ["argmax | f32 | i32"] = function() index:argmax() end,
+      ["logsumexp | f32 | i32"] = function() index:logsumexp() end,
+      ["roll | whole number"] = function() x:roll() end,
+      ["roll | one axis"] = function() x:roll({ 1, 1 }, { 0, 1 }) end,
+      ["topk | k | whole number"] = function() x:topk() end,
+    }) do
+      has(message(call), text)
+    end
   end)
 
   it("G2 of infinity pass through logsumexp", function()

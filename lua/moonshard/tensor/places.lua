@@ -21,16 +21,25 @@ local function composed(name, takes, doc)
   ops.composed[name] = { takes = takes, doc = doc }
 end
 
--- A parameter's value in the trace.
-local function value_of(x)
-  return parameter.is(x) and context.trace and context.trace:parameter(x) or x
+-- A tensor, or a parameter's value in the trace; of a dtype, if one is named.
+local function value_of(who, x, dtypes)
+  x = parameter.is(x) and context.trace and context.trace:parameter(x) or x
+  if tensor.is(x) and (not dtypes or dtypes[x.dtype]) then return x end
+  local names = {}
+  for name in pairs(dtypes or {}) do names[#names + 1] = name end
+  table.sort(names)
+  errors.invalid("%s: it takes a tensor%s, not %s", who, #names > 0 and " in " .. table.concat(names, " or ") or "",
+    tensor.is(x) and "one in " .. x.dtype or options.describe(x))
 end
+
+local FLOATS, INDICES = { f32 = true, bf16 = true }, { i32 = true }
 
 local function flat(x) return ops.reshape(x, { shape = { -1 } }) end
 
 local function check_whole(who, what, value, least)
   if type(value) == "number" and value % 1 == 0 and value >= least then return end
-  errors.invalid("%s: %s must be a whole number from %d on, not %s", who, what, least, options.describe(value))
+  errors.invalid("%s: %s must be a whole number%s, not %s", who, what,
+    least > -math.huge and " from " .. least .. " on" or "", options.describe(value))
 end
 
 -- ---- order ------------------------------------------------------------------------------------------------------
@@ -53,21 +62,21 @@ end
 ---@param largest boolean? default true
 ---@return moonshard.Tensor values, moonshard.Tensor indices i32
 function ops.topk(x, k, axis, largest)
+  if type(k) ~= "table" then check_whole("topk", "k", k, 1) end
   local attributes = type(k) == "table" and k or { k = k, axis = axis or -1, largest = largest ~= false }
   local both = ops.apply("topk", { x }, attributes)
   return both[1], both[2]
 end
 
--- Where the largest or smallest element of an axis is, or of all elements.
-local function where_first(x, axis, keepdim, largest)
-  x = value_of(x)
+-- Where the largest element of an axis is, or of all elements.
+local function where_first(x, axis, keepdim)
   if axis == nil then
-    local _, at = ops.topk(flat(x), 1, 0, largest)
+    local _, at = ops.topk(flat(x), 1, 0)
     local shape = {}
     for d = 1, keepdim and #x.shape or 0 do shape[d] = 1 end
     return ops.reshape(at, { shape = shape })
   end
-  local _, at = ops.topk(x, 1, axis, largest)
+  local _, at = ops.topk(x, 1, axis)
   if keepdim then return at end
   return any_axes.methods.squeeze(at, axis)
 end
@@ -77,7 +86,7 @@ end
 ---@param axis integer? default: all
 ---@param keepdim boolean?
 ---@return moonshard.Tensor i32
-function ops.argmax(x, axis, keepdim) return where_first(x, axis, keepdim, true) end
+function ops.argmax(x, axis, keepdim) return where_first(value_of("argmax", x, FLOATS), axis, keepdim) end
 composed("argmax", "1 input, axis, keepdim",
   "where the largest element is, i32: the first of equal ones; NaN is the largest; without an axis, of all")
 
@@ -86,8 +95,11 @@ composed("argmax", "1 input, axis, keepdim",
 ---@param axis integer? default: all
 ---@param keepdim boolean?
 ---@return moonshard.Tensor i32
-function ops.argmin(x, axis, keepdim) return where_first(x, axis, keepdim, false) end
-composed("argmin", "1 input, axis, keepdim", "where the smallest element is, i32: the first of equal ones")
+function ops.argmin(x, axis, keepdim)
+  return where_first(ops.scale(value_of("argmin", x, FLOATS), { alpha = -1 }), axis, keepdim)
+end
+composed("argmin", "1 input, axis, keepdim",
+  "where the smallest element is, i32: the first of equal ones, and of NaN, if there is any; without an axis, of all")
 
 -- ---- by index ---------------------------------------------------------------------------------------------------
 
@@ -104,11 +116,12 @@ end
 ---x on other axes.
 ---@param x moonshard.Tensor
 ---@param axis integer|moonshard.Tensor
----@param index moonshard.Tensor i32
+---@param ... moonshard.Tensor the index, i32
 ---@return moonshard.Tensor
-function ops.gather(x, axis, index)
-  if type(axis) ~= "number" then return row.gather(x, axis, index) end
-  x = value_of(x)
+function ops.gather(x, axis, ...)
+  if type(axis) ~= "number" then return row.gather(x, axis, ...) end
+  local index = ...
+  x = value_of("gather", x)
   if not tensor.is(index) then
     errors.invalid("gather: the index must be a tensor i32, not %s", options.describe(index))
   end
@@ -119,11 +132,11 @@ end
 ---scatter_add(x, index, src, { axis = 1 }).
 ---@param x moonshard.Tensor
 ---@param axis integer|moonshard.Tensor
----@param index moonshard.Tensor i32
----@param src moonshard.Tensor
+---@param ... moonshard.Tensor the index, i32, with all of x on the other axes; and src, with the index's shape
 ---@return moonshard.Tensor
-function ops.scatter_add(x, axis, index, src)
-  if type(axis) ~= "number" then return row.scatter_add(x, axis, index, src) end
+function ops.scatter_add(x, axis, ...)
+  if type(axis) ~= "number" then return row.scatter_add(x, axis, ...) end
+  local index, src = ...
   return row.scatter_add(x, index, src, { axis = axis })
 end
 
@@ -133,6 +146,7 @@ end
 ---@param dtype string? default "f32"
 ---@return moonshard.Tensor
 function ops.one_hot(index, classes, dtype)
+  index = value_of("one_hot", index, INDICES)
   check_whole("one_hot", "the number of classes", classes, 1)
   dtype = dtype or "f32"
   local shape = { unpack(index.shape) }
@@ -152,8 +166,12 @@ composed("one_hot", "1 input, classes, dtype", "index i32 [...] -> [...,classes]
 ---@param axis integer?
 ---@return moonshard.Tensor
 function ops.roll(x, by, axis)
+  if type(by) == "table" and by[1] then
+    errors.invalid("roll: it moves along one axis at a time: call it once for each")
+  end
   if type(by) == "table" then return row.roll(x, by) end
-  x = value_of(x)
+  x = value_of("roll", x)
+  check_whole("roll", "the distance", by, -math.huge)
   if axis then return row.roll(x, { by = by, axis = axis }) end
   return ops.reshape(row.roll(flat(x), { by = by, axis = 0 }), { shape = x.shape })
 end
@@ -199,19 +217,21 @@ local made = setmetatable({}, { __mode = "v" })
 
 local function numbered(shape, count, first)
   local key = table.concat(shape, "x") .. " " .. first
-  made[key] = made[key] or eager_values.make("i32", shape, function(data)
+  local tensor_of_numbers = made[key] or eager_values.make("i32", shape, function(data)
     for i = 0, count - 1 do data[i] = first + i end
   end)
-  return made[key]
+  made[key] = tensor_of_numbers
+  return tensor_of_numbers
 end
 
 local function triangle(who, x, diagonal, lower)
-  x, diagonal = value_of(x), diagonal or 0
-  check_whole(who, "the diagonal", diagonal, -2 ^ 30)
+  x, diagonal = value_of(who, x), diagonal or 0
+  check_whole(who, "the diagonal", diagonal, -math.huge)
   if #x.shape < 2 then
     errors.raise("MS_ESHAPE", "%s of a tensor %s: it needs two axes", who, tensor.shape_text(x.shape))
   end
   local rows, columns = x.shape[#x.shape - 1], x.shape[#x.shape]
+  diagonal = math.max(-rows, math.min(columns, diagonal)) -- beyond the corners nothing changes
   local on_diagonal, column = numbered({ rows, 1 }, rows, diagonal), numbered({ columns }, columns, 0)
   local kept = lower and ops.less_equal(column, on_diagonal) or ops.less_equal(on_diagonal, column)
   return ops.where(kept, x, 0)

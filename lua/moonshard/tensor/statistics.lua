@@ -26,23 +26,26 @@ local function read(who, specs, axis, keepdim)
   return options.parse(who, named and axis or { axis = axis, keepdim = keepdim }, specs)
 end
 
-local function as_f32(x)
+local function as_f32(who, x)
   x = parameter.is(x) and context.trace and context.trace:parameter(x) or x
+  if not tensor.is(x) or x.dtype ~= "f32" and x.dtype ~= "bf16" then
+    errors.invalid("%s: x must be a tensor in f32 or bf16, not %s", who,
+      tensor.is(x) and "one in " .. x.dtype or options.describe(x))
+  end
   return x.dtype == "bf16" and ops.cast(x, { out_dtype = "f32" }) or x, x.dtype
 end
 
 local function back(y, dtype) return dtype == "bf16" and ops.cast(y, { out_dtype = "bf16" }) or y end
 
 local function variance(who, x, o)
-  local of, dtype = as_f32(x)
-  local axis = o.axis == nil and {} or o.axis
-  local count = any_axes.count(of, axis)
+  local of, dtype = as_f32(who, x)
+  local count = any_axes.count(of, o.axis == nil and {} or o.axis)
   if o.unbiased and count < 2 then
     errors.raise("MS_ESHAPE", "%s of a tensor %s over one element: it divides by the number of elements less one; give "
       .. "unbiased = false", who, tensor.shape_text(of.shape))
   end
-  local distance = ops.sub(of, any_axes.methods.mean(of, axis, true))
-  local squares = any_axes.methods.mean(ops.mul(distance, distance), axis, o.keepdim)
+  local distance = ops.sub(of, any_axes.methods.mean(of, o.axis, true))
+  local squares = any_axes.methods.mean(ops.mul(distance, distance), o.axis, o.keepdim)
   return o.unbiased and ops.scale(squares, { alpha = count / (count - 1) }) or squares, dtype
 end
 
@@ -64,7 +67,8 @@ ops.composed.var = { takes = "1 input, { axis, keepdim, unbiased }",
 ---@return moonshard.Tensor
 function ops.std(x, axis, keepdim)
   local squares, dtype = variance("std", x, read("std", VARIANCE, axis, keepdim))
-  return back(ops.sqrt(squares), dtype)
+  local same = ops.equal(squares, 0) -- of equal elements the root has no slope; the gradient is 0, as PyTorch's
+  return back(ops.where(same, 0, ops.sqrt(ops.where(same, 1, squares))), dtype)
 end
 ops.composed.std = { takes = "1 input, { axis, keepdim, unbiased }", doc = "the root of var" }
 
@@ -75,13 +79,13 @@ ops.composed.std = { takes = "1 input, { axis, keepdim, unbiased }", doc = "the 
 ---@return moonshard.Tensor
 function ops.logsumexp(x, axis, keepdim)
   local o = read("logsumexp", REDUCTION, axis, keepdim)
-  local of, dtype = as_f32(x)
-  local over = o.axis == nil and {} or o.axis
-  local largest = ops.detach(any_axes.methods.max(of, over, true))
+  local of, dtype = as_f32("logsumexp", x)
+  local largest = ops.detach(any_axes.methods.max(of, o.axis, true))
   largest = ops.where(ops.less(ops.abs(largest), math.huge), largest, 0) -- infinity less infinity is NaN
-  local sum = any_axes.methods.sum(ops.exp(ops.sub(of, largest)), over, true)
+  local sum = any_axes.methods.sum(ops.exp(ops.sub(of, largest)), o.axis, true)
   local y = ops.add(ops.log(sum), largest)
-  return back(o.keepdim and y or ops.reshape(y, { shape = any_axes.shape_without(of, over) }), dtype)
+  if not o.keepdim then y = ops.reshape(y, { shape = any_axes.shape_without(of, o.axis == nil and {} or o.axis) }) end
+  return back(y, dtype)
 end
 ops.composed.logsumexp = { takes = "1 input, { axis, keepdim }", doc = "ln sum e^x over axes, without overflow" }
 
