@@ -39,13 +39,16 @@ local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, names[select(2, cfg.mesh:
 local start = cfg.document_start
 local data = ms.data.chat {
   files = cfg.files, tokenizer = tokenizer, template = cfg.template,
-  document_start = start ~= "" and (tokenizer and start or tonumber(start)) or nil,
+  document_start = start ~= "" and (tokenizer and start or tonumber(start) or start) or nil,
   seq = cfg.seq, batch = cfg.batch, valid_fraction = cfg.valid, seed = cfg.seed, mesh = mesh,
 }
 
 local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder, { document_start = data.document_start })
   or ms.models.qwen3 { vocab = 256, layers = 2, dim = 64, heads = 4, kv_heads = 2, ffn = 192, seq = cfg.seq,
     document_start = data.document_start }
+if not tokenizer and model.config.vocab > 256 then
+  error(("the model has %d tokens, so they are not bytes: give tokenizer=..."):format(model.config.vocab), 0)
+end
 ms.fully_shard(model, {
   mesh = mesh,
   placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil,

@@ -11,10 +11,11 @@ local re = ms.re
 local cfg = ms.args {
   files = "",                      -- JSON lines with prompt, chosen and rejected
   folder = "",                     -- Hugging Face folder of both models; "": small, with random weights
-  tokenizer = "",                  -- tokenizer.json or its folder; "": a token is a byte
+  tokenizer = "",                  -- tokenizer.json or its folder; "": the folder's, or else a token is a byte
   template = "chatml",             -- how messages become text
   seq = 128, batch = 4,            -- tokens per answer with its prompt, pairs per rank
-  steps = 100, lr = 1e-3, beta = 0.1, label_smoothing = ms.args.real(0),
+  steps = 100, lr = 1e-3,          -- for random weights; trained ones take 5e-7 to 5e-6
+  beta = 0.1, label_smoothing = ms.args.real(0),
   reference = "bf16",              -- how the reference's weights are kept: f32, bf16, i8 or nf4
   mesh = "1x-1",                   -- replicas x shards; -1: all remaining ranks
   dtype = "auto",                  -- type of gathered weights: f32, bf16, or auto (bf16 if the CPU computes in it)
@@ -45,8 +46,18 @@ ms.fully_shard(model, {
   seed = cfg.seed,
 })
 
+local function tokenizer_of(folder)
+  local file = folder ~= "" and io.open(folder .. "/tokenizer.json")
+  if file then file:close() end
+  return file and ms.tokenizer(folder) or nil
+end
+local tokenizer = cfg.tokenizer ~= "" and ms.tokenizer(cfg.tokenizer) or tokenizer_of(cfg.folder)
+if not tokenizer and model.policy.config.vocab > 256 then
+  error(("the model has %d tokens, so they are not bytes: give tokenizer=..."):format(model.policy.config.vocab), 0)
+end
+
 local data = ms.data.preferences {
-  files = cfg.files, tokenizer = cfg.tokenizer ~= "" and ms.tokenizer(cfg.tokenizer) or nil, template = cfg.template,
+  files = cfg.files, tokenizer = tokenizer, template = cfg.template,
   seq = cfg.seq, batch = cfg.batch, mesh = mesh, seed = cfg.seed,
 }
 local loss = ms.loss.dpo { beta = cfg.beta, label_smoothing = cfg.label_smoothing }
@@ -57,7 +68,9 @@ local train = ms.trainer {
     return loss(policy, reference, batch.targets)
   end,
   optimizer = ms.optim.adamw {
-    lr = ms.schedule.cosine { peak = cfg.lr, warmup = math.min(10, cfg.steps), total = cfg.steps, floor = cfg.lr / 10 },
+    lr = ms.schedule.cosine {
+      peak = cfg.lr, warmup = math.min(10, cfg.steps), total = math.max(1, cfg.steps), floor = cfg.lr / 10,
+    },
     weight_decay = 0,
   },
   checkpoint = { dir = cfg.checkpoint, every = cfg.save_every, resume = cfg.resume, data = data },

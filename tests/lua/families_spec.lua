@@ -140,7 +140,17 @@ describe("ms.models", function()
     end
     has(config_refused("no_rope_layers", { 1, 2 }), "no_rope_layers of layer 2 is 2")
     has(config_refused("no_rope_layers", { 1 }), "no_rope_layers of layer 2 is nil")
-    has(config_refused("use_sliding_window", true), "use_sliding_window is true")
+    local layers = {}
+    for i = 1, 8 do layers[i] = i == 2 and "sliding_attention" or "full_attention" end
+    has(config_refused("layer_types", layers), "layer_types of layer 2 | sliding_attention")
+    local function with_window(uses)
+      return huggingface.copy_of("smollm3", function(config)
+        config.use_sliding_window, config.sliding_window, config.max_window_layers = uses, 4, 28
+        config.pretraining_tp = 2
+      end)
+    end
+    has(message(ms.huggingface.model, with_window(true)), "sliding_window is 4 | not built")
+    assert.equal("smollm3", ms.huggingface.model(with_window(false)).family)
     local model = ms.models.mistral(with { window = 4, document_start = 0 })
     has(message(model, ms.tensor({ { 3, 1, 16, 7, 2, 5, 9, 4 } }, { dtype = "i32" })), "document_start | window")
     has(message(function() return ms.models.qwen9 end), "qwen9 | qwen2")

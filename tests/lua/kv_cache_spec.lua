@@ -140,11 +140,36 @@ describe("keys and values that generation keeps", function()
     assert.equal(3, distinct)
   end)
 
+  it("take prompts of any length", function()
+    local model, ids = MODELS.gpt2(), {}
+    for i = 1, 9000 do ids[i] = i % 256 end
+    local _, tokens = ms.generate(model, { prompt = ids, tokens = 2, temperature = 0 })
+    local last = {}
+    for i = 1, 40 do last[i] = ids[8960 + i] end
+    assert.same(select(2, ms.generate(model, { prompt = last, tokens = 2, temperature = 0 })), tokens)
+    local text = ("moon"):rep(2500)
+    assert.equal(1, #select(2, ms.generate(model, { prompt = text, tokens = 1 })))
+  end)
+
+  it("refuse ranks with other prompts or settings", function()
+    for _, o in ipairs({ 'prompt = r == 0 and "a" or "b"', "seed = 1 + r", "tokens = 2 + r" }) do
+      local recipe = program.recipe(([[
+        local ms = require "moonshard"
+        local r = ms.world().rank
+        local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 8 }
+        ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", "1x2", { "replicate", "shard" }) })
+        ms.generate(model, { %s })]]):format(o))
+      program.refused(2, { "run", recipe, "-n", "2" }, "ms.generate | other prompts or settings | rank")
+      os.remove(recipe)
+    end
+  end)
+
   it("refuse prompts that are none, and models that keep nothing", function()
     local model = MODELS.gpt2()
+    has(message(function() ms.generate(nil, { prompt = "a" }) end), "ms.generate | model or a trainer | nil")
     for text, prompt in pairs({
       ["at least one token"] = { "a", "" },
-      ["list of prompts is empty"] = {},
+      ["list of such | empty"] = {},
       ["prompt 2 | not true"] = { "a", true },
       ["token 2 | 1.5 | integers"] = { 1, 1.5 },
       ["token 1 | -1 | integers"] = { { -1 } },

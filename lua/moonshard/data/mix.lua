@@ -63,7 +63,7 @@ local function read_source(i, entry, first)
     errors.invalid("%s: source %d must be { data, weight = 1 }, not %s", WHO, i, options.describe(entry))
   end
   local o = options.parse(("%s: source %d"):format(WHO, i), entry, {
-    { "table", required = "data" }, weight = { "number", default = 1 },
+    { "any", required = "data" }, weight = { "number", default = 1 },
   })
   local source = o[1]
   if getmetatable(source) == Mix then
@@ -189,7 +189,10 @@ end
 ---own `valid` is its validation data.
 ---@param given moonshard.MixOptions
 ---@return moonshard.MixData
-local function mix(given)
+local function mix(given, more)
+  if more ~= nil then
+    errors.invalid("%s takes one table, in which options follow the sources: { { data }, { data }, batch = 4 }", WHO)
+  end
   local sources, shares, o = read(given)
   local first, streams = sources[1], {}
   for i, source in ipairs(sources) do streams[i] = source.stream end

@@ -19,9 +19,17 @@ SessionRanks.__index = SessionRanks
 ---@return number[] numbers in the order of ranks()
 ---@return number[] ... a list for each further number
 function SessionRanks:gather_numbers(number, what, ...)
-  local mine, lists = { number, ... }, {}
+  return unpack(self:gather_lists({ number, ... }, what))
+end
+
+---Gathers a list of numbers from every rank that trains this model, as many of each. Collective over them.
+---@param mine number[] this rank's
+---@param what string? as for gather_numbers
+---@return number[][] lists for each number, in the order of ranks()
+function SessionRanks:gather_lists(mine, what)
+  local lists = {}
   for i, value in ipairs(mine) do lists[i] = { value } end
-  if world.plan_only and not self.sharding.single_rank then return unpack(lists) end
+  if world.plan_only and not self.sharding.single_rank then return lists end
   local n, count = self.sharding.mesh:size(), #mine
   local given, all = ffi.new("double[?]", count, mine), ffi.new("double[?]", count * n)
   local state = self:ensure_state()
@@ -32,7 +40,7 @@ function SessionRanks:gather_numbers(number, what, ...)
   for place = 1, n do
     for i = 1, count do lists[i][place] = all[count * (place - 1) + i - 1] end
   end
-  return unpack(lists)
+  return lists
 end
 
 ---The first rank whose number differs from this rank's. Collective.

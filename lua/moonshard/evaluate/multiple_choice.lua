@@ -107,6 +107,10 @@ local function summarize(questions, values)
     local each, per_character = {}, {}
     for i, choice in ipairs(question.choices) do
       at = at + 1
+      if values[at] ~= values[at] then
+        errors.raise("MS_ENONFINITE", "%s: the log-likelihood of choice %d of question %d is not a number: the model's "
+          .. "weights have diverged, or its inputs are wrong", WHO, i, q)
+      end
       each[i], per_character[i] = values[at], values[at] / characters(choice)
     end
     lists[q] = each
@@ -133,7 +137,10 @@ return function(model, o)
   o.delimiter = o.delimiter or (o.template and "" or " ")
   if o.template then chat_template.find(WHO, o.template) end -- also when only planning
   local subject = score.subject(WHO, model, o)
-  if world.plan_only then return { acc = 0 / 0, acc_norm = 0 / 0, questions = 0, cut = 0, log_likelihoods = {} } end
+  if world.plan_only then
+    return { acc = 0 / 0, acc_norm = 0 / 0, acc_stderr = 0 / 0, acc_norm_stderr = 0 / 0, questions = 0, cut = 0,
+      log_likelihoods = {} }
+  end
   local questions, rows, cut = read_questions(o), {}, 0
   for _, question in ipairs(questions) do
     for _, choice in ipairs(question.choices) do

@@ -79,7 +79,7 @@ return function(model, o)
       subject.seq)
   end
   local nan = 0 / 0
-  if world.plan_only then return { perplexity = nan, nll = nan, tokens = 0, windows = 0 } end
+  if world.plan_only then return { perplexity = nan, nll = nan, bits_per_byte = nan, tokens = 0, windows = 0 } end
   local text = read_text(o)
   local tokens = tokens_of(o, text, subject)
   if #tokens < 2 then

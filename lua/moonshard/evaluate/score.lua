@@ -133,9 +133,9 @@ local function run_batch(running, exec, shape, rows, first, found)
   exec:write("tokens", { data = tokens, dtype = "i32" }, 0, batch * seq)
   exec:write("targets", { data = targets, dtype = "i32" }, 0, batch * seq)
   exec:run("evaluate")
-  local values, mine = exec:output("log_likelihood", "f32"), {}
-  for i = 1, batch do mine[i] = values[i - 1] end
-  local lists = { running:gather_numbers(index, "of log-likelihoods", unpack(mine)) }
+  local values, mine = exec:output("log_likelihood", "f32"), { index }
+  for i = 1, batch do mine[i + 1] = values[i - 1] end
+  local lists = running:gather_lists(mine, "of log-likelihoods")
   for place, of_rank in ipairs(lists[1]) do
     for i = 1, batch do
       local at = first + of_rank * batch + i - 1
@@ -147,6 +147,7 @@ end
 
 local function run(subject, rows, batch)
   local model, running = subject.model, session.around(subject.model)
+  batch = math.min(batch, math.max(1, math.ceil(#rows / (running:data_ranks()))))
   local shape, found = { batch, subject.seq }, {}
   require_same(running, rows)
   local exec = running:exec("score", {

@@ -241,8 +241,22 @@ families.smollm3 = {
     num_attention_heads = 16, num_key_value_heads = 4, max_position_embeddings = 32768, rms_norm_eps = 1e-6,
     tie_word_embeddings = true, hidden_act = "silu", attention_bias = false, mlp_bias = false,
   },
-  known = { no_rope_layers = { "object" }, no_rope_layer_interval = { "size", 4 }, layer_types = { "object" } },
+  known = {
+    no_rope_layers = { "object" }, no_rope_layer_interval = { "size", 4 }, layer_types = { "object" },
+    use_sliding_window = { "boolean", false }, sliding_window = { "size|none" }, max_window_layers = { "size|none" },
+    pretraining_tp = { "size", 1 }, -- the reference library's model does not read it
+  },
   options = function(path, values, o)
+    if values.use_sliding_window and values.sliding_window then
+      errors.raise("MS_EUNSUPPORTED", "%s: sliding_window is %s: SmolLM3 with windows is not built", path,
+        options.describe(values.sliding_window))
+    end
+    for i, kind in ipairs(values.layer_types or {}) do
+      if kind ~= "full_attention" then
+        errors.raise("MS_EUNSUPPORTED", "%s: layer_types of layer %d is %s; SmolLM3's are built with full_attention",
+          path, i, options.describe(kind))
+      end
+    end
     local rotates, all = {}, true
     for i = 1, o.layers do
       local given = i % values.no_rope_layer_interval ~= 0 and 1 or 0

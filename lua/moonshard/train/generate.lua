@@ -7,14 +7,21 @@
 
 local decoding = require("moonshard.train.decoding")
 local errors = require("moonshard.base.error")
+local hash = require("moonshard.base.hash")
 local options = require("moonshard.base.options")
 local sampling = require("moonshard.train.sampling")
 local session = require("moonshard.engine.session")
 local tokenizers = require("moonshard.data.tokenizer")
+local tree = require("moonshard.nn.tree")
+local world = require("moonshard.distributed.world")
 
 -- Bytes as tokens, as in ms.data.text.
 local bytes = {
-  encode = function(_, text) return { text:byte(1, -1) } end,
+  encode = function(_, text)
+    local ids = {}
+    for i = 1, #text do ids[i] = text:byte(i) end
+    return ids
+  end,
   decode = function(_, ids)
     local list = {}
     for i, id in ipairs(ids) do list[i] = string.char(id) end
@@ -87,7 +94,9 @@ end
 -- The prompts as lists of tokens, and whether there was a list of them.
 local function read_prompts(o, vocab)
   local many = type(o.prompt) == "table" and type(o.prompt[1]) ~= "number"
-  if many and #o.prompt == 0 then errors.invalid("ms.generate: the list of prompts is empty") end
+  if many and #o.prompt == 0 then
+    errors.invalid("ms.generate: prompt must be a text, a list of tokens, or a list of such; this list is empty")
+  end
   local lists = {}
   for i, prompt in ipairs(many and o.prompt or { o.prompt }) do
     if type(prompt) ~= "string" and type(prompt) ~= "table" then
@@ -130,8 +139,7 @@ end
 local function draw_tokens(self, logits)
   local mine, tokens = {}, {}
   for i, draw in ipairs(self.draws) do mine[i] = sampling.choose(logits(i), self.vocab, self.o, draw) end
-  local lists = { self.running:gather_numbers(mine[1], "of the next token", unpack(mine, 2)) }
-  for i, of_places in ipairs(lists) do
+  for i, of_places in ipairs(self.running:gather_lists(mine, "of the next token")) do
     for place, token in ipairs(of_places) do
       local number = self.numbers[place][i]
       tokens[number] = tokens[number] or token
@@ -160,20 +168,38 @@ local function continue_all(self, lists, count)
   return made
 end
 
+local function copy_of(ids)
+  local copy = {}
+  for i, id in ipairs(ids) do copy[i] = id end
+  return copy
+end
+
+-- Ranks that continue other prompts, or by other settings, would mix their texts.
+local function require_same(running, o, lists, count)
+  local parts = { ("%d %s %.17g %d %.17g %.17g %s"):format(count, tostring(o.stop), o.temperature, o.top_k, o.top_p,
+    o.seed, tostring(o.cache)) }
+  for i, ids in ipairs(lists) do parts[i + 1] = table.concat(ids, " ") end
+  running:require_same(hash.of_text(table.concat(parts, "\n")), "of what is generated", function(rank)
+    return ("ms.generate: rank %d was given other prompts or settings than rank %d: give all ranks the same"):format(
+      rank, world.rank)
+  end)
+end
+
 local function continue(model, o)
   check_model(model, o)
-  local running, config = session.of(model), model.config
+  local running, config, count = session.of(model), model.config, o.tokens or o.bytes or 300
   local lists, many = read_prompts(o, config.vocab)
+  require_same(running, o, lists, count)
   local numbers, mine = divide(running, #lists)
   local own, draws = {}, {}
   for i, number in ipairs(mine) do
-    own[i], draws[i] = { unpack(lists[number]) }, sampling.random(o.seed + number - 1)
+    own[i], draws[i] = copy_of(lists[number]), sampling.random(o.seed + number - 1)
   end
   local made = continue_all({
     running = running, vocab = config.vocab, o = o, numbers = numbers, mine = mine, draws = draws,
     stop = o.stop and o.tokenizer:id(o.stop),
     passes = decoding.new(running, own, o.cache ~= false and model.takes_cache == true),
-  }, lists, o.tokens or o.bytes or 300)
+  }, lists, count)
   local texts = {}
   for number, tokens in ipairs(made) do texts[number] = (o.tokenizer or bytes):decode(tokens) end
   if many then return texts, made end
@@ -187,7 +213,10 @@ end
 ---@return integer[]|integer[][] its tokens
 local function generate(trainer, o)
   o = parse(o)
-  local model = trainer.model or trainer
+  local model = type(trainer) == "table" and trainer.with_ema and trainer.model or trainer
+  if not tree.is_module(model) then
+    errors.invalid("ms.generate: give a model or a trainer first, not %s", options.describe(trainer))
+  end
   if not o.ema then return continue(model, o) end
   if not trainer.with_ema then errors.invalid("ms.generate: ema needs the trainer, which has the averages") end
   return trainer:with_ema(continue, model, o)
