@@ -1,6 +1,7 @@
 -- Conversations as tokens: a template writes the text, a tokenizer or the bytes give the tokens, and each token says
 -- whether it is trained on.
 
+local byte_tokens = require("moonshard.data.byte_tokens")
 local chat_template = require("moonshard.data.chat_template")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
@@ -11,12 +12,6 @@ local message_tokens = {}
 ---@field document_start integer? the token before each conversation
 local MessageTokens = {}
 MessageTokens.__index = MessageTokens
-
-local function of_bytes(text)
-  local ids = {}
-  for i = 1, #text do ids[i] = text:byte(i) end
-  return ids
-end
 
 local function check(who, o)
   if o.tokenizer ~= nil and not (type(o.tokenizer) == "table" and o.tokenizer.encode) then
@@ -47,10 +42,9 @@ end
 ---@return moonshard.MessageTokens
 function message_tokens.new(who, o)
   check(who, o)
-  local tokenizer = o.tokenizer
   return setmetatable({
     who = who, document_start = start_of(who, o), template = chat_template.find(who, o.template),
-    encode = tokenizer and function(text) return tokenizer:encode(text) end or of_bytes,
+    tokenizer = o.tokenizer or byte_tokens,
   }, MessageTokens)
 end
 
@@ -62,7 +56,7 @@ end
 function MessageTokens:of(messages, where)
   local tokens, trained, start = {}, {}, self.document_start
   for _, piece in ipairs(chat_template.render(self.template, messages, where)) do
-    for _, id in ipairs(self.encode(piece.text)) do
+    for _, id in ipairs(self.tokenizer:encode(piece.text)) do
       if id == start and #tokens > 0 then
         errors.invalid("%s: the token document_start (%d) is in the text %s: documents would begin there", self.who,
           start, options.describe(piece.text:sub(1, 40)))

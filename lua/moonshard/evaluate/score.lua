@@ -4,6 +4,7 @@
 -- Every batch has the same shape, so one plan computes all, and a row's number does not depend on the rank that has it.
 -- All ranks get all numbers, in the order of the rows; sums in that order are the same on every mesh.
 
+local byte_tokens = require("moonshard.data.byte_tokens")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
@@ -52,12 +53,6 @@ local function length_of(who, model, seq)
   return seq or config.seq, config.vocab
 end
 
-local function of_bytes(text)
-  local ids = {}
-  for i = 1, #text do ids[i] = text:byte(i) end
-  return ids
-end
-
 local function encoder(who, tokenizer, vocab)
   if type(tokenizer) == "string" then tokenizer = tokenizers.open(tokenizer) end
   if tokenizer and not tokenizer.encode then
@@ -68,7 +63,7 @@ local function encoder(who, tokenizer, vocab)
     errors.invalid("%s: the model has %d tokens, so they are not bytes: give its tokenizer", who, vocab)
   end
   return function(text)
-    local ids = tokenizer and tokenizer:encode(text) or of_bytes(text)
+    local ids = (tokenizer or byte_tokens):encode(text)
     for _, id in ipairs(ids) do
       if id >= vocab then
         errors.invalid("%s: the text contains token %d, but the model has %d tokens: is %s its tokenizer?", who, id,

@@ -5,6 +5,7 @@
 -- rows, and each continues by draws of its own, so a text depends on weights, prompt, settings and seed, but neither on
 -- the mesh nor on the other prompts.
 
+local byte_tokens = require("moonshard.data.byte_tokens")
 local decoding = require("moonshard.train.decoding")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
@@ -14,20 +15,6 @@ local session = require("moonshard.engine.session")
 local tokenizers = require("moonshard.data.tokenizer")
 local tree = require("moonshard.nn.tree")
 local world = require("moonshard.distributed.world")
-
--- Bytes as tokens, as in ms.data.text.
-local bytes = {
-  encode = function(_, text)
-    local ids = {}
-    for i = 1, #text do ids[i] = text:byte(i) end
-    return ids
-  end,
-  decode = function(_, ids)
-    local list = {}
-    for i, id in ipairs(ids) do list[i] = string.char(id) end
-    return table.concat(list)
-  end,
-}
 
 ---@class moonshard.GenerateOptions
 ---@field prompt? string|integer[]|(string|integer[])[] a text, the list of its tokens, or a list of such; default: a
@@ -77,7 +64,7 @@ local function encode(o, prompt, vocab)
     if not o.tokenizer and vocab > 256 then
       errors.invalid("ms.generate: the model has %d tokens, so they are not bytes: give its tokenizer", vocab)
     end
-    ids = (o.tokenizer or bytes):encode(prompt)
+    ids = (o.tokenizer or byte_tokens):encode(prompt)
   end
   if #ids == 0 then errors.invalid("ms.generate: the prompt must contain at least one token") end
   for i, id in ipairs(ids) do
@@ -201,7 +188,7 @@ local function continue(model, o)
     passes = decoding.new(running, own, o.cache ~= false and model.takes_cache == true),
   }, lists, count)
   local texts = {}
-  for number, tokens in ipairs(made) do texts[number] = (o.tokenizer or bytes):decode(tokens) end
+  for number, tokens in ipairs(made) do texts[number] = (o.tokenizer or byte_tokens):decode(tokens) end
   if many then return texts, made end
   return texts[1], made[1]
 end
