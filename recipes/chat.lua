@@ -27,12 +27,8 @@ local cfg = ms.args {
 }
 if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end -- fail now rather than after training
 
-local function tokenizer_of(folder)
-  local file = folder ~= "" and io.open(folder .. "/tokenizer.json")
-  if file then file:close() end
-  return file and ms.tokenizer(folder) or nil
-end
-local tokenizer = cfg.tokenizer ~= "" and ms.tokenizer(cfg.tokenizer) or tokenizer_of(cfg.folder)
+local tokenizer = cfg.tokenizer ~= "" and ms.tokenizer(cfg.tokenizer)
+  or cfg.folder ~= "" and ms.huggingface.tokenizer(cfg.folder) or nil
 
 local names = { [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "tensor" } }
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, names[select(2, cfg.mesh:gsub("x", "")) + 1] or names[2])

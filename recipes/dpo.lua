@@ -46,12 +46,8 @@ ms.fully_shard(model, {
   seed = cfg.seed,
 })
 
-local function tokenizer_of(folder)
-  local file = folder ~= "" and io.open(folder .. "/tokenizer.json")
-  if file then file:close() end
-  return file and ms.tokenizer(folder) or nil
-end
-local tokenizer = cfg.tokenizer ~= "" and ms.tokenizer(cfg.tokenizer) or tokenizer_of(cfg.folder)
+local tokenizer = cfg.tokenizer ~= "" and ms.tokenizer(cfg.tokenizer)
+  or cfg.folder ~= "" and ms.huggingface.tokenizer(cfg.folder) or nil
 if not tokenizer and model.policy.config.vocab > 256 then
   error(("the model has %d tokens, so they are not bytes: give tokenizer=..."):format(model.policy.config.vocab), 0)
 end

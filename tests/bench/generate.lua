@@ -1,7 +1,7 @@
 -- Tokens that a model of random weights generates in a second, with a prompt of as many tokens: keeping keys and
--- values, and, if asked, without.
+-- values, and, if asked, by passes over whole texts.
 --
---   moonshard run tests/bench/generate.lua family=qwen3 batch=1 prompt=64 tokens=64 anew=true
+--   moonshard run tests/bench/generate.lua family=qwen3 batch=1 prompt=64 tokens=64 whole=true
 --
 -- Rank 0 prints one JSON line: the tokens of each second over all texts, of the fastest of some calls. The peer's is
 -- peer_generate.py.
@@ -10,7 +10,7 @@ local ms = require("moonshard")
 local clock = require("moonshard.base.clock")
 
 local cfg = ms.args { family = "gpt2", batch = 1, prompt = 64, tokens = 64, rounds = 3, mesh = "1x1", dtype = "f32",
-  anew = false }
+  whole = false }
 
 local CONFIGS = {
   gpt2 = { "124M" },
@@ -42,5 +42,5 @@ local function speed(cache)
 end
 
 local result = { family = cfg.family, batch = cfg.batch, kept_tokens_per_s = speed(true) }
-if cfg.anew then result.anew_tokens_per_s = speed(false) end
+if cfg.whole then result.whole_tokens_per_s = speed(false) end
 if ms.world().rank == 0 then print(require("moonshard.base.json").encode(result)) end

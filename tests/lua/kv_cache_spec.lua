@@ -60,7 +60,7 @@ describe("keys and values that generation keeps", function()
 
   for _, family in ipairs(FAMILIES) do
     it("G7 give the tokens of passes over whole texts, up to and beyond the model's length: " .. family, function()
-      local kept, anew = MODELS[family](), MODELS[family]()
+      local kept, whole = MODELS[family](), MODELS[family]()
       for _, o in ipairs({
         { prompt = "moonshine", tokens = 25, temperature = 1 },
         { prompt = "t", tokens = 50, temperature = 2, top_k = 0 },
@@ -69,10 +69,10 @@ describe("keys and values that generation keeps", function()
         o.cache = true
         local _, tokens = ms.generate(kept, o)
         o.cache = false
-        local _, expected = ms.generate(anew, o)
+        local _, expected = ms.generate(whole, o)
         assert.same(expected, tokens)
       end
-      assert.same({ generate = true }, plans_of(anew))
+      assert.same({ generate = true }, plans_of(whole))
       assert.same({ generate = true, prefill = true, decode = true }, plans_of(kept))
     end)
 

@@ -56,8 +56,7 @@ local function for_folder(line)
       units = { ms.re[[^layers\.\d+$]] },
       mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
     })
-    local own = input_file.exists(line.recipe .. "/tokenizer.json") and line.recipe or nil
-    print_text(io.stdout, line, model, line.tokenizer or own)
+    print_text(io.stdout, line, model, line.tokenizer or ms.huggingface.tokenizer(line.recipe))
   end
 end
 

@@ -67,21 +67,14 @@ end
 ---@param given moonshard.ChatOptions
 ---@return moonshard.ChatData
 local function chat(given)
-  local o = options.parse(WHO, given, {
-    files = { "string|table", required = true },
+  local o = options.parse(WHO, given, windows.specs {
     tokenizer = { "any" },
     template = { "string|table", default = "chatml" },
     train_on = { "string", default = "assistant" },
     document_start = { "integer|string" },
     pack = { "boolean" },
     padding = { "integer", default = 0 },
-    seq = { "positive", default = 256 },
-    batch = { "positive" },
-    global_batch = { "positive" },
-    seed = { "seed", default = 0 },
-    shuffle = { "boolean", default = true },
     valid_fraction = { "number", default = 0 },
-    mesh = { "table" },
   })
   windows.share(WHO, o)
   o.tokens = message_tokens.new(WHO, o)

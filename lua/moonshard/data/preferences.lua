@@ -110,18 +110,11 @@ end
 ---@param given moonshard.PreferenceOptions
 ---@return moonshard.PreferenceData
 local function preferences(given)
-  local o = options.parse(WHO, given, {
-    files = { "string|table", required = true },
+  local o = options.parse(WHO, given, windows.specs {
     tokenizer = { "any" },
     template = { "string|table", default = "chatml" },
     padding = { "integer", default = 0 },
-    seq = { "positive", default = 256 },
-    batch = { "positive" },
-    global_batch = { "positive" },
-    seed = { "seed", default = 0 },
-    shuffle = { "boolean", default = true },
     valid_fraction = { "number", default = 0 },
-    mesh = { "table" },
   })
   windows.share(WHO, o)
   o.tokens = message_tokens.new(WHO, o)

@@ -27,16 +27,7 @@ local world = require("moonshard.distributed.world")
 ---@return moonshard.TextData
 local function text(o)
   local who = "ms.data.text"
-  o = options.parse(who, o, {
-    files = { "string|table", required = true },
-    seq = { "positive", default = 256 },
-    batch = { "positive" },
-    global_batch = { "positive" },
-    seed = { "seed", default = 0 },
-    shuffle = { "boolean", default = true },
-    valid_fraction = { "number", default = 0.05 },
-    mesh = { "table" },
-  })
+  o = options.parse(who, o, windows.specs { valid_fraction = { "number", default = 0.05 } })
   windows.share(who, o)
   local stream, bytes
   if world.plan_only then

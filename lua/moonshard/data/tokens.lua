@@ -48,17 +48,7 @@ end
 ---@return moonshard.TokenData
 local function tokens(o)
   local who = "ms.data.tokens"
-  o = options.parse(who, o, {
-    files = { "string|table", required = true },
-    valid_files = { "string|table" },
-    seq = { "positive", default = 256 },
-    batch = { "positive" },
-    global_batch = { "positive" },
-    seed = { "seed", default = 0 },
-    shuffle = { "boolean", default = true },
-    valid_fraction = { "number" },
-    mesh = { "table" },
-  })
+  o = options.parse(who, o, windows.specs { valid_files = { "string|table" }, valid_fraction = { "number" } })
   if o.valid_files and o.valid_fraction then
     errors.invalid("%s: give valid_files or valid_fraction, not both", who)
   end

@@ -78,6 +78,23 @@ function windows.check_size(who, spec, unit, tokens, o)
     group_digits(needed), unit)
 end
 
+---The options that all data in windows has, with further ones.
+---@param more table<string, moonshard.OptionSpec>
+---@return table<string, moonshard.OptionSpec>
+function windows.specs(more)
+  local specs = {
+    files = { "string|table", required = true },
+    seq = { "positive", default = 256 },
+    batch = { "positive" },
+    global_batch = { "positive" },
+    seed = { "seed", default = 0 },
+    shuffle = { "boolean", default = true },
+    mesh = { "table" },
+  }
+  for name, spec in pairs(more) do specs[name] = spec end
+  return specs
+end
+
 ---Reads options common to text and token files: this rank's share of a step's samples, and the validation fraction.
 ---@param who string for messages
 ---@param o table parsed options; share and batch are set

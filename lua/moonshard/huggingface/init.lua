@@ -5,10 +5,12 @@ local adapter = require("moonshard.nn.adapter")
 local config = require("moonshard.huggingface.config")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
 local merged = require("moonshard.huggingface.merged")
 local models = require("moonshard.models")
 local options = require("moonshard.base.options")
 local session = require("moonshard.engine.session")
+local tokenizer = require("moonshard.data.tokenizer")
 local tree = require("moonshard.nn.tree")
 local weights = require("moonshard.huggingface.weights")
 local world = require("moonshard.distributed.world")
@@ -50,6 +52,14 @@ function huggingface.model(folder, given)
   rawset(model, "_huggingface", whole)
   for name, parameter in model:named_parameters() do parameter.source = sources[name] end
   return model
+end
+
+---The tokenizer of a folder.
+---@param folder string
+---@return moonshard.Tokenizer? nil if it has no tokenizer.json
+function huggingface.tokenizer(folder)
+  if not input_file.exists(folder .. "/tokenizer.json") then return nil end
+  return tokenizer.open(folder)
 end
 
 ---Refuses a folder that already contains a model, so that a run fails at its start and not when it saves at its end.

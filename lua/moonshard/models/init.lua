@@ -19,10 +19,12 @@ local OWN = { gpt2 = "moonshard.models.gpt2", llama = "moonshard.models.llama" }
 
 return setmetatable({}, {
   __index = function(self, name)
-    local families = require("moonshard.models.families")
     if OWN[name] then
       self[name] = require(OWN[name])
-    elseif families.rows[name] then
+      return self[name]
+    end
+    local families = require("moonshard.models.families")
+    if families.rows[name] then
       self[name] = families.maker(name)
     else
       local known = {}

@@ -28,7 +28,7 @@ local LEAST_ROWS = 16
 ---@field keeps boolean whether keys and values are kept
 ---@field layers moonshard.CachedLayer[]?
 ---@field rows integer tokens that the kept arrays have room for
----@field arrays table<string, ffi.cdata*> "keys 1", ...: [B,G,rows,D]
+---@field arrays table<string, { data: ffi.cdata*, dtype: string, count: integer }> "keys 1", ...: [B,G,rows,D]
 local Decoding = {}
 Decoding.__index = Decoding
 
