@@ -1,6 +1,5 @@
 -- A tokenizer whose tokens are bytes, for models of up to 256 tokens: the one that is used if no other is given.
 
-
 local byte_tokens = {}
 
 ---@param text string
