@@ -69,9 +69,14 @@ static int64_t copy_stride(ms_axis_view view) {
   return (elements + 15) / 16 * 16;
 }
 
+static int parts_of(const ms_kernel_call *call) {
+  const int64_t groups = ms_groups_of_lines(ms_view_axis(&call->in[0], call->attrs.i[0]));
+  return ms_part_count(call, groups, ms_call_bytes(call));
+}
+
 static int prepare_scatter_add(ms_kernel_call *call) {
   const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
-  call->workspace_bytes = call->threads * copy_stride(view) * (int64_t)sizeof(float);
+  call->workspace_bytes = parts_of(call) * copy_stride(view) * (int64_t)sizeof(float);
   return MS_OK;
 }
 
@@ -116,7 +121,7 @@ static int run_scatter_add(const ms_kernel_call *call) {
   if (ms_numel(&call->out[0]) == 0) return MS_OK;
   const int64_t groups = ms_groups_of_lines(ms_view_axis(&call->in[0], call->attrs.i[0]));
   MS_TRY(check_index(call));
-  ms_run_parts(call, ms_part_count(call, groups, ms_call_bytes(call)), groups, 1, scatter_part);
+  ms_run_parts(call, parts_of(call), groups, 1, scatter_part);
   return MS_OK;
 }
 

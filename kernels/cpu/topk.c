@@ -9,8 +9,15 @@
 
 static int64_t heap_stride(int64_t k) { return (k + 7) / 8 * 8; }
 
+static int64_t lines_of(const ms_kernel_call *call) {
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
+  return view.outer * view.inner;
+}
+
+static int parts_of(const ms_kernel_call *call) { return ms_part_count(call, lines_of(call), ms_call_bytes(call)); }
+
 static int prepare(ms_kernel_call *call) {
-  call->workspace_bytes = call->threads * heap_stride(call->attrs.i[1]) * (int64_t)sizeof(uint64_t);
+  call->workspace_bytes = parts_of(call) * heap_stride(call->attrs.i[1]) * (int64_t)sizeof(uint64_t);
   return MS_OK;
 }
 
@@ -74,9 +81,7 @@ static void topk_part(const ms_kernel_call *call, int part, int64_t begin, int64
 
 static int run(const ms_kernel_call *call) {
   if (ms_numel(&call->in[0]) == 0) return MS_OK;
-  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
-  const int64_t lines = view.outer * view.inner;
-  ms_run_parts(call, ms_part_count(call, lines, ms_call_bytes(call)), lines, 1, topk_part);
+  ms_run_parts(call, parts_of(call), lines_of(call), 1, topk_part);
   return MS_OK;
 }
 
