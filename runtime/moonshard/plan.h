@@ -151,6 +151,11 @@ MS_API void ms_plan_config_default(ms_plan_config *config, int size);
 /* Compiles a plan for the rank that was passed to ms_model_shard. MS_ERACE if the verifier rejects the result. */
 MS_API int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **plan);
 MS_API void ms_plan_free(ms_plan *plan);
+/* Moves what compilations of `earlier` have left for the next one to `graph`, if both are the same program over alike
+ * parameters, divided alike over tensor and context: *taken is 1. Their models can be on other meshes, as in a list of
+ * prices, whose plans then begin with lowering. Changes no plan. *taken is 0 for other graphs, and for those that have
+ * been compiled. Both models must have been sharded. */
+MS_API int ms_graph_take_compiled(ms_graph *graph, ms_graph *earlier, int *taken);
 /* Who orthogonalises a parameter in UPDATE: *owner is a rank of the world; -1: the parameter does not take Muon, or has
  * no gradient. Ranks at another place of a tensor dimension have an owner of their own there. *flops: of all steps. */
 MS_API int ms_plan_muon(const ms_plan *plan, int param, int *owner, double *flops);
@@ -160,7 +165,7 @@ MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary);
 enum { MS_PLAN_PASSES = 14 };
 typedef struct ms_plan_pass {
   const char *name; /* "lower" */
-  int cached;       /* 1: the result was cached by an earlier plan of the same graph */
+  int cached;       /* 1: the result was cached by an earlier plan of the same graph, or of one alike */
   double ms;
   int nodes[2], instructions[2], events[2], buffers[2];
   int64_t bytes[2];

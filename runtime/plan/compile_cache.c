@@ -1,4 +1,5 @@
-/* compile_cache.c - results that compilations of one graph share. The graph owns the cache and frees it. */
+/* compile_cache.c - results that compilations of one graph share. The graph owns the cache and frees it, unless another
+ * graph has taken it over. */
 #include "plan/compile_cache.h"
 
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 
 #include "base/error.h"
 #include "plan/pack.h"
+#include "shard/model.h"
 
 enum { PACKINGS = 32 };
 
@@ -76,6 +78,48 @@ int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, 
   ms_graph_free(c->lowered[evaluate != 0][fusing]);
   c->lowered[evaluate != 0][fusing] = graph;
   c->again[evaluate != 0][fusing] = *again;
+  return MS_OK;
+}
+
+/* ---- another graph takes the cache ------------------------------------------------------------------------------ */
+
+/* What ms_plan_divide and ms_plan_sum_divided read of a model. */
+static int are_divided_alike(const ms_model *a, const ms_model *b) {
+  static const int dims[] = {MS_DIM_TENSOR, MS_DIM_CONTEXT};
+  for (int i = 0; i < 2; i++)
+    if (a->dim[dims[i]].size != b->dim[dims[i]].size || strcmp(a->dim[dims[i]].name, b->dim[dims[i]].name)) return 0;
+  if (a->sequence_parallel != b->sequence_parallel) return 0;
+  for (int p = 0; p < a->params; p++) {
+    const ms_param *x = &a->param[p], *y = &b->param[p];
+    if (x->unit != y->unit || x->config.tensor_axis != y->config.tensor_axis ||
+        x->config.tensor_splits != y->config.tensor_splits)
+      return 0;
+  }
+  return 1;
+}
+
+int ms_graph_take_compiled(ms_graph *graph, ms_graph *earlier, int *taken) {
+  MS_HANDLE(graph, GRAPH);
+  MS_HANDLE(earlier, GRAPH);
+  MS_GIVEN(taken);
+  *taken = 0;
+  const ms_model *model = graph->model, *other = earlier->model;
+  if (!model->sharded || !other->sharded)
+    return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_graph_take_compiled, for both models");
+  cache *c = earlier->cache->data;
+  if (graph == earlier || graph->cache->data || !c || has_grown(c, earlier)) return MS_OK;
+  if (!ms_graph_is_alike(graph, earlier) || !are_divided_alike(model, other)) return MS_OK;
+  ms_graph_cache *from = earlier->cache;
+  *graph->cache = *from;
+  *from = (ms_graph_cache){0};
+  for (int evaluate = 0; evaluate < 2; evaluate++)
+    for (int fusing = 0; fusing < MS_FUSINGS; fusing++) {
+      ms_graph *lowered = c->lowered[evaluate][fusing];
+      if (!lowered) continue;
+      lowered->model = graph->model;
+      lowered->lookup = graph->lookup;
+    }
+  *taken = 1;
   return MS_OK;
 }
 

@@ -1,6 +1,7 @@
 /* compile_cache.h - results that a traced graph keeps from one compilation for the next: its rewritten and
- * differentiated copies, and packings of buffers. A plan that differs in one rule reuses most of them. The cache
- * never changes a plan, only the time to compile it.
+ * differentiated copies, and packings of buffers. A plan that differs in one rule reuses most of them, and a graph of
+ * another model takes them over if it is alike (ms_graph_take_compiled). The cache never changes a plan, only the time
+ * to compile it.
  */
 #ifndef MS_PLAN_COMPILE_CACHE_H
 #define MS_PLAN_COMPILE_CACHE_H

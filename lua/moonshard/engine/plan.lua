@@ -262,6 +262,27 @@ end
 ---@return boolean
 function plan.is(value) return getmetatable(value) == Plan end
 
+-- The graph of the last plan, while a list is compiled.
+local list
+
+---Calls a function that compiles a list of plans, of which many have graphs that are alike, as on several meshes: each
+---plan takes over what the compilation of the last one has left. Keeps the last graph until the function returns.
+---@param call fun()
+function plan.listed(call)
+  local outer = list
+  list = {}
+  local ok, raised = pcall(call)
+  list = outer
+  if not ok then error(raised, 0) end
+end
+
+local function take_compiled(graph)
+  if list.graph and list.graph ~= graph then
+    check(C.ms_graph_take_compiled(graph.handle, list.graph.handle, ffi.new("int[1]")))
+  end
+  list.graph = graph
+end
+
 ---Compiles a traced graph.
 ---@param graph moonshard.Graph
 ---@param mesh moonshard.Mesh
@@ -271,6 +292,7 @@ function plan.compile(graph, mesh, configure)
   local config = ffi.new("ms_plan_config")
   C.ms_plan_config_default(config, ffi.sizeof(config))
   configure(config)
+  if list then take_compiled(graph) end
   local out = ffi.new("ms_plan *[1]")
   check(C.ms_plan_compile(graph.handle, config, out))
   return setmetatable({

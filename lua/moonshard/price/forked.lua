@@ -9,6 +9,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
+local plans = require("moonshard.engine.plan")
 local posix = require("moonshard.base.posix")
 local recipe = require("moonshard.recipe.file")
 local refuse = require("moonshard.base.exit_status").refuse
@@ -83,11 +84,13 @@ local function be_copy(descriptor, first, o)
     send({ exit = status })
     C._exit(0)
   end
-  for i = first, o.count, o.processes do
-    local ok, result = pcall(o.work, i)
-    send(ok and { result = result } or { raised = describe(result) })
-    if not ok then return end
-  end
+  plans.listed(function()
+    for i = first, o.count, o.processes do
+      local ok, result = pcall(o.work, i)
+      send(ok and { result = result } or { raised = describe(result) })
+      if not ok then return end
+    end
+  end)
 end
 
 -- What a copy prints goes to files, so that it can be printed in order.
@@ -190,7 +193,9 @@ function forked.each(o)
   jit.opt.start(unpack(MACHINE_CODE))
   o.processes = math.min(o.processes or forked.processes(o.count), o.count)
   if o.processes <= 1 or has_threads() then
-    for i = 1, o.count do o.take(i, o.work(i)) end
+    plans.listed(function()
+      for i = 1, o.count do o.take(i, o.work(i)) end
+    end)
     return
   end
   io.stdout:flush()
