@@ -79,6 +79,83 @@ static void a_second_plan_takes_the_graphs_of_the_first_and_is_the_same(void **s
   drop(&p);
 }
 
+/* Compiles the model on one mesh, then on another, whose graph takes what the first compilation left; returns whether it
+ * did. The second plan must be the one that a compilation from the trace makes. */
+static int takes(const mlp_config *c, const mlp_config *other) {
+  ms_plan_config config = planned_config();
+  planned p = plan_with(c, &config), fresh = plan_with(other, &config);
+  mlp net = mlp_make(other);
+  ms_plan *plan;
+  ms_plan_pass pass[MS_PLAN_PASSES];
+  int taken, again;
+  must(ms_graph_take_compiled(net.graph, p.net.graph, &taken));
+  must(ms_graph_take_compiled(net.graph, p.net.graph, &again));
+  assert_int_equal(again, 0);
+  drop(&p); /* nothing that was taken belongs to the first model */
+  must(ms_plan_compile(net.graph, &config, &plan));
+  read_passes(plan, pass);
+  for (int i = 0; i < MS_PLAN_PASSES; i++) assert_int_equal(pass[i].cached, taken && i <= FUSE_EPILOGUES);
+  assert_true(plan->fingerprint == fresh.plan->fingerprint);
+  const char *text, *expected;
+  must(ms_plan_dump(plan, 1, &text));
+  must(ms_plan_dump(fresh.plan, 1, &expected));
+  assert_string_equal(text, expected);
+  ms_plan_free(plan);
+  mlp_free(&net);
+  drop(&fresh);
+  return taken;
+}
+
+static void a_graph_takes_the_graphs_of_one_that_is_alike_on_another_mesh(void **state) {
+  (void)state;
+  mlp_config a = mlp_default(1, 4, 0), b = mlp_default(2, 2, 3), c;
+  assert_true(takes(&a, &b));
+  assert_true(takes(&b, &a));
+  b.block.reshard = MS_RESHARD_ALWAYS; /* lowering reads it */
+  assert_true(takes(&a, &b));
+  c = a;
+  c.batch = 4;
+  assert_false(takes(&a, &c));
+  c = a;
+  c.blocks = 2;
+  assert_false(takes(&a, &c));
+  c = a;
+  c.frozen_block = 1;
+  assert_false(takes(&a, &c));
+  c = mlp_default(2, 1, 0);
+  c.tensor = c.world = 2;
+  c.replicate = 1;
+  assert_false(takes(&a, &c));
+  b = mlp_default(2, 1, 0);
+  b.tensor = 2;
+  b.world = 4;
+  assert_true(takes(&b, &c));
+}
+
+static void what_cannot_be_taken_is_refused(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 2, 0);
+  ms_plan_config config = planned_config();
+  planned p = plan_with(&c, &config);
+  mlp net = mlp_make(&c);
+  int taken = 1;
+  assert_fails(ms_graph_take_compiled(NULL, p.net.graph, &taken), MS_EINVAL, "graph is NULL");
+  assert_fails(ms_graph_take_compiled(net.graph, p.net.graph, NULL), MS_EINVAL, "taken is NULL");
+  must(ms_graph_take_compiled(p.net.graph, p.net.graph, &taken));
+  assert_int_equal(taken, 0);
+  must(ms_graph_take_compiled(p.net.graph, net.graph, &taken)); /* nothing was compiled */
+  assert_int_equal(taken, 0);
+  ms_model *unsharded;
+  ms_graph *graph;
+  must(ms_model_new(0, &unsharded));
+  must(ms_graph_new(unsharded, &graph));
+  assert_fails(ms_graph_take_compiled(graph, p.net.graph, &taken), MS_EINVAL, "ms_model_shard");
+  ms_graph_free(graph);
+  ms_model_free(unsharded);
+  mlp_free(&net);
+  drop(&p);
+}
+
 /* ---- streams ---------------------------------------------------------------------------------------------------- */
 
 static void a_plan_has_the_streams_that_it_uses(void **state) {
@@ -143,6 +220,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(every_pass_is_named_and_begins_where_the_last_one_ended),
       TEST(a_second_plan_takes_the_graphs_of_the_first_and_is_the_same),
+      TEST(a_graph_takes_the_graphs_of_one_that_is_alike_on_another_mesh),
+      TEST(what_cannot_be_taken_is_refused),
       TEST(a_plan_has_the_streams_that_it_uses),
       TEST(any_number_of_streams_is_ordered_and_proved),
   };
