@@ -10,6 +10,12 @@
  *   nf4       16384  their codes, two a byte; the codes of the scales of 256 blocks of 64; a scale of these and an
  *                    offset, f32
  *
+ * The ranks of a tensor dimension each have runs of the elements of a parameter that they divide. Where such a run does
+ * not consist of whole records, those of the parameter on every mesh of that size are shorter: a half, a quarter, ...
+ * of the elements above, down to one block. Blocks, and the groups of 256 scales of nf4, stay those of the whole
+ * parameter, so the numbers that records mean are the same on every mesh; short records of one group repeat its scale.
+ * Records of different lengths are made of each other without loss (ms_storage_convert).
+ *
  * The scales of nf4 are quantised themselves, as QLoRA does and bitsandbytes (quantize_4bit with compress_statistics):
  * offset is the mean of the scales of the whole parameter; what is left of 256 scales, divided by its largest
  * magnitude, has codes of the dynamic map (dynamic_map.h). A scale reads back as map[code] * scale + offset, in f32,
@@ -29,22 +35,34 @@ typedef struct ms_storage {
   int64_t block;           /* elements of a scale; 0: the elements are numbers, not codes */
 } ms_storage;
 
-/* NULL if parameters cannot be stored in this dtype (MS_DTYPE_STORED of base/dtype.h). */
-const ms_storage *ms_storage_of(int dtype);
-/* MS_EDTYPE in that case, with the dtypes in which they can be. */
-int ms_storage_find(int dtype, const ms_storage **storage);
+/* 1 if parameters can be stored in this dtype (MS_DTYPE_STORED of base/dtype.h). */
+int ms_storage_has(int dtype);
 /* 1 for dtypes in which parameters are kept as codes with scales. */
 int ms_storage_is_coded(int dtype);
+/* Records of so many elements; 0: of as many as the table says. MS_EDTYPE if parameters cannot be stored in the dtype,
+ * MS_EINVAL if its records cannot have this length. */
+int ms_storage_find(int dtype, int64_t elements, ms_storage *storage);
+/* The longest records of which runs of so many elements consist; 0: the parameter is not divided. MS_EUNSUPPORTED if a
+ * run would cut a block. */
+int ms_storage_of_runs(int dtype, int64_t run, ms_storage *storage);
 /* Words of the records of n elements. */
-int64_t ms_storage_words(int dtype, int64_t n);
+int64_t ms_storage_words(const ms_storage *storage, int64_t n);
 
-/* Makes a record of n elements; the rest of it is zero. nf4: writes its scales to scales [MS_STORED_SCALES], and only
+/* Makes a record of n elements; the rest of it is zero. nf4: writes the scales of all its blocks to scales, and only
  * the codes of the elements. */
-int ms_storage_encode(int dtype, const float *x, int64_t n, void *record, float *scales);
-/* Completes a record of nf4 with the scales of its first n blocks, and the parameter's offset. */
-void ms_storage_set_scales(void *record, const float *scales, int64_t n, float offset);
+int ms_storage_encode(const ms_storage *storage, const float *x, int64_t n, void *record, float *scales);
+/* Completes a record of nf4 with the scales of its first n blocks, the parameter's offset, and the largest magnitude
+ * that is left of the scales of its group. */
+void ms_storage_set_scales(const ms_storage *storage, void *record, const float *scales, int64_t n, float offset,
+                           uint32_t most);
+/* The bits of the largest magnitude that is left of n scales of nf4: as integers, these are in the order of numbers. */
+uint32_t ms_storage_most(const float *scales, int64_t n, float offset);
 /* Elements [first, first + n) of an array of records. */
-void ms_storage_decode(int dtype, const void *records, int64_t first, int64_t n, float *x);
+void ms_storage_decode(const ms_storage *storage, const void *records, int64_t first, int64_t n, float *x);
+/* Copies n elements, whole blocks or the end of a parameter, with their scales from element `first` of an array of
+ * records to element `at` of one with records of another length. Of nf4, records of the longer kind have one group. */
+void ms_storage_convert(const ms_storage *from, const void *records, int64_t first, int64_t n, const ms_storage *to,
+                        void *out, int64_t at);
 
 /* The prepare of the op dequantise, on any device. */
 int ms_storage_prepare(ms_kernel_call *call);

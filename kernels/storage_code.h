@@ -7,15 +7,20 @@
 #include "kernels/quantise_code.h"
 #include "kernels/storage.h"
 
-/* Bytes from the start of a record, and of a record. */
-enum {
-  MS_I8_SCALES = 1024,
-  MS_I8_RECORD = MS_I8_SCALES + 4 * 4,
-  MS_NF4_SCALE_CODES = MS_STORED_MOST / 2,
-  MS_NF4_SCALE = MS_NF4_SCALE_CODES + MS_STORED_SCALES,
-  MS_NF4_OFFSET = MS_NF4_SCALE + 4,
-  MS_NF4_RECORD = MS_NF4_OFFSET + 4 + 8 /* so that records begin at multiples of 16 bytes */
-};
+/* Bytes from the start of a record of so many elements: of i8, its scales; of nf4, the codes of its scales, their
+ * scale, and behind that the offset. */
+MS_QUANTISE_FUNCTION int64_t ms_i8_scales(int64_t elements) { return elements; }
+MS_QUANTISE_FUNCTION int64_t ms_nf4_scale_codes(int64_t elements) { return elements / 2; }
+MS_QUANTISE_FUNCTION int64_t ms_nf4_scale(int64_t elements) {
+  return (elements / 2 + elements / MS_STORED_BLOCK_NF4 + 3) / 4 * 4;
+}
+MS_QUANTISE_FUNCTION int64_t ms_nf4_offset(int64_t elements) { return ms_nf4_scale(elements) + 4; }
+
+/* Bytes of a record: records begin at multiples of 16. */
+MS_QUANTISE_FUNCTION int64_t ms_i8_record(int64_t elements) {
+  return (elements + elements / MS_STORED_BLOCK_I8 * 4 + 15) / 16 * 16;
+}
+MS_QUANTISE_FUNCTION int64_t ms_nf4_record(int64_t elements) { return (ms_nf4_offset(elements) + 4 + 15) / 16 * 16; }
 
 /* map[code] * scale + offset, rounded after each step: the compiler must not fuse them. */
 MS_QUANTISE_FUNCTION float ms_restored_scale(uint8_t code, float scale, float offset) {

@@ -7,12 +7,14 @@
 
 MS_CLONES static void part_of(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const int storage = (int)call->attrs.i[0], to = call->out[0].dtype;
+  const int to = call->out[0].dtype;
+  ms_storage storage;
+  if (ms_storage_find((int)call->attrs.i[0], call->attrs.i[1], &storage)) return; /* prepare has found it */
   MS_BLOCK_BUFFER(buffer);
   for (int64_t first = begin, n; first < end; first += n) {
     n = end - first < MS_BLOCK - first % MS_BLOCK ? end - first : MS_BLOCK - first % MS_BLOCK;
     float *x = ms_block_out(call->out_data[0], to, first, buffer);
-    ms_storage_decode(storage, call->in_data[0], first, n, x);
+    ms_storage_decode(&storage, call->in_data[0], first, n, x);
     ms_block_done(call->out_data[0], to, first, n, buffer);
   }
 }

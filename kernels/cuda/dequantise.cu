@@ -16,21 +16,20 @@ namespace {
 
 constexpr int THREADS = 256, EACH = 8, TILE = THREADS * EACH;
 
-/* Of each dtype: elements of a scale and of a record, and words of a record. */
-template <int DTYPE> struct layout;
-template <> struct layout<MS_NF4> {
-  static constexpr int block = MS_STORED_BLOCK_NF4, record = MS_STORED_MOST, bytes = MS_NF4_RECORD;
-};
-template <> struct layout<MS_I8> {
-  static constexpr int block = MS_STORED_BLOCK_I8, record = 4 * MS_STORED_BLOCK_I8, bytes = MS_I8_RECORD;
+/* Elements of a scale. */
+template <int DTYPE> constexpr int block_of = DTYPE == MS_NF4 ? MS_STORED_BLOCK_NF4 : MS_STORED_BLOCK_I8;
+
+/* Records of 1 << shift elements. */
+struct layout {
+  int shift, bytes;
 };
 
-template <int DTYPE> __device__ float scale_of(const uint8_t *record, int block) {
-  if constexpr (DTYPE == MS_I8) return reinterpret_cast<const float *>(record + MS_I8_SCALES)[block];
+template <int DTYPE> __device__ float scale_of(const uint8_t *record, int elements, int block) {
+  if constexpr (DTYPE == MS_I8) return reinterpret_cast<const float *>(record + ms_i8_scales(elements))[block];
   else
-    return ms_restored_scale(record[MS_NF4_SCALE_CODES + block],
-                             *reinterpret_cast<const float *>(record + MS_NF4_SCALE),
-                             *reinterpret_cast<const float *>(record + MS_NF4_OFFSET));
+    return ms_restored_scale(record[ms_nf4_scale_codes(elements) + block],
+                             *reinterpret_cast<const float *>(record + ms_nf4_scale(elements)),
+                             *reinterpret_cast<const float *>(record + ms_nf4_offset(elements)));
 }
 
 /* Element k of the 8 whose codes begin at `codes`. */
@@ -41,21 +40,22 @@ template <int DTYPE> __device__ __forceinline__ float value_of(const uint8_t *co
 
 /* ALIGNED: y begins at a multiple of 16 bytes. */
 template <int DTYPE, class Y, bool ALIGNED>
-__global__ void __launch_bounds__(THREADS) decode(const uint8_t *records, int64_t n, Y *y) {
-  using of = layout<DTYPE>;
-  __shared__ float scale[TILE / of::block];
+__global__ void __launch_bounds__(THREADS) decode(const uint8_t *records, layout of, int64_t n, Y *y) {
+  constexpr int BLOCK = block_of<DTYPE>;
+  const int elements = 1 << of.shift;
+  __shared__ float scale[TILE / BLOCK];
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * TILE, first = tile + threadIdx.x * EACH;
-  if (threadIdx.x < TILE / of::block) {
-    const int64_t element = tile + threadIdx.x * of::block;
+  if (threadIdx.x < TILE / BLOCK) {
+    const int64_t element = tile + threadIdx.x * BLOCK;
     if (element < n)
-      scale[threadIdx.x] = scale_of<DTYPE>(records + element / of::record * of::bytes,
-                                           static_cast<int>(element % of::record) / of::block);
+      scale[threadIdx.x] = scale_of<DTYPE>(records + (element >> of.shift) * of.bytes, elements,
+                                           static_cast<int>(element & (elements - 1)) / BLOCK);
   }
   __syncthreads();
   if (first >= n) return;
-  const int at = static_cast<int>(first % of::record);
-  const uint8_t *codes = records + first / of::record * of::bytes + (DTYPE == MS_NF4 ? at / 2 : at);
-  const float factor = scale[threadIdx.x * EACH / of::block];
+  const int at = static_cast<int>(first & (elements - 1));
+  const uint8_t *codes = records + (first >> of.shift) * of.bytes + (DTYPE == MS_NF4 ? at / 2 : at);
+  const float factor = scale[threadIdx.x * EACH / BLOCK];
   float x[EACH];
 #pragma unroll
   for (int k = 0; k < EACH; k++) x[k] = value_of<DTYPE>(codes, k) * factor;
@@ -71,11 +71,15 @@ template <class Y> __global__ void __launch_bounds__(THREADS) widen(const ms_b16
 }
 
 template <int DTYPE, class Y> int launch_decode(const ms_kernel_call *call, int64_t n, Y *y) {
+  ms_storage storage;
+  MS_TRY(ms_storage_find(DTYPE, call->attrs.i[1], &storage));
+  const layout of = {__builtin_ctzll(static_cast<unsigned long long>(storage.elements)),
+                     static_cast<int>(4 * storage.words)};
   const unsigned tiles = static_cast<unsigned>(ms_cuda_ceil(n, TILE));
   const uint8_t *records = static_cast<const uint8_t *>(call->in_data[0]);
   if (reinterpret_cast<uintptr_t>(y) % MS_CUDA_VECTOR_BYTES == 0)
-    return MS_CUDA_LAUNCH((decode<DTYPE, Y, true>), tiles, THREADS, 0, call->stream, records, n, y);
-  return MS_CUDA_LAUNCH((decode<DTYPE, Y, false>), tiles, THREADS, 0, call->stream, records, n, y);
+    return MS_CUDA_LAUNCH((decode<DTYPE, Y, true>), tiles, THREADS, 0, call->stream, records, of, n, y);
+  return MS_CUDA_LAUNCH((decode<DTYPE, Y, false>), tiles, THREADS, 0, call->stream, records, of, n, y);
 }
 
 template <class Y> int launch(const ms_kernel_call *call) {

@@ -112,14 +112,38 @@ static int check(const loading *l) {
   return MS_OK;
 }
 
+/* Counts both parts in words of records, of which stored forms consist. */
+static int count_words(loading *l, const ms_param *p) {
+  ms_storage saved;
+  const ms_storage *mine = &p->storage;
+  const int divided = l->saved.run != l->saved.stride;
+  MS_TRY(ms_storage_of_runs(mine->dtype, divided ? l->saved.run : 0, &saved));
+  if (saved.elements != mine->elements)
+    return MS_FAIL(MS_EINVAL,
+                   "%s: tensor %s has records of %lld elements, here the parameter has records of %lld: convert them "
+                   "(ms_storage_copy) and write them (ms_state_write)",
+                   l->tensor.file, l->tensor.name, (long long)saved.elements, (long long)mine->elements);
+  ms_division *parts[] = {&l->saved, &l->mine};
+  for (int i = 0; i < 2; i++) {
+    parts[i]->run = ms_storage_words(mine, parts[i]->run);
+    parts[i]->stride = ms_storage_words(mine, parts[i]->stride);
+    parts[i]->origin = ms_storage_words(mine, parts[i]->origin);
+  }
+  return MS_OK;
+}
+
 /* Which elements of the file to read. */
 static int find_elements(loading *l, const ms_param *p) {
   const ms_safetensors_tensor *t = &l->tensor;
-  const int64_t whole = ms_param_whole_numel(l->state->model, p), begin = l->piece->first;
-  int64_t run;
+  const int64_t begin = l->piece->first;
+  int64_t whole = ms_param_whole_numel(l->state->model, p), run;
   const ms_division *saved = &l->piece->part;
   l->mine = ms_param_division(l->state->model, p, l->state->model->dim[MS_DIM_TENSOR].place);
   l->saved = saved->stride ? *saved : (ms_division){.run = whole, .stride = whole};
+  if (l->what == MS_TENSOR_STORED) {
+    MS_TRY(count_words(l, p));
+    whole = ms_storage_words(&p->storage, whole);
+  }
   if (l->saved.run < 1 || l->saved.origin < 0 || l->saved.stride > whole || whole % l->saved.stride ||
       l->saved.origin > l->saved.stride - l->saved.run)
     return MS_FAIL(MS_EINVAL, "%s: tensor %s: runs of %lld elements, from %lld on, one every %lld, are no part of %lld",

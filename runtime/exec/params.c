@@ -140,15 +140,14 @@ static void find_moment(const ms_state *state, const ms_param *p, int what, int6
 /* The words of the records that this rank keeps. */
 static int find_records(const ms_state *state, int param, ms_elements *at) {
   const ms_param *p = &state->model->param[param];
-  const ms_storage *storage = ms_storage_of(p->config.storage_dtype);
   if (!ms_storage_is_coded(p->config.storage_dtype))
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no stored form: it is kept in %s", p->name,
                    ms_dtype_name(p->config.storage_dtype));
   MS_TRY(ms_stored_check_sealed(state, param));
   MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, at));
   at->dtype = MS_F32; /* words are moved as f32 values are */
-  at->first = p->first / storage->elements * storage->words;
-  at->count = ms_storage_words(storage->dtype, p->owned);
+  at->first = p->first / p->storage.elements * p->storage.words;
+  at->count = ms_storage_words(&p->storage, p->owned);
   return MS_OK;
 }
 
@@ -167,7 +166,10 @@ int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) 
     if (sliced) at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
     else find_weights(state, p, at);
     if (!at->data) at->data = at_master(state, p, p->local + (sliced ? at->first - p->first : 0));
-    if (ms_param_is_stored(p)) at->dtype = p->config.storage_dtype;
+    if (ms_param_is_stored(p)) {
+      at->dtype = p->config.storage_dtype;
+      at->storage = &p->storage;
+    }
     return MS_OK;
   }
   offset = offset_of(&state->layout, p->unit, what);
@@ -334,6 +336,11 @@ int ms_state_kept(const ms_state *state, int param, int what, int64_t *first, in
   *count = at.count;
   *sliced = at.sliced;
   return MS_OK;
+}
+
+int ms_state_division(const ms_state *state, int param, ms_division *part) {
+  MS_HANDLE(state, STATE);
+  return ms_model_division(state->model, param, part);
 }
 
 /* ---- the number of updates of each parameter: an f32 in the STATE arena that kernels increment and read ---- */

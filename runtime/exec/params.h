@@ -18,6 +18,7 @@ typedef struct ms_elements {
   /* 0, or 1 + enum ms_moment_map: data is an array of such records of moments that begins with the first element
    * (kernels/moments.h); dtype is MS_U8 */
   int records;
+  const ms_storage *storage; /* the records of a stored parameter; the model owns it */
   int param;
   int64_t first, count;
   int sliced; /* 1: only this rank has them, as each replica has a slice. 0: all replicas have the same bits */

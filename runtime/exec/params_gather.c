@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/least.h"
+#include "base/slice.h"
 #include "comm/collectives/comm.h"
 #include "comm/recorder/flight_recorder.h"
 #include "exec/host_memory.h"
@@ -24,6 +25,23 @@
 enum { WINDOW_ELEMENTS = 4 << 20, WINDOWS = 2 };
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* The part of a tensor that a place in the tensor dimension has: elements, or words of a stored form. */
+static ms_division division_of(const ms_model *model, int param, int what, int place) {
+  const ms_param *p = &model->param[param];
+  ms_division part = ms_param_division(model, p, place);
+  if (what != MS_TENSOR_STORED) return part;
+  return (ms_division){.run = ms_storage_words(&p->storage, part.run),
+                       .stride = ms_storage_words(&p->storage, part.stride),
+                       .origin = ms_storage_words(&p->storage, part.origin)};
+}
+
+/* The elements, or words, of the whole tensor. */
+static int64_t whole_of(const ms_model *model, int param, int what) {
+  const ms_param *p = &model->param[param];
+  const int64_t elements = ms_param_whole_numel(model, p);
+  return what == MS_TENSOR_STORED ? ms_storage_words(&p->storage, elements) : elements;
+}
 
 /* What a rank asks for, and which elements of it this rank gives. */
 typedef struct request {
@@ -80,7 +98,7 @@ static int64_t in_round(const gathering *g, int p, int64_t round, int64_t *at) {
 /* Puts n elements that a rank gives, from `at` of its part on, where they belong among the wanted ones. */
 static void put(const gathering *g, const request *giver, int64_t at, int64_t n, const float *given, float *out) {
   const ms_model *model = g->state->model;
-  const ms_division part = ms_param_division(model, &model->param[g->wanted->param], giver->place);
+  const ms_division part = division_of(model, g->wanted->param, g->wanted->what, giver->place);
   for (int64_t run, end = at + n; at < end; at += run, given += run) {
     const int64_t index = ms_division_index(&part, at, &run);
     run = ms_least(run, end - at);
@@ -163,14 +181,16 @@ fail:
  * all that another has, and every rank gathers, the first replica's. */
 static void find_given(const ms_state *state, const ms_param *p, const ms_elements *mine, request *r) {
   const ms_model *model = state->model;
-  int64_t first = 0, n = mine->sliced ? mine->count : ms_params_slice(state, p, &first);
+  const ms_dim_group *replicate = &model->dim[MS_DIM_REPLICATE];
+  const int replicas = state->layout.replicas;
+  int64_t first = 0, n = mine->count;
+  if (!mine->sliced) n = ms_slice(mine->count, replicas, replicate->place % replicas, &first);
   r->place = model->dim[MS_DIM_TENSOR].place;
-  const ms_division part = ms_param_division(model, p, r->place);
+  const ms_division part = division_of(model, r->param, r->what, r->place);
   r->gives = most(mine->first + first, ms_division_below(&part, r->first));
   const int64_t end = ms_division_below(&part, r->first + r->count);
   r->given = most(0, ms_least(mine->first + first + n, end) - r->gives);
-  const int again = state->replica == &state->process_group && !mine->sliced &&
-                    model->dim[MS_DIM_REPLICATE].place >= state->layout.replicas;
+  const int again = state->replica == &state->process_group && !mine->sliced && replicate->place >= replicas;
   if (again && is_of_all(state, p)) r->given = 0;
 }
 
@@ -191,10 +211,7 @@ int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, i
   ms_elements mine;
   MS_TRY(ms_params_find(state, param, what, &mine));
   const ms_param *p = &state->model->param[param];
-  const int64_t whole = ms_param_whole_numel(state->model, p);
-  if (what == MS_TENSOR_STORED)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': its stored form is read and written part by part, not gathered",
-                   p->name);
+  const int64_t whole = whole_of(state->model, param, what);
   if (first < 0 || count < 1 || first > whole || count > whole - first)
     return MS_FAIL(
         MS_EINVAL,
@@ -214,8 +231,7 @@ int ms_state_gather(ms_state *state, int param, int what, float *full) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
   MS_TRY(ms_params_find(state, param, what, &mine));
-  const int64_t whole = ms_param_whole_numel(state->model, &state->model->param[param]);
-  return ms_state_gather_range(state, param, what, 0, whole, full);
+  return ms_state_gather_range(state, param, what, 0, whole_of(state->model, param, what), full);
 }
 
 /* ---- scattering ---- */

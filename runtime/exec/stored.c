@@ -36,7 +36,7 @@ void ms_stored_free(ms_state *state) {
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static int begin(ms_state *state, const ms_elements *to, struct ms_unsealed **out) {
-  const ms_storage *storage = ms_storage_of(to->dtype);
+  const ms_storage *storage = to->storage;
   if (!state->unsealed) state->unsealed = ms_calloc(state->model->params, sizeof *state->unsealed);
   if (!state->unsealed) return MS_ENOMEM;
   if ((*out = state->unsealed[to->param])) return MS_OK;
@@ -44,7 +44,7 @@ static int begin(ms_state *state, const ms_elements *to, struct ms_unsealed **ou
   if (!u) return MS_ENOMEM;
   u->records = (to->count + storage->elements - 1) / storage->elements;
   u->done = ms_calloc(u->records, 1);
-  u->scale = ms_calloc(to->dtype == MS_NF4 ? u->records * MS_STORED_SCALES : 0, sizeof *u->scale);
+  u->scale = ms_calloc(to->dtype == MS_NF4 ? u->records * ms_scales_of(storage) : 0, sizeof *u->scale);
   if (!u->done || !u->scale) {
     release(u);
     return MS_ENOMEM;
@@ -54,17 +54,17 @@ static int begin(ms_state *state, const ms_elements *to, struct ms_unsealed **ou
 }
 
 char *ms_stored_record(const ms_elements *of, int64_t record) {
-  return (char *)of->data + 4 * ms_storage_of(of->dtype)->words * record;
+  return (char *)of->data + 4 * of->storage->words * record;
 }
 
 static int put_record(ms_state *state, struct ms_unsealed *u, const ms_elements *to, int64_t first, int64_t n,
                       const float *values) {
-  const ms_storage *storage = ms_storage_of(to->dtype);
+  const ms_storage *storage = to->storage;
   const int64_t record = first / storage->elements;
-  uint32_t words[MS_NF4_RECORD / 4];
+  uint32_t words[MS_STORED_MOST / 4]; /* more than a record has */
   float none;
-  float *scales = to->dtype == MS_NF4 ? u->scale + record * MS_STORED_SCALES : &none;
-  MS_TRY(ms_storage_encode(to->dtype, values, n, words, scales));
+  float *scales = to->dtype == MS_NF4 ? u->scale + record * ms_scales_of(storage) : &none;
+  MS_TRY(ms_storage_encode(storage, values, n, words, scales));
   u->done[record] = 1;
   u->staged = 0;
   return ms_state_copy_in(state, ms_stored_record(to, record), words, 4 * storage->words);
@@ -74,12 +74,12 @@ static int refuse_order(const ms_state *state, const ms_elements *to, int64_t fi
   return MS_FAIL(MS_EINVAL,
                  "parameter '%s' is stored in %s, in records of %lld elements: write it in order from its first owned "
                  "element, or from the start of a record; element %lld is neither",
-                 state->model->param[to->param].name, ms_dtype_name(to->dtype),
-                 (long long)ms_storage_of(to->dtype)->elements, (long long)(to->first + first));
+                 state->model->param[to->param].name, ms_dtype_name(to->dtype), (long long)to->storage->elements,
+                 (long long)(to->first + first));
 }
 
 int ms_stored_write(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values) {
-  const int64_t length = ms_storage_of(to->dtype)->elements;
+  const int64_t length = to->storage->elements;
   struct ms_unsealed *u;
   if (!count) return MS_OK;
   MS_TRY(begin(state, to, &u));
@@ -111,10 +111,10 @@ int ms_stored_check_sealed(const ms_state *state, int param) {
 
 int ms_stored_read(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out) {
   enum { RECORDS = 64 }; /* copied from a device at a time */
-  const ms_storage *storage = ms_storage_of(from->dtype);
+  const ms_storage *storage = from->storage;
   MS_TRY(ms_stored_check_sealed(state, from->param));
   if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
-    ms_storage_decode(from->dtype, from->data, first, count, out);
+    ms_storage_decode(storage, from->data, first, count, out);
     return MS_OK;
   }
   void *words = ms_calloc(RECORDS, (size_t)storage->words * 4);
@@ -124,7 +124,7 @@ int ms_stored_read(const ms_state *state, const ms_elements *from, int64_t first
     n = ms_least(count, start + RECORDS * storage->elements - first);
     const int64_t copied = (first + n - 1) / storage->elements - record + 1;
     rc = ms_state_copy_out(state, words, ms_stored_record(from, record), copied * storage->words * 4);
-    if (!rc) ms_storage_decode(from->dtype, words, first - start, n, out);
+    if (!rc) ms_storage_decode(storage, words, first - start, n, out);
   }
   free(words);
   return rc;

@@ -10,9 +10,12 @@ struct ms_unsealed {
   int64_t at, staged; /* the first `staged` elements of the record that begins with element `at` are in `room` */
   int64_t records;
   char *done;   /* [records] 1: it is written */
-  float *scale; /* [records][MS_STORED_SCALES] of nf4 */
+  float *scale; /* [records][ms_scales_of] of nf4 */
   float room[MS_STORED_MOST];
 };
+
+/* Scales of a record. */
+static inline int64_t ms_scales_of(const ms_storage *storage) { return storage->elements / storage->block; }
 
 /* Elements [first, first + count) of what was found, from and to f32. Elements are written in order. */
 int ms_stored_write(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values);

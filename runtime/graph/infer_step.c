@@ -37,11 +37,11 @@ int ms_infer_fold(const ms_node *node, const ms_value_info *in, ms_value_info *o
 
 /* All elements that the records have room for; a parameter can have fewer. */
 int ms_infer_dequantise(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const ms_storage *storage;
+  ms_storage storage;
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[words]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_I32, "the input"));
-  MS_TRY(ms_storage_find((int)node->attrs.i[0], &storage));
-  out[0] = vector(in[0].dims[0] / storage->words * storage->elements);
+  MS_TRY(ms_storage_find((int)node->attrs.i[0], node->attrs.i[1], &storage));
+  out[0] = vector(in[0].dims[0] / storage.words * storage.elements);
   return ms_asked_dtype(node, MS_F32, MS_DTYPE_FLOAT, &out[0].dtype);
 }
 

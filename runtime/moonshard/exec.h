@@ -187,6 +187,8 @@ MS_API int ms_state_shard(ms_state *state, int param, int what, int64_t *first, 
 /* The elements that ms_state_shard gives, without reading them. *sliced 1: no other replica has them; 0: all replicas
  * have the same. */
 MS_API int ms_state_kept(const ms_state *state, int param, int what, int64_t *first, int64_t *count, int *sliced);
+/* The part of a parameter that this rank has: ms_model_division of the state's model. */
+MS_API int ms_state_division(const ms_state *state, int param, ms_division *part);
 /* Copy elements [first, first + count), all of which this rank must own. Not collective: other ranks can be reading
  * what ms_state_write changes, so all ranks must have finished a step, and know it of each other (ms_world_barrier).
  * Replicas that share one copy own the same elements: all can write if they write the same values. In units with

@@ -68,10 +68,10 @@ typedef struct ms_param_config {
                           * each of them has the whole parameter */
   int tensor_splits;     /* 1: with ms_model_dims.sequence_parallel, what meets the parameter is divided, too: for the
                           * gain of a norm; default 0 */
-  /* The dtype in which its ranks keep it: MS_F32 (default), a master; of a frozen parameter that the tensor dimension
-   * does not divide also MS_BF16, MS_I8 (blocks of 256 elements with an f32 scale), or MS_NF4 (blocks of 64, whose
-   * scales are quantised, too: QLoRA). It is gathered as it is kept, and becomes param_dtype where a kernel reads it.
-   * After writing such a parameter, call ms_state_seal. */
+  /* The dtype in which its ranks keep it: MS_F32 (default), a master; of a frozen parameter also MS_BF16, MS_I8 (blocks
+   * of 256 elements with an f32 scale), or MS_NF4 (blocks of 64, whose scales are quantised, too: QLoRA). Blocks are
+   * those of the whole parameter, also where a tensor dimension divides it, which must not cut them. It is gathered as
+   * it is kept, and becomes param_dtype where a kernel reads it. After writing such a parameter, call ms_state_seal. */
   int storage_dtype;
   int fp8; /* enum ms_fp8; default none. Other than none, matrix products must be all that reads it */
   /* 1: its moments are in 8 bits if ms_plan_config.moment_dtype is MS_I8, where others are in f32. Ranks then divide it
@@ -162,10 +162,16 @@ typedef struct ms_division {
 } ms_division;
 
 /* What a parameter that is stored in a dtype (ms_param_config.storage_dtype) is made of: records of so many elements,
- * each of so many 32-bit words, which ranks do not cut. MS_EDTYPE for dtypes in which parameters cannot be stored. */
-MS_API int ms_storage_record(int dtype, int64_t *elements, int64_t *words);
-/* Elements [first, first + count) of an array of records, as f32. */
-MS_API int ms_storage_read(int dtype, const void *records, int64_t first, int64_t count, float *out);
+ * each of so many 32-bit words, which ranks do not cut. run: ms_division.run if a tensor dimension divides it, else 0;
+ * records of parts can be shorter than those of a whole parameter. MS_EDTYPE for dtypes in which parameters cannot be
+ * stored, MS_EUNSUPPORTED for runs that would cut a block. */
+MS_API int ms_storage_record(int dtype, int64_t run, int64_t *elements, int64_t *words);
+/* Elements [first, first + count) of an array of records of so many elements, as f32. */
+MS_API int ms_storage_read(int dtype, int64_t elements, const void *records, int64_t first, int64_t count, float *out);
+/* Copies these elements of an array of records of i8 or nf4 to one of records of another length, from element to_first
+ * on, bit for bit. first and to_first begin blocks. */
+MS_API int ms_storage_copy(int dtype, int64_t elements, const void *records, int64_t first, int64_t count,
+                           int64_t to_elements, void *to, int64_t to_first);
 
 MS_API int ms_model_new(uint64_t seed, ms_model **model);
 MS_API void ms_model_free(ms_model *model);

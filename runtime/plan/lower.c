@@ -164,11 +164,11 @@ static int place_stored(ms_lowering *l, const ms_param *p, const ms_segment *seg
   ms_ref records, values = {.info = {.dtype = seg->param_dtype, .ndim = p->ndim}};
   MS_TRY(place_records(l, p, seg, &records));
   *at = (ms_place){records.buffer, records.offset};
-  if (seg->storage == seg->param_dtype) return MS_OK;
+  if (seg->storage.dtype == seg->param_dtype) return MS_OK;
   memcpy(values.info.dims, p->dims, sizeof values.info.dims);
   MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE,
                         p->numel * ms_dtype_size(seg->param_dtype), "dequantised", &values.buffer));
-  const ms_attrs attrs = {.i = {seg->storage}};
+  const ms_attrs attrs = {.i = {seg->storage.dtype, ms_param_is_divided(l->model, p) ? seg->storage.elements : 0}};
   const ms_node *reader = l->reader;
   MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_dequantise, &attrs, 1, &records, 1, &values,
                         reader ? reader->scope : "", reader ? reader->backward : 0));

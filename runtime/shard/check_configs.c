@@ -90,7 +90,7 @@ static int check_elements(const ms_model *model, const char *name, int ndim, con
 static int check_storage(const char *name, const ms_param_config *config) {
   char stored[MS_DTYPE_LIST];
   if (config->storage_dtype == MS_F32) return MS_OK;
-  if (!ms_storage_of(config->storage_dtype))
+  if (!ms_storage_has(config->storage_dtype))
     return MS_FAIL(MS_EDTYPE, "parameter '%s': storage_dtype must be f32, %s, not %s", name,
                    ms_dtype_list(MS_DTYPE_STORED, stored), ms_dtype_name(config->storage_dtype));
   if (config->frozen) return MS_OK;

@@ -13,7 +13,7 @@
 
 #include "base/dtype.h"
 #include "graph/placement.h"
-#include "kernels/storage.h"
+#include "shard/divided.h"
 
 /* What ms_model_shard makes: also the parts that one which failed has made. */
 static void release_shards(ms_model *model) {
@@ -47,25 +47,44 @@ int ms_model_new(uint64_t seed, ms_model **out) {
   return MS_OK;
 }
 
-int ms_storage_record(int dtype, int64_t *elements, int64_t *words) {
+int ms_storage_record(int dtype, int64_t run, int64_t *elements, int64_t *words) {
   MS_GIVEN(elements);
   MS_GIVEN(words);
-  const ms_storage *storage;
-  MS_TRY(ms_storage_find(dtype, &storage));
-  *elements = storage->elements;
-  *words = storage->words;
+  ms_storage storage;
+  MS_TRY(ms_storage_of_runs(dtype, run, &storage));
+  *elements = storage.elements;
+  *words = storage.words;
   return MS_OK;
 }
 
-int ms_storage_read(int dtype, const void *records, int64_t first, int64_t count, float *out) {
+static int check_range(int dtype, int64_t first, int64_t count) {
+  if (first >= 0 && count >= 0) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "records of %s: cannot read %lld elements from element %lld on", ms_dtype_name(dtype),
+                 (long long)count, (long long)first);
+}
+
+int ms_storage_read(int dtype, int64_t elements, const void *records, int64_t first, int64_t count, float *out) {
   MS_GIVEN(records);
   MS_GIVEN(out);
-  const ms_storage *storage;
-  MS_TRY(ms_storage_find(dtype, &storage));
-  if (first < 0 || count < 0)
-    return MS_FAIL(MS_EINVAL, "records of %s: cannot read %lld elements from element %lld on", ms_dtype_name(dtype),
-                   (long long)count, (long long)first);
-  ms_storage_decode(dtype, records, first, count, out);
+  ms_storage storage;
+  MS_TRY(ms_storage_find(dtype, elements, &storage));
+  MS_TRY(check_range(dtype, first, count));
+  ms_storage_decode(&storage, records, first, count, out);
+  return MS_OK;
+}
+
+int ms_storage_copy(int dtype, int64_t elements, const void *records, int64_t first, int64_t count, int64_t to_elements,
+                    void *to, int64_t to_first) {
+  MS_GIVEN(records);
+  MS_GIVEN(to);
+  ms_storage from, into;
+  MS_TRY(ms_storage_find(dtype, elements, &from));
+  MS_TRY(ms_storage_find(dtype, to_elements, &into));
+  MS_TRY(check_range(dtype, first, count));
+  if (!from.block || first % from.block || to_first < 0 || to_first % from.block)
+    return MS_FAIL(MS_EINVAL, "records of %s: elements %lld to %lld do not begin with a block", ms_dtype_name(dtype),
+                   (long long)first, (long long)to_first);
+  ms_storage_convert(&from, records, first, count, &into, to, to_first);
   return MS_OK;
 }
 
@@ -196,24 +215,36 @@ static int refuse_uneven(const ms_model *model, const ms_param *p) {
   return ms_placement_uneven(what, &whole, p->config.tensor_axis, 1, group->name, group->size);
 }
 
-static int refuse_divided(const ms_model *model, const ms_param *p) {
-  return MS_FAIL(MS_EUNSUPPORTED,
-                 "parameter '%s' is stored in %s, whose records the dimension %s of the mesh would cut along axis %d: "
-                 "store it in f32, leave it whole on each rank of %s, or use a mesh without that dimension",
-                 p->name, ms_dtype_name(p->config.storage_dtype), model->dim[MS_DIM_TENSOR].label,
-                 p->config.tensor_axis, model->dim[MS_DIM_TENSOR].label);
+/* Its records consist of whole blocks, and so must the runs of its elements that the ranks of a tensor dimension have.
+ */
+static int choose_records(const ms_model *model, ms_param *p) {
+  const ms_dim_group *tensor = &model->dim[MS_DIM_TENSOR];
+  const int dtype = p->config.storage_dtype;
+  p->storage = (ms_storage){.dtype = MS_F32};
+  if (dtype == MS_F32) return MS_OK;
+  MS_TRY(ms_storage_find(dtype, 0, &p->storage));
+  const int64_t run = ms_param_is_divided(model, p) ? ms_param_division(model, p, 0).run : 0;
+  if (!p->storage.block || run % p->storage.block == 0) return ms_storage_of_runs(dtype, run, &p->storage);
+  return MS_FAIL(
+      MS_EUNSUPPORTED,
+      "parameter '%s' is stored in %s, in blocks of %lld elements, which the %d ranks of the dimension %s of "
+      "the mesh would cut: along axis %d each has runs of %lld elements; store it in bf16%s, leave it whole "
+      "on each rank of %s, or use a mesh whose ranks have multiples of %lld",
+      p->name, ms_dtype_name(dtype), (long long)p->storage.block, tensor->size, tensor->label, p->config.tensor_axis,
+      (long long)run, dtype == MS_I8 && run % MS_STORED_BLOCK_NF4 == 0 ? " or nf4" : "", tensor->label,
+      (long long)p->storage.block);
 }
 
-/* Gives each parameter the shape of this rank's part. */
+/* Gives each parameter the shape of this rank's part, and its records. */
 static int divide_params(ms_model *model) {
   const int64_t ranks = model->dim[MS_DIM_TENSOR].size;
   for (int i = 0; i < model->params; i++) {
     ms_param *p = &model->param[i];
     const int axis = p->config.tensor_axis;
     if (axis >= 0 && p->whole[axis] % ranks) return refuse_uneven(model, p);
-    if (axis >= 0 && ranks > 1 && p->config.storage_dtype != MS_F32) return refuse_divided(model, p);
     p->numel = 1;
     for (int d = 0; d < p->ndim; d++) p->numel *= p->dims[d] = d == axis ? p->whole[d] / ranks : p->whole[d];
+    MS_TRY(choose_records(model, p));
   }
   return MS_OK;
 }

@@ -35,6 +35,7 @@
 #include "base/error.h"
 #include "base/handle.h"
 #include "graph/graph.h"
+#include "kernels/storage.h"
 #include "mesh/mesh.h"
 #include "moonshard.h"
 
@@ -51,8 +52,9 @@ typedef struct ms_param {
   int64_t dims[MS_MAX_DIMS];  /* of the part that this rank's shard group has: `whole`, but for config.tensor_axis */
   int64_t numel;              /* of that part */
   ms_param_config config;
-  int segment;    /* index in its unit */
-  int64_t offset; /* elements from the start of the segment */
+  ms_storage storage; /* its records, if it is stored */
+  int segment;        /* index in its unit */
+  int64_t offset;     /* elements from the start of the segment */
   /* This rank owns elements [first, first + owned) of the flattened parameter, stored `local` elements into the
    * unit's master buffer. owned can be 0. */
   int64_t first, owned, local;
@@ -63,7 +65,7 @@ typedef struct ms_segment {
   int packed_moments;
   int blocks;                    /* 1: gathered in blocks of i8 */
   int muon;                      /* 1: its parameters take Muon, and keep one moment, in f32 */
-  int storage;                   /* MS_F32, or the dtype of a stored parameter's records */
+  ms_storage storage;            /* the records of a stored parameter; dtype MS_F32: it is not stored */
   int wire;                      /* the dtype that is gathered: param_dtype, MS_F8E4M3: codes with one scale, or
                                   * MS_I32: the words of records, or of blocks */
   double lr_scale, weight_decay; /* `rows`: those of its parameter; `ragged`: all parameters of the segment have the
@@ -157,7 +159,7 @@ static inline int ms_model_splits_norm(const ms_model *m) {
   return ms_model_local_units(m) && equal;
 }
 
-static inline int ms_segment_is_stored(const ms_segment *s) { return s->storage != MS_F32; }
+static inline int ms_segment_is_stored(const ms_segment *s) { return s->storage.dtype != MS_F32; }
 /* 1 when what a rank keeps of a segment has the form that the shards gather, so that kernels can read it there. */
 static inline int ms_segment_is_as_gathered(const ms_segment *s) {
   return ms_segment_is_stored(s) || s->wire == MS_F32;

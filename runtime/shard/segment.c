@@ -9,7 +9,6 @@
 
 #include "kernels/moments.h"
 #include "kernels/quantised_sum.h"
-#include "kernels/storage.h"
 #include "shard/model.h"
 
 _Static_assert(MS_UNCUT == (int)MS_MOMENT_BLOCK && MS_UNCUT == (int)MS_PIECE_BLOCK, "one alignment keeps both whole");
@@ -60,8 +59,8 @@ static void order_params(const ms_model *model, ms_unit *unit) {
 
 /* Elements of parameters in a chunk. */
 static int64_t chunk_elements(const ms_segment *segment) {
-  const ms_storage *storage = ms_storage_of(segment->storage);
-  return storage ? segment->chunk / storage->words * storage->elements : segment->chunk;
+  if (!ms_segment_is_stored(segment)) return segment->chunk;
+  return segment->chunk / segment->storage.words * segment->storage.elements;
 }
 
 /* Sets the owned part of a parameter: its elements that are in chunk `rank` of the segment. */
@@ -98,7 +97,7 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
                           .packed_moments = head->config.packed_moments,
                           .blocks = ms_param_is_in_blocks(head),
                           .muon = ms_param_takes_muon(head),
-                          .storage = head->config.storage_dtype,
+                          .storage = head->storage,
                           .wire = wire_of(head),
                           .reduce_dtype = unit->config.reduce_dtype,
                           .lr_scale = head->config.lr_scale,
@@ -112,9 +111,9 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
     p->offset = align_up(end, align);
     end = p->offset + p->numel;
   }
-  const ms_storage *storage = ms_storage_of(segment->storage);
-  if (storage)
-    segment->chunk = (ms_storage_words(storage->dtype, end) / storage->words + ranks - 1) / ranks * storage->words;
+  const int64_t words = segment->storage.words;
+  if (ms_segment_is_stored(segment))
+    segment->chunk = (ms_storage_words(&segment->storage, end) / words + ranks - 1) / ranks * words;
   else if (unit->config.layout == MS_LAYOUT_ROWS)
     segment->chunk = chunk_rows(head, ranks) * (head->numel / head->dims[0]);
   else segment->chunk = align_up((end + ranks - 1) / ranks, align);

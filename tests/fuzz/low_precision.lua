@@ -15,19 +15,22 @@ local STORAGE = { [["nf4"]], [["i8"]], [["bf16"]],
   [[{ { re"weight", "nf4", optional = true }, { re".", "bf16", optional = true } }]],
   [[{ { re"fc", "i8", optional = true }, { re"embed|bias", "nf4", optional = true } }]] }
 
--- How weights below adapters are kept. A tensor dimension would cut their records.
+-- A tensor dimension can cut the blocks of i8 and nf4.
+local function one_storage(d, self) return self.tensor and [["bf16"]] or d:one_of(STORAGE) end
+
+-- How weights below adapters are kept.
 local function draw_storage(d, self)
-  if not self.adapters or self.tensor or d:chance(0.4) then return nil end
-  return d:one_of(STORAGE)
+  if not self.adapters or d:chance(0.4) then return nil end
+  return one_storage(d, self)
 end
 
 -- The same of other weights that a case freezes. What only some models have may be in none of the frozen ones, and
 -- storage is refused where all parameters train.
 local function draw_frozen_storage(d, self)
   local freeze = self.sharding.freeze
-  if self.tensor or self.sharding.storage or not freeze or not freeze:find("^embed", 1, true) then return end
+  if self.sharding.storage or not freeze or not freeze:find("^embed", 1, true) then return end
   if d:chance(0.4) then return end
-  self.sharding.storage, self.sharding.gather_dtype = d:one_of(STORAGE), nil
+  self.sharding.storage, self.sharding.gather_dtype = one_storage(d, self), nil
 end
 
 -- ---- sums and gathers -------------------------------------------------------------------------------------------

@@ -155,6 +155,7 @@ end)
 
 local runs = {
   bytes = { "plan", RECIPE, "-n", "2", "--json" },
+  tensor = { "plan", RECIPE, "-n", "2", "mesh=1x1x2", "ffn=384", "--json" },
   llama = { "plan", "recipes/lora.lua", "-n", "2", "size=8B", "seq=128", "batch=1", "storage=nf4", "stored=",
     "--json" },
   explain = { "explain", RECIPE, "-n", "2" },
@@ -162,7 +163,7 @@ local runs = {
 
 describe("the plan of a model with frozen weights in nf4", function()
   local function plan_of(name)
-    runs.all = runs.all or program.run_all({ bytes = runs.bytes, llama = runs.llama, explain = runs.explain })
+    runs.all = runs.all or program.run_all(runs)
     assert.equal(0, runs.all[name].status, runs.all[name].err)
     return name == "explain" and runs.all[name].out or json.decode(runs.all[name].out)
   end
@@ -185,6 +186,17 @@ describe("the plan of a model with frozen weights in nf4", function()
     assert.equal(2 * 2 * adapters, plan.bytes.optimizer)
     local kept, segments = 2 * unit + of_unit.root, 2 * 13 + 3
     assert(plan.bytes.parameters >= kept and plan.bytes.parameters < kept + 128 * segments)
+  end)
+
+  it("Q7 keeps a part of a divided matrix in records that its ranks do not cut, exactly", function()
+    -- Of a layer with two ranks along tensor: wq [64,128], wk and wv [32,128], w1 and w3 [192,128] in whole rows, wo
+    -- [128,64] and w2 [128,192] in runs of 64 elements of a row, so in records of one block.
+    local function record(elements) return math.ceil((math.ceil(elements / 64 * 33 / 4) * 4 + 8) / 16) * 16 end
+    local layer = record(8192) + 2 * record(4096) + 2 * 3 * record(8192) + (128 * 64 + 128 * 192) / 64 * record(64)
+    local bytes, others = plan_of("tensor").bytes.parameters, 2 * 128 * 128 + 4 * 128 * 128 + 4 * 128
+    -- Of a layer wq's A [4,128] and B [64,4], wv's A [4,128] and B [32,4], two gains [128]; all in f32.
+    others = others + 2 * 4 * (2 * 4 * 128 + 64 * 4 + 32 * 4 + 2 * 128)
+    assert(bytes >= 2 * layer + others and bytes < 2 * layer + others + 128 * (2 * 13 + 3), bytes)
   end)
 
   it("Q7 keeps Llama 8B on two ranks in about 2.1 GB each", function()
@@ -221,7 +233,15 @@ cases.hosts = { "check", RECIPE, "--hosts", "a:2,b:2", "--agent", "tests/fuzz/ag
 check("cuda", "2", { "device=cuda", "dtype=bf16", "steps=2" }, KERNELS)
 check("cuda, i8", "2", { "device=cuda", "storage=i8", "steps=2" }, KERNELS)
 check("cuda, bf16", "2", { "device=cuda", "storage=bf16", "mesh=2x1" }, "MOONSHARD_EMULATE_JITTER=50")
-cases.tensor = { "plan", RECIPE, "-n", "2", "mesh=1x1x2" }
+check("tensor", "2", { "mesh=1x1x2", "ffn=384" })
+check("tensor and shards", "4", { "mesh=1x2x2", "ffn=384", "dtype=bf16", "layout=ragged" })
+check("tensor and replicas", "4", { "mesh=2x1x2", "dim=512", "ffn=512", "storage=i8" })
+check("tensor, bf16", "4", { "mesh=1x2x2", "storage=bf16", "ema=true" })
+check("cuda, tensor", "4", { "device=cuda", "mesh=1x2x2", "ffn=384", "dtype=bf16", "steps=2" }, KERNELS)
+check("cuda, tensor, i8", "2", { "device=cuda", "mesh=1x1x2", "dim=512", "ffn=512", "storage=i8", "steps=2" },
+  KERNELS)
+cases["cut blocks"] = { "plan", RECIPE, "-n", "2", "mesh=1x1x2" }
+cases["cut blocks of i8"] = { "plan", RECIPE, "-n", "2", "mesh=1x1x2", "storage=i8" }
 
 local of, equals_one_rank = program.checks(cases)
 
@@ -236,9 +256,18 @@ describe("parameters in few bits on a mesh", function()
     equals_one_rank("cuda", "cuda, i8", "cuda, bf16")
   end)
 
-  it("Q7 are refused by name where a tensor dimension would cut their records", function()
-    assert.equal(2, of("tensor").status, of("tensor").out)
-    has(of("tensor").err, "'embed.weight' | bf16 | dimension tensor | axis 0")
+  it("Q7 train as on one rank where a tensor dimension divides them by rows, by columns and by vocabulary", function()
+    equals_one_rank("tensor", "tensor and shards", "tensor and replicas", "tensor, bf16")
+  end)
+
+  it("Q7 train as on one rank on emulated GPUs that a tensor dimension divides", function()
+    equals_one_rank("cuda, tensor", "cuda, tensor, i8")
+  end)
+
+  it("Q7 are refused by name where a tensor dimension would cut their blocks", function()
+    assert.equal(2, of("cut blocks").status, of("cut blocks").out)
+    has(of("cut blocks").err, "'layers.0.mlp.w2.weight' | nf4 | 64 | dimension tensor | axis 1 | 168 | bf16")
+    has(of("cut blocks of i8").err, "'layers.0.attn.wo.weight' | i8 | 256 | 64 elements | bf16 or nf4")
   end)
 end)
 
@@ -276,6 +305,42 @@ describe("checkpoints of parameters in few bits", function()
       file:read_f32("layers.1.mlp.w2.weight", nil, 0, n, data)
       for i = 0, n - 1 do sum = sum + data[i] end
       has(of_whole, ("layers.1.mlp.w2.weight %a"):format(sum))
+    end
+  end)
+end)
+
+describe("checkpoints of parameters in few bits that a tensor dimension divides", function()
+  local function facts_of(storage, ...)
+    local facts = scratch.path()
+    local ended = program.run { "run", RECIPE, "storage=" .. storage, "facts=" .. facts, ... }
+    assert.equal(0, ended.status, ended.err)
+    return (scratch.read(facts):gsub("loss[^\n]*\n", ""))
+  end
+
+  it("Q10 have the numbers of one rank, bit for bit, and go to any other mesh, as do ranks that leave it whole", function()
+    for storage, size in pairs { nf4 = { "dim=256", "ffn=512" }, i8 = { "dim=1024", "ffn=1024" } } do
+      local folder, exported = scratch.path(), { scratch.path(), scratch.path() }
+      local alone, divided = folder .. "/alone", folder .. "/divided"
+      local values = facts_of(storage, "-n", "1", "steps=2", "dir=" .. alone, unpack(size))
+      assert.equal(values, facts_of(storage, "-n", "4", "mesh=1x2x2", "steps=2", "dir=" .. divided, unpack(size)))
+      assert.equal(values, facts_of(storage, "-n", "4", "mesh=1x2x2", "steps=2", "whole=2", unpack(size)))
+      for i, case in ipairs { { alone, "4", "1x2x2" }, { divided, "1", "1x1x1" }, { divided, "2", "1x1x2" },
+        { divided, "4", "1x1x4" }, { divided, "4", "2x1x2" } } do
+        assert.equal(values, facts_of(storage, "-n", case[2], "mesh=" .. case[3], "steps=4", "seed=9",
+          "resume=" .. case[1] .. "/step-00000002", "dir=" .. folder .. "/resumed-" .. i, unpack(size)), case[3])
+      end
+      for i, from in ipairs { alone, divided } do
+        local ended = program.run { "export", from .. "/step-00000002", exported[i] }
+        assert.equal(0, ended.status, ended.err)
+      end
+      local one, other = ms.safetensors.open(exported[1]), ms.safetensors.open(exported[2])
+      for _, name in ipairs { "layers.0.mlp.w2.weight", "layers.1.attn.wq.weight" } do
+        local n = one:tensor(name).elements
+        local a, b = ffi.new("float[?]", n), ffi.new("float[?]", n)
+        one:read_f32(name, nil, 0, n, a)
+        other:read_f32(name, nil, 0, n, b)
+        for i = 0, n - 1 do assert(a[i] == b[i], name) end
+      end
     end
   end)
 end)

@@ -62,7 +62,7 @@ describe("the table of dtypes", function()
       end
       assert.equal(accepts_unit({ shard_dtype = id }), name == "f32" or dtypes.may(name, "quantised_sum"), name)
       assert.equal(accepts_unit({ replicate_dtype = id }), name == "f32" or dtypes.may(name, "quantised_sum"), name)
-      local stored = C.ms_storage_record(id, ffi.new("int64_t[1]"), ffi.new("int64_t[1]")) == C.MS_OK
+      local stored = C.ms_storage_record(id, 0, ffi.new("int64_t[1]"), ffi.new("int64_t[1]")) == C.MS_OK
       assert.equal(stored or name == "f32", dtypes.may(name, "storage"), name)
       if uses and uses.quantised_sum then assert.is_true(uses.norm_tolerance >= uses.tolerance, name) end
       if uses and uses.param then

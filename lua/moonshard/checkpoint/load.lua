@@ -13,6 +13,7 @@ local newest = require("moonshard.checkpoint.newest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local reader = require("moonshard.checkpoint.reader")
 local replicas = require("moonshard.checkpoint.replicas")
+local stored_words = require("moonshard.checkpoint.stored_words")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local load = {}
@@ -24,12 +25,20 @@ local function wanted_of(owned, range)
   return first, math.min(owned.first + owned.count, range.to) - first
 end
 
--- The pieces that this rank has to read, in file order.
+-- The records in which a stored parameter is saved, if they are not as long as here.
+local function others_of(checkpoint, owned)
+  local saved = owned.stored and checkpoint:records_of(owned.kind, owned.param.fqn)
+  return saved and saved.elements ~= owned.stored.records.elements and saved or nil
+end
+
+-- The pieces that this rank has to read, in file order, and what it has to convert.
 local function plan(checkpoint, session, wanted)
-  local list, ema = {}, wanted.optimizer and checkpoint.manifest.ema and session.ema
+  local list, conversions, ema = {}, {}, wanted.optimizer and checkpoint.manifest.ema and session.ema
   local replica = wanted.optimizer and replicas.source(checkpoint.manifest, checkpoint.path, session.sharding) or nil
   for _, owned in ipairs(owned_ranges.owned(session, wanted.optimizer, ema, { replica = replica })) do
-    if owned.count > 0 then
+    local others = owned.count > 0 and others_of(checkpoint, owned)
+    if others then conversions[#conversions + 1] = { owned = owned, records = others }
+    elseif owned.count > 0 then
       local averaged = wanted.averages and owned.kind == "param"
       local kind = averaged and checkpoint:kind_of_average(owned.param.fqn) or owned.kind
       for _, range in ipairs(checkpoint:cover(kind, owned.param.fqn, owned.part, owned.first, owned.count)) do
@@ -43,6 +52,7 @@ local function plan(checkpoint, session, wanted)
     if a.piece.file ~= b.piece.file then return a.piece.file < b.piece.file end
     return a.tensor.offset < b.tensor.offset
   end)
+  list.conversions = conversions
   return list
 end
 
@@ -57,16 +67,31 @@ local function reading(path, read, ...)
   error(raised, 0)
 end
 
+-- Reads a stored parameter whose records are of another length than here. Returns the bytes of what it has become.
+local function convert(checkpoint, session, conversion, verify)
+  local owned = conversion.owned
+  if verify then checkpoint:verify_pieces(owned.kind, owned.param.fqn) end
+  local out = ffi.new("float[?]", owned.count)
+  stored_words.convert(checkpoint, conversion.records, owned, out)
+  check(C.ms_state_write(session.state, owned.index, owned.what, owned.first, owned.count, out))
+  return 4 * owned.count
+end
+
 local function read_all(checkpoint, session, list, verify)
   local bytes, saved = ffi.new("int64_t[1]"), ffi.new("ms_saved_piece")
   for _, range in ipairs(list) do
     local piece = range.piece
     saved.file, saved.tensor = checkpoint:file(piece.file).handle, range.tensor.index
     saved.first, saved.checksums = piece.first, verify and piece.xxh3 or nil
-    saved.part.run, saved.part.stride, saved.part.origin = piece.part.run, piece.part.stride, piece.part.origin
+    local part = piece.division
+    saved.part.run, saved.part.stride, saved.part.origin = part.run, part.stride, part.origin
     check(C.ms_state_load(session.state, range.owned.index, range.owned.what, range.first, range.count, saved, bytes))
   end
-  return tonumber(bytes[0])
+  local converted = 0
+  for _, conversion in ipairs(list.conversions) do
+    converted = converted + convert(checkpoint, session, conversion, verify)
+  end
+  return tonumber(bytes[0]) + converted
 end
 
 local function open(path, session, wanted)

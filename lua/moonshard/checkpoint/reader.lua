@@ -6,15 +6,18 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local manifest = require("moonshard.checkpoint.manifest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
+local records = require("moonshard.shard.records")
 local host_parts = require("moonshard.checkpoint.host_parts")
 local safetensors = require("moonshard.base.safetensors")
-local storage = require("moonshard.shard.storage")
-local C, ffi, check = engine.C, engine.ffi, engine.check
+local stored_words = require("moonshard.checkpoint.stored_words")
+local C, ffi = engine.C, engine.ffi
 
 ---@class moonshard.SavedPiece elements of a parameter, or of a part of it, in one file
 ---@field file string
 ---@field tensor string its name in the file
----@field part moonshard.Division
+---@field part moonshard.Division in words of a stored form
+---@field division moonshard.Division the same part in elements
+---@field records moonshard.Records? of a stored form
 ---@field first number of the flattened part
 ---@field count number
 ---@field xxh3 string 16 hexadecimal digits per block
@@ -46,11 +49,13 @@ local function pieces_of(read)
   for _, file in ipairs(read.files) do
     for _, tensor in ipairs(file.tensors) do
       local name = owned_ranges.tensor_name(tensor.kind, tensor.parameter)
+      local part = tensor.run and { run = tensor.run, stride = tensor.stride, origin = tensor.origin }
+        or division.whole(elements[tensor.parameter] or tensor.first + tensor.count)
+      local of = dtypes.may(tensor.kind, "coded") and records.of_part(tensor.kind, part) or nil
       by_name[name] = by_name[name] or {}
       table.insert(by_name[name], {
         file = file.file, tensor = tensor.name, first = tensor.first, count = tensor.count, xxh3 = tensor.xxh3,
-        part = tensor.run and { run = tensor.run, stride = tensor.stride, origin = tensor.origin }
-          or division.whole(elements[tensor.parameter] or tensor.first + tensor.count),
+        part = of and records.in_words(of, part) or part, division = part, records = of,
       })
     end
   end
@@ -181,17 +186,26 @@ local function read_piece(file, range, first, count, out)
   end
 end
 
--- Copies elements of a parameter that is saved as codes with scales: reads whole records, and takes what is asked for.
-local function read_records(self, dtype, fqn, whole, first, count, out)
-  local elements, words = storage.record(dtype)
-  local record = math.floor(first / elements)
-  local records = math.ceil((first + count) / elements) - record
-  local from, n = record * words, records * words
-  local room = ffi.new("float[?]", n)
-  for _, range in ipairs(self:cover(dtype, fqn, division.whole(whole), from, n)) do
-    read_piece(self:file(range.piece.file), range, from, n, room)
+---Copies what files have of a part of a parameter, without verifying checksums: elements, or words of a stored form.
+---@param kind string
+---@param fqn string
+---@param part moonshard.Division
+---@param first number
+---@param count number
+---@param out ffi.cdata* float[count]
+function Checkpoint:read_pieces(kind, fqn, part, first, count, out)
+  for _, range in ipairs(self:cover(kind, fqn, part, first, count)) do
+    read_piece(self:file(range.piece.file), range, first, count, out)
   end
-  check(C.ms_storage_read((dtypes.id(dtype)), room, first - record * elements, count, out))
+end
+
+---The records in which a parameter is saved in a stored form.
+---@param kind string
+---@param fqn string
+---@return moonshard.Records? nil: it is not
+function Checkpoint:records_of(kind, fqn)
+  local pieces = self.pieces[owned_ranges.tensor_name(kind, fqn)]
+  return pieces and pieces[1].records
 end
 
 ---Copies elements of a parameter, f32, without verifying checksums (see verify).
@@ -206,10 +220,10 @@ function Checkpoint:read(kind, fqn, first, count, out)
     if param.name == fqn then elements = numel(param.shape) end
   end
   local form = kind == "param" and form_of(self, fqn)
-  if form and form ~= "param" then return read_records(self, form, fqn, elements, first, count, at) end
-  for _, range in ipairs(self:cover(kind, fqn, division.whole(elements), first, count)) do
-    read_piece(self:file(range.piece.file), range, first, count, at)
+  if form and form ~= "param" then
+    return stored_words.values(self, self:records_of(form, fqn), fqn, first, count, at)
   end
+  self:read_pieces(kind, fqn, division.whole(elements), first, count, at)
 end
 
 -- The checksums of all blocks of a tensor, concatenated.
@@ -219,6 +233,21 @@ local function checksums(file, name)
     parts[#parts + 1] = file:checksum(name, at, math.min(block, tensor.bytes - at))
   end
   return table.concat(parts)
+end
+
+local function check_tensor(self, file, name, xxh3)
+  if checksums(self:file(file), name) == xxh3 then return end
+  errors.raise("MS_EIO", "%s/%s: the checksum of tensor %s does not match the saved one: the file is damaged",
+    self.path, file, name)
+end
+
+---Compares what files have of a parameter with the checksums of the manifest. Raises MS_EIO if a file is damaged.
+---@param kind string
+---@param fqn string
+function Checkpoint:verify_pieces(kind, fqn)
+  for _, piece in ipairs(self.pieces[owned_ranges.tensor_name(kind, fqn)]) do
+    check_tensor(self, piece.file, piece.tensor, piece.xxh3)
+  end
 end
 
 ---Reads everything and compares it with the checksums of the manifest. Raises MS_EIO with the first damaged file and
@@ -231,10 +260,7 @@ function Checkpoint:verify()
         listed.file, #file.tensors, #listed.tensors)
     end
     for _, tensor in ipairs(listed.tensors) do
-      if checksums(file, tensor.name) ~= tensor.xxh3 then
-        errors.raise("MS_EIO", "%s/%s: the checksum of tensor %s does not match the saved one: the file is damaged",
-          self.path, listed.file, tensor.name)
-      end
+      check_tensor(self, listed.file, tensor.name, tensor.xxh3)
     end
   end
 end

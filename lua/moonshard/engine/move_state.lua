@@ -5,6 +5,7 @@
 local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local owned_ranges = require("moonshard.engine.owned_ranges")
+local records = require("moonshard.shard.records")
 local storage = require("moonshard.shard.storage")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -29,7 +30,7 @@ end
 local move_state = {}
 
 ---Copies a parameter that is kept as codes with scales, as it is: quantising its values again would change them. Its
----ranks own the same of it in both states.
+---ranks own the same of it in both states, whose models divide it alike.
 ---@param from ffi.cdata* ms_state*
 ---@param old integer its index there
 ---@param to ffi.cdata* ms_state*
@@ -41,6 +42,21 @@ function move_state.copy_stored(from, old, to, index)
   local words = ffi.new("float[?]", count)
   check(C.ms_state_read(from, old, C.MS_TENSOR_STORED, first[0], count, words))
   check(C.ms_state_write(to, index, C.MS_TENSOR_STORED, first[0], count, words))
+end
+
+-- The same where ranks own other elements of it in the new state: each gathers the records, and keeps its own.
+local function redivide_stored(param, from, old, to, index)
+  local before, part = division.of_state(from, old), division.of_state(to, index)
+  if division.equals(before, part) then return move_state.copy_stored(from, old, to, index) end
+  local saved, own = records.of_part(param.storage, before), records.of_part(param.storage, part)
+  local whole = ffi.new("float[?]", records.count(saved, param.numel))
+  check(C.ms_state_gather(from, old, C.MS_TENSOR_STORED, whole))
+  local first, n, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
+  check(C.ms_state_kept(to, index, C.MS_TENSOR_PARAM, first, n, sliced))
+  local at, count = tonumber(first[0]), tonumber(n[0])
+  local words = ffi.new("float[?]", records.count(own, count))
+  records.take(saved, whole, 0, param.numel, own, part, at, count, words)
+  check(C.ms_state_write(to, index, C.MS_TENSOR_STORED, records.count(own, at), records.count(own, count), words))
 end
 
 ---@class moonshard.StateMove
@@ -62,7 +78,7 @@ function move_state.all(session, from, to, move)
       check(C.ms_state_gather(from, old, what, whole))
       any_sliced = keep(to, model, i - 1, what, whole, change) or any_sliced
     end
-    if storage.is_quantised(param) then move_state.copy_stored(from, old, to, i - 1)
+    if storage.is_quantised(param) then redivide_stored(param, from, old, to, i - 1)
     else copy(C.MS_TENSOR_PARAM, move and move.change[param.parameter]) end
     local states = param.frozen and {} or owned_ranges.states_of(session.optimizer, session.ema, param.fqn)
     for _, state in ipairs(states) do copy(state.what) end

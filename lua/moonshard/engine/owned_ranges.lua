@@ -12,6 +12,7 @@ local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local optimizers = require("moonshard.engine.optimizers")
 local placements = require("moonshard.shard.placements")
+local records = require("moonshard.shard.records")
 local storage = require("moonshard.shard.storage")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -55,7 +56,10 @@ end
 ---@field index integer of the parameter, from 0
 ---@field kind string "param", "exp_avg", ...; "i8", "nf4": the stored form of a parameter, whose elements are words
 ---@field what integer the same as enum ms_tensor_kind
----@field part moonshard.Division of the parameter: what this rank's place in a tensor dimension has
+---@field part moonshard.Division of the parameter: what this rank's place in a tensor dimension has; in words of a
+---  stored form
+---@field stored { records: moonshard.Records, part: moonshard.Division, first: number, count: number }? of a stored
+---  form: its records, and in elements what the range is
 ---@field first number first element of the range in the flattened part
 ---@field count number elements; can be 0
 ---@field sliced boolean whether no other replica has them, as each has a slice of the parameter
@@ -84,8 +88,11 @@ end
 local function as_stored(range)
   local param = range.param
   if range.kind ~= "param" or not storage.is_quantised(param) then return range end
+  local of = records.of_part(param.storage, range.part)
   range.kind, range.what = param.storage, C.MS_TENSOR_STORED
-  range.first, range.count = storage.words(param.storage, range.first, range.count)
+  range.stored = { records = of, part = range.part, first = range.first, count = range.count }
+  range.part = records.in_words(of, range.part)
+  range.first, range.count = records.count(of, range.first), records.count(of, range.count)
   return range
 end
 

@@ -54,7 +54,7 @@ local function costs_of_parameters(self, costs, handle, optimizer)
   local tensor = roles.ranks(self, "tensor")
   local function read_bytes(param)
     local elements = placements.divides(self, param) and param.numel / tensor or param.numel
-    return elements * storage.gathered_bytes_per_element(param)
+    return elements * storage.gathered_bytes_per_element(self, param)
   end
   for _, param in ipairs(self.params) do read[param.unit] = read[param.unit] + read_bytes(param) end
   for i, param in ipairs(self.params) do
@@ -63,7 +63,7 @@ local function costs_of_parameters(self, costs, handle, optimizer)
     by_param[param] = {
       gathered = math.floor(cost.gathered * share + 0.5),
       gathered_wire = math.floor(cost.gathered_wire * share + 0.5),
-      parameters = math.floor(storage.bytes_per_element(param) * owned + 0.5),
+      parameters = math.floor(storage.bytes_per_element(self, param) * owned + 0.5),
       gradients = param.frozen and 0 or 4 * owned, optimizer = param.frozen and 0 or 4 * owned * states[param],
     }
   end

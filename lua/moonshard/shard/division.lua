@@ -15,15 +15,23 @@ local division = {}
 ---@return moonshard.Division
 function division.whole(elements) return { run = elements, stride = elements, origin = 0 } end
 
+local function read(get, of, index)
+  local out = ffi.new("ms_division")
+  check(get(of, index, out))
+  return { run = tonumber(out.run), stride = tonumber(out.stride), origin = tonumber(out.origin) }
+end
+
 ---The part of a parameter that this rank has.
 ---@param model ffi.cdata* ms_model*, after ms_model_shard
 ---@param index integer of the parameter, from 0
 ---@return moonshard.Division
-function division.of(model, index)
-  local out = ffi.new("ms_division")
-  check(C.ms_model_division(model, index, out))
-  return { run = tonumber(out.run), stride = tonumber(out.stride), origin = tonumber(out.origin) }
-end
+function division.of(model, index) return read(C.ms_model_division, model, index) end
+
+---The part of a parameter that this rank has in a state.
+---@param state ffi.cdata* ms_state*
+---@param index integer of the parameter, from 0
+---@return moonshard.Division
+function division.of_state(state, index) return read(C.ms_state_division, state, index) end
 
 ---@param part moonshard.Division
 ---@return boolean

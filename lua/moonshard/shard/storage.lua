@@ -6,12 +6,12 @@
 -- Rules name frozen parameters alone, so patterns can also match adapters, which train.
 
 local dtypes = require("moonshard.base.dtypes")
-local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local float8 = require("moonshard.shard.float8")
 local gather = require("moonshard.shard.gather")
 local options = require("moonshard.base.options")
-local C, ffi, check = engine.C, engine.ffi, engine.check
+local placements = require("moonshard.shard.placements")
+local records = require("moonshard.shard.records")
 
 local storage = {}
 
@@ -53,43 +53,32 @@ function storage.store(param, value) param.storage = value ~= "f32" and value or
 ---@return boolean
 function storage.is_quantised(param) return dtypes.may(param.storage, "coded") end
 
+-- The elements of a divided parameter that a rank has one after another; nil: it has the whole.
+local function run_of(self, param)
+  if not placements.divides(self, param) then return nil end
+  local run, shape = 1, placements.part(self, param)
+  for d = param.placement.axis + 1, #shape do run = run * shape[d] end
+  return run
+end
+
 ---Bytes per element that a parameter is kept in.
+---@param self moonshard.Sharding
 ---@param param moonshard.ShardedParameter
 ---@return number
-function storage.bytes_per_element(param)
+function storage.bytes_per_element(self, param)
   if not param.storage then return dtypes.sizes.f32 end
-  local elements, words = storage.record(param.storage)
-  return 4 * words / elements
+  local of = records.of_runs(param.storage, run_of(self, param))
+  return 4 * of.words / of.elements
 end
 
 ---Bytes per element that the shards gather.
+---@param self moonshard.Sharding
 ---@param param moonshard.ShardedParameter
 ---@return number
-function storage.gathered_bytes_per_element(param)
-  if param.storage then return storage.bytes_per_element(param) end
+function storage.gathered_bytes_per_element(self, param)
+  if param.storage then return storage.bytes_per_element(self, param) end
   if param.gather then return gather.bytes_per_element() end
   return dtypes.sizes[float8.is_gathered(param) and "f8e4m3" or param.dtype or param.unit.param_dtype]
-end
-
----The records that stored parameters are made of.
----@param dtype string
----@return integer elements
----@return integer words of 32 bits
-function storage.record(dtype)
-  local elements, words = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
-  check(C.ms_storage_record((dtypes.id(dtype)), elements, words))
-  return tonumber(elements[0]), tonumber(words[0])
-end
-
----The words of the records of a range of elements that begins with a record.
----@param dtype string
----@param first number
----@param count number
----@return number first
----@return number count
-function storage.words(dtype, first, count)
-  local elements, words = storage.record(dtype)
-  return first / elements * words, math.ceil(count / elements) * words
 end
 
 return storage

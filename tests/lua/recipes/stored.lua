@@ -1,5 +1,6 @@
 -- A Llama whose frozen weights are kept in few bits, with adapters that train. Its matrices have one to three records
 -- of nf4 (16384 elements), so chunks of two and four ranks have whole ones, padding, or nothing.
+-- Ranks of a tensor dimension have runs of their elements, in shorter records; from step `whole` on all of them.
 
 local ms = require "moonshard"
 local re = ms.re
@@ -7,12 +8,12 @@ local re = ms.re
 local cfg = ms.args {
   mesh = "1x-1", storage = "nf4", dtype = "f32", layout = "rows", reshard = 0, recompute = false, micro_batches = 1,
   steps = 3, batch = 4, sliced = false, ema = false, folder = "", dir = "", resume = "", seed = 0, facts = "",
-  shared = true,
+  shared = true, dim = 128, ffn = 336, whole = 0,
 }
 
 local names = { [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "tensor" } }
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, names[select(2, cfg.mesh:gsub("x", "")) + 1])
-local tiny = { vocab = 256, layers = 2, dim = 128, heads = 4, kv_heads = 2, ffn = 336, seq = 16 }
+local tiny = { vocab = 256, layers = 2, dim = cfg.dim, heads = 4, kv_heads = 2, ffn = cfg.ffn, seq = 16 }
 local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder) or ms.models.llama(tiny)
 ms.lora(model, { { re[[attn\.(wq|wv)$]], { rank = 4 } } })
 ms.fully_shard(model, {
@@ -35,6 +36,7 @@ local train = ms.trainer {
 -- What the first rank writes: losses as hexadecimal floats, and a hash of each stored parameter's values.
 local lines = {}
 for step, batch in data:batches(cfg.steps) do
+  if step == cfg.whole then ms.set_rules(model, { placements = {} }) end
   local m = train:step(batch)
   ms.log(step, m)
   lines[#lines + 1] = ("loss %d %a"):format(step, m.loss)
