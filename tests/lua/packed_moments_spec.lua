@@ -2,8 +2,10 @@
 -- gradients have the same bits; bytes are the plan's; checkpoints go from any mesh to any other.
 
 local compare = require("moonshard.check.tolerance")
+local ffi = require("ffi")
 local has = require("lua.message").has
 local json = require("cjson")
+local ms = require("moonshard")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 local trained = require("lua.trained")
@@ -80,6 +82,38 @@ describe("moments in 8 bits", function()
       end
       has(program.run({ "inspect", folder }).out, "moments i8")
     end
+  end)
+
+  it("Q10 are exported in f32, as they read, under the names of PyTorch's flattened optimizer state dict", function()
+    local folder, out = scratch.path(), scratch.path()
+    run(2, { mesh = "1x2", save = folder, save_at = 3 })
+    local from = folder .. "/step-00000003"
+    local ended = program.run({ "export", from, out, "--optimizer" })
+    assert.equal(0, ended.status, ended.err)
+    has(ended.out, out .. "/optimizer.safetensors | adamw")
+    local source, file, packed = ms.checkpoint.open(from), ms.safetensors.open(out .. "/optimizer.safetensors"), 0
+    for _, param in ipairs(source.parameters) do
+      for _, kind in ipairs(param.frozen and {} or { "exp_avg", "exp_avg_sq" }) do
+        local tensor = file:tensor(("state.%s.%s"):format(param.name, kind))
+        assert.same(param.shape, tensor.shape)
+        local a, b = ffi.new("float[?]", tensor.elements), ffi.new("float[?]", tensor.elements)
+        source:read(kind, param.name, 0, tensor.elements, a)
+        file:read_f32(tensor.name, nil, 0, tensor.elements, b)
+        local largest, values, distinct = 0, {}, 0
+        for i = 0, tensor.elements - 1 do
+          assert(a[i] == b[i], tensor.name)
+          largest = math.max(largest, math.abs(b[i]))
+          if i < 256 and not values[b[i]] then values[b[i]], distinct = true, distinct + 1 end
+        end
+        assert(largest > 0, tensor.name)
+        if tensor.elements >= 4096 and distinct < 256 then packed = packed + 1 end
+      end
+      local step = ffi.new("float[1]")
+      if not param.frozen then file:read_f32(("state.%s.step"):format(param.name), nil, 0, 1, step) end
+      assert.equal(param.frozen and 0 or source.manifest.step, step[0])
+    end
+    assert(packed > 0)
+    has(program.run({ "export", from, scratch.path(), "--optimizer", "--ema" }).err, "--optimizer | --ema")
   end)
 
   it("Q10 begin from moments in f32, and give them", function()

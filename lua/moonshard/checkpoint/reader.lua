@@ -199,6 +199,12 @@ function Checkpoint:read_pieces(kind, fqn, part, first, count, out)
   end
 end
 
+---Whether a checkpoint has state of this kind of a parameter.
+---@param kind string "param", "exp_avg", ...
+---@param fqn string
+---@return boolean
+function Checkpoint:has(kind, fqn) return self.pieces[owned_ranges.tensor_name(kind, fqn)] ~= nil end
+
 ---The records in which a parameter is saved in a stored form.
 ---@param kind string
 ---@param fqn string

@@ -4,6 +4,7 @@
 
 local checkpoint = require("moonshard.checkpoint")
 local command_line = require("moonshard.cli.command_line")
+local export_optimizer = require("moonshard.cli.export_optimizer")
 local ffi = require("ffi")
 local progress = require("moonshard.base.progress")
 local safetensors = require("moonshard.base.safetensors")
@@ -17,6 +18,7 @@ local OPTIONS = {
   ["--ema"] = { name = "ema", value = "flag" },
   ["--huggingface"] = { name = "huggingface", value = "flag" },
   ["--adapters"] = { name = "adapters", value = "flag" },
+  ["--optimizer"] = { name = "optimizer", value = "flag" },
 }
 
 local AT_ONCE = 2 ^ 21 -- elements per read
@@ -40,12 +42,13 @@ local function exported(source)
   return list
 end
 
-local function copy(source, writer, buffer, param, kind)
-  local elements = numel(param.shape)
+-- name: of the parameter
+local function copy(source, writer, buffer, tensor, kind, name)
+  local elements = numel(tensor.shape)
   for first = 0, elements - 1, AT_ONCE do
     local count = math.min(AT_ONCE, elements - first)
-    source:read(kind, param.name, first, count, buffer)
-    writer:put(param.name, buffer, 4 * count, 4 * first)
+    source:read(kind, name, first, count, buffer)
+    writer:put(tensor.name, buffer, 4 * count, 4 * first)
   end
 end
 
@@ -65,7 +68,7 @@ function export.run(source, folder, averages)
   local writer = safetensors.create(path, declared, { metadata = { format = "pt" }, sync = true })
   local ok, problem = pcall(function()
     for _, param in ipairs(declared) do
-      copy(source, writer, buffer, param, kind_of(source, param.name, averages))
+      copy(source, writer, buffer, param, kind_of(source, param.name, averages), param.name)
     end
     writer:finish()
   end)
@@ -135,6 +138,15 @@ function export.run_adapters(source, folder, averages)
   return folder, written.bytes, written.tensors
 end
 
+-- Writes the optimizer's state next to them. Returns what to say of it.
+local function run_optimizer(source, folder)
+  local buffer = ffi.new("float[?]", AT_ONCE)
+  local path, tensors = export_optimizer(source, folder, exported(source), function(writer, tensor)
+    copy(source, writer, buffer, tensor, tensor.kind, tensor.parameter)
+  end)
+  return ("%s: %d tensors of %s"):format(path, tensors, source.manifest.optimizer.kind)
+end
+
 ---@param arguments string[] without "export"
 ---@return integer exit status
 function export.main(arguments)
@@ -146,14 +158,20 @@ function export.main(arguments)
     refuse("MS_EINVAL", "moonshard export: --huggingface writes the whole model and --adapters only its adapters: give "
       .. "one of them")
   end
+  if line.optimizer and line.ema then
+    refuse("MS_EINVAL", "moonshard export: --optimizer writes what belongs to the weights, not to their averages: "
+      .. "omit --ema")
+  end
   local source = checkpoint.open(line.files[1])
   if line.ema then source:check_averages() end
   if not line.no_checksums then source:verify() end
   local to_folder = line.huggingface and export.run_huggingface or line.adapters and export.run_adapters or export.run
   local path, bytes, tensors = to_folder(source, line.files[2], line.ema)
+  local state = line.optimizer and run_optimizer(source, line.files[2])
   source:close()
   print(("%s: %d tensors, %s, of %s%s, step %d"):format(path, tensors, progress.size(bytes),
     line.ema and "the averages of " or "", source.path, source.manifest.step))
+  if state then print(state) end
   return status.OK
 end
 
