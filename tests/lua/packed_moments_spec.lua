@@ -5,7 +5,7 @@ local compare = require("moonshard.check.tolerance")
 local ffi = require("ffi")
 local has = require("lua.message").has
 local json = require("cjson")
-local ms = require("moonshard")
+local moonshard = require("moonshard")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 local trained = require("lua.trained")
@@ -91,7 +91,7 @@ describe("moments in 8 bits", function()
     local ended = program.run({ "export", from, out, "--optimizer" })
     assert.equal(0, ended.status, ended.err)
     has(ended.out, out .. "/optimizer.safetensors | adamw")
-    local source, file, packed = ms.checkpoint.open(from), ms.safetensors.open(out .. "/optimizer.safetensors"), 0
+    local source, file, packed = moonshard.checkpoint.open(from), moonshard.safetensors.open(out .. "/optimizer.safetensors"), 0
     for _, param in ipairs(source.parameters) do
       for _, kind in ipairs(param.frozen and {} or { "exp_avg", "exp_avg_sq" }) do
         local tensor = file:tensor(("state.%s.%s"):format(param.name, kind))
