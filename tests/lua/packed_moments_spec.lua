@@ -91,7 +91,8 @@ describe("moments in 8 bits", function()
     local ended = program.run({ "export", from, out, "--optimizer" })
     assert.equal(0, ended.status, ended.err)
     has(ended.out, out .. "/optimizer.safetensors | adamw")
-    local source, file, packed = moonshard.checkpoint.open(from), moonshard.safetensors.open(out .. "/optimizer.safetensors"), 0
+    local source, packed = moonshard.checkpoint.open(from), 0
+    local file = moonshard.safetensors.open(out .. "/optimizer.safetensors")
     for _, param in ipairs(source.parameters) do
       for _, kind in ipairs(param.frozen and {} or { "exp_avg", "exp_avg_sq" }) do
         local tensor = file:tensor(("state.%s.%s"):format(param.name, kind))
