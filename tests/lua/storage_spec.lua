@@ -317,7 +317,7 @@ describe("checkpoints of parameters in few bits that a tensor dimension divides"
     return (scratch.read(facts):gsub("loss[^\n]*\n", ""))
   end
 
-  it("Q10 have the numbers of one rank, bit for bit, and go to any other mesh, as do ranks that leave it whole", function()
+  it("Q10 have the numbers of one rank, bit for bit, and go to any other mesh, or become whole", function()
     for storage, size in pairs { nf4 = { "dim=256", "ffn=512" }, i8 = { "dim=1024", "ffn=1024" } } do
       local folder, exported = scratch.path(), { scratch.path(), scratch.path() }
       local alone, divided = folder .. "/alone", folder .. "/divided"
