@@ -14,7 +14,6 @@
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,12 +63,6 @@ typedef struct product_primitive {
   piece piece[]; /* [parts] */
 } product_primitive;
 
-static dnnl_engine_t engine;
-static dnnl_status_t engine_status;
-static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
-
-static void make_engine(void) { engine_status = dnnl_engine_create(&engine, dnnl_cpu, 0); }
-
 static int check(dnnl_status_t status, const char *doing, const ms_product *p) {
   if (status == dnnl_success) return MS_OK;
   return MS_FAIL(status == dnnl_out_of_memory ? MS_ENOMEM : MS_EINTERNAL,
@@ -77,12 +70,6 @@ static int check(dnnl_status_t status, const char *doing, const ms_product *p) {
                  (long long)p->batch, (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n,
                  ms_dtype_name(p->dtype), ms_dtype_name(p->c_dtype));
 }
-
-static int multiplies_bf16(void) {
-  return ((int)dnnl_get_effective_cpu_isa() & (int)dnnl_cpu_isa_avx512_core_bf16) == (int)dnnl_cpu_isa_avx512_core_bf16;
-}
-
-static dnnl_data_type_t data_type(int dtype) { return dtype == MS_BF16 ? dnnl_bf16 : dnnl_f32; }
 
 /* ---- the primitive ----------------------------------------------------------------------------------------------- */
 
@@ -163,7 +150,9 @@ static int make_primitive(const void *data, void **object) {
   const primitive_key *key = data;
   const ms_product *p = &key->product;
   dnnl_primitive_attr_t attributes = NULL;
+  dnnl_engine_t engine;
   int rc = MS_OK, outer_threads = omp_get_max_threads();
+  MS_TRY(check(ms_onednn_engine(&engine), "making an engine", p));
   shared_primitive *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;
   omp_set_num_threads(1); /* a primitive keeps the number of threads set at its creation */
@@ -185,6 +174,8 @@ fail:
 /* Creates a memory object without data for each operand. */
 static int make_memory(piece *made, const ms_product *p) {
   const shared_primitive *shared = made->shared;
+  dnnl_engine_t engine;
+  MS_TRY(check(ms_onednn_engine(&engine), "making an engine", p));
   for (int i = 0; i < SCRATCH; i++)
     if (i != BIAS || p->bias_dtype >= 0)
       MS_TRY(check(ms_memory_create(&made->memory[i], &shared->descs[i], engine), "making a memory object", p));
@@ -212,12 +203,12 @@ static int64_t reserve(int64_t *workspace, int64_t bytes) {
 
 /* Chooses the dtypes for oneDNN, and reserves workspace for operands that need conversion. */
 static void choose_types(product_primitive *made, const ms_product *p, dnnl_data_type_t *types, int64_t *workspace) {
-  const int narrow = p->dtype == MS_BF16 && multiplies_bf16();
+  const int narrow = p->dtype == MS_BF16 && ms_onednn_multiplies_bf16();
   const int dtypes[SCRATCH] = {p->dtype, p->dtype, p->bias_dtype, p->c_dtype};
   const int64_t elements[SCRATCH] = {p->batch * p->m * p->k, (p->shared_b ? 1 : p->batch) * p->k * p->n, p->n,
                                      p->batch * p->m * p->n};
   for (int i = 0; i < SCRATCH; i++) {
-    types[i] = narrow ? data_type(dtypes[i]) : dnnl_f32;
+    types[i] = narrow ? ms_onednn_type(dtypes[i]) : dnnl_f32;
     made->elements[i] = elements[i];
     made->element_bytes[i] = types[i] == dnnl_bf16 ? 2 : 4;
     made->offset[i] = !narrow && dtypes[i] == MS_BF16 ? reserve(workspace, elements[i] * (int64_t)sizeof(float)) : -1;
@@ -265,8 +256,6 @@ int ms_onednn_prepare(ms_kernel_call *call, const ms_product *product, void **pr
   primitive_key key;
   int64_t workspace = 0;
   int rc = MS_OK;
-  pthread_once(&engine_once, make_engine);
-  MS_TRY(check(engine_status, "making an engine", product));
   product_primitive *made = ms_calloc(1, (int64_t)sizeof *made + call->threads * (int64_t)sizeof *made->piece);
   if (!made) return MS_ENOMEM;
   memset(&key, 0, sizeof key);

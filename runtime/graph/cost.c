@@ -101,6 +101,22 @@ ms_work ms_work_rows_added(const ms_cost_case *c) {
 /* `flops` per element of the last input, which is added to others. */
 ms_work ms_work_scattered(const ms_cost_case *c) { return (ms_work){flops_of(c) * elements(&c->in[2]), bytes_once(c)}; }
 
+/* `flops` per element of the result, channel of a group and tap; that of w [O,C/groups,KH,KW] against x; plus the
+ * addition of a bias if there is a third input */
+ms_work ms_work_convolution(const ms_cost_case *c) {
+  const int to_x = c->op == MS_OP_conv2d_backward_input, to_w = c->op == MS_OP_conv2d_backward_weight;
+  const ms_value_info *w = to_w ? &c->out[0] : &c->in[1], *y = to_x ? &c->in[0] : to_w ? &c->in[1] : &c->out[0];
+  const double each = elements(w) / (double)(w->dims[0] ? w->dims[0] : 1);
+  return (ms_work){elements(y) * (flops_of(c) * each + (c->inputs == 3)), bytes_once(c)};
+}
+
+/* `flops` per element of each window; the gradient's input has one element a window */
+ms_work ms_work_windows(const ms_cost_case *c) {
+  const int backward = c->op == MS_OP_max_pool2d_backward || c->op == MS_OP_avg_pool2d_backward;
+  const double size = (double)c->attrs->i[0] * (double)c->attrs->i[1];
+  return (ms_work){flops_of(c) * size * elements(backward ? &c->in[0] : &c->out[0]), bytes_once(c)};
+}
+
 /* Reads only the part of the input that it returns. */
 ms_work ms_work_part(const ms_cost_case *c) {
   return (ms_work){flops_of(c) * elements(&c->out[0]), 2 * tensor_bytes(&c->out[0])};

@@ -182,6 +182,23 @@ static void make_embedding(bench *b, int dtype, int backward) {
   if (!backward) b->work = 2.0 * (double)bytes_of(&rows);
 }
 
+/* ---- convolutions ------------------------------------------------------------------------------------------------ */
+
+/* Of [16,64,28,28] with 3 x 3 windows, as in the first blocks of a ResNet, or of their patches of 4 x 4. */
+static void make_convolution(bench *b, int op, int dtype, int patches) {
+  const int64_t images = 16, channels = 64, size = 28, window = patches ? 4 : 3, out = patches ? size / window : size;
+  const ms_value_info x = TENSOR(dtype, images, channels, size, size), y = TENSOR(dtype, images, channels, out, out);
+  const ms_value_info w = TENSOR(dtype, channels, channels, window, window);
+  const int to_x = op == MS_OP_conv2d_backward_input, to_w = op == MS_OP_conv2d_backward_weight;
+  b->call.op = op;
+  b->call.attrs = patches ? (ms_attrs){.i = {4, 4, 0, 0, 1, 1, 1}} : (ms_attrs){.i = {1, 1, 1, 1, 1, 1, 1}};
+  add_input(b, to_x ? y : x, 0);
+  add_input(b, to_w ? y : w, 0);
+  add_output(b, to_x ? x : to_w ? TENSOR(MS_F32, channels, channels, window, window) : y);
+  b->work = 2.0 * (double)(ms_numel(&y) * channels * window * window);
+  b->unit = "GFLOP/s";
+}
+
 /* ---- the table -------------------------------------------------------------------------------------------------- */
 
 static const char *wanted = "";
@@ -211,6 +228,13 @@ int main(int count, char **words) {
     ROW("cross entropy of 256 backward", dtype, make_loss(&b, dtype, 256, 1));
     ROW("cross entropy of 8192", dtype, make_loss(&b, dtype, 8192, 0));
     ROW("cross entropy of 8192 backward", dtype, make_loss(&b, dtype, 8192, 1));
+    for (int patches = 0; patches < 2; patches++) {
+      ROW(patches ? "conv2d 4x4 patches" : "conv2d 3x3", dtype, make_convolution(&b, MS_OP_conv2d, dtype, patches));
+      ROW(patches ? "dx of conv2d 4x4 patches" : "dx of conv2d 3x3", dtype,
+          make_convolution(&b, MS_OP_conv2d_backward_input, dtype, patches));
+      ROW(patches ? "dw of conv2d 4x4 patches" : "dw of conv2d 3x3", dtype,
+          make_convolution(&b, MS_OP_conv2d_backward_weight, dtype, patches));
+    }
     ROW("embedding", dtype, make_embedding(&b, dtype, 0));
     ROW("embedding backward", dtype, make_embedding(&b, dtype, 1));
   }

@@ -320,6 +320,28 @@ static int build_sum_to(fixture *f, int op, int dtype) {
   return op1(f, op, param(f, dtype, SHAPE(2, 3, 4)), ATTRS(.i = {3, 1, 1, 1, 1, 1, 2, 1 + MS_F32}));
 }
 
+static int build_conv2d(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(2, 3, 5, 6)), param(f, dtype, SHAPE(4, 3, 3, 2)),
+             ATTRS(.i = {1, 1, 1, 0, 1, 1, 1}));
+}
+static int build_conv2d_bias(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(2, 4, 6, 5)), param(f, dtype, SHAPE(6, 2, 2, 3)), param(f, dtype, SHAPE(6)),
+             ATTRS(.i = {2, 1, 1, 2, 1, 2, 2}));
+}
+
+static int build_max_pool(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 2, 5, 4)), ATTRS(.i = {2, 2}));
+}
+static int build_max_pool_overlapping(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 1, 6, 5)), ATTRS(.i = {3, 2, 1, 2, 1, 1}));
+}
+static int build_avg_pool(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 2, 5, 4)), ATTRS(.i = {3, 2, 2, 1, 1, 1, 1}));
+}
+static int build_avg_pool_inside(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 1, 5, 4)), ATTRS(.i = {3, 2, 2, 1, 1, 1, 0}));
+}
+
 /* Ops across ranks, of which there is one. */
 static int build_alone(fixture *f, int op, int dtype) {
   return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {0, 1}));
@@ -439,6 +461,12 @@ static const gradient_case cases[] = {
     {MS_OP_scatter_add, "", NORMAL, build_scatter_add},
     {MS_OP_broadcast_to, "", NORMAL, build_broadcast_to},
     {MS_OP_sum_to, "", NORMAL, build_sum_to},
+    {MS_OP_conv2d, "", NORMAL, build_conv2d},
+    {MS_OP_conv2d, " groups and bias", NORMAL, build_conv2d_bias},
+    {MS_OP_max_pool2d, "", DISTINCT, build_max_pool},
+    {MS_OP_max_pool2d, " overlapping", DISTINCT, build_max_pool_overlapping},
+    {MS_OP_avg_pool2d, "", NORMAL, build_avg_pool},
+    {MS_OP_avg_pool2d, " inside", NORMAL, build_avg_pool_inside},
     {MS_OP_all_reduce, " alone", NORMAL, build_alone},
     {MS_OP_copy_to, " alone", NORMAL, build_alone},
     {MS_OP_all_gather, " alone", NORMAL, build_part_alone},

@@ -35,6 +35,25 @@ static int build_sum_to_row(fixture *f, int op, int dtype) {
   return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {1, 6, 1, 1, 1, 1, 2}));
 }
 
+static int build_conv_backward_input(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(4, 6, 3, 2)), param(f, dtype, SHAPE(6, 2, 2, 3)),
+             ATTRS(.i = {2, 1, 1, 0, 1, 1, 2}, .f = {5, 4}));
+}
+
+static int build_conv_backward_weight(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(4, 4, 5, 4)), param(f, dtype, SHAPE(4, 6, 3, 2)),
+             ATTRS(.i = {2, 1, 1, 0, 1, 1, 2, 1 + MS_F32}, .f = {2, 3}));
+}
+
+static int build_max_pool_backward(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(4, 2, 2, 2)), input(f, "tokens", MS_I32, SHAPE(4, 2, 2, 2)),
+             ATTRS(.i = {2, 2}, .f = {4, 5}));
+}
+
+static int build_avg_pool_backward(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(4, 2, 3, 2)), ATTRS(.i = {2, 2, 2, 2, 1, 0, 1}, .f = {5, 4}));
+}
+
 /* Rows without a gradient, and shapes that the gradients' cases leave out. */
 static const gradient_case more[] = {
     {MS_OP_less, "", NORMAL, build_broadcast},
@@ -58,6 +77,10 @@ static const gradient_case more[] = {
     {MS_OP_unsplit, " alone", NORMAL, build_part_alone},
     {MS_OP_reshape, " unfolded", NORMAL, build_unfolded},
     {MS_OP_sum_to, " row", NORMAL, build_sum_to_row},
+    {MS_OP_conv2d_backward_input, "", NORMAL, build_conv_backward_input},
+    {MS_OP_conv2d_backward_weight, "", NORMAL, build_conv_backward_weight},
+    {MS_OP_max_pool2d_backward, "", NORMAL, build_max_pool_backward},
+    {MS_OP_avg_pool2d_backward, "", NORMAL, build_avg_pool_backward},
     {MS_OP_detach, "", NORMAL, build_unary},
     {MS_OP_to_local, " alone", NORMAL, build_part_alone},
     {MS_OP_from_local, " alone", NORMAL, build_part_alone},

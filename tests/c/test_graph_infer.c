@@ -248,6 +248,43 @@ static void shapes_along_an_axis(void **state) {
   REFUSED(MS_OP_pow, NULL, MS_EDTYPE, "pow | a | i32", index, number);
 }
 
+static void shapes_of_windows(void **state) {
+  (void)state;
+  int x = half(SHAPE(2, 6, 9, 7)), w = half(SHAPE(8, 3, 3, 2)), bias = half(SHAPE(8)), out[MS_MAX_OUTPUTS];
+  int whole = ints("whole", SHAPE(2, 6, 9, 7)), flat = half(SHAPE(7)), wide = tensor(SHAPE(8, 3, 3, 2));
+  const int y = op3(&f, MS_OP_conv2d, x, w, bias, ATTRS(.i = {2, 3, 1, 0, 1, 4, 2}));
+  assert_value(y, MS_BF16, "[2,8,5,1]");
+  assert_value(op2(&f, MS_OP_conv2d_backward_input, y, w, ATTRS(.i = {2, 3, 1, 0, 1, 4, 2}, .f = {9, 7})), MS_BF16,
+               "[2,6,9,7]");
+  assert_value(op2(&f, MS_OP_conv2d_backward_weight, x, y, ATTRS(.i = {2, 3, 1, 0, 1, 4, 2, 1}, .f = {3, 2})), MS_F32,
+               "[8,3,3,2]");
+  apply(&f, MS_OP_max_pool2d, 1, &x, ATTRS(.i = {3, 2, 2, 0, 1}), out);
+  assert_value(out[0], MS_BF16, "[2,6,5,3]");
+  assert_value(out[1], MS_I32, "[2,6,5,3]");
+  assert_value(op2(&f, MS_OP_max_pool2d_backward, out[0], out[1], ATTRS(.i = {3, 2, 2, 0, 1}, .f = {9, 7})), MS_BF16,
+               "[2,6,9,7]");
+  assert_value(op1(&f, MS_OP_avg_pool2d, x, ATTRS(.i = {9, 7})), MS_BF16, "[2,6,1,1]");
+  REFUSED(MS_OP_conv2d, ATTRS(.i = {1, 1, 0, 0, 1, 1, 1}), MS_ESHAPE, "conv2d | w is [8,3,3,2] | 6 channels | [O,6", x,
+          w);
+  REFUSED(MS_OP_conv2d, ATTRS(.i = {1, 1, 0, 0, 1, 1, 4}), MS_ESHAPE, "conv2d | 4 groups", x, w);
+  REFUSED(MS_OP_conv2d, ATTRS(.i = {0, 1, 0, 0, 1, 1, 2}), MS_EINVAL, "conv2d | stride_h is 0", x, w);
+  REFUSED(MS_OP_conv2d, ATTRS(.i = {1, 1, 0, -1, 1, 1, 2}), MS_EINVAL, "conv2d | pad_w is -1", x, w);
+  REFUSED(MS_OP_conv2d, ATTRS(.i = {1, 1, 0, 0, 1, 0, 2}), MS_EINVAL, "conv2d | dilation_w is 0", x, w);
+  REFUSED(MS_OP_conv2d, ATTRS(.i = {1, 1, 0, 0, 5, 1, 2}), MS_ESHAPE, "conv2d | height 11 | 9 elements", x, w);
+  REFUSED(MS_OP_conv2d, ATTRS(.i = {1, 1, 0, 0, 1, 1, 2}), MS_ESHAPE, "conv2d | bias | [7] | [8]", x, w, flat);
+  REFUSED(MS_OP_conv2d, ATTRS(.i = {1, 1, 0, 0, 1, 1, 2}), MS_EDTYPE, "conv2d | w | f32 | bf16", x, wide);
+  REFUSED(MS_OP_conv2d, ATTRS(.i = {1, 1, 0, 0, 1, 1, 2}), MS_EDTYPE, "conv2d | x | i32", whole, w);
+  REFUSED(MS_OP_conv2d, ATTRS(.i = {1, 1, 0, 0, 1, 1, 2}), MS_ESHAPE, "conv2d | x | [N,C,H,W]", flat, w);
+  REFUSED(MS_OP_max_pool2d, ATTRS(.i = {2, 2, 0, 0, 2}), MS_EINVAL, "max_pool2d | padding of 2 | half | 1", x);
+  REFUSED(MS_OP_avg_pool2d, ATTRS(.i = {10, 2}), MS_ESHAPE, "avg_pool2d | height 10 | 9 elements", x);
+  REFUSED(MS_OP_avg_pool2d, ATTRS(.i = {1, 0}), MS_EINVAL, "avg_pool2d | 0", x);
+  REFUSED(MS_OP_avg_pool2d, ATTRS(.i = {1, 1}), MS_ESHAPE, "avg_pool2d | x | [...,H,W]", flat);
+  REFUSED(MS_OP_avg_pool2d_backward, ATTRS(.i = {2, 2}, .f = {9, 7}), MS_ESHAPE,
+          "avg_pool2d_backward | [2,6,4,3] | dy | [2,6,9,7]", x);
+  REFUSED(MS_OP_conv2d_backward_input, ATTRS(.i = {1, 1, 0, 0, 1, 1, 2}, .f = {9.5, 7}), MS_ESHAPE, "height | 9.5", y,
+          w);
+}
+
 static void model_shapes(void **state) {
   (void)state;
   int w = half(SHAPE(100, 8)), tokens = ints("tokens", SHAPE(2, 6)), out[MS_MAX_OUTPUTS],
@@ -380,6 +417,7 @@ int main(void) {
       CASE(reduction_shapes),
       CASE(norm_shapes),
       CASE(shapes_along_an_axis),
+      CASE(shapes_of_windows),
       CASE(model_shapes),
       CASE(moving_shapes),
       CASE(step_shapes),

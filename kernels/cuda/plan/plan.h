@@ -23,6 +23,7 @@ int ms_cuda_prepare_maximum_backward(ms_kernel_call *call);
 int ms_cuda_prepare_max_backward(ms_kernel_call *call);
 int ms_cuda_prepare_matmul(ms_kernel_call *call);
 int ms_cuda_prepare_matmul_f8(ms_kernel_call *call);
+int ms_cuda_prepare_conv2d(ms_kernel_call *call);
 int ms_cuda_prepare_matmul_gelu(ms_kernel_call *call);
 int ms_cuda_prepare_attention(ms_kernel_call *call);
 int ms_cuda_prepare_reduce(ms_kernel_call *call);

@@ -1,0 +1,20 @@
+/* onednn_engine.c - what all kernels by oneDNN share: the engine, and what the processor can do. */
+#include <pthread.h>
+
+#include "kernels/cpu/onednn_api.h"
+
+static dnnl_engine_t made;
+static dnnl_status_t made_status;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make(void) { made_status = dnnl_engine_create(&made, dnnl_cpu, 0); }
+
+dnnl_status_t ms_onednn_engine(dnnl_engine_t *engine) {
+  pthread_once(&once, make);
+  *engine = made;
+  return made_status;
+}
+
+int ms_onednn_multiplies_bf16(void) {
+  return ((int)dnnl_get_effective_cpu_isa() & (int)dnnl_cpu_isa_avx512_core_bf16) == (int)dnnl_cpu_isa_avx512_core_bf16;
+}
