@@ -4,12 +4,13 @@
 -- in a forward.
 --
 -- Tensors are immutable: an op returns a new one. Methods over axes are in axes.lua, comparisons in comparisons.lua,
--- order and indices in places.lua, hints about placements in redistribute.lua, collectives in collectives.lua.
+-- order and indices in places.lua, images in images.lua, hints about placements in redistribute.lua, collectives in collectives.lua.
 
 local any_axes = require("moonshard.tensor.axes")
 local collectives = require("moonshard.tensor.collectives")
 local comparisons = require("moonshard.tensor.comparisons")
 local einsum = require("moonshard.tensor.einsum")
+local images = require("moonshard.tensor.images")
 local places = require("moonshard.tensor.places")
 local statistics = require("moonshard.tensor.statistics")
 local redistribute = require("moonshard.tensor.redistribute")
@@ -91,7 +92,7 @@ for name, operator in pairs(comparisons.operators) do Tensor[name] = operator en
 for name in pairs(ops.rows) do methods[name] = ops[name] end
 for _, more in ipairs({
   any_axes.methods, comparisons.methods, redistribute.methods, collectives.methods, places.methods, statistics.methods,
-  einsum.methods,
+  einsum.methods, images.methods,
 }) do
   for name, method in pairs(more) do methods[name] = method end
 end
