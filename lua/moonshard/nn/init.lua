@@ -2,50 +2,21 @@
 -- "pytorch" (the default), "gpt2" (normal 0.02, zero bias), or an initializer of ms.init for the weight.
 
 local adapter = require("moonshard.nn.adapter")
-local context = require("moonshard.base.context")
 local create = require("moonshard.tensor.create")
-local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
+local shared = require("moonshard.nn.layer")
 local module = require("moonshard.nn.module")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
-local tensor = require("moonshard.tensor")
 
 local initializers = parameter.initializers
 
 ---@class moonshard.nn
 local nn = {}
 
--- The operands of an op share one element type; if a recipe mixes types, the layer's own wins.
-local function in_dtype_of(weight, x)
-  if tensor.is(x) and dtypes.floats[x.dtype] then return x:cast(weight.dtype) end
-  return x
-end
-
-local function value_of(self, name)
-  local value = self[name]
-  if not parameter.is(value) then
-    errors.invalid("its field %s must be a parameter (ms.parameter), not %s", name, options.describe(value))
-  end
-  return context.trace:parameter(value)
-end
-
--- A layer's arguments as one table: ms.nn.linear { 3, 4, bias = false }, or linear(3, 4, { bias = false }).
-local function gather(...)
-  if type((...)) == "table" then return (...) end
-  local given = {}
-  for _, argument in ipairs({ ... }) do
-    if type(argument) ~= "table" then given[#given + 1] = argument end
-  end
-  local last = select(select("#", ...), ...)
-  for name, value in pairs(type(last) == "table" and last or {}) do given[name] = value end
-  return given
-end
-
-local function describe_bias(self)
-  return self.bias and "" or ", no bias"
-end
+local in_dtype_of, value_of = shared.in_dtype_of, shared.value_of
+local gather, describe_bias = shared.gather, shared.describe_bias
 
 -- ---- linear -----------------------------------------------------------------------------------------------------
 
@@ -275,5 +246,7 @@ end
 function nn.sequential(layers) return Sequential(layers) end
 
 nn.masked_attention = require("moonshard.nn.masked_attention")
+for name, make in pairs(require("moonshard.nn.images")) do nn[name] = make end
+for name, make in pairs(require("moonshard.nn.positions")) do nn[name] = make end
 
 return require("moonshard.base.strict").fields("ms.nn", nn)

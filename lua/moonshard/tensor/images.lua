@@ -1,5 +1,5 @@
--- Images [..., channels, height, width]: convolutions, pools, group norm and other sizes, with PyTorch's names and order
--- of arguments. Convolutions and pools are ops of the table, whose attributes have a number for each axis
+-- Images [..., channels, height, width]: convolutions, pools, group norm and other sizes, with PyTorch's names and the
+-- order of its arguments. Convolutions and pools are ops of the table, whose attributes have a number for each axis
 -- ({ stride_h = 2, stride_w = 1 }); here one number serves both, or a list { 2, 1 }. The others consist of ops.
 
 local any_axes = require("moonshard.tensor.axes")

@@ -4,7 +4,8 @@
 -- in a forward.
 --
 -- Tensors are immutable: an op returns a new one. Methods over axes are in axes.lua, comparisons in comparisons.lua,
--- order and indices in places.lua, images in images.lua, hints about placements in redistribute.lua, collectives in collectives.lua.
+-- order and indices in places.lua, images in images.lua, hints about placements in redistribute.lua, collectives in
+-- collectives.lua.
 
 local any_axes = require("moonshard.tensor.axes")
 local collectives = require("moonshard.tensor.collectives")
