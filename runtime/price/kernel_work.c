@@ -1,6 +1,7 @@
 /* kernel_work.c - what a kernel of a plan does, in the numbers on which its time depends. They are read from the
  * prepared call, so the shapes are those that run.
  */
+#include "kernels/cuda/plan/conv2d.h"
 #include "kernels/linear_cross_entropy.h"
 #include "kernels/matmul_f8.h"
 #include "kernels/orthogonalise.h"
@@ -10,7 +11,7 @@ int ms_op_kernel_shape(int op) {
   const ms_op_row *row = ms_op_row_of(op);
   if (!row) return -1;
   if (row->work == ms_work_product || row->work == ms_work_product_bias || row->work == ms_work_product_f8 ||
-      row->work == ms_work_chunked_loss || row->work == ms_work_orthogonalise)
+      row->work == ms_work_chunked_loss || row->work == ms_work_orthogonalise || row->work == ms_work_convolution)
     return MS_SHAPE_PRODUCT;
   return row->work == ms_work_attention ? MS_SHAPE_ATTENTION : MS_SHAPE_OTHER;
 }
@@ -67,6 +68,25 @@ static void read_orthogonalise(const ms_kernel_call *call, ms_kernel_work *work)
   for (int i = 0; i < 4; i++) work->size[i] = size[i];
 }
 
+/* The product that a convolution is, a group at a time, and the same of its gradients (kernels/cuda/conv2d.cu). A GPU
+ * computes it in f32 arithmetic, and sums the gradient of w in parts. */
+static void read_convolution(const ms_kernel_call *call, int device, ms_kernel_work *work) {
+  const ms_conv c = ms_conv_of(call);
+  const int to_x = call->op == MS_OP_conv2d_backward_input, to_w = call->op == MS_OP_conv2d_backward_weight;
+  const double taps = (double)(c.down.size * c.across.size), features = (double)c.features;
+  const double inputs = (double)c.channels * taps, pixels = (double)(c.images * c.down.out * c.across.out);
+  const double size[4] = {(double)c.groups, to_x ? (double)c.channels : features,
+                          to_x   ? (double)(c.images * c.down.in * c.across.in)
+                          : to_w ? inputs
+                                 : pixels,
+                          to_x   ? features * taps
+                          : to_w ? pixels
+                                 : inputs};
+  const double parts = to_w && device != MS_DEVICE_CPU ? (double)ms_conv_sum_parts(&c) : 1;
+  if (device != MS_DEVICE_CPU) work->dtype = MS_F32;
+  for (int i = 0; i < 4; i++) work->size[i] = i == 0 ? size[i] * parts : i == 3 ? size[i] / parts : size[i];
+}
+
 static void read_other(const ms_kernel_call *call, ms_kernel_work *work) {
   const ms_value_info *largest = call->inputs ? &call->in[0] : &call->out[0];
   for (int i = 0; i < call->inputs + call->outputs; i++) {
@@ -89,6 +109,7 @@ int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel
                            .bytes = ms_op_bytes(&c)};
   if (row->work == ms_work_chunked_loss) read_chunked_loss(call, work);
   else if (row->work == ms_work_orthogonalise) read_orthogonalise(call, work);
+  else if (row->work == ms_work_convolution) read_convolution(call, plan->config.device, work);
   else if (work->shape == MS_SHAPE_PRODUCT) return read_product(call, work);
   else if (work->shape == MS_SHAPE_ATTENTION) read_attention(call, work);
   else read_other(call, work);

@@ -3,6 +3,7 @@
 -- recipe that trains them.
 
 local ms = require("moonshard")
+local json = require("cjson")
 local compare = require("moonshard.check.tolerance")
 local fixture = require("lua.fixture")
 local has = require("lua.message").has
@@ -109,6 +110,34 @@ describe("a model of images", function()
     local ended = program.run({ "run", DIVIDED, "-n", "2", "mesh=1x2", "weight=0" })
     assert.not_equal(0, ended.status)
     has(ended.err, "conv2d | 0.weight | axis 0 | tensor")
+  end)
+end)
+
+describe("a convolution", function()
+  it("G2 is priced as the products that it and its gradients are: slower than a GPU's f32 peak, not by far", function()
+    local recipe = program.recipe [[
+      local ms = require "moonshard"
+      local cfg = ms.args { mesh = "1x1" }
+      local model = ms.nn.sequential { ms.nn.conv2d(64, 64, 3), ms.nn.conv2d(64, 64, 3) }
+      ms.fully_shard(model, { mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }) })
+      local train = ms.trainer {
+        model = model, optimizer = ms.optim.sgd { lr = 1 },
+        forward = function(net, batch) return net(batch.x):sum() end,
+      }
+      train:step { x = ms.ones(8, 64, 64, 64) }
+    ]]
+    local ended = program.run { "price", recipe, "--cluster", "h100x8", "--json" }
+    os.remove(recipe)
+    assert.equal(0, ended.status, ended.err)
+    local peak, seen = 67e12, 0 -- of an H100 without tensor cores
+    for _, op in ipairs(json.decode(ended.out).ops) do
+      if op.op:find("^conv2d") then
+        local rate = op.flops / (op.ms * 1e-3)
+        assert(rate < peak and rate > 0.05 * peak, ("%s: %g FLOP/s"):format(op.op, rate))
+        seen = seen + 1
+      end
+    end
+    assert.equal(3, seen)
   end)
 end)
 
