@@ -118,6 +118,9 @@ typedef struct ms_move {
   const float *scale; /* of codes that are made, in the device's memory */
 } ms_move;
 
+/* The most calls that run in one call of run_together. */
+enum { MS_RUN_TOGETHER = 64 };
+
 /* The implementation that computes a call, and the reason why it is not the preferred one: NULL if it is. Both are
  * static strings. */
 typedef struct ms_computed {
@@ -133,6 +136,9 @@ typedef struct ms_kernel {
    * allocate, wait and write to `prepared`, but must not touch tensors or workspace. NULL: nothing to do. */
   int (*bind)(const ms_kernel_call *call);
   ms_computed (*computed)(const ms_kernel_call *call); /* for profiles; NULL: only one implementation */
+  /* Runs several bound calls of this kernel, none of which reads or writes what another writes, with fewer launches and
+   * the same bits; at most MS_RUN_TOGETHER. NULL: each is run. */
+  int (*run_together)(const ms_kernel_call *const *call, int calls);
 } ms_kernel;
 
 /* The CPU kernel of an op (kernels/cpu/table.c); NULL for aliases, which have none. */

@@ -10,8 +10,11 @@
  * traffic: 28 bytes per element (gradient, p, m and v are read; p, m and v are written), 20 with bf16 moments.
  *
  * Learning rate and step are read on the device, so that a captured graph sees new values. One thread per block
- * computes the factors in double while the block's first loads are in flight. Large chunks use 64 blocks for each of
- * 132 SMs, which stride over the chunk.
+ * computes the factors in double while the block's first loads are in flight.
+ *
+ * One launch updates the chunks of up to 40 parameters, because most parameters are short vectors, which take no longer
+ * than a launch: a block of 256 threads updates 8192 elements of one chunk, which it finds in a list that is an argument
+ * of the launch.
  *
  * bf16 moments are rounded stochastically with the Philox words of kernels/cpu/adamw.c. Chunks that begin inside a
  * group of four elements, or that are not aligned, are processed element by element. Moments in 8 bits:
@@ -27,10 +30,30 @@ extern "C" {
 
 namespace {
 
-constexpr int THREADS = 256, V = 4;
-constexpr int64_t BLOCKS = 8448;
+constexpr int THREADS = 256, V = 4, PARTS = 40;
+constexpr int64_t TILE = 8192;
 
-/* All [n]. */
+/* A chunk: all [n], and the attributes in which chunks differ. */
+struct part {
+  const float *gradient;
+  float *p;
+  void *m, *v;
+  const float *norm, *updates; /* f32 [4], f32 [1] */
+  int64_t n;
+  double lr_scale, weight_decay;
+  uint64_t stream;
+  int64_t first;
+};
+
+/* The argument of a launch, at most 4 KiB. */
+struct part_list {
+  part of[PARTS];
+  uint32_t first_block[PARTS]; /* the first block of each part */
+  int parts;
+  double beta1, beta2, eps;
+};
+
+/* The arrays of a chunk, with their moments' type. */
 template <class M> struct arrays {
   const float *gradient;
   float *p;
@@ -76,30 +99,42 @@ template <class M> struct vectors_of {
   }
 };
 
-/* Updates a chunk of n elements, of which the first vectors * V are in whole vectors. norm f32 [4], updates f32 [1]. */
-template <class M>
-__global__ void __launch_bounds__(THREADS)
-    adamw(arrays<M> a, int64_t n, int64_t vectors, ms_adamw_setting s, rounding r, const ms_scalars *now,
-          const float *norm, const float *updates) {
+__device__ __forceinline__ bool aligned(const void *data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+/* Whether the chunk's vectors are aligned, and are groups of the Philox stream. */
+template <class M> __device__ __forceinline__ bool has_vectors(const arrays<M> &a, int64_t first) {
+  return aligned(a.gradient) && aligned(a.p) && aligned(a.m) && aligned(a.v) && first % V == 0;
+}
+
+/* Updates a tile of one chunk. */
+template <class M> __global__ void __launch_bounds__(THREADS) adamw(part_list list, const ms_scalars *now) {
   __shared__ ms_adamw_factors made;
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-  const int64_t threads = static_cast<int64_t>(gridDim.x) * THREADS;
+  int k = 0;
+  while (k + 1 < list.parts && list.first_block[k + 1] <= blockIdx.x) k++;
+  const part &own = list.of[k];
+  const arrays<M> a = {own.gradient, own.p, static_cast<M *>(own.m), static_cast<M *>(own.v)};
+  const rounding r = {own.stream, own.first};
+  const float *updates = own.updates;
+  const int64_t begin = (blockIdx.x - list.first_block[k]) * TILE, end = min(own.n, begin + TILE);
+  const int64_t whole = has_vectors(a, r.first) ? begin + (end - begin) / V * V : begin;
+  const int64_t own_first = begin + threadIdx.x * V;
+  const ms_adamw_setting s = {own.lr_scale, own.weight_decay, list.beta1, list.beta2, list.eps};
   vectors_of<M> x;
-  if (thread < vectors) x.load(a, thread * V);
-  if (threadIdx.x == 0) made = ms_adamw_factors_of(s, now, norm, updates);
+  if (own_first < whole) x.load(a, own_first);
+  if (threadIdx.x == 0) made = ms_adamw_factors_of(s, now, own.norm, updates);
   __syncthreads();
   const ms_adamw update_of = ms_adamw_of(s, made);
-  for (int64_t i = thread; i < vectors; i += threads) {
-    if (i != thread) x.load(a, i * V);
-    const ms_words w = draw_for(a.m, r, updates, i * V);
+  for (int64_t i = own_first; i < whole; i += THREADS * V) {
+    if (i != own_first) x.load(a, i);
+    const ms_words w = draw_for(a.m, r, updates, i);
 #pragma unroll
     for (int l = 0; l < V; l++) {
       update_of(x.g[l], x.p[l], x.m[l], x.v[l]);
       round_moments(a.m, x.m[l], x.v[l], w.word[l]);
     }
-    x.store(a, i * V);
+    x.store(a, i);
   }
-  for (int64_t i = vectors * V + thread; i < n; i += threads) {
+  for (int64_t i = whole + threadIdx.x; i < end; i += THREADS) {
     float m = ms_element_load(a.m + i), v = ms_element_load(a.v + i);
     update_of(a.gradient[i], a.p[i], m, v);
     round_moments(a.m, m, v, ms_word_of(draw_for(a.m, r, updates, i), r.first + i));
@@ -108,27 +143,66 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
-template <class M> int run_typed(const ms_kernel_call *call) {
-  const int64_t n = ms_numel(&call->in[0]);
-  const arrays<M> a = {static_cast<const float *>(call->in_data[0]), static_cast<float *>(call->out_data[0]),
-                       static_cast<M *>(call->out_data[1]), static_cast<M *>(call->out_data[2])};
-  const rounding r = {static_cast<uint64_t>(call->attrs.i[1]), call->attrs.i[2]};
-  const ms_adamw_setting s = ms_adamw_setting_of(call);
-  if (n == 0) return MS_OK;
-  const int aligned =
-      ms_cuda_aligned(a.gradient) && ms_cuda_aligned(a.p) && ms_cuda_aligned(a.m) && ms_cuda_aligned(a.v);
-  const int64_t wanted = ms_cuda_ceil(n, THREADS * V), blocks = wanted < BLOCKS ? wanted : BLOCKS;
-  const int64_t vectors = aligned && r.first % V == 0 ? n / V : 0;
-  return MS_CUDA_LAUNCH(adamw<M>, static_cast<unsigned>(blocks), THREADS, 0, call->stream, a, n, vectors, s, r,
-                        call->scalars, static_cast<const float *>(call->in_data[1]),
-                        static_cast<const float *>(call->in_data[2]));
+/* ---- lists ---- */
+
+struct pending {
+  part_list list;
+  int64_t blocks;
+  int dtype; /* of the moments */
+  const ms_kernel_call *call; /* one of them */
+};
+
+int launch(pending *p) {
+  if (!p->list.parts) return MS_OK;
+  const int rc = MS_CUDA_FLOATS(p->dtype, M, MS_CUDA_LAUNCH(adamw<M>, static_cast<unsigned>(p->blocks), THREADS, 0,
+                                                            p->call->stream, p->list, p->call->scalars));
+  p->list.parts = 0;
+  p->blocks = 0;
+  return rc;
 }
 
-int run(const ms_kernel_call *call) {
-  if (call->attrs.i[3] == MS_ADAMW_I8) return ms_cuda_adamw_records(call);
-  return MS_CUDA_FLOATS(call->out[1].dtype, M, run_typed<M>(call));
+bool fits(const pending *p, const ms_adamw_setting &s, int dtype, int64_t blocks) {
+  const part_list *l = &p->list;
+  if (!l->parts) return true;
+  return l->parts < PARTS && p->blocks + blocks <= INT32_MAX && dtype == p->dtype && s.beta1 == l->beta1 &&
+         s.beta2 == l->beta2 && s.eps == l->eps;
 }
+
+int add(pending *p, const ms_kernel_call *call) {
+  const int64_t n = ms_numel(&call->in[0]), blocks = ms_cuda_ceil(n, TILE);
+  const ms_adamw_setting s = ms_adamw_setting_of(call);
+  const int dtype = call->out[1].dtype;
+  if (n == 0) return MS_OK;
+  if (!fits(p, s, dtype, blocks)) MS_TRY(launch(p));
+  part_list *l = &p->list;
+  l->beta1 = s.beta1, l->beta2 = s.beta2, l->eps = s.eps;
+  l->of[l->parts] = {static_cast<const float *>(call->in_data[0]),
+                     static_cast<float *>(call->out_data[0]),
+                     call->out_data[1],
+                     call->out_data[2],
+                     static_cast<const float *>(call->in_data[1]),
+                     static_cast<const float *>(call->in_data[2]),
+                     n,
+                     s.lr_scale,
+                     s.weight_decay,
+                     static_cast<uint64_t>(call->attrs.i[1]),
+                     call->attrs.i[2]};
+  l->first_block[l->parts++] = static_cast<uint32_t>(p->blocks);
+  p->blocks += blocks;
+  p->dtype = dtype;
+  p->call = call;
+  return MS_OK;
+}
+
+int run_together(const ms_kernel_call *const *call, int calls) {
+  pending p = {};
+  for (int i = 0; i < calls; i++)
+    MS_TRY(call[i]->attrs.i[3] == MS_ADAMW_I8 ? ms_cuda_adamw_records(call[i]) : add(&p, call[i]));
+  return launch(&p);
+}
+
+int run(const ms_kernel_call *call) { return run_together(&call, 1); }
 
 } // namespace
 
-extern const ms_kernel ms_cuda_adamw = {nullptr, run, nullptr, MS_CUDA_OVER_adamw};
+extern const ms_kernel ms_cuda_adamw = {nullptr, run, nullptr, MS_CUDA_OVER_adamw, nullptr, nullptr, run_together};

@@ -143,6 +143,8 @@ int ms_exec_start_ahead(ms_exec *exec, int phase, int stream);
 void ms_exec_enter_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 /* Calls the kernel, which runs it or, on an asynchronous device, enqueues it. */
 int ms_exec_call_kernel(const ms_exec *exec, int phase, const ms_exec_instr *instr);
+/* Calls several of one kernel that can run together. */
+int ms_exec_call_together(const ms_exec *exec, int phase, ms_exec_instr *const *instr, int n);
 /* Both of the above on the host; also records the kernel in the profile and calls after_kernel. */
 int ms_exec_run_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr);

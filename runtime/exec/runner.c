@@ -114,6 +114,14 @@ int ms_exec_call_kernel(const ms_exec *exec, int phase, const ms_exec_instr *ins
   return rc ? explain(exec, phase, instr, rc) : MS_OK;
 }
 
+int ms_exec_call_together(const ms_exec *exec, int phase, ms_exec_instr *const *instr, int n) {
+  const ms_kernel_call *call[MS_RUN_TOGETHER];
+  for (int i = 0; i < n; i++) call[i] = instr[i]->call;
+  const ms_kernel *kernel = ms_device_kernel(exec->plan->config.device, call[0]->op);
+  const int rc = kernel->run_together(call, n);
+  return rc ? explain(exec, phase, instr[0], rc) : MS_OK;
+}
+
 int ms_exec_run_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now) {
   ms_exec_enter_kernel(exec, phase, instr, now);
   uint64_t began = exec->profile ? ms_recorder_now() : 0;

@@ -1,5 +1,6 @@
 /* test_kernels_optimizer.c - compares the small kernels of a step and several steps of the optimizers with PyTorch's
  * formulas, written out in double. */
+#include "kernels/moments.h"
 #include "tests/c/support/kernel_case.h"
 
 enum { STEPS = 3 };
@@ -58,6 +59,46 @@ static void adamw_matches(void **state) {
     free_case(&c);
   }
 }
+
+/* ---- many parameters in one launch ---- */
+
+#ifdef MS_TEST_CUDA
+/* Parameters of any size, moments in f32, bf16 and records, rules, and places in the Philox stream. */
+static kernel_case one_of_many(int i) {
+  static const int64_t lengths[] = {1, 768, 8192, 8193, 5, 20001, 300};
+  const int kinds = i < 45 ? 0 : i % 3;
+  const int64_t n = lengths[i % 7], words = ms_moment_words(n);
+  const double eps = i == 20 ? 1e-6 : 1e-8;
+  kernel_case c = optimizer_case(MS_OP_adamw, n, 0, 0);
+  c.call.attrs = (ms_attrs){.i = {[1] = 77 + i, 4 * i + i % 2, kinds}, .f = {1.0 / (1 + i), 0.01 * i, 0.9, 0.99}};
+  memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+  for (int m = 1; m <= 2; m++) {
+    add_output(&c, kinds == 2 ? SHAPE(MS_I32, words) : SHAPE(kinds ? MS_BF16 : MS_F32, n));
+    memset(c.call.out_data[m], 0, (size_t)tensor_bytes(&c.call.out[m]));
+  }
+  set_input(&c, 2, 0, 1 + i);
+  return c;
+}
+
+static void parameters_updated_together_have_the_bits_of_each_alone(void **state) {
+  (void)state;
+  kernel_case alone[MS_RUN_TOGETHER], together[MS_RUN_TOGETHER];
+  ms_kernel_call calls[MS_RUN_TOGETHER];
+  for (int i = 0; i < MS_RUN_TOGETHER; i++) {
+    alone[i] = one_of_many(i);
+    together[i] = one_of_many(i);
+    run_once(&alone[i], alone[i].call, 1);
+    calls[i] = together[i].call;
+    calls[i].scalars = &together[i].scalars;
+  }
+  run_together(calls, MS_RUN_TOGETHER);
+  for (int i = 0; i < MS_RUN_TOGETHER; i++) {
+    assert_same_outputs(&alone[i], together[i].call.out_data, 0, "together");
+    free_case(&alone[i]);
+    free_case(&together[i]);
+  }
+}
+#endif
 
 /* ---- moments in bf16 ---- */
 
@@ -340,6 +381,9 @@ static void norm_shows_nonfinite_gradients(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(adamw_matches),
+#ifdef MS_TEST_CUDA
+      TEST(parameters_updated_together_have_the_bits_of_each_alone),
+#endif
       TEST(moments_are_rounded_by_their_own_bits),
       TEST(rounding_has_no_bias),
       TEST(updates_below_the_precision_of_bf16_accumulate),

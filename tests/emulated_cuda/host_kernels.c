@@ -53,6 +53,7 @@ const ms_kernel *ms_cuda_kernel(int op) {
   if (!cpu) return NULL;
   kernels[op] = *cpu;
   kernels[op].run = enqueue;
+  kernels[op].run_together = NULL;
   return &kernels[op];
 }
 

@@ -94,6 +94,7 @@ struct ms_async_exec {
   struct {
     ms_exec_instr **order; /* [n] in program order */
     int n;
+    int *together; /* [n] how many instructions from this one on are one call of run_together; 1: it is alone */
     int forks[MS_NAMED_STREAMS]; /* no event of the plan orders the stream's beginning after compute: fork it */
     int joins[MS_NAMED_STREAMS]; /* no event of the plan makes compute wait for the stream's end: join it */
     ms_move *convert;       /* [parts of all collectives]: from or to the shared buffer; n = 0: no conversion needed */

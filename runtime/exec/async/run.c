@@ -155,20 +155,43 @@ static int wait_and_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr
   return exec->after_kernel(exec, phase, instr);
 }
 
+/* Kernels that run together; only the first and the last one have timers. */
+static int issue_together(ms_exec *exec, int phase, int first, int n) {
+  ms_exec_instr *const *instr = exec->async->phase[phase].order + first;
+  for (int i = 0; i < n; i++) {
+    ms_exec_enter_kernel(exec, phase, instr[i], ms_clock());
+    if (exec->profile) ms_profile_append(exec, phase, MS_STREAM_COMPUTE, instr[i]);
+  }
+  if (exec->profile) MS_TRY(record(exec, exec->async->timer[2 * first], MS_STREAM_COMPUTE));
+  MS_TRY(ms_exec_call_together(exec, phase, instr, n));
+  return exec->profile ? record(exec, exec->async->timer[2 * (first + n) - 1], MS_STREAM_COMPUTE) : MS_OK;
+}
+
+static int issue_alone(ms_exec *exec, int phase, int i, ms_async_run *run, int captures) {
+  const struct ms_async_exec *a = exec->async;
+  const ms_exec_instr *instr = a->phase[phase].order[i];
+  const int stream = exec->plan->phase[phase].instr[instr->source].stream;
+  ms_profile_event *profiled = NULL;
+  if (exec->profile) {
+    profiled = ms_profile_append(exec, phase, stream, instr);
+    MS_TRY(record(exec, a->timer[2 * i], stream));
+  }
+  MS_TRY(issue(exec, phase, instr, captures, profiled));
+  if (exec->profile) MS_TRY(record(exec, a->timer[2 * i + 1], stream));
+  if (exec->after_kernel && instr->kind == MS_INSTR_KERNEL) return wait_and_inspect(exec, phase, instr, run);
+  return MS_OK;
+}
+
+/* How many instructions are issued as one. What inspects values wants each kernel's own. */
+static int issued_at_once(const ms_exec *exec, int phase, int i) {
+  return exec->after_kernel ? 1 : exec->async->phase[phase].together[i];
+}
+
 static int issue_all(ms_exec *exec, int phase, ms_async_run *run, int captures) {
-  struct ms_async_exec *a = exec->async;
   MS_TRY(fork_streams(exec, phase));
-  for (int i = 0; i < a->phase[phase].n; i++) {
-    const ms_exec_instr *instr = a->phase[phase].order[i];
-    int stream = exec->plan->phase[phase].instr[instr->source].stream;
-    ms_profile_event *profiled = NULL;
-    if (exec->profile) {
-      profiled = ms_profile_append(exec, phase, stream, instr);
-      MS_TRY(record(exec, a->timer[2 * i], stream));
-    }
-    MS_TRY(issue(exec, phase, instr, captures, profiled));
-    if (exec->profile) MS_TRY(record(exec, a->timer[2 * i + 1], stream));
-    if (exec->after_kernel && instr->kind == MS_INSTR_KERNEL) MS_TRY(wait_and_inspect(exec, phase, instr, run));
+  for (int i = 0, n; i < exec->async->phase[phase].n; i += n) {
+    n = issued_at_once(exec, phase, i);
+    MS_TRY(n > 1 ? issue_together(exec, phase, i, n) : issue_alone(exec, phase, i, run, captures));
   }
   return join_streams(exec, phase, 0);
 }
@@ -310,6 +333,23 @@ static int read_timer(const ms_exec *exec, int phase, int timer, uint64_t least,
   return MS_OK;
 }
 
+static double bytes_of(const ms_kernel_call *call) {
+  const ms_cost_case c = {call->op, &call->attrs, call->inputs, call->outputs, call->in, call->out};
+  return ms_op_bytes(&c);
+}
+
+/* Kernels that ran together share their time by the bytes that they move. */
+static void divide_time(ms_profile_event *event, int n) {
+  const uint64_t begin = event[0].begin, end = event[n - 1].end;
+  double all = 0, done = 0;
+  for (int i = 0; i < n; i++) all += bytes_of(event[i].instr->call);
+  for (int i = 0; i < n; i++) {
+    event[i].met = event[i].begin = begin + (uint64_t)((double)(end - begin) * (all > 0 ? done / all : 0));
+    done += bytes_of(event[i].instr->call);
+    event[i].end = begin + (uint64_t)((double)(end - begin) * (all > 0 ? done / all : 1));
+  }
+}
+
 static int read_timers(ms_exec *exec, int phase) {
   ms_device *device = exec->state->device;
   int at[MS_NAMED_STREAMS];
@@ -318,16 +358,20 @@ static int read_timers(ms_exec *exec, int phase) {
     at[s] = exec->profile->stream[s].before;
     ended[s] = exec->async->zero_at;
   }
-  for (int i = 0; i < exec->async->phase[phase].n; i++) {
+  for (int i = 0, n; i < exec->async->phase[phase].n; i += n) {
     int s = exec->plan->phase[phase].instr[exec->async->phase[phase].order[i]->source].stream;
-    ms_profile_event *event = &exec->profile->stream[s].event[at[s]++];
+    ms_profile_event *event = &exec->profile->stream[s].event[at[s]];
+    n = issued_at_once(exec, phase, i);
+    at[s] += n;
     if (event->kind != MS_PROFILE_KERNEL && event->kind != MS_PROFILE_COLLECTIVE) continue;
+    const int last = 2 * (i + n) - 1;
     MS_TRY(read_timer(exec, phase, 2 * i, ended[s], now, &event->begin));
-    MS_TRY(read_timer(exec, phase, 2 * i + 1, event->begin, now, &event->end));
+    MS_TRY(read_timer(exec, phase, last, event->begin, now, &event[n - 1].end));
     event->met = event->begin;
-    ended[s] = event->end;
+    ended[s] = event[n - 1].end;
+    if (n > 1) divide_time(event, n);
     double seconds;
-    MS_TRY(device->api->elapsed(device, exec->async->timer[2 * i], exec->async->timer[2 * i + 1], &seconds));
+    MS_TRY(device->api->elapsed(device, exec->async->timer[2 * i], exec->async->timer[last], &seconds));
     if (event->kind == MS_PROFILE_KERNEL) exec->cursor[s].kernel_seconds += seconds;
     else exec->cursor[s].collective_seconds += seconds;
   }

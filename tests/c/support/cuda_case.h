@@ -111,28 +111,53 @@ static inline int prepare_kernel(const ms_kernel *kernel, ms_kernel_call *call) 
   return rc;
 }
 
-/* Returns MS_EINVAL with the fault's numbers if the kernel recorded a fault. */
-static inline int run_kernel(const ms_kernel *kernel, const ms_kernel_call *host) {
+/* A call on the device's copies of everything that `host` points to, which `m` lists. */
+static inline ms_kernel_call on_device(mirrors *m, const ms_kernel_call *host) {
   ms_kernel_call call = *host;
-  ms_fault fault = {0};
-  mirrors m = {.count = 0};
   for (int i = 0; i < call.inputs; i++)
-    call.in_data[i] = mirrored(&m, host->in_data[i],
+    call.in_data[i] = mirrored(m, host->in_data[i],
                                ms_numel(&call.in[i]) * ms_dtype_size(call.in[i].dtype) + GUARD_BYTES, device_shift);
   for (int i = 0; i < call.outputs; i++)
-    call.out_data[i] = mirrored(&m, host->out_data[i],
+    call.out_data[i] = mirrored(m, host->out_data[i],
                                 ms_numel(&call.out[i]) * ms_dtype_size(call.out[i].dtype) + GUARD_BYTES, device_shift);
-  call.workspace = mirrored(&m, host->workspace, call.workspace_bytes + GUARD_BYTES, WORKSPACE_SHIFT);
-  call.scalars = mirrored(&m, host->scalars, sizeof *host->scalars, 0);
+  call.workspace = mirrored(m, host->workspace, call.workspace_bytes + GUARD_BYTES, WORKSPACE_SHIFT);
+  call.scalars = mirrored(m, host->scalars, sizeof *host->scalars, 0);
+  return call;
+}
+
+/* Copies everything back but scalars, and frees the device's copies. */
+static inline void bring_back(const mirrors *m, const ms_kernel_call *host) {
+  for (int i = 0; i < m->count; i++) {
+    if (m->list[i].host != (void *)host->scalars)
+      check_cuda(cudaMemcpy(m->list[i].host, m->list[i].device, m->list[i].bytes, cudaMemcpyDeviceToHost));
+    check_cuda(cudaFree(m->list[i].allocation));
+  }
+}
+
+/* Calls of kernels that need no preparation, in one call of run_together. */
+static inline void run_together(const ms_kernel_call *host, int n) {
+  mirrors m[MS_RUN_TOGETHER] = {{.count = 0}};
+  ms_kernel_call call[MS_RUN_TOGETHER];
+  const ms_kernel_call *calls[MS_RUN_TOGETHER];
+  for (int i = 0; i < n; i++) {
+    call[i] = on_device(&m[i], &host[i]);
+    calls[i] = &call[i];
+  }
+  must(kernel_of(host->op)->run_together(calls, n));
+  check_cuda(cudaDeviceSynchronize());
+  for (int i = 0; i < n; i++) bring_back(&m[i], &host[i]);
+}
+
+/* Returns MS_EINVAL with the fault's numbers if the kernel recorded a fault. */
+static inline int run_kernel(const ms_kernel *kernel, const ms_kernel_call *host) {
+  ms_fault fault = {0};
+  mirrors m = {.count = 0};
+  ms_kernel_call call = on_device(&m, host);
   call.fault = mirrored(&m, &fault, sizeof fault, 0);
   int rc = kernel->bind ? kernel->bind(&call) : MS_OK;
   if (!rc) rc = kernel->run(&call);
   check_cuda(cudaDeviceSynchronize());
-  for (int i = 0; i < m.count; i++) {
-    if (m.list[i].host != (void *)host->scalars)
-      check_cuda(cudaMemcpy(m.list[i].host, m.list[i].device, m.list[i].bytes, cudaMemcpyDeviceToHost));
-    check_cuda(cudaFree(m.list[i].allocation));
-  }
+  bring_back(&m, host);
   if (rc || !fault.set) return rc;
   const int consists_of_others = call.op == MS_OP_linear_cross_entropy_step;
   assert_int_equal(fault.op, consists_of_others ? MS_OP_cross_entropy_join : call.op);
