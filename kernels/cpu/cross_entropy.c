@@ -4,6 +4,9 @@
  * largest element, and rescales the running sum of exponentials to it (Milakov & Gimelshein 2018). For backward it
  * keeps one number per row, the log of that sum. Losses are summed in double, and the parts in order.
  *
+ * Where the gradient of the loss is known before, loss and logits' gradient are one pass: rows are written while they
+ * are in cache, with the bits of the two passes.
+ *
  * Where ranks have different parts of the classes, each gives two numbers a row, and the loss is made of those of all
  * parts. No rank sees the logits of another.
  *
@@ -15,6 +18,7 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "base/least.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 
@@ -26,7 +30,7 @@ typedef struct partial {
   char padding[64 - 24];
 } partial;
 
-enum { LOGITS, TARGETS, LSE, COUNT, DLOSS, ADDED = 2 };
+enum { LOGITS, TARGETS, LSE, COUNT, ADDED = 2, STEP_COUNT = 2 };
 
 static int is_class(int32_t target, int64_t classes) { return target >= 0 && target < classes; }
 
@@ -89,21 +93,33 @@ MS_INLINE float row_lse(const void *logits, int dtype, int64_t first, int64_t n)
   return largest > -INFINITY ? largest + logf(sum) : logf(sum); /* a row of only -inf and NaN has no largest element */
 }
 
-MS_CLONES static void forward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
-  const int64_t classes = classes_of(call), stride = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
-  const int32_t *targets = call->in_data[TARGETS]; /* [rows] */
-  float *lse = call->out_data[1];                  /* [rows] */
-  partial share = {.bad_row = -1};
-  for (int64_t r = begin; r < end; r++) {
-    lse[r] = row_lse(call->in_data[LOGITS], call->in[LOGITS].dtype, r * stride, classes);
-    if (targets[r] == ignored) continue;
-    if (!is_class(targets[r], classes)) {
-      share.bad_row = r;
-      break;
-    }
-    share.loss += (double)lse[r] - ms_scalar_at(call->in_data[LOGITS], call->in[LOGITS].dtype, r * stride + targets[r]);
-    share.counted++;
+/* Adds a row's loss. Returns 0 if its target is no class. */
+MS_INLINE int add_loss(const ms_kernel_call *call, int64_t row, float lse, partial *share) {
+  const int64_t classes = classes_of(call), stride = ms_row_length(&call->in[LOGITS]);
+  const int32_t target = ((const int32_t *)call->in_data[TARGETS])[row];
+  if (target == call->attrs.i[0]) return 1;
+  if (!is_class(target, classes)) {
+    share->bad_row = row;
+    return 0;
   }
+  share->loss += (double)lse - ms_scalar_at(call->in_data[LOGITS], call->in[LOGITS].dtype, row * stride + target);
+  share->counted++;
+  return 1;
+}
+
+/* The log-sums of rows from `begin` on, lse [end - begin], and their losses. Returns 0 if a target is no class. */
+MS_CLONES static int read_rows(const ms_kernel_call *call, int64_t begin, int64_t end, float *lse, partial *share) {
+  const int64_t classes = classes_of(call), stride = ms_row_length(&call->in[LOGITS]);
+  for (int64_t r = begin; r < end; r++) {
+    lse[r - begin] = row_lse(call->in_data[LOGITS], call->in[LOGITS].dtype, r * stride, classes);
+    if (!add_loss(call, r, lse[r - begin], share)) return 0;
+  }
+  return 1;
+}
+
+static void forward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  partial share = {.bad_row = -1};
+  (void)read_rows(call, begin, end, (float *)call->out_data[1] + begin, &share); /* bad_row tells */
   ((partial *)call->workspace)[part] = share;
 }
 
@@ -111,31 +127,55 @@ static int64_t rows_of(const ms_kernel_call *call) { return ms_row_count(&call->
 
 static int parts_of(const ms_kernel_call *call) { return ms_part_count(call, rows_of(call), ms_call_bytes(call)); }
 
-static int prepare_forward(ms_kernel_call *call) {
-  call->workspace_bytes = parts_of(call) * (int64_t)sizeof(partial);
+/* Those of a loss, whether or not its gradient is written, too: its bits depend on them. */
+static int loss_parts_of(const ms_kernel_call *call) {
+  const ms_value_info *logits = &call->in[LOGITS];
+  return ms_part_count(call, rows_of(call), ms_numel(logits) * ms_dtype_size(logits->dtype));
+}
+
+static int prepare_loss(ms_kernel_call *call) {
+  call->workspace_bytes = loss_parts_of(call) * (int64_t)sizeof(partial);
   return MS_OK;
 }
 
-/* Runs a function that computes a share of the loss for some rows, and adds the shares. */
-static int run_rows(const ms_kernel_call *call, void (*run)(const ms_kernel_call *, int, int64_t, int64_t)) {
+/* Runs a function that computes a share of the loss for some rows, and adds the shares to `all`. */
+static int run_rows(const ms_kernel_call *call, ms_part_fn *run, partial *all) {
   const partial *shares = call->workspace;
-  const int parts = parts_of(call);
-  double loss = 0.0;
-  int64_t counted = 0;
+  const int parts = loss_parts_of(call);
+  *all = (partial){.bad_row = -1};
   ms_run_parts(call, parts, rows_of(call), 1, run);
   for (int part = 0; part < parts; part++) {
     if (shares[part].bad_row >= 0) return fail_on_target(call, shares[part].bad_row);
-    loss += shares[part].loss;
-    counted += shares[part].counted;
+    all->loss += shares[part].loss;
+    all->counted += shares[part].counted;
   }
-  *(float *)call->out_data[0] = counted ? (float)(loss / (double)counted) : 0.0f;
-  *(float *)call->out_data[2] = (float)counted;
   return MS_OK;
 }
 
-static int run_forward(const ms_kernel_call *call) { return run_rows(call, forward_part); }
+static float mean_of(const partial *all) { return all->counted ? (float)(all->loss / (double)all->counted) : 0.0f; }
 
-const ms_kernel ms_cpu_cross_entropy = {.prepare = prepare_forward, .run = run_forward};
+static int run_loss(const ms_kernel_call *call, ms_part_fn *run) {
+  partial all;
+  MS_TRY(run_rows(call, run, &all));
+  *(float *)call->out_data[0] = mean_of(&all);
+  *(float *)call->out_data[2] = (float)all.counted;
+  return MS_OK;
+}
+
+static int run_forward(const ms_kernel_call *call) { return run_loss(call, forward_part); }
+
+const ms_kernel ms_cpu_cross_entropy = {.prepare = prepare_loss, .run = run_forward};
+
+static int run_count(const ms_kernel_call *call) {
+  const int32_t *targets = call->in_data[0];
+  const int64_t n = ms_numel(&call->in[0]), ignored = call->attrs.i[0];
+  int64_t counted = 0;
+  for (int64_t r = 0; r < n; r++) counted += targets[r] != ignored;
+  *(float *)call->out_data[0] = (float)counted;
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_count_targets = {.run = run_count};
 
 /* ---- in parts ---- */
 
@@ -191,9 +231,9 @@ static void join_part(const ms_kernel_call *call, int part, int64_t begin, int64
   ((partial *)call->workspace)[part] = share;
 }
 
-static int run_join(const ms_kernel_call *call) { return run_rows(call, join_part); }
+static int run_join(const ms_kernel_call *call) { return run_loss(call, join_part); }
 
-const ms_kernel ms_cpu_cross_entropy_join = {.prepare = prepare_forward, .run = run_join};
+const ms_kernel ms_cpu_cross_entropy_join = {.prepare = prepare_loss, .run = run_join};
 
 static int run_weigh(const ms_kernel_call *call) {
   const float x = *(const float *)call->in_data[0], part = *(const float *)call->in_data[1],
@@ -232,20 +272,29 @@ MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n
     ms_simd_store(call->out_data[0], first + target, scale * (ms_exp_nonpositive(own - lse) - 1.0f), out == MS_BF16);
 }
 
-/* Forward has checked the targets. Invalid ones are treated as ignored, so that nothing is written out of bounds. */
-MS_CLONES static void backward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+/* Rows of the gradient from `begin` on; lse [end - begin]. Forward has checked the targets. Invalid ones are treated as
+ * ignored, so that nothing is written out of bounds. */
+MS_CLONES static void write_rows(const ms_kernel_call *call, int64_t begin, int64_t end, const float *lse,
+                                 float scale) {
   const int64_t classes = classes_of(call), stride = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
   const int64_t first = first_of(call), used = used_of(call);
   const int32_t *targets = call->in_data[TARGETS];
-  const float *lse = call->in_data[LSE];
-  const float count = *(const float *)call->in_data[COUNT];
-  const float scale = count > 0.0f ? *(const float *)call->in_data[DLOSS] / count : 0.0f;
-  (void)part;
   for (int64_t r = begin; r < end; r++) {
     const int counts = targets[r] != ignored && is_class(targets[r], classes);
     const int64_t column = targets[r] - first, is_here = counts && column >= 0 && column < used;
-    backward_row(call, r * stride, stride, counts ? used : 0, lse[r], scale, is_here ? column : -1);
+    backward_row(call, r * stride, stride, counts ? used : 0, lse[r - begin], scale, is_here ? column : -1);
   }
+}
+
+/* dloss / count of the inputs at `count` and after it. */
+static float scale_of(const ms_kernel_call *call, int count) {
+  const float counted = *(const float *)call->in_data[count];
+  return counted > 0.0f ? *(const float *)call->in_data[count + 1] / counted : 0.0f;
+}
+
+static void backward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  write_rows(call, begin, end, (const float *)call->in_data[LSE] + begin, scale_of(call, COUNT));
 }
 
 static int run_backward(const ms_kernel_call *call) {
@@ -254,3 +303,36 @@ static int run_backward(const ms_kernel_call *call) {
 }
 
 const ms_kernel ms_cpu_cross_entropy_backward = {.run = run_backward, .in_place = MS_OVER(0, 0)};
+
+/* ---- both -------------------------------------------------------------------------------------------------------- */
+
+/* Rows that are read before the first of them is written: few enough to stay in a core's cache. */
+enum { MOST_AT_ONCE = 32, BYTES_AT_ONCE = 256 << 10 };
+
+static int64_t rows_at_once(const ms_kernel_call *call) {
+  const ms_value_info *logits = &call->in[LOGITS];
+  const int64_t fit = BYTES_AT_ONCE / (ms_row_length(logits) * ms_dtype_size(logits->dtype) + 1);
+  return fit < 1 ? 1 : ms_least(fit, MOST_AT_ONCE);
+}
+
+static void step_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  const int64_t at_once = rows_at_once(call);
+  const float scale = scale_of(call, STEP_COUNT);
+  float lse[MOST_AT_ONCE];
+  partial share = {.bad_row = -1};
+  for (int64_t r = begin; r < end; r += at_once) {
+    const int64_t stop = ms_least(r + at_once, end);
+    if (!read_rows(call, r, stop, lse, &share)) break;
+    write_rows(call, r, stop, lse, scale);
+  }
+  ((partial *)call->workspace)[part] = share;
+}
+
+static int run_step(const ms_kernel_call *call) {
+  partial all;
+  MS_TRY(run_rows(call, step_part, &all));
+  *(float *)call->out_data[1] = mean_of(&all);
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_cross_entropy_step = {.prepare = prepare_loss, .run = run_step, .in_place = MS_OVER(0, 0)};

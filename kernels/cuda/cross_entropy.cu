@@ -21,7 +21,7 @@ extern "C" {
 
 namespace {
 
-enum { LOGITS, TARGETS, LSE, COUNT, DLOSS, ADDED = 2 };
+enum { LOGITS, TARGETS, LSE, COUNT, DLOSS, ADDED = 2, STEP_COUNT = 2, STEP_DLOSS };
 constexpr int THREADS = 256, LAST_THREADS = 1024;
 
 /* A row has `stride` logits, of which the first `used` count; the rest is padding and does not contribute to the loss.
@@ -68,6 +68,15 @@ template <class T> __device__ __forceinline__ float row_lse(const T *logits, int
   return largest > -INFINITY ? largest + logf(sum) : logf(sum); /* largest: -inf for -inf and NaN only */
 }
 
+/* The loss of a row [stride]; 0 for a target that does not count. One thread. */
+template <class T>
+__device__ __forceinline__ double loss_of(const T *row, int32_t target, float log_sum, ms_fault *fault,
+                                          const shape &s) {
+  if (counts(target, s)) return static_cast<double>(log_sum) - static_cast<double>(ms_element_load(row + target));
+  if (target != s.ignored) ms_note_fault(fault, MS_OP_cross_entropy, target, s.classes);
+  return 0.0;
+}
+
 /* lse [rows] and losses double [rows] of logits [rows][stride] and targets [rows]. One block per row. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
@@ -75,12 +84,8 @@ __global__ void __launch_bounds__(THREADS)
   const int64_t row = blockIdx.x;
   const float value = row_lse(logits + row * s.stride, s.used);
   if (threadIdx.x != 0) return;
-  const int32_t target = targets[row];
   lse[row] = value;
-  losses[row] = 0.0;
-  if (counts(target, s))
-    losses[row] = static_cast<double>(value) - static_cast<double>(ms_element_load(logits + row * s.stride + target));
-  else if (target != s.ignored) ms_note_fault(fault, MS_OP_cross_entropy, target, s.classes);
+  losses[row] = loss_of(logits + row * s.stride, targets[row], value, fault, s);
 }
 
 /* added [2]: what this part of the classes adds to a row, the log of its sum of exponentials and the target's logit. */
@@ -118,7 +123,7 @@ __global__ void __launch_bounds__(THREADS)
   else if (targets[row] != s.ignored) ms_note_fault(fault, MS_OP_cross_entropy_join, targets[row], s.classes);
 }
 
-/* loss [1] = the mean of losses [rows] over the targets that count, whose number is count [1]. One block. */
+/* loss [1] = the mean of losses [rows] over the targets that count, whose number is count [1] unless null. One block. */
 __global__ void __launch_bounds__(LAST_THREADS)
     forward_mean(const double *losses, const int32_t *targets, float *loss, float *count, shape s) {
   double sum = 0.0, counted = 0.0;
@@ -130,7 +135,17 @@ __global__ void __launch_bounds__(LAST_THREADS)
   counted = ms_row_reduce(counted, 0.0, ms_add());
   if (threadIdx.x != 0) return;
   *loss = counted > 0.0 ? static_cast<float>(sum / counted) : 0.0f;
-  *count = static_cast<float>(counted);
+  if (count) *count = static_cast<float>(counted);
+}
+
+/* count [1] = the number of targets [n] that are not ignored. One block. */
+__global__ void __launch_bounds__(LAST_THREADS)
+    count_of(const int32_t *targets, int64_t n, int64_t ignored, float *count) {
+  double counted = 0.0;
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < n; i += LAST_THREADS) counted += targets[i] != ignored ? 1.0 : 0.0;
+  counted = ms_row_reduce(counted, 0.0, ms_add());
+  if (threadIdx.x == 0) *count = static_cast<float>(counted);
 }
 
 /* y [1] = x part / total, 0 where total is 0. One thread. */
@@ -174,6 +189,19 @@ __global__ void __launch_bounds__(THREADS) both_rows(const T *logits, const int3
   const T *kept = ms_keep_row(logits + row * s.stride, s.stride, shared);
   const float log_sum = row_lse(kept, s.used);
   if (threadIdx.x == 0) add_row(kept, targets[row], log_sum, added + 2 * row, s);
+  write_gradient(kept, dlogits + row * s.stride, targets[row], log_sum, scale_of(count, dloss), s);
+}
+
+/* forward_rows and backward_rows of a row that is read once. */
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    step_rows(const T *logits, const int32_t *targets, double *losses, ms_fault *fault, const float *count,
+              const float *dloss, T *dlogits, shape s) {
+  MS_CUDA_DYNAMIC_SHARED(T, shared); /* ms_kept_bytes of a row */
+  const int64_t row = blockIdx.x;
+  const T *kept = ms_keep_row(logits + row * s.stride, s.stride, shared);
+  const float log_sum = row_lse(kept, s.used);
+  if (threadIdx.x == 0) losses[row] = loss_of(kept, targets[row], log_sum, fault, s);
   write_gradient(kept, dlogits + row * s.stride, targets[row], log_sum, scale_of(count, dloss), s);
 }
 
@@ -230,6 +258,36 @@ template <class T> int both(const ms_kernel_call *call) {
       static_cast<const float *>(call->in_data[DLOSS]), static_cast<T *>(call->out_data[0]), s);
 }
 
+/* A row that is too long for shared memory is read for its loss, and again for its gradient. */
+template <class T> int step(const ms_kernel_call *call) {
+  const shape s = shape_of(call);
+  const unsigned rows = static_cast<unsigned>(s.rows);
+  const T *logits = static_cast<const T *>(call->in_data[LOGITS]);
+  const int32_t *targets = static_cast<const int32_t *>(call->in_data[TARGETS]);
+  const float *count = static_cast<const float *>(call->in_data[STEP_COUNT]);
+  const float *dloss = static_cast<const float *>(call->in_data[STEP_DLOSS]);
+  double *losses = static_cast<double *>(call->workspace);
+  T *dlogits = static_cast<T *>(call->out_data[0]);
+  if (rows && ms_kept_bytes<T>(s.stride) <= MS_KEPT_BYTES) {
+    MS_TRY(MS_CUDA_LAUNCH_SHARED(step_rows<T>, rows, THREADS, ms_kept_bytes<T>(s.stride), call->stream, logits, targets,
+                                 losses, call->fault, count, dloss, dlogits, s));
+  } else if (rows) {
+    float *lse = reinterpret_cast<float *>(losses + s.rows);
+    MS_TRY(MS_CUDA_LAUNCH(forward_rows<T>, rows, THREADS, 0, call->stream, logits, targets, lse, losses, call->fault,
+                          s));
+    MS_TRY(MS_CUDA_LAUNCH(backward_rows<T>, rows, THREADS, 0, call->stream, logits, targets, lse, count, dloss, dlogits,
+                          s));
+  }
+  return MS_CUDA_LAUNCH(forward_mean, 1, LAST_THREADS, 0, call->stream, losses, targets,
+                        static_cast<float *>(call->out_data[1]), static_cast<float *>(nullptr), s);
+}
+
+int run_count(const ms_kernel_call *call) {
+  return MS_CUDA_LAUNCH(count_of, 1, LAST_THREADS, 0, call->stream, static_cast<const int32_t *>(call->in_data[0]),
+                        ms_numel(&call->in[0]), call->attrs.i[0], static_cast<float *>(call->out_data[0]));
+}
+
+int run_step(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, step<T>(call)); }
 int run_forward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, forward<T>(call)); }
 int run_added(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, added<T>(call)); }
 int run_backward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, backward<T>(call)); }
@@ -256,4 +314,7 @@ extern const ms_kernel ms_cuda_cross_entropy_join = {ms_cuda_prepare_cross_entro
                                                      MS_CUDA_OVER_cross_entropy_join};
 extern const ms_kernel ms_cuda_cross_entropy_backward = {nullptr, run_backward, nullptr,
                                                          MS_CUDA_OVER_cross_entropy_backward};
+extern const ms_kernel ms_cuda_cross_entropy_step = {ms_cuda_prepare_cross_entropy_step, run_step, nullptr,
+                                                     MS_CUDA_OVER_cross_entropy_step};
+extern const ms_kernel ms_cuda_count_targets = {nullptr, run_count, nullptr, MS_CUDA_OVER_count_targets};
 extern const ms_kernel ms_cuda_weigh = {nullptr, run_weigh, nullptr, MS_CUDA_OVER_weigh};

@@ -88,12 +88,14 @@ int ms_exec_admit(ms_exec *exec, int phase, const ms_step_inputs *inputs) {
 
 /* ---- kernels ---- */
 
-/* Prefixes the error message of a kernel with its location: "in layers.3.attn: embedding: ...". */
+/* Prefixes the error message of a kernel with its location: "in layers.3.attn: embedding: ...". A message that begins
+ * with the beginning of the op's name, such as cross_entropy, says what a recipe called. */
 static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, int rc) {
   const ms_instr *source = &exec->plan->phase[phase].instr[instr->source];
   const char *op = ms_op_row_of(instr->call->op)->name, *message = ms_error_message();
-  size_t length = strlen(op);
-  if (strncmp(message, op, length) || message[length] != ':') ms_error_prefix("%s", op);
+  const char *colon = strchr(message, ':');
+  const int is_named = colon && colon > message && !strncmp(message, op, (size_t)(colon - message));
+  if (!is_named) ms_error_prefix("%s", op);
   if (source->scope && *source->scope) ms_error_prefix("in %s", source->scope);
   return rc;
 }

@@ -168,8 +168,9 @@ int ms_graph_fuse_classes(ms_graph *graph);
 /* The last part of ms_graph_rewrite: a cross entropy that asks for it (attribute fused) reads x and w instead of the
  * logits x w' (linear_loss.c). MS_EUNSUPPORTED if it must, and cannot. */
 int ms_graph_fuse_linear_loss(ms_graph *graph);
-/* The part of ms_graph_rewrite_backward that makes such a loss and its gradient one node, where that is possible. */
-int ms_graph_fuse_linear_loss_step(ms_graph *graph);
+/* The part of ms_graph_rewrite_backward that makes a loss and its gradient one node, where the gradient of the loss is
+ * known before the loss (loss_step.c). */
+int ms_graph_fuse_loss_steps(ms_graph *graph);
 /* The part of ms_graph_rewrite_backward that makes products add themselves to gradients (product_sums.c). */
 int ms_graph_fuse_product_sums(ms_graph *graph);
 /* Runs before autodiff, whatever is fused: products of weights that ask for 8 bits become matmul_f8 (float8.c).

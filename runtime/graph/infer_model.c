@@ -261,6 +261,20 @@ int ms_infer_cross_entropy(const ms_node *node, const ms_value_info *in, ms_valu
   return MS_OK;
 }
 
+int ms_infer_count_targets(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_dtype(node, &in[0], MS_I32, "targets"));
+  out[0] = (ms_value_info){.dtype = MS_F32};
+  return MS_OK;
+}
+
+int ms_infer_cross_entropy_step(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_value_info loss[3] = {{0}};
+  MS_TRY(ms_infer_cross_entropy(node, in, loss));
+  out[0] = in[0];
+  out[1] = loss[0];
+  return MS_OK;
+}
+
 int ms_infer_weigh(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   static const char *const names[] = {"x", "part", "total"};
   for (int i = 0; i < 3; i++) {

@@ -5,12 +5,7 @@
  * divide the classes gather between the two. Backward then makes each chunk's logits again, a fourth product of the
  * head's size where whole logits need three, and keeps two numbers a row until then.
  *
- * That product is saved where the gradient of the loss is known before the loss (as Liger Kernel does, Hsu et al.
- * 2024): a loss that the recipe returns as it is has its weight as gradient, which depends only on the number of
- * targets. Then linear_cross_entropy_step makes loss and gradients of a chunk while its logits exist, at the place of
- * the gradient's node. The number of targets is counted before, by other ops. Ranks that divide the classes need each
- * other's sums for a gradient, so there backward makes logits again: one collective for all rows costs less than one
- * for each chunk.
+ * loss_step.c saves that product where the gradient of the loss is known before the loss.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -194,115 +189,5 @@ int ms_graph_fuse_linear_loss(ms_graph *graph) {
   graph->scope = scope;
   ms_uses_free(&f.uses);
   ms_compact(graph);
-  return rc;
-}
-
-/* ---- backward ---------------------------------------------------------------------------------------------------- */
-
-enum { COUNT_NODES = 4, DLOSS = 5 };
-
-/* A loss and its gradient, which become one node. */
-typedef struct step {
-  ms_graph *graph;
-  int part, join, backward; /* nodes */
-  unsigned char *depends;   /* [values] 1: on the loss */
-} step;
-
-static int reads_loss(const step *s, const ms_node *node) {
-  for (int i = 0; i < node->inputs; i++)
-    if (s->depends[node->in[i]]) return 1;
-  return 0;
-}
-
-/* Follows the loss up to its gradient; returns whether that depends on it. */
-static int mark_dependents(step *s) {
-  const ms_graph *graph = s->graph;
-  s->depends[graph->nodes[s->join].out[0]] = 1;
-  for (int n = s->join + 1; n < s->backward; n++)
-    if (reads_loss(s, &graph->nodes[n]))
-      for (int o = 0; o < graph->nodes[n].outputs; o++) s->depends[graph->nodes[n].out[o]] = 1;
-  return s->depends[graph->nodes[s->backward].in[DLOSS]];
-}
-
-/* Appends the nodes that count the targets that are not ignored, the last of which makes the loss's count. */
-static int count_targets(const step *s) {
-  ms_graph *graph = s->graph;
-  const ms_node join = graph->nodes[s->join];
-  const ms_attrs ignored = {.i = {1, 1, 1, 1, 1, 1, 1, 1 + MS_I32}, .f = {(double)join.attrs.i[0]}};
-  const ms_attrs to_f32 = {.i = {[7] = 1 + MS_F32}}, all = {.i = {-1, 0, 1}};
-  int value, differs, number, sum;
-  graph->scope = join.scope;
-  MS_TRY(ms_graph_emit(graph, MS_OP_fill, 0, NULL, &ignored, &value));
-  MS_TRY(ms_graph_emit(graph, MS_OP_not_equal, 2, (int[]){join.in[2], value}, NULL, &differs));
-  MS_TRY(ms_graph_emit(graph, MS_OP_cast, 1, &differs, &to_f32, &number));
-  MS_TRY(ms_graph_emit(graph, MS_OP_sum, 1, &number, &all, &sum));
-  ms_take_output(graph, graph->n_nodes - 1, 0, join.out[2]);
-  return MS_OK;
-}
-
-/* The node of both, at the place of the gradient's. */
-static ms_node step_node(const step *s) {
-  const ms_node join = s->graph->nodes[s->join];
-  ms_node node = s->graph->nodes[s->backward];
-  const int in[] = {node.in[0], node.in[1], node.in[2], node.in[4], node.in[DLOSS]};
-  replace(&node, MS_OP_linear_cross_entropy_step, &node.attrs, 5, in);
-  node.outputs = 4;
-  node.out[3] = node.out[2];
-  node.out[2] = join.out[0];
-  node.scope = s->graph->nodes[s->part].scope; /* the linear layer's */
-  return node;
-}
-
-/* Targets are counted where the loss was, and what reads the loss comes after the step. */
-static int reorder(const step *s) {
-  ms_graph *graph = s->graph;
-  const int nodes = graph->n_nodes, counts = nodes - COUNT_NODES;
-  ms_node *ordered = ms_calloc(nodes, sizeof *ordered);
-  if (!ordered) return MS_ENOMEM;
-  int n = 0;
-  for (int i = 0; i < counts; i++) {
-    if (i == s->join)
-      for (int k = 0; k < COUNT_NODES; k++) ordered[n++] = graph->nodes[counts + k];
-    const int waits = i > s->join && i < s->backward && reads_loss(s, &graph->nodes[i]);
-    if (i == s->backward) ordered[n++] = step_node(s);
-    else if (i != s->part && i != s->join && !waits) ordered[n++] = graph->nodes[i];
-    for (int w = s->join + 1; i == s->backward && w < i; w++)
-      if (reads_loss(s, &graph->nodes[w])) ordered[n++] = graph->nodes[w];
-  }
-  const ms_node join = graph->nodes[s->join];
-  ms_value *lse = &graph->values[join.out[1]];
-  lse->node = lse->output = -1;
-  graph->values[join.out[0]].output = 2;
-  graph->values[graph->nodes[s->backward].out[2]].output = 3;
-  memcpy(graph->nodes, ordered, (size_t)n * sizeof *ordered);
-  graph->n_nodes = n;
-  free(ordered);
-  ms_compact(graph); /* sets the values' nodes */
-  return MS_OK;
-}
-
-static int make_step(ms_graph *graph, int backward) {
-  const ms_node *node = &graph->nodes[backward];
-  if (node->op != MS_OP_linear_cross_entropy_backward || node->attrs.i[1] > 1) return MS_OK;
-  const ms_node *join = ms_maker(graph, node->in[3], MS_OP_linear_cross_entropy_join);
-  if (!join || join->recompute) return MS_OK;
-  step s = {.graph = graph, .join = (int)(join - graph->nodes), .backward = backward};
-  s.part = graph->values[join->in[3]].node;
-  s.depends = ms_calloc(graph->n_values, 1);
-  if (!s.depends) return MS_ENOMEM;
-  int rc = MS_OK;
-  if (!mark_dependents(&s)) {
-    rc = count_targets(&s);
-    if (!rc) rc = reorder(&s);
-  }
-  free(s.depends);
-  return rc;
-}
-
-int ms_graph_fuse_linear_loss_step(ms_graph *graph) {
-  const char *scope = graph->scope;
-  int rc = MS_OK;
-  for (int n = 0; n < graph->n_nodes && !rc; n++) rc = make_step(graph, n);
-  graph->scope = scope;
   return rc;
 }

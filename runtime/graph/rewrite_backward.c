@@ -122,5 +122,5 @@ int ms_graph_rewrite_backward(ms_graph *graph) {
   ms_uses_free(&uses);
   ms_compact(graph);
   MS_TRY(ms_graph_fuse_product_sums(graph));
-  return ms_graph_fuse_linear_loss_step(graph);
+  return ms_graph_fuse_loss_steps(graph);
 }

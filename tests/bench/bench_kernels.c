@@ -155,6 +155,19 @@ static void count_bytes(bench *b) {
   b->unit = "GB/s";
 }
 
+static void make_loss_step(bench *b, int dtype, int classes) {
+  const int64_t rows = TOKENS * VOCABULARY / classes;
+  ms_value_info logits = TENSOR(dtype, rows, classes), scalar = {.dtype = MS_F32};
+  b->call.op = MS_OP_cross_entropy_step;
+  b->call.attrs.i[0] = -100;
+  add_input(b, logits, 0);
+  add_input(b, TENSOR(MS_I32, rows), classes);
+  add_input(b, scalar, 0), add_input(b, scalar, 0);
+  *(float *)b->call.in_data[2] = *(float *)b->call.in_data[3] = 1;
+  add_output(b, logits), add_output(b, scalar);
+  count_bytes(b);
+}
+
 static void make_loss(bench *b, int dtype, int classes, int backward) {
   const int64_t rows = TOKENS * VOCABULARY / classes;
   ms_value_info logits = TENSOR(dtype, rows, classes), row = TENSOR(MS_F32, rows), scalar = {.dtype = MS_F32};
@@ -226,8 +239,10 @@ int main(int count, char **words) {
     ROW("attention of one head backward", dtype, make_attention(&b, dtype, 1, 1, 1));
     ROW("cross entropy of 256", dtype, make_loss(&b, dtype, 256, 0));
     ROW("cross entropy of 256 backward", dtype, make_loss(&b, dtype, 256, 1));
+    ROW("cross entropy of 256 step", dtype, make_loss_step(&b, dtype, 256));
     ROW("cross entropy of 8192", dtype, make_loss(&b, dtype, 8192, 0));
     ROW("cross entropy of 8192 backward", dtype, make_loss(&b, dtype, 8192, 1));
+    ROW("cross entropy of 8192 step", dtype, make_loss_step(&b, dtype, 8192));
     for (int patches = 0; patches < 2; patches++) {
       ROW(patches ? "conv2d 4x4 patches" : "conv2d 3x3", dtype, make_convolution(&b, MS_OP_conv2d, dtype, patches));
       ROW(patches ? "dx of conv2d 4x4 patches" : "dx of conv2d 3x3", dtype,

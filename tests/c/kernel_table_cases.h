@@ -182,6 +182,9 @@ static const op_case cases[] = {
     {"muon_orthogonalise", "f19,7", "i0=2"},
     {"muon_apply", "f37", "f0=0.5 f1=0.1 f2=3"},
     {"muon_move", "f37", ""},
+    {"count_targets", "i5,7", "i0=4"},
+    {"cross_entropy_step", "x7,11 i7 f f", "i0=3"},
+    {"cross_entropy_step", "x7,13 i7 f f", "i0=3 i4=11"},
 };
 
 #endif

@@ -1,4 +1,5 @@
-/* test_kernels_loss.c - compares cross entropy, forward and backward, with its definition in double. */
+/* test_kernels_loss.c - compares cross entropy, forward and backward, with its definition in double, and both in one
+ * pass with the two, bit for bit. */
 #include "support/kernel_case.h"
 
 #include "base/error.h"
@@ -83,6 +84,87 @@ static void cross_entropy_matches(void **state) {
       check_cross_entropy(dtype, 1, class_counts[i]);
       if (!too_large(333 * class_counts[i])) check_cross_entropy(dtype, 333, class_counts[i]);
     }
+}
+
+/* ---- both in one pass ---- */
+
+/* cross_entropy_step of forward's inputs; `classes` of a row's `columns` count. */
+static kernel_case step_case(const kernel_case *forward, int64_t rows, int64_t columns, double dloss) {
+  kernel_case c = case_of(MS_OP_cross_entropy_step);
+  c.call.attrs = forward->call.attrs;
+  add_input(&c, SHAPE(forward->call.in[0].dtype, rows, columns));
+  add_input(&c, SHAPE(MS_I32, rows));
+  add_input(&c, SCALAR(MS_F32));
+  add_input(&c, SCALAR(MS_F32));
+  add_output(&c, SHAPE(forward->call.in[0].dtype, rows, columns));
+  add_output(&c, SCALAR(MS_F32));
+  for (int64_t i = 0; i < rows * columns; i++) set_input(&c, LOGITS, i, input_at(forward, LOGITS, i));
+  for (int64_t r = 0; r < rows; r++) set_input(&c, TARGETS, r, input_at(forward, TARGETS, r));
+  set_input(&c, 2, 0, output_at(forward, 2, 0));
+  set_input(&c, 3, 0, dloss);
+  return c;
+}
+
+static void check_step(int dtype, int64_t rows, int64_t columns, int64_t classes) {
+  kernel_case c = forward_case(dtype, rows, columns);
+  c.call.attrs.i[4] = classes;
+  for (int64_t r = 0; r < rows; r++)
+    if (input_at(&c, TARGETS, r) >= 0) set_input(&c, TARGETS, r, (double)(r * 31 % (classes ? classes : columns)));
+  run_case(&c);
+  kernel_case b = backward_case(&c, rows, columns, 1.5), step = step_case(&c, rows, columns, 1.5);
+  b.call.attrs.i[4] = classes;
+  run_case(&b);
+  run_case(&step);
+  assert_true(output_at(&step, 1, 0) == output_at(&c, 0, 0));
+  for (int64_t i = 0; i < rows * columns; i++)
+    if (output_at(&step, 0, i) != output_at(&b, 0, i))
+      fail_msg("%s [%d,%d], element %d: %.9g instead of %.9g", ms_dtype_name(dtype), (int)rows, (int)columns, (int)i,
+               output_at(&step, 0, i), output_at(&b, 0, i));
+  free_case(&c);
+  free_case(&b);
+  free_case(&step);
+}
+
+/* Rows of any alignment; long ones, of which a block of a GPU keeps the first in shared memory, and not the last. */
+static void loss_and_gradient_of_one_pass_are_those_of_two(void **state) {
+  (void)state;
+  FOR_EACH(dtype, dtypes) {
+    FOR_EACH(classes, class_counts) check_step(dtype, 37, classes, 0);
+    check_step(dtype, 37, 1301, 1024);
+    check_step(dtype, 3, 40001, 40000);
+    check_step(dtype, 3, 90001, 90000);
+  }
+}
+
+static void a_step_reports_wrong_targets_and_ignores_all(void **state) {
+  (void)state;
+  kernel_case c = forward_case(MS_F32, 9, 40);
+  run_case(&c);
+  kernel_case step = step_case(&c, 9, 40, 1.0);
+  set_input(&step, TARGETS, 4, 40);
+  assert_fails(run_status(&step, 1), MS_EINVAL, TOLD("40 | row 4 | [0,40)", "40 | [0,40)"));
+  for (int r = 0; r < 9; r++) set_input(&step, TARGETS, r, IGNORED);
+  set_input(&step, 2, 0, 0);
+  run_case(&step);
+  assert_true(output_at(&step, 1, 0) == 0);
+  for (int i = 0; i < 360; i++) assert_true(output_at(&step, 0, i) == 0);
+  free_case(&step);
+  free_case(&c);
+}
+
+static void targets_are_counted(void **state) {
+  (void)state;
+  static const int64_t counts[] = {1, 37, 5000};
+  FOR_EACH(n, counts) {
+    kernel_case c = case_of(MS_OP_count_targets);
+    c.call.attrs.i[0] = IGNORED;
+    add_input(&c, SHAPE(MS_I32, n));
+    add_output(&c, SCALAR(MS_F32));
+    for (int64_t i = 0; i < n; i++) set_input(&c, 0, i, i % 5 == 3 ? IGNORED : (double)i);
+    run_case(&c);
+    assert_true(output_at(&c, 0, 0) == (double)(n - (n + 1) / 5));
+    free_case(&c);
+  }
 }
 
 static void extreme_logits(void **state) {
@@ -281,6 +363,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {TEST(cross_entropy_matches),
                                      TEST(padding_has_no_part),
                                      TEST(parts_of_the_classes_make_the_whole),
+                                     TEST(loss_and_gradient_of_one_pass_are_those_of_two),
+                                     TEST(a_step_reports_wrong_targets_and_ignores_all),
+                                     TEST(targets_are_counted),
                                      TEST(extreme_logits),
                                      TEST(everything_ignored),
                                      TEST(nan_reaches_the_loss),

@@ -37,6 +37,7 @@ static void read_attrs(const char *text, ms_attrs *attrs) {
 
 /* The log-sums, the count and the gradient of a loss. */
 static int is_after_targets(int op, int i) {
+  if (op == MS_OP_cross_entropy_step) return i >= 2;
   return i >= 3 && (op == MS_OP_linear_cross_entropy_backward || op == MS_OP_linear_cross_entropy_backward_x ||
                     op == MS_OP_linear_cross_entropy_step);
 }

@@ -31,6 +31,7 @@ local limits = {
     { "added_rows<", registers = 32, loads = 4 },
     { "backward_rows<", registers = 32, loads = 4, stores = 4 },
     { "both_rows<", registers = 32, copies = 1, stores = 4 },
+    { "step_rows<", registers = 32, copies = 1, stores = 4 },
   },
   softmax = {
     { "held_forward<", registers = 64, loads = 4, stores = 4 },

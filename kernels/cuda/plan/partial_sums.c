@@ -110,3 +110,9 @@ int ms_cuda_prepare_cross_entropy(ms_kernel_call *call) {
   call->workspace_bytes = ms_row_count(&call->in[0]) * (int64_t)sizeof(double);
   return MS_OK;
 }
+
+/* And its log-sum, which rows that are too long for shared memory need. */
+int ms_cuda_prepare_cross_entropy_step(ms_kernel_call *call) {
+  call->workspace_bytes = ms_row_count(&call->in[0]) * (int64_t)(sizeof(double) + sizeof(float));
+  return MS_OK;
+}

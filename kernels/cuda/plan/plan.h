@@ -33,6 +33,7 @@ int ms_cuda_prepare_norm_backward(ms_kernel_call *call);
 int ms_cuda_prepare_embedding_backward(ms_kernel_call *call);
 int ms_cuda_prepare_scatter_add(ms_kernel_call *call);
 int ms_cuda_prepare_cross_entropy(ms_kernel_call *call);
+int ms_cuda_prepare_cross_entropy_step(ms_kernel_call *call);
 int ms_cuda_prepare_linear_cross_entropy(ms_kernel_call *call);
 int ms_cuda_prepare_sum_squares(ms_kernel_call *call);
 int ms_cuda_prepare_muon_orthogonalise(ms_kernel_call *call);

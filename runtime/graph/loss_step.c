@@ -1,0 +1,134 @@
+/* loss_step.c - a loss and its gradient become one node, which reads the logits once.
+ *
+ * This is so where the gradient of the loss is known before the loss (as in Liger Kernel, Hsu et al. 2024): a loss that
+ * the recipe returns as it is has its weight as gradient, which depends only on the number of targets. That is counted
+ * before, by count_targets. Then cross_entropy_step makes the gradient of a row of logits while the row is in shared
+ * memory or cache, and linear_cross_entropy_step makes loss and gradients of a chunk while its logits exist. The node is
+ * at the place of the gradient's.
+ *
+ * Ranks that divide the classes need each other's sums for a gradient, so there the two remain: one collective for all
+ * rows costs less than one for each chunk.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/grad.h"
+#include "graph/rewrite.h"
+
+/* The last inputs of the gradient's node are the log-sums, the count and the gradient of the loss. */
+enum { LSE = -3, COUNT, DLOSS };
+
+typedef struct step {
+  ms_graph *graph;
+  int part, loss, backward; /* nodes; part -1: the loss reads whole logits */
+  unsigned char *depends;   /* [values] 1: on the loss */
+} step;
+
+static int late_input(const ms_node *node, int which) { return node->in[node->inputs + which]; }
+
+static int reads_loss(const step *s, const ms_node *node) {
+  for (int i = 0; i < node->inputs; i++)
+    if (s->depends[node->in[i]]) return 1;
+  return 0;
+}
+
+/* Follows the loss up to its gradient; returns whether that depends on it. */
+static int mark_dependents(step *s) {
+  const ms_graph *graph = s->graph;
+  s->depends[graph->nodes[s->loss].out[0]] = 1;
+  for (int n = s->loss + 1; n < s->backward; n++)
+    if (reads_loss(s, &graph->nodes[n]))
+      for (int o = 0; o < graph->nodes[n].outputs; o++) s->depends[graph->nodes[n].out[o]] = 1;
+  return s->depends[late_input(&graph->nodes[s->backward], DLOSS)];
+}
+
+/* Appends the node that makes the loss's count. */
+static int count_targets(const step *s) {
+  ms_graph *graph = s->graph;
+  const ms_node loss = graph->nodes[s->loss];
+  const int targets = graph->nodes[s->backward].in[s->part < 0 ? 1 : 2];
+  const ms_attrs attrs = {.i = {loss.attrs.i[0]}};
+  int count;
+  graph->scope = loss.scope;
+  MS_TRY(ms_graph_emit(graph, MS_OP_count_targets, 1, &targets, &attrs, &count));
+  ms_take_output(graph, graph->n_nodes - 1, 0, loss.out[2]);
+  return MS_OK;
+}
+
+/* The node of both: the gradient's, without the log-sums, which also outputs the loss after what backward needs. */
+static ms_node step_node(const step *s) {
+  ms_graph *graph = s->graph;
+  ms_node node = graph->nodes[s->backward];
+  const int after_lse = node.inputs + LSE, loss_at = s->part < 0 ? 1 : 2;
+  node.op = s->part < 0 ? MS_OP_cross_entropy_step : MS_OP_linear_cross_entropy_step;
+  node.in[after_lse] = node.in[after_lse + 1];
+  node.in[after_lse + 1] = node.in[after_lse + 2];
+  node.inputs--;
+  for (int o = node.outputs; o > loss_at; o--) {
+    node.out[o] = node.out[o - 1];
+    graph->values[node.out[o]].output = o;
+  }
+  node.out[loss_at] = graph->nodes[s->loss].out[0];
+  graph->values[node.out[loss_at]].output = loss_at;
+  node.outputs++;
+  if (s->part >= 0) node.scope = graph->nodes[s->part].scope; /* the linear layer's */
+  return node;
+}
+
+/* Targets are counted where the loss was, and what reads the loss comes after the step. */
+static int reorder(const step *s) {
+  ms_graph *graph = s->graph;
+  const int counts = graph->n_nodes - 1;
+  ms_node *ordered = ms_calloc(graph->n_nodes, sizeof *ordered);
+  if (!ordered) return MS_ENOMEM;
+  ms_value *lse = &graph->values[graph->nodes[s->loss].out[1]];
+  lse->node = lse->output = -1;
+  int n = 0;
+  for (int i = 0; i < counts; i++) {
+    if (i == s->loss) ordered[n++] = graph->nodes[counts];
+    const int waits = i > s->loss && i < s->backward && reads_loss(s, &graph->nodes[i]);
+    if (i == s->backward) ordered[n++] = step_node(s);
+    else if (i != s->part && i != s->loss && !waits) ordered[n++] = graph->nodes[i];
+    for (int w = s->loss + 1; i == s->backward && w < i; w++)
+      if (reads_loss(s, &graph->nodes[w])) ordered[n++] = graph->nodes[w];
+  }
+  memcpy(graph->nodes, ordered, (size_t)n * sizeof *ordered);
+  graph->n_nodes = n;
+  free(ordered);
+  ms_compact(graph); /* sets the values' nodes */
+  return MS_OK;
+}
+
+/* The loss of a gradient, if the two can be one node. */
+static const ms_node *loss_of(const ms_graph *graph, const ms_node *backward) {
+  const int linear = backward->op == MS_OP_linear_cross_entropy_backward;
+  if ((!linear && backward->op != MS_OP_cross_entropy_backward) || backward->attrs.i[1] > 1) return NULL;
+  const ms_node *loss = ms_maker(graph, late_input(backward, LSE),
+                                 linear ? MS_OP_linear_cross_entropy_join : MS_OP_cross_entropy);
+  return loss && !loss->recompute ? loss : NULL;
+}
+
+static int make_step(ms_graph *graph, int backward) {
+  const ms_node *loss = loss_of(graph, &graph->nodes[backward]);
+  if (!loss) return MS_OK;
+  step s = {.graph = graph, .part = -1, .loss = (int)(loss - graph->nodes), .backward = backward};
+  if (loss->op == MS_OP_linear_cross_entropy_join) s.part = graph->values[loss->in[3]].node;
+  s.depends = ms_calloc(graph->n_values, 1);
+  if (!s.depends) return MS_ENOMEM;
+  int rc = MS_OK;
+  if (!mark_dependents(&s)) {
+    rc = count_targets(&s);
+    if (!rc) rc = reorder(&s);
+  }
+  free(s.depends);
+  return rc;
+}
+
+int ms_graph_fuse_loss_steps(ms_graph *graph) {
+  const char *scope = graph->scope;
+  int rc = MS_OK;
+  for (int n = 0; n < graph->n_nodes && !rc; n++) rc = make_step(graph, n);
+  graph->scope = scope;
+  return rc;
+}
