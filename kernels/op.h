@@ -119,7 +119,7 @@ typedef struct ms_move {
 } ms_move;
 
 /* The most calls that run in one call of run_together. */
-enum { MS_RUN_TOGETHER = 64 };
+enum { MS_RUN_TOGETHER = 80 };
 
 /* The implementation that computes a call, and the reason why it is not the preferred one: NULL if it is. Both are
  * static strings. */

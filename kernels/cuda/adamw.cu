@@ -13,8 +13,8 @@
  * computes the factors in double while the block's first loads are in flight.
  *
  * One launch updates the chunks of up to 40 parameters, because most parameters are short vectors, which take no longer
- * than a launch: a block of 256 threads updates 8192 elements of one chunk, which it finds in a list that is an argument
- * of the launch.
+ * than a launch: a block of 256 threads updates 8192 elements of one chunk, which it finds in a list that is an
+ * argument of the launch.
  *
  * bf16 moments are rounded stochastically with the Philox words of kernels/cpu/adamw.c. Chunks that begin inside a
  * group of four elements, or that are not aligned, are processed element by element. Moments in 8 bits:
@@ -148,14 +148,15 @@ template <class M> __global__ void __launch_bounds__(THREADS) adamw(part_list li
 struct pending {
   part_list list;
   int64_t blocks;
-  int dtype; /* of the moments */
+  int dtype;                  /* of the moments */
   const ms_kernel_call *call; /* one of them */
 };
 
 int launch(pending *p) {
   if (!p->list.parts) return MS_OK;
-  const int rc = MS_CUDA_FLOATS(p->dtype, M, MS_CUDA_LAUNCH(adamw<M>, static_cast<unsigned>(p->blocks), THREADS, 0,
-                                                            p->call->stream, p->list, p->call->scalars));
+  const int rc = MS_CUDA_FLOATS(p->dtype, M,
+                                MS_CUDA_LAUNCH(adamw<M>, static_cast<unsigned>(p->blocks), THREADS, 0, p->call->stream,
+                                               p->list, p->call->scalars));
   p->list.parts = 0;
   p->blocks = 0;
   return rc;

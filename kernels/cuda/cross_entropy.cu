@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(THREADS)
   else if (targets[row] != s.ignored) ms_note_fault(fault, MS_OP_cross_entropy_join, targets[row], s.classes);
 }
 
-/* loss [1] = the mean of losses [rows] over the targets that count, whose number is count [1] unless null. One block. */
+/* loss [1] = the mean of losses [rows] over the targets that count, whose number is count [1] unless null. One block.
+ */
 __global__ void __launch_bounds__(LAST_THREADS)
     forward_mean(const double *losses, const int32_t *targets, float *loss, float *count, shape s) {
   double sum = 0.0, counted = 0.0;
@@ -273,8 +274,8 @@ template <class T> int step(const ms_kernel_call *call) {
                                  losses, call->fault, count, dloss, dlogits, s));
   } else if (rows) {
     float *lse = reinterpret_cast<float *>(losses + s.rows);
-    MS_TRY(MS_CUDA_LAUNCH(forward_rows<T>, rows, THREADS, 0, call->stream, logits, targets, lse, losses, call->fault,
-                          s));
+    MS_TRY(
+        MS_CUDA_LAUNCH(forward_rows<T>, rows, THREADS, 0, call->stream, logits, targets, lse, losses, call->fault, s));
     MS_TRY(MS_CUDA_LAUNCH(backward_rows<T>, rows, THREADS, 0, call->stream, logits, targets, lse, count, dloss, dlogits,
                           s));
   }

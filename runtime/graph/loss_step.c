@@ -3,8 +3,8 @@
  * This is so where the gradient of the loss is known before the loss (as in Liger Kernel, Hsu et al. 2024): a loss that
  * the recipe returns as it is has its weight as gradient, which depends only on the number of targets. That is counted
  * before, by count_targets. Then cross_entropy_step makes the gradient of a row of logits while the row is in shared
- * memory or cache, and linear_cross_entropy_step makes loss and gradients of a chunk while its logits exist. The node is
- * at the place of the gradient's.
+ * memory or cache, and linear_cross_entropy_step makes loss and gradients of a chunk while its logits exist. The node
+ * is at the place of the gradient's.
  *
  * Ranks that divide the classes need each other's sums for a gradient, so there the two remain: one collective for all
  * rows costs less than one for each chunk.
@@ -104,8 +104,8 @@ static int reorder(const step *s) {
 static const ms_node *loss_of(const ms_graph *graph, const ms_node *backward) {
   const int linear = backward->op == MS_OP_linear_cross_entropy_backward;
   if ((!linear && backward->op != MS_OP_cross_entropy_backward) || backward->attrs.i[1] > 1) return NULL;
-  const ms_node *loss = ms_maker(graph, late_input(backward, LSE),
-                                 linear ? MS_OP_linear_cross_entropy_join : MS_OP_cross_entropy);
+  const ms_node *loss =
+      ms_maker(graph, late_input(backward, LSE), linear ? MS_OP_linear_cross_entropy_join : MS_OP_cross_entropy);
   return loss && !loss->recompute ? loss : NULL;
 }
 

@@ -26,6 +26,7 @@
 
 #include "base/bf16.h"
 #include "base/float8.h"
+#include "emulated_log.h"
 #include "emulated_runtime.h"
 #include "kernels/cuda/cublaslt.h"
 
@@ -481,6 +482,7 @@ int cublasLtMatmul(ms_lt_handle handle, ms_lt_desc *desc, const void *alpha, con
   if (atomic_exchange(&written_last, d) != d)
     t->milliseconds += 4 * (setting("MOONSHARD_EMULATE_CUBLASLT_COLD", 0) >> algorithm & 1);
   status = check_pointers(t, algorithm);
+  if (!status) emulated_log_work(stream, "cublasLtMatmul", 0, NULL);
   if (!status && emulated_submit(stream, multiply, t, free) == cudaSuccess) return MS_LT_SUCCESS;
   if (status) free(t);
   return status ? status : INTERNAL_ERROR;

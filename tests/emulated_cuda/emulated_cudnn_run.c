@@ -6,6 +6,7 @@
 
 #include "base/bf16.h"
 #include "emulated_cudnn.h"
+#include "emulated_log.h"
 #include "emulated_runtime.h"
 
 enum { TENSORS = 64, WORKSPACE_ALIGNMENT = 256 };
@@ -262,6 +263,7 @@ int cudnnBackendExecute(ms_dnn_handle handle, ms_dnn_descriptor given, ms_dnn_de
     status = refuse(BAD_PARAM, "the workspace is not on the device, or too small");
   if (!status && (uintptr_t)t->workspace % WORKSPACE_ALIGNMENT)
     status = refuse(BAD_PARAM, "the workspace is not aligned to 256 bytes");
+  if (!status) emulated_log_work(((struct context *)handle)->stream, "cudnnBackendExecute", 0, NULL);
   if (!status && emulated_submit(((struct context *)handle)->stream, compute, t, release) == cudaSuccess)
     return MS_DNN_SUCCESS;
   if (status) release(t);

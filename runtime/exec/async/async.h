@@ -29,16 +29,16 @@ typedef struct ms_async_args {
   int64_t run; /* counts the state's runs, from 1 */
 } ms_async_args;
 
-/* Pinned host memory of one run in flight. */
+/* Pinned host memory. The results are of the last run that the host waited for, and are read before the next such run.
+ */
 typedef struct ms_async_words {
-  ms_async_args args;             /* copied to the device before the run */
-  ms_fault fault;                 /* copied from the device after the run */
-  float norm[2][MS_NORM_NUMBERS]; /* of NORM: copied from the plan's norm and norm_of_synced after the run */
+  ms_async_args args[MS_ASYNC_RUNS]; /* of each run in flight, copied to the device before it */
+  ms_fault fault;                    /* copied from the device at the end of such a run */
+  float norm[2][MS_NORM_NUMBERS];    /* at the end of NORM, from the plan's norm and norm_of_synced */
 } ms_async_words;
 
 typedef struct ms_async_run {
-  ms_device_event *begin, *end;
-  ms_async_words *words;
+  ms_device_event *end;
 } ms_async_run;
 
 /* A collective that was enqueued on a stream. Inside a graph its events cannot be queried: there the stream writes the
@@ -78,7 +78,8 @@ typedef struct ms_async {
   void *control;       /* device memory that holds args and fault */
   ms_async_args *args; /* in control */
   ms_fault *fault;     /* in control */
-  void *words;         /* pinned: ms_async_words [MS_ASYNC_RUNS] */
+  ms_scalars sent;     /* the scalars in args */
+  ms_async_words *words;
   ms_async_run run[MS_ASYNC_RUNS];
   int64_t begun, ended; /* counts of runs; begun - ended are in flight */
   ms_async_coll *ring;  /* [ring_size]: collectives in flight */
@@ -165,5 +166,16 @@ void ms_async_exec_free(ms_exec *exec);
 int ms_async_exec_set_graph(ms_exec *exec, int on);
 /* Sets the addresses that conversions read and write; ms_exec_rebind calls it after it has resolved the others. */
 void ms_async_exec_rebind(ms_exec *exec);
+
+/* ---- times: timers.c ---- */
+
+/* How many instructions from the i-th on are issued as one. What inspects values wants each kernel's own. */
+static inline int ms_async_issued_at_once(const ms_exec *exec, int phase, int i) {
+  return exec->after_kernel ? 1 : exec->async->phase[phase].together[i];
+}
+/* Before a profiled run: opens its events; begins its time. After it: fills in what its profile has appended. */
+int ms_async_reserve_timers(ms_exec *exec, int phase);
+int ms_async_start_timers(ms_exec *exec, int phase);
+int ms_async_read_timers(ms_exec *exec, int phase);
 
 #endif

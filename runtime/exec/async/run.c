@@ -131,9 +131,12 @@ static int issue(ms_exec *exec, int phase, const ms_exec_instr *instr, int captu
 
 static int fork_streams(const ms_exec *exec, int phase) {
   const ms_async *async = exec->state->async;
-  MS_TRY(record(exec, async->fork, MS_STREAM_COMPUTE));
-  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++)
-    if (exec->async->phase[phase].forks[s]) MS_TRY(wait(exec, s, async->fork));
+  int recorded = 0;
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_NAMED_STREAMS; s++) {
+    if (!exec->async->phase[phase].forks[s]) continue;
+    if (!recorded++) MS_TRY(record(exec, async->fork, MS_STREAM_COMPUTE));
+    MS_TRY(wait(exec, s, async->fork));
+  }
   return MS_OK;
 }
 
@@ -182,18 +185,40 @@ static int issue_alone(ms_exec *exec, int phase, int i, ms_async_run *run, int c
   return MS_OK;
 }
 
-/* How many instructions are issued as one. What inspects values wants each kernel's own. */
-static int issued_at_once(const ms_exec *exec, int phase, int i) {
-  return exec->after_kernel ? 1 : exec->async->phase[phase].together[i];
+static int is_waited_for(const ms_exec *exec, int phase) {
+  return phase == MS_PHASE_NORM || phase == MS_PHASE_EVALUATE || exec->profile || exec->after_kernel;
+}
+
+/* With the end of NORM the host has all that decides about the update. */
+static int send_norms(const ms_exec *exec) {
+  const ms_state *state = exec->state;
+  const ms_ref *ref[] = {&exec->plan->norm, &exec->plan->norm_of_synced};
+  for (int i = 0; i < 2; i++) {
+    float *to = state->async->words->norm[i];
+    if (ref[i]->buffer < 0) continue;
+    MS_TRY(state->device->api->copy_out(state->device, state->async->stream[MS_STREAM_COMPUTE], to,
+                                        ms_exec_pointer(exec, ref[i]), sizeof state->async->words->norm[i]));
+  }
+  return MS_OK;
+}
+
+/* What the host reads when the run has ended: part of a captured graph. */
+static int send_results(const ms_exec *exec, int phase) {
+  const ms_async *async = exec->state->async;
+  if (phase == MS_PHASE_NORM) MS_TRY(send_norms(exec));
+  if (!is_waited_for(exec, phase)) return MS_OK;
+  return exec->state->device->api->copy_out(exec->state->device, async->stream[MS_STREAM_COMPUTE], &async->words->fault,
+                                            async->fault, sizeof(ms_fault));
 }
 
 static int issue_all(ms_exec *exec, int phase, ms_async_run *run, int captures) {
   MS_TRY(fork_streams(exec, phase));
   for (int i = 0, n; i < exec->async->phase[phase].n; i += n) {
-    n = issued_at_once(exec, phase, i);
+    n = ms_async_issued_at_once(exec, phase, i);
     MS_TRY(n > 1 ? issue_together(exec, phase, i, n) : issue_alone(exec, phase, i, run, captures));
   }
-  return join_streams(exec, phase, 0);
+  MS_TRY(join_streams(exec, phase, 0));
+  return send_results(exec, phase);
 }
 
 /* Counts what was enqueued. */
@@ -227,14 +252,27 @@ static int reads_inputs(int phase) {
   return phase != MS_PHASE_NORM && phase != MS_PHASE_UPDATE && phase != MS_PHASE_OUTER;
 }
 
+/* The scalars of a step are the same in all of its phases. A captured phase with collectives writes the run's number.
+ */
+static int send_args(ms_exec *exec, int phase, const ms_async_run *run) {
+  ms_async *async = exec->state->async;
+  ms_async_args *args = &async->words->args[run - async->run];
+  const int is_new = memcmp(&async->sent, &exec->scalars, sizeof async->sent) || async->begun == 1;
+  if (!is_new && !(exec->async->captures && exec->phase[phase].colls)) return MS_OK;
+  *args = (ms_async_args){exec->scalars, async->begun};
+  MS_TRY(exec->state->device->api->copy_in(exec->state->device, async->stream[MS_STREAM_COMPUTE], async->args, args,
+                                           sizeof *args));
+  async->sent = exec->scalars;
+  return MS_OK;
+}
+
 /* Copies scalars and inputs to the device through pinned memory that belongs to this run until it has ended. */
 static int send_inputs(ms_exec *exec, int phase, const ms_async_run *run) {
   ms_state *state = exec->state;
   struct ms_async_exec *a = exec->async;
   ms_device_stream *compute = state->async->stream[MS_STREAM_COMPUTE];
   const ms_device_api *api = state->device->api;
-  run->words->args = (ms_async_args){exec->scalars, state->async->begun};
-  MS_TRY(api->copy_in(state->device, compute, state->async->args, &run->words->args, sizeof(ms_async_args)));
+  MS_TRY(send_args(exec, phase, run));
   if (!reads_inputs(phase) || !a->staged_bytes) return MS_OK;
   char *pinned = a->pinned + (run - state->async->run) * a->staged_bytes;
   memcpy(pinned, a->staged, (size_t)a->staged_bytes);
@@ -255,34 +293,13 @@ static int report_fault(ms_exec *exec, const ms_fault *fault) {
                  (long long)found.limit - 1);
 }
 
-static int is_waited_for(const ms_exec *exec, int phase) {
-  return phase == MS_PHASE_NORM || phase == MS_PHASE_EVALUATE || exec->profile || exec->after_kernel;
-}
-
-/* Together with the run's end the host then has all that decides about the update. */
-static int send_norms(const ms_exec *exec, ms_async_run *run) {
-  const ms_state *state = exec->state;
-  const ms_ref *ref[] = {&exec->plan->norm, &exec->plan->norm_of_synced};
-  for (int i = 0; i < 2; i++) {
-    if (ref[i]->buffer < 0) continue;
-    MS_TRY(state->device->api->copy_out(state->device, state->async->stream[MS_STREAM_COMPUTE], run->words->norm[i],
-                                        ms_exec_pointer(exec, ref[i]), sizeof run->words->norm[i]));
-  }
-  return MS_OK;
-}
-
 static int run_phase(ms_exec *exec, int phase, ms_async_run *run) {
   ms_state *state = exec->state;
   ms_async *async = state->async;
   MS_TRY(send_inputs(exec, phase, run));
-  MS_TRY(record(exec, run->begin, MS_STREAM_COMPUTE));
   int replays = exec->async->captures && exec->async->phase[phase].warm && !exec->profile && !exec->after_kernel;
   MS_TRY(replays ? run_graph(exec, phase, run) : issue_all(exec, phase, run, 0));
   exec->async->phase[phase].warm = 1;
-  if (phase == MS_PHASE_NORM) MS_TRY(send_norms(exec, run));
-  if (is_waited_for(exec, phase))
-    MS_TRY(state->device->api->copy_out(state->device, async->stream[MS_STREAM_COMPUTE], &run->words->fault,
-                                        async->fault, sizeof(ms_fault)));
   if (async->ended == async->begun) async->ended--; /* it was drained during the phase, to inspect values */
   return record(exec, run->end, MS_STREAM_COMPUTE);
 }
@@ -293,91 +310,6 @@ static void give_up(ms_exec *exec, int phase, ms_async_run *run) {
   if (exec->state->process_group.size > 1) ms_async_disconnect(exec->state);
 }
 
-/* ---- times of a profiled phase: device events around each instruction, relative to one that the host timed ---- */
-
-/* Creates two timed events per instruction, before the run. */
-static int reserve_timers(ms_exec *exec, int phase) {
-  struct ms_async_exec *a = exec->async;
-  int wanted = 2 * a->phase[phase].n + 1;
-  MS_TRY(ms_grow((void **)&a->timer, &a->timer_capacity, wanted, sizeof *a->timer));
-  for (; a->timers < wanted; a->timers++)
-    MS_TRY(exec->state->device->api->event_open(exec->state->device, 1, &a->timer[a->timers]));
-  return MS_OK;
-}
-
-/* The timer after those of the instructions is the phase's zero. */
-static ms_device_event *zero(const ms_exec *exec, int phase) {
-  return exec->async->timer[2 * exec->async->phase[phase].n];
-}
-
-/* Records the zero on an idle device, which reaches it at once. The host spins, since after a sleep it would see it
- * late. */
-static int start_timers(ms_exec *exec, int phase) {
-  ms_state *state = exec->state;
-  int come = 0;
-  MS_TRY(ms_async_drain(state));
-  MS_TRY(state->device->api->record(state->device, zero(exec, phase), state->async->stream[MS_STREAM_COMPUTE]));
-  while (!come) MS_TRY(state->device->api->query(state->device, zero(exec, phase), &come));
-  exec->async->zero_at = ms_recorder_now();
-  return MS_OK;
-}
-
-/* *at: a timer in ns, clamped to `least` (the end of the stream's previous slice) and `most` (now). */
-static int read_timer(const ms_exec *exec, int phase, int timer, uint64_t least, uint64_t most, uint64_t *at) {
-  double seconds;
-  ms_device *device = exec->state->device;
-  MS_TRY(device->api->elapsed(device, zero(exec, phase), exec->async->timer[timer], &seconds));
-  *at = exec->async->zero_at + (uint64_t)(1e9 * (seconds > 0 ? seconds : 0));
-  if (*at > most) *at = most;
-  if (*at < least) *at = least;
-  return MS_OK;
-}
-
-static double bytes_of(const ms_kernel_call *call) {
-  const ms_cost_case c = {call->op, &call->attrs, call->inputs, call->outputs, call->in, call->out};
-  return ms_op_bytes(&c);
-}
-
-/* Kernels that ran together share their time by the bytes that they move. */
-static void divide_time(ms_profile_event *event, int n) {
-  const uint64_t begin = event[0].begin, end = event[n - 1].end;
-  double all = 0, done = 0;
-  for (int i = 0; i < n; i++) all += bytes_of(event[i].instr->call);
-  for (int i = 0; i < n; i++) {
-    event[i].met = event[i].begin = begin + (uint64_t)((double)(end - begin) * (all > 0 ? done / all : 0));
-    done += bytes_of(event[i].instr->call);
-    event[i].end = begin + (uint64_t)((double)(end - begin) * (all > 0 ? done / all : 1));
-  }
-}
-
-static int read_timers(ms_exec *exec, int phase) {
-  ms_device *device = exec->state->device;
-  int at[MS_NAMED_STREAMS];
-  uint64_t ended[MS_NAMED_STREAMS], now = ms_recorder_now();
-  for (int s = 0; s < MS_NAMED_STREAMS; s++) {
-    at[s] = exec->profile->stream[s].before;
-    ended[s] = exec->async->zero_at;
-  }
-  for (int i = 0, n; i < exec->async->phase[phase].n; i += n) {
-    int s = exec->plan->phase[phase].instr[exec->async->phase[phase].order[i]->source].stream;
-    ms_profile_event *event = &exec->profile->stream[s].event[at[s]];
-    n = issued_at_once(exec, phase, i);
-    at[s] += n;
-    if (event->kind != MS_PROFILE_KERNEL && event->kind != MS_PROFILE_COLLECTIVE) continue;
-    const int last = 2 * (i + n) - 1;
-    MS_TRY(read_timer(exec, phase, 2 * i, ended[s], now, &event->begin));
-    MS_TRY(read_timer(exec, phase, last, event->begin, now, &event[n - 1].end));
-    event->met = event->begin;
-    ended[s] = event[n - 1].end;
-    if (n > 1) divide_time(event, n);
-    double seconds;
-    MS_TRY(device->api->elapsed(device, exec->async->timer[2 * i], exec->async->timer[last], &seconds));
-    if (event->kind == MS_PROFILE_KERNEL) exec->cursor[s].kernel_seconds += seconds;
-    else exec->cursor[s].collective_seconds += seconds;
-  }
-  return MS_OK;
-}
-
 /* ---- the runner ---- */
 
 static int run(ms_exec *exec, int phase) {
@@ -386,7 +318,7 @@ static int run(ms_exec *exec, int phase) {
   double began = ms_clock(), *waited = &exec->cursor[MS_STREAM_COMPUTE].wait_seconds;
   MS_TRY(state->device->api->attach(state->device));
   MS_TRY(ms_async_connect(state));
-  if (exec->profile) MS_TRY(start_timers(exec, phase));
+  if (exec->profile) MS_TRY(ms_async_start_timers(exec, phase));
   MS_TRY(ms_async_take_run(state, &run));
   *waited += ms_clock() - began;
   int rc = run_phase(exec, phase, run);
@@ -398,17 +330,13 @@ static int run(ms_exec *exec, int phase) {
   began = ms_clock();
   if (is_waited_for(exec, phase)) rc = ms_async_drain(state);
   *waited += ms_clock() - began;
-  if (!rc && is_waited_for(exec, phase)) rc = report_fault(exec, &run->words->fault);
-  if (!rc && exec->profile) rc = read_timers(exec, phase);
+  if (!rc && is_waited_for(exec, phase)) rc = report_fault(exec, &state->async->words->fault);
+  if (!rc && exec->profile) rc = ms_async_read_timers(exec, phase);
   if (rc && state->process_group.size > 1) ms_async_disconnect(state);
   return rc;
 }
 
-/* Of the last run, which was NORM. */
-static const float *norm_of(const ms_exec *exec, int synced) {
-  const ms_async *async = exec->state->async;
-  return async->run[(async->begun - 1) % MS_ASYNC_RUNS].words->norm[synced];
-}
+static const float *norm_of(const ms_exec *exec, int synced) { return exec->state->async->words->norm[synced]; }
 
 static void *input_at(ms_exec *exec, int input) { return exec->async->staged + exec->async->staged_at[input]; }
 
@@ -429,4 +357,4 @@ const ms_runner ms_async_runner = {.open = ms_async_exec_new,
                                    .output = output_at,
                                    .norm = norm_of,
                                    .set_graph = ms_async_exec_set_graph,
-                                   .reserve_profile = reserve_timers};
+                                   .reserve_profile = ms_async_reserve_timers};

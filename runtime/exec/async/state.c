@@ -245,11 +245,7 @@ static int open_streams(ms_device *d, ms_async *async) {
     if (s != MS_STREAM_COMPUTE) MS_TRY(api->event_open(d, 0, &async->join[s]));
   }
   MS_TRY(api->event_open(d, 0, &async->fork));
-  for (int r = 0; r < MS_ASYNC_RUNS; r++) {
-    MS_TRY(api->event_open(d, 1, &async->run[r].begin));
-    MS_TRY(api->event_open(d, 1, &async->run[r].end));
-    async->run[r].words = (ms_async_words *)async->words + r;
-  }
+  for (int r = 0; r < MS_ASYNC_RUNS; r++) MS_TRY(api->event_open(d, 0, &async->run[r].end));
   return MS_OK;
 }
 
@@ -259,7 +255,9 @@ int ms_async_open(ms_state *state) {
   ms_async *async = ms_calloc(1, sizeof *async);
   if (!async) return MS_ENOMEM;
   state->async = async;
-  MS_TRY(device->api->pin(device, MS_ASYNC_RUNS * (int64_t)sizeof(ms_async_words), &async->words));
+  void *pinned;
+  MS_TRY(device->api->pin(device, sizeof *async->words, &pinned));
+  async->words = pinned;
   MS_TRY(device->api->allocate(device, CONTROL_BYTES, 0, "control words", &async->control));
   async->args = async->control;
   async->fault = (ms_fault *)(void *)((char *)async->control + FAULT_AT);
@@ -281,17 +279,14 @@ void ms_async_close(ms_state *state) {
     close_event(device, async->ring[i].before);
     close_event(device, async->ring[i].after);
   }
-  for (int r = 0; r < MS_ASYNC_RUNS; r++) {
-    close_event(device, async->run[r].begin);
-    close_event(device, async->run[r].end);
-  }
+  for (int r = 0; r < MS_ASYNC_RUNS; r++) close_event(device, async->run[r].end);
   close_event(device, async->fork);
   for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     close_event(device, async->join[s]);
     if (async->stream[s]) device->api->stream_close(device, async->stream[s]);
   }
   if (async->control) device->api->release(device, async->control, CONTROL_BYTES, 0);
-  if (async->words) device->api->unpin(device, async->words, MS_ASYNC_RUNS * (int64_t)sizeof(ms_async_words));
+  if (async->words) device->api->unpin(device, async->words, sizeof *async->words);
   free(async->ring);
   free(async->window);
   free(async->group);
