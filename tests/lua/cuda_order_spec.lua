@@ -50,9 +50,10 @@ describe("what the device cuda is given", function()
     for _, folder in pairs(folders) do os.execute("rm -rf " .. folder) end
   end)
 
-  it("A1 all segments of a unit are cast by one launch", function()
+  it("A1 all segments of a unit are cast by one launch, and what has the gathered dtype is sent as it is", function()
     each_log(function(log, what)
       local launches, gathers = 0, 0
+      local casts, sends = what:find("shards", 1, true), what:find("hsdp", 1, true) -- bf16; f32
       local last = {} -- of each stream
       for _, entry in ipairs(log) do
         if entry.what == "work" then
@@ -62,14 +63,16 @@ describe("what the device cuda is given", function()
             assert.are_not.equal("move_parts", before, what)
           elseif entry.name == "all_gather" and before ~= "all_gather" then
             gathers = gathers + 1
-            assert.equal("move_parts", before, what)
+            if casts then assert.equal("move_parts", before, what) end
+            if sends then assert.are_not.equal("move_parts", before, what) end
           end
           last[entry.stream] = entry.name
         elseif entry.what == "wait" and COLLECTIVES[last[entry.stream]] then
           last[entry.stream] = nil
         end
       end
-      assert.truthy(launches > 0 and gathers <= launches, what)
+      assert.truthy(launches > 0, what)
+      if casts or sends then assert.truthy(gathers > 0, what) end
     end)
   end)
 

@@ -2,7 +2,7 @@
  * staging of inputs and outputs, and conversions between the buffers of a collective.
  *
  * A collective library neither casts nor accumulates. Before an in-place all-gather, the master chunk is therefore cast
- * into its place in the gathered segment. After a reduction, the sums in the shared buffer are cast or added to their
+ * into its place in the gathered segment; a chunk of the gathered dtype is sent from where it is. After a reduction, the sums in the shared buffer are cast or added to their
  * destination, unless the library can write them there itself.
  */
 #include <stdlib.h>
@@ -23,10 +23,9 @@ static int moved_as(const ms_coll_part *part, int dtype) {
 }
 
 /* Whether a conversion is needed: from the source of an all-gather, or into the destination of a reduction. With
- * windows, reductions always convert, because the destination is not registered. */
+ * windows always, because source and destination are not registered. */
 static int converts(const ms_state *state, const ms_coll *coll, const ms_coll_part *part, int from_is_null) {
-  if (coll->kind == MS_COLL_ALL_GATHER) return !from_is_null;
-  if (coll->kind == MS_COLL_ALL_TO_ALL) return 0;
+  if (coll->kind == MS_COLL_ALL_TO_ALL || (coll->kind == MS_COLL_ALL_GATHER && from_is_null)) return 0;
   return state->nccl || part->accumulate || part->src_dtype != part->dst_dtype;
 }
 

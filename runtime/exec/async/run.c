@@ -20,12 +20,13 @@ static int convert(const ms_exec *exec, int phase, const ms_coll *coll, int stre
   return state->device->api->move(state->device, state->async->stream[stream], coll->parts, move);
 }
 
-/* The buffers of a collective: in place in the shared buffer, unless the library can write the result to its
- * destination directly. */
+/* The buffers of a collective: in place in the shared buffer, unless the library can read the source, or write the
+ * result to its destination, directly. */
 static ms_device_part part_of(const ms_exec *exec, int phase, const ms_exec_instr *instr, const ms_coll_part *part) {
   const ms_move *move = &exec->async->phase[phase].convert[part - exec->phase[phase].part];
   int gathers = instr->coll->kind == MS_COLL_ALL_GATHER;
-  if (gathers) return (ms_device_part){move->to, part->shared[0], part->count, part->dst_dtype};
+  const void *from = move->n || !part->src ? move->to : part->src;
+  if (gathers) return (ms_device_part){from, part->shared[0], part->count, part->dst_dtype};
   const void *to = move->n ? move->from : part->dst;
   return (ms_device_part){part->shared[0], (void *)(uintptr_t)to, part->count, part->src_dtype};
 }
