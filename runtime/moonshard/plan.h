@@ -123,8 +123,8 @@ typedef struct ms_plan_config {
   int rematerialize;
   /* Muon (Jordan et al. 2024), as torch.optim.Muon, of the parameters with ms_param_config.optimizer = MS_OPT_MUON; all
    * others take `optimizer`, which can be MS_OPT_MUON if there are none. A whole matrix is orthogonalised on one rank,
-   * its owner. Owners are part of the plan (ms_plan_muon): the work is divided evenly over the ranks of shard and
-   * replicate. Directions are exchanged with the owners before and after that in UPDATE, in f32. */
+   * its owner. Owners are part of the plan (ms_plan_muon): the work is divided evenly over the ranks of shard,
+   * replicate and tensor. Directions are exchanged with the owners before and after that in UPDATE, in f32. */
   double muon_momentum; /* 0.95 */
   int muon_nesterov;    /* 1 (default): as in PyTorch */
   int muon_adjust;      /* enum ms_muon_adjust */
@@ -157,7 +157,7 @@ MS_API void ms_plan_free(ms_plan *plan);
  * been compiled. Both models must have been sharded. */
 MS_API int ms_graph_take_compiled(ms_graph *graph, ms_graph *earlier, int *taken);
 /* Who orthogonalises a parameter in UPDATE: *owner is a rank of the world; -1: the parameter does not take Muon, or has
- * no gradient. Ranks at another place of a tensor dimension have an owner of their own there. *flops: of all steps. */
+ * no gradient. *flops: of all steps. */
 MS_API int ms_plan_muon(const ms_plan *plan, int param, int *owner, double *flops);
 MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary);
 /* A pass of the compiler: its time, and the plan's size before [0] and after [1] it. nodes: of the graphs for training

@@ -113,8 +113,7 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
 static void describe_owners(const ms_plan *plan, ms_text *text) {
   for (int p = 0; p < plan->model->params; p++)
     if (ms_muon_is_taken(plan, p))
-      ms_text_append(text, "muon of %s: shard %d of replica %d\n", plan->model->param[p].name, ms_muon_shard(plan, p),
-                     ms_muon_replica(plan, p));
+      ms_text_append(text, "muon of %s: rank %d of the grid\n", plan->model->param[p].name, plan->muon_owner[p]);
 }
 
 /* Settings of the plan alone: plans that differ in them can share a state. */

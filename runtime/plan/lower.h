@@ -260,8 +260,10 @@ int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph);
 /* weighted: the step's losses have weights. */
 int ms_lower_norm(ms_plan *plan, int weighted);
 int ms_lower_update(ms_plan *plan);
-/* The updates of the parameters that take Muon (lower_muon.c). */
-int ms_lower_muon(ms_plan *plan);
+/* The updates of the parameters that take Muon (lower_muon.c), of which there are some. While their first exchange is
+ * under way, and their last one, the halves 0 and 1 of something else are lowered. */
+typedef int ms_meanwhile(ms_plan *plan, int half);
+int ms_lower_muon(ms_plan *plan, ms_meanwhile *meanwhile);
 /* Sums f32 [n] over all ranks of the mesh, or only over those of this replica, in place. */
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas);
 

@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "plan/lower.h"
 #include "plan/moment_layout.h"
+#include "plan/muon.h"
 #include "plan/optimizer.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -226,14 +227,27 @@ static int meet_replicas(ms_plan *plan) {
                             plan->replicas, -1, last >= 0, &part);
 }
 
+static int finish_unit(ms_plan *plan, int unit) {
+  if (plan->config.ema_decay > 0 && !ms_outer_applies(plan, unit))
+    MS_TRY(ms_lower_average(plan, MS_PHASE_UPDATE, unit));
+  return ms_lower_gather_slices(plan, unit);
+}
+
+/* The parameters of half of the units that do not take Muon. */
+static int update_half(ms_plan *plan, int half) {
+  const int units = plan->model->units, middle = (units + 1) / 2;
+  for (int u = half ? middle : 0; u < (half ? units : middle); u++) MS_TRY(update_unit(plan, u));
+  return MS_OK;
+}
+
 int ms_lower_update(ms_plan *plan) {
   plan->phase[MS_PHASE_UPDATE].present = 1; /* on all ranks, also on one that owns nothing */
   MS_TRY(count_updates(plan));
-  MS_TRY(ms_lower_muon(plan));
+  MS_TRY(ms_muon_find_owners(plan));
+  if (plan->muon_buckets) MS_TRY(ms_lower_muon(plan, update_half));
   for (int u = 0; u < plan->model->units; u++) {
-    MS_TRY(update_unit(plan, u));
-    if (plan->config.ema_decay > 0 && !ms_outer_applies(plan, u)) MS_TRY(ms_lower_average(plan, MS_PHASE_UPDATE, u));
-    MS_TRY(ms_lower_gather_slices(plan, u));
+    if (!plan->muon_buckets) MS_TRY(update_unit(plan, u));
+    MS_TRY(finish_unit(plan, u));
   }
   return plan->replicas > 1 ? meet_replicas(plan) : MS_OK;
 }

@@ -1,5 +1,4 @@
-/* check_muon.c - which parameters can take Muon: matrices of which each rank of the tensor dimension has all, and whose
- * replicas have the same weights. */
+/* check_muon.c - which parameters can take Muon: matrices whose replicas have the same weights. */
 #include "shard/model.h"
 
 int ms_muon_check_param(const char *name, int ndim, const ms_param_config *config) {
@@ -15,20 +14,10 @@ int ms_muon_check_param(const char *name, int ndim, const ms_param_config *confi
   return MS_OK;
 }
 
-static int refuse_divided_muon(const ms_model *model, const ms_param *p) {
-  const char *tensor = model->dim[MS_DIM_TENSOR].label;
-  return MS_FAIL(
-      MS_EUNSUPPORTED,
-      "parameter '%s' takes muon, which needs the whole matrix, but the dimension %s of the mesh divides it "
-      "along axis %d: give it adamw, leave it whole on each rank of %s, or use a mesh without that dimension",
-      p->name, tensor, p->config.tensor_axis, tensor);
-}
-
 /* Of weights that differ between replicas, the parts that a replica keeps do not make up a matrix of another. */
 int ms_muon_check_model(const ms_model *model) {
   for (int i = 0; i < model->params; i++) {
     const ms_param *p = &model->param[i];
-    if (ms_param_takes_muon(p) && ms_param_is_divided(model, p)) return refuse_divided_muon(model, p);
     if (ms_param_takes_muon(p) && model->unit[p->unit].config.fragment)
       return MS_FAIL(MS_EUNSUPPORTED,
                      "parameter '%s' takes muon, and its unit '%s' has a fragment (local SGD): muon's work is divided "

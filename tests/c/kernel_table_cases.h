@@ -185,6 +185,7 @@ static const op_case cases[] = {
     {"count_targets", "i5,7", "i0=4"},
     {"cross_entropy_step", "x7,11 i7 f f", "i0=3"},
     {"cross_entropy_step", "x7,13 i7 f f", "i0=3 i4=11"},
+    {"muon_turn", "f7,19", "i0=1 i1=0"},
 };
 
 #endif

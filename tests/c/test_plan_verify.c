@@ -14,6 +14,7 @@ typedef struct variant {
   int fragment, outer_parts, outer_delay; /* of the blocks */
   int tensor;                             /* with sequence parallelism; 0: no such dimension */
   int quantised;                          /* replicate_dtype; 0: none */
+  int muon, sliced;                       /* shard_over_replicate */
 } variant;
 
 static mlp_config network(const variant *v) {
@@ -29,6 +30,8 @@ static mlp_config network(const variant *v) {
   c.block.fragment = v->fragment;
   c.block.replicate_dtype = c.root.replicate_dtype = v->quantised;
   c.f32_biases = v->f32_biases;
+  c.muon = v->muon;
+  c.block.shard_over_replicate = c.root.shard_over_replicate = v->sliced;
   if (v->tensor) c.tensor = v->tensor, c.world *= v->tensor, c.sequence_parallel = 1;
   return c;
 }
@@ -200,6 +203,28 @@ static void M4_every_wait_of_divided_layers_is_needed(void **state) {
       int waits[MS_PHASES];
       check_mutants(&v, waits);
       assert_true(waits[MS_PHASE_FIRST] > 8);
+    }
+}
+
+/* Matrices are exchanged over one dimension after the other, in as many buckets as there are blocks. */
+static void M4_Q9_every_wait_of_exchanges_with_owners_is_needed(void **state) {
+  (void)state;
+  static const int meshes[][3] = {{1, 2, 0}, {2, 1, 0}, {2, 2, 0}, {1, 1, 2}, {2, 2, 2}};
+  for (int m = 0; m < 5; m++)
+    for (int copies = 0; copies < 3; copies++) {
+      variant v = {.what = "owners",
+                   .replicate = meshes[m][0],
+                   .shard = meshes[m][1],
+                   .tensor = meshes[m][2],
+                   .prefetch = 1,
+                   .own_copies = copies > 0,
+                   .sliced = copies > 1,
+                   .ragged = m == 2,
+                   .reshard = ALWAYS,
+                   .muon = 1};
+      int waits[MS_PHASES];
+      check_mutants(&v, waits);
+      assert_true(waits[MS_PHASE_UPDATE] > 3);
     }
 }
 
@@ -398,6 +423,7 @@ int main(void) {
       TEST(M4_every_wait_is_needed_whatever_the_policies),
       TEST(M4_every_wait_of_divided_layers_is_needed),
       TEST(M4_every_wait_is_needed_whatever_the_policies),
+      TEST(M4_Q9_every_wait_of_exchanges_with_owners_is_needed),
       TEST(M4_every_wait_of_an_outer_step_is_needed),
       TEST(M4_Q6_every_wait_of_sums_in_few_bits_is_needed),
       TEST(M4_the_update_waits_once_for_replicas_with_one_copy),

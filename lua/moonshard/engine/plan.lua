@@ -194,7 +194,7 @@ function Plan:chunked_losses()
 end
 
 ---@class moonshard.MuonOwners who orthogonalises the matrices that take Muon
----@field of table<string, integer> rank of the world, by parameter; of a tensor dimension, at this rank's place
+---@field of table<string, integer> rank of the world, by parameter
 ---@field flops table<integer, number> of a step, by rank; only of those that own a matrix
 ---@field matrices integer
 ---@field ranks integer that divide the work
@@ -216,7 +216,7 @@ function Plan:muon_owners(sharding)
     end
   end
   if found.matrices == 0 then return nil end
-  found.ranks = roles.shards(sharding) * roles.ranks(sharding, "replicate")
+  found.ranks = roles.shards(sharding) * roles.ranks(sharding, "replicate") * roles.ranks(sharding, "tensor")
   found.balance = most * found.ranks / total
   return found
 end

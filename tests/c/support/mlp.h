@@ -25,6 +25,7 @@ typedef struct mlp_config {
   int f32_biases;     /* 1: biases are read in f32 whatever their unit's dtype */
   int recompute;      /* 1: every block is made again in backward */
   int private_logits; /* 1: they are no output and are not read after the step */
+  int muon;           /* 1: the weights of blocks take Muon */
 } mlp_config;
 
 typedef struct mlp {
@@ -52,13 +53,15 @@ static inline mlp_config mlp_default(int replicate, int shard, int rank) {
   return c;
 }
 
-static inline int mlp_param_read_in(ms_model *model, int unit, const char *name, int rows, int columns, int frozen,
-                                    int dtype) {
+/* dtype: that it is read in, or -1; muon: 1: it takes Muon. */
+static inline int mlp_param_as(ms_model *model, int unit, const char *name, int rows, int columns, int frozen,
+                               int dtype, int muon) {
   ms_param_config config;
   ms_param_config_default(&config, sizeof config);
   config.param_dtype = dtype;
   config.init_b = 0.2;
   config.frozen = frozen;
+  config.optimizer = muon ? MS_OPT_MUON : MS_OPT_NONE;
   config.weight_decay = columns ? 0.1 : 0;
   config.tensor_axis = strstr(name, "fc1") ? 0 : strstr(name, "fc2.weight") ? 1 : -1;
   int64_t dims[2] = {rows, columns};
@@ -67,8 +70,8 @@ static inline int mlp_param_read_in(ms_model *model, int unit, const char *name,
   return param;
 }
 
-static inline int mlp_param(ms_model *model, int unit, const char *name, int rows, int columns, int frozen) {
-  return mlp_param_read_in(model, unit, name, rows, columns, frozen, -1);
+static inline int mlp_param(ms_model *model, int unit, const char *name, int rows, int columns) {
+  return mlp_param_as(model, unit, name, rows, columns, 0, -1, 0);
 }
 
 static inline int mlp_value(ms_graph *graph, int param) {
@@ -138,21 +141,21 @@ static inline mlp mlp_make(const mlp_config *c) {
   m.mesh = mlp_mesh(c);
   must(ms_model_new(1234, &m.model));
   must(ms_model_add_unit(m.model, "root", &c->root, &root));
-  in_weight = mlp_param(m.model, root, "in.weight", c->width, c->inputs, 0);
-  out_weight = mlp_param(m.model, root, "out.weight", c->classes, c->width, 0);
+  in_weight = mlp_param(m.model, root, "in.weight", c->width, c->inputs);
+  out_weight = mlp_param(m.model, root, "out.weight", c->classes, c->width);
   for (int b = 0; b < c->blocks; b++) {
     char name[64];
     int frozen = b == c->frozen_block, bias = c->f32_biases ? MS_F32 : -1;
     snprintf(name, sizeof name, "layers.%d", b);
     must(ms_model_add_unit(m.model, name, &c->block, &unit));
     snprintf(name, sizeof name, "layers.%d.fc1.weight", b);
-    mlp_param(m.model, unit, name, c->hidden, c->width, frozen || c->frozen_weights);
+    mlp_param_as(m.model, unit, name, c->hidden, c->width, frozen || c->frozen_weights, -1, c->muon);
     snprintf(name, sizeof name, "layers.%d.fc1.bias", b);
-    mlp_param_read_in(m.model, unit, name, c->hidden, 0, frozen, bias);
+    mlp_param_as(m.model, unit, name, c->hidden, 0, frozen, bias, 0);
     snprintf(name, sizeof name, "layers.%d.fc2.weight", b);
-    mlp_param(m.model, unit, name, c->width, c->hidden, frozen);
+    mlp_param_as(m.model, unit, name, c->width, c->hidden, frozen, -1, c->muon);
     snprintf(name, sizeof name, "layers.%d.fc2.bias", b);
-    mlp_param_read_in(m.model, unit, name, c->width, 0, frozen, bias);
+    mlp_param_as(m.model, unit, name, c->width, 0, frozen, bias, 0);
   }
   ms_model_dims_default(&dims, sizeof dims);
   dims.replicate = 0;

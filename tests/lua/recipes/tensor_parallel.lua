@@ -11,7 +11,7 @@ local cfg = ms.args {
   hint = "", freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
   ema = false, averaged = false, sliced = false, loads = "", saves = "", exports = "", restores = false, resume = false,
   regather = "default", facts = "", lora = "", rank = 2, adapter_dropout = ms.args.real(0), adapter_dtype = "",
-  chunk = 0,
+  chunk = 0, muon = "", own_copies = false,
 }
 local SEQ, DIM, VOCAB, NEWLINE = cfg.seq, cfg.dim, cfg.vocab, 10
 
@@ -102,7 +102,7 @@ ms.fully_shard(model, {
   regather = cfg.regather,
   freeze = cfg.freeze ~= "" and { { re(cfg.freeze), true } } or nil,
   param_dtype = cfg.adapter_dtype ~= "" and { { re[[\.lora_]], cfg.adapter_dtype } } or nil,
-  shard_optimizer_over_replicate = cfg.sliced, shared_masters = not cfg.sliced,
+  shard_optimizer_over_replicate = cfg.sliced, shared_masters = not (cfg.sliced or cfg.own_copies),
 })
 local data = ms.data.text {
   files = "tests/lua/recipes/text.txt", seq = SEQ, batch = cfg.batch * cfg.micro_batches,
@@ -116,8 +116,10 @@ local function ignore(batch)
   return batch
 end
 
+local adamw = ms.optim.adamw { lr = 1e-2 }
 local train = ms.trainer {
-  model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, clip_grad_norm = 1,
+  model = model, clip_grad_norm = 1,
+  optimizer = cfg.muon ~= "" and { { re(cfg.muon), ms.optim.muon { lr = 1e-2 } }, { re".", adamw } } or adamw,
   loss = cfg.chunk > 0 and ms.loss.cross_entropy { fused = true, chunk = cfg.chunk } or ms.loss.cross_entropy,
   micro_batches = cfg.micro_batches, ema = cfg.ema and { decay = 0.9 } or nil,
 }
