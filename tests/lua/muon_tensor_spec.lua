@@ -109,6 +109,14 @@ describe("Muon with a tensor dimension", function()
       end
     end)
 
+  it("Q9 A1 trains on the device cuda as one rank does", function()
+    if os.getenv("MOONSHARD_CONFIG") ~= "release" then return end
+    local library = ("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_emulated.so"):format(
+      os.getenv("MOONSHARD_BIN"):match("^(.*)/"))
+    local ended = program.run(words("check", "1x1x2", "model=mixer", "device=cuda"), program.emulated_cuda(library))
+    assert.equal(0, ended.status, ended.out .. ended.err)
+  end)
+
   it("Q9 K1 goes on from a checkpoint of another mesh, bit for bit with the same state", function()
     local first = saved("1x2x2", "steps=2", "tied=true")
     local expected, folder = contents(first), first
