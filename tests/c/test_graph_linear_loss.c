@@ -181,6 +181,33 @@ static void S20_a_frozen_weight_has_no_gradient(void **state) {
   assert_int_equal(f.graph->param_grads[1], -1);
 }
 
+/* ---- of whole logits ---- */
+
+static void S20_loss_and_gradient_of_whole_logits_are_one_node(void **state) {
+  (void)state;
+  const head h = head_of(MS_F32, 4, 7, 3, WHOLE);
+  must(ms_graph_set_loss_weight(f.graph, op1(&f, MS_OP_scale, h.out[2], ATTRS(.f = {0.25}))));
+  const int told = op1(&f, MS_OP_exp, h.out[0], NULL);
+  must(ms_graph_output(f.graph, "perplexity", told));
+  train(h.out[0]);
+  const ms_node *step = maker(h.out[0]);
+  assert_int_equal(step->op, MS_OP_cross_entropy_step);
+  assert_int_equal(step->in[0], h.product);
+  assert_int_equal(step->in[2], h.out[2]);
+  assert_int_equal(maker(h.out[2])->op, MS_OP_count_targets);
+  assert_true(maker(told) > step);
+  assert_int_equal(count_op(&f, MS_OP_cross_entropy), 0);
+  assert_int_equal(count_op(&f, MS_OP_cross_entropy_backward), 0);
+}
+
+static void S20_a_gradient_that_needs_the_loss_reads_whole_logits_again(void **state) {
+  (void)state;
+  const head h = head_of(MS_F32, 4, 7, 3, WHOLE);
+  train(op2(&f, MS_OP_mul, h.out[0], h.out[0], NULL));
+  assert_int_equal(maker(h.out[0])->op, MS_OP_cross_entropy);
+  assert_int_equal(count_op(&f, MS_OP_cross_entropy_backward), 1);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {CASE(S20_the_loss_reads_the_layers_input),
                                      CASE(S20_targets_may_be_made_late),
@@ -191,6 +218,8 @@ int main(void) {
                                      CASE(S20_loss_and_gradients_are_one_node),
                                      CASE(S20_readers_of_the_loss_wait),
                                      CASE(S20_a_gradient_that_needs_the_loss_makes_logits_again),
-                                     CASE(S20_a_frozen_weight_has_no_gradient)};
+                                     CASE(S20_a_frozen_weight_has_no_gradient),
+                                     CASE(S20_loss_and_gradient_of_whole_logits_are_one_node),
+                                     CASE(S20_a_gradient_that_needs_the_loss_reads_whole_logits_again)};
   return cmocka_run_group_tests_name("the loss of a linear layer", tests, NULL, NULL);
 }

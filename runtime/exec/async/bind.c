@@ -2,8 +2,8 @@
  * staging of inputs and outputs, and conversions between the buffers of a collective.
  *
  * A collective library neither casts nor accumulates. Before an in-place all-gather, the master chunk is therefore cast
- * into its place in the gathered segment; a chunk of the gathered dtype is sent from where it is. After a reduction, the sums in the shared buffer are cast or added to their
- * destination, unless the library can write them there itself.
+ * into its place in the gathered segment; a chunk of the gathered dtype is sent from where it is. After a reduction,
+ * the sums in the shared buffer are cast or added to their destination, unless the library can write them there itself.
  */
 #include <stdlib.h>
 #include <string.h>
