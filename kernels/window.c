@@ -19,6 +19,16 @@ ms_conv ms_conv_of(const ms_kernel_call *call) {
   return c;
 }
 
+void ms_conv_product(const ms_kernel_call *call, int64_t *size) {
+  const ms_conv c = ms_conv_of(call);
+  const int to_x = call->op == MS_OP_conv2d_backward_input, to_w = call->op == MS_OP_conv2d_backward_weight;
+  const int64_t taps = c.down.size * c.across.size, of_y = c.images * c.down.out * c.across.out;
+  size[0] = c.groups;
+  size[1] = to_x ? c.channels : c.features;
+  size[2] = to_x ? c.images * c.down.in * c.across.in : to_w ? c.channels * taps : of_y;
+  size[3] = to_x ? c.features * taps : to_w ? of_y : c.channels * taps;
+}
+
 void ms_pool_windows(const ms_attrs *attrs, ms_window *down, ms_window *across) {
   const int64_t *i = attrs->i;
   *down = (ms_window){.size = i[0], .stride = i[2] ? i[2] : i[0], .pad = i[4], .dilation = 1};

@@ -1,5 +1,6 @@
-/* grad_norm.c - gradients of layer_norm and rms_norm, fused with an addition or not. One kernel writes dx and the
- * gradients of gain and bias, which are sums over all rows, in the dtype of the parameters' gradients. */
+/* grad_norm.c - gradients of layer_norm and rms_norm, fused with an addition or not, and of group_norm. One kernel
+ * writes dx and the gradients of gain and bias, which are sums over all rows, in the dtype of the parameters'
+ * gradients. */
 #include "base/error.h"
 #include "graph/grad.h"
 
@@ -55,4 +56,18 @@ int ms_grad_add_layer_norm(ms_graph *graph, int node, const int *dy, const int *
 int ms_grad_add_rms_norm(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   static const norm_form form = {MS_OP_rms_norm_backward, 2, 1, 1};
   return norm_gradient(graph, node, &form, dy, needs, dx);
+}
+
+int ms_grad_group_norm(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  const ms_node n = graph->nodes[node];
+  const int in[4] = {n.in[0], n.in[1], n.out[1], dy[0]};
+  int out[3], dtype;
+  MS_TRY(ms_grad_refuse(graph, node, dy, 1));
+  if (dy[0] < 0) return MS_OK;
+  MS_TRY(ms_grad_dtype(graph, n.in[1], &dtype));
+  const ms_attrs attrs = {.i = {n.attrs.i[0], [7] = 1 + dtype}};
+  MS_TRY(ms_graph_emit(graph, MS_OP_group_norm_backward, 4, in, &attrs, out));
+  for (int i = 0; i < 3; i++)
+    if (needs[i]) dx[i] = out[i];
+  return MS_OK;
 }

@@ -68,23 +68,16 @@ static void read_orthogonalise(const ms_kernel_call *call, ms_kernel_work *work)
   for (int i = 0; i < 4; i++) work->size[i] = size[i];
 }
 
-/* The product that a convolution is, a group at a time, and the same of its gradients (kernels/cuda/conv2d.cu). A GPU
- * computes it in f32 arithmetic, and sums the gradient of w in parts. */
+/* A GPU computes convolutions in f32 arithmetic, and some of them in parts of the sum. */
 static void read_convolution(const ms_kernel_call *call, int device, ms_kernel_work *work) {
-  const ms_conv c = ms_conv_of(call);
-  const int to_x = call->op == MS_OP_conv2d_backward_input, to_w = call->op == MS_OP_conv2d_backward_weight;
-  const double taps = (double)(c.down.size * c.across.size), features = (double)c.features;
-  const double inputs = (double)c.channels * taps, pixels = (double)(c.images * c.down.out * c.across.out);
-  const double size[4] = {(double)c.groups, to_x ? (double)c.channels : features,
-                          to_x   ? (double)(c.images * c.down.in * c.across.in)
-                          : to_w ? inputs
-                                 : pixels,
-                          to_x   ? features * taps
-                          : to_w ? pixels
-                                 : inputs};
-  const double parts = to_w && device != MS_DEVICE_CPU ? (double)ms_conv_sum_parts(&c) : 1;
-  if (device != MS_DEVICE_CPU) work->dtype = MS_F32;
-  for (int i = 0; i < 4; i++) work->size[i] = i == 0 ? size[i] * parts : i == 3 ? size[i] / parts : size[i];
+  int64_t size[4];
+  ms_conv_product(call, size);
+  for (int i = 0; i < 4; i++) work->size[i] = (double)size[i];
+  if (device == MS_DEVICE_CPU) return;
+  const double parts = (double)ms_conv_parts_of(call);
+  work->dtype = MS_F32;
+  work->size[0] *= parts;
+  work->size[3] /= parts;
 }
 
 static void read_other(const ms_kernel_call *call, ms_kernel_work *work) {

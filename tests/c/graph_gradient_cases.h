@@ -329,6 +329,11 @@ static int build_conv2d_bias(fixture *f, int op, int dtype) {
              ATTRS(.i = {2, 1, 1, 2, 1, 2, 2}));
 }
 
+static int build_group_norm(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(2, 6, 5)), param(f, dtype, SHAPE(6)), param(f, dtype, SHAPE(6)),
+             ATTRS(.i = {3}, .f = {1e-5}));
+}
+
 static int build_max_pool(fixture *f, int op, int dtype) {
   return op1(f, op, param(f, dtype, SHAPE(2, 2, 5, 4)), ATTRS(.i = {2, 2}));
 }
@@ -463,6 +468,7 @@ static const gradient_case cases[] = {
     {MS_OP_sum_to, "", NORMAL, build_sum_to},
     {MS_OP_conv2d, "", NORMAL, build_conv2d},
     {MS_OP_conv2d, " groups and bias", NORMAL, build_conv2d_bias},
+    {MS_OP_group_norm, "", NORMAL, build_group_norm},
     {MS_OP_max_pool2d, "", DISTINCT, build_max_pool},
     {MS_OP_max_pool2d, " overlapping", DISTINCT, build_max_pool_overlapping},
     {MS_OP_avg_pool2d, "", NORMAL, build_avg_pool},

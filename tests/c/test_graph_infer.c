@@ -248,6 +248,22 @@ static void shapes_along_an_axis(void **state) {
   REFUSED(MS_OP_pow, NULL, MS_EDTYPE, "pow | a | i32", index, number);
 }
 
+static void shapes_of_groups(void **state) {
+  (void)state;
+  int x = half(SHAPE(2, 6, 9)), g = half(SHAPE(6)), wide = tensor(SHAPE(6)), few = half(SHAPE(9)), out[MS_MAX_OUTPUTS];
+  apply(&f, MS_OP_group_norm, 3, (int[]){x, g, g}, ATTRS(.i = {3}), out);
+  assert_value(out[0], MS_BF16, "[2,6,9]");
+  assert_value(out[1], MS_F32, "[2,3,2]");
+  apply(&f, MS_OP_group_norm_backward, 4, (int[]){x, g, out[1], x}, ATTRS(.i = {3, [7] = 1}), out);
+  assert_value(out[0], MS_BF16, "[2,6,9]");
+  assert_value(out[2], MS_F32, "[6]");
+  REFUSED(MS_OP_group_norm, ATTRS(.i = {4}), MS_ESHAPE, "group_norm | 4 groups | [2,6,9] | 6", x, g, g);
+  REFUSED(MS_OP_group_norm, ATTRS(.i = {0}), MS_ESHAPE, "group_norm | 0 groups", x, g, g);
+  REFUSED(MS_OP_group_norm, ATTRS(.i = {3}), MS_ESHAPE, "group_norm | gain | [9] | [6]", x, few, few);
+  REFUSED(MS_OP_group_norm, ATTRS(.i = {3}), MS_EDTYPE, "gain | bf16 | bias | f32", x, g, wide);
+  REFUSED(MS_OP_group_norm, ATTRS(.i = {3}), MS_ESHAPE, "group_norm | x | [N,C,S]", g, g, g);
+}
+
 static void shapes_of_windows(void **state) {
   (void)state;
   int x = half(SHAPE(2, 6, 9, 7)), w = half(SHAPE(8, 3, 3, 2)), bias = half(SHAPE(8)), out[MS_MAX_OUTPUTS];
@@ -418,6 +434,7 @@ int main(void) {
       CASE(norm_shapes),
       CASE(shapes_along_an_axis),
       CASE(shapes_of_windows),
+      CASE(shapes_of_groups),
       CASE(model_shapes),
       CASE(moving_shapes),
       CASE(step_shapes),

@@ -1,4 +1,5 @@
-/* test_kernels_norm.c - compares layer_norm, rms_norm and softmax, forward and backward, with formulas in double. */
+/* test_kernels_norm.c - compares layer_norm, rms_norm, group_norm and softmax, forward and backward, with formulas in
+ * double. */
 #include "tests/c/support/kernel_case.h"
 
 typedef struct matrix {
@@ -252,8 +253,94 @@ static void softmax_gradients_match(void **state) {
   }
 }
 
+/* ---- groups of channels ------------------------------------------------------------------------------------------ */
+
+typedef struct grouped {
+  int64_t images, groups, channels, pixels; /* channels: of a group */
+} grouped;
+
+static const grouped images[] = {{1, 1, 1, 1}, {2, 3, 1, 7}, {3, 2, 4, 35}, {5, 1, 6, 9}, {2, 8, 2, 400}, {0, 2, 2, 3}};
+
+static kernel_case grouped_case(int op, const grouped *g, int dtype, int gain_dtype) {
+  kernel_case c = case_of(op);
+  c.call.attrs.i[0] = g->groups;
+  c.call.attrs.f[0] = eps;
+  add_input(&c, SHAPE(dtype, g->images, g->groups * g->channels, g->pixels));
+  add_input(&c, SHAPE(gain_dtype, g->groups * g->channels));
+  return c;
+}
+
+static void group_norms_match(void **state) {
+  (void)state;
+  FOR_EACH(dtype, dtypes)
+  FOR_EACH(gain_dtype, dtypes)
+  FOR_EACH(g, images) {
+    const int64_t n = g.channels * g.pixels;
+    kernel_case c = grouped_case(MS_OP_group_norm, &g, dtype, gain_dtype);
+    add_input(&c, SHAPE(gain_dtype, g.groups * g.channels));
+    add_output(&c, c.call.in[0]);
+    add_output(&c, SHAPE(MS_F32, g.images, g.groups, 2));
+    for (int64_t i = 0; i < ms_numel(&c.call.in[0]); i++) set_input(&c, 0, i, 3.0 + 2.0 * input_at(&c, 0, i));
+    run_case(&c);
+    for (int64_t r = 0; r < g.images * g.groups; r++) {
+      const moments m = moments_of(&c, 0, r, n, 1);
+      assert_output(&c, 1, 2 * r, m.mean, 1e-5);
+      for (int64_t i = 0; i < n; i++) {
+        const int64_t channel = r % g.groups * g.channels + i / g.pixels;
+        const double h = (input_at(&c, 0, r * n + i) - m.mean) * m.rstd;
+        assert_output(&c, 0, r * n + i, h * input_at(&c, 1, channel) + input_at(&c, 2, channel), 2e-4);
+      }
+    }
+    free_case(&c);
+  }
+}
+
+static void group_norm_gradients_match(void **state) {
+  (void)state;
+  FOR_EACH(dtype, dtypes)
+  FOR_EACH(gain_dtype, dtypes)
+  FOR_EACH(g, images) {
+    const int64_t n = g.channels * g.pixels, all = g.groups * g.channels;
+    kernel_case c = grouped_case(MS_OP_group_norm_backward, &g, dtype, gain_dtype);
+    add_input(&c, SHAPE(MS_F32, g.images, g.groups, 2));
+    add_input(&c, c.call.in[0]);
+    add_output(&c, c.call.in[0]);
+    add_output(&c, SHAPE(MS_F32, all));
+    add_output(&c, SHAPE(MS_F32, all));
+    double *dgain = calloc((size_t)all, sizeof *dgain), *dbias = calloc((size_t)all, sizeof *dbias);
+    for (int64_t r = 0; r < g.images * g.groups; r++) {
+      const moments m = moments_of(&c, 0, r, n, 1);
+      set_input(&c, 2, 2 * r, m.mean);
+      set_input(&c, 2, 2 * r + 1, m.rstd);
+    }
+    run_case(&c);
+    for (int64_t r = 0; r < g.images * g.groups; r++) {
+      const double mean = input_at(&c, 2, 2 * r), rstd = input_at(&c, 2, 2 * r + 1);
+      double average = 0, average_h = 0;
+      for (int pass = 0; pass < 2; pass++)
+        for (int64_t i = 0; i < n; i++) {
+          const int64_t channel = r % g.groups * g.channels + i / g.pixels;
+          const double h = (input_at(&c, 0, r * n + i) - mean) * rstd, dy = input_at(&c, 3, r * n + i);
+          const double of_h = dy * input_at(&c, 1, channel);
+          if (pass) assert_output(&c, 0, r * n + i, rstd * (of_h - average - h * average_h), 2e-4 * (1 + rstd));
+          else average += of_h / (double)n, average_h += of_h * h / (double)n;
+          if (!pass) dgain[channel] += dy * h, dbias[channel] += dy;
+        }
+    }
+    for (int64_t k = 0; k < all; k++) {
+      assert_output(&c, 1, k, dgain[k], 1e-4);
+      assert_output(&c, 2, k, dbias[k], 1e-4);
+    }
+    free(dgain);
+    free(dbias);
+    free_case(&c);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      TEST(group_norms_match),
+      TEST(group_norm_gradients_match),
       TEST(norms_match),
       TEST(fused_sum_gives_the_bits_of_both),
       TEST(norm_keeps_nan_in_its_row),

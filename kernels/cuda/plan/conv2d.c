@@ -19,11 +19,16 @@ int64_t ms_conv_sum_parts(const ms_conv *c) {
   return parts < 1 ? 1 : parts;
 }
 
+int64_t ms_conv_parts_of(const ms_kernel_call *call) {
+  const ms_conv conv = ms_conv_of(call);
+  return call->op == MS_OP_conv2d_backward_weight ? ms_conv_sum_parts(&conv) : 1;
+}
+
 int ms_cuda_prepare_conv2d(ms_kernel_call *call) {
   const ms_conv conv = ms_conv_of(call);
   if (conv.groups > MOST_GROUPS)
     return MS_FAIL(MS_EUNSUPPORTED, "conv2d: %lld groups; a GPU takes at most %d", (long long)conv.groups, MOST_GROUPS);
-  const int64_t parts = call->op == MS_OP_conv2d_backward_weight ? ms_conv_sum_parts(&conv) : 1;
+  const int64_t parts = ms_conv_parts_of(call);
   call->workspace_bytes = parts > 1 ? parts * ms_numel(&call->out[0]) * (int64_t)sizeof(float) : 0;
   return MS_OK;
 }

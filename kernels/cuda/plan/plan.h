@@ -30,6 +30,7 @@ int ms_cuda_prepare_reduce(ms_kernel_call *call);
 int ms_cuda_prepare_sum_to(ms_kernel_call *call);
 int ms_cuda_prepare_activation_backward_bias(ms_kernel_call *call);
 int ms_cuda_prepare_norm_backward(ms_kernel_call *call);
+int ms_cuda_prepare_group_norm(ms_kernel_call *call);
 int ms_cuda_prepare_embedding_backward(ms_kernel_call *call);
 int ms_cuda_prepare_scatter_add(ms_kernel_call *call);
 int ms_cuda_prepare_cross_entropy(ms_kernel_call *call);

@@ -162,7 +162,8 @@ end
 
 function GroupNorm:forward(x)
   local weight = layer.value_of(self, "weight")
-  return ops.group_norm(layer.in_dtype_of(weight, x), self._groups, weight, layer.value_of(self, "bias"), self._eps)
+  if weight.dtype ~= "f32" then x = layer.in_dtype_of(weight, x) end
+  return ops.group_norm(x, self._groups, weight, layer.value_of(self, "bias"), self._eps)
 end
 
 function GroupNorm:describe() return ("%d groups of %d"):format(self._groups, self.weight.shape[1] / self._groups) end

@@ -1,6 +1,6 @@
 -- Images [..., channels, height, width]: convolutions, pools, group norm and other sizes, with PyTorch's names and the
--- order of its arguments. Convolutions and pools are ops of the table, whose attributes have a number for each axis
--- ({ stride_h = 2, stride_w = 1 }); here one number serves both, or a list { 2, 1 }. The others consist of ops.
+-- order of its arguments. Convolutions, pools and group norm are ops of the table, whose attributes have a number for
+-- each axis ({ stride_h = 2, stride_w = 1 }); here one number serves both, or a list { 2, 1 }. Others consist of ops.
 
 local any_axes = require("moonshard.tensor.axes")
 local context = require("moonshard.base.context")
@@ -15,7 +15,7 @@ local images, methods = {}, {}
 images.methods = methods
 
 local row = {}
-for _, name in ipairs({ "conv2d", "max_pool2d", "avg_pool2d" }) do row[name] = ops[name] end
+for _, name in ipairs({ "conv2d", "max_pool2d", "avg_pool2d", "group_norm" }) do row[name] = ops[name] end
 
 local function value_of(who, x, what)
   x = parameter.is(x) and context.trace and context.trace:parameter(x) or x
@@ -202,21 +202,16 @@ end
 
 -- ---- group norm -------------------------------------------------------------------------------------------------
 
-local function filled(count, value)
-  return constant(("%d times %d"):format(count, value), { count }, function(data)
-    for i = 0, count - 1 do data[i] = value end
-  end)
-end
-
 ---Group norm (Wu & He 2018): each image's groups of channels are normalised, then each channel has its factor and
----bias. x [N,C,...], weight and bias [C].
+---bias. x [N,C,...], weight and bias [C]. The op of the table takes x [N,C,S], weight, bias, { groups, eps }.
 ---@param x moonshard.Tensor
----@param groups integer a divisor of C
+---@param groups integer|moonshard.Tensor a divisor of C
 ---@param weight moonshard.Tensor|moonshard.Parameter
 ---@param bias moonshard.Tensor|moonshard.Parameter
 ---@param eps number? default 1e-5
 ---@return moonshard.Tensor
 function ops.group_norm(x, groups, weight, bias, eps)
+  if type(groups) == "table" then return row.group_norm(x, groups, weight, bias) end
   x = value_of("group_norm", x)
   if #x.shape < 2 then refuse_shape("group_norm", x, "[N,C,...]") end
   local channels = x.shape[2]
@@ -224,16 +219,9 @@ function ops.group_norm(x, groups, weight, bias, eps)
     errors.raise("MS_ESHAPE", "group_norm: %s groups of x %s: they must divide its %d channels",
       options.describe(groups), tensor.shape_text(x.shape), channels)
   end
-  local size, by_channel = channels / groups, { channels }
-  for d = 3, #x.shape do size, by_channel[d - 1] = size * x.shape[d], 1 end
-  local flat = ops.reshape(x, { shape = { x.shape[1], groups, size } })
-  local normal = ops.layer_norm(flat, filled(size, 1), filled(size, 0), { eps = eps or 1e-5 })
-  local function for_channels(v) return ops.reshape(value_of("group_norm", v), { shape = by_channel }) end
-  local y = ops.reshape(normal, { shape = x.shape })
-  return ops.add(ops.mul(y, for_channels(weight)), for_channels(bias))
+  local flat = ops.reshape(x, { shape = { x.shape[1], channels, -1 } })
+  return ops.reshape(row.group_norm(flat, weight, bias, { groups = groups, eps = eps or 1e-5 }), { shape = x.shape })
 end
-ops.composed.group_norm = { takes = "3 inputs: x, groups, weight, bias, eps",
-  doc = "x [N,C,...] normalised in groups of channels, then w x + b by channel; weight and bias [C]" }
 
 -- ---- other sizes ------------------------------------------------------------------------------------------------
 
