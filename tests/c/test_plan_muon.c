@@ -9,10 +9,10 @@ typedef struct mesh_case {
   int small;              /* 1: the last rank has nothing of any matrix */
 } mesh_case;
 
-static const mesh_case cases[] = {{1, 2, 1, 0, 0}, {1, 3, 1, 0, 0}, {2, 1, 1, 0, 0},    {2, 1, 1, 1, 0},
-                                  {4, 1, 1, 1, 1}, {2, 2, 1, 0, 0}, {2, 2, 1, 1, 0},    {2, 2, 1, 1, 1},
-                                  {1, 1, 2, 0, 0}, {1, 2, 2, 0, 0}, {2, 1, 2, 1, 0},    {2, 2, 2, 0, 0},
-                                  {2, 2, 2, 1, 1}, {1, 1, 4, 0, 0}, {1, 4, 1, 0, 0, 1}, {2, 4, 1, 1, 0, 1}};
+static const mesh_case cases[] = {{1, 2, 1, 0, 0, 0}, {1, 3, 1, 0, 0, 0}, {2, 1, 1, 0, 0, 0}, {2, 1, 1, 1, 0, 0},
+                                  {4, 1, 1, 1, 1, 0}, {2, 2, 1, 0, 0, 0}, {2, 2, 1, 1, 0, 0}, {2, 2, 1, 1, 1, 0},
+                                  {1, 1, 2, 0, 0, 0}, {1, 2, 2, 0, 0, 0}, {2, 1, 2, 1, 0, 0}, {2, 2, 2, 0, 0, 0},
+                                  {2, 2, 2, 1, 1, 0}, {1, 1, 4, 0, 0, 0}, {1, 4, 1, 0, 0, 1}, {2, 4, 1, 1, 0, 1}};
 enum { CASES = sizeof cases / sizeof *cases, BLOCKS = 7 };
 
 static int ranks_of(const mesh_case *k) { return k->replicate * k->shard * k->tensor; }

@@ -79,8 +79,8 @@ static void a_second_plan_takes_the_graphs_of_the_first_and_is_the_same(void **s
   drop(&p);
 }
 
-/* Compiles the model on one mesh, then on another, whose graph takes what the first compilation left; returns whether it
- * did. The second plan must be the one that a compilation from the trace makes. */
+/* Compiles the model on one mesh, then on another, whose graph takes what the first compilation left; returns whether
+ * it did. The second plan must be the one that a compilation from the trace makes. */
 static int takes(const mlp_config *c, const mlp_config *other) {
   ms_plan_config config = planned_config();
   planned p = plan_with(c, &config), fresh = plan_with(other, &config);
