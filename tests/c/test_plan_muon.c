@@ -107,7 +107,7 @@ static int computed_during(const ms_plan_phase *update, int exchange) {
  */
 static void Q9_a_matrix_is_orthogonalised_while_others_are_exchanged(void **state) {
   (void)state;
-  static const mesh_case pairs[] = {{1, 2, 1, 0, 0}, {2, 1, 1, 0, 0}, {1, 1, 2, 0, 0}};
+  static const mesh_case pairs[] = {{1, 2, 1, 0, 0, 0}, {2, 1, 1, 0, 0, 0}, {1, 1, 2, 0, 0, 0}};
   for (int i = 0; i < 3; i++) {
     planned p = plan_of(&pairs[i], 0, 0);
     const ms_plan_phase *update = &p.plan->phase[MS_PHASE_UPDATE];
@@ -129,7 +129,7 @@ static void Q9_a_matrix_is_orthogonalised_while_others_are_exchanged(void **stat
 /* Three buckets at a time: one comes, one is computed, one goes. */
 static void Q9_the_memory_of_exchanges_is_that_of_three_buckets(void **state) {
   (void)state;
-  const mesh_case pair = {1, 2, 1, 0, 0};
+  const mesh_case pair = {1, 2, 1, 0, 0, 0};
   planned p = plan_of(&pair, 0, 0);
   int64_t end = 0, one = 0;
   for (int b = 0; b < p.plan->buffers; b++) {
