@@ -83,7 +83,9 @@ typedef struct ms_fault {
   int64_t value, limit; /* the value found; valid values are 0 to limit - 1 */
 } ms_fault;
 
-/* Output o of a kernel can overwrite its input i. Two outputs never overwrite the same input. */
+/* Output o of a kernel, one of the first MS_OVER_OUTPUTS, can overwrite its input i. Two outputs never overwrite the
+ * same input. */
+enum { MS_OVER_OUTPUTS = 32 / MS_MAX_INPUTS };
 #define MS_OVER(o, i) (1u << (MS_MAX_INPUTS * (o) + (i)))
 
 /* One bound use of a kernel: prepare fixes the shapes, binding sets the pointers. On a device with its own memory,

@@ -238,7 +238,7 @@ static int may_reuse(const ms_lowering *l, int node, int o, int i) {
 static int reuse_input(const ms_lowering *l, int node, int o, ms_place *at) {
   const ms_node *n = &l->graph->nodes[node];
   const ms_kernel *kernel = ms_device_kernel(l->plan->config.device, n->op);
-  for (int i = 0; kernel && i < n->inputs; i++) {
+  for (int i = 0; kernel && o < MS_OVER_OUTPUTS && i < n->inputs; i++) {
     if (!(kernel->in_place & MS_OVER(o, i)) || !may_reuse(l, node, o, i)) continue;
     *at = l->at[l->root[n->in[i]]];
     return 1;
