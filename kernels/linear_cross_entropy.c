@@ -8,25 +8,40 @@
 #include "kernels/shape.h"
 
 enum { X, W, TARGETS, ADDED = 3 };
-enum { DX, DW };
+enum { DX, DW, DB };
 enum { ALIGNMENT = 64 };
 
 #define STEP(name) (1u << MS_CHUNK_##name)
 
 /* ---- the operands of each op ------------------------------------------------------------------------------------- */
 
-static int is_step(const ms_kernel_call *call) { return call->op == MS_OP_linear_cross_entropy_step; }
+static int is_step(const ms_kernel_call *call) {
+  return call->op == MS_OP_linear_cross_entropy_step || call->op == MS_OP_linear_cross_entropy_step_bias;
+}
 
 static int is_backward(const ms_kernel_call *call) {
-  return call->op == MS_OP_linear_cross_entropy_backward || call->op == MS_OP_linear_cross_entropy_backward_x;
+  return call->op == MS_OP_linear_cross_entropy_backward || call->op == MS_OP_linear_cross_entropy_backward_x ||
+         call->op == MS_OP_linear_cross_entropy_backward_bias;
+}
+
+int ms_loss_bias_of(int op, int inputs) {
+  int last = 6;
+  if (op == MS_OP_linear_cross_entropy_part) last = 3;
+  if (op == MS_OP_linear_cross_entropy_join) last = 4;
+  if (op == MS_OP_linear_cross_entropy_step || op == MS_OP_linear_cross_entropy_step_bias) last = 5;
+  return last < inputs ? last : -1;
 }
 
 static unsigned steps_of(int op) {
+  const unsigned dlogits = STEP(LOGITS) | STEP(DLOGITS), gradients = dlogits | STEP(DW) | STEP(ADD_DW) | STEP(DX);
+  const unsigned loss = STEP(PART) | STEP(LSE), bias = STEP(DB) | STEP(ADD_DB);
   switch (op) {
     case MS_OP_linear_cross_entropy_part: return STEP(LOGITS) | STEP(PART);
-    case MS_OP_linear_cross_entropy_backward_x: return STEP(LOGITS) | STEP(DLOGITS) | STEP(DX);
-    case MS_OP_linear_cross_entropy_backward: return STEP(LOGITS) | STEP(DLOGITS) | STEP(DW) | STEP(ADD_DW) | STEP(DX);
-    case MS_OP_linear_cross_entropy_step: return (1u << MS_CHUNK_STEPS) - 1;
+    case MS_OP_linear_cross_entropy_backward_x: return dlogits | STEP(DX);
+    case MS_OP_linear_cross_entropy_backward: return gradients;
+    case MS_OP_linear_cross_entropy_backward_bias: return gradients | bias;
+    case MS_OP_linear_cross_entropy_step: return gradients | loss;
+    case MS_OP_linear_cross_entropy_step_bias: return gradients | loss | bias;
     default: return 0; /* join: it has all rows' numbers */
   }
 }
@@ -35,7 +50,7 @@ static unsigned steps_of(int op) {
 static int count_of(const ms_kernel_call *call) { return is_step(call) ? 3 : 4; }
 
 /* The output loss; those after it are the log-sums and the count, which the step keeps in its workspace. */
-static int loss_of(const ms_kernel_call *call) { return is_step(call) ? 2 : 0; }
+static int loss_of(const ms_kernel_call *call) { return is_step(call) ? call->outputs - 2 : 0; }
 
 ms_loss_sizes ms_loss_sizes_of(int op, const ms_attrs *attrs, const ms_value_info *in) {
   const unsigned steps = steps_of(op);
@@ -45,6 +60,7 @@ ms_loss_sizes ms_loss_sizes_of(int op, const ms_attrs *attrs, const ms_value_inf
   s.logits = (steps & STEP(LOGITS)) != 0;
   s.dx = (steps & STEP(DX)) != 0;
   s.dw = (steps & STEP(DW)) != 0;
+  s.db = (steps & STEP(DB)) != 0;
   s.again = s.logits && !(steps & STEP(PART));
   return s;
 }
@@ -81,6 +97,34 @@ static ms_kernel_call product(int op, int trans_a, int trans_b, ms_value_info a,
   return call;
 }
 
+static ms_kernel_call logits_call(const ms_kernel_call *call, ms_value_info x, ms_value_info logits) {
+  const int b = ms_loss_bias_of(call->op, call->inputs);
+  ms_kernel_call made = product(MS_OP_matmul, 0, 1, x, call->in[W], logits);
+  if (b >= 0) add_input(&made, call->in[b]);
+  return made;
+}
+
+/* The dtype of gradient dw or db where its chunks are summed: several in f32. */
+static int sums_dtype(const ms_loss_chunks *l, const ms_kernel_call *call, int gradient) {
+  return l->sizes.chunks > 1 ? MS_F32 : call->out[gradient].dtype;
+}
+
+static ms_kernel_call columns_call(const ms_loss_chunks *l, const ms_kernel_call *call, ms_value_info logits) {
+  const int64_t classes = logits.dims[1];
+  ms_kernel_call made = {.op = MS_OP_sum_to, .attrs = {.i = {classes, 1, 1, 1, 1, 1, 1}}};
+  add_input(&made, logits);
+  add_output(&made, vector(sums_dtype(l, call, DB), classes));
+  made.attrs.i[7] = 1 + made.out[0].dtype;
+  return made;
+}
+
+static ms_kernel_call add_columns_call(int64_t classes) {
+  ms_kernel_call made = {.op = MS_OP_accumulate, .attrs = {.i = {1}}};
+  add_input(&made, vector(MS_F32, classes));
+  add_output(&made, vector(MS_F32, classes));
+  return made;
+}
+
 /* A step of a chunk of this many rows. */
 static ms_kernel_call step_call(const ms_loss_chunks *l, const ms_kernel_call *call, int step, int64_t rows) {
   const int dtype = call->in[X].dtype;
@@ -88,14 +132,16 @@ static ms_kernel_call step_call(const ms_loss_chunks *l, const ms_kernel_call *c
   const ms_value_info dw = matrix(MS_F32, w.dims[0], l->sizes.dim);
   ms_kernel_call made = {.op = MS_OP_cross_entropy_part, .attrs = loss_attrs(call)};
   switch (step) {
-    case MS_CHUNK_LOGITS: return product(MS_OP_matmul, 0, 1, x, w, logits);
+    case MS_CHUNK_LOGITS: return logits_call(call, x, logits);
     case MS_CHUNK_DX: return product(MS_OP_matmul, 0, 0, logits, w, x);
     case MS_CHUNK_DW:
       made = product(MS_OP_matmul, 1, 0, logits, x, dw);
-      made.out[0].dtype = l->sizes.chunks > 1 ? MS_F32 : call->out[DW].dtype;
+      made.out[0].dtype = sums_dtype(l, call, DW);
       made.attrs.i[7] = 1 + made.out[0].dtype;
       return made;
     case MS_CHUNK_ADD_DW: return product(MS_OP_matmul_accumulate, 1, 0, logits, x, dw);
+    case MS_CHUNK_DB: return columns_call(l, call, logits);
+    case MS_CHUNK_ADD_DB: return add_columns_call(w.dims[0]);
     case MS_CHUNK_LSE:
       made.op = MS_OP_slice;
       made.attrs = (ms_attrs){.i = {2, 0, 1}};
@@ -130,17 +176,18 @@ static ms_kernel_call join_call(const ms_loss_chunks *l, const ms_kernel_call *c
   return join;
 }
 
-/* Several chunks are summed in f32. */
-static int rounds_dw(const ms_loss_chunks *l, const ms_kernel_call *call) {
-  return l->steps & STEP(ADD_DW) && l->sizes.chunks > 1 && call->out[DW].dtype != MS_F32;
+/* 1 when the sum of chunks is rounded to gradient dw or db after the last. */
+static int rounds(const ms_loss_chunks *l, const ms_kernel_call *call, int gradient) {
+  const unsigned sums = gradient == DW ? STEP(ADD_DW) : STEP(ADD_DB);
+  return l->steps & sums && sums_dtype(l, call, gradient) != call->out[gradient].dtype;
 }
 
-static ms_kernel_call cast_call(const ms_kernel_call *call) {
-  ms_kernel_call cast = {.op = MS_OP_cast, .attrs = {.i = {[7] = 1 + call->out[DW].dtype}}};
-  ms_value_info sums = call->out[DW];
+static ms_kernel_call cast_call(const ms_kernel_call *call, int gradient) {
+  ms_kernel_call cast = {.op = MS_OP_cast, .attrs = {.i = {[7] = 1 + call->out[gradient].dtype}}};
+  ms_value_info sums = call->out[gradient];
   sums.dtype = MS_F32;
   add_input(&cast, sums);
-  add_output(&cast, call->out[DW]);
+  add_output(&cast, call->out[gradient]);
   return cast;
 }
 
@@ -160,7 +207,10 @@ static void lay_out(ms_loss_chunks *l, ms_kernel_call *call) {
     l->lse = take(call, l->sizes.rows * (int64_t)sizeof(float));
     l->count = take(call, sizeof(float));
   }
-  if (rounds_dw(l, call)) l->sums = take(call, columns * l->sizes.dim * (int64_t)sizeof(float));
+  if (l->sizes.db) l->columns = take(call, columns * (int64_t)sizeof(float));
+  for (int g = DW; g <= DB; g++)
+    if (rounds(l, call, g))
+      l->sums[g - DW] = take(call, columns * (g == DW ? l->sizes.dim : 1) * (int64_t)sizeof(float));
   l->scratch = call->workspace_bytes;
 }
 
@@ -179,11 +229,12 @@ static int set_of(const ms_loss_chunks *l, int64_t chunk) {
   return chunk == l->sizes.chunks - 1 && last_rows(l) < l->sizes.chunk;
 }
 
-/* The first chunk writes the gradient of w, the others add to it. */
+/* The first chunk writes the gradients of w and b, the others add to them. */
 static int takes_step(const ms_loss_chunks *l, int step, int64_t chunk) {
   if (!(l->steps >> step & 1)) return 0;
   if (l->both && (step == MS_CHUNK_PART || step == MS_CHUNK_LSE)) return 0;
-  return step == MS_CHUNK_DW ? chunk == 0 : step == MS_CHUNK_ADD_DW ? chunk > 0 : 1;
+  if (step == MS_CHUNK_DW) return chunk == 0;
+  return step == MS_CHUNK_ADD_DW || step == MS_CHUNK_ADD_DB ? chunk > 0 : 1;
 }
 
 static int prepare_all(ms_loss_chunks *l, const ms_kernel_call *call, int64_t *scratch) {
@@ -195,9 +246,10 @@ static int prepare_all(ms_loss_chunks *l, const ms_kernel_call *call, int64_t *s
       *one = step_call(l, call, step, set ? last_rows(l) : l->sizes.chunk);
       MS_TRY(prepare_one(l, call, one, scratch));
     }
-  if (rounds_dw(l, call)) {
-    l->cast = cast_call(call);
-    MS_TRY(prepare_one(l, call, &l->cast, scratch));
+  for (int g = DW; g <= DB; g++) {
+    if (!rounds(l, call, g)) continue;
+    l->cast[g - DW] = cast_call(call, g);
+    MS_TRY(prepare_one(l, call, &l->cast[g - DW], scratch));
   }
   if (l->steps && !is_step(call)) return MS_OK;
   l->join = join_call(l, call);
@@ -225,7 +277,7 @@ void ms_loss_chunks_release(const ms_loss_chunks *l) {
   for (int set = 0; set < 2; set++)
     for (int step = 0; step < MS_CHUNK_STEPS; step++) release_one(l, &l->call[set][step]);
   release_one(l, &l->join);
-  release_one(l, &l->cast);
+  for (int g = 0; g < 2; g++) release_one(l, &l->cast[g]);
 }
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
@@ -239,9 +291,9 @@ static void in_stream_of(ms_kernel_call *one, const ms_loss_chunks *l, const ms_
   one->fault = call->fault;
 }
 
-/* Where the gradient of w is summed. */
-static void *sums_of(const ms_loss_chunks *l, const ms_kernel_call *call) {
-  return rounds_dw(l, call) ? (char *)call->workspace + l->sums : call->out_data[DW];
+/* Where gradient dw or db is summed. */
+static void *sums_of(const ms_loss_chunks *l, const ms_kernel_call *call, int gradient) {
+  return rounds(l, call, gradient) ? (char *)call->workspace + l->sums[gradient - DW] : call->out_data[gradient];
 }
 
 /* A step of a chunk with its pointers. */
@@ -253,11 +305,16 @@ static ms_kernel_call bound(const ms_loss_chunks *l, const ms_kernel_call *call,
   char *work = call->workspace, *logits = call->out_data[call->outputs - 1];
   char *added = (is_step(call) ? work + l->added : (char *)call->out_data[0]) + 2 * row * (int64_t)sizeof(float);
   char *lse = work + l->lse + row * (int64_t)sizeof(float);
+  const int bias = ms_loss_bias_of(call->op, call->inputs);
   in_stream_of(&one, l, call);
   one.in_data[0] = logits;
   one.out_data[0] = logits;
   switch (step) {
-    case MS_CHUNK_LOGITS: one.in_data[0] = x, one.in_data[1] = w; break;
+    case MS_CHUNK_LOGITS:
+      one.in_data[0] = x;
+      one.in_data[1] = w;
+      if (bias >= 0) one.in_data[2] = call->in_data[bias];
+      break;
     case MS_CHUNK_PART: one.in_data[1] = targets, one.out_data[0] = added; break;
     case MS_CHUNK_LSE: one.in_data[0] = added, one.out_data[0] = lse; break;
     case MS_CHUNK_DLOGITS:
@@ -268,7 +325,9 @@ static ms_kernel_call bound(const ms_loss_chunks *l, const ms_kernel_call *call,
       if (l->both) one.out_data[1] = added;
       break;
     case MS_CHUNK_DX: one.in_data[1] = w, one.out_data[0] = (char *)call->out_data[DX] + row * row_bytes; break;
-    default: one.in_data[1] = x, one.out_data[0] = sums_of(l, call); break;
+    case MS_CHUNK_DB: one.out_data[0] = chunk ? work + l->columns : sums_of(l, call, DB); break;
+    case MS_CHUNK_ADD_DB: one.in_data[0] = work + l->columns, one.out_data[0] = sums_of(l, call, DB); break;
+    default: one.in_data[1] = x, one.out_data[0] = sums_of(l, call, DW); break;
   }
   return one;
 }
@@ -285,11 +344,11 @@ static ms_kernel_call bound_join(const ms_loss_chunks *l, const ms_kernel_call *
   return join;
 }
 
-static ms_kernel_call bound_cast(const ms_loss_chunks *l, const ms_kernel_call *call) {
-  ms_kernel_call cast = l->cast;
+static ms_kernel_call bound_cast(const ms_loss_chunks *l, const ms_kernel_call *call, int gradient) {
+  ms_kernel_call cast = l->cast[gradient - DW];
   in_stream_of(&cast, l, call);
-  cast.in_data[0] = sums_of(l, call);
-  cast.out_data[0] = call->out_data[DW];
+  cast.in_data[0] = sums_of(l, call, gradient);
+  cast.out_data[0] = call->out_data[gradient];
   return cast;
 }
 
@@ -308,7 +367,8 @@ static int each(const ms_loss_chunks *l, const ms_kernel_call *call,
   for (int64_t chunk = 0; chunk < l->sizes.chunks; chunk++)
     for (int step = 0; step < MS_CHUNK_STEPS; step++)
       if (takes_step(l, step, chunk)) MS_TRY(with(l, bound(l, call, step, chunk)));
-  if (l->cast.inputs) MS_TRY(with(l, bound_cast(l, call)));
+  for (int g = DW; g <= DB; g++)
+    if (l->cast[g - DW].inputs) MS_TRY(with(l, bound_cast(l, call, g)));
   return l->join.inputs ? with(l, bound_join(l, call)) : MS_OK;
 }
 

@@ -16,7 +16,7 @@ static int prepare(ms_kernel_call *call) {
     free(chunks);
     return rc;
   }
-  if (call->op == MS_OP_linear_cross_entropy_step &&
+  if ((call->op == MS_OP_linear_cross_entropy_step || call->op == MS_OP_linear_cross_entropy_step_bias) &&
       ms_cuda_cross_entropy_fits(call->in[0].dtype, chunks->sizes.classes))
     chunks->both = ms_cuda_cross_entropy_both;
   call->prepared = chunks;

@@ -28,10 +28,11 @@ ms_work ms_work_each(const ms_cost_case *c) { return (ms_work){flops_of(c) * ele
 /* `flops` per element of the first input, for reductions */
 ms_work ms_work_each_read(const ms_cost_case *c) { return (ms_work){flops_of(c) * elements(&c->in[0]), bytes_once(c)}; }
 
-/* of the last input, which the parts add; inputs before the targets count for nothing: only the gradient reads them */
+/* of what the parts add, after the targets; other inputs count for nothing: only the gradient reads them */
 ms_work ms_work_joined(const ms_cost_case *c) {
+  const int targets = c->op == MS_OP_linear_cross_entropy_join ? 2 : 1;
   const ms_cost_case read = {
-      .op = c->op, .attrs = c->attrs, .inputs = 2, .outputs = c->outputs, .in = c->in + c->inputs - 2, .out = c->out};
+      .op = c->op, .attrs = c->attrs, .inputs = 2, .outputs = c->outputs, .in = c->in + targets, .out = c->out};
   return (ms_work){flops_of(c) * elements(&read.in[1]), bytes_once(&read)};
 }
 
@@ -74,7 +75,7 @@ ms_work ms_work_chunked_loss(const ms_cost_case *c) {
   const double logits = (double)l.rows * (double)l.classes, product = 2 * logits * (double)l.dim;
   const double w = (double)l.classes * (double)l.dim, size = ms_dtype_size(c->in[0].dtype);
   const double each_chunk = w * (size * (l.logits + l.dx) + 2 * (double)sizeof(float) * l.dw);
-  const int passes = 2 * l.logits + 2 * l.dx + l.dx + l.dw;
+  const int passes = 2 * l.logits + 2 * l.dx + l.dx + l.dw + l.db;
   return (ms_work){product * (l.logits - l.again + l.dx + l.dw) + flops_of(c) * logits,
                    bytes_once(c) + (double)(l.chunks - 1) * each_chunk + size * logits * passes};
 }

@@ -142,19 +142,28 @@ int ms_grad_cross_entropy_join(ms_graph *graph, int node, const int *dy, const i
   return ms_grad_cross_entropy(graph, node, dy, needs, dx);
 }
 
-/* As of cross_entropy_join, and through the product that makes the logits. */
+/* As of cross_entropy_join, and through the product that makes the logits. A trainable bias of a frozen weight has the
+ * gradient of both: its sums need the gradients of logits, which only that kernel makes. */
 int ms_grad_linear_cross_entropy_join(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   const ms_node n = graph->nodes[node];
-  const int in[6] = {n.in[0], n.in[1], n.in[2], n.out[1], n.out[2], dy[0]};
+  const int biased = n.inputs == 5, db = biased && needs[4], b = biased ? n.in[4] : -1;
+  const int in[7] = {n.in[0], n.in[1], n.in[2], n.out[1], n.out[2], dy[0], b};
   ms_attrs attrs = n.attrs;
-  int dtype, out[MS_MAX_OUTPUTS];
+  int dtype, out[MS_MAX_OUTPUTS], op = MS_OP_linear_cross_entropy_backward_x;
   MS_TRY(ms_grad_refuse(graph, node, dy, 1));
   if (dy[0] < 0) return MS_OK;
-  MS_TRY(ms_grad_dtype(graph, n.in[1], &dtype));
-  if (needs[1]) attrs.i[7] = 1 + dtype;
-  const int op = needs[1] ? MS_OP_linear_cross_entropy_backward : MS_OP_linear_cross_entropy_backward_x;
-  MS_TRY(ms_graph_emit(graph, op, 6, in, &attrs, out));
+  if (needs[1] || db) {
+    op = db ? MS_OP_linear_cross_entropy_backward_bias : MS_OP_linear_cross_entropy_backward;
+    MS_TRY(ms_grad_dtype(graph, n.in[1], &dtype));
+    attrs.i[7] = 1 + dtype;
+  }
+  if (db) {
+    MS_TRY(ms_grad_dtype(graph, b, &dtype));
+    attrs.i[6] = 1 + dtype;
+  }
+  MS_TRY(ms_graph_emit(graph, op, 6 + biased, in, &attrs, out));
   dx[0] = out[0];
   if (needs[1]) dx[1] = out[1];
+  if (db) dx[4] = out[2];
   return MS_OK;
 }

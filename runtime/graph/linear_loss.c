@@ -1,9 +1,9 @@
 /* linear_loss.c - a linear layer and the cross entropy that reads its logits become ops that make the logits of a chunk
  * of rows at a time, because logits of a large vocabulary are a step's largest tensors.
  *
- * Forward: cross_entropy(x w') -> linear_cross_entropy_join(linear_cross_entropy_part(x, w)), with what ranks that
- * divide the classes gather between the two. Backward then makes each chunk's logits again, a fourth product of the
- * head's size where whole logits need three, and keeps two numbers a row until then.
+ * Forward: cross_entropy(x w' + b) -> linear_cross_entropy_join(linear_cross_entropy_part(x, w, b)), with what ranks
+ * that divide the classes gather between the two. Backward then makes each chunk's logits again, a fourth product of
+ * the head's size where whole logits need three, and keeps two numbers a row until then.
  *
  * loss_step.c saves that product where the gradient of the loss is known before the loss.
  */
@@ -67,7 +67,7 @@ static const char *fault_of(const fuser *f, const linear_loss *l) {
     return "something else than a matrix product makes them, as a cap of logits does";
   const int readers = l->part < 0 ? 1 : 2;
   if (f->uses.count[loss->in[0]] != readers) return "something else reads them, too";
-  if (product->inputs != 2 || product->attrs.i[2] != MS_ACT_NONE) return "the layer has a bias or an activation";
+  if (product->attrs.i[2] != MS_ACT_NONE) return "the layer has an activation";
   const ms_value_info *w = info_of(f->graph, product->in[1]);
   if (product->attrs.i[0] || !product->attrs.i[1] || w->ndim != 2) return "the layer's weight is not [classes, dim]";
   return info_of(f->graph, loss->in[0])->dtype == w->dtype ? NULL : "they have another dtype than the layer's weight";
@@ -141,17 +141,20 @@ static int add_chunk(ms_graph *graph, const linear_loss *l, const ms_value_info 
 
 static int fuse(ms_graph *graph, const linear_loss *l) {
   const ms_node loss = graph->nodes[l->loss], product = graph->nodes[l->product];
-  const int in[] = {product.in[0], product.in[1], loss.in[1], l->part < 0 ? product.out[0] : loss.in[2]};
+  const int biased = product.inputs == 3, bias = biased ? product.in[2] : -1;
+  const int of_part[] = {product.in[0], product.in[1], loss.in[1], bias};
+  const int added = l->part < 0 ? product.out[0] : loss.in[2];
+  const int of_join[] = {product.in[0], product.in[1], loss.in[1], added, bias};
   ms_attrs attrs = loss.attrs;
   if (l->part < 0) attrs.i[1] = 1;
   attrs.i[5] = l->chunk;
   attrs.i[6] = 0;
   if (l->part < 0) move_product(graph, l);
   else ms_remove_node(graph, l->product);
-  const ms_value_info w = *info_of(graph, in[1]);
+  const ms_value_info w = *info_of(graph, product.in[1]);
   const int part = l->part < 0 ? l->loss - 1 : l->part;
-  replace(&graph->nodes[part], MS_OP_linear_cross_entropy_part, &attrs, 3, in);
-  replace(&graph->nodes[l->loss], MS_OP_linear_cross_entropy_join, &attrs, 4, in);
+  replace(&graph->nodes[part], MS_OP_linear_cross_entropy_part, &attrs, 3 + biased, of_part);
+  replace(&graph->nodes[l->loss], MS_OP_linear_cross_entropy_join, &attrs, 4 + biased, of_join);
   return add_chunk(graph, l, &w, part);
 }
 
@@ -172,8 +175,8 @@ static int fuse_loss(fuser *f, int index) {
   if (fault)
     return ms_graph_in_scope(graph,
                              MS_FAIL(MS_EUNSUPPORTED,
-                                     "cross_entropy: fused needs logits that only the loss reads, made by a linear "
-                                     "layer without a bias; here %s (fused = \"auto\" fuses only where that is so)",
+                                     "cross_entropy: fused needs logits of a linear layer, which only the loss reads; "
+                                     "here %s (fused = \"auto\" fuses only where that is so)",
                                      fault));
   l.chunk = loss->attrs.i[6] ? ms_least(loss->attrs.i[6], l.rows)
                              : chunk_rows(l.rows, info_of(graph, graph->nodes[l.product].in[1]));

@@ -16,8 +16,8 @@
 #include "graph/grad.h"
 #include "graph/rewrite.h"
 
-/* The last inputs of the gradient's node are the log-sums, the count and the gradient of the loss. */
-enum { LSE = -3, COUNT, DLOSS };
+/* Inputs of the gradient's node after the targets: log-sums, count, gradient of the loss, and a linear layer's bias. */
+enum { LSE = 1, COUNT, DLOSS };
 
 typedef struct step {
   ms_graph *graph;
@@ -25,7 +25,16 @@ typedef struct step {
   unsigned char *depends;   /* [values] 1: on the loss */
 } step;
 
-static int late_input(const ms_node *node, int which) { return node->in[node->inputs + which]; }
+/* The op of such a gradient together with its loss; -1: there is none. */
+static int step_of(int backward) {
+  if (backward == MS_OP_cross_entropy_backward) return MS_OP_cross_entropy_step;
+  if (backward == MS_OP_linear_cross_entropy_backward) return MS_OP_linear_cross_entropy_step;
+  return backward == MS_OP_linear_cross_entropy_backward_bias ? MS_OP_linear_cross_entropy_step_bias : -1;
+}
+
+/* After the logits, or after x and w. */
+static int targets_at(const ms_node *backward) { return backward->op == MS_OP_cross_entropy_backward ? 1 : 2; }
+static int input_of(const ms_node *backward, int which) { return backward->in[targets_at(backward) + which]; }
 
 static int reads_loss(const step *s, const ms_node *node) {
   for (int i = 0; i < node->inputs; i++)
@@ -40,14 +49,14 @@ static int mark_dependents(step *s) {
   for (int n = s->loss + 1; n < s->backward; n++)
     if (reads_loss(s, &graph->nodes[n]))
       for (int o = 0; o < graph->nodes[n].outputs; o++) s->depends[graph->nodes[n].out[o]] = 1;
-  return s->depends[late_input(&graph->nodes[s->backward], DLOSS)];
+  return s->depends[input_of(&graph->nodes[s->backward], DLOSS)];
 }
 
 /* Appends the node that makes the loss's count. */
 static int count_targets(const step *s) {
   ms_graph *graph = s->graph;
   const ms_node loss = graph->nodes[s->loss];
-  const int targets = graph->nodes[s->backward].in[s->part < 0 ? 1 : 2];
+  const int targets = input_of(&graph->nodes[s->backward], 0);
   const ms_attrs attrs = {.i = {loss.attrs.i[0]}};
   int count;
   graph->scope = loss.scope;
@@ -56,15 +65,15 @@ static int count_targets(const step *s) {
   return MS_OK;
 }
 
-/* The node of both: the gradient's, without the log-sums, which also outputs the loss after what backward needs. */
+/* The node of both: the gradient's, without the log-sums. The loss is its output behind all gradients, before a linear
+ * layer's latest logits. */
 static ms_node step_node(const step *s) {
   ms_graph *graph = s->graph;
   ms_node node = graph->nodes[s->backward];
-  const int after_lse = node.inputs + LSE, loss_at = s->part < 0 ? 1 : 2;
-  node.op = s->part < 0 ? MS_OP_cross_entropy_step : MS_OP_linear_cross_entropy_step;
-  node.in[after_lse] = node.in[after_lse + 1];
-  node.in[after_lse + 1] = node.in[after_lse + 2];
+  const int lse = targets_at(&node) + LSE, loss_at = s->part < 0 ? 1 : node.outputs - 1;
+  node.op = step_of(node.op);
   node.inputs--;
+  for (int i = lse; i < node.inputs; i++) node.in[i] = node.in[i + 1];
   for (int o = node.outputs; o > loss_at; o--) {
     node.out[o] = node.out[o - 1];
     graph->values[node.out[o]].output = o;
@@ -102,10 +111,10 @@ static int reorder(const step *s) {
 
 /* The loss of a gradient, if the two can be one node. */
 static const ms_node *loss_of(const ms_graph *graph, const ms_node *backward) {
-  const int linear = backward->op == MS_OP_linear_cross_entropy_backward;
-  if ((!linear && backward->op != MS_OP_cross_entropy_backward) || backward->attrs.i[1] > 1) return NULL;
+  if (step_of(backward->op) < 0 || backward->attrs.i[1] > 1) return NULL;
+  const int whole = backward->op == MS_OP_cross_entropy_backward;
   const ms_node *loss =
-      ms_maker(graph, late_input(backward, LSE), linear ? MS_OP_linear_cross_entropy_join : MS_OP_cross_entropy);
+      ms_maker(graph, input_of(backward, LSE), whole ? MS_OP_cross_entropy : MS_OP_linear_cross_entropy_join);
   return loss && !loss->recompute ? loss : NULL;
 }
 

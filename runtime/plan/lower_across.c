@@ -275,8 +275,9 @@ static int64_t part_size(const ms_node *n, const ms_ref *in, const ms_ref *out) 
     case MS_OP_linear_cross_entropy_part:
     case MS_OP_linear_cross_entropy_join:
     case MS_OP_linear_cross_entropy_backward:
-    case MS_OP_linear_cross_entropy_backward_x: return in[1].info.dims[0]; /* w [V,D] */
-    default: return in->info.dims[in->info.ndim - 1];                      /* logits */
+    case MS_OP_linear_cross_entropy_backward_x:
+    case MS_OP_linear_cross_entropy_backward_bias: return in[1].info.dims[0]; /* w [V,D] */
+    default: return in->info.dims[in->info.ndim - 1];                         /* logits */
   }
 }
 

@@ -226,22 +226,38 @@ static int build_cross_entropy_join(fixture *f, int op, int dtype) {
   return out[0];
 }
 
-/* x [2,3,5] of a linear layer with a weight [7,5], of which the last two rows are padding, in chunks of four rows. */
-static int linear_cross_entropy(fixture *f, int op, int x, int w) {
-  const int in[] = {x, w, input(f, "few_tokens", MS_I32, SHAPE(2, 3))};
+/* x [2,3,5] of a linear layer with a weight [7,5], of which the last two rows are padding, in chunks of four rows; b
+ * [7], -1: it has no bias. */
+static int linear_cross_entropy(fixture *f, int op, int x, int w, int b) {
+  const int in[] = {x, w, input(f, "few_tokens", MS_I32, SHAPE(2, 3)), b}, biased = b >= 0;
   const ms_attrs attrs = {.i = {2, 1, 0, 0, 5, 4}};
   int out[MS_MAX_OUTPUTS];
-  apply(f, MS_OP_linear_cross_entropy_part, 3, in, &attrs, out);
-  apply(f, op, 4, (int[]){in[0], in[1], in[2], out[0]}, &attrs, out);
+  apply(f, MS_OP_linear_cross_entropy_part, 3 + biased, in, &attrs, out);
+  apply(f, op, 4 + biased, (int[]){in[0], in[1], in[2], out[0], b}, &attrs, out);
   return out[0];
 }
 
 static int build_linear_cross_entropy(fixture *f, int op, int dtype) {
-  return linear_cross_entropy(f, op, param(f, dtype, SHAPE(2, 3, 5)), param(f, dtype, SHAPE(7, 5)));
+  return linear_cross_entropy(f, op, param(f, dtype, SHAPE(2, 3, 5)), param(f, dtype, SHAPE(7, 5)), -1);
 }
 
 static int build_linear_cross_entropy_frozen(fixture *f, int op, int dtype) {
-  return linear_cross_entropy(f, op, param(f, dtype, SHAPE(2, 3, 5)), input(f, "w", dtype, SHAPE(7, 5)));
+  return linear_cross_entropy(f, op, param(f, dtype, SHAPE(2, 3, 5)), input(f, "w", dtype, SHAPE(7, 5)), -1);
+}
+
+static int build_linear_cross_entropy_bias(fixture *f, int op, int dtype) {
+  const int x = param(f, dtype, SHAPE(2, 3, 5)), w = param(f, dtype, SHAPE(7, 5));
+  return linear_cross_entropy(f, op, x, w, param(f, dtype, SHAPE(7)));
+}
+
+static int build_linear_cross_entropy_bias_alone(fixture *f, int op, int dtype) {
+  const int x = param(f, dtype, SHAPE(2, 3, 5)), w = input(f, "w", dtype, SHAPE(7, 5));
+  return linear_cross_entropy(f, op, x, w, param(f, dtype, SHAPE(7)));
+}
+
+static int build_linear_cross_entropy_frozen_bias(fixture *f, int op, int dtype) {
+  const int x = param(f, dtype, SHAPE(2, 3, 5)), w = param(f, dtype, SHAPE(7, 5));
+  return linear_cross_entropy(f, op, x, w, input(f, "b", dtype, SHAPE(7)));
 }
 
 /* A mean over some targets as a share of that over more. */
@@ -449,6 +465,9 @@ static const gradient_case cases[] = {
     {MS_OP_cross_entropy_join, "", NORMAL, build_cross_entropy_join},
     {MS_OP_linear_cross_entropy_join, "", NORMAL, build_linear_cross_entropy},
     {MS_OP_linear_cross_entropy_join, " frozen", NORMAL, build_linear_cross_entropy_frozen},
+    {MS_OP_linear_cross_entropy_join, " bias", NORMAL, build_linear_cross_entropy_bias},
+    {MS_OP_linear_cross_entropy_join, " bias alone", NORMAL, build_linear_cross_entropy_bias_alone},
+    {MS_OP_linear_cross_entropy_join, " frozen bias", NORMAL, build_linear_cross_entropy_frozen_bias},
     {MS_OP_weigh, "", NORMAL, build_weigh},
     {MS_OP_reshape, "", NORMAL, build_reshape},
     {MS_OP_redistribute, "", NORMAL, build_redistribute},

@@ -5,19 +5,26 @@
 enum { WHOLE = 0, CHUNKED = 1, TO_SAVE = 2 };
 
 typedef struct head {
-  int x, w, product, targets, out[MS_MAX_OUTPUTS];
+  int x, w, b, product, targets, out[MS_MAX_OUTPUTS];
 } head;
 
 /* A loss of logits [rows,classes]: x is made of a parameter, so that it has a gradient. */
-static head head_of(int dtype, int64_t rows, int64_t classes, int64_t dim, int fused) {
-  head h;
+static head loss_of(int dtype, int64_t rows, int64_t classes, int64_t dim, int fused, int biased) {
+  head h = {.b = -1};
   h.x = op1(&f, MS_OP_tanh, param(&f, dtype, SHAPE(rows, dim)), NULL);
   h.w = param(&f, dtype, SHAPE(classes, dim));
-  h.product = linear(&f, h.x, h.w, -1);
+  if (biased) h.b = param(&f, dtype, SHAPE(classes));
+  h.product = linear(&f, h.x, h.w, h.b);
   h.targets = input(&f, "targets", MS_I32, SHAPE(rows));
   apply(&f, MS_OP_cross_entropy, 2, (int[]){h.product, h.targets}, ATTRS(.i = {-100, [5] = fused}), h.out);
   return h;
 }
+
+static head head_of(int dtype, int64_t rows, int64_t classes, int64_t dim, int fused) {
+  return loss_of(dtype, rows, classes, dim, fused, 0);
+}
+
+static head biased_head(void) { return loss_of(MS_F32, 4, 7, 3, CHUNKED, 1); }
 
 static void rewrite(int loss) {
   must(ms_graph_set_loss(f.graph, loss));
@@ -46,6 +53,20 @@ static void S20_the_loss_reads_the_layers_input(void **state) {
   assert_string_equal(shape_of(&f, join->in[3]), "[1,4,2]");
 }
 
+static void S20_the_loss_reads_the_layers_bias(void **state) {
+  (void)state;
+  const head h = biased_head();
+  rewrite(h.out[0]);
+  assert_int_equal(count_op(&f, MS_OP_matmul) + count_op(&f, MS_OP_add), 0);
+  const ms_node *join = maker(h.out[0]), *part = maker(join->in[3]);
+  assert_int_equal(join->op, MS_OP_linear_cross_entropy_join);
+  assert_int_equal(part->op, MS_OP_linear_cross_entropy_part);
+  assert_int_equal(part->inputs, 4);
+  assert_int_equal(part->in[3], h.b);
+  assert_int_equal(join->inputs, 5);
+  assert_int_equal(join->in[4], h.b);
+}
+
 /* The product waits for targets that are made after it. */
 static void S20_targets_may_be_made_late(void **state) {
   (void)state;
@@ -66,13 +87,13 @@ static void S20_padding_is_left_to_the_loss(void **state) {
   assert_int_equal(maker(loss)->attrs.i[4], 13);
 }
 
-enum { BIASED, READ_TWICE, NO_PRODUCT, TRANSPOSED, FAULTS };
+enum { ACTIVATED, READ_TWICE, NO_PRODUCT, TRANSPOSED, FAULTS };
 
 static int faulty_loss(int fault, int fused) {
   const int x = input(&f, "x", MS_F32, SHAPE(5, 4)), targets = input(&f, "targets", MS_I32, SHAPE(5));
   const int w = param(&f, MS_F32, SHAPE(3, 4)), turned = param(&f, MS_F32, SHAPE(4, 3));
   int logits = fault == TRANSPOSED ? op2(&f, MS_OP_matmul, x, turned, NULL) : linear(&f, x, w, -1);
-  if (fault == BIASED) logits = op2(&f, MS_OP_add, logits, param(&f, MS_F32, SHAPE(3)), NULL);
+  if (fault == ACTIVATED) logits = op1(&f, MS_OP_relu, logits, NULL);
   if (fault == NO_PRODUCT) logits = op1(&f, MS_OP_tanh, logits, NULL);
   if (fault == READ_TWICE) must(ms_graph_output(f.graph, "logits", logits));
   must(ms_graph_set_scope(f.graph, "net"));
@@ -81,7 +102,8 @@ static int faulty_loss(int fault, int fused) {
 
 static void S20_what_must_be_fused_and_cannot_is_refused(void **state) {
   (void)state;
-  static const char *const facts[FAULTS] = {"net | bias", "net | reads", "net | product", "net | [classes, dim]"};
+  static const char *const facts[FAULTS] = {"net | has an activation", "net | reads", "net | product",
+                                            "net | [classes, dim]"};
   for (int fault = 0; fault < FAULTS; fault++)
     for (int fused = CHUNKED; fused <= TO_SAVE; fused++) {
       fixture_end(&f);
@@ -136,6 +158,13 @@ static void S20_auto_fuses_where_it_saves(void **state) {
     rewrite(cases[i].squared ? op2(&f, MS_OP_mul, h.out[0], h.out[0], NULL) : h.out[0]);
     if ((maker(h.out[0])->op == MS_OP_linear_cross_entropy_join) != cases[i].fused) fail_msg("case %d", (int)i);
   }
+}
+
+static void S20_auto_fuses_a_layer_with_a_bias(void **state) {
+  (void)state;
+  const head h = loss_of(MS_F32, 1024, 50304, 768, TO_SAVE, 1);
+  rewrite(h.out[0]);
+  assert_int_equal(maker(h.out[0])->op, MS_OP_linear_cross_entropy_join);
 }
 
 /* ---- one node ---------------------------------------------------------------------------------------------------- */
@@ -208,18 +237,50 @@ static void S20_a_gradient_that_needs_the_loss_reads_whole_logits_again(void **s
   assert_int_equal(count_op(&f, MS_OP_cross_entropy_backward), 1);
 }
 
+/* The bias, if it is trainable, has a gradient next to that of the weight; a frozen one is only read. */
+static void S20_a_bias_has_a_gradient_of_the_step(void **state) {
+  (void)state;
+  for (int frozen = 0; frozen < 2; frozen++) {
+    fixture_end(&f);
+    fixture_start(&f);
+    const head h = biased_head();
+    f.param[2].frozen = frozen;
+    train(h.out[0]);
+    const ms_node *step = maker(h.out[0]);
+    assert_int_equal(step->op, frozen ? MS_OP_linear_cross_entropy_step : MS_OP_linear_cross_entropy_step_bias);
+    assert_int_equal(step->inputs, 6);
+    assert_int_equal(step->in[5], h.b);
+    assert_int_equal(step->out[step->outputs - 2], h.out[0]);
+    assert_int_equal(f.graph->param_grads[1], step->out[1]);
+    assert_int_equal(f.graph->param_grads[2], frozen ? -1 : step->out[2]);
+    assert_int_equal(count_op(&f, MS_OP_linear_cross_entropy_part), 0);
+  }
+}
+
+static void S20_a_bias_has_a_gradient_where_logits_are_made_again(void **state) {
+  (void)state;
+  const head h = biased_head();
+  train(op2(&f, MS_OP_mul, h.out[0], h.out[0], NULL));
+  assert_int_equal(count_op(&f, MS_OP_linear_cross_entropy_backward_bias), 1);
+  assert_int_equal(maker(f.graph->param_grads[2])->op, MS_OP_linear_cross_entropy_backward_bias);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {CASE(S20_the_loss_reads_the_layers_input),
+                                     CASE(S20_the_loss_reads_the_layers_bias),
                                      CASE(S20_targets_may_be_made_late),
                                      CASE(S20_padding_is_left_to_the_loss),
                                      CASE(S20_what_must_be_fused_and_cannot_is_refused),
                                      CASE(S20_chunks_are_chosen_by_sizes),
                                      CASE(S20_auto_fuses_where_it_saves),
+                                     CASE(S20_auto_fuses_a_layer_with_a_bias),
                                      CASE(S20_loss_and_gradients_are_one_node),
                                      CASE(S20_readers_of_the_loss_wait),
                                      CASE(S20_a_gradient_that_needs_the_loss_makes_logits_again),
                                      CASE(S20_a_frozen_weight_has_no_gradient),
                                      CASE(S20_loss_and_gradient_of_whole_logits_are_one_node),
-                                     CASE(S20_a_gradient_that_needs_the_loss_reads_whole_logits_again)};
+                                     CASE(S20_a_gradient_that_needs_the_loss_reads_whole_logits_again),
+                                     CASE(S20_a_bias_has_a_gradient_of_the_step),
+                                     CASE(S20_a_bias_has_a_gradient_where_logits_are_made_again)};
   return cmocka_run_group_tests_name("the loss of a linear layer", tests, NULL, NULL);
 }

@@ -1,5 +1,7 @@
 /* test_kernels_linear_loss.c - the loss of a linear layer in chunks of rows: the numbers of a product, a cross entropy
  * and their gradients in double, whatever the chunk; and the logits of only one chunk in the workspace. */
+#include "kernels/linear_cross_entropy.h"
+
 #include "tests/c/support/kernel_case.h"
 
 enum { X, W, TARGETS, LSE, COUNT, DLOSS, ADDED = 3 };
@@ -33,9 +35,10 @@ static void add_chunk(kernel_case *c, int chunk) {
 
 static int target_of(const kernel_case *c, int r) { return (int)input_at(c, TARGETS, r); }
 
-/* A bf16 logit is rounded before anything reads it. */
+/* A bf16 logit is rounded before anything reads it, but after the bias is added. */
 static double logit(const kernel_case *c, int r, int v) {
-  double sum = 0;
+  const int b = ms_loss_bias_of(c->call.op, c->call.inputs);
+  double sum = b < 0 ? 0 : input_at(c, b, v);
   for (int d = 0; d < DIM; d++) sum += input_at(c, X, r * DIM + d) * input_at(c, W, v * DIM + d);
   return c->call.in[X].dtype == MS_BF16 ? ms_bf16_to_f32(ms_f32_to_bf16((float)sum)) : sum;
 }
@@ -155,6 +158,81 @@ static void one_pass_makes_loss_and_gradients(void **state) {
     run_case(&c);
     assert_output(&c, 2, 0, ref.loss, 2e-5);
     assert_gradients(&c, &ref, 0, 1, 3 / ref.count);
+    free_case(&c);
+  }
+}
+
+/* ---- with a bias ------------------------------------------------------------------------------------------------- */
+
+static int adds_bias(int op) {
+  return op == MS_OP_linear_cross_entropy_backward_bias || op == MS_OP_linear_cross_entropy_step_bias;
+}
+
+static int makes_loss(int op) {
+  return op == MS_OP_linear_cross_entropy_step || op == MS_OP_linear_cross_entropy_step_bias;
+}
+
+/* Gradients in the dtype of x, or in f32. */
+static kernel_case biased_case(int op, int dtype, int chunk, reference *ref) {
+  const int made = chunk % 2 ? dtype : MS_F32;
+  kernel_case c = operands(op, dtype, chunk, 17);
+  if (!makes_loss(op)) add_input(&c, SHAPE(MS_F32, ROWS));
+  const int count = add_input(&c, SCALAR(MS_F32)), dloss = add_input(&c, SCALAR(MS_F32));
+  add_input(&c, SHAPE(dtype, CLASSES));
+  *ref = reference_of(&c);
+  for (int r = 0; r < ROWS && !makes_loss(op); r++) set_input(&c, LSE, r, ref->lse[r]);
+  set_input(&c, count, 0, ref->count);
+  set_input(&c, dloss, 0, 3);
+  add_output(&c, SHAPE(dtype, ROWS, DIM));
+  if (op != MS_OP_linear_cross_entropy_backward_x) add_output(&c, SHAPE(made, CLASSES, DIM));
+  if (adds_bias(op)) add_output(&c, SHAPE(made, CLASSES));
+  if (makes_loss(op)) add_output(&c, SCALAR(MS_F32));
+  add_chunk(&c, chunk);
+  return c;
+}
+
+static void assert_bias_gradient(const kernel_case *c, const reference *ref, int db, double scale) {
+  for (int v = 0; v < CLASSES; v++) {
+    double sum = 0;
+    for (int r = 0; r < ROWS; r++) sum += dlogit(c, ref, r, v, scale);
+    assert_output(c, db, v, sum, c->call.in[X].dtype == MS_BF16 ? 4e-3 : 2e-6);
+  }
+}
+
+/* A GPU rounds products to bf16 before it adds a bias in f32. */
+static void a_bias_is_added_to_logits(void **state) {
+  (void)state;
+  FOR_EACH(dtype, dtypes) FOR_EACH(chunk, chunks) {
+    kernel_case c = operands(MS_OP_linear_cross_entropy_part, dtype, chunk, 17);
+    const int bias_dtype = chunk % 2 ? dtype : MS_F32;
+    const double twice = bias_dtype == dtype ? 0 : 0.03;
+    add_input(&c, SHAPE(bias_dtype, CLASSES));
+    add_output(&c, SHAPE(MS_F32, 1, ROWS, 2));
+    add_chunk(&c, chunk);
+    run_case(&c);
+    const reference ref = reference_of(&c);
+    for (int r = 0; r < ROWS; r++) {
+      const double of_target = target_of(&c, r) == IGNORED ? 0 : logit(&c, r, target_of(&c, r));
+      assert_output(&c, 0, 2 * r, ref.lse[r], 2e-5 + twice);
+      assert_output(&c, 0, 2 * r + 1, of_target, 1e-5 + twice);
+    }
+    free_case(&c);
+  }
+}
+
+/* Also where it is not to have one: of a frozen bias, or weight. */
+static void a_bias_has_its_gradient(void **state) {
+  (void)state;
+  static const int ops[] = {MS_OP_linear_cross_entropy_backward_bias, MS_OP_linear_cross_entropy_step_bias,
+                            MS_OP_linear_cross_entropy_backward, MS_OP_linear_cross_entropy_step,
+                            MS_OP_linear_cross_entropy_backward_x};
+  FOR_EACH(op, ops) FOR_EACH(dtype, dtypes) FOR_EACH(chunk, chunks) {
+    reference ref;
+    kernel_case c = biased_case(op, dtype, chunk, &ref);
+    run_case(&c);
+    assert_gradients(&c, &ref, 0, op == MS_OP_linear_cross_entropy_backward_x ? -1 : 1, 3 / ref.count);
+    if (adds_bias(op)) assert_bias_gradient(&c, &ref, 2, 3 / ref.count);
+    if (makes_loss(op)) assert_output(&c, c.call.outputs - 2, 0, ref.loss, 2e-5);
     free_case(&c);
   }
 }
@@ -287,6 +365,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {TEST(forward_matches),
                                      TEST(gradients_match),
                                      TEST(one_pass_makes_loss_and_gradients),
+                                     TEST(a_bias_is_added_to_logits),
+                                     TEST(a_bias_has_its_gradient),
                                      TEST(one_pass_has_the_bits_of_two),
                                      TEST(parts_of_the_classes_have_their_gradients),
                                      TEST(wrong_targets_are_reported),

@@ -4,6 +4,7 @@
 #include "tests/c/support/kernel_case.h"
 
 #include "graph/graph.h"
+#include "kernels/linear_cross_entropy.h"
 #include "tests/c/kernel_table_cases.h"
 
 #ifdef MS_TEST_CUDA
@@ -35,11 +36,14 @@ static void read_attrs(const char *text, ms_attrs *attrs) {
   }
 }
 
-/* The log-sums, the count and the gradient of a loss. */
-static int is_after_targets(int op, int i) {
+/* The log-sums, the count and the gradient of a loss, but not a bias. */
+static int is_after_targets(const ms_kernel_call *call, int i) {
+  const int op = call->op;
   if (op == MS_OP_cross_entropy_step) return i >= 2;
-  return i >= 3 && (op == MS_OP_linear_cross_entropy_backward || op == MS_OP_linear_cross_entropy_backward_x ||
-                    op == MS_OP_linear_cross_entropy_step);
+  return i >= 3 && i != ms_loss_bias_of(op, call->inputs) &&
+         (op == MS_OP_linear_cross_entropy_backward || op == MS_OP_linear_cross_entropy_backward_x ||
+          op == MS_OP_linear_cross_entropy_backward_bias || op == MS_OP_linear_cross_entropy_step ||
+          op == MS_OP_linear_cross_entropy_step_bias);
 }
 
 static int needs_positive_base(int op, int i) {
@@ -60,7 +64,7 @@ static void make_sensible(kernel_case *c) {
         set_input(c, i, e, fabs(x) + 0.25);
       else if ((op == MS_OP_attention_backward || op == MS_OP_document_attention_backward) && i == 4)
         set_input(c, i, e, 4.0 + fabs(x));
-      else if (op == MS_OP_step_norm || (op == MS_OP_cross_entropy_backward && i >= 2) || is_after_targets(op, i))
+      else if (op == MS_OP_step_norm || (op == MS_OP_cross_entropy_backward && i >= 2) || is_after_targets(&c->call, i))
         set_input(c, i, e, 1.0 + fabs(x));
     }
 }

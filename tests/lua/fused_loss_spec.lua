@@ -29,6 +29,20 @@ local cases = {
   ["positions and classes"] = check("8", "mesh=1x2x2x2", "model=llama", "sequence_parallel=true"),
 }
 
+-- A head with a bias.
+local function biased(ranks, ...) return check(ranks, "model=mixer", "head_bias=true", ...) end
+cases["bias"] = biased("1", "mesh=1x1x1")
+cases["bias, shards"] = biased("2", "mesh=1x2x1", "tied=true", "recompute=true", "micro_batches=2")
+cases["bias, bf16"] = biased("2", "mesh=1x2x1", "dtype=bf16")
+cases["bias, frozen"] = biased("2", "mesh=1x2x1", "freeze=head.bias")
+cases["bias alone"] = biased("2", "mesh=1x2x1", "freeze=head.weight")
+cases["bias, classes"] = biased("4", "mesh=1x2x2", "ignored=true")
+cases["bias, classes, tied, bf16"] = biased("4", "mesh=1x2x2", "tied=true", "dtype=bf16")
+for _, chunk in ipairs({ "0", "64" }) do
+  cases["plan bias " .. chunk] = { "plan", RECIPE, "--json", "-n", "2", "mesh=1x2x1", "model=mixer", "head_bias=true",
+    "vocab=50304", "seq=512", "chunk=" .. chunk }
+end
+
 -- A vocabulary of 50,304 and 1,024 rows, in f32.
 local function large(command, ...)
   return { command, "recipes/gpt2.lua", "-n", "2", "mesh=1x2", "size=124M", "seq=1024", "batch=1", "dtype=f32", ... }
@@ -42,8 +56,11 @@ cases["small"] = { "plan", "recipes/gpt2.lua", "-n", "2", "mesh=1x2", "fused=aut
 cases["price"] = large("price", "--cluster", "h100x8", "fused=true")
 if os.getenv("MOONSHARD_CONFIG") ~= "thread" then
   cases["cuda"] = check("2", "mesh=1x2x1", "device=cuda", "tied=true", "steps=2")
-  cases["cuda"].environment = program.emulated_cuda(("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/%s"):format(
-    os.getenv("MOONSHARD_BIN"):match("^(.*)/"), "libmoonshard_cuda_emulated.so"))
+  cases["bias, cuda"] = biased("2", "mesh=1x2x1", "device=cuda", "tied=true", "steps=2")
+  for _, name in ipairs({ "cuda", "bias, cuda" }) do
+    cases[name].environment = program.emulated_cuda(("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/%s"):format(
+      os.getenv("MOONSHARD_BIN"):match("^(.*)/"), "libmoonshard_cuda_emulated.so"))
+  end
 end
 
 local of, equals_one_rank = program.checks(cases)
@@ -79,6 +96,18 @@ describe("a fused loss", function()
     equals_one_rank("classes", "classes in parts", "classes, sequence", "padded classes", "frozen classes")
   end)
   it("S20 has rows that ranks divide", function() equals_one_rank("positions", "positions and classes") end)
+
+  it("S20 has a bias, whose gradient is summed over chunks", function()
+    equals_one_rank("bias", "bias, shards", "bias, bf16", "bias, frozen", "bias alone")
+    equals_one_rank("bias, classes", "bias, classes, tied, bf16")
+  end)
+  it("S20 lowers the peak of a head with a bias", function()
+    local fused, whole = plan_of("plan bias 64"), plan_of("plan bias 0")
+    assert.equal(4 * 64 * 50304, fused.chunked_losses[1].logits_bytes)
+    assert.is_false(fused.chunked_losses[1].again)
+    local saved = whole.peak_bytes - fused.peak_bytes
+    assert.is_true(saved > fused.chunked_losses[1].whole_bytes / 2, saved)
+  end)
 
   it("S20 lowers the peak, by what plans and explanations say", function()
     local fused, whole = plan_of("plan true"), plan_of("plan false")
@@ -124,6 +153,6 @@ describe("a fused loss", function()
   end)
 
   if cases["cuda"] then
-    it("S20 A1 trains so on the device cuda, with its kernels", function() equals_one_rank("cuda") end)
+    it("S20 A1 trains so on the device cuda, with its kernels", function() equals_one_rank("cuda", "bias, cuda") end)
   end
 end)

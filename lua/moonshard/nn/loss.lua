@@ -75,9 +75,9 @@ end
 ---loss is the mean over the targets of all ranks and micro-batches ("tokens"), or with reduction "mean" the mean of
 ---their means. Within a larger expression it is always this rank's mean of one micro-batch.
 ---
----With `fused` the logits of a linear layer without a bias, which nothing else reads, are never whole in memory: loss
----and gradients are computed for some rows at a time (Liger Kernel, Hsu et al. 2024). "auto": where that saves memory
----without a further product, as with a large vocabulary that ranks do not divide.
+---With `fused` the logits of a linear layer, which nothing else reads, are never whole in memory: loss and gradients,
+---those of its bias too, are computed for some rows at a time (Liger Kernel, Hsu et al. 2024). "auto": where that saves
+---memory without a further product, as with a large vocabulary that ranks do not divide.
 ---@param logits moonshard.Tensor|moonshard.CrossEntropyOptions [..., V]; or options
 ---@param targets moonshard.Tensor? i32 [...]; -100 is ignored
 ---@return moonshard.Tensor|fun(logits: moonshard.Tensor, targets: moonshard.Tensor): moonshard.Tensor loss f32 []; for

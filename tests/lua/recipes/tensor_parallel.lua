@@ -11,7 +11,7 @@ local cfg = ms.args {
   hint = "", freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
   ema = false, averaged = false, sliced = false, loads = "", saves = "", exports = "", restores = false, resume = false,
   regather = "default", facts = "", lora = "", rank = 2, adapter_dropout = ms.args.real(0), adapter_dtype = "",
-  chunk = 0, muon = "", own_copies = false,
+  chunk = 0, muon = "", own_copies = false, head_bias = false,
 }
 local SEQ, DIM, VOCAB, NEWLINE = cfg.seq, cfg.dim, cfg.vocab, 10
 
@@ -66,7 +66,8 @@ local Own = ms.module "Own"
 function Own:init(block)
   self.embed = ms.nn.embedding(VOCAB, DIM)
   self.layers = { block(), block() }
-  self.head = linear(DIM, VOCAB, { bias = false })
+  self.head = linear(DIM, VOCAB, { bias = cfg.head_bias })
+  if cfg.tied then self.head.weight = self.embed.weight end
 end
 function Own:forward(tokens)
   local x = self.embed(tokens)
@@ -78,7 +79,7 @@ local OWN = { mixer = Mixer, shared = Shared, by_hand = ByHand }
 local OWN_RULES = {
   { re[[\.(up|gate|value)\.]], { [cfg.dimension] = cfg.style } },
   { re[[\.down\.]], { tensor = "rowwise" } },
-  { "embed", { tensor = ms.Shard(1) }, optional = true },
+  { "embed", { tensor = ms.Shard(cfg.tied and 0 or 1) }, optional = true },
   { "head", { tensor = ms.Shard(0) } },
 }
 
