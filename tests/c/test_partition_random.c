@@ -3,6 +3,7 @@
  *
  * SEED=n and CASES=m of the environment run cases n to n + m - 1, as `make fuzz-placements` and `make soak` do.
  */
+#include "tests/c/random_images.h"
 #include "tests/c/random_places.h"
 
 enum { CASES = 3000, MOST_ELEMENTS = 1536 };
@@ -34,7 +35,7 @@ static int (*const random_nodes[])(draw *) = {
     table_node,   linear_node,    linear_node, linear_node,    unary_node, unary_node,   binary_node,
     binary_node,  norm_node,      reduce_node, transpose_node, where_node, reshape_node, reshape_node,
     cut_node,     attention_node, sized_node,  product_node,   hint_node,  dropout_node, cast_node,
-    numbers_node, power_node,     along_node,  topk_node,      index_node};
+    numbers_node, power_node,     along_node,  topk_node,      index_node, image_node,   image_node};
 enum { N_RANDOM_NODES = sizeof random_nodes / sizeof random_nodes[0] };
 
 static void draw_graph(draw *d) {
