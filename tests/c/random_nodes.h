@@ -1,5 +1,6 @@
-/* random_nodes.h - nodes of a random graph: ops that recipes can use, on values made before; random_places.h has those
- * of powers, order and indices, random_images.h those of windows. Each function returns a new f32 value, or -1 where it found no input that fits.
+/* random_nodes.h - nodes of a random graph: ops that recipes can use, on values made before. random_places.h has those
+ * of powers, order and indices, random_images.h those of windows. Each function returns a new f32 value, or -1 where it
+ * found no input that fits.
  *
  * Choices that depend on values, such as comparisons, are made on inputs of the graph alone: there the ranks have the
  * same bits as one rank, so rounding cannot decide them.
