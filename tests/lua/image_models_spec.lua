@@ -168,6 +168,8 @@ describe("a layer of images", function()
   for title, case in pairs({
     ["groups that do not divide"] = { function() nn.conv2d(4, 6, 3, { groups = 4 }) end, "conv2d | 4 groups | 6" },
     ["a kernel of three"] = { function() nn.conv2d(4, 6, { 1, 2, 3 }) end, "conv2d | list of 2 | 3" },
+    ["options in the place of the kernel"] = { function() nn.conv2d(4, 6, { kernel = 3 }) end,
+      "conv2d | list of 2, not of 0 | (16, 32, 3, { padding = 1 })" },
     ["no kernel"] = { function() nn.conv2d(4, 6) end, "conv2d | kernel" },
     ["a norm's groups"] = { function() nn.group_norm(3, 8) end, "group_norm | 3 groups | 8" },
     ["an odd dimension of sines"] = { function() nn.sinusoidal(4, 5) end, "sinusoidal | even | 5" },

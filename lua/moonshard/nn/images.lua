@@ -38,7 +38,8 @@ local function convolution(name, who, axes, apply)
     local inputs, outputs, kernel = config[1], config[2], config[3]
     local window = type(kernel) == "number" and { kernel, axes == 2 and kernel or nil } or kernel
     if #window ~= axes then
-      errors.invalid("%s: the kernel must be a number or a list of %d, not one of %d", who, axes, #window)
+      errors.invalid("%s: the kernel must be a number or a list of %d, not of %d; options follow it, as in "
+        .. "%s(16, 32, 3, { padding = 1 })", who, axes, #window, who)
     end
     if inputs % config.groups ~= 0 or outputs % config.groups ~= 0 then
       errors.raise("MS_ESHAPE", "%s: %d groups must divide %d inputs and %d outputs", who, config.groups, inputs,
