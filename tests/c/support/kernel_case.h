@@ -204,7 +204,7 @@ static inline void run_in_place(const kernel_case *c, const ms_kernel_call *agai
     for (int n = 0; n < again->outputs * again->inputs; n++) {
       const int pair = (n + shift) % (again->outputs * again->inputs);
       const int o = pair / again->inputs, i = pair % again->inputs;
-      if (!(in_place & MS_OVER(o, i)) || inputs & (1u << i) || outputs & (1u << o)) continue;
+      if (o >= MS_OVER_OUTPUTS || !(in_place & MS_OVER(o, i)) || inputs & (1u << i) || outputs & (1u << o)) continue;
       if (tensor_bytes(&again->in[i]) != tensor_bytes(&again->out[o])) continue;
       inputs |= 1u << i;
       outputs |= 1u << o;
