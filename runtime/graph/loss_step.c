@@ -118,8 +118,10 @@ static const ms_node *loss_of(const ms_graph *graph, const ms_node *backward) {
   return loss && !loss->recompute ? loss : NULL;
 }
 
-static int make_step(ms_graph *graph, int backward) {
+/* *made: 1 if the node at `backward` and its loss have become one, so that another node can be in its place. */
+static int make_step(ms_graph *graph, int backward, int *made) {
   const ms_node *loss = loss_of(graph, &graph->nodes[backward]);
+  *made = 0;
   if (!loss) return MS_OK;
   step s = {.graph = graph, .part = -1, .loss = (int)(loss - graph->nodes), .backward = backward};
   if (loss->op == MS_OP_linear_cross_entropy_join) s.part = graph->values[loss->in[3]].node;
@@ -129,6 +131,7 @@ static int make_step(ms_graph *graph, int backward) {
   if (!mark_dependents(&s)) {
     rc = count_targets(&s);
     if (!rc) rc = reorder(&s);
+    *made = !rc;
   }
   free(s.depends);
   return rc;
@@ -136,8 +139,8 @@ static int make_step(ms_graph *graph, int backward) {
 
 int ms_graph_fuse_loss_steps(ms_graph *graph) {
   const char *scope = graph->scope;
-  int rc = MS_OK;
-  for (int n = 0; n < graph->n_nodes && !rc; n++) rc = make_step(graph, n);
+  int rc = MS_OK, made;
+  for (int n = 0; n < graph->n_nodes && !rc; n += !made) rc = make_step(graph, n, &made);
   graph->scope = scope;
   return rc;
 }

@@ -210,6 +210,17 @@ static void S20_a_frozen_weight_has_no_gradient(void **state) {
   assert_int_equal(f.graph->param_grads[1], -1);
 }
 
+/* Their gradients are neighbours in backward. */
+static void S20_each_of_two_losses_is_one_node_with_its_gradient(void **state) {
+  (void)state;
+  const head h = head_of(MS_F32, 4, 7, 3, CHUNKED);
+  const int product = linear(&f, h.x, param(&f, MS_F32, SHAPE(5, 3)), -1);
+  const int other = op2(&f, MS_OP_cross_entropy, product, h.targets, ATTRS(.i = {-100, [5] = CHUNKED}));
+  train(op2(&f, MS_OP_add, h.out[0], other, NULL));
+  assert_int_equal(count_op(&f, MS_OP_linear_cross_entropy_step), 2);
+  assert_int_equal(count_op(&f, MS_OP_linear_cross_entropy_backward), 0);
+}
+
 /* ---- of whole logits ---- */
 
 static void S20_loss_and_gradient_of_whole_logits_are_one_node(void **state) {
@@ -278,6 +289,7 @@ int main(void) {
                                      CASE(S20_readers_of_the_loss_wait),
                                      CASE(S20_a_gradient_that_needs_the_loss_makes_logits_again),
                                      CASE(S20_a_frozen_weight_has_no_gradient),
+                                     CASE(S20_each_of_two_losses_is_one_node_with_its_gradient),
                                      CASE(S20_loss_and_gradient_of_whole_logits_are_one_node),
                                      CASE(S20_a_gradient_that_needs_the_loss_reads_whole_logits_again),
                                      CASE(S20_a_bias_has_a_gradient_of_the_step),

@@ -170,6 +170,8 @@ describe("a layer of images", function()
     ["a kernel of three"] = { function() nn.conv2d(4, 6, { 1, 2, 3 }) end, "conv2d | list of 2 | 3" },
     ["options in the place of the kernel"] = { function() nn.conv2d(4, 6, { kernel = 3 }) end,
       "conv2d | list of 2, not of 0 | (16, 32, 3, { padding = 1 })" },
+    ["options among the numbers of a kernel"] = { function() nn.max_pool2d { 2, 3, stride = 1 } end,
+      "max_pool2d | options follow | ({ 2, 3 }, { stride = ... })" },
     ["no kernel"] = { function() nn.conv2d(4, 6) end, "conv2d | kernel" },
     ["a norm's groups"] = { function() nn.group_norm(3, 8) end, "group_norm | 3 groups | 8" },
     ["an odd dimension of sines"] = { function() nn.sinusoidal(4, 5) end, "sinusoidal | even | 5" },

@@ -141,7 +141,7 @@ end
 -- Writes the optimizer's state next to them. Returns what to say of it.
 local function run_optimizer(source, folder)
   local buffer = ffi.new("float[?]", AT_ONCE)
-  local path, tensors = export_optimizer(source, folder, exported(source), function(writer, tensor)
+  local path, tensors = export_optimizer.write(source, folder, exported(source), function(writer, tensor)
     copy(source, writer, buffer, tensor, tensor.kind, tensor.parameter)
   end)
   return ("%s: %d tensors of %s"):format(path, tensors, source.manifest.optimizer.kind)
@@ -164,6 +164,7 @@ function export.main(arguments)
   end
   local source = checkpoint.open(line.files[1])
   if line.ema then source:check_averages() end
+  if line.optimizer then export_optimizer.check(source) end
   if not line.no_checksums then source:verify() end
   local to_folder = line.huggingface and export.run_huggingface or line.adapters and export.run_adapters or export.run
   local path, bytes, tensors = to_folder(source, line.files[2], line.ema)

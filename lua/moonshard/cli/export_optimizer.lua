@@ -11,7 +11,11 @@ local refuse = require("moonshard.base.exit_status").refuse
 -- PyTorch's names, where they differ.
 local NAMES = { momentum = "momentum_buffer" }
 
-local function check(source)
+local export_optimizer = {}
+
+---Refuses a checkpoint that has no such state, or whose replicas differ in it: before anything is written.
+---@param source moonshard.Checkpoint
+function export_optimizer.check(source)
   local saved = source.manifest.optimizer
   if not (saved and saved.states) then
     refuse("MS_EINVAL", "%s has no state of an optimizer; omit --optimizer", source.path)
@@ -20,13 +24,12 @@ local function check(source)
     refuse("MS_EUNSUPPORTED", "%s: --optimizer: with replicate_sync each replica has state of its own, and PyTorch has "
       .. "no name for that; omit --optimizer", source.path)
   end
-  return saved.states
 end
 
 -- The tensors of the file, with what each is read from: { name, dtype, shape, kind, parameter }; kind nil: the number
 -- of updates.
 local function tensors_of(source, shapes)
-  local states, list = check(source), {}
+  local states, list = source.manifest.optimizer.states, {}
   for i, param in ipairs(source.manifest.parameters) do
     local kinds = {}
     for _, kind in ipairs(states) do
@@ -48,14 +51,14 @@ local function tensors_of(source, shapes)
   return list
 end
 
----Raises MS_EINVAL when the checkpoint has no such state, MS_EUNSUPPORTED when replicas differ in it.
+---Writes the state of a checkpoint that passed the check.
 ---@param source moonshard.Checkpoint
 ---@param folder string exists; receives optimizer.safetensors
 ---@param shapes { shape: integer[] }[] of all parameters, as exported
 ---@param copy fun(writer: moonshard.SafetensorsWriter, tensor: table) copies all elements of a state
 ---@return string path
 ---@return integer tensors
-return function(source, folder, shapes, copy)
+function export_optimizer.write(source, folder, shapes, copy)
   local list, path = tensors_of(source, shapes), folder .. "/optimizer.safetensors"
   local writer = safetensors.create(path, list, { metadata = { format = "pt" }, sync = true })
   local ok, problem = pcall(function()
@@ -68,3 +71,5 @@ return function(source, folder, shapes, copy)
   writer:abort()
   error(problem, 0)
 end
+
+return export_optimizer

@@ -123,8 +123,14 @@ local MeanPool = pool("AvgPool2d", "ms.nn.avg_pool2d", ops.avg_pool2d,
   { count_include_pad = { "boolean", default = true } })
 
 -- ms.nn.max_pool2d(2), ({ 2, 3 }, { stride = 2 }), { 2, stride = 2 }; a list of two numbers alone is the kernel.
-local function pool_arguments(kernel, o)
+local function pool_arguments(who, kernel, o)
   local named = type(kernel) == "table" and (kernel[2] == nil or type(kernel[1]) == "table")
+  for key in pairs(type(kernel) == "table" and not named and kernel or {}) do
+    if type(key) ~= "number" then
+      errors.invalid("%s: options follow a kernel of two numbers: %s({ %s, %s }, { %s = ... })", who, who,
+        tostring(kernel[1]), tostring(kernel[2]), tostring(key))
+    end
+  end
   local given = {}
   for key, value in pairs(named and kernel or o or {}) do given[key] = value end
   if not named then given[1] = kernel end
@@ -135,13 +141,13 @@ end
 ---@param kernel integer|integer[]|moonshard.PoolOptions one number, or { height, width }
 ---@param o moonshard.PoolOptions?
 ---@return moonshard.Module
-function images.max_pool2d(kernel, o) return MaxPool(pool_arguments(kernel, o)) end
+function images.max_pool2d(kernel, o) return MaxPool(pool_arguments("ms.nn.max_pool2d", kernel, o)) end
 
 ---The mean of each window: x [...,H,W].
 ---@param kernel integer|integer[]|moonshard.MeanPoolOptions one number, or { height, width }
 ---@param o moonshard.MeanPoolOptions?
 ---@return moonshard.Module
-function images.avg_pool2d(kernel, o) return MeanPool(pool_arguments(kernel, o)) end
+function images.avg_pool2d(kernel, o) return MeanPool(pool_arguments("ms.nn.avg_pool2d", kernel, o)) end
 
 -- ---- group norm -------------------------------------------------------------------------------------------------
 
