@@ -1,5 +1,5 @@
 -- How many calls of CUDA, cuBLASLt, cuDNN and NCCL the host makes in a step: what is given to the emulated device is
--- logged, and steps are told apart by runs of different lengths.
+-- logged, and runs of different lengths show what a step adds.
 
 local program = require("lua.program")
 

@@ -1,8 +1,7 @@
 -- moonshard export --optimizer: writes the optimizer's state of a checkpoint as one safetensors file, under the names
 -- that PyTorch gives to a flattened state dict of an optimizer (torch.distributed.checkpoint.state_dict,
 -- flatten_optimizer_state_dict): state.layers.0.weight.exp_avg. All state is F32: moments in 16 or 8 bits as the
--- numbers that they stand for. torchao's 8-bit optimizers, whose maps and blocks are the same, quantise them as they
--- load.
+-- numbers that they stand for. Hyperparameters (param_groups) are the recipe's and not in the file.
 
 local safetensors = require("moonshard.base.safetensors")
 local ffi = require("ffi")

@@ -2,19 +2,11 @@
 -- that grow with the distance (ALiBi, Press et al. 2022). Constants of a trace; equal ones are one tensor, so that the
 -- layers of a model share it.
 
+local constants = require("moonshard.tensor.constants")
 local errors = require("moonshard.base.error")
-local eager_values = require("moonshard.tensor.values")
 local options = require("moonshard.base.options")
 
 local positions = {}
-
-local made = setmetatable({}, { __mode = "v" })
-
-local function constant(key, shape, fill)
-  local values = made[key] or eager_values.make("f32", shape, fill)
-  made[key] = values
-  return values
-end
 
 local function check_positive(who, what, value)
   if type(value) == "number" and value % 1 == 0 and value >= 1 then return end
@@ -31,7 +23,7 @@ function positions.sinusoidal(length, dim, base)
   check_positive("ms.nn.sinusoidal", "the dimension", dim)
   if dim % 2 ~= 0 then errors.invalid("ms.nn.sinusoidal: the dimension must be even, not %d", dim) end
   base = base or 10000
-  return constant(("sines %d %d %g"):format(length, dim, base), { length, dim }, function(data)
+  return constants.get(("sines %d %d %g"):format(length, dim, base), { length, dim }, function(data)
     for p = 0, length - 1 do
       for i = 0, dim / 2 - 1 do
         local angle = p / base ^ (2 * i / dim)
@@ -67,7 +59,7 @@ function positions.alibi(heads, queries, keys)
   check_positive("ms.nn.alibi", "the number of heads", heads)
   check_positive("ms.nn.alibi", "the number of queries", queries)
   check_positive("ms.nn.alibi", "the number of keys", keys)
-  return constant(("alibi %d %d %d"):format(heads, queries, keys), { heads, queries, keys }, function(data)
+  return constants.get(("alibi %d %d %d"):format(heads, queries, keys), { heads, queries, keys }, function(data)
     for h, slope in ipairs(slopes_of(heads)) do
       for q = 0, queries - 1 do
         for k = 0, keys - 1 do

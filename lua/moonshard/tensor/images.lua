@@ -4,12 +4,12 @@
 
 local any_axes = require("moonshard.tensor.axes")
 local context = require("moonshard.base.context")
+local constants = require("moonshard.tensor.constants")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
 local tensor = require("moonshard.tensor.class")
-local eager_values = require("moonshard.tensor.values")
 
 local images, methods = {}, {}
 images.methods = methods
@@ -189,17 +189,6 @@ function ops.max_pool2d(x, kernel, o) return pool("max_pool2d", POOL, x, kernel,
 ---@return moonshard.Tensor
 function ops.avg_pool2d(x, kernel, o) return pool("avg_pool2d", MEAN_POOL, x, kernel, o) end
 
--- ---- constants --------------------------------------------------------------------------------------------------
-
--- Constants of traces by what they are; equal ones are one tensor.
-local made = setmetatable({}, { __mode = "v" })
-
-local function constant(key, shape, fill)
-  local values = made[key] or eager_values.make("f32", shape, fill)
-  made[key] = values
-  return values
-end
-
 -- ---- group norm -------------------------------------------------------------------------------------------------
 
 ---Group norm (Wu & He 2018): each image's groups of channels are normalised, then each channel has its factor and
@@ -238,7 +227,7 @@ local WEIGHTS = {
 
 -- The matrix [from, to] of a mode.
 local function resampling(mode, from, to)
-  return constant(("%s %d to %d"):format(mode, from, to), { from, to }, function(data)
+  return constants.get(("%s %d to %d"):format(mode, from, to), { from, to }, function(data)
     for i = 0, from * to - 1 do data[i] = 0 end
     for j = 0, to - 1 do
       for _, weight in ipairs(WEIGHTS[mode](from, to, j)) do
