@@ -40,8 +40,7 @@ local function print_kernels(model, step_ms)
     summary.kernel_ms / steps, step_ms, math.max(0, 100 * (1 - summary.kernel_ms / steps / step_ms))))
   local row = "%-26s %7s %9s %9s %9s"
   print(row:format("kernel, per step", "calls", "ms", "GB/s", "of copy"))
-  for i, op in ipairs(summary.ops) do
-    if i > 16 then break end
+  for _, op in ipairs(summary.ops) do
     local rate = op.bytes / op.ms * 1e-6
     print(row:format(op.name, ("%.0f"):format(op.calls / steps), ("%.3f"):format(op.ms / steps), ("%.0f"):format(rate),
       copy and not BY_ARITHMETIC[op.name] and ("%.0f %%"):format(100 * rate / copy) or "-"))
