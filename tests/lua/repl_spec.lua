@@ -103,13 +103,13 @@ describe("moonshard repl", function()
   it("I1 answers within milliseconds", function()
     local lines = { ":time on" }
     for i = 1, 40 do lines[i + 1] = "rank == " .. i end
-    local limit, fastest, tries = os.getenv("MOONSHARD_CONFIG") == "release" and 5 or 100, math.huge, 0
-    repeat -- another test may have all cores for as long as one prompt takes
+    local limit, fastest, tries = os.getenv("MOONSHARD_CONFIG") == "release" and 10 or 100, math.huge, 0
+    repeat -- other tests may have all cores for seconds
       local ended = repl(4, lines)
       for took in ended.out:gmatch("%((%S+) ms%)\n") do fastest = math.min(fastest, tonumber(took)) end
       assert.equal(40, select(2, ended.out:gsub(" ms%)\n", "")))
       tries = tries + 1
-    until fastest < limit or tries == 8
+    until fastest < limit or tries == 40
     assert.is_true(fastest < limit, fastest)
   end)
 
