@@ -141,6 +141,8 @@ typedef struct ms_kernel {
   /* Runs several bound calls of this kernel, none of which reads or writes what another writes, with fewer launches and
    * the same bits; at most MS_RUN_TOGETHER. NULL: each is run. */
   int (*run_together)(const ms_kernel_call *const *call, int calls);
+  /* How many calls like this one a launch takes, at most MS_RUN_TOGETHER; for plans, too. NULL: one. */
+  int (*together)(const ms_kernel_call *call);
 } ms_kernel;
 
 /* The CPU kernel of an op (kernels/cpu/table.c); NULL for aliases, which have none. */

@@ -30,7 +30,7 @@ extern "C" {
 
 namespace {
 
-constexpr int THREADS = 256, V = 4, PARTS = 40;
+constexpr int THREADS = 256, V = 4, PARTS = MS_ADAMW_TOGETHER;
 constexpr int64_t TILE = 8192;
 
 /* A chunk: all [n], and the attributes in which chunks differ. */
@@ -208,4 +208,5 @@ int run(const ms_kernel_call *call) { return run_together(&call, 1); }
 
 } // namespace
 
-extern const ms_kernel ms_cuda_adamw = {nullptr, run, nullptr, MS_CUDA_OVER_adamw, nullptr, nullptr, run_together};
+extern const ms_kernel ms_cuda_adamw = {nullptr, run,     nullptr,      MS_CUDA_OVER_adamw,
+                                        nullptr, nullptr, run_together, ms_cuda_adamw_together};

@@ -89,14 +89,17 @@ int ms_exec_admit(ms_exec *exec, int phase, const ms_step_inputs *inputs) {
 /* ---- kernels ---- */
 
 /* Prefixes the error message of a kernel with its location: "in layers.3.attn: embedding: ...". A message that begins
- * with the beginning of the op's name, such as cross_entropy, says what a recipe called. */
-static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, int rc) {
+ * with the beginning of the op's name, such as cross_entropy, says what a recipe called. calls: of the launch, of which
+ * this is the first. */
+static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, int calls, int rc) {
   const ms_instr *source = &exec->plan->phase[phase].instr[instr->source];
   const char *op = ms_op_row_of(instr->call->op)->name, *message = ms_error_message();
   const char *colon = strchr(message, ':');
   const int is_named = colon && colon > message && !strncmp(message, op, (size_t)(colon - message));
   if (!is_named) ms_error_prefix("%s", op);
-  if (source->scope && *source->scope) ms_error_prefix("in %s", source->scope);
+  if (source->scope && *source->scope && calls > 1)
+    ms_error_prefix("in %s, or in one of %d more calls in its launch", source->scope, calls - 1);
+  else if (source->scope && *source->scope) ms_error_prefix("in %s", source->scope);
   return rc;
 }
 
@@ -113,7 +116,7 @@ void ms_exec_enter_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, 
 
 int ms_exec_call_kernel(const ms_exec *exec, int phase, const ms_exec_instr *instr) {
   int rc = instr->run(instr->call);
-  return rc ? explain(exec, phase, instr, rc) : MS_OK;
+  return rc ? explain(exec, phase, instr, 1, rc) : MS_OK;
 }
 
 int ms_exec_call_together(const ms_exec *exec, int phase, ms_exec_instr *const *instr, int n) {
@@ -121,7 +124,7 @@ int ms_exec_call_together(const ms_exec *exec, int phase, ms_exec_instr *const *
   for (int i = 0; i < n; i++) call[i] = instr[i]->call;
   const ms_kernel *kernel = ms_device_kernel(exec->plan->config.device, call[0]->op);
   const int rc = kernel->run_together(call, n);
-  return rc ? explain(exec, phase, instr[0], rc) : MS_OK;
+  return rc ? explain(exec, phase, instr[0], n, rc) : MS_OK;
 }
 
 int ms_exec_run_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now) {

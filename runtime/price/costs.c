@@ -12,7 +12,7 @@
 /* A hash table of the calls that were timed; `slots` is a power of two, and at least a quarter of them are free. */
 typedef struct timed {
   const ms_kernel_call **call;
-  double *seconds;
+  double (*seconds)[2]; /* alone, and in another's launch */
   int slots;
 } timed;
 
@@ -47,17 +47,17 @@ static int open_timed(const ms_plan_phase *phase, timed *t) {
   return t->call && t->seconds ? MS_OK : MS_ENOMEM;
 }
 
-static int kernel_time(costing *c, const ms_kernel_call *call, double *seconds) {
+static int kernel_time(costing *c, const ms_kernel_call *call, int joined, double *seconds) {
   timed *t = &c->kernels;
   unsigned slot = (unsigned)((uintptr_t)call >> 4) * 2654435761u & (unsigned)(t->slots - 1);
   ms_kernel_work work;
   while (t->call[slot] && t->call[slot] != call) slot = (slot + 1) & (unsigned)(t->slots - 1);
   if (!t->call[slot]) {
     MS_TRY(ms_kernel_work_of(c->plan, call, &work));
-    MS_TRY(ms_kernel_time_of(c->cluster, &work, &t->seconds[slot]));
+    MS_TRY(ms_kernel_time_of(c->cluster, &work, &t->seconds[slot][0], &t->seconds[slot][1]));
     t->call[slot] = call;
   }
-  *seconds = t->seconds[slot];
+  *seconds = t->seconds[slot][joined];
   return MS_OK;
 }
 
@@ -207,17 +207,28 @@ static double crowding(const ms_plan *plan, const ms_cluster *cluster) {
   return cluster->device == MS_DEVICE_CPU ? fmax(1, threads_of_node(plan) / cluster->cores) : 1;
 }
 
+/* Marks the kernels that are not the first of their launch. together: [phase.n] as of ms_plan_together. */
+static void mark_joined(const int *together, int n, ms_cost *cost) {
+  for (int i = 0, k; i < n; i += k) {
+    k = together[i];
+    for (int other = 1; other < k; other++) cost[i + other].joined = 1;
+  }
+}
+
 int ms_price_costs(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_cost **out) {
   const ms_plan_phase *p = &plan->phase[phase];
   const double crowded = crowding(plan, cluster);
   ms_cost *cost = ms_calloc(p->n, sizeof *cost);
+  int *together = ms_calloc(p->n, sizeof *together);
   costing c = {.plan = plan, .cluster = cluster};
-  int rc = cost ? MS_OK : MS_ENOMEM;
+  int rc = cost && together ? MS_OK : MS_ENOMEM;
   if (rc) goto fail;
+  ms_plan_together(plan, phase, together);
+  mark_joined(together, p->n, cost);
   MS_GOTO(open_timed(p, &c.kernels));
   for (int i = 0; i < p->n; i++) {
     const ms_instr *instr = &p->instr[i];
-    if (instr->kind == MS_INSTR_KERNEL) MS_GOTO(kernel_time(&c, instr->call, &cost[i].work));
+    if (instr->kind == MS_INSTR_KERNEL) MS_GOTO(kernel_time(&c, instr->call, cost[i].joined, &cost[i].work));
     if (instr->kind == MS_INSTR_COLLECTIVE) MS_GOTO(price_collective(&c, instr->coll, &cost[i]));
     cost[i].work *= crowded;
   }
@@ -225,6 +236,7 @@ int ms_price_costs(const ms_plan *plan, const ms_cluster *cluster, int phase, ms
   cost = NULL;
 fail:
   free(cost);
+  free(together);
   free(c.kernels.call);
   free(c.kernels.seconds);
   free(c.span);

@@ -87,7 +87,8 @@ static int is_alike(const ms_kernel_work *a, const ms_kernel_work *b) {
 }
 
 /* By what factor kernels like this one take longer than the roofline says: the mean of the logarithms, weighted by the
- * inverse square of the squared distance, so that a measured size has its own factor and far ones hardly count. */
+ * inverse square of the squared distance, so that a measured size has its own factor and far ones hardly count. 0: none
+ * like it was measured. */
 static int correction(const ms_cluster *c, const ms_kernel_work *work, double *factor) {
   static const double SAME = 1e-4; /* octaves squared; keeps the weight of an equal size finite */
   double weights = 0, sum = 0;
@@ -100,15 +101,17 @@ static int correction(const ms_cluster *c, const ms_kernel_work *work, double *f
     weights += weight;
     sum += weight * log(point->seconds / expected);
   }
-  *factor = weights > 0 ? exp(sum / weights) : 1;
+  *factor = weights > 0 ? exp(sum / weights) : 0;
   return MS_OK;
 }
 
-int ms_kernel_time_of(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds) {
+/* Kernels that share launches were measured so. */
+int ms_kernel_time_of(const ms_cluster *cluster, const ms_kernel_work *work, double *alone, double *joined) {
   double factor;
-  MS_TRY(roofline(cluster, work, seconds));
+  MS_TRY(roofline(cluster, work, alone));
   MS_TRY(correction(cluster, work, &factor));
-  *seconds *= factor;
+  *joined = factor > 0 ? *alone * factor : work->bytes / cluster->memory_rate;
+  if (factor > 0) *alone *= factor;
   return MS_OK;
 }
 
@@ -119,5 +122,6 @@ int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work
   MS_TAKE_CLUSTER(own, cluster);
   MS_TRY(ms_cluster_check(&own));
   MS_TRY(ms_kernel_work_check(work));
-  return ms_kernel_time_of(&own, work, seconds);
+  double joined;
+  return ms_kernel_time_of(&own, work, seconds, &joined);
 }

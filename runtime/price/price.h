@@ -25,6 +25,7 @@ typedef struct ms_cost {
   double transfer; /* then, of a link that it has for itself */
   double taken;    /* the part of every computing core that moving these bytes takes meanwhile: 0 to 0.5 (cpu) */
   int between;     /* 1: that link leads to other nodes */
+  int joined;      /* 1: a kernel in the launch of an earlier one, which the host has issued with that */
 } ms_cost;
 
 /* The costs of a phase's instructions, [phase.n]; the caller frees them. */
@@ -32,8 +33,9 @@ int ms_price_costs(const ms_plan *plan, const ms_cluster *cluster, int phase, ms
 int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel_work *work);
 /* MS_EINVAL if a number of the work is out of range. */
 int ms_kernel_work_check(const ms_kernel_work *work);
-/* Seconds of a kernel, on a cluster that was checked. */
-int ms_kernel_time_of(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds);
+/* Seconds of a kernel on a cluster that was checked: alone, and in a launch that others have started, which only
+ * kernels that move bytes share. */
+int ms_kernel_time_of(const ms_cluster *cluster, const ms_kernel_work *work, double *alone, double *joined);
 
 /* When an instruction ran. */
 typedef struct ms_moment {

@@ -52,12 +52,13 @@ static void find_following(rank *r, int streams) {
   }
 }
 
-/* When the host has issued an instruction: events cost it nothing that counts. */
+/* When the host has issued an instruction: events cost it nothing that counts, nor do kernels of a launch that it has
+ * issued. */
 static void issue(const simulation *sim, rank *r) {
   double at = 0;
   for (int i = 0; i < r->phase->n; i++) {
     const int kind = r->phase->instr[i].kind;
-    if (kind == MS_INSTR_KERNEL || kind == MS_INSTR_COLLECTIVE) at += sim->cluster->issue;
+    if ((kind == MS_INSTR_KERNEL || kind == MS_INSTR_COLLECTIVE) && !r->cost[i].joined) at += sim->cluster->issue;
     r->out->moment[i].issued = at;
   }
 }

@@ -54,6 +54,7 @@ const ms_kernel *ms_cuda_kernel(int op) {
   kernels[op] = *cpu;
   kernels[op].run = enqueue;
   kernels[op].run_together = NULL;
+  kernels[op].together = NULL;
   return &kernels[op];
 }
 

@@ -1,17 +1,25 @@
 -- How many calls of CUDA, cuBLASLt, cuDNN and NCCL the host makes in a step: what is given to the emulated device is
 -- logged, and runs of different lengths show what a step adds.
 
+local has = require("lua.message").has
 local program = require("lua.program")
 
 local RECIPE = "tests/lua/recipes/host_calls.lua"
 local SHORT, LONG = 4, 6
 
-local function run_of(steps, folder, words)
+local function run_of(steps, folder, words, more)
   local run = { "run", RECIPE, "device=cuda", "steps=" .. steps, unpack(words) }
   run.environment = program.emulated_cuda(
-    ("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_emulated.so MOONSHARD_EMULATE_LOG=%s"):format(
-      os.getenv("MOONSHARD_BIN"):match("^(.*)/"), folder))
+    ("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_emulated.so MOONSHARD_EMULATE_LOG=%s %s"):format(
+      os.getenv("MOONSHARD_BIN"):match("^(.*)/"), folder, more or ""))
   return run
+end
+
+local function new_folder()
+  local folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute("mkdir " .. folder))
+  return folder
 end
 
 -- Calls by name: of kernels and libraries their own, else what the log calls them.
@@ -30,9 +38,7 @@ end
 local function calls_of_a_step(words)
   local folders, runs = {}, {}
   for _, steps in ipairs({ SHORT, LONG }) do
-    folders[steps] = os.tmpname()
-    os.remove(folders[steps])
-    assert(os.execute("mkdir " .. folders[steps]))
+    folders[steps] = new_folder()
     runs[steps] = run_of(steps, folders[steps], words)
   end
   for _, ended in pairs(program.run_all(runs)) do assert(ended.status == 0, ended.err) end
@@ -64,6 +70,25 @@ describe("the host's calls in a step of 12 layers", function()
   it("A1 copy scalars once, inputs, and what the host reads", function()
     assert.equal(5, calls.copy) -- scalars, tokens, targets; the norm, and whether a kernel found a fault
     assert.equal(3, calls.record) -- the end of each phase
+  end)
+end)
+
+describe("a launch of several updates that fails", function()
+  local folder
+  setup(function() folder = new_folder() end)
+  teardown(function() os.execute("rm -rf " .. folder) end)
+
+  it("A4 says that it can be any of them", function()
+    assert.equal(0, program.run_all({ run_of(1, folder, {}) })[1].status)
+    local launches, pipe = 0, assert(io.popen("cat " .. folder .. "/*"))
+    for line in pipe:lines() do -- all but copies, and what libraries launch themselves
+      local name = line:match("^work %d+ (%S+)")
+      if name and name ~= "copy" and not name:find("^cu[bd]") then launches = launches + 1 end
+      if name and name:find("^adamw") then break end
+    end
+    pipe:close()
+    local failed = program.run_all({ run_of(1, folder, {}, "MOONSHARD_EMULATE_FAIL=cudaLaunchKernel:" .. launches) })[1]
+    has(failed.err, "adamw | or in one of 39 more calls in its launch")
   end)
 end)
 

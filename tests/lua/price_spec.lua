@@ -182,6 +182,37 @@ describe("moonshard price", function()
     assert.equal(0, program.run({ "tune", recipe, "-n", "4", "--cluster", "h100x8", "--json" }).status)
   end)
 
+  it("E4 charges one start for the parameters that a launch of AdamW updates", function()
+    local recipe, slow = scratch.path() .. ".lua", scratch.path() .. ".lua"
+    scratch.write(slow, [[return { extends = "h100x8", device = { kernel_start = { "1 s", "here" } } }]])
+    scratch.write(recipe, [[
+      local ms = require "moonshard"
+      local cfg = ms.args { mesh = "1x-1", vectors = 1, moments = "f32" }
+      local Vectors = ms.module "Vectors"
+      function Vectors:init()
+        for i = 1, cfg.vectors do self["v" .. i] = ms.parameter { 4096, init = "ones" } end
+      end
+      function Vectors:forward(x)
+        for i = 1, cfg.vectors do x = x * self["v" .. i] end
+        return x
+      end
+      local model = Vectors()
+      ms.fully_shard(model, { mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }) })
+      local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-3, moments = cfg.moments },
+        forward = function(m, b) return ms.loss.mse(m(b.inputs), b.inputs) end }
+      train:step { inputs = { data = require("ffi").new("float[4096]"), dtype = "f32", shape = { 1, 4096 } } }
+    ]])
+    local function starts(...)
+      for _, phase in ipairs(decode(run({ "price", recipe, "-n", "1", "--cluster", slow, "--json", ... })).phases) do
+        if phase.name == "update" then return math.floor(phase.ms / 1e3) end
+      end
+    end
+    local one = starts()
+    assert.equal(one, starts("vectors=40"))
+    assert.equal(one + 1, starts("vectors=41"))
+    assert.equal(one + 40, starts("vectors=41", "moments=i8"))
+  end)
+
   it("E4 compares memory with a trainer's memory_limit where that is less than the device has", function()
     local path = scratch.path() .. ".lua"
     local function limited(limit, ...)

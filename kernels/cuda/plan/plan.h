@@ -9,13 +9,13 @@
 
 /* in_place of each kernel. */
 enum {
-#define MS_CUDA_KERNEL(kernel, prepare, in_place) MS_CUDA_OVER_##kernel = in_place,
+#define MS_CUDA_KERNEL(kernel, prepare, in_place, ...) MS_CUDA_OVER_##kernel = in_place,
 #include "kernels/cuda/plan/kernels.def"
 #undef MS_CUDA_KERNEL
 };
 
-/* The kernel of an op with only prepare and in_place: it cannot run, and its calls have no prepared data. NULL for
- * aliases. */
+/* The kernel of an op with only prepare, in_place and together: it cannot run, and its calls have no prepared data.
+ * NULL for aliases. */
 const ms_kernel *ms_cuda_planned_kernel(int op);
 
 int ms_cuda_prepare_binary(ms_kernel_call *call);
@@ -38,5 +38,9 @@ int ms_cuda_prepare_cross_entropy_step(ms_kernel_call *call);
 int ms_cuda_prepare_linear_cross_entropy(ms_kernel_call *call);
 int ms_cuda_prepare_sum_squares(ms_kernel_call *call);
 int ms_cuda_prepare_muon_orthogonalise(ms_kernel_call *call);
+
+/* Parameters that a launch of adamw updates, which get their places as its arguments. */
+enum { MS_ADAMW_TOGETHER = 40 };
+int ms_cuda_adamw_together(const ms_kernel_call *call);
 
 #endif

@@ -4,14 +4,14 @@
 #include "kernels/cuda/plan/plan.h"
 
 enum kernel {
-#define MS_CUDA_KERNEL(kernel, prepare, in_place) KERNEL_##kernel,
+#define MS_CUDA_KERNEL(kernel, prepare, in_place, ...) KERNEL_##kernel,
 #include "kernels/cuda/plan/kernels.def"
 #undef MS_CUDA_KERNEL
 };
 
 static const ms_kernel kernels[] = {
-#define MS_CUDA_KERNEL(kernel, its_prepare, its_in_place) \
-  [KERNEL_##kernel] = {.prepare = its_prepare, .in_place = its_in_place},
+#define MS_CUDA_KERNEL(kernel, its_prepare, its_in_place, ...) \
+  [KERNEL_##kernel] = {.prepare = its_prepare, .in_place = its_in_place, __VA_ARGS__},
 #include "kernels/cuda/plan/kernels.def"
 #undef MS_CUDA_KERNEL
 };

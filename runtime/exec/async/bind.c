@@ -101,44 +101,10 @@ static int sort_order(ms_exec *exec, int index) {
 
 /* ---- kernels that run together ---- */
 
-enum { ACCESSES = MS_MAX_INPUTS + MS_MAX_OUTPUTS + 1 };
-
-static int meet(const ms_access *a, const ms_access *b) {
-  return a->arena == b->arena && (a->write || b->write) && a->begin < b->end && b->begin < a->end;
-}
-
-static int any_meet(const ms_access *a, int n, const ms_access *b, int m) {
-  for (int i = 0; i < n; i++)
-    for (int k = 0; k < m; k++)
-      if (meet(&a[i], &b[k])) return 1;
-  return 0;
-}
-
-/* The kernel of an instruction, if calls of it can run together. */
-static const ms_kernel *joined_kernel(const ms_exec *exec, const ms_instr *instr) {
-  if (instr->kind != MS_INSTR_KERNEL) return NULL;
-  const ms_kernel *kernel = ms_device_kernel(exec->plan->config.device, instr->call->op);
-  return kernel->run_together ? kernel : NULL;
-}
-
-/* Joins neighbours in the program that call one kernel on different bytes. */
 static int find_together(ms_exec *exec, int index) {
-  const ms_plan_phase *phase = &exec->plan->phase[index];
-  ms_access all[MS_RUN_TOGETHER * ACCESSES], own[ACCESSES];
-  int *together = exec->async->phase[index].together = ms_calloc(phase->n, sizeof *together), first = 0, known = 0;
+  int *together = exec->async->phase[index].together = ms_calloc(exec->plan->phase[index].n, sizeof *together);
   if (!together) return MS_ENOMEM;
-  const ms_kernel *before = NULL;
-  for (int i = 0; i < phase->n; i++) {
-    const ms_kernel *kernel = joined_kernel(exec, &phase->instr[i]);
-    const int n = kernel ? ms_instr_accesses(exec->plan, &phase->instr[i], own, ACCESSES) : 0;
-    const int joins = kernel && kernel == before && together[first] < MS_RUN_TOGETHER && !any_meet(all, known, own, n);
-    if (!joins) first = i, known = 0;
-    together[i] = 1;
-    together[first] = i - first + 1;
-    memcpy(all + known, own, (size_t)n * sizeof *own);
-    known += n;
-    before = kernel;
-  }
+  ms_plan_together(exec->plan, index, together);
   return MS_OK;
 }
 
