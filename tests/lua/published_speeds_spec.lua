@@ -58,6 +58,16 @@ describe("rows of published training speeds", function()
     assert.is_true(math.abs(fitted.predicted / 3700 - 1) < math.abs(usual.predicted / 3700 - 1))
   end)
 
+  it("E8 pay for a loss that several kernels compute, whichever kernel the plan has for it", function()
+    local stack = training_model.stacks((read(RUN:format(8, "shard=8,replicate=1", "bf16"))))[1]
+    local function speed(loss)
+      local constants = training_model.usual()
+      constants.loss = loss
+      return training_model.predictions(stack.runs, stack.description, constants)[1].predicted
+    end
+    assert.is_true(speed(10) < speed(1))
+  end)
+
   it("of runs that torch.compile compiled are another stack than those of others", function()
     local rows = read(RUN:format(8, "shard=8,replicate=1", "bf16")
       .. (RUN:format(8, "shard=8,replicate=1", "bf16"):gsub(",full,no,", ",full,yes,")))
@@ -86,6 +96,16 @@ describe("a description of what was fitted", function()
     assert.near(1, training_model.predict(fit.runs[1], read_again:struct()) / by_fit, 0.005)
     assert.near(0.083, read_again.accuracy, 1e-9)
     has(read_again:explain(), "1 run | a b | 8.3 %")
+  end)
+
+  it("gives no link more than its network carries", function()
+    local fit = fit_of()
+    fit.description, fit.constants.between = cluster.load("h100x8-3200g"), 1.1
+    for _, link in ipairs({ "ring_simple", "tree_simple" }) do
+      local text = fitted_description.text(fit):match(link .. " = {.-between = { \"(.-)\"")
+      assert.is_true(tonumber(text:match("^(%S+) %%$")) <= 100, text)
+    end
+    assert.is_truthy(fitted_description.load(fit))
   end)
 
   it("extends the hardware's by a path that holds from anywhere", function()

@@ -72,17 +72,9 @@ local function write_device(w, c)
   w.line("  },")
 end
 
--- The constant of the hardware's description at a path; nil if it has none.
-local function constant_at(description, path)
-  for _, constant in ipairs(description.constants) do
-    if constant.path == path then return constant end
-  end
-end
-
 local function between_of(description, name, hardware, link)
-  local constant = constant_at(description, ("links.%s.between"):format(name))
-  if constant and constant.kind == "part" then return percent(constant.value * link.between / hardware.between) end
-  return rate(link.between)
+  local part = training_clusters.part_between(description, name)
+  return part and percent(part * link.between / hardware.between) or rate(link.between)
 end
 
 local function write_links(w, description, c)

@@ -35,7 +35,7 @@ end
 
 -- PyTorch computes the loss in several kernels, and in f32: together they take a few times what the plan's fused
 -- kernels take. A cluster says that as measured kernels, which belong to the cluster that is made.
-training_clusters.UNFUSED = { "cross_entropy", "cross_entropy_backward" }
+training_clusters.UNFUSED = { "cross_entropy_step", "cross_entropy", "cross_entropy_backward" }
 local n = #training_clusters.UNFUSED
 local points, seconds = ffi.new("ms_kernel_point[?]", n), ffi.new("double[1]")
 for i, op in ipairs(training_clusters.UNFUSED) do
@@ -99,8 +99,29 @@ training_clusters.CONSTANTS = {
   { name = "growth, part", start = 0.04, spread = 0.7, low = 0.001, high = 2, set = function(cluster, x)
     each_link(cluster, function(link) link.log_between = x end)
   end },
-  { name = "loss", start = 2, spread = 0.7, low = 1, high = 10, set = lengthen_loss },
+  { name = "loss", start = 3, spread = 0.7, low = 1, high = 15, set = lengthen_loss },
 }
+
+-- The part of the network's rate that a link reaches according to the description; nil: that says a rate.
+---@param description moonshard.Cluster
+---@param link string
+---@return number?
+function training_clusters.part_between(description, link)
+  for _, constant in ipairs(description.constants) do
+    if constant.path == ("links.%s.between"):format(link) then
+      return constant.kind == "part" and constant.value or nil
+    end
+  end
+end
+
+-- No link carries more than the network.
+local function limit_between(cluster, description)
+  for i, name in ipairs(description.link_names) do
+    local share, link = training_clusters.part_between(description, name), cluster.link[i - 1]
+    local hardware = description:struct().link[i - 1]
+    if share then link.between = math.min(link.between, hardware.between / share) end
+  end
+end
 
 ---The cluster of a stack. Valid until the next call.
 ---@param description moonshard.Cluster
@@ -109,6 +130,7 @@ training_clusters.CONSTANTS = {
 function training_clusters.cluster(description, given)
   local cluster = ffi.new("ms_cluster", description:struct())
   for _, constant in ipairs(training_clusters.CONSTANTS) do constant.set(cluster, given[constant.name]) end
+  limit_between(cluster, description)
   return cluster
 end
 
