@@ -74,8 +74,9 @@ local F32 = 1e-5
 ---@param ranks integer
 ---@param mesh string
 ---@param more table<string, any>? options of the recipe
+---@param environment string? assignments, for the emulated device cuda
 ---@return table result of the recipe, and its folder `out`
-function huggingface.train(name, ranks, mesh, more)
+function huggingface.train(name, ranks, mesh, more, environment)
   local out = scratch.path()
   os.execute(("mkdir '%s'"):format(out))
   local words = {
@@ -83,7 +84,7 @@ function huggingface.train(name, ranks, mesh, more)
     "folder=" .. huggingface.FIXTURES .. name, "reference=" .. huggingface.FIXTURES .. name .. ".safetensors",
   }
   for key, value in pairs(more or {}) do words[#words + 1] = ("%s=%s"):format(key, tostring(value)) end
-  local ended = program.run(words)
+  local ended = program.run(words, environment)
   assert(ended.status == 0, ended.err)
   local result = json.decode(scratch.read(out .. "/result.json"))
   result.out = out

@@ -1,5 +1,5 @@
--- Data for recipes: text by bytes, token files, conversations, pairs of answers, mixes of these, random numbers, and
--- the sampler that divides a dataset over the ranks.
+-- Data for recipes: text by bytes, token files, conversations, pairs of answers, mixes of these, masked tokens,
+-- random numbers, and the sampler that divides a dataset over the ranks.
 ---@class moonshard.data
 ---@field text fun(o: moonshard.TextOptions): moonshard.TextData
 ---@field tokens fun(o: moonshard.TokenOptions): moonshard.TokenData
@@ -7,6 +7,7 @@
 ---@field chat_prompt fun(messages: string|moonshard.ChatMessage[], template: string|moonshard.ChatTemplate?): string
 ---@field preferences fun(o: moonshard.PreferenceOptions): moonshard.PreferenceData
 ---@field mix fun(o: moonshard.MixOptions): moonshard.MixData
+---@field masked fun(o: moonshard.MaskedOptions): moonshard.MaskedData
 ---@field random fun(o: moonshard.RandomOptions): moonshard.RandomData
 ---@field sampler fun(o: moonshard.SamplerOptions): moonshard.Sampler
 return require("moonshard.base.strict").fields("ms.data", {
@@ -16,6 +17,7 @@ return require("moonshard.base.strict").fields("ms.data", {
   chat_prompt = require("moonshard.data.chat_template").prompt,
   preferences = require("moonshard.data.preferences"),
   mix = require("moonshard.data.mix"),
+  masked = require("moonshard.data.masked"),
   random = require("moonshard.data.random"),
   sampler = require("moonshard.data.sampler"),
 })

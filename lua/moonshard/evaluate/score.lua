@@ -8,6 +8,7 @@ local byte_tokens = require("moonshard.data.byte_tokens")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
+local language = require("moonshard.models.language")
 local options = require("moonshard.base.options")
 local preference_loss = require("moonshard.nn.preference_loss")
 local session = require("moonshard.engine.session")
@@ -85,6 +86,7 @@ function score.subject(who, given, o)
   if not tree.is_module(model) then
     errors.invalid("%s: give a model or a trainer first, not %s", who, options.describe(given))
   end
+  language.require_causal(who, model)
   if o.ema and not trainer then errors.invalid("%s: ema needs the trainer, which has the averages", who) end
   local seq, vocab = length_of(who, model, o.seq)
   return {

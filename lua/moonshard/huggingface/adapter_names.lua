@@ -6,6 +6,7 @@
 -- below one another, and B has the columns of each in its own rows and zeros elsewhere.
 
 local config = require("moonshard.huggingface.config")
+local weights = require("moonshard.huggingface.weights")
 
 local adapter_names = {}
 
@@ -37,7 +38,7 @@ function adapter_names.modules(layout, own)
       local transposed = slices[1].transposed
       local module = { short = short, rows = {}, inputs = tensor.shape[transposed and 1 or 2],
         outputs = tensor.shape[transposed and 2 or 1] }
-      module.name = tensor.name == family.head and short or family.prefix .. short
+      module.name = weights.full_name(family, family.prefix, tensor):match("^(.*)%.weight$")
       for i, slice in ipairs(slices) do
         module.rows[i] = { layer = slice.parameter:match("^(.*)%.weight$"), row = slice.column or 0,
           rows = slice.columns or module.outputs }

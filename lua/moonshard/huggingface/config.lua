@@ -10,6 +10,9 @@ local config = {}
 ---@class moonshard.HuggingFaceTensor a stored tensor and the parameters in it
 ---@field name string without the family's prefix
 ---@field shape integer[]
+---@field outside boolean? its name has no prefix
+---@field tied_to string? full name of a tensor that is tied to it: a folder that has both must have equal values
+---@field vocabulary boolean? a vector of a number for each token
 ---@field slices { parameter: string, column: integer?, columns: integer?, transposed: boolean? }[] our parameters: all
 ---  of the tensor, or some of its columns (elements of a vector); transposed: stored as [columns, rows]
 
@@ -19,28 +22,36 @@ local config = {}
 ---@field architecture string
 ---@field transposed boolean? whether its linear layers are stored as [in, out]
 ---@field buffers string[] patterns of names to skip
+---@field renamed table<string, string>? endings of names in old files, by those of today
 ---@field options fun(path: string, config: table): table
 ---@field config fun(options: table): table
 ---@field tensors fun(options: table): moonshard.HuggingFaceTensor[]
 
 local made = {}
 
--- GPT-2 has a file; the others are decoders, a row each.
+-- GPT-2 has a file; the others are decoders or encoders, a row each.
 local function decoders() return require("moonshard.huggingface.families") end
+local function encoders() return require("moonshard.huggingface.encoders") end
 
 ---@param name string a model_type
 ---@return moonshard.HuggingFaceFamily?
 function config.family(name)
   if name == "gpt2" then return require("moonshard.huggingface.gpt2") end
-  if name == nil or not decoders()[name] then return nil end
-  made[name] = made[name] or require("moonshard.huggingface.decoder").family(decoders()[name])
+  if name == nil then return nil end
+  if not made[name] and decoders()[name] then
+    made[name] = require("moonshard.huggingface.decoder").family(decoders()[name])
+  elseif not made[name] and encoders()[name] then
+    made[name] = require("moonshard.huggingface.encoder").family(encoders()[name])
+  end
   return made[name]
 end
 
 -- "gemma, ..., phi3 and qwen3"
 local function supported()
   local names = { "gpt2" }
-  for name in pairs(decoders()) do names[#names + 1] = name end
+  for _, rows in ipairs({ decoders(), encoders() }) do
+    for name in pairs(rows) do names[#names + 1] = name end
+  end
   table.sort(names)
   return table.concat(names, ", ", 1, #names - 1) .. " and " .. names[#names]
 end
@@ -85,7 +96,7 @@ end
 local REAL = {
   factor = true, low_freq_factor = true, high_freq_factor = true, rope_theta = true, resid_pdrop = true,
   embd_pdrop = true, attn_pdrop = true, rope_local_base_freq = true, attn_logit_softcapping = true,
-  final_logit_softcapping = true,
+  final_logit_softcapping = true, hidden_dropout_prob = true, attention_probs_dropout_prob = true,
 }
 
 local IS_NULL = {}

@@ -5,7 +5,15 @@ local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 
-local fields = {}
+local fields = {
+  ---The activations of two-layer MLPs, by their names.
+  ACTIVATIONS = {
+    gelu_new = "gelu_tanh", gelu_pytorch_tanh = "gelu_tanh", gelu_fast = "gelu_tanh", gelu = "gelu", relu = "relu",
+    silu = "silu", swish = "silu",
+  },
+  ---And their names, by ours.
+  ACTIVATION_NAMES = { gelu_tanh = "gelu_new", gelu = "gelu", relu = "relu", silu = "silu" },
+}
 
 -- Fields of any config that do not affect the forward pass of a language model: tokens, generation, provenance, and
 -- dropout, which is a training setting.
@@ -30,6 +38,9 @@ local KINDS = {
   boolean = { "true or false", function(v) return type(v) == "boolean" end },
   text = { "a text", function(v) return type(v) == "string" end },
   number = { "a number", function(v) return type(v) == "number" end },
+  ["index|none"] = { "a whole number of at least 0, or null", function(v)
+    return v == false or type(v) == "number" and v % 1 == 0 and v >= 0
+  end },
   object = { "an object", function(v) return type(v) == "table" end },
   ["size|none"] = { "a whole number of at least 1, or null", function(v)
     return v == false or type(v) == "number" and v % 1 == 0 and v >= 1

@@ -11,13 +11,6 @@ local gpt2 = { prefix = "transformer.", architecture = "GPT2LMHeadModel", head =
 -- Masks that old versions stored with the weights.
 gpt2.buffers = { "^h%.%d+%.attn%.bias$", "^h%.%d+%.attn%.masked_bias$" }
 
-local ACTIVATIONS = {
-  gelu_new = "gelu_tanh", gelu_pytorch_tanh = "gelu_tanh", gelu_fast = "gelu_tanh", gelu = "gelu", relu = "relu",
-  silu = "silu", swish = "silu",
-}
-
-local NAMES = { gelu_tanh = "gelu_new", gelu = "gelu", relu = "relu", silu = "silu" }
-
 -- Types and defaults as in GPT2Config.
 local KNOWN = {
   vocab_size = { "size", 50257 }, n_positions = { "size", 1024 }, n_embd = { "size", 768 }, n_layer = { "size", 12 },
@@ -43,7 +36,7 @@ function gpt2.options(path, config)
   return {
     vocab = values.vocab_size, seq = values.n_positions, dim = values.n_embd, layers = values.n_layer,
     heads = values.n_head, ffn = values.n_inner or 4 * values.n_embd, eps = values.layer_norm_epsilon,
-    activation = fields.choose(path, "activation_function", values.activation_function, ACTIVATIONS),
+    activation = fields.choose(path, "activation_function", values.activation_function, fields.ACTIVATIONS),
     tied = values.tie_word_embeddings,
   }
 end
@@ -59,7 +52,7 @@ function gpt2.config(options)
   return {
     model_type = "gpt2", vocab_size = options.vocab, n_positions = options.seq, n_embd = options.dim,
     n_layer = options.layers, n_head = options.heads, n_inner = options.ffn, layer_norm_epsilon = options.eps,
-    activation_function = NAMES[options.activation], tie_word_embeddings = options.tied,
+    activation_function = fields.ACTIVATION_NAMES[options.activation], tie_word_embeddings = options.tied,
     resid_pdrop = options.dropout, embd_pdrop = options.dropout, attn_pdrop = 0,
   }
 end

@@ -60,10 +60,30 @@ local function is_buffer(name, family, prefix)
   return false
 end
 
+---The full name of a tensor.
+---@param family moonshard.HuggingFaceFamily
+---@param prefix string of names in this folder
+---@param tensor moonshard.HuggingFaceTensor
+---@return string
+function weights.full_name(family, prefix, tensor)
+  return (tensor.outside or tensor.name == family.head) and tensor.name or prefix .. tensor.name
+end
+
+-- The name of a tensor in a file, which can be an old one.
+local function name_in(file, family, name)
+  if file.by_name[name] then return name end
+  for today, old in pairs(family.renamed or {}) do
+    local before = name:sub(-#today) == today and name:sub(1, -#today - 1) .. old
+    if before and file.by_name[before] then return before end
+  end
+  return name
+end
+
 -- The differences between the folder's tensors and the required ones, as texts.
 local function differences(file, family, prefix, expected)
-  local missing, misshapen, extra = {}, {}, {}
+  local missing, misshapen, extra, twins = {}, {}, {}, {}
   for name, tensor in pairs(expected) do
+    if tensor.tied_to then twins[tensor.tied_to] = true end
     local stored = file.by_name[name]
     if not stored then
       missing[#missing + 1] = name
@@ -74,7 +94,7 @@ local function differences(file, family, prefix, expected)
   end
   for _, stored in ipairs(file.tensors) do
     local name = stored.name
-    local known = expected[name] or name == family.head or is_buffer(name, family, prefix)
+    local known = expected[name] or name == family.head or twins[name] or is_buffer(name, family, prefix)
     if not known then extra[#extra + 1] = name end
   end
   return missing, misshapen, extra
@@ -95,15 +115,15 @@ end
 
 -- ---- reading ----------------------------------------------------------------------------------------------------
 
--- A tied head can also be stored; values that differ from the embedding's would be lost.
+-- A tied head or bias can also be stored; values that differ from those that are read would be lost.
 local function check_twin(file, twin, name, first, count, values)
   local other = ffi.new("float[?]", count)
   local bytes = file:read_f32(twin, nil, first, count, other)
   local a, b = ffi.cast("const int32_t *", values), ffi.cast("const int32_t *", other)
   for i = 0, tonumber(count) - 1 do
     if a[i] ~= b[i] then
-      errors.raise("MS_EMISMATCH", "%s: config.json ties %s to %s, but they differ at element %d: set "
-        .. "tie_word_embeddings to false to have both", file.path, twin, name, first + i)
+      errors.raise("MS_EMISMATCH", "%s: config.json ties %s to %s, but they differ at element %d: remove one of "
+        .. "them, or, if the family can have both, set tie_word_embeddings to false", file.path, twin, name, first + i)
     end
   end
   return bytes
@@ -145,7 +165,7 @@ function weights.open(folder, family, options)
   local prefix = has_prefix(file, family.prefix) and family.prefix or ""
   local expected, list = {}, family.tensors(options)
   for _, tensor in ipairs(list) do
-    tensor.stored_as = tensor.name == family.head and tensor.name or prefix .. tensor.name
+    tensor.stored_as = name_in(file, family, weights.full_name(family, prefix, tensor))
     expected[tensor.stored_as] = tensor
   end
   check_names(file, family, prefix, expected)
@@ -153,8 +173,8 @@ function weights.open(folder, family, options)
   local head = options.tied and file.by_name[family.head] and family.head or nil
   for _, tensor in ipairs(list) do
     for _, slice in ipairs(tensor.slices) do
-      local twin = slice.parameter == "embed.weight" and head or nil
-      sources[slice.parameter] = source_of(file, tensor, slice, identity, twin)
+      local twin = slice.parameter == "embed.weight" and head or tensor.tied_to
+      sources[slice.parameter] = source_of(file, tensor, slice, identity, file.by_name[twin] and twin or nil)
     end
   end
   return sources

@@ -61,6 +61,7 @@ local function collect(source)
 end
 
 local function holds_vocabulary(tensor, model)
+  if tensor.vocabulary then return true end
   return #tensor.shape == 2 and tensor.shape[1] == model.vocab and not tensor.slices[1].column
 end
 
@@ -175,7 +176,7 @@ local function write(folder, source, given)
   local tensors, found = family.tensors(model), collect(source)
   check_parameters(found, tensors, model)
   for _, tensor in ipairs(tensors) do
-    tensor.stored_as = tensor.name == family.head and tensor.name or family.prefix .. tensor.name
+    tensor.stored_as = weights.full_name(family, family.prefix, tensor)
   end
   local files, names = divide(tensors, dtype, limit), {}
   local writes = source.writes ~= false

@@ -5,9 +5,9 @@
 
 local errors = require("moonshard.base.error")
 local language = require("moonshard.models.language")
+local mlp = require("moonshard.models.mlp")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
-local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
 
@@ -56,25 +56,13 @@ function Attention:forward(x, tokens, cache)
   return self.wo(y:reshape(batch, length, dim))
 end
 
-local MLP = module.define("MLP")
-
-function MLP:init(config)
-  self.fc1 = linear(config.dim, config.ffn, config)
-  self.fc2 = linear(config.ffn, config.dim, config, residual_law(config))
-  self.activation = ops[config.activation]
-end
-
-function MLP:forward(x)
-  return self.fc2(self.activation(self.fc1(x)))
-end
-
 local Block = module.define("Block")
 
 function Block:init(config)
   self.norm1 = norm(config)
   self.attn = Attention(config)
   self.norm2 = norm(config)
-  self.mlp = MLP(config)
+  self.mlp = mlp.new(config, "gpt2", residual_law(config))
   self.dropout = nn.dropout(config.dropout)
 end
 
@@ -117,8 +105,6 @@ function GPT2:describe()
     config.seq, config.vocab)
 end
 
-local ACTIVATIONS = { relu = true, gelu = true, gelu_tanh = true, silu = true }
-
 local SPECS = {
   { "string" }, -- a published size: "124M"
   vocab = { "positive", required = true },
@@ -154,7 +140,7 @@ local function read(given)
   if config.dim % config.heads ~= 0 then
     errors.raise("MS_ESHAPE", "ms.models.gpt2: dim %d must be a multiple of heads %d", config.dim, config.heads)
   end
-  if not ACTIVATIONS[config.activation] then
+  if not mlp.ACTIVATIONS[config.activation] then
     errors.raise("MS_ENAME", "ms.models.gpt2: activation must be relu, gelu, gelu_tanh or silu, not %s",
       config.activation)
   end

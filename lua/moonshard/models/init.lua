@@ -1,9 +1,12 @@
--- Ready-made models: ms.models.gpt2 { ... }, ms.models.llama { ... }, and the other families of decoders, such as
--- ms.models.qwen3 { ... }. Their sources also show how to write a model.
+-- Ready-made models: ms.models.gpt2 { ... }, ms.models.llama { ... }, the other families of decoders, such as
+-- ms.models.qwen3 { ... }, and the encoders ms.models.bert { ... } and ms.models.vit { ... }. Their sources also show
+-- how to write a model.
 
 ---@class moonshard.models
 ---@field gpt2 fun(config: moonshard.GPT2Options): moonshard.Module
 ---@field llama fun(config: moonshard.LlamaOptions): moonshard.Module
+---@field bert fun(config: moonshard.BertOptions): moonshard.Module a masked language model
+---@field vit fun(config: moonshard.ViTOptions): moonshard.Module a classifier of images
 ---@field decoder fun(config: moonshard.DecoderOptions): moonshard.Module a decoder of no family
 ---@field gemma fun(config: moonshard.DecoderOptions): moonshard.Module this and the next: with the family's traits
 ---@field gemma2 fun(config: moonshard.DecoderOptions): moonshard.Module
@@ -15,7 +18,10 @@
 ---@field qwen3 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field smollm3 fun(config: moonshard.DecoderOptions): moonshard.Module
 
-local OWN = { gpt2 = "moonshard.models.gpt2", llama = "moonshard.models.llama" }
+local OWN = {
+  gpt2 = "moonshard.models.gpt2", llama = "moonshard.models.llama", bert = "moonshard.models.bert",
+  vit = "moonshard.models.vit",
+}
 
 return setmetatable({}, {
   __index = function(self, name)

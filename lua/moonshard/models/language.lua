@@ -2,6 +2,7 @@
 -- equal size. The padding is invisible outside the model: logits have the true size, so padded tokens get no
 -- probability and their rows no gradient, and saved files omit them.
 
+local errors = require("moonshard.base.error")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
 
@@ -19,6 +20,15 @@ function language.attend(config, q, k, v, tokens)
   local scale = config.attention_scale
   if not config.document_start then return ops.attention(q, k, v, { causal = true, scale = scale }) end
   return ops.document_attention(q, k, v, tokens, { start = config.document_start, scale = scale })
+end
+
+---Raises for a model whose outputs depend on later tokens: it does not continue a text, nor say how likely it is.
+---@param who string for messages: "ms.generate"
+---@param model moonshard.Module
+function language.require_causal(who, model)
+  if not model.sees_later_tokens then return end
+  errors.raise("MS_EUNSUPPORTED", "%s: a %s attends to later tokens, so it predicts masked tokens and not the next "
+    .. "one: give a decoder, such as those of ms.models.gpt2 and ms.models.llama", who, getmetatable(model).name)
 end
 
 ---Number of rows of the embedding and the head.

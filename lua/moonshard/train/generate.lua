@@ -9,6 +9,7 @@ local byte_tokens = require("moonshard.data.byte_tokens")
 local decoding = require("moonshard.train.decoding")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
+local language = require("moonshard.models.language")
 local options = require("moonshard.base.options")
 local sampling = require("moonshard.train.sampling")
 local session = require("moonshard.engine.session")
@@ -95,6 +96,7 @@ local function read_prompts(o, vocab)
 end
 
 local function check_model(model, o)
+  language.require_causal("ms.generate", model)
   local config = rawget(model, "config")
   if type(config) ~= "table" or not config.seq or not config.vocab then
     errors.invalid("ms.generate: a %s has no config.seq and config.vocab, the length of its input and its vocabulary; "

@@ -14,40 +14,52 @@ local cfg = ms.args {
 
 local tensor = select(2, cfg.mesh:gsub("x", "")) == 2
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard", tensor and "tensor" or nil })
-local model = ms.huggingface.model(cfg.folder, { pad_vocab_to_multiple_of = cfg.padding })
+local model = ms.huggingface.model(cfg.folder, {
+  pad_vocab_to_multiple_of = cfg.padding > 1 and cfg.padding or nil,
+})
 if cfg.adapters ~= "" then ms.lora.load(model, cfg.adapters) end
 ms.fully_shard(model, {
   mesh = mesh, units = { re[[^layers\.\d+$]] }, layout = cfg.layout, sequence_parallel = cfg.sequence_parallel,
   placements = tensor and ms.rules.tensor_parallel(model) or nil,
 })
 local train = ms.trainer {
-  model = model, loss = ms.loss.cross_entropy, micro_batches = cfg.micro,
+  model = model, micro_batches = cfg.micro,
+  forward = function(net, batch)
+    return ms.loss.cross_entropy(net(batch.tokens or batch.inputs, batch.types), batch.targets)
+  end,
   optimizer = ms.optim.adamw { lr = 1e-2, betas = { 0.9, 0.95 }, eps = 1e-5, weight_decay = 0.1 },
 }
 
 local reference = ms.safetensors.open(cfg.reference)
-local _, rows, length = unpack(reference:tensor("tokens").shape)
+local of_images = pcall(reference.tensor, reference, "images")
+local has_types = pcall(reference.tensor, reference, "types")
+local rows = reference:tensor(of_images and "images" or "tokens").shape[2]
 -- The ranks that divide a layer train on the same rows.
 local apart = tensor and mesh:slice { "replicate", "shard" } or mesh
 local mine = rows / apart:size()
 
--- This rank's rows of a step's batch.
-local function array(name, step)
-  local data = ffi.new("int32_t[?]", mine * length)
-  local first = ((step - 1) * rows + apart:get_index() * mine) * length
-  reference:read(name, 4 * first, 4 * mine * length, data)
-  return { data = data, dtype = "i32", shape = { mine, length } }
+-- `count` rows of a step's batch, from row `first` on.
+local function array(name, step, first, count)
+  local found = reference:tensor(name)
+  local shape = { count, unpack(found.shape, 3) }
+  local x = ms.zeros(shape, { dtype = found.dtype == "I32" and "i32" or "f32" })
+  local per_row = x:numel() / count
+  reference:read(name, 4 * ((step - 1) * rows + first) * per_row, 4 * x:numel(), x.data)
+  return x
 end
 
-local function batch_of(step)
-  return { tokens = array("tokens", step), targets = array("targets", step) }
+local function rows_of(step, first, count)
+  local function read(name) return array(name, step, first, count) end
+  if of_images then return { inputs = read("images"), targets = read("classes") } end
+  return { tokens = read("tokens"), targets = read("targets"), types = has_types and read("types") or nil }
 end
+
+local function batch_of(step) return rows_of(step, apart:get_index() * mine, mine) end
 
 -- All rows' logits, on every rank.
 local function logits_of_all()
-  local tokens = {}
-  for i = 0, rows * length - 1 do tokens[i + 1] = ffi.cast("const int32_t *", reference:data("tokens"))[i] end
-  return model(ms.tensor(tokens, { dtype = "i32" }):reshape(rows, length))
+  local batch = rows_of(1, 0, rows)
+  return model(batch.tokens or batch.inputs, batch.types)
 end
 
 local function write_gradients_of_adapters()

@@ -1,0 +1,164 @@
+-- Encoders from and to Hugging Face's folders: BERT as a masked language model, and vision transformers. The reference
+-- library's numbers on random small models (tests/fixtures/huggingface), and what is refused.
+
+local decode = require("moonshard.base.json").decode
+local huggingface = require("lua.huggingface")
+local has = require("lua.message").has
+local message = require("lua.fixture").message
+local ms = require("moonshard")
+local program = require("lua.program")
+local scratch = require("lua.scratch")
+
+local train, assert_reference = huggingface.train, huggingface.assert_reference
+local copy_of, set = huggingface.copy_of, huggingface.set
+
+teardown(scratch.clear)
+
+local ENCODERS = { "bert", "bert_plain", "vit", "vit_plain" }
+-- The thread sanitizer makes a run ten times slower: there the richest model stands for all.
+local tried = os.getenv("MOONSHARD_CONFIG") == "thread" and { "bert" } or ENCODERS
+
+describe("an encoder", function()
+  for _, name in ipairs(tried) do
+    it("G1 trains as the reference library trains it, on 1 rank and on 2x2: " .. name, function()
+      assert_reference(name, train(name, 1, "1x1"))
+      assert_reference(name, train(name, 4, "2x2"))
+    end)
+  end
+
+  it("G1 trains alike over a tensor dimension, with a padded vocabulary, ragged chunks and micro-batches", function()
+    for _, name in ipairs(#tried > 1 and { "bert", "bert_plain" } or {}) do
+      assert_reference(name, train(name, 2, "1x1x2", { padding = 2 }))
+      assert_reference(name, train(name, 2, "1x2", { padding = 16, layout = "ragged", micro = 2 }))
+    end
+  end)
+
+  it("G1 trains on the emulated device cuda as on the CPU", function()
+    for _, name in ipairs(#tried > 1 and { "bert", "vit" } or {}) do -- no emulated kernels for the thread sanitizer
+      assert_reference(name, train(name, 1, "1x1", { device = "cuda" }, program.emulated_cuda()))
+    end
+  end)
+
+  it("G1 is saved as it was read: names, values and config", function()
+    for _, name in ipairs(ENCODERS) do
+      local folder, saved = huggingface.FIXTURES .. name, scratch.path()
+      ms.huggingface.save(ms.huggingface.model(folder), saved)
+      local before, after = ms.safetensors.open(folder), ms.safetensors.open(saved)
+      assert.equal(#before.tensors, #after.tensors)
+      for _, tensor in ipairs(before.tensors) do
+        assert.same(tensor.shape, after:tensor(tensor.name).shape, tensor.name)
+        assert.equal(before:checksum(tensor.name), after:checksum(tensor.name), tensor.name)
+      end
+      local whole = decode(scratch.read(saved .. "/config.json"))
+      whole.torch_dtype = nil
+      assert.same(decode(scratch.read(folder .. "/config.json")), whole)
+    end
+  end)
+
+  it("G1 of ms.models is saved as a folder that is read again as the same model", function()
+    local tokens = ms.tensor({ { 3, 1, 16, 7 }, { 2, 5, 0, 0 } }, { dtype = "i32" })
+    local images = ms.tensor((function() local t = {} for i = 1, 32 do t[i] = i * i % 7 / 7 end return t end)())
+    local cases = {
+      { ms.models.bert { vocab = 17, layers = 2, dim = 8, heads = 2, seq = 8, padding = 0, activation = "relu" },
+        tokens },
+      { ms.models.bert { vocab = 17, layers = 1, dim = 8, heads = 2, seq = 8, types = 3, pad_vocab_to_multiple_of = 8,
+        dropout = 0.1 }, tokens },
+      { ms.models.vit { size = 4, patch = 2, classes = 3, channels = 1, layers = 1, dim = 8, heads = 2, eps = 1e-3 },
+        images:reshape(2, 1, 4, 4) },
+    }
+    for _, case in ipairs(cases) do
+      local model, input = unpack(case)
+      local folder = scratch.path()
+      ms.huggingface.save(model, folder)
+      local again = ms.huggingface.model(folder)
+      for key, value in pairs(model.config) do
+        if key ~= "dropout" and key ~= "pad_vocab_to_multiple_of" then assert.equal(value, again.config[key], key) end
+      end
+      assert.same(model(input):tolist(), again(input):tolist())
+    end
+  end)
+end)
+
+describe("a BERT", function()
+  local function model() return ms.huggingface.model(huggingface.FIXTURES .. "bert") end
+  local function tokens_of(...) return ms.tensor({ ... }, { dtype = "i32" }) end
+  local function rows(logits, length) return logits:slice(1, 0, length):tolist() end
+
+  it("G1 attends to later tokens and not to padding, which a mask can also name", function()
+    local bert = model()
+    local alone, padded = bert(tokens_of { 3, 1, 40, 7 }), bert(tokens_of { 3, 1, 40, 7, 0, 0 })
+    for i, row in ipairs(rows(padded, 4)[1]) do
+      for j, value in ipairs(row) do assert.near(alone:tolist()[1][i][j], value, 1e-5) end
+    end
+    local masked = bert(tokens_of { 3, 1, 40, 7, 9, 9 }, false, tokens_of { 1, 1, 1, 1, 0, 0 })
+    assert.same(rows(padded, 4), rows(masked, 4))
+    local later = bert(tokens_of { 3, 1, 40, 8 })
+    assert.not_same(rows(alone, 1), rows(later, 1))
+    local nothing = bert(tokens_of { 0, 0, 0 }):tolist()[1][1][1]
+    assert.equal(nothing, nothing)
+  end)
+
+  it("G1 is read with the names of old files, and without what only other tasks read", function()
+    local function change(tensors)
+      for _, tensor in ipairs(tensors) do
+        tensor.name = tensor.name:gsub("LayerNorm%.weight$", "LayerNorm.gamma"):gsub("LayerNorm%.bias$",
+          "LayerNorm.beta")
+        if tensor.name == "cls.predictions.bias" then
+          table.insert(tensors, { name = "cls.predictions.decoder.bias", shape = tensor.shape, values = tensor.values })
+        elseif tensor.name == "bert.embeddings.word_embeddings.weight" then
+          table.insert(tensors, { name = "cls.predictions.decoder.weight", shape = tensor.shape,
+            values = tensor.values })
+        end
+      end
+      table.insert(tensors, { name = "bert.pooler.dense.bias", shape = { 16 }, values = {} })
+      table.insert(tensors, { name = "cls.seq_relationship.bias", shape = { 2 }, values = { 1, 2 } })
+      for i = 1, 16 do tensors[#tensors - 1].values[i] = i end
+    end
+    local tokens = tokens_of { 3, 1, 40, 7 }
+    assert.same(model()(tokens):tolist(), ms.huggingface.model(copy_of("bert", nil, change))(tokens):tolist())
+    local function untie(tensors)
+      change(tensors)
+      for _, tensor in ipairs(tensors) do
+        if tensor.name == "cls.predictions.decoder.bias" then tensor.values = { 5, unpack(tensor.values, 2) } end
+      end
+    end
+    local untied = ms.huggingface.model(copy_of("bert", nil, untie))
+    has(message(untied, tokens), "cls.predictions.decoder.bias | cls.predictions.bias | element 0")
+  end)
+
+  it("G1 refuses fields that change numbers in a way that is not built", function()
+    local function refused(name, field, value)
+      return message(ms.huggingface.model, copy_of(name, set(field, value)))
+    end
+    has(refused("bert", "tie_word_embeddings", false), "tie_word_embeddings | false")
+    has(refused("bert", "position_embedding_type", "relative_key"), "position_embedding_type | relative_key")
+    has(refused("bert", "is_decoder", true), "is_decoder | true")
+    has(refused("bert", "add_cross_attention", true), "add_cross_attention | true")
+    has(refused("bert", "hidden_act", "mish"), "hidden_act | mish | gelu_new")
+    has(refused("bert", "num_attention_heads", 3), "hidden_size 16 | num_attention_heads 3")
+    has(refused("bert", "windows", 3), "windows | unknown")
+    has(refused("vit", "image_size", { 8, 8 }), "image_size | whole number")
+    has(refused("vit", "image_size", 9), "image_size 9 | patch_size 4")
+    has(refused("vit", "num_labels", 6), "classifier.weight | [5,16] instead of [6,16]")
+  end)
+
+  it("G1 refuses inputs and options that make no sense", function()
+    local bert = model()
+    has(message(bert, ms.zeros({ 1, 13 }, { dtype = "i32" })), "13 tokens | 12 positions")
+    has(message(bert, tokens_of { 1, 2 }, tokens_of { 1 }), "types | [1,2] | [1,1]")
+    local sizes = { vocab = 9, layers = 1, dim = 8, heads = 2, seq = 8 }
+    local function with(name, value)
+      local o = { [name] = value }
+      for key, size in pairs(sizes) do o[key] = o[key] or size end
+      return message(ms.models.bert, o)
+    end
+    has(with("padding", 9), "padding | 0 to 8 | 9")
+    has(with("heads", 3), "dim 8 | heads 3")
+    has(with("activation", "mish"), "activation | mish | gelu")
+    has(with("deviation", 0), "deviation | above 0 | 0")
+    has(with("eps", -1), "eps | above 0 | -1")
+    has(message(ms.generate, bert, { prompt = { 1 } }), "Bert | later tokens")
+    local vit = ms.huggingface.model(huggingface.FIXTURES .. "vit")
+    has(message(vit, ms.zeros { 1, 3, 8, 9 }), "[N,3,8,8] | [1,3,8,9]")
+  end)
+end)
