@@ -1,51 +1,9 @@
--- Two classifiers of small images as users write them: a vision transformer (Dosovitskiy et al. 2021) and a residual
--- network of convolutions (He et al. 2016), with group norm in place of batch norm. images.lua trains them.
---
--- Both map images [N,C,size,size] to logits [N,classes].
+-- Models of small images as users write them, with group norm in place of batch norm: a residual network of
+-- convolutions (He et al. 2016) classifies, and a U-Net (Ronneberger et al. 2015) gives an image for an image.
+-- images.lua trains them and a vision transformer, ms.models.vit.
 
 local ms = require "moonshard"
 local nn, ops = ms.nn, ms.ops
-
--- ---- ViT --------------------------------------------------------------------------------------------------------
-
-local ViTBlock = ms.module "ViTBlock"
-
-function ViTBlock:init(dim, heads)
-  self.norm1, self.norm2 = nn.layer_norm(dim), nn.layer_norm(dim)
-  self.q, self.k, self.v, self.out = nn.linear(dim, dim), nn.linear(dim, dim), nn.linear(dim, dim), nn.linear(dim, dim)
-  self.fc1, self.fc2 = nn.linear(dim, 4 * dim), nn.linear(4 * dim, dim)
-  self._heads = heads
-end
-
-function ViTBlock:attend(x)                    -- x [N,T,dim]
-  local images, length, dim = unpack(x.shape)
-  local function split(y) return y:reshape(images, length, self._heads, dim / self._heads) end
-  local y = ops.attention(split(self.q(x)), split(self.k(x)), split(self.v(x)), { causal = false })
-  return self.out(y:reshape(images, length, dim))
-end
-
-function ViTBlock:forward(x)
-  x = x + self:attend(self.norm1(x))
-  return x + self.fc2(self.fc1(self.norm2(x)):gelu())
-end
-
-local ViT = ms.module "ViT"
-
-function ViT:init(o)
-  local patches = (o.size / o.patch) ^ 2
-  self.patches = nn.conv2d(o.channels, o.dim, o.patch, { stride = o.patch })
-  self.positions = ms.parameter { patches, o.dim, init = ms.init.normal(0, 0.02) }
-  self.layers = {}
-  for i = 1, o.layers do self.layers[i] = ViTBlock(o.dim, o.heads) end
-  self.norm = nn.layer_norm(o.dim)
-  self.head = nn.linear(o.dim, o.classes)
-end
-
-function ViT:forward(images)
-  local x = self.patches(images):flatten(2):transpose(1, 2) + self.positions -- [N,T,dim]
-  for _, layer in ipairs(self.layers) do x = layer(x) end
-  return self.head(self.norm(x:mean(1)))
-end
 
 -- ---- ResNet -----------------------------------------------------------------------------------------------------
 
@@ -68,6 +26,7 @@ end
 
 local ResNet = ms.module "ResNet"
 
+-- images [N,C,size,size] -> logits [N,classes]
 function ResNet:init(o)
   local width = o.dim
   self.stem = nn.conv2d(o.channels, width, 3, { padding = 1, bias = false })
@@ -87,4 +46,57 @@ function ResNet:forward(images)
   return self.head(x:mean({ 2, 3 }))
 end
 
-return { vit = ViT, resnet = ResNet }
+-- ---- U-Net ------------------------------------------------------------------------------------------------------
+
+-- Two convolutions, each behind a norm; the block's input is added, as in diffusion models.
+local UNetBlock = ms.module "UNetBlock"
+
+function UNetBlock:init(inputs, outputs, groups)
+  self.norm1 = nn.group_norm(groups, inputs)
+  self.conv1 = nn.conv2d(inputs, outputs, 3, { padding = 1 })
+  self.norm2 = nn.group_norm(groups, outputs)
+  self.conv2 = nn.conv2d(outputs, outputs, 3, { padding = 1 })
+  self.short = inputs ~= outputs and nn.conv2d(inputs, outputs, 1) or nil
+end
+
+function UNetBlock:forward(x)
+  local y = self.conv1(self.norm1(x):silu())
+  y = self.conv2(self.norm2(y):silu())
+  return y + (self.short and self.short(x) or x)
+end
+
+local UNet = ms.module "UNet"
+
+-- Each level has half the pixels of the one before, and twice the channels.
+function UNet:init(o)
+  self.stem = nn.conv2d(o.channels, o.dim, 3, { padding = 1 })
+  self.down, self.shrink, self.up, self.grow = {}, {}, {}, {}
+  for i = 1, o.layers do
+    local width = o.dim * 2 ^ (i - 1)
+    self.down[i] = UNetBlock(width, width, o.groups)
+    self.shrink[i] = nn.conv2d(width, 2 * width, 3, { stride = 2, padding = 1 })
+    self.grow[i] = nn.conv2d(2 * width, width, 3, { padding = 1 })
+    self.up[i] = UNetBlock(2 * width, width, o.groups)
+  end
+  local width = o.dim * 2 ^ o.layers
+  self.middle = UNetBlock(width, width, o.groups)
+  self.norm = nn.group_norm(o.groups, o.dim)
+  self.head = nn.conv2d(o.dim, o.channels, 3, { padding = 1 })
+end
+
+-- images [N,C,size,size] -> images of this shape; 2^layers divides size
+function UNet:forward(images)
+  local x, kept = self.stem(images), {}
+  for i, block in ipairs(self.down) do
+    kept[i] = block(x)
+    x = self.shrink[i](kept[i])
+  end
+  x = self.middle(x)
+  for i = #kept, 1, -1 do
+    x = self.grow[i](x:interpolate { scale_factor = 2 })
+    x = self.up[i](ops.cat({ kept[i], x }, 1))
+  end
+  return self.head(self.norm(x):silu())
+end
+
+return { resnet = ResNet, unet = UNet }

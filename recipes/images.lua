@@ -1,8 +1,9 @@
 -- A vision transformer or a residual network learns to read digits that the recipe draws itself: a 5x7 font, anywhere
--- on 16x16 pixels, in any brightness, under noise. So it needs no data.
+-- on 16x16 pixels, in any brightness, under noise. Or a U-Net learns to remove the noise. So it needs no data.
 --
 --   moonshard run recipes/images.lua -n 4
 --   moonshard run recipes/images.lua -n 2 mesh=1x2 model=resnet steps=300
+--   moonshard run recipes/images.lua -n 2 mesh=1x2 model=unet steps=300
 
 local ms = require "moonshard"
 local models = require "image_models" -- the file next to this one
@@ -32,53 +33,73 @@ local function random_of(number)
   end
 end
 
+-- Rows of pixels under noise, rows without it, and the digit.
 local function draw(number)
   local random = random_of(number)
   for _ = 1, 4 do random() end
   local class = math.floor(CLASSES * random())
   local left, top, light = math.floor((SIZE - 4) * random()), math.floor((SIZE - 6) * random()), 0.5 + random()
-  local rows = {}
+  local rows, clean = {}, {}
   for y = 1, SIZE do
-    rows[y] = {}
+    rows[y], clean[y] = {}, {}
     for x = 1, SIZE do
       local bits = FONT[class + 1][y - top] or 0
       local on = x > left and x <= left + 5 and math.floor(bits / 2 ^ (left + 5 - x)) % 2 == 1
-      rows[y][x] = (on and light or 0) + 0.6 * (random() - 0.5)
+      clean[y][x] = on and light or 0
+      rows[y][x] = clean[y][x] + 0.6 * (random() - 0.5)
     end
   end
-  return { rows }, class
+  return { rows }, { clean }, class
 end
 
+local denoises = cfg.model == "unet"
+
 local function batch_of(first, count)
-  local images, classes = {}, {}
-  for i = 1, count do images[i], classes[i] = draw(first + i - 1) end
-  return { inputs = ms.tensor(images), targets = ms.tensor(classes, { dtype = "i32" }) }
+  local images, clean, classes = {}, {}, {}
+  for i = 1, count do images[i], clean[i], classes[i] = draw(first + i - 1) end
+  local targets = denoises and ms.tensor(clean) or ms.tensor(classes, { dtype = "i32" })
+  return { inputs = ms.tensor(images), targets = targets }
 end
 
 -- ---- training ---------------------------------------------------------------------------------------------------
 
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
-if not models[cfg.model] then error("model must be vit or resnet, not " .. cfg.model) end
-local model = models[cfg.model] {
-  size = SIZE, channels = 1, classes = CLASSES, layers = cfg.layers, heads = cfg.heads, patch = 4, groups = 4,
-  dim = cfg.model == "vit" and cfg.dim or math.max(4, math.floor(cfg.dim / 16) * 4),
+local narrow = math.max(4, math.floor(cfg.dim / 16) * 4) -- channels of the first convolutions
+local makers = {
+  vit = function()
+    return ms.models.vit {
+      size = SIZE, channels = 1, patch = 4, classes = CLASSES, layers = cfg.layers, dim = cfg.dim, heads = cfg.heads,
+      deviation = 0.1,
+    }
+  end,
+  resnet = function()
+    return models.resnet { channels = 1, classes = CLASSES, layers = cfg.layers, dim = narrow, groups = 4 }
+  end,
+  unet = function() return models.unet { channels = 1, layers = cfg.layers, dim = narrow, groups = 4 } end,
 }
+if not makers[cfg.model] then error("model must be vit, resnet or unet, not " .. cfg.model) end
+local model = makers[cfg.model]()
 ms.fully_shard(model, {
-  mesh = mesh, units = { re[[^layers\.\d+$]] }, mp_policy = { param_dtype = "auto", reduce_dtype = "f32" },
+  mesh = mesh, units = { re[[^(layers|down|up)\.\d+$]] }, mp_policy = { param_dtype = "auto", reduce_dtype = "f32" },
   seed = cfg.seed,
 })
 local train = ms.trainer {
-  model = model, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0,
+  model = model, loss = denoises and ms.loss.mse or ms.loss.cross_entropy, clip_grad_norm = 1.0,
   optimizer = ms.optim.adamw {
     lr = ms.schedule.cosine { peak = cfg.lr, warmup = math.min(50, cfg.steps), total = cfg.steps, floor = cfg.lr / 20 },
-    weight_decay = 0.05, groups = { { re[[norm|bias|positions]], { weight_decay = 0 } } },
+    weight_decay = 0.05, groups = { { re[[norm|bias|positions|class_token]], { weight_decay = 0 } } },
   },
 }
 
--- Images that training never sees: numbers below 0.
-local function accuracy()
+-- What the model does with images that training never sees: numbers below 0.
+local function report()
   local batch = batch_of(-cfg.eval_images, cfg.eval_images)
-  return model(batch.inputs):argmax(1):eq(batch.targets):float():mean():item()
+  local result = model(batch.inputs)
+  if denoises then
+    local left, before = ms.loss.mse(result, batch.targets):item(), ms.loss.mse(batch.inputs, batch.targets):item()
+    return ("leaves %.1f %% of the noise in unseen images"):format(100 * left / before)
+  end
+  return ("reads %.1f %% of unseen digits"):format(100 * result:argmax(1):eq(batch.targets):float():mean():item())
 end
 
 local ranks, rank = mesh:size(), mesh:get_index()
@@ -86,6 +107,6 @@ ms.log.expect(cfg.steps)
 for step = 1, cfg.steps do
   ms.log(step, train:step(batch_of(((step - 1) * ranks + rank) * cfg.batch, cfg.batch)))
   if step % cfg.eval_every == 0 or step == cfg.steps then
-    ms.log.print(("step %d: reads %.1f %% of unseen digits"):format(step, 100 * accuracy()))
+    ms.log.print(("step %d: %s"):format(step, report()))
   end
 end

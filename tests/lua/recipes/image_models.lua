@@ -6,7 +6,7 @@ local json = require "moonshard.base.json"
 package.path = "recipes/?.lua;" .. package.path
 local models = require "image_models"
 
-local cfg = ms.args { mesh = "1x1", model = "vit", out = "", steps = 10, dtype = "f32" }
+local cfg = ms.args { mesh = "1x1", model = "resnet", out = "", steps = 10, dtype = "f32" }
 local file = ms.safetensors.open(("tests/fixtures/images/%s.safetensors"):format(cfg.model))
 
 local function stored(name, shape, first)
@@ -17,17 +17,19 @@ local function stored(name, shape, first)
 end
 
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
+local unet = cfg.model == "unet"
 local model = models[cfg.model] {
-  size = 8, channels = 3, classes = 5, layers = 2, heads = 2, patch = 2, groups = 4,
-  dim = cfg.model == "vit" and 16 or 8,
+  channels = 3, classes = 5, layers = 2, groups = unet and 2 or 4, dim = unet and 4 or 8,
 }
-ms.fully_shard(model, { mesh = mesh, units = { ms.re[[^layers\.\d+$]] }, mp_policy = { param_dtype = cfg.dtype } })
+ms.fully_shard(model, {
+  mesh = mesh, units = { ms.re[[^(layers|down|up)\.\d+$]] }, mp_policy = { param_dtype = cfg.dtype },
+})
 local before = {}
 for name in model:named_parameters() do before[name] = stored("before." .. name) end
 model:load_state_dict(before, { full = true })
 
 local train = ms.trainer {
-  model = model, loss = ms.loss.cross_entropy,
+  model = model, loss = unet and ms.loss.mse or ms.loss.cross_entropy,
   optimizer = ms.optim.adamw { lr = 1e-2, betas = { 0.9, 0.95 }, eps = 1e-5, weight_decay = 0.1 },
 }
 
@@ -36,8 +38,8 @@ local mine = IMAGES / mesh:size()
 
 local function batch_of(step)
   local first = (step - 1) * IMAGES + mesh:get_index() * mine
-  local images, classes = stored("images", { mine, 3, 8, 8 }, first * ELEMENTS), stored("classes", { mine }, first)
-  return { inputs = images, targets = classes }
+  local function images(name) return stored(name, { mine, 3, 8, 8 }, first * ELEMENTS) end
+  return { inputs = images "images", targets = unet and images "wanted" or stored("classes", { mine }, first) }
 end
 
 local function numbers(x) return x:reshape(-1):tolist() end
