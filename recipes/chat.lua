@@ -87,7 +87,9 @@ if cfg.steps > 0 then report("after") end
 
 if cfg.prompt ~= "" then
   local text = ms.generate(train, {
-    prompt = (tokenizer and start or "") .. ms.data.chat_prompt(cfg.prompt, cfg.template),
+    prompt = ms.data.chat_prompt(cfg.prompt, {
+      template = cfg.template, tokenizer = tokenizer, document_start = data.document_start,
+    }),
     tokenizer = tokenizer, tokens = cfg.sample, temperature = 0,
   })
   ms.log.print("answer: " .. text)

@@ -51,6 +51,32 @@ describe("ms.data.chat", function()
     assert.equal(padded(("."):rep(19) .. "Yo\n", "."), targets)
   end)
 
+  it("G5 has the tokens of a prompt at the beginning of its conversation, and of a question's answers", function()
+    local tokenizer, template = ms.tokenizer("tests/fixtures/tokenizer/good/gpt2.json"), "plain"
+    local path = write { '{"messages": [{"role": "user", "content": "the ones"}, '
+      .. '{"role": "assistant", "content": "\\n Yo"}]}' }
+    local data = ms.data.chat { files = path, tokenizer = tokenizer, template = template, seq = 24, batch = 1 }
+    local prompt = ms.data.chat_prompt("the ones", { tokenizer = tokenizer, template = template })
+    local _, batch = data:batches(1)()
+    local first = {}
+    for i = 1, #prompt do first[i] = batch.tokens.data[i - 1] end
+    assert.same(first, prompt)
+    assert.equal(-100, batch.targets.data[#prompt - 2])
+    assert.not_equal(-100, batch.targets.data[#prompt - 1]) -- the next token is the answer's first
+    -- Encoded whole, the text has other tokens at the borders.
+    assert.not_same(tokenizer:encode(tokenizer:decode(prompt)), prompt)
+    local model = ms.models.gpt2 { vocab = tokenizer.vocab, layers = 1, dim = 8, heads = 2, seq = 24 }
+    local asked = write { '{"context": "the ones", "choices": ["\\n Yo", "No"], "label": 0}' }
+    local scored = ms.evaluate.multiple_choice(model, { files = asked, tokenizer = tokenizer, template = template })
+    local answer, whole = tokenizer:encode("\n Yo"), { unpack(prompt) }
+    for i, id in ipairs(answer) do whole[#prompt + i] = id end
+    local logits = model(ms.tensor({ whole }, { dtype = "i32" })):log_softmax()
+    local sum = 0
+    for i, id in ipairs(answer) do sum = sum + logits:tolist()[1][#prompt + i - 1][id + 1] end
+    assert.near(sum, scored.log_likelihoods[1][1], 1e-4)
+    has(message(ms.data.chat_prompt, "Hi", "plain"), "ms.data.chat_prompt | plain")
+  end)
+
   it("G5 trains on another role, or on all, and takes templates of a recipe's own", function()
     local template = { begin = "!", user = { "<", ">" }, assistant = { "[", "]" } }
     local tokens, targets = texts(with { template = template })

@@ -98,9 +98,9 @@ describe("ms.evaluate.multiple_choice", function()
     local template = { begin = "!", user = { "<", ">" }, assistant = { "[", "]" } }
     local asked = questions { '{"context": "q", "choices": ["a", "bc"], "label": 0}' }
     local written = questions { '{"context": "!<q>[", "choices": ["a", "bc"], "label": 0}' }
-    assert.equal("!<q>[", ms.data.chat_prompt("q", template))
-    assert.equal("!<q>[a]<r>[", ms.data.chat_prompt({ { role = "user", content = "q" },
-      { role = "assistant", content = "a" }, { role = "user", content = "r" } }, template))
+    assert.equal("!<q>[", string.char(unpack(ms.data.chat_prompt("q", { template = template }))))
+    assert.equal("!<q>[a]<r>[", string.char(unpack(ms.data.chat_prompt({ { role = "user", content = "q" },
+      { role = "assistant", content = "a" }, { role = "user", content = "r" } }, { template = template }))))
     assert.same(ms.evaluate.multiple_choice(bytes, { files = written, delimiter = "" }).log_likelihoods,
       ms.evaluate.multiple_choice(bytes, { files = asked, template = template }).log_likelihoods)
     has(message(ms.evaluate.multiple_choice, bytes, { files = asked, template = "chatmk" }), "chatmk | chatml")

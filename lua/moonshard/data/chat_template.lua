@@ -75,18 +75,17 @@ function chat_template.render(template, messages, where)
   return pieces
 end
 
----The text before an answer, as conversations of ms.data.chat have it: for ms.generate.
+---The pieces before an answer.
+---@param who string for messages: "ms.data.chat_prompt"
+---@param template moonshard.ChatTemplate
 ---@param messages string|moonshard.ChatMessage[] the user's message, or a list of { role =, content = }
----@param template string|moonshard.ChatTemplate? default "chatml"
----@return string
-function chat_template.prompt(messages, template)
-  local who = "ms.data.chat_prompt"
-  template = chat_template.find(who, template or "chatml")
+---@return moonshard.ChatPiece[]
+function chat_template.before_answer(who, template, messages)
   if type(messages) == "string" then messages = { { role = "user", content = messages } } end
   if type(messages) ~= "table" then
     errors.invalid("%s: give a text, or a list of { role =, content = }, not %s", who, options.describe(messages))
   end
-  local begun, parts = { { role = "assistant", content = "" } }, {}
+  local begun = { { role = "assistant", content = "" } }
   for i, message in ipairs(messages) do
     if type(message) ~= "table" or type(message.role) ~= "string" or type(message.content) ~= "string" then
       errors.invalid("%s: message %d must be { role =, content = }, two texts", who, i)
@@ -94,8 +93,8 @@ function chat_template.prompt(messages, template)
     begun[i], begun[i + 1] = message, { role = "assistant", content = "" }
   end
   local pieces = chat_template.render(template, begun, who)
-  for i = 1, #pieces - 1 do parts[i] = pieces[i].text end -- the last is what ends the answer
-  return table.concat(parts)
+  pieces[#pieces] = nil -- what ends the answer
+  return pieces
 end
 
 return chat_template

@@ -4,7 +4,7 @@
 ---@field text fun(o: moonshard.TextOptions): moonshard.TextData
 ---@field tokens fun(o: moonshard.TokenOptions): moonshard.TokenData
 ---@field chat fun(o: moonshard.ChatOptions): moonshard.ChatData
----@field chat_prompt fun(messages: string|moonshard.ChatMessage[], template: string|moonshard.ChatTemplate?): string
+---@field chat_prompt fun(messages: string|moonshard.ChatMessage[], o: moonshard.ChatPromptOptions?): integer[]
 ---@field preferences fun(o: moonshard.PreferenceOptions): moonshard.PreferenceData
 ---@field mix fun(o: moonshard.MixOptions): moonshard.MixData
 ---@field masked fun(o: moonshard.MaskedOptions): moonshard.MaskedData
@@ -14,7 +14,7 @@ return require("moonshard.base.strict").fields("ms.data", {
   text = require("moonshard.data.text"),
   tokens = require("moonshard.data.tokens"),
   chat = require("moonshard.data.chat"),
-  chat_prompt = require("moonshard.data.chat_template").prompt,
+  chat_prompt = require("moonshard.data.message_tokens").prompt,
   preferences = require("moonshard.data.preferences"),
   mix = require("moonshard.data.mix"),
   masked = require("moonshard.data.masked"),

@@ -1,5 +1,8 @@
 -- Conversations as tokens: a template writes the text, a tokenizer or the bytes give the tokens, and each token says
 -- whether it is trained on.
+--
+-- Each piece of the text is encoded for itself, in conversations as in prompts, so that no token crosses the border of a
+-- message and the tokens of a prompt are those that begin the conversation.
 
 local byte_tokens = require("moonshard.data.byte_tokens")
 local chat_template = require("moonshard.data.chat_template")
@@ -48,14 +51,10 @@ function message_tokens.new(who, o)
   }, MessageTokens)
 end
 
----The tokens of a conversation, and which are trained on. A template can begin with document_start itself.
----@param messages moonshard.ChatMessage[]
----@param where string for messages: "chats.jsonl:3"
----@return integer[] tokens
----@return boolean[] trained
-function MessageTokens:of(messages, where)
+-- A template can begin with document_start itself.
+local function encode(self, pieces)
   local tokens, trained, start = {}, {}, self.document_start
-  for _, piece in ipairs(chat_template.render(self.template, messages, where)) do
+  for _, piece in ipairs(pieces) do
     for _, id in ipairs(self.tokenizer:encode(piece.text)) do
       if id == start and #tokens > 0 then
         errors.invalid("%s: the token document_start (%d) is in the text %s: documents would begin there", self.who,
@@ -66,6 +65,37 @@ function MessageTokens:of(messages, where)
     end
   end
   return tokens, trained
+end
+
+---The tokens of a conversation, and which are trained on.
+---@param messages moonshard.ChatMessage[]
+---@param where string for messages: "chats.jsonl:3"
+---@return integer[] tokens
+---@return boolean[] trained
+function MessageTokens:of(messages, where) return encode(self, chat_template.render(self.template, messages, where)) end
+
+---The tokens before an answer.
+---@param messages string|moonshard.ChatMessage[] the user's message, or a list of { role =, content = }
+---@return integer[]
+function MessageTokens:before_answer(messages)
+  return (encode(self, chat_template.before_answer(self.who, self.template, messages)))
+end
+
+---@class moonshard.ChatPromptOptions the same as of the data
+---@field template? string|moonshard.ChatTemplate default "chatml"
+---@field tokenizer? moonshard.Tokenizer default: a token is a byte
+---@field document_start? integer|string
+
+---The tokens before an answer, as conversations of ms.data.chat have them: for ms.generate.
+---@param messages string|moonshard.ChatMessage[] the user's message, or a list of { role =, content = }
+---@param given moonshard.ChatPromptOptions?
+---@return integer[]
+function message_tokens.prompt(messages, given)
+  local who = "ms.data.chat_prompt"
+  local o = options.parse(who, given, {
+    template = { "string|table", default = "chatml" }, tokenizer = { "any" }, document_start = { "integer|string" },
+  })
+  return message_tokens.new(who, o):before_answer(messages)
 end
 
 return message_tokens

@@ -3,10 +3,10 @@
 --
 --   { "context": "The capital of France is", "choices": ["Paris", "Rome"], "label": 0 }       one a line; labels from 0
 
-local chat_template = require("moonshard.data.chat_template")
 local conversations = require("moonshard.data.conversations")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
+local message_tokens = require("moonshard.data.message_tokens")
 local options = require("moonshard.base.options")
 local score = require("moonshard.evaluate.score")
 local world = require("moonshard.distributed.world")
@@ -36,13 +36,13 @@ local WHO = "ms.evaluate.multiple_choice"
 
 ---@class moonshard.Question
 ---@field context string
+---@field asked integer[]? with a template: the tokens before an answer
 ---@field choices string[]
 ---@field label integer from 0
 ---@field where string "arc.jsonl:3"
 
 local function question_of(o, row, where)
   local context, choices, label = conversations.text(where, row, "context"), row.choices, row.label
-  if o.template then context = chat_template.prompt(context, o.template) end
   if type(choices) ~= "table" or #choices < 2 then
     errors.invalid("%s: choices must be a list of at least 2 texts, not %s", where, options.describe(choices))
   end
@@ -55,7 +55,8 @@ local function question_of(o, row, where)
     errors.invalid("%s: label must be the number of a choice, 0 to %d, not %s", where, #choices - 1,
       options.describe(label))
   end
-  return { context = context, choices = choices, label = label, where = where }
+  local asked = o.asks and o.asks:before_answer(context)
+  return { context = context, asked = asked, choices = choices, label = label, where = where }
 end
 
 local function read_questions(o)
@@ -69,12 +70,23 @@ local function read_questions(o)
   return questions
 end
 
--- An answer behind its context, as one row. Blanks at the end of a context are tokenized with the answer, and the
--- answer's tokens are those behind the context's own: the two together can have other tokens than each alone.
-local function row_of(question, choice, o, subject)
+-- The tokens of a context, and of it with an answer behind it. Blanks at the end of a context are tokenized with the
+-- answer, and the answer's tokens are those behind the context's own: the two together can have other tokens than each
+-- alone. In a conversation each is encoded for itself, as in training.
+local function encode(question, choice, o, subject)
+  if question.asked then
+    local whole = { unpack(question.asked) }
+    for _, id in ipairs(subject.encode(o.delimiter .. choice)) do whole[#whole + 1] = id end
+    return question.asked, whole
+  end
   local context = question.context:gsub("%s+$", "")
-  local before = subject.encode(context)
-  local whole = subject.encode(context .. question.context:sub(#context + 1) .. o.delimiter .. choice)
+  return subject.encode(context),
+    subject.encode(context .. question.context:sub(#context + 1) .. o.delimiter .. choice)
+end
+
+-- An answer behind its context, as one row.
+local function row_of(question, choice, o, subject)
+  local before, whole = encode(question, choice, o, subject)
   local answer = #whole - #before
   if #before == 0 then
     errors.invalid("%s: the context is empty, so the first token of an answer has nothing before it", question.where)
@@ -135,8 +147,11 @@ return function(model, o)
   for name, spec in pairs(score.OPTIONS) do specs[name] = spec end
   o = options.parse(WHO, o, specs)
   o.delimiter = o.delimiter or (o.template and "" or " ")
-  if o.template then chat_template.find(WHO, o.template) end -- also when only planning
   local subject = score.subject(WHO, model, o)
+  if o.template then
+    local tokenizer = { encode = function(_, text) return subject.encode(text) end }
+    o.asks = message_tokens.new(WHO, { tokenizer = tokenizer, template = o.template })
+  end
   if world.plan_only then
     return { acc = 0 / 0, acc_norm = 0 / 0, acc_stderr = 0 / 0, acc_norm_stderr = 0 / 0, questions = 0, cut = 0,
       log_likelihoods = {} }
