@@ -80,6 +80,26 @@ describe("compressed data", function()
     assert.equal(199, last)
   end)
 
+  it("G5 is no text where it is tokens or JSON lines: a folder of text leaves those out, and refuses these", function()
+    local header = ffi.string(ffi.new("int32_t[256]", { 20240520, 1, 4 }), 1024)
+    write(folder, "a.bin.zst", compress(header .. ("\1\0"):rep(4)))
+    local function data(files) return ms.data.text { files = files, seq = 4, batch = 1, valid_fraction = 0 } end
+    has(message(data, folder), folder .. " contains no text")
+    local text = write(folder, "b.txt.zst", compress("some text of some length"))
+    assert.equal(24, data(folder).bytes)
+    assert.equal(24, data(folder .. "/*.zst").bytes)
+    local chats = write(folder, "c.jsonl.zst", compress(('{"prompt": "a", "completion": "b"}\n'):rep(9)))
+    has(message(data, folder), "c.jsonl.zst | JSON lines | ms.data.chat")
+    assert.equal(35 * 9, data(chats).bytes) -- by its own name
+    os.remove(chats)
+    write(folder, "c.jsonl", '{"prompt": "a", "completion": "b"}\n')
+    has(message(data, folder), "c.jsonl | JSON lines | ms.data.preferences")
+    has(message(ms.data.tokens, { files = text, seq = 4, batch = 1 }), "b.txt")
+    os.remove(folder .. "/c.jsonl")
+    write(folder, "d.txt.zst", "no frame at all")
+    has(message(data, folder), "d.txt.zst | not a zstd file")
+  end)
+
   it("G5 has one copy for the ranks of a host", function()
     local path = write(folder, "b.txt.zst", compress(("some words "):rep(300000)))
     local recipe = program.recipe [[

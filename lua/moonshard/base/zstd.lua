@@ -60,6 +60,20 @@ function zstd.stream(path, read, write)
   decompress(lib, ffi.gc(stream, lib.ZSTD_freeDStream), path, read, write)
 end
 
+---The first decompressed bytes of a file, of one piece that it is read in or more.
+---@param path string for messages
+---@param read fun(): string? as of zstd.stream
+---@return string
+function zstd.beginning(path, read)
+  local found = ""
+  local ok, raised = pcall(zstd.stream, path, read, function(text)
+    found = text
+    if text ~= "" then error(zstd) end -- enough
+  end)
+  if not ok and raised ~= zstd then error(raised, 0) end
+  return found
+end
+
 ---The contents of a compressed file.
 ---@param path string for messages
 ---@param compressed string its bytes

@@ -12,6 +12,7 @@ local zstd = require("moonshard.base.zstd")
 require("moonshard.base.posix") -- declares poll
 
 local PIECE = 2 ^ 20 -- bytes that are read at a time
+local PIECE_LOOKED_AT = 2 ^ 14 -- and when only the beginning is looked at
 local POLL_MS = 50 -- between two looks at a file that another rank decompresses
 
 local decompressed = {}
@@ -20,10 +21,28 @@ local decompressed = {}
 ---@return boolean
 function decompressed.is_compressed(path) return path:find("%.zst$") ~= nil end
 
----Whether a file is text, or a compressed file.
+-- The first decompressed bytes of a file.
+local function beginning_of(path)
+  local source, why = io.open(path, "rb")
+  if not source then errors.raise("MS_EIO", "%s", why) end
+  local ok, found = pcall(zstd.beginning, path, function() return source:read(PIECE_LOOKED_AT) end)
+  source:close()
+  if not ok then error(found, 0) end
+  return found
+end
+
+---Whether a file of a folder or pattern is text by what it contains, also compressed. Raises for JSON lines, which text
+---by bytes would take for prose.
 ---@param path string
 ---@return boolean
-function decompressed.is_text(path) return decompressed.is_compressed(path) or files.is_text(path) end
+function decompressed.is_text(path)
+  if path:find("%.jsonl$") or path:find("%.jsonl%.zst$") then
+    errors.invalid("%s: JSON lines are among the texts: conversations and pairs of answers are read by ms.data.chat and "
+      .. "ms.data.preferences; to train on the bytes of this file, list the texts by their names", path)
+  end
+  if not decompressed.is_compressed(path) then return files.is_text(path) end
+  return not beginning_of(path):find("\0", 1, true)
+end
 
 local function cache_folder(path)
   local cache, home = os.getenv("XDG_CACHE_HOME"), os.getenv("HOME")

@@ -1,8 +1,8 @@
 -- Conversations as tokens: a template writes the text, a tokenizer or the bytes give the tokens, and each token says
 -- whether it is trained on.
 --
--- Each piece of the text is encoded for itself, in conversations as in prompts, so that no token crosses the border of a
--- message and the tokens of a prompt are those that begin the conversation.
+-- Each piece of the text is encoded for itself, in conversations as in prompts, so that no token crosses the border of
+-- a message and the tokens of a prompt are those that begin the conversation.
 
 local byte_tokens = require("moonshard.data.byte_tokens")
 local chat_template = require("moonshard.data.chat_template")
