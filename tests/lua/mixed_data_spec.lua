@@ -102,6 +102,37 @@ describe("ms.data.mix", function()
     end
   end)
 
+  it("G5 continues far positions without counting to them", function()
+    local state = mixed({ 3, 1 }):state()
+    state.position, state.used = 4e12, "3000000000000 1000000000000"
+    local far, near = mixed { 3, 1 }, mixed { 3, 1 }
+    far:load_state(state)
+    samples(far, 2)
+    assert.equal("3000000000018 1000000000006", far:state().used)
+    samples(near, 2)
+    assert.equal("18 6", near:state().used)
+    -- The sources take turns as after any multiple of four samples.
+    local function turns(data)
+      local list = {}
+      for i, token in ipairs(samples(data, 3)) do list[i] = token >= 10000 end
+      return list
+    end
+    assert.same(turns(near), turns(far))
+    state.used = nil -- as states were once
+    state.position = 24
+    local old = mixed { 3, 1 }
+    old:load_state(state)
+    assert.equal("18 6", old:state().used)
+    local function refused(used)
+      state.position, state.used = 24, used
+      return message(function() mixed({ 3, 1 }):load_state(state) end)
+    end
+    has(refused "6 18", "used=6 18 | 24 samples | 0.75 0.25")
+    has(refused "24", "used=24")
+    has(refused "18 5", "used=18 5")
+    has(refused "x 6", "used=x 6")
+  end)
+
   it("G5 has an epoch that ends with the first source, or with the last", function()
     local function steps(strategy)
       local count = 0

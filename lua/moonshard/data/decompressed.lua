@@ -37,8 +37,8 @@ end
 ---@return boolean
 function decompressed.is_text(path)
   if path:find("%.jsonl$") or path:find("%.jsonl%.zst$") then
-    errors.invalid("%s: JSON lines are among the texts: conversations and pairs of answers are read by ms.data.chat and "
-      .. "ms.data.preferences; to train on the bytes of this file, list the texts by their names", path)
+    errors.invalid("%s: JSON lines are among the texts: conversations and pairs of answers are read by ms.data.chat "
+      .. "and ms.data.preferences; to train on the bytes of this file, list the texts by their names", path)
   end
   if not decompressed.is_compressed(path) then return files.is_text(path) end
   return not beginning_of(path):find("\0", 1, true)

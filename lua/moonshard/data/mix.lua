@@ -128,26 +128,61 @@ local function samples_of(sources, shares, strategy)
   return strategy == "first_exhausted" and least or most
 end
 
--- A function from a position of the run to its source and the position in that source's own run. Positions are usually
--- asked for in order; one before the last restarts the count.
-local function interleave(shares)
-  local used, next_position, source = {}, 0, nil
-  local function advance()
-    local most = -math.huge
-    for i = 1, #shares do
-      local lacks = shares[i] * (next_position + 1) - used[i]
-      if lacks > most then source, most = i, lacks end
-    end
-    used[source], next_position = used[source] + 1, next_position + 1
+-- Counts how many samples of each source come before a position. Positions are usually asked for in order; one before
+-- the last restarts the count where it began: at the first position, or at that of a loaded state.
+---@class moonshard.MixCount
+---@field shares number[]
+---@field position number how many samples have been counted
+---@field used number[] of each source
+---@field began { position: number, used: number[] }
+local Count = {}
+Count.__index = Count
+
+local function new_count(shares, began)
+  local self = setmetatable({ shares = shares, began = began, position = began.position }, Count)
+  self.used = { unpack(began.used) }
+  return self
+end
+
+-- The source of the next sample: the one that lacks most of its share.
+function Count:following()
+  local source, most = nil, -math.huge
+  for i, share in ipairs(self.shares) do
+    local lacks = share * (self.position + 1) - self.used[i]
+    if lacks > most then source, most = i, lacks end
   end
-  return function(position)
-    if position < next_position - 1 or not source then
-      for i = 1, #shares do used[i] = 0 end
-      next_position = 0
-    end
-    while next_position <= position do advance() end
-    return source, used[source] - 1
+  return source
+end
+
+function Count:go_to(position)
+  if position < self.position then
+    local began = self.began
+    if position < began.position then began = { position = 0, used = {} } end
+    for i = 1, #self.shares do self.used[i] = began.used[i] or 0 end
+    self.position = began.position
   end
+  while self.position < position do
+    local source = self:following()
+    self.used[source], self.position = self.used[source] + 1, self.position + 1
+  end
+end
+
+local function zeros(n)
+  local list = {}
+  for i = 1, n do list[i] = 0 end
+  return list
+end
+
+-- Counts from a position on: `ahead` is that of the batches that are read ahead, `saved` that of states.
+local function count_from(self, began)
+  self.ahead, self.saved = new_count(self.shares, began), new_count(self.shares, began)
+end
+
+-- Where the sample at a position of the run begins in the joined stream.
+local function locate(self, position)
+  self.ahead:go_to(position)
+  local source = self.ahead:following()
+  return self.stream.first[source] + self.sources[source]:begin_of(self.ahead.used[source])
 end
 
 local function texts_of(self)
@@ -165,6 +200,7 @@ end
 
 ---@class moonshard.MixState
 ---@field position number samples that the run has used, on all ranks
+---@field used string? of each source, so many of these; without it they are counted again
 ---@field shares string of each source
 ---@field samples string of each source
 ---@field seed string of each source
@@ -173,16 +209,36 @@ end
 ---The position of the run, from which it can continue on any number of ranks.
 ---@return moonshard.MixState
 function Mix:state()
-  local state = texts_of(self)
-  state.position = self.position
+  local state, used = texts_of(self), {}
+  self.saved:go_to(self.position)
+  for i, count in ipairs(self.saved.used) do used[i] = ("%.0f"):format(count) end
+  state.position, state.used = self.position, table.concat(used, " ")
   return state
+end
+
+-- The samples that each source has given before a state's position: near its share of them.
+local function used_of(self, state, position)
+  if state.used == nil then return nil end
+  local used, sum = {}, 0
+  for word in tostring(state.used):gmatch("%S+") do used[#used + 1] = tonumber(word) or 0 / 0 end
+  local right = #used == #self.shares
+  for i, count in ipairs(used) do
+    local off = math.abs(count - (self.shares[i] or 0) * position)
+    sum, right = sum + count, right and count % 1 == 0 and off <= #used + 1e-9 * position
+  end
+  if right and sum == position then return used end
+  errors.invalid("data:load_state: used=%s says how many of %.0f samples each source has given, which does not fit the "
+    .. "shares %s: give a state that data:state returned", tostring(state.used), position, texts_of(self).shares)
 end
 
 ---Restores a state of the same sources and weights.
 ---@param state moonshard.MixState
 function Mix:load_state(state)
   saved.check("data:load_state", state, texts_of(self))
-  self.position = saved.count("data:load_state", state, "position")
+  local position = saved.count("data:load_state", state, "position")
+  local used = used_of(self, state, position)
+  count_from(self, used and { position = position, used = used } or { position = 0, used = zeros(#self.shares) })
+  self.position = position
 end
 
 ---Batches of several sources, which train alike: { data, weight } each, with the same seq and mesh. Each source's
@@ -205,12 +261,9 @@ local function mix(given, more)
   self.given_seed = texts.seed
   local stream = #streams == #sources and joined_stream.new(streams, ("%s; %s; %s"):format(texts.shares, texts.seed,
     texts.shuffle)) or nil
-  local source_at = interleave(shares)
   self.stream = stream
-  self.locate = stream and function(position)
-    local source, at = source_at(position)
-    return stream.first[source] + sources[source]:begin_of(at)
-  end
+  self.locate = stream and function(position) return locate(self, position) end
+  count_from(self, { position = 0, used = zeros(#shares) })
   return setmetatable(self, Mix)
 end
 
