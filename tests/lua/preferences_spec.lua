@@ -68,8 +68,9 @@ describe("ms.data.preferences", function()
       '{"prompt": "Q", "chosen": "a very long answer", "rejected": "no"}',
       ('{"prompt": "%s", "chosen": "yes", "rejected": "no"}'):format(long),
       '{"prompt": "Q", "chosen": "yes", "rejected": "no"}',
+      '{"prompt": "Q", "chosen": "a very long answer, good", "rejected": "a very long answer, bad"}',
     }
-    assert.same({ 2, 1, 1 }, { data.pairs, data.cut, data.left_out })
+    assert.same({ 2, 1, 2 }, { data.pairs, data.cut, data.left_out })
     assert.equal(2, data.n)
   end)
 
@@ -81,6 +82,14 @@ describe("ms.data.preferences", function()
     has(refused '{"prompt": [], "chosen": "a", "rejected": "b"}', ":1 | prompt | list")
     has(refused '{"prompt": "q", "chosen": [{"role": "user", "content": "x"}], "rejected": "b"}',
       ":1 | chosen | assistant")
+    has(refused '{"prompt": "q", "chosen": "", "rejected": "b"}', ":1 | chosen is empty | line")
+    has(refused '{"prompt": "q", "chosen": "a", "rejected": " \\n"}', ":1 | rejected is empty")
+    has(refused('{"chosen": [{"role": "assistant", "content": "x"}], '
+      .. '"rejected": [{"role": "assistant", "content": ""}]}'), ":1 | rejected is empty")
+    has(refused '{"prompt": "q", "chosen": "same", "rejected": "same"}', ":1 | chosen | rejected | the same")
+    has(message(with, { '{"prompt": "q", "chosen": "a", "rejected": "b"}', "",
+      '{"prompt": "q", "chosen": "a", "rejected": [{"role": "assistant", "content": "a"}]}' }),
+      ":3 | chosen | rejected | the same")
     has(message(with, {}), "no pair")
     has(message(with, { ('{"prompt": "%s", "chosen": "a", "rejected": "b"}'):format(("q"):rep(40)) }), "seq")
     has(message(with, { '{"prompt": "q", "chosen": "a", "rejected": "b"}' }, { batch = 2 }),

@@ -33,7 +33,7 @@ local WHO = "ms.data.preferences"
 ---@class moonshard.PreferenceData: moonshard.Loader
 ---@field pairs integer
 ---@field cut integer answers of which only the beginning fits a row
----@field left_out integer pairs with an answer that begins behind the row, which are not in the data
+---@field left_out integer pairs that are not in the data: their answers begin behind the row, or differ behind it only
 ---@field valid moonshard.Loader? the validation data
 
 -- ---- lines ------------------------------------------------------------------------------------------------------
@@ -67,9 +67,35 @@ local function conversation(where, row, field)
   return messages
 end
 
+-- A pair without a difference, or with nothing for one of its answers, teaches nothing.
+local function check_pair(where, chosen, rejected)
+  for i, messages in ipairs({ chosen, rejected }) do
+    if not messages[#messages].content:find("%S") then
+      errors.invalid("%s: %s is empty: give it a text, or leave the line out", where,
+        i == 1 and "chosen" or "rejected")
+    end
+  end
+  local same = #chosen == #rejected
+  for i, message in ipairs(same and chosen or {}) do
+    same = same and message.role == rejected[i].role and message.content == rejected[i].content
+  end
+  if same then
+    errors.invalid("%s: chosen and rejected are the same, so neither is preferred: leave the line out", where)
+  end
+end
+
+-- Whether a row has a token of the answer.
 local function trains(trained, seq)
   for i = 2, math.min(#trained, seq + 1) do
     if trained[i] then return true end
+  end
+  return false
+end
+
+-- Whether the rows of two answers differ.
+local function differ(chosen, rejected, seq)
+  for i = 1, seq + 1 do
+    if chosen[i] ~= rejected[i] then return true end
   end
   return false
 end
@@ -78,9 +104,11 @@ local function read_pairs(o)
   local rows, left_out = packing.new(WHO, o.seq, false), 0
   for _, path in ipairs(files.find(o.files, conversations.is_file, ".jsonl")) do
     for row, where in conversations.lines(path, "pairs of answers") do
-      local chosen, of_chosen = o.tokens:of(conversation(where, row, "chosen"), where)
-      local rejected, of_rejected = o.tokens:of(conversation(where, row, "rejected"), where)
-      if trains(of_chosen, o.seq) and trains(of_rejected, o.seq) then
+      local answers = { conversation(where, row, "chosen"), conversation(where, row, "rejected") }
+      check_pair(where, answers[1], answers[2])
+      local chosen, of_chosen = o.tokens:of(answers[1], where)
+      local rejected, of_rejected = o.tokens:of(answers[2], where)
+      if trains(of_chosen, o.seq) and trains(of_rejected, o.seq) and differ(chosen, rejected, o.seq) then
         rows:add(chosen, of_chosen)
         rows:add(rejected, of_rejected)
       else
@@ -95,7 +123,8 @@ end
 
 local function check_size(o, pairs_read, left_out)
   if pairs_read == 0 and left_out > 0 then
-    errors.invalid("%s: the prompts of all %d pairs fill rows of %d tokens: give a larger seq", WHO, left_out, o.seq)
+    errors.invalid("%s: the answers of all %d pairs begin, or first differ, behind rows of %d tokens: give a larger "
+      .. "seq", WHO, left_out, o.seq)
   elseif pairs_read == 0 then
     errors.invalid("%s: files=%s have no pair of answers", WHO, files.show(o.files))
   end
