@@ -114,9 +114,11 @@ describe("ms.evaluate.multiple_choice", function()
     has(refused '{"context": "!", "choices": ["!"], "label": 0}', ":1 | choices | 2")
     has(refused '{"context": "!", "choices": ["!", 2], "label": 0}', ":1 | choice 1 | 2")
     has(refused '{"context": "!", "choices": ["!", "#"], "label": 2}', ":1 | label | 0 to 1 | 2")
-    has(refused '{"context": "", "choices": ["!", "#"], "label": 1}', ":1 | context is empty")
-    has(refused(('{"context": "!", "choices": ["%s", "#"], "label": 1}'):format(("#"):rep(70))), ":1 | 71 tokens | 64")
-    has(message(ms.evaluate.multiple_choice, model, { files = questions {} }), "no question")
+    has(refused '{"context": "", "choices": ["!", "#"], "label": 1}', ":1 | context is empty | template")
+    has(refused(('{"context": "!", "choices": ["%s", "#"], "label": 1}'):format(("#"):rep(70))),
+      ":1 | 71 tokens | 64 | larger seq")
+    has(message(ms.evaluate.multiple_choice, model, { files = questions {} }),
+      "no question | context, choices and label")
   end)
 end)
 

@@ -107,7 +107,7 @@ describe("ms.data.masked", function()
       assert.equal(states[0], states[size - 1])
     end
     local state = masked():state()
-    has(message(function() masked({ seed = 4 }):load_state(state) end), "mask_seed=3 | mask_seed=4")
+    has(message(function() masked({ seed = 4 }):load_state(state) end), "mask_seed=3 | mask_seed=4 | same mask")
     has(message(function() masked({}, { seed = 6 }):load_state(state) end), "seed=5 | seed=6")
   end)
 

@@ -178,16 +178,23 @@ describe("ms.data.mix", function()
     local a = source(MANY)
     has(message(ms.data.mix, {}), "ms.data.mix | source")
     has(message(ms.data.mix, { a }), "source 1 | { data, weight = 1 }")
-    has(message(ms.data.mix, { { a }, { source(FEW, { seq = 10 }) } }), "source 2 | seq=10 | source 1 | seq=20")
+    has(message(ms.data.mix, { { a }, { source(FEW, { seq = 10 }) } }),
+      "source 2 | seq=10 | source 1 | seq=20 | same seq")
     has(message(ms.data.mix, { { a }, { source(FEW, { global_batch = 6 }) } }),
       "source 2 | batch=6 | batch=12 | global_batch")
-    has(message(ms.data.mix, { { a, weight = 0 } }), "weight of source 1 | 0")
+    has(message(ms.data.mix, { { a, weight = 0 } }), "weight of source 1 | 0 | leave out")
+    has(message(ms.data.mix, { { a }, { ms.data.masked { a, mask = 1, vocab = 9 } } }),
+      "source 2 is masked | mask the mix")
+    local path = scratch.path() .. ".jsonl"
+    scratch.write(path, ('{"prompt": "q", "chosen": "a", "rejected": "b"}\n'):rep(20))
+    local of_pairs = ms.data.preferences { files = path, seq = 20, global_batch = 12, template = "plain" }
+    has(message(ms.data.mix, { { a }, { of_pairs } }), "source 2 | pairs | source 1 | rows | one kind")
     has(message(ms.data.mix, { { a, wieght = 1 } }), "source 1 | wieght | weight")
     has(message(ms.data.mix, { { ms.data.mix { { a } } } }), "source 1 is a mix")
     has(message(ms.data.mix, { { {} } }), "source 1 | ms.data.text")
     has(message(ms.data.mix, { { a }, stopping_strategy = "never" }), "stopping_strategy | never")
     local state = mixed({ 3, 1 }):state()
-    has(message(function() mixed({ 1, 1 }):load_state(state) end), "shares=0.75 0.25 | shares=0.5 0.5")
+    has(message(function() mixed({ 1, 1 }):load_state(state) end), "shares=0.75 0.25 | shares=0.5 0.5 | weights")
     has(message(function() mixed({ 3, 1 }, { seed = 6 }):load_state(state) end), "seed=5 5 | seed=6 6")
   end)
 

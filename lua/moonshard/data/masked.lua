@@ -102,7 +102,7 @@ end
 ---Restores a state of the same data and masks.
 ---@param state table
 function Masked:load_state(state)
-  saved.check("data:load_state", state, own(self))
+  saved.check("data:load_state", state, own(self), "the same mask, fraction and seed")
   self.data:load_state(state)
 end
 

@@ -45,16 +45,19 @@ end
 
 -- ---- options ----------------------------------------------------------------------------------------------------
 
+local function kind_of(source) return (source.rows or 1) > 1 and "pairs of answers" or "single rows" end
+
 local function check_alike(i, source, first)
-  for _, name in ipairs({ "seq", "rows" }) do
-    if source[name] ~= first[name] then
-      errors.invalid("%s: source %d has %s=%s, but source 1 has %s=%s: give all the same", WHO, i, name,
-        tostring(source[name]), name, tostring(first[name]))
-    end
+  if source.rows ~= first.rows then
+    errors.invalid("%s: source %d has %s, but source 1 has %s: mix data of one kind", WHO, i, kind_of(source),
+      kind_of(first))
+  elseif source.seq ~= first.seq then
+    errors.invalid("%s: source %d has seq=%d, but source 1 has seq=%d: create both with the same seq", WHO, i,
+      source.seq, first.seq)
   end
   if source.share.name ~= first.share.name or source.share.ranks ~= first.share.ranks then
-    errors.invalid("%s: source %d is divided over %d ranks (%s), but source 1 over %d (%s): give all the same mesh",
-      WHO, i, source.share.ranks, source.share.name, first.share.ranks, first.share.name)
+    errors.invalid("%s: source %d is divided over %d ranks (%s), but source 1 over %d (%s): create both with the same "
+      .. "mesh", WHO, i, source.share.ranks, source.share.name, first.share.ranks, first.share.name)
   end
 end
 
@@ -68,11 +71,15 @@ local function read_source(i, entry, first)
   local source = o[1]
   if getmetatable(source) == Mix then
     errors.invalid("%s: source %d is a mix: list its sources here, with their weights", WHO, i)
+  elseif type(source) == "table" and source.mask then
+    errors.invalid("%s: source %d is masked: mix the sources first, and mask the mix, ms.data.masked { ms.data.mix "
+      .. "{ ... }, ... }", WHO, i)
   elseif not loader.is(source) then
     errors.invalid("%s: source %d must be data of ms.data.text, tokens, chat or preferences, not %s", WHO, i,
       options.describe(source))
   elseif not (o.weight > 0 and o.weight < math.huge) then
-    errors.invalid("%s: weight of source %d must be a number above 0, not %s", WHO, i, options.describe(o.weight))
+    errors.invalid("%s: weight of source %d must be a number above 0, not %s: leave out a source that has no share",
+      WHO, i, options.describe(o.weight))
   end
   check_alike(i, source, first or source)
   return source, o.weight
@@ -234,7 +241,8 @@ end
 ---Restores a state of the same sources and weights.
 ---@param state moonshard.MixState
 function Mix:load_state(state)
-  saved.check("data:load_state", state, texts_of(self))
+  saved.check("data:load_state", state, texts_of(self), "the same sources in the same order, with the same weights, "
+    .. "files, seq, seed and shuffle")
   local position = saved.count("data:load_state", state, "position")
   local used = used_of(self, state, position)
   count_from(self, used and { position = position, used = used } or { position = 0, used = zeros(#self.shares) })

@@ -9,8 +9,9 @@ local saved = {}
 ---Compares a state with the data source; raises if they differ.
 ---@param who string for messages: "data:load_state"
 ---@param state table
----@param own table<string, number|boolean> the data source's values, by field of the state
-function saved.check(who, state, own)
+---@param own table<string, number|boolean|string> the data source's values, by field of the state
+---@param same string? what must be the same; default "the same files, seq, seed and shuffle"
+function saved.check(who, state, own, same)
   if type(state) ~= "table" then errors.invalid("%s: a state must be a table, not %s", who, tostring(state)) end
   local names = {}
   for name in pairs(own) do names[#names + 1] = name end
@@ -18,8 +19,8 @@ function saved.check(who, state, own)
   for _, name in ipairs(names) do
     if state[name] ~= own[name] then
       errors.invalid("%s: the state was saved with %s=%s, but this data has %s=%s: resume on the data that "
-        .. "it was saved with: the same files, seq, seed and shuffle", who, name, tostring(state[name]), name,
-        tostring(own[name]))
+        .. "it was saved with: %s", who, name, tostring(state[name]), name, tostring(own[name]),
+        same or "the same files, seq, seed and shuffle")
     end
   end
 end

@@ -66,7 +66,10 @@ local function read_questions(o)
       questions[#questions + 1] = question_of(o, row, where)
     end
   end
-  if not questions[1] then errors.invalid("%s: files=%s have no question", WHO, files.show(o.files)) end
+  if not questions[1] then
+    errors.invalid("%s: files=%s have no question: give files with lines of JSON that have context, choices and label",
+      WHO, files.show(o.files))
+  end
   return questions
 end
 
@@ -89,10 +92,15 @@ local function row_of(question, choice, o, subject)
   local before, whole = encode(question, choice, o, subject)
   local answer = #whole - #before
   if #before == 0 then
-    errors.invalid("%s: the context is empty, so the first token of an answer has nothing before it", question.where)
-  elseif answer < 1 or answer > subject.seq then
-    errors.invalid("%s: the answer %s has %d tokens behind its context; it must have 1 to %d", question.where,
-      options.describe(choice:sub(1, 40)), answer, subject.seq)
+    errors.invalid("%s: the context is empty, so the first token of an answer has nothing before it: give it a text, "
+      .. "or a template that begins with one", question.where)
+  elseif answer < 1 then
+    errors.invalid("%s: the answer %s adds no token to those of its context, so it has no likelihood: give another "
+      .. "delimiter than %s, or a template", question.where, options.describe(choice:sub(1, 40)),
+      options.describe(o.delimiter))
+  elseif answer > subject.seq then
+    errors.invalid("%s: the answer %s has %d tokens behind its context, more than a row of %d: give a larger seq, or a "
+      .. "shorter answer", question.where, options.describe(choice:sub(1, 40)), answer, subject.seq)
   end
   local count = math.min(#whole - 1, subject.seq)
   return { tokens = whole, first = #whole - count, count = count, scored = answer }, count < #whole - 1
@@ -120,8 +128,8 @@ local function summarize(questions, values)
     for i, choice in ipairs(question.choices) do
       at = at + 1
       if values[at] ~= values[at] then
-        errors.raise("MS_ENONFINITE", "%s: the log-likelihood of choice %d of question %d is not a number: the model's "
-          .. "weights have diverged, or its inputs are wrong", WHO, i, q)
+        errors.raise("MS_ENONFINITE", "%s: the log-likelihood of choice %d is not a number: the model's weights have "
+          .. "diverged: evaluate an earlier checkpoint", question.where, i - 1)
       end
       each[i], per_character[i] = values[at], values[at] / characters(choice)
     end

@@ -24,8 +24,12 @@ end
 local function letters_of(text, part)
   local seen = {}
   for letter in part:gmatch(".") do
-    if not letter:match("%a") then refuse(text, "'%s' is no letter; axes are letters, as in \"ij,jk->ik\"", letter) end
-    if seen[letter] then refuse(text, "%s is twice in \"%s\"; diagonals are not supported", letter, part) end
+    if not letter:match("%a") then
+      refuse(text, "'%s' is no letter: name each axis by a letter, as in \"ij,jk->ik\"", letter)
+    end
+    if seen[letter] then
+      refuse(text, "%s is twice in \"%s\", which would be a diagonal: give the axes different letters", letter, part)
+    end
     seen[letter] = true
   end
   return part, seen
@@ -47,14 +51,18 @@ local function parse(text)
     errors.invalid('einsum takes a text and two tensors, einsum("ij,jk->ik", a, b), not %s', options.describe(text))
   end
   local a, b, out = text:gsub("%s", ""):match("^([^,>%-]*),([^,>%-]*)(.*)$")
-  if not a then refuse(text, "it must have two operands, as in \"ij,jk->ik\"") end
+  if not a then refuse(text, "it must have two operands, as in \"ij,jk->ik\": of one tensor, use sum or permute") end
+  if out:find(",", 1, true) then refuse(text, "it has more than two operands: multiply two of them at a time") end
   local asked = out:match("^%->(.*)$")
   if not asked and out ~= "" then refuse(text, "after the operands there must be -> and the result's letters") end
   letters_of(text, a)
   letters_of(text, b)
   out = letters_of(text, asked or implied(a, b))
   for letter in out:gmatch(".") do
-    if not (a .. b):find(letter, 1, true) then refuse(text, "the result's %s is in no operand", letter) end
+    if not (a .. b):find(letter, 1, true) then
+      refuse(text, "the result's %s is in no operand: leave it out, or give it to an axis of \"%s\" or \"%s\"", letter,
+        a, b)
+    end
   end
   return a, b, out
 end
@@ -74,16 +82,17 @@ end
 -- ---- tensors ----------------------------------------------------------------------------------------------------
 
 -- Notes the sizes of an operand's letters.
-local function take_sizes(text, x, letters, sizes)
+local function take_sizes(text, which, x, letters, sizes)
   if #letters ~= #x.shape then
-    errors.raise("MS_ESHAPE", 'einsum "%s": an operand %s has %d axes, and "%s" %d letters', text,
-      tensor.shape_text(x.shape), #x.shape, letters, #letters)
+    errors.raise("MS_ESHAPE", 'einsum "%s": the %s operand is %s, of %d axes, but "%s" has %d letters: give each axis '
+        .. "one", text, which, tensor.shape_text(x.shape), #x.shape, letters, #letters)
   end
   for axis, size in ipairs(x.shape) do
     local letter = letters:sub(axis, axis)
     if sizes[letter] and sizes[letter] ~= size then
-      errors.raise("MS_ESHAPE", 'einsum "%s": %s is %d in one operand and %d in the other', text, letter, sizes[letter],
-        size)
+      errors.raise("MS_ESHAPE", 'einsum "%s": %s is %d in the first operand and %d in the second, %s: axes with one '
+        .. "letter must be equal, so give one of them another letter, or other tensors", text, letter, sizes[letter],
+        size, tensor.shape_text(x.shape))
     end
     sizes[letter] = size
   end
@@ -139,10 +148,10 @@ local function multiply(a, of_a, b, of_b, out, sizes)
 end
 
 -- An operand as a tensor of the trace.
-local function operand(text, x)
+local function operand(text, which, x)
   if parameter.is(x) and context.trace then return context.trace:parameter(x) end
   if tensor.is(x) then return x end
-  return refuse(text, "an operand must be a tensor, not %s", options.describe(x))
+  return refuse(text, "the %s operand must be a tensor, not %s", which, options.describe(x))
 end
 
 -- a and b as matrices, their product, and the axes of that in the order of the result. `summed`: what it sums over.
@@ -168,9 +177,9 @@ end
 function ops.einsum(text, a, b)
   local of_a, of_b, out = parse(text)
   local sizes = {}
-  a, b = operand(text, a), operand(text, b)
-  take_sizes(text, a, of_a, sizes)
-  take_sizes(text, b, of_b, sizes)
+  a, b = operand(text, "first", a), operand(text, "second", b)
+  take_sizes(text, "first", a, of_a, sizes)
+  take_sizes(text, "second", b, of_b, sizes)
   a, of_a = sum_own(a, of_a, of_b .. out)
   b, of_b = sum_own(b, of_b, of_a .. out)
   local summed = without(common(of_a, of_b), out)
