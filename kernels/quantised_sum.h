@@ -7,7 +7,9 @@
  *   restore_pieces   the pieces of a vector  -> the vector, or a part of it
  *
  * So each element of a sum over shards is rounded once, of one over replicas twice, for any number of ranks, and all
- * ranks read the same bytes.
+ * ranks read the same bytes. Where the shards of several hosts sum, it is rounded once for the ranks of its host, and
+ * their sum once for the other hosts: quantise_pieces then puts the pieces for the ranks at the same place of all hosts
+ * together, and sum_pieces makes a piece for each of them.
  *
  * The two forms that make pieces can keep what they round off (quantise_pieces_kept, sum_pieces_kept): they add to each
  * element what is left of the last time, and leave its own rest. A sum over many steps then misses one rest, not one a
@@ -24,6 +26,12 @@
 #define MS_KERNELS_QUANTISED_SUM_H
 
 #include "kernels/op.h"
+
+#ifdef __CUDACC__
+  #define MS_PIECES_FUNCTION static inline __host__ __device__
+#else
+  #define MS_PIECES_FUNCTION static inline
+#endif
 
 enum { MS_PIECE_BLOCK = 256, MS_PIECE_ALIGN = 8 };
 
@@ -47,9 +55,22 @@ static inline ms_pieces ms_pieces_of(int dtype, int64_t n, int64_t ranks) {
   return ms_pieces_each(dtype, (most + MS_PIECE_ALIGN - 1) / MS_PIECE_ALIGN * MS_PIECE_ALIGN);
 }
 
+/* Where a vector's piece for a rank is among the pieces. group: 0: in the order of ranks; else ranks are in groups of
+ * so many, and the pieces for those at the same place of every group are together, in the order of groups. */
+MS_PIECES_FUNCTION int64_t ms_piece_place(int64_t rank, int64_t ranks, int64_t group) {
+  return group ? rank % group * (ranks / group) + rank / group : rank;
+}
+
 /* As a call asks for them: stride 0 is that of n elements for so many ranks. */
 static inline ms_pieces ms_pieces_asked(int dtype, int64_t n, int64_t ranks, int64_t stride) {
   return stride ? ms_pieces_each(dtype, stride) : ms_pieces_of(dtype, n, ranks);
+}
+
+/* Those that a call sums: each rank's piece of n elements for so many ranks, or `given` pieces of n elements of each
+ * rank. *each: how many a rank has. */
+static inline ms_pieces ms_pieces_to_sum(int dtype, int64_t n, int64_t ranks, int64_t given, int64_t *each) {
+  *each = given ? given : 1;
+  return given ? ms_pieces_each(dtype, n) : ms_pieces_of(dtype, n, ranks);
 }
 
 /* The words of n weights that are gathered in a dtype. */

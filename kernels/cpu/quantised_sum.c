@@ -82,7 +82,8 @@ MS_CLONES static void quantise_part(const ms_kernel_call *call, int part, int64_
   float x[MS_PIECE_BLOCK];
   for (int64_t i = begin; i < end; i++) {
     const int64_t piece = i / of.blocks, within = i % of.blocks * MS_PIECE_BLOCK;
-    const place to = place_of(&of, dtype, call->out_data[0], piece, i % of.blocks);
+    const int64_t among = ms_piece_place(piece, call->attrs.i[1], call->attrs.i[3]);
+    const place to = place_of(&of, dtype, call->out_data[0], among, i % of.blocks);
     const int64_t first = piece * of.stride + within, behind = ms_least(n, (piece + 1) * of.stride);
     const int64_t here = first < behind ? ms_least(to.n, behind - first) : 0;
     ms_widen(call->in_data[0], call->in[0].dtype, first, here, x);
@@ -103,32 +104,44 @@ MS_CLONES static void add(float *restrict sum, const float *restrict x, int64_t 
   for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
-static void sum_block(int dtype, const ms_pieces *of, void *from, int64_t ranks, int64_t block, float *sum) {
+/* Of the piece `piece` of the `each` that every rank has. */
+static void sum_block(int dtype, const ms_pieces *of, void *from, int64_t ranks, int64_t each, int64_t piece,
+                      int64_t block, float *sum) {
   float x[MS_PIECE_BLOCK];
-  decode(dtype, place_of(of, dtype, from, 0, block), sum);
+  decode(dtype, place_of(of, dtype, from, piece, block), sum);
   for (int64_t rank = 1; rank < ranks; rank++) {
-    const place next = place_of(of, dtype, from, rank, block);
+    const place next = place_of(of, dtype, from, rank * each + piece, block);
     decode(dtype, next, x);
     add(sum, x, next.n);
   }
+}
+
+static ms_pieces pieces_to_sum(const ms_kernel_call *call, int64_t *each) {
+  const int64_t *i = call->attrs.i;
+  return ms_pieces_to_sum((int)i[0], i[2], i[1], i[3], each);
 }
 
 static void sum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const int dtype = (int)call->attrs.i[0];
   const int64_t ranks = call->attrs.i[1];
-  const ms_pieces of = ms_pieces_of(dtype, call->attrs.i[2], ranks);
+  int64_t each;
+  const ms_pieces of = pieces_to_sum(call, &each);
   float sum[MS_PIECE_BLOCK];
-  for (int64_t block = begin; block < end; block++) {
-    const place to = place_of(&of, dtype, call->out_data[0], 0, block);
-    sum_block(dtype, &of, (void *)(uintptr_t)call->in_data[0], ranks, block, sum);
-    if (call->outputs == 1) encode(dtype, sum, to);
-    else encode_kept(dtype, sum, to, to.n, (float *)call->out_data[1] + block * MS_PIECE_BLOCK);
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t piece = i / of.blocks, block = i % of.blocks;
+    const place to = place_of(&of, dtype, call->out_data[0], piece, block);
+    float *rest = call->outputs == 2 ? (float *)call->out_data[1] + piece * of.elements : NULL;
+    sum_block(dtype, &of, (void *)(uintptr_t)call->in_data[0], ranks, each, piece, block, sum);
+    if (!rest) encode(dtype, sum, to);
+    else encode_kept(dtype, sum, to, to.n, rest + block * MS_PIECE_BLOCK);
   }
 }
 
 static int sum(const ms_kernel_call *call) {
-  return run_blocks(call, ms_pieces_of((int)call->attrs.i[0], call->attrs.i[2], call->attrs.i[1]).blocks, sum_part);
+  int64_t each;
+  const ms_pieces of = pieces_to_sum(call, &each);
+  return run_blocks(call, each * of.blocks, sum_part);
 }
 
 static void total_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
@@ -139,7 +152,7 @@ static void total_part(const ms_kernel_call *call, int part, int64_t begin, int6
   float sum[MS_PIECE_BLOCK], *y = call->out_data[0];
   for (int64_t block = begin; block < end; block++) {
     const int64_t first = block * MS_PIECE_BLOCK, here = ms_least(MS_PIECE_BLOCK, n - first);
-    sum_block(dtype, &of, (void *)(uintptr_t)call->in_data[0], call->attrs.i[2], block, sum);
+    sum_block(dtype, &of, (void *)(uintptr_t)call->in_data[0], call->attrs.i[2], 1, 0, block, sum);
     if (call->attrs.i[0]) add(y + first, sum, here);
     else memcpy(y + first, sum, (size_t)here * sizeof *y);
   }

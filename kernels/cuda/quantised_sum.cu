@@ -86,14 +86,14 @@ __device__ __forceinline__ void encode_kept(float (&x)[EACH], const place &to, i
 
 template <int DTYPE, class X>
 __global__ void __launch_bounds__(THREADS)
-    quantise_blocks(const X *x, int64_t n, ms_pieces of, int64_t blocks, uint32_t *words, float *rest) {
+    quantise_blocks(const X *x, int64_t n, ms_pieces of, int64_t ranks, int64_t group, uint32_t *words, float *rest) {
   const int lane = threadIdx.x % MS_WARP;
   const int64_t number = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / MS_WARP;
-  if (number >= blocks) return;
+  if (number >= of.blocks * ranks) return;
   const int64_t piece = number / of.blocks, element = number % of.blocks * MS_PIECE_BLOCK + lane * EACH;
   const int64_t first = piece * of.stride + element, behind = (piece + 1) * of.stride;
   const int64_t left = (n < behind ? n : behind) - first;
-  const place to = place_of<DTYPE>(of, piece, element);
+  const place to = place_of<DTYPE>(of, ms_piece_place(piece, ranks, group), element);
   const int here = static_cast<int>(left < 0 ? 0 : left < EACH ? left : EACH);
   float own[EACH];
 #pragma unroll
@@ -101,13 +101,14 @@ __global__ void __launch_bounds__(THREADS)
   encode_kept<DTYPE>(own, to, here, lane, words, rest ? rest + first : nullptr);
 }
 
+/* Of the piece `piece` of the `each` that every rank has. */
 template <int DTYPE>
-__device__ __forceinline__ void sum_of(const uint32_t *from, int ranks, const ms_pieces &of, int64_t element,
-                                       float (&sum)[EACH]) {
+__device__ __forceinline__ void sum_of(const uint32_t *from, int ranks, int64_t each, const ms_pieces &of,
+                                       int64_t piece, int64_t element, float (&sum)[EACH]) {
   float x[EACH];
-  decode<DTYPE>(from, place_of<DTYPE>(of, 0, element), sum);
+  decode<DTYPE>(from, place_of<DTYPE>(of, piece, element), sum);
   for (int rank = 1; rank < ranks; rank++) {
-    decode<DTYPE>(from, place_of<DTYPE>(of, rank, element), x);
+    decode<DTYPE>(from, place_of<DTYPE>(of, rank * each + piece, element), x);
 #pragma unroll
     for (int k = 0; k < EACH; k++) sum[k] += x[k];
   }
@@ -115,15 +116,15 @@ __device__ __forceinline__ void sum_of(const uint32_t *from, int ranks, const ms
 
 template <int DTYPE>
 __global__ void __launch_bounds__(THREADS)
-    sum_blocks(const uint32_t *from, int ranks, ms_pieces of, uint32_t *words, float *rest) {
+    sum_blocks(const uint32_t *from, int ranks, int64_t each, ms_pieces of, uint32_t *words, float *rest) {
   const int lane = threadIdx.x % MS_WARP;
-  const int64_t block = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / MS_WARP;
-  if (block >= of.blocks) return;
-  const int64_t element = block * MS_PIECE_BLOCK + lane * EACH;
-  const place to = place_of<DTYPE>(of, 0, element);
+  const int64_t number = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / MS_WARP;
+  if (number >= each * of.blocks) return;
+  const int64_t piece = number / of.blocks, element = number % of.blocks * MS_PIECE_BLOCK + lane * EACH;
+  const place to = place_of<DTYPE>(of, piece, element);
   float sum[EACH] = {};
-  if (to.has) sum_of<DTYPE>(from, ranks, of, element, sum);
-  encode_kept<DTYPE>(sum, to, to.has ? EACH : 0, lane, words, rest ? rest + element : nullptr);
+  if (to.has) sum_of<DTYPE>(from, ranks, each, of, piece, element, sum);
+  encode_kept<DTYPE>(sum, to, to.has ? EACH : 0, lane, words, rest ? rest + piece * of.elements + element : nullptr);
 }
 
 /* A thread has 8 elements of a piece. */
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(THREADS)
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * EACH;
   if (first >= of.stride) return;
   float sum[EACH];
-  sum_of<DTYPE>(from, ranks, of, first, sum);
+  sum_of<DTYPE>(from, ranks, 1, of, 0, first, sum);
 #pragma unroll
   for (int k = 0; k < EACH; k++)
     if (first + k < of.stride) y[first + k] = adds ? y[first + k] + sum[k] : sum[k];
@@ -170,7 +171,7 @@ template <int DTYPE, class X> int quantise_from(const ms_kernel_call *call) {
   const int64_t blocks = of.blocks * ranks;
   if (blocks == 0) return MS_OK;
   return MS_CUDA_LAUNCH((quantise_blocks<DTYPE, X>), grid(blocks, WARPS), THREADS, 0, call->stream,
-                        static_cast<const X *>(call->in_data[0]), n, of, blocks,
+                        static_cast<const X *>(call->in_data[0]), n, of, ranks, call->attrs.i[3],
                         static_cast<uint32_t *>(call->out_data[0]), rest_of(call));
 }
 
@@ -180,10 +181,11 @@ template <int DTYPE> int quantise_as(const ms_kernel_call *call) {
 
 template <int DTYPE> int sum_as(const ms_kernel_call *call) {
   const int64_t ranks = call->attrs.i[1];
-  const ms_pieces of = ms_pieces_of(DTYPE, call->attrs.i[2], ranks);
+  int64_t each;
+  const ms_pieces of = ms_pieces_to_sum(DTYPE, call->attrs.i[2], ranks, call->attrs.i[3], &each);
   if (of.blocks == 0) return MS_OK;
-  return MS_CUDA_LAUNCH((sum_blocks<DTYPE>), grid(of.blocks, WARPS), THREADS, 0, call->stream,
-                        static_cast<const uint32_t *>(call->in_data[0]), static_cast<int>(ranks), of,
+  return MS_CUDA_LAUNCH((sum_blocks<DTYPE>), grid(each * of.blocks, WARPS), THREADS, 0, call->stream,
+                        static_cast<const uint32_t *>(call->in_data[0]), static_cast<int>(ranks), each, of,
                         static_cast<uint32_t *>(call->out_data[0]), rest_of(call));
 }
 

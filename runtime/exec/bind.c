@@ -223,6 +223,12 @@ static int check_state(const ms_exec *exec) {
       plan->replicas != exec->state->layout.replicas)
     return MS_FAIL(MS_EINVAL, "the plan was compiled with shared_masters = %d, but the state was created with %d",
                    plan->config.shared_masters, !plan->config.shared_masters);
+  for (int u = 0; u < plan->model->units; u++)
+    if (exec->state->layout.unit[u].rests >= 0 && plan->inner_shards != exec->state->layout.inner_shards)
+      return MS_FAIL(MS_EINVAL,
+                     "the plan sums gradients of unit '%s' among %d shards of a node first, but the state keeps what "
+                     "sums among %d round off: create both with the same nodes and node_of",
+                     plan->model->unit[u].name, plan->inner_shards, exec->state->layout.inner_shards);
   const ms_plan_config *c = &plan->config;
   const int kept = exec->state->layout.moment_dtype;
   if (ms_moments_kept(c) && c->moment_dtype != kept)

@@ -10,7 +10,8 @@
 enum { AT_ONCE = 1 << 20 };
 
 static int clear(ms_state *state, int unit, const void *zeros) {
-  const int64_t bytes = ms_rests_bytes(state->model, unit), at = state->layout.unit[unit].rests;
+  const int64_t bytes = ms_rests_bytes(state->model, unit, state->layout.inner_shards);
+  const int64_t at = state->layout.unit[unit].rests;
   char *rests = ms_state_block(state, MS_ARENA_STATE) + at;
   for (int64_t done = 0; at >= 0 && done < bytes; done += AT_ONCE)
     MS_TRY(ms_state_copy_in(state, rests + done, zeros, bytes - done < AT_ONCE ? bytes - done : AT_ONCE));

@@ -55,12 +55,12 @@ static ms_comm *find_comm(const ms_state *state, int stream, int n, const int *m
   return NULL;
 }
 
-/* device_ranks: on an asynchronous device, neighbours that a communicator of the device is opened for; 0: none. */
-static int open_comm(ms_state *state, int stream, int n, const int *members, int device_ranks, ms_comm **comm) {
+/* coll: the collective that an asynchronous device runs with a communicator of its own; NULL: the device runs none. */
+static int open_comm(ms_state *state, int stream, int n, const int *members, const ms_plan_coll *coll, ms_comm **comm) {
   if ((*comm = find_comm(state, stream, n, members))) return MS_OK;
   MS_TRY(ms_grow((void **)&state->group, &state->group_capacity, state->groups + 1, sizeof *state->group));
   MS_TRY(ms_comm_open(state->world, n, members, stream, comm));
-  const int rc = state->async && device_ranks ? ms_async_open_group(state, stream, device_ranks) : MS_OK;
+  const int rc = state->async && coll ? ms_async_open_group(state, stream, coll->ranks, coll->stride, *comm) : MS_OK;
   if (rc) ms_comm_close(*comm);
   else state->group[state->groups++] = (struct ms_state_group){stream, *comm};
   return rc;
@@ -71,7 +71,7 @@ int ms_state_open_comm(ms_state *state, const ms_plan *plan, const ms_plan_coll 
   if (!members) return MS_ENOMEM;
   ms_grid_position(state->model, state->model->member, at);
   const int n = ms_plan_members(plan, coll, at, members);
-  const int rc = open_comm(state, stream, n, members, coll->ranks, comm);
+  const int rc = open_comm(state, stream, n, members, coll, comm);
   free(members);
   return rc;
 }
@@ -80,11 +80,11 @@ int ms_state_open_comm(ms_state *state, const ms_plan *plan, const ms_plan_coll 
 int ms_state_open_copy(ms_state *state, ms_comm **comm) {
   int n;
   const int *holder = copy_holders(state, &n);
-  return open_comm(state, MS_STREAM_COMPUTE, n, holder, 0, comm);
+  return open_comm(state, MS_STREAM_COMPUTE, n, holder, NULL, comm);
 }
 
 int ms_state_open_group(ms_state *state, const ms_group *group, ms_comm **comm) {
-  return open_comm(state, MS_STREAM_COMPUTE, group->size, group->rank, 0, comm);
+  return open_comm(state, MS_STREAM_COMPUTE, group->size, group->rank, NULL, comm);
 }
 
 static int open_communicators(ms_state *state) {

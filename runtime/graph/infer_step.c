@@ -76,6 +76,9 @@ int ms_infer_quantise_pieces(const ms_node *node, const ms_value_info *in, ms_va
   if (i[2] < 0 || (i[2] && (i[1] - 1) * i[2] > n))
     return MS_FAIL(MS_ESHAPE, "%s: %lld pieces of %lld elements, of %lld", ms_op_row_of(node->op)->name,
                    (long long)i[1], (long long)i[2], (long long)n);
+  if (i[3] < 0 || (i[3] && i[1] % i[3]))
+    return MS_FAIL(MS_ESHAPE, "%s: %lld pieces for groups of %lld ranks", ms_op_row_of(node->op)->name, (long long)i[1],
+                   (long long)i[3]);
   const ms_pieces pieces = ms_pieces_asked((int)i[0], n, i[1], i[2]);
   out[0] = (ms_value_info){.dtype = MS_I32, .ndim = 1, .dims = {i[1] * pieces.words}};
   keep_rest(node, n, out);
@@ -85,11 +88,13 @@ int ms_infer_quantise_pieces(const ms_node *node, const ms_value_info *in, ms_va
 int ms_infer_sum_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   const int64_t *i = node->attrs.i;
   MS_TRY(check_pieces(node, i[0], i[1], i[2]));
-  const ms_pieces pieces = ms_pieces_of((int)i[0], i[2], i[1]);
-  MS_TRY(check_words(node, &in[0], i[1] * pieces.words));
+  if (i[3] < 0) return MS_FAIL(MS_ESHAPE, "%s: %lld pieces each", ms_op_row_of(node->op)->name, (long long)i[3]);
+  int64_t each;
+  const ms_pieces pieces = ms_pieces_to_sum((int)i[0], i[2], i[1], i[3], &each);
+  MS_TRY(check_words(node, &in[0], i[1] * each * pieces.words));
   out[0] = in[0];
-  out[0].dims[0] = pieces.words;
-  keep_rest(node, pieces.elements, out);
+  out[0].dims[0] = each * pieces.words;
+  keep_rest(node, each * pieces.elements, out);
   return MS_OK;
 }
 

@@ -114,11 +114,13 @@ typedef struct ms_unit_config {
    * shard_over_replicate. */
   int replicate_dtype;
   /* The dtype in which shards send their gradients to each other. MS_F32 (default): reduce_dtype. MS_I8 or MS_I4: in
-   * blocks of 256 elements with an f32 scale, whose sums are in f32. Not with shard_over_replicate. */
+   * blocks of 256 elements with an f32 scale, whose sums are in f32. Where as many neighbours of every shard group are
+   * on each of several nodes (ms_plan_config.node_of), they sum first and send those sums in the same form. Not with
+   * shard_over_replicate. */
   int shard_dtype;
   /* 1: with one of these dtypes, each rank keeps what it rounded off of its gradients in f32 and adds it to those of
-   * the next sum. Memory: an f32 for each element that it sends, the whole unit's over shard, its chunks and a piece of
-   * them over replicate. Checkpoints do not have it: it is zero after a load. Default 0. */
+   * the next sum. Memory: an f32 for each element that it sends: over shard the whole unit's, and the sums of its node;
+   * over replicate its chunks and a piece of them. Checkpoints do not have it: it is zero after a load. Default 0. */
   int error_feedback;
 } ms_unit_config;
 

@@ -159,6 +159,7 @@ static int list_collective(ms_plan *plan, int phase, int kind, int dim, int unit
   coll->dim = dim;
   coll->unit = unit;
   coll->ranks = plan->model->dim[dim].size;
+  coll->stride = 1;
   *out = coll;
   return MS_OK;
 }
@@ -250,11 +251,15 @@ int ms_plan_take_replicas(ms_plan *plan, int phase) {
   return MS_OK;
 }
 
+void ms_plan_spread(ms_plan *plan, int phase, int stride) {
+  plan->phase[phase].instr[plan->phase[phase].n - 1].coll->stride = stride;
+}
+
 int ms_plan_between_copies(ms_plan *plan, int phase, int kind, int unit, int parts, const ms_plan_part *part) {
   const int copies = ms_replica_copies(plan->model, plan->replicas);
   if (copies == 1) return MS_OK;
   MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, kind, MS_DIM_REPLICATE, copies, unit, parts, part));
-  plan->phase[phase].instr[plan->phase[phase].n - 1].coll->between_nodes = plan->replicas > 1;
+  ms_plan_spread(plan, phase, plan->replicas);
   return MS_OK;
 }
 
@@ -349,7 +354,8 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].synced, 4 * kept, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_momentum, 4 * kept, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_sum, 4 * kept, unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].rests, ms_rests_bytes(model, u), unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].rests, ms_rests_bytes(model, u, layout->inner_shards),
+                        unit->name));
     MS_TRY(persistent(plan, MS_ARENA_CHUNKS, MS_CAT_PARAMETERS, layout->unit[u].weights,
                       ms_unit_weights_bytes(model, unit, replicas), unit->name));
   }

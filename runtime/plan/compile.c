@@ -143,6 +143,7 @@ static int take_state(ms_plan *plan, const ms_plan_config *config) {
   if (rc) return rc;
   plan->replicas = layout.replicas;
   plan->replicas_here = layout.replicas_here;
+  plan->inner_shards = layout.inner_shards;
   plan->sliced = layout.sliced;
   memcpy(plan->arena_bytes, layout.bytes, sizeof plan->arena_bytes);
   memcpy(plan->peers_bytes, layout.peers, sizeof plan->peers_bytes);

@@ -158,7 +158,7 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
   for (int dtype = 0; dtype < MS_DTYPES; dtype++) bytes += ms_plan_bytes_in(coll, dtype);
   const ms_dim_group whole = plan->model->dim[coll->dim];
   ms_text_append(text, "%s%s over %s", ms_coll_name(coll->kind), coll->largest ? " max" : "", whole.label);
-  if (coll->between_nodes) ms_text_append(text, " between %d nodes", coll->ranks);
+  if (ms_plan_coll_is_between_nodes(coll)) ms_text_append(text, " between %d nodes", coll->ranks);
   else if (coll->ranks != whole.size) ms_text_append(text, " in groups of %d", coll->ranks);
   if (coll->replicas)
     ms_text_append(text, "%s%s", coll->kind == MS_COLL_ALL_GATHER ? " for all replicas" : ", all_reduce over replicate",

@@ -153,9 +153,6 @@ static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
 
 static const char *named(const char *scope) { return *scope ? scope : "the model"; }
 
-/* Between nodes each rank sums its own slice of a unit's gradients. */
-static int is_of_one_slice(const ms_plan_coll *coll) { return coll->between_nodes && coll->unit >= 0; }
-
 static void describe_collective(const ms_plan *plan, int phase, const ms_plan_coll *coll, const char *scope,
                                 ms_text *text) {
   ms_text_string(text, "phase ");
@@ -167,14 +164,14 @@ static void describe_collective(const ms_plan *plan, int phase, const ms_plan_co
   ms_text_string(text, " of ");
   ms_text_string(text, plan->model->dim[coll->dim].name);
   ms_text_string(text, " of ");
-  if (coll->between_nodes) ms_text_string(text, "nodes of ");
+  if (ms_plan_coll_is_between_nodes(coll)) ms_text_string(text, "nodes of ");
   ms_text_string(text, named(scope));
   ms_text_string(text, ":");
   if (coll->replicas) ms_text_append(text, " %d replicas", coll->replicas);
-  if (is_of_one_slice(coll)) ms_text_append(text, " a slice");
+  if (ms_plan_coll_is_of_slices(coll)) ms_text_append(text, " a slice");
   if (coll->in_flight) ms_text_string(text, " in flight");
   if (coll->largest) ms_text_string(text, " max");
-  for (int k = 0; k < coll->parts && !is_of_one_slice(coll) && coll->kind != MS_COLL_BARRIER; k++) {
+  for (int k = 0; k < coll->parts && !ms_plan_coll_is_of_slices(coll) && coll->kind != MS_COLL_BARRIER; k++) {
     const ms_ref *shared = &coll->part[k].shared;
     ms_text_string(text, " ");
     ms_text_integer(text, coll->part[k].count);
@@ -222,7 +219,7 @@ static void describe_places(const ms_plan *plan, int phase, ms_text *text) {
   uint64_t places = MS_HASH_INIT;
   for (int i = 0; i < p->n; i++) {
     const ms_plan_coll *coll = p->instr[i].kind == MS_INSTR_COLLECTIVE ? p->instr[i].coll : NULL;
-    if (!coll || is_of_one_slice(coll) || coll->kind == MS_COLL_BARRIER) continue;
+    if (!coll || ms_plan_coll_is_of_slices(coll) || coll->kind == MS_COLL_BARRIER) continue;
     for (int k = 0; k < coll->parts; k++) {
       const ms_ref *shared = &coll->part[k].shared;
       places = ms_hash_int(places, plan->buffer[shared->buffer].offset + shared->offset);

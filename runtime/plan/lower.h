@@ -53,6 +53,8 @@ int ms_plan_collective_of(ms_plan *plan, int phase, int stream, int kind, int di
 void ms_plan_takes_largest(ms_plan *plan, int phase);
 /* The all_gather just appended is of sums of gradients. */
 void ms_plan_gathers_sums(ms_plan *plan, int phase);
+/* The collective just appended is of ranks that are `stride` places apart in the dimension. */
+void ms_plan_spread(ms_plan *plan, int phase, int stride);
 /* The kernel just appended has attributes that depend on this rank's place: what ranks compare of it is an op and
  * attributes that say the same on all of them. */
 void ms_plan_hash_alike(ms_plan *plan, int phase, int op, const ms_attrs *attrs);
@@ -97,9 +99,11 @@ typedef struct ms_gradients {
   int sliced; /* chunks only: just this rank's slice of them */
 } ms_gradients;
 
-/* What is left of a sum in few bits, whose steps are lowered apart: over the shards the TOTAL, which follows at once in
- * the next step (lower_quantised_shards.c), over the replicas the others, one after the other (lower_quantised.c). */
+/* What is left of a sum in few bits, whose steps are lowered apart, one after the other: over the shards the TOTAL,
+ * between nodes after what they PASS_ON (lower_quantised_shards.c), over the replicas the others (lower_quantised.c).
+ */
 enum ms_quantised_step {
+  MS_QUANTISED_PASS_ON,
   MS_QUANTISED_TOTAL,
   MS_QUANTISED_WAIT,
   MS_QUANTISED_SEND,
@@ -110,8 +114,8 @@ enum ms_quantised_step {
 
 typedef struct ms_quantised {
   int unit, step;
-  ms_gradients from;                 /* TOTAL: where the chunks go */
-  int adds;                          /* TOTAL: 1: the sum is added to what is there */
+  ms_gradients from;                 /* PASS_ON, TOTAL: where the chunks go */
+  int adds;                          /* there: 1: the sum is added to what they have */
   int sent, received, own, gathered; /* buffers */
 } ms_quantised;
 
@@ -231,6 +235,7 @@ int ms_lower_advance_quantised(ms_lowering *l);
 /* Sums over the shards in few bits (lower_quantised_shards.c). */
 /* Starts the sum of whole gradients into chunks, which a later step completes. */
 int ms_lower_send_to_shards(ms_lowering *l, int unit, const ms_gradients *from, const ms_gradients *to, int accumulate);
+int ms_lower_pass_on(ms_lowering *l, ms_quantised *q);
 int ms_lower_total_of_shards(ms_lowering *l, const ms_quantised *q);
 
 /* Sums over the replicas in few bits (lower_quantised.c). */

@@ -219,7 +219,8 @@ int ms_lower_advance_quantised(ms_lowering *l) {
   for (int i = l->quantised_started - 1; i >= l->quantised_begun; i--) {
     ms_quantised *q = &l->quantised[i];
     if (q->step == MS_QUANTISED_DONE) continue;
-    MS_TRY(q->step == MS_QUANTISED_TOTAL ? finish_shards(l, q) : ms_lower_step_quantised(l, q));
+    if (q->step == MS_QUANTISED_PASS_ON) MS_TRY(ms_lower_pass_on(l, q));
+    else MS_TRY(q->step == MS_QUANTISED_TOTAL ? finish_shards(l, q) : ms_lower_step_quantised(l, q));
   }
   while (l->quantised_begun < l->quantised_started && l->quantised[l->quantised_begun].step == MS_QUANTISED_DONE)
     l->quantised_begun++;

@@ -132,6 +132,13 @@ int ms_shards_together(const ms_model *model, const ms_plan_config *config, cons
          all_blocks_fit(model, topology, MS_DIM_SHARD, ms_model_shards(model), -1);
 }
 
+int ms_shards_inside(const ms_model *model, const ms_topology *topology) {
+  const int shards = ms_model_shards(model);
+  for (int n = shards; n > 1; n--)
+    if (shards % n == 0 && all_blocks_fit(model, topology, MS_DIM_SHARD, n, -1)) return n == shards ? 1 : n;
+  return 1;
+}
+
 /* Ranks of context are neighbours along shard. */
 int ms_plan_gathers_once(const ms_plan *plan, int dim) {
   const ms_model *m = plan->model;

@@ -103,9 +103,10 @@ typedef struct ms_plan_coll {
   int kind;  /* enum ms_coll_kind */
   int dim;   /* enum ms_model_dim */
   int unit;  /* -1: the collective sums the step totals, or is a node of the graph */
-  int ranks; /* ranks that take part: the whole group of the dimension, or neighbours in it */
-  /* 1: the ranks are one replica from every node, each holding the sum of its node. 0: they are neighbours. */
-  int between_nodes;
+  int ranks; /* ranks that take part: the whole group of the dimension, or some of it */
+  /* 1: they are neighbours. More: they are at the same place of every block of so many neighbours, which share a node,
+   * and have summed there. */
+  int stride;
   /* If not 0, this many replicas of a node also take part, each with its slice (comm.h). A sum then includes the
    * all_reduce over the replicas, which the phase lists after it. 0: no other replicas. */
   int replicas;
@@ -123,6 +124,13 @@ typedef struct ms_plan_coll {
   double also_bytes; /* of the all_reduce over the replicas that this collective includes */
   ms_traffic moved;  /* by this rank, without also_bytes, which are inside its node (traffic.c) */
 } ms_plan_coll;
+
+static inline int ms_plan_coll_is_between_nodes(const ms_plan_coll *coll) { return coll->stride > 1; }
+
+/* 1 for sums of gradients between nodes where each replica of a node has another slice of the chunks. */
+static inline int ms_plan_coll_is_of_slices(const ms_plan_coll *coll) {
+  return ms_plan_coll_is_between_nodes(coll) && coll->dim == MS_DIM_REPLICATE && coll->unit >= 0;
+}
 
 /* 1 when a collective makes codes of what it gathers. */
 static inline int ms_plan_part_is_coded(const ms_plan_coll *coll, const ms_plan_part *part) {
@@ -195,9 +203,9 @@ struct ms_plan {
   const ms_model *model; /* retained */
   ms_plan_config config; /* without node_of, which the caller owns */
   ms_topology topology;
-  int replicas;              /* number of replicas that share one copy of the state, as in ms_state_layout */
-  int replicas_here, sliced; /* as there */
-  int streams;               /* number of streams in use: 0 .. streams - 1 */
+  int replicas; /* number of replicas that share one copy of the state, as in ms_state_layout */
+  int replicas_here, sliced, inner_shards; /* as there */
+  int streams;                             /* number of streams in use: 0 .. streams - 1 */
   ms_plan_phase phase[MS_PHASES];
   ms_buffer *buffer;
   int buffers, buffers_capacity;
@@ -263,6 +271,8 @@ typedef struct ms_state_layout {
                              * own */
   int replicas_here;        /* number of replicas that share one copy of a sliced unit's chunks */
   int sliced;               /* number of units that are sliced (replica_slices.h) */
+  int inner_shards;         /* number of neighbouring shards of a node that sum gradients in few bits before the nodes
+                             * do; 1: all shards sum at once */
   int64_t bytes[MS_ARENAS]; /* sizes of the arenas STATE, MASTERS, REPLICATED and CHUNKS */
   int64_t peers[MS_ARENAS]; /* the share of them that other ranks count */
   int64_t category_bytes[MS_CATEGORIES];
@@ -279,6 +289,9 @@ int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_top
  * state, and the work of updating it: the largest divisor of the number of replicas for which every such block is on
  * one node. 1 where each replica has its own copy. */
 int ms_replicas_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
+/* As ms_state_layout.inner_shards: the largest divisor of the number of shards for which every such block of neighbours
+ * is on one node, and there are several. */
+int ms_shards_inside(const ms_model *model, const ms_topology *topology);
 /* 1 when there are several shards and the ranks of each shard group can map memory together. */
 int ms_shards_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
 /* 1 when the ranks of each group along a dimension (enum ms_model_dim) gather into memory that they map together, so

@@ -26,9 +26,23 @@ static int64_t of_sums(const ms_model *model, int unit, const ms_segment *seg) {
   return n;
 }
 
-int64_t ms_rests_bytes(const ms_model *model, int unit) {
+/* Elements of what the rank passes on of the segments before `seg`; NULL: of all. */
+static int64_t of_passed(const ms_model *model, int unit, const ms_segment *seg, int inner_shards) {
+  const ms_unit *u = &model->unit[unit];
+  const int passes = ms_unit_quantises_shards(model, unit) && inner_shards > 1;
+  int64_t n = 0;
+  for (int s = 0; passes && s < u->segments && &u->segment[s] != seg; s++)
+    if (!u->segment[s].frozen) n += ms_pieces_each(u->config.shard_dtype, u->segment[s].chunk).elements;
+  return n * (ms_model_shards(model) / inner_shards);
+}
+
+static int64_t before_passed(const ms_model *model, int unit) {
+  return of_shards(model, unit) + of_chunks(model, unit) + of_sums(model, unit, NULL);
+}
+
+int64_t ms_rests_bytes(const ms_model *model, int unit, int inner_shards) {
   if (!model->unit[unit].config.error_feedback) return 0;
-  return 4 * (of_shards(model, unit) + of_chunks(model, unit) + of_sums(model, unit, NULL));
+  return 4 * (before_passed(model, unit) + of_passed(model, unit, NULL, inner_shards));
 }
 
 int ms_rests_are_kept(const ms_plan *plan, int unit, const ms_segment *seg, int *kept) {
@@ -54,4 +68,8 @@ int64_t ms_rests_of_chunk(const ms_model *model, int unit, const ms_segment *seg
 
 int64_t ms_rests_of_sum(const ms_model *model, int unit, const ms_segment *seg) {
   return 4 * (of_shards(model, unit) + of_chunks(model, unit) + of_sums(model, unit, seg));
+}
+
+int64_t ms_rests_of_passed(const ms_model *model, int unit, const ms_segment *seg, int inner_shards) {
+  return 4 * (before_passed(model, unit) + of_passed(model, unit, seg, inner_shards));
 }

@@ -111,6 +111,7 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   const int shards_together = !rc && ms_shards_together(model, config, &topology);
   layout->replicas = rc ? 1 : ms_replicas_together(model, config, &topology);
   layout->replicas_here = rc ? 1 : ms_replicas_here(model, config, &topology);
+  layout->inner_shards = rc ? 1 : ms_shards_inside(model, &topology);
   ms_topology_free(&topology);
   if (rc) return rc;
   layout->unit = ms_calloc(model->units, sizeof *layout->unit);
@@ -137,7 +138,7 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
     layout->unit[u].ema = averaged ? take_optimizer(model, u, average, layout) : -1;
   for (int u = 0; u < model->units; u++) take_outer(model, config, u, layout);
   for (int u = 0; u < model->units; u++) {
-    const int64_t rests = config->train ? ms_rests_bytes(model, u) : 0;
+    const int64_t rests = config->train ? ms_rests_bytes(model, u, layout->inner_shards) : 0;
     layout->unit[u].rests = rests ? take(layout, MS_ARENA_STATE, MS_CAT_OPTIMIZER, rests) : -1;
   }
   return MS_OK;

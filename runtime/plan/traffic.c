@@ -16,6 +16,9 @@
 /* The dimension of the grid that a collective's ranks differ in: context is the end of shard. */
 static int digit_of(const ms_plan_coll *coll) { return coll->dim == MS_DIM_CONTEXT ? MS_DIM_SHARD : coll->dim; }
 
+/* The place of the rank at a position among the ranks of its collective. */
+static int place_in(const ms_plan_coll *coll, const int *at) { return at[digit_of(coll)] / coll->stride % coll->ranks; }
+
 int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at, int *ranks) {
   const ms_model *m = plan->model;
   const int together = plan->replicas;
@@ -30,10 +33,9 @@ int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at
     }
     return n;
   }
-  const int digit = digit_of(coll);
-  const int mine = at[digit], start = mine / coll->ranks * coll->ranks;
+  const int digit = digit_of(coll), start = at[digit] - place_in(coll, at) * coll->stride;
   while (n < coll->ranks) {
-    member[digit] = coll->between_nodes ? n * together + mine % together : start + n;
+    member[digit] = start + n * coll->stride;
     ranks[n++] = ms_grid_rank(m, member);
   }
   return n;
@@ -48,7 +50,7 @@ typedef struct counted {
 
 /* Collectives along one dimension with the same ranks, on several nodes. */
 typedef struct span {
-  int dim, ranks, between_nodes, leader;
+  int dim, ranks, stride, leader;
   ms_hosts_shape shape;
   counted latest[MS_COLL_KINDS];
 } span;
@@ -95,9 +97,8 @@ static void close_counting(counting *c) {
 static int leader_of(const ms_plan *plan, const ms_plan_coll *coll, const int *at, int *place) {
   int member[MS_GRID_DIMS];
   memcpy(member, at, sizeof member);
-  const int digit = digit_of(coll), mine = at[digit];
-  *place = coll->between_nodes ? mine / plan->replicas : mine % coll->ranks;
-  member[digit] = coll->between_nodes ? mine % plan->replicas : mine - *place;
+  *place = place_in(coll, at);
+  member[digit_of(coll)] -= *place * coll->stride;
   return ms_grid_rank(plan->model, member);
 }
 
@@ -106,15 +107,15 @@ static int find_span(counting *c, const ms_plan_coll *coll, const int *at, span 
   const int leader = leader_of(c->plan, coll, at, place);
   for (int i = 0; i < c->spans; i++) {
     *found = &c->span[i];
-    if ((*found)->dim == coll->dim && (*found)->ranks == coll->ranks &&
-        (*found)->between_nodes == coll->between_nodes && (*found)->leader == leader)
+    if ((*found)->dim == coll->dim && (*found)->ranks == coll->ranks && (*found)->stride == coll->stride &&
+        (*found)->leader == leader)
       return MS_OK;
   }
   const int n = ms_plan_members(c->plan, coll, at, c->ranks);
   for (int i = 0; i < n; i++) c->node[i] = c->plan->topology.node_of[c->ranks[i]];
   MS_TRY(ms_grow((void **)&c->span, &c->capacity, c->spans + 1, sizeof *c->span));
   span *made = &c->span[c->spans++];
-  *made = (span){.dim = coll->dim, .ranks = n, .between_nodes = coll->between_nodes, .leader = leader};
+  *made = (span){.dim = coll->dim, .ranks = n, .stride = coll->stride, .leader = leader};
   *found = made;
   return ms_hosts_shape_make(n, *place, c->node, &made->shape);
 }
@@ -138,7 +139,7 @@ static int64_t count_in_slice(const ms_plan *plan, int unit, int segment, const 
 /* Fills c->part with the sizes of a collective as the rank at a position runs it. */
 static void take_sizes(counting *c, const ms_plan_coll *coll, const int *at) {
   for (int i = 0; i < coll->parts; i++) c->part[i] = ms_plan_part_sizes(coll, &coll->part[i]);
-  if (!coll->between_nodes || coll->unit < 0) return;
+  if (!ms_plan_coll_is_of_slices(coll)) return;
   const ms_unit *u = &c->plan->model->unit[coll->unit];
   if (ms_unit_is_sliced(c->plan->model, u, c->plan->replicas)) return; /* whole slices, of one size */
   for (int s = 0, i = 0; s < u->segments; s++)

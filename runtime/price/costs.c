@@ -19,7 +19,7 @@ typedef struct timed {
 /* Collectives of this rank with the same ranks: how many there are, on how many nodes, and how many of them are on this
  * rank's node. */
 typedef struct span {
-  int dim, ranks, between_nodes, replicas; /* as of the collective */
+  int dim, ranks, stride, replicas; /* as of the collective */
   int n, nodes, here;
 } span;
 
@@ -87,14 +87,12 @@ fail:
 static int span_of(costing *c, const ms_plan_coll *coll, const span **found) {
   for (int i = 0; i < c->spans; i++) {
     const span *s = *found = &c->span[i];
-    if (s->dim == coll->dim && s->ranks == coll->ranks && s->between_nodes == coll->between_nodes &&
-        s->replicas == coll->replicas)
+    if (s->dim == coll->dim && s->ranks == coll->ranks && s->stride == coll->stride && s->replicas == coll->replicas)
       return MS_OK;
   }
   MS_TRY(ms_grow((void **)&c->span, &c->spans_capacity, c->spans + 1, sizeof *c->span));
   span *made = &c->span[c->spans];
-  *made =
-      (span){.dim = coll->dim, .ranks = coll->ranks, .between_nodes = coll->between_nodes, .replicas = coll->replicas};
+  *made = (span){.dim = coll->dim, .ranks = coll->ranks, .stride = coll->stride, .replicas = coll->replicas};
   MS_TRY(count_ranks(c->plan, coll, made));
   c->spans++;
   *found = made;

@@ -2,40 +2,9 @@
  * CPU and on (emulated) CUDA: sizes that no piece, block or word divides, several numbers of ranks, ranges of the
  * result; what rounding leaves, over many sums; weights in blocks.
  */
-#include "kernels/quantised_sum.h"
-
-#include <math.h>
-#include <stdlib.h>
-
-#include "base/bf16.h"
-#include "tests/c/support/kernel_case.h"
+#include "tests/c/support/pieces.h"
 
 enum { MOST_RANKS = 5 };
-
-static float value_of(int rank, int64_t i) {
-  uint32_t x = (uint32_t)(i * 2654435761u) ^ (uint32_t)(rank * 40503 + 77);
-  x ^= x >> 15;
-  x *= 0x2c1b3c6du;
-  x ^= x >> 12;
-  /* Blocks differ by orders of magnitude, and some are zero. */
-  return i / 256 % 3 == 2 ? 0 : ldexpf((float)(int32_t)x, -24 - (int)(i / 256 % 7));
-}
-
-/* ---- the reference ---- */
-
-static float most_of(int dtype) { return dtype == MS_I8 ? 127 : 7; }
-
-/* Rounds [begin, end) of x, a block, to codes and back. Every element moves by half a step at most. */
-static void round_block(int dtype, float *x, int64_t begin, int64_t end) {
-  float amax = 0;
-  for (int64_t i = begin; i < end; i++) amax = fmaxf(amax, fabsf(x[i]));
-  const float scale = amax / most_of(dtype), half = amax / (2 * most_of(dtype));
-  for (int64_t i = begin; i < end; i++) {
-    const float rounded = scale > 0 ? rintf(x[i] / scale) * scale : 0;
-    assert_true(fabsf(rounded - x[i]) <= half * (1 + 1e-5f));
-    x[i] = rounded;
-  }
-}
 
 static void round_pieces(int dtype, float *x, int64_t n, const ms_pieces *of) {
   for (int64_t piece = 0; piece < n; piece += of->elements)
@@ -47,21 +16,6 @@ static void round_pieces(int dtype, float *x, int64_t n, const ms_pieces *of) {
 }
 
 /* ---- the ops ---- */
-
-static ms_value_info vector_of(int dtype, int64_t n) { return (ms_value_info){.dtype = dtype, .ndim = 1, .dims = {n}}; }
-
-static ms_value_info words_of(int64_t n) { return vector_of(MS_I32, n); }
-
-/* Both kinds of devices make the same bytes. */
-static void assert_as_on_the_cpu(const kernel_case *c) {
-  const int64_t bytes = tensor_bytes(&c->call.out[0]);
-  ms_kernel_call call = c->call;
-  void *words = call.out_data[0] = malloc((size_t)bytes);
-  call.threads = 1;
-  must(ms_cpu_kernel(call.op)->run(&call));
-  assert_memory_equal(words, c->call.out_data[0], (size_t)bytes);
-  free(words);
-}
 
 /* One rank's pieces. */
 static void quantise(int dtype, int from, int rank, int64_t n, int ranks, int32_t *out) {

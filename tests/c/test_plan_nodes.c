@@ -62,7 +62,7 @@ static const ms_plan_coll *sum_between_nodes(const ms_plan *plan, int phase, int
   const ms_plan_coll *found = NULL;
   for (int i = 0; i < plan->phase[phase].colls; i++) {
     const ms_plan_coll *coll = plan->phase[phase].coll[i];
-    if (!coll->between_nodes || coll->unit != unit) continue;
+    if (!ms_plan_coll_is_between_nodes(coll) || coll->unit != unit) continue;
     assert_null(found);
     found = coll;
   }

@@ -119,7 +119,7 @@ static void H11_bytes_between_copies_are_those_of_slices(void **state) {
         const ms_unit *unit = &p.net.model->unit[coll->unit];
         const int64_t room = ms_unit_slice_room(p.net.model, unit, plan->replicas);
         assert_int_equal(coll->ranks, cases[i].copies);
-        assert_int_equal(coll->between_nodes, plan->replicas > 1);
+        assert_int_equal(ms_plan_coll_is_between_nodes(coll), plan->replicas > 1);
         assert_true(coll->bytes == (double)((coll->ranks - 1) * room * (gathers ? 2 : 4)));
       }
     drop(&p);

@@ -89,6 +89,20 @@ describe("bytes between hosts", function()
     end
   end)
 
+  it("H2 Q6 of gradients that shards sum in few bits are those of a host's sums, once", function()
+    -- Each of four shards has a chunk of a parameter. Both hosts send each other their sums of the other's two chunks:
+    -- in one hop, each of their two ranks would send both.
+    for bits, number in pairs({ i8 = 8, i4 = 4 }) do
+      local packed = 0
+      for _, size in ipairs({ 512 * 1024, 1024, 1024 * 256, 256 }) do
+        packed = packed + 2 * (size / 4 * number / 8 + 4 * math.ceil(size / 4 / 256))
+      end
+      local gathered = (S + AGAIN) / 2
+      local sent = sent_by_host("a:2,b:2", nil, "mesh=1x4", "shard=" .. bits) - gathered
+      assert.is_true(math.abs(sent - packed) < 64, ("%s: %d, not %d"):format(bits, sent, packed))
+    end
+  end)
+
   local TENSOR, ALL = "names=replicate shard tensor", "names=replicate shard context tensor"
   local DIVIDED = {
     -- Each rank of tensor has half of the weights, so the hosts send what they send without it.
@@ -118,7 +132,8 @@ describe("bytes between hosts", function()
 
   it("H2 are those that the interfaces count, within 2 %", function()
     if why_not then return pending(why_not) end
-    for _, words in ipairs({ { "mesh=1x4" }, { "mesh=2x2" }, { "mesh=4x1" }, { "mesh=2x2", "replicate=i8" } }) do
+    for _, words in ipairs({ { "mesh=1x4" }, { "mesh=2x2" }, { "mesh=4x1" }, { "mesh=2x2", "replicate=i8" },
+      { "mesh=1x4", "shard=i8" } }) do
       local hosts = { { 0, 0 }, { 0, 0 } }
       each_rank({ "run", RECIPE, "--log-ranks", "all", "--hosts", ("%s:2,%s:2"):format(a, b), "--agent",
         "ip netns exec", "interface=veth0", "steps=10", unpack(words) }, "MOONSHARD_INTERFACE=veth0",

@@ -29,20 +29,28 @@ describe("gradients that shards sum in few bits", function()
     end
   end)
 
-  it("Q6 do not depend on which shards share a host", function()
-    local words = { "mesh=1x4", "replicate=", "shard=i8", "clip=0", "feedback=true" }
-    local together = parameters(4, unpack(words))
-    for _, hosts in ipairs(program.thin { "a:2,b:2", "a:3,b:1" }) do
-      assert.equal(together, parameters(hosts, unpack(words)))
+  it("Q6 depend only on how many neighbours are on each host, which sum first", function()
+    for _, words in ipairs(program.thin {
+      { "mesh=1x4", "replicate=", "shard=i8", "clip=0", "dim=34", "layout=ragged", "micro=2" },
+      { "mesh=1x4", "replicate=", "shard=i8", "clip=0", "feedback=true" },
+    }) do
+      local at_once, in_two_hops = parameters(4, unpack(words)), parameters("a:2,b:2", unpack(words))
+      assert.equal(at_once, parameters("a:3,b:1", unpack(words)))
+      assert.equal(at_once, parameters("a:1,b:1,c:1,d:1", unpack(words)))
+      assert.not_equal(at_once, in_two_hops)
+      assert.equal(in_two_hops, parameters("a:2,b:2", unpack(words)))
+      local with_threads = trained("MOONSHARD_STREAMS=threads", "a:2,b:2", unpack(words))
+      assert.equal(in_two_hops, with_threads:match("parameters %S+"))
     end
   end)
 
   it("Q6 train as in f32 for 50 steps: losses within 1 % in 8 bits, 5 % in 4", function()
     local f32 = measured(4, "mesh=1x4", "replicate=", "steps=50").losses
     assert.is_true(f32[50] < 0.5 * f32[1], "it learns: " .. f32[50])
-    for words, bound in pairs({ [{ "shard=i8", "replicate=" }] = 0.01, [{ "shard=i4", "replicate=" }] = 0.05,
-      [{ "shard=i4", "replicate=", "feedback=true" }] = 0.05 }) do
-      local losses = measured(4, "mesh=1x4", "steps=50", unpack(words)).losses
+    for words, bound in pairs({ [{ 4, "shard=i8" }] = 0.01, [{ 4, "shard=i4" }] = 0.05,
+      [{ 4, "shard=i4", "feedback=true" }] = 0.05, [{ "a:2,b:2", "shard=i8" }] = 0.01,
+      [{ "a:2,b:2", "shard=i4", "feedback=true" }] = 0.05 }) do
+      local losses = measured(words[1], "mesh=1x4", "steps=50", "replicate=", unpack(words, 2)).losses
       for step = 1, 50 do
         assert.is_true(math.abs(losses[step] - f32[step]) <= bound * f32[1],
           ("%s, step %d: %g, not %g"):format(table.concat(words, " "), step, losses[step], f32[step]))
@@ -73,6 +81,22 @@ describe("gradients that shards sum in few bits", function()
         local apart, sent_apart = measured(hosts, unpack(words)), measured(hosts, "shard=" .. bits, unpack(words))
         assert.equal(apart.wire.shard - whole + pieces, sent_apart.wire.shard)
       end
+    end
+  end)
+
+  it("Q6 move one piece for each other host in two hops, where one hop moves one for each of its ranks", function()
+    for bits, number in pairs({ i8 = 8, i4 = 4 }) do
+      local piece, whole = 0, 0
+      for _, shape in ipairs(runs.shapes(DIM)) do
+        local rows, row = chunk_of(shape, 4)
+        piece, whole = piece + runs.bytes_of(number, rows * row), whole + 4 * rows * row
+      end
+      local words = { "mesh=1x4", "replicate=", "steps=1", "shared=false" }
+      local plain, sent = measured("a:2,b:2", unpack(words)), measured("a:2,b:2", "shard=" .. bits, unpack(words))
+      -- Within the host two pieces go to the neighbour, one to the rank at the same place of the other host.
+      assert.equal(plain.bytes.shard - 3 * whole + 3 * piece, sent.bytes.shard)
+      assert.equal(sent.plan.shard, sent.bytes.shard)
+      assert.equal(plain.wire.shard - whole + piece, sent.wire.shard)
     end
   end)
 
@@ -122,8 +146,10 @@ describe("gradients that shards sum in few bits", function()
       i8 = { "check", runs.RECIPE, "-n", "4", "mesh=2x2", "replicate=", "shard=i8" },
       both = { "check", runs.RECIPE, "-n", "4", "mesh=2x2", "replicate=i8", "shard=i8", "feedback=true" },
       i4 = { "check", runs.RECIPE, "-n", "3", "mesh=1x3", "replicate=", "shard=i4", "layout=ragged" },
+      hops = { "check", runs.RECIPE, "--agent", "tests/fuzz/agent.sh", "--rendezvous", "tcp://127.0.0.1", "--hosts",
+        "a:2,b:2", "mesh=1x4", "replicate=", "shard=i8", "feedback=true" },
     }
-    equals_one_rank("i8", "both", "i4")
+    equals_one_rank("i8", "both", "i4", "hops")
   end)
 
   it("Q6 on emulated GPUs they are those of the CPU, bit for bit, in graphs and with windows of NCCL", function()
@@ -141,5 +167,18 @@ describe("gradients that shards sum in few bits", function()
     end
     assert.equal(last("cpu"), last("graph"))
     assert.equal(last("cpu"), last("windows"))
+  end)
+
+  it("Q6 in two hops, too, between emulated GPUs of several hosts", function()
+    local words = { "mesh=1x4", "replicate=", "shard=i8", "feedback=true", "clip=0", "dim=34" }
+    local all = { cpu = runs.words_of("a:2,b:2", "shared=false", unpack(words)),
+      cuda = runs.words_of("a:2,b:2", "device=cuda", unpack(words)) }
+    all.cuda.environment = program.emulated_cuda("MOONSHARD_EMULATE_JITTER=50")
+    local ended, found = program.run_all(all), {}
+    for name in pairs(all) do
+      assert.equal(0, ended[name].status, ended[name].err)
+      found[name] = ended[name].out:match("parameters %S+")
+    end
+    assert.equal(found.cpu, found.cuda)
   end)
 end)

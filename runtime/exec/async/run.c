@@ -79,7 +79,7 @@ static int note_place(const ms_exec *exec, int phase, const ms_exec_instr *instr
 static int take_coll(ms_exec *exec, const ms_exec_instr *instr, int stream, const int64_t *marks, ms_async_coll **out) {
   MS_TRY(ms_async_take_coll(exec->state, out));
   ms_async_coll *pending = *out;
-  pending->by = ms_async_comm(exec->state, stream, ms_comm_size(instr->comm));
+  pending->by = ms_async_comm(exec->state, stream, instr->comm);
   pending->comm = instr->comm;
   pending->marks = marks;
   pending->run = exec->state->async->begun;
@@ -92,7 +92,7 @@ static int take_coll(ms_exec *exec, const ms_exec_instr *instr, int stream, cons
 static int issue_collective(ms_exec *exec, int phase, const ms_exec_instr *instr, int stream, int captures,
                             ms_profile_event *profiled) {
   ms_async_coll *pending = NULL;
-  ms_device_comm *comm = ms_async_comm(exec->state, stream, ms_comm_size(instr->comm));
+  ms_device_comm *comm = ms_async_comm(exec->state, stream, instr->comm);
   if (exec->delays.before[stream] > 0) ms_delay_sleep(exec->delays.before[stream]);
   if (!captures) MS_TRY(take_coll(exec, instr, stream, NULL, &pending));
   MS_TRY(note_place(exec, phase, instr, stream, pending, 0));

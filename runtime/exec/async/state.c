@@ -95,15 +95,16 @@ static int open_parts(ms_state *state) {
   return MS_OK;
 }
 
-static int split_group(ms_state *state, int stream, int ranks, ms_device_comm **comm) {
-  const int place = state->model->dim[ms_stream_dim(stream)].place;
-  return split(state, state->async->comm[stream], place / ranks, place, comm);
+static int split_group(ms_state *state, int stream, int ranks, int stride, ms_device_comm **comm) {
+  const int place = state->model->dim[ms_stream_dim(stream)].place, first = place - place / stride % ranks * stride;
+  return split(state, state->async->comm[stream], first, place, comm);
 }
 
 static int open_groups(ms_state *state) {
   ms_async *async = state->async;
   for (int i = 0; i < async->groups; i++)
-    MS_TRY(split_group(state, async->group[i].stream, async->group[i].ranks, &async->group[i].comm));
+    MS_TRY(split_group(state, async->group[i].stream, async->group[i].ranks, async->group[i].stride,
+                       &async->group[i].comm));
   return MS_OK;
 }
 
@@ -217,20 +218,22 @@ void ms_async_disconnect(ms_state *state) {
   async->ended = async->begun;
 }
 
-int ms_async_open_group(ms_state *state, int stream, int ranks) {
+int ms_async_open_group(ms_state *state, int stream, int ranks, int stride, const ms_comm *of) {
   ms_async *async = state->async;
   MS_TRY(ms_grow((void **)&async->group, &async->group_capacity, async->groups + 1, sizeof *async->group));
   async->group[async->groups].comm = NULL;
-  MS_TRY(split_group(state, stream, ranks, &async->group[async->groups].comm));
+  MS_TRY(split_group(state, stream, ranks, stride, &async->group[async->groups].comm));
   async->group[async->groups].stream = stream;
-  async->group[async->groups++].ranks = ranks;
+  async->group[async->groups].ranks = ranks;
+  async->group[async->groups].stride = stride;
+  async->group[async->groups++].of = of;
   return MS_OK;
 }
 
-ms_device_comm *ms_async_comm(const ms_state *state, int stream, int ranks) {
+ms_device_comm *ms_async_comm(const ms_state *state, int stream, const ms_comm *of) {
   const ms_async *async = state->async;
   for (int i = 0; i < async->groups; i++)
-    if (async->group[i].stream == stream && async->group[i].ranks == ranks) return async->group[i].comm;
+    if (async->group[i].of == of) return async->group[i].comm;
   return async->comm[stream];
 }
 

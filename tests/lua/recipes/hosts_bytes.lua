@@ -5,7 +5,7 @@ local ms = require "moonshard"
 local world, clock = require "moonshard.distributed.world", require "moonshard.base.clock"
 local cfg = ms.args {
   mesh = "2x2", names = "replicate shard", groups = "", interface = "lo", steps = 3, dtype = "f32", model = "linear",
-  sequence_parallel = false, bias = true, replicate = "",
+  sequence_parallel = false, bias = true, replicate = "", shard = "f32",
 }
 
 -- Dimensions by names; with groups = "0 1,2 3|0 2,1 3" every group of each dimension.
@@ -36,7 +36,8 @@ ms.fully_shard(model, {
   mesh = mesh, units = { is_gpt and ms.re[[^layers\.\d$]] or ms.re[[^\d$]] }, reshard_after_forward = true,
   placements = tensor and (is_gpt and ms.rules.tensor_parallel(model) or OF_LINEAR) or nil,
   sequence_parallel = cfg.sequence_parallel, mp_policy = {
-    param_dtype = cfg.dtype, reduce_dtype = cfg.replicate == "" and "f32" or { replicate = cfg.replicate },
+    param_dtype = cfg.dtype, reduce_dtype = { shard = mesh:has("shard") and cfg.shard or nil,
+      replicate = cfg.replicate ~= "" and cfg.replicate or nil },
   },
 })
 local train = ms.trainer {
