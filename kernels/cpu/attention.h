@@ -14,7 +14,8 @@
 /* The sizes of a call: q, o [batch][t][heads][d]; k, v [batch][s][groups][d]; lse [batch][heads][t]. */
 typedef struct ms_attention {
   int64_t batch, t, s, heads, groups, d;
-  int causal; /* query i sees keys 0 to i + s - t, or where it is in the axis that it is a part of */
+  int causal;     /* query i sees keys 0 to i + s - t, or where it is in the axis that it is a part of */
+  int64_t window; /* of causal attention: the most keys that a query sees, the last ones; 0: all of them */
   int dtype;
   float scale;
   ms_part part;                   /* which of the queries these are, if ranks divide them; the keys are all there */
@@ -22,8 +23,9 @@ typedef struct ms_attention {
   int64_t first_query, first_key; /* of the part, and of all keys: where this call begins */
 } ms_attention;
 
-/* Queries per block: a block stays in L1 while the keys stream past it. */
-enum { MS_QUERIES = 32 };
+/* Queries per block: a block stays in L1 while the keys stream past it. It begins at a multiple of MS_KEY_GRAIN keys,
+ * where the rows and panels of every implementation are whole. */
+enum { MS_QUERIES = 32, MS_KEY_GRAIN = 32 };
 
 /* Computes a range of items and writes to the call's tensors. Each thread has its own scratch, 64-byte aligned. */
 typedef struct ms_attention_part {
@@ -48,26 +50,48 @@ ms_attention_code ms_attention_choose(const ms_attention *a);
 
 static inline int64_t ms_query_blocks(const ms_attention *a) { return (a->t + MS_QUERIES - 1) / MS_QUERIES; }
 
-/* The number of keys that query i sees. */
+/* Where query i is among the keys. */
+static inline int64_t ms_query_at(const ms_attention *a, int64_t i) {
+  return a->part.ranks ? ms_part_index(&a->part, a->first_query + i) + a->before - a->first_key : i + a->s - a->t;
+}
+
+/* The number of queries, from q0 on, that are before a key. */
+static inline int64_t ms_queries_before(const ms_attention *a, int64_t key, int64_t q0) {
+  const int64_t queries =
+      a->part.ranks ? ms_part_before(&a->part, a->first_key + key - a->before) - a->first_query : key - (a->s - a->t);
+  return queries > q0 ? queries - q0 : 0;
+}
+
+/* Query i sees the keys from the first that is visible to it to the end of those that are. */
 static inline int64_t ms_visible_keys(const ms_attention *a, int64_t i) {
   if (!a->causal) return a->s;
-  const int64_t at =
-      a->part.ranks ? ms_part_index(&a->part, a->first_query + i) + a->before - a->first_key : i + a->s - a->t;
+  const int64_t at = ms_query_at(a, i);
   return at < a->s ? at + 1 : a->s;
 }
-
-/* The number of queries, from q0 on, that come before the first one that sees the key. */
-static inline int64_t ms_blind_queries(const ms_attention *a, int64_t key, int64_t q0) {
-  if (!a->causal) return 0;
-  const int64_t seeing =
-      a->part.ranks ? ms_part_before(&a->part, a->first_key + key - a->before) - a->first_query : key - (a->s - a->t);
-  return seeing > q0 ? seeing - q0 : 0;
+static inline int64_t ms_first_key(const ms_attention *a, int64_t i) {
+  if (!a->window) return 0;
+  const int64_t first = ms_query_at(a, i) - a->window + 1;
+  return first > 0 ? first : 0;
 }
 
-/* The number of keys that at least one query of the block beginning at `first` sees. */
+/* Of `queries` queries from q0 on, a key is seen by those from the end of the blind ones, which come before it, to the
+ * end of the seeing ones, whose window has not passed it. */
+static inline int64_t ms_blind_queries(const ms_attention *a, int64_t key, int64_t q0) {
+  return a->causal ? ms_queries_before(a, key, q0) : 0;
+}
+static inline int64_t ms_seeing_queries(const ms_attention *a, int64_t key, int64_t q0, int64_t queries) {
+  const int64_t seeing = a->window ? ms_queries_before(a, key + a->window, q0) : queries;
+  return seeing < queries ? seeing : queries;
+}
+
+/* At least one query of the block beginning at `first` sees the keys from the second of these to the first, but for
+ * those that only align the block. */
 static inline int64_t ms_block_keys(const ms_attention *a, int64_t first) {
   int64_t last = first + MS_QUERIES - 1;
   return ms_visible_keys(a, last < a->t ? last : a->t - 1);
+}
+static inline int64_t ms_block_first_key(const ms_attention *a, int64_t first) {
+  return ms_first_key(a, first) / MS_KEY_GRAIN * MS_KEY_GRAIN;
 }
 
 #endif

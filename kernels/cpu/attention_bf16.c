@@ -62,12 +62,23 @@ static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, 
 
 static inline __mmask16 lanes_of(int64_t left) { return left < 16 ? (__mmask16)((1u << left) - 1) : 0xffff; }
 
-/* Ignores NaN scores: _mm512_max_ps returns its second operand if either is NaN. The NaN still reaches the result,
- * through its own weight. */
-static inline float row_max(const float *scores, int64_t keys, __m512 scale) {
+/* The lanes of keys [from, keys) at i, where lanes [i, i + 16) are not all of them. */
+static inline __mmask16 lanes_between(int64_t i, int64_t from, int64_t keys) {
+  const __mmask16 hidden = from > i ? lanes_of(from - i) : 0;
+  return keys > i ? lanes_of(keys - i) & (__mmask16)~hidden : 0;
+}
+
+/* Of keys [from, keys). Ignores NaN scores: _mm512_max_ps returns its second operand if either is NaN. The NaN still
+ * reaches the result, through its own weight. */
+static inline float row_max(const float *scores, int64_t from, int64_t keys, __m512 scale) {
   const int64_t whole = keys / 16 * 16;
   __m512 largest = _mm512_set1_ps(-INFINITY), other = largest;
-  int64_t i = 0;
+  int64_t i = from / 16 * 16;
+  if (i < from) {
+    const __m512 x = _mm512_mul_ps(_mm512_load_ps(scores + i), scale);
+    largest = _mm512_mask_max_ps(largest, lanes_between(i, from, keys), x, largest);
+    i += 16;
+  }
   for (; i + 32 <= whole; i += 32) {
     largest = _mm512_max_ps(_mm512_mul_ps(_mm512_load_ps(scores + i), scale), largest);
     other = _mm512_max_ps(_mm512_mul_ps(_mm512_load_ps(scores + i + 16), scale), other);
@@ -83,12 +94,19 @@ static inline __m512 weight(const float *scores, __m512 scale, __m512 largest) {
   return ms_bf16_power_of_two(_mm512_fmsub_ps(_mm512_load_ps(scores), scale, largest));
 }
 
-/* weights[keys] = 2^(scale scores - largest), zeros up to `padded`; returns their sum before rounding to bf16. */
-static inline float weigh_row(ms_bf16 *weights, const float *scores, int64_t keys, int64_t padded, __m512 scale,
-                              float largest) {
+/* Weights of keys [from, keys) are 2^(scale scores - largest), others up to `padded` are 0; returns their sum before
+ * rounding to bf16. */
+static inline float weigh_row(ms_bf16 *weights, const float *scores, int64_t from, int64_t keys, int64_t padded,
+                              __m512 scale, float largest) {
   const __m512 shift = _mm512_set1_ps(largest);
   __m512 sum = _mm512_setzero_ps(), other = sum;
-  int64_t i = 0;
+  int64_t i = from / 16 * 16;
+  memset(weights, 0, (size_t)i * sizeof *weights);
+  if (i < from) {
+    sum = _mm512_maskz_mov_ps(lanes_between(i, from, keys), weight(scores + i, scale, shift));
+    _mm256_store_si256((void *)(weights + i), (__m256i)_mm512_cvtneps_pbh(sum));
+    i += 16;
+  }
   for (; i + 32 <= keys; i += 32) {
     const __m512 p0 = weight(scores + i, scale, shift), p1 = weight(scores + i + 16, scale, shift);
     sum = _mm512_add_ps(sum, p0);
@@ -96,7 +114,7 @@ static inline float weigh_row(ms_bf16 *weights, const float *scores, int64_t key
     _mm512_storeu_si512(weights + i, (__m512i)_mm512_cvtne2ps_pbh(p1, p0));
   }
   for (; i < padded; i += 16) {
-    const __m512 p = _mm512_maskz_mov_ps(lanes_of(keys > i ? keys - i : 0), weight(scores + i, scale, shift));
+    const __m512 p = _mm512_maskz_mov_ps(lanes_between(i, from, keys), weight(scores + i, scale, shift));
     sum = _mm512_add_ps(sum, p);
     _mm256_store_si256((void *)(weights + i), (__m256i)_mm512_cvtneps_pbh(p));
   }
@@ -109,19 +127,21 @@ static void scale_row(float *x, float factor, int64_t n) {
 }
 
 /* Adds `count` keys from `first` to the softmax of every row, and rescales earlier sums if the largest score has
- * grown. */
-static void weigh_keys(const ms_attention *a, scratch *s, int64_t q0, int64_t first, int64_t count) {
+ * grown; it is -inf where a row has seen no key yet. */
+static void weigh_keys(const ms_attention *a, scratch *s, int64_t q0, int64_t first, int64_t count, int adds) {
   const __m512 scale = _mm512_set1_ps((float)(a->scale / MS_LN_2));
   const int64_t padded = ms_bf16_round_up(count), columns = ms_bf16_round_up(a->d);
   for (int64_t q = 0; q < MS_QUERIES; q++) {
     const float *scores = s->scores + q * KEYS_AT_ONCE;
     int64_t keys = ms_visible_keys(a, q0 + q) - first;
+    int64_t from = ms_first_key(a, q0 + q) - first;
     if (keys > count) keys = count;
-    if (keys < 0) keys = 0;
-    float largest = row_max(scores, keys, scale);
+    if (from < 0) from = 0;
+    if (keys <= from) keys = from = 0;
+    float largest = row_max(scores, from, keys, scale);
     if (largest < s->largest[q]) largest = s->largest[q];
-    const float sum = weigh_row(s->weights + q * KEYS_AT_ONCE, scores, keys, padded, scale, largest);
-    if (first == 0) {
+    const float sum = weigh_row(s->weights + q * KEYS_AT_ONCE, scores, from, keys, padded, scale, largest);
+    if (!adds) {
       s->denominator[q] = sum;
     } else if (keys > 0) {
       const float factor = exp2f(s->largest[q] - largest);
@@ -146,18 +166,18 @@ static void write_outputs(const ms_attention *a, const ms_kernel_call *call, con
 
 static void forward_block(const ms_attention *a, const ms_kernel_call *call, const ms_bf16_unit *unit, scratch *s,
                           int64_t b, int64_t h, int64_t q0) {
-  const int64_t columns = ms_bf16_round_up(a->d), keys = ms_block_keys(a, q0);
+  const int64_t columns = ms_bf16_round_up(a->d), begin = ms_block_first_key(a, q0), keys = ms_block_keys(a, q0);
   const ms_bf16 *q = (const ms_bf16 *)call->in_data[0] + ((b * a->t + q0) * a->heads + h) * a->d;
   ms_bf16_pack(s->rows, columns, q, a->heads * a->d, a->t - q0 < MS_QUERIES ? a->t - q0 : MS_QUERIES, MS_QUERIES, a->d);
   for (int i = 0; i < MS_QUERIES; i++) s->largest[i] = -INFINITY;
-  for (int64_t first = 0; first < keys; first += KEYS_AT_ONCE) {
+  for (int64_t first = begin; first < keys; first += KEYS_AT_ONCE) {
     const int64_t count = keys - first < KEYS_AT_ONCE ? keys - first : KEYS_AT_ONCE, padded = ms_bf16_round_up(count);
     for (int64_t key = 0; key < padded; key += 32)
       unit->product(s->scores + key, KEYS_AT_ONCE, s->rows, columns, s->keys + (first + key) * columns / 2, 32,
                     MS_QUERIES, 32, columns, 0);
-    weigh_keys(a, s, q0, first, count);
+    weigh_keys(a, s, q0, first, count, first > begin);
     unit->product(s->sums, columns, s->weights, KEYS_AT_ONCE, s->values + first / 2 * columns, columns, MS_QUERIES,
-                  columns, padded, first > 0);
+                  columns, padded, first > begin);
   }
   write_outputs(a, call, s, b, h, q0);
 }

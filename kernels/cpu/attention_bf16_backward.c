@@ -118,9 +118,9 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
 
 /* The queries of the block that see a key, one bit per query. */
 static uint32_t queries_that_see(const ms_attention *a, int64_t key, int64_t q0) {
-  const int64_t blind = ms_blind_queries(a, key, q0);
-  if (key >= a->s || blind >= MS_QUERIES) return 0;
-  return blind > 0 ? ~0u << blind : ~0u;
+  const int64_t blind = ms_blind_queries(a, key, q0), seeing = ms_seeing_queries(a, key, q0, MS_QUERIES);
+  if (key >= a->s || blind >= seeing) return 0;
+  return ~0u << blind & ~0u >> (MS_QUERIES - seeing);
 }
 
 typedef struct gradient_row {
@@ -164,11 +164,11 @@ static void score_gradients(const ms_attention *a, const scratch *s, int64_t q0,
 
 static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms_bf16_product *product,
                            const scratch *s, int64_t b, int64_t h, int64_t q0) {
-  const int64_t columns = ms_bf16_round_up(a->d), row = ms_bf16_round_up(a->s),
+  const int64_t columns = ms_bf16_round_up(a->d), row = ms_bf16_round_up(a->s), begin = ms_block_first_key(a, q0),
                 keys = ms_bf16_round_up(ms_block_keys(a, q0));
   ms_bf16 *dq = (ms_bf16 *)call->out_data[0] + ((b * a->t + q0) * a->heads + h) * a->d;
   load_queries(a, call, s, b, h, q0);
-  for (int64_t first = 0; first < keys; first += KEYS_AT_ONCE) {
+  for (int64_t first = begin; first < keys; first += KEYS_AT_ONCE) {
     const int64_t count = keys - first < KEYS_AT_ONCE ? keys - first : KEYS_AT_ONCE, at = first * columns;
     product(s->scores, MS_QUERIES, s->keys + at, columns, s->q_panel, MS_QUERIES, count, MS_QUERIES, columns, 0);
     product(s->dp, MS_QUERIES, s->values + at, columns, s->dout_panel, MS_QUERIES, count, MS_QUERIES, columns, 0);
@@ -176,7 +176,7 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms
     product(s->dvalues + at, columns, s->p, MS_QUERIES, s->dout_pairs, columns, count, columns, MS_QUERIES, 1);
     product(s->dkeys + at, columns, s->ds, MS_QUERIES, s->q_pairs, columns, count, columns, MS_QUERIES, 1);
     product(s->dq_transposed, MS_QUERIES, s->keys_transposed + first, row, s->ds_pairs, MS_QUERIES, columns, MS_QUERIES,
-            count, first > 0);
+            count, first > begin);
   }
   ms_transpose_32_bits((uint32_t *)s->dq, columns, (const uint32_t *)s->dq_transposed, MS_QUERIES, columns, MS_QUERIES);
   for (int64_t q = 0; q < MS_QUERIES && q0 + q < a->t; q++)

@@ -110,12 +110,16 @@ static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, flo
 
 /* Sets scores[key][q] to -inf where a query cannot see the key: `keys` keys from `first`, QUERIES queries from q0. */
 static void hide_keys(const ms_attention *a, float *scores, int64_t first, int64_t keys, int64_t q0) {
-  int64_t from = ms_visible_keys(a, q0); /* the first query sees the fewest keys */
+  int64_t from = ms_visible_keys(a, q0); /* the first query sees the fewest of the last keys */
   for (int64_t key = from > first ? from : first; key < first + keys; key++) {
     int64_t blind = ms_blind_queries(a, key, q0);
     if (blind > QUERIES) blind = QUERIES;
     for (int64_t q = 0; q < blind; q++) scores[(key - first) * QUERIES + q] = -INFINITY;
   }
+  int64_t until = ms_first_key(a, q0 + QUERIES - 1); /* and the last one of the first keys */
+  for (int64_t key = first; key < first + keys && key < until; key++)
+    for (int64_t q = ms_seeing_queries(a, key, q0, QUERIES); q < QUERIES; q++)
+      scores[(key - first) * QUERIES + q] = -INFINITY;
 }
 
 #include "kernels/cpu/attention_f32_backward.h"

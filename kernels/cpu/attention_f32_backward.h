@@ -73,18 +73,19 @@ static void score_gradients(const backward_scratch *s, int64_t keys, int64_t pad
   memset(s->ds + keys * QUERIES, 0, (size_t)((padded - keys) * QUERIES) * sizeof(float));
 }
 
-/* dv += p' do and dk += ds' q for `padded` keys from `first`. A tile of keys starts at the first query that sees it. */
+/* dv += p' do and dk += ds' q for `padded` keys from `first`. A tile of keys takes the queries that see any of it. */
 static void add_key_gradients(const ms_attention *a, const backward_scratch *s, int64_t q0, int64_t first,
                               int64_t padded) {
   const int64_t columns = padded_columns(a);
   for (int64_t key = 0; key < padded; key += TILE_ROWS) {
     const int64_t skip = ms_blind_queries(a, first + key, q0);
-    if (skip >= QUERIES) continue;
+    const int64_t seeing = ms_seeing_queries(a, first + key + TILE_ROWS - 1, q0, QUERIES) - skip;
+    if (seeing <= 0) continue;
     const float *p = s->p + key * QUERIES + skip, *ds = s->ds + key * QUERIES + skip;
     for (int64_t d = 0; d < columns; d += TILE_COLUMNS) {
       const int64_t at = (first + key) * columns + d;
-      tile(s->dvalues + at, columns, p, QUERIES, 1, s->dout + skip * columns + d, columns, QUERIES - skip, ADD, NULL);
-      tile(s->dkeys + at, columns, ds, QUERIES, 1, s->q + skip * columns + d, columns, QUERIES - skip, ADD, NULL);
+      tile(s->dvalues + at, columns, p, QUERIES, 1, s->dout + skip * columns + d, columns, seeing, ADD, NULL);
+      tile(s->dkeys + at, columns, ds, QUERIES, 1, s->q + skip * columns + d, columns, seeing, ADD, NULL);
     }
   }
 }
@@ -96,10 +97,12 @@ static void add_query_gradients(const ms_attention *a, const backward_scratch *s
   for (int64_t q = 0; q < QUERIES; q += TILE_ROWS) {
     int64_t seen = ms_visible_keys(a, q0 + q + TILE_ROWS - 1) - first;
     if (seen > keys) seen = keys;
-    if (seen <= 0) continue;
+    int64_t from = ms_first_key(a, q0 + q) - first;
+    if (from < 0) from = 0;
+    if (seen <= from) continue;
     for (int64_t d = 0; d < columns; d += TILE_COLUMNS)
-      tile(s->dq + q * columns + d, columns, s->ds + q, 1, QUERIES, s->keys + first * columns + d, columns, seen, ADD,
-           NULL);
+      tile(s->dq + q * columns + d, columns, s->ds + from * QUERIES + q, 1, QUERIES,
+           s->keys + (first + from) * columns + d, columns, seen - from, ADD, NULL);
   }
 }
 
@@ -108,7 +111,7 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, co
   const int64_t columns = padded_columns(a), keys = ms_block_keys(a, q0);
   expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, QUERIES, h);
   load_queries(a, call, s, b, h, q0);
-  for (int64_t first = 0; first < keys; first += BACKWARD_KEYS) {
+  for (int64_t first = ms_block_first_key(a, q0); first < keys; first += BACKWARD_KEYS) {
     const int64_t count = keys - first < BACKWARD_KEYS ? keys - first : BACKWARD_KEYS,
                   padded = round_up(count, TILE_ROWS);
     score_keys(s->p, s->keys + first * columns, columns, s->q_panel, count, a->d);

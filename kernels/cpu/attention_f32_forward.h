@@ -25,17 +25,19 @@ static int64_t forward_scratch_bytes(const ms_attention *a) {
   return lay_out_forward(a, nothing, &scratch);
 }
 
-/* o[q][d] = o factor[q] + p v for keys [first, first + keys). Each tile of queries stops at its last visible key. */
+/* o[q][d] = o factor[q] + p v for keys [first, first + keys). Each tile of queries takes those that it sees. */
 static void weigh_values(const ms_attention *a, const forward_scratch *s, const running_softmax *state, int64_t q0,
                          int64_t first, int64_t keys) {
   const int64_t columns = padded_columns(a);
   for (int64_t q = 0; q < QUERIES; q += TILE_ROWS) {
     int64_t seen = ms_visible_keys(a, q0 + q + TILE_ROWS - 1) - first;
     if (seen > keys) seen = keys;
-    if (seen <= 0) continue;
+    int64_t from = ms_first_key(a, q0 + q) - first;
+    if (from < 0) from = 0;
+    if (seen <= from) continue;
     for (int64_t d = 0; d < columns; d += TILE_COLUMNS)
-      tile(s->sums + q * columns + d, columns, s->scores + q, 1, QUERIES, s->values + first * columns + d, columns,
-           seen, SCALE_AND_ADD, state->factor + q);
+      tile(s->sums + q * columns + d, columns, s->scores + from * QUERIES + q, 1, QUERIES,
+           s->values + (first + from) * columns + d, columns, seen - from, SCALE_AND_ADD, state->factor + q);
   }
 }
 
@@ -60,7 +62,7 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
   transpose_queries(s->panel, s->rows, columns, a->d);
   memset(s->sums, 0, (size_t)(QUERIES * columns) * sizeof(float));
   for (int q = 0; q < QUERIES; q++) state.largest[q] = -INFINITY, state.sum[q] = 0.0f;
-  for (int64_t first = 0; first < keys; first += FORWARD_KEYS) {
+  for (int64_t first = ms_block_first_key(a, q0); first < keys; first += FORWARD_KEYS) {
     const int64_t count = keys - first < FORWARD_KEYS ? keys - first : FORWARD_KEYS;
     score_keys(s->scores, s->keys + first * columns, columns, s->panel, count, a->d);
     hide_keys(a, s->scores, first, count, q0);

@@ -50,9 +50,16 @@ static void pack_over_keys(const ms_attention *a, char *panels, const ms_split_o
     ms_split_pack_b(panels + panels_bytes(a->d, first), x, 0, a->d, first, ms_least(KEYS, a->s - first));
 }
 
-/* Panel j of the stretch that begins at key `first`. */
-static const char *stretch_panel(const ms_attention *a, const char *panels, int64_t first, int64_t j) {
-  return panels + panels_bytes(a->d, first) + j * ms_split_panel_bytes(ms_least(KEYS, a->s - first));
+/* Panel j of the stretch that key `key` is in, from that key on. */
+static const char *stretch_panel(const ms_attention *a, const char *panels, int64_t key, int64_t j) {
+  const int64_t first = key / KEYS * KEYS;
+  return panels + panels_bytes(a->d, first) + j * ms_split_panel_bytes(ms_least(KEYS, a->s - first)) +
+         panels_bytes(key - first, 1);
+}
+
+/* The keys, whole blocks of them, from `first` to the end of its stretch or of those that are seen. */
+static int64_t keys_of_stretch(int64_t first, int64_t seen) {
+  return padded(ms_least((first / KEYS + 1) * KEYS, seen) - first);
 }
 
 /* y [rows][padded d] = scale x [rows][d]; the rows of x are `stride` elements apart. */
@@ -63,14 +70,19 @@ static void scale_rows(float *y, const float *x, int64_t stride, int64_t rows, i
 
 static __mmask16 first_lanes(int64_t count) { return (__mmask16)((1u << (count < LANES ? count : LANES)) - 1); }
 
+static void hide_row(float *scores, int64_t begin, int64_t end) {
+  for (int64_t q = begin; q < end; q += LANES)
+    _mm512_mask_storeu_ps(scores + q, first_lanes(end - q), _mm512_set1_ps(-INFINITY));
+}
+
 /* Sets scores [keys][stride] of queries from q0 to -inf where the query does not see the key, or the key is padding. */
 static void hide(const ms_attention *a, float *scores, int64_t stride, int64_t first, int64_t keys, int64_t q0,
                  int64_t queries) {
   for (int64_t key = first; key < first + keys; key++) {
     int64_t blind = ms_blind_queries(a, key, q0);
     if (key >= a->s || blind > queries) blind = queries;
-    for (int64_t q = 0; q < blind; q += LANES)
-      _mm512_mask_storeu_ps(scores + (key - first) * stride + q, first_lanes(blind - q), _mm512_set1_ps(-INFINITY));
+    hide_row(scores + (key - first) * stride, 0, blind);
+    hide_row(scores + (key - first) * stride, ms_seeing_queries(a, key, q0, queries), queries);
   }
 }
 
@@ -111,18 +123,18 @@ static int64_t forward_scratch_bytes(const ms_attention *a) {
   return lay_out_forward(a, nothing, &scratch);
 }
 
-/* sums = sums factor + p v for one stretch of keys. */
+/* sums = sums factor + p v for one stretch of keys; they are 0 before the first. */
 static void weigh_values(const ms_attention *a, const forward_scratch *s, const running_softmax *state, int64_t first,
-                         int64_t keys) {
+                         int64_t keys, int adds) {
   const ms_split_operand p = {s->scores, QUERIES, 0};
   const int64_t columns = padded(a->d);
   ms_split_pack_a(s->weights, &p, 0, QUERIES, 0, keys);
-  if (first)
+  if (adds)
     for (int64_t q = 0; q < QUERIES; q++)
       for (int64_t i = 0; i < columns; i++) s->sums[q * columns + i] *= state->factor[q];
   for (int64_t j = 0; j < columns; j += GRAIN)
     ms_split_product(s->sums + j, columns, s->weights, stretch_panel(a, s->values, first, j / GRAIN),
-                     ms_split_steps(keys), first ? s->sums + j : NULL, columns);
+                     ms_split_steps(keys), adds ? s->sums + j : NULL, columns);
 }
 
 static void write_outputs(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s,
@@ -137,7 +149,8 @@ static void write_outputs(const ms_attention *a, const ms_kernel_call *call, con
 
 static void forward_block(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s, int64_t b,
                           int64_t h, int64_t q0) {
-  const int64_t seen = ms_block_keys(a, q0), rows = ms_least(QUERIES, a->t - q0), d_steps = ms_split_steps(a->d);
+  const int64_t begin = ms_block_first_key(a, q0), seen = ms_block_keys(a, q0), rows = ms_least(QUERIES, a->t - q0),
+                d_steps = ms_split_steps(a->d);
   const ms_split_operand q = {s->rows, padded(a->d), 1};
   running_softmax state;
   expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, QUERIES, h);
@@ -145,14 +158,14 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
              (float)(a->scale / LN_2));
   ms_split_pack_b(s->query, &q, 0, rows, 0, a->d);
   for (int i = 0; i < QUERIES; i++) state.largest[i] = -INFINITY, state.sum[i] = 0.0f;
-  for (int64_t first = 0; first < seen; first += KEYS) {
-    const int64_t keys = padded(ms_least(KEYS, seen - first));
+  for (int64_t first = begin, keys; first < seen; first += keys) {
+    keys = keys_of_stretch(first, seen);
     for (int64_t key = 0; key < keys; key += GRAIN)
       ms_split_product(s->scores + key * QUERIES, QUERIES, s->keys + panels_bytes(first + key, a->d), s->query, d_steps,
                        NULL, 0);
     hide(a, s->scores, QUERIES, first, keys, q0, QUERIES);
     softmax_keys(s->scores, keys, &state);
-    weigh_values(a, s, &state, first, keys);
+    weigh_values(a, s, &state, first, keys, first > begin);
   }
   write_outputs(a, call, s, &state, b, h, q0);
 }
@@ -264,8 +277,8 @@ static void score_gradients(const backward_scratch *s, int64_t begin, int64_t en
   }
 }
 
-/* gradient [GRAIN][padded d] += x' y over queries [begin, end): x [GRAIN keys][queries], y packed for sums over
- * queries. */
+/* gradient [GRAIN][padded d] += x' y over queries [begin, end) of `block_rows`: x [GRAIN keys][queries], y packed for
+ * sums over queries. */
 static void add_over_queries(const ms_attention *a, const backward_scratch *s, float *gradient, const float *x,
                              const char *y, int64_t begin, int64_t end, int64_t block_rows) {
   const ms_split_operand left = {x, BACKWARD_QUERIES, 1};
@@ -279,9 +292,11 @@ static void add_over_queries(const ms_attention *a, const backward_scratch *s, f
  * packs ds into the panels of the stretch that begins at `first`. */
 static void backward_keys(const ms_attention *a, const backward_scratch *s, int64_t key, int64_t first,
                           int64_t stretch_keys, int64_t q0, int64_t rows) {
-  const int64_t begin = ms_blind_queries(a, key, q0) / GRAIN * GRAIN, end = padded(rows),
-                d_steps = ms_split_steps(a->d), at = key * padded(a->d);
+  const int64_t begin = ms_blind_queries(a, key, q0) / GRAIN * GRAIN,
+                end = padded(ms_seeing_queries(a, key + GRAIN - 1, q0, rows)), d_steps = ms_split_steps(a->d),
+                at = key * padded(a->d);
   const ms_split_operand ds = {s->ds, BACKWARD_QUERIES, 0};
+  if (begin >= end) return; /* between the windows of queries that are in two parts of the axis */
   for (int64_t q = begin; q < end; q += GRAIN) {
     ms_split_product(s->p + q, BACKWARD_QUERIES, s->keys + panels_bytes(key, a->d), s->query + panels_bytes(q, a->d),
                      d_steps, NULL, 0);
@@ -296,23 +311,30 @@ static void backward_keys(const ms_attention *a, const backward_scratch *s, int6
     ms_split_pack_a(s->scores + panels_bytes(q, stretch_keys) + panels_bytes(key - first, 1), &ds, q, GRAIN, 0, GRAIN);
 }
 
+/* dq += ds k for 32 of the `rows` queries, from q on, and those of the stretch's keys that they see. */
+static void add_query_gradients(const ms_attention *a, const backward_scratch *s, int64_t q, int64_t first,
+                                int64_t keys, int64_t q0, int64_t rows) {
+  const int64_t columns = padded(a->d), begin = ms_block_first_key(a, q0 + q), from = begin > first ? begin : first,
+                end = ms_visible_keys(a, q0 + ms_least(q + GRAIN, rows) - 1);
+  const int64_t seen = ms_least(padded(end - first), keys) - (from - first);
+  if (seen <= 0) return;
+  for (int64_t j = 0; j < columns; j += GRAIN)
+    ms_split_product(s->dq + q * columns + j, columns,
+                     s->scores + panels_bytes(q, keys) + panels_bytes(from - first, 1),
+                     stretch_panel(a, s->keys_over_keys, from, j / GRAIN), ms_split_steps(seen),
+                     from > begin ? s->dq + q * columns + j : NULL, columns);
+}
+
 static void backward_block(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
                            int64_t h, int64_t q0) {
   const int64_t columns = padded(a->d), rows = ms_least(BACKWARD_QUERIES, a->t - q0),
                 seen = ms_visible_keys(a, q0 + rows - 1);
   expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, rows, h);
   load_queries(a, call, s, b, h, q0, rows);
-  for (int64_t first = 0; first < seen; first += KEYS) {
-    const int64_t keys = padded(ms_least(KEYS, seen - first));
+  for (int64_t first = ms_block_first_key(a, q0), keys; first < seen; first += keys) {
+    keys = keys_of_stretch(first, seen);
     for (int64_t key = first; key < first + keys; key += GRAIN) backward_keys(a, s, key, first, keys, q0, rows);
-    for (int64_t q = 0; q < rows; q += GRAIN) {
-      const int64_t seen_here = ms_least(padded(ms_visible_keys(a, q0 + ms_least(q + GRAIN, rows) - 1) - first), keys);
-      if (seen_here <= 0) continue;
-      for (int64_t j = 0; j < columns; j += GRAIN)
-        ms_split_product(s->dq + q * columns + j, columns, s->scores + panels_bytes(q, keys),
-                         stretch_panel(a, s->keys_over_keys, first, j / GRAIN), ms_split_steps(seen_here),
-                         first ? s->dq + q * columns + j : NULL, columns);
-    }
+    for (int64_t q = 0; q < rows; q += GRAIN) add_query_gradients(a, s, q, first, keys, q0, rows);
   }
   for (int64_t q = 0; q < rows; q++)
     unpack_row(call->out_data[0], MS_F32, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->dq + q * columns, a->scale,

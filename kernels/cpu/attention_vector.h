@@ -9,6 +9,7 @@
  */
 #include "kernels/cpu/simd.h"
 
+#include <float.h>
 #include <immintrin.h>
 #include <math.h>
 
@@ -105,11 +106,13 @@ MS_INLINE vector column_max(const float *scores, int64_t keys, vector largest) {
   return ms_vector_max(ms_vector_max(m0, m1), ms_vector_max(m2, m3));
 }
 
-/* Replaces scores [keys][QUERIES] by 2^(score - largest) and updates the running softmax. */
+/* Replaces scores [keys][QUERIES] by 2^(score - largest) and updates the running softmax. Of a query that has seen no
+ * key yet, the largest score is -inf, and the powers are 0. */
 static void softmax_keys(float *scores, int64_t keys, running_softmax *state) {
   for (int q = 0; q < QUERIES; q += LANES) {
     vector *largest = (vector *)(state->largest + q), *sum = (vector *)(state->sum + q);
-    const vector highest = column_max(scores + q, keys, *largest);
+    const vector top = column_max(scores + q, keys, *largest);
+    const vector highest = ms_vector_max((vector){0} - FLT_MAX, top);
     const vector factor = power_of_two(*largest - highest);
     vector s0 = *sum * factor, s1 = {0};
     int64_t key = 0;
@@ -125,7 +128,7 @@ static void softmax_keys(float *scores, int64_t keys, running_softmax *state) {
       *p = power_of_two(*p - highest);
       s0 += *p;
     }
-    *largest = highest;
+    *largest = top;
     *sum = s0 + s1;
     *(vector *)(state->factor + q) = factor;
   }

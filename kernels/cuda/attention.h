@@ -17,6 +17,7 @@
 struct ms_cuda_attention {
   int64_t batch, t, s, heads, groups, d;
   int causal; /* query i sees keys 0 to i + s - t, or where it is in the axis that it is a part of */
+  int window; /* of causal attention: the most keys that a query sees, the last ones; 0: all of them */
   float scale;
   ms_part part; /* which of the queries these are, if ranks divide them; the keys are all there */
   /* For document_attention (causal): begin and end of the document of each key, i32 [batch][s] each. NULL: each row of
@@ -31,7 +32,8 @@ static inline ms_cuda_attention ms_cuda_attention_of(const ms_kernel_call *call)
   const int64_t *q = call->in[0].dims, *k = call->in[1].dims;
   const float scale = call->attrs.f[0] != 0.0 ? static_cast<float>(call->attrs.f[0])
                                               : static_cast<float>(1.0 / sqrt(static_cast<double>(q[3])));
-  return {q[0],    q[1],   k[1], q[2], k[2], q[3], call->attrs.i[0] != 0, scale, ms_part_of(call->attrs.i[1]),
+  const int window = call->attrs.i[2] < k[1] ? static_cast<int>(call->attrs.i[2]) : 0;
+  return {q[0],    q[1],   k[1], q[2], k[2], q[3], call->attrs.i[0] != 0, window, scale, ms_part_of(call->attrs.i[1]),
           nullptr, nullptr};
 }
 
@@ -51,14 +53,15 @@ static __device__ __forceinline__ int64_t ms_cuda_query_from(const ms_cuda_atten
 /* The keys that query i < t of a row of the batch sees; neither end decreases with i. */
 static __device__ __forceinline__ ms_cuda_range ms_cuda_seen(const ms_cuda_attention &a, int64_t row, int64_t i) {
   if (!a.causal) return {0, a.s};
-  const int64_t at = ms_cuda_query_at(a, i);
-  return {a.begin ? a.begin[row * a.s + at] : 0, min(at + 1, a.s)};
+  const int64_t at = ms_cuda_query_at(a, i), document = a.begin ? a.begin[row * a.s + at] : 0;
+  return {a.window ? max(document, at + 1 - a.window) : document, min(at + 1, a.s)};
 }
 
 /* The queries that see key j < s. */
 static __device__ __forceinline__ ms_cuda_range ms_cuda_seeing(const ms_cuda_attention &a, int64_t row, int64_t j) {
   if (!a.causal) return {0, a.t};
-  return {ms_cuda_query_from(a, j), a.end ? ms_cuda_query_from(a, a.end[row * a.s + j]) : a.t};
+  const int64_t document = a.end ? ms_cuda_query_from(a, a.end[row * a.s + j]) : a.t;
+  return {ms_cuda_query_from(a, j), a.window ? min(document, ms_cuda_query_from(a, j + a.window)) : document};
 }
 
 /* Forward writes o and lse. Backward reads delta [batch][heads][t] = sum over d of do o, which the gradient of the

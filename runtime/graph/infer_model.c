@@ -174,6 +174,7 @@ static int check_attention(const ms_node *node, int causal, const ms_value_info 
                            const ms_value_info *v) {
   char text_q[MS_SHAPE_TEXT], text_k[MS_SHAPE_TEXT];
   const char *name = ms_node_name(node);
+  const int64_t window = node->attrs.i[2];
   MS_TRY(ms_check_float(node, q, "q"));
   MS_TRY(ms_check_ndim(node, q, 4, "q", "[B,T,H,D]"));
   MS_TRY(ms_check_ndim(node, k, 4, "k", "[B,S,G,D]"));
@@ -186,6 +187,9 @@ static int check_attention(const ms_node *node, int causal, const ms_value_info 
   if (q->dims[2] % k->dims[2])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; q's %" PRId64 " heads must be a multiple of k's %" PRId64, name,
                    ms_shape_text(q, text_q), ms_shape_text(k, text_k), q->dims[2], k->dims[2]);
+  if (window < 0 || (window && !causal))
+    return MS_FAIL(MS_EINVAL, "%s: window is %" PRId64 "; it must be 0, or with causal attention a number of keys",
+                   name, window);
   if (causal && q->dims[1] > k->dims[1])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; causal attention needs at least as many keys as queries", name,
                    ms_shape_text(q, text_q), ms_shape_text(k, text_k));

@@ -8,12 +8,14 @@ typedef struct shape_of_attention {
   int64_t b, t, s, h, g, d;
   int causal;
   double scale; /* 0: 1 / sqrt(d) */
+  int64_t window;
 } attention_shape;
 
 enum { Q, K, V, O, LSE, DO };
 
 static void add_qkv(kernel_case *c, const attention_shape *a, int dtype) {
   c->call.attrs.i[0] = a->causal;
+  c->call.attrs.i[2] = a->window;
   c->call.attrs.f[0] = a->scale;
   add_input(c, SHAPE(dtype, a->b, a->t, a->h, a->d));
   add_input(c, SHAPE(dtype, a->b, a->s, a->g, a->d));

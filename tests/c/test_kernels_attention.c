@@ -1,18 +1,27 @@
 /* test_kernels_attention.c - compares attention, forward and backward, with its definition in double: causal or not,
- * grouped heads, more keys than queries, ragged edges, both dtypes. */
+ * grouped heads, more keys than queries, windows, ragged edges, both dtypes. */
 #include "attention_case.h"
 
 #include "base/error.h"
 
 static const attention_shape shapes[] = {
-    {1, 1, 1, 1, 1, 1, 1, 0},      {1, 1, 1, 1, 1, 64, 0, 0},     {2, 5, 5, 3, 3, 8, 1, 0},
-    {1, 33, 33, 2, 1, 16, 1, 0},   {2, 64, 64, 2, 2, 64, 1, 0},   {1, 70, 70, 4, 2, 32, 0, 0},
-    {1, 31, 97, 2, 1, 20, 1, 0.3}, {1, 200, 200, 1, 1, 64, 1, 0}, {1, 1, 150, 2, 2, 80, 1, 0},
-    {1, 40, 300, 3, 1, 64, 0, 0},  {1, 65, 129, 2, 2, 128, 1, 0}, {1, 34, 34, 1, 1, 256, 1, 0.05},
-    {2, 257, 257, 2, 1, 64, 1, 0}, {1, 130, 130, 2, 2, 33, 1, 0}, {1, 96, 64, 2, 2, 48, 0, 0},
-    {1, 133, 133, 2, 1, 8, 1, 0},  {1, 70, 150, 2, 1, 16, 0, 0},  {1, 70, 40, 1, 1, 8, 0, 0},
-    {1, 1, 1, 2, 1, 128, 1, 0},    {1, 70, 66, 2, 1, 128, 0, 0},  {1, 37, 70, 2, 1, 200, 1, 0},
-    {1, 21, 21, 1, 1, 64, 1, -.2}, {1, 30, 20, 2, 2, 132, 0, 0},
+    {1, 1, 1, 1, 1, 1, 1, 0, 0},      {1, 1, 1, 1, 1, 64, 0, 0, 0},     {2, 5, 5, 3, 3, 8, 1, 0, 0},
+    {1, 33, 33, 2, 1, 16, 1, 0, 0},   {2, 64, 64, 2, 2, 64, 1, 0, 0},   {1, 70, 70, 4, 2, 32, 0, 0, 0},
+    {1, 31, 97, 2, 1, 20, 1, 0.3, 0}, {1, 200, 200, 1, 1, 64, 1, 0, 0}, {1, 1, 150, 2, 2, 80, 1, 0, 0},
+    {1, 40, 300, 3, 1, 64, 0, 0, 0},  {1, 65, 129, 2, 2, 128, 1, 0, 0}, {1, 34, 34, 1, 1, 256, 1, 0.05, 0},
+    {2, 257, 257, 2, 1, 64, 1, 0, 0}, {1, 130, 130, 2, 2, 33, 1, 0, 0}, {1, 96, 64, 2, 2, 48, 0, 0, 0},
+    {1, 133, 133, 2, 1, 8, 1, 0, 0},  {1, 70, 150, 2, 1, 16, 0, 0, 0},  {1, 70, 40, 1, 1, 8, 0, 0, 0},
+    {1, 1, 1, 2, 1, 128, 1, 0, 0},    {1, 70, 66, 2, 1, 128, 0, 0, 0},  {1, 37, 70, 2, 1, 200, 1, 0, 0},
+    {1, 21, 21, 1, 1, 64, 1, -.2, 0}, {1, 30, 20, 2, 2, 132, 0, 0, 0},
+};
+
+/* Windows of 1, below a block of queries or keys, of whole blocks, of more keys than there are. */
+static const attention_shape windows[] = {
+    {1, 1, 1, 1, 1, 64, 1, 0, 1},       {1, 70, 70, 2, 1, 32, 1, 0, 1},     {2, 150, 150, 2, 1, 40, 1, 0, 5},
+    {1, 200, 200, 1, 1, 64, 1, 0, 32},  {1, 130, 300, 2, 2, 33, 1, 0, 33},  {1, 333, 333, 2, 1, 64, 1, 0, 100},
+    {1, 290, 290, 4, 2, 20, 1, .3, 64}, {1, 700, 700, 1, 1, 32, 1, 0, 131}, {1, 90, 90, 1, 1, 128, 1, 0, 89},
+    {1, 90, 90, 1, 1, 16, 1, 0, 90},    {1, 75, 75, 1, 1, 200, 1, 0, 17},   {1, 40, 70, 2, 1, 64, 1, 0, 1000},
+    {1, 1, 150, 2, 1, 64, 1, 0, 40},    {1, 600, 600, 1, 1, 8, 1, 0, 513},  {1, 45, 1100, 1, 1, 32, 1, 0, 30},
 };
 
 static double scale_of(const attention_shape *a) { return a->scale != 0 ? a->scale : 1 / sqrt((double)a->d); }
@@ -31,10 +40,10 @@ static int64_t key_at(const attention_shape *a, int64_t b, int64_t j, int64_t h)
 static double probabilities(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h,
                             double *p) {
   double largest = -INFINITY, sum = 0;
-  int64_t seen = a->causal ? i + a->s - a->t + 1 : a->s;
+  int64_t seen = a->causal ? i + a->s - a->t + 1 : a->s, from = a->window ? seen - a->window : 0;
   for (int64_t j = 0; j < a->s; j++) {
     p[j] = -INFINITY;
-    if (j >= seen) continue;
+    if (j < from || j >= seen) continue;
     p[j] = 0;
     for (int64_t d = 0; d < a->d; d++)
       p[j] += input_at(c, Q, query_at(a, b, i, h) + d) * input_at(c, K, key_at(a, b, j, h) + d);
@@ -142,11 +151,30 @@ static void backward_matches(void **state) {
       if (!too_large(products_of(&shapes[i]) / 10)) check_backward(&shapes[i], dtype);
 }
 
+static void windows_match(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, windows)
+  if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
+}
+
+/* Keys before the window are read by no query: a NaN in them stays in its block. */
+static void the_past_is_hidden(void **state) {
+  (void)state;
+  attention_shape a = {1, 300, 300, 1, 1, 64, 1, 0, 50};
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+    kernel_case c = forward_case(&a, dtype);
+    for (int64_t i = 0; i < 64 * a.d; i++) set_input(&c, K, i, NAN), set_input(&c, V, i, NAN);
+    run_case(&c);
+    for (int64_t i = 256 * a.d; i < a.t * a.d; i++) assert_false(isnan(output_at(&c, 0, i)));
+    free_case(&c);
+  }
+}
+
 /* Keys that a query does not see do not affect it, whether they are NaN in a later block or any number in its own
  * block. */
 static void the_future_is_hidden(void **state) {
   (void)state;
-  attention_shape a = {1, 128, 128, 1, 1, 64, 1, 0};
+  attention_shape a = {1, 128, 128, 1, 1, 64, 1, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     kernel_case c = forward_case(&a, dtype);
     run_case(&c);
@@ -166,7 +194,7 @@ static void the_future_is_hidden(void **state) {
 /* Widely spaced scores: one key gets all the weight, and nothing overflows. */
 static void large_scores(void **state) {
   (void)state;
-  attention_shape a = {1, 50, 50, 1, 1, 32, 1, 0};
+  attention_shape a = {1, 50, 50, 1, 1, 32, 1, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     kernel_case c = forward_case(&a, dtype);
     for (int64_t i = 0; i < a.t * a.d; i++)
@@ -186,7 +214,7 @@ static void large_scores(void **state) {
 
 static void nan_propagates(void **state) {
   (void)state;
-  attention_shape a = {1, 70, 70, 2, 1, 64, 1, 0};
+  attention_shape a = {1, 70, 70, 2, 1, 64, 1, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (int input = Q; input <= V; input++) {
       kernel_case c = forward_case(&a, dtype);
@@ -203,7 +231,7 @@ static void nan_propagates(void **state) {
 
 static void dtypes_are_checked(void **state) {
   (void)state;
-  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0};
+  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0, 0};
   kernel_case c = forward_case(&a, MS_F32);
   c.call.in[0].dtype = MS_I32;
   assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EDTYPE, "q | i32 | f32 | bf16");
@@ -215,8 +243,8 @@ int main(void) {
   setenv("MOONSHARD_ATTENTION", "flash", 1);
 #endif
   const struct CMUnitTest tests[] = {
-      TEST(forward_matches), TEST(backward_matches), TEST(the_future_is_hidden),
-      TEST(large_scores),    TEST(nan_propagates),   TEST(dtypes_are_checked),
+      TEST(forward_matches), TEST(backward_matches),   TEST(the_future_is_hidden), TEST(large_scores),
+      TEST(nan_propagates),  TEST(dtypes_are_checked), TEST(windows_match),        TEST(the_past_is_hidden),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

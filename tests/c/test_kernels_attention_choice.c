@@ -3,6 +3,7 @@
 #include "attention_case.h"
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/bf16_block.h"
 #include "kernels/cpu/split_panel.h"
@@ -14,7 +15,7 @@
 /* The bits do not depend on the number of threads. */
 static void threads_change_nothing(void **state) {
   (void)state;
-  attention_shape a = {2, 100, 100, 6, 3, 64, 1, 0};
+  attention_shape a = {2, 100, 100, 6, 3, 64, 1, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (int backward = 0; backward < 2; backward++) {
       kernel_case c = backward ? backward_case(&a, dtype) : forward_case(&a, dtype);
@@ -46,24 +47,42 @@ static void run_part_of(kernel_case *c, const ms_attention_part *part, int backw
   free(scratch);
 }
 
+static void check_instruction_sets(const attention_shape *a, int dtype) {
+  for (int backward = 0; backward < 2; backward++) {
+    kernel_case c = backward ? backward_case(a, dtype) : forward_case(a, dtype);
+    run_once(&c, c.call, 1);
+    run_part_of(&c, backward ? &ms_attention_f32_sse2.backward : &ms_attention_f32_sse2.forward, backward);
+  #if defined(__x86_64__)
+    if (ms_cpu_is_v3())
+      run_part_of(&c, backward ? &ms_attention_f32_avx2.backward : &ms_attention_f32_avx2.forward, backward);
+    if (dtype == MS_F32 && ms_split_available())
+      run_part_of(&c, backward ? &ms_attention_split.backward : &ms_attention_split.forward, backward);
+    if (ms_cpu_is_v4())
+      run_part_of(&c, backward ? &ms_attention_f32_avx512.backward : &ms_attention_f32_avx512.forward, backward);
+  #endif
+    free_case(&c);
+  }
+}
+
+/* Sizes and windows of any kind. */
+static attention_shape drawn_shape(uint64_t draw) {
+  uint64_t n[5];
+  for (uint64_t i = 0; i < 5; i++) n[i] = ms_hash_int(draw, (int64_t)i) >> 20;
+  const int64_t t = 1 + (int64_t)(n[0] % 170), s = t + (int64_t)(n[1] % 3 ? 0 : n[1] % 90);
+  return (attention_shape){1, t, s, 2, 1 + (int64_t)(n[2] % 2), 1 + (int64_t)(n[3] % 70), 1, 0, (int64_t)(n[4] % 120)};
+}
+
 static void instruction_sets_agree(void **state) {
   (void)state;
-  attention_shape a = {1, 75, 110, 4, 2, 40, 1, 0};
-  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
-    for (int backward = 0; backward < 2; backward++) {
-      kernel_case c = backward ? backward_case(&a, dtype) : forward_case(&a, dtype);
-      run_once(&c, c.call, 1);
-      run_part_of(&c, backward ? &ms_attention_f32_sse2.backward : &ms_attention_f32_sse2.forward, backward);
-  #if defined(__x86_64__)
-      if (ms_cpu_is_v3())
-        run_part_of(&c, backward ? &ms_attention_f32_avx2.backward : &ms_attention_f32_avx2.forward, backward);
-      if (dtype == MS_F32 && ms_split_available())
-        run_part_of(&c, backward ? &ms_attention_split.backward : &ms_attention_split.forward, backward);
-      if (ms_cpu_is_v4())
-        run_part_of(&c, backward ? &ms_attention_f32_avx512.backward : &ms_attention_f32_avx512.forward, backward);
-  #endif
-      free_case(&c);
+  const attention_shape plain = {1, 75, 110, 4, 2, 40, 1, 0, 0}, window = {1, 275, 310, 4, 2, 40, 1, 0, 70};
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+    check_instruction_sets(&plain, dtype);
+    check_instruction_sets(&window, dtype);
+    for (uint64_t draw = 0; draw < 40; draw++) {
+      const attention_shape a = drawn_shape(draw);
+      check_instruction_sets(&a, dtype);
     }
+  }
 }
 
 static void check_unit(const ms_bf16_unit *unit) {
@@ -102,7 +121,7 @@ static void bf16_units_multiply(void **state) {
 /* MOONSHARD_CUDA_MATMUL_TF32=1 rounds f32 operands to TF32: the bits change, within the accuracy of 10 bits. */
 static void tf32_is_used_where_it_is_allowed(void **state) {
   (void)state;
-  const attention_shape a = {1, 40, 70, 2, 1, 72, 1, 0};
+  const attention_shape a = {1, 40, 70, 2, 1, 72, 1, 0, 0};
   for (int backward = 0; backward < 2; backward++) {
     kernel_case c = backward ? backward_case(&a, MS_F32) : forward_case(&a, MS_F32);
     ms_kernel_call other = c.call;
@@ -126,7 +145,7 @@ static void tf32_is_used_where_it_is_allowed(void **state) {
 /* Unaligned tensors give the same bits. */
 static void alignment_changes_nothing(void **state) {
   (void)state;
-  const attention_shape a = {1, 20, 33, 2, 1, 64, 1, 0};
+  const attention_shape a = {1, 20, 33, 2, 1, 64, 1, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (int backward = 0; backward < 2; backward++) {
       kernel_case c = backward ? backward_case(&a, dtype) : forward_case(&a, dtype);
@@ -144,7 +163,7 @@ static void alignment_changes_nothing(void **state) {
 
 static void choices_are_checked(void **state) {
   (void)state;
-  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0};
+  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0, 0};
   kernel_case c = forward_case(&a, MS_F32);
   setenv("MOONSHARD_ATTENTION", "fast", 1);
   assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EINVAL, "auto | cudnn | flash");

@@ -15,9 +15,10 @@ static void set_tokens(kernel_case *c, int input) {
   for (size_t i = 0; i < sizeof second / sizeof *second; i++) tokens[T + second[i]] = START;
 }
 
-static kernel_case forward_case(int dtype) {
+static kernel_case forward_case(int dtype, int64_t window) {
   kernel_case c = case_of(MS_OP_document_attention);
   c.call.attrs.i[0] = START;
+  c.call.attrs.i[2] = window;
   add_input(&c, SHAPE(dtype, B, T, H, D));
   add_input(&c, SHAPE(dtype, B, T, G, D));
   add_input(&c, SHAPE(dtype, B, T, G, D));
@@ -28,8 +29,8 @@ static kernel_case forward_case(int dtype) {
   return c;
 }
 
-static kernel_case backward_case(int dtype) {
-  kernel_case forward = forward_case(dtype), c = case_of(MS_OP_document_attention_backward);
+static kernel_case backward_case(int dtype, int64_t window) {
+  kernel_case forward = forward_case(dtype, window), c = case_of(MS_OP_document_attention_backward);
   run_once(&forward, forward.call, 1);
   c.call.attrs = forward.call.attrs;
   for (int i = Q; i <= V; i++) add_input(&c, forward.call.in[i]);
@@ -68,6 +69,7 @@ static void check_document(const kernel_case *c, int backward, int row, int firs
   const int dtype = c->call.in[Q].dtype;
   kernel_case own = case_of(MS_OP_attention);
   own.call.attrs.i[0] = 1;
+  own.call.attrs.i[2] = c->call.attrs.i[2];
   add_input(&own, SHAPE(dtype, 1, t, H, D));
   add_input(&own, SHAPE(dtype, 1, t, G, D));
   add_input(&own, SHAPE(dtype, 1, t, G, D));
@@ -79,6 +81,7 @@ static void check_document(const kernel_case *c, int backward, int row, int firs
   if (backward) {
     kernel_case gradient = case_of(MS_OP_attention_backward);
     gradient.call.attrs.i[0] = 1;
+    gradient.call.attrs.i[2] = c->call.attrs.i[2];
     for (int i = Q; i <= V; i++) add_input(&gradient, own.call.in[i]);
     for (int i = 0; i < 2; i++) add_input(&gradient, own.call.out[i]);
     add_input(&gradient, own.call.out[0]);
@@ -98,7 +101,7 @@ static void documents_are_attentions_of_their_own(void **state) {
   (void)state;
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (int backward = 0; backward < 2; backward++) {
-      kernel_case c = backward ? backward_case(dtype) : forward_case(dtype);
+      kernel_case c = backward ? backward_case(dtype, 9) : forward_case(dtype, 33);
       const int32_t *tokens = c.call.in_data[backward ? 6 : TOKENS];
       run_case(&c);
       for (int row = 0; row < B; row++)
@@ -119,8 +122,8 @@ static double dot(const kernel_case *c, int x, int64_t x_at, int y, int64_t y_at
   return sum;
 }
 
-/* Attention of one query in plain loops: weight[j] of positions `begin`, where its document begins, to the query
- * itself. */
+/* Attention of one query in plain loops: weight[j] of positions `begin`, where its document or its window begins, to
+ * the query itself. */
 static void weigh(const kernel_case *c, int row, int head, int i, int begin, double *weight) {
   double largest = -INFINITY, sum = 0.0;
   for (int j = begin; j <= i; j++) {
@@ -149,9 +152,9 @@ static void add_gradients(const kernel_case *c, int row, int head, int i, int be
 }
 
 /* A kernel chooses the layout of its log-sums, which only backward reads. */
-static void check_loops(int dtype, int backward) {
+static void check_loops(int dtype, int backward, int window) {
   const double tolerance = dtype == MS_F32 ? 2e-5 : backward ? 0.06 : 0.02; /* weights are rounded to bf16 */
-  kernel_case c = backward ? backward_case(dtype) : forward_case(dtype);
+  kernel_case c = backward ? backward_case(dtype, window) : forward_case(dtype, window);
   const int32_t *tokens = c.call.in_data[backward ? 6 : TOKENS];
   double weight[T], *sum[3] = {NULL};
   for (int o = 0; o < 3; o++) sum[o] = calloc((size_t)B * T * H * D, sizeof *sum[o]);
@@ -160,6 +163,7 @@ static void check_loops(int dtype, int backward) {
     for (int head = 0; head < H; head++)
       for (int i = 0, begin = 0; i < T; i++) {
         if (tokens[row * T + i] == START) begin = i;
+        if (window && begin <= i - window) begin = i - window + 1;
         weigh(&c, row, head, i, begin, weight);
         if (backward) add_gradients(&c, row, head, i, begin, weight, sum);
         for (int j = begin; j <= i && !backward; j++)
@@ -172,17 +176,19 @@ static void check_loops(int dtype, int backward) {
   free_case(&c);
 }
 
+static const int windows[] = {0, 1, 7, 32, 50};
+
 static void plain_loops_give_the_same(void **state) {
   (void)state;
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
-    for (int backward = 0; backward < 2; backward++) check_loops(dtype, backward);
+    for (int backward = 0; backward < 2; backward++) FOR_EACH(window, windows) check_loops(dtype, backward, window);
 }
 
 static void threads_change_nothing(void **state) {
   (void)state;
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (int backward = 0; backward < 2; backward++) {
-      kernel_case c = backward ? backward_case(dtype) : forward_case(dtype);
+      kernel_case c = backward ? backward_case(dtype, 40) : forward_case(dtype, 40);
       ms_kernel_call other = c.call;
       for (int i = 0; i < other.outputs; i++) other.out_data[i] = poisoned(tensor_bytes(&other.out[i]));
       run_once(&c, c.call, 1);
@@ -199,7 +205,7 @@ static void one_document_is_attention(void **state) {
   (void)state;
   setenv("MOONSHARD_ATTENTION", "flash", 1);
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
-    kernel_case c = forward_case(dtype), plain = case_of(MS_OP_attention);
+    kernel_case c = forward_case(dtype, 0), plain = case_of(MS_OP_attention);
     c.call.attrs.i[0] = -1;
     plain.call.attrs.i[0] = 1;
     for (int i = Q; i <= V; i++) {
@@ -232,7 +238,7 @@ static int computed_together(int64_t i, int64_t first, int64_t last) {
 static void documents_are_hidden_from_each_other(void **state) {
   (void)state;
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
-    kernel_case c = forward_case(dtype);
+    kernel_case c = forward_case(dtype, 0);
     for (int64_t i = 33 * G * D; i < 64 * G * D; i++) set_input(&c, K, i, NAN), set_input(&c, V, i, NAN);
     run_case(&c);
     for (int64_t i = 0; i < T; i++) {

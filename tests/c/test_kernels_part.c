@@ -25,8 +25,9 @@ static void set_tokens(kernel_case *c, int input) {
 /* ---- attention -------------------------------------------------------------------------------------------------- */
 
 /* Inputs q, k, v, and for backward o, lse, do, and for documents tokens; t queries. */
-static kernel_case attention_case(int op, int dtype, int backward, int documents, int64_t t) {
+static kernel_case attention_case(int op, int dtype, int backward, int documents, int window, int64_t t) {
   kernel_case c = case_of(op);
+  c.call.attrs.i[2] = window;
   c.call.attrs.i[0] = documents ? START : 1;
   add_input(&c, SHAPE(dtype, BATCH, t, HEADS, SIZE));
   for (int i = 0; i < 2; i++) add_input(&c, SHAPE(dtype, BATCH, LENGTH, GROUPS, SIZE));
@@ -66,18 +67,20 @@ static void expect_queries(const kernel_case *c, const ms_part *part, const kern
 
 /* The attention of all queries, and its gradients. */
 typedef struct whole_case {
-  int documents, dtype;
+  int documents, dtype, window;
   double tolerance;
   kernel_case forward, back;
 } whole_case;
 
-static whole_case run_whole(int documents, int dtype) {
+static whole_case run_whole(int documents, int dtype, int window) {
   const ms_part all = {LENGTH, 1, 0, 0, 0};
-  whole_case w = {.documents = documents, .dtype = dtype, .tolerance = dtype == MS_BF16 ? 3e-2 : 2e-5};
-  w.forward = attention_case(documents ? MS_OP_document_attention : MS_OP_attention, dtype, 0, documents, LENGTH);
+  whole_case w = {
+      .documents = documents, .dtype = dtype, .window = window, .tolerance = dtype == MS_BF16 ? 3e-2 : 2e-5};
+  w.forward =
+      attention_case(documents ? MS_OP_document_attention : MS_OP_attention, dtype, 0, documents, window, LENGTH);
   run_case(&w.forward);
   w.back = attention_case(documents ? MS_OP_document_attention_backward : MS_OP_attention_backward, dtype, 1, documents,
-                          LENGTH);
+                          window, LENGTH);
   copy_queries(&w.back, 0, &all, &w.forward, -1), copy_keys(&w.back, &w.forward);
   copy_queries(&w.back, 3, &all, &w.forward, 0);
   for (int64_t i = 0; i < ms_numel(&w.back.call.in[4]); i++) set_input(&w.back, 4, i, output_at(&w.forward, 1, i));
@@ -94,12 +97,12 @@ static void free_whole(whole_case *w) {
  * has no order that a test could cut, so each forward makes its own. */
 static void check_part(const whole_case *w, ms_part part, double *sum[2]) {
   const kernel_case *whole = &w->forward, *back = &w->back;
-  kernel_case c = attention_case(whole->call.op, w->dtype, 0, w->documents, LENGTH / part.ranks);
+  kernel_case c = attention_case(whole->call.op, w->dtype, 0, w->documents, w->window, LENGTH / part.ranks);
   c.call.attrs.i[1] = ms_part_attr(part);
   copy_queries(&c, 0, &part, whole, -1), copy_keys(&c, whole);
   run_case(&c);
   expect_queries(&c, &part, whole, w->tolerance);
-  kernel_case g = attention_case(back->call.op, w->dtype, 1, w->documents, LENGTH / part.ranks);
+  kernel_case g = attention_case(back->call.op, w->dtype, 1, w->documents, w->window, LENGTH / part.ranks);
   g.call.attrs.i[1] = ms_part_attr(part);
   copy_queries(&g, 0, &part, whole, -1), copy_keys(&g, whole), copy_queries(&g, 3, &part, whole, 0);
   copy_queries(&g, 5, &part, back, -1);
@@ -122,9 +125,13 @@ static void check_division(const whole_case *w, const division *d) {
   free(sum[1]);
 }
 
+/* Also below the length of a part, so that its keys are not in one piece. */
+static const int windows[] = {0, 11, 60};
+
 static void check_attention(int documents) {
-  FOR_EACH(dtype, dtypes) {
-    whole_case w = run_whole(documents, dtype);
+  FOR_EACH(dtype, dtypes)
+  FOR_EACH(window, windows) {
+    whole_case w = run_whole(documents, dtype, window);
     FOR_EACH(d, divisions) check_division(&w, &d);
     free_whole(&w);
   }
