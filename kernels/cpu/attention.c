@@ -30,6 +30,7 @@ ms_attention ms_attention_of(const ms_kernel_call *call) {
   a.part = ms_part_of(call->attrs.i[1]);
   a.window = call->attrs.i[2] < a.s ? call->attrs.i[2] : 0;
   a.before = a.part.ranks ? a.s - a.t * a.part.ranks : 0;
+  a.softcap = (float)call->attrs.f[1];
   a.scale = call->attrs.f[0] != 0.0 ? (float)call->attrs.f[0] : (float)(1.0 / sqrt((double)a.d));
   return a;
 }

@@ -18,6 +18,7 @@ typedef struct ms_attention {
   int64_t window; /* of causal attention: the most keys that a query sees, the last ones; 0: all of them */
   int dtype;
   float scale;
+  float softcap;                  /* scores s, scaled, are softcap tanh(s / softcap); 0: they are s */
   ms_part part;                   /* which of the queries these are, if ranks divide them; the keys are all there */
   int64_t before;                 /* keys before the first of all queries */
   int64_t first_query, first_key; /* of the part, and of all keys: where this call begins */

@@ -129,7 +129,7 @@ static void scale_row(float *x, float factor, int64_t n) {
 /* Adds `count` keys from `first` to the softmax of every row, and rescales earlier sums if the largest score has
  * grown; it is -inf where a row has seen no key yet. */
 static void weigh_keys(const ms_attention *a, scratch *s, int64_t q0, int64_t first, int64_t count, int adds) {
-  const __m512 scale = _mm512_set1_ps((float)(a->scale / MS_LN_2));
+  const __m512 scale = ms_bf16_scale(a);
   const int64_t padded = ms_bf16_round_up(count), columns = ms_bf16_round_up(a->d);
   for (int64_t q = 0; q < MS_QUERIES; q++) {
     const float *scores = s->scores + q * KEYS_AT_ONCE;
@@ -175,6 +175,7 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
     for (int64_t key = 0; key < padded; key += 32)
       unit->product(s->scores + key, KEYS_AT_ONCE, s->rows, columns, s->keys + (first + key) * columns / 2, 32,
                     MS_QUERIES, 32, columns, 0);
+    ms_bf16_cap(a, s->scores, KEYS_AT_ONCE, MS_QUERIES, padded);
     weigh_keys(a, s, q0, first, count, first > begin);
     unit->product(s->sums, columns, s->weights, KEYS_AT_ONCE, s->values + first / 2 * columns, columns, MS_QUERIES,
                   columns, padded, first > begin);

@@ -1,15 +1,15 @@
-/* attention_bf16.h - shared by forward and backward of attention with bf16 products: padding, packing and powers of
- * 2. */
+/* attention_bf16.h - shared by forward and backward of attention with bf16 products: padding, packing, capped scores
+ * and powers of 2. */
 #ifndef MS_KERNELS_CPU_ATTENTION_BF16_H
 #define MS_KERNELS_CPU_ATTENTION_BF16_H
+
+#include "kernels/cpu/attention_cap.h"
 
 #include <immintrin.h>
 #include <string.h>
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/bf16_block.h"
-
-#define MS_LN_2 0.69314718055994530942
 
 static inline int64_t ms_bf16_round_up(int64_t n) { return (n + MS_BF16_GRAIN - 1) / MS_BF16_GRAIN * MS_BF16_GRAIN; }
 
@@ -28,6 +28,18 @@ static inline __m512 ms_bf16_power_of_two(__m512 x) {
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931241751e-01f));
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
   return _mm512_scalef_ps(p, n);
+}
+
+/* What makes products of q and k scores in units of ln 2; capped ones are such scores already. */
+static inline __m512 ms_bf16_scale(const ms_attention *a) {
+  return _mm512_set1_ps(a->softcap > 0.0f ? 1.0f : (float)(a->scale / MS_LN_2));
+}
+
+/* Caps scores [rows][columns], which are `stride` apart and not scaled yet. */
+static inline void ms_bf16_cap(const ms_attention *a, float *scores, int64_t stride, int64_t rows, int64_t columns) {
+  if (!(a->softcap > 0.0f)) return;
+  for (int64_t r = 0; r < rows; r++)
+    ms_cap_scores(scores + r * stride, columns, a->scale / a->softcap, (float)(a->softcap / MS_LN_2));
 }
 
 /* y [padded_rows][y_stride] = x [rows][d], padded with zeros; the rows of x are `stride` elements apart. */

@@ -127,15 +127,24 @@ typedef struct gradient_row {
   __m512 ds[2];
 } gradient_row;
 
+/* The derivative of capped scores by the scores that were capped. */
+static inline __m512 slope_of(const ms_attention *a, __m512 capped) {
+  const __m512 t = _mm512_mul_ps(capped, _mm512_set1_ps((float)(MS_LN_2 / a->softcap)));
+  return _mm512_fnmadd_ps(t, t, _mm512_set1_ps(1.0f));
+}
+
 /* Computes row `row` of p and ds from the same row of scores and dp. */
-static inline gradient_row gradient_of_key(const scratch *s, int64_t row, uint32_t seeing, __m512 scale) {
+static inline gradient_row gradient_of_key(const ms_attention *a, const scratch *s, int64_t row, uint32_t seeing) {
+  const __m512 scale = ms_bf16_scale(a);
   gradient_row result;
   __m512 p[2];
   for (int v = 0; v < 2; v++) {
     const int64_t at = row * MS_QUERIES + 16 * v;
-    const __m512 x = _mm512_fmsub_ps(_mm512_load_ps(s->scores + at), scale, _mm512_load_ps(s->lse + 16 * v));
+    const __m512 score = _mm512_load_ps(s->scores + at);
+    const __m512 x = _mm512_fmsub_ps(score, scale, _mm512_load_ps(s->lse + 16 * v));
     p[v] = _mm512_maskz_mov_ps((__mmask16)(seeing >> 16 * v), ms_bf16_power_of_two(x));
-    const __m512 ds = _mm512_mul_ps(p[v], _mm512_sub_ps(_mm512_load_ps(s->dp + at), _mm512_load_ps(s->delta + 16 * v)));
+    __m512 ds = _mm512_mul_ps(p[v], _mm512_sub_ps(_mm512_load_ps(s->dp + at), _mm512_load_ps(s->delta + 16 * v)));
+    if (a->softcap > 0.0f) ds = _mm512_mul_ps(ds, slope_of(a, score));
     result.ds[v] = _mm512_maskz_mov_ps((__mmask16)(seeing >> 16 * v), ds);
   }
   _mm512_store_si512(s->p + row * MS_QUERIES, (__m512i)_mm512_cvtne2ps_pbh(p[1], p[0]));
@@ -143,16 +152,15 @@ static inline gradient_row gradient_of_key(const scratch *s, int64_t row, uint32
   return result;
 }
 
-/* p = 2^(scale scores - lse) and ds = p (dp - delta), also packed in pairs of keys (ds_pairs); 0 where the query does
- * not see the key. */
+/* p = 2^(scale scores - lse) and ds = p (dp - delta), times the slope of capped scores, also packed in pairs of keys
+ * (ds_pairs); 0 where the query does not see the key. */
 static void score_gradients(const ms_attention *a, const scratch *s, int64_t q0, int64_t first, int64_t padded) {
   static const uint16_t interleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const __m512i order = _mm512_loadu_si512(interleave);
-  const __m512 scale = _mm512_set1_ps((float)(a->scale / MS_LN_2));
   for (int64_t row = 0; row < padded; row += 2) {
-    const gradient_row even = gradient_of_key(s, row, queries_that_see(a, first + row, q0), scale);
-    const gradient_row odd = gradient_of_key(s, row + 1, queries_that_see(a, first + row + 1, q0), scale);
+    const gradient_row even = gradient_of_key(a, s, row, queries_that_see(a, first + row, q0));
+    const gradient_row odd = gradient_of_key(a, s, row + 1, queries_that_see(a, first + row + 1, q0));
     for (int v = 0; v < 2; v++) {
       const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd.ds[v], even.ds[v]);
       _mm512_store_si512(s->ds_pairs + row / 2 * MS_QUERIES + 16 * v, _mm512_permutexvar_epi16(order, both));
@@ -172,6 +180,7 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms
     const int64_t count = keys - first < KEYS_AT_ONCE ? keys - first : KEYS_AT_ONCE, at = first * columns;
     product(s->scores, MS_QUERIES, s->keys + at, columns, s->q_panel, MS_QUERIES, count, MS_QUERIES, columns, 0);
     product(s->dp, MS_QUERIES, s->values + at, columns, s->dout_panel, MS_QUERIES, count, MS_QUERIES, columns, 0);
+    ms_bf16_cap(a, s->scores, MS_QUERIES, count, MS_QUERIES);
     score_gradients(a, s, q0, first, count);
     product(s->dvalues + at, columns, s->p, MS_QUERIES, s->dout_pairs, columns, count, columns, MS_QUERIES, 1);
     product(s->dkeys + at, columns, s->ds, MS_QUERIES, s->q_pairs, columns, count, columns, MS_QUERIES, 1);

@@ -42,7 +42,7 @@ static void load_statistics(const ms_attention *a, const ms_kernel_call *call, c
       for (int64_t i = 0; i < a->d; i++) sum += dout[i] * ms_simd_load(o, i, a->dtype == MS_BF16);
     }
     s->delta[q] = sum;
-    s->lse[q] = q0 + q < a->t ? (float)(lse[q] / LN_2) : 0.0f;
+    s->lse[q] = q0 + q < a->t ? (float)(lse[q] / MS_LN_2) : 0.0f;
   }
 }
 
@@ -50,7 +50,7 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
                          int64_t h, int64_t q0) {
   const int64_t columns = padded_columns(a), stride = a->heads * a->d, rows = a->t - q0 < QUERIES ? a->t - q0 : QUERIES;
   pack_rows(s->q, columns, row_of(call->in_data[0], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride, rows,
-            QUERIES, a->d, (float)(a->scale / LN_2));
+            QUERIES, a->d, (float)(a->scale / MS_LN_2));
   pack_rows(s->dout, columns, row_of(call->in_data[5], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride,
             rows, QUERIES, a->d, 1.0f);
   transpose_queries(s->q_panel, s->q, columns, a->d);
@@ -59,14 +59,18 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
   memset(s->dq, 0, (size_t)(QUERIES * columns) * sizeof(float));
 }
 
-/* p: replaces scores by probabilities; ds: replaces dp by p (dp - delta). Padding rows of the last tile become 0. */
-static void score_gradients(const backward_scratch *s, int64_t keys, int64_t padded) {
+/* p: replaces scores by probabilities; ds: replaces dp by p (dp - delta), times the slope of capped scores. Padding
+ * rows of the last tile become 0. */
+MS_INLINE void score_gradients(const ms_attention *a, const backward_scratch *s, int64_t keys, int64_t padded,
+                               int capped) {
   for (int q = 0; q < QUERIES; q += LANES) {
     const vector lse = *(const vector *)(s->lse + q), delta = *(const vector *)(s->delta + q);
     for (int64_t key = 0; key < keys; key++) {
       vector *p = (vector *)(s->p + key * QUERIES + q), *ds = (vector *)(s->ds + key * QUERIES + q);
-      *p = power_of_two(*p - lse);
+      const vector score = *p;
+      *p = power_of_two(score - lse);
       *ds = *p * (*ds - delta);
+      if (capped) *ds *= slope_of(a, score);
     }
   }
   memset(s->p + keys * QUERIES, 0, (size_t)((padded - keys) * QUERIES) * sizeof(float));
@@ -115,9 +119,11 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, co
     const int64_t count = keys - first < BACKWARD_KEYS ? keys - first : BACKWARD_KEYS,
                   padded = round_up(count, TILE_ROWS);
     score_keys(s->p, s->keys + first * columns, columns, s->q_panel, count, a->d);
+    cap_scores(a, s->p, count * QUERIES);
     score_keys(s->ds, s->values + first * columns, columns, s->dout_panel, count, a->d);
     hide_keys(a, s->p, first, count, q0);
-    score_gradients(s, count, padded);
+    if (a->softcap > 0.0f) score_gradients(a, s, count, padded, 1);
+    else score_gradients(a, s, count, padded, 0);
     add_key_gradients(a, s, q0, first, padded);
     add_query_gradients(a, s, q0, first, count);
   }
@@ -142,7 +148,7 @@ static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t 
       }
     for (int64_t key = 0; key < a->s; key++) {
       const int64_t at = ((b * a->s + key) * a->groups + g) * a->d;
-      unpack_row(call->out_data[1], a->dtype, at, s.dkeys + key * columns, (float)LN_2, a->d);
+      unpack_row(call->out_data[1], a->dtype, at, s.dkeys + key * columns, (float)MS_LN_2, a->d);
       unpack_row(call->out_data[2], a->dtype, at, s.dvalues + key * columns, 1.0f, a->d);
     }
   }

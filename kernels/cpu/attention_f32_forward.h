@@ -47,7 +47,7 @@ static void write_outputs(const ms_attention *a, const ms_kernel_call *call, con
   for (int64_t q = 0; q < QUERIES && q0 + q < a->t; q++) {
     unpack_row(call->out_data[0], a->dtype, ((b * a->t + q0 + q) * a->heads + h) * a->d,
                s->sums + q * padded_columns(a), 1.0f / state->sum[q], a->d);
-    lse[q] = (float)((state->largest[q] + log2f(state->sum[q])) * LN_2);
+    lse[q] = (float)((state->largest[q] + log2f(state->sum[q])) * MS_LN_2);
   }
 }
 
@@ -58,13 +58,14 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
   running_softmax state;
   expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, QUERIES, h);
   pack_rows(s->rows, columns, row_of(call->in_data[0], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype,
-            a->heads * a->d, rows, QUERIES, a->d, (float)(a->scale / LN_2));
+            a->heads * a->d, rows, QUERIES, a->d, (float)(a->scale / MS_LN_2));
   transpose_queries(s->panel, s->rows, columns, a->d);
   memset(s->sums, 0, (size_t)(QUERIES * columns) * sizeof(float));
   for (int q = 0; q < QUERIES; q++) state.largest[q] = -INFINITY, state.sum[q] = 0.0f;
   for (int64_t first = ms_block_first_key(a, q0); first < keys; first += FORWARD_KEYS) {
     const int64_t count = keys - first < FORWARD_KEYS ? keys - first : FORWARD_KEYS;
     score_keys(s->scores, s->keys + first * columns, columns, s->panel, count, a->d);
+    cap_scores(a, s->scores, count * QUERIES);
     hide_keys(a, s->scores, first, count, q0);
     softmax_keys(s->scores, count, &state);
     weigh_values(a, s, &state, q0, first, count);

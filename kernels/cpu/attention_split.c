@@ -143,7 +143,7 @@ static void write_outputs(const ms_attention *a, const ms_kernel_call *call, con
   for (int64_t q = 0; q < QUERIES && q0 + q < a->t; q++) {
     unpack_row(call->out_data[0], MS_F32, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->sums + q * padded(a->d),
                1.0f / state->sum[q], a->d);
-    lse[q] = (float)((state->largest[q] + log2f(state->sum[q])) * LN_2);
+    lse[q] = (float)((state->largest[q] + log2f(state->sum[q])) * MS_LN_2);
   }
 }
 
@@ -155,7 +155,7 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
   running_softmax state;
   expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, QUERIES, h);
   scale_rows(s->rows, row_of(call->in_data[0], MS_F32, a->t, a->heads, a->d, b, q0, h), a->heads * a->d, rows, a->d,
-             (float)(a->scale / LN_2));
+             (float)(a->scale / MS_LN_2));
   ms_split_pack_b(s->query, &q, 0, rows, 0, a->d);
   for (int i = 0; i < QUERIES; i++) state.largest[i] = -INFINITY, state.sum[i] = 0.0f;
   for (int64_t first = begin, keys; first < seen; first += keys) {
@@ -163,6 +163,7 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
     for (int64_t key = 0; key < keys; key += GRAIN)
       ms_split_product(s->scores + key * QUERIES, QUERIES, s->keys + panels_bytes(first + key, a->d), s->query, d_steps,
                        NULL, 0);
+    cap_scores(a, s->scores, keys * QUERIES);
     hide(a, s->scores, QUERIES, first, keys, q0, QUERIES);
     softmax_keys(s->scores, keys, &state);
     weigh_values(a, s, &state, first, keys, first > begin);
@@ -247,7 +248,7 @@ static void load_statistics(const ms_attention *a, const ms_kernel_call *call, c
     s->delta[q] = there ? dot(row_of(call->in_data[5], MS_F32, a->t, a->heads, a->d, b, q0 + q, h),
                               row_of(call->in_data[3], MS_F32, a->t, a->heads, a->d, b, q0 + q, h), a->d)
                         : 0.0f;
-    s->lse[q] = there ? (float)(lse[q] / LN_2) : 0.0f;
+    s->lse[q] = there ? (float)(lse[q] / MS_LN_2) : 0.0f;
   }
 }
 
@@ -257,7 +258,7 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
                          dout = head_of(a, call->in_data[5], a->t, a->heads, b, q0, h, 1),
                          dout_over = head_of(a, call->in_data[5], a->t, a->heads, b, q0, h, 0);
   scale_rows(s->rows, row_of(call->in_data[0], MS_F32, a->t, a->heads, a->d, b, q0, h), a->heads * a->d, rows, a->d,
-             (float)(a->scale / LN_2));
+             (float)(a->scale / MS_LN_2));
   ms_split_pack_b(s->query, &q, 0, rows, 0, a->d);
   ms_split_pack_b(s->dout, &dout, 0, rows, 0, a->d);
   ms_split_pack_b(s->query_over, &q_over, 0, a->d, 0, rows);
@@ -265,14 +266,18 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
   load_statistics(a, call, s, b, h, q0);
 }
 
-/* p: replaces scores by probabilities; ds: replaces dp by p (dp - delta). For queries [begin, end) of the block. */
-static void score_gradients(const backward_scratch *s, int64_t begin, int64_t end) {
+/* p: replaces scores by probabilities; ds: replaces dp by p (dp - delta), times the slope of capped scores. For queries
+ * [begin, end) of the block. */
+MS_INLINE void score_gradients(const ms_attention *a, const backward_scratch *s, int64_t begin, int64_t end,
+                               int capped) {
   for (int64_t q = begin; q < end; q += LANES) {
     const vector lse = *(const vector *)(s->lse + q), delta = *(const vector *)(s->delta + q);
     for (int64_t key = 0; key < GRAIN; key++) {
       vector *p = (vector *)(s->p + key * BACKWARD_QUERIES + q), *ds = (vector *)(s->ds + key * BACKWARD_QUERIES + q);
-      *p = power_of_two(*p - lse);
+      const vector score = *p;
+      *p = power_of_two(score - lse);
       *ds = *p * (*ds - delta);
+      if (capped) *ds *= slope_of(a, score);
     }
   }
 }
@@ -303,8 +308,10 @@ static void backward_keys(const ms_attention *a, const backward_scratch *s, int6
     ms_split_product(s->ds + q, BACKWARD_QUERIES, s->values + panels_bytes(key, a->d), s->dout + panels_bytes(q, a->d),
                      d_steps, NULL, 0);
   }
+  for (int64_t i = 0; i < GRAIN; i++) cap_scores(a, s->p + i * BACKWARD_QUERIES + begin, end - begin);
   hide(a, s->p, BACKWARD_QUERIES, key, GRAIN, q0, end);
-  score_gradients(s, begin, end);
+  if (a->softcap > 0.0f) score_gradients(a, s, begin, end, 1);
+  else score_gradients(a, s, begin, end, 0);
   add_over_queries(a, s, s->dvalues + at, s->p, s->dout_over, begin, end, rows);
   add_over_queries(a, s, s->dkeys + at, s->ds, s->query_over, begin, end, rows);
   for (int64_t q = begin; q < end; q += GRAIN)
@@ -368,7 +375,7 @@ static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t 
       }
     for (int64_t key = 0; key < a->s; key++) {
       const int64_t at = ((b * a->s + key) * a->groups + g) * a->d;
-      unpack_row(call->out_data[1], MS_F32, at, s.dkeys + key * columns, (float)LN_2, a->d);
+      unpack_row(call->out_data[1], MS_F32, at, s.dkeys + key * columns, (float)MS_LN_2, a->d);
       unpack_row(call->out_data[2], MS_F32, at, s.dvalues + key * columns, 1.0f, a->d);
     }
   }

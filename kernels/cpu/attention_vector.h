@@ -14,13 +14,12 @@
 #include <math.h>
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention_cap.h"
 
 typedef float vector __attribute__((vector_size(MS_VECTOR_BYTES)));
 typedef uint32_t vector_bits __attribute__((vector_size(MS_VECTOR_BYTES)));
 
 enum { LANES = MS_VECTOR_BYTES / 4, QUERIES = MS_QUERIES };
-
-static const double LN_2 = 0.69314718055994530942;
 
 static int64_t round_up(int64_t n, int64_t grain) { return (n + grain - 1) / grain * grain; }
 
@@ -70,6 +69,19 @@ MS_INLINE void expect_key_gradients(const ms_attention *a, const ms_kernel_call 
 /* Orders the blocks of a head as first, last, second, ..., so that any range of items is about the same amount of work
  * under a causal mask. */
 static int64_t balanced_block(int64_t i, int64_t blocks) { return i & 1 ? blocks - 1 - i / 2 : i / 2; }
+
+/* ---- capped scores ----------------------------------------------------------------------------------------------- */
+
+/* Scores [n] in units of ln 2. */
+MS_INLINE void cap_scores(const ms_attention *a, float *scores, int64_t n) {
+  if (a->softcap > 0.0f) ms_cap_scores(scores, n, (float)(MS_LN_2 / a->softcap), (float)(a->softcap / MS_LN_2));
+}
+
+/* The derivative of capped scores by the scores that were capped; 0 where they are hidden. */
+MS_INLINE vector slope_of(const ms_attention *a, vector capped) {
+  const vector t = ms_vector_max((vector){0} - 1.0f, capped * (float)(MS_LN_2 / a->softcap));
+  return 1.0f - t * t;
+}
 
 /* ---- softmax ----------------------------------------------------------------------------------------------------- */
 

@@ -16,10 +16,10 @@
 /* q, o [batch][t][heads][d]; k, v [batch][s][groups][d]; lse [batch][heads][t]. */
 struct ms_cuda_attention {
   int64_t batch, t, s, heads, groups, d;
-  int causal; /* query i sees keys 0 to i + s - t, or where it is in the axis that it is a part of */
-  int window; /* of causal attention: the most keys that a query sees, the last ones; 0: all of them */
-  float scale;
-  ms_part part; /* which of the queries these are, if ranks divide them; the keys are all there */
+  int causal;           /* query i sees keys 0 to i + s - t, or where it is in the axis that it is a part of */
+  int window;           /* of causal attention: the most keys that a query sees, the last ones; 0: all of them */
+  float scale, softcap; /* softcap > 0: scores s, scaled, are softcap tanh(s / softcap) */
+  ms_part part;         /* which of the queries these are, if ranks divide them; the keys are all there */
   /* For document_attention (causal): begin and end of the document of each key, i32 [batch][s] each. NULL: each row of
    * the batch is one document. */
   const int32_t *begin, *end;
@@ -30,11 +30,14 @@ enum { MS_ATTENTION_Q, MS_ATTENTION_K, MS_ATTENTION_V, MS_ATTENTION_O, MS_ATTENT
 
 static inline ms_cuda_attention ms_cuda_attention_of(const ms_kernel_call *call) {
   const int64_t *q = call->in[0].dims, *k = call->in[1].dims;
-  const float scale = call->attrs.f[0] != 0.0 ? static_cast<float>(call->attrs.f[0])
-                                              : static_cast<float>(1.0 / sqrt(static_cast<double>(q[3])));
-  const int window = call->attrs.i[2] < k[1] ? static_cast<int>(call->attrs.i[2]) : 0;
-  return {q[0],    q[1],   k[1], q[2], k[2], q[3], call->attrs.i[0] != 0, window, scale, ms_part_of(call->attrs.i[1]),
-          nullptr, nullptr};
+  ms_cuda_attention a = {q[0], q[1], k[1], q[2], k[2], q[3]};
+  a.causal = call->attrs.i[0] != 0;
+  a.window = call->attrs.i[2] < a.s ? static_cast<int>(call->attrs.i[2]) : 0;
+  a.scale = call->attrs.f[0] != 0.0 ? static_cast<float>(call->attrs.f[0])
+                                    : static_cast<float>(1.0 / sqrt(static_cast<double>(a.d)));
+  a.softcap = static_cast<float>(call->attrs.f[1]);
+  a.part = ms_part_of(call->attrs.i[1]);
+  return a;
 }
 
 struct ms_cuda_range {
@@ -50,18 +53,24 @@ static __device__ __forceinline__ int64_t ms_cuda_query_from(const ms_cuda_atten
   return max(a.part.ranks ? ms_part_before(&a.part, j - a.s + a.t * a.part.ranks) : j + a.t - a.s, zero);
 }
 
-/* The keys that query i < t of a row of the batch sees; neither end decreases with i. */
+/* The keys that query i < t of a row of the batch sees; neither end decreases with i. LIMITED: there can be a
+ * window. */
+template <bool LIMITED>
 static __device__ __forceinline__ ms_cuda_range ms_cuda_seen(const ms_cuda_attention &a, int64_t row, int64_t i) {
   if (!a.causal) return {0, a.s};
-  const int64_t at = ms_cuda_query_at(a, i), document = a.begin ? a.begin[row * a.s + at] : 0;
-  return {a.window ? max(document, at + 1 - a.window) : document, min(at + 1, a.s)};
+  const int64_t at = ms_cuda_query_at(a, i);
+  ms_cuda_range seen = {a.begin ? a.begin[row * a.s + at] : 0, min(at + 1, a.s)};
+  if (LIMITED && a.window) seen.begin = max(seen.begin, at + 1 - a.window);
+  return seen;
 }
 
 /* The queries that see key j < s. */
+template <bool LIMITED>
 static __device__ __forceinline__ ms_cuda_range ms_cuda_seeing(const ms_cuda_attention &a, int64_t row, int64_t j) {
   if (!a.causal) return {0, a.t};
-  const int64_t document = a.end ? ms_cuda_query_from(a, a.end[row * a.s + j]) : a.t;
-  return {ms_cuda_query_from(a, j), a.window ? min(document, ms_cuda_query_from(a, j + a.window)) : document};
+  ms_cuda_range seeing = {ms_cuda_query_from(a, j), a.end ? ms_cuda_query_from(a, a.end[row * a.s + j]) : a.t};
+  if (LIMITED && a.window) seeing.end = min(seeing.end, ms_cuda_query_from(a, j + a.window));
+  return seeing;
 }
 
 /* Forward writes o and lse. Backward reads delta [batch][heads][t] = sum over d of do o, which the gradient of the

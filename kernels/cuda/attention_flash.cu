@@ -10,7 +10,7 @@ namespace {
 template <int M> struct running { float largest[M][2], sum[M][2]; };
 
 /* Sets scores that their row does not see to -infinity. */
-template <int M, int N>
+template <bool LIMITED, int M, int N>
 __device__ __forceinline__ void hide(float (&score)[M][N][4], const ms_cuda_attention &a, int64_t b, int query,
                                      int key) {
 #pragma unroll
@@ -18,7 +18,7 @@ __device__ __forceinline__ void hide(float (&score)[M][N][4], const ms_cuda_atte
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int64_t i = min(static_cast<int64_t>(query + m * 16 + ms_own_row_of_tile(half)), a.t - 1);
-      const ms_flash_range seen = ms_flash_part(ms_flash_of(ms_cuda_seen(a, b, i)), key, N * 8);
+      const ms_flash_range seen = ms_flash_part(ms_flash_of(ms_cuda_seen<LIMITED>(a, b, i)), key, N * 8);
 #pragma unroll
       for (int n = 0; n < N; n++)
 #pragma unroll
@@ -76,7 +76,7 @@ template <class A, int DIM> struct shape : ms_flash_forward<DIM *static_cast<int
 };
 
 /* A block computes OWN rows of o [batch][t][heads][d] and lse [batch][heads][t] of one head. */
-template <class A, int DIM>
+template <class A, int DIM, bool LIMITED>
 __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
     forward(ms_flash_tensors<typename A::T> x, ms_cuda_attention a) {
   using S = shape<A, DIM>;
@@ -91,13 +91,14 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
   const int64_t last = min(static_cast<int64_t>(first) + S::OWN, a.t) - 1;
   const T *q = ms_flash_head(x.q, b, a.t, a.heads, h, a.d), *k = ms_flash_head(x.k, b, a.s, a.groups, g, a.d);
   const T *v = ms_flash_head(x.v, b, a.s, a.groups, g, a.d);
-  const ms_flash_range block = ms_flash_view_of(ms_cuda_seen(a, b, first), ms_cuda_seen(a, b, last)).any;
+  const ms_flash_range block =
+      ms_flash_view_of(ms_cuda_seen<LIMITED>(a, b, first), ms_cuda_seen<LIMITED>(a, b, last)).any;
 
   const int row = static_cast<int>(threadIdx.x) / MS_WARP * (16 * M), query = first + row;
   ms_flash_view own = {{0, 0}, {0, 0}}; /* empty for a warp after the last query */
   if (query <= last)
-    own = ms_flash_view_of(ms_cuda_seen(a, b, query),
-                           ms_cuda_seen(a, b, min(static_cast<int64_t>(query) + 16 * M - 1, last)));
+    own = ms_flash_view_of(ms_cuda_seen<LIMITED>(a, b, query),
+                           ms_cuda_seen<LIMITED>(a, b, min(static_cast<int64_t>(query) + 16 * M - 1, last)));
 
   const auto load = [&](int key, int stage) {
     ms_load_tile<DIM, S::TILE, S::THREADS>(keys + stage * TILE, k, key, static_cast<int>(a.s), a.groups * a.d, d,
@@ -106,7 +107,9 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
                                            x.whole);
     ms_commit_copies();
   };
-  const float size = fabsf(a.scale), scale = size * MS_LOG2E; /* scores are multiplied by the sign of a.scale below */
+  /* Below, scores are multiplied by the sign of a.scale, or become the tanh of which `size` is a multiple. */
+  const bool capped = LIMITED && a.softcap > 0.0f;
+  const float size = capped ? a.softcap : fabsf(a.scale), scale = size * MS_LOG2E;
   float o[M][DIM / 8][4] = {};
   running<M> state;
 #pragma unroll
@@ -125,8 +128,9 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
     if (part.begin == part.end) continue;
     float score[M][N][4] = {};
     ms_multiply_rows<DIM>(A{}, score, queries, row, keys + stage * TILE, 0);
-    if (a.scale < 0.0f) negate(score);
-    if (key < own.every.begin || key + S::TILE > own.every.end) hide(score, a, b, query, key);
+    if (capped) ms_flash_cap(score, a.scale / a.softcap);
+    else if (a.scale < 0.0f) negate(score);
+    if (key < own.every.begin || key + S::TILE > own.every.end) hide<LIMITED>(score, a, b, query, key);
     soften(score, o, state, scale);
     ms_multiply_columns<DIM>(A{}, o, score, values + stage * TILE, 0, part.begin, part.end);
   }
@@ -149,7 +153,8 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
   ms_store_rows<DIM>(x.o + (q - x.q), query, static_cast<int>(a.t), a.heads * a.d, d, x.whole, queries, row, o, factor);
 }
 
-template <class A, int DIM> int launch(const ms_kernel_call *call, const ms_cuda_attention &a, int whole) {
+template <class A, int DIM, bool LIMITED>
+int launch(const ms_kernel_call *call, const ms_cuda_attention &a, int whole) {
   using S = shape<A, DIM>;
   using T = typename A::T;
   const T *const *in = reinterpret_cast<const T *const *>(call->in_data);
@@ -160,14 +165,14 @@ template <class A, int DIM> int launch(const ms_kernel_call *call, const ms_cuda
   x.whole = whole;
   const int64_t grid = a.batch * a.heads * ms_cuda_ceil(a.t, S::OWN);
   if (grid == 0) return MS_OK;
-  return MS_CUDA_LAUNCH_SHARED((forward<A, DIM>), static_cast<unsigned>(grid), S::THREADS, S::BYTES, call->stream, x,
-                               a);
+  return MS_CUDA_LAUNCH_SHARED((forward<A, DIM, LIMITED>), static_cast<unsigned>(grid), S::THREADS, S::BYTES,
+                               call->stream, x, a);
 }
 
 } // namespace
 
 int ms_cuda_attention_flash(const ms_kernel_call *call, const ms_cuda_attention &a, int tf32, int whole) {
-  return ms_flash_by_arithmetic(call->in[0].dtype, tf32, a.d, [&](auto arithmetic, auto columns) {
-    return launch<decltype(arithmetic), decltype(columns)::value>(call, a, whole);
+  return ms_flash_by_arithmetic(call->in[0].dtype, tf32, a, [&](auto arithmetic, auto columns, auto limited) {
+    return launch<decltype(arithmetic), decltype(columns)::value, decltype(limited)::value>(call, a, whole);
   });
 }

@@ -1,10 +1,11 @@
 /* attention_flash_backward.cu - the gradients of softmax(q k' scale) v; flash.h describes how blocks iterate.
  *
  * Scores are recomputed and normalised with the saved log-sums: p = e^(s - lse), ds = p (do v' - delta); then dv = p'
- * do, dk = ds' q scale, dq = ds k scale. Blocks of keys compute their scores transposed, so that p' and ds' can be left
- * operands directly; they sum over all heads of a group, in order. For heads above 128, whose dk and dv need more
- * registers than a thread has, two passes compute one gradient each. Memory traffic: tensors and gradients of the own
- * side once; of the other side, two tensors per block that sees them, mostly from L2.
+ * do, dk = ds' q scale, dq = ds k scale. If scores are capped, ds is also multiplied by the slope of the cap. Blocks of
+ * keys compute their scores transposed, so that p' and ds' can be left operands directly; they sum over all heads of a
+ * group, in order. For heads above 128, whose dk and dv need more registers than a thread has, two passes compute one
+ * gradient each. Memory traffic: tensors and gradients of the own side once; of the other side, two tensors per block
+ * that sees them, mostly from L2.
  */
 #include "kernels/cuda/flash.h"
 
@@ -25,7 +26,7 @@ template <int M> __device__ __forceinline__ void fill(float (&factor)[M][2], flo
 /* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 /* A block computes OWN rows of dq [batch][t][heads][d] of one head. */
-template <class A, int DIM>
+template <class A, int DIM, bool LIMITED>
 __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
     query_gradients(ms_flash_tensors<typename A::T> x, ms_cuda_attention a) {
   using S = shape<A, DIM>;
@@ -41,13 +42,14 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   const int64_t last = min(static_cast<int64_t>(first) + S::OWN, a.t) - 1;
   const T *q = ms_flash_head(x.q, b, a.t, a.heads, h, a.d), *k = ms_flash_head(x.k, b, a.s, a.groups, g, a.d);
   const T *v = x.v + (k - x.k), *gradient = x.gradient + (q - x.q);
-  const ms_flash_range block = ms_flash_view_of(ms_cuda_seen(a, b, first), ms_cuda_seen(a, b, last)).any;
+  const ms_flash_range block =
+      ms_flash_view_of(ms_cuda_seen<LIMITED>(a, b, first), ms_cuda_seen<LIMITED>(a, b, last)).any;
 
   const int row = static_cast<int>(threadIdx.x) / MS_WARP * (16 * M), query = first + row;
   ms_flash_view own = {{0, 0}, {0, 0}};
   if (query <= last)
-    own = ms_flash_view_of(ms_cuda_seen(a, b, query),
-                           ms_cuda_seen(a, b, min(static_cast<int64_t>(query) + 16 * M - 1, last)));
+    own = ms_flash_view_of(ms_cuda_seen<LIMITED>(a, b, query),
+                           ms_cuda_seen<LIMITED>(a, b, min(static_cast<int64_t>(query) + 16 * M - 1, last)));
   float lse[M][2], delta[M][2]; /* lse converted to base 2 */
 #pragma unroll
   for (int m = 0; m < M; m++)
@@ -65,7 +67,8 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
                                            x.whole);
     ms_commit_copies();
   };
-  const float scale = a.scale * MS_LOG2E;
+  const bool capped = LIMITED && a.softcap > 0.0f; /* then scores are the tanh of which a.softcap is a multiple */
+  const float scale = (capped ? a.softcap : a.scale) * MS_LOG2E;
   float dq[M][DIM / 8][4] = {};
   ms_load_tile<DIM, S::OWN, S::THREADS>(queries, q, first, static_cast<int>(a.t), a.heads * a.d, d, x.whole);
   ms_load_tile<DIM, S::OWN, S::THREADS>(gradients, gradient, first, static_cast<int>(a.t), a.heads * a.d, d, x.whole);
@@ -82,6 +85,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
       const bool masked = key < own.every.begin || key + S::STEP > own.every.end;
       float score[M][N][4] = {}, dp[M][N][4] = {};
       ms_multiply_rows<DIM>(A{}, score, queries, row, keys + stage * TILE, at);
+      if (capped) ms_flash_cap(score, a.scale / a.softcap);
       ms_multiply_rows<DIM>(A{}, dp, gradients, row, values + stage * TILE, at);
 #pragma unroll
       for (int m = 0; m < M; m++)
@@ -90,7 +94,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
           ms_flash_range seen = {0, S::STEP};
           if (masked) {
             const int64_t i = min(static_cast<int64_t>(query + m * 16 + ms_own_row_of_tile(half)), a.t - 1);
-            seen = ms_flash_part(ms_flash_of(ms_cuda_seen(a, b, i)), key, S::STEP);
+            seen = ms_flash_part(ms_flash_of(ms_cuda_seen<LIMITED>(a, b, i)), key, S::STEP);
           }
 #pragma unroll
           for (int n = 0; n < N; n++)
@@ -98,8 +102,9 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
             for (int e = half * 2; e < half * 2 + 2; e++) {
               const int column = n * 8 + ms_own_column() + e % 2;
               const float p = ms_exp2(fmaf(score[m][n][e], scale, -lse[m][half]));
+              const float slope = capped ? fmaf(-score[m][n][e], score[m][n][e], 1.0f) : 1.0f;
               const bool hidden = column < seen.begin || column >= seen.end;
-              score[m][n][e] = hidden ? 0.0f : p * (dp[m][n][e] - delta[m][half]);
+              score[m][n][e] = hidden ? 0.0f : p * (dp[m][n][e] - delta[m][half]) * slope;
             }
         }
       ms_multiply_columns<DIM>(A{}, dq, score, keys + stage * TILE, at, part.begin, part.end);
@@ -119,7 +124,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
 enum { DK = 1, DV = 2 };
 
 /* A block computes OWN rows of dk and dv [batch][s][groups][d] of one key head. */
-template <class A, int DIM, int MADE>
+template <class A, int DIM, int MADE, bool LIMITED>
 __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
     key_gradients(ms_flash_tensors<typename A::T> x, ms_cuda_attention a) {
   using S = shape<A, DIM>;
@@ -135,13 +140,14 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   const int64_t b = blockIdx.x % groups / a.groups, g = blockIdx.x % a.groups;
   const int64_t last = min(static_cast<int64_t>(first) + S::OWN, a.s) - 1;
   const T *k = ms_flash_head(x.k, b, a.s, a.groups, g, a.d), *v = x.v + (k - x.k);
-  const ms_flash_range block = ms_flash_view_of(ms_cuda_seeing(a, b, first), ms_cuda_seeing(a, b, last)).any;
+  const ms_flash_range block =
+      ms_flash_view_of(ms_cuda_seeing<LIMITED>(a, b, first), ms_cuda_seeing<LIMITED>(a, b, last)).any;
 
   const int row = static_cast<int>(threadIdx.x) / MS_WARP * (16 * M), key = first + row;
   ms_flash_view own = {{0, 0}, {0, 0}};
   if (key <= last)
-    own = ms_flash_view_of(ms_cuda_seeing(a, b, key),
-                           ms_cuda_seeing(a, b, min(static_cast<int64_t>(key) + 16 * M - 1, last)));
+    own = ms_flash_view_of(ms_cuda_seeing<LIMITED>(a, b, key),
+                           ms_cuda_seeing<LIMITED>(a, b, min(static_cast<int64_t>(key) + 16 * M - 1, last)));
 
   const auto load = [&](int64_t h, int tile, int stage) {
     const T *q = ms_flash_head(x.q, b, a.t, a.heads, h, a.d), *gradient = x.gradient + (q - x.q);
@@ -157,7 +163,8 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
     }
     ms_commit_copies();
   };
-  const float scale = a.scale * MS_LOG2E;
+  const bool capped = LIMITED && a.softcap > 0.0f; /* then scores are the tanh of which a.softcap is a multiple */
+  const float scale = (capped ? a.softcap : a.scale) * MS_LOG2E;
   float dk[M][DIM / 8][4] = {}, dv[M][DIM / 8][4] = {};
   ms_load_tile<DIM, S::OWN, S::THREADS>(keys, k, first, static_cast<int>(a.s), a.groups * a.d, d, x.whole);
   if constexpr (MADE & DK)
@@ -179,6 +186,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
       const bool masked = query < own.every.begin || query + S::STEP > own.every.end;
       float score[M][N][4] = {}, dp[M][N][4] = {};
       ms_multiply_rows<DIM>(A{}, score, keys, row, queries + stage * TILE, at);
+      if (capped) ms_flash_cap(score, a.scale / a.softcap);
       if constexpr (MADE & DK) ms_multiply_rows<DIM>(A{}, dp, values, row, gradients + stage * TILE, at);
       const float *lse = sums + stage * S::TILE + at, *delta = deltas + stage * S::TILE + at;
 #pragma unroll
@@ -188,7 +196,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
           ms_flash_range seeing = {0, S::STEP};
           if (masked) {
             const int64_t j = min(static_cast<int64_t>(key + m * 16 + ms_own_row_of_tile(half)), a.s - 1);
-            seeing = ms_flash_part(ms_flash_of(ms_cuda_seeing(a, b, j)), query, S::STEP);
+            seeing = ms_flash_part(ms_flash_of(ms_cuda_seeing<LIMITED>(a, b, j)), query, S::STEP);
           }
 #pragma unroll
           for (int n = 0; n < N; n++)
@@ -197,8 +205,9 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
               const int column = n * 8 + ms_own_column() + e % 2;
               const bool hidden = column < seeing.begin || column >= seeing.end;
               const float p = ms_exp2(fmaf(score[m][n][e], scale, -(lse[column] * MS_LOG2E)));
+              const float slope = capped ? fmaf(-score[m][n][e], score[m][n][e], 1.0f) : 1.0f;
               score[m][n][e] = hidden ? 0.0f : p;
-              dp[m][n][e] = hidden ? 0.0f : p * (dp[m][n][e] - delta[column]);
+              dp[m][n][e] = hidden ? 0.0f : p * (dp[m][n][e] - delta[column]) * slope;
             }
         }
       if constexpr (MADE & DV)
@@ -218,7 +227,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   if constexpr (MADE & DV) store(x.dv, values, dv, 1.0f);
 }
 
-template <class A, int DIM>
+template <class A, int DIM, bool LIMITED>
 int launch(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta, int whole) {
   using S = shape<A, DIM>;
   using T = typename A::T;
@@ -233,17 +242,17 @@ int launch(const ms_kernel_call *call, const ms_cuda_attention &a, const float *
   const int64_t queries = a.batch * a.heads * ms_cuda_ceil(a.t, S::OWN);
   const int64_t keys = a.batch * a.groups * ms_cuda_ceil(a.s, S::OWN);
   if (queries)
-    MS_TRY(MS_CUDA_LAUNCH_SHARED((query_gradients<A, DIM>), static_cast<unsigned>(queries), S::THREADS, S::BYTES,
-                                 call->stream, x, a));
+    MS_TRY(MS_CUDA_LAUNCH_SHARED((query_gradients<A, DIM, LIMITED>), static_cast<unsigned>(queries), S::THREADS,
+                                 S::BYTES, call->stream, x, a));
   if (keys == 0) return MS_OK;
   if constexpr (DIM <= 128) {
-    return MS_CUDA_LAUNCH_SHARED((key_gradients<A, DIM, DK | DV>), static_cast<unsigned>(keys), S::THREADS, S::BYTES,
-                                 call->stream, x, a);
+    return MS_CUDA_LAUNCH_SHARED((key_gradients<A, DIM, DK | DV, LIMITED>), static_cast<unsigned>(keys), S::THREADS,
+                                 S::BYTES, call->stream, x, a);
   } else {
-    MS_TRY(MS_CUDA_LAUNCH_SHARED((key_gradients<A, DIM, DK>), static_cast<unsigned>(keys), S::THREADS, S::BYTES,
-                                 call->stream, x, a));
-    return MS_CUDA_LAUNCH_SHARED((key_gradients<A, DIM, DV>), static_cast<unsigned>(keys), S::THREADS, S::BYTES,
-                                 call->stream, x, a);
+    MS_TRY(MS_CUDA_LAUNCH_SHARED((key_gradients<A, DIM, DK, LIMITED>), static_cast<unsigned>(keys), S::THREADS,
+                                 S::BYTES, call->stream, x, a));
+    return MS_CUDA_LAUNCH_SHARED((key_gradients<A, DIM, DV, LIMITED>), static_cast<unsigned>(keys), S::THREADS,
+                                 S::BYTES, call->stream, x, a);
   }
 }
 
@@ -251,7 +260,7 @@ int launch(const ms_kernel_call *call, const ms_cuda_attention &a, const float *
 
 int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta,
                                      int tf32, int whole) {
-  return ms_flash_by_arithmetic(call->in[0].dtype, tf32, a.d, [&](auto arithmetic, auto columns) {
-    return launch<decltype(arithmetic), decltype(columns)::value>(call, a, delta, whole);
+  return ms_flash_by_arithmetic(call->in[0].dtype, tf32, a, [&](auto arithmetic, auto columns, auto limited) {
+    return launch<decltype(arithmetic), decltype(columns)::value, decltype(limited)::value>(call, a, delta, whole);
   });
 }

@@ -85,16 +85,36 @@ __device__ __forceinline__ const T *ms_flash_head(const T *x, int64_t row, int64
   return x + (row * rows * heads + head) * d;
 }
 
-/* Calls function<arithmetic, columns>(...) for the call's dtype, head size and TF32 setting. */
-template <class Arithmetic, class Function> static int ms_flash_by_columns(int64_t d, const Function &function) {
-  if (d <= 64) return function(Arithmetic{}, std::integral_constant<int, 64>{});
-  if (d <= 128) return function(Arithmetic{}, std::integral_constant<int, 128>{});
-  return function(Arithmetic{}, std::integral_constant<int, 256>{});
+/* Replaces scores by the tanh of the factor times them. */
+template <int M, int N> __device__ __forceinline__ void ms_flash_cap(float (&score)[M][N][4], float factor) {
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) score[m][n][e] = tanhf(score[m][n][e] * factor);
 }
 
-template <class Function> static int ms_flash_by_arithmetic(int dtype, int tf32, int64_t d, const Function &function) {
-  if (dtype == MS_BF16) return ms_flash_by_columns<ms_bf16_cores>(d, function);
-  return tf32 ? ms_flash_by_columns<ms_tf32_cores>(d, function) : ms_flash_by_columns<ms_f32_arithmetic>(d, function);
+/* Calls function(arithmetic, columns, limited) for the call's dtype, head size and TF32 setting. Windows and capped
+ * scores have kernels of their own (limited), so that others do not spend registers on them. */
+template <class Arithmetic, int COLUMNS, class Function>
+static int ms_flash_by_limits(const ms_cuda_attention &a, const Function &function) {
+  const std::integral_constant<int, COLUMNS> columns;
+  if (a.window || a.softcap > 0.0f) return function(Arithmetic{}, columns, std::true_type{});
+  return function(Arithmetic{}, columns, std::false_type{});
+}
+
+template <class Arithmetic, class Function>
+static int ms_flash_by_columns(const ms_cuda_attention &a, const Function &function) {
+  if (a.d <= 64) return ms_flash_by_limits<Arithmetic, 64>(a, function);
+  if (a.d <= 128) return ms_flash_by_limits<Arithmetic, 128>(a, function);
+  return ms_flash_by_limits<Arithmetic, 256>(a, function);
+}
+
+template <class Function>
+static int ms_flash_by_arithmetic(int dtype, int tf32, const ms_cuda_attention &a, const Function &function) {
+  if (dtype == MS_BF16) return ms_flash_by_columns<ms_bf16_cores>(a, function);
+  return tf32 ? ms_flash_by_columns<ms_tf32_cores>(a, function) : ms_flash_by_columns<ms_f32_arithmetic>(a, function);
 }
 
 #endif

@@ -4,6 +4,7 @@
 #include "kernels/linear_cross_entropy.h"
 #include "kernels/matmul_f8.h"
 #include "kernels/orthogonalise.h"
+#include "kernels/part.h"
 
 static double elements(const ms_value_info *info) { return (double)ms_numel(info); }
 
@@ -62,9 +63,23 @@ ms_work ms_work_product_f8(const ms_cost_case *c) {
   return work;
 }
 
+/* 1 + 2 + ... + n */
+static double sum_to(double n) { return n * (n + 1) / 2; }
+
+/* Queries are the last positions; those that ranks divide count as their share of all. */
+double ms_attention_keys(const ms_cost_case *c) {
+  const ms_part part = ms_part_of(c->attrs->i[1]);
+  const double keys = (double)c->in[1].dims[1], window = (double)c->attrs->i[2],
+               first = keys - (double)c->in[0].dims[1] * (part.ranks ? part.ranks : 1);
+  if (window <= 0 || window >= keys || first >= keys) return keys;
+  const double narrowed = first < window ? window : first; /* queries before it see all keys up to theirs */
+  const double seen = sum_to(narrowed) - sum_to(first) + (keys - narrowed) * window;
+  return keys * seen / (sum_to(keys) - sum_to(first));
+}
+
 /* q k' and the product with v: 2 B H T S D each, and 2.5 times that backward; q [B,T,H,D], k [B,S,G,D] */
 ms_work ms_work_attention(const ms_cost_case *c) {
-  return (ms_work){flops_of(c) * elements(&c->in[0]) * (double)c->in[1].dims[1], bytes_once(c)};
+  return (ms_work){flops_of(c) * elements(&c->in[0]) * ms_attention_keys(c), bytes_once(c)};
 }
 
 /* The product x w' of x [...,D] and w [V,D] and its two gradients; making the logits again for backward is no work of

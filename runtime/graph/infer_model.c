@@ -1,5 +1,6 @@
 /* infer_model.c - shape rules of the ops a transformer is made of: matmul, embedding, rope,
  * attention, cross entropy. */
+#include <float.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -175,6 +176,7 @@ static int check_attention(const ms_node *node, int causal, const ms_value_info 
   char text_q[MS_SHAPE_TEXT], text_k[MS_SHAPE_TEXT];
   const char *name = ms_node_name(node);
   const int64_t window = node->attrs.i[2];
+  const double softcap = node->attrs.f[1];
   MS_TRY(ms_check_float(node, q, "q"));
   MS_TRY(ms_check_ndim(node, q, 4, "q", "[B,T,H,D]"));
   MS_TRY(ms_check_ndim(node, k, 4, "k", "[B,S,G,D]"));
@@ -190,6 +192,8 @@ static int check_attention(const ms_node *node, int causal, const ms_value_info 
   if (window < 0 || (window && !causal))
     return MS_FAIL(MS_EINVAL, "%s: window is %" PRId64 "; it must be 0, or with causal attention a number of keys",
                    name, window);
+  if (!(softcap >= 0 && softcap <= FLT_MAX))
+    return MS_FAIL(MS_EINVAL, "%s: softcap is %g; it must be 0, or a number above 0", name, softcap);
   if (causal && q->dims[1] > k->dims[1])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; causal attention needs at least as many keys as queries", name,
                    ms_shape_text(q, text_q), ms_shape_text(k, text_k));

@@ -40,12 +40,12 @@ static int read_product(const ms_kernel_call *call, ms_kernel_work *work) {
 }
 
 /* q [B,T,H,D], k [B,S,G,D]; documents are always causal, and have no such attribute. */
-static void read_attention(const ms_kernel_call *call, ms_kernel_work *work) {
-  const ms_value_info *q = &call->in[0], *k = &call->in[1];
+static void read_attention(const ms_kernel_call *call, const ms_cost_case *c, ms_kernel_work *work) {
+  const ms_value_info *q = &call->in[0];
   const int slot = ms_op_slot(call->op, "causal");
   work->variant = (slot < 0 || call->attrs.i[slot] ? MS_VARIANT_CAUSAL : 0) |
                   (call->outputs == 3 ? MS_VARIANT_BACKWARD : 0); /* dq, dk, dv */
-  const double size[4] = {(double)(q->dims[0] * q->dims[2]), (double)q->dims[1], (double)k->dims[1],
+  const double size[4] = {(double)(q->dims[0] * q->dims[2]), (double)q->dims[1], ms_attention_keys(c),
                           (double)q->dims[3]};
   for (int i = 0; i < 4; i++) work->size[i] = size[i];
 }
@@ -104,7 +104,7 @@ int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel
   else if (row->work == ms_work_orthogonalise) read_orthogonalise(call, work);
   else if (row->work == ms_work_convolution) read_convolution(call, plan->config.device, work);
   else if (work->shape == MS_SHAPE_PRODUCT) return read_product(call, work);
-  else if (work->shape == MS_SHAPE_ATTENTION) read_attention(call, work);
+  else if (work->shape == MS_SHAPE_ATTENTION) read_attention(call, &c, work);
   else read_other(call, work);
   return MS_OK;
 }

@@ -9,6 +9,7 @@ typedef struct shape_of_attention {
   int causal;
   double scale; /* 0: 1 / sqrt(d) */
   int64_t window;
+  double softcap;
 } attention_shape;
 
 enum { Q, K, V, O, LSE, DO };
@@ -17,6 +18,7 @@ static void add_qkv(kernel_case *c, const attention_shape *a, int dtype) {
   c->call.attrs.i[0] = a->causal;
   c->call.attrs.i[2] = a->window;
   c->call.attrs.f[0] = a->scale;
+  c->call.attrs.f[1] = a->softcap;
   add_input(c, SHAPE(dtype, a->b, a->t, a->h, a->d));
   add_input(c, SHAPE(dtype, a->b, a->s, a->g, a->d));
   add_input(c, SHAPE(dtype, a->b, a->s, a->g, a->d));

@@ -184,18 +184,31 @@ static int build_attention_full(fixture *f, int op, int dtype) {
   return attention(f, op, dtype, 5, 7, 1, ATTRS(.i = {0}, .f = {0.6}));
 }
 static int build_attention_long(fixture *f, int op, int dtype) { return attention(f, op, dtype, 150, 150, 2, NULL); }
+static int build_attention_narrow(fixture *f, int op, int dtype) {
+  return attention(f, op, dtype, 90, 95, 2, ATTRS(.i = {1, 0, 33}));
+}
+static int build_attention_capped(fixture *f, int op, int dtype) {
+  return attention(f, op, dtype, 9, 11, 2, ATTRS(.i = {1, 0, 4}, .f = {0.6, 0.8}));
+}
 
-static int documents(fixture *f, int op, int dtype, int64_t length, int64_t kv_heads, int start) {
+static int documents(fixture *f, int op, int dtype, int64_t length, int64_t kv_heads, const ms_attrs *attrs) {
   int in[] = {param(f, dtype, SHAPE(2, length, 4, 8)), param(f, dtype, SHAPE(2, length, kv_heads, 8)),
               param(f, dtype, SHAPE(2, length, kv_heads, 8)), input(f, "tokens", MS_I32, SHAPE(2, length))};
   int out[MS_MAX_OUTPUTS];
-  apply(f, op, 4, in, ATTRS(.i = {start}), out);
+  apply(f, op, 4, in, attrs, out);
   return out[0];
 }
 
-static int build_documents(fixture *f, int op, int dtype) { return documents(f, op, dtype, 17, 4, 2); }
-static int build_documents_grouped(fixture *f, int op, int dtype) { return documents(f, op, dtype, 40, 2, 1); }
-static int build_documents_one(fixture *f, int op, int dtype) { return documents(f, op, dtype, 9, 1, -1); }
+static int build_documents(fixture *f, int op, int dtype) { return documents(f, op, dtype, 17, 4, ATTRS(.i = {2})); }
+static int build_documents_grouped(fixture *f, int op, int dtype) {
+  return documents(f, op, dtype, 40, 2, ATTRS(.i = {1}));
+}
+static int build_documents_one(fixture *f, int op, int dtype) {
+  return documents(f, op, dtype, 9, 1, ATTRS(.i = {-1}));
+}
+static int build_documents_narrow(fixture *f, int op, int dtype) {
+  return documents(f, op, dtype, 40, 2, ATTRS(.i = {1, 0, 5}, .f = {0, 0.8}));
+}
 
 static int build_cross_entropy(fixture *f, int op, int dtype) {
   return op2(f, op, param(f, dtype, SHAPE(2, 5, 7)), input(f, "tokens", MS_I32, SHAPE(2, 5)), ATTRS(.i = {2}));
@@ -456,9 +469,12 @@ static const gradient_case cases[] = {
     {MS_OP_attention, " later queries", NORMAL, build_attention_later},
     {MS_OP_attention, " full", NORMAL, build_attention_full},
     {MS_OP_attention, " long", NORMAL, build_attention_long},
+    {MS_OP_attention, " narrow", NORMAL, build_attention_narrow},
+    {MS_OP_attention, " capped", NORMAL, build_attention_capped},
     {MS_OP_document_attention, "", NORMAL, build_documents},
     {MS_OP_document_attention, " grouped", NORMAL, build_documents_grouped},
     {MS_OP_document_attention, " one", NORMAL, build_documents_one},
+    {MS_OP_document_attention, " narrow", NORMAL, build_documents_narrow},
     {MS_OP_cross_entropy, "", NORMAL, build_cross_entropy},
     {MS_OP_cross_entropy, " sum", NORMAL, build_cross_entropy_sum},
     {MS_OP_cross_entropy, " padded", NORMAL, build_cross_entropy_padded},

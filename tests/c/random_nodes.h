@@ -209,8 +209,11 @@ static inline int attention_node(draw *d) {
   for (int k = 0; k < 3; k++) in[k] = heads_of(d, x, k ? keys : heads, size, rotated && k < 2);
   in[3] = d->tokens;
   const int documents = from.dims[0] == tokens.dims[0] && from.dims[1] == tokens.dims[1] && below(d, 3) == 0;
-  if (documents) apply(f, MS_OP_document_attention, 4, in, ATTRS(.i = {3}), out);
-  else apply(f, MS_OP_attention, 3, in, ATTRS(.i = {below(d, 3) > 0}), out);
+  const int causal = below(d, 3) > 0;
+  const int64_t window = (documents || causal) && below(d, 2) ? 1 + below(d, (int)from.dims[1] + 2) : 0;
+  const double softcap = below(d, 3) ? 0 : 0.7;
+  if (documents) apply(f, MS_OP_document_attention, 4, in, ATTRS(.i = {3, 0, window}, .f = {0, softcap}), out);
+  else apply(f, MS_OP_attention, 3, in, ATTRS(.i = {causal, 0, window}, .f = {0, softcap}), out);
   return below(d, 2) ? reshape_to(f, out[0], SHAPE(from.dims[0], from.dims[1], -1)) : out[0];
 }
 

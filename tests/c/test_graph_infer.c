@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "kernels/part.h"
+
 static int attempt(int op, int inputs, const int *in, const ms_attrs *attrs) {
   int out[MS_MAX_OUTPUTS];
   return ms_graph_emit(f.graph, op, inputs, in, attrs, out);
@@ -331,6 +333,9 @@ static void model_shapes(void **state) {
   assert_value(out[2], MS_BF16, "[2,6,2,8]");
   REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "q | 4 heads | k | 3", q, k3, k3);
   REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "causal | keys | queries", q, k5, k5);
+  REFUSED(MS_OP_attention, ATTRS(.i = {1, 0, -1}), MS_EINVAL, "window | -1", q, k, k);
+  REFUSED(MS_OP_attention, ATTRS(.i = {0, 0, 3}), MS_EINVAL, "window | 3 | causal", q, k, k);
+  REFUSED(MS_OP_attention, ATTRS(.i = {1}, .f = {0, -2}), MS_EINVAL, "softcap | -2 | above 0", q, k, k);
   REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "k | [2,6,2,8] | v | [2,5,2,8]", q, k, k5);
   apply(&f, MS_OP_document_attention, 4, (int[]){q, k, k, tokens}, NULL, out);
   assert_value(out[1], MS_F32, "[2,4,6]");
@@ -419,6 +424,24 @@ static void costs(void **state) {
   assert_true(ms_node_flops(g, &g->nodes[4]) == 80);
 }
 
+/* A window counts in proportion to the pairs that are seen: of 6 queries at positions 1 to 6, 2 + 3 + 4 + 5 + 6 + 7
+ * without one, and 2 + 5 x 3 with one of 3; also where ranks divide the queries. */
+static void costs_of_windows(void **state) {
+  (void)state;
+  const int q = half(SHAPE(2, 6, 4, 8)), k = half(SHAPE(2, 7, 2, 8)), q_part = half(SHAPE(2, 3, 4, 8));
+  const int64_t part = ms_part_attr((ms_part){3, 2, 1, 0, 0}), windows[] = {3, 1, 6, 7, 100},
+                seen[] = {17, 6, 26, 27, 27};
+  int out[MS_MAX_OUTPUTS];
+  const ms_graph *g = f.graph;
+  for (int i = 0; i < 5; i++) {
+    const double flops = 4.0 * 2 * 4 * 6 * 7 * 8 * (double)seen[i] / 27;
+    apply(&f, MS_OP_attention, 3, (int[]){q, k, k}, ATTRS(.i = {1, 0, windows[i]}), out);
+    assert_true(fabs(ms_node_flops(g, &g->nodes[2 * i]) / flops - 1) < 1e-12);
+    apply(&f, MS_OP_attention, 3, (int[]){q_part, k, k}, ATTRS(.i = {1, part, windows[i]}), out);
+    assert_true(fabs(ms_node_flops(g, &g->nodes[2 * i + 1]) / flops - 0.5) < 1e-12);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(errors_carry_the_module_path),
@@ -439,6 +462,7 @@ int main(void) {
       CASE(moving_shapes),
       CASE(step_shapes),
       CASE(costs),
+      CASE(costs_of_windows),
   };
   return cmocka_run_group_tests_name("graph infer", tests, NULL, NULL);
 }

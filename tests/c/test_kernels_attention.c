@@ -1,27 +1,27 @@
 /* test_kernels_attention.c - compares attention, forward and backward, with its definition in double: causal or not,
- * grouped heads, more keys than queries, windows, ragged edges, both dtypes. */
+ * grouped heads, more keys than queries, windows, capped scores, ragged edges, both dtypes. */
 #include "attention_case.h"
 
 #include "base/error.h"
 
 static const attention_shape shapes[] = {
-    {1, 1, 1, 1, 1, 1, 1, 0, 0},      {1, 1, 1, 1, 1, 64, 0, 0, 0},     {2, 5, 5, 3, 3, 8, 1, 0, 0},
-    {1, 33, 33, 2, 1, 16, 1, 0, 0},   {2, 64, 64, 2, 2, 64, 1, 0, 0},   {1, 70, 70, 4, 2, 32, 0, 0, 0},
-    {1, 31, 97, 2, 1, 20, 1, 0.3, 0}, {1, 200, 200, 1, 1, 64, 1, 0, 0}, {1, 1, 150, 2, 2, 80, 1, 0, 0},
-    {1, 40, 300, 3, 1, 64, 0, 0, 0},  {1, 65, 129, 2, 2, 128, 1, 0, 0}, {1, 34, 34, 1, 1, 256, 1, 0.05, 0},
-    {2, 257, 257, 2, 1, 64, 1, 0, 0}, {1, 130, 130, 2, 2, 33, 1, 0, 0}, {1, 96, 64, 2, 2, 48, 0, 0, 0},
-    {1, 133, 133, 2, 1, 8, 1, 0, 0},  {1, 70, 150, 2, 1, 16, 0, 0, 0},  {1, 70, 40, 1, 1, 8, 0, 0, 0},
-    {1, 1, 1, 2, 1, 128, 1, 0, 0},    {1, 70, 66, 2, 1, 128, 0, 0, 0},  {1, 37, 70, 2, 1, 200, 1, 0, 0},
-    {1, 21, 21, 1, 1, 64, 1, -.2, 0}, {1, 30, 20, 2, 2, 132, 0, 0, 0},
+    {1, 1, 1, 1, 1, 1, 1, 0, 0, 0},      {1, 1, 1, 1, 1, 64, 0, 0, 0, 0},     {2, 5, 5, 3, 3, 8, 1, 0, 0, 0},
+    {1, 33, 33, 2, 1, 16, 1, 0, 0, 0},   {2, 64, 64, 2, 2, 64, 1, 0, 0, 0},   {1, 70, 70, 4, 2, 32, 0, 0, 0, 0},
+    {1, 31, 97, 2, 1, 20, 1, 0.3, 0, 0}, {1, 200, 200, 1, 1, 64, 1, 0, 0, 0}, {1, 1, 150, 2, 2, 80, 1, 0, 0, 0},
+    {1, 40, 300, 3, 1, 64, 0, 0, 0, 0},  {1, 65, 129, 2, 2, 128, 1, 0, 0, 0}, {1, 34, 34, 1, 1, 256, 1, 0.05, 0, 0},
+    {2, 257, 257, 2, 1, 64, 1, 0, 0, 0}, {1, 130, 130, 2, 2, 33, 1, 0, 0, 0}, {1, 96, 64, 2, 2, 48, 0, 0, 0, 0},
+    {1, 133, 133, 2, 1, 8, 1, 0, 0, 0},  {1, 70, 150, 2, 1, 16, 0, 0, 0, 0},  {1, 70, 40, 1, 1, 8, 0, 0, 0, 0},
+    {1, 1, 1, 2, 1, 128, 1, 0, 0, 0},    {1, 70, 66, 2, 1, 128, 0, 0, 0, 0},  {1, 37, 70, 2, 1, 200, 1, 0, 0, 0},
+    {1, 21, 21, 1, 1, 64, 1, -.2, 0, 0}, {1, 30, 20, 2, 2, 132, 0, 0, 0, 0},
 };
 
 /* Windows of 1, below a block of queries or keys, of whole blocks, of more keys than there are. */
 static const attention_shape windows[] = {
-    {1, 1, 1, 1, 1, 64, 1, 0, 1},       {1, 70, 70, 2, 1, 32, 1, 0, 1},     {2, 150, 150, 2, 1, 40, 1, 0, 5},
-    {1, 200, 200, 1, 1, 64, 1, 0, 32},  {1, 130, 300, 2, 2, 33, 1, 0, 33},  {1, 333, 333, 2, 1, 64, 1, 0, 100},
-    {1, 290, 290, 4, 2, 20, 1, .3, 64}, {1, 700, 700, 1, 1, 32, 1, 0, 131}, {1, 90, 90, 1, 1, 128, 1, 0, 89},
-    {1, 90, 90, 1, 1, 16, 1, 0, 90},    {1, 75, 75, 1, 1, 200, 1, 0, 17},   {1, 40, 70, 2, 1, 64, 1, 0, 1000},
-    {1, 1, 150, 2, 1, 64, 1, 0, 40},    {1, 600, 600, 1, 1, 8, 1, 0, 513},  {1, 45, 1100, 1, 1, 32, 1, 0, 30},
+    {1, 1, 1, 1, 1, 64, 1, 0, 1, 0},       {1, 70, 70, 2, 1, 32, 1, 0, 1, 0},     {2, 150, 150, 2, 1, 40, 1, 0, 5, 0},
+    {1, 200, 200, 1, 1, 64, 1, 0, 32, 0},  {1, 130, 300, 2, 2, 33, 1, 0, 33, 0},  {1, 333, 333, 2, 1, 64, 1, 0, 100, 0},
+    {1, 290, 290, 4, 2, 20, 1, .3, 64, 0}, {1, 700, 700, 1, 1, 32, 1, 0, 131, 0}, {1, 90, 90, 1, 1, 128, 1, 0, 89, 0},
+    {1, 90, 90, 1, 1, 16, 1, 0, 90, 0},    {1, 75, 75, 1, 1, 200, 1, 0, 17, 0},   {1, 40, 70, 2, 1, 64, 1, 0, 1000, 0},
+    {1, 1, 150, 2, 1, 64, 1, 0, 40, 0},    {1, 600, 600, 1, 1, 8, 1, 0, 513, 0},  {1, 45, 1100, 1, 1, 32, 1, 0, 30, 0},
 };
 
 static double scale_of(const attention_shape *a) { return a->scale != 0 ? a->scale : 1 / sqrt((double)a->d); }
@@ -36,9 +36,17 @@ static int64_t key_at(const attention_shape *a, int64_t b, int64_t j, int64_t h)
   return ((b * a->s + j) * a->g + h / (a->h / a->g)) * a->d;
 }
 
-/* Computes p[j], the softmax over the keys that query i sees; returns the log of its denominator. */
-static double probabilities(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h,
-                            double *p) {
+/* Scores that are capped at 0.4 to 50, alone and within windows, with scales of both signs. */
+static const attention_shape caps[] = {
+    {1, 1, 1, 1, 1, 64, 1, 0, 0, 3},      {2, 70, 70, 2, 1, 32, 1, 0, 0, 0.4},  {1, 90, 150, 4, 2, 40, 1, .3, 0, 1},
+    {1, 150, 150, 1, 1, 128, 0, 0, 0, 2}, {1, 200, 200, 2, 1, 64, 1, 0, 50, 2}, {1, 333, 333, 1, 1, 20, 1, 0, 100, .7},
+    {1, 66, 66, 2, 2, 256, 1, .1, 0, 50}, {1, 45, 45, 1, 1, 16, 1, -.7, 9, 1},  {1, 33, 33, 1, 1, 8, 0, -3, 0, 5},
+};
+
+/* Computes p[j], the softmax over the keys that query i sees, and the slope of their capped scores; returns the log of
+ * its denominator. */
+static double probabilities(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h, double *p,
+                            double *slope) {
   double largest = -INFINITY, sum = 0;
   int64_t seen = a->causal ? i + a->s - a->t + 1 : a->s, from = a->window ? seen - a->window : 0;
   for (int64_t j = 0; j < a->s; j++) {
@@ -48,6 +56,8 @@ static double probabilities(const kernel_case *c, const attention_shape *a, int6
     for (int64_t d = 0; d < a->d; d++)
       p[j] += input_at(c, Q, query_at(a, b, i, h) + d) * input_at(c, K, key_at(a, b, j, h) + d);
     p[j] *= scale_of(a);
+    if (a->softcap > 0) p[j] = a->softcap * tanh(p[j] / a->softcap);
+    if (slope) slope[j] = a->softcap > 0 ? 1 - p[j] * p[j] / a->softcap / a->softcap : 1;
     largest = fmax(largest, p[j]);
   }
   for (int64_t j = 0; j < a->s; j++) sum += p[j] = exp(p[j] - largest);
@@ -85,7 +95,7 @@ static void check_forward(const attention_shape *a, int dtype) {
   for (int64_t b = 0; b < a->b; b++)
     for (int64_t h = 0; h < a->h; h++)
       for (int64_t i = 0; i < a->t; i++) {
-        lse[(b * a->h + h) * a->t + i] = probabilities(&c, a, b, i, h, p);
+        lse[(b * a->h + h) * a->t + i] = probabilities(&c, a, b, i, h, p, NULL);
         for (int64_t j = 0; j < a->s; j++)
           for (int64_t d = 0; d < a->d; d++)
             o[query_at(a, b, i, h) + d] += p[j] * input_at(&c, V, key_at(a, b, j, h) + d);
@@ -106,10 +116,10 @@ static void forward_matches(void **state) {
 
 /* dv += p do; ds = p (dp - sum_j p dp); dq += ds k scale, dk += ds q scale */
 static void add_gradients(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h, double *p,
-                          double *dp, double *dq, double *dk, double *dv) {
+                          double *dp, double *slope, double *dq, double *dk, double *dv) {
   int64_t q = query_at(a, b, i, h);
   double mean = 0;
-  probabilities(c, a, b, i, h, p);
+  probabilities(c, a, b, i, h, p, slope);
   for (int64_t j = 0; j < a->s; j++) {
     int64_t k = key_at(a, b, j, h);
     dp[j] = 0;
@@ -121,7 +131,7 @@ static void add_gradients(const kernel_case *c, const attention_shape *a, int64_
   }
   for (int64_t j = 0; j < a->s; j++)
     for (int64_t d = 0; d < a->d; d++) {
-      double ds = p[j] * (dp[j] - mean) * scale_of(a);
+      double ds = p[j] * (dp[j] - mean) * slope[j] * scale_of(a);
       dq[q + d] += ds * input_at(c, K, key_at(a, b, j, h) + d);
       dk[key_at(a, b, j, h) + d] += ds * input_at(c, Q, q + d);
     }
@@ -129,18 +139,19 @@ static void add_gradients(const kernel_case *c, const attention_shape *a, int64_
 
 static void check_backward(const attention_shape *a, int dtype) {
   kernel_case c = backward_case(a, dtype);
-  double *gradient[3], *p = doubles(a->s), *dp = doubles(a->s);
+  double *gradient[3], *p = doubles(a->s), *dp = doubles(a->s), *slope = doubles(a->s);
   for (int i = 0; i < 3; i++) gradient[i] = doubles(ms_numel(&c.call.out[i]));
   for (int64_t b = 0; b < a->b; b++)
     for (int64_t h = 0; h < a->h; h++)
-      for (int64_t i = 0; i < a->t; i++) add_gradients(&c, a, b, i, h, p, dp, gradient[0], gradient[1], gradient[2]);
+      for (int64_t i = 0; i < a->t; i++)
+        add_gradients(&c, a, b, i, h, p, dp, slope, gradient[0], gradient[1], gradient[2]);
   run_case(&c);
   const char *names[] = {"dq", "dk", "dv"};
   for (int i = 0; i < 3; i++) {
     assert_close(&c, i, gradient[i], 2 * tolerance_of(dtype), names[i]);
     free(gradient[i]);
   }
-  free(p), free(dp);
+  free(p), free(dp), free(slope);
   free_case(&c);
 }
 
@@ -157,10 +168,16 @@ static void windows_match(void **state) {
   if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
 }
 
+static void capped_scores_match(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, caps)
+  if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
+}
+
 /* Keys before the window are read by no query: a NaN in them stays in its block. */
 static void the_past_is_hidden(void **state) {
   (void)state;
-  attention_shape a = {1, 300, 300, 1, 1, 64, 1, 0, 50};
+  attention_shape a = {1, 300, 300, 1, 1, 64, 1, 0, 50, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     kernel_case c = forward_case(&a, dtype);
     for (int64_t i = 0; i < 64 * a.d; i++) set_input(&c, K, i, NAN), set_input(&c, V, i, NAN);
@@ -174,7 +191,7 @@ static void the_past_is_hidden(void **state) {
  * block. */
 static void the_future_is_hidden(void **state) {
   (void)state;
-  attention_shape a = {1, 128, 128, 1, 1, 64, 1, 0, 0};
+  attention_shape a = {1, 128, 128, 1, 1, 64, 1, 0, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     kernel_case c = forward_case(&a, dtype);
     run_case(&c);
@@ -194,14 +211,14 @@ static void the_future_is_hidden(void **state) {
 /* Widely spaced scores: one key gets all the weight, and nothing overflows. */
 static void large_scores(void **state) {
   (void)state;
-  attention_shape a = {1, 50, 50, 1, 1, 32, 1, 0, 0};
+  attention_shape a = {1, 50, 50, 1, 1, 32, 1, 0, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     kernel_case c = forward_case(&a, dtype);
     for (int64_t i = 0; i < a.t * a.d; i++)
       set_input(&c, Q, i, 30 * input_at(&c, Q, i)), set_input(&c, K, i, 30 * input_at(&c, K, i));
     double *p = doubles(a.s), *o = doubles(a.t * a.d);
     for (int64_t i = 0; i < a.t; i++) {
-      probabilities(&c, &a, 0, i, 0, p);
+      probabilities(&c, &a, 0, i, 0, p, NULL);
       for (int64_t j = 0; j < a.s; j++)
         for (int64_t d = 0; d < a.d; d++) o[i * a.d + d] += p[j] * input_at(&c, V, j * a.d + d);
     }
@@ -214,7 +231,7 @@ static void large_scores(void **state) {
 
 static void nan_propagates(void **state) {
   (void)state;
-  attention_shape a = {1, 70, 70, 2, 1, 64, 1, 0, 0};
+  attention_shape a = {1, 70, 70, 2, 1, 64, 1, 0, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (int input = Q; input <= V; input++) {
       kernel_case c = forward_case(&a, dtype);
@@ -231,7 +248,7 @@ static void nan_propagates(void **state) {
 
 static void dtypes_are_checked(void **state) {
   (void)state;
-  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0, 0};
+  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0, 0, 0};
   kernel_case c = forward_case(&a, MS_F32);
   c.call.in[0].dtype = MS_I32;
   assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EDTYPE, "q | i32 | f32 | bf16");
@@ -243,8 +260,9 @@ int main(void) {
   setenv("MOONSHARD_ATTENTION", "flash", 1);
 #endif
   const struct CMUnitTest tests[] = {
-      TEST(forward_matches), TEST(backward_matches),   TEST(the_future_is_hidden), TEST(large_scores),
-      TEST(nan_propagates),  TEST(dtypes_are_checked), TEST(windows_match),        TEST(the_past_is_hidden),
+      TEST(forward_matches),     TEST(backward_matches), TEST(the_future_is_hidden),
+      TEST(large_scores),        TEST(nan_propagates),   TEST(dtypes_are_checked),
+      TEST(capped_scores_match), TEST(windows_match),    TEST(the_past_is_hidden),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,10 +15,11 @@ static void set_tokens(kernel_case *c, int input) {
   for (size_t i = 0; i < sizeof second / sizeof *second; i++) tokens[T + second[i]] = START;
 }
 
-static kernel_case forward_case(int dtype, int64_t window) {
+static kernel_case forward_case(int dtype, int64_t window, double softcap) {
   kernel_case c = case_of(MS_OP_document_attention);
   c.call.attrs.i[0] = START;
   c.call.attrs.i[2] = window;
+  c.call.attrs.f[1] = softcap;
   add_input(&c, SHAPE(dtype, B, T, H, D));
   add_input(&c, SHAPE(dtype, B, T, G, D));
   add_input(&c, SHAPE(dtype, B, T, G, D));
@@ -29,8 +30,8 @@ static kernel_case forward_case(int dtype, int64_t window) {
   return c;
 }
 
-static kernel_case backward_case(int dtype, int64_t window) {
-  kernel_case forward = forward_case(dtype, window), c = case_of(MS_OP_document_attention_backward);
+static kernel_case backward_case(int dtype, int64_t window, double softcap) {
+  kernel_case forward = forward_case(dtype, window, softcap), c = case_of(MS_OP_document_attention_backward);
   run_once(&forward, forward.call, 1);
   c.call.attrs = forward.call.attrs;
   for (int i = Q; i <= V; i++) add_input(&c, forward.call.in[i]);
@@ -69,7 +70,7 @@ static void check_document(const kernel_case *c, int backward, int row, int firs
   const int dtype = c->call.in[Q].dtype;
   kernel_case own = case_of(MS_OP_attention);
   own.call.attrs.i[0] = 1;
-  own.call.attrs.i[2] = c->call.attrs.i[2];
+  own.call.attrs.i[2] = c->call.attrs.i[2], own.call.attrs.f[1] = c->call.attrs.f[1];
   add_input(&own, SHAPE(dtype, 1, t, H, D));
   add_input(&own, SHAPE(dtype, 1, t, G, D));
   add_input(&own, SHAPE(dtype, 1, t, G, D));
@@ -81,7 +82,7 @@ static void check_document(const kernel_case *c, int backward, int row, int firs
   if (backward) {
     kernel_case gradient = case_of(MS_OP_attention_backward);
     gradient.call.attrs.i[0] = 1;
-    gradient.call.attrs.i[2] = c->call.attrs.i[2];
+    gradient.call.attrs.i[2] = c->call.attrs.i[2], gradient.call.attrs.f[1] = c->call.attrs.f[1];
     for (int i = Q; i <= V; i++) add_input(&gradient, own.call.in[i]);
     for (int i = 0; i < 2; i++) add_input(&gradient, own.call.out[i]);
     add_input(&gradient, own.call.out[0]);
@@ -101,7 +102,7 @@ static void documents_are_attentions_of_their_own(void **state) {
   (void)state;
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (int backward = 0; backward < 2; backward++) {
-      kernel_case c = backward ? backward_case(dtype, 9) : forward_case(dtype, 33);
+      kernel_case c = backward ? backward_case(dtype, 9, 1.5) : forward_case(dtype, 33, 1.5);
       const int32_t *tokens = c.call.in_data[backward ? 6 : TOKENS];
       run_case(&c);
       for (int row = 0; row < B; row++)
@@ -123,11 +124,14 @@ static double dot(const kernel_case *c, int x, int64_t x_at, int y, int64_t y_at
 }
 
 /* Attention of one query in plain loops: weight[j] of positions `begin`, where its document or its window begins, to
- * the query itself. */
-static void weigh(const kernel_case *c, int row, int head, int i, int begin, double *weight) {
+ * the query itself, and the slope of its score if that is capped. */
+static void weigh(const kernel_case *c, int row, int head, int i, int begin, double *weight, double *slope) {
+  const double cap = c->call.attrs.f[1];
   double largest = -INFINITY, sum = 0.0;
   for (int j = begin; j <= i; j++) {
     weight[j] = dot(c, Q, at(row, i, H, head), K, at(row, j, G, head * G / H)) / sqrt(D);
+    if (cap > 0) weight[j] = cap * tanh(weight[j] / cap);
+    slope[j] = cap > 0 ? 1 - weight[j] * weight[j] / cap / cap : 1;
     largest = fmax(largest, weight[j]);
   }
   for (int j = begin; j <= i; j++) sum += exp(weight[j] - largest);
@@ -136,13 +140,13 @@ static void weigh(const kernel_case *c, int row, int head, int i, int begin, dou
 
 /* Adds query i's contribution to dq, dk and dv, with the weights p and dp = do v, ds = p (dp - do o). */
 static void add_gradients(const kernel_case *c, int row, int head, int i, int begin, const double *weight,
-                          double **sum) {
+                          const double *slope, double **sum) {
   enum { O = 3, DO = 5 };
   const int64_t q = at(row, i, H, head);
   const double own = dot(c, DO, q, O, q);
   for (int j = begin; j <= i; j++) {
     const int64_t k = at(row, j, G, head * G / H);
-    const double ds = weight[j] * (dot(c, DO, q, V, k) - own) / sqrt(D);
+    const double ds = weight[j] * (dot(c, DO, q, V, k) - own) * slope[j] / sqrt(D);
     for (int d = 0; d < D; d++) {
       sum[Q][q + d] += ds * input_at(c, K, k + d);
       sum[K][k + d] += ds * input_at(c, Q, q + d);
@@ -152,11 +156,11 @@ static void add_gradients(const kernel_case *c, int row, int head, int i, int be
 }
 
 /* A kernel chooses the layout of its log-sums, which only backward reads. */
-static void check_loops(int dtype, int backward, int window) {
+static void check_loops(int dtype, int backward, int window, double softcap) {
   const double tolerance = dtype == MS_F32 ? 2e-5 : backward ? 0.06 : 0.02; /* weights are rounded to bf16 */
-  kernel_case c = backward ? backward_case(dtype, window) : forward_case(dtype, window);
+  kernel_case c = backward ? backward_case(dtype, window, softcap) : forward_case(dtype, window, softcap);
   const int32_t *tokens = c.call.in_data[backward ? 6 : TOKENS];
-  double weight[T], *sum[3] = {NULL};
+  double weight[T], slope[T], *sum[3] = {NULL};
   for (int o = 0; o < 3; o++) sum[o] = calloc((size_t)B * T * H * D, sizeof *sum[o]);
   run_case(&c);
   for (int row = 0; row < B; row++)
@@ -164,8 +168,8 @@ static void check_loops(int dtype, int backward, int window) {
       for (int i = 0, begin = 0; i < T; i++) {
         if (tokens[row * T + i] == START) begin = i;
         if (window && begin <= i - window) begin = i - window + 1;
-        weigh(&c, row, head, i, begin, weight);
-        if (backward) add_gradients(&c, row, head, i, begin, weight, sum);
+        weigh(&c, row, head, i, begin, weight, slope);
+        if (backward) add_gradients(&c, row, head, i, begin, weight, slope, sum);
         for (int j = begin; j <= i && !backward; j++)
           for (int d = 0; d < D; d++)
             sum[0][at(row, i, H, head) + d] += weight[j] * input_at(&c, V, at(row, j, G, head * G / H) + d);
@@ -181,14 +185,15 @@ static const int windows[] = {0, 1, 7, 32, 50};
 static void plain_loops_give_the_same(void **state) {
   (void)state;
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
-    for (int backward = 0; backward < 2; backward++) FOR_EACH(window, windows) check_loops(dtype, backward, window);
+    for (int backward = 0; backward < 2; backward++)
+      FOR_EACH(window, windows) check_loops(dtype, backward, window, 0), check_loops(dtype, backward, window, 0.6);
 }
 
 static void threads_change_nothing(void **state) {
   (void)state;
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (int backward = 0; backward < 2; backward++) {
-      kernel_case c = backward ? backward_case(dtype, 40) : forward_case(dtype, 40);
+      kernel_case c = backward ? backward_case(dtype, 40, 0) : forward_case(dtype, 40, 0);
       ms_kernel_call other = c.call;
       for (int i = 0; i < other.outputs; i++) other.out_data[i] = poisoned(tensor_bytes(&other.out[i]));
       run_once(&c, c.call, 1);
@@ -205,7 +210,7 @@ static void one_document_is_attention(void **state) {
   (void)state;
   setenv("MOONSHARD_ATTENTION", "flash", 1);
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
-    kernel_case c = forward_case(dtype, 0), plain = case_of(MS_OP_attention);
+    kernel_case c = forward_case(dtype, 0, 0), plain = case_of(MS_OP_attention);
     c.call.attrs.i[0] = -1;
     plain.call.attrs.i[0] = 1;
     for (int i = Q; i <= V; i++) {
@@ -238,7 +243,7 @@ static int computed_together(int64_t i, int64_t first, int64_t last) {
 static void documents_are_hidden_from_each_other(void **state) {
   (void)state;
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
-    kernel_case c = forward_case(dtype, 0);
+    kernel_case c = forward_case(dtype, 0, 0);
     for (int64_t i = 33 * G * D; i < 64 * G * D; i++) set_input(&c, K, i, NAN), set_input(&c, V, i, NAN);
     run_case(&c);
     for (int64_t i = 0; i < T; i++) {

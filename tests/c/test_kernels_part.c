@@ -28,6 +28,7 @@ static void set_tokens(kernel_case *c, int input) {
 static kernel_case attention_case(int op, int dtype, int backward, int documents, int window, int64_t t) {
   kernel_case c = case_of(op);
   c.call.attrs.i[2] = window;
+  c.call.attrs.f[1] = window == 11 ? 0.8 : 0; /* capped */
   c.call.attrs.i[0] = documents ? START : 1;
   add_input(&c, SHAPE(dtype, BATCH, t, HEADS, SIZE));
   for (int i = 0; i < 2; i++) add_input(&c, SHAPE(dtype, BATCH, LENGTH, GROUPS, SIZE));

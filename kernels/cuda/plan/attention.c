@@ -53,6 +53,7 @@ static const char *refused_because(const ms_kernel_call *call, const ms_dnn_atte
   if (call->in[Q].dtype != MS_BF16) return "f32";
   if (call->attrs.i[1]) return "a part of the queries";
   if (call->attrs.i[2] && call->attrs.i[2] < a->s) return "a sliding window";
+  if (call->attrs.f[1] != 0.0) return "capped scores";
   if (a->d > MOST_HEAD || a->d % HEAD_UNIT) return "head sizes that are not a multiple of 8 up to 256";
   if (a->causal && a->t > a->s) return "fewer keys than causal queries";
   if (a->backward && a->t == 1 && a->s == 1) return "the gradient of one query and one key";
