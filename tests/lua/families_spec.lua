@@ -151,8 +151,6 @@ describe("ms.models", function()
     end
     has(message(ms.huggingface.model, with_window(true)), "sliding_window is 4 | not built")
     assert.equal("smollm3", ms.huggingface.model(with_window(false)).family)
-    local model = ms.models.mistral(with { window = 4, document_start = 0 })
-    has(message(model, ms.tensor({ { 3, 1, 16, 7, 2, 5, 9, 4 } }, { dtype = "i32" })), "document_start | window")
     has(message(function() return ms.models.qwen9 end), "qwen9 | qwen2")
   end)
 end)

@@ -13,7 +13,6 @@
 
 local errors = require("moonshard.base.error")
 local language = require("moonshard.models.language")
-local masked_attention = require("moonshard.nn.masked_attention")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
@@ -82,15 +81,9 @@ end
 
 -- A window as long as the sequence hides nothing.
 local function attend(self, q, k, v, tokens)
-  local config, window = self._config, self._window
+  local window = self._window
   if window and window >= q.shape[2] then window = nil end
-  if not (window or config.attention_softcap) then return language.attend(config, q, k, v, tokens) end
-  if config.document_start then
-    errors.raise("MS_EUNSUPPORTED", "document_start: attention within documents is not built with capped scores, nor "
-      .. "with a sliding window that is shorter than the sequence: leave document_start out")
-  end
-  return masked_attention(q, k, v, { window = window, softcap = config.attention_softcap,
-    scale = config.attention_scale })
+  return language.attend(self._config, q, k, v, tokens, window)
 end
 
 -- x [B,T,D], tokens i32 [B,T] -> [B,T,D]

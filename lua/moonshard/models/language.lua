@@ -9,17 +9,22 @@ local ops = require("moonshard.tensor.ops")
 local language = {}
 
 ---Causal attention: over all earlier tokens, or only over those of the same document.
----@param config { document_start: integer?, attention_scale: number? } the first token of every document, nil: no
----  boundaries; of scores, default 1 / sqrt(D)
+---@param config { document_start: integer?, attention_scale: number?, attention_softcap: number? } the first token of
+---  every document, nil: no boundaries; of scores, default 1 / sqrt(D); scores s become c tanh(s / c)
 ---@param q moonshard.Tensor [B,T,H,D]
 ---@param k moonshard.Tensor [B,T,G,D]
 ---@param v moonshard.Tensor [B,T,G,D]
 ---@param tokens moonshard.Tensor i32 [B,T]
+---@param window integer? of keys that a query sees, itself included
 ---@return moonshard.Tensor [B,T,H,D]
-function language.attend(config, q, k, v, tokens)
-  local scale = config.attention_scale
-  if not config.document_start then return ops.attention(q, k, v, { causal = true, scale = scale }) end
-  return ops.document_attention(q, k, v, tokens, { start = config.document_start, scale = scale })
+function language.attend(config, q, k, v, tokens, window)
+  local o = { window = window, scale = config.attention_scale, softcap = config.attention_softcap }
+  if config.document_start then
+    o.start = config.document_start
+    return ops.document_attention(q, k, v, tokens, o)
+  end
+  o.causal = true
+  return ops.attention(q, k, v, o)
 end
 
 ---Raises for a model whose outputs depend on later tokens: it does not continue a text, nor say how likely it is.

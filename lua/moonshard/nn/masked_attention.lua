@@ -1,6 +1,7 @@
--- Attention with any mask, of ops that keep the scores: sliding windows, prefixes that all tokens see, masks of a
--- recipe's own, and scores that are capped. Plain causal attention, and attention within documents, are ops that never
--- store scores (ms.ops.attention, ms.ops.document_attention); this takes memory for [batch, heads, T, S] scores.
+-- Attention with any mask: causal, sliding windows, prefixes that all tokens see, masks of a recipe's own, and scores
+-- that are capped. Where the op `attention` can compute it, it does, and never stores scores. All else is composed of
+-- ops that keep them, and takes memory for [batch, heads, T, S] scores: prefixes, masks, windows on both sides of a
+-- query, and values that are not as wide as keys.
 --
 -- The query heads that share a key head are rows of one product, so that keys and values are not repeated.
 
@@ -68,6 +69,15 @@ local function check(o, q, k, v)
   end
 end
 
+-- The longest heads of the op on a GPU.
+local MOST_HEAD = 256
+
+local function is_of_the_op(o, q, k, v)
+  if o.mask or o.prefix or o.window and not o.causal then return false end
+  if o.causal and q.shape[2] > k.shape[2] or q.shape[4] > MOST_HEAD then return false end
+  return k.shape[4] == v.shape[4] and q.dtype == k.dtype and k.dtype == v.dtype
+end
+
 -- [B,T,H,D] -> [B,G,R T,D], where R = H / G query heads share a key head.
 local function by_key_head(x, groups)
   local batch, length, heads, dim = unpack(x.shape)
@@ -104,6 +114,9 @@ end
 local function masked_attention(q, k, v, given)
   local o = options.parse("ms.nn.masked_attention", given, SPECS)
   check(o, q, k, v)
+  if is_of_the_op(o, q, k, v) then
+    return ops.attention(q, k, v, { causal = o.causal, window = o.window, scale = o.scale, softcap = o.softcap })
+  end
   local batch, queries, heads, dim = unpack(q.shape)
   local keys, groups, width = k.shape[2], k.shape[3], v.shape[4]
   local scores = ops.matmul(by_key_head(q, groups), by_key_head(k, groups), { trans_b = 1 }):cast("f32")
