@@ -101,7 +101,7 @@ static inline float weigh_row(ms_bf16 *weights, const float *scores, int64_t fro
   const __m512 shift = _mm512_set1_ps(largest);
   __m512 sum = _mm512_setzero_ps(), other = sum;
   int64_t i = from / 16 * 16;
-  memset(weights, 0, (size_t)i * sizeof *weights);
+  if (i) memset(weights, 0, (size_t)i * sizeof *weights);
   if (i < from) {
     sum = _mm512_maskz_mov_ps(lanes_between(i, from, keys), weight(scores + i, scale, shift));
     _mm256_store_si256((void *)(weights + i), (__m256i)_mm512_cvtneps_pbh(sum));
@@ -114,7 +114,7 @@ static inline float weigh_row(ms_bf16 *weights, const float *scores, int64_t fro
     _mm512_storeu_si512(weights + i, (__m512i)_mm512_cvtne2ps_pbh(p1, p0));
   }
   for (; i < padded; i += 16) {
-    const __m512 p = _mm512_maskz_mov_ps(lanes_between(i, from, keys), weight(scores + i, scale, shift));
+    const __m512 p = _mm512_maskz_mov_ps(lanes_of(keys > i ? keys - i : 0), weight(scores + i, scale, shift));
     sum = _mm512_add_ps(sum, p);
     _mm256_store_si256((void *)(weights + i), (__m256i)_mm512_cvtneps_pbh(p));
   }

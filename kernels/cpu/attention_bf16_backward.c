@@ -127,15 +127,15 @@ typedef struct gradient_row {
   __m512 ds[2];
 } gradient_row;
 
-/* The derivative of capped scores by the scores that were capped. */
-static inline __m512 slope_of(const ms_attention *a, __m512 capped) {
-  const __m512 t = _mm512_mul_ps(capped, _mm512_set1_ps((float)(MS_LN_2 / a->softcap)));
+/* The derivative of capped scores by the scores that were capped; per_cap: 1 / cap. */
+static inline __m512 slope_of(__m512 capped, __m512 per_cap) {
+  const __m512 t = _mm512_mul_ps(capped, per_cap);
   return _mm512_fnmadd_ps(t, t, _mm512_set1_ps(1.0f));
 }
 
 /* Computes row `row` of p and ds from the same row of scores and dp. */
-static inline gradient_row gradient_of_key(const ms_attention *a, const scratch *s, int64_t row, uint32_t seeing) {
-  const __m512 scale = ms_bf16_scale(a);
+MS_INLINE gradient_row gradient_of_key(const scratch *s, int64_t row, uint32_t seeing, __m512 scale, __m512 per_cap,
+                                       int capped) {
   gradient_row result;
   __m512 p[2];
   for (int v = 0; v < 2; v++) {
@@ -144,7 +144,7 @@ static inline gradient_row gradient_of_key(const ms_attention *a, const scratch 
     const __m512 x = _mm512_fmsub_ps(score, scale, _mm512_load_ps(s->lse + 16 * v));
     p[v] = _mm512_maskz_mov_ps((__mmask16)(seeing >> 16 * v), ms_bf16_power_of_two(x));
     __m512 ds = _mm512_mul_ps(p[v], _mm512_sub_ps(_mm512_load_ps(s->dp + at), _mm512_load_ps(s->delta + 16 * v)));
-    if (a->softcap > 0.0f) ds = _mm512_mul_ps(ds, slope_of(a, score));
+    if (capped) ds = _mm512_mul_ps(ds, slope_of(score, per_cap));
     result.ds[v] = _mm512_maskz_mov_ps((__mmask16)(seeing >> 16 * v), ds);
   }
   _mm512_store_si512(s->p + row * MS_QUERIES, (__m512i)_mm512_cvtne2ps_pbh(p[1], p[0]));
@@ -154,13 +154,16 @@ static inline gradient_row gradient_of_key(const ms_attention *a, const scratch 
 
 /* p = 2^(scale scores - lse) and ds = p (dp - delta), times the slope of capped scores, also packed in pairs of keys
  * (ds_pairs); 0 where the query does not see the key. */
-static void score_gradients(const ms_attention *a, const scratch *s, int64_t q0, int64_t first, int64_t padded) {
+MS_INLINE void score_gradients(const ms_attention *a, const scratch *s, int64_t q0, int64_t first, int64_t padded,
+                               int capped) {
   static const uint16_t interleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const __m512i order = _mm512_loadu_si512(interleave);
+  const __m512 scale = ms_bf16_scale(a), per_cap = _mm512_set1_ps(capped ? (float)(MS_LN_2 / a->softcap) : 0.0f);
   for (int64_t row = 0; row < padded; row += 2) {
-    const gradient_row even = gradient_of_key(a, s, row, queries_that_see(a, first + row, q0));
-    const gradient_row odd = gradient_of_key(a, s, row + 1, queries_that_see(a, first + row + 1, q0));
+    const gradient_row even = gradient_of_key(s, row, queries_that_see(a, first + row, q0), scale, per_cap, capped);
+    const gradient_row odd =
+        gradient_of_key(s, row + 1, queries_that_see(a, first + row + 1, q0), scale, per_cap, capped);
     for (int v = 0; v < 2; v++) {
       const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd.ds[v], even.ds[v]);
       _mm512_store_si512(s->ds_pairs + row / 2 * MS_QUERIES + 16 * v, _mm512_permutexvar_epi16(order, both));
@@ -181,7 +184,8 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms
     product(s->scores, MS_QUERIES, s->keys + at, columns, s->q_panel, MS_QUERIES, count, MS_QUERIES, columns, 0);
     product(s->dp, MS_QUERIES, s->values + at, columns, s->dout_panel, MS_QUERIES, count, MS_QUERIES, columns, 0);
     ms_bf16_cap(a, s->scores, MS_QUERIES, count, MS_QUERIES);
-    score_gradients(a, s, q0, first, count);
+    if (a->softcap > 0.0f) score_gradients(a, s, q0, first, count, 1);
+    else score_gradients(a, s, q0, first, count, 0);
     product(s->dvalues + at, columns, s->p, MS_QUERIES, s->dout_pairs, columns, count, columns, MS_QUERIES, 1);
     product(s->dkeys + at, columns, s->ds, MS_QUERIES, s->q_pairs, columns, count, columns, MS_QUERIES, 1);
     product(s->dq_transposed, MS_QUERIES, s->keys_transposed + first, row, s->ds_pairs, MS_QUERIES, columns, MS_QUERIES,

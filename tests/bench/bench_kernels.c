@@ -3,9 +3,9 @@
  *
  *   bench_kernels [WORD] [THREADS]    rows whose name contains WORD (default all), on THREADS (default 1)
  *
- * Prints a JSON line a row: GFLOP/s, best of several runs, and microseconds. Attention counts the products of the
- * visible half of the scores alone: 2 B H T^2 D forward, 5 B H T^2 D backward; what has no products counts bytes
- * instead (GB/s read and written).
+ * Prints a JSON line a row: GFLOP/s, best of several runs, and microseconds. Attention counts the products of visible
+ * scores alone, which are half of all without a window: 2 B H T^2 D forward, 5 B H T^2 D backward; what has no products
+ * counts bytes instead (GB/s read and written).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,10 +133,16 @@ static void make_product(bench *b, const product *p, int dtype) {
 
 /* ---- attention, loss, embedding --------------------------------------------------------------------------------- */
 
-static void make_attention(bench *b, int dtype, int sequences, int heads, int backward) {
-  ms_value_info x = TENSOR(dtype, sequences, LENGTH, heads, HEAD), lse = TENSOR(MS_F32, sequences, heads, LENGTH);
+typedef struct attention_size {
+  int sequences, length, heads, window;
+} attention_size;
+
+static void make_attention(bench *b, int dtype, attention_size a, int backward) {
+  ms_value_info x = TENSOR(dtype, a.sequences, a.length, a.heads, HEAD),
+                lse = TENSOR(MS_F32, a.sequences, a.heads, a.length);
   b->call.op = backward ? MS_OP_attention_backward : MS_OP_attention;
   b->call.attrs.i[0] = 1;
+  b->call.attrs.i[2] = a.window;
   for (int i = 0; i < 3; i++) add_input(b, x, 0);
   if (backward) {
     add_input(b, x, 0), add_input(b, lse, 0), add_input(b, x, 0);
@@ -145,9 +151,20 @@ static void make_attention(bench *b, int dtype, int sequences, int heads, int ba
   } else {
     add_output(b, x), add_output(b, lse);
   }
-  b->work = (backward ? 5.0 : 2.0) * sequences * heads * LENGTH * LENGTH * HEAD;
+  const double length = a.length, hidden = a.window ? length - a.window : 0; /* keys of the last query */
+  b->work = (backward ? 5.0 : 2.0) * a.sequences * a.heads * (length * length - hidden * hidden) * HEAD;
   b->unit = "GFLOP/s";
 }
+
+static const struct {
+  const char *name;
+  attention_size size;
+} attentions[] = {
+    {"attention", {SEQUENCES, LENGTH, HEADS, 0}},
+    {"attention of one head", {1, LENGTH, 1, 0}},
+    {"attention of 2048", {1, 2048, HEADS, 0}},
+    {"attention of 2048 in windows of 256", {1, 2048, HEADS, 256}},
+};
 
 static void count_bytes(bench *b) {
   for (int i = 0; i < b->call.inputs; i++) b->work += (double)bytes_of(&b->call.in[i]);
@@ -228,15 +245,17 @@ static int threads = 1;
   } while (0)
 
 int main(int count, char **words) {
+  char title[48];
   if (count > 1) wanted = words[1];
   if (count > 2) threads = atoi(words[2]);
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     for (size_t i = 0; i < sizeof products / sizeof *products; i++)
       ROW(products[i].name, dtype, make_product(&b, &products[i], dtype));
-    ROW("attention", dtype, make_attention(&b, dtype, SEQUENCES, HEADS, 0));
-    ROW("attention backward", dtype, make_attention(&b, dtype, SEQUENCES, HEADS, 1));
-    ROW("attention of one head", dtype, make_attention(&b, dtype, 1, 1, 0));
-    ROW("attention of one head backward", dtype, make_attention(&b, dtype, 1, 1, 1));
+    for (size_t i = 0; i < sizeof attentions / sizeof *attentions; i++)
+      for (int backward = 0; backward < 2; backward++) {
+        snprintf(title, sizeof title, "%s%s", attentions[i].name, backward ? " backward" : "");
+        ROW(title, dtype, make_attention(&b, dtype, attentions[i].size, backward));
+      }
     ROW("cross entropy of 256", dtype, make_loss(&b, dtype, 256, 0));
     ROW("cross entropy of 256 backward", dtype, make_loss(&b, dtype, 256, 1));
     ROW("cross entropy of 256 step", dtype, make_loss_step(&b, dtype, 256));
