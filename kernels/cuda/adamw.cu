@@ -14,7 +14,7 @@
  *
  * One launch updates the chunks of up to 40 parameters, because most parameters are short vectors, which take no longer
  * than a launch: a block of 256 threads updates 8192 elements of one chunk, which it finds in a list that is an
- * argument of the launch.
+ * argument of the launch. Parameters with other betas or eps are in another launch.
  *
  * bf16 moments are rounded stochastically with the Philox words of kernels/cpu/adamw.c. Chunks that begin inside a
  * group of four elements, or that are not aligned, are processed element by element. Moments in 8 bits:
@@ -147,16 +147,16 @@ template <class M> __global__ void __launch_bounds__(THREADS, 4) adamw(part_list
 
 /* ---- lists ---- */
 
+/* A launch: of calls with one setting and one dtype of moments. */
 struct pending {
   part_list list;
   int64_t blocks;
-  int dtype;                  /* of the moments */
   const ms_kernel_call *call; /* one of them */
 };
 
 int launch(pending *p) {
   if (!p->list.parts) return MS_OK;
-  const int rc = MS_CUDA_FLOATS(p->dtype, M,
+  const int rc = MS_CUDA_FLOATS(p->call->out[1].dtype, M,
                                 MS_CUDA_LAUNCH(adamw<M>, static_cast<unsigned>(p->blocks), THREADS, 0, p->call->stream,
                                                p->list, p->call->scalars));
   p->list.parts = 0;
@@ -164,19 +164,17 @@ int launch(pending *p) {
   return rc;
 }
 
-bool fits(const pending *p, const ms_adamw_setting &s, int dtype, int64_t blocks) {
-  const part_list *l = &p->list;
-  if (!l->parts) return true;
-  return l->parts < PARTS && p->blocks + blocks <= INT32_MAX && dtype == p->dtype && s.beta1 == l->beta1 &&
-         s.beta2 == l->beta2 && s.eps == l->eps;
+/* Groups of parameters can have betas and eps of their own. */
+bool goes_with(const ms_kernel_call *a, const ms_kernel_call *b) {
+  const ms_adamw_setting s = ms_adamw_setting_of(a), t = ms_adamw_setting_of(b);
+  return a->out[1].dtype == b->out[1].dtype && s.beta1 == t.beta1 && s.beta2 == t.beta2 && s.eps == t.eps;
 }
 
 int add(pending *p, const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[0]), blocks = ms_cuda_ceil(n, TILE);
   const ms_adamw_setting s = ms_adamw_setting_of(call);
-  const int dtype = call->out[1].dtype;
   if (n == 0) return MS_OK;
-  if (!fits(p, s, dtype, blocks)) MS_TRY(launch(p));
+  if (p->list.parts == PARTS || p->blocks + blocks > INT32_MAX) MS_TRY(launch(p));
   part_list *l = &p->list;
   l->beta1 = s.beta1, l->beta2 = s.beta2, l->eps = s.eps;
   l->of[l->parts] = {static_cast<const float *>(call->in_data[0]),
@@ -192,16 +190,27 @@ int add(pending *p, const ms_kernel_call *call) {
                      call->attrs.i[2]};
   l->first_block[l->parts++] = static_cast<uint32_t>(p->blocks);
   p->blocks += blocks;
-  p->dtype = dtype;
   p->call = call;
   return MS_OK;
 }
 
 int run_together(const ms_kernel_call *const *call, int calls) {
-  pending p = {};
-  for (int i = 0; i < calls; i++)
-    MS_TRY(call[i]->attrs.i[3] == MS_ADAMW_I8 ? ms_cuda_adamw_records(call[i]) : add(&p, call[i]));
-  return launch(&p);
+  bool done[MS_RUN_TOGETHER] = {};
+  for (int first = 0; first < calls; first++) {
+    pending p = {};
+    if (done[first]) continue;
+    if (call[first]->attrs.i[3] == MS_ADAMW_I8) {
+      MS_TRY(ms_cuda_adamw_records(call[first]));
+      continue;
+    }
+    for (int i = first; i < calls; i++) {
+      if (done[i] || !goes_with(call[first], call[i])) continue;
+      MS_TRY(add(&p, call[i]));
+      done[i] = true;
+    }
+    MS_TRY(launch(&p));
+  }
+  return MS_OK;
 }
 
 int run(const ms_kernel_call *call) { return run_together(&call, 1); }

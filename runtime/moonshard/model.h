@@ -85,6 +85,7 @@ typedef struct ms_param_config {
   /* enum ms_optimizer_kind: 0 (default), that of ms_plan_config; or MS_OPT_MUON, for a matrix of which each rank of the
    * tensor dimension has all. It keeps one moment, in f32. */
   int optimizer;
+  double beta1, beta2, eps; /* those of its updates; -1 (default): those of ms_plan_config */
 } ms_param_config;
 
 typedef struct ms_unit_config {
@@ -207,8 +208,12 @@ MS_API int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, 
 /* Sets ms_model_dims.sequence_parallel; on: 0 or 1. A traced graph keeps the setting that it was first compiled with:
  * trace again. */
 MS_API int ms_model_set_sequence_parallel(ms_model *model, int on);
-/* lr_scale and weight_decay are [params]. MS_EUNSUPPORTED if parameters of one segment of a `ragged` unit differ. */
-MS_API int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay);
+/* The settings of a parameter's updates, as in ms_param_config. */
+typedef struct ms_param_group {
+  double lr_scale, weight_decay, beta1, beta2, eps;
+} ms_param_group;
+/* groups is [params]. MS_EUNSUPPORTED if parameters of one segment of a `ragged` unit differ. */
+MS_API int ms_model_set_groups(ms_model *model, const ms_param_group *groups);
 /* Computes the initial elements [first, first + count) of a parameter from its name and distribution (enum ms_init, a,
  * b); out is [count]. The values depend only on the arguments, so any part of a tensor can be computed anywhere
  * (Philox4x32-10). */

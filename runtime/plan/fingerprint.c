@@ -13,7 +13,7 @@
 #include "plan/lower.h"
 #include "plan/muon.h"
 
-enum { SETTINGS = 8, SETTINGS_TEXT = 192 };
+enum { SETTINGS = 8, SETTINGS_TEXT = 320 };
 
 /* Cache of parameter settings as text: most parameters share a few settings, and formatting reals is slow. */
 typedef struct known_settings {
@@ -25,14 +25,17 @@ typedef struct known_settings {
 static const char *settings_text(known_settings *known, const ms_param_config *c) {
   for (int i = 0; i < SETTINGS && known->config[i]; i++) {
     const ms_param_config *k = known->config[i];
-    if (k->lr_scale == c->lr_scale && k->weight_decay == c->weight_decay && k->init == c->init &&
-        k->init_a == c->init_a && k->init_b == c->init_b)
+    const ms_param_group group = ms_group_of(c), before = ms_group_of(k);
+    if (!ms_group_compare(&group, &before) && k->init == c->init && k->init_a == c->init_a && k->init_b == c->init_b)
       return known->text[i];
   }
   int i = known->n++ % SETTINGS;
   known->config[i] = c;
-  snprintf(known->text[i], SETTINGS_TEXT, "lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)", c->lr_scale,
-           c->weight_decay, c->init, c->init_a, c->init_b);
+  int n = snprintf(known->text[i], SETTINGS_TEXT, "lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)",
+                   c->lr_scale, c->weight_decay, c->init, c->init_a, c->init_b);
+  if (c->beta1 >= 0 || c->beta2 >= 0 || c->eps >= 0)
+    snprintf(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", beta1 %.17g, beta2 %.17g, eps %.17g", c->beta1,
+             c->beta2, c->eps);
   return known->text[i];
 }
 

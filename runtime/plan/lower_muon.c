@@ -107,10 +107,9 @@ static double adjustment(const ms_plan_config *c, const ms_param *p) {
 static int apply(const muon *m, const ms_muon_bucket *b, int param, int whole) {
   ms_plan *plan = m->plan;
   const ms_param *p = &plan->model->param[param];
-  const ms_segment *group = &plan->model->unit[p->unit].segment[p->segment];
   const ms_stretch own = stretch_of(m, param);
   if (own.end == own.begin) return MS_OK;
-  const ms_attrs attrs = {.f = {group->lr_scale, group->weight_decay, adjustment(&plan->config, p)}};
+  const ms_attrs attrs = {.f = {p->config.lr_scale, p->config.weight_decay, adjustment(&plan->config, p)}};
   const ms_ref in = own_place(m, b, param, whole), out = ms_lower_masters(plan, p->unit, p->segment, own);
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_muon_apply, &attrs, 1, &in, 1, &out, scope, 0);
 }

@@ -152,7 +152,6 @@ int ms_lower_norm(ms_plan *plan, int weighted) {
 static int update_parameter(ms_plan *plan, int param) {
   const ms_model *model = plan->model;
   const ms_param *p = &model->param[param];
-  const ms_segment *group = &model->unit[p->unit].segment[p->segment];
   const ms_plan_config *c = &plan->config;
   const ms_stretch own = ms_lower_own_part(plan, p->unit, p->local, p->local + p->owned);
   const char *scope = model->unit[p->unit].name;
@@ -167,8 +166,7 @@ static int update_parameter(ms_plan *plan, int param) {
     out[1 + m] = m < kept ? ms_lower_moment(plan, p, m, own)
                           : ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_MOMENT + m), 0, MS_F32, 0);
   const int64_t before = ms_param_is_divided(model, p) ? model->dim[MS_DIM_TENSOR].place * p->numel : 0;
-  const ms_updated updated = {.lr_scale = group->lr_scale,
-                              .weight_decay = group->weight_decay,
+  const ms_updated updated = {.by = ms_updates_of(c, p),
                               .key = ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name),
                               .first = before + p->first + own.begin - p->local,
                               .moments = ms_moment_dtype(p, c->moment_dtype)};

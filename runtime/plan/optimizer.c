@@ -21,7 +21,7 @@ static int check_sgd(const ms_plan_config *c) {
 static int sgd_moments(const ms_plan_config *c) { return c->momentum != 0; }
 
 static ms_attrs sgd_attrs(const ms_plan_config *c, const ms_updated *u) {
-  return (ms_attrs){.i = {c->nesterov}, .f = {u->lr_scale, u->weight_decay, c->momentum, c->dampening}};
+  return (ms_attrs){.i = {c->nesterov}, .f = {u->by.lr_scale, u->by.weight_decay, c->momentum, c->dampening}};
 }
 
 /* ---- AdamW: exp_avg and exp_avg_sq ---- */
@@ -41,8 +41,10 @@ static int adamw_moments(const ms_plan_config *c) {
 }
 
 static ms_attrs adamw_attrs(const ms_plan_config *c, const ms_updated *u) {
-  ms_attrs attrs = {.f = {u->lr_scale, u->weight_decay, c->beta1, c->beta2}};
-  memcpy(&attrs.i[0], &c->eps, sizeof c->eps);
+  const ms_param_group *by = &u->by;
+  ms_attrs attrs = {.f = {by->lr_scale, by->weight_decay, by->beta1, by->beta2}};
+  (void)c;
+  memcpy(&attrs.i[0], &by->eps, sizeof by->eps);
   if (u->moments == MS_I8) attrs.i[3] = MS_ADAMW_I8;
   if (u->moments != MS_BF16) return attrs;
   attrs.i[1] = (int64_t)u->key;
@@ -86,4 +88,12 @@ const ms_optimizer *ms_optimizer_of(const ms_plan_config *config) {
 int ms_moments_kept(const ms_plan_config *config) {
   const ms_optimizer *optimizer = config->train ? ms_optimizer_of(config) : NULL;
   return optimizer ? optimizer->moments(config) : 0;
+}
+
+ms_param_group ms_updates_of(const ms_plan_config *config, const ms_param *p) {
+  ms_param_group group = ms_group_of(&p->config);
+  if (group.beta1 < 0) group.beta1 = config->beta1;
+  if (group.beta2 < 0) group.beta2 = config->beta2;
+  if (group.eps < 0) group.eps = config->eps;
+  return group;
 }

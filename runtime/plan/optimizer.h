@@ -10,10 +10,10 @@
 
 /* The elements that one call updates. */
 typedef struct ms_updated {
-  double lr_scale, weight_decay;
-  uint64_t key;  /* of the parameter's random numbers */
-  int64_t first; /* index of the first element in its parameter, for these */
-  int moments;   /* the dtype of its moments */
+  ms_param_group by; /* the settings of its parameter's group, none of them -1 */
+  uint64_t key;      /* of the parameter's random numbers */
+  int64_t first;     /* index of the first element in its parameter, for these */
+  int moments;       /* the dtype of its moments */
 } ms_updated;
 
 /* The op's inputs are the gradients, the step's norm and the count of updates; its outputs the masters, then `outputs`
@@ -30,6 +30,8 @@ typedef struct ms_optimizer {
 
 /* NULL: the plan has none, or a number that is not one. */
 const ms_optimizer *ms_optimizer_of(const ms_plan_config *config);
+/* The settings of a parameter's updates: its group's, and the plan's where that has none. */
+ms_param_group ms_updates_of(const ms_plan_config *config, const ms_param *p);
 /* Checks the settings of Muon, which single parameters take. */
 int ms_muon_check(const ms_plan_config *config);
 /* The moments that a state keeps for plans with these settings. */

@@ -106,6 +106,9 @@ void ms_param_config_default(ms_param_config *config, int size) {
                                            .init_b = 0.02,
                                            .param_dtype = -1,
                                            .lr_scale = 1,
+                                           .beta1 = -1,
+                                           .beta2 = -1,
+                                           .eps = -1,
                                            .tensor_axis = -1,
                                            .storage_dtype = MS_F32,
                                            .gather_dtype = -1};

@@ -63,19 +63,17 @@ typedef struct ms_param {
 typedef struct ms_segment {
   int frozen, param_dtype, reduce_dtype;
   int packed_moments;
-  int blocks;                    /* 1: gathered in blocks of i8 */
-  int muon;                      /* 1: its parameters take Muon, and keep one moment, in f32 */
-  ms_storage storage;            /* the records of a stored parameter; dtype MS_F32: it is not stored */
-  int wire;                      /* the dtype that is gathered: param_dtype, MS_F8E4M3: codes with one scale, or
-                                  * MS_I32: the words of records, or of blocks */
-  double lr_scale, weight_decay; /* `rows`: those of its parameter; `ragged`: all parameters of the segment have the
-                                  * same */
-  int first_param, params;       /* range of ms_unit.order */
-  int64_t chunk;                 /* elements per rank of what it keeps: f32, or words of records */
-  int64_t wire_chunk;            /* elements of the wire dtype per rank: as many, or the words of blocks */
-  int64_t local;                 /* offset in elements in master (and gradient, optimizer state) */
-  int64_t gathered;              /* offset in bytes in the unit's gathered buffer */
-  int64_t reduce;                /* offset in bytes in the unit's reduce buffer; -1 when frozen */
+  int blocks;              /* 1: gathered in blocks of i8 */
+  int muon;                /* 1: its parameters take Muon, and keep one moment, in f32 */
+  ms_storage storage;      /* the records of a stored parameter; dtype MS_F32: it is not stored */
+  int wire;                /* the dtype that is gathered: param_dtype, MS_F8E4M3: codes with one scale, or
+                            * MS_I32: the words of records, or of blocks */
+  int first_param, params; /* range of ms_unit.order; `ragged`: all of them are of one group */
+  int64_t chunk;           /* elements per rank of what it keeps: f32, or words of records */
+  int64_t wire_chunk;      /* elements of the wire dtype per rank: as many, or the words of blocks */
+  int64_t local;           /* offset in elements in master (and gradient, optimizer state) */
+  int64_t gathered;        /* offset in bytes in the unit's gathered buffer */
+  int64_t reduce;          /* offset in bytes in the unit's reduce buffer; -1 when frozen */
 } ms_segment;
 
 typedef struct ms_unit {
@@ -192,8 +190,13 @@ int ms_unit_backward_ranks(const ms_model *model, int unit);
 int ms_model_check_unit(const char *name, const ms_unit_config *config);
 int ms_model_check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                          const ms_param_config *config);
-/* Checks the range of a parameter's optimizer settings (check_configs.c). */
-int ms_model_check_group(const char *name, double lr_scale, double weight_decay);
+/* The optimizer settings of a parameter. Checks their ranges (check_configs.c). */
+static inline ms_param_group ms_group_of(const ms_param_config *c) {
+  return (ms_param_group){c->lr_scale, c->weight_decay, c->beta1, c->beta2, c->eps};
+}
+int ms_model_check_group(const char *name, const ms_param_group *group);
+/* Negative, 0 or positive: in which order parameters of these groups are. 0: they are the same (segment.c). */
+int ms_group_compare(const ms_param_group *a, const ms_param_group *b);
 /* Sets the model's rank, members and groups along the dimensions that have a role, and frees them (model_mesh.c). On
  * failure, too, ms_model_leave_mesh is to be called. */
 int ms_model_join_mesh(ms_model *model, const ms_mesh *mesh, int rank, const ms_model_dims *dims);

@@ -15,24 +15,39 @@ _Static_assert(MS_UNCUT == (int)MS_MOMENT_BLOCK && MS_UNCUT == (int)MS_PIECE_BLO
 
 static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
+/* The larger first. */
+static int compare(double a, double b) { return (a < b) - (a > b); }
+
+int ms_group_compare(const ms_param_group *a, const ms_param_group *b) {
+  const double of_a[] = {a->weight_decay, a->lr_scale, a->beta1, a->beta2, a->eps};
+  const double of_b[] = {b->weight_decay, b->lr_scale, b->beta1, b->beta2, b->eps};
+  int order = 0;
+  for (size_t i = 0; i < sizeof of_a / sizeof *of_a && !order; i++) order = compare(of_a[i], of_b[i]);
+  return order;
+}
+
+static int compare_groups(const ms_param *a, const ms_param *b) {
+  const ms_param_group of_a = ms_group_of(&a->config), of_b = ms_group_of(&b->config);
+  return ms_group_compare(&of_a, &of_b);
+}
+
 /* Those that the tensor dimension divides come first, since their squares are summed over it. */
 static int same_group(const ms_model *model, const ms_param *a, const ms_param *b) {
   return !ms_param_is_stored(a) && !ms_param_is_stored(b) && !ms_param_is_coded(a) && !ms_param_is_coded(b) &&
          a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
          ms_param_is_in_blocks(a) == ms_param_is_in_blocks(b) && a->config.packed_moments == b->config.packed_moments &&
          ms_param_takes_muon(a) == ms_param_takes_muon(b) && a->config.param_dtype == b->config.param_dtype &&
-         a->config.lr_scale == b->config.lr_scale && a->config.weight_decay == b->config.weight_decay;
+         !compare_groups(a, b);
 }
 
 static int goes_before(const ms_model *model, const ms_param *a, const ms_param *b) {
-  const int divided = ms_param_is_divided(model, a);
+  const int divided = ms_param_is_divided(model, a), groups = compare_groups(a, b);
   if (a->config.frozen != b->config.frozen) return a->config.frozen < b->config.frozen;
   if (ms_param_is_stored(a) != ms_param_is_stored(b)) return ms_param_is_stored(b);
   if (divided != ms_param_is_divided(model, b)) return divided;
   if (a->config.packed_moments != b->config.packed_moments) return a->config.packed_moments;
   if (ms_param_takes_muon(a) != ms_param_takes_muon(b)) return ms_param_takes_muon(a);
-  if (a->config.weight_decay != b->config.weight_decay) return a->config.weight_decay > b->config.weight_decay;
-  if (a->config.lr_scale != b->config.lr_scale) return a->config.lr_scale > b->config.lr_scale;
+  if (groups) return groups < 0;
   if (ms_param_is_coded(a) != ms_param_is_coded(b)) return ms_param_is_coded(b);
   if (ms_param_is_in_blocks(a) != ms_param_is_in_blocks(b)) return ms_param_is_in_blocks(b);
   return a->config.param_dtype > b->config.param_dtype;
@@ -100,8 +115,6 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
                           .storage = head->storage,
                           .wire = wire_of(head),
                           .reduce_dtype = unit->config.reduce_dtype,
-                          .lr_scale = head->config.lr_scale,
-                          .weight_decay = head->config.weight_decay,
                           .first_param = first,
                           .params = count};
   const int64_t align = align_of(model, unit, first);

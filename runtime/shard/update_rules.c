@@ -79,38 +79,36 @@ int ms_model_set_sequence_parallel(ms_model *model, int on) {
   return MS_OK;
 }
 
-/* One kernel updates a whole segment, so its parameters must agree. */
-static int check_segment(const ms_model *model, const ms_unit *unit, const ms_segment *segment, const double *lr_scale,
-                         const double *weight_decay) {
+/* They are in one segment because they are of one group, and stay so. */
+static int check_segment(const ms_model *model, const ms_unit *unit, const ms_segment *segment,
+                         const ms_param_group *group) {
   int first = unit->order[segment->first_param];
   for (int i = 1; i < segment->params; i++) {
     int p = unit->order[segment->first_param + i];
-    if (lr_scale[p] != lr_scale[first] || weight_decay[p] != weight_decay[first])
+    if (ms_group_compare(&group[p], &group[first]))
       return MS_FAIL(MS_EUNSUPPORTED,
                      "parameters '%s' and '%s' share a segment of unit '%s' (layout ragged), so they cannot have "
-                     "different learning rates or weight decays; shard the model with layout rows to set them apart",
+                     "different learning rates, weight decays, betas or eps; shard the model with layout rows to set "
+                     "them apart",
                      model->param[first].name, model->param[p].name, unit->name);
   }
   return MS_OK;
 }
 
-/* lr_scale, weight_decay: [params]. Checks everything first, so that an error leaves the model as it was. */
-int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay) {
+/* groups: [params]. Checks everything first, so that an error leaves the model as it was. */
+int ms_model_set_groups(ms_model *model, const ms_param_group *groups) {
   MS_HANDLE(model, MODEL);
-  MS_GIVEN(lr_scale);
-  MS_GIVEN(weight_decay);
+  MS_GIVEN(groups);
   MS_TRY(check_sharded(model));
-  for (int p = 0; p < model->params; p++)
-    MS_TRY(ms_model_check_group(model->param[p].name, lr_scale[p], weight_decay[p]));
+  for (int p = 0; p < model->params; p++) MS_TRY(ms_model_check_group(model->param[p].name, &groups[p]));
   for (int u = 0; u < model->units; u++)
     for (int s = 0; s < model->unit[u].segments; s++)
       if (!model->unit[u].segment[s].frozen)
-        MS_TRY(check_segment(model, &model->unit[u], &model->unit[u].segment[s], lr_scale, weight_decay));
+        MS_TRY(check_segment(model, &model->unit[u], &model->unit[u].segment[s], groups));
   for (int p = 0; p < model->params; p++) {
-    ms_param *param = &model->param[p];
-    ms_segment *segment = &model->unit[param->unit].segment[param->segment];
-    param->config.lr_scale = segment->lr_scale = lr_scale[p];
-    param->config.weight_decay = segment->weight_decay = weight_decay[p];
+    ms_param_config *config = &model->param[p].config;
+    config->lr_scale = groups[p].lr_scale, config->weight_decay = groups[p].weight_decay;
+    config->beta1 = groups[p].beta1, config->beta2 = groups[p].beta2, config->eps = groups[p].eps;
   }
   return MS_OK;
 }

@@ -197,12 +197,21 @@ static void wrong_rates_of_a_sharded_model_are_refused(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
-  double scale[64], decay[64];
-  for (int i = 0; i < 64; i++) scale[i] = 1, decay[i] = 0;
-  scale[2] = NAN;
-  assert_fails(ms_model_set_groups(m.model, scale, decay), MS_EINVAL, "lr_scale | 0");
-  scale[2] = 1, decay[1] = -0.1;
-  assert_fails(ms_model_set_groups(m.model, scale, decay), MS_EINVAL, "weight_decay | 0 | -0.1");
+  const ms_param_group right = {.lr_scale = 1, .beta1 = -1, .beta2 = -1, .eps = -1};
+  const struct {
+    ms_param_group group;
+    const char *message;
+  } wrong[] = {{{NAN, 0, -1, -1, -1}, "lr_scale | 0"},        {{1, -0.1, -1, -1, -1}, "weight_decay | 0 | -0.1"},
+               {{1, 0, 1, -1, -1}, "beta1 | 0 | 1 | -1 | 1"}, {{1, 0, -1, -0.5, -1}, "beta2 | 0 | 1 | -1 | -0.5"},
+               {{1, 0, -1, -1, 0}, "eps | above 0 | -1 | 0"}, {{1, 0, -1, -1, INFINITY}, "eps | above 0 | -1 | inf"}};
+  ms_param_group group[64];
+  for (int i = 0; i < 64; i++) group[i] = right;
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    group[2] = wrong[i].group;
+    assert_fails(ms_model_set_groups(m.model, group), MS_EINVAL, wrong[i].message);
+  }
+  group[2] = right;
+  must(ms_model_set_groups(m.model, group));
   mlp_free(&m);
 }
 

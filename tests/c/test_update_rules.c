@@ -169,7 +169,7 @@ static void R4_resharding_changes_the_next_plan(void **state) {
 static void R4_groups_change_where_segments_allow_it(void **state) {
   (void)state;
   enum { MOST = 32 };
-  double lr_scale[MOST], decay[MOST];
+  ms_param_group group[MOST];
   for (int layout = MS_LAYOUT_ROWS; layout <= MS_LAYOUT_RAGGED; layout++) {
     mlp_config config = mlp_default(1, 2, 0);
     config.block.layout = layout;
@@ -178,19 +178,21 @@ static void R4_groups_change_where_segments_allow_it(void **state) {
     assert_true(n <= MOST);
     ms_plan_summary before, after;
     summarize(&net, &before);
-    for (int p = 0; p < n; p++) {
-      lr_scale[p] = net.model->param[p].config.lr_scale;
-      decay[p] = net.model->param[p].config.weight_decay;
-    }
+    for (int p = 0; p < n; p++) group[p] = ms_group_of(&net.model->param[p].config);
     int weight = ms_model_find_param(net.model, "layers.1.fc1.weight");
-    lr_scale[weight] = 0.5;
+    group[weight].lr_scale = 0.5;
     if (layout == MS_LAYOUT_ROWS) {
-      must(ms_model_set_groups(net.model, lr_scale, decay));
+      must(ms_model_set_groups(net.model, group));
       summarize(&net, &after);
       assert_true(after.fingerprint != before.fingerprint);
       assert_int_equal(after.instructions, before.instructions); /* a pass a parameter, whatever its group */
+      const uint64_t fingerprint = after.fingerprint;
+      group[weight].beta2 = 0.99;
+      must(ms_model_set_groups(net.model, group));
+      summarize(&net, &after);
+      assert_true(after.fingerprint != fingerprint);
     } else {
-      assert_fails(ms_model_set_groups(net.model, lr_scale, decay), MS_EUNSUPPORTED,
+      assert_fails(ms_model_set_groups(net.model, group), MS_EUNSUPPORTED,
                    "layers.1.fc1.weight | layers.1.fc2.weight | layers.1");
       summarize(&net, &after);
       assert_true(after.fingerprint == before.fingerprint);
@@ -204,7 +206,7 @@ static void R4_rules_of_a_model_that_is_not_sharded_are_not_changed(void **state
   ms_model *model;
   must(ms_model_new(0, &model));
   assert_fails(ms_model_set_reshard(model, (int[]){0}, NULL), MS_EINVAL, "sharded");
-  assert_fails(ms_model_set_groups(model, (double[]){1}, (double[]){0}), MS_EINVAL, "sharded");
+  assert_fails(ms_model_set_groups(model, &(ms_param_group){.lr_scale = 1}), MS_EINVAL, "sharded");
   assert_fails(ms_model_set_sequence_parallel(model, 1), MS_EINVAL, "sharded");
   ms_model_free(model);
 }

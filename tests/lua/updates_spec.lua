@@ -60,7 +60,7 @@ local MESHES = trained.few {
 describe("updates compared with PyTorch", function()
   teardown(scratch.clear)
 
-  for _, optimizer in ipairs { "adamw", "sgd", "muon" } do
+  for _, optimizer in ipairs { "adamw", "sgd", "muon", "groups" } do
     it("S13 S18 of " .. optimizer .. " are the same for every parameter in every step, on every mesh", function()
       for _, mesh in ipairs(MESHES) do
         local got = assert_reference(optimizer, mesh[1], mesh[2])
@@ -102,6 +102,13 @@ describe("an altered recipe is found:", function()
     for name in pairs(found) do n = n + (name:find(pattern) and 1 or 0) end
     return n
   end
+
+  it("settings of a group that are left out", function()
+    for wrong, names in pairs { betas = { "norm", "bias" }, lr = { "embed" }, eps = { "embed" } } do
+      local found = differing("groups", run(1, { optimizer = "groups", wrong = wrong }))
+      for _, name in ipairs(names) do assert(count(found, name) >= 1, wrong .. " of " .. name) end
+    end
+  end)
 
   for _, optimizer in ipairs { "adamw", "sgd" } do
     it("norm weights that stay, with " .. optimizer, function()

@@ -6,6 +6,7 @@
 -- that it was divided by, relative to sqrt(v) of the element with the largest gradients.
 
 local ffi = require("ffi")
+local optimizers = require("moonshard.engine.optimizers")
 
 ---@class moonshard.AdamwSensitivity
 ---@field steps integer
@@ -19,32 +20,35 @@ local adamw_sensitivity = {}
 ---@return moonshard.AdamwSensitivity
 function adamw_sensitivity.new() return setmetatable({ steps = 0, least = {} }, Sensitivity) end
 
-local function squares_of(trainer)
-  local squares, largest = {}, 0
+-- What the steps of each parameter divide by: mean squares, their bias correction, and eps; the largest root of one.
+local function divisors_of(trainer, steps)
+  local optimizer, fqns, divisors, largest = trainer.optimizer, {}, {}, 0
+  for i, param in ipairs(trainer.session.sharding.params) do fqns[i] = param.fqn end
+  local groups = optimizer:param_groups(fqns)
   for _, param in ipairs(trainer.session.sharding.params) do
-    if not param.frozen and trainer.optimizer:part_of(param.fqn).kind == "adamw" then
-      local of_param = trainer:optimizer_state(param.fqn, "exp_avg_sq").data
-      for e = 0, param.numel - 1 do largest = math.max(largest, of_param[e]) end
-      squares[param] = of_param
+    local part, group = optimizer:part_of(param.fqn), groups[param.fqn]
+    if not param.frozen and optimizers.of(part.kind).by_size then
+      local correction = 1 - (group.betas or part.betas)[2] ^ steps
+      local squares = trainer:optimizer_state(param.fqn, "exp_avg_sq").data
+      for e = 0, param.numel - 1 do largest = math.max(largest, squares[e] / correction) end
+      divisors[param] = { squares = squares, correction = correction, eps = group.eps or part.eps }
     end
   end
-  return squares, largest
+  return divisors, math.sqrt(largest)
 end
 
 ---Call after each step of a trainer on one rank. An element without a gradient so far has not moved.
 ---@param trainer moonshard.Trainer
 function Sensitivity:note(trainer)
-  local squares, largest = squares_of(trainer)
   self.steps = self.steps + 1
-  if largest == 0 then return end
-  local correction = 1 - trainer.optimizer.betas[2] ^ self.steps
-  local root, eps = math.sqrt(largest / correction), trainer.optimizer.eps
-  self.never = eps / root
-  for param, of_param in pairs(squares) do
+  local divisors, root = divisors_of(trainer, self.steps)
+  if root == 0 then return end
+  self.never = trainer.optimizer.eps / root
+  for param, by in pairs(divisors) do
     local least = self.least[param.fqn] or ffi.new("float[?]", param.numel)
     for e = 0, param.numel - 1 do
-      if of_param[e] > 0 then
-        local now = (math.sqrt(of_param[e] / correction) + eps) / root
+      if by.squares[e] > 0 then
+        local now = (math.sqrt(by.squares[e] / by.correction) + by.eps) / root
         if least[e] == 0 or now < least[e] then least[e] = now end
       end
     end

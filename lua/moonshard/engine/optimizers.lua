@@ -32,6 +32,7 @@ local check_rate = optimizers.check_rate
 ---@field id integer enum ms_optimizer_kind
 ---@field options fun(): table<string, moonshard.OptionSpec> besides lr and groups; checkpoints record their values
 ---@field check fun(who: string, o: table) refuses invalid options, and gives dtypes their short names
+---@field group table<string, moonshard.OptionSpec>? options that a group can replace, besides lr and weight_decay
 ---@field configure fun(config: ffi.cdata*, o: table) fills its part of an ms_plan_config
 ---@field states moonshard.OptimizerState[]
 ---@field keeps fun(o: table): boolean whether it keeps these states
@@ -39,6 +40,18 @@ local check_rate = optimizers.check_rate
 ---@field training_tolerance number the same of the whole change made by training, where differences accumulate
 ---@field by_size boolean? divides gradients by their size, so that small ones amplify rounding; check/
 ---  adamw_sensitivity.lua measures this
+
+local function check_betas(who, betas)
+  if type(betas) ~= "table" or #betas ~= 2 then
+    errors.invalid("%s: betas must be two numbers, { 0.9, 0.999 }, not %s", who, options.describe(betas))
+  end
+  check_rate(who, "betas[1]", betas[1], 0, 1)
+  check_rate(who, "betas[2]", betas[2], 0, 1)
+end
+
+local function check_eps(who, eps)
+  if not (eps > 0 and eps < math.huge) then errors.invalid("%s: eps must be above 0 and finite, not %g", who, eps) end
+end
 
 local ADJUSTS = { original = C.MS_MUON_ORIGINAL, match_rms_adamw = C.MS_MUON_MATCH_RMS_ADAMW }
 local MOST_STEPS = 99 -- of Muon's iteration, which has converged after a few
@@ -59,14 +72,11 @@ local ROWS = {
         errors.invalid("%s: moments must be %s, not %s", who, dtypes.quoted("moment"), options.describe(o.moments))
       end
       o.moments = moments
-      if type(o.betas) ~= "table" or #o.betas ~= 2 then
-        errors.invalid("%s: betas must be two numbers, { 0.9, 0.999 }, not %s", who, options.describe(o.betas))
-      end
-      check_rate(who, "betas[1]", o.betas[1], 0, 1)
-      check_rate(who, "betas[2]", o.betas[2], 0, 1)
-      if o.eps <= 0 then errors.invalid("%s: eps must be above 0, not %g", who, o.eps) end
+      check_betas(who, o.betas)
+      check_eps(who, o.eps)
       check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
     end,
+    group = { betas = { "any" }, eps = { "number" } },
     configure = function(config, o)
       config.beta1, config.beta2, config.eps = o.betas[1], o.betas[2], o.eps
       config.moment_dtype = dtypes.id(o.moments)
@@ -131,6 +141,26 @@ local ROWS = {
     update_tolerance = 10, training_tolerance = 10,
   },
 }
+
+---Reads the settings of one of an optimizer's groups.
+---@param kind string
+---@param who string
+---@param value table
+---@return moonshard.GroupOptions
+function optimizers.read_group(kind, who, value)
+  local specs = { lr = { "number" }, lr_scale = { "number" }, weight_decay = { "number" } }
+  for name, spec in pairs(ROWS[kind].group or {}) do specs[name] = spec end
+  local group = options.parse(who, value, specs)
+  for _, name in ipairs({ "lr", "lr_scale", "weight_decay" }) do
+    if group[name] then check_rate(who, name, group[name], 0, math.huge) end
+  end
+  if group.lr and group.lr_scale then
+    errors.invalid("%s: lr and lr_scale are two ways to give the learning rate: leave one out", who)
+  end
+  if group.betas ~= nil then check_betas(who, group.betas) end
+  if group.eps then check_eps(who, group.eps) end
+  return group
+end
 
 ---The names of all optimizers, latest first in moonshard.h.
 ---@type string[]

@@ -57,6 +57,13 @@ local function add_units(self, handle)
   return ids
 end
 
+-- Fills what ms_param_config and ms_param_group have of a group, which is {} without an optimizer.
+local function set_group(to, group)
+  to.lr_scale, to.weight_decay = group.lr_scale or 1, group.weight_decay or 0
+  if group.betas then to.beta1, to.beta2 = group.betas[1], group.betas[2] end
+  if group.eps then to.eps = group.eps end
+end
+
 local function add_params(self, handle, unit_ids, groups, optimizer)
   local out, config = ffi.new("int[1]"), ffi.new("ms_param_config")
   for _, param in ipairs(self.params) do
@@ -66,7 +73,7 @@ local function add_params(self, handle, unit_ids, groups, optimizer)
     config.frozen = param.frozen and 1 or 0
     config.param_dtype = param.dtype and dtypes.id(param.dtype) or -1
     config.storage_dtype = (dtypes.id(param.storage or "f32"))
-    config.lr_scale, config.weight_decay = group.lr_scale or 1, group.weight_decay or 0
+    set_group(config, group)
     local placement = param.placement or {}
     config.tensor_axis, config.tensor_splits = placement.axis or -1, placement.splits and 1 or 0
     config.fp8, config.gather_dtype = float8.id(param), gather.id(param)
@@ -132,14 +139,16 @@ function engine_model.set_sequence_parallel(self, handle, on)
   self.sequence_parallel = on
 end
 
--- Learning-rate factors and weight decays of all parameters, and both as a string of bytes.
-local function rates_of(self, optimizer)
+-- The groups of all parameters, and the same as a string of bytes.
+local function settings_of(self, optimizer)
   local n, groups = #self.params, groups_of(self, optimizer)
-  local lr_scale, weight_decay = ffi.new("double[?]", n), ffi.new("double[?]", n)
+  local settings = ffi.new("ms_param_group[?]", n)
   for i, param in ipairs(self.params) do
-    lr_scale[i - 1], weight_decay[i - 1] = groups[param.fqn].lr_scale, groups[param.fqn].weight_decay
+    local to = settings[i - 1]
+    to.beta1, to.beta2, to.eps = -1, -1, -1
+    set_group(to, groups[param.fqn])
   end
-  return lr_scale, weight_decay, ffi.string(lr_scale, 8 * n) .. ffi.string(weight_decay, 8 * n)
+  return settings, ffi.string(settings, ffi.sizeof(settings))
 end
 
 ---The settings of all parameters from the optimizer's groups, to compare them.
@@ -147,17 +156,17 @@ end
 ---@param optimizer moonshard.Optimizer
 ---@return string bytes equal if the settings are equal
 function engine_model.describe_groups(self, optimizer)
-  return (select(3, rates_of(self, optimizer)))
+  return (select(2, settings_of(self, optimizer)))
 end
 
----Sets learning rates and weight decays by the optimizer's groups, for plans compiled from now on.
+---Sets learning rates, weight decays and the like by the optimizer's groups, for plans compiled from now on.
 ---@param self moonshard.Sharding
 ---@param handle ffi.cdata* ms_model*
 ---@param optimizer moonshard.Optimizer
 ---@return string bytes as describe_groups
 function engine_model.set_groups(self, handle, optimizer)
-  local lr_scale, weight_decay, bytes = rates_of(self, optimizer)
-  engine.check(C.ms_model_set_groups(handle, lr_scale, weight_decay))
+  local settings, bytes = settings_of(self, optimizer)
+  engine.check(C.ms_model_set_groups(handle, settings))
   return bytes
 end
 

@@ -198,8 +198,10 @@ local ROWS = {
   {
     name = "optimizer groups", of = "parameter", no_option = true, -- train/optim.lua decides them
     text = function(value)
-      return ("%slr x %g, weight decay %g%s"):format(value.optimizer and value.optimizer .. ", " or "", value.lr_scale,
-        value.weight_decay,
+      return ("%slr x %g, weight decay %g%s%s%s"):format(value.optimizer and value.optimizer .. ", " or "",
+        value.lr_scale, value.weight_decay,
+        value.betas and (", betas %g, %g"):format(value.betas[1], value.betas[2]) or "",
+        value.eps and (", eps %g"):format(value.eps) or "",
         value.moments and ", moments " .. value.moments or "")
     end,
     json = same,

@@ -212,7 +212,7 @@ local function take(self, given)
     end
   end
   if given.lr then optimizer.lr = schedule.of(given.lr) end
-  if given.groups or given.weight_decay then
+  if given.groups or given.weight_decay or given.lr and optimizer.groups then -- a group's lr is relative to it
     optimizer.groups = given.groups or optimizer.groups
     optimizer.weight_decay = given.weight_decay or optimizer.weight_decay
     self.group_key = { optimizer = optimizer, text = engine_model.set_groups(sharding, handle, optimizer) }

@@ -13,43 +13,67 @@ local schedule = require("moonshard.train.schedule")
 ---@field lr moonshard.Schedule
 ---@field weight_decay number for parameters without one from a group
 ---@field moments "f32"|"bf16"|"i8"|nil only for AdamW
----@field groups table? a policy over parameter FQNs: list of { pattern, { lr_scale=, weight_decay= } }
+---@field groups table? a policy over parameter FQNs: list of { pattern, moonshard.GroupOptions }
 local Optimizer = { POLICY = "optimizer groups" } -- its row in shard/policies.lua
 Optimizer.__index = Optimizer
 
-local GROUP = { lr_scale = { "number" }, weight_decay = { "number" } }
+-- Schedules multiply a group's own rate, as torch.optim.lr_scheduler does: the group has a factor of the schedule.
+local function scale_of(self, who, lr)
+  local base = schedule.peak_of(self.lr)
+  if base and base > 0 then return lr / base end
+  errors.invalid("%s: a group's lr is relative to the optimizer's, %s: give lr_scale, the factor", who,
+    base and "which is 0" or "which is a function of the recipe's whose peak is not known")
+end
 
-local function read_group(value, rule)
-  local who = Optimizer.POLICY .. ": " .. rule
-  local group = options.parse(who, value, GROUP)
-  for name, rate in pairs(group) do optimizers.check_rate(who, name, rate, 0, math.huge) end
-  return group
+local function reader_of(self)
+  return function(value, rule)
+    local who = self.POLICY .. ": " .. rule
+    local group = optimizers.read_group(self.kind, who, value)
+    if group.lr then group.lr_scale, group.lr = scale_of(self, who, group.lr), nil end
+    return group
+  end
 end
 
 ---The group that decides each parameter.
 ---@param fqns string[]
 ---@param tied table<string, string>? FQNs by the other names of tied parameters
----@return moonshard.Decision[] decisions one per name; value { lr_scale =, weight_decay = } as written
+---@return moonshard.Decision[] decisions one per name; value: a moonshard.GroupOptions as written, lr as
+---  lr_scale
 ---@return string[] warnings groups that match parameters but never decide
 ---@return moonshard.Rule[] unmatched optional groups that match no parameter
 function Optimizer:decide(fqns, tied)
-  return rules.policy(self.POLICY, self.groups or {}, { read = read_group }):resolve(fqns, {}, tied)
+  return rules.policy(self.POLICY, self.groups or {}, { read = reader_of(self) }):resolve(fqns, {}, tied)
 end
 
----Learning-rate factor and weight decay of every parameter: from the first group that matches; without a match the
----factor is 1 and the weight decay is the optimizer's.
+---@class moonshard.ParamGroup settings of a parameter's updates
+---@field lr_scale number factor of the learning rate
+---@field weight_decay number
+---@field betas number[]? nil: the optimizer's
+---@field eps number? nil: the optimizer's
+---@field optimizer string? its kind, where rules choose it
+
+---Settings of every parameter: from the first group that matches; without a match the learning rate's factor is 1 and
+---all others are the optimizer's.
 ---@param fqns string[]
 ---@param tied table<string, string>? as for decide
----@return table<string, { lr_scale: number, weight_decay: number }> groups
+---@return table<string, moonshard.ParamGroup> groups
 ---@return string[] warnings as from decide
 function Optimizer:param_groups(fqns, tied)
   local result = {}
   local decided, warnings = self:decide(fqns, tied)
   for i, fqn in ipairs(fqns) do
     local group = decided[i].value
-    result[fqn] = { lr_scale = group.lr_scale or 1, weight_decay = group.weight_decay or self.weight_decay }
+    result[fqn] = self:with_defaults(group)
   end
   return result, warnings
+end
+
+---The settings of a group, and the optimizer's where it has none.
+---@param group moonshard.GroupOptions
+---@return moonshard.ParamGroup
+function Optimizer:with_defaults(group)
+  return { lr_scale = group.lr_scale or 1, weight_decay = group.weight_decay or self.weight_decay,
+    betas = group.betas, eps = group.eps }
 end
 
 -- As torchao: smaller parameters keep their moments in f32.
@@ -104,8 +128,11 @@ local function new(kind, given)
 end
 
 ---@class moonshard.GroupOptions settings that replace the optimizer's for the parameters of a group
----@field lr_scale? number factor of the learning rate
+---@field lr? number in place of the optimizer's number, or of its schedule's peak: schedules multiply it
+---@field lr_scale? number instead of lr: factor of the learning rate
 ---@field weight_decay? number
+---@field betas? number[] of AdamW
+---@field eps? number of AdamW
 
 ---@class moonshard.AdamWOptions
 ---@field lr number|moonshard.Schedule

@@ -104,15 +104,15 @@ end
 
 ---@param fqns string[]
 ---@param tied table<string, string>?
----@return table<string, { lr_scale: number, weight_decay: number, optimizer: string }> groups
+---@return table<string, moonshard.ParamGroup> groups
 ---@return string[] warnings
 function Rules:param_groups(fqns, tied)
   local decided, warnings = self:decide(fqns, tied)
   local result = {}
   for i, fqn in ipairs(fqns) do
-    local group, part = decided[i].value, self.chosen[fqn]
-    result[fqn] = { lr_scale = group.lr_scale or 1, weight_decay = group.weight_decay or part.weight_decay,
-      optimizer = part.kind }
+    local part = self.chosen[fqn]
+    result[fqn] = part:with_defaults(decided[i].value)
+    result[fqn].optimizer = part.kind
   end
   return result, warnings
 end

@@ -23,6 +23,14 @@ local options = require("moonshard.base.options")
 ---@class moonshard.schedule
 local schedule = {}
 
+-- The peak of each schedule made here.
+local peaks = setmetatable({}, { __mode = "k" })
+
+local function with_peak(peak, made)
+  peaks[made] = peak
+  return made
+end
+
 local function check_span(who, o)
   if o.warmup < 0 or o.total and o.total < 1 then
     errors.invalid("%s: warmup must be at least 0 and total at least 1, not %d and %d", who, o.warmup, o.total or 1)
@@ -39,12 +47,12 @@ end
 
 -- Warm-up, then `after(progress)`, where progress runs from 0 at the end of the warm-up to 1 at `total`.
 local function with_warmup(o, after)
-  return function(step)
+  return with_peak(o.peak, function(step)
     if step <= o.warmup then return o.peak * step / o.warmup end
     local span = o.total - o.warmup
     local progress = span > 0 and (step - o.warmup) / span or 1
     return after(math.min(progress, 1))
-  end
+  end)
 end
 
 local SPAN = {
@@ -61,7 +69,7 @@ function schedule.constant(o)
   o = options.parse("ms.schedule.constant", o, { peak = SPAN.peak, warmup = SPAN.warmup })
   o.floor = 0
   check_span("ms.schedule.constant", o)
-  return function(step) return step <= o.warmup and o.peak * step / o.warmup or o.peak end
+  return with_peak(o.peak, function(step) return step <= o.warmup and o.peak * step / o.warmup or o.peak end)
 end
 
 ---A straight line from peak down to floor at step `total`.
@@ -96,12 +104,12 @@ function schedule.wsd(o)
   if o.warmup + o.decay > o.total then
     errors.invalid("ms.schedule.wsd: warmup (%d) and decay (%d) are longer than total (%d)", o.warmup, o.decay, o.total)
   end
-  return function(step)
+  return with_peak(o.peak, function(step)
     if step <= o.warmup then return o.peak * step / o.warmup end
     local left = o.total - step
     if left >= o.decay then return o.peak end
     return o.floor + (o.peak - o.floor) * math.max(left, 0) / o.decay
-  end
+  end)
 end
 
 ---Makes a schedule from a recipe's lr: a number is constant, a function is used as is.
@@ -111,5 +119,10 @@ function schedule.of(lr)
   if type(lr) == "number" then return schedule.constant({ peak = lr }) end
   return lr
 end
+
+---The largest rate of a schedule made here; nil: the function is a recipe's own.
+---@param lr moonshard.Schedule
+---@return number?
+function schedule.peak_of(lr) return peaks[lr] end
 
 return require("moonshard.base.strict").fields("ms.schedule", schedule)

@@ -46,13 +46,24 @@ ms.fully_shard(model, {
   reshard_after_forward = cfg.reshard == "true" or "default",
   freeze = cfg.wrong == "norms" and { { re[[norm]], true } } or nil,
 })
+-- The kind of each optimizer that is not a kind itself.
+local KINDS = { muon = "adamw", groups = "adamw", clipped = "sgd" }
+local kind = KINDS[cfg.optimizer] or cfg.optimizer
 local settings = {
   lr = 2e-2, weight_decay = 0.1,
   groups = cfg.wrong ~= "groups" and { { re[[norm|bias]], { weight_decay = 0, lr_scale = 0.5 } } } or nil,
 }
-if cfg.optimizer ~= "sgd" then settings.betas = { 0.9, 0.95 } end
-if cfg.optimizer == "sgd" then settings.momentum, settings.nesterov = 0.9, true end
-local optimizer = ms.optim[cfg.optimizer == "muon" and "adamw" or cfg.optimizer](settings)
+if kind == "sgd" then settings.momentum, settings.nesterov = 0.9, true
+elseif kind ~= "adafactor" then settings.betas = { 0.9, 0.95 } end
+if cfg.optimizer == "groups" then
+  settings.lr = ms.schedule.linear { peak = 2e-2, warmup = 2, total = 8 }
+  settings.groups = {
+    { re[[norm|bias]],
+      { lr = 1e-2, betas = cfg.wrong ~= "betas" and { 0.8, 0.99 } or nil, eps = 1e-3, weight_decay = 0 } },
+    { "embed", { lr = cfg.wrong ~= "lr" and 4e-2 or nil, eps = cfg.wrong ~= "eps" and 1e-2 or nil } },
+  }
+end
+local optimizer = ms.optim[kind](settings)
 if cfg.optimizer == "muon" then
   local muon = ms.optim.muon { lr = 1e-2, momentum = 0.9, weight_decay = 0.1 }
   optimizer = { { re[[fc\d\.weight$]], muon }, { re".", optimizer } }
