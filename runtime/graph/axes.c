@@ -30,7 +30,8 @@ enum word {
   SHAPE = 1 << 14,
   SUM = 1 << 15,
   SWAP = 1 << 16,
-  TOGETHER = 1 << 17
+  TOGETHER = 1 << 17,
+  PASS = 1 << 18
 };
 enum { REDUCES = SUM | MEAN | MAX | MIN };
 
@@ -42,7 +43,7 @@ static int flag_of(const char *word, size_t n) {
   } words[] = {{"act", ACT},         {"at2", AT2},         {"at3", AT3},         {"beta", BETA},   {"cast", CAST},
                {"cut", CUT},         {"max", MAX},         {"mean", MEAN},       {"min", MIN},     {"part", PART},
                {"permute", PERMUTE}, {"placed", PLACED},   {"placed1", PLACED1}, {"shape", SHAPE}, {"sum", SUM},
-               {"swap", SWAP},       {"reshape", RESHAPE}, {"+", TOGETHER}};
+               {"swap", SWAP},       {"reshape", RESHAPE}, {"+", TOGETHER},      {"pass", PASS}};
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
     if (words[i].text[0] == *word && !strncmp(words[i].text, word, n) && !words[i].text[n]) return words[i].flag;
   return 0;
@@ -163,6 +164,7 @@ static void read_words(const ms_node *node, int words, const ms_value_info *in, 
                        ms_axes *axes) {
   const char *at = strchr(text_of(node->op), ' ');
   axes->linear_together = (words & TOGETHER) != 0;
+  axes->passes = (words & PASS) != 0;
   for (at = at ? at + 1 : ""; isdigit((unsigned char)*at); at++) axes->linear |= 1u << (*at - '0');
   if (words & BETA && node->attrs.f[1] != 0) axes->linear = 0;
   if (words & CAST && ms_dtype_size(out[0].dtype) < ms_dtype_size(in[0].dtype)) axes->linear = 0;

@@ -13,6 +13,7 @@
  *
  *   + 0 1     the op is linear in all inputs together; in input 0 or 1 while the others are given
  *   beta      ... unless the attribute beta is set; cast: unless it rounds
+ *   pass      a partial input 0 makes a partial output, while the others are given: a sum is taken of the smaller one
  *   act       with an activation, it is linear in nothing, and what would be summed is needed whole
  *   swap      attributes i0 and i1 swap the last two axes of inputs 0 and 1
  *   sum mean max min   of the attributes' axis, which leaves the output; this is also how parts are joined
@@ -53,6 +54,7 @@ typedef struct ms_axes {
   unsigned added;                                                       /* bit i: input i is added */
   unsigned linear;     /* bit i: linear in input i while the others are given */
   int linear_together; /* 1: in all inputs together */
+  int passes;          /* 1: a partial input 0 can stay partial while the others are given */
   int contiguous;      /* the label of which a part must know its place, or -1 */
   int placed;          /* the label that can be divided if the node knows its part, MS_AXES_ALL, or MS_AXES_NONE */
 } ms_axes;

@@ -12,7 +12,8 @@
  *      node is divided, and two that disagree are an error.
  *   2. Otherwise the divided input with the most bytes says it, among those whose axis the node can divide.
  *   3. Inputs that are all partial pass through a linear op; parameters and constants that are added to them count on
- *      coordinate 0 alone. So a bias stays with its product, and parallel branches share one sum.
+ *      coordinate 0 alone. So a bias stays with its product, and parallel branches share one sum. Some ops also pass a
+ *      partial first input while the others are given: the rows of experts are summed where they are combined.
  *   4. Otherwise, with sequence_parallel, a partial input is summed to a shard of its first axis but the last that the
  *      ranks divide and the node can divide. What meets a parameter of the list `splits`, such as the gain of the first
  *      norm, is split likewise.

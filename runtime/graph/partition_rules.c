@@ -217,6 +217,15 @@ static int passes_partial(const ms_walk *w, const ms_placed_node *c) {
   return bytes > 0 && linear && bytes_of(&c->out[0]) <= bytes;
 }
 
+/* 1 when input 0 alone is partial, the node is linear in it, and its result is no larger. The others are then used by
+ * every rank with a summand of its own. */
+static int passes_first(const ms_walk *w, const ms_placed_node *c) {
+  if (!c->axes.passes || !is_partial(w, c, 0)) return 0;
+  for (int i = 1; i < c->node->inputs; i++)
+    if (is_partial(w, c, i)) return 0;
+  return bytes_of(&c->out[0]) <= bytes_of(&c->in[0]);
+}
+
 static void place_all(ms_placed_node *c, ms_placement takes, ms_placement makes) {
   for (int i = 0; i < c->node->inputs; i++) c->takes[i] = takes;
   for (int o = 0; o < c->node->outputs; o++) c->makes[o] = makes;
@@ -247,6 +256,11 @@ int ms_walk_decide(const ms_walk *w, ms_placed_node *c) {
   if (by.label < 0) MS_TRY(ask_largest(w, c, &by));
   if (by.label < 0 && passes_partial(w, c)) {
     place_all(c, partial, partial);
+    return MS_OK;
+  }
+  if (by.label < 0 && passes_first(w, c)) {
+    place_all(c, replicate, partial);
+    c->takes[0] = partial;
     return MS_OK;
   }
   if (by.label < 0 && w->spec->sequence_parallel) ask_sequence(w, c, &by);

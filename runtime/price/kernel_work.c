@@ -11,7 +11,8 @@ int ms_op_kernel_shape(int op) {
   const ms_op_row *row = ms_op_row_of(op);
   if (!row) return -1;
   if (row->work == ms_work_product || row->work == ms_work_product_bias || row->work == ms_work_product_f8 ||
-      row->work == ms_work_chunked_loss || row->work == ms_work_orthogonalise || row->work == ms_work_convolution)
+      row->work == ms_work_chunked_loss || row->work == ms_work_orthogonalise || row->work == ms_work_convolution ||
+      row->work == ms_work_grouped_product)
     return MS_SHAPE_PRODUCT;
   return row->work == ms_work_attention ? MS_SHAPE_ATTENTION : MS_SHAPE_OTHER;
 }
@@ -80,6 +81,18 @@ static void read_convolution(const ms_kernel_call *call, int device, ms_kernel_w
   work->size[3] /= parts;
 }
 
+/* Products of as many rows for each group, which a GPU computes in f32 arithmetic. */
+static void read_grouped_product(const ms_kernel_call *call, int device, ms_kernel_work *work) {
+  const double groups = (double)(call->in[2].dims[0] - 1), rows = (double)call->in[0].dims[0] / groups;
+  const double inner = (double)call->in[0].dims[1];
+  const int to_w = call->out[0].ndim == 3;
+  const double columns = (double)call->out[0].dims[call->out[0].ndim - 1];
+  const double size[4] = {groups, to_w ? inner : rows, columns, to_w ? rows : inner};
+  work->variant = to_w ? MS_VARIANT_TRANS_A : call->attrs.i[1] ? MS_VARIANT_TRANS_B : 0;
+  if (device != MS_DEVICE_CPU) work->dtype = MS_F32;
+  for (int i = 0; i < 4; i++) work->size[i] = size[i];
+}
+
 static void read_other(const ms_kernel_call *call, ms_kernel_work *work) {
   const ms_value_info *largest = call->inputs ? &call->in[0] : &call->out[0];
   for (int i = 0; i < call->inputs + call->outputs; i++) {
@@ -103,6 +116,7 @@ int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel
   if (row->work == ms_work_chunked_loss) read_chunked_loss(call, work);
   else if (row->work == ms_work_orthogonalise) read_orthogonalise(call, work);
   else if (row->work == ms_work_convolution) read_convolution(call, plan->config.device, work);
+  else if (row->work == ms_work_grouped_product) read_grouped_product(call, plan->config.device, work);
   else if (work->shape == MS_SHAPE_PRODUCT) return read_product(call, work);
   else if (work->shape == MS_SHAPE_ATTENTION) read_attention(call, &c, work);
   else read_other(call, work);

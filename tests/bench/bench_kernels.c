@@ -131,6 +131,23 @@ static void make_product(bench *b, const product *p, int dtype) {
   b->unit = "GFLOP/s";
 }
 
+/* The up projection of EXPERTS experts, of which rows have one: some many, others few. */
+static void make_grouped(bench *b, int op, int dtype) {
+  enum { EXPERTS = 8 };
+  static const int32_t offsets[EXPERTS + 1] = {0, 500, 523, 800, 1001, 1400, 1412, 1790, TOKENS};
+  const ms_value_info x = TENSOR(dtype, TOKENS, WIDTH), y = TENSOR(dtype, TOKENS, HIDDEN);
+  const int to_w = op == MS_OP_grouped_matmul_backward_weight;
+  b->call.op = op;
+  b->call.attrs.i[1] = !to_w;
+  add_input(b, to_w ? y : x, 0);
+  add_input(b, to_w ? x : TENSOR(dtype, EXPERTS, HIDDEN, WIDTH), 0);
+  add_input(b, TENSOR(MS_I32, EXPERTS + 1), 1);
+  memcpy((void *)b->call.in_data[2], offsets, sizeof offsets);
+  add_output(b, to_w ? TENSOR(MS_F32, EXPERTS, HIDDEN, WIDTH) : y);
+  b->work = 2.0 * TOKENS * WIDTH * HIDDEN;
+  b->unit = "GFLOP/s";
+}
+
 /* ---- attention, loss, embedding --------------------------------------------------------------------------------- */
 
 typedef struct attention_size {
@@ -251,6 +268,8 @@ int main(int count, char **words) {
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     for (size_t i = 0; i < sizeof products / sizeof *products; i++)
       ROW(products[i].name, dtype, make_product(&b, &products[i], dtype));
+    ROW("up of 8 experts", dtype, make_grouped(&b, MS_OP_grouped_matmul, dtype));
+    ROW("dw of up of 8 experts", dtype, make_grouped(&b, MS_OP_grouped_matmul_backward_weight, dtype));
     for (size_t i = 0; i < sizeof attentions / sizeof *attentions; i++)
       for (int backward = 0; backward < 2; backward++) {
         snprintf(title, sizeof title, "%s%s", attentions[i].name, backward ? " backward" : "");

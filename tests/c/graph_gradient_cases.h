@@ -341,6 +341,35 @@ static int build_scatter_add(fixture *f, int op, int dtype) {
              param(f, dtype, SHAPE(4, 8, 2)), ATTRS(.i = {1}));
 }
 
+/* Two choices of 5 experts for each of 6 tokens, sorted: order, places, offsets. */
+static void sorted_choices(fixture *f, int *sorted) {
+  const int index = input(f, "tokens", MS_I32, SHAPE(6, 2));
+  apply(f, MS_OP_expert_order, 1, &index, ATTRS(.i = {5}), sorted);
+}
+static int build_expert_rows(fixture *f, int op, int dtype) {
+  int s[MS_MAX_OUTPUTS];
+  sorted_choices(f, s);
+  return op3(f, op, param(f, dtype, SHAPE(op == MS_OP_expert_dispatch ? 6 : 12, 4)), s[0], s[1], NULL);
+}
+static int build_weighted_rows(fixture *f, int op, int dtype) {
+  int s[MS_MAX_OUTPUTS], out[MS_MAX_OUTPUTS];
+  sorted_choices(f, s);
+  const int x = param(f, dtype, SHAPE(op == MS_OP_expert_dispatch ? 6 : 12, 4));
+  const int in[4] = {x, s[0], s[1], param(f, MS_F32, SHAPE(6, 2))};
+  apply(f, op, 4, in, NULL, out);
+  return out[0];
+}
+static int build_grouped_matmul(fixture *f, int op, int dtype) {
+  int s[MS_MAX_OUTPUTS];
+  sorted_choices(f, s);
+  return op3(f, op, param(f, dtype, SHAPE(12, 4)), param(f, dtype, SHAPE(5, 4, 6)), s[2], NULL);
+}
+static int build_grouped_matmul_turned(fixture *f, int op, int dtype) {
+  int s[MS_MAX_OUTPUTS];
+  sorted_choices(f, s);
+  return op3(f, op, param(f, dtype, SHAPE(12, 4)), param(f, dtype, SHAPE(5, 6, 4)), s[2], ATTRS(.i = {0, 1}));
+}
+
 static int build_broadcast_to(fixture *f, int op, int dtype) {
   return op1(f, op, param(f, dtype, SHAPE(3, 1)), ATTRS(.i = {2, 3, 4, 1, 1, 1, 3}));
 }
@@ -499,6 +528,12 @@ static const gradient_case cases[] = {
     {MS_OP_gather, "", NORMAL, build_gather},
     {MS_OP_gather, " last", NORMAL, build_gather_last},
     {MS_OP_scatter_add, "", NORMAL, build_scatter_add},
+    {MS_OP_expert_dispatch, "", NORMAL, build_expert_rows},
+    {MS_OP_expert_dispatch, " weighted", NORMAL, build_weighted_rows},
+    {MS_OP_expert_combine, "", NORMAL, build_expert_rows},
+    {MS_OP_expert_combine, " weighted", NORMAL, build_weighted_rows},
+    {MS_OP_grouped_matmul, "", NORMAL, build_grouped_matmul},
+    {MS_OP_grouped_matmul, " turned", NORMAL, build_grouped_matmul_turned},
     {MS_OP_broadcast_to, "", NORMAL, build_broadcast_to},
     {MS_OP_sum_to, "", NORMAL, build_sum_to},
     {MS_OP_conv2d, "", NORMAL, build_conv2d},

@@ -198,6 +198,16 @@ static const op_case cases[] = {
     {"cross_entropy_step", "x7,11 i7 f f", "i0=3"},
     {"cross_entropy_step", "x7,13 i7 f f", "i0=3 i4=11"},
     {"muon_turn", "f7,19", "i0=1 i1=0"},
+    {"expert_order", "i7,3", "i0=11"},
+    {"expert_dispatch", "x6,9 i12 i6,2", ""},
+    {"expert_dispatch", "x6,16 i12 i6,2 f6,2", ""},
+    {"expert_combine", "x12,9 i12 i6,2 x6,2", ""},
+    {"expert_combine", "x12,16 i12 i6,2", ""},
+    {"expert_weights_backward", "x6,41 x12,41 i6,2", ""},
+    {"grouped_matmul", "x12,9 x3,9,5 i4", ""},
+    {"grouped_matmul", "x12,9 x3,70,9 i4", "i1=1"},
+    {"grouped_matmul_backward_weight", "x12,9 x12,5 i4", ""},
+    {"grouped_matmul_backward_weight", "x12,9 x12,70 i4", "i7=1"},
 };
 
 #endif

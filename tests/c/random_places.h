@@ -1,5 +1,6 @@
-/* random_places.h - nodes of a random graph that take powers, order the elements of an axis, move them along it, or
- * name them by index. Indices are made of the graph's inputs alone, as other choices are (random_nodes.h).
+/* random_places.h - nodes of a random graph that take powers, order the elements of an axis, move them along it, name
+ * them by index, or move rows to experts. Indices are made of the graph's inputs alone, as other choices are
+ * (random_nodes.h).
  */
 #ifndef MS_TESTS_RANDOM_PLACES_H
 #define MS_TESTS_RANDOM_PLACES_H
@@ -49,6 +50,31 @@ static inline int index_node(draw *d) {
   if (below(d, 2)) return op2(f, MS_OP_gather, x, index, ATTRS(.i = {axis}));
   const int small = op1(f, MS_OP_scale, y, ATTRS(.f = {0.3}));
   return op3(f, MS_OP_scatter_add, x, index, small, ATTRS(.i = {axis}));
+}
+
+/* Two layers of experts that tokens choose by the graph's first input, with weights of their own. */
+static inline int expert_node(draw *d) {
+  fixture *f = &d->t->f;
+  const int x = any_like(d, d->pool[0]);
+  if (x < 0) return -1;
+  const ms_value_info from = *shape(d, x);
+  const int64_t tokens = from.dims[0] * from.dims[1], dim = from.dims[2], experts = 2 + below(d, 3);
+  const int64_t each = 1 + below(d, 2), inner = below(d, 2) ? 6 : 12;
+  const int index =
+      reshape_to(f, op1(f, MS_OP_slice, index_of(d, experts), ATTRS(.i = {2, 0, each})), SHAPE(tokens, each));
+  int s[MS_MAX_OUTPUTS], out[MS_MAX_OUTPUTS];
+  apply(f, MS_OP_expert_order, 1, &index, ATTRS(.i = {experts}), s);
+  const int rows = reshape_to(f, op1(f, MS_OP_tanh, x, NULL), SHAPE(tokens, dim));
+  const int weights = op1(f, MS_OP_sigmoid, op2(f, MS_OP_matmul, rows, some_param(d, SHAPE(dim, each)), NULL), NULL);
+  const int in[4] = {rows, s[0], s[1], weights}, first = below(d, 2), up = below(d, 2), down = below(d, 2);
+  apply(f, MS_OP_expert_dispatch, first ? 4 : 3, in, NULL, out);
+  const int w = up ? some_param(d, SHAPE(experts, inner, dim)) : some_param(d, SHAPE(experts, dim, inner));
+  const int h = op1(f, MS_OP_tanh, op3(f, MS_OP_grouped_matmul, out[0], w, s[2], ATTRS(.i = {0, up})), NULL);
+  const int v = down ? some_param(d, SHAPE(experts, dim, inner)) : some_param(d, SHAPE(experts, inner, dim));
+  const int y = op3(f, MS_OP_grouped_matmul, h, v, s[2], ATTRS(.i = {0, down}));
+  const int back[4] = {op1(f, MS_OP_scale, y, ATTRS(.f = {0.3})), s[0], s[1], weights};
+  apply(f, MS_OP_expert_combine, below(d, 2) ? 4 : 3, back, NULL, out);
+  return reshape_to(f, out[0], from.ndim, from.dims);
 }
 
 #endif
