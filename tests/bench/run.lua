@@ -220,6 +220,14 @@ local function hybrid(dtype)
   report_target(name .. "/time of pairs", "fraction", line.ratio, 1)
 end
 
+-- Attention in windows, by the op and by ops that store scores.
+local function windows(dtype)
+  local line = json_lines(("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/windows.lua dtype=%s"):format(build,
+    dtype))[1]
+  if not line then return end
+  report("attention in windows " .. dtype .. "/beside stored scores", "ms", line.op_ms, line.composed_ms, "lower")
+end
+
 -- Tokenizers on one core (MB a second of processor time), over the text of `fortunes`; trained by the peer, or without
 -- it those of the tests.
 local function tokenizers()
@@ -413,6 +421,7 @@ for _, dtype in ipairs({ "f32", "bf16" }) do
   memory("gpt", dtype, 2, 2)
   tensor_parallel(dtype)
   hybrid(dtype)
+  windows(dtype)
 end
 hosts()
 results:close()

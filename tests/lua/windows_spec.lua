@@ -2,6 +2,7 @@
 -- (tests/fixtures/ops), the same ones as by ops that store them, the memory of plans, and models of documents.
 
 local fixture = require("lua.fixture")
+local json = require("moonshard.base.json")
 local has = require("lua.message").has
 local message = fixture.message
 local ms = require("moonshard")
@@ -104,15 +105,31 @@ end)
 describe("a model with windows and capped scores", function()
   local LENGTH = 512
 
-  local function activations(family, more)
+  local function compiled(family, more)
     local o = { vocab = 32, layers = 2, dim = 64, heads = 4, kv_heads = 2, ffn = 96, seq = LENGTH }
     for key, value in pairs(more) do o[key] = value end
     local function rows() return { data = 0, dtype = "i32", shape = { 1, LENGTH } } end
     local model = ms.models[family](o)
     ms.fully_shard(model)
     local train = ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.sgd { lr = 0.1 } }
-    return train:compile({ tokens = rows(), targets = rows() }):summary().bytes.activations
+    return train:compile({ tokens = rows(), targets = rows() })
   end
+
+  local function activations(family, more) return compiled(family, more):summary().bytes.activations end
+
+  -- Forward 4, and backward 10, of each of two layers' heads, queries, keys and elements.
+  it("G3 counts the operations of the keys that a window leaves", function()
+    local function flops_of(family, more)
+      for _, phase in ipairs(json.decode(compiled(family, more):json()).phases) do
+        if phase.name == "first" then return phase.flops end
+      end
+    end
+    local whole, window = LENGTH * (LENGTH + 1) / 2, 64
+    local seen = window * (window + 1) / 2 + (LENGTH - window) * window
+    local all = 2 * 14 * 4 * LENGTH * LENGTH * 16
+    fixture.assert_close({ all * (1 - seen / whole) }, { flops_of("llama", {}) - flops_of("mistral", { window = 64 }) },
+      1e-7, "operations")
+  end)
 
   -- One layer's scores are 4 heads x 512 x 512 x 4 bytes.
   it("G3 takes no memory for scores, so that it fits where a plain one does", function()
