@@ -1,5 +1,5 @@
 -- A small Llama in bf16 trains on the emulated device cuda as on the CPU, whatever computes attention: cuDNN, emulated;
--- own kernels. In f32 too, with TF32 and without, and within documents.
+-- own kernels. In f32 too, with TF32 and without, within documents and windows, and with capped scores.
 
 -- The emulated kernels are not built for the thread sanitizer, and are slow under the others.
 local CONFIG = os.getenv("MOONSHARD_CONFIG")
@@ -13,6 +13,11 @@ runs:case("cpu", {})
 runs:case("cpu documents", { "documents=true" })
 runs:traced("auto", { "device=cuda" }, "MOONSHARD_ATTENTION=auto")
 runs:traced("documents", { "device=cuda", "documents=true" }, "MOONSHARD_ATTENTION=auto")
+runs:case("cpu window", { "window=20" })
+runs:traced("window", { "device=cuda", "window=20" }, "MOONSHARD_ATTENTION=auto")
+runs:case("cpu capped", { "softcap=1", "documents=true", "window=9" })
+runs:case("capped documents", { "device=cuda", "softcap=1", "documents=true", "window=9" }, "MOONSHARD_ATTENTION=auto")
+runs:traced("capped", { "device=cuda", "softcap=1" }, "MOONSHARD_ATTENTION=auto")
 if not THIN then
   runs:case("flash", { "device=cuda" }, "MOONSHARD_ATTENTION=flash")
   runs:case("cpu f32", { "dtype=f32" })
@@ -45,6 +50,13 @@ describe("attention on the device cuda", function()
     runs:assert_as("cpu documents", "documents")
   end)
 
+  it("A1 trains as on the CPU within windows, and with capped scores", function()
+    assert.not_same(runs:result("cpu"), runs:result("cpu window"))
+    runs:assert_as("cpu window", "window")
+    assert.not_same(runs:result("cpu documents"), runs:result("cpu capped"))
+    runs:assert_as("cpu capped", "capped documents")
+  end)
+
   it("A3 the trace contains what computes attention, and why not cuDNN", function()
     local function computed(name, op)
       for _, event in ipairs(runs:events(name)) do
@@ -55,6 +67,8 @@ describe("attention on the device cuda", function()
     for _, op in ipairs({ "attention", "attention_backward" }) do
       assert.same({ "cuDNN" }, { computed("auto", op) })
       assert.same({ "own kernels", "documents" }, { computed("documents", "document_" .. op) })
+      assert.same({ "own kernels", "a sliding window" }, { computed("window", op) })
+      assert.same({ "own kernels", "capped scores" }, { computed("capped", op) })
     end
     assert.same({ "cuBLASLt" }, { computed("auto", "matmul") })
   end)

@@ -1,17 +1,18 @@
 -- Trains a Llama of one block with grouped queries in bf16 (dtype=f32: in f32), and writes its losses and the norms of
 -- its gradients.
--- documents=true: token 3 begins a document.
+-- documents=true: token 3 begins a document; window=N: a query sees so many keys; softcap=C: scores are capped.
 
 local ms = require "moonshard"
 local ffi = require "ffi"
 local json = require "moonshard.base.json"
 
-local cfg = ms.args { out = "", dtype = "bf16", documents = false, steps = 2, seq = 70 }
+local cfg = ms.args { out = "", dtype = "bf16", documents = false, window = 0, softcap = 0, steps = 2, seq = 70 }
 local BATCH, VOCAB = 2, 19
 
 local model = ms.models.llama {
   vocab = VOCAB, layers = 1, dim = 64, heads = 4, kv_heads = 2, ffn = 96, seq = cfg.seq,
-  document_start = cfg.documents and 3 or nil,
+  document_start = cfg.documents and 3 or nil, window = cfg.window > 0 and cfg.window or nil,
+  attention_softcap = cfg.softcap > 0 and cfg.softcap or nil,
 }
 ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, "1x1", { "replicate", "shard" }),
