@@ -24,8 +24,8 @@ typedef struct ms_attention {
   int64_t first_query, first_key; /* of the part, and of all keys: where this call begins */
 } ms_attention;
 
-/* Queries per block: a block stays in L1 while the keys stream past it. It begins at a multiple of MS_KEY_GRAIN keys,
- * where the rows and panels of every implementation are whole. */
+/* Queries per block: a block stays in L1 while the keys stream past it. The first of these keys is a multiple of
+ * MS_KEY_GRAIN, so that the tiles and panels of every implementation are whole. */
 enum { MS_QUERIES = 32, MS_KEY_GRAIN = 32 };
 
 /* Computes a range of items and writes to the call's tensors. Each thread has its own scratch, 64-byte aligned. */
@@ -85,8 +85,8 @@ static inline int64_t ms_seeing_queries(const ms_attention *a, int64_t key, int6
   return seeing < queries ? seeing : queries;
 }
 
-/* At least one query of the block beginning at `first` sees the keys from the second of these to the first, but for
- * those that only align the block. */
+/* The keys that a block of queries, from `first` on, reads: it ends with the last that any of them sees, and begins
+ * with the first, rounded down to MS_KEY_GRAIN. */
 static inline int64_t ms_block_keys(const ms_attention *a, int64_t first) {
   int64_t last = first + MS_QUERIES - 1;
   return ms_visible_keys(a, last < a->t ? last : a->t - 1);
