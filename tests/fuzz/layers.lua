@@ -74,8 +74,9 @@ function Attention:forward(x, tokens)
   local k = self.wk(x):reshape(rows, length, self.keys, self.size)
   local v = self.wv(x):reshape(rows, length, self.keys, self.size)
   if self.o.rope then q, k = q:rope { theta = 100 }, k:rope { theta = 100 } end
-  local y = self.o.documents and ms.ops.document_attention(q, k, v, tokens, { start = 1 })
-    or ms.ops.attention(q, k, v, { causal = self.o.causal })
+  local o = { softcap = self.o.softcap, window = (self.o.documents or self.o.causal) and self.o.window or nil }
+  if self.o.documents then o.start = 1 else o.causal = self.o.causal end
+  local y = self.o.documents and ms.ops.document_attention(q, k, v, tokens, o) or ms.ops.attention(q, k, v, o)
   return x + self.wo(y:reshape(rows, length, self.heads * self.size)):cast(x.dtype)
 end
 ]]
@@ -125,6 +126,8 @@ local KINDS = {
       for _, name in ipairs({ "causal", "rope", "documents" }) do
         if d:chance(name == "causal" and 0.7 or 0.25) then o[#o + 1] = name .. " = true" end
       end
+      if d:chance(0.3) then o[#o + 1] = "window = " .. d:integer(1, 9) end
+      if d:chance(0.2) then o[#o + 1] = "softcap = 0.7" end
       return { heads = heads, keys = keys, size = 2 * d:integer(1, 2), options = table.concat(o, ", ") }
     end,
     made = function(layer, width)
