@@ -128,6 +128,8 @@ end
 ---@field dtype string the type that kernels read
 ---@field frozen boolean
 ---@field lr_scale number
+---@field optimizer string kind
+---@field apart { element: number, norm: number }? on one rank: how far rounding moves what Muon trains
 
 ---@class moonshard.CheckedTrainer
 ---@field mesh string

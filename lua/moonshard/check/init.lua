@@ -23,7 +23,7 @@ local check = {}
 -- nodes than the first only take part in the run of many ranks.
 local function run_both(folder, o, steps)
   local errors = require("moonshard.base.error")
-  local function watched(recipe) watch.run(recipe, { folder = folder, steps = steps }, errors.locate) end
+  local function watched(recipe) watch.run(recipe, { folder = folder, steps = steps, rtol = o.rtol }, errors.locate) end
   local ended = o.launch(false, watched)
   if ended ~= status.OK or o.node > 0 then return ended end
   local all = files.read_result(folder .. "/0", false).ranks

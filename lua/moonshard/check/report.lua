@@ -11,6 +11,7 @@ local report = {}
 ---@field step integer? after which step
 ---@field name string? parameter
 ---@field element integer[]? indices, from 0
+---@field distance number? instead: the norm of all differences of a parameter
 ---@field one number? value on one rank
 ---@field ranks number? value on many ranks
 ---@field allowed number? largest difference allowed
@@ -118,6 +119,13 @@ local function largest_updates(trainer, of_trainer)
   return updates, largest
 end
 
+-- Rounding moves some elements that take Muon by much, and a mistake all of them: their norm distinguishes the two
+-- better than the largest difference does (muon_sensitivity.lua).
+local function muon_distance(expected, got, param, rounding)
+  return tolerance.changes(expected, got, { count = param.numel, first = 0, tolerance = 0, rounding = rounding,
+    slack = param.apart.norm })
+end
+
 -- Both runs begin with the same values, so values differ by as much as updates do. The allowed difference is the sum of
 -- several times the tolerance of the parameter's own largest update, once that of the largest update of all (a gradient
 -- can be zero up to rounding), and the f32 rounding of weights.
@@ -134,14 +142,20 @@ local function compare_parameters(self, ranks, one, rtol)
         or optimizer.training_tolerance * updates[i] + largest + ROUNDING / base * #one.steps * weight
       local difference = tolerance.arrays(of_one[t].params[i], of_ranks[t].params[i], {
         count = param.numel, first = 0, tolerance = base, scale = scale,
-        slack = slack and optimizer.by_size and not param.frozen and slack(i) or nil,
+        slack = param.apart and function() return param.apart.element end
+          or slack and optimizer.by_size and not param.frozen and slack(i) or nil,
       })
       note_worst(self, "parameter", difference, param.name)
       self.tensors = self.tensors + 1
+      local apart = param.apart and muon_distance(of_one[t].params[i], of_ranks[t].params[i], param,
+        ROUNDING * #one.steps * weight)
       if difference.differs then
         table.insert(self.findings, { what = "parameter", step = #one.steps, name = param.name,
           element = place_of(difference.at, param.shape), one = difference.expected, ranks = difference.got,
           allowed = difference.allowed })
+      elseif apart and apart.differs then
+        table.insert(self.findings, { what = "parameter", step = #one.steps, name = param.name,
+          distance = apart.difference, allowed = apart.allowed })
       end
     end
   end
@@ -176,6 +190,10 @@ local TEXT = {
   steps = function(f) return ("steps: %d on the ranks, %d on one rank"):format(f.ranks, f.one) end,
   plan = function(f) return f.text end,
   parameter = function(f)
+    if f.distance then
+      return ("after step %d: %s on the ranks and on one rank: the differences have norm %.2g; %.2g is allowed"):format(
+        f.step, f.name, f.distance, f.allowed)
+    end
     return ("after step %d: %s[%s] is %.9g on the ranks and %.9g on one rank, %.2g apart; %.2g is allowed"):format(
       f.step, f.name, table.concat(f.element, ","), f.ranks, f.one, math.abs(f.ranks - f.one), f.allowed)
   end,

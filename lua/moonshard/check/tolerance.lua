@@ -36,8 +36,8 @@ end
 ---relative to the norm of the expected values, so that a small update of large weights counts like a large one.
 ---@param expected table|ffi.cdata*
 ---@param got table|ffi.cdata*
----@param o { count: integer, first: integer?, tolerance: number, rounding: number? } first: as for tolerance.arrays;
----  rounding: rounding error of storing an element, default 0
+---@param o { count: integer, first: integer?, tolerance: number, rounding: number?, slack: number? } first: as for
+---  tolerance.arrays; rounding: rounding error of storing an element, default 0; slack: additional norm allowed
 ---@return { difference: number, norm: number, allowed: number, excess: number, differs: boolean }
 function tolerance.changes(expected, got, o)
   local first, squares, differences = o.first or 1, 0, 0
@@ -45,7 +45,7 @@ function tolerance.changes(expected, got, o)
     squares, differences = squares + expected[i] ^ 2, differences + (expected[i] - got[i]) ^ 2
   end
   local norm, difference = math.sqrt(squares), math.sqrt(differences)
-  local allowed = o.tolerance * norm + (o.rounding or 0) * math.sqrt(o.count)
+  local allowed = o.tolerance * norm + (o.rounding or 0) * math.sqrt(o.count) + (o.slack or 0)
   local excess = difference == 0 and 0 or difference / allowed
   return { difference = difference, norm = norm, allowed = allowed, excess = excess,
     differs = excess > 1 or excess ~= excess }

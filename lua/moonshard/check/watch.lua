@@ -15,6 +15,7 @@ local other_hosts = require("moonshard.check.other_hosts")
 local optimizers = require("moonshard.engine.optimizers")
 local plan_counters = require("moonshard.check.plan_counters")
 local files = require("moonshard.check.files")
+local muon_sensitivity = require("moonshard.check.muon_sensitivity")
 local early_exit = require("moonshard.recipe.early_exit")
 local reference = require("moonshard.shard.reference")
 local world = require("moonshard.distributed.world")
@@ -27,6 +28,8 @@ local ffi = engine.ffi
 ---@field trainers moonshard.Trainer[] trainers that made a step, one per session
 ---@field before table<moonshard.Session, string[]> reference rank only: every parameter before the first step
 ---@field sensitivity table<moonshard.Session, moonshard.AdamwSensitivity> reference rank only, trainers with AdamW
+---@field muon table<moonshard.Session, moonshard.MuonSensitivity> reference rank only, trainers with Muon
+---@field rtol number? replaces the tolerance of dtypes
 ---@field runs table<moonshard.Exec, table<string, integer>>
 ---@field plan { fingerprint: string, bytes: table<string, number> }? of the first step
 local Watch = {}
@@ -108,11 +111,32 @@ local function note_before(self, trainer)
   self.before[session] = before
 end
 
-local function note_sensitivity(self, trainer)
-  if not reference.active or not optimizers.of(trainer.optimizer.kind).by_size then return end
-  local session = trainer.session
-  self.sensitivity[session] = self.sensitivity[session] or adamw_sensitivity.new()
-  self.sensitivity[session]:note(trainer)
+-- The dtype whose rounding makes the largest difference between ranks and one rank.
+local function coarsest(trainer)
+  local coarsest_of_all = trainer.optimizer.moments or "f32"
+  for _, param in ipairs(trainer.session.sharding.params) do
+    local unit = param.unit
+    for _, dtype in ipairs({ param.dtype or unit.param_dtype, unit.reduce_dtype, unit.replicate_dtype or "f32",
+      unit.shard_dtype or "f32", param.gather or "f32", param.fp8 and "f8e4m3" or "f32" }) do
+      -- A weight that differs a little can have another code.
+      coarsest_of_all = dtypes.coarser(coarsest_of_all, dtype)
+    end
+  end
+  return coarsest_of_all
+end
+
+local function note_sensitivity(self, trainer, metrics)
+  if not reference.active then return end
+  local session, optimizer = trainer.session, trainer.optimizer
+  if optimizers.of(optimizer.kind).by_size then
+    self.sensitivity[session] = self.sensitivity[session] or adamw_sensitivity.new()
+    self.sensitivity[session]:note(trainer)
+  end
+  if optimizer:muon() then
+    self.muon[session] = self.muon[session]
+      or muon_sensitivity.new(self.rtol or dtypes.uses[coarsest(trainer)].tolerance)
+    self.muon[session]:note(trainer, metrics.muon_lr or metrics.lr)
+  end
 end
 
 local function count_phases(self, trainer)
@@ -141,7 +165,7 @@ function Watch:step(trainer, batch, step)
   self.steps[#self.steps + 1] = {
     trainer = number_of(self, trainer), loss = metrics.loss, grad_norm = metrics.grad_norm, lr = metrics.lr,
   }
-  note_sensitivity(self, trainer)
+  note_sensitivity(self, trainer, metrics)
   count_phases(self, trainer)
   if not self.plan then
     local summary = trainer.session.train_exec.plan:summary()
@@ -153,25 +177,20 @@ end
 
 -- ---- the end ----------------------------------------------------------------------------------------------------
 
-local function describe(trainer)
+local function describe(self, trainer)
   local sharding, fqns = trainer.session.sharding, {}
   for i, param in ipairs(sharding.params) do fqns[i] = param.fqn end
   local groups = trainer.optimizer:param_groups(fqns)
   local result = {
     mesh = (sharding.reference_mesh or sharding.mesh):label(), ranks = trainer.session:ranks(),
-    optimizer = trainer.optimizer.kind, params = {},
-    dtype = trainer.optimizer.moments or "f32",
+    optimizer = trainer.optimizer.kind, params = {}, dtype = coarsest(trainer),
   }
+  local muon = self.muon[trainer.session]
   for i, param in ipairs(sharding.params) do
-    local dtype = param.dtype or param.unit.param_dtype
-    local sent = dtypes.coarser(param.unit.reduce_dtype, param.unit.replicate_dtype or "f32")
-    sent = dtypes.coarser(sent, param.unit.shard_dtype or "f32")
-    -- A weight that differs a little can have another code.
-    sent = dtypes.coarser(dtypes.coarser(sent, param.gather or "f32"), param.fp8 and "f8e4m3" or "f32")
-    result.dtype = dtypes.coarser(result.dtype, dtypes.coarser(dtype, sent))
     result.params[i] = {
-      name = param.fqn, shape = param.shape, numel = param.numel, dtype = dtype, frozen = param.frozen,
-      lr_scale = groups[param.fqn].lr_scale, optimizer = trainer.optimizer:part_of(param.fqn).kind,
+      name = param.fqn, shape = param.shape, numel = param.numel, dtype = param.dtype or param.unit.param_dtype,
+      frozen = param.frozen, lr_scale = groups[param.fqn].lr_scale,
+      optimizer = trainer.optimizer:part_of(param.fqn).kind, apart = muon and muon:of(param),
     }
   end
   return result
@@ -210,7 +229,7 @@ local function finish(self)
     steps = self.steps, plan = self.plan, trainers = {}, wrong = wrong_plans(self), ranks = world.size,
   }
   for i, trainer in ipairs(self.trainers) do
-    result.trainers[i] = describe(trainer)
+    result.trainers[i] = describe(self, trainer)
     collect(self, trainer, values)
   end
   local name = reference.active and "one" or tostring(world.rank)
@@ -220,12 +239,12 @@ end
 
 ---Runs a recipe under a check on every rank, and writes its results.
 ---@param recipe function
----@param o { folder: string, steps: integer } folder: the check's; steps: maximum number of steps
+---@param o { folder: string, steps: integer, rtol: number? } folder: the check's; steps: maximum number of steps
 ---@param handler fun(raised: any): any as xpcall's
 function watch.run(recipe, o, handler)
   local self = setmetatable({
     folder = o.folder, steps_wanted = o.steps, steps = {}, trainers = {}, runs = {}, readers = {},
-    before = {}, sensitivity = {},
+    before = {}, sensitivity = {}, muon = {}, rtol = o.rtol,
   }, Watch)
   if not reference.active then
     self.writer_path = ("%s/batches-%d"):format(o.folder, world.rank)

@@ -1,0 +1,121 @@
+-- How far rounding of gradients moves what Muon trains.
+--
+-- Muon steps as far along directions in which a gradient is almost zero as along all others, so there rounding decides.
+-- How far depends on a matrix's singular values, and no simple bound is near: it is measured. The single reference rank
+-- follows some further histories of each matrix, whose gradients are off by as much as a check allows: an element by at
+-- most the tolerance times the largest of its matrix, at random. Momentum averages these errors as it averages
+-- gradients. Directions with and without them are orthogonalised as the engine does, and learning rates add up how far
+-- the steps are apart.
+
+local create = require("moonshard.tensor.create")
+
+---@class moonshard.MuonHistory
+---@field error moonshard.Tensor of the momentum, f32 [rows, columns]
+---@field distance moonshard.Tensor of the weights
+
+---@class moonshard.MuonSensitivity
+---@field tolerance number of an element of a gradient, as a share of the largest
+---@field steps integer
+---@field momentum table<string, moonshard.Tensor> by parameter, after the latest step
+---@field histories table<string, moonshard.MuonHistory[]> by parameter
+local Sensitivity = {}
+Sensitivity.__index = Sensitivity
+
+local muon_sensitivity = {}
+
+local HISTORIES = 4
+-- What is allowed, as a multiple of the largest in these histories. Sums round off less than half of the tolerances of
+-- dtypes, but where the steps along a direction are nothing but rounding, less of it takes them as far. The norm of
+-- many differences is nearly the same for every draw, the largest of them is not.
+local OF_NORM, OF_ELEMENTS = 1.2, 2
+
+---@param tolerance number
+---@return moonshard.MuonSensitivity
+function muon_sensitivity.new(tolerance)
+  return setmetatable({ tolerance = tolerance, steps = 0, momentum = {}, histories = {} }, Sensitivity)
+end
+
+-- As kernels/orthogonalise.h: the coefficients, and what is rounded to bf16.
+local A, B, C, LEAST_NORM = 3.4445, -4.7750, 2.0315, 1e-7
+
+---The nearest orthogonal matrix, roughly.
+---@param u moonshard.Tensor f32 [rows, columns]
+---@param muon moonshard.Optimizer
+---@return moonshard.Tensor
+function muon_sensitivity.orthogonalised(u, muon)
+  local function rounded(x) return muon.dtype == "bf16" and x:cast("bf16"):cast("f32") or x end
+  local tall = u:size(0) > u:size(1)
+  local x = (tall and u:t() or u) / math.max((u * u):sum():item() ^ 0.5, LEAST_NORM)
+  for _ = 1, muon.steps do
+    x = rounded(x)
+    local gram = rounded(x:matmul(x:t()))
+    x = A * x + rounded(B * gram + C * gram:matmul(gram)):matmul(x)
+  end
+  return tall and x:t() or x
+end
+
+-- How far a step of learning rate 1 goes, as a multiple of that matrix.
+local function reach(param, muon)
+  local rows, columns = unpack(param.shape)
+  if muon.adjust == "match_rms_adamw" then return 0.2 * math.max(rows, columns) ^ 0.5 end
+  return math.max(1, rows / columns) ^ 0.5
+end
+
+local function direction(muon, gradient, momentum)
+  return muon.nesterov and gradient + muon.momentum * (momentum - gradient) or momentum
+end
+
+local function zeros(param) return create.zeros { unpack(param.shape) } end
+
+-- Takes all histories of a parameter a step further.
+local function follow(self, param, place, muon, momentum, rate)
+  local before, share = self.momentum[param.fqn] or zeros(param), 1 - muon.momentum
+  local gradient = before + (momentum - before) / share
+  local most = self.tolerance * gradient:abs():max():item()
+  if most == 0 then return end
+  local u = direction(muon, gradient, momentum)
+  local exact = muon_sensitivity.orthogonalised(u, muon)
+  self.histories[param.fqn] = self.histories[param.fqn] or {}
+  for h = 1, HISTORIES do
+    local history = self.histories[param.fqn][h] or { error = zeros(param), distance = zeros(param) }
+    local drawn = create.rand { param.shape[1], param.shape[2], seed = (self.steps * HISTORIES + h) * 65536 + place }
+    local error = most * (2 * drawn - 1)
+    history.error = history.error + share * (error - history.error)
+    local other = muon_sensitivity.orthogonalised(u + direction(muon, error, history.error), muon)
+    history.distance = history.distance + rate * (other - exact)
+    self.histories[param.fqn][h] = history
+  end
+end
+
+---Call after each step of a trainer on one rank.
+---@param trainer moonshard.Trainer
+---@param rate number the step's learning rate of Muon
+function Sensitivity:note(trainer, rate)
+  local params, fqns = trainer.session.sharding.params, {}
+  for i, param in ipairs(params) do fqns[i] = param.fqn end
+  local groups = trainer.optimizer:param_groups(fqns)
+  for place, param in ipairs(params) do
+    local muon = trainer.optimizer:part_of(param.fqn)
+    if not param.frozen and muon.kind == "muon" then
+      local momentum = trainer:optimizer_state(param.fqn, "momentum")
+      follow(self, param, place, muon, momentum, rate * groups[param.fqn].lr_scale * reach(param, muon))
+      self.momentum[param.fqn] = momentum
+    end
+  end
+  self.steps = self.steps + 1
+end
+
+---How far the weights of a parameter may be off.
+---@param param moonshard.Param
+---@return { element: number, norm: number }? of each element, and of all of them; nil: it does not take Muon, or never
+---  had a gradient
+function Sensitivity:of(param)
+  local element, norm = 0, 0
+  for _, history in ipairs(self.histories[param.fqn] or {}) do
+    element = math.max(element, history.distance:abs():max():item())
+    norm = math.max(norm, (history.distance * history.distance):sum():item() ^ 0.5)
+  end
+  return self.histories[param.fqn] and { element = OF_ELEMENTS * element, norm = OF_NORM * norm }
+end
+
+return muon_sensitivity
