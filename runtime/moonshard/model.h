@@ -86,6 +86,11 @@ typedef struct ms_param_config {
    * tensor dimension has all. It keeps one moment, in f32. */
   int optimizer;
   double beta1, beta2, eps; /* those of its updates; -1 (default): those of ms_plan_config */
+  /* Above 0: the optimizer leaves it alone. A step adds -balance to an element whose gradient, summed over ranks and
+   * micro-batches, is above 0, and balance to one whose gradient is below 0, whatever the learning rate. The gradient
+   * norm does not contain it. For the biases of a router, whose gradient is how far each expert's load is above the
+   * mean (DeepSeek-V3). Each rank of the tensor dimension has all of it. Default 0. */
+  double balance;
 } ms_param_config;
 
 typedef struct ms_unit_config {

@@ -83,6 +83,7 @@ static void describe_model(const ms_model *model, ms_text *text) {
     if (ms_param_is_in_blocks(p)) ms_text_append(text, ", gathered in %s", ms_dtype_name(p->config.gather_dtype));
     if (p->config.packed_moments) ms_text_string(text, ", moments in records");
     if (p->config.optimizer == MS_OPT_MUON) ms_text_string(text, ", muon");
+    if (p->config.balance > 0) ms_text_append(text, ", balance %.17g", p->config.balance);
     ms_text_string(text, p->config.frozen ? ", frozen, " : ", ");
     ms_text_string(text, settings_text(&known, &p->config));
     ms_text_string(text, "\n");

@@ -113,13 +113,13 @@ static int sum_squares_of(ms_plan *plan, int unit, int64_t begin, int64_t end, m
 static int sum_squares(ms_plan *plan, int unit, ms_ref out) {
   const ms_unit *u = &plan->model->unit[unit];
   const ms_dim_group *tensor = &plan->model->dim[MS_DIM_TENSOR];
-  if (tensor->size == 1) return sum_squares_of(plan, unit, 0, u->trainable_count, out);
+  if (tensor->size == 1) return sum_squares_of(plan, unit, 0, u->normed_count, out);
   const ms_attrs once = {.f = {tensor->place == 0, 0}}, none = {0}, add = {.i = {1}};
   int buffer;
   MS_TRY(ms_plan_buffer(plan, MS_PHASE_NORM, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS, 4, "squares", &buffer));
   const ms_ref whole = ms_ref_scalar(buffer, 0);
   MS_TRY(sum_squares_of(plan, unit, 0, u->divided_count, out));
-  MS_TRY(sum_squares_of(plan, unit, u->divided_count, u->trainable_count, whole));
+  MS_TRY(sum_squares_of(plan, unit, u->divided_count, u->normed_count, whole));
   MS_TRY(ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_scale, &once, 1, &whole, 1, &whole, u->name, 0));
   ms_plan_hash_alike(plan, MS_PHASE_NORM, MS_OP_once, &none);
   return ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_accumulate, &add, 1, &whole, 1, &out, u->name, 0);
@@ -162,6 +162,10 @@ static int update_parameter(ms_plan *plan, int param) {
   const ms_optimizer *optimizer = ms_optimizer_of(c);
   const int kept = ms_moments_kept(c);
   ms_ref out[1 + MS_MOMENTS] = {ms_lower_masters(plan, p->unit, p->segment, own)};
+  if (ms_param_is_balanced(p)) {
+    const ms_attrs rate = {.f = {p->config.balance}};
+    return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_balance, &rate, 3, in, 1, out, scope, 0);
+  }
   for (int m = 0; m < optimizer->outputs; m++)
     out[1 + m] = m < kept ? ms_lower_moment(plan, p, m, own)
                           : ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_MOMENT + m), 0, MS_F32, 0);

@@ -17,7 +17,7 @@ static int check_all_take_it(const ms_plan *plan) {
   if (plan->config.optimizer != MS_OPT_MUON) return MS_OK;
   for (int i = 0; i < plan->model->params; i++) {
     const ms_param *p = &plan->model->param[i];
-    if (!p->config.frozen && !ms_param_takes_muon(p))
+    if (!p->config.frozen && !ms_param_takes_muon(p) && !ms_param_is_balanced(p))
       return MS_FAIL(MS_EINVAL,
                      "parameter '%s' trains and does not take muon, and the plan has no other optimizer: give it adamw",
                      p->name);

@@ -138,6 +138,17 @@ static int check_moments(const char *name, const ms_param_config *config) {
   return MS_FAIL(MS_EINVAL, "parameter '%s': it is frozen and has no moments: leave packed_moments at 0", name);
 }
 
+static int check_balance(const char *name, const ms_param_config *config) {
+  if (!(config->balance >= 0 && isfinite(config->balance)))
+    return MS_FAIL(MS_EINVAL, "parameter '%s': balance must be 0 or more, not %g", name, config->balance);
+  if (config->balance > 0 && config->tensor_axis >= 0)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "parameter '%s': it is balanced, which every rank of the tensor dimension does with "
+                   "all of it: leave tensor_axis at -1",
+                   name);
+  return MS_OK;
+}
+
 int ms_model_check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                          const ms_param_config *config) {
   if (unit < 0 || unit >= model->units)
@@ -158,6 +169,7 @@ int ms_model_check_param(const ms_model *model, int unit, const char *name, int 
   MS_TRY(check_storage(name, config));
   MS_TRY(check_moments(name, config));
   MS_TRY(check_gather(name, config));
+  MS_TRY(check_balance(name, config));
   MS_TRY(ms_muon_check_param(name, ndim, config));
   if (config->fp8 < MS_FP8_NONE || config->fp8 > MS_FP8_MXFP8)
     return MS_FAIL(MS_EINVAL, "parameter '%s': fp8 must be one of enum ms_fp8, not %d", name, config->fp8);

@@ -87,6 +87,7 @@ typedef struct ms_unit {
   int64_t master_count;    /* f32 elements of the master buffer */
   int64_t trainable_count; /* the leading part of them: elements of gradient and of optimizer state */
   int64_t divided_count;   /* the leading part of those: of parameters that the tensor dimension divides */
+  int64_t normed_count;    /* the leading part of them in the gradient norm: all but what is balanced */
   int64_t gathered_bytes, reduce_bytes;
   int prefetch; /* number of units to gather ahead while it runs; -1: the plan's setting */
   struct {
@@ -173,6 +174,8 @@ static inline int ms_param_align(const ms_param *p) {
 static inline int ms_param_takes_muon(const ms_param *p) {
   return p->config.optimizer == MS_OPT_MUON && !p->config.frozen;
 }
+/* 1 when steps move it by the sign of its gradient. */
+static inline int ms_param_is_balanced(const ms_param *p) { return p->config.balance > 0 && !p->config.frozen; }
 /* 1 when it is gathered as codes of its master. */
 static inline int ms_param_is_coded(const ms_param *p) {
   return p->config.fp8 == MS_FP8_TENSORWISE && !ms_param_is_stored(p);

@@ -1,9 +1,10 @@
 /* segment.c - divides a unit's parameters into segments, and each segment into one chunk per rank.
  *
  * Parameters are ordered trainable before frozen, masters before what is stored otherwise, then divided by the tensor
- * dimension before whole, then by the form of their moments, Muon's before others, and by optimizer group, then codes
- * behind others, then in the order of addition. Gradients and optimizer state therefore cover a prefix of the master
- * buffer, and an optimizer pass over a unit needs one kernel per group.
+ * dimension before whole, those with a gradient norm before what is balanced, then by the form of their moments, Muon's
+ * before others, and by optimizer group, then codes behind others, then in the order of addition. Gradients and
+ * optimizer state therefore cover a prefix of the master buffer, and an optimizer pass over a unit needs one kernel per
+ * group.
  */
 #include <stdlib.h>
 
@@ -36,8 +37,8 @@ static int same_group(const ms_model *model, const ms_param *a, const ms_param *
   return !ms_param_is_stored(a) && !ms_param_is_stored(b) && !ms_param_is_coded(a) && !ms_param_is_coded(b) &&
          a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
          ms_param_is_in_blocks(a) == ms_param_is_in_blocks(b) && a->config.packed_moments == b->config.packed_moments &&
-         ms_param_takes_muon(a) == ms_param_takes_muon(b) && a->config.param_dtype == b->config.param_dtype &&
-         !compare_groups(a, b);
+         ms_param_takes_muon(a) == ms_param_takes_muon(b) && a->config.balance == b->config.balance &&
+         a->config.param_dtype == b->config.param_dtype && !compare_groups(a, b);
 }
 
 static int goes_before(const ms_model *model, const ms_param *a, const ms_param *b) {
@@ -45,6 +46,7 @@ static int goes_before(const ms_model *model, const ms_param *a, const ms_param 
   if (a->config.frozen != b->config.frozen) return a->config.frozen < b->config.frozen;
   if (ms_param_is_stored(a) != ms_param_is_stored(b)) return ms_param_is_stored(b);
   if (divided != ms_param_is_divided(model, b)) return divided;
+  if (ms_param_is_balanced(a) != ms_param_is_balanced(b)) return ms_param_is_balanced(b);
   if (a->config.packed_moments != b->config.packed_moments) return a->config.packed_moments;
   if (ms_param_takes_muon(a) != ms_param_takes_muon(b)) return ms_param_takes_muon(a);
   if (groups) return groups < 0;
@@ -162,6 +164,8 @@ static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index
     segment->reduce = unit->reduce_bytes;
     unit->reduce_bytes = segment->reduce + whole * ms_dtype_size(segment->reduce_dtype);
     unit->trainable_count = unit->master_count;
+    if (!ms_param_is_balanced(&model->param[unit->order[segment->first_param]]))
+      unit->normed_count = unit->master_count;
     if (ms_param_is_divided(model, &model->param[unit->order[segment->first_param]]))
       unit->divided_count = unit->master_count;
   }

@@ -246,6 +246,7 @@ end
 function nn.sequential(layers) return Sequential(layers) end
 
 nn.masked_attention = require("moonshard.nn.masked_attention")
+nn.mixture_of_experts = require("moonshard.nn.mixture_of_experts")(nn.linear)
 for name, make in pairs(require("moonshard.nn.images")) do nn[name] = make end
 for name, make in pairs(require("moonshard.nn.positions")) do nn[name] = make end
 

@@ -80,6 +80,8 @@ local function add_params(self, handle, unit_ids, groups, optimizer)
     config.packed_moments = optimizer and optimizer:moments_of(param) == "i8" and 1 or 0
     local muon = optimizer and not param.frozen and optimizer:part_of(param.fqn).kind == "muon"
     config.optimizer = muon and C.MS_OPT_MUON or C.MS_OPT_NONE
+    config.balance = not param.frozen and param.parameter.balance or 0
+    if config.balance > 0 then config.param_dtype = (dtypes.id("f32")) end
     local dims = ffi.new("int64_t[?]", #param.shape, param.shape)
     engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))
   end

@@ -84,6 +84,17 @@ local function key_advice(rule, name)
   return nearest.advice(name, KEYS)
 end
 
+-- Other dimensions divide nothing; of what others build, say what there is instead.
+local function refuse_dimension(rule, name)
+  if name == "expert" or name == "ep" then
+    errors.raise("MS_EUNSUPPORTED", "placements: %s: %s: ranks with experts of their own (expert parallelism) are not "
+      .. "built: `shard` divides the memory of experts, and tensor the work of each, with ms.Shard(1) of experts.w1 "
+      .. "and w3 and ms.Shard(2) of experts.w2", rule, options.describe(name))
+  end
+  errors.raise("MS_ENAME", "placements: %s: %s divides no parameters: only the mesh dimension tensor does; %s", rule,
+    options.describe(name), key_advice(rule, name))
+end
+
 local function read_heads(rule, name, value)
   if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
     errors.invalid("placements: %s: %s must be a whole number of at least 1, not %s", rule, name,
@@ -108,8 +119,7 @@ function placements.read(value, rule)
     elseif DIMENSIONS[name] then
       read[name] = read_style(rule, name, given)
     else
-      errors.raise("MS_ENAME", "placements: %s: %s divides no parameters: only the mesh dimension tensor does; %s",
-        rule, options.describe(name), key_advice(rule, name))
+      refuse_dimension(rule, name)
     end
   end
   for _, style in pairs(read) do style.heads, style.kv_heads = heads.heads, heads.kv_heads end
@@ -233,16 +243,23 @@ function placements.tensor_parallel(model)
     errors.invalid("ms.rules.tensor_parallel: give a model of ms.models, not %s; for a module of your own, "
       .. "write rules of placements", options.describe(model))
   end
-  local heads = model.config.heads
-  return {
+  local heads, mixed = model.config.heads, model.config.experts ~= nil
+  local expert_rules = {
+    { re[[experts\.(w1|w3)$]], { tensor = placements.Shard(1) } },
+    { re[[experts\.w2$]], { tensor = placements.Shard(2) } },
+    { re[[\.(router|shared_gate)\.|router_bias$]], { tensor = "replicate" } },
+  }
+  local rules = {
     { re[[\.wq\.]], { tensor = "colwise", heads = heads } },
     { re[[\.(wk|wv)\.]], { tensor = "colwise", kv_heads = model.config.kv_heads or heads } },
-    { re[[\.(fc1|w1|w3)\.]], { tensor = "colwise" } },
+    { re[[\.(fc1|w1|w3)\.]], { tensor = "colwise" }, optional = mixed },
     { re[[\.(wo|fc2|w2)\.]], { tensor = "rowwise" } },
     { re[[^(embed|head)\.]], { tensor = "vocab" } },
     { re[[\.(q_norm|k_norm)\.]], { tensor = "replicate" }, optional = true },
     { re[[norm]], { tensor = "sequence" } },
   }
+  for _, rule in ipairs(mixed and expert_rules or {}) do rules[#rules + 1] = rule end
+  return rules
 end
 
 return placements

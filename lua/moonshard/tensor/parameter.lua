@@ -76,6 +76,7 @@ end
 ---@field init moonshard.Initializer
 ---@field frozen boolean as declared; in a sharded model, as its rules decided
 ---@field source moonshard.ValueSource? origin of its initial values, in place of init
+---@field balance number|false each step moves it by so much against the sign of its gradient, and no optimizer does
 ---@field factor "A"|"B"|nil of an adapter (nn/adapter.lua): which of its two matrices this is
 local Parameter = {}
 parameter.class = Parameter
@@ -109,19 +110,29 @@ local function read_shape(given)
   return sizes, numel
 end
 
----Declares a parameter: ms.parameter { 10, 20, init = "zeros" }; the sizes can also be a list in the field shape.
----@param given table { sizes..., init = initializer, frozen = boolean }
+local function check_balance(value)
+  if value == nil or type(value) == "number" and value > 0 and value < math.huge then return end
+  errors.invalid("ms.parameter: balance must be a number above 0, by which a step moves each element, not %s",
+    options.describe(value))
+end
+
+---Declares a parameter: ms.parameter { 10, 20, init = "zeros" }; the sizes can also be a list in the field shape. With
+---`balance` it is kept and read in f32, no optimizer trains it, and the gradient norm does not contain it: a step adds
+----balance where the gradient of all ranks and micro-batches is above 0, and balance where it is below.
+---@param given table { sizes..., init = initializer, frozen = boolean, balance = number }
 ---@return moonshard.Parameter
 function parameter.new(given)
   if type(given) ~= "table" then errors.invalid("ms.parameter takes a table, as in ms.parameter { 10, 20 }") end
   for key in pairs(given) do
-    if type(key) ~= "number" and key ~= "shape" and key ~= "init" and key ~= "frozen" then
-      errors.raise("MS_ENAME", "ms.parameter: unknown option %s (valid: shape, init, frozen)", tostring(key))
+    if type(key) ~= "number" and key ~= "shape" and key ~= "init" and key ~= "frozen" and key ~= "balance" then
+      errors.raise("MS_ENAME", "ms.parameter: unknown option %s (valid: shape, init, frozen, balance)", tostring(key))
     end
   end
+  check_balance(given.balance)
   local shape, numel = read_shape(given)
   return setmetatable({
     shape = shape, numel = numel, init = parameter.read_initializer(given.init), frozen = given.frozen or false,
+    balance = given.balance or false,
   }, Parameter)
 end
 

@@ -13,6 +13,7 @@ local plan_mode = require("moonshard.recipe.plan_mode")
 local plans = require("moonshard.engine.plan")
 local profile = require("moonshard.distributed.profile")
 local replicate_sync = require("moonshard.shard.replicate_sync")
+local router_loss = require("moonshard.nn.router_loss")
 local same_data = require("moonshard.train.same_data")
 local same_rows = require("moonshard.engine.same_rows")
 local termination = require("moonshard.checkpoint.termination")
@@ -44,9 +45,13 @@ local function default_forward(loss)
   end
 end
 
-local function traced(self)
+-- Routers balance their experts in training only: a validation loss is the model's alone.
+local function traced(self, trains)
   local forward = self.forward or default_forward(self.loss)
-  return function(inputs) return { loss = forward(self.model, inputs) } end
+  return function(inputs)
+    local loss = forward(self.model, inputs)
+    return { loss = trains and router_loss.add(loss) or loss }
+  end
 end
 
 -- outer: what the step does of an outer step of local SGD, or nil.
@@ -79,7 +84,7 @@ function step.compile(self, batch)
   local specs = batch_of.specs(batch, self.micro_batches, false)
   check_trainable(self)
   local outer = schedule_of(self) and replicate_sync.all_parts() or nil
-  return self.session:plan("train", specs, traced(self), train_settings(self, outer))
+  return self.session:plan("train", specs, traced(self, true), train_settings(self, outer))
 end
 
 -- ---- the step ----------------------------------------------------------------------------------------------------
@@ -239,7 +244,7 @@ function step.run(self, batch, places)
   if world.plan_only then plan_mode.report(self, batch) end
   local number, sync = self.steps_done + 1, schedule_of(self)
   local outer = sync and replicate_sync.parts(sync, number) or nil
-  local exec = self.session:exec("train", specs, traced(self), train_settings(self, outer))
+  local exec = self.session:exec("train", specs, traced(self, true), train_settings(self, outer))
   profile.step_begins(number)
   local begin, before, moved_before = clock.now(), exec:counters(), exec:traffic()
   local given = same_rows.new(self.session, self.uncompared)
@@ -302,7 +307,7 @@ function step.mean_loss(self, batches, within_averages)
     if evaluation_ends(self, within_averages) then return nil end
     batch = teacher.with_result(self, batch, 1)
     local specs = batch_of.specs(batch, 1)
-    local exec = self.session:exec("evaluate", specs, traced(self), settings)
+    local exec = self.session:exec("evaluate", specs, traced(self, false), settings)
     if not self.evaluates_same_data then same_data.require(self.session, "of the validation data", batch) end
     self.evaluates_same_data = true
     if given then add_batch(given, exec, batch, specs, 1) end
