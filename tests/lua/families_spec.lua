@@ -14,7 +14,7 @@ teardown(scratch.clear)
 
 local FAMILIES = {
   "gemma", "gemma2", "gemma3", "llama_biased", "mistral", "mistral_whole", "olmo2", "phi3", "qwen2", "qwen2_window",
-  "qwen3", "smollm3",
+  "qwen3", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe",
 }
 -- The thread sanitizer makes a run ten times slower: there the richest model stands for all.
 local tried = os.getenv("MOONSHARD_CONFIG") == "thread" and { "gemma3" } or FAMILIES
@@ -29,10 +29,18 @@ describe("a family", function()
 
   it("G1 trains alike over a tensor dimension, with a padded vocabulary, ragged chunks and micro-batches", function()
     for _, name in ipairs(#tried > 1 and { "gemma2", "gemma3", "llama_biased", "olmo2", "phi3", "qwen2_window",
-      "qwen3", "smollm3" } or {}) do
+      "qwen3", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe" } or {}) do
       assert_reference(name, train(name, 2, "1x1x2", { padding = 2 }))
       assert_reference(name, train(name, 2, "1x2", { padding = 16, layout = "ragged", micro = 2 }))
     end
+  end)
+
+  it("G1 trains with the auxiliary loss of routers if its config asks for it", function()
+    if #tried == 1 then return end
+    assert_reference("mixtral_balanced", train("mixtral_balanced", 1, "1x1"))
+    assert_reference("mixtral_balanced", train("mixtral_balanced", 2, "1x1x2", { padding = 2 }))
+    assert.equal(0.05, ms.huggingface.model(huggingface.FIXTURES .. "mixtral_balanced").config.aux_loss)
+    assert.equal(0.5, ms.huggingface.model(huggingface.FIXTURES .. "mixtral", { aux_loss = 0.5 }).config.aux_loss)
   end)
 
   it("G1 trains alike over a context dimension", function()
@@ -45,7 +53,8 @@ describe("a family", function()
       local tokens = ms.tensor({ { 1, 2, 30, 4, 5, 6, 7, 8 }, { 9, 3, 5, 16, 7, 1, 2, 4 } }, { dtype = "i32" })
       for _ = 1, 3 do print(("%.5f"):format(train:step({ tokens = tokens, targets = tokens }).loss)) end
     ]]
-    for _, name in ipairs(#tried > 1 and { "mistral", "gemma2", "gemma3", "qwen3", "smollm3" } or {}) do
+    for _, name in ipairs(#tried > 1 and { "mistral", "gemma2", "gemma3", "qwen3", "smollm3",
+      "qwen2_moe" } or {}) do
       local function losses(ranks)
         local ended = program.run({ "run", recipe, "-n", tostring(ranks), "mesh=1x" .. ranks,
           "folder=" .. huggingface.FIXTURES .. name })
@@ -92,6 +101,9 @@ describe("ms.models", function()
       llama = { rope_scaling = { type = "linear", factor = 2 }, qkv_bias = true, out_bias = true, mlp_bias = true },
       mistral = { window = 4 }, qwen2 = { window = 4, slides = { false, true } }, qwen3 = { head_dim = 6 }, phi3 = {},
       smollm3 = { rotates = { false, true }, mlp_bias = true },
+      mixtral = { experts = 3, aux_loss = 0.25, window = 4 },
+      qwen2_moe = { experts = 5, experts_per_token = 3, expert_ffn = 7, shared_ffn = 9, qkv_bias = false },
+      qwen3_moe = { experts = 4, experts_per_token = 2, expert_ffn = 17, head_dim = 6, sparse = { false, true } },
       olmo2 = {}, gemma = {}, gemma2 = { window = 4, slides = { true, false }, attention_scale = 0.5 },
       gemma3_text = { window = 4, slides = { true, false }, window_rope_theta = 100, attention_scale = 0.5 },
     }
@@ -114,6 +126,13 @@ describe("ms.models", function()
     refused("mistral", { window = 4, slides = { true, false } }, "slides")
     refused("qwen3", { rotates = { true, false } }, "rotates")
     refused("smollm3", { window = 4 }, "window")
+    refused("mixtral", { shared_ffn = 8 }, "shared_ffn")
+    refused("mixtral", { renormalise = false }, "renormalise")
+    refused("mixtral", { sparse = { true, false } }, "sparse")
+    refused("qwen3_moe", { bias_rate = 1e-3 }, "bias_rate")
+    refused("qwen3_moe", { expert_score = "sigmoid" }, "expert_score")
+    refused("qwen2_moe", { window = 4, shared_ffn = 8 }, "window")
+    refused("qwen3", { experts = 4 }, "experts")
     refused("olmo2", { norms = "before" }, "norms")
     refused("gemma", { embedding_scale = 1 }, "embedding_scale")
     refused("llama", { out_bias = true }, "out_bias")
@@ -134,12 +153,23 @@ describe("ms.models", function()
     has(refused { window = 4, slides = { true } }, "slides | layer 2 is nil")
     has(refused { logit_softcap = -1 }, "logit_softcap | above 0 | -1")
     has(refused { rope_scaling = { type = "linear", factor = 0 } }, "rope_scaling | factor 0")
+    has(refused { aux_loss = 0.1 }, "aux_loss | experts")
+    has(refused { experts = 2, experts_per_token = 3 }, "top_k is 3 | 2 experts")
+    has(refused { experts = 2, sparse = { true } }, "sparse | layer 2 is nil")
     has(refused { windows = 4 }, "unknown option windows | window")
     local function config_refused(name, value)
       return message(ms.huggingface.model, huggingface.copy_of("smollm3", huggingface.set(name, value)))
     end
     has(config_refused("no_rope_layers", { 1, 2 }), "no_rope_layers of layer 2 is 2")
     has(config_refused("no_rope_layers", { 1 }), "no_rope_layers of layer 2 is nil")
+    local function experts_refused(family, name, value)
+      return message(ms.huggingface.model, huggingface.copy_of(family, huggingface.set(name, value)))
+    end
+    has(experts_refused("mixtral", "router_jitter_noise", 0.5), "router_jitter_noise is 0.5 | not built")
+    has(experts_refused("qwen3_moe", "use_sliding_window", true), "use_sliding_window | not built")
+    has(experts_refused("qwen2_moe", "layer_types", { "full_attention", "sliding_attention" }),
+      "layer_types of layer 2 | sliding_attention")
+    has(experts_refused("qwen2_moe", "num_experts", 5), "missing: | experts.4")
     local layers = {}
     for i = 1, 8 do layers[i] = i == 2 and "sliding_attention" or "full_attention" end
     has(config_refused("layer_types", layers), "layer_types of layer 2 | sliding_attention")

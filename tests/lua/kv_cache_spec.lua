@@ -9,7 +9,7 @@ local session = require("moonshard.engine.session")
 
 local message = fixture.message
 
-local FAMILIES = { "gpt2", "documents", "llama", "qwen3", "gemma2", "smollm3" }
+local FAMILIES = { "gpt2", "documents", "llama", "qwen3", "gemma2", "smollm3", "qwen2_moe" }
 local PROMPTS = { "the moon is", { 1, 2, 32, 4 }, "a" }
 
 local FOLDERS = "tests/fixtures/huggingface/"
@@ -27,6 +27,10 @@ local MODELS = {
   smollm3 = function()
     return ms.models.smollm3 { vocab = 256, layers = 4, dim = 16, heads = 4, kv_heads = 2, head_dim = 4, ffn = 32,
       seq = 40 }
+  end,
+  qwen2_moe = function()
+    return ms.models.qwen2_moe { vocab = 256, layers = 2, dim = 16, heads = 4, kv_heads = 2, ffn = 32, seq = 40,
+      experts = 4, experts_per_token = 2, expert_ffn = 12, shared_ffn = 8 }
   end,
   gemma2 = function()
     return ms.models.gemma2 { vocab = 256, layers = 2, dim = 16, heads = 4, kv_heads = 2, head_dim = 6, ffn = 32,

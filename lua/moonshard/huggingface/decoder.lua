@@ -40,6 +40,7 @@ local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu 
 ---@field activation string? the field that names it; default hidden_act
 ---@field known table? further fields, as for fields.read
 ---@field theta number? default of rope_theta
+---@field experts table<string, string>? their names of a layer's mixture: block, w1, w3, w2
 ---@field fused boolean? q, k and v are one tensor, and so are gate and up
 ---@field options (fun(path: string, values: table, o: table))? adds to the options what further fields say
 ---@field config (fun(o: table, config: table))? adds the further fields of an options' config
@@ -110,6 +111,8 @@ end
 local CHECKED = {
   activation = "silu", qkv_bias = false, out_bias = false, mlp_bias = false, qk_norm = false, norms = "before",
   norm_from_one = false, embedding_scale = 1, attention_softcap = false, logit_softcap = false, window = false,
+  experts = false, experts_per_token = false, expert_ffn = false, expert_score = "softmax", renormalise = true,
+  shared_ffn = false, aux_loss = 0, bias_rate = 0,
 }
 
 local function is_near(a, b)
@@ -127,8 +130,12 @@ local function theta_of_window(o) return o.window_rope_theta or not o.rope_scali
 -- Reads what was written: an option that a family's config.json cannot say would be lost.
 local function check_written(row, known, o, config)
   local again = read(row, known, "config.json", config)
-  for name, default in pairs(CHECKED) do
-    if not is_near(o[name] or default, again[name] or default) then refuse_lost(row, name) end
+  local function value_of(from, name)
+    if from[name] == nil then return CHECKED[name] end
+    return from[name]
+  end
+  for name in pairs(CHECKED) do
+    if not is_near(value_of(o, name), value_of(again, name)) then refuse_lost(row, name) end
   end
   local scale, theirs = o.attention_scale or o.head_dim ^ -0.5, again.attention_scale or o.head_dim ^ -0.5
   if not is_near(scale, theirs) then refuse_lost(row, "attention_scale") end
@@ -137,8 +144,9 @@ local function check_written(row, known, o, config)
     if slides ~= (not again.slides or again.slides[i]) then refuse_lost(row, "slides") end
   end
   for i = 1, o.layers do
-    local rotates = not o.rotates or o.rotates[i]
+    local rotates, sparse = not o.rotates or o.rotates[i], not o.sparse or o.sparse[i]
     if rotates ~= (not again.rotates or again.rotates[i]) then refuse_lost(row, "rotates") end
+    if sparse ~= (not again.sparse or again.sparse[i]) then refuse_lost(row, "sparse") end
   end
   if o.window and not is_near(theta_of_window(o), theta_of_window(again)) then refuse_lost(row, "window_rope_theta") end
 end
@@ -178,6 +186,31 @@ List.__index = List
 
 function List:add(name, shape, parameter)
   self[#self + 1] = { name = name, shape = shape, slices = { { parameter = parameter } } }
+end
+
+-- Number `part`, from 0, of as many tensors that make up a parameter.
+function List:add_part(name, shape, parameter, part, parts)
+  local slice = { parameter = parameter, first = part * shape[1] * shape[2], parts = parts }
+  self[#self + 1] = { name = name, shape = shape, slices = { slice } }
+end
+
+function List:add_experts(row, layer, o)
+  local names, ours = row.experts, layer .. "mlp."
+  local theirs = layer .. names.block .. "."
+  self:add(theirs .. "gate.weight", { o.experts, o.dim }, ours .. "router.weight")
+  for e = 0, o.experts - 1 do
+    for _, w in ipairs({ "w1", "w2", "w3" }) do
+      local shape = w == "w2" and { o.dim, o.expert_ffn } or { o.expert_ffn, o.dim }
+      local name = ("%sexperts.%d.%s.weight"):format(theirs, e, names[w])
+      self:add_part(name, shape, ours .. "experts." .. w, e, o.experts)
+    end
+  end
+  if not o.shared_ffn then return end
+  for _, w in ipairs({ "w1", "w3", "w2" }) do
+    self:add(theirs .. "shared_expert." .. names[w] .. ".weight",
+      w == "w2" and { o.dim, o.shared_ffn } or { o.shared_ffn, o.dim }, ours .. "shared." .. w .. ".weight")
+  end
+  self:add(theirs .. "shared_expert_gate.weight", { 1, o.dim }, ours .. "shared_gate.weight")
 end
 
 -- Appends rows to a tensor of several products.
@@ -226,7 +259,11 @@ local function tensors_of(row, o)
     if o.qk_norm then list:add_qk_norms(layer, o) end
     add_norm("attn_norm_behind")
     add_norm("ffn_norm")
-    list:add_products(row, layer, mlp)
+    if o.experts and (not o.sparse or o.sparse[i + 1]) then
+      list:add_experts(row, layer, o)
+    else
+      list:add_products(row, layer, mlp)
+    end
     add_norm("ffn_norm_behind")
   end
   list:add("norm.weight", { o.dim }, "norm.weight")

@@ -274,6 +274,7 @@ families.smollm3 = {
   end,
 }
 
+for model_type, row in pairs(require("moonshard.huggingface.expert_families")) do families[model_type] = row end
 for model_type, row in pairs(families) do row.model_type = model_type end
 
 return families

@@ -42,6 +42,7 @@ local KINDS = {
     return v == false or type(v) == "number" and v % 1 == 0 and v >= 0
   end },
   object = { "an object", function(v) return type(v) == "table" end },
+  ["number|none"] = { "a number, or null", function(v) return v == false or type(v) == "number" end },
   ["size|none"] = { "a whole number of at least 1, or null", function(v)
     return v == false or type(v) == "number" and v % 1 == 0 and v >= 1
   end },

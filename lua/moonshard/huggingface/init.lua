@@ -21,6 +21,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field dropout? number for training (GPT-2); default 0
 ---@field pad_vocab_to_multiple_of? integer
 ---@field document_start? integer token that begins a document: attention does not cross it; not saved
+---@field aux_loss? number factor of the auxiliary loss of routers; default: what the folder says
 ---@field ignore? string[] unknown fields of config.json to ignore because they do not affect the results; they are not
 ---  saved
 
@@ -40,13 +41,14 @@ local huggingface = { write = writing.write }
 function huggingface.model(folder, given)
   given = options.parse("ms.huggingface.model", given, {
     dropout = { "number" }, pad_vocab_to_multiple_of = { "positive" }, document_start = { "integer" },
-    ignore = { "table" },
+    ignore = { "table" }, aux_loss = { "number" },
   })
   if type(folder) ~= "string" then errors.invalid("ms.huggingface.model: give a folder, not %s", tostring(folder)) end
   local whole, path = config.read(folder)
   for _, name in ipairs(given.ignore or {}) do whole[name] = nil end
   local family, wanted = config.parse(whole, path)
   for _, name in ipairs({ "dropout", "pad_vocab_to_multiple_of", "document_start" }) do wanted[name] = given[name] end
+  if given.aux_loss then wanted.aux_loss = given.aux_loss end
   local sources = not world.plan_only and weights.open(folder, family, wanted) or {}
   local model = models[whole.model_type](wanted)
   rawset(model, "_huggingface", whole)
@@ -98,7 +100,7 @@ function huggingface.layout(model)
 end
 
 -- Options that must match the saved weights, but that shapes do not reveal.
-local KEPT = { "heads", "kv_heads", "activation", "norm_from_one" }
+local KEPT = { "heads", "kv_heads", "activation", "norm_from_one", "experts_per_token", "renormalise" }
 
 local function check_adapters(path, saved, here)
   local by_layer = {}

@@ -142,6 +142,27 @@ local function source_of(file, tensor, slice, identity, twin)
   return { read = read, identity = identity }
 end
 
+-- A parameter of several tensors, one after the other, as each expert's matrix has one. Adds one of them.
+local function join(sources, slice, source, elements)
+  local whole, parts = sources[slice.parameter], { source }
+  if whole then
+    whole.parts[#whole.parts + 1] = source
+    return whole
+  end
+  local function read(first, count, out)
+    local bytes = 0
+    first, count = tonumber(first), tonumber(count)
+    while count > 0 do
+      local part = math.floor(first / elements)
+      local n = math.min(count, (part + 1) * elements - first)
+      bytes = bytes + parts[part + 1].read(first - part * elements, n, out)
+      first, count, out = first + n, count - n, out + n
+    end
+    return bytes
+  end
+  return { read = read, identity = source.identity, parts = parts }
+end
+
 -- Equal for files with equal headers.
 local function identity_of(file)
   local lines = {}
@@ -174,7 +195,8 @@ function weights.open(folder, family, options)
   for _, tensor in ipairs(list) do
     for _, slice in ipairs(tensor.slices) do
       local twin = slice.parameter == "embed.weight" and head or tensor.tied_to
-      sources[slice.parameter] = source_of(file, tensor, slice, identity, file.by_name[twin] and twin or nil)
+      local source = source_of(file, tensor, slice, identity, file.by_name[twin] and twin or nil)
+      sources[slice.parameter] = slice.parts and join(sources, slice, source, numel(tensor.shape)) or source
     end
   end
   return sources

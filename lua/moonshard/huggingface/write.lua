@@ -62,7 +62,8 @@ end
 
 local function holds_vocabulary(tensor, model)
   if tensor.vocabulary then return true end
-  return #tensor.shape == 2 and tensor.shape[1] == model.vocab and not tensor.slices[1].column
+  local slice = tensor.slices[1]
+  return #tensor.shape == 2 and tensor.shape[1] == model.vocab and not slice.column and not slice.parts
 end
 
 -- Checks that every part of every tensor has a parameter of its size, apart from vocabulary padding.
@@ -77,7 +78,7 @@ local function check_parameters(found, tensors, model)
       local size, first = weights.numel(parameter.dims), tensor.shape[1]
       local padded = holds_vocabulary(tensor, model) and parameter.dims[1] > first
         and elements / first == size / parameter.dims[1]
-      if size ~= elements and not padded then
+      if size ~= elements * (slice.parts or 1) and not padded then
         errors.raise("MS_EMISMATCH", "parameter %s is [%s], but tensor %s contains %d elements of it", slice.parameter,
           table.concat(parameter.dims, ","), tensor.name, elements)
       end
@@ -110,7 +111,7 @@ local function copy_slice(writer, tensor, slice, parameter)
   local view, elements = weights.view(tensor, slice)
   for first = 0, elements - 1, PIECE do
     local count = math.min(PIECE, elements - first)
-    local values = parameter.read(first, count)
+    local values = parameter.read((slice.first or 0) + first, count)
     if writer then writer:put_f32(tensor.stored_as, view, first, count, values) end
   end
 end

@@ -7,6 +7,7 @@
 --   Gemma, Gemma 2, 3               factors 1 + weight, scaled embedding, GELU; norms around branches, caps, two
 --                                   kinds of layers
 --   OLMo 2                          norms behind each branch, and of all queries and all keys together
+--   Mixtral, Qwen 2 and 3 MoE       mixtures of experts in place of MLPs; a shared expert (Qwen 2)
 --
 -- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect. Initial weights: normal(0, 0.02), the
 -- projections into the residual stream scaled by 1/sqrt(2 layers).
@@ -104,11 +105,11 @@ end
 
 local MLP = module.define("MLP")
 
-function MLP:init(config)
+function MLP:init(config, ffn)
   self._activation = config.activation
-  self.w1 = linear(config.dim, config.ffn, config.mlp_bias)
-  self.w3 = linear(config.dim, config.ffn, config.mlp_bias)
-  self.w2 = linear(config.ffn, config.dim, config.mlp_bias, residual_law(config))
+  self.w1 = linear(config.dim, ffn, config.mlp_bias)
+  self.w3 = linear(config.dim, ffn, config.mlp_bias)
+  self.w2 = linear(ffn, config.dim, config.mlp_bias, residual_law(config))
 end
 
 function MLP:forward(x)
@@ -117,15 +118,25 @@ function MLP:forward(x)
   return self.w2(ops[self._activation](gate) * up)
 end
 
+local function experts_of(config)
+  return nn.mixture_of_experts({
+    config.dim, config.expert_ffn, experts = config.experts, top_k = config.experts_per_token,
+    score = config.expert_score, renormalise = config.renormalise, aux_loss = config.aux_loss,
+    bias_rate = config.bias_rate, activation = config.activation, shared_gate = config.shared_ffn ~= nil,
+    shared = config.shared_ffn and MLP(config, config.shared_ffn) or nil,
+    init = "gpt2", down_init = residual_law(config),
+  })
+end
+
 local Block = module.define("Block")
 
-function Block:init(config, slides, rotates)
+function Block:init(config, slides, rotates, sparse)
   local before, behind = config.norms ~= "behind", config.norms ~= "before"
   self.attn_norm = before and norm(config) or nil
   self.attn = Attention(config, slides, rotates)
   self.attn_norm_behind = behind and norm(config) or nil
   self.ffn_norm = before and norm(config) or nil
-  self.mlp = MLP(config)
+  self.mlp = sparse and experts_of(config) or MLP(config, config.ffn)
   self.ffn_norm_behind = behind and norm(config) or nil
 end
 
@@ -149,7 +160,8 @@ function Decoder:init(config)
   self.layers = {}
   for i = 1, config.layers do
     local slides = config.window and (not config.slides or config.slides[i])
-    self.layers[i] = Block(config, slides, not config.rotates or config.rotates[i])
+    local sparse = config.experts and (not config.sparse or config.sparse[i])
+    self.layers[i] = Block(config, slides, not config.rotates or config.rotates[i], sparse)
   end
   self.norm = norm(config)
   language.add_head(self, config)
@@ -173,8 +185,10 @@ end
 
 function Decoder:describe()
   local config = self.config
-  return ("%d layers, dim %d, %d heads, %d kv heads, ffn %d, vocab %d"):format(config.layers, config.dim, config.heads,
-    config.kv_heads, config.ffn, config.vocab)
+  local experts = config.experts and (", %d of %d experts"):format(config.experts_per_token, config.experts) or ""
+  local ffn = config.experts and config.expert_ffn or config.ffn
+  return ("%d layers, dim %d, %d heads, %d kv heads, ffn %d%s, vocab %d"):format(config.layers, config.dim,
+    config.heads, config.kv_heads, ffn, experts, config.vocab)
 end
 
 ---A class of models.

@@ -35,6 +35,15 @@ local SPECS = {
   slides = { "table" },
   window_rope_theta = { "number" },
   rotates = { "table" },
+  experts = { "positive" },
+  experts_per_token = { "positive" },
+  expert_ffn = { "positive" },
+  expert_score = { "string" },
+  renormalise = { "boolean" },
+  shared_ffn = { "positive" },
+  aux_loss = { "number" },
+  bias_rate = { "number" },
+  sparse = { "table" },
 }
 
 local WITH_SIZES = { { "string" } }
@@ -115,9 +124,25 @@ local function check_window(who, config)
   end
 end
 
+-- Options of mixtures of experts, and what they are if they are not given.
+local OF_EXPERTS = {
+  experts_per_token = 2, expert_ffn = false, expert_score = "softmax", renormalise = true, shared_ffn = false,
+  aux_loss = 0, bias_rate = 0, sparse = false,
+}
+
+local function read_experts(who, config)
+  for name, default in pairs(OF_EXPERTS) do
+    if not config.experts and config[name] ~= nil then
+      errors.invalid("%s: %s says something of experts: give experts, their number", who, name)
+    end
+    if config.experts and config[name] == nil and default ~= false then config[name] = default end
+  end
+  if config.experts then config.expert_ffn = config.expert_ffn or config.ffn end
+end
+
 -- Options that have true or false for each layer.
 local function check_by_layer(who, config)
-  for _, name in ipairs({ "slides", "rotates" }) do
+  for _, name in ipairs({ "slides", "rotates", "sparse" }) do
     for i = 1, config[name] and config.layers or 0 do
       if type(config[name][i]) ~= "boolean" then
         errors.invalid("%s: %s must have true or false for each of the %d layers; that of layer %d is %s", who, name,
@@ -156,6 +181,15 @@ end
 ---@field window? integer a query sees so many keys, itself included, in the layers that slide
 ---@field slides? boolean[] which layers do; default: all
 ---@field rotates? boolean[] which layers have rotary positions; default: all
+---@field experts? integer in place of an MLP, layers have so many experts (nn/mixture_of_experts.lua)
+---@field experts_per_token? integer default 2
+---@field expert_ffn? integer width of an expert; default ffn
+---@field expert_score? "softmax"|"sigmoid" default "softmax"
+---@field renormalise? boolean the weights of a token's experts add up to 1; default true
+---@field shared_ffn? integer width of a shared expert, which a sigmoid weighs; default: none
+---@field aux_loss? number factor of the routers' auxiliary loss; default 0
+---@field bias_rate? number step of balanced biases of the routers; default 0: none
+---@field sparse? boolean[] which layers have experts; default: all
 ---@field window_rope_theta? number theta of the layers that slide, which then have no scaling
 
 ---@class moonshard.DecoderConfig: moonshard.DecoderOptions with all defaults filled in
@@ -173,6 +207,7 @@ function decoder_options.read(who, given, has_sizes)
   check_choices(who, config)
   check_numbers(who, config)
   check_window(who, config)
+  read_experts(who, config)
   check_by_layer(who, config)
   return config
 end

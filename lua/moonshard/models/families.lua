@@ -32,6 +32,17 @@ families.rows = {
     usual = { activation = "gelu_tanh", tied = true, eps = 1e-6, rope_theta = 1e6 },
   },
   olmo2 = { name = "Olmo2", traits = { norms = "behind", qk_norm = "all" } },
+  mixtral = {
+    name = "Mixtral", traits = { renormalise = true }, usual = { experts = 8, experts_per_token = 2, rope_theta = 1e6 },
+  },
+  qwen2_moe = {
+    name = "Qwen2Moe", traits = { qkv_bias = true },
+    usual = { experts = 60, experts_per_token = 4, renormalise = false, eps = 1e-6 },
+  },
+  qwen3_moe = {
+    name = "Qwen3Moe", traits = { qk_norm = "head" },
+    usual = { experts = 128, experts_per_token = 8, renormalise = true, eps = 1e-6 },
+  },
   smollm3 = { name = "SmolLM3", usual = { tied = true, eps = 1e-6, rope_theta = 2e6 } },
 }
 

@@ -12,10 +12,13 @@
 ---@field gemma2 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field gemma3_text fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field mistral fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field mixtral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field olmo2 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field phi3 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field qwen2 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field qwen2_moe fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field qwen3 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field qwen3_moe fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field smollm3 fun(config: moonshard.DecoderOptions): moonshard.Module
 
 local OWN = {

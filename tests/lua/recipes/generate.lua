@@ -11,6 +11,7 @@ local FAMILIES = {
     original_max_position_embeddings = 16 } },
   qwen3 = { seq = 30, kv_heads = 2, ffn = 64, head_dim = 8 },
   smollm3 = { seq = 30, kv_heads = 2, ffn = 64, head_dim = 8 },
+  qwen2_moe = { seq = 30, kv_heads = 2, ffn = 64, experts = 4, experts_per_token = 2, expert_ffn = 12, shared_ffn = 8 },
   gemma2 = { seq = 30, kv_heads = 2, ffn = 64, head_dim = 8, window = 5 },
 }
 

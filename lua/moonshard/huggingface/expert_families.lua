@@ -1,0 +1,133 @@
+-- The families of decoders with mixtures of experts, rows as in families.lua: Mixtral, and Qwen's of versions 2 and 3.
+-- The reference library adds the routers' auxiliary loss if output_router_logits says so.
+
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+
+local AUXILIARY = {
+  output_router_logits = { "boolean", false }, router_aux_loss_coef = { "number", 0.001 },
+  num_experts_per_tok = { "size" },
+}
+
+local function with(first, second)
+  local all = {}
+  for _, source in ipairs({ first, second }) do
+    for name, value in pairs(source) do all[name] = value end
+  end
+  return all
+end
+
+local function read_auxiliary(values, o)
+  if values.output_router_logits and values.router_aux_loss_coef > 0 then o.aux_loss = values.router_aux_loss_coef end
+end
+
+local function write_auxiliary(o, config)
+  config.output_router_logits = o.aux_loss > 0
+  if o.aux_loss > 0 then config.router_aux_loss_coef = o.aux_loss end
+  config.num_experts_per_tok = o.experts_per_token
+end
+
+---@type table<string, moonshard.DecoderFamily>
+local families = {}
+
+families.mixtral = {
+  architecture = "MixtralForCausalLM", theta = 1e6,
+  experts = { block = "block_sparse_moe", w1 = "w1", w2 = "w2", w3 = "w3" },
+  defaults = {
+    vocab_size = 32000, hidden_size = 4096, intermediate_size = 14336, num_hidden_layers = 32,
+    num_attention_heads = 32, num_key_value_heads = 8, max_position_embeddings = 131072, rms_norm_eps = 1e-5,
+    tie_word_embeddings = false, hidden_act = "silu",
+  },
+  known = with(AUXILIARY, {
+    sliding_window = { "size|none" }, num_local_experts = { "size", 8 }, num_experts_per_tok = { "size", 2 },
+    router_jitter_noise = { only = 0, why = "noise on what routers read is not built" },
+  }),
+  options = function(_, values, o)
+    o.window = values.sliding_window or nil
+    o.experts, o.experts_per_token, o.expert_ffn = values.num_local_experts, values.num_experts_per_tok, o.ffn
+    read_auxiliary(values, o)
+  end,
+  config = function(o, config)
+    config.sliding_window, config.num_local_experts = o.window or false, o.experts
+    write_auxiliary(o, config)
+  end,
+}
+
+-- ---- Qwen -------------------------------------------------------------------------------------------------------
+
+local NAMES = { block = "mlp", w1 = "gate_proj", w2 = "down_proj", w3 = "up_proj" }
+local QWEN = with(AUXILIARY, {
+  decoder_sparse_step = { "size", 1 }, mlp_only_layers = { "object" }, norm_topk_prob = { "boolean", false },
+  num_experts = { "size" }, num_local_experts = { "size" },
+  sliding_window = { "number|none" }, max_window_layers = { "number" }, layer_types = { "object" },
+})
+
+-- Which layers have experts: every so many, without those that are listed, from 0.
+local function sparse_of(values, layers)
+  local dense, sparse, all = {}, {}, true
+  for _, i in ipairs(values.mlp_only_layers or {}) do dense[i + 1] = true end
+  for i = 1, layers do
+    sparse[i] = not dense[i] and i % values.decoder_sparse_step == 0
+    all = all and sparse[i]
+  end
+  return not all and sparse or nil
+end
+
+local function read_qwen(path, values, o, experts)
+  for i, kind in ipairs(values.layer_types or {}) do
+    if kind ~= "full_attention" then
+      errors.raise("MS_EUNSUPPORTED", "%s: layer_types of layer %d is %s; with experts, Qwen's layers are built with "
+        .. "full_attention", path, i, options.describe(kind))
+    end
+  end
+  o.experts = values.num_local_experts or values.num_experts or experts
+  o.experts_per_token, o.expert_ffn = values.num_experts_per_tok, values.moe_intermediate_size
+  o.renormalise, o.sparse = values.norm_topk_prob, sparse_of(values, o.layers)
+  read_auxiliary(values, o)
+end
+
+local function write_qwen(o, config)
+  config.num_experts, config.moe_intermediate_size, config.norm_topk_prob = o.experts, o.expert_ffn, o.renormalise
+  config.decoder_sparse_step, config.use_sliding_window, config.sliding_window = 1, false, false
+  for i = 1, o.layers do
+    if o.sparse and not o.sparse[i] then
+      config.mlp_only_layers = config.mlp_only_layers or {}
+      table.insert(config.mlp_only_layers, i - 1)
+    end
+  end
+  write_auxiliary(o, config)
+end
+
+local SIZES = {
+  vocab_size = 151936, hidden_size = 2048, num_hidden_layers = 24, hidden_act = "silu",
+  max_position_embeddings = 32768, rms_norm_eps = 1e-6, tie_word_embeddings = false,
+}
+
+families.qwen2_moe = {
+  architecture = "Qwen2MoeForCausalLM", experts = NAMES,
+  defaults = with(SIZES, { intermediate_size = 5632, num_attention_heads = 16, num_key_value_heads = 16 }),
+  known = with(QWEN, {
+    moe_intermediate_size = { "size", 1408 }, shared_expert_intermediate_size = { "size", 5632 },
+    num_experts_per_tok = { "size", 4 }, qkv_bias = { "boolean", true },
+  }),
+  options = function(path, values, o)
+    read_qwen(path, values, o, 60)
+    o.shared_ffn, o.qkv_bias = values.shared_expert_intermediate_size, values.qkv_bias
+  end,
+  config = function(o, config)
+    write_qwen(o, config)
+    config.shared_expert_intermediate_size, config.qkv_bias = o.shared_ffn, o.qkv_bias
+  end,
+}
+
+families.qwen3_moe = {
+  architecture = "Qwen3MoeForCausalLM", experts = NAMES,
+  defaults = with(SIZES, {
+    intermediate_size = 6144, num_attention_heads = 32, num_key_value_heads = 4, attention_bias = false,
+  }),
+  known = with(QWEN, { moe_intermediate_size = { "size", 768 }, num_experts_per_tok = { "size", 8 } }),
+  options = function(path, values, o) read_qwen(path, values, o, 128) end,
+  config = write_qwen,
+}
+
+return families
