@@ -96,6 +96,13 @@ static int mixes_along(const ms_node *node, const ms_axes *axes, int input, int 
   return axes->label[label].whole && strstr(ms_op_row_of(node->op)->axes, " cut");
 }
 
+/* 1 when an axis that the node needs whole ends with it: that is no sum, so its indices go elsewhere, as those of rows
+ * that are sorted by expert do. */
+static int is_reordered(const ms_axes *axes, int input, int axis) {
+  const int label = axes->in[input][axis];
+  return label >= 0 && axes->label[label].whole;
+}
+
 static ms_batch_rows from_input(const ms_node *node, const ms_value_info *in, const ms_value_info *out,
                                 const ms_batch_rows *rows, int input) {
   ms_axes axes;
@@ -111,7 +118,7 @@ static ms_batch_rows from_input(const ms_node *node, const ms_value_info *in, co
   /* A single row can be assigned to any axis of size 1; prefer one that survives over one that ends. */
   do to = follow_axis(&axes, in, out, input, from.axis), searched = from.axis + 1;
   while (to == ENDS && rows[input].rows == 1 && find_axis(&in[input], &rows[input], searched, &from));
-  if (to == ENDS) return none;
+  if (to == ENDS) return is_reordered(&axes, input, from.axis) ? torn : none;
   if (to >= 0) return at_axis(out, to, from, &rows[input]);
   if (node->op == MS_OP_slice) return sliced(node, out, from, &rows[input]);
   return node->op == MS_OP_concat ? repeated(node, in, out, rows, from) : torn;
@@ -120,6 +127,8 @@ static ms_batch_rows from_input(const ms_node *node, const ms_value_info *in, co
 ms_batch_rows ms_follow_rows(const ms_node *node, const ms_value_info *in, const ms_batch_rows *rows,
                              const ms_value_info *out) {
   if (ms_op_row_of(node->op)->flags & MS_OP_ALIAS) return rows[0];
+  if (node->op == MS_OP_expert_combine && node->inputs == 4 && rows[3].rows) /* a token's rows come back to it */
+    return from_input(node, in, out, rows, 3);
   for (int i = 0; i < node->inputs; i++) {
     if (!rows[i].rows) continue;
     ms_batch_rows found = from_input(node, in, out, rows, i);

@@ -99,6 +99,23 @@ static void parts_of_rows_know_which(void **state) {
   assert_rows(op1(&f, MS_OP_cumsum, x, ATTRS(.i = {1})), 1, 4, 0);
 }
 
+/* Rows that are sorted by expert belong to nobody's row, until they are back at their tokens. */
+static void experts_reorder_rows_and_bring_them_back(void **state) {
+  (void)state;
+  const int x = reshape_to(&f, input(&f, "x", MS_F32, SHAPE(4, 6, 10)), SHAPE(24, 10));
+  const int index = reshape_to(&f, input(&f, "index", MS_I32, SHAPE(4, 6, 2)), SHAPE(24, 2));
+  const int weights = reshape_to(&f, input(&f, "weights", MS_F32, SHAPE(4, 6, 2)), SHAPE(24, 2));
+  int s[MS_MAX_OUTPUTS], y[MS_MAX_OUTPUTS];
+  apply(&f, MS_OP_expert_order, 1, &index, ATTRS(.i = {3}), s);
+  const int sorted = op3(&f, MS_OP_expert_dispatch, x, s[0], s[1], NULL);
+  assert_torn(sorted);
+  const int made = op3(&f, MS_OP_grouped_matmul, sorted, param(&f, MS_F32, SHAPE(3, 10, 10)), s[2], NULL);
+  assert_torn(made);
+  assert_torn(op3(&f, MS_OP_expert_combine, made, s[0], s[1], NULL));
+  apply(&f, MS_OP_expert_combine, 4, (int[]){made, s[0], s[1], weights}, NULL, y);
+  assert_rows(y[0], 1, 4, 0);
+}
+
 static void inputs_say_how_many_rows_they_have(void **state) {
   (void)state;
   int x = input(&f, "x", MS_F32, SHAPE(8, 10)), scalar = input(&f, "t", MS_F32, SCALAR);
@@ -119,6 +136,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(ops_carry_rows_along, start, end),
       cmocka_unit_test_setup_teardown(sums_over_rows_have_none, start, end),
       cmocka_unit_test_setup_teardown(parts_of_rows_know_which, start, end),
+      cmocka_unit_test_setup_teardown(experts_reorder_rows_and_bring_them_back, start, end),
       cmocka_unit_test_setup_teardown(inputs_say_how_many_rows_they_have, start, end),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
