@@ -53,6 +53,8 @@ end
 
 local batch = { inputs = ms.randn { TOKENS, DIM, seed = 1 }, targets = ms.randn { TOKENS, DIM, seed = 2 } }
 
+local json, scratch = require("moonshard.base.json"), require("lua.scratch")
+
 local function layer(o) return ms.nn.mixture_of_experts(DIM, FFN, o) end
 
 describe("a mixture of experts", function()
@@ -204,5 +206,45 @@ describe("a model with two of them", function()
       assert.equal(0, ended.status, ended.err .. ended.out)
       has(ended.out, "tolerance")
     end
+  end)
+
+  it("G4 goes on from a checkpoint on another mesh, with its biases", function()
+    local dir, whole, rest = scratch.path(), scratch.path(), scratch.path()
+    local function run(ranks, mesh, steps, out, ...)
+      local ended = program.run({ "run", "tests/lua/recipes/experts.lua", "-n", tostring(ranks), "mesh=" .. mesh,
+        "steps=" .. steps, "out=" .. out, ... })
+      assert.equal(0, ended.status, ended.err)
+      return json.decode(scratch.read(out))
+    end
+    local all = run(1, "1x1x1", 4, whole)
+    run(2, "1x2x1", 2, rest, "checkpoint=" .. dir)
+    local last = run(2, "2x1x1", 4, rest, "checkpoint=" .. dir, "resume=auto")
+    assert.equal(2, #last.biases)
+    assert.same({ all.biases[3], all.biases[4] }, last.biases)
+    fixture.assert_close({ all.losses[3], all.losses[4] }, last.losses, 1e-5, "losses")
+    scratch.clear()
+  end)
+end)
+
+describe("the recipe", function()
+  it("G4 trains on text, tells loads, and saves a folder or says at once that it cannot", function()
+    local folder = scratch.path()
+    local function run(...)
+      return program.run({ "run", "recipes/mixture_of_experts.lua", "-n", "2", "steps=2", "files=recipes", "dim=16",
+        "ffn=8", "seq=16", "batch=2", "layers=2", ... })
+    end
+    local balanced = run()
+    assert.equal(0, balanced.status, balanced.err)
+    has(balanced.out, "step 1/2 | layer 0  loads | layer 1  loads | step 2/2 | layer 1  loads")
+    assert.equal(0, run("-n", "4", "mesh=1x2x2", "seq=8").status)
+    local words = { "bias_rate=0", "score=softmax", "aux_loss=0.01", "save=" .. folder }
+    local saved = run(unpack(words))
+    assert.equal(0, saved.status, saved.err)
+    assert.equal(0.01, ms.huggingface.model(folder).config.aux_loss)
+    local refused = run("save=" .. scratch.path())
+    assert.equal(2, refused.status)
+    has(refused.err, "config.json of mixtral | bias_rate")
+    assert.equal("", refused.out)
+    scratch.clear()
   end)
 end)

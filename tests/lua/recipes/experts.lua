@@ -7,7 +7,7 @@ local re = ms.re
 
 local cfg = ms.args {
   mesh = "1x-1", steps = 4, dtype = "f32", rows = 6, length = 7, aux = ms.args.real(0), micro = 1, clip = 0.5,
-  layout = "rows", optimizer = "adamw", recompute = false, out = "",
+  layout = "rows", optimizer = "adamw", recompute = false, out = "", checkpoint = "", resume = "",
 }
 local DIM = 16
 
@@ -51,7 +51,7 @@ local optimizer = cfg.optimizer == "muon" and { { re[[router\.weight$]], ms.opti
   { re".", ms.optim.adamw { lr = 1e-2, eps = 1e-5 } } } or ms.optim.adamw { lr = 1e-2, eps = 1e-5 }
 local train = ms.trainer {
   model = model, optimizer = optimizer, loss = ms.loss.cross_entropy, micro_batches = cfg.micro,
-  clip_grad_norm = cfg.clip,
+  clip_grad_norm = cfg.clip, checkpoint = { dir = cfg.checkpoint, every = 2, resume = cfg.resume },
 }
 
 -- Ranks that differ along the dimension tensor have the same rows; the others divide those of all.
@@ -72,10 +72,10 @@ local function batch_of(step)
 end
 
 local losses, norms, biases = {}, {}, {}
-for step = 1, cfg.steps do
+for step = train.steps_done + 1, cfg.steps do
   local m = train:step(batch_of(step))
-  losses[step], norms[step] = m.loss, m.grad_norm
-  biases[step] = train:parameter("layers.0.moe.router_bias"):tolist()
+  losses[#losses + 1], norms[#norms + 1] = m.loss, m.grad_norm
+  biases[#biases + 1] = train:parameter("layers.0.moe.router_bias"):tolist()
   ms.log(step, m)
 end
 if cfg.out ~= "" and ms.world().rank == 0 then
