@@ -22,7 +22,7 @@
 
 enum { MS_MOMENT_BLOCK = 256, MS_MOMENT_WORDS = 65 };
 
-/* What the op adamw keeps its moments in: its attribute i3. */
+/* What the ops adamw and lion keep moments in: their attribute i3. Lion has no records. */
 enum ms_adamw_moments { MS_ADAMW_F32 = 0, MS_ADAMW_BF16 = 1, MS_ADAMW_I8 = 2 };
 
 enum ms_moment_map { MS_MOMENT_FIRST, MS_MOMENT_SECOND };

@@ -148,6 +148,9 @@ typedef struct ms_kernel {
 /* The CPU kernel of an op (kernels/cpu/table.c); NULL for aliases, which have none. */
 const ms_kernel *ms_cpu_kernel(int op);
 
+/* The groups of parameters whose squares step_totals and step_norm have. */
+static inline int64_t ms_step_groups(const ms_attrs *attrs) { return attrs->i[1] > 1 ? attrs->i[1] : 1; }
+
 /* The parts of the table that embedding and its gradient have one of. */
 static inline int64_t ms_table_parts(const ms_attrs *attrs) { return attrs->i[1] > 1 ? attrs->i[1] : 1; }
 

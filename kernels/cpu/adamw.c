@@ -1,21 +1,23 @@
 /* adamw.c - AdamW with decoupled weight decay (Loshchilov & Hutter 2019), as PyTorch computes it, in one pass over a
  * chunk: reads the gradient once, reads and writes the master weights and both moments once.
  *
- *   g = gradient * factor                       factor: element 2 of step_norm's output (mean and clipping)
+ *   g = gradient * factor, clipped by value     factor: element 2 of step_norm's output (mean and clipping)
  *   p = p (1 - lr wd)
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
  *   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
  *
  * gradient, p [n] f32; m, v [n] f32 or bf16; step f32 [1] counts the updates of the parameter, including this one.
  *
- * bf16 moments are rounded stochastically (Gupta et al. 2015) when they are stored; the step itself uses the unrounded
- * values. With the neighbours lo <= |x| <= hi in bf16, the probability of hi is (|x| - lo) / (hi - lo). Each element
- * has one 32-bit Philox word: the low half rounds m, the high half v. Moments in 8 bits: adamw_records.c.
+ * Adam (Kingma & Ba 2015) is the same, but that the decay is in the gradient: g = g + wd p, and p = p.
+ *
+ * bf16 moments are rounded stochastically (random_rounding.h) when they are stored; the step itself uses the unrounded
+ * values. Each element has one 32-bit Philox word: the low half rounds m, the high half v. Moments in 8 bits:
+ * adamw_records.c.
  */
 #include "kernels/cpu/adamw.h"
 
-#include "base/bf16.h"
 #include "kernels/cpu/draw.h"
+#include "kernels/cpu/random_rounding.h"
 #include "kernels/moments.h"
 
 MS_CLONES static void adamw_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
@@ -30,15 +32,6 @@ MS_CLONES static void adamw_part(const ms_kernel_call *call, int part, int64_t b
     m[i] = m1;
     v[i] = v1;
   }
-}
-
-/* Stochastic rounding: adds 16 random bits below the bits that bf16 keeps, then truncates. Infinity and NaN are
- * kept. */
-MS_INLINE ms_bf16 round_at_random(float x, uint32_t random) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  const uint32_t added = (bits & 0x7f800000u) == 0x7f800000u ? bits | (bits & 0xffffu ? 0x400000u : 0) : bits + random;
-  return (ms_bf16)(added >> 16);
 }
 
 /* Philox gives words in groups of four consecutive elements of the parameter. A chunk can begin inside a group, so the
@@ -61,8 +54,8 @@ MS_CLONES static void adamw_part_of_bf16(const ms_kernel_call *call, int part, i
     for (int64_t i = 0; i < n; i++) {
       float m1 = ms_bf16_to_f32(m[i]), v1 = ms_bf16_to_f32(v[i]);
       p[i] = ms_adamw_update(&s, gradient[i], p[i], &m1, &v1);
-      m[i] = round_at_random(m1, word[i] & 0xffffu);
-      v[i] = round_at_random(v1, word[i] >> 16);
+      m[i] = ms_round_at_random(m1, word[i] & 0xffffu);
+      v[i] = ms_round_at_random(v1, word[i] >> 16);
     }
   }
 }

@@ -6,10 +6,12 @@
 
 #include <math.h>
 
+#include "kernels/clip.h"
 #include "kernels/cpu/parallel.h"
 
 typedef struct ms_adamw {
-  float keep, step_size, inverse_root, eps, beta1, rest1, beta2, rest2, factor;
+  float keep, step_size, inverse_root, eps, beta1, rest1, beta2, rest2, factor, most, coupled;
+  int couples; /* Adam: the decay, `coupled`, is in the gradient */
 } ms_adamw;
 
 MS_INLINE ms_adamw ms_adamw_of(const ms_kernel_call *call) {
@@ -17,9 +19,10 @@ MS_INLINE ms_adamw ms_adamw_of(const ms_kernel_call *call) {
   const double *f = call->attrs.f;
   double eps_value;
   memcpy(&eps_value, &call->attrs.i[0], sizeof eps_value);
+  const int couples = call->attrs.i[5] != 0;
   const double step = ((const float *)call->in_data[2])[0];
   const double lr_value = now->lr * f[0], correction1 = 1.0 - pow(f[2], step), correction2 = 1.0 - pow(f[3], step);
-  return (ms_adamw){.keep = (float)(1.0 - lr_value * f[1]),
+  return (ms_adamw){.keep = couples ? 1.0f : (float)(1.0 - lr_value * f[1]),
                     .step_size = (float)(lr_value / correction1),
                     .inverse_root = (float)(1.0 / sqrt(correction2)),
                     .eps = (float)eps_value,
@@ -27,12 +30,16 @@ MS_INLINE ms_adamw ms_adamw_of(const ms_kernel_call *call) {
                     .rest1 = (float)(1.0 - f[2]),
                     .beta2 = (float)f[3],
                     .rest2 = (float)(1.0 - f[3]),
-                    .factor = ((const float *)call->in_data[1])[2]};
+                    .factor = ((const float *)call->in_data[1])[2],
+                    .most = ms_clip_of(&call->attrs),
+                    .coupled = (float)f[1],
+                    .couples = couples};
 }
 
 /* Updates one element: stores the new moments in *m and *v and returns the new weight. */
 MS_INLINE float ms_adamw_update(const ms_adamw *s, float gradient, float p, float *m, float *v) {
-  const float g = gradient * s->factor;
+  const float clipped = ms_clipped(gradient * s->factor, s->most);
+  const float g = s->couples ? clipped + s->coupled * p : clipped;
   *m = s->beta1 * *m + s->rest1 * g;
   *v = s->beta2 * *v + s->rest2 * (g * g);
   return p * s->keep - s->step_size * *m / (sqrtf(*v) * s->inverse_root + s->eps);

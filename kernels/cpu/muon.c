@@ -1,24 +1,25 @@
 /* muon.c - Muon on chunks of f32, in one pass each, as PyTorch computes it.
  *
- *   muon_momentum   g = gradient * factor           factor: element 2 of step_norm's output (mean and clipping)
+ *   muon_momentum   g = clipped(gradient * factor)  factor: element 2 of step_norm's output (mean and clipping)
  *                   b = b + (1 - momentum) (g - b)
  *                   u = nesterov: g + momentum (b - g); else b
  *   muon_apply      p = p (1 - lr wd) - lr adjust x         lr: Muon's own, muon_lr, times lr_scale
  */
 #include "kernels/cpu/block.h"
 
+#include "kernels/clip.h"
 #include "kernels/cpu/parallel.h"
 
 MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const float momentum = (float)call->attrs.f[0], rest = (float)(1.0 - call->attrs.f[0]);
-  const float factor = ((const float *)call->in_data[1])[2];
+  const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(&call->attrs);
   const float carried = call->attrs.i[0] ? momentum : 1.0f; /* how far u is from g on the way to b */
   const float *restrict gradient = call->in_data[0];
   float *restrict u = call->out_data[0], *restrict buffer = call->out_data[1];
 #pragma omp simd
   for (int64_t i = begin; i < end; i++) {
-    const float g = gradient[i] * factor, b = buffer[i] + rest * (g - buffer[i]);
+    const float g = ms_clipped(gradient[i] * factor, most), b = buffer[i] + rest * (g - buffer[i]);
     buffer[i] = b;
     u[i] = b + (1.0f - carried) * (g - b);
   }

@@ -46,23 +46,29 @@ static int run_squares(const ms_kernel_call *call) {
 static int run_totals(const ms_kernel_call *call) {
   const float *squares = call->in_data[0], *loss = call->in_data[1];
   float *totals = call->out_data[0];
-  double sum = 0.0;
-  for (int64_t i = 0, n = ms_numel(&call->in[0]); i < n; i++) sum += squares[i];
-  totals[0] = (float)(sum / (double)call->attrs.i[0]);
-  memcpy(totals + 1, loss, (size_t)ms_numel(&call->in[1]) * sizeof *loss);
+  const int64_t groups = ms_step_groups(&call->attrs), n = ms_numel(&call->in[0]) / groups;
+  for (int64_t g = 0; g < groups; g++) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) sum += squares[g * n + i];
+    totals[g] = (float)(sum / (double)call->attrs.i[0]);
+  }
+  memcpy(totals + groups, loss, (size_t)ms_numel(&call->in[1]) * sizeof *loss);
   return MS_OK;
 }
 
 static int run_norm(const ms_kernel_call *call) {
   const float *totals = call->in_data[0];
   float *out = call->out_data[0];
-  const int weighted = ms_numel(&call->in[0]) == 3;
+  const int64_t groups = ms_step_groups(&call->attrs), group = call->attrs.i[2]; /* group 0: all of them */
+  const int weighted = ms_numel(&call->in[0]) == groups + 2;
   const double max_norm = call->attrs.f[0];
-  const double divisor = weighted ? totals[2] : (double)call->attrs.i[0] * call->scalars->micro_batches;
-  const double share = divisor == 0.0 ? 0.0 : 1.0 / divisor, norm = sqrt((double)totals[0]) * share;
+  double squares = 0.0;
+  for (int64_t g = group ? group - 1 : 0; g < (group ? group : groups); g++) squares += (double)totals[g];
+  const double divisor = weighted ? totals[groups + 1] : (double)call->attrs.i[0] * call->scalars->micro_batches;
+  const double share = divisor == 0.0 ? 0.0 : 1.0 / divisor, norm = sqrt(squares) * share;
   double factor = share;
   if (max_norm > 0.0 && max_norm < norm + 1e-6) factor *= max_norm / (norm + 1e-6);
-  out[0] = (float)(totals[1] * share);
+  out[0] = (float)(totals[groups] * share);
   out[1] = (float)norm;
   out[2] = (float)factor;
   out[3] = (float)divisor;

@@ -1,10 +1,12 @@
 /* adamw.cu - AdamW with decoupled weight decay (Loshchilov & Hutter 2019), as PyTorch computes it, in one pass over a
  * chunk.
  *
- *   g = gradient * factor                       factor: element 2 of step_norm's output (mean and clipping)
+ *   g = gradient * factor, clipped by value     factor: element 2 of step_norm's output (mean and clipping)
  *   p = p (1 - lr wd)
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
  *   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
+ *
+ * Adam (Kingma & Ba 2015) is the same, but that the decay is in the gradient: g = g + wd p, and p = p.
  *
  * gradient, p [n] f32; m, v [n] f32 or bf16; step counts the updates of the parameter, including this one. Memory
  * traffic: 28 bytes per element (gradient, p, m and v are read; p, m and v are written), 20 with bf16 moments.
@@ -22,6 +24,7 @@
  */
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/philox.h"
+#include "kernels/cuda/random_rounding.h"
 #include "kernels/cuda/vector.h"
 
 extern "C" {
@@ -51,6 +54,8 @@ struct part_list {
   uint32_t first_block[PARTS]; /* the first block of each part */
   int parts;
   double beta1, beta2, eps;
+  float most;
+  int coupled;
 };
 
 /* The arrays of a chunk, with their moments' type. */
@@ -66,16 +71,10 @@ struct rounding {
   int64_t first;
 };
 
-/* Stochastic rounding to bf16 with 16 random bits. Infinity and NaN are kept. */
-__device__ __forceinline__ float round_at_random(float x, unsigned random) {
-  const unsigned bits = __float_as_uint(x);
-  return (bits & 0x7f800000u) == 0x7f800000u ? x : __uint_as_float((bits + random) & 0xffff0000u);
-}
-
 __device__ __forceinline__ void round_moments(const float *, float &, float &, unsigned) {}
 __device__ __forceinline__ void round_moments(const ms_b16 *, float &m, float &v, unsigned word) {
-  m = round_at_random(m, word & 0xffffu);
-  v = round_at_random(v, word >> 16);
+  m = ms_round_at_random(m, word & 0xffffu);
+  v = ms_round_at_random(v, word >> 16);
 }
 
 __device__ __forceinline__ ms_words draw_for(const float *, const rounding &, const float *, int64_t) { return {}; }
@@ -120,7 +119,8 @@ template <class M> __global__ void __launch_bounds__(THREADS, 4) adamw(part_list
   const int64_t begin = (blockIdx.x - list.first_block[k]) * TILE, end = min(own.n, begin + TILE);
   const int64_t whole = has_vectors(a, r.first) ? begin + (end - begin) / V * V : begin;
   const int64_t own_first = begin + threadIdx.x * V;
-  const ms_adamw_setting s = {own.lr_scale, own.weight_decay, list.beta1, list.beta2, list.eps};
+  const ms_adamw_setting s = {own.lr_scale, own.weight_decay, list.beta1,  list.beta2,
+                              list.eps,     list.most,        list.coupled};
   vectors_of<M> x;
   if (own_first < whole) x.load(a, own_first);
   if (threadIdx.x == 0) made = ms_adamw_factors_of(s, now, own.norm, updates);
@@ -167,7 +167,8 @@ int launch(pending *p) {
 /* Groups of parameters can have betas and eps of their own. */
 bool goes_with(const ms_kernel_call *a, const ms_kernel_call *b) {
   const ms_adamw_setting s = ms_adamw_setting_of(a), t = ms_adamw_setting_of(b);
-  return a->out[1].dtype == b->out[1].dtype && s.beta1 == t.beta1 && s.beta2 == t.beta2 && s.eps == t.eps;
+  return a->out[1].dtype == b->out[1].dtype && s.beta1 == t.beta1 && s.beta2 == t.beta2 && s.eps == t.eps &&
+         s.most == t.most && s.coupled == t.coupled;
 }
 
 int add(pending *p, const ms_kernel_call *call) {
@@ -176,7 +177,7 @@ int add(pending *p, const ms_kernel_call *call) {
   if (n == 0) return MS_OK;
   if (p->list.parts == PARTS || p->blocks + blocks > INT32_MAX) MS_TRY(launch(p));
   part_list *l = &p->list;
-  l->beta1 = s.beta1, l->beta2 = s.beta2, l->eps = s.eps;
+  l->beta1 = s.beta1, l->beta2 = s.beta2, l->eps = s.eps, l->most = s.most, l->coupled = s.coupled;
   l->of[l->parts] = {static_cast<const float *>(call->in_data[0]),
                      static_cast<float *>(call->out_data[0]),
                      call->out_data[1],

@@ -4,10 +4,16 @@
 
 #include "kernels/cuda/launch.h"
 
+extern "C" {
+#include "kernels/clip.h"
+}
+
 #include <string.h>
 
 struct ms_adamw_setting {
   double lr_scale, weight_decay, beta1, beta2, eps;
+  float most;  /* clips by value */
+  int coupled; /* Adam: the decay is in the gradient */
 };
 
 struct ms_adamw_factors {
@@ -18,7 +24,7 @@ static __device__ ms_adamw_factors ms_adamw_factors_of(const ms_adamw_setting &s
                                                        const float *norm, const float *updates) {
   const double lr = now->lr * s.lr_scale, step = static_cast<double>(*updates);
   ms_adamw_factors f;
-  f.keep = static_cast<float>(1.0 - lr * s.weight_decay);
+  f.keep = s.coupled ? 1.0f : static_cast<float>(1.0 - lr * s.weight_decay);
   f.step_size = static_cast<float>(lr / (1.0 - pow(s.beta1, step)));
   f.inverse_root = static_cast<float>(1.0 / sqrt(1.0 - pow(s.beta2, step)));
   f.gradient = norm[2];
@@ -27,9 +33,9 @@ static __device__ ms_adamw_factors ms_adamw_factors_of(const ms_adamw_setting &s
 
 struct ms_adamw {
   ms_adamw_factors by;
-  float beta1, rest1, beta2, rest2, eps;
+  float beta1, rest1, beta2, rest2, eps, most, coupled;
   __device__ __forceinline__ void operator()(float gradient, float &p, float &m, float &v) const {
-    const float g = gradient * by.gradient;
+    const float g = fmaf(coupled, p, ms_clipped(gradient * by.gradient, most)); /* coupled is 0 in AdamW */
     m = fmaf(beta1, m, rest1 * g);
     v = fmaf(beta2, v, rest2 * (g * g));
     p = fmaf(p, by.keep, -(by.step_size * m / fmaf(sqrtf(v), by.inverse_root, eps)));
@@ -37,7 +43,8 @@ struct ms_adamw {
 };
 
 static inline ms_adamw_setting ms_adamw_setting_of(const ms_kernel_call *call) {
-  ms_adamw_setting s = {call->attrs.f[0], call->attrs.f[1], call->attrs.f[2], call->attrs.f[3], 0.0};
+  ms_adamw_setting s = {call->attrs.f[0],         call->attrs.f[1],     call->attrs.f[2], call->attrs.f[3], 0.0,
+                        ms_clip_of(&call->attrs), call->attrs.i[5] != 0};
   memcpy(&s.eps, &call->attrs.i[0], sizeof s.eps);
   return s;
 }
@@ -49,7 +56,9 @@ static __device__ ms_adamw ms_adamw_of(const ms_adamw_setting &s, const ms_adamw
           static_cast<float>(1.0 - s.beta1),
           static_cast<float>(s.beta2),
           static_cast<float>(1.0 - s.beta2),
-          static_cast<float>(s.eps)};
+          static_cast<float>(s.eps),
+          s.most,
+          s.coupled ? static_cast<float>(s.weight_decay) : 0.0f};
 }
 
 /* The op with moments in records (adamw_records.cu). */

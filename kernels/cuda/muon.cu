@@ -1,7 +1,7 @@
 /* muon.cu - Muon on chunks of f32, in one pass each, as PyTorch computes it.
  * Memory traffic: 16 bytes per element for the momentum, 12 for the weights.
  *
- *   muon_momentum   g = gradient * factor           factor: element 2 of step_norm's output (mean and clipping)
+ *   muon_momentum   g = clipped(gradient * factor)  factor: element 2 of step_norm's output (mean and clipping)
  *                   b = b + (1 - momentum) (g - b)
  *                   u = nesterov: g + momentum (b - g); else b
  *   muon_apply      p = p (1 - lr wd) - lr adjust x         lr: Muon's own, muon_lr, times lr_scale
@@ -10,6 +10,10 @@
  */
 #include "kernels/cuda/vector.h"
 
+extern "C" {
+#include "kernels/clip.h"
+}
+
 namespace {
 
 constexpr int THREADS = 256, V = 4;
@@ -17,7 +21,7 @@ constexpr int THREADS = 256, V = 4;
 struct momentum_step {
   const float *gradient, *norm;
   float *u, *buffer;
-  float rest, back; /* back: how far u is from b on the way to g */
+  float most, rest, back; /* back: how far u is from b on the way to g */
   template <int N> __device__ __forceinline__ void at(int64_t i) const {
     const float factor = norm[2];
     float g[N], b[N], direction[N];
@@ -25,7 +29,7 @@ struct momentum_step {
     ms_vector_load<N>(buffer + i, b);
 #pragma unroll
     for (int l = 0; l < N; l++) {
-      g[l] *= factor;
+      g[l] = ms_clipped(g[l] * factor, most);
       b[l] = fmaf(rest, g[l] - b[l], b[l]);
       direction[l] = fmaf(back, g[l] - b[l], b[l]);
     }
@@ -75,8 +79,13 @@ int run(const ms_kernel_call *call) {
   float *buffer = static_cast<float *>(call->out_data[1]);
   aligned = aligned && ms_cuda_aligned(buffer);
   const float back = call->attrs.i[0] ? 1.0f - static_cast<float>(f[0]) : 0.0f;
-  const momentum_step step = {
-      in, static_cast<const float *>(call->in_data[1]), out, buffer, static_cast<float>(1.0 - f[0]), back};
+  const momentum_step step = {in,
+                              static_cast<const float *>(call->in_data[1]),
+                              out,
+                              buffer,
+                              ms_clip_of(&call->attrs),
+                              static_cast<float>(1.0 - f[0]),
+                              back};
   return launch(call, step, n, aligned);
 }
 

@@ -1,7 +1,7 @@
 /* sgd.cu - SGD as PyTorch computes it, in one pass over a chunk of f32 gradient, weights p and momentum b, all [n].
  * Memory traffic: 12 bytes per element, 20 with momentum.
  *
- *   g = gradient * factor + wd p                factor: element 2 of step_norm's output (mean and clipping)
+ *   g = clipped(gradient * factor) + wd p       factor: element 2 of step_norm's output (mean and clipping)
  *   b = g in the parameter's first update, then momentum b + (1 - dampening) g
  *   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
  *
@@ -9,22 +9,26 @@
  */
 #include "kernels/cuda/vector.h"
 
+extern "C" {
+#include "kernels/clip.h"
+}
+
 namespace {
 
 constexpr int THREADS = 256, V = 4;
 
 struct setting {
   double lr_scale, dampening;
-  float weight_decay, momentum;
+  float weight_decay, momentum, most;
   int has_momentum, nesterov;
 };
 
 struct update {
-  float factor, lr, decay, momentum, rest, own, carried;
+  float factor, most, lr, decay, momentum, rest, own, carried;
   bool first;
   /* p changes by -lr (own g + carried b). */
   __device__ __forceinline__ void operator()(float gradient, float &p, float &b) const {
-    const float g = fmaf(gradient, factor, decay * p);
+    const float g = fmaf(decay, p, ms_clipped(gradient * factor, most));
     b = fmaf(rest, g, first ? 0.0f : momentum * b);
     p = fmaf(-lr, fmaf(own, g, carried * b), p);
   }
@@ -35,6 +39,7 @@ __device__ __forceinline__ update update_of(const setting &s, const ms_scalars *
   const bool first = *updates == 1.0f;
   update u;
   u.factor = norm[2];
+  u.most = s.most;
   u.lr = static_cast<float>(now->lr * s.lr_scale);
   u.decay = s.weight_decay;
   u.momentum = s.momentum;
@@ -73,8 +78,13 @@ int run(const ms_kernel_call *call) {
               *updates = static_cast<const float *>(call->in_data[2]);
   float *p = static_cast<float *>(call->out_data[0]), *buffer = static_cast<float *>(call->out_data[1]);
   const double *f = call->attrs.f;
-  const setting s = {
-      f[0], f[3], static_cast<float>(f[1]), static_cast<float>(f[2]), f[2] != 0.0, call->attrs.i[0] != 0};
+  const setting s = {f[0],
+                     f[3],
+                     static_cast<float>(f[1]),
+                     static_cast<float>(f[2]),
+                     ms_clip_of(&call->attrs),
+                     f[2] != 0.0,
+                     call->attrs.i[0] != 0};
   if (n == 0) return MS_OK;
   const int aligned = ms_cuda_aligned(gradient) && ms_cuda_aligned(p) && (!s.has_momentum || ms_cuda_aligned(buffer));
   const int64_t vectors = aligned ? n / V : 0;

@@ -40,25 +40,30 @@ __global__ void __launch_bounds__(LAST_THREADS) add_parts(const double *sums, in
   if (threadIdx.x == 0) *to = static_cast<float>(sum);
 }
 
-/* totals [1 + numbers] = the sum of squares [units] / replicas, then loss [numbers]. One warp. */
-__global__ void totals_of(const float *squares, int64_t units, const float *loss, int64_t numbers, float *totals,
-                          double replicas) {
-  double sum = 0.0;
-  for (int64_t i = threadIdx.x; i < units; i += MS_WARP) sum += static_cast<double>(squares[i]);
-  sum = ms_warp_reduce(sum, ms_add());
+/* totals [groups + numbers] = each group's sum of squares [groups, n] / replicas, then loss [numbers]. One warp. */
+__global__ void totals_of(const float *squares, int64_t groups, int64_t n, const float *loss, int64_t numbers,
+                          float *totals, double replicas) {
+  for (int64_t g = 0; g < groups; g++) {
+    double sum = 0.0;
+    for (int64_t i = threadIdx.x; i < n; i += MS_WARP) sum += static_cast<double>(squares[g * n + i]);
+    sum = ms_warp_reduce(sum, ms_add());
+    if (threadIdx.x == 0) totals[g] = static_cast<float>(sum / replicas);
+  }
   if (threadIdx.x != 0) return;
-  totals[0] = static_cast<float>(sum / replicas);
-  for (int64_t i = 0; i < numbers; i++) totals[1 + i] = loss[i];
+  for (int64_t i = 0; i < numbers; i++) totals[groups + i] = loss[i];
 }
 
-/* to [4] = mean loss, gradient norm, factor for gradients, divisor; totals [2], or [3] if weighted. One thread. */
-__global__ void norm_of(const float *totals, int weighted, float *to, double ranks, double max_norm,
-                        const ms_scalars *scalars) {
-  const double divisor = weighted ? static_cast<double>(totals[2]) : ranks * scalars->micro_batches;
-  const double share = divisor == 0.0 ? 0.0 : 1.0 / divisor, norm = sqrt(static_cast<double>(totals[0])) * share;
+/* to [4] = mean loss, gradient norm, factor for gradients, divisor; totals [groups + 1], or one more if weighted. The
+ * norm is that of a group from 1, or with 0 of all of them. One thread. */
+__global__ void norm_of(const float *totals, int groups, int group, int weighted, float *to, double ranks,
+                        double max_norm, const ms_scalars *scalars) {
+  double squares = 0.0;
+  for (int g = group ? group - 1 : 0; g < (group ? group : groups); g++) squares += static_cast<double>(totals[g]);
+  const double divisor = weighted ? static_cast<double>(totals[groups + 1]) : ranks * scalars->micro_batches;
+  const double share = divisor == 0.0 ? 0.0 : 1.0 / divisor, norm = sqrt(squares) * share;
   double factor = share;
   if (max_norm > 0.0 && max_norm < norm + 1e-6) factor *= max_norm / (norm + 1e-6);
-  to[0] = static_cast<float>(static_cast<double>(totals[1]) * share);
+  to[0] = static_cast<float>(static_cast<double>(totals[groups]) * share);
   to[1] = static_cast<float>(norm);
   to[2] = static_cast<float>(factor);
   to[3] = static_cast<float>(divisor);
@@ -76,15 +81,19 @@ int run_squares(const ms_kernel_call *call) {
 }
 
 int run_totals(const ms_kernel_call *call) {
-  return MS_CUDA_LAUNCH(totals_of, 1, MS_WARP, 0, call->stream, static_cast<const float *>(call->in_data[0]),
-                        ms_numel(&call->in[0]), static_cast<const float *>(call->in_data[1]), ms_numel(&call->in[1]),
-                        static_cast<float *>(call->out_data[0]), static_cast<double>(call->attrs.i[0]));
+  const int64_t groups = ms_step_groups(&call->attrs);
+  return MS_CUDA_LAUNCH(totals_of, 1, MS_WARP, 0, call->stream, static_cast<const float *>(call->in_data[0]), groups,
+                        ms_numel(&call->in[0]) / groups, static_cast<const float *>(call->in_data[1]),
+                        ms_numel(&call->in[1]), static_cast<float *>(call->out_data[0]),
+                        static_cast<double>(call->attrs.i[0]));
 }
 
 int run_norm(const ms_kernel_call *call) {
-  return MS_CUDA_LAUNCH(norm_of, 1, 1, 0, call->stream, static_cast<const float *>(call->in_data[0]),
-                        ms_numel(&call->in[0]) == 3, static_cast<float *>(call->out_data[0]),
-                        static_cast<double>(call->attrs.i[0]), call->attrs.f[0], call->scalars);
+  const int groups = static_cast<int>(ms_step_groups(&call->attrs));
+  return MS_CUDA_LAUNCH(norm_of, 1, 1, 0, call->stream, static_cast<const float *>(call->in_data[0]), groups,
+                        static_cast<int>(call->attrs.i[2]), ms_numel(&call->in[0]) == groups + 2,
+                        static_cast<float *>(call->out_data[0]), static_cast<double>(call->attrs.i[0]),
+                        call->attrs.f[0], call->scalars);
 }
 
 } // namespace

@@ -69,6 +69,9 @@ typedef struct ms_exec_threads ms_exec_threads;
 typedef struct ms_exec_finder ms_exec_finder;
 
 enum { MS_NORM_NUMBERS = 4 }; /* of the plan's norm */
+/* The plan's norms by number: norm, norm_of_synced, and those of norms_of_groups. buffer -1: it has none such. */
+enum { MS_NORM_OF_SYNCED = 1, MS_NORM_OF_GROUP = 2, MS_NORMS = MS_NORM_OF_GROUP + MS_MAX_NORM_GROUPS };
+ms_ref ms_exec_norm_at(const ms_plan *plan, int which);
 
 /* How an exec runs its phases. Every member but run can be NULL: without input, output and norm, the host reads and
  * writes the plan's buffers directly; without the others, there is nothing to do. */
@@ -80,9 +83,9 @@ typedef struct ms_runner {
   void *(*input)(ms_exec *exec, int input); /* where the host writes an input */
   const void *(*output)(ms_exec *exec,
                         int output); /* where the host reads an output; returns NULL on error, or if absent */
-  const float *(*norm)(const ms_exec *exec, int synced); /* after NORM: [MS_NORM_NUMBERS] of norm, norm_of_synced */
-  int (*set_graph)(ms_exec *exec, int on);               /* NULL: the runner captures no graphs */
-  int (*reserve_profile)(ms_exec *exec, int phase);      /* called before a profiled run */
+  const float *(*norm)(const ms_exec *exec, int which); /* after NORM: [MS_NORM_NUMBERS] of one of its norms */
+  int (*set_graph)(ms_exec *exec, int on);              /* NULL: the runner captures no graphs */
+  int (*reserve_profile)(ms_exec *exec, int phase);     /* called before a profiled run */
 } ms_runner;
 extern const ms_runner ms_inline_runner, ms_threads_runner, ms_async_runner;
 

@@ -149,14 +149,20 @@ int ms_infer_f8_codes(const ms_node *node, const ms_value_info *in, ms_value_inf
 
 int ms_infer_step_totals(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(check_chunk(node, &in[0], "squares"));
-  const int64_t numbers = ms_numel(&in[1]);
+  const int64_t numbers = ms_numel(&in[1]), groups = ms_step_groups(&node->attrs);
   MS_TRY(check_vector(node, &in[1], numbers == 2 ? 2 : 1, "the loss sum"));
-  out[0] = vector(1 + numbers);
+  if (ms_numel(&in[0]) % groups)
+    return MS_FAIL(MS_ESHAPE, "step_totals: %lld squares are not those of %lld groups", (long long)ms_numel(&in[0]),
+                   (long long)groups);
+  out[0] = vector(groups + numbers);
   return MS_OK;
 }
 
 int ms_infer_step_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(check_vector(node, &in[0], ms_numel(&in[0]) == 3 ? 3 : 2, "totals"));
+  const int64_t groups = ms_step_groups(&node->attrs), group = node->attrs.i[2];
+  if (group < 0 || group > groups)
+    return MS_FAIL(MS_EINVAL, "step_norm: group %lld of %lld", (long long)group, (long long)groups);
+  MS_TRY(check_vector(node, &in[0], groups + (ms_numel(&in[0]) == groups + 2 ? 2 : 1), "totals"));
   out[0] = vector(4);
   return MS_OK;
 }
@@ -173,7 +179,8 @@ int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_in
   MS_TRY(ms_check_ndim(node, &in[2], 0, "the count of updates", "a scalar"));
   MS_TRY(ms_check_dtype(node, &in[2], MS_F32, "the count of updates"));
   for (int i = 0; i < node->outputs; i++) out[i] = in[0];
-  if (node->op == MS_OP_adamw && node->attrs.i[3] == MS_ADAMW_BF16) out[1].dtype = out[2].dtype = MS_BF16;
+  const int has_moments = node->op == MS_OP_adamw || node->op == MS_OP_lion;
+  for (int i = 1; has_moments && node->attrs.i[3] == MS_ADAMW_BF16 && i < node->outputs; i++) out[i].dtype = MS_BF16;
   if (node->op == MS_OP_adamw && node->attrs.i[3] == MS_ADAMW_I8) {
     out[1] = out[2] = vector(ms_moment_words(in[0].dims[0]));
     out[1].dtype = out[2].dtype = MS_I32;

@@ -76,7 +76,7 @@ $(EMULATED)/libmoonshard_cuda_emulated.so: $(EMULATED_DEVICE_O) $(filter-out $(E
 
 # The same kernels, of which those with formulas whose bits do not depend on the path are compiled with contraction:
 # tests compute one path with each. Processors without fused multiply-adds cannot run them.
-CONTRACTED_CU := $(addprefix kernels/cuda/,activation_backward_bias.cu adamw.cu cross_entropy.cu ema.cu norm.cu \
+CONTRACTED_CU := $(addprefix kernels/cuda/,activation_backward_bias.cu adamw.cu cross_entropy.cu ema.cu lion.cu norm.cu \
   norm_backward.cu outer_sgd.cu sgd.cu swiglu.cu unary.cu unary_backward.cu)
 CONTRACTED_O := $(CONTRACTED_CU:%.cu=$(OUT)/obj/%.contracted.o)
 

@@ -63,7 +63,7 @@ typedef struct ms_param_config {
   int frozen;            /* 1: no gradient and no optimizer state; default 0 */
   int param_dtype;       /* the dtype that kernels read: MS_F32, MS_BF16, or -1 (default): the unit's param_dtype */
   double lr_scale;       /* factor of the learning rate; default 1 */
-  double weight_decay;   /* decoupled for AdamW, added to the gradient for SGD (as in PyTorch); default 0 */
+  double weight_decay;   /* decoupled for AdamW, Lion and Muon, added to the gradient for Adam and SGD; default 0 */
   int tensor_axis;       /* the axis that the ranks of the tensor dimension divide, which must fit evenly; -1 (default):
                           * each of them has the whole parameter */
   int tensor_splits;     /* 1: with ms_model_dims.sequence_parallel, what meets the parameter is divided, too: for the

@@ -57,23 +57,32 @@ enum ms_category {
 enum ms_outer { MS_OUTER_NONE = 0, MS_OUTER_SEND = 1, MS_OUTER_APPLY = 2 };
 
 /* MUON is for matrices, which their parameters say, too (ms_param_config.optimizer). */
-enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2, MS_OPT_MUON = 3 };
+enum ms_optimizer_kind {
+  MS_OPT_NONE = 0,
+  MS_OPT_SGD = 1,
+  MS_OPT_ADAMW = 2,
+  MS_OPT_MUON = 3,
+  MS_OPT_ADAM = 4, /* AdamW's but for the decay, which is in the gradient (Kingma & Ba 2015) */
+  MS_OPT_LION = 5  /* signs of a momentum (Chen et al. 2023), which is its only moment */
+};
 
 /* How Muon's learning rate depends on the shape of a matrix, as in PyTorch: times sqrt(max(1, rows / columns)); or
  * times 0.2 sqrt(max(rows, columns)), which gives updates of AdamW's size. */
 enum ms_muon_adjust { MS_MUON_ORIGINAL = 0, MS_MUON_MATCH_RMS_ADAMW = 1 };
 
+enum { MS_MAX_NORM_GROUPS = 16 };
+
 typedef struct ms_plan_config {
   int struct_size;          /* set by ms_plan_config_default */
   int optimizer;            /* enum ms_optimizer_kind */
-  double beta1, beta2, eps; /* AdamW (Loshchilov & Hutter 2019): 0.9, 0.999, 1e-8 */
-  /* The dtype in which AdamW keeps its two moments: MS_F32 (default), or MS_BF16, which takes half the bytes. With
-   * bf16, every step computes in f32 and then rounds up or down at random, so that the mean is exact. Rounding to
-   * nearest would lose every change below half a step of bf16 (1/512 of the moment), which beta2 = 0.999 produces. The
-   * direction depends only on the model's seed, the parameter's name, the element and the parameter's number of
-   * updates, so it is the same on every mesh and device. MS_I8: those of parameters with packed_moments are in 8 bits,
-   * as dynamic maps of bitsandbytes have them, with an f32 scale for each 256 elements; all others are in f32. A step
-   * computes in f32 and rounds to nearest. */
+  double beta1, beta2, eps; /* AdamW (Loshchilov & Hutter 2019), Adam: 0.9, 0.999, 1e-8. Lion has no eps */
+  /* The dtype in which AdamW and Adam keep their two moments, and Lion its one, which cannot be MS_I8: MS_F32
+   * (default), or MS_BF16, which takes half the bytes. With bf16, every step computes in f32 and then rounds up or down
+   * at random, so that the mean is exact. Rounding to nearest would lose every change below half a step of bf16 (1/512
+   * of the moment), which beta2 = 0.999 produces. The direction depends only on the model's seed, the parameter's name,
+   * the element and the parameter's number of updates, so it is the same on every mesh and device. MS_I8: those of
+   * parameters with packed_moments are in 8 bits, as dynamic maps of bitsandbytes have them, with an f32 scale for each
+   * 256 elements; all others are in f32. A step computes in f32 and rounds to nearest. */
   int moment_dtype;
   double momentum, dampening; /* SGD, as in PyTorch */
   int nesterov;
@@ -130,6 +139,14 @@ typedef struct ms_plan_config {
   int muon_adjust;      /* enum ms_muon_adjust */
   int muon_steps;       /* Newton-Schulz iterations: 5 */
   int muon_dtype;       /* what their products read: MS_F32 (default) or MS_BF16 */
+  double max_value;     /* clips each element of the mean gradient, behind the norm, to -max_value to max_value; 0
+                           (default): no clipping */
+  /* Norms of groups of parameters, each clipped by its own: norm_group is [parameters], the group of each, or -1: none,
+   * it is not clipped; max_norms is [norm_groups], 0: no clipping. Both are read during the call, and max_norm must be
+   * 0. 0 and NULL (default): one norm of all parameters. At most MS_MAX_NORM_GROUPS. */
+  int norm_groups;
+  const int *norm_group;
+  const double *max_norms;
 } ms_plan_config;
 
 /* Communicated bytes are doubles, because an all-reduce over n ranks counts 2 (n - 1) / n of its buffer. */

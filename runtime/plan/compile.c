@@ -297,6 +297,8 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *given, ms_plan 
   if (!plan->config.threads) MS_GOTO(ms_thread_count(plan->topology.node_ranks[node], &plan->config.threads));
   MS_GOTO(compile(&(compilation){.plan = plan, .config = config, .traced = graph}));
   plan->compile_seconds = ms_clock() - begin;
+  plan->config.norm_group = NULL; /* the caller's arrays end with the call */
+  plan->config.max_norms = NULL;
   *out = plan;
   return MS_OK;
 fail:

@@ -24,20 +24,44 @@ void ms_plan_config_default(ms_plan_config *config, int size) {
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_plan_config");
 }
 
+static int check_packing(const ms_plan_config *c, const ms_optimizer *optimizer) {
+  const int packs = optimizer ? optimizer->packs : 0, wanted = c->moment_dtype == MS_I8 ? 2 : c->moment_dtype != MS_F32;
+  if (wanted <= packs) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "moment_dtype must be f32 (%d)%s with %s, not %s", MS_F32, packs ? " or bf16" : "",
+                 optimizer ? optimizer->name : "no optimizer", ms_dtype_name(c->moment_dtype));
+}
+
+static int check_norm_groups(const ms_plan_config *c) {
+  if (c->norm_groups < 0 || c->norm_groups > MS_MAX_NORM_GROUPS)
+    return MS_FAIL(MS_EINVAL, "norm_groups must be 0 to %d, not %d", MS_MAX_NORM_GROUPS, c->norm_groups);
+  if ((c->norm_groups > 0) != (c->norm_group && c->max_norms))
+    return MS_FAIL(MS_EINVAL, "%d norm_groups: set norm_group and max_norms, too, or none of the three",
+                   c->norm_groups);
+  if (c->norm_groups && c->max_norm != 0)
+    return MS_FAIL(MS_EINVAL, "max_norm is %g; with norm_groups it must be 0: max_norms clips", c->max_norm);
+  for (int g = 0; g < c->norm_groups; g++)
+    if (!(c->max_norms[g] >= 0))
+      return MS_FAIL(MS_EINVAL, "max_norms[%d] must be 0 (no clipping) or more, not %g", g, c->max_norms[g]);
+  return MS_OK;
+}
+
 /* The negated comparisons in these checks also reject NaN. */
 int ms_plan_check_optimizer(const ms_plan_config *c) {
   const ms_optimizer *optimizer = ms_optimizer_of(c);
   if (!optimizer && c->optimizer != MS_OPT_NONE)
-    return MS_FAIL(MS_EINVAL, "optimizer must be none (0), sgd (1), adamw (2) or muon (3), not %d", c->optimizer);
+    return MS_FAIL(MS_EINVAL, "optimizer must be none (0), sgd (1), adamw (2), muon (3), adam (4) or lion (5), not %d",
+                   c->optimizer);
   if (optimizer) MS_TRY(optimizer->check(c));
   MS_TRY(ms_muon_check(c));
   if (c->nesterov && (c->momentum <= 0 || c->dampening != 0))
     return MS_FAIL(MS_EINVAL, "nesterov needs momentum above 0 and dampening 0, not %g and %g", c->momentum,
                    c->dampening);
   MS_TRY(ms_dtype_check(c->moment_dtype, MS_DTYPE_MOMENT, "moment_dtype"));
-  if (c->moment_dtype != MS_F32 && !(optimizer && optimizer->packs))
-    return MS_FAIL(MS_EINVAL, "moment_dtype must be f32 (0) without adamw, not %d", c->moment_dtype);
+  MS_TRY(check_packing(c, optimizer));
   if (!(c->max_norm >= 0)) return MS_FAIL(MS_EINVAL, "max_norm must be 0 (no clipping) or more, not %g", c->max_norm);
+  MS_TRY(check_norm_groups(c));
+  if (!(c->max_value >= 0))
+    return MS_FAIL(MS_EINVAL, "max_value must be 0 (no clipping) or more, not %g", c->max_value);
   if (!(c->ema_decay >= 0 && c->ema_decay < 1))
     return MS_FAIL(MS_EINVAL, "ema_decay must be at least 0 (0: no averages) and below 1, not %g", c->ema_decay);
   if (!(c->outer_momentum >= 0 && c->outer_momentum < 1))

@@ -125,6 +125,13 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   const ms_plan_config *c = &plan->config;
   ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, fuse %d, sync %d, reshard_after_backward %d\n",
                  c->max_norm, c->prefetch, c->accumulate, c->fuse, c->sync, c->reshard_after_backward);
+  if (c->max_value > 0) ms_text_append(text, "max_value %.17g\n", c->max_value);
+  for (int g = 0; g < c->norm_groups; g++) {
+    ms_text_append(text, "norm group %d: max_norm %.17g, of", g, c->max_norms[g]);
+    for (int p = 0; p < plan->model->params; p++)
+      if (c->norm_group[p] == g) ms_text_append(text, " %d", p);
+    ms_text_string(text, "\n");
+  }
   if (!c->rematerialize) ms_text_append(text, "results of activations and norms are kept\n");
   if (c->outer_fragment) ms_text_append(text, "outer fragment %d, parts %d\n", c->outer_fragment, c->outer_parts);
   for (int p = 0; p < plan->model->params; p++) {

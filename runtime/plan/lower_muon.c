@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "kernels/orthogonalise.h"
+#include "kernels/clip.h"
 #include "plan/lower.h"
 #include "plan/muon.h"
 
@@ -90,9 +91,9 @@ static int make_direction(const muon *m, const ms_muon_bucket *b, int param, int
   const ms_param *p = &plan->model->param[param];
   const ms_stretch own = stretch_of(m, param);
   if (own.end == own.begin) return MS_OK;
-  const int synced = plan->norm_of_synced.buffer >= 0;
-  const ms_attrs attrs = {.i = {plan->config.muon_nesterov}, .f = {plan->config.muon_momentum}};
-  const ms_ref in[] = {ms_lower_gradients_of(plan, p->unit, own), synced ? plan->norm_of_synced : plan->norm};
+  ms_attrs attrs = {.i = {plan->config.muon_nesterov}, .f = {plan->config.muon_momentum}};
+  ms_clip_set(&attrs, plan->config.max_value);
+  const ms_ref in[] = {ms_lower_gradients_of(plan, p->unit, own), ms_lower_norm_of(plan, param)};
   const ms_ref out[] = {own_place(m, b, param, whole), ms_lower_moment(plan, p, 0, own)};
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_muon_momentum, &attrs, 2, in, 2, out, scope, 0);
 }

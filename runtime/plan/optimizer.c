@@ -7,6 +7,7 @@
 #include "kernels/moments.h"
 
 enum { MOST_STEPS = 99 }; /* of an iteration that five steps end */
+enum { COUPLED = 5 };     /* the attribute of adamw */
 
 /* ---- SGD: its momentum, if it has one ---- */
 
@@ -24,13 +25,18 @@ static ms_attrs sgd_attrs(const ms_plan_config *c, const ms_updated *u) {
   return (ms_attrs){.i = {c->nesterov}, .f = {u->by.lr_scale, u->by.weight_decay, c->momentum, c->dampening}};
 }
 
-/* ---- AdamW: exp_avg and exp_avg_sq ---- */
+/* ---- AdamW and Adam: exp_avg and exp_avg_sq ---- */
 
-static int check_adamw(const ms_plan_config *c) {
+static int check_betas(const ms_plan_config *c) {
   if (!(c->beta1 >= 0 && c->beta1 < 1))
     return MS_FAIL(MS_EINVAL, "beta1 must be at least 0 and below 1, not %g", c->beta1);
   if (!(c->beta2 >= 0 && c->beta2 < 1))
     return MS_FAIL(MS_EINVAL, "beta2 must be at least 0 and below 1, not %g", c->beta2);
+  return MS_OK;
+}
+
+static int check_adamw(const ms_plan_config *c) {
+  MS_TRY(check_betas(c));
   if (!(c->eps > 0 && isfinite(c->eps))) return MS_FAIL(MS_EINVAL, "eps must be above 0, not %g", c->eps);
   return MS_OK;
 }
@@ -40,16 +46,35 @@ static int adamw_moments(const ms_plan_config *c) {
   return 2;
 }
 
+/* Moments in bf16. */
+static void round_at_random(ms_attrs *attrs, const ms_updated *u) {
+  attrs->i[1] = (int64_t)u->key;
+  attrs->i[2] = u->first;
+  attrs->i[3] = MS_ADAMW_BF16;
+}
+
 static ms_attrs adamw_attrs(const ms_plan_config *c, const ms_updated *u) {
   const ms_param_group *by = &u->by;
   ms_attrs attrs = {.f = {by->lr_scale, by->weight_decay, by->beta1, by->beta2}};
-  (void)c;
   memcpy(&attrs.i[0], &by->eps, sizeof by->eps);
+  if (c->optimizer == MS_OPT_ADAM) attrs.i[COUPLED] = 1;
   if (u->moments == MS_I8) attrs.i[3] = MS_ADAMW_I8;
   if (u->moments != MS_BF16) return attrs;
-  attrs.i[1] = (int64_t)u->key;
-  attrs.i[2] = u->first;
-  attrs.i[3] = MS_ADAMW_BF16;
+  round_at_random(&attrs, u);
+  return attrs;
+}
+
+/* ---- Lion: exp_avg ---- */
+
+static int lion_moments(const ms_plan_config *c) {
+  (void)c;
+  return 1;
+}
+
+static ms_attrs lion_attrs(const ms_plan_config *c, const ms_updated *u) {
+  ms_attrs attrs = {.f = {u->by.lr_scale, u->by.weight_decay, u->by.beta1, u->by.beta2}};
+  (void)c;
+  if (u->moments == MS_BF16) round_at_random(&attrs, u);
   return attrs;
 }
 
@@ -76,8 +101,10 @@ static int no_moments(const ms_plan_config *c) {
 
 static const ms_optimizer rows[] = {
     [MS_OPT_SGD] = {"sgd", MS_OP_sgd, 1, 0, check_sgd, sgd_moments, sgd_attrs},
-    [MS_OPT_ADAMW] = {"adamw", MS_OP_adamw, 2, 1, check_adamw, adamw_moments, adamw_attrs},
+    [MS_OPT_ADAMW] = {"adamw", MS_OP_adamw, 2, 2, check_adamw, adamw_moments, adamw_attrs},
     [MS_OPT_MUON] = {.name = "muon", .check = ms_muon_check, .moments = no_moments},
+    [MS_OPT_ADAM] = {"adam", MS_OP_adamw, 2, 2, check_adamw, adamw_moments, adamw_attrs},
+    [MS_OPT_LION] = {"lion", MS_OP_lion, 1, 1, check_betas, lion_moments, lion_attrs},
 };
 
 const ms_optimizer *ms_optimizer_of(const ms_plan_config *config) {

@@ -22,7 +22,7 @@ typedef struct ms_updated {
 typedef struct ms_optimizer {
   const char *name;
   int op, outputs;
-  int packs; /* its moments can be in plan.moment_dtype */
+  int packs; /* what its moments can be kept in besides f32: 1: bf16, 2: also i8 */
   int (*check)(const ms_plan_config *config);
   int (*moments)(const ms_plan_config *config); /* how many it keeps: 0 to `outputs` */
   ms_attrs (*attrs)(const ms_plan_config *config, const ms_updated *updated);

@@ -65,7 +65,7 @@ int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **o
   plan->config = *config;
   plan->config.node_of = NULL;
   plan->streams = 1;
-  plan->evaluated.buffer = plan->norm.buffer = plan->norm_of_synced.buffer = -1;
+  plan->evaluated.buffer = plan->norm.buffer = plan->norm_of_synced.buffer = plan->norms_of_groups.buffer = -1;
   int rc = start_between(plan);
   if (rc) ms_plan_free(plan);
   else *out = plan;

@@ -209,6 +209,14 @@ static const op_case cases[] = {
     {"grouped_matmul", "x12,9 x3,70,9 i4", "i1=1"},
     {"grouped_matmul_backward_weight", "x12,9 x12,5 i4", ""},
     {"grouped_matmul_backward_weight", "x12,9 x12,70 i4", "i7=1"},
+    {"adamw", "f37 f4 f", "f0=1 f1=0.1 f2=0.9 f3=0.99 i5=1"},
+    {"adamw", "f300 f4 f", "f0=1 f1=0.1 f2=0.9 f3=0.99 i3=2 i5=1"},
+    {"lion", "f37 f4 f", "f0=1 f1=0.1 f2=0.9 f3=0.99"},
+    {"lion", "f37 f4 f", "f0=1 f1=0.1 f2=0.9 f3=0.99 i1=5 i2=3 i3=1"},
+    {"sum_squares_of_run", "f40001", ""},
+    {"step_totals", "f21 f2", "i0=2 i1=3"},
+    {"step_norm", "f5", "f0=0.5 i1=3"},
+    {"step_norm", "f4", "i0=6 f0=0.5 i1=3 i2=2"},
 };
 
 #endif

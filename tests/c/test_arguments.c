@@ -29,6 +29,7 @@ static void wrong_betas_eps_and_rates_are_refused(void **state) {
       {MS_OPT_SGD, offsetof(ms_plan_config, momentum), -1, "momentum | 0 | 1 | -1"},
       {MS_OPT_SGD, offsetof(ms_plan_config, dampening), INFINITY, "dampening | finite | inf"},
       {MS_OPT_SGD, offsetof(ms_plan_config, max_norm), -2, "max_norm | 0 | -2"},
+      {MS_OPT_SGD, offsetof(ms_plan_config, max_value), -2, "max_value | 0 | -2"},
       {MS_OPT_SGD, offsetof(ms_plan_config, ema_decay), 1, "ema_decay | 0 | 1"},
       {MS_OPT_SGD, offsetof(ms_plan_config, outer_momentum), 1, "outer_momentum | 0 | 1"},
       {MS_OPT_SGD, offsetof(ms_plan_config, outer_alpha), 1.5, "outer_alpha | 0 | 1 | 1.5"},

@@ -1,40 +1,14 @@
 /* test_kernels_optimizer.c - compares the small kernels of a step and several steps of the optimizers with PyTorch's
  * formulas, written out in double. */
 #include "kernels/moments.h"
-#include "tests/c/support/kernel_case.h"
+#include "tests/c/support/optimizer_case.h"
 
-enum { STEPS = 3 };
-
-static const int64_t sizes[] = {0, 1, 3, 17, 1000, 70001};
-
-/* Inputs: gradient [n], step norm [4] and the number of updates. In and out: n_states + 1 arrays [n], the first with
- * random weights, the others zero. */
-static kernel_case optimizer_case(int op, int64_t n, int states, int64_t state_size) {
-  kernel_case c = case_of(op);
-  add_input(&c, SHAPE(MS_F32, n));
-  add_input(&c, SHAPE(MS_F32, 4));
-  set_input(&c, 1, 2, 0.5);
-  add_input(&c, SCALAR(MS_F32));
-  set_input(&c, 2, 0, 1.0);
-  for (int i = 0; i <= states; i++) {
-    int64_t size = i ? state_size : n;
-    add_output(&c, SHAPE(MS_F32, size));
-    for (int64_t e = 0; e < size; e++) ((float *)c.call.out_data[i])[e] = i ? 0.0f : (float)sin((double)e);
-  }
-  return c;
-}
-
-static void new_gradient(kernel_case *c, int step) {
-  for (int64_t i = 0, n = ms_numel(&c->call.in[0]); i < n; i++) set_input(c, 0, i, cos((double)(i * 7 + step)));
-}
-
-static void adamw_matches(void **state) {
-  (void)state;
+static void adamw_matches_when(int coupled) {
   const double lr = 0.02, lr_scale = 0.5, decay = 0.1, beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
   FOR_EACH(n, sizes)
   for (int threads = 1; threads <= TEAM; threads += 2) {
     kernel_case c = optimizer_case(MS_OP_adamw, n, 2, n);
-    c.call.attrs = (ms_attrs){.f = {lr_scale, decay, beta1, beta2}};
+    c.call.attrs = (ms_attrs){.i = {[5] = coupled}, .f = {lr_scale, decay, beta1, beta2}};
     memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
     double *p = calloc((size_t)(3 * n + 1), sizeof *p), *m = p + n, *v = m + n;
     for (int64_t i = 0; i < n; i++) p[i] = output_at(&c, 0, i);
@@ -46,7 +20,8 @@ static void adamw_matches(void **state) {
       double rate = lr / step * lr_scale;
       for (int64_t i = 0; i < n; i++) {
         double g = 0.5 * input_at(&c, 0, i);
-        p[i] *= 1.0 - rate * decay;
+        if (coupled) g += decay * p[i];
+        else p[i] *= 1.0 - rate * decay;
         m[i] = beta1 * m[i] + (1.0 - beta1) * g;
         v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
         p[i] -= rate / (1.0 - pow(beta1, step)) * m[i] / (sqrt(v[i]) / sqrt(1.0 - pow(beta2, step)) + eps);
@@ -60,6 +35,16 @@ static void adamw_matches(void **state) {
   }
 }
 
+static void adamw_matches(void **state) {
+  (void)state;
+  adamw_matches_when(0);
+}
+
+static void adam_matches(void **state) {
+  (void)state;
+  adamw_matches_when(1);
+}
+
 /* ---- many parameters in one launch ---- */
 
 #ifdef MS_TEST_CUDA
@@ -70,7 +55,8 @@ static kernel_case one_of_many(int i) {
   const int64_t n = lengths[i % 7], words = ms_moment_words(n);
   const double eps = i % 4 == 2 ? 1e-6 : 1e-8, beta2 = i % 3 == 1 ? 0.95 : 0.99;
   kernel_case c = optimizer_case(MS_OP_adamw, n, 0, 0);
-  c.call.attrs = (ms_attrs){.i = {[1] = 77 + i, 4 * i + i % 2, kinds}, .f = {1.0 / (1 + i), 0.01 * i, 0.9, beta2}};
+  c.call.attrs = (ms_attrs){.i = {[1] = 77 + i, 4 * i + i % 2, kinds, [5] = i % 5 == 3},
+                            .f = {1.0 / (1 + i), 0.01 * i, 0.9, beta2}};
   memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
   for (int m = 1; m <= 2; m++) {
     add_output(&c, kinds == 2 ? SHAPE(MS_I32, words) : SHAPE(kinds ? MS_BF16 : MS_F32, n));
@@ -381,6 +367,7 @@ static void norm_shows_nonfinite_gradients(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(adamw_matches),
+      TEST(adam_matches),
 #ifdef MS_TEST_CUDA
       TEST(parameters_updated_together_have_the_bits_of_each_alone),
 #endif

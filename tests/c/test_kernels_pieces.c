@@ -39,7 +39,7 @@ static void pieces_have_the_bits_of_the_whole(kernel_case *c, const char *what) 
   run_once(c, c->call, 1);
   for (size_t k = 0; k + 1 < sizeof cuts / sizeof *cuts; k++) {
     kernel_case piece = piece_of(c, before, cuts[k], cuts[k + 1] - cuts[k]);
-    if (c->call.op == MS_OP_adamw) piece.call.attrs.i[2] += cuts[k];
+    if (c->call.op == MS_OP_adamw || c->call.op == MS_OP_lion) piece.call.attrs.i[2] += cuts[k];
     contract(1);
     run_once(&piece, piece.call, 1);
     contract(0);
@@ -84,6 +84,10 @@ static void updates_have_the_bits_of_the_whole(void **state) {
     memcpy(&adamw.call.attrs.i[0], &eps, sizeof eps);
     add_states(&adamw, 3, 1, dtype);
     pieces_have_the_bits_of_the_whole(&adamw, "adamw");
+    kernel_case lion = update_case(MS_OP_lion);
+    lion.call.attrs = (ms_attrs){.i = {[1] = 77, 0, dtype == MS_BF16}, .f = {0.7, 0.1, 0.9, 0.99}};
+    add_states(&lion, 2, 1, dtype);
+    pieces_have_the_bits_of_the_whole(&lion, "lion");
   }
   for (int momentum = 0; momentum < 2; momentum++) {
     kernel_case sgd = update_case(MS_OP_sgd), outer = case_of(MS_OP_outer_sgd);

@@ -6,6 +6,7 @@ local draw = require("fuzz.draw")
 local layers = require("fuzz.layers")
 local low_precision = require("fuzz.low_precision")
 local placements = require("fuzz.placements")
+local updates = require("fuzz.updates")
 
 local case = {}
 
@@ -244,6 +245,7 @@ function case.of(seed)
   if d:chance(0.15) then self.adapters = draw_adapters(d, self) end -- last: other draws are those of earlier versions
   if self.adapters then self.chunk = nil end -- an adapter of the head adds to its product, which a fused loss refuses
   low_precision.draw(d, self)
+  updates.draw(d, self)
   return self
 end
 

@@ -1,6 +1,7 @@
 -- moonshard check: recipes on many ranks compared with the same on one, and the code that compares them.
 
 local check_certainty = require("moonshard.check.adamw_sensitivity")
+local lion_certainty = require("moonshard.check.lion_sensitivity")
 local compare = require("moonshard.check.tolerance")
 local files = require("moonshard.check.files")
 local json = require("cjson")
@@ -170,7 +171,8 @@ describe("certainty", function()
   local function step(squares)
     local trainer = {
       session = { sharding = { params = { { fqn = "w", numel = 3 }, { fqn = "b", numel = 3, frozen = true } } } },
-      optimizer = { kind = "adamw", betas = { 0.9, 0.999 }, eps = 1e-8, part_of = function(self) return self end },
+      optimizer = { kind = "adamw", betas = { 0.9, 0.999 }, eps = 1e-8, part_of = function(self) return self end,
+        param_groups = function() return { w = {}, b = {} } end },
     }
     function trainer:optimizer_state(name, what)
       assert.same({ "w", "exp_avg_sq" }, { name, what })
@@ -198,6 +200,35 @@ describe("certainty", function()
 
   it("is whole before anything has a gradient", function()
     assert_near({ 1, 1, 1 }, step { 0, 0, 0 })
+  end)
+end)
+
+describe("certainty of Lion", function()
+  -- Of gradients of two elements, by step: exp_avg by beta2, as the trainer has it.
+  local function after(gradients)
+    local steps, moment, param = lion_certainty.new(), ffi.new("float[2]"), { fqn = "w", numel = 2 }
+    local trainer = { session = { sharding = { params = { param } } }, optimizer = {
+      kind = "lion", betas = { 0.5, 0.75 }, part_of = function(self) return self end,
+      param_groups = function() return { w = {} } end,
+    } }
+    function trainer.optimizer_state() return { data = moment } end
+    for _, g in ipairs(gradients) do
+      for e = 0, 1 do moment[e] = 0.75 * moment[e] + 0.25 * g[e + 1] end
+      steps:note(trainer)
+    end
+    local values = ffi.new("float[2]")
+    ffi.copy(values, steps:of(param), 8)
+    return { values[0], values[1] }
+  end
+
+  it("is that of the smallest sum of momentum and gradient, next to the largest", function()
+    assert.same({ 1, 0.25 }, after { { 1, -0.25 } })
+    -- The second element's momentum is then 0.25, and 0.5 0.25 + 0.5 -0.1875 = 0.03125.
+    assert.same({ 1, 0.03125 }, after { { 3, 1 }, { 1.25, -0.1875 } })
+  end)
+
+  it("is 0 for an element that never had a gradient", function()
+    assert.same({ 1, 0 }, after { { 1, 0 } })
   end)
 end)
 

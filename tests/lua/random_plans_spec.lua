@@ -64,6 +64,22 @@ describe("random plans", function()
     end
   end)
 
+  it("S13 S18 among them are optimizers, groups with betas, and clipping of groups and by value", function()
+    local drawn = {}
+    for seed = 1, 400 do
+      local each = case.of(seed)
+      for _, name in ipairs { "adamw", "adam", "lion", "sgd" } do
+        if each.optimizer:find("optim." .. name .. " ", 1, true) then drawn[name] = (drawn[name] or 0) + 1 end
+      end
+      if each.optimizer:find("betas", 1, true) then drawn.betas = (drawn.betas or 0) + 1 end
+      if (each.trainer.clip_grad_norm or ""):find("{", 1, true) then drawn.norms = (drawn.norms or 0) + 1 end
+      if each.trainer.clip_grad_value then drawn.values = (drawn.values or 0) + 1 end
+    end
+    for _, name in ipairs { "adamw", "adam", "lion", "sgd", "betas", "norms", "values" } do
+      assert.is_true((drawn[name] or 0) >= 10, name .. " is drawn too rarely")
+    end
+  end)
+
   it("what fails is found, and made smaller while it fails in the same way", function()
     -- A rule that no reader accepts stands for a mistake: nothing else of the case is needed to show it.
     local list = {}

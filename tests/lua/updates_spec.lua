@@ -14,12 +14,12 @@ local STEPS = 6
 local TOLERANCE = 2e-5 -- of the norm of a parameter's update in a step
 local ROUNDING = 2 ^ -23 -- and what a weight of 1 to 2 is rounded by in f32
 
-local function run(ranks, settings)
+local function run(ranks, settings, environment)
   local out, words = scratch.path(), {}
   for name, value in pairs(settings) do words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
-  local ended = program.run {
+  local ended = program.run({
     "run", "tests/lua/recipes/updates.lua", "-n", tostring(ranks), "out=" .. out, unpack(words),
-  }
+  }, environment)
   assert(ended.status == 0, ended.err)
   return json.decode(scratch.read(out))
 end
@@ -40,13 +40,17 @@ local function differing(optimizer, got)
   return found, file
 end
 
-local function assert_reference(optimizer, ranks, settings)
-  local got = run(ranks, trained.with(settings, { optimizer = optimizer }))
+local function assert_reference(optimizer, ranks, settings, environment)
+  local got = run(ranks, trained.with(settings, { optimizer = optimizer }), environment)
   local found, file = differing(optimizer, got)
   assert.same({}, found)
   local losses, norms = huggingface.values_of(file, "losses"), huggingface.values_of(file, "norms")
   trained.assert_close({ unpack(losses, got.first) }, got.losses, 2e-6, "losses")
   trained.assert_close({ unpack(norms, got.first) }, got.norms, 2e-6, "norms")
+  if optimizer == "clipped" then
+    trained.assert_close({ unpack(huggingface.values_of(file, "group_norms"), 2 * got.first - 1) }, got.group_norms,
+      2e-6, "norms of groups")
+  end
   return got
 end
 
@@ -60,8 +64,8 @@ local MESHES = trained.few {
 describe("updates compared with PyTorch", function()
   teardown(scratch.clear)
 
-  for _, optimizer in ipairs { "adamw", "sgd", "muon", "groups" } do
-    it("S13 S18 of " .. optimizer .. " are the same for every parameter in every step, on every mesh", function()
+  for _, optimizer in ipairs { "adamw", "adam", "lion", "sgd", "muon", "groups", "clipped" } do
+    it("S11 S13 S18 of " .. optimizer .. " are the same for every parameter in every step, on every mesh", function()
       for _, mesh in ipairs(MESHES) do
         local got = assert_reference(optimizer, mesh[1], mesh[2])
         for name, count in pairs(got.counts) do
@@ -85,6 +89,16 @@ describe("updates compared with PyTorch", function()
     end)
   end
 
+  if os.getenv("MOONSHARD_CONFIG") ~= "thread" then
+    it("S11 S13 A1 are the same with CUDA's kernels, emulated", function()
+      local environment = program.emulated_cuda(("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/%s"):format(
+        os.getenv("MOONSHARD_BIN"):match("^(.*)/"), "libmoonshard_cuda_emulated.so"))
+      for _, optimizer in ipairs { "adam", "lion", "groups", "clipped" } do
+        assert_reference(optimizer, 2, { mesh = "1x2", micro = 2, device = "cuda" }, environment)
+      end
+    end)
+  end
+
   it("S13 an evaluation is the mean over the targets of all ranks", function()
     local alone = run(1, { mesh = "1x1" })
     for _, mesh in ipairs(trained.few { { 4, "4x1" }, { 4, "2x2" } }) do
@@ -103,6 +117,11 @@ describe("an altered recipe is found:", function()
     return n
   end
 
+  it("clipping by value or of a group that is left out", function()
+    assert(count(differing("clipped", run(1, { optimizer = "clipped", wrong = "value" })), "embed") == 1)
+    assert(count(differing("clipped", run(1, { optimizer = "clipped", wrong = "norm" })), "fc") >= 6)
+  end)
+
   it("settings of a group that are left out", function()
     for wrong, names in pairs { betas = { "norm", "bias" }, lr = { "embed" }, eps = { "embed" } } do
       local found = differing("groups", run(1, { optimizer = "groups", wrong = wrong }))
@@ -110,7 +129,7 @@ describe("an altered recipe is found:", function()
     end
   end)
 
-  for _, optimizer in ipairs { "adamw", "sgd" } do
+  for _, optimizer in ipairs { "adamw", "adam", "sgd" } do
     it("norm weights that stay, with " .. optimizer, function()
       local found = differing(optimizer, run(1, { optimizer = optimizer, wrong = "norms" }))
       assert.equal(7, count(found, "norm"))

@@ -27,7 +27,7 @@ local function divisors_of(trainer, steps)
   local groups = optimizer:param_groups(fqns)
   for _, param in ipairs(trainer.session.sharding.params) do
     local part, group = optimizer:part_of(param.fqn), groups[param.fqn]
-    if not param.frozen and optimizers.of(part.kind).by_size then
+    if not param.frozen and optimizers.of(part.kind).by_size == "root" then
       local correction = 1 - (group.betas or part.betas)[2] ^ steps
       local squares = trainer:optimizer_state(param.fqn, "exp_avg_sq").data
       for e = 0, param.numel - 1 do largest = math.max(largest, squares[e] / correction) end

@@ -4,7 +4,7 @@
 --   batches-R      per step a line of JSON (names, types, shapes), then the bytes of the arrays
 --   R.json         losses, norms, trainers, plans
 --   R.values       the f32 values of every parameter in the order of R.json; for the run on one rank also the values
---                  before the first step, and with AdamW their sensitivity
+--                  before the first step, and with AdamW or Lion their sensitivity
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")

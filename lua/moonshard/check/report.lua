@@ -71,20 +71,24 @@ end
 
 -- ---- parameters -------------------------------------------------------------------------------------------------
 
--- The effect of rounding under AdamW (adamw_sensitivity.lua), for learning rates that sum up to `travelled`.
-local function adamw_slack(trainer, run, sensitivity, rtol)
+-- The effect of rounding under AdamW (adamw_sensitivity.lua) or Lion (lion_sensitivity.lua), for learning rates that
+-- sum up to `travelled`. A sign is right, or it is wrong.
+local function slack_of(trainer, run, sensitivity, rtol)
+  local optimizer = optimizers.of(trainer.optimizer)
+  local least = optimizer.by_size == "sign" and optimizer.training_tolerance * rtol
   local travelled = 0
   for _, step in ipairs(run.steps) do
     if run.trainers[step.trainer] == trainer then travelled = travelled + step.lr end
   end
   return function(i)
     local reach = travelled * trainer.params[i].lr_scale
+    if least then return function(e) return sensitivity[i][e] < least and 2 * reach or 0 end end
     return function(e) return reach * math.min(2, rtol / sensitivity[i][e]) end
   end
 end
 
 -- The arrays of a run's values in order: parameters, and for the run on one rank also their values before the first
--- step, and with AdamW their sensitivity.
+-- step, and with AdamW or Lion their sensitivity.
 local function slices(run, is_one)
   local at, all = 0, {}
   for t, trainer in ipairs(run.trainers) do
@@ -133,7 +137,7 @@ local function compare_parameters(self, ranks, one, rtol)
   local of_ranks, of_one = slices(ranks, false), slices(one, true)
   for t, trainer in ipairs(one.trainers) do
     local base = rtol or dtypes.uses[trainer.dtype].tolerance
-    local slack = optimizers.of(trainer.optimizer).by_size and adamw_slack(trainer, one, of_one[t].sensitivity, base)
+    local slack = optimizers.of(trainer.optimizer).by_size and slack_of(trainer, one, of_one[t].sensitivity, base)
     local updates, largest = largest_updates(trainer, of_one[t])
     for i, param in ipairs(trainer.params) do
       local optimizer = optimizers.of(param.optimizer)

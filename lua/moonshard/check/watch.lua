@@ -7,6 +7,7 @@
 
 local batch_of = require("moonshard.engine.batch")
 local adamw_sensitivity = require("moonshard.check.adamw_sensitivity")
+local lion_sensitivity = require("moonshard.check.lion_sensitivity")
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
@@ -27,7 +28,8 @@ local ffi = engine.ffi
 ---@field steps table[] as in moonshard.CheckedRun
 ---@field trainers moonshard.Trainer[] trainers that made a step, one per session
 ---@field before table<moonshard.Session, string[]> reference rank only: every parameter before the first step
----@field sensitivity table<moonshard.Session, moonshard.AdamwSensitivity> reference rank only, trainers with AdamW
+---@field sensitivity table<moonshard.Session, moonshard.AdamwSensitivity|moonshard.LionSensitivity> reference rank
+---  only, of trainers whose optimizer has `by_size`
 ---@field muon table<moonshard.Session, moonshard.MuonSensitivity> reference rank only, trainers with Muon
 ---@field rtol number? replaces the tolerance of dtypes
 ---@field runs table<moonshard.Exec, table<string, integer>>
@@ -128,8 +130,10 @@ end
 local function note_sensitivity(self, trainer, metrics)
   if not reference.active then return end
   local session, optimizer = trainer.session, trainer.optimizer
-  if optimizers.of(optimizer.kind).by_size then
-    self.sensitivity[session] = self.sensitivity[session] or adamw_sensitivity.new()
+  local by_size = optimizers.of(optimizer.kind).by_size
+  if by_size then
+    self.sensitivity[session] = self.sensitivity[session]
+      or (by_size == "sign" and lion_sensitivity or adamw_sensitivity).new()
     self.sensitivity[session]:note(trainer)
   end
   if optimizer:muon() then
@@ -196,7 +200,7 @@ local function describe(self, trainer)
   return result
 end
 
--- Every parameter in full; on the reference rank also its initial values and AdamW's sensitivity.
+-- Every parameter in full; on the reference rank also its initial values and the sensitivity.
 local function collect(self, trainer, values)
   local before, sensitivity = self.before[trainer.session], self.sensitivity[trainer.session]
   for i, param in ipairs(trainer.session.sharding.params) do

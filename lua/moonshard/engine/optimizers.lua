@@ -38,8 +38,8 @@ local check_rate = optimizers.check_rate
 ---@field keeps fun(o: table): boolean whether it keeps these states
 ---@field update_tolerance number how many times as large as a dtype's tolerance one step's update can differ
 ---@field training_tolerance number the same of the whole change made by training, where differences accumulate
----@field by_size boolean? divides gradients by their size, so that small ones amplify rounding; check/
----  adamw_sensitivity.lua measures this
+---@field by_size "root"|"sign"|nil divides gradients by the root of their mean square, or takes signs, so that small
+---  ones amplify rounding; check/adamw_sensitivity.lua and check/lion_sensitivity.lua measure this
 
 local function check_betas(who, betas)
   if type(betas) ~= "table" or #betas ~= 2 then
@@ -56,22 +56,26 @@ end
 local ADJUSTS = { original = C.MS_MUON_ORIGINAL, match_rms_adamw = C.MS_MUON_MATCH_RMS_ADAMW }
 local MOST_STEPS = 99 -- of Muon's iteration, which has converged after a few
 
----@type table<string, moonshard.OptimizerRow>
-local ROWS = {
-  adamw = {
-    id = C.MS_OPT_ADAMW,
+local function check_moments(who, o)
+  local moments = dtypes.of_use(o.moments, "moment")
+  if not moments then
+    errors.invalid("%s: moments must be %s, not %s", who, dtypes.quoted("moment"), options.describe(o.moments))
+  end
+  o.moments = moments
+end
+
+-- AdamW, and Adam, whose weight decay is in the gradient.
+local function adam(id, weight_decay)
+  return {
+    id = id,
     options = function()
       return {
         betas = { "any", default = { 0.9, 0.999 } }, eps = { "number", default = 1e-8 },
-        weight_decay = { "number", default = 0.01 }, moments = { "string", default = "f32" },
+        weight_decay = { "number", default = weight_decay }, moments = { "string", default = "f32" },
       }
     end,
     check = function(who, o)
-      local moments = dtypes.of_use(o.moments, "moment")
-      if not moments then
-        errors.invalid("%s: moments must be %s, not %s", who, dtypes.quoted("moment"), options.describe(o.moments))
-      end
-      o.moments = moments
+      check_moments(who, o)
       check_betas(who, o.betas)
       check_eps(who, o.eps)
       check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
@@ -86,7 +90,40 @@ local ROWS = {
     },
     keeps = function() return true end,
     -- The first steps are signs of gradients, which depend on rounding where gradients are small.
-    update_tolerance = 10, training_tolerance = 10, by_size = true,
+    update_tolerance = 10, training_tolerance = 10, by_size = "root",
+  }
+end
+
+---@type table<string, moonshard.OptimizerRow>
+local ROWS = {
+  adamw = adam(C.MS_OPT_ADAMW, 0.01),
+  adam = adam(C.MS_OPT_ADAM, 0),
+  lion = {
+    id = C.MS_OPT_LION,
+    options = function()
+      return {
+        betas = { "any", default = { 0.9, 0.99 } }, weight_decay = { "number", default = 0 },
+        moments = { "string", default = "f32" },
+      }
+    end,
+    check = function(who, o)
+      check_moments(who, o)
+      if o.moments == "i8" then
+        errors.raise("MS_EUNSUPPORTED", "%s: moments in 8 bits are for ms.optim.adamw and ms.optim.adam: Lion keeps "
+          .. "its only moment in \"f32\" or \"bf16\"", who)
+      end
+      check_betas(who, o.betas)
+      check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
+    end,
+    group = { betas = { "any" } },
+    configure = function(config, o)
+      config.beta1, config.beta2 = o.betas[1], o.betas[2]
+      config.moment_dtype = dtypes.id(o.moments)
+    end,
+    states = { { kind = "exp_avg", what = C.MS_TENSOR_EXP_AVG } },
+    keeps = function() return true end,
+    -- Each step is a sign.
+    update_tolerance = 10, training_tolerance = 10, by_size = "sign",
   },
   sgd = {
     id = C.MS_OPT_SGD,

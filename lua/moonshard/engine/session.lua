@@ -7,6 +7,7 @@
 local agreement = require("moonshard.distributed.agreement")
 local shardings = require("moonshard.shard.sharding")
 local single_rank = require("moonshard.distributed.single_rank")
+local clipping = require("moonshard.engine.clipping")
 local context = require("moonshard.base.context")
 local device = require("moonshard.distributed.device")
 local ema = require("moonshard.engine.ema")
@@ -110,7 +111,7 @@ end
 ---@class moonshard.PlanSettings
 ---@field train boolean
 ---@field accumulate boolean?
----@field clip_grad_norm number?
+---@field clip moonshard.Clipping?
 ---@field prefetch integer?
 ---@field sync integer?
 ---@field reshard_after_backward boolean?
@@ -141,7 +142,7 @@ function Session:compile(name, graph, settings)
     replicate_sync.configure(config, self.sharding.local_sync, settings.outer)
     config.train = settings.train and 1 or 0
     config.accumulate = settings.accumulate and 1 or 0
-    config.max_norm = settings.clip_grad_norm or 0
+    clipping.configure(settings.clip, config)
     config.sync = settings.sync or C.MS_SYNC_EVERY
     if settings.reshard_after_backward == false then config.reshard_after_backward = 0 end
     if settings.rematerialize == false then config.rematerialize = 0 end

@@ -9,10 +9,10 @@ local rules = require("moonshard.shard.rules")
 local schedule = require("moonshard.train.schedule")
 
 ---@class moonshard.Optimizer
----@field kind "adamw"|"sgd"|"muon" its row in engine/optimizers.lua
+---@field kind "adamw"|"adam"|"lion"|"sgd"|"muon" its row in engine/optimizers.lua
 ---@field lr moonshard.Schedule
 ---@field weight_decay number for parameters without one from a group
----@field moments "f32"|"bf16"|"i8"|nil only for AdamW
+---@field moments "f32"|"bf16"|"i8"|nil only for AdamW, Adam and Lion
 ---@field groups table? a policy over parameter FQNs: list of { pattern, moonshard.GroupOptions }
 local Optimizer = { POLICY = "optimizer groups" } -- its row in shard/policies.lua
 Optimizer.__index = Optimizer
@@ -131,8 +131,8 @@ end
 ---@field lr? number in place of the optimizer's number, or of its schedule's peak: schedules multiply it
 ---@field lr_scale? number instead of lr: factor of the learning rate
 ---@field weight_decay? number
----@field betas? number[] of AdamW
----@field eps? number of AdamW
+---@field betas? number[] of AdamW, Adam and Lion
+---@field eps? number of AdamW and Adam
 
 ---@class moonshard.AdamWOptions
 ---@field lr number|moonshard.Schedule
@@ -156,6 +156,28 @@ end
 ---@param o moonshard.AdamWOptions
 ---@return moonshard.Optimizer
 function optim.adamw(o) return new("adamw", o) end
+
+---@class moonshard.AdamOptions: moonshard.AdamWOptions
+---@field weight_decay? number default 0
+
+---Adam (Kingma & Ba 2015) as torch.optim.Adam: as AdamW, but that weight decay is added to the gradient.
+---@param o moonshard.AdamOptions
+---@return moonshard.Optimizer
+function optim.adam(o) return new("adam", o) end
+
+---@class moonshard.LionOptions
+---@field lr number|moonshard.Schedule
+---@field betas? number[] default { 0.9, 0.99 }
+---@field weight_decay? number decoupled; default 0
+---@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
+---@field moments? "f32"|"bf16" default f32; bf16 is rounded as AdamW's
+
+---Lion (Chen et al. 2023, algorithm 2): steps of the sign of beta1 m + (1 - beta1) g, where m is a moving average of
+---gradients by beta2, its only state. Its learning rate is three to ten times smaller than AdamW's, and its weight
+---decay as many times larger.
+---@param o moonshard.LionOptions
+---@return moonshard.Optimizer
+function optim.lion(o) return new("lion", o) end
 
 ---@class moonshard.SGDOptions
 ---@field lr number|moonshard.Schedule

@@ -5,6 +5,7 @@
 
 local agreement = require("moonshard.distributed.agreement")
 local batch_of = require("moonshard.engine.batch")
+local clipping = require("moonshard.engine.clipping")
 local clock = require("moonshard.base.clock")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -60,7 +61,7 @@ local function train_settings(self, outer)
   return {
     sync = accumulates and step.SYNC[self.gradient_sync] or nil,
     reshard_after_backward = self.reshard_after_backward or not accumulates,
-    train = true, accumulate = accumulates, clip_grad_norm = self.clip_grad_norm, prefetch = self.prefetch,
+    train = true, accumulate = accumulates, clip = self.clip, prefetch = self.prefetch,
     rematerialize = self.rematerialize ~= false, -- also while "auto" is undecided
     memory_limit = self.memory_limit, owner = self.owner, outer = outer,
   }
@@ -264,6 +265,7 @@ function step.run(self, batch, places)
   return {
     loss = exec.step_outputs.loss,
     grad_norm = exec.step_outputs.grad_norm,
+    grad_norms = clipping.norms(self.clip, exec.step_outputs),
     lr = lr,
     muon_lr = self.optimizer.rules and self.optimizer:muon() and muon_lr or nil,
     tokens = tokens,

@@ -7,6 +7,7 @@ local args = require("moonshard.recipe.args")
 local automatic = require("moonshard.shard.automatic")
 local byte_size = require("moonshard.base.byte_size")
 local change_rules = require("moonshard.train.change_rules")
+local clipping = require("moonshard.engine.clipping")
 local context = require("moonshard.base.context")
 local ema = require("moonshard.engine.ema")
 local errors = require("moonshard.base.error")
@@ -37,6 +38,7 @@ Trainer.__index = Trainer
 ---@field loss number mean over micro-batches and ranks, or over their targets; with replicate_sync over the ranks of
 ---  this replica
 ---@field grad_norm number norm of the mean gradient, before clipping; with replicate_sync of this replica's
+---@field grad_norms number[]? of each rule of clip_grad_norm, in their order, if it is a list of rules
 ---@field lr number
 ---@field muon_lr number? that of the parameters with Muon, if others have another optimizer
 ---@field tokens integer targets of all ranks in this step
@@ -64,7 +66,11 @@ Trainer.__index = Trainer
 ---@field forward? fun(model: moonshard.Module, batch: table): moonshard.Tensor instead of loss(model(tokens), targets)
 ---@field teacher? fun(model: moonshard.Module, batch: table): moonshard.Tensor with ema and forward: computed before
 ---  each step with the averages as the weights; batch.teacher is its result, a constant for forward
----@field clip_grad_norm? number clip by the global norm; 0 (the default): no clipping
+---@field clip_grad_norm? number|table clip by the global norm, as torch.nn.utils.clip_grad_norm_; 0 (the default): no
+---  clipping. Or rules over parameters, { { pattern, limit }, ... }: the parameters of each rule are clipped by their
+---  own norm, and those that no rule matches are not. Norms are exact, over the whole mesh, in one all-reduce
+---@field clip_grad_value? number clip each element of the mean gradient to -value to value, behind the norms, as
+---  torch.nn.utils.clip_grad_value_; 0 (the default): no clipping
 ---@field micro_batches? integer divide the rows of a batch into this many and add their gradients; default 1
 ---@field prefetch? integer units gathered ahead; default 1
 ---@field gradient_sync? string when to sum gradients over ranks: "every" micro-batch (default); "last": only in the
@@ -90,7 +96,7 @@ local function trainer(o)
     optimizer = { "table", required = true },
     loss = { "function" },
     forward = { "function" }, teacher = { "function" },
-    clip_grad_norm = { "number", default = 0 },
+    clip_grad_norm = { "number|table", default = 0 }, clip_grad_value = { "number", default = 0 },
     micro_batches = { "positive", default = 1 },
     prefetch = { "integer" }, gradient_sync = { "string", default = "every" },
     reshard_after_backward = { "boolean", default = true },
@@ -113,7 +119,7 @@ local function trainer(o)
     errors.raise("MS_ENAME", "ms.trainer: gradient_sync %s: %s", o.gradient_sync,
       nearest.advice(o.gradient_sync, step.SYNC))
   end
-  if o.clip_grad_norm < 0 then errors.invalid("ms.trainer: clip_grad_norm must be at least 0") end
+  o.clip = clipping.read(o.clip_grad_norm, o.clip_grad_value)
   if o.memory_limit then
     o.memory_limit = byte_size.read(o.memory_limit) or errors.invalid("ms.trainer: memory_limit must be a size like "
       .. "\"2GiB\" or a number of bytes above 0, not %s", options.describe(o.memory_limit))
@@ -129,6 +135,7 @@ local function trainer(o)
   teacher.check(o)
   args.check_taken()
   o.session = session.of(o.model, { optimizer = o.optimizer, ema = o.ema })
+  o.session.sharding:report_warnings(clipping.decide(o.clip, o.session.sharding))
   utilisation.check(o.session.sharding.mesh.device)
   o.owner = o.session:new_owner()
   o.steps_done = 0

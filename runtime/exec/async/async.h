@@ -32,9 +32,9 @@ typedef struct ms_async_args {
 /* Pinned host memory. The results are of the last run that the host waited for, and are read before the next such run.
  */
 typedef struct ms_async_words {
-  ms_async_args args[MS_ASYNC_RUNS]; /* of each run in flight, copied to the device before it */
-  ms_fault fault;                    /* copied from the device at the end of such a run */
-  float norm[2][MS_NORM_NUMBERS];    /* at the end of NORM, from the plan's norm and norm_of_synced */
+  ms_async_args args[MS_ASYNC_RUNS];     /* of each run in flight, copied to the device before it */
+  ms_fault fault;                        /* copied from the device at the end of such a run */
+  float norm[MS_NORMS][MS_NORM_NUMBERS]; /* at the end of NORM, from the plan's norms */
 } ms_async_words;
 
 typedef struct ms_async_run {

@@ -193,12 +193,12 @@ static int is_waited_for(const ms_exec *exec, int phase) {
 /* With the end of NORM the host has all that decides about the update. */
 static int send_norms(const ms_exec *exec) {
   const ms_state *state = exec->state;
-  const ms_ref *ref[] = {&exec->plan->norm, &exec->plan->norm_of_synced};
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < MS_NORMS; i++) {
+    const ms_ref at = ms_exec_norm_at(exec->plan, i);
     float *to = state->async->words->norm[i];
-    if (ref[i]->buffer < 0) continue;
+    if (at.buffer < 0) continue;
     MS_TRY(state->device->api->copy_out(state->device, state->async->stream[MS_STREAM_COMPUTE], to,
-                                        ms_exec_pointer(exec, ref[i]), sizeof state->async->words->norm[i]));
+                                        ms_exec_pointer(exec, &at), sizeof state->async->words->norm[i]));
   }
   return MS_OK;
 }
@@ -337,7 +337,7 @@ static int run(ms_exec *exec, int phase) {
   return rc;
 }
 
-static const float *norm_of(const ms_exec *exec, int synced) { return exec->state->async->words->norm[synced]; }
+static const float *norm_of(const ms_exec *exec, int which) { return exec->state->async->words->norm[which]; }
 
 static void *input_at(ms_exec *exec, int input) { return exec->async->staged + exec->async->staged_at[input]; }
 

@@ -54,7 +54,7 @@ local settings = {
   groups = cfg.wrong ~= "groups" and { { re[[norm|bias]], { weight_decay = 0, lr_scale = 0.5 } } } or nil,
 }
 if kind == "sgd" then settings.momentum, settings.nesterov = 0.9, true
-elseif kind ~= "adafactor" then settings.betas = { 0.9, 0.95 } end
+else settings.betas = { 0.9, 0.95 } end
 if cfg.optimizer == "groups" then
   settings.lr = ms.schedule.linear { peak = 2e-2, warmup = 2, total = 8 }
   settings.groups = {
@@ -68,9 +68,13 @@ if cfg.optimizer == "muon" then
   local muon = ms.optim.muon { lr = 1e-2, momentum = 0.9, weight_decay = 0.1 }
   optimizer = { { re[[fc\d\.weight$]], muon }, { re".", optimizer } }
 end
+local limits = cfg.wrong ~= "clipping" and 0.5 or nil
+if cfg.optimizer == "clipped" then
+  limits = { { re[[norm]], 0.3 }, { re[[fc]], cfg.wrong ~= "norm" and 3 or 0 } }
+end
 local train = ms.trainer {
   model = model, optimizer = optimizer, micro_batches = cfg.micro, gradient_sync = cfg.sync,
-  clip_grad_norm = cfg.wrong ~= "clipping" and 0.5 or nil,
+  clip_grad_norm = limits, clip_grad_value = cfg.optimizer == "clipped" and cfg.wrong ~= "value" and 0.1 or nil,
   forward = function(net, batch)
     local loss = ms.loss.cross_entropy
     if cfg.chunk > 0 then loss = ms.loss.cross_entropy { fused = true, chunk = cfg.chunk } end
@@ -115,7 +119,8 @@ else
   end
 end
 
-local result, before = { losses = {}, norms = {}, updates = {}, counts = {}, first = train.steps_done + 1 }, values_of()
+local result = { losses = {}, norms = {}, group_norms = {}, updates = {}, counts = {}, first = train.steps_done + 1 }
+local before = values_of()
 for step = train.steps_done + 1, STEPS do
   local m, update = train:step(batch_of(step)), {}
   local after = values_of()
@@ -124,6 +129,7 @@ for step = train.steps_done + 1, STEPS do
     for i, value in ipairs(values) do update[name][i] = value - before[name][i] end
   end
   result.losses[#result.losses + 1], result.norms[#result.norms + 1] = m.loss, m.grad_norm
+  for _, norm in ipairs(m.grad_norms or {}) do table.insert(result.group_norms, norm) end
   result.updates[#result.updates + 1], before = update, after
   if step == cfg.save_at then ms.checkpoint.save(train, cfg.save) end
 end

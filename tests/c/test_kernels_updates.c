@@ -1,0 +1,103 @@
+/* test_kernels_updates.c - Lion compared with its formula in double, norms of groups, and clipping by value. */
+#include "kernels/clip.h"
+#include "tests/c/support/optimizer_case.h"
+
+static void lion_matches(void **state) {
+  (void)state;
+  const double lr = 0.02, lr_scale = 0.5, decay = 0.1, beta1 = 0.9, beta2 = 0.99;
+  FOR_EACH(n, sizes)
+  for (int threads = 1; threads <= TEAM; threads += 2) {
+    kernel_case c = optimizer_case(MS_OP_lion, n, 1, n);
+    c.call.attrs = (ms_attrs){.f = {lr_scale, decay, beta1, beta2}};
+    double *p = calloc((size_t)(2 * n + 1), sizeof *p), *m = p + n;
+    for (int64_t i = 0; i < n; i++) p[i] = output_at(&c, 0, i);
+    for (int step = 1; step <= STEPS; step++) {
+      new_gradient(&c, step);
+      if (n) set_input(&c, 0, n / 2, 0.0);
+      c.scalars.lr = lr / step;
+      run_once(&c, c.call, threads);
+      const double rate = lr / step * lr_scale;
+      for (int64_t i = 0; i < n; i++) {
+        const double g = 0.5 * input_at(&c, 0, i), direction = beta1 * m[i] + (1.0 - beta1) * g;
+        p[i] = p[i] * (1.0 - rate * decay) - rate * ((direction > 0) - (direction < 0));
+        m[i] = beta2 * m[i] + (1.0 - beta2) * g;
+        if (fabs(direction) > 1e-6 || direction == 0) assert_output(&c, 0, i, p[i], 1e-6);
+        p[i] = output_at(&c, 0, i); /* a direction that rounding decides has the kernel's sign */
+        assert_output(&c, 1, i, m[i], 1e-6);
+      }
+    }
+    free(p);
+    free_case(&c);
+  }
+}
+
+static void totals_and_norms_of_groups(void **state) {
+  (void)state;
+  kernel_case c = case_of(MS_OP_step_totals);
+  c.call.attrs = (ms_attrs){.i = {2, 3}};
+  add_input(&c, SHAPE(MS_F32, 6));
+  add_input(&c, SHAPE(MS_F32, 1));
+  add_output(&c, SHAPE(MS_F32, 4));
+  for (int i = 0; i < 6; i++) set_input(&c, 0, i, i);
+  set_input(&c, 1, 0, 7.0);
+  run_case(&c);
+  for (int g = 0; g < 3; g++) assert_output(&c, 0, g, (4.0 * g + 1.0) / 2.0, 1e-7);
+  assert_output(&c, 0, 3, 7.0, 0.0);
+  free_case(&c);
+  for (int group = 0; group <= 3; group++) {
+    static const double norm[] = {13.0, 3.0, 4.0, 12.0};
+    kernel_case n = case_of(MS_OP_step_norm);
+    n.call.attrs = (ms_attrs){.i = {1, 3, group}, .f = {3.5}};
+    n.scalars.micro_batches = 1;
+    add_input(&n, SHAPE(MS_F32, 4));
+    add_output(&n, SHAPE(MS_F32, 4));
+    for (int g = 0; g < 3; g++) set_input(&n, 0, g, norm[g + 1] * norm[g + 1]);
+    set_input(&n, 0, 3, 7.0);
+    run_case(&n);
+    assert_output(&n, 0, 0, 7.0, 0.0);
+    assert_output(&n, 0, 1, norm[group], 1e-7);
+    assert_output(&n, 0, 2, fmin(1.0, 3.5 / (norm[group] + 1e-6)), 1e-7);
+    free_case(&n);
+  }
+}
+
+/* Gradients beyond the limit count as the limit, and those that are not a number stay so. */
+static void gradients_are_clipped_by_value(void **state) {
+  (void)state;
+  enum { N = 9 };
+  static const int ops[] = {MS_OP_adamw, MS_OP_sgd, MS_OP_lion, MS_OP_muon_momentum};
+  FOR_EACH(op, ops)
+  for (int clipped = 0; clipped < 2; clipped++) {
+    kernel_case c[2];
+    for (int by_hand = 0; by_hand < 2; by_hand++) {
+      c[by_hand] = optimizer_case(op, N, op == MS_OP_adamw ? 2 : 1, N);
+      c[by_hand].call.attrs = (ms_attrs){.f = {0.9, 0.0, 0.5, 0.5}};
+      if (op == MS_OP_muon_momentum) c[by_hand].call.inputs = 2;
+      if (clipped && !by_hand) ms_clip_set(&c[by_hand].call.attrs, 0.25);
+      for (int i = 0; i < N; i++) {
+        const double g = i == N - 1 ? NAN : 0.5 * i - 1.75,
+                     limit = clipped && by_hand ? 0.5 : INFINITY; /* factor 0.5 */
+        set_input(&c[by_hand], 0, i, i == N - 1 ? g : fmax(-limit, fmin(limit, g)));
+      }
+      run_once(&c[by_hand], c[by_hand].call, 1);
+    }
+    for (int o = 0; o < c[0].call.outputs; o++)
+      for (int i = 0; i < N; i++) {
+        const double a = output_at(&c[0], o, i), b = output_at(&c[1], o, i);
+        assert_true(i == N - 1 ? isnan(a) && isnan(b) : a == b);
+      }
+    for (int by_hand = 0; by_hand < 2; by_hand++) {
+      c[by_hand].call.inputs = 3;
+      free_case(&c[by_hand]);
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(lion_matches),
+      TEST(totals_and_norms_of_groups),
+      TEST(gradients_are_clipped_by_value),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,37 @@
+-- What random cases vary of updates: optimizers beside AdamW and SGD, groups with settings of their own, and clipping
+-- by value and by the norm of groups. Drawn last, so that other draws are those of earlier versions.
+
+local updates = {}
+
+local NORMS = [[{ { re"bias|norm", %s, optional = true }, { re"fc1|embed", 0, optional = true }, ]]
+  .. [[{ re"fc2|weight", %s, optional = true } }]]
+
+-- Some that are AdamW become another one with as many settings. Lion's steps are whole learning rates.
+local function other_optimizer(d, optimizer)
+  local kind = d:one_of { "adamw", "adamw", "adam", "lion" }
+  if kind == "lion" then
+    optimizer = optimizer:gsub("lr = 1e%-(%d)", function(n) return ("lr = 2e-%d"):format(n + 1) end)
+  end
+  return (optimizer:gsub("ms%.optim%.adamw", "ms.optim." .. kind))
+end
+
+-- Their own betas, and rates that are not given as factors.
+local function other_groups(d, optimizer)
+  local has_betas = not optimizer:find("sgd", 1, true)
+  if d:chance(0.5) then optimizer = optimizer:gsub("lr_scale = 0.5", "lr = 3e-3") end
+  if has_betas and d:chance(0.5) then optimizer = optimizer:gsub("weight_decay = 0, ", "%0betas = { 0.8, 0.9 }, ") end
+  return optimizer
+end
+
+---Draws them for a case that is complete otherwise.
+---@param d table of fuzz.draw
+---@param self table a case
+function updates.draw(d, self)
+  if self.optimizer:find("adamw", 1, true) then self.optimizer = other_optimizer(d, self.optimizer) end
+  self.optimizer = other_groups(d, self.optimizer)
+  local limit = self.trainer.clip_grad_norm
+  if limit and d:chance(0.4) then self.trainer.clip_grad_norm = NORMS:format(d:one_of { "0.2", "0.01" }, limit) end
+  if d:chance(0.2) then self.trainer.clip_grad_value = d:one_of { "0.05", "0.001" } end
+end
+
+return updates
