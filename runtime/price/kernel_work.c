@@ -81,15 +81,14 @@ static void read_convolution(const ms_kernel_call *call, int device, ms_kernel_w
   work->size[3] /= parts;
 }
 
-/* Products of as many rows for each group, which a GPU computes in f32 arithmetic. */
-static void read_grouped_product(const ms_kernel_call *call, int device, ms_kernel_work *work) {
+/* Products of as many rows for each group. */
+static void read_grouped_product(const ms_kernel_call *call, ms_kernel_work *work) {
   const double groups = (double)(call->in[2].dims[0] - 1), rows = (double)call->in[0].dims[0] / groups;
   const double inner = (double)call->in[0].dims[1];
   const int to_w = call->out[0].ndim == 3;
   const double columns = (double)call->out[0].dims[call->out[0].ndim - 1];
   const double size[4] = {groups, to_w ? inner : rows, columns, to_w ? rows : inner};
   work->variant = to_w ? MS_VARIANT_TRANS_A : call->attrs.i[1] ? MS_VARIANT_TRANS_B : 0;
-  if (device != MS_DEVICE_CPU) work->dtype = MS_F32;
   for (int i = 0; i < 4; i++) work->size[i] = size[i];
 }
 
@@ -116,7 +115,7 @@ int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel
   if (row->work == ms_work_chunked_loss) read_chunked_loss(call, work);
   else if (row->work == ms_work_orthogonalise) read_orthogonalise(call, work);
   else if (row->work == ms_work_convolution) read_convolution(call, plan->config.device, work);
-  else if (row->work == ms_work_grouped_product) read_grouped_product(call, plan->config.device, work);
+  else if (row->work == ms_work_grouped_product) read_grouped_product(call, work);
   else if (work->shape == MS_SHAPE_PRODUCT) return read_product(call, work);
   else if (work->shape == MS_SHAPE_ATTENTION) read_attention(call, &c, work);
   else read_other(call, work);
