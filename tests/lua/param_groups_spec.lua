@@ -58,6 +58,16 @@ describe("groups of an optimizer", function()
   end)
 end)
 
+describe("moments", function()
+  it("S13 of Lion are refused in 8 bits, and its eps", function()
+    refused("ms.optim.lion | 8 bits | ms.optim.adamw | bf16", "MS_EUNSUPPORTED", function()
+      ms.optim.lion { lr = 1e-3, moments = "i8" }
+    end)
+    refused("ms.optim.lion | eps", "MS_ENAME", function() ms.optim.lion { lr = 1e-3, eps = 1e-8 } end)
+    assert.equal("bf16", ms.optim.lion({ lr = 1e-3, moments = "bf16" }):moments_of { fqn = "w", numel = 1 })
+  end)
+end)
+
 describe("a group's own rate", function()
   it("S13 R4 stays when ms.set_rules changes the optimizer's", function()
     ms.world()

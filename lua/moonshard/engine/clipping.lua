@@ -18,6 +18,8 @@ local POLICY = "clip_grad_norm"
 ---@field norm number 0: not by one norm of all parameters
 ---@field value number 0: not by value
 ---@field rules moonshard.Policy? groups that have a norm each
+---@field decided table<string, moonshard.Decision>? with rules, once decided: the limit of each parameter's group
+---@field unmatched moonshard.Rule[]? optional rules that match no parameter
 
 local function check_limit(who, limit)
   if type(limit) == "number" and limit >= 0 then return limit end
@@ -57,9 +59,11 @@ function clipping.decide(self, sharding)
   end
   local fqns = {}
   for i, param in ipairs(sharding.params) do fqns[i] = param.fqn end
-  local decided, warnings = self.rules:resolve(fqns, nil, sharding.tied)
-  self.groups = ffi.new("int[?]", #fqns)
-  for i in ipairs(fqns) do self.groups[i - 1] = (decided[i].rule or 0) - 1 end
+  local decided, warnings, unmatched = self.rules:resolve(fqns, nil, sharding.tied)
+  self.groups, self.decided, self.unmatched = ffi.new("int[?]", #fqns), {}, unmatched
+  for i, fqn in ipairs(fqns) do
+    self.groups[i - 1], self.decided[fqn] = (decided[i].rule or 0) - 1, decided[i]
+  end
   self.limits = ffi.new("double[?]", #self.rules.rules)
   for g, rule in ipairs(self.rules.rules) do self.limits[g - 1] = rule.value end
   return warnings

@@ -142,7 +142,9 @@ end
 ---@return { policy: string, pattern: string, where: string? }[] unmatched
 function decisions.of(sharding, plan, costs, optimizer, modules)
   local groups, warnings, unmatched = groups_of(sharding, optimizer)
-  local elsewhere = { [optimizer.POLICY] = { decided = groups, unmatched = unmatched } }
+  local clip = plan.settings.clip or {}
+  local elsewhere = { [optimizer.POLICY] = { decided = groups, unmatched = unmatched },
+    clip_grad_norm = { decided = clip.decided or {}, unmatched = clip.unmatched or {} } }
   local subjects, by_policy, shadowed, idle = subjects_of(sharding, plan, costs, modules, optimizer), {}, {}, {}
   for _, list in ipairs({ sharding.warnings, warnings }) do
     for _, warning in ipairs(list) do shadowed[#shadowed + 1] = warning end

@@ -207,6 +207,14 @@ local ROWS = {
     json = same,
     cost = function(c) return { kept = { optimizer = c.optimizer } } end,
   },
+  {
+    name = "clip_grad_norm", of = "parameter", no_option = true, rare = true, -- engine/clipping.lua decides it
+    text = function(limit)
+      return limit and limit > 0 and ("the norm of its rule, at most %g"):format(limit) or "not clipped"
+    end,
+    json = function(limit) return limit or 0 end,
+    cost = function() return {} end,
+  },
 }
 
 local function where(condition)
