@@ -15,7 +15,7 @@ local cfg = ms.args {
   tokens = "",                     -- token files (moonshard tokenize); "": the text of `files`, by bytes
   seq = 256, batch = 4,            -- tokens per sequence, sequences per rank
   steps = 200, warmup = 20, lr = 6e-4,
-  optimizer = "adamw",             -- or muon: Muon for the layers' matrices, AdamW for the rest
+  optimizer = "adamw",             -- adam, lion (a tenth of lr), or muon: Muon for layers' matrices, AdamW for the rest
   muon_lr = 0.01,
   ema = ms.args.real(0),           -- decay of the averages of the weights; 0: none
   mesh = "1x-1",                   -- replicas x shards; -1: all remaining ranks
@@ -50,13 +50,12 @@ local warmup = math.min(cfg.warmup, cfg.steps)
 local function schedule(peak)
   return ms.schedule.cosine { peak = peak, warmup = warmup, total = cfg.steps, floor = peak / 10 }
 end
-local opt = ms.optim.adamw {
+local opt = ms.optim[cfg.optimizer == "muon" and "adamw" or cfg.optimizer] {
   lr = schedule(cfg.lr),
   betas = { 0.9, 0.95 },
   weight_decay = 0.1,
   groups = { { re[[norm|bias|embed|pos]], { weight_decay = 0 } } }, -- decay only matrices
 }
-assert(cfg.optimizer == "adamw" or cfg.optimizer == "muon", "optimizer must be adamw or muon")
 if cfg.optimizer == "muon" then
   opt = { { re[[^layers\..*\.(w\w|fc\d)\.weight$]], ms.optim.muon { lr = schedule(cfg.muon_lr) } }, { re".", opt } }
 end
