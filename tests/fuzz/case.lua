@@ -228,6 +228,23 @@ local function draw_adapters(d, self)
   return ('ms.lora(model, { { "head", { rank = 1, alpha = %g } }%s }%s)\n'):format(d:integer(1, 4), others, train)
 end
 
+-- Muon for the matrices between layers, which there may be none of; the case's optimizer trains the rest. Like AdamW's
+-- signs, its steps along small directions are rounding where ranks sum what they have rounded.
+local function draw_muon(d, self)
+  if not d:chance(0.3) or sums_rounded(self) then return nil end
+  local options = { ("lr = %s"):format(self.preset and "1e-3" or "1e-2") }
+  local function maybe(probability, option)
+    if d:chance(probability) then options[#options + 1] = option end
+  end
+  maybe(0.5, "momentum = " .. d:one_of { "0.5", "0" })
+  maybe(0.3, "nesterov = false")
+  maybe(0.3, "weight_decay = 0")
+  maybe(0.3, "steps = " .. d:one_of { "1", "3" })
+  maybe(0.3, [[adjust = "match_rms_adamw"]])
+  maybe(0.2, [[dtype = "bf16"]])
+  return "ms.optim.muon { " .. table.concat(options, ", ") .. " }"
+end
+
 ---The case of a seed.
 ---@param seed integer
 ---@return table
@@ -245,6 +262,7 @@ function case.of(seed)
   if d:chance(0.15) then self.adapters = draw_adapters(d, self) end -- last: other draws are those of earlier versions
   if self.adapters then self.chunk = nil end -- an adapter of the head adds to its product, which a fused loss refuses
   low_precision.draw(d, self)
+  self.muon = draw_muon(d, self)
   updates.draw(d, self)
   return self
 end

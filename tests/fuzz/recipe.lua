@@ -102,6 +102,14 @@ local function entries(options)
   return table.concat(lines, "\n")
 end
 
+local MATRICES = [=[re[[^layers\..*(fc\d|linear|tokens|w\w)\.weight$]]]=]
+
+local function optimizer_of(case)
+  if not case.muon then return case.optimizer end
+  return ("{\n    { %s, %s, optional = true },\n    { re%q, %s },\n  }"):format(MATRICES, case.muon, ".",
+    case.optimizer)
+end
+
 -- Ranks of context and tensor train on the same samples.
 local function batch_of(case, targets)
   local rows = case.rows * (case.micro or 1)
@@ -164,7 +172,7 @@ function recipe.of(case)
   for name, text in pairs(case.sharding) do sharding[name] = text end
   for name, text in pairs(case.trainer) do trainer[name] = text end
   sharding.mesh, sharding.placements = mesh_of(case), sharding.placements or placements.text(case)
-  trainer.model, trainer.optimizer = "model", case.optimizer
+  trainer.model, trainer.optimizer = "model", optimizer_of(case)
   trainer.loss = "ms.loss." .. (case.classes and "cross_entropy" or "mse")
   if case.classes and case.chunk then
     trainer.loss = ("%s { fused = true, chunk = %d }"):format(trainer.loss, case.chunk)

@@ -39,8 +39,8 @@ local function smaller(self)
   for _, holder in ipairs({ "sharding", "trainer" }) do
     for _, name in ipairs(sorted_keys(self[holder])) do try(function(c) c[holder][name] = nil end) end
   end
-  for _, name in ipairs({ "adapters", "tie", "tied_head", "micro", "evaluate", "edit", "stages", "new_rules", "ignored",
-    "chunk", "classes", "seq", "context", "tensor", "preset" }) do
+  for _, name in ipairs({ "muon", "adapters", "tie", "tied_head", "micro", "evaluate", "edit", "stages", "new_rules",
+    "ignored", "chunk", "classes", "seq", "context", "tensor", "preset" }) do
     if self[name] ~= nil then try(function(c) c[name] = nil end) end
   end
   for _, name in ipairs(self.preset and { "tied", "dropout", "pad_vocab_to_multiple_of", "document_start" } or {}) do

@@ -80,6 +80,20 @@ describe("random plans", function()
     end
   end)
 
+  it("Q9 among them is Muon on meshes of copies, shards and ranks that divide layers", function()
+    local drawn = { replicate = 0, shard = 0, tensor = 0, few_bits = 0 }
+    for seed = 1, 400 do
+      local each = case.of(seed)
+      for _, dimension in ipairs(each.muon and { "replicate", "shard", "tensor" } or {}) do
+        if (each[dimension] or 1) > 1 then drawn[dimension] = drawn[dimension] + 1 end
+      end
+      if each.muon and (each.sharding.mp_policy or ""):find('"i[48]"') then drawn.few_bits = drawn.few_bits + 1 end
+    end
+    for what, times in pairs(drawn) do
+      assert.is_true(times >= (what == "few_bits" and 5 or 25), what .. " " .. times)
+    end
+  end)
+
   it("what fails is found, and made smaller while it fails in the same way", function()
     -- A rule that no reader accepts stands for a mistake: nothing else of the case is needed to show it.
     local list = {}

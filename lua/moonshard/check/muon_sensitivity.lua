@@ -70,9 +70,10 @@ local function zeros(param) return create.zeros { unpack(param.shape) } end
 -- Takes all histories of a parameter a step further.
 local function follow(self, param, place, muon, momentum, rate)
   local before, share = self.momentum[param.fqn] or zeros(param), 1 - muon.momentum
-  local gradient = before + (momentum - before) / share
+  local change = momentum - before
+  if change:abs():max():item() == 0 then return end -- this step had no gradient of it
+  local gradient = before + change / share
   local most = self.tolerance * gradient:abs():max():item()
-  if most == 0 then return end
   local u = direction(muon, gradient, momentum)
   local exact = muon_sensitivity.orthogonalised(u, muon)
   self.histories[param.fqn] = self.histories[param.fqn] or {}

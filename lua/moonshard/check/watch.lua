@@ -115,7 +115,8 @@ end
 
 -- The dtype whose rounding makes the largest difference between ranks and one rank.
 local function coarsest(trainer)
-  local coarsest_of_all = trainer.optimizer.moments or "f32"
+  local muon = trainer.optimizer:muon()
+  local coarsest_of_all = dtypes.coarser(trainer.optimizer.moments or "f32", muon and muon.dtype or "f32")
   for _, param in ipairs(trainer.session.sharding.params) do
     local unit = param.unit
     for _, dtype in ipairs({ param.dtype or unit.param_dtype, unit.reduce_dtype, unit.replicate_dtype or "f32",
