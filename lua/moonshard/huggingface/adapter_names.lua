@@ -34,7 +34,7 @@ function adapter_names.modules(layout, own)
   local family, model = config.parse(layout, "config.json")
   for _, tensor in ipairs(family.tensors(model)) do
     local short, slices = tensor.name:match("^(.*)%.weight$"), tensor.slices
-    if short and #tensor.shape == 2 then
+    if short and #tensor.shape == 2 and not slices[1].parts then -- experts are one parameter, and no layers
       local transposed = slices[1].transposed
       local module = { short = short, rows = {}, inputs = tensor.shape[transposed and 1 or 2],
         outputs = tensor.shape[transposed and 2 or 1] }
