@@ -200,7 +200,7 @@ describe("a model with two of them", function()
     for _, settings in ipairs(program.thin({
       { "2", "mesh=1x2x1" }, { "4", "mesh=2x2x1", "micro=3" }, { "2", "mesh=1x2x1", "dtype=bf16" },
       { "2", "mesh=1x1x2", "aux=0.1" }, { "4", "mesh=1x2x2", "layout=ragged" }, { "2", "mesh=2x1x1", "optimizer=muon" },
-      { "2", "mesh=1x2x1", "recompute=true" },
+      { "2", "mesh=1x2x1", "recompute=true" }, { "4", "mesh=2x2x1", "over=true" },
     })) do
       local ended = program.run({ "check", "tests/lua/recipes/experts.lua", "-n", unpack(settings) })
       assert.equal(0, ended.status, ended.err .. ended.out)

@@ -8,6 +8,7 @@ local re = ms.re
 local cfg = ms.args {
   mesh = "1x-1", steps = 4, dtype = "f32", rows = 6, length = 7, aux = ms.args.real(0), micro = 1, clip = 0.5,
   layout = "rows", optimizer = "adamw", recompute = false, out = "", checkpoint = "", resume = "",
+  over = false,
 }
 local DIM = 16
 
@@ -41,7 +42,7 @@ local model = Net()
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard", "tensor" })
 ms.fully_shard(model, {
   mesh = mesh, units = { re[[^layers\.\d+$]] }, mp_policy = { param_dtype = cfg.dtype }, layout = cfg.layout,
-  recompute = cfg.recompute,
+  recompute = cfg.recompute, shard_optimizer_over_replicate = cfg.over, shared_masters = not cfg.over,
   placements = {
     { re[[experts\.w[13]$]], { tensor = ms.Shard(1) } }, { re[[experts\.w2$]], { tensor = ms.Shard(2) } },
     { re[[shared\.up]], { tensor = "colwise" } }, { re[[shared\.down]], { tensor = "rowwise" } },
