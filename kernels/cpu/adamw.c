@@ -16,7 +16,6 @@
  */
 #include "kernels/cpu/adamw.h"
 
-#include "kernels/cpu/draw.h"
 #include "kernels/cpu/random_rounding.h"
 #include "kernels/moments.h"
 
@@ -34,22 +33,16 @@ MS_CLONES static void adamw_part(const ms_kernel_call *call, int part, int64_t b
   }
 }
 
-/* Philox gives words in groups of four consecutive elements of the parameter. A chunk can begin inside a group, so the
- * first `skipped` words are not used. */
 MS_CLONES static void adamw_part_of_bf16(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const ms_adamw s = ms_adamw_of(call);
-  const uint64_t stream = (uint64_t)call->attrs.i[1], step = (uint64_t)((const float *)call->in_data[2])[0];
-  const int64_t first = call->attrs.i[2] + begin, skipped = first % 4, at_once = MS_BLOCK - 4;
-  ms_draw_fn *draw = ms_pick_draw();
   uint32_t words[MS_BLOCK] __attribute__((aligned(64)));
-  for (int64_t at = begin; at < end; at += at_once) {
-    const int64_t n = end - at < at_once ? end - at : at_once;
-    const uint32_t *word = words + skipped;
+  for (int64_t at = begin; at < end; at += MS_ROUNDED_AT_ONCE) {
+    const int64_t n = end - at < MS_ROUNDED_AT_ONCE ? end - at : MS_ROUNDED_AT_ONCE;
+    const uint32_t *word = ms_rounding_words(call, at, words);
     const float *restrict gradient = (const float *)call->in_data[0] + at;
     float *restrict p = (float *)call->out_data[0] + at;
     ms_bf16 *restrict m = (ms_bf16 *)call->out_data[1] + at, *restrict v = (ms_bf16 *)call->out_data[2] + at;
-    draw(stream, step, (uint64_t)(first + at - begin) / 4, words);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
       float m1 = ms_bf16_to_f32(m[i]), v1 = ms_bf16_to_f32(v[i]);
