@@ -78,9 +78,9 @@ typedef struct ms_scalars {
 /* A fault found by a kernel that runs asynchronously (on a GPU); the host reads it later. Only the first fault is kept.
  * All zeros: no fault. */
 typedef struct ms_fault {
-  int32_t set;          /* 1: the other fields are set */
-  int32_t op;           /* enum ms_op_id */
-  int64_t value, limit; /* the value found; valid values are 0 to limit - 1 */
+  int32_t set;                 /* 1: the other fields are set */
+  int32_t op;                  /* enum ms_op_id */
+  int64_t value, least, limit; /* the value found; valid values are least to limit - 1 */
 } ms_fault;
 
 /* Output o of a kernel, one of the first MS_OVER_OUTPUTS, can overwrite its input i. Two outputs never overwrite the
@@ -120,8 +120,8 @@ typedef struct ms_move {
   const float *scale; /* of codes that are made, in the device's memory */
 } ms_move;
 
-/* The most calls that run in one call of run_together. */
-enum { MS_RUN_TOGETHER = 80 };
+/* The most calls that run in one call of run_together, and that one of its launches takes. */
+enum { MS_RUN_TOGETHER = 80, MS_LAUNCH_CALLS = 40 };
 
 /* The implementation that computes a call, and the reason why it is not the preferred one: NULL if it is. Both are
  * static strings. */
@@ -141,8 +141,9 @@ typedef struct ms_kernel {
   /* Runs several bound calls of this kernel, none of which reads or writes what another writes, with fewer launches and
    * the same bits; at most MS_RUN_TOGETHER. NULL: each is run. */
   int (*run_together)(const ms_kernel_call *const *call, int calls);
-  /* How many calls like this one a launch takes, at most MS_RUN_TOGETHER; for plans, too. NULL: one. */
-  int (*together)(const ms_kernel_call *call);
+  /* 1: a launch can take both calls, and with them what either goes with; plans know it, too. NULL without
+   * run_together. */
+  int (*joins)(const ms_kernel_call *a, const ms_kernel_call *b);
 } ms_kernel;
 
 /* The CPU kernel of an op (kernels/cpu/table.c); NULL for aliases, which have none. */

@@ -33,7 +33,7 @@ extern "C" {
 
 namespace {
 
-constexpr int THREADS = 256, V = 4, PARTS = MS_ADAMW_TOGETHER;
+constexpr int THREADS = 256, V = 4, PARTS = MS_LAUNCH_CALLS;
 constexpr int64_t TILE = 8192;
 
 /* A chunk: all [n], and the attributes in which chunks differ. */
@@ -164,13 +164,6 @@ int launch(pending *p) {
   return rc;
 }
 
-/* Groups of parameters can have betas and eps of their own. */
-bool goes_with(const ms_kernel_call *a, const ms_kernel_call *b) {
-  const ms_adamw_setting s = ms_adamw_setting_of(a), t = ms_adamw_setting_of(b);
-  return a->out[1].dtype == b->out[1].dtype && s.beta1 == t.beta1 && s.beta2 == t.beta2 && s.eps == t.eps &&
-         s.most == t.most && s.coupled == t.coupled;
-}
-
 int add(pending *p, const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[0]), blocks = ms_cuda_ceil(n, TILE);
   const ms_adamw_setting s = ms_adamw_setting_of(call);
@@ -195,6 +188,7 @@ int add(pending *p, const ms_kernel_call *call) {
   return MS_OK;
 }
 
+/* Groups of parameters can have betas and eps of their own, and take turns. */
 int run_together(const ms_kernel_call *const *call, int calls) {
   bool done[MS_RUN_TOGETHER] = {};
   for (int first = 0; first < calls; first++) {
@@ -205,7 +199,7 @@ int run_together(const ms_kernel_call *const *call, int calls) {
       continue;
     }
     for (int i = first; i < calls; i++) {
-      if (done[i] || !goes_with(call[first], call[i])) continue;
+      if (done[i] || !ms_cuda_adamw_joins(call[first], call[i])) continue;
       MS_TRY(add(&p, call[i]));
       done[i] = true;
     }
@@ -219,4 +213,4 @@ int run(const ms_kernel_call *call) { return run_together(&call, 1); }
 } // namespace
 
 extern const ms_kernel ms_cuda_adamw = {nullptr, run,     nullptr,      MS_CUDA_OVER_adamw,
-                                        nullptr, nullptr, run_together, ms_cuda_adamw_together};
+                                        nullptr, nullptr, run_together, ms_cuda_adamw_joins};

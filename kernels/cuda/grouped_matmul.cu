@@ -4,8 +4,8 @@
  * last, and a block finds its group from the offsets. Blocks past the last tile end at once; rows of no group are a
  * last group, of zeros. Arithmetic bounds it.
  *
- * Offsets that do not ascend, or are beyond the rows, are recorded as the step's fault, and read as the nearest that
- * do. */
+ * Offsets that do not ascend, or are beyond the rows, are recorded as the step's fault, and read as the one before
+ * them. */
 #include "kernels/cuda/core_tile.h"
 #include "kernels/cuda/plain_tile.h"
 
@@ -21,13 +21,14 @@ struct task {
   int turned;             /* 1: w [groups][columns][inner] */
   bool whole[2];          /* whether rows of the first operand, and of the second, are whole units in memory */
   ms_fault *fault;
+  int op;
 };
 
 /* Where a group begins; that of `groups` is the end of the last. */
 __device__ __forceinline__ int64_t begin_of(const task &t, int64_t group, int64_t before) {
   const int64_t at = t.offsets[group];
   if (at >= before && at <= t.rows) return at;
-  ms_note_fault(t.fault, MS_OP_grouped_matmul, at, t.rows + 1);
+  ms_note_fault(t.fault, t.op, at, t.rows + 1, before);
   return before;
 }
 
@@ -172,7 +173,8 @@ int run(const ms_kernel_call *call) {
                   columns,
                   turned,
                   {first, second},
-                  call->fault};
+                  call->fault,
+                  call->op};
   if (ms_numel(&call->out[0]) == 0) return MS_OK;
   if (!gradient) return run_multiply(call, t);
   return MS_CUDA_FLOATS(call->out[0].dtype, Y, run_sum<Y>(call, t));

@@ -75,10 +75,12 @@ template <> struct ms_element<ms_b16> { static constexpr int dtype = MS_BF16; };
   ((dtype) == MS_BF16 ? [&] { using T = ms_b16; return __VA_ARGS__; }() : [&] { using T = float; return __VA_ARGS__; }())
 
 /* Records a fault found by a kernel, unless one is already recorded. */
-static __device__ __forceinline__ void ms_note_fault(ms_fault *fault, int op, int64_t value, int64_t limit) {
+static __device__ __forceinline__ void ms_note_fault(ms_fault *fault, int op, int64_t value, int64_t limit,
+                                                     int64_t least = 0) {
   if (!fault || atomicCAS(&fault->set, 0, 1) != 0) return;
   fault->op = op;
   fault->value = value;
+  fault->least = least;
   fault->limit = limit;
 }
 

@@ -114,19 +114,21 @@ ms_work ms_work_rows_added(const ms_cost_case *c) {
   return (ms_work){flops_of(c) * elements(&c->in[1]), c->inputs == 3 ? added : bytes_once(c)};
 }
 
-/* `flops` per element of the rows of all choices, or for their gradient of those that it multiplies; the sorted places
- * are read, or their order, not both. */
+/* `flops` per element of the rows of all choices, or for their gradient of those that it multiplies. */
 ms_work ms_work_dispatched(const ms_cost_case *c) {
   const double rows = elements(&c->in[1]), most = elements(&c->in[0]), other = elements(&c->out[0]);
   const double all = c->op == MS_OP_expert_weights_backward ? rows : most > other ? most : other;
   return (ms_work){flops_of(c) * all, bytes_once(c)};
 }
 
-/* `flops` per row, element of a row and element of its result: every row has one expert. */
+/* `flops` per row, element of a row and element of its result: every row has one expert. Experts without rows are not
+ * read; their gradients are written. */
 ms_work ms_work_grouped_product(const ms_cost_case *c) {
-  const double rows = (double)c->in[0].dims[0], inner = (double)c->in[0].dims[1];
-  const ms_value_info *across = c->op == MS_OP_grouped_matmul ? &c->out[0] : &c->in[1];
-  return (ms_work){flops_of(c) * rows * inner * (double)across->dims[1], bytes_once(c)};
+  const int is_product = c->op == MS_OP_grouped_matmul;
+  const double rows = (double)c->in[0].dims[0], inner = (double)c->in[0].dims[1], experts = (double)c->in[1].dims[0];
+  const ms_value_info *across = is_product ? &c->out[0] : &c->in[1];
+  const double unread = is_product && rows < experts ? tensor_bytes(&c->in[1]) * (1 - rows / experts) : 0;
+  return (ms_work){flops_of(c) * rows * inner * (double)across->dims[1], bytes_once(c) - unread};
 }
 
 /* `flops` per element of the last input, which is added to others. */

@@ -9,7 +9,7 @@ int ms_infer_expert_order(const ms_node *node, const ms_value_info *in, ms_value
   const int64_t experts = node->attrs.i[0], choices = ms_numel(&in[0]);
   MS_TRY(ms_check_dtype(node, &in[0], MS_I32, "the index"));
   if (experts < 1 || experts >= INT32_MAX)
-    return MS_FAIL(MS_EINVAL, "expert_order: experts is %" PRId64 "; it must be at least 1", experts);
+    return MS_FAIL(MS_EINVAL, "expert_order: experts is %" PRId64 "; it must be 1 to %d", experts, INT32_MAX - 1);
   if (in[0].ndim < 1 || choices > INT32_MAX)
     return MS_FAIL(MS_ESHAPE, "expert_order: the index is %s; it needs an axis, and at most %d elements",
                    ms_shape_text(&in[0], text), INT32_MAX);

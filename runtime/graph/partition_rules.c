@@ -220,7 +220,7 @@ static int passes_partial(const ms_walk *w, const ms_placed_node *c) {
 /* 1 when input 0 alone is partial, the node is linear in it, and its result is no larger. The others are then used by
  * every rank with a summand of its own. */
 static int passes_first(const ms_walk *w, const ms_placed_node *c) {
-  if (!c->axes.passes || !is_partial(w, c, 0)) return 0;
+  if (!c->axes.passes || !(c->axes.linear & 1) || !is_partial(w, c, 0)) return 0;
   for (int i = 1; i < c->node->inputs; i++)
     if (is_partial(w, c, i)) return 0;
   return bytes_of(&c->out[0]) <= bytes_of(&c->in[0]);

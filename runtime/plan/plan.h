@@ -335,9 +335,11 @@ int ms_instr_needs(const ms_instr *instr, int buffer);
  * counting events) of the first write, if no instruction of the phase needs the previous contents; otherwise 0,
  * which means from the start of the phase. */
 void ms_gradients_begin(const ms_plan *plan, int phase, int *begin);
-/* together: [phase.n] how many instructions from this one on are one launch; 1 for each that is alone, or in a launch
- * but not the first (together.c). */
+/* together: [phase.n] how many instructions from this one on are started by one call of run_together; 1 for each that
+ * is alone, or one of them but not the first (together.c). */
 void ms_plan_together(const ms_plan *plan, int phase, int *together);
+/* Marks the kernels that are in the launch of an earlier one. joined: [phase.n], zeros. */
+void ms_plan_mark_joined(const ms_plan *plan, int phase, const int *together, char *joined);
 /* Upper bound on the number of accesses of an instruction, and of all instructions of a phase. */
 int ms_instr_access_limit(const ms_instr *instr);
 int ms_phase_access_limit(const ms_plan_phase *phase);

@@ -205,24 +205,29 @@ static double crowding(const ms_plan *plan, const ms_cluster *cluster) {
   return cluster->device == MS_DEVICE_CPU ? fmax(1, threads_of_node(plan) / cluster->cores) : 1;
 }
 
-/* Marks the kernels that are not the first of their launch. together: [phase.n] as of ms_plan_together. */
-static void mark_joined(const int *together, int n, ms_cost *cost) {
-  for (int i = 0, k; i < n; i += k) {
-    k = together[i];
-    for (int other = 1; other < k; other++) cost[i + other].joined = 1;
-  }
+static int mark_joined(const ms_plan *plan, int phase, ms_cost *cost) {
+  const int n = plan->phase[phase].n;
+  int *together = ms_calloc(n, sizeof *together);
+  char *joined = ms_calloc(n, 1);
+  const int rc = together && joined ? MS_OK : MS_ENOMEM;
+  if (rc) goto fail;
+  ms_plan_together(plan, phase, together);
+  ms_plan_mark_joined(plan, phase, together, joined);
+  for (int i = 0; i < n; i++) cost[i].joined = joined[i];
+fail:
+  free(together);
+  free(joined);
+  return rc;
 }
 
 int ms_price_costs(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_cost **out) {
   const ms_plan_phase *p = &plan->phase[phase];
   const double crowded = crowding(plan, cluster);
   ms_cost *cost = ms_calloc(p->n, sizeof *cost);
-  int *together = ms_calloc(p->n, sizeof *together);
   costing c = {.plan = plan, .cluster = cluster};
-  int rc = cost && together ? MS_OK : MS_ENOMEM;
+  int rc = cost ? MS_OK : MS_ENOMEM;
   if (rc) goto fail;
-  ms_plan_together(plan, phase, together);
-  mark_joined(together, p->n, cost);
+  MS_GOTO(mark_joined(plan, phase, cost));
   MS_GOTO(open_timed(p, &c.kernels));
   for (int i = 0; i < p->n; i++) {
     const ms_instr *instr = &p->instr[i];
@@ -234,7 +239,6 @@ int ms_price_costs(const ms_plan *plan, const ms_cluster *cluster, int phase, ms
   cost = NULL;
 fail:
   free(cost);
-  free(together);
   free(c.kernels.call);
   free(c.kernels.seconds);
   free(c.span);

@@ -21,7 +21,7 @@ static const char *const names[MS_OP_COUNT] = {
 
 static void run(void *argument) {
   const ms_kernel_call *call = argument;
-  if (ms_cpu_kernel(call->op)->run(call) && !call->fault->set) *call->fault = (ms_fault){1, call->op, -1, 1};
+  if (ms_cpu_kernel(call->op)->run(call) && !call->fault->set) *call->fault = (ms_fault){.set = 1, .op = call->op, .value = -1, .limit = 1};
 }
 
 static emulated_range range_of(char kind, const void *data, const ms_value_info *info) {
@@ -54,7 +54,7 @@ const ms_kernel *ms_cuda_kernel(int op) {
   kernels[op] = *cpu;
   kernels[op].run = enqueue;
   kernels[op].run_together = NULL;
-  kernels[op].together = NULL;
+  kernels[op].joins = NULL;
   return &kernels[op];
 }
 

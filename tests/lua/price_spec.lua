@@ -187,7 +187,7 @@ describe("moonshard price", function()
     scratch.write(slow, [[return { extends = "h100x8", device = { kernel_start = { "1 s", "here" } } }]])
     scratch.write(recipe, [[
       local ms = require "moonshard"
-      local cfg = ms.args { mesh = "1x-1", vectors = 1, moments = "f32" }
+      local cfg = ms.args { mesh = "1x-1", vectors = 1, moments = "f32", groups = 1 }
       local Vectors = ms.module "Vectors"
       function Vectors:init()
         for i = 1, cfg.vectors do self["v" .. i] = ms.parameter { 4096, init = "ones" } end
@@ -198,7 +198,10 @@ describe("moonshard price", function()
       end
       local model = Vectors()
       ms.fully_shard(model, { mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }) })
-      local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-3, moments = cfg.moments },
+      local groups = {}
+      for i = 2, cfg.groups do groups[i - 1] = { "v" .. i, { betas = { 0.5 + i / 100, 0.9 } } } end
+      local optimizer = ms.optim.adamw { lr = 1e-3, moments = cfg.moments, groups = groups }
+      local train = ms.trainer { model = model, optimizer = optimizer,
         forward = function(m, b) return ms.loss.mse(m(b.inputs), b.inputs) end }
       train:step { inputs = { data = require("ffi").new("float[4096]"), dtype = "f32", shape = { 1, 4096 } } }
     ]])
@@ -211,6 +214,7 @@ describe("moonshard price", function()
     assert.equal(one, starts("vectors=40"))
     assert.equal(one + 1, starts("vectors=41"))
     assert.equal(one + 40, starts("vectors=41", "moments=i8"))
+    assert.equal(one + 9, starts("vectors=40", "groups=10"))
   end)
 
   it("E4 compares memory with a trainer's memory_limit where that is less than the device has", function()

@@ -14,7 +14,7 @@ enum {
 #undef MS_CUDA_KERNEL
 };
 
-/* The kernel of an op with only prepare, in_place and together: it cannot run, and its calls have no prepared data.
+/* The kernel of an op with only prepare, in_place and joins: it cannot run, and its calls have no prepared data.
  * NULL for aliases. */
 const ms_kernel *ms_cuda_planned_kernel(int op);
 
@@ -41,8 +41,6 @@ int ms_cuda_prepare_muon_orthogonalise(ms_kernel_call *call);
 int ms_cuda_prepare_expert_order(ms_kernel_call *call);
 int ms_cuda_prepare_grouped_matmul(ms_kernel_call *call);
 
-/* Parameters that a launch of adamw updates, which get their places as its arguments. */
-enum { MS_ADAMW_TOGETHER = 40 };
-int ms_cuda_adamw_together(const ms_kernel_call *call);
+int ms_cuda_adamw_joins(const ms_kernel_call *a, const ms_kernel_call *b);
 
 #endif

@@ -290,8 +290,8 @@ static int report_fault(ms_exec *exec, const ms_fault *fault) {
   const ms_fault found = *fault;
   if (!found.set) return MS_OK;
   MS_TRY(ms_state_copy_in(exec->state, exec->state->async->fault, &none, sizeof none));
-  return MS_FAIL(MS_EINVAL, "%s: %lld is not in 0 to %lld", ms_op_row_of(found.op)->name, (long long)found.value,
-                 (long long)found.limit - 1);
+  return MS_FAIL(MS_EINVAL, "%s: %lld is not in %lld to %lld", ms_op_row_of(found.op)->name, (long long)found.value,
+                 (long long)found.least, (long long)found.limit - 1);
 }
 
 static int run_phase(ms_exec *exec, int phase, ms_async_run *run) {
