@@ -1,4 +1,5 @@
-/* moments.h - AdamW's moments in 8 bits: records of 256 elements with a scale.
+/* moments.h - how AdamW keeps its moments: the table of forms, and those in 8 bits, records of 256 elements with a
+ * scale.
  *
  * A record has the codes of 256 consecutive elements, one byte each, and their f32 scale: 65 words of 32 bits, in which
  * plans count them. The value of a code is its number in a dynamic map (dynamic_map.h) times the scale: the signed map
@@ -36,6 +37,23 @@ enum ms_moment_map { MS_MOMENT_FIRST, MS_MOMENT_SECOND };
 /* Records, and their words, of n elements. */
 MS_MOMENT_FUNCTION int64_t ms_moment_records(int64_t n) { return (n + MS_MOMENT_BLOCK - 1) / MS_MOMENT_BLOCK; }
 MS_MOMENT_FUNCTION int64_t ms_moment_words(int64_t n) { return ms_moment_records(n) * MS_MOMENT_WORDS; }
+
+/* A form of moments: a row of the table (moment_forms.c). A further one is a row there, and kernels of adamw for it. */
+typedef struct ms_moment_form {
+  int dtype;            /* by which settings name it (ms_plan_config.moment_dtype) */
+  int kernel;           /* enum ms_adamw_moments */
+  int kept;             /* dtype of what the state keeps: elements, or the 32-bit words of records */
+  int block, words;     /* elements and words of a record; 0: it has none */
+  int rounds_at_random; /* 1: the kernel draws, so it needs the parameter's key and the place of its first element */
+} ms_moment_form;
+
+/* The form that settings name so, or that the kernel has; NULL: there is none. */
+const ms_moment_form *ms_moment_form_of(int dtype);
+const ms_moment_form *ms_moment_form_in(int64_t kernel);
+/* How many of `kept` n elements take. */
+static inline int64_t ms_moment_count(const ms_moment_form *form, int64_t n) {
+  return form->block ? (n + form->block - 1) / form->block * form->words : n;
+}
 
 /* Makes the records of n elements. */
 void ms_moment_encode(enum ms_moment_map map, const float *x, int64_t n, void *records);

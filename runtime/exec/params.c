@@ -129,9 +129,9 @@ static int is_moment(int what) { return what == MS_TENSOR_EXP_AVG || what == MS_
 static void find_moment(const ms_state *state, const ms_param *p, int what, int64_t local, ms_elements *at) {
   const ms_state_layout *layout = &state->layout;
   const ms_moment moment = ms_moment_of(layout, what == MS_TENSOR_EXP_AVG ? 0 : 1);
-  const int dtype = ms_moment_dtype(p, layout->moment_dtype);
-  at->dtype = dtype == MS_I8 ? MS_U8 : dtype;
-  if (dtype == MS_I8) at->records = 1 + (what == MS_TENSOR_EXP_AVG ? MS_MOMENT_FIRST : MS_MOMENT_SECOND);
+  const ms_moment_form *form = ms_moment_form_of(ms_moment_dtype(p, layout->moment_dtype));
+  at->dtype = form->block ? MS_U8 : form->kept;
+  if (form->block) at->records = 1 + (what == MS_TENSOR_EXP_AVG ? MS_MOMENT_FIRST : MS_MOMENT_SECOND);
   at->data = ms_state_block(state, ms_state_optimizer_arena(state->model, layout, p->unit)) +
              offset_of(layout, p->unit, what) +
              ms_moment_offset(state->model, &state->model->unit[p->unit], layout->replicas, moment, local);

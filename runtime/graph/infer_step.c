@@ -179,11 +179,15 @@ int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_in
   MS_TRY(ms_check_ndim(node, &in[2], 0, "the count of updates", "a scalar"));
   MS_TRY(ms_check_dtype(node, &in[2], MS_F32, "the count of updates"));
   for (int i = 0; i < node->outputs; i++) out[i] = in[0];
-  const int has_moments = node->op == MS_OP_adamw || node->op == MS_OP_lion;
-  for (int i = 1; has_moments && node->attrs.i[3] == MS_ADAMW_BF16 && i < node->outputs; i++) out[i].dtype = MS_BF16;
-  if (node->op == MS_OP_adamw && node->attrs.i[3] == MS_ADAMW_I8) {
-    out[1] = out[2] = vector(ms_moment_words(in[0].dims[0]));
-    out[1].dtype = out[2].dtype = MS_I32;
+  if (node->op == MS_OP_adamw || node->op == MS_OP_lion) {
+    const ms_moment_form *form = ms_moment_form_in(node->attrs.i[3]);
+    if (!form || (node->op == MS_OP_lion && form->block))
+      return MS_FAIL(MS_EINVAL, "%s: moments %lld: it has no such form", ms_op_row_of(node->op)->name,
+                     (long long)node->attrs.i[3]);
+    for (int i = 1; i < node->outputs; i++) {
+      out[i] = vector(ms_moment_count(form, in[0].dims[0]));
+      out[i].dtype = form->kept;
+    }
   }
   int without_momentum = node->op == MS_OP_sgd && node->attrs.f[2] == 0;
   if (without_momentum) out[1] = vector(0);

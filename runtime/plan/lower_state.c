@@ -37,9 +37,9 @@ ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_str
 /* A moment of the elements of a parameter that this rank updates: elements, or the words of records. */
 ms_ref ms_lower_moment(const ms_plan *plan, const ms_param *p, int m, ms_stretch own) {
   const ms_unit *unit = &plan->model->unit[p->unit];
-  const int all = plan->config.moment_dtype, dtype = ms_moment_dtype(p, all);
+  const ms_moment_form *form = ms_moment_form_of(ms_moment_dtype(p, plan->config.moment_dtype));
   const ms_moment moment = ms_moment_of_plan(&plan->config, m);
   const int64_t at = ms_moment_offset(plan->model, unit, plan->replicas, moment, own.begin), n = own.end - own.begin;
   const int buffer = ms_state_buffer(p->unit, MS_STATE_MOMENT + m);
-  return dtype == MS_I8 ? ms_ref_vector(buffer, at, MS_I32, ms_moment_words(n)) : ms_ref_vector(buffer, at, dtype, n);
+  return ms_ref_vector(buffer, at, form->kept, ms_moment_count(form, n));
 }

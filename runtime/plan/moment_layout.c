@@ -12,7 +12,7 @@ ms_moment ms_moment_of_plan(const ms_plan_config *config, int index) {
 
 int ms_moment_dtype(const ms_param *p, int dtype) {
   if (ms_param_takes_muon(p)) return MS_F32;
-  return dtype == MS_I8 && !p->config.packed_moments ? MS_F32 : dtype;
+  return ms_moment_form_of(dtype)->block && !p->config.packed_moments ? MS_F32 : dtype;
 }
 
 int ms_moment_is_kept(const ms_param *p, ms_moment moment) {
@@ -22,8 +22,9 @@ int ms_moment_is_kept(const ms_param *p, ms_moment moment) {
 static int64_t bytes_in(const ms_segment *segment, ms_moment moment, int64_t n) {
   if (segment->muon) return moment.index == 0 ? 4 * n : 0;
   if (moment.index >= moment.kept) return 0;
-  if (moment.dtype != MS_I8) return ms_dtype_size(moment.dtype) * n;
-  return 4 * (segment->packed_moments ? ms_moment_words(n) : n);
+  const ms_moment_form *form = ms_moment_form_of(moment.dtype);
+  if (form->block && !segment->packed_moments) form = ms_moment_form_of(MS_F32);
+  return ms_dtype_size(form->kept) * ms_moment_count(form, n);
 }
 
 /* Bytes of a moment of elements [begin, end) of the trainable chunks. */

@@ -46,11 +46,13 @@ static int adamw_moments(const ms_plan_config *c) {
   return 2;
 }
 
-/* Moments in bf16. */
-static void round_at_random(ms_attrs *attrs, const ms_updated *u) {
+/* The form of the moments, and where their rounding draws. */
+static void set_form(ms_attrs *attrs, const ms_updated *u) {
+  const ms_moment_form *form = ms_moment_form_of(u->moments);
+  attrs->i[3] = form->kernel;
+  if (!form->rounds_at_random) return;
   attrs->i[1] = (int64_t)u->key;
   attrs->i[2] = u->first;
-  attrs->i[3] = MS_ADAMW_BF16;
 }
 
 static ms_attrs adamw_attrs(const ms_plan_config *c, const ms_updated *u) {
@@ -58,9 +60,7 @@ static ms_attrs adamw_attrs(const ms_plan_config *c, const ms_updated *u) {
   ms_attrs attrs = {.f = {by->lr_scale, by->weight_decay, by->beta1, by->beta2}};
   memcpy(&attrs.i[0], &by->eps, sizeof by->eps);
   if (c->optimizer == MS_OPT_ADAM) attrs.i[COUPLED] = 1;
-  if (u->moments == MS_I8) attrs.i[3] = MS_ADAMW_I8;
-  if (u->moments != MS_BF16) return attrs;
-  round_at_random(&attrs, u);
+  set_form(&attrs, u);
   return attrs;
 }
 
@@ -72,9 +72,9 @@ static int lion_moments(const ms_plan_config *c) {
 }
 
 static ms_attrs lion_attrs(const ms_plan_config *c, const ms_updated *u) {
-  ms_attrs attrs = {.f = {u->by.lr_scale, u->by.weight_decay, u->by.beta1, u->by.beta2}};
   (void)c;
-  if (u->moments == MS_BF16) round_at_random(&attrs, u);
+  ms_attrs attrs = {.f = {u->by.lr_scale, u->by.weight_decay, u->by.beta1, u->by.beta2}};
+  set_form(&attrs, u);
   return attrs;
 }
 

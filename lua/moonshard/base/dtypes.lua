@@ -24,6 +24,8 @@ local dtypes = {
 ---@field param boolean? kernels can read parameters in it (mp_policy's param_dtype and output_dtype)
 ---@field reduce boolean? gradients can be summed in it over ranks
 ---@field moment boolean? AdamW can keep its moments in it
+---@field packed_moments { least: integer, bytes: number }? then as records (kernels/moments.h) of so many bytes an
+---element; as in torchao, parameters of fewer elements than `least` keep theirs in f32
 ---@field storage boolean? frozen parameters can be kept in it
 ---@field coded boolean? and then as codes with scales, which their values do not determine
 ---@field saved boolean? parameters can be written in it to Hugging Face's files
@@ -44,7 +46,8 @@ local USES = {
   f8e4m3 = { product = true, tolerance = 3e-2, norm_tolerance = 5e-2 },
   f8e5m2 = { product = true },
   -- Twice half a step of a block's largest gradient: 1/127 of it, 1/7.
-  i8 = { quantised_sum = true, moment = true, storage = true, coded = true, tolerance = 2e-2, norm_tolerance = 5e-2 },
+  i8 = { quantised_sum = true, moment = true, packed_moments = { least = 4096, bytes = 260 / 256 }, storage = true,
+    coded = true, tolerance = 2e-2, norm_tolerance = 5e-2 },
   i4 = { quantised_sum = true, tolerance = 2.5e-1, norm_tolerance = 2.5e-1 },
   nf4 = { storage = true, coded = true },
 }

@@ -1,6 +1,7 @@
 -- Every decision of every policy as a row: name, value, rule, and cost. The table of policies (shard/policies.lua) says
 -- how a decision reads and what it costs.
 
+local dtypes = require("moonshard.base.dtypes")
 local optimizers = require("moonshard.engine.optimizers")
 local placements = require("moonshard.shard.placements")
 local plan_costs = require("moonshard.explain.plan_costs")
@@ -24,9 +25,6 @@ local decisions = {}
 ---@field kept table<string, number> bytes by category
 ---@field in_turn boolean? rows of the policy keep their bytes at different times, so a sum of rows is their maximum
 
--- Bytes per element of a moment in 8 bits, with a scale for each 256 elements (kernels/moments.h).
-local IN_8_BITS = 260 / 256
-
 -- Bytes of optimizer state for each byte of gradient, by parameter. Those of a unit differ where some moments are in 8
 -- bits, or with Muon for some.
 local function states_of(self, unit_cost, handle, optimizer)
@@ -34,7 +32,9 @@ local function states_of(self, unit_cost, handle, optimizer)
   for i, param in ipairs(self.params) do
     local owned, unit = param.frozen and 0 or plan_costs.owned(handle, i - 1), param.unit
     local moments = optimizer.rules and #optimizers.states_of(optimizer, param.fqn) or 1
-    states[param] = moments * (optimizer:moments_of(param) == "i8" and IN_8_BITS / 4 or 1)
+    local kept = optimizer:moments_of(param)
+    local packed = kept and dtypes.uses[kept].packed_moments
+    states[param] = moments * (packed and packed.bytes / 4 or 1)
     all[unit], bytes[unit] = (all[unit] or 0) + owned, (bytes[unit] or 0) + owned * states[param]
   end
   for _, param in ipairs(self.params) do

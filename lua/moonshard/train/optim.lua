@@ -2,6 +2,7 @@
 --
 -- An optimizer has no parameters of its own, so it cannot be created too early, before sharding: the trainer binds it.
 
+local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
@@ -76,16 +77,14 @@ function Optimizer:with_defaults(group)
     betas = group.betas, eps = group.eps }
 end
 
--- As torchao: smaller parameters keep their moments in f32.
-local LEAST_IN_8_BITS = 4096
-
 ---The element type in which it keeps the moments of a parameter; nil: the parameter is frozen, or the optimizer keeps
 ---none.
 ---@param param { numel: number, frozen: boolean? }
 ---@return "f32"|"bf16"|"i8"|nil
 function Optimizer:moments_of(param)
   if param.frozen or not self.moments then return nil end
-  return self.moments == "i8" and param.numel < LEAST_IN_8_BITS and "f32" or self.moments
+  local packed = dtypes.uses[self.moments].packed_moments
+  return packed and param.numel < packed.least and "f32" or self.moments
 end
 
 ---The optimizer of a parameter: with rules (train/optimizer_rules.lua) one of several.
