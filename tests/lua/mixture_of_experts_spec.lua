@@ -170,6 +170,12 @@ describe("a mixture of experts", function()
     has(message(ms.parameter, { 4, balance = 0 }), "balance | above 0 | 0")
   end)
 
+  it("G4 consists of ops that help lists", function()
+    for _, name in ipairs({ "expert_order", "expert_dispatch", "expert_combine", "grouped_matmul" }) do
+      assert.truthy(("\n" .. ops.help()):find("\n" .. name .. " ", 1, true), name)
+    end
+  end)
+
   it("G4 has no place for experts on ranks of their own yet, and says so", function()
     local model = layer { experts = 4 }
     has(message(ms.fully_shard, model, { placements = { { "experts", { expert = ms.Shard(0) } } } }),

@@ -5,6 +5,7 @@ local adapter = require("moonshard.nn.adapter")
 local create = require("moonshard.tensor.create")
 local errors = require("moonshard.base.error")
 local shared = require("moonshard.nn.layer")
+local mixture_of_experts = require("moonshard.nn.mixture_of_experts")
 local module = require("moonshard.nn.module")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
@@ -245,8 +246,15 @@ end
 ---@return moonshard.Module
 function nn.sequential(layers) return Sequential(layers) end
 
+---Gated MLPs of which a router chooses top_k for each token: x [..., dim], router.weight [experts, dim], experts.w1 and
+---w3 [experts, ffn, dim], w2 [experts, dim, ffn]; y = sum of weight w2 (silu(w1 x) * w3 x).
+---@overload fun(o: moonshard.MixtureOptions): moonshard.Module
+---@overload fun(dim: integer, ffn: integer, o: moonshard.MixtureOptions): moonshard.Module
+---@param ... any { dim, ffn, experts =, top_k = 2, score = "softmax", bias_rate = 0, aux_loss = 0, ... }
+---@return moonshard.Module
+function nn.mixture_of_experts(...) return mixture_of_experts(nn.linear, ...) end
+
 nn.masked_attention = require("moonshard.nn.masked_attention")
-nn.mixture_of_experts = require("moonshard.nn.mixture_of_experts")(nn.linear)
 for name, make in pairs(require("moonshard.nn.images")) do nn[name] = make end
 for name, make in pairs(require("moonshard.nn.positions")) do nn[name] = make end
 

@@ -171,12 +171,8 @@ end
 ---@field init? string|number|moonshard.Initializer of weights: "pytorch" (default), "gpt2", or one of ms.init
 ---@field down_init? string|number|moonshard.Initializer of the experts' second weights; default: init
 
----Gated MLPs of which a router chooses top_k for each token: x [..., dim], router.weight [experts, dim], experts.w1 and
----w3 [experts, ffn, dim], w2 [experts, dim, ffn]; y = sum of weight w2 (silu(w1 x) * w3 x).
----@overload fun(o: moonshard.MixtureOptions): moonshard.Module
----@overload fun(dim: integer, ffn: integer, o: moonshard.MixtureOptions): moonshard.Module
+---ms.nn.mixture_of_experts (nn/init.lua).
 ---@param linear function ms.nn.linear
----@return fun(...): moonshard.Module
-return function(linear)
-  return function(...) return Mixture(linear, shared.gather(...)) end
-end
+---@param ... any its arguments
+---@return moonshard.Module
+return function(linear, ...) return Mixture(linear, shared.gather(...)) end
