@@ -65,6 +65,25 @@ function huggingface.set(name, value)
   return function(config) config[name] = value end
 end
 
+---Saves a fixture's model and compares the folder with the fixture: names, shapes, values and config.
+---@param name string
+---@return string folder
+function huggingface.assert_saved(name)
+  local folder, saved = huggingface.FIXTURES .. name, scratch.path()
+  ms.huggingface.save(ms.huggingface.model(folder), saved)
+  local before, after = ms.safetensors.open(folder), ms.safetensors.open(saved)
+  assert.equal(#before.tensors, #after.tensors)
+  for _, tensor in ipairs(before.tensors) do
+    assert.same(tensor.shape, after:tensor(tensor.name).shape, tensor.name)
+    assert.equal(before:checksum(tensor.name), after:checksum(tensor.name), tensor.name)
+  end
+  local decode = require("moonshard.base.json").decode
+  local whole = decode(scratch.read(saved .. "/config.json"))
+  whole.torch_dtype = nil
+  assert.same(decode(scratch.read(folder .. "/config.json")), whole)
+  return saved
+end
+
 -- ---- the reference library's numbers ----------------------------------------------------------------------------
 
 local F32 = 1e-5
