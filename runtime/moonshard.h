@@ -70,7 +70,7 @@
  *     ms_world *world = NULL; ms_mesh *mesh = NULL; ms_model *model = NULL; ms_graph *graph = NULL;
  *     ms_plan *plan = NULL; ms_state *state = NULL; ms_exec *exec = NULL;
  *     ms_unit_config unit; ms_param_config param; ms_model_dims dims; ms_plan_config config; ms_attrs attrs;
- *     ms_step_inputs step = {0.1, 1, 1, 0, {0, 1}, 0}; ms_step_outputs result = {0, 0, 0, 0};
+ *     ms_step_inputs step = {0.1, 1, 1, 0, {0, 1}, 0}; ms_step_outputs result = {0};
  *     int u, w, in[2], logits[2], loss[3];
  *     TRY(ms_world_join(&world));
  *     TRY(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, NULL, ms_world_size(world), &mesh));
