@@ -21,7 +21,8 @@ static const char *const names[MS_OP_COUNT] = {
 
 static void run(void *argument) {
   const ms_kernel_call *call = argument;
-  if (ms_cpu_kernel(call->op)->run(call) && !call->fault->set) *call->fault = (ms_fault){.set = 1, .op = call->op, .value = -1, .limit = 1};
+  if (ms_cpu_kernel(call->op)->run(call) && !call->fault->set)
+    *call->fault = (ms_fault){.set = 1, .op = call->op, .value = -1, .limit = 1};
 }
 
 static emulated_range range_of(char kind, const void *data, const ms_value_info *info) {
