@@ -98,7 +98,7 @@ static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, i
   const int is_named = colon && colon > message && !strncmp(message, op, (size_t)(colon - message));
   if (!is_named) ms_error_prefix("%s", op);
   if (source->scope && *source->scope && calls > 1)
-    ms_error_prefix("in %s, or in one of %d more calls in its launch", source->scope, calls - 1);
+    ms_error_prefix("in %s, or in one of %d more calls that run with it", source->scope, calls - 1);
   else if (source->scope && *source->scope) ms_error_prefix("in %s", source->scope);
   return rc;
 }

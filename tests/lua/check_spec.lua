@@ -96,6 +96,22 @@ describe("check", function()
     assert.is_true(os.remove(folder)) -- only an empty one can be
   end)
 
+  it("Q6 refuses sums in few bits that are clipped by value, which it has no bound for", function()
+    local recipe = program.recipe([[
+      local ms = require "moonshard"
+      local model = ms.nn.linear(8, 8)
+      ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", { 1, 2 }, { "replicate", "shard" }),
+        mp_policy = { reduce_dtype = { shard = "i8" } } })
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse,
+        clip_grad_value = 0.001 }
+      train:step { inputs = ms.ones { 2, 8 }, targets = ms.zeros { 2, 8 } }
+    ]])
+    local ended = check(recipe, "-n", "2")
+    os.remove(recipe)
+    assert.is_true(ended.status ~= 0)
+    has(ended.err, "clipped by value | without clip_grad_value")
+  end)
+
   it("counts AdamW's rounding where a gradient is zero but for rounding", function()
     -- The bias of attention's keys has no gradient: softmax takes what is added to all scores away again.
     local ended = check("recipes/llama.lua", "-n", "2", "--steps", "3", "seq=8", "batch=1")

@@ -144,6 +144,18 @@ local function note_sensitivity(self, trainer, metrics)
   end
 end
 
+-- Rounding is a part of the largest gradient, and clipping by value can leave nothing but it.
+local function require_bound(trainer)
+  if not (trainer.clip.value > 0) then return end
+  for _, param in ipairs(trainer.session.sharding.params) do
+    if param.unit.shard_dtype or param.unit.replicate_dtype then
+      errors.raise("MS_EUNSUPPORTED", "moonshard check: what rounding to few bits may change of gradients that are "
+        .. "clipped by value is not known: check without clip_grad_value, or with sums in f32 (mp_policy's "
+        .. "reduce_dtype)")
+    end
+  end
+end
+
 local function count_phases(self, trainer)
   local exec = trainer.session.train_exec
   local runs = self.runs[exec] or { first = 0, next = 0, last = 0, norm = 0, update = 0 }
@@ -158,6 +170,7 @@ end
 ---@return moonshard.StepMetrics
 function Watch:step(trainer, batch, step)
   local places
+  require_bound(trainer)
   if #self.steps == self.steps_wanted then early_exit.now() end
   if reference.active then
     batch, places = global_batch(self, trainer)
