@@ -146,7 +146,7 @@ end
 
 -- Rounding is a part of the largest gradient, and clipping by value can leave nothing but it.
 local function require_bound(trainer)
-  if not (trainer.clip.value > 0) then return end
+  if trainer.clip.value <= 0 then return end
   for _, param in ipairs(trainer.session.sharding.params) do
     if param.unit.shard_dtype or param.unit.replicate_dtype then
       errors.raise("MS_EUNSUPPORTED", "moonshard check: what rounding to few bits may change of gradients that are "
