@@ -31,7 +31,8 @@ function updates.draw(d, self)
   self.optimizer = other_groups(d, self.optimizer)
   local limit = self.trainer.clip_grad_norm
   if limit and d:chance(0.4) then self.trainer.clip_grad_norm = NORMS:format(d:one_of { "0.2", "0.01" }, limit) end
-  local in_few_bits = (self.sharding.mp_policy or ""):find('"i[48]"') -- a check has no bound for these, clipped by value
+  -- A check has no bound for sums in few bits that are clipped by value.
+  local in_few_bits = (self.sharding.mp_policy or ""):find('"i[48]"')
   if d:chance(0.2) and not in_few_bits then self.trainer.clip_grad_value = d:one_of { "0.05", "0.001" } end
 end
 
