@@ -162,7 +162,8 @@ static inline int run_kernel(const ms_kernel *kernel, const ms_kernel_call *host
   const int of_parts = call.op == MS_OP_linear_cross_entropy_step || call.op == MS_OP_linear_cross_entropy_step_bias;
   const int of_whole = call.op == MS_OP_cross_entropy_step;
   assert_int_equal(fault.op, of_parts ? MS_OP_cross_entropy_join : of_whole ? MS_OP_cross_entropy : call.op);
-  return MS_FAIL(MS_EINVAL, "fault: %lld is not in [0,%lld)", (long long)fault.value, (long long)fault.limit);
+  return MS_FAIL(MS_EINVAL, "fault: %lld is not in [%lld,%lld)", (long long)fault.value, (long long)fault.least,
+                 (long long)fault.limit);
 }
 
 #endif
