@@ -43,8 +43,8 @@ describe("weights that are gathered in blocks of 8 bits", function()
     assert.equal(plain, parameters(4, "reshard=2", unpack(words)))
     assert.equal(plain, parameters(4, "shared=false", unpack(words)))
     assert.equal(plain, (runs.trained("MOONSHARD_STREAMS=threads", 4, unpack(words)):match("parameters %S+")))
-    words[#words + 1] = "shard=i8" -- whose sums have one order, also over hosts
-    assert.equal(parameters(4, unpack(words)), parameters("a:2,b:2", unpack(words)))
+    words[#words + 1] = "shard=i8" -- whose sums have one order, also over hosts of 1 and 3, which sum in one hop
+    assert.equal(parameters(4, unpack(words)), parameters("a:1,b:3", unpack(words)))
     local copies = { "mesh=2x2", "replicate=", "gather=all", "clip=0", "shared=false" }
     assert.equal(parameters(4, unpack(copies)), parameters(4, "sliced=true", unpack(copies)))
   end)
