@@ -74,7 +74,12 @@ describe("ms.data.chat", function()
     local sum = 0
     for i, id in ipairs(answer) do sum = sum + logits:tolist()[1][#prompt + i - 1][id + 1] end
     assert.near(sum, scored.log_likelihoods[1][1], 1e-4)
-    has(message(ms.data.chat_prompt, "Hi", "plain"), "ms.data.chat_prompt | plain")
+    has(message(ms.data.chat_prompt, "Hi", "plain"), 'ms.data.chat_prompt | { template = "plain" }')
+    local hi = { role = "user", content = "Hi" }
+    has(message(ms.data.chat_prompt, hi), "{ { role =, content = } }")
+    has(message(ms.data.chat_prompt, {}), "{ role =, content = }")
+    has(message(ms.data.chat_prompt, { messages = { hi } }), "messages")
+    has(message(ms.data.chat_prompt, { hi, system = "be kind" }), "system")
   end)
 
   it("G5 trains on another role, or on all, and takes templates of a recipe's own", function()

@@ -109,6 +109,34 @@ describe("ms.data.masked", function()
     local state = masked():state()
     has(message(function() masked({ seed = 4 }):load_state(state) end), "mask_seed=3 | mask_seed=4 | same mask")
     has(message(function() masked({}, { seed = 6 }):load_state(state) end), "seed=5 | seed=6")
+    has(message(function() masked({ vocab = 200 }):load_state(state) end), "mask_vocab=256 | mask_vocab=200")
+    has(message(function() masked({ special = { 97 } }):load_state(state) end), "mask_special | special tokens")
+    masked({ special = { 98, 97 } }):load_state(masked({ special = { 97, 98, 97 } }):state())
+    local plain = ms.data.text { files = TEXT, seq = 26, global_batch = 12, seed = 5, valid_fraction = 0.1 }
+    has(message(plain.load_state, plain, state), "ms.data.masked | mask=256")
+    local mix = ms.data.mix { { plain } }
+    local masked_mix = ms.data.masked { mix, mask = 256, vocab = 256 }
+    has(message(mix.load_state, mix, masked_mix:state()), "ms.data.masked | mask=256")
+    masked_mix:load_state(masked_mix:state())
+  end)
+
+  it("G5 says of a batch what ranks compare: which tokens replace others and which are never chosen", function()
+    local function source(more)
+      local _, batch = masked(more):batches(1)()
+      return batch.source
+    end
+    assert.equal(source(), source())
+    assert.not_equal(source(), source { vocab = 255 })
+    assert.not_equal(source(), source { special = { 97 } })
+  end)
+
+  it("G5 refuses conversations, whose targets it would replace, also in a mix", function()
+    local path = scratch.path() .. ".jsonl"
+    scratch.write(path, ('{"prompt": "question", "completion": "answer"}\n'):rep(20))
+    local chat = ms.data.chat { files = path, seq = 26, batch = 4, template = "plain" }
+    has(message(ms.data.masked, { chat, mask = 256, vocab = 256 }), "ms.data.chat | ms.data.text")
+    local text = ms.data.text { files = TEXT, seq = 26, batch = 4 }
+    has(message(ms.data.masked, { ms.data.mix { { text }, { chat } }, mask = 256, vocab = 256 }), "ms.data.chat")
   end)
 
   it("G5 masks a mix", function()
@@ -127,6 +155,16 @@ describe("ms.data.masked", function()
     has(message(ms.data.masked, { text, mask = -1, vocab = 9 }), "mask | -1")
     has(message(ms.data.masked, { text, mask = 1, vocab = 9, fraction = 1 }), "fraction | 1")
     has(message(ms.data.masked, { text, mask = 1, vocab = 9, special = { "a" } }), "special | number 1")
+    has(message(ms.data.masked, { text, mask = 1.5, vocab = 9 }), "mask | 1.5")
+    has(message(ms.data.masked, { text, mask = 1, vocab = 9, special = { cls = 101 } }), "special | cls | 101")
+    has(message(ms.data.masked, { text, mask = 1, vocab = 9, special = { 3, 1.5 } }), "special | number 2 | 1.5")
+    has(message(ms.data.masked, { text, mask = 1, vocab = 9, special = { -1 } }), "special | number 1 | -1")
+    has(message(ms.data.masked, { text, mask = "[MASK]", tokenizer = {} }), "tokenizer | ms.tokenizer(path)")
+    local tokenizer = ms.tokenizer("tests/fixtures/tokenizer/good/gpt2.json")
+    has(message(ms.data.masked, { text, mask = tokenizer.vocab, tokenizer = tokenizer }),
+      ("mask | 0 to %d | %d"):format(tokenizer.vocab - 1, tokenizer.vocab))
+    has(message(ms.data.masked, { text, mask = 1, special = { tokenizer.vocab }, tokenizer = tokenizer }),
+      ("special: number 1 | 0 to %d"):format(tokenizer.vocab - 1))
     local path = scratch.path() .. ".jsonl"
     scratch.write(path, ('{"prompt": "q", "chosen": "a", "rejected": "b"}\n'):rep(5))
     local pairs_of = ms.data.preferences { files = path, seq = 20, batch = 1, template = "plain" }
@@ -136,6 +174,18 @@ describe("ms.data.masked", function()
       scratch.write(file, '{"model": {"type": "WordPiece", "vocab": {"[MASK]": 0}}}')
       return file
     end)()), "WordPiece | BPE")
+  end)
+
+  it("G5 is asked for by the recipe, where a folder's tokens are others than bytes", function()
+    local function refused(...)
+      local folder = "folder=tests/fixtures/huggingface/bert"
+      local ended = program.run({ "run", "recipes/bert.lua", "mesh=1x1", folder, ... })
+      assert.not_equal(0, ended.status)
+      return ended.err
+    end
+    has(refused(), "tokens=")
+    has(refused("tokens=train.bin"), "mask=")
+    has(refused("tokens=train.bin", "mask=3", "dim=64"), "folder= | dim=")
   end)
 
   it("G5 trains a BERT by the recipe over ranks as on one", function()

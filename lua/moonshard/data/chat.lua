@@ -37,6 +37,7 @@ local WHO = "ms.data.chat"
 ---@field conversations integer
 ---@field cut integer conversations of which only the beginning fits a row
 ---@field trained number tokens that are trained on
+---@field own_targets boolean true: some targets are -100, not the next token
 ---@field document_start integer? the token's id, for the model's option of this name
 ---@field valid moonshard.Loader? the validation data
 
@@ -86,7 +87,7 @@ local function chat(given)
   end
   if world.plan_only then
     local data = windows.loaders(o, nil, windows.tokens_needed(o))
-    data.document_start = o.document_start
+    data.document_start, data.own_targets = o.document_start, true
     return data
   end
   local packed = pack(o)
@@ -94,7 +95,7 @@ local function chat(given)
   check_size(o, stream.n)
   local data = windows.loaders(o, stream, stream.tokens + 1)
   data.conversations, data.cut, data.trained = packed.documents, packed.cut, packed.trained
-  data.document_start = o.document_start
+  data.document_start, data.own_targets = o.document_start, true
   return data
 end
 

@@ -82,9 +82,18 @@ end
 ---@return moonshard.ChatPiece[]
 function chat_template.before_answer(who, template, messages)
   if type(messages) == "string" then messages = { { role = "user", content = messages } } end
+  local what
   if type(messages) ~= "table" then
-    errors.invalid("%s: give a text, or a list of { role =, content = }, not %s", who, options.describe(messages))
+    what = options.describe(messages)
+  elseif messages.role ~= nil then
+    what = "one message: put it into a list, { { role =, content = } }"
+  elseif next(messages) == nil then
+    what = "an empty list"
   end
+  for key in pairs(what and {} or messages) do
+    if type(key) ~= "number" then what = "a table with " .. tostring(key) end
+  end
+  if what then errors.invalid("%s: give a text, or a list of { role =, content = }, not %s", who, what) end
   local begun = { { role = "assistant", content = "" } }
   for i, message in ipairs(messages) do
     if type(message) ~= "table" or type(message.role) ~= "string" or type(message.content) ~= "string" then

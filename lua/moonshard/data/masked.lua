@@ -7,10 +7,12 @@
 -- is the same on every mesh and after a resume, and differs between epochs. Validation has the same masks each time.
 
 local errors = require("moonshard.base.error")
+local hash = require("moonshard.base.hash")
 local options = require("moonshard.base.options")
 local permutation = require("moonshard.base.permutation")
 local saved = require("moonshard.data.saved")
 local strict = require("moonshard.base.strict")
+local tokenizers = require("moonshard.data.tokenizer")
 
 local WHO = "ms.data.masked"
 local IGNORED = -100
@@ -22,7 +24,8 @@ local TO_MASK, TO_ANY = 0.8, 0.9 -- up to which share of the chosen tokens
 ---@field vocab? integer tokens that replace others by chance are below it; default: that of the tokenizer
 ---@field tokenizer? moonshard.Tokenizer
 ---@field fraction? number of the tokens that are chosen; default 0.15
----@field special? integer[] tokens that are never chosen, such as those that begin and end documents
+---@field special? integer[] tokens that are never chosen, such as those that begin and end documents; it and all of
+---  these options are part of a state
 ---@field seed? integer default 0
 
 ---@class moonshard.MaskedData
@@ -65,9 +68,10 @@ local function mask_batch(self, position, batch)
     local at = row * length
     mask_row(self, first + row, batch.tokens.data + at, batch.targets.data + at, length)
   end
+  batch.predicts = "masked"
   if batch.source then
-    batch.source = ("%s; %.6g masked by %d of %d, seed %d"):format(batch.source, self.fraction, self.mask, self.vocab,
-      self.seed)
+    batch.source = ("%s; %.6g masked by %d of %d but %013x, seed %d"):format(batch.source, self.fraction, self.mask,
+      self.vocab, self.special, self.seed)
   end
   return batch
 end
@@ -89,7 +93,12 @@ end
 ---@param step integer
 function Masked:count_from(step) self.data:count_from(step) end
 
-local function own(self) return { mask = self.mask, mask_fraction = self.fraction, mask_seed = self.seed } end
+local function own(self)
+  return {
+    mask = self.mask, mask_fraction = self.fraction, mask_seed = self.seed, mask_vocab = self.vocab,
+    mask_special = self.special,
+  }
+end
 
 ---The position of the run: the state of the data, and what chooses tokens.
 ---@return table
@@ -102,8 +111,20 @@ end
 ---Restores a state of the same data and masks.
 ---@param state table
 function Masked:load_state(state)
-  saved.check("data:load_state", state, own(self), "the same mask, fraction and seed")
-  self.data:load_state(state)
+  local mine, of_data = own(self), {}
+  saved.check("data:load_state", state, mine, "the same mask, fraction, seed, vocab and special tokens")
+  for name, value in pairs(state) do
+    if mine[name] == nil then of_data[name] = value end
+  end
+  self.data:load_state(of_data)
+end
+
+-- Whether data has targets that are not the next tokens of all: masks would replace them.
+local function has_own_targets(data)
+  for _, source in ipairs(data.sources or { data }) do
+    if source.own_targets then return true end
+  end
+  return false
 end
 
 local function check(o)
@@ -112,6 +133,11 @@ local function check(o)
     errors.invalid("%s: give data of ms.data.text, tokens or mix first, not %s", WHO, options.describe(data))
   elseif (data.rows or 1) > 1 then
     errors.invalid("%s: pairs of answers have no tokens to predict: give data of ms.data.text, tokens or mix", WHO)
+  elseif has_own_targets(data) then
+    errors.invalid("%s: conversations of ms.data.chat say which of their tokens are trained on, which masks would "
+      .. "replace, and have rows with padding: give data of ms.data.text, tokens or a mix of these", WHO)
+  elseif o.tokenizer and not tokenizers.is(o.tokenizer) then
+    tokenizers.refuse(WHO, o.tokenizer)
   elseif type(o.mask) == "string" and not o.tokenizer then
     errors.invalid("%s: mask %s is a text, whose token a tokenizer has: give tokenizer, or a number", WHO,
       options.describe(o.mask))
@@ -122,10 +148,34 @@ local function check(o)
   end
 end
 
+local function check_token(o, what, token)
+  if type(token) == "number" and token % 1 == 0 and token >= 0 and token < (o.tokenizer and o.tokenizer.vocab or 2 ^ 31)
+  then return end
+  errors.invalid("%s: %s must be a token, %s, not %s", WHO, what,
+    o.tokenizer and ("0 to %d in %s"):format(o.tokenizer.vocab - 1, o.tokenizer.path)
+    or "a whole number of at least 0 and below 2^31", options.describe(token))
+end
+
+-- The tokens that are never chosen, as a set, and a hash of them.
+local function read_special(o)
+  local set, sorted = { [o.mask] = true }, {}
+  for key, token in pairs(o.special) do
+    if type(key) ~= "number" then
+      errors.invalid("%s: special must be a list of tokens, { 101, 102 }, but it has %s = %s", WHO, tostring(key),
+        options.describe(token))
+    end
+    check_token(o, ("special: number %d"):format(key), token)
+    set[token] = true
+  end
+  for token in pairs(set) do sorted[#sorted + 1] = token end
+  table.sort(sorted)
+  return set, hash.of_text(table.concat(sorted, " "))
+end
+
 local function new(o, data)
   return setmetatable({
     data = data, valid = data.valid and new(o, data.valid) or nil, mask = o.mask, vocab = o.vocab,
-    fraction = o.fraction, seed = o.seed, is_special = o.is_special,
+    fraction = o.fraction, seed = o.seed, is_special = o.is_special, special = o.special,
   }, Masked)
 end
 
@@ -140,15 +190,9 @@ local function masked(given)
   })
   check(o)
   if type(o.mask) == "string" then o.mask = o.tokenizer:id(o.mask) end
-  if o.mask < 0 then errors.invalid("%s: mask must be a token, at least 0, not %d", WHO, o.mask) end
+  check_token(o, "mask", o.mask)
   o.vocab = o.vocab or o.tokenizer.vocab
-  o.is_special = { [o.mask] = true }
-  for i, token in ipairs(o.special) do
-    if type(token) ~= "number" then
-      errors.invalid("%s: special must be a list of tokens, and number %d is %s", WHO, i, options.describe(token))
-    end
-    o.is_special[token] = true
-  end
+  o.is_special, o.special = read_special(o)
   return new(o, o[1])
 end
 

@@ -8,6 +8,7 @@ local byte_tokens = require("moonshard.data.byte_tokens")
 local chat_template = require("moonshard.data.chat_template")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
+local tokenizers = require("moonshard.data.tokenizer")
 
 local message_tokens = {}
 
@@ -18,8 +19,7 @@ MessageTokens.__index = MessageTokens
 
 local function check(who, o)
   if o.tokenizer ~= nil and not (type(o.tokenizer) == "table" and o.tokenizer.encode) then
-    errors.invalid("%s: tokenizer must be one that ms.tokenizer(path) returns, not %s", who,
-      options.describe(o.tokenizer))
+    tokenizers.refuse(who, o.tokenizer)
   end
   for _, name in ipairs({ "document_start", "padding" }) do
     if type(o[name]) == "number" and o[name] < 0 then
@@ -92,6 +92,9 @@ end
 ---@return integer[]
 function message_tokens.prompt(messages, given)
   local who = "ms.data.chat_prompt"
+  if type(given) == "string" then
+    errors.invalid("%s takes a table of options behind the messages: { template = %q }, not %q", who, given, given)
+  end
   local o = options.parse(who, given, {
     template = { "string|table", default = "chatml" }, tokenizer = { "any" }, document_start = { "integer|string" },
   })

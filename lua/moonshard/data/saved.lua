@@ -13,6 +13,10 @@ local saved = {}
 ---@param same string? what must be the same; default "the same files, seq, seed and shuffle"
 function saved.check(who, state, own, same)
   if type(state) ~= "table" then errors.invalid("%s: a state must be a table, not %s", who, tostring(state)) end
+  if state.mask ~= nil and own.mask == nil then
+    errors.invalid("%s: the state was saved by ms.data.masked (mask=%s), and this data masks nothing: give it to "
+      .. "ms.data.masked, with the same options", who, tostring(state.mask))
+  end
   local names = {}
   for name in pairs(own) do names[#names + 1] = name end
   table.sort(names)

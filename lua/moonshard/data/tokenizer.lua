@@ -4,6 +4,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
 local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.Tokenizer
@@ -32,6 +33,17 @@ function tokenizer.open(path)
   check(status)
   local handle = ffi.gc(out[0], C.ms_tokenizer_close)
   return setmetatable({ path = path, handle = handle, vocab = C.ms_tokenizer_vocab(handle) }, Tokenizer)
+end
+
+---@param value any
+---@return boolean
+function tokenizer.is(value) return getmetatable(value) == Tokenizer end
+
+---Raises for an option `tokenizer` that is none.
+---@param who string for messages
+---@param given any
+function tokenizer.refuse(who, given)
+  errors.invalid("%s: tokenizer must be one that ms.tokenizer(path) returns, not %s", who, options.describe(given))
 end
 
 ---The ids of a text. Added tokens in the text ("<|endoftext|>") are recognised; none are added to it.
