@@ -79,6 +79,9 @@ describe("a BERT", function()
     end
     local masked = bert(tokens_of { 3, 1, 40, 7, 9, 9 }, false, tokens_of { 1, 1, 1, 1, 0, 0 })
     assert.same(rows(padded, 4), rows(masked, 4))
+    for _, mask in ipairs({ tokens_of { 1, 2, -1, 7, 0, 0 }, ms.tensor { { 0.5, 1, 2, 1, 0, 0 } } }) do
+      assert.same(rows(masked, 4), rows(bert(tokens_of { 3, 1, 40, 7, 9, 9 }, false, mask), 4))
+    end
     local later = bert(tokens_of { 3, 1, 40, 8 })
     assert.not_same(rows(alone, 1), rows(later, 1))
     local nothing = bert(tokens_of { 0, 0, 0 }):tolist()[1][1][1]
@@ -129,8 +132,41 @@ describe("a BERT", function()
     has(refused("vit", "num_labels", 6), "classifier.weight | [5,16] instead of [6,16]")
   end)
 
+  it("G1 is trained by a loss on what the model is given: other fields and targets are refused", function()
+    local function small() return ms.models.bert { vocab = 257, layers = 1, dim = 8, heads = 2, seq = 8 } end
+    local function trainer(of, forward)
+      return ms.trainer { model = of, optimizer = ms.optim.sgd { lr = 0.1 }, forward = forward,
+        loss = not forward and ms.loss.cross_entropy or nil }
+    end
+    local path = scratch.path()
+    scratch.write(path, ("abcdefgh"):rep(40))
+    local text = ms.data.text { files = path, seq = 8, batch = 2, valid_fraction = 0 }
+    local function batch_of(data)
+      local _, batch = data:batches(1)()
+      return batch
+    end
+    local next_tokens, masked = batch_of(text), batch_of(ms.data.masked { text, mask = 256, vocab = 256 })
+    local bert, gpt = trainer(small()), trainer(ms.models.gpt2 { vocab = 257, layers = 1, dim = 8, heads = 2, seq = 8 })
+    assert.is_number(bert:step(masked).loss)
+    has(message(bert.step, bert, next_tokens), "Bert | ms.data.masked")
+    has(message(gpt.step, gpt, masked), "GPT2 | next tokens")
+    has(message(gpt.evaluate, gpt, ms.data.masked({ text, mask = 256, vocab = 256 }):batches(1)), "GPT2 | next tokens")
+    assert.is_number(gpt:step(next_tokens).loss)
+    masked.mask = ms.zeros({ 2, 8 }, { dtype = "u8" })
+    has(message(bert.step, bert, masked), "mask | forward | tokens")
+    local seen
+    trainer(small(), function(net, b)
+      seen = b.mask
+      return ms.loss.cross_entropy(net(b.tokens, false, b.mask), b.targets)
+    end):step(masked)
+    assert.same({ 2, 8 }, seen.shape)
+  end)
+
   it("G1 refuses inputs and options that make no sense", function()
     local bert = model()
+    has(message(bert, ms.tensor({ 1, 2 }, { dtype = "i32" })), "tokens | [batch, length] | [2]")
+    has(message(bert, tokens_of { 1, 2 }, true), "types | [1,2] | true")
+    has(message(bert, tokens_of { 1, 2 }, false, 3), "mask | [1,2] | 3")
     has(message(bert, ms.zeros({ 1, 13 }, { dtype = "i32" })), "13 tokens | 12 positions")
     has(message(bert, tokens_of { 1, 2 }, tokens_of { 1 }), "types | [1,2] | [1,1]")
     local sizes = { vocab = 9, layers = 1, dim = 8, heads = 2, seq = 8 }

@@ -42,6 +42,14 @@ describe("the guide from DeviceMesh", function()
   end)
 end)
 
+describe("the guide to recipes", function()
+  it("G5 has a program that trains on masked tokens as it stands", function()
+    local source, text = program_and_output("recipes/README.md", "Masked tokens"), scratch.path()
+    scratch.write(text, ("A line of the text. "):rep(200))
+    assert.truthy(output_of(source, 1, "steps=1", "files=" .. text):find("step 1/1  loss", 1, true))
+  end)
+end)
+
 describe("the guide to the Lua layer", function()
   -- A plan's fingerprint changes with whatever plans are made of, its workspace with the machine's matrix products.
   local function of_any_machine(text)

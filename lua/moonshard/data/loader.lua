@@ -153,15 +153,15 @@ local function read_batch(self, position, last)
     tokens = { data = tokens, dtype = "i32", shape = shape },
     targets = { data = targets, dtype = "i32", shape = { unpack(shape) } },
     first_row = self.share.index * self.batch * rows, row_step = 1,
-    source = self.source, shared_by = self.share.name,
+    source = self.source, shared_by = self.share.name, predicts = "next",
     data_ms = 1e3 * (clock.now() - began),
   }
 end
 
 ---Iterates over `steps` batches, continuing where the last call ended. A batch has tokens and targets, i32 [batch, seq]
 ---as { data, dtype, shape }; first_row and row_step, the places of its rows in the step's global batch; source and
----shared_by, texts that identify the data and the ranks that share it; and data_ms, the milliseconds that the step
----waited for it. While a step computes, a thread reads the next batches.
+---shared_by, texts that identify the data and the ranks that share it; predicts, "next" where targets are next tokens;
+---and data_ms, the milliseconds that the step waited for it. While a step computes, a thread reads the next batches.
 ---@param steps integer? default: one epoch, without an incomplete last step
 ---@return fun(): integer?, table? step from 1 (see count_from), and its batch
 function Loader:batches(steps)

@@ -2,7 +2,11 @@
 -- directions, norms behind each branch, and a head that shares the weights of the embedding and has a bias of its own.
 --
 -- A batch has the tokens, some of which are replaced, and as targets the original ones there and -100 elsewhere: loss =
--- ms.loss.cross_entropy. ms.data.masked makes such batches.
+-- ms.loss.cross_entropy. ms.data.masked makes such batches. If yours also have types of segments and a mask of padding:
+--
+--   ms.trainer { model = bert, optimizer = ..., forward = function(net, b)
+--     return ms.loss.cross_entropy(net(b.tokens, b.types, b.mask), b.targets)
+--   end }
 
 local encoder = require("moonshard.models.encoder")
 local errors = require("moonshard.base.error")
@@ -10,6 +14,8 @@ local language = require("moonshard.models.language")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
+local options = require("moonshard.base.options")
+local tensor = require("moonshard.tensor")
 
 -- What is added to the scores of padding. It is finite, as in the reference library, so that a row of nothing but
 -- padding gives numbers.
@@ -43,13 +49,22 @@ function Bert:init(config)
   self.head.weight = self.embed.weight
 end
 
+local function describe(x) return tensor.is(x) and tensor.shape_text(x.shape) or options.describe(x) end
+
 local function check_inputs(config, tokens, given)
+  if not tensor.is(tokens) or #tokens.shape ~= 2 then
+    errors.raise("MS_ESHAPE", "bert: tokens must be [batch, length], not %s", describe(tokens))
+  end
   local length = tokens.shape[2]
   if length > config.seq then
     errors.raise("MS_ESHAPE", "bert: a sequence of %d tokens, but the model has %d positions: raise seq", length,
       config.seq)
   end
   for name, x in pairs(given) do
+    if not tensor.is(x) then
+      errors.raise("MS_ESHAPE", "bert: %s must be [%d,%d], as the tokens are, or false, not %s", name, tokens.shape[1],
+        length, describe(x))
+    end
     local shape = x.shape
     if not (#shape == 2 and shape[1] == tokens.shape[1] and shape[2] == length) then
       errors.raise("MS_ESHAPE", "bert: %s must be [%d,%d], as the tokens are, not [%s]", name, tokens.shape[1], length,
@@ -67,16 +82,17 @@ end
 
 -- f32 [B,1,1,T], or nil where nothing is hidden.
 local function mask_of(config, tokens, given)
-  local seen = given or config.padding and tokens:ne(config.padding)
+  local seen = given and given:ne(0) or config.padding and tokens:ne(config.padding)
   if not seen then return nil end
   return ((seen:cast("f32") - 1) * HIDDEN):reshape(tokens.shape[1], 1, 1, tokens.shape[2])
 end
 
--- tokens i32 [B,T], T at most seq; types i32 [B,T], or nil or false: all 0; mask [B,T], 0: padding, or nil or false:
--- tokens that are `padding` -> logits [B,T,V]
+-- tokens i32 [B,T], T at most seq; types i32 [B,T], or nil or false: all 0; mask [B,T] of any dtype, 0: padding, or nil
+-- or false: tokens that are `padding` -> logits [B,T,V]
 function Bert:forward(tokens, types, mask)
-  local config, length = self.config, tokens.shape[2]
+  local config = self.config
   check_inputs(config, tokens, { types = types or nil, mask = mask or nil })
+  local length = tokens.shape[2]
   local of_types = types and self.types(types) or self.types.weight:slice(0, 0, 1)
   local x = embed(self, tokens) + of_types + self.pos.weight:slice(0, 0, length)
   x = self.dropout(self.embed_norm(x))

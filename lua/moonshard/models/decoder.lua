@@ -152,7 +152,7 @@ end
 -- ---- the model --------------------------------------------------------------------------------------------------
 
 local Decoder = module.define("Decoder")
-Decoder.takes_cache = true
+Decoder.takes_cache, Decoder.sees_later_tokens = true, false
 
 function Decoder:init(config)
   self.config = setmetatable(config, {})

@@ -72,7 +72,7 @@ function Block:forward(x, tokens, cache)
 end
 
 local GPT2 = module.define("GPT2")
-GPT2.family, GPT2.takes_cache = "gpt2", true
+GPT2.family, GPT2.takes_cache, GPT2.sees_later_tokens = "gpt2", true, false
 
 function GPT2:init(config)
   self.config = setmetatable(config, {})

@@ -9,6 +9,7 @@ local clipping = require("moonshard.engine.clipping")
 local clock = require("moonshard.base.clock")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local loss_forward = require("moonshard.train.loss_forward")
 local options = require("moonshard.base.options")
 local plan_mode = require("moonshard.recipe.plan_mode")
 local plans = require("moonshard.engine.plan")
@@ -30,25 +31,9 @@ local step = {
 
 -- ---- the plan ----------------------------------------------------------------------------------------------------
 
-local function default_forward(loss)
-  return function(model, batch)
-    local input = batch.tokens or batch.inputs
-    if not input or not batch.targets then
-      local names = {}
-      for name in pairs(batch) do names[#names + 1] = tostring(name) end
-      table.sort(names)
-      errors.invalid("a batch needs tokens (or inputs) and targets, but this one has %s; for other fields give "
-        .. "ms.trainer a forward function", table.concat(names, ", "))
-    end
-    local result = model(input)
-    if result == nil then errors.invalid("the forward of the model returned nothing; it must return a tensor") end
-    return loss(result, batch.targets)
-  end
-end
-
 -- Routers balance their experts in training only: a validation loss is the model's alone.
 local function traced(self, trains)
-  local forward = self.forward or default_forward(self.loss)
+  local forward = self.forward or loss_forward.new(self.loss)
   return function(inputs)
     local loss = forward(self.model, inputs)
     return { loss = trains and router_loss.add(loss) or loss }
@@ -241,6 +226,7 @@ function step.run(self, batch, places)
   world.check_interrupt()
   check_trainable(self)
   local specs = batch_of.specs(batch, self.micro_batches)
+  if not self.forward then loss_forward.check(self.model, batch) end
   places = places or batch_of.places(batch, self.micro_batches, place_of(self))
   if world.plan_only then plan_mode.report(self, batch) end
   local number, sync = self.steps_done + 1, schedule_of(self)
@@ -309,6 +295,7 @@ function step.mean_loss(self, batches, within_averages)
     if evaluation_ends(self, within_averages) then return nil end
     batch = teacher.with_result(self, batch, 1)
     local specs = batch_of.specs(batch, 1)
+    if not self.forward then loss_forward.check(self.model, batch) end
     local exec = self.session:exec("evaluate", specs, traced(self, false), settings)
     if not self.evaluates_same_data then same_data.require(self.session, "of the validation data", batch) end
     self.evaluates_same_data = true
@@ -321,7 +308,10 @@ function step.mean_loss(self, batches, within_averages)
   end
   if n == 0 then errors.invalid("train:evaluate got no batches") end
   if given then given:compare("train:evaluate", n == 1 and "its batch" or ("one of its %d batches"):format(n)) end
-  if total == 0 then errors.invalid("train:evaluate: every target of its %d batches is ignored", n) end
+  if total == 0 then
+    errors.invalid("train:evaluate: every target of its %d batches is ignored: give it more batches or longer rows, or "
+      .. "ms.data.masked a larger fraction", n)
+  end
   return sum / total
 end
 
