@@ -98,6 +98,38 @@ describe("compressed data", function()
     os.remove(folder .. "/c.jsonl")
     write(folder, "d.txt.zst", "no frame at all")
     has(message(data, folder), "d.txt.zst | not a zstd file")
+    os.remove(folder .. "/d.txt.zst")
+    for _, name in ipairs({ "e.JSONL", "e.jsonl.zst", "e.json" }) do
+      local line = '{"prompt": "a", "completion": "b"}\n'
+      write(folder, name, name:find("zst") and compress(line) or line)
+      has(message(data, folder), name .. " | JSON lines | ms.data.chat")
+      os.remove(folder .. "/" .. name)
+    end
+    write(folder, "e.json", '{\n  "a": 1\n}\n')
+    assert.equal(24 + 13, data(folder).bytes)
+    for name, by in pairs({ ["f.txt.gz"] = "gzip", ["f.xz"] = "xz", ["f.bz2"] = "bzip2" }) do
+      local path = write(folder, name, "words")
+      for _, files in ipairs({ folder, path }) do
+        has(message(data, files), name .. " | " .. by .. " | decompress | zstd")
+      end
+      has(message(ms.data.chat, { files = path }), name .. " | " .. by)
+      os.remove(path)
+    end
+  end)
+
+  it("G5 is looked at as far as other files are, and named in messages as the user named it", function()
+    local function data(files) return ms.data.text { files = files, seq = 4, batch = 1, valid_fraction = 0 } end
+    local late = ("a"):rep(5000) .. "\0" .. ("b"):rep(99)
+    write(folder, "a.txt", late)
+    write(folder, "b.txt.zst", compress(late))
+    assert.equal(2 * #late, data(folder).bytes)
+    has(message(data, folder .. "/*.none"), "*.none | no file matches")
+    write(folder, "c.bin", "\0\0")
+    has(message(data, folder .. "/*.bin"), "*.bin | 1 match | text")
+    local path = write(folder, "d.bin.zst", compress("no header"))
+    local said = message(ms.data.tokens, { files = path, seq = 4, batch = 1 })
+    has(said, path)
+    assert.is_nil(said:find(cache, 1, true))
   end)
 
   it("G5 has one copy for the ranks of a host", function()

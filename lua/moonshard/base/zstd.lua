@@ -60,18 +60,19 @@ function zstd.stream(path, read, write)
   decompress(lib, ffi.gc(stream, lib.ZSTD_freeDStream), path, read, write)
 end
 
----The first decompressed bytes of a file, of one piece that it is read in or more.
+---The first decompressed bytes of a file, so many, or all if it has fewer.
 ---@param path string for messages
 ---@param read fun(): string? as of zstd.stream
+---@param bytes integer
 ---@return string
-function zstd.beginning(path, read)
+function zstd.beginning(path, read, bytes)
   local found = ""
   local ok, raised = pcall(zstd.stream, path, read, function(text)
-    found = text
-    if text ~= "" then error(zstd) end -- enough
+    found = found .. text
+    if #found >= bytes then error(zstd) end -- enough
   end)
   if not ok and raised ~= zstd then error(raised, 0) end
-  return found
+  return found:sub(1, bytes)
 end
 
 ---The contents of a compressed file.

@@ -6,6 +6,7 @@
 --
 -- Files that end in .zst are decompressed. Pairs of answers (data/preferences.lua) are read through the same lines.
 
+local decompressed = require("moonshard.data.decompressed")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
@@ -76,7 +77,7 @@ end
 ---@param path string
 ---@return boolean
 function conversations.is_file(path)
-  return path:find("%.jsonl$") ~= nil or path:find("%.jsonl%.zst$") ~= nil
+  return path:lower():gsub("%.zst$", ""):find("%.jsonl$") ~= nil
 end
 
 -- UTF-8's byte order mark, with which some editors begin a file.
@@ -87,6 +88,7 @@ local MARK = "\239\187\191"
 ---@param what string for messages: "conversations"
 ---@return fun(): table?, string? the object, and where it is: "chats.jsonl:3"
 function conversations.lines(path, what)
+  decompressed.refuse_others(path)
   local text = input_file.read(path, what .. " are read from files of JSON lines")
   if path:find("%.zst$") then text = zstd.decompress(path, text) end
   if text:sub(1, #MARK) == MARK then text = text:sub(#MARK + 1) end

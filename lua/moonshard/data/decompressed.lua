@@ -21,27 +21,48 @@ local decompressed = {}
 ---@return boolean
 function decompressed.is_compressed(path) return path:find("%.zst$") ~= nil end
 
--- The first decompressed bytes of a file.
+-- Files of other programs than zstd, by the endings of their names.
+local OTHERS = { gz = "gzip", xz = "xz", bz2 = "bzip2" }
+
+---Raises for a file that another program than zstd compressed.
+---@param path string
+function decompressed.refuse_others(path)
+  local program = OTHERS[path:lower():match("%.(%w+)$")]
+  if not program then return end
+  errors.raise("MS_EUNSUPPORTED", "%s: files that %s compressed are not read: decompress it, or compress it with zstd",
+    path, program)
+end
+
+-- The first bytes of a file, decompressed.
 local function beginning_of(path)
+  if not decompressed.is_compressed(path) then return files.beginning(path) end
   local source, why = io.open(path, "rb")
   if not source then errors.raise("MS_EIO", "%s", why) end
-  local ok, found = pcall(zstd.beginning, path, function() return source:read(PIECE_LOOKED_AT) end)
+  local function read() return source:read(PIECE_LOOKED_AT) end
+  local ok, found = pcall(zstd.beginning, path, read, files.BEGINNING)
   source:close()
   if not ok then error(found, 0) end
   return found
 end
 
----Whether a file of a folder or pattern is text by what it contains, also compressed. Raises for JSON lines, which text
----by bytes would take for prose.
+-- Published conversations are also named .json; other files of this name have their objects on several lines.
+local function has_json_lines(path, beginning)
+  local name = path:lower():gsub("%.zst$", "")
+  return name:find("%.jsonl$") ~= nil or name:find("%.json$") ~= nil and beginning:find('^%s*{[ \t]*"') ~= nil
+end
+
+---For files.find: takes the files of a folder or pattern that are text by what they contain, also compressed. Raises
+---for JSON lines, which text by bytes would take for prose, and for files that other programs compressed.
 ---@param path string
 ---@return boolean
-function decompressed.is_text(path)
-  if path:find("%.jsonl$") or path:find("%.jsonl%.zst$") then
+function decompressed.select_text(path)
+  decompressed.refuse_others(path)
+  local beginning = beginning_of(path)
+  if has_json_lines(path, beginning) then
     errors.invalid("%s: JSON lines are among the texts: conversations and pairs of answers are read by ms.data.chat "
       .. "and ms.data.preferences; to train on the bytes of this file, list the texts by their names", path)
   end
-  if not decompressed.is_compressed(path) then return files.is_text(path) end
-  return not beginning_of(path):find("\0", 1, true)
+  return not beginning:find("\0", 1, true)
 end
 
 local function cache_folder(path)
@@ -101,6 +122,7 @@ local function make(path, target)
 end
 
 local function path_of(path)
+  decompressed.refuse_others(path)
   if not decompressed.is_compressed(path) then return path end
   local real, written = files.real_path(path), files.written_at(path)
   if not real then errors.invalid("%s: No such file or directory", path) end

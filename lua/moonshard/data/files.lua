@@ -26,9 +26,10 @@ int statx(int folder, const char *path, int flags, unsigned wanted, ms_lua_statx
 local C = ffi.C
 local AT_FDCWD, STATX_TYPE_SIZE_AND_MTIME = -100, 0x241 -- Linux
 local TYPE, REGULAR, FOLDER = 0xf000, 0x8000, 0x4000
-local BYTES_LOOKED_AT = 4096 -- for a zero byte
 
-local files = {}
+local files = {
+  BEGINNING = 4096, -- bytes in which text has no zero byte
+}
 
 local about = ffi.new("ms_lua_statx")
 
@@ -86,15 +87,15 @@ local function match(pattern)
   return paths
 end
 
----Whether a file has no zero byte near its start.
+---The first BEGINNING bytes of a file, or all.
 ---@param path string
----@return boolean
-function files.is_text(path)
+---@return string
+function files.beginning(path)
   local file, why = io.open(path, "rb")
   if not file then errors.invalid("file %s", why) end
-  local beginning = file:read(BYTES_LOOKED_AT) or ""
+  local beginning = file:read(files.BEGINNING) or ""
   file:close()
-  return not beginning:find("\0", 1, true)
+  return beginning
 end
 
 -- The wanted paths of a folder or pattern.
@@ -116,7 +117,12 @@ local function add_entry(list, entry, wanted, what)
   elseif entry:find("[*?%[]") and not files.real_path(entry) then
     local paths = match(entry)
     if #paths == 0 then errors.invalid("files %s: no file matches", entry) end
+    local before = #list
     add_found(list, paths, wanted)
+    if #list == before then
+      errors.invalid("files %s: %d match, but none is a %s file with contents that is not in the list already", entry,
+        #paths, what)
+    end
   else
     list[#list + 1] = entry
   end

@@ -1,6 +1,7 @@
 -- Files as one stream of tokens: what the engine maps, and the thread that reads batches of it ahead.
 
 local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -19,14 +20,26 @@ local stream = {}
 local Stream = {}
 Stream.__index = Stream
 
+-- Raises the engine's error with the files as the user named them, in place of decompressed copies.
+local function raise(status, paths, shown)
+  local message = ffi.string(C.ms_error_message())
+  for i, path in ipairs(paths) do
+    local from, to = message:find(path, 1, true)
+    if from then message = message:sub(1, from - 1) .. shown[i] .. message:sub(to + 1) break end
+  end
+  errors.raise(ffi.string(C.ms_status_name(status)), "%s", message)
+end
+
 ---Opens files as one stream. MS_EINVAL names the file and the field that is wrong.
 ---@param paths string[]
 ---@param kind "MS_TOKEN_FILES"|"MS_TOKEN_BYTES"
+---@param shown string[]? their names for messages; default: the paths
 ---@return moonshard.TokenStream
-function stream.open(paths, kind)
+function stream.open(paths, kind, shown)
   local names, out = ffi.new("const char *[?]", #paths + 1), ffi.new("ms_tokens *[1]")
   for i, path in ipairs(paths) do names[i - 1] = path end
-  check(C.ms_tokens_open(#paths, names, C[kind], out))
+  local status = C.ms_tokens_open(#paths, names, C[kind], out)
+  if status ~= 0 then raise(status, paths, shown or paths) end
   local handle = ffi.gc(out[0], C.ms_tokens_close)
   local count = ffi.new("int64_t[1]")
   check(C.ms_tokens_count(handle, count))

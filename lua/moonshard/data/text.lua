@@ -33,7 +33,8 @@ local function text(o)
   if world.plan_only then
     bytes = windows.tokens_needed(o)
   else
-    stream = streams.open(decompressed.paths(files.find(o.files, decompressed.is_text, "text")), "MS_TOKEN_BYTES")
+    local paths = files.find(o.files, decompressed.select_text, "text")
+    stream = streams.open(decompressed.paths(paths), "MS_TOKEN_BYTES", paths)
     bytes = stream.tokens
     windows.check_size(who, o.files, "bytes", bytes, o)
   end

@@ -40,7 +40,7 @@ local function open(spec, option)
       errors.invalid("%s: No such file or directory: `moonshard tokenize` converts text to token files", path)
     end
   end
-  return streams.open(decompressed.paths(paths), "MS_TOKEN_FILES")
+  return streams.open(decompressed.paths(paths), "MS_TOKEN_FILES", paths)
 end
 
 ---Batches { tokens, targets } of token files: i32 [batch, seq] each, targets are the tokens shifted by one.

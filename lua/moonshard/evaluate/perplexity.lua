@@ -33,7 +33,7 @@ local function read_text(o)
   if given ~= 1 then errors.invalid("%s: give one of files, text and tokens", WHO) end
   if not o.files then return o.text end
   local parts = {}
-  for i, path in ipairs(decompressed.paths(files.find(o.files, decompressed.is_text, "text"))) do
+  for i, path in ipairs(decompressed.paths(files.find(o.files, decompressed.select_text, "text"))) do
     parts[i] = input_file.read(path, "its perplexity is wanted")
   end
   return table.concat(parts)
