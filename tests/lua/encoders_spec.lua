@@ -2,8 +2,9 @@
 -- library's numbers on random small models (tests/fixtures/huggingface), and what is refused.
 
 local huggingface = require("lua.huggingface")
+local fixture = require("lua.fixture")
 local has = require("lua.message").has
-local message = require("lua.fixture").message
+local message = fixture.message
 local ms = require("moonshard")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
@@ -127,6 +128,10 @@ describe("a BERT", function()
     has(refused("bert", "hidden_act", "mish"), "hidden_act | mish | gelu_new")
     has(refused("bert", "num_attention_heads", 3), "hidden_size 16 | num_attention_heads 3")
     has(refused("bert", "windows", 3), "windows | unknown")
+    has(refused("bert", "pad_token_id", 999), "config.json | pad_token_id 999 | vocab_size")
+    has(refused("bert", "architectures", { "BertModel" }), "architectures | BertModel | BertForMaskedLM")
+    has(refused("vit", "architectures", { "ViTModel" }), "architectures | ViTModel | ViTForImageClassification")
+    ms.huggingface.model(copy_of("bert", set("architectures", { "BertForPreTraining" }))) -- has the same tensors
     has(refused("vit", "image_size", { 8, 8 }), "image_size | whole number")
     has(refused("vit", "image_size", 9), "image_size 9 | patch_size 4")
     has(refused("vit", "num_labels", 6), "classifier.weight | [5,16] instead of [6,16]")
@@ -162,6 +167,14 @@ describe("a BERT", function()
     assert.same({ 2, 8 }, seen.shape)
   end)
 
+  it("G1 says what to do where the ranks of tensor do not divide its classes", function()
+    local vit = ms.models.vit { size = 8, patch = 4, classes = 3, layers = 1, dim = 8, heads = 2 }
+    has(fixture.as_rank(0, 2, function()
+      local mesh = ms.init_device_mesh("cpu", { 1, 2 }, { "shard", "tensor" })
+      return message(ms.fully_shard, vit, { mesh = mesh, placements = ms.rules.tensor_parallel(vit) })
+    end), 'head.weight | 2 and 4 | { "head", { tensor = "replicate" } }')
+  end)
+
   it("G1 refuses inputs and options that make no sense", function()
     local bert = model()
     has(message(bert, ms.tensor({ 1, 2 }, { dtype = "i32" })), "tokens | [batch, length] | [2]")
@@ -179,6 +192,7 @@ describe("a BERT", function()
     has(with("heads", 3), "dim 8 | heads 3")
     has(with("activation", "mish"), "activation | mish | gelu")
     has(with("deviation", 0), "deviation | above 0 | 0")
+    has(with("deviation", math.huge), "deviation | finite | inf")
     has(with("eps", -1), "eps | above 0 | -1")
     has(message(ms.generate, bert, { prompt = { 1 } }), "Bert | later tokens")
     local vit = ms.huggingface.model(huggingface.FIXTURES .. "vit")

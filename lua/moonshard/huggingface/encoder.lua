@@ -4,12 +4,14 @@
 
 local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
+local options = require("moonshard.base.options")
 
 local encoder = {}
 
 ---@class moonshard.EncoderFamily a row of encoders.lua
 ---@field model_type string
 ---@field architecture string
+---@field also table<string, boolean>? other classes whose folders have its tensors
 ---@field prefix string of names, except of tensors outside
 ---@field head string name of the head's weight
 ---@field buffers string[] patterns of names to skip
@@ -32,7 +34,17 @@ local COMMON = {
   quantization_config = { only = false, why = "weights that were quantised are not read" },
 }
 
+-- Folders of other classes lack the head.
+local function check_architecture(row, path, config)
+  local named = type(config.architectures) == "table" and config.architectures[1]
+  if not named or named == row.architecture or row.also and row.also[named] then return end
+  errors.raise("MS_EUNSUPPORTED", "%s: architectures is %s, but of model_type %s only %s is built: load the folder as "
+    .. "that class with the reference library and save it, which adds a head; if the folder has its tensors, give "
+    .. 'ignore = { "architectures" }', path, options.describe(named), row.model_type, row.architecture)
+end
+
 local function read(row, known, path, config)
+  check_architecture(row, path, config)
   local values = fields.read(path, config, known)
   if values.hidden_size % values.num_attention_heads ~= 0 then
     errors.invalid("%s: hidden_size %d must be a multiple of num_attention_heads %d", path, values.hidden_size,

@@ -10,7 +10,8 @@ local families = {}
 -- ---- BERT -------------------------------------------------------------------------------------------------------
 
 families.bert = {
-  architecture = "BertForMaskedLM", prefix = "bert.", head = "cls.predictions.decoder.weight",
+  architecture = "BertForMaskedLM", also = { BertForPreTraining = true }, prefix = "bert.",
+  head = "cls.predictions.decoder.weight",
   -- What the masked language model does not read: positions that old versions stored, the pooler, and the head of the
   -- other task of pre-training.
   buffers = { "^embeddings%.position_ids$", "^pooler%.", "^cls%.seq_relationship%." },
@@ -30,7 +31,11 @@ families.bert = {
     ["attn.wo"] = "attention.output.dense", norm1 = "attention.output.LayerNorm", ["mlp.fc1"] = "intermediate.dense",
     ["mlp.fc2"] = "output.dense", norm2 = "output.LayerNorm",
   },
-  options = function(_, values, o)
+  options = function(path, values, o)
+    if values.pad_token_id and values.pad_token_id >= values.vocab_size then
+      errors.invalid("%s: pad_token_id %d must be a token, below vocab_size %d: correct it, or null for none", path,
+        values.pad_token_id, values.vocab_size)
+    end
     o.vocab, o.seq, o.types = values.vocab_size, values.max_position_embeddings, values.type_vocab_size
     o.padding = values.pad_token_id or nil
   end,

@@ -109,7 +109,9 @@ function encoder.read(who, given, more)
       options.describe(config.activation))
   end
   for _, name in ipairs({ "eps", "deviation" }) do
-    if config[name] <= 0 then errors.invalid("%s: %s must be above 0, not %s", who, name, config[name]) end
+    if not (config[name] > 0 and config[name] < math.huge) then
+      errors.invalid("%s: %s must be above 0 and finite, not %s", who, name, config[name])
+    end
   end
   return config
 end

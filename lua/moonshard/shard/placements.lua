@@ -157,6 +157,18 @@ local function axis_of_style(param, given)
   return axis
 end
 
+local function check_size(param, axis, ranks, style)
+  local size = param.shape[axis + 1]
+  if size % ranks == 0 then return end
+  local below = size - size % ranks
+  errors.raise("MS_ESHAPE", "placements: parameter '%s' [%s]: axis %d cannot be divided over tensor (%d ranks): its "
+    .. 'size must be a multiple of %d, such as %s%d: change it%s, or put { "%s", { tensor = "replicate" } } before the '
+    .. "other rules", param.fqn, table.concat(param.shape, ","), axis, ranks, ranks,
+    below > 0 and ("%d and "):format(below) or "", below + ranks,
+    style == "vocab" and (", that of a vocabulary by pad_vocab_to_multiple_of = %d"):format(ranks) or "",
+    param.fqn:match("^(.*)%.[^.]+$") or param.fqn)
+end
+
 local function ranks_of(sharding) return roles.ranks(sharding, "tensor") end
 
 ---Stores the decision for a parameter.
@@ -175,6 +187,7 @@ function placements.store(param, value, sharding)
   axis = axis and axis % #param.shape
   local shared = axis and not divides_heads(param, axis, given, ranks_of(sharding)) and given.kv_heads or nil
   if shared then axis = nil end
+  if axis then check_size(param, axis, ranks_of(sharding), given.style) end
   param.placement = { axis = axis, splits = given.splits, style = given.style, shared = shared }
 end
 
