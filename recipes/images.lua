@@ -10,7 +10,9 @@ local models = require "image_models" -- the file next to this one
 local re = ms.re
 
 local cfg = ms.args {
-  model = "vit", layers = 3, dim = 64, heads = 4, batch = 32, steps = 500, lr = 2e-3, mesh = "2x2", seed = 1,
+  model = "vit", layers = 3, dim = 64,
+  heads = 0,                       -- of a vit; 0: 4
+  batch = 32, steps = 500, lr = 2e-3, mesh = "2x2", seed = 1,
   eval_every = 100, eval_images = 512,
 }
 local SIZE, CLASSES = 16, 10
@@ -64,12 +66,19 @@ end
 -- ---- training ---------------------------------------------------------------------------------------------------
 
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
-local narrow = math.max(4, math.floor(cfg.dim / 16) * 4) -- channels of the first convolutions
+local narrow = cfg.dim / 4 -- channels of the first convolutions
+if cfg.model ~= "vit" then
+  if cfg.heads ~= 0 then error("heads= is of model=vit: leave it out") end
+  if cfg.dim % 16 ~= 0 then error("model=" .. cfg.model .. " needs a dim that is a multiple of 16") end
+end
+if cfg.model == "unet" and SIZE % 2 ^ cfg.layers ~= 0 then
+  error(("model=unet halves images of %d pixels layers=%d times: give fewer layers"):format(SIZE, cfg.layers))
+end
 local makers = {
   vit = function()
     return ms.models.vit {
-      size = SIZE, channels = 1, patch = 4, classes = CLASSES, layers = cfg.layers, dim = cfg.dim, heads = cfg.heads,
-      deviation = 0.1,
+      size = SIZE, channels = 1, patch = 4, classes = CLASSES, layers = cfg.layers, dim = cfg.dim,
+      heads = cfg.heads == 0 and 4 or cfg.heads, deviation = 0.1,
     }
   end,
   resnet = function()

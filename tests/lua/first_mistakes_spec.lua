@@ -65,6 +65,7 @@ local MISTAKES = {
   { 4, "self", "self.more = { ms.nn.linear(8, 8), nil, ms.nn.linear(8, 8) } self", "more: | item 3 | item 2 is nil",
     at = 8 },
   { 9, "lr = 1e%-2", "lr = 1e-2, betas = 0.9", "ms.optim.adamw | betas | { 0.9, 0.999 }" },
+  { 9, "lr = 1e%-2", 'lr = 1e-2, betas = { "a", 1 }', "ms.optim.adamw | betas | { 0.9, 0.999 }" },
   { 9, "loss =", "memory_limit = '1 gig', loss =", 'memory_limit | "2GiB" | "1 gig"' },
   { 11, "inputs =", "input =", "tokens (or inputs) | input, targets" },
   { 12, "ms.log", "ms.generate(train, { prompt = 'a' }) --", "ms.generate | Net | config.vocab" },

@@ -97,6 +97,18 @@ describe("a model of images", function()
     end
   end)
 
+  it("G2 refuses settings that the recipe's model does not have, or would change", function()
+    local function refused(...)
+      local ended = program.run({ "run", "recipes/images.lua", "mesh=1x1", "steps=1", ... })
+      assert.not_equal(0, ended.status)
+      return ended.err
+    end
+    has(refused("model=unet", "layers=5"), "16 pixels | layers=5")
+    has(refused("model=resnet", "heads=4"), "heads=")
+    has(refused("model=unet", "dim=7"), "dim | multiple of 16")
+    has(refused("model=none"), "vit, resnet or unet")
+  end)
+
   it("G2 is computed by each rank for its images, where ranks divide them", function()
     local function losses(...)
       local ended = program.run({ "run", DIVIDED, ... })

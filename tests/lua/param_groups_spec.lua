@@ -41,11 +41,13 @@ describe("groups of an optimizer", function()
     end
     refused("lr | function | lr_scale", "MS_EINVAL", of_adamw({ lr = 1e-2 }, function() return 1 end))
     refused("lr | 0 | lr_scale", "MS_EINVAL", of_adamw({ lr = 1e-2 }, 0))
+    refused("lr 1 | 1e-310 | lr_scale", "MS_EINVAL", of_adamw({ lr = 1 }, 1e-310))
   end)
 
   it("S13 refuse what is out of range, or not the optimizer's", function()
     refused("groups | /w/ | lr | lr_scale", "MS_EINVAL", of_adamw { lr = 1, lr_scale = 1 })
     refused("groups | /w/ | betas | 0.9", "MS_EINVAL", of_adamw { betas = 0.9 })
+    refused("groups | /w/ | betas", "MS_EINVAL", of_adamw { betas = { 0.9, {} } })
     refused("groups | /w/ | betas[2] | 1", "MS_EINVAL", of_adamw { betas = { 0.9, 1 } })
     refused("groups | /w/ | eps | 0", "MS_EINVAL", of_adamw { eps = 0 })
     refused("groups | /w/ | weight_decay | 0", "MS_EINVAL", of_adamw { weight_decay = -1 })

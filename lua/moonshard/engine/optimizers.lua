@@ -42,7 +42,7 @@ local check_rate = optimizers.check_rate
 ---  ones amplify rounding; check/adamw_sensitivity.lua and check/lion_sensitivity.lua measure this
 
 local function check_betas(who, betas)
-  if type(betas) ~= "table" or #betas ~= 2 then
+  if type(betas) ~= "table" or #betas ~= 2 or type(betas[1]) ~= "number" or type(betas[2]) ~= "number" then
     errors.invalid("%s: betas must be two numbers, { 0.9, 0.999 }, not %s", who, options.describe(betas))
   end
   check_rate(who, "betas[1]", betas[1], 0, 1)

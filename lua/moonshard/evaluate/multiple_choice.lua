@@ -78,7 +78,8 @@ end
 -- alone. In a conversation each is encoded for itself, as in training.
 local function encode(question, choice, o, subject)
   if question.asked then
-    local whole = { unpack(question.asked) }
+    local whole = {}
+    for i, id in ipairs(question.asked) do whole[i] = id end -- a context is longer than a call has room for arguments
     for _, id in ipairs(subject.encode(o.delimiter .. choice)) do whole[#whole + 1] = id end
     return question.asked, whole
   end

@@ -21,7 +21,12 @@ Optimizer.__index = Optimizer
 -- Schedules multiply a group's own rate, as torch.optim.lr_scheduler does: the group has a factor of the schedule.
 local function scale_of(self, who, lr)
   local base = schedule.peak_of(self.lr)
-  if base and base > 0 then return lr / base end
+  local scale = base and base > 0 and lr / base
+  if scale and scale < math.huge then return scale end
+  if scale then
+    errors.invalid("%s: the group's lr %g is too many times the optimizer's %g for a number: give it lr_scale, or "
+      .. "another optimizer by rules", who, lr, base)
+  end
   errors.invalid("%s: a group's lr is relative to the optimizer's, %s: give lr_scale, the factor", who,
     base and "which is 0" or "which is a function of the recipe's whose peak is not known")
 end
