@@ -66,6 +66,27 @@ describe("a family", function()
     os.remove(recipe)
   end)
 
+  it("G1 gives the row of padding no gradient by lookups, as padding_idx of the reference library", function()
+    local function embedding_of(pad)
+      local model = ms.huggingface.model(huggingface.copy_of("llama", huggingface.set("pad_token_id", pad)))
+      local before = model:parameter("embed.weight"):tolist()
+      local step = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.cross_entropy }
+      local tokens = ms.tensor({ { 3, 5, 3, 7 } }, { dtype = "i32" })
+      step:step { tokens = tokens, targets = tokens }
+      return model.config, before, model:parameter("embed.weight"):tolist()
+    end
+    local config, before, after = embedding_of(3)
+    assert.equal(3, config.padding)
+    assert.same(before[4], after[4])
+    assert.not_same(before[6], after[6])
+    config = embedding_of(-1)
+    assert.equal(config.vocab - 1, config.padding)
+    config, before, after = embedding_of(false)
+    assert.is_nil(config.padding)
+    assert.not_same(before[4], after[4])
+    has(message(embedding_of, config.vocab), ("pad_token_id %d | vocab_size %d"):format(config.vocab, config.vocab))
+  end)
+
   it("G1 is saved as it was read: names, values and config", function()
     for _, name in ipairs(FAMILIES) do
       local saved = huggingface.assert_saved(name)

@@ -50,6 +50,7 @@ local function known_of(row)
   for name, field in pairs(REFUSED) do known[name] = field end
   for name, field in pairs(rope.KNOWN) do known[name] = field end
   for name, kind in pairs(COMMON) do known[name] = { kind, row.defaults[name] } end
+  known.pad_token_id = { "number|none" }
   for name, kind in pairs(OF_SOME) do
     if row.defaults[name] ~= nil then known[name] = { kind, row.defaults[name] } end
   end
@@ -70,6 +71,20 @@ local function check_heads(path, values)
   end
 end
 
+-- The token whose row of the embedding lookups do not train. As in the reference library it can count from the end;
+-- a family's default does not hold for a smaller vocabulary.
+local function padding_of(row, path, values)
+  local given, vocab = values.pad_token_id, values.vocab_size
+  local token = given
+  if given == nil then token = row.defaults.pad_token_id end
+  if not token then return nil end
+  if token < 0 then token = token + vocab end
+  if token % 1 == 0 and token >= 0 and token < vocab then return token end
+  if given == nil then return nil end
+  errors.invalid("%s: pad_token_id %g must be a token, below vocab_size %d: correct it, or null for none", path, given,
+    vocab)
+end
+
 local function read(row, known, path, config)
   local values = fields.read(path, config, known)
   values.num_key_value_heads = values.num_key_value_heads or values.num_attention_heads
@@ -80,7 +95,7 @@ local function read(row, known, path, config)
     head_dim = values.head_dim or values.hidden_size / values.num_attention_heads, ffn = values.intermediate_size,
     seq = values.max_position_embeddings, eps = values.rms_norm_eps, tied = values.tie_word_embeddings,
     qkv_bias = values.attention_bias or false, out_bias = values.attention_bias or false,
-    mlp_bias = values.mlp_bias or false,
+    mlp_bias = values.mlp_bias or false, padding = padding_of(row, path, values),
   }
   for name, value in pairs(families.traits(row.model_type)) do o[name] = value end
   local activation = row.activation or "hidden_act"
@@ -99,7 +114,7 @@ local function write(row, o)
     rope_scaling = rope.config(o.rope_scaling), tie_word_embeddings = o.tied,
     [row.activation or "hidden_act"] = ACTIVATION_NAMES[o.activation],
     -- null: a family's defaults can be tokens that a small vocabulary lacks
-    bos_token_id = false, eos_token_id = false, pad_token_id = false,
+    bos_token_id = false, eos_token_id = false, pad_token_id = o.padding or false,
   }
   if row.defaults.attention_bias ~= nil then config.attention_bias = o.qkv_bias end
   if row.defaults.mlp_bias ~= nil then config.mlp_bias = o.mlp_bias end
@@ -107,21 +122,15 @@ local function write(row, o)
   return config
 end
 
--- Options of which neither shapes nor names tell that they are lost, and what they are if they are not given.
+-- Options of which neither shapes nor names tell that they are lost, and what they are if they are not given. The first
+-- that is lost is named: experts before what only models with experts have.
 local CHECKED = {
-  activation = "silu", qkv_bias = false, out_bias = false, mlp_bias = false, qk_norm = false, norms = "before",
-  norm_from_one = false, embedding_scale = 1, attention_softcap = false, logit_softcap = false, window = false,
-  experts = false, experts_per_token = false, expert_ffn = false, expert_score = "softmax", renormalise = true,
-  shared_ffn = false, aux_loss = 0, bias_rate = 0,
+  { "activation", "silu" }, { "qkv_bias", false }, { "out_bias", false }, { "mlp_bias", false }, { "qk_norm", false },
+  { "norms", "before" }, { "norm_from_one", false }, { "embedding_scale", 1 }, { "attention_softcap", false },
+  { "logit_softcap", false }, { "window", false }, { "experts", false }, { "experts_per_token", false },
+  { "expert_ffn", false }, { "expert_score", "softmax" }, { "renormalise", true }, { "shared_ffn", false },
+  { "aux_loss", 0 }, { "bias_rate", 0 },
 }
-
--- In one order, so that of several that are lost every run names the same: experts before what belongs to them.
-local CHECKED_NAMES = {}
-for name in pairs(CHECKED) do table.insert(CHECKED_NAMES, name) end
-table.sort(CHECKED_NAMES, function(a, b)
-  if a == "experts" or b == "experts" then return a == "experts" and b ~= "experts" end
-  return a < b
-end)
 
 local function is_near(a, b)
   if type(a) == "number" and type(b) == "number" then return math.abs(a - b) <= 1e-6 * math.abs(a) end
@@ -138,12 +147,13 @@ local function theta_of_window(o) return o.window_rope_theta or not o.rope_scali
 -- Reads what was written: an option that a family's config.json cannot say would be lost.
 local function check_written(row, known, o, config)
   local again = read(row, known, "config.json", config)
-  local function value_of(from, name)
-    if from[name] == nil then return CHECKED[name] end
+  local function value_of(from, name, default)
+    if from[name] == nil then return default end
     return from[name]
   end
-  for _, name in ipairs(CHECKED_NAMES) do
-    if not is_near(value_of(o, name), value_of(again, name)) then refuse_lost(row, name) end
+  for _, checked in ipairs(CHECKED) do
+    local name, default = unpack(checked)
+    if not is_near(value_of(o, name, default), value_of(again, name, default)) then refuse_lost(row, name) end
   end
   local scale, theirs = o.attention_scale or o.head_dim ^ -0.5, again.attention_scale or o.head_dim ^ -0.5
   if not is_near(scale, theirs) then refuse_lost(row, "attention_scale") end

@@ -106,6 +106,7 @@ local function read_gemma3_rope(path, values, o)
 end
 
 local GEMMA_SIZES = {
+  pad_token_id = 0,
   hidden_size = 2304, intermediate_size = 9216, num_hidden_layers = 26, num_attention_heads = 8,
   num_key_value_heads = 4, head_dim = 256, max_position_embeddings = 8192, rms_norm_eps = 1e-6,
   tie_word_embeddings = true, attention_bias = false, hidden_activation = "gelu_pytorch_tanh",
@@ -216,6 +217,7 @@ families.gemma3_text = {
 families.phi3 = {
   architecture = "Phi3ForCausalLM", fused = true,
   defaults = {
+    pad_token_id = 32000,
     vocab_size = 32064, hidden_size = 3072, intermediate_size = 8192, num_hidden_layers = 32,
     num_attention_heads = 32, max_position_embeddings = 4096, rms_norm_eps = 1e-5, tie_word_embeddings = false,
     hidden_act = "silu",
@@ -227,6 +229,7 @@ families.phi3 = {
 families.olmo2 = {
   architecture = "Olmo2ForCausalLM",
   defaults = {
+    pad_token_id = 1,
     vocab_size = 50304, hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32,
     num_attention_heads = 32, max_position_embeddings = 2048, rms_norm_eps = 1e-5, tie_word_embeddings = false,
     hidden_act = "silu", attention_bias = false,
@@ -237,6 +240,7 @@ families.olmo2 = {
 families.smollm3 = {
   architecture = "SmolLM3ForCausalLM", theta = 2e6,
   defaults = {
+    pad_token_id = 128004,
     vocab_size = 128256, hidden_size = 2048, intermediate_size = 11008, num_hidden_layers = 36,
     num_attention_heads = 16, num_key_value_heads = 4, max_position_embeddings = 32768, rms_norm_eps = 1e-6,
     tie_word_embeddings = true, hidden_act = "silu", attention_bias = false, mlp_bias = false,

@@ -73,13 +73,6 @@ local function check_inputs(config, tokens, given)
   end
 end
 
--- Lookups of the token of padding give its row of the embedding no gradient, as in the reference library.
-local function embed(self, tokens)
-  local x, padding = self.embed(tokens), self.config.padding
-  if not padding then return x end
-  return ops.where(tokens:eq(padding):unsqueeze(-1), x:detach(), x)
-end
-
 -- f32 [B,1,1,T], or nil where nothing is hidden.
 local function mask_of(config, tokens, given)
   local seen = given and given:ne(0) or config.padding and tokens:ne(config.padding)
@@ -94,7 +87,7 @@ function Bert:forward(tokens, types, mask)
   check_inputs(config, tokens, { types = types or nil, mask = mask or nil })
   local length = tokens.shape[2]
   local of_types = types and self.types(types) or self.types.weight:slice(0, 0, 1)
-  local x = embed(self, tokens) + of_types + self.pos.weight:slice(0, 0, length)
+  local x = language.embed(self, tokens) + of_types + self.pos.weight:slice(0, 0, length)
   x = self.dropout(self.embed_norm(x))
   mask = mask_of(config, tokens, mask)
   for _, layer in ipairs(self.layers) do x = layer(x, mask) end
@@ -126,8 +119,6 @@ return function(given)
     padding = { "integer" },
     pad_vocab_to_multiple_of = { "positive", default = 1 },
   })
-  if config.padding and (config.padding < 0 or config.padding >= config.vocab) then
-    errors.invalid("ms.models.bert: padding must be a token, 0 to %d, not %d", config.vocab - 1, config.padding)
-  end
+  language.check_padding("ms.models.bert", config)
   return Bert(config)
 end

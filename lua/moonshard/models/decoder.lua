@@ -174,7 +174,7 @@ function Decoder:forward(tokens, cache)
     errors.raise("MS_ESHAPE", "%s: a sequence of %d tokens, but the model has seq=%d: raise seq", self.family,
       tokens.shape[2], config.seq)
   end
-  local x = self.embed(tokens)
+  local x = cache and self.embed(tokens) or language.embed(self, tokens)
   if config.embedding_scale then x = x * config.embedding_scale end
   for _, layer in ipairs(self.layers) do x = layer(x, tokens, cache) end
   if cache then x = cache:last(x) end

@@ -1,6 +1,7 @@
 -- Checks the options of a decoder (models/decoder.lua), and fills in what follows from others.
 
 local errors = require("moonshard.base.error")
+local language = require("moonshard.models.language")
 local options = require("moonshard.base.options")
 
 local decoder_options = {}
@@ -20,6 +21,7 @@ local SPECS = {
   eps = { "number", default = 1e-5 },
   tied = { "boolean", default = false },
   pad_vocab_to_multiple_of = { "positive", default = 1 },
+  padding = { "integer" },
   activation = { "string", default = "silu" },
   qkv_bias = { "boolean", default = false },
   out_bias = { "boolean", default = false },
@@ -167,6 +169,7 @@ end
 ---@field eps? number default 1e-5
 ---@field tied? boolean share the weights of embedding and head; default false
 ---@field pad_vocab_to_multiple_of? integer default 1
+---@field padding? integer token whose lookups give the embedding no gradient; default: none
 ---@field activation? "silu"|"gelu_tanh"|"gelu" of the MLP's gate; default "silu"
 ---@field qkv_bias? boolean default false
 ---@field out_bias? boolean of the attention's output; default false
@@ -209,6 +212,7 @@ function decoder_options.read(who, given, has_sizes)
   check_window(who, config)
   read_experts(who, config)
   check_by_layer(who, config)
+  language.check_padding(who, config)
   return config
 end
 

@@ -43,6 +43,26 @@ function language.padded(config)
   return math.ceil(config.vocab / config.pad_vocab_to_multiple_of) * config.pad_vocab_to_multiple_of
 end
 
+---Embedded tokens. Lookups of the token of padding give its row of the embedding no gradient, as `padding_idx` in the
+---reference library.
+---@param model moonshard.Module with `embed`, and config.padding
+---@param tokens moonshard.Tensor i32 [batch, length]
+---@return moonshard.Tensor [batch, length, dim]
+function language.embed(model, tokens)
+  local x, padding = model.embed(tokens), model.config.padding
+  if not padding then return x end
+  return ops.where(tokens:eq(padding):unsqueeze(-1), x:detach(), x)
+end
+
+---Raises for an option `padding` that is no token.
+---@param who string for messages
+---@param config { padding: integer?, vocab: integer }
+function language.check_padding(who, config)
+  local padding = config.padding
+  if not padding or padding >= 0 and padding < config.vocab then return end
+  errors.invalid("%s: padding must be a token, 0 to %d, not %d", who, config.vocab - 1, padding)
+end
+
 ---Creates `embed` and `head` of a model.
 ---@param model moonshard.Module
 ---@param config { vocab: integer, dim: integer, tied: boolean, pad_vocab_to_multiple_of: integer }
