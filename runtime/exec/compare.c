@@ -24,8 +24,10 @@ static void skip_common_lines(const char **a, const char **b) {
 
 static int report(const ms_group *group, const char *what, int place, const char *first, const char *other) {
   skip_common_lines(&first, &other);
-  return MS_FAIL(MS_EMISMATCH, "ranks have different %s: rank %d has \"%.*s\", rank %d has \"%.*s\"", what,
-                 group->rank[0], line_length(first), first, group->rank[place], line_length(other), other);
+  return MS_FAIL(MS_EMISMATCH,
+                 "ranks have different %s: rank %d has \"%.*s\", rank %d has \"%.*s\"; give all ranks the same model, "
+                 "rules, optimizer and its groups, and batches of the same shapes",
+                 what, group->rank[0], line_length(first), first, group->rank[place], line_length(other), other);
 }
 
 static int compare_texts(ms_group *group, const char *what, const char *text, int place) {

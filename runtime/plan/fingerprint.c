@@ -33,9 +33,10 @@ static const char *settings_text(known_settings *known, const ms_param_config *c
   known->config[i] = c;
   int n = snprintf(known->text[i], SETTINGS_TEXT, "lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)",
                    c->lr_scale, c->weight_decay, c->init, c->init_a, c->init_b);
-  if (c->beta1 >= 0 || c->beta2 >= 0 || c->eps >= 0)
-    snprintf(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", beta1 %.17g, beta2 %.17g, eps %.17g", c->beta1,
-             c->beta2, c->eps);
+  /* Below 0: those of the optimizer, which are described with it. */
+  if (c->beta1 >= 0) n += snprintf(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", beta1 %.17g", c->beta1);
+  if (c->beta2 >= 0) n += snprintf(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", beta2 %.17g", c->beta2);
+  if (c->eps >= 0) snprintf(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", eps %.17g", c->eps);
   return known->text[i];
 }
 

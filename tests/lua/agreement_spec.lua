@@ -119,6 +119,9 @@ describe("D10", function()
     ["a group of the optimizer"] = { [[s.optimizer = function() return ms.optim.adamw { lr = 0.01,
         groups = { { re"bias", { weight_decay = 0 } } } } end]],
       "rank 2 | layers.0.bias | 8 f32 | layers.0 | lr_scale 1 | weight_decay 0" },
+    ["one setting of a group"] = { [[s.optimizer = function() return ms.optim.adamw { lr = 0.01,
+        groups = { { re"bias", { eps = 0.5 } } } } end]], "rank 2 | layers.0.bias | eps 0.5 | optimizer and its groups",
+      lacks = "-1" },
     ["the batch"] = { "s.batch = 8",
       "rank 0 | inputs: f32 [4,4] | rank 2 | inputs: f32 [8,4]" },
     ["clipping"] = { "s.clip = 2", 'rank 0 has "max_norm 1, ' },
@@ -133,6 +136,7 @@ describe("D10", function()
       assert.truthy(ended.status ~= 0)
       has(ended.err, case[2])
       has(ended.err, "rank 2")
+      if case.lacks then assert.is_nil(ended.err:find(case.lacks .. "[,\"]")) end
     end)
   end
 
