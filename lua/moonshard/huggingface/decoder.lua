@@ -128,8 +128,8 @@ local CHECKED = {
   { "activation", "silu" }, { "qkv_bias", false }, { "out_bias", false }, { "mlp_bias", false }, { "qk_norm", false },
   { "norms", "before" }, { "norm_from_one", false }, { "embedding_scale", 1 }, { "attention_softcap", false },
   { "logit_softcap", false }, { "window", false }, { "experts", false }, { "experts_per_token", false },
-  { "expert_ffn", false }, { "expert_score", "softmax" }, { "renormalise", true }, { "shared_ffn", false },
-  { "aux_loss", 0 }, { "bias_rate", 0 },
+  { "bias_rate", 0 }, { "aux_loss", 0 }, { "expert_ffn", false }, { "expert_score", "softmax" },
+  { "renormalise", true }, { "shared_ffn", false },
 }
 
 local function is_near(a, b)
