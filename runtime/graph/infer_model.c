@@ -193,7 +193,7 @@ static int check_attention(const ms_node *node, int causal, const ms_value_info 
     return MS_FAIL(MS_EINVAL, "%s: window is %" PRId64 "; it must be 0, or with causal attention a number of keys",
                    name, window);
   if (softcap != 0 && !(softcap >= FLT_MIN && softcap <= FLT_MAX))
-    return MS_FAIL(MS_EINVAL, "%s: softcap is %g; it must be 0 (none), or %g to %g", name, softcap, FLT_MIN, FLT_MAX);
+    return MS_FAIL(MS_EINVAL, "%s: softcap is %g; it must be 0, or a number above 0 that f32 has", name, softcap);
   if (causal && q->dims[1] > k->dims[1])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; causal attention needs at least as many keys as queries", name,
                    ms_shape_text(q, text_q), ms_shape_text(k, text_k));

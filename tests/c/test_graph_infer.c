@@ -335,7 +335,8 @@ static void model_shapes(void **state) {
   REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "causal | keys | queries", q, k5, k5);
   REFUSED(MS_OP_attention, ATTRS(.i = {1, 0, -1}), MS_EINVAL, "window | -1", q, k, k);
   REFUSED(MS_OP_attention, ATTRS(.i = {0, 0, 3}), MS_EINVAL, "window | 3 | causal", q, k, k);
-  REFUSED(MS_OP_attention, ATTRS(.i = {1}, .f = {0, -2}), MS_EINVAL, "softcap | -2 | (none)", q, k, k);
+  REFUSED(MS_OP_attention, ATTRS(.i = {1}, .f = {0, -2}), MS_EINVAL, "softcap | -2 | above 0", q, k, k);
+  REFUSED(MS_OP_attention, ATTRS(.i = {1}, .f = {0, 1e-50}), MS_EINVAL, "softcap | 1e-50", q, k, k);
   REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "k | [2,6,2,8] | v | [2,5,2,8]", q, k, k5);
   apply(&f, MS_OP_document_attention, 4, (int[]){q, k, k, tokens}, NULL, out);
   assert_value(out[1], MS_F32, "[2,4,6]");
