@@ -30,13 +30,16 @@
 
 MS_QUANTISE_FUNCTION uint32_t ms_magnitude(float x) { return ms_float8_bits(x) & 0x7fffffffu; }
 
-/* Pass constant dtypes to these functions, or loops over them do not vectorise. */
+/* Pass constant dtypes to these functions, or loops over them do not vectorise. They cannot fail: for a dtype without
+ * codes, which callers refuse, scales and values are NaN, so that no result looks right.
+ */
 MS_QUANTISE_FUNCTION float ms_largest_code(int dtype) {
   return dtype == MS_F8E4M3   ? MS_F8E4M3_MAX
          : dtype == MS_F8E5M2 ? MS_F8E5M2_MAX
          : dtype == MS_I8     ? MS_I8_MOST
          : dtype == MS_I4     ? MS_I4_MOST
-                              : 1.0f;
+         : dtype == MS_NF4    ? 1.0f
+                              : ms_float8_value(0x7fc00000u);
 }
 
 /* ---- scales from the largest magnitude --------------------------------------------------------------------------- */
@@ -96,7 +99,8 @@ MS_QUANTISE_FUNCTION uint8_t ms_code_of(float x, int dtype) {
          : dtype == MS_F8E5M2 ? ms_f32_to_f8e5m2(x)
          : dtype == MS_I8     ? (uint8_t)ms_nearest_int(x, MS_I8_MOST)
          : dtype == MS_I4     ? (uint8_t)(ms_nearest_int(x, MS_I4_MOST) & 15)
-                              : ms_f32_to_nf4(x);
+         : dtype == MS_NF4    ? ms_f32_to_nf4(x)
+                              : 0;
 }
 
 MS_QUANTISE_FUNCTION float ms_value_of(uint8_t code, int dtype) {
@@ -104,7 +108,8 @@ MS_QUANTISE_FUNCTION float ms_value_of(uint8_t code, int dtype) {
          : dtype == MS_F8E5M2 ? ms_f8e5m2_to_f32(code)
          : dtype == MS_I8     ? (float)(int8_t)code
          : dtype == MS_I4     ? (float)ms_i4_to_int(code)
-                              : ms_nf4_to_f32(code);
+         : dtype == MS_NF4    ? ms_nf4_to_f32(code)
+                              : ms_float8_value(0x7fc00000u);
 }
 
 MS_QUANTISE_CONSTANT int ms_code_is_packed(int dtype) { return dtype == MS_I4 || dtype == MS_NF4; }

@@ -16,6 +16,7 @@
  */
 #include "kernels/cpu/adamw.h"
 
+#include "base/error.h"
 #include "kernels/cpu/random_rounding.h"
 #include "kernels/moments.h"
 
@@ -55,11 +56,14 @@ MS_CLONES static void adamw_part_of_bf16(const ms_kernel_call *call, int part, i
 
 static int run(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[0]), records = ms_moment_records(n);
-  if (call->attrs.i[3] == MS_ADAMW_I8) {
-    ms_run_parts(call, ms_part_count(call, records, ms_call_bytes(call)), records, 1, ms_adamw_of_records);
-    return MS_OK;
+  switch (call->attrs.i[3]) {
+    case MS_ADAMW_F32: return ms_run_elements(call, n, adamw_part);
+    case MS_ADAMW_BF16: return ms_run_elements(call, n, adamw_part_of_bf16);
+    case MS_ADAMW_I8:
+      ms_run_parts(call, ms_part_count(call, records, ms_call_bytes(call)), records, 1, ms_adamw_of_records);
+      return MS_OK;
+    default: return MS_FAIL(MS_EINTERNAL, "adamw: no loop keeps moments of form %lld", (long long)call->attrs.i[3]);
   }
-  return ms_run_elements(call, n, call->attrs.i[3] == MS_ADAMW_BF16 ? adamw_part_of_bf16 : adamw_part);
 }
 
 const ms_kernel ms_cpu_adamw = {.run = run};

@@ -7,6 +7,7 @@
  * gradient, p [n] f32; m [n] f32 or bf16, which is rounded stochastically with the low half of the Philox word that
  * AdamW rounds its first moment with (adamw.c). The sign of 0 is 0, and that of what is not a number is no number.
  */
+#include "base/error.h"
 #include "kernels/clip.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/random_rounding.h"
@@ -79,7 +80,12 @@ MS_CLONES static void part_of_bf16(const ms_kernel_call *call, int part, int64_t
 }
 
 static int run(const ms_kernel_call *call) {
-  return ms_run_elements(call, ms_numel(&call->in[0]), call->attrs.i[3] == MS_ADAMW_BF16 ? part_of_bf16 : part_of_f32);
+  const int64_t n = ms_numel(&call->in[0]);
+  switch (call->attrs.i[3]) {
+    case MS_ADAMW_F32: return ms_run_elements(call, n, part_of_f32);
+    case MS_ADAMW_BF16: return ms_run_elements(call, n, part_of_bf16);
+    default: return MS_FAIL(MS_EINTERNAL, "lion: no loop keeps moments of form %lld", (long long)call->attrs.i[3]);
+  }
 }
 
 const ms_kernel ms_cpu_lion = {.run = run};

@@ -2,6 +2,7 @@
  * elements of a scale, which are in cache when a block is small: the largest magnitude, then the codes. */
 #include "kernels/cpu/simd.h"
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "kernels/quantise.h"
 #include "kernels/quantise_code.h"
@@ -51,7 +52,12 @@ MS_INLINE void decode_as(const uint8_t *restrict codes, int64_t n, float scale, 
   for (int64_t i = 0; i < n; i++) x[i] = restored(codes[i], scale, way, dtype);
 }
 
-MS_CLONES static void encode(const float *x, int64_t n, float scale, int way, int dtype, uint8_t *codes) {
+/* ms_quantisation_check accepts a dtype that these loops lack. */
+static int no_codes_of(int dtype) {
+  return MS_FAIL(MS_EINTERNAL, "quantise: no loop makes or reads codes of %s", ms_dtype_name(dtype));
+}
+
+MS_CLONES static int encode(const float *x, int64_t n, float scale, int way, int dtype, uint8_t *codes) {
   const int divides = way == DIVIDE;
   switch (dtype) {
     case MS_F8E4M3:
@@ -64,11 +70,13 @@ MS_CLONES static void encode(const float *x, int64_t n, float scale, int way, in
       break;
     case MS_I8: encode_as(x, n, scale, DIVIDE, MS_I8, codes); break;
     case MS_I4: encode_as(x, n, scale, DIVIDE, MS_I4, codes); break;
-    default: encode_as(x, n, scale, DIVIDE, MS_NF4, codes);
+    case MS_NF4: encode_as(x, n, scale, DIVIDE, MS_NF4, codes); break;
+    default: return no_codes_of(dtype);
   }
+  return MS_OK;
 }
 
-MS_CLONES static void decode(const uint8_t *codes, int64_t n, float scale, int way, int dtype, float *x) {
+MS_CLONES static int decode(const uint8_t *codes, int64_t n, float scale, int way, int dtype, float *x) {
   const int divides = way == DIVIDE;
   switch (dtype) {
     case MS_F8E4M3:
@@ -81,32 +89,34 @@ MS_CLONES static void decode(const uint8_t *codes, int64_t n, float scale, int w
       break;
     case MS_I8: decode_as(codes, n, scale, MULTIPLY, MS_I8, x); break;
     case MS_I4: decode_as(codes, n, scale, MULTIPLY, MS_I4, x); break;
-    default: decode_as(codes, n, scale, MULTIPLY, MS_NF4, x);
+    case MS_NF4: decode_as(codes, n, scale, MULTIPLY, MS_NF4, x); break;
+    default: return no_codes_of(dtype);
   }
+  return MS_OK;
 }
 
 /* ---- the elements of one scale ----------------------------------------------------------------------------------- */
 
-static void quantise_block(const ms_quantisation *q, const float *x, int64_t n, int64_t number, void *codes,
-                           void *scales) {
+static int quantise_block(const ms_quantisation *q, const float *x, int64_t n, int64_t number, void *codes,
+                          void *scales) {
   const uint32_t magnitude = largest_magnitude(x, n);
   if (q->scaling == MS_SCALE_TENSOR) {
     const float scale = ((float *)scales)[number] = ms_tensor_scale(magnitude, q->dtype);
-    encode(x, n, scale, MULTIPLY, q->dtype, codes);
-  } else if (q->scaling == MS_SCALE_BLOCK) {
-    const float scale = ((float *)scales)[number] = ms_block_scale(magnitude, q->dtype);
-    encode(x, n, scale, DIVIDE, q->dtype, codes);
-  } else {
-    const uint8_t scale = ((uint8_t *)scales)[number] = ms_mx_scale(magnitude, q->dtype, q->rounding);
-    encode(x, n, ms_mx_inverse(scale), MULTIPLY, q->dtype, codes);
+    return encode(x, n, scale, MULTIPLY, q->dtype, codes);
   }
+  if (q->scaling == MS_SCALE_BLOCK) {
+    const float scale = ((float *)scales)[number] = ms_block_scale(magnitude, q->dtype);
+    return encode(x, n, scale, DIVIDE, q->dtype, codes);
+  }
+  const uint8_t scale = ((uint8_t *)scales)[number] = ms_mx_scale(magnitude, q->dtype, q->rounding);
+  return encode(x, n, ms_mx_inverse(scale), MULTIPLY, q->dtype, codes);
 }
 
-static void dequantise_block(const ms_quantisation *q, const void *codes, const void *scales, int64_t number, int64_t n,
-                             float *x) {
-  if (q->scaling == MS_SCALE_TENSOR) decode(codes, n, ((const float *)scales)[number], DIVIDE, q->dtype, x);
-  else if (q->scaling == MS_SCALE_BLOCK) decode(codes, n, ((const float *)scales)[number], MULTIPLY, q->dtype, x);
-  else decode(codes, n, ms_e8m0_to_f32(((const uint8_t *)scales)[number]), MULTIPLY, q->dtype, x);
+static int dequantise_block(const ms_quantisation *q, const void *codes, const void *scales, int64_t number, int64_t n,
+                            float *x) {
+  if (q->scaling == MS_SCALE_TENSOR) return decode(codes, n, ((const float *)scales)[number], DIVIDE, q->dtype, x);
+  if (q->scaling == MS_SCALE_BLOCK) return decode(codes, n, ((const float *)scales)[number], MULTIPLY, q->dtype, x);
+  return decode(codes, n, ms_e8m0_to_f32(((const uint8_t *)scales)[number]), MULTIPLY, q->dtype, x);
 }
 
 /* Codes before element `first`, which begins a byte. */
@@ -119,7 +129,7 @@ int ms_cpu_quantise(const ms_quantisation *q, const float *x, int64_t n, void *c
   const int64_t block = ms_quantisation_block(q, n);
   for (int64_t number = 0; number < ms_quantisation_scales(q, n); number++) {
     const int64_t first = number * block, length = n - first < block ? n - first : block;
-    quantise_block(q, x + first, length, number, (uint8_t *)codes + bytes_before(q, first), scales);
+    MS_TRY(quantise_block(q, x + first, length, number, (uint8_t *)codes + bytes_before(q, first), scales));
   }
   return MS_OK;
 }
@@ -129,7 +139,7 @@ int ms_cpu_dequantise(const ms_quantisation *q, const void *codes, const void *s
   const int64_t block = ms_quantisation_block(q, n);
   for (int64_t number = 0; number < ms_quantisation_scales(q, n); number++) {
     const int64_t first = number * block, length = n - first < block ? n - first : block;
-    dequantise_block(q, (const uint8_t *)codes + bytes_before(q, first), scales, number, length, x + first);
+    MS_TRY(dequantise_block(q, (const uint8_t *)codes + bytes_before(q, first), scales, number, length, x + first));
   }
   return MS_OK;
 }

@@ -89,9 +89,12 @@ template <class Y> int launch(const ms_kernel_call *call) {
   switch (call->attrs.i[0]) {
     case MS_NF4: return launch_decode<MS_NF4>(call, n, y);
     case MS_I8: return launch_decode<MS_I8>(call, n, y);
-    default:
+    case MS_BF16:
       return MS_CUDA_LAUNCH((widen<Y>), static_cast<unsigned>(ms_cuda_ceil(n, THREADS)), THREADS, 0, call->stream,
                             static_cast<const ms_b16 *>(call->in_data[0]), n, y);
+    default:
+      return MS_FAIL(MS_EINTERNAL, "dequantise: no kernel reads parameters stored in %s",
+                     ms_dtype_name(static_cast<int>(call->attrs.i[0])));
   }
 }
 

@@ -143,6 +143,11 @@ int dequantise_float8(const ms_quantisation *q, const void *codes, const void *s
   return dequantise<DTYPE, MS_SCALE_BLOCK>(q, codes, scales, n, x, stream);
 }
 
+/* ms_quantisation_check accepts a dtype that these kernels lack. */
+int no_codes_of(int dtype) {
+  return MS_FAIL(MS_EINTERNAL, "quantise: no kernel makes or reads codes of %s", ms_dtype_name(dtype));
+}
+
 } // namespace
 
 extern "C" int ms_cuda_quantise(const ms_quantisation *q, const float *x, int64_t n, void *codes, void *scales,
@@ -154,7 +159,8 @@ extern "C" int ms_cuda_quantise(const ms_quantisation *q, const float *x, int64_
     case MS_F8E5M2: return quantise_float8<MS_F8E5M2>(q, x, n, to, scales, stream);
     case MS_I8: return quantise_each<MS_I8, false>(q, x, n, to, scales, stream);
     case MS_I4: return quantise_each<MS_I4, false>(q, x, n, to, scales, stream);
-    default: return quantise_each<MS_NF4, false>(q, x, n, to, scales, stream);
+    case MS_NF4: return quantise_each<MS_NF4, false>(q, x, n, to, scales, stream);
+    default: return no_codes_of(q->dtype);
   }
 }
 
@@ -166,6 +172,7 @@ extern "C" int ms_cuda_dequantise(const ms_quantisation *q, const void *codes, c
     case MS_F8E5M2: return dequantise_float8<MS_F8E5M2>(q, codes, scales, n, x, stream);
     case MS_I8: return dequantise<MS_I8, MS_SCALE_BLOCK>(q, codes, scales, n, x, stream);
     case MS_I4: return dequantise<MS_I4, MS_SCALE_BLOCK>(q, codes, scales, n, x, stream);
-    default: return dequantise<MS_NF4, MS_SCALE_BLOCK>(q, codes, scales, n, x, stream);
+    case MS_NF4: return dequantise<MS_NF4, MS_SCALE_BLOCK>(q, codes, scales, n, x, stream);
+    default: return no_codes_of(q->dtype);
   }
 }

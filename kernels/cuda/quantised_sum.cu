@@ -210,18 +210,40 @@ template <int DTYPE> int restore_as(const ms_kernel_call *call) {
   return call->out[0].dtype == MS_F32 ? restore_to<DTYPE, float>(call) : restore_to<DTYPE, ms_b16>(call);
 }
 
-int quantise(const ms_kernel_call *call) {
-  return call->attrs.i[0] == MS_I8 ? quantise_as<MS_I8>(call) : quantise_as<MS_I4>(call);
+int no_pieces_of(int64_t dtype) {
+  return MS_FAIL(MS_EINTERNAL, "no kernel makes or reads pieces of %s", ms_dtype_name(static_cast<int>(dtype)));
 }
 
-int sum(const ms_kernel_call *call) { return call->attrs.i[0] == MS_I8 ? sum_as<MS_I8>(call) : sum_as<MS_I4>(call); }
+int quantise(const ms_kernel_call *call) {
+  switch (call->attrs.i[0]) {
+    case MS_I8: return quantise_as<MS_I8>(call);
+    case MS_I4: return quantise_as<MS_I4>(call);
+    default: return no_pieces_of(call->attrs.i[0]);
+  }
+}
+
+int sum(const ms_kernel_call *call) {
+  switch (call->attrs.i[0]) {
+    case MS_I8: return sum_as<MS_I8>(call);
+    case MS_I4: return sum_as<MS_I4>(call);
+    default: return no_pieces_of(call->attrs.i[0]);
+  }
+}
 
 int total(const ms_kernel_call *call) {
-  return call->attrs.i[1] == MS_I8 ? total_as<MS_I8>(call) : total_as<MS_I4>(call);
+  switch (call->attrs.i[1]) {
+    case MS_I8: return total_as<MS_I8>(call);
+    case MS_I4: return total_as<MS_I4>(call);
+    default: return no_pieces_of(call->attrs.i[1]);
+  }
 }
 
 int restore(const ms_kernel_call *call) {
-  return call->attrs.i[1] == MS_I8 ? restore_as<MS_I8>(call) : restore_as<MS_I4>(call);
+  switch (call->attrs.i[1]) {
+    case MS_I8: return restore_as<MS_I8>(call);
+    case MS_I4: return restore_as<MS_I4>(call);
+    default: return no_pieces_of(call->attrs.i[1]);
+  }
 }
 
 } // namespace

@@ -153,13 +153,28 @@ static void append_dtypes(const ms_plan_coll *coll, ms_text *text) {
   }
 }
 
+/* 1 when no two of the blocks that a collective joins, each of which is on one node, share it. */
+static int blocks_are_nodes(const ms_plan *plan, const ms_plan_coll *coll) {
+  const int *rank = plan->model->dim[coll->dim].ranks, *node_of = plan->topology.node_of;
+  for (int i = 1; i < coll->ranks; i++)
+    for (int j = 0; j < i; j++)
+      if (node_of[rank[i * coll->stride]] == node_of[rank[j * coll->stride]]) return 0;
+  return 1;
+}
+
+static void groups_of(const ms_plan *plan, const ms_plan_coll *coll, ms_text *text) {
+  if (!ms_plan_coll_is_between_nodes(coll)) {
+    if (coll->ranks != plan->model->dim[coll->dim].size) ms_text_append(text, " in groups of %d", coll->ranks);
+  } else if (blocks_are_nodes(plan, coll)) ms_text_append(text, " between %d nodes", coll->ranks);
+  else ms_text_append(text, " between %d blocks of %d ranks", coll->ranks, coll->stride);
+}
+
 static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *text) {
   double bytes = 0;
   for (int dtype = 0; dtype < MS_DTYPES; dtype++) bytes += ms_plan_bytes_in(coll, dtype);
-  const ms_dim_group whole = plan->model->dim[coll->dim];
-  ms_text_append(text, "%s%s over %s", ms_coll_name(coll->kind), coll->largest ? " max" : "", whole.label);
-  if (ms_plan_coll_is_between_nodes(coll)) ms_text_append(text, " between %d nodes", coll->ranks);
-  else if (coll->ranks != whole.size) ms_text_append(text, " in groups of %d", coll->ranks);
+  ms_text_append(text, "%s%s over %s", ms_coll_name(coll->kind), coll->largest ? " max" : "",
+                 plan->model->dim[coll->dim].label);
+  groups_of(plan, coll, text);
   if (coll->replicas)
     ms_text_append(text, "%s%s", coll->kind == MS_COLL_ALL_GATHER ? " for all replicas" : ", all_reduce over replicate",
                    coll->replicas < ms_model_replicas(plan->model) ? " of a node" : "");

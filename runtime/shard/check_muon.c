@@ -4,7 +4,9 @@
 int ms_muon_check_param(const char *name, int ndim, const ms_param_config *config) {
   if (config->optimizer == MS_OPT_NONE) return MS_OK;
   if (config->balance > 0)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': muon and balance %g; one of them can move it", name, config->balance);
+    return MS_FAIL(MS_EINVAL,
+                   "parameter '%s' has the optimizer muon and balance %g, and only one can update it: leave one out",
+                   name, config->balance);
   if (config->optimizer != MS_OPT_MUON)
     return MS_FAIL(MS_EINVAL, "parameter '%s': optimizer must be 0 (the plan's) or muon (%d), not %d", name,
                    MS_OPT_MUON, config->optimizer);
