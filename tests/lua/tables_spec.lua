@@ -4,6 +4,8 @@
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local fixture = require("lua.fixture")
+local float8 = require("moonshard.shard.float8")
+local gather = require("moonshard.shard.gather")
 local json = require("moonshard.base.json")
 local ms = require("moonshard")
 local optimizers = require("moonshard.engine.optimizers")
@@ -46,6 +48,19 @@ local function accepts_plan(settings)
   return summary_of(function(config)
     for name, value in pairs(settings) do config[name] = value end
   end) ~= nil
+end
+
+-- What the public header does not have: the text of one of the engine's files, and the number of a name in its enums.
+local function text_of(path)
+  local file = assert(io.open(path))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function number_in(path, name)
+  local number = text_of(path):match("enum {[^}]*%f[%w_]" .. name .. " = (%d+)")
+  return tonumber((assert(number, path .. " has no number " .. name)))
 end
 
 describe("the table of dtypes", function()
@@ -136,6 +151,61 @@ describe("the table of optimizers", function()
     assert.is_nil(optimizers.settings(ms.optim.adamw { lr = 1 }).moments)
     assert.same({ momentum = 0, dampening = 0, nesterov = false, weight_decay = 0 },
       optimizers.settings(ms.optim.sgd { lr = 1 }))
+  end)
+end)
+
+describe("what optimizers set", function()
+  it("S1 by default is the engine's default", function()
+    for _, kind in ipairs(optimizers.kinds) do
+      local default, config = ffi.new("ms_plan_config"), ffi.new("ms_plan_config")
+      C.ms_plan_config_default(default, ffi.sizeof(default))
+      C.ms_plan_config_default(config, ffi.sizeof(config))
+      ms.optim[kind] { lr = 1 }:configure(config)
+      for _, field in ipairs { "beta1", "eps", "momentum", "dampening", "nesterov", "moment_dtype", "muon_momentum",
+        "muon_nesterov", "muon_adjust", "muon_steps", "muon_dtype" } do
+        assert.equal(tonumber(default[field]), tonumber(config[field]), kind .. " " .. field)
+      end
+      -- Lion's own paper has another second beta than Adam's, which is the engine's.
+      assert.equal(kind == "lion" and 0.99 or default.beta2, config.beta2, kind)
+    end
+  end)
+
+  it("S1 ends Muon's iteration at the engine's limit", function()
+    local most = number_in("runtime/plan/optimizer.c", "MOST_STEPS")
+    assert.equal(most, ms.optim.muon { lr = 1, steps = most }.steps)
+    assert.is_truthy(fixture.message(ms.optim.muon, { lr = 1, steps = most + 1 }):find(tostring(most), 1, true))
+    assert.is_true(accepts_plan({ muon_steps = most }))
+    assert.is_false(accepts_plan({ muon_steps = most + 1 }))
+  end)
+end)
+
+describe("the tables of codes", function()
+  it("S13 gather blocks of the engine's size, codes and an f32", function()
+    local elements = number_in("kernels/quantised_sum.h", "MS_PIECE_BLOCK")
+    assert.equal((elements + 4) / elements, gather.bytes_per_element())
+  end)
+
+  it("S13 count moments in 8 bits as the engine's records", function()
+    local elements = number_in("kernels/moments.h", "MS_MOMENT_BLOCK")
+    local bytes = 4 * number_in("kernels/moments.h", "MS_MOMENT_WORDS")
+    local written, of = text_of("lua/moonshard/explain/decisions.lua"):match("IN_8_BITS = (%d+) / (%d+)")
+    assert.same({ bytes, elements }, { tonumber(written), tonumber(of) })
+  end)
+
+  it("S13 have the recipes of products in 8 bits, with the sizes that they take", function()
+    local path, found = "kernels/matmul_f8.c", 0
+    for constant, name in text_of(path):gmatch('%[(MS_FP8_[%w_]+)%] = "([%w_]+)"') do
+      if name ~= "none" then
+        found = found + 1
+        local multiple = name == "mxfp8" and number_in("kernels/quantise.h", "MS_MX_BLOCK") or number_in(path, "CODES")
+        local function shard(size) return ms.fully_shard(ms.nn.linear(size, 64), { fp8 = { { "weight", name } } }) end
+        assert.equal(name, float8.read(name, "rule 1"))
+        assert.equal(tonumber(C[constant]), tonumber(float8.id({ fp8 = name })), name)
+        assert.equal(name, shard(multiple).sharding.decisions.fp8.weight.value)
+        assert.is_truthy(fixture.message(shard, multiple / 2):find("multiples of " .. multiple, 1, true), name)
+      end
+    end
+    assert.equal(4, found)
   end)
 end)
 
