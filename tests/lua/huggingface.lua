@@ -116,7 +116,9 @@ local function assert_tensors(reference, folder, kind, tolerance)
   for _, tensor in ipairs(file.tensors) do
     local theirs = reference:tensor(kind .. "." .. tensor.name)
     assert.same(theirs.shape, tensor.shape, tensor.name)
-    assert_close(huggingface.values_of(reference, theirs.name), huggingface.values_of(file, tensor.name), tolerance,
+    -- Softmax does not see a key's bias: its gradient is rounding alone.
+    local allowed = tensor.name:find("key.bias", 1, true) and 10 * tolerance or tolerance
+    assert_close(huggingface.values_of(reference, theirs.name), huggingface.values_of(file, tensor.name), allowed,
       theirs.name)
   end
   for _, tensor in ipairs(reference.tensors) do
