@@ -82,8 +82,8 @@ typedef struct ms_param_config {
    * of its f32 master, in blocks of 256 elements with an f32 scale, which become param_dtype where a kernel reads it.
    * Ranks then divide it at multiples of 256 elements, as with packed_moments, so every mesh has the same blocks. */
   int gather_dtype;
-  /* enum ms_optimizer_kind: 0 (default), that of ms_plan_config; or MS_OPT_MUON, for a matrix of which each rank of the
-   * tensor dimension has all. It keeps one moment, in f32. */
+  /* enum ms_optimizer_kind: 0 (default), that of ms_plan_config; or MS_OPT_MUON, for a matrix, which a tensor dimension
+   * may divide: the ranks of shard, replicate and tensor share the work. It keeps one moment, in f32. */
   int optimizer;
   double beta1, beta2, eps; /* those of its updates; -1 (default): those of ms_plan_config */
   /* Above 0: the optimizer leaves it alone. A step adds -balance to an element whose gradient, summed over ranks and
