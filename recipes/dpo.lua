@@ -40,7 +40,7 @@ ms.fully_shard(model, {
   mesh = mesh,
   units = { re[[^(policy|reference)$]], re[[\.layers\.\d+$]] },
   freeze = { re[[^reference\.]] },  -- no gradients, no optimizer state
-  storage = cfg.reference ~= "f32" and { { re[[^reference\..*\.weight$]], cfg.reference } } or nil,
+  storage = cfg.reference ~= "f32" and cfg.reference or nil, -- of matrices, and of frozen parameters alone
   reshard_after_forward = { { re[[^reference]], true }, { re[[.]], "default" } },
   mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
   seed = cfg.seed,

@@ -98,7 +98,8 @@ describe("products in 8 bits", function()
     refused({ "fp8=rowise" }, "fp8 | rule 2 | rowise | rowwise")
     refused({ "fp8=rowwise", "rule=layers.0.*bias" },
       'layers.0.attn.wq.bias is "rowwise" by rule /layers.0.*bias/ | not a matrix | false in an earlier rule')
-    refused({ "fp8=rowwise", "rule=head", "vocab=56" }, 'head.weight is "rowwise" | [56,64] | multiples of 16')
+    refused({ "fp8=rowwise", "rule=head", "vocab=56" },
+      'head.weight is "rowwise" | 56 of its shape [56,64] | multiple of 16')
     refused({ "fp8=rowwise", "rows=1", "seq=12" }, "'layers.0.attn.wq.weight' | 12 rows | multiple of 16")
     refused({ "fp8=rowwise", "excepted=norm", "rule=embed.*" }, "'embed.weight' | embedding reads it")
   end)

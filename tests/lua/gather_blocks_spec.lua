@@ -119,7 +119,7 @@ end)
 describe("gather_dtype", function()
   local function shard(options)
     options.mesh = ms.init_device_mesh("cpu", { 1 }, { "shard" })
-    local model = ms.nn.sequential { ms.nn.linear(16, 16), ms.nn.layer_norm(16) }
+    local model = ms.nn.sequential { ms.nn.linear(64, 64), ms.nn.layer_norm(64) }
     return ms.fully_shard(model, options).sharding
   end
 
@@ -140,6 +140,14 @@ describe("gather_dtype", function()
     local ended = program.run({ "explain", runs.RECIPE, "-n", "4", "gather=i8", "shard=i8", "feedback=true" })
     assert.equal(0, ended.status, ended.err)
     has(ended.out, "over shard i8, over replicate i8 with error feedback | gather_dtype | i8 | default: f32")
+  end)
+
+  it("Q5 is explained with the type in which a parameter without it is gathered", function()
+    local storage = require("moonshard.shard.storage")
+    local function text(options) return storage.gathered_text(shard(options).params[1]) end
+    assert.equal("default: bf16", text { mp_policy = { param_dtype = "bf16" } })
+    assert.equal("as stored: nf4", text { freeze = { "0" }, storage = "nf4" })
+    assert.equal("by fp8: f8e4m3", text { fp8 = { { "0.weight", "tensorwise" } } })
   end)
 
   it("Q5 says what cannot be gathered so", function()

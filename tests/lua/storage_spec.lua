@@ -90,8 +90,8 @@ describe("a frozen parameter", function()
   it("Q7 that holds NaN or infinity reads as NaN, so that a broken file shows", function()
     for _, value in ipairs({ 0 / 0, 1 / 0 }) do
       local list = {}
-      for i = 1, 200 do list[i] = i == 100 and value or 1 end
-      local model = frozen_vector(200, "nf4")
+      for i = 1, 3000 do list[i] = i == 100 and value or 1 end
+      local model = frozen_vector(3000, "nf4")
       model:set_parameter("w", ms.tensor(list))
       local read = model:parameter("w"):tolist()
       assert(read[100] ~= read[100])
@@ -159,6 +159,7 @@ local runs = {
   llama = { "plan", "recipes/lora.lua", "-n", "2", "size=8B", "seq=128", "batch=1", "storage=nf4", "stored=",
     "--json" },
   explain = { "explain", RECIPE, "-n", "2" },
+  costs = { "explain", RECIPE, "-n", "2", "--json" },
 }
 
 describe("the plan of a model with frozen weights in nf4", function()
@@ -208,6 +209,17 @@ describe("the plan of a model with frozen weights in nf4", function()
     local text = plan_of("explain")
     has(text, "storage | layers.0.mlp.w1.weight .. layers.1.mlp.w2.weight (6) | nf4 | parameters | stored.lua")
     has(text, "embed.weight | bf16")
+  end)
+
+  it("Q7 is explained with the bytes of whole records, which are those of the units", function()
+    local decided = plan_of("costs").decisions
+    local of_params, of_units = 0, 0
+    for _, row in ipairs(decided.storage) do of_params = of_params + row.kept_bytes.parameters end
+    for _, row in ipairs(decided.units) do of_units = of_units + row.kept_bytes.parameters end
+    assert(math.abs(of_units - of_params) < #decided.storage, of_params) -- each is rounded
+    for _, row in ipairs(decided.storage) do
+      if row.name == "layers.0.attn.wk.weight" then assert(row.kept_bytes.parameters >= RECORD) end
+    end
   end)
 end)
 
@@ -358,9 +370,20 @@ describe("storage", function()
     has(refused { freeze = { "embed" }, storage = { { "head", "nf4" } } },
       "storage | rule head | head.weight | trains | freeze")
     has(refused { freeze = { "embed" }, storage = { { "hed", "nf4" } } }, "storage | \"hed\" matches none of 1 name")
+    has(refused { freeze = { re"." }, storage = { { re[[^layers\.0\.]], "nf4" } } },
+      'layers.0.attn_norm.weight is "nf4" by rule | 128 elements | record of nf4 has 16384 (8464 bytes; f32 takes 512)'
+      .. ' | "f32" in an earlier rule')
     local model = ms.lora(ms.models.llama(TINY), { { re"wq", {} } })
     ms.fully_shard(model, { storage = LINEAR })
     has(message(ms.lora.merge, model), "layers.0.attn.wq.weight is kept in nf4 | ms.lora.save")
+  end)
+
+  it("Q7 leaves matrices in f32 whose records would be larger", function()
+    local model = ms.module { a = ms.parameter { 16, 16, frozen = true }, b = ms.parameter { 64, 64, frozen = true },
+      forward = function(self, x) return x:matmul(self.a) end }
+    ms.fully_shard(model, { storage = "nf4" })
+    assert.equal("frozen f32", model.sharding:marks()[model.a])
+    assert.equal("frozen f32 kept in nf4", model.sharding:marks()[model.b])
   end)
 
   it("Q7 takes one value for all matrices that do not train, and PyTorch's names", function()

@@ -45,25 +45,26 @@ local function states_of(self, unit_cost, handle, optimizer)
   return states
 end
 
--- A parameter's share of its unit's cost: received bytes in proportion to the bytes that are gathered, state by
--- elements.
+-- A parameter's share of its unit's cost: received bytes in proportion to the bytes that are gathered, kept weights in
+-- proportion to the bytes of what this rank owns, with the padding between them; state by elements.
 local function costs_of_parameters(self, costs, handle, optimizer)
-  local by_param, unit_cost, read = {}, {}, {}
-  for i, unit in ipairs(self.units) do unit_cost[unit], read[unit] = costs[i], 0 end
+  local by_param, unit_cost, read, kept = {}, {}, {}, {}
+  for i, unit in ipairs(self.units) do unit_cost[unit], read[unit], kept[unit] = costs[i], 0, 0 end
   local states = states_of(self, unit_cost, handle, optimizer)
-  local tensor = roles.ranks(self, "tensor")
-  local function read_bytes(param)
+  local tensor, bytes_read, bytes_kept = roles.ranks(self, "tensor"), {}, {}
+  for i, param in ipairs(self.params) do
     local elements = placements.divides(self, param) and param.numel / tensor or param.numel
-    return elements * storage.gathered_bytes_per_element(self, param)
+    bytes_read[param] = storage.gathered_bytes(self, param, elements)
+    bytes_kept[param] = storage.bytes(self, param, plan_costs.owned(handle, i - 1))
+    read[param.unit], kept[param.unit] = read[param.unit] + bytes_read[param], kept[param.unit] + bytes_kept[param]
   end
-  for _, param in ipairs(self.params) do read[param.unit] = read[param.unit] + read_bytes(param) end
   for i, param in ipairs(self.params) do
     local cost, owned = unit_cost[param.unit], plan_costs.owned(handle, i - 1)
-    local share = read_bytes(param) / read[param.unit]
+    local share, share_kept = bytes_read[param] / read[param.unit], bytes_kept[param] / math.max(1, kept[param.unit])
     by_param[param] = {
       gathered = math.floor(cost.gathered * share + 0.5),
       gathered_wire = math.floor(cost.gathered_wire * share + 0.5),
-      parameters = math.floor(storage.bytes_per_element(self, param) * owned + 0.5),
+      parameters = math.floor(cost.parameters * share_kept + 0.5),
       gradients = param.frozen and 0 or 4 * owned, optimizer = param.frozen and 0 or 4 * owned * states[param],
     }
   end

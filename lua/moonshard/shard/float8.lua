@@ -8,6 +8,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
+local rules = require("moonshard.shard.rules")
 local C = engine.C
 
 local float8 = {}
@@ -35,12 +36,6 @@ function float8.read(value, rule)
     nearest.advice(tostring(value), RECIPES))
 end
 
-local function refuse(param, value, decision, why)
-  errors.raise("MS_ESHAPE", 'fp8: %s is "%s" by rule %s%s, but %s: give it the value false in an earlier rule, or '
-    .. "narrow the pattern", param.fqn, value, decision.pattern,
-    decision.where and " (" .. decision.where .. ")" or "", why)
-end
-
 ---Stores the decision for a parameter.
 ---@param param moonshard.ShardedParameter
 ---@param value string|false|nil
@@ -49,11 +44,12 @@ function float8.store(param, value, sharding)
   param.fp8 = value or nil
   if not value then return end
   local decision = sharding.decisions.fp8[param.fqn]
-  if #param.shape ~= 2 then refuse(param, value, decision, "it is not a matrix") end
+  local function refuse(why) rules.refuse("MS_ESHAPE", "fp8", param.fqn, decision, why, "false") end
+  if #param.shape ~= 2 then refuse("it is not a matrix") end
   for _, size in ipairs(param.shape) do
     if size % multiple_of(value) ~= 0 then
-      refuse(param, value, decision, ("the sizes of its shape [%s] are not multiples of %d"):format(
-        table.concat(param.shape, ","), multiple_of(value)))
+      refuse(("%d of its shape [%s] is not a multiple of %d"):format(size, table.concat(param.shape, ","),
+        multiple_of(value)))
     end
   end
 end

@@ -9,6 +9,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local float8 = require("moonshard.shard.float8")
 local options = require("moonshard.base.options")
+local rules = require("moonshard.shard.rules")
 local C = engine.C
 
 local gather = {}
@@ -37,11 +38,6 @@ function gather.applies(param, by_rules)
   return by_rules or #param.shape > 1 and not param.storage and not float8.is_gathered(param)
 end
 
-local function refuse(param, decision, why)
-  errors.raise("MS_EUNSUPPORTED", 'gather_dtype: %s is "i8" by rule %s%s, but %s: give it the value false in an '
-    .. "earlier rule", param.fqn, decision.pattern, decision.where and " (" .. decision.where .. ")" or "", why)
-end
-
 ---Stores the decision for a parameter.
 ---@param param moonshard.ShardedParameter
 ---@param value string|false|nil
@@ -50,18 +46,18 @@ function gather.store(param, value, sharding)
   param.gather = value or nil
   if not value then return end
   local decision = sharding.decisions.gather_dtype[param.fqn]
-  if param.storage then
-    refuse(param, decision, ("it is stored, and gathered, in %s"):format(param.storage))
-  end
-  if float8.is_gathered(param) then refuse(param, decision, "fp8 tensorwise gathers it as f8e4m3") end
+  local function refuse(why) rules.refuse("MS_EUNSUPPORTED", "gather_dtype", param.fqn, decision, why, "false") end
+  if param.storage then refuse(("it is stored, and gathered, in %s"):format(param.storage)) end
+  if float8.is_gathered(param) then refuse("fp8 tensorwise gathers it as f8e4m3") end
 end
 
 ---@param param moonshard.ShardedParameter
 ---@return integer id of the dtype, or -1
 function gather.id(param) return param.gather and C.MS_I8 or -1 end
 
----Bytes per element that the shards gather, in whole blocks.
+---Bytes that the shards gather of so many elements, in whole blocks.
+---@param elements number
 ---@return number
-function gather.bytes_per_element() return BLOCK.bytes / BLOCK.elements end
+function gather.bytes(elements) return math.ceil(elements / BLOCK.elements) * BLOCK.bytes end
 
 return gather

@@ -32,7 +32,7 @@ local function always(read) return function() return read end end
 ---@field default (fun(self: moonshard.Sharding): any)? value of names that no rule matches; without it nil
 ---@field absent (fun(owner: table): any)? replaces such a nil, by unit, module or parameter
 ---@field bare_value any value of patterns without one
----@field applies (fun(param: moonshard.ShardedParameter, by_rules: boolean): boolean)? to which parameters
+---@field applies (fun(param: moonshard.ShardedParameter, by_rules: boolean, given: any): boolean)? to which parameters
 ---@field left_out string? why not to the others, for rules that match only those
 ---@field is_value (fun(given: any): boolean)? whether a list is one value for all instead of rules
 ---@field inherited boolean? a module's decision holds for its submodules, so one value for all is the model's own
@@ -160,7 +160,7 @@ local ROWS = {
   {
     name = "gather_dtype", of = "parameter", reader = always(gather.read), applies = gather.applies,
     store = gather.store,
-    text = function(value, param) return value or "default: " .. (param.dtype or param.unit.param_dtype) end,
+    text = function(value, param) return value or storage.gathered_text(param) end,
     json = function(value) return value or false end, rare = true,
     cost = function(c) return { gathered = c.gathered, gathered_wire = c.gathered_wire } end,
   },
@@ -296,7 +296,7 @@ local function owners_of(self, row, given)
     for _, unit in ipairs(self.units) do add(unit.name, unit) end
   elseif row.of == "parameter" then
     for _, param in ipairs(self.params) do
-      if not row.applies or row.applies(param, has_rules(row, given)) then add(param.fqn, param)
+      if not row.applies or row.applies(param, has_rules(row, given), given) then add(param.fqn, param)
       else left_out[#left_out + 1] = param.fqn end
     end
   else

@@ -83,6 +83,19 @@ end
 ---@return string
 function rules.describe(rule) return shown(rule.pattern, rule.is_regex) end
 
+---Raises because a rule's value does not suit a parameter.
+---@param status string "MS_ESHAPE", ...
+---@param policy string
+---@param fqn string
+---@param decision moonshard.Decision
+---@param why string "it is not a matrix"
+---@param instead string the value that suits it, as Lua
+function rules.refuse(status, policy, fqn, decision, why, instead)
+  errors.raise(status, "%s: %s is %q by rule %s%s, but %s: give it the value %s in an earlier rule, or narrow the "
+    .. "pattern", policy, fqn, decision.value, decision.pattern, decision.where and " (" .. decision.where .. ")" or "",
+    why, instead)
+end
+
 ---Reads a policy from a recipe.
 ---@param name string the policy's name in messages
 ---@param list table rules, first match wins; bare patterns are allowed when bare_value is given
@@ -155,11 +168,13 @@ end
 local function check_left_out(self, n, c_names, left_out)
   for _, rule in ipairs(self.rules) do
     if not rule.optional and not matches_any(rule, n, c_names) then
+      local matched = {}
       for _, name in ipairs(left_out.names) do
-        if matches_any(rule, 1, ffi.new("const char *[1]", { name })) then
-          errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches only %s, %s", self.name, rules.describe(rule),
-            name, left_out.because)
-        end
+        if matches_any(rule, 1, ffi.new("const char *[1]", { name })) then matched[#matched + 1] = name end
+      end
+      if matched[1] then
+        errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches only %s%s, %s", self.name, rules.describe(rule),
+          matched[1], #matched > 1 and (" (and %d more)"):format(#matched - 1) or "", left_out.because)
       end
     end
   end

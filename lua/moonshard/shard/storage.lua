@@ -12,6 +12,7 @@ local gather = require("moonshard.shard.gather")
 local options = require("moonshard.base.options")
 local placements = require("moonshard.shard.placements")
 local records = require("moonshard.shard.records")
+local rules = require("moonshard.shard.rules")
 
 local storage = {}
 
@@ -37,16 +38,36 @@ function storage.reader(self)
   end
 end
 
+-- The records of a parameter that no tensor dimension divides, if they are larger than its values in f32.
+local function too_large(param, dtype)
+  local of = records.of_runs(dtype)
+  return records.count(of, param.numel) > param.numel and of or nil
+end
+
 ---Which parameters the policy decides for: frozen ones; without rules those of two axes or more, as gains and biases
----save nothing.
+---save nothing, and not those whose records would be larger than f32.
 ---@param param moonshard.ShardedParameter
 ---@param by_rules boolean
+---@param given any the policy as in ms.fully_shard
 ---@return boolean
-function storage.applies(param, by_rules) return param.frozen and (by_rules or #param.shape > 1) end
+function storage.applies(param, by_rules, given)
+  if not param.frozen or by_rules then return param.frozen end
+  local dtype = dtypes.of_use(given, "storage")
+  return #param.shape > 1 and not (dtype and too_large(param, dtype))
+end
 
+---Stores the decision for a parameter.
 ---@param param moonshard.ShardedParameter
 ---@param value string?
-function storage.store(param, value) param.storage = value ~= "f32" and value or nil end
+---@param sharding moonshard.Sharding
+function storage.store(param, value, sharding)
+  param.storage = value ~= "f32" and value or nil
+  local of = param.storage and too_large(param, value)
+  if not of then return end
+  rules.refuse("MS_ESHAPE", "storage", param.fqn, sharding.decisions.storage[param.fqn],
+    ("it has %d elements, and a record of %s has %d (%d bytes; f32 takes %d)"):format(param.numel, value, of.elements,
+      4 * records.count(of, param.numel), 4 * param.numel), '"f32"')
+end
 
 ---Whether a parameter is kept as codes with scales, which its values do not determine.
 ---@param param moonshard.ShardedParameter
@@ -61,24 +82,40 @@ local function run_of(self, param)
   return run
 end
 
----Bytes per element that a parameter is kept in.
+---Bytes that elements of a parameter are kept in: whole records.
 ---@param self moonshard.Sharding
 ---@param param moonshard.ShardedParameter
+---@param elements number
 ---@return number
-function storage.bytes_per_element(self, param)
-  if not param.storage then return dtypes.sizes.f32 end
-  local of = records.of_runs(param.storage, run_of(self, param))
-  return 4 * of.words / of.elements
+function storage.bytes(self, param, elements)
+  if not param.storage then return dtypes.sizes.f32 * elements end
+  return 4 * records.count(records.of_runs(param.storage, run_of(self, param)), elements)
 end
 
----Bytes per element that the shards gather.
+---Bytes that the shards gather of elements of a parameter: whole records, or blocks.
 ---@param self moonshard.Sharding
 ---@param param moonshard.ShardedParameter
+---@param elements number
 ---@return number
-function storage.gathered_bytes_per_element(self, param)
-  if param.storage then return storage.bytes_per_element(self, param) end
-  if param.gather then return gather.bytes_per_element() end
-  return dtypes.sizes[float8.is_gathered(param) and "f8e4m3" or param.dtype or param.unit.param_dtype]
+function storage.gathered_bytes(self, param, elements)
+  if param.storage then return storage.bytes(self, param, elements) end
+  if param.gather then return gather.bytes(elements) end
+  return elements * dtypes.sizes[storage.gathered_dtype(param)]
+end
+
+---The element type in which the shards gather a parameter that no policy gathers in blocks.
+---@param param moonshard.ShardedParameter
+---@return string
+function storage.gathered_dtype(param)
+  return param.storage or (float8.is_gathered(param) and "f8e4m3") or param.dtype or param.unit.param_dtype
+end
+
+---The same for people, with the policy that decides it.
+---@param param moonshard.ShardedParameter
+---@return string
+function storage.gathered_text(param)
+  local by = param.storage and "as stored: " or float8.is_gathered(param) and "by fp8: " or "default: "
+  return by .. storage.gathered_dtype(param)
 end
 
 return storage

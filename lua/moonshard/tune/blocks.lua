@@ -41,7 +41,7 @@ local function count_bytes(inventory, sharding)
   for i in ipairs(inventory.modules) do own[i], all[i] = 0, 0 end
   for _, entry in ipairs(inventory.parameters) do
     local param = sharding.params[sharding.index[entry.parameter] + 1]
-    local bytes = param.numel * storage.gathered_bytes_per_element(sharding, param)
+    local bytes = storage.gathered_bytes(sharding, param, param.numel)
     local owner = entry.places[1].owner
     own[owner] = own[owner] + bytes
     while owner do
