@@ -182,7 +182,8 @@ end)
 describe("the tables of codes", function()
   it("S13 gather blocks of the engine's size, codes and an f32", function()
     local elements = number_in("kernels/quantised_sum.h", "MS_PIECE_BLOCK")
-    assert.equal((elements + 4) / elements, gather.bytes_per_element())
+    assert.equal(elements + 4, gather.bytes(elements))
+    assert.equal(2 * (elements + 4), gather.bytes(elements + 1))
   end)
 
   it("S13 count moments in 8 bits as the engine's records", function()
@@ -201,7 +202,7 @@ describe("the tables of codes", function()
         assert.equal(name, float8.read(name, "rule 1"))
         assert.equal(tonumber(C[constant]), tonumber(float8.id({ fp8 = name })), name)
         assert.equal(name, shard(multiple).sharding.decisions.fp8.weight.value)
-        assert.is_truthy(fixture.message(shard, multiple / 2):find("multiples of " .. multiple, 1, true), name)
+        assert.is_truthy(fixture.message(shard, multiple / 2):find("multiple of " .. multiple, 1, true), name)
       end
     end
     assert.equal(4, found)
