@@ -225,7 +225,7 @@ local function windows(dtype)
   local line = json_lines(("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/windows.lua dtype=%s"):format(build,
     dtype))[1]
   if not line then return end
-  report("attention in windows " .. dtype .. "/beside stored scores", "ms", line.op_ms, line.composed_ms, "lower")
+  report("attention in windows " .. dtype .. "/against stored scores", "ms", line.op_ms, line.composed_ms, "lower")
 end
 
 -- Tokenizers on one core (MB a second of processor time), over the text of `fortunes`; trained by the peer, or without

@@ -99,7 +99,7 @@ static void parts_of_rows_know_which(void **state) {
   assert_rows(op1(&f, MS_OP_cumsum, x, ATTRS(.i = {1})), 1, 4, 0);
 }
 
-/* Rows that are sorted by expert belong to nobody's row, until they are back at their tokens. */
+/* Rows that are sorted by expert belong to no row of the batch until they are back at their tokens. */
 static void experts_reorder_rows_and_bring_them_back(void **state) {
   (void)state;
   const int x = reshape_to(&f, input(&f, "x", MS_F32, SHAPE(4, 6, 10)), SHAPE(24, 10));

@@ -1,5 +1,5 @@
--- What random cases vary of updates: optimizers beside AdamW and SGD, groups with settings of their own, and clipping
--- by value and by the norm of groups. Drawn last, so that other draws are those of earlier versions.
+-- What random cases vary of updates: optimizers other than AdamW and SGD, groups with settings of their own, and
+-- clipping by value and by the norm of groups. Drawn last, so that other draws are those of earlier versions.
 
 local updates = {}
 
