@@ -124,6 +124,8 @@ local function assert_tensors(reference, folder, kind, tolerance)
     local expected, found = huggingface.values_of(reference, theirs.name), huggingface.values_of(file, tensor.name)
     if kind == "gradient" and tensor.name:find("key.bias", 1, true) then
       assert_zero(found, theirs.name)
+    elseif tensor.name:find("key.bias", 1, true) then -- AdamW makes steps of that rounding
+      assert_close(expected, found, 10 * tolerance, theirs.name)
     else
       assert_close(expected, found, tolerance, theirs.name)
     end
