@@ -12,7 +12,6 @@ local gather = require("moonshard.shard.gather")
 local options = require("moonshard.base.options")
 local placements = require("moonshard.shard.placements")
 local records = require("moonshard.shard.records")
-local rules = require("moonshard.shard.rules")
 
 local storage = {}
 
@@ -38,14 +37,11 @@ function storage.reader(self)
   end
 end
 
--- The records of a parameter that no tensor dimension divides, if they are larger than its values in f32.
-local function too_large(param, dtype)
-  local of = records.of_runs(dtype)
-  return records.count(of, param.numel) > param.numel and of or nil
-end
+-- Whether the records of a parameter, which no tensor dimension divides, are larger than its values in f32.
+local function too_large(param, dtype) return records.count(records.of_runs(dtype), param.numel) > param.numel end
 
 ---Which parameters the policy decides for: frozen ones; without rules those of two axes or more, as gains and biases
----save nothing, and not those whose records would be larger than f32.
+---save nothing, and not those whose records would be larger than f32. A rule decides for all that it matches.
 ---@param param moonshard.ShardedParameter
 ---@param by_rules boolean
 ---@param given any the policy as in ms.fully_shard
@@ -59,14 +55,8 @@ end
 ---Stores the decision for a parameter.
 ---@param param moonshard.ShardedParameter
 ---@param value string?
----@param sharding moonshard.Sharding
-function storage.store(param, value, sharding)
+function storage.store(param, value)
   param.storage = value ~= "f32" and value or nil
-  local of = param.storage and too_large(param, value)
-  if not of then return end
-  rules.refuse("MS_ESHAPE", "storage", param.fqn, sharding.decisions.storage[param.fqn],
-    ("it has %d elements, and a record of %s has %d (%d bytes; f32 takes %d)"):format(param.numel, value, of.elements,
-      4 * records.count(of, param.numel), 4 * param.numel), '"f32"')
 end
 
 ---Whether a parameter is kept as codes with scales, which its values do not determine.
