@@ -35,6 +35,7 @@ for _, dtype in ipairs({ "f32", "bf16" }) do
   training.tensor_parallel(dtype)
   training.hybrid(dtype)
   training.windows(dtype)
+  training.families(dtype)
 end
 programs.hosts()
 report.close()

@@ -140,6 +140,20 @@ function training.windows(dtype)
   compare("attention in windows " .. dtype .. "/against stored scores", "ms", line.op_ms, line.composed_ms, "lower")
 end
 
+-- Decoders of today beside a GPT of equal flops a token. Tokens a second of both are medians of steps in turn; the
+-- target is for the processor's time, which other work on the machine changes less.
+function training.families(dtype)
+  for _, family in ipairs({ "qwen3", "qwen2" }) do
+    local line = json_lines(("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/families.lua family=%s dtype=%s")
+      :format(build, family, dtype))[1]
+    if not line then return end
+    local name = ("%s 6x384 %s/beside a GPT of equal flops"):format(family, dtype)
+    local tokens = 1e3 * line.tokens_per_step
+    compare(name, "tokens/s", tokens / line.family_ms, tokens / line.gpt_ms, "higher")
+    target(name .. "/processor time", "of GPT's", line.cpu_ratio, 1.05)
+  end
+end
+
 -- Four ranks of the quickstart's model: from the launcher's start to the end of the first step, less that step.
 function training.start()
   local command = build .. "/release/moonshard run tests/bench/train.lua -n 4 mesh=2x2 layers=4 dim=256 heads=4 seq=128"
