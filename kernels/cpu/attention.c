@@ -3,7 +3,6 @@
  * computation. */
 #include "kernels/cpu/attention.h"
 
-#include <math.h>
 #include <stddef.h>
 
 #include "base/error.h"
@@ -25,13 +24,9 @@ ms_attention ms_attention_of(const ms_kernel_call *call) {
                     .d = q->dims[3],
                     .s = k->dims[1],
                     .groups = k->dims[2],
-                    .causal = call->attrs.i[0] != 0,
-                    .dtype = q->dtype};
-  a.part = ms_part_of(call->attrs.i[1]);
-  a.window = call->attrs.i[2] < a.s ? call->attrs.i[2] : 0;
-  a.before = a.part.ranks ? a.s - a.t * a.part.ranks : 0;
-  a.softcap = (float)call->attrs.f[1];
-  a.scale = call->attrs.f[0] != 0.0 ? (float)call->attrs.f[0] : (float)(1.0 / sqrt((double)a.d));
+                    .dtype = q->dtype,
+                    .options = ms_attention_options_of(call->op, &call->attrs, call->in)};
+  a.before = a.options.part.ranks ? a.s - ms_attention_queries(&a.options, a.t) : 0;
   return a;
 }
 

@@ -8,18 +8,13 @@
 #ifndef MS_KERNELS_CPU_ATTENTION_H
 #define MS_KERNELS_CPU_ATTENTION_H
 
-#include "kernels/op.h"
-#include "kernels/part.h"
+#include "kernels/attention_options.h"
 
 /* The sizes of a call: q, o [batch][t][heads][d]; k, v [batch][s][groups][d]; lse [batch][heads][t]. */
 typedef struct ms_attention {
   int64_t batch, t, s, heads, groups, d;
-  int causal;     /* query i sees keys 0 to i + s - t, or where it is in the axis that it is a part of */
-  int64_t window; /* of causal attention: the most keys that a query sees, the last ones; 0: all of them */
   int dtype;
-  float scale;
-  float softcap;                  /* scores s, scaled, are softcap tanh(s / softcap); 0: they are s */
-  ms_part part;                   /* which of the queries these are, if ranks divide them; the keys are all there */
+  ms_attention_options options;
   int64_t before;                 /* keys before the first of all queries */
   int64_t first_query, first_key; /* of the part, and of all keys: where this call begins */
 } ms_attention;
@@ -53,35 +48,37 @@ static inline int64_t ms_query_blocks(const ms_attention *a) { return (a->t + MS
 
 /* Where query i is among the keys. */
 static inline int64_t ms_query_at(const ms_attention *a, int64_t i) {
-  return a->part.ranks ? ms_part_index(&a->part, a->first_query + i) + a->before - a->first_key : i + a->s - a->t;
+  return a->options.part.ranks ? ms_part_index(&a->options.part, a->first_query + i) + a->before - a->first_key
+                               : i + a->s - a->t;
 }
 
 /* The number of queries, from q0 on, that are before a key. */
 static inline int64_t ms_queries_before(const ms_attention *a, int64_t key, int64_t q0) {
-  const int64_t queries =
-      a->part.ranks ? ms_part_before(&a->part, a->first_key + key - a->before) - a->first_query : key - (a->s - a->t);
+  const int64_t queries = a->options.part.ranks
+                              ? ms_part_before(&a->options.part, a->first_key + key - a->before) - a->first_query
+                              : key - (a->s - a->t);
   return queries > q0 ? queries - q0 : 0;
 }
 
 /* Query i sees the keys from the first that is visible to it to the end of those that are. */
 static inline int64_t ms_visible_keys(const ms_attention *a, int64_t i) {
-  if (!a->causal) return a->s;
+  if (!a->options.causal) return a->s;
   const int64_t at = ms_query_at(a, i);
   return at < a->s ? at + 1 : a->s;
 }
 static inline int64_t ms_first_key(const ms_attention *a, int64_t i) {
-  if (!a->window) return 0;
-  const int64_t first = ms_query_at(a, i) - a->window + 1;
+  if (!a->options.window) return 0;
+  const int64_t first = ms_query_at(a, i) - a->options.window + 1;
   return first > 0 ? first : 0;
 }
 
 /* Of `queries` queries from q0 on, a key is seen by those from the end of the blind ones, which come before it, to the
  * end of the seeing ones, whose window has not passed it. */
 static inline int64_t ms_blind_queries(const ms_attention *a, int64_t key, int64_t q0) {
-  return a->causal ? ms_queries_before(a, key, q0) : 0;
+  return a->options.causal ? ms_queries_before(a, key, q0) : 0;
 }
 static inline int64_t ms_seeing_queries(const ms_attention *a, int64_t key, int64_t q0, int64_t queries) {
-  const int64_t seeing = a->window ? ms_queries_before(a, key + a->window, q0) : queries;
+  const int64_t seeing = a->options.window ? ms_queries_before(a, key + a->options.window, q0) : queries;
   return seeing < queries ? seeing : queries;
 }
 

@@ -32,14 +32,15 @@ static inline __m512 ms_bf16_power_of_two(__m512 x) {
 
 /* What makes products of q and k scores in units of ln 2; capped ones are such scores already. */
 static inline __m512 ms_bf16_scale(const ms_attention *a) {
-  return _mm512_set1_ps(a->softcap > 0.0f ? 1.0f : (float)(a->scale / MS_LN_2));
+  return _mm512_set1_ps(a->options.softcap > 0.0f ? 1.0f : (float)(a->options.scale / MS_LN_2));
 }
 
 /* Caps scores [rows][columns], which are `stride` apart and not scaled yet. */
 static inline void ms_bf16_cap(const ms_attention *a, float *scores, int64_t stride, int64_t rows, int64_t columns) {
-  if (!(a->softcap > 0.0f)) return;
+  if (!(a->options.softcap > 0.0f)) return;
   for (int64_t r = 0; r < rows; r++)
-    ms_cap_scores(scores + r * stride, columns, a->scale / a->softcap, (float)(a->softcap / MS_LN_2));
+    ms_cap_scores(scores + r * stride, columns, a->options.scale / a->options.softcap,
+                  (float)(a->options.softcap / MS_LN_2));
 }
 
 /* y [padded_rows][y_stride] = x [rows][d], padded with zeros; the rows of x are `stride` elements apart. */

@@ -159,7 +159,8 @@ MS_INLINE void score_gradients(const ms_attention *a, const scratch *s, int64_t 
   static const uint16_t interleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const __m512i order = _mm512_loadu_si512(interleave);
-  const __m512 scale = ms_bf16_scale(a), per_cap = _mm512_set1_ps(capped ? (float)(MS_LN_2 / a->softcap) : 0.0f);
+  const __m512 scale = ms_bf16_scale(a),
+               per_cap = _mm512_set1_ps(capped ? (float)(MS_LN_2 / a->options.softcap) : 0.0f);
   for (int64_t row = 0; row < padded; row += 2) {
     const gradient_row even = gradient_of_key(s, row, queries_that_see(a, first + row, q0), scale, per_cap, capped);
     const gradient_row odd =
@@ -184,7 +185,7 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms
     product(s->scores, MS_QUERIES, s->keys + at, columns, s->q_panel, MS_QUERIES, count, MS_QUERIES, columns, 0);
     product(s->dp, MS_QUERIES, s->values + at, columns, s->dout_panel, MS_QUERIES, count, MS_QUERIES, columns, 0);
     ms_bf16_cap(a, s->scores, MS_QUERIES, count, MS_QUERIES);
-    if (a->softcap > 0.0f) score_gradients(a, s, q0, first, count, 1);
+    if (a->options.softcap > 0.0f) score_gradients(a, s, q0, first, count, 1);
     else score_gradients(a, s, q0, first, count, 0);
     product(s->dvalues + at, columns, s->p, MS_QUERIES, s->dout_pairs, columns, count, columns, MS_QUERIES, 1);
     product(s->dkeys + at, columns, s->ds, MS_QUERIES, s->q_pairs, columns, count, columns, MS_QUERIES, 1);
@@ -193,14 +194,14 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms
   }
   ms_transpose_32_bits((uint32_t *)s->dq, columns, (const uint32_t *)s->dq_transposed, MS_QUERIES, columns, MS_QUERIES);
   for (int64_t q = 0; q < MS_QUERIES && q0 + q < a->t; q++)
-    ms_bf16_unpack(dq + q * a->heads * a->d, s->dq + q * columns, a->scale, a->d);
+    ms_bf16_unpack(dq + q * a->heads * a->d, s->dq + q * columns, a->options.scale, a->d);
 }
 
 static void write_key_head(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t g) {
   const int64_t columns = ms_bf16_round_up(a->d);
   for (int64_t key = 0; key < a->s; key++) {
     const int64_t at = ((b * a->s + key) * a->groups + g) * a->d;
-    ms_bf16_unpack((ms_bf16 *)call->out_data[1] + at, s->dkeys + key * columns, a->scale, a->d);
+    ms_bf16_unpack((ms_bf16 *)call->out_data[1] + at, s->dkeys + key * columns, a->options.scale, a->d);
     ms_bf16_unpack((ms_bf16 *)call->out_data[2] + at, s->dvalues + key * columns, 1.0f, a->d);
   }
 }

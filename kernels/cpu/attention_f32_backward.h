@@ -50,7 +50,7 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
                          int64_t h, int64_t q0) {
   const int64_t columns = padded_columns(a), stride = a->heads * a->d, rows = a->t - q0 < QUERIES ? a->t - q0 : QUERIES;
   pack_rows(s->q, columns, row_of(call->in_data[0], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride, rows,
-            QUERIES, a->d, (float)(a->scale / MS_LN_2));
+            QUERIES, a->d, (float)(a->options.scale / MS_LN_2));
   pack_rows(s->dout, columns, row_of(call->in_data[5], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride,
             rows, QUERIES, a->d, 1.0f);
   transpose_queries(s->q_panel, s->q, columns, a->d);
@@ -122,14 +122,14 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, co
     cap_scores(a, s->p, count * QUERIES);
     score_keys(s->ds, s->values + first * columns, columns, s->dout_panel, count, a->d);
     hide_keys(a, s->p, first, count, q0);
-    if (a->softcap > 0.0f) score_gradients(a, s, count, padded, 1);
+    if (a->options.softcap > 0.0f) score_gradients(a, s, count, padded, 1);
     else score_gradients(a, s, count, padded, 0);
     add_key_gradients(a, s, q0, first, padded);
     add_query_gradients(a, s, q0, first, count);
   }
   for (int64_t q = 0; q < QUERIES && q0 + q < a->t; q++)
-    unpack_row(call->out_data[0], a->dtype, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->dq + q * columns, a->scale,
-               a->d);
+    unpack_row(call->out_data[0], a->dtype, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->dq + q * columns,
+               a->options.scale, a->d);
 }
 
 static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {

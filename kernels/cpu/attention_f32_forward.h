@@ -58,7 +58,7 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
   running_softmax state;
   expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, QUERIES, h);
   pack_rows(s->rows, columns, row_of(call->in_data[0], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype,
-            a->heads * a->d, rows, QUERIES, a->d, (float)(a->scale / MS_LN_2));
+            a->heads * a->d, rows, QUERIES, a->d, (float)(a->options.scale / MS_LN_2));
   transpose_queries(s->panel, s->rows, columns, a->d);
   memset(s->sums, 0, (size_t)(QUERIES * columns) * sizeof(float));
   for (int q = 0; q < QUERIES; q++) state.largest[q] = -INFINITY, state.sum[q] = 0.0f;

@@ -155,7 +155,7 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
   running_softmax state;
   expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, QUERIES, h);
   scale_rows(s->rows, row_of(call->in_data[0], MS_F32, a->t, a->heads, a->d, b, q0, h), a->heads * a->d, rows, a->d,
-             (float)(a->scale / MS_LN_2));
+             (float)(a->options.scale / MS_LN_2));
   ms_split_pack_b(s->query, &q, 0, rows, 0, a->d);
   for (int i = 0; i < QUERIES; i++) state.largest[i] = -INFINITY, state.sum[i] = 0.0f;
   for (int64_t first = begin, keys; first < seen; first += keys) {
@@ -258,7 +258,7 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
                          dout = head_of(a, call->in_data[5], a->t, a->heads, b, q0, h, 1),
                          dout_over = head_of(a, call->in_data[5], a->t, a->heads, b, q0, h, 0);
   scale_rows(s->rows, row_of(call->in_data[0], MS_F32, a->t, a->heads, a->d, b, q0, h), a->heads * a->d, rows, a->d,
-             (float)(a->scale / MS_LN_2));
+             (float)(a->options.scale / MS_LN_2));
   ms_split_pack_b(s->query, &q, 0, rows, 0, a->d);
   ms_split_pack_b(s->dout, &dout, 0, rows, 0, a->d);
   ms_split_pack_b(s->query_over, &q_over, 0, a->d, 0, rows);
@@ -310,7 +310,7 @@ static void backward_keys(const ms_attention *a, const backward_scratch *s, int6
   }
   for (int64_t i = 0; i < GRAIN; i++) cap_scores(a, s->p + i * BACKWARD_QUERIES + begin, end - begin);
   hide(a, s->p, BACKWARD_QUERIES, key, GRAIN, q0, end);
-  if (a->softcap > 0.0f) score_gradients(a, s, begin, end, 1);
+  if (a->options.softcap > 0.0f) score_gradients(a, s, begin, end, 1);
   else score_gradients(a, s, begin, end, 0);
   add_over_queries(a, s, s->dvalues + at, s->p, s->dout_over, begin, end, rows);
   add_over_queries(a, s, s->dkeys + at, s->ds, s->query_over, begin, end, rows);
@@ -344,8 +344,8 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, co
     for (int64_t q = 0; q < rows; q += GRAIN) add_query_gradients(a, s, q, first, keys, q0, rows);
   }
   for (int64_t q = 0; q < rows; q++)
-    unpack_row(call->out_data[0], MS_F32, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->dq + q * columns, a->scale,
-               a->d);
+    unpack_row(call->out_data[0], MS_F32, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->dq + q * columns,
+               a->options.scale, a->d);
 }
 
 static void pack_for_backward(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,

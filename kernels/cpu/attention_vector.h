@@ -74,12 +74,13 @@ static int64_t balanced_block(int64_t i, int64_t blocks) { return i & 1 ? blocks
 
 /* Scores [n] in units of ln 2. */
 MS_INLINE void cap_scores(const ms_attention *a, float *scores, int64_t n) {
-  if (a->softcap > 0.0f) ms_cap_scores(scores, n, (float)(MS_LN_2 / a->softcap), (float)(a->softcap / MS_LN_2));
+  if (a->options.softcap > 0.0f)
+    ms_cap_scores(scores, n, (float)(MS_LN_2 / a->options.softcap), (float)(a->options.softcap / MS_LN_2));
 }
 
 /* The derivative of capped scores by the scores that were capped; 0 where they are hidden. */
 MS_INLINE vector slope_of(const ms_attention *a, vector capped) {
-  const vector t = ms_vector_max((vector){0} - 1.0f, capped * (float)(MS_LN_2 / a->softcap));
+  const vector t = ms_vector_max((vector){0} - 1.0f, capped * (float)(MS_LN_2 / a->options.softcap));
   return 1.0f - t * t;
 }
 

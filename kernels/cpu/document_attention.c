@@ -15,15 +15,11 @@ enum { TOKENS_FORWARD = 3, TOKENS_BACKWARD = 6, LSE = 4 };
 typedef struct documents {
   ms_attention whole; /* the sizes of the whole call */
   const int32_t *tokens;
-  int32_t start; /* the token that begins each document */
-  int backward;
 } documents;
 
 static documents documents_of(const ms_kernel_call *call) {
-  documents d = {.whole = ms_attention_of(call), .backward = call->op == MS_OP_document_attention_backward};
-  d.whole.causal = 1;
-  d.tokens = call->in_data[d.backward ? TOKENS_BACKWARD : TOKENS_FORWARD];
-  d.start = (int32_t)call->attrs.i[0];
+  documents d = {.whole = ms_attention_of(call)};
+  d.tokens = call->in_data[d.whole.options.backward ? TOKENS_BACKWARD : TOKENS_FORWARD];
   return d;
 }
 
@@ -34,26 +30,28 @@ static ms_kernel_call call_of_document(const ms_kernel_call *call, const documen
   const int64_t bytes = ms_dtype_size(a->dtype), queries = (row * d->whole.t + a->first_query) * a->heads;
   const int64_t query = queries * a->d * bytes, lse = queries * 4;
   const int64_t key = (row * d->whole.s + a->first_key) * a->groups * a->d * bytes;
-  const int64_t in[6] = {query, key, key, query, lse, query}, out[3] = {query, d->backward ? key : lse, key};
-  for (int i = 0; i < (d->backward ? 6 : 3); i++) part.in_data[i] = (const char *)call->in_data[i] + in[i];
+  const int64_t in[6] = {query, key, key, query, lse, query},
+                out[3] = {query, d->whole.options.backward ? key : lse, key};
+  for (int i = 0; i < (d->whole.options.backward ? 6 : 3); i++)
+    part.in_data[i] = (const char *)call->in_data[i] + in[i];
   for (int i = 0; i < call->outputs; i++) part.out_data[i] = (char *)call->out_data[i] + out[i];
   return part;
 }
 
 static int64_t items_of(const documents *d, const ms_attention *a) {
-  return d->backward ? a->groups : a->heads * ms_query_blocks(a);
+  return d->whole.options.backward ? a->groups : a->heads * ms_query_blocks(a);
 }
 
 /* The sizes of the document that begins at position `first`: all its keys, and those of its queries that are here. */
 static ms_attention document_at(const documents *d, int64_t row, int64_t first) {
   ms_attention a = d->whole;
   int64_t end = first + 1;
-  while (end < a.s && d->tokens[row * a.s + end] != d->start) end++;
+  while (end < a.s && d->tokens[row * a.s + end] != d->whole.options.start) end++;
   a.batch = 1;
   a.s = end - first;
   a.first_key = first;
-  a.first_query = ms_part_before(&a.part, first);
-  a.t = ms_part_before(&a.part, end) - a.first_query;
+  a.first_query = ms_part_before(&a.options.part, first);
+  a.t = ms_part_before(&a.options.part, end) - a.first_query;
   return a;
 }
 
@@ -74,7 +72,7 @@ static int parts_of(const ms_kernel_call *call, const documents *d) {
 
 static ms_attention_part code_of(const documents *d) {
   const ms_attention_code code = ms_attention_choose(&d->whole);
-  return d->backward ? code.backward : code.forward;
+  return d->whole.options.backward ? code.backward : code.forward;
 }
 
 static int prepare(ms_kernel_call *call) {

@@ -48,8 +48,6 @@ struct prepared_attention {
   ms_attention_cudnn *cudnn; /* NULL before bind, or if our own kernels compute the call */
 };
 
-int is_backward(const ms_kernel_call *call) { return call->op == MS_OP_attention_backward; }
-
 int aligned(const ms_kernel_call *call) {
   for (int i = 0; i < call->inputs; i++)
     if (!ms_cuda_aligned(call->in_data[i])) return 0;
@@ -86,7 +84,7 @@ int run(const ms_kernel_call *call) {
   if (!because) return ms_attention_cudnn_run(prepared->cudnn, call);
   if (prepared->plan.demanded)
     return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: cuDNN is not used for %s", because);
-  return ms_cuda_attention_run(call, ms_cuda_attention_of(call), is_backward(call), call->workspace);
+  return ms_cuda_attention_run(call, ms_cuda_attention_of(call), call->workspace);
 }
 
 } // namespace
@@ -101,11 +99,11 @@ int ms_cuda_attention_prepare(ms_kernel_call *call) {
   return MS_OK;
 }
 
-int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, int backward, void *workspace) {
+int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, void *workspace) {
   const prepared_attention *prepared = static_cast<const prepared_attention *>(call->prepared);
   float *delta = static_cast<float *>(workspace);
   const int dtype = call->in[0].dtype, whole = aligned(call) && a.d * ms_dtype_size(dtype) % 16 == 0;
-  if (!backward) return ms_cuda_attention_flash(call, a, prepared->plan.tf32, whole);
+  if (!a.backward) return ms_cuda_attention_flash(call, a, prepared->plan.tf32, whole);
   MS_TRY(MS_CUDA_FLOATS(dtype, T, deltas_typed<T>(call, a, delta)));
   return ms_cuda_attention_flash_backward(call, a, delta, prepared->plan.tf32, whole);
 }

@@ -11,16 +11,15 @@
 #define MS_KERNELS_CUDA_ATTENTION_H
 
 #include "kernels/cuda/launch.h"
-#include "kernels/part.h"
+
+extern "C" {
+#include "kernels/attention_options.h"
+}
 
 /* q, o [batch][t][heads][d]; k, v [batch][s][groups][d]; lse [batch][heads][t]. */
-struct ms_cuda_attention {
+struct ms_cuda_attention : ms_attention_options {
   int64_t batch, t, s, heads, groups, d;
-  int causal;           /* query i sees keys 0 to i + s - t, or where it is in the axis that it is a part of */
-  int window;           /* of causal attention: the most keys that a query sees, the last ones; 0: all of them */
-  float scale, softcap; /* softcap > 0: scores s, scaled, are softcap tanh(s / softcap) */
-  ms_part part;         /* which of the queries these are, if ranks divide them; the keys are all there */
-  /* For document_attention (causal): begin and end of the document of each key, i32 [batch][s] each. NULL: each row of
+  /* For document_attention: begin and end of the document of each key, i32 [batch][s] each. NULL: each row of
    * the batch is one document. */
   const int32_t *begin, *end;
 };
@@ -30,14 +29,8 @@ enum { MS_ATTENTION_Q, MS_ATTENTION_K, MS_ATTENTION_V, MS_ATTENTION_O, MS_ATTENT
 
 static inline ms_cuda_attention ms_cuda_attention_of(const ms_kernel_call *call) {
   const int64_t *q = call->in[0].dims, *k = call->in[1].dims;
-  ms_cuda_attention a = {q[0], q[1], k[1], q[2], k[2], q[3]};
-  a.causal = call->attrs.i[0] != 0;
-  a.window = call->attrs.i[2] < a.s ? static_cast<int>(call->attrs.i[2]) : 0;
-  a.scale = call->attrs.f[0] != 0.0 ? static_cast<float>(call->attrs.f[0])
-                                    : static_cast<float>(1.0 / sqrt(static_cast<double>(a.d)));
-  a.softcap = static_cast<float>(call->attrs.f[1]);
-  a.part = ms_part_of(call->attrs.i[1]);
-  return a;
+  return {
+      ms_attention_options_of(call->op, &call->attrs, call->in), q[0], q[1], k[1], q[2], k[2], q[3], nullptr, nullptr};
 }
 
 struct ms_cuda_range {
@@ -82,7 +75,7 @@ int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_a
 /* Shared by both ops. prepare plans the call (plan/attention.h) and keeps the choice; release frees that. run's
  * `workspace` begins after the bounds of documents. */
 int ms_cuda_attention_prepare(ms_kernel_call *call);
-int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, int backward, void *workspace);
+int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, void *workspace);
 void ms_cuda_attention_release(void *prepared);
 ms_computed ms_cuda_attention_computed(const ms_kernel_call *call);
 

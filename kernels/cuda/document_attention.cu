@@ -40,20 +40,16 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
-int is_backward(const ms_kernel_call *call) { return call->op == MS_OP_document_attention_backward; }
-
 int run(const ms_kernel_call *call) {
   ms_cuda_attention a = ms_cuda_attention_of(call);
   int32_t *begin = static_cast<int32_t *>(call->workspace), *end = begin + a.batch * a.s;
-  const void *tokens = call->in_data[is_backward(call) ? TOKENS_BACKWARD : TOKENS_FORWARD];
+  const void *tokens = call->in_data[a.backward ? TOKENS_BACKWARD : TOKENS_FORWARD];
   if (a.batch * a.s == 0) return MS_OK;
   MS_TRY(MS_CUDA_LAUNCH(find_borders, static_cast<unsigned>(a.batch), THREADS, 0, call->stream,
-                        static_cast<const int32_t *>(tokens), static_cast<int32_t>(call->attrs.i[0]), a.s, begin, end));
-  a.causal = 1;
+                        static_cast<const int32_t *>(tokens), a.start, a.s, begin, end));
   a.begin = begin;
   a.end = end;
-  return ms_cuda_attention_run(call, a, is_backward(call),
-                               static_cast<char *>(call->workspace) + ms_attention_borders_bytes(call));
+  return ms_cuda_attention_run(call, a, static_cast<char *>(call->workspace) + ms_attention_borders_bytes(call));
 }
 
 } // namespace

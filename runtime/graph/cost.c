@@ -1,10 +1,10 @@
 /* cost.c - the cost of an op: floating-point operations, and bytes read and written if each tensor is touched once.
  * The column `work` of the op table names the function here, and the column `flops` is its factor. */
 #include "graph/infer.h"
+#include "kernels/attention_options.h"
 #include "kernels/linear_cross_entropy.h"
 #include "kernels/matmul_f8.h"
 #include "kernels/orthogonalise.h"
-#include "kernels/part.h"
 
 static double elements(const ms_value_info *info) { return (double)ms_numel(info); }
 
@@ -68,10 +68,10 @@ static double sum_to(double n) { return n * (n + 1) / 2; }
 
 /* Queries are the last positions; those that ranks divide count as their share of all. */
 double ms_attention_keys(const ms_cost_case *c) {
-  const ms_part part = ms_part_of(c->attrs->i[1]);
-  const double keys = (double)c->in[1].dims[1], window = (double)c->attrs->i[2],
-               first = keys - (double)c->in[0].dims[1] * (part.ranks ? part.ranks : 1);
-  if (window <= 0 || window >= keys || first >= keys) return keys;
+  const ms_attention_options o = ms_attention_options_of(c->op, c->attrs, c->in);
+  const double keys = (double)c->in[1].dims[1], window = (double)o.window,
+               first = keys - (double)ms_attention_queries(&o, c->in[0].dims[1]);
+  if (!o.window || first >= keys) return keys;
   const double narrowed = first < window ? window : first; /* queries before it see all keys up to theirs */
   const double seen = sum_to(narrowed) - sum_to(first) + (keys - narrowed) * window;
   return keys * seen / (sum_to(keys) - sum_to(first));

@@ -1,12 +1,11 @@
 /* infer_model.c - shape rules of the ops a transformer is made of: matmul, embedding, rope,
  * attention, cross entropy. */
-#include <float.h>
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "graph/infer.h"
+#include "kernels/attention_options.h"
 #include "kernels/matmul_f8.h"
-#include "kernels/part.h"
 
 typedef struct matrix {
   int64_t rows, columns;
@@ -171,12 +170,10 @@ int ms_infer_rope(const ms_node *node, const ms_value_info *in, ms_value_info *o
   return MS_OK;
 }
 
-static int check_attention(const ms_node *node, int causal, const ms_value_info *q, const ms_value_info *k,
-                           const ms_value_info *v) {
+static int check_attention(const ms_node *node, const ms_value_info *in) {
   char text_q[MS_SHAPE_TEXT], text_k[MS_SHAPE_TEXT];
   const char *name = ms_node_name(node);
-  const int64_t window = node->attrs.i[2];
-  const double softcap = node->attrs.f[1];
+  const ms_value_info *q = &in[0], *k = &in[1], *v = &in[2];
   MS_TRY(ms_check_float(node, q, "q"));
   MS_TRY(ms_check_ndim(node, q, 4, "q", "[B,T,H,D]"));
   MS_TRY(ms_check_ndim(node, k, 4, "k", "[B,S,G,D]"));
@@ -189,12 +186,8 @@ static int check_attention(const ms_node *node, int causal, const ms_value_info 
   if (q->dims[2] % k->dims[2])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; q's %" PRId64 " heads must be a multiple of k's %" PRId64, name,
                    ms_shape_text(q, text_q), ms_shape_text(k, text_k), q->dims[2], k->dims[2]);
-  if (window < 0 || (window && !causal))
-    return MS_FAIL(MS_EINVAL, "%s: window is %" PRId64 "; it must be 0, or with causal attention a number of keys",
-                   name, window);
-  if (softcap != 0 && !(softcap >= FLT_MIN && softcap <= FLT_MAX))
-    return MS_FAIL(MS_EINVAL, "%s: softcap is %g; it must be 0, or a number above 0 that f32 has", name, softcap);
-  if (causal && q->dims[1] > k->dims[1])
+  MS_TRY(ms_attention_options_check(name, node->op, &node->attrs));
+  if (ms_attention_options_of(node->op, &node->attrs, in).causal && q->dims[1] > k->dims[1])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; causal attention needs at least as many keys as queries", name,
                    ms_shape_text(q, text_q), ms_shape_text(k, text_k));
   return MS_OK;
@@ -205,7 +198,7 @@ static ms_value_info attention_lse(const ms_value_info *q) {
 }
 
 int ms_infer_attention(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(check_attention(node, node->attrs.i[0] != 0, &in[0], &in[1], &in[2]));
+  MS_TRY(check_attention(node, in));
   out[0] = in[0];
   out[1] = attention_lse(&in[0]);
   return MS_OK;
@@ -213,7 +206,7 @@ int ms_infer_attention(const ms_node *node, const ms_value_info *in, ms_value_in
 
 int ms_infer_attention_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   ms_value_info lse;
-  MS_TRY(check_attention(node, node->attrs.i[0] != 0, &in[0], &in[1], &in[2]));
+  MS_TRY(check_attention(node, in));
   lse = attention_lse(&in[0]);
   MS_TRY(ms_check_same_shape(node, &in[0], "q", &in[3], "o"));
   MS_TRY(ms_check_same_shape(node, &lse, "the lse of q", &in[4], "lse"));
@@ -223,13 +216,13 @@ int ms_infer_attention_backward(const ms_node *node, const ms_value_info *in, ms
   return MS_OK;
 }
 
-static int check_documents(const ms_node *node, const ms_value_info *q, const ms_value_info *k,
-                           const ms_value_info *tokens) {
+static int check_documents(const ms_node *node, const ms_value_info *in, const ms_value_info *tokens) {
   char text_q[MS_SHAPE_TEXT], text_k[MS_SHAPE_TEXT], text[MS_SHAPE_TEXT];
   const char *name = ms_node_name(node);
+  const ms_value_info *q = &in[0], *k = &in[1];
+  const ms_attention_options options = ms_attention_options_of(node->op, &node->attrs, in);
   MS_TRY(ms_check_dtype(node, tokens, MS_I32, "tokens"));
-  const ms_part part = ms_part_of(node->attrs.i[1]);
-  if (q->dims[1] * (part.ranks ? part.ranks : 1) != k->dims[1])
+  if (ms_attention_queries(&options, q->dims[1]) != k->dims[1])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; both must have the same length", name, ms_shape_text(q, text_q),
                    ms_shape_text(k, text_k));
   if (tokens->ndim != 2 || tokens->dims[0] != q->dims[0] || tokens->dims[1] != k->dims[1])
@@ -239,18 +232,16 @@ static int check_documents(const ms_node *node, const ms_value_info *q, const ms
 }
 
 int ms_infer_document_attention(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(check_attention(node, 1, &in[0], &in[1], &in[2]));
-  MS_TRY(check_documents(node, &in[0], &in[1], &in[3]));
+  MS_TRY(check_attention(node, in));
+  MS_TRY(check_documents(node, in, &in[3]));
   out[0] = in[0];
   out[1] = attention_lse(&in[0]);
   return MS_OK;
 }
 
 int ms_infer_document_attention_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  ms_node plain = *node;
-  plain.attrs.i[0] = 1; /* causal */
-  MS_TRY(ms_infer_attention_backward(&plain, in, out));
-  return check_documents(node, &in[0], &in[1], &in[6]);
+  MS_TRY(ms_infer_attention_backward(node, in, out));
+  return check_documents(node, in, &in[6]);
 }
 
 int ms_infer_cross_entropy(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

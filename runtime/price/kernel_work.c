@@ -1,6 +1,7 @@
 /* kernel_work.c - what a kernel of a plan does, in the numbers on which its time depends. They are read from the
  * prepared call, so the shapes are those that run.
  */
+#include "kernels/attention_options.h"
 #include "kernels/cuda/plan/conv2d.h"
 #include "kernels/linear_cross_entropy.h"
 #include "kernels/matmul_f8.h"
@@ -40,12 +41,11 @@ static int read_product(const ms_kernel_call *call, ms_kernel_work *work) {
   return MS_OK;
 }
 
-/* q [B,T,H,D], k [B,S,G,D]; documents are always causal, and have no such attribute. */
+/* q [B,T,H,D], k [B,S,G,D] */
 static void read_attention(const ms_kernel_call *call, const ms_cost_case *c, ms_kernel_work *work) {
   const ms_value_info *q = &call->in[0];
-  const int slot = ms_op_slot(call->op, "causal");
-  work->variant = (slot < 0 || call->attrs.i[slot] ? MS_VARIANT_CAUSAL : 0) |
-                  (call->outputs == 3 ? MS_VARIANT_BACKWARD : 0); /* dq, dk, dv */
+  const ms_attention_options o = ms_attention_options_of(call->op, &call->attrs, call->in);
+  work->variant = (o.causal ? MS_VARIANT_CAUSAL : 0) | (o.backward ? MS_VARIANT_BACKWARD : 0);
   const double size[4] = {(double)(q->dims[0] * q->dims[2]), (double)q->dims[1], ms_attention_keys(c),
                           (double)q->dims[3]};
   for (int i = 0; i < 4; i++) work->size[i] = size[i];

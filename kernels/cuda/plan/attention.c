@@ -15,6 +15,7 @@
 #include "base/dtype.h"
 #include "base/env.h"
 #include "base/error.h"
+#include "kernels/attention_options.h"
 #include "kernels/cuda/plan/matmul.h"
 #include "kernels/cuda/plan/plan.h"
 #include "kernels/cuda/plan/sizes.h"
@@ -25,12 +26,8 @@ enum { MOST_HEAD = 256, HEAD_UNIT = 8, OWN_BYTES = 4096, MOST_POSITIONS = 1 << 3
 enum choice { AUTO, CUDNN, FLASH };
 static const double MOST_WORKSPACE = 1e12;
 
-static int is_backward(const ms_kernel_call *call) {
-  return call->op == MS_OP_attention_backward || call->op == MS_OP_document_attention_backward;
-}
-
-static int has_documents(const ms_kernel_call *call) {
-  return call->op == MS_OP_document_attention || call->op == MS_OP_document_attention_backward;
+static ms_attention_options options_of(const ms_kernel_call *call) {
+  return ms_attention_options_of(call->op, &call->attrs, call->in);
 }
 
 /* ---- cuDNN ---- */
@@ -38,22 +35,24 @@ static int has_documents(const ms_kernel_call *call) {
 /* A single query is the last position and sees all keys, so no mask is needed. */
 ms_dnn_attention ms_attention_cudnn_of(const ms_kernel_call *call) {
   const int64_t *q = call->in[Q].dims, *k = call->in[K].dims;
+  const ms_attention_options o = options_of(call);
   return (ms_dnn_attention){.batch = q[0],
                             .t = q[1],
                             .s = k[1],
                             .heads = q[2],
                             .groups = k[2],
                             .d = q[3],
-                            .causal = call->attrs.i[0] != 0 && q[1] > 1,
-                            .backward = is_backward(call)};
+                            .causal = o.causal && q[1] > 1,
+                            .backward = o.backward};
 }
 
 static const char *refused_because(const ms_kernel_call *call, const ms_dnn_attention *a) {
-  if (has_documents(call)) return "documents";
+  const ms_attention_options o = options_of(call);
+  if (o.documents) return "documents";
   if (call->in[Q].dtype != MS_BF16) return "f32";
-  if (call->attrs.i[1]) return "a part of the queries";
-  if (call->attrs.i[2] && call->attrs.i[2] < a->s) return "a sliding window";
-  if (call->attrs.f[1] != 0.0) return "capped scores";
+  if (o.part.ranks) return "a part of the queries";
+  if (o.window) return "a sliding window";
+  if (o.softcap != 0.0f) return "capped scores";
   if (a->d > MOST_HEAD || a->d % HEAD_UNIT) return "head sizes that are not a multiple of 8 up to 256";
   if (a->causal && a->t > a->s) return "fewer keys than causal queries";
   if (a->backward && a->t == 1 && a->s == 1) return "the gradient of one query and one key";
@@ -111,7 +110,7 @@ static int check(const ms_kernel_call *call, const ms_dnn_attention *a) {
 
 int64_t ms_attention_borders_bytes(const ms_kernel_call *call) {
   const int64_t *k = call->in[K].dims;
-  return has_documents(call) ? ms_cuda_align(2 * k[0] * k[1] * (int64_t)sizeof(int32_t)) : 0;
+  return options_of(call).documents ? ms_cuda_align(2 * k[0] * k[1] * (int64_t)sizeof(int32_t)) : 0;
 }
 
 /* Our own kernels can run in either case: for tensors that are not aligned, and without cuDNN. */

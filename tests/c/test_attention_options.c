@@ -1,0 +1,105 @@
+/* test_attention_options.c - the options of attention are read from the slots that the op table gives their names, and
+ * each row's attributes are options, so that none is added to the table alone. */
+#include "tests/c/support/check.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "graph/graph.h"
+#include "kernels/attention_options.h"
+
+static const int OPS[] = {MS_OP_attention, MS_OP_attention_backward, MS_OP_document_attention,
+                          MS_OP_document_attention_backward};
+enum { OP_COUNT = 4, FIELDS = 6, KEYS = 12, HEAD = 16 };
+static const char *const NAMES[FIELDS] = {"causal", "start", "part", "window", "scale", "softcap"};
+static const ms_value_info INPUTS[3] = {{.dtype = MS_F32, .ndim = 4, .dims = {2, 6, 4, HEAD}},
+                                        {.dtype = MS_F32, .ndim = 4, .dims = {2, KEYS, 2, HEAD}},
+                                        {.dtype = MS_F32, .ndim = 4, .dims = {2, KEYS, 2, HEAD}}};
+
+static ms_attention_options options_of(int op, const ms_attrs *attrs) {
+  return ms_attention_options_of(op, attrs, INPUTS);
+}
+
+static double field(const ms_attention_options *o, int name) {
+  const double fields[FIELDS] = {o->causal,         o->start,         (double)o->part.ranks,
+                                 (double)o->window, (double)o->scale, (double)o->softcap};
+  return fields[name];
+}
+
+/* Sets attribute `name`, which text names as "name:i2=0", to another value than its default. */
+static void change(ms_attrs *attrs, int name, char kind, int slot) {
+  const ms_part half = {.run = 6, .ranks = 2};
+  if (kind == 'f') attrs->f[slot] = 3;
+  else attrs->i[slot] = !strcmp(NAMES[name], "part") ? ms_part_attr(half) : !strcmp(NAMES[name], "causal") ? 0 : 5;
+}
+
+static void every_attribute_is_an_option(void **state) {
+  (void)state;
+  for (int i = 0; i < OP_COUNT; i++) {
+    char name[16], kind;
+    int slot, read = 0, found = 0;
+    for (const char *at = ms_op_row_of(OPS[i])->attrs;
+         sscanf(at, "%15[^:]:%c%d=%*[^ ]%n", name, &kind, &slot, &read) == 3; at += read + strspn(at + read, " ")) {
+      int changed = -1;
+      for (int n = 0; n < FIELDS; n++)
+        if (!strcmp(NAMES[n], name)) changed = n;
+      if (changed < 0) fail_msg("%s: attribute %s is no option", ms_op_row_of(OPS[i])->name, name);
+      ms_attrs attrs;
+      must(ms_op_row_defaults(OPS[i], &attrs));
+      const ms_attention_options before = options_of(OPS[i], &attrs);
+      change(&attrs, changed, kind, slot);
+      const ms_attention_options after = options_of(OPS[i], &attrs);
+      for (int n = 0; n < FIELDS; n++)
+        if ((field(&before, n) != field(&after, n)) != (n == changed))
+          fail_msg("%s: attribute %s, option %s: %g, then %g", ms_op_row_of(OPS[i])->name, name, NAMES[n],
+                   field(&before, n), field(&after, n));
+      found++;
+    }
+    assert_int_equal(found, 5);
+  }
+}
+
+static void the_op_decides_documents_and_direction(void **state) {
+  (void)state;
+  for (int i = 0; i < OP_COUNT; i++) {
+    const ms_attrs none = {0};
+    const ms_attention_options o = options_of(OPS[i], &none);
+    assert_int_equal(o.backward, i % 2);
+    assert_int_equal(o.documents, i / 2);
+    assert_int_equal(o.causal, i / 2); /* documents are, whatever their start */
+  }
+}
+
+static void usual_values_are_filled_in(void **state) {
+  (void)state;
+  const ms_attrs usual = {.i = {1}}, whole = {.i = {1, 0, KEYS}}, most = {.i = {1, 0, KEYS - 1}, .f = {0.25}};
+  ms_attention_options o = options_of(MS_OP_attention, &usual);
+  assert_true(o.scale == (float)(1 / sqrt((double)HEAD)) && o.window == 0 && o.part.ranks == 0);
+  assert_int_equal(ms_attention_queries(&o, 6), 6);
+  assert_int_equal(options_of(MS_OP_attention, &whole).window, 0);
+  o = options_of(MS_OP_attention, &most);
+  assert_true(o.scale == 0.25f && o.window == KEYS - 1);
+  o.part.ranks = 2;
+  assert_int_equal(ms_attention_queries(&o, 6), 12);
+}
+
+static void numbers_that_no_option_can_have_are_refused(void **state) {
+  (void)state;
+  const ms_attrs open = {.i = {0, 0, 3}}, negative = {.i = {1, 0, -1}}, cap = {.f = {0, -1}}, tiny = {.f = {0, 1e-60}};
+  assert_fails(ms_attention_options_check("attention", MS_OP_attention, &open), MS_EINVAL, "attention | window | 3");
+  assert_fails(ms_attention_options_check("attention", MS_OP_attention, &negative), MS_EINVAL, "window | -1");
+  assert_fails(ms_attention_options_check("attention", MS_OP_attention, &cap), MS_EINVAL, "softcap | -1");
+  assert_fails(ms_attention_options_check("attention", MS_OP_attention, &tiny), MS_EINVAL, "softcap | 1e-60");
+  must(ms_attention_options_check("document_attention", MS_OP_document_attention, &open));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_attribute_is_an_option),
+      cmocka_unit_test(the_op_decides_documents_and_direction),
+      cmocka_unit_test(usual_values_are_filled_in),
+      cmocka_unit_test(numbers_that_no_option_can_have_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
