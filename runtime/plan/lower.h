@@ -119,9 +119,6 @@ typedef struct ms_quantised {
   int sent, received, own, gathered; /* buffers */
 } ms_quantised;
 
-/* Words of a buffer for so many, so that the next begins at a cache line. */
-static inline int64_t ms_pieces_lines(int64_t words) { return (words + 15) / 16 * 16; }
-
 typedef struct ms_lowering {
   ms_plan *plan;
   int phase;

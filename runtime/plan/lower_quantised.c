@@ -11,39 +11,17 @@
  * collective if the kernel behind it came at once. So a unit goes one step further whenever another one has its
  * gradients: its bytes move while those are computed. What is left at the end of backward follows there.
  */
-#include "kernels/quantised_sum.h"
-
-#include "plan/lower.h"
+#include "plan/lower_pieces.h"
 #include "plan/rests.h"
 
 /* ---- places ---- */
 
-static int dtype_of(const ms_lowering *l, int unit) { return l->model->unit[unit].config.replicate_dtype; }
-
-static ms_pieces pieces_of(const ms_lowering *l, int unit, const ms_segment *seg) {
-  return ms_pieces_of(dtype_of(l, unit), seg->chunk, ms_model_replicas(l->model));
+static ms_unit_pieces pieces_of(const ms_lowering *l, int unit) {
+  return (ms_unit_pieces){unit, l->model->unit[unit].config.replicate_dtype, ms_model_replicas(l->model)};
 }
 
-/* A buffer for so many pieces of each trainable segment of a unit. */
-static int open_pieces(ms_lowering *l, int unit, int64_t pieces, int arena, int category, int *buffer) {
-  const ms_unit *u = &l->model->unit[unit];
-  int64_t words = 0;
-  for (int s = 0; s < u->segments; s++)
-    if (!u->segment[s].frozen) words += ms_pieces_lines(pieces * pieces_of(l, unit, &u->segment[s]).words);
-  return ms_plan_buffer(l->plan, l->phase, arena, category, 4 * words, u->name, buffer);
-}
-
-static int open_sent(ms_lowering *l, int unit, int64_t pieces, int *buffer) {
-  return open_pieces(l, unit, pieces, MS_ARENA_COMM, MS_CAT_COMMUNICATION, buffer);
-}
-
-/* The pieces of the next trainable segment in such a buffer. *at: where they begin, in words; moves on. */
-static ms_ref next_pieces(const ms_lowering *l, int unit, const ms_segment *seg, int buffer, int64_t pieces,
-                          int64_t *at) {
-  const int64_t words = pieces * pieces_of(l, unit, seg).words;
-  const ms_ref ref = ms_ref_vector(buffer, 4 * *at, MS_I32, words);
-  *at += ms_pieces_lines(words);
-  return ref;
+static int open_sent(ms_lowering *l, const ms_unit_pieces *p, int64_t pieces, int *buffer) {
+  return ms_lower_open_pieces(l, p, pieces, MS_ARENA_COMM, MS_CAT_COMMUNICATION, buffer);
 }
 
 /* The elements of a segment that this rank's gradients hold. *first: the first one, counted in the chunk. */
@@ -59,73 +37,56 @@ static ms_ref own_gradients(const ms_lowering *l, int unit, const ms_segment *se
 
 /* ---- steps ---- */
 
-static int kernel(ms_lowering *l, int unit, int op, const ms_attrs *attrs, ms_ref in, ms_ref out) {
-  return ms_plan_kernel(l->plan, l->phase, op, attrs, 1, &in, 1, &out, l->model->unit[unit].name, 1);
-}
-
-/* An op that rounds n elements: `kept` if the segment keeps the rests, which begin at byte `rest` of them. */
-static int round_off(ms_lowering *l, int unit, const ms_segment *seg, int op, int kept, const ms_attrs *attrs,
-                     ms_ref in, ms_ref out, int64_t rest, int64_t n) {
-  int keeps;
-  MS_TRY(ms_rests_are_kept(l->plan, unit, seg, &keeps));
-  const ms_ref both[] = {out, ms_ref_vector(ms_state_buffer(unit, MS_STATE_RESTS), rest, MS_F32, n)};
-  if (!keeps) return kernel(l, unit, op, attrs, in, out);
-  return ms_plan_kernel(l->plan, l->phase, kept, attrs, 1, &in, 2, both, l->model->unit[unit].name, 1);
-}
-
 static int collect(ms_lowering *l, int unit, int kind, int parts) {
   return ms_plan_collective(l->plan, l->phase, MS_STREAM_REPLICATE, kind, MS_DIM_REPLICATE, 0, unit, parts, l->part);
 }
 
-/* Until this position no other buffer has its bytes, so that compute does not wait for a collective that has them. */
-static void keep(ms_lowering *l, int buffer) { ms_plan_touch(l->plan, buffer, l->plan->phase[l->phase].n - 1); }
-
 static int send(ms_lowering *l, ms_quantised *q) {
   const ms_unit *u = &l->model->unit[q->unit];
-  const int64_t replicas = ms_model_replicas(l->model);
-  const ms_attrs attrs = {.i = {dtype_of(l, q->unit), replicas}};
+  const ms_unit_pieces p = pieces_of(l, q->unit);
+  const ms_attrs attrs = {.i = {p.dtype, p.ranks}};
   int parts = 0;
   int64_t from = 0, to = 0;
-  MS_TRY(open_sent(l, q->unit, replicas, &q->sent));
-  MS_TRY(open_sent(l, q->unit, replicas, &q->received));
+  MS_TRY(open_sent(l, &p, p.ranks, &q->sent));
+  MS_TRY(open_sent(l, &p, p.ranks, &q->received));
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
     const ms_ref chunk = ms_ref_vector(q->from.buffer, ms_gradients_offset(&q->from, seg), q->from.dtype, seg->chunk);
-    const ms_ref sent = next_pieces(l, q->unit, seg, q->sent, replicas, &from);
-    MS_TRY(round_off(l, q->unit, seg, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, chunk, sent,
-                     ms_rests_of_chunk(l->model, q->unit, seg), seg->chunk));
-    l->part[parts++] = (ms_plan_part){.count = pieces_of(l, q->unit, seg).words,
+    const ms_ref sent = ms_lower_next_pieces(&p, seg, q->sent, p.ranks, &from);
+    MS_TRY(ms_lower_round_off(l, q->unit, seg, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, chunk, sent,
+                              ms_rests_of_chunk(l->model, q->unit, seg), seg->chunk));
+    l->part[parts++] = (ms_plan_part){.count = ms_pieces_of_segment(&p, seg).words,
                                       .src.buffer = -1,
                                       .shared = sent,
-                                      .dst = next_pieces(l, q->unit, seg, q->received, replicas, &to)};
+                                      .dst = ms_lower_next_pieces(&p, seg, q->received, p.ranks, &to)};
   }
   return collect(l, q->unit, MS_COLL_ALL_TO_ALL, parts);
 }
 
 static int sum(ms_lowering *l, ms_quantised *q) {
   const ms_unit *u = &l->model->unit[q->unit];
-  const int64_t replicas = ms_model_replicas(l->model);
+  const ms_unit_pieces p = pieces_of(l, q->unit);
   int parts = 0;
   int64_t from = 0, one = 0, to = 0;
-  MS_TRY(open_sent(l, q->unit, 1, &q->own));
-  MS_TRY(open_pieces(l, q->unit, replicas, MS_ARENA_GROUPED, MS_CAT_GATHERED, &q->gathered));
-  l->plan->buffer[q->gathered].ranks = (int)replicas;
+  MS_TRY(open_sent(l, &p, 1, &q->own));
+  MS_TRY(ms_lower_open_pieces(l, &p, p.ranks, MS_ARENA_GROUPED, MS_CAT_GATHERED, &q->gathered));
+  l->plan->buffer[q->gathered].ranks = (int)p.ranks;
   l->plan->buffer[q->gathered].dim = MS_DIM_REPLICATE;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    const ms_attrs attrs = {.i = {dtype_of(l, q->unit), replicas, seg->chunk}};
-    const ms_ref own = next_pieces(l, q->unit, seg, q->own, 1, &one);
-    const ms_ref received = next_pieces(l, q->unit, seg, q->received, replicas, &from);
-    MS_TRY(round_off(l, q->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, own,
-                     ms_rests_of_sum(l->model, q->unit, seg), pieces_of(l, q->unit, seg).elements));
-    l->part[parts++] = (ms_plan_part){.count = pieces_of(l, q->unit, seg).words,
+    const ms_attrs attrs = {.i = {p.dtype, p.ranks, seg->chunk}};
+    const ms_ref own = ms_lower_next_pieces(&p, seg, q->own, 1, &one);
+    const ms_ref received = ms_lower_next_pieces(&p, seg, q->received, p.ranks, &from);
+    MS_TRY(ms_lower_round_off(l, q->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, own,
+                              ms_rests_of_sum(l->model, q->unit, seg), ms_pieces_of_segment(&p, seg).elements));
+    l->part[parts++] = (ms_plan_part){.count = ms_pieces_of_segment(&p, seg).words,
                                       .src = own,
-                                      .shared = next_pieces(l, q->unit, seg, q->gathered, replicas, &to),
+                                      .shared = ms_lower_next_pieces(&p, seg, q->gathered, p.ranks, &to),
                                       .dst.buffer = -1};
   }
-  keep(l, q->sent);
+  ms_lower_keep(l, q->sent);
   MS_TRY(collect(l, q->unit, MS_COLL_ALL_GATHER, parts));
   ms_plan_gathers_sums(l->plan, l->phase);
   return MS_OK;
@@ -134,17 +95,17 @@ static int sum(ms_lowering *l, ms_quantised *q) {
 static int restore(ms_lowering *l, const ms_quantised *q) {
   const ms_unit *u = &l->model->unit[q->unit];
   const int adds = ms_lower_sync(l, q->unit) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
-  const int64_t replicas = ms_model_replicas(l->model);
+  const ms_unit_pieces p = pieces_of(l, q->unit);
   int64_t from = 0, first;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    const ms_ref sums = next_pieces(l, q->unit, seg, q->gathered, replicas, &from);
+    const ms_ref sums = ms_lower_next_pieces(&p, seg, q->gathered, p.ranks, &from);
     const ms_ref own = own_gradients(l, q->unit, seg, &first);
-    const ms_attrs attrs = {.i = {adds, dtype_of(l, q->unit), replicas, seg->chunk, first}};
-    MS_TRY(kernel(l, q->unit, MS_OP_restore_pieces, &attrs, sums, own));
+    const ms_attrs attrs = {.i = {adds, p.dtype, p.ranks, seg->chunk, first}};
+    MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_restore_pieces, &attrs, 1, &sums, 1, &own, u->name, 1));
   }
-  keep(l, q->own);
+  ms_lower_keep(l, q->own);
   return ms_lower_zero_between_segments(l, q->unit);
 }
 

@@ -17,70 +17,43 @@
  * What follows a collective is lowered one step later (lower_reductions.c), and the sums over the replicas with the
  * total, so that the bytes move while another unit's gradients are computed.
  */
-#include "kernels/quantised_sum.h"
-
-#include "plan/lower.h"
+#include "plan/lower_pieces.h"
 #include "plan/rests.h"
-
-static int dtype_of(const ms_lowering *l, int unit) { return l->model->unit[unit].config.shard_dtype; }
 
 /* The ranks of the last exchange, which is the only one without nodes in between. */
 static int64_t last_ranks(const ms_lowering *l) { return ms_model_shards(l->model) / l->plan->inner_shards; }
 
-static ms_pieces pieces_of(const ms_lowering *l, int unit, const ms_segment *seg) {
-  return ms_pieces_each(dtype_of(l, unit), seg->chunk);
+static ms_unit_pieces pieces_of(const ms_lowering *l, int unit) {
+  return (ms_unit_pieces){unit, l->model->unit[unit].config.shard_dtype, 1};
 }
 
-/* A buffer for so many pieces of each trainable segment. */
-static int open_pieces(ms_lowering *l, int unit, int64_t pieces, int *buffer) {
-  const ms_unit *u = &l->model->unit[unit];
-  int64_t words = 0;
-  for (int s = 0; s < u->segments; s++)
-    if (!u->segment[s].frozen) words += ms_pieces_lines(pieces * pieces_of(l, unit, &u->segment[s]).words);
-  return ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 * words, u->name, buffer);
-}
-
-/* Those of the next trainable segment. *at: where they begin, in words; moves on. */
-static ms_ref next_pieces(const ms_lowering *l, int unit, const ms_segment *seg, int buffer, int64_t pieces,
-                          int64_t *at) {
-  const int64_t words = pieces * pieces_of(l, unit, seg).words;
-  const ms_ref ref = ms_ref_vector(buffer, 4 * *at, MS_I32, words);
-  *at += ms_pieces_lines(words);
-  return ref;
-}
-
-/* An op that rounds n elements to pieces: `kept` if the segment keeps the rests, which begin at byte `rest` of them. */
-static int round_off(ms_lowering *l, int unit, const ms_segment *seg, int op, int kept, const ms_attrs *attrs,
-                     ms_ref in, ms_ref pieces, int64_t rest, int64_t n) {
-  const ms_ref out[] = {pieces, ms_ref_vector(ms_state_buffer(unit, MS_STATE_RESTS), rest, MS_F32, n)};
-  int keeps;
-  MS_TRY(ms_rests_are_kept(l->plan, unit, seg, &keeps));
-  return ms_plan_kernel(l->plan, l->phase, keeps ? kept : op, attrs, 1, &in, 1 + keeps, out, l->model->unit[unit].name,
-                        1);
+static int open_pieces(ms_lowering *l, const ms_unit_pieces *p, int64_t pieces, int *buffer) {
+  return ms_lower_open_pieces(l, p, pieces, MS_ARENA_COMM, MS_CAT_COMMUNICATION, buffer);
 }
 
 /* Gradients of all shards to pieces. */
-static int quantise(ms_lowering *l, int unit, const ms_segment *seg, const ms_gradients *from, ms_ref pieces) {
+static int quantise(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *seg, const ms_gradients *from,
+                    ms_ref pieces) {
   const int64_t shards = ms_model_shards(l->model), n = seg->chunk * shards, inner = l->plan->inner_shards;
-  const ms_attrs attrs = {.i = {dtype_of(l, unit), shards, seg->chunk, inner > 1 ? inner : 0}};
+  const ms_attrs attrs = {.i = {p->dtype, shards, seg->chunk, inner > 1 ? inner : 0}};
   const ms_ref whole = ms_ref_vector(from->buffer, ms_gradients_offset(from, seg), from->dtype, n);
-  return round_off(l, unit, seg, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, whole, pieces,
-                   ms_rests_of_shards(seg), n);
+  return ms_lower_round_off(l, p->unit, seg, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, whole, pieces,
+                            ms_rests_of_shards(seg), n);
 }
 
 /* What the shards of a node have sent, to a piece of their sum for each node. */
-static int sum(ms_lowering *l, int unit, const ms_segment *seg, ms_ref received, ms_ref passed) {
-  const int64_t n = last_ranks(l) * pieces_of(l, unit, seg).elements;
-  const ms_attrs attrs = {.i = {dtype_of(l, unit), l->plan->inner_shards, seg->chunk, last_ranks(l)}};
-  return round_off(l, unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, passed,
-                   ms_rests_of_passed(l->model, unit, seg, l->plan->inner_shards), n);
+static int sum(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *seg, ms_ref received, ms_ref passed) {
+  const int64_t n = last_ranks(l) * ms_pieces_of_segment(p, seg).elements;
+  const ms_attrs attrs = {.i = {p->dtype, l->plan->inner_shards, seg->chunk, last_ranks(l)}};
+  return ms_lower_round_off(l, p->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, passed,
+                            ms_rests_of_passed(l->model, p->unit, seg, l->plan->inner_shards), n);
 }
 
 /* A part of an all_to_all in which every rank has so many pieces for each other one. */
-static ms_plan_part part_of(const ms_lowering *l, int unit, const ms_segment *seg, int64_t pieces, ms_ref sent,
+static ms_plan_part part_of(const ms_unit_pieces *p, const ms_segment *seg, int64_t pieces, ms_ref sent,
                             ms_ref received) {
   return (ms_plan_part){
-      .count = pieces * pieces_of(l, unit, seg).words, .src.buffer = -1, .shared = sent, .dst = received};
+      .count = pieces * ms_pieces_of_segment(p, seg).words, .src.buffer = -1, .shared = sent, .dst = received};
 }
 
 static int exchange(ms_lowering *l, int unit, int64_t ranks, int stride, int parts) {
@@ -90,26 +63,24 @@ static int exchange(ms_lowering *l, int unit, int64_t ranks, int stride, int par
   return MS_OK;
 }
 
-/* Until this position no other buffer has its bytes, so that compute does not wait for the collective that has them. */
-static void keep(ms_lowering *l, int buffer) { ms_plan_touch(l->plan, buffer, l->plan->phase[l->phase].n - 1); }
-
 int ms_lower_send_to_shards(ms_lowering *l, int unit, const ms_gradients *from, const ms_gradients *to,
                             int accumulate) {
   const ms_unit *u = &l->model->unit[unit];
+  const ms_unit_pieces p = pieces_of(l, unit);
   const int64_t shards = ms_model_shards(l->model), inner = l->plan->inner_shards, ranks = inner > 1 ? inner : shards;
   ms_quantised q = {
       .unit = unit, .step = inner > 1 ? MS_QUANTISED_PASS_ON : MS_QUANTISED_TOTAL, .from = *to, .adds = accumulate};
   int parts = 0;
   int64_t sent = 0, received = 0;
-  MS_TRY(open_pieces(l, unit, shards, &q.sent));
-  MS_TRY(open_pieces(l, unit, shards, &q.received));
+  MS_TRY(open_pieces(l, &p, shards, &q.sent));
+  MS_TRY(open_pieces(l, &p, shards, &q.received));
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    const ms_ref pieces = next_pieces(l, unit, seg, q.sent, shards, &sent);
-    MS_TRY(quantise(l, unit, seg, from, pieces));
+    const ms_ref pieces = ms_lower_next_pieces(&p, seg, q.sent, shards, &sent);
+    MS_TRY(quantise(l, &p, seg, from, pieces));
     l->part[parts++] =
-        part_of(l, unit, seg, shards / ranks, pieces, next_pieces(l, unit, seg, q.received, shards, &received));
+        part_of(&p, seg, shards / ranks, pieces, ms_lower_next_pieces(&p, seg, q.received, shards, &received));
   }
   MS_TRY(exchange(l, unit, ranks, 1, parts));
   l->quantised[l->quantised_started++] = q;
@@ -118,19 +89,20 @@ int ms_lower_send_to_shards(ms_lowering *l, int unit, const ms_gradients *from, 
 
 int ms_lower_pass_on(ms_lowering *l, ms_quantised *q) {
   const ms_unit *u = &l->model->unit[q->unit];
+  const ms_unit_pieces p = pieces_of(l, q->unit);
   const int64_t shards = ms_model_shards(l->model), ranks = last_ranks(l);
   int parts = 0, passed, arrived;
   int64_t from = 0, to = 0, back = 0;
-  MS_TRY(open_pieces(l, q->unit, ranks, &passed));
-  MS_TRY(open_pieces(l, q->unit, ranks, &arrived));
+  MS_TRY(open_pieces(l, &p, ranks, &passed));
+  MS_TRY(open_pieces(l, &p, ranks, &arrived));
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    const ms_ref pieces = next_pieces(l, q->unit, seg, passed, ranks, &to);
-    MS_TRY(sum(l, q->unit, seg, next_pieces(l, q->unit, seg, q->received, shards, &from), pieces));
-    l->part[parts++] = part_of(l, q->unit, seg, 1, pieces, next_pieces(l, q->unit, seg, arrived, ranks, &back));
+    const ms_ref pieces = ms_lower_next_pieces(&p, seg, passed, ranks, &to);
+    MS_TRY(sum(l, &p, seg, ms_lower_next_pieces(&p, seg, q->received, shards, &from), pieces));
+    l->part[parts++] = part_of(&p, seg, 1, pieces, ms_lower_next_pieces(&p, seg, arrived, ranks, &back));
   }
-  keep(l, q->sent);
+  ms_lower_keep(l, q->sent);
   MS_TRY(exchange(l, q->unit, ranks, l->plan->inner_shards, parts));
   q->sent = passed;
   q->received = arrived;
@@ -140,15 +112,16 @@ int ms_lower_pass_on(ms_lowering *l, ms_quantised *q) {
 
 int ms_lower_total_of_shards(ms_lowering *l, const ms_quantised *q) {
   const ms_unit *u = &l->model->unit[q->unit];
+  const ms_unit_pieces p = pieces_of(l, q->unit);
   int64_t received = 0;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    const ms_attrs attrs = {.i = {q->adds, dtype_of(l, q->unit), last_ranks(l), seg->chunk}};
-    const ms_ref pieces = next_pieces(l, q->unit, seg, q->received, last_ranks(l), &received);
+    const ms_attrs attrs = {.i = {q->adds, p.dtype, last_ranks(l), seg->chunk}};
+    const ms_ref pieces = ms_lower_next_pieces(&p, seg, q->received, last_ranks(l), &received);
     const ms_ref chunk = ms_ref_vector(q->from.buffer, ms_gradients_offset(&q->from, seg), MS_F32, seg->chunk);
     MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_total_pieces, &attrs, 1, &pieces, 1, &chunk, u->name, 1));
   }
-  keep(l, q->sent);
+  ms_lower_keep(l, q->sent);
   return MS_OK;
 }
