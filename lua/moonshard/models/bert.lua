@@ -94,11 +94,7 @@ function Bert:forward(tokens, types, mask)
   return language.logits(self, self.transform(x))
 end
 
-function Bert:describe()
-  local config = self.config
-  return ("%d layers, dim %d, %d heads, seq %d, vocab %d"):format(config.layers, config.dim, config.heads,
-    config.seq, config.vocab)
-end
+Bert.describe = language.describe
 
 ---@class moonshard.BertOptions: moonshard.EncoderOptions
 ---@field vocab integer

@@ -99,11 +99,7 @@ function GPT2:forward(tokens, cache)
   return language.logits(self, self.norm(x))
 end
 
-function GPT2:describe()
-  local config = self.config
-  return ("%d layers, dim %d, %d heads, seq %d, vocab %d"):format(config.layers, config.dim, config.heads,
-    config.seq, config.vocab)
-end
+GPT2.describe = language.describe
 
 local SPECS = {
   { "string" }, -- a published size: "124M"

@@ -87,4 +87,13 @@ function language.logits(model, x)
   return logits:slice(-1, 0, vocab)
 end
 
+---The method `describe` of models with learned positions.
+---@param model moonshard.Module
+---@return string sizes
+function language.describe(model)
+  local config = model.config
+  return ("%d layers, dim %d, %d heads, seq %d, vocab %d"):format(config.layers, config.dim, config.heads,
+    config.seq, config.vocab)
+end
+
 return language
