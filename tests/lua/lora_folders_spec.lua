@@ -1,0 +1,169 @@
+-- Folders of adapters: which are refused and where none is written, in which types, and `moonshard export`.
+-- lora_files_spec.lua compares what is in them.
+
+local json = require("cjson")
+local has = require("lua.message").has
+local huggingface = require("lua.huggingface")
+local message = require("lua.fixture").message
+local ms = require("moonshard")
+local program = require("lua.program")
+local scratch = require("lua.scratch")
+local re = ms.re
+
+local FIXTURES = "tests/fixtures/lora/"
+
+teardown(scratch.clear)
+
+local function save(model, folder) return ms.lora.save(model, folder) end
+local function model_of(name) return ms.huggingface.model(huggingface.FIXTURES .. name) end
+local function loaded(name) return ms.lora.load(model_of(name), FIXTURES .. name) end
+
+-- A copy of a folder of adapters, changed.
+local function copy_of(name, change_config, change_tensors)
+  local folder = scratch.folder()
+  local config = json.decode(scratch.read(FIXTURES .. name .. "/adapter_config.json"))
+  if change_config then change_config(config) end
+  scratch.write(folder .. "/adapter_config.json", json.encode(config))
+  local file, tensors, declared = ms.safetensors.open(FIXTURES .. name .. "/adapter_model.safetensors"), {}, {}
+  for i, tensor in ipairs(file.tensors) do
+    tensors[i] = { name = tensor.name, dtype = tensor.dtype, shape = { unpack(tensor.shape) } }
+  end
+  if change_tensors then change_tensors(tensors) end
+  for i, tensor in ipairs(tensors) do declared[i] = tensor end
+  local writer = ms.safetensors.create(folder .. "/adapter_model.safetensors", declared)
+  for _, tensor in ipairs(tensors) do
+    local elements = tensor.shape[1] * tensor.shape[2]
+    writer:put(tensor.name, ("\0"):rep(elements * (tensor.dtype == "F32" and 4 or 1)))
+  end
+  writer:finish()
+  return folder
+end
+
+local function refused(folder, model, ...)
+  local text = message(ms.lora.load, model, folder)
+  for _, facts in ipairs({ ... }) do has(text, facts) end
+end
+
+describe("a folder of adapters", function()
+  local set = huggingface.set
+
+  it("Q8 is refused for another model, rank or shape, by tensor", function()
+    refused(FIXTURES .. "gpt2", model_of("llama"), "transformer.h.0.attn.c_attn | no linear layer")
+    refused("nowhere", model_of("llama"), "nowhere has no adapter_model.safetensors | not a folder of adapters")
+    local whole, pickled = scratch.folder(), scratch.folder()
+    scratch.write(whole .. "/config.json", "{}")
+    scratch.write(pickled .. "/adapter_model.bin", "")
+    refused(whole, model_of("llama"), "a whole model | ms.huggingface.model")
+    refused(pickled, model_of("llama"), "adapter_model.bin | safe_serialization = True")
+    refused(copy_of("llama", nil, function(list) list[1].shape[2] = 5 end), model_of("llama"), "5 | another model")
+    refused(copy_of("llama", set("r", 8)), model_of("llama"), "lora_A.weight | [4,16] | [8,16]")
+    refused(copy_of("gpt2", set("rank_pattern", {})), model_of("gpt2"), "mlp.c_proj | [3,48] | [2,48]")
+    refused(copy_of("llama", set("r", 4.5)), model_of("llama"), "adapter_config.json | r | q_proj | 4.5 | whole")
+    refused(copy_of("llama", set("rank_pattern", { q_proj = 4.5 })), model_of("llama"), "rank_pattern | q_proj | 4.5")
+    refused(FIXTURES .. "llama", ms.lora(model_of("llama"), { { re"wq", { rank = 4, alpha = 4 } } }),
+      "v_proj | none there")
+    refused(FIXTURES .. "llama", ms.lora(model_of("llama"), { { re"w", { rank = 4, alpha = 4 } },
+      { "head", { rank = 4, alpha = 4 } } }), "no adapter | layers.")
+    refused(FIXTURES .. "llama", ms.lora(model_of("llama"), { { re"wq|wv|head|layers.1.mlp.w2", { rank = 4 } } }),
+      "multiplied by 1 | alpha / rank = 2 | alpha = 4")
+    refused(FIXTURES .. "gpt2", ms.lora(model_of("gpt2"), { { re"wq|wk|wv", { rank = 1, alpha = 1.5 } },
+      { re"fc2", { rank = 3 } } }), "rank 2 | 3")
+  end)
+
+  it("Q8 is refused with missing tensors, of another dtype, and with names that are not adapters", function()
+    refused(copy_of("llama", nil, function(list) table.remove(list, 2) end), model_of("llama"),
+      "lora_B.weight | missing")
+    refused(copy_of("llama", nil, function(list) list[1].dtype = "U8" end), model_of("llama"), "U8 | F32, BF16, F16")
+    refused(copy_of("llama", nil, function(list) list[1].name = "base_model.model.embed.lora_embedding_A" end),
+      model_of("llama"), "lora_embedding_A | lora_A")
+    refused(scratch.folder(), model_of("llama"), "adapter_model.safetensors")
+    local folder = copy_of("llama")
+    os.remove(folder .. "/adapter_config.json")
+    refused(folder, model_of("llama"), "adapter_config.json")
+    has(message(ms.lora.load, model_of("llama"), 3), "folder | 3")
+  end)
+
+  it("Q8 is refused for what plain LoRA does not compute, by field", function()
+    for field, value in pairs({ peft_type = "LOHA", use_dora = true, bias = "all", init_lora_weights = "pissa_niter_4",
+      modules_to_save = { "head" }, layer_replication = { { 0, 1 } }, lora_bias = true, brand_new = 3,
+      lora_dropout = 1, r = 0, alpha_pattern = { q_proj = -1 }, target_modules = 3 }) do
+      refused(copy_of("llama", set(field, value)), model_of("llama"), "adapter_config.json | " .. field)
+    end
+    for _, value in ipairs({ { "q_proj", 3 }, { q_proj = true }, true }) do
+      refused(copy_of("llama", set("target_modules", value)), model_of("llama"), "target_modules | names")
+    end
+    local both = set("alpha_pattern", { q_proj = 3, ["self_attn.q_proj"] = 4 })
+    refused(copy_of("llama", both), model_of("llama"), "alpha_pattern | 3 | 4 | q_proj")
+  end)
+
+  it("Q8 is not saved over another one, nor from a model without adapters", function()
+    local folder = scratch.path()
+    save(loaded("llama"), folder)
+    has(message(save, loaded("llama"), folder), "already exists")
+    has(message(save, model_of("llama"), scratch.path()), "no adapters")
+    has(message(ms.lora.save, loaded("llama"), scratch.path(), { dtype = "f64" }), "f64")
+    has(message(ms.lora.save, loaded("llama"), scratch.path(), { ema = true }), "ema | trainer")
+  end)
+
+  it("Q8 is not saved by several ranks that have the model undivided", function()
+    local recipe = program.recipe([==[
+      local ms = require "moonshard"
+      local model = ms.lora(ms.nn.sequential { ms.nn.linear(4, 4) }, { { "0", { rank = 2 } } })
+      ms.lora.save(model, "/nowhere")
+    ]==])
+    program.refused(2, { "run", recipe, "-n", "2" }, "ms.lora.save | not divided | 2 ranks | ms.fully_shard")
+    os.remove(recipe)
+  end)
+
+  it("Q8 is saved with a warning if something else was trained, which it does not hold", function()
+    local recipe, folder, checkpoint, out = program.recipe([[
+      local ms = require "moonshard"
+      local cfg = ms.args { out = "", checkpoint = "" }
+      local model = ms.nn.sequential { ms.nn.linear(4, 4), ms.nn.layer_norm(4) }
+      ms.lora(model, { { "0", { rank = 1 } } }, { train = { "1" } })
+      ms.fully_shard(model)
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      train:step { inputs = ms.ones(2, 4), targets = ms.ones(2, 4) }
+      ms.lora.save(train, cfg.out)
+      ms.checkpoint.save(train, cfg.checkpoint)
+      ms.lora.merge(train)
+      local ok, raised = pcall(ms.checkpoint.save, train, cfg.checkpoint)
+      print(ok, raised)
+    ]]), scratch.path(), scratch.path(), scratch.path()
+    local ended = program.run({ "run", recipe, "out=" .. folder, "checkpoint=" .. checkpoint })
+    os.remove(recipe)
+    assert.equal(0, ended.status, ended.err)
+    has(ended.err, "warning | 1.weight | 1 more")
+    has(ended.out, "false | ms.lora.merge")
+    has(program.run({ "export", checkpoint, out, "--adapters" }).err, "warning | 1.weight | 1 more")
+  end)
+
+  it("Q8 is written in half precision when asked", function()
+    local folder = scratch.path()
+    local written = ms.lora.save(loaded("llama"), folder, { dtype = "bf16", base = "meta-llama/x" })
+    local file = ms.safetensors.open(folder .. "/adapter_model.safetensors")
+    assert.equal("BF16", file.tensors[1].dtype)
+    local bytes = 0
+    for _, tensor in ipairs(file.tensors) do bytes = bytes + tensor.bytes end
+    assert.equal(bytes, written.bytes)
+    assert.equal("meta-llama/x", json.decode(scratch.read(folder .. "/adapter_config.json")).base_model_name_or_path)
+  end)
+end)
+
+describe("moonshard export", function()
+  it("Q10 refuses adapters of a model that has none", function()
+    local recipe, folder = program.recipe([[
+      local ms = require "moonshard"
+      local cfg = ms.args { out = "" }
+      local model = ms.fully_shard(ms.nn.sequential { ms.nn.linear(3, 4) })
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      train:step { inputs = ms.ones(2, 3), targets = ms.ones(2, 4) }
+      ms.checkpoint.save(train, cfg.out)
+    ]]), scratch.path()
+    assert.equal(0, program.run({ "run", recipe, "out=" .. folder }).status)
+    program.refused(2, { "export", folder, scratch.path(), "--adapters" }, "adapters | ms.lora")
+    program.refused(2, { "export", folder, scratch.path(), "--adapters", "--huggingface" },
+      "--adapters | --huggingface")
+    os.remove(recipe)
+  end)
+end)
