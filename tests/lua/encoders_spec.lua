@@ -15,26 +15,23 @@ local copy_of, set = huggingface.copy_of, huggingface.set
 teardown(scratch.clear)
 
 local ENCODERS = { "bert", "bert_plain", "vit", "vit_plain" }
--- The thread sanitizer makes a run ten times slower: there the richest model stands for all.
-local tried = os.getenv("MOONSHARD_CONFIG") == "thread" and { "bert" } or ENCODERS
+local tried, all = huggingface.tried(ENCODERS, "bert")
 
 describe("an encoder", function()
   for _, name in ipairs(tried) do
     it("G1 trains as the reference library trains it, on 1 rank and on 2x2: " .. name, function()
-      assert_reference(name, train(name, 1, "1x1"))
-      assert_reference(name, train(name, 4, "2x2"))
+      huggingface.assert_trains(name)
     end)
   end
 
   it("G1 trains alike over a tensor dimension, with a padded vocabulary, ragged chunks and micro-batches", function()
-    for _, name in ipairs(#tried > 1 and { "bert", "bert_plain" } or {}) do
-      assert_reference(name, train(name, 2, "1x1x2", { padding = 2 }))
-      assert_reference(name, train(name, 2, "1x2", { padding = 16, layout = "ragged", micro = 2 }))
+    for _, name in ipairs(all and { "bert", "bert_plain" } or {}) do
+      huggingface.assert_trains_divided(name)
     end
   end)
 
   it("G1 trains on the emulated device cuda as on the CPU", function()
-    for _, name in ipairs(#tried > 1 and { "bert", "vit" } or {}) do -- no emulated kernels for the thread sanitizer
+    for _, name in ipairs(all and { "bert", "vit" } or {}) do -- no emulated kernels for the thread sanitizer
       assert_reference(name, train(name, 1, "1x1", { device = "cuda" }, program.emulated_cuda()))
     end
   end)

@@ -148,4 +148,29 @@ function huggingface.assert_reference(name, result)
   assert_tensors(reference, result.out .. "/after", "after", compare.PARAMETERS * F32)
 end
 
+---What a spec of families trains: all of them, but for the thread sanitizer, which makes a run ten times slower, the
+---richest one, which then stands for all.
+---@param families string[]
+---@param richest string
+---@return string[] those to train
+---@return boolean all of them are
+function huggingface.tried(families, richest)
+  local all = os.getenv("MOONSHARD_CONFIG") ~= "thread"
+  return all and families or { richest }, all
+end
+
+---Trains a fixture on one rank and on 2x2, as the reference library trained it.
+---@param name string
+function huggingface.assert_trains(name)
+  huggingface.assert_reference(name, huggingface.train(name, 1, "1x1"))
+  huggingface.assert_reference(name, huggingface.train(name, 4, "2x2"))
+end
+
+---Trains it over a tensor dimension, and in ragged chunks with micro-batches; the vocabulary is padded.
+---@param name string
+function huggingface.assert_trains_divided(name)
+  huggingface.assert_reference(name, huggingface.train(name, 2, "1x1x2", { padding = 2 }))
+  huggingface.assert_reference(name, huggingface.train(name, 2, "1x2", { padding = 16, layout = "ragged", micro = 2 }))
+end
+
 return huggingface

@@ -1,11 +1,10 @@
 -- Batches for masked language models: which tokens are chosen, what replaces them, states, meshes, and what is refused.
 
-local fixture = require("lua.fixture")
 local has = require("lua.message").has
-local json = require("moonshard.base.json")
-local message = fixture.message
+local message = require("lua.fixture").message
 local ms = require("moonshard")
 local program = require("lua.program")
+local read_by_ranks = require("lua.read_by_ranks")
 local scratch = require("lua.scratch")
 
 teardown(scratch.clear)
@@ -88,23 +87,10 @@ describe("ms.data.masked", function()
   it("G5 has the same rows on any number of ranks, and from any state", function()
     local whole = rows(masked(), 30)
     for _, size in ipairs({ 2, 3 }) do
-      local merged, states = {}, {}
-      for rank = 0, size - 1 do
-        fixture.as_rank(rank, size, function()
-          local data = masked()
-          local list = rows(data, 11)
-          states[rank] = json.encode(data:state())
-          local resumed = masked()
-          resumed:load_state(json.decode(states[rank]))
-          for _, row in ipairs(rows(resumed, 19)) do list[#list + 1] = row end
-          local per = 12 / size
-          for step = 0, 29 do
-            for row = 1, per do merged[step * 12 + rank * per + row] = list[step * per + row] end
-          end
-        end)
-      end
+      local merged, states = read_by_ranks(size,
+        { make = masked, rows = rows, steps = 30, stop = 11, global_batch = 12 })
       assert.same(whole, merged)
-      assert.equal(states[0], states[size - 1])
+      assert.equal(states[1], states[size])
     end
     local state = masked():state()
     has(message(function() masked({ seed = 4 }):load_state(state) end), "mask_seed=3 | mask_seed=4 | same mask")

@@ -1,12 +1,11 @@
 -- Several sources of samples as one: shares, order, epochs, states, and what is refused.
 
 local ffi = require("ffi")
-local fixture = require("lua.fixture")
 local has = require("lua.message").has
-local json = require("moonshard.base.json")
-local message = fixture.message
+local message = require("lua.fixture").message
 local ms = require("moonshard")
 local program = require("lua.program")
+local read_by_ranks = require("lua.read_by_ranks")
 local scratch = require("lua.scratch")
 
 teardown(scratch.clear)
@@ -78,27 +77,13 @@ describe("ms.data.mix", function()
   end)
 
   it("G5 has the same samples on any number of ranks, and from any state", function()
-    local whole = samples(mixed { 2, 1 }, 30)
+    local function make() return mixed { 2, 1 } end
+    local whole = samples(make(), 30)
     for _, size in ipairs({ 2, 3, 4 }) do
-      local merged, states = {}, {}
-      for rank = 0, size - 1 do
-        fixture.as_rank(rank, size, function()
-          local data = mixed { 2, 1 }
-          local first = samples(data, 11)
-          states[rank] = json.encode(data:state())
-          local resumed = mixed { 2, 1 }
-          resumed:load_state(json.decode(states[rank]))
-          local rest, per = samples(resumed, 19), 12 / size
-          for step = 0, 29 do
-            for row = 0, per - 1 do
-              local list, at = step < 11 and first or rest, (step < 11 and step or step - 11) * per + row + 1
-              merged[step * 12 + rank * per + row + 1] = list[at]
-            end
-          end
-        end)
-      end
+      local merged, states = read_by_ranks(size,
+        { make = make, rows = samples, steps = 30, stop = 11, global_batch = 12 })
       assert.same(whole, merged)
-      assert.equal(states[0], states[size - 1])
+      assert.equal(states[1], states[size])
     end
   end)
 
