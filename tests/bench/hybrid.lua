@@ -4,10 +4,8 @@
 --
 -- Rank 0 prints one JSON line: the result of pairs.lua, with the names mesh and beside.
 
-local ffi = require("ffi")
 local ms = require("moonshard")
-local compare = dofile("tests/bench/pairs.lua").compare
-local re = ms.re
+local in_turn = dofile("tests/bench/pairs.lua")
 
 local cfg = ms.args {
   layers = 6, dim = 384, heads = 6, seq = 256, batch = 4, vocab = 256, mesh = "2x2", beside = "1x4", dtype = "f32",
@@ -15,26 +13,13 @@ local cfg = ms.args {
 }
 
 local function trainer(mesh)
-  local model = ms.models.gpt2 {
+  return in_turn.trainer(ms.models.gpt2 {
     vocab = cfg.vocab, layers = cfg.layers, dim = cfg.dim, heads = cfg.heads, seq = cfg.seq,
-  }
-  ms.fully_shard(model, {
-    mesh = ms.init_device_mesh(cfg.device, mesh, { "replicate", "shard" }), units = { re[[^layers\.\d+$]] },
-    mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
-  })
-  return ms.trainer {
-    model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-3, weight_decay = 0.1 },
-  }
+  }, cfg, mesh)
 end
 
-local count = cfg.batch * cfg.seq
-local tokens = ffi.new("int32_t[?]", count)
-for i = 0, count - 1 do tokens[i] = (i * 7 + ms.world().rank) % cfg.vocab end
-local array = { data = tokens, dtype = "i32", shape = { cfg.batch, cfg.seq } }
-local batch = { tokens = array, targets = array }
-
 local train = { mesh = trainer(cfg.mesh), beside = trainer(cfg.beside) }
-local result = compare({ "mesh", "beside" }, train, batch, cfg)
+local result = in_turn.compare({ "mesh", "beside" }, train, in_turn.tokens(cfg), cfg)
 if ms.world().rank == 0 then
   result.mesh, result.beside, result.dtype = cfg.mesh, cfg.beside, cfg.dtype
   print(require("moonshard.base.json").encode(result))

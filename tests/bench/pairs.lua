@@ -3,7 +3,10 @@
 -- A pair is `window` steps of each, every other pair the other way round; ranks begin a window together, and it ends
 -- with the last of them.
 
+local ffi = require("ffi")
 local clock = require("moonshard.base.clock")
+local ms = require("moonshard")
+local re = ms.re
 
 local pairs_of = {}
 
@@ -30,6 +33,32 @@ local function quantile(list, share)
   local at = 1 + share * (#sorted - 1)
   local low = math.floor(at)
   return sorted[low] + (at - low) * ((sorted[low + 1] or sorted[low]) - sorted[low])
+end
+
+---A trainer of a language model whose layers are units, with AdamW.
+---@param model moonshard.Module
+---@param cfg { device: string, dtype: string } of the recipe
+---@param mesh string "2x2": replicate x shard
+---@return moonshard.Trainer
+function pairs_of.trainer(model, cfg, mesh)
+  ms.fully_shard(model, {
+    mesh = ms.init_device_mesh(cfg.device, mesh, { "replicate", "shard" }), units = { re[[^layers\.\d+$]] },
+    mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
+  })
+  return ms.trainer {
+    model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-3, weight_decay = 0.1 },
+  }
+end
+
+---Tokens of this rank, which are their own targets.
+---@param cfg { batch: integer, seq: integer, vocab: integer }
+---@return table batch
+function pairs_of.tokens(cfg)
+  local count = cfg.batch * cfg.seq
+  local tokens = ffi.new("int32_t[?]", count)
+  for i = 0, count - 1 do tokens[i] = (i * 7 + ms.world().rank) % cfg.vocab end
+  local array = { data = tokens, dtype = "i32", shape = { cfg.batch, cfg.seq } }
+  return { tokens = array, targets = array }
 end
 
 ---@param names string[] of the two
