@@ -11,45 +11,24 @@
  */
 #include "kernels/cpu/block.h"
 
-#include "kernels/cpu/conv2d.h"
+#include "kernels/cpu/conv2d_onednn.h"
 
 #include <omp.h>
-#include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "kernels/cpu/onednn_api.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/shared.h"
 #include "kernels/cpu/team.h"
 
-enum { X, W, BIAS, Y, OPERANDS };
-
-/* Key of a shared primitive. */
-typedef struct conv_key {
-  int op;
-  int stored[OPERANDS];            /* dtypes of the tensors, -1: the call has no such operand */
-  dnnl_data_type_t type[OPERANDS]; /* that the primitive computes with */
-  ms_conv conv;                    /* of one part's images */
-} conv_key;
-
-/* Read-only after creation, because threads share it. */
-typedef struct shared_conv {
-  dnnl_primitive_t primitive;
-  dnnl_primitive_desc_t desc;
-  ms_onednn_desc tensor[OPERANDS], chosen[OPERANDS];
-  dnnl_primitive_t reorder[OPERANDS]; /* between both formats; NULL: they are equal, or there is no such operand */
-  dnnl_primitive_desc_t reorder_desc[OPERANDS];
-} shared_conv;
-
 /* One thread's images. A memory object is NULL where the operand has none. */
 typedef struct conv_part {
-  shared_conv *shared;
+  ms_conv_primitive *shared;
   dnnl_stream_t stream;
-  dnnl_memory_t tensor[OPERANDS], chosen[OPERANDS], reorder_scratch[OPERANDS], scratch;
-  int64_t chosen_at[OPERANDS], reorder_scratch_at[OPERANDS], scratch_at; /* byte offsets in the workspace */
-  int64_t first;                                                         /* image */
+  dnnl_memory_t tensor[MS_CONV_OPERANDS], chosen[MS_CONV_OPERANDS], reorder_scratch[MS_CONV_OPERANDS], scratch;
+  int64_t chosen_at[MS_CONV_OPERANDS], reorder_scratch_at[MS_CONV_OPERANDS]; /* byte offsets in the workspace */
+  int64_t scratch_at, first;                                                 /* first: image */
 } conv_part;
 
 typedef struct prepared_conv {
@@ -59,136 +38,6 @@ typedef struct prepared_conv {
   int64_t sums_at;  /* of the parts' sums of the gradient of w, f32 [parts][elements]; -1: summed where it belongs */
   conv_part part[]; /* [parts] */
 } prepared_conv;
-
-static int check(dnnl_status_t status, const char *doing, int op, const ms_conv *c) {
-  if (status == dnnl_success) return MS_OK;
-  return MS_FAIL(status == dnnl_out_of_memory ? MS_ENOMEM : MS_EINTERNAL,
-                 "%s: oneDNN status %d %s, %lld images [%lld,%lld,%lld], %lld results, window [%lld,%lld], %lld groups",
-                 op == MS_OP_conv2d ? "conv2d" : "the gradient of conv2d", (int)status, doing, (long long)c->images,
-                 (long long)(c->groups * c->channels), (long long)c->down.in, (long long)c->across.in,
-                 (long long)(c->groups * c->features), (long long)c->down.size, (long long)c->across.size,
-                 (long long)c->groups);
-}
-
-static int result_of(int op) { return op == MS_OP_conv2d ? Y : op == MS_OP_conv2d_backward_input ? X : W; }
-
-/* ---- the primitive ----------------------------------------------------------------------------------------------- */
-
-typedef struct tensor_shape {
-  int ndims;
-  dnnl_dims_t dims, strides;
-} tensor_shape;
-
-static tensor_shape shape_of(const ms_conv *c, int operand) {
-  const int64_t x[] = {c->images, c->groups * c->channels, c->down.in, c->across.in};
-  const int64_t y[] = {c->images, c->groups * c->features, c->down.out, c->across.out};
-  const int64_t w[] = {c->groups, c->features, c->channels, c->down.size, c->across.size};
-  const int64_t bias[] = {c->groups * c->features};
-  const int64_t *const dims[] = {x, w + (c->groups == 1), bias, y};
-  tensor_shape s = {.ndims = operand == BIAS ? 1 : operand == W && c->groups > 1 ? 5 : 4};
-  memcpy(s.dims, dims[operand], (size_t)s.ndims * sizeof *s.dims);
-  for (int d = s.ndims - 1; d >= 0; d--) s.strides[d] = d == s.ndims - 1 ? 1 : s.strides[d + 1] * s.dims[d + 1];
-  return s;
-}
-
-static void free_shared(void *object) {
-  shared_conv *made = object;
-  for (int i = 0; i < OPERANDS; i++) {
-    if (made->reorder[i]) dnnl_primitive_destroy(made->reorder[i]);
-    if (made->reorder_desc[i]) dnnl_primitive_desc_destroy(made->reorder_desc[i]);
-    ms_desc_destroy(&made->tensor[i]);
-    ms_desc_destroy(&made->chosen[i]);
-  }
-  if (made->primitive) dnnl_primitive_destroy(made->primitive);
-  if (made->desc) dnnl_primitive_desc_destroy(made->desc);
-  free(made);
-}
-
-static int make_desc(shared_conv *made, const conv_key *key, dnnl_engine_t engine,
-                     const_dnnl_primitive_attr_t attributes) {
-  const ms_conv *c = &key->conv;
-  const dnnl_dims_t stride = {c->down.stride, c->across.stride}, pad = {c->down.pad, c->across.pad};
-  const dnnl_dims_t dilation = {c->down.dilation - 1, c->across.dilation - 1};
-  const int bias = key->stored[BIAS] >= 0;
-  ms_onednn_desc any[OPERANDS] = {0}, forward_w = {0};
-  dnnl_primitive_desc_t forward = NULL;
-  int rc = MS_OK;
-  for (int i = 0; i < OPERANDS; i++) {
-    const tensor_shape s = shape_of(c, i);
-    if (i == BIAS && !bias) continue;
-    MS_GOTO(check(ms_desc_create_any(&any[i], s.ndims, s.dims, key->type[i]), "describing an operand", key->op, c));
-  }
-  const tensor_shape w = shape_of(c, W);
-  MS_GOTO(check(ms_desc_create_any(&forward_w, w.ndims, w.dims, key->type[X]), "describing w", key->op, c));
-  if (key->op != MS_OP_conv2d) /* a hint */
-    MS_GOTO(check(ms_conv_desc_create(&forward, engine, MS_OP_conv2d, &any[X], &forward_w, NULL, &any[Y], stride,
-                                      dilation, pad, NULL, attributes),
-                  "finding the forward implementation", key->op, c));
-  MS_GOTO(check(ms_conv_desc_create(&made->desc, engine, key->op, &any[X], &any[W], bias ? &any[BIAS] : NULL, &any[Y],
-                                    stride, dilation, pad, forward, attributes),
-                "finding an implementation", key->op, c));
-fail:
-  if (forward) dnnl_primitive_desc_destroy(forward);
-  for (int i = 0; i < OPERANDS; i++) ms_desc_destroy(&any[i]);
-  ms_desc_destroy(&forward_w);
-  return rc;
-}
-
-static dnnl_query_t query_of(int op, int operand) {
-  static const dnnl_query_t read[] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_weights_md,
-                                      dnnl_query_dst_md};
-  static const dnnl_query_t gradient[] = {dnnl_query_diff_src_md, dnnl_query_diff_weights_md,
-                                          dnnl_query_diff_weights_md, dnnl_query_diff_dst_md};
-  const int backward = op != MS_OP_conv2d;
-  return backward && (operand == Y || operand == result_of(op)) ? gradient[operand] : read[operand];
-}
-
-/* The tensor, the format that the primitive has chosen, and a reorder between them where they differ. */
-static int make_operand(shared_conv *made, const conv_key *key, int i, dnnl_engine_t engine,
-                        const_dnnl_primitive_attr_t attributes) {
-  const tensor_shape s = shape_of(&key->conv, i);
-  const int written = i == result_of(key->op);
-  MS_TRY(check(ms_desc_create(&made->tensor[i], s.ndims, s.dims, ms_onednn_type(key->stored[i]), s.strides),
-               "describing a tensor", key->op, &key->conv));
-  if (i == BIAS)
-    MS_TRY(check(ms_desc_create(&made->chosen[i], s.ndims, s.dims, key->type[i], s.strides), "describing the bias",
-                 key->op, &key->conv));
-  else
-    MS_TRY(check(ms_desc_chosen(&made->chosen[i], made->desc, query_of(key->op, i)), "reading a format", key->op,
-                 &key->conv));
-  if (ms_desc_equal(&made->tensor[i], &made->chosen[i])) return MS_OK;
-  const ms_onednn_desc *from = written ? &made->chosen[i] : &made->tensor[i],
-                       *to = written ? &made->tensor[i] : &made->chosen[i];
-  MS_TRY(check(ms_reorder_desc_create(&made->reorder_desc[i], engine, from, to, attributes), "finding a reorder",
-               key->op, &key->conv));
-  return check(dnnl_primitive_create(&made->reorder[i], made->reorder_desc[i]), "making a reorder", key->op,
-               &key->conv);
-}
-
-static int make_shared(const void *data, void **object) {
-  const conv_key *key = data;
-  const ms_conv *c = &key->conv;
-  dnnl_primitive_attr_t attributes = NULL;
-  dnnl_engine_t engine;
-  int rc = MS_OK, outer_threads = omp_get_max_threads();
-  MS_TRY(check(ms_onednn_engine(&engine), "making an engine", key->op, c));
-  shared_conv *made = ms_calloc(1, sizeof *made);
-  if (!made) return MS_ENOMEM;
-  omp_set_num_threads(1); /* a primitive keeps the number of threads set at its creation */
-  MS_GOTO(check(dnnl_primitive_attr_create(&attributes), "making attributes", key->op, c));
-  MS_GOTO(check(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user), "asking for scratch",
-                key->op, c));
-  MS_GOTO(make_desc(made, key, engine, attributes));
-  MS_GOTO(check(dnnl_primitive_create(&made->primitive, made->desc), "making the primitive", key->op, c));
-  for (int i = 0; i < OPERANDS; i++)
-    if (key->stored[i] >= 0) MS_GOTO(make_operand(made, key, i, engine, attributes));
-  *object = made;
-fail:
-  omp_set_num_threads(outer_threads);
-  if (attributes) dnnl_primitive_attr_destroy(attributes);
-  if (rc) free_shared(made);
-  return rc;
-}
 
 /* ---- a part ------------------------------------------------------------------------------------------------------ */
 
@@ -206,10 +55,10 @@ static dnnl_status_t make_scratch(dnnl_memory_t *memory, const_dnnl_primitive_de
   return ms_scratchpad_create(memory, desc, engine);
 }
 
-static dnnl_status_t make_memories(conv_part *made, const conv_key *key, dnnl_engine_t engine, int64_t *workspace) {
-  shared_conv *shared = made->shared;
+static dnnl_status_t make_memories(conv_part *made, const ms_conv_key *key, dnnl_engine_t engine, int64_t *workspace) {
+  ms_conv_primitive *shared = made->shared;
   dnnl_status_t status = make_scratch(&made->scratch, shared->desc, engine, &made->scratch_at, workspace);
-  for (int i = 0; i < OPERANDS && !status; i++) {
+  for (int i = 0; i < MS_CONV_OPERANDS && !status; i++) {
     if (key->stored[i] < 0) continue;
     status = ms_memory_create(&made->tensor[i], &shared->tensor[i], engine);
     if (status || !shared->reorder[i]) continue;
@@ -222,20 +71,18 @@ static dnnl_status_t make_memories(conv_part *made, const conv_key *key, dnnl_en
   return status ? status : dnnl_stream_create(&made->stream, engine, dnnl_stream_default_flags);
 }
 
-static int make_part(conv_part *made, const conv_key *key, int64_t first, int64_t *workspace) {
+static int make_part(conv_part *made, const ms_conv_key *key, int64_t first, int64_t *workspace) {
   dnnl_engine_t engine;
-  void *shared;
-  MS_TRY(ms_shared_take(make_shared, free_shared, key, sizeof *key, &shared));
-  made->shared = shared;
+  MS_TRY(ms_conv_primitive_take(key, &made->shared));
   made->first = first;
-  MS_TRY(check(ms_onednn_engine(&engine), "making an engine", key->op, &key->conv));
-  return check(make_memories(made, key, engine, workspace), "making memory objects", key->op, &key->conv);
+  MS_TRY(ms_conv_check(ms_onednn_engine(&engine), "making an engine", key->op, &key->conv));
+  return ms_conv_check(make_memories(made, key, engine, workspace), "making memory objects", key->op, &key->conv);
 }
 
 static void free_part(conv_part *made) {
   dnnl_memory_t *const lists[] = {made->tensor, made->chosen, made->reorder_scratch};
   for (int list = 0; list < 3; list++)
-    for (int i = 0; i < OPERANDS; i++)
+    for (int i = 0; i < MS_CONV_OPERANDS; i++)
       if (lists[list][i]) dnnl_memory_destroy(lists[list][i]);
   if (made->scratch) dnnl_memory_destroy(made->scratch);
   if (made->stream) dnnl_stream_destroy(made->stream);
@@ -259,29 +106,30 @@ static int count_parts(const ms_conv *c, int threads) {
 }
 
 /* sums_f32: the gradient of w is summed in the workspace. */
-static void set_dtypes(conv_key *key, const ms_kernel_call *call, int sums_f32) {
+static void set_dtypes(ms_conv_key *key, const ms_kernel_call *call, int sums_f32) {
   const int op = call->op, dtype = call->in[0].dtype, narrow = dtype == MS_BF16 && ms_onednn_multiplies_bf16();
-  for (int i = 0; i < OPERANDS; i++) {
-    key->stored[i] = i == BIAS && (op != MS_OP_conv2d || call->inputs < 3) ? -1 : dtype;
+  for (int i = 0; i < MS_CONV_OPERANDS; i++) {
+    key->stored[i] = i == MS_CONV_BIAS && (op != MS_OP_conv2d || call->inputs < 3) ? -1 : dtype;
     key->type[i] = narrow ? dnnl_bf16 : dnnl_f32;
   }
   if (op != MS_OP_conv2d_backward_weight) return;
-  key->type[W] = dnnl_f32;
-  key->stored[W] = sums_f32 ? MS_F32 : call->out[0].dtype;
+  key->type[MS_CONV_W] = dnnl_f32;
+  key->stored[MS_CONV_W] = sums_f32 ? MS_F32 : call->out[0].dtype;
 }
 
 int ms_conv_onednn_prepare(ms_kernel_call *call, const ms_conv *conv, void **prepared) {
-  conv_key key;
+  ms_conv_key key;
   int64_t workspace = 0;
   int rc = MS_OK;
   const int parts = count_parts(conv, call->threads);
   prepared_conv *made = ms_calloc(1, (int64_t)sizeof *made + parts * (int64_t)sizeof *made->part);
   if (!made) return MS_ENOMEM;
   made->conv = *conv;
-  made->result = result_of(call->op);
+  made->result = ms_conv_result_of(call->op);
   made->parts = parts;
-  made->sums_at =
-      made->result == W && parts > 1 ? reserve(&workspace, parts * weights_of(conv) * (int64_t)sizeof(float)) : -1;
+  made->sums_at = made->result == MS_CONV_W && parts > 1
+                      ? reserve(&workspace, parts * weights_of(conv) * (int64_t)sizeof(float))
+                      : -1;
   memset(&key, 0, sizeof key);
   key.op = call->op;
   memcpy(&key.conv, conv, sizeof *conv);
@@ -319,18 +167,22 @@ static char *tensor_of(const execution *all, int part, int operand) {
   const int64_t first = all->made->part[part].first, size = ms_dtype_size(call->in[0].dtype);
   const int64_t x = first * c->groups * c->channels * c->down.in * c->across.in * size;
   const int64_t y = first * c->groups * c->features * c->down.out * c->across.out * size;
-  const int64_t offset = operand == X ? x : operand == Y ? y : 0;
+  const int64_t offset = operand == MS_CONV_X ? x : operand == MS_CONV_Y ? y : 0;
   if (operand == result && all->made->sums_at >= 0)
     return (char *)call->workspace + all->made->sums_at + part * weights_of(c) * (int64_t)sizeof(float);
   if (operand == result) return (char *)call->out_data[0] + offset;
-  const int input = operand == BIAS ? 2 : !backward ? operand : operand == Y ? result == W : result == X;
+  const int input = operand == MS_CONV_BIAS ? 2
+                    : !backward             ? operand
+                    : operand == MS_CONV_Y  ? result == MS_CONV_W
+                                            : result == MS_CONV_X;
   return (char *)call->in_data[input] + offset;
 }
 
 static int argument_of(int op, int operand) {
   static const int read[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST};
   static const int gradient[] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_BIAS, DNNL_ARG_DIFF_DST};
-  return op != MS_OP_conv2d && (operand == Y || operand == result_of(op)) ? gradient[operand] : read[operand];
+  return op != MS_OP_conv2d && (operand == MS_CONV_Y || operand == ms_conv_result_of(op)) ? gradient[operand]
+                                                                                          : read[operand];
 }
 
 static dnnl_status_t reorder(const conv_part *mine, int i, int back) {
@@ -345,7 +197,7 @@ static dnnl_status_t point(const execution *all, const conv_part *mine, int part
   char *workspace = all->call->workspace;
   dnnl_status_t status = dnnl_success;
   if (mine->scratch) status = dnnl_memory_set_data_handle(mine->scratch, workspace + mine->scratch_at);
-  for (int i = 0; i < OPERANDS && !status; i++) {
+  for (int i = 0; i < MS_CONV_OPERANDS && !status; i++) {
     if (mine->tensor[i]) status = dnnl_memory_set_data_handle(mine->tensor[i], tensor_of(all, part, i));
     if (mine->chosen[i] && !status)
       status = dnnl_memory_set_data_handle(mine->chosen[i], workspace + mine->chosen_at[i]);
@@ -359,11 +211,11 @@ static void run_part(void *context, int part) {
   execution *all = context;
   const conv_part *mine = &all->made->part[part];
   const int result = all->made->result;
-  dnnl_exec_arg_t arguments[OPERANDS + 1];
+  dnnl_exec_arg_t arguments[MS_CONV_OPERANDS + 1];
   int count = 0;
   if (omp_get_max_threads() != 1) omp_set_num_threads(1); /* this thread's setting only */
   dnnl_status_t status = point(all, mine, part);
-  for (int i = 0; i < OPERANDS; i++) {
+  for (int i = 0; i < MS_CONV_OPERANDS; i++) {
     if (!mine->tensor[i]) continue;
     if (mine->chosen[i] && i != result && !status) status = reorder(mine, i, 0);
     arguments[count++] =
@@ -402,6 +254,6 @@ int ms_conv_onednn_run(const ms_kernel_call *call, void *prepared) {
   execution all = {.call = call, .made = made};
   ms_team_run(made->parts, run_part, &all);
   if (outer_threads != 1) omp_set_num_threads(outer_threads);
-  if (all.status) return check((dnnl_status_t)all.status, "running the primitive", call->op, &made->conv);
+  if (all.status) return ms_conv_check((dnnl_status_t)all.status, "running the primitive", call->op, &made->conv);
   return made->sums_at >= 0 ? ms_run_elements(call, weights_of(&made->conv), add_sums) : MS_OK;
 }
