@@ -13,6 +13,7 @@
 #include "comm/regions/region.h"
 #include "device/device.h"
 #include "plan/plan.h"
+#include "plan/state_layout.h"
 
 /* The gathers that the last UPDATE left in flight, all on one communicator (in_flight.c). */
 typedef struct ms_in_flight {

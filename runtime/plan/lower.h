@@ -7,6 +7,7 @@
 #define MS_PLAN_LOWER_H
 
 #include "plan/plan.h"
+#include "plan/state_layout.h"
 
 /* The graph nodes between which a phase uses a unit's weights; -1: not used (unshard_schedule.c). */
 typedef struct ms_unit_use {

@@ -7,8 +7,8 @@
 #define MS_PLAN_MOMENT_LAYOUT_H
 
 #include "kernels/moments.h"
-#include "plan/plan.h"
 #include "plan/replica_slices.h"
+#include "plan/state_layout.h"
 
 /* One of the moments that a state keeps. */
 typedef struct ms_moment {

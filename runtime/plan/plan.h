@@ -246,60 +246,12 @@ struct ms_plan {
   char *dump;
 };
 
-enum { MS_MOMENTS = 2 }; /* most that an optimizer keeps */
-
-/* Offsets in bytes of each unit's persistent buffers; all plans and states of one model use the same layout. */
-typedef struct ms_state_layout {
-  struct {
-    /* This rank's chunks in STATE, REPLICATED or CHUNKS; if `shared`, the whole unit in MASTERS. Of a sliced unit with
-     * `weights`: the rank's slice of the trainable ones, in STATE. */
-    int64_t master;
-    int64_t weights; /* sliced units that kernels read in another dtype than f32: the chunks, in CHUNKS; -1: none */
-    int64_t gradient, moment[MS_MOMENTS], ema; /* -1: none. AdamW: exp_avg, exp_avg_sq; SGD: its momentum */
-    int64_t synced, outer_momentum, outer_sum; /* -1: none; see enum ms_tensor_kind */
-    int64_t rests;                             /* -1: none; see rests.h */
-    int shared;
-  } * unit;
-  int moment_dtype;         /* of all moments; see moment_layout.h */
-  int moments;              /* how many the optimizer keeps; of parameters with Muon one */
-  int64_t squares;          /* f32 [units] sums of squares of the gradients; [2 units] if only some have a fragment:
-                             * theirs, then the others' */
-  int64_t loss_sum;         /* f32 [2]: sum of the step's losses, and of their weights */
-  int64_t norm;             /* f32 [4], or [8] */
-  int64_t updates;          /* f32 [params] updates so far per parameter; steps without a gradient for it do not
-                             * count */
-  int replicas;             /* number of replicas that share masters and optimizer state; 1: every replica has its
-                             * own */
-  int replicas_here;        /* number of replicas that share one copy of a sliced unit's chunks */
-  int sliced;               /* number of units that are sliced (replica_slices.h) */
-  int inner_shards;         /* number of neighbouring shards of a node that sum gradients in few bits before the nodes
-                             * do; 1: all shards sum at once */
-  int64_t bytes[MS_ARENAS]; /* sizes of the arenas STATE, MASTERS, REPLICATED and CHUNKS */
-  int64_t peers[MS_ARENAS]; /* the share of them that other ranks count */
-  int64_t category_bytes[MS_CATEGORIES];
-} ms_state_layout;
-int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout);
-void ms_state_layout_free(ms_state_layout *layout);
-/* The arenas that hold a unit's masters, and its optimizer state. */
-int ms_state_master_arena(const ms_model *model, const ms_state_layout *layout, int unit);
-int ms_state_optimizer_arena(const ms_model *model, const ms_state_layout *layout, int unit);
 /* The node of each rank in the model's world, from the plan's config (nodes.c). The caller frees *topology, after an
  * error as well. */
 int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_topology *topology);
-/* The number of neighbouring replicas that are on one node and therefore share one copy of masters and optimizer
- * state, and the work of updating it: the largest divisor of the number of replicas for which every such block is on
- * one node. 1 where each replica has its own copy. */
-int ms_replicas_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
-/* As ms_state_layout.inner_shards: the largest divisor of the number of shards for which every such block of neighbours
- * is on one node, and there are several. */
-int ms_shards_inside(const ms_model *model, const ms_topology *topology);
-/* 1 when there are several shards and the ranks of each shard group can map memory together. */
-int ms_shards_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
 /* 1 when the ranks of each group along a dimension (enum ms_model_dim) gather into memory that they map together, so
  * that keeping the result takes no more memory per rank than its part. */
 int ms_plan_gathers_once(const ms_plan *plan, int dim);
-/* The number of ranks of this rank's replicate group that are on its node and can map memory together. */
-int ms_replicas_here(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
 /* Appends, for example, "4 ranks on 1 node: 2 replicas share one copy of the state". */
 void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text);
 /* 1 when the shard group reads the unit's masters in place. */
