@@ -56,7 +56,8 @@ $(EMULATED)/libnccl_emulated.so: $(addprefix $(OUT)/obj/tests/emulated_cuda/,emu
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lpthread
 
-$(EMULATED)/libcublaslt_emulated.so: $(OUT)/obj/tests/emulated_cuda/emulated_cublaslt.o $(EMULATED)/libcudart_emulated.so
+$(EMULATED)/libcublaslt_emulated.so: $(addprefix $(OUT)/obj/tests/emulated_cuda/,emulated_cublaslt.o \
+    emulated_cublaslt_product.o) $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lm
 

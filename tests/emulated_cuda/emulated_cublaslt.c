@@ -1,7 +1,7 @@
-/* emulated_cublaslt.c - the functions of cuBLASLt that Moonshard uses: plain loops over column-major matrices in the
- * emulated device's memory, run by the emulated streams. It refuses what the real library refuses: attributes of the
- * wrong size, incompatible types, pointers that are not aligned as the algorithm requires, workspaces that are too
- * small, algorithms that it did not return.
+/* emulated_cublaslt.c - the functions of cuBLASLt that Moonshard uses. Products (emulated_cublaslt_product.c) are of
+ * matrices in the emulated device's memory, and run by the emulated streams. It refuses what the real library refuses:
+ * attributes of the wrong size, incompatible types, pointers that are not aligned as the algorithm requires, workspaces
+ * that are too small, algorithms that it did not return.
  *
  * Its algorithms add in different orders, so their bits differ. The first needs tensors aligned to 16 bytes and a
  * kilobyte of workspace; the second splits sums in place if the result is f32.
@@ -17,18 +17,14 @@
  * not, sizes that are multiples of 16 bytes, at most one operand e5m2, results of bf16 or f32, scales for both operands
  * or for none.
  */
-#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "base/bf16.h"
-#include "base/float8.h"
+#include "emulated_cublaslt.h"
 #include "emulated_log.h"
 #include "emulated_runtime.h"
-#include "kernels/cuda/cublaslt.h"
 
 enum {
   INTERNAL_ERROR = 14,
@@ -39,40 +35,15 @@ enum {
   WORKSPACE_ALIGNMENT = 256,
   FIRST_WORKSPACE = 1024
 };
-enum { BLOCK = 32 }; /* elements of an e8m0 */
-enum { BIAS = 4, GELU = 32, DGELU = 64, AUX = 128, BGRAD = 16 };
 
 struct cublasLtContext {
   int unused;
-};
-
-struct ms_lt_desc {
-  int compute, trans_a, trans_b, epilogue;
-  void *bias, *aux;
-  int64_t aux_ld;
-  const void *a_scale, *b_scale;
-  int a_mode, b_mode;
-  int8_t fast;
-};
-
-struct ms_lt_layout {
-  int type, batch;
-  int64_t rows, columns, leading, stride;
 };
 
 struct ms_lt_preference {
   uint64_t workspace;
   uint32_t schemes, alignment[4];
 };
-
-typedef struct task {
-  struct ms_lt_desc desc;
-  struct ms_lt_layout a, b, d;
-  const void *a_data, *b_data, *c_data; /* c is laid out as d */
-  void *d_data;
-  float alpha, beta;
-  int backwards, milliseconds;
-} task;
 
 static _Atomic long long alive;
 static _Atomic(void *) written_last;
@@ -212,15 +183,12 @@ int cublasLtMatmulPreferenceSetAttribute(ms_lt_preference *preference, int attri
 
 /* ---- supported products ------------------------------------------------------------------------------------------ */
 
-static int is_float8(int type) { return type == MS_LT_R_8F_E4M3 || type == MS_LT_R_8F_E5M2; }
-
-static size_t element_bytes(int type) { return is_float8(type) ? 1 : type == MS_LT_R_16BF ? 2 : 4; }
-
 /* Products of 8-bit operands. */
 static int judge_float8(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_lt_layout *b, const ms_lt_layout *d) {
-  const int64_t leading = a->leading | b->leading | d->leading * (int64_t)element_bytes(d->type);
+  const int64_t leading = a->leading | b->leading | d->leading * (int64_t)emulated_element_bytes(d->type);
   const int both_e5m2 = a->type == MS_LT_R_8F_E5M2 && b->type == MS_LT_R_8F_E5M2;
-  const int types = is_float8(a->type) && is_float8(b->type) && !both_e5m2 && !is_float8(d->type);
+  const int types =
+      emulated_is_float8(a->type) && emulated_is_float8(b->type) && !both_e5m2 && !emulated_is_float8(d->type);
   const int blackwell = setting("MOONSHARD_EMULATE_CAPABILITY", 90) >= 10 * MS_LT_VEC32_MAJOR, mode = desc->a_mode;
   const int known = mode == MS_LT_SCALE_SCALAR_32F || (mode == MS_LT_SCALE_OUTER_VEC_32F && !blackwell) ||
                     (mode == MS_LT_SCALE_VEC32_UE8M0 && blackwell && a->rows % BLOCK == 0);
@@ -238,7 +206,7 @@ static int judge(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_lt_layo
   const int64_t columns = desc->trans_b ? b->rows : b->columns, other = desc->trans_b ? b->columns : b->rows;
   if (rows != d->rows || columns != d->columns || depth != other || a->batch != d->batch || b->batch != d->batch)
     return MS_LT_INVALID_VALUE;
-  if (is_float8(a->type) || is_float8(b->type)) return judge_float8(desc, a, b, d);
+  if (emulated_is_float8(a->type) || emulated_is_float8(b->type)) return judge_float8(desc, a, b, d);
   const int types = a->type == b->type && (d->type == MS_LT_R_32F || (d->type == MS_LT_R_16BF && a->type == d->type));
   if (!types || (desc->compute != MS_LT_COMPUTE_32F && a->type != MS_LT_R_32F)) return MS_LT_NOT_SUPPORTED;
   if ((desc->epilogue & AUX) && (desc->aux_ld % 8 || desc->aux_ld < d->rows)) return MS_LT_INVALID_VALUE;
@@ -301,109 +269,9 @@ int cublasLtMatmulAlgoCheck(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_layout 
 
 /* ---- the product ------------------------------------------------------------------------------------------------- */
 
-static float load(const void *data, int type, int64_t i) {
-  if (type == MS_LT_R_8F_E4M3) return ms_f8e4m3_to_f32(((const uint8_t *)data)[i]);
-  if (type == MS_LT_R_8F_E5M2) return ms_f8e5m2_to_f32(((const uint8_t *)data)[i]);
-  return type == MS_LT_R_16BF ? ms_bf16_to_f32(((const ms_bf16 *)data)[i]) : ((const float *)data)[i];
-}
-
-static void put(void *data, int type, int64_t i, float value) {
-  if (type == MS_LT_R_16BF) ((ms_bf16 *)data)[i] = ms_f32_to_bf16(value);
-  else ((float *)data)[i] = value;
-}
-
-/* Rounds to TF32: 10 bits of mantissa, to nearest. */
-static float to_tf32(float x) {
-  uint32_t bits;
-  if (!isfinite(x)) return x;
-  memcpy(&bits, &x, sizeof bits);
-  bits = (bits + 0x1000u) & ~0x1fffu;
-  memcpy(&x, &bits, sizeof bits);
-  return x;
-}
-
-/* The scale of element k of a row: 512 bytes have 4 blocks of 128 rows, of which rows i, i + 32, i + 64 and i + 96 are
- * neighbours. */
-static float block_scale(const uint8_t *scales, int64_t row, int64_t k, int64_t depth) {
-  const int64_t block = k / BLOCK, across = (depth / BLOCK + 3) / 4;
-  const uint8_t *tile = scales + (row / 128 * across + block / 4) * 512;
-  return ms_e8m0_to_f32(tile[row % 32 * 16 + row / 32 % 4 * 4 + block % 4]);
-}
-
-static float sum_of(const task *t, const char *a, const char *b, int64_t row, int64_t column) {
-  const int64_t depth = t->desc.trans_a ? t->a.rows : t->a.columns;
-  const int tf32 = t->desc.compute == MS_LT_COMPUTE_32F_FAST_TF32;
-  float sum = 0;
-  for (int64_t i = 0; i < depth; i++) {
-    const int64_t k = t->backwards ? depth - 1 - i : i;
-    float x = load(a, t->a.type, t->desc.trans_a ? row * t->a.leading + k : k * t->a.leading + row);
-    float y = load(b, t->b.type, t->desc.trans_b ? k * t->b.leading + column : column * t->b.leading + k);
-    if (t->desc.a_mode == MS_LT_SCALE_VEC32_UE8M0) {
-      x *= block_scale(t->desc.a_scale, row, k, depth);
-      y *= block_scale(t->desc.b_scale, column, k, depth);
-    }
-    if (tf32) x = to_tf32(x), y = to_tf32(y);
-    sum += x * y;
-  }
-  return sum;
-}
-
-/* What the product of 8-bit operands is multiplied by. */
-static float scale_at(const task *t, int64_t row, int64_t column) {
-  const int each = t->desc.a_mode == MS_LT_SCALE_OUTER_VEC_32F;
-  const float *a = t->desc.a_scale, *b = t->desc.b_scale;
-  if (!a || t->desc.a_mode == MS_LT_SCALE_VEC32_UE8M0) return 1.0f;
-  return a[each ? row : 0] * b[each ? column : 0];
-}
-
-static const double ROOT = 0.79788456080286536, CUBIC = 0.044715; /* sqrt(2 / pi) */
-
-static float gelu(float x) { return (float)(0.5 * x * (1 + tanh(ROOT * (x + CUBIC * x * x * x)))); }
-
-static float gelu_slope(float x) {
-  const double t = tanh(ROOT * (x + CUBIC * x * x * x));
-  return (float)(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * ROOT * (1 + 3 * CUBIC * x * x));
-}
-
-static float finish(const task *t, float value, int64_t row, int64_t column) {
-  const int type = t->d.type, epilogue = t->desc.epilogue;
-  const int64_t aux = column * t->desc.aux_ld + row;
-  if (epilogue & BIAS) value += load(t->desc.bias, type, row);
-  if ((epilogue & GELU) && (epilogue & AUX)) put(t->desc.aux, type, aux, value);
-  if (epilogue & GELU) value = gelu(value);
-  if (epilogue & DGELU) value *= gelu_slope(load(t->desc.aux, type, aux));
-  return value;
-}
-
-static void multiply(void *argument) {
-  const task *t = argument;
-  const size_t in = element_bytes(t->a.type), out = element_bytes(t->d.type);
-  if (t->milliseconds) nanosleep(&(struct timespec){.tv_nsec = 1000000 * t->milliseconds}, NULL);
-  float *sums = calloc((size_t)t->d.rows, sizeof *sums);
-  if (!sums) abort();
-  for (int batch = 0; batch < t->d.batch; batch++) {
-    const char *a = (const char *)t->a_data + (int64_t)in * batch * t->a.stride;
-    const char *b = (const char *)t->b_data + (int64_t)in * batch * t->b.stride;
-    const char *c = (const char *)t->c_data + (int64_t)out * batch * t->d.stride;
-    char *d = (char *)t->d_data + (int64_t)out * batch * t->d.stride;
-    for (int64_t column = 0; column < t->d.columns; column++)
-      for (int64_t row = 0; row < t->d.rows; row++) {
-        const int64_t at = column * t->d.leading + row;
-        float value = t->alpha * scale_at(t, row, column) * sum_of(t, a, b, row, column);
-        if (t->beta != 0) value += t->beta * load(c, t->d.type, at);
-        value = finish(t, value, row, column);
-        sums[row] += value;
-        put(d, t->d.type, at, value);
-      }
-  }
-  for (int64_t row = 0; (t->desc.epilogue & BGRAD) && row < t->d.rows; row++)
-    put(t->desc.bias, t->d.type, row, sums[row]);
-  free(sums);
-}
-
 static int64_t bytes_of(const ms_lt_layout *layout) {
   const int64_t matrix = (layout->columns - 1) * layout->leading + layout->rows;
-  return ((layout->batch - 1) * layout->stride + matrix) * (int64_t)element_bytes(layout->type);
+  return ((layout->batch - 1) * layout->stride + matrix) * (int64_t)emulated_element_bytes(layout->type);
 }
 
 static int on_device(const void *data, int64_t bytes) { return emulated_is_device(data, (size_t)bytes); }
@@ -413,9 +281,9 @@ static int overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_byte
 }
 
 /* Whether the auxiliary matrix and the bias gradient are on the device and do not overlap other tensors. */
-static int epilogue_is_apart(const task *t, int64_t vector) {
+static int epilogue_is_apart(const emulated_product *t, int64_t vector) {
   const int64_t d = bytes_of(&t->d),
-                aux = ((t->d.columns - 1) * t->desc.aux_ld + t->d.rows) * (int64_t)element_bytes(t->d.type);
+                aux = ((t->d.columns - 1) * t->desc.aux_ld + t->d.rows) * (int64_t)emulated_element_bytes(t->d.type);
   const int has_aux = t->desc.epilogue & AUX, has_sums = t->desc.epilogue & BGRAD;
   if (has_aux && (!on_device(t->desc.aux, aux) || overlap(t->desc.aux, aux, t->d_data, d))) return 0;
   if (has_aux && (t->desc.epilogue & GELU))
@@ -425,18 +293,18 @@ static int epilogue_is_apart(const task *t, int64_t vector) {
 }
 
 /* Whether the result is apart from what it is computed from; c can be d itself. */
-static int result_is_apart(const task *t) {
+static int result_is_apart(const emulated_product *t) {
   const int64_t d = bytes_of(&t->d);
   return !overlap(t->d_data, d, t->a_data, bytes_of(&t->a)) && !overlap(t->d_data, d, t->b_data, bytes_of(&t->b)) &&
          (t->c_data == t->d_data || !overlap(t->d_data, d, t->c_data, d));
 }
 
 /* Whether all pointers are on the device and aligned as the algorithm requires. */
-static int check_pointers(const task *t, int algorithm) {
+static int check_pointers(const emulated_product *t, int algorithm) {
   const uintptr_t all = (uintptr_t)t->a_data | (uintptr_t)t->b_data | (uintptr_t)t->c_data | (uintptr_t)t->d_data |
                         epilogue_pointers(&t->desc);
-  if ((algorithm == 0 || is_float8(t->a.type)) && all % ALIGNMENT) return MS_LT_INVALID_VALUE;
-  const int64_t vector = t->d.rows * (int64_t)element_bytes(t->d.type);
+  if ((algorithm == 0 || emulated_is_float8(t->a.type)) && all % ALIGNMENT) return MS_LT_INVALID_VALUE;
+  const int64_t vector = t->d.rows * (int64_t)emulated_element_bytes(t->d.type);
   int there = on_device(t->a_data, bytes_of(&t->a)) && on_device(t->b_data, bytes_of(&t->b)) &&
               on_device(t->c_data, bytes_of(&t->d)) && on_device(t->d_data, bytes_of(&t->d));
   there &= result_is_apart(t);
@@ -465,25 +333,25 @@ int cublasLtMatmul(ms_lt_handle handle, ms_lt_desc *desc, const void *alpha, con
   if ((uintptr_t)workspace % WORKSPACE_ALIGNMENT) return MS_LT_INVALID_VALUE;
   if (workspace_bytes && !on_device(workspace, (int64_t)workspace_bytes)) return MS_LT_INVALID_VALUE;
   const int algorithm = (int)algo->data[1];
-  task *t = malloc(sizeof *t);
+  emulated_product *t = malloc(sizeof *t);
   if (!t) return MS_LT_ALLOC_FAILED;
-  *t = (task){.desc = *desc,
-              .a = *a_layout,
-              .b = *b_layout,
-              .d = *d_layout,
-              .a_data = a,
-              .b_data = b,
-              .c_data = c,
-              .d_data = d,
-              .alpha = *(const float *)alpha,
-              .beta = *(const float *)beta,
-              .backwards = algorithm % 2,
-              .milliseconds = 2 * (setting("MOONSHARD_EMULATE_CUBLASLT_SLOW", 0) >> algorithm & 1)};
+  *t = (emulated_product){.desc = *desc,
+                          .a = *a_layout,
+                          .b = *b_layout,
+                          .d = *d_layout,
+                          .a_data = a,
+                          .b_data = b,
+                          .c_data = c,
+                          .d_data = d,
+                          .alpha = *(const float *)alpha,
+                          .beta = *(const float *)beta,
+                          .backwards = algorithm % 2,
+                          .milliseconds = 2 * (setting("MOONSHARD_EMULATE_CUBLASLT_SLOW", 0) >> algorithm & 1)};
   if (atomic_exchange(&written_last, d) != d)
     t->milliseconds += 4 * (setting("MOONSHARD_EMULATE_CUBLASLT_COLD", 0) >> algorithm & 1);
   status = check_pointers(t, algorithm);
   if (!status) emulated_log_work(stream, "cublasLtMatmul", 0, NULL);
-  if (!status && emulated_submit(stream, multiply, t, free) == cudaSuccess) return MS_LT_SUCCESS;
+  if (!status && emulated_submit(stream, emulated_multiply, t, free) == cudaSuccess) return MS_LT_SUCCESS;
   if (status) free(t);
   return status ? status : INTERNAL_ERROR;
 }
