@@ -176,7 +176,7 @@ CONFIGS := release address thread
 .PHONY: test-builds $(CONFIGS)
 test-builds: $(CONFIGS)
 $(CONFIGS): $(GEN)/moonshard/cdef.lua $(GEN)/embedded_lua.c
-	+@$(MAKE) --no-print-directory -f runtime/make/build.mk CONFIG=$@ all tests
+	+@$(MAKE) --no-print-directory -f runtime/make/build.mk CONFIG=$@ all tests $(if $(filter release,$@),bench)
 bench: $(BENCHES)
 	@:
 gpu-tests: $(if $(NVCC),$(GPU_TESTS),cuda)

@@ -87,6 +87,12 @@ static const row rows[] = {
     {"sgd momentum", MS_OP_sgd, 3, 2, "fn1", "ff", {.f = {1.0, 0.1, 0.9}}},
 };
 
+static int64_t stored_words(int dtype, int64_t n) {
+  ms_storage storage;
+  if (ms_storage_find(dtype, 0, &storage)) abort();
+  return ms_storage_words(&storage, n);
+}
+
 static ms_value_info info_of(char kind, int dtype, int64_t n, int64_t d) {
   switch (kind) {
     case 'p':
@@ -102,9 +108,9 @@ static ms_value_info info_of(char kind, int dtype, int64_t n, int64_t d) {
     case 't': return (ms_value_info){dtype, 2, {d, n}};
     case 'h': return (ms_value_info){dtype, 4, {n / 256, 256, d / 64, 64}};
     case 'n': return (ms_value_info){MS_F32, 1, {4}};
-    case '4': return (ms_value_info){MS_I32, 1, {ms_storage_words(MS_NF4, n * d)}};
+    case '4': return (ms_value_info){MS_I32, 1, {stored_words(MS_NF4, n * d)}};
     case 'm': return (ms_value_info){MS_I32, 1, {ms_moment_words(n * d)}};
-    case '8': return (ms_value_info){MS_I32, 1, {ms_storage_words(MS_I8, n * d)}};
+    case '8': return (ms_value_info){MS_I32, 1, {stored_words(MS_I8, n * d)}};
     default: return (ms_value_info){MS_F32, 0, {0}};
   }
 }
