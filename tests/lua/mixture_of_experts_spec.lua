@@ -153,6 +153,43 @@ describe("a mixture of experts", function()
     assert.equal(validation(with), validation(without))
   end)
 
+  it("G4 leaves the auxiliary loss of a frozen model out of that of the one that trains", function()
+    local options = { experts = 4, aux_loss = 0.5, bias_rate = 0.125 }
+    local Pair = ms.module "Pair"
+    function Pair:init(both) self.policy, self.reference = layer(options), both and layer(options) or nil end
+    function Pair:forward(x)
+      local y = self.policy(x)
+      return self.reference and y + self.reference(x) * 0 or y
+    end
+    local function trained(both)
+      local model = Pair(both)
+      ms.fully_shard(model, { mesh = "1x1", freeze = both and { "reference" } or nil })
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.5 }, loss = ms.loss.mse }
+      return train, train:step(batch).loss
+    end
+    local both, loss = trained(true)
+    local alone, expected = trained(false)
+    assert.equal(expected, loss)
+    for name in alone.model:named_parameters() do
+      assert.same(numbers(alone:parameter(name)), numbers(both:parameter(name)), name)
+    end
+    assert.same({ 0, 0, 0, 0 }, both:parameter("reference.router_bias"):tolist())
+  end)
+
+  it("G4 keeps the auxiliary loss of a frozen router whose inputs train", function()
+    local function step(aux)
+      local model = ms.nn.sequential { ms.nn.linear(DIM, DIM), layer { experts = 4, aux_loss = aux } }
+      ms.fully_shard(model, { mesh = "1x1", freeze = { ms.re[[^1\.]] } })
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.5 }, loss = ms.loss.mse }
+      local loss = train:step(batch).loss
+      return loss, numbers(train:gradient("0.weight"))
+    end
+    local loss, gradient = step(0.5)
+    local without, other = step(0)
+    assert.is_true(loss > without + 0.4)
+    assert.not_same(other, gradient)
+  end)
+
   it("G4 is described, and refuses options that make no sense", function()
     has(tostring(ms.nn.sequential { layer { experts = 4, bias_rate = 1e-3, aux_loss = 0.1 } }),
       "MixtureOfExperts | 2 of 4 experts | 0.001 | 0.1 | Experts | 4 of 6 -> 10 -> 6")

@@ -22,6 +22,7 @@ local C, ffi = engine.C, engine.ffi
 ---@field counts { weight: moonshard.Tensor, terms: integer }? the entry of `weights` for the returned loss
 ---@field outputs table<string, moonshard.Tensor>
 ---@field constants { name: string, tensor: moonshard.Tensor }[] eager tensors: inputs written before every run
+---@field trained table<integer, boolean> by value: whether it depends on a parameter that trains, other than by detach
 ---@field routers moonshard.RouterTerms[] of the routers that were called, which train:step adds to the loss
 ---@field returned table the result of the traced function
 ---@field sharding moonshard.Sharding
@@ -59,7 +60,7 @@ function Trace:parameter(parameter)
   end
   engine.check(C.ms_graph_param(self.handle, index, value))
   known = tensor.new(self, value[0])
-  self.values[parameter] = known
+  self.values[parameter], self.trained[known.id] = known, not parameter.frozen
   return known
 end
 
@@ -138,7 +139,8 @@ local function new_trace(model, sharding)
   engine.check(C.ms_graph_new(model_handle, out))
   local self = setmetatable({
     handle = ffi.gc(out[0], C.ms_graph_free), sharding = sharding, model_handle = model_handle,
-    inputs = {}, outputs = {}, constants = {}, values = {}, routers = {}, paths = {}, weights = {},
+    inputs = {}, outputs = {}, constants = {}, values = {}, trained = {}, routers = {}, paths = {},
+    weights = {},
     precision = sharding:precision(),
     recompute = sharding.recompute, region = recompute.none(), regions = 0,
     regather = sharding.regather, regathers = regather.DEFAULT,

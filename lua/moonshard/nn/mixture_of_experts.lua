@@ -107,9 +107,13 @@ local function load_of(offsets, experts)
   return begins:slice(0, 1, experts + 1) - begins:slice(0, 0, experts)
 end
 
+-- Scores that depend on nothing that trains, as those of a frozen reference, get no loss: it would be a constant, and
+-- their loads would count in the loss of other routers. A frozen bias does not move.
 local function note(config, bias, scores, offsets)
-  if config.aux_loss == 0 and not bias then return end
-  local has_loss, probability = config.aux_loss > 0, scores
+  local trained = context.trace.trained
+  local has_loss, probability = config.aux_loss > 0 and trained[scores.id], scores
+  bias = bias and trained[bias.id] and bias or nil
+  if not has_loss and not bias then return end
   if has_loss and config.score == "sigmoid" then probability = scores / scores:sum(-1, true) end
   table.insert(context.trace.routers, {
     coefficient = has_loss and config.aux_loss or nil, probability = has_loss and probability:mean(0) or nil,

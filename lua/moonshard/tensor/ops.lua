@@ -182,8 +182,14 @@ local function check_count(row, count)
 end
 
 local function emit(trace, row, inputs, count)
-  for i = 1, count do ids[i - 1] = input_id(trace, row, i, inputs[i]) end
+  local trained = false
+  for i = 1, count do
+    ids[i - 1] = input_id(trace, row, i, inputs[i])
+    trained = trained or trace.trained[ids[i - 1]]
+  end
   engine.check(C.ms_graph_op(trace.handle, row.name, count, ids, attrs_buffer, results))
+  if not trained or row.name == "detach" then return end
+  for i = 0, row.outputs - 1 do trace.trained[results[i]] = true end
 end
 
 -- Computes immediately; returns the list of all outputs.
