@@ -7,6 +7,7 @@ local program = require("lua.program")
 local fixture = require("lua.fixture")
 local message = fixture.message
 local re = ms.re
+local ffi = require("ffi")
 
 local function assert_fails(text, call)
   local got = message(call)
@@ -23,6 +24,20 @@ local function assert_near(expected, got, tolerance)
 end
 
 describe("I2 eager tensors", function()
+  it("read NaNs of any bits as numbers", function()
+    for _, bits in ipairs({ 0xffffffff, 0xfff00000, 0xffd00000, 0xffc00001, 0xff900000, 0xffc00000, 0x7fffffff }) do
+      local x = ms.tensor { 1, 2, 3 }
+      ffi.cast("uint32_t *", x.data)[1] = bits
+      assert.equal("[  1, nan,   3]", x:values())
+      assert.equal("number", type(x[1]:item()))
+      assert.equal(3, #x:tolist())
+      assert.equal("nan", (("%f"):format(x:tolist()[2]):gsub("-", "")))
+    end
+    local half = ms.ones { 2, dtype = "bf16" }
+    ffi.cast("uint16_t *", half.data)[0] = 0xffff
+    assert.equal("[nan,   1]", half:values())
+  end)
+
   it("are made of numbers, filled and counted", function()
     assert.same({ { 1, 2, 3 }, { 4, 5, 6 } }, ms.tensor({ { 1, 2, 3 }, { 4, 5, 6 } }):tolist())
     assert.equal(2.5, ms.tensor(2.5):item())

@@ -79,10 +79,30 @@ function values.scale(data, count, factor)
   for i = 0, count - 1 do data[i] = data[i] * factor end
 end
 
+-- Bits of f32: minus infinity, behind which are the negative NaNs, and the NaN that processors make.
+local MINUS_INFINITY, NAN = 0xff800000, 0xffc00000
+
+-- x, or a copy if it has other negative NaNs, as damaged files do: their bits are those by which LuaJIT marks nil,
+-- tables and the like, and as such it would read them.
+local function with_plain_nans(x)
+  local bits, count = ffi.cast("const uint32_t *", x.data), numel(x.shape)
+  local function is_strange(i) return bits[i] > MINUS_INFINITY and bits[i] ~= NAN end
+  local i = 0
+  while i < count and not is_strange(i) do i = i + 1 end
+  if i == count then return x end
+  local copy = values.copy(x.dtype, x.shape, x.data, x.placement)
+  local own = ffi.cast("uint32_t *", copy.data)
+  for k = i, count - 1 do
+    if is_strange(k) then own[k] = NAN end
+  end
+  return copy
+end
+
 -- Lua has no floats of 16 bits; the engine's cast is exact.
 local function readable(x)
   local as = dtypes.readable_as[x.dtype]
-  return as ~= x.dtype and numel(x.shape) > 0 and x:cast(as) or x
+  if as ~= x.dtype and numel(x.shape) > 0 then x = x:cast(as) end
+  return x.dtype == "f32" and with_plain_nans(x) or x
 end
 values.readable = readable
 
