@@ -84,6 +84,9 @@ end
 ---@return moonshard.HuggingFaceFamily
 ---@return table options of ms.models.<model_type>
 function config.parse(given, path)
+  if given.model_type == nil then
+    errors.invalid("%s: model_type is missing; supported: %s", path, supported())
+  end
   local family = config.family(given.model_type)
   if not family then
     errors.raise("MS_EUNSUPPORTED", "%s: model_type %s is not supported; supported: %s", path,

@@ -5,7 +5,7 @@ local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 
 local AUXILIARY = {
-  output_router_logits = { "boolean", false }, router_aux_loss_coef = { "number", 0.001 },
+  output_router_logits = { "boolean", false }, router_aux_loss_coef = { "factor", 0.001 },
   num_experts_per_tok = { "size" },
 }
 
@@ -19,6 +19,11 @@ end
 
 local function read_auxiliary(values, o)
   if values.output_router_logits and values.router_aux_loss_coef > 0 then o.aux_loss = values.router_aux_loss_coef end
+end
+
+local function check_choices(path, o)
+  if o.experts_per_token <= o.experts then return end
+  errors.invalid("%s: num_experts_per_tok is %d, and there are %d experts", path, o.experts_per_token, o.experts)
 end
 
 local function write_auxiliary(o, config)
@@ -42,9 +47,10 @@ families.mixtral = {
     sliding_window = { "size|none" }, num_local_experts = { "size", 8 }, num_experts_per_tok = { "size", 2 },
     router_jitter_noise = { only = 0, why = "noise on what routers read is not built" },
   }),
-  options = function(_, values, o)
+  options = function(path, values, o)
     o.window = values.sliding_window or nil
     o.experts, o.experts_per_token, o.expert_ffn = values.num_local_experts, values.num_experts_per_tok, o.ffn
+    check_choices(path, o)
     read_auxiliary(values, o)
   end,
   config = function(o, config)
@@ -57,9 +63,9 @@ families.mixtral = {
 
 local NAMES = { block = "mlp", w1 = "gate_proj", w2 = "down_proj", w3 = "up_proj" }
 local QWEN = with(AUXILIARY, {
-  decoder_sparse_step = { "size", 1 }, mlp_only_layers = { "object" }, norm_topk_prob = { "boolean", false },
+  decoder_sparse_step = { "size", 1 }, mlp_only_layers = { "indices" }, norm_topk_prob = { "boolean", false },
   num_experts = { "size" }, num_local_experts = { "size" },
-  sliding_window = { "number|none" }, max_window_layers = { "number" }, layer_types = { "object" },
+  sliding_window = { "number|none" }, max_window_layers = { "number" }, layer_types = { "list" },
 })
 
 -- Which layers have experts: every so many, without those that are listed, from 0.
@@ -80,8 +86,13 @@ local function read_qwen(path, values, o, experts)
         .. "full_attention", path, i, options.describe(kind))
     end
   end
+  if values.num_experts and values.num_local_experts and values.num_experts ~= values.num_local_experts then
+    errors.invalid("%s: num_experts is %d and num_local_experts %d, but they mean the same: keep one of them", path,
+      values.num_experts, values.num_local_experts)
+  end
   o.experts = values.num_local_experts or values.num_experts or experts
   o.experts_per_token, o.expert_ffn = values.num_experts_per_tok, values.moe_intermediate_size
+  check_choices(path, o)
   o.renormalise, o.sparse = values.norm_topk_prob, sparse_of(values, o.layers)
   read_auxiliary(values, o)
 end

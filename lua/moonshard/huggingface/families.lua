@@ -47,7 +47,7 @@ end
 -- Qwen's fields of windows: layers from max_window_layers on have one, if it is used.
 local QWEN = {
   use_sliding_window = { "boolean", false }, sliding_window = { "size|none", 4096 },
-  max_window_layers = { "number", 28 }, layer_types = { "object" },
+  max_window_layers = { "number", 28 }, layer_types = { "list" },
 }
 
 local function read_qwen(path, values, o)
@@ -178,7 +178,7 @@ families.gemma2 = {
   defaults = with(GEMMA_SIZES, { vocab_size = 256000 }),
   known = {
     hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size|none", 4096 },
-    layer_types = { "object" }, attn_logit_softcapping = { "positive|none", 50 },
+    layer_types = { "list" }, attn_logit_softcapping = { "positive|none", 50 },
     final_logit_softcapping = { "positive|none", 30 }, cache_implementation = { "text" },
   },
   options = function(path, values, o)
@@ -196,7 +196,7 @@ families.gemma3_text = {
   defaults = with(GEMMA_SIZES, { vocab_size = 262208, max_position_embeddings = 131072 }),
   known = {
     hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size|none", 4096 },
-    layer_types = { "object" }, final_logit_softcapping = { "positive|none" }, rope_local_base_freq = { "positive" },
+    layer_types = { "list" }, final_logit_softcapping = { "positive|none" }, rope_local_base_freq = { "positive" },
     sliding_window_pattern = { "size", 6 }, _sliding_window_pattern = { "size" }, cache_implementation = { "text" },
     attn_logit_softcapping = { only = false, why = "the reference library does not cap the scores of Gemma 3" },
   },
@@ -246,7 +246,7 @@ families.smollm3 = {
     tie_word_embeddings = true, hidden_act = "silu", attention_bias = false, mlp_bias = false,
   },
   known = {
-    no_rope_layers = { "object" }, no_rope_layer_interval = { "size", 4 }, layer_types = { "object" },
+    no_rope_layers = { "list" }, no_rope_layer_interval = { "size", 4 }, layer_types = { "list" },
     use_sliding_window = { "boolean", false }, sliding_window = { "size|none" }, max_window_layers = { "size|none" },
     pretraining_tp = { "size", 1 }, -- the reference library's model does not read it
   },

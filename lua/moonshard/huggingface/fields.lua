@@ -42,6 +42,15 @@ local KINDS = {
     return v == false or type(v) == "number" and v % 1 == 0 and v >= 0
   end },
   object = { "an object", function(v) return type(v) == "table" end },
+  list = { "a list", function(v) return type(v) == "table" and (v[1] ~= nil or next(v) == nil) end },
+  indices = { "a list of whole numbers from 0", function(v)
+    if type(v) ~= "table" or v[1] == nil and next(v) ~= nil then return false end
+    for _, i in ipairs(v) do
+      if type(i) ~= "number" or i % 1 ~= 0 or i < 0 then return false end
+    end
+    return true
+  end },
+  factor = { "a number of at least 0", function(v) return type(v) == "number" and v >= 0 and v < math.huge end },
   ["number|none"] = { "a number, or null", function(v) return v == false or type(v) == "number" end },
   ["size|none"] = { "a whole number of at least 1, or null", function(v)
     return v == false or type(v) == "number" and v % 1 == 0 and v >= 1
