@@ -160,6 +160,10 @@ describe("ms.data.chat", function()
     has(refused '{"prompt": "q", "completion": 3}', "chats.jsonl:2: completion | 3")
     has(refused('{"messages": [{"role": "tool", "content": "x"}]}', { template = { user = { "", "" },
       assistant = { "", "" } } }), 'chats.jsonl:2: | role "tool"')
+    has(refused '{"messages": [{"role": "Assistant", "content": "x"}]}',
+      'chats.jsonl:2: | role "Assistant" | mean assistant')
+    has(refused('{"messages": [{"role": "gpt", "content": "x"}]}', { template = "llama3" }), 'role "gpt" | assistant')
+    assert.equal("string", type(refused('{"messages": [{"role": "default", "content": "x"}]}')))
     has(message(with, { template = "chatlm" }), "chatlm | chatml")
     has(message(with, { template = { user = "x" } }), "template: user | before, after")
     has(message(with, { train_on = "bot" }), 'trained | "bot"')

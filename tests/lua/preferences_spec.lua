@@ -60,6 +60,11 @@ describe("ms.data.preferences", function()
     assert.same({ "<Q>[a]<b>[yes] .........yes]", "<Q>[a]<b>[no] .........no]" },
       (rows(with { ('{"chosen": %s, "rejected": %s}'):format(messages("Q", "a", "b", "yes"),
         messages("Q", "a", "b", "no")) })))
+    local repeated = { messages("Q", "a", "b"), messages("Q", "a", "b", "yes"), messages("Q", "a", "b", "no") }
+    assert.same({ "<Q>[a]<b>[yes] .........yes]", "<Q>[a]<b>[no] .........no]" }, (rows(with {
+      ('{"prompt": %s, "chosen": %s, "rejected": %s}'):format(unpack(repeated)) })))
+    assert.same(expected, (rows(with { ('{"prompt": "Q", "chosen": %s, "rejected": %s}'):format(messages("Q", "yes"),
+      messages("Q", "no")) })))
   end)
 
   it("G5 leaves out pairs whose prompt fills the row, and counts what it cuts", function()
@@ -90,6 +95,12 @@ describe("ms.data.preferences", function()
     has(message(with, { '{"prompt": "q", "chosen": "a", "rejected": "b"}', "",
       '{"prompt": "q", "chosen": "a", "rejected": [{"role": "assistant", "content": "a"}]}' }),
       ":3 | chosen | rejected | the same")
+    for _, other in ipairs({ '{"role": "user", "content": "r"}', '{"role": "system", "content": "q"}',
+      '{"role": "user", "content": "q"}, {"role": "user", "content": "q"}' }) do
+      has(refused(('{"chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], '
+        .. '"rejected": [%s, {"role": "assistant", "content": "b"}]}'):format(other)),
+        ":1 | chosen | rejected | last messages | prompt")
+    end
     has(message(with, {}), "no pair")
     has(message(with, { ('{"prompt": "%s", "chosen": "a", "rejected": "b"}'):format(("q"):rep(40)) }), "seq")
     has(message(with, { '{"prompt": "q", "chosen": "a", "rejected": "b"}' }, { batch = 2 }),

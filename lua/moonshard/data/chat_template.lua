@@ -29,6 +29,14 @@ local NAMED = {
   plain = { default = { "ROLE: ", "\n" } },
 }
 
+-- The roles for which the templates above have texts. Another role is a slip (Assistant, gpt), whose messages would not
+-- be trained on.
+local ROLES = {
+  system = true, developer = true, user = true, assistant = true, tool = true, ["function"] = true, ipython = true,
+}
+local is_named = {}
+for _, template in pairs(NAMED) do is_named[template] = true end
+
 ---A template by its name, or one of a recipe's own, checked.
 ---@param who string for messages
 ---@param given string|moonshard.ChatTemplate
@@ -54,6 +62,23 @@ end
 ---@field text string
 ---@field trained boolean
 
+local function roles_of(template)
+  local roles = {}
+  for role in pairs(is_named[template] and template.default and ROLES or template) do
+    if role ~= "begin" and role ~= "default" then roles[role] = true end
+  end
+  return roles
+end
+
+-- The texts before and after a message of a role.
+local function texts_of(template, role, where)
+  local texts = template[role]
+  if not texts and (ROLES[role] or not is_named[template]) then texts = template.default end
+  if texts and role ~= "begin" and role ~= "default" then return texts end
+  errors.raise("MS_ENAME", "%s: the template has no role %s: %s; leave such messages out, or give a template that has "
+    .. "texts for it", where, options.describe(role), nearest.advice(role, roles_of(template)))
+end
+
 ---A conversation as pieces of text.
 ---@param template moonshard.ChatTemplate
 ---@param messages moonshard.ChatMessage[]
@@ -63,11 +88,7 @@ function chat_template.render(template, messages, where)
   local pieces = {}
   if template.begin then pieces[1] = { text = template.begin, trained = false } end
   for _, message in ipairs(messages) do
-    local texts = template[message.role] or template.default
-    if not texts or message.role == "begin" or message.role == "default" then
-      errors.raise("MS_ENAME", "%s: the template has no role %s: leave such messages out, or give a template that has "
-        .. "texts for it", where, options.describe(message.role))
-    end
+    local texts = texts_of(template, message.role, where)
     local before = texts[1]:gsub("ROLE", (message.role:gsub("%%", "%%%%")))
     pieces[#pieces + 1] = { text = before, trained = false }
     pieces[#pieces + 1] = { text = message.content .. texts[2], trained = message.trained }

@@ -3,6 +3,8 @@
 --   { "prompt": "...", "chosen": "...", "rejected": "..." }           prompt may also be a list of messages
 --   { "chosen": [ messages ], "rejected": [ messages ] }              whole conversations, which end with an answer
 --
+-- A line can have both: where chosen and rejected begin with the messages of the prompt, these are not repeated.
+--
 -- Rows of a batch are chosen and rejected in turn, so ranks and micro-batches never separate a pair. Only answers have
 -- targets. All ranks read all files and keep the tokens in memory, 8 bytes each, twice that while rows are joined.
 
@@ -44,6 +46,15 @@ local function prompt_of(where, row)
   return { { role = "user", content = conversations.text(where, row, "prompt"), trained = false } }
 end
 
+local function same(a, b) return a.role == b.role and a.content == b.content end
+
+local function begins_with(messages, prompt)
+  for i, message in ipairs(prompt) do
+    if not messages[i + 1] or not same(messages[i], message) then return false end
+  end
+  return true
+end
+
 -- The messages of one answer behind its prompt. Of a whole conversation only the last message is the answer.
 local function conversation(where, row, field)
   local messages = prompt_of(where, row)
@@ -58,28 +69,30 @@ local function conversation(where, row, field)
     return messages
   end
   local answer = conversations.messages(where, row, field, #messages > 0 and "assistant" or "none")
+  local first = begins_with(answer, messages) and #messages + 1 or 1 -- a whole conversation repeats the prompt
   if answer[#answer].role ~= "assistant" then
     errors.invalid("%s: the last message of %s has the role %s, not \"assistant\"", where, field,
       options.describe(answer[#answer].role))
   end
   answer[#answer].trained = true
-  for _, message in ipairs(answer) do messages[#messages + 1] = message end
+  for i = first, #answer do messages[#messages + 1] = answer[i] end
   return messages
 end
 
 -- A pair without a difference, or with nothing for one of its answers, teaches nothing.
-local function check_pair(where, chosen, rejected)
+local function check_pair(where, row, chosen, rejected)
   for i, messages in ipairs({ chosen, rejected }) do
     if not messages[#messages].content:find("%S") then
       errors.invalid("%s: %s is empty: give it a text, or leave the line out", where,
         i == 1 and "chosen" or "rejected")
     end
   end
-  local same = #chosen == #rejected
-  for i, message in ipairs(same and chosen or {}) do
-    same = same and message.role == rejected[i].role and message.content == rejected[i].content
+  local alike = #chosen == #rejected and begins_with(rejected, { unpack(chosen, 1, #chosen - 1) })
+  if row.prompt == nil and not alike then
+    errors.invalid("%s: chosen and rejected differ before their last messages, but these alone are the answers: give "
+      .. "both the same messages up to there, or a prompt", where)
   end
-  if same then
+  if alike and same(chosen[#chosen], rejected[#rejected]) then
     errors.invalid("%s: chosen and rejected are the same, so neither is preferred: leave the line out", where)
   end
 end
@@ -105,7 +118,7 @@ local function read_pairs(o)
   for _, path in ipairs(files.find(o.files, conversations.is_file, ".jsonl")) do
     for row, where in conversations.lines(path, "pairs of answers") do
       local answers = { conversation(where, row, "chosen"), conversation(where, row, "rejected") }
-      check_pair(where, answers[1], answers[2])
+      check_pair(where, row, answers[1], answers[2])
       local chosen, of_chosen = o.tokens:of(answers[1], where)
       local rejected, of_rejected = o.tokens:of(answers[2], where)
       if trains(of_chosen, o.seq) and trains(of_rejected, o.seq) and differ(chosen, rejected, o.seq) then
