@@ -122,6 +122,16 @@ describe("a loss", function()
     assert.is_true(math.abs(ms.loss.distillation(x, x):item()) < 1e-6)
   end)
 
+  it("G2 of a target that is no class fails, with and without weights", function()
+    for _, o in ipairs({ {}, { label_smoothing = 0.1 }, { z_loss = 1 }, { weight = { 1, 1, 1, 1, 1 } } }) do
+      for _, class in ipairs({ 5, -1 }) do
+        has(message(function()
+          return ms.loss.cross_entropy(o)(ms.ones(2, 5), ms.tensor({ 0, class }, { dtype = "i32" })):item()
+        end), ("%d | 1 | [0,5)"):format(class))
+      end
+    end
+  end)
+
   it("G2 refuses what makes no sense", function()
     local function refused(o) return message(ms.loss.cross_entropy, o) end
     has(refused { label_smoothing = 1 }, "label_smoothing | 1")

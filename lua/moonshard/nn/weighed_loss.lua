@@ -3,12 +3,15 @@
 
 local context = require("moonshard.base.context")
 local classes = require("moonshard.nn.classes")
+local create = require("moonshard.tensor.create")
 local ops = require("moonshard.tensor.ops")
 
--- What each class of a row counts, and the target of each row: f32 [V] or nil, f32 [...].
-local function weigh(o, is_target, counted)
-  if not o.weight then return nil, counted end
-  return o.weight, ops.where(is_target, o.weight, 0):sum(-1) * counted
+-- What the target of each row counts, f32 [...]. It is looked up as a row of a table, so that a target that is neither
+-- a class nor ignored fails the step.
+local function weigh(o, targets, counted, n)
+  local weight = o.weight or create.ones { n }
+  local class = ops.where(ops.equal(targets, o.ignore_index), 0, targets)
+  return ops.embedding(weight:reshape(n, 1), class):squeeze(-1) * counted
 end
 
 ---The mean over the targets that count, weighed by their classes, as PyTorch's cross_entropy has it, plus z_loss times
@@ -23,7 +26,7 @@ local function weighed_loss(o, logits, targets)
   local log_p, n = ops.log_softmax(x), x.shape[#x.shape]
   local counted = ops.not_equal(targets, o.ignore_index):cast("f32")
   local is_target = classes.of(targets, n)
-  local of_class, of_target = weigh(o, is_target, counted)
+  local of_class, of_target = o.weight, weigh(o, targets, counted, n)
   local loss = ops.where(is_target, log_p, 0):sum(-1) * of_target * (o.label_smoothing - 1)
   if o.label_smoothing > 0 then
     local all = of_class and log_p * of_class or log_p
