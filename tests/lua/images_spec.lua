@@ -36,7 +36,7 @@ local CASES = {
     return ops.avg_pool2d(x, { 3, 2 }, { stride = 2, padding = 1, count_include_pad = false })
   end },
   group_norm = { "g", "h", function(x, g, h) return x:group_norm(2, g, h) end },
-  group_norm_line = { "g", "h", function(x, g, h) return ops.group_norm(x, 4, g, h, 1e-5) end },
+  group_norm_line = { "g", "h", function(x, g, h) return ops.group_norm(x, 4, g, h, { eps = 1e-5 }) end },
   nearest = { function(x) return x:interpolate { scale_factor = 2 } end },
   nearest_size = { function(x) return ops.interpolate(x, { size = { 5, 11 } }) end },
   bilinear = { function(x) return x:interpolate { scale_factor = 2, mode = "bilinear" } end },
@@ -126,6 +126,7 @@ describe("what does not fit", function()
     ["a pool without a kernel"] = { function() return x:avg_pool2d() end, "avg_pool2d | kernel | nil" },
     ["groups that do not divide"] = { function() return x:group_norm(3, ms.ones(4), ms.ones(4)) end,
       "group_norm | 3 groups | 4 channels" },
+    ["group norm without a factor"] = { function() return x:group_norm(2) end, "group_norm: weight | tensor | nil" },
     ["two sizes"] = { function() return x:interpolate { size = 3, scale_factor = 2 } end, "size or scale_factor" },
     ["a size that is not whole"] = { function() return x:interpolate { scale_factor = 1.5 } end,
       "interpolate | 1.5 | height 5" },

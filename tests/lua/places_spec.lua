@@ -150,6 +150,18 @@ describe("special numbers", function()
     end
   end)
 
+  it("G2 take an axis and keepdim in a table, too, and pieces by a function", function()
+    assert.same({ { 2 }, { 1 } }, x:argmax({ axis = 1, keepdim = true }):tolist())
+    assert.same(x:argmin(1):tolist(), x:argmin({ axis = 1 }):tolist())
+    assert.same({ { 3 }, { -6 } }, ms.ops.split(x, 2, 1)[2]:tolist())
+    assert.equal(2, #ms.ops.chunk(x, 2, 0))
+    has(message(function() x:argmax { dim = 1 } end), "argmax | dim | axis")
+    has(message(function() ms.ops.split(3, 1) end), "split | tensor | 3")
+    for _, name in ipairs({ "split", "chunk" }) do
+      assert.truthy(("\n" .. ms.ops.help()):find("\n" .. name .. " ", 1, true), name)
+    end
+  end)
+
   it("G2 what is no tensor, no distance and no count is refused by the name of the op", function()
     for text, call in pairs({
       ["one_hot | i32 | not 3"] = function() ms.ops.one_hot(3, 5) end,

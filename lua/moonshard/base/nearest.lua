@@ -13,13 +13,22 @@ nearest.DIMENSIONS = {
   dp = "replicate, or shard if it divides weights, too", data = "replicate, or shard if it divides weights, too",
 }
 
--- Names of options, commands and devices in PyTorch and its launchers, with their names here.
+-- Names of options, commands and devices in PyTorch, its launchers and Hugging Face's library, with their names here.
 local CALLED_HERE = {
-  T_max = "total", auto_wrap_policy = "units", batch_size = "batch", device_mesh = "mesh", dim = "axis", gpu = "cuda",
-  keepdims = "keepdim", max_norm = "clip_grad_norm", mixed_precision = "mp_policy", n_heads = "heads",
-  n_kv_heads = "kv_heads", num_heads = "heads", num_kv_heads = "kv_heads", num_replicas = "mesh",
-  parallelize_plan = "placements", seq_len = "seq", sharding_strategy = "strategy", torchrun = "run", train = "run",
+  T_max = "total", attn_mask = "mask", auto_wrap_policy = "units", batch_size = "batch", correction = "unbiased",
+  device_mesh = "mesh", dim = "axis", gpu = "cuda", hidden_act = "activation", hidden_size = "dim", image_size = "size",
+  intermediate_size = "ffn", is_causal = "causal", keepdims = "keepdim", max_length = "seq", max_new_tokens = "tokens",
+  max_norm = "clip_grad_norm", max_position_embeddings = "seq", max_seq_length = "seq", mixed_precision = "mp_policy",
+  mlm_probability = "fraction", n_heads = "heads", n_kv_heads = "kv_heads", norm_topk_prob = "renormalise",
+  num_attention_heads = "heads", num_channels = "channels", num_classes = "classes", num_experts = "experts",
+  num_heads = "heads", num_hidden_layers = "layers", num_key_value_heads = "kv_heads", num_kv_heads = "kv_heads",
+  num_labels = "classes", num_local_experts = "experts", num_replicas = "mesh", packing = "pack",
+  parallelize_plan = "placements", patch_size = "patch", rms_norm_eps = "eps", layer_norm_eps = "eps", seq_len = "seq",
+  sharding_strategy = "strategy", torchrun = "run", train = "run", type_vocab_size = "types", vocab_size = "vocab",
 }
+
+-- Names of which two are used here, by what has them.
+local CALLED_HERE_OR = { num_experts_per_tok = { "top_k", "experts_per_token" } }
 
 ---@param a string
 ---@param b string
@@ -95,6 +104,9 @@ function nearest.advice(name, valid)
     names[#names + 1] = key
   end
   local here = CALLED_HERE[name]
+  for _, either in ipairs(CALLED_HERE_OR[name] or {}) do
+    if valid[either] ~= nil then here = either end
+  end
   if here == nil or valid[here] == nil then here = nearest.DIMENSIONS[name] end
   local candidate = here ~= nil and valid[here] ~= nil and here or nearest.name(tostring(name), names)
   if candidate then

@@ -197,11 +197,15 @@ function ops.avg_pool2d(x, kernel, o) return pool("avg_pool2d", MEAN_POOL, x, ke
 ---@param groups integer|moonshard.Tensor a divisor of C
 ---@param weight moonshard.Tensor|moonshard.Parameter
 ---@param bias moonshard.Tensor|moonshard.Parameter
----@param eps number? default 1e-5
+---@param eps number|{ eps: number? }|nil default 1e-5
 ---@return moonshard.Tensor
 function ops.group_norm(x, groups, weight, bias, eps)
   if type(groups) == "table" then return row.group_norm(x, groups, weight, bias) end
-  x = value_of("group_norm", x)
+  x, weight, bias = value_of("group_norm", x), value_of("group_norm", weight, "weight"),
+    value_of("group_norm", bias, "bias")
+  local o = options.parse("group_norm", type(eps) == "table" and eps or { eps = eps }, {
+    eps = { "number", default = 1e-5 },
+  })
   if #x.shape < 2 then refuse_shape("group_norm", x, "[N,C,...]") end
   local channels = x.shape[2]
   if type(groups) ~= "number" or groups < 1 or channels % groups ~= 0 then
@@ -209,7 +213,7 @@ function ops.group_norm(x, groups, weight, bias, eps)
       options.describe(groups), tensor.shape_text(x.shape), channels)
   end
   local flat = ops.reshape(x, { shape = { x.shape[1], channels, -1 } })
-  return ops.reshape(row.group_norm(flat, weight, bias, { groups = groups, eps = eps or 1e-5 }), { shape = x.shape })
+  return ops.reshape(row.group_norm(flat, weight, bias, { groups = groups, eps = o.eps }), { shape = x.shape })
 end
 
 -- ---- other sizes ------------------------------------------------------------------------------------------------

@@ -68,37 +68,40 @@ function ops.topk(x, k, axis, largest)
   return both[1], both[2]
 end
 
--- Where the largest element of an axis is, or of all elements.
-local function where_first(x, axis, keepdim)
-  if axis == nil then
+-- Where the largest element of an axis is, or of all elements. Axis and keepdim can be in a table.
+local function where_first(who, x, axis, keepdim)
+  local o = options.parse(who, type(axis) == "table" and axis or { axis = axis, keepdim = keepdim }, {
+    axis = { "integer" }, keepdim = { "boolean", default = false },
+  })
+  if o.axis == nil then
     local _, at = ops.topk(flat(x), 1, 0)
     local shape = {}
-    for d = 1, keepdim and #x.shape or 0 do shape[d] = 1 end
+    for d = 1, o.keepdim and #x.shape or 0 do shape[d] = 1 end
     return ops.reshape(at, { shape = shape })
   end
-  local _, at = ops.topk(x, 1, axis)
-  if keepdim then return at end
-  return any_axes.methods.squeeze(at, axis)
+  local _, at = ops.topk(x, 1, o.axis)
+  if o.keepdim then return at end
+  return any_axes.methods.squeeze(at, o.axis)
 end
 
 ---The place of the largest element along an axis, or of all in the order of memory: the first, if several are equal.
 ---@param x moonshard.Tensor
----@param axis integer? default: all
+---@param axis integer|{ axis: integer?, keepdim: boolean? }|nil default: all
 ---@param keepdim boolean?
 ---@return moonshard.Tensor i32
-function ops.argmax(x, axis, keepdim) return where_first(value_of("argmax", x, FLOATS), axis, keepdim) end
-composed("argmax", "1 input, axis, keepdim",
+function ops.argmax(x, axis, keepdim) return where_first("argmax", value_of("argmax", x, FLOATS), axis, keepdim) end
+composed("argmax", "1 input, { axis, keepdim }",
   "where the largest element is, i32: the first of equal ones; NaN is the largest; without an axis, of all")
 
 ---The place of the smallest element along an axis, or of all in the order of memory: the first, if several are equal.
 ---@param x moonshard.Tensor
----@param axis integer? default: all
+---@param axis integer|{ axis: integer?, keepdim: boolean? }|nil default: all
 ---@param keepdim boolean?
 ---@return moonshard.Tensor i32
 function ops.argmin(x, axis, keepdim)
-  return where_first(ops.scale(value_of("argmin", x, FLOATS), { alpha = -1 }), axis, keepdim)
+  return where_first("argmin", ops.scale(value_of("argmin", x, FLOATS), { alpha = -1 }), axis, keepdim)
 end
-composed("argmin", "1 input, axis, keepdim",
+composed("argmin", "1 input, { axis, keepdim }",
   "where the smallest element is, i32: the first of equal ones, and of NaN, if there is any; without an axis, of all")
 
 -- ---- by index ---------------------------------------------------------------------------------------------------
@@ -177,12 +180,14 @@ function ops.roll(x, by, axis)
 end
 
 ---Consecutive pieces of an axis: x:split(2, 1) in pieces of 2, the last perhaps shorter; x:split({ 3, 1 }, 1).
+---@param x moonshard.Tensor
 ---@param sizes integer|integer[]
 ---@param axis integer? default 0
 ---@return moonshard.Tensor[]
-function methods:split(sizes, axis)
-  axis = any_axes.of(self, axis or 0)
-  local size, pieces, start, left = self.shape[axis + 1], {}, 0, {}
+function ops.split(x, sizes, axis)
+  x = value_of("split", x)
+  axis = any_axes.of(x, axis or 0)
+  local size, pieces, start, left = x.shape[axis + 1], {}, 0, {}
   if type(sizes) ~= "table" then
     check_whole("split", "the size of a piece", sizes, 1)
     for first = 0, size - 1, sizes do left[#left + 1] = math.min(sizes, size - first) end
@@ -190,25 +195,29 @@ function methods:split(sizes, axis)
   end
   for i, length in ipairs(sizes) do
     check_whole("split", "the size of a piece", length, 1)
-    pieces[i] = start + length <= size and ops.slice(self, { axis = axis, start = start, stop = start + length })
+    pieces[i] = start + length <= size and ops.slice(x, { axis = axis, start = start, stop = start + length })
     start = start + length
   end
   if start ~= size then
     errors.raise("MS_ESHAPE", "split: pieces of %d elements together, of axis %d of a tensor %s; they must be %d",
-      start, axis, tensor.shape_text(self.shape), size)
+      start, axis, tensor.shape_text(x.shape), size)
   end
   return pieces
 end
+composed("split", "1 input, sizes, axis", "a list of consecutive pieces of one axis, of one size or of a list of sizes")
 
 ---Consecutive pieces of an axis, as many as asked if it is long enough: x:chunk(3, 1).
+---@param x moonshard.Tensor
 ---@param count integer
 ---@param axis integer? default 0
 ---@return moonshard.Tensor[]
-function methods:chunk(count, axis)
+function ops.chunk(x, count, axis)
   check_whole("chunk", "the number of pieces", count, 1)
-  axis = any_axes.of(self, axis or 0)
-  return methods.split(self, math.ceil(self.shape[axis + 1] / count), axis)
+  x = value_of("chunk", x)
+  axis = any_axes.of(x, axis or 0)
+  return ops.split(x, math.ceil(x.shape[axis + 1] / count), axis)
 end
+composed("chunk", "1 input, count, axis", "a list of so many consecutive pieces of one axis, if it is long enough")
 
 -- ---- triangles --------------------------------------------------------------------------------------------------
 
@@ -252,7 +261,8 @@ function ops.triu(x, diagonal) return triangle("triu", x, diagonal, false) end
 composed("triu", "1 input, diagonal", "the upper triangle of matrices [...,R,C]: 0 where column < row + diagonal")
 
 for _, name in ipairs({
-  "cumsum", "topk", "argmax", "argmin", "gather", "scatter_add", "one_hot", "roll", "tril", "triu",
+  "cumsum", "topk", "argmax", "argmin", "gather", "scatter_add", "one_hot", "roll", "tril", "triu", "split",
+  "chunk",
 }) do
   methods[name] = ops[name]
 end
