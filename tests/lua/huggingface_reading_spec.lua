@@ -175,6 +175,7 @@ describe("a config.json", function()
 
   it("K6 that is missing or no JSON is reported", function()
     has(message(ms.huggingface.model, "/no/folder"), "/no/folder/config.json: No such file")
+    has(message(ms.huggingface.model, "Qwen/Q-1.5B"), "Qwen/Q-1.5B/config.json | Hub | hf download Qwen/Q-1.5B")
     local folder = copy_of("gpt2")
     write_file(folder .. "/config.json", "{")
     has(message(ms.huggingface.model, folder), "config.json: byte 2: ")

@@ -66,7 +66,10 @@ local NULLS = { "sliding_window", "attn_logit_softcapping", "final_logit_softcap
 ---@return string path
 function config.read(folder)
   local path = folder:gsub("/+$", "") .. "/config.json"
-  local text = input_file.read(path, "a Hugging Face model folder needs a config.json")
+  local is_hub_name = folder:find("^[%w_-]+/[%w_.-]+$") ~= nil
+  local text = input_file.read(path, "a Hugging Face model folder needs a config.json"
+    .. (is_hub_name and ("; if %s is a name on the Hub, download it first: hf download %s --local-dir FOLDER"):format(
+      folder, folder) or ""))
   if text == "" then errors.invalid("%s: it is empty", path) end
   local decoded, problem = json.decode(text)
   if type(decoded) ~= "table" or decoded[1] ~= nil then

@@ -138,7 +138,7 @@ local function is_near(a, b)
 end
 
 local function refuse_lost(row, name)
-  errors.raise("MS_EUNSUPPORTED", "config.json of %s cannot say what %s of this model is: leave it at the family's "
+  errors.raise("MS_EUNSUPPORTED", "config.json of %s cannot express %s of this model: leave it at the family's "
     .. "value, or save a checkpoint", row.model_type, name)
 end
 
