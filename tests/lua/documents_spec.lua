@@ -1,5 +1,7 @@
 -- Attention within documents, in models: what a document's positions see of others is nothing.
 
+local has = require("lua.message").has
+local message = require("lua.fixture").message
 local ms = require("moonshard")
 
 local START = 9
@@ -49,6 +51,14 @@ describe("documents", function()
       for i = 3, 5 do assert_near(apart[1][i], apart[2][i]) end
       local seen = logits_of(make(nil), { one, other })
       for i = 3, 5 do assert.is_true(differ(seen[1][i], seen[2][i])) end
+    end
+  end)
+
+  it("begin with a token of the vocabulary, or the model is refused", function()
+    for _, token in ipairs({ 20, -1 }) do
+      has(message(llama, token), "ms.models.llama: document_start | 0 to 19 | " .. token)
+      has(message(ms.models.gpt2, { vocab = 20, layers = 1, dim = 16, heads = 2, seq = 12, document_start = token }),
+        "ms.models.gpt2: document_start | 0 to 19 | " .. token)
     end
   end)
 

@@ -115,6 +115,6 @@ return function(given)
     padding = { "integer" },
     pad_vocab_to_multiple_of = { "positive", default = 1 },
   })
-  language.check_padding("ms.models.bert", config)
+  language.check_tokens("ms.models.bert", config)
   return Bert(config)
 end

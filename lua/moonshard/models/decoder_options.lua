@@ -212,7 +212,7 @@ function decoder_options.read(who, given, has_sizes)
   check_window(who, config)
   read_experts(who, config)
   check_by_layer(who, config)
-  language.check_padding(who, config)
+  language.check_tokens(who, config)
   return config
 end
 

@@ -140,6 +140,7 @@ local function read(given)
     errors.raise("MS_ENAME", "ms.models.gpt2: activation must be relu, gelu, gelu_tanh or silu, not %s",
       config.activation)
   end
+  language.check_tokens("ms.models.gpt2", config)
   return config
 end
 

@@ -54,13 +54,16 @@ function language.embed(model, tokens)
   return ops.where(tokens:eq(padding):unsqueeze(-1), x:detach(), x)
 end
 
----Raises for an option `padding` that is no token.
+---Raises for an option `padding` or `document_start` that is no token: no text would have it.
 ---@param who string for messages
----@param config { padding: integer?, vocab: integer }
-function language.check_padding(who, config)
-  local padding = config.padding
-  if not padding or padding >= 0 and padding < config.vocab then return end
-  errors.invalid("%s: padding must be a token, 0 to %d, not %d", who, config.vocab - 1, padding)
+---@param config { padding: integer?, document_start: integer?, vocab: integer }
+function language.check_tokens(who, config)
+  for _, name in ipairs({ "padding", "document_start" }) do
+    local token = config[name]
+    if token and not (token >= 0 and token < config.vocab) then
+      errors.invalid("%s: %s must be a token, 0 to %d, not %d", who, name, config.vocab - 1, token)
+    end
+  end
 end
 
 ---Creates `embed` and `head` of a model.
