@@ -154,12 +154,18 @@ describe("ms.data.chat", function()
       return message(with, more)
     end
     has(refused "{", "chats.jsonl:2: ")
+    for _, text in ipairs({ "\255", "\192\128", "\195", "\237\160\128", "\224\128\128", "\244\144\128\128", "\128",
+      "\240\128\128\128", "\226\130" }) do
+      has(refused('{"prompt": "\195\188' .. text .. '", "completion": "x"}'),
+        ("chats.jsonl:2: byte 15, 0x%02x | UTF-8"):format(text:byte()))
+    end
     has(refused "[]", "chats.jsonl:2: | messages | prompt | instruction")
     has(refused '{"messages": []}', "chats.jsonl:2: messages | at least one")
     has(refused '{"messages": [{"role": "user"}]}', "chats.jsonl:2: message 1: content | nil")
     has(refused '{"prompt": "q", "completion": 3}', "chats.jsonl:2: completion | 3")
     has(refused('{"messages": [{"role": "tool", "content": "x"}]}', { template = { user = { "", "" },
       assistant = { "", "" } } }), 'chats.jsonl:2: | role "tool"')
+    with { files = write { HELLO, '{"prompt": "\195\188\226\130\172\240\157\132\158\127", "completion": "x"}' } }
     has(refused '{"messages": [{"role": "Assistant", "content": "x"}]}',
       'chats.jsonl:2: | role "Assistant" | mean assistant')
     has(refused('{"messages": [{"role": "gpt", "content": "x"}]}', { template = "llama3" }), 'role "gpt" | assistant')

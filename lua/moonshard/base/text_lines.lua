@@ -1,4 +1,4 @@
--- Lines of text: splitting, trimming, and turning untrusted text into one line that is safe to print.
+-- Lines of text: splitting, trimming, checking UTF-8, and turning untrusted text into one line that is safe to print.
 --
 -- Splitting takes linear time. Patterns like "%s+$" and "([^\n]*)\n" restart at every byte: on one long line without
 -- a match they take minutes.
@@ -87,6 +87,33 @@ function text_lines.indented(text)
   text = text:gsub("\n(%S)", "\\n%1")
   for line in (text .. "\n"):gmatch("([^\n]*)\n") do lines[#lines + 1] = text_lines.escape(line) end
   return table.concat(lines, "\n")
+end
+
+-- How many bytes follow the first one of a character, and the range of the first of these (RFC 3629); nil: no character
+-- begins so.
+local function following(byte)
+  if byte < 0x80 then return 0, 0, 0 end
+  if byte < 0xc2 or byte > 0xf4 then return nil end
+  if byte < 0xe0 then return 1, 0x80, 0xbf end
+  if byte < 0xf0 then return 2, byte == 0xe0 and 0xa0 or 0x80, byte == 0xed and 0x9f or 0xbf end
+  return 3, byte == 0xf0 and 0x90 or 0x80, byte == 0xf4 and 0x8f or 0xbf
+end
+
+---Where a text is not UTF-8: the first byte, from 1, of what is no character; nil if all of it is.
+---@param text string
+---@return integer?
+function text_lines.not_utf8(text)
+  local at, length = text:find("[\128-\255]"), #text
+  while at and at <= length do
+    local count, low, high = following(text:byte(at))
+    if not count then return at end
+    for i = 1, count do
+      local byte = text:byte(at + i)
+      if not byte or byte < low or byte > high then return at end
+      low, high = 0x80, 0xbf
+    end
+    at = at + count + 1
+  end
 end
 
 return text_lines

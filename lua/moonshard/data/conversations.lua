@@ -11,6 +11,7 @@ local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
 local options = require("moonshard.base.options")
+local text_lines = require("moonshard.base.text_lines")
 local zstd = require("moonshard.base.zstd")
 
 local conversations = {}
@@ -98,6 +99,11 @@ function conversations.lines(path, what)
       number = number + 1
       if line:find("%S") then
         local where = ("%s:%d"):format(path, number)
+        local wrong = text_lines.not_utf8(line)
+        if wrong then
+          errors.invalid("%s: byte %d, 0x%02x, is not UTF-8, which JSON is: convert the file (iconv -t UTF-8), or "
+            .. "leave the line out", where, wrong, line:byte(wrong))
+        end
         local row, problem = json.decode(line)
         if type(row) ~= "table" then errors.invalid("%s: %s", where, problem or "a line must be an object") end
         return row, where

@@ -6,6 +6,7 @@
 
 local errors = require("moonshard.base.error")
 local parameter = require("moonshard.tensor.parameter")
+local text_lines = require("moonshard.base.text_lines")
 
 local tree = {}
 
@@ -76,31 +77,13 @@ local function ordered_keys(holder, path)
   return keys
 end
 
--- Whether a string is valid UTF-8 (RFC 3629).
-local CHARACTERS = {
-  "[%z\1-\127]", "[\194-\223][\128-\191]", "\224[\160-\191][\128-\191]", "[\225-\236\238\239][\128-\191][\128-\191]",
-  "\237[\128-\159][\128-\191]", "\240[\144-\191][\128-\191][\128-\191]",
-  "[\241-\243][\128-\191][\128-\191][\128-\191]", "\244[\128-\143][\128-\191][\128-\191]",
-}
-
-local function is_utf8(name)
-  local at = 1
-  while at <= #name do
-    local stop
-    for _, character in ipairs(CHARACTERS) do stop = stop or select(2, name:find("^" .. character, at)) end
-    if not stop then return false end
-    at = stop + 1
-  end
-  return true
-end
-
 local fit = {} -- names of fields that were found to be usable: layers repeat them
 
 -- Names are used in patterns, files and reports.
 local function join(path, key)
   local name = type(key) == "number" and tostring(key - 1) or key
   if fit[name] then return path == "" and name or path .. "." .. name end
-  if name == "" or name:find("[%.%s%c%z]") or name:find("[\128-\255]") and not is_utf8(name) then
+  if name == "" or name:find("[%.%s%c%z]") or text_lines.not_utf8(name) then
     errors.raise("MS_ENAME", "field %q of %s: names of modules and parameters must be UTF-8 without dots, spaces or "
       .. "control characters, and not empty", name, path == "" and "the model" or path)
   end
