@@ -1,6 +1,7 @@
 -- How conversations become text: what is written before and after each message, by role. The texts are those of the
 -- templates that the models named here were published with, except that contents keep the space around them, which some
--- of those cut off; a recipe can have its own, in the same form.
+-- of those cut off, and that no system message is added, which some have by default; a recipe can have its own, in the
+-- same form.
 --
 -- A message's content and what ends it can be trained on; what begins it never is.
 
