@@ -153,19 +153,10 @@ static void append_dtypes(const ms_plan_coll *coll, ms_text *text) {
   }
 }
 
-/* 1 when no two of the blocks that a collective joins, each of which is on one node, share it. */
-static int blocks_are_nodes(const ms_plan *plan, const ms_plan_coll *coll) {
-  const int *rank = plan->model->dim[coll->dim].ranks, *node_of = plan->topology.node_of;
-  for (int i = 1; i < coll->ranks; i++)
-    for (int j = 0; j < i; j++)
-      if (node_of[rank[i * coll->stride]] == node_of[rank[j * coll->stride]]) return 0;
-  return 1;
-}
-
 static void groups_of(const ms_plan *plan, const ms_plan_coll *coll, ms_text *text) {
   if (!ms_plan_coll_is_between_nodes(coll)) {
     if (coll->ranks != plan->model->dim[coll->dim].size) ms_text_append(text, " in groups of %d", coll->ranks);
-  } else if (blocks_are_nodes(plan, coll)) ms_text_append(text, " between %d nodes", coll->ranks);
+  } else if (ms_plan_joins_nodes(plan, coll)) ms_text_append(text, " between %d nodes", coll->ranks);
   else ms_text_append(text, " between %d blocks of %d ranks", coll->ranks, coll->stride);
 }
 

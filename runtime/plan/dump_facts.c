@@ -21,6 +21,15 @@ double ms_plan_bytes_in(const ms_plan_coll *coll, int dtype) {
   return bytes;
 }
 
+int ms_plan_joins_nodes(const ms_plan *plan, const ms_plan_coll *coll) {
+  if (!ms_plan_coll_is_between_nodes(coll)) return 0;
+  const int *rank = plan->model->dim[coll->dim].ranks, *node_of = plan->topology.node_of;
+  for (int i = 1; i < coll->ranks; i++)
+    for (int j = 0; j < i; j++)
+      if (node_of[rank[i * coll->stride]] == node_of[rank[j * coll->stride]]) return 0;
+  return 1;
+}
+
 int ms_plan_listed_losses(const ms_plan *plan, ms_chunked_loss loss[MS_LISTED_LOSSES], int *n) {
   MS_TRY(ms_plan_chunked_losses(plan, MS_LISTED_LOSSES, loss, n));
   if (*n > MS_LISTED_LOSSES) *n = MS_LISTED_LOSSES;

@@ -81,7 +81,9 @@ static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text
                    ms_coll_name(coll->kind), plan->model->dim[coll->dim].name, coll->ranks, coll->parts, coll->bytes);
     if (coll->kind == MS_COLL_ALL_GATHER) json_dtypes(coll, text);
     json_traffic(&coll->moved, text);
-    if (ms_plan_coll_is_between_nodes(coll)) ms_text_append(text, ",\"between_nodes\":true");
+    if (ms_plan_coll_is_between_nodes(coll))
+      ms_text_append(text, ",\"stride\":%d,\"between_nodes\":%s", coll->stride,
+                     ms_plan_joins_nodes(plan, coll) ? "true" : "false");
     if (coll->in_flight) ms_text_append(text, ",\"in_flight\":true");
     if (coll->largest) ms_text_append(text, ",\"max\":true");
     if (coll->replicas) ms_text_append(text, ",\"replicas\":%d,\"also_bytes\":%.0f", coll->replicas, coll->also_bytes);

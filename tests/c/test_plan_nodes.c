@@ -1,5 +1,6 @@
 /* test_plan_nodes.c - what ranks share is decided by the nodes they are on, which a plan is given and never guesses. */
 #include "moonshard.h"
+#include "plan/dump.h"
 #include "tests/c/support/hosts.h"
 #include "tests/c/support/planned.h"
 #include "tests/c/support/ranks.h"
@@ -154,6 +155,37 @@ static void M6_nodes_may_have_different_numbers_of_ranks_in_any_order(void **sta
   }
 }
 
+/* Blocks of ranks that sum one after another are not always on nodes of their own: JSON says which. */
+static void M6_json_tells_nodes_from_blocks_that_share_them(void **state) {
+  (void)state;
+  static const struct {
+    int node_of[8];
+    const char *stride, *between;
+  } cases[] = {
+      {{0, 0, 0, 0, 1, 1, 1, 1}, "\"stride\":4", "\"between_nodes\":true"},
+      {{0, 0, 1, 1, 0, 0, 1, 1}, "\"stride\":2", "\"between_nodes\":false"},
+      {{0, 1, 0, 1, 0, 1, 0, 1}, NULL, NULL},
+  };
+  for (int i = 0; i < 3; i++) {
+    mlp_config c = mlp_default(8, 1, 0);
+    ms_plan_config config = planned_config();
+    config.nodes = 2;
+    config.node_of = cases[i].node_of;
+    planned p = plan_with(&c, &config);
+    ms_text text = {0};
+    must(ms_plan_json(p.plan, &text));
+    if (cases[i].stride) {
+      assert_non_null(strstr(text.data, cases[i].stride));
+      assert_non_null(strstr(text.data, cases[i].between));
+    } else {
+      assert_null(strstr(text.data, "stride"));
+      assert_null(strstr(text.data, "between_nodes"));
+    }
+    ms_text_free(&text);
+    drop(&p);
+  }
+}
+
 static void M6_the_most_of_a_category_is_never_less_than_its_part_of_the_peak(void **state) {
   (void)state;
   planned p = plan_on(2, 2, 0, 0, MS_SYNC_EVERY);
@@ -201,6 +233,7 @@ int main(void) {
       TEST(M6_replicas_share_within_a_node_and_masters_within_a_shard_group_of_a_node),
       TEST(M6_every_node_of_replicas_counts_one_whole_state),
       TEST(M6_slices_are_summed_between_nodes),
+      TEST(M6_json_tells_nodes_from_blocks_that_share_them),
       TEST(M6_more_ranks_than_a_node_takes_have_to_be_on_several),
       TEST(M6_nodes_may_have_different_numbers_of_ranks_in_any_order),
       TEST(M6_the_most_of_a_category_is_never_less_than_its_part_of_the_peak),
