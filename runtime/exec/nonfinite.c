@@ -1,5 +1,6 @@
 /* nonfinite.c - finds the first value that is not finite: in parameters and inputs, then in every kernel's output
- * during phase FIRST, then in the summed gradients. The ranks agree on the earliest finding, so all report the same.
+ * during phase FIRST, then in the summed gradients, by parameter. The ranks agree on the earliest finding, so all
+ * report the same.
  */
 #include <limits.h>
 #include <math.h>
@@ -66,6 +67,18 @@ static int find_in_stored(const ms_exec *exec, const ms_elements *owned, int64_t
 
 const char *ms_nonfinite_name(double value) { return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
 
+/* ", summed in i8 over shard," of the gradients of a unit that are sent in few bits: of such a sum a whole block is not
+ * finite where one element is not. */
+static void few_bits_text(const ms_model *model, int unit, char text[64]) {
+  const ms_unit_config *config = &model->unit[unit].config;
+  const int over_shard = ms_unit_quantises_shards(model, unit);
+  *text = '\0';
+  if (over_shard || ms_unit_is_quantised(model, unit))
+    snprintf(text, 64, ", summed in %s over %s,",
+             ms_dtype_name(over_shard ? config->shard_dtype : config->replicate_dtype),
+             over_shard ? "shard" : "replicate");
+}
+
 static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, int what, int position) {
   const ms_model *model = exec->plan->model;
   for (int i = 0; i < model->params && finder->position == NOWHERE; i++) {
@@ -79,10 +92,15 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, int w
     if (ms_storage_is_coded(owned.dtype)) MS_TRY(find_in_stored(exec, &owned, &at, &value));
     else MS_TRY(find_in_arena(exec, owned.data, owned.dtype, owned.count, &at, &value));
     if (at < 0) continue;
+    const char *kind = "parameter";
+    char text[64] = "";
+    if (position == AT_GRADIENTS) {
+      few_bits_text(model, p->unit, text);
+      kind = *text ? "the gradient of" : "the summed gradient of";
+    }
     finder->position = position;
-    snprintf(finder->text, TEXT_BYTES, "%s %s holds %s at element %lld",
-             position == AT_PARAMETERS ? "parameter" : "the summed gradient of", p->name, ms_nonfinite_name(value),
-             (long long)ms_division_index(&part, owned.first + at, &run));
+    snprintf(finder->text, TEXT_BYTES, "%s %s%s holds %s at element %lld", kind, p->name, text,
+             ms_nonfinite_name(value), (long long)ms_division_index(&part, owned.first + at, &run));
   }
   return MS_OK;
 }
@@ -101,10 +119,20 @@ static void find_in_inputs(ms_exec *exec, ms_exec_finder *finder) {
   }
 }
 
+/* 1 for a kernel that only adds to a unit's gradients, such as what other ranks have sent (kernels/quantised_sum.h):
+ * the search of the gradients, which is by parameter, says more about its output. */
+static int adds_to_gradients(const ms_exec *exec, const ms_instr *source) {
+  enum { SUM = MS_OP_INTERNAL | MS_OP_MOVES | MS_OP_ADDS };
+  const int category = exec->plan->buffer[source->out[0].buffer].category;
+  return (ms_op_row_of(source->call->op)->flags & SUM) == SUM &&
+         (category == MS_CAT_GRADIENTS || category == MS_CAT_COMMUNICATION);
+}
+
 static int inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
   ms_exec_finder *finder = exec->finder;
   const ms_kernel_call *call = instr->call;
   const ms_instr *source = &exec->plan->phase[phase].instr[instr->source];
+  if (adds_to_gradients(exec, source)) return MS_OK;
   for (int o = 0; o < call->outputs && finder->position == NOWHERE; o++) {
     double value;
     int64_t at = -1;

@@ -142,6 +142,40 @@ describe("gradients that replicas sum in few bits", function()
   end)
 end)
 
+-- Gradients that are finite on each rank, and whose sum is not.
+local OVERFLOW = [[
+  local ms = require "moonshard"
+  local cfg = ms.args { mesh = "2x1", replicate = "i8", shard = "f32" }
+  local Net = ms.module "Net"
+  function Net:init() self.a, self.b = ms.nn.linear(16, 32), ms.nn.linear { 32, 16, bias = false } end
+  function Net:forward(x) return self.b(self.a(x)) end
+  local model = Net()
+  ms.fully_shard(model, { mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
+    units = { "a", "b" }, mp_policy = { reduce_dtype = { replicate = cfg.replicate, shard = cfg.shard } } })
+  local function loss(y, t) return ms.ops.sum((y - ms.ops.detach(y)) * t, { all = true }) end
+  local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1 }, loss = loss }
+  train:step { inputs = ms.ones({ 4, 16 }) * 0.01, targets = ms.ones({ 4, 16 }) * 7e37 }
+]]
+
+describe("a sum in few bits that overflows", function()
+  it("Q6 ends the run, and is reported by parameter, type and dimension", function()
+    local path = program.recipe(OVERFLOW)
+    for words, facts in pairs({
+      ["mesh=2x1"] = "summed in i8 over replicate", ["mesh=2x1 replicate=i4"] = "summed in i4 over replicate",
+      ["mesh=1x2 replicate=f32 shard=i8"] = "summed in i8 over shard",
+      ["mesh=2x1 replicate=f32"] = "summed",
+    }) do
+      local command = { "run", path, "-n", "2" }
+      for word in words:gmatch("%S+") do command[#command + 1] = word end
+      local ended = program.run(command)
+      assert.equal(3, ended.status, ended.err)
+      has(ended.err, "step 1 | gradient of a.bias | element | " .. facts)
+      assert.is_nil(ended.err:find("_pieces", 1, true), ended.err)
+    end
+    os.remove(path)
+  end)
+end)
+
 describe("mp_policy with a type for replicas", function()
   local function shard(reduce_dtype, more)
     local options = { mesh = ms.init_device_mesh("cpu", { 1, 1 }, { "replicate", "shard" }), units = { "0" },
