@@ -165,7 +165,7 @@ describe("explain", function()
     local first, nodes, second, third = text:match("^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n")
     assert.equal("2 ranks on 1 node", nodes)
     has(first, "explain | rank 0 of 2 | mesh 1x2")
-    has(second, 'shadowed | block_rules.lua:9: | reshard_after_forward | "layers.1" | never')
+    has(second, 'warning | block_rules.lua:9: | reshard_after_forward | "layers.1" | never')
     has(third, "matches nothing | block_rules.lua:12: | freeze | head.bias | optional")
   end)
 

@@ -3,7 +3,8 @@
 
 local engine = require("moonshard.base.ffi")
 local fixture = require("lua.fixture")
-local has = require("lua.message").has
+local message_of = require("lua.message")
+local has = message_of.has
 local json = require("cjson")
 local message = fixture.message
 local ms = require("moonshard")
@@ -381,6 +382,22 @@ describe("storage", function()
     ms.fully_shard(model, { storage = "nf4" })
     assert.equal("frozen f32", model.sharding:marks()[model.a])
     assert.equal("frozen f32 kept in nf4", model.sharding:marks()[model.b])
+    assert.same({}, model.sharding.warnings)
+  end)
+
+  it("Q7 by rules keeps small parameters in larger records, and warns once", function()
+    local path = program.recipe([[
+      local ms = require "moonshard"
+      local re = ms.re
+      local model = ms.module { gain = ms.parameter { 64, frozen = true }, bias = ms.parameter { 64, frozen = true },
+        w = ms.parameter { 128, 128, frozen = true }, forward = function(self, x) return x:matmul(self.w) end }
+      ms.fully_shard(model, { storage = { { re"gain|bias|w", "i8" } } })
+    ]])
+    local ended = program.run { "run", path, "-n", "2" }
+    os.remove(path)
+    assert.equal(0, ended.status, ended.err)
+    message_of.line_has(ended.err, "moonshard: warning | :5: | storage | /gain|bias|w/ | bias and 1 more | i8 | 1040 "
+      .. "bytes | 256 of f32")
   end)
 
   it("Q7 takes one value for all matrices that do not train, and PyTorch's names", function()

@@ -317,7 +317,7 @@ function show.text(found)
     found.rank, found.world, found.mesh, found.micro_batches, found.micro_batches == 1 and "" or "es"), found.nodes }
   if found.better_mesh then lines[#lines + 1] = better_mesh.text(found.better_mesh) end
   if found.tensor_across_nodes then lines[#lines + 1] = better_mesh.text_of_tensor(found.tensor_across_nodes) end
-  for _, warning in ipairs(found.shadowed) do lines[#lines + 1] = "shadowed: " .. warning end
+  for _, warning in ipairs(found.shadowed) do lines[#lines + 1] = "warning: " .. warning end
   for _, rule in ipairs(found.unmatched) do
     lines[#lines + 1] = ("matches nothing: %s: %s: rule %s, which is optional"):format(rule.where or "?", rule.policy,
       rule.pattern)

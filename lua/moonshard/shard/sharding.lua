@@ -15,6 +15,7 @@ local reference = require("moonshard.shard.reference")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local roles = require("moonshard.shard.roles")
 local single_rank = require("moonshard.distributed.single_rank")
+local storage = require("moonshard.shard.storage")
 local strategy = require("moonshard.shard.strategy")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
@@ -206,7 +207,7 @@ function sharding.fully_shard(model, config)
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   self.auto = automatic.take(config, inventory)
   decide(self, inventory, config)
-  self.warnings[#self.warnings + 1] = placements.unused(self)
+  for _, warning in pairs({ placements.unused(self), storage.larger(self) }) do table.insert(self.warnings, warning) end
   replicate_sync.assign(self)
   if reference.active and self.local_sync then
     errors.invalid("moonshard check compares a run with one rank, but with replicate_sync replicas train apart: check "

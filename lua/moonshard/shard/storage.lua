@@ -16,7 +16,7 @@ local records = require("moonshard.shard.records")
 local storage = {}
 
 ---Why rules do not decide for other parameters.
-storage.LEFT_OUT = "which trains and has an f32 master: freeze it (freeze, or ms.lora), or leave it out of storage"
+storage.LEFT_OUT = "which trains, so that it is kept in f32: freeze it (freeze, or ms.lora), or remove the rule"
 
 local function read(value, rule)
   local name = dtypes.of_use(value, "storage")
@@ -32,8 +32,8 @@ function storage.reader(self)
     for _, param in ipairs(self.params) do
       if param.frozen then return read(value, rule) end
     end
-    errors.invalid("storage: %s chooses how frozen parameters are kept, but all parameters train: freeze some "
-      .. "(freeze, or ms.lora), or leave storage out", rule)
+    errors.invalid("storage: %s is %s, but only frozen parameters are kept in another type than f32, and all "
+      .. "parameters train: freeze some (freeze, or ms.lora), or leave storage out", rule, options.describe(value))
   end
 end
 
@@ -50,6 +50,23 @@ function storage.applies(param, by_rules, given)
   if not param.frozen or by_rules then return param.frozen end
   local dtype = dtypes.of_use(given, "storage")
   return #param.shape > 1 and not (dtype and too_large(param, dtype))
+end
+
+---A warning if rules keep parameters in records that are larger than f32 is, because these are small.
+---@param self moonshard.Sharding
+---@return string?
+function storage.larger(self)
+  local first, count
+  for _, param in ipairs(self.params) do
+    if param.storage and too_large(param, param.storage) then first, count = first or param, (count or 0) + 1 end
+  end
+  if not first then return nil end
+  local decision = self.decisions.storage[first.fqn]
+  local text = "%sstorage: rule %s keeps %s%s in %s, in %d bytes, more than the %d of f32: give it \"f32\" in an "
+    .. "earlier rule, or narrow the pattern"
+  return text:format(decision.where and decision.where .. ": " or "", decision.pattern or "for all",
+    first.fqn, count > 1 and (" and %d more"):format(count - 1) or "", first.storage,
+    4 * records.count(records.of_runs(first.storage), first.numel), 4 * first.numel)
 end
 
 ---Stores the decision for a parameter.
