@@ -86,7 +86,7 @@ describe("a folder of adapters", function()
   it("Q8 is refused for what plain LoRA does not compute, by field", function()
     for field, value in pairs({ peft_type = "LOHA", use_dora = true, bias = "all", init_lora_weights = "pissa_niter_4",
       modules_to_save = { "head" }, layer_replication = { { 0, 1 } }, lora_bias = true, brand_new = 3,
-      lora_dropout = 1, r = 0, alpha_pattern = { q_proj = -1 }, target_modules = 3 }) do
+      lora_dropout = 1, r = 0, alpha_pattern = { q_proj = -1 }, target_modules = 3, lora_alpha = json.null }) do
       refused(copy_of("llama", set(field, value)), model_of("llama"), "adapter_config.json | " .. field)
     end
     for _, value in ipairs({ { "q_proj", 3 }, { q_proj = true }, true }) do

@@ -110,7 +110,7 @@ describe("rules", function()
     local decisions = sharding.decisions.reshard_after_forward
     assert_fails("/nowhere/ | 3 names",
       function() train:set_rules { prefetch = 3, reshard_after_forward = { { re"nowhere", true } } } end)
-    assert_fails("option freeze", function() train:set_rules { freeze = {} } end)
+    assert_fails("ms.fully_shard | freeze | groups", function() train:set_rules { freeze = {} } end)
     assert_fails("prefetch | 0", function() train:set_rules { prefetch = -1 } end)
     assert_fails("optimizer | /nowhere/", function()
       train:set_rules { reshard_after_forward = true, groups = { { re"nowhere", { lr_scale = 2 } } } }

@@ -2,6 +2,7 @@
 -- about a missing method. It raises no errors, so error.lua can call it.
 
 local nearest = require("moonshard.base.nearest")
+local other_names = require("moonshard.base.other_names")
 
 local advice = {
   ---The rows of the op table by name, and tables whose keys are methods. They belong to higher layers, so
@@ -64,8 +65,10 @@ local FIELDS = {
   DTensor = PLACEMENTS .. "; in a forward, x:to_local and y:from_local",
   Partial = 'it is "partial", in x:to_local and x:from_local; parameters are never summands',
   PrepareModuleInput = "the engine places every value; x:redistribute { tensor = ms.Shard(axis) } overrides it",
+  load = "it is ms.checkpoint.load, and for a Hugging Face folder ms.huggingface.model(folder)",
+  from_pretrained = "it is ms.huggingface.model(folder)", save_pretrained = "it is ms.huggingface.save(model, folder)",
   context_parallel = "give the mesh a dimension context", loss_parallel = "the loss reads divided logits as they are",
-  save = "it is ms.checkpoint.save", load = "it is ms.checkpoint.load", DeviceMesh = "it is ms.init_device_mesh",
+  save = "it is ms.checkpoint.save", DeviceMesh = "it is ms.init_device_mesh",
 }
 
 ---Suggests what to write instead of an unknown field.
@@ -73,7 +76,8 @@ local FIELDS = {
 ---@param valid table<string, any> keys: the fields that exist
 ---@return string
 function advice.for_field(name, valid)
-  if FIELDS[name] then return FIELDS[name] end
+  local text = FIELDS[name] or other_names.of_option(name)
+  if text then return text end
   local rows = advice.ops()
   if rawget(rows, name) or rawget(rows, name:lower()) then return "ops are in ms.ops: ms.ops." .. name:lower() end
   return nearest.advice(name, valid)
@@ -84,6 +88,7 @@ local function of_pytorch(name)
   local here = METHODS[name]
   if here then return ("PyTorch's %s is %s here"):format(name, here) end
   return REGIONS[name] and ("Megatron's %s is x:%s here"):format(name, REGIONS[name]) or EXPLAINED[name]
+    or other_names.of_function(name)
 end
 
 ---Suggests what to write instead of an unknown method.

@@ -99,6 +99,18 @@ function dtypes.quoted(use)
   return either(list)
 end
 
+---PyTorch's name of an element type without the module: "bfloat16" for "torch.bfloat16". Other values stay.
+---@param value any
+---@return any
+function dtypes.without_torch(value)
+  return type(value) == "string" and value:match("^torch%.(%w+)$") or value
+end
+
+---The short name of an element type.
+---@param value any "bf16", or PyTorch's name, "bfloat16" or "torch.bfloat16"
+---@return string? nil: it is none
+function dtypes.short_name(value) return short_names[dtypes.without_torch(value)] end
+
 ---Whether an element type has a use.
 ---@param name any
 ---@param use string a field of moonshard.DtypeUses
@@ -110,7 +122,7 @@ function dtypes.may(name, use) return USES[name] ~= nil and USES[name][use] == t
 ---@param use string a field of moonshard.DtypeUses
 ---@return string?
 function dtypes.of_use(value, use)
-  local name = short_names[value]
+  local name = dtypes.short_name(value)
   return dtypes.may(name, use) and name or nil
 end
 
@@ -124,9 +136,10 @@ function dtypes.coarser(a, b) return USES[b].tolerance > USES[a].tolerance and b
 ---@param name string "f32", "bf16", "i32", "u8", "f8e4m3", ..., or PyTorch's name
 ---@return integer id, string name the short name
 function dtypes.id(name)
-  local short = short_names[name]
+  local short = dtypes.short_name(name)
   if not short then
-    errors.raise("MS_EDTYPE", "unknown element type %s: it must be %s", tostring(name), either(known))
+    errors.raise("MS_EDTYPE", "unknown element type %s: write %s, or PyTorch's name of one", tostring(name),
+      either(known))
   end
   return ids[short], short
 end
@@ -136,8 +149,8 @@ end
 ---@param name string short name
 function dtypes.check_whole_bytes(who, name)
   if not dtypes.packed[name] then return end
-  errors.raise("MS_EDTYPE", "%s: %d elements of %s share a byte, and mean something only with scales: keep the bytes "
-    .. "as u8", who, dtypes.packed[name], name)
+  errors.raise("MS_EDTYPE", "%s: no tensor has dtype %s: %d elements of %s share a byte, and their values need scales: "
+    .. "give the bytes the dtype \"u8\"", who, name, dtypes.packed[name], name)
 end
 
 -- ---- memory that a recipe made through the FFI ----------------------------------------------------------------------

@@ -17,13 +17,14 @@ nearest.DIMENSIONS = {
 local CALLED_HERE = {
   T_max = "total", attn_mask = "mask", auto_wrap_policy = "units", batch_size = "batch", correction = "unbiased",
   device_mesh = "mesh", dim = "axis", gpu = "cuda", hidden_act = "activation", hidden_size = "dim", image_size = "size",
-  intermediate_size = "ffn", is_causal = "causal", keepdims = "keepdim", max_length = "seq", max_new_tokens = "tokens",
-  max_norm = "clip_grad_norm", max_position_embeddings = "seq", max_seq_length = "seq", mixed_precision = "mp_policy",
-  mlm_probability = "fraction", n_heads = "heads", n_kv_heads = "kv_heads", norm_topk_prob = "renormalise",
-  num_attention_heads = "heads", num_channels = "channels", num_classes = "classes", num_experts = "experts",
-  num_heads = "heads", num_hidden_layers = "layers", num_key_value_heads = "kv_heads", num_kv_heads = "kv_heads",
-  num_labels = "classes", num_local_experts = "experts", num_replicas = "mesh", packing = "pack",
-  parallelize_plan = "placements", patch_size = "patch", rms_norm_eps = "eps", layer_norm_eps = "eps", seq_len = "seq",
+  intermediate_size = "ffn", is_causal = "causal", keepdims = "keepdim", lora_alpha = "alpha", lora_dropout = "dropout",
+  max_length = "seq", max_new_tokens = "tokens", max_norm = "clip_grad_norm", max_position_embeddings = "seq",
+  max_seq_length = "seq", mixed_precision = "mp_policy", mlm_probability = "fraction", modules_to_save = "train",
+  n_heads = "heads", n_kv_heads = "kv_heads", norm_topk_prob = "renormalise", num_attention_heads = "heads",
+  num_channels = "channels", num_classes = "classes", num_experts = "experts", num_heads = "heads",
+  num_hidden_layers = "layers", num_key_value_heads = "kv_heads", num_kv_heads = "kv_heads", num_labels = "classes",
+  num_local_experts = "experts", num_replicas = "mesh", packing = "pack", parallelize_plan = "placements",
+  patch_size = "patch", r = "rank", rms_norm_eps = "eps", layer_norm_eps = "eps", seq_len = "seq",
   sharding_strategy = "strategy", torchrun = "run", train = "run", type_vocab_size = "types", vocab_size = "vocab",
 }
 
@@ -93,6 +94,19 @@ function nearest.several(name, valid, count)
   return table.concat(names, ", ", 1, last - 1) .. " or " .. names[last]
 end
 
+---What a name of another library is called here, as "did you mean layers?"; nil if that is none of the valid names.
+---@param name any
+---@param valid table<string, any> keys: the valid names
+---@return string?
+function nearest.called_here(name, valid)
+  local here = CALLED_HERE[name]
+  for _, either in ipairs(CALLED_HERE_OR[name] or {}) do
+    if valid[either] ~= nil then here = either end
+  end
+  if here == nil or valid[here] == nil then here = nearest.DIMENSIONS[name] end
+  return here ~= nil and valid[here] ~= nil and ("did you mean %s?"):format(here) or nil
+end
+
 ---What to write instead: "did you mean layers?", using PyTorch's name or the nearest one, or all valid names if
 ---none is near.
 ---@param name any the name that was written
@@ -103,12 +117,9 @@ function nearest.advice(name, valid)
   for key in pairs(valid) do
     names[#names + 1] = key
   end
-  local here = CALLED_HERE[name]
-  for _, either in ipairs(CALLED_HERE_OR[name] or {}) do
-    if valid[either] ~= nil then here = either end
-  end
-  if here == nil or valid[here] == nil then here = nearest.DIMENSIONS[name] end
-  local candidate = here ~= nil and valid[here] ~= nil and here or nearest.name(tostring(name), names)
+  local here = nearest.called_here(name, valid)
+  if here then return here end
+  local candidate = nearest.name(tostring(name), names)
   if candidate then
     return ("did you mean %s?"):format(candidate)
   elseif #names == 0 then

@@ -2,6 +2,7 @@
 
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
+local other_names = require("moonshard.base.other_names")
 
 local options = {}
 
@@ -16,25 +17,6 @@ local CHECKS = {
 local TEXTS = { integer = "an integer", positive = "an integer of at least 1",
   seed = "an integer from 0 to 2^53 - 1", number = "a number", string = "a string",
   boolean = "true or false", table = "a table", ["function"] = "a function" }
-
--- Options without a counterpart here, of PyTorch and of the command line.
-local ABSENT = {
-  offload_policy = "state stays on the device", cpu_offload = "state stays on the device",
-  loss_parallel = "the loss of divided logits is computed in parts: there is nothing to set",
-  tensor_parallel = "give the mesh a dimension tensor, and rules of placements",
-  context_parallel = "give the mesh a dimension context", context = "give the mesh a dimension context",
-  hosts = "hosts are given on the command line: --hosts a:4,b:4",
-}
-
--- Options of something else, with the place that they belong to.
-local ELSEWHERE = {
-  reduce_dtype = "it is a field of mp_policy: mp_policy = { reduce_dtype = ... }",
-  output_dtype = "it is a field of mp_policy: mp_policy = { output_dtype = ... }",
-  moments = "it is an option of ms.optim.adamw, for all parameters",
-  error_feedback = "it is a field of reduce_dtype: mp_policy = { reduce_dtype = { shard = \"f32\", "
-    .. "replicate = \"i8\", error_feedback = true } }",
-  lora = "call ms.lora(model, rules) before ms.fully_shard",
-}
 
 local function matches(value, kind)
   local check = CHECKS[kind]
@@ -113,7 +95,7 @@ function options.parse(who, given, specs)
       if type(name) == "number" then
         errors.invalid("%s: %s has no name: write name = value; %s", who, describe(value), nearest.advice("", named))
       end
-      local advice = ABSENT[name] or ELSEWHERE[name] or nearest.advice(name, named)
+      local advice = nearest.called_here(name, named) or other_names.of_option(name) or nearest.advice(name, named)
       errors.raise("MS_ENAME", "%s: unknown option %s: %s", who, tostring(name), advice)
     end
     check_value(who, name, spec, value)

@@ -64,6 +64,17 @@ local function check_moments(who, o)
   o.moments = moments
 end
 
+-- Lion's moment is not kept in 8 bits.
+local function check_lion_moments(who, o)
+  local moments = dtypes.of_use(o.moments, "moment")
+  if moments and not dtypes.uses[moments].packed_moments then
+    o.moments = moments
+    return
+  end
+  errors.raise(moments and "MS_EUNSUPPORTED" or "MS_EINVAL", "%s: moments must be \"f32\" or \"bf16\", not %s%s", who,
+    options.describe(o.moments), moments and "; ms.optim.adamw and ms.optim.adam also keep theirs in 8 bits" or "")
+end
+
 -- AdamW, and Adam, whose weight decay is in the gradient.
 local function adam(id, weight_decay)
   return {
@@ -107,11 +118,7 @@ local ROWS = {
       }
     end,
     check = function(who, o)
-      check_moments(who, o)
-      if o.moments == "i8" then
-        errors.raise("MS_EUNSUPPORTED", "%s: moments in 8 bits are for ms.optim.adamw and ms.optim.adam: Lion keeps "
-          .. "its only moment in \"f32\" or \"bf16\"", who)
-      end
+      check_lion_moments(who, o)
       check_betas(who, o.betas)
       check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
     end,
@@ -163,9 +170,11 @@ local ROWS = {
         errors.raise("MS_ENAME", "%s: adjust %s: %s", who, o.adjust, nearest.advice(o.adjust, ADJUSTS))
       end
       if o.steps > MOST_STEPS then errors.invalid("%s: steps must be 1 to %d, not %d", who, MOST_STEPS, o.steps) end
-      if o.dtype ~= "f32" and o.dtype ~= "bf16" then
-        errors.invalid("%s: dtype must be f32 or bf16, not %s", who, o.dtype)
+      local dtype = dtypes.of_use(o.dtype, "param") -- what products of f32 values can read
+      if not dtype then
+        errors.invalid("%s: dtype must be %s, not %s", who, dtypes.quoted("param"), options.describe(o.dtype))
       end
+      o.dtype = dtype
     end,
     configure = function(config, o)
       config.muon_momentum, config.muon_nesterov = o.momentum, o.nesterov and 1 or 0

@@ -2,14 +2,12 @@
 
 local adapter_config = require("moonshard.huggingface.adapter_config")
 local adapter_names = require("moonshard.huggingface.adapter_names")
-local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local ffi = require("ffi")
 local input_file = require("moonshard.base.input_file")
-local nearest = require("moonshard.base.nearest")
-local options = require("moonshard.base.options")
 local output_file = require("moonshard.base.output_file")
 local safetensors = require("moonshard.base.safetensors")
+local saved_dtypes = require("moonshard.huggingface.saved_dtypes")
 
 local adapter_writer = {}
 
@@ -21,13 +19,6 @@ local FILE = "adapter_model.safetensors"
 ---@field read fun(name: string, first: number, count: number): ffi.cdata* elements of a parameter as const float *,
 ---  valid until the next read; collective if the parameters are divided over ranks
 ---@field writes boolean? false: only take part in collective reads, write nothing; default true
-
-local function read_dtype(given)
-  local names = { f16 = "F16" }
-  for _, name in ipairs(dtypes.with("saved")) do names[name] = dtypes.stored[name] end
-  if names[given] then return names[given] end
-  errors.raise("MS_ENAME", "adapters: dtype %s: %s", options.describe(given), nearest.advice(tostring(given), names))
-end
 
 ---Creates a folder, and raises MS_EINVAL if it contains adapters or is not writable.
 ---@param folder string
@@ -139,11 +130,11 @@ end
 ---@return { bytes: number, tensors: integer } written
 function adapter_writer.write(folder, source, given)
   given = given or {}
-  local dtype = read_dtype(given.dtype or "f32")
+  local dtype = saved_dtypes.read("ms.lora.save", given.dtype)
   folder = folder:gsub("(.)/+$", "%1")
   local written, modules, family = collect(source)
   if source.writes ~= false then adapter_writer.check_folder(folder) end
-  local declared = write_tensors(source, folder, written, dtype)
+  local declared = write_tensors(source, folder, written, dtype.stored)
   local elements = 0
   for _, tensor in ipairs(declared) do elements = elements + tensor.shape[1] * tensor.shape[2] end
   if source.writes ~= false then
@@ -151,7 +142,7 @@ function adapter_writer.write(folder, source, given)
       transposed = family ~= nil and family.transposed == true, base = given.base,
     }))
   end
-  return { bytes = elements * (dtype == "F32" and 4 or 2), tensors = #declared }
+  return { bytes = elements * dtype.bytes, tensors = #declared }
 end
 
 return adapter_writer

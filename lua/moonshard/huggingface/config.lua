@@ -1,6 +1,7 @@
 -- A folder's config.json: the model family, and the equivalent options of our model.
 
 local errors = require("moonshard.base.error")
+local fields = require("moonshard.huggingface.fields")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
 local options = require("moonshard.base.options")
@@ -76,7 +77,7 @@ function config.read(folder)
     errors.invalid("%s: %s", path, problem or "it must be an object")
   end
   for _, name in ipairs(NULLS) do
-    if decoded[name] == nil and text:find(('"%s"%%s*:%%s*null'):format(name)) then decoded[name] = false end
+    if decoded[name] == nil and fields.is_null(text, name) then decoded[name] = false end
   end
   return decoded, path
 end

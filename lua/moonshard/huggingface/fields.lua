@@ -32,6 +32,12 @@ for name in ([[
   transformers_version typical_p unk_token_id use_cache
 ]]):gmatch("%S+") do WITHOUT_PART[name] = true end
 
+---Whether a field of a config is null, which decoded JSON does not tell from its absence.
+---@param text string JSON
+---@param name string
+---@return boolean
+function fields.is_null(text, name) return text:find(('"%s"%%s*:%%s*null'):format(name)) ~= nil end
+
 local KINDS = {
   size = { "a whole number of at least 1", function(v) return type(v) == "number" and v % 1 == 0 and v >= 1 end },
   positive = { "a number above 0", function(v) return type(v) == "number" and v > 0 end },

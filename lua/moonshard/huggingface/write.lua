@@ -5,25 +5,16 @@
 
 local byte_size = require("moonshard.base.byte_size")
 local config = require("moonshard.huggingface.config")
-local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
 local options = require("moonshard.base.options")
 local output_file = require("moonshard.base.output_file")
 local safetensors = require("moonshard.base.safetensors")
+local saved_dtypes = require("moonshard.huggingface.saved_dtypes")
 local weights = require("moonshard.huggingface.weights")
 
 local PIECE = 2 ^ 23 -- elements per read
-
--- The dtypes that can be written: the engine's, and f16, which exists only in files. stored: safetensors' name; torch:
--- that of config.json.
-local DTYPES = {}
-for _, name in ipairs(dtypes.with("saved")) do
-  table.insert(DTYPES, { name = name, stored = dtypes.stored[name], bytes = dtypes.sizes[name],
-    torch = dtypes.long_names[name] })
-end
-table.insert(DTYPES, { name = "f16", stored = "F16", bytes = 2, torch = "float16" })
 
 ---@class moonshard.HuggingFaceSource
 ---@field config table contents of config.json: as read from a file, or as returned by huggingface.config
@@ -42,16 +33,10 @@ end
 
 local function read_options(given)
   given = options.parse("ms.huggingface", given, {
-    dtype = { "string", default = "f32" }, max_shard_size = { "any", default = "5GB" },
+    dtype = { "string" }, max_shard_size = { "any", default = "5GB" },
     ema = { "boolean" }, -- handled by ms.huggingface.save
   })
-  local names = {}
-  for i, row in ipairs(DTYPES) do
-    if row.name == given.dtype then return row, read_size(given.max_shard_size) end
-    names[i] = row.name
-  end
-  errors.raise("MS_ENAME", "ms.huggingface: dtype %s is none of %s", options.describe(given.dtype),
-    table.concat(names, ", "))
+  return saved_dtypes.read("ms.huggingface", given.dtype), read_size(given.max_shard_size)
 end
 
 local function collect(source)

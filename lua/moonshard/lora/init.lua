@@ -12,6 +12,7 @@ local adapter = require("moonshard.nn.adapter")
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
+local other_names = require("moonshard.base.other_names")
 local rules = require("moonshard.shard.rules")
 local shardings = require("moonshard.shard.sharding")
 local tree = require("moonshard.nn.tree")
@@ -41,7 +42,7 @@ local function read(value, rule)
   local config = options.parse("ms.lora: " .. rule, value, SPECS)
   config.alpha = config.alpha or 2 * config.rank
   if not (config.alpha > 0 and config.alpha < math.huge) then
-    errors.invalid("ms.lora: %s: alpha must be above 0, not %g", rule, config.alpha)
+    errors.invalid("ms.lora: %s: alpha must be above 0 and finite, not %g", rule, config.alpha)
   end
   if not (config.dropout >= 0 and config.dropout < 1) then
     errors.invalid("ms.lora: %s: dropout must be at least 0 and below 1, not %g", rule, config.dropout)
@@ -135,17 +136,18 @@ local function other_than(name, names) return names[1] ~= name and names[1] or n
 local function check_layer(who, wanted, tied)
   local layer, config = wanted.layer, wanted.config
   if adapter.of(layer) then
-    errors.invalid("%s: %s already has an adapter (%s): a layer takes one", who, wanted.name,
-      adapter.describe(adapter.of(layer)))
+    errors.invalid("%s: layer %s already has an adapter (%s), and takes no second one: name each layer in one call of "
+      .. "ms.lora, or merge the first adapter (ms.lora.merge)", who, wanted.name, adapter.describe(adapter.of(layer)))
   end
   if tied[layer.weight] then
-    errors.invalid("%s: %s.weight is also %s: an adapter of one could not be merged into both", who, wanted.name,
-      other_than(wanted.name .. ".weight", tied[layer.weight]))
+    errors.invalid("%s: %s.weight is tied to %s, so an adapter of %s could not be merged into it: narrow the rule, or "
+      .. "make the model without tied weights", who, wanted.name,
+      other_than(wanted.name .. ".weight", tied[layer.weight]), wanted.name)
   end
   local outputs, inputs = unpack(layer.weight.shape)
   if not wanted.loaded and config.rank > math.min(outputs, inputs) then
-    errors.raise("MS_ESHAPE", "%s: rank %d of %s is more than its weight [%d,%d] can have: at most %d", who,
-      config.rank, wanted.name, outputs, inputs, math.min(outputs, inputs))
+    errors.raise("MS_ESHAPE", "%s: the adapter of %s has rank %d, but its weight [%d,%d] has at most rank %d: give the "
+      .. "rule a smaller rank", who, wanted.name, config.rank, outputs, inputs, math.min(outputs, inputs))
   end
 end
 
@@ -189,6 +191,10 @@ local OPTIONS = { train = { "any" } }
 local function add(_, model, list, given)
   given = options.parse("ms.lora", given, OPTIONS)
   check_model("ms.lora", model)
+  for name in pairs(type(list) == "table" and list or {}) do
+    local text = other_names.of_option(name)
+    if text then errors.raise("MS_ENAME", "ms.lora: unknown option %s: %s", name, text) end
+  end
   if type(list) ~= "table" or not rules.is_list(list) then
     errors.raise("MS_ERULE", "ms.lora: give rules over modules, as in { { re[[attn\\.wq$]], { rank = 16 } } }, not %s",
       options.describe(list))
@@ -210,11 +216,12 @@ function lora.load(model, folder, given)
   given = options.parse("ms.lora.load", given, OPTIONS)
   check_model("ms.lora.load", model)
   if type(folder) ~= "string" then
-    errors.invalid("ms.lora.load: give a folder, not %s", options.describe(folder))
+    errors.invalid("ms.lora.load: the second argument must be a folder, a string, not %s", options.describe(folder))
   end
   local read_folder, has_some = require("moonshard.huggingface.adapter_reader"), adapter.layers(model)[1] ~= nil
   if has_some and given.train ~= nil then
-    errors.invalid("ms.lora.load: the model has adapters, and ms.lora, which made them, takes train")
+    errors.invalid("ms.lora.load: the model already has adapters, so train was decided with them: give train to the "
+      .. "call of ms.lora that made them")
   end
   if not has_some then adapt("ms.lora.load", model, read_folder.layers(model, folder), given.train) end
   if not world.plan_only then read_folder.values(model, folder) end

@@ -10,7 +10,7 @@ local shardings = require("moonshard.shard.sharding")
 local tree = require("moonshard.nn.tree")
 local world = require("moonshard.distributed.world")
 
-local SPECS = { dtype = { "string", default = "f32" }, ema = { "boolean", default = false }, base = { "string" } }
+local SPECS = { dtype = { "string" }, ema = { "boolean", default = false }, base = { "string" } }
 
 local function save(model, folder, given)
   local records = adapter.records(model)

@@ -82,7 +82,11 @@ end
 ---@param targets moonshard.Tensor? i32 [...]; -100 is ignored
 ---@return moonshard.Tensor|fun(logits: moonshard.Tensor, targets: moonshard.Tensor): moonshard.Tensor loss f32 []; for
 ---  options the loss function
-function loss.cross_entropy(logits, targets)
+function loss.cross_entropy(logits, targets, ...)
+  if select("#", ...) > 0 then
+    errors.invalid("ms.loss.cross_entropy takes logits and targets, or options alone, which give a loss: "
+      .. "local cross_entropy = ms.loss.cross_entropy { fused = true }, then cross_entropy(logits, targets)")
+  end
   if targets ~= nil or tensor.is(logits) then
     return cross_entropy({ reduction = "tokens", ignore_index = -100, fused = false }, logits, targets)
   end

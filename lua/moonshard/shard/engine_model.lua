@@ -29,12 +29,12 @@ local function check_sums(unit)
   local dimension = unit.replicate_dtype and "replicate" or unit.shard_dtype and "shard"
   if not dimension then return end
   local other = dimension == "replicate" and unit.fragment
-    and "replicate_sync: its replicas take local steps and send no gradients"
-    or unit.shard_over_replicate and "shard_optimizer_over_replicate: its replicas sum slices of gradients in "
+    and "replicate_sync, by which replicas take local steps and send no gradients"
+    or unit.shard_over_replicate and "shard_optimizer_over_replicate, by which replicas sum slices of gradients in "
       .. unit.reduce_dtype
   if not other then return end
-  errors.raise("MS_EUNSUPPORTED", "mp_policy: reduce_dtype.%s = %q of unit %s does not go with %s", dimension,
-    unit[dimension .. "_dtype"], unit.name, other)
+  errors.raise("MS_EUNSUPPORTED", "mp_policy: unit %s has reduce_dtype = { %s = %q } together with %s: leave out one "
+    .. "of the two", unit.name, dimension, unit[dimension .. "_dtype"], other)
 end
 
 local function add_units(self, handle)

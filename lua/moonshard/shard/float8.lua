@@ -4,6 +4,7 @@
 -- A weight that cannot be multiplied so is an error that names the rule. What depends on the rows of a batch, and on
 -- how ranks divide layers, the engine checks when it compiles a plan.
 
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
@@ -28,12 +29,15 @@ local function multiple_of(recipe) return recipe == "mxfp8" and 32 or 16 end
 function float8.read(value, rule)
   if value == false then return value end
   if rule == "the value" then -- one for all: norms and biases are parameters, too
-    errors.invalid("fp8 must be a list of rules, as in { { re[[\\.(fc1|fc2)\\.weight$]], \"rowwise\" } }, not %s",
+    errors.invalid("fp8 must be a list of rules that choose the weights, as in "
+      .. "{ { re[[\\.(fc1|fc2)\\.weight$]], \"rowwise\" } }, not %s, which would be for norms and biases, too",
       options.describe(value))
   end
   if type(value) == "string" and RECIPES[value] then return value end
-  errors.invalid("fp8: %s must have a recipe or false, not %s: %s", rule, options.describe(value),
-    nearest.advice(tostring(value), RECIPES))
+  local is_dtype = dtypes.short_name(value) ~= nil
+  errors.invalid("fp8: %s must have false or a recipe, not %s: %s", rule, options.describe(value),
+    is_dtype and "recipes say what shares a scale: " .. nearest.advice("", RECIPES)
+    or nearest.advice(tostring(value), RECIPES))
 end
 
 ---Stores the decision for a parameter.

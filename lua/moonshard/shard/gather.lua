@@ -23,8 +23,8 @@ local BLOCK = { elements = 256, bytes = 256 + 4 }
 ---@return string|false
 function gather.read(value, rule)
   if value == false then return false end
-  local ok, _, name = pcall(dtypes.id, value)
-  if ok and name == "i8" then return name end
+  local name = dtypes.short_name(value)
+  if name == "i8" then return name end
   errors.raise("MS_EDTYPE", 'gather_dtype: %s must be "i8" or false (param_dtype), not %s', rule,
     options.describe(value))
 end

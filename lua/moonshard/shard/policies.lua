@@ -13,6 +13,7 @@ local readers = require("moonshard.shard.policy_readers")
 local recompute = require("moonshard.nn.recompute")
 local regather = require("moonshard.nn.regather")
 local replicate_sync = require("moonshard.shard.replicate_sync")
+local roles = require("moonshard.shard.roles")
 local rules = require("moonshard.shard.rules")
 local storage = require("moonshard.shard.storage")
 local units = require("moonshard.shard.units")
@@ -87,10 +88,13 @@ local ROWS = {
       unit.replicate_dtype, unit.shard_dtype = value.replicate_dtype, value.shard_dtype
       unit.error_feedback = value.error_feedback
     end,
-    text = function(value)
+    text = function(value, _, _, self)
       local text = ("params %s, reduce %s"):format(value.param_dtype, value.reduce_dtype)
-      if value.shard_dtype then text = text .. ", over shard " .. value.shard_dtype end
-      if value.replicate_dtype then text = text .. ", over replicate " .. value.replicate_dtype end
+      for _, dimension in ipairs({ "shard", "replicate" }) do
+        local dtype = value[dimension .. "_dtype"]
+        if dtype then text = ("%s, over %s %s"):format(text, dimension, dtype) end
+        if dtype and roles.ranks_of_sum(self, dimension) == 1 then text = text .. " (one rank: no sum)" end
+      end
       if value.error_feedback then text = text .. " with error feedback" end
       return value.output_dtype and text .. ", output " .. value.output_dtype or text
     end,

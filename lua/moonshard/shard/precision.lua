@@ -4,6 +4,7 @@
 
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
+local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 
 local precision = {}
@@ -44,25 +45,21 @@ end
 -- Which policy has a type that kernels do not read: ": rules of fp8 ...", or nothing.
 local function other_policy(value)
   if value == "fp8" or dtypes.of_use(value, "product") then
-    return ": rules of fp8 choose weights that are multiplied in 8 bits"
+    return "; to multiply weights in 8 bits, give ms.fully_shard rules of fp8"
   elseif dtypes.of_use(value, "storage") then
-    return ": storage keeps frozen parameters in it"
+    return "; to keep frozen parameters in it, give ms.fully_shard storage"
   end
   return ""
 end
 
--- The types of a sum in few bits, as text: "i8" or "i4".
-local QUANTISED = {}
-for _, name in ipairs({ "i8", "i4" }) do
-  assert(dtypes.uses[name].quantised_sum)
-  QUANTISED[#QUANTISED + 1] = ("%q"):format(name)
-end
-local QUANTISED_TEXT = table.concat(QUANTISED, " or ")
+-- The types of a sum in few bits, as text.
+local QUANTISED = dtypes.quoted("quantised_sum")
 
 -- What else a message about a type should say, by its use.
 local function advice_of(value, use)
   if use == "param" then return other_policy(value) end
-  return (': over a dimension it can also be %s, as in { shard = "f32", replicate = "i8" }'):format(QUANTISED_TEXT)
+  return ('; the sums over one dimension of the mesh can also be in %s, as in { shard = "f32", replicate = "i8" }')
+    :format(QUANTISED)
 end
 
 ---Checks an element type, or "auto".
@@ -81,8 +78,8 @@ end
 local read_dtype = precision.read_dtype
 
 local function is_quantised(value)
-  local ok, _, name = pcall(dtypes.id, value)
-  return ok and dtypes.uses[name] ~= nil and dtypes.uses[name].quantised_sum == true, name
+  local name = dtypes.of_use(value, "quantised_sum")
+  return name ~= nil, name
 end
 
 -- The dimensions of a mesh for messages and checks; nil: any.
@@ -92,6 +89,9 @@ end
 ---@field replicate boolean the mesh has one that replicates
 
 local SUMS = { replicate = "replicates", shard = "shards" }
+
+-- Of reduce_dtype as a table.
+local FIELDS = { replicate = true, shard = true, error_feedback = true }
 
 -- The type of a sum in few bits over a dimension, or nil.
 local function read_quantised(who, value, dimension, dims)
@@ -106,9 +106,9 @@ end
 
 local function check_fields(who, value)
   for name in pairs(value) do
-    if not SUMS[name] and name ~= "error_feedback" then
-      errors.invalid("%s: gradients are summed in types of their own over shard and replicate, not over %s: write "
-        .. '{ shard = "f32", replicate = "i8" }', who, tostring(name))
+    if not FIELDS[name] then
+      errors.invalid('%s: unknown field %s: %s Write a table such as { shard = "f32", replicate = "i8" }', who,
+        tostring(name), nearest.sentence(name, FIELDS))
     end
   end
   if value.error_feedback ~= nil and type(value.error_feedback) ~= "boolean" then
@@ -123,21 +123,21 @@ local function read_by_dimension(who, value, dims)
     replicate_dtype = read_quantised(who, value, "replicate", dims), error_feedback = value.error_feedback or nil }
   read.reduce_dtype = not read.shard_dtype and read_dtype(who .. ".shard", value.shard, "reduce") or "f32"
   if read.error_feedback and not read.shard_dtype and not read.replicate_dtype then
-    errors.invalid("%s: error_feedback keeps what sums in %s round off: none of these is over shard or replicate", who,
-      QUANTISED_TEXT)
+    errors.invalid("%s: error_feedback is for sums in %s, of which there are none: choose one for shard or replicate, "
+      .. "or leave error_feedback out", who, QUANTISED)
   end
   if value.replicate == nil or read.replicate_dtype then return read end
   local ok, other = pcall(read_dtype, who .. ".replicate", value.replicate, "reduce")
   if ok and other == read.reduce_dtype then return read end
-  errors.raise("MS_EDTYPE", "%s: replicate must be %s, or %q as %s, not %s", who, QUANTISED_TEXT, read.reduce_dtype,
-    read.shard_dtype and "sums of shards are" or "for shard", options.describe(value.replicate))
+  errors.raise("MS_EDTYPE", "%s.replicate must be %s, or %q like the sums over shard, not %s", who, QUANTISED,
+    read.reduce_dtype, options.describe(value.replicate))
 end
 
 local function read_reduce(who, value, dims)
   if type(value) == "table" then return read_by_dimension(who, value, dims) end
   if is_quantised(value) then
-    errors.raise("MS_EDTYPE", '%s must be "f32", "bf16" or "auto", not %s: over a dimension it can be that: '
-      .. '{ shard = "f32", replicate = %s }', who, options.describe(value), options.describe(value))
+    errors.raise("MS_EDTYPE", '%s must be "f32", "bf16" or "auto", not %s, which is chosen for one dimension of the '
+      .. 'mesh: { shard = "f32", replicate = %s }', who, options.describe(value), options.describe(value))
   end
   return { reduce_dtype = read_dtype(who, value, "reduce") or "f32" }
 end

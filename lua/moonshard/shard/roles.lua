@@ -180,6 +180,15 @@ function roles.shards(sharding)
   return shards, place
 end
 
+---How many ranks sum gradients over a data role.
+---@param sharding moonshard.Sharding
+---@param role string "shard", to which the ranks of context belong, or "replicate"
+---@return integer
+function roles.ranks_of_sum(sharding, role)
+  if role == "shard" then return (roles.shards(sharding)) end
+  return roles.ranks(sharding, role)
+end
+
 ---Whether a mesh is the slice of one pipeline stage.
 ---@param mesh moonshard.Mesh
 ---@return boolean

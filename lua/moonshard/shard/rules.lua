@@ -7,6 +7,7 @@
 
 local errors = require("moonshard.base.error")
 local engine = require("moonshard.base.ffi")
+local other_names = require("moonshard.base.other_names")
 local re = require("moonshard.base.re")
 local C, ffi = engine.C, engine.ffi
 
@@ -180,6 +181,19 @@ local function check_left_out(self, n, c_names, left_out)
   end
 end
 
+-- Raises if a rule that matches nothing has a name from Hugging Face's library, which is another one in this model.
+local function check_other_names(self, n, c_names, names)
+  for _, rule in ipairs(self.rules) do
+    if not rule.optional and not matches_any(rule, n, c_names) then
+      local text = other_names.in_model(rule.pattern, names)
+      if text then
+        errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches none of %d names: %s", self.name,
+          rules.describe(rule), n, text)
+      end
+    end
+  end
+end
+
 ---@class moonshard.Decision
 ---@field value any
 ---@field rule integer? index of the rule that decided, from 1; nil: the default
@@ -206,6 +220,7 @@ function Policy:resolve(names, default, tied, left_out)
   local status = C.ms_rules_resolve(handle, #names, c_names, decided)
   if status == C.MS_ERULE and tied then check_tied(self, #names, c_names, tied) end
   if status == C.MS_ERULE and left_out then check_left_out(self, #names, c_names, left_out) end
+  if status == C.MS_ERULE then check_other_names(self, #names, c_names, names) end
   engine.check(status)
   local decisions = {}
   for i = 1, #names do

@@ -32,6 +32,12 @@ local SPECS = policies.add_specs(policies.changeable, policies.add_specs(policie
   sequence_parallel = { "boolean" }, lr = { "number|function" }, groups = { "table" }, weight_decay = { "number" },
 }))
 
+-- What ms.fully_shard decides for good, and what ms.set_rules can change.
+local FIXED, CHANGEABLE = { mesh = true, strategy = true }, {}
+for _, row in ipairs(policies.options) do FIXED[row.name] = SPECS[row.name] == nil or nil end
+for name in pairs(SPECS) do CHANGEABLE[#CHANGEABLE + 1] = name end
+table.sort(CHANGEABLE)
+
 local MOST_RULE_SETS = 16 -- with cached plans
 
 local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
@@ -96,6 +102,12 @@ local function check_movable(self, name)
 end
 
 local function check(self, given)
+  for name in pairs(type(given) == "table" and given or {}) do
+    if FIXED[name] then
+      errors.raise("MS_EUNSUPPORTED", "ms.set_rules: ms.fully_shard decides %s for the whole run; what can change is "
+        .. "%s", name, table.concat(CHANGEABLE, ", "))
+    end
+  end
   given = options.parse("ms.set_rules", given, SPECS)
   if self.sharding.auto and not reference.active then
     errors.invalid("ms.set_rules: what ms.fully_shard was given as \"auto\" is decided at the first train:step: change "

@@ -26,8 +26,8 @@ local POLICY = "optimizer"
 
 local function read(value, rule)
   if type(value) == "table" and value.configure and not value.rules then return value end
-  errors.invalid("%s: %s must be made by ms.optim.%s, not %s", POLICY, rule,
-    table.concat(optimizers.kinds, " or ms.optim."), options.describe(value))
+  errors.invalid("%s: the value of %s must be an optimizer, as ms.optim.adamw { lr = 3e-4 } returns it, not %s; there "
+    .. "are ms.optim.%s", POLICY, rule, options.describe(value), table.concat(optimizers.kinds, ", ms.optim."))
 end
 
 local ONE_OBJECT = "make it once, local %s = ms.optim.%s { lr = ..., groups = { { pattern, { lr_scale = ..., "

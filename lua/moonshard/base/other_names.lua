@@ -1,0 +1,150 @@
+-- Names that mean nothing where they are written, and what to write instead: options in the wrong place, and what PEFT,
+-- bitsandbytes, torchao and Liger Kernel call things. One table for unknown options, fields and methods; its texts
+-- follow "unknown option r: ", "ms.LoraConfig does not exist: " and the like.
+--
+-- It raises no errors and needs no other part, so that whatever reports a name can read it.
+
+local other_names = {}
+
+local ADAPTERS = "ms.lora(model, { { re[[attn\\.(wq|wv)$]], { rank = 16, alpha = 32 } } })"
+local FP8 = "fp8 = { { re[[\\.(fc1|fc2)\\.weight$]], \"rowwise\" } }"
+
+local LORA = "adapters are rules over modules: " .. ADAPTERS
+local MODEL = "a model with adapters stays the same object; ms.lora.load(model, folder) reads PEFT's folders"
+local EIGHT_BITS = "it is ms.optim.adamw { moments = \"i8\" }"
+local PAGED = EIGHT_BITS .. "; state is not paged, it stays on the device, sharded"
+local FLOAT8 = "products in 8 bits are an option of ms.fully_shard: " .. FP8
+local FROZEN = "frozen parameters in few bits are an option of ms.fully_shard: "
+local NF4 = FROZEN .. "storage = \"nf4\", whose scales are in 8 bits themselves"
+local INT8 = FROZEN .. "storage = \"i8\""
+local FUSED = "it is loss = ms.loss.cross_entropy { fused = true }, over the logits of the model's last linear layer"
+
+local function of_fully_shard(example)
+  return "it is an option of ms.fully_shard: ms.fully_shard(model, { " .. example .. " })"
+end
+
+-- Options, also those that exist, for where they do not.
+---@type table<string, string>
+local OPTIONS = {
+  reduce_dtype = "it is a field of mp_policy: mp_policy = { reduce_dtype = ... }",
+  output_dtype = "it is a field of mp_policy: mp_policy = { output_dtype = ... }",
+  moments = 'it is an option of ms.optim.adamw, ms.optim.adam ("bf16", "i8") and of ms.optim.lion ("bf16")',
+  error_feedback = "it is a field of reduce_dtype: mp_policy = { reduce_dtype = { shard = \"f32\", "
+    .. "replicate = \"i8\", error_feedback = true } }",
+  lora = "call ms.lora(model, rules) before ms.fully_shard",
+  gather_dtype = of_fully_shard("gather_dtype = \"i8\""),
+  storage = of_fully_shard("storage = \"nf4\"") .. ", for frozen parameters",
+  fp8 = of_fully_shard(FP8),
+  freeze = of_fully_shard("freeze = { \"embed\" }"),
+  units = of_fully_shard("units = { re[[^layers\\.\\d+$]] }"),
+  mp_policy = of_fully_shard("mp_policy = { param_dtype = \"bf16\" }"),
+  param_dtype = "it is a field of mp_policy: ms.fully_shard(model, { mp_policy = { param_dtype = \"bf16\" } })",
+  reshard_after_forward = of_fully_shard("reshard_after_forward = true"),
+  fused = "it is an option of a loss: loss = ms.loss.cross_entropy { fused = true }; optimizers always update a unit "
+    .. "in one pass",
+  -- Of PyTorch and of the command line.
+  foreach = "there is nothing to set: optimizers always update a unit in one pass",
+  offload_policy = "state stays on the device", cpu_offload = "state stays on the device",
+  loss_parallel = "the loss of divided logits is computed in parts: there is nothing to set",
+  tensor_parallel = "give the mesh a dimension tensor, and rules of placements",
+  context_parallel = "give the mesh a dimension context", context = "give the mesh a dimension context",
+  hosts = "hosts are given on the command line: --hosts a:4,b:4",
+  -- Of PEFT.
+  r = "it is rank, in a rule of ms.lora: " .. ADAPTERS,
+  lora_alpha = "it is alpha, in a rule of ms.lora: " .. ADAPTERS,
+  lora_dropout = "it is dropout, in a rule of ms.lora: " .. ADAPTERS,
+  target_modules = "rules name the modules: " .. ADAPTERS,
+  modules_to_save = "it is train: ms.lora(model, rules, { train = { \"head\" } })",
+  use_dora = "DoRA is not here: adapters are plain LoRA", use_rslora = "give alpha = a * math.sqrt(rank) instead",
+  -- Of bitsandbytes, and of transformers for it.
+  optim_bits = "it is moments = \"i8\", of ms.optim.adamw and ms.optim.adam",
+  is_paged = "state is not paged: it stays on the device, sharded",
+  min_8bit_size = "parameters of fewer than 4096 elements keep f32 moments: there is nothing to set",
+  block_wise = "moments in 8 bits have a scale for each block of 256 elements: there is nothing to set",
+  quantization_config = NF4, load_in_4bit = NF4, bnb_4bit_quant_type = NF4, bnb_4bit_use_double_quant = NF4,
+  load_in_8bit = INT8,
+  bnb_4bit_compute_dtype = "kernels read stored parameters in param_dtype: mp_policy = { param_dtype = \"bf16\" }",
+  -- Of torchao.
+  module_filter_fn = "rules choose the weights: " .. FP8,
+  enable_fsdp_float8_all_gather = "weights with the recipe \"tensorwise\" are gathered as f8e4m3: "
+    .. "fp8 = { { re[[\\.(fc1|fc2)\\.weight$]], \"tensorwise\" } }",
+}
+
+-- Functions, classes and modules of others.
+---@type table<string, string>
+local NAMES = {
+  -- PEFT.
+  LoraConfig = LORA, LoraModel = LORA, get_peft_model = LORA, prepare_model_for_kbit_training = LORA, peft = LORA,
+  PeftModel = MODEL, PeftConfig = MODEL, PeftModelForCausalLM = MODEL,
+  merge_and_unload = "it is ms.lora.merge(model)", merge_adapter = "it is ms.lora.merge(model)",
+  unmerge_adapter = "ms.lora.merge is for good: keep what ms.lora.save wrote",
+  -- bitsandbytes.
+  AdamW8bit = EIGHT_BITS, Adam8bit = "it is ms.optim.adam { moments = \"i8\" }", AdamWFp8 = EIGHT_BITS,
+  AdamW4bit = "moments have at least 8 bits: ms.optim.adamw { moments = \"i8\" }",
+  PagedAdamW = PAGED, PagedAdamW8bit = PAGED, paged_adamw = PAGED, paged_adamw_8bit = PAGED, paged_adamw_32bit = PAGED,
+  adamw_8bit = EIGHT_BITS, adamw_bnb_8bit = EIGHT_BITS, Lion8bit = "it is ms.optim.lion { moments = \"bf16\" }",
+  bitsandbytes = NF4, BitsAndBytesConfig = NF4, Linear4bit = NF4, LinearNF4 = NF4, Params4bit = NF4,
+  Linear8bitLt = INT8, Int8Params = INT8,
+  -- torchao.
+  torchao = FLOAT8, float8 = FLOAT8, convert_to_float8_training = FLOAT8, Float8LinearConfig = FLOAT8,
+  Float8Linear = FLOAT8, MXLinearConfig = FLOAT8, swap_linear = FLOAT8, swap_linear_with_float8_linear = FLOAT8,
+  quantize_ = "it is an option of ms.fully_shard: storage = \"i8\" or \"nf4\" for frozen parameters; for products in 8 "
+    .. "bits " .. FP8,
+  to_nf4 = NF4, int8_weight_only = INT8,
+  -- Liger Kernel, Apple's cut cross-entropy, torchtune.
+  fused_linear_cross_entropy = FUSED, FusedLinearCrossEntropy = FUSED, LigerFusedLinearCrossEntropy = FUSED,
+  LigerFusedLinearCrossEntropyLoss = FUSED, LigerCrossEntropyLoss = FUSED, linear_cross_entropy = FUSED,
+  LinearCrossEntropyLoss = FUSED, CEWithChunkedOutputLoss = FUSED,
+}
+
+---What to write instead of an option, or of a field.
+---@param name any
+---@return string? text nil: the name is not known
+function other_names.of_option(name) return OPTIONS[name] or NAMES[name] end
+
+---What to write instead of a function or a method, which recipes also have of their own.
+---@param name any
+---@return string? text nil: the name is not known
+function other_names.of_function(name) return NAMES[name] end
+
+-- What the parts of names are called here, by what they are called in the models of Hugging Face's library.
+local PARTS = {
+  self_attn = { "attn" }, self_attention = { "attn" }, attention = { "attn" },
+  q_proj = { "wq" }, k_proj = { "wk" }, v_proj = { "wv" }, o_proj = { "wo" }, out_proj = { "wo" },
+  qkv_proj = { "wq", "wk", "wv" }, c_attn = { "wq", "wk", "wv" }, query = { "wq" }, key = { "wk" }, value = { "wv" },
+  query_key_value = { "wq", "wk", "wv" }, q_lin = { "wq" }, k_lin = { "wk" }, v_lin = { "wv" },
+  gate_proj = { "w1" }, up_proj = { "w3", "fc1" }, down_proj = { "w2", "fc2" }, gate_up_proj = { "w1", "w3" },
+  c_fc = { "fc1" }, c_proj = { "wo", "fc2" }, dense_h_to_4h = { "fc1" }, dense_4h_to_h = { "fc2" },
+  lm_head = { "head" }, embed_tokens = { "embed" }, wte = { "embed" }, wpe = { "pos" }, h = { "layers" },
+  ln_1 = { "norm1" }, ln_2 = { "norm2" }, ln_f = { "norm" }, block_sparse_moe = { "mlp" },
+  input_layernorm = { "attn_norm" }, post_attention_layernorm = { "ffn_norm" },
+}
+
+-- The first name that has a part.
+local function first_with(part, names)
+  for _, name in ipairs(names) do
+    if ("." .. name .. "."):find("." .. part .. ".", 1, true) then return name end
+  end
+end
+
+---What a pattern's name from Hugging Face's library is called in a model: "q_proj is wq in this model, as in
+---layers.0.attn.wq".
+---@param pattern string of a rule
+---@param names string[] of the model's modules or parameters
+---@return string? text nil: the pattern has no such name, or the model none for it
+function other_names.in_model(pattern, names)
+  local texts = {}
+  for word in pattern:gsub("\\.", "."):gmatch("[%a_][%w_]*") do
+    local found, example = {}, nil
+    for _, part in ipairs(PARTS[word] and not first_with(word, names) and PARTS[word] or {}) do
+      local name = first_with(part, names)
+      if name then found[#found + 1], example = part, example or name end
+    end
+    if example then
+      texts[#texts + 1] = ("%s is %s in this model, as in %s"):format(word, table.concat(found, " and "), example)
+    end
+  end
+  return texts[1] and table.concat(texts, "; ") or nil
+end
+
+return other_names
