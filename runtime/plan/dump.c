@@ -157,7 +157,7 @@ static void groups_of(const ms_plan *plan, const ms_plan_coll *coll, ms_text *te
   if (!ms_plan_coll_is_between_nodes(coll)) {
     if (coll->ranks != plan->model->dim[coll->dim].size) ms_text_append(text, " in groups of %d", coll->ranks);
   } else if (ms_plan_joins_nodes(plan, coll)) ms_text_append(text, " between %d nodes", coll->ranks);
-  else ms_text_append(text, " between %d blocks of %d ranks", coll->ranks, coll->stride);
+  else ms_text_append(text, " between %d groups of %d ranks", coll->ranks, coll->stride);
 }
 
 static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *text) {

@@ -11,8 +11,8 @@ enum { MS_LISTED_LOSSES = 8 }; /* no recipe has more than a few */
 int ms_plan_dims_in_order(const ms_plan *plan, int dim[MS_DIMS]);
 /* The bytes of all parts of a collective that have a dtype. */
 double ms_plan_bytes_in(const ms_plan_coll *coll, int dtype);
-/* 1 when a collective joins blocks of ranks, each of which is on a node of its own; 0 when two of them share a node, as
- * the blocks of several hosts do that run on one, and for a collective of neighbours. */
+/* 1 when a collective joins groups of neighbours, each of which is on a node of its own; 0 when two of them share a
+ * node, and for a collective among neighbours. */
 int ms_plan_joins_nodes(const ms_plan *plan, const ms_plan_coll *coll);
 /* Lists the losses that are made in chunks. */
 int ms_plan_listed_losses(const ms_plan *plan, ms_chunked_loss loss[MS_LISTED_LOSSES], int *n);

@@ -61,17 +61,17 @@ static void Q6_sums_take_two_hops_where_each_node_has_as_many_neighbours_of_a_gr
   }
 }
 
-/* Hosts of 6 and 2 ranks have blocks of 2, three of which share a node. */
-static void Q6_plans_say_nodes_only_where_each_block_is_one(void **state) {
+/* Hosts of 6 and 2 ranks have groups of 2, three of which share a node. */
+static void Q6_plans_say_nodes_only_where_each_group_is_one(void **state) {
   (void)state;
   static const int uneven[] = {0, 0, 0, 0, 0, 0, 1, 1};
   static const struct {
     const int *node_of;
     const char *said, *not_said;
   } cases[] = {
-      {pairs, " between 4 nodes, ", " blocks of "},
-      {fours, " between 2 nodes, ", " blocks of "},
-      {uneven, " between 4 blocks of 2 ranks, ", " between 4 nodes"},
+      {pairs, " between 4 nodes, ", " between 4 groups"},
+      {fours, " between 2 nodes, ", " between 2 groups"},
+      {uneven, " between 4 groups of 2 ranks, ", " between 4 nodes"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const setting s = {1, 8, MS_I8, .node_of = cases[i].node_of};
@@ -210,7 +210,7 @@ static void E5_Q6_only_the_second_hop_is_priced_on_the_link_between_nodes(void *
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(Q6_sums_take_two_hops_where_each_node_has_as_many_neighbours_of_a_group),
-      TEST(Q6_plans_say_nodes_only_where_each_block_is_one),
+      TEST(Q6_plans_say_nodes_only_where_each_group_is_one),
       TEST(Q6_two_hops_send_as_many_times_fewer_bytes_as_a_node_has_ranks),
       TEST(Q6_one_hop_sends_every_piece_to_its_owner),
       TEST(Q6_plans_of_one_hop_and_of_two_have_other_fingerprints),

@@ -155,8 +155,8 @@ static void M6_nodes_may_have_different_numbers_of_ranks_in_any_order(void **sta
   }
 }
 
-/* Blocks of ranks that sum one after another are not always on nodes of their own: JSON says which. */
-static void M6_json_tells_nodes_from_blocks_that_share_them(void **state) {
+/* Groups of ranks that have summed are not always on nodes of their own: JSON says which are. */
+static void M6_json_tells_nodes_from_groups_that_share_them(void **state) {
   (void)state;
   static const struct {
     int node_of[8];
@@ -233,7 +233,7 @@ int main(void) {
       TEST(M6_replicas_share_within_a_node_and_masters_within_a_shard_group_of_a_node),
       TEST(M6_every_node_of_replicas_counts_one_whole_state),
       TEST(M6_slices_are_summed_between_nodes),
-      TEST(M6_json_tells_nodes_from_blocks_that_share_them),
+      TEST(M6_json_tells_nodes_from_groups_that_share_them),
       TEST(M6_more_ranks_than_a_node_takes_have_to_be_on_several),
       TEST(M6_nodes_may_have_different_numbers_of_ranks_in_any_order),
       TEST(M6_the_most_of_a_category_is_never_less_than_its_part_of_the_peak),

@@ -106,7 +106,7 @@ describe("safetensors files of low precision", function()
     all = table.concat(all)
     local path, tensors = folder .. "/all.safetensors", {}
     for _, name in ipairs { "f8e4m3", "f8e5m2", "e8m0", "i8", "u8" } do
-      tensors[#tensors + 1] = { name = name, dtype = dtypes.stored[name], shape = { 2, 128 }, bytes = all }
+      tensors[#tensors + 1] = { name = name, dtype = dtypes.in_files[name], shape = { 2, 128 }, bytes = all }
     end
     write(path, tensors)
     local file = ms.safetensors.open(path)
@@ -130,7 +130,7 @@ describe("safetensors files of low precision", function()
     local path, n = folder .. "/rounded.safetensors", 35
     local x = ms.randn(n, { seed = 3 })
     for _, name in ipairs { "f8e4m3", "f8e5m2" } do
-      local writer = ms.safetensors.create(path, { { name = "x", dtype = dtypes.stored[name], shape = { 7, 5 } } })
+      local writer = ms.safetensors.create(path, { { name = "x", dtype = dtypes.in_files[name], shape = { 7, 5 } } })
       writer:put_f32("x", { rows = 5, columns = 7, first = 0, row_stride = 1, column_stride = 5 }, 0, n, x.data)
       writer:finish()
       local file = ms.safetensors.open(path)

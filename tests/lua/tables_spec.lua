@@ -189,7 +189,7 @@ describe("the tables of codes", function()
   it("S13 count moments in 8 bits as the engine's records", function()
     local elements = number_in("kernels/moments.h", "MS_MOMENT_BLOCK")
     local bytes = 4 * number_in("kernels/moments.h", "MS_MOMENT_WORDS")
-    assert.equal(bytes / elements, dtypes.uses.i8.packed_moments.bytes)
+    assert.equal(bytes / elements, dtypes.uses.i8.moment_records.bytes)
   end)
 
   it("S13 have the recipes of products in 8 bits, with the sizes that they take", function()

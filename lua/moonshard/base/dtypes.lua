@@ -11,7 +11,7 @@ local dtypes = {
   ctypes = {}, -- by name: C type of one element
   sizes = {}, -- by name: bytes per element; a part of a byte of packed types
   packed = {}, -- by name: elements in a byte, of types that share one
-  stored = {}, -- by name: safetensors' name; "U8" of packed types
+  in_files = {}, -- by name: safetensors' name; "U8" of packed types
   long_names = {}, -- by name: PyTorch's, "bfloat16"
   ranges = {}, -- by name: { lowest, highest } of an integer type
   floats = {}, -- by name: true if it is a floating-point type of whole bytes
@@ -24,7 +24,7 @@ local dtypes = {
 ---@field param boolean? kernels can read parameters in it (mp_policy's param_dtype and output_dtype)
 ---@field reduce boolean? gradients can be summed in it over ranks
 ---@field moment boolean? AdamW can keep its moments in it
----@field packed_moments { least: integer, bytes: number }? then as records (kernels/moments.h) of so many bytes an
+---@field moment_records { least: integer, bytes: number }? then as records (kernels/moments.h) of so many bytes an
 ---element; as in torchao, parameters of fewer elements than `least` keep theirs in f32
 ---@field storage boolean? frozen parameters can be kept in it
 ---@field coded boolean? and then as codes with scales, which their values do not determine
@@ -46,7 +46,7 @@ local USES = {
   f8e4m3 = { product = true, tolerance = 3e-2, norm_tolerance = 5e-2 },
   f8e5m2 = { product = true },
   -- Twice half a step of a block's largest gradient: 1/127 of it, 1/7.
-  i8 = { quantised_sum = true, moment = true, packed_moments = { least = 4096, bytes = 260 / 256 }, storage = true,
+  i8 = { quantised_sum = true, moment = true, moment_records = { least = 4096, bytes = 260 / 256 }, storage = true,
     coded = true, tolerance = 2e-2, norm_tolerance = 5e-2 },
   i4 = { quantised_sum = true, tolerance = 2.5e-1, norm_tolerance = 2.5e-1 },
   nf4 = { storage = true, coded = true },
@@ -60,7 +60,7 @@ for id = 0, tonumber(C.MS_DTYPES) - 1 do
   local name, long_name = ffi.string(info.name), ffi.string(info.long_name)
   ids[name], short_names[name], short_names[long_name], dtypes.long_names[name] = id, name, name, long_name
   dtypes.names[id], dtypes.ctypes[name], dtypes.sizes[name] = name, ffi.string(info.c_type), info.bits / 8
-  dtypes.stored[name] = ffi.string(info.stored)
+  dtypes.in_files[name] = ffi.string(info.stored)
   if info.size == 0 then dtypes.packed[name] = 8 / info.bits end
   if info.is_float == 0 then dtypes.ranges[name] = { info.lowest, info.largest } end
   dtypes.floats[name] = info.is_float ~= 0 and info.size > 0 or nil

@@ -36,7 +36,7 @@ function packed.stored(who, given)
     errors.raise("MS_ESHAPE", "%s: tensor %s: %d elements of %s share a byte: make its last axis a multiple of it", who,
       given.name, dtypes.packed[given.dtype], given.dtype)
   end
-  return dtypes.stored[given.dtype], shape
+  return dtypes.in_files[given.dtype], shape
 end
 
 ---The metadata with what the packed ones of the declared tensors are.
@@ -70,7 +70,7 @@ local function fault(tensor, entry)
     if type(size) ~= "number" or size < 0 or size % 1 ~= 0 then return "its shape must be whole numbers" end
   end
   local stored = bytes_shape(entry.dtype, entry.shape)
-  if tensor.dtype ~= dtypes.stored[entry.dtype] or not stored
+  if tensor.dtype ~= dtypes.in_files[entry.dtype] or not stored
     or table.concat(stored, ",") ~= table.concat(tensor.shape, ",") then
     return ("%s [%s] does not hold %s [%s]"):format(tensor.dtype, table.concat(tensor.shape, ","), entry.dtype,
       table.concat(entry.shape, ","))

@@ -67,7 +67,7 @@ end
 -- Lion's moment is not kept in 8 bits.
 local function check_lion_moments(who, o)
   local moments = dtypes.of_use(o.moments, "moment")
-  if moments and not dtypes.uses[moments].packed_moments then
+  if moments and not dtypes.uses[moments].moment_records then
     o.moments = moments
     return
   end

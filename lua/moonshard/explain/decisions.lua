@@ -33,8 +33,8 @@ local function states_of(self, unit_cost, handle, optimizer)
     local owned, unit = param.frozen and 0 or plan_costs.owned(handle, i - 1), param.unit
     local moments = optimizer.rules and #optimizers.states_of(optimizer, param.fqn) or 1
     local kept = optimizer:moments_of(param)
-    local packed = kept and dtypes.uses[kept].packed_moments
-    states[param] = moments * (packed and packed.bytes / 4 or 1)
+    local records = kept and dtypes.uses[kept].moment_records
+    states[param] = moments * (records and records.bytes / 4 or 1)
     all[unit], bytes[unit] = (all[unit] or 0) + owned, (bytes[unit] or 0) + owned * states[param]
   end
   for _, param in ipairs(self.params) do

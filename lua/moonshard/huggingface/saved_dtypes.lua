@@ -15,7 +15,7 @@ local saved_dtypes = {}
 
 local BY_NAME = { f16 = { name = "f16", stored = "F16", bytes = 2, torch = "float16" } }
 for _, name in ipairs(dtypes.with("saved")) do
-  BY_NAME[name] = { name = name, stored = dtypes.stored[name], bytes = dtypes.sizes[name],
+  BY_NAME[name] = { name = name, stored = dtypes.in_files[name], bytes = dtypes.sizes[name],
     torch = dtypes.long_names[name] }
 end
 

@@ -78,7 +78,7 @@ local function add_params(self, handle, unit_ids, groups, optimizer)
     config.tensor_axis, config.tensor_splits = placement.axis or -1, placement.splits and 1 or 0
     config.fp8, config.gather_dtype = float8.id(param), gather.id(param)
     local moments = optimizer and optimizer:moments_of(param)
-    config.packed_moments = moments and dtypes.uses[moments].packed_moments and 1 or 0
+    config.packed_moments = moments and dtypes.uses[moments].moment_records and 1 or 0
     local muon = optimizer and not param.frozen and optimizer:part_of(param.fqn).kind == "muon"
     config.optimizer = muon and C.MS_OPT_MUON or C.MS_OPT_NONE
     config.balance = not param.frozen and param.parameter.balance or 0

@@ -88,8 +88,8 @@ end
 ---@return "f32"|"bf16"|"i8"|nil
 function Optimizer:moments_of(param)
   if param.frozen or not self.moments then return nil end
-  local packed = dtypes.uses[self.moments].packed_moments
-  return packed and param.numel < packed.least and "f32" or self.moments
+  local records = dtypes.uses[self.moments].moment_records
+  return records and param.numel < records.least and "f32" or self.moments
 end
 
 ---The optimizer of a parameter: with rules (train/optimizer_rules.lua) one of several.
