@@ -96,6 +96,8 @@ describe("a name of another library", function()
       has(of(ms.optim, name), name .. ' | ms.optim.adamw { moments = "i8" }')
     end
     has(of(ms.optim, "Adam8bit"), 'ms.optim.adam { moments = "i8" }')
+    has(of(ms.optim, "adamw8bit"), 'adamw8bit | ms.optim.adamw { moments = "i8" }')
+    has(message(trainer, { optimizer = "paged_adamw_8bit" }), 'optimizer | "paged_adamw_8bit" | moments = "i8"')
     has(message(ms.optim.adamw, { lr = 1, optim_bits = 8 }), 'optim_bits | moments = "i8"')
     for name, kept in pairs { load_in_4bit = "nf4", load_in_8bit = "i8", bnb_4bit_quant_type = "nf4",
       quantization_config = "nf4" } do
@@ -159,6 +161,7 @@ describe("a dtype", function()
     has(message(ms.optim.muon, { lr = 1, dtype = "int8" }), 'dtype must be "f32" or "bf16", not "int8"')
     has(message(shard, { freeze = { re"." }, storage = "uint8" }), '"f32", "bf16", "i8" or "nf4", not "uint8"')
     has(message(shard, { fp8 = { { re[[wq]], "float8_e4m3fn" } } }), "float8_e4m3fn | scale | tensorwise | rowwise")
+    has(message(shard, { gather_dtype = "f8e4m3" }), 'gather_dtype | "i8" | not "f8e4m3" | fp8 | tensorwise')
     local adapters = ms.lora(llama(), { { re[[wq$]], { rank = 2 } } })
     for _, save in ipairs { function(o) ms.lora.save(adapters, scratch.path(), o) end,
       function(o) ms.huggingface.save(llama(), scratch.path(), o) end } do

@@ -71,7 +71,9 @@ local function check_value(who, name, spec, value)
   end
   local texts = {}
   for i, kind in ipairs(list) do texts[i] = TEXTS[kind] or kind end
-  errors.invalid("%s: %s must be %s, not %s", who, name_of(name, spec), table.concat(texts, " or "), describe(value))
+  local advice = other_names.of_function(value)
+  errors.invalid("%s: %s must be %s, not %s%s", who, name_of(name, spec), table.concat(texts, " or "), describe(value),
+    advice and ": " .. advice or "")
 end
 
 ---Checks a table of options and fills in the defaults.

@@ -97,15 +97,18 @@ local NAMES = {
   LinearCrossEntropyLoss = FUSED, CEWithChunkedOutputLoss = FUSED,
 }
 
+local in_lower_case = {}
+for name, text in pairs(NAMES) do in_lower_case[name:lower()] = text end
+
+---What to write instead of a function or a method, which recipes also have of their own. Case does not matter.
+---@param name any
+---@return string? text nil: the name is not known
+function other_names.of_function(name) return type(name) == "string" and in_lower_case[name:lower()] or nil end
+
 ---What to write instead of an option, or of a field.
 ---@param name any
 ---@return string? text nil: the name is not known
-function other_names.of_option(name) return OPTIONS[name] or NAMES[name] end
-
----What to write instead of a function or a method, which recipes also have of their own.
----@param name any
----@return string? text nil: the name is not known
-function other_names.of_function(name) return NAMES[name] end
+function other_names.of_option(name) return OPTIONS[name] or other_names.of_function(name) end
 
 -- What the parts of names are called here, by what they are called in the models of Hugging Face's library.
 local PARTS = {

@@ -25,8 +25,8 @@ function gather.read(value, rule)
   if value == false then return false end
   local name = dtypes.short_name(value)
   if name == "i8" then return name end
-  errors.raise("MS_EDTYPE", 'gather_dtype: %s must be "i8" or false (param_dtype), not %s', rule,
-    options.describe(value))
+  errors.raise("MS_EDTYPE", 'gather_dtype: %s must be "i8" or false (param_dtype), not %s%s', rule,
+    options.describe(value), name == "f8e4m3" and '; rules of fp8 with "tensorwise" gather weights in it' or "")
 end
 
 ---Which parameters the policy decides for; without rules weights of two axes or more that no other policy gathers in
