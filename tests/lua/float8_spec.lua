@@ -5,6 +5,7 @@ local emulated_runs = require("lua.emulated_runs")
 local has = require("lua.message").has
 local json = require("cjson")
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
 local RECIPE = "tests/lua/recipes/float8.lua"
 local RECIPES = { "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" }
@@ -58,6 +59,8 @@ local function assert_near(expected, got, tolerance, what)
 end
 
 describe("products in 8 bits", function()
+  teardown(scratch.clear)
+
   for _, name in ipairs(RECIPES) do
     it("Q4 train as in bf16: " .. name, function()
       assert_near(losses("bf16"), losses(name), FROM_BF16, name)
@@ -78,6 +81,32 @@ describe("products in 8 bits", function()
       assert_near(losses("alone"), losses(name), MESHES, name)
     end
     assert_near(losses("llama"), losses("divided llama"), MESHES, "llama")
+  end)
+
+  it("Q4 Q9 Q10 go on from a checkpoint with moments in 8 bits, bit for bit, and nearly so on other meshes", function()
+    local folder = scratch.path()
+    local function went_on(name, ranks, ...)
+      local out = scratch.path()
+      local ended = program.run { "run", RECIPE, "-n", ranks, "fp8=" .. name, "moments=i8", "steps=6", "out=" .. out,
+        ... }
+      assert.equal(0, ended.status, ended.err)
+      return json.decode(scratch.read(out))
+    end
+    for _, name in ipairs(program.thin(RECIPES)) do
+      local saved = folder .. name
+      local whole = went_on(name, "2", "mesh=1x2x1", "save=" .. saved, "save_at=3")
+      local same = went_on(name, "2", "mesh=1x2x1", "load=" .. saved)
+      assert.equal(3, #same.losses)
+      for i = 1, 3 do
+        assert.equal(whole.losses[3 + i], same.losses[i], name)
+        assert.equal(whole.norms[3 + i], same.norms[i], name)
+      end
+      assert.equal(whole.evaluated, same.evaluated, name)
+      for mesh, ranks in pairs { ["1x1x1"] = "1", ["2x2x1"] = "4", ["1x1x2"] = "2" } do
+        local other = went_on(name, ranks, "mesh=" .. mesh, "load=" .. saved)
+        assert_near({ unpack(whole.losses, 4) }, other.losses, MESHES, name .. " on " .. mesh)
+      end
+    end
   end)
 
   it("Q4 are the same by our own kernels and by an older library", function()

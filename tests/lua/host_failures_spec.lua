@@ -47,6 +47,19 @@ describe("training over hosts", function()
     })
   end)
 
+  it("H4 Q6 names the rank that is killed or stopped while gradients travel in few bits, and goes on after one that "
+    .. "lagged", function()
+    if why_not then return pending(why_not) end
+    local bits = FOR_EVER .. " replicate=i8 shard=i4"
+    assert_well(program.thin {
+      case_of("kill_rank", { mesh = "2x2", words = bits }), -- replicas are on two hosts, and shards on one
+      case_of("kill_rank", { mesh = "1x4", words = FOR_EVER .. " shard=i8", host = 1 }), -- two hops
+      case_of("stop_rank", { mesh = "4x1", words = FOR_EVER .. " replicate=i4", rank = 2 }),
+      case_of("kill_host", { mesh = "2x2", words = bits }),
+      case_of("lag_rank", { mesh = "2x2", words = "steps=400 replicate=i8 shard=i4", timeout = 60 }),
+    })
+  end)
+
   it("H4 names the host whose launcher, or everything, is killed", function()
     if why_not then return pending(why_not) end
     assert_well(program.thin {

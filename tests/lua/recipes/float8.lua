@@ -9,7 +9,7 @@ local re = ms.re
 local cfg = ms.args {
   mesh = "1x1x1", steps = 10, out = "", fp8 = "", dtype = "bf16", model = "gpt2", micro = 1, rows = 8, seq = 16,
   rule = [[layers\.\d+\..*weight$]], recompute = false, sequence = false,
-  excepted = "norm|embed", vocab = 64, moments = "f32", replicate = "f32",
+  excepted = "norm|embed", vocab = 64, moments = "f32", replicate = "f32", save = "", save_at = 0, load = "",
 }
 
 local size = { vocab = cfg.vocab, layers = 2, dim = 64, heads = 2, seq = cfg.seq }
@@ -50,8 +50,10 @@ local function batch_of(step)
 end
 
 local result = { losses = {}, norms = {} }
-for step = 1, cfg.steps do
+if cfg.load ~= "" then ms.checkpoint.load(train, cfg.load) end
+for step = train.steps_done + 1, cfg.steps do
   local m = train:step(batch_of(step))
+  if step == cfg.save_at then ms.checkpoint.save(train, cfg.save) end
   table.insert(result.losses, m.loss)
   table.insert(result.norms, m.grad_norm)
   result.peak_bytes = m.peak_bytes

@@ -4,7 +4,7 @@
 local ms = require "moonshard"
 
 local cfg = ms.args {
-  mesh = "2x2", steps = 5, dir = "", every = 0, async = false,
+  mesh = "2x2", steps = 5, dir = "", every = 0, async = false, replicate = "f32", shard = "f32",
   said = "", -- a folder; there `begun` appears after the first step, and `saving` when a save begins
 }
 
@@ -22,7 +22,8 @@ local function run()
   local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, names)
   local model = ms.models.gpt2 { vocab = 256, layers = 2, dim = 32, heads = 4, seq = 32 }
   ms.fully_shard(model, {
-    mesh = mesh, units = { ms.re [[^layers\.\d+$]] }, mp_policy = { param_dtype = "f32" },
+    mesh = mesh, units = { ms.re [[^layers\.\d+$]] },
+    mp_policy = { param_dtype = "f32", reduce_dtype = { replicate = cfg.replicate, shard = cfg.shard } },
     placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil,
   })
   local data = ms.data.text { files = "tests/lua/recipes/text.txt", seq = 32, batch = 1, mesh = mesh }
