@@ -135,6 +135,15 @@ static void M6_more_ranks_than_a_node_takes_have_to_be_on_several(void **state) 
   mlp_free(&net);
 }
 
+/* The plan of 8 replicas. */
+static planned plan_on_two_nodes(const int node_of[8]) {
+  mlp_config c = mlp_default(8, 1, 0);
+  ms_plan_config config = planned_config();
+  config.nodes = 2;
+  config.node_of = node_of;
+  return plan_with(&c, &config);
+}
+
 /* Replicas are together where all blocks of so many neighbours are, whatever the nodes' order and sizes. */
 static void M6_nodes_may_have_different_numbers_of_ranks_in_any_order(void **state) {
   (void)state;
@@ -145,11 +154,7 @@ static void M6_nodes_may_have_different_numbers_of_ranks_in_any_order(void **sta
       {{0, 0, 0, 1, 1, 1, 1, 1}, 1}, {{0, 1, 0, 1, 0, 1, 0, 1}, 1}, {{0, 0, 1, 1, 0, 0, 1, 1}, 2},
   };
   for (int i = 0; i < 6; i++) {
-    mlp_config c = mlp_default(8, 1, 0);
-    ms_plan_config config = planned_config();
-    config.nodes = 2;
-    config.node_of = cases[i].node_of;
-    planned p = plan_with(&c, &config);
+    planned p = plan_on_two_nodes(cases[i].node_of);
     assert_int_equal(p.plan->replicas, cases[i].together);
     drop(&p);
   }
@@ -167,11 +172,7 @@ static void M6_json_tells_nodes_from_groups_that_share_them(void **state) {
       {{0, 1, 0, 1, 0, 1, 0, 1}, NULL, NULL},
   };
   for (int i = 0; i < 3; i++) {
-    mlp_config c = mlp_default(8, 1, 0);
-    ms_plan_config config = planned_config();
-    config.nodes = 2;
-    config.node_of = cases[i].node_of;
-    planned p = plan_with(&c, &config);
+    planned p = plan_on_two_nodes(cases[i].node_of);
     ms_text text = {0};
     must(ms_plan_json(p.plan, &text));
     if (cases[i].stride) {
