@@ -144,6 +144,24 @@ describe("a description of a cluster", function()
     has(fixture.message(between, "0.5"), "network.oversubscription | at least 1")
   end)
 
+  it("E1 moves no more between nodes than the network does, whatever the rate of a link", function()
+    local function rates(network)
+      local one = cluster.load(written(('return { extends = "h100x8", network = { rails = { 1, "here" }, %s } }')
+        :format(network)))
+      local of = {}
+      for i, name in ipairs(one.link_names) do of[name] = one:struct().link[i - 1].between end
+      return of
+    end
+    local slow, fast = rates('rail = { "10 GB/s", "here" }'), rates('rail = { "100 GB/s", "here" }')
+    assert.equal(5e9, slow.ring_ll) -- half of its bytes are flags
+    assert.equal(20.4e9, fast.ring_ll)
+    for name, rate in pairs(slow) do assert.truthy(rate <= 10e9, name) end
+    assert.equal(2.5e9, rates('rail = { "10 GB/s", "here" }, oversubscription = { 2, "here" }').ring_ll)
+    local own = cluster.load(changed('network = { rails = { 1, "here" }, rail = { "1 GB/s", "here" } }, links = { '
+      .. 'memory = { step_between = { "9 us", "here" }, between = { "3 GB/s", "here" } } }'))
+    assert.equal(1e9, own:struct().link[0].between)
+  end)
+
   it("E1 names a field that is unknown, missing, without a unit or a source, or out of range", function()
     local cases = {
       { 'device = { memroy = { "4 GB", "here" } }', "device.memroy | unknown | memory" },

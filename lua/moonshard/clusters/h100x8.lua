@@ -49,6 +49,7 @@ return {
       step_between = { "2.7 us", NCCL .. ": network, LL" },
       inside = { "141 GB/s", NCCL .. ": LL on one node of Hopper" },
       between = { "20.4 GB/s", NCCL .. ": LL on four and more nodes" },
+      between_most = { "50 %", NCCL .. ": half of what LL sends is flags" },
     },
     ring_ll128 = {
       algorithm = "ring",

@@ -76,6 +76,7 @@ local LINK = group({
   inside = rate("rate", "inside"),
   inside_pair = rate("rate", "inside_pair", { default = 0 }),
   between = rate("part|rate", "between", { between = true }), -- a part: of the network's rate
+  between_most = part(nil, LEAST_PART, 1, { default = 1 }), -- of the network's rate, if `between` is a rate above it
   between_rank = rate("part|rate", "between_rank", { default = 0 }), -- a part: of a rail's rate
   log_between = part("log_between", 0, 10, { default = 0 }),
   processor = constant("per_byte", "processor", { least = 0, most = 1, default = 0, only = "cpu" }),
