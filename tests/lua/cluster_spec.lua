@@ -60,6 +60,12 @@ describe("a description of a cluster", function()
     refused('links = { memroy = { inside = { "6 GB/s", "here" } } }', "links.memroy.algorithm | memory")
   end)
 
+  it("E1 names all missing fields of a group at once", function()
+    refused("device = { clock = false, memory = false, memory_rate = false }",
+      "device.clock, device.memory, device.memory_rate are missing: give them")
+    refused("device = { clock = false }", "device.clock is missing: give it")
+  end)
+
   it("E1 ends the question about an unknown field before it goes on", function()
     local path = written('return { extends = "h100x8-400g", network = { rial = { "400 Gbit/s", "here" } } }')
     local text = fixture.message(cluster.load, path)

@@ -262,6 +262,16 @@ local function how_to_give(row, others)
     .. (others and #others > 0 and "; others are called " .. table.concat(others, ", ") or "")
 end
 
+function reader:check_whole(path, row, given, others)
+  local missing = {}
+  for _, key in ipairs(sorted_keys(row.rows)) do
+    if given[key] == nil and not may_miss(row.rows[key], given, self) then missing[#missing + 1] = below(path, key) end
+  end
+  if #missing == 0 then return end
+  refuse("MS_EINVAL", "cluster %s: %s %s missing: give %s%s", self.name, table.concat(missing, ", "),
+    #missing == 1 and "is" or "are", #missing == 1 and "it" or "them", how_to_give(row, others))
+end
+
 function reader:group(path, row, given, others)
   self:check_table(path, given, "fields" .. (row.like and ", like " .. row.like or ""))
   for _, key in ipairs(sorted_keys(given)) do
@@ -278,11 +288,7 @@ function reader:group(path, row, given, others)
     end
     result[key] = self[field.type](self, at, field, given[key])
   end
-  for _, key in ipairs(sorted_keys(row.rows)) do
-    if given[key] == nil and not may_miss(row.rows[key], given, self) then
-      refuse("MS_EINVAL", "cluster %s: %s is missing: give it%s", self.name, below(path, key), how_to_give(row, others))
-    end
-  end
+  self:check_whole(path, row, given, others)
   return result
 end
 
