@@ -90,15 +90,17 @@ enum ms_link_algorithm {
   MS_LINK_HOSTS = 2, /* on the CPU: through memory inside a node, and by messages between nodes, where sums move */
   MS_LINK_SWITCH = 3 /* the switch inside a node sums and copies: a step a pass; between nodes a tree, of sums alone */
 };
-enum { MS_LINK_ALL_GATHER = 1, MS_LINK_REDUCE_SCATTER = 2, MS_LINK_ALL_REDUCE = 4 };
+/* Kinds of collectives. Links are for the first three; an all_to_all takes those of reduce_scatter. */
+enum { MS_LINK_ALL_GATHER = 1, MS_LINK_REDUCE_SCATTER = 2, MS_LINK_ALL_REDUCE = 4, MS_LINK_ALL_TO_ALL = 8 };
 
 /* seconds = start + (latency^p + transfer^p)^(1/p), with p = 1 / (1 - hidden). The latency is that of all steps. The
  * transfer is the time of the bytes at the slower of the rates inside and between nodes (HOSTS: at one after the
  * other). What one algorithm does by several protocols (a fast one for few bytes, another for many) is several links.
  *
  * A rank moves passes * bytes * (ranks - 1) / ranks, as does a node. Exceptions: through a switch a rank moves all
- * bytes once in an all_reduce, and a node passes * bytes * (nodes - 1) / nodes; through memory, the bytes that the work
- * says. */
+ * bytes once in an all_reduce, and a node passes * bytes * (nodes - 1) / nodes; in an all_to_all a rank sends each of
+ * the others its part of `bytes` directly, so a node sends what all of its ranks have for other nodes; through memory,
+ * the bytes that the work says. */
 typedef struct ms_link {
   int algorithm;        /* enum ms_link_algorithm */
   int kinds;            /* flags MS_LINK_ALL_GATHER ...: collectives that can take it */
@@ -157,10 +159,10 @@ MS_API int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_wor
 
 /* A collective: of `ranks` ranks, the same number on each of `nodes` nodes. */
 typedef struct ms_collective_work {
-  int kind; /* MS_LINK_ALL_GATHER, MS_LINK_REDUCE_SCATTER or MS_LINK_ALL_REDUCE */
+  int kind; /* MS_LINK_ALL_GATHER, MS_LINK_REDUCE_SCATTER, MS_LINK_ALL_REDUCE or MS_LINK_ALL_TO_ALL */
   int ranks, nodes;
   int groups;    /* of the same kind that run at the same time on a node, and share its links to others */
-  double bytes;  /* of the whole: all_gather's result, the input of the sums */
+  double bytes;  /* of the whole: all_gather's result, the input of the sums, what a rank of all_to_all has for all */
   double inside; /* HOSTS: bytes that this rank reads from memory (ms_traffic.inside) */
   double wire;   /* HOSTS: bytes that its node sends or receives, the larger number, in all groups (ms_traffic) */
 } ms_collective_work;

@@ -20,6 +20,7 @@ static const char *name_of(int kind) {
     case MS_LINK_ALL_GATHER: return "all_gather";
     case MS_LINK_REDUCE_SCATTER: return "reduce_scatter";
     case MS_LINK_ALL_REDUCE: return "all_reduce";
+    case MS_LINK_ALL_TO_ALL: return "all_to_all";
     default: return NULL;
   }
 }
@@ -27,9 +28,9 @@ static const char *name_of(int kind) {
 static int check_work(const ms_collective_work *w) {
   if (!name_of(w->kind))
     return MS_FAIL(MS_EINVAL,
-                   "collective: kind %d: it must be MS_LINK_ALL_GATHER (%d), _REDUCE_SCATTER (%d) or "
-                   "_ALL_REDUCE (%d)",
-                   w->kind, MS_LINK_ALL_GATHER, MS_LINK_REDUCE_SCATTER, MS_LINK_ALL_REDUCE);
+                   "collective: kind %d: it must be MS_LINK_ALL_GATHER (%d), _REDUCE_SCATTER (%d), _ALL_REDUCE (%d) "
+                   "or _ALL_TO_ALL (%d)",
+                   w->kind, MS_LINK_ALL_GATHER, MS_LINK_REDUCE_SCATTER, MS_LINK_ALL_REDUCE, MS_LINK_ALL_TO_ALL);
   if (w->nodes < 1 || w->ranks < w->nodes)
     return MS_FAIL(MS_EINVAL, "%s: %d ranks on %d nodes: there must be a node, and a rank on each", name_of(w->kind),
                    w->ranks, w->nodes);
@@ -95,7 +96,9 @@ typedef struct moved {
 
 static moved bytes_moved(const ms_link *link, const ms_collective_work *w) {
   const double n = w->ranks, nodes = w->nodes, passes = passes_of(w);
-  const double by_rank = passes * w->bytes * (n - 1) / n;
+  const double by_rank = passes * w->bytes * (n - 1) / n, here = n / nodes;
+  if (w->kind == MS_LINK_ALL_TO_ALL && link->algorithm != MS_LINK_HOSTS)
+    return (moved){w->bytes * (here - 1) / n, here * w->bytes * (n - here) / n};
   switch (link->algorithm) {
     case MS_LINK_HOSTS: return (moved){w->inside, w->wire};
     case MS_LINK_SWITCH:
@@ -135,7 +138,8 @@ static ms_collective_time time_on(const ms_link *link, const ms_collective_work 
 }
 
 static int can_carry(const ms_link *link, const ms_collective_work *w) {
-  return (link->kinds & w->kind) && (link->nodes_most == 0 || w->nodes <= link->nodes_most);
+  const int kind = w->kind == MS_LINK_ALL_TO_ALL ? MS_LINK_REDUCE_SCATTER : w->kind;
+  return (link->kinds & kind) && (link->nodes_most == 0 || w->nodes <= link->nodes_most);
 }
 
 int ms_collective_time_of(const ms_cluster *cluster, const ms_collective_work *work, ms_collective_time *time) {

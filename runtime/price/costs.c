@@ -112,8 +112,7 @@ static int work_of(costing *c, const ms_plan_coll *coll, ms_collective_work *wor
                                            [MS_COLL_REDUCE_SCATTER] = MS_LINK_REDUCE_SCATTER,
                                            [MS_COLL_ALL_REDUCE] = MS_LINK_ALL_REDUCE,
                                            [MS_COLL_BARRIER] = MS_LINK_ALL_REDUCE,
-                                           /* moves as many bytes as a reduce-scatter, to as many ranks */
-                                           [MS_COLL_ALL_TO_ALL] = MS_LINK_REDUCE_SCATTER};
+                                           [MS_COLL_ALL_TO_ALL] = MS_LINK_ALL_TO_ALL};
   const int node = c->plan->topology.node_of[c->plan->model->rank];
   const span *of;
   if (!kinds[coll->kind])

@@ -75,6 +75,21 @@ static void E5_a_switch_takes_a_step_a_pass(void **state) {
   assert_seconds(seconds_on(nvls, work_of(MS_LINK_ALL_REDUCE, 32, 4, 8e6)), (12 + 2 + 20 + 300) * US);
 }
 
+/* A rank has 1 MB for each of 8 ranks: 7 MB inside a node. On two nodes it sends 3 MB inside and 4 MB to the other one,
+ * 16 MB of all four ranks, where a ring's neighbours pass on 7 MB. */
+static void E5_an_all_to_all_sends_what_every_rank_has_for_other_nodes(void **state) {
+  (void)state;
+  ms_link ring = link_of(MS_LINK_RING);
+  ring.kinds = MS_LINK_REDUCE_SCATTER;
+  assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_TO_ALL, 8, 1, 8e6)), (2 + 7 + 70) * US);
+  assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_TO_ALL, 8, 2, 8e6)), (12 + 6 + 5 + 400) * US);
+  assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_TO_ALL, 8, 8, 8e6)), (12 + 35 + 175) * US);
+  /* 4 ranks that are alone in their groups on a node send as much as a group of 4. */
+  ms_collective_work work = work_of(MS_LINK_ALL_TO_ALL, 2, 2, 8e6);
+  work.groups = 4;
+  assert_seconds(seconds_on(ring, work), (12 + 5 + 400) * US);
+}
+
 /* Through memory and then over the network: the bytes are the plan's, of all groups of the node. */
 static void E5_hosts_read_memory_then_send(void **state) {
   (void)state;
@@ -137,13 +152,13 @@ static void E1_bytes_hide_steps(void **state) {
 
 /* ---- what holds for any link ------------------------------------------------------------------------------------ */
 
-static const int KINDS[] = {MS_LINK_ALL_GATHER, MS_LINK_REDUCE_SCATTER, MS_LINK_ALL_REDUCE};
+static const int KINDS[] = {MS_LINK_ALL_GATHER, MS_LINK_REDUCE_SCATTER, MS_LINK_ALL_REDUCE, MS_LINK_ALL_TO_ALL};
 
 /* Of a node of 8 ranks upwards, with every field in use. */
 static void E1_more_bytes_or_ranks_never_take_less(void **state) {
   (void)state;
   for (int algorithm = MS_LINK_RING; algorithm <= MS_LINK_SWITCH; algorithm++)
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < 4; kind++) {
       ms_link link = link_of(algorithm);
       link.hidden = 0.3;
       link.log_between = 0.1;
@@ -327,6 +342,7 @@ int main(void) {
       TEST(E5_a_ring_takes_its_steps_and_its_bytes),
       TEST(E5_a_tree_goes_up_and_down),
       TEST(E5_a_switch_takes_a_step_a_pass),
+      TEST(E5_an_all_to_all_sends_what_every_rank_has_for_other_nodes),
       TEST(E5_hosts_read_memory_then_send),
       TEST(E1_groups_share_the_links_of_their_node),
       TEST(E1_ranks_with_wires_to_each_other_use_those_of_their_group),
