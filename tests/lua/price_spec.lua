@@ -106,6 +106,24 @@ describe("moonshard price", function()
     end
   end)
 
+  it("E4 counts the parameters that a token uses, and frozen ones without a gradient, in MFU", function()
+    local function mfu(...)
+      local price = decode(run({ "price", "--cluster", "h100x8", "-n", "8", "--json", ... }))
+      return price.mfu * price.step_ms / 1e3 * 8 * 67e12 / price.tokens, price.mfu_counts, price
+    end
+    -- 2 of 8 experts of 3 x 128 x 192 in each of 4 layers; the rest of the recipe's parameters are used by every token.
+    local used = 2 * 256 * 128 + 128 + 4 * (2 * 128 + 128 * (128 + 64 + 64 + 128) + 8 * 128 + 8 + 2 * 3 * 128 * 192)
+    local operations, counts, price = mfu("recipes/mixture_of_experts.lua")
+    assert.near(6 * used + 12 * 4 * 128 * 128, operations, 1e-6 * operations)
+    has(counts, "6 N | a token uses")
+    assert.truthy(price.mfu < 1.5 * price.hfu)
+    local adapters = 4 * 8 * (256 + 256 + 256 + 128) -- of wq and wv, with 8 heads of which 4 have keys
+    local frozen = 2 * 256 * 256 + 256 + 4 * (2 * 256 + 256 * (256 + 128 + 128 + 256) + 3 * 256 * 704)
+    operations, counts = mfu("recipes/lora.lua", "dtype=f32")
+    assert.near(6 * adapters + 4 * frozen + 12 * 4 * 256 * 256, operations, 1e-6 * operations)
+    has(counts, "6 N | 4 N frozen")
+  end)
+
   it("E4 prices the cores that a description has, whichever machine this is", function()
     local path = scratch.path() .. ".lua"
     scratch.write(path, [[return { extends = "cpu-example", ranks_per_node = { 4, "here" },

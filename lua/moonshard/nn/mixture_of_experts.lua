@@ -40,9 +40,12 @@ local Experts = module.define("Experts")
 function Experts:init(config, dim, ffn)
   local init, down = config.init, config.down_init or config.init
   self._activation = config.activation
-  self.w1 = parameter.new({ config.experts, ffn, dim, init = initializer_of(init, dim) })
-  self.w3 = parameter.new({ config.experts, ffn, dim, init = initializer_of(init, dim) })
-  self.w2 = parameter.new({ config.experts, dim, ffn, init = initializer_of(down, ffn) })
+  local function weight(outputs, inputs, initial)
+    local of_all = parameter.new({ config.experts, outputs, inputs, init = initializer_of(initial, inputs) })
+    of_all.used = config.top_k / config.experts
+    return of_all
+  end
+  self.w1, self.w3, self.w2 = weight(ffn, dim, init), weight(ffn, dim, init), weight(dim, ffn, down)
 end
 
 -- rows [R,dim] sorted by expert, offsets i32 [E+1] -> [R,dim]

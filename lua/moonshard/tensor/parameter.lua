@@ -77,6 +77,7 @@ end
 ---@field frozen boolean as declared; in a sharded model, as its rules decided
 ---@field source moonshard.ValueSource? origin of its initial values, in place of init
 ---@field balance number|false each step moves it by so much against the sign of its gradient, and no optimizer does
+---@field used number the part of it that a token is multiplied with: 1, or that of its experts
 ---@field factor "A"|"B"|nil of an adapter (nn/adapter.lua): which of its two matrices this is
 local Parameter = {}
 parameter.class = Parameter
@@ -132,7 +133,7 @@ function parameter.new(given)
   local shape, numel = read_shape(given)
   return setmetatable({
     shape = shape, numel = numel, init = parameter.read_initializer(given.init), frozen = given.frozen or false,
-    balance = given.balance or false,
+    balance = given.balance or false, used = 1,
   }, Parameter)
 end
 

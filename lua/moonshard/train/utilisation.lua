@@ -1,7 +1,8 @@
 -- MFU: the part of the peak rate of the devices that a model's own operations are.
 --
 -- Counted are 6 N + 12 L d s operations per token: N parameters, L layers of width d, sequences of s tokens, full
--- attention, nothing recomputed (Chowdhery et al. 2022, PaLM, appendix B). A model whose layers and width are unknown
+-- attention, nothing recomputed (Chowdhery et al. 2022, PaLM, appendix B). Of a mixture of experts, N are those that a
+-- token uses; a frozen parameter, of which no gradient is needed, counts 4. A model whose layers and width are unknown
 -- (model.config) counts what the ops of its plan compute instead, forward and backward.
 
 local engine = require("moonshard.base.ffi")
@@ -36,14 +37,25 @@ function utilisation.dtype(plan)
   return "f32"
 end
 
--- Operations per token by the formula; nil if the model does not say its layers and width.
+-- Operations per token of the parameters, and how they are counted.
+local function of_parameters(params)
+  local trained, frozen, sparse = 0, 0, false
+  for _, param in ipairs(params) do
+    local used = param.parameter.used
+    if param.frozen then frozen = frozen + used * param.numel else trained = trained + used * param.numel end
+    sparse = sparse or used < 1
+  end
+  return 6 * trained + 4 * frozen, ("6 N%s + 12 L d s per token%s"):format(frozen > 0 and " + 4 N frozen" or "",
+    sparse and ", N that a token uses" or "")
+end
+
+-- Operations per token by the formula, and how they are counted; nil if the model does not say its layers and width.
 local function per_token(trainer, batch)
   local config, tokens = trainer.model.config, batch.tokens
   local known = type(config) == "table" and type(config.layers) == "number" and type(config.dim) == "number"
   if not known or not tokens or #tokens.shape ~= 2 then return nil end
-  local parameters = 0
-  for _, param in ipairs(trainer.session.sharding.params) do parameters = parameters + param.numel end
-  return 6 * parameters + 12 * config.layers * config.dim * tokens.shape[2]
+  local parameters, counts = of_parameters(trainer.session.sharding.params)
+  return parameters + 12 * config.layers * config.dim * tokens.shape[2], counts
 end
 
 ---The operations of a step that MFU counts, of one rank.
@@ -54,10 +66,8 @@ end
 ---@return number
 ---@return string counts what they are
 function utilisation.flops(trainer, plan, batch, tokens)
-  local formula = per_token(trainer, batch)
-  if formula then
-    return formula * tokens / trainer.session.sharding.mesh:size(), "6 N + 12 L d s per token"
-  end
+  local formula, counts = per_token(trainer, batch)
+  if formula then return formula * tokens / trainer.session.sharding.mesh:size(), counts end
   return plan:summary().flops * trainer.micro_batches, "operations of the plan's forward and backward"
 end
 
