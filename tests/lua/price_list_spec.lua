@@ -54,7 +54,7 @@ describe("a list of prices", function()
       return { mesh = mesh, tokens_per_s = tokens_per_s, tokens_per_s_per_rank = 1, step_ms = 1, exposed_ms = 0,
         peak_bytes = 1, fits = fits ~= false, limit = { kind = "compute" } }
     end
-    local cluster = { name = "mine", room = function() return 2 ^ 30 end }
+    local cluster = require("moonshard.price.cluster").load("h100x8")
     local function text(second)
       return show.table({ record("1x16", 1000), record("2x8", second), record("4x4", 999, false) }, cluster)
     end

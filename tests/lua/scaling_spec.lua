@@ -2,10 +2,12 @@
 
 local axis = require("moonshard.metrics.axis")
 local closed_forms = require("moonshard.price.closed_forms")
+local cluster = require("moonshard.price.cluster")
 local has = require("lua.message").has
 local json = require("moonshard.base.json")
 local lines = require("moonshard.sweep.lines")
 local program = require("lua.program")
+local report = require("moonshard.scaling.report")
 local scratch = require("lua.scratch")
 local shapes = require("moonshard.scaling.shapes")
 
@@ -61,6 +63,31 @@ describe("shapes of a scaling study", function()
     for _, wrong in ipairs({ "ddp", "fsdp:2", "hsdp:0", "tensor:8", "fsdp tensor:1", "" }) do
       assert.has_error(function() shapes.read(wrong) end)
     end
+  end)
+end)
+
+describe("the answer of a scaling study", function()
+  local function answers(fsdp, tensor)
+    local function record(shape, per_rank, more)
+      local r = { shape = shape, mesh = "16x8", nodes = 16, per_rank = per_rank, fits = true, tensor = 1, bytes = 1,
+        room = 2 }
+      for key, value in pairs(more or {}) do r[key] = value end
+      return r
+    end
+    return report.answers({ cluster = cluster.load("h100x8-200g"), nodes = { 16 }, shapes = {}, curve = {
+      record("fsdp", fsdp), record("hsdp", 1761), record("hsdp:2", 1750, { fits = false }),
+      tensor and record("fsdp tensor:8", tensor, { tensor = 8 }) } })
+  end
+
+  it("names the shapes that tie with the fastest, as far as prices tell", function()
+    local list = answers(1757)
+    has(list[1], "16 nodes: hsdp, | 1761")
+    has(list[2], "tie | fsdp | 1757 | 5 %")
+    assert.equal(1, #answers(1600))
+    list = answers(1757, 2000)
+    has(list[2], "hsdp | 1761")
+    has(list[3], "tie | fsdp")
+    assert.equal(3, #list)
   end)
 end)
 

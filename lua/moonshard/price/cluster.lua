@@ -191,6 +191,13 @@ function Cluster:rank_peak(dtype)
   return peak * self.cdata.cores / self:sharing()
 end
 
+-- Without an accuracy of the description: the difference up to which a validation counts two meshes as equally fast.
+local TIE = 0.05
+
+---The difference of two prices, as a part of the better one, below which they do not tell which is faster.
+---@return number
+function Cluster:tie() return self.accuracy or TIE end
+
 ---Bytes that the arenas of a rank may have. On the CPU the ranks of a node divide its memory.
 ---@return number
 function Cluster:room()

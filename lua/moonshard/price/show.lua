@@ -236,12 +236,9 @@ local function limit_cell(limit)
   return ("%s %s nodes"):format(limit.dim, limit.between and "between" or "inside")
 end
 
--- Without an accuracy of the description: the difference up to which a validation counts two meshes as equally fast.
-local TIE = 0.05
-
 -- The meshes that fit and are as fast as the first one, as far as prices tell, as a line; empty: it is alone.
 local function tie_line(records, cluster)
-  local within, tied = cluster.accuracy or TIE, {}
+  local within, tied = cluster:tie(), {}
   for _, r in ipairs(records) do
     if r.fits and r.tokens_per_s >= (1 - within) * records[1].tokens_per_s then tied[#tied + 1] = r.mesh end
   end

@@ -127,8 +127,23 @@ local function described(record)
     progress.size(record.bytes), progress.size(record.room))
 end
 
+-- Adds what is the fastest of some records, and the shapes that fit and are as fast, as far as prices tell.
+local function add_fastest(self, list, where, records)
+  local best, tied = report.fastest(records), {}
+  if not best then return end
+  list[#list + 1] = ("%s: %s"):format(where, described(best))
+  for _, record in ipairs(records) do
+    if record ~= best and record.fits and record.per_rank >= (1 - self.cluster:tie()) * best.per_rank then
+      tied[#tied + 1] = ("%s, %s per rank"):format(record.shape, progress.rate(record.per_rank))
+    end
+  end
+  if #tied == 0 then return end
+  list[#list + 1] = ("a tie with %s: prices tell apart more than %.3g %%"):format(table.concat(tied, ", and "),
+    100 * self.cluster:tie())
+end
+
 ---Which shape to take, in sentences: where the fastest changes, and the fastest on the most nodes; FSDP or HSDP, too,
----where a shape with a tensor dimension is the fastest.
+---where a shape with a tensor dimension is the fastest; and which others tie with it.
 ---@param self moonshard.Scaling
 ---@return string[]
 function report.answers(self)
@@ -140,13 +155,14 @@ function report.answers(self)
   end
   local records, plain = report.on_nodes(self.curve, last), {}
   local best = report.fastest(records)
-  list[#list + 1] = best and ("on %s: %s"):format(nodes, described(best))
-    or ("on %s no shape fits into the memory"):format(nodes)
+  if not best then list[#list + 1] = ("on %s no shape fits into the memory"):format(nodes) end
+  add_fastest(self, list, "on " .. nodes, records)
   for _, record in ipairs(records) do
     if record.tensor == 1 then plain[#plain + 1] = record end
   end
-  local second = best and best.tensor > 1 and report.fastest(plain)
-  if second then list[#list + 1] = ("on %s without a tensor dimension: %s"):format(nodes, described(second)) end
+  if best and best.tensor > 1 then
+    add_fastest(self, list, ("on %s without a tensor dimension"):format(nodes), plain)
+  end
   return list
 end
 
