@@ -8,6 +8,7 @@ local fit_between = require("moonshard.calibrate.fit_between")
 local has = require("lua.message").has
 local program = require("lua.program")
 local scratch = require("lua.scratch")
+local trainings = require("moonshard.calibrate.trainings")
 local C, ffi = engine.C, engine.ffi
 
 local calibrate = { "calibrate", "--quick", "-n", "2", "--out" }
@@ -69,6 +70,16 @@ describe("moonshard calibrate", function()
     local list = ratios(first, second)
     assert.truthy(#list > 20)
     assert.truthy(list[math.ceil(#list / 2)] < 2, "half of the kernels differ twofold between two calibrations")
+  end)
+
+  it("E6 measures shards and replicas, also in a quick one: nothing else tells what large all-reduces take", function()
+    for _, is_quick in ipairs({ true, false }) do
+      local meshes = {}
+      for _, training in ipairs(trainings.of(2, { dtypes = { "f32" }, device = "cpu", quick = is_quick })) do
+        meshes[training.mesh] = true
+      end
+      assert.truthy(meshes["1x2"] and meshes["2x1"])
+    end
   end)
 
   it("E6 leaves no file behind if TERM ends it: its ranks write to one without a name", function()
