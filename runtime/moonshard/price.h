@@ -174,11 +174,12 @@ MS_API int ms_cluster_collective_time(const ms_cluster *cluster, const ms_collec
 /* ---- price ------------------------------------------------------------------------------------------------------ */
 
 typedef struct ms_price_phase {
-  int runs;          /* in a step */
-  double seconds;    /* of one run */
-  double computing;  /* in which a kernel runs */
-  double waiting[6]; /* in which kernels wait for collectives, by mesh dimension */
-  double issuing;    /* in which kernels wait for the thread that issues them */
+  int runs;             /* in a step */
+  double seconds;       /* of one run */
+  double computing;     /* in which a kernel runs */
+  double waiting[6];    /* in which kernels wait for collectives, by mesh dimension */
+  double issuing;       /* in which kernels wait for the thread that issues them */
+  double comm_bytes[6]; /* sent and received by this rank in one run, by mesh dimension, as in ms_plan_summary */
 } ms_price_phase;
 
 typedef struct ms_price {

@@ -50,6 +50,10 @@ static void add_up(const ms_plan *plan, int phase, const ms_simulated *simulated
   memcpy(price->waiting, simulated->waiting, sizeof simulated->waiting);
   for (int i = 0; i < p->n; i++)
     if (p->instr[i].kind == MS_INSTR_KERNEL) price->computing += simulated->moment[i].end - simulated->moment[i].begin;
+  for (int i = 0; i < p->colls; i++) {
+    const int dim = plan->model->dim[p->coll[i]->dim].mesh_dim;
+    if (dim >= 0) price->comm_bytes[dim] += p->coll[i]->bytes;
+  }
 }
 
 /* ---- a step ----------------------------------------------------------------------------------------------------- */

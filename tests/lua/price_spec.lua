@@ -106,6 +106,29 @@ describe("moonshard price", function()
     end
   end)
 
+  it("E4 counts the bytes of all micro-batches of a step", function()
+    local path = program.recipe([==[
+      local ms = require "moonshard"
+      local cfg = ms.args { micro = 1, mesh = "1x-1" }
+      local model = ms.models.gpt2 { vocab = 64, layers = 2, dim = 64, heads = 2, seq = 16 }
+      ms.fully_shard(model, { mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }) })
+      local train = ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-3 },
+        micro_batches = cfg.micro }
+      for _, batch in ms.data.text { files = cfg.files, seq = 16, batch = 4 }:batches(1) do train:step(batch) end
+    ]==])
+    local function of(micro)
+      local price = decode(run({ "price", path, "-n", "8", "--cluster", "h100x8", "micro=" .. micro, "--json" }))
+      local gathers = 0
+      for _, phase in ipairs(price.phases) do gathers = gathers + (phase.name == "next" and phase.runs or 0) end
+      return price.comm_bytes.shard, gathers
+    end
+    local one, none = of(1)
+    local four, more = of(4)
+    assert.equal(0, none)
+    assert.equal(3, more)
+    assert.near(4, four / one, 1e-3) -- but for the norm, which is summed once
+  end)
+
   it("E4 counts the parameters that a token uses, and frozen ones without a gradient, in MFU", function()
     local function mfu(...)
       local price = decode(run({ "price", "--cluster", "h100x8", "-n", "8", "--json", ... }))

@@ -21,6 +21,7 @@ local price = {}
 ---@field computing number
 ---@field waiting table<string, number> by mesh dimension
 ---@field issuing number
+---@field comm_bytes table<string, number> by mesh dimension
 
 ---@class moonshard.Price
 ---@field plan moonshard.Plan
@@ -32,6 +33,7 @@ local price = {}
 ---@field issuing number in which kernels wait for the thread that issues them
 ---@field waiting table<string, number> in which kernels wait for collectives, by mesh dimension
 ---@field exposed number sum of `waiting`
+---@field comm_bytes table<string, number> of a step with all its micro-batches, by mesh dimension
 ---@field sync moonshard.ReplicateSync? the schedule of local SGD
 ---@field tokens integer of a step of all ranks
 ---@field tokens_per_s number of all ranks
@@ -93,7 +95,8 @@ end
 
 local function phase_of(plan, number, row, runs)
   return { name = plans.PHASES[number + 1], runs = runs, seconds = row.seconds, computing = row.computing,
-    waiting = plan.mesh:by_dimension(row.waiting), issuing = row.issuing }
+    waiting = plan.mesh:by_dimension(row.waiting), issuing = row.issuing,
+    comm_bytes = plan.mesh:by_dimension(row.comm_bytes) }
 end
 
 ---The dimensions of a table by mesh dimension, always in the same order: sums of numbers depend on it.
@@ -107,13 +110,14 @@ function price.dims_of(map)
 end
 
 local function add_up(self)
-  self.computing, self.issuing, self.exposed, self.waiting = 0, 0, 0, {}
+  self.computing, self.issuing, self.exposed, self.waiting, self.comm_bytes = 0, 0, 0, {}, {}
   for _, phase in ipairs(self.phases) do
     self.computing = self.computing + phase.runs * phase.computing
     self.issuing = self.issuing + phase.runs * phase.issuing
     for _, dim in ipairs(price.dims_of(phase.waiting)) do
       local seconds = phase.waiting[dim]
       self.waiting[dim] = (self.waiting[dim] or 0) + phase.runs * seconds
+      self.comm_bytes[dim] = (self.comm_bytes[dim] or 0) + phase.runs * phase.comm_bytes[dim]
       self.exposed = self.exposed + phase.runs * seconds
     end
   end

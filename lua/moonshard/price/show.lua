@@ -193,7 +193,7 @@ function show.record(self)
     tokens = self.tokens, tokens_per_s = self.tokens_per_s,
     tokens_per_s_per_rank = self.tokens_per_s / self.plan.mesh:size(), mfu = self.mfu, mfu_counts = self.mfu_counts,
     hfu = self.hfu, dtype = self.dtype, flops = self.flops, peak_bytes = self.bytes, room_bytes = self.room,
-    fits = self.fits, comm_bytes = summary.comm_bytes, kernels_ms = 1e3 * self.computing, waiting_ms = waiting,
+    fits = self.fits, comm_bytes = self.comm_bytes, kernels_ms = 1e3 * self.computing, waiting_ms = waiting,
     exposed_ms = 1e3 * self.exposed, issuing_ms = 1e3 * self.issuing, gaps_ms = 1e3 * self.gaps,
     local_sgd = self.sync and { every = self.sync.every, upper_bound = self.sync.delay > 0 } or nil,
     phases = phases_as_json(self), limit = limit,

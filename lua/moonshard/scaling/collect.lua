@@ -38,9 +38,8 @@ local function links_of(cluster)
   return links
 end
 
-local function guide_of(compiled, cluster, mesh)
+local function guide_of(bytes, cluster, mesh)
   if mesh.ndim ~= 2 then return nil end
-  local bytes = compiled:summary().comm_bytes
   return closed_forms.seconds(bytes[mesh:dim_name(1)], bytes[mesh:dim_name(0)], mesh:size(1), mesh:size(0),
     links_of(cluster))
 end
@@ -52,7 +51,7 @@ local function take(record, cluster)
       priced.tokens_per_s / record.ranks
     record.mfu, record.bytes, record.room, record.fits = priced.mfu, priced.bytes, priced.room, priced.fits
     record.waiting, record.computing = priced.waiting, priced.computing
-    record.guide = guide_of(compiled, cluster, trainer.session.sharding.mesh)
+    record.guide = guide_of(priced.comm_bytes, cluster, trainer.session.sharding.mesh)
     compiled:free()
   end
 end
