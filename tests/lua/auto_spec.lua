@@ -94,7 +94,7 @@ describe("\"auto\" in a recipe", function()
 
   it("needs a description, of this kind of device, which the command line can give", function()
     launched.with_recipe(HEAD .. REST, function(path)
-      program.refused(2, { "plan", path, "-n", "2", "cluster=false" }, "auto | units | cluster | calibrate")
+      program.refused(2, { "plan", path, "-n", "2", "cluster=false" }, "auto | units | cluster | calibrate | --cluster")
       local ended = program.run({ "plan", path, "-n", "2", "--cluster", "cpu-example", "cluster=false", "--summary" })
       assert.equal(0, ended.status, ended.err)
       local priced = program.run({ "price", path, "-n", "2", "--cluster", "cpu-example", "cluster=false", "--json" })

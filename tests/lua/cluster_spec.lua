@@ -182,7 +182,7 @@ describe("a description of a cluster", function()
       { 'device = { peak = { f33 = { "1 TFLOP/s", "here" } } }', "device.peak.f33 | f32" },
       { 'device = { clock = { "120 %", "here" } }', "device.clock | 120 % | at most 100 %" },
       { 'device = { memory_rate = { "1e-300 B/s", "here" } }', "device.memory_rate | 1e-300 B/s | at least 1" },
-      { 'device = { memory = { "1e308 TB", "here" } }', "device.memory | 1e308 TB | at most 1e+18" },
+      { 'device = { memory = { "1e308 TB", "here" } }', "device.memory | 1e308 TB | at most 1e+18 B" },
       { 'device = { peak = { f32 = { "1e-300 FLOP/s", "here" } } }', "device.peak.f32 | at least 1" },
       { 'device = { overlap = { "95 %", "here" } }', "device.overlap | 90 %" },
       { 'device = { issue = { "1 us", "here" } }', "device.issue | cuda" },
@@ -195,7 +195,7 @@ describe("a description of a cluster", function()
       { "links = { other = false }", "links.other | removes nothing" },
       { 'links = { memory = { processor = { "8 ns", "here" } } }', "links.memory.processor | 8 ns | each byte" },
       { 'links = { memory = { processor = { "2 GB/s", "here" } } }', "links.memory.processor | 2 GB/s | 0.8 ns/B" },
-      { 'links = { memory = { processor = { "2 s/B", "here" } } }', "links.memory.processor | 2 s/B | at most 1" },
+      { 'links = { memory = { processor = { "2 s/B", "here" } } }', "links.memory.processor | 2 s/B | at most 1 s/B" },
       { 'links = { memory = { processor = { "-1 ns/B", "here" } } }', "links.memory.processor | at least 0" },
       { 'ranks_per_node = { 2.5, "here" }', "ranks_per_node | whole" },
       { 'network = { rails = { 1, "here" } }, links = { memory = { step_between = { "9 us", "here" }, between = '

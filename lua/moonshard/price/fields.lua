@@ -151,10 +151,12 @@ function reader:check_table(path, given, what)
   if type(given) ~= "table" then self:wrong(path, "must be a table of %s, not a %s", what, type(given)) end
 end
 
--- "from 0 % to 90 %" of a part; of others in the base unit.
+local BASE_UNITS = { flops = " FLOP/s", bytes = " B", rate = " B/s", time = " s", per_byte = " s/B" }
+
+-- "at least 0 % and at most 90 %" of a part; of others in the base unit.
 local function range_text(row)
   local function text(number)
-    return row.kind == "part" and ("%g %%"):format(100 * number) or ("%g"):format(number)
+    return row.kind == "part" and ("%g %%"):format(100 * number) or ("%g%s"):format(number, BASE_UNITS[row.kind] or "")
   end
   local low = row.above and "above " .. text(row.above) or row.least and "at least " .. text(row.least)
   local high = row.most and "at most " .. text(row.most)

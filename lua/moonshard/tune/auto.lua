@@ -26,8 +26,8 @@ local function cluster_of(waiting, sharding)
   local name, policies = waiting.cluster or automatic.cluster, names_of(waiting.policies)
   if not name then
     errors.raise_at(waiting.where, "MS_EINVAL", "\"auto\" (%s) needs a description of the machine: give ms.fully_shard "
-      .. "cluster = a name, like \"%s\", or the path of a file that `moonshard calibrate` writes", policies,
-      clusters.names()[1])
+      .. "cluster = a name, like \"%s\", or the path of a file that `moonshard calibrate` writes; or give the command "
+      .. "--cluster", policies, clusters.names()[1])
   end
   local cluster = clusters.load(name)
   if cluster.device ~= sharding.mesh.device then
