@@ -15,7 +15,8 @@ jit.opt.start("-fwd")
 local next, built_in_pairs = next, pairs
 
 local function following(t, key)
-  return next(t, key)
+  local k, value = next(t, key) -- no tail call of a built-in function, with which LuaJIT would compile no loop
+  return k, value
 end
 
 ---As Lua's, for every loop and every module that is loaded from here on.

@@ -46,7 +46,8 @@ ipairs = function(list)
   local meta = type(list) == "table" and getmetatable(list)
   local own = type(meta) == "table" and rawget(meta, "__ipairs")
   if own then return own(list) end
-  return plain(list)
+  local iterator, of, first = plain(list) -- no tail call of a built-in function: LuaJIT would not compile its callers
+  return iterator, of, first
 end
 -- luacheck: pop
 

@@ -20,7 +20,9 @@ function Initializer:__tostring()
 end
 
 local function new_initializer(kind, a, b)
-  return setmetatable({ kind = kind, a = a or 0, b = b or 0 }, Initializer)
+  local self = { kind = kind, a = a or 0, b = b or 0 }
+  setmetatable(self, Initializer) -- no tail call of a built-in function: LuaJIT would not compile its callers
+  return self
 end
 
 ---@class moonshard.initializers
