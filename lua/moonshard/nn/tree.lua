@@ -50,28 +50,35 @@ local function interesting(key, value)
   return getmetatable(value) == nil or parameter.is(value) or is_module(value)
 end
 
+local NONE = {}
+local taken, stamp = {}, 0 -- by key: the stamp of the last table in which it was taken; a table for each would be slow
+
 -- Keys of a module or a plain table that can contain entries: integers first, then fields in order of assignment, then
 -- the rest (fields of a table constructor) by name. A nil in a list would hide all modules after it: an error.
 local function ordered_keys(holder, path)
-  local keys, taken = {}, {}
+  local keys, items, rest = {}, 0, nil
+  stamp = stamp + 1
   for i, value in ipairs(holder) do
     if interesting(i, value) then keys[#keys + 1] = i end
-    taken[i] = true
+    taken[i], items = stamp, i
   end
-  for _, key in ipairs(rawget(holder, "_order") or {}) do
-    if not taken[key] and interesting(key, rawget(holder, key)) then
+  for _, key in ipairs(rawget(holder, "_order") or NONE) do
+    if interesting(key, rawget(holder, key)) and taken[key] ~= stamp then
       keys[#keys + 1] = key
-      taken[key] = true
+      taken[key] = stamp
     end
   end
-  local rest = {}
   for key, value in pairs(holder) do
-    if type(key) == "number" and not taken[key] and interesting(key, value) then
-      errors.invalid("%s: item %d is a module or a parameter, but item %d is nil", path == "" and "the model" or path,
-        key, #taken + 1)
+    if interesting(key, value) and taken[key] ~= stamp then
+      if type(key) == "number" then
+        errors.invalid("%s: item %d is a module or a parameter, but item %d is nil", path == "" and "the model" or path,
+          key, items + 1)
+      end
+      rest = rest or {}
+      if type(key) == "string" then rest[#rest + 1] = key end
     end
-    if type(key) == "string" and not taken[key] and interesting(key, value) then rest[#rest + 1] = key end
   end
+  if not rest then return keys end
   table.sort(rest)
   for _, key in ipairs(rest) do keys[#keys + 1] = key end
   return keys

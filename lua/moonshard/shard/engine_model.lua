@@ -64,17 +64,19 @@ local function set_group(to, group)
   if group.eps then to.eps = group.eps end
 end
 
+local NONE = {}
+
 local function add_params(self, handle, unit_ids, groups, optimizer)
-  local out, config = ffi.new("int[1]"), ffi.new("ms_param_config")
+  local out, config, dims = ffi.new("int[1]"), ffi.new("ms_param_config"), ffi.new("int64_t[?]", C.MS_MAX_DIMS)
   for _, param in ipairs(self.params) do
-    local group = groups[param.fqn] or {}
+    local group = groups[param.fqn] or NONE
     C.ms_param_config_default(config, ffi.sizeof(config))
     config.init, config.init_a, config.init_b = INIT_IDS[param.init.kind], param.init.a, param.init.b
     config.frozen = param.frozen and 1 or 0
     config.param_dtype = param.dtype and dtypes.id(param.dtype) or -1
     config.storage_dtype = (dtypes.id(param.storage or "f32"))
     set_group(config, group)
-    local placement = param.placement or {}
+    local placement = param.placement or NONE
     config.tensor_axis, config.tensor_splits = placement.axis or -1, placement.splits and 1 or 0
     config.fp8, config.gather_dtype = float8.id(param), gather.id(param)
     local moments = optimizer and optimizer:moments_of(param)
@@ -83,7 +85,7 @@ local function add_params(self, handle, unit_ids, groups, optimizer)
     config.optimizer = muon and C.MS_OPT_MUON or C.MS_OPT_NONE
     config.balance = not param.frozen and param.parameter.balance or 0
     if config.balance > 0 then config.param_dtype = (dtypes.id("f32")) end
-    local dims = ffi.new("int64_t[?]", #param.shape, param.shape)
+    for d, size in ipairs(param.shape) do dims[d - 1] = size end
     engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))
   end
 end

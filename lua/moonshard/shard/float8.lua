@@ -40,13 +40,7 @@ function float8.read(value, rule)
     or nearest.advice(tostring(value), RECIPES))
 end
 
----Stores the decision for a parameter.
----@param param moonshard.ShardedParameter
----@param value string|false|nil
----@param sharding moonshard.Sharding
-function float8.store(param, value, sharding)
-  param.fp8 = value or nil
-  if not value then return end
+local function check_shape(param, value, sharding)
   local decision = sharding.decisions.fp8[param.fqn]
   local function refuse(why) rules.refuse("MS_ESHAPE", "fp8", param.fqn, decision, why, "false") end
   if #param.shape ~= 2 then refuse("it is not a matrix") end
@@ -56,6 +50,15 @@ function float8.store(param, value, sharding)
         multiple_of(value)))
     end
   end
+end
+
+---Stores the decision for a parameter.
+---@param param moonshard.ShardedParameter
+---@param value string|false|nil
+---@param sharding moonshard.Sharding
+function float8.store(param, value, sharding)
+  param.fp8 = value or nil
+  if value then check_shape(param, value, sharding) end
 end
 
 ---@param param moonshard.ShardedParameter

@@ -38,17 +38,20 @@ function gather.applies(param, by_rules)
   return by_rules or #param.shape > 1 and not param.storage and not float8.is_gathered(param)
 end
 
+local function check_alone(param, sharding)
+  local decision = sharding.decisions.gather_dtype[param.fqn]
+  local function refuse(why) rules.refuse("MS_EUNSUPPORTED", "gather_dtype", param.fqn, decision, why, "false") end
+  if param.storage then refuse(("it is stored, and gathered, in %s"):format(param.storage)) end
+  if float8.is_gathered(param) then refuse("fp8 tensorwise gathers it as f8e4m3") end
+end
+
 ---Stores the decision for a parameter.
 ---@param param moonshard.ShardedParameter
 ---@param value string|false|nil
 ---@param sharding moonshard.Sharding
 function gather.store(param, value, sharding)
   param.gather = value or nil
-  if not value then return end
-  local decision = sharding.decisions.gather_dtype[param.fqn]
-  local function refuse(why) rules.refuse("MS_EUNSUPPORTED", "gather_dtype", param.fqn, decision, why, "false") end
-  if param.storage then refuse(("it is stored, and gathered, in %s"):format(param.storage)) end
-  if float8.is_gathered(param) then refuse("fp8 tensorwise gathers it as f8e4m3") end
+  if value then check_alone(param, sharding) end
 end
 
 ---@param param moonshard.ShardedParameter

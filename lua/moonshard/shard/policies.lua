@@ -291,57 +291,84 @@ function policies.unit_modules(self)
   return is_root
 end
 
--- What the policy decides for, and the names of parameters that it leaves out. Rules can name any module; one value for
--- all applies to the root modules of units, or to the model if modules inherit it.
-local function owners_of(self, row, given)
-  local list, left_out = {}, {}
-  local function add(name, owner) list[#list + 1] = { name = name, owner = owner } end
-  if row.of == "unit" then
-    for _, unit in ipairs(self.units) do add(unit.name, unit) end
-  elseif row.of == "parameter" then
-    for _, param in ipairs(self.params) do
-      if not row.applies or row.applies(param, has_rules(row, given), given) then add(param.fqn, param)
-      else left_out[#left_out + 1] = param.fqn end
-    end
-  else
-    local by_rule, is_root = has_rules(row, given), policies.unit_modules(self)
-    for _, entry in ipairs(self.modules) do
-      local decides = by_rule or is_root[entry.module]
-      if row.inherited and not by_rule then decides = entry.name == "" else decides = decides and entry.name ~= "" end
-      if decides then add(entry.name, entry.module) end
+---@class moonshard.PolicyOwners
+---@field names string[]
+---@field owners table[] units, parameters or modules
+---@field left_out string[]? names of parameters for which the policy does not decide
+
+local function named(list, name_of)
+  local names, owners = {}, {}
+  for i, owner in ipairs(list) do names[i], owners[i] = owner[name_of], owner end
+  return { names = names, owners = owners, left_out = {} }
+end
+
+local function parameters_of(self, row, given)
+  local found, by_rules = { names = {}, owners = {}, left_out = {} }, has_rules(row, given)
+  for _, param in ipairs(self.params) do
+    if row.applies(param, by_rules, given) then
+      found.names[#found.names + 1], found.owners[#found.owners + 1] = param.fqn, param
+    else
+      found.left_out[#found.left_out + 1] = param.fqn
     end
   end
-  return list, left_out
+  return found
+end
+
+local function modules_of(self, row, given)
+  local found, by_rule, is_root = { names = {}, owners = {} }, has_rules(row, given), policies.unit_modules(self)
+  for _, entry in ipairs(self.modules) do
+    local decides = by_rule or is_root[entry.module]
+    if row.inherited and not by_rule then decides = entry.name == "" else decides = decides and entry.name ~= "" end
+    if decides then found.names[#found.names + 1], found.owners[#found.owners + 1] = entry.name, entry.module end
+  end
+  return found
+end
+
+-- What a policy decides for, and the names of parameters that it leaves out; most policies decide for all units or all
+-- parameters, which are listed once. Rules can name any module; one value for all applies to the root modules of units,
+-- or to the model if modules inherit it.
+local function owners_of(self, row, given)
+  if row.of == "module" then return modules_of(self, row, given) end
+  if row.applies then return parameters_of(self, row, given) end
+  local listed = self.listed
+  if not listed[row.of] then
+    listed[row.of] = row.of == "unit" and named(self.units, "name") or named(self.params, "fqn")
+  end
+  return listed[row.of]
+end
+
+-- A decision that says nothing, for an owner that has its own value.
+local function with_own_value(decision, value)
+  return { value = value, rule = decision.rule, pattern = decision.pattern, where = decision.where }
 end
 
 ---Decides one policy for everything that it names, by a list of rules or one value for all.
 ---@param self moonshard.Sharding
 ---@param row moonshard.PolicyRow with a reader
 ---@param given any as in ms.fully_shard
----@return table<string, moonshard.Decision> by_name
+---@return table<string, moonshard.Decision> by_name owners for which one rule or value decides share a decision
 function policies.decide_one(self, row, given)
-  local names, owners, left_out = {}, owners_of(self, row, given)
+  local of = owners_of(self, row, given)
   local read, default = row.reader(self), row.default and row.default(self)
-  for i, entry in ipairs(owners) do names[i] = entry.name end
-  local decisions, warnings, unmatched = {}, {}, {}
+  local decisions, for_all, warnings, unmatched = {}, nil, {}, {}
   if has_rules(row, given) then
     local policy = rules.policy(row.name, given, { read = read, bare_value = row.bare_value })
-    decisions, warnings, unmatched = policy:resolve(names, default, row.of == "parameter" and self.tied or nil,
-      row.left_out and { names = left_out, because = row.left_out } or nil)
+    decisions, warnings, unmatched = policy:resolve(of.names, default, row.of == "parameter" and self.tied or nil,
+      row.left_out and { names = of.left_out, because = row.left_out } or nil)
+  elseif given ~= nil then
+    for_all = { value = read(given, "the value"), where = self.where }
   else
-    local value = default
-    if given ~= nil then value = read(given, "the value") end
-    for i = 1, #names do decisions[i] = { value = value, where = given ~= nil and self.where or nil } end
+    for_all = { value = default }
   end
   for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
   self.unmatched[row.name] = unmatched
-  local by_name = {}
-  for i, entry in ipairs(owners) do
-    local decision = decisions[i]
-    if decision.value == nil and row.absent then decision.value = row.absent(entry.owner) end
-    by_name[entry.name] = decision
+  local by_name, absent = {}, row.absent
+  for i, name in ipairs(of.names) do
+    local decision = for_all or decisions[i]
+    if absent and decision.value == nil then decision = with_own_value(decision, absent(of.owners[i])) end
+    by_name[name] = decision
   end
-  self.decisions[row.name], self.owners[row.name] = by_name, owners
+  self.decisions[row.name], self.owners[row.name] = by_name, of
   return by_name
 end
 
@@ -349,16 +376,16 @@ end
 ---@param self moonshard.Sharding
 ---@param row moonshard.PolicyRow
 function policies.store(self, row)
-  local decisions = self.decisions[row.name]
-  for _, entry in ipairs(row.store and self.owners[row.name] or {}) do
-    row.store(entry.owner, decisions[entry.name].value, self)
-  end
+  if not row.store then return end
+  local decisions, of = self.decisions[row.name], self.owners[row.name]
+  for i, owner in ipairs(of.owners) do row.store(owner, decisions[of.names[i]].value, self) end
 end
 
 ---Decides every policy of a model whose units and parameters are known.
 ---@param self moonshard.Sharding
 ---@param config table options of ms.fully_shard
 function policies.decide(self, config)
+  self.listed = {}
   for _, row in ipairs(ROWS) do
     if row.reader then
       policies.decide_one(self, row, config[row.name])

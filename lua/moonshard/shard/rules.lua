@@ -205,7 +205,7 @@ end
 ---@param default any value of names that no rule matches
 ---@param tied table<string, string>? names by their alternative names
 ---@param left_out { names: string[], because: string }? other names, and why the policy does not decide for them
----@return moonshard.Decision[] decisions one per name, in the order of names
+---@return moonshard.Decision[] decisions one per name, in the order of names; names with one rule share a decision
 ---@return string[] warnings rules that match names but never decide
 ---@return moonshard.Rule[] unmatched optional rules that match no name
 function Policy:resolve(names, default, tied, left_out)
@@ -222,16 +222,11 @@ function Policy:resolve(names, default, tied, left_out)
   if status == C.MS_ERULE and left_out then check_left_out(self, #names, c_names, left_out) end
   if status == C.MS_ERULE then check_other_names(self, #names, c_names, names) end
   engine.check(status)
-  local decisions = {}
-  for i = 1, #names do
-    local rule = self.rules[decided[i - 1] + 1]
-    decisions[i] = rule and {
-      value = rule.value,
-      rule = decided[i - 1] + 1,
-      pattern = rules.describe(rule),
-      where = rule.where,
-    } or { value = default }
+  local of_rule, decisions = { [0] = { value = default } }, {}
+  for position, rule in ipairs(self.rules) do
+    of_rule[position] = { value = rule.value, rule = position, pattern = rules.describe(rule), where = rule.where }
   end
+  for i = 1, #names do decisions[i] = of_rule[decided[i - 1] + 1] end
   return decisions, warnings_of(handle), unmatched_of(self, #names, c_names, decided)
 end
 

@@ -66,7 +66,7 @@ local world = require("moonshard.distributed.world")
 ---@field index table<moonshard.Parameter, integer> the engine's index, from 0
 ---@field tied table<string, string> FQN of a tied parameter by each of its other names
 ---@field decisions table<string, table<string, moonshard.Decision>> by policy, then by unit or parameter
----@field owners table<string, { name: string, owner: table }[]> by policy: what it decides for
+---@field owners table<string, moonshard.PolicyOwners> by policy: what it decides for
 ---@field recompute table<moonshard.Module, any> what backward recomputes, by module
 ---@field regather table<moonshard.Module, moonshard.Regather> whether backward gathers activations again, by module
 ---@field warnings string[] rules of these policies that never decide

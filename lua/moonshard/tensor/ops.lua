@@ -106,7 +106,7 @@ end
 -- Buffers of the current call; the engine copies what it keeps.
 local ids = ffi.new("int[?]", MAX_INPUTS)
 local results = ffi.new("int[?]", MAX_OUTPUTS)
-local attrs_buffer = ffi.new("ms_attrs")
+local attrs_buffer, ATTRS_BYTES = ffi.new("ms_attrs"), ffi.sizeof("ms_attrs")
 
 local function input_id(trace, row, position, input)
   if type(input) == "table" then
@@ -172,8 +172,9 @@ local function check_eager(row, inputs, count)
 end
 
 local function read_attributes(row, attributes)
-  ffi.copy(attrs_buffer, row.defaults, ffi.sizeof("ms_attrs"))
-  for name, value in pairs(attributes or {}) do set_attribute(row, attrs_buffer, name, value) end
+  ffi.copy(attrs_buffer, row.defaults, ATTRS_BYTES)
+  if not attributes then return end
+  for name, value in pairs(attributes) do set_attribute(row, attrs_buffer, name, value) end
 end
 
 local function check_count(row, count)

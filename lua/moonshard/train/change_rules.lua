@@ -152,8 +152,8 @@ local function key_of(self)
     local setting = row.setting
     parts[#parts + 1] = row.name
     if setting then parts[#parts + 1] = self[setting.name] or settings[setting.name] or setting.default end
-    for _, entry in ipairs(self.sharding.owners[row.name]) do
-      parts[#parts + 1] = row.key(self.sharding.decisions[row.name][entry.name].value)
+    for _, name in ipairs(self.sharding.owners[row.name].names) do
+      parts[#parts + 1] = row.key(self.sharding.decisions[row.name][name].value)
     end
   end
   parts[#parts + 1] = groups_of(self)

@@ -62,14 +62,15 @@ end
 ---all others are the optimizer's.
 ---@param fqns string[]
 ---@param tied table<string, string>? as for decide
----@return table<string, moonshard.ParamGroup> groups
+---@return table<string, moonshard.ParamGroup> groups parameters of one group share its settings
 ---@return string[] warnings as from decide
 function Optimizer:param_groups(fqns, tied)
-  local result = {}
+  local result, completed = {}, {}
   local decided, warnings = self:decide(fqns, tied)
   for i, fqn in ipairs(fqns) do
     local group = decided[i].value
-    result[fqn] = self:with_defaults(group)
+    completed[group] = completed[group] or self:with_defaults(group)
+    result[fqn] = completed[group]
   end
   return result, warnings
 end
