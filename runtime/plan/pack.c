@@ -60,10 +60,11 @@ static int live_together(const ms_packing_item *b, const spot *other) {
   return b->ranks != other->ranks || (b->first <= other->last && other->first <= b->last);
 }
 
-/* The lowest offset with a gap that holds b. */
-static int64_t find_gap(const placed *p, const ms_packing_item *b) {
+/* The lowest offset with a gap that holds b; more than room - b's bytes if none ends below `room`. */
+static int64_t find_gap(const placed *p, const ms_packing_item *b, int64_t room) {
+  const int64_t most = room - b->bytes;
   int64_t at = 0;
-  for (int i = 0; i < p->n; i++) {
+  for (int i = 0; i < p->n && at <= most; i++) {
     const spot *other = &p->spot[i];
     if (!live_together(b, other)) continue;
     if (at + b->bytes <= other->begin) break;
@@ -84,6 +85,8 @@ static int64_t find_highest_gap(const placed *p, const ms_packing_item *b, int64
   return at + b->bytes <= room ? room - b->bytes : found;
 }
 
+static spot spot_of(const ms_packing_item *b) { return (spot){b->offset, end_of(b), b->first, b->last, b->ranks}; }
+
 static void put(placed *p, const ms_packing_item *b) {
   int slot = 0, end = p->n++;
   while (slot < end) {
@@ -92,7 +95,12 @@ static void put(placed *p, const ms_packing_item *b) {
     else slot = middle + 1;
   }
   memmove(&p->spot[slot + 1], &p->spot[slot], (size_t)(p->n - 1 - slot) * sizeof *p->spot);
-  p->spot[slot] = (spot){b->offset, end_of(b), b->first, b->last, b->ranks};
+  p->spot[slot] = spot_of(b);
+}
+
+static int by_offset(const void *a, const void *b) {
+  const spot *x = a, *y = b;
+  return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
 /* Items to place, in order, and the items placed so far in each arena. */
@@ -108,10 +116,11 @@ typedef struct packing {
 
 static void place(packing *p, ms_packing_item *b, int high) {
   for (int a = 0; a < p->arenas; a++) {
-    int last = a == p->arenas - 1;
+    const int last = a == p->arenas - 1;
     if (!last && b->bytes > p->room[a]) continue;
-    int64_t at = high && !last ? find_highest_gap(&p->in[a], b, p->room[a]) : find_gap(&p->in[a], b);
-    if (!last && at + b->bytes > p->room[a]) continue;
+    const int64_t room = last ? INT64_MAX : p->room[a];
+    int64_t at = high && !last ? find_highest_gap(&p->in[a], b, room) : find_gap(&p->in[a], b, room);
+    if (at > room - b->bytes) continue;
     b->arena = a;
     b->offset = at;
     put(&p->in[a], b);
@@ -140,13 +149,23 @@ static int find_apart(packing *p) {
   return MS_OK;
 }
 
+/* Starts the arenas with the items that already had a place: sorted once, as each `put` moves half of what is there. */
+static void start_arenas(packing *p) {
+  for (int a = 0; a < p->arenas; a++) p->in[a].n = 0;
+  for (int i = p->wanting; i < p->n; i++) {
+    const ms_packing_item *b = &p->item[p->order[i]];
+    placed *in = &p->in[b->arena];
+    in->spot[in->n++] = spot_of(b);
+  }
+  for (int a = 0; a < p->arenas; a++) qsort(p->in[a].spot, (size_t)p->in[a].n, sizeof *p->in[a].spot, by_offset);
+}
+
 /* Places all items and returns the one that ends highest in the last arena, or -1 when it has none. If the items are
  * never in use together, the first one in the last arena makes that arena large enough for all others. */
 static int place_all(packing *p) {
   const int own = p->arenas - 1;
   int highest = -1;
-  for (int a = 0; a < p->arenas; a++) p->in[a].n = 0;
-  for (int i = p->wanting; i < p->n; i++) put(&p->in[p->item[p->order[i]].arena], &p->item[p->order[i]]);
+  start_arenas(p);
   const int all_at_once = p->apart && !p->in[own].n;
   for (int i = 0; i < p->wanting; i++) {
     ms_packing_item *b = &p->item[p->order[i]];
