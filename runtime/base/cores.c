@@ -2,6 +2,7 @@
  * cores granted by a batch system; divides cores among ranks. */
 #include "base/cores.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,6 +170,23 @@ static _Atomic int decided;
 
 void ms_thread_count_decide(int threads) { atomic_store(&decided, threads); }
 
+/* The cores of this process. The files that tell them are read again only if its affinity has changed: a long list of
+ * plans asks for each. */
+static void read_own(ms_cores *cores) {
+  static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  static ms_cores known;
+  static cpu_set_t of;
+  cpu_set_t set;
+  const int rc = sched_getaffinity(0, sizeof set, &set);
+  pthread_mutex_lock(&mutex);
+  if (rc || !known.n || !CPU_EQUAL(&set, &of)) {
+    ms_cores_read("", &known);
+    of = set;
+  }
+  *cores = known;
+  pthread_mutex_unlock(&mutex);
+}
+
 int ms_thread_count(int ranks, int *threads) {
   ms_cores cores;
   ms_grant grant;
@@ -176,7 +194,7 @@ int ms_thread_count(int ranks, int *threads) {
   if (joined || ms_env_string("OMP_NUM_THREADS", NULL))
     return ms_env_int("OMP_NUM_THREADS", joined, 1, MOST_THREADS, threads);
   if ((rc = ms_grant_read(&grant))) return rc;
-  ms_cores_read("", &cores);
+  read_own(&cores);
   *threads = ms_threads_each(&cores, ranks == 1 && grant.rank ? grant.rank : grant.node, ranks);
   return MS_OK;
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/xxh3.h"
 #include "graph/placement.h"
 #include "shard/divided.h"
 
@@ -148,9 +149,12 @@ int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *g
   return MS_OK;
 }
 
+static uint64_t hash_of(const char *name) { return XXH3_64bits(name, strlen(name)); }
+
 int ms_model_find_param(const ms_model *model, const char *name) {
+  const uint64_t hash = hash_of(name);
   for (int i = 0; i < model->params; i++)
-    if (!strcmp(model->param[i].name, name)) return i;
+    if (model->param[i].name_hash == hash && !strcmp(model->param[i].name, name)) return i;
   return -1;
 }
 
@@ -180,6 +184,7 @@ int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, co
     p->dims[d] = p->whole[d] = dims[d];
     p->numel *= dims[d];
   }
+  p->name_hash = hash_of(name);
   p->name = ms_strdup(name);
   if (!p->name) return MS_ENOMEM;
   model->elements += p->numel;

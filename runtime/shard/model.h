@@ -46,6 +46,7 @@ enum {
 
 typedef struct ms_param {
   char *name;
+  uint64_t name_hash;
   int unit;
   int ndim;
   int64_t whole[MS_MAX_DIMS]; /* its shape */

@@ -17,12 +17,16 @@ end
 
 local re = {}
 
+local known = {} -- patterns that were found to be right: a list of plans runs its recipe again and again
+
 -- Rejects a bad pattern on its own line, even if no rule ever uses it.
 local function check_syntax(pattern, where)
+  if known[pattern] then return end
   local out = ffi.new("ms_rules *[1]")
   engine.check(C.ms_rules_new("re", out))
   local rules = ffi.gc(out[0], C.ms_rules_free)
   engine.check(C.ms_rules_add(rules, pattern, 1, 0, where or ""))
+  known[pattern] = true
 end
 
 ---@param value any

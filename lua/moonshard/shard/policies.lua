@@ -295,6 +295,9 @@ end
 ---@field names string[]
 ---@field owners table[] units, parameters or modules
 ---@field left_out string[]? names of parameters for which the policy does not decide
+---@field undecided table<string, moonshard.Decision>? the decisions of policies of which nothing is said
+
+local NOTHING = {} -- the decision of a policy of which nothing is said
 
 local function named(list, name_of)
   local names, owners = {}, {}
@@ -337,37 +340,51 @@ local function owners_of(self, row, given)
   return listed[row.of]
 end
 
--- A decision that says nothing, for an owner that has its own value.
-local function with_own_value(decision, value)
-  return { value = value, rule = decision.rule, pattern = decision.pattern, where = decision.where }
+-- The decisions of a policy: of one value for all, or one for each owner. Owners with a value of their own have it where
+-- the policy says nothing.
+local function by_names(row, of, for_all, decisions)
+  local by_name, absent, own = {}, row.absent, {}
+  for i, name in ipairs(of.names) do
+    local decision = for_all or decisions[i]
+    if absent and decision.value == nil then
+      local value = absent(of.owners[i]) or false
+      own[value] = own[value] or { value = value }
+      decision = own[value]
+    end
+    by_name[name] = decision
+  end
+  return by_name
+end
+
+-- The same for a policy of which nothing is said, neither by the recipe nor by a default; they share the table.
+local function undecided(row, of)
+  if row.absent then return by_names(row, of, NOTHING) end
+  of.undecided = of.undecided or by_names(row, of, NOTHING)
+  return of.undecided
 end
 
 ---Decides one policy for everything that it names, by a list of rules or one value for all.
 ---@param self moonshard.Sharding
 ---@param row moonshard.PolicyRow with a reader
 ---@param given any as in ms.fully_shard
----@return table<string, moonshard.Decision> by_name owners for which one rule or value decides share a decision
+---@return table<string, moonshard.Decision> by_name owners for which one rule or value decides share a decision, and
+---  policies of which nothing is said the table
 function policies.decide_one(self, row, given)
   local of = owners_of(self, row, given)
   local read, default = row.reader(self), row.default and row.default(self)
-  local decisions, for_all, warnings, unmatched = {}, nil, {}, {}
+  local by_name, warnings, unmatched = nil, {}, {}
   if has_rules(row, given) then
-    local policy = rules.policy(row.name, given, { read = read, bare_value = row.bare_value })
+    local policy, decisions = rules.policy(row.name, given, { read = read, bare_value = row.bare_value }), nil
     decisions, warnings, unmatched = policy:resolve(of.names, default, row.of == "parameter" and self.tied or nil,
       row.left_out and { names = of.left_out, because = row.left_out } or nil)
+    by_name = by_names(row, of, nil, decisions)
   elseif given ~= nil then
-    for_all = { value = read(given, "the value"), where = self.where }
+    by_name = by_names(row, of, { value = read(given, "the value"), where = self.where })
   else
-    for_all = { value = default }
+    by_name = default == nil and undecided(row, of) or by_names(row, of, { value = default })
   end
   for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
   self.unmatched[row.name] = unmatched
-  local by_name, absent = {}, row.absent
-  for i, name in ipairs(of.names) do
-    local decision = for_all or decisions[i]
-    if absent and decision.value == nil then decision = with_own_value(decision, absent(of.owners[i])) end
-    by_name[name] = decision
-  end
   self.decisions[row.name], self.owners[row.name] = by_name, of
   return by_name
 end

@@ -34,7 +34,12 @@ function reference.replace_sharding(self)
   roles.assign(self, { shard = 0 })
   self.rank = 0
   for _, row in ipairs(policies.dropped) do
-    for _, decision in pairs(self.decisions[row.name]) do decision.value = row.on_reference.value end
+    local by_name = {}
+    for name, decision in pairs(self.decisions[row.name]) do
+      by_name[name] = { value = row.on_reference.value, rule = decision.rule, pattern = decision.pattern,
+        where = decision.where }
+    end
+    self.decisions[row.name] = by_name
     policies.store(self, row)
   end
 end
