@@ -213,6 +213,10 @@ typedef struct ms_price_critical {
   double collectives[6]; /* by mesh dimension */
   double others;         /* collectives of no mesh dimension */
 } ms_price_critical;
+/* As ms_plan_price, and the critical path of the step from the same simulation. outer: of how many steps, from 0 to 1,
+ * one has the phase MS_PHASE_OUTER, which the path has as often; `price` is of a step that has it. */
+MS_API int ms_plan_price_critical(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, double outer,
+                                  ms_price *price, ms_price_critical *critical);
 /* Adds the critical path of a phase that runs `runs` times in a step. */
 MS_API int ms_plan_add_critical(const ms_plan *plan, const ms_cluster *cluster, int phase, double runs,
                                 ms_price_critical *critical);

@@ -200,10 +200,25 @@ typedef struct run_of_kernels {
   uint64_t hash;
 } run_of_kernels;
 
+/* As "%016llx": a plan has hundreds of these lines. */
+static void append_hash(uint64_t hash, ms_text *text) {
+  char digits[16];
+  for (int i = 15; i >= 0; i--, hash >>= 4) digits[i] = "0123456789abcdef"[hash & 15];
+  ms_text_raw(text, digits, sizeof digits);
+}
+
 static void describe_kernels(int phase, run_of_kernels *run, ms_text *text) {
-  if (run->n)
-    ms_text_append(text, "phase %s: kernels of %s: %d, hash %016llx\n", ms_phase_name(phase), named(run->scope), run->n,
-                   (unsigned long long)run->hash);
+  if (run->n) {
+    ms_text_string(text, "phase ");
+    ms_text_string(text, ms_phase_name(phase));
+    ms_text_string(text, ": kernels of ");
+    ms_text_string(text, named(run->scope));
+    ms_text_string(text, ": ");
+    ms_text_integer(text, run->n);
+    ms_text_string(text, ", hash ");
+    append_hash(run->hash, text);
+    ms_text_string(text, "\n");
+  }
   *run = (run_of_kernels){.hash = MS_HASH_INIT};
 }
 
@@ -217,7 +232,7 @@ static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
       describe_collective(plan, phase, instr->coll, instr->scope, text);
     }
     if (instr->kind != MS_INSTR_KERNEL || is_of_one_rank(plan, instr)) continue;
-    if (run.n && strcmp(run.scope, instr->scope)) describe_kernels(phase, &run, text);
+    if (run.n && run.scope != instr->scope && strcmp(run.scope, instr->scope)) describe_kernels(phase, &run, text);
     run.scope = instr->scope;
     run.hash = ms_hash_int(run.hash, (int64_t)instr->hash);
     run.n++;

@@ -107,36 +107,18 @@ fail:
   return rc;
 }
 
-int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, ms_price *price) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(cluster);
-  MS_GIVEN(price);
-  MS_TAKE_CLUSTER(own, cluster);
-  MS_TRY(check(plan, &own, micro_batches));
-  *price = (ms_price){.gaps = own.step_gap, .bytes = (double)ms_plan_peak(plan)};
-  for (int phase = 0; phase < MS_PHASES; phase++) {
-    ms_price_phase *of = &price->phase[phase];
-    ms_simulated simulated = {0};
-    of->runs = runs_of(plan, phase, micro_batches);
-    if (!of->runs) continue;
-    const int rc = simulate_after(plan, &own, phase, &simulated);
-    if (!rc) add_up(plan, phase, &simulated, of);
-    ms_simulated_free(&simulated);
-    if (rc) return rc;
-    price->step += of->runs * of->seconds;
-    price->gaps += of->runs * own.phase_gap;
-    price->flops += of->runs * flops_of(&plan->phase[phase]);
+/* Adds a phase's critical path that was marked; runs: in a step. */
+static void add_critical(const ms_plan *plan, int phase, const ms_simulated *simulated, const char *critical,
+                         double runs, ms_price_critical *sum) {
+  const ms_plan_phase *p = &plan->phase[phase];
+  for (int i = 0; i < p->n; i++) {
+    const double seconds = runs * (simulated->moment[i].end - simulated->moment[i].begin);
+    const int dim = mesh_dim_of(plan, &p->instr[i]);
+    if (!critical[i]) continue;
+    if (p->instr[i].kind == MS_INSTR_KERNEL) sum->kernels += seconds;
+    else if (dim >= 0) sum->collectives[dim] += seconds;
+    else sum->others += seconds;
   }
-  price->step += price->gaps;
-  return MS_OK;
-}
-
-/* ---- the critical path ------------------------------------------------------------------------------------------ */
-
-static int check_phase(const ms_plan *plan, const ms_cluster *cluster, int phase) {
-  if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
-    return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
-  return check(plan, cluster, 1 + plan->phase[MS_PHASE_LAST].present);
 }
 
 /* Simulates a phase and marks its critical path; the caller frees both. critical: [phase.n] */
@@ -147,6 +129,68 @@ static int simulate_critical(const ms_plan *plan, const ms_cluster *cluster, int
   MS_TRY(simulate_after(plan, cluster, phase, simulated));
   mark_critical(&plan->phase[phase], simulated, *critical);
   return MS_OK;
+}
+
+/* outer: the part of the steps that have the phase OUTER, of the critical path; path: NULL if nobody asks for it. */
+static int price_phase(const ms_plan *plan, const ms_cluster *cluster, int phase, double outer, ms_price_phase *price,
+                       ms_price_critical *path) {
+  ms_simulated simulated = {0};
+  char *critical = NULL;
+  int rc;
+  MS_GOTO(simulate_critical(plan, cluster, phase, &simulated, &critical));
+  add_up(plan, phase, &simulated, price);
+  const double runs = phase == MS_PHASE_OUTER ? price->runs * outer : price->runs;
+  if (path) add_critical(plan, phase, &simulated, critical, runs, path);
+fail:
+  ms_simulated_free(&simulated);
+  free(critical);
+  return rc;
+}
+
+static int price_step(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, double outer, ms_price *price,
+                      ms_price_critical *path) {
+  MS_TRY(check(plan, cluster, micro_batches));
+  *price = (ms_price){.gaps = cluster->step_gap, .bytes = (double)ms_plan_peak(plan)};
+  if (path) *path = (ms_price_critical){0};
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    ms_price_phase *of = &price->phase[phase];
+    of->runs = runs_of(plan, phase, micro_batches);
+    if (!of->runs) continue;
+    MS_TRY(price_phase(plan, cluster, phase, outer, of, path));
+    price->step += of->runs * of->seconds;
+    price->gaps += of->runs * cluster->phase_gap;
+    price->flops += of->runs * flops_of(&plan->phase[phase]);
+  }
+  price->step += price->gaps;
+  return MS_OK;
+}
+
+int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, ms_price *price) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(cluster);
+  MS_GIVEN(price);
+  MS_TAKE_CLUSTER(own, cluster);
+  return price_step(plan, &own, micro_batches, 1, price, NULL);
+}
+
+int ms_plan_price_critical(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, double outer,
+                           ms_price *price, ms_price_critical *critical) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(cluster);
+  MS_GIVEN(price);
+  MS_GIVEN(critical);
+  MS_TAKE_CLUSTER(own, cluster);
+  if (!(outer >= 0 && outer <= 1))
+    return MS_FAIL(MS_EINVAL, "outer, the part of the steps that have the phase, must be from 0 to 1, not %g", outer);
+  return price_step(plan, &own, micro_batches, outer, price, critical);
+}
+
+/* ---- the critical path of a phase ------------------------------------------------------------------------------- */
+
+static int check_phase(const ms_plan *plan, const ms_cluster *cluster, int phase) {
+  if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
+    return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
+  return check(plan, cluster, 1 + plan->phase[MS_PHASE_LAST].present);
 }
 
 int ms_plan_add_critical(const ms_plan *plan, const ms_cluster *cluster, int phase, double runs,
@@ -160,15 +204,7 @@ int ms_plan_add_critical(const ms_plan *plan, const ms_cluster *cluster, int pha
   char *critical = NULL;
   int rc;
   MS_GOTO(simulate_critical(plan, &own, phase, &simulated, &critical));
-  const ms_plan_phase *p = &plan->phase[phase];
-  for (int i = 0; i < p->n; i++) {
-    const double seconds = runs * (simulated.moment[i].end - simulated.moment[i].begin);
-    const int dim = mesh_dim_of(plan, &p->instr[i]);
-    if (!critical[i]) continue;
-    if (p->instr[i].kind == MS_INSTR_KERNEL) sum->kernels += seconds;
-    else if (dim >= 0) sum->collectives[dim] += seconds;
-    else sum->others += seconds;
-  }
+  add_critical(plan, phase, &simulated, critical, runs, sum);
 fail:
   ms_simulated_free(&simulated);
   free(critical);

@@ -280,6 +280,23 @@ static void E4_a_price_has_the_memory_and_work_of_its_plan(void **state) {
   drop(&p);
 }
 
+static void E4_a_price_has_the_critical_paths_of_its_phases(void **state) {
+  (void)state;
+  planned p = plan_on(2, 2, 0, 2);
+  const ms_cluster cluster = cluster_of(MS_DEVICE_CPU);
+  ms_price price, alone;
+  ms_price_critical path, sum = {0};
+  must(ms_plan_price(p.plan, &cluster, 3, &alone));
+  must(ms_plan_price_critical(p.plan, &cluster, 3, 1, &price, &path));
+  assert_memory_equal(&price, &alone, sizeof price);
+  for (int phase = 0; phase < MS_PHASES; phase++)
+    if (price.phase[phase].runs) must(ms_plan_add_critical(p.plan, &cluster, phase, price.phase[phase].runs, &sum));
+  assert_memory_equal(&path, &sum, sizeof path);
+  assert_true(path.kernels > 0);
+  assert_fails(ms_plan_price_critical(p.plan, &cluster, 3, 1.5, &price, &path), MS_EINVAL, "outer | 1.5");
+  drop(&p);
+}
+
 /* From the end of the phase each cause leads back to an instruction that was only issued. */
 static void E2_the_critical_path_has_no_gaps_but_those_of_the_host(void **state) {
   (void)state;
@@ -326,6 +343,7 @@ int main(void) {
       TEST(E3_one_rank_stands_for_all),
       TEST(E3_the_slowest_rank_holds_up_the_others),
       TEST(E4_a_price_has_the_memory_and_work_of_its_plan),
+      TEST(E4_a_price_has_the_critical_paths_of_its_phases),
       TEST(E1_a_plan_is_priced_on_its_own_kind_of_device),
   };
   return cmocka_run_group_tests_name("price", tests, NULL, NULL);

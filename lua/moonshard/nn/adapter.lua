@@ -46,7 +46,10 @@ end
 
 ---@param module moonshard.Module
 ---@return moonshard.Adapter?
-function adapter.of(module) return rawget(module, "_adapter") end
+function adapter.of(module)
+  local config = rawget(module, "_adapter") -- no tail call of a built-in function: LuaJIT would not compile its callers
+  return config
+end
 
 ---The layers of a model that have adapters.
 ---@param model moonshard.Module

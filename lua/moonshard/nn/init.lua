@@ -32,9 +32,10 @@ local LINEAR = {
 function Linear:init(given)
   local config = options.parse("ms.nn.linear", given, LINEAR)
   local inputs, outputs = config[1], config[2]
-  local init, bias_init = config.init, initializers.zeros()
+  local init, bias_init = config.init, "zeros"
   if init == "pytorch" then
-    init, bias_init = initializers.kaiming_uniform(inputs), initializers.kaiming_uniform(inputs)
+    init = initializers.kaiming_uniform(inputs)
+    bias_init = init
   elseif init == "gpt2" then
     init = initializers.normal(0, 0.02)
   end

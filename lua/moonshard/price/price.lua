@@ -26,6 +26,7 @@ local price = {}
 ---@class moonshard.Price
 ---@field plan moonshard.Plan
 ---@field cluster moonshard.Cluster
+---@field path ffi.cdata* ms_price_critical
 ---@field step number seconds of a step
 ---@field gaps number seconds between phases and steps
 ---@field phases moonshard.PricedPhase[] that run in a step
@@ -82,15 +83,15 @@ end
 ---@param trainer moonshard.Trainer
 ---@return ffi.cdata* row ms_price, whose step and gaps are those of an average step
 ---@return number outer how often an average step runs the phase `outer`
+---@return ffi.cdata* path ms_price_critical of an average step
 function price.row(plan, cluster, trainer)
-  local row = ffi.new("ms_price")
-  check(C.ms_plan_price(plan.handle, cluster:struct(), trainer.micro_batches, row))
+  local row, path, part = ffi.new("ms_price"), ffi.new("ms_price_critical"), 1 / price.steps_of_outer(trainer)
+  check(C.ms_plan_price_critical(plan.handle, cluster:struct(), trainer.micro_batches, part, row, path))
   local outer = row.phase[C.MS_PHASE_OUTER]
-  local part = 1 / price.steps_of_outer(trainer)
   local saved, gap = outer.runs * (1 - part), cluster:struct().phase_gap
   row.step, row.gaps = row.step - saved * (outer.seconds + gap), row.gaps - saved * gap
   if saved > 0 then row.flops = row.flops - saved * flops_of_outer(plan, cluster) end
-  return row, outer.runs * part
+  return row, outer.runs * part, path
 end
 
 local function phase_of(plan, number, row, runs)
@@ -135,8 +136,8 @@ function price.of(plan, cluster, trainer, batch)
       .. "ms.init_device_mesh the setting device (cfg.device), which follows the cluster", plan.mesh.device,
       cluster.name, cluster.device)
   end
-  local row, outer = price.row(plan, cluster, trainer)
-  local self = { plan = plan, cluster = cluster, step = row.step, gaps = row.gaps, flops = row.flops,
+  local row, outer, path = price.row(plan, cluster, trainer)
+  local self = { plan = plan, cluster = cluster, path = path, step = row.step, gaps = row.gaps, flops = row.flops,
     bytes = row.bytes, phases = {}, sync = trainer.session.sharding.local_sync }
   for number = 0, C.MS_PHASES - 1 do
     local of = row.phase[number]
@@ -236,10 +237,7 @@ end
 ---@param self moonshard.Price
 ---@return { kernels: number, collectives: table<string, number>, rest: number }
 function price.critical(self)
-  local sums = ffi.new("ms_price_critical")
-  for _, phase in ipairs(self.phases) do
-    check(C.ms_plan_add_critical(self.plan.handle, self.cluster:struct(), number_of(phase.name), phase.runs, sums))
-  end
+  local sums = self.path
   local critical = { kernels = sums.kernels, collectives = collectives_of(self, sums), rest = self.step - sums.kernels }
   for _, dim in ipairs(price.dims_of(critical.collectives)) do
     critical.rest = critical.rest - critical.collectives[dim]
