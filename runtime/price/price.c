@@ -131,7 +131,7 @@ static int simulate_critical(const ms_plan *plan, const ms_cluster *cluster, int
   return MS_OK;
 }
 
-/* outer: the part of the steps that have the phase OUTER, of the critical path; path: NULL if nobody asks for it. */
+/* path: the critical path of the step, or NULL; outer: the part of the steps that have the phase OUTER there. */
 static int price_phase(const ms_plan *plan, const ms_cluster *cluster, int phase, double outer, ms_price_phase *price,
                        ms_price_critical *path) {
   ms_simulated simulated = {0};

@@ -340,8 +340,8 @@ local function owners_of(self, row, given)
   return listed[row.of]
 end
 
--- The decisions of a policy: of one value for all, or one for each owner. Owners with a value of their own have it where
--- the policy says nothing.
+-- The decisions of a policy: of one value for all, or one for each owner. Owners with a value of their own have it
+-- where the policy says nothing.
 local function by_names(row, of, for_all, decisions)
   local by_name, absent, own = {}, row.absent, {}
   for i, name in ipairs(of.names) do
@@ -372,9 +372,11 @@ end
 function policies.decide_one(self, row, given)
   local of = owners_of(self, row, given)
   local read, default = row.reader(self), row.default and row.default(self)
-  local by_name, warnings, unmatched = nil, {}, {}
+  local by_name
+  local warnings, unmatched = {}, {}
   if has_rules(row, given) then
-    local policy, decisions = rules.policy(row.name, given, { read = read, bare_value = row.bare_value }), nil
+    local policy = rules.policy(row.name, given, { read = read, bare_value = row.bare_value })
+    local decisions
     decisions, warnings, unmatched = policy:resolve(of.names, default, row.of == "parameter" and self.tied or nil,
       row.left_out and { names = of.left_out, because = row.left_out } or nil)
     by_name = by_names(row, of, nil, decisions)
