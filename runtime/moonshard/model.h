@@ -56,14 +56,23 @@ enum ms_fp8 {
   MS_FP8_MXFP8 = 4
 };
 
+/* The settings of a parameter's updates. Where an optimizer does not have a setting, it must be -1: a plan that updates
+ * the parameter refuses another value. */
+typedef struct ms_param_group {
+  double lr_scale;          /* factor of the learning rate; default 1 */
+  double weight_decay;      /* decoupled for AdamW, Lion and Muon, added to the gradient for Adam and SGD; default 0 */
+  double beta1, beta2, eps; /* of AdamW and Adam, betas also of Lion; -1 (default): those of ms_plan_config */
+  /* Of SGD and Muon; -1 (default): that of ms_plan_config. SGD whose ms_plan_config.momentum is 0 keeps none, so only 0
+   * is possible then. */
+  double momentum;
+} ms_param_group;
+
 typedef struct ms_param_config {
   int struct_size;       /* set by ms_param_config_default */
   int init;              /* enum ms_init; default: normal(0, 0.02) */
   double init_a, init_b; /* normal: mean, deviation; uniform: low, high; constant: value, unused */
   int frozen;            /* 1: no gradient and no optimizer state; default 0 */
   int param_dtype;       /* the dtype that kernels read: MS_F32, MS_BF16, or -1 (default): the unit's param_dtype */
-  double lr_scale;       /* factor of the learning rate; default 1 */
-  double weight_decay;   /* decoupled for AdamW, Lion and Muon, added to the gradient for Adam and SGD; default 0 */
   int tensor_axis;       /* the axis that the ranks of the tensor dimension divide, which must fit evenly; -1 (default):
                           * each of them has the whole parameter */
   int tensor_splits;     /* 1: with ms_model_dims.sequence_parallel, what meets the parameter is divided, too: for the
@@ -85,12 +94,12 @@ typedef struct ms_param_config {
   /* enum ms_optimizer_kind: 0 (default), that of ms_plan_config; or MS_OPT_MUON, for a matrix, which a tensor dimension
    * may divide: the ranks of shard, replicate and tensor share the work. It keeps one moment, in f32. */
   int optimizer;
-  double beta1, beta2, eps; /* those of its updates; -1 (default): those of ms_plan_config */
   /* Above 0: the optimizer leaves it alone. A step adds -balance to an element whose gradient, summed over ranks and
    * micro-batches, is above 0, and balance to one whose gradient is below 0, whatever the learning rate. The gradient
    * norm does not contain it. For the biases of a router, whose gradient is how far each expert's load is above the
    * mean (DeepSeek-V3). Each rank of the tensor dimension has all of it. Default 0. */
   double balance;
+  ms_param_group group;
 } ms_param_config;
 
 typedef struct ms_unit_config {
@@ -213,11 +222,8 @@ MS_API int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, 
 /* Sets ms_model_dims.sequence_parallel; on: 0 or 1. A traced graph keeps the setting that it was first compiled with:
  * trace again. */
 MS_API int ms_model_set_sequence_parallel(ms_model *model, int on);
-/* The settings of a parameter's updates, as in ms_param_config. */
-typedef struct ms_param_group {
-  double lr_scale, weight_decay, beta1, beta2, eps;
-} ms_param_group;
-/* groups is [params]. MS_EUNSUPPORTED if parameters of one segment of a `ragged` unit differ. */
+/* Replaces ms_param_config.group of all parameters: groups is [params]. MS_EUNSUPPORTED if parameters of one segment of
+ * a `ragged` unit differ. */
 MS_API int ms_model_set_groups(ms_model *model, const ms_param_group *groups);
 /* Computes the initial elements [first, first + count) of a parameter from its name and distribution (enum ms_init, a,
  * b); out is [count]. The values depend only on the arguments, so any part of a tensor can be computed anywhere

@@ -12,6 +12,7 @@
 #include "base/cores.h"
 #include "plan/compile_cache.h"
 #include "plan/lower.h"
+#include "plan/optimizer.h"
 
 /* A copy of the traced graph on its way to the form that phases are lowered from. */
 typedef struct program {
@@ -287,6 +288,7 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *given, ms_plan 
   if (config->train && graph->loss < 0)
     return MS_FAIL(MS_EINVAL, "training needs a loss: call ms_graph_set_loss, or compile with train = 0");
   MS_TRY(ms_plan_check_config(config));
+  MS_TRY(ms_plan_check_groups(model, config));
   MS_TRY(ms_device_find_for_plans(config->device));
   double begin = ms_clock();
   ms_plan *plan;

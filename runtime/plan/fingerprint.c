@@ -12,6 +12,7 @@
 #include "base/xxh3.h"
 #include "plan/lower.h"
 #include "plan/muon.h"
+#include "shard/param_group.h"
 
 enum { SETTINGS = 8, SETTINGS_TEXT = 320 };
 
@@ -25,18 +26,20 @@ typedef struct known_settings {
 static const char *settings_text(known_settings *known, const ms_param_config *c) {
   for (int i = 0; i < SETTINGS && known->config[i]; i++) {
     const ms_param_config *k = known->config[i];
-    const ms_param_group group = ms_group_of(c), before = ms_group_of(k);
-    if (!ms_group_compare(&group, &before) && k->init == c->init && k->init_a == c->init_a && k->init_b == c->init_b)
+    if (!ms_group_compare(&c->group, &k->group) && k->init == c->init && k->init_a == c->init_a &&
+        k->init_b == c->init_b)
       return known->text[i];
   }
   int i = known->n++ % SETTINGS;
   known->config[i] = c;
   int n = snprintf(known->text[i], SETTINGS_TEXT, "lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)",
-                   c->lr_scale, c->weight_decay, c->init, c->init_a, c->init_b);
-  /* Below 0: those of the optimizer, which are described with it. */
-  if (c->beta1 >= 0) n += snprintf(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", beta1 %.17g", c->beta1);
-  if (c->beta2 >= 0) n += snprintf(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", beta2 %.17g", c->beta2);
-  if (c->eps >= 0) snprintf(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", eps %.17g", c->eps);
+                   c->group.lr_scale, c->group.weight_decay, c->init, c->init_a, c->init_b);
+  for (int s = 0; s < MS_GROUP_SETTINGS; s++) { /* those of the optimizer are described with it */
+    const ms_group_setting *setting = &ms_group_settings[s];
+    if (!setting->inherits || ms_group_inherits(&c->group, setting)) continue;
+    n += snprintf(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", %s %.17g", setting->name,
+                  ms_group_value(&c->group, setting));
+  }
   return known->text[i];
 }
 

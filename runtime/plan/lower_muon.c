@@ -24,6 +24,7 @@
 #include "kernels/clip.h"
 #include "plan/lower.h"
 #include "plan/muon.h"
+#include "plan/optimizer.h"
 
 static const char scope[] = "muon";
 
@@ -91,7 +92,7 @@ static int make_direction(const muon *m, const ms_muon_bucket *b, int param, int
   const ms_param *p = &plan->model->param[param];
   const ms_stretch own = stretch_of(m, param);
   if (own.end == own.begin) return MS_OK;
-  ms_attrs attrs = {.i = {plan->config.muon_nesterov}, .f = {plan->config.muon_momentum}};
+  ms_attrs attrs = {.i = {plan->config.muon_nesterov}, .f = {ms_updates_of(&plan->config, p).momentum}};
   ms_clip_set(&attrs, plan->config.max_value);
   const ms_ref in[] = {ms_lower_gradients_of(plan, p->unit, own), ms_lower_norm_of(plan, param)};
   const ms_ref out[] = {own_place(m, b, param, whole), ms_lower_moment(plan, p, 0, own)};
@@ -110,7 +111,8 @@ static int apply(const muon *m, const ms_muon_bucket *b, int param, int whole) {
   const ms_param *p = &plan->model->param[param];
   const ms_stretch own = stretch_of(m, param);
   if (own.end == own.begin) return MS_OK;
-  const ms_attrs attrs = {.f = {p->config.lr_scale, p->config.weight_decay, adjustment(&plan->config, p)}};
+  const ms_param_group by = ms_updates_of(&plan->config, p);
+  const ms_attrs attrs = {.f = {by.lr_scale, by.weight_decay, adjustment(&plan->config, p)}};
   const ms_ref in = own_place(m, b, param, whole), out = ms_lower_masters(plan, p->unit, p->segment, own);
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_muon_apply, &attrs, 1, &in, 1, &out, scope, 0);
 }

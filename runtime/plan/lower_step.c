@@ -28,17 +28,18 @@ static int update_parameter(ms_plan *plan, int param) {
   const ms_ref in[3] = {ms_lower_gradients_of(plan, p->unit, own), ms_lower_norm_of(plan, param),
                         ms_ref_scalar(ms_updates_buffer(plan), 4 * param)};
   const ms_optimizer *optimizer = ms_optimizer_of(c);
-  const int kept = ms_moments_kept(c);
   ms_ref out[1 + MS_MOMENTS] = {ms_lower_masters(plan, p->unit, p->segment, own)};
   if (ms_param_is_balanced(p)) {
     const ms_attrs rate = {.f = {p->config.balance}};
     return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_balance, &rate, 3, in, 1, out, scope, 0);
   }
+  const ms_param_group by = ms_updates_of(c, p);
+  const int kept = optimizer->moments(&by);
   for (int m = 0; m < optimizer->outputs; m++)
     out[1 + m] = m < kept ? ms_lower_moment(plan, p, m, own)
                           : ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_MOMENT + m), 0, MS_F32, 0);
   const int64_t before = ms_param_is_divided(model, p) ? model->dim[MS_DIM_TENSOR].place * p->numel : 0;
-  const ms_updated updated = {.by = ms_updates_of(c, p),
+  const ms_updated updated = {.by = by,
                               .key = ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name),
                               .first = before + p->first + own.begin - p->local,
                               .moments = ms_moment_dtype(p, c->moment_dtype)};

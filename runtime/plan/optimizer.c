@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/moments.h"
+#include "shard/param_group.h"
 
 enum { MOST_STEPS = 99 }; /* of an iteration that five steps end */
 enum { COUPLED = 5 };     /* the attribute of adamw */
@@ -19,10 +20,10 @@ static int check_sgd(const ms_plan_config *c) {
   return MS_OK;
 }
 
-static int sgd_moments(const ms_plan_config *c) { return c->momentum != 0; }
+static int sgd_moments(const ms_param_group *by) { return by->momentum != 0; }
 
 static ms_attrs sgd_attrs(const ms_plan_config *c, const ms_updated *u) {
-  return (ms_attrs){.i = {c->nesterov}, .f = {u->by.lr_scale, u->by.weight_decay, c->momentum, c->dampening}};
+  return (ms_attrs){.i = {c->nesterov}, .f = {u->by.lr_scale, u->by.weight_decay, u->by.momentum, c->dampening}};
 }
 
 /* ---- AdamW and Adam: exp_avg and exp_avg_sq ---- */
@@ -41,8 +42,8 @@ static int check_adamw(const ms_plan_config *c) {
   return MS_OK;
 }
 
-static int adamw_moments(const ms_plan_config *c) {
-  (void)c;
+static int adamw_moments(const ms_param_group *by) {
+  (void)by;
   return 2;
 }
 
@@ -66,8 +67,8 @@ static ms_attrs adamw_attrs(const ms_plan_config *c, const ms_updated *u) {
 
 /* ---- Lion: exp_avg ---- */
 
-static int lion_moments(const ms_plan_config *c) {
-  (void)c;
+static int lion_moments(const ms_param_group *by) {
+  (void)by;
   return 1;
 }
 
@@ -92,8 +93,8 @@ int ms_muon_check(const ms_plan_config *c) {
   return MS_OK;
 }
 
-static int no_moments(const ms_plan_config *c) {
-  (void)c;
+static int no_moments(const ms_param_group *by) {
+  (void)by;
   return 0;
 }
 
@@ -107,20 +108,40 @@ static const ms_optimizer rows[] = {
     [MS_OPT_LION] = {"lion", MS_OP_lion, 1, 1, check_betas, lion_moments, lion_attrs},
 };
 
+_Static_assert(sizeof rows / sizeof *rows == MS_OPTIMIZER_KINDS, "groups know every optimizer");
+
 const ms_optimizer *ms_optimizer_of(const ms_plan_config *config) {
   const int n = config->optimizer;
   return n > MS_OPT_NONE && n < (int)(sizeof rows / sizeof *rows) && rows[n].name ? &rows[n] : NULL;
 }
 
 int ms_moments_kept(const ms_plan_config *config) {
+  static const ms_param_group none = {1, 0, -1, -1, -1, -1};
   const ms_optimizer *optimizer = config->train ? ms_optimizer_of(config) : NULL;
-  return optimizer ? optimizer->moments(config) : 0;
+  if (!optimizer) return 0;
+  const ms_param_group by = ms_group_complete(&none, config->optimizer, config);
+  return optimizer->moments(&by);
+}
+
+static int kind_of(const ms_plan_config *config, const ms_param *p) {
+  return ms_param_takes_muon(p) ? MS_OPT_MUON : config->optimizer;
 }
 
 ms_param_group ms_updates_of(const ms_plan_config *config, const ms_param *p) {
-  ms_param_group group = ms_group_of(&p->config);
-  if (group.beta1 < 0) group.beta1 = config->beta1;
-  if (group.beta2 < 0) group.beta2 = config->beta2;
-  if (group.eps < 0) group.eps = config->eps;
-  return group;
+  return ms_group_complete(&p->config.group, kind_of(config, p), config);
+}
+
+int ms_plan_check_groups(const ms_model *model, const ms_plan_config *config) {
+  for (int i = 0; i < model->params && config->train && config->optimizer != MS_OPT_NONE; i++) {
+    const ms_param *p = &model->param[i];
+    const int kind = kind_of(config, p);
+    if (p->config.frozen || ms_param_is_balanced(p)) continue;
+    MS_TRY(ms_group_check_optimizer(p->name, &p->config.group, kind, rows[kind].name));
+    if (kind == MS_OPT_SGD && config->momentum == 0 && ms_updates_of(config, p).momentum != 0)
+      return MS_FAIL(MS_EINVAL,
+                     "parameter '%s': its momentum is %g, but that of the plan's sgd is 0, so no momentum is kept: set "
+                     "momentum of the plan above 0, and that of other parameters to 0",
+                     p->name, p->config.group.momentum);
+  }
+  return MS_OK;
 }

@@ -1,7 +1,8 @@
 /* optimizer.h - the table of optimizers: what each checks, how many moments it keeps, and the kernel that updates.
  *
- * A new optimizer needs a number in moonshard.h, an op with its kernels (kernels/ops.def), a row here, and in the Lua
- * layer a row (engine/optimizers.lua) and its constructor (train/optim.lua).
+ * A new optimizer needs a number in moonshard.h, an op with its kernels (kernels/ops.def), a row here, its settings in
+ * the table of groups (shard/param_group.c), and in the Lua layer a row (engine/optimizers.lua) and its constructor
+ * (train/optim.lua).
  */
 #ifndef MS_PLAN_OPTIMIZER_H
 #define MS_PLAN_OPTIMIZER_H
@@ -24,7 +25,7 @@ typedef struct ms_optimizer {
   int op, outputs;
   int packs; /* what its moments can be kept in besides f32: 1: bf16, 2: also i8 */
   int (*check)(const ms_plan_config *config);
-  int (*moments)(const ms_plan_config *config); /* how many it keeps: 0 to `outputs` */
+  int (*moments)(const ms_param_group *by); /* how many it updates with these settings: 0 to `outputs` */
   ms_attrs (*attrs)(const ms_plan_config *config, const ms_updated *updated);
 } ms_optimizer;
 
@@ -32,9 +33,11 @@ typedef struct ms_optimizer {
 const ms_optimizer *ms_optimizer_of(const ms_plan_config *config);
 /* The settings of a parameter's updates: its group's, and the plan's where that has none. */
 ms_param_group ms_updates_of(const ms_plan_config *config, const ms_param *p);
+/* Checks that the optimizer of each parameter has what its group sets. */
+int ms_plan_check_groups(const ms_model *model, const ms_plan_config *config);
 /* Checks the settings of Muon, which single parameters take. */
 int ms_muon_check(const ms_plan_config *config);
-/* The moments that a state keeps for plans with these settings. */
+/* The moments that a state keeps for plans with these settings, whatever those of groups are. */
 int ms_moments_kept(const ms_plan_config *config);
 
 #endif

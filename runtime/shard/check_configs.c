@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "kernels/storage.h"
 #include "shard/model.h"
+#include "shard/param_group.h"
 
 static int check_dtype(const char *kind, const char *name, const char *field, int dtype, int uses) {
   char allowed[MS_DTYPE_LIST];
@@ -54,26 +55,6 @@ int ms_model_check_unit(const char *name, const ms_unit_config *config) {
                    config->reshard);
   if (config->fragment < 0)
     return MS_FAIL(MS_EINVAL, "unit '%s': fragment must be 0 (none) or more, not %d", name, config->fragment);
-  return MS_OK;
-}
-
-static int is_default(double setting) { return setting == -1; }
-
-static int check_beta(const char *name, const char *which, double beta) {
-  if (is_default(beta) || (beta >= 0 && beta < 1)) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "parameter '%s': %s must be at least 0 and below 1, or -1 (the plan's), not %g", name,
-                 which, beta);
-}
-
-int ms_model_check_group(const char *name, const ms_param_group *g) {
-  if (!(g->lr_scale >= 0 && isfinite(g->lr_scale)))
-    return MS_FAIL(MS_EINVAL, "parameter '%s': lr_scale must be 0 or more, not %g", name, g->lr_scale);
-  if (!(g->weight_decay >= 0 && isfinite(g->weight_decay)))
-    return MS_FAIL(MS_EINVAL, "parameter '%s': weight_decay must be 0 or more, not %g", name, g->weight_decay);
-  MS_TRY(check_beta(name, "beta1", g->beta1));
-  MS_TRY(check_beta(name, "beta2", g->beta2));
-  if (!is_default(g->eps) && !(g->eps > 0 && isfinite(g->eps)))
-    return MS_FAIL(MS_EINVAL, "parameter '%s': eps must be above 0, or -1 (the plan's), not %g", name, g->eps);
   return MS_OK;
 }
 
@@ -174,6 +155,5 @@ int ms_model_check_param(const ms_model *model, int unit, const char *name, int 
   if (config->fp8 < MS_FP8_NONE || config->fp8 > MS_FP8_MXFP8)
     return MS_FAIL(MS_EINVAL, "parameter '%s': fp8 must be one of enum ms_fp8, not %d", name, config->fp8);
   MS_TRY(check_initial(name, config));
-  const ms_param_group group = ms_group_of(config);
-  return ms_model_check_group(name, &group);
+  return ms_group_check(name, &config->group);
 }

@@ -106,13 +106,10 @@ void ms_param_config_default(ms_param_config *config, int size) {
                                            .init_a = 0,
                                            .init_b = 0.02,
                                            .param_dtype = -1,
-                                           .lr_scale = 1,
-                                           .beta1 = -1,
-                                           .beta2 = -1,
-                                           .eps = -1,
                                            .tensor_axis = -1,
                                            .storage_dtype = MS_F32,
-                                           .gather_dtype = -1};
+                                           .gather_dtype = -1,
+                                           .group = {1, 0, -1, -1, -1, -1}};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_param_config");
 }
 

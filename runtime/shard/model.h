@@ -194,13 +194,6 @@ int ms_unit_backward_ranks(const ms_model *model, int unit);
 int ms_model_check_unit(const char *name, const ms_unit_config *config);
 int ms_model_check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                          const ms_param_config *config);
-/* The optimizer settings of a parameter. Checks their ranges (check_configs.c). */
-static inline ms_param_group ms_group_of(const ms_param_config *c) {
-  return (ms_param_group){c->lr_scale, c->weight_decay, c->beta1, c->beta2, c->eps};
-}
-int ms_model_check_group(const char *name, const ms_param_group *group);
-/* Negative, 0 or positive: in which order parameters of these groups are. 0: they are the same (segment.c). */
-int ms_group_compare(const ms_param_group *a, const ms_param_group *b);
 /* Sets the model's rank, members and groups along the dimensions that have a role, and frees them (model_mesh.c). On
  * failure, too, ms_model_leave_mesh is to be called. */
 int ms_model_join_mesh(ms_model *model, const ms_mesh *mesh, int rank, const ms_model_dims *dims);

@@ -11,25 +11,14 @@
 #include "kernels/moments.h"
 #include "kernels/quantised_sum.h"
 #include "shard/model.h"
+#include "shard/param_group.h"
 
 _Static_assert(MS_UNCUT == (int)MS_MOMENT_BLOCK && MS_UNCUT == (int)MS_PIECE_BLOCK, "one alignment keeps both whole");
 
 static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/* The larger first. */
-static int compare(double a, double b) { return (a < b) - (a > b); }
-
-int ms_group_compare(const ms_param_group *a, const ms_param_group *b) {
-  const double of_a[] = {a->weight_decay, a->lr_scale, a->beta1, a->beta2, a->eps};
-  const double of_b[] = {b->weight_decay, b->lr_scale, b->beta1, b->beta2, b->eps};
-  int order = 0;
-  for (size_t i = 0; i < sizeof of_a / sizeof *of_a && !order; i++) order = compare(of_a[i], of_b[i]);
-  return order;
-}
-
 static int compare_groups(const ms_param *a, const ms_param *b) {
-  const ms_param_group of_a = ms_group_of(&a->config), of_b = ms_group_of(&b->config);
-  return ms_group_compare(&of_a, &of_b);
+  return ms_group_compare(&a->config.group, &b->config.group);
 }
 
 /* Those that the tensor dimension divides come first, since their squares are summed over it. */

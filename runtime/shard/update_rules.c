@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shard/model.h"
+#include "shard/param_group.h"
 
 static int check_sharded(const ms_model *model) {
   if (model->sharded) return MS_OK;
@@ -85,12 +86,12 @@ static int check_segment(const ms_model *model, const ms_unit *unit, const ms_se
   int first = unit->order[segment->first_param];
   for (int i = 1; i < segment->params; i++) {
     int p = unit->order[segment->first_param + i];
+    char names[MS_GROUP_NAMES];
     if (ms_group_compare(&group[p], &group[first]))
       return MS_FAIL(MS_EUNSUPPORTED,
-                     "parameters '%s' and '%s' share a segment of unit '%s' (layout ragged), so they cannot have "
-                     "different learning rates, weight decays, betas or eps; shard the model with layout rows to set "
-                     "them apart",
-                     model->param[first].name, model->param[p].name, unit->name);
+                     "parameters '%s' and '%s' share a segment of unit '%s' (layout ragged), so they cannot differ in "
+                     "%s; shard the model with layout rows to set them apart",
+                     model->param[first].name, model->param[p].name, unit->name, ms_group_names(names));
   }
   return MS_OK;
 }
@@ -100,15 +101,11 @@ int ms_model_set_groups(ms_model *model, const ms_param_group *groups) {
   MS_HANDLE(model, MODEL);
   MS_GIVEN(groups);
   MS_TRY(check_sharded(model));
-  for (int p = 0; p < model->params; p++) MS_TRY(ms_model_check_group(model->param[p].name, &groups[p]));
+  for (int p = 0; p < model->params; p++) MS_TRY(ms_group_check(model->param[p].name, &groups[p]));
   for (int u = 0; u < model->units; u++)
     for (int s = 0; s < model->unit[u].segments; s++)
       if (!model->unit[u].segment[s].frozen)
         MS_TRY(check_segment(model, &model->unit[u], &model->unit[u].segment[s], groups));
-  for (int p = 0; p < model->params; p++) {
-    ms_param_config *config = &model->param[p].config;
-    config->lr_scale = groups[p].lr_scale, config->weight_decay = groups[p].weight_decay;
-    config->beta1 = groups[p].beta1, config->beta2 = groups[p].beta2, config->eps = groups[p].eps;
-  }
+  for (int p = 0; p < model->params; p++) model->param[p].config.group = groups[p];
   return MS_OK;
 }

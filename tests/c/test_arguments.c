@@ -179,9 +179,9 @@ static void wrong_settings_of_parameters_are_refused(void **state) {
   ms_param_config_default(&right, sizeof right);
 #define REFUSED(status, facts) \
   assert_fails(ms_model_add_param(model, 0, "w", 1, dims, &config, &index), status, "parameter 'w' | " facts)
-  config = right, config.lr_scale = -1;
+  config = right, config.group.lr_scale = -1;
   REFUSED(MS_EINVAL, "lr_scale | 0 | -1");
-  config = right, config.weight_decay = NAN;
+  config = right, config.group.weight_decay = NAN;
   REFUSED(MS_EINVAL, "weight_decay | 0");
   config = right, config.init = 17;
   REFUSED(MS_EINVAL, "init | ms_init | 17");
@@ -198,22 +198,75 @@ static void wrong_rates_of_a_sharded_model_are_refused(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
-  const ms_param_group right = {.lr_scale = 1, .beta1 = -1, .beta2 = -1, .eps = -1};
+  const ms_param_group right = {.lr_scale = 1, .beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1};
   const struct {
-    ms_param_group group;
+    size_t field;
+    double value;
     const char *message;
-  } wrong[] = {{{NAN, 0, -1, -1, -1}, "lr_scale | 0"},        {{1, -0.1, -1, -1, -1}, "weight_decay | 0 | -0.1"},
-               {{1, 0, 1, -1, -1}, "beta1 | 0 | 1 | -1 | 1"}, {{1, 0, -1, -0.5, -1}, "beta2 | 0 | 1 | -1 | -0.5"},
-               {{1, 0, -1, -1, 0}, "eps | above 0 | -1 | 0"}, {{1, 0, -1, -1, INFINITY}, "eps | above 0 | -1 | inf"}};
+  } wrong[] = {{offsetof(ms_param_group, lr_scale), NAN, "lr_scale | 0"},
+               {offsetof(ms_param_group, weight_decay), -0.1, "weight_decay | 0 | -0.1"},
+               {offsetof(ms_param_group, beta1), 1, "beta1 | 0 | 1 | -1 | 1"},
+               {offsetof(ms_param_group, beta2), -0.5, "beta2 | 0 | 1 | -1 | -0.5"},
+               {offsetof(ms_param_group, eps), 0, "eps | above 0 | -1 | 0"},
+               {offsetof(ms_param_group, eps), INFINITY, "eps | above 0 | -1 | inf"},
+               {offsetof(ms_param_group, momentum), 1, "momentum | 0 | 1 | -1 | 1"},
+               {offsetof(ms_param_group, momentum), NAN, "momentum | 0 | 1 | -1 | nan"}};
   ms_param_group group[64];
   for (int i = 0; i < 64; i++) group[i] = right;
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    group[2] = wrong[i].group;
+    group[2] = right;
+    memcpy((char *)&group[2] + wrong[i].field, &wrong[i].value, sizeof(double));
     assert_fails(ms_model_set_groups(m.model, group), MS_EINVAL, wrong[i].message);
   }
   group[2] = right;
   must(ms_model_set_groups(m.model, group));
   mlp_free(&m);
+}
+
+/* What an optimizer does not have is refused where it would be ignored: by plans and states that train with it. */
+static void settings_that_an_optimizer_does_not_have_are_refused(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 1, 0);
+  mlp m = mlp_make(&c);
+  ms_world *world;
+  ms_plan *plan;
+  ms_state *made;
+  must(ms_world_join_alone(&world));
+  const struct {
+    int optimizer;
+    size_t field;
+    double value;
+    const char *message;
+  } cases[] = {{MS_OPT_SGD, offsetof(ms_param_group, beta1), 0.5, "parameter | beta1 | 0.5 | sgd | -1"},
+               {MS_OPT_SGD, offsetof(ms_param_group, eps), 1e-6, "parameter | eps | 1e-06 | sgd | -1"},
+               {MS_OPT_LION, offsetof(ms_param_group, eps), 1e-6, "parameter | eps | 1e-06 | lion | -1"},
+               {MS_OPT_ADAMW, offsetof(ms_param_group, momentum), 0.5, "parameter | momentum | 0.5 | adamw | -1"},
+               {MS_OPT_SGD, offsetof(ms_param_group, momentum), 0.5, "momentum | 0.5 | sgd | 0 | above 0"},
+               {MS_OPT_SGD, offsetof(ms_param_group, momentum), 0, NULL},
+               {MS_OPT_ADAM, offsetof(ms_param_group, eps), 1e-6, NULL},
+               {MS_OPT_LION, offsetof(ms_param_group, beta2), 0.5, NULL}};
+  const ms_param_group none = {.lr_scale = 1, .beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1};
+  ms_param_group group[64];
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ms_plan_config config;
+    ms_plan_config_default(&config, sizeof config);
+    config.optimizer = cases[i].optimizer;
+    for (int p = 0; p < 64; p++) group[p] = none;
+    memcpy((char *)&group[2] + cases[i].field, &cases[i].value, sizeof(double));
+    must(ms_model_set_groups(m.model, group));
+    if (cases[i].message) {
+      assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, cases[i].message);
+      assert_fails(ms_state_new(world, m.model, &config, &made), MS_EINVAL, cases[i].message);
+    } else {
+      must(ms_plan_compile(m.graph, &config, &plan));
+      ms_plan_free(plan);
+    }
+    config.train = 0; /* nothing is updated */
+    must(ms_plan_compile(m.graph, &config, &plan));
+    ms_plan_free(plan);
+  }
+  mlp_free(&m);
+  ms_world_leave(world);
 }
 
 static void wrong_shapes_of_saved_tensors_are_refused(void **state) {
@@ -274,12 +327,17 @@ static void wrong_times_of_a_profile_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(wrong_betas_eps_and_rates_are_refused),     TEST(wrong_inputs_of_a_step_are_refused),
+      TEST(wrong_betas_eps_and_rates_are_refused),
+      TEST(wrong_inputs_of_a_step_are_refused),
       TEST(phases_before_the_first_are_refused),
 
-      TEST(counts_and_kinds_out_of_range_are_refused), TEST(a_hash_of_nothing_is_zero),
-      TEST(wrong_settings_of_parameters_are_refused),  TEST(wrong_rates_of_a_sharded_model_are_refused),
-      TEST(wrong_shapes_of_saved_tensors_are_refused), TEST(wrong_times_of_a_profile_are_refused),
+      TEST(counts_and_kinds_out_of_range_are_refused),
+      TEST(a_hash_of_nothing_is_zero),
+      TEST(wrong_settings_of_parameters_are_refused),
+      TEST(wrong_rates_of_a_sharded_model_are_refused),
+      TEST(settings_that_an_optimizer_does_not_have_are_refused),
+      TEST(wrong_shapes_of_saved_tensors_are_refused),
+      TEST(wrong_times_of_a_profile_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

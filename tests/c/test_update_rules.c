@@ -178,7 +178,7 @@ static void R4_groups_change_where_segments_allow_it(void **state) {
     assert_true(n <= MOST);
     ms_plan_summary before, after;
     summarize(&net, &before);
-    for (int p = 0; p < n; p++) group[p] = ms_group_of(&net.model->param[p].config);
+    for (int p = 0; p < n; p++) group[p] = net.model->param[p].config.group;
     int weight = ms_model_find_param(net.model, "layers.1.fc1.weight");
     group[weight].lr_scale = 0.5;
     if (layout == MS_LAYOUT_ROWS) {

@@ -34,6 +34,9 @@ function updates.draw(d, self)
   -- A check has no bound for sums in few bits that are clipped by value.
   local in_few_bits = (self.sharding.mp_policy or ""):find('"i[48]"')
   if d:chance(0.2) and not in_few_bits then self.trainer.clip_grad_value = d:one_of { "0.05", "0.001" } end
+  if self.optimizer:find("momentum = 0.9", 1, true) and d:chance(0.5) then
+    self.optimizer = self.optimizer:gsub("{ weight_decay = 0, ", "%0momentum = " .. d:one_of { "0", "0.5" } .. ", ", 1)
+  end
 end
 
 return updates

@@ -3,6 +3,7 @@
 
 local has = require("lua.message").has
 local ms = require("moonshard")
+local param_groups = require("moonshard.shard.param_groups")
 local re = ms.re
 
 local function groups(optimizer, ...) return (optimizer:param_groups { ... }) end
@@ -34,6 +35,18 @@ describe("groups of an optimizer", function()
     assert.same({ lr_scale = 1, weight_decay = 0.1 }, found.w)
   end)
 
+  it("S13 replace the momentum of SGD and Muon, and Lion's betas", function()
+    local momentum = { { "w", { momentum = 0.5 } }, { "b", { momentum = 0, weight_decay = 0 } } }
+    for _, kind in ipairs { "sgd", "muon" } do
+      local found = groups(ms.optim[kind] { lr = 1, momentum = 0.9, weight_decay = 0.1, groups = momentum }, "w", "b")
+      assert.same({ w = { lr_scale = 1, weight_decay = 0.1, momentum = 0.5 },
+        b = { lr_scale = 1, weight_decay = 0, momentum = 0 } }, found)
+      assert.equal("lr x 1, weight decay 0.1, momentum 0.5", param_groups.text(found.w))
+    end
+    local lion = groups(ms.optim.lion { lr = 1, groups = { { "w", { betas = { 0.8, 0.9 } } } } }, "w").w
+    assert.equal("lr x 1, weight decay 0, betas 0.8, 0.9", param_groups.text(lion))
+  end)
+
   it("S13 have the rate of every schedule's peak as their base", function()
     for _, lr in ipairs { 2e-2, ms.schedule.constant { peak = 2e-2 }, ms.schedule.linear { peak = 2e-2, total = 5 },
       ms.schedule.wsd { peak = 2e-2, total = 5, decay = 2 } } do
@@ -54,6 +67,13 @@ describe("groups of an optimizer", function()
     refused("groups | /w/ | betas", "MS_ENAME", function()
       return groups(ms.optim.sgd { lr = 1, groups = { { re"w", { betas = { 0.9, 0.99 } } } } }, "w")
     end)
+    local function of_sgd(momentum, group)
+      return function() groups(ms.optim.sgd { lr = 1, momentum = momentum, groups = { { re"w", group } } }, "w") end
+    end
+    refused("groups | /w/ | momentum | 0 | 1 | 1", "MS_EINVAL", of_sgd(0.9, { momentum = 1 }))
+    refused("groups | /w/ | momentum | number | nan", "MS_EINVAL", of_sgd(0.9, { momentum = 0 / 0 }))
+    refused("groups | /w/ | momentum | 0.5 | ms.optim.sgd | above 0", "MS_EINVAL", of_sgd(0, { momentum = 0.5 }))
+    refused("groups | /w/ | momentum", "MS_ENAME", of_adamw { momentum = 0.5 })
     refused("groups | /v/", "MS_ERULE", function()
       return groups(ms.optim.sgd { lr = 1, groups = { { re"v", { lr = 1 } } } }, "w")
     end)

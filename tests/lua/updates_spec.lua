@@ -64,7 +64,7 @@ local MESHES = trained.few {
 describe("updates compared with PyTorch", function()
   teardown(scratch.clear)
 
-  for _, optimizer in ipairs { "adamw", "adam", "lion", "sgd", "muon", "groups", "clipped" } do
+  for _, optimizer in ipairs { "adamw", "adam", "lion", "sgd", "muon", "groups", "clipped", "momenta" } do
     it("S11 S13 S18 of " .. optimizer .. " are the same for every parameter in every step, on every mesh", function()
       for _, mesh in ipairs(MESHES) do
         local got = assert_reference(optimizer, mesh[1], mesh[2])
@@ -93,7 +93,7 @@ describe("updates compared with PyTorch", function()
     it("S11 S13 A1 are the same with CUDA's kernels, emulated", function()
       local environment = program.emulated_cuda(("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/%s"):format(
         os.getenv("MOONSHARD_BIN"):match("^(.*)/"), "libmoonshard_cuda_emulated.so"))
-      for _, optimizer in ipairs { "adam", "lion", "groups", "clipped" } do
+      for _, optimizer in ipairs { "adam", "lion", "groups", "clipped", "momenta" } do
         assert_reference(optimizer, 2, { mesh = "1x2", micro = 2, device = "cuda" }, environment)
       end
     end)
@@ -120,6 +120,15 @@ describe("an altered recipe is found:", function()
   it("clipping by value or of a group that is left out", function()
     assert(count(differing("clipped", run(1, { optimizer = "clipped", wrong = "value" })), "embed") == 1)
     assert(count(differing("clipped", run(1, { optimizer = "clipped", wrong = "norm" })), "fc") >= 6)
+  end)
+
+  it("settings of a group of Lion, SGD and Muon that are left out", function()
+    local lion = differing("lion", run(1, { optimizer = "lion", wrong = "betas" }))
+    assert(count(lion, "norm") >= 1 and count(lion, "bias") >= 1)
+    local momenta = differing("momenta", run(1, { optimizer = "momenta", wrong = "momentum" }))
+    for _, name in ipairs { "norm", "fc%d%.bias", "embed", "layers%.2%.fc1%.weight" } do
+      assert(count(momenta, name) >= 1, name)
+    end
   end)
 
   it("settings of a group that are left out", function()

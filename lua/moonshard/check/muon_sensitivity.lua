@@ -61,20 +61,22 @@ local function reach(param, muon)
   return math.max(1, rows / columns) ^ 0.5
 end
 
-local function direction(muon, gradient, momentum)
-  return muon.nesterov and gradient + muon.momentum * (momentum - gradient) or momentum
+-- by: the factor of the momentum.
+local function direction(muon, by, gradient, momentum)
+  return muon.nesterov and gradient + by * (momentum - gradient) or momentum
 end
 
 local function zeros(param) return create.zeros { unpack(param.shape) } end
 
--- Takes all histories of a parameter a step further.
-local function follow(self, param, place, muon, momentum, rate)
-  local before, share = self.momentum[param.fqn] or zeros(param), 1 - muon.momentum
+-- Takes all histories of a parameter a step further. group: its settings.
+local function follow(self, param, place, muon, group, momentum, rate)
+  local by = group.momentum or muon.momentum
+  local before, share = self.momentum[param.fqn] or zeros(param), 1 - by
   local change = momentum - before
   if change:abs():max():item() == 0 then return end -- this step had no gradient of it
   local gradient = before + change / share
   local most = self.tolerance * gradient:abs():max():item()
-  local u = direction(muon, gradient, momentum)
+  local u = direction(muon, by, gradient, momentum)
   local exact = muon_sensitivity.orthogonalised(u, muon)
   self.histories[param.fqn] = self.histories[param.fqn] or {}
   for h = 1, HISTORIES do
@@ -82,8 +84,8 @@ local function follow(self, param, place, muon, momentum, rate)
     local drawn = create.rand { param.shape[1], param.shape[2], seed = (self.steps * HISTORIES + h) * 65536 + place }
     local error = most * (2 * drawn - 1)
     history.error = history.error + share * (error - history.error)
-    local other = muon_sensitivity.orthogonalised(u + direction(muon, error, history.error), muon)
-    history.distance = history.distance + rate * (other - exact)
+    local other = muon_sensitivity.orthogonalised(u + direction(muon, by, error, history.error), muon)
+    history.distance = history.distance + rate * group.lr_scale * reach(param, muon) * (other - exact)
     self.histories[param.fqn][h] = history
   end
 end
@@ -99,7 +101,7 @@ function Sensitivity:note(trainer, rate)
     local muon = trainer.optimizer:part_of(param.fqn)
     if not param.frozen and muon.kind == "muon" then
       local momentum = trainer:optimizer_state(param.fqn, "momentum")
-      follow(self, param, place, muon, momentum, rate * groups[param.fqn].lr_scale * reach(param, muon))
+      follow(self, param, place, muon, groups[param.fqn], momentum, rate)
       self.momentum[param.fqn] = momentum
     end
   end

@@ -7,21 +7,13 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
+local param_groups = require("moonshard.shard.param_groups")
 local C = engine.C
 
 local optimizers = {}
 
----Refuses a number that is not in [low, high).
----@param who string
----@param name string
----@param value number
----@param low number
----@param high number
-function optimizers.check_rate(who, name, value, low, high)
-  if value >= low and value < high then return end
-  errors.invalid("%s: %s must be at least %g and below %g, not %g", who, name, low, high, value)
-end
-local check_rate = optimizers.check_rate
+local check_rate, check_momentum = param_groups.check_rate, param_groups.check_momentum
+local check_betas, check_eps = param_groups.check_betas, param_groups.check_eps
 
 ---@class moonshard.OptimizerState the state that an optimizer keeps for every trained parameter
 ---@field kind string its name in checkpoints
@@ -32,7 +24,8 @@ local check_rate = optimizers.check_rate
 ---@field id integer enum ms_optimizer_kind
 ---@field options fun(): table<string, moonshard.OptionSpec> besides lr and groups; checkpoints record their values
 ---@field check fun(who: string, o: table) refuses invalid options, and gives dtypes their short names
----@field group table<string, moonshard.OptionSpec>? options that a group can replace, besides lr and weight_decay
+---@field group table<string, boolean> the settings that a group can have of its own, besides lr and weight_decay
+---@field check_group? fun(who: string, o: table, group: table) refuses a group that does not go with the options
 ---@field configure fun(config: ffi.cdata*, o: table) fills its part of an ms_plan_config
 ---@field states moonshard.OptimizerState[]
 ---@field keeps fun(o: table): boolean whether it keeps these states
@@ -40,18 +33,6 @@ local check_rate = optimizers.check_rate
 ---@field training_tolerance number the same of the whole change made by training, where differences accumulate
 ---@field by_size "root"|"sign"|nil divides gradients by the root of their mean square, or takes signs, so that small
 ---  ones amplify rounding; check/adamw_sensitivity.lua and check/lion_sensitivity.lua measure this
-
-local function check_betas(who, betas)
-  if type(betas) ~= "table" or #betas ~= 2 or type(betas[1]) ~= "number" or type(betas[2]) ~= "number" then
-    errors.invalid("%s: betas must be two numbers, { 0.9, 0.999 }, not %s", who, options.describe(betas))
-  end
-  check_rate(who, "betas[1]", betas[1], 0, 1)
-  check_rate(who, "betas[2]", betas[2], 0, 1)
-end
-
-local function check_eps(who, eps)
-  if not (eps > 0 and eps < math.huge) then errors.invalid("%s: eps must be above 0 and finite, not %g", who, eps) end
-end
 
 local ADJUSTS = { original = C.MS_MUON_ORIGINAL, match_rms_adamw = C.MS_MUON_MATCH_RMS_ADAMW }
 local MOST_STEPS = 99 -- of Muon's iteration, which has converged after a few
@@ -91,7 +72,7 @@ local function adam(id, weight_decay)
       check_eps(who, o.eps)
       check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
     end,
-    group = { betas = { "any" }, eps = { "number" } },
+    group = { betas = true, eps = true },
     configure = function(config, o)
       config.beta1, config.beta2, config.eps = o.betas[1], o.betas[2], o.eps
       config.moment_dtype = dtypes.id(o.moments)
@@ -122,7 +103,7 @@ local ROWS = {
       check_betas(who, o.betas)
       check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
     end,
-    group = { betas = { "any" } },
+    group = { betas = true },
     configure = function(config, o)
       config.beta1, config.beta2 = o.betas[1], o.betas[2]
       config.moment_dtype = dtypes.id(o.moments)
@@ -141,11 +122,17 @@ local ROWS = {
       }
     end,
     check = function(who, o)
-      check_rate(who, "momentum", o.momentum, 0, 1)
+      check_momentum(who, o.momentum)
       check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
       if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then
         errors.invalid("%s: nesterov needs momentum above 0 and dampening 0", who)
       end
+    end,
+    group = { momentum = true },
+    check_group = function(who, o, group)
+      if o.momentum ~= 0 or (group.momentum or 0) == 0 then return end
+      errors.invalid("%s: momentum is %g, but ms.optim.sgd has momentum 0 and keeps none: give it one above 0, and "
+        .. "{ momentum = 0 } to a group of the parameters that train without", who, group.momentum)
     end,
     configure = function(config, o)
       config.momentum, config.dampening, config.nesterov = o.momentum, o.dampening, o.nesterov and 1 or 0
@@ -164,7 +151,7 @@ local ROWS = {
       }
     end,
     check = function(who, o)
-      check_rate(who, "momentum", o.momentum, 0, 1)
+      check_momentum(who, o.momentum)
       check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
       if not ADJUSTS[o.adjust] then
         errors.raise("MS_ENAME", "%s: adjust %s: %s", who, o.adjust, nearest.advice(o.adjust, ADJUSTS))
@@ -176,6 +163,7 @@ local ROWS = {
       end
       o.dtype = dtype
     end,
+    group = { momentum = true },
     configure = function(config, o)
       config.muon_momentum, config.muon_nesterov = o.momentum, o.nesterov and 1 or 0
       config.muon_adjust, config.muon_steps = ADJUSTS[o.adjust], o.steps
@@ -190,22 +178,14 @@ local ROWS = {
 }
 
 ---Reads the settings of one of an optimizer's groups.
----@param kind string
+---@param optimizer moonshard.Optimizer
 ---@param who string
 ---@param value table
 ---@return moonshard.GroupOptions
-function optimizers.read_group(kind, who, value)
-  local specs = { lr = { "number" }, lr_scale = { "number" }, weight_decay = { "number" } }
-  for name, spec in pairs(ROWS[kind].group or {}) do specs[name] = spec end
-  local group = options.parse(who, value, specs)
-  for _, name in ipairs({ "lr", "lr_scale", "weight_decay" }) do
-    if group[name] then check_rate(who, name, group[name], 0, math.huge) end
-  end
-  if group.lr and group.lr_scale then
-    errors.invalid("%s: lr and lr_scale are two ways to give the learning rate: leave one out", who)
-  end
-  if group.betas ~= nil then check_betas(who, group.betas) end
-  if group.eps then check_eps(who, group.eps) end
+function optimizers.read_group(optimizer, who, value)
+  local row = ROWS[optimizer.kind]
+  local group = param_groups.read(who, value, row.group)
+  if row.check_group then row.check_group(who, optimizer, group) end
   return group
 end
 

@@ -5,6 +5,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local float8 = require("moonshard.shard.float8")
 local gather = require("moonshard.shard.gather")
+local param_groups = require("moonshard.shard.param_groups")
 local prefetch = require("moonshard.shard.prefetch")
 local units = require("moonshard.shard.units")
 local C, ffi = engine.C, engine.ffi
@@ -57,13 +58,6 @@ local function add_units(self, handle)
   return ids
 end
 
--- Fills what ms_param_config and ms_param_group have of a group, which is {} without an optimizer.
-local function set_group(to, group)
-  to.lr_scale, to.weight_decay = group.lr_scale or 1, group.weight_decay or 0
-  if group.betas then to.beta1, to.beta2 = group.betas[1], group.betas[2] end
-  if group.eps then to.eps = group.eps end
-end
-
 local NONE = {}
 
 local function add_params(self, handle, unit_ids, groups, optimizer)
@@ -75,7 +69,7 @@ local function add_params(self, handle, unit_ids, groups, optimizer)
     config.frozen = param.frozen and 1 or 0
     config.param_dtype = param.dtype and dtypes.id(param.dtype) or -1
     config.storage_dtype = (dtypes.id(param.storage or "f32"))
-    set_group(config, group)
+    param_groups.fill(config.group, group)
     local placement = param.placement or NONE
     config.tensor_axis, config.tensor_splits = placement.axis or -1, placement.splits and 1 or 0
     config.fp8, config.gather_dtype = float8.id(param), gather.id(param)
@@ -148,11 +142,7 @@ end
 local function settings_of(self, optimizer)
   local n, groups = #self.params, groups_of(self, optimizer)
   local settings = ffi.new("ms_param_group[?]", n)
-  for i, param in ipairs(self.params) do
-    local to = settings[i - 1]
-    to.beta1, to.beta2, to.eps = -1, -1, -1
-    set_group(to, groups[param.fqn])
-  end
+  for i, param in ipairs(self.params) do param_groups.fill(settings[i - 1], groups[param.fqn]) end
   return settings, ffi.string(settings, ffi.sizeof(settings))
 end
 

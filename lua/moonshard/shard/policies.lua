@@ -5,6 +5,7 @@
 local engine_model = require("moonshard.shard.engine_model")
 local float8 = require("moonshard.shard.float8")
 local gather = require("moonshard.shard.gather")
+local param_groups = require("moonshard.shard.param_groups")
 local placements = require("moonshard.shard.placements")
 local precision = require("moonshard.shard.precision")
 local prefetch = require("moonshard.shard.prefetch")
@@ -202,11 +203,8 @@ local ROWS = {
   {
     name = "optimizer groups", of = "parameter", no_option = true, -- train/optim.lua decides them
     text = function(value)
-      return ("%slr x %g, weight decay %g%s%s%s"):format(value.optimizer and value.optimizer .. ", " or "",
-        value.lr_scale, value.weight_decay,
-        value.betas and (", betas %g, %g"):format(value.betas[1], value.betas[2]) or "",
-        value.eps and (", eps %g"):format(value.eps) or "",
-        value.moments and ", moments " .. value.moments or "")
+      return (value.optimizer and value.optimizer .. ", " or "") .. param_groups.text(value)
+        .. (value.moments and ", moments " .. value.moments or "")
     end,
     json = same,
     cost = function(c) return { kept = { optimizer = c.optimizer } } end,

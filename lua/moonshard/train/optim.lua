@@ -6,6 +6,7 @@ local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
+local param_groups = require("moonshard.shard.param_groups")
 local rules = require("moonshard.shard.rules")
 local schedule = require("moonshard.train.schedule")
 
@@ -34,7 +35,7 @@ end
 local function reader_of(self)
   return function(value, rule)
     local who = self.POLICY .. ": " .. rule
-    local group = optimizers.read_group(self.kind, who, value)
+    local group = optimizers.read_group(self, who, value)
     if group.lr then group.lr_scale, group.lr = scale_of(self, who, group.lr), nil end
     return group
   end
@@ -51,13 +52,6 @@ function Optimizer:decide(fqns, tied)
   return rules.policy(self.POLICY, self.groups or {}, { read = reader_of(self) }):resolve(fqns, {}, tied)
 end
 
----@class moonshard.ParamGroup settings of a parameter's updates
----@field lr_scale number factor of the learning rate
----@field weight_decay number
----@field betas number[]? nil: the optimizer's
----@field eps number? nil: the optimizer's
----@field optimizer string? its kind, where rules choose it
-
 ---Settings of every parameter: from the first group that matches; without a match the learning rate's factor is 1 and
 ---all others are the optimizer's.
 ---@param fqns string[]
@@ -69,18 +63,10 @@ function Optimizer:param_groups(fqns, tied)
   local decided, warnings = self:decide(fqns, tied)
   for i, fqn in ipairs(fqns) do
     local group = decided[i].value
-    completed[group] = completed[group] or self:with_defaults(group)
+    completed[group] = completed[group] or param_groups.complete(group, self.weight_decay)
     result[fqn] = completed[group]
   end
   return result, warnings
-end
-
----The settings of a group, and the optimizer's where it has none.
----@param group moonshard.GroupOptions
----@return moonshard.ParamGroup
-function Optimizer:with_defaults(group)
-  return { lr_scale = group.lr_scale or 1, weight_decay = group.weight_decay or self.weight_decay,
-    betas = group.betas, eps = group.eps }
 end
 
 ---The element type in which it keeps the moments of a parameter; nil: the parameter is frozen, or the optimizer keeps
@@ -116,7 +102,7 @@ local optim = {}
 ---Refuses an invalid weight decay.
 ---@param who string
 ---@param value number
-function optim.check_weight_decay(who, value) optimizers.check_rate(who, "weight_decay", value, 0, math.huge) end
+function optim.check_weight_decay(who, value) param_groups.check_rate(who, "weight_decay", value, 0, math.huge) end
 
 -- An optimizer of the table, with the user's options checked.
 local function new(kind, given)
@@ -131,13 +117,6 @@ local function new(kind, given)
   o.kind, o.lr = kind, schedule.of(o.lr)
   return setmetatable(o, Optimizer)
 end
-
----@class moonshard.GroupOptions settings that replace the optimizer's for the parameters of a group
----@field lr? number in place of the optimizer's number, or of its schedule's peak: schedules multiply it
----@field lr_scale? number instead of lr: factor of the learning rate
----@field weight_decay? number
----@field betas? number[] of AdamW, Adam and Lion
----@field eps? number of AdamW and Adam
 
 ---@class moonshard.AdamWOptions
 ---@field lr number|moonshard.Schedule

@@ -10,6 +10,7 @@
 local errors = require("moonshard.base.error")
 local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
+local param_groups = require("moonshard.shard.param_groups")
 local rules = require("moonshard.shard.rules")
 
 local optimizer_rules = {}
@@ -111,7 +112,7 @@ function Rules:param_groups(fqns, tied)
   local result = {}
   for i, fqn in ipairs(fqns) do
     local part = self.chosen[fqn]
-    result[fqn] = part:with_defaults(decided[i].value)
+    result[fqn] = param_groups.complete(decided[i].value, part.weight_decay)
     result[fqn].optimizer = part.kind
   end
   return result, warnings

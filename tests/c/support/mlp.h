@@ -62,7 +62,7 @@ static inline int mlp_param_as(ms_model *model, int unit, const char *name, int 
   config.init_b = 0.2;
   config.frozen = frozen;
   config.optimizer = muon ? MS_OPT_MUON : MS_OPT_NONE;
-  config.weight_decay = columns ? 0.1 : 0;
+  config.group.weight_decay = columns ? 0.1 : 0;
   config.tensor_axis = strstr(name, "fc1") ? 0 : strstr(name, "fc2.weight") ? 1 : -1;
   int64_t dims[2] = {rows, columns};
   int param;

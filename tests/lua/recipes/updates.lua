@@ -47,7 +47,7 @@ ms.fully_shard(model, {
   freeze = cfg.wrong == "norms" and { { re[[norm]], true } } or nil,
 })
 -- The kind of each optimizer that is not a kind itself.
-local KINDS = { muon = "adamw", groups = "adamw", clipped = "sgd" }
+local KINDS = { muon = "adamw", groups = "adamw", clipped = "sgd", momenta = "sgd" }
 local kind = KINDS[cfg.optimizer] or cfg.optimizer
 local settings = {
   lr = 2e-2, weight_decay = 0.1,
@@ -63,9 +63,17 @@ if cfg.optimizer == "groups" then
     { "embed", { lr = cfg.wrong ~= "lr" and 4e-2 or nil, eps = cfg.wrong ~= "eps" and 1e-2 or nil } },
   }
 end
+if cfg.optimizer == "lion" and cfg.wrong ~= "betas" then settings.groups[1][2].betas = { 0.8, 0.98 } end
+if cfg.optimizer == "momenta" and cfg.wrong ~= "momentum" then
+  settings.groups[1][2].momentum = 0.5
+  settings.groups[2] = { "embed", { momentum = 0 } }
+  settings.groups[3] = { re"spare", { momentum = 0 } }
+end
 local optimizer = ms.optim[kind](settings)
-if cfg.optimizer == "muon" then
-  local muon = ms.optim.muon { lr = 1e-2, momentum = 0.9, weight_decay = 0.1 }
+if cfg.optimizer == "muon" or cfg.optimizer == "momenta" then
+  local groups = cfg.optimizer == "momenta" and cfg.wrong ~= "momentum"
+    and { { re[[^layers\.2]], { momentum = 0.5 } } } or nil
+  local muon = ms.optim.muon { lr = 1e-2, momentum = 0.9, weight_decay = 0.1, groups = groups }
   optimizer = { { re[[fc\d\.weight$]], muon }, { re".", optimizer } }
 end
 local limits = cfg.wrong ~= "clipping" and 0.5 or nil
