@@ -10,48 +10,28 @@
  *
  * Adam (Kingma & Ba 2015) is the same, but that the decay is in the gradient: g = g + wd p, and p = p.
  *
- * bf16 moments are rounded stochastically (random_rounding.h) when they are stored; the step itself uses the unrounded
- * values. Each element has one 32-bit Philox word: the low half rounds m, the high half v. Moments in 8 bits:
- * adamw_records.c.
+ * Moments in bf16: update.h, which has the loops. Moments in 8 bits: adamw_records.c.
  */
 #include "kernels/cpu/adamw.h"
 
 #include "base/error.h"
-#include "kernels/cpu/random_rounding.h"
+#include "kernels/cpu/update.h"
 #include "kernels/moments.h"
+
+MS_INLINE float update(const void *setting, float gradient, float p, float *m, float *v) {
+  return ms_adamw_update(setting, gradient, p, m, v);
+}
 
 MS_CLONES static void adamw_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const ms_adamw s = ms_adamw_of(call);
-  const float *restrict gradient = call->in_data[0];
-  float *restrict p = call->out_data[0], *restrict m = call->out_data[1], *restrict v = call->out_data[2];
-#pragma omp simd
-  for (int64_t i = begin; i < end; i++) {
-    float m1 = m[i], v1 = v[i];
-    p[i] = ms_adamw_update(&s, gradient[i], p[i], &m1, &v1);
-    m[i] = m1;
-    v[i] = v1;
-  }
+  ms_update_f32(call, begin, end, 2, update, &s);
 }
 
 MS_CLONES static void adamw_part_of_bf16(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const ms_adamw s = ms_adamw_of(call);
-  uint32_t words[MS_BLOCK] __attribute__((aligned(64)));
-  for (int64_t at = begin; at < end; at += MS_ROUNDED_AT_ONCE) {
-    const int64_t n = end - at < MS_ROUNDED_AT_ONCE ? end - at : MS_ROUNDED_AT_ONCE;
-    const uint32_t *word = ms_rounding_words(call, at, words);
-    const float *restrict gradient = (const float *)call->in_data[0] + at;
-    float *restrict p = (float *)call->out_data[0] + at;
-    ms_bf16 *restrict m = (ms_bf16 *)call->out_data[1] + at, *restrict v = (ms_bf16 *)call->out_data[2] + at;
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-      float m1 = ms_bf16_to_f32(m[i]), v1 = ms_bf16_to_f32(v[i]);
-      p[i] = ms_adamw_update(&s, gradient[i], p[i], &m1, &v1);
-      m[i] = ms_round_at_random(m1, word[i] & 0xffffu);
-      v[i] = ms_round_at_random(v1, word[i] >> 16);
-    }
-  }
+  ms_update_bf16(call, begin, end, 2, update, &s);
 }
 
 static int run(const ms_kernel_call *call) {

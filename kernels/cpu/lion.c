@@ -4,13 +4,13 @@
  *   p = p (1 - lr wd) - lr sign(beta1 m + (1 - beta1) g)
  *   m = beta2 m + (1 - beta2) g
  *
- * gradient, p [n] f32; m [n] f32 or bf16, which is rounded stochastically with the low half of the Philox word that
- * AdamW rounds its first moment with (adamw.c). The sign of 0 is 0, and that of what is not a number is no number.
+ * gradient, p [n] f32; m [n] f32 or bf16 (update.h, which has the loops). The sign of 0 is 0, and that of what is not a
+ * number is no number.
  */
 #include "base/error.h"
 #include "kernels/clip.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/random_rounding.h"
+#include "kernels/cpu/update.h"
 #include "kernels/moments.h"
 
 typedef struct lion {
@@ -40,9 +40,10 @@ MS_INLINE float with_sign_of(float rate, float c) {
   return rate;
 }
 
-/* Stores the new moment in *m and returns the new weight. */
-MS_INLINE float update(const lion *s, float gradient, float p, float *m) {
+MS_INLINE float update(const void *setting, float gradient, float p, float *m, float *v) {
+  const lion *s = setting;
   const float g = ms_clipped(gradient * s->factor, s->most), c = s->beta1 * *m + s->rest1 * g;
+  (void)v;
   *m = s->beta2 * *m + s->rest2 * g;
   return p * s->keep - with_sign_of(s->rate, c);
 }
@@ -50,33 +51,13 @@ MS_INLINE float update(const lion *s, float gradient, float p, float *m) {
 MS_CLONES static void part_of_f32(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const lion s = lion_of(call);
-  const float *restrict gradient = call->in_data[0];
-  float *restrict p = call->out_data[0], *restrict m = call->out_data[1];
-#pragma omp simd
-  for (int64_t i = begin; i < end; i++) {
-    float m1 = m[i];
-    p[i] = update(&s, gradient[i], p[i], &m1);
-    m[i] = m1;
-  }
+  ms_update_f32(call, begin, end, 1, update, &s);
 }
 
 MS_CLONES static void part_of_bf16(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const lion s = lion_of(call);
-  uint32_t words[MS_BLOCK] __attribute__((aligned(64)));
-  for (int64_t at = begin; at < end; at += MS_ROUNDED_AT_ONCE) {
-    const int64_t n = end - at < MS_ROUNDED_AT_ONCE ? end - at : MS_ROUNDED_AT_ONCE;
-    const uint32_t *word = ms_rounding_words(call, at, words);
-    const float *restrict gradient = (const float *)call->in_data[0] + at;
-    float *restrict p = (float *)call->out_data[0] + at;
-    ms_bf16 *restrict m = (ms_bf16 *)call->out_data[1] + at;
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-      float m1 = ms_bf16_to_f32(m[i]);
-      p[i] = update(&s, gradient[i], p[i], &m1);
-      m[i] = ms_round_at_random(m1, word[i] & 0xffffu);
-    }
-  }
+  ms_update_bf16(call, begin, end, 1, update, &s);
 }
 
 static int run(const ms_kernel_call *call) {

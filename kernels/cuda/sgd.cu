@@ -5,9 +5,9 @@
  *   b = g in the parameter's first update, then momentum b + (1 - dampening) g
  *   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
  *
- * Learning rate and step are read on the device, so that a captured graph sees new values.
+ * update.h has the loop, and the launches of many parameters.
  */
-#include "kernels/cuda/vector.h"
+#include "kernels/cuda/update.h"
 
 extern "C" {
 #include "kernels/clip.h"
@@ -15,87 +15,63 @@ extern "C" {
 
 namespace {
 
-constexpr int THREADS = 256, V = 4;
-
-struct setting {
-  double lr_scale, dampening;
-  float weight_decay, momentum, most;
-  int has_momentum, nesterov;
+struct sgd_setting {
+  double lr_scale, weight_decay, dampening;
+  float momentum, most;
+  int nesterov;
 };
 
-struct update {
-  float factor, most, lr, decay, momentum, rest, own, carried;
-  bool first;
+struct sgd_factors {
+  float factor, lr, rest;
+  int first;
+};
+
+/* With momentum or without. */
+template <int HAS> struct sgd {
+  static constexpr int MOMENTS = HAS;
+  using setting = sgd_setting;
+  using factors = sgd_factors;
+  factors by;
+  float most, decay, momentum, own, carried;
+  static setting setting_of(const ms_kernel_call *call) {
+    const double *f = call->attrs.f;
+    return {f[0], f[1], f[3], static_cast<float>(f[2]), ms_clip_of(&call->attrs), call->attrs.i[0] != 0};
+  }
+  static __device__ factors factors_of(const setting &s, const ms_scalars *now, const float *norm,
+                                       const float *updates) {
+    const int first = *updates == 1.0f;
+    return {norm[2], static_cast<float>(now->lr * s.lr_scale), first ? 1.0f : static_cast<float>(1.0 - s.dampening),
+            first};
+  }
+  static __device__ __forceinline__ sgd element_of(const setting &s, const factors &made) {
+    return {made,
+            s.most,
+            static_cast<float>(s.weight_decay),
+            s.momentum,
+            !HAS || s.nesterov ? 1.0f : 0.0f,
+            !HAS         ? 0.0f
+            : s.nesterov ? s.momentum
+                         : 1.0f};
+  }
   /* p changes by -lr (own g + carried b). */
-  __device__ __forceinline__ void operator()(float gradient, float &p, float &b) const {
-    const float g = fmaf(decay, p, ms_clipped(gradient * factor, most));
-    b = fmaf(rest, g, first ? 0.0f : momentum * b);
-    p = fmaf(-lr, fmaf(own, g, carried * b), p);
+  __device__ __forceinline__ void operator()(float gradient, float &p, float (&m)[HAS ? HAS : 1]) const {
+    const float g = fmaf(decay, p, ms_clipped(gradient * by.factor, most));
+    float b = 0.0f;
+    if constexpr (HAS) b = m[0] = fmaf(by.rest, g, by.first ? 0.0f : momentum * m[0]);
+    p = fmaf(-by.lr, fmaf(own, g, carried * b), p);
   }
 };
 
-__device__ __forceinline__ update update_of(const setting &s, const ms_scalars *now, const float *norm,
-                                            const float *updates) {
-  const bool first = *updates == 1.0f;
-  update u;
-  u.factor = norm[2];
-  u.most = s.most;
-  u.lr = static_cast<float>(now->lr * s.lr_scale);
-  u.decay = s.weight_decay;
-  u.momentum = s.momentum;
-  u.rest = first ? 1.0f : static_cast<float>(1.0 - s.dampening);
-  u.own = !s.has_momentum || s.nesterov ? 1.0f : 0.0f;
-  u.carried = !s.has_momentum ? 0.0f : s.nesterov ? s.momentum : 1.0f;
-  u.first = first;
-  return u;
+int launches(const ms_kernel_call *const *call, int calls) {
+  return call[0]->attrs.f[2] != 0.0 ? ms_update_launches<sgd<1>, float>(call, calls)
+                                    : ms_update_launches<sgd<0>, float>(call, calls);
 }
 
-template <bool MOMENTUM>
-__global__ void __launch_bounds__(THREADS)
-    sgd(const float *gradient, float *p, float *buffer, int64_t n, int64_t vectors, setting s, const ms_scalars *now,
-        const float *norm, const float *updates) {
-  const update u = update_of(s, now, norm, updates);
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-  float none = 0.0f;
-  if (thread < vectors) {
-    float gs[V], ps[V], bs[V] = {};
-    ms_vector_load<V>(gradient + thread * V, gs);
-    ms_vector_load<V>(p + thread * V, ps);
-    if (MOMENTUM) ms_vector_load<V>(buffer + thread * V, bs);
-#pragma unroll
-    for (int l = 0; l < V; l++) u(gs[l], ps[l], bs[l]);
-    ms_vector_store<V>(p + thread * V, ps);
-    if (MOMENTUM) ms_vector_store<V>(buffer + thread * V, bs);
-  }
-  for (int64_t i = vectors * V + thread; i < n; i += static_cast<int64_t>(gridDim.x) * THREADS)
-    u(gradient[i], p[i], MOMENTUM ? buffer[i] : none);
-}
+int run_together(const ms_kernel_call *const *call, int calls) { return ms_update_together(call, calls, launches); }
 
-int run(const ms_kernel_call *call) {
-  const int64_t n = ms_numel(&call->in[0]);
-  const float *gradient = static_cast<const float *>(call->in_data[0]),
-              *norm = static_cast<const float *>(call->in_data[1]),
-              *updates = static_cast<const float *>(call->in_data[2]);
-  float *p = static_cast<float *>(call->out_data[0]), *buffer = static_cast<float *>(call->out_data[1]);
-  const double *f = call->attrs.f;
-  const setting s = {f[0],
-                     f[3],
-                     static_cast<float>(f[1]),
-                     static_cast<float>(f[2]),
-                     ms_clip_of(&call->attrs),
-                     f[2] != 0.0,
-                     call->attrs.i[0] != 0};
-  if (n == 0) return MS_OK;
-  const int aligned = ms_cuda_aligned(gradient) && ms_cuda_aligned(p) && (!s.has_momentum || ms_cuda_aligned(buffer));
-  const int64_t vectors = aligned ? n / V : 0;
-  const unsigned blocks = static_cast<unsigned>(ms_cuda_ceil(n, THREADS * V));
-  if (s.has_momentum)
-    return MS_CUDA_LAUNCH(sgd<true>, blocks, THREADS, 0, call->stream, gradient, p, buffer, n, vectors, s,
-                          call->scalars, norm, updates);
-  return MS_CUDA_LAUNCH(sgd<false>, blocks, THREADS, 0, call->stream, gradient, p, buffer, n, vectors, s, call->scalars,
-                        norm, updates);
-}
+int run(const ms_kernel_call *call) { return launches(&call, 1); }
 
 } // namespace
 
-extern const ms_kernel ms_cuda_sgd = {nullptr, run, nullptr, MS_CUDA_OVER_sgd};
+extern const ms_kernel ms_cuda_sgd = {nullptr, run,     nullptr,      MS_CUDA_OVER_sgd,
+                                      nullptr, nullptr, run_together, ms_cuda_update_joins};

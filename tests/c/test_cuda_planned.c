@@ -1,5 +1,5 @@
 /* test_cuda_planned.c - plans for the device cuda in a process that finds no library of it: they are compiled, and
- * everything that needs a GPU says what is missing. */
+ * everything that needs a GPU says what is missing; and how many launches the updates of an optimizer are. */
 #include "device/device.h"
 #include "tests/c/support/emulated_cuda.h"
 #include "tests/c/support/planned.h"
@@ -45,7 +45,62 @@ static void A5_plans_need_no_library_and_runs_do(void **state) {
   mlp_free(&net);
 }
 
+/* The updates of a plan, and the launches that they are. */
+static void count_updates(const ms_plan *plan, int op, int *updates, int *launches) {
+  const ms_plan_phase *phase = &plan->phase[MS_PHASE_UPDATE];
+  int *together = calloc((size_t)phase->n, sizeof *together);
+  char *joined = calloc((size_t)phase->n, 1);
+  assert_true(together && joined);
+  ms_plan_together(plan, MS_PHASE_UPDATE, together);
+  ms_plan_mark_joined(plan, MS_PHASE_UPDATE, together, joined);
+  *updates = *launches = 0;
+  for (int i = 0; i < phase->n; i++) {
+    if (phase->instr[i].kind != MS_INSTR_KERNEL || phase->instr[i].call->op != op) continue;
+    *updates += 1;
+    *launches += !joined[i];
+  }
+  free(together);
+  free(joined);
+}
+
+/* One for those with the same settings but for the rate and the decay. */
+static void A5_updates_of_every_optimizer_share_launches(void **state) {
+  (void)state;
+  const struct {
+    int optimizer, op, moments;
+    double momentum;
+  } cases[] = {{MS_OPT_ADAMW, MS_OP_adamw, MS_F32, 0}, {MS_OPT_ADAM, MS_OP_adamw, MS_BF16, 0},
+               {MS_OPT_LION, MS_OP_lion, MS_BF16, 0},  {MS_OPT_LION, MS_OP_lion, MS_F32, 0},
+               {MS_OPT_SGD, MS_OP_sgd, MS_F32, 0},     {MS_OPT_SGD, MS_OP_sgd, MS_F32, 0.9}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (int groups = 0; groups < 2; groups++) {
+      const mlp_config c = mlp_default(1, 2, 0);
+      mlp net = mlp_make(&c);
+      ms_plan_config config = planned_config();
+      ms_param_group group[64];
+      ms_plan *plan;
+      int updates, launches;
+      config.device = MS_DEVICE_CUDA;
+      config.optimizer = cases[i].optimizer;
+      config.moment_dtype = cases[i].moments;
+      config.momentum = cases[i].momentum;
+      for (int p = 0; p < ms_model_params(net.model); p++) group[p] = net.model->param[p].config.group;
+      group[0].lr_scale = 0.5;
+      if (groups && cases[i].op == MS_OP_sgd) group[1].momentum = 0;
+      else if (groups) group[1].beta2 = 0.5;
+      must(ms_model_set_groups(net.model, group));
+      must(ms_plan_compile(net.graph, &config, &plan));
+      count_updates(plan, cases[i].op, &updates, &launches);
+      assert_true(updates > 4);
+      const int apart = groups && (cases[i].op != MS_OP_sgd || cases[i].momentum != 0);
+      assert_int_equal(launches, 1 + apart);
+      ms_plan_free(plan);
+      mlp_free(&net);
+    }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(A5_plans_need_no_library_and_runs_do)};
+  const struct CMUnitTest tests[] = {TEST(A5_plans_need_no_library_and_runs_do),
+                                     TEST(A5_updates_of_every_optimizer_share_launches)};
   return cmocka_run_group_tests_name("planned cuda", tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 /* test_kernels_optimizer.c - compares the small kernels of a step and several steps of the optimizers with PyTorch's
  * formulas, written out in double. */
-#include "kernels/moments.h"
 #include "tests/c/support/optimizer_case.h"
 
 static void adamw_matches_when(int coupled) {
@@ -44,47 +43,6 @@ static void adam_matches(void **state) {
   (void)state;
   adamw_matches_when(1);
 }
-
-/* ---- many parameters in one launch ---- */
-
-#ifdef MS_TEST_CUDA
-/* Parameters of any size, moments in f32, bf16 and records, rules, and places in the Philox stream. */
-static kernel_case one_of_many(int i) {
-  static const int64_t lengths[] = {1, 768, 8192, 8193, 5, 20001, 300};
-  const int kinds = i < 45 ? 0 : i % 3;
-  const int64_t n = lengths[i % 7], words = ms_moment_words(n);
-  const double eps = i % 4 == 2 ? 1e-6 : 1e-8, beta2 = i % 3 == 1 ? 0.95 : 0.99;
-  kernel_case c = optimizer_case(MS_OP_adamw, n, 0, 0);
-  c.call.attrs = (ms_attrs){.i = {[1] = 77 + i, 4 * i + i % 2, kinds, [5] = i % 5 == 3},
-                            .f = {1.0 / (1 + i), 0.01 * i, 0.9, beta2}};
-  memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
-  for (int m = 1; m <= 2; m++) {
-    add_output(&c, kinds == 2 ? SHAPE(MS_I32, words) : SHAPE(kinds ? MS_BF16 : MS_F32, n));
-    memset(c.call.out_data[m], 0, (size_t)tensor_bytes(&c.call.out[m]));
-  }
-  set_input(&c, 2, 0, 1 + i);
-  return c;
-}
-
-static void parameters_updated_together_have_the_bits_of_each_alone(void **state) {
-  (void)state;
-  kernel_case alone[MS_RUN_TOGETHER], together[MS_RUN_TOGETHER];
-  ms_kernel_call calls[MS_RUN_TOGETHER];
-  for (int i = 0; i < MS_RUN_TOGETHER; i++) {
-    alone[i] = one_of_many(i);
-    together[i] = one_of_many(i);
-    run_once(&alone[i], alone[i].call, 1);
-    calls[i] = together[i].call;
-    calls[i].scalars = &together[i].scalars;
-  }
-  run_together(calls, MS_RUN_TOGETHER);
-  for (int i = 0; i < MS_RUN_TOGETHER; i++) {
-    assert_same_outputs(&alone[i], together[i].call.out_data, 0, "together");
-    free_case(&alone[i]);
-    free_case(&together[i]);
-  }
-}
-#endif
 
 /* ---- moments in bf16 ---- */
 
@@ -368,9 +326,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(adamw_matches),
       TEST(adam_matches),
-#ifdef MS_TEST_CUDA
-      TEST(parameters_updated_together_have_the_bits_of_each_alone),
-#endif
       TEST(moments_are_rounded_by_their_own_bits),
       TEST(rounding_has_no_bias),
       TEST(updates_below_the_precision_of_bf16_accumulate),

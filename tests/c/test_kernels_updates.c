@@ -1,5 +1,7 @@
-/* test_kernels_updates.c - Lion compared with its formula in double, norms of groups, and clipping by value. */
+/* test_kernels_updates.c - Lion compared with its formula in double, norms of groups, clipping by value, and updates of
+ * many parameters in one launch. */
 #include "kernels/clip.h"
+#include "kernels/moments.h"
 #include "tests/c/support/optimizer_case.h"
 
 static void lion_matches(void **state) {
@@ -93,11 +95,84 @@ static void gradients_are_clipped_by_value(void **state) {
   }
 }
 
+/* ---- many parameters in one launch ---- */
+
+#ifdef MS_TEST_CUDA
+static const int64_t lengths[] = {1, 768, 8192, 8193, 5, 20001, 300};
+
+/* Parameters of any size, moments in f32, bf16 and records, rules, and places in the Philox stream. */
+static kernel_case adamw_of_many(int i) {
+  const int kinds = i < 45 ? 0 : i % 3;
+  const int64_t n = lengths[i % 7], words = ms_moment_words(n);
+  const double eps = i % 4 == 2 ? 1e-6 : 1e-8, beta2 = i % 3 == 1 ? 0.95 : 0.99;
+  kernel_case c = optimizer_case(MS_OP_adamw, n, 0, 0);
+  c.call.attrs = (ms_attrs){.i = {[1] = 77 + i, 4 * i + i % 2, kinds, [5] = i % 5 == 3},
+                            .f = {1.0 / (1 + i), 0.01 * i, 0.9, beta2}};
+  memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+  for (int m = 1; m <= 2; m++) {
+    add_output(&c, kinds == 2 ? SHAPE(MS_I32, words) : SHAPE(kinds ? MS_BF16 : MS_F32, n));
+    memset(c.call.out_data[m], 0, (size_t)tensor_bytes(&c.call.out[m]));
+  }
+  set_input(&c, 2, 0, 1 + i);
+  return c;
+}
+
+static kernel_case lion_of_many(int i) {
+  const int64_t n = lengths[i % 7];
+  kernel_case c = optimizer_case(MS_OP_lion, n, 0, 0);
+  c.call.attrs = (ms_attrs){.i = {[1] = 77 + i, 4 * i + i % 2, i >= 45 && i % 2},
+                            .f = {1.0 / (1 + i), 0.01 * i, 0.9, i % 3 == 1 ? 0.95 : 0.99}};
+  add_output(&c, SHAPE(c.call.attrs.i[3] ? MS_BF16 : MS_F32, n));
+  memset(c.call.out_data[1], 0, (size_t)tensor_bytes(&c.call.out[1]));
+  set_input(&c, 2, 0, 1 + i);
+  return c;
+}
+
+/* With momentum and without, in the first update and later. */
+static kernel_case sgd_of_many(int i) {
+  const int64_t n = lengths[i % 7];
+  const double momentum = i >= 45 && i % 2 ? 0.0 : i % 3 ? 0.9 : 0.5;
+  kernel_case c = optimizer_case(MS_OP_sgd, n, 1, momentum == 0.0 ? 0 : n);
+  c.call.attrs = (ms_attrs){.i = {i % 4 == 3}, .f = {1.0 / (1 + i), 0.01 * i, momentum, 0.1}};
+  for (int64_t e = 0; e < ms_numel(&c.call.out[1]); e++) set_element(c.call.out_data[1], MS_F32, e, 0.25 * (e % 5));
+  set_input(&c, 2, 0, 1 + i % 3);
+  return c;
+}
+
+static void updates_together_have_the_bits_of_each_alone(kernel_case (*one_of_many)(int)) {
+  kernel_case alone[MS_RUN_TOGETHER], together[MS_RUN_TOGETHER];
+  ms_kernel_call calls[MS_RUN_TOGETHER];
+  for (int i = 0; i < MS_RUN_TOGETHER; i++) {
+    alone[i] = one_of_many(i);
+    together[i] = one_of_many(i);
+    run_once(&alone[i], alone[i].call, 1);
+    calls[i] = together[i].call;
+    calls[i].scalars = &together[i].scalars;
+  }
+  run_together(calls, MS_RUN_TOGETHER);
+  for (int i = 0; i < MS_RUN_TOGETHER; i++) {
+    assert_same_outputs(&alone[i], together[i].call.out_data, 0, "together");
+    free_case(&alone[i]);
+    free_case(&together[i]);
+  }
+}
+
+static void parameters_updated_together_have_the_bits_of_each_alone(void **state) {
+  (void)state;
+  updates_together_have_the_bits_of_each_alone(adamw_of_many);
+  updates_together_have_the_bits_of_each_alone(lion_of_many);
+  updates_together_have_the_bits_of_each_alone(sgd_of_many);
+}
+#endif
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(lion_matches),
       TEST(totals_and_norms_of_groups),
       TEST(gradients_are_clipped_by_value),
+#ifdef MS_TEST_CUDA
+      TEST(parameters_updated_together_have_the_bits_of_each_alone),
+#endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,8 +23,16 @@ local limits = {
     { "join_runs<4, float>", registers = 32, loads = 2, stores = 1 },
   },
   adamw = {
-    { "adamw<float>", registers = 64, loads = 8, stores = 3 },
-    { "adamw<ms_b16>", registers = 64, loads = 4, loads8 = 4, stores = 1, stores8 = 2 },
+    { "ms_update<adamw, float>", registers = 64, loads = 8, stores = 3 },
+    { "ms_update<adamw, ms_b16>", registers = 64, loads = 4, loads8 = 4, stores = 1, stores8 = 2 },
+  },
+  lion = {
+    { "ms_update<lion, float>", registers = 64, loads = 6, stores = 2 },
+    { "ms_update<lion, ms_b16>", registers = 64, loads = 4, loads8 = 2, stores = 1, stores8 = 1 },
+  },
+  sgd = {
+    { "ms_update<sgd<0>, float>", registers = 64, loads = 4, stores = 1 },
+    { "ms_update<sgd<1>, float>", registers = 64, loads = 6, stores = 2 },
   },
   cross_entropy = {
     { "forward_rows<", registers = 32, loads = 4 },
@@ -58,7 +66,7 @@ local counters = {
   copies = { "copies", 16 },
 }
 
--- What of a kernel is outside of its limits, e.g. "adamw<float>: registers 72 > 64".
+-- What of a kernel is outside of its limits, e.g. "ms_update<lion, float>: registers 72 > 64".
 local function findings_of(kernel, limit)
   local found = {}
   local function compare(what, there, relation, bound)

@@ -41,6 +41,6 @@ int ms_cuda_prepare_muon_orthogonalise(ms_kernel_call *call);
 int ms_cuda_prepare_expert_order(ms_kernel_call *call);
 int ms_cuda_prepare_grouped_matmul(ms_kernel_call *call);
 
-int ms_cuda_adamw_joins(const ms_kernel_call *a, const ms_kernel_call *b);
+int ms_cuda_update_joins(const ms_kernel_call *a, const ms_kernel_call *b);
 
 #endif
