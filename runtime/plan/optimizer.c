@@ -38,7 +38,8 @@ static int check_betas(const ms_plan_config *c) {
 
 static int check_adamw(const ms_plan_config *c) {
   MS_TRY(check_betas(c));
-  if (!(c->eps > 0 && isfinite(c->eps))) return MS_FAIL(MS_EINVAL, "eps must be above 0, not %g", c->eps);
+  if (!((float)c->eps > 0 && isfinite(c->eps)))
+    return MS_FAIL(MS_EINVAL, "eps must be above 0 and finite, also in f32, not %g", c->eps);
   return MS_OK;
 }
 

@@ -37,14 +37,14 @@ static int is_in_range(int range, double value) {
   switch (range) {
     case MS_SETTING_RATE: return value >= 0 && isfinite(value);
     case MS_SETTING_FRACTION: return value >= 0 && value < 1;
-    default: return value > 0 && isfinite(value);
+    default: return (float)value > 0 && isfinite(value);
   }
 }
 
 int ms_group_check(const char *name, const ms_param_group *group) {
   static const char *const ranges[] = {[MS_SETTING_RATE] = "0 or more",
                                        [MS_SETTING_FRACTION] = "at least 0 and below 1",
-                                       [MS_SETTING_POSITIVE] = "above 0"};
+                                       [MS_SETTING_POSITIVE] = "above 0, also in f32"};
   for (int i = 0; i < MS_GROUP_SETTINGS; i++) {
     const ms_group_setting *s = &ms_group_settings[i];
     const double value = ms_group_value(group, s);

@@ -15,7 +15,7 @@
 enum ms_setting_range {
   MS_SETTING_RATE,     /* 0 or more */
   MS_SETTING_FRACTION, /* at least 0 and below 1 */
-  MS_SETTING_POSITIVE  /* above 0 */
+  MS_SETTING_POSITIVE  /* above 0, also in f32 */
 };
 
 enum { MS_OPTIMIZER_KINDS = MS_OPT_LION + 1 };

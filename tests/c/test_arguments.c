@@ -24,6 +24,7 @@ static void wrong_betas_eps_and_rates_are_refused(void **state) {
       {MS_OPT_ADAMW, offsetof(ms_plan_config, beta2), 1.5, "beta2 | 0 | 1 | 1.5"},
       {MS_OPT_ADAMW, offsetof(ms_plan_config, beta2), NAN, "beta2 | 0 | 1"},
       {MS_OPT_ADAMW, offsetof(ms_plan_config, eps), 0, "eps | above 0"},
+      {MS_OPT_ADAM, offsetof(ms_plan_config, eps), 1e-60, "eps | above 0 | f32 | 1e-60"},
       {MS_OPT_ADAMW, offsetof(ms_plan_config, eps), INFINITY, "eps | above 0 | inf"},
       {MS_OPT_SGD, offsetof(ms_plan_config, momentum), 1, "momentum | 0 | 1"},
       {MS_OPT_SGD, offsetof(ms_plan_config, momentum), -1, "momentum | 0 | 1 | -1"},
@@ -209,6 +210,7 @@ static void wrong_rates_of_a_sharded_model_are_refused(void **state) {
                {offsetof(ms_param_group, beta2), -0.5, "beta2 | 0 | 1 | -1 | -0.5"},
                {offsetof(ms_param_group, eps), 0, "eps | above 0 | -1 | 0"},
                {offsetof(ms_param_group, eps), INFINITY, "eps | above 0 | -1 | inf"},
+               {offsetof(ms_param_group, eps), 1e-60, "eps | above 0 | f32 | 1e-60"},
                {offsetof(ms_param_group, momentum), 1, "momentum | 0 | 1 | -1 | 1"},
                {offsetof(ms_param_group, momentum), NAN, "momentum | 0 | 1 | -1 | nan"}};
   ms_param_group group[64];

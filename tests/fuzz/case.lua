@@ -224,7 +224,7 @@ local OTHERS = [=[, { re[[(fc\d|linear|tokens|w\w)$]], { rank = 1, alpha = %g },
 local function draw_adapters(d, self)
   if self.tie or self.tied_head or self.preset and self.preset.options.tied then return nil end
   local others = d:chance(0.7) and OTHERS:format(d:integer(1, 4)) or ""
-  local train = d:chance(0.3) and [[, { train = { re"bias$|norm", optional = true } }]] or ""
+  local train = d:chance(0.3) and [[, { train = { { re"bias$|norm", optional = true } } }]] or ""
   return ('ms.lora(model, { { "head", { rank = 1, alpha = %g } }%s }%s)\n'):format(d:integer(1, 4), others, train)
 end
 

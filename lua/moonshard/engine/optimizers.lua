@@ -124,6 +124,9 @@ local ROWS = {
     check = function(who, o)
       check_momentum(who, o.momentum)
       check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
+      if math.abs(o.dampening) == math.huge then
+        errors.invalid("%s: dampening must be finite, not %g", who, o.dampening)
+      end
       if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then
         errors.invalid("%s: nesterov needs momentum above 0 and dampening 0", who)
       end

@@ -2,6 +2,7 @@
 -- new one needs a row here, its name in the rows of the optimizers that have it (engine/optimizers.lua), and a row of
 -- the engine's table (runtime/shard/param_group.c).
 
+local ffi = require("ffi")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 
@@ -46,11 +47,12 @@ function param_groups.check_betas(who, betas)
   check_rate(who, "betas[2]", betas[2], 0, 1)
 end
 
----Refuses an eps that is not above 0 and finite.
+---Refuses an eps that is not above 0 and finite, or is 0 in f32.
 ---@param who string
 ---@param eps number
 function param_groups.check_eps(who, eps)
-  if not (eps > 0 and eps < math.huge) then errors.invalid("%s: eps must be above 0 and finite, not %g", who, eps) end
+  if eps > 0 and eps < math.huge and tonumber(ffi.new("float", eps)) > 0 then return end
+  errors.invalid("%s: eps must be above 0 and finite, also in f32, not %g", who, eps)
 end
 
 ---Refuses a momentum that is not at least 0 and below 1.

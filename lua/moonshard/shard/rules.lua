@@ -97,6 +97,19 @@ function rules.refuse(status, policy, fqn, decision, why, instead)
     why, instead)
 end
 
+-- Refuses what ipairs does not reach: rules by name, and those behind a nil, as `cond and rule or nil` leaves it.
+local function check_positions(name, list, reached)
+  for key in pairs(list) do
+    if type(key) ~= "number" then
+      errors.raise("MS_ERULE", "%s: the list has a field %s, which is not a rule: write "
+        .. "{ { \"name\", value, optional = true }, ... }", name, tostring(key))
+    elseif key % 1 ~= 0 or key < 1 or key > reached then
+      errors.raise("MS_ERULE", "%s: rule %d is nil, and rule %g comes behind it: leave nil out of the list", name,
+        reached + 1, key)
+    end
+  end
+end
+
 ---Reads a policy from a recipe.
 ---@param name string the policy's name in messages
 ---@param list table rules, first match wins; bare patterns are allowed when bare_value is given
@@ -115,6 +128,7 @@ function rules.policy(name, list, options)
     end
     read[position] = rule
   end
+  check_positions(name, list, #read)
   return setmetatable({ name = name, rules = read }, Policy)
 end
 
