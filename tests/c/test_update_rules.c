@@ -201,6 +201,33 @@ static void R4_groups_change_where_segments_allow_it(void **state) {
   }
 }
 
+/* Next to AdamW a matrix with Muon has a momentum and no betas. */
+static void R4_groups_of_muon_have_its_momentum_and_no_betas(void **state) {
+  (void)state;
+  enum { MOST = 64 };
+  mlp_config c = mlp_default(1, 2, 0);
+  c.muon = 1;
+  mlp net = mlp_make(&c);
+  ms_param_group group[MOST];
+  ms_plan_summary before, after;
+  int matrix = 0;
+  assert_true(ms_model_params(net.model) <= MOST);
+  while (!ms_param_takes_muon(&net.model->param[matrix])) matrix++;
+  for (int p = 0; p < ms_model_params(net.model); p++) group[p] = net.model->param[p].config.group;
+  summarize(&net, &before);
+  group[matrix].momentum = 0.5;
+  must(ms_model_set_groups(net.model, group));
+  summarize(&net, &after);
+  assert_true(after.fingerprint != before.fingerprint);
+  group[matrix].beta2 = 0.5;
+  must(ms_model_set_groups(net.model, group));
+  ms_plan *plan;
+  ms_plan_config config;
+  ms_plan_config_default(&config, sizeof config);
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "parameter | beta2 | 0.5 | muon | -1");
+  mlp_free(&net);
+}
+
 static void R4_rules_of_a_model_that_is_not_sharded_are_not_changed(void **state) {
   (void)state;
   ms_model *model;
@@ -263,6 +290,7 @@ int main(void) {
       TEST(a_parameter_starts_from_the_law),
       TEST(R4_resharding_changes_the_next_plan),
       TEST(R4_groups_change_where_segments_allow_it),
+      TEST(R4_groups_of_muon_have_its_momentum_and_no_betas),
       TEST(R4_rules_of_a_model_that_is_not_sharded_are_not_changed),
       TEST(S17_gathers_ahead_by_rule),
   };
