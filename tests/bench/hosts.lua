@@ -5,7 +5,9 @@
 -- A GPT of 17 million parameters as FSDP, HSDP, HSDP whose replicas share the optimizer's work
 -- (shard_optimizer_over_replicate), and HSDP whose replicas sum gradients in 8 bits, in f32 and bf16, at several speeds
 -- of the link. Prints one JSON line a figure: {"name", "unit", "ours", "peer"}, medians of the steps after the warm-up,
--- and for the speeds the time that the bytes of a step need on the link alone ("wire"), by the plan.
+-- and for the speeds the time that the bytes of a step need on the link alone ("wire"), by the plan. At last, with so few
+-- tokens that the link is the limit, HSDP's steps with replicas that sum in 8 bits over those that sum in f32, in turns:
+-- {"name", "unit", "ours", "target"}.
 
 package.path = "lua/?.lua;" .. package.path
 local json = require("moonshard.base.json")
@@ -14,6 +16,8 @@ local build, python = arg[1] or "build", nil
 local SPEEDS = { { "1gbit", 1e9 / 8 }, { "200mbit", 2e8 / 8 } }
 local HOSTS = { "ms-host-a", "ms-host-b" }
 local SIZES = { layers = 5, dim = 512, heads = 8, vocab = 1024, seq = 128, batch = 4, steps = 7, warmup = 2 }
+local FEW = { seq = 8, batch = 1 } -- tokens of a rank
+local FEW_TURNS, FEW_TARGET = 3, 0.4 -- runs of each; the time of a step, over that in f32
 local FRAME = 1514 / 1448 -- bytes on the wire for one of payload
 
 local function run(command)
@@ -23,9 +27,9 @@ local function run(command)
   return json.decode(text:match("{\"name\".-}\n") or ""), text
 end
 
-local function options(format)
+local function options(format, others)
   local list = {}
-  for name, value in pairs(SIZES) do list[#list + 1] = format:format(name, value) end
+  for name, value in pairs(SIZES) do list[#list + 1] = format:format(name, others and others[name] or value) end
   table.sort(list)
   return table.concat(list, " ")
 end
@@ -36,16 +40,16 @@ local LAYOUTS = {
   { "HSDP, replicas in i8", "2x2", false, "i8" }, { "FSDP", "1x4", false, "" },
 }
 
--- What tells train.lua about a layout.
-local function settings(layout, dtype)
+-- What tells train.lua about a layout; others: sizes in place of SIZES.
+local function settings(layout, dtype, others)
   local _, mesh, sharded, replicate = unpack(layout)
   return ("mesh=%s dtype=%s shard_optimizer=%s replicate=%s tokens=%s %s"):format(mesh, dtype, sharded, replicate,
-    build .. "/bench/hosts.tokens", options("%s=%s"))
+    build .. "/bench/hosts.tokens", options("%s=%s", others))
 end
 
-local function ours(layout, dtype)
+local function ours(layout, dtype, others)
   return run(("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/train.lua --hosts %s:2,%s:2 "
-    .. "--agent 'ip netns exec' %s"):format(build, HOSTS[1], HOSTS[2], settings(layout, dtype)))
+    .. "--agent 'ip netns exec' %s"):format(build, HOSTS[1], HOSTS[2], settings(layout, dtype, others)))
 end
 
 -- Each rank is started in its host's namespace; they meet at a file, which both see.
@@ -88,6 +92,23 @@ local function exists(path)
   return file ~= nil
 end
 
+local function median(list)
+  table.sort(list)
+  return list[math.ceil(#list / 2)]
+end
+
+-- With few tokens: nil and what a run printed if one of the runs has no figure.
+local function i8_over_f32()
+  local ratios = {}
+  for _ = 1, FEW_TURNS do
+    local whole, whole_text = ours(LAYOUTS[1], "f32", FEW)
+    local few, few_text = ours(LAYOUTS[3], "f32", FEW)
+    if not (whole and few) then return nil, whole and few_text or whole_text end
+    ratios[#ratios + 1] = few.step_ms / whole.step_ms
+  end
+  return median(ratios)
+end
+
 write_tokens()
 if exists(build .. "/peers/venv/bin/python") then python = build .. "/peers/venv/bin/python" end
 for _, speed in ipairs(SPEEDS) do
@@ -108,3 +129,9 @@ for _, speed in ipairs(SPEEDS) do
     end
   end
 end
+
+os.execute("recipes/two_hosts.sh --shape " .. SPEEDS[1][1])
+local ratio, text = i8_over_f32()
+if not ratio then io.stderr:write("bench: no figure:\n", text) end
+io.write(json.encode({ name = "two hosts/replicas in i8 over f32, few tokens/" .. SPEEDS[1][1], unit = "x", ours = ratio,
+  target = FEW_TARGET }), "\n")

@@ -56,8 +56,12 @@ end
 ---Two hosts are network namespaces, which need root; the command says so where they cannot be.
 function programs.hosts()
   for _, line in ipairs((json_lines(("recipes/two_hosts.sh luajit tests/bench/hosts.lua %s"):format(build)))) do
-    compare(line.name, line.unit, line.ours, line.peer, "lower")
-    if line.ours then target(line.name .. ", of the wire", "x", line.ours / line.wire, 1.1) end
+    if line.target then
+      target(line.name, line.unit, line.ours, line.target)
+    else
+      compare(line.name, line.unit, line.ours, line.peer, "lower")
+      if line.ours then target(line.name .. ", of the wire", "x", line.ours / line.wire, 1.1) end
+    end
   end
 end
 
