@@ -45,6 +45,23 @@ describe("ops", function()
     has(ops.help():match("\n *all_gather ([^\n]*)"), "1 | mesh dimension")
   end)
 
+  it("are listed with every other function of ms.ops and every method of tensors, each once", function()
+    local listed, found = {}, {}
+    for name in ("\n" .. ops.help()):gmatch("\n([%a_][%w_]*) ") do
+      assert.is_nil(listed[name], name)
+      listed[name] = true
+    end
+    for _, functions in ipairs({ ops, require("moonshard.tensor.class").methods }) do
+      for name, value in pairs(functions) do
+        if type(value) == "function" then
+          assert.truthy(listed[name], name)
+          found[name] = true
+        end
+      end
+    end
+    for name in pairs(listed) do assert.truthy(found[name], name) end
+  end)
+
   for title, case in pairs({
     ["addition of tensors"] = { function(x) return x + x end, "f32", { 2, 4, 8 } },
     ["addition of a number"] = { function(x) return 1 + x end, "f32", { 2, 4, 8 } },

@@ -1,5 +1,5 @@
 -- Every op of the engine as a function: ops.<name>(inputs..., { attribute = value }). The functions are generated from
--- the op table, so a new op of the engine needs no change here. ops.help() lists them with their formulas.
+-- the op table, so a new op of the engine needs no change here. ops.help() lists them, and all methods of tensors.
 --
 -- A function returns the op's first output; ops.apply returns all outputs (statistics of a norm, the target count of
 -- cross_entropy). During a trace, inputs are tensors or parameters of the trace, and eager tensors as constants;
@@ -10,6 +10,7 @@ local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local method_help = require("moonshard.tensor.method_help")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
@@ -245,34 +246,38 @@ end
 
 ---Functions that consist of ops, for help: what they take, and their formula.
 ---@type table<string, { takes: string, doc: string }>
-ops.composed = {}
+ops.composed = {
+  apply = { takes = "a name, a list of inputs, { attribute }", doc = "all outputs of that op, as a list" },
+  help = { takes = "nothing", doc = "this text" },
+}
 
 local function add_entry(lines, name, takes, doc)
   lines[#lines + 1] = ("%-14s %s\n               %s"):format(name, takes, doc)
 end
 
----The ops with their inputs, attributes and formulas, as text, and the functions that consist of them.
+local function add_row(lines, row)
+  local attributes = {}
+  for key in pairs(row.slots) do attributes[#attributes + 1] = key end
+  for key in pairs(row.lists) do attributes[#attributes + 1] = key end
+  table.sort(attributes)
+  local taken = row.min_inputs == row.max_inputs and row.min_inputs or row.min_inputs .. " to " .. row.max_inputs
+  local more = #attributes > 0 and ", { " .. table.concat(attributes, ", ") .. " }" or ""
+  if row.across then more = ", a mesh dimension, ..." end
+  add_entry(lines, row.name, ("%s input%s%s"):format(taken, taken == 1 and "" or "s", more), row.doc)
+end
+
+---All functions of ms.ops and all methods of tensors, as text: the ops with their inputs, attributes and formulas, and
+---what consists of them.
 ---@return string
 function ops.help()
   local lines, names = {}, {}
-  for name in pairs(rows) do names[#names + 1] = name end
-  for name in pairs(ops.composed) do names[#names + 1] = name end
+  for _, entries in ipairs({ rows, ops.composed, method_help }) do
+    for name in pairs(entries) do names[#names + 1] = name end
+  end
   table.sort(names)
   for _, name in ipairs(names) do
-    local row, composed = rows[name], ops.composed[name]
-    if composed then
-      add_entry(lines, name, composed.takes, composed.doc)
-      goto continue
-    end
-    local attributes = {}
-    for key in pairs(row.slots) do attributes[#attributes + 1] = key end
-    for key in pairs(row.lists) do attributes[#attributes + 1] = key end
-    table.sort(attributes)
-    local taken = row.min_inputs == row.max_inputs and row.min_inputs or row.min_inputs .. " to " .. row.max_inputs
-    local more = #attributes > 0 and ", { " .. table.concat(attributes, ", ") .. " }" or ""
-    if row.across then more = ", a mesh dimension, ..." end
-    add_entry(lines, name, ("%s input%s%s"):format(taken, taken == 1 and "" or "s", more), row.doc)
-    ::continue::
+    local entry = ops.composed[name] or method_help[name]
+    if entry then add_entry(lines, name, entry.takes, entry.doc) else add_row(lines, rows[name]) end
   end
   return table.concat(lines, "\n")
 end

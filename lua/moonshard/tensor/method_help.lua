@@ -1,0 +1,36 @@
+-- What ms.ops.help() says of the methods that tensors have besides those that are functions of ms.ops: how each is
+-- called, and what it returns.
+
+---@type table<string, { takes: string, doc: string }>
+return {
+  amax = { takes = "x:amax(axis, keepdim)", doc = "x:max, by PyTorch's name" },
+  amin = { takes = "x:amin(axis, keepdim)", doc = "x:min, by PyTorch's name" },
+  dim = { takes = "x:dim()", doc = "the number of axes" },
+  eq = { takes = "x:eq(y)", doc = "1 where x == y, else 0, as u8" },
+  expand = { takes = "x:expand(sizes ...)", doc = "broadcast_to, where -1 keeps a size" },
+  flatten = { takes = "x:flatten(first, last)", doc = "x with adjacent axes, by default all, as one" },
+  float = { takes = "x:float()", doc = "x as f32" },
+  ge = { takes = "x:ge(y)", doc = "1 where x >= y, else 0, as u8" },
+  gt = { takes = "x:gt(y)", doc = "1 where x > y, else 0, as u8" },
+  index = { takes = "x:index(i, ...), x[i]", doc = "x at these places of its leading axes, without them" },
+  item = { takes = "x:item()", doc = "the value of a tensor with one element, as a number" },
+  le = { takes = "x:le(y)", doc = "1 where x <= y, else 0, as u8" },
+  logical_and = { takes = "mask:logical_and(other)", doc = "1 where both masks are 1, else 0, as u8" },
+  logical_not = { takes = "mask:logical_not()", doc = "1 where the mask is 0, else 0, as u8" },
+  logical_or = { takes = "mask:logical_or(other)", doc = "1 where either mask is 1, else 0, as u8" },
+  lt = { takes = "x:lt(y)", doc = "1 where x < y, else 0, as u8" },
+  masked_fill = { takes = "x:masked_fill(mask, value)", doc = "x, with value where the mask, u8, is 1" },
+  mm = { takes = "x:mm(y)", doc = "matmul, by PyTorch's name" },
+  ne = { takes = "x:ne(y)", doc = "1 where x and y differ, else 0, as u8" },
+  neg = { takes = "x:neg()", doc = "-x" },
+  numel = { takes = "x:numel()", doc = "the number of elements" },
+  permute = { takes = "x:permute(axes ...)", doc = "x with its axes in this order" },
+  size = { takes = "x:size(axis)", doc = "the size of one axis; without an axis, the list of all sizes" },
+  squeeze = { takes = "x:squeeze(axis)", doc = "x without its axes of size 1, or without those of the given ones" },
+  t = { takes = "x:t()", doc = "a matrix, transposed" },
+  to = { takes = "x:to(dtype)", doc = "x:cast, by PyTorch's name" },
+  tolist = { takes = "x:tolist()", doc = "the values as nested lists, or a number without axes" },
+  unsqueeze = { takes = "x:unsqueeze(axis)", doc = "x with a new axis of size 1" },
+  values = { takes = "x:values()", doc = "the values as text" },
+  view = { takes = "x:view(sizes ...)", doc = "reshape, by PyTorch's name" },
+}
