@@ -127,9 +127,15 @@ describe("a loss", function()
       for _, class in ipairs({ 5, -1 }) do
         has(message(function()
           return ms.loss.cross_entropy(o)(ms.ones(2, 5), ms.tensor({ 0, class }, { dtype = "i32" })):item()
-        end), ("%d | 1 | [0,5)"):format(class))
+        end), ("cross_entropy | %d | 1 | [0,5)"):format(class))
       end
     end
+  end)
+
+  it("G2 of a target that is no class fails a step, which names the loss", function()
+    local loss = ms.loss.cross_entropy { label_smoothing = 0.1 }
+    has(message(gradient, x, ms.tensor({ 0, 1, 2, 9, 3, 4 }, { dtype = "i32" }), loss),
+      "ms.loss.cross_entropy | 9 | position 3 | [0,5)")
   end)
 
   it("G2 refuses what makes no sense", function()

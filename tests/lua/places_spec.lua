@@ -209,7 +209,7 @@ describe("what does not fit", function()
   for title, case in pairs({
     ["an index outside of the axis"] = { function() return x:gather(0, index) end,
       "gather: index 2 | position 0 | [0,2)" },
-    ["a class too large"] = { function() return ops.one_hot(index, 2) end, "scatter_add: index 2 | [0,2)" },
+    ["a class too large"] = { function() return ops.one_hot(index, 2) end, "one_hot | index 2 | [0,2)" },
     ["an index below 0"] = { function() return x:gather(0, ms.tensor({ { -1 } }, { dtype = "i32" })) end,
       "gather: index -1 | [0,2) | axis 0" },
     ["an index of floats"] = { function() return x:gather(0, x) end, "gather: | i32 | f32" },

@@ -3,6 +3,7 @@
 local context = require("moonshard.base.context")
 local create = require("moonshard.tensor.create")
 local errors = require("moonshard.base.error")
+local named = require("moonshard.tensor.named")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local preference_loss = require("moonshard.nn.preference_loss")
@@ -108,7 +109,7 @@ function loss.cross_entropy(logits, targets, ...)
       errors.raise("MS_ESHAPE", "ms.loss.cross_entropy: weight has %d numbers for %d classes", o.weight.shape[1],
         x.shape[#x.shape])
     end
-    return weighed_loss(o, x, y)
+    return named("ms.loss.cross_entropy", weighed_loss, o, x, y)
   end
 end
 

@@ -5,6 +5,7 @@
 local any_axes = require("moonshard.tensor.axes")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
+local named = require("moonshard.tensor.named")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
@@ -157,7 +158,7 @@ function ops.one_hot(index, classes, dtype)
   local at = any_axes.methods.unsqueeze(index, -1)
   local zeros = ops.fill { shape = shape, value = 0, out_dtype = dtype }
   local ones = ops.fill { shape = at.shape, value = 1, out_dtype = dtype }
-  return row.scatter_add(zeros, at, ones, { axis = -1 })
+  return named("one_hot", row.scatter_add, zeros, at, ones, { axis = -1 })
 end
 composed("one_hot", "1 input, classes, dtype", "index i32 [...] -> [...,classes]: 1 at the index, else 0")
 
