@@ -15,6 +15,9 @@ local cfg = ms.args {
   batch = 32, steps = 500, lr = 2e-3, mesh = "2x2", seed = 1,
   eval_every = 100, eval_images = 512,
 }
+for _, key in ipairs { "batch", "eval_images" } do
+  if cfg[key] < 1 then error(("%s=%d: it must be at least 1"):format(key, cfg[key])) end
+end
 local SIZE, CLASSES = 16, 10
 
 -- ---- digits -----------------------------------------------------------------------------------------------------

@@ -107,6 +107,8 @@ describe("a model of images", function()
     has(refused("model=resnet", "heads=4"), "heads=")
     has(refused("model=unet", "dim=7"), "dim | multiple of 16")
     has(refused("model=none"), "vit, resnet or unet")
+    has(refused("batch=0"), "batch=0 | at least 1")
+    has(refused("eval_images=0"), "eval_images=0 | at least 1")
   end)
 
   it("G2 is computed by each rank for its images, where ranks divide them", function()
