@@ -118,6 +118,14 @@ describe("ms.data.mix", function()
     has(refused "x 6", "used=x 6")
   end)
 
+  it("G5 says that its sources have the validation data", function()
+    local function valid(data) return data.valid end
+    local mix = ms.data.mix { { source(MANY, { valid_fraction = 0.1 }) } }
+    has(message(valid, mix), "mix | valid | data.sources[1].valid")
+    has(message(valid, ms.data.masked { mix, mask = 1, vocab = 2 }), "mix | valid | data.sources[1].valid")
+    assert.truthy(mix.sources[1].valid)
+  end)
+
   it("G5 has an epoch that ends with the first source, or with the last", function()
     local function steps(strategy)
       local count = 0

@@ -32,7 +32,12 @@ local TO_MASK, TO_ANY = 0.8, 0.9 -- up to which share of the chosen tokens
 ---@field data moonshard.Loader
 ---@field valid moonshard.MaskedData? the validation data
 local Masked = { __name = "masked data" }
-Masked.__index = Masked
+
+function Masked:__index(name)
+  if name == "valid" then return self.data.valid end -- its data has none: a mix says so
+  return Masked[name]
+end
+
 strict.refuse_ipairs(Masked, "for step, batch in data:batches(steps) do")
 
 function Masked:__tostring()
@@ -173,8 +178,9 @@ local function read_special(o)
 end
 
 local function new(o, data)
+  local valid = rawget(data, "valid")
   return setmetatable({
-    data = data, valid = data.valid and new(o, data.valid) or nil, mask = o.mask, vocab = o.vocab,
+    data = data, valid = valid and new(o, valid) or nil, mask = o.mask, vocab = o.vocab,
     fraction = o.fraction, seed = o.seed, is_special = o.is_special, special = o.special,
   }, Masked)
 end

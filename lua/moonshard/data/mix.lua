@@ -33,6 +33,9 @@ strict.refuse_ipairs(Mix, "for step, batch in data:batches(steps) do")
 
 function Mix:__index(name)
   if Mix[name] ~= nil then return Mix[name] end
+  if name == "valid" then
+    errors.raise("MS_ENAME", "a mix of data has no valid: evaluate on each source's, such as data.sources[1].valid")
+  end
   return loader.method(name)
 end
 
