@@ -161,8 +161,10 @@ describe("ms.data.chat", function()
     end
     has(refused "[]", "chats.jsonl:2: | messages | prompt | instruction")
     has(refused '{"messages": []}', "chats.jsonl:2: messages | at least one")
-    has(refused '{"messages": [{"role": "user"}]}', "chats.jsonl:2: message 1: content | nil")
+    has(refused '{"messages": [{"role": "user"}]}', "chats.jsonl:2: message 1: content | missing")
     has(refused '{"prompt": "q", "completion": 3}', "chats.jsonl:2: completion | 3")
+    has(refused '{"prompt": "q"}', "chats.jsonl:2: completion | missing")
+    has(refused '{"prompt": "q", "completion": NaN}', "chats.jsonl:2: byte 31: | completion is NaN | Python")
     has(refused('{"messages": [{"role": "tool", "content": "x"}]}', { template = { user = { "", "" },
       assistant = { "", "" } } }), 'chats.jsonl:2: | role "tool"')
     with { files = write { HELLO, '{"prompt": "\195\188\226\130\172\240\157\132\158\127", "completion": "x"}' } }

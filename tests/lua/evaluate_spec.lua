@@ -112,7 +112,9 @@ describe("ms.evaluate.multiple_choice", function()
 
   it("G5 says where a line is wrong", function()
     local function refused(line) return message(ms.evaluate.multiple_choice, model, { files = questions { line } }) end
-    has(refused '{"choices": ["!", "#"], "label": 0}', ":1 | context | text")
+    has(refused '{"choices": ["!", "#"], "label": 0}', ":1 | context | missing | text")
+    has(refused '{"context": "!", "label": 0}', ":1 | choices | missing")
+    has(refused '{"context": "!", "choices": ["!", "#"]}', ":1 | label | missing")
     has(refused '{"context": "!", "choices": ["!"], "label": 0}', ":1 | choices | 2")
     has(refused '{"context": "!", "choices": ["!", 2], "label": 0}', ":1 | choice 1 | 2")
     has(refused '{"context": "!", "choices": ["!", "#"], "label": 2}', ":1 | label | 0 to 1 | 2")

@@ -1,5 +1,6 @@
 -- JSON as Lua values: what encode writes reads back, and what is not JSON is refused with its place.
 
+local has = require("lua.message").has
 local json = require("moonshard.base.json")
 
 describe("json.decode", function()
@@ -31,5 +32,12 @@ describe("json.decode", function()
       assert.is_nil(value)
       assert.truthy(why and why:find("^byte " .. place .. ": "), text .. " -> " .. tostring(why))
     end
+  end)
+
+  it("names the field of a NaN or an infinity, which Python writes", function()
+    local function why(text) return select(2, json.decode(text)) end
+    has(why('{\n "a": 1,\n "rope_theta": NaN\n}'), "byte 27: | rope_theta | line 3 | NaN | Python | null")
+    has(why('{"a": [1, -Infinity]}'), "byte 11: | -Infinity | Python | null")
+    has(why('{"eps": Infinity}'), "byte 9: | eps | Infinity | Python | null")
   end)
 end)

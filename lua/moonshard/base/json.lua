@@ -103,6 +103,7 @@ local read_value
 
 local UNESCAPED = { ['"'] = '"', ["\\"] = "\\", ["/"] = "/", b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
 local TAB, LINE, RETURN, SPACE, QUOTE, COMMA, MINUS, COLON = 9, 10, 13, 32, 34, 44, 45, 58
+local LETTER_I = 73 -- of -Infinity
 local ZERO, NINE, BACKSLASH, OPEN_LIST, CLOSE_LIST, OPEN, CLOSE = 48, 57, 92, 91, 93, 123, 125
 
 local function utf8(code)
@@ -232,6 +233,17 @@ local function read_object(at)
   return object, at
 end
 
+-- NaN and infinity are no JSON, but Python writes them.
+local function fail_on_value(at)
+  local word = text:match("^%-?Infinity", at + 1) or text:match("^NaN", at + 1)
+  if not word then fail(at, "this is not a JSON value") end
+  local before = text:sub(1, at)
+  local _, lines = before:gsub("\n", "")
+  local line = text:find("\n%s*%S") and (" in line %d"):format(lines + 1) or ""
+  fail(at, ("%s%s is %s, which Python writes, but JSON does not have: write a number, or null"):format(
+    before:match('"([^"]*)"%s*:%s*$') or "a value", line, word))
+end
+
 local WORDS = { t = { "true", true }, f = { "false", false }, n = { "null", nil } }
 
 function read_value(at)
@@ -239,9 +251,9 @@ function read_value(at)
   if byte == QUOTE then return read_string(at) end
   if byte == OPEN then return read_object(at) end
   if byte == OPEN_LIST then return read_array(at) end
-  if byte == MINUS or byte >= ZERO and byte <= NINE then return read_number(at) end
+  if byte >= ZERO and byte <= NINE or byte == MINUS and bytes[at + 1] ~= LETTER_I then return read_number(at) end
   local word = WORDS[string.char(byte)]
-  if not word or text:sub(at + 1, at + #word[1]) ~= word[1] then fail(at, "this is not a JSON value") end
+  if not word or text:sub(at + 1, at + #word[1]) ~= word[1] then fail_on_value(at) end
   return word[2], at + #word[1]
 end
 

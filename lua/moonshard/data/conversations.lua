@@ -28,6 +28,7 @@ local conversations = {}
 ---@return string
 function conversations.text(where, row, field)
   local value = row[field]
+  if value == nil then errors.invalid("%s: %s is missing, or null: it must be a text", where, field) end
   if type(value) ~= "string" then
     errors.invalid("%s: %s must be a text, not %s", where, field, options.describe(value))
   end

@@ -43,6 +43,10 @@ local WHO = "ms.evaluate.multiple_choice"
 
 local function question_of(o, row, where)
   local context, choices, label = conversations.text(where, row, "context"), row.choices, row.label
+  if choices == nil then errors.invalid("%s: choices is missing: it must be a list of at least 2 texts", where) end
+  if label == nil then
+    errors.invalid("%s: label is missing: it must be the number of the right choice, from 0", where)
+  end
   if type(choices) ~= "table" or #choices < 2 then
     errors.invalid("%s: choices must be a list of at least 2 texts, not %s", where, options.describe(choices))
   end
