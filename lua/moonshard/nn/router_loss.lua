@@ -43,7 +43,8 @@ local function auxiliary(routers)
 end
 
 -- The gradient of the bias is how far each load is above the mean, times E, so that it is a whole number: sums over
--- ranks are exact, and a load that is the mean moves nothing. The value is 0.
+-- ranks in f32 are exact up to 2^24, and a load that is the mean moves nothing. Another reduce_dtype rounds them, since
+-- a unit's gradients are summed together. The value is 0.
 local function balancing(router)
   local excess = (router.load * router.load.shape[1] - router.tokens * router.top_k):detach()
   return ((router.bias - router.bias:detach()) * excess):sum()
