@@ -146,6 +146,7 @@ describe("a trace", function()
         assert.equal(2, told.status)
         has(told.err, why)
       end
+      program.refused(2, { "trace", "a.json", "extra" }, "extra | a.json | one TRACE.json")
       refused(text:sub(1, #text / 2), "JSON | byte")
       refused('{"events":[]}', "traceEvents")
       refused("null", "traceEvents")

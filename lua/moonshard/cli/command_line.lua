@@ -119,7 +119,7 @@ local function refuse_option(command, option, rows)
   refuse("MS_ENAME", "%s has no option %s: %s", command, option, advice)
 end
 
-local function take_positional(parsed, argument, rows)
+local function take_positional(parsed, command, argument, rows)
   if rows.files then
     table.insert(parsed.files, argument)
     return
@@ -131,6 +131,9 @@ local function take_positional(parsed, argument, rows)
     refuse("MS_EINVAL", "unexpected argument %s", argument)
   elseif not parsed.recipe then
     parsed.recipe = argument
+  elseif type(rows.recipe) == "string" then
+    refuse("MS_EINVAL", "unexpected argument %s after %s: %s takes one %s", argument, parsed.recipe, command,
+      rows.recipe)
   else
     refuse_rest(argument, parsed.words[#parsed.words])
     refuse("MS_EINVAL", "unexpected argument %s after the recipe %s: settings are written key=value, without spaces",
@@ -171,7 +174,7 @@ function command_line.parse(command, arguments, rows)
         take_value(parsed, option, row, text)
       end
     else
-      take_positional(parsed, argument, rows)
+      take_positional(parsed, command, argument, rows)
     end
     for k = first, i do table.insert(given, arguments[k]) end
     table.insert(parsed.words, given)
