@@ -33,6 +33,25 @@ describe("moonshard sweep --price", function()
     end)
   end)
 
+  it("says once that the sweep's own memory limit skips all points", function()
+    with_sweep(function(sweep)
+      sweep.recipe = "recipes/llama.lua"
+      local function warnings(limit)
+        sweep.define(('memory_limit = "%s", '):format(limit) .. GRID:format [["1x4", "2x2"]])
+        local ended = sweep.run("--price", "h100x8-400g")
+        assert.equal(0, ended.status, ended.err)
+        local _, count = ended.out:gsub("warning:", "")
+        return count, ended.out
+      end
+      local count, out = warnings("3MiB")
+      assert.equal(1, count)
+      has(out, "all points | memory_limit of 3.0 MiB | raise it to | leave it out")
+      local most = 0
+      for _, record in ipairs(sweep.results().points) do most = math.max(most, record.planned.peak_bytes) end
+      assert.equal(0, (warnings(("%dKiB"):format(most / 1024 - 1))))
+    end)
+  end)
+
   it("with --run shows prices next to what was measured", function()
     with_sweep(function(sweep)
       define(sweep, [["1x2", "2x1"]])

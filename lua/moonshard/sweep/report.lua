@@ -101,10 +101,21 @@ function report.unsorted(self)
     and "the recipe logs " .. table.concat(self.metrics, ", ") or "the recipe logs no metrics of its own")
 end
 
+-- A warning if the sweep's own limit skips all points, as one for this machine does where a cluster is priced.
+local function warn_of_limit(self)
+  local limit, least = self.header.memory_limit, math.huge
+  if not limit or #self.records == 0 or self.count.skipped < #self.records + self.count.missing then return nil end
+  for _, record in ipairs(self.records) do least = math.min(least, record.planned.peak_bytes) end
+  if least <= limit then return nil end
+  return ("all points are over the sweep's memory_limit of %s: raise it to %s or more, or leave it out"):format(
+    progress.size(limit), progress.size(least))
+end
+
 function warnings_of(self)
   local list = {}
   list[1] = report.warn_of_load(self.header)
   list[#list + 1] = warn_of_spread(self)
+  list[#list + 1] = warn_of_limit(self)
   return list
 end
 
