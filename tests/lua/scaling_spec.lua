@@ -59,6 +59,12 @@ describe("shapes of a scaling study", function()
     assert.is_nil(shapes.mesh(shapes.read("fsdp tensor:3"), 2, 8))
   end)
 
+  it("are taken once, also by two names", function()
+    local list = shapes.distinct({ "fsdp", "hsdp", "fsdp", "hsdp:1", "tensor:8 hsdp", "hsdp:1 tensor:8", "hsdp:2" })
+    for i, shape in ipairs(list) do list[i] = shape.name end
+    assert.same({ "fsdp", "hsdp", "tensor:8 hsdp", "hsdp:2" }, list)
+  end)
+
   it("are refused with what is possible", function()
     for _, wrong in ipairs({ "ddp", "fsdp:2", "hsdp:0", "tensor:8", "fsdp tensor:1", "" }) do
       assert.has_error(function() shapes.read(wrong) end)
@@ -149,6 +155,36 @@ describe("moonshard sweep with ms.scaling", function()
     assert.equal(0, run.status, run.err)
     has(run.out, "2 nodes | fsdp tensor:8, mesh=1x2x8 | without a tensor | hsdp, mesh=2x8")
     has(scratch.read(folder .. "/out/index.html"), "without a tensor | hsdp, mesh=2x8")
+  end)
+
+  it("prints after Ctrl-C what it has priced, and where the curve is complete what it says", function()
+    local function interrupted(mesh, batch)
+      scratch.write(folder .. "/small.lua", ([[
+        local ms, ffi = require "moonshard", require "ffi"
+        local cfg = ms.args { mesh = "1x-1", batch = 1 }
+        ffi.cdef "int kill(int, int); int getpid(void);"
+        if cfg.mesh == "%s" and cfg.batch == %d then ffi.C.kill(ffi.C.getpid(), 2) end
+        local model = ms.models.llama { vocab = 256, layers = 2, dim = 64, heads = 4, ffn = 128, seq = 32 }
+        ms.fully_shard(model, { mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }) })
+        local data = ms.data.text { files = "tests/lua/recipes/text.txt", seq = 32, batch = cfg.batch }
+        local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-3 },
+          loss = ms.loss.cross_entropy }
+        for step, batch in data:batches(2) do train:step(batch) end]]):format(mesh, batch))
+      scratch.write(folder .. "/study.lua", ([[require("moonshard").scaling { recipe = "small.lua", nodes = { 1, 2 },
+        cluster = "h100x8-25gbe", shapes = { "fsdp", "hsdp" }, tradeoffs = { batch = { 2 } }, out = %q }]]):format(
+        folder .. "/stopped"))
+      local run = program.run { "sweep", folder .. "/study.lua" }
+      assert.equal(130, run.status, run.err)
+      assert.is_nil(io.open(folder .. "/stopped/index.html"))
+      return run
+    end
+    local part = interrupted("2x8", 1)
+    has(part.err, "interrupted | 2 plans")
+    has(part.out, "nodes | ranks | fsdp | 16 | *")
+    assert.is_nil(part.out:find("2 nodes", 1, true))
+    local whole = interrupted("2x8", 2)
+    has(whole.err, "interrupted | page")
+    has(whole.out, "on 2 nodes: | bytes alone")
   end)
 
   it("refuses nodes that a cluster does not have, and shapes that do not exist", function()

@@ -63,8 +63,9 @@ local function combinations(over)
   return list
 end
 
-local function points(job, nodes, varied)
-  local list, records = {}, {}
+-- Fills a list of records, in order; what is there stays if Ctrl-C ends it.
+local function fill(records, job, nodes, varied)
+  local list = {}
   for _, shape in ipairs(job.shapes) do
     for _, n in ipairs(nodes) do
       local mesh = shapes.mesh(shape, n, job.cluster.ranks_per_node)
@@ -77,6 +78,11 @@ local function points(job, nodes, varied)
     count = #list, work = function(i) return collect.point(job, list[i]) end,
     take = function(i, record) records[i] = record end,
   }
+end
+
+local function points(job, nodes, varied)
+  local records = {}
+  fill(records, job, nodes, varied)
   return records
 end
 
@@ -91,8 +97,7 @@ end
 local function job_of(o)
   local path = sweep.find_recipe(o.recipe)
   local job = { path = path, chunk = recipe.load(path), cluster = cluster.load(o.cluster), settings = o.settings,
-    shapes = {} }
-  for i, text in ipairs(o.shapes) do job.shapes[i] = shapes.read(text) end
+    shapes = shapes.distinct(o.shapes) }
   if not job.cluster.has_network and o.nodes[#o.nodes] > 1 then
     errors.invalid("ms.scaling: cluster %s has no network between nodes: describe one, or give nodes = { 1 }",
       job.cluster.name)
@@ -123,6 +128,22 @@ local function check_planned(self)
     #self.nodes == 1 and self.nodes[1] == 1 and "" or "s", self.cluster.ranks_per_node)
 end
 
+local function collect_all(self, job, o)
+  fill(self.curve, job, o.nodes, { {} })
+  check_planned(self)
+  self.answered = true
+  self.models = o.models and heat_of(job, o.models, o.nodes)
+  self.tradeoffs = o.tradeoffs and { records = points(job, { o.nodes[#o.nodes] }, combinations(o.tradeoffs)) }
+end
+
+-- After Ctrl-C: prints the prices that there are, and completes the error.
+local function print_partial(self, raised)
+  if #self.curve == 0 or not errors.is(raised) or raised.status ~= "MS_EINTERRUPT" then return end
+  output_file.print(self.answered and report.text(self) or report.curve(self))
+  raised.message = self.answered and "interrupted before the page was written; the table is printed"
+    or ("interrupted after %d plans; those are printed, and stars are of them alone"):format(#self.curve)
+end
+
 ---@param o moonshard.ScalingOptions
 ---@return moonshard.Scaling
 function scaling.run(o)
@@ -131,11 +152,13 @@ function scaling.run(o)
   check_nodes(o.nodes)
   local job = job_of(o)
   local self = { title = o.title or ("scaling of " .. o.recipe), cluster = job.cluster, settings = o.settings,
-    shapes = o.shapes, nodes = o.nodes }
-  self.curve = points(job, o.nodes, { {} })
-  check_planned(self)
-  self.models = o.models and heat_of(job, o.models, o.nodes)
-  self.tradeoffs = o.tradeoffs and { records = points(job, { o.nodes[#o.nodes] }, combinations(o.tradeoffs)) }
+    shapes = {}, nodes = o.nodes, curve = {} }
+  for i, shape in ipairs(job.shapes) do self.shapes[i] = shape.name end
+  local ok, raised = pcall(collect_all, self, job, o)
+  if not ok then
+    print_partial(self, raised)
+    error(raised, 0)
+  end
   sweep.ran = sweep.ran + 1
   output_file.write("page", o.out .. "/index.html", require("moonshard.scaling.page").of(self))
   output_file.write("results", o.out .. "/results.json", require("moonshard.base.json").encode(

@@ -14,6 +14,7 @@ local report = {}
 ---@field nodes integer[]
 ---@field curve moonshard.ScalingRecord[] every shape on every number of nodes
 ---@field models { setting: string, values: any[], records: moonshard.ScalingRecord[] }? of the heat map
+---@field answered boolean? the curve is complete
 ---@field tradeoffs { records: moonshard.ScalingRecord[] }? at the most nodes
 
 ---The record of a list with these fields, or nil.
@@ -191,13 +192,19 @@ local function accuracy(self)
   return part and (" +-%.0f %%"):format(100 * part) or ""
 end
 
+---The table of the curve alone, of which records can be missing.
+---@param self moonshard.Scaling
+---@return string
+function report.curve(self)
+  return ("%s\n\ntokens/s per rank on %s%s; *: the fastest that fits, (): needs more memory than a rank has\n"):format(
+    self.title, self.cluster.name, accuracy(self)) .. text_columns.of(curve_rows(self), 0)
+end
+
 ---@param self moonshard.Scaling
 ---@return string
 function report.text(self)
   return table.concat({
-    ("%s\n\ntokens/s per rank on %s%s; *: the fastest that fits, (): needs more memory than a rank has\n"):format(
-      self.title, self.cluster.name, accuracy(self)),
-    text_columns.of(curve_rows(self), 0), "\n", answer(self), refusals(self), "\n",
+    report.curve(self), "\n", answer(self), refusals(self), "\n",
     "the fastest, and what bytes over bandwidth alone would choose (no latency, no overlap)\n",
     text_columns.of(guide_rows(self), 0),
   })

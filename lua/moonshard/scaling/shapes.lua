@@ -30,6 +30,20 @@ function shapes.read(text)
   return shape
 end
 
+---The shapes of a list, each once, also where two names are of one: "hsdp" and "hsdp:1".
+---@param texts string[]
+---@return moonshard.ScalingShape[]
+function shapes.distinct(texts)
+  local list, seen = {}, {}
+  for _, text in ipairs(texts) do
+    local shape = shapes.read(text)
+    local key = ("%d %d"):format(shape.hybrid or 0, shape.tensor)
+    if not seen[key] then list[#list + 1] = shape end
+    seen[key] = true
+  end
+  return list
+end
+
 ---The mesh of a shape on a number of nodes, as recipes take it; nil where it is another shape's or does not exist.
 ---@param shape moonshard.ScalingShape
 ---@param nodes integer
