@@ -5,8 +5,8 @@
 -- A GPT of 17 million parameters as FSDP, HSDP, HSDP whose replicas share the optimizer's work
 -- (shard_optimizer_over_replicate), and HSDP whose replicas sum gradients in 8 bits, in f32 and bf16, at several speeds
 -- of the link. Prints one JSON line a figure: {"name", "unit", "ours", "peer"}, medians of the steps after the warm-up,
--- and for the speeds the time that the bytes of a step need on the link alone ("wire"), by the plan. At last, with so few
--- tokens that the link is the limit, HSDP's steps with replicas that sum in 8 bits over those that sum in f32, in turns:
+-- and for the speeds the time that the bytes of a step need on the link alone ("wire"), by the plan. Then, with so few
+-- tokens that the link is the limit, the time of HSDP's steps whose replicas sum in 8 bits over that in f32, in turns:
 -- {"name", "unit", "ours", "target"}.
 
 package.path = "lua/?.lua;" .. package.path
@@ -133,5 +133,7 @@ end
 os.execute("recipes/two_hosts.sh --shape " .. SPEEDS[1][1])
 local ratio, text = i8_over_f32()
 if not ratio then io.stderr:write("bench: no figure:\n", text) end
-io.write(json.encode({ name = "two hosts/replicas in i8 over f32, few tokens/" .. SPEEDS[1][1], unit = "x", ours = ratio,
-  target = FEW_TARGET }), "\n")
+io.write(json.encode({
+  name = "two hosts/replicas in i8 over f32, few tokens/" .. SPEEDS[1][1],
+  unit = "x", ours = ratio, target = FEW_TARGET,
+}), "\n")

@@ -57,7 +57,7 @@ end
 function programs.hosts()
   for _, line in ipairs((json_lines(("recipes/two_hosts.sh luajit tests/bench/hosts.lua %s"):format(build)))) do
     if line.target then
-      target(line.name, line.unit, line.ours, line.target)
+      if line.ours then target(line.name, line.unit, line.ours, line.target) end
     else
       compare(line.name, line.unit, line.ours, line.peer, "lower")
       if line.ours then target(line.name .. ", of the wire", "x", line.ours / line.wire, 1.1) end
