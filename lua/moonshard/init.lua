@@ -64,6 +64,8 @@ function advice.methods()
   return { advice.ops(), require("moonshard.tensor").methods, require("moonshard.engine.module_methods").base }
 end
 
+function context.auto_policies() return require("moonshard.tune.policies").by_name end
+
 function context.decide_auto(trainer, batch) require("moonshard.tune.auto")(trainer, batch) end
 
 -- Parts that construct modules; module methods that need the engine are loaded with them.

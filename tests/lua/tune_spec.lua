@@ -4,8 +4,11 @@ local decode = require("moonshard.base.json").decode
 local fixture = require("lua.fixture")
 local launched = require("lua.launched")
 local meshes = require("moonshard.tune.meshes")
+local moves = require("moonshard.tune.moves")
 local pattern_of = require("moonshard.tune.pattern_of")
 local has = require("lua.message").has
+local point = require("moonshard.tune.point")
+local policies = require("moonshard.tune.policies")
 local program = require("lua.program")
 local re = require("moonshard.base.re")
 local room = require("moonshard.tune.room")
@@ -27,8 +30,8 @@ end
 
 -- The recipe with the rules of a report pasted into ms.fully_shard, in place of its own.
 local function pasted(found)
-  local source = scratch.read(LLAMA)
-  local kept = {}
+  local before, source = scratch.read(LLAMA):match("^(.*)(\nms%.fully_shard.*)$")
+  local kept = { before }
   for line in source:gmatch("[^\n]*\n") do
     local name = line:match("^  ([%a_]+) = ")
     if not (name and found.rules.options:find("^" .. name .. " = ")) and
@@ -226,6 +229,50 @@ describe("the text of tuned rules", function()
         if decision.value then matched[all[i]] = true end
       end
       assert.same(chosen, matched)
+    end
+  end)
+end)
+
+describe("the table of searched policies", function()
+  it("has every policy once in each of its orders", function()
+    for _, order in ipairs({ "moved", "saved", "frugal" }) do
+      local count = {}
+      for _, row in ipairs(policies[order]) do count[row.name] = (count[row.name] or 0) + 1 end
+      for _, row in ipairs(policies.all) do assert.equal(1, count[row.name], order .. " " .. row.name) end
+      assert.equal(#policies.all, #policies[order])
+    end
+  end)
+
+  it("says which points share a graph: those whose policies ms.set_rules can change", function()
+    local recipe = point.recipe()
+    assert.equal("the recipe's rules", point.describe(recipe))
+    local fields = { reshard = true, keep = true, first = true, prefetch = true, group = false, apart = false,
+      recompute = false, spread = false }
+    for name, shares in pairs(fields) do
+      local other = point.with(recipe, { [name] = "another" })
+      assert.are_not.equal(point.key(recipe), point.key(other), name)
+      assert.equal(shares, point.key(recipe, true) == point.key(other, true), name)
+    end
+  end)
+
+  it("takes the moves of free policies alone, each of which changes the point", function()
+    local blocks = { of = {}, apart = { { "embed" } } }
+    for i = 1, 8 do
+      blocks.of[i] = { names = { "layers." .. i }, list = "layers.", bytes = 1, parts = {}, direct = true }
+    end
+    local context = { blocks = blocks, bucket = 1, modes = { "always", "never" }, recomputes = false, ahead = 1 }
+    local now = point.with(point.recipe(), { group = 2, reshard = "always", keep = 2, prefetch = 2, recompute = 4 })
+    for _, row in ipairs(policies.all) do
+      context.free = { [row.name] = true }
+      local own = { keep = true } -- of units, which other sizes of units count anew
+      for _, field in ipairs(row.fields) do own[field[1]] = true end
+      local list = moves.of(now, context, 0.25)
+      for _, other in ipairs(moves.saving(now, context)) do list[#list + 1] = other end
+      assert.is_true(#list > 1, row.name)
+      for _, other in ipairs(list) do
+        assert.are_not.equal(point.key(now), point.key(other), row.name)
+        for name, value in pairs(other) do assert.is_true(value == now[name] or own[name] or false, name) end
+      end
     end
   end)
 end)

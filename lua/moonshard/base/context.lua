@@ -10,6 +10,8 @@
 ---@field stepper moonshard.Stepper? runs the steps of trainers instead of them, and nothing is saved or loaded; set by
 ---  `moonshard check` and `moonshard generate`
 ---@field on_step fun(trainer: moonshard.Trainer, metrics: moonshard.StepMetrics)? called after every step
+---@field auto_policies fun(): table<string, moonshard.SearchedPolicy> the policies that are searched, of which rows say
+---  whether they can be "auto"; set by moonshard/init.lua
 ---@field decide_auto fun(trainer: moonshard.Trainer, batch: table)? decides what ms.fully_shard was given as "auto";
 ---  set by moonshard/init.lua
 ---@field fused_loss boolean|"auto"|nil what losses do whatever they were asked (`fused` of ms.loss.cross_entropy); set

@@ -13,6 +13,7 @@ local json = require("moonshard.base.json")
 local meshes = require("moonshard.tune.meshes")
 local nothing_fits = require("moonshard.tune.nothing_fits")
 local planned = require("moonshard.recipe.planned")
+local policies = require("moonshard.tune.policies")
 local progress = require("moonshard.base.progress")
 local recipe = require("moonshard.recipe.file")
 local report = require("moonshard.tune.report")
@@ -110,7 +111,8 @@ end
 -- Compiles the printed rules as a recipe with them would, on the mesh of the report.
 local function check_rules(run, found)
   local text = rules_text.of(found.options)
-  automatic.replaced = rules_text.read(text)
+  local options = rules_text.read(text)
+  automatic.replaced = { options = options, left_out = policies.replaced_by(options) }
   local fingerprint, mesh
   if not found.row.own then mesh = found.row.mesh end
   run(mesh, function(compiled)
@@ -136,7 +138,7 @@ function command.main(arguments)
   planned.intercept_exit()
   automatic.off = true
   local free, run = {}, runner(line, chunk)
-  for _, name in ipairs(automatic.NAMES) do free[name] = true end
+  for _, row in ipairs(policies.all) do free[row.name] = true end
   local found = search({ cluster = cluster, limit = room.bytes, free = free, run = run }, others(line, cluster))
   if not report.fits(found) then
     local least = survey.smallest(found)

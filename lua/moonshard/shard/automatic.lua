@@ -2,22 +2,22 @@
 -- policy is decided when a trainer compiles its first plan, because only then are the shapes of its batches known.
 --
 -- Until then a model has the units of its lists of modules, and the defaults of the other policies. tune/auto.lua
--- decides.
+-- decides; tune/policies.lua says which policies can be "auto".
 
 local byte_size = require("moonshard.base.byte_size")
+local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 local re = require("moonshard.base.re")
 
 local automatic = {
-  ---Policies that can be "auto", in the order in which tuned rules are printed.
-  NAMES = { "units", "reshard_after_forward", "prefetch", "recompute" },
   ---Whether what is "auto" stays undecided: `moonshard tune` decides itself.
   off = false,
   ---The described cluster of a command line, for recipes that name none.
   cluster = nil, ---@type string?
-  ---Options that replace those of the recipe; `moonshard tune` checks with them what it prints.
-  replaced = nil, ---@type table?
+  ---Options that replace those of the recipe, and names of those left out; `moonshard tune` checks with them what it
+  ---prints.
+  replaced = nil, ---@type { options: table, left_out: string[] }?
 }
 
 ---@class moonshard.Automatic
@@ -72,12 +72,13 @@ function automatic.take(config, inventory)
   if budget then config.recompute = "auto" end
   local found = { policies = {}, cluster = config.cluster, memory = read_size("memory", config.memory), budget = budget,
     where = errors.caller() }
-  for _, name in ipairs(automatic.NAMES) do
-    if config[name] == "auto" then
-      found.policies[name], config[name] = true, nil
+  for name, value in pairs(config) do
+    local row = value == "auto" and context.auto_policies()[name]
+    if row and row.auto then
+      local until_decided = row.auto.until_decided
+      found.policies[name], config[name] = true, until_decided and until_decided(inventory)
     end
   end
-  if found.policies.units then config.units = automatic.lists(inventory) end
   return next(found.policies) and found or nil
 end
 
@@ -86,8 +87,8 @@ end
 ---@return table config
 function automatic.replace(config)
   if not automatic.replaced then return config end
-  for name, value in pairs(automatic.replaced) do config[name] = value end
-  if automatic.replaced.reshard_after_forward ~= nil then config.strategy = nil end
+  for name, value in pairs(automatic.replaced.options) do config[name] = value end
+  for _, name in ipairs(automatic.replaced.left_out) do config[name] = nil end
   return config
 end
 

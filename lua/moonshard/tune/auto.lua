@@ -5,6 +5,7 @@ local automatic = require("moonshard.shard.automatic")
 local clusters = require("moonshard.price.cluster")
 local errors = require("moonshard.base.error")
 local nothing_fits = require("moonshard.tune.nothing_fits")
+local policies = require("moonshard.tune.policies")
 local progress = require("moonshard.base.progress")
 local room_of = require("moonshard.tune.room")
 local rules_text = require("moonshard.tune.rules_text")
@@ -14,25 +15,25 @@ local world = require("moonshard.distributed.world")
 
 local MOST_COMPILES = 160
 
-local function names_of(policies)
+local function names_of(waiting)
   local names = {}
-  for _, name in ipairs(automatic.NAMES) do
-    if policies[name] then names[#names + 1] = name end
+  for _, row in ipairs(policies.all) do
+    if waiting.policies[row.name] then names[#names + 1] = row.name end
   end
   return table.concat(names, ", ")
 end
 
 local function cluster_of(waiting, sharding)
-  local name, policies = waiting.cluster or automatic.cluster, names_of(waiting.policies)
+  local name, names = waiting.cluster or automatic.cluster, names_of(waiting)
   if not name then
     errors.raise_at(waiting.where, "MS_EINVAL", "\"auto\" (%s) needs a description of the machine: give ms.fully_shard "
       .. "cluster = a name, like \"%s\", or the path of a file that `moonshard calibrate` writes; or give the command "
-      .. "--cluster", policies, clusters.names()[1])
+      .. "--cluster", names, clusters.names()[1])
   end
   local cluster = clusters.load(name)
   if cluster.device ~= sharding.mesh.device then
     errors.raise_at(waiting.where, "MS_EINVAL", "\"auto\" (%s): cluster %s describes %s, but the mesh is on %s: "
-      .. "give the cluster of this machine, or --device %s", policies, name, cluster.device, sharding.mesh.device,
+      .. "give the cluster of this machine, or --device %s", names, name, cluster.device, sharding.mesh.device,
       cluster.device)
   end
   return cluster
@@ -68,7 +69,7 @@ end
 local function report(of, best, waiting, cluster)
   if world.rank ~= 0 or world.plan_only then return end
   io.stderr:write(("moonshard: auto (%s): a step of %.4g ms and %s per rank on %s, by %d plans; `moonshard explain` "
-    .. "lists the rules\n"):format(names_of(waiting.policies), 1e3 * best.seconds, progress.size(best.bytes),
+    .. "lists the rules\n"):format(names_of(waiting), 1e3 * best.seconds, progress.size(best.bytes),
     cluster.name, of.compiles))
 end
 

@@ -4,9 +4,10 @@
 local errors = require("moonshard.base.error")
 local plans = require("moonshard.engine.plan")
 local point = require("moonshard.tune.point")
+local policies = require("moonshard.tune.policies")
 local size = require("moonshard.base.progress").size
 
--- What makes bytes of a category fewer.
+-- What makes bytes of a category fewer, apart from policies.
 local ADVICE = {
   parameters = "more ranks that shard", optimizer = "more ranks that shard, or moments in bf16 or i8",
   gradients = "more ranks that shard", gathered = "smaller units, such as fewer layers in each",
@@ -17,9 +18,10 @@ local ADVICE = {
 local SMALL = 0.1
 
 local function advice_for(category, p)
-  local recomputes = p.recompute ~= point.RECIPE and p.recompute > 0
-  if category == "activations" and not recomputes then return "recompute, " .. ADVICE[category] end
-  return ADVICE[category]
+  local list = {}
+  for _, row in ipairs(policies.all) do list[#list + 1] = row.advice and row.advice(p, category) end
+  list[#list + 1] = ADVICE[category]
+  return table.concat(list, ", ")
 end
 
 ---@param smallest moonshard.Tried

@@ -2,9 +2,9 @@
 -- policies, the rules to paste with the price of each, what more memory would buy, and the other meshes.
 
 local point = require("moonshard.tune.point")
+local policies = require("moonshard.tune.policies")
 local progress = require("moonshard.base.progress")
 local rules_text = require("moonshard.tune.rules_text")
-local search = require("moonshard.tune.search")
 local survey = require("moonshard.tune.survey")
 local text_columns = require("moonshard.base.text_columns")
 
@@ -50,9 +50,11 @@ local function step_rows(self)
   local row, limit = self.row, self.limit
   local rows = { { "", "step ms", "speed", "memory" }, step_cells("tuned", self.best, row, limit),
     step_cells("the recipe's rules", row.search.baselines.recipe, row, limit) }
-  for _, mode in ipairs(search.PLAIN) do
-    local tried = row.search.baselines[mode]
-    if tried then rows[#rows + 1] = step_cells("reshard " .. mode, tried, row, limit) end
+  for _, policy in ipairs(policies.all) do
+    for _, plain in ipairs(policy.plain or {}) do
+      local tried = row.search.baselines[plain.name]
+      if tried then rows[#rows + 1] = step_cells(point.describe(tried.point), tried, row, limit) end
+    end
   end
   return rows
 end
@@ -64,11 +66,14 @@ local function rules_part(self)
   if rules.options == "" then return "\nno other rules are faster: the recipe can keep its own\n" end
   local uses_re = (rules.before .. rules.options):find("re[[", 1, true) and "; re is ms.re" or ""
   local before = rules.before ~= "" and "\nbefore ms.fully_shard\n" .. rules.before:gsub("[^\n]+", "  %0") or ""
-  local strategy = self.row.search.subject.sharding.config.strategy
-  local replaces = strategy and self.options.reshard_after_forward ~= nil
-    and ("  leave out strategy = %q, which these rules replace\n"):format(strategy) or ""
+  local config, replaced = self.row.search.subject.sharding.config, ""
+  for _, name in ipairs(policies.replaced_by(self.options)) do
+    if config[name] then
+      replaced = replaced .. ("  leave out %s = %q, which these rules replace\n"):format(name, config[name])
+    end
+  end
   return ("%s\noptions of ms.fully_shard (what each adds to a step and to a rank%s)\n%s%s"):format(before, uses_re,
-    (rules.options:gsub("[^\n]+", "  %0")), replaces)
+    (rules.options:gsub("[^\n]+", "  %0")), replaced)
 end
 
 local function next_part(self)

@@ -1,11 +1,10 @@
 -- What a search found as Lua: the options of ms.fully_shard that replace the recipe's, to be pasted there. The text is
 -- read back before it is printed, so that what is pasted is what was compiled.
 
-local automatic = require("moonshard.shard.automatic")
 local point = require("moonshard.tune.point")
+local policies = require("moonshard.tune.policies")
 local progress = require("moonshard.base.progress")
 local re = require("moonshard.base.re")
-local unit_loops = require("moonshard.tune.unit_loops")
 
 local rules_text = {}
 
@@ -69,11 +68,12 @@ local function text_of(lines) return #lines > 0 and table.concat(lines, "\n") ..
 ---@return moonshard.RulesText
 function rules_text.of(options, notes)
   local lines, before = {}, {}
-  for _, name in ipairs(automatic.NAMES) do
-    local value = options[name]
+  for _, row in ipairs(policies.all) do
+    local name, value = row.name, options[row.name]
     local list = value ~= nil and lines_of(name, value) or {}
-    local loop = name == "units" and #list > 1 and unit_loops.of(value, of_value)
-    if loop then before, list = loop, { "units = units," } end
+    local statements = row.before and #list > 1 and row.before(value, of_value) or {}
+    if #statements > 0 then list = { ("%s = %s,"):format(name, name) } end
+    for _, line in ipairs(statements) do before[#before + 1] = line end
     if list[1] and notes and notes[name] then list[1] = list[1] .. "  -- " .. notes[name] end
     for _, line in ipairs(list) do lines[#lines + 1] = line end
   end
@@ -96,10 +96,8 @@ end
 ---@return table options
 function rules_text.options(subject, p)
   local options, auto = point.options(p, subject.blocks), subject.sharding.auto
-  local defaults = { units = subject.blocks.entries, reshard_after_forward = "default",
-    prefetch = subject.trainer.prefetch or 1, recompute = false }
   for name in pairs(auto and auto.policies or {}) do
-    if options[name] == nil then options[name] = defaults[name] end
+    if options[name] == nil then options[name] = policies.by_name[name].auto.default(subject) end
   end
   return options
 end
@@ -116,9 +114,9 @@ local function signed(format, value) return (value < 0 and "-" or "+") .. format
 ---@return table<string, moonshard.RulePrice> by policy; none for what the recipe has already
 function rules_text.prices(subject, best)
   local prices, options = {}, point.options(best.point, subject.blocks)
-  for _, row in ipairs(point.REVERTED) do
-    local name = row.policy
-    local without = options[name] ~= nil and subject:try(point.with(best.point, row.fields))
+  for _, reverted in ipairs(point.reverted(best.point)) do
+    local name = reverted.policy
+    local without = options[name] ~= nil and subject:try(reverted.point)
     if without and not without.refused then
       prices[name] = { seconds = best.seconds - without.seconds, bytes = best.bytes - without.bytes }
     end

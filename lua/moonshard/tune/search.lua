@@ -4,25 +4,20 @@
 --
 -- The number of compiles is bounded, and ties are broken by order, so all ranks find the same.
 
-local buckets = require("moonshard.tune.buckets")
 local moves = require("moonshard.tune.moves")
 local point = require("moonshard.tune.point")
-local roles = require("moonshard.shard.roles")
-local world = require("moonshard.distributed.world")
+local policies = require("moonshard.tune.policies")
 
 ---@class moonshard.Search
 ---@field subject moonshard.Subject
----@field context moonshard.TuneMoves
+---@field context moonshard.TuneContext
 ---@field best moonshard.Tried? the fastest that fits
 ---@field smallest moonshard.Tried? with least memory, whether it fits or not
----@field baselines table<string, moonshard.Tried> "recipe", "default", "always", "never"
+---@field baselines table<string, moonshard.Tried> "recipe", and plain values of policies: "default", "always", "never"
 local Search = {}
 Search.__index = Search
 
-local search = {
-  ---Plain values of reshard_after_forward, which a search never loses to.
-  PLAIN = { "default", "always", "never" },
-}
+local search = {}
 
 -- Steps as parts of all blocks.
 local PARTS = { 0.5, 0.25, 0.125, 0 }
@@ -33,29 +28,15 @@ local TRADES = 6
 -- Compiles to find simpler rules of the same speed.
 local OF_SIMPLIFYING = 20
 
--- Sizes of the groups in which backward can gather: those of a node, if a shard group has several.
-local function modes_of(sharding)
-  local modes, shards = { unpack(search.PLAIN) }, roles.shards(sharding)
-  local inside = world.node_ranks(0)
-  if inside > 1 and inside < shards and shards % inside == 0 then modes[#modes + 1] = inside end
-  return modes
-end
-
-local function bucket_of(subject)
-  local list, bytes = subject.blocks.of, 0
-  for _, block in ipairs(list) do bytes = bytes + block.bytes end
-  return buckets(subject.sharding, subject.cluster, #list > 0 and bytes / #list or 0, math.max(1, #list))
-end
-
 ---@param subject moonshard.Subject
 ---@param free table<string, boolean> policies that may change
 ---@return moonshard.Search
 function search.new(subject, free)
-  local strategy = subject.sharding.config.strategy
-  if strategy == "NO_SHARD" then free = setmetatable({ reshard_after_forward = false }, { __index = free }) end
-  local context = { blocks = subject.blocks, free = free, bucket = bucket_of(subject),
-    modes = modes_of(subject.sharding), recomputes = next(subject.sharding.recompute) ~= nil,
-    ahead = subject.trainer.prefetch or 1 }
+  local context = { blocks = subject.blocks, free = {} }
+  for _, row in ipairs(policies.all) do
+    context.free[row.name] = free[row.name] and (not row.applies or row.applies(subject.sharding)) or false
+    for name, value in pairs(row.context and row.context(subject) or {}) do context[name] = value end
+  end
   return setmetatable({ subject = subject, context = context, baselines = {} }, Search)
 end
 
@@ -72,12 +53,14 @@ local function try_start(self, p)
   return tried
 end
 
----Tries the recipe's own rules, and if reshard_after_forward may change, its plain values.
+---Tries the recipe's own rules, and the plain values of policies that may change.
 function Search:try_baselines()
   local recipe = point.recipe()
   self.baselines.recipe = try_start(self, recipe)
-  for _, mode in ipairs(self.context.free.reshard_after_forward and search.PLAIN or {}) do
-    self.baselines[mode] = try_start(self, point.with(recipe, { reshard = mode }))
+  for _, row in ipairs(policies.all) do
+    for _, plain in ipairs(self.context.free[row.name] and row.plain or {}) do
+      self.baselines[plain.name] = try_start(self, point.with(recipe, plain.fields))
+    end
   end
 end
 
@@ -171,22 +154,18 @@ local function drop_rules(self)
   local dropped = false
   repeat
     local list = {}
-    for i, row in ipairs(point.REVERTED) do list[i] = point.with(self.best.point, row.fields) end
+    for i, reverted in ipairs(point.reverted(self.best.point)) do list[i] = reverted.point end
     local again = take_equal(self, list)
     dropped = dropped or again
   until not again
   return dropped
 end
 
--- Recomputes fewer blocks, if they have room.
-local function recompute_less(self)
-  repeat
-    local list, now = {}, self.best.point.recompute
-    for _, part in ipairs(now ~= point.RECIPE and PARTS or {}) do
-      local fewer = math.max(1, math.floor(now * part))
-      if now >= fewer then list[#list + 1] = point.with(self.best.point, { recompute = now - fewer }) end
-    end
-  until not take_equal(self, list)
+-- Does less of what takes time to save memory, such as recomputing, if there is room.
+local function do_less(self)
+  for _, row in ipairs(policies.all) do
+    repeat until not take_equal(self, moves.less(self.best.point, row, PARTS))
+  end
 end
 
 -- Takes better neighbours until there are none.
@@ -214,7 +193,7 @@ function Search:improve(compiles)
     self.most = most + OF_SIMPLIFYING
     local dropped = drop_rules(self)
   until not dropped or self.subject.compiles >= most
-  recompute_less(self)
+  do_less(self)
   return self.best
 end
 
