@@ -1,7 +1,7 @@
 -- A training step that is compiled under one point of the search after another, for the first rank of its mesh: exact
 -- bytes from the plan, seconds from simulated time. All ranks that do this get the same numbers.
 --
--- Points that differ only in resharding and prefetching share a graph, which saves half of the time.
+-- Points that differ only in policies that ms.set_rules can change share a graph, which saves half of the time.
 
 local blocks = require("moonshard.tune.blocks")
 local engine = require("moonshard.base.ffi")
