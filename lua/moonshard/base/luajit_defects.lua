@@ -16,6 +16,7 @@ local next, built_in_pairs = next, pairs
 
 local function following(t, key)
   local k, value = next(t, key) -- no tail call of a built-in function, with which LuaJIT would compile no loop
+  if k == nil then return nil end -- one value, as Lua's
   return k, value
 end
 

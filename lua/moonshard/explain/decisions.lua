@@ -126,8 +126,9 @@ local function groups_of(self, optimizer)
   local settings, decided, warnings, unmatched = optimizer:param_groups(fqns), optimizer:decide(fqns)
   for i, fqn in ipairs(fqns) do
     local moments = optimizer:moments_of(self.params[i])
-    settings[fqn].moments = optimizer.moments ~= "f32" and moments or nil
-    by_name[fqn] = setmetatable({ value = settings[fqn] }, { __index = decided[i] })
+    local own = { moments = optimizer.moments ~= "f32" and moments or nil } -- parameters of a group share settings[fqn]
+    for name, value in pairs(settings[fqn]) do own[name] = value end
+    by_name[fqn] = setmetatable({ value = own }, { __index = decided[i] })
   end
   return by_name, warnings, unmatched
 end
