@@ -9,12 +9,19 @@ local scratch = require("lua.scratch")
 local HEAD = [==[
 local ms = require "moonshard"
 local cfg = ms.args { budget = "", eval = false, checkpoint = "", resume = "", steps = 3, set = false, cluster = true,
-  fixed = false, memory = "4GiB" }
+  fixed = false, memory = "4GiB", mesh = "1x2", own_copies = false, slices = "",
+  sync = 1 }
 local model = ms.models.gpt2 { vocab = 256, layers = 4, dim = 32, heads = 4, seq = 16 }
 local auto = { units = "auto", reshard_after_forward = "auto", prefetch = "auto",
-  recompute = cfg.budget ~= "" and { budget = cfg.budget } or "auto",
-  cluster = cfg.cluster and "cpu-example" or nil, memory = cfg.memory }
-ms.fully_shard(model, cfg.fixed and { units = { ms.re[[^layers\.\d+$]] } } or auto)
+  recompute = cfg.budget ~= "" and { budget = cfg.budget } or "auto", shard_optimizer_over_replicate = "auto" }
+if cfg.slices ~= "" then
+  auto = { shard_optimizer_over_replicate = cfg.slices == "auto" and "auto" or cfg.slices == "true" }
+end
+local options = cfg.fixed and { units = { ms.re[[^layers\.\d+$]] } } or auto
+options.mesh, options.shared_masters = cfg.mesh, not cfg.own_copies
+if cfg.sync > 1 then options.replicate_sync = { every = cfg.sync, outer = ms.optim.sgd { lr = 0.7 } } end
+if not cfg.fixed then options.cluster, options.memory = cfg.cluster and "cpu-example" or nil, cfg.memory end
+ms.fully_shard(model, options)
 local data = ms.data.text { files = "recipes", seq = 16, batch = 2 }
 local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 0.01 }, loss = ms.loss.cross_entropy,
   checkpoint = { dir = cfg.checkpoint, every = 2, resume = cfg.resume, data = data } }
@@ -39,7 +46,7 @@ local function explained(path, ...)
   return decode(ended.out)
 end
 
-local POLICIES = { "units", "reshard_after_forward", "prefetch", "recompute" }
+local POLICIES = { "units", "reshard_after_forward", "prefetch", "recompute", "shard_optimizer_over_replicate" }
 
 describe("\"auto\" in a recipe", function()
   teardown(scratch.clear)
@@ -48,7 +55,7 @@ describe("\"auto\" in a recipe", function()
     launched.with_recipe(HEAD .. REST, function(path)
       local auto = run(path, "eval=true")
       assert.equal(run(path, "eval=true", "fixed=true").out, auto.out)
-      has(auto.err, "auto | units, reshard_after_forward, prefetch, recompute | cpu-example | explain")
+      has(auto.err, "auto | units, reshard_after_forward, prefetch, recompute, shard_optimizer | cpu-example | explain")
     end)
     launched.with_recipe(HEAD .. REST, function(path)
       local ended = program.run({ "check", path, "-n", "2" })
@@ -82,13 +89,56 @@ describe("\"auto\" in a recipe", function()
     end)
   end)
 
-  it("moves the state of a model that was used or resumed before", function()
-    local folder = scratch.folder()
+  it("E7 shards the optimizer over replicas, with other policies or alone, on all ranks", function()
     launched.with_recipe(HEAD .. REST, function(path)
-      local whole = run(path, "fixed=true", "steps=4").out
-      run(path, "steps=2", "checkpoint=" .. folder)
-      local resumed = run(path, "steps=4", "checkpoint=" .. folder, "resume=auto").out
-      assert.equal(whole:match("3 .*$"), resumed:match("3 [%d.]+\n.*$"))
+      local replicas = { "mesh=2x1", "own_copies=true" }
+      local without = run(path, "fixed=true", "eval=true", unpack(replicas))
+      local function plan_of(slices)
+        local ended = program.run({ "plan", path, "-n", "2", "--summary", "slices=" .. slices, unpack(replicas) })
+        assert.equal(0, ended.status, ended.err)
+        return ended.out:match("fingerprint (%x+)")
+      end
+      assert.equal(plan_of("true"), plan_of("auto"))
+      assert.are_not.equal(plan_of("false"), plan_of("auto"))
+      for _, slices in ipairs({ "", "auto" }) do
+        -- The model was used before: its state is there, and is divided again.
+        local ended = run(path, "eval=true", "slices=" .. slices, unpack(replicas))
+        assert.equal(without.out, ended.out)
+        for _, rank in ipairs({ "0", "1" }) do
+          local rows = explained(path, "--rank", rank, "slices=" .. slices, unpack(replicas))
+            .decisions.shard_optimizer_over_replicate
+          assert.is_true(#rows > 0)
+          for _, row in ipairs(rows) do
+            assert.is_true(row.value)
+            has(row.rule.where, "\"auto\" for cpu-example")
+          end
+        end
+      end
+    end)
+  end)
+
+  it("E7 leaves the optimizer unsharded over replicas that cannot have that", function()
+    launched.with_recipe(HEAD .. REST, function(path)
+      for _, settings in ipairs({ { "mesh=1x2" }, { "mesh=2x1", "own_copies=true", "sync=2" } }) do
+        for _, slices in ipairs({ "", "auto" }) do
+          for _, row in ipairs(explained(path, "slices=" .. slices, unpack(settings))
+            .decisions.shard_optimizer_over_replicate) do
+            assert.is_false(row.value)
+          end
+        end
+      end
+    end)
+  end)
+
+  it("moves the state of a model that was used or resumed before", function()
+    launched.with_recipe(HEAD .. REST, function(path)
+      for _, settings in ipairs({ {}, { "mesh=2x1", "own_copies=true", "slices=auto" } }) do
+        local folder = scratch.folder()
+        local whole = run(path, "fixed=true", "steps=4", unpack(settings)).out
+        run(path, "steps=2", "checkpoint=" .. folder, unpack(settings))
+        local resumed = run(path, "steps=4", "checkpoint=" .. folder, "resume=auto", unpack(settings)).out
+        assert.equal(whole:match("3 .*$"), resumed:match("3 [%d.]+\n.*$"))
+      end
     end)
   end)
 

@@ -1,10 +1,12 @@
 -- moonshard tune: its guarantees as a user meets them, for a small Llama on described clusters.
 
+local clusters = require("moonshard.price.cluster")
 local decode = require("moonshard.base.json").decode
 local fixture = require("lua.fixture")
 local launched = require("lua.launched")
 local meshes = require("moonshard.tune.meshes")
 local moves = require("moonshard.tune.moves")
+local ms = require("moonshard")
 local pattern_of = require("moonshard.tune.pattern_of")
 local has = require("lua.message").has
 local point = require("moonshard.tune.point")
@@ -15,10 +17,14 @@ local room = require("moonshard.tune.room")
 local rules = require("moonshard.shard.rules")
 local rules_text = require("moonshard.tune.rules_text")
 local scratch = require("lua.scratch")
+local search = require("moonshard.tune.search")
+local subject = require("moonshard.tune.subject")
+local world = require("moonshard.distributed.world")
 
 local LLAMA = "recipes/llama.lua"
 local SETTINGS = { "seq=64", "files=recipes" }
-local PLAIN = { "recipe", "default", "always", "never" }
+local SLICES = "shard_optimizer_over_replicate"
+local PLAIN = { "recipe", "default", "always", "never", SLICES } -- the last one where there are replicas
 
 local function tune(...)
   local arguments = { "tune", LLAMA, "--json", ... }
@@ -88,7 +94,8 @@ describe("moonshard tune", function()
       for _, mesh in ipairs(found.meshes) do
         for _, name in ipairs(mesh.refused and {} or PLAIN) do
           local plain = mesh[name]
-          if plain.fits then
+          assert.is_true(plain ~= nil or name == SLICES, name)
+          if plain and plain.fits then
             compared = compared + 1
             assert.is_true(mesh.best.step_ms <= plain.step_ms, mesh.mesh .. " " .. name)
             assert.is_true(found.tokens_per_s >= plain.tokens_per_s, mesh.mesh .. " " .. name)
@@ -103,10 +110,13 @@ describe("moonshard tune", function()
     local runs = {
       { "-n", "16", "--cluster", "h100x8-100gbe", "--memory", "5.423GiB" }, { "-n", "8", "--cluster", "h100x8" },
       { "-n", "2", "--cluster", "cpu-example", "--memory", "30MiB" },
+      { "-n", "16", "--cluster", "h100x8-100gbe", "--mesh", "2x8" },
     }
+    local printed = {}
     for _, run in ipairs(runs) do
       local found = tune(unpack(run))
       assert.are_not.equal("", found.rules.options)
+      for name in ("\n" .. found.rules.options):gmatch("\n([%a_]+) = ") do printed[name] = true end
       launched.with_recipe(pasted(found), function(path)
         local ended = program.run({ "price", path, "-n", run[2], "--cluster", run[4], "--json", "mesh=" .. found.mesh,
           unpack(SETTINGS) })
@@ -117,6 +127,32 @@ describe("moonshard tune", function()
         assert.equal(found.step_ms, priced.step_ms)
       end)
     end
+    for _, row in ipairs(policies.all) do assert.is_true(printed[row.name], row.name) end
+  end)
+
+  it("E7 shards the optimizer over replicas where that is faster, on meshes that are slower without", function()
+    local found = tune("-n", "16", "--cluster", "h100x8-100gbe")
+    has(found.rules.options, "shard_optimizer_over_replicate = true")
+    assert.is_true(found.prices[SLICES].ms < 0)
+    local chosen = found.meshes[1]
+    assert.is_true(chosen[SLICES].step_ms < chosen.recipe.step_ms)
+    has(program.run({ "tune", LLAMA, "-n", "16", "--cluster", "h100x8-100gbe", unpack(SETTINGS) }).out,
+      "optimizer over replicas | shard_optimizer_over_replicate = true")
+  end)
+
+  it("E7 leaves the optimizer as it is where replicas take local steps, and finds what fits", function()
+    local path = scratch.path() .. ".lua"
+    scratch.write(path, (scratch.read(LLAMA):gsub("\nms%.fully_shard%(model, {\n", function(head)
+      return head .. "  replicate_sync = { every = 8, outer = ms.optim.sgd { lr = 0.7 } },\n"
+    end)))
+    local ended = program.run({ "tune", path, "-n", "16", "--cluster", "h100x8-100gbe", "--mesh", "2x8", "--memory",
+      "5.43GiB", "--json", unpack(SETTINGS) })
+    assert.equal(0, ended.status, ended.err)
+    local found = decode(ended.out)
+    assert.is_false(found.meshes[1].recipe.fits)
+    assert.is_true(found.fits)
+    assert.is_nil(found.meshes[1][SLICES])
+    assert.is_nil(found.rules.options:find(SLICES, 1, true))
   end)
 
   it("E7 says what is smallest and what would make it smaller, if nothing fits", function()
@@ -247,7 +283,7 @@ describe("the table of searched policies", function()
     local recipe = point.recipe()
     assert.equal("the recipe's rules", point.describe(recipe))
     local fields = { reshard = true, keep = true, first = true, prefetch = true, group = false, apart = false,
-      recompute = false, spread = false }
+      recompute = false, spread = false, over_replicate = false }
     for name, shares in pairs(fields) do
       local other = point.with(recipe, { [name] = "another" })
       assert.are_not.equal(point.key(recipe), point.key(other), name)
@@ -260,7 +296,8 @@ describe("the table of searched policies", function()
     for i = 1, 8 do
       blocks.of[i] = { names = { "layers." .. i }, list = "layers.", bytes = 1, parts = {}, direct = true }
     end
-    local context = { blocks = blocks, bucket = 1, modes = { "always", "never" }, recomputes = false, ahead = 1 }
+    local context = { blocks = blocks, bucket = 1, modes = { "always", "never" }, recomputes = false, ahead = 1,
+      sliced = false }
     local now = point.with(point.recipe(), { group = 2, reshard = "always", keep = 2, prefetch = 2, recompute = 4 })
     for _, row in ipairs(policies.all) do
       context.free = { [row.name] = true }
@@ -274,6 +311,73 @@ describe("the table of searched policies", function()
         for name, value in pairs(other) do assert.is_true(value == now[name] or own[name] or false, name) end
       end
     end
+  end)
+end)
+
+-- A search of all policies of a model that is sharded so, whose points `try` prices.
+local function search_of(config, try)
+  world.describe(0, 4)
+  config.units = { re[[^\d+$]] }
+  local model = ms.fully_shard(ms.nn.sequential { ms.nn.linear(8, 8), ms.nn.linear(8, 8) }, config)
+  local of = subject.new({ session = { sharding = model.sharding } }, {}, clusters.load("h100x8"), 0)
+  of.try = try
+  local free = {}
+  for _, row in ipairs(policies.all) do free[row.name] = true end
+  return search.new(of, free)
+end
+
+describe("a search", function()
+  it("shards the optimizer over replicas only where the recipe's rules allow it", function()
+    local sync = { every = 2, outer = ms.optim.sgd { lr = 0.7 } }
+    local cases = {
+      [true] = { { mesh = { 2, 2 } }, { mesh = { 4, 1 } }, { mesh = { 2, 2 }, layout = "ragged" },
+        { mesh = { 2, 2 }, shard_optimizer_over_replicate = true } },
+      [false] = { { mesh = { 1, 4 } }, { mesh = 4 }, { mesh = { 2, 2 }, replicate_sync = sync },
+        { mesh = { 2, 2 }, mp_policy = { reduce_dtype = { replicate = "i8" } } },
+        { mesh = { 2, 2 }, mp_policy = { { "0", { reduce_dtype = { shard = "i8" } } } } } },
+    }
+    for expected, configs in pairs(cases) do
+      for i, config in ipairs(configs) do
+        local case = ("%s %d"):format(expected, i)
+        local context = search_of(config).context
+        assert.equal(expected, context.free[SLICES], case)
+        assert.equal(expected and config[SLICES] == true or nil, context.sliced or nil, case)
+        local advice = policies.by_name[SLICES].advice(point.recipe(), "optimizer", context)
+        assert.equal(expected and not config[SLICES] and SLICES or nil, advice, case)
+      end
+    end
+  end)
+
+  it("goes back to the recipe's own slices, and tries to do without them", function()
+    local function moved(config, p)
+      local found = search_of(config)
+      local values = {}
+      found.context.free = { [SLICES] = true }
+      for i, other in ipairs(moves.of(p, found.context, 0.25)) do values[i] = other.over_replicate end
+      return values
+    end
+    local recipe = point.recipe()
+    local with = { mesh = { 2, 2 }, shard_optimizer_over_replicate = true }
+    assert.same({ true }, moved({ mesh = { 2, 2 } }, recipe))
+    assert.same({ "recipe" }, moved({ mesh = { 2, 2 } }, point.with(recipe, { over_replicate = true })))
+    assert.same({ false }, moved(with, recipe))
+    assert.same({ "recipe" }, moved(with, point.with(recipe, { over_replicate = false })))
+    assert.same({ true }, moved({ mesh = { 2, 2 }, shard_optimizer_over_replicate = { { "0", true } } }, recipe))
+  end)
+
+  it("leaves out what is refused on its way to little memory", function()
+    local tried = {}
+    local found = search_of({ mesh = { 2, 2 } }, function(_, p)
+      tried[#tried + 1] = p
+      local refused = (p.over_replicate == true or p.reshard == "always") and "refused" or nil
+      return { point = p, seconds = 1, bytes = 100 - #tried, fits = false, refused = refused }
+    end)
+    found:try_frugal()
+    local last = tried[#tried]
+    assert.is_true(tried[1].over_replicate)
+    assert.same({ "recipe", "recipe" }, { last.over_replicate, last.reshard })
+    assert.equal(0, last.prefetch)
+    assert.equal(last, found.smallest.point)
   end)
 end)
 

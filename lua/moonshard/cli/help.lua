@@ -58,9 +58,10 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          also measure the links between hosts like this one: what they move, when the first byte comes,
                          and the processor time that it takes
   moonshard tune RECIPE.lua -n RANKS --cluster C [--memory SIZE] [--mesh M] [--json] [key=value ...]
-                         find the mesh and the rules (units, resharding, prefetching, recomputation) with which a step
-                         is fastest on a described cluster, and print them as Lua to paste; --memory: bytes of a device
-                         that a rank may use, like 72GiB (default: all); --mesh: only this one
+                         find the mesh and the rules (units, resharding, prefetching, recomputation, optimizer state
+                         over replicas) with which a step is fastest on a described cluster, and print them as Lua to
+                         paste; --memory: bytes of a device that a rank may use, like 72GiB (default: all); --mesh: only
+                         this one
   moonshard check RECIPE.lua -n RANKS [--steps K] [--rtol X] [--timeout S] [--json]
                   [--transport NAME] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
                   [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]] [key=value ...]

@@ -142,7 +142,7 @@ function command.main(arguments)
   local found = search({ cluster = cluster, limit = room.bytes, free = free, run = run }, others(line, cluster))
   if not report.fits(found) then
     local least = survey.smallest(found)
-    nothing_fits(least.search.smallest, least.search.subject.limit, "mesh " .. least.label
+    nothing_fits(least.search, "mesh " .. least.label
       .. (line.ranks and "" or " (1 rank: -n gives another number)"))
   end
   local result = report.of(found, room, line.ranks or 1)

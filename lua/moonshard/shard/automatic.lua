@@ -1,5 +1,6 @@
--- The value "auto" of units, reshard_after_forward, prefetch and recompute, and recompute = { budget = "60GiB" }: the
--- policy is decided when a trainer compiles its first plan, because only then are the shapes of its batches known.
+-- The value "auto" of units, reshard_after_forward, prefetch, recompute and shard_optimizer_over_replicate, and
+-- recompute = { budget = "60GiB" }: the policy is decided when a trainer compiles its first plan, because only then are
+-- the shapes of its batches known.
 --
 -- Until then a model has the units of its lists of modules, and the defaults of the other policies. tune/auto.lua
 -- decides; tune/policies.lua says which policies can be "auto".

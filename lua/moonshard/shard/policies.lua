@@ -251,6 +251,16 @@ function policies.add_specs(list, specs)
   return specs
 end
 
+---Whether changes need a new model of the engine, which has units and these policies of them from the start.
+---@param changes table options of ms.fully_shard
+---@return boolean
+function policies.need_new_model(changes)
+  for _, row in ipairs(ROWS) do
+    if row.of == "unit" and not row.set and changes[row.name] ~= nil then return true end
+  end
+  return false
+end
+
 -- ---- deciding ---------------------------------------------------------------------------------------------------
 
 local function has_rules(row, given)

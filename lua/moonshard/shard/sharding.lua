@@ -149,8 +149,9 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---@field layout? any "rows" (the default), "ragged", or rules over units
 ---@field replicate_sync? any { every, outer, fragments, delay, alpha } (local SGD, DiLoCo), "always" (the default:
 ---  replicas sum gradients in every step), or rules over units
----@field shard_optimizer_over_replicate? any true, false (the default), or rules over units: shard masters and
----  optimizer state over the replicas, too (ZeRO-1 over `replicate`, Megatron-FSDP's outer sharding "optim")
+---@field shard_optimizer_over_replicate? any true, false (the default), "auto", or rules over units: shard masters and
+---  optimizer state over the replicas, too (ZeRO-1 over `replicate`, Megatron-FSDP's outer sharding "optim"); "auto":
+---  false with one replica, local steps or sums in few bits
 ---@field prefetch? any number of units gathered ahead, "auto", or rules over units, whose values can also name units
 ---@field recompute? any true, false, a list of ops, "auto", { budget = "60GiB" }, or rules over modules: what backward
 ---  recomputes instead of keeping
@@ -342,11 +343,12 @@ function Sharding:after_removal()
   return other
 end
 
----Decides again, under other options. New units replace the engine's model; states and graphs of the old one keep it.
+---Decides again, under other options. New units, and policies of units that nothing sets later, replace the engine's
+---model; states and graphs of the old one keep it.
 ---@param changes table as for Sharding:with
 function Sharding:decide_again(changes)
   local config = changed(self.config, changes)
-  if changes.units ~= nil then
+  if policies.need_new_model(changes) then
     decide(self, tree.inventory(self.model), config)
     replicate_sync.assign(self)
     if self.built then self:rebuild() end

@@ -51,9 +51,7 @@ local function found_by(trainer, batch, waiting, cluster)
   local recipe = searching.baselines.recipe
   if recipe.refused then errors.raise_at(waiting.where, "MS_EINVAL", "\"auto\": %s", recipe.refused) end
   searching:try_frugal()
-  if not searching.best then
-    nothing_fits(searching.smallest, of.limit, "mesh " .. of.sharding.mesh:label())
-  end
+  if not searching.best then nothing_fits(searching, "mesh " .. of.sharding.mesh:label()) end
   return of, searching:improve(MOST_COMPILES)
 end
 

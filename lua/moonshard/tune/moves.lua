@@ -36,16 +36,14 @@ function moves.saving(p, context)
   return list
 end
 
----Points that take little memory, the one that takes least time first: where a search begins if nothing else fits.
----@param p moonshard.TunePoint
+---Fields that save memory, the ones that take least time first: one after another they lead to where a search begins if
+---nothing else fits.
 ---@param context moonshard.TuneContext
----@return moonshard.TunePoint[]
-function moves.frugal(p, context)
+---@return table[]
+function moves.frugal(context)
   local list = {}
   local function add(row, fields)
-    if not (fields and context.free[row.name]) then return end
-    p = point.with(p, fields)
-    list[#list + 1] = p
+    if context.free[row.name] then list[#list + 1] = fields end
   end
   for _, row in ipairs(policies.frugal) do add(row, row.frugal(context)) end
   for _, row in ipairs(policies.frugal) do add(row, row.last_resort) end

@@ -17,24 +17,24 @@ local ADVICE = {
 -- Categories below this part of the peak are not worth advice.
 local SMALL = 0.1
 
-local function advice_for(category, p)
+local function advice_for(category, p, context)
   local list = {}
-  for _, row in ipairs(policies.all) do list[#list + 1] = row.advice and row.advice(p, category) end
+  for _, row in ipairs(policies.all) do list[#list + 1] = row.advice and row.advice(p, category, context) end
   list[#list + 1] = ADVICE[category]
   return table.concat(list, ", ")
 end
 
----@param smallest moonshard.Tried
----@param limit number bytes
+---@param search moonshard.Search
 ---@param where string "mesh 1x64 (replicate, shard)"
-return function(smallest, limit, where)
-  local parts = {}
+return function(search, where)
+  local smallest, parts = search.smallest, {}
   for _, category in ipairs(plans.CATEGORIES) do
     local bytes = smallest.by_category[category]
     if bytes > SMALL * smallest.bytes then
-      parts[#parts + 1] = ("%s %s (fewer with %s)"):format(category, size(bytes), advice_for(category, smallest.point))
+      parts[#parts + 1] = ("%s %s (fewer with %s)"):format(category, size(bytes),
+        advice_for(category, smallest.point, search.context))
     end
   end
   errors.raise("MS_ENOMEM", "no plan fits in %s per rank: the smallest that was found takes %s, on %s with %s: %s",
-    size(limit), size(smallest.bytes), where, point.describe(smallest.point), table.concat(parts, ", "))
+    size(search.subject.limit), size(smallest.bytes), where, point.describe(smallest.point), table.concat(parts, ", "))
 end

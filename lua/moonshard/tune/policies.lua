@@ -26,6 +26,7 @@ local MOST_AHEAD = 4 -- units that are gathered ahead
 ---@field prefetch integer|"recipe"
 ---@field recompute integer|"recipe" so many blocks are recomputed
 ---@field spread boolean evenly spread blocks, not the first ones
+---@field over_replicate boolean|"recipe" whether optimizer state is sharded over the replicas, too
 
 ---@class moonshard.TuneContext what the moves of a search depend on
 ---@field blocks moonshard.Blocks
@@ -34,6 +35,7 @@ local MOST_AHEAD = 4 -- units that are gathered ahead
 ---@field modes (string|integer)[] values of `reshard`
 ---@field recomputes boolean whether the recipe's rules recompute something
 ---@field ahead integer units that the recipe gathers ahead
+---@field sliced boolean? whether the recipe shards the optimizer state of all units over the replicas; nil: it cannot
 
 -- ---- what rows share --------------------------------------------------------------------------------------------
 
@@ -196,6 +198,49 @@ local function recompute_less(add, p, part)
   if p.recompute >= fewer then add({ recompute = p.recompute - fewer }) end
 end
 
+-- ---- shard_optimizer_over_replicate ---------------------------------------------------------------------------------
+
+-- Whether replicas can have slices: local steps need whole updates, and sums in few bits are of whole gradients.
+local function can_slice(sharding)
+  if roles.ranks_of_sum(sharding, "replicate") == 1 or sharding.local_sync then return false end
+  for _, unit in ipairs(sharding.units) do
+    if unit.replicate_dtype or unit.shard_dtype then return false end
+  end
+  return true
+end
+
+local function slices_of(subject)
+  if not can_slice(subject.sharding) then return {} end
+  for _, unit in ipairs(subject.sharding.units) do
+    if not unit.shard_over_replicate then return { sliced = false } end
+  end
+  return { sliced = true }
+end
+
+local function is_sliced(p, context)
+  if p.over_replicate == RECIPE then return context.sliced end
+  return p.over_replicate
+end
+
+local function slices_option(p)
+  if p.over_replicate == RECIPE then return nil end
+  return p.over_replicate
+end
+
+local function slices_text(p)
+  if p.over_replicate == RECIPE then return nil end
+  return p.over_replicate and "optimizer over replicas" or "optimizer not over replicas"
+end
+
+local function move_slices(add, p, context)
+  local other = not is_sliced(p, context)
+  if other == context.sliced then add({ over_replicate = RECIPE }) else add({ over_replicate = other }) end
+end
+
+local function save_by_slices(add, p, context)
+  if not is_sliced(p, context) then add({ over_replicate = true }) end
+end
+
 -- ---- the table --------------------------------------------------------------------------------------------------
 
 ---@alias moonshard.AddMove fun(fields: table) adds the point that differs in these fields
@@ -221,11 +266,12 @@ end
 ---  neighbours: one step of the policy, towards a faster one; a step of what is counted in blocks is a part of all
 ---@field saving fun(add: moonshard.AddMove, p: moonshard.TunePoint, context: moonshard.TuneContext) neighbours that can
 ---  take less memory
----@field frugal fun(context: moonshard.TuneContext): table fields of little memory
+---@field frugal fun(context: moonshard.TuneContext): table? fields of little memory; nil: the recipe's
 ---@field last_resort table? fields of still less memory, which take more time
 ---@field less (fun(add: moonshard.AddMove, p: moonshard.TunePoint, part: number))? the same with a part less, which a
 ---  search takes if that is as fast
----@field advice (fun(p: moonshard.TunePoint, category: string): string?)? what makes bytes of a category fewer
+---@field advice (fun(p: moonshard.TunePoint, category: string, context: moonshard.TuneContext): string?)? what makes
+---  bytes of a category fewer
 
 -- In the order in which rules are printed; they are dropped in the opposite one.
 ---@type moonshard.SearchedPolicy[]
@@ -269,6 +315,19 @@ local ROWS = {
       return category == "activations" and recomputed_of(p) == 0 and "recompute" or nil
     end,
   },
+  {
+    name = "shard_optimizer_over_replicate", fields = { { "over_replicate", RECIPE } },
+    auto = { default = function() return false end },
+    option = slices_option, text = slices_text,
+    plain = { { name = "shard_optimizer_over_replicate", fields = { over_replicate = true } } },
+    applies = can_slice, context = slices_of,
+    moves = move_slices, saving = save_by_slices,
+    frugal = function(context) return not context.sliced and { over_replicate = true } or nil end,
+    advice = function(p, category, context)
+      local helps = category == "optimizer" and context.sliced ~= nil and not is_sliced(p, context)
+      return helps and "shard_optimizer_over_replicate" or nil
+    end,
+  },
 }
 
 -- ---- orders -----------------------------------------------------------------------------------------------------
@@ -295,11 +354,11 @@ policies.all = ROWS
 ---@type table<string, moonshard.SearchedPolicy>
 policies.by_name = by_name
 ---In the order of moves, which decides between those that gain the same.
-policies.moved = ordered("units prefetch reshard_after_forward recompute")
+policies.moved = ordered("units prefetch reshard_after_forward recompute shard_optimizer_over_replicate")
 ---In the order of moves that save memory.
-policies.saved = ordered("recompute reshard_after_forward units prefetch")
+policies.saved = ordered("shard_optimizer_over_replicate recompute reshard_after_forward units prefetch")
 ---In the order in which they become frugal, the one that takes least time first.
-policies.frugal = ordered("reshard_after_forward recompute units prefetch")
+policies.frugal = ordered("shard_optimizer_over_replicate reshard_after_forward recompute units prefetch")
 
 ---The names of options that a recipe with these options has to leave out.
 ---@param options table of ms.fully_shard

@@ -72,11 +72,13 @@ function Search:fastest_plain()
   return least
 end
 
----Tries points of little memory, until one fits.
+---Tries points of less and less memory, until one fits. What the model or its other rules refuse is left out.
 function Search:try_frugal()
-  for _, p in ipairs(moves.frugal(point.recipe(), self.context)) do
+  local p = point.recipe()
+  for _, fields in ipairs(moves.frugal(self.context)) do
     if self.best then return end
-    try_start(self, p)
+    local other = point.with(p, fields)
+    if not try_start(self, other).refused then p = other end
   end
 end
 
