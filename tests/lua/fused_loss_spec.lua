@@ -86,7 +86,7 @@ local function largest(plan, name)
 end
 
 describe("a fused loss", function()
-  it("S20 trains as whole logits do, with shards, replicas, a tied head and micro-batches", function()
+  it("S20 G6 trains as whole logits do, with shards, replicas, a tied head and micro-batches", function()
     equals_one_rank("one rank", "shards", "replicas in parts", "llama")
   end)
   it("S20 sums the weight's gradient in f32, and needs none of a frozen one", function()
@@ -109,7 +109,7 @@ describe("a fused loss", function()
     assert.is_true(saved > fused.chunked_losses[1].whole_bytes / 2, saved)
   end)
 
-  it("S20 lowers the peak, by what plans and explanations say", function()
+  it("S20 G6 lowers the peak, by what plans and explanations say", function()
     local fused, whole = plan_of("plan true"), plan_of("plan false")
     local loss, rows, classes = fused.chunked_losses[1], 1024, 50304
     assert.same({ rows, classes, false }, { loss.rows, loss.classes, loss.again })
