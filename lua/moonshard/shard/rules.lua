@@ -165,15 +165,24 @@ local function unmatched_of(self, n, c_names, decided)
   return unmatched
 end
 
+-- The rules that must match a name and match none.
+local function without_match(self, n, c_names)
+  local list = {}
+  for _, rule in ipairs(self.rules) do
+    if not rule.optional and not matches_any(rule, n, c_names) then list[#list + 1] = rule end
+  end
+  return list
+end
+
+local function matches(rule, name) return matches_any(rule, 1, ffi.new("const char *[1]", { name })) end
+
 -- Raises if a rule matches only another name of a tied parameter.
 local function check_tied(self, n, c_names, tied)
-  for _, rule in ipairs(self.rules) do
-    if not rule.optional and not matches_any(rule, n, c_names) then
-      for other, name in pairs(tied) do
-        if matches_any(rule, 1, ffi.new("const char *[1]", { other })) then
-          errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches only a second name: %s is tied, and rules use "
-            .. "its first name, %s", self.name, rules.describe(rule), other, name)
-        end
+  for _, rule in ipairs(without_match(self, n, c_names)) do
+    for other, name in pairs(tied) do
+      if matches(rule, other) then
+        errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches only a second name: %s is tied, and rules use "
+          .. "its first name, %s", self.name, rules.describe(rule), other, name)
       end
     end
   end
@@ -181,29 +190,25 @@ end
 
 -- Raises if a rule matches only names that the policy does not decide for.
 local function check_left_out(self, n, c_names, left_out)
-  for _, rule in ipairs(self.rules) do
-    if not rule.optional and not matches_any(rule, n, c_names) then
-      local matched = {}
-      for _, name in ipairs(left_out.names) do
-        if matches_any(rule, 1, ffi.new("const char *[1]", { name })) then matched[#matched + 1] = name end
-      end
-      if matched[1] then
-        errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches only %s%s, %s", self.name, rules.describe(rule),
-          matched[1], #matched > 1 and (" (and %d more)"):format(#matched - 1) or "", left_out.because)
-      end
+  for _, rule in ipairs(without_match(self, n, c_names)) do
+    local matched = {}
+    for _, name in ipairs(left_out.names) do
+      if matches(rule, name) then matched[#matched + 1] = name end
+    end
+    if matched[1] then
+      errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches only %s%s, %s", self.name, rules.describe(rule),
+        matched[1], #matched > 1 and (" (and %d more)"):format(#matched - 1) or "", left_out.because)
     end
   end
 end
 
 -- Raises if a rule that matches nothing has a name from Hugging Face's library, which is another one in this model.
 local function check_other_names(self, n, c_names, names)
-  for _, rule in ipairs(self.rules) do
-    if not rule.optional and not matches_any(rule, n, c_names) then
-      local text = other_names.in_model(rule.pattern, names)
-      if text then
-        errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches none of %d names: %s", self.name,
-          rules.describe(rule), n, text)
-      end
+  for _, rule in ipairs(without_match(self, n, c_names)) do
+    local text = other_names.in_model(rule.pattern, names)
+    if text then
+      errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches none of %d names: %s", self.name,
+        rules.describe(rule), n, text)
     end
   end
 end
