@@ -41,9 +41,9 @@ MS_QUANTISE_FUNCTION float ms_moment_border(int map, int code) {
 /* The code of a quotient, by the borders of all codes, [256]. */
 MS_QUANTISE_FUNCTION int ms_moment_code(const float *border, float quotient) {
   int code = 0;
-#ifdef __CUDACC__
+#ifdef __CUDA_ARCH__
   #pragma unroll
-#else
+#elif !defined(__CUDACC__)
   #pragma GCC unroll 8
 #endif
   for (int step = 128; step > 0; step /= 2) code += quotient >= border[code + step] ? step : 0;
