@@ -1,4 +1,4 @@
--- A decoder of today beside a GPT of equal flops a token: both train in turns in one process.
+-- A modern decoder against a GPT of equal flops a token: both train in turns in one process.
 --
 --   moonshard run tests/bench/families.lua family=qwen3 dtype=bf16
 --

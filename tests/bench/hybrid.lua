@@ -1,14 +1,14 @@
 -- Two meshes of the same ranks compared: the GPT of train.lua is sharded over both, and they train in turns.
 --
---   moonshard run tests/bench/hybrid.lua -n 4 mesh=2x2 beside=1x4 dtype=bf16
+--   moonshard run tests/bench/hybrid.lua -n 4 mesh=2x2 against=1x4 dtype=bf16
 --
--- Rank 0 prints one JSON line: the result of pairs.lua, with the names mesh and beside.
+-- Rank 0 prints one JSON line: the result of pairs.lua, with the names mesh and against.
 
 local ms = require("moonshard")
 local in_turn = dofile("tests/bench/pairs.lua")
 
 local cfg = ms.args {
-  layers = 6, dim = 384, heads = 6, seq = 256, batch = 4, vocab = 256, mesh = "2x2", beside = "1x4", dtype = "f32",
+  layers = 6, dim = 384, heads = 6, seq = 256, batch = 4, vocab = 256, mesh = "2x2", against = "1x4", dtype = "f32",
   pairs = 20, window = 1, warmup = 2,
 }
 
@@ -18,9 +18,9 @@ local function trainer(mesh)
   }, cfg, mesh)
 end
 
-local train = { mesh = trainer(cfg.mesh), beside = trainer(cfg.beside) }
-local result = in_turn.compare({ "mesh", "beside" }, train, in_turn.tokens(cfg), cfg)
+local train = { mesh = trainer(cfg.mesh), against = trainer(cfg.against) }
+local result = in_turn.compare({ "mesh", "against" }, train, in_turn.tokens(cfg), cfg)
 if ms.world().rank == 0 then
-  result.mesh, result.beside, result.dtype = cfg.mesh, cfg.beside, cfg.dtype
+  result.mesh, result.against, result.dtype = cfg.mesh, cfg.against, cfg.dtype
   print(require("moonshard.base.json").encode(result))
 end

@@ -72,7 +72,7 @@ describe("moonshard calibrate", function()
     assert.truthy(list[math.ceil(#list / 2)] < 2, "half of the kernels differ twofold between two calibrations")
   end)
 
-  it("E6 measures shards and replicas, also in a quick one: nothing else tells what large all-reduces take", function()
+  it("E6 measures shards and replicas, also in a quick one: only replicas measure large all-reduces", function()
     for _, is_quick in ipairs({ true, false }) do
       local meshes = {}
       for _, training in ipairs(trainings.of(2, { dtypes = { "f32" }, device = "cpu", quick = is_quick })) do

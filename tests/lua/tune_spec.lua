@@ -301,7 +301,7 @@ describe("the table of searched policies", function()
     local now = point.with(point.recipe(), { group = 2, reshard = "always", keep = 2, prefetch = 2, recompute = 4 })
     for _, row in ipairs(policies.all) do
       context.free = { [row.name] = true }
-      local own = { keep = true } -- of units, which other sizes of units count anew
+      local own = { keep = true } -- of units, which other sizes of units count again
       for _, field in ipairs(row.fields) do own[field[1]] = true end
       local list = moves.of(now, context, 0.25)
       for _, other in ipairs(moves.saving(now, context)) do list[#list + 1] = other end

@@ -20,7 +20,7 @@ function report.exists(path)
   return file ~= nil
 end
 
----Every line of JSON that a command prints; a failure of the command is told on standard error.
+---Every line of JSON that a command prints. Reports on standard error that the command failed.
 ---@param command string
 ---@return table[] lines
 ---@return boolean ended well
@@ -50,7 +50,7 @@ local function number(value)
   return value and (value >= 1000 and "%.0f" or "%.4g"):format(value) or "null"
 end
 
----A figure beside a peer's.
+---A figure, and a peer's.
 ---@param name string
 ---@param unit string
 ---@param ours number?

@@ -1,5 +1,5 @@
--- Parts of `make bench` that train: the models of peer_fsdp2.py beside PyTorch, from the same weights and tokens when
--- the peer is there to write them; other meshes and models beside each other.
+-- Parts of `make bench` that train: the models of peer_fsdp2.py against PyTorch, from the same weights and tokens when
+-- the peer is there to write them; meshes and models against each other.
 
 local programs = require("programs")
 local report = require("report")
@@ -77,8 +77,8 @@ function training.model(model, dtype)
   end
 end
 
--- Layers divided over two ranks, beside PyTorch's parallelize_module, and beside the same ranks as shards: all with as
--- many rows a step. With sequence parallelism our ranks also divide what lies between the layers, as users should.
+-- Layers divided over two ranks, against PyTorch's parallelize_module, and against the same ranks as shards: all with
+-- as many rows a step. With sequence parallelism our ranks also divide what lies between the layers, as users should.
 function training.tensor_parallel(dtype)
   local weights = build .. "/bench/weights-gpt.f32"
   local function ours(mesh, batch, more)
@@ -126,9 +126,9 @@ function training.hybrid(dtype)
   local line = json_lines(("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/hybrid.lua -n 4 dtype=%s"):format(
     build, dtype))[1]
   if not line then return end
-  local name = "gpt 6x384 " .. dtype .. "/2x2 beside 1x4"
-  compare(name, "ms", line.mesh_ms, line.beside_ms, "lower")
-  compare(name .. "/processor time", "ms", line.mesh_cpu_ms, line.beside_cpu_ms, "lower")
+  local name = "gpt 6x384 " .. dtype .. "/2x2 against 1x4"
+  compare(name, "ms", line.mesh_ms, line.against_ms, "lower")
+  compare(name .. "/processor time", "ms", line.mesh_cpu_ms, line.against_cpu_ms, "lower")
   target(name .. "/time of pairs", "fraction", line.ratio, 1)
 end
 
@@ -140,14 +140,14 @@ function training.windows(dtype)
   compare("attention in windows " .. dtype .. "/against stored scores", "ms", line.op_ms, line.composed_ms, "lower")
 end
 
--- Decoders of today beside a GPT of equal flops a token. Tokens a second of both are medians of steps in turn; the
+-- Modern decoders against a GPT of equal flops a token. Tokens a second of both are medians of steps in turn; the
 -- target is for the processor's time, which other work on the machine changes less.
 function training.families(dtype)
   for _, family in ipairs({ "qwen3", "qwen2" }) do
     local line = json_lines(("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/families.lua family=%s dtype=%s")
       :format(build, family, dtype))[1]
     if not line then return end
-    local name = ("%s 6x384 %s/beside a GPT of equal flops"):format(family, dtype)
+    local name = ("%s 6x384 %s/against a GPT of equal flops"):format(family, dtype)
     local tokens = 1e3 * line.tokens_per_step
     compare(name, "tokens/s", tokens / line.family_ms, tokens / line.gpt_ms, "higher")
     target(name .. "/processor time", "of GPT's", line.cpu_ratio, 1.05)
