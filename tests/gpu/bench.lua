@@ -1,13 +1,16 @@
--- The Moonshard side of `make bench-gpu`: trains a GPT-2 or a Llama on random tokens, in bf16, like peer_torch.py.
+-- The Moonshard side of `make bench-gpu`: trains a GPT-2 or a Llama on random tokens, in bf16, like peer_torch.py; or a
+-- mixture of eight experts, of which each token takes two.
 --
 --   moonshard run tests/gpu/bench.lua device=cuda model=gpt2 batch=32
 --   moonshard run tests/gpu/bench.lua device=cuda model=gpt2 batch=32 fused=true     no whole logits in memory
 --   moonshard run tests/gpu/bench.lua device=cuda model=llama batch=4 fp8=rowwise    layers multiply in 8 bits
 --   moonshard run tests/gpu/bench.lua device=cuda rematerialize=false                results of gelu and norms are kept
+--   moonshard run tests/gpu/bench.lua device=cuda model=mixtral batch=8 seq=2048     experts
 --
--- Rank 0 prints one JSON line: tokens_per_s and step_ms (median after the warm-up), flops_per_token (6 parameters + 12
--- layers dim seq: counts masked scores, but no recomputation), the bytes inside and outside the arenas, the host's
--- microseconds for each collective that it gives to NCCL (0: none), and the losses of the first and the last step.
+-- Rank 0 prints one JSON line: tokens_per_s and step_ms (median after the warm-up), flops_per_token (6 parameters, of a
+-- token's experts alone, + 12 layers dim seq: counts masked scores, but no recomputation), the bytes inside and outside
+-- the arenas, the host's microseconds for each collective that it gives to NCCL (0: none), and the losses of the first
+-- and the last step.
 
 local ffi = require("ffi")
 local ms = require("moonshard")
@@ -22,8 +25,10 @@ local cfg = ms.args {
 local SIZES = {
   gpt2 = { vocab = 50304, layers = 12, dim = 768, heads = 12 },
   llama = { vocab = 128256, layers = 16, dim = 2048, heads = 32, kv_heads = 8, ffn = 8192 },
+  mixtral = { vocab = 32000, layers = 8, dim = 1024, heads = 16, kv_heads = 8, ffn = 3584, experts = 8,
+    experts_per_token = 2 },
 }
-local size = assert(SIZES[cfg.model], "model=" .. cfg.model .. ": it must be gpt2 or llama")
+local size = assert(SIZES[cfg.model], "model=" .. cfg.model .. ": it must be gpt2, llama or mixtral")
 size.seq = cfg.seq
 if cfg.layers > 0 then size.layers = cfg.layers end
 if cfg.vocab > 0 then size.vocab = cfg.vocab end
@@ -63,8 +68,8 @@ table.sort(step_ms)
 local median = step_ms[math.floor((#step_ms + 1) / 2)]
 
 local parameters = 0
-for _, parameter in model:named_parameters() do
-  local n = 1
+for name, parameter in model:named_parameters() do
+  local n = name:find("%.experts%.") and size.experts_per_token / size.experts or 1
   for _, dim in ipairs(parameter.shape) do n = n * dim end
   parameters = parameters + n
 end

@@ -83,6 +83,9 @@ if [ "$sanitize" -eq 0 ]; then
   parity "training, bf16" 120 1 2e-2 "$alone" mesh=1x1 dtype=bf16
   parity "training, recomputation" 120 1 1e-4 "$alone" mesh=1x1 recompute=blocks
   parity "training, captured as graphs" 120 1 1e-4 "$alone" mesh=1x1 micro=3 --cuda-graph
+  few=
+  [ "$dry" -eq 0 ] || few="updates, ad"
+  try "recipes of the specs" 300 luajit tests/gpu/recipes.lua "$bin" "$work" "$few"
   may_hang=1
   parity "NCCL, two shards on one GPU" 180 2 1e-4 "$shared" mesh=1x2 micro=2
   parity "NCCL, two shards in bf16, ragged" 180 2 2e-2 "$shared" mesh=1x2 dtype=bf16 layout=ragged
