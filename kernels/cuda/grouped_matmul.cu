@@ -1,8 +1,8 @@
 /* grouped_matmul.cu - a product for each group of rows, and the gradient of its weights: of bf16 on tensor cores
  * (core_tile.h), of f32 in f32 arithmetic (plain_tile.h). The host does not know how many rows a group has, and waits
- * for nothing: there are as many blocks as any groups need, a tile of rows for every 64 and one more for each group's
- * last, and a block finds its group from the offsets. Blocks past the last tile end at once; rows of no group are a
- * last group, of zeros. Arithmetic bounds it.
+ * for nothing: there are as many blocks as any groups need, as if all rows were one group's and one more tile for each
+ * group's last, and a warp finds the block's group from the offsets. Blocks past the last tile end at once; rows of no
+ * group are a last group, of zeros. Arithmetic bounds it.
  *
  * Offsets that do not ascend, or are beyond the rows, are recorded as the step's fault, and read as the one before
  * them. */
@@ -12,57 +12,109 @@
 namespace {
 
 constexpr int TILE = MS_PLAIN_TILE, SIDE = MS_PLAIN_SIDE, THREADS = MS_PLAIN_THREADS;
-static_assert(TILE == MS_CORE_TILE, "one grid fits both");
+
+/* Shapes of a tile on tensor cores: for groups of many rows, and of so few that tiles of these would be half empty. */
+using many_rows = ms_core_shape<4, 8, 2, 2, 3>;
+using few_rows = ms_core_shape<2, 8, 2, 2, 3>;
+constexpr int64_t MANY_ROWS = 96;
+/* Blocks of a square of so many tiles' side follow each other, and find what they share in the cache. */
+constexpr unsigned SQUARE = 16;
 
 struct task {
   const int32_t *offsets; /* [groups + 1] */
   int64_t groups, rows;
   int64_t inner, columns; /* of x [rows][inner] and y [rows][columns]; of the gradient [inner][columns] */
   int turned;             /* 1: w [groups][columns][inner] */
-  bool whole[2];          /* whether rows of the first operand, and of the second, are whole units in memory */
+  unsigned across;        /* tiles of columns */
+  bool whole[3];          /* whether rows of the operands and of the result are whole units in memory */
   ms_fault *fault;
   int op;
 };
 
-/* Where a group begins; that of `groups` is the end of the last. */
-__device__ __forceinline__ int64_t begin_of(const task &t, int64_t group, int64_t before) {
-  const int64_t at = t.offsets[group];
-  if (at >= before && at <= t.rows) return at;
-  ms_note_fault(t.fault, t.op, at, t.rows + 1, before);
-  return before;
-}
-
 /* The rows [begin, end) of a group; `group` is -1 for rows of none. */
 struct group_rows {
-  int64_t group, begin, end, row; /* row: the first of this block's tile */
+  int group, begin, end, row; /* row: the first of this block's tile */
 };
 
-/* The tile of rows with this number: tiles of the rows before the first group come first, then those of each group,
- * then those behind the last. */
-__device__ __forceinline__ group_rows find_tile(const task &t, int64_t tile) {
-  int64_t begin = 0, tiles = 0;
-  for (int64_t g = -1; g <= t.groups; g++) {
-    const int64_t end = g < t.groups ? begin_of(t, g + 1, begin) : t.rows, own = ms_cuda_ceil(end - begin, TILE);
-    if (tile < tiles + own) return {g < t.groups ? g : -1, begin, end, begin + (tile - tiles) * TILE};
-    tiles += own;
-    begin = end;
+/* Where groups begin and end, of 32 at a time: a lane has one. Section 0 are the rows before the first group, section
+ * `groups` + 1 those behind the last. All lanes of a warp must call it with the same arguments. */
+struct section {
+  int begin, end;
+};
+__device__ __forceinline__ section find_section(const task &t, int at, int before) {
+  const int lane = static_cast<int>(threadIdx.x) % MS_WARP, groups = static_cast<int>(t.groups),
+            rows = static_cast<int>(t.rows);
+  const int offset = at <= groups ? t.offsets[at] : rows;
+  int end = max(before, offset <= rows ? offset : 0);
+#pragma unroll
+  for (int by = 1; by < MS_WARP; by *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, end, static_cast<unsigned>(by));
+    if (lane >= by) end = max(end, other);
   }
-  return {-1, t.rows, t.rows, t.rows};
+  int begin = __shfl_up_sync(0xffffffffu, end, 1);
+  if (lane == 0) begin = before;
+  const unsigned wrong = __ballot_sync(0xffffffffu, offset < begin || offset > rows);
+  if (wrong && lane == __ffs(static_cast<int>(wrong)) - 1) ms_note_fault(t.fault, t.op, offset, t.rows + 1, begin);
+  return {begin, end};
+}
+
+/* The tile of ROWS rows with this number: tiles of the rows before the first group come first, then those of each
+ * group, then those behind the last. */
+template <int ROWS> __device__ __forceinline__ group_rows find_tile(const task &t, int tile) {
+  const int lane = static_cast<int>(threadIdx.x) % MS_WARP, groups = static_cast<int>(t.groups);
+  for (int first = 0, before = 0; first <= groups + 1; first += MS_WARP) {
+    const section own = find_section(t, first + lane, before);
+    const int count = (own.end - own.begin + ROWS - 1) / ROWS;
+    int tiles = count;
+#pragma unroll
+    for (int by = 1; by < MS_WARP; by *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, tiles, static_cast<unsigned>(by));
+      if (lane >= by) tiles += other;
+    }
+    const unsigned found = __ballot_sync(0xffffffffu, tile < tiles);
+    if (found) {
+      const int from = __ffs(static_cast<int>(found)) - 1, at = first + from;
+      const int begin = __shfl_sync(0xffffffffu, own.begin, from), end = __shfl_sync(0xffffffffu, own.end, from);
+      const int row = begin + (tile - __shfl_sync(0xffffffffu, tiles - count, from)) * ROWS;
+      return {at <= groups ? at - 1 : -1, begin, end, row};
+    }
+    tile -= __shfl_sync(0xffffffffu, tiles, MS_WARP - 1);
+    before = __shfl_sync(0xffffffffu, own.end, MS_WARP - 1);
+  }
+  const int rows = static_cast<int>(t.rows);
+  return {-1, rows, rows, rows};
 }
 
 /* All rows of a group. */
-__device__ __forceinline__ group_rows find_group(const task &t, int64_t group) {
-  int64_t begin = begin_of(t, 0, 0);
-  for (int64_t g = 1; g <= group; g++) begin = begin_of(t, g, begin);
-  return {group, begin, begin_of(t, group + 1, begin), begin};
+__device__ __forceinline__ group_rows find_group(const task &t, int group) {
+  const int lane = static_cast<int>(threadIdx.x) % MS_WARP;
+  int before = 0;
+  for (int first = 0;; first += MS_WARP) {
+    const section own = find_section(t, first + lane, before);
+    if (group + 1 < first + MS_WARP) {
+      const int begin = __shfl_sync(0xffffffffu, own.begin, group + 1 - first);
+      return {group, begin, __shfl_sync(0xffffffffu, own.end, group + 1 - first), begin};
+    }
+    before = __shfl_sync(0xffffffffu, own.end, MS_WARP - 1);
+  }
+}
+
+/* Which tile a block computes: by rows, and by columns. */
+struct place {
+  int row, column;
+};
+__device__ __forceinline__ place place_of(unsigned block, unsigned across) {
+  const unsigned square = block / (SQUARE * across), within = block % (SQUARE * across);
+  return {static_cast<int>(square * SQUARE + within % SQUARE), static_cast<int>(within / SQUARE)};
 }
 
 /* y [rows][columns]; a block per tile of rows and of columns. */
 template <class T> __global__ void __launch_bounds__(THREADS) multiply(const T *x, const T *w, T *y, task t) {
-  const group_rows own = find_tile(t, blockIdx.x);
+  const place at = place_of(blockIdx.x, t.across);
+  const group_rows own = find_tile<TILE>(t, at.row);
   if (own.row >= own.end) return;
-  const int64_t column = static_cast<int64_t>(blockIdx.y) * TILE;
-  const T *weight = w + max(own.group, INT64_C(0)) * t.inner * t.columns;
+  const int64_t column = static_cast<int64_t>(at.column) * TILE;
+  const T *weight = w + max(own.group, 0) * t.inner * t.columns;
   const ms_plain_operand<T> left = {x, own.end, t.inner, 1};
   const ms_plain_operand<T> right = {weight, t.columns, t.turned ? t.inner : 1, t.turned ? 1 : t.columns};
   float sum[SIDE][SIDE] = {};
@@ -79,13 +131,15 @@ template <class T> __global__ void __launch_bounds__(THREADS) multiply(const T *
 /* dw [groups][inner][columns] = a' b of each group's rows of a [rows][inner] and b [rows][columns]; a block per tile.
  */
 template <class T, class Y> __global__ void __launch_bounds__(THREADS) sum_rows(const T *a, const T *b, Y *dw, task t) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * TILE, column = static_cast<int64_t>(blockIdx.y) * TILE;
-  const group_rows own = find_group(t, blockIdx.z);
+  const place at = place_of(blockIdx.x, t.across);
+  const int64_t row = static_cast<int64_t>(at.row) * TILE, column = static_cast<int64_t>(at.column) * TILE;
+  if (row >= t.inner) return;
+  const group_rows own = find_group(t, static_cast<int>(blockIdx.y));
   const ms_plain_operand<T> left = {a + own.begin * t.inner, t.inner, 1, t.inner};
   const ms_plain_operand<T> right = {b + own.begin * t.columns, t.columns, 1, t.columns};
   float sum[SIDE][SIDE] = {};
   ms_plain_multiply(sum, left, row, right, column, own.end - own.begin);
-  Y *out = dw + max(own.group, INT64_C(0)) * t.inner * t.columns;
+  Y *out = dw + own.group * t.inner * t.columns;
 #pragma unroll
   for (int r = 0; r < SIDE; r++)
 #pragma unroll
@@ -96,67 +150,78 @@ template <class T, class Y> __global__ void __launch_bounds__(THREADS) sum_rows(
 }
 
 /* The same of bf16 on tensor cores. TURNED: w [groups][columns][inner]. */
-template <bool TURNED>
-__global__ void __launch_bounds__(MS_CORE_THREADS) multiply_cores(const ms_b16 *x, const ms_b16 *w, ms_b16 *y, task t) {
+template <class S, bool TURNED>
+__global__ void __launch_bounds__(S::THREADS) multiply_cores(const ms_b16 *x, const ms_b16 *w, ms_b16 *y, task t) {
   MS_CUDA_DYNAMIC_SHARED(ms_b16, shared);
-  const group_rows own = find_tile(t, blockIdx.x);
+  const place at = place_of(blockIdx.x, t.across);
+  const group_rows own = find_tile<S::ROWS>(t, at.row);
   if (own.row >= own.end) return;
-  const int64_t column = static_cast<int64_t>(blockIdx.y) * TILE;
-  const ms_core_operand left = {x, static_cast<int>(own.end), t.inner, t.whole[0]};
-  const ms_core_operand right = {w + max(own.group, INT64_C(0)) * t.inner * t.columns, static_cast<int>(t.columns),
+  const int column = at.column * S::COLUMNS;
+  const ms_core_operand left = {x, own.end, t.inner, t.whole[0]};
+  const ms_core_operand right = {w + max(own.group, 0) * t.inner * t.columns, static_cast<int>(t.columns),
                                  TURNED ? t.inner : t.columns, t.whole[1]};
-  float sum[MS_CORE_M][MS_CORE_N][4] = {};
+  ms_core_sums<S> sum = {};
   if (own.group >= 0)
-    ms_core_multiply<true, TURNED>(sum, left, static_cast<int>(own.row), right, static_cast<int>(column),
-                                   static_cast<int>(t.inner), shared);
-  ms_core_results(sum, [&](int r, int s, float value) {
-    const int64_t i = own.row + r, j = column + s;
-    if (i < own.end && j < t.columns) ms_element_store(y + i * t.columns + j, value);
-  });
+    ms_core_multiply<S, true, TURNED>(sum, left, own.row, right, column, static_cast<int>(t.inner), shared);
+  ms_core_store<S>(y, sum, own.row, own.end, column, t.columns, t.whole[2], shared);
 }
 
-template <class Y>
-__global__ void __launch_bounds__(MS_CORE_THREADS) sum_rows_cores(const ms_b16 *a, const ms_b16 *b, Y *dw, task t) {
+template <class S, class Y>
+__global__ void __launch_bounds__(S::THREADS) sum_rows_cores(const ms_b16 *a, const ms_b16 *b, Y *dw, task t) {
   MS_CUDA_DYNAMIC_SHARED(ms_b16, shared);
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * TILE, column = static_cast<int64_t>(blockIdx.y) * TILE;
-  const group_rows own = find_group(t, blockIdx.z);
+  const place at = place_of(blockIdx.x, t.across);
+  const int row = at.row * S::ROWS, column = at.column * S::COLUMNS;
+  if (row >= t.inner) return;
+  const group_rows own = find_group(t, static_cast<int>(blockIdx.y));
   const ms_core_operand left = {a + own.begin * t.inner, static_cast<int>(t.inner), t.inner, t.whole[0]};
   const ms_core_operand right = {b + own.begin * t.columns, static_cast<int>(t.columns), t.columns, t.whole[1]};
-  float sum[MS_CORE_M][MS_CORE_N][4] = {};
-  ms_core_multiply<false, false>(sum, left, static_cast<int>(row), right, static_cast<int>(column),
-                                 static_cast<int>(own.end - own.begin), shared);
-  Y *out = dw + max(own.group, INT64_C(0)) * t.inner * t.columns;
-  ms_core_results(sum, [&](int r, int s, float value) {
-    const int64_t i = row + r, j = column + s;
-    if (i < t.inner && j < t.columns) ms_element_store(out + i * t.columns + j, value);
-  });
+  ms_core_sums<S> sum = {};
+  ms_core_multiply<S, false, false>(sum, left, row, right, column, own.end - own.begin, shared);
+  ms_core_store<S>(dw + own.group * t.inner * t.columns, sum, row, static_cast<int>(t.inner), column, t.columns,
+                   t.whole[2], shared);
 }
 
-unsigned tiles_of(int64_t n) { return static_cast<unsigned>(ms_cuda_ceil(n, TILE)); }
+unsigned tiles_of(int64_t n, int tile) { return static_cast<unsigned>(ms_cuda_ceil(n, tile)); }
 
-int run_multiply(const ms_kernel_call *call, const task &t) {
-  /* Groups, and the rows before and behind them, have one tile each that is not full. */
-  const dim3 grid(tiles_of(t.rows) + static_cast<unsigned>(t.groups) + 1, tiles_of(t.columns));
-  if (call->in[0].dtype == MS_F32)
-    return MS_CUDA_LAUNCH(multiply<float>, grid, THREADS, 0, call->stream, static_cast<const float *>(call->in_data[0]),
-                          static_cast<const float *>(call->in_data[1]), static_cast<float *>(call->out_data[0]), t);
+/* Whole squares of `down` x `across` tiles. */
+unsigned blocks_of(unsigned down, unsigned across) { return (down + SQUARE - 1) / SQUARE * SQUARE * across; }
+
+/* Tiles of rows: groups, and the rows before and behind them, have one each that is not full. */
+unsigned row_tiles_of(const task &t, int rows) { return tiles_of(t.rows, rows) + static_cast<unsigned>(t.groups) + 1; }
+
+template <class S> int run_multiply_cores(const ms_kernel_call *call, task t) {
+  t.across = tiles_of(t.columns, S::COLUMNS);
+  const unsigned grid = blocks_of(row_tiles_of(t, S::ROWS), t.across);
   const ms_b16 *x = static_cast<const ms_b16 *>(call->in_data[0]), *w = static_cast<const ms_b16 *>(call->in_data[1]);
   ms_b16 *y = static_cast<ms_b16 *>(call->out_data[0]);
   if (t.turned)
-    return MS_CUDA_LAUNCH(multiply_cores<true>, grid, MS_CORE_THREADS, MS_CORE_BYTES, call->stream, x, w, y, t);
-  return MS_CUDA_LAUNCH(multiply_cores<false>, grid, MS_CORE_THREADS, MS_CORE_BYTES, call->stream, x, w, y, t);
+    return MS_CUDA_LAUNCH_SHARED((multiply_cores<S, true>), grid, S::THREADS, S::BYTES, call->stream, x, w, y, t);
+  return MS_CUDA_LAUNCH_SHARED((multiply_cores<S, false>), grid, S::THREADS, S::BYTES, call->stream, x, w, y, t);
 }
 
-template <class Y> int run_sum(const ms_kernel_call *call, const task &t) {
-  const dim3 grid(tiles_of(t.inner), tiles_of(t.columns), static_cast<unsigned>(t.groups));
+int run_multiply(const ms_kernel_call *call, task t) {
+  if (call->in[0].dtype == MS_BF16)
+    return t.rows < t.groups * MANY_ROWS ? run_multiply_cores<few_rows>(call, t)
+                                         : run_multiply_cores<many_rows>(call, t);
+  t.across = tiles_of(t.columns, TILE);
+  return MS_CUDA_LAUNCH(multiply<float>, blocks_of(row_tiles_of(t, TILE), t.across), THREADS, 0, call->stream,
+                        static_cast<const float *>(call->in_data[0]), static_cast<const float *>(call->in_data[1]),
+                        static_cast<float *>(call->out_data[0]), t);
+}
+
+template <class Y> int run_sum(const ms_kernel_call *call, task t) {
+  using S = many_rows;
+  const bool cores = call->in[0].dtype == MS_BF16;
+  t.across = tiles_of(t.columns, cores ? S::COLUMNS : TILE);
+  const dim3 grid(blocks_of(tiles_of(t.inner, cores ? S::ROWS : TILE), t.across), static_cast<unsigned>(t.groups));
   Y *dw = static_cast<Y *>(call->out_data[0]);
-  if (call->in[0].dtype == MS_F32)
+  if (!cores)
     return MS_CUDA_LAUNCH((sum_rows<float, Y>), grid, THREADS, 0, call->stream,
                           static_cast<const float *>(call->in_data[0]), static_cast<const float *>(call->in_data[1]),
                           dw, t);
-  return MS_CUDA_LAUNCH(sum_rows_cores<Y>, grid, MS_CORE_THREADS, MS_CORE_BYTES, call->stream,
-                        static_cast<const ms_b16 *>(call->in_data[0]), static_cast<const ms_b16 *>(call->in_data[1]),
-                        dw, t);
+  return MS_CUDA_LAUNCH_SHARED((sum_rows_cores<S, Y>), grid, S::THREADS, S::BYTES, call->stream,
+                               static_cast<const ms_b16 *>(call->in_data[0]),
+                               static_cast<const ms_b16 *>(call->in_data[1]), dw, t);
 }
 
 int run(const ms_kernel_call *call) {
@@ -166,13 +231,15 @@ int run(const ms_kernel_call *call) {
   constexpr int UNIT = ms_unit<ms_b16>;
   const bool first = inner % UNIT == 0 && ms_cuda_aligned(call->in_data[0]);
   const bool second = (!gradient && turned ? inner : columns) % UNIT == 0 && ms_cuda_aligned(call->in_data[1]);
+  const bool third = columns % ms_unit<ms_b16> == 0 && ms_cuda_aligned(call->out_data[0]);
   const task t = {static_cast<const int32_t *>(call->in_data[2]),
                   call->in[2].dims[0] - 1,
                   call->in[0].dims[0],
                   inner,
                   columns,
                   turned,
-                  {first, second},
+                  0,
+                  {first, second, third},
                   call->fault,
                   call->op};
   if (ms_numel(&call->out[0]) == 0) return MS_OK;

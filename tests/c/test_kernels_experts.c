@@ -181,10 +181,16 @@ static const groups some_groups[] = {
     {37, 9, 5, 3, {0, 5, 5, 37}},
     {200, 16, 70, 4, {0, 130, 131, 131, 200}},
     {65, 66, 33, 2, {0, 0, 65}},
+    /* several steps of whole units along every axis */
     {100, 136, 72, 3, {0, 70, 71, 100}},
-    /* several steps of whole units along every axis */ {90, 7, 12, 5, {3, 3, 67, 80, 81, 81}}, /* rows of no group,
-                                                                                                   before and behind */
+    /* rows of no group, before and behind */
+    {90, 7, 12, 5, {3, 3, 67, 80, 81, 81}},
     {20, 4, 6, 2, {0, 0, 0}},
+    /* many rows a group: more steps than stages, and sizes that divide by nothing */
+    {300, 328, 136, 2, {0, 150, 300}},
+    {259, 77, 131, 2, {2, 131, 259}},
+    /* more tiles of rows than follow each other in a square */
+    {2100, 8, 130, 1, {3, 2090}},
 };
 
 static void add_offsets(kernel_case *c, groups g) {
