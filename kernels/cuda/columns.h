@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(MS_COLUMN_LANES *MS_COLUMN_ROWS) ms_sum_column
 #pragma unroll
     for (int l = 0; l < V; l++) sum[s][l] = F::Join::neutral();
   if (column < c.columns)
-#pragma unroll 4
+#pragma unroll 8
     for (int64_t r = begin + threadIdx.y; r < end; r += MS_COLUMN_ROWS) f.template add<V>(o, r, column, sum);
 #pragma unroll
   for (int s = 0; s < F::SUMS; s++) {

@@ -4,8 +4,9 @@
 #include "kernels/cuda/plan/plan.h"
 #include "kernels/cuda/plan/sizes.h"
 
-/* Enough parts to keep about this many blocks busy, with at least so many rows, or elements of a row, each. */
-enum { BLOCKS = 1024, LEAST_ROWS = 64, LEAST_OF_ROW = 16384 };
+/* Enough parts for about this many blocks, four for each of 132 SMs, with at least so many rows, or elements of a row,
+ * each: twice as many parts take longer to join than they save. */
+enum { BLOCKS = 528, LEAST_ROWS = 64, LEAST_OF_ROW = 16384 };
 /* Two blocks for each of 132 SMs. */
 enum { NORM_BLOCKS = 264 };
 enum { SQUARES_PART = 16384, MOST_SQUARES_PARTS = 512 };
