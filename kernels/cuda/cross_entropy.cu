@@ -22,7 +22,8 @@ extern "C" {
 namespace {
 
 enum { LOGITS, TARGETS, LSE, COUNT, DLOSS, ADDED = 2, STEP_COUNT = 2, STEP_DLOSS };
-constexpr int THREADS = 256, LAST_THREADS = 1024;
+constexpr int THREADS = 256, LONG_THREADS = 512, LAST_THREADS = 1024;
+constexpr int64_t LONG_ROW = 8192;
 
 /* A row has `stride` logits, of which the first `used` count; the rest is padding and does not contribute to the loss.
  * They are those of classes [first, first + used), of `classes` in all parts. */
@@ -36,6 +37,10 @@ shape shape_of(const ms_kernel_call *call) {
   const int64_t left = classes - first, used = left < 0 ? 0 : left < stride ? left : stride;
   return {ms_row_count(&call->in[LOGITS]), parts, classes, stride, call->attrs.i[0], first, used};
 }
+
+/* Threads of a row's block, which sums the row in the same order in all kernels. Of a long row in shared memory an SM
+ * has two blocks at most. */
+int threads_of(const shape &s) { return s.stride < LONG_ROW ? THREADS : LONG_THREADS; }
 
 __device__ __forceinline__ bool counts(int32_t target, const shape &s) {
   return target != s.ignored && target >= 0 && target < s.classes;
@@ -79,7 +84,7 @@ __device__ __forceinline__ double loss_of(const T *row, int32_t target, float lo
 
 /* lse [rows] and losses double [rows] of logits [rows][stride] and targets [rows]. One block per row. */
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(LONG_THREADS)
     forward_rows(const T *logits, const int32_t *targets, float *lse, double *losses, ms_fault *fault, shape s) {
   const int64_t row = blockIdx.x;
   const float value = row_lse(logits + row * s.stride, s.used);
@@ -99,7 +104,8 @@ __device__ __forceinline__ void add_row(const T *row, int32_t target, float log_
 
 /* added [rows][2]. One block per row. */
 template <class T>
-__global__ void __launch_bounds__(THREADS) added_rows(const T *logits, const int32_t *targets, float *added, shape s) {
+__global__ void __launch_bounds__(LONG_THREADS)
+    added_rows(const T *logits, const int32_t *targets, float *added, shape s) {
   const int64_t row = blockIdx.x;
   const float value = row_lse(logits + row * s.stride, s.used);
   if (threadIdx.x == 0) add_row(logits + row * s.stride, targets[row], value, added + 2 * row, s);
@@ -175,16 +181,17 @@ __device__ __forceinline__ float scale_of(const float *count, const float *dloss
 
 /* dlogits [rows][stride], with the dloss of the mean over count. One block per row. */
 template <class T>
-__global__ void __launch_bounds__(THREADS) backward_rows(const T *logits, const int32_t *targets, const float *lse,
-                                                         const float *count, const float *dloss, T *dlogits, shape s) {
+__global__ void __launch_bounds__(LONG_THREADS)
+    backward_rows(const T *logits, const int32_t *targets, const float *lse, const float *count, const float *dloss,
+                  T *dlogits, shape s) {
   const int64_t row = blockIdx.x;
   write_gradient(logits + row * s.stride, dlogits + row * s.stride, targets[row], lse[row], scale_of(count, dloss), s);
 }
 
 /* added_rows and backward_rows of a row that is read once. */
 template <class T>
-__global__ void __launch_bounds__(THREADS) both_rows(const T *logits, const int32_t *targets, float *added,
-                                                     const float *count, const float *dloss, T *dlogits, shape s) {
+__global__ void __launch_bounds__(LONG_THREADS) both_rows(const T *logits, const int32_t *targets, float *added,
+                                                          const float *count, const float *dloss, T *dlogits, shape s) {
   MS_CUDA_DYNAMIC_SHARED(T, shared); /* ms_kept_bytes of a row */
   const int64_t row = blockIdx.x;
   const T *kept = ms_keep_row(logits + row * s.stride, s.stride, shared);
@@ -195,7 +202,7 @@ __global__ void __launch_bounds__(THREADS) both_rows(const T *logits, const int3
 
 /* forward_rows and backward_rows of a row that is read once. */
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(LONG_THREADS)
     step_rows(const T *logits, const int32_t *targets, double *losses, ms_fault *fault, const float *count,
               const float *dloss, T *dlogits, shape s) {
   MS_CUDA_DYNAMIC_SHARED(T, shared); /* ms_kept_bytes of a row */
@@ -211,7 +218,7 @@ template <class T> int forward(const ms_kernel_call *call) {
   const int32_t *targets = static_cast<const int32_t *>(call->in_data[TARGETS]);
   double *losses = static_cast<double *>(call->workspace);
   if (s.rows)
-    MS_TRY(MS_CUDA_LAUNCH(forward_rows<T>, static_cast<unsigned>(s.rows), THREADS, 0, call->stream,
+    MS_TRY(MS_CUDA_LAUNCH(forward_rows<T>, static_cast<unsigned>(s.rows), threads_of(s), 0, call->stream,
                           static_cast<const T *>(call->in_data[LOGITS]), targets,
                           static_cast<float *>(call->out_data[1]), losses, call->fault, s));
   return MS_CUDA_LAUNCH(forward_mean, 1, LAST_THREADS, 0, call->stream, losses, targets,
@@ -221,7 +228,7 @@ template <class T> int forward(const ms_kernel_call *call) {
 template <class T> int added(const ms_kernel_call *call) {
   const shape s = shape_of(call);
   if (s.rows == 0) return MS_OK;
-  return MS_CUDA_LAUNCH(added_rows<T>, static_cast<unsigned>(s.rows), THREADS, 0, call->stream,
+  return MS_CUDA_LAUNCH(added_rows<T>, static_cast<unsigned>(s.rows), threads_of(s), 0, call->stream,
                         static_cast<const T *>(call->in_data[LOGITS]),
                         static_cast<const int32_t *>(call->in_data[TARGETS]), static_cast<float *>(call->out_data[0]),
                         s);
@@ -243,7 +250,7 @@ template <class T> int backward(const ms_kernel_call *call) {
   const shape s = shape_of(call);
   if (s.rows == 0) return MS_OK;
   return MS_CUDA_LAUNCH(
-      backward_rows<T>, static_cast<unsigned>(s.rows), THREADS, 0, call->stream,
+      backward_rows<T>, static_cast<unsigned>(s.rows), threads_of(s), 0, call->stream,
       static_cast<const T *>(call->in_data[LOGITS]), static_cast<const int32_t *>(call->in_data[TARGETS]),
       static_cast<const float *>(call->in_data[LSE]), static_cast<const float *>(call->in_data[COUNT]),
       static_cast<const float *>(call->in_data[DLOSS]), static_cast<T *>(call->out_data[0]), s);
@@ -253,7 +260,7 @@ template <class T> int both(const ms_kernel_call *call) {
   const shape s = shape_of(call);
   if (s.rows == 0) return MS_OK;
   return MS_CUDA_LAUNCH_SHARED(
-      both_rows<T>, static_cast<unsigned>(s.rows), THREADS, ms_kept_bytes<T>(s.stride), call->stream,
+      both_rows<T>, static_cast<unsigned>(s.rows), threads_of(s), ms_kept_bytes<T>(s.stride), call->stream,
       static_cast<const T *>(call->in_data[LOGITS]), static_cast<const int32_t *>(call->in_data[TARGETS]),
       static_cast<float *>(call->out_data[1]), static_cast<const float *>(call->in_data[COUNT]),
       static_cast<const float *>(call->in_data[DLOSS]), static_cast<T *>(call->out_data[0]), s);
@@ -270,14 +277,14 @@ template <class T> int step(const ms_kernel_call *call) {
   double *losses = static_cast<double *>(call->workspace);
   T *dlogits = static_cast<T *>(call->out_data[0]);
   if (rows && ms_kept_bytes<T>(s.stride) <= MS_KEPT_BYTES) {
-    MS_TRY(MS_CUDA_LAUNCH_SHARED(step_rows<T>, rows, THREADS, ms_kept_bytes<T>(s.stride), call->stream, logits, targets,
-                                 losses, call->fault, count, dloss, dlogits, s));
+    MS_TRY(MS_CUDA_LAUNCH_SHARED(step_rows<T>, rows, threads_of(s), ms_kept_bytes<T>(s.stride), call->stream, logits,
+                                 targets, losses, call->fault, count, dloss, dlogits, s));
   } else if (rows) {
     float *lse = reinterpret_cast<float *>(losses + s.rows);
-    MS_TRY(
-        MS_CUDA_LAUNCH(forward_rows<T>, rows, THREADS, 0, call->stream, logits, targets, lse, losses, call->fault, s));
-    MS_TRY(MS_CUDA_LAUNCH(backward_rows<T>, rows, THREADS, 0, call->stream, logits, targets, lse, count, dloss, dlogits,
-                          s));
+    MS_TRY(MS_CUDA_LAUNCH(forward_rows<T>, rows, threads_of(s), 0, call->stream, logits, targets, lse, losses,
+                          call->fault, s));
+    MS_TRY(MS_CUDA_LAUNCH(backward_rows<T>, rows, threads_of(s), 0, call->stream, logits, targets, lse, count, dloss,
+                          dlogits, s));
   }
   return MS_CUDA_LAUNCH(forward_mean, 1, LAST_THREADS, 0, call->stream, losses, targets,
                         static_cast<float *>(call->out_data[1]), static_cast<float *>(nullptr), s);
