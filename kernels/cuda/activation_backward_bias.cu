@@ -10,21 +10,17 @@
 
 namespace {
 
-/* dx for one element. A product is rounded before it is added to the bias's gradient, as it is in memory. */
-struct none_grad {
-  static __device__ __forceinline__ float of(float, float dy) { return dy; }
-};
-struct relu_grad {
-  static __device__ __forceinline__ float of(float a, float dy) { return a <= 0.0f ? 0.0f : dy; }
-};
-struct gelu_grad {
-  static __device__ __forceinline__ float of(float a, float dy) { return __fmul_rn(dy, ms_gelu_grad(a)); }
-};
-struct gelu_tanh_grad {
-  static __device__ __forceinline__ float of(float a, float dy) { return __fmul_rn(dy, ms_gelu_tanh_grad(a)); }
-};
-struct silu_grad {
-  static __device__ __forceinline__ float of(float a, float dy) { return __fmul_rn(dy, ms_silu_grad(a)); }
+/* dx for one element, and the activation that is computed again, which share what is costly. A product is rounded
+ * before it is added to the bias's gradient, as it is in memory. */
+template <int ACTIVATION> struct gradient_of {
+  static __device__ __forceinline__ float of(float a, float dy) {
+    if constexpr (ACTIVATION == MS_ACT_RELU) return a <= 0.0f ? 0.0f : dy;
+    else if constexpr (ACTIVATION == MS_ACT_GELU) return __fmul_rn(dy, ms_gelu_grad(a));
+    else if constexpr (ACTIVATION == MS_ACT_GELU_TANH) return __fmul_rn(dy, ms_gelu_tanh_grad(a));
+    else if constexpr (ACTIVATION == MS_ACT_SILU) return __fmul_rn(dy, ms_silu_grad(a));
+    else return dy;
+  }
+  static __device__ __forceinline__ float activate(float x) { return ms_activate(x, ACTIVATION); }
 };
 
 template <class T, class G> struct column_of {
@@ -33,7 +29,6 @@ template <class T, class G> struct column_of {
   const T *a, *dy;
   T *dx, *y; /* y NULL: not wanted */
   int64_t columns;
-  int activation;
   template <int V> __device__ __forceinline__ void add(int64_t, int64_t row, int64_t column, float (&sum)[1][V]) const {
     float x[V], gradient[V];
     ms_vector_load<V>(a + row * columns + column, x);
@@ -41,7 +36,7 @@ template <class T, class G> struct column_of {
     if (y) {
       float result[V];
 #pragma unroll
-      for (int l = 0; l < V; l++) result[l] = ms_activate(x[l], activation);
+      for (int l = 0; l < V; l++) result[l] = G::activate(x[l]);
       ms_vector_store<V>(y + row * columns + column, result);
     }
 #pragma unroll
@@ -57,12 +52,9 @@ template <class T, class G> int run_typed(const ms_kernel_call *call) {
   const ms_columns c = ms_activation_columns(call);
   float *partial = static_cast<float *>(call->workspace);
   const bool again = call->op != MS_OP_activation_backward_bias;
-  const column_of<T, G> f = {static_cast<const T *>(call->in_data[0]),
-                             static_cast<const T *>(call->in_data[1]),
+  const column_of<T, G> f = {static_cast<const T *>(call->in_data[0]), static_cast<const T *>(call->in_data[1]),
                              static_cast<T *>(call->out_data[0]),
-                             again ? static_cast<T *>(call->out_data[call->outputs - 1]) : nullptr,
-                             c.columns,
-                             static_cast<int>(call->attrs.i[2])};
+                             again ? static_cast<T *>(call->out_data[call->outputs - 1]) : nullptr, c.columns};
   const int aligned = ms_cuda_aligned(f.a) && ms_cuda_aligned(f.dy) && ms_cuda_aligned(f.dx) && ms_cuda_aligned(f.y);
   MS_TRY((ms_run_columns<ms_lanes<T>>(call, f, c, aligned, partial)));
   if (call->op == MS_OP_activation_backward_recompute) return MS_OK;
@@ -71,11 +63,11 @@ template <class T, class G> int run_typed(const ms_kernel_call *call) {
 
 template <class T> int run_activation(const ms_kernel_call *call) {
   switch (call->attrs.i[2]) {
-    case MS_ACT_RELU: return run_typed<T, relu_grad>(call);
-    case MS_ACT_GELU: return run_typed<T, gelu_grad>(call);
-    case MS_ACT_GELU_TANH: return run_typed<T, gelu_tanh_grad>(call);
-    case MS_ACT_SILU: return run_typed<T, silu_grad>(call);
-    default: return run_typed<T, none_grad>(call);
+    case MS_ACT_RELU: return run_typed<T, gradient_of<MS_ACT_RELU>>(call);
+    case MS_ACT_GELU: return run_typed<T, gradient_of<MS_ACT_GELU>>(call);
+    case MS_ACT_GELU_TANH: return run_typed<T, gradient_of<MS_ACT_GELU_TANH>>(call);
+    case MS_ACT_SILU: return run_typed<T, gradient_of<MS_ACT_SILU>>(call);
+    default: return run_typed<T, gradient_of<MS_ACT_NONE>>(call);
   }
 }
 
