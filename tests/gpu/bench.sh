@@ -1,6 +1,6 @@
 #!/bin/bash
-# Compares training on one GPU with PyTorch in the same run: GPT-2 124M and Llama 1B in bf16, and their matrix products
-# and attention separately. Exits with 2 if there is no GPU.
+# Compares training on one GPU with PyTorch in the same run: GPT-2 124M and Llama 1B in bf16, and their matrix products,
+# attention and products of experts separately. Exits with 2 if there is no GPU.
 #
 #   tests/gpu/bench.sh --build build/release [--models "gpt2 llama"] [--peak TFLOPS] [--seconds 560] [--dry]
 #
@@ -27,10 +27,11 @@ bin=$build/moonshard
 python=${PYTHON:-python3}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-lines=$work/lines products=$work/products attention=$work/attention
+lines=$work/lines products=$work/products attention=$work/attention experts=$work/experts
 : >"$lines"
 : >"$products"
 : >"$attention"
+: >"$experts"
 
 if ! "$bin" doctor --json | grep -q '"devices":\[{'; then
   echo "tests/gpu: no GPU that this build can use:" >&2
@@ -91,9 +92,14 @@ if [ -z "$dry" ]; then
   NAME=auto try "$attention" "$build/bench/gpu_attention"
   NAME=flash MOONSHARD_ATTENTION=flash try "$attention" "$build/bench/gpu_attention"
   [ -z "$python" ] || try "$attention" "$python" tests/gpu/peer_attention.py
+  NAME=timed try "$experts" "$build/bench/gpu_experts"
+  [ -z "$python" ] || try "$experts" "$python" tests/gpu/peer_experts.py
+  try "$work/memory" "$build/bench/gpu_memory"
   printf '\nAttention: cuDNN (auto) and our own kernels (flash), and torch with cuDNN and FlashAttention-2\n'
   luajit tests/gpu/matmul_table.lua "$attention" auto "torch cuDNN"
   printf '\nMatrix products: cuBLASLt (timed, with separate gelu, first candidates) and torch.matmul\n'
   luajit tests/gpu/matmul_table.lua "$products"
+  printf '\nProducts of experts: own kernels and torch._grouped_mm\n'
+  luajit tests/gpu/matmul_table.lua "$experts"
 fi
 luajit tests/gpu/bench_table.lua "$lines" "$peak" "$work"

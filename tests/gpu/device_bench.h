@@ -17,6 +17,7 @@ typedef struct bench {
   ms_device *device;
   ms_device_stream *stream;
   ms_device_event *begin, *end;
+  void (*integers)(const ms_kernel_call *call, int32_t *values, int64_t n); /* writes an input of i32 */
 } bench;
 
 static inline int64_t bytes_of(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
@@ -30,6 +31,15 @@ static inline int fill(const bench *b, void *data, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += PIECE)
     MS_TRY(b->api->write(b->device, (char *)data + at, piece, bytes - at < PIECE ? bytes - at : PIECE));
   return MS_OK;
+}
+
+static inline int fill_integers(const bench *b, const ms_kernel_call *call, void *data, int64_t n) {
+  int32_t *values = calloc((size_t)n, sizeof *values);
+  if (!values) return MS_FAIL(MS_ENOMEM, "no memory for %lld integers", (long long)n);
+  b->integers(call, values, n);
+  const int rc = b->api->write(b->device, data, values, n * (int64_t)sizeof *values);
+  free(values);
+  return rc;
 }
 
 static inline int time_once(const bench *b, const ms_kernel *kernel, const ms_kernel_call *call, double *seconds) {
@@ -66,7 +76,9 @@ static inline int measure_call(const bench *b, ms_kernel_call *call, double *sec
   bytes[tensors] = call->workspace_bytes + 1;
   int rc = MS_OK;
   for (int i = 0; i <= tensors && !rc; i++) rc = b->api->allocate(b->device, bytes[i], 0, "a tensor", &data[i]);
-  for (int i = 0; i < call->inputs && !rc; i++) rc = fill(b, data[i], bytes[i]);
+  for (int i = 0; i < call->inputs && !rc; i++)
+    rc = call->in[i].dtype == MS_I32 ? fill_integers(b, call, data[i], ms_numel(&call->in[i]))
+                                     : fill(b, data[i], bytes[i]);
   for (int i = 0; i < call->inputs; i++) call->in_data[i] = data[i];
   for (int i = 0; i < call->outputs; i++) call->out_data[i] = data[call->inputs + i];
   call->workspace = data[tensors];

@@ -1,9 +1,9 @@
--- Prints a table of matrix products or attention for `make bench-gpu`: a row per product, TFLOP/s per implementation.
+-- Prints a table of matrix products, attention or products of experts for `make bench-gpu`: a row per product, TFLOP/s per implementation.
 --
 --   luajit tests/gpu/matmul_table.lua LINES [OURS THEIRS]
 --
--- LINES: the output of bench_matmul and peer_matmul.py, or of bench_attention and peer_attention.py. OURS and THEIRS:
--- the names to compare in the last column.
+-- LINES: the output of bench_matmul and peer_matmul.py, or the same of attention or experts. OURS and THEIRS: the names
+-- to compare in the last column.
 
 local json = require("moonshard.base.json")
 

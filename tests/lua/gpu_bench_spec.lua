@@ -27,7 +27,7 @@ local function table_of(bench, size, ours, theirs)
   os.remove(lines)
   for row in told:gmatch("[^\n]+") do
     rows = rows + 1
-    if rows > 1 then assert.truthy(row:match("^%l[%l%d ]+, [%l ]+ +[%d.]+ +[%d.]+ +1.00x$"), row) end
+    if rows > 1 then assert.truthy(row:match("^[%l%d ]+, [%l ,]+ +[%d.]+ +[%d.]+ +1.00x$"), row) end
   end
   return told:match("^[^\n]*"), rows - 1
 end
@@ -43,5 +43,25 @@ describe("the benchmarks of kernels", function()
     local head, rows = table_of("attention", 20, "auto", "torch cuDNN")
     assert.truthy(head:find("^TFLOP/s +auto +torch cuDNN  vs torch cuDNN$"), head)
     assert.equal(3 * 2, rows)
+  end)
+
+  it("run products of experts, of many rows and of few", function()
+    local head, rows = table_of("experts", 65, "timed", "torch")
+    assert.truthy(head:find("^TFLOP/s +timed +torch  vs torch$"), head)
+    assert.equal(6 * 3, rows)
+  end)
+
+  it("run kernels that memory bounds, and print a rate of each", function()
+    local lines = os.tmpname()
+    measure(lines, "memory", 2, "a", "b")
+    local kernels = {}
+    for line in io.lines(lines) do
+      local kernel, rate = line:match('^{"kernel":"([%l_]+)",.*"gb_per_s":([%d.]+)}$')
+      assert.truthy(tonumber(rate) >= 0, line)
+      kernels[kernel] = true
+    end
+    os.remove(lines)
+    assert.same({ add = true, sum_to = true, activation_backward_bias_recompute = true, cross_entropy_step = true },
+      kernels)
   end)
 end)
