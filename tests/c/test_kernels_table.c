@@ -103,11 +103,11 @@ static void run_on_cpu(const kernel_case *c, void **out) {
   if (kernel->release) kernel->release(call.prepared);
 }
 
-/* Tensor cores keep some 14 bits of a sum of 8-bit products. */
+/* Tensor cores keep some 14 bits of a sum of 8-bit products, below the largest of them: 2e-3 of a sum was seen. */
 static double tolerance_of(const op_case *of, int dtype) {
   if (dtype == MS_BF16) return 0.02;
 #if defined(MS_TEST_CUDA) && !defined(EMULATED_CUDA)
-  if (!strncmp(of->op, "matmul_f8", 9)) return 1e-3;
+  if (!strncmp(of->op, "matmul_f8", 9)) return 5e-3;
 #else
   (void)of;
 #endif

@@ -1,4 +1,5 @@
--- Prints a table of matrix products, attention or products of experts for `make bench-gpu`: a row per product, TFLOP/s per implementation.
+-- Prints a table of matrix products, attention or products of experts for `make bench-gpu`: a row per product, TFLOP/s
+-- per implementation.
 --
 --   luajit tests/gpu/matmul_table.lua LINES [OURS THEIRS]
 --

@@ -4,6 +4,7 @@
 
 local cluster = require("moonshard.price.cluster")
 local engine = require("moonshard.base.ffi")
+local fit = require("moonshard.calibrate.fit")
 local fit_between = require("moonshard.calibrate.fit_between")
 local has = require("lua.message").has
 local program = require("lua.program")
@@ -111,6 +112,27 @@ describe("moonshard calibrate", function()
     local priced = program.run({ "price", "recipes/toy_hsdp.lua", "-n", "1", "--cluster", path, "mesh=1x1",
       "device=cuda", "--json" }, emulated)
     assert.equal(0, priced.status, priced.err)
+  end)
+
+  it("E6 takes what a profile's events add from the times of a GPU's kernels, but not all of one", function()
+    -- Three trainings of 100 kernels each, profiled at 6 us and 40 us; without events their steps take 2 us less each.
+    local function record(us)
+      local function kernel(op, seconds)
+        return { op = op, dtype = 0, variant = 0, threads = 1, size = { us, 1, 1, 1 }, seconds = seconds, runs = 50 }
+      end
+      return { ranks = 1, nodes = 1, total_seconds = 1e-6 * (50 * us + 50 * 2 - 100 * 2), kernel_seconds = 0,
+        kernels = { kernel("add", 1e-6 * us), kernel("cast", 2e-6) } }
+    end
+    local function times(device)
+      local list = {}
+      for _, point in ipairs(fit.points({ record(6), record(6), record(40) }, 4, device)) do
+        list[#list + 1] = ("%s %d: %.3f us"):format(point.op, point.size[1], 1e6 * point.seconds)
+      end
+      table.sort(list)
+      return list
+    end
+    assert.same({ "add 40: 38.000 us", "add 6: 4.000 us", "cast 40: 0.400 us", "cast 6: 0.400 us" }, times("cuda"))
+    assert.same({ "add 40: 40.000 us", "add 6: 6.000 us", "cast 40: 2.000 us", "cast 6: 2.000 us" }, times("cpu"))
   end)
 
   it("E6 measures the links between hosts, whose constants are in the description with their sources", function()

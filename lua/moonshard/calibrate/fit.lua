@@ -54,6 +54,27 @@ local function between_kernels(records)
   return median(list)
 end
 
+-- What the events of a profile add to the time of a GPU's kernel, as a negative number: steps take less without them.
+-- The trainings of small kernels show it; in those of large ones it is less than what two steps differ by.
+local function without_events(records)
+  local list, apart = {}, {}
+  for _, record in ipairs(records) do
+    local sum, runs = 0, 0
+    for _, kernel in ipairs(record.kernels) do
+      sum, runs = sum + kernel.seconds * kernel.runs, runs + kernel.runs
+    end
+    if record.ranks == 1 then
+      list[#list + 1] = { size = record.total_seconds / runs, apart = (record.total_seconds - sum) / runs }
+    end
+  end
+  table.sort(list, function(a, b) return a.size < b.size end)
+  for i = 1, math.ceil(#list / 2) do apart[i] = list[i].apart end
+  return #apart > 0 and math.min(0, median(apart)) or 0
+end
+
+-- The least part of a kernel's measured time that is its own.
+local OWN = 0.2
+
 ---@class moonshard.CalibrationPoint: moonshard.MeasuredKernel
 ---@field trainings integer that ran it
 ---@field spread number of these, the slowest over the fastest
@@ -62,9 +83,11 @@ end
 ---count: their ranks wait for cores.
 ---@param records moonshard.CalibrationRecord[]
 ---@param cores integer of a node
+---@param device string
 ---@return moonshard.CalibrationPoint[]
-function calibration_fit.points(records, cores)
-  local by, order, more = {}, {}, between_kernels(records)
+function calibration_fit.points(records, cores, device)
+  local by, order = {}, {}
+  local more = device == "cuda" and without_events(records) or between_kernels(records)
   for _, record in ipairs(records) do
     local has_cores = record.ranks / record.nodes <= cores
     for _, kernel in ipairs(has_cores and record.kernels or {}) do
@@ -73,7 +96,7 @@ function calibration_fit.points(records, cores)
         by[key] = { kernel = kernel, times = {} }
         order[#order + 1] = by[key]
       end
-      table.insert(by[key].times, kernel.seconds + more)
+      table.insert(by[key].times, math.max(OWN * kernel.seconds, kernel.seconds + more))
     end
   end
   for i, found in ipairs(order) do

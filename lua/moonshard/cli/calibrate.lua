@@ -146,7 +146,7 @@ local function describe(line, records, ranks, cores, between, over)
   local memory = line.device == "cuda" and facts.gpu.devices[1].memory_bytes or facts.memory.total_bytes
   local by = ("moonshard calibrate on %s, %s"):format(host, os.date("%Y-%m-%d"))
   local fastest = calibration_fit.fastest(records)
-  local points = calibration_fit.points(fastest, cores)
+  local points = calibration_fit.points(fastest, cores, line.device)
   local rates, off = calibration_fit.rates(points, line.device)
   local step_gap, phase_gap = calibration_fit.gaps(fastest)
   local steps = fastest[1].training.steps
