@@ -293,6 +293,15 @@ int ms_exec_issued(const ms_exec *exec, int64_t *collectives, double *seconds) {
   return MS_OK;
 }
 
+int ms_exec_launched(const ms_exec *exec, int64_t *launches, double *seconds) {
+  MS_HANDLE(exec, EXEC);
+  MS_GIVEN(launches);
+  MS_GIVEN(seconds);
+  *launches = exec->launches;
+  *seconds = exec->launch_seconds;
+  return MS_OK;
+}
+
 int ms_exec_traffic(const ms_exec *exec, int mesh_dim, ms_traffic *traffic) {
   MS_HANDLE(exec, EXEC);
   MS_GIVEN(traffic);

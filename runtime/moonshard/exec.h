@@ -115,6 +115,9 @@ MS_API int ms_exec_traffic(const ms_exec *exec, int mesh_dim, ms_traffic *traffi
 /* How many collectives the host has given to an asynchronous device's library since ms_exec_new, and how long that took
  * it; a captured phase counts once. Zeros on the CPU. */
 MS_API int ms_exec_issued(const ms_exec *exec, int64_t *collectives, double *seconds);
+/* How many kernels and collectives the host has launched on an asynchronous device since ms_exec_new, kernels that run
+ * together as one, and how long that took it; without those of captured phases. Zeros on the CPU. */
+MS_API int ms_exec_launched(const ms_exec *exec, int64_t *launches, double *seconds);
 
 /* ---- profiles --------------------------------------------------------------------------------------------------- */
 

@@ -228,8 +228,8 @@ static void A6_a_step_makes_no_call_in_which_the_host_sleeps_for_the_device(void
 static int count_issued(ms_world *world, void *context) {
   training_config *config = context;
   rank_engine engine;
-  int64_t collectives, expected = 0;
-  double seconds;
+  int64_t collectives, launches, expected = 0;
+  double seconds, launched;
   ms_exec_counters counters;
   abort_on_failed_checks();
   engine_open(world, config, &engine);
@@ -240,6 +240,9 @@ static int count_issued(ms_world *world, void *context) {
   EXPECT(collectives == expected, "%lld collectives were issued, not %lld", (long long)collectives,
          (long long)expected);
   EXPECT(seconds > 0 && seconds < counters.total_seconds, "the host issued them in %g s", seconds);
+  must(ms_exec_launched(engine.exec, &launches, &launched));
+  EXPECT(launches > collectives && launches < counters.instructions, "%lld launches", (long long)launches);
+  EXPECT(launched > seconds && launched < counters.total_seconds, "the host launched in %g s", launched);
   engine_close(&engine);
   return MS_OK;
 }

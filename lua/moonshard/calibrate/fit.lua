@@ -11,11 +11,11 @@ local calibration_fit = {}
 
 -- ---- records ------------------------------------------------------------------------------------------------------
 
-local LEAST = { "step", "gap", "kernel_seconds", "collective_seconds", "wait_seconds", "total_seconds" }
+local LEAST = { "step", "gap", "kernel_seconds", "collective_seconds", "wait_seconds", "total_seconds", "launch" }
 
 -- Takes over what was faster in another round of the same training.
 local function take_faster(to, from)
-  for _, name in ipairs(LEAST) do to[name] = math.min(to[name], from[name]) end
+  for _, name in ipairs(LEAST) do to[name] = to[name] and math.min(to[name], from[name]) end
   for i, kernel in ipairs(to.kernels) do kernel.seconds = math.min(kernel.seconds, from.kernels[i].seconds) end
   for i, collective in ipairs(to.collectives) do
     collective.seconds = math.min(collective.seconds, from.collectives[i].seconds)
@@ -275,16 +275,13 @@ end
 
 local PHASES = 3 -- of a step: first, norm, update
 
----What the host takes at most to issue an instruction to a device: where the kernels are smallest, it is what limits.
+---What the host takes to issue an instruction to a GPU: the least of all trainings, since it waits where the GPU has
+---more to do than a queue holds.
 ---@param records moonshard.CalibrationRecord[]
 ---@return number seconds
 function calibration_fit.issue(records)
   local least = math.huge
-  for _, record in ipairs(records) do
-    local runs = #record.collectives
-    for _, kernel in ipairs(record.kernels) do runs = runs + kernel.runs end
-    least = math.min(least, record.total_seconds / runs)
-  end
+  for _, record in ipairs(records) do least = math.min(least, record.launch) end
   return least
 end
 

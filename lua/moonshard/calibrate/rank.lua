@@ -208,8 +208,11 @@ local function time_alone(train, exec, batch, taken)
   local steps = #taken.step
   local alone = { step = {}, gap = {} }
   for _, name in ipairs(COUNTED) do alone[name] = {} end
+  local before = exec:report().launched
   for _ = 1, steps do step(train, exec, batch, alone) end
   for _, name in ipairs({ "step", "gap", "total_seconds" }) do taken[name] = alone[name] end
+  local after = exec:report().launched
+  taken.launch = { (after.seconds - before.seconds) / (after.launches - before.launches) }
 end
 
 ---Trains and returns what was measured.
@@ -245,6 +248,7 @@ end
 ---@field collective_seconds number in which the rank's thread copied and summed
 ---@field wait_seconds number in which kernels waited for other ranks
 ---@field total_seconds number of its phases
+---@field launch number? of the host, for a launch on a GPU
 
 ---Measures trainings one after another, `rounds` times. Rank 0 prints a record of each as a line of JSON.
 ---@param trainings moonshard.CalibrationTraining[]

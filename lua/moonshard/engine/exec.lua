@@ -17,6 +17,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field allocations integer memory allocations by the engine during phases: 0
 ---@field seconds { kernels: number, waits: number, collectives: number, total: number }
 ---@field issued { collectives: integer, seconds: number } given to a GPU's library, and the host's time for that
+---@field launched { launches: integer, seconds: number } kernels and collectives that a GPU was given, and the same
 
 local PHASE = {
   first = C.MS_PHASE_FIRST, next = C.MS_PHASE_NEXT, last = C.MS_PHASE_LAST, norm = C.MS_PHASE_NORM,
@@ -139,6 +140,8 @@ function Exec:report()
   local issued, seconds = ffi.new("int64_t[1]"), ffi.new("double[1]")
   check(C.ms_exec_issued(self.handle, issued, seconds))
   report.issued = { collectives = tonumber(issued[0]), seconds = seconds[0] }
+  check(C.ms_exec_launched(self.handle, issued, seconds))
+  report.launched = { launches = tonumber(issued[0]), seconds = seconds[0] }
   return report
 end
 

@@ -213,12 +213,17 @@ static int send_results(const ms_exec *exec, int phase) {
 }
 
 static int issue_all(ms_exec *exec, int phase, ms_async_run *run, int captures) {
+  ms_exec_instr *const *order = exec->async->phase[phase].order;
+  const double began = ms_clock();
+  int64_t launches = 0;
   MS_TRY(fork_streams(exec, phase));
   for (int i = 0, n; i < exec->async->phase[phase].n; i += n) {
     n = ms_async_issued_at_once(exec, phase, i);
     MS_TRY(n > 1 ? issue_together(exec, phase, i, n) : issue_alone(exec, phase, i, run, captures));
+    launches += order[i]->kind == MS_INSTR_KERNEL || order[i]->kind == MS_INSTR_COLLECTIVE;
   }
   MS_TRY(join_streams(exec, phase, 0));
+  if (!captures) exec->launches += launches, exec->launch_seconds += ms_clock() - began;
   return send_results(exec, phase);
 }
 
