@@ -117,8 +117,8 @@ describe("moonshard calibrate", function()
   it("E6 takes what a profile's events add from the times of a GPU's kernels, but not all of one", function()
     -- Three trainings of 100 kernels each, profiled at 6 us and 40 us; without events their steps take 2 us less each.
     local function record(us)
-      local function kernel(op, seconds)
-        return { op = op, dtype = 0, variant = 0, threads = 1, size = { us, 1, 1, 1 }, seconds = seconds, runs = 50 }
+      local function kernel(op, measured)
+        return { op = op, dtype = 0, variant = 0, threads = 1, size = { us, 1, 1, 1 }, seconds = measured, runs = 50 }
       end
       return { ranks = 1, nodes = 1, total_seconds = 1e-6 * (50 * us + 50 * 2 - 100 * 2), kernel_seconds = 0,
         kernels = { kernel("add", 1e-6 * us), kernel("cast", 2e-6) } }
