@@ -217,6 +217,7 @@ static void lay_out(ms_loss_chunks *l, ms_kernel_call *call) {
 static int prepare_one(const ms_loss_chunks *l, const ms_kernel_call *call, ms_kernel_call *one, int64_t *scratch) {
   const ms_kernel *kernel = l->kernel_of(one->op);
   one->threads = call->threads;
+  one->spared = call->spared;
   if (kernel->prepare) MS_TRY(kernel->prepare(one));
   if (one->workspace_bytes > *scratch) *scratch = one->workspace_bytes;
   return MS_OK;

@@ -10,7 +10,7 @@ static void add_input(ms_kernel_call *call, const ms_value_info *info) { call->i
 static void add_output(ms_kernel_call *call, const ms_value_info *info) { call->out[call->outputs++] = *info; }
 
 static ms_kernel_call product_of(const ms_kernel_call *call) {
-  ms_kernel_call product = {.op = MS_OP_matmul, .threads = call->threads};
+  ms_kernel_call product = {.op = MS_OP_matmul, .threads = call->threads, .spared = call->spared};
   product.attrs.i[0] = call->attrs.i[0];
   product.attrs.i[1] = call->attrs.i[1];
   for (int i = 0; i < (call->op == MS_OP_matmul_gelu ? 3 : 2); i++) add_input(&product, &call->in[i]);

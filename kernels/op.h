@@ -48,6 +48,7 @@ enum {
   MS_OP_ACTIVATION_SHIFT = 16,    /* enum ms_activation of an activation, or with INTERNAL of its gradient */
   MS_OP_ACTIVATIONS = 7 << 16,
   MS_OP_ANY_DTYPE = 1 << 19, /* moves whole elements, or casts: takes dtypes that other kernels have no loops for */
+  MS_OP_SPARES = 1 << 20,    /* matrix products that can leave multiprocessors to collectives (ms_kernel_call.spared) */
 
   /* Two common combinations: ops on every rank that only read inputs and write outputs. */
   MS_OP_RECIPE = MS_OP_PUBLIC | MS_OP_COMPUTES | MS_OP_WRITES | MS_OP_ALIKE,
@@ -98,6 +99,7 @@ typedef struct ms_kernel_call {
   ms_value_info in[MS_MAX_INPUTS];
   ms_value_info out[MS_MAX_OUTPUTS];
   int threads;             /* upper limit of parts that run in parallel, at least 1 (cpu/team.h) */
+  int spared;              /* on a GPU: multiprocessors that the products of a library leave to collectives, or 0 */
   int64_t workspace_bytes; /* set by prepare; run receives 64-byte aligned scratch memory of this size */
   void *prepared;          /* set by prepare; equal calls that never run concurrently can share it */
 

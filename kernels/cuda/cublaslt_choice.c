@@ -12,6 +12,7 @@
 #include "kernels/cuda/cublaslt_product.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,14 @@ static int check_cuda(cudaError_t error, const char *doing) {
                  cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
+static void append(ms_lt_key *key, const char *format, ...) {
+  const size_t used = strlen(key->text);
+  va_list args;
+  va_start(args, format);
+  vsnprintf(key->text + used, sizeof key->text - used, format, args);
+  va_end(args);
+}
+
 static int write_key(const ms_lt_product *p, ms_lt_key *key) {
   const ms_lt_problem *of = &p->problem;
   const ms_product *c = &of->product;
@@ -45,10 +54,9 @@ static int write_key(const ms_lt_product *p, ms_lt_key *key) {
            p->lt->get_version(), gpu.name, gpu.major, gpu.minor, gpu.multiProcessorCount, c->batch, c->m, c->n, c->k,
            c->trans_a, c->trans_b, c->shared_b, ms_dtype_name(c->dtype), ms_dtype_name(c->c_dtype), of->epilogue,
            of->accumulate, of->tf32, ms_lt_joins(of), of->alignment, of->workspace_bytes);
+  if (of->processors) append(key, " processors %d", of->processors);
   if (ms_dtype_size(c->dtype) > 1) return MS_OK;
-  const size_t used = strlen(key->text);
-  snprintf(key->text + used, sizeof key->text - used, " b %s scaling %d fast sums %d", ms_dtype_name(of->b_dtype),
-           of->scaling, of->fast_sums);
+  append(key, " b %s scaling %d fast sums %d", ms_dtype_name(of->b_dtype), of->scaling, of->fast_sums);
   return MS_OK;
 }
 
@@ -203,7 +211,7 @@ static int choose_fastest(ms_lt_product *p, const ms_lt_key *key, int count, con
   return rc;
 }
 
-int ms_lt_choose(ms_lt_product *p, int *found) {
+static int choose(ms_lt_product *p, int *found) {
   ms_lt_result result[CANDIDATES];
   ms_lt_key key;
   int tune, count;
@@ -218,4 +226,17 @@ int ms_lt_choose(ms_lt_product *p, int *found) {
   if (!count) return MS_OK;
   p->algo = result[0].algo;
   return tune && count > 1 ? choose_fastest(p, &key, count, result) : MS_OK;
+}
+
+int ms_lt_choose(ms_lt_product *p, int *found) {
+  const int processors = p->problem.processors;
+  MS_TRY(choose(p, found));
+  if (*found || !processors) return MS_OK;
+  MS_TRY(ms_lt_use_all(p));
+  MS_TRY(choose(p, found));
+  if (*found)
+    ms_note("cuBLASLt %zu has no algorithm for some products on %d multiprocessors: those use all of them, beside "
+            "collectives, too",
+            p->lt->get_version(), processors);
+  return MS_OK;
 }

@@ -58,6 +58,39 @@ static int describe_scales(const ms_lt_product *p) {
   return set_int(p, MS_LT_DESC_B_SCALE_MODE, mode);
 }
 
+int ms_lt_processors(const ms_kernel_call *call, int *processors) {
+  int device = 0, all = 0;
+  *processors = 0;
+  if (!call->spared) return MS_OK;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return MS_FAIL(MS_EDEVICE, "cudaDeviceGetAttribute: %s", cudaGetErrorString(error));
+  *processors = all - call->spared;
+  if (*processors > 0) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "a product cannot leave %d of GPU %d's %d multiprocessors to collectives: at most %d",
+                 call->spared, device, all, all - 1);
+}
+
+/* What the library reports of attributes that it does not have. */
+static int is_unknown(int status) { return status == MS_LT_INVALID_VALUE || status == MS_LT_NOT_SUPPORTED; }
+
+static int set_processors(ms_lt_product *p) {
+  const int32_t processors = p->problem.processors;
+  const int status = p->lt->desc_set(p->desc, MS_LT_DESC_SM_COUNT_TARGET, &processors, sizeof processors);
+  if (!is_unknown(status)) return ms_cublaslt_handles.check(p->lt, status, "cublasLtMatmulDescSetAttribute");
+  p->problem.processors = 0;
+  ms_note(
+      "cuBLASLt %zu cannot limit products to %d multiprocessors (SM_COUNT_TARGET): those that run beside collectives "
+      "use all of them, as without sm_carveout",
+      p->lt->get_version(), (int)processors);
+  return MS_OK;
+}
+
+int ms_lt_use_all(ms_lt_product *p) {
+  p->problem.processors = 0;
+  return set_processors(p);
+}
+
 static int describe(ms_lt_product *p) {
   const ms_product *of = &p->problem.product;
   const int b_dtype = has_codes(&p->problem) ? p->problem.b_dtype : of->dtype;
@@ -66,6 +99,7 @@ static int describe(ms_lt_product *p) {
   MS_TRY(set_int(p, MS_LT_DESC_TRANSA, of->trans_b ? MS_LT_OP_T : MS_LT_OP_N));
   MS_TRY(set_int(p, MS_LT_DESC_TRANSB, of->trans_a ? MS_LT_OP_T : MS_LT_OP_N));
   MS_TRY(set_int(p, MS_LT_DESC_EPILOGUE, p->problem.epilogue));
+  if (p->problem.processors) MS_TRY(set_processors(p));
   if (has_codes(&p->problem)) MS_TRY(describe_scales(p));
   if (has_aux(p->problem.epilogue)) MS_TRY(set(p, MS_LT_DESC_EPILOGUE_AUX_LD, &of->n, sizeof of->n));
   MS_TRY(make_layout(p, of->dtype, of->trans_a ? of->k : of->m, of->trans_a ? of->m : of->k, of->m * of->k, &p->a));

@@ -33,7 +33,8 @@ typedef struct ms_lt_problem {
   int epilogue;
   int accumulate; /* D = C + product */
   int tf32;
-  int alignment; /* bytes: 16, or 0 if some tensor is only aligned to its element size */
+  int processors; /* multiprocessors that it is computed on; 0: all */
+  int alignment;  /* bytes: 16, or 0 if some tensor is only aligned to its element size */
 } ms_lt_problem;
 
 typedef struct ms_lt_product {
@@ -53,9 +54,16 @@ typedef struct ms_lt_operands {
   const void *a_factor, *b_factor; /* f32 [1], with MS_LT_SCALED_BY_ROWS [m] and [n]; or e8m0 of blocks, in tiles */
 } ms_lt_operands;
 
-/* Creates the descriptors; needs the library and a GPU. If it fails, nothing stays open. */
+/* *processors: those that a call which spares some is computed on (ms_lt_problem); 0 if it spares none. Needs a GPU.
+ * MS_EINVAL if it spares all. */
+int ms_lt_processors(const ms_kernel_call *call, int *processors);
+
+/* Creates the descriptors; needs the library and a GPU. If it fails, nothing stays open. A library that knows no
+ * target of multiprocessors is told in a note, and the problem then has none. */
 int ms_lt_open(const ms_cublaslt *lt, const ms_lt_problem *problem, ms_lt_product *product);
 void ms_lt_close(ms_lt_product *product);
+/* Lets the product use all multiprocessors. */
+int ms_lt_use_all(ms_lt_product *product);
 /* Sets the addresses of bias, auxiliary matrix and factors, because they affect the choice of algorithms. */
 int ms_lt_expect(ms_lt_product *product, const ms_lt_operands *on);
 /* How algorithms may join the parts of a sum, a mask: in f32 in a separate step; if the result is f32, also in it,
@@ -66,8 +74,9 @@ int ms_lt_candidates(const ms_lt_product *product, int most, ms_lt_result *resul
 /* 1 if the algorithm can compute the product within its workspace. */
 int ms_lt_usable(const ms_lt_product *product, const ms_lt_algo *algo);
 /* Sets product->algo to the algorithm stored on disk; otherwise to the fastest candidate, which is timed and stored;
- * otherwise (MOONSHARD_CUDA_MATMUL_TUNE=0, or it cannot be stored) to the library's first candidate. *found 0: the
- * library has none. */
+ * otherwise (MOONSHARD_CUDA_MATMUL_TUNE=0, or it cannot be stored) to the library's first candidate. If there is none
+ * for the product's multiprocessors, but one for all of them, a note says so and the problem then has all. *found 0:
+ * the library has none. */
 int ms_lt_choose(ms_lt_product *product, int *found);
 /* Enqueues the product with the chosen algorithm. */
 int ms_lt_run(const ms_lt_product *product, const ms_lt_algo *algo, const ms_lt_operands *on, void *stream);

@@ -86,6 +86,7 @@ static int try_epilogue(ms_matmul_cublaslt *matmul, int which, int epilogue, con
   problem.accumulate = matmul->product.accumulate;
   problem.tf32 = matmul->tf32;
   problem.alignment = which == ALIGNED ? 16 : 0;
+  MS_TRY(ms_lt_processors(call, &problem.processors));
   MS_TRY(ms_lt_open(matmul->lt, &problem, &v->lt));
   int rc = ms_lt_expect(&v->lt, &(ms_lt_operands){.bias = (void *)call->in_data[2]});
   if (!rc) rc = ms_lt_choose(&v->lt, found);

@@ -100,6 +100,7 @@ static int try_library(prepared_f8 *prepared, const ms_cublaslt *lt, const ms_ke
   problem.workspace_bytes = ms_matmul_library_bytes(&prepared->f8.product);
   problem.epilogue = epilogue;
   problem.alignment = ALIGNMENT;
+  MS_TRY(ms_lt_processors(call, &problem.processors));
   MS_TRY(ms_lt_open(lt, &problem, &prepared->lt));
   int rc = ms_lt_expect(&prepared->lt, &on);
   if (!rc) rc = ms_lt_choose(&prepared->lt, found);

@@ -108,6 +108,7 @@ static int open_fused(prepared_gelu *prepared, const ms_cublaslt *lt, const ms_k
   problem.workspace_bytes = ms_matmul_library_bytes(&prepared->product);
   problem.epilogue = epilogue_of(call->op);
   problem.alignment = ALIGNMENT;
+  MS_TRY(ms_lt_processors(call, &problem.processors));
   MS_TRY(ms_lt_open(lt, &problem, &prepared->lt));
   int rc = ms_lt_expect(&prepared->lt, &on);
   if (!rc) rc = ms_lt_choose(&prepared->lt, found);

@@ -11,8 +11,9 @@
 
 static ms_device cpu = {&ms_cpu_device};
 
-static int open_cpu(int local_rank, int nccl, ms_device **device) {
+static int open_cpu(int local_rank, int nccl, int carveout, ms_device **device) {
   (void)local_rank; /* the launcher assigns cores */
+  (void)carveout;   /* 0: the config has been checked */
   if (nccl) return MS_FAIL(MS_EINVAL, "NCCL options need the device cuda, but this state is on the cpu");
   *device = &cpu;
   return MS_OK;

@@ -14,7 +14,7 @@
 #include "kernels/op.h"
 
 /* MS_DEVICE_VERSION: version of this table. A library that was built for another version is refused. */
-enum { MS_DEVICE_VERSION = 6, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
+enum { MS_DEVICE_VERSION = 7, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_device_stream ms_device_stream;
@@ -70,8 +70,10 @@ typedef struct ms_device_api {
   unsigned capabilities; /* enum ms_device_capability */
   /* The kernel of an op; NULL for an alias. Works without an open device, and on a machine without one. */
   const ms_kernel *(*kernel)(int op);
-  /* local_rank: this process's rank on its host, which selects the device. nccl: enum ms_nccl_option. */
-  int (*open)(int local_rank, int nccl, ms_device **device);
+  /* local_rank: this process's rank on its host, which selects the device. nccl: enum ms_nccl_option. carveout:
+   * multiprocessors that products leave to collectives (ms_plan_config.sm_carveout), which then have no more thread
+   * blocks; MS_EINVAL if the device has no more than that. */
+  int (*open)(int local_rank, int nccl, int carveout, ms_device **device);
   void (*close)(ms_device *device);
   /* *base: zero-filled memory, 4096-byte aligned. label: its purpose, for messages. communicated: collectives read and
    * write it. Can wait for the device. */

@@ -91,6 +91,11 @@ int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
   if (plan->config.device != state->device->api->kind)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for the device %s, but the state is on %s",
                    ms_device_name(plan->config.device), state->device->api->name);
+  if (plan->config.sm_carveout != state->sm_carveout)
+    return MS_FAIL(MS_EINVAL,
+                   "products of the plan leave %d multiprocessors to collectives, but collectives of the state "
+                   "expect %d: give the configs of both the same sm_carveout",
+                   plan->config.sm_carveout, state->sm_carveout);
   if (plan->streams > MS_NAMED_STREAMS)
     return MS_FAIL(MS_EUNSUPPORTED, "the plan has %d streams, but execs run at most %d", plan->streams,
                    MS_NAMED_STREAMS);

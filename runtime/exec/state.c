@@ -161,6 +161,7 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *g
   const ms_plan_config *config = &own;
   MS_TRY(check_place(world, model));
   MS_TRY(ms_plan_check_optimizer(config));
+  MS_TRY(ms_plan_check_carveout(config));
   MS_TRY(ms_plan_check_groups(model, config));
   ms_state *state = ms_handle_new(MS_HANDLE_STATE, sizeof *state, destroy_state);
   if (!state) return MS_ENOMEM;
@@ -172,9 +173,10 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *g
   ms_handle_set_on(state, world);
   ms_handle_set_keeps(state, model);
   state->nccl = config->nccl;
+  state->sm_carveout = config->sm_carveout;
   const ms_device_api *device;
   MS_GOTO(ms_device_find(config->device, &device));
-  MS_GOTO(device->open(ms_world_local_rank(world), config->nccl, &state->device));
+  MS_GOTO(device->open(ms_world_local_rank(world), config->nccl, config->sm_carveout, &state->device));
   MS_GOTO(ms_group_open(world, model->members, model->member_rank, model->mesh_text, &state->process_group));
   MS_GOTO(ms_compare_models(&state->process_group, model, config));
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));

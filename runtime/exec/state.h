@@ -43,6 +43,7 @@ struct ms_state {
   const ms_model *model;
   ms_device *device; /* holds the arenas */
   int nccl;          /* enum ms_nccl_option */
+  int sm_carveout;   /* of its config; its plans have the same */
   ms_state_layout layout;
   /* The whole mapping of each arena: [blocks * stride], or [stride] where it is private. */
   ms_region arena[MS_ARENAS];

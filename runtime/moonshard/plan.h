@@ -147,6 +147,12 @@ typedef struct ms_plan_config {
   int norm_groups;
   const int *norm_group;
   const double *max_norms;
+  /* On cuda, the same for a state and its plans: matrix products that can run at the same time as a collective leave so
+   * many of the GPU's streaming multiprocessors free (SM_COUNT_TARGET of cuBLASLt), and the collectives that can run at
+   * once share so many thread blocks, at least one each. 0 (default): products use all, and each collective has up to
+   * 32 blocks, as NCCL chooses. MS_EINVAL on the CPU, and for a state whose GPU has no more multiprocessors than that.
+   */
+  int sm_carveout;
 } ms_plan_config;
 
 /* Communicated bytes are doubles, because an all-reduce over n ranks counts 2 (n - 1) / n of its buffer. */

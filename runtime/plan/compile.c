@@ -170,6 +170,8 @@ static int lay_out(compilation *c) {
 static int synchronize(compilation *c) {
   for (int phase = 0; phase < MS_PHASES; phase++)
     if (c->plan->phase[phase].present) MS_TRY(ms_plan_synchronize(c->plan, phase));
+  for (int phase = 0; phase < MS_PHASES && c->plan->config.sm_carveout; phase++)
+    if (c->plan->phase[phase].present) MS_TRY(ms_plan_spare_processors(c->plan, phase));
   return MS_OK;
 }
 

@@ -74,10 +74,24 @@ int ms_plan_check_optimizer(const ms_plan_config *c) {
   return MS_OK;
 }
 
+/* How many multiprocessors the GPU has, only its device knows (device/cuda/open.c). */
+int ms_plan_check_carveout(const ms_plan_config *c) {
+  if (c->sm_carveout < 0)
+    return MS_FAIL(MS_EINVAL, "sm_carveout must be 0 (products use all) or more multiprocessors, not %d",
+                   c->sm_carveout);
+  if (c->sm_carveout && c->device != MS_DEVICE_CUDA)
+    return MS_FAIL(MS_EINVAL,
+                   "sm_carveout is %d, but the %s has no multiprocessors to leave to collectives: choose the "
+                   "device cuda (--device cuda), or leave sm_carveout (--sm-carveout) out",
+                   c->sm_carveout, ms_device_name(c->device));
+  return MS_OK;
+}
+
 int ms_plan_check_config(const ms_plan_config *c) {
   MS_TRY(ms_plan_check_optimizer(c));
   if (c->threads < 0 || c->threads > MOST_THREADS)
     return MS_FAIL(MS_EINVAL, "threads must be 0 (the environment's setting) to %d, not %d", MOST_THREADS, c->threads);
+  MS_TRY(ms_plan_check_carveout(c));
   if (c->prefetch < 0) return MS_FAIL(MS_EINVAL, "prefetch must be 0 or more units, not %d", c->prefetch);
   if (c->sync < MS_SYNC_EVERY || c->sync > MS_SYNC_LAST)
     return MS_FAIL(MS_EINVAL, "sync must be every (0), shard (1) or last (2), not %d", c->sync);

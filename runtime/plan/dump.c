@@ -107,6 +107,16 @@ static int losses(const ms_plan *plan, ms_text *text) {
   return MS_OK;
 }
 
+/* "211 of 219 products can run at the same time as a collective, and leave it 16 multiprocessors" */
+static void overlapped(const ms_plan *plan, ms_text *text) {
+  int products, spared;
+  if (!plan->config.sm_carveout) return;
+  ms_plan_count_spared(plan, &products, &spared);
+  ms_text_append(text,
+                 "\n  %d of %d products can run at the same time as a collective, and leave it %d multiprocessor%s",
+                 spared, products, plan->config.sm_carveout, plan->config.sm_carveout == 1 ? "" : "s");
+}
+
 static int head(const ms_plan *plan, ms_text *text) {
   const ms_model *model = plan->model;
   ms_plan_summary summary;
@@ -123,6 +133,7 @@ static int head(const ms_plan *plan, ms_text *text) {
   if (model->members > 1) MS_TRY(node_memory(plan, text));
   MS_TRY(traffic(plan, text));
   MS_TRY(losses(plan, text));
+  overlapped(plan, text);
   ms_text_append(text, "\n");
   return MS_OK;
 }

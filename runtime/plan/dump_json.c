@@ -71,6 +71,7 @@ static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text
   if (instr->kind == MS_INSTR_KERNEL) {
     ms_text_append(text, ",\"op\":\"%s\",\"backward\":%s", ms_op_row_of(instr->call->op)->name,
                    instr->backward ? "true" : "false");
+    if (instr->call->spared) ms_text_append(text, ",\"overlapped\":true");
     json_refs(plan, "in", instr->in, instr->call->in, instr->call->inputs, text);
     json_refs(plan, "out", instr->out, instr->call->out, instr->call->outputs, text);
   } else if (instr->kind == MS_INSTR_JOIN) {
@@ -118,6 +119,14 @@ static int json_losses(const ms_plan *plan, ms_text *text) {
   return MS_OK;
 }
 
+static void json_overlapped(const ms_plan *plan, ms_text *text) {
+  int products, spared;
+  if (!plan->config.sm_carveout) return;
+  ms_plan_count_spared(plan, &products, &spared);
+  ms_text_append(text, ",\"sm_carveout\":%d,\"products\":%d,\"overlapped_products\":%d", plan->config.sm_carveout,
+                 products, spared);
+}
+
 int ms_plan_json(const ms_plan *plan, ms_text *text) {
   const ms_model *model = plan->model;
   int64_t fullest[MS_CATEGORIES];
@@ -141,6 +150,7 @@ int ms_plan_json(const ms_plan *plan, ms_text *text) {
   ms_text_append(text, "},\"peak_bytes\":%lld", (long long)ms_plan_peak(plan));
   MS_TRY(json_nodes(plan, text));
   MS_TRY(json_losses(plan, text));
+  json_overlapped(plan, text);
   ms_text_append(text, ",\"phases\":[");
   int first = 1;
   for (int p = 0; p < MS_PHASES; p++) {

@@ -116,6 +116,7 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
   ms_text_append(text, "train %d, shared_masters %d\n", c->train, c->shared_masters);
   if (c->device) ms_text_append(text, "device %s\n", ms_device_name(c->device));
   if (c->nccl) ms_text_append(text, "nccl options %d\n", c->nccl);
+  if (c->sm_carveout) ms_text_append(text, "products leave %d multiprocessors to collectives\n", c->sm_carveout);
 }
 
 static void describe_owners(const ms_plan *plan, ms_text *text) {

@@ -43,6 +43,8 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
  * sizes (prepare.c). */
 int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                     const ms_ref *out, ms_instr *instr);
+/* Gives it another that spares the plan's multiprocessors, and a hash that says so. */
+int ms_plan_prepare_spared(ms_plan *plan, ms_instr *instr);
 void ms_plan_release_prepared(ms_plan *plan);
 /* ranks: number of neighbours in the dimension that take part; 0: all. */
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,

@@ -270,6 +270,8 @@ int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **p
 /* Check that all settings, or only the optimizer's, are in range (config.c). */
 int ms_plan_check_config(const ms_plan_config *config);
 int ms_plan_check_optimizer(const ms_plan_config *config);
+/* Checks sm_carveout alone. */
+int ms_plan_check_carveout(const ms_plan_config *config);
 
 /* An access of an instruction to a byte range of an arena. */
 typedef struct ms_access {
@@ -311,6 +313,11 @@ int ms_plan_clocks(const ms_plan *plan, int phase, int *clock);
 /* Returns MS_ERACE, naming the instructions, when conflicting accesses can run unordered, when an event is awaited
  * before it is recorded in program order, or when an access is outside its arena (verify.c). */
 int ms_plan_verify(const ms_plan *plan, int phase);
+/* Lets the products of a phase that no chain of events orders with a collective spare multiprocessors, as the plan's
+ * config says (overlapped_products.c). */
+int ms_plan_spare_processors(ms_plan *plan, int phase);
+/* Counts the plan's products, and those of them that do. */
+void ms_plan_count_spared(const ms_plan *plan, int *products, int *spared);
 /* Appends the lines that ranks sharing a state must agree on: mesh, seed, units, parameters, optimizer
  * (fingerprint.c). */
 void ms_plan_describe_state(const ms_model *model, const ms_plan_config *config, ms_text *text);

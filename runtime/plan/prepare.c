@@ -3,11 +3,12 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/hash.h"
 #include "base/xxh3.h"
 #include "plan/lower.h"
 
-/* The key of a call: op, attributes and all shapes, in a row. Calls are equal when their keys and numbers of inputs
- * are. */
+/* The key of a call: op and multiprocessors that it spares, attributes and all shapes, in a row. Calls are equal when
+ * their keys and numbers of inputs are. */
 enum { ATTRIBUTES = sizeof(ms_attrs) / 8, KEY = 1 + ATTRIBUTES + (MS_MAX_INPUTS + MS_MAX_OUTPUTS) * (1 + MS_MAX_DIMS) };
 
 struct ms_prepared_call {
@@ -61,12 +62,16 @@ static int check_dtypes(int op, const char *kind, int n, const ms_ref *ref) {
 }
 
 /* Fills made->bytes and prepares made->call; the caller sets the hash and the key. */
-static int prepare(const ms_plan *plan, const ms_kernel *kernel, int op, const ms_attrs *attrs, int inputs,
+static int prepare(const ms_plan *plan, const ms_kernel *kernel, int op, int spared, const ms_attrs *attrs, int inputs,
                    const ms_ref *in, int outputs, const ms_ref *out, struct ms_prepared_call *made) {
   MS_TRY(check_dtypes(op, "input", inputs, in));
   MS_TRY(check_dtypes(op, "output", outputs, out));
-  made->call = (ms_kernel_call){
-      .op = op, .attrs = *attrs, .inputs = inputs, .outputs = outputs, .threads = plan->config.threads};
+  made->call = (ms_kernel_call){.op = op,
+                                .attrs = *attrs,
+                                .inputs = inputs,
+                                .outputs = outputs,
+                                .threads = plan->config.threads,
+                                .spared = spared};
   for (int i = 0; i < inputs; i++) {
     made->call.in[i] = in[i].info;
     made->bytes[i] = bytes_of(&in[i].info);
@@ -78,8 +83,8 @@ static int prepare(const ms_plan *plan, const ms_kernel *kernel, int op, const m
   return kernel->prepare ? kernel->prepare(&made->call) : MS_OK;
 }
 
-int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
-                    const ms_ref *out, ms_instr *instr) {
+static int prepare_once(ms_plan *plan, int op, int spared, const ms_attrs *attrs, int inputs, const ms_ref *in,
+                        int outputs, const ms_ref *out, ms_instr *instr) {
   ms_prepared *p = &plan->prepared;
   const ms_kernel *kernel = ms_device_kernel(plan->config.device, op);
   if (!kernel)
@@ -87,7 +92,7 @@ int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, co
                    ms_device_name(plan->config.device));
   if (2 * p->n >= p->slots) MS_TRY(grow(p));
   int64_t key[KEY];
-  key[0] = op;
+  key[0] = op | (int64_t)spared << 32;
   memcpy(&key[1], attrs, sizeof *attrs);
   int n = put_infos(key, 1 + ATTRIBUTES, in, inputs);
   n = put_infos(key, n, out, outputs);
@@ -97,7 +102,7 @@ int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, co
   if (!*place) {
     struct ms_prepared_call *made = ms_calloc(1, sizeof *made);
     if (!made) return MS_ENOMEM;
-    int rc = prepare(plan, kernel, op, attrs, inputs, in, outputs, out, made);
+    int rc = prepare(plan, kernel, op, spared, attrs, inputs, in, outputs, out, made);
     if (rc) {
       free(made);
       return rc;
@@ -111,6 +116,23 @@ int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, co
   instr->call = &(*place)->call;
   instr->hash = hash;
   instr->bytes = (*place)->bytes;
+  return MS_OK;
+}
+
+int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
+                    const ms_ref *out, ms_instr *instr) {
+  return prepare_once(plan, op, 0, attrs, inputs, in, outputs, out, instr);
+}
+
+int ms_plan_prepare_spared(ms_plan *plan, ms_instr *instr) {
+  const ms_kernel_call *call = instr->call;
+  const uint64_t hash = instr->hash; /* of an op that ranks share, it is not that of the key */
+  const ms_attrs attrs = call->attrs;
+  ms_ref in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
+  for (int i = 0; i < call->inputs; i++) in[i] = (ms_ref){.info = call->in[i]};
+  for (int o = 0; o < call->outputs; o++) out[o] = (ms_ref){.info = call->out[o]};
+  MS_TRY(prepare_once(plan, call->op, plan->config.sm_carveout, &attrs, call->inputs, in, call->outputs, out, instr));
+  instr->hash = ms_hash_int(hash, instr->call->spared);
   return MS_OK;
 }
 

@@ -127,7 +127,7 @@ static int run_on_device(ms_device *device, const attention_case *c, int shift, 
 static int run_alone(const attention_case *c, int shift, char *out[3]) {
   ms_device *device;
   for (int i = 0; i < 3; i++) out[i] = i < c->call.outputs ? calloc(1, bytes_of(&c->call.out[i])) : NULL;
-  int rc = api->open(0, 0, &device);
+  int rc = api->open(0, 0, 0, &device);
   if (rc) return rc;
   rc = run_on_device(device, c, shift, out);
   api->close(device);

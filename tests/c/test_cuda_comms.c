@@ -12,16 +12,18 @@
 #include "exec/async/async.h"
 
 /* Opens the first GPU and asks for an id, as every rank does before it opens communicators. */
-static int ask_for_id(int at_once) {
+static int ask_sharing(int carveout, int at_once) {
   const ms_device_api *api;
   ms_device *device;
   char id[MS_DEVICE_ID_BYTES];
   must(ms_device_find(MS_DEVICE_CUDA, &api));
-  must(api->open(0, 0, &device));
+  MS_TRY(api->open(0, 0, carveout, &device));
   int rc = api->comm_id(device, at_once, id);
   api->close(device);
   return rc;
 }
+
+static int ask_for_id(int at_once) { return ask_sharing(0, at_once); }
 
 /* ---- order ---- */
 
@@ -64,6 +66,28 @@ static void A4_settings_that_let_collectives_wait_for_each_other_are_refused(voi
   unsetenv("MOONSHARD_EMULATE_NAME");
 }
 
+/* Blocks are shared by the communicators that run at once; more than that is told, and refused only where collectives
+ * could wait for each other. */
+static void A4_collectives_have_as_many_blocks_as_products_leave_multiprocessors(void **state) {
+  (void)state;
+  const char *note;
+  while (ms_note_next()) continue;
+  setenv("MOONSHARD_EMULATE_PROCESSORS", "132", 1);
+  setenv("NCCL_MAX_CTAS", "8", 1);
+  must(ask_sharing(16, 2));
+  assert_null(ms_note_next());
+  must(ask_sharing(16, 3));
+  note = ms_note_next();
+  assert_has(note ? note : "", "NCCL_MAX_CTAS is 8 | the 5 | sm_carveout 16 | 3 communicators");
+  must(ask_sharing(2, 3));
+  note = ms_note_next();
+  assert_has(note ? note : "", "the 1 | sm_carveout 2");
+  assert_fails(ask_sharing(132, 2), MS_EINVAL, "sm_carveout 132 | GPU 0 (emulated) | 132 | 1 to 131");
+  assert_fails(ask_sharing(-1, 2), MS_EINVAL, "sm_carveout -1");
+  unsetenv("NCCL_MAX_CTAS");
+  unsetenv("MOONSHARD_EMULATE_PROCESSORS");
+}
+
 /* ---- one GPU for each rank, or one for two ---- */
 
 static int train_a_step(ms_world *world, training_config *config) {
@@ -104,7 +128,7 @@ static void A4_a_rank_that_sees_one_gpu_uses_it_and_two_ranks_do_not_share_one(v
   ms_device *device;
   must(ms_device_find(MS_DEVICE_CUDA, &api));
   setenv("MOONSHARD_EMULATE_DEVICES", "2", 1);
-  assert_fails(api->open(2, 0, &device), MS_EINVAL, "local rank 2 | GPU 2 | there are 2");
+  assert_fails(api->open(2, 0, 0, &device), MS_EINVAL, "local rank 2 | GPU 2 | there are 2");
   assert_fails(ms_device_check(MS_DEVICE_CUDA, 2), MS_EINVAL, "GPU 2 | there are 2");
   must(ms_device_check(MS_DEVICE_CUDA, 1));
   c.plan.device = MS_DEVICE_CUDA;
@@ -258,6 +282,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(A4_nccl_keeps_the_order_of_the_host_where_the_driver_can),
       TEST(A4_settings_that_let_collectives_wait_for_each_other_are_refused),
+      TEST(A4_collectives_have_as_many_blocks_as_products_leave_multiprocessors),
       TEST(A4_a_rank_that_sees_one_gpu_uses_it_and_two_ranks_do_not_share_one),
       TEST(A4_windows_that_nccl_does_not_make_are_told_and_not_used),
       TEST(A4_communicators_whose_kernels_wait_for_each_other_are_aborted_together),

@@ -176,7 +176,7 @@ static void a_collective_of_an_unknown_dtype_is_refused(void **state) {
   float two[2] = {1, 2}, same[2];
   emulate_failure("");
   must(ms_device_find(MS_DEVICE_CUDA, &api));
-  must(api->open(0, 0, &device));
+  must(api->open(0, 0, 0, &device));
   must(api->allocate(device, 4096, 1, "a test", &memory));
   must(api->stream_open(device, 0, &stream));
   open_communicator(api, device, &comm);
@@ -257,11 +257,40 @@ static void D9_a_plan_and_its_state_are_of_one_device(void **state) {
   ms_world_leave(world);
 }
 
+static void D9_a_plan_and_its_state_leave_as_many_multiprocessors(void **state) {
+  (void)state;
+  training_config config = training_default(1, 1);
+  rank_engine engine;
+  ms_world *world;
+  ms_exec *exec;
+  ms_plan *plan;
+  emulate_failure("");
+  config.plan.device = MS_DEVICE_CUDA;
+  must(ms_world_join_alone(&world));
+  engine_open(world, &config, &engine);
+  config.plan.sm_carveout = 1;
+  must(ms_plan_compile(engine.net.graph, &config.plan, &plan));
+  assert_fails(ms_exec_new(engine.state, plan, &exec), MS_EINVAL, "plan leave 1 | state | 0 | sm_carveout");
+  ms_plan_free(plan);
+  config.plan.sm_carveout = -1;
+  assert_fails(ms_plan_compile(engine.net.graph, &config.plan, &plan), MS_EINVAL, "sm_carveout | -1");
+  config.plan.sm_carveout = 1;
+  config.plan.device = MS_DEVICE_CPU;
+  assert_fails(ms_plan_compile(engine.net.graph, &config.plan, &plan), MS_EINVAL, "sm_carveout is 1 | cpu");
+  assert_fails(ms_state_new(world, engine.net.model, &config.plan, &engine.state), MS_EINVAL, "sm_carveout is 1 | cpu");
+  engine_close(&engine);
+  ms_world_leave(world);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(A4_every_call_of_the_runtime_may_fail),       TEST(A4_every_call_of_nccl_may_fail),
-      TEST(A4_every_call_that_describes_a_gpu_may_fail), TEST(A4_an_error_in_a_kernel_is_reported_with_the_norm),
-      TEST(a_collective_of_an_unknown_dtype_is_refused), TEST(D9_a_plan_and_its_state_are_of_one_device),
+      TEST(A4_every_call_of_the_runtime_may_fail),
+      TEST(A4_every_call_of_nccl_may_fail),
+      TEST(A4_every_call_that_describes_a_gpu_may_fail),
+      TEST(A4_an_error_in_a_kernel_is_reported_with_the_norm),
+      TEST(a_collective_of_an_unknown_dtype_is_refused),
+      TEST(D9_a_plan_and_its_state_are_of_one_device),
+      TEST(D9_a_plan_and_its_state_leave_as_many_multiprocessors),
   };
   emulate_cuda("threads");
   setenv("MOONSHARD_EMULATE_JITTER", "0", 1);

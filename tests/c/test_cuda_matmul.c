@@ -22,11 +22,13 @@ enum { FORWARDS, BACKWARDS }; /* the order in which emulated algorithms 0 and 2 
 static const ms_device_api *api;
 static char cache[] = "/tmp/moonshard_test_XXXXXX", folder[128];
 
-static ms_kernel_call product_call(void) {
+/* spared: multiprocessors that it leaves to collectives; the emulated GPU has 2. */
+static ms_kernel_call product_call(int spared) {
   return (ms_kernel_call){.op = MS_OP_matmul,
                           .inputs = 2,
                           .outputs = 1,
                           .threads = 1,
+                          .spared = spared,
                           .in = {{.ndim = 2, .dims = {M, K}}, {.ndim = 2, .dims = {K, N}}},
                           .out = {{.ndim = 2, .dims = {M, N}}}};
 }
@@ -34,9 +36,9 @@ static ms_kernel_call product_call(void) {
 static float value_at(int i) { return (float)(sin(i) * pow(10, i % 5)); }
 
 /* Runs one product on the device; returns the status and stores the result. */
-static int multiply(ms_device *device, float *c) {
+static int multiply(ms_device *device, int spared, float *c) {
   const ms_kernel *kernel = api->kernel(MS_OP_matmul);
-  ms_kernel_call call = product_call();
+  ms_kernel_call call = product_call(spared);
   void *memory = NULL;
   char *workspace = NULL; /* aligned to exactly 64 bytes */
   float operands[M * K + K * N];
@@ -59,13 +61,15 @@ static int multiply(ms_device *device, float *c) {
   return rc;
 }
 
-static int multiply_alone(float *c) {
+static int multiply_spared(int spared, float *c) {
   ms_device *device;
-  MS_TRY(api->open(0, 0, &device));
-  int rc = multiply(device, c);
+  MS_TRY(api->open(0, 0, 0, &device));
+  int rc = multiply(device, spared, c);
   api->close(device);
   return rc;
 }
+
+static int multiply_alone(float *c) { return multiply_spared(0, c); }
 
 /* The order of additions in the last product. */
 static int order_of(const float *c) {
@@ -84,11 +88,13 @@ static int order_of(const float *c) {
   return like[FORWARDS] ? FORWARDS : BACKWARDS;
 }
 
-static int order_now(void) {
+static int order_spared(int spared) {
   float c[M * N];
-  must(multiply_alone(c));
+  must(multiply_spared(spared, c));
   return order_of(c);
 }
+
+static int order_now(void) { return order_spared(0); }
 
 /* ---- the cache ---- */
 
@@ -228,6 +234,54 @@ static void A3_an_algorithm_that_does_not_suit_is_not_used(void **state) {
   forget();
 }
 
+/* ---- fewer multiprocessors ---- */
+
+static void A3_a_product_that_leaves_multiprocessors_has_an_algorithm_of_its_own(void **state) {
+  (void)state;
+  char path[512];
+  tune("5");
+  assert_int_equal(order_now(), BACKWARDS);
+  tune("2");
+  assert_int_equal(order_spared(1), FORWARDS);
+  assert_int_equal(kept_files(path), 2);
+  tune("5");
+  assert_int_equal(order_spared(1), FORWARDS);
+  assert_int_equal(order_now(), BACKWARDS);
+  assert_int_equal(kept_files(path), 2);
+  forget();
+}
+
+static void assert_noted(const char *facts) {
+  char text[1024] = "";
+  for (const char *note = ms_note_next(); note; note = ms_note_next()) snprintf(text, sizeof text, "%s", note);
+  assert_has(text, facts);
+}
+
+/* Its file is that of a product that leaves none. */
+static void A3_where_cublaslt_cannot_limit_a_product_it_uses_all_and_a_note_says_so(void **state) {
+  (void)state;
+  char path[512];
+  tune("5");
+  assert_int_equal(order_now(), BACKWARDS);
+  tune("2");
+  setenv("MOONSHARD_EMULATE_CUBLASLT_TARGET", "refuse", 1);
+  assert_int_equal(order_spared(1), BACKWARDS);
+  assert_noted("cuBLASLt 130100 | 1 multiprocessors | SM_COUNT_TARGET | sm_carveout");
+  setenv("MOONSHARD_EMULATE_CUBLASLT_TARGET", "none", 1);
+  assert_int_equal(order_spared(1), BACKWARDS);
+  assert_noted("cuBLASLt 130100 | no algorithm | 1 multiprocessors");
+  unsetenv("MOONSHARD_EMULATE_CUBLASLT_TARGET");
+  assert_int_equal(kept_files(path), 1);
+  forget();
+}
+
+static void A3_a_product_cannot_leave_all_multiprocessors(void **state) {
+  (void)state;
+  float c[M * N];
+  assert_fails(multiply_spared(2, c), MS_EINVAL, "2 of GPU 0's 2 multiprocessors | at most 1");
+  assert_null(emulated_left());
+}
+
 /* ---- failures ---- */
 
 static int fails_at(const char *function, int call) {
@@ -286,6 +340,9 @@ int main(void) {
                                      TEST(A3_without_timing_the_first_algorithm_is_taken),
                                      TEST(A3_damaged_and_foreign_files_do_no_harm),
                                      TEST(A3_an_algorithm_that_does_not_suit_is_not_used),
+                                     TEST(A3_a_product_that_leaves_multiprocessors_has_an_algorithm_of_its_own),
+                                     TEST(A3_where_cublaslt_cannot_limit_a_product_it_uses_all_and_a_note_says_so),
+                                     TEST(A3_a_product_cannot_leave_all_multiprocessors),
                                      TEST(A4_every_call_of_cublaslt_may_fail),
                                      TEST(A4_a_product_without_an_algorithm_is_reported)};
   return cmocka_run_group_tests(tests, begin, end);

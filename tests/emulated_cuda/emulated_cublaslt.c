@@ -12,6 +12,7 @@
  *   MOONSHARD_EMULATE_CUBLASLT_COLD=2           algorithm 1 takes 4 ms longer on tensors that are not in the cache:
  * that the product before did not write MOONSHARD_EMULATE_CUBLASLT_NONE=32          no algorithm supports an epilogue
  * with one of these bits MOONSHARD_EMULATE_CUBLASLT_NO_FLOAT8=1      nor 8-bit operands, as on GPUs before 8.9
+ *   MOONSHARD_EMULATE_CUBLASLT_TARGET=refuse   a target of multiprocessors is no attribute; none: no algorithm has one
  *
  * Products of 8-bit operands are those of compute capability 9.0, and of 10.0 with scales of blocks: A transposed and B
  * not, sizes that are multiples of 16 bytes, at most one operand e5m2, results of bf16 or f32, scales for both operands
@@ -115,6 +116,11 @@ int cublasLtMatmulDescCreate(ms_lt_desc **desc, int compute, int scale) {
 int cublasLtMatmulDescDestroy(ms_lt_desc *desc);
 int cublasLtMatmulDescDestroy(ms_lt_desc *desc) { return drop(desc); }
 
+static int target_is(const char *how) {
+  const char *text = getenv("MOONSHARD_EMULATE_CUBLASLT_TARGET");
+  return text && !strcmp(text, how);
+}
+
 static int store(void *field, size_t field_bytes, const void *value, size_t bytes) {
   if (bytes != field_bytes || !value) return MS_LT_INVALID_VALUE;
   memcpy(field, value, bytes);
@@ -137,6 +143,7 @@ int cublasLtMatmulDescSetAttribute(ms_lt_desc *desc, int attribute, const void *
     case MS_LT_DESC_EPILOGUE_AUX_LD: return STORE(desc->aux_ld);
     case MS_LT_DESC_A_SCALE_POINTER: return STORE(desc->a_scale);
     case MS_LT_DESC_B_SCALE_POINTER: return STORE(desc->b_scale);
+    case MS_LT_DESC_SM_COUNT_TARGET: return target_is("refuse") ? MS_LT_INVALID_VALUE : STORE(desc->processors);
     case MS_LT_DESC_FAST_ACCUM: return STORE(desc->fast);
     default: return MS_LT_INVALID_VALUE;
   }
@@ -206,6 +213,7 @@ static int judge(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_lt_layo
   const int64_t columns = desc->trans_b ? b->rows : b->columns, other = desc->trans_b ? b->columns : b->rows;
   if (rows != d->rows || columns != d->columns || depth != other || a->batch != d->batch || b->batch != d->batch)
     return MS_LT_INVALID_VALUE;
+  if (desc->processors && target_is("none")) return MS_LT_NOT_SUPPORTED;
   if (emulated_is_float8(a->type) || emulated_is_float8(b->type)) return judge_float8(desc, a, b, d);
   const int types = a->type == b->type && (d->type == MS_LT_R_32F || (d->type == MS_LT_R_16BF && a->type == d->type));
   if (!types || (desc->compute != MS_LT_COMPUTE_32F && a->type != MS_LT_R_32F)) return MS_LT_NOT_SUPPORTED;
@@ -350,6 +358,7 @@ int cublasLtMatmul(ms_lt_handle handle, ms_lt_desc *desc, const void *alpha, con
   if (atomic_exchange(&written_last, d) != d)
     t->milliseconds += 4 * (setting("MOONSHARD_EMULATE_CUBLASLT_COLD", 0) >> algorithm & 1);
   status = check_pointers(t, algorithm);
+  if (!status && desc->processors) emulated_log_product(stream, desc->processors);
   if (!status) emulated_log_work(stream, "cublasLtMatmul", 0, NULL);
   if (!status && emulated_submit(stream, emulated_multiply, t, free) == cudaSuccess) return MS_LT_SUCCESS;
   if (status) free(t);

@@ -19,6 +19,7 @@ struct ms_lt_desc {
   const void *a_scale, *b_scale;
   int a_mode, b_mode;
   int8_t fast;
+  int32_t processors; /* SM_COUNT_TARGET */
 };
 
 struct ms_lt_layout {

@@ -57,6 +57,18 @@ void emulated_log_event(const char *what, cudaStream_t stream, cudaEvent_t event
   if (out) fprintf(out, "%s %d %d\n", what, number_of(streams, stream), number_of(events, event));
 }
 
+void emulated_log_product(cudaStream_t stream, int processors) {
+  std::lock_guard<std::mutex> guard(lock);
+  FILE *out = log_of_process();
+  if (out) fprintf(out, "product %d %d\n", number_of(streams, stream), processors);
+}
+
+void emulated_log_communicator(int ranks, int blocks) {
+  std::lock_guard<std::mutex> guard(lock);
+  FILE *out = log_of_process();
+  if (out) fprintf(out, "communicator %d %d\n", ranks, blocks);
+}
+
 void emulated_log_stream(cudaStream_t stream, int priority) {
   std::lock_guard<std::mutex> guard(lock);
   FILE *out = log_of_process();

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "emulated_log.h"
 #include "emulated_nccl.h"
 #include "emulated_runtime.h"
 #include "emulated_window.h"
@@ -120,6 +121,7 @@ int ncclCommInitRankConfig(ms_nccl_comm *out, int size, ms_nccl_id id, int rank,
   comm->size = size;
   comm->rank = rank;
   comm->windowed = asks_for_copy_engines(config);
+  emulated_log_communicator(size, config->max_ctas);
   memcpy(&comm->id, &id, sizeof comm->id);
   *out = comm;
   return start(comm, open_on_thread, comm);
@@ -174,6 +176,7 @@ int ncclCommSplit(ms_nccl_comm parent, int color, int key, ms_nccl_comm *out, ms
   if (!comm) return SYSTEM_ERROR;
   comm->parent = parent;
   comm->windowed = asks_for_copy_engines(config);
+  emulated_log_communicator(parent->size, config->max_ctas);
   comm->color = color;
   comm->key = key;
   comm->out = out;

@@ -74,6 +74,11 @@ int devices() {
   return text ? atoi(text) : 8;
 }
 
+int processors() {
+  const char *text = getenv("MOONSHARD_EMULATE_PROCESSORS");
+  return text && *text ? atoi(text) : 2;
+}
+
 /* The GPU's compute capability times 10. */
 int capability() {
   const char *text = getenv("MOONSHARD_EMULATE_CAPABILITY");
@@ -263,7 +268,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
   properties->totalGlobalMem = DEVICE_BYTES;
   properties->major = capability() / 10;
   properties->minor = capability() % 10;
-  properties->multiProcessorCount = 2;
+  properties->multiProcessorCount = processors();
   return cudaSuccess;
 }
 
@@ -272,7 +277,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
   if (device < 0 || device >= devices()) return finish(cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock: *value = emulated::MAX_THREADS; break;
-    case cudaDevAttrMultiProcessorCount: *value = 2; break;
+    case cudaDevAttrMultiProcessorCount: *value = processors(); break;
     case cudaDevAttrComputeCapabilityMajor: *value = capability() / 10; break;
     case cudaDevAttrComputeCapabilityMinor: *value = capability() % 10; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = emulated::SHARED_BYTES_ON_REQUEST; break;

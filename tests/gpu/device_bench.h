@@ -94,7 +94,7 @@ static inline int measure_call(const bench *b, ms_kernel_call *call, double *sec
 /* Opens the first GPU; the process never closes it. */
 static inline int open_bench(bench *b) {
   MS_TRY(ms_device_find(MS_DEVICE_CUDA, &b->api));
-  MS_TRY(b->api->open(0, 0, &b->device));
+  MS_TRY(b->api->open(0, 0, 0, &b->device));
   MS_TRY(b->api->stream_open(b->device, 0, &b->stream));
   MS_TRY(b->api->event_open(b->device, 1, &b->begin));
   return b->api->event_open(b->device, 1, &b->end);

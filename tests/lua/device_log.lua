@@ -62,7 +62,9 @@ end
 ---@return DeviceEntry[]
 function device_log.read(path)
   local entries = {}
-  for line in io.lines(path) do entries[#entries + 1] = parse(line) end
+  for line in io.lines(path) do -- what is said of products and communicators is in no stream's order
+    if not (line:find("^product ") or line:find("^communicator ")) then entries[#entries + 1] = parse(line) end
+  end
   number_ranges(entries)
   return entries
 end

@@ -28,7 +28,7 @@ local function count(folder)
   for line in pipe:lines() do
     local what, name = line:match("^(%l+) %d+ (%S+)")
     if what == "work" then what = name:match("^%(?([%w_]+)") end
-    if what ~= "stream" then calls[what] = (calls[what] or 0) + 1 end
+    if what ~= "stream" and what ~= "communicator" then calls[what] = (calls[what] or 0) + 1 end
   end
   pipe:close()
   return calls

@@ -29,15 +29,18 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --cuda-graph       capture each phase on the GPU once, then replay it
       --nccl-windows     place communication buffers of GPUs in NCCL's registered memory (NCCL 2.27 or later)
       --nccl-copy-engines   also run all-gathers on copy engines, which leaves the multiprocessors free (2.28 or later)
+      --sm-carveout N    matrix products that can run at the same time as a collective leave N of the multiprocessors
+                         to it, and such collectives share N thread blocks of NCCL (default 0: products use all)
       --timeout S        seconds to wait for another rank before reporting an error (default 300)
       --grace S          seconds that ranks may take to finish after SIGTERM (default 30 if they save first, else 5)
       --inject-delay P:T[@R],...   delay operations for testing, e.g. gather:100ms,update:1s@2; results do not change
   moonshard plan RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--json]
-                       [--summary | --passes | --roofline] [key=value ...]
+                       [--summary | --passes | --roofline] [--sm-carveout N] [key=value ...]
                          compile the step of rank R (default 0) without running it: memory, collectives, instructions;
                          --passes: the time that each compiler pass took and what it changed; --cluster: device and
                          ranks per node of a described cluster, for which policies that are "auto" are decided;
-                         --roofline: what each op would take at the rates of that cluster's devices
+                         --roofline: what each op would take at the rates of that cluster's devices; --sm-carveout: how
+                         many products it concerns (see run)
   moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--all] [--json]
                     [key=value ...]
                          list which rule made each decision and its cost, what sets the memory peak, and what to change

@@ -54,6 +54,7 @@ function plan.of_recipe(command, arguments, options, render)
   end
   if line.cluster then
     describe_cluster(line, rank, ranks)
+    require("moonshard.distributed.device").apply_options({ sm_carveout = line.sm_carveout })
   else
     world.describe(rank, ranks, line.ranks_per_node)
     require("moonshard.distributed.device").apply_options(line)
@@ -150,6 +151,7 @@ function plan.main(arguments)
   local options = {
     ["--summary"] = { name = "summary", value = "flag" }, ["--passes"] = { name = "passes", value = "flag" },
     ["--roofline"] = { name = "roofline", value = "flag" },
+    ["--sm-carveout"] = { name = "sm_carveout", value = "index" },
   }
   return plan.of_recipe("moonshard plan", arguments, options, print_plan)
 end

@@ -28,6 +28,7 @@ local OPTIONS = {
   ["--cuda-graph"] = { name = "cuda_graph", value = "flag" },
   ["--nccl-windows"] = { name = "nccl_windows", value = "flag" },
   ["--nccl-copy-engines"] = { name = "nccl_copy_engines", value = "flag" },
+  ["--sm-carveout"] = { name = "sm_carveout", value = "index" },
   ["--timeout"] = { name = "timeout", value = "seconds" },
   ["--grace"] = { name = "grace", value = "seconds" },
   ["--inject-delay"] = { name = "inject_delay", value = "text", what = "delays like gather:100ms,update:1s@2" },

@@ -16,6 +16,9 @@ local device = {
   ---How NCCL communicates: nil, "windows" or "copy_engines" (enum ms_nccl_option); --nccl-windows and
   ---`--nccl-copy-engines` set it.
   nccl = nil, ---@type string?
+  ---Multiprocessors that products leave to collectives which can run at the same time (ms_plan_config.sm_carveout);
+  ---`--sm-carveout` sets it.
+  sm_carveout = 0,
   ---Threads of a rank of a described machine, which plans are compiled for; nil: as many as this machine gives it.
   threads = nil, ---@type integer?
 }
@@ -48,13 +51,15 @@ function device.nccl_options(kind)
   return kind == C.MS_DEVICE_CUDA and NCCL_OPTIONS[device.nccl] or 0
 end
 
----Applies --device, --cuda-graph, --nccl-windows and --nccl-copy-engines of a command line.
----@param line { device: string?, cuda_graph: boolean?, nccl_windows: boolean?, nccl_copy_engines: boolean? }
+---Applies --device, --cuda-graph, --nccl-windows, --nccl-copy-engines and --sm-carveout of a command line.
+---@param line { device: string?, cuda_graph: boolean?, nccl_windows: boolean?, nccl_copy_engines: boolean?,
+---sm_carveout: integer? }
 function device.apply_options(line)
   if line.device and not KINDS[line.device] then device.kind(line.device, "--device") end
   device.default = line.device or device.default
   device.graphs = line.cuda_graph or device.graphs
   device.nccl = line.nccl_copy_engines and "copy_engines" or line.nccl_windows and "windows" or device.nccl
+  device.sm_carveout = line.sm_carveout or device.sm_carveout
 end
 
 return device

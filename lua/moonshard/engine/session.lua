@@ -126,6 +126,7 @@ local function set_place(self, config)
   config.shared_masters = around.shared_masters and 1 or 0
   config.device = device.kind(around.mesh.device)
   if around.single_rank then return end
+  config.sm_carveout = device.sm_carveout
   config.nodes, self.node_of = world.topology(C.ms_mesh_world(around.mesh.handle))
   config.node_of = self.node_of
 end

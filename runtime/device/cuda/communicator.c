@@ -105,7 +105,7 @@ int ms_cuda_comm_id(ms_device *device, int at_once, void *id) {
   set_host_id();
   _Static_assert(sizeof(ms_nccl_id) == MS_DEVICE_ID_BYTES, "an id has MS_DEVICE_ID_BYTES bytes");
   MS_TRY(ms_cuda_attach(device));
-  MS_TRY(ms_cuda_order_collectives(ms_cuda_index(device), at_once, &((ms_cuda_device *)device)->ctas));
+  MS_TRY(ms_cuda_order_collectives((ms_cuda_device *)device, at_once));
   MS_TRY(ms_nccl_load(&none.nccl));
   return id ? NCCL(&none, "ncclGetUniqueId", none.nccl->get_unique_id(id)) : MS_OK;
 }

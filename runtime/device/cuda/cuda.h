@@ -13,9 +13,10 @@
 
 typedef struct ms_cuda_device {
   ms_device base;
-  int index; /* CUDA's index among the devices visible to this process */
-  int nccl;  /* enum ms_nccl_option */
-  int ctas;  /* the most thread blocks of a collective's kernel (order.c) */
+  int index;    /* CUDA's index among the devices visible to this process */
+  int nccl;     /* enum ms_nccl_option */
+  int carveout; /* multiprocessors that products leave to collectives, or 0 */
+  int ctas;     /* the most thread blocks of a collective's kernel (order.c) */
 } ms_cuda_device;
 
 /* error.c: sends errors and notes to this engine from now on. */
@@ -37,7 +38,7 @@ extern struct ms_cuda_totals { _Atomic int64_t arenas, pinned, context, communic
 extern const ms_device_api ms_cuda_api;
 
 /* open.c */
-int ms_cuda_open(int local_rank, int nccl, ms_device **device);
+int ms_cuda_open(int local_rank, int nccl, int carveout, ms_device **device);
 void ms_cuda_close(ms_device *device);
 int ms_cuda_attach(ms_device *device);
 int ms_cuda_place(ms_device *device, char *text, int bytes);
@@ -93,9 +94,9 @@ void ms_cuda_comm_abort(ms_device *device, ms_device_comm **comm);
 void ms_cuda_comm_close(ms_device *device, ms_device_comm *comm, double seconds);
 
 /* order.c: prepares the process for communicators of which at_once run at the same time, before NCCL reads its
- * settings; *ctas: the most thread blocks of each. MS_EUNSUPPORTED if a setting of NCCL gives it more, or the GPU is a
- * part of one. */
-int ms_cuda_order_collectives(int index, int at_once, int *ctas);
+ * settings, and sets device->ctas. MS_EUNSUPPORTED if a setting of NCCL gives one more than its share of the
+ * multiprocessors, or the GPU is a part of one. */
+int ms_cuda_order_collectives(ms_cuda_device *device, int at_once);
 
 /* The kernel of an op (kernels/cuda/table.cu). */
 const ms_kernel *ms_cuda_kernel(int op);

@@ -58,11 +58,23 @@ static int note_context(void) {
   return MS_OK;
 }
 
-int ms_cuda_open(int local_rank, int nccl, ms_device **device) {
+static int check_carveout(int index, int carveout) {
+  ms_device_info gpu;
+  if (!carveout) return MS_OK;
+  MS_TRY(ms_cuda_describe(index, &gpu));
+  if (carveout > 0 && carveout < gpu.processors) return MS_OK;
+  return MS_FAIL(MS_EINVAL,
+                 "sm_carveout %d: GPU %d (%s) has %d multiprocessors, and products need some of them: give 1 "
+                 "to %d, about as many as NCCL's thread blocks (16 to 32), or 0",
+                 carveout, index, gpu.name, gpu.processors, gpu.processors - 1);
+}
+
+int ms_cuda_open(int local_rank, int nccl, int carveout, ms_device **device) {
   int index = 0;
   if (nccl) MS_TRY(ms_nccl_require(nccl));
   MS_TRY(choose(local_rank, &index));
   MS_TRY(ms_cuda_check_code(index));
+  MS_TRY(check_carveout(index, carveout));
   MS_TRY(MS_CUDA(cudaSetDevice(index)));
   MS_TRY(note_context());
   ms_cuda_device *opened = ms_calloc(1, sizeof *opened);
@@ -70,6 +82,7 @@ int ms_cuda_open(int local_rank, int nccl, ms_device **device) {
   opened->base.api = &ms_cuda_api;
   opened->index = index;
   opened->nccl = nccl;
+  opened->carveout = carveout;
   *device = &opened->base;
   return MS_OK;
 }

@@ -11,8 +11,12 @@
  * waiting for other ranks, so if n communicators run at once, each may have 1/n of the multiprocessors (max_ctas). One
  * thread block of NCCL fits on any multiprocessor.
  *
- * Settings of NCCL that let a communicator have more are refused, and so is a part of a GPU (MIG): it has few
- * multiprocessors and no direct access to the memory of other GPUs.
+ * Where products leave multiprocessors to collectives (ms_plan_config.sm_carveout), those that run at once share so
+ * many blocks, so that a product never waits for more of them than it has left free. NCCL's own settings can override
+ * this; a note says so.
+ *
+ * Settings of NCCL that let a communicator have more than its share of all multiprocessors are refused, and so is a
+ * part of a GPU (MIG): it has few multiprocessors and no direct access to the memory of other GPUs.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -44,26 +48,46 @@ static int refuse_part(int index) {
       index, properties.name);
 }
 
-/* NCCL prefers these to what a communicator asks for. */
-static int refuse_more(int ctas, int at_once) {
+/* A setting of NCCL that gives a communicator more thread blocks than this, or NULL. NCCL prefers these to what a
+ * communicator asks for. */
+static const char *setting_beyond(int ctas) {
   static const char *const settings[] = {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS"};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
     const char *text = getenv(settings[i]);
-    if (text && strtol(text, NULL, 10) > ctas)
-      return MS_FAIL(MS_EUNSUPPORTED,
-                     "%s is %s, but %d communicators run at once on this GPU, and each can have at most %d of its "
-                     "multiprocessors, or collectives could wait for each other forever: set at most %d",
-                     settings[i], text, at_once, ctas, ctas);
+    if (text && strtol(text, NULL, 10) > ctas) return settings[i];
   }
-  return MS_OK;
+  return NULL;
 }
 
-int ms_cuda_order_collectives(int index, int at_once, int *ctas) {
+static int refuse_more(int ctas, int at_once) {
+  const char *setting = setting_beyond(ctas);
+  if (!setting) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "%s is %s, but %d communicators run at once on this GPU, and each can have at most %d of its "
+                 "multiprocessors, or collectives could wait for each other forever: set at most %d",
+                 setting, getenv(setting), at_once, ctas, ctas);
+}
+
+/* Bounds a communicator's thread blocks by its part of what products leave free. */
+static void share_carveout(ms_cuda_device *device, int at_once) {
+  const int part = device->carveout / at_once, ctas = part < 1 ? 1 : part;
+  if (ctas < device->ctas) device->ctas = ctas;
+  const char *setting = setting_beyond(device->ctas);
+  if (setting)
+    ms_note(
+        "%s is %s: NCCL can use more thread blocks for a collective than the %d that products leave it (sm_carveout "
+        "%d, for %d communicators that run at once), and products can wait for them",
+        setting, getenv(setting), device->ctas, device->carveout, at_once);
+}
+
+int ms_cuda_order_collectives(ms_cuda_device *device, int at_once) {
   int processors;
   MS_TRY(set_launch_order());
-  MS_TRY(refuse_part(index));
-  MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, index)));
+  MS_TRY(refuse_part(device->index));
+  MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device->index)));
   const int share = at_once > 1 ? processors / at_once : MOST_CTAS;
-  *ctas = share < 1 ? 1 : share < MOST_CTAS ? share : MOST_CTAS;
-  return at_once > 1 ? refuse_more(*ctas, at_once) : MS_OK;
+  device->ctas = share < 1 ? 1 : share < MOST_CTAS ? share : MOST_CTAS;
+  if (at_once > 1) MS_TRY(refuse_more(device->ctas, at_once));
+  if (device->carveout) share_carveout(device, at_once);
+  return MS_OK;
 }
