@@ -181,6 +181,7 @@ bench: $(BENCHES)
 	@:
 gpu-tests: $(if $(NVCC),$(GPU_TESTS),cuda)
 	@:
+gpu-bench: $(if $(NVCC),$(STAND_IN))
 cuda: $(if $(NVCC),$(CUDA_LIBRARY))
 	@$(if $(NVCC),:,echo "no nvcc on the PATH or in $(CUDA_HOME)/bin" >&2; exit 1)
 peers: $(PEER_BENCHES)

@@ -95,7 +95,18 @@ $(CONTRACTED): $(CONTRACTED_O) $(filter-out $(EMULATION_O) $(CONTRACTED_O:.contr
 .PHONY: gpu-bench
 GPU_BENCHES := $(patsubst tests/gpu/bench_%.c,$(OUT)/bench/gpu_%,$(wildcard tests/gpu/bench_*.c))
 gpu-bench: $(GPU_BENCHES)
-tests: $(GPU_BENCHES)
+tests: $(GPU_BENCHES) $(EMULATED)/libstand_in_emulated.so
+
+# What bench_overlap runs at the same time as a product.
+STAND_IN := $(OUT)/bench/libstand_in.so
+$(STAND_IN): $(OUT)/obj/tests/gpu/stand_in.cuda.o
+	@mkdir -p $(@D)
+	@echo "link  $@"
+	@$(CXX) -shared -Wl,-soname,$(@F) $(LDFLAGS) $^ -o $@ $(CUDART)
+
+$(EMULATED)/libstand_in_emulated.so: $(OUT)/obj/tests/gpu/stand_in.emulated.o $(EMULATED)/libcudart_emulated.so
+	@echo "link  $@"
+	@$(EMULATED_LINK) $^ -o $@
 
 $(OUT)/bench/gpu_%: $(OUT)/obj/tests/gpu/bench_%.o $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)

@@ -41,6 +41,7 @@ done
 for program in "$build"/bench/gpu_*; do
   [ -x "$program" ] && cp "$program" "$work/release/bench/$(basename "$program").real"
 done
+[ -f "$build/bench/libstand_in.so" ] && cp "$build/bench/libstand_in.so" "$work/release/bench/"
 needed "$build/moonshard" "$luajit" "$work"/release/*/*.real "$work"/release/tests/gpu/*.real |
   while read -r library; do cp -L "$library" "$work/lib/"; done
 strip --strip-debug "$work"/release/*/*.real "$work"/release/engine/* "$work"/release/tests/gpu/*.real 2>/dev/null ||

@@ -5,6 +5,7 @@
 #   build/gpu/run trainings [--sanitizer]    trainings compared with the CPU's, NCCL
 #   build/gpu/run test                       both
 #   build/gpu/run bench [options of tests/gpu/bench.sh]
+#   build/gpu/run overlap [BLOCKS...]        products while a collective's blocks take multiprocessors, in 30 s
 #   build/gpu/run price                      calibrates the GPU, and compares prices with measured steps
 #   build/gpu/run unpack                     only unpacks
 #
@@ -34,6 +35,7 @@ case $command in
     exit "$status"
     ;;
   bench) exec tests/gpu/bench.sh --build build/portable/release "$@" ;;
+  overlap) exec tests/gpu/overlap.sh --build build/portable/release "$@" ;;
   price)
     . tests/gpu/libraries.sh
     export LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;$PWD/build/portable/gen/?.lua;;"
@@ -41,5 +43,5 @@ case $command in
       exec tests/bench/price/measured.sh build/portable "$@"
     ;;
   unpack) ;;
-  *) echo "$0: the command must be kernels, trainings, test, bench, price or unpack" >&2; exit 2 ;;
+  *) echo "$0: the command must be kernels, trainings, test, bench, overlap, price or unpack" >&2; exit 2 ;;
 esac

@@ -1,6 +1,7 @@
 -- The benchmarks of kernels for GPUs work without one: every product and every attention runs on the emulated device,
 -- in small, and the tables have a row for each. How fast anything is, they cannot tell.
 
+local json = require("cjson")
 local program = require("lua.program")
 
 local FOLDER = os.getenv("MOONSHARD_BIN"):match("^(.*)/")
@@ -37,6 +38,28 @@ describe("the benchmarks of kernels", function()
     local head, rows = table_of("matmul", 8, "timed", "torch")
     assert.truthy(head:find("^TFLOP/s +timed +torch  vs torch$"), head)
     assert.equal(9 * 3 + 3, rows) -- and gelu within its products
+  end)
+
+  it("run products next to a kernel in place of a collective's, on all multiprocessors and on fewer", function()
+    local settings = ("MOONSHARD_EMULATE_PROCESSORS=132 MOONSHARD_STAND_IN_LIBRARY=%s/tests/emulated/%s"):format(FOLDER,
+      "libstand_in_emulated.so")
+    local command = "%s %s%s %s/bench/gpu_overlap 8 16 32"
+    local pipe = io.popen(command:format(program.emulated_cuda(), DEVICE:format(FOLDER), settings, FOLDER))
+    local text = pipe:read("*a")
+    pipe:close()
+    local lines, measured = {}, 0
+    for line in text:gmatch("({[^\n]*})\n") do
+      local row = json.decode(line)
+      assert.truthy(row.alone_us > 0 and row.alone_fewer_us > 0, line)
+      assert.truthy(row.overlapped_us > 0 and row.overlapped_fewer_us > 0 and row.copied_gbs > 0, line)
+      measured = measured + 1
+    end
+    assert.equal(7 * 2, measured)
+    for row in text:match("\nus +blocks [^\n]*\n(.*)$"):gmatch("[^\n]+") do
+      assert.truthy(row:match("^%l[%l%d, ]+ [13][62] +[%d.]+ +[%d.]+x +[%d.]+x +[%d.]+x +[%d.]+x"), row)
+      lines[#lines + 1] = row
+    end
+    assert.equal(measured, #lines)
   end)
 
   it("run attention of both models, and of heads of 128", function()

@@ -93,6 +93,17 @@ describe("the commands for a GPU", function()
       "\ngpt2 +moonshard +%d+ ", "\ngpt2 +moonshard_graphs +%d+ ")
   end)
 
+  it("A1 measure products next to a kernel in place of a collective's, and end with a table", function()
+    local library = os.getenv("MOONSHARD_BIN"):match("^(.*)/") .. "/tests/emulated/libstand_in_emulated.so"
+    local status, text = run("tests/gpu/overlap.sh --dry 1", "MOONSHARD_STAND_IN_LIBRARY=" .. library)
+    assert.equal(0, status, text)
+    contains(text, "\nus +blocks +alone +fewer +overlapped +fewer +gain\n", "\nllama up +1 +[%d.]+ ")
+    status, text = run("tests/gpu/overlap.sh --dry 1", "MOONSHARD_STAND_IN_LIBRARY=/proc/nowhere/lib.so")
+    assert.equal(256, status, text)
+    contains(text, "/proc/nowhere/lib.so: ", "gpu%-bench")
+    assert.equal(512, (run("tests/gpu/overlap.sh --dry more")))
+  end)
+
   -- As PyTorch's packages lie on a machine that has no other libraries of NVIDIA's, one of them for CUDA 12.
   it("A1 find the libraries of PyTorch's packages, of either version, and the parts that these load", function()
     local home = scratch.path()
@@ -166,7 +177,7 @@ describe("the commands for a GPU", function()
   end)
 
   it("A1 say that there is no GPU", function()
-    for _, command in ipairs({ "tests/gpu/run.sh", "tests/gpu/bench.sh" }) do
+    for _, command in ipairs({ "tests/gpu/run.sh", "tests/gpu/bench.sh", "tests/gpu/overlap.sh" }) do
       local status, text = run(command, "MOONSHARD_EMULATE_DEVICES=0")
       assert.equal(512, status)
       contains(text, "no GPU")
