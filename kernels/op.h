@@ -7,6 +7,8 @@
 #ifndef MS_KERNELS_OP_H
 #define MS_KERNELS_OP_H
 
+#include <stddef.h>
+
 #include "moonshard.h"
 
 enum ms_activation { MS_ACT_NONE = 0, MS_ACT_RELU = 1, MS_ACT_GELU = 2, MS_ACT_GELU_TANH = 3, MS_ACT_SILU = 4 };
@@ -49,6 +51,7 @@ enum {
   MS_OP_ACTIVATIONS = 7 << 16,
   MS_OP_ANY_DTYPE = 1 << 19, /* moves whole elements, or casts: takes dtypes that other kernels have no loops for */
   MS_OP_SPARES = 1 << 20,    /* matrix products that can leave multiprocessors to collectives (ms_kernel_call.spared) */
+  MS_OP_COPIES = 1 << 21,    /* can have one output more than its row says: output 0, rounded to bf16 */
 
   /* Two common combinations: ops on every rank that only read inputs and write outputs. */
   MS_OP_RECIPE = MS_OP_PUBLIC | MS_OP_COMPUTES | MS_OP_WRITES | MS_OP_ALIKE,
@@ -110,6 +113,11 @@ typedef struct ms_kernel_call {
   void *stream;    /* run enqueues on it, in order; NULL on the CPU, where run returns when the work is done */
   ms_fault *fault; /* NULL on the CPU, where run returns the error */
 } ms_kernel_call;
+
+/* Where a call of an op with MS_OP_COPIES writes its output 0 in bf16, too, or NULL. outputs: those of the op's row. */
+static inline void *ms_call_copy(const ms_kernel_call *call, int outputs) {
+  return call->outputs > outputs ? call->out_data[outputs] : NULL;
+}
 
 /* One tensor of a launch that copies, casts or adds several tensors: to = from, or to += from. Both are [n], f32 or
  * bf16; the target of a sum is f32. Or f32 times a scale becomes f8e4m3, or f8e4m3 is copied. */

@@ -20,6 +20,7 @@ local cfg = ms.args {
   ema = ms.args.real(0),           -- decay of the averages of the weights; 0: none
   mesh = "1x-1",                   -- replicas x shards; -1: all remaining ranks
   dtype = "auto",                  -- type of gathered weights: f32, bf16, or auto (bf16 if the CPU computes in it)
+  copy = false,                    -- bf16 weights that updates write next to f32 masters: 2 bytes an element, no casts
   reshard = ms.args.any("default"), -- free gathered weights between forward and backward: true, false or a group size
   rematerialize = ms.args.any(true), -- backward computes gelu and norms again: true, false or auto (if need be)
   memory_limit = "1TiB",           -- of a rank, which auto fits
@@ -43,7 +44,7 @@ ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
   units = { re[[^layers\.\d+$]] },  -- each layer is gathered and freed as one
   reshard_after_forward = cfg.reshard,
-  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" }, -- gradients and masters are f32
+  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32", param_copy = cfg.copy }, -- gradients and masters are f32
 })
 
 local warmup = math.min(cfg.warmup, cfg.steps)

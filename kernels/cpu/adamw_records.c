@@ -20,6 +20,7 @@ MS_INLINE void update_record(const ms_adamw *s, int64_t n, const float *restrict
 MS_CLONES static void update_records(const ms_kernel_call *call, int64_t begin, int64_t end) {
   const ms_adamw s = ms_adamw_of(call);
   const int64_t all = ms_numel(&call->in[0]);
+  ms_bf16 *copy = ms_call_copy(call, 3);
   ms_moment_tables first, second;
   ms_moment_fill_tables(MS_MOMENT_FIRST, &first);
   ms_moment_fill_tables(MS_MOMENT_SECOND, &second);
@@ -30,7 +31,9 @@ MS_CLONES static void update_records(const ms_kernel_call *call, int64_t begin, 
     float m1[MS_MOMENT_BLOCK] __attribute__((aligned(64))), v1[MS_MOMENT_BLOCK] __attribute__((aligned(64)));
     ms_moment_read(&first, m, m1);
     ms_moment_read(&second, v, v1);
-    update_record(&s, n, (const float *)call->in_data[0] + at, (float *)call->out_data[0] + at, m1, v1);
+    float *p = (float *)call->out_data[0] + at;
+    update_record(&s, n, (const float *)call->in_data[0] + at, p, m1, v1);
+    if (copy) ms_narrow(copy + at, p, n);
     ms_moment_write(MS_MOMENT_FIRST, &first, m1, m);
     ms_moment_write(MS_MOMENT_SECOND, &second, v1, v);
   }

@@ -4,10 +4,9 @@
  *   b = g in the parameter's first update, then momentum b + (1 - dampening) g
  *   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
  */
-#include "kernels/cpu/block.h"
-
 #include "kernels/clip.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/update.h"
 
 MS_CLONES static void plain_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
@@ -15,8 +14,13 @@ MS_CLONES static void plain_part(const ms_kernel_call *call, int part, int64_t b
   const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(&call->attrs);
   const float *restrict gradient = call->in_data[0];
   float *restrict p = call->out_data[0];
+  ms_bf16 *restrict copy = ms_call_copy(call, 2);
+  for (int64_t at = begin, n; at < end; at += n) {
+    n = ms_update_length(copy, at, end);
 #pragma omp simd
-  for (int64_t i = begin; i < end; i++) p[i] -= lr * (ms_clipped(gradient[i] * factor, most) + decay * p[i]);
+    for (int64_t i = at; i < at + n; i++) p[i] -= lr * (ms_clipped(gradient[i] * factor, most) + decay * p[i]);
+    if (copy) ms_narrow(copy + at, p + at, n);
+  }
 }
 
 MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
@@ -29,12 +33,17 @@ MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_
   const float own = nesterov ? 1.0f : 0.0f, carried = nesterov ? momentum : 1.0f;
   const float *restrict gradient = call->in_data[0];
   float *restrict p = call->out_data[0], *restrict buffer = call->out_data[1];
+  ms_bf16 *restrict copy = ms_call_copy(call, 2);
+  for (int64_t at = begin, n; at < end; at += n) {
+    n = ms_update_length(copy, at, end);
 #pragma omp simd
-  for (int64_t i = begin; i < end; i++) {
-    float g = ms_clipped(gradient[i] * factor, most) + decay * p[i];
-    float b = (first ? 0.0f : momentum * buffer[i]) + rest * g;
-    buffer[i] = b;
-    p[i] -= lr * (own * g + carried * b);
+    for (int64_t i = at; i < at + n; i++) {
+      float g = ms_clipped(gradient[i] * factor, most) + decay * p[i];
+      float b = (first ? 0.0f : momentum * buffer[i]) + rest * g;
+      buffer[i] = b;
+      p[i] -= lr * (own * g + carried * b);
+    }
+    if (copy) ms_narrow(copy + at, p + at, n);
   }
 }
 

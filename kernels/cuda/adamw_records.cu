@@ -1,5 +1,5 @@
 /* adamw_records.cu - AdamW with moments in 8 bits (kernels/moments.h). Memory traffic: 16.06 bytes per element
- * (gradient, p, both moments are read; p and both moments are written).
+ * (gradient, p, both moments are read; p and both moments are written), and 2 more for a copy of p in bf16.
  *
  * A warp has a record: each lane twice four consecutive elements, whose codes are a word. It decodes them, updates them
  * as adamw.cu does, finds the largest magnitudes with the other lanes, and encodes them by a binary search among the
@@ -71,19 +71,20 @@ __device__ __forceinline__ void load(const float *at, int64_t i, int64_t n, bool
   for (int l = 0; l < V; l++) x[l] = i + l < n ? at[i + l] : 0.0f;
 }
 
-__device__ __forceinline__ void store(float *at, int64_t i, int64_t n, bool whole, const float (&x)[V]) {
+template <class T> __device__ __forceinline__ void store(T *at, int64_t i, int64_t n, bool whole, const float (&x)[V]) {
   if (whole) {
     ms_vector_store<V>(at + i, x);
     return;
   }
 #pragma unroll
   for (int l = 0; l < V; l++)
-    if (i + l < n) at[i + l] = x[l];
+    if (i + l < n) ms_element_store(at + i + l, x[l]);
 }
 
-/* gradient, p [n] f32; m, v: records. Behind the elements of the last record, moments become 0. */
+/* gradient, p [n] f32; copy [n] bf16, or NULL; m, v: records. Behind the elements of the last record, moments become 0.
+ */
 __global__ void __launch_bounds__(THREADS)
-    adamw_records(const float *gradient, float *p, uint32_t *m, uint32_t *v, int64_t n, bool aligned,
+    adamw_records(const float *gradient, float *p, ms_b16 *copy, uint32_t *m, uint32_t *v, int64_t n, bool aligned,
                   ms_adamw_setting s, const ms_scalars *now, const float *norm, const float *updates) {
   __shared__ ms_adamw_factors made;
   __shared__ tables t;
@@ -113,6 +114,7 @@ __global__ void __launch_bounds__(THREADS)
         if (i + l >= n) m1[h][l] = v1[h][l] = 0.0f;
       }
       store(p, i, n, whole, w[h]);
+      if (copy) store(copy, i, n, whole, w[h]);
     }
     encode(t, MS_MOMENT_FIRST, m1, m + r * MS_MOMENT_WORDS, lane);
     encode(t, MS_MOMENT_SECOND, v1, v + r * MS_MOMENT_WORDS, lane);
@@ -126,9 +128,11 @@ int ms_cuda_adamw_records(const ms_kernel_call *call) {
   if (n == 0) return MS_OK;
   const float *gradient = static_cast<const float *>(call->in_data[0]);
   float *p = static_cast<float *>(call->out_data[0]);
+  ms_b16 *copy = static_cast<ms_b16 *>(ms_call_copy(call, 3));
   const int64_t wanted = ms_cuda_ceil(ms_moment_records(n), WARPS), blocks = wanted < BLOCKS ? wanted : BLOCKS;
-  return MS_CUDA_LAUNCH(adamw_records, static_cast<unsigned>(blocks), THREADS, 0, call->stream, gradient, p,
+  return MS_CUDA_LAUNCH(adamw_records, static_cast<unsigned>(blocks), THREADS, 0, call->stream, gradient, p, copy,
                         static_cast<uint32_t *>(call->out_data[1]), static_cast<uint32_t *>(call->out_data[2]), n,
-                        ms_cuda_aligned(gradient) && ms_cuda_aligned(p), ms_adamw_setting_of(call), call->scalars,
-                        static_cast<const float *>(call->in_data[1]), static_cast<const float *>(call->in_data[2]));
+                        ms_cuda_aligned(gradient) && ms_cuda_aligned(p) && ms_cuda_aligned(copy),
+                        ms_adamw_setting_of(call), call->scalars, static_cast<const float *>(call->in_data[1]),
+                        static_cast<const float *>(call->in_data[2]));
 }

@@ -5,14 +5,16 @@
  * An optimizer is a type U with
  *
  *   MOMENTS                             how many there are: 0, 1 or 2
+ *   OUTPUTS                             of its op's row
  *   setting, setting_of(call)           what calls of a launch have in common, with their lr_scale and weight_decay
  *   factors, factors_of(setting, now, norm, updates)   what one thread of a block computes of it, in double
  *   element_of(setting, factors)        updates an element: (gradient, p, moments[MOMENTS])
  *
  * Learning rate and step are read on the device, so that a captured graph sees new values. One thread per block
  * computes the factors while the block's first loads are in flight. Moments [n] are f32, or bf16 that is rounded
- * stochastically with the Philox words of kernels/cpu/adamw.c. Chunks that begin inside a group of four elements, or
- * that are not aligned, are processed element by element.
+ * stochastically with the Philox words of kernels/cpu/adamw.c. A call with one output more has the new weights there,
+ * rounded to bf16. Chunks that begin inside a group of four elements, or that are not aligned, are processed element by
+ * element.
  */
 #ifndef MS_KERNELS_CUDA_UPDATE_H
 #define MS_KERNELS_CUDA_UPDATE_H
@@ -29,6 +31,7 @@ struct ms_update_part {
   const float *gradient;
   float *p;
   void *moment[MS_UPDATE_MOMENTS];
+  ms_b16 *copy;                /* bf16 [n], or NULL */
   const float *norm, *updates; /* f32 [4], f32 [1] */
   int64_t n;
   double lr_scale, weight_decay;
@@ -49,6 +52,7 @@ template <int MOMENTS, class M> struct ms_update_arrays {
   const float *gradient;
   float *p;
   M *moment[MOMENTS ? MOMENTS : 1];
+  ms_b16 *copy;
 };
 
 /* The Philox stream, and the index in the parameter of the chunk's first element. */
@@ -87,17 +91,22 @@ template <int MOMENTS, class M> struct ms_update_vectors {
     ms_vector_store<MS_UPDATE_V>(a.p + i, p);
 #pragma unroll
     for (int k = 0; k < MOMENTS; k++) ms_vector_store<MS_UPDATE_V>(a.moment[k] + i, m[k]);
+    if (a.copy) ms_vector_store<MS_UPDATE_V>(a.copy + i, p);
   }
 };
 
 static __device__ __forceinline__ bool ms_update_aligned(const void *data) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }
+static __device__ __forceinline__ bool ms_update_aligned(const ms_b16 *data) {
+  return reinterpret_cast<uintptr_t>(data) % 8 == 0;
+}
 
 /* Whether the chunk's vectors are aligned, and are groups of the Philox stream. */
 template <int MOMENTS, class M>
 __device__ __forceinline__ bool ms_update_has_vectors(const ms_update_arrays<MOMENTS, M> &a, int64_t first) {
-  bool aligned = ms_update_aligned(a.gradient) && ms_update_aligned(a.p) && first % MS_UPDATE_V == 0;
+  bool aligned =
+      ms_update_aligned(a.gradient) && ms_update_aligned(a.p) && ms_update_aligned(a.copy) && first % MS_UPDATE_V == 0;
 #pragma unroll
   for (int k = 0; k < MOMENTS; k++) aligned = aligned && ms_update_aligned(a.moment[k]);
   return aligned;
@@ -112,7 +121,7 @@ __global__ void __launch_bounds__(MS_UPDATE_THREADS, 4) ms_update(ms_update_list
   int part = 0;
   while (part + 1 < list.parts && list.first_block[part + 1] <= blockIdx.x) part++;
   const ms_update_part &own = list.of[part];
-  ms_update_arrays<MOMENTS, M> a = {own.gradient, own.p, {}};
+  ms_update_arrays<MOMENTS, M> a = {own.gradient, own.p, {}, own.copy};
 #pragma unroll
   for (int k = 0; k < MOMENTS; k++) a.moment[k] = static_cast<M *>(own.moment[k]);
   const ms_update_rounding r = {own.stream, own.first};
@@ -147,6 +156,7 @@ __global__ void __launch_bounds__(MS_UPDATE_THREADS, 4) ms_update(ms_update_list
 #pragma unroll
     for (int k = 0; k < MOMENTS; k++) m[k] = ms_element_load(a.moment[k] + i);
     update_of(a.gradient[i], a.p[i], m);
+    if (a.copy) ms_element_store(a.copy + i, a.p[i]);
     const unsigned word = ms_word_of(ms_update_draw(a.moment[0], r, updates, i), r.first + i);
 #pragma unroll
     for (int k = 0; k < MOMENTS; k++) ms_element_store(a.moment[k] + i, ms_update_rounded(a.moment[0], k, m[k], word));
@@ -178,6 +188,7 @@ template <class U, class M> int ms_update_launches(const ms_kernel_call *const *
     ms_update_part part = {static_cast<const float *>(c->in_data[0]),
                            static_cast<float *>(c->out_data[0]),
                            {},
+                           static_cast<ms_b16 *>(ms_call_copy(c, U::OUTPUTS)),
                            static_cast<const float *>(c->in_data[1]),
                            static_cast<const float *>(c->in_data[2]),
                            n,

@@ -80,6 +80,7 @@ int ms_state_swap_ema(ms_state *state, int alone) {
   if (!rc) {
     state->ema_swapped = !state->ema_swapped;
     rc = move_all(state, swap, 1);
+    if (!rc) rc = ms_params_copy(state, 1);
   }
   if (!rc && alone) state->replicas_must_meet = 1;
   else if (!rc) rc = ms_ema_meet_replicas(state);

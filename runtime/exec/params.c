@@ -34,14 +34,20 @@ int ms_params_is_sliced(const ms_state *state, const ms_param *p) {
   return ms_param_is_sliced(state->model, p, state->layout.replicas);
 }
 
-/* The weights of a parameter of a sliced unit that are not its masters: the owned elements; data NULL: there are none.
- */
-static void find_weights(const ms_state *state, const ms_param *p, ms_elements *at) {
+void ms_params_find_weights(const ms_state *state, const ms_param *p, ms_elements *at) {
   const ms_unit *unit = &state->model->unit[p->unit];
   *at = (ms_elements){.dtype = MS_F32, .param = (int)(p - state->model->param), .first = p->first, .count = p->owned};
-  if (!ms_unit_has_weights(state->model, unit, state->layout.replicas)) return;
-  const int64_t offset = ms_weights_offset(state->model, unit, state->layout.replicas, p->local, &at->dtype);
-  at->data = ms_state_block(state, MS_ARENA_CHUNKS) + state->layout.unit[p->unit].weights + offset;
+  const int replicas = state->layout.replicas;
+  if (!ms_segment_has_weights(state->model, unit, replicas, p->segment)) return;
+  const int64_t offset = ms_weights_offset(state->model, unit, replicas, p->segment, p->local, &at->dtype);
+  at->data = ms_state_block(state, ms_state_weights_arena(state->model, &state->layout, p->unit)) +
+             state->layout.unit[p->unit].weights + offset;
+}
+
+int ms_params_has_copy(const ms_state *state, const ms_param *p) {
+  const ms_unit *unit = &state->model->unit[p->unit];
+  return !ms_unit_is_sliced(state->model, unit, state->layout.replicas) &&
+         ms_segment_has_weights(state->model, unit, state->layout.replicas, p->segment);
 }
 
 /* The master of the parameter's element that is the unit's element `local`. */
@@ -71,7 +77,7 @@ static int draw_parameter(ms_state *state, int param, float *drawn) {
   ms_elements to;
   MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &to));
   int64_t first = 0, count = whole ? p->owned : ms_params_slice(state, p, &first);
-  if (!whole && ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
+  if (!whole && to.data && ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
     draw(state->model, p, p->first + first, count, (float *)to.data + first);
     return MS_OK;
   }
@@ -87,7 +93,8 @@ int ms_params_init(ms_state *state) {
   float *drawn = NULL;
   int rc = MS_OK;
   int in_pieces = state->layout.sliced || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY);
-  for (int i = 0; i < state->model->params; i++) in_pieces |= ms_param_is_stored(&state->model->param[i]);
+  for (int i = 0; i < state->model->params; i++)
+    in_pieces |= ms_param_is_stored(&state->model->param[i]) || ms_params_has_copy(state, &state->model->param[i]);
   if (in_pieces && !(drawn = ms_calloc(DRAWN_ELEMENTS, sizeof *drawn))) return MS_ENOMEM;
   for (int i = 0; i < state->model->params && !rc; i++) {
     const ms_param *p = &state->model->param[i];
@@ -164,7 +171,7 @@ int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) 
   if (what == MS_TENSOR_STORED) return find_records(state, param, at);
   if (what == MS_TENSOR_PARAM) {
     if (sliced) at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
-    else find_weights(state, p, at);
+    else if (!ms_params_has_copy(state, p)) ms_params_find_weights(state, p, at);
     if (!at->data) at->data = at_master(state, p, p->local + (sliced ? at->first - p->first : 0));
     if (ms_param_is_stored(p)) {
       at->dtype = p->config.storage_dtype;
@@ -194,8 +201,10 @@ int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *a
   MS_TRY(ms_state_settle(state));
   MS_TRY(ms_params_find(state, param, what, at));
   const ms_param *p = &state->model->param[param];
-  if (what != MS_TENSOR_PARAM || !at->sliced) return MS_OK;
-  find_weights(state, p, at);
+  if (what != MS_TENSOR_PARAM) return MS_OK;
+  if (ms_params_has_copy(state, p)) at->data = NULL;
+  if (!at->sliced) return MS_OK;
+  ms_params_find_weights(state, p, at);
   at->data = at->data ? NULL : at_master(state, p, p->local);
   return MS_OK;
 }
@@ -240,7 +249,7 @@ int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t f
   ms_elements master, weights;
   if (to->data) return ms_params_copy_in(state, to, first, count, values);
   MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &master));
-  find_weights(state, p, &weights);
+  ms_params_find_weights(state, p, &weights);
   MS_TRY(ms_params_copy_in(state, &weights, first, count, values));
   const int64_t begin = to->first + first > master.first ? to->first + first : master.first;
   int64_t end = to->first + first + count;

@@ -29,12 +29,19 @@ typedef struct ms_elements {
  */
 int ms_params_find(const ms_state *state, int param, int what, ms_elements *at);
 /* Finds the elements that this rank writes when a parameter is given a value: the owned ones, also of a sliced unit.
- * data is NULL if they are in two places: masters and weights. For kinds but MS_TENSOR_PARAM as ms_params_find. Waits
- * for gathers in flight. */
+ * data is NULL if they are in two places: masters, and weights or copies. For kinds but MS_TENSOR_PARAM as
+ * ms_params_find. Waits for gathers in flight. */
 int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *at);
 /* Writes elements [first, first + count) of those, counted from the first one. */
 int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t first, int64_t count,
                     const float *values);
+/* The weights of a parameter that are kept besides its masters: the owned elements; data NULL: there are none. */
+void ms_params_find_weights(const ms_state *state, const ms_param *p, ms_elements *at);
+/* 1 when a rank keeps a parameter's owned elements in bf16 besides masters of all of them. */
+int ms_params_has_copy(const ms_state *state, const ms_param *p);
+/* After masters have changed alone (copies.c): makes the copies of them that units keep in bf16
+ * (ms_unit_config.param_copy). sliced: where replicas share one copy of the state, only those of this rank's slice. */
+int ms_params_copy(ms_state *state, int sliced);
 /* Writes those that are among `given`, elements [begin, end) of the whole parameter (params_gather.c). */
 int ms_params_take(ms_state *state, int param, const ms_elements *writable, int64_t begin, int64_t end,
                    const float *given);

@@ -220,5 +220,7 @@ int ms_state_seal(ms_state *state) {
   MS_TRY(ms_state_settle(state));
   MS_TRY(ms_moments_seal(state));
   MS_TRY(ms_rests_clear(state));
+  /* A program can have written masters where they are (ms_state_shard). */
+  if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) MS_TRY(ms_params_copy(state, 0));
   return ms_stored_seal(state, 0, state->model->params);
 }

@@ -10,11 +10,12 @@ static double elements(const ms_value_info *info) { return (double)ms_numel(info
 
 static double tensor_bytes(const ms_value_info *info) { return elements(info) * ms_dtype_size(info->dtype); }
 
-/* Reads each input and writes each output; also reads outputs that the op updates. */
+/* Reads each input and writes each output; also reads outputs that the op updates, but not their copy (MS_OP_COPIES).
+ */
 static double bytes_once(const ms_cost_case *c) {
-  const int passes = 1 + ms_op_reads_outputs(c->op, c->attrs);
+  const int reads = ms_op_reads_outputs(c->op, c->attrs), own = ms_op_row_of(c->op)->outputs;
   double bytes = 0;
-  for (int o = 0; o < c->outputs; o++) bytes += passes * tensor_bytes(&c->out[o]);
+  for (int o = 0; o < c->outputs; o++) bytes += (1 + (reads && o < own)) * tensor_bytes(&c->out[o]);
   for (int i = 0; i < c->inputs; i++) bytes += tensor_bytes(&c->in[i]);
   return bytes;
 }

@@ -137,6 +137,12 @@ typedef struct ms_unit_config {
    * the next sum. Memory: an f32 for each element that it sends: over shard the whole unit's, and the sums of its node;
    * over replicate its chunks and a piece of them. Checkpoints do not have it: it is zero after a load. Default 0. */
   int error_feedback;
+  /* 1: next to the f32 masters of the unit's parameters whose param_dtype is MS_BF16, a rank keeps them in bf16, 2
+   * bytes for each element that it owns. What updates a master writes both, so the shards gather without a cast; where
+   * one rank owns all of a unit, kernels read this copy, and there is no gathered one. The numbers are the same.
+   * Parameters in f32 and those with a storage_dtype have nothing to copy. Not with gather_dtype, nor with
+   * MS_FP8_TENSORWISE, whose codes are made of masters. Default 0. */
+  int param_copy;
 } ms_unit_config;
 
 /* What a dimension of the mesh is for. The first ones are the grid of the model's ranks, in which a rank of shard is

@@ -284,9 +284,9 @@ ms_ref ms_plan_weights(const ms_plan *plan, int unit, int s, int64_t local, int6
   const int shared = ms_plan_shares_masters(plan, unit);
   int dtype = MS_F32, which = MS_STATE_MASTER;
   int64_t at;
-  if (ms_unit_has_weights(plan->model, u, plan->replicas)) {
+  if (ms_segment_has_weights(plan->model, u, plan->replicas, s)) {
     which = MS_STATE_WEIGHTS;
-    at = ms_weights_offset(plan->model, u, plan->replicas, local, &dtype);
+    at = ms_weights_offset(plan->model, u, plan->replicas, s, local, &dtype);
   } else at = ms_master_offset(plan->model, u, plan->replicas, shared, s, local);
   if (ms_segment_is_stored(&u->segment[s])) dtype = u->segment[s].wire;
   return ms_ref_vector(ms_state_buffer(unit, which), at, dtype, n);
@@ -356,7 +356,7 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_sum, 4 * kept, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].rests, ms_rests_bytes(model, u, layout->inner_shards),
                         unit->name));
-    MS_TRY(persistent(plan, MS_ARENA_CHUNKS, MS_CAT_PARAMETERS, layout->unit[u].weights,
+    MS_TRY(persistent(plan, ms_state_weights_arena(model, layout, u), MS_CAT_PARAMETERS, layout->unit[u].weights,
                       ms_unit_weights_bytes(model, unit, replicas), unit->name));
   }
   const int norms = 1 + ms_model_splits_norm(model);

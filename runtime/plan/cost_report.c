@@ -129,6 +129,17 @@ static int64_t parameter_bytes(const ms_plan *plan, int unit) {
   return counted(plan, &of[MS_STATE_MASTER]) + counted(plan, &of[MS_STATE_WEIGHTS]);
 }
 
+int ms_plan_unit_copies(const ms_plan *plan, int unit, int64_t *bytes) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(bytes);
+  if (unit < 0 || unit >= plan->model->units)
+    return MS_FAIL(MS_EINVAL, "unit %d: the model has units 0 to %d", unit, plan->model->units - 1);
+  const ms_unit *u = &plan->model->unit[unit];
+  const int sliced = ms_unit_is_sliced(plan->model, u, plan->replicas); /* its chunks are in bf16 anyway */
+  *bytes = sliced ? 0 : counted(plan, &plan->buffer[ms_state_buffer(unit, MS_STATE_WEIGHTS)]);
+  return MS_OK;
+}
+
 int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(cost);

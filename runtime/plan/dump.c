@@ -130,6 +130,12 @@ static int head(const ms_plan *plan, ms_text *text) {
   ms_plan_describe_nodes(plan, text);
   categories("the peak's bytes", summary.bytes, text);
   categories("each at its own peak", summary.fullest, text);
+  const int64_t copies = ms_plan_copy_bytes(plan);
+  if (copies) {
+    ms_text_append(text, "\n  copies of parameters in bf16: ");
+    ms_text_bytes(text, (double)copies);
+    ms_text_append(text, ", which updates write with their masters");
+  }
   if (model->members > 1) MS_TRY(node_memory(plan, text));
   MS_TRY(traffic(plan, text));
   MS_TRY(losses(plan, text));

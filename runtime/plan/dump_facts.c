@@ -21,6 +21,13 @@ double ms_plan_bytes_in(const ms_plan_coll *coll, int dtype) {
   return bytes;
 }
 
+int64_t ms_plan_copy_bytes(const ms_plan *plan) {
+  int64_t all = 0, bytes = 0;
+  for (int u = 0; u < plan->model->units; u++)
+    if (ms_plan_unit_copies(plan, u, &bytes) == MS_OK) all += bytes;
+  return all;
+}
+
 int ms_plan_joins_nodes(const ms_plan *plan, const ms_plan_coll *coll) {
   if (!ms_plan_coll_is_between_nodes(coll)) return 0;
   const int *rank = plan->model->dim[coll->dim].ranks, *node_of = plan->topology.node_of;

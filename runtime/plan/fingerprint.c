@@ -61,6 +61,7 @@ static void describe_model(const ms_model *model, ms_text *text) {
     if (unit->config.shard_dtype != MS_F32)
       ms_text_append(text, ", over shard %s", ms_dtype_name(unit->config.shard_dtype));
     if (unit->config.error_feedback) ms_text_string(text, " with what rounding left");
+    if (unit->config.param_copy) ms_text_string(text, ", param_copy");
     ms_text_string(text, unit->config.layout == MS_LAYOUT_ROWS ? ", layout rows" : ", layout ragged");
     ms_text_string(text, ", reshard ");
     ms_text_integer(text, unit->config.reshard);

@@ -27,7 +27,7 @@ int ms_unit_uses(const ms_model *model, const ms_plan_config *config, const ms_g
 /* Fills `list` with the unshards of a phase in order of issue, at most 2*units; returns their number, or -1 without
  * memory. */
 int ms_unshard_schedule(const ms_model *model, const ms_unit_use *use, int boundary, int prefetch, ms_unshard *list);
-/* 1 when kernels read the masters directly: one shard, and all of the unit in f32 or stored. */
+/* 1 when kernels read what this rank keeps: one shard, and all of the unit in f32, stored, or kept as a copy. */
 int ms_unit_is_direct(const ms_model *model, int unit);
 
 /* The builder (builder.c). ms_plan_buffer returns the index of the new buffer in *buffer. */
@@ -82,7 +82,7 @@ enum ms_state_buffer {
   MS_STATE_OUTER_MOMENTUM,
   MS_STATE_OUTER_SUM,
   MS_STATE_RESTS,   /* of gradients that are rounded (rests.h) */
-  MS_STATE_WEIGHTS, /* chunks of a sliced unit that are not its masters */
+  MS_STATE_WEIGHTS, /* what is read instead of masters: chunks of a sliced unit, or copies */
   MS_STATE_BUFFERS
 };
 /* Creates names and buffers for a traced graph's inputs, and names for its outputs. */
@@ -286,6 +286,10 @@ ms_ref ms_lower_gradients_of(const ms_plan *plan, int unit, ms_stretch own);
 ms_ref ms_lower_moment(const ms_plan *plan, const ms_param *p, int m, ms_stretch own);
 /* The masters of a range within segment `s`, shared or private. */
 ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own);
+/* Copies of masters that the unit keeps in bf16 (ms_unit_config.param_copy). 1 when segment `s` has one. Where a kernel
+ * has changed the masters of a range alone, ms_lower_copy writes it. */
+int ms_lower_has_copy(const ms_plan *plan, int unit, int s);
+int ms_lower_copy(ms_plan *plan, int phase, int unit, int s, ms_stretch own, const char *scope);
 /* Other f32 state of a range: averages, what local SGD keeps (enum ms_state_buffer). */
 ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_stretch own);
 /* Updates the averages of a unit's weights after all of them are updated. */

@@ -114,7 +114,8 @@ static int apply(const muon *m, const ms_muon_bucket *b, int param, int whole) {
   const ms_param_group by = ms_updates_of(&plan->config, p);
   const ms_attrs attrs = {.f = {by.lr_scale, by.weight_decay, adjustment(&plan->config, p)}};
   const ms_ref in = own_place(m, b, param, whole), out = ms_lower_masters(plan, p->unit, p->segment, own);
-  return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_muon_apply, &attrs, 1, &in, 1, &out, scope, 0);
+  MS_TRY(ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_muon_apply, &attrs, 1, &in, 1, &out, scope, 0));
+  return ms_lower_copy(plan, MS_PHASE_UPDATE, p->unit, p->segment, own, scope);
 }
 
 /* ---- what an exchange brought, and what it takes back -------------------------------------------------------------

@@ -123,6 +123,17 @@ void ms_outer_keep(ms_plan *plan) {
 /* ---- applying -------------------------------------------------------------------------------------------------------
  */
 
+/* What the unit keeps of its masters in bf16, of all that this rank owns. */
+static int copy_unit(ms_plan *plan, int unit) {
+  const ms_unit *u = &plan->model->unit[unit];
+  for (int s = 0; s < u->segments && !u->segment[s].frozen; s++) {
+    const int64_t begin = u->segment[s].local;
+    const ms_stretch own = {begin, begin + u->segment[s].chunk};
+    MS_TRY(ms_lower_copy(plan, MS_PHASE_OUTER, unit, s, own, u->name));
+  }
+  return MS_OK;
+}
+
 static int apply_unit(ms_plan *plan, int unit, int sum) {
   const ms_plan_config *c = &plan->config;
   const ms_attrs attrs = {.i = {c->outer_nesterov},
@@ -137,6 +148,7 @@ static int apply_unit(ms_plan *plan, int unit, int sum) {
     MS_TRY(
         ms_plan_kernel(plan, MS_PHASE_OUTER, MS_OP_outer_sgd, &attrs, 1, &in, 3, out, plan->model->unit[unit].name, 0));
   }
+  MS_TRY(copy_unit(plan, unit));
   return plan->config.ema_decay > 0 ? ms_lower_average(plan, MS_PHASE_OUTER, unit) : MS_OK;
 }
 

@@ -106,7 +106,9 @@ int ms_lower_gather_slices(ms_plan *plan, int unit) {
   const ms_ref none = {.buffer = -1};
   const ms_ref chunks = ms_ref_vector(ms_state_buffer(unit, weights ? MS_STATE_WEIGHTS : MS_STATE_MASTER),
                                       ms_dtype_size(dtype) * first, dtype, all);
-  const ms_ref own = ms_ref_vector(weights ? ms_state_buffer(unit, MS_STATE_MASTER) : -1, 0, MS_F32,
+  /* Cast from the masters, unless the update has written the slice. */
+  const int casts = weights && !u->config.param_copy;
+  const ms_ref own = ms_ref_vector(casts ? ms_state_buffer(unit, MS_STATE_MASTER) : -1, 0, casts ? MS_F32 : dtype,
                                    ms_unit_slice_room(model, u, replicas));
   MS_TRY(move_slices(plan, MS_PHASE_UPDATE, MS_COLL_ALL_GATHER, unit, chunks, own, none, 0));
   if (stays_in_flight(plan, unit)) leave_in_flight(plan, unit);

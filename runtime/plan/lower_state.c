@@ -26,6 +26,19 @@ ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own) {
   return ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), at, MS_F32, own.end - own.begin);
 }
 
+int ms_lower_has_copy(const ms_plan *plan, int unit, int s) {
+  const ms_unit *u = &plan->model->unit[unit];
+  return u->config.param_copy && ms_segment_has_weights(plan->model, u, plan->replicas, s);
+}
+
+int ms_lower_copy(ms_plan *plan, int phase, int unit, int s, ms_stretch own, const char *scope) {
+  if (own.end <= own.begin || !ms_lower_has_copy(plan, unit, s)) return MS_OK;
+  const ms_ref in = ms_lower_masters(plan, unit, s, own);
+  const ms_ref out = ms_plan_weights(plan, unit, s, own.begin, own.end - own.begin);
+  const ms_attrs attrs = {.i[7] = 1 + out.info.dtype};
+  return ms_plan_kernel(plan, phase, MS_OP_copy_weights, &attrs, 1, &in, 1, &out, scope, 0);
+}
+
 ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_stretch own) {
   const ms_unit *u = &plan->model->unit[unit];
   int64_t first = 0;

@@ -14,10 +14,10 @@
 #include "plan/muon.h"
 #include "plan/optimizer.h"
 
-/* One fused pass over the elements of a parameter that this rank updates. Each parameter has its own count of
- * updates, and its own random numbers for rounding bf16 moments: these depend on an element's index in the
- * parameter, not on the rank, so every mesh draws the same. Of a parameter that a tensor dimension divides, elements
- * are numbered part by part, which along the first axis is the same. */
+/* One fused pass over the elements of a parameter that this rank updates, which also writes their copy if there is one.
+ * Each parameter has its own count of updates, and its own random numbers for rounding bf16 moments: these depend on an
+ * element's index in the parameter, not on the rank, so every mesh draws the same. Of a parameter that a tensor
+ * dimension divides, elements are numbered part by part, which along the first axis is the same. */
 static int update_parameter(ms_plan *plan, int param) {
   const ms_model *model = plan->model;
   const ms_param *p = &model->param[param];
@@ -28,10 +28,11 @@ static int update_parameter(ms_plan *plan, int param) {
   const ms_ref in[3] = {ms_lower_gradients_of(plan, p->unit, own), ms_lower_norm_of(plan, param),
                         ms_ref_scalar(ms_updates_buffer(plan), 4 * param)};
   const ms_optimizer *optimizer = ms_optimizer_of(c);
-  ms_ref out[1 + MS_MOMENTS] = {ms_lower_masters(plan, p->unit, p->segment, own)};
+  ms_ref out[1 + MS_MOMENTS + 1] = {ms_lower_masters(plan, p->unit, p->segment, own)};
   if (ms_param_is_balanced(p)) {
     const ms_attrs rate = {.f = {p->config.balance}};
-    return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_balance, &rate, 3, in, 1, out, scope, 0);
+    MS_TRY(ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_balance, &rate, 3, in, 1, out, scope, 0));
+    return ms_lower_copy(plan, MS_PHASE_UPDATE, p->unit, p->segment, own, scope);
   }
   const ms_param_group by = ms_updates_of(c, p);
   const int kept = optimizer->moments(&by);
@@ -45,7 +46,12 @@ static int update_parameter(ms_plan *plan, int param) {
                               .moments = ms_moment_dtype(p, c->moment_dtype)};
   ms_attrs attrs = optimizer->attrs(c, &updated);
   ms_clip_set(&attrs, c->max_value);
-  return ms_plan_kernel(plan, MS_PHASE_UPDATE, optimizer->op, &attrs, 3, in, 1 + optimizer->outputs, out, scope, 0);
+  int outputs = 1 + optimizer->outputs;
+  const int copies = ms_op_row_of(optimizer->op)->flags & MS_OP_COPIES;
+  if (copies && ms_lower_has_copy(plan, p->unit, p->segment))
+    out[outputs++] = ms_plan_weights(plan, p->unit, p->segment, own.begin, own.end - own.begin);
+  MS_TRY(ms_plan_kernel(plan, MS_PHASE_UPDATE, optimizer->op, &attrs, 3, in, outputs, out, scope, 0));
+  return copies ? MS_OK : ms_lower_copy(plan, MS_PHASE_UPDATE, p->unit, p->segment, own, scope);
 }
 
 /* A parameter without a gradient in this step keeps its value and its optimizer state, and its count of updates does

@@ -18,7 +18,8 @@ typedef struct ms_updated {
 } ms_updated;
 
 /* The op's inputs are the gradients, the step's norm and the count of updates; its outputs the masters, then `outputs`
- * moments, of which those that are not kept are empty. Muon has an op for each of its steps, and none here
+ * moments, of which those that are not kept are empty, and of ops with MS_OP_COPIES the masters' copy in bf16, if the
+ * unit has one. Muon has an op for each of its steps, and none here
  * (lower_muon.c). */
 typedef struct ms_optimizer {
   const char *name;

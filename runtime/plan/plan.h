@@ -257,7 +257,7 @@ void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text);
 /* 1 when the shard group reads the unit's masters in place. */
 int ms_plan_shares_masters(const ms_plan *plan, int unit);
 /* Elements [local, local + n) of a unit's chunks, which are in segment `s`, where this rank reads its weights: an f32
- * master, or the chunk of a sliced unit. */
+ * master, its copy, or the chunk of a sliced unit. */
 ms_ref ms_plan_weights(const ms_plan *plan, int unit, int s, int64_t local, int64_t n);
 /* Bytes that this rank counts in all arenas. */
 int64_t ms_plan_peak(const ms_plan *plan);

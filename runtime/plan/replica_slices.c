@@ -95,11 +95,24 @@ int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int replica
   return 4 * (local - first);
 }
 
-int64_t ms_weights_offset(const ms_model *model, const ms_unit *unit, int replicas, int64_t local, int *dtype) {
+int ms_segment_has_weights(const ms_model *model, const ms_unit *unit, int replicas, int s) {
+  if (ms_unit_is_sliced(model, unit, replicas)) return ms_unit_has_weights(model, unit, replicas);
+  return unit->segment[s].copy >= 0;
+}
+
+/* In chunks that have room for all slices; frozen elements follow, in f32. */
+static int64_t chunk_offset(const ms_model *model, const ms_unit *unit, int replicas, int64_t local, int *dtype) {
   const int chunks = ms_unit_chunk_dtype(unit), size = ms_dtype_size(chunks);
   *dtype = local < unit->trainable_count ? chunks : MS_F32;
   if (local < unit->trainable_count) return size * local;
   return size * ms_unit_chunk_room(model, unit, replicas) + 4 * (local - unit->trainable_count);
+}
+
+int64_t ms_weights_offset(const ms_model *model, const ms_unit *unit, int replicas, int s, int64_t local, int *dtype) {
+  const ms_segment *seg = &unit->segment[s];
+  if (ms_unit_has_weights(model, unit, replicas)) return chunk_offset(model, unit, replicas, local, dtype);
+  *dtype = seg->wire;
+  return seg->copy + ms_dtype_size(seg->wire) * (local - seg->local);
 }
 
 int64_t ms_unit_master_bytes(const ms_model *model, const ms_unit *unit, int replicas) {
@@ -109,7 +122,7 @@ int64_t ms_unit_master_bytes(const ms_model *model, const ms_unit *unit, int rep
 
 int64_t ms_unit_weights_bytes(const ms_model *model, const ms_unit *unit, int replicas) {
   int dtype;
-  return ms_unit_has_weights(model, unit, replicas)
-             ? ms_weights_offset(model, unit, replicas, unit->master_count, &dtype)
-             : 0;
+  if (ms_unit_has_weights(model, unit, replicas))
+    return chunk_offset(model, unit, replicas, unit->master_count, &dtype);
+  return ms_unit_is_sliced(model, unit, replicas) ? 0 : unit->copy_bytes;
 }

@@ -49,9 +49,12 @@ int64_t ms_unit_chunk_room(const ms_model *model, const ms_unit *unit, int repli
 /* Where element `local` of a unit's chunks is kept as an f32 master: bytes from the start of the unit's masters, which
  * are in the gathered layout if `shared`. Of a sliced unit with weights, only elements of the rank's slice have one. */
 int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int replicas, int shared, int s, int64_t local);
-/* Where, and in which dtype, the chunks of a sliced unit with weights have that element: bytes from their start. */
-int64_t ms_weights_offset(const ms_model *model, const ms_unit *unit, int replicas, int64_t local, int *dtype);
-/* Sizes in bytes of a unit's masters that are not `shared`, and of such chunks (0: it has none). */
+/* 1 when segment s of a unit is kept in its wire dtype, besides f32 masters: in the chunks of a sliced unit with
+ * weights, or as a copy (ms_segment.copy). These are the unit's weights, which kernels or gathers read. */
+int ms_segment_has_weights(const ms_model *model, const ms_unit *unit, int replicas, int s);
+/* Where, and in which dtype, they have that element: bytes from their start. */
+int64_t ms_weights_offset(const ms_model *model, const ms_unit *unit, int replicas, int s, int64_t local, int *dtype);
+/* Sizes in bytes of a unit's masters that are not `shared`, and of its weights (0: it has none). */
 int64_t ms_unit_master_bytes(const ms_model *model, const ms_unit *unit, int replicas);
 int64_t ms_unit_weights_bytes(const ms_model *model, const ms_unit *unit, int replicas);
 

@@ -44,6 +44,11 @@ int ms_state_master_arena(const ms_model *model, const ms_state_layout *layout, 
   return ms_state_optimizer_arena(model, layout, unit);
 }
 
+int ms_state_weights_arena(const ms_model *model, const ms_state_layout *layout, int unit) {
+  if (ms_unit_is_sliced(model, &model->unit[unit], layout->replicas)) return MS_ARENA_CHUNKS;
+  return ms_state_optimizer_arena(model, layout, unit);
+}
+
 /* 1 when the shard group reads a unit's masters in place: every segment is kept as it is gathered, and the ranks share
  * memory. */
 static int shares_masters(const ms_unit *u, int shards_together) {
@@ -83,6 +88,7 @@ static void take_masters(const ms_model *model, int unit, int shards_together, m
     layout->unit[unit].master = take_together(layout, MS_ARENA_MASTERS, MS_CAT_PARAMETERS, u->gathered_bytes, ranks);
   } else {
     layout->unit[unit].master = take_chunks(layout, MS_CAT_PARAMETERS, 4 * u->master_count);
+    if (u->copy_bytes) layout->unit[unit].weights = take_chunks(layout, MS_CAT_PARAMETERS, u->copy_bytes);
   }
 }
 

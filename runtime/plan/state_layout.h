@@ -14,7 +14,9 @@ typedef struct ms_state_layout {
     /* This rank's chunks in STATE, REPLICATED or CHUNKS; if `shared`, the whole unit in MASTERS. Of a sliced unit with
      * `weights`: the rank's slice of the trainable ones, in STATE. */
     int64_t master;
-    int64_t weights; /* sliced units that kernels read in another dtype than f32: the chunks, in CHUNKS; -1: none */
+    /* What kernels or gathers read instead of masters: the chunks of a sliced unit, in CHUNKS, or copies of this rank's
+     * chunks (ms_unit_config.param_copy), in the arena of its optimizer state; -1: none. */
+    int64_t weights;
     int64_t gradient, moment[MS_MOMENTS], ema; /* -1: none. AdamW: exp_avg, exp_avg_sq; SGD: its momentum */
     int64_t synced, outer_momentum, outer_sum; /* -1: none; see enum ms_tensor_kind */
     int64_t rests;                             /* -1: none; see rests.h */
@@ -40,8 +42,9 @@ typedef struct ms_state_layout {
 } ms_state_layout;
 int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout);
 void ms_state_layout_free(ms_state_layout *layout);
-/* The arenas that hold a unit's masters, and its optimizer state. */
+/* The arenas that hold a unit's masters, its weights, and its optimizer state. */
 int ms_state_master_arena(const ms_model *model, const ms_state_layout *layout, int unit);
+int ms_state_weights_arena(const ms_model *model, const ms_state_layout *layout, int unit);
 int ms_state_optimizer_arena(const ms_model *model, const ms_state_layout *layout, int unit);
 
 /* The number of neighbouring replicas that are on one node and therefore share one copy of masters and optimizer

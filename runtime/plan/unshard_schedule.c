@@ -12,7 +12,7 @@
 int ms_unit_is_direct(const ms_model *model, int unit) {
   const ms_unit *u = &model->unit[unit];
   for (int s = 0; s < u->segments; s++)
-    if (!ms_segment_is_as_gathered(&u->segment[s])) return 0;
+    if (!ms_segment_is_readable(&u->segment[s])) return 0;
   return ms_model_shards(model) == 1;
 }
 

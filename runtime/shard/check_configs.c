@@ -53,6 +53,8 @@ int ms_model_check_unit(const char *name, const ms_unit_config *config) {
   if (config->reshard < MS_RESHARD_KEEP || config->reshard > MS_RESHARD_DEFAULT)
     return MS_FAIL(MS_EINVAL, "unit '%s': reshard must be keep (0), always (1) or default (2), not %d", name,
                    config->reshard);
+  if (config->param_copy != 0 && config->param_copy != 1)
+    return MS_FAIL(MS_EINVAL, "unit '%s': param_copy must be 0 or 1, not %d", name, config->param_copy);
   if (config->fragment < 0)
     return MS_FAIL(MS_EINVAL, "unit '%s': fragment must be 0 (none) or more, not %d", name, config->fragment);
   return MS_OK;
@@ -150,6 +152,7 @@ int ms_model_check_param(const ms_model *model, int unit, const char *name, int 
   MS_TRY(check_storage(name, config));
   MS_TRY(check_moments(name, config));
   MS_TRY(check_gather(name, config));
+  MS_TRY(ms_copies_check_param(model, unit, name, config));
   MS_TRY(check_balance(name, config));
   MS_TRY(ms_muon_check_param(name, ndim, config));
   if (config->fp8 < MS_FP8_NONE || config->fp8 > MS_FP8_MXFP8)

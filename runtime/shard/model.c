@@ -19,9 +19,12 @@
 /* What ms_model_shard makes: also the parts that one which failed has made. */
 static void release_shards(ms_model *model) {
   for (int i = 0; i < model->units; i++) {
-    free(model->unit[i].segment);
-    model->unit[i].segment = NULL;
-    model->unit[i].segments = 0;
+    ms_unit *unit = &model->unit[i];
+    free(unit->segment);
+    unit->segment = NULL;
+    unit->segments = 0;
+    unit->master_count = unit->trainable_count = unit->divided_count = unit->normed_count = 0;
+    unit->gathered_bytes = unit->reduce_bytes = unit->copy_bytes = 0;
   }
   ms_model_leave_mesh(model);
 }
@@ -303,6 +306,7 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_mode
   MS_TRY(ms_muon_check_model(model));
   model->sequence_parallel = own.sequence_parallel;
   MS_TRY(ms_model_segment(model));
+  MS_TRY(ms_copies_check_model(model));
   model->sharded = 1;
   return MS_OK;
 }

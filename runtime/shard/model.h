@@ -11,6 +11,7 @@
  *   optimizer state  like gradient
  *   gathered         wire dtype, [W*chunk] per segment           what kernels read
  *   reduce           reduce_dtype, [W*chunk] per trainable segment; what weight-gradient kernels write
+ *   copy             bf16 [chunk] per segment that is gathered in bf16; only with ms_unit_config.param_copy
  *
  * A parameter that is stored in another dtype than f32 (ms_param_config.storage_dtype) is a segment of its own, behind
  * all others. Its master and its gathered form are the same: words of records (kernels/storage.h), which chunks do not
@@ -75,6 +76,7 @@ typedef struct ms_segment {
   int64_t local;           /* offset in elements in master (and gradient, optimizer state) */
   int64_t gathered;        /* offset in bytes in the unit's gathered buffer */
   int64_t reduce;          /* offset in bytes in the unit's reduce buffer; -1 when frozen */
+  int64_t copy;            /* offset in bytes in the unit's copies (ms_unit_config.param_copy); -1: it has none */
 } ms_segment;
 
 typedef struct ms_unit {
@@ -90,7 +92,8 @@ typedef struct ms_unit {
   int64_t divided_count;   /* the leading part of those: of parameters that the tensor dimension divides */
   int64_t normed_count;    /* the leading part of them in the gradient norm: all but what is balanced */
   int64_t gathered_bytes, reduce_bytes;
-  int prefetch; /* number of units to gather ahead while it runs; -1: the plan's setting */
+  int64_t copy_bytes; /* of the copies that a rank keeps of its chunks in their wire dtype; 0: none */
+  int prefetch;       /* number of units to gather ahead while it runs; -1: the plan's setting */
   struct {
     int *unit, n; /* explicit list of units to gather ahead, in this order; n -1: use the number */
   } ahead[2];     /* forward, backward */
@@ -164,6 +167,8 @@ static inline int ms_segment_is_stored(const ms_segment *s) { return s->storage.
 static inline int ms_segment_is_as_gathered(const ms_segment *s) {
   return ms_segment_is_stored(s) || s->wire == MS_F32;
 }
+/* 1 when kernels can read it where a rank keeps all of it: what is kept, or its copy. */
+static inline int ms_segment_is_readable(const ms_segment *s) { return ms_segment_is_as_gathered(s) || s->copy >= 0; }
 static inline int ms_param_is_stored(const ms_param *p) { return p->config.storage_dtype != MS_F32; }
 /* 1 when it is gathered in blocks of i8. */
 static inline int ms_param_is_in_blocks(const ms_param *p) { return p->config.gather_dtype == MS_I8; }
@@ -182,6 +187,9 @@ static inline int ms_param_is_coded(const ms_param *p) {
   return p->config.fp8 == MS_FP8_TENSORWISE && !ms_param_is_stored(p);
 }
 
+/* Checks the units of a divided model whose parameters are kept in bf16, too (check_copies.c). */
+int ms_copies_check_model(const ms_model *model);
+int ms_copies_check_param(const ms_model *model, int unit, const char *name, const ms_param_config *config);
 /* Check that a parameter can take Muon if its config says so, before and after its model is divided (check_muon.c). */
 int ms_muon_check_param(const char *name, int ndim, const ms_param_config *config);
 int ms_muon_check_model(const ms_model *model);

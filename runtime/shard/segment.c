@@ -135,6 +135,11 @@ static int64_t gap_behind(const ms_model *model, const ms_unit *unit, const ms_s
   return align_up(end, last && unit->align == MS_UNCUT ? of_slices : align_of(model, unit, next)) - end;
 }
 
+/* 1 when a rank keeps its chunk in the dtype that is gathered, besides the f32 masters. */
+static int has_copy(const ms_unit *unit, const ms_segment *segment) {
+  return unit->config.param_copy && !ms_segment_is_as_gathered(segment) && segment->wire == segment->param_dtype;
+}
+
 /* Places a segment behind the previous ones in all buffers, and sets what this rank owns of its parameters. With one
  * rank, all buffers have equal element offsets. */
 static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index) {
@@ -148,6 +153,11 @@ static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index
   /* With one shard, what is as gathered is read where it is kept. */
   if (ms_model_shards(model) > 1 || !ms_segment_is_stored(segment))
     unit->gathered_bytes = segment->gathered + wire * ms_dtype_size(segment->wire);
+  segment->copy = -1;
+  if (has_copy(unit, segment)) {
+    segment->copy = unit->copy_bytes;
+    unit->copy_bytes += align_up(segment->chunk, MS_SEGMENT_ALIGN) * ms_dtype_size(segment->wire);
+  }
   segment->reduce = -1;
   if (!segment->frozen) {
     segment->reduce = unit->reduce_bytes;

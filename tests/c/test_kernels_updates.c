@@ -1,5 +1,6 @@
 /* test_kernels_updates.c - Lion compared with its formula in double, norms of groups, clipping by value, and updates of
- * many parameters in one launch. */
+ * many parameters in one launch, also with copies of weights in bf16. */
+#include "base/bf16.h"
 #include "kernels/clip.h"
 #include "kernels/moments.h"
 #include "tests/c/support/optimizer_case.h"
@@ -95,6 +96,60 @@ static void gradients_are_clipped_by_value(void **state) {
   }
 }
 
+/* ---- weights in bf16, too ---- */
+
+static void add_copy(kernel_case *c) {
+  const int at = c->call.outputs;
+  add_output(c, SHAPE(MS_BF16, ms_numel(&c->call.out[0])));
+  memset(c->call.out_data[at], 0xff, (size_t)tensor_bytes(&c->call.out[at]));
+}
+
+/* An optimizer whose moments have a form (kernels/moments.h), or SGD without momentum (-1). */
+static kernel_case update_of(int op, int form, int64_t n) {
+  const int records = form == 2;
+  kernel_case c = optimizer_case(op, n, 0, 0);
+  for (int m = 0; m < (op == MS_OP_adamw ? 2 : 1); m++) {
+    const int at = c.call.outputs;
+    add_output(&c, records ? SHAPE(MS_I32, ms_moment_words(n)) : SHAPE(form == 1 ? MS_BF16 : MS_F32, form < 0 ? 0 : n));
+    memset(c.call.out_data[at], 0, (size_t)tensor_bytes(&c.call.out[at]));
+  }
+  c.call.attrs = (ms_attrs){.i = {[1] = 77, 5, op == MS_OP_sgd ? 0 : form}, .f = {0.5, 0.1, form < 0 ? 0 : 0.9, 0.99}};
+  const double eps = 1e-8;
+  if (op == MS_OP_adamw) memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+  return c;
+}
+
+/* The copy is the new weights, rounded; everything else has the bits that it has without one. */
+static void a_copy_is_the_weights_rounded(void **state) {
+  (void)state;
+  static const struct {
+    int op, form;
+  } updates[] = {{MS_OP_adamw, 0}, {MS_OP_adamw, 1}, {MS_OP_adamw, 2}, {MS_OP_lion, 0},
+                 {MS_OP_lion, 1},  {MS_OP_sgd, 0},   {MS_OP_sgd, -1}};
+  FOR_EACH(n, sizes)
+  for (size_t u = 0; u < sizeof updates / sizeof *updates; u++) {
+    kernel_case plain = update_of(updates[u].op, updates[u].form, n),
+                with = update_of(updates[u].op, updates[u].form, n);
+    add_copy(&with);
+    const int copy = plain.call.outputs;
+    for (int step = 1; step <= STEPS; step++) {
+      kernel_case *both[] = {&plain, &with};
+      for (int i = 0; i < 2; i++) {
+        new_gradient(both[i], step);
+        set_input(both[i], 2, 0, step);
+        both[i]->scalars.lr = 0.02;
+        run_once(both[i], both[i]->call, TEAM);
+      }
+      assert_same_outputs(&plain, with.call.out_data, 0, "with a copy");
+      for (int64_t i = 0; i < n; i++)
+        assert_int_equal(((uint16_t *)with.call.out_data[copy])[i],
+                         ms_f32_to_bf16(((float *)with.call.out_data[0])[i]));
+    }
+    free_case(&plain);
+    free_case(&with);
+  }
+}
+
 /* ---- many parameters in one launch ---- */
 
 #ifdef MS_TEST_CUDA
@@ -114,6 +169,7 @@ static kernel_case adamw_of_many(int i) {
     memset(c.call.out_data[m], 0, (size_t)tensor_bytes(&c.call.out[m]));
   }
   set_input(&c, 2, 0, 1 + i);
+  if (i % 3 == 2) add_copy(&c);
   return c;
 }
 
@@ -125,6 +181,7 @@ static kernel_case lion_of_many(int i) {
   add_output(&c, SHAPE(c.call.attrs.i[3] ? MS_BF16 : MS_F32, n));
   memset(c.call.out_data[1], 0, (size_t)tensor_bytes(&c.call.out[1]));
   set_input(&c, 2, 0, 1 + i);
+  if (i % 3 == 2) add_copy(&c);
   return c;
 }
 
@@ -136,6 +193,7 @@ static kernel_case sgd_of_many(int i) {
   c.call.attrs = (ms_attrs){.i = {i % 4 == 3}, .f = {1.0 / (1 + i), 0.01 * i, momentum, 0.1}};
   for (int64_t e = 0; e < ms_numel(&c.call.out[1]); e++) set_element(c.call.out_data[1], MS_F32, e, 0.25 * (e % 5));
   set_input(&c, 2, 0, 1 + i % 3);
+  if (i % 3 == 2) add_copy(&c);
   return c;
 }
 
@@ -170,6 +228,7 @@ int main(void) {
       TEST(lion_matches),
       TEST(totals_and_norms_of_groups),
       TEST(gradients_are_clipped_by_value),
+      TEST(a_copy_is_the_weights_rounded),
 #ifdef MS_TEST_CUDA
       TEST(parameters_updated_together_have_the_bits_of_each_alone),
 #endif

@@ -264,6 +264,7 @@ function case.of(seed)
   low_precision.draw(d, self)
   self.muon = draw_muon(d, self)
   updates.draw(d, self)
+  low_precision.draw_copy(d, self)
   return self
 end
 

@@ -111,4 +111,16 @@ function low_precision.draw(d, self)
   draw_float8(d, self)
 end
 
+-- Parameters that are kept in bf16 next to their masters: not those that are gathered as codes, nor of units whose
+-- replicas shard what has several dtypes, or masters that are frozen.
+---Draws it for a case that is complete otherwise; after everything else, so that other draws stay.
+---@param d table of fuzz.draw
+---@param self table a case
+function low_precision.draw_copy(d, self)
+  local s = self.sharding
+  if not d:chance(0.6) or s.gather_dtype or (s.fp8 or ""):find("tensorwise", 1, true) then return end
+  if s.shard_optimizer_over_replicate and (s.param_dtype or s.freeze or self.adapters) then return end
+  s.mp_policy = (s.mp_policy or '{ param_dtype = "bf16" }'):gsub('param_dtype = "bf16"', "%0, param_copy = true")
+end
+
 return low_precision

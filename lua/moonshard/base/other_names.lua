@@ -28,6 +28,7 @@ end
 local OPTIONS = {
   reduce_dtype = "it is a field of mp_policy: mp_policy = { reduce_dtype = ... }",
   output_dtype = "it is a field of mp_policy: mp_policy = { output_dtype = ... }",
+  param_copy = "it is a field of mp_policy: mp_policy = { param_dtype = \"bf16\", param_copy = true }",
   moments = 'it is an option of ms.optim.adamw, ms.optim.adam ("bf16", "i8") and of ms.optim.lion ("bf16")',
   error_feedback = "it is a field of reduce_dtype: mp_policy = { reduce_dtype = { shard = \"f32\", "
     .. "replicate = \"i8\", error_feedback = true } }",

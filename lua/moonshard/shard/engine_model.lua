@@ -47,6 +47,7 @@ local function add_units(self, handle)
     config.replicate_dtype = (dtypes.id(unit.replicate_dtype or "f32"))
     config.shard_dtype = (dtypes.id(unit.shard_dtype or "f32"))
     config.error_feedback = unit.error_feedback and 1 or 0
+    config.param_copy = unit.param_copy and 1 or 0
     config.layout = LAYOUT_IDS[unit.layout]
     config.reshard, config.reshard_size = reshard_of(unit.reshard)
     config.fragment = unit.fragment or 0

@@ -87,10 +87,11 @@ local ROWS = {
     store = function(unit, value)
       unit.param_dtype, unit.reduce_dtype, unit.output_dtype = value.param_dtype, value.reduce_dtype, value.output_dtype
       unit.replicate_dtype, unit.shard_dtype = value.replicate_dtype, value.shard_dtype
-      unit.error_feedback = value.error_feedback
+      unit.error_feedback, unit.param_copy = value.error_feedback, value.param_copy
     end,
     text = function(value, _, _, self)
-      local text = ("params %s, reduce %s"):format(value.param_dtype, value.reduce_dtype)
+      local text = ("params %s%s, reduce %s"):format(value.param_dtype,
+        value.param_copy and " and a copy" or "", value.reduce_dtype)
       for _, dimension in ipairs({ "shard", "replicate" }) do
         local dtype = value[dimension .. "_dtype"]
         if dtype then text = ("%s, over %s %s"):format(text, dimension, dtype) end
@@ -102,7 +103,7 @@ local ROWS = {
     json = same,
     cost = function(c)
       return { gathered = c.gathered, gathered_wire = c.gathered_wire, reduced = c.reduced,
-        reduced_wire = c.reduced_wire, kept = { gathered = c.kept } }
+        reduced_wire = c.reduced_wire, kept = { gathered = c.kept, parameters = c.copies > 0 and c.copies or nil } }
     end,
   },
   {

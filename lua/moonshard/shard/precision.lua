@@ -40,6 +40,7 @@ end
 ---reduce_dtype
 ---@field shard_dtype string? the same between shards, whose sums are in f32
 ---@field error_feedback boolean? ranks keep what they round off of gradients, and add it to the next ones
+---@field param_copy boolean? ranks keep parameters in param_dtype next to their f32 masters; nil: no
 ---@field output_dtype string? type to which the unit's outputs are cast; nil: no cast
 
 -- Which policy has a type that kernels do not read: ": rules of fp8 ...", or nothing.
@@ -142,10 +143,20 @@ local function read_reduce(who, value, dims)
   return { reduce_dtype = read_dtype(who, value, "reduce") or "f32" }
 end
 
+-- "auto" can be f32: then there is nothing to copy.
+local function read_copy(who, read)
+  local dtype = read.param_dtype or "f32"
+  if read.param_copy and dtype ~= "auto" and dtypes.of_use(dtype, "param") == "f32" then
+    errors.invalid('%s: param_copy keeps parameters in param_dtype next to their f32 masters, but param_dtype is f32, '
+      .. 'in which kernels read the masters: add param_dtype = "bf16", or leave param_copy out', who)
+  end
+  return read.param_copy or nil
+end
+
 ---Checks one value of mp_policy and fills in the defaults: f32, gradients summed in f32.
 ---@param who string for messages
----@param value table|string|nil { param_dtype =, reduce_dtype =, output_dtype = }, of which reduce_dtype can be
----  { shard =, replicate =, error_feedback = }, or "auto" (bf16 where the CPU has it)
+---@param value table|string|nil { param_dtype =, reduce_dtype =, output_dtype =, param_copy = }, of which reduce_dtype
+---  can be { shard =, replicate =, error_feedback = }, or "auto" (bf16 where the CPU has it)
 ---@param dims moonshard.SumDimensions? refuses sums in few bits over a dimension that the mesh does not have
 ---@return moonshard.MixedPrecision
 function precision.read(who, value, dims)
@@ -155,10 +166,12 @@ function precision.read(who, value, dims)
   end
   local read = options.parse(who, value, {
     param_dtype = { "string" }, reduce_dtype = { "string|table" }, output_dtype = { "string" },
+    param_copy = { "boolean" },
   })
   local all = read_reduce(who .. ".reduce_dtype", read.reduce_dtype, dims)
   all.param_dtype = read_dtype(who .. ".param_dtype", read.param_dtype, "param") or "f32"
   all.output_dtype = read_dtype(who .. ".output_dtype", read.output_dtype, "param")
+  all.param_copy = read_copy(who, read)
   return all
 end
 

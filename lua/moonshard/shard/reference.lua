@@ -3,8 +3,8 @@
 -- ranks in turn.
 --
 -- Settings that do not affect the numbers are dropped: when weights are gathered and freed, layouts, prefetching,
--- recomputation (`on_reference` of their policies), when gradients are summed, fused losses. Precision, frozen
--- parameters and the optimizer's settings stay.
+-- recomputation (`on_reference` of their policies), copies of parameters, when gradients are summed, fused losses.
+-- Precision, frozen parameters and the optimizer's settings stay.
 
 local context = require("moonshard.base.context")
 local policies = require("moonshard.shard.policies")
@@ -42,6 +42,7 @@ function reference.replace_sharding(self)
     self.decisions[row.name] = by_name
     policies.store(self, row)
   end
+  for _, unit in ipairs(self.units) do unit.param_copy = nil end
 end
 
 ---Replaces settings of a trainer: its micro-batches are those of all ranks.

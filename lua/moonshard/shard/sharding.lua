@@ -31,6 +31,7 @@ local world = require("moonshard.distributed.world")
 ---@field replicate_dtype string?
 ---@field shard_dtype string?
 ---@field error_feedback boolean?
+---@field param_copy boolean?
 ---@field output_dtype string?
 ---@field layout string "rows" or "ragged"
 ---@field replicate_sync "always"|moonshard.ReplicateSync
@@ -143,7 +144,8 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---  ranks
 ---@field units? any patterns over module names, or "auto"; default: one unit
 ---@field reshard_after_forward? any true, false, "default", a number of ranks, "auto", or rules over units
----@field mp_policy? any { param_dtype, reduce_dtype, output_dtype }, "auto", or rules over units; default f32.
+---@field mp_policy? any { param_dtype, reduce_dtype, output_dtype, param_copy }, "auto", or rules over units; default
+---  f32. param_copy = true keeps bf16 parameters next to their f32 masters, 2 bytes an element; updates write both.
 ---  reduce_dtype can be { shard = "i8", replicate = "i8", error_feedback = true }: i8 or i4 between shards, replicas or
 ---  both, in blocks with a scale; with error_feedback, ranks add what they rounded off to the next gradients
 ---@field layout? any "rows" (the default), "ragged", or rules over units

@@ -15,7 +15,7 @@ local cfg = ms.args {
   always = "", optimizer = "sgd", momentum = 0.9, clip = ms.args.real(0), micro = 1, layout = "rows", dtype = "f32",
   shared_masters = true, freeze = "", ema = ms.args.real(0),
   save = "", save_at = 0, load = "", spoil = 0, evaluate = false, set = 0, lead = "",
-  positions = 0,
+  positions = 0, copy = false,
 }
 
 local Sum = ms.module "Sum"
@@ -46,7 +46,7 @@ local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, names)
 ms.fully_shard(model, {
   placements = names[3] and { { re[=[layers\.[02]]=], { tensor = "rowwise" } } } or nil,
   mesh = mesh, units = { re[[^layers\.\d$]] }, layout = cfg.layout, seed = cfg.seed,
-  mp_policy = { param_dtype = cfg.dtype }, shared_masters = cfg.shared_masters,
+  mp_policy = { param_dtype = cfg.dtype, param_copy = cfg.copy }, shared_masters = cfg.shared_masters,
   freeze = cfg.freeze ~= "" and { { re(cfg.freeze), true } } or nil,
   replicate_sync = cfg.always ~= "" and { { re(cfg.always), "always" }, { re[[.*]], local_sgd } } or local_sgd,
 })

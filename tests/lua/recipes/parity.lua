@@ -19,7 +19,7 @@ local cfg = ms.args {
   ahead = "", recompute = "", dropout = false, sync = "every", reshard_backward = true, build = "native",
   samples = 0, strategy = "", tail = "", by_layer = false, output = "",
   load = "", save = "", save_at = 0, async = false, ema = ms.args.real(0), ema_warmup = false,
-  wrong = "", wrong_at = 0, alone = false, over_replicate = "",
+  wrong = "", wrong_at = 0, alone = false, over_replicate = "", copy = false,
 }
 
 local mistake = not (cfg.alone and require("moonshard.shard.reference").active) and cfg.wrong
@@ -134,9 +134,10 @@ ms.fully_shard(model, {
   layout = cfg.layout,
   freeze = freeze ~= "" and { { re(freeze), true } } or nil,
   param_dtype = cfg.mixed and { { re[[norm|fc1\.bias|gain|head]], "f32" } } or nil,
-  mp_policy = cfg.by_layer and { { "layers.0", { param_dtype = "bf16", reduce_dtype = "bf16" } },
+  mp_policy = cfg.by_layer and { { "layers.0", { param_dtype = "bf16", reduce_dtype = "bf16", param_copy = cfg.copy } },
     { "layers.1", { param_dtype = "bf16", output_dtype = "f32" } } }
-    or { param_dtype = cfg.dtype, reduce_dtype = cfg.reduce, output_dtype = cfg.output ~= "" and cfg.output or nil },
+    or { param_dtype = cfg.dtype, reduce_dtype = cfg.reduce, output_dtype = cfg.output ~= "" and cfg.output or nil,
+      param_copy = cfg.copy },
   seed = cfg.seed,
   shared_masters = cfg.shared_masters,
   shard_optimizer_over_replicate = OVER_REPLICATE[cfg.over_replicate],

@@ -8,7 +8,7 @@ local re = ms.re
 local cfg = ms.args {
   mesh = "1x-1", storage = "nf4", dtype = "f32", layout = "rows", reshard = 0, recompute = false, micro_batches = 1,
   steps = 3, batch = 4, sliced = false, ema = false, folder = "", dir = "", resume = "", seed = 0, facts = "",
-  shared = true, dim = 128, ffn = 336, whole = 0,
+  shared = true, dim = 128, ffn = 336, whole = 0, copy = false,
 }
 
 local names = { [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "tensor" } }
@@ -18,7 +18,8 @@ local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder) or ms.models
 ms.lora(model, { { re[[attn\.(wq|wv)$]], { rank = 4 } } })
 ms.fully_shard(model, {
   mesh = mesh, units = { re[[^layers\.\d+$]] }, seed = cfg.seed, layout = cfg.layout, recompute = cfg.recompute,
-  reshard_after_forward = cfg.reshard > 0 and cfg.reshard or nil, mp_policy = { param_dtype = cfg.dtype },
+  reshard_after_forward = cfg.reshard > 0 and cfg.reshard or nil,
+  mp_policy = { param_dtype = cfg.dtype, param_copy = cfg.copy },
   storage = { { re[[\.w\w\.weight$]], cfg.storage }, { "embed", "bf16" } },
   placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil,
   shard_optimizer_over_replicate = cfg.sliced, shared_masters = cfg.shared,
