@@ -237,6 +237,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
     ms_state_set_interrupted(exec->state);
     if (phase != MS_PHASE_EVALUATE) ms_state_set_gradients(exec->state, 0);
     if (phase == MS_PHASE_OUTER) exec->state->outer_failed = 1;
+    if (phase == MS_PHASE_UPDATE || phase == MS_PHASE_OUTER) exec->state->copies_behind = 1;
     return rc;
   }
   if (phase == MS_PHASE_FIRST || phase == MS_PHASE_UPDATE) ms_state_set_gradients(exec->state, phase == MS_PHASE_FIRST);

@@ -63,13 +63,15 @@ static int check_inputs(int phase, const ms_step_inputs *inputs) {
   return MS_OK;
 }
 
-/* Waits until all replicas have swapped their slices back, before anything reads them; and for the weights that the
- * last update left in flight, unless this phase joins them one by one. */
+/* Waits until all replicas have swapped their slices back, before anything reads them; makes copies that an update
+ * which failed has left behind; and waits for the weights that the last update left in flight, unless this phase joins
+ * them one by one. */
 static int make_weights_whole(ms_exec *exec, int phase) {
   ms_state *state = exec->state;
   MS_TRY(ms_state_settle_others(state));
   MS_TRY(ms_state_make_whole(state));
   if (phase != MS_PHASE_FIRST || !exec->leaves_in_flight) MS_TRY(ms_state_settle(state));
+  if (state->copies_behind) MS_TRY(ms_params_copy(state, 0));
   return state->replicas_must_meet ? ms_ema_meet_replicas(state) : MS_OK;
 }
 

@@ -65,6 +65,7 @@ struct ms_state {
   int outer_failed;                /* OUTER failed part-way: replicas may have different synced weights */
   ms_in_flight in_flight;
   int ema_swapped;        /* averages and masters are swapped: see ms_state_swap_ema */
+  int copies_behind;      /* UPDATE or OUTER failed part-way: copies of masters in bf16 may be older than these */
   int replicas_must_meet; /* this rank swapped its slice back alone: replicas must synchronise before a run */
   int *grid; /* the model's ranks, replica by replica, each in the order of its shards: the order of collectives that
               * include replicas */

@@ -76,6 +76,32 @@ describe("weights that are kept in bf16 next to their masters", function()
     end
   end)
 
+  it("H1 H11 S7 over hosts, also where the next step joins the gathers of an update", function()
+    local runs, outs = {}, {}
+    local CASES = {
+      ["a:1,b:1"] = { "mesh=2x1", "over_replicate=all", "micro=3" }, ["a:2,b:1"] = { "mesh=1x3" },
+      ["a:2,b:2"] = { "mesh=4x1", "over_replicate=all", "ema=0.9" },
+    }
+    for hosts, words in pairs(CASES) do
+      for _, copy in ipairs { "false", "true" } do
+        local name = hosts .. copy
+        outs[name] = scratch.path()
+        runs[name] = { "run", "tests/lua/recipes/parity.lua", "--hosts", hosts, "--agent", "tests/fuzz/agent.sh",
+          "--rendezvous", "tcp://127.0.0.1", "dtype=bf16", "steps=3", "copy=" .. copy, "out=" .. outs[name],
+          unpack(words) }
+      end
+    end
+    for name, ended in pairs(program.run_all(runs)) do assert.equal(0, ended.status, name .. ended.err) end
+    for hosts in pairs(CASES) do
+      local plain = json.decode(scratch.read(outs[hosts .. "false"]))
+      local kept = json.decode(scratch.read(outs[hosts .. "true"]))
+      for _, what in ipairs { "losses", "norms", "updates", "params", "evaluated", "averages" } do
+        assert.same(plain[what], kept[what], hosts .. ": " .. what)
+      end
+      assert.equal(kept.plan.peak_bytes, kept.peak_bytes)
+    end
+  end)
+
   it("M1 S7 take 2 bytes an element, and one rank that owns all needs no gathered weights", function()
     local plain, kept = assert_equal_bits(1, { mesh = "1x1", layout = "ragged" })
     assert(plain.gathered > 0)

@@ -26,6 +26,7 @@ typedef struct mlp_config {
   int recompute;      /* 1: every block is made again in backward */
   int private_logits; /* 1: they are no output and are not read after the step */
   int muon;           /* 1: the weights of blocks take Muon */
+  double balance;     /* above 0: the second bias of every block is balanced (ms_param_config.balance) */
 } mlp_config;
 
 typedef struct mlp {
@@ -54,14 +55,18 @@ static inline mlp_config mlp_default(int replicate, int shard, int rank) {
 }
 
 /* dtype: that it is read in, or -1; muon: 1: it takes Muon. */
-static inline int mlp_param_as(ms_model *model, int unit, const char *name, int rows, int columns, int frozen,
-                               int dtype, int muon) {
+static inline ms_param_config mlp_param_config(int frozen, int dtype, int muon) {
   ms_param_config config;
   ms_param_config_default(&config, sizeof config);
   config.param_dtype = dtype;
   config.init_b = 0.2;
   config.frozen = frozen;
   config.optimizer = muon ? MS_OPT_MUON : MS_OPT_NONE;
+  return config;
+}
+
+static inline int mlp_param_with(ms_model *model, int unit, const char *name, int rows, int columns,
+                                 ms_param_config config) {
   config.group.weight_decay = columns ? 0.1 : 0;
   config.tensor_axis = strstr(name, "fc1") ? 0 : strstr(name, "fc2.weight") ? 1 : -1;
   int64_t dims[2] = {rows, columns};
@@ -71,7 +76,7 @@ static inline int mlp_param_as(ms_model *model, int unit, const char *name, int 
 }
 
 static inline int mlp_param(ms_model *model, int unit, const char *name, int rows, int columns) {
-  return mlp_param_as(model, unit, name, rows, columns, 0, -1, 0);
+  return mlp_param_with(model, unit, name, rows, columns, mlp_param_config(0, -1, 0));
 }
 
 static inline int mlp_value(ms_graph *graph, int param) {
@@ -149,13 +154,16 @@ static inline mlp mlp_make(const mlp_config *c) {
     snprintf(name, sizeof name, "layers.%d", b);
     must(ms_model_add_unit(m.model, name, &c->block, &unit));
     snprintf(name, sizeof name, "layers.%d.fc1.weight", b);
-    mlp_param_as(m.model, unit, name, c->hidden, c->width, frozen || c->frozen_weights, -1, c->muon);
+    mlp_param_with(m.model, unit, name, c->hidden, c->width,
+                   mlp_param_config(frozen || c->frozen_weights, -1, c->muon));
     snprintf(name, sizeof name, "layers.%d.fc1.bias", b);
-    mlp_param_as(m.model, unit, name, c->hidden, 0, frozen, bias, 0);
+    mlp_param_with(m.model, unit, name, c->hidden, 0, mlp_param_config(frozen, bias, 0));
     snprintf(name, sizeof name, "layers.%d.fc2.weight", b);
-    mlp_param_as(m.model, unit, name, c->width, c->hidden, frozen, -1, c->muon);
+    mlp_param_with(m.model, unit, name, c->width, c->hidden, mlp_param_config(frozen, -1, c->muon));
     snprintf(name, sizeof name, "layers.%d.fc2.bias", b);
-    mlp_param_as(m.model, unit, name, c->width, 0, frozen, bias, 0);
+    ms_param_config last = mlp_param_config(frozen, bias, 0);
+    last.balance = frozen ? 0 : c->balance;
+    mlp_param_with(m.model, unit, name, c->width, 0, last);
   }
   ms_model_dims_default(&dims, sizeof dims);
   dims.replicate = 0;
