@@ -23,16 +23,17 @@ local limits = {
     { "join_runs<4, float>", registers = 32, loads = 2, stores = 1 },
   },
   adamw = {
-    { "ms_update<adamw, float>", registers = 64, loads = 8, stores = 3 },
-    { "ms_update<adamw, ms_b16>", registers = 64, loads = 4, loads8 = 4, stores = 1, stores8 = 2 },
+    { "ms_update<adamw, float>", registers = 64, loads = 8, stores = 3, stores8 = 1 },
+    { "ms_update<adamw, ms_b16>", registers = 64, loads = 4, loads8 = 4, stores = 1, stores8 = 3 },
   },
+  adamw_records = { { "adamw_records", registers = 64, loads = 4, stores = 2, stores8 = 2 } },
   lion = {
-    { "ms_update<lion, float>", registers = 64, loads = 6, stores = 2 },
-    { "ms_update<lion, ms_b16>", registers = 64, loads = 4, loads8 = 2, stores = 1, stores8 = 1 },
+    { "ms_update<lion, float>", registers = 64, loads = 6, stores = 2, stores8 = 1 },
+    { "ms_update<lion, ms_b16>", registers = 64, loads = 4, loads8 = 2, stores = 1, stores8 = 2 },
   },
   sgd = {
-    { "ms_update<sgd<0>, float>", registers = 64, loads = 4, stores = 1 },
-    { "ms_update<sgd<1>, float>", registers = 64, loads = 6, stores = 2 },
+    { "ms_update<sgd<0>, float>", registers = 64, loads = 4, stores = 1, stores8 = 1 },
+    { "ms_update<sgd<1>, float>", registers = 64, loads = 6, stores = 2, stores8 = 1 },
   },
   cross_entropy = {
     { "forward_rows<", registers = 32, loads = 4 },
