@@ -9,8 +9,9 @@
  * Adam (Kingma & Ba 2015) is the same, but that the decay is in the gradient: g = g + wd p, and p = p.
  *
  * gradient, p [n] f32; m, v [n] f32 or bf16; step counts the updates of the parameter, including this one. Memory
- * traffic: 28 bytes per element (gradient, p, m and v are read; p, m and v are written), 20 with bf16 moments. update.h
- * has the loop, and the launches of many parameters. Moments in 8 bits: adamw_records.cu.
+ * traffic: 28 bytes per element (gradient, p, m and v are read; p, m and v are written), 20 with bf16 moments, and 2
+ * more for a copy of p in bf16. update.h has the loop, and the launches of many parameters. Moments in 8 bits:
+ * adamw_records.cu.
  */
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/update.h"

@@ -30,9 +30,9 @@ local function assert_equal_bits(ranks, settings)
 end
 
 describe("weights that are kept in bf16 next to their masters", function()
-  for _, optimizer in ipairs { "adamw", "sgd", "muon" } do
+  for _, optimizer in ipairs(trained.few { "adamw", "sgd", "muon" }) do
     it("S7 S12 train to the same bits on every mesh: " .. optimizer, function()
-      for _, mesh in ipairs { { 1, "1x1" }, { 2, "1x2" }, { 4, "2x2" } } do
+      for _, mesh in ipairs(trained.few { { 1, "1x1" }, { 2, "1x2" }, { 4, "2x2" } }) do
         assert_equal_bits(mesh[1], { mesh = mesh[2], optimizer = optimizer })
         assert_equal_bits(mesh[1], { mesh = mesh[2], optimizer = optimizer, layout = "ragged", momentum = 0 })
       end
@@ -44,22 +44,30 @@ describe("weights that are kept in bf16 next to their masters", function()
     for _, reshard in ipairs(trained.few { "true", "false", "2" }) do
       assert_equal_bits(4, { mesh = "1x4", reshard = reshard, micro = 3 })
     end
-    assert_equal_bits(1, { mesh = "1x1", reshard = "false", micro = 3, reshard_backward = false })
-    assert_equal_bits(4, { mesh = "2x2", ahead = "names", micro = 3, sync = "last", reshard_backward = false })
-    assert_equal_bits(2, { mesh = "1x2", prefetch = 0, recompute = "blocks" })
-    assert_equal_bits(3, { mesh = "1x3", prefetch = 3, reduce = "bf16" })
+    for _, case in ipairs(trained.few {
+      { 1, { mesh = "1x1", reshard = "false", micro = 3, reshard_backward = false } },
+      { 2, { mesh = "1x2", prefetch = 0, recompute = "blocks" } },
+      { 3, { mesh = "1x3", prefetch = 3, reduce = "bf16" } },
+      { 4, { mesh = "2x2", ahead = "names", micro = 3, sync = "last", reshard_backward = false } },
+    }) do
+      assert_equal_bits(case[1], case[2])
+    end
   end)
 
   it("S7 S8 S9 in units of several dtypes, frozen, tied and unused parameters, and moments in few bits", function()
-    assert_equal_bits(1, { mesh = "1x1", mixed = true, freeze = "fc2|bias", groups = true })
-    assert_equal_bits(4, { mesh = "2x2", mixed = true, freeze = "fc1", layout = "ragged" })
-    assert_equal_bits(2, { mesh = "1x2", by_layer = true, tail = "grouped" })
-    assert_equal_bits(1, { mesh = "1x1", tail = "tied", unused = true, spare = true, moments = "bf16" })
-    assert_equal_bits(2, { mesh = "1x2", moments = "i8", tail = "twice", output = "f32" })
+    for _, case in ipairs(trained.few {
+      { 1, { mesh = "1x1", mixed = true, freeze = "fc2|bias", groups = true } },
+      { 2, { mesh = "1x2", by_layer = true, tail = "grouped" } },
+      { 1, { mesh = "1x1", tail = "tied", unused = true, spare = true, moments = "bf16" } },
+      { 2, { mesh = "1x2", moments = "i8", tail = "twice", output = "f32" } },
+      { 4, { mesh = "2x2", mixed = true, freeze = "fc1", layout = "ragged" } },
+    }) do
+      assert_equal_bits(case[1], case[2])
+    end
   end)
 
   it("S7 with averages of the weights, which evaluation reads, and values that a program sets", function()
-    for _, mesh in ipairs { { 1, "1x1" }, { 4, "2x2" } } do
+    for _, mesh in ipairs(trained.few { { 1, "1x1" }, { 4, "2x2" } }) do
       assert_equal_bits(mesh[1], { mesh = mesh[2], ema = 0.9, optimizer = "muon" })
       assert_equal_bits(mesh[1], { mesh = mesh[2], wrong = "norm", wrong_at = 2, shared_masters = false })
     end
