@@ -45,7 +45,7 @@ describe("random plans", function()
     assert(distinct > 95)
   end)
 
-  it("Q1 Q4 Q8 among them are products in 8 bits, stored weights, and sums and gathers in few bits", function()
+  it("Q1 Q4 Q8 S7 among them are products in 8 bits, stored weights, sums and gathers in few bits, copies", function()
     local drawn = {}
     for seed = 1, 400 do
       local sharding = case.of(seed).sharding
@@ -57,8 +57,9 @@ describe("random plans", function()
       end
       if sharding.storage and not sharding.fp8 and (sharding.freeze or ""):find("embed") then drawn.frozen = true end
       if (sharding.mp_policy or ""):find('"i[48]"') then drawn.sums = true end
+      if (sharding.mp_policy or ""):find("param_copy", 1, true) then drawn.copies = (drawn.copies or 0) + 1 end
     end
-    assert(drawn.fp8 >= 40 and drawn.storage >= 10 and drawn.gather_dtype >= 20, "few are drawn")
+    assert(drawn.fp8 >= 40 and drawn.storage >= 10 and drawn.gather_dtype >= 20 and drawn.copies >= 40, "few are drawn")
     for _, name in ipairs({ "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "frozen", "sums" }) do
       assert.is_true(drawn[name], name .. " is never drawn")
     end
