@@ -30,6 +30,7 @@ static int64_t state_offset(const ms_exec *exec, int buffer) {
   if (which == MS_STATE_SYNCED) return layout->unit[unit].synced;
   if (which == MS_STATE_OUTER_MOMENTUM) return layout->unit[unit].outer_momentum;
   if (which == MS_STATE_OUTER_SUM) return layout->unit[unit].outer_sum;
+  if (which == MS_STATE_FACTORS) return layout->unit[unit].factors;
   if (which == MS_STATE_RESTS) return layout->unit[unit].rests;
   if (which == MS_STATE_WEIGHTS) return layout->unit[unit].weights;
   return layout->unit[unit].moment[which - MS_STATE_MOMENT];

@@ -140,6 +140,10 @@ static int find_elements(loading *l, const ms_param *p) {
   const ms_division *saved = &l->piece->part;
   l->mine = ms_param_division(l->state->model, p, l->state->model->dim[MS_DIM_TENSOR].place);
   l->saved = saved->stride ? *saved : (ms_division){.run = whole, .stride = whole};
+  if (ms_params_is_factor(l->what)) {
+    whole = ms_params_factors(l->state->model, l->param, l->what);
+    l->saved = l->mine = (ms_division){.run = whole, .stride = whole};
+  }
   if (l->what == MS_TENSOR_STORED) {
     MS_TRY(count_words(l, p));
     whole = ms_storage_words(&p->storage, whole);

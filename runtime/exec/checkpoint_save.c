@@ -73,6 +73,15 @@ static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_pi
   return ms_state_owned(state, from->param, from->what, from->first, from->count, &owned);
 }
 
+/* The part of the parameter whose elements a piece counts; what every rank has whole is not divided. */
+static int divide(const ms_model *model, const ms_save_piece *piece, ms_division *part) {
+  MS_TRY(ms_model_division(model, piece->param, part));
+  if (!ms_params_is_factor(piece->what)) return MS_OK;
+  const int64_t whole = ms_params_factors(model, piece->param, piece->what);
+  *part = (ms_division){.run = whole, .stride = whole};
+  return MS_OK;
+}
+
 typedef struct place {
   const char *name;
   int words, piece; /* words 1: a stored form, which is I32 in the file */
@@ -377,7 +386,7 @@ int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **o
   for (int i = 0; i < n; i++) {
     save->n = i + 1;
     MS_GOTO(copy_piece(state, &save->piece[i], &pieces[i]));
-    MS_GOTO(ms_model_division(state->model, pieces[i].param, &save->division[i]));
+    MS_GOTO(divide(state->model, &pieces[i], &save->division[i]));
   }
   MS_GOTO(place_pieces(save));
   *out = save;

@@ -116,7 +116,10 @@ static const char *const tensor_kinds[MS_TENSOR_KINDS] = {[MS_TENSOR_PARAM] = "p
                                                           [MS_TENSOR_SYNCED] = "synced weights",
                                                           [MS_TENSOR_OUTER_MOMENTUM] = "outer momentum",
                                                           [MS_TENSOR_OUTER_SUM] = "outer sum",
-                                                          [MS_TENSOR_STORED] = "stored form"};
+                                                          [MS_TENSOR_STORED] = "stored form",
+                                                          [MS_TENSOR_ROW_VAR] = "row_var",
+                                                          [MS_TENSOR_COL_VAR] = "col_var",
+                                                          [MS_TENSOR_VARIANCE] = "variance"};
 
 /* In the arena that optimizer state is in; -1: the state has none. */
 static int64_t offset_of(const ms_state_layout *layout, int unit, int what) {
@@ -169,6 +172,13 @@ int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) 
   int arena = what == MS_TENSOR_GRAD ? MS_ARENA_STATE : ms_state_optimizer_arena(state->model, &state->layout, p->unit);
   *at = (ms_elements){.dtype = MS_F32, .param = param, .first = p->first, .count = p->owned, .sliced = sliced};
   if (what == MS_TENSOR_STORED) return find_records(state, param, at);
+  if (ms_params_is_factor(what)) {
+    if (ms_params_find_factors(state, param, what, at)) return MS_OK;
+    return MS_FAIL(MS_EINVAL,
+                   "parameter '%s' has no %s: adafactor keeps row_var and col_var of parameters with two axes or more, "
+                   "and variance of others, if they train",
+                   p->name, tensor_kinds[what]);
+  }
   if (what == MS_TENSOR_PARAM) {
     if (sliced) at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
     else if (!ms_params_has_copy(state, p)) ms_params_find_weights(state, p, at);

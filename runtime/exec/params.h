@@ -45,6 +45,12 @@ int ms_params_copy(ms_state *state, int sliced);
 /* Writes those that are among `given`, elements [begin, end) of the whole parameter (params_gather.c). */
 int ms_params_take(ms_state *state, int param, const ms_elements *writable, int64_t begin, int64_t end,
                    const float *given);
+/* 1 for averages that Adafactor keeps: every rank has all of them. */
+static inline int ms_params_is_factor(int what) { return what >= MS_TENSOR_ROW_VAR && what <= MS_TENSOR_VARIANCE; }
+/* How many of these a parameter has: none, if it is another kind's. */
+int64_t ms_params_factors(const ms_model *model, int param, int what);
+/* Finds them for ms_params_find (factors.c); 0: the state has none. */
+int ms_params_find_factors(const ms_state *state, int param, int what, ms_elements *at);
 /* The name of a kind that ms_params_find accepts, for messages. */
 const char *ms_params_kind_name(int what);
 /* Elements [first, first + count) of what was found, from and to f32; those kept in bf16 become the nearest to what

@@ -39,6 +39,7 @@ static ms_division division_of(const ms_model *model, int param, int what, int p
 /* The elements, or words, of the whole tensor. */
 static int64_t whole_of(const ms_model *model, int param, int what) {
   const ms_param *p = &model->param[param];
+  if (ms_params_is_factor(what)) return ms_params_factors(model, param, what);
   const int64_t elements = ms_param_whole_numel(model, p);
   return what == MS_TENSOR_STORED ? ms_storage_words(&p->storage, elements) : elements;
 }
@@ -217,8 +218,8 @@ int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, i
         MS_EINVAL,
         "parameter '%s': cannot gather %lld elements from element %lld: give a range of 1 or more of its %lld", p->name,
         (long long)count, (long long)first, (long long)whole);
-  if (ms_model_shards(state->model) == 1 && !mine.sliced && !ms_param_is_divided(state->model, p))
-    return out ? ms_params_copy_out(state, &mine, first, count, out) : MS_OK;
+  const int alone = ms_model_shards(state->model) == 1 && !mine.sliced && !ms_param_is_divided(state->model, p);
+  if (alone || ms_params_is_factor(what)) return out ? ms_params_copy_out(state, &mine, first, count, out) : MS_OK;
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "gathering a parameter"));
   request wanted = {.first = first, .count = count, .param = param, .what = what};

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "graph/infer.h"
+#include "kernels/adafactor.h"
 #include "kernels/fold.h"
 #include "kernels/moments.h"
 #include "kernels/orthogonalise.h"
@@ -224,6 +225,73 @@ int ms_infer_muon_orthogonalise(const ms_node *node, const ms_value_info *in, ms
 int ms_infer_muon_apply(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the directions", "[n]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the directions"));
+  out[0] = in[0];
+  return MS_OK;
+}
+
+/* ---- Adafactor --------------------------------------------------------------------------------------------------- */
+
+static int check_factored(const ms_node *node, const ms_factored *f) {
+  if (f->part_rows >= 1 && f->part_columns >= 1 && f->rows >= 1 && f->columns >= 1 && f->matrices >= 0 &&
+      f->first >= 0 && f->origin >= 0 && (f->matrices || f->columns == 1))
+    return MS_OK;
+  return MS_FAIL(MS_ESHAPE, "%s: %lld matrices of [%lld,%lld], of which a part has [%lld,%lld]",
+                 ms_op_row_of(node->op)->name, (long long)f->matrices, (long long)f->rows, (long long)f->columns,
+                 (long long)f->part_rows, (long long)f->part_columns);
+}
+
+/* A gradient, and what its elements are of. */
+static int check_elements(const ms_node *node, const ms_value_info *in, ms_factored *f) {
+  *f = ms_factored_of(&node->attrs);
+  MS_TRY(check_factored(node, f));
+  MS_TRY(check_chunk(node, &in[0], "the gradient"));
+  return check_vector(node, &in[1], 4, "the step norm");
+}
+
+int ms_infer_adafactor_sums(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_factored f;
+  MS_TRY(check_elements(node, in, &f));
+  out[0] = vector(ms_factored_row_count(&f));
+  out[1] = vector(ms_factored_column_count(&f));
+  return MS_OK;
+}
+
+int ms_infer_adafactor_average(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const ms_factored f = {.part_rows = 1,
+                         .part_columns = 1,
+                         .rows = node->attrs.i[3],
+                         .columns = node->attrs.i[5],
+                         .matrices = node->attrs.i[6]};
+  MS_TRY(check_factored(node, &f));
+  MS_TRY(check_vector(node, &in[0], ms_factored_row_count(&f), "the sums of rows"));
+  MS_TRY(check_vector(node, &in[1], ms_factored_column_count(&f), "the sums of columns"));
+  MS_TRY(ms_check_ndim(node, &in[2], 0, "the count of updates", "a scalar"));
+  out[0] = in[0];
+  out[1] = in[1];
+  return MS_OK;
+}
+
+static int check_averages(const ms_node *node, const ms_value_info *in, ms_factored *f) {
+  MS_TRY(check_elements(node, in, f));
+  MS_TRY(check_vector(node, &in[2], ms_factored_row_count(f), "the averages of rows"));
+  return check_vector(node, &in[3], ms_factored_column_count(f), "the averages of columns");
+}
+
+int ms_infer_adafactor_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_factored f;
+  MS_TRY(check_averages(node, in, &f));
+  MS_TRY(ms_check_ndim(node, &in[4], 0, "the sum of squares", "a scalar"));
+  MS_TRY(ms_check_ndim(node, &in[5], 0, "the count of updates", "a scalar"));
+  out[0] = scalar;
+  out[1] = vector(f.matrices + 1);
+  return MS_OK;
+}
+
+int ms_infer_adafactor(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_factored f;
+  MS_TRY(check_averages(node, in, &f));
+  MS_TRY(check_vector(node, &in[4], f.matrices + 1, "the means"));
+  MS_TRY(ms_check_ndim(node, &in[5], 0, "the sum of squares of updates", "a scalar"));
   out[0] = in[0];
   return MS_OK;
 }

@@ -165,7 +165,11 @@ MS_API int ms_profile_activities(const ms_profile *profile, int capacity, ms_pro
  * STORED: of a parameter that is kept in i8 or nf4 (ms_param_config.storage_dtype), its codes and scales as they are
  * kept, to save and load them bit for bit. Its "elements" are 32-bit words, which take the place of f32 values. As
  * PARAM such a parameter reads as what its codes mean, and is written by quantising, whole: from the first owned
- * element on, in order. */
+ * element on, in order.
+ *
+ * ROW_VAR, COL_VAR: of a parameter with two axes or more, Adafactor's averages of squares of gradients, [..., rows] and
+ * [..., columns] for [..., rows, columns]; VARIANCE: of one with fewer, an average for each element. Their "elements"
+ * are these averages, and every rank owns all of them: all must write the same. */
 enum ms_tensor_kind {
   MS_TENSOR_PARAM = 0,
   MS_TENSOR_GRAD = 1,
@@ -177,7 +181,10 @@ enum ms_tensor_kind {
   MS_TENSOR_OUTER_MOMENTUM = 6,
   MS_TENSOR_OUTER_SUM = 7,
   MS_TENSOR_STORED = 8,
-  MS_TENSOR_KINDS = 9
+  MS_TENSOR_ROW_VAR = 9,
+  MS_TENSOR_COL_VAR = 10,
+  MS_TENSOR_VARIANCE = 11,
+  MS_TENSOR_KINDS = 12
 };
 
 /* In all of these, what is an enum ms_tensor_kind, elements are numbered in the flattened tensor, and values are f32 in

@@ -63,7 +63,9 @@ enum ms_optimizer_kind {
   MS_OPT_ADAMW = 2,
   MS_OPT_MUON = 3,
   MS_OPT_ADAM = 4, /* AdamW's but for the decay, which is in the gradient (Kingma & Ba 2015) */
-  MS_OPT_LION = 5  /* signs of a momentum (Chen et al. 2023), which is its only moment */
+  MS_OPT_LION = 5, /* signs of a momentum (Chen et al. 2023), which is its only moment */
+  /* averages of squares by row and by column, instead of moments (Shazeer & Stern 2018); not with fragments */
+  MS_OPT_ADAFACTOR = 6
 };
 
 /* How Muon's learning rate depends on the shape of a matrix, as in PyTorch: times sqrt(max(1, rows / columns)); or
@@ -153,6 +155,11 @@ typedef struct ms_plan_config {
    * 32 blocks, as NCCL chooses. MS_EINVAL on the CPU, and for a state whose GPU has no more multiprocessors than that.
    */
   int sm_carveout;
+  /* Adafactor, as torch.optim.Adafactor: 1 - beta2 of a parameter's update t is t^beta2_decay, at most 0 (default
+   * -0.8); eps1, 0 or more (default 2^-23), is the least root of a variance; eps2, 0 or more (default 0.001), the least
+   * root mean square of weights that a step is relative to; d, 1 or more (default 1), that of an update from which it
+   * is scaled down. */
+  double adafactor_beta2_decay, adafactor_eps1, adafactor_eps2, adafactor_d;
 } ms_plan_config;
 
 /* Communicated bytes are doubles, because an all-reduce over n ranks counts 2 (n - 1) / n of its buffer. */

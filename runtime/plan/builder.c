@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/xxh3.h"
+#include "plan/factors.h"
 #include "plan/lower.h"
 #include "plan/moment_layout.h"
 #include "plan/rests.h"
@@ -354,6 +355,8 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].synced, 4 * kept, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_momentum, 4 * kept, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_sum, 4 * kept, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].factors,
+                        4 * ms_unit_factors(model, unit, plan->config.optimizer), unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].rests, ms_rests_bytes(model, u, layout->inner_shards),
                         unit->name));
     MS_TRY(persistent(plan, ms_state_weights_arena(model, layout, u), MS_CAT_PARAMETERS, layout->unit[u].weights,

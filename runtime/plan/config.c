@@ -1,4 +1,5 @@
 /* config.c - the settings of a plan: defaults, and checks that they are in range. */
+#include <float.h>
 #include <math.h>
 
 #include "base/config.h"
@@ -20,7 +21,11 @@ void ms_plan_config_default(ms_plan_config *config, int size) {
                                           .shared_masters = 1,
                                           .muon_momentum = 0.95,
                                           .muon_nesterov = 1,
-                                          .muon_steps = 5};
+                                          .muon_steps = 5,
+                                          .adafactor_beta2_decay = -0.8,
+                                          .adafactor_eps1 = FLT_EPSILON,
+                                          .adafactor_eps2 = 1e-3,
+                                          .adafactor_d = 1};
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_plan_config");
 }
 
@@ -49,8 +54,10 @@ static int check_norm_groups(const ms_plan_config *c) {
 int ms_plan_check_optimizer(const ms_plan_config *c) {
   const ms_optimizer *optimizer = ms_optimizer_of(c);
   if (!optimizer && c->optimizer != MS_OPT_NONE)
-    return MS_FAIL(MS_EINVAL, "optimizer must be none (0), sgd (1), adamw (2), muon (3), adam (4) or lion (5), not %d",
-                   c->optimizer);
+    return MS_FAIL(
+        MS_EINVAL,
+        "optimizer must be none (0), sgd (1), adamw (2), muon (3), adam (4), lion (5) or adafactor (6), not %d",
+        c->optimizer);
   if (optimizer) MS_TRY(optimizer->check(c));
   MS_TRY(ms_muon_check(c));
   if (c->nesterov && (c->momentum <= 0 || c->dampening != 0))

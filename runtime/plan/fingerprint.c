@@ -103,6 +103,12 @@ static void describe_muon(const ms_model *model, const ms_plan_config *c, ms_tex
                    c->muon_nesterov, c->muon_adjust, c->muon_steps, ms_dtype_name(c->muon_dtype));
 }
 
+static void describe_adafactor(const ms_plan_config *c, ms_text *text) {
+  if (c->optimizer == MS_OPT_ADAFACTOR)
+    ms_text_append(text, "adafactor: beta2_decay %.17g, eps %.17g and %.17g, d %.17g\n", c->adafactor_beta2_decay,
+                   c->adafactor_eps1, c->adafactor_eps2, c->adafactor_d);
+}
+
 void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_text *text) {
   describe_model(model, text);
   ms_text_append(text,
@@ -110,6 +116,7 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
                  c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
   if (c->moment_dtype != MS_F32) ms_text_append(text, "moments in %s\n", ms_dtype_name(c->moment_dtype));
   describe_muon(model, c, text);
+  describe_adafactor(c, text);
   if (c->ema_decay > 0) ms_text_append(text, "ema: decay %.17g, warmup %d\n", c->ema_decay, c->ema_warmup);
   if (ms_model_local_units(model))
     ms_text_append(text, "outer sgd: momentum %.17g, nesterov %d, alpha %.17g, delay %d\n", c->outer_momentum,

@@ -81,6 +81,7 @@ enum ms_state_buffer {
   MS_STATE_SYNCED,
   MS_STATE_OUTER_MOMENTUM,
   MS_STATE_OUTER_SUM,
+  MS_STATE_FACTORS, /* Adafactor's averages (factors.h) */
   MS_STATE_RESTS,   /* of gradients that are rounded (rests.h) */
   MS_STATE_WEIGHTS, /* what is read instead of masters: chunks of a sliced unit, or copies */
   MS_STATE_BUFFERS
@@ -272,6 +273,8 @@ int ms_lower_update(ms_plan *plan);
  * under way, and their last one, the halves 0 and 1 of something else are lowered. */
 typedef int ms_meanwhile(ms_plan *plan, int half);
 int ms_lower_muon(ms_plan *plan, ms_meanwhile *meanwhile);
+/* Those of the parameters that take Adafactor (lower_adafactor.c). */
+int ms_lower_adafactor(ms_plan *plan);
 /* Sums f32 [n] over all ranks of the mesh, or only over those of this replica, in place. */
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas);
 

@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "kernels/clip.h"
+#include "plan/factors.h"
 #include "plan/lower.h"
 #include "plan/moment_layout.h"
 #include "plan/muon.h"
@@ -73,6 +74,7 @@ static int update_unit(ms_plan *plan, int unit) {
   for (int i = 0; i < u->params; i++) {
     const ms_param *p = &plan->model->param[u->order[i]];
     if (!p->owned || p->config.frozen || !plan->has_gradient[u->order[i]] || ms_param_takes_muon(p)) continue;
+    if (ms_param_takes_adafactor(p, plan->config.optimizer)) continue;
     MS_TRY(update_parameter(plan, u->order[i]));
   }
   return MS_OK;
@@ -111,7 +113,7 @@ static int finish_unit(ms_plan *plan, int unit) {
   return ms_lower_gather_slices(plan, unit);
 }
 
-/* The parameters of half of the units that do not take Muon. */
+/* The parameters of half of the units that take neither Muon nor Adafactor. */
 static int update_half(ms_plan *plan, int half) {
   const int units = plan->model->units, middle = (units + 1) / 2;
   for (int u = half ? middle : 0; u < (half ? units : middle); u++) MS_TRY(update_unit(plan, u));
@@ -121,6 +123,7 @@ static int update_half(ms_plan *plan, int half) {
 int ms_lower_update(ms_plan *plan) {
   plan->phase[MS_PHASE_UPDATE].present = 1; /* on all ranks, also on one that owns nothing */
   MS_TRY(count_updates(plan));
+  MS_TRY(ms_lower_adafactor(plan));
   MS_TRY(ms_muon_find_owners(plan));
   if (plan->muon_buckets) MS_TRY(ms_lower_muon(plan, update_half));
   for (int u = 0; u < plan->model->units; u++) {

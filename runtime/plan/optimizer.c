@@ -94,6 +94,20 @@ int ms_muon_check(const ms_plan_config *c) {
   return MS_OK;
 }
 
+/* ---- Adafactor: averages that are no moments (factors.h) ---- */
+
+static int check_adafactor(const ms_plan_config *c) {
+  if (!(c->adafactor_beta2_decay <= 0 && isfinite(c->adafactor_beta2_decay)))
+    return MS_FAIL(MS_EINVAL, "adafactor_beta2_decay must be at most 0 and finite, not %g", c->adafactor_beta2_decay);
+  if (!(c->adafactor_eps1 >= 0 && isfinite(c->adafactor_eps1)))
+    return MS_FAIL(MS_EINVAL, "adafactor_eps1 must be 0 or more and finite, not %g", c->adafactor_eps1);
+  if (!(c->adafactor_eps2 >= 0 && isfinite(c->adafactor_eps2)))
+    return MS_FAIL(MS_EINVAL, "adafactor_eps2 must be 0 or more and finite, not %g", c->adafactor_eps2);
+  if (!(c->adafactor_d >= 1 && isfinite(c->adafactor_d)))
+    return MS_FAIL(MS_EINVAL, "adafactor_d must be 1 or more and finite, not %g", c->adafactor_d);
+  return MS_OK;
+}
+
 static int no_moments(const ms_param_group *by) {
   (void)by;
   return 0;
@@ -107,6 +121,7 @@ static const ms_optimizer rows[] = {
     [MS_OPT_MUON] = {.name = "muon", .check = ms_muon_check, .moments = no_moments},
     [MS_OPT_ADAM] = {"adam", MS_OP_adamw, 2, 2, check_adamw, adamw_moments, adamw_attrs},
     [MS_OPT_LION] = {"lion", MS_OP_lion, 1, 1, check_betas, lion_moments, lion_attrs},
+    [MS_OPT_ADAFACTOR] = {.name = "adafactor", .check = check_adafactor, .moments = no_moments},
 };
 
 _Static_assert(sizeof rows / sizeof *rows == MS_OPTIMIZER_KINDS, "groups know every optimizer");

@@ -19,8 +19,8 @@ typedef struct ms_updated {
 
 /* The op's inputs are the gradients, the step's norm and the count of updates; its outputs the masters, then `outputs`
  * moments, of which those that are not kept are empty, and of ops with MS_OP_COPIES the masters' copy in bf16, if the
- * unit has one. Muon has an op for each of its steps, and none here
- * (lower_muon.c). */
+ * unit has one. Muon and Adafactor have an op for each of their steps, and none here (lower_muon.c, lower_adafactor.c).
+ */
 typedef struct ms_optimizer {
   const char *name;
   int op, outputs;

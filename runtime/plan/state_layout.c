@@ -9,6 +9,7 @@
  * weights, of which the replicas of a node share one copy (replica_slices.h). */
 #include <stdlib.h>
 
+#include "plan/factors.h"
 #include "plan/moment_layout.h"
 #include "plan/optimizer.h"
 #include "plan/rests.h"
@@ -122,7 +123,8 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   if (rc) return rc;
   layout->unit = ms_calloc(model->units, sizeof *layout->unit);
   if (!layout->unit) return MS_ENOMEM;
-  const int updates = config->train && config->optimizer != MS_OPT_NONE;
+  layout->optimizer = config->train ? config->optimizer : MS_OPT_NONE;
+  const int updates = layout->optimizer != MS_OPT_NONE;
   layout->moments = ms_moments_kept(config);
   layout->moment_dtype = layout->moments ? config->moment_dtype : MS_F32;
   for (int u = 0; u < model->units; u++) take_masters(model, u, shards_together, layout);
@@ -143,6 +145,10 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   for (int u = 0; u < model->units; u++)
     layout->unit[u].ema = averaged ? take_optimizer(model, u, average, layout) : -1;
   for (int u = 0; u < model->units; u++) take_outer(model, config, u, layout);
+  for (int u = 0; u < model->units; u++) {
+    const int64_t factors = ms_unit_factors(model, &model->unit[u], layout->optimizer);
+    layout->unit[u].factors = factors ? take(layout, MS_ARENA_STATE, MS_CAT_OPTIMIZER, 4 * factors) : -1;
+  }
   for (int u = 0; u < model->units; u++) {
     const int64_t rests = config->train ? ms_rests_bytes(model, u, layout->inner_shards) : 0;
     layout->unit[u].rests = rests ? take(layout, MS_ARENA_STATE, MS_CAT_OPTIMIZER, rests) : -1;

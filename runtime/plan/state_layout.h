@@ -19,9 +19,11 @@ typedef struct ms_state_layout {
     int64_t weights;
     int64_t gradient, moment[MS_MOMENTS], ema; /* -1: none. AdamW: exp_avg, exp_avg_sq; SGD: its momentum */
     int64_t synced, outer_momentum, outer_sum; /* -1: none; see enum ms_tensor_kind */
+    int64_t factors;                           /* -1: none; see factors.h */
     int64_t rests;                             /* -1: none; see rests.h */
     int shared;
   } * unit;
+  int optimizer;            /* enum ms_optimizer_kind; MS_OPT_NONE without training */
   int moment_dtype;         /* of all moments; see moment_layout.h */
   int moments;              /* how many the optimizer keeps; of parameters with Muon one */
   int64_t squares;          /* f32 [units] sums of squares of the gradients; [2 units] if only some have a fragment:

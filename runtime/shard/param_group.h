@@ -18,7 +18,7 @@ enum ms_setting_range {
   MS_SETTING_POSITIVE  /* above 0, also in f32 */
 };
 
-enum { MS_OPTIMIZER_KINDS = MS_OPT_LION + 1 };
+enum { MS_OPTIMIZER_KINDS = MS_OPT_ADAFACTOR + 1 };
 
 typedef struct ms_group_setting {
   const char *name;

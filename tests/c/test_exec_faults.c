@@ -346,7 +346,7 @@ static int misuse(ms_world *world, void *context) {
   assert_fails(ms_exec_run(engine.exec, 9, NULL, NULL), MS_EINVAL, "phase | 9");
   assert_fails(ms_exec_run(engine.exec, MS_PHASE_NEXT, NULL, NULL), MS_EINVAL, "phase | next | accumulate = 1");
   assert_fails(ms_state_shard(engine.state, 0, MS_TENSOR_KINDS, &first, &count, &data), MS_EINVAL,
-               "ms_tensor_kind | 9");
+               "ms_tensor_kind | 12");
   assert_fails(ms_state_shard(engine.state, 99, MS_TENSOR_PARAM, &first, &count, &data), MS_EINVAL, "99 | parameter");
   ms_step_inputs inputs = {.lr = 0.01, .step = 1, .micro_batches = 1};
   engine_feed(&engine, config, 0, 0, 0);
@@ -357,11 +357,21 @@ static int misuse(ms_world *world, void *context) {
   assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL, "update | norm");
   ms_state *bare;
   ms_exec *exec;
-  ms_plan_config sgd = config->plan;
-  sgd.optimizer = MS_OPT_SGD;
-  must(ms_state_new(world, engine.net.model, &sgd, &bare));
+  ms_plan_config other = config->plan;
+  other.optimizer = MS_OPT_SGD;
+  must(ms_state_new(world, engine.net.model, &other, &bare));
   assert_fails(ms_state_shard(bare, 0, MS_TENSOR_EXP_AVG, &first, &count, &data), MS_EINVAL, "in.weight | exp_avg");
+  assert_fails(ms_state_shard(bare, 0, MS_TENSOR_ROW_VAR, &first, &count, &data), MS_EINVAL,
+               "in.weight | row_var | adafactor");
   assert_fails(ms_exec_new(bare, engine.plan, &exec), MS_EINVAL, "optimizer");
+  ms_state_free(bare);
+  other.optimizer = MS_OPT_ADAFACTOR;
+  must(ms_state_new(world, engine.net.model, &other, &bare));
+  assert_fails(ms_state_shard(bare, 0, MS_TENSOR_EXP_AVG, &first, &count, &data), MS_EINVAL, "in.weight | exp_avg");
+  assert_fails(ms_state_shard(bare, 0, MS_TENSOR_VARIANCE, &first, &count, &data), MS_EINVAL, "in.weight | variance");
+  must(ms_state_shard(bare, 0, MS_TENSOR_COL_VAR, &first, &count, &data));
+  assert_int_equal(first, 0);
+  assert_int_equal(count, 12); /* in.weight [16,12] */
   const int streams = engine.plan->streams;
   engine.plan->streams = MS_NAMED_STREAMS + 1;
   assert_fails(ms_exec_new(engine.state, engine.plan, &exec), MS_EUNSUPPORTED, "7 streams | 6");

@@ -6,9 +6,15 @@ local updates = {}
 local NORMS = [[{ { re"bias|norm", %s, optional = true }, { re"fc1|embed", 0, optional = true }, ]]
   .. [[{ re"fc2|weight", %s, optional = true } }]]
 
--- Some that are AdamW become another one with as many settings. Lion's steps are whole learning rates.
-local function other_optimizer(d, optimizer)
-  local kind = d:one_of { "adamw", "adamw", "adam", "lion" }
+-- Some that are AdamW become another one. Lion's steps are whole learning rates; Adafactor's are relative to weights,
+-- and it has no moments.
+local function other_optimizer(d, self)
+  local optimizer = self.optimizer
+  local kind = d:one_of { "adamw", "adamw", "adam", "lion", "adafactor" }
+  if kind == "adafactor" then
+    local more = d:chance(0.5) and ("beta2_decay = %s, d = %d, "):format(d:one_of { "-0.5", "0" }, d:integer(1, 2))
+    optimizer = optimizer:gsub(", moments = %b\"\"", ""):gsub("lr = 1e%-%d", (more or "") .. "lr = 2e-2")
+  end
   if kind == "lion" then
     optimizer = optimizer:gsub("lr = 1e%-(%d)", function(n) return ("lr = 2e-%d"):format(n + 1) end)
   end
@@ -17,7 +23,7 @@ end
 
 -- Their own betas, and rates that are not given as factors.
 local function other_groups(d, optimizer)
-  local has_betas = not optimizer:find("sgd", 1, true)
+  local has_betas = not (optimizer:find("sgd", 1, true) or optimizer:find("adafactor", 1, true))
   if d:chance(0.5) then optimizer = optimizer:gsub("lr_scale = 0.5", "lr = 3e-3") end
   if has_betas and d:chance(0.5) then optimizer = optimizer:gsub("weight_decay = 0, ", "%0betas = { 0.8, 0.9 }, ") end
   return optimizer
@@ -27,7 +33,7 @@ end
 ---@param d table of fuzz.draw
 ---@param self table a case
 function updates.draw(d, self)
-  if self.optimizer:find("adamw", 1, true) then self.optimizer = other_optimizer(d, self.optimizer) end
+  if self.optimizer:find("adamw", 1, true) then self.optimizer = other_optimizer(d, self) end
   self.optimizer = other_groups(d, self.optimizer)
   local limit = self.trainer.clip_grad_norm
   if limit and d:chance(0.4) then self.trainer.clip_grad_norm = NORMS:format(d:one_of { "0.2", "0.01" }, limit) end

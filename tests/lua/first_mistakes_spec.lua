@@ -41,7 +41,7 @@ local MISTAKES = {
   { 9, "adamw {", "adamw { model:parameters(), ", "method 'parameters' (a nil value) | named_parameters" },
   { 9, "adamw {.-}", "adamw(model)", "ms.optim.adamw | options | a module" },
   { 9, "adamw", "Adam", "ms.optim.Adam | adam?" },
-  { 9, "adamw", "adafactor", "ms.optim.adafactor | ms.optim.adamw | i8 | ms.optim.lion" },
+  { 9, "adamw", "Adafactor", "ms.optim.Adafactor | adafactor?" },
   { 11, "train:step", "train.step", "train.step | colon | train:step(...)" },
   { 11, "{ inputs = (.*), targets.*", "(%1)", "batch | { inputs = ..., targets = ... }" },
   { 11, "ms.randn { 6, 8, seed = step }", "{ { 1, 2 } }", "batch.inputs | ms.tensor | table" },

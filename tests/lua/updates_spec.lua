@@ -64,7 +64,7 @@ local MESHES = trained.few {
 describe("updates compared with PyTorch", function()
   teardown(scratch.clear)
 
-  for _, optimizer in ipairs { "adamw", "adam", "lion", "sgd", "muon", "groups", "clipped", "momenta" } do
+  for _, optimizer in ipairs { "adamw", "adam", "lion", "sgd", "muon", "groups", "clipped", "momenta", "adafactor" } do
     it("S11 S13 S18 of " .. optimizer .. " are the same for every parameter in every step, on every mesh", function()
       for _, mesh in ipairs(MESHES) do
         local got = assert_reference(optimizer, mesh[1], mesh[2])
@@ -93,7 +93,7 @@ describe("updates compared with PyTorch", function()
     it("S11 S13 A1 are the same with CUDA's kernels, emulated", function()
       local environment = program.emulated_cuda(("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/%s"):format(
         os.getenv("MOONSHARD_BIN"):match("^(.*)/"), "libmoonshard_cuda_emulated.so"))
-      for _, optimizer in ipairs { "adam", "lion", "groups", "clipped", "momenta" } do
+      for _, optimizer in ipairs { "adam", "lion", "groups", "clipped", "momenta", "adafactor" } do
         assert_reference(optimizer, 2, { mesh = "1x2", micro = 2, device = "cuda" }, environment)
       end
     end)

@@ -1,6 +1,7 @@
 /* partial_sums.c - see the header; and the workspaces of the kernels that sum in parts. */
 #include "kernels/cuda/plan/partial_sums.h"
 
+#include "kernels/adafactor.h"
 #include "kernels/cuda/plan/plan.h"
 #include "kernels/cuda/plan/sizes.h"
 
@@ -110,6 +111,19 @@ int64_t ms_square_parts(const ms_kernel_call *call) {
 
 int ms_cuda_prepare_sum_squares(ms_kernel_call *call) {
   call->workspace_bytes = ms_square_parts(call) * (int64_t)sizeof(double);
+  return MS_OK;
+}
+
+ms_columns ms_adafactor_columns(const ms_kernel_call *call) {
+  const ms_factored f = ms_factored_of(&call->attrs);
+  return ms_columns_of(f.matrices, f.part_rows, f.columns, 1);
+}
+
+int ms_cuda_prepare_adafactor(ms_kernel_call *call) {
+  if (call->op == MS_OP_adafactor_norm) return ms_cuda_prepare_sum_squares(call);
+  if (call->op != MS_OP_adafactor_sums) return MS_OK;
+  const ms_columns c = ms_adafactor_columns(call);
+  call->workspace_bytes = ms_columns_bytes(&c, 1);
   return MS_OK;
 }
 

@@ -38,7 +38,10 @@ ms_axis_view ms_reduce_view(const ms_kernel_call *call);
 ms_broadcast ms_sum_to_runs(const ms_kernel_call *call);
 int ms_sum_to_is_axis(const ms_broadcast *runs, ms_axis_view *view);
 
-/* sum_squares of input 0: each part has one f64 in the workspace. */
+/* adafactor_sums: the columns of the whole parameter, of which a rank has rows in its part. */
+ms_columns ms_adafactor_columns(const ms_kernel_call *call);
+
+/* sum_squares of input 0, and adafactor_norm: each part has one f64 in the workspace. */
 int64_t ms_square_parts(const ms_kernel_call *call);
 
 #endif

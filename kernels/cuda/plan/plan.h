@@ -37,6 +37,7 @@ int ms_cuda_prepare_cross_entropy(ms_kernel_call *call);
 int ms_cuda_prepare_cross_entropy_step(ms_kernel_call *call);
 int ms_cuda_prepare_linear_cross_entropy(ms_kernel_call *call);
 int ms_cuda_prepare_sum_squares(ms_kernel_call *call);
+int ms_cuda_prepare_adafactor(ms_kernel_call *call);
 int ms_cuda_prepare_muon_orthogonalise(ms_kernel_call *call);
 int ms_cuda_prepare_expert_order(ms_kernel_call *call);
 int ms_cuda_prepare_grouped_matmul(ms_kernel_call *call);

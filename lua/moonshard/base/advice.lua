@@ -48,11 +48,8 @@ local EXPLAINED = {
   clip_grad_value_ = "it is the option clip_grad_value of ms.trainer",
   contiguous = "tensors are always contiguous",
 }
-local ADAFACTOR = 'its moments of rows and columns are not here; ms.optim.adamw { moments = "i8" } and '
-  .. 'ms.optim.lion { moments = "bf16" } keep 2 bytes for each element'
 -- Fields, such as "ms.nn.Parameter".
 local FIELDS = {
-  adafactor = ADAFACTOR, Adafactor = ADAFACTOR,
   Parameter = "it is ms.parameter", Module = 'it is ms.module "Name"', ModuleList = "use a Lua list of modules",
   cat = "it is ms.ops.cat", stack = "it is ms.ops.stack",
   functional = "ops are in ms.ops", no_grad = "train:evaluate and calling a model on tensors compute no gradients",

@@ -71,8 +71,8 @@ end
 
 -- ---- parameters -------------------------------------------------------------------------------------------------
 
--- The effect of rounding under AdamW (adamw_sensitivity.lua) or Lion (lion_sensitivity.lua), for learning rates that
--- sum up to `travelled`. A sign is right, or it is wrong.
+-- The effect of rounding under AdamW (adamw_sensitivity.lua), Adafactor (adafactor_sensitivity.lua) or Lion
+-- (lion_sensitivity.lua), for learning rates that sum up to `travelled`. A sign is right, or it is wrong.
 local function slack_of(trainer, run, sensitivity, rtol)
   local optimizer = optimizers.of(trainer.optimizer)
   local least = optimizer.by_size == "sign" and optimizer.training_tolerance * rtol
@@ -81,14 +81,14 @@ local function slack_of(trainer, run, sensitivity, rtol)
     if run.trainers[step.trainer] == trainer then travelled = travelled + step.lr end
   end
   return function(i)
-    local reach = travelled * trainer.params[i].lr_scale
+    local reach = travelled * trainer.params[i].lr_scale * (trainer.params[i].step_scale or 1)
     if least then return function(e) return sensitivity[i][e] < least and 2 * reach or 0 end end
     return function(e) return reach * math.min(2, rtol / sensitivity[i][e]) end
   end
 end
 
 -- The arrays of a run's values in order: parameters, and for the run on one rank also their values before the first
--- step, and with AdamW or Lion their sensitivity.
+-- step, and with AdamW, Adafactor or Lion their sensitivity.
 local function slices(run, is_one)
   local at, all = 0, {}
   for t, trainer in ipairs(run.trainers) do

@@ -6,6 +6,7 @@
 -- norms and parameters.
 
 local batch_of = require("moonshard.engine.batch")
+local adafactor_sensitivity = require("moonshard.check.adafactor_sensitivity")
 local adamw_sensitivity = require("moonshard.check.adamw_sensitivity")
 local lion_sensitivity = require("moonshard.check.lion_sensitivity")
 local context = require("moonshard.base.context")
@@ -128,13 +129,14 @@ local function coarsest(trainer)
   return coarsest_of_all
 end
 
+local SENSITIVITIES = { root = adamw_sensitivity, sign = lion_sensitivity, factors = adafactor_sensitivity }
+
 local function note_sensitivity(self, trainer, metrics)
   if not reference.active then return end
   local session, optimizer = trainer.session, trainer.optimizer
   local by_size = optimizers.of(optimizer.kind).by_size
   if by_size then
-    self.sensitivity[session] = self.sensitivity[session]
-      or (by_size == "sign" and lion_sensitivity or adamw_sensitivity).new()
+    self.sensitivity[session] = self.sensitivity[session] or SENSITIVITIES[by_size].new()
     self.sensitivity[session]:note(trainer)
   end
   if optimizer:muon() then
@@ -203,11 +205,12 @@ local function describe(self, trainer)
     mesh = (sharding.reference_mesh or sharding.mesh):label(), ranks = trainer.session:ranks(),
     optimizer = trainer.optimizer.kind, params = {}, dtype = coarsest(trainer),
   }
-  local muon = self.muon[trainer.session]
+  local muon, sensitivity = self.muon[trainer.session], self.sensitivity[trainer.session]
   for i, param in ipairs(sharding.params) do
     result.params[i] = {
       name = param.fqn, shape = param.shape, numel = param.numel, dtype = param.dtype or param.unit.param_dtype,
       frozen = param.frozen, lr_scale = groups[param.fqn].lr_scale,
+      step_scale = sensitivity and sensitivity.scale_of and sensitivity:scale_of(param.fqn) or nil,
       optimizer = trainer.optimizer:part_of(param.fqn).kind, apart = muon and muon:of(param),
     }
   end

@@ -5,6 +5,7 @@ local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local manifest = require("moonshard.checkpoint.manifest")
+local optimizers = require("moonshard.engine.optimizers")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local records = require("moonshard.shard.records")
 local host_parts = require("moonshard.checkpoint.host_parts")
@@ -42,15 +43,19 @@ local function numel(shape)
   return n
 end
 
+-- The elements of a tensor of this kind, of a parameter with this shape.
+local function elements_of(kind, shape) return numel((optimizers.state_shape(kind, shape))) end
+
 -- Pieces by kind and parameter, those of one part after each other in the order of their elements.
 local function pieces_of(read)
-  local by_name, elements = {}, {}
-  for _, param in ipairs(read.parameters) do elements[param.name] = numel(param.shape) end
+  local by_name, shapes = {}, {}
+  for _, param in ipairs(read.parameters) do shapes[param.name] = param.shape end
   for _, file in ipairs(read.files) do
     for _, tensor in ipairs(file.tensors) do
       local name = owned_ranges.tensor_name(tensor.kind, tensor.parameter)
       local part = tensor.run and { run = tensor.run, stride = tensor.stride, origin = tensor.origin }
-        or division.whole(elements[tensor.parameter] or tensor.first + tensor.count)
+        or division.whole(shapes[tensor.parameter] and elements_of(tensor.kind, shapes[tensor.parameter])
+          or tensor.first + tensor.count)
       local of = dtypes.may(tensor.kind, "coded") and records.of_part(tensor.kind, part) or nil
       by_name[name] = by_name[name] or {}
       table.insert(by_name[name], {
@@ -223,7 +228,7 @@ end
 function Checkpoint:read(kind, fqn, first, count, out)
   local at, elements = ffi.cast("float *", out), 0
   for _, param in ipairs(self.parameters) do
-    if param.name == fqn then elements = numel(param.shape) end
+    if param.name == fqn then elements = elements_of(kind, param.shape) end
   end
   local form = kind == "param" and form_of(self, fqn)
   if form and form ~= "param" then

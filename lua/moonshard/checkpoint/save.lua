@@ -36,7 +36,7 @@ local NONE = -2 -- in the place of the number of a save
 
 local function fill(sharding, list, kept, i, range)
   local piece = list[i - 1]
-  local shape = range.what == C.MS_TENSOR_STORED and { range.count }
+  local shape = (range.whole or range.what == C.MS_TENSOR_STORED) and { range.count }
     or owned_ranges.shape(placements.part(sharding, range.param), range.first, range.count)
   local name = owned_ranges.tensor_name(range.kind, range.param.fqn)
   kept[#kept + 1] = name

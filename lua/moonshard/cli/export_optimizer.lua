@@ -3,6 +3,7 @@
 -- flatten_optimizer_state_dict): state.layers.0.weight.exp_avg. All state is F32: moments in 16 or 8 bits as the
 -- numbers that they stand for. Hyperparameters (param_groups) are the recipe's and not in the file.
 
+local optimizers = require("moonshard.engine.optimizers")
 local safetensors = require("moonshard.base.safetensors")
 local ffi = require("ffi")
 local refuse = require("moonshard.base.exit_status").refuse
@@ -36,8 +37,8 @@ local function tensors_of(source, shapes)
     end
     for _, kind in ipairs(kinds) do
       list[#list + 1] = {
-        name = ("state.%s.%s"):format(param.name, NAMES[kind] or kind), dtype = "F32", shape = shapes[i].shape,
-        kind = kind, parameter = param.name,
+        name = ("state.%s.%s"):format(param.name, NAMES[kind] or kind), dtype = "F32",
+        shape = (optimizers.state_shape(kind, shapes[i].shape)), kind = kind, parameter = param.name,
       }
     end
     if #kinds > 0 then

@@ -6,6 +6,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local nearest = require("moonshard.base.nearest")
+local optimizers = require("moonshard.engine.optimizers")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local placements = require("moonshard.shard.placements")
 local roles = require("moonshard.shard.roles")
@@ -40,8 +41,9 @@ end
 
 -- ---- reading ----------------------------------------------------------------------------------------------------
 
-local function read_full(around, index, param, what, factor)
-  local shape = { unpack(param.shape) }
+-- shape: of a tensor that has another one than the parameter.
+local function read_full(around, index, param, what, factor, shape)
+  shape = shape or { unpack(param.shape) }
   local data, count = values.allocate("f32", shape)
   check(C.ms_state_gather(around:ensure_state(), index, what, data))
   if factor then values.scale(data, count, factor) end
@@ -131,6 +133,7 @@ end
 ---@param trainer moonshard.Trainer
 ---@param name string
 ---@param what string "step": the number of its updates; AdamW: "exp_avg", "exp_avg_sq"; SGD and Muon: "momentum";
+---  Adafactor, whose state every rank has whole: "row_var" [..., rows, 1], "col_var" [..., 1, columns] or "variance";
 ---  averages of the weights: "ema"; local SGD: "synced", "outer_momentum", "outer_sum"
 ---@param own boolean? only the shard of this rank
 ---@return moonshard.Tensor
@@ -138,7 +141,7 @@ function inspect.optimizer_state(trainer, name, what, own)
   if what == "step" then return updates_of(trainer, name) end
   local states, sync, optimizer = {}, trainer.session.sharding.local_sync, trainer.optimizer
   local _, _, found = find(trainer.model, name)
-  for _, state in ipairs(owned_ranges.states_of(optimizer, trainer.session.ema, found.fqn)) do
+  for _, state in ipairs(owned_ranges.states_of(optimizer, trainer.session.ema, found)) do
     states[state.kind] = state.what
   end
   for _, state in ipairs(sync and owned_ranges.outer_states(sync) or {}) do states[state.kind] = state.what end
@@ -147,6 +150,8 @@ function inspect.optimizer_state(trainer, name, what, own)
       nearest.advice(what, states))
   end
   local around, index, param = find(trainer.model, name)
+  local shape, is_whole = optimizers.state_shape(what, param.shape)
+  if is_whole then return read_full(around, index, param, states[what], nil, shape) end
   return (own and read_shard or read_full)(around, index, param, states[what])
 end
 

@@ -9,12 +9,12 @@ local records = require("moonshard.shard.records")
 local storage = require("moonshard.shard.storage")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
--- Writes the elements of a whole tensor that this rank owns, changed by a function if one is given. Returns whether no
--- other replica has them.
-local function keep(state, model, index, what, whole, change)
+-- Writes the elements of a whole tensor that this rank owns, changed by a function if one is given. part: of the
+-- tensor, which this rank's shard group has. Returns whether no other replica has them.
+local function keep(state, part, index, what, whole, change)
   local from, n, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
   check(C.ms_state_kept(state, index, what, from, n, sliced))
-  local part, first, count, done = division.of(model, index), tonumber(from[0]), tonumber(n[0]), 0
+  local first, count, done = tonumber(from[0]), tonumber(n[0]), 0
   local own = ffi.new("float[?]", count)
   while done < count do
     local at, run = division.index(part, first + done)
@@ -74,14 +74,15 @@ function move_state.all(session, from, to, move)
   local model, any_sliced, updates = session.sharding:handle(), false, ffi.new("int64_t[1]")
   for i, param in ipairs(session.sharding.params) do
     local whole, old = ffi.new("float[?]", param.numel), move and move.index[param.parameter] or i - 1
-    local function copy(what, change)
+    local function copy(what, change, is_whole)
+      local part = is_whole and division.whole(param.numel) or division.of(model, i - 1)
       check(C.ms_state_gather(from, old, what, whole))
-      any_sliced = keep(to, model, i - 1, what, whole, change) or any_sliced
+      any_sliced = keep(to, part, i - 1, what, whole, change) or any_sliced
     end
     if storage.is_quantised(param) then redivide_stored(param, from, old, to, i - 1)
     else copy(C.MS_TENSOR_PARAM, move and move.change[param.parameter]) end
-    local states = param.frozen and {} or owned_ranges.states_of(session.optimizer, session.ema, param.fqn)
-    for _, state in ipairs(states) do copy(state.what) end
+    local states = param.frozen and {} or owned_ranges.states_of(session.optimizer, session.ema, param)
+    for _, state in ipairs(states) do copy(state.what, nil, state.shape ~= nil) end
     check(C.ms_state_updates(from, old, updates))
     check(C.ms_state_set_updates(to, i - 1, updates[0]))
   end

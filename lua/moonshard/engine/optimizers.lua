@@ -18,10 +18,13 @@ local check_betas, check_eps = param_groups.check_betas, param_groups.check_eps
 ---@class moonshard.OptimizerState the state that an optimizer keeps for every trained parameter
 ---@field kind string its name in checkpoints
 ---@field what integer enum ms_tensor_kind
+---@field shape? fun(shape: integer[]): integer[]? its shape, from a parameter's, or nil: a parameter of that shape has
+---  none; every rank has all of it. Without this function it has the shape of the parameter, and is sharded like it
 
 ---@class moonshard.OptimizerRow
 ---@field kind string
 ---@field id integer enum ms_optimizer_kind
+---@field lr number? the default; nil: recipes must give it
 ---@field options fun(): table<string, moonshard.OptionSpec> besides lr and groups; checkpoints record their values
 ---@field check fun(who: string, o: table) refuses invalid options, and gives dtypes their short names
 ---@field group table<string, boolean> the settings that a group can have of its own, besides lr and weight_decay
@@ -31,8 +34,9 @@ local check_betas, check_eps = param_groups.check_betas, param_groups.check_eps
 ---@field keeps fun(o: table): boolean whether it keeps these states
 ---@field update_tolerance number how many times as large as a dtype's tolerance one step's update can differ
 ---@field training_tolerance number the same of the whole change made by training, where differences accumulate
----@field by_size "root"|"sign"|nil divides gradients by the root of their mean square, or takes signs, so that small
----  ones amplify rounding; check/adamw_sensitivity.lua and check/lion_sensitivity.lua measure this
+---@field by_size "root"|"factors"|"sign"|nil divides gradients by the root of their mean square, or of one of
+---  their row and column, or takes signs, so that small ones amplify rounding; check/adamw_sensitivity.lua,
+---  check/adafactor_sensitivity.lua and check/lion_sensitivity.lua measure this
 
 local ADJUSTS = { original = C.MS_MUON_ORIGINAL, match_rms_adamw = C.MS_MUON_MATCH_RMS_ADAMW }
 local MOST_STEPS = 99 -- of Muon's iteration, which has converged after a few
@@ -54,6 +58,40 @@ local function check_lion_moments(who, o)
   end
   errors.raise(moments and "MS_EUNSUPPORTED" or "MS_EINVAL", "%s: moments must be \"f32\" or \"bf16\", not %s%s", who,
     options.describe(o.moments), moments and "; ms.optim.adamw and ms.optim.adam also keep theirs in 8 bits" or "")
+end
+
+-- Averages of squares by the rows of a matrix, by its columns, or by elements of what is no matrix.
+local function without_axis(axis)
+  return function(shape)
+    if #shape < 2 then return nil end
+    local of = { unpack(shape) }
+    of[#of + 1 - axis] = 1
+    return of
+  end
+end
+
+local FACTORS = {
+  { kind = "row_var", what = C.MS_TENSOR_ROW_VAR, shape = without_axis(1) },
+  { kind = "col_var", what = C.MS_TENSOR_COL_VAR, shape = without_axis(2) },
+  { kind = "variance", what = C.MS_TENSOR_VARIANCE,
+    shape = function(shape) return #shape < 2 and { unpack(shape) } or nil end },
+}
+
+local EPS1 = 2 ^ -23 -- of f32, in which weights are
+
+local function check_factor_eps(who, o)
+  local given = o.eps
+  if type(given) ~= "table" then
+    errors.invalid("%s: eps must be two numbers, { 1e-7, 1e-3 }, the first of which can be nil, not %s", who,
+      options.describe(given))
+  end
+  o.eps = { given[1] == nil and EPS1 or given[1], given[2] == nil and 1e-3 or given[2] }
+  for i, eps in ipairs(o.eps) do
+    if type(eps) ~= "number" then
+      errors.invalid("%s: eps[%d] must be a number, not %s", who, i, options.describe(eps))
+    end
+    check_rate(who, ("eps[%d]"):format(i), eps, 0, math.huge)
+  end
 end
 
 -- AdamW, and Adam, whose weight decay is in the gradient.
@@ -112,6 +150,31 @@ local ROWS = {
     keeps = function() return true end,
     -- Each step is a sign.
     update_tolerance = 10, training_tolerance = 10, by_size = "sign",
+  },
+  adafactor = {
+    id = C.MS_OPT_ADAFACTOR, lr = 1e-2,
+    options = function()
+      return {
+        beta2_decay = { "number", default = -0.8 }, eps = { "any", default = { nil, 1e-3 } },
+        d = { "number", default = 1 }, weight_decay = { "number", default = 0 },
+      }
+    end,
+    check = function(who, o)
+      check_factor_eps(who, o)
+      if not (o.beta2_decay <= 0 and o.beta2_decay > -math.huge) then
+        errors.invalid("%s: beta2_decay must be at most 0 and finite, not %g", who, o.beta2_decay)
+      end
+      check_rate(who, "d", o.d, 1, math.huge)
+      check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
+    end,
+    group = {},
+    configure = function(config, o)
+      config.adafactor_beta2_decay, config.adafactor_d = o.beta2_decay, o.d
+      config.adafactor_eps1, config.adafactor_eps2 = o.eps[1], o.eps[2]
+    end,
+    states = FACTORS,
+    keeps = function() return true end,
+    update_tolerance = 10, training_tolerance = 10, by_size = "factors",
   },
   sgd = {
     id = C.MS_OPT_SGD,
@@ -228,9 +291,27 @@ end
 
 ---The state that an optimizer keeps for a trained parameter.
 ---@param optimizer moonshard.Optimizer?
----@param fqn string
+---@param param { fqn: string, shape: integer[] }
 ---@return moonshard.OptimizerState[] a new list
-function optimizers.states_of(optimizer, fqn) return optimizer and kept(optimizer:part_of(fqn)) or {} end
+function optimizers.states_of(optimizer, param)
+  local list = {}
+  for _, state in ipairs(optimizer and kept(optimizer:part_of(param.fqn)) or {}) do
+    if not state.shape or state.shape(param.shape) then list[#list + 1] = state end
+  end
+  return list
+end
+
+---The shape of a state of a parameter, on the mesh as a whole.
+---@param kind string
+---@param shape integer[] of the parameter
+---@return integer[]
+---@return boolean whole whether every rank has all of it
+function optimizers.state_shape(kind, shape)
+  for _, state in ipairs(FACTORS) do
+    if state.kind == kind then return state.shape(shape) or { 0 }, true end
+  end
+  return shape, false
+end
 
 ---The settings that a checkpoint records; the rest belongs to the recipe.
 ---@param optimizer moonshard.Optimizer

@@ -31,10 +31,10 @@ end
 ---The state kept for a trained parameter.
 ---@param optimizer moonshard.Optimizer?
 ---@param ema table? of a session
----@param fqn string
+---@param param { fqn: string, shape: integer[] }
 ---@return moonshard.OptimizerState[]
-function owned_ranges.states_of(optimizer, ema, fqn)
-  local list = optimizers.states_of(optimizer, fqn)
+function owned_ranges.states_of(optimizer, ema, param)
+  local list = optimizers.states_of(optimizer, param)
   if ema then list[#list + 1] = { kind = "ema", what = C.MS_TENSOR_EMA } end
   return list
 end
@@ -62,6 +62,7 @@ end
 ---  form: its records, and in elements what the range is
 ---@field first number first element of the range in the flattened part
 ---@field count number elements; can be 0
+---@field whole boolean? every rank has all of it, also where it has none of the parameter
 ---@field sliced boolean whether no other replica has them, as each has a slice of the parameter
 ---@field replica integer? the only replica that has these values; nil: all have them
 
@@ -96,6 +97,16 @@ local function as_stored(range)
   return range
 end
 
+-- Of a state that every rank has whole.
+local function whole_range(param, index, kind)
+  local count = 1
+  for _, size in ipairs(kind.shape(param.shape)) do count = count * size end
+  return {
+    param = param, index = index, part = division.whole(count), kind = kind.kind, what = kind.what, first = 0,
+    count = count, sliced = false, whole = true,
+  }
+end
+
 ---The ranges that this rank keeps, in the order in which they are written. Some can be empty.
 ---@param session moonshard.Session
 ---@param optimizer moonshard.Optimizer? nil: only the parameters
@@ -113,13 +124,15 @@ function owned_ranges.owned(session, optimizer, ema, o)
   local most, parts, own, handle = #all + (outer and #outer or 0), {}, {}, session.sharding:handle()
   for i, param in ipairs(session.sharding.params) do
     parts[i] = division.of(handle, i - 1)
-    local states = param.frozen and {} or owned_ranges.states_of(optimizer, ema, param.fqn)
+    local states = param.frozen and {} or owned_ranges.states_of(optimizer, ema, param)
     own[i] = { all[1], unpack(states) }
   end
   for place = 1, most do
     for i, param in ipairs(session.sharding.params) do
       local kind = kinds_of(param, own[i], outer, replica)[place]
-      if kind and (kind.kind == "param" or not param.frozen) then
+      if kind and kind.shape then
+        list[#list + 1] = whole_range(param, i - 1, kind)
+      elseif kind and (kind.kind == "param" or not param.frozen) then
         if plan then check(C.ms_plan_kept(plan.handle, i - 1, first, count, sliced))
         else check(C.ms_state_kept(state, i - 1, kind.what, first, count, sliced)) end
         list[#list + 1] = as_stored({
@@ -165,8 +178,11 @@ local function by_owners(sharding, owned)
   for _, range in ipairs(owned) do
     local dims = {}
     if sharding.replicate_dim >= 0 and not (range.replica or range.sliced) then dims[1] = sharding.replicate_dim end
-    if sharding.tensor_dim >= 0 and not placements.divides(sharding, range.param) then
+    if sharding.tensor_dim >= 0 and (range.whole or not placements.divides(sharding, range.param)) then
       dims[#dims + 1] = sharding.tensor_dim
+    end
+    for _, dim in ipairs(range.whole and { sharding.shard_dim, sharding.context_dim } or {}) do
+      if dim >= 0 then dims[#dims + 1] = dim end
     end
     local key = table.concat(dims, ",")
     local class = by_key[key]

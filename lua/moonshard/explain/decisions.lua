@@ -25,24 +25,42 @@ local decisions = {}
 ---@field kept table<string, number> bytes by category
 ---@field in_turn boolean? rows of the policy keep their bytes at different times, so a sum of rows is their maximum
 
--- Bytes of optimizer state for each byte of gradient, by parameter. Those of a unit differ where some moments are in 8
--- bits, or with Muon for some.
-local function states_of(self, unit_cost, handle, optimizer)
-  local states, all, bytes = {}, {}, {}
+-- What a parameter's state is in 4-byte numbers, of which every rank has all; nil: of each moment this rank has what it
+-- has of the parameter.
+local function whole_state(optimizer, param)
+  local numbers
+  for _, state in ipairs(optimizers.states_of(optimizer, param)) do
+    local shape = state.shape and state.shape(param.shape)
+    local size = shape and 1
+    for _, n in ipairs(shape or {}) do size = size * n end
+    if size then numbers = (numbers or 0) + size end
+  end
+  return numbers
+end
+
+-- Bytes of optimizer state by parameter: its share of its unit's. Those of a unit differ where some moments are in 8
+-- bits, with Muon for some, and with Adafactor.
+local function bytes_of_states(self, unit_cost, handle, optimizer)
+  local bytes, weight, all, padded = {}, {}, {}, {}
   for i, param in ipairs(self.params) do
     local owned, unit = param.frozen and 0 or plan_costs.owned(handle, i - 1), param.unit
-    local moments = optimizer.rules and #optimizers.states_of(optimizer, param.fqn) or 1
+    local whole = not param.frozen and whole_state(optimizer, param)
+    local moments = optimizer.rules and #optimizers.states_of(optimizer, param) or 1
     local kept = optimizer:moments_of(param)
     local records = kept and dtypes.uses[kept].moment_records
-    states[param] = moments * (records and records.bytes / 4 or 1)
-    all[unit], bytes[unit] = (all[unit] or 0) + owned, (bytes[unit] or 0) + owned * states[param]
+    weight[param] = whole or owned * moments * (records and records.bytes / 4 or 1)
+    all[unit] = (all[unit] or 0) + weight[param]
+    padded[unit] = (padded[unit] or 0) + 4 * owned
   end
   for _, param in ipairs(self.params) do
     local cost, unit = unit_cost[param.unit], param.unit
-    local some = cost.gradients > 0 and bytes[unit] > 0
-    states[param] = some and states[param] * all[unit] / bytes[unit] * cost.optimizer / cost.gradients or 0
+    bytes[param] = 0
+    if cost.gradients > 0 and all[unit] > 0 then
+      local filled = whole_state(optimizer, param) and 1 or padded[unit] / cost.gradients
+      bytes[param] = weight[param] / all[unit] * cost.optimizer * filled
+    end
   end
-  return states
+  return bytes
 end
 
 -- A parameter's share of its unit's cost: received bytes in proportion to the bytes that are gathered, kept weights in
@@ -50,7 +68,7 @@ end
 local function costs_of_parameters(self, costs, handle, optimizer)
   local by_param, unit_cost, read, kept = {}, {}, {}, {}
   for i, unit in ipairs(self.units) do unit_cost[unit], read[unit], kept[unit] = costs[i], 0, 0 end
-  local states = states_of(self, unit_cost, handle, optimizer)
+  local states = bytes_of_states(self, unit_cost, handle, optimizer)
   local tensor, bytes_read, bytes_kept = roles.ranks(self, "tensor"), {}, {}
   for i, param in ipairs(self.params) do
     local elements = placements.divides(self, param) and param.numel / tensor or param.numel
@@ -65,7 +83,7 @@ local function costs_of_parameters(self, costs, handle, optimizer)
       gathered = math.floor(cost.gathered * share + 0.5),
       gathered_wire = math.floor(cost.gathered_wire * share + 0.5),
       parameters = math.floor(cost.parameters * share_kept + 0.5),
-      gradients = param.frozen and 0 or 4 * owned, optimizer = param.frozen and 0 or 4 * owned * states[param],
+      gradients = param.frozen and 0 or 4 * owned, optimizer = states[param],
     }
   end
   return by_param

@@ -11,7 +11,7 @@ local rules = require("moonshard.shard.rules")
 local schedule = require("moonshard.train.schedule")
 
 ---@class moonshard.Optimizer
----@field kind "adamw"|"adam"|"lion"|"sgd"|"muon" its row in engine/optimizers.lua
+---@field kind "adamw"|"adam"|"lion"|"sgd"|"muon"|"adafactor" its row in engine/optimizers.lua
 ---@field lr moonshard.Schedule
 ---@field weight_decay number for parameters without one from a group
 ---@field moments "f32"|"bf16"|"i8"|nil only for AdamW, Adam and Lion
@@ -108,7 +108,7 @@ function optim.check_weight_decay(who, value) param_groups.check_rate(who, "weig
 local function new(kind, given)
   local who, row = "ms.optim." .. kind, optimizers.of(kind)
   local specs = row.options()
-  specs.lr, specs.groups = { "number|function", required = true }, { "table" }
+  specs.lr, specs.groups = { "number|function", required = not row.lr, default = row.lr }, { "table" }
   local o = options.parse(who, given, specs)
   if type(o.lr) == "number" and not (o.lr >= 0 and o.lr < math.huge) then
     errors.invalid("%s: lr must be at least 0 and finite, not %g", who, o.lr)
@@ -175,6 +175,25 @@ function optim.lion(o) return new("lion", o) end
 ---@param o moonshard.SGDOptions
 ---@return moonshard.Optimizer
 function optim.sgd(o) return new("sgd", o) end
+
+---@class moonshard.AdafactorOptions
+---@field lr? number|moonshard.Schedule the most that a step is relative to the weights; default 0.01
+---@field beta2_decay? number 1 - beta2 of update t is t^beta2_decay; default -0.8
+---@field eps? { [1]: number?, [2]: number? } the least root of a variance, by default that of f32, 2^-23, and the least
+---  root mean square of weights to which a step is relative, by default 1e-3
+---@field d? number updates are scaled down to this root mean square; default 1
+---@field weight_decay? number decoupled; default 0
+---@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
+
+---Adafactor (Shazeer & Stern 2018) as torch.optim.Adafactor. Instead of a second moment it keeps an average of squares
+---for each row and each column of a matrix, `row_var` and `col_var`, and for each element of what has fewer than two
+---axes, `variance`; it has no first moment. A step is relative to the root mean square of the weights.
+---
+---Averages are of whole matrices, and every rank keeps all of them: for [m,n] those are 4 (m + n) bytes, whatever the
+---mesh. A step sums them over the ranks in one all-reduce, and squares of updates in another.
+---@param o? moonshard.AdafactorOptions
+---@return moonshard.Optimizer
+function optim.adafactor(o) return new("adafactor", o or {}) end
 
 ---@class moonshard.MuonOptions
 ---@field lr number|moonshard.Schedule

@@ -48,8 +48,10 @@ ms.fully_shard(model, {
     { re[[shared\.up]], { tensor = "colwise" } }, { re[[shared\.down]], { tensor = "rowwise" } },
   },
 })
-local optimizer = cfg.optimizer == "muon" and { { re[[router\.weight$]], ms.optim.muon { lr = 0.02 } },
-  { re".", ms.optim.adamw { lr = 1e-2, eps = 1e-5 } } } or ms.optim.adamw { lr = 1e-2, eps = 1e-5 }
+local adamw = ms.optim.adamw { lr = 1e-2, eps = 1e-5 }
+local muon = ms.optim.muon { lr = 0.02 }
+local optimizer = cfg.optimizer == "muon" and { { re[[router\.weight$]], muon }, { re".", adamw } }
+  or cfg.optimizer == "adafactor" and ms.optim.adafactor {} or adamw
 local train = ms.trainer {
   model = model, optimizer = optimizer, loss = ms.loss.cross_entropy, micro_batches = cfg.micro,
   clip_grad_norm = cfg.clip, checkpoint = { dir = cfg.checkpoint, every = 2, resume = cfg.resume },

@@ -11,7 +11,7 @@ local cfg = ms.args {
   hint = "", freeze = "", style = "colwise", dimension = "tensor", shared = true, folder = "", full = "",
   ema = false, averaged = false, sliced = false, loads = "", saves = "", exports = "", restores = false, resume = false,
   regather = "default", facts = "", lora = "", rank = 2, adapter_dropout = ms.args.real(0), adapter_dtype = "",
-  chunk = 0, muon = "", own_copies = false, head_bias = false,
+  chunk = 0, muon = "", own_copies = false, head_bias = false, optimizer = "adamw",
 }
 local SEQ, DIM, VOCAB, NEWLINE = cfg.seq, cfg.dim, cfg.vocab, 10
 
@@ -117,7 +117,7 @@ local function ignore(batch)
   return batch
 end
 
-local adamw = ms.optim.adamw { lr = 1e-2 }
+local adamw = ms.optim[cfg.optimizer] { lr = 1e-2 }
 local train = ms.trainer {
   model = model, clip_grad_norm = 1,
   optimizer = cfg.muon ~= "" and { { re(cfg.muon), ms.optim.muon { lr = 1e-2 } }, { re".", adamw } } or adamw,

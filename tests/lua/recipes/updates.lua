@@ -54,7 +54,7 @@ local settings = {
   groups = cfg.wrong ~= "groups" and { { re[[norm|bias]], { weight_decay = 0, lr_scale = 0.5 } } } or nil,
 }
 if kind == "sgd" then settings.momentum, settings.nesterov = 0.9, true
-else settings.betas = { 0.9, 0.95 } end
+elseif kind ~= "adafactor" then settings.betas = { 0.9, 0.95 } end
 if cfg.optimizer == "groups" then
   settings.lr = ms.schedule.linear { peak = 2e-2, warmup = 2, total = 8 }
   settings.groups = {
