@@ -15,7 +15,7 @@ local cfg = ms.args {
   tokens = "",                     -- token files (moonshard tokenize); "": the text of `files`, by bytes
   seq = 256, batch = 4,            -- tokens per sequence, sequences per rank
   steps = 200, warmup = 20, lr = 6e-4,
-  optimizer = "adamw",             -- adam, lion (a tenth of lr), or muon: Muon for layers' matrices, AdamW for the rest
+  optimizer = "adamw",             -- adam, lion (lr / 10), adafactor (lr 2e-2), muon (for layers' matrices; else AdamW)
   muon_lr = 0.01,
   ema = ms.args.real(0),           -- decay of the averages of the weights; 0: none
   mesh = "1x-1",                   -- replicas x shards; -1: all remaining ranks
@@ -53,7 +53,7 @@ local function schedule(peak)
 end
 local opt = ms.optim[cfg.optimizer == "muon" and "adamw" or cfg.optimizer] {
   lr = schedule(cfg.lr),
-  betas = { 0.9, 0.95 },
+  betas = cfg.optimizer ~= "adafactor" and { 0.9, 0.95 } or nil, -- which it has none of
   weight_decay = 0.1,
   groups = { { re[[norm|bias|embed|pos]], { weight_decay = 0 } } }, -- decay only matrices
 }

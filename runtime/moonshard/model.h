@@ -60,7 +60,7 @@ enum ms_fp8 {
  * the parameter refuses another value. */
 typedef struct ms_param_group {
   double lr_scale;          /* factor of the learning rate; default 1 */
-  double weight_decay;      /* decoupled for AdamW, Lion and Muon, added to the gradient for Adam and SGD; default 0 */
+  double weight_decay;      /* added to the gradient for Adam and SGD, decoupled for all others; default 0 */
   double beta1, beta2, eps; /* of AdamW and Adam, betas also of Lion; -1 (default): those of ms_plan_config */
   /* Of SGD and Muon; -1 (default): that of ms_plan_config. SGD whose ms_plan_config.momentum is 0 keeps none, so only 0
    * is possible then. */
