@@ -5,6 +5,7 @@
 --   moonshard run tests/gpu/bench.lua device=cuda model=gpt2 batch=32 fused=true     no whole logits in memory
 --   moonshard run tests/gpu/bench.lua device=cuda model=llama batch=4 fp8=rowwise    layers multiply in 8 bits
 --   moonshard run tests/gpu/bench.lua device=cuda rematerialize=false                results of gelu and norms are kept
+--   moonshard run tests/gpu/bench.lua device=cuda copy=true                          the update writes bf16 weights
 --   moonshard run tests/gpu/bench.lua device=cuda model=mixtral batch=8 seq=2048     experts
 --
 -- Rank 0 prints one JSON line: tokens_per_s and step_ms (median after the warm-up), flops_per_token (6 parameters, of a
@@ -19,7 +20,7 @@ local re = ms.re
 local cfg = ms.args {
   model = "gpt2", batch = 32, seq = 1024, steps = 30, warmup = 10, dtype = "bf16", mesh = "1x1", layers = 0, lr = 1e-4,
   vocab = 0, name = "moonshard", fused = ms.args.any(false), chunk = 0, fp8 = "",
-  rematerialize = ms.args.any(true),
+  rematerialize = ms.args.any(true), copy = false,
 }
 
 local SIZES = {
@@ -37,7 +38,7 @@ local model = ms.models[cfg.model](size)
 ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
   units = { re[[^layers\.\d+$]] },
-  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
+  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32", param_copy = cfg.copy },
   fp8 = cfg.fp8 ~= "" and { { re[[^layers\.\d+\..*\.(wq|wk|wv|wo|fc1|fc2|w1|w2|w3)\.weight$]], cfg.fp8 } } or nil,
 })
 local train = ms.trainer {

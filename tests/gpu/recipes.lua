@@ -27,13 +27,15 @@ local function row(name, recipe, tolerance, settings, environment)
     environment = environment or "" }
 end
 
-for _, optimizer in ipairs { "adamw", "adam", "lion", "sgd", "muon", "groups", "clipped", "momenta" } do
+for _, optimizer in ipairs { "adamw", "adam", "lion", "sgd", "muon", "groups", "clipped", "momenta",
+  "adafactor" } do
   row("updates, " .. optimizer, "updates", F32, { "optimizer=" .. optimizer })
 end
 row("updates, a fused loss", "updates", F32, { "optimizer=adamw", "chunk=7" })
 row("moments in 8 bits", "parity", F32, { "moments=i8", "micro=2" })
 row("moments in bf16", "parity", F32, { "moments=bf16" })
 row("averages of weights", "parity", F32, { "ema=0.9", "ema_warmup=true" })
+row("copies of weights", "parity", BF16, { "copy=true", "dtype=bf16", "micro=2" })
 row("dtypes by layer", "parity", BF16, { "by_layer=true" })
 row("muon in bf16", "parity", BF16, { "optimizer=muon", "dtype=bf16" })
 
