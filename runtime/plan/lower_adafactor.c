@@ -163,7 +163,8 @@ static int step(const adafactor *a, const item *x) {
                        vector(a->means_at, x->means, x->at.matrices + 1),
                        number(a->squares_at, x - a->list)};
   const ms_ref out = ms_lower_masters(plan, p->unit, p->segment, x->own);
-  return ms_plan_kernel(plan, UPDATE, MS_OP_adafactor, &attrs, 6, in, 1, &out, scope, 0);
+  MS_TRY(ms_plan_kernel(plan, UPDATE, MS_OP_adafactor, &attrs, 6, in, 1, &out, scope, 0));
+  return ms_lower_copy(plan, UPDATE, p->unit, p->segment, x->own, scope);
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------------------- */

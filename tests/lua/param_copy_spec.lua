@@ -30,7 +30,7 @@ local function assert_equal_bits(ranks, settings)
 end
 
 describe("weights that are kept in bf16 next to their masters", function()
-  for _, optimizer in ipairs(trained.few { "adamw", "sgd", "muon" }) do
+  for _, optimizer in ipairs(trained.few { "adamw", "sgd", "muon", "adafactor" }) do
     it("S7 S12 train to the same bits on every mesh: " .. optimizer, function()
       for _, mesh in ipairs(trained.few { { 1, "1x1" }, { 2, "1x2" }, { 4, "2x2" } }) do
         assert_equal_bits(mesh[1], { mesh = mesh[2], optimizer = optimizer })

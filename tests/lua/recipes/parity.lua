@@ -151,6 +151,7 @@ local opt = cfg.optimizer ~= "sgd"
   or ms.optim.sgd {
     lr = 5e-2, momentum = cfg.momentum, nesterov = cfg.nesterov, weight_decay = cfg.decay, groups = groups,
   }
+if cfg.optimizer == "adafactor" then opt = ms.optim.adafactor { lr = 2e-2, weight_decay = cfg.decay } end
 if cfg.optimizer == "muon" then
   local muon = ms.optim.muon { lr = 2e-2, momentum = cfg.momentum, weight_decay = cfg.decay }
   opt = { { re[[fc\d\.weight$|^tail.*weight$]], muon }, { re".", opt } }
