@@ -218,6 +218,7 @@ static const op_case cases[] = {
     {"adamw", "f300 f4 f", "f0=1 f1=0.1 f2=0.9 f3=0.99 i3=2 i5=1"},
     {"lion", "f37 f4 f", "f0=1 f1=0.1 f2=0.9 f3=0.99"},
     {"lion", "f37 f4 f", "f0=1 f1=0.1 f2=0.9 f3=0.99 i1=5 i2=3 i3=1"},
+    {"copy_weights", "f37", "i7=2"},
     {"sum_squares_of_run", "f40001", ""},
     {"step_totals", "f21 f2", "i0=2 i1=3"},
     {"step_norm", "f5", "f0=0.5 i1=3"},
