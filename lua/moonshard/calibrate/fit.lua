@@ -72,8 +72,8 @@ local function without_events(records)
   return #apart > 0 and math.min(0, median(apart)) or 0
 end
 
--- The least part of a kernel's measured time that is its own.
-local OWN = 0.2
+-- The least part of a kernel's measured time that is its own, and what a GPU's events can tell apart, in seconds.
+local OWN, RESOLUTION = 0.2, 5e-7
 
 ---@class moonshard.CalibrationPoint: moonshard.MeasuredKernel
 ---@field trainings integer that ran it
@@ -88,6 +88,7 @@ local OWN = 0.2
 function calibration_fit.points(records, cores, device)
   local by, order = {}, {}
   local more = device == "cuda" and without_events(records) or between_kernels(records)
+  local least = device == "cuda" and RESOLUTION or 0
   for _, record in ipairs(records) do
     local has_cores = record.ranks / record.nodes <= cores
     for _, kernel in ipairs(has_cores and record.kernels or {}) do
@@ -96,7 +97,7 @@ function calibration_fit.points(records, cores, device)
         by[key] = { kernel = kernel, times = {} }
         order[#order + 1] = by[key]
       end
-      table.insert(by[key].times, math.max(OWN * kernel.seconds, kernel.seconds + more))
+      table.insert(by[key].times, math.max(least, OWN * kernel.seconds, kernel.seconds + more))
     end
   end
   for i, found in ipairs(order) do
