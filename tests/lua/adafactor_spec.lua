@@ -216,7 +216,7 @@ describe("Adafactor", function()
     refused("d | 0.5", { d = 0.5 })
     refused("weight_decay | -1", { weight_decay = -1 })
     refused("moments", { moments = "bf16" })
-    refused("betas", { betas = { 0.9, 0.99 } })
+    refused("betas | beta2_decay", { betas = { 0.9, 0.99 } })
     local optimizer = ms.optim.adafactor { groups = { { re".", { eps = 1e-3 } } } }
     has(select(2, pcall(optimizer.param_groups, optimizer, { "w" })).message, "option eps")
   end)

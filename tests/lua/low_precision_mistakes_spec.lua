@@ -1,5 +1,5 @@
--- What those write who come from PEFT, bitsandbytes, torchao or Liger Kernel, and options of low precision in a wrong
--- place: each message says what the name is here.
+-- What those write who come from PEFT, bitsandbytes, torchao, Liger Kernel, transformers, Megatron or DeepSpeed, and
+-- options of low precision in a wrong place: each message says what the name is here.
 
 local fixture = require("lua.fixture")
 local has = require("lua.message").has
@@ -111,6 +111,38 @@ describe("a name of another library", function()
     for _, name in ipairs { "fused_linear_cross_entropy", "LigerFusedLinearCrossEntropy" } do
       has(of(ms.loss, name), name .. " | ms.loss.cross_entropy { fused = true }")
     end
+  end)
+
+  it("S13 of transformers' and optax's Adafactor is refused with ours", function()
+    for name, ours in pairs { scale_parameter = "root mean square | nothing to set", relative_step = "lr | sqrt",
+      warmup_init = "warmup", clip_threshold = "it is d", decay_rate = "beta2_decay", beta1 = "no first moment",
+      min_dim_size_to_factor = "every matrix" } do
+      has(message(ms.optim.adafactor, { [name] = 1 }), ("ms.optim.adafactor: | option %s: | %s"):format(name, ours))
+    end
+  end)
+
+  it("S7 H11 of Megatron's and DeepSpeed's optimizers is refused with ours", function()
+    for name, ours in pairs { bf16_optimizer = "param_copy = true", master_weights = "f32 | param_copy = true",
+      use_distributed_optimizer = "shard_optimizer_over_replicate = true", bf16 = 'param_dtype = "bf16"' } do
+      has(message(shard, { [name] = true }), ("ms.fully_shard: | option %s: | %s"):format(name, ours))
+      has(message(ms.optim.adamw, { lr = 1, [name] = true }), ("ms.optim.adamw: | option %s: | %s"):format(name, ours))
+    end
+    has(message(shard, { mp_policy = { grad_reduce_in_fp32 = true } }), 'reduce_dtype = "f32"')
+    for name, ours in pairs { BF16_Optimizer = "param_copy = true", FusedAdam = "ms.optim.adamw",
+      DistributedFusedAdam = "shard_optimizer_over_replicate = true" } do
+      has(message(function() return ms.optim[name] end), name .. " | " .. ours)
+    end
+  end)
+
+  it("A3 of what leaves multiprocessors to collectives is refused with the option, also as a setting", function()
+    for _, name in ipairs { "sm_carveout", "sm_margin" } do
+      has(message(shard, { [name] = 16 }), name .. " | command line | --sm-carveout N")
+    end
+    local path = program.recipe("require('moonshard').args { steps = 1 }")
+    local ended = program.run({ "run", path, "sm_carveout=16" })
+    os.remove(path)
+    assert.equal(2, ended.status)
+    has(ended.err, "no setting sm_carveout: | --sm-carveout N | valid are | steps")
   end)
 
   it("R2 in a rule is refused with what the model calls it", function()

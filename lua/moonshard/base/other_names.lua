@@ -1,6 +1,6 @@
 -- Names that mean nothing where they are written, and what to write instead: options in the wrong place, and what PEFT,
--- bitsandbytes, torchao and Liger Kernel call things. One table for unknown options, fields and methods; its texts
--- follow "unknown option r: ", "ms.LoraConfig does not exist: " and the like.
+-- bitsandbytes, torchao, Liger Kernel, transformers, Megatron and DeepSpeed call things. One table for unknown options,
+-- settings, fields and methods; its texts follow "unknown option r: ", "ms.LoraConfig does not exist: " and the like.
 --
 -- It raises no errors and needs no other part, so that whatever reports a name can read it.
 
@@ -17,6 +17,18 @@ local FLOAT8 = "products in 8 bits are an option of ms.fully_shard: " .. FP8
 local FROZEN = "frozen parameters in few bits are an option of ms.fully_shard: "
 local NF4 = FROZEN .. "storage = \"nf4\", whose scales are in 8 bits themselves"
 local INT8 = FROZEN .. "storage = \"i8\""
+local COPIES = "masters are f32, and mp_policy = { param_dtype = \"bf16\", param_copy = true } of ms.fully_shard keeps "
+  .. "bf16 weights that updates write"
+local MASTERS = "masters are always f32: there is nothing to set; mp_policy = { param_dtype = \"bf16\", "
+  .. "param_copy = true } keeps bf16 weights next to them"
+local SHARDED = "masters and optimizer state are sharded like the weights; shard_optimizer_over_replicate = true of "
+  .. "ms.fully_shard also shards them over the replicas"
+local CARVEOUT = "it is an option of the command line: moonshard run RECIPE.lua --sm-carveout N"
+local RELATIVE = "a step of ms.optim.adafactor is always relative to the root mean square of the weights, at least "
+  .. "eps[2]: there is nothing to set"
+local CLIPPED = "it is d, of ms.optim.adafactor"
+local FACTORED = "ms.optim.adafactor keeps averages by row and by column of every matrix: there is nothing to set"
+local SUMS = "it is a field of mp_policy: mp_policy = { reduce_dtype = \"f32\" }, which is the default"
 local FUSED = "it is loss = ms.loss.cross_entropy { fused = true }, over the logits of the model's last linear layer"
 
 local function of_fully_shard(example)
@@ -50,6 +62,24 @@ local OPTIONS = {
   tensor_parallel = "give the mesh a dimension tensor, and rules of placements",
   context_parallel = "give the mesh a dimension context", context = "give the mesh a dimension context",
   hosts = "hosts are given on the command line: --hosts a:4,b:4",
+  -- Of transformers and optax for Adafactor.
+  scale_parameter = RELATIVE, multiply_by_parameter_scale = RELATIVE,
+  relative_step = "a step of ms.optim.adafactor is relative to the smaller of lr and 1 / sqrt(number of updates): "
+    .. "there is nothing to set",
+  warmup_init = "give lr a schedule with warmup: lr = ms.schedule.linear { peak = 1e-2, warmup = 1000, total = 10000 }",
+  clip_threshold = CLIPPED, clipping_threshold = CLIPPED, decay_rate = "it is beta2_decay, of ms.optim.adafactor",
+  factored = FACTORED, min_dim_size_to_factor = FACTORED,
+  betas = "ms.optim.adamw, ms.optim.adam and ms.optim.lion have it; ms.optim.adafactor has beta2_decay instead",
+  beta1 = "it is the first of betas = { beta1, beta2 }, of ms.optim.adamw, ms.optim.adam and ms.optim.lion; "
+    .. "ms.optim.adafactor keeps no first moment",
+  -- Of Megatron and DeepSpeed, and of libraries that leave multiprocessors to collectives.
+  bf16 = "it is a field of mp_policy: mp_policy = { param_dtype = \"bf16\" }; with param_copy = true, too, updates "
+    .. "write bf16 weights",
+  bf16_optimizer = COPIES, master_weights = MASTERS, preserve_fp32_weights = MASTERS, main_params_dtype = MASTERS,
+  bf16_master_weights_and_grads = MASTERS, use_precision_aware_optimizer = MASTERS,
+  use_distributed_optimizer = SHARDED, zero_optimization = SHARDED,
+  grad_reduce_in_fp32 = SUMS, accumulate_allreduce_grads_in_fp32 = SUMS,
+  sm_carveout = CARVEOUT, sm_margin = CARVEOUT, num_sms = CARVEOUT,
   -- Of PEFT.
   r = "it is rank, in a rule of ms.lora: " .. ADAPTERS,
   lora_alpha = "it is alpha, in a rule of ms.lora: " .. ADAPTERS,
@@ -86,6 +116,13 @@ local NAMES = {
   adamw_8bit = EIGHT_BITS, adamw_bnb_8bit = EIGHT_BITS, Lion8bit = "it is ms.optim.lion { moments = \"bf16\" }",
   bitsandbytes = NF4, BitsAndBytesConfig = NF4, Linear4bit = NF4, LinearNF4 = NF4, Params4bit = NF4,
   Linear8bitLt = INT8, Int8Params = INT8,
+  -- Megatron, DeepSpeed, Apex, torchdistx.
+  BF16_Optimizer = COPIES, Float16OptimizerWithFloat16Params = COPIES,
+  DistributedOptimizer = SHARDED, DistributedFusedAdam = SHARDED, ZeroRedundancyOptimizer = SHARDED,
+  FusedAdam = "it is ms.optim.adamw, or ms.optim.adam; optimizers always update a unit in one pass",
+  FusedLion = "it is ms.optim.lion; optimizers always update a unit in one pass",
+  DeepSpeedCPUAdam = "it is ms.optim.adamw; state stays on the device, sharded",
+  AnyPrecisionAdamW = "it is ms.optim.adamw { moments = \"bf16\" }",
   -- torchao.
   torchao = FLOAT8, float8 = FLOAT8, convert_to_float8_training = FLOAT8, Float8LinearConfig = FLOAT8,
   Float8Linear = FLOAT8, MXLinearConfig = FLOAT8, swap_linear = FLOAT8, swap_linear_with_float8_linear = FLOAT8,

@@ -10,6 +10,7 @@
 local device = require("moonshard.distributed.device")
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
+local other_names = require("moonshard.base.other_names")
 local output_file = require("moonshard.base.output_file")
 local text_lines = require("moonshard.base.text_lines")
 local world = require("moonshard.distributed.world")
@@ -189,7 +190,9 @@ local function parse(defaults)
   for _, override in ipairs(args.overrides) do
     local default = typed[override.key]
     if default == nil then
-      errors.raise("MS_ENAME", "this recipe has no setting %s: %s", override.key, nearest.advice(override.key, typed))
+      local other, advice = other_names.of_option(override.key), nearest.advice(override.key, typed)
+      errors.raise("MS_ENAME", "this recipe has no setting %s: %s", override.key,
+        other and other .. "; " .. advice or advice)
     end
     settings[override.key] = read_value(override.key, override.text, default)
   end
