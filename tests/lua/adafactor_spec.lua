@@ -210,6 +210,8 @@ describe("Adafactor", function()
       has(raised.message, message)
     end
     refused("eps | two numbers | 0.001", { eps = 1e-3 })
+    refused("eps | two numbers", { eps = { 1e-30, 1e-3, 1e-3 } })
+    refused("eps | two numbers", { eps = { eps1 = 1e-30 } })
     refused("eps[1] | number", { eps = { "1" } })
     refused("eps[2] | -1", { eps = { nil, -1 } })
     refused("beta2_decay | 0.5", { beta2_decay = 0.5 })

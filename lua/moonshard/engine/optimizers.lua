@@ -79,9 +79,18 @@ local FACTORS = {
 
 local EPS1 = 2 ^ -23 -- of f32, in which weights are
 
+-- Whether a value is a list of at most two.
+local function is_pair(value)
+  if type(value) ~= "table" then return false end
+  for key in pairs(value) do
+    if key ~= 1 and key ~= 2 then return false end
+  end
+  return true
+end
+
 local function check_factor_eps(who, o)
   local given = o.eps
-  if type(given) ~= "table" then
+  if not is_pair(given) then
     errors.invalid("%s: eps must be two numbers, { 1e-7, 1e-3 }, the first of which can be nil, not %s", who,
       options.describe(given))
   end

@@ -179,8 +179,8 @@ function optim.sgd(o) return new("sgd", o) end
 ---@class moonshard.AdafactorOptions
 ---@field lr? number|moonshard.Schedule the most that a step is relative to the weights; default 0.01
 ---@field beta2_decay? number 1 - beta2 of update t is t^beta2_decay; default -0.8
----@field eps? { [1]: number?, [2]: number? } the least root of a variance, by default that of f32, 2^-23, and the least
----  root mean square of weights to which a step is relative, by default 1e-3
+---@field eps? { [1]: number?, [2]: number? } the least root of a variance, by default 2^-23, the epsilon of f32, and
+---  the least root mean square of weights to which a step is relative, by default 1e-3
 ---@field d? number updates are scaled down to this root mean square; default 1
 ---@field weight_decay? number decoupled; default 0
 ---@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
