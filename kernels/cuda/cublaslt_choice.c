@@ -235,8 +235,8 @@ int ms_lt_choose(ms_lt_product *p, int *found) {
   MS_TRY(ms_lt_use_all(p));
   MS_TRY(choose(p, found));
   if (*found)
-    ms_note("cuBLASLt %zu has no algorithm for some products on %d multiprocessors: those use all of them, beside "
-            "collectives, too",
+    ms_note("cuBLASLt %zu has no algorithm for some products on %d multiprocessors: they use all of them, also while a "
+            "collective runs",
             p->lt->get_version(), processors);
   return MS_OK;
 }

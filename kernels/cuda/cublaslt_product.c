@@ -80,8 +80,8 @@ static int set_processors(ms_lt_product *p) {
   if (!is_unknown(status)) return ms_cublaslt_handles.check(p->lt, status, "cublasLtMatmulDescSetAttribute");
   p->problem.processors = 0;
   ms_note(
-      "cuBLASLt %zu cannot limit products to %d multiprocessors (SM_COUNT_TARGET): those that run beside collectives "
-      "use all of them, as without sm_carveout",
+      "cuBLASLt %zu cannot limit products to %d multiprocessors (SM_COUNT_TARGET): they use all of them, also while a "
+      "collective runs, as without sm_carveout",
       p->lt->get_version(), (int)processors);
   return MS_OK;
 }

@@ -58,8 +58,8 @@ typedef struct ms_lt_operands {
  * MS_EINVAL if it spares all. */
 int ms_lt_processors(const ms_kernel_call *call, int *processors);
 
-/* Creates the descriptors; needs the library and a GPU. If it fails, nothing stays open. A library that knows no
- * target of multiprocessors is told in a note, and the problem then has none. */
+/* Creates the descriptors; needs the library and a GPU. If it fails, nothing stays open. If the library cannot limit
+ * products to some multiprocessors, a note says so and the problem then has all. */
 int ms_lt_open(const ms_cublaslt *lt, const ms_lt_problem *problem, ms_lt_product *product);
 void ms_lt_close(ms_lt_product *product);
 /* Lets the product use all multiprocessors. */

@@ -47,7 +47,8 @@ local function train(name, ranks, words, environment)
     unpack(words) })
 end
 
--- Products with epilogues and sums, those of a fused loss, and of Muon: all of them can run beside a collective.
+-- Products with epilogues and sums, those of a fused loss, and of Muon: all of them can run at the same time as a
+-- collective.
 local COMPOSED = [==[
 local ms = require "moonshard"
 local cfg = ms.args { mesh = "1x2", steps = 2 }
@@ -271,7 +272,7 @@ describe("multiprocessors for collectives", function()
     has((notes("more blocks")), "NCCL_MAX_CTAS is 32 | 8 | 16 | 2 communicators")
   end)
 
-  it("A3 are told of, once, where cuBLASLt cannot limit a product", function()
+  it("A3 one note reports a cuBLASLt that cannot limit a product", function()
     if not TRAINS then return end
     for name, facts in pairs({ ["no target"] = "cuBLASLt 130100 | 116 | SM_COUNT_TARGET",
       ["no algorithm"] = "cuBLASLt 130100 | no algorithm | 116" }) do
