@@ -232,7 +232,9 @@ typedef struct ms_unit_cost {
 } ms_unit_cost;
 /* MS_EINVAL if the plan does not have the phase (enum ms_phase), or the model the unit. */
 MS_API int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost);
-/* What this rank counts of a unit's copies in bf16 (ms_unit_config.param_copy), which are in parameter_bytes, too. */
+/* The bytes of a unit's copies in bf16 (ms_unit_config.param_copy) that this rank counts, also in parameter_bytes; 0
+ * without copies, and where replicas shard the optimizer, whose chunks are in bf16 anyway. MS_EINVAL if the model does
+ * not have the unit. */
 MS_API int ms_plan_unit_copies(const ms_plan *plan, int unit, int64_t *bytes);
 /* What a phase moves for a unit: to gather its weights, the part of that in gathers after the first of the phase, and
  * to sum its gradients over ranks. */

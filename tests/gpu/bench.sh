@@ -1,6 +1,7 @@
 #!/bin/bash
 # Compares training on one GPU with PyTorch in the same run: GPT-2 124M and Llama 1B in bf16, and their matrix products,
-# attention and products of experts separately. Exits with 2 if there is no GPU.
+# attention and products of experts separately; also measures kernels that memory bounds. Exits with 2 if there is no
+# GPU.
 #
 #   tests/gpu/bench.sh --build build/release [--models "gpt2 llama"] [--peak TFLOPS] [--seconds 560] [--dry]
 #
