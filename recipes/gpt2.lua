@@ -53,7 +53,7 @@ local function schedule(peak)
 end
 local opt = ms.optim[cfg.optimizer == "muon" and "adamw" or cfg.optimizer] {
   lr = schedule(cfg.lr),
-  betas = cfg.optimizer ~= "adafactor" and { 0.9, 0.95 } or nil, -- which it has none of
+  betas = cfg.optimizer ~= "adafactor" and { 0.9, 0.95 } or nil, -- Adafactor has none
   weight_decay = 0.1,
   groups = { { re[[norm|bias|embed|pos]], { weight_decay = 0 } } }, -- decay only matrices
 }

@@ -149,11 +149,11 @@ typedef struct ms_plan_config {
   int norm_groups;
   const int *norm_group;
   const double *max_norms;
-  /* On cuda, the same for a state and its plans: matrix products that can run at the same time as a collective leave so
-   * many of the GPU's streaming multiprocessors free (SM_COUNT_TARGET of cuBLASLt), and the collectives that can run at
-   * once share so many thread blocks, at least one each. 0 (default): products use all, and each collective has up to
-   * 32 blocks, as NCCL chooses. MS_EINVAL on the CPU, and for a state whose GPU has no more multiprocessors than that.
-   */
+  /* On cuda, the same for a state and its plans: matrix products that can run at the same time as a collective leave
+   * this many of the GPU's streaming multiprocessors free (SM_COUNT_TARGET of cuBLASLt), and the collectives that can
+   * run at once share this many thread blocks, at least one each. 0 (default): products use all, and each collective
+   * has up to 32 blocks, as NCCL chooses. MS_EINVAL on the CPU, and for a state whose GPU has no more multiprocessors
+   * than that. */
   int sm_carveout;
   /* Adafactor, as torch.optim.Adafactor: 1 - beta2 of a parameter's update t is t^beta2_decay, at most 0 (default
    * -0.8); eps1, 0 or more (default 2^-23), is the least root of a variance; eps2, 0 or more (default 0.001), the least

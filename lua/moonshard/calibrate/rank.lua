@@ -248,7 +248,7 @@ end
 ---@field collective_seconds number in which the rank's thread copied and summed
 ---@field wait_seconds number in which kernels waited for other ranks
 ---@field total_seconds number of its phases
----@field launch number? of the host, for a launch on a GPU
+---@field launch number? seconds that the host takes for a launch on a GPU; nil: on the CPU
 
 ---Measures trainings one after another, `rounds` times. Rank 0 prints a record of each as a line of JSON.
 ---@param trainings moonshard.CalibrationTraining[]

@@ -17,7 +17,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field allocations integer memory allocations by the engine during phases: 0
 ---@field seconds { kernels: number, waits: number, collectives: number, total: number }
 ---@field issued { collectives: integer, seconds: number } given to a GPU's library, and the host's time for that
----@field launched { launches: integer, seconds: number } kernels and collectives that a GPU was given, and the same
+---@field launched { launches: integer, seconds: number } kernels and collectives on a GPU, and the host's time for them
 
 local PHASE = {
   first = C.MS_PHASE_FIRST, next = C.MS_PHASE_NEXT, last = C.MS_PHASE_LAST, norm = C.MS_PHASE_NORM,
