@@ -2,7 +2,7 @@
  * mixtures at a size that one GPU trains: forward (a weight [out][in]), the gradient of the input, and that of the
  * weights, which is f32. Experts have unequal shares of the rows: the largest has three times the smallest's.
  *
- *   bench_experts [ROWS]     ROWS rows, and layers of 1/64 of their size, to check that it works
+ *   bench_experts [ROWS]     ROWS rows, 1/8 of the experts, and layers of 1/64 of their size, to check that it works
  *
  * Prints a JSON line per product, as bench_matmul does: TFLOP/s of the median of 20 runs.
  */
@@ -56,7 +56,7 @@ static int measure_all(const bench *b, int64_t rows) {
     for (int way = 0; way < WAYS; way++) {
       layer l = layers[i];
       double seconds = 0;
-      if (rows) l.rows = rows, l.in /= 64, l.out /= 64;
+      if (rows) l.rows = rows, l.experts /= 8, l.in /= 64, l.out /= 64;
       ms_kernel_call call = call_of(&l, way);
       MS_TRY(measure_call(&own, &call, &seconds));
       printf("{\"product\":\"%s, %s\",\"name\":\"%s\",\"rows\":%lld,\"in\":%lld,\"out\":%lld,\"us\":%.2f,"

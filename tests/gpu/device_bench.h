@@ -10,13 +10,14 @@
 #include "base/error.h"
 #include "device/device.h"
 
-enum { WARM_UP = 5, RUNS = 20, PIECE = 1 << 24 };
+enum { WARM_UP = 5, RUNS = 20, FEW_RUNS = 3, PIECE = 1 << 24 };
 
 typedef struct bench {
   const ms_device_api *api;
   ms_device *device;
   ms_device_stream *stream;
   ms_device_event *begin, *end;
+  int warm_up, runs;                                                        /* of a call; the warm-up is not timed */
   void (*integers)(const ms_kernel_call *call, int32_t *values, int64_t n); /* writes an input of i32 */
 } bench;
 
@@ -57,10 +58,11 @@ static inline int compare_times(const void *a, const void *b) {
 }
 
 static inline int time_runs(const bench *b, const ms_kernel *kernel, const ms_kernel_call *call, double *median) {
-  double seconds[WARM_UP + RUNS];
-  for (int i = 0; i < WARM_UP + RUNS; i++) MS_TRY(time_once(b, kernel, call, &seconds[i]));
-  qsort(seconds + WARM_UP, RUNS, sizeof *seconds, compare_times);
-  *median = seconds[WARM_UP + RUNS / 2];
+  double seconds[RUNS], untimed;
+  for (int i = 0; i < b->warm_up; i++) MS_TRY(time_once(b, kernel, call, &untimed));
+  for (int i = 0; i < b->runs; i++) MS_TRY(time_once(b, kernel, call, &seconds[i]));
+  qsort(seconds, (size_t)b->runs, sizeof *seconds, compare_times);
+  *median = seconds[b->runs / 2];
   return MS_OK;
 }
 
@@ -107,11 +109,13 @@ static inline int end_bench(const char *name, int rc) {
   return rc != MS_OK;
 }
 
-/* The main function of a benchmark; its argument is a number that `measure` takes, by default 0. */
+/* The main function of a benchmark; its argument is a number that `measure` takes, by default 0. With another number it
+ * only checks that everything works, so a few runs do. */
 static inline int run_bench(const char *name, int (*measure)(const bench *b, int64_t number), int argc, char **argv) {
-  bench b = {0};
+  const int64_t number = argc > 1 ? atoll(argv[1]) : 0;
+  bench b = {.warm_up = number ? 1 : WARM_UP, .runs = number ? FEW_RUNS : RUNS};
   int rc = open_bench(&b);
-  if (!rc) rc = measure(&b, argc > 1 ? atoll(argv[1]) : 0);
+  if (!rc) rc = measure(&b, number);
   return end_bench(name, rc);
 }
 
