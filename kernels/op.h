@@ -114,9 +114,15 @@ typedef struct ms_kernel_call {
   ms_fault *fault; /* NULL on the CPU, where run returns the error */
 } ms_kernel_call;
 
-/* Where a call of an op with MS_OP_COPIES writes its output 0 in bf16, too, or NULL. outputs: those of the op's row. */
-static inline void *ms_call_copy(const ms_kernel_call *call, int outputs) {
-  return call->outputs > outputs ? call->out_data[outputs] : NULL;
+/* Where a call of an op with MS_OP_COPIES writes its output 0 in bf16, too, or NULL. */
+static inline void *ms_call_copy(const ms_kernel_call *call) {
+#define MS_OP(name, min, max, outputs, ...) outputs,
+  static const unsigned char of_row[] = {
+#include "kernels/ops.def"
+  };
+#undef MS_OP
+  const int own = of_row[call->op];
+  return call->outputs > own ? call->out_data[own] : NULL;
 }
 
 /* One tensor of a launch that copies, casts or adds several tensors: to = from, or to += from. Both are [n], f32 or

@@ -20,7 +20,7 @@ MS_INLINE void update_record(const ms_adamw *s, int64_t n, const float *restrict
 MS_CLONES static void update_records(const ms_kernel_call *call, int64_t begin, int64_t end) {
   const ms_adamw s = ms_adamw_of(call);
   const int64_t all = ms_numel(&call->in[0]);
-  ms_bf16 *copy = ms_call_copy(call, 3);
+  ms_bf16 *copy = ms_call_copy(call);
   ms_moment_tables first, second;
   ms_moment_fill_tables(MS_MOMENT_FIRST, &first);
   ms_moment_fill_tables(MS_MOMENT_SECOND, &second);

@@ -14,7 +14,7 @@ MS_CLONES static void plain_part(const ms_kernel_call *call, int part, int64_t b
   const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(&call->attrs);
   const float *restrict gradient = call->in_data[0];
   float *restrict p = call->out_data[0];
-  ms_bf16 *restrict copy = ms_call_copy(call, 2);
+  ms_bf16 *restrict copy = ms_call_copy(call);
   for (int64_t at = begin, n; at < end; at += n) {
     n = ms_update_length(copy, at, end);
 #pragma omp simd
@@ -33,7 +33,7 @@ MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_
   const float own = nesterov ? 1.0f : 0.0f, carried = nesterov ? momentum : 1.0f;
   const float *restrict gradient = call->in_data[0];
   float *restrict p = call->out_data[0], *restrict buffer = call->out_data[1];
-  ms_bf16 *restrict copy = ms_call_copy(call, 2);
+  ms_bf16 *restrict copy = ms_call_copy(call);
   for (int64_t at = begin, n; at < end; at += n) {
     n = ms_update_length(copy, at, end);
 #pragma omp simd

@@ -25,7 +25,7 @@ MS_INLINE void ms_update_f32(const ms_kernel_call *call, int64_t begin, int64_t 
   const float *restrict gradient = call->in_data[0];
   float *restrict p = call->out_data[0], *restrict m = call->out_data[1];
   float *restrict v = moments == 2 ? call->out_data[2] : NULL;
-  ms_bf16 *restrict copy = ms_call_copy(call, 1 + moments);
+  ms_bf16 *restrict copy = ms_call_copy(call);
   for (int64_t at = begin, n; at < end; at += n) {
     n = ms_update_length(copy, at, end);
 #pragma omp simd
@@ -42,7 +42,7 @@ MS_INLINE void ms_update_f32(const ms_kernel_call *call, int64_t begin, int64_t 
 MS_INLINE void ms_update_bf16(const ms_kernel_call *call, int64_t begin, int64_t end, int moments, ms_update_fn *update,
                               const void *setting) {
   uint32_t words[MS_BLOCK] __attribute__((aligned(64)));
-  ms_bf16 *copy = ms_call_copy(call, 1 + moments);
+  ms_bf16 *copy = ms_call_copy(call);
   for (int64_t at = begin; at < end; at += MS_ROUNDED_AT_ONCE) {
     const int64_t n = end - at < MS_ROUNDED_AT_ONCE ? end - at : MS_ROUNDED_AT_ONCE;
     const uint32_t *word = ms_rounding_words(call, at, words);

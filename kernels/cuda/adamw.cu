@@ -23,7 +23,7 @@ extern "C" {
 namespace {
 
 struct adamw {
-  static constexpr int MOMENTS = 2, OUTPUTS = 3;
+  static constexpr int MOMENTS = 2;
   using setting = ms_adamw_setting;
   using factors = ms_adamw_factors;
   ms_adamw by;

@@ -128,7 +128,7 @@ int ms_cuda_adamw_records(const ms_kernel_call *call) {
   if (n == 0) return MS_OK;
   const float *gradient = static_cast<const float *>(call->in_data[0]);
   float *p = static_cast<float *>(call->out_data[0]);
-  ms_b16 *copy = static_cast<ms_b16 *>(ms_call_copy(call, 3));
+  ms_b16 *copy = static_cast<ms_b16 *>(ms_call_copy(call));
   const int64_t wanted = ms_cuda_ceil(ms_moment_records(n), WARPS), blocks = wanted < BLOCKS ? wanted : BLOCKS;
   return MS_CUDA_LAUNCH(adamw_records, static_cast<unsigned>(blocks), THREADS, 0, call->stream, gradient, p, copy,
                         static_cast<uint32_t *>(call->out_data[1]), static_cast<uint32_t *>(call->out_data[2]), n,

@@ -231,7 +231,7 @@ int run(const ms_kernel_call *call) {
   constexpr int UNIT = ms_unit<ms_b16>;
   const bool first = inner % UNIT == 0 && ms_cuda_aligned(call->in_data[0]);
   const bool second = (!gradient && turned ? inner : columns) % UNIT == 0 && ms_cuda_aligned(call->in_data[1]);
-  const bool third = columns % ms_unit<ms_b16> == 0 && ms_cuda_aligned(call->out_data[0]);
+  const bool third = columns % UNIT == 0 && ms_cuda_aligned(call->out_data[0]);
   const task t = {static_cast<const int32_t *>(call->in_data[2]),
                   call->in[2].dims[0] - 1,
                   call->in[0].dims[0],

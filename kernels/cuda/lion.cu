@@ -16,7 +16,7 @@ extern "C" {
 namespace {
 
 struct lion {
-  static constexpr int MOMENTS = 1, OUTPUTS = 2;
+  static constexpr int MOMENTS = 1;
   struct setting {
     double lr_scale, weight_decay;
     float beta1, rest1, beta2, rest2, most;

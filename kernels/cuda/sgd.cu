@@ -28,7 +28,7 @@ struct sgd_factors {
 
 /* With momentum or without. */
 template <int HAS> struct sgd {
-  static constexpr int MOMENTS = HAS, OUTPUTS = 2;
+  static constexpr int MOMENTS = HAS;
   using setting = sgd_setting;
   using factors = sgd_factors;
   factors by;

@@ -5,7 +5,6 @@
  * An optimizer is a type U with
  *
  *   MOMENTS                             how many there are: 0, 1 or 2
- *   OUTPUTS                             of its op's row
  *   setting, setting_of(call)           what calls of a launch have in common, with their lr_scale and weight_decay
  *   factors, factors_of(setting, now, norm, updates)   what one thread of a block computes of it, in double
  *   element_of(setting, factors)        updates an element: (gradient, p, moments[MOMENTS])
@@ -188,7 +187,7 @@ template <class U, class M> int ms_update_launches(const ms_kernel_call *const *
     ms_update_part part = {static_cast<const float *>(c->in_data[0]),
                            static_cast<float *>(c->out_data[0]),
                            {},
-                           static_cast<ms_b16 *>(ms_call_copy(c, U::OUTPUTS)),
+                           static_cast<ms_b16 *>(ms_call_copy(c)),
                            static_cast<const float *>(c->in_data[1]),
                            static_cast<const float *>(c->in_data[2]),
                            n,
