@@ -14,7 +14,6 @@
 #include "exec/params.h"
 #include "exec/moments.h"
 #include "exec/stored.h"
-#include "plan/factors.h"
 #include "plan/optimizer.h"
 
 void ms_state_set_interrupted(ms_state *state) {
@@ -163,8 +162,7 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *g
   MS_TRY(check_place(world, model));
   MS_TRY(ms_plan_check_optimizer(config));
   MS_TRY(ms_plan_check_carveout(config));
-  MS_TRY(ms_plan_check_groups(model, config));
-  MS_TRY(ms_factors_check(model, config));
+  MS_TRY(ms_plan_check_updates(model, config));
   ms_state *state = ms_handle_new(MS_HANDLE_STATE, sizeof *state, destroy_state);
   if (!state) return MS_ENOMEM;
   int rc = MS_OK;

@@ -11,7 +11,6 @@
 #include "base/config.h"
 #include "base/cores.h"
 #include "plan/compile_cache.h"
-#include "plan/factors.h"
 #include "plan/lower.h"
 #include "plan/optimizer.h"
 
@@ -291,8 +290,7 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *given, ms_plan 
   if (config->train && graph->loss < 0)
     return MS_FAIL(MS_EINVAL, "training needs a loss: call ms_graph_set_loss, or compile with train = 0");
   MS_TRY(ms_plan_check_config(config));
-  MS_TRY(ms_plan_check_groups(model, config));
-  MS_TRY(ms_factors_check(model, config));
+  MS_TRY(ms_plan_check_updates(model, config));
   MS_TRY(ms_device_find_for_plans(config->device));
   double begin = ms_clock();
   ms_plan *plan;

@@ -39,8 +39,7 @@ int64_t ms_param_factors_first(const ms_model *model, int param, int optimizer) 
   return factors_before(model, &model->unit[model->param[param].unit], optimizer, param);
 }
 
-int ms_factors_check(const ms_model *model, const ms_plan_config *config) {
-  if (!config->train || config->optimizer != MS_OPT_ADAFACTOR) return MS_OK;
+int ms_factors_check(const ms_model *model) {
   for (int u = 0; u < model->units; u++)
     if (model->unit[u].config.fragment && model->unit[u].trainable_count)
       return MS_FAIL(

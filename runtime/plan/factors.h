@@ -24,6 +24,6 @@ int64_t ms_unit_factors(const ms_model *model, const ms_unit *unit, int optimize
 /* The first average of a parameter's among its unit's: of rows, or elements. Those of columns are behind them. */
 int64_t ms_param_factors_first(const ms_model *model, int param, int optimizer);
 /* Fails when a model has units that take local steps: replicas would have other averages. */
-int ms_factors_check(const ms_model *model, const ms_plan_config *config);
+int ms_factors_check(const ms_model *model);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/moments.h"
+#include "plan/factors.h"
 #include "shard/param_group.h"
 
 enum { MOST_STEPS = 99 }; /* of an iteration that five steps end */
@@ -121,7 +122,10 @@ static const ms_optimizer rows[] = {
     [MS_OPT_MUON] = {.name = "muon", .check = ms_muon_check, .moments = no_moments},
     [MS_OPT_ADAM] = {"adam", MS_OP_adamw, 2, 2, check_adamw, adamw_moments, adamw_attrs},
     [MS_OPT_LION] = {"lion", MS_OP_lion, 1, 1, check_betas, lion_moments, lion_attrs},
-    [MS_OPT_ADAFACTOR] = {.name = "adafactor", .check = check_adafactor, .moments = no_moments},
+    [MS_OPT_ADAFACTOR] = {.name = "adafactor",
+                          .check = check_adafactor,
+                          .check_model = ms_factors_check,
+                          .moments = no_moments},
 };
 
 _Static_assert(sizeof rows / sizeof *rows == MS_OPTIMIZER_KINDS, "groups know every optimizer");
@@ -147,8 +151,9 @@ ms_param_group ms_updates_of(const ms_plan_config *config, const ms_param *p) {
   return ms_group_complete(&p->config.group, kind_of(config, p), config);
 }
 
-int ms_plan_check_groups(const ms_model *model, const ms_plan_config *config) {
-  for (int i = 0; i < model->params && config->train && config->optimizer != MS_OPT_NONE; i++) {
+int ms_plan_check_updates(const ms_model *model, const ms_plan_config *config) {
+  const ms_optimizer *optimizer = config->train ? ms_optimizer_of(config) : NULL;
+  for (int i = 0; i < model->params && optimizer; i++) {
     const ms_param *p = &model->param[i];
     const int kind = kind_of(config, p);
     if (p->config.frozen || ms_param_is_balanced(p)) continue;
@@ -159,5 +164,5 @@ int ms_plan_check_groups(const ms_model *model, const ms_plan_config *config) {
                      "momentum of the plan above 0, and that of other parameters to 0",
                      p->name, p->config.group.momentum);
   }
-  return MS_OK;
+  return optimizer && optimizer->check_model ? optimizer->check_model(model) : MS_OK;
 }

@@ -28,14 +28,15 @@ typedef struct ms_optimizer {
   int (*check)(const ms_plan_config *config);
   int (*moments)(const ms_param_group *by); /* how many it updates with these settings: 0 to `outputs` */
   ms_attrs (*attrs)(const ms_plan_config *config, const ms_updated *updated);
+  int (*check_model)(const ms_model *model); /* whether it can train this model; NULL: any */
 } ms_optimizer;
 
 /* NULL: the plan has none, or a number that is not one. */
 const ms_optimizer *ms_optimizer_of(const ms_plan_config *config);
 /* The settings of a parameter's updates: its group's, and the plan's where that has none. */
 ms_param_group ms_updates_of(const ms_plan_config *config, const ms_param *p);
-/* Checks that the optimizer of each parameter has what its group sets. */
-int ms_plan_check_groups(const ms_model *model, const ms_plan_config *config);
+/* Checks that the optimizer can train the model, and that the one of each parameter has what its group sets. */
+int ms_plan_check_updates(const ms_model *model, const ms_plan_config *config);
 /* Checks the settings of Muon, which single parameters take. */
 int ms_muon_check(const ms_plan_config *config);
 /* The moments that a state keeps for plans with these settings, whatever those of groups are. */
