@@ -267,9 +267,11 @@ end
 ---The names of all optimizers, latest first in moonshard.h.
 ---@type string[]
 optimizers.kinds = {}
+local shape_of = {} -- by kind: those of states that every rank has whole
 for kind, row in pairs(ROWS) do
   row.kind = kind
   table.insert(optimizers.kinds, kind)
+  for _, state in ipairs(row.states) do shape_of[state.kind] = state.shape end
 end
 table.sort(optimizers.kinds, function(a, b) return ROWS[a].id > ROWS[b].id end)
 
@@ -316,10 +318,8 @@ end
 ---@return integer[]
 ---@return boolean whole whether every rank has all of it
 function optimizers.state_shape(kind, shape)
-  for _, state in ipairs(FACTORS) do
-    if state.kind == kind then return state.shape(shape) or { 0 }, true end
-  end
-  return shape, false
+  if not shape_of[kind] then return shape, false end
+  return shape_of[kind](shape) or { 0 }, true
 end
 
 ---The settings that a checkpoint records; the rest belongs to the recipe.
