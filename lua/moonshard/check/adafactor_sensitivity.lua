@@ -4,6 +4,7 @@
 -- by the mean of row_var, so rounding counts for much where the gradients of a whole row or column are zero up to
 -- rounding. A step is relative to the root mean square of the weights, which is what its reach is multiplied by.
 
+local certainty = require("moonshard.check.certainty")
 local ffi = require("ffi")
 local optimizers = require("moonshard.engine.optimizers")
 
@@ -61,25 +62,16 @@ function Sensitivity:note(trainer)
   local root, eps1 = math.sqrt(largest), trainer.optimizer.eps[1]
   self.never = eps1 / root
   for param, of in pairs(variances) do
-    local least = self.least[param.fqn] or ffi.new("float[?]", param.numel)
-    for e = 0, param.numel - 1 do
-      local now = math.max(math.sqrt(of[e]), eps1) / root
-      if of[e] > 0 and (least[e] == 0 or now < least[e]) then least[e] = now end
-    end
-    self.least[param.fqn] = least
+    certainty.lower(self.least, param, function(e)
+      return of[e] > 0 and math.max(math.sqrt(of[e]), eps1) / root or nil
+    end)
   end
 end
 
 ---The sensitivity of every element of a parameter. An element without a gradient counts as one with a rounding error.
 ---@param param moonshard.Param
 ---@return string bytes f32 [numel]
-function Sensitivity:of(param)
-  local values, least = ffi.new("float[?]", param.numel), self.least[param.fqn]
-  for e = 0, param.numel - 1 do
-    values[e] = least and least[e] > 0 and least[e] or self.never or 1
-  end
-  return ffi.string(values, 4 * param.numel)
-end
+function Sensitivity:of(param) return certainty.bytes(self.least, param, self.never or 1) end
 
 ---What a step with a learning rate of 1 moves an element by, at most a few times.
 ---@param fqn string

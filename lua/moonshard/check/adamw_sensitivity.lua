@@ -5,7 +5,7 @@
 -- The single reference rank records this at every step: the certainty of an element is the smallest (sqrt(v) + eps)
 -- that it was divided by, relative to sqrt(v) of the element with the largest gradients.
 
-local ffi = require("ffi")
+local certainty = require("moonshard.check.certainty")
 local optimizers = require("moonshard.engine.optimizers")
 
 ---@class moonshard.AdamwSensitivity
@@ -45,26 +45,16 @@ function Sensitivity:note(trainer)
   if root == 0 then return end
   self.never = trainer.optimizer.eps / root
   for param, by in pairs(divisors) do
-    local least = self.least[param.fqn] or ffi.new("float[?]", param.numel)
-    for e = 0, param.numel - 1 do
-      if by.squares[e] > 0 then
-        local now = (math.sqrt(by.squares[e] / by.correction) + by.eps) / root
-        if least[e] == 0 or now < least[e] then least[e] = now end
-      end
-    end
-    self.least[param.fqn] = least
+    certainty.lower(self.least, param, function(e)
+      local square = by.squares[e]
+      return square > 0 and (math.sqrt(square / by.correction) + by.eps) / root or nil
+    end)
   end
 end
 
 ---The sensitivity of every element of a parameter. An element without a gradient counts as one with a rounding error.
 ---@param param moonshard.Param
 ---@return string bytes f32 [numel]
-function Sensitivity:of(param)
-  local values, least = ffi.new("float[?]", param.numel), self.least[param.fqn]
-  for e = 0, param.numel - 1 do
-    values[e] = least and least[e] > 0 and least[e] or self.never or 1
-  end
-  return ffi.string(values, 4 * param.numel)
-end
+function Sensitivity:of(param) return certainty.bytes(self.least, param, self.never or 1) end
 
 return adamw_sensitivity

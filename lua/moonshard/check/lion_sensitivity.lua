@@ -4,6 +4,7 @@
 -- learning rate in a direction that only rounding decides. The certainty of an element is its smallest |c| so far, next
 -- to the largest c of the model. The step before leaves m, and this one beta2 m + (1 - beta2) g, which gives g.
 
+local certainty = require("moonshard.check.certainty")
 local ffi = require("ffi")
 local optimizers = require("moonshard.engine.optimizers")
 
@@ -46,20 +47,13 @@ end
 function Sensitivity:note(trainer)
   local directions, largest = directions_of(self, trainer)
   for param, c in pairs(directions) do
-    local least = self.least[param.fqn] or ffi.new("float[?]", param.numel)
-    for e = 0, param.numel - 1 do
-      local now = c[e] / largest
-      if c[e] > 0 and (least[e] == 0 or now < least[e]) then least[e] = now end
-    end
-    self.least[param.fqn] = least
+    certainty.lower(self.least, param, function(e) return c[e] > 0 and c[e] / largest or nil end)
   end
 end
 
 ---The sensitivity of every element of a parameter. An element without a gradient counts as one with a rounding error.
 ---@param param moonshard.Param
 ---@return string bytes f32 [numel]
-function Sensitivity:of(param)
-  return ffi.string(self.least[param.fqn] or ffi.new("float[?]", param.numel), 4 * param.numel)
-end
+function Sensitivity:of(param) return certainty.bytes(self.least, param, 0) end
 
 return lion_sensitivity
