@@ -34,11 +34,7 @@ lines=$work/lines products=$work/products attention=$work/attention experts=$wor
 : >"$attention"
 : >"$experts"
 
-if ! "$bin" doctor --json | grep -q '"devices":\[{'; then
-  echo "tests/gpu: no GPU that this build can use:" >&2
-  "$bin" doctor | grep -A2 '^gpu' >&2
-  exit 2
-fi
+need_gpu "$bin"
 torch='import torch; assert torch.cuda.is_available()'
 [ -n "$dry" ] && torch='import torch'
 if ! "$python" -c "$torch" 2>"$work/why"; then

@@ -38,7 +38,6 @@ static ms_kernel_call call_of(const shape *s, int backward) {
 }
 
 static int measure_all(const bench *b, int64_t positions) {
-  const char *name = getenv("NAME");
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
     for (int backward = 0; backward < 2; backward++) {
       shape s = shapes[i];
@@ -47,10 +46,7 @@ static int measure_all(const bench *b, int64_t positions) {
       ms_kernel_call call = call_of(&s, backward);
       MS_TRY(measure_call(b, &call, &seconds));
       const double scores = (double)(s.batch * s.heads * s.positions * s.positions);
-      printf("{\"product\":\"%s, %s\",\"name\":\"%s\",\"us\":%.2f,\"tflops\":%.4f}\n", s.name,
-             backward ? "backward" : "forward", name ? name : "moonshard", seconds * 1e6,
-             (backward ? 5e-12 : 2e-12) * scores * (double)s.size / seconds);
-      fflush(stdout);
+      print_product(s.name, backward ? "backward" : "forward", (backward ? 5 : 2) * scores * (double)s.size, seconds);
     }
   return MS_OK;
 }

@@ -49,7 +49,6 @@ static ms_kernel_call call_of(const layer *l, int way) {
 }
 
 static int measure_all(const bench *b, int64_t rows) {
-  const char *name = getenv("NAME");
   bench own = *b;
   own.integers = write_offsets;
   for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
@@ -59,11 +58,7 @@ static int measure_all(const bench *b, int64_t rows) {
       if (rows) l.rows = rows, l.experts /= 8, l.in /= 64, l.out /= 64;
       ms_kernel_call call = call_of(&l, way);
       MS_TRY(measure_call(&own, &call, &seconds));
-      printf("{\"product\":\"%s, %s\",\"name\":\"%s\",\"rows\":%lld,\"in\":%lld,\"out\":%lld,\"us\":%.2f,"
-             "\"tflops\":%.4f}\n",
-             l.name, ways[way], name ? name : "moonshard", (long long)l.rows, (long long)l.in, (long long)l.out,
-             seconds * 1e6, 2e-12 * (double)l.rows * (double)l.in * (double)l.out / seconds);
-      fflush(stdout);
+      print_product(l.name, ways[way], 2 * (double)l.rows * (double)l.in * (double)l.out, seconds);
     }
   return MS_OK;
 }

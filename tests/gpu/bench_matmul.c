@@ -85,7 +85,6 @@ static ms_kernel_call call_of(const layer *l, int way) {
 }
 
 static int measure_all(const bench *b, int64_t tokens) {
-  const char *name = getenv("NAME");
   for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
     for (int way = 0; way < WAYS; way++) {
       layer l = layers[i];
@@ -94,11 +93,7 @@ static int measure_all(const bench *b, int64_t tokens) {
       if (tokens) l.tokens = tokens, l.in /= 256, l.out /= 256;
       ms_kernel_call call = call_of(&l, way);
       MS_TRY(measure_call(b, &call, &seconds));
-      printf("{\"product\":\"%s, %s\",\"name\":\"%s\",\"tokens\":%lld,\"in\":%lld,\"out\":%lld,\"us\":%.2f,"
-             "\"tflops\":%.4f}\n",
-             l.name, ways[way], name ? name : "moonshard", (long long)l.tokens, (long long)l.in, (long long)l.out,
-             seconds * 1e6, 2e-12 * (double)l.tokens * (double)l.in * (double)l.out / seconds);
-      fflush(stdout);
+      print_product(l.name, ways[way], 2 * (double)l.tokens * (double)l.in * (double)l.out, seconds);
     }
   return MS_OK;
 }

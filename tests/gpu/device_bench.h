@@ -93,6 +93,14 @@ static inline int measure_call(const bench *b, ms_kernel_call *call, double *sec
   return rc;
 }
 
+/* Prints the line of a product: of a layer's way, in one run that computes `flop` operations. */
+static inline void print_product(const char *layer, const char *way, double flop, double seconds) {
+  const char *name = getenv("NAME");
+  printf("{\"product\":\"%s, %s\",\"name\":\"%s\",\"us\":%.2f,\"tflops\":%.4f}\n", layer, way,
+         name ? name : "moonshard", seconds * 1e6, 1e-12 * flop / seconds);
+  fflush(stdout);
+}
+
 /* Opens the first GPU; the process never closes it. */
 static inline int open_bench(bench *b) {
   MS_TRY(ms_device_find(MS_DEVICE_CUDA, &b->api));

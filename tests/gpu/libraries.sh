@@ -1,5 +1,6 @@
-# Source this file to find NVIDIA's libraries. If the dynamic linker does not find one, it uses the one in PyTorch's
-# packages, in the folders that PYTHON (otherwise python3) reports. A MOONSHARD_..._LIBRARY that is set is kept.
+# Source this file to find NVIDIA's libraries, and for need_gpu. If the dynamic linker does not find one, it uses the one
+# in PyTorch's packages, in the folders that PYTHON (otherwise python3) reports. A MOONSHARD_..._LIBRARY that is set is
+# kept.
 #
 # Such a library loads further parts by name (cuDNN's engines, NVRTC), which are in other folders; these are appended to
 # LD_LIBRARY_PATH.
@@ -30,6 +31,14 @@ find_library() {
     used=1
     return 0
   done
+}
+
+# need_gpu MOONSHARD: exits with 2 if there is no GPU that this program can use
+need_gpu() {
+  "$1" doctor --json | grep -q '"devices":\[{' && return 0
+  echo "tests/gpu: no GPU that this build can use:" >&2
+  "$1" doctor | grep -A2 '^gpu' >&2
+  exit 2
 }
 
 packaged='' used=''

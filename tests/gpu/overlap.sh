@@ -20,9 +20,5 @@ while [ $# -gt 0 ]; do
   shift
 done
 . tests/gpu/libraries.sh
-if ! "$build/moonshard" doctor --json | grep -q '"devices":\[{'; then
-  echo "tests/gpu: no GPU that this build can use:" >&2
-  "$build/moonshard" doctor | grep -A2 '^gpu' >&2
-  exit 2
-fi
+need_gpu "$build/moonshard"
 exec "$build/bench/gpu_overlap" "$tokens" "${blocks[@]}"

@@ -30,11 +30,7 @@ bin=$build/moonshard
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-if ! "$bin" doctor --json | grep -q '"devices":\[{'; then
-  echo "tests/gpu: no GPU that this build can use:" >&2
-  "$bin" doctor | grep -A2 '^gpu' >&2
-  exit 2
-fi
+need_gpu "$bin"
 
 failed=0 inconclusive=0
 table=()
