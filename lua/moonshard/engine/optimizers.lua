@@ -322,6 +322,16 @@ function optimizers.state_shape(kind, shape)
   return shape_of[kind](shape) or { 0 }, true
 end
 
+---The elements of a state that every rank has whole.
+---@param state moonshard.OptimizerState
+---@param shape integer[] of the parameter
+---@return integer? elements nil: it is sharded like the parameter, or a parameter of this shape does not have it
+function optimizers.whole_numel(state, shape)
+  local own, numel = state.shape and state.shape(shape), 1
+  for _, size in ipairs(own or {}) do numel = numel * size end
+  return own and numel or nil
+end
+
 ---The settings that a checkpoint records; the rest belongs to the recipe.
 ---@param optimizer moonshard.Optimizer
 ---@return table<string, any> by option

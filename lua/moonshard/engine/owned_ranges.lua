@@ -99,8 +99,7 @@ end
 
 -- Of a state that every rank has whole.
 local function whole_range(param, index, kind)
-  local count = 1
-  for _, size in ipairs(kind.shape(param.shape)) do count = count * size end
+  local count = optimizers.whole_numel(kind, param.shape)
   return {
     param = param, index = index, part = division.whole(count), kind = kind.kind, what = kind.what, first = 0,
     count = count, sliced = false, whole = true,

@@ -30,10 +30,8 @@ local decisions = {}
 local function whole_state(optimizer, param)
   local numbers
   for _, state in ipairs(optimizers.states_of(optimizer, param)) do
-    local shape = state.shape and state.shape(param.shape)
-    local size = shape and 1
-    for _, n in ipairs(shape or {}) do size = size * n end
-    if size then numbers = (numbers or 0) + size end
+    local numel = optimizers.whole_numel(state, param.shape)
+    if numel then numbers = (numbers or 0) + numel end
   end
   return numbers
 end
