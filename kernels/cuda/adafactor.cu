@@ -192,14 +192,6 @@ __global__ void __launch_bounds__(THREADS) square_updates(gradients g, averages 
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-/* to [1] = the sum of sums [parts]. One block. */
-__global__ void __launch_bounds__(LAST_THREADS) add_parts(const double *sums, int64_t parts, float *to) {
-  double sum = 0.0;
-  for (int64_t i = threadIdx.x; i < parts; i += LAST_THREADS) sum += sums[i];
-  sum = ms_row_reduce(sum, 0.0, ms_add());
-  if (threadIdx.x == 0) *to = static_cast<float>(sum);
-}
-
 averages averages_of(const ms_kernel_call *call, const void *means, double eps1) {
   const float least = static_cast<float>(eps1);
   return {static_cast<const float *>(call->in_data[2]), static_cast<const float *>(call->in_data[3]),
@@ -219,7 +211,7 @@ int run_norm(const ms_kernel_call *call) {
   if (parts)
     MS_TRY(MS_CUDA_LAUNCH(square_updates, static_cast<unsigned>(parts), THREADS, 0, call->stream, g,
                           averages_of(call, call->out_data[1], settings[0]), sums));
-  return MS_CUDA_LAUNCH(add_parts, 1, LAST_THREADS, 0, call->stream, sums, parts,
+  return MS_CUDA_LAUNCH(ms_add_parts<LAST_THREADS>, 1, LAST_THREADS, 0, call->stream, sums, parts,
                         static_cast<float *>(call->out_data[0]));
 }
 

@@ -63,4 +63,13 @@ __device__ __forceinline__ float2 ms_row_sums(float a, float b) {
 __device__ __forceinline__ float ms_row_sum(float value) { return ms_row_reduce(value, 0.0f, ms_add()); }
 __device__ __forceinline__ float ms_row_max(float value) { return ms_row_reduce(value, -INFINITY, ms_maximum()); }
 
+/* to [1] = the sum of sums [parts]. One block. */
+template <int THREADS>
+__global__ void __launch_bounds__(THREADS) ms_add_parts(const double *sums, int64_t parts, float *to) {
+  double sum = 0.0;
+  for (int64_t i = threadIdx.x; i < parts; i += THREADS) sum += sums[i];
+  sum = ms_row_reduce(sum, 0.0, ms_add());
+  if (threadIdx.x == 0) *to = static_cast<float>(sum);
+}
+
 #endif

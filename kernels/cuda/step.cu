@@ -32,14 +32,6 @@ __global__ void __launch_bounds__(THREADS) squares_of_parts(const float *x, doub
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-/* to [1] = the sum of sums [parts]. One block. */
-__global__ void __launch_bounds__(LAST_THREADS) add_parts(const double *sums, int64_t parts, float *to) {
-  double sum = 0.0;
-  for (int64_t i = threadIdx.x; i < parts; i += LAST_THREADS) sum += sums[i];
-  sum = ms_row_reduce(sum, 0.0, ms_add());
-  if (threadIdx.x == 0) *to = static_cast<float>(sum);
-}
-
 /* totals [groups + numbers] = each group's sum of squares [groups, n] / replicas, then loss [numbers]. One warp. */
 __global__ void totals_of(const float *squares, int64_t groups, int64_t n, const float *loss, int64_t numbers,
                           float *totals, double replicas) {
@@ -76,7 +68,7 @@ int run_squares(const ms_kernel_call *call) {
   if (parts)
     MS_TRY(MS_CUDA_LAUNCH(squares_of_parts, static_cast<unsigned>(parts), THREADS, 0, call->stream, x, sums,
                           ms_numel(&call->in[0]), ms_cuda_aligned(x)));
-  return MS_CUDA_LAUNCH(add_parts, 1, LAST_THREADS, 0, call->stream, sums, parts,
+  return MS_CUDA_LAUNCH(ms_add_parts<LAST_THREADS>, 1, LAST_THREADS, 0, call->stream, sums, parts,
                         static_cast<float *>(call->out_data[0]));
 }
 
