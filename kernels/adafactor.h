@@ -89,9 +89,11 @@ MS_FACTOR_FUNCTION double ms_factor_step(double squares, double elements, double
   return ms_factor_at_least(sqrt(squares / elements), eps2) * (rate < relative ? rate : relative);
 }
 
-/* An element's update from its gradient and variance. least: eps1 squared. */
-MS_FACTOR_FUNCTION float ms_factor_update(float g, float variance, float least) {
-  return g / sqrtf(variance < least ? least : variance);
+/* An element's update from its gradient and variance, the root of which is at least eps1: its square can be below what
+ * f32 has, and an element without gradients would then be 0 / 0. */
+MS_FACTOR_FUNCTION float ms_factor_update(float g, float variance, float eps1) {
+  const float root = sqrtf(variance);
+  return g / (root < eps1 ? eps1 : root);
 }
 
 #endif

@@ -161,7 +161,7 @@ MS_CLONES static void norm_part(const ms_kernel_call *call, int part, int64_t fi
   (void)part;
   const ms_factored f = ms_factored_of(&call->attrs);
   const float factor = ((const float *)call->in_data[NORM])[2], most = ms_clip_of(&call->attrs);
-  const float eps1 = (float)call->attrs.f[0], least = eps1 * eps1;
+  const float eps1 = (float)call->attrs.f[0];
   const float *gradient = call->in_data[GRADIENT], *means = call->out_data[1];
   const int64_t count = elements(call);
   for (int64_t r = first; r < last; r++) {
@@ -174,7 +174,7 @@ MS_CLONES static void norm_part(const ms_kernel_call *call, int part, int64_t fi
 #pragma omp simd reduction(+ : sum)
       for (int64_t e = begin; e < end; e++) {
         const float g = ms_clipped(gradient[e] * factor, most);
-        const double u = ms_factor_update(g, variance_of(&of, column + e - begin), least);
+        const double u = ms_factor_update(g, variance_of(&of, column + e - begin), eps1);
         sum += u * u;
       }
     }
@@ -199,7 +199,7 @@ MS_CLONES static void step_part(const ms_kernel_call *call, int part, int64_t fi
   const ms_factored f = ms_factored_of(&call->attrs);
   const double *settings = call->attrs.f, rate = call->scalars->lr * settings[0];
   const float factor = ((const float *)call->in_data[NORM])[2], most = ms_clip_of(&call->attrs);
-  const float eps1 = (float)settings[2], least = eps1 * eps1, kept = (float)(1.0 - rate * settings[1]);
+  const float eps1 = (float)settings[2], kept = (float)(1.0 - rate * settings[1]);
   const float *gradient = call->in_data[GRADIENT], *means = call->in_data[MEANS];
   const double squares = *(const float *)call->in_data[UPDATE_SQUARES];
   const double rms = sqrt(squares / (double)ms_factored_elements(&f));
@@ -212,7 +212,7 @@ MS_CLONES static void step_part(const ms_kernel_call *call, int part, int64_t fi
 #pragma omp simd
     for (int64_t e = begin; e < end; e++) {
       const float g = ms_clipped(gradient[e] * factor, most);
-      p[e] = p[e] * kept - by * ms_factor_update(g, variance_of(&of, column + e - begin), least);
+      p[e] = p[e] * kept - by * ms_factor_update(g, variance_of(&of, column + e - begin), eps1);
     }
   }
 }

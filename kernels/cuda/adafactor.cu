@@ -145,7 +145,7 @@ int run_average(const ms_kernel_call *call) {
 
 struct averages {
   const float *rows, *columns, *means;
-  float least; /* eps1 squared */
+  float eps1;
 };
 
 /* Calls with_update(i, update) for elements [begin, end). */
@@ -162,7 +162,7 @@ __device__ __forceinline__ void for_updates(const gradients &g, const averages &
     const float *columns = a.columns + matrix * f.columns + skipped;
     for (; i < stop; i++, column++) {
       const float variance = f.matrices ? row * columns[column] / mean : row;
-      with_update(i, ms_factor_update(g.of(i), variance, a.least));
+      with_update(i, ms_factor_update(g.of(i), variance, a.eps1));
     }
   }
 }
@@ -193,9 +193,8 @@ __global__ void __launch_bounds__(THREADS) square_updates(gradients g, averages 
 }
 
 averages averages_of(const ms_kernel_call *call, const void *means, double eps1) {
-  const float least = static_cast<float>(eps1);
   return {static_cast<const float *>(call->in_data[2]), static_cast<const float *>(call->in_data[3]),
-          static_cast<const float *>(means), least * least};
+          static_cast<const float *>(means), static_cast<float>(eps1)};
 }
 
 int run_norm(const ms_kernel_call *call) {

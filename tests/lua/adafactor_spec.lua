@@ -169,6 +169,21 @@ describe("Adafactor", function()
     has(select(2, pcall(train.optimizer_state, train, "b", "row_var")).message, "adafactor | row_var")
   end)
 
+  -- The square of this eps is 0 in f32, as are the averages of a column that has no gradients.
+  it("S13 leaves elements without gradients where they are, also with eps as of the paper", function()
+    local net = ms.module { w = ms.parameter { 2, 3, init = "ones" }, b = ms.parameter { 3, init = "zeros" },
+      forward = function(self, x) return x:matmul(self.w) + self.b end }
+    ms.fully_shard(net, { mesh = 1 })
+    local optimizer = ms.optim.adafactor { lr = 0.1, eps = { 1e-30, 1e-3 } }
+    local train = ms.trainer { model = net, loss = ms.loss.mse, optimizer = optimizer }
+    -- y = 1, 1, 1: the second column has no error, and the second row no input. The gradient of the first row is
+    -- 2/3, 0, -2/3; row_var 8/27, 0; col_var 2/9, 0, 2/9. So its variances are 4/9, 0, 4/9, and its updates 1, 0, -1.
+    train:step { inputs = ms.tensor { 1, 0 }:reshape(1, 2), targets = ms.tensor { 0, 1, 2 }:reshape(1, 3) }
+    local w = train:parameter("w"):reshape(-1):tolist()
+    for i, expected in ipairs { 0.9, 1, 1.1, 1, 1, 1 } do assert.near(expected, w[i], 1e-6) end
+    assert.equal(0, train:parameter("b"):tolist()[2])
+  end)
+
   it("S13 has PyTorch's defaults", function()
     local made = ms.optim.adafactor()
     assert.equal(1e-2, made.lr(1))
@@ -210,8 +225,8 @@ describe("Adafactor", function()
       has(raised.message, message)
     end
     refused("eps | two numbers | 0.001", { eps = 1e-3 })
-    refused("eps | two numbers", { eps = { 1e-30, 1e-3, 1e-3 } })
-    refused("eps | two numbers", { eps = { eps1 = 1e-30 } })
+    refused("eps | two numbers | a table", { eps = { 1e-7, 1e-3, 1 } })
+    refused("eps | two numbers | a table", { eps = { eps1 = 1e-30 } })
     refused("eps[1] | number", { eps = { "1" } })
     refused("eps[2] | -1", { eps = { nil, -1 } })
     refused("beta2_decay | 0.5", { beta2_decay = 0.5 })
