@@ -173,7 +173,7 @@ static void wrong_places_are_reported(void **state) {
 
 typedef struct groups {
   int64_t rows, inner, columns, n;
-  int32_t offsets[6];
+  int32_t offsets[80];
 } groups;
 
 static const groups some_groups[] = {
@@ -191,6 +191,11 @@ static const groups some_groups[] = {
     {259, 77, 131, 2, {2, 131, 259}},
     /* more tiles of rows than follow each other in a square */
     {2100, 8, 130, 1, {3, 2090}},
+    /* more groups than a warp has lanes, of none to three rows, and one of many across the first and second 32 */
+    {175, 5, 3, 75, {2,   2,   3,   5,   8,   8,   9,   11,  14,  14,  15,  17,  20,  20,  21,  23,  26,  26,  27,
+                     29,  32,  32,  33,  35,  38,  38,  39,  41,  44,  44,  45,  45,  120, 120, 121, 121, 121, 121,
+                     122, 122, 122, 123, 123, 126, 126, 127, 129, 132, 132, 133, 135, 138, 138, 139, 141, 144, 144,
+                     145, 147, 150, 150, 151, 153, 156, 156, 157, 159, 162, 162, 163, 165, 168, 168, 169, 171, 173}},
 };
 
 static void add_offsets(kernel_case *c, groups g) {
@@ -277,6 +282,26 @@ static void wrong_offsets_are_reported(void **state) {
   free_case(&c);
 }
 
+#ifdef MS_TEST_CUDA
+/* 2^31 - 100 rows of 8 numbers fit on a GPU, and their ends do not fit 32 bits when they are rounded up to tiles. */
+static void too_many_rows_or_tiles_are_refused(void **state) {
+  (void)state;
+  const int64_t wrong[][4] = {
+      /* rows, inner, columns, groups */
+      {INT32_MAX - 100, 8, 8, 4}, {INT64_C(1) << 32, 8, 8, 4}, {8, INT64_C(1) << 31, 8, 4}, {8, 8, INT64_C(1) << 31, 4},
+      {8, 8, 8, 65536},           {1 << 30, 8, 1 << 20, 4}};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    const int64_t *w = wrong[i];
+    ms_kernel_call call = {.op = MS_OP_grouped_matmul, .inputs = 3, .outputs = 1};
+    call.in[0] = SHAPE(MS_BF16, w[0], w[1]);
+    call.in[1] = SHAPE(MS_BF16, w[3], w[1], w[2]);
+    call.in[2] = SHAPE(MS_I32, w[3] + 1);
+    call.out[0] = SHAPE(MS_BF16, w[0], w[2]);
+    assert_fails(prepare_kernel(kernel_of(call.op), &call), MS_EUNSUPPORTED, "grouped_matmul | rows | groups | 65535");
+  }
+}
+#endif
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(order_is_sorted_and_stable),
@@ -289,6 +314,9 @@ int main(void) {
       TEST(groups_of_rows_have_their_own_weight),
       TEST(gradients_of_weights_sum_over_their_group),
       TEST(wrong_offsets_are_reported),
+#ifdef MS_TEST_CUDA
+      TEST(too_many_rows_or_tiles_are_refused),
+#endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "kernels/cuda/plan/embedding.h"
 #include "kernels/cuda/plan/plan.h"
+#include "kernels/cuda/plan/sizes.h"
 
 int ms_cuda_prepare_expert_order(ms_kernel_call *call) {
   const int64_t choices = ms_numel(&call->in[0]);
@@ -10,13 +11,20 @@ int ms_cuda_prepare_expert_order(ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* Groups, and tiles of columns, are numbered by a grid's second and third axis. */
-enum { MOST_BLOCKS = 65535, LEAST_TILE = 64 };
+/* Groups are numbered by a grid's second axis, tiles by its first: those of rows and of columns together, rounded up to
+ * squares. Kernels count rows and columns in 32 bits, beyond the end by less than a tile. */
+enum { MOST_GROUPS = 65535, LEAST_TILE = 64, SQUARE = 16, MOST = INT32_MAX - 256 };
 
 int ms_cuda_prepare_grouped_matmul(ms_kernel_call *call) {
   const int64_t groups = call->in[2].dims[0] - 1, columns = call->out[0].dims[call->out[0].ndim - 1];
-  const int64_t inner = call->in[0].dims[1], most = (int64_t)MOST_BLOCKS * LEAST_TILE;
-  if (groups <= MOST_BLOCKS && columns <= most && inner <= most) return MS_OK;
-  return MS_FAIL(MS_EUNSUPPORTED, "cuda: grouped_matmul of %lld groups, %lld to %lld columns; there can be %d and %lld",
-                 (long long)groups, (long long)inner, (long long)columns, MOST_BLOCKS, (long long)most);
+  const int64_t rows = call->in[0].dims[0], inner = call->in[0].dims[1];
+  const int64_t down = ms_cuda_ceil(rows > inner ? rows : inner, LEAST_TILE) + groups + SQUARE;
+  if (groups <= MOST_GROUPS && rows <= MOST && inner <= MOST && columns <= MOST &&
+      down * ms_cuda_ceil(columns, LEAST_TILE) <= INT32_MAX)
+    return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "cuda: grouped_matmul of %lld rows in %lld groups, %lld to %lld columns: there can be %d groups, and "
+                 "rows and columns for %d tiles of %d x %d",
+                 (long long)rows, (long long)groups, (long long)inner, (long long)columns, MOST_GROUPS, INT32_MAX,
+                 LEAST_TILE, LEAST_TILE);
 }
