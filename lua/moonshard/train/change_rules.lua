@@ -10,8 +10,8 @@
 local agreement = require("moonshard.distributed.agreement")
 local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
-local optim = require("moonshard.train.optim")
 local options = require("moonshard.base.options")
+local param_groups = require("moonshard.shard.param_groups")
 local policies = require("moonshard.shard.policies")
 local schedule = require("moonshard.train.schedule")
 local session = require("moonshard.engine.session")
@@ -116,7 +116,8 @@ local function check(self, given)
   for _, row in ipairs(policies.changeable) do
     if row.setting and type(given[row.name]) == "number" then row.setting.check("ms.set_rules", given[row.name]) end
   end
-  if given.weight_decay then optim.check_weight_decay("ms.set_rules", given.weight_decay) end
+  local decay = given.weight_decay
+  if decay then param_groups.check_rate("ms.set_rules", "weight_decay", decay, 0, math.huge) end
   for _, row in ipairs(policies.moving) do
     if given[row.name] ~= nil then check_movable(self, row.name) end
   end

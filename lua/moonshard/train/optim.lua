@@ -99,11 +99,6 @@ end
 ---@class moonshard.optim
 local optim = {}
 
----Refuses an invalid weight decay.
----@param who string
----@param value number
-function optim.check_weight_decay(who, value) param_groups.check_rate(who, "weight_decay", value, 0, math.huge) end
-
 -- An optimizer of the table, with the user's options checked.
 local function new(kind, given)
   local who, row = "ms.optim." .. kind, optimizers.of(kind)
