@@ -6,6 +6,10 @@
  *
  * Offsets that do not ascend, or are beyond the rows, are recorded as the step's fault, and read as the one before
  * them. */
+extern "C" {
+#include "kernels/cuda/plan/experts.h"
+}
+
 #include "kernels/cuda/core_tile.h"
 #include "kernels/cuda/plain_tile.h"
 
@@ -17,8 +21,8 @@ constexpr int TILE = MS_PLAIN_TILE, SIDE = MS_PLAIN_SIDE, THREADS = MS_PLAIN_THR
 using many_rows = ms_core_shape<4, 8, 2, 2, 3>;
 using few_rows = ms_core_shape<2, 8, 2, 2, 3>;
 constexpr int64_t MANY_ROWS = 96;
-/* Blocks of a square of so many tiles' side follow each other, and find what they share in the cache. */
-constexpr unsigned SQUARE = 16;
+constexpr unsigned SQUARE = MS_GROUPED_SQUARE;
+static_assert(TILE >= MS_GROUPED_TILE && few_rows::ROWS >= MS_GROUPED_TILE, "plans bound the number of tiles");
 
 struct task {
   const int32_t *offsets; /* [groups + 1] */
