@@ -66,7 +66,7 @@ static void A4_settings_that_let_collectives_wait_for_each_other_are_refused(voi
   unsetenv("MOONSHARD_EMULATE_NAME");
 }
 
-/* Blocks are shared by the communicators that run at once; more than that is told, and refused only where collectives
+/* Blocks are shared by the communicators that run at once; more than that is noted, and refused only where collectives
  * could wait for each other. */
 static void A4_collectives_have_as_many_blocks_as_products_leave_multiprocessors(void **state) {
   (void)state;

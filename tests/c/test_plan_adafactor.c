@@ -5,19 +5,11 @@
 #include "plan/optimizer.h"
 #include "tests/c/support/planned.h"
 
-typedef struct mesh_case {
-  int replicate, shard, tensor;
-  int own_copies, sliced; /* of the state; shard_over_replicate */
-  int small;              /* 1: the last rank has nothing of any matrix */
-} mesh_case;
-
 static const mesh_case cases[] = {{1, 1, 1, 0, 0, 0}, {1, 2, 1, 0, 0, 0}, {1, 3, 1, 0, 0, 0}, {2, 1, 1, 0, 0, 0},
                                   {2, 1, 1, 1, 0, 0}, {4, 1, 1, 1, 1, 0}, {2, 2, 1, 0, 0, 0}, {2, 2, 1, 1, 0, 0},
                                   {2, 2, 1, 1, 1, 0}, {1, 1, 2, 0, 0, 0}, {2, 2, 2, 0, 0, 0}, {2, 2, 2, 1, 1, 0},
                                   {1, 4, 1, 0, 0, 1}, {2, 4, 1, 1, 0, 1}};
 enum { CASES = sizeof cases / sizeof *cases };
-
-static int ranks_of(const mesh_case *k) { return k->replicate * k->shard * k->tensor; }
 
 static ms_plan_config adafactor(void) {
   ms_plan_config config = planned_config();
@@ -26,13 +18,8 @@ static ms_plan_config adafactor(void) {
 }
 
 static planned plan_of(const mesh_case *k, int rank, int ragged) {
-  mlp_config c = mlp_default(k->replicate, k->shard, rank);
+  const mlp_config c = mlp_on_mesh(k, rank, ragged);
   ms_plan_config config = adafactor();
-  if (k->small) c.width = c.hidden = 3;
-  c.tensor = k->tensor;
-  c.world = ranks_of(k);
-  c.block.layout = c.root.layout = ragged ? MS_LAYOUT_RAGGED : MS_LAYOUT_ROWS;
-  c.block.shard_over_replicate = c.root.shard_over_replicate = k->sliced;
   config.shared_masters = !k->own_copies;
   return plan_with(&c, &config);
 }

@@ -3,30 +3,17 @@
 #include "plan/muon.h"
 #include "tests/c/support/planned.h"
 
-typedef struct mesh_case {
-  int replicate, shard, tensor;
-  int own_copies, sliced; /* of the state; shard_over_replicate */
-  int small;              /* 1: the last rank has nothing of any matrix */
-} mesh_case;
-
 static const mesh_case cases[] = {{1, 2, 1, 0, 0, 0}, {1, 3, 1, 0, 0, 0}, {2, 1, 1, 0, 0, 0}, {2, 1, 1, 1, 0, 0},
                                   {4, 1, 1, 1, 1, 0}, {2, 2, 1, 0, 0, 0}, {2, 2, 1, 1, 0, 0}, {2, 2, 1, 1, 1, 0},
                                   {1, 1, 2, 0, 0, 0}, {1, 2, 2, 0, 0, 0}, {2, 1, 2, 1, 0, 0}, {2, 2, 2, 0, 0, 0},
                                   {2, 2, 2, 1, 1, 0}, {1, 1, 4, 0, 0, 0}, {1, 4, 1, 0, 0, 1}, {2, 4, 1, 1, 0, 1}};
 enum { CASES = sizeof cases / sizeof *cases, BLOCKS = 7 };
 
-static int ranks_of(const mesh_case *k) { return k->replicate * k->shard * k->tensor; }
-
 static planned plan_of(const mesh_case *k, int rank, int ragged) {
-  mlp_config c = mlp_default(k->replicate, k->shard, rank);
+  mlp_config c = mlp_on_mesh(k, rank, ragged);
   ms_plan_config config = planned_config();
   c.blocks = BLOCKS;
   c.muon = 1;
-  if (k->small) c.width = c.hidden = 3;
-  c.tensor = k->tensor;
-  c.world = ranks_of(k);
-  c.block.layout = c.root.layout = ragged ? MS_LAYOUT_RAGGED : MS_LAYOUT_ROWS;
-  c.block.shard_over_replicate = c.root.shard_over_replicate = k->sliced;
   config.shared_masters = !k->own_copies;
   config.optimizer = MS_OPT_ADAMW;
   return plan_with(&c, &config);

@@ -5,11 +5,9 @@
 Prints a JSON line per product, as peer_matmul.py does. Weight gradients are bf16 here and f32 in ours.
 """
 
-import json
-
 import torch
 
-from peer_matmul import median_seconds
+from peer_matmul import measure
 
 LAYERS = [
     ("8 experts, up", 32768, 8, 1024, 3584), ("8 experts, down", 32768, 8, 3584, 1024),
@@ -33,12 +31,7 @@ def main():
             "gradient": lambda: torch._grouped_mm(dy, w, offs=offsets),
             "weight gradient": lambda: torch._grouped_mm(dy.t(), x, offs=offsets),
         }
-        for way, run in ways.items():
-            seconds = median_seconds(run)
-            print(json.dumps({
-                "product": f"{name}, {way}", "name": "torch", "us": 1e6 * seconds,
-                "tflops": 2e-12 * rows * inner * outer / seconds,
-            }), flush=True)
+        measure(name, ways, 2 * rows * inner * outer)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,15 @@ def median_seconds(run):
     return statistics.median(times[5:])
 
 
+def measure(name, ways, operations):
+    """Runs the ways of a product, of so many operations each, and prints a line for each."""
+    for way, run in ways.items():
+        seconds = median_seconds(run)
+        print(json.dumps({
+            "product": f"{name}, {way}", "name": "torch", "us": 1e6 * seconds, "tflops": 1e-12 * operations / seconds,
+        }), flush=True)
+
+
 def main():
     for name, tokens, inner, outer in LAYERS:
         x = torch.rand(tokens, inner, device="cuda", dtype=torch.bfloat16) * 2 - 1
@@ -40,12 +49,7 @@ def main():
             "gradient": lambda: torch.matmul(dy, w, out=dx),
             "weight gradient": lambda: torch.matmul(dy.t(), x, out=dw),
         }
-        for way, run in ways.items():
-            seconds = median_seconds(run)
-            print(json.dumps({
-                "product": f"{name}, {way}", "name": "torch", "us": 1e6 * seconds,
-                "tflops": 2e-12 * tokens * inner * outer / seconds,
-            }), flush=True)
+        measure(name, ways, 2 * tokens * inner * outer)
 
 
 if __name__ == "__main__":

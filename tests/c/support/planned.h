@@ -10,6 +10,25 @@ typedef struct planned {
   ms_plan *plan;
 } planned;
 
+/* A mesh, and how its ranks have the network and the state. */
+typedef struct mesh_case {
+  int replicate, shard, tensor;
+  int own_copies, sliced; /* of the state; shard_over_replicate */
+  int small;              /* 1: the last rank has nothing of any matrix */
+} mesh_case;
+
+static inline int ranks_of(const mesh_case *k) { return k->replicate * k->shard * k->tensor; }
+
+static inline mlp_config mlp_on_mesh(const mesh_case *k, int rank, int ragged) {
+  mlp_config c = mlp_default(k->replicate, k->shard, rank);
+  if (k->small) c.width = c.hidden = 3;
+  c.tensor = k->tensor;
+  c.world = ranks_of(k);
+  c.block.layout = c.root.layout = ragged ? MS_LAYOUT_RAGGED : MS_LAYOUT_ROWS;
+  c.block.shard_over_replicate = c.root.shard_over_replicate = k->sliced;
+  return c;
+}
+
 /* What tests start from: every phase but last. */
 static inline ms_plan_config planned_config(void) {
   ms_plan_config config;
